@@ -1,4 +1,4 @@
-"""Real output of real machines, where it lies beside the repository; tests skip where it does not."""
+"""Output of real machines, in a folder beside the repository; without it, tests are skipped."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ DIRECTORY = Path(__file__).parents[2] / "shared" / "machines"
 
 
 def machine_file(name: str) -> Path:
-    """A file of the collection, or the test is skipped."""
+    """Return a file of the collection, or skip the test."""
     path = DIRECTORY / name
     if not path.exists():
         pytest.skip(f"{name} is not here")
@@ -18,5 +18,5 @@ def machine_file(name: str) -> Path:
 
 
 def machine_files(folder: str, pattern: str) -> list[Path]:
-    """All files of a folder that match; none where the collection is absent."""
+    """Return all matching files of a folder; none if there is no collection."""
     return sorted((DIRECTORY / folder).glob(pattern))

@@ -1,4 +1,4 @@
-"""NCCL's topology XML: as the graph NCCL searches, and as the sysfs tree behind it."""
+"""NCCL's topology XML: as the graph that NCCL searches, and as the sysfs tree behind it."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Vertex:
     links: list[tuple[str, Vertex, float]] = field(default_factory=list)
 
     def connect(self, other: Vertex, link: str, bandwidth: float) -> None:
-        """One direction; links of a kind to one vertex add up, the fastest stand first."""
+        """Add one direction; links of one kind to one vertex add up, the fastest come first."""
         same = [one for one in self.links if one[0] == link and one[1] is other]
         for one in same:
             self.links.remove(one)
@@ -39,7 +39,7 @@ class Vertex:
 
 
 def pci_elements(text: str) -> tuple[ElementTree.Element, list[ElementTree.Element]]:
-    """The system, and its GPUs and NICs in the order of the file."""
+    """Return the system, and its GPUs and NICs in the order of the file."""
     system = ElementTree.fromstring(text)
     ends = [one for one in system.iter("pci") if one.get("class", "").startswith(("0x03", "0x02"))]
     return system, [one for one in ends if one.find("pci") is None]
@@ -50,13 +50,13 @@ def number(element: ElementTree.Element, name: str) -> int:
 
 
 def bandwidth_of(element: ElementTree.Element) -> float:
-    """GB/s as NCCL counts them: lanes times 12 % of the GT/s less than full."""
+    """Return GB/s like NCCL: lanes times the GT/s, less 12 %."""
     speed = element.get("link_speed", "").split(" ")[0]
     return float(element.get("link_width", "16") or 16) * float(speed or 16) * 7.5 / 80
 
 
 def graph_of(text: str) -> dict[str, Vertex]:
-    """GPUs and NICs by bus id, linked up as topo.cc does."""
+    """Return GPUs and NICs by bus ID, linked like in topo.cc."""
     system, _ = pci_elements(text)
     ends: dict[str, Vertex] = {}
     switches: list[Vertex] = []
@@ -98,7 +98,7 @@ def graph_of(text: str) -> dict[str, Vertex]:
 
 
 def nvlinks(system: ElementTree.Element) -> Iterator[tuple[str, str, int, bool]]:
-    """Bus id of the GPU, target, links, and whether the target is an NVSwitch."""
+    """Return the bus ID of the GPU, target, links, and whether the target is an NVSwitch."""
     for pci in system.iter("pci"):
         for link in pci.findall("gpu/nvlink"):
             is_switch = link.get("tclass", "").startswith(NVSWITCH)
@@ -106,7 +106,7 @@ def nvlinks(system: ElementTree.Element) -> Iterator[tuple[str, str, int, bool]]
 
 
 def flatten(switches: list[Vertex]) -> None:
-    """Broadcom's sub-switches give their links to the switch above, which takes part once."""
+    """Move the links of Broadcom's sub-switches to the switch above."""
 
     def generation(vertex: Vertex, level: int) -> int:
         top = vertex.ids >> 12
@@ -140,7 +140,7 @@ def up_links_last(vertex: Vertex, above: Vertex | None) -> None:
 
 
 def search(base: Vertex) -> dict[str, str]:
-    """The path type from every GPU and NIC to `base`, by NCCL's breadth-first search (ncclTopoSetPaths)."""
+    """Return the path type from every GPU and NIC to `base`, like NCCL's search (ncclTopoSetPaths)."""
     found: dict[Vertex, tuple[int, float, int]] = {base: (0, 5000.0, 0)}  # links, bandwidth, type
     now = [base]
     while now:
@@ -170,7 +170,7 @@ def search(base: Vertex) -> dict[str, str]:
 
 
 def node_of(text: str, root: Path) -> tuple[Node, dict[str, str]]:
-    """The node behind the XML, with NVLinks, and the endpoint id of each bus id.
+    """Return the node behind the XML, with NVLinks, and the endpoint ID of each bus ID.
 
     Of each switch the XML shows the upstream port only: every device below gets a downstream port.
     """

@@ -1,4 +1,4 @@
-"""Writes a simulated node's tree to a directory, so that LocalHost can read it from there."""
+"""Write a simulated node's tree to a directory, from which LocalHost can read it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from probes.simulation.host import SimulatedHost
 
 
 def write_tree(host: SimulatedHost, directory: Path) -> None:
-    """All files as they are at this moment, links and empty directories with them."""
+    """Write all files as they are now, links and empty directories."""
     for path in host.tree.directories:
         if path not in host.tree.links:
             (directory / path.lstrip("/")).mkdir(parents=True, exist_ok=True)
@@ -23,7 +23,7 @@ def write_tree(host: SimulatedHost, directory: Path) -> None:
 
 
 def write_cpus(host: SimulatedHost, directory: Path) -> None:
-    """The CPUs that lstopo wants to see: one core each, a package a NUMA node; no caches."""
+    """Write the CPUs that lstopo needs: one core each, one package per NUMA node; no caches."""
     base = directory / "sys/devices/system/cpu"
     nodes = numa.probe(host)
     assert isinstance(nodes, NumaFacts)

@@ -265,7 +265,7 @@ def test_a_command_line_is_understood_before_any_host_is_loaded() -> None:
 def test_the_dashboard_starts_without_networkx_and_nvml() -> None:
     later = {
         *("networkx", "pynvml", "probes.plans.catalogue", "probes.checks.registry", "tui.actions.dispatcher"),
-        *("probes.bandwidth", "tui.bandwidth.session"),
+        *("probes.bandwidth", "tui.bandwidth.session", "probes.facts.node", "probes.snapshot.verdict"),
         *("tui.screens.bandwidth_run.state", "tui.screens.bandwidth_setup.state"),
     }
     assert not modules_after("import tui.app") & later

@@ -1,4 +1,4 @@
-"""Builds sysfs trees in a directory: by hand, and from what `lspci -vvv` printed."""
+"""Build sysfs trees in a directory: by hand, or from the output of `lspci -vvv`."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ NVIDIA, MELLANOX, BROADCOM = 0x10DE, 0x15B3, 0x1000
 
 
 def write(root: Path, path: str, text: str) -> None:
-    """A file with its directories."""
+    """Write a file and its directories."""
     target = root / path.lstrip("/")
     target.parent.mkdir(parents=True, exist_ok=True)
     target.write_text(text)
 
 
 def link(root: Path, path: str, target: str) -> None:
-    """A symbolic link with its directories."""
+    """Create a symbolic link and its directories."""
     where = root / path.lstrip("/")
     where.parent.mkdir(parents=True, exist_ok=True)
     where.symlink_to(target)
@@ -37,7 +37,7 @@ def add_function(
     driver: str = "",
     resource: str = "",
 ) -> str:
-    """A PCI function below ("pci0000:15", "0000:15:01.0", …); its BDF is the last element."""
+    """Add a PCI function below ("pci0000:15", "0000:15:01.0", …); its BDF is the last element."""
     bdf = path[-1]
     directory = "/sys/devices/" + "/".join(path)
     event = f"DRIVER={driver}\n" if driver else ""
@@ -59,7 +59,7 @@ def add_function(
 
 
 def add_numa_node(root: Path, number: int, cpulist: str, distances: str) -> None:
-    """A NUMA node."""
+    """Add a NUMA node."""
     base = f"/sys/devices/system/node/node{number}"
     write(root, f"{base}/cpulist", f"{cpulist}\n")
     write(root, f"{base}/distance", f"{distances}\n")
@@ -77,7 +77,7 @@ def add_rdma_device(
     gids: int = 1,
     empty_gids: int = 8,
 ) -> None:
-    """An RDMA device, below a PCI function or, without a path, a software one."""
+    """Add an RDMA device below a PCI function, or a software one if there is no path."""
     above = "/sys/devices/" + "/".join(path) if path else "/sys/devices/virtual"
     base = f"{above}/infiniband/{name}"
     link(root, f"/sys/class/infiniband/{name}", f"../../{base.removeprefix('/sys/')}")
@@ -116,7 +116,7 @@ def add_module(
     state: str = "Live",
     version: str | None = None,
 ) -> None:
-    """A loaded module, in /proc/modules and in /sys/module; the modules in `used_by` hold it."""
+    """Add a loaded module to /proc/modules and /sys/module; the modules in `used_by` depend on it."""
     base = f"/sys/module/{name}"
     words = {"Live": "live", "Loading": "coming", "Unloading": "going"}
     write(root, f"{base}/initstate", f"{words[state]}\n")
@@ -172,13 +172,13 @@ _DEVICES = {
     "RTX 6000 Ada": 0x26B1,
     "AD102 High Definition Audio": 0x22BA,
 }
-# What `lspci -t` does not say is told by the names.
+# IDs that `lspci -t` does not print, by name.
 _CLASSES_BY_NAME = {"RTX 6000 Ada": 0x030000, "Ethernet": 0x020000, "ConnectX": 0x020000, "NVMe": 0x010802}
 _FACTORS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 
 
 def tree_from_lspci(text: str, root: Path) -> None:
-    """The PCI tree behind the text of `lspci -vvv`: nesting by the buses that its bridges lead to.
+    """Build the PCI tree from the output of `lspci -vvv`, nested by the buses of its bridges.
 
     Where the text holds an `lspci -tv` drawing as well, the nesting is the drawing's, and the details
     may be of some functions only.
@@ -211,7 +211,7 @@ _TOKEN = re.compile(r"\[(?:([0-9a-f]{4,8}):)?([0-9a-f]{2})(?:-[0-9a-f]{2})?\]|([
 
 
 def _drawn(text: str) -> dict[str, tuple[tuple[str, ...], bool, str]]:
-    """BDF -> path, whether a bus is below, name; of an `lspci -tv` drawing, where columns tell the bus."""
+    """Return BDF -> path, whether it has a bus below, name, from `lspci -tv`, whose columns show the bus."""
     found: dict[str, tuple[tuple[str, ...], bool, str]] = {}
     columns: dict[int, tuple[str, tuple[str, ...]]] = {}
     domain = "0000"
@@ -242,7 +242,7 @@ def _number_in(words: dict[str, int], text: str, otherwise: int) -> int:
 
 
 def _ids(name: str) -> tuple[int, int]:
-    """Vendor and device of a name: "… [10de:2330]" of -nn, "… Device 2330", else by its words."""
+    """Return vendor and device of a name: "… [10de:2330]" of -nn, "… Device 2330", else by its words."""
     given = re.search(r"\[([0-9a-f]{4}):([0-9a-f]{4})\]", name)
     if given:
         return int(given.group(1), 16), int(given.group(2), 16)
@@ -252,9 +252,9 @@ def _ids(name: str) -> tuple[int, int]:
 
 
 def _resource(block: str) -> str:
-    """The `resource` file: six BARs, one line each; a 64-bit BAR takes the next one's place too."""
+    """Return the `resource` file: six BARs, one per line; a 64-bit BAR takes two lines."""
     lines = ["0x0000000000000000 0x0000000000000000 0x0000000000000000"] * 6
-    # One indent: the regions of virtual functions, deeper in, are not the function's own.
+    # With one indent only: regions with a deeper indent belong to virtual functions.
     pattern = r"\n(?:\t| {8})Region ([0-5]): (Memory|I/O ports) at ([0-9a-f]+)(.*?)\[size=(\d+)([KMGT]?)\]"
     for index, kind, address, how, size, factor in re.findall(pattern, block):
         flags = 0x100 if kind != "Memory" else 0x200

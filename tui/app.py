@@ -260,29 +260,29 @@ class GdrtopApp(App[None]):
     def _hang_up(self) -> None:
         self.quitting.hang_up(TERMINAL_GONE)
 
-    @on(OverviewScreen.FindingWanted)
-    def _show_finding(self, message: OverviewScreen.FindingWanted) -> None:
+    @on(OverviewScreen.FindingRequested)
+    def _show_finding(self, message: OverviewScreen.FindingRequested) -> None:
         self._shared.doctor.filter("")
         self._shared.doctor.selected = message.finding
         self.action_doctor()
 
-    @on(ExaminedListScreen.CheckWanted)
+    @on(ExaminedListScreen.CheckRequested)
     def _ask_examination(self) -> None:
         self._sampler.ask_examination()
 
     def _on_actions_screen_chosen(self, message: ActionsScreen.Chosen) -> None:
         self.actions.show_plan(message.offer)
 
-    def _on_doctor_screen_fix_wanted(self, message: DoctorScreen.FixWanted) -> None:
+    def _on_doctor_screen_fix_requested(self, message: DoctorScreen.FixRequested) -> None:
         self.actions.show_plan(f"fix:{message.finding}")
 
-    def _on_history_screen_undo_wanted(self, message: HistoryScreen.UndoWanted) -> None:
+    def _on_history_screen_undo_requested(self, message: HistoryScreen.UndoRequested) -> None:
         self.actions.show_undo(message.run)
 
     def _on_confirm_screen_confirmed(self, message: ConfirmScreen.Confirmed) -> None:
         self.actions.run.start(message.prepared, message.typed)
 
-    def _on_run_screen_stop_wanted(self) -> None:
+    def _on_run_screen_stop_requested(self) -> None:
         self.actions.run.ask_to_stop()
 
     def _on_run_screen_end_seen(self) -> None:

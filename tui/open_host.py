@@ -1,4 +1,4 @@
-"""Choose the node: this machine, a tree, a simulated or a recorded node."""
+"""Open the node that the options choose: this machine, a tree, a simulated or a recorded node."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 
 
 class NoSuchHost(Exception):
-    """The requested node does not exist; the message says what to do."""
+    """The requested node does not exist; the message says why."""
 
 
 def chosen_origin(options: argparse.Namespace) -> Origin:
-    """What the options name; NoSuchHost where it is not there."""
+    """Return where the facts will be from; NoSuchHost: there is no such node."""
     if options.demo is not None:
         return Origin(Source.SIMULATED, _simulated_name(options.demo))
     root = os.path.realpath(options.root)
@@ -31,7 +31,7 @@ def chosen_origin(options: argparse.Namespace) -> Origin:
 
 
 def _simulated_name(asked: str) -> str:
-    """The node's name, with its faults behind a "+"."""
+    """Return the name of a simulated node with its faults after a "+"."""
     node, plus, wanted = asked.partition("+")
     node = node or SIMULATED_NAMES[0]
     if node not in SIMULATED_NAMES:
@@ -51,8 +51,8 @@ def _simulated_name(asked: str) -> str:
                     f"fault {error.args[0]!r} cannot be simulated on {node}; try {other}"
                 ) from None
             near = get_close_matches(error.args[0], FAULTS, cutoff=0.4)
-            told = f"; did you mean {' or '.join(near)}?" if near else ""
-            raise NoSuchHost(f"no fault {error.args[0]!r}{told}; gdrtop --demo list shows all") from None
+            hint = f"; did you mean {' or '.join(near)}?" if near else ""
+            raise NoSuchHost(f"no fault {error.args[0]!r}{hint}; gdrtop --demo list shows all") from None
         if idle:
             fault = FAULTS[idle[0]]
             if node == fault.on:
@@ -64,7 +64,7 @@ def _simulated_name(asked: str) -> str:
 
 
 def open_host(options: argparse.Namespace) -> Host:
-    """The host that the options name."""
+    """Return the host that the options choose."""
     if options.replay is not None:
         host = open_recording(options)
         if host.recording.damage:
@@ -81,7 +81,7 @@ def open_host(options: argparse.Namespace) -> Host:
 
 
 def open_recording(options: argparse.Namespace) -> ReplayHost:
-    """The recorded node that the options name; NoSuchHost where the file cannot be used."""
+    """Return the recorded node; NoSuchHost: the file cannot be used."""
     if options.demo is not None or options.root != "/":
         raise NoSuchHost("--replay cannot be used with --demo or --root")
     from probes.recording.archive import read_archive

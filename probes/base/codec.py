@@ -39,6 +39,9 @@ class Bounds(NamedTuple):
     most: float = _GREATEST_INTEGER
 
 
+_NO_BOUNDS = Bounds()
+
+
 class CodecError(ValueError):
     """A value that does not fit its type."""
 
@@ -70,6 +73,8 @@ class Codec:
 
     def encode(self, value: object) -> Any:
         """Return the value as JSON values; a float that is not finite becomes an Unknown."""
+        if type(value) in (str, int, bool, NoneType):  # most values
+            return value
         if isinstance(value, Enum):
             return value.value
         if isinstance(value, Unknown):
@@ -102,9 +107,11 @@ class Codec:
         return self._decode(kind, value, self._bounds_of(""))
 
     def _bounds_of(self, name: str) -> Bounds:
-        return self.bounds.get(name) or self.bounds.get("") or Bounds()
+        return self.bounds.get(name) or self.bounds.get("") or _NO_BOUNDS
 
     def _decode(self, kind: Any, value: object, bounds: Bounds) -> Any:
+        if kind in _NAMES:
+            return self._decode_scalar(kind, value, bounds)
         origin = get_origin(kind)
         if origin in (Union, UnionType):
             return self._decode_union(get_args(kind), value, bounds)
@@ -116,9 +123,7 @@ class Codec:
             return self._decode_dataclass(kind, value)
         if issubclass(kind, tuple):
             return kind(*self._decode_tuple(tuple(_hints(kind).values()), value, bounds))
-        if issubclass(kind, Enum):
-            return _member(kind, value)
-        return self._decode_scalar(kind, value, bounds)
+        return _member(kind, value)
 
     def _decode_scalar(self, kind: Any, value: object, bounds: Bounds) -> Any:
         if kind is str and isinstance(value, str):
@@ -137,14 +142,13 @@ class Codec:
             return decode_unknown(value)
         if value is None and NoneType in kinds:
             return None
-        failure = _expected("null", value)
-        for kind in kinds:
-            if kind not in (Unknown, NoneType):
-                try:
-                    return self._decode(kind, value, bounds)
-                except CodecError as error:
-                    failure = error
-        raise failure
+        *others, last = (kind for kind in kinds if kind is not Unknown and kind is not NoneType)
+        for kind in others:
+            try:
+                return self._decode(kind, value, bounds)
+            except CodecError:
+                continue
+        return self._decode(last, value, bounds)
 
     def _decode_tuple(self, kinds: tuple[Any, ...], value: object, bounds: Bounds) -> tuple[Any, ...]:
         if not isinstance(value, list):

@@ -1,1 +1,1 @@
-"""What a node is made of: one subject a file, frozen dataclasses and a function that reads them."""
+"""Facts about a node: one subject per file, frozen dataclasses and a function `probe` that reads them."""

@@ -13,6 +13,7 @@ from probes.base.text import printable
 from probes.base.unknown import Maybe, Reason, Unknown
 from probes.facts.rdma.devices import RdmaDevice, RdmaFacts
 from probes.host.protocol import Host
+from probes.host.values import read_integer
 
 MEMORY_PEERS = "/sys/kernel/mm/memory_peers"
 
@@ -104,17 +105,9 @@ def hardware_of(rdma: Maybe[RdmaFacts]) -> list[RdmaDevice]:
     return [device for device in devices if not isinstance(device.bdf, Unknown)]
 
 
-def _number(host: Host, path: str) -> Maybe[int]:
-    text = host.read(path, 4096)
-    if isinstance(text, Unknown):
-        return text
-    if not re.fullmatch(r"-?\d{1,19}", text):
-        return Unknown(Reason.MALFORMED, path, printable(text, 40))
-    return int(text)
-
-
 def _difference(host: Host, client: str, added: str, removed: str) -> Maybe[int]:
-    total, gone = _number(host, f"{client}/{added}"), _number(host, f"{client}/{removed}")
+    total = read_integer(host, f"{client}/{added}", signed=True)
+    gone = read_integer(host, f"{client}/{removed}", signed=True)
     if isinstance(total, Unknown):
         return total
     return gone if isinstance(gone, Unknown) else total - gone
@@ -122,9 +115,9 @@ def _difference(host: Host, client: str, added: str, removed: str) -> Maybe[int]
 
 def read_peermem(host: Host) -> PeermemReading:
     """Read the refcount of nvidia_peermem (else nv_peer_mem) and memory_peers."""
-    refcnt = _number(host, "/sys/module/nvidia_peermem/refcnt")
+    refcnt = read_integer(host, "/sys/module/nvidia_peermem/refcnt", signed=True)
     if isinstance(refcnt, Unknown) and refcnt.reason is Reason.NOT_THERE:
-        older = _number(host, "/sys/module/nv_peer_mem/refcnt")
+        older = read_integer(host, "/sys/module/nv_peer_mem/refcnt", signed=True)
         refcnt = refcnt if isinstance(older, Unknown) else older
     clients = host.names(MEMORY_PEERS)
     if isinstance(clients, Unknown):

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable
 
 from probes.base.text import printable
-from probes.base.unknown import Maybe, Reason, Unknown, all_of, known
+from probes.base.unknown import Maybe, Reason, Unknown, all_of, known, map_known
 from probes.facts.gpu.gpus import DriverFacts, Flavour, Gpu, GpuFacts, is_vgpu
 from probes.facts.gpudirect import (
     MEMORY_PEERS,
@@ -75,7 +75,7 @@ def driver_requirements(modules: Maybe[ModuleFacts], gpus: Maybe[GpuFacts]) -> l
     evidence = f"{source}: {word}" if isinstance(version, Unknown) else f"{source}: {word}, {version}"
     lack = "DMA-BUF needs the open kernel modules"
     requirements.append(Requirement("open NVIDIA kernel modules", is_open, evidence, lack))
-    numbers = version if isinstance(version, Unknown) else parse_driver_version(version)
+    numbers = map_known(version, parse_driver_version)
     new: Maybe[bool]
     if isinstance(numbers, Unknown):
         new = numbers

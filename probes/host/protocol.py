@@ -36,7 +36,7 @@ class Host(Protocol):
         """Return the path with every link resolved, inside the host's root."""
 
     def size(self, path: str) -> Maybe[int]:
-        """Return a file's size in bytes; for PCI `resourceN` files, the size of the BAR."""
+        """Return a file's size in bytes; a PCI `resourceN` file is as long as its BAR."""
 
     def access(self, path: str, write: bool = False) -> Maybe[bool]:
         """Return whether this process can read (and write) the file."""

@@ -8,10 +8,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 from probes.base.text import printable
 from probes.base.unknown import Maybe, Reason, Unknown
+from probes.host.values import Files, read_integer
 
 PASSWD = "/etc/passwd"
 _NAME_LIMIT = 48  # of a user's name
@@ -35,13 +35,6 @@ class InterfaceCounters:
 
     sent_bytes: Maybe[int]
     received_bytes: Maybe[int]
-
-
-class Files(Protocol):
-    """The part of a host that reads files."""
-
-    def read(self, path: str) -> Maybe[str]:
-        """Return a file's text."""
 
 
 def cpu_list(numbers: Iterable[int]) -> str:
@@ -115,17 +108,10 @@ def counters_from_files(host: Files, names: Sequence[str]) -> Mapping[str, Maybe
     """Return the counters of interfaces by name, from /sys/class/net."""
     def counters(name: str) -> Maybe[InterfaceCounters]:
         base = f"/sys/class/net/{name}/statistics"
-        sent, received = _number(host, f"{base}/tx_bytes"), _number(host, f"{base}/rx_bytes")
+        sent, received = read_integer(host, f"{base}/tx_bytes"), read_integer(host, f"{base}/rx_bytes")
         return sent if isinstance(sent, Unknown) else InterfaceCounters(sent, received)
 
     return {name: counters(name) for name in names}
-
-
-def _number(host: Files, path: str) -> Maybe[int]:
-    text = host.read(path)
-    if isinstance(text, Unknown):
-        return text
-    return int(text) if _is_number(text) else Unknown(Reason.MALFORMED, path, printable(text, 40))
 
 
 def _is_number(text: str) -> bool:

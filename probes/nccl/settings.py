@@ -1,4 +1,4 @@
-"""What NCCL makes of the values of its variables, which is not always what is meant.
+"""How NCCL interprets the values of its variables, which is not always what the user meant.
 
 src/graph/paths.cc ncclGetLevel, src/misc/utils.cc parseStringList and matchIfList, src/misc/param.cc.
 """
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from probes.topology.nccl_words import ORDER, Nccl
 
-LOC = -1  # rank of LOC, nearer than every other word
+LOC = -1  # rank of LOC, nearer than any other word
 _LEGACY: tuple[Nccl | None, ...] = (None, Nccl.PIX, Nccl.PXB, Nccl.PHB, Nccl.SYS)
 _MAX_ENTRIES = 32  # MAX_IB_DEVS
 
@@ -20,18 +20,18 @@ class Level:
     """A distance up to which something is allowed."""
 
     word: str  # "LOC", "PHB"
-    rank: int  # as ORDER of nccl_paths; LOC: -1, never
+    rank: int  # as in nccl_words.ORDER; LOC: -1, never
 
 
 def parse_level(value: str) -> Level | None:
-    """The level of NCCL_NET_GDR_LEVEL or NCCL_P2P_LEVEL; None: NCCL does not know it and says nothing.
+    """Return the level of NCCL_NET_GDR_LEVEL or NCCL_P2P_LEVEL; None: NCCL silently ignores the value.
 
-    Words count exactly as they are written. A value that begins with a digit is an index of old:
-    0 LOC, 1 PIX, 2 PXB, 3 PHB, 4 and more SYS.
+    Words are case-sensitive. A value that begins with a digit is a legacy index: 0 LOC, 1 PIX, 2 PXB, 3 PHB,
+    4 and more SYS.
     """
     if value == "LOC":
         return Level("LOC", LOC)
-    word = next((one for one in Nccl if one.value == value), None)
+    word = next((word for word in Nccl if word.value == value), None)
     if word is None and value[:1].isascii() and value[:1].isdigit():
         number = parse_number(value)
         index = 0 if number is None else min(number, len(_LEGACY) - 1)
@@ -41,7 +41,7 @@ def parse_level(value: str) -> Level | None:
 
 
 def parse_number(value: str) -> int | None:
-    """A number as strtoll(…, 0) reads it; None: NCCL keeps its default."""
+    """Return a number as strtoll(…, 0) reads it; None: NCCL uses its default."""
     match = re.match(r"[ \t]*([+-]?)(0[xX][0-9a-fA-F]{1,15}|[0-9]{1,18})", value)
     if match is None:
         return None
@@ -58,26 +58,26 @@ def parse_number(value: str) -> int | None:
 
 @dataclass(frozen=True)
 class HcaList:
-    """NCCL_IB_HCA: which ports NCCL takes."""
+    """NCCL_IB_HCA: which ports NCCL uses."""
 
     excludes: bool  # "^…": all but these
-    exact: bool  # "=…": whole names; else names that begin so
+    exact: bool  # "=…": whole names; else prefixes
     entries: tuple[tuple[str, int | None], ...]  # name and port; None: any port
 
     def names(self, entry: tuple[str, int | None], device: str, port: int) -> bool:
-        """Whether one entry names a port."""
+        """Return whether an entry names a port."""
         name, number = entry
         fits = device == name if self.exact else device.startswith(name)
         return fits and number in (None, port)
 
-    def takes(self, device: str, port: int) -> bool:
-        """Whether NCCL takes a port; a list without an entry takes all of them."""
+    def uses(self, device: str, port: int) -> bool:
+        """Return whether NCCL uses a port; with an empty list it uses all ports."""
         named = not self.entries or any(self.names(entry, device, port) for entry in self.entries)
         return named != self.excludes
 
 
 def parse_hca_list(value: str) -> HcaList:
-    """`[^][=]NAME[:PORT…],…`; blanks are a part of the name, and "^" counts in front of "=" only."""
+    """Parse `[^][=]NAME[:PORT…],…`; spaces are part of the name, and "^" must come before "="."""
     excludes = value.startswith("^")
     value = value[excludes:]
     exact = value.startswith("=")

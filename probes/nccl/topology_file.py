@@ -1,4 +1,4 @@
-"""NCCL's topology files: XML that tells NCCL of a PCI tree instead of sysfs.
+"""NCCL's topology files: XML that NCCL reads instead of the PCI tree in sysfs.
 
 NCCL_TOPO_FILE (of a process, ~/.nccl.conf or /etc/nccl.conf), else
 /var/run/nvidia-topologyd/virtualTopology.xml (NCCL src/graph/topo.cc, ncclTopoGetSystem; src/misc/param.cc).
@@ -31,20 +31,20 @@ _CLASS = re.compile(r'\bclass="0x(02|03)')
 class TopologyFile:
     """One file, as one process sees it."""
 
-    path: str  # as it was read: "/proc/41000/root/etc/topo.xml"
-    pid: int | None  # the process that names it; None: what NCCL reads by itself, or nccl.conf names
-    endpoints: Maybe[tuple[str, ...]]  # bus ids of GPUs and NICs in it; NOT_THERE: no such file
+    path: str  # as gdrtop read it: "/proc/41000/root/etc/topo.xml"
+    pid: int | None  # the process that names it; None: the default, or named in nccl.conf
+    endpoints: Maybe[tuple[str, ...]]  # bus ids of the GPUs and NICs in it; NOT_THERE: no such file
 
 
 @dataclass(frozen=True)
 class TopologyFileFacts:
-    """The files that processes name, and the one that NCCL reads by itself."""
+    """The files that processes and nccl.conf name, and the default one."""
 
     files: tuple[TopologyFile, ...]
 
 
 def probe(host: Host, processes: Maybe[ProcessFacts]) -> TopologyFileFacts:
-    """Read what nccl.conf names, and what a process with a GPU or an RDMA device names, where it sees it."""
+    """Read the default file, what nccl.conf names, and what each process names, as that process sees it."""
     files = [TopologyFile(path, None, _endpoints(host, path)) for path in (VIRTUAL, *_of_nccl_conf(host))]
     for process in () if isinstance(processes, Unknown) else processes.processes:
         named = None if isinstance(process.environment, Unknown) else process.environment.get(VARIABLE)
@@ -57,7 +57,7 @@ def probe(host: Host, processes: Maybe[ProcessFacts]) -> TopologyFileFacts:
 
 
 def _of_nccl_conf(host: Host) -> tuple[str, ...]:
-    """The file that new jobs of this user take; the user's own nccl.conf stands before the node's."""
+    """Return the file that new jobs of this user get; the user's own nccl.conf comes before the node's."""
     home = known(host.environment("HOME"), "")
     for path in (f"{home}/.nccl.conf" if home.startswith("/") else "", NCCL_CONF):
         conf = read_nccl_conf(host, path) if path else None
@@ -67,7 +67,7 @@ def _of_nccl_conf(host: Host) -> tuple[str, ...]:
 
 
 def _endpoints(host: Host, path: str) -> Maybe[tuple[str, ...]]:
-    # A container may put a device there, and opening some devices acts: they have no size.
+    # A container may put a device there, and opening some devices has effects. Devices have no size.
     size = host.size(path)
     if isinstance(size, Unknown):
         return size
@@ -80,7 +80,7 @@ def _endpoints(host: Host, path: str) -> Maybe[tuple[str, ...]]:
 
 
 def parse_topology(text: str) -> tuple[str, ...]:
-    """The bus ids of display and network functions; bridges may be made up."""
+    """Return the bus ids of display and network functions; bridges may be invented."""
     found: list[str] = []
     for match in _ELEMENT.finditer(text):
         bus = _BUS.search(match[1])

@@ -1,1 +1,1 @@
-"""What can be done about a node: pure functions from an Examination to a Plan; nothing here runs."""
+"""Plans for a node: pure functions from an Examination to a Plan; nothing here runs a command."""

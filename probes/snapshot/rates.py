@@ -14,6 +14,7 @@ from probes.facts.rdma.devices import RdmaFacts, RdmaPort, parse_numbered
 from probes.host.nvml import NvmlLive
 from probes.host.protocol import Host
 from probes.host.usage import InterfaceCounters
+from probes.host.values import read_integer
 
 
 @dataclass(frozen=True)
@@ -55,19 +56,15 @@ _FULL = 0xFFFF_FFFF
 _NO_PMA = "N/A (no PMA)"
 
 
-def _number(host: Host, path: str) -> Maybe[int]:
-    text = host.read(path, 4096)
-    if isinstance(text, Unknown):
-        return text
-    if text == _NO_PMA:
-        return Unknown(Reason.NOT_THERE, path, text)
-    if not text.isdecimal() or len(text) > 20:
-        return Unknown(Reason.MALFORMED, path, printable(text, 40))
-    return int(text)
+def _count(host: Host, path: str) -> Maybe[int]:
+    number = read_integer(host, path)
+    if isinstance(number, Unknown) and number.detail == _NO_PMA:
+        return Unknown(Reason.NOT_THERE, path, _NO_PMA)
+    return number
 
 
 def _octets(host: Host, path: str) -> Maybe[int]:
-    units = _number(host, path)
+    units = _count(host, path)
     if isinstance(units, Unknown):
         return units
     if units == _FULL:
@@ -76,9 +73,9 @@ def _octets(host: Host, path: str) -> Maybe[int]:
 
 
 def _hw_octets(host: Host, device: str, port: str, name: str) -> Maybe[int]:
-    octets = _number(host, f"{port}/hw_counters/{name}")
+    octets = _count(host, f"{port}/hw_counters/{name}")
     if isinstance(octets, Unknown) and octets.reason is Reason.NOT_THERE:
-        return _number(host, f"{device}/hw_counters/{name}")
+        return _count(host, f"{device}/hw_counters/{name}")
     return octets
 
 
@@ -123,7 +120,7 @@ def read(host: Host, node: Node, with_interfaces: bool = False) -> Reading:
     if isinstance(node.modules, ModuleFacts):
         for name, module in node.modules.modules.items():
             if module.state is ModuleState.LIVE:
-                refcnts[name] = _number(host, f"/sys/module/{name}/refcnt")
+                refcnts[name] = read_integer(host, f"/sys/module/{name}/refcnt")
     netdevs = _netdevs(node) if with_interfaces else ()
     live = host.nvml_live()
     return Reading(

@@ -17,6 +17,7 @@ networkx takes 0.1 s to import, so it is imported where the first graph is built
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from itertools import combinations
 from typing import TYPE_CHECKING, Any
 
 from probes.base.unknown import Reason, Unknown, known
@@ -168,10 +169,9 @@ def _join_numa_nodes(graph: nx.Graph[str], node: Node) -> None:
     for numa in node.numa.nodes if isinstance(node.numa, NumaFacts) else ():
         for other, value in known(numa.distances, {}).items():
             distances[numa_id(numa.number), numa_id(other)] = value
-    for number, a in enumerate(numas):
-        for b in numas[number + 1 :]:
-            distance = {"distance": distances[a, b]} if (a, b) in distances else {}
-            _connect(graph, a, b, SMP, "between sockets", **distance)
+    for a, b in combinations(numas, 2):
+        distance = {"distance": distances[a, b]} if (a, b) in distances else {}
+        _connect(graph, a, b, SMP, "between sockets", **distance)
     bridges = _of_kind(graph, HOST_BRIDGE)
     stray = [bridge for bridge in bridges if not any(numa in graph.adj[bridge] for numa in numas)]
     if stray:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import combinations
 from typing import TYPE_CHECKING
 
 from probes.base.unknown import Maybe, Reason, Unknown, known
@@ -97,12 +98,11 @@ def _find_paths(topology: Topology, functions: Mapping[str, PciFunction]) -> Non
     routes = Routes(topology.graph)
     ends = (*topology.gpus, *topology.nics)
     seats = [_seat(topology.graph, end, functions.get(known(end.bdf, ""))) for end in ends]
-    for number, (a, of_a) in enumerate(zip(ends, seats, strict=True)):
-        for b, of_b in list(zip(ends, seats, strict=True))[number + 1 :]:
-            there, back = _paths(routes, a, of_a, b, of_b)
-            if a.is_gpu and b.is_gpu:
-                there, back = (_between_gpus(topology.graph, path) for path in (there, back))
-            topology.paths[a.id, b.id], topology.paths[b.id, a.id] = there, back
+    for (a, of_a), (b, of_b) in combinations(zip(ends, seats, strict=True), 2):
+        there, back = _paths(routes, a, of_a, b, of_b)
+        if a.is_gpu and b.is_gpu:
+            there, back = (_between_gpus(topology.graph, path) for path in (there, back))
+        topology.paths[a.id, b.id], topology.paths[b.id, a.id] = there, back
 
 
 def _seat(graph: nx.Graph[str], end: Endpoint, function: PciFunction | None) -> Maybe[Seat]:

@@ -68,7 +68,7 @@ async def examined(pilot: Pilot[None], clock: SteppedClock, again: bool = False)
     """Let the node be read twice and checked, and the overview show what was found."""
     if not again:
         await readings(pilot, clock, 2)
-    pilot.app.post_message(ExaminedListScreen.CheckWanted())
+    pilot.app.post_message(ExaminedListScreen.CheckRequested())
     before = shown(pilot, "findings")
     await until(pilot, lambda: again or "checking…" not in shown(pilot, "findings"))
     if again:

@@ -17,7 +17,7 @@ from tui.screens.bandwidth_run.screen import BandwidthRunScreen
 
 SIZE = (120, 40)
 TO_COMPARE = ("down", "down", "down", "down", "down", "left")
-HOLDS = "train.py (alice, Slurm job 4711, pid 4242) has mlx5_0 open, though nothing flows now"
+HOLDS = "train.py (alice, Slurm job 4711, pid 4242) has mlx5_0 open, though no traffic flows now"
 
 
 @pytest.fixture(autouse=True)
@@ -32,7 +32,7 @@ async def test_who_has_come_since_the_node_was_examined_is_asked_for(monkeypatch
     async with stepped_app(host).run_test(size=SIZE) as pilot:
         await set_up(pilot, clock)
         assert "would affect" not in seen(pilot, "planned")
-        host.come()
+        host.start_job()
         clock.now += 1.0
         await pilot.press("enter")
         await until(pilot, lambda: "Run it anyway?" in seen(pilot, "question"))
@@ -43,11 +43,11 @@ async def test_who_has_come_since_the_node_was_examined_is_asked_for(monkeypatch
 async def test_who_has_gone_since_is_not_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     processes, clock = scripted(monkeypatch), SteppedClock()
     host = QuietHost(clock=clock)
-    host.come()
+    host.start_job()
     async with stepped_app(host).run_test(size=SIZE) as pilot:
         await set_up(pilot, clock)
         assert HOLDS in seen(pilot, "planned")
-        host.go()
+        host.stop_job()
         clock.now += 1.0
         await pilot.press("enter")
         await until(pilot, lambda: len(processes.started) == 1)
@@ -92,7 +92,7 @@ async def test_who_comes_between_two_tests_ends_the_series_and_is_named(
         await on(pilot, BandwidthRunScreen)
         await met(pilot, clock, processes)
         await measured(pilot, clock, processes.started[1], *[386.0] * 10)
-        host.come()
+        host.start_job()
         await measured(pilot, clock, processes.started[1], 386.0)
         told = f"▲ running jobs would now be affected: {HOLDS[:60]}"  # as much as the line has room for
         await until(pilot, lambda: told in seen(pilot, "summary"))

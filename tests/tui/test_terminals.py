@@ -15,6 +15,8 @@ from contextlib import contextmanager
 import pyte
 import pytest
 
+from tests.tiers import usual
+
 LINES, COLUMNS = 40, 120
 LONGEST_WAIT_SECONDS = 120.0
 TERMS = {
@@ -89,7 +91,7 @@ def has_invisible_text(terminal: Terminal) -> bool:
     )
 
 
-@pytest.mark.parametrize("term", TERMS)
+@pytest.mark.parametrize("term", usual(TERMS, {"linux", "xterm-256color"}))
 @pytest.mark.parametrize("no_color", [False, True], ids=["color", "no-color"])
 def test_no_character_has_the_color_of_its_background(term: str, no_color: bool) -> None:
     environment = {**TERMS[term], **({"NO_COLOR": "1"} if no_color else {})}

@@ -1,1 +1,1 @@
-"""Doing something about it: what may run, what objects to it, running it, and the log of what ran."""
+"""Actions: which may run, their guards, running them, and the audit log."""

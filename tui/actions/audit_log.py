@@ -98,7 +98,7 @@ class PastRun:
 
 
 class Audit:
-    """Writes runs to the log."""
+    """Write runs to the log."""
 
     def __init__(self, file: AuditFile, actor: Actor, clock: Any = time.time) -> None:
         self._file, self._actor, self._clock = file, actor, clock

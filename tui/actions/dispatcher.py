@@ -1,4 +1,4 @@
-"""Lists and runs actions for the screens, the command palette and the command line."""
+"""List and run actions for the screens, the command palette and the command line."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class MemoryLog:
 
 @dataclass(frozen=True)
 class UndoOffer(Offer):
-    """Undoes a past run."""
+    """The undo of a past run."""
 
     run: str = ""  # its id in the log
 
@@ -90,7 +90,7 @@ class Prepared:
 
 
 class Dispatcher:
-    """Lists actions and runs one at a time; only `run` blocks."""
+    """List actions and run one at a time; only `run` blocks."""
 
     def __init__(self, host: Host, read_only: bool = False, log: AuditFile | None = None) -> None:
         self._host, self._read_only = host, read_only

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-import dataclasses
+from dataclasses import dataclass
 from typing import Any
 
-from probes.base.plan import FileChange, Plan, Step
-from probes.base.unknown import Reason, Unknown
+from probes.base.codec import Codec
+from probes.base.plan import Plan
 from tui.actions.audit_log import Actor
 from tui.actions.events import Printed, RunBegan, RunEnded, RunEvent, RunOutcome, StepBegan, StepEnded
 
+_CODEC = Codec(clean=str)  # text stays as it is
 
-@dataclasses.dataclass(frozen=True)
+
+@dataclass(frozen=True)
 class Order:
     """A confirmed run, and where it is logged."""
 
@@ -22,21 +24,15 @@ class Order:
     directory: str  # of the lock, and of the files that both use
 
 
-def order_json(order: Order) -> dict[str, Any]:
+def order_json(order: Order) -> Any:
     """Return an order as a JSON object."""
-    return dataclasses.asdict(order)
+    return _CODEC.encode(order)
 
 
 def order_of(fields: dict[str, Any]) -> Order:
-    """Return the order in a JSON object."""
-    plan = fields["plan"]
-    steps = tuple(map(_step, plan["steps"]))
-    return Order(**{**fields, "plan": Plan(**{**plan, "steps": steps}), "actor": Actor(**fields["actor"])})
-
-
-def _step(fields: dict[str, Any]) -> Step:
-    file = fields["file"] and FileChange(**fields["file"])
-    return Step(**{**fields, "argv": tuple(fields["argv"]), "undo": tuple(fields["undo"]), "file": file})
+    """Return the order in a JSON object; ValueError if it is malformed."""
+    order: Order = _CODEC.decode(Order, fields)
+    return order
 
 
 def event_json(event: RunEvent) -> dict[str, Any]:
@@ -48,19 +44,7 @@ def event_json(event: RunEvent) -> dict[str, Any]:
     if isinstance(event, Printed):
         return {"event": "printed", "text": event.text}
     if isinstance(event, StepEnded):
-        lines = event.kernel_lines
-        unread = isinstance(lines, Unknown)
-        kernel = (
-            [lines.reason.value, lines.source, lines.detail] if isinstance(lines, Unknown) else list(lines)
-        )
-        fields = dataclasses.asdict(dataclasses.replace(event, kernel_lines=()))
-        return {
-            **fields,
-            "event": "step ended",
-            "outcome": event.outcome.value,
-            "unread": unread,
-            "kernel_lines": kernel,
-        }
+        return {"event": "step ended", **_CODEC.encode(event)}
     return {"event": "run ended", "outcome": event.outcome.value, "why": event.why, "left": len(event.left)}
 
 
@@ -74,9 +58,8 @@ def event_of(fields: dict[str, Any], plan: Plan, where: str) -> RunEvent | None:
     if kind == "printed":
         return Printed(fields["text"])
     if kind == "step ended":
-        lines, unread = fields.pop("kernel_lines"), fields.pop("unread")
-        kernel = Unknown(Reason(lines[0]), lines[1], lines[2]) if unread else tuple(lines)
-        return StepEnded(**{**fields, "outcome": RunOutcome(fields["outcome"]), "kernel_lines": kernel})
+        ended: StepEnded = _CODEC.decode(StepEnded, fields)
+        return ended
     if kind == "run ended":
         left = plan.steps[len(plan.steps) - fields["left"] :] if fields["left"] else ()
         return RunEnded(RunOutcome(fields["outcome"]), fields["why"], left)

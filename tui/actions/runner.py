@@ -25,7 +25,7 @@ _MOST_KERNEL_LINES = 12
 
 
 class Runner:
-    """Runs one plan; `run` blocks, so screens call it in a thread."""
+    """Run one plan; `run` blocks, so screens call it in a thread."""
 
     def __init__(
         self,

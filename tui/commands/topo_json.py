@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
+from itertools import combinations
 from typing import TYPE_CHECKING, Any
 
 from probes.base.unknown import Maybe, Reason, Unknown, known
@@ -36,9 +37,7 @@ def topology_json(
         "verdict": verdict_json(verdict),
         "gpus": [_gpu_json(node, topology, end, gpus.get(end.id)) for end in topology.gpus],
         "nics": [_nic_json(node, end, roles.get(end.id)) for end in topology.nics],
-        "paths": [
-            _path_json(topology.path(a.id, b.id)) for number, a in enumerate(ends) for b in ends[number + 1 :]
-        ],
+        "paths": [_path_json(topology.path(a.id, b.id)) for a, b in combinations(ends, 2)],
         "graph": node_link(marked_graph(topology, found)),
         "gpudirect": plain_value(node.gpudirect),
     }

@@ -1,4 +1,4 @@
-"""Runs a confirmed action, shows it on its console, and has the node checked again afterwards."""
+"""Run a confirmed action, show it on its console, and check the node again afterwards."""
 
 from __future__ import annotations
 

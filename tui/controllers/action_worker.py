@@ -1,4 +1,4 @@
-"""Runs the dispatcher in background threads, so that a slow log or a long step never freezes the screen."""
+"""Run the dispatcher in background threads, so that a slow log or a long step never freezes the screen."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Lists the actions, shows their plans, and shows what ran before."""
+"""List the actions, show their plans, and show what ran before."""
 
 from __future__ import annotations
 

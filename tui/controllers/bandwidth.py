@@ -1,4 +1,4 @@
-"""Runs a series of bandwidth tests and shows its results as they come."""
+"""Run a series of bandwidth tests and show its results as they come."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Before a bandwidth test: plans it, loads earlier results, and asks if running jobs would be affected."""
+"""Prepare a bandwidth test: plan it, load earlier results, ask if running jobs would be affected."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Plans, runs and saves bandwidth tests in background threads, so that the screen never freezes."""
+"""Plan, run and save bandwidth tests in background threads, so that the screen never freezes."""
 
 from __future__ import annotations
 

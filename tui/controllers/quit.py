@@ -1,4 +1,4 @@
-"""Quits in order: asks if something is running, stops it, and waits for what must not be cut short."""
+"""Quit in order: ask if something is running, stop it, and wait for what must not be cut short."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class QuitController:
-    """Quits by key, by signal, and when the terminal goes away."""
+    """Quit by key, by signal, and when the terminal goes away."""
 
     def __init__(self, context: AppContext) -> None:
         self._context, self._app = context, context.app

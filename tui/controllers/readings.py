@@ -1,4 +1,4 @@
-"""Decides when the node is read and checked: the interval, a pause, a recording and the position in it."""
+"""Decide when the node is read and checked: the interval, a pause, a recording and the position in it."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Files of gdrtop's own."""
+"""Files that belong to gdrtop."""

@@ -1,4 +1,4 @@
-"""Sanitizes program output: splits it into lines, keeps colors, removes all other control sequences."""
+"""Sanitize program output: split it into lines, keep colors, remove all other control sequences."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _COLOR = re.compile(r"\x1b\[[0-9;]{0,32}m")
 
 
 class LineSplitter:
-    """Turns bytes in pieces of any size into lines, without what a carriage return has overwritten."""
+    """Turn bytes in pieces of any size into lines, without what a carriage return has overwritten."""
 
     def __init__(self, decoder: codecs.IncrementalDecoder, limit: int) -> None:
         self._decoder, self._limit = decoder, limit

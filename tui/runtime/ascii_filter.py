@@ -12,7 +12,7 @@ from tui.runtime.printing import ascii_cells
 
 
 class AsciiFilter(LineFilter):
-    """Replace every other character by one of ASCII, cell by cell."""
+    """Replace every character outside ASCII, cell by cell."""
 
     def apply(self, segments: list[Segment], background: Color) -> list[Segment]:
         """Replace the characters of a line."""

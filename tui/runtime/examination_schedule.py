@@ -8,7 +8,7 @@ _QUIET_SECONDS = 60.0
 
 
 class ExaminationSchedule:
-    """Doubles the minimum time between two examinations until the node has been quiet for a while."""
+    """Double the minimum time between two examinations until the node has been quiet for a while."""
 
     def __init__(self) -> None:
         self._changed = False
@@ -32,7 +32,7 @@ class ExaminationSchedule:
 
 
 class ReadingSchedule:
-    """Stretches the interval between readings on a slow node.
+    """Stretch the interval between readings on a slow node.
 
     Reading and drawing take at most half of the time, so that probes, checks and keys stay responsive.
     """

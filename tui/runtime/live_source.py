@@ -1,4 +1,4 @@
-"""Reads a live node, and records it on request with the same readings."""
+"""Read a live node, and record it on request with the same readings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Print lines to a terminal, a pipe or a ticket, in ASCII where needed."""
+"""Print lines to a terminal or a pipe, in ASCII if needed."""
 
 from __future__ import annotations
 
@@ -53,12 +53,12 @@ _ASCII = str.maketrans(
 
 
 def ascii_text(text: str) -> str:
-    """The text in ASCII; what has no likeness there is "?"."""
+    """Return the text in ASCII; a character without a counterpart becomes "?"."""
     return text.translate(_ASCII).encode("ascii", "replace").decode("ascii")
 
 
 def ascii_cells(text: str) -> str:
-    """The text in ASCII, in as many cells."""
+    """Return the text in ASCII with the same width."""
     return "".join(
         mark if len(mark := ascii_text(character)) == cell_len(character) else mark[:1] * cell_len(character)
         for character in text
@@ -66,21 +66,21 @@ def ascii_cells(text: str) -> str:
 
 
 def is_plain(out: TextIO, ascii_only: bool) -> bool:
-    """Whether only ASCII may be written: asked for, a dumb terminal, or another encoding than UTF-8."""
+    """Return whether to write ASCII only: on request, to a dumb terminal, or if the encoding is not UTF-8."""
     encoding = (out.encoding or "ascii").lower().replace("-", "")
     return ascii_only or os.environ.get("TERM") == "dumb" or not encoding.startswith("utf")
 
 
 def print_lines(lines: Sequence[Line], out: TextIO, ascii_only: bool) -> None:
-    """Write lines without tones. No control character of the node reaches the terminal."""
+    """Write lines without tones; no control character from the node reaches the terminal."""
     is_ascii = is_plain(out, ascii_only)
-    for of in lines:
-        text = plain(of)
+    for shown in lines:
+        text = plain(shown)
         out.write((ascii_text(text) if is_ascii else text) + "\n")
 
 
 def text_width(out: TextIO) -> int:
-    """Columns of $COLUMNS or the terminal; TEXT_WIDTH where there is none."""
+    """Return the width from $COLUMNS or the terminal, else TEXT_WIDTH."""
     asked = os.environ.get("COLUMNS", "")
     if out.isatty() or (asked.isascii() and asked.isdecimal() and 0 < len(asked) < 5 and int(asked)):
         return max(NARROWEST, shutil.get_terminal_size((TEXT_WIDTH, 24)).columns)
@@ -88,6 +88,6 @@ def text_width(out: TextIO) -> int:
 
 
 def heading(node: Node) -> Line:
-    """The program, the node's name, and where its facts are from."""
+    """Return the first line: gdrtop, the node's name, and where the facts are from."""
     host = known(node.platform.hostname, "?") if isinstance(node.platform, PlatformFacts) else "?"
     return line("gdrtop  ", host, " ", verdict_drawing.origin_run(node.origin))

@@ -1,4 +1,4 @@
-"""Reads the lines that programs print to a pseudo-terminal, from its master end."""
+"""Read the lines that programs print to a pseudo-terminal, from its master end."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _PIECE_BYTES = 1 << 16
 
 
 class PtyReader:
-    """Owns the master's descriptor; lines are sanitized and at most `limit` characters long."""
+    """Own the master's descriptor; lines are sanitized and at most `limit` characters long."""
 
     def __init__(self, master: int, limit: int) -> None:
         self._master = os.fdopen(master, "rb", buffering=0)

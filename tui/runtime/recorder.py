@@ -1,4 +1,4 @@
-"""Records a node to a file."""
+"""Record a node to a file."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Recorded:
 
 
 class Recorder:
-    """Records what a host answers; `finish` may be called from any thread, even while a read hangs."""
+    """Record what a host answers; `finish` may be called from any thread, even while a read hangs."""
 
     def __init__(self, host: Host, path: str, redact: bool = False) -> None:
         self.host = RecordingHost(host, self._add)

@@ -1,4 +1,4 @@
-"""Plays a recording: what the screens show at a moment, with the histories up to that moment."""
+"""Play a recording: what the screens show at a moment, with the histories up to that moment."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reads the node in its own thread, so that a read that hangs never freezes the screen."""
+"""Read the node in its own thread, so that a read that hangs never freezes the screen."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def _detours_of(examination: Examination | None) -> frozenset[tuple[str, str]]:
 
 
 class Sampler:
-    """Takes readings on request, in its own thread.
+    """Take readings on request, in its own thread.
 
     It is a daemon thread: quitting must not wait for a read that never returns.
     """
@@ -115,11 +115,11 @@ class Sampler:
         self._open_source = open_source
         self._report = report
         self._wanted = threading.Event()
-        self._probe_wanted = False
-        self._reading_wanted = False
-        self._examination_wanted = False
-        self._recheck_wanted = False
-        self._rest_wanted = False
+        self._probe_requested = False
+        self._reading_requested = False
+        self._examination_requested = False
+        self._recheck_requested = False
+        self._rest_requested = False
         self._rests = threading.Event()
         self._asked_at: float | None = None
         self._stopped = False
@@ -137,21 +137,21 @@ class Sampler:
 
     def ask(self, probe: bool = False) -> None:
         """Ask for a reading, with `probe` of the whole node; do nothing while one is pending."""
-        self._probe_wanted = self._probe_wanted or probe
-        if not self._reading_wanted:
-            self._reading_wanted = True
+        self._probe_requested = self._probe_requested or probe
+        if not self._reading_requested:
+            self._reading_requested = True
             self._asked_at = self._asked_at or time.monotonic()
             self._wanted.set()
 
     def ask_examination(self) -> None:
         """Ask for an examination."""
-        self._examination_wanted = True
+        self._examination_requested = True
         self._asked_at = self._asked_at or time.monotonic()
         self._wanted.set()
 
     def recheck(self) -> None:
         """Ask for a probe of the whole node and then an examination, to see what an action has changed."""
-        self._recheck_wanted = True
+        self._recheck_requested = True
         self._wanted.set()
 
     def rest(self, seconds: float) -> bool:
@@ -159,15 +159,15 @@ class Sampler:
 
         Return whether that happened within `seconds`: the current read may never return.
         """
-        self._rest_wanted = True
+        self._rest_requested = True
         self._wanted.set()
         return self._rests.wait(seconds)
 
     def resume(self) -> None:
         """Continue after `rest`."""
-        self._rest_wanted = False
+        self._rest_requested = False
         self._rests.clear()
-        self._asked_at = time.monotonic() if self._reading_wanted or self._examination_wanted else None
+        self._asked_at = time.monotonic() if self._reading_requested or self._examination_requested else None
         self._wanted.set()
 
     def silent_for(self) -> float:
@@ -187,24 +187,24 @@ class Sampler:
             self._wanted.clear()
             if self._stopped:
                 return
-            if self._rest_wanted:
+            if self._rest_requested:
                 if not self._rests.is_set():
                     source.release()
                     self._rests.set()
                 continue
             self._rests.clear()
-            recheck, self._recheck_wanted = self._recheck_wanted, False
+            recheck, self._recheck_requested = self._recheck_requested, False
             if recheck:  # the probe first, so that the examination is of the node as it is now
-                self._probe_wanted = self._reading_wanted = True
-            elif self._examination_wanted:
+                self._probe_requested = self._reading_requested = True
+            elif self._examination_requested:
                 self._examine(source)
-            if self._reading_wanted:
+            if self._reading_requested:
                 self._read(source)
             if recheck:
                 self._examine(source, is_recheck=True)
 
     def _examine(self, source: ReadingSource, is_recheck: bool = False) -> None:
-        self._examination_wanted = False
+        self._examination_requested = False
         try:
             examination = source.examine()
             examined = Examined(examination, "", is_recheck, _detours_of(examination))
@@ -214,7 +214,7 @@ class Sampler:
         self._report(examined)
 
     def _read(self, source: ReadingSource) -> None:
-        probe, self._probe_wanted = self._probe_wanted, False
+        probe, self._probe_requested = self._probe_requested, False
         last: Report | None = None
         try:
             for report in source.read(probe):
@@ -226,6 +226,6 @@ class Sampler:
                 self._report(last)
             last = Failed(f"{type(error).__name__}: {error}")
         # Answered before it is reported, because the receiver may ask again at once.
-        self._asked_at, self._reading_wanted = None, False
+        self._asked_at, self._reading_requested = None, False
         if last is not None:
             self._report(last)

@@ -23,7 +23,7 @@ _CLOSE_SECONDS = 2.0
 
 
 class TerminalDriver(LinuxDriver):
-    """Reads keys and writes the screen until the terminal has gone, then ends the program."""
+    """Read keys and write the screen until the terminal has gone, then end the program."""
 
     class Gone(Message):
         """The terminal has gone."""

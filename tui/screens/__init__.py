@@ -1,1 +1,1 @@
-"""Whole screens, composed of widgets."""
+"""Screens, composed of widgets."""

@@ -13,7 +13,7 @@ YES, CANCEL, NO = "yes", "cancel", ""
 
 
 class AskScreen(ModalScreen[str]):
-    """Asks before something is stopped. The result is YES, CANCEL (if offered) or NO."""
+    """Ask before something is stopped. The result is YES, CANCEL (if offered) or NO."""
 
     BINDINGS = [  # noqa: RUF012 - Textual's own type
         bind("yes", "answer('yes')"),

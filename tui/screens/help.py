@@ -11,7 +11,7 @@ from probes.base.origin import Origin
 from tui.manual import SUBJECTS, page, title
 from tui.screens.key_footer import KeyFooter
 from tui.screens.keys import KEYS, bind, leave_keys
-from tui.screens.list_screen import PanesScreen
+from tui.screens.list_screen import PanesScreen, static_view
 from widgets.base.lines import Line, Run, Tone, line
 from widgets.base.lines_view import LinesView
 from widgets.base.markdown import markdown_lines
@@ -105,9 +105,7 @@ class HelpScreen(PanesScreen):
 
     def compose(self) -> ComposeResult:
         """Compose the head and one pane that scrolls."""
-        summary = LinesView(id="summary")
-        summary.can_focus = False
-        yield summary
+        yield static_view("summary")
         yield LinesView("Keys and manual", id="help")
         yield KeyFooter()
 

@@ -33,6 +33,13 @@ REFRESH_KEY = bind("refresh", "refresh")
 _END = 1 << 20
 
 
+def static_view(id: str) -> LinesView:  # noqa: A002 - Textual's own word
+    """Return a view that takes no focus."""
+    view = LinesView(id=id)
+    view.can_focus = False
+    return view
+
+
 class PanesScreen(Screen[None]):
     """Panes of text. The keys scroll the focused one."""
 
@@ -159,7 +166,7 @@ class ListScreen(PanesScreen, Generic[L]):
 class ExaminedListScreen(ListScreen[E]):
     """A list from an examination, with a summary above it and a filter."""
 
-    class CheckWanted(Message):
+    class CheckRequested(Message):
         """Check the node."""
 
     def on_mount(self) -> None:
@@ -200,7 +207,7 @@ class ExaminedListScreen(ListScreen[E]):
         """Check the node again."""
         self._state.begin()
         self.draw()
-        self.post_message(self.CheckWanted())
+        self.post_message(self.CheckRequested())
 
     def action_leave(self) -> None:
         """Clear the filter, else go back to the list, else leave the screen."""

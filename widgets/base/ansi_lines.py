@@ -1,4 +1,4 @@
-"""Lines with terminal colors (SGR sequences) as toned lines: the screen's own colors for the program's."""
+"""Lines with terminal colors (SGR sequences) as toned lines, in the colors of the screen."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _TONES = {
 
 
 def toned(text: str) -> Line:
-    """A line whose only control sequences are SGR; other colors than the common ones are plain."""
+    """Return a line of text with SGR sequences as runs; colors other than the common ones are plain."""
     runs: list[Run] = []
     tone = Tone.PLAIN
     end = 0
@@ -42,7 +42,7 @@ def toned(text: str) -> Line:
 
 def _tone_after(tone: Tone, parameters: str) -> Tone:
     codes = [int(code[:4] or 0) for code in parameters.split(";")]
-    if codes and codes[0] in (38, 48):  # one of 256 colors or more: which tone it would be nobody knows
+    if codes and codes[0] in (38, 48):  # one of 256 colors or more: no tone matches
         return tone
     for code in codes:
         if code in (0, 22, 39):

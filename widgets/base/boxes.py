@@ -13,7 +13,7 @@ SQUARE = "┌┐└┘"
 def frame(
     title: Line, body: Sequence[Line], width: int, corners: str = SQUARE, tone: Tone = Tone.DIM
 ) -> list[Line]:
-    """A box of exactly `width` cells around the body; the title stands in its upper edge."""
+    """Draw a box of exactly `width` cells around the body, with the title in its upper edge."""
     inner = width - 4
     if width_of(title) > inner:
         title = fit(title, inner)
@@ -26,13 +26,13 @@ def frame(
         )
     ]
     edge = Run("│ ", tone)
-    lines.extend((edge, *fit(of, inner), Run(" │", tone)) for of in body)
+    lines.extend((edge, *fit(line, inner), Run(" │", tone)) for line in body)
     lines.append((Run(f"{corners[2]}{'─' * (width - 2)}{corners[3]}", tone),))
     return lines
 
 
 def beside(blocks: Sequence[Sequence[Line]], widths: Sequence[int], gap: int = 1) -> list[Line]:
-    """Blocks side by side, the shorter ones filled up with blank lines."""
+    """Place blocks side by side, and fill the shorter ones with blank lines."""
     height = max((len(block) for block in blocks), default=0)
     space = Run(" " * gap)
     lines: list[Line] = []
@@ -47,7 +47,7 @@ def beside(blocks: Sequence[Sequence[Line]], widths: Sequence[int], gap: int = 1
 
 
 def columns_that_fit(least: int, count: int, width: int, gap: int = 1) -> int:
-    """How many boxes of at least `least` cells stand side by side in `width`; balanced over the rows."""
+    """Return how many boxes of at least `least` cells fit side by side, balanced over the rows."""
     most = max(1, min(count, (width + gap) // (least + gap)))
     rows = -(-count // most) if count else 1
     return -(-count // rows) if count else 1

@@ -1,7 +1,6 @@
-"""Lines of toned text: what every view draws, before any terminal or library is chosen.
+"""Lines of toned text: what every view draws, for the dashboard and for text commands.
 
-The drawings of the topology, the matrix and the ladder are pure functions to `Line`s, used by the
-dashboard and by the text commands alike, so this must not import Textual.
+Views are pure functions that return `Line`s. Text commands use them too, so this must not import Textual.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from probes.base.text import printable
 
 
 class Tone(Enum):
-    """What a run of text means; the screen chooses the color, and meaning never depends on it."""
+    """What a run of text means; the screen chooses the color, and the meaning never depends on it."""
 
     PLAIN = "plain"
     DIM = "dim"
@@ -32,7 +31,7 @@ class Tone(Enum):
 
 
 class Run(NamedTuple):
-    """A piece of text of one tone; `id` names the endpoint it stands for, where it stands for one."""
+    """A piece of text of one tone; `id`: the GPU, NIC or row that it represents, for mouse and keys."""
 
     text: str
     tone: Tone = Tone.PLAIN
@@ -43,12 +42,12 @@ Line = tuple[Run, ...]
 
 
 def line(*parts: Run | str) -> Line:
-    """A line of runs; plain strings are plain runs."""
+    """Return a line of runs; strings become plain runs."""
     return tuple(Run(part) if isinstance(part, str) else part for part in parts)
 
 
 def rows_of(lines: Iterable[Line]) -> dict[str, int]:
-    """Where each endpoint is drawn: its id and the first row that names it."""
+    """Return the first row of each id."""
     rows: dict[str, int] = {}
     for row, of in enumerate(lines):
         for run in of:
@@ -58,17 +57,17 @@ def rows_of(lines: Iterable[Line]) -> dict[str, int]:
 
 
 def plain(of: Line) -> str:
-    """The text of a line, without tones, safe for any terminal."""
+    """Return the text of a line without tones, safe for any terminal."""
     return printable("".join(run.text for run in of)).rstrip()
 
 
 def width_of(of: Line) -> int:
-    """The cells that a line takes."""
+    """Return the width of a line in cells."""
     return sum(cell_len(run.text) for run in of)
 
 
 def fit(of: Line, width: int) -> Line:
-    """The line cut or padded to exactly `width` cells; what is cut ends in `…`."""
+    """Cut or pad a line to exactly `width` cells; a cut line ends in `…`."""
     have = width_of(of)
     if have == width:
         return of
@@ -87,7 +86,7 @@ def fit(of: Line, width: int) -> Line:
 
 
 def at_most(lines: list[Line], count: int, width: int) -> list[Line]:
-    """The first `count` lines; what is left out shows as `…` at the end of the last one."""
+    """Return the first `count` lines; the last one ends in `…` if lines are left out."""
     if len(lines) <= count:
         return lines
     last = [part for more in lines[count - 1 :] for part in (*more, Run(" "))]
@@ -95,7 +94,7 @@ def at_most(lines: list[Line], count: int, width: int) -> list[Line]:
 
 
 def joined(parts: Iterable[Line], gap: str = "  ") -> Line:
-    """Lines one after another in one line, with a gap between."""
+    """Join lines to one line, with a gap between them."""
     runs: list[Run] = []
     for part in parts:
         if runs:
@@ -105,7 +104,7 @@ def joined(parts: Iterable[Line], gap: str = "  ") -> Line:
 
 
 def wrapped(text: str, width: int, tone: Tone = Tone.PLAIN, indent: str = "") -> list[Line]:
-    """A sentence broken into lines of at most `width` cells, each begun with `indent`."""
+    """Wrap a sentence into lines of at most `width` cells, each indented with `indent`."""
     room = max(8, width - cell_len(indent))
     # An id or an option is never broken at its hyphens.
     pieces = textwrap.wrap(printable(text), room, break_on_hyphens=False) or [""]
@@ -113,12 +112,12 @@ def wrapped(text: str, width: int, tone: Tone = Tone.PLAIN, indent: str = "") ->
 
 
 def sentence(words: str) -> str:
-    """Words that begin small, as a sentence of their own."""
+    """Return a phrase as a sentence: with a capital and a period."""
     return f"{words[:1].upper()}{words[1:]}."
 
 
 def folded(of: Line, width: int) -> list[Line]:
-    """The line broken at `width` cells, wherever that is, so that nothing of it is lost."""
+    """Break a line at `width` cells, in the middle of words too, so that nothing is lost."""
     if width_of(of) <= width:
         return [of]
     lines: list[Line] = []
@@ -142,12 +141,12 @@ def folded(of: Line, width: int) -> list[Line]:
 
 
 def _split(text: str, cells: int) -> tuple[str, str]:
-    """The longest beginning of at most so many cells, and the rest."""
+    """Split a text after at most so many cells."""
     if text.isascii():
         return text[:cells], text[cells:]
-    taken = 0
+    width = 0
     for place, character in enumerate(text):
-        taken += cell_len(character)
-        if taken > cells:
+        width += cell_len(character)
+        if width > cells:
             return text[:place], text[place:]
     return text, ""

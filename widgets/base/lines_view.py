@@ -1,6 +1,6 @@
-"""The one widget: shows `Line`s and repaints only the cells that changed.
+"""The widget that shows `Line`s and repaints only the cells that changed.
 
-Stock widgets repaint themselves whole; over SSH at one reading a second that is ten times the bytes.
+Textual's own widgets repaint themselves whole: ten times the bytes over SSH at one reading a second.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ _TONES: dict[Tone, tuple[str, str]] = {
 
 
 class LinesView(ScrollView, can_focus=True, inherit_bindings=False):
-    """A pane of toned lines that scrolls up and down; a line too wide for it ends in `…`.
+    """A pane of toned lines that scrolls up and down; a line that is too wide ends in `…`.
 
-    It has no keys of its own: the screen says what they move in the focused pane.
+    It has no keys: the screen decides what they move in the focused pane.
     """
 
     DEFAULT_CSS = """
@@ -51,16 +51,16 @@ class LinesView(ScrollView, can_focus=True, inherit_bindings=False):
         super().__init__(id=id)
         self.border_title = self._title = title
         self._lines: list[Line] = []
-        self._source: Sequence[Line] = ()  # the very lines that were given, and for which width
+        self._source: Sequence[Line] = ()  # the lines as they were given, and for which width
         self._source_width = -1
-        # What has been painted, by row: a changed line is compared with it, cell by cell.
+        # Painted strips by row: a changed line is compared with its strip, cell by cell.
         self._strips: dict[int, Strip] = {}
         self._styles_of: dict[Tone, Style] = {}
         self._drawn_for = 0
 
     @property
     def lines(self) -> Sequence[Line]:
-        """What is shown."""
+        """The lines that are shown."""
         return self._lines
 
     def set_title(self, title: str) -> None:
@@ -92,7 +92,7 @@ class LinesView(ScrollView, can_focus=True, inherit_bindings=False):
             painted = self._strips.pop(row, None)
             if not 0 <= row - top < self.size.height:
                 continue
-            if painted is None:  # what the terminal shows of it was painted before another style
+            if painted is None:  # the terminal shows it in an old style
                 self.refresh(Region(0, row - top, width, 1))
                 continue
             strip = self._strips[row] = self._strip(new)
@@ -119,7 +119,7 @@ class LinesView(ScrollView, can_focus=True, inherit_bindings=False):
         return True
 
     def append(self, lines: Sequence[Line]) -> None:
-        """Show more lines below; where the last line was seen, the new last one is."""
+        """Show more lines below; scroll down if the last line was visible."""
         if not lines:
             return
         at_end = self.scroll_offset.y >= self.max_scroll_y
@@ -132,7 +132,7 @@ class LinesView(ScrollView, can_focus=True, inherit_bindings=False):
             self.scroll_end(animate=False)
 
     def scroll_to_row(self, row: int) -> None:
-        """Scroll so that a row is seen, as little as needed."""
+        """Scroll as little as needed to make a row visible."""
         top, height = self.scroll_offset.y, self.size.height
         if row < top:
             self.scroll_to(y=row, animate=False)
@@ -140,7 +140,7 @@ class LinesView(ScrollView, can_focus=True, inherit_bindings=False):
             self.scroll_to(y=row - height + 1, animate=False)
 
     def render_line(self, y: int) -> Strip:
-        """One visible line."""
+        """Return the strip of a visible line."""
         row = self.scroll_offset.y + y
         width = self.room
         base = self._style(Tone.PLAIN)
@@ -152,28 +152,28 @@ class LinesView(ScrollView, can_focus=True, inherit_bindings=False):
         return strip.adjust_cell_length(width, base)
 
     def watch_scroll_y(self, old_value: float, new_value: float) -> None:
-        """Shows how much lies below."""
+        """Show how many lines are below."""
         super().watch_scroll_y(old_value, new_value)
         self._mark_rest()
 
     class Resized(Message):
-        """The pane has another width: what is drawn in it must be drawn again."""
+        """The width of the pane has changed: its content must be drawn again."""
 
     @dataclass
     class Picked(Message):
-        """A row that stands for something was clicked."""
+        """A run or row with an id was clicked."""
 
         view: LinesView
         id: str
 
     @dataclass
     class TitlePicked(Message):
-        """The pane's title was clicked."""
+        """The title of the pane was clicked."""
 
         view: LinesView
 
     def on_click(self, event: events.Click) -> None:
-        """Report what was clicked: the title, or the run under the mouse, else the row."""
+        """Report a click: on the title, the run under the mouse, or else the row."""
         offset = event.get_content_offset(self)
         if offset is None and event.y == 0:
             self.post_message(self.TitlePicked(self))
@@ -191,22 +191,22 @@ class LinesView(ScrollView, can_focus=True, inherit_bindings=False):
 
     @property
     def room(self) -> int:
-        """Cells that a line may take: the pane's width without its border and scroll bar."""
+        """The width for lines in cells: that of the pane without border and scroll bar."""
         return self.scrollable_content_region.width
 
     def on_resize(self) -> None:
-        """Ask for another drawing where the width is another."""
+        """Ask for new lines if the width has changed."""
         self._mark_rest()
         self._fit_scrollbar()
         self._ask_for_drawing()
 
     def _fit_scrollbar(self) -> None:
-        """Take the scroll bar away where all is seen: Textual keeps it when lines and pane grow together."""
+        """Hide the scroll bar if all lines fit: Textual keeps it when lines and pane grow together."""
         if self.styles.overflow_y == "auto" and self.virtual_size.height <= self.container_size.height:
             self.show_vertical_scrollbar = False
 
     def watch_show_vertical_scrollbar(self) -> None:
-        """The scroll bar takes a column from what is drawn."""
+        """Ask for new lines: the scroll bar takes a column."""
         self.call_after_refresh(self._ask_for_drawing)
 
     def _ask_for_drawing(self) -> None:
@@ -215,20 +215,20 @@ class LinesView(ScrollView, can_focus=True, inherit_bindings=False):
             self.post_message(self.Resized())
 
     def notify_style_update(self) -> None:
-        """Forget the styles of the last theme."""
+        """Forget the styles of the old theme."""
         super().notify_style_update()
         self._styles_of.clear()
         self._strips.clear()
 
     def _mark_rest(self) -> None:
-        """Nothing is cut silently: the lower border says how many lines lie below."""
+        """Show in the lower border how many lines are below."""
         below = len(self._lines) - round(self.scroll_target_y) - self.size.height
         mark = f"↓ {below} more" if below > 0 and self.size.height else ""
         if self.border_subtitle != mark:
             self.border_subtitle = mark
 
     def _style(self, tone: Tone) -> Style:
-        # The pane's own style is a walk over all that it stands in: once, and not for each line of a second.
+        # Textual computes the style of a pane from all its parents: once, not for every line of every second.
         style = self._styles_of.get(tone)
         if style is None:
             style = self.rich_style
@@ -246,7 +246,7 @@ class LinesView(ScrollView, can_focus=True, inherit_bindings=False):
 
 
 def changed_cells(old: Strip, new: Strip) -> tuple[int, int]:
-    """The first and one past the last cell in which two strips differ; (0, 0) if none."""
+    """Return the range of cells in which two strips differ; (0, 0) if they are equal."""
     if old == new:
         return 0, 0
     old_cells, new_cells = _cells(old), _cells(new)
@@ -259,7 +259,7 @@ def changed_cells(old: Strip, new: Strip) -> tuple[int, int]:
 
 
 def _cells(strip: Strip) -> list[tuple[str, Style | None]]:
-    """One entry a cell; the second cell of a wide character is an empty string."""
+    """Return one entry a cell; the second cell of a wide character is an empty string."""
     from rich.cells import get_character_cell_size
 
     cells: list[tuple[str, Style | None]] = []

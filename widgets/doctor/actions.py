@@ -1,4 +1,4 @@
-"""Draws the actions of a node, those that are not possible with the reason."""
+"""Draw the actions of a node, those that are not possible with the reason."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Draws what an action has changed: the verdict before and after, findings gone and new."""
+"""Draw what an action has changed: the verdict before and after, findings gone and new."""
 
 from __future__ import annotations
 

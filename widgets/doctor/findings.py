@@ -1,4 +1,4 @@
-"""Draws findings: the list, one finding in its five parts, and the data path."""
+"""Draw findings: the list, one finding in its five parts, and the data path."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Draws the findings on the overview: a row per finding with mark, device and title."""
+"""Draw the findings on the overview: a row per finding with mark, device and title."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Draws a plan: its consequences, and each command with its reason and its undo."""
+"""Draw a plan: its consequences, and each command with its reason and its undo."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One GPU or one NIC in one line, with its live figures."""
+"""A GPU or a NIC in one line, with its live figures."""
 
 from __future__ import annotations
 
@@ -18,19 +18,18 @@ from widgets.base.lines import Line, Run, Tone
 
 @dataclass(frozen=True)
 class LiveFigures:
-    """The moving figures that a drawing may show; empty before the first readings."""
+    """The moving figures of a drawing; empty before the first reading."""
 
     gpus: dict[str, NvmlLive] = field(default_factory=dict)  # by BDF
     ports: dict[tuple[str, int], PortRate] = field(default_factory=dict)
     states: dict[tuple[str, int], str] = field(default_factory=dict)  # newer than the node's
-    netdevs: dict[str, PortRate] = field(default_factory=dict)  # TCP/IP traffic, without RDMA
 
 
 NO_FIGURES = LiveFigures()
 
 
 class Detail(IntEnum):
-    """How much a line shows; each shows what the one before shows."""
+    """How much a line shows; each level adds to the one before."""
 
     SHORT = 0  # utilization, PCIe rates; port rate, RDMA rates
     USUAL = 1  # GPU memory, temperature; share of the line rate, role
@@ -42,7 +41,7 @@ _ROLE_WORDS = {Role.STORAGE: "storage", Role.MANAGEMENT: "mgmt", Role.OTHER: "ot
 
 
 def model(name: str) -> str:
-    """The word by which admins call the GPU: "H100" of "NVIDIA H100 80GB HBM3"."""
+    """Return the short name of a GPU: "H100" for "NVIDIA H100 80GB HBM3"."""
     inside = re.search(r"\[(.+?)\]", name)
     words = (inside.group(1) if inside else name).replace("NVIDIA", "").replace("Corporation", "").split()
     words = [word for word in words if word not in ("Tesla", "GeForce", "RTX", "Quadro", "Graphics")] or words
@@ -50,7 +49,7 @@ def model(name: str) -> str:
 
 
 def gpu_trouble(gpu: Gpu) -> str:
-    """Why a GPU has no live figures, in a few words; "" where it has."""
+    """Return in a few words why a GPU has no live figures; "" if it has."""
     if isinstance(gpu.driver, Unknown):
         return "no driver"
     if gpu.driver != "nvidia":
@@ -67,7 +66,7 @@ def gpu_trouble(gpu: Gpu) -> str:
 def gpu_line(
     gpu: Gpu, label: str, live: LiveFigures, tone: Tone, detail: Detail, with_model: bool = True
 ) -> Line:
-    """As "GPU0 H100  92% ↑328 ↓320 39/80G 51°C"; arrows are PCIe traffic from and to the GPU, in Gb/s."""
+    """Return "GPU0 H100  92% ↑328 ↓320 39/80G 51°C"; arrows are PCIe traffic from and to the GPU in Gb/s."""
     runs = [Run(label, tone, gpu.bdf), Run(f" {model(gpu.name)}" if with_model else "")]
     trouble = gpu_trouble(gpu)
     if trouble:
@@ -96,12 +95,12 @@ def gpu_line(
 
 
 def port_state(device: RdmaDevice, port: RdmaPort, live: LiveFigures) -> str:
-    """The port's state as last read: "ACTIVE", "DOWN", …, or `?`."""
+    """Return the state of a port as last read: "ACTIVE", "DOWN", …, or `?`."""
     return live.states.get((device.name, port.number)) or known(port.state, UNKNOWN_MARK)
 
 
 def port_speed(port: RdmaPort, wide: bool) -> str:
-    """As "400G"; with room for it "NDR 400" on InfiniBand."""
+    """Return "400G"; `wide`: "NDR 400" on InfiniBand."""
     rate = short(port.rate_gbps)
     if wide and known(port.link_layer, "") == "InfiniBand" and not isinstance(port.rate_text, Unknown):
         return f"{port.rate_text.split()[-1] if port.rate_text else ''} {rate}".strip()
@@ -117,7 +116,7 @@ def nic_line(
     detail: Detail,
     role: NicRole | None = None,
 ) -> Line:
-    """As "mlx5_0 400G ↑372  93% ↓371  93%"; arrows are RDMA traffic sent and received, in Gb/s."""
+    """Return "mlx5_0 400G ↑372  93% ↓371  93%"; arrows are RDMA traffic sent and received in Gb/s."""
     runs = [Run(label, tone, device.name)]
     if port is None:
         return (*runs, Run(" no port", Tone.WARNING))
@@ -135,7 +134,7 @@ def nic_line(
     elif state == UNKNOWN_MARK:
         runs.append(Run(" state ?", Tone.WARNING))
     else:
-        # The physical state is read with the whole node only: beside a newer state it would be stale.
+        # The physical state is read with the whole node only: next to a newer state it would be stale.
         physical = known(port.physical_state, "") if state == known(port.state, "") else ""
         runs.append(Run(f" {state}{f' ({physical})' if physical else ''}", Tone.BAD))
     if detail >= Detail.USUAL and role is not None:
@@ -150,5 +149,5 @@ def nic_line(
 
 
 def bare_nic_line(label: str, name: str, tone: Tone) -> Line:
-    """A PCI NIC that has no RDMA device: its driver is not loaded or does not claim it."""
+    """Return the line of a NIC without an RDMA device: no driver is loaded that claims it."""
     return Run(label, tone, label), Run(f" {name}" if name else ""), Run(" no RDMA device", Tone.WARNING)

@@ -1,4 +1,4 @@
-"""GPUDirect RDMA: which path can be used, which is used, and the live refcount with its last minutes."""
+"""GPUDirect RDMA: which path is usable, which is in use, and the reference count with its history."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ SPARK_SECONDS = 300.0
 
 
 def _is_spare(state: PathState, other: PathState) -> bool:
-    """Whether a path that cannot be used is no fault, because the other one can."""
+    """Return whether a path is not usable but not needed, because the other one is usable."""
     return state.usable is False and other.usable is True
 
 
@@ -27,25 +27,25 @@ def _usable(state: PathState, other: PathState) -> Run:
     return Run("✗ not usable", Tone.BAD)
 
 
-def first_lack(state: PathState) -> Requirement | None:
-    """The first requirement that is not met, else the first that is unknown."""
-    unmet = [one for one in state.requirements if not isinstance(one.met, Unknown) and not one.met]
-    unsure = [one for one in state.requirements if isinstance(one.met, Unknown)]
-    return next(iter([*unmet, *unsure]), None)
+def first_unmet(state: PathState) -> Requirement | None:
+    """Return the first requirement that is not met, else the first that is unknown."""
+    unmet = [need for need in state.requirements if not isinstance(need.met, Unknown) and not need.met]
+    unknown = [need for need in state.requirements if isinstance(need.met, Unknown)]
+    return next(iter([*unmet, *unknown]), None)
 
 
-def _requirement_lines(one: Requirement, width: int) -> list[Line]:
-    if isinstance(one.met, Unknown):
-        head: Line = (Run("  ? ", Tone.WARNING), Run(one.name), Run(f" ({one.met})", Tone.DIM))
+def _requirement_lines(need: Requirement, width: int) -> list[Line]:
+    if isinstance(need.met, Unknown):
+        head: Line = (Run("  ? ", Tone.WARNING), Run(need.name), Run(f" ({need.met})", Tone.DIM))
     else:
-        head = (Run("  ✓ ", Tone.GOOD) if one.met else Run("  ✗ ", Tone.BAD), Run(one.name))
-    return [head, *wrapped(one.evidence, width, Tone.DIM, "      ")]
+        head = (Run("  ✓ ", Tone.GOOD) if need.met else Run("  ✗ ", Tone.BAD), Run(need.name))
+    return [head, *wrapped(need.evidence, width, Tone.DIM, "      ")]
 
 
 def draw(
     node: Node, peermem: PeermemReading | None, history: History | None, width: int, full: bool = False
 ) -> list[Line]:
-    """Draw both paths, refcount with its history, memory peers; `full`: every requirement, its evidence."""
+    """Draw both paths, the reference count and memory peers; `full`: each requirement with its evidence."""
     facts = node.gpudirect
     if isinstance(facts, Unknown):
         return wrapped(f"The GPUDirect state could not be read: {facts}", width, Tone.WARNING)
@@ -55,13 +55,13 @@ def draw(
         lines.append(
             (Run(f"{_name(state.path):<10}"), _usable(state, other), _nics(facts, state.path), chosen)
         )
-        lack = first_lack(state)
+        unmet = first_unmet(state)
         if full:
-            for one in state.requirements:
-                lines.extend(_requirement_lines(one, width))
-        elif lack is not None and (state.path is GdrPath.DMABUF or not _is_spare(state, other)):
-            what = "unknown" if isinstance(lack.met, Unknown) else "missing"
-            lines.extend(wrapped(f"{what}: {lack.name}", width, Tone.DIM, "  "))
+            for need in state.requirements:
+                lines.extend(_requirement_lines(need, width))
+        elif unmet is not None and (state.path is GdrPath.DMABUF or not _is_spare(state, other)):
+            what = "unknown" if isinstance(unmet.met, Unknown) else "missing"
+            lines.extend(wrapped(f"{what}: {unmet.name}", width, Tone.DIM, "  "))
     lines.extend(_in_use(facts, width))
     lines.extend(_live(peermem, history, width))
     return lines
@@ -75,8 +75,8 @@ def _nics(facts: GpuDirectFacts, path: GdrPath) -> Run:
     if path is not GdrPath.DMABUF or not facts.nic_dmabuf:
         return Run("")
     able = [able for able in facts.nic_dmabuf.values() if not isinstance(able, Unknown) and able]
-    unsure = sum(isinstance(able, Unknown) for able in facts.nic_dmabuf.values())
-    asked = f" ({unsure} not asked)" if unsure else ""
+    unknown = sum(isinstance(able, Unknown) for able in facts.nic_dmabuf.values())
+    asked = f" ({unknown} unknown)" if unknown else ""
     return Run(f" · {len(able)}/{len(facts.nic_dmabuf)} NICs{asked}")
 
 
@@ -85,10 +85,10 @@ def _in_use(facts: GpuDirectFacts, width: int) -> list[Line]:
     if isinstance(in_use, Unknown):
         if facts.dmabuf.usable is False:
             return []
-        told = f"DMA-BUF in use: unknown ({in_use.reason.value})"
+        text = f"DMA-BUF in use: unknown ({in_use.reason.value})"
         if in_use.reason is Reason.NEEDS_ROOT:
-            told = "Only root can tell whether DMA-BUF is in use."
-        return wrapped(told, width, Tone.DIM)
+            text = "Only root can tell whether DMA-BUF is in use."
+        return wrapped(text, width, Tone.DIM)
     return [(Run("DMA-BUF in use now: "), Run("yes", Tone.GOOD) if in_use else Run("no"))]
 
 
@@ -102,7 +102,7 @@ def _live(peermem: PeermemReading | None, history: History | None, width: int) -
     ]
     lines[0] = (
         *lines[0],
-        Run(" memory regions by peermem" if peermem.refcnt else " none registered now", Tone.DIM),
+        Run(" memory regions registered by peermem" if peermem.refcnt else " none registered now", Tone.DIM),
     )
     if history is not None:
         buckets = max(10, width - 8)
@@ -116,13 +116,13 @@ def _live(peermem: PeermemReading | None, history: History | None, width: int) -
 
 
 def _is_absent(peermem: PeermemReading) -> bool:
-    """Whether no peer-memory module is loaded: there is nothing to count."""
+    """Return whether no peer-memory module is loaded: there is nothing to count."""
     refcnt = peermem.refcnt
     return isinstance(refcnt, Unknown) and refcnt.reason is Reason.NOT_THERE
 
 
 def strip(node: Node, peermem: PeermemReading | None, history: History | None, width: int) -> list[Line]:
-    """The panel in one line."""
+    """Return the panel in one line."""
     facts = node.gpudirect
     if isinstance(facts, Unknown):
         return wrapped(f"GPUDirect: {facts}", width, Tone.WARNING)[:1]

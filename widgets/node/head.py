@@ -1,4 +1,4 @@
-"""The top of the overview: the verdict, what it is of, what runs here, and when. Two rows at most."""
+"""The head of the overview: the verdict, the node, what is running, and the time, in at most two rows."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from widgets.base.lines import Line, Run, Tone, fit, width_of
 
 @dataclass(frozen=True)
 class Head:
-    """The parts of the head; verdict and status are shown whole, the others as far as there is room."""
+    """The parts of the head; verdict and status are always shown, the others if there is room."""
 
     verdict: Line
     reason: str = ""
     host: str = ""
     source: str = ""  # "SIMULATED"; "" for this live node
     label: str = ""  # which recording, tree or simulated node
-    status: Line = ()  # what runs here, is being recorded or does not answer
+    status: Line = ()  # what is running or being recorded, or that the node does not answer
     pace: str = ""  # "every 1 s"
     clock: str = ""
 
 
 @dataclass(frozen=True)
 class _Row:
-    """What the first row shows besides the verdict."""
+    """What the first row shows in addition to the verdict."""
 
     pace: bool = False
     names: bool = False  # the program's and the host's
@@ -33,7 +33,7 @@ class _Row:
     status: bool = False
 
 
-# From all down to the verdict alone; what is left out goes to the second row, but pace and names.
+# From everything down to the verdict alone. The second row shows the rest, except pace and names.
 _ROWS = (
     _Row(pace=True, names=True, label=True, clock=True, source=True, status=True),
     _Row(names=True, label=True, clock=True, source=True, status=True),
@@ -46,21 +46,21 @@ _ROWS = (
 
 
 def draw(head: Head, width: int) -> list[Line]:
-    """One row where all of it fits, else two; a reason that does not fit ends in …."""
+    """Draw one row if everything fits, else two; a reason that does not fit ends in …."""
     for row in _ROWS:
         left, right = _left(head, row), _right(head, row)
         if width_of(left) + width_of(right) <= width:
             break
     reason = Run(f" · {head.reason}" if head.reason else "")
-    late = _right(head, _Row(clock=not row.clock, status=not row.status))
+    rest = _right(head, _Row(clock=not row.clock, status=not row.status))
     label = () if row.label else _source(head.label if row.source else f"{head.source} {head.label}")
     room = width - width_of(right)
-    if not width_of(label) and not width_of(late) and width_of((*left, reason)) <= room:
+    if not width_of(label) and not width_of(rest) and width_of((*left, reason)) <= room:
         return [(*fit((*left, reason), room), *right)]
     lines: list[Line] = [(*fit(left, room), *right)]
-    if width_of(label) or width_of(late) or head.reason:
+    if width_of(label) or width_of(rest) or head.reason:
         second: Line = (Run(" "), *label, Run(head.reason))
-        lines.append((*fit(second, max(0, width - width_of(late))), *late))
+        lines.append((*fit(second, max(0, width - width_of(rest))), *rest))
     return lines
 
 

@@ -11,9 +11,9 @@ from widgets.base.lines import Line, Run, Tone, fit, width_of, wrapped
 
 
 def jobs_of(facts: ProcessFacts) -> tuple[tuple[Process, ...], ...]:
-    """The processes that use NCCL, or whose libraries only root can see, by program, user and job.
+    """Return the processes that use NCCL, or whose libraries only root can see, by program, user and job.
 
-    Those that gdrtop has started are left out.
+    Processes that gdrtop has started are left out.
     """
     groups: dict[tuple[str, str, str], list[Process]] = {}
     for process in facts.processes:
@@ -35,7 +35,7 @@ def draw(
     width: int,
     far: Collection[int] = (),
 ) -> list[Line]:
-    """One row a job: GPUs (`gpus`: by pid), program, user, job, NCCL, NICs, CPUs; None: not checked yet.
+    """Draw one row a job: GPUs (`gpus`: by pid), program, user, job, NCCL, NICs, CPUs; None: not checked yet.
 
     `far`: pids that are bound to CPUs far from their GPU.
     """
@@ -64,7 +64,7 @@ def _row(
     taken_at: float,
     far: Collection[int],
 ) -> Line:
-    """As "8 GPUs  train.py (alice, Slurm job 4711, 8 processes)  NCCL 2.27.7  10 NICs open  16 CPUs"."""
+    """Return "8 GPUs  train.py (alice, Slurm job 4711, 8 processes)  NCCL 2.27.7  10 NICs open  16 CPUs"."""
     used = list(dict.fromkeys(gpu for process in job for gpu in gpus.get(process.pid, ())))
     first = job[0]
     name = name_of(first)
@@ -81,8 +81,10 @@ def _row(
 
 
 def _nccl(job: Sequence[Process]) -> str:
-    libraries = (one for process in job for one in known(process.libraries, ()) if one.name == "libnccl")
-    versions = dict.fromkeys(known(one.version, "") for one in libraries)
+    libraries = (library for process in job for library in known(process.libraries, ()))
+    versions = dict.fromkeys(
+        known(library.version, "") for library in libraries if library.name == "libnccl"
+    )
     return f"NCCL {', '.join(filter(None, versions))}".rstrip() if versions else ""
 
 
@@ -92,7 +94,7 @@ def _nics(job: Sequence[Process]) -> str:
 
 
 def _cpus(job: Sequence[Process], taken_at: float) -> str:
-    """As "16 CPUs busy, 144 GiB": the average since the job started, and its memory on this node."""
+    """Return "16 CPUs busy, 144 GiB": the average since the job started, and its memory on this node."""
     cpus = busy_cpus(job, taken_at)
     if cpus is None:
         return ""
@@ -102,7 +104,7 @@ def _cpus(job: Sequence[Process], taken_at: float) -> str:
 
 
 def strip(facts: Maybe[ProcessFacts] | None, gpus: Mapping[int, Sequence[str]], width: int) -> Line:
-    """The panel in one line."""
+    """Return the panel in one line."""
     rows = draw(facts, gpus, 10_000)
     more = f"  and {len(rows) - 1} more" if len(rows) > 1 else ""
     head: Line = (Run("Jobs ", Tone.TITLE), *rows[0])

@@ -1,4 +1,4 @@
-"""The module ladder in load order: what is loaded, what is missing and why it matters."""
+"""The kernel modules in load order: what is loaded, what is missing and why it matters."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from probes.facts.kernel.module_blockers import explain
 from probes.facts.kernel.modules import KernelModule, ModuleFacts, ModuleState, Rung, cards_of
 from probes.facts.node import Node
 from probes.facts.pci.functions import PciFacts
-from widgets.base.figures import UNKNOWN_MARK
+from widgets.base.figures import UNKNOWN_MARK, plural
 from widgets.base.lines import Line, Run, Tone, fit, width_of, wrapped
 
 _MARKS = {
@@ -22,12 +22,12 @@ _MARKS = {
 
 
 _STATE_COLUMN, _REFCNT_CELLS = 20, 5
-_COUNTED = ("nvidia_peermem", "nv_peer_mem")  # whose refcnt says something: registered memory regions
+_COUNTED = ("nvidia_peermem", "nv_peer_mem")  # their refcnt counts registered memory regions
 _COMPANION = "not needed for GPUDirect RDMA"
 
 
-def needless(node: Node, rung: Rung) -> str:
-    """Return why this node does not need a module that is not loaded; "" where it does."""
+def not_needed(node: Node, rung: Rung) -> str:
+    """Return why this node does not need a module that is not loaded; "" if it does."""
     family = rung.module.partition("_")[0]
     if family in ("mlx4", "mlx5") and isinstance(node.pci, PciFacts):
         return "" if cards_of(node.pci, family) else "no such card here"
@@ -48,7 +48,7 @@ def mark_of(node: Node, rung: Rung, module: KernelModule) -> tuple[str, Tone]:
         return UNKNOWN_MARK, Tone.WARNING
     if module.state in _MARKS:
         return _MARKS[module.state]
-    return ("–", Tone.DIM) if needless(node, rung) else ("✗", Tone.BAD)
+    return ("–", Tone.DIM) if not_needed(node, rung) else ("✗", Tone.BAD)
 
 
 def _refcnt(module: KernelModule, refcnts: dict[str, Maybe[int]]) -> str:
@@ -65,30 +65,30 @@ def draw(
     full: bool = False,
     marks: Mapping[str, Run] | None = None,
 ) -> list[Line]:
-    """The modules that need attention, one line each, and how many are well; with `full` every module.
+    """Draw the modules that need attention, one line each, and how many are ok; `full`: every module.
 
-    A line has the findings' mark and why the module is missing; with `full` also what is lost without it.
+    A line shows the mark of its finding and why the module is missing; `full`: also what is lost without it.
     """
     facts = node.modules
     if isinstance(facts, Unknown):
         return wrapped(f"The modules could not be read: {facts}", width, Tone.WARNING)
     lines: list[Line] = []
-    well = 0
+    ok = 0
     for number, rung in enumerate(facts.ladder, 1):
         module = facts.modules[rung.module]
         mark, tone = mark_of(node, rung, module)
         if not full and mark in "✓–" and rung.module not in (marks or {}):
-            well += mark == "✓"
+            ok += mark == "✓"
             continue
         state = UNKNOWN_MARK if isinstance(module.state, Unknown) else module.state.value
-        reason = needless(node, rung) if mark == "–" else ""
+        reason = not_needed(node, rung) if mark == "–" else ""
         if mark == "✓":
             state = f"{state} {known(module.version, '')}".rstrip()
         elif reason and reason != _COMPANION:
             state = reason
         obstacle = explain(facts, rung.module) if mark in ("✗", "?") or (full and mark == "–") else ""
         if obstacle and not full and len(obstacle) <= width - _STATE_COLUMN - _REFCNT_CELLS:
-            # The whole ladder stays in view also where much of it is missing.
+            # One line each, so that all modules stay visible if many are missing.
             state, obstacle = obstacle, ""
         finding = (marks or {}).get(rung.module, Run(mark, tone))
         head: Line = (
@@ -109,42 +109,42 @@ def draw(
         if full and module.used_by:
             lines.extend(wrapped(f"used by {', '.join(module.used_by)}", width, Tone.DIM, "     "))
     if not full:
-        lines.append(_folded(well, bool(lines)))
+        lines.append(_folded(ok, bool(lines)))
     if facts.rules_unread:
         lines.extend(wrapped(unread_rules(facts), width, Tone.WARNING))
     return lines
 
 
-def _folded(well: int, are_others: bool) -> Line:
-    """As "✓ 9 modules loaded, none missing"."""
-    if not well:
+def _folded(ok: int, are_others: bool) -> Line:
+    """Return "✓ 9 modules loaded, none missing"."""
+    if not ok:
         return (Run("no module is loaded", Tone.DIM),)
-    modules = f"{well} {'other ' if are_others else ''}module{'s' if well > 1 else ''} loaded"
+    modules = f"{plural(ok, 'other module' if are_others else 'module')} loaded"
     return (Run("✓", Tone.GOOD), Run(f" {modules}{'' if are_others else ', none missing'}"))
 
 
 def unread_rules(facts: ModuleFacts) -> str:
-    """Name the unreadable files of modprobe.d and modules-load.d."""
-    return f"{UNKNOWN_MARK} {', '.join(facts.rules_unread)} not readable; a module may be blacklisted there"
+    """Return which files of modprobe.d and modules-load.d could not be read."""
+    return f"{UNKNOWN_MARK} {', '.join(facts.rules_unread)} could not be read: they may blacklist a module"
 
 
 def strip(
     node: Node, refcnts: dict[str, Maybe[int]], width: int, marks: Mapping[str, Run] | None = None
 ) -> list[Line]:
-    """The modules that need attention in one line: "✗nvidia_peermem not loaded  ✓ 8 other modules loaded"."""
+    """Return the modules that need attention: "✗nvidia_peermem not loaded  ✓ 8 other modules loaded"."""
     facts = node.modules
     if isinstance(facts, Unknown):
         return wrapped(f"Modules: {facts}", width, Tone.WARNING)[:1]
     runs: list[Run] = []
-    well = 0
+    ok = 0
     for rung in facts.ladder:
         module = facts.modules[rung.module]
         mark, tone = mark_of(node, rung, module)
         finding = (marks or {}).get(rung.module)
         if mark in "✓–" and finding is None:
-            well += mark == "✓"
+            ok += mark == "✓"
             continue
         state = UNKNOWN_MARK if isinstance(module.state, Unknown) else module.state.value
         runs.extend([finding or Run(mark, tone), Run(f"{rung.module} "), Run(f"{state}  ", Tone.DIM)])
-    line: Line = (Run("Modules ", Tone.TITLE), *runs, *_folded(well, bool(runs)))
+    line: Line = (Run("Modules ", Tone.TITLE), *runs, *_folded(ok, bool(runs)))
     return [fit(line, width) if width_of(line) > width else line]

@@ -1,4 +1,4 @@
-"""One NIC or one GPU in detail: what it is, what it is for, its counters."""
+"""A NIC or a GPU in detail: its model, role and counters."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ _SHORT_COUNTERS = 3
 
 
 def role_line(role: NicRole, width: int) -> list[Line]:
-    """As "storage NIC: mounts /data (nfs4), 100 Gb/s Ethernet"."""
+    """Return "storage NIC: mounts /data (nfs4), 100 Gb/s Ethernet"."""
     return wrapped(f"{role.role.value} NIC: {', '.join(role.reasons)}", width, Tone.DIM)
 
 
 def counter_lines(
     counters: dict[int, tuple[CounterValue, ...]] | None, seconds: float | None, width: int, full: bool
 ) -> list[Line]:
-    """The error counters by port that are not 0; `seconds`: since the check before, for what rose.
+    """Draw the error counters that are not 0, by port; `seconds`: between the checks that a rise is from.
 
     None: the counters have not been read.
     """
@@ -50,14 +50,14 @@ def counter_lines(
 
 def _counter_line(name: str, value: CounterValue, seconds: float | None) -> Line:
     rise = f"  +{value.rise} in {seconds:.0f} s" if value.rise and seconds is not None else ""
-    full = "  at its limit" if value.is_full else ""
+    full = "  at its maximum" if value.is_full else ""
     return (Run(f" {name} {value.value}"), Run(rise, Tone.WARNING), Run(full, Tone.WARNING))
 
 
 def draw_nic(
     device: RdmaDevice, role: NicRole | None, width: int, netdevs: Mapping[str, PortRate] | None = None
 ) -> list[Line]:
-    """What a NIC is, port by port; `netdevs`: their TCP/IP traffic."""
+    """Describe a NIC, port by port; `netdevs`: TCP/IP traffic by network interface."""
     lines: list[Line] = [(Run(device.name, Tone.TITLE), Run(f"  {known(device.bdf, '')}", Tone.DIM))]
     if role is not None:
         lines.extend(role_line(role, width))
@@ -74,12 +74,12 @@ def draw_nic(
         rate = (netdevs or {}).get(netdev)
         if rate is not None:
             traffic = f"↑ {gbps(rate.sent_gbps)}  ↓ {gbps(rate.received_gbps)}"
-            lines.append((Run("TCP/IP    ", Tone.DIM), Run(traffic), Run("  besides RDMA", Tone.DIM)))
+            lines.append((Run("TCP/IP    ", Tone.DIM), Run(traffic), Run("  without RDMA", Tone.DIM)))
     return lines
 
 
 def draw_gpu(gpu: Gpu, now: NvmlLive | None, width: int) -> list[Line]:
-    """What a GPU is, and how it does."""
+    """Describe a GPU and its state."""
     lines: list[Line] = [(Run(f"GPU{gpu.index}", Tone.TITLE), Run(f"  {gpu.bdf}", Tone.DIM))]
     facts: list[tuple[str, str]] = [("model", gpu.name)]
     used = gibibytes(now.memory_used_bytes) if now else UNKNOWN_MARK

@@ -1,4 +1,4 @@
-"""Traffic now and in the last minutes against the line rate: all NICs, all GPUs, and each port."""
+"""Traffic of all NICs, all GPUs and each port, now and in the last minutes, compared with the line rate."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _PEAK_CELLS = 10  # " peak 100%"
 
 
 def totals(live: LiveFigures) -> dict[str, float]:
-    """Gb/s (10^9 bits) summed over what was read: NICs sent and received, GPU PCIe from and to."""
+    """Return the sums in Gb/s (10^9 bits): NICs sent and received, GPUs' PCIe from and to."""
     sums: dict[str, float] = {}
 
     def add(name: str, value: Maybe[float]) -> None:
@@ -38,7 +38,7 @@ def totals(live: LiveFigures) -> dict[str, float]:
 
 
 def line_rates(node: Node, topology: Topology, live: LiveFigures) -> dict[str, float]:
-    """What all ACTIVE ports, and all GPUs' PCIe links, carry each way, in Gb/s; "NIC" and "GPU"."""
+    """Return what all ACTIVE ports ("NIC") and all GPUs' PCIe links ("GPU") carry each way, in Gb/s."""
     rates = {"NIC": 0.0, "GPU": 0.0}
     for device in node.rdma.devices if isinstance(node.rdma, RdmaFacts) else ():
         for port in device.ports:
@@ -50,7 +50,7 @@ def line_rates(node: Node, topology: Topology, live: LiveFigures) -> dict[str, f
 
 
 def _gpu_link_gbps(topology: Topology, gpu: str) -> float:
-    """What the GPU's own link carries: the first link of any path that begins at it."""
+    """Return what the GPU's own link carries: the first link of any path from it."""
     for nic in topology.best_nics.get(gpu, ())[:1]:
         for hop in topology.path(gpu, nic).hops:
             if hop.link == "PCIe" and not isinstance(hop.gbps, Unknown):
@@ -64,14 +64,14 @@ def draw(
     width: int,
     line_rate: Mapping[str, float] | None = None,
 ) -> list[Line]:
-    """The totals with two minutes of history, scaled to the line rate (`line_rate` of `line_rates`)."""
+    """Draw the totals with two minutes of history, scaled to the line rate (see `line_rates`)."""
     sums = totals(live)
     most = line_rate or {}
     lines: list[Line] = []
     buckets = max(6, width - _HEAD_CELLS - _PEAK_CELLS)
     for name in TOTALS:
         if name not in sums:
-            lines.append((Run(f"{name} "), Run("?  not read", Tone.DIM)))
+            lines.append((Run(f"{name} "), Run("?  unknown", Tone.DIM)))
             continue
         top = most.get(name[:3], 0.0)
         values = history[name].buckets(buckets, SPARK_SECONDS / buckets) if name in history else []
@@ -100,11 +100,11 @@ def draw_ports(
     width: int,
     marks: Mapping[str, Run] | None = None,
 ) -> list[Line]:
-    """One line a port: rates, shares of the line rate, and two minutes of each, scaled to the line rate."""
+    """Draw one line a port: rates, their shares of the line rate, and two minutes of history."""
     devices = node.rdma.devices if isinstance(node.rdma, RdmaFacts) else ()
     ports = [(device, port) for device in devices for port in device.ports]
     if not ports:
-        return [(Run("No RDMA port.", Tone.DIM),)]
+        return [(Run("no RDMA port", Tone.DIM),)]
     labels = {
         (device.name, port.number): f"{device.name}/{port.number}" if len(device.ports) > 1 else device.name
         for device, port in ports

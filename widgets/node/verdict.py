@@ -1,10 +1,11 @@
-"""The line on top: the word, by which path, for how many GPUs and NICs, and how many findings."""
+"""The verdict in one line: the word, the path, the counts of GPUs and NICs, and of findings."""
 
 from __future__ import annotations
 
 from probes.base.origin import Origin, Source
 from probes.facts.gpudirect import GdrPath
 from probes.snapshot.verdict import State, Verdict
+from widgets.base.figures import plural
 from widgets.base.lines import Line, Run, Tone
 
 _MARKS = {
@@ -15,33 +16,27 @@ _MARKS = {
     State.UNKNOWN: ("?", Tone.WARNING),
     State.NOT_APPLICABLE: ("–", Tone.DIM),
 }
-_UNCHECKED = ("○", Tone.PLAIN)  # a green word has to wait for the checks
+_UNCHECKED = ("○", Tone.PLAIN)  # no word is green before the checks have run
 _PATHS = {GdrPath.DMABUF: "DMA-BUF", GdrPath.PEERMEM: "peermem", GdrPath.EFA: "EFA peer memory"}
 _SOURCES = {Source.TREE: "TREE", Source.SIMULATED: "SIMULATED", Source.RECORDED: "RECORDED"}
 _WITHOUT_NUMBERS = (State.UNKNOWN, State.NOT_APPLICABLE)
 
 
 def origin_run(origin: Origin) -> Run:
-    """What is not this live machine says so."""
+    """Return where the facts are from, unless it is this machine."""
     word = _SOURCES.get(origin.source)
     return Run(f" {word} {origin.label} ", Tone.CURSOR) if word else Run("")
 
 
 def path_name(path: GdrPath) -> str:
-    """The short name of a path."""
+    """Return the short name of a path."""
     return _PATHS[path]
 
 
-def counted(count: int, noun: str) -> str:
-    """As "1 NIC" and "2 NICs"."""
-    return f"{count} {noun}{'' if count == 1 else 's'}"
-
-
 def draw(verdict: Verdict, key: str = "") -> Line:
-    """As "● READY by DMA-BUF · 8 of 8 GPUs · 8 NICs · 1 warning (d)"; the reason is the caller's to place.
+    """Return "● READY by DMA-BUF · 8 of 8 GPUs · 8 NICs · 1 warning (d)", without the reason.
 
-    `key`: opens the findings. While the checks run, "checking…" stands in place of their numbers, and no word
-    is green.
+    `key`: opens the findings. While the checks run, the line shows "checking…" and no word is green.
     """
     mark, tone = _MARKS[verdict.state]
     if verdict.critical is None and tone is Tone.GOOD:
@@ -50,19 +45,19 @@ def draw(verdict: Verdict, key: str = "") -> Line:
     if verdict.path is not None and verdict.state not in _WITHOUT_NUMBERS:
         runs.append(Run(f" by {path_name(verdict.path)}"))
     if verdict.gpus and verdict.state not in _WITHOUT_NUMBERS:
-        runs.append(Run(f" · {verdict.gpus_served} of {counted(verdict.gpus, 'GPU')}"))
+        runs.append(Run(f" · {verdict.gpus_served} of {plural(verdict.gpus, 'GPU')}"))
         if verdict.nics:
-            runs.append(Run(f" · {counted(verdict.nics, 'NIC')}"))
+            runs.append(Run(f" · {plural(verdict.nics, 'NIC')}"))
     return (*runs, *_findings(verdict, key))
 
 
 def _findings(verdict: Verdict, key: str) -> list[Run]:
-    """The numbers of findings, criticals first, in the color of the worst."""
+    """Return the counts of findings, critical ones first, in the color of the most severe."""
     if verdict.critical is None or verdict.warnings is None:
         return [Run(" · checking…", Tone.DIM)]
     words = [f"{verdict.critical} critical"] if verdict.critical else []
     if verdict.warnings:
-        words.append(counted(verdict.warnings, "warning"))
+        words.append(plural(verdict.warnings, "warning"))
     if not words:
         return []
     tone = Tone.BAD if verdict.critical else Tone.WARNING

@@ -1,4 +1,4 @@
-"""A test that is ready to be run: its ends, what it can reach at most, and what it is good for."""
+"""A test that is ready to run: its processes, what it can reach at most, and what it shows."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ from probes.bandwidth.tools.tool import Purpose, Settings
 class PlannedProcess:
     """One process of a test."""
 
-    name: str  # "server", "client", or the tool
+    name: str  # "server", "client", or the program
     command: Command
-    host: str = ""  # "": here; else there, by SSH, which the command has in it
+    host: str = ""  # "": this node; else the peer, by an SSH that is part of the command
 
 
 @dataclass(frozen=True)
 class Pair:
-    """What a test goes between, as results are compared; "" where that has no part in it."""
+    """What a test runs between, as results are compared; "" for what takes no part."""
 
     gpu: str = ""  # BDF
     gpu_label: str = ""  # "GPU0"
     nic: str = ""  # RDMA device
     port: int = 0
-    far_nic: str = ""  # the other end's, where that is another device
+    far_nic: str = ""  # the other end's, if that is another device
     peer: str = ""
 
 
 @dataclass(frozen=True)
 class PlannedTest:
-    """One test. Its ends are started in this order, each when the one before waits for it."""
+    """One test. Its processes start in this order, each when the one before it waits."""
 
     title: str  # "GPU0 → mlx5_0 · DMA-BUF"
     settings: Settings
@@ -44,17 +44,17 @@ class PlannedTest:
     processes: tuple[PlannedProcess, ...]
     limit: Limit
     purpose: Purpose
-    seconds: float  # about as long as it will take, once the ends have met
-    time_limit_s: float  # after which it is ended as a failure
-    end_after_s: float | None = None  # a test without an end is ended so long after its first row
-    tcp_port: int = 0  # on which its server here listens; 0: none does
-    for_peer: tuple[str, ...] = ()  # the argv that somebody at the peer has to start
-    far: PerftestSettings | None = None  # the server's, where its device or GPU here is another one
-    notes: tuple[str, ...] = ()  # what is done otherwise than one would wish, a sentence each
+    seconds: float  # estimated duration, from the moment the ends connect
+    time_limit_s: float  # after which it is stopped as failed
+    end_after_s: float | None = None  # an endless test is stopped this long after its first row
+    tcp_port: int = 0  # on which its server on this node listens; 0: no server here
+    for_peer: tuple[str, ...] = ()  # the argv that the user has to start on the peer
+    far: PerftestSettings | None = None  # the server's, if its device or GPU on this node is another one
+    notes: tuple[str, ...] = ()  # what differs from the request or from the best, a sentence each
 
     @property
     def tool(self) -> str:
-        """The program that measures: the last end's."""
+        """The program that measures: the last one."""
         return self.processes[-1].command.tool
 
 
@@ -64,17 +64,17 @@ class LeftOut:
 
     title: str
     reason: str
-    is_missed: bool = True  # False: nobody expected it, as of a port without a cable that is no GPU's nearest
+    is_missed: bool = True  # False: not expected to run, such as a port without a cable, far from any GPU
 
     @property
     def path(self) -> str:
-        """What it would have gone over, "GPU3 → mlx5_3", or a NIC alone."""
+        """The path that it would have used, "GPU3 → mlx5_3", or only a NIC."""
         return self.title.partition(" · ")[0]
 
 
 @dataclass(frozen=True)
 class Series:
-    """Tests that are run one after another."""
+    """Tests that run one after another."""
 
     title: str
     tests: tuple[PlannedTest, ...]
@@ -82,5 +82,5 @@ class Series:
 
     @property
     def seconds(self) -> float:
-        """About how long all of it takes."""
+        """Estimated duration of all tests."""
         return sum(test.seconds for test in self.tests)

@@ -1,4 +1,4 @@
-"""What somebody wants to have measured, before it is known whether this node can."""
+"""What the user wants to measure, before gdrtop knows whether this node can."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from probes.facts.system.tool_names import PERFTEST
 
 
 class Mode(Enum):
-    """Where the two ends of an RDMA test are."""
+    """Where the two ends of an RDMA test run."""
 
-    LOOPBACK = "loopback"  # both here, over one port or between two
-    SERVER = "server"  # here, waiting for somebody at the peer
-    CLIENT = "client"  # here, to a server that somebody has started at the peer
-    BOTH_ENDS = "both ends"  # client here, server at the peer, started by SSH
+    LOOPBACK = "loopback"  # both on this node, over one port or between two
+    SERVER = "server"  # the server here, waiting for a client on the peer
+    CLIENT = "client"  # the client here; its server on the peer is already running
+    BOTH_ENDS = "both ends"  # client here, server on the peer, started by SSH
 
 
 class MemoryPath(Enum):
-    """Whose memory the NIC reaches, and how."""
+    """Which memory the NIC accesses, and how."""
 
     BEST = "best"  # GPU memory by the path that this node would use
     HOST = "host"
@@ -37,7 +37,7 @@ class Scope(Enum):
 
 @dataclass(frozen=True)
 class Request:
-    """One wish; None: what fits this node."""
+    """The test that the user wants; None means what fits this node."""
 
     tool: str = PERFTEST[0]  # of TEST_TOOLS
     setup: Mode = Mode.LOOPBACK
@@ -45,14 +45,13 @@ class Request:
     memory: MemoryPath = MemoryPath.BEST
     gpu: str | None = None  # BDF; None: the first
     nic: str | None = None  # RDMA device; None: the GPU's nearest
-    # Loopback: to another device of this node; both ends: the peer's. None: the same.
-    far_nic: str | None = None
+    far_nic: str | None = None  # the other end's RDMA device; None: the same port, or name
     peer: str = ""  # host name or address, with SSH also user@host
     size_bytes: int | None = None
     all_sizes: bool = False
     duration_s: int = 10
     queue_pairs: int = 1
     is_bidirectional: bool = False
-    binds: bool = True  # CPU and memory to the NIC's NUMA node, where numactl can; False: to none
+    binds: bool = True  # CPU and memory to the NIC's NUMA node, if numactl can
     tcp_port: int | None = None  # None: one that is free here
-    over_network: bool = False  # nccl-tests: without NVLink and shared memory, so that the NICs carry it
+    over_network: bool = False  # nccl-tests: without NVLink and shared memory, so that NCCL uses the NICs

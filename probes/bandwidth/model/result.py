@@ -1,4 +1,4 @@
-"""What a test gave: kept, compared and shown long after it has run."""
+"""The result of a test: saved, compared and shown long after the test."""
 
 from __future__ import annotations
 
@@ -23,58 +23,58 @@ class Ending(Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class Result:
-    """One test that was run. The fields stand in the order in which results are saved."""
+    """The result of one test. Names and order of the fields are those of saved results."""
 
-    taken_at: float  # seconds since 1970, when it began
+    taken_at: float  # start, seconds since 1970
     seconds: float
     node: str  # host name
-    machine: str  # the machine's type, as baselines are kept by: "Supermicro SYS-821GE-TNHR, 8 × H100, …"
-    origin: str  # "live", or "simulated hgx-h100": never compared with each other
+    machine: str  # the machine type, by which baselines are saved: "Supermicro SYS-821GE-TNHR, 8 × H100, …"
+    origin: str  # "live", or "simulated hgx-h100": results of different origins are not compared
     title: str
     tool: str
-    setup: str  # value of request.Setup
+    setup: str  # value of request.Mode
     pair: Pair = Pair()  # noqa: RUF009 - frozen
     memory: str  # as PlannedTest.memory
     size_bytes: int | None  # None: all sizes, or the tool's own
     queue_pairs: int = 1
     is_bidirectional: bool
-    wants_nics: bool = False  # of a collective: it was to go over the NICs, not over NVLink or PCIe
-    commands: tuple[str, ...]  # of each end, as a shell would take it
+    wants_nics: bool = False  # a collective that was to use the NICs, not NVLink or PCIe
+    commands: tuple[str, ...]  # of each process, quoted for a shell
     ending: Ending
-    figure: Sample | None  # what stands for the whole; None: nothing was measured
+    figure: Sample | None  # the sample that stands for the test; None: nothing was measured
     judgement: Judgement = Judgement()  # noqa: RUF009 - frozen
-    limit_gbps: float | None  # what the label of the limiting part says
+    limit_gbps: float | None  # nominal, of the limiting part
     limit_by: str  # "port 1 of mlx5_0"
     trouble: str = ""  # why it failed, a sentence
-    trouble_raw: str = ""  # the line that says so
+    trouble_raw: str = ""  # the line it was read from
     facts: tuple[Fact, ...]
     samples: tuple[Sample, ...]  # in the order measured; the newest MOST_SAMPLES
 
     @property
     def gbps(self) -> float | None:
-        """The bandwidth that stands for it; of a collective its bus bandwidth; None for latencies."""
+        """Bandwidth of the figure; for a collective the bus bandwidth; None for latencies."""
         if self.figure is None:
             return None
         return self.figure.gbps if self.figure.bus_gbps is None else self.figure.bus_gbps
 
     @property
     def path(self) -> str:
-        """What it went over on this node, as `LeftOut.path`."""
+        """The path that it used on this node, as `LeftOut.path`."""
         return f"{self.pair.gpu_label} → {self.pair.nic}" if self.pair.gpu_label else self.pair.nic
 
     @property
     def key(self) -> tuple[object, ...]:
-        """What two results must have in common to be compared: all but node, machine and time."""
+        """What two results must have in common to be compared: everything but node, machine and time."""
         load = Load(self.size_bytes, self.queue_pairs, self.is_bidirectional)
         return _key(self.pair, self.title, self.tool, self.setup, self.memory, load)
 
 
 def _key(pair: Pair, title: str, tool: str, setup: str, memory: str, load: Load) -> tuple[object, ...]:
-    # The title tells which GPU is at the far end, and collectives over NICs from those inside the node.
+    # The title distinguishes the far end's GPU, and collectives over NICs from those inside the node.
     ends = (pair.gpu_label, pair.nic, pair.port, pair.far_nic, pair.peer)
     return (*ends, title, tool, setup, memory, *load)
 
 
 def planned_key(test: PlannedTest) -> tuple[object, ...]:
-    """`Result.key` of the result that a test will have."""
+    """Return `Result.key` of the result that a test will have."""
     return _key(test.pair, test.title, test.tool, test.setup.value, test.memory, test.settings.load)

@@ -1,25 +1,23 @@
-"""Who would feel a test on its NICs: traffic on their ports and on their cards, and processes that hold them.
+"""Who would be affected by a test on its NICs: traffic on their ports and cards, and processes that use them.
 
-A training job that computes and storage between two bursts send nothing for seconds: who has a NIC's verbs
-device open is taken for its user, whatever flows (/dev/infiniband/uverbsN in /proc/PID/fd). The kernel's own
-users, as NVMe over RDMA and Lustre, hold no such file and show by their traffic alone.
+A training job that computes, and storage between two bursts, send nothing for seconds. So a process with a
+NIC's verbs device open (/dev/infiniband/uverbsN in /proc/PID/fd) counts as its user, whatever the traffic.
+Kernel users such as NVMe over RDMA and Lustre open no such file and show only by their traffic.
 
-Functions of one PCI device (same domain, bus and device) have one link to the host, which a loopback fills
-both ways; a virtual function's is that of its physical function. The two connections of a Socket Direct card
-are devices of their own with a link each, and the functions of a multi-host card's other hosts are not seen
-here: neither is taken for the same card.
+Functions of one PCI device (same domain, bus and device) share one link to the host, which a loopback fills
+in both directions; a virtual function's link is that of its physical function. The two connections of a
+Socket Direct card are devices of their own with a link each, and the functions of a multi-host card's other
+hosts are not visible here: neither counts as the same card.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from probes.bandwidth.model.planned_test import PlannedTest
-from probes.bandwidth.planning.process_names import named, processes_by_pid
-from probes.bandwidth.tools.nccl_tests import NcclSettings
 from probes.base.unknown import Unknown, known
-from probes.facts.jobs.processes import Process, ProcessFacts
+from probes.facts.jobs.processes import Process, ProcessFacts, names_of
 from probes.facts.rdma.devices import RdmaFacts
 from probes.queries.jobs import is_watcher
 from probes.queries.pcie_paths import functions_of
@@ -27,108 +25,127 @@ from probes.snapshot.examination import Examination
 from probes.snapshot.rates import PortRate, Reading, port_rates
 
 BUSY_GBPS = 0.1
-"""Traffic that a subnet manager or a routing protocol does not make; a job's is a thousand times this."""
+"""More than a subnet manager or a routing protocol sends; a job sends a thousand times as much."""
 _MOST_NAMED = 3
+_NO_TRAFFIC = "though no traffic flows now"
 Port = tuple[str, int]  # (RDMA device, port)
 
 
-def of_nics(examination: Examination, tests: tuple[PlannedTest, ...], before: Reading | None) -> list[str]:
-    """Who would feel it, a line each; `before` is a reading some time before the examination's."""
+def affected_on_nics(
+    examination: Examination, tests: Iterable[PlannedTest], before: Reading | None
+) -> list[str]:
+    """Return who would be affected, a line each; `before`: a reading some time before the examination's."""
     rates = {} if before is None else port_rates(before, examination.reading)
-    flows = {port: _flow(rates.get(port)) for port in examination.reading.ports}
+    traffic = {port: _traffic(rates.get(port)) for port in examination.reading.ports}
     used = _used_ports(examination, tests)
-    holders = _holders(examination)
+    users_of = _users_by_nic(examination)
+    processes = processes_by_pid(examination)
     lines: list[str] = []
     unseen: list[str] = []
     for nic, port in used:
-        flow = flows.get((nic, port))
-        if flow is None:
+        gbps = traffic.get((nic, port))
+        if gbps is None:
             unseen.append(f"port {port} of {nic}")
-        elif flow >= BUSY_GBPS:
-            lines.append(f"port {port} of {nic}: {_gbps(flow)} of traffic flow through it")
-    beside = _beside(examination, used)
-    for one in beside:
-        flow = flows.get((one.nic, one.port))
-        if flow is not None and flow >= BUSY_GBPS:
-            lines.append(f"{one.name}, on the same card as {one.of}, carries {_gbps(flow)}")
-    processes = processes_by_pid(examination)
+        elif gbps >= BUSY_GBPS:
+            lines.append(f"port {port} of {nic}: carries {_gbps(gbps)}")
+    neighbors = _neighbors(examination, used)
+    for neighbor in neighbors:
+        gbps = traffic.get((neighbor.nic, neighbor.port))
+        if gbps is not None and gbps >= BUSY_GBPS:
+            lines.append(f"{neighbor.name}, on the same card as {neighbor.of}, carries {_gbps(gbps)}")
     if unseen:
-        # Without counters, as in some virtual machines, those who could make the traffic tell.
+        # Without counters, as in some virtual machines, only the possible users can be listed.
         listed = ", ".join(unseen[:_MOST_NAMED])
         more = f" and {len(unseen) - _MOST_NAMED} more" if len(unseen) > _MOST_NAMED else ""
-        lines += [f"{listed}{more}: {one}" for one in _of_rdma_users(examination, processes)]
-    # Where traffic flows, or those who could make it are named, somebody is told of already.
+        lines += [f"{listed}{more}: {text}" for text in _possible_users(examination, processes)]
+    # Ports with traffic, and ports whose possible users are listed, have their line already.
     for nic in dict.fromkeys(nic for nic, _ in used):
-        mine = [flows.get(one) for one in used if one[0] == nic]
-        if all(flow is not None and flow < BUSY_GBPS for flow in mine):
-            lines += _of_holders(holders.get(nic, ()), nic, "", "though nothing flows now", processes)
-    for nic, of in dict.fromkeys((one.nic, one.of_nic) for one in beside if one.nic != one.of_nic):
-        theirs = [flows.get((one.nic, one.port)) for one in beside if one.nic == nic]
-        if any(flow is not None and flow >= BUSY_GBPS for flow in theirs):
+        own = [traffic.get(port) for port in used if port[0] == nic]
+        if all(gbps is not None and gbps < BUSY_GBPS for gbps in own):
+            lines += _user_lines(users_of.get(nic, ()), nic, "", _NO_TRAFFIC, processes)
+    for nic, of in dict.fromkeys((each.nic, each.of_nic) for each in neighbors if each.nic != each.of_nic):
+        other = [traffic.get((each.nic, each.port)) for each in neighbors if each.nic == nic]
+        if any(gbps is not None and gbps >= BUSY_GBPS for gbps in other):
             continue
-        others = tuple(pid for pid in holders.get(nic, ()) if pid not in holders.get(of, ()))
-        still = "what flows through it is not known" if None in theirs else "though nothing flows now"
-        lines += _of_holders(others, nic, f", on the same card as {of}", still, processes)
+        pids = tuple(pid for pid in users_of.get(nic, ()) if pid not in users_of.get(of, ()))
+        state = "its traffic is unknown" if None in other else _NO_TRAFFIC
+        lines += _user_lines(pids, nic, f", on the same card as {of},", state, processes)
     return lines
 
 
-def _flow(rate: PortRate | None) -> float | None:
-    """The greater of a port's two directions, Gb/s; None where neither is known."""
+def _traffic(rate: PortRate | None) -> float | None:
+    """Return the greater of a port's two directions, Gb/s; None if neither is known."""
     both = () if rate is None else (rate.sent_gbps, rate.received_gbps)
-    return max((one for one in both if not isinstance(one, Unknown)), default=None)
+    return max((gbps for gbps in both if not isinstance(gbps, Unknown)), default=None)
 
 
-def _gbps(flow: float) -> str:
-    return f"{flow:.0f} Gb/s" if flow >= 10 else f"{flow:.1f} Gb/s"
+def _gbps(gbps: float) -> str:
+    return f"{gbps:.0f} Gb/s" if gbps >= 10 else f"{gbps:.1f} Gb/s"
 
 
-# Who holds a NIC
+# Which processes
 
 
-def _holders(examination: Examination) -> dict[str, tuple[int, ...]]:
-    """The pids that have a NIC's verbs device open, by RDMA device; of processes that can be looked into."""
+def processes_by_pid(examination: Examination) -> dict[int, Process]:
+    """Return the processes that use GPUs or RDMA, by pid."""
+    facts = examination.processes
+    processes = facts.processes if isinstance(facts, ProcessFacts) else ()
+    return {process.pid: process for process in processes}
+
+
+def summary_of(pids: Sequence[int], processes: Mapping[int, Process]) -> str:
+    """Return "train.py (alice, pids 41000, 41001 and 6 more)"; unreadable processes are "pid 41000"."""
+    unread = [pid for pid in pids if pid not in processes]
+    more = f" and {len(unread) - _MOST_NAMED} more" if len(unread) > _MOST_NAMED else ""
+    parts = (
+        names_of(processes[pid] for pid in pids if pid in processes),
+        ", ".join(f"pid {pid}" for pid in unread[:_MOST_NAMED]) + more,
+    )
+    return ", ".join(filter(None, parts))
+
+
+def _users_by_nic(examination: Examination) -> dict[str, tuple[int, ...]]:
+    """Return the pids that have a NIC's verbs device open, by RDMA device; only of readable processes."""
     facts, rdma = examination.processes, examination.node.rdma
     if not isinstance(facts, ProcessFacts) or not isinstance(rdma, RdmaFacts):
         return {}
-    files = {one.uverbs: one.name for one in rdma.devices if not isinstance(one.uverbs, Unknown)}
+    nics = {device.uverbs: device.name for device in rdma.devices if not isinstance(device.uverbs, Unknown)}
     found: dict[str, list[int]] = {}
-    for pid, opened in _users(facts):
-        for file in opened:
-            if file in files:
-                found.setdefault(files[file], []).append(pid)
+    for pid, files in _verbs_users(facts):
+        for file in files:
+            if file in nics:
+                found.setdefault(nics[file], []).append(pid)
     return {nic: tuple(pids) for nic, pids in found.items()}
 
 
-def _users(facts: ProcessFacts) -> list[tuple[int, tuple[str, ...]]]:
-    """The pids with verbs devices open, and these; not gdrtop's own, and none that no test disturbs."""
-    users = [one for one in facts.processes if not one.is_ours and not is_watcher(one)]
-    return [(one.pid, known(one.uverbs_files, ())) for one in users if known(one.uverbs_files, ())]
+def _verbs_users(facts: ProcessFacts) -> list[tuple[int, tuple[str, ...]]]:
+    """Return pids and their open verbs devices; not gdrtop's own, and none that a test does not disturb."""
+    users = [process for process in facts.processes if not process.is_ours and not is_watcher(process)]
+    files = ((user.pid, known(user.uverbs_files, ())) for user in users)
+    return [(pid, opened) for pid, opened in files if opened]
 
 
-def _of_holders(
-    pids: tuple[int, ...], nic: str, where: str, still: str, processes: dict[int, Process]
+def _user_lines(
+    pids: tuple[int, ...], nic: str, where: str, state: str, processes: dict[int, Process]
 ) -> list[str]:
     if not pids:
         return []
     if len(pids) == 1:
-        return [f"{named(pids, processes)} has {nic}{where}{',' * bool(where)} open, {still}"]
-    first = named(pids[:1], processes)
-    return [f"{len(pids)} processes have {nic}{where}{',' * bool(where)} open ({first} …), {still}"]
+        return [f"{summary_of(pids, processes)} has {nic}{where} open, {state}"]
+    first = summary_of(pids[:1], processes)
+    return [f"{len(pids)} processes have {nic}{where} open ({first} …), {state}"]
 
 
-def _of_rdma_users(examination: Examination, processes: dict[int, Process]) -> list[str]:
-    """Who may use RDMA; nothing where nobody does."""
+def _possible_users(examination: Examination, processes: dict[int, Process]) -> list[str]:
+    """Return who may use RDMA; nothing if no process does."""
     facts = examination.processes
-    untold = "what flows through is not known"
     if isinstance(facts, Unknown):
-        return [f"{untold}, nor who uses RDMA: {facts}"]
-    users = [pid for pid, _ in _users(facts)]
-    lines = [f"{untold}, and RDMA is used by {named(users, processes)}"] if users else []
+        return [f"traffic unknown, and RDMA users unknown: {facts}"]
+    users = [pid for pid, _ in _verbs_users(facts)]
+    lines = [f"traffic unknown, RDMA is used by {summary_of(users, processes)}"] if users else []
     if isinstance(facts.hidden, Unknown) or facts.hidden:
-        hidden = (
-            f"{facts.hidden} processes of others" if isinstance(facts.hidden, int) else "others' processes"
-        )
-        lines.append(f"{untold}, and {hidden} could not be looked into: needs root")
+        count = f"{facts.hidden} processes" if isinstance(facts.hidden, int) else "processes"
+        lines.append(f"traffic unknown, and {count} of other users could not be read (needs root)")
     return lines
 
 
@@ -136,53 +153,47 @@ def _of_rdma_users(examination: Examination, processes: dict[int, Process]) -> l
 
 
 def _used_ports(examination: Examination, tests: Iterable[PlannedTest]) -> list[Port]:
-    """Both ends of every test here; NCCL, left to choose, may take any."""
+    """Return the ports of both ends of every test on this node; NCCL, if it chooses, may use any."""
     ports = [*examination.reading.ports]
     used: dict[Port, None] = {}
     for test in tests:
-        settings = test.settings
-        if isinstance(settings, NcclSettings):
-            taken = settings.devices or (nic for nic, _ in ports)
-            used.update(
-                dict.fromkeys(
-                    one for nic in taken for one in ports if one[0] == nic and settings.over_network
-                )
-            )
-        elif test.pair.nic:
+        if test.pair.nic:
             used[test.pair.nic, test.pair.port] = None
-            if test.pair.far_nic and not test.pair.peer:
-                used.update(dict.fromkeys(one for one in ports if one[0] == test.pair.far_nic))
+            far_nics: tuple[str, ...] | None = (test.pair.far_nic,) if not test.pair.peer else ()
+        else:
+            far_nics = test.settings.nics
+        used.update(dict.fromkeys(port for port in ports if far_nics is None or port[0] in far_nics))
     return list(used)
 
 
 @dataclass(frozen=True)
-class _Beside:
-    """A port that is not the test's own, on the card of one that is."""
+class _Neighbor:
+    """A port that no test uses, on the card of one that is used."""
 
     nic: str
     port: int
-    name: str  # "mlx5_1", or "port 2 of mlx4_0" where the device has several
+    name: str  # "mlx5_1", or "port 2 of mlx4_0" if the device has several
     of_nic: str
-    of: str  # the test's own: its device, or its port where both are of one device
+    of: str  # the used one: its device, or its port if both are of one device
 
 
-def _beside(examination: Examination, used: list[Port]) -> list[_Beside]:
-    """Every such port once."""
+def _neighbors(examination: Examination, used: list[Port]) -> list[_Neighbor]:
+    """Return every such port once."""
     cards = _cards(examination)
     ports = [*examination.reading.ports]
-    found: dict[Port, _Beside] = {}
+    found: dict[Port, _Neighbor] = {}
     for nic, port in used:
         for other in ports:
             same = other[0] == nic or (nic in cards and cards.get(other[0]) == cards[nic])
             if same and other not in used and other not in found:
-                has_several = sum(one[0] == other[0] for one in ports) > 1
+                has_several = sum(each[0] == other[0] for each in ports) > 1
                 name = f"port {other[1]} of {other[0]}" if has_several else other[0]
-                found[other] = _Beside(*other, name, nic, f"port {port}" if other[0] == nic else nic)
+                found[other] = _Neighbor(*other, name, nic, f"port {port}" if other[0] == nic else nic)
     return list(found.values())
 
 
 def _cards(examination: Examination) -> dict[str, str]:
-    """Domain, bus and device of each RDMA device on PCI; of a virtual function, its physical function's."""
+    """Return domain, bus and device of each RDMA device on PCI; a virtual function has its physical one's."""
     rdma, functions = examination.node.rdma, functions_of(examination)
     cards: dict[str, str] = {}
     for device in rdma.devices if isinstance(rdma, RdmaFacts) else ():

@@ -1,6 +1,6 @@
 """The settings of a test that fit this node: the nearest NIC, an active port, GID, NUMA node and path.
 
-The GID is the one that NCCL, too, takes on RoCE: RoCE v2 with a routed address. InfiniBand needs none.
+On RoCE the GID is the one that NCCL uses too: RoCE v2 with a routed address. InfiniBand needs none.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from probes.topology.paths import Topology
 
 SECONDS = 10
 LARGE_BYTES = 1 << 20
-"""Larger than 64 KiB, from where on the table of a healthy link is flat, and small enough for any BAR1."""
+"""Larger than 64 KiB, above which the table of a healthy link is flat, and small enough for any BAR1."""
 _ROCE_V2 = "RoCE v2"
 
 
 def gid_index(port: RdmaPort) -> Maybe[int | None]:
-    """The GID index to name; None on InfiniBand, where none is needed; unknown where no GID will do."""
+    """Return the GID index to use; None on InfiniBand, which needs none; Unknown if no GID will do."""
     if isinstance(port.link_layer, Unknown):
         return port.link_layer
     if port.link_layer != "Ethernet":
@@ -35,8 +35,8 @@ def gid_index(port: RdmaPort) -> Maybe[int | None]:
     routed = routable_gids(port.gids)
     if routed:
         return routed[0][0]
-    second = [gid for gid in port.gids if gid.type == _ROCE_V2]
-    chosen = next((gid for gid in second if not _is_link_local(gid)), second[0] if second else None)
+    version_2 = [gid for gid in port.gids if gid.type == _ROCE_V2]
+    chosen = next((gid for gid in version_2 if not _is_link_local(gid)), version_2[0] if version_2 else None)
     if chosen is not None:
         return chosen.index
     return Unknown(Reason.NOT_THERE, f"port {port.number}", "no RoCE v2 GID: the netdev has no address")
@@ -47,22 +47,22 @@ def _is_link_local(gid: Gid) -> bool:
 
 
 def active_port(device: RdmaDevice) -> RdmaPort | None:
-    """The first port that is ACTIVE; else the first whose state is not known."""
+    """Return the first port that is ACTIVE; else the first whose state is unknown."""
     ports = [port for port in device.ports if port.state == "ACTIVE"]
     return next(iter(ports or [port for port in device.ports if isinstance(port.state, Unknown)]), None)
 
 
 def nearest_nic(topology: Topology, gpu: str) -> str | None:
-    """The name of the best RDMA device of a GPU that is not down."""
+    """Return the name of a GPU's best RDMA device that is not down."""
     rdma = topology.node.rdma
-    devices = {one.name: one for one in rdma.devices} if isinstance(rdma, RdmaFacts) else {}
+    devices = {device.name: device for device in rdma.devices} if isinstance(rdma, RdmaFacts) else {}
     return next((name for name in topology.best_nics.get(gpu, ()) if not is_down(devices.get(name))), None)
 
 
 def better_nics_down(topology: Topology, gpu: str | None, nic: str) -> tuple[str, ...]:
-    """The RDMA devices without an active port that a GPU would have in the place of this one.
+    """Return the RDMA devices without an active port that a GPU would use instead of this one.
 
-    They are nearer; or as near, and this one is another GPU's as well.
+    They are nearer; or equally near, and this one also serves another GPU.
     """
     rdma = topology.node.rdma
     used = topology.paths.get((gpu or "", nic))
@@ -79,7 +79,7 @@ def better_nics_down(topology: Topology, gpu: str | None, nic: str) -> tuple[str
 
 
 def is_without_dmabuf(tools: ToolFacts) -> bool:
-    """Whether perftest is installed, with CUDA and without DMA-BUF."""
+    """Return whether perftest is installed, with CUDA and without DMA-BUF."""
     build = tools.perftest
     return not isinstance(build, Unknown) and build.cuda is True and build.dmabuf is False
 
@@ -87,12 +87,12 @@ def is_without_dmabuf(tools: ToolFacts) -> bool:
 def gpu_memory(
     examination: Examination, gpu: Gpu, nic: str, dmabuf: bool | None = None
 ) -> GpuMemory | Refused:
-    """A GPU's memory by the path that this node would use; `dmabuf` asks for one of the two."""
+    """Return a GPU's memory by the path that this node would use; `dmabuf` requests one of the two."""
     if dmabuf is not None:
         return GpuMemory(gpu.index, gpu.bdf, dmabuf)
     facts = examination.node.gpudirect
     if not isinstance(facts, GpuDirectFacts):
-        return Refused(f"which path to GPU memory is usable is not known: {facts}")
+        return Refused(f"the usable path to GPU memory is unknown: {facts}")
     of_nic = facts.nic_dmabuf.get(nic)
     tools = examination.tools
     is_too_old = not isinstance(tools, Unknown) and is_without_dmabuf(tools) and facts.peermem.usable is True
@@ -102,27 +102,27 @@ def gpu_memory(
         return GpuMemory(gpu.index, gpu.bdf, False)
     if facts.dmabuf.usable is False and facts.peermem.usable is False:
         return Refused(
-            "neither DMA-BUF nor nvidia-peermem is usable here: the doctor says why (gdrtop check);"
+            "neither DMA-BUF nor nvidia-peermem is usable on this node: gdrtop check shows why;"
             " host memory can be measured"
         )
-    # What is not known is tried by what needs no module: the test will tell.
+    # If unknown, try the path that needs no module: the test will show.
     return GpuMemory(gpu.index, gpu.bdf, facts.preferred is not GdrPath.PEERMEM)
 
 
 def no_rdma(why: Unknown) -> Refused:
-    """Why nothing can be measured over RDMA where no device was found."""
+    """Return why nothing can be measured over RDMA if no device was found."""
     if why.reason is Reason.NOT_THERE:
         return Refused(
-            "there is no RDMA device here (/sys/class/infiniband): gdrtop check says why;"
+            "this node has no RDMA device (/sys/class/infiniband): gdrtop check shows why;"
             " tests that use no NIC can still run"
         )
-    return Refused(f"the RDMA devices are not known: {why}")
+    return Refused(f"the RDMA devices are unknown: {why}")
 
 
 def perftest_defaults(
     examination: Examination, gpu: str | None = None, nic: str | None = None, dmabuf: bool | None = None
 ) -> PerftestSettings | Refused:
-    """A bandwidth test of GPU memory over a NIC (its nearest, if none is named), or of host memory over one.
+    """Return the settings for GPU memory over a NIC (by default its nearest), or for host memory over a NIC.
 
     `gpu` is a BDF, `nic` an RDMA device.
     """
@@ -132,14 +132,14 @@ def perftest_defaults(
     card: Gpu | None = None
     if gpu is not None:
         if not isinstance(node.gpus, GpuFacts):
-            return Refused(f"the GPUs are not known: {node.gpus}")
-        card = next((one for one in node.gpus.gpus if one.bdf == gpu), None)
+            return Refused(f"the GPUs are unknown: {node.gpus}")
+        card = next((each for each in node.gpus.gpus if each.bdf == gpu), None)
         if card is None:
             return Refused(f"there is no GPU {gpu[:40]}")
         nic = nic or nearest_nic(examination.topology, gpu)
     if nic is None:
         return Refused("no NIC is active" if gpu else "neither a GPU nor a NIC is named")
-    device = next((one for one in node.rdma.devices if one.name == nic), None)
+    device = next((each for each in node.rdma.devices if each.name == nic), None)
     if device is None:
         return Refused(f"there is no RDMA device {nic[:64]}")
     port = active_port(device)
@@ -152,11 +152,11 @@ def perftest_defaults(
     return PerftestSettings(
         device=device.name,
         port=port.number,
-        # Where no GID will do, perftest's own request is as good as any, and its error tells.
+        # If no GID will do, perftest's own choice is as good as any, and its error shows why.
         gid_index=None if isinstance(index, Unknown) else index,
         gpu=memory,
         size_bytes=LARGE_BYTES,
         duration_s=SECONDS,
-        # The buffers of the CPU's part, and the thread, belong beside the NIC.
+        # The CPU's buffers and the thread belong on the NIC's NUMA node.
         numa_node=None if isinstance(device.numa_node, Unknown) else device.numa_node,
     )

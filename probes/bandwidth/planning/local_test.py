@@ -20,7 +20,7 @@ def local_test(
     """Return the test of these GPUs, or why it cannot run on this node."""
     tools = examination.tools
     if isinstance(tools, Unknown):
-        return Refused(f"gdrtop cannot tell which tools are installed: {tools}")
+        return Refused(f"the installed tools are unknown: {tools}")
     gpu = gpus[0] if len(gpus) == 1 else None
     wanted_node = known(gpu.numa_node, None) if gpu and tool.binds_to_gpu and request.binds else None
     numa_node, notes = bound_to(examination, wanted_node)

@@ -1,4 +1,4 @@
-"""One test of perftest between a NIC and a GPU, or the host's memory."""
+"""Plan one test of perftest between a NIC and GPU or host memory."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import replace
 from probes.bandwidth.model.planned_test import Pair, PlannedTest
 from probes.bandwidth.model.request import MemoryPath, Mode, Request
 from probes.bandwidth.planning.defaults import better_nics_down, is_without_dmabuf, perftest_defaults
-from probes.bandwidth.planning.duration import method_of
+from probes.bandwidth.planning.duration import with_duration
 from probes.bandwidth.planning.perftest_ends import ends_of
 from probes.bandwidth.tools.command import Refused
 from probes.bandwidth.tools.samples import BY_DMABUF, BY_PEERMEM, HOST_MEMORY
@@ -21,7 +21,7 @@ _WORDS = {MemoryPath.HOST: HOST_MEMORY, MemoryPath.DMABUF: BY_DMABUF, MemoryPath
 
 
 def title_of(examination: Examination, gpu: str | None, nic: str | None, path: MemoryPath) -> str:
-    """What a test would be called, also where there is none."""
+    """Return the title of a test, also of one that cannot run."""
     return _title(_label(examination, gpu), nic or "no NIC", _WORDS.get(path, "GPU memory"))
 
 
@@ -43,17 +43,17 @@ def perftest_test(
     path: MemoryPath,
     tcp_port: int,
 ) -> PlannedTest | Refused:
-    """The test of one pair with one kind of memory; Refused with the reason where it cannot be run here."""
+    """Return the test of one pair with one kind of memory, or why it cannot run on this node."""
     tools = examination.tools
     if isinstance(tools, Unknown):
-        return Refused(f"which tools are installed is not known: {tools}")
+        return Refused(f"the installed tools are unknown: {tools}")
     with_gpu = path is not MemoryPath.HOST
     if with_gpu and gpu is None:
-        return Refused("there is no GPU here")
+        return Refused("this node has no GPU")
     settings = perftest_defaults(examination, gpu if with_gpu else None, nic, _DMABUF.get(path))
     if isinstance(settings, Refused):
         return settings
-    method = method_of(
+    timed = with_duration(
         request,
         replace(
             settings,
@@ -64,13 +64,13 @@ def perftest_test(
             numa_node=settings.numa_node if request.binds else None,
         ),
     )
-    planned = ends_of(examination, request, method, tools)
+    planned = ends_of(examination, request, timed, tools)
     if isinstance(planned, Refused):
         return planned
     settings, far = planned.settings, planned.far
     is_loopback = request.setup is Mode.LOOPBACK and request.far_nic in (None, settings.device)
     memory = HOST_MEMORY if settings.gpu is None else BY_DMABUF if settings.gpu.dmabuf else BY_PEERMEM
-    # A peer that comes to a server here has no name: its device would be taken for one of this node.
+    # A client of a server here has no name: its device would be taken for one of this node.
     far_nic = "" if request.setup is Mode.SERVER else request.far_nic or ""
     label = _label(examination, gpu) if with_gpu else ""
     between = settings.device
@@ -93,29 +93,28 @@ def perftest_test(
         processes=planned.processes,
         limit=planned.limit,
         purpose=settings.purpose(is_loopback),
-        seconds=method.seconds,
-        time_limit_s=method.time_limit_s,
-        end_after_s=method.end_after_s,
+        seconds=timed.seconds,
+        time_limit_s=timed.time_limit_s,
+        end_after_s=timed.end_after_s,
         tcp_port=settings.tcp_port if request.setup in (Mode.LOOPBACK, Mode.SERVER) else 0,
         for_peer=planned.for_peer,
         far=far if request.setup is Mode.LOOPBACK else None,
         notes=(
             *planned.notes,
-            *_passed_over(examination, gpu, settings.device),
+            *_nics_down(examination, gpu, settings.device),
             *_other_path(tools, path, memory),
         ),
     )
 
 
-def _passed_over(examination: Examination, gpu: str | None, nic: str) -> tuple[str, ...]:
+def _nics_down(examination: Examination, gpu: str | None, nic: str) -> tuple[str, ...]:
     better = better_nics_down(examination.topology, gpu, nic)
     label = _label(examination, gpu)
-    return tuple(f"{one} would serve {label} better, but no port of it is active" for one in better)
+    return tuple(f"{name} would serve {label} better, but it has no active port" for name in better)
 
 
 def _other_path(tools: ToolFacts, path: MemoryPath, memory: str) -> tuple[str, ...]:
-    """That the node's own path could not be taken, for what is installed does not know it."""
+    """Return a note if the installed perftest cannot use the node's own path."""
     if path is not MemoryPath.BEST or memory != BY_PEERMEM or not is_without_dmabuf(tools):
         return ()
-    told = "this perftest is built without DMA-BUF: measured by nvidia-peermem, whatever NCCL takes"
-    return (told,)
+    return ("this perftest is built without DMA-BUF, so the test uses nvidia-peermem, whatever NCCL uses",)

@@ -1,7 +1,7 @@
-"""A result against earlier ones, and against its machine type's baseline.
+"""Compare a result with earlier ones and with its machine type's baseline.
 
-Within 2 % is the same: runs on one pair differ by less than 1 % (judgement.py), and a baseline may be of
-another node.
+A difference up to 2 % counts as the same: runs on one pair differ by less than 1 % (rating.py), and a
+baseline may be from another node.
 """
 
 from __future__ import annotations
@@ -16,39 +16,43 @@ from probes.bandwidth.tools.samples import Sample
 from probes.facts.system.tool_names import PERFTEST
 
 SAME_PERCENT = 2.0
-_LATENCIES = ("typical", "median", "average")  # the first that a tool gives stands for a row
+_LATENCIES = ("typical", "median", "average")  # the first one that a tool prints stands for a row
 
 
 def newest(results: Iterable[Result], key: tuple[object, ...], node: str, origin: str) -> Result | None:
-    """The newest that was measured of a test (`Result.key`), on this node and of this origin alone.
+    """Return the newest measured result of a test (`Result.key`) on this node and of this origin.
 
-    Kept results may be of many nodes, where they share a home directory.
+    Saved results may be of many nodes that share a home directory.
     """
-    same = (one for one in results if (one.key, one.node, one.origin) == (key, node, origin))
-    return max(filter(is_measured, same), key=lambda one: one.taken_at, default=None)
+    same = (
+        result
+        for result in results
+        if (result.key, result.node, result.origin) == (key, node, origin)
+    )
+    return max(filter(is_measured, same), key=lambda result: result.taken_at, default=None)
 
 
 def earlier(result: Result, kept: Iterable[Result]) -> Result | None:
-    """The newest result before this one on the same node, of the same test and origin, that was measured."""
-    before = (one for one in kept if one.taken_at < result.taken_at)
+    """Return the newest measured result before this one, of the same node, test and origin."""
+    before = (other for other in kept if other.taken_at < result.taken_at)
     return newest(before, result.key, result.node, result.origin)
 
 
 def baseline_result(baseline: Iterable[Result], key: tuple[object, ...], origin: str) -> Result | None:
-    """What a machine type's baseline has for a test (`Result.key`), whatever node it was measured on."""
-    same = (one for one in baseline if (one.key, one.origin) == (key, origin))
+    """Return the result of a test (`Result.key`) in a machine type's baseline, whatever node it is from."""
+    same = (result for result in baseline if (result.key, result.origin) == (key, origin))
     return next(filter(is_measured, same), None)
 
 
 def expected(result: Result, baseline: Iterable[Result]) -> Result | None:
-    """What the baseline of its machine type has for the same test."""
+    """Return the result of the same test in the baseline of its machine type."""
     return baseline_result(baseline, result.key, result.origin)
 
 
 def change(result: Result, other: Result, of: str) -> str:
-    """As "3 % less than on 2026-11-20 14:02 UTC (192 Gb/s)"; "" where there is nothing to compare.
+    """Return "186 Gb/s: 3 % less than on 2026-11-20 14:02 UTC (192 Gb/s)"; "" if nothing can be compared.
 
-    `of` is what stands for the other one: "on 2026-11-20 14:02 UTC", "the baseline of this machine type (…)".
+    `of` names the other result: "on 2026-11-20 14:02 UTC", "the baseline of this machine type (…)".
     """
     ours, theirs = headline_text(result), headline_text(other)
     if result.gbps is not None and other.gbps:
@@ -65,40 +69,40 @@ def change(result: Result, other: Result, of: str) -> str:
 
 
 def changes(result: Result, kept: Iterable[Result], baseline: Iterable[Result]) -> tuple[str, ...]:
-    """A sentence for the last result of the same test here and one for the baseline, where there are any."""
+    """Return a sentence for the previous result of the same test, and one for the baseline, if they exist."""
     if not is_measured(result):
         return ()
     before, norm = earlier(result, kept), expected(result, baseline)
-    told = []
+    sentences = []
     if before is not None and before != norm:
-        told.append(change(result, before, f"on {local_time(before.taken_at)}"))
+        sentences.append(change(result, before, f"on {local_time(before.taken_at)}"))
     if norm is not None:
         whose = f"{norm.node}, " if norm.node and norm.node != result.node else ""
         of = f"the baseline of this machine type ({whose}{local_time(norm.taken_at)})"
-        told.append(change(result, norm, of))
-    return tuple(one for one in told if one)
+        sentences.append(change(result, norm, of))
+    return tuple(filter(None, sentences))
 
 
 def local_time(seconds: float) -> str:
-    """A moment in local time: "2026-11-20 14:02 UTC"."""
+    """Return a moment in local time with its zone: "2026-11-20 14:02 UTC"."""
     return time.strftime("%Y-%m-%d %H:%M %Z", time.localtime(seconds))
 
 
 def latency_us(sample: Sample | None) -> float | None:
-    """The latency that stands for a row; None where it has none."""
+    """Return the latency that stands for a row; None if it has none."""
     if sample is None:
         return None
-    times = {one.of: one.microseconds for one in sample.latencies}
+    times = {latency.of: latency.microseconds for latency in sample.latencies}
     return next((times[of] for of in _LATENCIES if of in times), None)
 
 
 def gbps_text(gbps: float) -> str:
-    """As "392 Gb/s", "4.2 Gb/s"."""
+    """Return "392 Gb/s", "4.2 Gb/s"."""
     return f"{short_gbps(gbps)} Gb/s"
 
 
 def headline_text(result: Result) -> str:
-    """The figure that stands for a result, with its unit; "" where nothing was measured."""
+    """Return the figure that stands for a result, with its unit; "" if nothing was measured."""
     if result.gbps is not None:
         return gbps_text(result.gbps)
     latency = latency_us(result.figure)
@@ -106,16 +110,16 @@ def headline_text(result: Result) -> str:
 
 
 def newest_by_pair(results: Iterable[Result], node: str, origin: str) -> dict[tuple[str, str], Result]:
-    """The newest bandwidth of each GPU (BDF) and NIC of a node and origin; `results` the oldest first.
+    """Return the newest bandwidth of each GPU (BDF) and NIC of a node and origin; `results`: oldest first.
 
-    Only what can stand for the pair: RDMA one way, with large messages.
+    Only results that can stand for the pair: RDMA in one direction, with large messages.
     """
     return {
-        (one.pair.gpu, one.pair.nic): one
-        for one in results
-        if is_measured(one) and (one.node, one.origin) == (node, origin)
-        if one.pair.gpu and one.pair.nic and one.tool in PERFTEST and not one.is_bidirectional
-        if one.gbps is not None and _is_large(one)
+        (result.pair.gpu, result.pair.nic): result
+        for result in results
+        if is_measured(result) and (result.node, result.origin) == (node, origin)
+        if result.pair.gpu and result.pair.nic and result.tool in PERFTEST and not result.is_bidirectional
+        if result.gbps is not None and _is_large(result)
     }
 
 

@@ -1,7 +1,7 @@
-"""Host memory, nvidia-peermem and DMA-BUF on one pair: what each gives against the others, and what it means.
+"""Compare host memory, nvidia-peermem and DMA-BUF on one pair, and say what the differences mean.
 
-Which path NCCL takes: DMA-BUF wherever GPU, driver and NIC have it, else nvidia-peermem; its own buffers do
-not fall back to nvidia-peermem when DMA-BUF fails (NCCL src/transport/net.cc, 2.30).
+Which path NCCL uses: DMA-BUF if GPU, driver and NIC support it, else nvidia-peermem; its own buffers do not
+fall back to nvidia-peermem when DMA-BUF fails (NCCL src/transport/net.cc, 2.30).
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from probes.bandwidth.results.memory_path import is_as_requested, memory_used, m
 from probes.bandwidth.tools.samples import BY_DMABUF, BY_PEERMEM, HOST_MEMORY
 
 _ARROW = " → "
-# What NCCL, too, asks before it takes DMA-BUF: the GPU's attribute, and EOPNOTSUPP or EPROTONOSUPPORT of the
+# NCCL checks the same before it uses DMA-BUF: the GPU's attribute, and EOPNOTSUPP or EPROTONOSUPPORT of the
 # NIC (src/init.cc dmaBufSupported, src/transport/net_ib/gdr.cc).
-_NOT_OFFERED = re.compile(r"DMA-BUF is not supported on this GPU|Couldn't allocate MR with error=(?:93|95)\b")
-_DOCTOR = "gdrtop check looks for its causes: ACS redirects, IOMMU, slow links"
+_UNSUPPORTED = re.compile(r"DMA-BUF is not supported on this GPU|Couldn't allocate MR with error=(?:93|95)\b")
+_CHECK = "gdrtop check looks for the causes: ACS redirects, IOMMU, slow links"
 
 
 @dataclass(frozen=True)
@@ -32,220 +32,216 @@ class _Pair:
     title: str  # "GPU0 → mlx5_0"
     host: Result | None
     paths: tuple[Result, ...]  # the GPU's memory, in the order measured
-    others: tuple[Result, ...]  # of other memory than was asked for: nothing is proven by them
+    others: tuple[Result, ...]  # with other memory than requested: they prove nothing
 
 
 def conclusions(results: Sequence[Result], left_out: Sequence[LeftOut] = ()) -> tuple[str, ...]:
-    """What a comparison of memories means, sentences an admin can act on; () where nothing was compared."""
+    """Return what a comparison of memories means, in sentences; () if nothing was compared."""
     pairs = [pair for pair in _pairs(results) if _is_comparison(pair, left_out)]
-    told: list[str] = []
+    sentences: list[str] = []
     for pair in pairs:
-        sentences = [*(_of_other(one) for one in pair.others), *_of_paths(pair), *_between_paths(pair)]
-        told += [f"{pair.title}: {one}" if len(pairs) > 1 else one for one in sentences]
+        of_pair = [*map(_other_memory, pair.others), *_against_host(pair), *_between_paths(pair)]
+        sentences += [f"{pair.title}: {sentence}" if len(pairs) > 1 else sentence for sentence in of_pair]
     unmeasured = _without_gpu_memory(results, left_out)
-    told += unmeasured
+    sentences += unmeasured
     if pairs or unmeasured:
-        told += _reasons(left_out)
-    return tuple(dict.fromkeys(told))
+        sentences += _reasons(left_out)
+    return tuple(dict.fromkeys(sentences))
 
 
 def _without_gpu_memory(results: Sequence[Result], left_out: Sequence[LeftOut]) -> list[str]:
-    """Of NICs whose host memory alone was measured: that says nothing about any GPU."""
-    done = [one for one in results if one.ending is Ending.DONE]
-    measured = {one.pair.nic for one in done if one.memory != HOST_MEMORY}
-    lost = {one.path.rpartition(_ARROW)[2] for one in left_out if _ARROW in one.path} - measured
+    """Return a sentence for each NIC whose host memory alone was measured."""
+    done = [result for result in results if result.ending is Ending.DONE]
+    measured = {result.pair.nic for result in done if result.memory != HOST_MEMORY}
+    missing = {test.path.rpartition(_ARROW)[2] for test in left_out if _ARROW in test.path} - measured
     return [
-        f"no GPU's memory was measured over {one.pair.nic}: host memory ({headline_text(one)}) says"
-        " nothing about GPUDirect RDMA"
-        for one in done
-        if one.memory == HOST_MEMORY and one.pair.nic in lost
+        f"no GPU memory was measured over {result.pair.nic}: the result with host memory"
+        f" ({headline_text(result)}) says nothing about GPUDirect RDMA"
+        for result in done
+        if result.memory == HOST_MEMORY and result.pair.nic in missing
     ]
 
 
 def _reasons(left_out: Sequence[LeftOut]) -> list[str]:
-    """Why tests were left out; those with the same reason in one sentence."""
+    """Return why tests were left out, one sentence for each reason."""
     titles: dict[str, list[str]] = {}
-    for one in left_out:
-        titles.setdefault(one.reason, []).append(one.title)
-    told = []
+    for test in left_out:
+        titles.setdefault(test.reason, []).append(test.title)
+    sentences = []
     for reason, named in titles.items():
         *first, last = named if len(named) < 3 else (*named[:2], f"{len(named) - 2} more")
         names = f"{', '.join(first)} and {last} were" if first else f"{last} was"
-        told.append(f"{names} left out: {reason}")
-    return told
+        sentences.append(f"{names} left out: {reason}")
+    return sentences
 
 
 def _is_comparison(pair: _Pair, left_out: Sequence[LeftOut]) -> bool:
-    of_pair = any(one.path == pair.title for one in left_out)
-    of_gpu = len(pair.paths) + len(pair.others)
-    return of_gpu + (pair.host is not None) > 1 or (of_gpu > 0 and of_pair)
+    count = len(pair.paths) + len(pair.others)
+    return count + (pair.host is not None) > 1 or (
+        count > 0 and any(test.path == pair.title for test in left_out)
+    )
 
 
 def _pairs(results: Sequence[Result]) -> list[_Pair]:
-    measured = [one for one in results if one.memory and one.ending is not Ending.CANCELLED]
-    hosts = {_way(one): one for one in measured if one.memory == HOST_MEMORY}
-    found: dict[tuple[object, ...], list[Result]] = {}
-    for one in measured:
-        if one.memory != HOST_MEMORY:
-            found.setdefault((one.pair.gpu_label, _way(one)), []).append(one)
+    measured = [result for result in results if result.memory and result.ending is not Ending.CANCELLED]
+    hosts = {_setting(result): result for result in measured if result.memory == HOST_MEMORY}
+    groups: dict[tuple[object, ...], list[Result]] = {}
+    for result in measured:
+        if result.memory != HOST_MEMORY:
+            groups.setdefault((result.pair.gpu_label, _setting(result)), []).append(result)
     return [
         _Pair(
-            some[0].path,
-            hosts.get(_way(some[0])),
-            tuple(one for one in some if _is_of_path(one)),
-            tuple(one for one in some if not _is_of_path(one)),
+            group[0].path,
+            hosts.get(_setting(group[0])),
+            tuple(result for result in group if _is_of_path(result)),
+            tuple(result for result in group if not _is_of_path(result)),
         )
-        for some in found.values()
+        for group in groups.values()
     ]
 
 
-def _is_of_path(one: Result) -> bool:
-    """A test that failed is one of the path that was asked for, whatever it had said by then."""
-    return one.ending is not Ending.DONE or is_as_requested(one)
+def _is_of_path(result: Result) -> bool:
+    """Return whether the result counts for the requested path; a failed test always does."""
+    return result.ending is not Ending.DONE or is_as_requested(result)
 
 
-def _way(one: Result) -> tuple[object, ...]:
-    """What host memory and GPU memory must have in common to be compared."""
-    pair = (one.pair.nic, one.pair.port, one.pair.far_nic, one.pair.peer)
-    return (*pair, one.tool, one.setup, one.size_bytes, one.queue_pairs, one.is_bidirectional)
+def _setting(result: Result) -> tuple[object, ...]:
+    """Return what results with host memory and GPU memory must have in common to be compared."""
+    pair = (result.pair.nic, result.pair.port, result.pair.far_nic, result.pair.peer)
+    load = (result.size_bytes, result.queue_pairs, result.is_bidirectional)
+    return (*pair, result.tool, result.setup, *load)
 
 
-def _of_paths(pair: _Pair) -> list[str]:
-    """Each path against host memory and the line; those that say the same are told in one."""
-    told: list[str] = []
+def _against_host(pair: _Pair) -> list[str]:
+    """Compare each path with host memory and its limit."""
+    sentences: list[str] = []
     host = pair.host
     if host is not None and host.ending is Ending.FAILED:
-        told.append(
-            f"host memory failed on {host.pair.nic} too ({host.trouble}): first mend that, it has nothing to"
-            " do with the GPU"
+        sentences.append(
+            f"the test with host memory failed on {host.pair.nic} too ({host.trouble}): fix that first, it"
+            " has nothing to do with the GPU"
         )
-    for one in pair.paths:
-        if one.ending is Ending.DONE:
-            sentence = _latency(one, host) if one.gbps is None else _bandwidth(one, host)
-            if sentence:
-                told.append(sentence)
-    return told
+    for result in pair.paths:
+        if result.ending is Ending.DONE:
+            sentence = _latency(result, host) if result.gbps is None else _bandwidth(result, host)
+            sentences += [sentence] if sentence else []
+    return sentences
 
 
-def _of_other(one: Result) -> str:
+def _other_memory(result: Result) -> str:
+    figure = headline_text(result)
     return (
-        f"{one.memory} was not measured: {mismatch_evidence(one)}. Its {headline_text(one) or 'figure'} is"
-        f" that of {memory_used(one)} and proves nothing about {one.memory}"
+        f"{result.memory} was not measured: {mismatch_evidence(result)}. The"
+        f" result{figure and f' ({figure})'} was measured with {memory_used(result)} and proves nothing"
+        f" about {result.memory}"
     )
 
 
-def _bandwidth(one: Result, host: Result | None) -> str:
-    assert one.gbps is not None
-    gpu, nic = one.pair.gpu_label or "the GPU", one.pair.nic
-    near = one.judgement.verdict is Rating.NEAR
-    works = f"GPUDirect RDMA by {one.memory} works: {nic} reaches the memory of {gpu} at {_of_line(one)}"
+def _bandwidth(result: Result, host: Result | None) -> str:
+    assert result.gbps is not None
+    gpu, nic, memory = result.pair.gpu_label or "the GPU", result.pair.nic, result.memory
+    figure, ours = result.judgement.words or headline_text(result), gbps_text(result.gbps)
+    near = result.judgement.verdict is Rating.NEAR
+    works = f"GPUDirect RDMA by {memory} works: {nic} reaches the memory of {gpu} at {figure}"
     if host is None or host.ending is not Ending.DONE or not host.gbps:
         if near:
             return works
-        return (
-            f"by {one.memory} {_of_line(one)}; host memory, which would tell whose fault it is, has no figure"
-        )
-    share, theirs = one.gbps / host.gbps, gbps_text(host.gbps)
-    if near:
-        slower = f", {100 * (1 - share):.0f} % less than host memory ({theirs})" if share < LIKE_HOST else ""
-        return works + (slower or f", as fast as host memory ({theirs})")
+        return f"{memory} reaches {figure}; without a result for host memory, the cause is unknown"
+    share, theirs = result.gbps / host.gbps, gbps_text(host.gbps)
+    if near and share < LIKE_HOST:
+        return f"{works}, {100 * (1 - share):.0f} % less than host memory ({theirs})"
+    if near or (share >= LIKE_HOST and host.judgement.verdict is Rating.NEAR):
+        return f"{works}, as fast as host memory ({theirs})"
     if share < LIKE_HOST:
-        notes = one.judgement.why.partition("; ")[2] if one.judgement.verdict is Rating.BELOW else ""
+        notes = result.judgement.why.partition("; ")[2] if result.judgement.verdict is Rating.BELOW else ""
         because = f" ({notes})" if notes else ""
         return (
-            f"the way between {nic} and {gpu} limits{because}: by {one.memory} {gbps_text(one.gbps)}, host"
-            f" memory on the same NIC {theirs}. {_DOCTOR}"
+            f"limited by the path between {nic} and {gpu}{because}: {memory} reaches {ours}, host memory on"
+            f" the same NIC {theirs}. {_CHECK}"
         )
-    if host.judgement.verdict is Rating.NEAR:
-        return f"{works}, as fast as host memory ({theirs})"
-    if one.judgement.verdict is Rating.UNKNOWN:
+    if result.judgement.verdict is Rating.UNKNOWN:
         return (
-            f"by {one.memory} {gpu} is as fast as host memory ({gbps_text(one.gbps)}, {theirs}); whether"
-            f" that is near the line is not known: {one.judgement.why}"
+            f"{gpu} by {memory} is as fast as host memory ({ours}, {theirs}), but gdrtop cannot tell whether"
+            f" that is near the limit: {result.judgement.why}"
         )
     if share * LIKE_HOST > 1:
         return (
-            f"host memory ({theirs}) is slower than {gpu} by {one.memory} ({gbps_text(one.gbps)}): GPUDirect"
-            " RDMA is not what limits; look at the NUMA node that the host's memory is of"
+            f"host memory ({theirs}) is slower than {gpu} by {memory} ({ours}), so GPUDirect RDMA does not"
+            " limit. Check which NUMA node the host memory is on"
         )
     return (
-        f"by {one.memory} {gpu} is as slow as host memory ({gbps_text(one.gbps)}, {theirs}): the way to the"
-        f" GPU is not what limits. {_common_cause(one)}"
+        f"{gpu} by {memory} is as slow as host memory ({ours}, {theirs}): not limited by the path to the GPU."
+        f" {_common_cause(result)}"
     )
 
 
-def _common_cause(one: Result) -> str:
-    """Where to look, when host memory is as slow as the GPU's."""
-    if one.setup == Mode.LOOPBACK.value and not one.pair.far_nic:
+def _common_cause(result: Result) -> str:
+    """Return where to look when host memory is as slow as GPU memory."""
+    nic = result.pair.nic
+    if result.setup == Mode.LOOPBACK.value and not result.pair.far_nic:
         return (
-            f"In loopback all data crosses the PCIe link of {one.pair.nic} out and back in, and host memory"
-            " is bound by that as well: test against another node before the NIC or the network is blamed"
+            f"In loopback all data crosses the PCIe link of {nic} out and back in, which limits host memory"
+            " as well: test against another node before you blame the NIC or the network"
         )
-    if one.setup == Mode.LOOPBACK.value:
-        return (
-            f"Look at {one.pair.nic} and {one.pair.far_nic}: PCIe link, MTU, error counters, the way between"
-        )
+    if result.setup == Mode.LOOPBACK.value:
+        return f"Check {nic} and {result.pair.far_nic}: PCIe link, MTU, error counters, the link between them"
     return (
-        f"Look at {one.pair.nic}, the network and the far side: PCIe link, MTU, congestion, error counters;"
-        " a test in loopback tells whether this node alone reaches more"
+        f"Check {nic}, the network and the peer: PCIe link, MTU, congestion, error counters. A loopback test"
+        " shows whether this node alone reaches more"
     )
 
 
-def _of_line(one: Result) -> str:
-    return one.judgement.words or headline_text(one)
-
-
-def _latency(one: Result, host: Result | None) -> str:
-    mine = latency_us(one.figure)
+def _latency(result: Result, host: Result | None) -> str:
+    mine = latency_us(result.figure)
     theirs = None if host is None else latency_us(host.figure)
     if mine is None or theirs is None:
         return ""
     return (
-        f"by {one.memory} a message takes {mine:.2f} µs, with host memory {theirs:.2f} µs: the difference is"
-        " the way to the GPU"
+        f"a message takes {mine:.2f} µs by {result.memory} and {theirs:.2f} µs with host memory: the"
+        " difference is the path to the GPU"
     )
 
 
 def _between_paths(pair: _Pair) -> list[str]:
-    paths = {one.memory: one for one in pair.paths}
+    paths = {result.memory: result for result in pair.paths}
     dmabuf, peermem = paths.get(BY_DMABUF), paths.get(BY_PEERMEM)
     if dmabuf is None or peermem is None:
-        failed = [one for one in pair.paths if one.ending is Ending.FAILED]
-        return [f"{one.memory} failed: {one.trouble}" for one in failed]
+        failed = [result for result in pair.paths if result.ending is Ending.FAILED]
+        return [f"{result.memory} failed: {result.trouble}" for result in failed]
     endings = (dmabuf.ending, peermem.ending)
-    if endings == (Ending.FAILED, Ending.DONE) and _NOT_OFFERED.search(dmabuf.trouble_raw):
+    if endings == (Ending.FAILED, Ending.DONE) and _UNSUPPORTED.search(dmabuf.trouble_raw):
         return [
-            f"this node offers no DMA-BUF for this pair ({dmabuf.trouble}); NCCL sees that as well and takes"
+            f"this pair does not support DMA-BUF ({dmabuf.trouble}). NCCL detects that as well and uses"
             " nvidia-peermem, which works"
         ]
     if endings == (Ending.FAILED, Ending.DONE):
         return [
-            f"DMA-BUF failed ({dmabuf.trouble}) and nvidia-peermem works: NCCL takes DMA-BUF where the driver"
-            " and the NIC offer it and then fails as well; NCCL_DMABUF_ENABLE=0 makes it take nvidia-peermem"
+            f"DMA-BUF failed ({dmabuf.trouble}) and nvidia-peermem works. NCCL uses DMA-BUF if the driver and"
+            " the NIC offer it, and would fail as well; NCCL_DMABUF_ENABLE=0 makes it use nvidia-peermem"
         ]
     if endings == (Ending.DONE, Ending.FAILED):
         return [
-            f"nvidia-peermem failed ({peermem.trouble}) and DMA-BUF works: NCCL from 2.13.4 on takes DMA-BUF"
-            " by itself and needs no nvidia-peermem; only what knows no DMA-BUF will miss it"
+            f"nvidia-peermem failed ({peermem.trouble}) and DMA-BUF works. NCCL 2.13.4 and newer use DMA-BUF"
+            " and do not need nvidia-peermem; only software without DMA-BUF support needs it"
         ]
     if endings == (Ending.FAILED, Ending.FAILED):
         return [
-            f"neither path works: DMA-BUF: {dmabuf.trouble}; nvidia-peermem: {peermem.trouble}. NCCL copies"
-            " through host memory, or fails. gdrtop check tells what is missing"
+            f"neither path works (DMA-BUF: {dmabuf.trouble}; nvidia-peermem: {peermem.trouble}). NCCL copies"
+            " through host memory, or fails. gdrtop check shows what is missing"
         ]
     if not dmabuf.gbps or not peermem.gbps:
         return []
     share = dmabuf.gbps / peermem.gbps
     figures = f"{gbps_text(dmabuf.gbps)} and {gbps_text(peermem.gbps)}"
     if LIKE_HOST <= share <= 1 / LIKE_HOST:
-        return [f"DMA-BUF and nvidia-peermem carry the same ({figures}): either will do, NCCL takes DMA-BUF"]
+        return [f"DMA-BUF and nvidia-peermem are equally fast ({figures}): either will do, NCCL uses DMA-BUF"]
     if share < 1:
         return [
-            f"DMA-BUF carries {100 * (1 - share):.0f} % less than nvidia-peermem ({figures}): NCCL takes"
-            " DMA-BUF; NCCL_DMABUF_ENABLE=0 makes it take nvidia-peermem. Same way on the bus, so look at the"
-            " driver and the IOMMU"
+            f"DMA-BUF is {100 * (1 - share):.0f} % slower than nvidia-peermem ({figures}), and NCCL uses"
+            " DMA-BUF; NCCL_DMABUF_ENABLE=0 makes it use nvidia-peermem. Both use the same PCIe path, so"
+            " check the driver and the IOMMU"
         ]
     return [
-        f"nvidia-peermem carries {100 * (1 - 1 / share):.0f} % less than DMA-BUF ({figures}): NCCL takes"
-        " DMA-BUF by itself from 2.13.4 on"
+        f"nvidia-peermem is {100 * (1 - 1 / share):.0f} % slower than DMA-BUF ({figures}); NCCL 2.13.4 and"
+        " newer use DMA-BUF"
     ]

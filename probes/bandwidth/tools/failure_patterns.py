@@ -24,8 +24,8 @@ FIRST_PATTERNS = (
     FailurePattern(r"cuInit\(0\) returned (?P<a>\d{1,4})", CAUSE, "CUDA does not start (error {a})"),
     FailurePattern(r"cuMemAlloc\w{0,12} error=2\b|out of memory", CAUSE, "the GPU's memory is full"),
     FailurePattern(r"libcuda\.so[^ ]{0,8}: cannot open shared object", CAUSE,
-                   "libcuda.so was not found: the container lacks the driver's libraries, or the driver was"
-                   " installed without CUDA"),
+                   "libcuda.so was not found: the driver's libraries are missing in the container, or"
+                   " the driver was installed without CUDA"),
     # numactl.
     FailurePattern(_BINDING, CAUSE,
                    "numactl may not bind here: a container's seccomp profile forbids it without CAP_SYS_NICE"

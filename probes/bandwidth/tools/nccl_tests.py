@@ -300,7 +300,7 @@ class NcclTests(LocalTool):
         )
 
     def install_hint(self, examination: Examination) -> str:
-        """Return where it comes from: nobody packages it."""
+        """Return where it comes from: there is no package."""
         return (
             "from source: github.com/NVIDIA/nccl-tests, make, and copy the programs of its build/ folder to"
             " /usr/local/bin; NVIDIA's PyTorch containers include them"

@@ -1,8 +1,8 @@
-"""Whether a program here can be bound to a NUMA node by numactl, and why not.
+"""Whether numactl can bind a program on this node to a NUMA node, and why not.
 
-numactl binds the CPU by sched_setaffinity, which fails where none of the CPUs is allowed, and the memory by
-set_mempolicy, to nodes of Mems_allowed only (numactl 2.0.16; Linux kernel/cgroup/cpuset.c): a node without
-memory is none of these.
+numactl binds the CPU by sched_setaffinity, which fails if none of the CPUs is allowed, and the memory by
+set_mempolicy, only to nodes of Mems_allowed (numactl 2.0.16; Linux kernel/cgroup/cpuset.c). A node without
+memory is never one of them.
 """
 
 from __future__ import annotations
@@ -16,29 +16,28 @@ from probes.snapshot.examination import Examination
 def bound_to(
     examination: Examination, numa_node: int | None, is_here: bool = True
 ) -> tuple[int | None, tuple[str, ...]]:
-    """The NUMA node that a program is to be bound to, None for none; and why not to the one wished.
+    """Return the NUMA node to bind a program to, or None and a note why not to the requested one.
 
-    `is_here`: False for a program of a peer of the same type, in a cpuset of its own.
+    `is_here`: False for a program on a peer of the same type, which has its own cpuset.
     """
     if numa_node is None:
         return None, ()
     reason = _why_not(examination, numa_node, is_here)
     if not reason:
         return numa_node, ()
-    return None, (f"not bound to NUMA node {numa_node}, for {reason}: figures may vary",)
+    return None, (f"not bound to NUMA node {numa_node} ({reason}): figures may vary",)
 
 
 def _why_not(examination: Examination, number: int, is_here: bool) -> str:
-    """What is known against it; "" where nothing is."""
+    """Return why the node cannot be used; "" if nothing speaks against it."""
     tools = examination.tools
-    reason = (
-        "which tools are installed is not known" if isinstance(tools, Unknown) else missing(tools, "numactl")
-    )
-    if reason:
+    if isinstance(tools, Unknown):
+        return "the installed tools are unknown"
+    if reason := missing(tools, "numactl"):
         return reason
     numa = examination.node.numa
     nodes = numa.nodes if isinstance(numa, NumaFacts) else ()
-    node = next((one for one in nodes if one.number == number), None)
+    node = next((each for each in nodes if each.number == number), None)
     if node is not None and node.cpulist == "":
         return "it has no CPUs"
     if node is not None and node.memory_bytes == 0:

@@ -274,7 +274,7 @@ class Nvbandwidth(LocalTool):
         return NvbandwidthSettings(gpus=tuple(gpu.index for gpu in gpus))
 
     def install_hint(self, examination: Examination) -> str:
-        """Return where it comes from: nobody packages it."""
+        """Return where it comes from: there is no package."""
         return "from source: github.com/NVIDIA/nvbandwidth"
 
 

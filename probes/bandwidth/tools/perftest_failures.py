@@ -134,8 +134,8 @@ PATTERNS = (
                    "perftest does not support these options together"),
     # The GPU.
     FailurePattern(r"Failed to load CUDA library dynamically", CAUSE,
-                   "libcuda.so was not found: the container lacks the driver's libraries, or the driver was"
-                   " installed without CUDA"),
+                   "libcuda.so was not found: the driver's libraries are missing in the container, or"
+                   " the driver was installed without CUDA"),
     FailurePattern(r"DMA-BUF is not supported on this GPU", CAUSE,
                    "the driver does not export this GPU's memory as DMA-BUF: this needs the open kernel"
                    " modules, CUDA 11.7 and kernel 5.12"),

@@ -1,4 +1,4 @@
-"""What a tool measured and what it said about the run, in one form for all tools and one unit.
+"""What a tool measured and what it reported about the run, in one form and one unit for all tools.
 
 Bandwidth is in 10^9 bits a second everywhere. The tools differ: perftest without --report_gbits and gdrcopy
 print MiB/s (2^20 bytes) under the name MB/s, nvbandwidth and nccl-tests print GB/s of 10^9 bytes.
@@ -14,12 +14,12 @@ from enum import Enum
 from probes.base.text import printable
 
 LINE_LIMIT = 1000
-"""Characters of a line that are looked at; the longest line of the known tools has about 200."""
+"""Characters of a line that are parsed; the longest line of the known tools has about 200."""
 _RAW_LIMIT = 240
 _GIGA = 1_000_000_000
 _GBPS_OF = {
     "Gb/sec": 1.0,
-    "MB/sec": 8 * 2**20 / _GIGA,  # MiB in truth: perftest's divisor is 0x100000 (perftest_parameters.c)
+    "MB/sec": 8 * 2**20 / _GIGA,  # really MiB: perftest's divisor is 0x100000 (perftest_parameters.c)
     "MiB/sec": 8 * 2**20 / _GIGA,
     "MB/s": 8 * 2**20 / _GIGA,  # gdrcopy: /1024/1024 (tests/copybw.cpp)
     "GB/s": 8.0,  # nvbandwidth: * 1e-9 (memcpy.cpp); nccl-tests: / 1.0E9 (src/common.cu)
@@ -42,10 +42,10 @@ class Latency:
 
 @dataclass(frozen=True)
 class Sample:
-    """One measurement; None is what the tool did not measure or did not say."""
+    """One measurement; None for what the tool did not measure or print."""
 
     what: str  # "RDMA_Write", "gdr_copy_to_mapping", "host_to_device_memcpy_ce", "all_reduce"
-    raw: str  # the line that it was read from, cleaned for showing
+    raw: str  # the line it was read from, cleaned
     gbps: float | None = None  # the average; of both directions together where is_bidirectional
     peak_gbps: float | None = None
     bus_gbps: float | None = None  # nccl-tests' busbw: what each GPU's link carries, for any number of GPUs
@@ -95,7 +95,7 @@ WAITING, CONNECTED, MEASURING, DONE = "waiting for the client", "connected", "me
 
 @dataclass(frozen=True)
 class Fact:
-    """What a tool said about the run."""
+    """What a tool reported about the run."""
 
     about: About
     value: str
@@ -103,12 +103,12 @@ class Fact:
 
 
 def in_gbps(number: float, unit: str) -> float:
-    """Gb/s of a number in one of the tools' units; KeyError for a unit that is none."""
+    """Return Gb/s of a number in one of the tools' units; KeyError for an unknown unit."""
     return number * _GBPS_OF[unit]
 
 
 def parse_number(text: str) -> float | None:
-    """A finite number that is not negative, also as "1e+05"; None for "N/A", "nan", "inf" and other text."""
+    """Parse a finite, non-negative number such as "1e+05"; return None for "N/A", "nan" and other text."""
     if not _NUMBER.fullmatch(text):
         return None
     number = float(text)
@@ -116,10 +116,10 @@ def parse_number(text: str) -> float | None:
 
 
 def parse_int(text: str) -> int | None:
-    """A whole number; None for other text."""
+    """Parse a whole number; return None for other text."""
     return int(text) if _WHOLE.fullmatch(text) else None
 
 
 def clean_line(line: str) -> str:
-    """A line as evidence: cleaned and bounded."""
+    """Return a line as evidence: printable and bounded."""
     return printable(line.strip(), _RAW_LIMIT)

@@ -1,8 +1,8 @@
-"""A test's end on another node, started by SSH with argv lists only; the far shell gets quoted words.
+"""One end of a test on another node, started by SSH with argv lists only; the remote shell gets quoted words.
 
-ssh(1): -tt gives the command a terminal there, which hangs up when the connection ends, so that nothing is
-left behind; BatchMode asks no questions; ServerAlive* notice a connection that is dead; no shared connection
-(ControlMaster) outlives its first user.
+ssh(1): -tt gives the remote command a terminal, which hangs up when the connection ends, so that nothing
+keeps running; BatchMode asks no questions; ServerAlive* detect a dead connection; without ControlMaster no
+shared connection outlives its first user.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _OPTIONS = (
 
 
 def host_of(peer: str) -> str | None:
-    """The host of `host` or `user@host`; None where it is neither."""
+    """Return the host of `host` or `user@host`; None if the peer is neither."""
     user, at, host = peer.rpartition("@")
     if at and not _USER.fullmatch(user):
         return None
@@ -29,8 +29,8 @@ def host_of(peer: str) -> str | None:
 
 
 def by_ssh(peer: str, command: Command, seconds: float) -> Command | Refused:
-    """The same command at the peer; there too it ends after `seconds`, whatever becomes of the connection."""
+    """Return the command to run on the peer; it ends there after `seconds` even if the connection breaks."""
     if host_of(peer) is None:
-        return Refused(f"this is no host name, address or user@host: {peer[:80]!r}")
+        return Refused(f"the peer is not a valid host name, address or user@host: {peer[:80]!r}")
     limited = ("timeout", "--foreground", "-k", "5", f"{seconds:.0f}", *command.argv)
     return Command(("ssh", "-tt", *_OPTIONS, "--", peer, shlex.join(limited)), command.tool)

@@ -36,7 +36,7 @@ _SIGNAL_PER_HOUR = {
 }
 _REORDERED = ("out_of_sequence", "packet_seq_err")
 _TIMEOUTS = ("local_ack_timeout_err",)
-FEW_CARRIER_CHANGES = 10  # bringing a port up takes some
+FEW_CARRIER_CHANGES = 10  # bringing a port up causes a few
 
 _CABLE = Plan(
     "Find the bad cable or optic",

@@ -113,7 +113,6 @@ def acs_direct_translated_without_ats(examination: Examination) -> Outcome:
     """Check ATS of the NICs whose switch ports redirect all but translated requests."""
     nics = nics_by_bridge(examination, near_paths(examination))
     named = labels(examination)
-    bad: dict[str, Evidence] = {}
     tally = Tally()
     relying = 0  # number of ports
     for bridge, nics_below in nics.items():
@@ -128,19 +127,14 @@ def acs_direct_translated_without_ats(examination: Examination) -> Outcome:
                     tally.unknowns.append(ats)
                 elif isinstance(ats, Unknown) or not ats:
                     state = "no ATS capability" if isinstance(ats, Unknown) else "ATSCtl: Enable-"
-                    bad[nic] = Evidence(f"lspci -vvv -s {nic}", f"{named.get(nic, nic)}: {state}")
-    if bad:
-        return found(
-            "The switch ports pass only ATS-translated requests; ATS is off on these NICs, so their GPU "
-            "traffic goes through the IOMMU.",
-            *first_distinct(bad.values(), LIKE_THESE),
-            fix=_enable_ats(list(bad)),
-            devices=tuple(bad),
-        )
-    tally.end_if_unknown()
-    if not relying:
-        return passed(Evidence("lspci -vvv", "no switch port between GPU and NIC relies on ATS"))
-    return passed(Evidence("lspci -vvv", "ATS is enabled on the NICs below ports that rely on it"))
+                    tally.fault(Evidence(f"lspci -vvv -s {nic}", f"{named.get(nic, nic)}: {state}"), nic)
+    good = "ATS is enabled on the NICs below ports that rely on it"
+    return tally.outcome(
+        "The switch ports pass only ATS-translated requests; ATS is off on these NICs, so their GPU "
+        "traffic goes through the IOMMU.",
+        Evidence("lspci -vvv", good if relying else "no switch port between GPU and NIC relies on ATS"),
+        _enable_ats(list(dict.fromkeys(tally.devices))),
+    )
 
 
 def _enable_ats(nics: list[str]) -> Plan:

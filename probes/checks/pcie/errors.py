@@ -7,7 +7,7 @@ from dataclasses import replace
 from probes.base.plan import Plan, instruction
 from probes.base.unknown import Maybe, Reason, Unknown, known
 from probes.facts.pci.aer import ErrorCounts, PcieErrorFacts
-from probes.queries.finding import Area, Evidence, Outcome, Severity, Status, passed, unknown
+from probes.queries.finding import Area, Evidence, Outcome, Severity, Status, end_with, passed, unknown
 from probes.queries.pcie_paths import (
     DEVICES,
     OUT_OF_SERVICE,
@@ -18,7 +18,6 @@ from probes.queries.pcie_paths import (
     near_paths,
     need_read,
     plural,
-    unknown_because,
     unknown_devices,
 )
 from probes.snapshot.examination import Examination
@@ -47,6 +46,13 @@ def _name(examination: Examination, bdf: str) -> str:
     return f"{labels(examination).get(bdf, 'bridge')} {bdf}"
 
 
+def _error_counts(examination: Examination) -> PcieErrorFacts:
+    """Return the kernel's error counts; end the check without them, or without GPUs and NICs."""
+    if not gpus_and_nics(examination):
+        end_with(passed(Evidence(DEVICES, "no GPU and no RDMA NIC here")))
+    return need_read(examination.pcie_errors)
+
+
 @AREA.check(
     "pcie-aer-uncorrectable",
     Severity.WARNING,
@@ -57,11 +63,7 @@ def _name(examination: Examination, bdf: str) -> str:
 )
 def pcie_aer_uncorrectable(examination: Examination) -> Outcome:
     """Check non-fatal and fatal errors since boot, of GPUs, NICs and the ports above them."""
-    facts = examination.pcie_errors
-    if not gpus_and_nics(examination):
-        return passed(Evidence(DEVICES, "no GPU and no RDMA NIC here"))
-    if isinstance(facts, Unknown):
-        return unknown_because([facts])
+    facts = _error_counts(examination)
     tally = Tally()
     counted = 0
     for bdf, errors in facts.functions.items():
@@ -95,11 +97,7 @@ def pcie_aer_uncorrectable(examination: Examination) -> Outcome:
 )
 def pcie_aer_correctable(examination: Examination) -> Outcome:
     """Check corrected errors since boot; warn where they rose since the previous check."""
-    facts = examination.pcie_errors
-    if not gpus_and_nics(examination):
-        return passed(Evidence(DEVICES, "no GPU and no RDMA NIC here"))
-    if isinstance(facts, Unknown):
-        return unknown_because([facts])
+    facts = _error_counts(examination)
     earlier = examination.earlier_pcie_errors
     tally = Tally()
     risen = counted = 0
@@ -151,9 +149,7 @@ def _before(earlier: Maybe[PcieErrorFacts] | None, bdf: str) -> int | None:
 )
 def pcie_error_unreported(examination: Examination) -> Outcome:
     """Compare Device Status (DevSta: FatalErr) with the kernel's count of fatal errors."""
-    spaces, counts = examination.config_space, examination.pcie_errors
-    if isinstance(spaces, Unknown):
-        return unknown_because([spaces])
+    spaces, counts = need_read(examination.config_space), examination.pcie_errors
     tally = Tally()
     for bdf, space in spaces.functions.items():
         if isinstance(space, Unknown):

@@ -199,7 +199,6 @@ def vm_without_p2p_ats(examination: Examination) -> Outcome:
     if not need_guest(examination):
         return passed(_NOT_A_GUEST)
     named = labels(examination)
-    bad: dict[str, Evidence] = {}
     tally = Tally()
     for nic in nics:
         space = config_of(examination, nic.bdf)
@@ -211,24 +210,20 @@ def vm_without_p2p_ats(examination: Examination) -> Outcome:
             tally.unknowns.append(hidden if is_hidden else ats)
         elif not ats:
             text = f"{named.get(nic.bdf, nic.bdf)}: ATSCtl: Enable-"
-            bad[nic.bdf] = Evidence(f"lspci -vvv -s {nic.bdf}", text)
-    if bad:
-        return found(
-            "The host's IOMMU translates the addresses of a guest's NICs. With ATS a NIC asks once and then "
-            "reaches the GPU through their switch; without it every request goes up to the CPU.",
-            *first_distinct(bad.values(), LIKE_THESE),
-            fix=Plan(
-                "Enable ATS on the host",
-                (
-                    instruction(
-                        "On the host, run: mlxconfig -d <NIC> set ATS_ENABLED=true. Then reboot the host."
-                    ),
-                    instruction("On the host, enable DirectTrans in ACS of the switch ports above (ACSCtl)."),
+            tally.fault(Evidence(f"lspci -vvv -s {nic.bdf}", text), nic.bdf)
+    return tally.outcome(
+        "The host's IOMMU translates the addresses of a guest's NICs. With ATS a NIC asks once and then "
+        "reaches the GPU through their switch; without it every request goes up to the CPU.",
+        Evidence("lspci -vvv", f"ATS is enabled on {plural(len(nics), 'NIC')}"),
+        Plan(
+            "Enable ATS on the host",
+            (
+                instruction(
+                    "On the host, run: mlxconfig -d <NIC> set ATS_ENABLED=true. Then reboot the host."
                 ),
-                needs_reboot=True,
-                disturbs="every guest of the host, because it reboots",
+                instruction("On the host, enable DirectTrans in ACS of the switch ports above (ACSCtl)."),
             ),
-            devices=tuple(bad),
-        )
-    tally.end_if_unknown()
-    return passed(Evidence("lspci -vvv", f"ATS is enabled on {plural(len(nics), 'NIC')}"))
+            needs_reboot=True,
+            disturbs="every guest of the host, because it reboots",
+        ),
+    )

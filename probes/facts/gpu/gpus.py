@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from probes.base.text import printable
-from probes.base.unknown import Maybe, Reason, Unknown, known
+from probes.base.unknown import Maybe, Reason, Unknown, known, map_known
 from probes.facts.pci.functions import PciFacts, PciFunction, PciKind
 from probes.host.nvml import NvmlFacts, NvmlGpu
 from probes.host.protocol import Host
@@ -124,7 +124,7 @@ def _driver(host: Host, nvml: Maybe[NvmlFacts]) -> DriverFacts:
     return DriverFacts(
         version=version,
         flavour=flavour,
-        parameters=parameters if isinstance(parameters, Unknown) else parse_fields(parameters),
+        parameters=map_known(parameters, parse_fields),
         cuda_version=nvml if isinstance(nvml, Unknown) else nvml.cuda_version,
         nvml=_why_not(nvml) if isinstance(nvml, Unknown) else None,
         confidential_computing=nvml if isinstance(nvml, Unknown) else nvml.confidential_computing,

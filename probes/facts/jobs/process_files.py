@@ -99,7 +99,7 @@ class Status:
     uid: Maybe[int]
     state: Maybe[str]
     ipc_lock: Maybe[bool]
-    parent: Maybe[int]  # pid; 0 or 1 where no process here is its parent
+    parent: Maybe[int]  # pid; 0 or 1 if no process here is its parent
 
 
 def parse_status(text: str) -> Status:

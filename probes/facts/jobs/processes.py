@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from probes.base.origin import Source
 from probes.base.text import printable
-from probes.base.unknown import Maybe, Reason, Unknown, known
+from probes.base.unknown import Maybe, Reason, Unknown, known, map_known
 from probes.facts.jobs.nccl_conf import NCCL_CONF, NcclConf, read_nccl_conf
 from probes.facts.jobs.process_files import (
     MappedLibrary,
@@ -84,18 +84,19 @@ _WHEEL = re.compile(r"nvidia_nccl_cu\d{1,3}-(?P<version>[0-9][0-9.]{0,30})\.dist
 def probe(host: Host, also: Iterable[int] = ()) -> Maybe[ProcessFacts]:
     """Read the open files of every process, and everything else of those with a GPU or RDMA device.
 
-    `also`: pids to show in any case, such as those NVML names. NOT_THERE: no /proc.
+    `also`: pids to read in any case, such as those that NVML lists. NOT_THERE: no /proc.
     """
     names = host.names("/proc")
     if isinstance(names, Unknown):
         return names
-    pids = sorted(int(name) for name in names if _is_pid(name))[:_MAX_SCANNED]
+    pids = sorted(int(name) for name in names if _is_pid(name))
     # gdrtop itself has the same files open for NVML and the verbs probe, but it is no job.
     own = known(host.link("/proc/self"), "")
     wanted = set(also)
+    scanned = sorted({*pids[:_MAX_SCANNED], *wanted.intersection(pids)})
     found: list[tuple[int, Maybe[tuple[str, ...]]]] = []
     hidden = 0
-    for pid in pids:
+    for pid in scanned:
         if str(pid) == own:
             continue
         files = _device_files(host, pid)
@@ -134,7 +135,7 @@ def busy_cpus(processes: Iterable[Process], taken_at: float) -> float | None:
 
 
 def name_of(process: Process) -> str:
-    """Return the process as an admin knows it: "train.py (alice, Slurm job 4711, pid 43001)"."""
+    """Return the process as shown to an admin: "train.py (alice, Slurm job 4711, pid 43001)"."""
     return _named((process,))
 
 
@@ -158,12 +159,12 @@ def _named(group: Sequence[Process]) -> str:
 
 
 def program_of(process: Process) -> str:
-    """Return the program's name, "train.py"; where it is unknown "process"."""
+    """Return the program's name, "train.py"; "process" if it is unknown."""
     return known(process.program, "") or known(process.comm, "") or "process"
 
 
 def user_of(process: Process) -> str:
-    """Return the user's name, else the uid: "uid 1000"; "" where both are unknown."""
+    """Return the user's name, else the uid: "uid 1000"; "" if both are unknown."""
     if not isinstance(process.user, Unknown):
         return process.user
     return "" if isinstance(process.uid, Unknown) else f"uid {process.uid}"
@@ -213,10 +214,10 @@ def _process(
 ) -> Process:
     base = f"/proc/{pid}"
     status = host.read(f"{base}/status")
-    fields = status if isinstance(status, Unknown) else parse_status(status)
+    fields = map_known(status, parse_status)
     limits = host.read(f"{base}/limits")
     environ = host.read_bytes(f"{base}/environ", _ENVIRONMENT_LIMIT_BYTES)
-    environment = environ if isinstance(environ, Unknown) else parse_environment(environ)
+    environment = map_known(environ, parse_environment)
     command = host.read_bytes(f"{base}/cmdline", _COMMAND_LIMIT_BYTES)
     uid = fields if isinstance(fields, Unknown) else fields.uid
     cgroup = known(host.read(f"{base}/cgroup"), "")
@@ -234,7 +235,7 @@ def _process(
         state=fields if isinstance(fields, Unknown) else fields.state,
         gpu_files=gpus,
         uverbs_files=uverbs,
-        memlock=limits if isinstance(limits, Unknown) else parse_limits(limits),
+        memlock=map_known(limits, parse_limits),
         ipc_lock=fields if isinstance(fields, Unknown) else fields.ipc_lock,
         environment=environment,
         libraries=_libraries(host, pid),
@@ -243,7 +244,7 @@ def _process(
         else tuple(printable(name, 64) for name in nodes[:256]),
         nccl_conf=_nccl_conf_inside(host, f"{base}/root{NCCL_CONF}"),
         is_ours=not isinstance(fields, Unknown) and _is_below(host, fields.parent, own),
-        program=command if isinstance(command, Unknown) else parse_program(command),
+        program=map_known(command, parse_program),
         user=usage if isinstance(usage, Unknown) else usage.user,
         usage=usage,
         job=parse_job(cgroup, known(environment, {}).get("SLURM_JOB_ID", "")),

@@ -24,6 +24,7 @@ from probes.facts.kernel.release import (
 )
 from probes.facts.pci.functions import PciFacts, PciKind, is_for_guests
 from probes.host.protocol import Host
+from probes.host.values import read_integer
 
 PROC_MODULES = "/proc/modules"
 PROC_MODULES_LIMIT_BYTES = 1024 * 1024
@@ -298,7 +299,8 @@ def _module(
     elif built_in:
         refcnt = taint = Unknown(Reason.NOT_THERE, directory, "built into the kernel")
     else:
-        refcnt, taint = _integer(host, f"{directory}/refcnt"), _attribute(host, f"{directory}/taint")
+        refcnt = read_integer(host, f"{directory}/refcnt", signed=True)
+        taint = _attribute(host, f"{directory}/taint")
     file = find_module(tree, name)
     if built_in and isinstance(file, Unknown):
         file = Unknown(Reason.NOT_THERE, f"{tree.directory}/modules.builtin", "built into the kernel")
@@ -347,15 +349,6 @@ def _state_without_line(
 def _attribute(host: Host, path: str) -> Maybe[str]:
     text = host.read(path)
     return text if isinstance(text, Unknown) else printable(text, 128)
-
-
-def _integer(host: Host, path: str) -> Maybe[int]:
-    text = host.read(path)
-    if isinstance(text, Unknown):
-        return text
-    if text.isascii() and text.removeprefix("-").isdecimal() and len(text) < 12:
-        return int(text)
-    return Unknown(Reason.MALFORMED, path, printable(text, 40))
 
 
 def _parameters(host: Host, directory: str) -> dict[str, Maybe[str]]:

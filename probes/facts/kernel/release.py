@@ -7,7 +7,7 @@ import zlib
 from dataclasses import dataclass
 
 from probes.base.text import printable
-from probes.base.unknown import Maybe, Reason, Unknown
+from probes.base.unknown import Maybe, Reason, Unknown, map_known
 from probes.host.protocol import Host
 
 SECURE_BOOT = "/sys/firmware/efi/efivars/SecureBoot-8be4df61-93ca-11d2-aa0d-00e098032b8c"
@@ -101,7 +101,7 @@ def parse_version(release: Maybe[str]) -> Maybe[tuple[int, int]]:
 def read_cmdline(host: Host) -> Maybe[str]:
     """Read the kernel's command line, as one line."""
     text = host.read("/proc/cmdline")
-    return text if isinstance(text, Unknown) else printable(text)
+    return map_known(text, printable)
 
 
 def parse_lockdown(text: str) -> Maybe[str]:
@@ -164,7 +164,7 @@ def _secure_boot(host: Host) -> Maybe[bool]:
 
 def _lockdown(host: Host) -> Maybe[str]:
     text = host.read("/sys/kernel/security/lockdown")
-    return text if isinstance(text, Unknown) else parse_lockdown(text)
+    return map_known(text, parse_lockdown)
 
 
 def _switch(host: Host, path: str) -> Maybe[bool]:

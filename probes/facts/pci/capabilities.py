@@ -203,12 +203,12 @@ def _cut(source: str, offset: int) -> Unknown:
 
 
 def _bytes_of(code: int, source: str) -> Maybe[int]:
-    """128 << code; codes 6 and 7 are reserved."""
+    """Return 128 << code; codes 6 and 7 are reserved."""
     return 128 << code if code < 6 else Unknown(Reason.MALFORMED, source, f"reserved size code {code}")
 
 
 def _express(content: bytes, offset: int, source: str) -> Maybe[PciExpress]:
-    """Flags at +2, DevCap +4, DevCtl +8, DevSta +0xa, LnkCtl +0x10, DevCtl2 +0x28 (version 2)."""
+    """Parse flags at +2, DevCap +4, DevCtl +8, DevSta +0xa, LnkCtl +0x10, DevCtl2 +0x28 (version 2)."""
     if offset + 0x14 > len(content):
         return _cut(source, offset)
     flags, control, status = (_word(content, offset + at) for at in (2, 8, 0xA))
@@ -238,7 +238,7 @@ def _express(content: bytes, offset: int, source: str) -> Maybe[PciExpress]:
 
 
 def _acs(content: bytes, offset: int, source: str) -> Maybe[Acs]:
-    """PCI_ACS_CAP at +4, PCI_ACS_CTRL at +6."""
+    """Parse PCI_ACS_CAP at +4, PCI_ACS_CTRL at +6."""
     if offset + 8 > len(content):
         return _cut(source, offset)
     control = _word(content, offset + 6)
@@ -251,14 +251,14 @@ def acs_flags(register: int) -> AcsFlags:
 
 
 def _ats(content: bytes, offset: int, source: str) -> Maybe[bool]:
-    """PCI_ATS_CTRL at +6."""
+    """Parse PCI_ATS_CTRL at +6."""
     if offset + 8 > len(content):
         return _cut(source, offset)
     return bool(_word(content, offset + 6) & _ATS_ENABLE)
 
 
 def _rebar(content: bytes, offset: int) -> tuple[ResizableBar, ...]:
-    """PCI_REBAR_CAP at +4, PCI_REBAR_CTRL at +8, repeated for each BAR; bit 4 of the first means 1 MiB."""
+    """Parse PCI_REBAR_CAP at +4, PCI_REBAR_CTRL at +8, and so on per BAR; bit 4 of the first means 1 MiB."""
     bars = []
     count = min(_long(content, offset + 8) >> 5 & 7, 6)
     for place in range(offset, offset + 8 * count, 8):

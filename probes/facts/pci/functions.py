@@ -9,10 +9,11 @@ from enum import Enum
 
 from probes.base.origin import Source
 from probes.base.text import printable
-from probes.base.unknown import Maybe, Reason, Unknown, known
+from probes.base.unknown import Maybe, Reason, Unknown, known, map_known
 from probes.facts.pci.names import names_of
 from probes.facts.system import numa
 from probes.host.protocol import Host
+from probes.host.values import is_without_numa_node, read_numa_node
 
 
 class PciKind(Enum):
@@ -87,7 +88,6 @@ _NOT_READ = Unknown(Reason.NOT_THERE, "", "not read for this kind of function")
 _NUMA_KNOWN = Unknown(Reason.NOT_THERE, "", "not read, because the NUMA node is known")
 _NO_LINK = PciLink(_NOT_READ, _NOT_READ, _NOT_READ, _NOT_READ)
 _PREFETCHABLE = 0x2000  # IORESOURCE_PREFETCH, include/linux/ioport.h
-_NO_NODE = "the firmware reports no NUMA node (-1)"
 _SEPARATORS = re.compile(r"[:.]")
 
 
@@ -192,16 +192,6 @@ def _link(host: Host, path: str) -> PciLink:
     )
 
 
-def _numa_node(host: Host, path: str) -> Maybe[int]:
-    text = host.read(f"{path}/numa_node")
-    if isinstance(text, Unknown):
-        return text
-    if not re.fullmatch(r"-?[0-9]{1,6}", text):
-        return Unknown(Reason.MALFORMED, f"{path}/numa_node", printable(text, 40))
-    number = int(text)
-    return Unknown(Reason.NOT_THERE, f"{path}/numa_node", _NO_NODE) if number < 0 else number
-
-
 def _near_cpus(host: Host, path: str) -> Maybe[str]:
     text = host.read(f"{path}/local_cpulist")
     if isinstance(text, Unknown):
@@ -250,7 +240,7 @@ def _function(host: Host, bdf: str) -> PciFunction:
         target = host.link(f"{path}/driver")
         driver = target if isinstance(target, Unknown) else printable(target.rpartition("/")[2], 64)
     end = kind in (PciKind.GPU, PciKind.NIC, PciKind.NVSWITCH)
-    numa_node = _numa_node(host, path)
+    numa_node = read_numa_node(host, f"{path}/numa_node")
     group, group_type = _iommu(host, path) if end else (_NOT_READ, _NOT_READ)
     bars: Maybe[str] = host.read(f"{path}/resource") if end else _NOT_READ
     physical = known(host.link(f"{path}/physfn"), "").rpartition("/")[2] if end else ""
@@ -269,7 +259,7 @@ def _function(host: Host, bdf: str) -> PciFunction:
         numa_node=numa_node,
         local_cpulist=_near_cpus(host, path) if isinstance(numa_node, Unknown) else _NUMA_KNOWN,
         link=_link(host, path) if shown else _NO_LINK,
-        bars=bars if isinstance(bars, Unknown) else parse_resource(bars),
+        bars=map_known(bars, parse_resource),
         iommu_group=group,
         iommu_type=group_type,
         physical_function=physical if _BDF.fullmatch(physical) else None,
@@ -284,7 +274,8 @@ def _with_nodes_of_cpus(host: Host, functions: dict[str, PciFunction]) -> dict[s
 
     def has_no_file(function: PciFunction) -> bool:
         node = function.numa_node
-        return isinstance(node, Unknown) and node.reason is Reason.NOT_THERE and node.detail != _NO_NODE
+        absent = isinstance(node, Unknown) and node.reason is Reason.NOT_THERE
+        return absent and not is_without_numa_node(node)
 
     if not any(map(has_no_file, functions.values())):
         return functions

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from probes.base.text import printable
 from probes.base.unknown import Maybe, Reason, Unknown, known
 from probes.host.protocol import Host
+from probes.host.values import read_numa_node
 
 
 @dataclass(frozen=True)
@@ -228,17 +229,6 @@ def _port(host: Host, device: str, parent: str, number: int) -> RdmaPort:
     )
 
 
-def _numa_node(host: Host, path: str) -> Maybe[int]:
-    text = host.read(path, 4096)
-    if isinstance(text, Unknown):
-        return text
-    if re.fullmatch(r"\d{1,6}", text):
-        return int(text)
-    if text == "-1":
-        return Unknown(Reason.NOT_THERE, path, "the firmware reports no NUMA node (-1)")
-    return Unknown(Reason.MALFORMED, path, printable(text, 40))
-
-
 def pci_function(path: str) -> str | None:
     """Return a resolved sysfs path up to its last PCI function.
 
@@ -287,7 +277,7 @@ def _device(host: Host, name: str, uverbs: dict[str, str]) -> RdmaDevice:
         board_id=_word(host, f"{path}/board_id"),
         node_guid=_word(host, f"{path}/node_guid"),
         system_image_guid=_word(host, f"{path}/sys_image_guid"),
-        numa_node=_numa_node(host, f"{below}/numa_node"),
+        numa_node=read_numa_node(host, f"{below}/numa_node"),
         is_virtual_function=not isinstance(host.link(f"{below}/physfn"), Unknown),
         uverbs=f"/dev/infiniband/{printable(uverbs[name], 64)}" if name in uverbs else _NO_VERBS,
         uverbs_number=_uverbs_number(host, uverbs[name]) if name in uverbs else _NO_VERBS,

@@ -14,6 +14,7 @@ from probes.base.text import printable
 from probes.base.unknown import Maybe, Reason, Unknown, known
 from probes.facts.rdma.devices import Gid, RdmaDevice, RdmaFacts, RdmaPort
 from probes.host.protocol import Host
+from probes.host.values import read_integer
 
 ERROR_COUNTER_BITS = {
     "symbol_error": 16,
@@ -155,10 +156,10 @@ def _port(host: Host, device: RdmaDevice, port: RdmaPort) -> PortHealth:
         mtu = state = changes = ecn = flags = netdev
     else:
         below = f"/sys/class/net/{netdev}"
-        mtu, changes = _number(host, f"{below}/mtu"), _number(host, f"{below}/carrier_changes")
+        mtu, changes = read_integer(host, f"{below}/mtu"), read_integer(host, f"{below}/carrier_changes")
         text = host.read(f"{below}/operstate", 4096)
         state = text if isinstance(text, Unknown) else printable(text, 32)
-        flags = _number(host, f"{below}/flags")
+        flags = read_integer(host, f"{below}/flags")
         ecn = _ecn(host, f"{below}/ecn/roce_rp/enable")
     return PortHealth(
         device=device.name,
@@ -167,7 +168,7 @@ def _port(host: Host, device: RdmaDevice, port: RdmaPort) -> PortHealth:
         hw_errors=_hw_errors(
             host, (f"{base}/hw_counters", f"{device.sysfs_path}/hw_counters"), port.hw_counters
         ),
-        sm_lid=_number(host, f"{base}/sm_lid"),
+        sm_lid=read_integer(host, f"{base}/sm_lid"),
         netdev=netdev,
         netdev_mtu_bytes=mtu,
         roce_mtu_bytes=_roce_mtu(port, mtu),
@@ -236,21 +237,10 @@ def _hw_errors(
     directory = directories[1] if isinstance(host.names(directories[0]), Unknown) else directories[0]
     found: dict[str, Maybe[int]] = {}
     for name in [name for name in names if name not in _NO_ERRORS][:_MAX_HW_COUNTERS]:
-        value = found[name] = _number(host, f"{directory}/{name}")
+        value = found[name] = read_integer(host, f"{directory}/{name}")
         if isinstance(value, Unknown) and value.reason is Reason.IO_ERROR:
             break
     return found
-
-
-def _number(host: Host, path: str) -> Maybe[int]:
-    text = host.read(path, 4096)
-    if isinstance(text, Unknown):
-        return text
-    if re.fullmatch(r"[0-9]{1,20}", text):
-        return int(text)
-    if re.fullmatch(r"0x[0-9a-fA-F]{1,8}", text):
-        return int(text, 16)
-    return Unknown(Reason.MALFORMED, path, printable(text, 40))
 
 
 def _ecn(host: Host, directory: str) -> Maybe[tuple[int, ...]]:

@@ -9,7 +9,7 @@ import re
 from dataclasses import dataclass
 
 from probes.base.text import printable
-from probes.base.unknown import Maybe, Reason, Unknown
+from probes.base.unknown import Maybe, Reason, Unknown, map_known
 from probes.facts.system.numa import parse_list
 from probes.host.protocol import Host
 
@@ -27,7 +27,7 @@ class CpusetFacts:
 def probe(host: Host) -> Maybe[CpusetFacts]:
     """Read /proc/self/status (proc_pid_status(5))."""
     text = host.read(STATUS)
-    return text if isinstance(text, Unknown) else parse_status(text)
+    return map_known(text, parse_status)
 
 
 def parse_status(text: str) -> CpusetFacts:

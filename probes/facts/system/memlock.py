@@ -11,7 +11,7 @@ import re
 from dataclasses import dataclass
 
 from probes.base.text import printable, printable_lines
-from probes.base.unknown import Maybe, Reason, Unknown, known
+from probes.base.unknown import Maybe, Reason, Unknown, known, map_known
 from probes.facts.system.systemd_units import UnitSetting, manager_setting, unit_setting
 from probes.host.protocol import Host
 
@@ -75,7 +75,7 @@ def probe(host: Host) -> MemlockFacts:
     own = host.read("/proc/self/limits")
     services = {name: unit_setting(host, name, "Service", "LimitMEMLOCK") for name in STARTERS}
     return MemlockFacts(
-        own=own if isinstance(own, Unknown) else parse_limits(own),
+        own=map_known(own, parse_limits),
         lines=lines,
         unread=unread,
         manager_default=manager_setting(host, "DefaultLimitMEMLOCK"),
@@ -93,7 +93,7 @@ def _login_default(host: Host) -> Maybe[MemlockLimit]:
     if not re.search(r"^ID(?:_LIKE)?=.*\bdebian\b", release, re.M):
         return _SSHD_COUNTS
     limits = host.read(_INIT_LIMITS)
-    return limits if isinstance(limits, Unknown) else parse_limits(limits)
+    return map_known(limits, parse_limits)
 
 
 def parse_limits(text: str) -> Maybe[MemlockLimit]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from probes.base.text import printable
-from probes.base.unknown import Maybe, Reason, Unknown, known
+from probes.base.unknown import Maybe, Reason, Unknown, known, map_known
 from probes.host.protocol import Host
 
 CPUINFO_LIMIT_BYTES = 8 * 1024 * 1024  # about 1.5 KB for each CPU
@@ -267,4 +267,4 @@ def _distribution(host: Host) -> Maybe[str]:
     text = host.read("/etc/os-release")
     if isinstance(text, Unknown) and text.reason is Reason.NOT_THERE:
         text = host.read("/usr/lib/os-release")
-    return text if isinstance(text, Unknown) else parse_os_release(text)
+    return map_known(text, parse_os_release)

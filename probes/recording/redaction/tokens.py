@@ -262,7 +262,7 @@ class Tokens:
         return self._ipv4(str(value)) if value.version == 4 else self._ipv6(value.compressed)
 
 
-# Names that identify nobody.
+# Names that do not identify anyone.
 NOBODY = frozenset(
     (
         "",

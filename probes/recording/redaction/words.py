@@ -355,7 +355,7 @@ _SUFFIXES = (
 
 @lru_cache(maxsize=8192)
 def is_known(word: str) -> bool:
-    """Return whether a word identifies nobody."""
+    """Return whether a word does not identify anyone."""
     return word.lower() in VOCABULARY or _FORMS.fullmatch(word) is not None or _is_version(word)
 
 

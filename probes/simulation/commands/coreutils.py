@@ -18,7 +18,7 @@ from probes.simulation.node.tree import Content, Tree
 
 _NO_SUCH = "No such file or directory"
 _DEVICES = "/dev/"
-_OF_KERNEL = ("/sys/", "/proc/")
+_KERNEL_DIRECTORIES = ("/sys/", "/proc/")
 
 
 def resolve_parent(tree: Tree, path: str) -> str:
@@ -54,7 +54,7 @@ def write(tree: Tree, path: str, text: str) -> str:
     resolved = resolve_parent(tree, path) if isinstance(real, Unknown) else real
     if resolved in tree.directories:
         return "Is a directory"
-    if resolved not in tree.files and resolved.startswith(_OF_KERNEL):
+    if resolved not in tree.files and resolved.startswith(_KERNEL_DIRECTORIES):
         return "Permission denied" if not _missing_parent(tree, path) else _NO_SUCH
     if _missing_parent(tree, resolved) or resolved in tree.links:
         return _NO_SUCH
@@ -87,7 +87,7 @@ def _rm(call: Invocation) -> CommandResult:
             errors.append("rm: it is dangerous to operate recursively on '/'")
         elif not call.tree.is_there(resolved):
             errors += [] if forced else [f"rm: cannot remove '{path}': {_NO_SUCH}"]
-        elif resolved.startswith(_OF_KERNEL):
+        elif resolved.startswith(_KERNEL_DIRECTORIES):
             errors.append(f"rm: cannot remove '{path}': Operation not permitted")
         elif is_directory and not deep:
             errors.append(f"rm: cannot remove '{path}': Is a directory")
@@ -116,15 +116,13 @@ def _copy_or_move(call: Invocation) -> CommandResult:
     resolved = resolve_parent(tree, target)
     if resolved in tree.directories and not options.keys() & {"-T", "--no-target-directory"}:
         resolved = f"{resolved.rstrip('/')}/{source.rstrip('/').rpartition('/')[2]}"
-    may_make = (
-        target.startswith("/") and not resolved.startswith(_OF_KERNEL) and not _through_a_file(tree, resolved)
-    )
-    if name == "install" and "-D" in options and may_make:
+    is_reserved = resolved.startswith(_KERNEL_DIRECTORIES) or not target.startswith("/")
+    if name == "install" and "-D" in options and not is_reserved and not _has_file_as_parent(tree, resolved):
         tree.directory(resolved.rpartition("/")[0] or "/")
     to_there = (
         f"cannot move '{source}' to '{target}'" if name == "mv" else f"cannot create regular file '{target}'"
     )
-    if _missing_parent(tree, resolved) or resolved.startswith(_OF_KERNEL):
+    if _missing_parent(tree, resolved) or resolved.startswith(_KERNEL_DIRECTORIES):
         return failed(f"{name}: {to_there}: {_NO_SUCH}")
     if resolved in tree.directories:
         return failed(f"{name}: cannot overwrite directory '{target}' with non-directory")
@@ -152,7 +150,7 @@ def _content(call: Invocation, path: str) -> Content | _Directory | None:
 
 def _move(tree: Tree, source: str, target: str, resolved: str) -> CommandResult:
     resolved_source = resolve_parent(tree, source)
-    if resolved_source.startswith(_OF_KERNEL):
+    if resolved_source.startswith(_KERNEL_DIRECTORIES):
         return failed(f"mv: cannot remove '{source}': Operation not permitted")
     if resolved_source == resolved:
         return failed(f"mv: '{source}' and '{target}' are the same file")
@@ -177,11 +175,11 @@ def _mkdir(call: Invocation) -> CommandResult:
         if call.tree.is_there(resolved):
             if resolved in call.tree.files or not whole:
                 errors.append(f"mkdir: cannot create directory '{path}': File exists")
-        elif resolved.startswith(_OF_KERNEL):
+        elif resolved.startswith(_KERNEL_DIRECTORIES):
             errors.append(f"mkdir: cannot create directory '{path}': Operation not permitted")
         elif not path.startswith("/") or (not whole and _missing_parent(call.tree, path)):
             errors.append(f"mkdir: cannot create directory '{path}': {_NO_SUCH}")
-        elif _through_a_file(call.tree, resolved):
+        elif _has_file_as_parent(call.tree, resolved):
             errors.append(f"mkdir: cannot create directory '{path}': Not a directory")
         else:
             call.tree.directory(resolved)
@@ -210,7 +208,7 @@ def _mknod(call: Invocation) -> CommandResult:
     return done()
 
 
-def _through_a_file(tree: Tree, path: str) -> bool:
+def _has_file_as_parent(tree: Tree, path: str) -> bool:
     parts = path.split("/")
     above = ("/".join(parts[:count]) for count in range(2, len(parts)))
     return any(resolved in tree.files for resolved in above)
@@ -252,7 +250,7 @@ def _ln(call: Invocation) -> CommandResult:
     forced = options.keys() & {"-f", "--force"} and resolved not in tree.directories
     if tree.is_there(resolved) and not forced:
         return failed(f"ln: failed to create symbolic link '{path}': File exists")
-    if resolved.startswith(_OF_KERNEL):
+    if resolved.startswith(_KERNEL_DIRECTORIES):
         return failed(f"ln: failed to create symbolic link '{path}': Operation not permitted")
     if _missing_parent(tree, resolved):
         return failed(f"ln: failed to create symbolic link '{path}': {_NO_SUCH}")

@@ -21,14 +21,14 @@ from probes.simulation.node.module_loading import INVALID, insert_module, module
 from probes.simulation.node.modules import refcnt, users_of
 
 # fmt: off
-_KNOWN = frozenset({
+_OPTIONS = frozenset({
     "-a", "-r", "-q", "-v", "-n", "-b", "-i", "-f", "-w", "-s", "--all", "--remove", "--quiet", "--verbose",
     "--dry-run", "--show", "--use-blacklist", "--ignore-install", "--ignore-remove", "--first-time", "--wait",
     "--syslog", "--force",
 })
 # fmt: on
-_NOTHING_THERE = frozenset({"/bin/false", "/usr/bin/false", "false", "/sbin/nologin"})
-_NOTHING_DONE = frozenset({"/bin/true", "/usr/bin/true", "true", ":"})
+_FAILING_COMMANDS = frozenset({"/bin/false", "/usr/bin/false", "false", "/sbin/nologin"})
+_NO_OP_COMMANDS = frozenset({"/bin/true", "/usr/bin/true", "true", ":"})
 # Rough times on a node with eight GPUs: nvidia starts each GPU, mlx5_core each NIC's firmware.
 _SECONDS = {"nvidia": 2.5, "mlx5_core": 4.0, "nvidia_uvm": 0.4}
 _AUTOLOADED = {"mlx4_core": ("mlx4_ib",), "mlx5_core": ("mlx5_ib",)}  # by the device that the module creates
@@ -82,34 +82,34 @@ class _Modprobe:
         if refcnt(tree, name, self._now) > 0:
             self._log("FATAL", f"Module {name} is in use.")
             return False
-        if self._only_shown(f"rmmod {name}"):
+        if self._is_dry_run(f"rmmod {name}"):
             return True
         if modules_are_locked(tree):
             self._log("ERROR", f"could not remove '{name}': Operation not permitted")
             return False
         remove_modules(tree, name)
         self.seconds += _SECONDS.get(name, 0.1)
-        needs = sorted(self._index.get(name, ()), key=lambda need: -len(self._index.get(need, ())))
-        for need in needs:
-            if need in tree.live_modules and refcnt(tree, need, self._now) == 0:
-                self._only_shown(f"rmmod {need}")
-                remove_modules(tree, need)
+        dependencies = self._index.get(name, ())
+        for dependency in sorted(dependencies, key=lambda name: -len(self._index.get(name, ()))):
+            if dependency in tree.live_modules and refcnt(tree, dependency, self._now) == 0:
+                self._is_dry_run(f"rmmod {dependency}")
+                remove_modules(tree, dependency)
         return True
 
-    def _insert(self, name: str, parameters: Mapping[str, str], coming: tuple[str, ...] = ()) -> bool:
-        if name in self._tree.live_modules or name in coming:
+    def _insert(self, name: str, parameters: Mapping[str, str], pending: tuple[str, ...] = ()) -> bool:
+        if name in self._tree.live_modules or name in pending:
             return True
-        for need in reversed(self._index.get(name, ())):
-            if not self._insert(need, {}, (*coming, name)):
+        for dependency in reversed(self._index.get(name, ())):
+            if not self._insert(dependency, {}, (*pending, name)):
                 return False
         line = self._rules.install_line(name)
         if line is not None and not self._options.keys() & {"-i", "--ignore-install"}:
-            succeeded = self._run_instead(name, line)
+            succeeded = self._run_install_line(name, line)
             if succeeded is not None:
                 return succeeded
         parameters = {**self._configured.get(name, {}), **parameters}
         text = " ".join(f"{key}={value}" for key, value in parameters.items())
-        if self._only_shown(f"insmod {self._path(name)} {text}"):
+        if self._is_dry_run(f"insmod {self._path(name)} {text}"):
             return True
         refusal = insert_module(self._tree, name, parameters, self._now)
         self.seconds += _SECONDS.get(name, 0.1)
@@ -127,14 +127,14 @@ class _Modprobe:
                 self._insert(other, {})
         self.lines = saved_lines
 
-    def _run_instead(self, name: str, line: InstallLine) -> bool | None:
+    def _run_install_line(self, name: str, line: InstallLine) -> bool | None:
         """Run the command of an install line; None if the module is loaded after all."""
         command = line.command.split()
         if "--ignore-install" in command or "-i" in command:
             return None
-        if command and command[0] in _NOTHING_DONE:
+        if command and command[0] in _NO_OP_COMMANDS:
             return True
-        if not command or command[0] not in _NOTHING_THERE:
+        if not command or command[0] not in _FAILING_COMMANDS:
             self.lines.extend(unsupported(line.command).lines)
         error = f"Error running install command '{line.command}' for module {name}: retcode 1"
         self._log("ERROR", f"../libkmod/libkmod-module.c:1084 command_do() {error}")
@@ -152,7 +152,8 @@ class _Modprobe:
         file = next((file for file in files if file.replace("-", "_").endswith(f"/{name}.ko")), f"{name}.ko")
         return f"{kernel}/{file}"
 
-    def _only_shown(self, line: str) -> bool:
+    def _is_dry_run(self, line: str) -> bool:
+        """Print the command with -v, and return whether it is not run (-n)."""
         dry = bool(self._options.keys() & {"-n", "--dry-run", "--show"})
         if self._options.keys() & {"-v", "--verbose"}:
             self.lines.append(line)
@@ -165,7 +166,7 @@ class _Modprobe:
 def modprobe(call: Invocation) -> CommandResult:
     """Load or unload modules with their dependencies."""
     options, words = split_options(call.args, valued="w")
-    unknown = sorted(options.keys() - _KNOWN)
+    unknown = sorted(options.keys() - _OPTIONS)
     if unknown:
         option = unknown[0]
         if option.startswith("--"):

@@ -42,7 +42,7 @@ def _nvidia_smi(call: Invocation) -> CommandResult:
         return failed(_NO_DRIVER, exit_status=_NOT_LOADED)
     if tree.description.nvml.refusal:
         return failed(_MISMATCH, exit_status=_OTHER_VERSION)
-    gpus = _chosen(tree, options.get("-i"))
+    gpus = _selected(tree, options.get("-i"))
     if not gpus:
         return failed("No devices were found", exit_status=_NO_DEVICES)
     lines: list[str] = []
@@ -68,7 +68,7 @@ def _options(words: tuple[str, ...]) -> dict[str, str] | None:
     return options
 
 
-def _chosen(tree: Tree, named: str | None) -> list[int]:
+def _selected(tree: Tree, named: str | None) -> list[int]:
     """Return the GPUs that NVML lists: all, or those named by index, UUID or BDF."""
     nvml = tree.description.nvml
     listed = [number for number in range(len(tree.gpus)) if number not in nvml.unlisted | nvml.lost]

@@ -160,11 +160,11 @@ def _perfquery(call: Invocation) -> CommandResult:
     for name in ERROR_COUNTER_BITS:
         path = f"{port_of(nic)}/counters/{name}"
         if path in call.tree.files:
-            call.tree.add(path, _from_zero(call.tree.files[path], call.seconds))
+            call.tree.add(path, _reset_counter(call.tree.files[path], call.seconds))
     return done()
 
 
-def _from_zero(content: Content, now: float) -> Content:
+def _reset_counter(content: Content, now: float) -> Content:
     """Reset a counter to zero; it keeps counting from there."""
     if not callable(content):
         return "0\n"

@@ -14,9 +14,9 @@ _OFED = ("mlx5_core", "ib_core", "ib_uverbs", "mlx5_ib", "rdma_cm", "rdma_ucm") 
 _NO_DRIVER = "failed to initialize: the NVIDIA kernel module is not loaded"
 
 
-def start(call: Invocation, name: str) -> bool:
+def start_service(call: Invocation, name: str) -> bool:
     """Start an installed service; False if it failed, and the journal says why."""
-    errors = _why_not(call, name)
+    errors = _start_errors(call, name)
     call.tree.journal.setdefault(name, []).extend(errors or [f"Started {name}.service."])
     if errors:
         stop(call.tree, name, "failed")
@@ -28,7 +28,7 @@ def start(call: Invocation, name: str) -> bool:
     return True
 
 
-def end(call: Invocation, name: str) -> bool:
+def stop_service(call: Invocation, name: str) -> bool:
     """Stop a service; False if it failed."""
     tree = call.tree
     if name == "openibd":
@@ -46,7 +46,7 @@ def end(call: Invocation, name: str) -> bool:
     return True
 
 
-def _why_not(call: Invocation, name: str) -> list[str]:
+def _start_errors(call: Invocation, name: str) -> list[str]:
     tree = call.tree
     if name.startswith("nvidia-") and "nvidia" not in tree.live_modules:
         return [f"{name}: {_NO_DRIVER}"]

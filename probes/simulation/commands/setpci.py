@@ -17,7 +17,7 @@ _EXTENDED = {
     "REBAR": 0x15, "TPH": 0x17, "LTR": 0x18, "SECPCI": 0x19, "PASID": 0x1B, "DPC": 0x1D,
     "L1PM": 0x1E, "PTM": 0x1F,
 }
-_NAMED = {
+_REGISTERS = {
     "VENDOR_ID": (0x00, 2), "DEVICE_ID": (0x02, 2), "COMMAND": (0x04, 2), "STATUS": (0x06, 2),
     "REVISION": (0x08, 1), "CACHE_LINE_SIZE": (0x0C, 1), "LATENCY_TIMER": (0x0D, 1), "HEADER_TYPE": (0x0E, 1),
     "BRIDGE_CONTROL": (0x3E, 2),
@@ -30,8 +30,8 @@ _REGISTER = re.compile(
 )
 _VALUE = re.compile(r"(?:0[xX])?([0-9A-Fa-f]{1,8})(?::(?:0[xX])?([0-9A-Fa-f]{1,8}))?")
 _SLOT = re.compile(r"(?:([0-9A-Fa-f]{1,4}):)?([0-9A-Fa-f]{1,2}):([0-9A-Fa-f]{1,2})\.([0-7])")
-_MORE = "Try `setpci --help' for more information."
-_WHOLE = 0x1000
+_HELP_HINT = "Try `setpci --help' for more information."
+_CONFIG_BYTES = 0x1000
 
 
 class _Malformed(ValueError):
@@ -52,7 +52,7 @@ def _setpci(call: Invocation) -> CommandResult:
     try:
         groups = _parse(call.args)
     except _Malformed as error:
-        return failed(f"setpci: {error}.", _MORE)
+        return failed(f"setpci: {error}.", _HELP_HINT)
     lines: list[str] = []
     for number, (bdf, accesses) in enumerate(groups, 1):
         if f"{DEVICES}/{bdf}" not in call.tree.links:
@@ -104,8 +104,8 @@ def _register(word: str) -> _Access:
         capability = True, _EXTENDED[short]
     elif (by_number := _BY_NUMBER.fullmatch(base)) is not None:
         capability = bool(by_number[1]), int(by_number[2], 16)
-    elif base in _NAMED:
-        offset, width = _NAMED[base]
+    elif base in _REGISTERS:
+        offset, width = _REGISTERS[base]
     elif re.fullmatch(r"[0-9A-F]{1,4}", base):
         offset = int(base, 16)
     else:
@@ -118,7 +118,7 @@ def _register(word: str) -> _Access:
         raise _Malformed("Missing width")
     if match["offset"] is not None:
         offset += int(match["offset"][:8], 16)
-    if offset >= _WHOLE:
+    if offset >= _CONFIG_BYTES:
         raise _Malformed(f"Register number {offset:02x} out of range")
     if offset % width:
         raise _Malformed(f"Unaligned register address {offset:02x}")
@@ -147,16 +147,16 @@ def _values(text: str | None, width: int) -> tuple[tuple[int, int], ...]:
 
 def _access(tree: Tree, bdf: str, access: _Access) -> CommandResult:
     path = f"{real_path(tree, bdf)}/config"
-    there = tree.files.get(path)
-    content = bytearray(there if isinstance(there, bytes) else b"")
+    old_content = tree.files.get(path)
+    content = bytearray(old_content if isinstance(old_content, bytes) else b"")
     offset = access.offset
     if access.capability is not None:
         extended, number = access.capability
         start = _find(content, extended, number)
         if start is None:
             sort = "Extended capability" if extended else "Capability"
-            none = f"Instance #0 of {sort} {number:04x} not found - there are no capabilities with that id."
-            return failed(f"setpci: {bdf}: {none}")
+            error = f"Instance #0 of {sort} {number:04x} not found - there are no capabilities with that id."
+            return failed(f"setpci: {bdf}: {error}")
         offset += start
     if not access.values:
         return done(

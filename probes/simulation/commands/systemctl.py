@@ -19,7 +19,7 @@ from probes.simulation.commands.command_result import (
     unsupported,
 )
 from probes.simulation.commands.modprobe import modprobe
-from probes.simulation.commands.service_effects import end, start
+from probes.simulation.commands.service_effects import start_service, stop_service
 from probes.simulation.node.services import UNITS, WANTS, run, stop
 from probes.simulation.node.tree import Tree
 
@@ -39,7 +39,7 @@ def _systemctl(call: Invocation) -> CommandResult:
     if verb == "daemon-reload" and not names:
         return done(seconds=0.8)
     if verb not in _VERBS:
-        return _asked(call) or unsupported(f"systemctl {verb}")
+        return _show(call) or unsupported(f"systemctl {verb}")
     if not names:
         return failed("Too few arguments.")
     for name in names:
@@ -55,7 +55,7 @@ def _systemctl(call: Invocation) -> CommandResult:
     return combine(results)
 
 
-def _asked(call: Invocation) -> CommandResult | None:
+def _show(call: Invocation) -> CommandResult | None:
     """`systemctl show`, which probes use too."""
     answer = call.tree.commands.get("systemctl")
     if answer is None or call.args[0] != "show":
@@ -73,11 +73,11 @@ def _is_masked(tree: Tree, name: str) -> bool:
     return tree.links.get(f"{_OWN_UNITS}/{name}.service") == "/dev/null"
 
 
-def _not_possible(call: Invocation, verb: str, name: str) -> CommandResult | None:
+def _check_unit(call: Invocation, verb: str, name: str) -> CommandResult | None:
     if not _unit_file(call.tree, name):
-        told = "not loaded" if verb == "stop" else "not found"
+        state = "not loaded" if verb == "stop" else "not found"
         return failed(
-            f"Failed to {verb} {name}.service: Unit {name}.service {told}.", exit_status=_NOT_LOADED
+            f"Failed to {verb} {name}.service: Unit {name}.service {state}.", exit_status=_NOT_LOADED
         )
     if verb != "stop" and _is_masked(call.tree, name):
         return failed(f"Failed to {verb} {name}.service: Unit {name}.service is masked.")
@@ -93,43 +93,43 @@ def _job_failed(name: str) -> CommandResult:
 
 
 def _start(call: Invocation, name: str) -> CommandResult:
-    refused = _not_possible(call, "start", name)
-    if refused is not None:
-        return refused
+    error = _check_unit(call, "start", name)
+    if error is not None:
+        return error
     if call.tree.units.get(name) == "active":
         return done()
-    return _begin(call, name)
+    return _start_unit(call, name)
 
 
-def _begin(call: Invocation, name: str) -> CommandResult:
-    has_started = _load_modules(call) if name == _MODULES_LOAD else start(call, name)
+def _start_unit(call: Invocation, name: str) -> CommandResult:
+    has_started = _load_modules(call) if name == _MODULES_LOAD else start_service(call, name)
     return done(seconds=_SECONDS.get(name, 0.3)) if has_started else _job_failed(name)
 
 
 def _stop(call: Invocation, name: str) -> CommandResult:
-    refused = _not_possible(call, "stop", name)
-    if refused is not None:
-        return refused
-    return done(seconds=0.5) if end(call, name) else _job_failed(name)
+    error = _check_unit(call, "stop", name)
+    if error is not None:
+        return error
+    return done(seconds=0.5) if stop_service(call, name) else _job_failed(name)
 
 
 def _restart(call: Invocation, name: str) -> CommandResult:
-    refused = _not_possible(call, "restart", name)
-    if refused is not None:
-        return refused
-    if not end(call, name):
+    error = _check_unit(call, "restart", name)
+    if error is not None:
+        return error
+    if not stop_service(call, name):
         return _job_failed(name)
-    return _begin(call, name)
+    return _start_unit(call, name)
 
 
 def _reload(call: Invocation, name: str) -> CommandResult:
-    refused = _not_possible(call, "reload", name)
-    if refused is not None:
-        return refused
+    error = _check_unit(call, "reload", name)
+    if error is not None:
+        return error
     if "ExecReload=" in call.tree.text(_unit_file(call.tree, name)):
         return done()
-    told = f"Job type reload is not applicable for unit {name}.service."
-    return failed(f"Failed to reload {name}.service: {told}")
+    problem = f"Job type reload is not applicable for unit {name}.service."
+    return failed(f"Failed to reload {name}.service: {problem}")
 
 
 def _enable(call: Invocation, name: str) -> CommandResult:
@@ -140,7 +140,7 @@ def _enable(call: Invocation, name: str) -> CommandResult:
         return failed(f"Failed to enable unit: Unit file {path} is masked.")
     if path.startswith("/etc/init.d/"):
         tree.link(f"{_RUNLEVELS[0]}/S99{name}", f"../init.d/{name}")
-        return done(*_of_script("enable", name))
+        return done(*_redirected("enable", name))
     link = f"{WANTS}/{name}.service"
     if link in tree.links:
         return done()
@@ -157,7 +157,7 @@ def _disable(call: Invocation, name: str) -> CommandResult:
             for entry in sorted(tree.directories.get(directory, set())):
                 if entry[:1] == "S" and entry[3:] == name:
                     tree.remove(f"{directory}/{entry}")
-        return done(*_of_script("disable", name))
+        return done(*_redirected("disable", name))
     link = f"{WANTS}/{name}.service"
     if link not in tree.links:
         return done()
@@ -165,7 +165,7 @@ def _disable(call: Invocation, name: str) -> CommandResult:
     return done(f'Removed "{link}".')
 
 
-def _of_script(verb: str, name: str) -> tuple[str, str]:
+def _redirected(verb: str, name: str) -> tuple[str, str]:
     script = "/usr/lib/systemd/systemd-sysv-install"
     return (
         f"{name}.service is not a native service, redirecting to systemd-sysv-install.",

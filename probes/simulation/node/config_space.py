@@ -17,12 +17,12 @@ DEVICE_CONTROL, DEVICE_STATUS, LINK_CONTROL, DEVICE_CONTROL_2 = (
 ACS_CONTROL, ATS_CONTROL = ACS + 6, ATS + 6
 DEVICES = "/sys/bus/pci/devices"
 
-_WHOLE_BYTES = 4096
+_CONFIG_BYTES = 4096
 _ENDPOINT, _ROOT_PORT, _UPSTREAM, _DOWNSTREAM = 0, 4, 5, 6
 # MaxPayload 256, relaxed ordering, extended tags, no snoop; MaxReadReq 4096 and 512.
 _READS_4096, _READS_512 = 0x5930, 0x2930
 _TEN_BIT_TAGS = 0x1000
-_ACS_ABLE, _KERNELS_ACS, _SOURCE_VALIDATION = 0x5F, 0x1D, 0x01
+_ACS_CAPABLE, _KERNEL_ACS, _SOURCE_VALIDATION = 0x5F, 0x1D, 0x01
 _ERRORS = {
     "correctable": ("RxErr", "BadTLP", "BadDLLP", "Rollover", "Timeout", "NonFatalErr"),
     "nonfatal": ("DLP", "FCP", "TLP", "CmpltTO", "CmpltAbrt", "UnxCmplt", "RxOF", "MalfTLP"),
@@ -72,7 +72,7 @@ def set_bits(tree: Tree, bdf: str, offset: int, value: int, mask: int) -> None:
 
 
 def _config(tree: Tree, path: str, fields: dict[str, str], code: int, bar_gib: int) -> bytes:
-    content = bytearray(_WHOLE_BYTES)
+    content = bytearray(_CONFIG_BYTES)
 
     def put(offset: int, value: int, size: int = 2) -> None:
         content[offset : offset + size] = value.to_bytes(size, "little")
@@ -97,7 +97,7 @@ def _config(tree: Tree, path: str, fields: dict[str, str], code: int, bar_gib: i
     redirectable = kind in (_ROOT_PORT, _DOWNSTREAM)
     put(ACS, ATS << 20 | (0x1_000D if redirectable else 0x1_0003), 4)
     if redirectable:
-        put(ACS + 4, _ACS_ABLE)
+        put(ACS + 4, _ACS_CAPABLE)
         put(ACS_CONTROL, _acs_of(tree))
     put(ATS, REBAR << 20 | (0x1_000F if code >> 16 == 0x02 else 0x1_0019), 4)
     if code >> 16 == 0x02 and f"{path}/physfn" in tree.links:
@@ -121,5 +121,5 @@ def _port_type(path: str) -> int:
 def _acs_of(tree: Tree) -> int:
     """Return the kernel's ACS on Grace, where it is right; elsewhere bits that redirect nothing."""
     if tree.description.gpu.c2c:
-        return _KERNELS_ACS
+        return _KERNEL_ACS
     return _SOURCE_VALIDATION if tree.description.iommu else 0

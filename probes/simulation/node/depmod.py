@@ -6,7 +6,7 @@ from probes.simulation.node.description import NodeDescription
 from probes.simulation.node.tree import Tree, dependencies_of, module_path
 
 # Modules of every kernel, which no description names.
-OTHERS = ("rdma_ucm",)
+ALWAYS_ON_DISK = ("rdma_ucm",)
 _EXPORTS = {
     "ib_register_client": "ib_core",
     "ib_uverbs_get_ucontext_file": "ib_uverbs",
@@ -37,7 +37,7 @@ def add_module_index(tree: Tree) -> None:
 
 def modules_on_disk(node: NodeDescription) -> tuple[str, ...]:
     """Return the modules that have a file for the running kernel."""
-    return (*node.modules.live, *node.modules.on_disk, *OTHERS)
+    return (*node.modules.live, *node.modules.on_disk, *ALWAYS_ON_DISK)
 
 
 def module_of_file(path: str) -> str:
@@ -50,8 +50,8 @@ def read_index(tree: Tree) -> dict[str, tuple[str, ...]]:
     lines = tree.text(f"/lib/modules/{tree.description.kernel}/modules.dep").splitlines()
     index = {}
     for line in lines:
-        file, _, needs = line.partition(":")
-        index[module_of_file(file)] = tuple(module_of_file(need) for need in needs.split())
+        file, _, dependencies = line.partition(":")
+        index[module_of_file(file)] = tuple(module_of_file(dependency) for dependency in dependencies.split())
     return index
 
 
@@ -60,27 +60,31 @@ def write_index(tree: Tree, files: dict[str, dict[str, str]]) -> None:
     base = f"/lib/modules/{tree.description.kernel}"
     paths = {name: fields["filename"].removeprefix(f"{base}/") for name, fields in files.items()}
 
-    def needs(name: str, seen: tuple[str, ...] = ()) -> list[str]:
+    def dependencies(name: str, seen: tuple[str, ...] = ()) -> list[str]:
         direct = files.get(name, {}).get("depends", "").replace("-", "_").split(",")
         found: list[str] = []
         for dependency in direct:
             if dependency in paths and dependency not in seen:
-                found += [dependency, *needs(dependency, (*seen, name))]
+                found += [dependency, *dependencies(dependency, (*seen, name))]
         return found
 
-    lines = (
-        f"{path}: {' '.join(paths[need] for need in dict.fromkeys(needs(name)))}".rstrip() + "\n"
+    lines = [
+        _line(path, [paths[dependency] for dependency in dict.fromkeys(dependencies(name))])
         for name, path in paths.items()
-    )
+    ]
     tree.add(f"{base}/modules.dep", "".join(lines))
+
+
+def _line(path: str, dependencies: list[str]) -> str:
+    return f"{path}: {' '.join(dependencies)}".rstrip() + "\n"
 
 
 def _dependency_line(node: NodeDescription, name: str) -> str:
     found: list[str] = []
     waiting = list(dependencies_of(node, name))
     while waiting:
-        need = waiting.pop(0)
-        if need not in found:
-            found.append(need)
-            waiting.extend(dependencies_of(node, need))
-    return f"{module_path(node, name)}: {' '.join(module_path(node, need) for need in found)}".rstrip() + "\n"
+        dependency = waiting.pop(0)
+        if dependency not in found:
+            found.append(dependency)
+            waiting.extend(dependencies_of(node, dependency))
+    return _line(module_path(node, name), [module_path(node, dependency) for dependency in found])

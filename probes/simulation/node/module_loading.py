@@ -84,10 +84,10 @@ def _refusal(tree: Tree, name: str, parameters: Mapping[str, str]) -> Refusal | 
         return Refusal(NOT_PERMITTED.error, ((_ERROR, f"Module {name} is blacklisted"),))
     if name in tree.refusals:
         return tree.refusals[name]
-    return _misfit(tree, name, fields) or _own_refusal(tree, name, fields, parameters)
+    return _version_mismatch(tree, name, fields) or _init_failure(tree, name, fields, parameters)
 
 
-def _misfit(tree: Tree, name: str, fields: Mapping[str, str]) -> Refusal | None:
+def _version_mismatch(tree: Tree, name: str, fields: Mapping[str, str]) -> Refusal | None:
     """Refuse a file built for another kernel, or for another driver than the loaded one."""
     built_for = fields.get("vermagic", "")
     release = tree.description.kernel
@@ -112,7 +112,7 @@ def _misfit(tree: Tree, name: str, fields: Mapping[str, str]) -> Refusal | None:
     return None
 
 
-def _own_refusal(
+def _init_failure(
     tree: Tree, name: str, fields: Mapping[str, str], parameters: Mapping[str, str]
 ) -> Refusal | None:
     """Return why the module's own init fails."""

@@ -58,7 +58,7 @@ def add_module_references(tree: Tree) -> None:
     }
     for module, count in counts.items():
         if module in tree.live_modules:
-            _hold(tree, module, "job", count)
+            _add_reference(tree, module, "job", count)
     if PEERMEM in tree.live_modules and tree.description.offers_gdr:
         mean, angle = tree.description.gpudirect.regions, phase(tree.seed, "regions")
         tree.references[PEERMEM, "job"] = lambda seconds: regions(mean, angle, seconds)
@@ -78,10 +78,10 @@ def add_service_references(tree: Tree, service: str) -> None:
     """Add the references of a service that opens the driver's device files."""
     if not service.startswith("nvidia-") or service in ONESHOT or "nvidia" not in tree.live_modules:
         return
-    _hold(tree, "nvidia", service, len(tree.gpus) if service == "nvidia-persistenced" else 1)
+    _add_reference(tree, "nvidia", service, len(tree.gpus) if service == "nvidia-persistenced" else 1)
 
 
-def _hold(tree: Tree, module: str, holder: str, count: int) -> None:
+def _add_reference(tree: Tree, module: str, holder: str, count: int) -> None:
     tree.references[module, holder] = lambda seconds: count
 
 

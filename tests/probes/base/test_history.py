@@ -7,18 +7,18 @@ from probes.base.unknown import Reason, Unknown
 ABSENT = Unknown(Reason.NOT_THERE)
 
 
-def test_the_greatest_of_each_stretch_and_gaps() -> None:
+def test_buckets_are_maxima_with_gaps() -> None:
     history = History()
     for at, value in ((0.0, 1.0), (1.0, 5.0), (25.0, 2.0)):
         history.add(at, value)
     assert history.buckets(3, 10.0) == [5.0, None, 2.0]
 
 
-def test_nothing_read_yet_is_all_gaps() -> None:
+def test_an_empty_history_is_all_gaps() -> None:
     assert History().buckets(3, 10.0) == [None, None, None]
 
 
-def test_what_was_read_and_then_no_more_moves_to_the_left() -> None:
+def test_old_samples_move_left_when_readings_stop() -> None:
     history = History()
     history.add(5.0, 1.0)
     history.add(15.0, ABSENT)
@@ -26,28 +26,28 @@ def test_what_was_read_and_then_no_more_moves_to_the_left() -> None:
     assert history.buckets(3, 10.0) == [1.0, None, None]
 
 
-def test_it_forgets_what_is_older_than_its_time() -> None:
+def test_old_samples_are_dropped() -> None:
     history = History(seconds=10)
     for at in range(100):
         history.add(float(at), 1.0)
     assert history.samples() == tuple((float(at), 1.0) for at in range(89, 100))
 
 
-def test_it_forgets_also_where_only_unknown_readings_follow() -> None:
+def test_old_samples_are_dropped_after_unknown_readings() -> None:
     history = History(seconds=10)
     history.add(0.0, 1.0)
     history.add(60.0, ABSENT)
     assert history.samples() == ()
 
 
-def test_it_never_keeps_more_than_it_may() -> None:
+def test_the_number_of_samples_is_limited() -> None:
     history = History(seconds=1e9, max_samples=5)
     for at in range(100):
         history.add(float(at), 1.0)
     assert len(history.samples()) == 5
 
 
-def test_a_column_stays_the_same_until_its_stretch_is_over() -> None:
+def test_a_column_is_stable_until_its_interval_ends() -> None:
     history = History()
     history.add(10.0, 4.0)
     before = history.buckets(4, 10.0)

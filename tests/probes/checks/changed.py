@@ -1,4 +1,4 @@
-"""Examinations with one thing changed, and what one check says of them."""
+"""Examinations with one fact changed, and the finding of one check."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -20,20 +20,26 @@ from probes.snapshot.examination import Examination, examine
 
 
 def said(name: str, examination: Examination) -> Finding:
-    """What the check of this id says."""
+    """Return the finding of the check with this id."""
     (finding,) = findings(examination, only={name})
     return finding
 
 
+def found_in(examination: Examination, **options: Any) -> dict[str, Finding]:
+    """Return what is found, by the id of the check."""
+    all_findings = findings(examination, **options)
+    return {finding.id: finding for finding in all_findings if finding.status is Status.FOUND}
+
+
 def status(name: str, examination: Examination) -> Status:
-    """How the check of this id ended."""
+    """Return the status of the check with this id."""
     return said(name, examination).status
 
 
 def with_devices(
     examination: Examination, change: Callable[[RdmaDevice], RdmaDevice], *names: str
 ) -> Examination:
-    """RDMA devices changed: those named, or all."""
+    """Change RDMA devices: those named, or all."""
     rdma = examination.node.rdma
     assert not isinstance(rdma, Unknown)
     devices = tuple(change(one) if not names or one.name in names else one for one in rdma.devices)
@@ -41,7 +47,7 @@ def with_devices(
 
 
 def with_ports(examination: Examination, change: Callable[[RdmaPort], RdmaPort], *names: str) -> Examination:
-    """Ports of RDMA devices changed."""
+    """Change the ports of RDMA devices."""
     return with_devices(
         examination, lambda device: replace(device, ports=tuple(change(p) for p in device.ports)), *names
     )
@@ -50,7 +56,7 @@ def with_ports(examination: Examination, change: Callable[[RdmaPort], RdmaPort],
 def with_health(
     examination: Examination, change: Callable[[PortHealth], PortHealth], *names: str
 ) -> Examination:
-    """The health of ports changed."""
+    """Change the health of ports."""
     facts = examination.port_health
     assert not isinstance(facts, Unknown)
     ports = {key: change(port) if not names or key[0] in names else port for key, port in facts.ports.items()}
@@ -58,7 +64,7 @@ def with_health(
 
 
 def with_gpus(examination: Examination, change: Callable[[Gpu], Gpu], *indices: int) -> Examination:
-    """GPUs changed: those of these indices, or all."""
+    """Change GPUs: those of these indices, or all."""
     facts = examination.node.gpus
     assert not isinstance(facts, Unknown)
     gpus = tuple(change(one) if not indices or one.index in indices else one for one in facts.gpus)
@@ -66,7 +72,7 @@ def with_gpus(examination: Examination, change: Callable[[Gpu], Gpu], *indices: 
 
 
 def with_nvml(examination: Examination, change: Callable[[NvmlGpu], NvmlGpu]) -> Examination:
-    """What NVML says of every GPU changed."""
+    """Change the NVML facts of every GPU."""
 
     def changed(gpu: Gpu) -> Gpu:
         assert not isinstance(gpu.nvml, Unknown)
@@ -76,13 +82,13 @@ def with_nvml(examination: Examination, change: Callable[[NvmlGpu], NvmlGpu]) ->
 
 
 def with_log(examination: Examination, *lines: str) -> Examination:
-    """Another kernel log."""
+    """Replace the kernel log."""
     text = "".join(f"<4>[{10 + number}.000000] {line}\n" for number, line in enumerate(lines))
     return replace(examination, kernel_log=parse_log(text, "dmesg"))
 
 
 def two_examinations(name: str, apart_seconds: float = 60.0) -> Examination:
-    """The second of two examinations of a simulated node."""
+    """Return the second of two examinations of a simulated node."""
     now = 1000.0
     host = SimulatedHost(name, clock=lambda: now)
     before = examine(host)
@@ -91,7 +97,7 @@ def two_examinations(name: str, apart_seconds: float = 60.0) -> Examination:
 
 
 def with_module(examination: Examination, name: str, **facts: Any) -> Examination:
-    """A module of the ladder changed."""
+    """Change a module of the ladder."""
     modules = examination.node.modules
     assert isinstance(modules, ModuleFacts)
     changed = {**modules.modules, name: replace(modules.modules[name], **facts)}
@@ -99,21 +105,21 @@ def with_module(examination: Examination, name: str, **facts: Any) -> Examinatio
 
 
 def without(examination: Examination, *names: str) -> Examination:
-    """Modules that are not loaded."""
+    """Unload modules."""
     for name in names:
         examination = with_module(examination, name, state=ModuleState.NOT_LOADED)
     return examination
 
 
 def with_kernel(examination: Examination, **facts: Any) -> Examination:
-    """Facts of the kernel changed."""
+    """Change facts of the kernel."""
     kernel = examination.node.kernel
     assert not isinstance(kernel, Unknown)
     return replace(examination, node=replace(examination.node, kernel=replace(kernel, **facts)))
 
 
 def with_file(examination: Examination, name: str, **facts: Any) -> Examination:
-    """What modinfo says of a module's file changed."""
+    """Change the modinfo facts of a module's file."""
     found = examination.module_files
     assert isinstance(found, ModuleFileFacts)
     assert not isinstance(found.files, Unknown)
@@ -122,7 +128,7 @@ def with_file(examination: Examination, name: str, **facts: Any) -> Examination:
 
 
 def with_service(examination: Examination, name: str, **facts: Any) -> Examination:
-    """A service changed."""
+    """Change a service."""
     services = examination.services
     assert isinstance(services, ServiceFacts)
     changed = {**services.services, name: replace(services.services[name], **facts)}

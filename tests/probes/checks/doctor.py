@@ -1,4 +1,4 @@
-"""The doctor on simulated nodes."""
+"""Findings of simulated nodes."""
 
 from functools import cache
 
@@ -10,16 +10,16 @@ from probes.snapshot.examination import Examination, examine
 
 @cache
 def examination_of(name: str) -> Examination:
-    """A simulated node, with its faults, as the doctor sees it."""
+    """Return the examination of a simulated node with its faults."""
     return examine(SimulatedHost(name, clock=lambda: 1000.0))
 
 
 @cache
 def findings_on(name: str) -> dict[str, Finding]:
-    """All findings by id, on "hgx-h100+acs-on"."""
+    """Return all findings by id, for example on "hgx-h100+acs-on"."""
     return {finding.id: finding for finding in findings(examination_of(name))}
 
 
 def found_on(name: str) -> set[str]:
-    """The ids that are found."""
+    """Return the ids of the found findings."""
     return {finding.id for finding in findings_on(name).values() if finding.status is Status.FOUND}

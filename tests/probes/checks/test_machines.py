@@ -1,4 +1,4 @@
-"""The doctor on real machines' trees: what it finds there is right, and argued here."""
+"""Findings on trees of real machines, and why they are correct."""
 
 import tarfile
 from pathlib import Path
@@ -17,7 +17,7 @@ from tests.trees import tree_from_lspci
 
 
 def examined(host: LocalHost) -> tuple[State, int, dict[str, Finding]]:
-    """Verdict, exit status, and what was found, by id."""
+    """Return verdict, exit status, and the found findings by id."""
     examination = examine(host)
     all_findings = findings(examination)
     found = {one.id: one for one in all_findings if one.status is Status.FOUND}
@@ -27,7 +27,7 @@ def examined(host: LocalHost) -> tuple[State, int, dict[str, Finding]]:
 
 @pytest.mark.parametrize("name", TREES)
 def test_trees_of_hwloc(name: str, tmp_path: Path) -> None:
-    """None has NVIDIA GPUs and NICs for one another; what such a tree leaves out is no fault of the node."""
+    """None of these has an NVIDIA GPU with a NIC; facts that such a tree omits are no faults."""
     with tarfile.open(machine_file(f"hwloc_sysfs/{name}.tar.bz2")) as archive:
         archive.extractall(tmp_path)
     (root,) = tmp_path.iterdir()
@@ -41,7 +41,7 @@ def test_an_h100_node_rebuilt_from_its_lspci(tmp_path: Path) -> None:
     text = machine_file("lspci/h100-8gpu-supermicro-lspci-vvv.txt").read_text(errors="replace")
     tree_from_lspci(text, tmp_path)
     _, _, found = examined(LocalHost(str(tmp_path)))
-    # The listing names drivers and no RDMA devices: for all that the rebuilt sysfs says, there are none.
+    # The listing has drivers but no RDMA devices, so the rebuilt sysfs has none.
     assert {one.id for one in found.values() if one.severity is Severity.CRITICAL} <= {
         "nic-without-rdma-device"
     }
@@ -50,7 +50,7 @@ def test_an_h100_node_rebuilt_from_its_lspci(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["gb200", "h100", "l40s"])
 def test_trees_rendered_for_a_pretended_nvml(name: str, tmp_path: Path) -> None:
-    """GPUs without any driver, RDMA devices on no PCI function, no modules: all of it not recorded."""
+    """No GPU drivers, no modules, and RDMA devices without a PCI function: none of these was recorded."""
     with tarfile.open(machine_file(f"synth_sysfs/nvml-mock-{name}-rendered-sysfs.tar.gz")) as archive:
         archive.extractall(tmp_path)
     state, status, found = examined(LocalHost(str(tmp_path / name)))

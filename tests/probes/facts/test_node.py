@@ -1,4 +1,4 @@
-"""A probe that raises, hangs or lies spoils its own place in the node and nothing else."""
+"""A probe that raises, hangs or lies affects only its own field of the node."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ PROBES = {
 
 
 class Stuck:
-    """A probe that hangs until it is let go."""
+    """A probe that hangs until its gate opens."""
 
     def __init__(self) -> None:
         self.starts = 0
@@ -106,7 +106,7 @@ def test_an_io_error_is_called_one(host: LocalHost, monkeypatch: pytest.MonkeyPa
 
 
 def test_a_slow_libcuda_is_waited_for_as_long_as_it_works(monkeypatch: pytest.MonkeyPatch) -> None:
-    """GPUs that sleep, or are not persistent, take seconds to start; the paths are known all the same."""
+    """GPUs that sleep, or are not persistent, take seconds to start; the paths are still known."""
     host = SimulatedHost("hgx-h100")
     answer = host.cuda_gpus()
     assert not isinstance(answer, Unknown)
@@ -168,11 +168,11 @@ def test_two_rounds_at_once_share_the_probe_under_way(
         threading.Thread(target=lambda: nodes.append(probe_node(host, seconds=LONG)), daemon=True)
         for _ in range(2)
     ]
-    for one in rounds:
-        one.start()
+    for thread in rounds:
+        thread.start()
     stuck.gate.set()
-    for one in rounds:
-        one.join(LONG)
+    for thread in rounds:
+        thread.join(LONG)
     assert [getattr(node.numa, "source", None) for node in nodes] == ["back again"] * 2
 
 
@@ -198,7 +198,7 @@ def test_gpus_without_a_bus_say_what_they_wait_for(tmp_path: Path) -> None:
 
 
 class SlowHost(LocalHost):
-    """A node whose CPUs are saturated: each question takes a second of its own clock, none more."""
+    """A node whose CPUs are saturated: each question takes one second of its own clock."""
 
     def __init__(self, root: str, now: list[float]) -> None:
         super().__init__(root)

@@ -31,7 +31,7 @@ def test_output_and_exit_status(bin_directory: Path) -> None:
     assert (output.exit_status, output.stdout, output.stderr) == (3, "hello world; id\n", "oops\n")
 
 
-def test_escape_sequences_do_not_come_through(bin_directory: Path) -> None:
+def test_escape_sequences_are_removed(bin_directory: Path) -> None:
     script(bin_directory, "tool", r"printf '\033[31mred\007'")
     output = run_command(["tool"], 10)
     assert isinstance(output, CommandOutput)
@@ -39,7 +39,7 @@ def test_escape_sequences_do_not_come_through(bin_directory: Path) -> None:
     assert "red" in output.stdout
 
 
-def test_the_environment_of_the_admin_is_not_handed_on(
+def test_the_admins_environment_is_not_passed_on(
     bin_directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("LD_LIBRARY_PATH", "/evil")
@@ -51,13 +51,13 @@ def test_the_environment_of_the_admin_is_not_handed_on(
 
 
 @pytest.mark.parametrize("name", ["no-such-tool", "/bin/sh", "../sh"])
-def test_what_is_not_on_the_trusted_path_is_not_run(name: str) -> None:
+def test_only_programs_on_the_trusted_path_run(name: str) -> None:
     output = run_command([name], 10)
     assert isinstance(output, Unknown)
     assert output.reason is Reason.NOT_THERE
 
 
-def test_a_command_that_hangs_is_ended_with_its_children(bin_directory: Path) -> None:
+def test_a_hanging_command_is_killed_with_its_children(bin_directory: Path) -> None:
     script(bin_directory, "tool", "sleep 600 & echo $!; wait")
     output = run_command(["tool"], 0.5)
     assert isinstance(output, Unknown)
@@ -65,7 +65,7 @@ def test_a_command_that_hangs_is_ended_with_its_children(bin_directory: Path) ->
 
 
 def has_gone(pid: int) -> bool:
-    """Whether a process ends within ten seconds; a zombie that nobody reaps has ended."""
+    """Return whether a process ends within ten seconds; a zombie has ended."""
     deadline = time.monotonic() + 10
     while time.monotonic() < deadline:
         try:
@@ -77,7 +77,7 @@ def has_gone(pid: int) -> bool:
     return False
 
 
-def test_children_that_a_command_leaves_in_the_background_are_ended(bin_directory: Path) -> None:
+def test_background_children_of_a_command_are_killed(bin_directory: Path) -> None:
     script(bin_directory, "tool", "sleep 600 >/dev/null 2>&1 & echo $!")
     output = run_command(["tool"], 10)
     assert isinstance(output, CommandOutput)
@@ -85,7 +85,7 @@ def test_children_that_a_command_leaves_in_the_background_are_ended(bin_director
 
 
 @pytest.mark.skipif(not find_command("setpriv"), reason="needs setpriv(1) of util-linux")
-def test_a_command_ends_with_a_gdrtop_that_is_killed(bin_directory: Path, tmp_path: Path) -> None:
+def test_a_command_dies_with_a_killed_gdrtop(bin_directory: Path, tmp_path: Path) -> None:
     pid_file = tmp_path / "pid"
     script(bin_directory, "tool", f"echo $$ > {pid_file}.new; mv {pid_file}.new {pid_file}; exec sleep 600")
     program = (
@@ -103,7 +103,7 @@ def test_a_command_ends_with_a_gdrtop_that_is_killed(bin_directory: Path, tmp_pa
     assert has_gone(int(pid_file.read_text()))
 
 
-def test_a_command_that_works_gets_more_time(bin_directory: Path, tmp_path: Path) -> None:
+def test_a_command_that_uses_cpu_gets_more_time(bin_directory: Path, tmp_path: Path) -> None:
     script(bin_directory, "tool", f"while [ ! -e {tmp_path}/enough ]; do :; done; echo late")
     later = threading.Timer(2.0, (tmp_path / "enough").touch)
     later.start()
@@ -113,14 +113,14 @@ def test_a_command_that_works_gets_more_time(bin_directory: Path, tmp_path: Path
     assert output.stdout == "late\n"
 
 
-def test_a_command_that_waits_gets_none(bin_directory: Path, tmp_path: Path) -> None:
+def test_a_command_that_waits_gets_no_more_time(bin_directory: Path, tmp_path: Path) -> None:
     script(bin_directory, "tool", "sleep 600")
     output = run_command(["tool"], 0.5)
     assert isinstance(output, Unknown)
     assert output.reason is Reason.TIMED_OUT
 
 
-def test_endless_output_is_cut_off(bin_directory: Path) -> None:
+def test_endless_output_is_limited(bin_directory: Path) -> None:
     script(
         bin_directory, "tool", "while :; do echo yyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyy; done"
     )

@@ -1,4 +1,4 @@
-"""The question to libcuda, against a made-up library with the real one's functions."""
+"""The libcuda probe, with a fake library that has the real functions."""
 
 import shutil
 import subprocess
@@ -45,12 +45,12 @@ def build(tmp_path: Path) -> object:
     return library
 
 
-def test_every_gpu_is_asked_for_both_attributes_in_spite_of_noise(build) -> None:  # type: ignore[no-untyped-def]
+def test_every_gpu_is_asked_for_both_attributes_despite_noise(build) -> None:  # type: ignore[no-untyped-def]
     answer = probe_cuda(build())
     assert answer == (CudaGpu("0000:1b:00.0", True, False), CudaGpu("0000:1c:00.0", True, True))
 
 
-def test_an_attribute_that_an_old_driver_does_not_know_is_unknown_not_no(build) -> None:  # type: ignore[no-untyped-def]
+def test_an_attribute_unknown_to_an_old_driver_is_unknown(build) -> None:  # type: ignore[no-untyped-def]
     answer = probe_cuda(build(old=1))
     assert not isinstance(answer, Unknown)
     assert answer[0].rdma_supported is True
@@ -66,14 +66,14 @@ def test_an_attribute_that_an_old_driver_does_not_know_is_unknown_not_no(build) 
         ("exit(0);", Reason.IO_ERROR, "status"),
     ],
 )
-def test_a_library_that_fails_gives_a_reason(build, on_init: str, reason: Reason, detail: str) -> None:  # type: ignore[no-untyped-def]
+def test_a_failing_library_gives_a_reason(build, on_init: str, reason: Reason, detail: str) -> None:  # type: ignore[no-untyped-def]
     answer = probe_cuda(build(on_init))
     assert isinstance(answer, Unknown)
     assert answer.reason is reason
     assert detail in answer.detail
 
 
-def test_a_library_that_hangs_is_ended(build, monkeypatch: pytest.MonkeyPatch) -> None:  # type: ignore[no-untyped-def]
+def test_a_hanging_library_is_killed(build, monkeypatch: pytest.MonkeyPatch) -> None:  # type: ignore[no-untyped-def]
     monkeypatch.setattr("probes.host.cuda_driver.PROBE_SECONDS", 0.3)
     answer = probe_cuda(build("for (;;) sleep(1);"))
     assert isinstance(answer, Unknown)
@@ -81,8 +81,8 @@ def test_a_library_that_hangs_is_ended(build, monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_a_running_mps_daemon_is_left_alone(build) -> None:  # type: ignore[no-untyped-def]
-    told = 'if (strcmp(getenv("CUDA_MPS_PIPE_DIRECTORY"), "/dev/null")) return 999;'
-    assert not isinstance(probe_cuda(build(told)), Unknown)
+    body = 'if (strcmp(getenv("CUDA_MPS_PIPE_DIRECTORY"), "/dev/null")) return 999;'
+    assert not isinstance(probe_cuda(build(body)), Unknown)
 
 
 def test_no_library_is_not_there() -> None:

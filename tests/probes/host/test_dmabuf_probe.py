@@ -1,4 +1,4 @@
-"""The DMA-BUF probe, against a made-up libibverbs with the real one's functions."""
+"""The DMA-BUF probe, with a fake libibverbs that has the real functions."""
 
 import errno
 import shutil
@@ -58,7 +58,7 @@ def build(tmp_path: Path) -> object:
     return library
 
 
-def test_the_errno_tells_which_devices_take_dmabuf(build) -> None:  # type: ignore[no-untyped-def]
+def test_the_errno_shows_which_devices_support_dmabuf(build) -> None:  # type: ignore[no-untyped-def]
     library = build()
     answers = probe_dmabuf(["mlx5_0", "mlx5_1"], library)
     assert answers == {"mlx5_0": errno.EBADF, "mlx5_1": errno.EOPNOTSUPP}
@@ -70,19 +70,19 @@ def test_no_access_to_uverbs_needs_root(build) -> None:  # type: ignore[no-untyp
     assert answer.reason is Reason.NEEDS_ROOT
 
 
-def test_a_provider_that_crashes_costs_one_answer(build) -> None:  # type: ignore[no-untyped-def]
+def test_a_crashing_provider_costs_one_answer(build) -> None:  # type: ignore[no-untyped-def]
     answer = ask("mlx5_0", build("abort();"))
     assert isinstance(answer, Unknown)
     assert answer.reason is Reason.IO_ERROR
 
 
-def test_a_provider_that_crashes_on_one_device_leaves_the_others_their_answers(build) -> None:  # type: ignore[no-untyped-def]
+def test_a_provider_that_crashes_on_one_device_answers_for_the_others(build) -> None:  # type: ignore[no-untyped-def]
     answers = probe_dmabuf(["mlx5_0", "mlx5_1"], build("if (d->number == 1) abort();"))
     assert isinstance(answers["mlx5_0"], Unknown)
     assert answers["mlx5_1"] == errno.EOPNOTSUPP
 
 
-def test_a_provider_that_hangs_on_one_device_leaves_the_others_their_answers(build) -> None:  # type: ignore[no-untyped-def]
+def test_a_provider_that_hangs_on_one_device_answers_for_the_others(build) -> None:  # type: ignore[no-untyped-def]
     answers = probe_dmabuf(["mlx5_0", "mlx5_1"], build("if (d->number == 1) for (;;) sleep(1);"))
     hung = answers["mlx5_0"]
     assert isinstance(hung, Unknown)
@@ -90,13 +90,13 @@ def test_a_provider_that_hangs_on_one_device_leaves_the_others_their_answers(bui
     assert answers["mlx5_1"] == errno.EOPNOTSUPP
 
 
-def test_a_library_too_old_for_dmabuf_is_said(build) -> None:  # type: ignore[no-untyped-def]
+def test_a_library_too_old_for_dmabuf_is_reported(build) -> None:  # type: ignore[no-untyped-def]
     answer = ask("mlx5_0", build("", "-DOLD"))
     assert isinstance(answer, Unknown)
     assert "rdma-core 34" in answer.detail
 
 
-def test_a_device_it_does_not_know(build) -> None:  # type: ignore[no-untyped-def]
+def test_a_device_unknown_to_the_library(build) -> None:  # type: ignore[no-untyped-def]
     answer = ask("mlx5_9", build())
     assert isinstance(answer, Unknown)
     assert answer.reason is Reason.NOT_THERE
@@ -109,7 +109,7 @@ def test_no_library_is_not_there() -> None:
 
 
 @pytest.mark.parametrize("name", ["", "../x", "mlx5\x1b", "a" * 65, "a b"])
-def test_names_that_no_device_has_are_not_passed_on(name: str) -> None:
+def test_invalid_device_names_are_not_passed_on(name: str) -> None:
     answer = probe_dmabuf([name])[name]
     assert isinstance(answer, Unknown)
     assert answer.reason is Reason.MALFORMED

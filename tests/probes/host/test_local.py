@@ -1,4 +1,4 @@
-"""What an admin may hand to `--root`: a dump, a container's mount, or a trap."""
+"""Trees that an admin may pass to `--root`: a dump, a container's mount, or a trap."""
 
 import os
 from pathlib import Path
@@ -24,8 +24,8 @@ def tree(tmp_path: Path) -> Path:
     return root
 
 
-def test_a_nul_at_the_end_of_an_attribute_is_no_part_of_it(tmp_path: Path) -> None:
-    """Linux 5.15-rc ended cpulist so."""
+def test_a_nul_at_the_end_of_an_attribute_is_removed(tmp_path: Path) -> None:
+    """As Linux 5.15-rc ended cpulist."""
     (tmp_path / "cpulist").write_bytes(b"0-1\n\0")
     assert LocalHost(str(tmp_path)).read("/cpulist") == "0-1"
 
@@ -74,7 +74,7 @@ def test_a_fifo_does_not_hang(tree: Path) -> None:
     assert reason(LocalHost(str(tree)).read("/sys/fifo")) is Reason.MALFORMED
 
 
-def test_a_directory_is_no_file_and_a_file_no_directory(tree: Path) -> None:
+def test_directories_and_files_are_told_apart(tree: Path) -> None:
     host = LocalHost(str(tree))
     assert reason(host.read("/sys/devices")) is Reason.MALFORMED
     assert reason(host.names("/sys/devices/a/vendor")) is Reason.NOT_THERE
@@ -112,7 +112,7 @@ def test_a_device_that_comes_back_elsewhere_is_found(tree: Path) -> None:
     assert host.read("/sys/current/vendor") == "0x15b3"
 
 
-def test_what_may_not_be_read_needs_root(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unreadable_files_need_root(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     host = LocalHost(str(tree))
     monkeypatch.setattr(host, "_is_root", False)
 
@@ -123,7 +123,7 @@ def test_what_may_not_be_read_needs_root(tree: Path, monkeypatch: pytest.MonkeyP
     assert reason(host.read("/sys/kernel/debug/x")) is Reason.NEEDS_ROOT
 
 
-def test_a_tree_runs_no_commands_and_asks_no_driver(tree: Path) -> None:
+def test_a_tree_has_no_commands_and_no_driver(tree: Path) -> None:
     host = LocalHost(str(tree))
     dmabuf = host.dmabuf_errnos(["mlx5_0"])["mlx5_0"]
     for answer in (host.run(["uname"]), host.nvml(), host.nvml_live(), host.cuda_gpus(), dmabuf):
@@ -138,7 +138,7 @@ def test_this_machine_can_be_read() -> None:
     assert reason(host.read("/no/such/file")) is Reason.NOT_THERE
 
 
-def test_looking_does_not_load_the_nvidia_driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reading_does_not_load_the_nvidia_driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # nvmlInit has a setuid helper load the module (nvidia-modprobe(1)).
     asked: list[str] = []
 
@@ -162,7 +162,7 @@ def test_looking_does_not_load_the_nvidia_driver(tmp_path: Path, monkeypatch: py
     assert asked == ["facts", "live"]
 
 
-def test_libcuda_is_not_asked_where_that_would_load_modules(
+def test_libcuda_is_not_asked_if_that_would_load_modules(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # cuInit loads nvidia_uvm and makes device files by the same helper.

@@ -1,4 +1,4 @@
-"""NVML in all its moods, by a library that answers as told."""
+"""NVML with all its errors, from a fake library."""
 
 import ctypes
 from types import SimpleNamespace
@@ -27,7 +27,7 @@ class NVMLError(Exception):
 
 
 class FakeNvml:
-    """A library of two GPUs; `broken` names functions and the error they give."""
+    """A library with two GPUs; `broken` maps functions to the errors that they raise."""
 
     NVMLError = NVMLError
     NVML_TEMPERATURE_GPU = 0
@@ -144,7 +144,7 @@ def test_two_gpus() -> None:
         ("NVML_ERROR_NO_PERMISSION", Reason.NEEDS_ROOT, ""),
     ],
 )
-def test_it_says_why_it_does_not_answer(error: str, reason: Reason, words: str) -> None:
+def test_a_failure_has_a_reason(error: str, reason: Reason, words: str) -> None:
     facts = NvmlLibrary(FakeNvml(nvmlInit=ERRORS[error])).facts()
     assert isinstance(facts, Unknown)
     assert facts.reason is reason
@@ -174,7 +174,7 @@ def test_a_gpu_off_the_bus_does_not_hide_the_other() -> None:
 
 
 @pytest.mark.parametrize("call", ["nvmlDeviceGetUUID", "nvmlDeviceGetMemoryInfo", "nvmlDeviceGetMigMode"])
-def test_a_lost_gpu_that_still_tells_its_name_is_lost(call: str) -> None:
+def test_a_lost_gpu_with_a_cached_name_is_lost(call: str) -> None:
     facts = facts_of(FakeNvml(**{call: ERRORS["NVML_ERROR_GPU_IS_LOST"]}))
     for gpu in facts.gpus:
         assert isinstance(gpu, Unknown)
@@ -189,7 +189,7 @@ def test_one_failing_call_costs_one_fact() -> None:
     assert gpu.memory_total_bytes == 80 << 30
 
 
-def test_a_driver_that_knows_no_confidential_computing_has_none() -> None:
+def test_a_driver_without_confidential_computing() -> None:
     assert facts_of(FakeNvml(nvmlSystemGetConfComputeState=3)).confidential_computing is False
     refused = facts_of(FakeNvml(nvmlSystemGetConfComputeState=4)).confidential_computing
     assert isinstance(refused, Unknown)
@@ -221,7 +221,7 @@ def test_the_state_of_the_nvlink_fabric(state: int, status: int, shown: str) -> 
     assert gpu.fabric == shown
 
 
-def test_a_driver_that_knows_no_fabric_supports_none() -> None:
+def test_a_driver_without_fabric_support() -> None:
     class Older(FakeNvml):
         c_nvmlGpuFabricInfo_t = ctypes.c_uint
 
@@ -247,7 +247,7 @@ def test_pcie_rates_come_from_the_counters() -> None:
     assert nvml.throughput_calls == 0
 
 
-def test_without_counters_one_gpu_a_reading_is_measured() -> None:
+def test_without_counters_each_reading_measures_one_gpu() -> None:
     nvml = FakeNvml(field197=1)
     library = NvmlLibrary(nvml)
     for _ in range(2):
@@ -257,7 +257,7 @@ def test_without_counters_one_gpu_a_reading_is_measured() -> None:
     assert [gpu.pcie_tx_bytes_per_second for gpu in reading] == [1e6, 1e6]
 
 
-def test_a_session_that_was_let_go_is_ended_and_opened_anew_when_asked() -> None:
+def test_a_released_session_is_reopened_by_the_next_question() -> None:
     ended = []
 
     class Counting(FakeNvml):
@@ -276,7 +276,7 @@ def test_a_session_that_was_let_go_is_ended_and_opened_anew_when_asked() -> None
     assert nvml.inits == 2
 
 
-def test_an_absent_library_is_not_asked_at_every_reading() -> None:
+def test_a_missing_library_is_retried_only_periodically() -> None:
     nvml, clock = FakeNvml(nvmlInit=12), Clock()
     calls = []
     library = NvmlLibrary(nvml, clock)

@@ -73,11 +73,11 @@ def test_numbers_as_strtoll_reads_them(value: str, number: int | None) -> None:
 )
 def test_lists_of_nics(value: str, takes: set[str]) -> None:
     hcas = parse_hca_list(value)
-    assert {name for name in ("mlx5_0", "mlx5_1", "mlx5_10") if hcas.takes(name, 1)} == takes
+    assert {name for name in ("mlx5_0", "mlx5_1", "mlx5_10") if hcas.uses(name, 1)} == takes
 
 
 @given(st.text(max_size=80))
 def test_no_value_crashes(value: str) -> None:
     parse_level(value)
     parse_number(value)
-    parse_hca_list(value).takes("mlx5_0", 1)
+    parse_hca_list(value).uses("mlx5_0", 1)

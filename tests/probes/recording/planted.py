@@ -1,4 +1,4 @@
-"""What identifies somebody, in every notation, planted in every source that a recording can hold."""
+"""Identifiers in every notation, planted in every source that a recording can have."""
 
 # ruff: noqa: E501, RUF005, SIM905 - the lines are those of the files
 
@@ -160,7 +160,7 @@ _TEXTS = {
 
 
 def config_space() -> bytes:
-    """One whose Device Serial Number, VPD and vendor capabilities hold a GUID."""
+    """Return one with a GUID in its Device Serial Number, VPD and vendor capabilities."""
     content = bytearray(4096)
     content[0:4], content[6], content[0x34] = b"\xb3\x15\x21\x10", 0x10, 0x48
     secret = bytes.fromhex("b8cef60300129abc")
@@ -211,13 +211,13 @@ _SOME = itertools.cycle([MARKERS[at : at + 8] for at in range(0, len(MARKERS), 8
 
 
 def _paths(pattern: str) -> Iterator[str]:
-    """Paths that fit the row: markers where anything fits, and the names that other streams of questions have."""
+    """Return paths that match the row: with markers, and with names that other questions have."""
     for one in ("4242", "mlx5_0", *(marker.replace("/", "_") for marker in next(_SOME))):
         yield pattern.replace("**", f"{one}/x" if pattern.endswith("**") else one).replace("*", one)
 
 
 def questions() -> dict[Question, object]:
-    """An answer full of markers to every kind of question."""
+    """Return an answer full of markers to every kind of question."""
     answers: dict[Question, object] = {}
     full: set[object] = set()
     for row in FILES:
@@ -276,7 +276,7 @@ def _gpu(number: int, marker: str) -> NvmlGpu:
 
 
 def moments() -> list[Moment]:
-    """Two moments: the names of host and users become known in the second."""
+    """Return two moments: the names of host and users become known in the second."""
     answers = questions()
     later: dict[Question, object] = {
         Question("file", ("/proc/sys/kernel/hostname",)): f"{NAMES[0]}.{NAMES[1]}\n".encode(),
@@ -309,7 +309,7 @@ def moments() -> list[Moment]:
 
 
 def notations(marker: str) -> set[bytes]:
-    """Every way in which a marker could still be read."""
+    """Return all notations in which a marker could be found."""
     bare = "".join(c for c in marker if c.isalnum())
     texts = {marker, marker.lower(), marker.upper(), marker[::-1], urllib.parse.quote(marker, safe="")}
     texts |= {

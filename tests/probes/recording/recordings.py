@@ -1,4 +1,4 @@
-"""Recordings in tests: made of any host under a clock that only steps, and read back."""
+"""Make and read recordings of any host under a stepped clock."""
 
 from probes.host.protocol import Host
 from probes.recording.archive import ArchiveWriter, Manifest, Recording, read_archive
@@ -10,7 +10,7 @@ from tests.tui.pilot import SteppedClock
 
 
 def moments_of(host: Host, clock: SteppedClock, count: int = 1) -> list[Moment]:
-    """`count` moments, a second apart."""
+    """Record `count` moments, one second apart."""
     moments: list[Moment] = []
     recorder = RecordingHost(host, moments.append)
     watch = Watch(recorder)
@@ -27,7 +27,7 @@ def moments_of(host: Host, clock: SteppedClock, count: int = 1) -> list[Moment]:
 def archive_of(
     moments: list[Moment], host: str = "node", source: str = "simulated", label: str = "hgx-h100"
 ) -> bytes:
-    """The file's bytes."""
+    """Return the file's bytes."""
     pieces: list[bytes] = []
     writer = ArchiveWriter(pieces.append)
     writer.begin(Manifest(FORMAT_VERSION, "0", host, moments[0].at, source, label, False))
@@ -38,10 +38,10 @@ def archive_of(
 
 
 def recorded(host: Host, clock: SteppedClock, count: int = 1) -> ReplayHost:
-    """A host that answers from a recording of `host`."""
+    """Return a host that answers from a recording of `host`."""
     return ReplayHost(read(archive_of(moments_of(host, clock, count))))
 
 
 def read(content: bytes) -> Recording:
-    """The recording in the bytes, given in small pieces."""
+    """Return the recording in the bytes, read in small pieces."""
     return read_archive(content[at : at + 1000] for at in range(0, len(content), 1000))

@@ -1,4 +1,4 @@
-"""A recording's file: readable by others, read back after damage, and refused where it is hostile."""
+"""The file of a recording: other tools read it, damage costs little, and hostile files are rejected."""
 
 import gzip
 import io
@@ -48,7 +48,7 @@ def jsonl(*lines: object) -> bytes:
 
 
 def packed(*members: tuple[str, bytes] | tarfile.TarInfo) -> bytes:
-    """A .tar.gz as anybody might make it."""
+    """Return a .tar.gz as other tools make it."""
     out = io.BytesIO()
     with tarfile.open(fileobj=out, mode="w:gz") as archive:
         for member in members:
@@ -87,7 +87,7 @@ def test_tar_reads_it_and_every_line_is_json() -> None:
                 assert sha256(content.read()).hexdigest() == name.removeprefix("blobs/")
 
 
-def test_one_that_was_unpacked_and_packed_again_is_read_all_the_same() -> None:
+def test_a_repacked_recording_can_be_read() -> None:
     with tarfile.open(fileobj=io.BytesIO(VALID), mode="r:gz") as archive:
         members = [
             (f"./{member.name}", content.read())
@@ -101,7 +101,7 @@ def test_one_that_was_unpacked_and_packed_again_is_read_all_the_same() -> None:
 
 
 @pytest.mark.parametrize("kept", [0.05, 0.2, 0.8, 0.9, 0.97, 0.99])
-def test_of_a_file_cut_short_everything_before_the_cut_is_shown(kept: float) -> None:
+def test_everything_before_the_cut_of_a_truncated_file_is_shown(kept: float) -> None:
     whole = valid(8)
     cut = whole[: int(len(whole) * kept)]
     if kept < 0.5:  # in the midst of the first moment
@@ -120,7 +120,7 @@ def test_of_a_file_cut_short_everything_before_the_cut_is_shown(kept: float) -> 
         assert take_reading(host, node) == take_reading(same, node)
 
 
-def test_cuts_of_a_long_recording_lose_no_more_than_the_tail() -> None:
+def test_cuts_of_a_long_recording_lose_only_the_end() -> None:
     whole = valid(8)
     lengths = []
     for cut in range(len(whole) - 1, len(whole) // 2, -97):
@@ -132,7 +132,7 @@ def test_cuts_of_a_long_recording_lose_no_more_than_the_tail() -> None:
     assert set(lengths) >= {1, 2, 3, 4, 5, 6, 7}
 
 
-def test_a_flipped_bit_is_noticed_and_loses_nothing_before_it() -> None:
+def test_a_flipped_bit_loses_nothing_before_it() -> None:
     whole = bytearray(valid(8))
     place = len(whole) - len(whole) // 20
     whole[place] ^= 0x10
@@ -142,7 +142,7 @@ def test_a_flipped_bit_is_noticed_and_loses_nothing_before_it() -> None:
     assert recording.moments == read(valid(8)).moments[: len(recording.moments)]
 
 
-def test_what_stands_behind_the_end_is_of_no_account() -> None:
+def test_data_after_the_end_is_ignored() -> None:
     assert read(VALID + b"garbage") == read(VALID)
 
 
@@ -228,10 +228,10 @@ HOSTILE: dict[str, tuple[Callable[[], bytes], str]] = {
 
 @pytest.mark.parametrize("name", HOSTILE)
 def test_a_hostile_file_is_refused_with_a_clear_error(name: str) -> None:
-    make, told = HOSTILE[name]
+    make, message = HOSTILE[name]
     with pytest.raises(RecordingError) as refusal:
         read(make())
-    assert told in str(refusal.value)
+    assert message in str(refusal.value)
     assert str(refusal.value).isprintable()
 
 
@@ -240,7 +240,7 @@ def test_a_small_bomb_of_many_empty_members_ends_soon() -> None:
         read(gzip.compress(b"") * 50_000 + b"\x1f\x8b")
 
 
-def test_hostile_text_in_answers_is_cleaned_where_a_host_would_clean_it() -> None:
+def test_hostile_text_is_cleaned_like_a_host_does() -> None:
     output = {"argv": ["x"], "exit_status": 0, "stdout": "\x1b[2J", "stderr": ""}
     recording = read(
         with_moment(
@@ -253,7 +253,7 @@ def test_hostile_text_in_answers_is_cleaned_where_a_host_would_clean_it() -> Non
     assert "\x1b" not in str(host.size("/x"))
 
 
-def test_fields_that_a_later_version_adds_are_not_recorded_or_passed_over() -> None:
+def test_fields_of_another_version_are_not_recorded_or_ignored() -> None:
     clock = SteppedClock()
     (moment,) = moments_of(SimulatedHost("cloud-vm", clock=clock), clock)
     with tarfile.open(fileobj=io.BytesIO(archive_of([moment])), mode="r:gz") as archive:
@@ -322,8 +322,8 @@ with gzip.open(io.BytesIO(VALID)) as _unpacked:
 
 @settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.integers(0, 2**32))
-def test_nothing_written_in_it_raises_anything_else(seed: int) -> None:
-    """Damage before it was packed: the checksums are right, what they guard is not."""
+def test_damage_with_valid_checksums_raises_nothing_else(seed: int) -> None:
+    """Damage before packing: checksums match, but the content is bad."""
     chance = random.Random(seed)
     content = bytearray(PLAIN)
     for _ in range(chance.randint(1, 6)):

@@ -1,4 +1,4 @@
-"""A node recorded and replayed: the same facts, at every moment."""
+"""A recorded and replayed node has the same facts at every moment."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -31,7 +31,7 @@ NIC = ("pci0000:00", "0000:00:01.0", "0000:01:00.0")
 
 
 def seen(host: Host, clock: SteppedClock, count: int) -> list[tuple[Node, Reading]]:
-    """What the probes find, moment by moment."""
+    """Return what the probes find, moment by moment."""
     watch, node, found = Watch(host), None, []
     for number in range(count):
         if number:
@@ -72,14 +72,14 @@ def take_at(host: ReplayHost, node: Node, moment: int) -> Reading:
 
 
 class TickingClock(SteppedClock):
-    """A clock on which every look takes time, as on a real node."""
+    """A clock that advances with every call, as on a real node."""
 
     def __call__(self) -> float:
         self.now += 0.001
         return self.now
 
 
-def test_rates_are_taken_over_the_recorded_clock() -> None:
+def test_rates_use_the_recorded_clock() -> None:
     clock = TickingClock()
     host = SimulatedHost("hgx-h100", clock=clock)
     readings: list[Reading] = []
@@ -98,7 +98,7 @@ def test_rates_are_taken_over_the_recorded_clock() -> None:
     assert port_rates(again[0], again[1]) == port_rates(readings[0], readings[1])
 
 
-def test_what_a_recording_lacks_is_not_recorded_and_not_absent() -> None:
+def test_missing_answers_are_not_recorded_instead_of_absent() -> None:
     host = recorded(SimulatedHost("gb200", clock=SteppedClock()), SteppedClock())
     asked: list[Callable[[], Maybe[object]]] = [
         lambda: host.read("/sys/of/a/later/version"),
@@ -118,7 +118,7 @@ def test_what_a_recording_lacks_is_not_recorded_and_not_absent() -> None:
         assert str(answer) == "not recorded"
 
 
-def test_errors_come_back_with_their_reasons(tmp_path: Path) -> None:
+def test_errors_keep_their_reasons(tmp_path: Path) -> None:
     add_function(tmp_path, NIC, 0x15B3, 0x1021, 0x020700)
     add_rdma_device(tmp_path, "mlx5_0", NIC)
     write(tmp_path, "sys/huge", "x" * (READ_LIMIT_BYTES + 1))
@@ -144,7 +144,7 @@ def test_errors_come_back_with_their_reasons(tmp_path: Path) -> None:
     assert all(isinstance(answer, Unknown) for answer in answers)
 
 
-def test_a_read_that_does_not_end_is_recorded_as_one() -> None:
+def test_a_hanging_read_is_recorded_as_timed_out() -> None:
     class Stuck(SimulatedHost):
         def read_bytes(self, path: str, limit: int = READ_LIMIT_BYTES) -> Maybe[bytes]:
             recorder.end_moment()  # the moment ends while this is still being read
@@ -164,7 +164,7 @@ def test_a_read_that_does_not_end_is_recorded_as_one() -> None:
     assert host.read("/sys/stuck") == "late"
 
 
-def test_binary_and_strange_answers_come_back_as_they_were(tmp_path: Path) -> None:
+def test_binary_and_unusual_answers_survive(tmp_path: Path) -> None:
     text = "é\n\x1b[2J".encode()
     contents = [b"", b"\0", b"\xff\xfe", text, b"\r\n \t", b"x" * 5000, bytes(range(256)) * 30]
     for number, content in enumerate(contents):
@@ -188,7 +188,7 @@ def test_binary_and_strange_answers_come_back_as_they_were(tmp_path: Path) -> No
     assert short.reason is Reason.MALFORMED
 
 
-def test_recording_asks_nothing_that_no_probe_asks() -> None:
+def test_recording_adds_no_questions() -> None:
     class Counted(SimulatedHost):
         def __init__(self, clock: SteppedClock) -> None:
             super().__init__("hgx-h100", clock=clock)
@@ -213,7 +213,7 @@ def test_recording_asks_nothing_that_no_probe_asks() -> None:
     assert sorted(spied.asked) == sorted(plain.asked)
 
 
-def test_a_faster_dashboard_records_a_reading_a_second_all_the_same() -> None:
+def test_a_faster_dashboard_still_records_one_reading_per_second() -> None:
     clock = SteppedClock()
     moments = []
     recorder = RecordingHost(SimulatedHost("hgx-h100", clock=clock), moments.append)
@@ -231,7 +231,7 @@ def test_a_faster_dashboard_records_a_reading_a_second_all_the_same() -> None:
         assert take_at(host, node, moment) in readings
 
 
-def test_only_what_changed_is_written_again() -> None:
+def test_only_changes_are_written() -> None:
     clock = SteppedClock()
     first, second = moments_of(SimulatedHost("hgx-h100", clock=clock), clock, 2)
     assert first.probed

@@ -1,4 +1,4 @@
-"""The doctor judges a redacted recording as it judges the node: no rule takes away what a check reads."""
+"""Checks give the same results for a redacted recording and for the node."""
 
 import pytest
 
@@ -17,6 +17,7 @@ from probes.snapshot.examination import examine
 from probes.snapshot.verdict import State
 from probes.snapshot.watch import Watch
 from tests.probes.recording.recordings import archive_of, read
+from tests.tiers import USUAL_FAULTS, usual
 from tests.tui.pilot import SteppedClock
 
 # Two or three of every area: its files, commands and messages have rules of their own.
@@ -39,11 +40,16 @@ def judged(moments: list[Moment]) -> Judged:
     examination = examine(ReplayHost(read(archive_of(moments))))
     found = findings(examination)
     verdict = summarize(examination.verdict, found)
-    return verdict.state, verdict.path, {one.id: (one.status, one.severity, one.devices) for one in found}
+    results = {check.id: (check.status, check.severity, check.devices) for check in found}
+    return verdict.state, verdict.path, results
 
 
-@pytest.mark.parametrize("name", [*simulated_names(), *(f"hgx-h100+{fault}" for fault in FAULTS.split())])
-def test_verdict_and_findings_are_those_of_the_node(name: str) -> None:
+NODES = [*simulated_names(), *(f"hgx-h100+{fault}" for fault in FAULTS.split())]
+USUAL = {"hgx-h100", "gb200", *(f"hgx-h100+{fault}" for fault in USUAL_FAULTS)}
+
+
+@pytest.mark.parametrize("name", usual(NODES, USUAL))
+def test_verdict_and_findings_survive_redaction(name: str) -> None:
     moments: list[Moment] = []
     recorder = RecordingHost(SimulatedHost(name, clock=SteppedClock()), moments.append)
     watch = Watch(recorder)
@@ -52,11 +58,13 @@ def test_verdict_and_findings_are_those_of_the_node(name: str) -> None:
     recorder.end_moment()
     identifiers = Identifiers(redact=True)
     redacted = [identifiers.apply(moment) for moment in moments]
-    plain, told = judged(moments), judged(redacted)
+    plain, masked = judged(moments), judged(redacted)
     changed = [
-        f"{one}: {plain[2][one]} became {told[2][one]}" for one in plain[2] if plain[2][one] != told[2][one]
+        f"{check}: {result} became {masked[2][check]}"
+        for check, result in plain[2].items()
+        if result != masked[2][check]
     ]
     # A word that a check reads and that is missing in probes/recording/redaction/words.py is one of these.
     unknown = sorted(word for word in identifiers.replaced if not is_known(word))
     assert not changed, f"{changed}; replaced: {unknown}"
-    assert told == plain
+    assert masked == plain

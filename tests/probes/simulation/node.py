@@ -1,4 +1,4 @@
-"""A simulated node that is given commands."""
+"""Helpers that run commands on a simulated node."""
 
 from probes.base.plan import Step
 from probes.checks.registry import findings
@@ -9,23 +9,23 @@ from probes.snapshot.examination import examine
 
 
 def node(name: str) -> SimulatedHost:
-    """A node whose clock stands still."""
+    """Return a node whose clock stands still."""
     return SimulatedHost(name, clock=lambda: 1000.0)
 
 
-def told(host: SimulatedHost, command: str, given: str = "") -> tuple[int, str]:
-    """The exit status of a command without blanks in its words, and all that it printed."""
-    performed = host.perform(command.split(), given)
-    return performed.exit_status, "\n".join(performed.lines)
+def run(host: SimulatedHost, command: str, stdin: str = "") -> tuple[int, str]:
+    """Return the exit status and the output of a command whose words have no spaces."""
+    result = host.perform(command.split(), stdin)
+    return result.exit_status, "\n".join(result.lines)
 
 
 def found_on(host: SimulatedHost) -> dict[str, Finding]:
-    """What the doctor finds, by id."""
-    return {one.id: one for one in findings(examine(host)) if one.status is Status.FOUND}
+    """Return the findings by id."""
+    return {finding.id: finding for finding in findings(examine(host)) if finding.status is Status.FOUND}
 
 
 def run_step(host: SimulatedHost, step: Step) -> CommandResult:
-    """A step of a plan, as a runner of plans does it."""
+    """Run a step of a plan like the action runner."""
     if step.file is None:
         return host.perform(step.argv)
     if step.file.text is None:
@@ -34,7 +34,7 @@ def run_step(host: SimulatedHost, step: Step) -> CommandResult:
 
 
 def end_job(host: SimulatedHost) -> None:
-    """The training job ends: its processes go, and what they hold of modules."""
+    """End the training job: its processes and their references to modules."""
     host.tree.drop_references("job")
     for name in list(host.tree.directories["/proc"]):
         if name.isdecimal() and int(name) >= 41000:

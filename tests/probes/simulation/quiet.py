@@ -1,4 +1,4 @@
-"""A simulated node that nobody uses: no job, idle GPUs, counters that only tests move."""
+"""An idle simulated node: no job, idle GPUs, counters that only tests move."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from probes.simulation.node.ports import port_of
 from probes.simulation.node.processes import add_rank
 from tests.probes.simulation.node import end_job
 
-COMER = 4242
+_JOB_PID = 4242
 
 
 class QuietHost(SimulatedHost):
-    """Its job has ended before anybody looks; `come` begins another one, between two bursts of traffic."""
+    """A node whose job has ended; `start_job` starts another one."""
 
     def __init__(self, name: str = "hgx-h100", clock: Callable[[], float] = lambda: 1000.0) -> None:
         super().__init__(name, clock=clock)
@@ -29,10 +29,10 @@ class QuietHost(SimulatedHost):
         live = super().nvml_live()
         if isinstance(live, Unknown):
             return live
-        return tuple(replace(one, utilisation_percent=0, memory_used_bytes=600 << 20) for one in live)
+        return tuple(replace(gpu, utilisation_percent=0, memory_used_bytes=600 << 20) for gpu in live)
 
-    def come(self) -> None:
-        add_rank(self.tree, COMER)
+    def start_job(self) -> None:
+        add_rank(self.tree, _JOB_PID)
 
-    def go(self) -> None:
-        self.tree.remove(f"/proc/{COMER}")
+    def stop_job(self) -> None:
+        self.tree.remove(f"/proc/{_JOB_PID}")

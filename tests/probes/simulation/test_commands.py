@@ -1,4 +1,4 @@
-"""What a simulated node does when it is told to, apart from modules, and what it says."""
+"""Commands on a simulated node, except those for modules: effects and messages."""
 
 import pytest
 from hypothesis import given, settings
@@ -11,7 +11,7 @@ from probes.host.nvml import NvmlFacts
 from probes.simulation.commands.catalogue import HANDLERS
 from probes.simulation.host import SimulatedHost
 from probes.simulation.node.config_space import ACS_CONTROL, DEVICES
-from tests.probes.simulation.node import end_job, found_on, node, told
+from tests.probes.simulation.node import end_job, found_on, node, run
 
 PORT = "0000:17:00.0"  # above a GPU of hgx-h100
 
@@ -49,31 +49,31 @@ def persistence(host: SimulatedHost) -> set[object]:
         "ib_write_bw -d mlx5_0",
     ],
 )
-def test_it_never_pretends(command: str) -> None:
-    status, text = told(node("gb200+acs-direct-nic"), command)
+def test_unsupported_commands_fail(command: str) -> None:
+    status, text = run(node("gb200+acs-direct-nic"), command)
     assert status == 127
     assert text.endswith("not available on a simulated node. Nothing was changed.")
 
 
-def test_an_empty_command_is_none() -> None:
+def test_an_empty_command_fails() -> None:
     assert node("cloud-vm").perform(()).exit_status == 127
 
 
 # setpci
 
 
-def test_setpci_changes_the_bits_of_the_mask_and_no_other() -> None:
+def test_setpci_changes_only_the_bits_of_the_mask() -> None:
     host = node("hgx-h100+acs-on")
     assert acs_control(host) == 0x1D
-    assert told(host, f"setpci -s {PORT} ECAP_ACS+6.w=0000:000c") == (0, "")
+    assert run(host, f"setpci -s {PORT} ECAP_ACS+6.w=0000:000c") == (0, "")
     assert acs_control(host) == 0x11
-    assert told(host, f"setpci -s {PORT} ECAP_ACS+6.w=000c:000c") == (0, "")
+    assert run(host, f"setpci -s {PORT} ECAP_ACS+6.w=000c:000c") == (0, "")
     assert acs_control(host) == 0x1D
 
 
-def test_setpci_reads_and_takes_several_registers() -> None:
+def test_setpci_accepts_several_registers() -> None:
     host = node("hgx-h100")
-    status, text = told(host, f"setpci -s {PORT} VENDOR_ID DEVICE_ID ECAP_ACS+6.w CAP_EXP+8.w")
+    status, text = run(host, f"setpci -s {PORT} VENDOR_ID DEVICE_ID ECAP_ACS+6.w CAP_EXP+8.w")
     assert status == 0
     assert text.splitlines()[:3] == ["1000", "c030", "0001"]
 
@@ -91,21 +91,21 @@ def test_setpci_reads_and_takes_several_registers() -> None:
         (f"-s {PORT} ECAP_PASID+6.w", "Instance #0 of Extended capability 001b not found"),
     ],
 )
-def test_setpci_says_what_is_wrong(arguments: str, words: str) -> None:
-    status, text = told(node("hgx-h100"), f"setpci {arguments}")
+def test_setpci_reports_errors(arguments: str, words: str) -> None:
+    status, text = run(node("hgx-h100"), f"setpci {arguments}")
     assert status == 1
     assert text.startswith("setpci: ")
     assert words in text
 
 
-def test_setpci_ends_well_where_nothing_was_written() -> None:
+def test_setpci_succeeds_if_nothing_was_written() -> None:
     # As the real one: only what is read back tells.
-    assert told(node("hgx-h100"), "setpci -s 0000:77:00.0 COMMAND=0") == (
+    assert run(node("hgx-h100"), "setpci -s 0000:77:00.0 COMMAND=0") == (
         0,
         "setpci: Warning: No devices selected for operation group 1.",
     )
     host = node("hgx-h100+acs-on,kernel-forbids-modules-lockdown")
-    status, text = told(host, f"setpci -s {PORT} ECAP_ACS+6.w=0000:000c")
+    status, text = run(host, f"setpci -s {PORT} ECAP_ACS+6.w=0000:000c")
     assert (status, text) == (0, "pcilib: sysfs_write: write failed: Operation not permitted")
     assert acs_control(host) == 0x1D
 
@@ -115,27 +115,27 @@ def test_setpci_ends_well_where_nothing_was_written() -> None:
 
 def test_a_service_is_stopped_started_enabled_and_disabled() -> None:
     host = node("hgx-h100")
-    assert told(host, "systemctl disable --now nvidia-fabricmanager")[0] == 0
+    assert run(host, "systemctl disable --now nvidia-fabricmanager")[0] == 0
     assert state_of(host, "nvidia-fabricmanager") is ServiceState.INACTIVE
-    assert told(host, "systemctl is-enabled nvidia-fabricmanager") == (1, "disabled")
-    assert told(host, "systemctl is-active nvidia-fabricmanager.service") == (3, "inactive")
-    status, text = told(host, "systemctl enable --now nvidia-fabricmanager.service")
+    assert run(host, "systemctl is-enabled nvidia-fabricmanager") == (1, "disabled")
+    assert run(host, "systemctl is-active nvidia-fabricmanager.service") == (3, "inactive")
+    status, text = run(host, "systemctl enable --now nvidia-fabricmanager.service")
     assert (status, text.split()[:2]) == (0, ["Created", "symlink"])
     assert state_of(host, "nvidia-fabricmanager") is ServiceState.ACTIVE
-    assert told(host, "systemctl is-enabled nvidia-fabricmanager") == (0, "enabled")
+    assert run(host, "systemctl is-enabled nvidia-fabricmanager") == (0, "enabled")
 
 
-def test_a_unit_that_is_not_there() -> None:
+def test_a_missing_unit() -> None:
     host = node("hgx-h100")
-    assert told(host, "systemctl start nosuch") == (
+    assert run(host, "systemctl start nosuch") == (
         5,
         "Failed to start nosuch.service: Unit nosuch.service not found.",
     )
-    assert told(host, "systemctl stop nosuch") == (
+    assert run(host, "systemctl stop nosuch") == (
         5,
         "Failed to stop nosuch.service: Unit nosuch.service not loaded.",
     )
-    assert told(host, "systemctl enable nosuch") == (
+    assert run(host, "systemctl enable nosuch") == (
         1,
         "Failed to enable unit: Unit file nosuch.service does not exist.",
     )
@@ -143,56 +143,56 @@ def test_a_unit_that_is_not_there() -> None:
 
 def test_a_unit_written_and_reloaded_can_be_started() -> None:
     host = node("hgx-h100")
-    assert told(host, "tee /etc/systemd/system/gdr.service", "[Service]\nType=oneshot\n")[0] == 0
-    assert told(host, "systemctl daemon-reload") == (0, "")
-    assert told(host, "systemctl enable --now gdr.service")[0] == 0
-    assert told(host, "systemctl is-active gdr") == (0, "active")
+    assert run(host, "tee /etc/systemd/system/gdr.service", "[Service]\nType=oneshot\n")[0] == 0
+    assert run(host, "systemctl daemon-reload") == (0, "")
+    assert run(host, "systemctl enable --now gdr.service")[0] == 0
+    assert run(host, "systemctl is-active gdr") == (0, "active")
 
 
-def test_persistence_comes_and_goes_with_its_daemon() -> None:
+def test_persistence_follows_its_daemon() -> None:
     host = node("hgx-h100")
-    told(host, "systemctl stop nvidia-persistenced")
+    run(host, "systemctl stop nvidia-persistenced")
     assert persistence(host) == {False}
-    told(host, "systemctl start nvidia-persistenced")
+    run(host, "systemctl start nvidia-persistenced")
     assert persistence(host) == {True}
 
 
-def test_a_daemon_told_otherwise_leaves_persistence_off() -> None:
+def test_a_daemon_with_no_persistence_mode_leaves_it_off() -> None:
     host = node("hgx-h100+persistence-off-daemon-runs")
-    assert told(host, "systemctl restart nvidia-persistenced")[0] == 0
+    assert run(host, "systemctl restart nvidia-persistenced")[0] == 0
     assert persistence(host) == {False}
 
 
-def test_fabric_manager_wants_the_drivers_version() -> None:
+def test_fabric_manager_needs_the_drivers_version() -> None:
     host = node("hgx-h100+fabric-manager-down-version")
-    status, text = told(host, "systemctl restart nvidia-fabricmanager")
+    status, text = run(host, "systemctl restart nvidia-fabricmanager")
     assert status == 1
     assert text.startswith("Job for nvidia-fabricmanager.service failed")
     assert state_of(host, "nvidia-fabricmanager") is ServiceState.FAILED
-    assert "570.86.15" in told(host, "journalctl -u nvidia-fabricmanager")[1]
+    assert "570.86.15" in run(host, "journalctl -u nvidia-fabricmanager")[1]
 
 
 def test_openibd_cannot_restart_while_its_modules_are_in_use() -> None:
     host = node("hgx-h100")
-    assert told(host, "systemctl restart openibd")[0] == 1
+    assert run(host, "systemctl restart openibd")[0] == 1
     end_job(host)
-    assert told(host, "systemctl restart openibd")[0] == 1
-    assert "in use by: nvidia_peermem" in told(host, "journalctl -u openibd")[1]
+    assert run(host, "systemctl restart openibd")[0] == 1
+    assert "in use by: nvidia_peermem" in run(host, "journalctl -u openibd")[1]
 
 
-def test_openibd_brings_ofed_back() -> None:
+def test_openibd_loads_ofed_again() -> None:
     host = node("hgx-h100")
     end_job(host)
-    told(host, "modprobe -r nvidia_peermem")
-    assert told(host, "systemctl restart openibd") == (0, "")
+    run(host, "modprobe -r nvidia_peermem")
+    assert run(host, "systemctl restart openibd") == (0, "")
     assert not {"mlx5-ib-not-loaded", "ib-core-not-loaded", "mlx5-core-not-loaded"} & set(found_on(host))
 
 
-def test_the_boots_service_loads_what_modules_load_d_names() -> None:
+def test_systemd_modules_load_loads_the_configured_modules() -> None:
     host = node("hgx-h100+boot-load-race")
     assert state_of(host, "systemd-modules-load") is ServiceState.FAILED
-    assert "nvidia_peermem" in told(host, "journalctl -b -u systemd-modules-load")[1]
-    assert told(host, "systemctl restart systemd-modules-load") == (0, "")
+    assert "nvidia_peermem" in run(host, "journalctl -b -u systemd-modules-load")[1]
+    assert run(host, "systemctl restart systemd-modules-load") == (0, "")
     assert state_of(host, "systemd-modules-load") is ServiceState.ACTIVE
     assert "peermem-not-loaded" not in found_on(host)
 
@@ -202,45 +202,45 @@ def test_the_boots_service_loads_what_modules_load_d_names() -> None:
 
 def test_nvidia_smi_sets_persistence() -> None:
     host = node("hgx-h100")
-    status, text = told(host, "nvidia-smi -i 0 -pm 0")
+    status, text = run(host, "nvidia-smi -i 0 -pm 0")
     assert status == 0
     assert text.splitlines()[0].startswith("Disabled persistence mode for GPU 00000000:")
     assert persistence(host) == {True, False}
-    assert "already" in told(host, "nvidia-smi --id=0 --persistence-mode=0")[1]
+    assert "already" in run(host, "nvidia-smi --id=0 --persistence-mode=0")[1]
 
 
 def test_nvidia_smi_without_a_driver() -> None:
-    status, text = told(node("pcie-l40s+nvidia-not-loaded"), "nvidia-smi -pm 1")
+    status, text = run(node("pcie-l40s+nvidia-not-loaded"), "nvidia-smi -pm 1")
     assert status == 9
     assert text.startswith("NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver.")
 
 
 def test_mig_waits_for_the_job() -> None:
     host = node("hgx-h100+mig-with-gdr")
-    status, text = told(host, "nvidia-smi -i 0 -mig 0")
+    status, text = run(host, "nvidia-smi -i 0 -mig 0")
     assert status == 0
     assert "pending disable state" in text
     end_job(host)
-    assert "Disabled MIG Mode" in told(host, "nvidia-smi -i 0,1,2,3,4,5,6,7 -mig 0")[1]
+    assert "Disabled MIG Mode" in run(host, "nvidia-smi -i 0,1,2,3,4,5,6,7 -mig 0")[1]
     assert "mig-with-gdr" not in found_on(host)
 
 
-def test_nvidia_modprobe_makes_the_files_that_are_named() -> None:
+def test_nvidia_modprobe_creates_the_requested_files() -> None:
     host = node("hgx-h100+dev-nvidia-missing")
-    assert told(host, "nvidia-modprobe --unified-memory") == (0, "")
+    assert run(host, "nvidia-modprobe --unified-memory") == (0, "")
     assert "dev-nvidia-missing" in found_on(host)
-    assert told(host, "nvidia-modprobe -c 0 -c 1") == (0, "")
+    assert run(host, "nvidia-modprobe -c 0 -c 1") == (0, "")
     assert "dev-nvidia-missing" not in found_on(host)
 
 
 # ports
 
 
-def test_a_roce_port_goes_down_and_comes_up_with_its_netdev() -> None:
+def test_a_roce_port_follows_its_netdev() -> None:
     host = node("hgx-h100")
-    assert told(host, "ip link set dev ens4np0 down") == (0, "")
+    assert run(host, "ip link set dev ens4np0 down") == (0, "")
     assert "ib-port-not-active-netdev-down" in found_on(host)
-    assert told(host, "ip link set ens4np0 up mtu 4200") == (0, "")
+    assert run(host, "ip link set ens4np0 up mtu 4200") == (0, "")
     assert "ib-port-not-active-netdev-down" not in found_on(host)
     assert host.read("/sys/class/net/ens4np0/mtu") == "4200"
 
@@ -253,33 +253,33 @@ def test_a_roce_port_goes_down_and_comes_up_with_its_netdev() -> None:
         ("ens4np0 mtu big", (255, 'Error: argument "big" is wrong: Invalid "mtu" value')),
     ],
 )
-def test_ip_link_says_what_is_wrong(arguments: str, answer: tuple[int, str]) -> None:
-    assert told(node("hgx-h100"), f"ip link set dev {arguments}") == answer
+def test_ip_link_reports_errors(arguments: str, answer: tuple[int, str]) -> None:
+    assert run(node("hgx-h100"), f"ip link set dev {arguments}") == answer
 
 
 def test_a_port_without_a_cable_does_not_come_up() -> None:
     host = node("hgx-h100+port-down")
-    assert told(host, "ibportstate -C mlx5_1 -P 1 -D 0 1 enable")[0] == 0
+    assert run(host, "ibportstate -C mlx5_1 -P 1 -D 0 1 enable")[0] == 0
     assert "ib-port-not-active" in found_on(host)
 
 
-def test_infiniband_programs_know_no_roce_port() -> None:
+def test_infiniband_programs_reject_roce_ports() -> None:
     for command in (
         "ibportstate -C mlx5_4 -P 1 -D 0 1 enable",
         "perfquery -C mlx5_4 -P 1 -R",
         "sminfo -C mlx5_4",
     ):
-        status, text = told(node("hgx-h100"), command)
+        status, text = run(node("hgx-h100"), command)
         assert status == 255
         assert "mad_rpc_open_port: client_register for mgmt 1 failed" in text
 
 
-def test_a_counter_set_to_zero_goes_on_rising() -> None:
+def test_a_reset_counter_keeps_counting() -> None:
     now = 1000.0
     host = SimulatedHost("hgx-h100+symbol-errors-rising", clock=lambda: now)
     path = "/sys/class/infiniband/mlx5_0/ports/1/counters/symbol_error"
     assert int(str(host.read(path))) > 100
-    assert told(host, "perfquery -C mlx5_0 -P 1 -R")[0] == 0
+    assert run(host, "perfquery -C mlx5_0 -P 1 -R")[0] == 0
     assert host.read(path) == "0"
     now += 60
     assert host.read(path) == "30"
@@ -290,14 +290,14 @@ def test_a_counter_set_to_zero_goes_on_rising() -> None:
 
 def test_a_file_is_written_copied_moved_and_removed() -> None:
     host = node("hgx-h100")
-    assert told(host, "mkdir -p /etc/modprobe.d /var/backups/gdrtop") == (0, "")
-    assert told(host, "tee /etc/modprobe.d/a.conf", "options nvidia x=1\n") == (0, "options nvidia x=1")
-    assert told(host, "cp -p /etc/modprobe.d/a.conf /var/backups/gdrtop/a.conf") == (0, "")
-    assert told(host, "mv -T /var/backups/gdrtop/a.conf /etc/modprobe.d/b.conf") == (0, "")
+    assert run(host, "mkdir -p /etc/modprobe.d /var/backups/gdrtop") == (0, "")
+    assert run(host, "tee /etc/modprobe.d/a.conf", "options nvidia x=1\n") == (0, "options nvidia x=1")
+    assert run(host, "cp -p /etc/modprobe.d/a.conf /var/backups/gdrtop/a.conf") == (0, "")
+    assert run(host, "mv -T /var/backups/gdrtop/a.conf /etc/modprobe.d/b.conf") == (0, "")
     assert host.names("/etc/modprobe.d") == ("a.conf", "b.conf")
-    assert told(host, "rm /etc/modprobe.d/a.conf") == (0, "")
+    assert run(host, "rm /etc/modprobe.d/a.conf") == (0, "")
     assert host.read("/etc/modprobe.d/b.conf") == "options nvidia x=1"
-    assert told(host, "sync /etc/modprobe.d/b.conf") == (0, "")
+    assert run(host, "sync /etc/modprobe.d/b.conf") == (0, "")
 
 
 @pytest.mark.parametrize(
@@ -316,79 +316,44 @@ def test_a_file_is_written_copied_moved_and_removed() -> None:
         ("rm /proc/modules", "rm: cannot remove '/proc/modules': Operation not permitted"),
     ],
 )
-def test_file_commands_say_what_is_wrong(command: str, text: str | None) -> None:
-    assert told(node("hgx-h100"), command) == ((1, text) if text is not None else (0, ""))
+def test_file_commands_report_errors(command: str, text: str | None) -> None:
+    assert run(node("hgx-h100"), command) == ((1, text) if text is not None else (0, ""))
 
 
-def test_rm_f_is_content_where_there_is_nothing() -> None:
-    assert told(node("hgx-h100"), "rm -f /nosuch") == (0, "")
+def test_rm_f_succeeds_without_a_file() -> None:
+    assert run(node("hgx-h100"), "rm -f /nosuch") == (0, "")
 
 
-def test_install_lays_down_its_standard_input() -> None:
+def test_install_writes_its_standard_input() -> None:
     host = node("hgx-h100")
-    assert told(host, "install -D -m 0644 /dev/stdin /etc/new/place/x.conf", "a\n") == (0, "")
+    assert run(host, "install -D -m 0644 /dev/stdin /etc/new/place/x.conf", "a\n") == (0, "")
     assert host.read("/etc/new/place/x.conf") == "a"
-    assert told(host, "install -d -m 0755 /etc/another") == (0, "")
+    assert run(host, "install -d -m 0755 /etc/another") == (0, "")
     assert host.names("/etc/another") == ()
 
 
-def test_a_device_file_is_opened_and_closed_to_others() -> None:
+def test_chmod_opens_and_closes_a_device_file_to_others() -> None:
     host = node("hgx-h100")
     path = "/dev/infiniband/uverbs1"
-    assert told(host, f"chmod 0600 {path}") == (0, "")
+    assert run(host, f"chmod 0600 {path}") == (0, "")
     assert host.access(path, write=True) is False
-    assert told(host, f"chmod 0666 {path}") == (0, "")
+    assert run(host, f"chmod 0666 {path}") == (0, "")
     assert host.access(path, write=True) is True
 
 
 # anything at all
 
+# fmt: off
+ARGUMENTS = [
+    "-r", "-a", "-f", "-s", "-C", "-w", "--now", "--", "-mig", "-pm", "-i", "-u", "-c", "-D", "-R",
+    "nvidia", "nvidia-peermem", "mlx5_0", "start", "restart", "enable", "nvidia-persistenced",
+    "openibd", "link", "set", "dev", "ib0", "up", "mtu", "1", "ECAP_ACS+6.w=0:c", "COMMAND",
+    "0001:00:00.0", "trigger", "/etc", "/dev/..", "/sys/class/net", "/lib/modules", "/", "..",
+]
+# fmt: on
 WORDS = st.one_of(
     st.sampled_from(sorted(HANDLERS)),
-    st.sampled_from(
-        [
-            "-r",
-            "-a",
-            "-f",
-            "-s",
-            "-C",
-            "-w",
-            "--now",
-            "--",
-            "-mig",
-            "-pm",
-            "-i",
-            "-u",
-            "-c",
-            "-D",
-            "-R",
-            "nvidia",
-            "nvidia-peermem",
-            "mlx5_0",
-            "start",
-            "restart",
-            "enable",
-            "nvidia-persistenced",
-            "openibd",
-            "link",
-            "set",
-            "dev",
-            "ib0",
-            "up",
-            "mtu",
-            "1",
-            "ECAP_ACS+6.w=0:c",
-            "COMMAND",
-            "0001:00:00.0",
-            "trigger",
-            "/etc",
-            "/dev/..",
-            "/sys/class/net",
-            "/lib/modules",
-            "/",
-            "..",
-        ]
-    ),
+    st.sampled_from(ARGUMENTS),
     st.text(max_size=12),
 )
 
@@ -399,23 +364,23 @@ WORDS = st.one_of(
     st.text(),
 )
 @settings(max_examples=150, deadline=None, derandomize=True)
-def test_nothing_that_it_is_told_breaks_it(command: str, arguments: list[list[str]], given_text: str) -> None:
+def test_no_command_raises_an_error(command: str, arguments: list[list[str]], stdin: str) -> None:
     host = node("cloud-vm")
     for words in arguments:
-        performed = host.perform((command, *words), given_text)
-        assert 0 <= performed.exit_status <= 255
-        assert performed.seconds > 0
-        assert all("\n" not in line for line in performed.lines)
+        result = host.perform((command, *words), stdin)
+        assert 0 <= result.exit_status <= 255
+        assert result.seconds > 0
+        assert all("\n" not in line for line in result.lines)
     found_on(host)
 
 
-def test_device_files_are_made_with_a_number_and_where_there_is_none() -> None:
+def test_mknod_needs_a_number_and_a_free_name() -> None:
     host = node("hgx-h100+dev-infiniband-incomplete")
-    assert told(host, "mknod -m 0666 /dev/infiniband/uverbs9 c 231 201") == (0, "")
+    assert run(host, "mknod -m 0666 /dev/infiniband/uverbs9 c 231 201") == (0, "")
     assert "dev-infiniband-incomplete" not in found_on(host)
     again = "mknod: /dev/infiniband/uverbs9: File exists"
-    assert told(host, "mknod /dev/infiniband/uverbs9 c 231 201") == (1, again)
-    assert told(host, "mknod /dev/nowhere/x c 1 2")[0] == 1
-    assert told(host, "mknod /dev/x c one 2")[0] == 1
-    assert told(host, "mknod -m 0600 /dev/infiniband/uverbs10 c 231 202") == (0, "")
+    assert run(host, "mknod /dev/infiniband/uverbs9 c 231 201") == (1, again)
+    assert run(host, "mknod /dev/nowhere/x c 1 2")[0] == 1
+    assert run(host, "mknod /dev/x c one 2")[0] == 1
+    assert run(host, "mknod -m 0600 /dev/infiniband/uverbs10 c 231 202") == (0, "")
     assert "dev-infiniband-denied" in found_on(host)

@@ -1,11 +1,12 @@
-"""The doctor's fixes, tried out: what is found goes away, or a table says why it cannot."""
+"""Every fix is run: its finding goes away, or a table says why it cannot."""
 
 import pytest
 
 from probes.base.plan import Plan, Step
 from probes.simulation.faults.catalogue import FAULTS
 from probes.simulation.node.services import set_fabric_manager_version
-from tests.probes.simulation.node import end_job, found_on, node, run_step, told
+from tests.probes.simulation.node import end_job, found_on, node, run, run_step
+from tests.tiers import USUAL_FAULTS, usual
 
 # gdrtop never runs these.
 NEVER_RUN = {
@@ -78,7 +79,7 @@ def is_for_a_person(step: Step) -> bool:
 
 
 def first_of(plan: Plan) -> list[Step]:
-    """The steps up to the first that is for a person."""
+    """Return the steps before the first manual one."""
     steps = []
     for step in plan.steps:
         if is_for_a_person(step):
@@ -88,13 +89,13 @@ def first_of(plan: Plan) -> list[Step]:
 
 
 def fixes_of(name: str) -> dict[str, Plan]:
-    """Finding -> plan, of a fault."""
+    """Return finding -> plan for a fault."""
     found = found_on(node(f"{FAULTS[name].on}+{name}"))
     return {one: fix for one in sorted(FAULTS[name].finds) if (fix := found[one].fix) is not None}
 
 
-@pytest.mark.parametrize("name", FAULTS)
-def test_what_can_be_run_of_a_fix_mends_it(name: str) -> None:
+@pytest.mark.parametrize("name", usual(FAULTS, USUAL_FAULTS))
+def test_running_a_fix_removes_the_finding(name: str) -> None:
     for finding, plan in fixes_of(name).items():
         steps = first_of(plan)
         whole = all(step.is_instruction for step in plan.steps[len(steps) :])
@@ -109,12 +110,12 @@ def test_what_can_be_run_of_a_fix_mends_it(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", BY_A_PERSON)
-def test_with_a_persons_part_done_the_rest_of_a_fix_mends_it(name: str) -> None:
+def test_running_a_fix_after_its_manual_steps_removes_the_finding(name: str) -> None:
     for finding, plan in fixes_of(name).items():
         host = node(f"{FAULTS[name].on}+{name}")
         end_job(host)
         for command, given in BY_A_PERSON[name]:
-            assert told(host, command, given)[0] == 0
+            assert run(host, command, given)[0] == 0
         for step in plan.steps:
             if not is_for_a_person(step):
                 performed = run_step(host, step)
@@ -122,11 +123,11 @@ def test_with_a_persons_part_done_the_rest_of_a_fix_mends_it(name: str) -> None:
         assert finding not in found_on(host)
 
 
-def test_what_is_named_as_staying_is_a_fault() -> None:
+def test_exceptions_name_existing_faults() -> None:
     assert set(STAYS) | set(BY_A_PERSON) <= set(FAULTS)
 
 
-def test_a_new_driver_comes_with_its_fabric_manager() -> None:
+def test_a_new_driver_installs_its_fabric_manager() -> None:
     host = node("hgx-h100+driver-half-updated")
     plan = fixes_of("driver-half-updated")["driver-upgrade-blocked"]
     assert "Install nvidia-fabricmanager 570.133.20" in plan.steps[0].why
@@ -144,7 +145,7 @@ def test_a_new_driver_comes_with_its_fabric_manager() -> None:
     "name",
     ["acs-on", "pcie-devctl-read-request", "mtu-small", "peermem-not-loaded", "dev-infiniband-missing"],
 )
-def test_the_undo_of_a_fix_brings_the_finding_back(name: str) -> None:
+def test_undoing_a_fix_restores_the_finding(name: str) -> None:
     for finding, plan in fixes_of(name).items():
         host = node(f"{FAULTS[name].on}+{name}")
         for step in first_of(plan):

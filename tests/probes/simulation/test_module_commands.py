@@ -1,4 +1,4 @@
-"""modprobe and rmmod on simulated nodes: order, refusals, the words of kmod, what the kernel says."""
+"""modprobe and rmmod on simulated nodes: order, refusals, messages of kmod and the kernel."""
 
 import pytest
 
@@ -7,7 +7,7 @@ from probes.facts.node import probe_node
 from probes.facts.rdma.devices import RdmaFacts
 from probes.host.nvml import NvmlFacts
 from probes.simulation.host import SimulatedHost
-from tests.probes.simulation.node import end_job, node, told
+from tests.probes.simulation.node import end_job, node, run
 
 PEERMEM = "nvidia_peermem"
 COULD_NOT = f"modprobe: ERROR: could not insert '{PEERMEM}': "
@@ -20,7 +20,7 @@ def states(host: SimulatedHost) -> dict[str, object]:
 
 
 def said_since(host: SimulatedHost, before: int) -> list[str]:
-    """The kernel log's new lines, without their time."""
+    """Return the new lines of the kernel log without their time."""
     return [line.partition("] ")[2].rstrip() for line in host.tree.kernel_log[before:]]
 
 
@@ -28,52 +28,52 @@ def loaded_in_order(host: SimulatedHost) -> list[str]:
     return [line.split()[0] for line in str(host.read("/proc/modules")).splitlines()][::-1]
 
 
-def test_what_a_module_needs_is_loaded_before_it() -> None:
+def test_dependencies_are_loaded_first() -> None:
     host = node("hgx-h100+ib-core-not-loaded")
-    assert told(host, "modprobe mlx5_ib") == (0, "")
+    assert run(host, "modprobe mlx5_ib") == (0, "")
     order = loaded_in_order(host)
     assert order.index("ib_core") < order.index("ib_uverbs") < order.index("mlx5_ib")
 
 
-def test_either_spelling_and_any_trusted_path_will_do() -> None:
+def test_both_spellings_and_all_trusted_paths_work() -> None:
     for command in ("modprobe nvidia-peermem", "/usr/sbin/modprobe nvidia_peermem"):
         host = node("hgx-h100+peermem-not-loaded")
-        assert told(host, command) == (0, "")
+        assert run(host, command) == (0, "")
         assert states(host)[PEERMEM] is ModuleState.LIVE
 
 
-def test_a_module_that_is_loaded_already_is_no_error() -> None:
-    assert told(node("hgx-h100"), "modprobe nvidia") == (0, "")
+def test_loading_a_loaded_module_succeeds() -> None:
+    assert run(node("hgx-h100"), "modprobe nvidia") == (0, "")
 
 
-def test_a_blacklist_does_not_stop_what_is_named() -> None:
+def test_a_blacklist_does_not_stop_a_named_module() -> None:
     host = node("hgx-h100+peermem-not-loaded,module-blacklisted")
-    assert told(host, "modprobe -b nvidia-peermem") == (0, "")
+    assert run(host, "modprobe -b nvidia-peermem") == (0, "")
     assert states(host)[PEERMEM] is ModuleState.NOT_LOADED
-    assert told(host, "modprobe nvidia-peermem") == (0, "")
+    assert run(host, "modprobe nvidia-peermem") == (0, "")
     assert states(host)[PEERMEM] is ModuleState.LIVE
 
 
-def test_a_module_just_loaded_is_held_by_nobody_and_can_go_again() -> None:
+def test_a_module_just_loaded_can_be_removed() -> None:
     host = node("hgx-h100+peermem-not-loaded")
-    assert told(host, "modprobe nvidia-peermem") == (0, "")
+    assert run(host, "modprobe nvidia-peermem") == (0, "")
     assert host.read("/sys/module/nvidia_peermem/refcnt") == "0"
-    assert told(host, "modprobe -r nvidia-peermem") == (0, "")
+    assert run(host, "modprobe -r nvidia-peermem") == (0, "")
     assert states(host)[PEERMEM] is ModuleState.NOT_LOADED
 
 
 def test_success_is_silent_in_the_kernel_log() -> None:
     host = node("hgx-h100+peermem-not-loaded")
     before = len(host.tree.kernel_log)
-    told(host, "modprobe nvidia-peermem")
+    run(host, "modprobe nvidia-peermem")
     assert said_since(host, before) == []
 
 
 def test_parameters_from_the_command_and_from_modprobe_d() -> None:
     host = node("hgx-h100+peermem-not-loaded")
-    told(host, "tee /etc/modprobe.d/x.conf", "options nvidia-peermem peerdirect_support=1\n")
+    run(host, "tee /etc/modprobe.d/x.conf", "options nvidia-peermem peerdirect_support=1\n")
     before = len(host.tree.kernel_log)
-    assert told(host, "modprobe nvidia-peermem persistent_api_support=0 no_such=1")[0] == 0
+    assert run(host, "modprobe nvidia-peermem persistent_api_support=0 no_such=1")[0] == 0
     parameters = "/sys/module/nvidia_peermem/parameters"
     assert host.read(f"{parameters}/peerdirect_support") == "1"
     assert host.read(f"{parameters}/persistent_api_support") == "0"
@@ -99,104 +99,104 @@ def test_parameters_from_the_command_and_from_modprobe_d() -> None:
         ("module-blacklisted-cmdline", "Operation not permitted", 1),
     ],
 )
-def test_the_kernel_refuses_as_the_fault_has_it(fault: str, error: str, lines: int) -> None:
+def test_the_kernel_refuses_a_module_with_a_fault(fault: str, error: str, lines: int) -> None:
     host = node(f"hgx-h100+{fault}")
     before = len(host.tree.kernel_log)
-    assert told(host, "modprobe nvidia-peermem") == (1, f"{COULD_NOT}{error}")
+    assert run(host, "modprobe nvidia-peermem") == (1, f"{COULD_NOT}{error}")
     assert len(said_since(host, before)) == lines
     assert states(host)[PEERMEM] is ModuleState.NOT_LOADED
 
 
-def test_no_module_comes_or_goes_once_modules_are_disabled() -> None:
+def test_no_module_is_loaded_or_removed_when_disabled() -> None:
     host = node("hgx-h100+peermem-not-loaded,kernel-forbids-modules-disabled")
-    assert told(host, "modprobe nvidia-peermem") == (1, f"{COULD_NOT}Operation not permitted")
-    assert told(host, "modprobe -r gdrdrv")[1] == (
+    assert run(host, "modprobe nvidia-peermem") == (1, f"{COULD_NOT}Operation not permitted")
+    assert run(host, "modprobe -r gdrdrv")[1] == (
         "modprobe: ERROR: could not remove 'gdrdrv': Operation not permitted"
     )
-    assert told(host, "sysctl -w kernel.modules_disabled=0")[0] == 1
+    assert run(host, "sysctl -w kernel.modules_disabled=0")[0] == 1
 
 
-def test_the_old_module_has_the_name() -> None:
+def test_nv_peer_mem_blocks_nvidia_peermem() -> None:
     host = node("dgx-a100+nv-peer-mem-conflict")
     before = len(host.tree.kernel_log)
-    assert told(host, "modprobe nvidia-peermem") == (1, f"{COULD_NOT}Invalid argument")
+    assert run(host, "modprobe nvidia-peermem") == (1, f"{COULD_NOT}Invalid argument")
     (line,) = said_since(host, before)
     assert line.startswith("nvidia-peermem nv_mem_client_init:")
     assert "ERROR" in line
     assert "error while registering" in line
 
 
-def test_an_install_line_runs_in_the_modules_place() -> None:
-    status, text = told(node("hgx-h100+module-blacklisted-install"), "modprobe nvidia-peermem")
+def test_an_install_line_replaces_the_module() -> None:
+    status, text = run(node("hgx-h100+module-blacklisted-install"), "modprobe nvidia-peermem")
     assert status == 1
     assert "Error running install command '/bin/false' for module nvidia_peermem: retcode 1" in text
-    assert told(node("hgx-h100+module-blacklisted-install"), "modprobe -i nvidia-peermem") == (0, "")
+    assert run(node("hgx-h100+module-blacklisted-install"), "modprobe -i nvidia-peermem") == (0, "")
 
 
-def test_a_file_that_is_not_there() -> None:
+def test_a_missing_module_file() -> None:
     absent = "nvidia-peermem not found in directory /lib/modules/6.8.0-60-generic"
     host = node("hgx-h100+peermem-not-on-disk")
-    assert told(host, "modprobe nvidia-peermem") == (1, f"modprobe: FATAL: Module {absent}")
-    assert told(host, "modprobe -a gdrdrv nvidia-peermem") == (1, f"modprobe: WARNING: Module {absent}")
-    assert told(host, "modprobe -r nosuch") == (1, "modprobe: FATAL: Module nosuch not found.")
+    assert run(host, "modprobe nvidia-peermem") == (1, f"modprobe: FATAL: Module {absent}")
+    assert run(host, "modprobe -a gdrdrv nvidia-peermem") == (1, f"modprobe: WARNING: Module {absent}")
+    assert run(host, "modprobe -r nosuch") == (1, "modprobe: FATAL: Module nosuch not found.")
 
 
-def test_what_is_in_use_stays() -> None:
+def test_modules_in_use_stay() -> None:
     host = node("hgx-h100")
     for name in ("nvidia_peermem", "nvidia_uvm", "nvidia", "mlx5_ib", "ib_core"):
-        assert told(host, f"modprobe -r {name}") == (1, f"modprobe: FATAL: Module {name} is in use.")
-    assert told(host, "rmmod nvidia_peermem") == (1, "rmmod: ERROR: Module nvidia_peermem is in use")
-    status, text = told(host, "rmmod nvidia")
+        assert run(host, f"modprobe -r {name}") == (1, f"modprobe: FATAL: Module {name} is in use.")
+    assert run(host, "rmmod nvidia_peermem") == (1, "rmmod: ERROR: Module nvidia_peermem is in use")
+    status, text = run(host, "rmmod nvidia")
     assert status == 1
     assert text.startswith("rmmod: ERROR: Module nvidia is in use by: ")
     assert set(text.partition("by: ")[2].split()) == {"nvidia_uvm", "nvidia_peermem", "gdrdrv"}
-    assert told(host, "rmmod nosuch") == (1, "rmmod: ERROR: Module nosuch is not currently loaded")
+    assert run(host, "rmmod nosuch") == (1, "rmmod: ERROR: Module nosuch is not currently loaded")
 
 
 def test_built_in_modules_stay() -> None:
-    assert told(node("hgx-h100"), "modprobe -r ext4") == (1, "modprobe: FATAL: Module ext4 is builtin.")
+    assert run(node("hgx-h100"), "modprobe -r ext4") == (1, "modprobe: FATAL: Module ext4 is builtin.")
 
 
-def test_with_a_module_goes_what_nothing_needs_any_more() -> None:
+def test_unused_dependencies_are_removed_too() -> None:
     host = node("pcie-l40s")
     end_job(host)
-    told(host, "systemctl stop nvidia-persistenced")
-    assert told(host, "modprobe -r nvidia_uvm") == (0, "")
+    run(host, "systemctl stop nvidia-persistenced")
+    assert run(host, "modprobe -r nvidia_uvm") == (0, "")
     assert not {"nvidia", "nvidia_uvm"} & set(loaded_in_order(host))
 
 
-def test_the_driver_takes_nvml_and_its_files_along_and_brings_them_back() -> None:
+def test_nvml_and_device_files_follow_the_driver() -> None:
     host = node("pcie-l40s")
     end_job(host)
-    told(host, "systemctl stop nvidia-persistenced")
-    told(host, "modprobe -r nvidia_uvm nvidia")
+    run(host, "systemctl stop nvidia-persistenced")
+    run(host, "modprobe -r nvidia_uvm nvidia")
     assert not isinstance(host.nvml(), NvmlFacts)
     assert "nvidia" not in (host.names("/proc/driver") or ())
-    assert told(host, "modprobe nvidia_uvm") == (0, "")
+    assert run(host, "modprobe nvidia_uvm") == (0, "")
     facts = host.nvml()
     assert isinstance(facts, NvmlFacts)
     assert len(facts.gpus) == 4
 
 
-def test_devices_come_back_as_they_were() -> None:
+def test_devices_are_restored() -> None:
     host = node("hgx-h100+port-down")
     end_job(host)
-    told(host, "modprobe -r nvidia_peermem")
+    run(host, "modprobe -r nvidia_peermem")
     before = probe_node(host).rdma
-    assert told(host, "modprobe -r rdma_ucm rdma_cm mlx5_ib") == (0, "")
+    assert run(host, "modprobe -r rdma_ucm rdma_cm mlx5_ib") == (0, "")
     gone = probe_node(host).rdma
     assert not isinstance(gone, RdmaFacts) or not gone.devices
-    assert told(host, "modprobe mlx5_core")[0] == 0  # udev loads mlx5_ib for the device that it makes
+    assert run(host, "modprobe mlx5_core")[0] == 0  # udev loads mlx5_ib for the device that it makes
     assert probe_node(host).rdma == before
 
 
-def test_a_driver_that_was_replaced_on_disk_is_the_one_that_comes() -> None:
+def test_a_driver_replaced_on_disk_is_loaded() -> None:
     host = node("hgx-h100+driver-half-updated")
     end_job(host)
     for service in ("nvidia-persistenced", "nvidia-fabricmanager"):
-        assert told(host, f"systemctl stop {service}") == (0, "")
-    assert told(host, "modprobe -r gdrdrv nvidia_peermem nvidia_uvm nvidia") == (0, "")
-    assert told(host, "modprobe nvidia") == (0, "")
+        assert run(host, f"systemctl stop {service}") == (0, "")
+    assert run(host, "modprobe -r gdrdrv nvidia_peermem nvidia_uvm nvidia") == (0, "")
+    assert run(host, "modprobe nvidia") == (0, "")
     facts = host.nvml()
     assert isinstance(facts, NvmlFacts)
     assert facts.driver_version == "570.133.20"
@@ -206,7 +206,7 @@ def test_a_driver_that_was_replaced_on_disk_is_the_one_that_comes() -> None:
 def test_wrong_arguments_change_nothing(command: str) -> None:
     host = node("pcie-l40s")
     before = loaded_in_order(host)
-    status, text = told(host, command)
+    status, text = run(host, command)
     assert status == 1
     assert text.startswith(command.split()[0])
     assert loaded_in_order(host) == before

@@ -1,4 +1,4 @@
-"""Simulated nodes: what their descriptions say is what the real probes read, alive and repeatable."""
+"""Simulated nodes: probes read what the descriptions say, live and repeatable."""
 
 from pathlib import Path
 
@@ -90,7 +90,7 @@ def test_nothing_a_probe_asks_is_unknown_without_reason(node: Node) -> None:
         known(gpu.nvlinks)
 
 
-def test_it_says_that_it_is_simulated(name: str, node: Node) -> None:
+def test_the_origin_is_simulated(name: str, node: Node) -> None:
     assert (node.origin.source, node.origin.label) == (Source.SIMULATED, name)
     assert title(name)
 
@@ -141,7 +141,7 @@ def test_another_seed_gives_other_figures() -> None:
     assert read(one, probe_node(one)) != read(other, probe_node(other))
 
 
-def test_counters_never_go_back_and_stay_below_the_line_rate(name: str) -> None:
+def test_counters_rise_and_stay_below_the_line_rate(name: str) -> None:
     clock = Clock()
     host = SimulatedHost(name, clock=clock)
     node = probe_node(host)
@@ -161,7 +161,7 @@ def test_counters_never_go_back_and_stay_below_the_line_rate(name: str) -> None:
         before = after
 
 
-def test_the_refcount_moves_where_the_job_uses_peermem() -> None:
+def test_the_refcount_moves_if_the_job_uses_peermem() -> None:
     clock = Clock()
     host = SimulatedHost("hgx-h100", clock=clock)
     node = probe_node(host)
@@ -182,10 +182,10 @@ def test_the_same_tree_read_from_a_directory_gives_the_same_facts(name: str, tmp
     assert read_back.rdma == simulated.rdma
 
 
-def test_the_kernel_log_begins_once() -> None:
-    told = SimulatedHost("hgx-h100").run(("dmesg", "--raw"))
-    assert not isinstance(told, Unknown)
-    assert told.stdout.count("Linux version") == 1
+def test_the_kernel_log_has_one_start() -> None:
+    output = SimulatedHost("hgx-h100").run(("dmesg", "--raw"))
+    assert not isinstance(output, Unknown)
+    assert output.stdout.count("Linux version") == 1
 
 
 def test_an_unknown_name_is_refused() -> None:
@@ -197,7 +197,7 @@ def test_an_unknown_name_is_refused() -> None:
     "name",
     ["pcie-l40s+geforce-no-gdr", "gb200+c2c-grace-specifics-gb10", "hgx-h100+confidential-computing-on"],
 )
-def test_gpus_that_cannot_by_design_hold_no_memory_regions(name: str) -> None:
+def test_unsupported_gpus_have_no_memory_regions(name: str) -> None:
     host = SimulatedHost(name)
     peermem = read(host, probe_node(host)).peermem
     assert isinstance(peermem.refcnt, Unknown) or peermem.refcnt == 0

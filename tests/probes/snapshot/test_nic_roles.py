@@ -47,11 +47,11 @@ def test_a_nic_that_is_down_says_so_beside_its_rate() -> None:
 
 @pytest.mark.parametrize("name", ["gb200", "cloud-vm", "pcie-l40s"])
 def test_alike_nics_without_a_switch_are_for_compute(name: str) -> None:
-    assert {one.role for one in roles(name).values()} == {Role.COMPUTE}
+    assert {role.role for role in roles(name).values()} == {Role.COMPUTE}
 
 
 def test_mounts_are_network_file_systems_whose_server_has_an_address() -> None:
-    assert [(one.point, one.kind, str(one.server)) for one in parse_mounts(MOUNTS)] == [
+    assert [(mount.point, mount.kind, str(mount.server)) for mount in parse_mounts(MOUNTS)] == [
         ("/my data", "nfs4", "10.100.1.7"),
         ("/scratch", "lustre", "10.100.2.9"),
         ("/home", "nfs", "fe80::1"),

@@ -1,162 +1,49 @@
-"""The one line on top, and what is commonly got wrong about it."""
+"""The verdict: what is usable, in use, degraded or broken."""
 
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import cache
-from typing import Any
 
 import pytest
 
 from probes.base.origin import Origin, Source
 from probes.base.unknown import Maybe, Reason, Unknown
-from probes.facts.gpu.gpus import NOT_LISTED, GpuFacts
+from probes.facts.gpu.gpus import NOT_LISTED
 from probes.facts.gpudirect import (
     GdrPath,
-    GpuDirectFacts,
-    GpuSupport,
     MemoryPeer,
-    PathState,
-    PeermemReading,
-    Requirement,
 )
 from probes.facts.kernel.modules import ModuleFacts, ModuleState
-from probes.facts.node import Node, probe_node
 from probes.facts.pci.functions import PciFacts, PciKind
 from probes.facts.rdma.devices import RdmaFacts
-from probes.facts.system.platform import Environment, PlatformFacts
-from probes.nccl.topology_file import TopologyFile, TopologyFileFacts
+from probes.facts.system.platform import Environment
 from probes.simulation.host import SimulatedHost
-from probes.snapshot.rates import Reading, read
-from probes.snapshot.verdict import State, Verdict, judge
+from probes.snapshot.rates import read
+from probes.snapshot.verdict import State, judge
 from probes.topology.paths import build
-
-ABSENT = Unknown(Reason.NOT_THERE, "absent")
-DENIED = Unknown(Reason.NEEDS_ROOT, "/sys/kernel/debug")
-NEEDS_OPEN = "DMA-BUF needs the open kernel modules"
-NOT_LOADED = "nvidia_peermem is not loaded"
-
-
-@cache
-def simulated(name: str) -> Node:
-    return probe_node(SimulatedHost(name), seconds=60.0)
-
-
-def state_of(path: GdrPath, usable: Maybe[bool], lack: str = "") -> PathState:
-    return PathState(path, usable, (Requirement("a condition", usable, "evidence", lack),))
-
-
-def direct(
-    dmabuf: Maybe[bool] = True,
-    peermem: Maybe[bool] = False,
-    in_use: Maybe[bool] = DENIED,
-    nics: dict[str, Maybe[bool]] | None = None,
-) -> GpuDirectFacts:
-    preferred = GdrPath.DMABUF if dmabuf is True else GdrPath.PEERMEM if peermem is True else None
-    able = {f"mlx5_{n}": dmabuf for n in range(10)}
-    return GpuDirectFacts(
-        state_of(GdrPath.DMABUF, dmabuf, NEEDS_OPEN),
-        state_of(GdrPath.PEERMEM, peermem, NOT_LOADED),
-        preferred,
-        able | (nics or {}),
-        in_use,
-    )
-
-
-def a_node(facts: GpuDirectFacts | None = None, name: str = "hgx-h100", **parts: Any) -> Node:
-    return replace(simulated(name), gpudirect=facts or direct(), **parts)
-
-
-def reading_of(
-    refcnt: Maybe[int] = 0,
-    peers: Maybe[tuple[MemoryPeer, ...]] = ABSENT,
-    states: dict[tuple[str, int], Maybe[str]] | None = None,
-) -> Reading:
-    return Reading(0.0, {}, ABSENT, PeermemReading(refcnt, peers), {}, states or {})
-
-
-def verdict_of(node: Node, reading: Reading | None = None) -> Verdict:
-    return judge(node, build(node), reading_of() if reading is None else reading)
-
-
-def with_ports(node: Node, state: Maybe[str], *names: str) -> Node:
-    """The node with the ports of those devices (all, if none is named) in that state."""
-    assert isinstance(node.rdma, RdmaFacts)
-    devices = [
-        replace(one, ports=tuple(replace(port, state=state) for port in one.ports))
-        if not names or one.name in names
-        else one
-        for one in node.rdma.devices
-    ]
-    return replace(node, rdma=RdmaFacts(tuple(devices)))
-
-
-def with_gpu(node: Node, index: int, **facts: Any) -> Node:
-    assert isinstance(node.gpus, GpuFacts)
-    gpus = [replace(gpu, **facts) if gpu.index == index else gpu for gpu in node.gpus.gpus]
-    return replace(node, gpus=replace(node.gpus, gpus=tuple(gpus)))
-
-
-def with_gpus(node: Node, **facts: Any) -> Node:
-    assert isinstance(node.gpus, GpuFacts)
-    for index in range(len(node.gpus.gpus)):
-        node = with_gpu(node, index, **facts)
-    return node
-
-
-def without(node: Node, kind: PciKind) -> Node:
-    """The node with no such function on its bus."""
-    assert isinstance(node.pci, PciFacts)
-    assert isinstance(node.gpus, GpuFacts)
-    left = {bdf: one for bdf, one in node.pci.functions.items() if one.kind is not kind}
-    node = replace(node, pci=replace(node.pci, functions=left))
-    if kind is PciKind.GPU:
-        return replace(node, gpus=replace(node.gpus, gpus=()))
-    return replace(node, rdma=ABSENT)
-
-
-def with_module(node: Node, name: str, state: ModuleState) -> Node:
-    assert isinstance(node.modules, ModuleFacts)
-    module = replace(node.modules.modules[name], state=state)
-    return replace(node, modules=replace(node.modules, modules={**node.modules.modules, name: module}))
-
-
-def in_place(node: Node, place: Environment) -> Node:
-    """The node as this kind of place; bare metal has no hypervisor."""
-    assert isinstance(node.platform, PlatformFacts)
-    hypervisor = node.platform.hypervisor if place is Environment.VIRTUAL_MACHINE else ABSENT
-    return replace(node, platform=replace(node.platform, environment=place, hypervisor=hypervisor))
-
-
-def driven_by(node: Node, kind: PciKind, driver: str) -> Node:
-    """The node with all of its GPUs or NICs bound to a driver."""
-    assert isinstance(node.pci, PciFacts)
-    functions = {
-        bdf: replace(one, driver=driver) if one.kind is kind else one
-        for bdf, one in node.pci.functions.items()
-    }
-    return replace(node, pci=replace(node.pci, functions=functions))
-
-
-def without_nvlink(node: Node) -> Node:
-    return with_gpus(node, nvlinks=0, nvlink_peers=())
-
-
-def nearest(node: Node, index: int) -> list[str]:
-    """The NICs that serve a GPU."""
-    topology = build(node)
-    gpu = topology.gpus[index].id
-    words = ("PIX", "PXB", "P2C")
-    return [
-        nic for nic in topology.best_nics[gpu] if getattr(topology.paths[gpu, nic].nccl, "value", "") in words
-    ]
-
-
-# READY and ACTIVE
+from tests.probes.snapshot.verdict_nodes import (
+    ABSENT,
+    DENIED,
+    NEEDS_OPEN,
+    NOT_LOADED,
+    a_node,
+    direct,
+    in_place,
+    nearest,
+    reading_of,
+    simulated,
+    verdict_of,
+    with_gpu,
+    with_gpus,
+    with_module,
+    with_ports,
+    without,
+    without_nvlink,
+)
 
 
 def test_ready_by_dmabuf_without_peermem() -> None:
-    """Peermem that is not loaded is no fault where DMA-BUF works."""
+    """Peermem that is not loaded is no fault if DMA-BUF works."""
     verdict = verdict_of(a_node(), reading_of(refcnt=ABSENT))
     assert (verdict.state, verdict.path) == (State.READY, GdrPath.DMABUF)
     assert (verdict.gpus_served, verdict.gpus) == (8, 8)
@@ -187,7 +74,7 @@ def test_peermem_in_use_where_it_is_the_only_path_needs_no_explanation() -> None
     assert "DMA-BUF" not in verdict.reason
 
 
-def test_what_is_known_of_use_is_said_where_only_root_can_see_dmabuf() -> None:
+def test_signs_of_use_are_shown_if_only_root_can_see_dmabuf() -> None:
     node = simulated("gb200")
     host = SimulatedHost("gb200", clock=iter([0.0, *range(1, 999)]).__next__)
     before, reading = read(host, node), read(host, node)
@@ -208,12 +95,12 @@ def test_attached_buffers_are_active_by_dmabuf_with_refcnt_zero() -> None:
     assert (verdict.state, verdict.path) == (State.ACTIVE, GdrPath.DMABUF)
 
 
-def test_what_is_in_use_can_be_used_whatever_could_not_be_read() -> None:
+def test_a_path_in_use_is_usable_even_if_facts_are_unknown() -> None:
     assert verdict_of(a_node(direct(DENIED, DENIED, in_use=True))).state is State.ACTIVE
     assert verdict_of(a_node(direct(DENIED, DENIED)), reading_of(3)).path is GdrPath.PEERMEM
 
 
-def test_use_that_only_root_can_see_is_said_to_need_root() -> None:
+def test_use_that_only_root_can_see_is_reported_as_such() -> None:
     assert "only root can tell" in verdict_of(a_node(direct(in_use=DENIED))).reason.lower()
     assert "no memory region" in verdict_of(a_node(direct(in_use=False))).reason
 
@@ -223,7 +110,7 @@ def test_peermem_that_is_known_to_work_counts_while_dmabuf_is_unknown() -> None:
     assert (verdict.state, verdict.path) == (State.READY, GdrPath.PEERMEM)
 
 
-def test_without_a_reading_the_nodes_own_facts_speak() -> None:
+def test_without_a_reading_the_probed_facts_decide() -> None:
     node = a_node(direct(dmabuf=False, peermem=True))
     assert isinstance(node.modules, ModuleFacts)
     for refcnt, state in ((0, State.READY), (5, State.ACTIVE)):
@@ -252,7 +139,7 @@ def test_a_gpu_whose_nics_are_down_degrades_the_node_and_is_named() -> None:
     assert any(f"{nic} is DOWN" in verdict.reason for nic in near)
 
 
-def test_the_reading_has_the_last_word_on_a_port() -> None:
+def test_the_reading_overrides_the_probed_state_of_a_port() -> None:
     node = a_node()
     near = nearest(node, 0)
     down: dict[tuple[str, int], Maybe[str]] = {(name, 1): "DOWN" for name in near}
@@ -275,7 +162,7 @@ def test_gpus_behind_the_cpu_are_not_served_by_default() -> None:
     assert "PHB" in verdict.reason
 
 
-def test_a_nic_that_takes_no_dmabuf_serves_nobody_but_by_peermem() -> None:
+def test_a_nic_without_dmabuf_serves_gpus_only_by_peermem() -> None:
     node = a_node()
     refusing: dict[str, Maybe[bool]] = dict.fromkeys(nearest(node, 0), False)
     verdict = verdict_of(a_node(direct(nics=refusing)))
@@ -320,13 +207,13 @@ def test_degraded_says_so_even_while_in_use() -> None:
 # BROKEN
 
 
-def test_neither_path_is_broken_and_says_why_of_both() -> None:
+def test_without_a_path_the_node_is_broken_with_both_reasons() -> None:
     verdict = verdict_of(a_node(direct(dmabuf=False, peermem=False)))
     assert (verdict.state, verdict.path) == (State.BROKEN, None)
     assert verdict.reason == f"{NEEDS_OPEN}; {NOT_LOADED}"
 
 
-def test_without_the_driver_nothing_else_is_said() -> None:
+def test_without_the_driver_no_other_reason_is_given() -> None:
     node = with_module(a_node(direct(False, False)), "nvidia", ModuleState.NOT_LOADED)
     verdict = verdict_of(node)
     assert verdict.state is State.BROKEN
@@ -361,7 +248,7 @@ def test_no_nic_is_not_applicable() -> None:
     assert "no RDMA NIC" in verdict.reason
 
 
-def test_where_nothing_is_the_demo_is_pointed_to_on_a_live_machine_only() -> None:
+def test_only_a_live_machine_without_devices_mentions_the_demo() -> None:
     bare = without(without(a_node(), PciKind.GPU), PciKind.NIC)
     assert "--demo" in verdict_of(replace(bare, origin=Origin(Source.LIVE))).reason
     assert "--demo" not in verdict_of(replace(bare, origin=Origin(Source.TREE, "/dump"))).reason
@@ -393,7 +280,7 @@ def test_devices_handed_to_virtual_machines_are_not_applicable() -> None:
 
 
 @pytest.mark.parametrize(("dmabuf", "peermem"), [(DENIED, False), (False, DENIED), (DENIED, DENIED)])
-def test_what_decides_but_could_not_be_read_is_unknown_with_its_reason(
+def test_unreadable_decisive_facts_make_the_verdict_unknown(
     dmabuf: Maybe[bool], peermem: Maybe[bool]
 ) -> None:
     verdict = verdict_of(a_node(direct(dmabuf, peermem)))
@@ -401,7 +288,7 @@ def test_what_decides_but_could_not_be_read_is_unknown_with_its_reason(
     assert "needs root" in verdict.reason
 
 
-def test_probes_that_gave_nothing_are_unknown_and_named() -> None:
+def test_failed_probes_are_unknown_and_named() -> None:
     silent = Unknown(Reason.TIMED_OUT, "probe", "no answer for 5 s")
     node = a_node()
     for part, word in (("pci", "PCI"), ("rdma", "RDMA")):
@@ -435,207 +322,3 @@ def test_the_numbers_say_how_many_gpus_can_and_how_many_nics_serve_them() -> Non
     assert (one_down.gpus_served, one_down.nics) == (8, 7)
     broken = verdict_of(a_node(direct(False, False)))
     assert (broken.gpus_served, broken.gpus, broken.nics) == (0, 8, 0)
-
-
-# Not possible by design
-
-
-def supporting(node: Node, support: GpuSupport, *indexes: int) -> Node:
-    """The node with this support of its GPUs, all or some."""
-    assert isinstance(node.gpus, GpuFacts)
-    assert isinstance(node.gpudirect, GpuDirectFacts)
-    chosen = {gpu.bdf: support for gpu in node.gpus.gpus if not indexes or gpu.index in indexes}
-    return replace(node, gpudirect=replace(node.gpudirect, gpu_support=chosen))
-
-
-NEVER = GpuSupport(False, False, "GeForce GPUs do not support GPUDirect RDMA", "GPU0: RTX 4090", True)
-
-
-@pytest.mark.parametrize(
-    "name",
-    [
-        "pcie-l40s+geforce-no-gdr",
-        "gb200+c2c-grace-specifics-gb10",
-        "hgx-h100+confidential-computing-on",
-        "cloud-vm+vgpu-without-gdr",
-    ],
-)
-def test_hardware_that_cannot_by_design_is_not_applicable_and_named(name: str) -> None:
-    node = simulated(name)
-    verdict = judge(node, build(node), read(SimulatedHost(name), node))
-    assert verdict.state is State.NOT_APPLICABLE
-    assert verdict.reason.startswith("by design: ")
-
-
-def test_by_design_comes_before_what_is_broken() -> None:
-    node = supporting(a_node(direct(False, False)), NEVER)
-    assert verdict_of(node).state is State.NOT_APPLICABLE
-    assert verdict_of(replace(node, rdma=RdmaFacts(()))).state is State.NOT_APPLICABLE
-
-
-def test_a_gpu_that_cannot_by_design_is_not_missed_beside_those_that_can() -> None:
-    verdict = verdict_of(supporting(a_node(), NEVER, 7))
-    assert (verdict.state, verdict.gpus_served, verdict.gpus) == (State.READY, 7, 7)
-
-
-def test_a_vgpu_that_nobody_could_ask_is_unknown() -> None:
-    unknown = Unknown(Reason.NOT_THERE, "libcuda", "libcuda was not asked")
-    node = a_node(direct(unknown, unknown), "cloud-vm")
-    assert verdict_of(supporting(node, GpuSupport(unknown, unknown))).state is State.UNKNOWN
-
-
-def test_a_gpu_that_libcuda_denies_is_not_served() -> None:
-    denied = GpuSupport(False, False, "GPU3 does not support it", "GPU3: cuDeviceGetAttribute(116) = 0")
-    verdict = verdict_of(supporting(a_node(), denied, 3))
-    assert (verdict.state, verdict.gpus_served) == (State.DEGRADED, 7)
-    assert "GPU3" in verdict.reason
-
-
-# Each kind of node: what trials of 0.1.0 found right and wrong
-
-
-def by_nics(driver: str, **answers: Any) -> Node:
-    """hgx-h100 with NICs of another driver: `dmabuf`, `peermem` and `nic` are what each of them answers."""
-    node = a_node(direct(answers.get("dmabuf", False), answers.get("peermem", False)))
-    assert isinstance(node.rdma, RdmaFacts)
-    assert isinstance(node.gpudirect, GpuDirectFacts)
-    names = [device.name for device in node.rdma.devices]
-    facts = replace(node.gpudirect, nic_peermem=dict.fromkeys(names, answers.get("nic", False)))
-    devices = tuple(replace(device, driver=driver) for device in node.rdma.devices)
-    return replace(node, rdma=RdmaFacts(devices), gpudirect=facts)
-
-
-def test_a_driver_that_asks_no_peer_memory_client_is_not_served_by_peermem() -> None:
-    """irdma or bnxt_re without ib_peer_mem beside a live nvidia_peermem."""
-    assert verdict_of(by_nics("ice", peermem=True)).state is State.BROKEN
-    assert verdict_of(by_nics("ice", peermem=True, dmabuf=True)).path is GdrPath.DMABUF
-    assert verdict_of(by_nics("bnxt_en", peermem=True, nic=True)).state is State.READY
-
-
-def test_efa_with_its_own_peer_memory_is_ready_without_nvidia_peermem() -> None:
-    node = by_nics("efa", nic=True)
-    assert isinstance(node.gpudirect, GpuDirectFacts)
-    own = state_of(GdrPath.EFA, True)
-    verdict = verdict_of(replace(node, gpudirect=replace(node.gpudirect, peermem=own)))
-    assert (verdict.state, verdict.path) == (State.READY, GdrPath.EFA)
-
-
-def test_a_library_too_old_to_ask_says_that_a_container_has_its_own() -> None:
-    old = Unknown(Reason.NOT_THERE, "ibv_reg_dmabuf_mr on mlx5_0", "a container has its own")
-    verdict = verdict_of(a_node(direct(dmabuf=old)))
-    assert verdict.state is State.UNKNOWN
-    assert "a container has its own" in verdict.reason
-
-
-@pytest.mark.parametrize(("driver", "word"), [("cxi_ss1", "cxi"), ("gve", "TCPX")])
-def test_nics_that_need_no_verbs_are_named(driver: str, word: str) -> None:
-    node = without(a_node(), PciKind.NIC)
-    assert isinstance(node.pci, PciFacts)
-    card = next(one for one in simulated_pci(a_node()).values() if one.kind is PciKind.NIC)
-    card = replace(card, driver=driver, vendor_id=0x17DB)
-    node = replace(node, pci=replace(node.pci, functions={**node.pci.functions, card.bdf: card}))
-    verdict = verdict_of(node)
-    assert verdict.state is State.NOT_APPLICABLE
-    assert "no verbs NIC" in verdict.reason
-    assert word in verdict.reason
-
-
-def simulated_pci(node: Node) -> dict[str, Any]:
-    assert isinstance(node.pci, PciFacts)
-    return node.pci.functions
-
-
-@pytest.mark.parametrize("driver", ["vfio-pci", "mlx5_vfio_pci", "nvgrace_gpu_vfio_pci", "pci-stub"])
-def test_every_vfio_driver_keeps_a_device_for_virtual_machines(driver: str) -> None:
-    one = verdict_of(with_gpu(a_node(), 2, driver=driver))
-    assert (one.state, one.gpus) == (State.READY, 7)
-    assert verdict_of(with_gpus(a_node(), driver=driver)).state is State.NOT_APPLICABLE
-    nics = driven_by(replace(a_node(), rdma=ABSENT), PciKind.NIC, driver)
-    assert verdict_of(nics).state is State.NOT_APPLICABLE
-
-
-def test_a_fabric_that_is_not_set_up_is_not_ready() -> None:
-    """HGX B200: no NVSwitch on the bus; Fabric Manager or NVLSM is down, and CUDA fails with 802."""
-    node = a_node()
-    assert isinstance(node.gpus, GpuFacts)
-    for state in ("in progress", "not started", "failed"):
-        nvml = replace(node.gpus.gpus[0].nvml, fabric=state)  # type: ignore[type-var]
-        verdict = verdict_of(with_gpus(node, nvml=nvml, name="NVIDIA B200"))
-        assert verdict.state is State.DEGRADED
-        assert "802" in verdict.reason
-    failure = "CUDA programs fail to start: cuInit(0) returned 802"
-    fails = a_node(replace(direct(True, True), cuda_failure=failure))
-    assert verdict_of(fails).state is State.BROKEN
-    assert verdict_of(fails, reading_of(refcnt=9)).state is State.DEGRADED
-
-
-def topology_file(endpoints: Maybe[tuple[str, ...]]) -> TopologyFileFacts:
-    return TopologyFileFacts((TopologyFile("/opt/microsoft/ndv5/topo.xml", None, endpoints),))
-
-
-def test_the_paths_of_a_virtual_machine_are_unknown_not_degraded() -> None:
-    verdict = verdict_of(a_node(name="cloud-vm"))
-    assert verdict.state is State.UNKNOWN
-    assert "no topology file" in verdict.reason
-    missing = topology_file(Unknown(Reason.NOT_THERE, "/opt/microsoft/ndv5/topo.xml"))
-    node = a_node(name="cloud-vm")
-    assert judge(node, build(node), reading_of(), files=missing).state is State.UNKNOWN
-
-
-@pytest.mark.parametrize("endpoints", [("0001:00:00.0",), Unknown(Reason.NEEDS_ROOT, "/proc/7/root/topo")])
-def test_a_virtual_machine_with_a_topology_file_is_ready(endpoints: Maybe[tuple[str, ...]]) -> None:
-    node = a_node(name="cloud-vm")
-    verdict = judge(node, build(node), reading_of(), files=topology_file(endpoints))
-    assert (verdict.state, verdict.gpus_served) == (State.READY, 8)
-    assert "/opt/microsoft/ndv5/topo.xml, and were not checked" in verdict.reason
-
-
-def test_a_virtual_machine_whose_jobs_registered_memory_is_active() -> None:
-    node = a_node(direct(peermem=True), "cloud-vm")
-    verdict = verdict_of(node, reading_of(refcnt=5))
-    assert verdict.state is State.ACTIVE
-    assert "unknown" in verdict.reason
-
-
-def test_devices_in_another_network_namespace_are_unknown_not_broken() -> None:
-    node = a_node()
-    assert isinstance(node.rdma, RdmaFacts)
-    bdfs = {device.name: device.bdf for device in node.rdma.devices if not isinstance(device.bdf, Unknown)}
-    gone = replace(node, rdma=RdmaFacts((), tuple(bdfs.values())))
-    assert verdict_of(gone).state is State.UNKNOWN
-    assert "another network namespace" in verdict_of(gone).reason
-    near = nearest(node, 0)
-    left = tuple(device for device in node.rdma.devices if device.name not in near)
-    some = replace(node, rdma=RdmaFacts(left, tuple(bdfs[name] for name in near)))
-    assert verdict_of(some).state is State.UNKNOWN
-    assert "another network namespace" in verdict_of(some).reason
-
-
-def test_gpus_without_a_nic_below_their_switch_are_served_by_pxn() -> None:
-    """Eight GPUs with NVLink, and NICs below some of their switches only."""
-    node = simulated("dgx-a100+gpu-nic-through-cpu")
-    node = replace(node, gpudirect=direct(dmabuf=False, peermem=True))
-    verdict = verdict_of(node)
-    assert (verdict.state, verdict.gpus_served) == (State.READY, 8)
-    assert "2 GPUs by PXN" in verdict.reason
-    assert verdict_of(without_nvlink(node)).state is State.DEGRADED
-
-
-def test_a_near_nic_that_is_down_is_not_made_up_for_by_pxn() -> None:
-    node = a_node()
-    verdict = verdict_of(with_ports(node, "DOWN", *nearest(node, 0)))
-    assert verdict.state is State.DEGRADED
-
-
-# What sysfs does not show
-
-
-@pytest.mark.parametrize("listed", [("0000:1b:00.0", "0000:2b:00.0"), ("0000:1b:00.0",)])
-def test_gpus_that_only_the_driver_lists_are_unknown(listed: tuple[str, ...]) -> None:
-    """A sandbox that hides /sys; a dump whose vendor files could not be read."""
-    node = without(a_node(), PciKind.GPU)
-    assert isinstance(node.gpus, GpuFacts)
-    verdict = verdict_of(replace(node, gpus=replace(node.gpus, unplaced=listed)))
-    assert verdict.state is State.UNKNOWN
-    assert f"lists {len(listed)} GPU" in verdict.reason
-    assert "/sys/bus/pci/devices" in verdict.reason

@@ -1,4 +1,4 @@
-"""When a node is probed anew."""
+"""When a node is probed again."""
 
 import errno
 from collections.abc import Mapping, Sequence
@@ -21,7 +21,7 @@ class BusyAtFirst(SimulatedHost):
         return dict.fromkeys(devices, late if self.asked == 1 else errno.EBADF)
 
 
-def test_what_did_not_answer_in_time_is_asked_again_later(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_probe_that_timed_out_is_repeated_later(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 1000.0
     monkeypatch.setattr("probes.snapshot.watch.time.monotonic", lambda: now)
     host = BusyAtFirst("hgx-h100")

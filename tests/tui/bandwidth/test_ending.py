@@ -5,6 +5,8 @@ import os
 import signal
 import threading
 
+import pytest
+
 from tests.tui.bandwidth.families import (
     FAMILY,
     LONG,
@@ -116,6 +118,7 @@ def test_no_descriptor_is_left_open() -> None:
     assert descriptors() == before
 
 
+@pytest.mark.slow
 def test_many_quick_ones_one_after_another() -> None:
     before = descriptors()
     for _ in range(40):

@@ -60,7 +60,7 @@ def test_gpu_memory_is_judged_against_host_memory_of_the_same_series() -> None:
     results, _ = run(Scene([*ends(380.0), *ends(120.0), *ends(380.0)]), COMPARE)
     assert [one.memory for one in results] == ["host memory", "nvidia-peermem", "DMA-BUF"]
     assert results[1].judgement.verdict is Rating.BELOW
-    assert "the way to the GPU limits" in results[1].judgement.why
+    assert "limited by the path to the GPU" in results[1].judgement.why
     assert results[2].judgement.verdict is Rating.NEAR
 
 

@@ -95,8 +95,8 @@ def test_what_somebody_feels_is_not_confirmed_by_yes(capsys: pytest.CaptureFixtu
     [
         ("peermem-unknown-symbol-inbox-core", "the kernel's own ib_core is loaded", "Unknown symbol"),
         ("peermem-symbol-version-mismatch", "built against another version", "disagrees about version"),
-        ("secure-boot-key-rejected", "no key that it trusts has signed", "unavailable key is rejected"),
-        ("peermem-parameter-invalid", "gives peerdirect_support a bad value", "invalid peerdirect_support"),
+        ("secure-boot-key-rejected", "is not signed with a key it trusts", "unavailable key is rejected"),
+        ("peermem-parameter-invalid", "has a bad value for peerdirect_support", "invalid peerdirect_support"),
     ],
 )
 def test_an_error_of_modprobe_is_explained_with_what_the_kernel_said(

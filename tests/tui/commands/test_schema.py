@@ -16,6 +16,7 @@ from probes.recording.replay_host import ReplayHost
 from probes.simulation.host import SimulatedHost
 from probes.simulation.node.description import simulated_names
 from tests.probes.recording.recordings import archive_of, moments_of, read
+from tests.tiers import usual
 from tests.tui.pilot import SteppedClock
 from tests.tui.test_cli import printed
 from tui.cli import main
@@ -60,7 +61,7 @@ def valid(kind: str, text: str) -> dict[str, Any]:
     return document
 
 
-@pytest.mark.parametrize("name", NODES)
+@pytest.mark.parametrize("name", usual(NODES, {"hgx-h100", "cloud-vm", "cloud-vm+gpu-without-driver"}))
 def test_check_topo_modules_and_do_print_what_their_schemas_say(name: str) -> None:
     host = SimulatedHost(name, clock=SteppedClock())
     out = io.StringIO()

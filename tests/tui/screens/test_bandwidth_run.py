@@ -103,7 +103,7 @@ async def test_a_comparison_says_what_it_means(monkeypatch: pytest.MonkeyPatch) 
         assert "A host memory  B nvidia-peermem  C DMA-BUF" in seen(pilot, "chart")
         told = " ".join(seen(pilot, "rows").split())
         assert "GPUDirect RDMA by DMA-BUF works" in told
-        assert "nvidia-peermem carries 61 % less than DMA-BUF" in told
+        assert "nvidia-peermem is 61 % slower than DMA-BUF" in told
 
 
 async def test_a_failure_says_why(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -56,7 +56,7 @@ async def test_it_begins_with_the_first_gpu_and_its_best_nic() -> None:
         assert "does not show: nvidia-peermem" in told
         assert "numactl --cpunodebind=0" in told
         assert "--use_cuda_dmabuf 127.0.0.1" in told
-        assert "computes on it" in told
+        assert "used by" in told
 
 
 async def test_what_is_selected_on_the_overview_is_measured() -> None:

@@ -140,7 +140,8 @@ async def test_the_explanation_agrees_with_a_verdict_without_usable_gpus() -> No
         await opened(pilot, clock)
         assert "0 of 8 GPUs" in seen(pilot, "summary")
         await pilot.press("e")
-        assert "no GPU can use the direct path (CUDA programs fail to start" in seen(pilot, "details")
+        explanation = seen(pilot, "details")
+        assert "No GPU on this node can use the direct path (CUDA programs fail to start" in explanation
 
 
 async def test_the_footer_of_an_input_shows_no_letter_keys() -> None:

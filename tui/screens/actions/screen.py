@@ -12,7 +12,7 @@ from textual.widgets import Input
 from tui.screens.actions.state import ActionsState
 from tui.screens.key_footer import KeyFooter
 from tui.screens.keys import leave_keys
-from tui.screens.list_screen import FILTER_KEY, REFRESH_KEY, ExaminedListScreen
+from tui.screens.list_screen import FILTER_KEY, REFRESH_KEY, ExaminedListScreen, static_view
 from widgets.base.lines_view import LinesView
 
 
@@ -36,9 +36,7 @@ class ActionsScreen(ExaminedListScreen[ActionsState]):
 
     def compose(self) -> ComposeResult:
         """Compose summary, list and the selected action."""
-        summary = LinesView(id="summary")
-        summary.can_focus = False
-        yield summary
+        yield static_view("summary")
         with Vertical(id="actions"):
             yield LinesView("Actions", id="offers")
             yield LinesView("Selected", id="selected")

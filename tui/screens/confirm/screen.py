@@ -12,7 +12,7 @@ from textual.widgets import Input
 from tui.screens import save_and_copy
 from tui.screens.key_footer import KeyFooter
 from tui.screens.keys import bind, leave_keys
-from tui.screens.list_screen import PanesScreen
+from tui.screens.list_screen import PanesScreen, static_view
 from widgets.base.lines import Run, Tone
 from widgets.base.lines_view import LinesView
 
@@ -47,13 +47,9 @@ class ConfirmScreen(PanesScreen):
 
     def compose(self) -> ComposeResult:
         """Compose title, plan, question, and an input if the host name must be typed."""
-        summary = LinesView(id="summary")
-        summary.can_focus = False
-        yield summary
+        yield static_view("summary")
         yield LinesView("Plan · nothing has been run", id="plan")
-        question = LinesView(id="question")
-        question.can_focus = False
-        yield question
+        yield static_view("question")
         if self._state.word:
             yield Input(placeholder=f"Type {self._state.word} to confirm. Esc: cancel", id="typed")
         yield KeyFooter()

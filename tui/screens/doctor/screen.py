@@ -12,7 +12,7 @@ from textual.widgets import Input
 from tui.screens.doctor.state import DoctorState
 from tui.screens.key_footer import KeyFooter
 from tui.screens.keys import bind, leave_keys
-from tui.screens.list_screen import FILTER_KEY, REFRESH_KEY, ExaminedListScreen
+from tui.screens.list_screen import FILTER_KEY, REFRESH_KEY, ExaminedListScreen, static_view
 from widgets.base.lines_view import LinesView
 
 
@@ -32,16 +32,14 @@ class DoctorScreen(ExaminedListScreen[DoctorState]):
     DETAILS = "details"
 
     @dataclass
-    class FixWanted(Message):
+    class FixRequested(Message):
         """Show the fix of a finding."""
 
         finding: str
 
     def compose(self) -> ComposeResult:
         """Compose summary, list and details."""
-        summary = LinesView(id="summary")
-        summary.can_focus = False
-        yield summary
+        yield static_view("summary")
         with Vertical(id="doctor"):
             yield LinesView("Findings", id="findings")
             yield LinesView("", id="details")
@@ -68,7 +66,7 @@ class DoctorScreen(ExaminedListScreen[DoctorState]):
 
     def action_fix(self) -> None:
         """Show the fix as a plan that can run."""
-        self.post_message(self.FixWanted(self._state.selected))
+        self.post_message(self.FixRequested(self._state.selected))
 
     def action_explain(self) -> None:
         """Show the explanation, or the finding again."""

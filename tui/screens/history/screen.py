@@ -12,7 +12,7 @@ from textual.message import Message
 from tui.screens.history.state import HistoryState
 from tui.screens.key_footer import KeyFooter
 from tui.screens.keys import bind, leave_keys
-from tui.screens.list_screen import ListScreen
+from tui.screens.list_screen import ListScreen, static_view
 from widgets.base.lines_view import LinesView
 
 if TYPE_CHECKING:
@@ -31,16 +31,14 @@ class HistoryScreen(ListScreen[HistoryState]):
     DETAILS = "steps"
 
     @dataclass
-    class UndoWanted(Message):
+    class UndoRequested(Message):
         """Show the plan that undoes a past run."""
 
         run: PastRun
 
     def compose(self) -> ComposeResult:
         """Compose summary, list and details."""
-        summary = LinesView(id="summary")
-        summary.can_focus = False
-        yield summary
+        yield static_view("summary")
         with Vertical(id="history"):
             yield LinesView("Runs", id="runs")
             yield LinesView("Steps", id="steps")
@@ -57,4 +55,4 @@ class HistoryScreen(ListScreen[HistoryState]):
     def action_undo(self) -> None:
         """Ask for the plan that undoes the selected run."""
         if self._state.run is not None:
-            self.post_message(self.UndoWanted(self._state.run))
+            self.post_message(self.UndoRequested(self._state.run))

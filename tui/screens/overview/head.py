@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from probes.base.origin import Origin, Source
-from probes.snapshot.verdict import Verdict
 from widgets.base.figures import local_time
 from widgets.base.lines import Line, Run, Tone
 from widgets.node.head import Head
+
+if TYPE_CHECKING:  # the probes are imported after the first paint
+    from probes.snapshot.verdict import Verdict
 
 
 @dataclass

@@ -1,4 +1,4 @@
-"""Which panels the overview shows and how high, for a size of the terminal. Knows nothing of Textual.
+"""Which panels the overview shows, and their heights, for a size of the terminal. Does not know Textual.
 
 GPUs and NICs come first: a larger terminal never shows fewer of them.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-TWO_COLUMNS = 120  # from this width on a second column stands beside the topology
+TWO_COLUMNS = 120  # from this width on there is a second column beside the topology
 WIDE = 160
 RIGHT_CELLS, WIDE_RIGHT_CELLS = 46, 62
 STRIP_ROWS = 3  # modules, GPUDirect, jobs
@@ -16,15 +16,15 @@ FINDING_ROWS = 3
 _LEAST_FINDING_ROWS = 1
 MOST_FINDING_ROWS = 8
 _LEAST_MATRIX_ROWS = 6
-FOLDED_ROWS = 1  # of the modules where all is well: one line without a border
+FOLDED_ROWS = 1  # of the modules if all are ok: one line without a border
 _BORDER = 2
 _TOPOLOGY_COLUMN = ("topology", "matrix", "rates")
-_OTHER_COLUMN = {"gpudirect": 3, "path": 4, "modules": 3, "traffic": 4}  # rows that are of use, at least
+_OTHER_COLUMN = {"gpudirect": 3, "path": 4, "modules": 3, "traffic": 4}  # least rows that are useful
 
 
 @dataclass(frozen=True)
 class Arrangement:
-    """Rows of each panel that is shown, borders included."""
+    """The rows of each visible panel, borders included."""
 
     rows: Mapping[str, int] = field(default_factory=dict)
     is_one_column: bool = False
@@ -33,28 +33,28 @@ class Arrangement:
 
     @property
     def topology_rows(self) -> int:
-        """Rows inside the topology's border."""
+        """The rows inside the topology's border."""
         return max(1, self.rows.get("topology", 0) - _BORDER)
 
 
 def most_topology_rows(height: int, head_rows: int, one_column: bool) -> int:
-    """The most rows that the topology's drawing can get."""
+    """Return the most rows that the topology can get."""
     others = _LEAST_FINDING_ROWS + 2 * _BORDER + (STRIP_ROWS if one_column else 0)
     return max(1, height - head_rows - 1 - others)
 
 
 def left_cells(width: int, one_column: bool) -> int:
-    """The width of the column that holds the topology."""
+    """Return the width of the column with the topology."""
     return width if one_column else width - (WIDE_RIGHT_CELLS if width >= WIDE else RIGHT_CELLS)
 
 
 def right_cells(width: int, one_column: bool) -> int:
-    """The width of the other column; where there is one column, of that."""
+    """Return the width of the other column, or of the only one."""
     return width if one_column else width - left_cells(width, one_column)
 
 
 def zoomed(panel: str, width: int, height: int, head_rows: int) -> Arrangement:
-    """One panel alone."""
+    """Return the arrangement of one panel alone."""
     return Arrangement({panel: max(3, height - head_rows - 1)}, True, width)
 
 
@@ -66,17 +66,17 @@ def arrange(
     needs: Mapping[str, int],
     topology_rows: Callable[[int], int],
 ) -> Arrangement:
-    """Share the rows out.
+    """Distribute the rows over the panels.
 
-    `needs`: the rows of each panel's content, of the topology's as a list; `topology_rows`: of the topology's
-    richest drawing within so many rows; `head_rows`: of the verdict.
+    `needs`: the rows that each panel's content needs, the topology as a list; `topology_rows`: the height of
+    the richest topology within so many rows; `head_rows`: the height of the verdict.
     """
     strip_rows = STRIP_ROWS if one_column else 0
     room = max(0, height - head_rows - 1 - strip_rows)
     least = needs["topology"] + _BORDER
     findings = max(_LEAST_FINDING_ROWS, min(FINDING_ROWS, room - least - _BORDER))
     arranged = _share(one_column, room, findings, needs, topology_rows)
-    # What the topology's column leaves over goes to findings and jobs.
+    # Findings and jobs get what the topology's column does not need.
     spare = room - _used(one_column, arranged)
     more = min(spare, min(MOST_FINDING_ROWS, max(needs["findings"], needs["jobs"])) - findings)
     if not one_column:
@@ -91,7 +91,7 @@ def arrange(
 
 
 def _used(one_column: bool, rows: Mapping[str, int]) -> int:
-    """Rows of the findings and of all that stands below them in the topology's column."""
+    """Return the rows of the findings and of everything below them in the topology's column."""
     names = rows if one_column else ("findings", *_TOPOLOGY_COLUMN)
     return sum(rows[name] for name in names if name in rows)
 
@@ -99,7 +99,7 @@ def _used(one_column: bool, rows: Mapping[str, int]) -> int:
 def _share(
     one_column: bool, room: int, findings: int, needs: Mapping[str, int], topology_rows: Callable[[int], int]
 ) -> dict[str, int]:
-    """The rows of every panel, of findings with so many rows inside."""
+    """Return the rows of every panel, if the findings have so many inside their border."""
     body = max(3, room - findings - _BORDER)
     matrix = _matrix_rows(needs["matrix"] + _BORDER, body - needs["topology"] - _BORDER)
     if one_column:
@@ -112,7 +112,7 @@ def _share(
 
 
 def _matrix_rows(needed: int, left: int) -> int:
-    """The matrix whole, or cut where at least a few of its rows fit."""
+    """Return the rows of the matrix: all, or fewer if at least some fit, else 0."""
     return min(needed, left) if left >= min(needed, _LEAST_MATRIX_ROWS) else 0
 
 
@@ -135,7 +135,7 @@ def _whole(name: str, needs: Mapping[str, int]) -> int:
 
 
 def _right_column(body: int, needs: Mapping[str, int]) -> dict[str, int]:
-    """What matters most first: GPUDirect state, path, modules; traffic takes what is left."""
+    """Return the rows of the other column: GPUDirect state, path and modules first; traffic gets the rest."""
     rows: dict[str, int] = {}
     left = body
     for name, least in _OTHER_COLUMN.items():
@@ -151,7 +151,7 @@ def _right_column(body: int, needs: Mapping[str, int]) -> dict[str, int]:
 
 
 def _one_column(body: int, matrix: int, needs: Mapping[str, int]) -> dict[str, int]:
-    """Below the topology: the matrix, and panel by panel what still fits whole."""
+    """Return the rows below the topology: the matrix, then each panel that fits whole."""
     rows = {"matrix": matrix} if matrix else {}
     left = body - matrix - needs["topology"] - _BORDER
     for name in ("path", "traffic", "gpudirect", "rates"):

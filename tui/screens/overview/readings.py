@@ -90,7 +90,7 @@ class Readings:
         ports = self.newest.port_states.items()
         states = {port: state for port, state in ports if not isinstance(state, Unknown)}
         gpus = {} if isinstance(self.newest.gpus, Unknown) else self.newest.gpus
-        return LiveFigures(gpus, self.rates, states, self.netdev_rates)
+        return LiveFigures(gpus, self.rates, states)
 
     @property
     def refcnts(self) -> dict[str, Maybe[int]]:

@@ -64,7 +64,7 @@ class OverviewScreen(Screen[None]):
     ]
 
     @dataclass
-    class FindingWanted(Message):
+    class FindingRequested(Message):
         """The user wants to see this finding in the doctor."""
 
         finding: str
@@ -266,7 +266,7 @@ class OverviewScreen(Screen[None]):
             return
         if name == "findings":
             if state.finding_to_open:
-                self.post_message(self.FindingWanted(state.finding_to_open))
+                self.post_message(self.FindingRequested(state.finding_to_open))
         elif state.selected and not self._zoomed and name in ("", *_ENDPOINTS):
             self._toggle_zoom("path")
         elif name and not self._zoomed:

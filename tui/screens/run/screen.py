@@ -11,7 +11,7 @@ from textual.message import Message
 from tui.screens import save_and_copy
 from tui.screens.key_footer import KeyFooter
 from tui.screens.keys import bind, leave_keys
-from tui.screens.list_screen import PanesScreen
+from tui.screens.list_screen import PanesScreen, static_view
 from widgets.base.lines_view import LinesView
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ class RunScreen(PanesScreen):
         *leave_keys(),
     ]
 
-    class StopWanted(Message):
+    class StopRequested(Message):
         """Stop the run after the running step; if that was requested, do not wait for the step."""
 
     class EndSeen(Message):
@@ -42,9 +42,7 @@ class RunScreen(PanesScreen):
 
     def compose(self) -> ComposeResult:
         """Compose the progress and the console."""
-        summary = LinesView(id="summary")
-        summary.can_focus = False
-        yield summary
+        yield static_view("summary")
         yield LinesView("Console", id="console")
         yield KeyFooter()
 
@@ -97,7 +95,7 @@ class RunScreen(PanesScreen):
 
     def action_stop(self) -> None:
         """Ask to stop after the running step; the second time, to stop waiting for it."""
-        self.post_message(self.StopWanted())
+        self.post_message(self.StopRequested())
 
     def action_save(self) -> None:
         """Write the console's text to a new file in the current directory."""

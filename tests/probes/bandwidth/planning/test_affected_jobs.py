@@ -75,7 +75,7 @@ def on_functions(examination: Examination, **bdfs: Maybe[str]) -> Examination:
 
 def test_a_job_on_the_gpu_is_named() -> None:
     told = felt(BUSY, Request())
-    assert "GPU0: train.py (alice, Slurm job 4711, pid 41000) computes on it" in told
+    assert "GPU0: used by train.py (alice, Slurm job 4711, pid 41000)" in told
     assert "GPU1" not in told
 
 
@@ -85,8 +85,8 @@ def test_host_memory_disturbs_no_gpu() -> None:
 
 def test_the_gpu_at_the_far_end_counts() -> None:
     told = felt(BUSY, Request(far_nic="mlx5_1"))
-    assert "GPU0: train.py (alice, Slurm job 4711, pid 41000)" in told
-    assert "GPU1: train.py (alice, Slurm job 4711, pid 41001)" in told
+    assert "GPU0: used by train.py (alice, Slurm job 4711, pid 41000)" in told
+    assert "GPU1: used by train.py (alice, Slurm job 4711, pid 41001)" in told
 
 
 def test_memory_that_somebody_unseen_holds_is_told() -> None:
@@ -95,7 +95,7 @@ def test_memory_that_somebody_unseen_holds_is_told() -> None:
     assert not isinstance(live, Unknown)
     held = {bdf: replace(one, memory_used_bytes=70 << 30) for bdf, one in live.items()}
     examination = replace(examination, reading=replace(examination.reading, gpus=held))
-    assert "GPU0: 70 GiB of its memory are in use, by nobody that is seen from here" in felt(
+    assert "GPU0: 70 GiB of its memory are in use, by a process that is not visible here" in felt(
         examination, Request()
     )
 
@@ -106,18 +106,18 @@ def test_without_counters_those_who_use_rdma_tell() -> None:
     assert felt(examination, host_memory) == ""
     used = felt(replace(examination, processes=BUSY.processes), host_memory)
     assert (
-        "what flows through is not known, and RDMA is used by train.py (alice, Slurm job 4711, pids 41000,"
+        "traffic unknown, RDMA is used by train.py (alice, Slurm job 4711, pids 41000,"
         in used
     )
     unseen = felt(replace(examination, processes=ProcessFacts((), 7, 0, NO_CONF)), host_memory)
-    assert "7 processes of others could not be looked into: needs root" in unseen
+    assert "7 processes of other users could not be read (needs root)" in unseen
     lost = Unknown(Reason.IO_ERROR, "/proc")
-    assert "nor who uses RDMA" in felt(replace(examination, processes=lost), host_memory)
+    assert "RDMA users unknown" in felt(replace(examination, processes=lost), host_memory)
 
 
 def test_a_peer_is_not_looked_at_and_that_is_told() -> None:
     told = felt(idle(), Request(setup=Mode.BOTH_ENDS, peer="root@node2"))
-    assert "whether somebody at root@node2 would feel it is not known" in told
+    assert "root@node2: unknown which jobs would be affected" in told
 
 
 def test_an_idle_gpu_is_nobodys() -> None:
@@ -128,13 +128,13 @@ def test_gpus_that_cannot_be_asked_are_not_taken_for_idle() -> None:
     lost = Unknown(Reason.DRIVER_ERROR, "NVML", "driver/library version mismatch")
     examination = idle()
     examination = replace(examination, reading=replace(examination.reading, gpus=lost))
-    assert "is not known: driver error" in felt(examination, Request())
+    assert "unknown which jobs use the GPUs: driver error" in felt(examination, Request())
 
 
 def test_traffic_on_the_port_is_told() -> None:
     examination = idle()
     told = felt(examination, Request(), second_before(examination, "mlx5_0", 40.0))
-    assert told == "port 1 of mlx5_0: 40 Gb/s of traffic flow through it"
+    assert told == "port 1 of mlx5_0: carries 40 Gb/s"
     assert felt(examination, Request(), second_before(examination, "mlx5_1", 40.0)) == ""
     assert felt(examination, Request(), second_before(examination, "mlx5_0", 0.001)) == ""
 
@@ -160,7 +160,7 @@ def test_only_so_many_are_named() -> None:
     assert lines[-1].startswith("and ")
 
 
-# Who holds a NIC though nothing flows now
+# Who holds a NIC though no traffic flows now
 
 
 def quiet(examination: Examination, nic: str = "") -> Reading:
@@ -170,10 +170,10 @@ def quiet(examination: Examination, nic: str = "") -> Reading:
 def test_a_job_between_two_bursts_is_named_by_what_it_has_open() -> None:
     examination = holding(idle(), *((4242 + rank, "python3", (0, 1)) for rank in range(8)))
     told = felt(examination, Request(memory=MemoryPath.HOST), quiet(examination))
-    assert told == f"8 processes have mlx5_0 open ({JOB}, pid 4242) …), though nothing flows now"
+    assert told == f"8 processes have mlx5_0 open ({JOB}, pid 4242) …), though no traffic flows now"
     examination = holding(idle(), (4242, "spdk_tgt", (0,)))
     told = felt(examination, Request(memory=MemoryPath.HOST), quiet(examination))
-    assert told == "spdk_tgt (alice, Slurm job 4711, pid 4242) has mlx5_0 open, though nothing flows now"
+    assert told == "spdk_tgt (alice, Slurm job 4711, pid 4242) has mlx5_0 open, though no traffic flows now"
 
 
 def test_who_holds_another_nic_is_not_disturbed() -> None:
@@ -186,7 +186,7 @@ def test_who_holds_another_nic_is_not_disturbed() -> None:
 def test_where_traffic_flows_the_holders_are_not_told_as_well() -> None:
     examination = holding(idle(), (4242, "python3", (0,)))
     told = felt(examination, Request(), second_before(examination, "mlx5_0", 40.0))
-    assert told == "port 1 of mlx5_0: 40 Gb/s of traffic flow through it"
+    assert told == "port 1 of mlx5_0: carries 40 Gb/s"
 
 
 def test_programs_that_only_watch_are_nobody() -> None:
@@ -227,7 +227,7 @@ def test_traffic_on_the_other_port_of_a_card_is_told() -> None:
 def test_a_port_of_the_test_itself_is_not_told_twice() -> None:
     examination = dual_port()
     told = felt(examination, Request(far_nic="mlx5_1"), second_before(examination, "mlx5_1", 90.0))
-    assert told == "port 1 of mlx5_1: 90 Gb/s of traffic flow through it"
+    assert told == "port 1 of mlx5_1: carries 90 Gb/s"
 
 
 def test_the_second_port_of_one_device_shares_its_card() -> None:
@@ -244,12 +244,12 @@ def test_the_second_port_of_one_device_shares_its_card() -> None:
 def test_who_holds_the_other_port_of_a_card_is_told_once() -> None:
     examination = holding(dual_port(), (4242, "python3", (0, 1)))
     assert felt(examination, Request(), quiet(examination)).splitlines() == [
-        f"{JOB}, pid 4242) has mlx5_0 open, though nothing flows now"
+        f"{JOB}, pid 4242) has mlx5_0 open, though no traffic flows now"
     ]
     examination = holding(dual_port(), (4242, "spdk_tgt", (1,)))
     assert felt(examination, Request(), quiet(examination)).splitlines() == [
         "spdk_tgt (alice, Slurm job 4711, pid 4242) has mlx5_1, on the same card as mlx5_0, open, "
-        "though nothing flows now"
+        "though no traffic flows now"
     ]
 
 

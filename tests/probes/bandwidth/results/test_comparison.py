@@ -94,7 +94,8 @@ def test_one_test_alone_is_no_comparison() -> None:
 def test_without_any_gpu_memory_host_memory_proves_nothing() -> None:
     lost = [LeftOut(f"GPU0 → mlx5_0 · {path}", "built without CUDA") for path in (BY_PEERMEM, BY_DMABUF)]
     told = only(HOST, left_out=tuple(lost))
-    assert "no GPU's memory was measured over mlx5_0: host memory (190 Gb/s) says nothing" in told
+    assert "no GPU memory was measured over mlx5_0" in told
+    assert "the result with host memory (190 Gb/s) says nothing" in told
     assert "GPU0 → mlx5_0 · nvidia-peermem and GPU0 → mlx5_0 · DMA-BUF were left out: built without" in told
     # Another GPU's memory was measured over the same NIC.
     one = LeftOut("GPU1 → mlx5_0 · DMA-BUF", "it has fallen off the bus")
@@ -113,9 +114,9 @@ def test_as_fast_as_host_memory_and_near_the_line_works() -> None:
 
 
 def test_far_below_host_memory_the_way_to_the_gpu_limits() -> None:
-    why = "host memory reaches 190 Gb/s: the way to the GPU limits; the way leads between sockets"
+    why = "host memory reaches 190 Gb/s: limited by the path to the GPU; the path leads between sockets"
     told = only(HOST, judged(result(60.0), Rating.BELOW, why))
-    assert "the way between mlx5_0 and GPU0 limits (the way leads between sockets)" in told
+    assert "limited by the path between mlx5_0 and GPU0 (the path leads between sockets)" in told
     assert "60 Gb/s" in told
     assert "gdrtop check" in told
     assert "works" not in told
@@ -126,7 +127,7 @@ def test_far_below_host_memory_the_way_to_the_gpu_limits() -> None:
     [
         ("loopback", "", "out and back in"),
         ("loopback", "mlx5_1", "mlx5_0 and mlx5_1"),
-        ("client", "", "the network and the far side"),
+        ("client", "", "the network and the peer"),
     ],
 )
 def test_as_slow_as_host_memory_it_is_not_the_gpu(setup: str, far: str, told: str) -> None:
@@ -135,13 +136,13 @@ def test_as_slow_as_host_memory_it_is_not_the_gpu(setup: str, far: str, told: st
     gpu = result(119.0, setup=setup, pair=Pair("0000:18:00.0", "GPU0", **pair))  # type: ignore[arg-type]
     sentence = only(host, judged(gpu, Rating.LIKE_HOST))
     assert "as slow as host memory" in sentence
-    assert "the way to the GPU is not what limits" in sentence
+    assert "not limited by the path to the GPU" in sentence
     assert told in sentence
 
 
 def test_loopback_does_not_blame_the_network() -> None:
     sentence = only(SLOW_HOST, judged(result(119.0), Rating.LIKE_HOST))
-    assert "before the NIC or the network is blamed" in sentence
+    assert "before you blame the NIC or the network" in sentence
 
 
 def test_host_memory_slower_than_the_gpu_is_told_as_that() -> None:
@@ -151,15 +152,15 @@ def test_host_memory_slower_than_the_gpu_is_told_as_that() -> None:
 
 
 def test_an_unknown_limit_claims_nothing() -> None:
-    told = only(SLOW_HOST, judged(result(119.0), Rating.UNKNOWN, "what the way can carry is not known"))
-    assert "whether that is near the line is not known" in told
+    told = only(SLOW_HOST, judged(result(119.0), Rating.UNKNOWN, "the limit of the path is unknown"))
+    assert "gdrtop cannot tell whether that is near the limit" in told
     assert "works" not in told
 
 
 def test_one_path_fails_and_the_other_works() -> None:
     told = only(HOST, failed(BY_PEERMEM, "nvidia_peermem is not loaded"), result(188.0))
     assert "nvidia-peermem failed (nvidia_peermem is not loaded) and DMA-BUF works" in told
-    assert "needs no nvidia-peermem" in told
+    assert "do not need nvidia-peermem" in told
     told = only(HOST, result(188.0, BY_PEERMEM), failed(BY_DMABUF, "CUDA error 1", "error=1"))
     assert "NCCL_DMABUF_ENABLE=0" in told
 
@@ -167,7 +168,7 @@ def test_one_path_fails_and_the_other_works() -> None:
 def test_a_node_without_dmabuf_is_not_told_that_nccl_fails() -> None:
     dmabuf = failed(BY_DMABUF, "the driver does not export it", "DMA-BUF is not supported on this GPU")
     told = only(HOST, result(188.0, BY_PEERMEM), dmabuf)
-    assert "NCCL sees that as well and takes nvidia-peermem" in told
+    assert "NCCL detects that as well and uses nvidia-peermem" in told
     assert "NCCL_DMABUF_ENABLE" not in told
 
 
@@ -179,30 +180,30 @@ def test_neither_path_works() -> None:
 
 
 def test_the_paths_against_each_other() -> None:
-    assert "carry the same (188 Gb/s and 187 Gb/s)" in only(result(187.0, BY_PEERMEM), result(188.0))
+    assert "are equally fast (188 Gb/s and 187 Gb/s)" in only(result(187.0, BY_PEERMEM), result(188.0))
     slower = only(result(188.0, BY_PEERMEM), result(94.0))
-    assert "DMA-BUF carries 50 % less than nvidia-peermem (94 Gb/s and 188 Gb/s)" in slower
-    assert "nvidia-peermem carries 50 % less" in only(result(94.0, BY_PEERMEM), result(188.0))
+    assert "DMA-BUF is 50 % slower than nvidia-peermem (94 Gb/s and 188 Gb/s)" in slower
+    assert "nvidia-peermem is 50 % slower" in only(result(94.0, BY_PEERMEM), result(188.0))
 
 
 def test_host_memory_that_fails_goes_first() -> None:
     told = only(failed(HOST_MEMORY, "the port is down"), failed(BY_DMABUF, "the port is down"))
-    assert told.startswith("host memory failed on mlx5_0 too (the port is down)")
+    assert told.startswith("the test with host memory failed on mlx5_0 too (the port is down)")
 
 
 def test_memory_that_was_not_asked_for_proves_nothing() -> None:
     by_peermem = result(188.0, facts=(Fact(About.REGISTERED, BY_PEERMEM, ""),))
     told = only(HOST, by_peermem)
     assert "DMA-BUF was not measured: the tool reports: registered by nvidia-peermem" in told
-    assert "Its 188 Gb/s is that of nvidia-peermem and proves nothing about DMA-BUF" in told
+    assert "The result (188 Gb/s) was measured with nvidia-peermem and proves nothing about DMA-BUF" in told
     assert "works" not in told
-    # Beside a true one of nvidia-peermem they are not two paths that carry the same.
+    # Beside a true one of nvidia-peermem they are not two paths that are equally fast.
     told = only(HOST, result(188.0, BY_PEERMEM), by_peermem)
     assert "GPUDirect RDMA by nvidia-peermem works" in told
     assert "by DMA-BUF works" not in told
-    assert "carry the same" not in told
+    assert "equally fast" not in told
     told = only(HOST, result(188.0, facts=(Fact(About.MEMORY, HOST_MEMORY, ""),)))
-    assert "no line about a GPU buffer was printed" in told
+    assert "the tool printed no line about a GPU buffer" in told
     assert "works" not in told
     assert "as fast as host memory" not in told
 

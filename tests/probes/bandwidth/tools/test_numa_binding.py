@@ -61,7 +61,7 @@ def test_where_it_cannot_be_bound_it_is_not_and_says_why(examination: Examinatio
     for request in (Request(), Request(tool="gdrcopy_copybw")):
         assert not [one for one in commands(request, examination) if "numactl" in one]
         (note,) = only(request, examination).notes
-        assert note.startswith("not bound to NUMA node 0, for ")
+        assert note.startswith("not bound to NUMA node 0 (")
         assert told in note
 
 

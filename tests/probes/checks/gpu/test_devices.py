@@ -53,7 +53,7 @@ OF_THE_LOG = (
 
 
 @pytest.mark.parametrize("name", OF_GPUS)
-def test_without_the_gpus_nothing_is_said(name: str) -> None:
+def test_without_the_gpus_the_checks_are_unknown(name: str) -> None:
     hidden = replace(HGX, node=replace(HGX.node, gpus=Unknown(Reason.TIMED_OUT, "GPUs")))
     finding = said(name, hidden)
     assert finding.status is Status.UNKNOWN
@@ -76,7 +76,7 @@ def test_without_the_gpus_nothing_is_said(name: str) -> None:
         "gpu-missing-from-nvml",
     ],
 )
-def test_what_nvml_does_not_say_is_unknown_and_not_off(name: str) -> None:
+def test_a_fact_that_nvml_does_not_report_is_unknown_and_not_off(name: str) -> None:
     silent = Unknown(Reason.NOT_THERE, "NVML", "libnvidia-ml.so.1 is not installed")
     without = with_gpus(
         HGX,
@@ -110,7 +110,7 @@ def test_persistence_mode_without_the_daemon_is_enough() -> None:
     assert status("persistence-off", stopped) is Status.PASSED
 
 
-def test_the_daemon_without_persistence_mode_is_a_case_of_its_own() -> None:
+def test_the_daemon_without_persistence_mode_has_its_own_check() -> None:
     waiting = with_nvml(HGX, lambda nvml: replace(nvml, persistence=False))
     assert status("persistence-off", waiting) is Status.PASSED
     assert status("persistence-off-daemon-runs", waiting) is Status.FOUND
@@ -118,7 +118,7 @@ def test_the_daemon_without_persistence_mode_is_a_case_of_its_own() -> None:
     assert status("persistence-off", blind) is Status.UNKNOWN
 
 
-def test_a_gpu_name_with_its_memory_is_no_vgpu_profile() -> None:
+def test_a_gpu_name_with_its_memory_size_is_not_a_vgpu_profile() -> None:
     assert status("vgpu-without-gdr", examination_of("dgx-a100")) is Status.PASSED
     for name in ("NVIDIA A30-8C", "GRID A100D-40C", "NVIDIA A100-1-5CME"):
         guest = with_gpus(HGX, lambda gpu, name=name: replace(gpu, name=name))  # type: ignore[misc]
@@ -142,7 +142,7 @@ def test_one_right_library_among_several_is_enough() -> None:
     assert status("driver-library-mismatch", with_libraries("535.1")) is Status.FOUND
 
 
-def test_a_gpu_that_answers_again_after_xid_79() -> None:
+def test_a_gpu_that_responds_again_after_xid_79() -> None:
     bdf = HGX.topology.gpus[0].id
     logged = with_log(HGX, f"NVRM: Xid (PCI:{bdf[:-2]}): 79, pid=1, GPU has fallen off the bus.")
     finding = said("xid-79-fell-off-bus", logged)
@@ -154,11 +154,11 @@ def test_a_gpu_that_nvml_calls_lost_needs_no_log() -> None:
     quiet = with_gpus(HGX, lambda gpu: replace(gpu, nvml=lost), 3)
     finding = said("xid-79-fell-off-bus", quiet)
     assert (finding.status, finding.severity) == (Status.FOUND, Severity.CRITICAL)
-    found = {one.id: one for one in findings(quiet)}
+    found = {finding.id: finding for finding in findings(quiet)}
     assert found["gpu-missing-from-nvml"].part_of == "xid-79-fell-off-bus"
 
 
-def test_gpus_that_sysfs_hides_are_not_said_to_be_well() -> None:
+def test_gpus_that_sysfs_hides_are_not_ok() -> None:
     facts = HGX.node.gpus
     assert isinstance(facts, GpuFacts)
     hidden = replace(facts, gpus=(), unplaced=tuple(gpu.bdf for gpu in facts.gpus))
@@ -170,7 +170,7 @@ def test_gpus_that_sysfs_hides_are_not_said_to_be_well() -> None:
 @pytest.mark.parametrize(
     "name", ["vgpu-without-gdr", "geforce-no-gdr", "confidential-computing-on", "c2c-grace-specifics-gb10"]
 )
-def test_hardware_that_cannot_by_design_is_a_note(name: str) -> None:
+def test_hardware_without_gpudirect_by_design_is_a_note(name: str) -> None:
     finding = findings_on(f"{FAULTS[name].on}+{name}")[name]
     assert (finding.status, finding.severity) == (Status.FOUND, Severity.NOTE)
 
@@ -189,12 +189,12 @@ def test_all_ones_on_the_bus_need_no_log() -> None:
     assert (finding.severity, finding.devices) == (Severity.CRITICAL, (bdf,))
 
 
-def test_gpus_that_answer_have_not_fallen_off_whatever_the_log_says() -> None:
+def test_gpus_that_respond_have_not_fallen_off_the_bus() -> None:
     restricted = replace(HGX, kernel_log=Unknown(Reason.NEEDS_ROOT))
     assert status("xid-79-fell-off-bus", restricted) is Status.PASSED
 
 
-def test_a_container_is_given_some_gpus_only() -> None:
+def test_a_container_may_have_only_some_gpus() -> None:
     missing = examination_of("hgx-h100+gpu-missing-from-nvml")
     platform = missing.node.platform
     assert isinstance(platform, PlatformFacts)
@@ -204,7 +204,7 @@ def test_a_container_is_given_some_gpus_only() -> None:
 
 
 @pytest.mark.parametrize("name", OF_THE_LOG)
-def test_a_log_that_needs_root_is_not_a_quiet_one(name: str) -> None:
+def test_a_log_that_needs_root_is_unknown(name: str) -> None:
     restricted = replace(HGX, kernel_log=Unknown(Reason.NEEDS_ROOT, "dmesg"))
     assert said(name, restricted).cause == "needs root: the kernel log"
 
@@ -221,9 +221,9 @@ def test_a_log_that_needs_root_is_not_a_quiet_one(name: str) -> None:
         (62, "xid-other"),
     ],
 )
-def test_an_xid_is_told_by_one_check(number: int, name: str) -> None:
+def test_one_check_reports_each_xid(number: int, name: str) -> None:
     logged = with_log(HGX, f"NVRM: Xid (PCI:0000:17:00): {number}, pid=1, name=x, text")
-    assert {one for one in OF_THE_LOG if status(one, logged) is Status.FOUND} == {name}
+    assert {check for check in OF_THE_LOG if status(check, logged) is Status.FOUND} == {name}
 
 
 def test_machines_without_nvswitch_need_no_fabric_manager() -> None:
@@ -231,7 +231,7 @@ def test_machines_without_nvswitch_need_no_fabric_manager() -> None:
         assert status(name, examination_of("pcie-l40s")) is Status.PASSED
 
 
-def test_an_absent_fabric_manager_is_told_once() -> None:
+def test_an_absent_fabric_manager_is_reported_once() -> None:
     absent = examination_of("hgx-h100+fabric-manager-down-absent")
     assert status("fabric-manager-down", absent) is Status.PASSED
     assert status("fabric-manager-down-version", absent) is Status.PASSED
@@ -262,7 +262,7 @@ def with_nccl(version: str):  # type: ignore[no-untyped-def]
     return replace(WITHOUT_NCCL, libraries=LibraryFacts({"libnccl.so.2": (library,)}))
 
 
-def test_nccl_2_27_crosses_c2c_by_itself() -> None:
+def test_nccl_2_27_uses_c2c_by_default() -> None:
     assert status("c2c-grace-specifics", with_nccl("2.27.3")) is Status.PASSED
     assert status("c2c-grace-specifics", with_nccl("2.26.2")) is Status.FOUND
     assert status("c2c-grace-specifics", WITHOUT_NCCL) is Status.UNKNOWN
@@ -290,7 +290,7 @@ def without_imex(**changes):  # type: ignore[no-untyped-def]
     return with_service(GB200, "nvidia-imex", state=ServiceState.INACTIVE, **changes)
 
 
-def test_imex_that_does_not_run_ends_jobs_over_several_nodes() -> None:
+def test_imex_that_is_not_running_breaks_multi_node_jobs() -> None:
     finding = said("imex-down", without_imex())
     assert (finding.status, finding.severity) == (Status.FOUND, Severity.WARNING)
     assert "ncclSystemError" in finding.impact
@@ -298,7 +298,7 @@ def test_imex_that_does_not_run_ends_jobs_over_several_nodes() -> None:
     assert any("NCCL_MNNVL_ENABLE=0" in step.why for step in finding.fix.steps)
 
 
-def test_imex_is_not_missed_where_something_else_starts_it() -> None:
+def test_imex_is_not_needed_if_something_else_starts_it() -> None:
     assert status("imex-down", without_imex(masked=True)) is Status.PASSED
     node = without_imex()
     pods = replace(node, driver_container=replace(node.driver_container, kubelet=True))
@@ -312,7 +312,7 @@ def test_a_path_that_a_virtual_machine_hides_is_unknown() -> None:
     assert status("gpu-without-near-nic", examination_of("cloud-vm")) is Status.UNKNOWN
 
 
-def test_gpus_that_are_all_alike_far_from_nics_are_not_odd() -> None:
+def test_gpus_that_are_equally_far_from_nics_are_not_found() -> None:
     assert status("gpu-without-near-nic", GB200) is Status.PASSED
 
 
@@ -328,7 +328,7 @@ def test_an_sxid_that_is_not_fatal_is_a_note() -> None:
     assert said("sxid", with_log(HGX, told)).severity is Severity.NOTE
 
 
-def test_a_gpu_that_answers_again_after_a_gsp_timeout() -> None:
+def test_a_gpu_that_responds_again_after_a_gsp_timeout() -> None:
     assert (
         said("xid-119-gsp-timeout", examination_of("hgx-h100+xid-119-gsp-timeout")).severity
         is Severity.WARNING
@@ -345,7 +345,7 @@ def test_a_node_without_gpus_needs_no_log_of_them(name: str) -> None:
     assert status(name, replace(empty, kernel_log=Unknown(Reason.NEEDS_ROOT))) is Status.PASSED
 
 
-def test_another_fabric_manager_on_disk_costs_nothing_yet_while_the_old_one_runs() -> None:
+def test_a_new_fabric_manager_on_disk_is_a_warning_while_the_old_one_runs() -> None:
     running = examination_of("hgx-h100+fabric-manager-down-version")
     assert said("fabric-manager-down-version", running).severity is Severity.WARNING
     stopped = examination_of("hgx-h100+fabric-manager-down-version,fabric-manager-down")

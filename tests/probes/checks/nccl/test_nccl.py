@@ -1,4 +1,4 @@
-"""Checks of jobs' settings: passed, found, unknown, and what is commonly got wrong."""
+"""Checks of the settings of jobs: passed, found, unknown, and common mistakes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ABSENT = Unknown(Reason.NOT_THERE, "absent")
 
 
 def with_job(name: str = "hgx-h100", gpu: int = 0, **variables: str) -> Examination:
-    """A node with one more job, with these variables."""
+    """Return a node with one more job that has these variables."""
     host = SimulatedHost(name, clock=lambda: 1000.0)
     add_rank(host.tree, 46000, gpu, variables)
     return examine(host)
@@ -41,14 +41,14 @@ def processes_of(examination: Examination) -> ProcessFacts:
 
 
 def with_processes(examination: Examination, **facts: Any) -> Examination:
-    """The node with every process changed in the same way."""
+    """Return the node with every process changed in the same way."""
     seen = processes_of(examination)
-    changed = tuple(replace(one, **facts) for one in seen.processes)
+    changed = tuple(replace(process, **facts) for process in seen.processes)
     return replace(examination, processes=replace(seen, processes=changed))
 
 
 def idle(examination: Examination, hidden: int = 0) -> Examination:
-    """The node without a process, and NVML that names none."""
+    """Return the node without processes, also in NVML."""
     gpus = examination.reading.gpus
     assert not isinstance(gpus, Unknown)
     quiet = {bdf: replace(live, processes=()) for bdf, live in gpus.items()}
@@ -59,7 +59,7 @@ def idle(examination: Examination, hidden: int = 0) -> Examination:
     )
 
 
-# What NCCL ignores, and what it takes otherwise than meant.
+# Values that NCCL ignores or misreads.
 
 
 @pytest.mark.parametrize("value", ["node", "NODE", "phb", " PHB"])
@@ -71,21 +71,21 @@ def test_unknown_words_of_the_level_are_found(value: str) -> None:
 
 
 @pytest.mark.parametrize("value", ["PIX", "PXB", "PHB", "SYS", "3", "5"])
-def test_levels_that_are_known_are_no_fault(value: str) -> None:
+def test_known_levels_are_not_a_fault(value: str) -> None:
     node = with_job(NCCL_NET_GDR_LEVEL=value)
     assert said(node, "nccl-gdr-level-ignored").status is Status.PASSED
     assert said(node, "nccl-gdr-level-off").status is Status.PASSED
 
 
 @pytest.mark.parametrize("value", ["0", "LOC", "NVL", "C2C"])
-def test_loc_and_0_switch_gdr_off(value: str) -> None:
-    """Level 0 disables GPUDirect RDMA; ACS is untouched by it."""
+def test_loc_and_0_disable_gdr(value: str) -> None:
+    """Level 0 disables GPUDirect RDMA and has no effect on ACS."""
     finding = said(with_job(NCCL_NET_GDR_LEVEL=value), "nccl-gdr-level-off")
     assert (finding.status, finding.severity) == (Status.FOUND, Severity.CRITICAL)
 
 
 @pytest.mark.parametrize(("value", "word"), [("3", "PHB"), ("4", "SYS"), ("5", "SYS"), ("1", "PIX")])
-def test_numbers_are_told_by_their_words(value: str, word: str) -> None:
+def test_numbers_are_shown_with_their_words(value: str, word: str) -> None:
     finding = said(with_job(NCCL_NET_GDR_LEVEL=value), "nccl-gdr-level-number")
     assert finding.severity is Severity.NOTE
     assert f"means {word}" in finding.evidence[0].value
@@ -105,7 +105,7 @@ def test_dmabuf_is_on_by_default() -> None:
         assert said(node, "nccl-dmabuf-disabled").status is Status.PASSED
 
 
-def test_dmabuf_switched_off_costs_nothing_where_peermem_works() -> None:
+def test_disabled_dmabuf_is_a_note_if_peermem_works() -> None:
     with_peermem = said(with_job(NCCL_DMABUF_ENABLE="0"), "nccl-dmabuf-disabled")
     without = said(with_job("pcie-l40s", NCCL_DMABUF_ENABLE="0"), "nccl-dmabuf-disabled")
     assert (with_peermem.severity, without.severity) == (Severity.NOTE, Severity.CRITICAL)
@@ -129,19 +129,19 @@ def test_dmabuf_switched_off_costs_nothing_where_peermem_works() -> None:
         {"NCCL_IB_HCA": "^=mlx5_4,mlx5_9"},
     ],
 )
-def test_settings_that_are_no_fault(variables: dict[str, str]) -> None:
-    found = {one.id for one in findings(with_job(**variables)) if one.status is Status.FOUND}
+def test_settings_that_are_not_a_fault(variables: dict[str, str]) -> None:
+    found = {finding.id for finding in findings(with_job(**variables)) if finding.status is Status.FOUND}
     assert not found
 
 
-def test_c2c_means_nothing_without_c2c() -> None:
+def test_the_c2c_variable_has_no_effect_without_c2c() -> None:
     assert said(with_job(NCCL_NET_GDR_C2C="0"), "nccl-gdr-c2c-off").status is Status.PASSED
 
 
-def test_no_variable_is_found_by_its_absence() -> None:
-    """NCCL_DEBUG that is not set, NCCL_IB_HCA that is not set: no fault."""
+def test_an_unset_variable_is_not_found() -> None:
+    """Neither NCCL_DEBUG nor NCCL_IB_HCA has to be set."""
     node = with_processes(examination_of("hgx-h100"), environment={})
-    assert not {one.id for one in findings(node) if one.status is Status.FOUND}
+    assert not {finding.id for finding in findings(node) if finding.status is Status.FOUND}
 
 
 NAMED = [name for name in FAULTS if name.startswith(("nccl-", "ucx-", "nvshmem-")) and "conf" not in name]
@@ -154,7 +154,7 @@ def test_a_finding_names_the_process_by_command_user_and_job(name: str) -> None:
     assert "pid 43" in finding.cause or "pids" in finding.cause
 
 
-def test_a_plugin_is_no_trouble_where_the_nics_need_one() -> None:
+def test_a_plugin_is_not_found_if_the_nics_need_one() -> None:
     node = examination_of("hgx-h100+nccl-net-plugin-trouble")
     assert said(node, "nccl-net-plugin-trouble").status is Status.FOUND
     assert not isinstance(node.node.pci, Unknown)
@@ -164,10 +164,10 @@ def test_a_plugin_is_no_trouble_where_the_nics_need_one() -> None:
     assert said(on_efa, "nccl-net-plugin-trouble").status is Status.PASSED
 
 
-# Where a setting stands.
+# Where a variable is set.
 
 
-def test_the_configuration_file_counts_for_jobs_that_start_next() -> None:
+def test_the_configuration_file_applies_to_jobs_that_start_next() -> None:
     node = idle(examination_of("hgx-h100"))
     conf = NcclConf({"NCCL_IB_DISABLE": "1"}, ())
     node = replace(node, processes=replace(processes_of(node), nccl_conf=conf))
@@ -176,21 +176,21 @@ def test_the_configuration_file_counts_for_jobs_that_start_next() -> None:
     assert finding.evidence[0].source == "/etc/nccl.conf"
 
 
-def test_the_environment_counts_before_the_configuration_file() -> None:
+def test_the_environment_overrides_the_configuration_file() -> None:
     node = with_job(NCCL_IB_DISABLE="0")
     conf = NcclConf({"NCCL_IB_DISABLE": "1"}, ())
     seen = processes_of(node)
-    inside = tuple(replace(one, nccl_conf=conf) for one in seen.processes if one.pid == 46000)
+    inside = tuple(replace(process, nccl_conf=conf) for process in seen.processes if process.pid == 46000)
     node = replace(node, processes=replace(seen, processes=inside))
     assert said(node, "nccl-ib-disabled").status is not Status.FOUND
 
 
-def test_a_containers_own_file_is_named_as_such() -> None:
+def test_a_containers_own_file_is_named_with_its_path() -> None:
     node = with_processes(examination_of("hgx-h100"), nccl_conf=NcclConf({"NCCL_NET": "socket"}, ()))
     assert said(node, "nccl-net-socket").evidence[0].source == "/proc/41000/root/etc/nccl.conf"
 
 
-# What is not seen is not judged.
+# Processes and facts that are not visible.
 
 VARIABLE_CHECKS = ("nccl-gdr-level-off", "nccl-ib-disabled", "nccl-ib-hca-mismatch", "ucx-tls-without-cuda")
 
@@ -203,13 +203,13 @@ def test_without_a_job_a_check_passes_and_says_so(check: str) -> None:
 
 
 @pytest.mark.parametrize("check", VARIABLE_CHECKS)
-def test_processes_that_nvml_does_not_name_have_no_gpu(check: str) -> None:
-    """The daemons of root are closed to others, and are no jobs."""
+def test_processes_that_nvml_does_not_list_have_no_gpu(check: str) -> None:
+    """Other users cannot read root's daemons, which are not jobs."""
     assert said(idle(examination_of("hgx-h100"), hidden=300), check).status is Status.PASSED
 
 
 @pytest.mark.parametrize("check", VARIABLE_CHECKS)
-def test_jobs_of_others_need_root(check: str) -> None:
+def test_jobs_of_other_users_need_root(check: str) -> None:
     closed = with_processes(
         examination_of("hgx-h100"), gpu_files=DENIED, uverbs_files=DENIED, environment=DENIED
     )
@@ -218,7 +218,7 @@ def test_jobs_of_others_need_root(check: str) -> None:
     assert finding.cause.startswith("needs root")
 
 
-def test_without_nvml_closed_processes_may_be_jobs() -> None:
+def test_without_nvml_unreadable_processes_may_be_jobs() -> None:
     node = idle(examination_of("hgx-h100"), hidden=3)
     node = replace(node, reading=replace(node.reading, gpus=ABSENT))
     assert said(node, "nccl-ib-disabled").status is Status.UNKNOWN
@@ -230,7 +230,7 @@ def test_processes_that_could_not_be_listed_are_unknown() -> None:
         assert said(node, check).status is Status.UNKNOWN
 
 
-def test_a_daemon_with_gpus_open_is_no_job() -> None:
+def test_a_daemon_with_gpus_open_is_not_a_job() -> None:
     node = with_processes(
         examination_of("hgx-h100"), comm="nv-hostengine", environment={"NCCL_IB_DISABLE": "1"}
     )
@@ -245,7 +245,8 @@ def versions(process: Process, version: str) -> Process:
     return replace(
         process,
         libraries=tuple(
-            replace(one, version=version) if one.name == "libnccl" else one for one in process.libraries
+            replace(library, version=version) if library.name == "libnccl" else library
+            for library in process.libraries
         ),
     )
 
@@ -253,26 +254,26 @@ def versions(process: Process, version: str) -> Process:
 def with_nccl(name: str, version: str) -> Examination:
     node = examination_of(name)
     seen = processes_of(node)
-    changed = tuple(versions(one, version) for one in seen.processes)
+    changed = tuple(versions(process, version) for process in seen.processes)
     return replace(node, processes=replace(seen, processes=changed))
 
 
-def test_a_version_that_is_not_told_is_unknown() -> None:
+def test_a_version_that_the_name_does_not_show_is_unknown() -> None:
     node = examination_of("pcie-l40s")
     seen = processes_of(node)
     for check in ("nccl-versions-differ", "nccl-too-old-for-dmabuf"):
-        untold = tuple(
+        unnamed = tuple(
             replace(
-                one,
-                libraries=tuple(replace(library, version=ABSENT) for library in one.libraries),
+                process,
+                libraries=tuple(replace(library, version=ABSENT) for library in process.libraries),
             )
-            for one in seen.processes
-            if not isinstance(one.libraries, Unknown)
+            for process in seen.processes
+            if not isinstance(process.libraries, Unknown)
         )
-        assert said(replace(node, processes=replace(seen, processes=untold)), check).status is Status.UNKNOWN
+        assert said(replace(node, processes=replace(seen, processes=unnamed)), check).status is Status.UNKNOWN
 
 
-def test_nvshmem_is_content_where_peermem_is_loaded() -> None:
+def test_nvshmem_is_not_found_if_peermem_is_loaded() -> None:
     host = SimulatedHost("hgx-h100", clock=lambda: 1000.0)
     add_rank(host.tree, 46000, libraries=["/usr/lib/libnvshmem_host.so.3.1.7"])
     assert said(examine(host), "nvshmem-needs-peermem").status is Status.PASSED

@@ -1,4 +1,4 @@
-"""Checks of counters: only what rises is a warning."""
+"""Checks of counters: only a rising counter is a warning."""
 
 from dataclasses import replace
 
@@ -25,7 +25,7 @@ def test_a_value_alone_is_a_note_and_a_rise_a_warning(name: str) -> None:
     assert " in 60 s)" in rising.evidence[0].value
 
 
-def test_what_does_not_rise_stays_a_note() -> None:
+def test_a_counter_that_does_not_rise_stays_a_note() -> None:
     still = said("link-flaps-carrier", two_examinations("hgx-h100+link-flaps-carrier"))
     assert (still.status, still.severity) == (Status.FOUND, Severity.NOTE)
     before = with_health(HGX, lambda port: replace(port, errors={"symbol_error": ErrorCounter(7, False)}))
@@ -38,14 +38,14 @@ def test_a_flap_between_two_examinations_is_a_warning() -> None:
     assert said("link-flaps", flapped).severity is Severity.WARNING
 
 
-def test_a_few_changes_of_carrier_belong_to_the_boot() -> None:
+def test_a_few_carrier_changes_are_normal_at_boot() -> None:
     assert status("link-flaps-carrier", HGX) is Status.PASSED
     more = with_health(HGX, lambda port: replace(port, carrier_changes=4), "mlx5_0")
     rising = replace(more, earlier_port_health=HGX.port_health)
     assert said("link-flaps-carrier", rising).severity is Severity.WARNING
 
 
-def test_a_full_counter_is_not_taken_for_quiet() -> None:
+def test_a_full_counter_does_not_count_as_quiet() -> None:
     full = two_examinations("hgx-h100+error-counter-full")
     assert status("error-counter-full", full) is Status.FOUND
     assert "is full" in said("symbol-errors-rising", full).cause
@@ -75,13 +75,13 @@ def test_a_counter_that_was_reset_has_not_risen() -> None:
 def test_signal_errors_are_judged_by_their_rate(
     counter: str, rise: int, seconds: float, severity: Severity
 ) -> None:
-    """Some are normal on PAM4 links: a single one is no bad cable."""
+    """Some errors are normal on PAM4 links. A single error is not a bad cable."""
     finding = said("symbol-errors-rising", risen(counter, rise, seconds))
     assert (finding.status, finding.severity) == (Status.FOUND, severity)
 
 
 def risen(counter: str, rise: int, seconds: float) -> Examination:
-    """A second check, `seconds` after the first, with one counter of mlx5_0 that has risen."""
+    """Return a second check, `seconds` after the first, with one risen counter of mlx5_0."""
     before = with_health(HGX, lambda port: replace(port, errors={counter: ErrorCounter(2, False)}), "mlx5_0")
     now = with_health(
         HGX, lambda port: replace(port, errors={counter: ErrorCounter(2 + rise, False)}), "mlx5_0"
@@ -98,7 +98,7 @@ def risen(counter: str, rise: int, seconds: float) -> Examination:
         ("VL15_dropped", Severity.NOTE, "management packets"),
     ],
 )
-def test_each_kind_of_discarded_packets_has_its_own_meaning(
+def test_each_kind_of_discarded_packets_has_its_own_cause(
     counter: str, severity: Severity, word: str
 ) -> None:
     finding = said("port-discards-rising", risen(counter, 3, 60.0))
@@ -109,12 +109,12 @@ def test_each_kind_of_discarded_packets_has_its_own_meaning(
 
 def test_flaps_that_the_link_counter_shows_are_not_counted_twice() -> None:
     both = two_examinations("hgx-h100+link-flaps,link-flaps-carrier", 1800.0)
-    found = {one.id: one for one in findings(both, only=["link-flaps", "link-flaps-carrier"])}
+    found = {finding.id: finding for finding in findings(both, only=["link-flaps", "link-flaps-carrier"])}
     assert found["link-flaps-carrier"].part_of == ""  # of another port
     flapping = with_health(
         both, lambda port: replace(port, errors={"link_downed": ErrorCounter(5, False)}), "mlx5_9"
     )
-    found = {one.id: one for one in findings(flapping, only=["link-flaps", "link-flaps-carrier"])}
+    found = {finding.id: finding for finding in findings(flapping, only=["link-flaps", "link-flaps-carrier"])}
     assert found["link-flaps-carrier"].part_of == "link-flaps"
 
 
@@ -147,7 +147,7 @@ def test_a_counter_that_is_refused_is_unknown(name: str) -> None:
     assert status("port-counters-missing", denied) is Status.FOUND
 
 
-def test_a_virtual_function_without_counters_is_said_once() -> None:
+def test_a_virtual_function_without_counters_is_reported_once() -> None:
     absent = Unknown(Reason.NOT_THERE, "counters")
     virtual = with_health(HGX, lambda port: replace(port, errors=absent, hw_errors=absent), "mlx5_0")
     assert said("port-counters-missing", virtual).devices == ("mlx5_0",)

@@ -1,14 +1,13 @@
-"""Checks of NICs as devices, and of what the kernel log says of them."""
+"""Checks of NICs as devices, and of kernel messages about them."""
 
 from dataclasses import replace
 
 import pytest
 
 from probes.base.unknown import Maybe, Reason, Unknown
-from probes.checks.registry import findings
 from probes.facts.pci.functions import PciFacts, PciFunction
 from probes.queries.finding import Severity, Status
-from tests.probes.checks.changed import said, status, with_devices, with_log, without
+from tests.probes.checks.changed import found_in, said, status, with_devices, with_log, without
 from tests.probes.checks.doctor import examination_of, findings_on
 
 HGX = examination_of("hgx-h100")
@@ -32,7 +31,7 @@ def with_driver(driver: Maybe[str], bdf: str):  # type: ignore[no-untyped-def]
 
 
 @pytest.mark.parametrize("name", OF_PCI)
-def test_without_the_pci_functions_nothing_is_said(name: str) -> None:
+def test_without_the_pci_functions_the_checks_are_unknown(name: str) -> None:
     hidden = replace(HGX, node=replace(HGX.node, pci=Unknown(Reason.TIMED_OUT)))
     assert status(name, hidden) is Status.UNKNOWN
 
@@ -44,8 +43,8 @@ def test_a_driver_that_cannot_be_read_is_unknown() -> None:
     assert status("nic-without-driver", with_driver(Unknown(Reason.NOT_THERE), bdf)) is Status.FOUND
 
 
-def test_virtual_functions_are_kept_for_guests() -> None:
-    """A cloud VM's NICs are virtual functions, and so may others be that belong to nobody yet."""
+def test_virtual_functions_may_be_reserved_for_guests() -> None:
+    """The NICs of a cloud VM are virtual functions. Others may be reserved for guests."""
     for name in OF_PCI:
         assert status(name, examination_of("cloud-vm")) is Status.PASSED
 
@@ -53,13 +52,13 @@ def test_virtual_functions_are_kept_for_guests() -> None:
 def test_the_second_port_of_a_bond_has_no_rdma_device_of_its_own() -> None:
     rdma = HGX.node.rdma
     assert not isinstance(rdma, Unknown)
-    bonded = with_devices(HGX, lambda one: replace(one, name="mlx5_bond_0"), "mlx5_9")
+    bonded = with_devices(HGX, lambda device: replace(device, name="mlx5_bond_0"), "mlx5_9")
     assert status("single-rail-or-half-rate-bond", bonded) is Status.FOUND
     assert status("nic-without-rdma-device", bonded) is Status.PASSED
 
 
 def test_an_rdma_device_in_a_pod_is_not_missing() -> None:
-    """In exclusive mode rdma-cni moves devices into pods, and the node is healthy."""
+    """In exclusive mode rdma-cni moves devices into pods; the node is healthy."""
     finding = said("nic-without-rdma-device", examination_of("pcie-l40s+rdma-devices-in-pods"))
     assert finding.status is Status.UNKNOWN
     assert "network namespace" in finding.cause
@@ -67,28 +66,28 @@ def test_an_rdma_device_in_a_pod_is_not_missing() -> None:
 
 
 def test_a_missing_driver_module_is_one_finding() -> None:
-    found = {one.id: one for one in findings(without(HGX, "mlx5_ib")) if one.status is Status.FOUND}
+    found = found_in(without(HGX, "mlx5_ib"))
     assert "mlx5-ib-not-loaded" in found
     bare = replace(HGX, node=replace(HGX.node, rdma=Unknown(Reason.NOT_THERE)))
-    found = {one.id: one for one in findings(without(bare, "mlx5_ib")) if one.status is Status.FOUND}
+    found = found_in(without(bare, "mlx5_ib"))
     assert found["nic-without-rdma-device"].part_of == "mlx5-ib-not-loaded"
 
 
-def test_nics_of_other_boards_may_have_other_firmware() -> None:
+def test_nics_of_different_boards_may_have_different_firmware() -> None:
     assert status("nic-firmware-mismatch", HGX) is Status.PASSED
-    denied = with_devices(HGX, lambda one: replace(one, firmware=Unknown(Reason.IO_ERROR)), "mlx5_0")
+    denied = with_devices(HGX, lambda device: replace(device, firmware=Unknown(Reason.IO_ERROR)), "mlx5_0")
     assert status("nic-firmware-mismatch", denied) is Status.UNKNOWN
 
 
 @pytest.mark.parametrize("name", OF_THE_LOG)
-def test_a_log_that_needs_root_is_not_a_quiet_one(name: str) -> None:
+def test_a_log_that_needs_root_is_unknown(name: str) -> None:
     restricted = replace(HGX, kernel_log=Unknown(Reason.NEEDS_ROOT, "dmesg"))
     finding = said(name, restricted)
     assert finding.status is Status.UNKNOWN
     assert finding.cause == "needs root: the kernel log"
 
 
-def test_one_message_is_told_by_one_check() -> None:
+def test_one_check_reports_each_message() -> None:
     flood = "mlx5_core 0000:18:00.0: mlx5_cmd_out_err:838:(pid 9): ACCESS_REG(0x805) op_mod(0x1) failed"
     logged = with_log(HGX, flood)
     found = {name for name in OF_THE_LOG if status(name, logged) is Status.FOUND}
@@ -96,12 +95,12 @@ def test_one_message_is_told_by_one_check() -> None:
     assert said("monitor-causes-log-flood", logged).devices == ("0000:18:00.0",)
 
 
-def test_a_flood_may_have_pushed_out_what_matters() -> None:
+def test_a_flood_may_have_hidden_other_messages() -> None:
     flood = "mlx5_core 0000:18:00.0: mlx5_cmd_out_err:838:(pid 9): ACCESS_REG(0x805) op_mod(0x1) failed"
     assert status("nic-firmware-command-failed", with_log(HGX, *[flood] * 30)) is Status.UNKNOWN
 
 
-def test_a_flap_in_the_log_has_happened() -> None:
+def test_a_flap_in_the_log_is_found() -> None:
     flapped = said("link-flaps-log", examination_of("hgx-h100+link-flaps-log"))
     assert flapped.severity is Severity.NOTE
 
@@ -109,7 +108,7 @@ def test_a_flap_in_the_log_has_happened() -> None:
 def test_a_flap_in_the_log_that_counters_show_is_not_counted_twice() -> None:
     flapped = examination_of("hgx-h100+link-flaps-log,link-flaps-carrier")
     assert said("link-flaps-log", flapped).part_of == ""  # checked alone
-    found = {one.id: one for one in findings(flapped, only=["link-flaps-log", "link-flaps-carrier"])}
+    found = found_in(flapped, only=["link-flaps-log", "link-flaps-carrier"])
     assert found["link-flaps-log"].part_of == "link-flaps-carrier"
 
 
@@ -118,14 +117,15 @@ def test_an_empty_cage_is_no_flap() -> None:
     assert status("link-flaps-log", empty) is Status.PASSED
 
 
-def test_rdma_devices_in_pods_are_no_fault_of_the_node() -> None:
-    """What the jobs in the pods see is not visible from here, so nothing is said to be broken."""
+def test_rdma_devices_in_pods_are_not_a_fault() -> None:
+    """The jobs in the pods are not visible from here, so nothing is found."""
     found = findings_on("pcie-l40s+rdma-devices-in-pods").values()
-    critical = [one.id for one in found if one.status is Status.FOUND and one.severity is Severity.CRITICAL]
-    assert critical == []
+    assert all(
+        finding.status is not Status.FOUND or finding.severity is not Severity.CRITICAL for finding in found
+    )
 
 
-def test_a_connectx_3_without_its_rdma_device_is_seen() -> None:
+def test_a_connectx_3_without_its_rdma_device_is_found() -> None:
     found = findings_on("dgx-a100+mlx4-ib-not-loaded")
     assert found["nic-without-rdma-device"].status is Status.FOUND
     assert found["nic-without-rdma-device"].part_of == "mlx4-ib-not-loaded"

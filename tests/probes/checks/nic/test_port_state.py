@@ -5,11 +5,10 @@ from dataclasses import replace
 import pytest
 
 from probes.base.unknown import Reason, Unknown
-from probes.checks.registry import findings
 from probes.facts.rdma.devices import RdmaPort
 from probes.queries.finding import Severity, Status
 from probes.snapshot.examination import Examination
-from tests.probes.checks.changed import said, status, with_devices, with_health, with_ports
+from tests.probes.checks.changed import found_in, said, status, with_devices, with_health, with_ports
 from tests.probes.checks.doctor import examination_of, findings_on
 
 HGX = examination_of("hgx-h100")
@@ -49,7 +48,7 @@ OF_RDMA = (
 
 
 @pytest.mark.parametrize("name", OF_RDMA)
-def test_without_the_rdma_devices_nothing_is_said(name: str) -> None:
+def test_without_the_rdma_devices_the_checks_are_unknown(name: str) -> None:
     hidden = replace(HGX, node=replace(HGX.node, rdma=Unknown(Reason.TIMED_OUT, "RDMA")))
     finding = said(name, hidden)
     assert finding.status is Status.UNKNOWN
@@ -57,18 +56,18 @@ def test_without_the_rdma_devices_nothing_is_said(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", OF_RDMA)
-def test_a_node_without_rdma_is_not_blamed_for_its_ports(name: str) -> None:
+def test_a_node_without_rdma_has_no_findings_about_ports(name: str) -> None:
     without = replace(HGX, node=replace(HGX.node, rdma=Unknown(Reason.NOT_THERE, "/sys/class/infiniband")))
     assert (status(name, without) is Status.FOUND) == (name == "nic-without-rdma-device")
 
 
 @pytest.mark.parametrize("name", PORT_CHECKS)
-def test_a_state_that_cannot_be_read_is_neither_up_nor_down(name: str) -> None:
+def test_a_state_that_cannot_be_read_is_unknown(name: str) -> None:
     denied = with_ports(HGX, lambda port: replace(port, state=Unknown(Reason.IO_ERROR)), "mlx5_0")
     assert status(name, denied) is Status.UNKNOWN
 
 
-def test_one_of_two_near_nics_down_costs_bandwidth_both_cost_gpudirect() -> None:
+def test_losing_one_near_nic_is_a_warning_and_losing_both_is_critical() -> None:
     def polling(port):  # type: ignore[no-untyped-def]
         return replace(port, state="DOWN", physical_state="Polling")
 
@@ -92,8 +91,8 @@ def test_the_second_port_of_a_card_is_a_spare() -> None:
     assert said("ib-port-not-active", moved).severity is Severity.NOTE
 
 
-def test_roce_without_a_cable_is_not_switched_off() -> None:
-    """RoCE shows Disabled for a missing cable: the netdev tells which of the two it is."""
+def test_roce_without_a_cable_is_not_disabled() -> None:
+    """RoCE shows Disabled for a missing cable too. The netdev shows which of the two it is."""
     unplugged = with_ports(HGX, lambda port: replace(port, state="DOWN", physical_state="Disabled"), "mlx5_4")
     assert status("ib-port-not-active", unplugged) is Status.FOUND
     assert status("ib-port-not-active-disabled", unplugged) is Status.PASSED
@@ -102,7 +101,7 @@ def test_roce_without_a_cable_is_not_switched_off() -> None:
     assert status("ib-port-not-active", denied) is Status.UNKNOWN
 
 
-def test_init_without_knowing_the_subnet_manager_is_unknown() -> None:
+def test_init_is_unknown_if_the_subnet_manager_is_unknown() -> None:
     waiting = with_ports(HGX, lambda port: replace(port, state="INIT"), "mlx5_0")
     blind = with_health(waiting, lambda port: replace(port, sm_lid=Unknown(Reason.IO_ERROR)))
     assert status("ib-port-not-active-no-subnet-manager", blind) is Status.UNKNOWN
@@ -113,13 +112,13 @@ def test_sm_lid_0_on_an_active_roce_port_is_normal() -> None:
     assert status("ib-port-not-active-no-subnet-manager", examination_of("pcie-l40s")) is Status.PASSED
 
 
-def test_a_roce_port_on_a_card_that_can_do_infiniband_is_no_fault() -> None:
+def test_a_roce_port_on_a_card_that_supports_infiniband_is_not_a_fault() -> None:
     storage = with_ports(HGX, lambda port: replace(port, link_layer="Ethernet"), "mlx5_0")
     assert status("link-layer-wrong", storage) is Status.PASSED
     assert status("link-layer-wrong", examination_of("dgx-a100")) is Status.PASSED
 
 
-def test_the_link_type_is_set_by_the_ports_own_parameter() -> None:
+def test_each_port_has_its_own_link_type_parameter() -> None:
     """mlx5 calls the port of each function 1: for function 1 of a card the parameter is LINK_TYPE_P2."""
     plan = said("link-layer-wrong", examination_of("hgx-h100+link-layer-wrong")).fix
     assert plan is not None
@@ -128,7 +127,7 @@ def test_the_link_type_is_set_by_the_ports_own_parameter() -> None:
     dual = said("link-layer-wrong", dual_port_card()).fix
     assert dual is not None
     assert [step.argv[-1] for step in dual.steps] == ["LINK_TYPE_P2=1", "reset"]
-    # Undone from the last to the first: the old type, then a reset again.
+    # The undo runs in reverse order: the old type, then another reset.
     assert [step.undo[-1] for step in reversed(dual.steps)] == ["LINK_TYPE_P2=2", "reset"]
     assert "mlx5_8" in dual.disturbs
     assert "mlx5_7" in dual.disturbs
@@ -136,7 +135,7 @@ def test_the_link_type_is_set_by_the_ports_own_parameter() -> None:
 
 
 def dual_port_card() -> Examination:
-    """mlx5_7 and mlx5_8 as the two ports of one card, the second with the wrong link layer."""
+    """Return mlx5_7 and mlx5_8 as ports of one card, the second with the wrong link layer."""
     examination = examination_of("hgx-h100+link-layer-wrong")
     pci = examination.node.pci
     assert not isinstance(pci, Unknown)
@@ -154,9 +153,9 @@ def test_a_port_of_the_wrong_link_layer_is_one_finding() -> None:
     assert findings_on("hgx-h100+link-layer-wrong,port-down")["ib-port-not-active"].part_of == ""
 
 
-def test_a_job_that_names_a_port_that_is_down_is_the_same_cause() -> None:
+def test_a_job_that_names_a_port_that_is_down_has_the_same_cause() -> None:
     down = "hgx-h100+port-down,nccl-ib-hca-port-down"
-    found = {one.id: one for one in findings(examination_of(down)) if one.status is Status.FOUND}
+    found = found_in(examination_of(down))
     assert found["nccl-ib-hca-port-down"].part_of == "ib-port-not-active"
 
 
@@ -172,7 +171,7 @@ def test_a_gpu_is_far_from_its_nics_because_the_near_ones_are_down() -> None:
 
     near = with_ports(HGX, polling, "mlx5_0", "mlx5_1")
     only = ["gpu-nic-cross-socket", "gpu-nic-through-cpu", "ib-port-not-active"]
-    found = {one.id: one for one in findings(near, only=only) if one.status is Status.FOUND}
+    found = found_in(near, only=only)
     far = set(found) - {"ib-port-not-active"}
     assert far
     assert {found[name].part_of for name in far} == {"ib-port-not-active"}
@@ -180,7 +179,7 @@ def test_a_gpu_is_far_from_its_nics_because_the_near_ones_are_down() -> None:
     assert alone.part_of == ""
 
 
-def test_half_of_the_ports_on_another_fabric_is_a_plan() -> None:
+def test_half_of_the_ports_on_another_fabric_is_intended() -> None:
     split = with_ports(
         HGX,
         lambda port: replace(port, link_layer="Ethernet", state="DOWN"),

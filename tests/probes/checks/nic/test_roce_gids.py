@@ -23,7 +23,7 @@ def test_a_gid_table_that_cannot_be_read_is_unknown(name: str) -> None:
     assert status(name, denied) is Status.UNKNOWN
 
 
-def test_a_gid_of_unknown_type_may_be_the_one() -> None:
+def test_a_gid_of_unknown_type_may_be_the_right_one() -> None:
     def blind(port: RdmaPort) -> RdmaPort:
         assert not isinstance(port.gids, Unknown)
         gids = tuple(replace(gid, type=Unknown(Reason.IO_ERROR)) for gid in port.gids)
@@ -33,24 +33,24 @@ def test_a_gid_of_unknown_type_may_be_the_one() -> None:
 
 
 @pytest.mark.parametrize("name", GIDS)
-def test_infiniband_ports_have_other_gids(name: str) -> None:
+def test_infiniband_ports_have_different_gids(name: str) -> None:
     assert status(name, examination_of("gb200")) is Status.PASSED
 
 
-def test_a_routable_ipv6_address_will_do() -> None:
+def test_a_routable_ipv6_address_is_enough() -> None:
     gid = Gid(5, "fd00:0000:0000:0000:0000:0000:0000:0001", "RoCE v2", "ens4np0")
     routed = with_ports(HGX, lambda port: replace(port, gids=(gid,)), "mlx5_4")
     assert status("roce-gid-wrong-link-local", routed) is Status.PASSED
 
 
-def test_the_only_nics_without_gids_cost_gpudirect() -> None:
+def test_missing_gids_on_every_nic_are_critical() -> None:
     empty = with_ports(L40S, lambda port: replace(port, gids=()))
     assert said("roce-gid-wrong-namespace", empty).severity is Severity.CRITICAL
 
 
-def test_the_index_that_a_job_asks_for() -> None:
+def test_the_gid_index_of_a_job() -> None:
     asking = examination_of("hgx-h100+roce-gid-wrong")
-    assert "NCCL_IB_GID_INDEX=11" in {one.value for one in said("roce-gid-wrong", asking).evidence}
+    assert "NCCL_IB_GID_INDEX=11" in {line.value for line in said("roce-gid-wrong", asking).evidence}
     right = with_job(asking, "3")
     assert status("roce-gid-wrong", right) is Status.PASSED
     assert status("roce-gid-wrong", with_job(asking, "-1")) is Status.PASSED
@@ -60,25 +60,27 @@ def with_job(examination, index: str):  # type: ignore[no-untyped-def]
     facts = examination.processes
     assert isinstance(facts, ProcessFacts)
     changed = tuple(
-        replace(one, environment={"NCCL_IB_GID_INDEX": index}) if one.pid in (41000, 41900) else one
-        for one in facts.processes
+        replace(process, environment={"NCCL_IB_GID_INDEX": index})
+        if process.pid in (41000, 41900)
+        else process
+        for process in facts.processes
     )
     return replace(examination, processes=replace(facts, processes=changed))
 
 
-def test_jobs_of_others_are_not_said_to_be_right() -> None:
+def test_jobs_of_other_users_are_unknown() -> None:
     asking = examination_of("hgx-h100")
     closed = Unknown(Reason.NEEDS_ROOT, "/proc/41001/fd")
     facts = asking.processes
     assert isinstance(facts, ProcessFacts)
-    hidden = tuple(replace(one, gpu_files=closed, environment=closed) for one in facts.processes)
+    hidden = tuple(replace(process, gpu_files=closed, environment=closed) for process in facts.processes)
     finding = said("roce-gid-wrong", replace(asking, processes=replace(facts, processes=hidden)))
     assert finding.status is Status.UNKNOWN
     assert finding.cause == "needs root: the environment of other users' processes"
 
 
-def test_a_wrong_gid_of_storage_nics_costs_a_job_on_infiniband_nothing() -> None:
-    """Its GPUs have InfiniBand NICs, which are nearer."""
+def test_a_wrong_gid_of_storage_nics_does_not_affect_a_job_on_infiniband() -> None:
+    """The GPUs of the job have nearer InfiniBand NICs."""
     found = findings_on("hgx-h100+roce-gid-wrong")
     assert found["nccl-gid-index-missing"].severity is Severity.NOTE
     assert found["roce-gid-wrong"].severity is Severity.NOTE
@@ -108,7 +110,7 @@ def test_a_wrong_gid_of_every_nic_that_a_job_uses(index: str, check: str, severi
 LOCAL = Gid(1, "fe80:0000:0000:0000:0000:0000:0000:0001", "RoCE v2", "ens4np0")
 
 
-def test_a_port_without_an_address_is_a_note_where_no_job_uses_it() -> None:
+def test_a_port_without_an_address_is_a_note_if_no_job_uses_it() -> None:
     busy = with_ports(L40S, lambda port: replace(port, gids=(LOCAL,)))
     assert said("roce-gid-wrong-link-local", busy).severity is Severity.WARNING
     facts = busy.processes
@@ -144,7 +146,7 @@ def test_mtu_4200_is_enough() -> None:
 
 
 def mtus_of(examination: Examination, name: str) -> list[str]:
-    """The MTUs that the fix of a finding sets."""
+    """Return the MTUs that the fix sets."""
     fix = said(name, examination).fix
     assert fix is not None
     return [step.argv[-1] for step in fix.steps]
@@ -162,7 +164,7 @@ def test_the_mtu_to_set_is_that_of_the_peers() -> None:
         assert mtus_of(other, "mtu-mismatch-small") == [str(mtu)]
 
 
-def test_without_peers_it_is_the_greatest_of_the_network() -> None:
+def test_without_peers_the_mtu_to_set_is_the_largest_of_the_network() -> None:
     small = examination_of("hgx-h100+mtu-small")
     assert mtus_of(small, "mtu-mismatch-small") == ["9000", "9000"]
     platform = small.node.platform

@@ -33,7 +33,7 @@ def said(examination: Examination, check: str) -> Finding:
 def with_processes(**facts: object) -> Examination:
     node = examination_of(HGX)
     assert isinstance(node.processes, ProcessFacts)
-    changed = tuple(replace(one, **facts) for one in node.processes.processes)  # type: ignore[arg-type]
+    changed = tuple(replace(process, **facts) for process in node.processes.processes)  # type: ignore[arg-type]
     return replace(node, processes=replace(node.processes, processes=changed))
 
 
@@ -43,7 +43,7 @@ def with_memlock(**facts: object) -> Examination:
     return replace(node, memlock=replace(node.memlock, **facts))  # type: ignore[arg-type]
 
 
-# Memory to lock.
+# Memory limits.
 
 
 def test_a_small_limit_of_a_job_is_critical() -> None:
@@ -78,12 +78,12 @@ def test_a_service_without_the_setting_gets_the_managers_default() -> None:
     assert said(lifted, "memlock-scheduler").status is Status.PASSED
 
 
-def test_a_service_whose_files_are_closed_is_unknown() -> None:
+def test_a_service_whose_files_are_unreadable_is_unknown() -> None:
     closed = with_memlock(services={"slurmd.service": DENIED})
     assert said(closed, "memlock-scheduler").status is Status.UNKNOWN
 
 
-def test_a_container_runtime_without_a_limited_job_is_well() -> None:
+def test_a_container_runtime_without_a_limited_job_passes() -> None:
     node = with_memlock(services={"containerd.service": ABSENT})
     assert said(node, "memlock-container-runtime").status is Status.PASSED
 
@@ -101,7 +101,7 @@ def test_a_limited_runtime_and_its_limited_job_are_one_finding() -> None:
         ("pbs_mom.service", "jobs of pbs_mom"),
     ],
 )
-def test_a_fix_that_restarts_a_service_says_what_happens_to_its_jobs(unit: str, warning: str) -> None:
+def test_a_fix_that_restarts_a_service_names_the_effect_on_its_jobs(unit: str, warning: str) -> None:
     limited = with_processes(memlock=SMALL, job="container 3f4e5d6c7b8a")
     assert isinstance(limited.memlock, MemlockFacts)
     node = replace(limited, memlock=replace(limited.memlock, services={unit: ABSENT}))
@@ -144,7 +144,7 @@ def test_limits_of_logins(lines: tuple[tuple[str, str, float], ...], status: Sta
     assert said(node, "memlock-login").status is status
 
 
-def test_limits_that_may_not_be_read_are_unknown() -> None:
+def test_limits_that_cannot_be_read_are_unknown() -> None:
     node = with_memlock(unread=("/etc/security/limits.d/x.conf",))
     assert said(node, "memlock-login").status is Status.UNKNOWN
 
@@ -167,7 +167,7 @@ def verbs(usable: Maybe[bool], count: int = 10) -> tuple[DeviceNode, ...]:
     return tuple(DeviceNode(f"/dev/infiniband/uverbs{number}", usable) for number in range(count))
 
 
-def test_missing_files_are_passed_in_or_made() -> None:
+def test_missing_files_are_passed_in_or_created() -> None:
     node = with_nodes(ABSENT)
     finding = said(node, "dev-infiniband-missing")
     assert finding.fix is not None
@@ -207,7 +207,7 @@ def test_a_node_without_rdma_needs_no_files() -> None:
         assert said(node, check).status is Status.PASSED
 
 
-def test_files_that_nothing_needs_are_not_critical() -> None:
+def test_missing_files_that_nothing_needs_are_not_critical() -> None:
     """A node without a GPU has no GPUDirect RDMA to lose."""
     node = with_nodes(ABSENT)
     assert said(node, "dev-infiniband-missing").severity is Severity.CRITICAL
@@ -215,7 +215,7 @@ def test_files_that_nothing_needs_are_not_critical() -> None:
     assert said(node, "dev-infiniband-missing").severity is Severity.WARNING
 
 
-def test_a_dump_without_dev_is_not_said_to_miss_files() -> None:
+def test_a_dump_without_dev_is_unknown() -> None:
     left_out = Unknown(Reason.NOT_RECORDED, "/dev", "the tree has no /dev/null")
     node = with_nodes(left_out, left_out)
     for check in ("dev-infiniband-missing", "dev-infiniband-incomplete", "dev-nvidia-missing"):
@@ -230,8 +230,8 @@ def test_a_container_without_rdma_is_a_warning_only_with_nccl() -> None:
     assert closed.status is Status.UNKNOWN
 
 
-def test_a_container_with_its_own_gpus_nic_is_content() -> None:
-    """Not every NIC has to be passed in: the near one is enough."""
+def test_a_container_with_the_nic_near_its_gpu_passes() -> None:
+    """A container needs only the nearest NIC."""
     near = with_processes(rdma_nodes=("uverbs0",), gpu_files=("/dev/nvidia0",))
     assert said(near, "dev-infiniband-near-nic-missing").status is Status.PASSED
     far = with_processes(rdma_nodes=("uverbs8",), gpu_files=("/dev/nvidia0",))
@@ -260,7 +260,7 @@ K8S = (
 
 
 def test_a_driver_container_with_dmabuf_needs_no_peermem() -> None:
-    """driver.rdma.enabled=false is right where DMA-BUF works."""
+    """driver.rdma.enabled=false is right if DMA-BUF works."""
     facts = DriverContainerFacts(True, ("6.8.0",), False, False, ())
     node = replace(examination_of("pcie-l40s"), driver_container=facts)
     assert said(node, "k8s-rdma-not-enabled").status is Status.PASSED

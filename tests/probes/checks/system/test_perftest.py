@@ -39,14 +39,14 @@ def built(cuda: Maybe[bool], dmabuf: Maybe[bool], opens: Maybe[bool] = False) ->
     return Perftest(("ib_write_bw",), "6.23", cuda, dmabuf, "/usr/bin/ib_write_bw", opens)
 
 
-def test_a_missing_perftest_is_told_once() -> None:
-    found = [one for one in OF_PERFTEST if said(with_perftest(ABSENT), one).status is Status.FOUND]
+def test_a_missing_perftest_is_reported_once() -> None:
+    found = [check for check in OF_PERFTEST if said(with_perftest(ABSENT), check).status is Status.FOUND]
     assert found == ["perftest-missing"]
 
 
-def test_a_perftest_of_a_distribution_is_told_once() -> None:
+def test_a_distribution_perftest_is_reported_once() -> None:
     node = with_perftest(built(cuda=False, dmabuf=False))
-    found = [one for one in OF_PERFTEST if said(node, one).status is Status.FOUND]
+    found = [check for check in OF_PERFTEST if said(node, check).status is Status.FOUND]
     assert found == ["perftest-without-cuda"]
 
 
@@ -58,7 +58,7 @@ def test_a_perftest_that_cannot_be_read_is_unknown(check: str) -> None:
         assert said(node, check).status is Status.UNKNOWN
 
 
-def test_perftest_without_dmabuf_weighs_by_the_ways_of_the_node() -> None:
+def test_perftest_without_dmabuf_depends_on_the_paths_of_the_node() -> None:
     old = built(cuda=True, dmabuf=False)
     with_peermem = said(with_perftest(old), "perftest-without-dmabuf")
     without = said(with_perftest(old, "pcie-l40s"), "perftest-without-dmabuf")
@@ -86,7 +86,7 @@ def with_library(soname: str, *paths: str) -> Examination:
         ("/usr/lib64/libibverbs.so.1", Status.UNKNOWN),
     ],
 )
-def test_libibverbs_by_the_version_of_its_interface(path: str, status: Status) -> None:
+def test_libibverbs_is_judged_by_its_interface_version(path: str, status: Status) -> None:
     assert said(with_library("libibverbs.so.1", path), "rdma-core-without-dmabuf").status is status
 
 
@@ -97,21 +97,21 @@ def test_a_perftest_that_is_linked_to_cuda_needs_no_link() -> None:
     assert said(node, "libcuda-link-missing").status is Status.PASSED
 
 
-def test_the_link_is_made_beside_the_library() -> None:
+def test_the_link_is_created_beside_the_library() -> None:
     fix = findings_on("hgx-h100+libcuda-link-missing")["libcuda-link-missing"].fix
     assert fix is not None
     assert fix.steps[0].argv == ("ln", "-s", "libcuda.so.1", "/usr/lib/x86_64-linux-gnu/libcuda.so")
 
 
-def test_gdrcopy_is_not_the_way_of_the_nics() -> None:
-    """It is never more than a note, and says so; where it is not installed, its driver is not missed."""
+def test_gdrcopy_is_not_needed_for_gpudirect_rdma() -> None:
+    """GDRCopy is at most a note. Without it its driver is not needed."""
     finding = findings_on("hgx-h100+gdrdrv-missing")["gdrdrv-missing"]
     assert finding.severity is Severity.NOTE
     assert "GPUDirect RDMA is not affected" in finding.impact
     assert findings_on("pcie-l40s")["gdrdrv-missing"].status is Status.PASSED
 
 
-def test_what_cannot_be_read_is_unknown() -> None:
+def test_unreadable_facts_are_unknown() -> None:
     node = replace(examination_of("hgx-h100"), libraries=DENIED, tools=DENIED, device_nodes=DENIED)
     for check in (
         "rdma-core-without-dmabuf",

@@ -138,7 +138,7 @@ def test_a_gpu_off_the_bus_says_so_and_the_others_stay(tmp_path: Path) -> None:
     assert second.index == 1
 
 
-def test_a_gpu_that_lost_even_its_bdf_is_the_one_left_over(tmp_path: Path) -> None:
+def test_a_gpu_that_lost_even_its_bdf_is_the_remaining_gpu(tmp_path: Path) -> None:
     lost = Unknown(Reason.DRIVER_ERROR, "1", "GPU is lost")
     assert facts_of(a_node(tmp_path), nvml_of(nvml_gpu(0, BDFS[0]), lost)).gpus[1].nvml == lost
 
@@ -149,7 +149,7 @@ def test_a_gpu_hidden_from_a_container_takes_no_index_of_one_that_is_shown(tmp_p
     assert isinstance(gpus[1].nvml, Unknown)
 
 
-def test_a_mismatch_of_versions_is_told_in_its_own_words(tmp_path: Path) -> None:
+def test_a_mismatch_of_versions_has_its_own_message(tmp_path: Path) -> None:
     mismatch = Unknown(Reason.DRIVER_ERROR, "NVML", "driver/library version mismatch")
     facts = facts_of(a_node(tmp_path), mismatch)
     assert facts.driver.nvml == "driver/library version mismatch"

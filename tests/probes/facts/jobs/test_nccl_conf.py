@@ -1,4 +1,4 @@
-"""What NCCL makes of its configuration file, and what it silently ignores there."""
+"""How NCCL reads its configuration file, and which lines it silently ignores."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def test_variables_of_the_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "line", ["NCCL_NET_GDR_LEVEL = PHB", " NCCL_DEBUG=INFO", "export NCCL_DEBUG=INFO", "NCCL_DEBUG"]
 )
-def test_a_line_that_nccl_ignores_is_told(line: str) -> None:
+def test_a_line_that_nccl_ignores_is_reported(line: str) -> None:
     assert parse_nccl_conf(line) == NcclConf({}, (line,))
 
 
@@ -31,7 +31,7 @@ def test_blanks_and_comments_behind_a_value_belong_to_it() -> None:
     assert parse_nccl_conf("NCCL_NET_GDR_LEVEL= PHB # near").values == {"NCCL_NET_GDR_LEVEL": " PHB # near"}
 
 
-def test_no_file_is_said(tmp_path: Path) -> None:
+def test_a_missing_file_is_reported(tmp_path: Path) -> None:
     answer = read_nccl_conf(LocalHost(str(tmp_path)))
     assert isinstance(answer, Unknown)
     assert answer.reason is Reason.NOT_THERE
@@ -40,5 +40,5 @@ def test_no_file_is_said(tmp_path: Path) -> None:
 @given(st.text())
 def test_no_text_stops_the_parser(text: str) -> None:
     found = parse_nccl_conf(printable_lines(f"NCCL_X={text}\n NCCL_{text}"))
-    for told in (*found.values.values(), *found.ignored):
-        assert told.isprintable()
+    for value in (*found.values.values(), *found.ignored):
+        assert value.isprintable()

@@ -1,8 +1,10 @@
-"""Who uses GPUs and RDMA, with what settings; and whom nobody but root may look into."""
+"""Processes that use GPUs and RDMA, their settings, and those that only root can read."""
 
 from __future__ import annotations
 
 import math
+import threading
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -18,9 +20,11 @@ from probes.facts.jobs.process_files import (
     parse_program,
     parse_status,
 )
-from probes.facts.jobs.processes import Process, ProcessFacts, name_of, names_of, probe
+from probes.facts.jobs.processes import Process, ProcessFacts, busy_cpus, name_of, names_of, probe
 from probes.facts.system.memlock import MemlockLimit
 from probes.host.local import LocalHost
+from probes.host.usage import ProcessUsage
+from probes.simulation.host import SimulatedHost
 from tests.trees import link, write
 
 STATUS = "Name:\tpython3\nState:\tS (sleeping)\nUid:\t1000\t1001\t1000\t1000\nCapEff:\t{}\n"
@@ -35,7 +39,7 @@ MAPS = (
 
 
 class Guarded(LocalHost):
-    """A tree in which some paths are refused."""
+    """A tree that denies access to some paths."""
 
     refused: tuple[str, ...] = ()
 
@@ -164,7 +168,7 @@ def test_a_pid_that_nvml_names_is_shown_though_its_files_are_refused(tmp_path: P
         assert fact.reason is Reason.NEEDS_ROOT
 
 
-def test_who_asks_is_not_among_the_users(tmp_path: Path) -> None:
+def test_gdrtop_itself_is_not_among_the_users(tmp_path: Path) -> None:
     add_process(tmp_path, 1, "systemd")
     add_process(tmp_path, 7, "gdrtop", files=JOB)
     link(tmp_path, "/proc/self", "7")
@@ -212,12 +216,12 @@ def test_no_text_stops_the_parser_of_status(text: str) -> None:
     parse_status(text)
 
 
-def test_what_this_program_has_started_is_known_as_its_own(tmp_path: Path) -> None:
+def test_descendants_of_gdrtop_are_marked_as_its_own(tmp_path: Path) -> None:
     link(tmp_path, "/proc/self", "100")
     for pid, parent in ((200, 100), (300, 200), (400, 1), (500, 499)):
         add_process(tmp_path, pid, files=("/dev/infiniband/uverbs0",) if pid > 200 else ())
         write(tmp_path, f"/proc/{pid}/status", STATUS.format("0") + f"PPid:\t{parent}\n")
-    ours = {one.pid: one.is_ours for one in found(probe(LocalHost(str(tmp_path)))).processes}
+    ours = {process.pid: process.is_ours for process in found(probe(LocalHost(str(tmp_path)))).processes}
     assert ours == {300: True, 400: False, 500: False}
 
 
@@ -290,8 +294,8 @@ def test_a_process_of_an_unknown_user_is_named_by_its_uid(tmp_path: Path) -> Non
     assert name_of(only(tmp_path)) == "python3 (uid 1001, pid 7)"
 
 
-def test_a_job_is_looked_for_near_the_word_that_names_its_kind() -> None:
-    """A recording may hold any control group, and the search for its end must not take minutes."""
+def test_the_search_for_a_job_is_bounded() -> None:
+    """A recording may contain any control group; searching it must not take minutes."""
     assert parse_job("0::/kubelet.slice/kubepods/burstable/pod1b2c3d4e-5f60") == "pod 1b2c3d4e"
     far = "x" * 4096
     assert parse_job(f"0::/kubepods{far}-pod1b2c3d4e\n0::/slurm{far}/job_4711") == ""
@@ -302,3 +306,46 @@ def test_no_bytes_stop_the_naming_of_a_process(content: bytes) -> None:
     program = parse_program(content)
     assert isinstance(program, Unknown) or (program.isprintable() and len(program) <= 48)
     parse_job(content.decode("utf-8", "replace"), content.decode("utf-8", "replace"))
+
+
+class UserLookupHangs(LocalHost):
+    """A node whose directory service (LDAP) is down: looking up a user's name hangs."""
+
+    gate = threading.Event()
+
+    def process_usage(self, pids: Sequence[int]) -> dict[int, Maybe[ProcessUsage]]:
+        self.gate.wait(60.0)
+        return {}
+
+
+def test_a_user_lookup_that_hangs_costs_only_the_usage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("probes.facts.jobs.processes._USAGE_SECONDS", 0.05)
+    add_process(tmp_path, 7, files=JOB)
+    host = UserLookupHangs(str(tmp_path))
+    job = found(probe(host)).processes[0]
+    host.gate.set()
+    assert isinstance(job.usage, Unknown)
+    assert job.usage.reason is Reason.TIMED_OUT
+    assert name_of(job) == "train.py (uid 1001, pid 7)"
+
+
+def test_busy_cpus_are_an_average_since_the_start(tmp_path: Path) -> None:
+    host = SimulatedHost("hgx-h100")
+    facts = found(probe(host))
+    assert busy_cpus(facts.processes, facts.taken_at) == pytest.approx(16, rel=0.01)
+    assert busy_cpus(facts.processes, 0.0) is None
+    add_process(tmp_path, 7, files=JOB)
+    assert busy_cpus([only(tmp_path)], facts.taken_at) is None
+
+
+def test_a_process_that_nvml_lists_is_read_on_a_node_with_too_many_processes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("probes.facts.jobs.processes._MAX_SCANNED", 2)
+    for pid in (1, 2, 7, 8):
+        add_process(tmp_path, pid, files=JOB if pid > 2 else ())
+    host = LocalHost(str(tmp_path))
+    assert found(probe(host)).processes == ()
+    assert [process.pid for process in found(probe(host, also=[8, 9])).processes] == [8]

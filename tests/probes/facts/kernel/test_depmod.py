@@ -1,4 +1,4 @@
-"""modules.dep, modules.symbols and modules.builtin: found by search, whatever is in them."""
+"""modules.dep, modules.symbols and modules.builtin: searched, with any content."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def test_the_exporting_module_is_named(symbol: str, module: str) -> None:
     assert find_provider(tree_of(), symbol) == module
 
 
-def test_a_symbol_nobody_exports_differs_from_a_list_that_is_not_there() -> None:
+def test_a_symbol_without_exporter_differs_from_a_missing_list() -> None:
     nobody = find_provider(tree_of(), "nvUvmInterfaceRegisterUvmCallbacks")
     no_list = find_provider(tree_of(symbols=None), "nvUvmInterfaceRegisterUvmCallbacks")
     assert isinstance(nobody, Unknown)
@@ -143,7 +143,7 @@ def test_builtin_modules_are_recognised_by_their_whole_name() -> None:
         ("/opt/gdrdrv.ko", "extra"),
     ],
 )
-def test_the_path_tells_who_put_a_module_there(path: str, whose: str) -> None:
+def test_the_path_shows_who_installed_a_module(path: str, whose: str) -> None:
     assert origin_of(path) == whose
 
 

@@ -40,7 +40,7 @@ def test_built_is_not_installed(tmp_path: Path) -> None:
     assert modules(tmp_path) == (DkmsModule("nvidia", "570.124.06", (NEW,), (), None),)
 
 
-def test_without_dkms_that_is_said(tmp_path: Path) -> None:
+def test_a_node_without_dkms_says_so(tmp_path: Path) -> None:
     answer = probe(LocalHost(str(tmp_path)))
     assert isinstance(answer, Unknown)
     assert answer.reason is Reason.NOT_THERE

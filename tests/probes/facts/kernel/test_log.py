@@ -1,4 +1,4 @@
-"""What the kernel's log means, and that a log nobody may read is not a silent one."""
+"""The messages in the kernel log; a log that cannot be read is not an empty one."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ TOO_MUCH = Unknown(Reason.MALFORMED, "dmesg", "too much output")
 
 
 class Logging(LocalHost):
-    """A host whose dmesg and journalctl answer as told."""
+    """A host with given answers of dmesg and journalctl."""
 
     def __init__(
         self,
@@ -240,7 +240,7 @@ def test_a_message_of_several_lines_that_ends_early_swallows_nothing() -> None:
         "[1.7] NVRM: fallen off the bus\n"
         "[1.8] NVRM: The NVIDIA GPU 0000:9b:00.0\n"
     )
-    assert [one.kind for one in parse_log(log).messages] == [LogKind.NIC_LINK, LogKind.GPU_LOST]
+    assert [message.kind for message in parse_log(log).messages] == [LogKind.NIC_LINK, LogKind.GPU_LOST]
 
 
 @pytest.mark.parametrize(
@@ -255,7 +255,7 @@ def test_a_message_of_several_lines_that_ends_early_swallows_nothing() -> None:
         "",
     ],
 )
-def test_what_is_no_trouble_is_not_told(line: str) -> None:
+def test_harmless_lines_are_not_reported(line: str) -> None:
     assert recognize(line, 1.0) is None
 
 
@@ -288,7 +288,7 @@ def test_where_both_refuse_root_is_needed_and_nothing_is_claimed(tmp_path: Path)
     assert "dmesg_restrict" in answer.detail
 
 
-def test_root_is_not_told_to_become_root(tmp_path: Path) -> None:
+def test_root_is_not_asked_to_become_root(tmp_path: Path) -> None:
     answer = probe(Logging(tmp_path, dmesg=(1, ""), is_root=True))
     assert isinstance(answer, Unknown)
     assert answer.reason is Reason.IO_ERROR
@@ -316,7 +316,7 @@ def test_a_flood_is_counted_and_only_its_end_kept() -> None:
     assert found.messages[-1].seconds == 499.000001
 
 
-def test_the_real_xid_119_log_tells_gpu_and_process() -> None:
+def test_the_real_xid_119_log_shows_gpu_and_process() -> None:
     found = parse_log(machine_file("dmesg/h100-xid119-gsp-timeout.log").read_text())
     assert found.counts[LogKind.XID] > 3
     assert {(m.bdf, m.number) for m in found.messages if m.kind is LogKind.XID} == {("0000:9b:00.0", 119)}

@@ -1,4 +1,4 @@
-"""Blacklists, install lines and modules loaded at boot, found where kmod and systemd find them."""
+"""Blacklists, install lines and modules loaded at boot, read in the same way as kmod and systemd do."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Errors of modprobe in words that an admin can act on; domain: kmod's and the kernel's own messages."""
+"""Explanations of modprobe's errors, from the messages of kmod and the kernel."""
 
 import pytest
 from hypothesis import given
@@ -13,7 +13,7 @@ NO_LOG = Unknown(Reason.NEEDS_ROOT, "dmesg")
 
 
 @pytest.mark.parametrize(
-    ("printed", "kernel", "told"),
+    ("printed", "kernel", "explanation"),
     [
         (INVALID, (), "built without OFED's peer-memory symbols"),
         (INVALID, NO_LOG, "needs root); with nothing in the kernel log this means"),
@@ -61,8 +61,8 @@ NO_LOG = Unknown(Reason.NEEDS_ROOT, "dmesg")
         ),
     ],
 )
-def test_what_kmod_and_the_kernel_say_is_explained(printed: str, kernel: object, told: str) -> None:
-    assert told in explain(LOAD, [printed], kernel)  # type: ignore[arg-type]
+def test_what_kmod_and_the_kernel_say_is_explained(printed: str, kernel: object, explanation: str) -> None:
+    assert explanation in explain(LOAD, [printed], kernel)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -70,9 +70,9 @@ def test_what_kmod_and_the_kernel_say_is_explained(printed: str, kernel: object,
     ["modprobe: FATAL: Module nvidia_uvm is in use.", "rmmod: ERROR: Module nvidia is in use by: nvidia_uvm"],
 )
 def test_what_holds_a_module_is_named(printed: str) -> None:
-    told = explain(("rmmod", "nvidia"), [printed], ())
-    assert "is in use" in told
-    assert ("by nvidia_uvm" in told) == ("in use by" in printed)
+    explanation = explain(("rmmod", "nvidia"), [printed], ())
+    assert "is in use" in explanation
+    assert ("by nvidia_uvm" in explanation) == ("in use by" in printed)
 
 
 def test_invalid_argument_of_another_module_is_not_blamed_on_peer_memory() -> None:

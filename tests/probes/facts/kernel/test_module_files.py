@@ -1,4 +1,4 @@
-"""What the module files on disk say of themselves."""
+"""The fields of the module files on disk."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ SYMVERS = (
 
 
 class Modinfo(LocalHost):
-    """A tree whose modinfo answers as told."""
+    """A tree with a given answer of modinfo."""
 
     def __init__(self, root: Path, stdout: str = "", stderr: str = "") -> None:
         super().__init__(str(root))
@@ -95,8 +95,8 @@ def test_what_is_built_in_has_its_name_before_its_file() -> None:
 
 
 def test_modules_without_a_file_are_missing_and_that_is_known(tmp_path: Path) -> None:
-    told = "modinfo: ERROR: Module nvidia not found.\n"
-    assert files(probe(Modinfo(tmp_path, "", told), RELEASE)) == {}
+    error = "modinfo: ERROR: Module nvidia not found.\n"
+    assert files(probe(Modinfo(tmp_path, "", error), RELEASE)) == {}
 
 
 def test_a_modinfo_that_fails_is_not_a_node_without_modules(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The ladder: what is loaded, what could be, and the sentence that says why not."""
+"""The ladder: which modules are loaded, which can be loaded, and why not."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def test_a_loaded_module_with_refcnt_users_taint_and_version(node: Path) -> None
     assert (uverbs.state, uverbs.used_by, uverbs.taint) == (ModuleState.LOADING, ("rdma_rxe",), "O")
 
 
-def test_where_modules_are_on_disk_and_who_put_them_there(node: Path) -> None:
+def test_where_modules_are_on_disk_and_who_installed_them(node: Path) -> None:
     modules = facts_of(node).modules
     assert modules["nvidia_peermem"].on_disk == f"{TREE}/updates/dkms/nvidia-peermem.ko"
     assert modules["nvidia_peermem"].origin == "DKMS"
@@ -146,7 +146,7 @@ def test_a_malformed_line_is_neither_loaded_nor_absent(line: str) -> None:
     assert isinstance(module.refcnt, Unknown)
 
 
-def test_builtin_is_told_by_the_list(node: Path) -> None:
+def test_builtin_modules_come_from_the_list(node: Path) -> None:
     write(node, f"{TREE}/modules.builtin", "kernel/drivers/infiniband/core/ib_core.ko\n")
     write(node, f"{TREE}/modules.dep", "")
     facts = facts_of(node)
@@ -158,7 +158,7 @@ def test_builtin_is_told_by_the_list(node: Path) -> None:
     assert explain(facts, "ib_core") == "builtin"
 
 
-def test_builtin_is_told_by_a_directory_without_initstate_where_there_is_no_list(node: Path) -> None:
+def test_without_the_list_a_directory_without_initstate_means_builtin(node: Path) -> None:
     (node / TREE.lstrip("/") / "modules.builtin").unlink()
     write(node, "/sys/module/ib_core/parameters/send_queue_size", "128")
     facts = facts_of(node)
@@ -182,7 +182,7 @@ def test_a_kernel_without_proc_modules_is_unknown_calmly(tmp_path: Path) -> None
     assert symbol.reason is Reason.NOT_RECORDED
 
 
-def test_sysfs_tells_the_state_where_proc_modules_is_hidden(tmp_path: Path) -> None:
+def test_sysfs_shows_the_state_if_proc_modules_is_hidden(tmp_path: Path) -> None:
     for name, initstate in (("nvidia", "live"), ("ib_core", "coming"), ("mlx5_core", "asleep")):
         write(tmp_path, f"/sys/module/{name}/initstate", f"{initstate}\n")
     write(tmp_path, "/sys/module/nvidia/refcnt", "7\n")
@@ -243,14 +243,14 @@ def test_a_softdep_line_is_on_the_module_that_it_brings(node: Path) -> None:
 def card(number: int, device_id: int, driver: str = "") -> PciFunction:
     pci = examination_of("dgx-a100").node.pci
     assert isinstance(pci, PciFacts)
-    nic = next(one for one in pci.functions.values() if one.kind is PciKind.NIC)
+    nic = next(function for function in pci.functions.values() if function.kind is PciKind.NIC)
     return replace(nic, bdf=f"0000:{number:02x}:00.0", device_id=device_id, driver=driver)
 
 
 def bus(*cards: PciFunction) -> PciFacts:
     pci = examination_of("dgx-a100").node.pci
     assert isinstance(pci, PciFacts)
-    return replace(pci, functions={one.bdf: one for one in cards})
+    return replace(pci, functions={card.bdf: card for card in cards})
 
 
 @pytest.mark.parametrize(
@@ -271,7 +271,7 @@ def test_each_card_belongs_to_its_driver(device_id: int, family: str) -> None:
         assert bool(cards_of(bus(card(1, device_id)), name)) is (name == family)
 
 
-def test_a_card_given_to_a_virtual_machine_is_nobodys() -> None:
+def test_a_card_given_to_a_virtual_machine_does_not_count() -> None:
     assert cards_of(bus(card(1, 0x1003, "vfio-pci")), "mlx4") == ()
 
 
@@ -349,7 +349,7 @@ def test_ofed_installed_after_the_driver(node: Path) -> None:
     assert explain(facts_of(node), "nvidia_peermem").startswith("built without peer-memory symbols: ")
 
 
-def test_without_a_list_of_symbols_nobody_is_accused(node: Path) -> None:
+def test_without_a_list_of_symbols_no_module_is_blamed(node: Path) -> None:
     (node / TREE.lstrip("/") / "modules.symbols").unlink()
     load(node, "nvidia", "ib_core")
     assert explain(facts_of(node), "nvidia_peermem") == "on disk, not loaded"

@@ -1,4 +1,4 @@
-"""What the kernel is and allows, and what it does not tell."""
+"""The kernel's release and restrictions, and what it does not show."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the capabilities of a PCI function say, and that none of it is claimed where it could not be read."""
+"""The capabilities of a PCI function, which are unknown if they could not be read."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ BDF = "0000:15:01.0"
 
 
 class LiveTree(LocalHost):
-    """A tree that says it is this machine."""
+    """A tree that pretends to be this machine."""
 
     def __init__(self, root: Path, is_root: bool = False) -> None:
         super().__init__(str(root))
@@ -122,7 +122,7 @@ def test_source_validation_alone_redirects_nothing() -> None:
     assert not found.acs.on.redirects
 
 
-def test_no_acs_is_not_acs_switched_off() -> None:
+def test_no_acs_is_not_disabled_acs() -> None:
     content = config(acs_control=None)
     put(content, 0x100, 0x15010001, 4)
     found = space(parse_config(bytes(content)))
@@ -140,12 +140,12 @@ def test_without_root_there_are_64_bytes_and_it_says_so(tmp_path: Path) -> None:
     )
 
 
-def test_root_in_a_container_is_not_told_to_become_root(tmp_path: Path) -> None:
+def test_root_in_a_container_is_not_asked_to_become_root(tmp_path: Path) -> None:
     answer = probe(LiveTree(written(tmp_path, config()[:64]), is_root=True), [BDF]).functions[BDF]
     assert reason(answer) is Reason.IO_ERROR
 
 
-def test_a_dump_of_64_bytes_asks_nobody_for_root(tmp_path: Path) -> None:
+def test_a_dump_of_64_bytes_does_not_ask_for_root(tmp_path: Path) -> None:
     answer = probe(LocalHost(str(written(tmp_path, config()[:64]))), [BDF]).functions[BDF]
     assert reason(answer) is Reason.NOT_RECORDED
 
@@ -175,7 +175,7 @@ def test_a_function_off_the_bus_reads_as_ones(tmp_path: Path, size: int) -> None
     assert reason(answer) is Reason.DRIVER_ERROR
 
 
-def test_a_pcie_function_with_256_bytes_has_acs_nobody_knows() -> None:
+def test_a_pcie_function_with_256_bytes_has_unknown_acs() -> None:
     assert reason(space(parse_config(bytes(config()[:256]))).acs) is Reason.IO_ERROR
 
 

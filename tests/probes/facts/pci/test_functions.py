@@ -119,7 +119,7 @@ def test_domains_of_five_digits_stand_last(tmp_path: Path) -> None:
 
 
 def near(root: Path, bdf: str, attribute: str, cpus: str, numa_node: int | None = None) -> Maybe[int]:
-    """The NUMA node of a function, which says so itself or only by the CPUs near it."""
+    """The NUMA node of a function, reported directly or by the CPUs near it."""
     add_numa_node(root, 0, "0-7", "10 21")
     add_numa_node(root, 1, "8-15", "21 10")
     path = ("pci0000:00", bdf)
@@ -131,12 +131,12 @@ def near(root: Path, bdf: str, attribute: str, cpus: str, numa_node: int | None 
 @pytest.mark.parametrize(
     ("attribute", "cpus"), [("local_cpulist", "8-15"), ("local_cpus", "0000ff00"), ("local_cpus", "00000300")]
 )
-def test_where_no_numa_node_is_named_the_near_cpus_tell_it(tmp_path: Path, attribute: str, cpus: str) -> None:
+def test_the_near_cpus_give_the_numa_node(tmp_path: Path, attribute: str, cpus: str) -> None:
     assert near(tmp_path, "0000:00:01.0", attribute, cpus) == 1
 
 
 @pytest.mark.parametrize("cpus", ["0-15", "", "7-8", "8-16", "9-8", "\x1b[31m"])
-def test_cpus_that_are_not_one_nodes_tell_no_numa_node(tmp_path: Path, cpus: str) -> None:
+def test_cpus_of_several_nodes_give_no_numa_node(tmp_path: Path, cpus: str) -> None:
     assert isinstance(near(tmp_path, "0000:00:01.0", "local_cpulist", cpus), Unknown)
 
 
@@ -194,7 +194,7 @@ class Witness(LocalHost):
         return super().read_bytes(path, limit)
 
 
-def test_looking_wakes_no_sleeping_device(tmp_path: Path) -> None:
+def test_reading_wakes_no_sleeping_device(tmp_path: Path) -> None:
     kinds = [(NVIDIA, 0x030200), (NVIDIA, 0x068000), (MELLANOX, 0x020000), (0x1000, 0x060400)]
     for number, (vendor, class_code) in enumerate(kinds):
         path = ("pci0000:00", f"0000:00:{number:02x}.0")
@@ -272,15 +272,15 @@ def test_an_h100_node_as_its_lspci_printed_it(tmp_path: Path) -> None:
     tree_from_lspci(text, tmp_path)
     found = facts(tmp_path)
     assert len(found.functions) == 517
-    gpus = [one for one in found.functions.values() if one.kind is PciKind.GPU]
+    gpus = [function for function in found.functions.values() if function.kind is PciKind.GPU]
     assert len(gpus) == 8
     for gpu in gpus:
         assert gpu.driver == "nvidia"
         assert (gpu.link.speed_gtps, gpu.link.width) == (32.0, 16)
         assert not isinstance(gpu.bars, Unknown)
         assert max(bar.size_bytes for bar in gpu.bars if bar.prefetchable) == 128 << 30
-    switches = [one for one in found.functions.values() if one.kind is PciKind.NVSWITCH]
-    assert {one.driver for one in switches} == {"nvidia-nvswitch"}
+    switches = [function for function in found.functions.values() if function.kind is PciKind.NVSWITCH]
+    assert {function.driver for function in switches} == {"nvidia-nvswitch"}
 
 
 def test_a_workstation_as_its_lspci_tree_was_drawn(tmp_path: Path) -> None:

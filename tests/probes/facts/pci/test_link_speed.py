@@ -1,4 +1,4 @@
-"""What a PCIe link carries, and the words for it."""
+"""The bandwidth of a PCIe link, and its description."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What rdma_topo says, and where it is asked."""
+"""The answer of rdma_topo, and on which nodes it runs."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ def test_a_machine_that_it_does_not_know_is_not_there() -> None:
 
 
 def test_without_root_it_says_so() -> None:
-    told = parse("E: Cannot read sysfs path: /sys/bus/pci/devices/0000:00:00.0/vpd. Are you root?\n")
-    assert reason(told) is Reason.NEEDS_ROOT
+    answer = parse("E: Cannot read sysfs path: /sys/bus/pci/devices/0000:00:00.0/vpd. Are you root?\n")
+    assert reason(answer) is Reason.NEEDS_ROOT
 
 
 def test_an_answer_that_is_none_is_malformed() -> None:

@@ -330,7 +330,7 @@ def test_any_text_in_any_file_gives_facts(state: str, rate: str, gid: str) -> No
 
 
 class Telling(LocalHost):
-    """A host with one device, whose files say what they are told to."""
+    """A host with one device and given file contents."""
 
     def __init__(self, texts: dict[str, str]) -> None:
         super().__init__("/nowhere")

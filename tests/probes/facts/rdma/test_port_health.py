@@ -1,4 +1,4 @@
-"""How well the ports are, and which counters have stopped counting."""
+"""The health of the ports, and counters that have stopped."""
 
 from __future__ import annotations
 

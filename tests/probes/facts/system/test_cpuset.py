@@ -25,12 +25,12 @@ def test_a_tree_without_the_file(tmp_path: Path) -> None:
     assert isinstance(probe(LocalHost(str(tmp_path))), Unknown)
 
 
-def test_lines_that_are_missing_or_no_list_are_not_known() -> None:
+def test_missing_or_malformed_lines_are_unknown() -> None:
     facts = parse_status("Cpus_allowed_list:\tall\x1b[2J\n")
-    for one in (facts.cpus, facts.memory_nodes):
-        assert isinstance(one, Unknown)
-        assert one.reason is Reason.MALFORMED
-        assert "\x1b" not in str(one)
+    for fact in (facts.cpus, facts.memory_nodes):
+        assert isinstance(fact, Unknown)
+        assert fact.reason is Reason.MALFORMED
+        assert "\x1b" not in str(fact)
 
 
 @given(st.text())

@@ -1,4 +1,4 @@
-"""What driver containers leave on a node."""
+"""The traces of driver containers on a node."""
 
 from pathlib import Path
 
@@ -14,7 +14,7 @@ def test_a_node_without_containers(tmp_path: Path) -> None:
 
 
 def test_an_empty_directory_is_no_driver_container(tmp_path: Path) -> None:
-    """The operator makes it also where the host has its own driver."""
+    """The operator also creates it if the host has its own driver."""
     (tmp_path / "run/nvidia/driver").mkdir(parents=True)
     assert probe(LocalHost(str(tmp_path))).driver is False
 

@@ -15,7 +15,7 @@ from tests.trees import link, write
 DEBIAN = "/usr/lib/x86_64-linux-gnu"
 
 
-def test_the_file_behind_the_link_tells_the_version(tmp_path: Path) -> None:
+def test_the_target_of_the_link_shows_the_version(tmp_path: Path) -> None:
     write(tmp_path, f"{DEBIAN}/libnvidia-ml.so.570.124.06", "")
     link(tmp_path, f"{DEBIAN}/libnvidia-ml.so.1", "libnvidia-ml.so.570.124.06")
     found = probe(LocalHost(str(tmp_path))).found
@@ -24,14 +24,14 @@ def test_the_file_behind_the_link_tells_the_version(tmp_path: Path) -> None:
     assert found["libnccl.so.2"] == ()
 
 
-def test_the_same_file_by_two_ways_is_one(tmp_path: Path) -> None:
+def test_the_same_file_by_two_paths_is_listed_once(tmp_path: Path) -> None:
     write(tmp_path, f"{DEBIAN}/libnccl.so.2.21.5", "")
     link(tmp_path, f"{DEBIAN}/libnccl.so.2", "libnccl.so.2.21.5")
     link(tmp_path, "/lib", "usr/lib")
     assert len(probe(LocalHost(str(tmp_path))).found["libnccl.so.2"]) == 1
 
 
-def test_two_versions_side_by_side_are_both_told(tmp_path: Path) -> None:
+def test_two_versions_side_by_side_are_both_reported(tmp_path: Path) -> None:
     for directory, version in ((DEBIAN, "2.21.5"), ("/usr/local/lib", "2.18.3")):
         write(tmp_path, f"{directory}/libnccl.so.{version}", "")
         link(tmp_path, f"{directory}/libnccl.so.2", f"libnccl.so.{version}")

@@ -1,4 +1,4 @@
-"""What may be locked, and who says so."""
+"""The limits of locked memory, and where they are set."""
 
 from __future__ import annotations
 

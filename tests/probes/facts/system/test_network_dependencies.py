@@ -1,4 +1,4 @@
-"""What the node's network carries: SSH sessions, default routes, a root file system; and over which NICs."""
+"""What depends on the node's network: SSH sessions, default routes, a root file system, and on which NICs."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ DEFAULT = route("ens1f0", "0.0.0.0", "0.0.0.0", "10.0.0.1", 100, 3)
 
 
 def test_a_session_is_found_without_any_variable(tmp_path: Path) -> None:
-    """sudo drops SSH_CONNECTION, and a shell in tmux may have another's."""
+    """sudo drops SSH_CONNECTION, and a shell in tmux may have that of another session."""
     nic(tmp_path, "ens1f0", f"{CARD}.0")
     host = node(tmp_path, HERE, DEFAULT, sockets=session("10.0.0.5"))
     assert probe(host).dependencies == (
@@ -75,7 +75,7 @@ def test_our_own_session_is_that_of_the_processes_that_started_us(tmp_path: Path
     write(tmp_path, "/proc/4100/status", "Name:\tsudo\nPPid:\t4000\n")
     write(tmp_path, "/proc/4000/status", "Name:\tbash\nPPid:\t1\n")
     write(tmp_path, "/proc/4000/environ", "A=b\0SSH_CONNECTION=10.0.0.5 51000 10.0.0.7 2222\0")
-    assert [one.what for one in probe(host).dependencies] == [
+    assert [dependency.what for dependency in probe(host).dependencies] == [
         "this SSH session (from 10.0.0.5)",
         "another SSH session (from 10.0.0.6)",
     ]
@@ -116,11 +116,12 @@ def test_bonds_bridges_and_vlans_lead_to_their_nics(tmp_path: Path) -> None:
 
 def test_the_default_route_is_that_of_the_lowest_metric(tmp_path: Path) -> None:
     backup = route("ens2", "0.0.0.0", "0.0.0.0", "10.1.0.1", 200, 3)
-    assert [one.netdevs for one in probe(node(tmp_path, backup, DEFAULT)).dependencies] == [("ens1f0",)]
+    dependencies = probe(node(tmp_path, backup, DEFAULT)).dependencies
+    assert [dependency.netdevs for dependency in dependencies] == [("ens1f0",)]
 
 
 def socket_address(address: str) -> str:
-    """An IPv6 address as /proc/net/tcp6 has it: words of 32 bits in the byte order of the CPU."""
+    """An IPv6 address as in /proc/net/tcp6: 32-bit words in the byte order of the CPU."""
     packed = ip_address(address).packed
     return b"".join(packed[at : at + 4][::-1] for at in range(0, 16, 4)).hex().upper()
 
@@ -182,7 +183,7 @@ def test_a_local_root_is_none(tmp_path: Path) -> None:
     assert probe(host).dependencies == ()
 
 
-def test_what_could_not_be_read_is_said(tmp_path: Path) -> None:
+def test_unreadable_files_are_reported(tmp_path: Path) -> None:
     host = node(tmp_path, HERE)
     (tmp_path / "proc/net/tcp").unlink()
     (tmp_path / "proc/net/tcp").mkdir()
@@ -235,8 +236,8 @@ def test_which_netdevs_a_command_takes_down(command: str, taken: set[str]) -> No
 
 def test_a_simulated_node_can_have_its_session_over_an_rdma_nic() -> None:
     host = SimulatedHost("hgx-h100")
-    assert {one.netdevs for one in probe(host).dependencies} == {("eno1",)}
+    assert {dependency.netdevs for dependency in probe(host).dependencies} == {("eno1",)}
     route_over(host.tree, "ib0")
-    assert {one.netdevs for one in probe(host).dependencies} == {("ib0",)}
+    assert {dependency.netdevs for dependency in probe(host).dependencies} == {("ib0",)}
     over_nic = probe(SimulatedHost("hgx-h100+ssh-over-nic"))
-    assert {one.netdevs for one in over_nic.dependencies} == {("ens4np0",)}
+    assert {dependency.netdevs for dependency in over_nic.dependencies} == {("ens4np0",)}

@@ -1,4 +1,4 @@
-"""Which package a file is of, by dpkg and by rpm."""
+"""The package that a file belongs to, by dpkg and by rpm."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ GDRCOPY = Package("gdrcopy-tests", "2.5-1")
 
 
 class Asked(LocalHost):
-    """A node of which only the package database answers."""
+    """A node with only a package database."""
 
     def __init__(self, root: Path, **answers: str | Unknown) -> None:
         super().__init__(str(root))
@@ -34,11 +34,11 @@ class Asked(LocalHost):
     def run(self, argv: Sequence[str], seconds: float = 2.0) -> Maybe[CommandOutput]:
         self.asked.append(tuple(argv))
         key = argv[0].replace("-", "_") + ("_show" if "--show" in argv else "")
-        told = self._answers.get(key, Unknown(Reason.NOT_THERE, argv[0], "not installed"))
-        return told if isinstance(told, Unknown) else CommandOutput(tuple(argv), 1, told, "")
+        output = self._answers.get(key, Unknown(Reason.NOT_THERE, argv[0], "not installed"))
+        return output if isinstance(output, Unknown) else CommandOutput(tuple(argv), 1, output, "")
 
 
-def test_dpkg_tells_the_package_and_its_version(tmp_path: Path) -> None:
+def test_dpkg_reports_the_package_and_its_version(tmp_path: Path) -> None:
     host = Asked(
         tmp_path,
         dpkg_query=f"gdrcopy-tests: {COPIES}\ngdrcopy-tests:amd64, other: {SANITY}\n",
@@ -52,10 +52,10 @@ def test_dpkg_tells_the_package_and_its_version(tmp_path: Path) -> None:
     assert host.asked[1][-1:] == ("gdrcopy-tests",)
 
 
-def test_rpm_tells_it_where_dpkg_is_not_or_does_not_know_the_file(tmp_path: Path) -> None:
-    told = f"gdrcopy-tests 2.5-1\nfile {OWN} is not owned by any package\n"
+def test_rpm_is_asked_if_dpkg_is_missing_or_does_not_know_the_file(tmp_path: Path) -> None:
+    output = f"gdrcopy-tests 2.5-1\nfile {OWN} is not owned by any package\n"
     for dpkg in ({}, {"dpkg_query": ""}):
-        found = packages_of(Asked(tmp_path, rpm=told, **dpkg), (COPIES, OWN))
+        found = packages_of(Asked(tmp_path, rpm=output, **dpkg), (COPIES, OWN))
         assert found[COPIES] == GDRCOPY
         assert "it belongs to no package" in str(found[OWN])
 
@@ -82,9 +82,9 @@ def test_a_node_without_a_database_and_one_that_does_not_answer_differ(tmp_path:
 
 def test_an_answer_that_does_not_fit_the_question_tells_nothing() -> None:
     answer = CommandOutput(("rpm",), 1, "one 1-1\ntwo 2-2\n", "")
-    (told,) = parse_rpm(answer, (COPIES,)).values()
-    assert isinstance(told, Unknown)
-    assert told.reason is Reason.MALFORMED
+    (package,) = parse_rpm(answer, (COPIES,)).values()
+    assert isinstance(package, Unknown)
+    assert package.reason is Reason.MALFORMED
     assert parse_dpkg_owners("diversion by dash from: /bin/sh\nno path found matching pattern /x\n") == {}
 
 
@@ -94,5 +94,5 @@ def test_whatever_they_print_is_bounded_and_clean(text: str, more: str) -> None:
         assert owner.isascii()
     versions = parse_dpkg_versions(f"{text}\na-package {more}\n")
     rpm = parse_rpm(CommandOutput(("rpm",), 0, f"name {text}\n", more), (COPIES,))
-    told = [*versions.values(), *(one.version for one in rpm.values() if isinstance(one, Package))]
-    assert all(len(one) <= 80 and one.isprintable() for one in told)
+    found = [*versions.values(), *(one.version for one in rpm.values() if isinstance(one, Package))]
+    assert all(len(one) <= 80 and one.isprintable() for one in found)

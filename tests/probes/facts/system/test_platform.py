@@ -1,4 +1,4 @@
-"""What kind of place a node is, and when that cannot be told."""
+"""The environment of a node, and when it is unknown."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ def test_hardware_without_dmi_is_known_by_its_cpu(tmp_path: Path) -> None:
     assert facts_of(tmp_path).environment is Environment.BARE_METAL
 
 
-def test_an_arm_cpu_does_not_tell_whether_it_is_virtual(tmp_path: Path) -> None:
+def test_an_arm_cpu_does_not_show_whether_it_is_virtual(tmp_path: Path) -> None:
     write(tmp_path, "/proc/cpuinfo", "processor\t: 0\nCPU implementer\t: 0x41\nCPU architecture: 8\n")
     facts = facts_of(tmp_path)
     assert facts.cpu_architecture == "aarch64"

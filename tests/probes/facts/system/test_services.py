@@ -1,4 +1,4 @@
-"""Which services run, and what is known where nobody can be asked."""
+"""Which services run, and what is known if systemd cannot be asked."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ GROUPS = "/sys/fs/cgroup/system.slice"
 
 
 class Systemd(LocalHost):
-    """A tree whose systemctl answers as told."""
+    """A tree with a given answer of systemctl."""
 
     def __init__(self, root: Path, answer: Maybe[tuple[int, str]]) -> None:
         super().__init__(str(root))
@@ -113,7 +113,7 @@ def test_a_container_does_not_see_the_nodes_services(tmp_path: Path) -> None:
     assert isinstance(services(tmp_path)["nvidia-fabricmanager"].state, Unknown)
 
 
-def test_a_dump_without_processes_does_not_tell_that_a_service_is_stopped(tmp_path: Path) -> None:
+def test_a_dump_without_processes_does_not_report_a_service_as_stopped(tmp_path: Path) -> None:
     write(tmp_path, f"{UNITS}/nvidia-fabricmanager.service", "[Service]\n")
     assert isinstance(services(tmp_path)["nvidia-fabricmanager"].state, Unknown)
 

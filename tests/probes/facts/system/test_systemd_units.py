@@ -1,4 +1,4 @@
-"""Units as their files describe them."""
+"""systemd units, read from their files."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ VENDOR = f"/usr/lib/systemd/system/{UNIT}"
 SERVICE = "[Unit]\nDescription=FM\n[Service]\nLimitMEMLOCK=64M\n# LimitMEMLOCK=1\n"
 
 
-def test_an_installed_unit_that_the_boot_wants(tmp_path: Path) -> None:
+def test_an_installed_unit_that_is_enabled(tmp_path: Path) -> None:
     write(tmp_path, VENDOR, SERVICE)
     link(tmp_path, f"/etc/systemd/system/multi-user.target.wants/{UNIT}", VENDOR)
     unit = read_units(LocalHost(str(tmp_path)), (UNIT,))[0]
     assert (unit.path, unit.masked, unit.enabled) == (VENDOR, False, True)
 
 
-def test_an_installed_unit_that_nobody_wants(tmp_path: Path) -> None:
+def test_an_installed_unit_that_is_not_enabled(tmp_path: Path) -> None:
     write(tmp_path, VENDOR, SERVICE)
     assert read_units(LocalHost(str(tmp_path)), (UNIT,))[0].enabled is False
 
@@ -53,7 +53,7 @@ def test_a_unit_that_is_not_installed(tmp_path: Path) -> None:
     assert isinstance(wanted_units(LocalHost(str(tmp_path))), Unknown)
 
 
-def test_a_drop_in_has_the_last_word(tmp_path: Path) -> None:
+def test_a_drop_in_overrides_the_unit(tmp_path: Path) -> None:
     write(tmp_path, VENDOR, SERVICE)
     drop_in = f"/etc/systemd/system/{UNIT}.d/20-memlock.conf"
     write(tmp_path, drop_in, "[Service]\nLimitMEMLOCK=infinity\n")
@@ -119,7 +119,7 @@ def test_an_enabled_unit_that_runs_modprobe_loads_its_modules(tmp_path: Path) ->
 
 
 def test_a_drop_in_of_openibd_loads_peermem(tmp_path: Path) -> None:
-    """As images of Azure have it."""
+    """As in the images of Azure."""
     write(
         tmp_path,
         "/usr/lib/systemd/system/openibd.service",

@@ -1,4 +1,4 @@
-"""Ports that are listened on, and the first that is free."""
+"""Ports with a listener, and the first free port."""
 
 from pathlib import Path
 
@@ -60,7 +60,7 @@ def test_when_all_are_taken_it_says_so(tmp_path: Path) -> None:
 
 
 class _Table:
-    """A host of one file."""
+    """A host with one file."""
 
     def __init__(self, text: str) -> None:
         self.text = text

@@ -1,4 +1,4 @@
-"""Which tools there are, and whether perftest was built with CUDA."""
+"""The installed tools, and whether perftest was built with CUDA."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.trees import write
 
 
 class Answering(LocalHost):
-    """A tree whose commands answer as told."""
+    """A tree with given answers of its commands."""
 
     def __init__(self, root: Path, **answers: str) -> None:
         super().__init__(str(root))
@@ -155,7 +155,7 @@ def test_a_perftest_that_opens_libcuda_by_itself(tmp_path: Path, content: bytes,
 def test_a_perftest_that_takes_a_gpu_by_its_pci_address(
     tmp_path: Path, content: bytes, by_bus_id: bool
 ) -> None:
-    """The newest knows the option also where it is built without CUDA, and refuses it then."""
+    """The newest version knows the option even without CUDA, and then refuses it."""
     install(tmp_path, "ib_write_bw", content)
     assert perftest(Answering(tmp_path)).cuda_bus_id is by_bus_id
 
@@ -199,6 +199,6 @@ def test_whether_perftest_takes_an_ipv6_address(tmp_path: Path, content: bytes, 
     assert perftest(Answering(tmp_path, ib_write_bw=usage)).ipv6_addr is takes
 
 
-def test_whether_a_wrapper_that_says_nothing_takes_one_is_not_known(tmp_path: Path) -> None:
+def test_a_silent_wrapper_leaves_its_options_unknown(tmp_path: Path) -> None:
     install(tmp_path, "ib_write_bw", b"#!/bin/sh\n")
     assert isinstance(perftest(Answering(tmp_path)).ipv6_addr, Unknown)

@@ -10,6 +10,7 @@ from probes.bandwidth.tools.perftest_command import PerftestSettings, loopback
 from probes.bandwidth.tools.samples import About
 from probes.simulation.faults.catalogue import FAULTS
 from tests.probes.simulation.bandwidth.node import Node, Pair, Run, both, run_pair, settings_on
+from tests.tiers import USUAL_FAULTS, usual
 
 GENERIC = ("the test ended with status", "the program was not found")
 
@@ -64,7 +65,7 @@ def test_the_cause_is_told(name: str, gpu: int | None, changes: dict[str, object
     assert pair.server.status == 1 or any("Waiting for client" in line for line in pair.server.lines)
 
 
-@pytest.mark.parametrize("name", FAULTS)
+@pytest.mark.parametrize("name", usual(FAULTS, USUAL_FAULTS))
 def test_with_every_fault_a_test_ends_and_says_why(name: str) -> None:
     node = Node(f"{FAULTS[name].on}+{name}")
     for gpu in (0, None):

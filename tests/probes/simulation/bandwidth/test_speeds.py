@@ -81,7 +81,7 @@ def test_the_judgement_of_a_slow_way_names_it() -> None:
     assert sample is not None
     judgement = rate(sample, pair.settings.limit(pair.node.examination(), is_loopback=True), host)
     assert judgement.verdict is Rating.BELOW
-    assert "the way to the GPU limits" in judgement.why
+    assert "limited by the path to the GPU" in judgement.why
     assert "between sockets" in judgement.why
 
 

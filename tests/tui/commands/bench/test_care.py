@@ -27,7 +27,7 @@ def test_who_would_feel_it_is_named_and_asked_for(monkeypatch: pytest.MonkeyPatc
     scene = Scene(live=True)
     status, out = scene.run("--seconds", "2", answers=Terminal("y\n"))
     assert status == 0
-    assert "GPU0: train.py (alice, Slurm job 4711, pid 41000) computes on it" in out
+    assert "GPU0: used by train.py (alice, Slurm job 4711, pid 41000)" in out
     assert "of 400 Gb/s" in out
     # Where stdout goes into a file, who is asked sees the reason as well.
     assert "Run it anyway? [y/N]" in asked.getvalue()
@@ -79,7 +79,7 @@ def test_the_ports_are_watched_for_a_second_before() -> None:
     _, out = scene.run("--memory", "host", "--dry-run")
     assert scene.waited == [1.0]
     assert "port 1 of mlx5_0: " in out
-    assert "of traffic flow through it" in out
+    assert "carries " in out
 
 
 def test_a_simulated_node_is_not_waited_for() -> None:

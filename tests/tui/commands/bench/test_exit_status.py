@@ -68,10 +68,10 @@ def test_a_comparison_without_any_gpu_memory_has_not_passed() -> None:
 @pytest.mark.parametrize(
     ("routes", "told"),
     [
-        (("NET/Socket/0",), "measured TCP in place of RDMA"),
+        (("NET/Socket/0",), "measured TCP instead of RDMA"),
         (("NET/IB/0",), "measured host memory"),
-        ((), "measured an unknown way"),
-        (("P2P/CUMEM",), "measured an unknown way"),
+        ((), "measured an unknown path"),
+        (("P2P/CUMEM",), "measured an unknown path"),
     ],
 )
 def test_a_collective_without_gpudirect_rdma_over_nics_has_not_passed(

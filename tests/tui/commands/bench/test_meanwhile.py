@@ -16,7 +16,7 @@ from tui.bandwidth.simulated_processes import SimulatedProcessStarter
 SWEEP = ("--sweep", "--seconds", "2")
 CAME = (
     "running jobs would now be affected: train.py (alice, Slurm job 4711, pid 4242) has mlx5_1 open, though "
-    "nothing flows now"
+    "no traffic flows now"
 )
 
 
@@ -30,7 +30,7 @@ class Comes:
     def start(self, argv: Sequence[str], seconds: float) -> ToolProcess:
         self.started += 1
         if self.started == self.left:
-            self.host.come()
+            self.host.start_job()
         return self.inner.start(argv, seconds)
 
 
@@ -100,7 +100,7 @@ def test_with_yes_it_goes_on() -> None:
 def test_who_was_felt_and_confirmed_before_is_not_looked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.stderr", Terminal())
     scene = QuietScene()
-    scene.host.come()
+    scene.host.start_job()
     status, out = scene.run(*SWEEP, answers=Terminal("y\n"))
     assert status == 0
     assert "8 of 8 tests measured" in out
@@ -113,7 +113,7 @@ def test_who_has_gone_again_by_the_second_look_ends_nothing(monkeypatch: pytest.
     def pause(seconds: float) -> None:
         Scene.pause(scene, seconds)
         if len(scene.waited) == 3:
-            scene.host.go()
+            scene.host.stop_job()
 
     monkeypatch.setattr(scene, "pause", pause)
     status, out = scene.run(*SWEEP)

@@ -13,6 +13,7 @@ from probes.snapshot.nic_roles import roles_of
 from probes.snapshot.rates import read
 from probes.snapshot.verdict import judge
 from probes.topology.paths import build
+from tests.tiers import usual
 from tests.tui.pilot import SteppedClock
 from tests.tui.screens.test_overview import many_devices
 from tui.runtime.sampler import Probed, Sampled
@@ -51,7 +52,7 @@ def check(state: OverviewState) -> None:
             assert ends <= seen.get(larger, ends), f"{width}x{height} shows more than {larger}"
 
 
-@pytest.mark.parametrize("name", simulated_names())
+@pytest.mark.parametrize("name", usual(simulated_names(), {"hgx-h100"}))
 def test_a_larger_terminal_shows_no_fewer_gpus_and_nics(name: str) -> None:
     clock = SteppedClock()
     state = state_of(SimulatedHost(name, clock=clock), clock)
@@ -65,7 +66,7 @@ def test_a_larger_terminal_shows_no_fewer_of_many(tmp_path: Path) -> None:
     check(state_of(LocalHost(str(tmp_path)), SteppedClock()))
 
 
-@pytest.mark.parametrize("name", simulated_names())
+@pytest.mark.parametrize("name", usual(simulated_names(), {"hgx-h100"}))
 def test_the_panels_fill_the_terminal_and_no_more(name: str) -> None:
     clock = SteppedClock()
     state = state_of(SimulatedHost(name, clock=clock), clock)

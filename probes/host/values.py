@@ -1,0 +1,45 @@
+"""Files of sysfs and /proc that contain a single value."""
+
+from __future__ import annotations
+
+import re
+from typing import Protocol
+
+from probes.base.text import printable
+from probes.base.unknown import Maybe, Reason, Unknown
+
+_UNSIGNED = re.compile(r"[0-9]{1,20}|0x[0-9a-fA-F]{1,8}")
+_SIGNED = re.compile(r"-?[0-9]{1,19}")
+_NO_NODE = "the firmware reports no NUMA node (-1)"
+
+
+class Files(Protocol):
+    """The part of a host that reads files."""
+
+    def read(self, path: str) -> Maybe[str]:
+        """Return a file's text."""
+
+
+def read_integer(host: Files, path: str, signed: bool = False) -> Maybe[int]:
+    """Read a file with one integer, decimal or hexadecimal (0x1003)."""
+    text = host.read(path)
+    if isinstance(text, Unknown):
+        return text
+    if not (_SIGNED if signed else _UNSIGNED).fullmatch(text):
+        return Unknown(Reason.MALFORMED, path, printable(text, 40))
+    return int(text, 16 if text.startswith("0x") else 10)
+
+
+def read_numa_node(host: Files, path: str) -> Maybe[int]:
+    """Read a numa_node file; NOT_THERE: the firmware reports none (-1)."""
+    number = read_integer(host, path, signed=True)
+    if isinstance(number, Unknown) or 0 <= number < 1_000_000:
+        return number
+    if number == -1:
+        return Unknown(Reason.NOT_THERE, path, _NO_NODE)
+    return Unknown(Reason.MALFORMED, path, str(number))
+
+
+def is_without_numa_node(fact: Maybe[int]) -> bool:
+    """Return whether the kernel says that there is no NUMA node, rather than having no file."""
+    return isinstance(fact, Unknown) and fact.detail == _NO_NODE

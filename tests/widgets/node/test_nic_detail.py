@@ -1,0 +1,21 @@
+"""One NIC in detail."""
+
+from __future__ import annotations
+
+from probes.base.unknown import Reason, Unknown
+from probes.facts.node import probe_node
+from probes.facts.rdma.devices import RdmaFacts
+from probes.simulation.host import SimulatedHost
+from probes.snapshot.rates import PortRate
+from widgets.base.lines import plain
+from widgets.node.nic_detail import draw_nic
+
+
+def test_tcp_traffic_is_shown_apart_from_rdma() -> None:
+    rdma = probe_node(SimulatedHost("hgx-h100")).rdma
+    assert isinstance(rdma, RdmaFacts)
+    device = next(device for device in rdma.devices if device.ports[0].netdev == "ens4np0")
+    unread = Unknown(Reason.NOT_RECORDED, "ens4np0")
+    rows = [plain(row) for row in draw_nic(device, None, 120, {"ens4np0": PortRate(12.0, unread)})]
+    assert "TCP/IP    ↑ 12 Gb/s  ↓ ? Gb/s  without RDMA" in rows
+    assert not any("TCP/IP" in plain(row) for row in draw_nic(device, None, 120))
