@@ -76,9 +76,7 @@ class LinesView(ScrollView, can_focus=True, inherit_bindings=False):
         self._source, self._source_width = lines, width
         lines = [of if not width or width_of(of) <= width else fit(of, width) for of in lines]
         before, self._lines = self._lines, lines
-        size = Size(width, len(lines))
-        if size != self.virtual_size:
-            self.virtual_size = size
+        if self._set_size(Size(width, len(lines))):
             self._mark_rest()
             self._fit_scrollbar()
         if len(before) != len(lines):
@@ -102,6 +100,24 @@ class LinesView(ScrollView, can_focus=True, inherit_bindings=False):
             if start < end:
                 self.refresh(Region(start, row - top, end - start, 1))
 
+    def _set_size(self, size: Size) -> bool:
+        """Set the size of all lines; return whether it is new.
+
+        Textual lays out and repaints the whole screen for it. That is needed only if the pane itself or its
+        scroll bar changes.
+        """
+        old = self.virtual_size
+        if size == old:
+            return False
+        has_bar = size.height > self.container_size.height
+        is_growing = size.width == old.width and size.height > old.height
+        if is_growing and has_bar == self.show_vertical_scrollbar and not self.styles.auto_dimensions:
+            self.set_reactive(LinesView.virtual_size, size)
+            self._scroll_update(size)
+        else:
+            self.virtual_size = size
+        return True
+
     def append(self, lines: Sequence[Line]) -> None:
         """Show more lines below; scroll down if the last line was visible."""
         if not lines:
@@ -109,7 +125,7 @@ class LinesView(ScrollView, can_focus=True, inherit_bindings=False):
         at_end = self.scroll_offset.y >= self.max_scroll_y
         width = self.room
         self._lines.extend(of if not width or width_of(of) <= width else fit(of, width) for of in lines)
-        self.virtual_size = Size(width, len(self._lines))
+        self._set_size(Size(width, len(self._lines)))
         self.refresh()
         self._mark_rest()
         if at_end:

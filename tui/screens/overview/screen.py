@@ -75,6 +75,7 @@ class OverviewScreen(Screen[None]):
         self._head = HeadState(origin)
         self._zoomed = ""
         self._arranged: object = None
+        self._is_outdated = False  # changed while another screen covered this one
         self.readings = 0
 
     def compose(self) -> ComposeResult:
@@ -340,6 +341,9 @@ class OverviewScreen(Screen[None]):
         head_rows = self._draw_verdict()
         if self._state is None or not self.children or not self.readings:
             return
+        self._is_outdated = not self._is_visible
+        if self._is_outdated:
+            return
         topology_rows = self._arrange(self._state, head_rows)
         for name in PANELS:
             panel = self._panel(name)
@@ -351,6 +355,17 @@ class OverviewScreen(Screen[None]):
         strips = self._panel("strips")
         if strips.display:
             strips.show(self._state.strips(self.size.width))
+
+    @property
+    def _is_visible(self) -> bool:
+        """Return whether no other screen covers this one; a question leaves it visible."""
+        stack = self.app.screen_stack
+        return all(screen.is_modal for screen in stack[stack.index(self) + 1 :]) if self in stack else True
+
+    def on_screen_resume(self) -> None:
+        """Draw what has changed while another screen covered this one."""
+        if self._is_outdated:
+            self.draw()
 
     def _arrange(self, state: OverviewState, head_rows: int) -> int:
         """Place every panel and return the rows of the topology."""
