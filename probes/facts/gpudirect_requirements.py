@@ -134,7 +134,8 @@ def _support_of(gpu: Gpu, driver: DriverFacts, answer: CudaGpu | None) -> GpuSup
     if rdma is not True and dmabuf is not True and is_vgpu(gpu) is True:
         reason = "this vGPU profile does not support GPUDirect RDMA"
         return GpuSupport(dmabuf, rdma, reason, evidence, len(denied) == 2)
-    reason = f"GPU{gpu.index} does not support it" if denied else ""
+    feature = "GPUDirect RDMA" if rdma is False else "DMA-BUF"
+    reason = f"GPU{gpu.index} does not support {feature}" if denied else ""
     if known(gpu.compute_capability, _OLDEST_CAPABILITY) < _OLDEST_CAPABILITY:
         reason = reason or f"DMA-BUF needs compute capability 7.5 or newer; GPU{gpu.index} is older"
         dmabuf, evidence = False, evidence if denied else f"NVML: GPU{gpu.index} is {gpu.name}"

@@ -60,7 +60,7 @@ def clear(ports: Mapping[str, Acs]) -> Plan:
     """Clear the redirect bits of each port, and no other bit."""
     steps = [
         Step(
-            f"Clear the redirect bits of {bridge}, and no other bit",
+            f"Clear only the redirect bits of {bridge}",
             ("setpci", "-s", bridge, f"ECAP_ACS+6.w=0000:{REDIRECTS:04x}"),
             undo=("setpci", "-s", bridge, f"ECAP_ACS+6.w={acs.control & REDIRECTS:04x}:{REDIRECTS:04x}"),
             group="switch ports",

@@ -41,7 +41,7 @@ def raising(low: Mapping[str, int]) -> Plan:
     steps = [
         set_bits(
             bdf,
-            f"Set MaxReadReq of {bdf} from {size} to {USUAL_READ_BYTES} bytes, and no other bit",
+            f"Set MaxReadReq of {bdf} from {size} to {USUAL_READ_BYTES} bytes",
             _code(USUAL_READ_BYTES) << 12,
             _code(size) << 12,
             _FIELD,

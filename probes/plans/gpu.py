@@ -103,14 +103,14 @@ def mig_off(gpus: Sequence[Gpu]) -> Plan:
     first = gpus[0].bdf
     named = join_limited(f"GPU{gpu.index}" for gpu in gpus)
     return Plan(
-        "Turn MIG off, if these GPUs are meant for multi-GPU training",
+        "Turn MIG off if these GPUs are meant for multi-GPU training",
         (
             instruction(
                 "Keep MIG if it is on for a reason. On Kubernetes, mig-manager would turn it on again."
             ),
             instruction(f"Drain the node. Turning MIG off deletes the instances of {named}."),
             instruction(
-                f"Run nvidia-smi -i {first} -mig 0, and the same for every GPU. On A100 a GPU reset follows. "
+                f"Run nvidia-smi -i {first} -mig 0, and the same for every GPU. A100 GPUs then need a reset. "
                 "nvidia-smi -q -d MIG shows the current mode."
             ),
         ),

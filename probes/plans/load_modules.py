@@ -92,7 +92,7 @@ def load_modules(examination: Examination) -> Plan | str:
         planned |= {name, *absent_needs(examination, name)}
     open_question = _open_question(examination)
     if not steps:
-        return "; ".join(blocked or [f"every module that this node needs is loaded: {', '.join(wanted)}"]) + (
+        return "; ".join(blocked or [f"all needed modules are loaded ({', '.join(wanted)})"]) + (
             f"; {open_question}" if open_question else ""
         )
     return Plan(
@@ -149,7 +149,7 @@ def load_step(examination: Examination, name: str, loaded_before: Collection[str
     pulled_in = [need for need in needs if need not in loaded_before]
     ready = [need for need in needs if need in loaded_before]
     before = f" once {', '.join(ready)} {'is' if len(ready) == 1 else 'are'} loaded" if ready else ""
-    before += f", after {', '.join(pulled_in)}, which it needs" if pulled_in else ""
+    before += f" (needs {', '.join(pulled_in)})" if pulled_in else ""
     return Step(
         f"Load {name}{before}: {_purpose(examination, name)}",
         ("modprobe", name, *peermem_options(examination, name)),

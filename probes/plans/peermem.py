@@ -130,7 +130,7 @@ def replace_nv_peer_mem(examination: Examination) -> Plan | str:
     if not loaded and not service:
         return "nv_peer_mem is not loaded, and no service loads it"
     unload = Step(
-        "Unload the old module first (fails without any change while jobs use it)",
+        "Unload the old module first (fails and changes nothing while jobs use it)",
         ("rmmod", OLDER),
         undo=("modprobe", OLDER),
     )
@@ -180,7 +180,7 @@ def _service_steps(examination: Examination) -> tuple[Step, ...] | str:
         return ()
     return (
         Step(
-            "Stop the old service, also at boot",
+            "Stop and disable the old service",
             ("systemctl", "disable", "--now", OLDER),
             undo=("systemctl", "enable", OLDER),
         ),

@@ -170,7 +170,7 @@ def zero_counters(ports: Sequence[Port]) -> Plan:
         "Reset the error counters" if len(roce) < len(ports) else "Read wider counters",
         tuple(steps),
         reversible=len(roce) == len(ports),
-        note="Monitoring tools see these counters jump back." if len(roce) < len(ports) else "",
+        note="Monitoring tools see these counters drop." if len(roce) < len(ports) else "",
     )
 
 
@@ -180,7 +180,7 @@ def _zero_step(port: Port) -> Step:
     command = ("perfquery", "-C", port.device.name, "-P", number, "-R")
     if lid:
         return Step(
-            f"Reset the error counters of {port.name}, and no others",
+            f"Reset only the error counters of {port.name}",
             (*command, str(lid), number, _ERRORS),
             group="ports",
         )

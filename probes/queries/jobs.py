@@ -24,7 +24,7 @@ GDR_PATHS = "the GPUDirect RDMA paths of this node"
 STAGED = "The job copies through host memory, at about half the bandwidth if GPU and NIC share a switch."
 OVER_TCP = "Traffic to other nodes uses TCP, at a fraction of the port rate and with a high CPU load."
 FEWER_RAILS = "The job uses fewer NICs than intended, and loses bandwidth with each missing NIC."
-FAR_NIC = "The named GPUs use a farther NIC, or copy through host memory."
+FAR_NIC = "These GPUs use a farther NIC, or copy through host memory."
 _GPU = re.compile(r"/dev/nvidia[0-9]{1,4}")
 _OF_PROCESS = re.compile(r"/proc/([0-9]{1,10})/")
 # Programs that open GPUs or RDMA devices to monitor or serve them. They are not jobs. ibacm and
@@ -50,7 +50,7 @@ _WATCHERS = frozenset(
 
 
 RESTART = instruction("Restart the job", needs_root=False)
-RESTARTS = "the job, which has to be restarted"
+RESTARTS = "the job, which must be restarted"
 
 
 @dataclass(frozen=True)

@@ -70,13 +70,13 @@ def joined_sentences(*sentences: str) -> str:
 def active_text(use: GdrUse, direct: GpuDirectFacts) -> str:
     """Return what shows that GPUDirect RDMA is in use."""
     if not use.regions:
-        return "a NIC is attached to GPU memory by DMA-BUF"
+        return "a NIC is attached to GPU memory via DMA-BUF"
     regions = f"{use.regions} memory region{'s' if use.regions > 1 else ''}"
     if use.attached:
-        return f"peermem holds {regions}, and a NIC is attached to GPU memory by DMA-BUF"
+        return f"{regions} registered via peermem, and a NIC is attached to GPU memory via DMA-BUF"
     # Jobs keep the path through which they registered, and both paths may be usable.
-    preference = "; NCCL prefers DMA-BUF for new jobs" if direct.preferred is GdrPath.DMABUF else ""
-    return f"peermem holds {regions}{preference}"
+    preference = "; new NCCL jobs use DMA-BUF" if direct.preferred is GdrPath.DMABUF else ""
+    return f"{regions} registered via peermem{preference}"
 
 
 def idle_text(use: GdrUse, direct: GpuDirectFacts) -> str:

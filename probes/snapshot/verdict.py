@@ -275,7 +275,7 @@ def _gpu_fault(node: Node, gpu: Gpu) -> str:
     if gpu.driver != "nvidia":
         return f"GPU{gpu.index} is bound to {gpu.driver}"
     if isinstance(node.gpus, GpuFacts) and node.gpus.driver.nvml is None and isinstance(gpu.nvml, Unknown):
-        return f"GPU{gpu.index} does not answer: {gpu.nvml.detail or gpu.nvml.reason.value}"
+        return f"GPU{gpu.index} does not respond: {gpu.nvml.detail or gpu.nvml.reason.value}"
     if not isinstance(gpu.nvml, Unknown) and known(gpu.nvml.fabric, "") in _UNFINISHED_FABRIC:
         state = known(gpu.nvml.fabric, "")
         return f"GPU{gpu.index}'s NVLink fabric is {state}: CUDA programs may fail with error 802"

@@ -32,10 +32,10 @@ def test_one_key_and_enter_load_what_is_missing(node: Guest, dashboard: Dashboar
     dashboard.until_shown("nothing has been run", "modprobe nvidia_uvm", "modprobe nvidia_peermem")
     assert not lsmod(node).keys() & NEEDED
     dashboard.press("Enter")
-    dashboard.until_shown("CHECKED AGAIN", "by peermem · 8 of 8 GPUs")
+    dashboard.until_shown("CHECKED AGAIN", "via peermem · 8 of 8 GPUs")
     assert lsmod(node).keys() >= NEEDED
     dashboard.press("Escape")
-    dashboard.until_shown("nvidia_peermem live", "by peermem · 8 of 8 GPUs")
+    dashboard.until_shown("nvidia_peermem live", "via peermem · 8 of 8 GPUs")
 
 
 def test_what_is_in_use_stays(node: Guest) -> None:
@@ -108,7 +108,7 @@ def test_from_nothing_to_ready_with_one_command_and_one_password(node: Guest) ->
     assert "ENDED 0" in screen
     assert screen.count("password for typist") == 1
     assert TYPISTS_PASSWORD not in screen
-    assert re.search(r"^ +after +. (?:READY|DEGRADED) by peermem", screen, re.M)
+    assert re.search(r"^ +after +. (?:READY|DEGRADED) via peermem", screen, re.M)
     assert re.search(r"^ +before +. BROKEN", screen, re.M)
     assert lsmod(node).keys() >= NEEDED
     lines = log_of(typist, ".local/state/gdrtop/actions.jsonl")

@@ -116,7 +116,7 @@ def test_gpu_memory_without_cuda_says_how_to_get_it(node: Guest) -> None:
 def test_by_keys(node: Guest, dashboard: Dashboard) -> None:
     before = left_on(node)
     node.shell("modprobe mlx5_ib; modprobe nvidia_peermem")
-    dashboard.until_shown("by peermem · 8 of 8 GPUs")
+    dashboard.until_shown("via peermem · 8 of 8 GPUs")
     dashboard.press("b")
     dashboard.until_shown("ib_write_bw", "built without CUDA")
     choose(dashboard, "Memory", "host memory")
@@ -132,7 +132,7 @@ def test_by_keys(node: Guest, dashboard: Dashboard) -> None:
     dashboard.until_shown("canceled")
     until(lambda: left_on(node) == before)
     dashboard.press("Escape", "Escape")
-    dashboard.until_shown("by peermem · 8 of 8 GPUs")
+    dashboard.until_shown("via peermem · 8 of 8 GPUs")
 
 
 def choose(dashboard: Dashboard, row: str, value: str) -> None:

@@ -53,14 +53,14 @@ def test_loading_in_order_and_unloading(node: Guest) -> None:
 def test_the_dashboard_follows_loading_and_unloading(node: Guest, dashboard: Dashboard) -> None:
     dashboard.until_shown("✗ nvidia_peermem", "BROKEN", "needs nvidia first")
     node.shell("modprobe mlx5_ib; modprobe nvidia_uvm; modprobe nvidia_peermem")
-    dashboard.until(lambda screen: "by peermem · 8 of 8 GPUs" in screen and "✗" not in screen)
+    dashboard.until(lambda screen: "via peermem · 8 of 8 GPUs" in screen and "✗" not in screen)
     node.run("rmmod", "nvidia_peermem")
     dashboard.until_shown("✗ nvidia_peermem", "BROKEN")
 
 
 def test_the_nvidia_driver_unloaded_while_the_dashboard_runs(node: Guest, small_dashboard: Dashboard) -> None:
     node.shell("modprobe mlx5_ib; modprobe nvidia_peermem")
-    small_dashboard.until_shown("by peermem · 8 of 8 GPUs")
+    small_dashboard.until_shown("via peermem · 8 of 8 GPUs")
     node.run("rmmod", "nvidia_peermem", "nvidia")
     small_dashboard.until_shown("BROKEN", "nvidia not loaded", "nvidia_peermem")
 

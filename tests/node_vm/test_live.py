@@ -34,7 +34,7 @@ def test_the_refcount_follows_within_one_refresh(node: Guest, dashboard: Dashboa
 
 def test_a_held_refcount_means_active(node: Guest, small_dashboard: Dashboard) -> None:
     node.shell(f"modprobe mlx5_ib; modprobe nvidia_peermem; echo 5 > {HOLD}")
-    small_dashboard.until_shown("by peermem · 8 of 8 GPUs", "refcnt 5 ")
+    small_dashboard.until_shown("via peermem · 8 of 8 GPUs", "refcnt 5 ")
     assert node.ask("rmmod", "nvidia_peermem").status == 1
 
 
@@ -61,14 +61,14 @@ def test_a_gpu_removed_and_rescanned(node: Guest, dashboard: Dashboard) -> None:
 
 def test_a_port_taken_down_and_up(node: Guest, dashboard: Dashboard) -> None:
     node.shell("modprobe mlx5_ib; modprobe nvidia_peermem")
-    dashboard.until_shown("by peermem · 8 of 8")
+    dashboard.until_shown("via peermem · 8 of 8")
     node.run("ip", "link", "set", "ens0np0", "down")
     assert "PORT_DOWN" in node.run("ibv_devinfo", "-d", "mlx5_0")
     screen = dashboard.until_shown("DOWN", "DEGRADED")
     assert re.search(r"mlx5_0.DOWN", screen)  # with a space between, or a finding's mark
     node.run("ip", "link", "set", "ens0np0", "up")
     assert "PORT_ACTIVE" in node.run("ibv_devinfo", "-d", "mlx5_0")
-    dashboard.until(lambda seen: "DOWN" not in seen and "by peermem · 8 of 8" in seen)
+    dashboard.until(lambda seen: "DOWN" not in seen and "via peermem · 8 of 8" in seen)
 
 
 def test_no_nic_here_takes_dma_buf(node: Guest) -> None:

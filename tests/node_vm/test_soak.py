@@ -56,7 +56,7 @@ def test_nothing_grows(rebooting: Machine) -> None:
         Dashboard(node, "--interval", "0.1", columns=80, rows=24, session="test-small") as small,
     ):
         for dashboard in (large, small):
-            dashboard.until_shown("by peermem · ")
+            dashboard.until_shown("via peermem · ")
         pids = large.pid(), small.pid()
         before: list[Usage] = []
         deadline = time.monotonic() + LONGEST_SECONDS
@@ -77,7 +77,7 @@ def test_nothing_grows(rebooting: Machine) -> None:
             print(f"{then} -> {now}")
             assert now.memory_kb - then.memory_kb < GROWTH_KB
             assert (now.files, now.threads, now.children) == (then.files, then.threads, then.children)
-        large.until_shown("by peermem · ")
+        large.until_shown("via peermem · ")
         defunct = [
             line for line in node.run("ps", "-e", "-o", "stat=,args=").splitlines() if line.startswith("Z")
         ]

@@ -44,7 +44,7 @@ def test_the_dashboard_of_a_visitor(node: Guest) -> None:
         "modprobe mlx5_ib; modprobe nvidia_peermem; echo 2 > /sys/module/nvidia_peermem/parameters/hold"
     )
     with Dashboard(node.as_user("visitor")) as dashboard:
-        dashboard.until_shown("by peermem · 8 of 8 GPUs", "refcnt    2")
+        dashboard.until_shown("via peermem · 8 of 8 GPUs", "refcnt    2")
         dashboard.press("q")
         dashboard.until(lambda _: dashboard.has_ended())
 

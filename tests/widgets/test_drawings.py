@@ -228,7 +228,7 @@ def test_a_finding_names_its_device() -> None:
     assert named() == "nic"
 
 
-VERDICT: Line = (Run("▲ DEGRADED by DMA-BUF · 7 of 8 GPUs · 8 NICs · 2 critical, 1 warning (d)"),)
+VERDICT: Line = (Run("▲ DEGRADED via DMA-BUF · 7 of 8 GPUs · 8 NICs · 2 critical, 1 warning (d)"),)
 
 
 @pytest.mark.parametrize("source", ["", "SIMULATED", "RECORDED"])
@@ -238,7 +238,7 @@ def test_the_head_cuts_neither_the_verdict_nor_what_runs(width: int, status: str
     label = "hgx-h100+port-down,roce-gid-wrong,nccl-net-socket" if source else ""
     head = Head(
         VERDICT,
-        "GPU5 does not answer: it has fallen off the bus, and more that is far too long to be shown whole",
+        "GPU5 does not respond: it has fallen off the bus, and more that is far too long to be shown whole",
         "node-17",
         source,
         label,

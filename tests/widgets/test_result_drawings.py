@@ -73,9 +73,9 @@ def test_cancelled_tells_what_it_had_reached() -> None:
 
 def test_what_the_tool_itself_said_of_the_memory() -> None:
     by_dmabuf = result(facts=(fact(About.REGISTERED, BY_DMABUF),))
-    assert "the tool reports: registered by DMA-BUF" in text(draw_result(by_dmabuf, (), 100))
+    assert "the tool reports: registered via DMA-BUF" in text(draw_result(by_dmabuf, (), 100))
     other = result(facts=(fact(About.REGISTERED, BY_PEERMEM),))
-    assert "not by DMA-BUF as requested" in words(draw_result(other, (), 100))
+    assert "not via DMA-BUF as requested" in words(draw_result(other, (), 100))
     assert "did not report how" in words(draw_result(result(), (), 100))
     silent = words(draw_result(result(facts=(fact(About.MEMORY, HOST_MEMORY),)), (), 100))
     assert "the tool printed no line about a GPU buffer" in silent
@@ -290,7 +290,7 @@ def test_the_inventory_names_tool_version_and_what_it_proves() -> None:
     told = text(draw_inventory(inventory(node()), 100))
     assert "✓ ib_write_bw" in told
     assert "version 6.23" in told
-    assert "no NIC takes part" in " ".join(told.split())
+    assert "no NIC is involved" in " ".join(told.split())
 
 
 def test_the_inventory_tells_what_is_missing_and_how_to_get_it() -> None:

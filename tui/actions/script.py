@@ -20,7 +20,7 @@ def script_of(plan: Plan, node: str) -> str:
         f"{', as root' if plan.needs_root else ''}",
     ]
     if plan.disturbs:
-        lines.append(f"# disturbs: {printable(plan.disturbs)}")
+        lines.append(f"# affects: {printable(plan.disturbs)}")
     if plan.note:
         lines.append(f"# {printable(plan.note)}")
     lines += ["set -eu", "PATH=/usr/sbin:/usr/bin:/sbin:/bin", ""]

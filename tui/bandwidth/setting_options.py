@@ -27,8 +27,8 @@ _MODES = {
 _MEMORIES = {
     MemoryPath.BEST: "GPU memory, best path of this node",
     MemoryPath.HOST: "host memory",
-    MemoryPath.PEERMEM: "GPU memory by nvidia-peermem",
-    MemoryPath.DMABUF: "GPU memory by DMA-BUF",
+    MemoryPath.PEERMEM: "GPU memory via nvidia-peermem",
+    MemoryPath.DMABUF: "GPU memory via DMA-BUF",
     MemoryPath.COMPARE: "compare host memory, nvidia-peermem, DMA-BUF",
 }
 _SCOPES = {

@@ -114,7 +114,7 @@ class Do:
         cells = max(len(offer.id) for offer in offers)
         for offer in offers:
             mark = Run("▸", Tone.GOOD) if offer.plan else Run("–", Tone.DIM)
-            text = offer.title if offer.plan else f"{offer.title}: {offer.why_not}"
+            text = offer.title if offer.plan else f"{offer.title} · {offer.why_not}"
             head = line(mark, f" {offer.id:<{cells}}  ")
             # In a pipe one line is one action, for grep.
             texts = wrapped(text, self._width - cells - 4) if self._out.isatty() else [line(text)]
@@ -131,7 +131,7 @@ class Do:
         """Return the plan, or the exit status if there is none."""
         prepared = self._dispatcher.prepared(offer, self._examination)
         if isinstance(prepared, str):
-            self._print([line(heading(self._examination.node)[1], f"  {offer.title}: {prepared}")])
+            self._print([line(heading(self._examination.node)[1], f"  {offer.title} · {prepared}")])
             return EXIT_REFUSED
         return prepared
 

@@ -123,7 +123,7 @@ def memory_lines(result: Result) -> list[str]:
     if not is_as_requested(result):
         lines.append(mismatch_evidence(result))
     elif registered:
-        lines.append(f"the tool reports: registered by {', '.join(registered)}")
+        lines.append(f"the tool reports: registered via {', '.join(registered)}")
     elif result.memory in (BY_DMABUF, BY_PEERMEM):
         lines.append(f"{result.memory} was requested; the tool did not report how the memory was registered")
     elif result.memory == HOST_MEMORY:

@@ -178,7 +178,7 @@ def _tool(entry: Available, cells: int, width: int) -> list[Line]:
         version = "version unknown" if isinstance(entry.version, Unknown) else f"version {entry.version}"
         facts = [str(entry.path), version]
         if entry.dmabuf is True:
-            facts.append("GPU memory by DMA-BUF or nvidia-peermem")
+            facts.append("GPU memory via DMA-BUF or nvidia-peermem")
     text = " · ".join(filter(None, [*facts, entry.lacks]))
     first, *more = wrapped(text, width - cells - 3, Tone.PLAIN if entry.can_run else Tone.DIM)
     lines: list[Line] = [(mark, Run(" "), Run(f"{entry.tool:<{cells}}", Tone.TITLE), Run(" "), *first)]

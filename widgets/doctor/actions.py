@@ -37,7 +37,7 @@ def draw_offers(offers: Sequence[Offer], width: int, selected: str) -> list[Line
 def _row(offer: Offer, cells: int, selected: str) -> Line:
     possible = offer.plan is not None
     name_tone = Tone.CURSOR if offer.id == selected else Tone.PLAIN if possible else Tone.DIM
-    text = f" {offer.title}" if possible else f" {offer.title}: {offer.why_not}"
+    text = f" {offer.title}" if possible else f" {offer.title} · {offer.why_not}"
     return (
         Run("▸", Tone.GOOD) if possible else Run("–", Tone.DIM),
         Run(" "),

@@ -67,7 +67,7 @@ def counted(findings: Iterable[Finding]) -> str:
     rest = [f"{plural(unknown, 'check')} could not run"] if unknown else []
     quantity = str(passed) if unknown else plural(passed, "check")
     rest.append(f"{quantity} {'is' if passed == 1 else 'are'} ok or not applicable")
-    return f"{', '.join(counts) or 'nothing found'}; {', '.join(rest)}"
+    return f"{', '.join(counts) or 'no findings'}; {', '.join(rest)}"
 
 
 # The list
@@ -278,6 +278,6 @@ def _usable_path(verdict: Verdict, width: int) -> list[Line]:
         return wrapped(f"Unknown on this node{why}.", width, Tone.WARNING)
     if verdict.path is None or not verdict.gpus_served:
         return wrapped(f"No GPU on this node can use the direct path{why}.", width, Tone.BAD)
-    by = {GdrPath.DMABUF: "DMA-BUF", GdrPath.PEERMEM: "nvidia-peermem", GdrPath.EFA: "EFA's own peer memory"}
+    via = {GdrPath.DMABUF: "DMA-BUF", GdrPath.PEERMEM: "nvidia-peermem", GdrPath.EFA: "EFA's own peer memory"}
     gpus = f"{verdict.gpus_served} of {plural(verdict.gpus, 'GPU')}"
-    return wrapped(f"{gpus} on this node can use the direct path, by {by[verdict.path]}.", width, Tone.GOOD)
+    return wrapped(f"{gpus} on this node can use the direct path, via {via[verdict.path]}.", width, Tone.GOOD)

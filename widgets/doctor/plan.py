@@ -68,7 +68,7 @@ def consequences(plan: Plan, names_jobs: bool = False) -> list[str]:
     if not is_manual:
         words.append("can be undone" if plan.reversible else "cannot be undone")
     if plan.disturbs or not names_jobs:
-        words.append(f"disturbs: {plan.disturbs}" if plan.disturbs else "disturbs no running job")
+        words.append(f"affects: {plan.disturbs}" if plan.disturbs else "does not affect running jobs")
     return words
 
 

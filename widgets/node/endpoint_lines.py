@@ -59,7 +59,7 @@ def gpu_trouble(gpu: Gpu) -> str:
     if "fallen off the bus" in gpu.nvml.detail:
         return "fell off the bus"
     if gpu.nvml.reason is Reason.DRIVER_ERROR and gpu.nvml.source != "NVML":
-        return "does not answer"
+        return "does not respond"
     return "not in nvidia-smi" if gpu.nvml.detail == NOT_LISTED else "no driver figures"
 
 

@@ -34,7 +34,7 @@ def path_name(path: GdrPath) -> str:
 
 
 def draw(verdict: Verdict, key: str = "") -> Line:
-    """Return "● READY by DMA-BUF · 8 of 8 GPUs · 8 NICs · 1 warning (d)", without the reason.
+    """Return "● READY via DMA-BUF · 8 of 8 GPUs · 8 NICs · 1 warning (d)", without the reason.
 
     `key`: opens the findings. While the checks run, the line shows "checking…" and no word is green.
     """
@@ -43,7 +43,7 @@ def draw(verdict: Verdict, key: str = "") -> Line:
         mark, tone = _UNCHECKED
     runs = [Run(f"{mark} {verdict.state.value}", tone)]
     if verdict.path is not None and verdict.state not in _WITHOUT_NUMBERS:
-        runs.append(Run(f" by {path_name(verdict.path)}"))
+        runs.append(Run(f" via {path_name(verdict.path)}"))
     if verdict.gpus and verdict.state not in _WITHOUT_NUMBERS:
         runs.append(Run(f" · {verdict.gpus_served} of {plural(verdict.gpus, 'GPU')}"))
         if verdict.nics:

@@ -127,7 +127,7 @@ def limit_of_host_memory(
 
 
 def limit_of_gpu_copies(examination: Examination, gpu: str) -> Limit:
-    """Return the limit for copies between the host and a GPU; no NIC takes part."""
+    """Return the limit for copies between the host and a GPU; no NIC is involved."""
     if _by_cpu_link(examination, gpu):
         return Limit((), ("the GPU is attached to its CPU by chip-to-chip links, whose rate is unknown",))
     links = _links_above(examination, gpu)

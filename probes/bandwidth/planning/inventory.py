@@ -48,7 +48,7 @@ class Available:
             return "built without CUDA: host memory only"
         if isinstance(self.dmabuf, Unknown):
             return f"support for DMA-BUF unknown: {self.dmabuf}"
-        return "" if self.dmabuf else "built without DMA-BUF: GPU memory by nvidia-peermem only"
+        return "" if self.dmabuf else "built without DMA-BUF: GPU memory via nvidia-peermem only"
 
 
 Packages = Mapping[str, Maybe[Package]]

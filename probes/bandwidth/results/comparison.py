@@ -142,7 +142,7 @@ def _bandwidth(result: Result, host: Result | None) -> str:
     gpu, nic, memory = result.pair.gpu_label or "the GPU", result.pair.nic, result.memory
     figure, ours = result.judgement.words or headline_text(result), gbps_text(result.gbps)
     near = result.judgement.verdict is Rating.NEAR
-    works = f"GPUDirect RDMA by {memory} works: {nic} reaches the memory of {gpu} at {figure}"
+    works = f"GPUDirect RDMA via {memory} works: {nic} reaches the memory of {gpu} at {figure}"
     if host is None or host.ending is not Ending.DONE or not host.gbps:
         if near:
             return works
@@ -161,17 +161,17 @@ def _bandwidth(result: Result, host: Result | None) -> str:
         )
     if result.judgement.verdict is Rating.UNKNOWN:
         return (
-            f"{gpu} by {memory} is as fast as host memory ({ours}, {theirs}), but gdrtop cannot tell whether"
+            f"{gpu} via {memory} is as fast as host memory ({ours}, {theirs}), but gdrtop cannot tell whether"
             f" that is near the limit: {result.judgement.why}"
         )
     if share * LIKE_HOST > 1:
         return (
-            f"host memory ({theirs}) is slower than {gpu} by {memory} ({ours}), so GPUDirect RDMA does not"
+            f"host memory ({theirs}) is slower than {gpu} via {memory} ({ours}), so GPUDirect RDMA does not"
             " limit. Check which NUMA node the host memory is on"
         )
     return (
-        f"{gpu} by {memory} is as slow as host memory ({ours}, {theirs}): not limited by the path to the GPU."
-        f" {_common_cause(result)}"
+        f"{gpu} via {memory} is as slow as host memory ({ours}, {theirs}), so the path to the GPU is not"
+        f" the limit. {_common_cause(result)}"
     )
 
 
@@ -197,7 +197,7 @@ def _latency(result: Result, host: Result | None) -> str:
     if mine is None or theirs is None:
         return ""
     return (
-        f"a message takes {mine:.2f} µs by {result.memory} and {theirs:.2f} µs with host memory: the"
+        f"a message takes {mine:.2f} µs via {result.memory} and {theirs:.2f} µs with host memory: the"
         " difference is the path to the GPU"
     )
 

@@ -66,7 +66,7 @@ def mismatch_evidence(result: Result) -> str:
             "the tool printed no line about a GPU buffer, so it used host memory;"
             f" {result.memory} was requested"
         )
-    return f"the tool reports: registered by {used}, not by {result.memory} as requested"
+    return f"the tool reports: registered via {used}, not via {result.memory} as requested"
 
 
 def _nccl_evidence(result: Result) -> str:

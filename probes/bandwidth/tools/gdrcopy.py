@@ -34,7 +34,7 @@ from probes.facts.system.tool_names import GDRCOPY, SANITY
 from probes.facts.system.tools import ToolFacts
 from probes.snapshot.examination import Examination
 
-_NOT_PROVEN = "GPUDirect RDMA (no NIC takes part, and RDMA does not need gdrdrv)"
+_NOT_PROVEN = "GPUDirect RDMA (no NIC is involved, and RDMA does not need gdrdrv)"
 
 
 @dataclass(frozen=True)

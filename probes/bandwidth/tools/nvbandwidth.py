@@ -66,7 +66,7 @@ class NvbandwidthSettings(LocalSettings):
         """Return what its copies show."""
         return Purpose(
             "how fast CUDA copies between host and GPUs (the GPU's own PCIe link or NVLink)",
-            "GPUDirect RDMA (no NIC takes part)",
+            "GPUDirect RDMA (no NIC is involved)",
         )
 
     def command(self, tools: ToolFacts) -> Command | Refused:

@@ -5,7 +5,7 @@ Its commands are in perftest_command.py, its output in perftest_output.py, its e
 
 from __future__ import annotations
 
-from probes.bandwidth.tools.perftest_command import speed_question
+from probes.bandwidth.tools.perftest_command import measured_speed
 from probes.bandwidth.tools.perftest_failures import PATTERNS
 from probes.bandwidth.tools.perftest_output import PerftestOutput
 from probes.bandwidth.tools.tool import BandwidthTool, Purpose
@@ -35,9 +35,9 @@ class Perftest(BandwidthTool):
 
     def purpose(self, program: str, with_gpu: bool = True) -> Purpose:
         """Return what a program shows, with any settings."""
-        memory = "GPU memory (DMA-BUF or nvidia-peermem) and host memory" if with_gpu else "host memory"
+        memory = "GPU memory (DMA-BUF or nvidia-peermem) or host memory" if with_gpu else "host memory"
         not_proven = "whether NCCL uses this path and this NIC" if with_gpu else "GPU memory"
-        return Purpose(speed_question(program, f"of {memory} over a NIC"), not_proven)
+        return Purpose(measured_speed(program, f"{memory} over a NIC"), not_proven)
 
     def install_hint(self, examination: Examination) -> str:
         """Return the distribution's command, and where to get a build with CUDA."""

@@ -97,16 +97,16 @@ class PerftestSettings(Settings):
             not_proven = "DMA-BUF, which NCCL prefers where it is usable"
             if self.gpu.dmabuf:
                 not_proven = "nvidia-peermem; whether NCCL uses DMA-BUF and this NIC"
-        by = "" if self.gpu is None else f" by {'DMA-BUF' if self.gpu.dmabuf else 'nvidia-peermem'}"
+        via = "" if self.gpu is None else f" via {'DMA-BUF' if self.gpu.dmabuf else 'nvidia-peermem'}"
         if is_loopback:
-            not_proven += "; cable, switch and peer (in loopback the data turns around inside the NIC)"
-        return Purpose(speed_question(self.tool, f"of {memory} over {self.device}{by}"), not_proven)
+            not_proven += "; cable, switch and peer (in loopback the data never leaves the NIC)"
+        return Purpose(measured_speed(self.tool, f"{memory} over {self.device}{via}"), not_proven)
 
 
-def speed_question(program: str, what: str) -> str:
-    """Return what a program measures: "how fast RDMA writes `what` are"."""
-    transfers = f"RDMA {program.split('_')[1]}s {what}"
-    return f"how long {transfers} take" if program.endswith("_lat") else f"how fast {transfers} are"
+def measured_speed(program: str, what: str) -> str:
+    """Return what a program measures: "bandwidth of RDMA writes from `what`"."""
+    measure = "latency" if program.endswith("_lat") else "bandwidth"
+    return f"{measure} of RDMA {program.split('_')[1]}s from {what}"
 
 
 def perftest(settings: PerftestSettings, tools: ToolFacts, server: str | None = None) -> Command | Refused:

@@ -39,7 +39,7 @@ def mig(examination: Examination) -> Outcome:
     """Read NVML's MIG mode."""
     chosen = gpus_with(examination, lambda nvml: nvml.mig, "MIG mode")
     return found(
-        f"{names_of(chosen)}: MIG is for many small jobs, not for training on several GPUs.",
+        f"{names_of(chosen)}: MIG is for many small jobs, not for multi-GPU training.",
         *first_n(Evidence(f"nvidia-smi -q -d MIG, GPU{gpu.index}", "Enabled") for gpu in chosen),
         fix=mig_off(chosen),
         devices=bdfs_of(chosen),
@@ -65,7 +65,7 @@ def vgpu(examination: Examination) -> Outcome:
             fix=Plan(
                 "Ask the hypervisor's admin for another profile",
                 (instruction("Pass the whole GPU through, or use a profile with GPUDirect RDMA", False),),
-                disturbs="the virtual machine, which has to be restarted",
+                disturbs="the virtual machine, which must be restarted",
             ),
             devices=bdfs_of(chosen),
         )
@@ -142,7 +142,7 @@ def too_old(examination: Examination) -> Outcome:
 @AREA.check(
     "gdr-read-off-on-old-gpus",
     Severity.NOTE,
-    "NCCL sends from host memory on GPUs before Ampere without NVLink",
+    "NCCL sends from host memory on pre-Ampere GPUs without NVLink",
     "NVIDIA NCCL environment variables, NCCL_NET_GDR_READ",
     ok="NCCL sends from GPU memory on these GPUs",
     impact="Everything that a job sends is copied to host memory first.",
@@ -188,7 +188,7 @@ def confidential(examination: Examination) -> Outcome:
         "By design. Neither DMA-BUF nor nvidia-peermem works while confidential computing is enabled.",
         Evidence(source, "ON"),
         fix=Plan(
-            "Disable confidential computing if your data allow it",
+            "Disable confidential computing if your security requirements allow it",
             (instruction("Disable it with NVIDIA's gpu-admin-tools, and reset the GPUs"),),
             needs_reboot=True,
             disturbs="every job on this node",
@@ -227,7 +227,7 @@ def c2c(examination: Examination) -> Outcome:
             if condition in has_variable
         ]
         by_jobs = any(nccl.source.startswith("/proc/") for nccl in old)
-        cause = "The NICs are attached to the CPU (PHB). NCCL uses the C2C path by default from 2.27 on."
+        cause = "The NICs are attached to the CPU (PHB). NCCL uses the C2C path by default since 2.27."
         return found(
             about(affected(jobs_of(examination), old), cause) if by_jobs else cause,
             *first_n(old),

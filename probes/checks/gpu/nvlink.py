@@ -113,7 +113,7 @@ def fabric_manager_absent(examination: Examination) -> Outcome:
         fix=Plan(
             "Install Fabric Manager",
             (
-                instruction(f"Install the package {_MANAGER} in exactly the driver's version"),
+                instruction(f"Install the package {_MANAGER} with exactly the driver's version"),
                 _start_manager(),
             ),
         ),
@@ -170,7 +170,7 @@ def fabric_manager_version(examination: Examination) -> Outcome:
     "IMEX is not running, so there is no NVLink to other nodes",
     _IMEX,
     ok="IMEX is running, or something else starts it for jobs",
-    impact="NCCL jobs on several nodes of one NVLink domain fail with ncclSystemError (“MNNVL … is available"
+    impact="Multi-node NCCL jobs inside an NVLink domain fail with ncclSystemError (“MNNVL … is available"
     " but not working on this system”).",
 )
 def imex_down(examination: Examination) -> Outcome:
@@ -208,7 +208,7 @@ def imex_down(examination: Examination) -> Outcome:
     "A GPU has fewer active NVLinks than the others",
     "nvidia-smi(1), nvlink --status",
     ok="All GPUs of one model have the same number of NVLinks",
-    impact="Jobs on several GPUs run at the speed of the slowest GPU, or do not start.",
+    impact="Multi-GPU jobs run at the speed of the slowest GPU, or do not start.",
 )
 def nvlink_down(examination: Examination) -> Outcome:
     """Compare the active NVLinks of GPUs of one model."""

@@ -26,7 +26,7 @@ _NVLINK = (74, 144, 145, 146, 147, 148, 149, 150)  # 144 and later on later GPUs
 _PROGRAM = (13, 31, 43, 45, 68)  # mostly a bug of the program
 _RECOVERY = 154  # "GPU recovery action changed": the reset or reboot that another Xid requires
 
-_DRAIN = "every job on this GPU, or on the node where it is rebooted"
+_DRAIN = "every job on this GPU, or on the node if it is rebooted"
 
 
 def _xids(*numbers: int) -> Filter:
@@ -49,7 +49,7 @@ def gsp_timeout(examination: Examination) -> Outcome:
         (
             instruction("Drain the node, then run nvidia-smi --gpu-reset -i N or reboot"),
             instruction("Update the driver if it happens again"),
-            instruction("With the closed kernel modules NVreg_EnableGpuFirmware=0 disables the GSP"),
+            instruction("With the proprietary kernel modules, NVreg_EnableGpuFirmware=0 disables the GSP"),
         ),
         disturbs=_DRAIN,
     )
@@ -58,7 +58,8 @@ def gsp_timeout(examination: Examination) -> Outcome:
         outcome = found_in_log(
             examination, messages, f"{cause} The GPU responds now.", fix, Severity.WARNING
         )
-        return replace(outcome, impact="Jobs that ran at that time died or hung. It often happens again.")
+        impact = "Jobs that ran at that time died or hung. The timeout often happens again."
+        return replace(outcome, impact=impact)
     return found_in_log(examination, messages, cause, fix)
 
 
@@ -69,7 +70,7 @@ add_log_check(
     "A GPU has memory errors",
     _XIDS,
     ok="No GPU memory error in the kernel log",
-    impact="Jobs may have died because of it.",
+    impact="Jobs may have died because of the error.",
     kind=LogKind.XID,
     wanted=_xids(*_MEMORY),
     cause="row remapping takes effect at the next reset of the GPU.",
@@ -90,7 +91,7 @@ add_log_check(
     "An NVLink has errors",
     _XIDS,
     ok="No NVLink error in the kernel log",
-    impact="Jobs on several GPUs die or slow down.",
+    impact="Multi-GPU jobs die or slow down.",
     kind=LogKind.XID,
     wanted=_xids(*_NVLINK),
     cause="the driver reported errors of an NVLink.",

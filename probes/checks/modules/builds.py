@@ -108,7 +108,7 @@ def dkms_build_failed(examination: Examination) -> Outcome:
         return passed(Evidence(_DKMS, "no log of a failed build"))
     return found(
         "The last lines of the build log show why. The usual reasons are missing kernel headers and a "
-        "compiler other than the kernel's.",
+        "compiler that differs from the kernel's.",
         *(
             Evidence(package.failed_log or "", f"{package.name} {package.version}: not finished")
             for package in failed[:SHOWN]
@@ -120,7 +120,7 @@ def dkms_build_failed(examination: Examination) -> Outcome:
 @AREA.check(
     "driver-half-updated",
     Severity.WARNING,
-    "The NVIDIA driver on disk is not the loaded version",
+    "The NVIDIA driver on disk differs from the loaded one",
     DRIVER_GUIDE,
     ok="The loaded NVIDIA driver is the version on disk",
     impact="New CUDA programs can fail (driver/library version mismatch); no driver module can be loaded.",
@@ -229,7 +229,7 @@ def initramfs_stale(examination: Examination) -> Outcome:
     names = tuple(name for name, _, _ in differing)
     return found(
         f"{', '.join(names)} came from an initramfs that is older than the files on disk, or the files "
-        "were replaced since the boot.",
+        "were replaced since boot.",
         *(
             Evidence(
                 f"/sys/module/{name}/srcversion", f"{loaded}, and modinfo -F srcversion {name}: {on_disk}"

@@ -67,7 +67,7 @@ _MODULES = (
         "ib_core",
         mlx_functions,
         "The driver of an RDMA card loads ib_core. Nothing has loaded it on this node.",
-        "This node has no RDMA: no RDMA device and no port exists.",
+        "RDMA does not work: this node has no RDMA device and no port.",
         _RDMA_MANUAL,
         part_of=("mlx5-core-not-loaded", "mlx4-core-not-loaded"),
     ),
@@ -116,7 +116,7 @@ _MODULES = (
     _Module(
         "nvidia",
         gpu_functions,
-        "The driver is on disk and not loaded: something unloaded it, or it failed to start (see dmesg).",
+        "The driver is on disk but not loaded: something unloaded it, or it failed to start (see dmesg).",
         "No GPU works on this node.",
         DRIVER_GUIDE,
         _DRIVER_PACKAGE,
@@ -126,7 +126,7 @@ _MODULES = (
     _Module(
         "nvidia_uvm",  # CUDA's memory manager; GPUDirect RDMA itself does not use it
         gpu_functions,
-        "Nothing has loaded it since the boot, or something unloaded it. On the host the first CUDA program "
+        "Nothing has loaded it since boot, or something unloaded it. On the host the first CUDA program "
         "loads it, if it runs as root or nvidia-modprobe is installed; a container cannot.",
         "CUDA programs in containers do not start: /dev/nvidia-uvm is missing.",
         DRIVER_GUIDE,
@@ -251,7 +251,7 @@ def _unblock_steps(
     "modprobe.d blacklists a GPUDirect RDMA module",
     "modprobe.d(5), BLACKLIST",
     ok="modprobe.d blacklists no GPUDirect RDMA module",
-    impact="The module is missing after every reboot until it is loaded by hand.",
+    impact="The module is missing after every reboot until it is loaded manually.",
 )
 def module_blacklisted(examination: Examination) -> Outcome:
     """Check lines `blacklist X`; loading by name works in spite of them."""
@@ -260,7 +260,7 @@ def module_blacklisted(examination: Examination) -> Outcome:
         for module in _watched(examination)
         if module.blacklisted is not None and not module.kernel_forbids
     ]
-    cause = "The boot and udev skip a blacklisted module. `modprobe NAME` by hand still loads it."
+    cause = "udev and the boot process skip a blacklisted module. A manual `modprobe NAME` still loads it."
     plan = Plan("Remove the module from the blacklist", _unblock_steps(examination, "blacklist", listed))
     return _blocked(examination, listed, cause, plan, Severity.WARNING)
 
@@ -268,7 +268,7 @@ def module_blacklisted(examination: Examination) -> Outcome:
 @AREA.check(
     "module-blacklisted-install",
     Severity.WARNING,
-    "An install line of modprobe.d blocks a GPUDirect RDMA module",
+    "An install line in modprobe.d blocks a GPUDirect RDMA module",
     "modprobe.d(5), install",
     ok="No install line blocks a GPUDirect RDMA module",
     impact="Even modprobe by hand cannot load the module. It is missing after the next reboot.",

@@ -44,7 +44,7 @@ def kernel_forbids_modules_disabled(examination: Examination) -> Outcome:
     return found(
         f"kernel.modules_disabled is 1, and {result}. Only a reboot resets the setting.",
         Evidence(path, "1"),
-        fix=Plan("Allow modules again", steps, needs_reboot=True, disturbs=REBOOT_ENDS_JOBS),
+        fix=Plan("Allow module loading again", steps, needs_reboot=True, disturbs=REBOOT_ENDS_JOBS),
         severity=severity_of_missing(examination, missing) if missing else Severity.NOTE,
         devices=missing,
         impact=impact_of_missing(examination, missing) if missing else "",
@@ -117,7 +117,7 @@ def _refused_unsigned(
 @AREA.check(
     "kernel-forbids-modules-lockdown",
     Severity.CRITICAL,
-    "Kernel lockdown refuses an unsigned module",
+    "Kernel lockdown blocks an unsigned module",
     "kernel_lockdown(7)",
     ok="Kernel lockdown blocks no needed module",
     impact="The module cannot be loaded until it is signed with a trusted key.",

@@ -22,7 +22,7 @@ AREA = Area("nccl")
     "NCCL_TOPO_FILE names a missing file",
     NCCL_VARIABLES + "#nccl-topo-file",
     ok="Every NCCL_TOPO_FILE exists",
-    impact="NCCL reads sysfs instead. On a virtual machine it may then choose far NICs.",
+    impact="NCCL reads sysfs instead. On a virtual machine it may then choose distant NICs.",
 )
 def nccl_topo_file_missing(examination: Examination) -> Outcome:
     """Look for the file from the point of view of the process."""
@@ -90,10 +90,10 @@ add_variable_check(
     AREA,
     "nccl-graph-file-left",
     Severity.NOTE,
-    "NCCL_GRAPH_FILE fixes NCCL's rings and trees",
+    "NCCL_GRAPH_FILE overrides NCCL's rings and trees",
     NCCL_VARIABLES,
     ok="No job sets NCCL_GRAPH_FILE",
-    impact="NCCL does not search for the best use of the links.",
+    impact="NCCL does not look for the best rings and trees itself.",
     variable="NCCL_GRAPH_FILE",
     wrong=lambda value: "" if value else None,
     cause="NCCL reads its rings and trees from a file. The variable is usually left over from an experiment.",
@@ -103,7 +103,7 @@ add_variable_check(
 @AREA.check(
     "nccl-conf-ignored-lines",
     Severity.WARNING,
-    "NCCL ignores lines of nccl.conf",
+    "NCCL ignores lines in nccl.conf",
     NCCL_VARIABLES + " (configuration files)",
     ok="Every line of nccl.conf sets a variable",
     impact="These settings have no effect, and NCCL does not warn about them.",
@@ -120,12 +120,12 @@ def nccl_conf_ignored_lines(examination: Examination) -> Outcome:
     ]
     if evidence:
         return found(
-            "NCCL treats blanks and the word “export” as part of the variable's name, so these lines set"
+            "NCCL treats spaces and the word “export” as part of the variable's name, so these lines set"
             " nothing.",
             *first_distinct(evidence),
             fix=Plan(
                 "Correct the lines",
-                (instruction("Write NAME=value, without blanks and without “export”"),),
+                (instruction("Write NAME=value, without spaces and without “export”"),),
                 note="Jobs read the file when they start.",
             ),
         )

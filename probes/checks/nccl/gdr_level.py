@@ -47,7 +47,7 @@ add_variable_check(
     impact="The level has no effect. NCCL uses GPUDirect RDMA up to PXB, with C2C links up to P2C.",
     variable=_LEVEL,
     wrong=lambda value: None if parse_level(value) else "ignored",
-    cause="NCCL accepts LOC, NVL, NVB, C2C, PIX, PXB, P2C, PXN, PHB and SYS in capitals without blanks, or a"
+    cause="NCCL accepts LOC, NVL, NVB, C2C, PIX, PXB, P2C, PXN, PHB and SYS in uppercase without spaces, or a"
     " number. It has no NODE; a GPU and a NIC of one NUMA node are PHB.",
     instead="or write PHB where nvidia-smi shows NODE, and measure",
 )
@@ -73,7 +73,7 @@ add_variable_check(
     "NCCL_NET_GDR_LEVEL is lower than the distance between a GPU and its nearest NIC",
     _LEVEL_REFERENCE,
     ok="NCCL_NET_GDR_LEVEL allows each GPU's nearest NIC",
-    impact="The named GPUs copy through host memory.",
+    impact="These GPUs copy through host memory.",
     data_path=True,
 )
 def nccl_gdr_level_too_low(examination: Examination) -> Outcome:

@@ -124,14 +124,14 @@ def nccl_too_old_for_dmabuf(examination: Examination) -> Outcome:
     ]
     if not evidence and (missing := _version_unknown(examination)):
         return unknown(missing)
-    cause = "NCCL supports DMA-BUF from 2.13.4 on, and nvidia-peermem is not usable here."
+    cause = "NCCL supports DMA-BUF since 2.13.4, and nvidia-peermem is not usable here."
     return conclude(jobs, evidence, cause, _NEWER)
 
 
 @AREA.check(
     "nccl-twice-in-process",
     Severity.WARNING,
-    "One process maps two NCCL libraries",
+    "One process loads two NCCL libraries",
     "dlopen(3), https://man7.org/linux/man-pages/man3/dlopen.3.html",
     ok="Every process maps one NCCL library",
     impact="The job may hang, fail, or run with the older NCCL.",
@@ -163,10 +163,10 @@ def nccl_twice_in_process(examination: Examination) -> Outcome:
 @AREA.check(
     "nccl-versions-differ",
     Severity.NOTE,
-    "Processes of one user map different versions of NCCL",
+    "Processes of one user load different NCCL versions",
     "NCCL release notes, https://docs.nvidia.com/deeplearning/nccl/release-notes/",
     ok="The processes of each user map one version of NCCL",
-    impact="If they belong to one job, it hangs or fails when it starts.",
+    impact="If they belong to one job, the job hangs or fails at startup.",
 )
 def nccl_versions_differ(examination: Examination) -> Outcome:
     """Compare the versions of libnccl over the processes of each user."""

@@ -29,7 +29,7 @@ from probes.topology.paths import Topology
 AREA = Area("nccl")
 HCA = "NCCL_IB_HCA"
 _NO_RDMA = "NCCL will not use RDMA, so no GPUDirect RDMA. Single-node jobs are not affected."
-_EXACT = "(“=” in front makes names exact, as in NCCL_IB_HCA==mlx5_0,mlx5_1)"
+_EXACT = "(a leading “=” makes names exact, as in NCCL_IB_HCA==mlx5_0,mlx5_1)"
 
 
 add_variable_check(
@@ -115,7 +115,7 @@ def nccl_ib_hca_mismatch(examination: Examination) -> Outcome:
     return _conclude_lists(
         examination,
         evidence,
-        f"This node has {names or 'no RDMA device'}. Names change when a card is moved, and a blank counts as"
+        f"This node has {names or 'no RDMA device'}. Names change when a card is moved, and a space counts as"
         " part of a name.",
         f"or name NICs of this node {_EXACT}",
     )
@@ -179,7 +179,7 @@ def nccl_ib_hca_prefix(examination: Examination) -> Outcome:
     return _conclude_lists(
         examination,
         evidence,
-        "Without “=” in front NCCL takes each name as a prefix, so mlx5_1 also selects mlx5_10.",
+        "Without a leading “=”, NCCL takes each name as a prefix, so mlx5_1 also selects mlx5_10.",
         f"or use exact names {_EXACT}",
     )
 
@@ -219,7 +219,7 @@ def nccl_ib_hca_port_down(examination: Examination) -> Outcome:
     "NCCL_IB_HCA selects InfiniBand and Ethernet ports",
     NCCL_VARIABLES + "#nccl-ib-hca",
     ok="NCCL_IB_HCA selects ports of one network",
-    impact="Connections may fail, as an InfiniBand port cannot reach an Ethernet port.",
+    impact="Connections may fail, because an InfiniBand port cannot reach an Ethernet port.",
 )
 def nccl_ib_hca_mixed_layers(examination: Examination) -> Outcome:
     """Find ACTIVE ports of both link layers in one list."""
@@ -289,7 +289,7 @@ def used_devices(examination: Examination, settings: JobSettings) -> frozenset[s
 @AREA.check(
     "nccl-ib-hca-leaves-out-nearest",
     Severity.WARNING,
-    "NCCL_IB_HCA leaves out the NIC nearest to a GPU",
+    "NCCL_IB_HCA excludes the NIC nearest to a GPU",
     NCCL_VARIABLES + "#nccl-ib-hca",
     ok="NCCL_IB_HCA selects each GPU's nearest NIC",
     impact=FAR_NIC,

@@ -76,7 +76,7 @@ add_variable_check(
     "NCCL_IB_PCI_RELAXED_ORDERING=0 disables relaxed ordering for a job",
     NCCL_VARIABLES + "#nccl-ib-pci-relaxed-ordering",
     ok="No job disables relaxed ordering",
-    impact="Writes to GPU memory can be slower, most of all on virtual machines.",
+    impact="Writes to GPU memory can be slower, especially in virtual machines.",
     data_path=True,
 )
 def nccl_relaxed_ordering_off(examination: Examination) -> Outcome:
@@ -107,7 +107,7 @@ add_variable_check(
     AREA,
     "ucx-tls-without-cuda",
     Severity.WARNING,
-    "UCX_TLS leaves out the transports for GPU memory",
+    "UCX_TLS excludes the transports for GPU memory",
     _UCX + "#working-with-gpu",
     ok="UCX_TLS is unset or includes GPU memory",
     impact="MPI calls on GPU memory fail or copy through host memory. NCCL is not affected.",
@@ -188,5 +188,5 @@ _LOAD_PEERMEM = Plan(
             undo=("modprobe", "-r", "nvidia-peermem"),
         ),
     ),
-    note="A newer NVSHMEM does not need it. The job has to be restarted in either case.",
+    note="A newer NVSHMEM does not need it. Restart the job in either case.",
 )

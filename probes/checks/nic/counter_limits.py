@@ -45,7 +45,7 @@ def counter_full(examination: Examination) -> Outcome:
     if full:
         chosen = list({port.name: port for port, _, _ in full}.values())
         return found(
-            f"{port_names(chosen)}: the counter reached its maximum at some time since the last reset.",
+            f"{port_names(chosen)}: the counter reached its maximum after the last reset.",
             *first_n(Evidence(f"{port.path}/counters/{name}", str(value)) for port, name, value in full),
             fix=zero_counters(chosen),
             devices=devices_of(chosen),

@@ -57,7 +57,7 @@ _PEER = Plan(
     "Check the peer first",
     (
         instruction("Look for an Xid, a reboot or a link down on the remote nodes at that time", False),
-        instruction("NCCL_IB_TIMEOUT=22 bridges short interruptions, but repairs nothing", False),
+        instruction("NCCL_IB_TIMEOUT=22 rides out short interruptions, but fixes nothing", False),
     ),
 )
 
@@ -96,7 +96,7 @@ def _since_when(readings: list[CounterReading]) -> str:
         return "A counter is full, so new events do not show up."
     if all(reading.rise == 0 for reading in readings):
         return "None since the last check."
-    return "A second check shows whether they still rise."
+    return "Check again to see whether the count is still rising."
 
 
 def _found(
@@ -122,7 +122,7 @@ def _found(
 AREA.check(
     "symbol-errors-rising",
     Severity.WARNING,
-    "A port receives a damaged signal",
+    "A port has signal errors",
     _ABI,
     ok="No signal errors on the ports",
     impact="Retransmissions slow the port down, and the link often goes down later.",
@@ -132,7 +132,7 @@ AREA.check(
         tuple(_SIGNAL_PER_HOUR),
         hardware=False,
         rising="errors rise faster than on a good link. Cable, connector or optics are marginal.",
-        standing="signal errors since the counters began. Some are normal on HDR and faster links.",
+        standing="signal errors since the last counter reset. A few are normal on HDR and faster links.",
         fix=_CABLE,
         per_hour=_SIGNAL_PER_HOUR,
     ).judge
@@ -140,9 +140,9 @@ AREA.check(
 AREA.check(
     "link-flaps",
     Severity.WARNING,
-    "A port's link goes down and comes back",
+    "A port's link is flapping",
     _ABI,
-    ok="No link has gone down since the counters began",
+    ok="No link has gone down since the last counter reset",
     impact="A job on the port fails with completion error 12.",
     data_path=True,
 )(
@@ -150,8 +150,8 @@ AREA.check(
         ("link_downed",),
         hardware=False,
         rising="the link went down since the last check.",
-        standing="the link went down since the counters began, at a reboot of the switch or in the middle of "
-        "a job.",
+        standing="the link has gone down since the last counter reset, at a switch reboot or in the middle"
+        " of a job.",
         fix=_CABLE,
     ).judge
 )
@@ -160,7 +160,7 @@ AREA.check(
 @AREA.check(
     "link-flaps-carrier",
     Severity.WARNING,
-    "A NIC's netdev loses its carrier often",
+    "A NIC's netdev keeps losing its carrier",
     "Linux, Documentation/ABI/testing/sysfs-class-net: carrier_changes",
     ok="No netdev of a NIC loses its carrier often",
     impact="A job on the port fails with completion error 12.",
@@ -207,7 +207,7 @@ def _same_flaps(carriers: list[CounterReading], downs: list[CounterReading]) -> 
     "Packets arrive out of order",
     _HW_REFERENCE,
     ok="No packets arrive out of order",
-    impact="Lost packets are sent again, so jobs slow down and jitter.",
+    impact="Lost packets are sent again, so jobs slow down and vary in speed.",
     data_path=True,
 )
 def out_of_sequence(examination: Examination) -> Outcome:
@@ -220,7 +220,7 @@ def out_of_sequence(examination: Examination) -> Outcome:
         rising="packets out of order and timeouts rise together, so packets are lost in the network."
         if lossy
         else "packets out of order rise without timeouts. With adaptive routing that is normal.",
-        standing="packets arrived out of order since the counters began.",
+        standing="packets arrived out of order since the last counter reset.",
         fix=_LOSS,
         severity=Severity.WARNING if lossy else Severity.NOTE,
     )
@@ -242,7 +242,7 @@ AREA.check(
         hardware=True,
         rising="timeouts rise. A peer died, its link flaps, or packets are lost; it is rarely this node's "
         "NIC.",
-        standing="some acknowledgments did not arrive since the counters began.",
+        standing="some acknowledgments were lost since the last counter reset.",
         fix=_PEER,
     ).judge
 )
@@ -263,7 +263,7 @@ _DISCARDS = (
         "port_xmit_discards",
         "packets are dropped instead of sent. The fabric is congested without flow control, or the port was "
         "down while it had packets to send.",
-        "Dropped packets are sent again, so jobs slow down and jitter.",
+        "Dropped packets are sent again, so jobs slow down and vary in speed.",
         Severity.WARNING,
     ),
     _Discards(
@@ -288,7 +288,7 @@ _DISCARDS = (
     "A port discards packets",
     _ABI,
     ok="No port discards packets",
-    impact="Discarded packets are sent again, so jobs slow down and jitter.",
+    impact="Discarded packets are sent again, so jobs slow down and vary in speed.",
     data_path=True,
 )
 def discards(examination: Examination) -> Outcome:
@@ -321,7 +321,7 @@ AREA.check(
         ("rnr_nak_retry_err",),
         hardware=True,
         rising="refusals rise. The receiving program is too slow, or its host is overloaded.",
-        standing="some receivers were not ready since the counters began.",
+        standing="some receivers were not ready since the last counter reset.",
         fix=None,
         severity=Severity.NOTE,
     ).judge

@@ -57,7 +57,7 @@ def _driver_evidence(function: PciFunction) -> Evidence:
     "A NIC has no driver",
     _DRIVER,
     ok="Every NIC has a driver",
-    impact="No program can use this NIC. Jobs have one rail less, and GPUs without another NIC nearby have "
+    impact="No program can use this NIC. Jobs lose one rail, and GPUs without another NIC nearby have "
     "none.",
     data_path=True,
     part_of=("mlx5-core-not-loaded", "mlx4-core-not-loaded"),
@@ -105,7 +105,7 @@ def passed_through(examination: Examination) -> Outcome:
     away = [nic for nic in functions if is_for_guests(nic.driver) or nic.driver == "uio_pci_generic"]
     if away:
         return found(
-            f"{join_limited(nic.bdf for nic in away)}: bound to a driver that hands the NIC to a virtual "
+            f"{join_limited(nic.bdf for nic in away)}: bound to a driver that passes the NIC to a virtual "
             "machine or to user space.",
             *first_n(_driver_evidence(nic) for nic in away),
             devices=tuple(nic.bdf for nic in away),
@@ -180,9 +180,9 @@ def without_rdma_device(examination: Examination) -> Outcome:
 @AREA.check(
     "nic-firmware-mismatch",
     Severity.WARNING,
-    "NICs of one board run different firmware",
+    "NICs of the same model run different firmware",
     "NVIDIA MFT manual, mlxfwmanager, https://docs.nvidia.com/networking/display/mftv4320/mlxfwmanager",
-    ok="NICs of one board run the same firmware",
+    ok="NICs of the same model run the same firmware",
     impact="One rail may behave differently from the others (features, rates, timeouts).",
 )
 def firmware_differs(examination: Examination) -> Outcome:
@@ -201,10 +201,10 @@ def firmware_differs(examination: Examination) -> Outcome:
             odd += [nic for nic in nics if nic.firmware != usual]
         board = next(iter(mixed))
         return found(
-            f"{join_limited(nic.name for nic in odd)}: firmware differs from most NICs of board {board}.",
+            f"{join_limited(nic.name for nic in odd)}: firmware differs from most NICs with ID {board}.",
             *first_n(_firmware(nic) for nics in mixed.values() for nic in nics),
             fix=Plan(
-                "Install one firmware release",
+                "Install the same firmware on all of them",
                 (
                     Step("Show installed and available firmware", ("mlxfwmanager", "--query")),
                     instruction(
@@ -252,7 +252,7 @@ def bond(examination: Examination) -> Outcome:
             fix=Plan(
                 "Let NCCL use both ports",
                 (instruction("Set NCCL_IB_QPS_PER_CONNECTION=2 (or 4) in the job, and measure", False),),
-                disturbs="the job, which has to be restarted",
+                disturbs="the job, which must be restarted",
             ),
             devices=tuple(device.name for device in bonds),
         )

@@ -51,7 +51,7 @@ add_log_check(
     "A NIC has too little power or is too hot",
     _DRIVER,
     ok="No power or temperature alarm of a NIC in the kernel log",
-    impact="The NIC slows down, or its optics switch off.",
+    impact="The NIC slows down, or its optics shut down.",
     kind=LogKind.NIC_POWER,
     cause="the NIC reported insufficient power or high temperature.",
     fix=Plan(
@@ -69,7 +69,7 @@ add_log_check(
 @AREA.check(
     "link-flaps-log",
     Severity.NOTE,
-    "The kernel log shows links or optics that went down",
+    "The kernel log reports links or optics going down",
     _DRIVER,
     ok="No link or optics went down in the kernel log",
     impact="Jobs on the port failed at that moment (NCCL: completion error 12).",
@@ -117,7 +117,7 @@ add_log_check(
     impact="The log overflows and loses the messages that matter.",
     kind=LogKind.NIC_COMMAND,
     wanted=lambda message: _REFUSED_REGISTER in message.text,
-    cause="the firmware refuses some registers to this host. Nothing else is wrong.",
+    cause="the firmware denies this host access to some registers. Nothing else is wrong.",
     fix=Plan(
         "Exclude this NIC from monitoring",
         (
@@ -151,7 +151,7 @@ add_log_check(
     "A NIC's firmware failed or timed out on a command",
     _HEALTH,
     ok="No failed firmware commands in the kernel log",
-    impact="Whatever sent the command failed: a registration, a queue pair, a setting. Timeouts often come "
+    impact="The operation failed, such as a memory registration or a queue pair setup. Timeouts often come "
     "back.",
     kind=LogKind.NIC_COMMAND,
     wanted=lambda message: _REFUSED_REGISTER not in message.text and _REFUSED_REGION not in message.text,

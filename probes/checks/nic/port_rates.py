@@ -16,7 +16,7 @@ AREA = Area("nic")
 @AREA.check(
     "rate-shown-as-sdr",
     Severity.NOTE,
-    "The kernel does not know a link's speed and shows it as SDR",
+    "The kernel reports a link's speed wrongly, as SDR",
     "Linux, drivers/infiniband/core/sysfs.c, rate_show",
     ok="The kernel knows the speed of every link",
     impact="The link is not slow, but tools show 10 Gb/s, and NCCL may rely on that figure.",
@@ -32,7 +32,7 @@ def rate_shown_as_sdr(examination: Examination) -> Outcome:
             "SDR. The cable is fine.",
             *first_n(_rate(port) for port in chosen),
             fix=Plan(
-                "Use a kernel or OFED that knows the speed",
+                "Use a kernel or OFED that supports the speed",
                 (instruction("Install a newer kernel or OFED/DOCA. mlxlink -d BDF shows the true speed."),),
                 needs_reboot=True,
                 disturbs=REBOOT_ENDS_JOBS,
@@ -77,9 +77,9 @@ def _rate(port: Port) -> Evidence:
 @AREA.check(
     "single-rail-or-half-rate",
     Severity.WARNING,
-    "A port is slower than others of the same board",
+    "A port is slower than other ports of the same NIC model",
     "NVIDIA MFT manual, mlxlink, https://docs.nvidia.com/networking/display/mftv4320/mlxlink-utility",
-    ok="Ports of one board run at the same rate",
+    ok="Ports of the same NIC model run at the same rate",
     impact="A job runs at the pace of its slowest port.",
     data_path=True,
 )
@@ -99,7 +99,7 @@ def slower_than_equals(examination: Examination) -> Outcome:
             best = max(best, fastest) if slower else best
     if slow:
         return found(
-            f"{port_names(slow)}: another port of the same board runs at {best:g} Gb/s.",
+            f"{port_names(slow)}: another port of this NIC model runs at {best:g} Gb/s.",
             *first_n(_rate(port) for port in slow),
             fix=Plan(
                 "Find what limits the link",

@@ -40,8 +40,8 @@ def _netdev_flags(port: Port) -> Evidence:
 
 # Impact of every port that is down; how much it is depends on the GPUs near it.
 _LOST = (
-    "The port carries no traffic: one rail less. GPUs near it share another NIC, or lose GPUDirect RDMA if "
-    "there is none."
+    "The port carries no traffic, so one rail is missing. GPUs near it share another NIC, or lose GPUDirect"
+    " RDMA if there is none."
 )
 
 
@@ -174,7 +174,7 @@ _add_check(
 @AREA.check(
     "link-layer-wrong",
     Severity.CRITICAL,
-    "A port has a different link layer than the other ports of its board",
+    "A port has a different link layer than other ports of the same NIC model",
     "NVIDIA MFT manual, mlxconfig: LINK_TYPE_P1, "
     "https://docs.nvidia.com/networking/display/mftv4320/mlxconfig",
     ok="No port is down because of its link layer",
@@ -188,7 +188,7 @@ def link_layer_wrong(examination: Examination) -> Outcome:
     if odd:
         layer = known(odd[0].facts.link_layer, "")
         return found(
-            f"{port_names(odd)}: {layer} without a link, unlike most ports of the same board. The link type "
+            f"{port_names(odd)}: {layer} without a link, unlike most ports of this NIC model. The link type "
             "of the card is wrong, or the cable is in the wrong switch.",
             *first_n(Evidence(f"{port.path}/link_layer", str(port.facts.link_layer)) for port in odd),
             fix=link_type_plan(examination, odd[:SHOWN], "2" if layer == "InfiniBand" else "1"),

@@ -82,9 +82,9 @@ def _raise_mtu(examination: Examination, low: Sequence[Port], ports: Sequence[Po
 @AREA.check(
     "mtu-mismatch",
     Severity.WARNING,
-    "RoCE ports of one board have different MTUs",
+    "RoCE ports of the same NIC model have different MTUs",
     _MTU_REFERENCE,
-    ok="RoCE ports of one board have the same MTU",
+    ok="RoCE ports of the same NIC model have the same MTU",
     impact="If two ends differ, small messages pass, and large ones fail or slow down.",
     data_path=True,
 )
@@ -95,7 +95,7 @@ def mtu_differs(examination: Examination) -> Outcome:
     smaller, compared = _smaller(ports, mtus)
     if smaller:
         return found(
-            f"{port_names(smaller)}: a smaller MTU than other ports of the same board.",
+            f"{port_names(smaller)}: a smaller MTU than other ports of the same NIC model.",
             *first_n(_mtu_evidence(port) for port in compared),
             fix=_raise_mtu(examination, smaller, ports),
             devices=devices_of(smaller),

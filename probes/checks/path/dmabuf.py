@@ -156,7 +156,7 @@ def dmabuf_gpu_too_old(examination: Examination) -> Outcome:
         instruction("Use the proprietary driver, OFED and nvidia_peermem, the only path for these GPUs"),
     )
     return found(
-        "DMA-BUF needs the open kernel modules, which support GPUs from Turing (7.5) on."
+        "DMA-BUF needs the open kernel modules, which support Turing (7.5) and newer GPUs."
         f"{_peermem_note(examination)}",
         *(Evidence(source, text) for _, text in old[:SHOWN]),
         fix=Plan("Use nvidia-peermem", steps, disturbs=SWAP_ENDS_JOBS),
@@ -228,11 +228,11 @@ def dmabuf_kernel_too_old(examination: Examination) -> Outcome:
             need(answer, DMABUF, release)
         return unknown(f"needs {DMABUF}", release)
     steps = (
-        instruction("Boot kernel 5.12 or newer, or install an OFED that adds DMA-BUF to this one"),
+        instruction("Boot kernel 5.12 or newer, or install an OFED that backports DMA-BUF"),
         *_until_then(examination),
     )
     return found(
-        f"The RDMA stack registers DMA-BUF memory from Linux 5.12 on.{_peermem_note(examination)}",
+        f"The RDMA stack supports DMA-BUF since Linux 5.12.{_peermem_note(examination)}",
         release,
         _probe_evidence(refusing, "not supported"),
         fix=Plan("Update the kernel", steps, needs_reboot=True, disturbs=REBOOT_ENDS_JOBS),

@@ -41,7 +41,7 @@ def _require_topology_check(examination: Examination) -> None:
 @AREA.check(
     "p2p-topology-refused-override",
     Severity.CRITICAL,
-    "A driver option denies GPU memory to every NIC",
+    "A driver option denies every NIC access to GPU memory",
     f"{_SOURCE}nv-reg.h, NVreg_GrdmaPciTopoCheckOverride; nv-pci.c, nv_grdma_pci_topology_supported",
     ok="No driver option denies GPU memory to NICs",
     impact=STAGED,
@@ -83,7 +83,7 @@ def _refused(examination: Examination, words: str, cause: str, fix: Plan) -> Out
 @AREA.check(
     "p2p-topology-refused",
     Severity.CRITICAL,
-    "The driver refuses GPU memory to a NIC because of the chipset",
+    "The driver denies a NIC access to GPU memory because of the chipset",
     f"{_SOURCE}nv-pci.c, nv_grdma_pci_topology_supported",
     ok="The driver refused no NIC because of the chipset",
     impact=STAGED,

@@ -160,7 +160,7 @@ def _enable_ats(nics: list[str]) -> Plan:
     "The kernel ignores pci=noacs on its command line",
     "Linux Documentation/admin-guide/kernel-parameters.txt, pci=",
     ok="No unknown ACS option on the kernel command line",
-    impact="ACS stays as firmware and kernel set it, although the option suggests otherwise.",
+    impact="The option has no effect. ACS stays as the firmware and the kernel set it.",
     requires=(),
 )
 def acs_option_ignored(examination: Examination) -> Outcome:

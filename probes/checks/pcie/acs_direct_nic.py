@@ -37,7 +37,7 @@ _MELLANOX = 0x15B3
 @AREA.check(
     "acs-direct-nic",
     Severity.WARNING,
-    "ACS is not set as this platform's ConnectX requires",
+    "ACS is not set the way ConnectX needs on this platform",
     "rdma-core, kernel-boot/rdma_topo, "
     "https://github.com/linux-rdma/rdma-core/blob/master/kernel-boot/rdma_topo",
     ok="ACS is set as rdma_topo requires, or not needed here",

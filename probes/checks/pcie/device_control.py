@@ -63,7 +63,7 @@ def each_nic(
     "NCCL user guide, NCCL_IB_PCI_RELAXED_ORDERING, "
     "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html; openucx/ucx issue 8062",
     ok="Relaxed ordering is enabled on the NICs",
-    impact="Writes wait for each other: users report 150 instead of 200 Gb/s on EPYC and 16 instead of 40 "
+    impact="Writes wait for each other. Users report 150 instead of 200 Gb/s on EPYC and 16 instead of 40 "
     "GB/s on Xeon.",
     data_path=True,
 )
@@ -79,7 +79,7 @@ def pcie_devctl_relaxed_ordering(examination: Examination) -> Outcome:
     return each_nic(
         examination,
         lambda express: "" if express.relaxed_ordering else "DevCtl: RlxdOrd-",
-        "The NIC may not let its writes overtake others. That matters on many CPUs, and most in virtual "
+        "The NIC must keep its writes in order. That matters on many CPUs, and most of all in virtual "
         "machines.",
         "RlxdOrd+: " + _ON,
         fix,
@@ -138,7 +138,7 @@ def pcie_devctl_payload_differs(examination: Examination) -> Outcome:
             (
                 instruction("Set one MaxPayload for all slots in the BIOS, or choose the BIOS default."),
                 instruction(
-                    "Or add pci=pcie_bus_safe to the kernel command line: the kernel equalizes them."
+                    "Or add pci=pcie_bus_safe to the kernel command line, so that the kernel sets one value."
                 ),
             ),
             needs_reboot=True,
@@ -185,7 +185,7 @@ def pcie_devctl_extended_tags(examination: Examination) -> Outcome:
     "Power saving (ASPM) is enabled on a NIC's PCIe link",
     "Linux Documentation/ABI/testing/sysfs-bus-pci, link/l1_aspm; kernel-parameters.txt, pcie_aspm=",
     ok="Power saving (ASPM) is disabled on the NICs' PCIe links",
-    impact="A sleeping link takes microseconds to wake: small messages after a pause are late.",
+    impact="A sleeping link takes microseconds to wake, so small messages after a pause are late.",
 )
 def pcie_aspm_on(examination: Examination) -> Outcome:
     """Check ASPM in Link Control of each NIC."""
@@ -210,7 +210,7 @@ def pcie_aspm_on(examination: Examination) -> Outcome:
             for bdf, express in bad.items()
         ]
         lasting = instruction(
-            "To keep it after a reboot, disable ASPM in the BIOS or boot with pcie_aspm.policy=performance."
+            "To make this permanent, disable ASPM in the BIOS or boot with pcie_aspm.policy=performance."
         )
         return Plan("Disable ASPM on the links of NICs", (*steps, lasting))
 

@@ -59,7 +59,7 @@ def _error_counts(examination: Examination) -> PcieErrorFacts:
     "Uncorrectable PCIe errors on the path of GPUs or NICs",
     _AER,
     ok="No uncorrectable PCIe errors since boot",
-    impact="Transfers failed at that moment, and so did the jobs that waited for them.",
+    impact="Transfers failed at that moment, along with the jobs that waited for them.",
 )
 def pcie_aer_uncorrectable(examination: Examination) -> Outcome:
     """Check non-fatal and fatal errors since boot, of GPUs, NICs and the ports above them."""
@@ -124,7 +124,7 @@ def pcie_aer_correctable(examination: Examination) -> Outcome:
         cause = (
             "The errors are still rising, so a link is bad."
             if risen
-            else "A link has had errors since boot. Check again to see whether they still rise."
+            else "A link has had errors since boot. Check again to see whether they are still rising."
         )
         severity = Severity.WARNING if risen else None
         return replace(tally.outcome(cause, tally.faults[0], _FIND_LINK), severity=severity)
@@ -213,7 +213,7 @@ def pcie_config_unreachable(examination: Examination) -> Outcome:
 @AREA.check(
     "pcie-function-gone",
     Severity.CRITICAL,
-    "A GPU, NIC or PCIe port above one does not respond",
+    "A GPU, a NIC or a PCIe port above one does not respond",
     "Linux include/linux/pci.h, PCI_ERROR_RESPONSE; NVIDIA XID errors, 79, "
     "https://docs.nvidia.com/deploy/xid-errors/",
     ok="Every GPU, NIC and PCIe port above them responds",
@@ -232,7 +232,7 @@ def pcie_function_gone(examination: Examination) -> Outcome:
         if space.reason is Reason.DRIVER_ERROR:
             tally.fault(Evidence(f"setpci -s {bdf} VENDOR_ID", f"ffff: {_name(examination, bdf)}"), bdf)
     outcome = tally.outcome(
-        "The device has lost its link or its power, or it hangs.",
+        "The device lost its link or power, or it hangs.",
         Evidence(
             f"{DEVICES}/*/config", f"{plural(len(spaces.functions), 'function')} read, none returns all ones"
         ),

@@ -280,7 +280,7 @@ def pcie_link_limited_by_slot(examination: Examination) -> Outcome:
         ),
         Plan(
             "Use a better slot",
-            (instruction("Move the card to a slot that supports as much, or lift a limit in the BIOS."),),
+            (instruction("Move the card to a slot that supports as much, or raise a limit in the BIOS."),),
             needs_reboot=True,
             disturbs=OUT_OF_SERVICE,
         ),
@@ -290,11 +290,11 @@ def pcie_link_limited_by_slot(examination: Examination) -> Outcome:
 @AREA.check(
     "pcie-link-below-port-rate",
     Severity.WARNING,
-    "A NIC's PCIe link cannot carry the rate of its port",
+    "A NIC's PCIe link is slower than its port",
     "PCI Express Base Specification, link data rates; Linux "
     "Documentation/ABI/stable/sysfs-class-infiniband, rate",
     ok="PCIe links of NICs carry the rate of their ports",
-    impact="The port never reaches its rate; the PCIe link is the limit.",
+    impact="The port never reaches its rate, because the PCIe link is the limit.",
     data_path=True,
 )
 def pcie_link_below_port_rate(examination: Examination) -> Outcome:
@@ -320,7 +320,7 @@ def pcie_link_below_port_rate(examination: Examination) -> Outcome:
                 device.name, link.lower.bdf,
             )
     return tally.outcome(
-        "Even at its best, the NIC's slot carries less than the port.",
+        "Even at full speed, the NIC's slot carries less than the port.",
         Evidence("/sys/class/infiniband/*/ports/*/rate", "no port is faster than its NIC's PCIe link"),
         Plan(
             "Use a better slot",

@@ -183,7 +183,7 @@ def gpu_nic_through_cpu(examination: Examination) -> Outcome:
     "More than two GPUs share a NIC below their PCIe switch",
     _LEVELS,
     ok="At most two GPUs share a NIC",
-    impact="Each of these GPUs gets a part of one NIC's rate when all of them send.",
+    impact="Each of these GPUs gets only a share of one NIC's rate when all of them send.",
 )
 def gpu_nic_shared(examination: Examination) -> Outcome:
     """Count GPUs and NICs of each group below the same switches."""
@@ -208,7 +208,7 @@ def gpu_nic_shared(examination: Examination) -> Outcome:
                 *(gpu.id for gpu in gpus), *sorted(nics),
             )
     return tally.outcome(
-        "Below this switch, NICs are fewer than half the GPUs.",
+        "This switch has fewer than one NIC for every two GPUs.",
         Evidence("nvidia-smi topo -m", "at most two GPUs per NIC below the same switch"),
     )
 
@@ -300,7 +300,7 @@ def bar1_too_small(examination: Examination) -> Outcome:
     cause = (
         "The BIOS assigned a small BAR1; the GPU supports a larger one (Resizable BAR)."
         if resizable
-        else "The BIOS or hypervisor assigned a small BAR1, or this GPU has no larger one."
+        else "The BIOS or hypervisor assigned a small BAR1, or the GPU does not support a larger one."
     )
     return tally.outcome(
         cause,
@@ -310,9 +310,11 @@ def bar1_too_small(examination: Examination) -> Outcome:
             (
                 instruction("In the BIOS, enable Above 4G Decoding and Resizable BAR."),
                 instruction(
-                    "In a virtual machine, give it more 64-bit MMIO space (pciPassthru.64bitMMIOSizeGB)."
+                    "In a virtual machine, configure more 64-bit MMIO space (pciPassthru.64bitMMIOSizeGB)."
                 ),
-                instruction("Where the GPU has no larger BAR1, register less memory at a time in the job."),
+                instruction(
+                    "If the GPU does not support a larger BAR1, register less memory at a time in the job."
+                ),
             ),
             needs_reboot=True,
             disturbs=REBOOT_ENDS_JOBS,

@@ -25,7 +25,7 @@ AREA = Area("pcie", requires=(unknown_devices,))
     SPEC + "; "
     "https://enterprise-support.nvidia.com/s/article/understanding-pcie-configuration-for-maximum-performance",
     ok="MaxReadReq (MRRS) of the NICs is 4096 bytes",
-    impact="The send rate can fall where the PCIe link is nearly full. Measure before and after a change.",
+    impact="The send rate can drop when the PCIe link is nearly full. Measure before and after a change.",
 )
 def pcie_devctl_read_request(examination: Examination) -> Outcome:
     """Check Max_Read_Request_Size of each NIC."""
@@ -39,7 +39,7 @@ def pcie_devctl_read_request(examination: Examination) -> Outcome:
     return each_nic(
         examination,
         wrong,
-        "The NIC reads the data that it sends in small pieces.",
+        "The NIC reads outgoing data in small pieces.",
         "MaxReadReq 4096 bytes on all NICs",
         lambda bad: raising({bdf: known(nic.max_read_request_bytes, 0) for bdf, nic in bad.items()}),
     )
@@ -48,9 +48,9 @@ def pcie_devctl_read_request(examination: Examination) -> Outcome:
 @AREA.check(
     "pcie-devctl-read-request-differs",
     Severity.NOTE,
-    "NICs of one board have different MaxReadReq (MRRS)",
+    "NICs of the same model have different MaxReadReq (MRRS)",
     SPEC,
-    ok="NICs of one board have the same MaxReadReq (MRRS)",
+    ok="NICs of the same model have the same MaxReadReq (MRRS)",
     impact="The slowest NIC sets the pace of a job.",
 )
 def pcie_devctl_read_request_differs(examination: Examination) -> Outcome:
@@ -59,19 +59,19 @@ def pcie_devctl_read_request_differs(examination: Examination) -> Outcome:
         examination,
         lambda express: express.max_read_request_bytes,
         lambda size: f"MaxReadReq {size} bytes",
-        "NICs of the same board are set differently.",
-        "MaxReadReq is the same on NICs of one board",
+        "NICs of the same model are set differently.",
+        "MaxReadReq is the same on NICs of the same model",
     )
 
 
 @AREA.check(
     "pcie-devctl-ten-bit-tags-differ",
     Severity.NOTE,
-    "10-bit tags are enabled on only some NICs of one board",
+    "10-bit tags are enabled on only some NICs of the same model",
     "PCI Express Base Specification, Device Control 2 Register, 10-Bit Tag Requester Enable",
-    ok="10-bit tags are set the same on NICs of one board",
-    impact="Without 10-bit tags a NIC has at most 256 reads in flight. From PCIe Gen4 on that can be too "
-    "few over long paths.",
+    ok="10-bit tags are set the same on NICs of the same model",
+    impact="Without 10-bit tags a NIC has at most 256 reads in flight. With PCIe Gen4 or later that is often "
+    "too few over long paths.",
 )
 def pcie_devctl_ten_bit_tags_differ(examination: Examination) -> Outcome:
     """Compare 10-Bit Tag Requester Enable of NICs with the same board."""
@@ -83,8 +83,8 @@ def pcie_devctl_ten_bit_tags_differ(examination: Examination) -> Outcome:
             else express.ten_bit_tags
         ),
         lambda on: f"DevCtl2: 10BitTagReq{'+' if on else '-'}",
-        "The firmware enables 10-bit tags slot by slot.",
-        "10-bit tags are set the same on NICs of one board",
+        "The firmware enables 10-bit tags per slot.",
+        "10-bit tags are set the same on NICs of the same model",
     )
 
 
@@ -115,7 +115,7 @@ def _same_on_board(
         else:
             by_board.setdefault(board, {})[bdf] = (device.name, fact)
     if not tally.unknowns and all(len(equals) < 2 for equals in by_board.values()):
-        return passed(Evidence("/sys/class/infiniband/*/board_id", "no two NICs of one board to compare"))
+        return passed(Evidence("/sys/class/infiniband/*/board_id", "no two NICs of the same model"))
     for equals in by_board.values():
         values = [fact for _, fact in equals.values()]
         if len(set(values)) < 2:
@@ -125,7 +125,7 @@ def _same_on_board(
                 text = f"{name}: {words(fact)}, others {words(max(values))}"
                 tally.fault(Evidence(f"lspci -vvv -s {bdf}", text), bdf)
     plan = Plan(
-        "Set NICs of one board the same",
+        "Set NICs of the same model the same way",
         (instruction("In the BIOS, set the slots of these NICs like those of the others."),),
         needs_reboot=True,
         disturbs=REBOOT_ENDS_JOBS,

@@ -114,7 +114,7 @@ def peermem_not_persistent(examination: Examination) -> Outcome:
 @AREA.check(
     "peermem-unneeded-at-boot",
     Severity.NOTE,
-    "The boot loads nvidia_peermem, which this node does not need",
+    "nvidia_peermem is loaded at boot, but this node does not need it",
     "NVIDIA GPUDirect RDMA manual, Deprecation Notice, https://docs.nvidia.com/cuda/gpudirect-rdma/",
     ok="nvidia_peermem is needed, in use, or not loaded at boot",
     impact="OFED and the GPU driver cannot be unloaded or updated while the module is loaded.",
@@ -187,7 +187,8 @@ def boot_load_race(examination: Examination) -> Outcome:
     )
     return peermem_fault(
         examination,
-        "The boot could not load nvidia_peermem: the driver or OFED was not ready, or it is blocked.",
+        "nvidia_peermem could not be loaded at boot: the driver or OFED was not ready, or the module is"
+        " blocked.",
         named,
         service,
         fix=Plan("Load nvidia_peermem now, and later at boot", steps),
@@ -198,9 +199,9 @@ def boot_load_race(examination: Examination) -> Outcome:
 @AREA.check(
     "peermem-lost-after-driver-update",
     Severity.WARNING,
-    "nvidia_peermem was unloaded after the boot",
+    "nvidia_peermem was unloaded after boot",
     "NVIDIA driver README, nvidia-peermem; systemd-modules-load.service(8)",
-    ok="nvidia_peermem was not unloaded after the boot",
+    ok="nvidia_peermem was not unloaded after boot",
     impact=STAGED,
 )
 def peermem_lost_after_driver_update(examination: Examination) -> Outcome:

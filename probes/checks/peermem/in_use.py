@@ -59,7 +59,7 @@ def peermem_reference_leak(examination: Examination) -> Outcome:
         return unknown(f"needs root: {_OPEN_FILES}", uses)
     steps = (
         Step("Show which process has memory regions, if any", ("rdma", "resource", "show", "mr"), False),
-        instruction("End the remains of the job: processes in state D or Z, containers in removal"),
+        instruction("End what is left of the job: processes in state D or Z, containers in removal"),
         instruction("If no process is left, drain the node and reboot it. Never use rmmod -f."),
     )
     return found(
@@ -96,7 +96,7 @@ def peermem_lock_inversion(examination: Examination) -> Outcome:
         instruction("Rebuild the NVIDIA driver's modules afterwards, then reboot"),
     )
     return found(
-        "The IB core of MLNX_OFED 5.1 to 5.3 takes two locks in the reverse order of the GPU driver.",
+        "The IB core of MLNX_OFED 5.1 to 5.3 takes two locks in the opposite order from the GPU driver.",
         release,
         state_evidence(module if is_present(module) else older),
         fix=Plan("Update OFED", steps, reversible=False, needs_reboot=True, disturbs=REBOOT_ENDS_JOBS),

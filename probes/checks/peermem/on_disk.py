@@ -143,13 +143,13 @@ def peermem_not_on_disk_container(examination: Examination) -> Outcome:
         return passed(Evidence("modinfo nvidia", "the driver is installed on the node, or does not run"))
     steps = (
         instruction(
-            "GPU Operator: set driver.rdma.enabled=true, and useHostMofed=true where OFED is on the node"
+            "GPU Operator: set driver.rdma.enabled=true, and useHostMofed=true if OFED is on the node"
         ),
         instruction("Or set driver.kernelModuleType=open and use DMA-BUF instead"),
     )
     return peermem_fault(
         examination,
-        "A driver container loaded nvidia (it has no file on this node) and left nvidia_peermem out.",
+        "A driver container loaded nvidia (it has no file on this node), but not nvidia_peermem.",
         evidence,
         Evidence("/proc/modules", "nvidia: live"),
         fix=Plan(
@@ -205,7 +205,7 @@ def peermem_not_on_disk_old_driver(examination: Examination) -> Outcome:
     )
     return peermem_fault(
         examination,
-        "nvidia_peermem is part of the driver from 470 on.",
+        "nvidia_peermem has been part of the driver since 470.",
         evidence,
         Evidence(modules_dep(examination), "no nvidia-peermem.ko"),
         fix=Plan("Install a newer driver", steps, reversible=False, disturbs=SWAP_ENDS_JOBS),

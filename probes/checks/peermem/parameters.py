@@ -165,7 +165,7 @@ def peermem_parameter_invalid(examination: Examination) -> Outcome:
     )
     return peermem_fault(
         examination,
-        "An `options` line of modprobe.d sets an invalid value, so modprobe fails with `Invalid argument`.",
+        "An `options` line in modprobe.d sets an invalid value, so modprobe fails with `Invalid argument`.",
         *evidence,
         fix=Plan("Correct the option", steps),
     )

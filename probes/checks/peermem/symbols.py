@@ -130,7 +130,7 @@ def _symbols(
 @AREA.check(
     "peermem-symbol-version-mismatch-nvidia",
     Severity.CRITICAL,
-    "nvidia_peermem on disk belongs to another driver version",
+    "nvidia_peermem on disk is from another driver version",
     PEERMEM_MANUAL,
     ok="nvidia_peermem on disk fits the loaded driver, or is not needed",
     impact=STAGED,
@@ -214,7 +214,7 @@ def inbox_core_beside_ofed(examination: Examination) -> Outcome:
     load = restart_openibd(examination)
     steps = (
         instruction(
-            "Install OFED for this kernel (DOCA-OFED by DKMS, or mlnxofedinstall --add-kernel-support)"
+            "Install OFED for this kernel (DOCA-OFED with DKMS, or mlnxofedinstall --add-kernel-support)"
         ),
         instruction("Rebuild the initramfs: `update-initramfs -u` (Debian) or `dracut -f` (RPM)"),
         *(load.steps if isinstance(load, Plan) else (instruction(f"Load OFED's modules; {load}"),)),

@@ -30,9 +30,9 @@ _VERBS = "Linux Documentation/infiniband/user_verbs.rst"
 _INTO_CONTAINER = (
     instruction("Docker: add --device=/dev/infiniband", needs_root=False),
     instruction("Pod: request rdma/NAME: 1 in resources.limits", needs_root=False),
-    instruction("Start the container again", needs_root=False),
+    instruction("Restart the container", needs_root=False),
 )
-_NOT_USABLE = "not readable and writable for this user"
+_NOT_USABLE = "not readable and writable by this user"
 
 
 def _expected(examination: Examination) -> tuple[str, ...]:
@@ -130,7 +130,7 @@ def dev_infiniband_incomplete(examination: Examination) -> Outcome:
     "This user cannot open the RDMA device files",
     _VERBS,
     ok="This user can open the RDMA device files",
-    impact="Jobs of ordinary users fail in ibv_open_device and fall back to TCP.",
+    impact="Jobs of regular users fail in ibv_open_device and fall back to TCP.",
     data_path=True,
 )
 def dev_infiniband_denied(examination: Examination) -> Outcome:
@@ -144,7 +144,7 @@ def dev_infiniband_denied(examination: Examination) -> Outcome:
         path = "/etc/udev/rules.d/90-rdma-mode.rules"
         rule = 'SUBSYSTEM=="infiniband_verbs", MODE="0666"'
         return found(
-            "The mode of these files keeps this user out. rdma-core's udev rules set 0666.",
+            "The file mode denies this user access. rdma-core's udev rules set 0666.",
             *first_distinct(Evidence(file.path, _NOT_USABLE) for file in denied),
             fix=Plan(
                 "Let all users open the files",
@@ -153,7 +153,7 @@ def dev_infiniband_denied(examination: Examination) -> Outcome:
                         "Change the mode until the next boot",
                         ("chmod", "0666", *(file.path for file in denied)),
                     ),
-                    instruction(f"To keep it, write {rule} to {path}"),
+                    instruction(f"To make this permanent, write {rule} to {path}"),
                 ),
                 note="If only a group should use them, add the user to that group instead.",
             ),
@@ -202,7 +202,7 @@ def _no_verbs(process: Process) -> bool:
 @AREA.check(
     "dev-infiniband-near-nic-missing",
     Severity.WARNING,
-    "A job's container has no device file of the NIC nearest to its GPU",
+    "A job's container is missing the device file of the NIC nearest to its GPU",
     "NVIDIA GPUDirect RDMA manual, https://docs.nvidia.com/cuda/gpudirect-rdma/#supported-systems",
     ok="Every job sees the NIC nearest to its GPU",
     impact=FAR_NIC,
@@ -236,7 +236,7 @@ def dev_infiniband_near_nic_missing(examination: Examination) -> Outcome:
         jobs,
         evidence,
         "The container has device files of farther NICs only.",
-        fix=Plan("Pass the near NIC into the container", _INTO_CONTAINER, disturbs=RESTARTS),
+        fix=Plan("Pass the nearest NIC into the container", _INTO_CONTAINER, disturbs=RESTARTS),
     )
 
 

@@ -41,7 +41,7 @@ def k8s_rdma_not_enabled(examination: Examination) -> Outcome:
     if dmabuf or peermem:
         return passed(Evidence(DRIVER, f"{'DMA-BUF' if dmabuf else 'nvidia-peermem'} is usable"))
     return found(
-        "driver.rdma.enabled of the ClusterPolicy is false (the default). Only the closed kernel modules need"
+        "driver.rdma.enabled is false in the ClusterPolicy (the default). Only the proprietary modules need"
         " it.",
         Evidence(DRIVER, "a driver container"),
         Evidence("/sys/module/nvidia_peermem/initstate", "not there"),
@@ -76,8 +76,8 @@ def k8s_waiting_for_mofed(examination: Examination) -> Outcome:
         return passed(Evidence(MOFED_READY, "there"))
     dmabuf, _ = usable_paths(examination)
     return found(
-        "Its pod is failing or still loading. Driver pods print “waiting for mellanox ofed and nvidia drivers"
-        " to be installed”.",
+        "The MOFED pod is failing or still loading. Driver pods print “waiting for mellanox ofed and nvidia"
+        " drivers to be installed”.",
         Evidence(MOFED_READY, "not there"),
         fix=Plan(
             "Check the MOFED pod",
@@ -104,7 +104,7 @@ def k8s_waiting_for_mofed(examination: Examination) -> Outcome:
     "Storage modules keep the MOFED container from loading its drivers",
     "https://github.com/NVIDIA/gpu-operator/issues/588",
     ok="No storage module blocks the MOFED container",
-    impact="The MOFED container stays unready, and GPU driver pods wait for it.",
+    impact="The MOFED container never becomes ready, and GPU driver pods wait for it.",
 )
 def k8s_mofed_storage_modules(examination: Examination) -> Outcome:
     """Find modules of storage over RDMA while the MOFED container is not ready."""
@@ -117,7 +117,7 @@ def k8s_mofed_storage_modules(examination: Examination) -> Outcome:
     if not modules:
         return passed(Evidence("/proc/modules", "no module of storage over RDMA"))
     return found(
-        "They use the kernel's IB core, so the container cannot unload it.",
+        "The storage modules use the kernel's IB core, so the container cannot unload it.",
         *(Evidence("/proc/modules", name) for name in modules),
         fix=Plan(
             "Let the container unload them",

@@ -130,9 +130,9 @@ def libibverbs_missing(examination: Examination) -> Outcome:
         files = (file for soname in wanted for file in libraries[soname])
         return passed(*first_distinct(Evidence(file.path, "there") for file in files))
     return found(
-        "The loader's usual directories do not have it. ld.so.conf may name others.",
+        "It is not in the loader's default directories. ld.so.conf may add others.",
         *(
-            Evidence(f"/usr/lib/*/{soname}", "not there, nor in the loader's other usual directories")
+            Evidence(f"/usr/lib/*/{soname}", "not there, nor in the loader's other default directories")
             for soname in missing
         ),
         fix=Plan(
@@ -202,7 +202,7 @@ def gdrdrv_device_missing(examination: Examination) -> Outcome:
         "The udev rule of GDRCopy's package creates the file with mode 0666."
         if node is None
         else "The mode of the file keeps this user out.",
-        Evidence(_GDRDRV, "not there" if node is None else "not readable and writable for this user"),
+        Evidence(_GDRDRV, "not there" if node is None else "not readable and writable by this user"),
         fix=Plan(
             "Provide the device file",
             (

@@ -72,7 +72,7 @@ def _limited(processes: Sequence[Process]) -> list[tuple[Process, float]]:
 @AREA.check(
     _JOB_LIMIT,
     Severity.CRITICAL,
-    "A job may lock too little memory for RDMA",
+    "A job cannot lock enough memory for RDMA",
     _VERBS,
     ok="No job with RDMA devices has a memlock limit",
     impact=_FAILS,
@@ -170,7 +170,7 @@ def _services(
 @AREA.check(
     "memlock-scheduler",
     Severity.WARNING,
-    "The batch system limits the memory that its jobs may lock",
+    "The batch system limits how much memory jobs can lock",
     _UNIT,
     ok="The batch system does not limit locked memory",
     impact=_FAILS,
@@ -194,7 +194,7 @@ def memlock_scheduler(examination: Examination) -> Outcome:
 @AREA.check(
     "memlock-container-runtime",
     Severity.NOTE,
-    "The container runtime limits the memory that a job may lock",
+    "The container runtime limits how much memory a job can lock",
     _UNIT,
     ok="No job in a container is limited by its runtime",
     impact="Containers without --ulimit memlock=-1 or IPC_LOCK fail to register host memory.",
@@ -215,9 +215,9 @@ def memlock_container_runtime(examination: Examination) -> Outcome:
 @AREA.check(
     "memlock-login",
     Severity.WARNING,
-    "Logins may lock too little memory for RDMA",
+    "Login sessions cannot lock enough memory for RDMA",
     "limits.conf(5), pam_limits(8)",
-    ok="Logins may lock enough memory",
+    ok="Login sessions can lock enough memory",
     impact="Jobs started over SSH, as mpirun does, fail to register host memory (error 12).",
 )
 def memlock_login(examination: Examination) -> Outcome:
@@ -234,10 +234,10 @@ def memlock_login(examination: Examination) -> Outcome:
         return passed(*first_distinct(shown))
     evidence = _small_default(facts) if line is None else Evidence(line.where, _written(line))
     return found(
-        "Everything that starts over SSH inherits this limit.",
+        "Everything started over SSH inherits this limit.",
         evidence,
         fix=Plan(
-            "Raise the limit of logins",
+            "Raise the limit for logins",
             (
                 instruction(
                     "Write the lines “* soft memlock unlimited” and “* hard memlock unlimited” to"
@@ -286,9 +286,9 @@ def _last_for_all(lines: tuple[LimitsLine, ...]) -> LimitsLine | None:
 @AREA.check(
     "memlock-shell",
     Severity.NOTE,
-    "This shell may lock too little memory for RDMA tests",
+    "This shell cannot lock enough memory for RDMA tests",
     _VERBS,
-    ok="This shell may lock enough memory",
+    ok="This shell can lock enough memory",
     impact="perftest and NCCL tests started from this shell fail with error 12.",
 )
 def memlock_shell(examination: Examination) -> Outcome:
@@ -305,7 +305,7 @@ def memlock_shell(examination: Examination) -> Outcome:
         "The tests register their buffers, which count against this limit.",
         evidence,
         fix=Plan(
-            "Raise the limit of this shell",
+            "Raise the limit for this shell",
             (
                 instruction("Run “ulimit -l unlimited”", False),
                 instruction("If that is refused, fix memlock-login and log in again", False),
@@ -336,8 +336,8 @@ def pid_namespace_hides_users(examination: Examination) -> Outcome:
         shown = f"{len(named)} processes, all in /proc" if named else "no process"
         return passed(Evidence("nvidia-smi --query-compute-apps=pid --format=csv", shown))
     return found(
-        "NVML shows the process ids of the host. This is another PID namespace, or /proc is mounted with"
-        " hidepid.",
+        "NVML shows the process ids of the host. gdrtop runs in another PID namespace, or /proc is mounted"
+        " with hidepid.",
         *first_distinct(Evidence(f"/proc/{pid}", "listed by NVML, not there") for pid in hidden),
         fix=Plan(
             "Run gdrtop on the host",

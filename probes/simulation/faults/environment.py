@@ -98,11 +98,11 @@ def _storage_modules(tree: Tree) -> None:
 
 
 FAULTS: tuple[Fault, ...] = (
-    fault("memlock-or-ipc-lock", "A job may lock only 8 MiB of memory", _memlock),
-    fault("memlock-scheduler", "slurmd limits the memory that jobs may lock", _scheduler),
-    fault("memlock-container-runtime", "containerd limits the memory that a job may lock", _runtime),
-    fault("memlock-login", "Logins may lock only 64 MiB of memory", _login),
-    fault("memlock-shell", "This shell may lock only 8 MiB of memory", _shell),
+    fault("memlock-or-ipc-lock", "A job can lock only 8 MiB of memory", _memlock),
+    fault("memlock-scheduler", "slurmd limits how much memory jobs can lock", _scheduler),
+    fault("memlock-container-runtime", "containerd limits how much memory a job can lock", _runtime),
+    fault("memlock-login", "Login sessions can lock only 64 MiB of memory", _login),
+    fault("memlock-shell", "This shell can lock only 8 MiB of memory", _shell),
     fault("pid-namespace-hides-users", "A job that NVML lists is not in /proc", _pid_namespace),
     fault("dev-infiniband-missing", "/dev/infiniband is missing", _no_verbs),
     fault(

@@ -177,10 +177,10 @@ FAULTS: tuple[Fault, ...] = (
         on="pcie-l40s",
         nccl=("2.11.4",),
     ),
-    _job("nccl-twice-in-process", "A process maps two versions of NCCL", {}, nccl=("2.26.2", "2.27.3")),
+    _job("nccl-twice-in-process", "A process loads two versions of NCCL", {}, nccl=("2.26.2", "2.27.3")),
     _job(
         "nccl-versions-differ",
-        "A process has a different NCCL version than the others of its user",
+        "A process has a different NCCL version than the user's other processes",
         {},
         nccl=("2.25.1",),
     ),
@@ -198,7 +198,7 @@ FAULTS: tuple[Fault, ...] = (
     ),
     _stale_topology(),
     _job("nccl-graph-file-left", "A job sets NCCL_GRAPH_FILE", {"NCCL_GRAPH_FILE": "/tmp/graph.xml"}),
-    fault("nccl-conf-ignored-lines", "/etc/nccl.conf has a line with blanks around the “=”", _blanks_in_conf),
+    fault("nccl-conf-ignored-lines", "/etc/nccl.conf has a line with spaces around the “=”", _blanks_in_conf),
     _job("nccl-p2p-off", "A job sets NCCL_P2P_DISABLE=1", {"NCCL_P2P_DISABLE": "1"}),
     _job("nccl-shm-off", "A job sets NCCL_SHM_DISABLE=1", {"NCCL_SHM_DISABLE": "1"}),
     _job(

@@ -200,7 +200,7 @@ FAULTS: tuple[Fault, ...] = (
     ),
     fault(
         "p2p-topology-refused",
-        "The driver refuses GPU memory to a NIC because of the chipset",
+        "The driver denies a NIC access to GPU memory because of the chipset",
         _refused("PCI topology not supported for dma-buf"),
         change_description=_driver_580,
         on="pcie-l40s",

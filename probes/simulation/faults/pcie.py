@@ -203,7 +203,7 @@ FAULTS: tuple[Fault, ...] = (
     ),
     fault(
         "acs-direct-nic",
-        "ACS of a root port is not set as ConnectX needs it on this platform",
+        "ACS of a root port is not set the way ConnectX needs",
         _wrong_direct_nic,
         on="gb200",
     ),

@@ -196,7 +196,7 @@ _UNLOADED: tuple[Fault, ...] = (
     ),
     fault(
         "peermem-symbol-version-mismatch-nvidia",
-        "nvidia_peermem on disk belongs to another driver version",
+        "nvidia_peermem on disk is from another driver version",
         _file_of_other_driver,
         excludes=NO_FILE,
     ),

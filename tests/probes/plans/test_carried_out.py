@@ -45,10 +45,10 @@ def take_back(host: SimulatedHost, steps: Sequence[Step]) -> None:
 
 
 DONE = [
-    ("load-modules", "pcie-l40s+ib-core-not-loaded", "every module that this node needs is loaded"),
-    ("load-modules", "pcie-l40s+mlx5-core-not-loaded", "every module that this node needs is loaded"),
-    ("load-modules", "pcie-l40s+nvidia-not-loaded", "every module that this node needs is loaded"),
-    ("load-modules", "hgx-h100+peermem-not-loaded", "every module that this node needs is loaded"),
+    ("load-modules", "pcie-l40s+ib-core-not-loaded", "all needed modules are loaded"),
+    ("load-modules", "pcie-l40s+mlx5-core-not-loaded", "all needed modules are loaded"),
+    ("load-modules", "pcie-l40s+nvidia-not-loaded", "all needed modules are loaded"),
+    ("load-modules", "hgx-h100+peermem-not-loaded", "all needed modules are loaded"),
     ("load-peermem", "hgx-h100+peermem-not-loaded", "nvidia_peermem is already loaded"),
     ("replace-nv-peer-mem", "dgx-a100+nv-peer-mem-conflict", "nv_peer_mem is not loaded"),
     ("acs-redirect-off", "hgx-h100+acs-on", "none of the 16 switch ports"),

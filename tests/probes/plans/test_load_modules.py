@@ -40,7 +40,7 @@ def bare(examination: Examination) -> Examination:
 def test_a_node_with_all_modules_says_so() -> None:
     told = why_not("load-modules", examination_of(HGX))
     needed = "mlx5_core, mlx5_ib, nvidia, nvidia_uvm, nvidia_peermem"
-    assert told == f"every module that this node needs is loaded: {needed}"
+    assert told == f"all needed modules are loaded ({needed})"
 
 
 def test_each_module_has_its_own_modprobe_in_order() -> None:
@@ -56,7 +56,7 @@ def test_each_module_has_its_own_modprobe_in_order() -> None:
     whys = [step.why.partition(":")[0] for step in fix.steps]
     assert whys == [
         "Load mlx5_core",
-        "Load mlx5_ib once mlx5_core is loaded, after ib_core, ib_uverbs, which it needs",
+        "Load mlx5_ib once mlx5_core is loaded (needs ib_core, ib_uverbs)",
         "Load nvidia",
         "Load nvidia_uvm once nvidia is loaded",
         "Load nvidia_peermem once ib_core, nvidia are loaded",
@@ -84,7 +84,7 @@ def test_peermem_is_loaded_without_dmabuf_or_if_loaded_at_boot() -> None:
 
 def test_peermem_is_not_loaded_if_dmabuf_works() -> None:
     node = without(with_module(examination_of(HGX), PEERMEM, persistent=None), PEERMEM)
-    assert why_not("load-modules", node).startswith("every module that this node needs is loaded")
+    assert why_not("load-modules", node).startswith("all needed modules are loaded")
     by_name = plan("load-peermem", node)
     assert commands(by_name) == ["modprobe nvidia_peermem"]
     assert "NCCL keeps using DMA-BUF" in by_name.note
@@ -188,7 +188,7 @@ def test_a_module_that_is_being_loaded_is_left_alone() -> None:
 
 def test_a_built_in_module_counts_as_loaded() -> None:
     node = with_module(examination_of(HGX), "mlx5_core", state=ModuleState.BUILTIN)
-    assert why_not("load-modules", node).startswith("every module that this node needs is loaded")
+    assert why_not("load-modules", node).startswith("all needed modules are loaded")
 
 
 @pytest.mark.parametrize("fault", ["peermem-unknown-symbol-inbox-core", "peermem-symbol-version-mismatch"])

@@ -175,7 +175,7 @@ def test_a_gpu_off_the_bus_is_named() -> None:
     lost = Unknown(Reason.DRIVER_ERROR, "NVML", "GPU is lost")
     verdict = verdict_of(with_gpu(a_node(), 3, nvml=lost))
     assert (verdict.state, verdict.gpus_served, verdict.gpus) == (State.DEGRADED, 7, 8)
-    assert "GPU3 does not answer: GPU is lost" in verdict.reason
+    assert "GPU3 does not respond: GPU is lost" in verdict.reason
 
 
 @pytest.mark.parametrize(("driver", "word"), [(ABSENT, "no driver"), ("nouveau", "nouveau")])

@@ -85,7 +85,8 @@ def test_a_vgpu_that_libcuda_could_not_check_is_unknown() -> None:
 
 
 def test_a_gpu_that_libcuda_denies_is_not_served() -> None:
-    denied = GpuSupport(False, False, "GPU3 does not support it", "GPU3: cuDeviceGetAttribute(116) = 0")
+    reason = "GPU3 does not support GPUDirect RDMA"
+    denied = GpuSupport(False, False, reason, "GPU3: cuDeviceGetAttribute(116) = 0")
     verdict = verdict_of(supporting(a_node(), denied, 3))
     assert (verdict.state, verdict.gpus_served) == (State.DEGRADED, 7)
     assert "GPU3" in verdict.reason

@@ -102,7 +102,7 @@ async def test_a_comparison_says_what_it_means(monkeypatch: pytest.MonkeyPatch) 
         assert "3 of 3 tests measured, 2 near line rate" in seen(pilot, "summary")
         assert "A host memory  B nvidia-peermem  C DMA-BUF" in seen(pilot, "chart")
         told = " ".join(seen(pilot, "rows").split())
-        assert "GPUDirect RDMA by DMA-BUF works" in told
+        assert "GPUDirect RDMA via DMA-BUF works" in told
         assert "nvidia-peermem is 61 % slower than DMA-BUF" in told
 
 

@@ -52,7 +52,7 @@ async def test_it_begins_with_the_first_gpu_and_its_best_nic() -> None:
         told = seen(pilot, "planned")
         assert "at most 400 Gb/s: port 1 of mlx5_0" in told
         assert "takes about 13 s" in told
-        assert "shows: how fast RDMA writes of GPU memory over mlx5_0 by DMA-BUF are" in told
+        assert "shows: bandwidth of RDMA writes from GPU memory over mlx5_0 via DMA-BUF" in told
         assert "does not show: nvidia-peermem" in told
         assert "numactl --cpunodebind=0" in told
         assert "--use_cuda_dmabuf 127.0.0.1" in told
@@ -187,7 +187,7 @@ async def test_a_comparison_names_its_three_tests() -> None:
         assert "takes 3 tests, about 39 s" in told
         for title in ("mlx5_0 · host memory", "GPU0 → mlx5_0 · nvidia-peermem", "GPU0 → mlx5_0 · DMA-BUF"):
             assert title in told
-        for proved in ("of host memory over mlx5_0", "by nvidia-peermem are", "by DMA-BUF are"):
+        for proved in ("from host memory over mlx5_0", "via nvidia-peermem", "via DMA-BUF"):
             assert proved in " ".join(told.split())
 
 

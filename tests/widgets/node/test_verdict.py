@@ -21,21 +21,21 @@ def text_of(line: Line) -> str:
 @pytest.mark.parametrize(
     ("changes", "text"),
     [
-        ({}, "● ACTIVE by DMA-BUF · 8 of 8 GPUs · 7 NICs"),
-        ({"warnings": 1}, "● ACTIVE by DMA-BUF · 8 of 8 GPUs · 7 NICs · 1 warning (d)"),
+        ({}, "● ACTIVE via DMA-BUF · 8 of 8 GPUs · 7 NICs"),
+        ({"warnings": 1}, "● ACTIVE via DMA-BUF · 8 of 8 GPUs · 7 NICs · 1 warning (d)"),
         (
             {"state": State.DEGRADED, "critical": 2, "warnings": 1},
-            "▲ DEGRADED by DMA-BUF · 8 of 8 GPUs · 7 NICs · 2 critical, 1 warning (d)",
+            "▲ DEGRADED via DMA-BUF · 8 of 8 GPUs · 7 NICs · 2 critical, 1 warning (d)",
         ),
-        ({"gpus_served": 1, "gpus": 1, "nics": 1}, "● ACTIVE by DMA-BUF · 1 of 1 GPU · 1 NIC"),
-        ({"path": GdrPath.EFA}, "● ACTIVE by EFA peer memory · 8 of 8 GPUs · 7 NICs"),
+        ({"gpus_served": 1, "gpus": 1, "nics": 1}, "● ACTIVE via DMA-BUF · 1 of 1 GPU · 1 NIC"),
+        ({"path": GdrPath.EFA}, "● ACTIVE via EFA peer memory · 8 of 8 GPUs · 7 NICs"),
         (
             {"state": State.BROKEN, "path": None, "gpus_served": 0, "nics": 0, "critical": 1},
             "✗ BROKEN · 0 of 8 GPUs · 1 critical (d)",
         ),
         ({"state": State.UNKNOWN, "path": None, "critical": 1}, "? UNKNOWN · 1 critical (d)"),
         ({"state": State.NOT_APPLICABLE, "path": None}, "– NOT APPLICABLE"),
-        ({"critical": None, "warnings": None}, "○ ACTIVE by DMA-BUF · 8 of 8 GPUs · 7 NICs · checking…"),
+        ({"critical": None, "warnings": None}, "○ ACTIVE via DMA-BUF · 8 of 8 GPUs · 7 NICs · checking…"),
     ],
 )
 def test_the_line(changes: dict[str, object], text: str) -> None:

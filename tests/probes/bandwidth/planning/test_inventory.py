@@ -54,7 +54,7 @@ def test_where_nobody_has_asked_no_package_is_denied() -> None:
 
 
 def test_what_takes_part_is_told_of_other_tests() -> None:
-    assert "no NIC takes part" in tool(node(), "nvbandwidth").purpose.not_proven
+    assert "no NIC is involved" in tool(node(), "nvbandwidth").purpose.not_proven
 
 
 def test_a_build_without_cuda_says_so_and_how_to_get_one() -> None:

@@ -108,7 +108,7 @@ def test_without_any_gpu_memory_host_memory_proves_nothing() -> None:
 
 def test_as_fast_as_host_memory_and_near_the_line_works() -> None:
     told = only(HOST, result(188.0))
-    assert "GPUDirect RDMA by DMA-BUF works" in told
+    assert "GPUDirect RDMA via DMA-BUF works" in told
     assert "188 of 200 Gb/s" in told
     assert "as fast as host memory (190 Gb/s)" in told
 
@@ -136,7 +136,7 @@ def test_as_slow_as_host_memory_it_is_not_the_gpu(setup: str, far: str, told: st
     gpu = result(119.0, setup=setup, pair=Pair("0000:18:00.0", "GPU0", **pair))  # type: ignore[arg-type]
     sentence = only(host, judged(gpu, Rating.LIKE_HOST))
     assert "as slow as host memory" in sentence
-    assert "not limited by the path to the GPU" in sentence
+    assert "the path to the GPU is not the limit" in sentence
     assert told in sentence
 
 
@@ -194,13 +194,13 @@ def test_host_memory_that_fails_goes_first() -> None:
 def test_memory_that_was_not_asked_for_proves_nothing() -> None:
     by_peermem = result(188.0, facts=(Fact(About.REGISTERED, BY_PEERMEM, ""),))
     told = only(HOST, by_peermem)
-    assert "DMA-BUF was not measured: the tool reports: registered by nvidia-peermem" in told
+    assert "DMA-BUF was not measured: the tool reports: registered via nvidia-peermem" in told
     assert "The result (188 Gb/s) was measured with nvidia-peermem and proves nothing about DMA-BUF" in told
     assert "works" not in told
     # Beside a true one of nvidia-peermem they are not two paths that are equally fast.
     told = only(HOST, result(188.0, BY_PEERMEM), by_peermem)
-    assert "GPUDirect RDMA by nvidia-peermem works" in told
-    assert "by DMA-BUF works" not in told
+    assert "GPUDirect RDMA via nvidia-peermem works" in told
+    assert "via DMA-BUF works" not in told
     assert "equally fast" not in told
     told = only(HOST, result(188.0, facts=(Fact(About.MEMORY, HOST_MEMORY, ""),)))
     assert "the tool printed no line about a GPU buffer" in told

@@ -29,8 +29,8 @@ def test_it_tests_the_first_gpu_with_its_best_nic_in_loopback() -> None:
     assert out.count("ib_write_bw -d mlx5_0") == 2
     assert "of 400 Gb/s" in out
     assert "✓" in out
-    assert "registered by DMA-BUF" in out
-    assert "shows: how fast RDMA writes of GPU memory over mlx5_0" in out
+    assert "registered via DMA-BUF" in out
+    assert "shows: bandwidth of RDMA writes from GPU memory over mlx5_0" in out
 
 
 @pytest.mark.parametrize("name", ["dgx-a100", "pcie-l40s", "gb200", "cloud-vm"])
@@ -116,7 +116,7 @@ def test_a_comparison_says_what_it_means() -> None:
     assert status == 0
     assert "[2/3] GPU0 → mlx5_0 · nvidia-peermem · about 12 s left" in out
     told = words(out.partition("What it means")[2])
-    assert "GPUDirect RDMA by DMA-BUF works" in told
+    assert "GPUDirect RDMA via DMA-BUF works" in told
     assert "equally fast" in told
 
 
