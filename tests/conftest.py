@@ -4,6 +4,8 @@ import os
 import signal
 import time
 
+from hypothesis import settings
+
 # Textual draws without colors where NO_COLOR is set, even empty (tests/tui/test_terminals.py sets it); the
 # text reports follow the other three.
 for _name in ("NO_COLOR", "COLUMNS", "LINES", "PYTHONIOENCODING"):
@@ -13,6 +15,9 @@ os.environ["TZ"] = "UTC"
 time.tzset()
 # A dumb terminal gets ASCII only. TEXTUAL_THEME needs nothing here: the app chooses its theme itself.
 os.environ["TERM"] = "xterm-256color"
+# A busy machine is no error.
+settings.register_profile("gdrtop", deadline=None)
+settings.load_profile("gdrtop")
 # Tests that run in the background of a script or under nohup inherit these signals ignored.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)

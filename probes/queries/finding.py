@@ -143,13 +143,11 @@ class CheckEnded(Exception):
         self.outcome = outcome
 
 
-def need(
-    fact: Maybe[T], what: str, *evidence: Evidence, absent: Evidence | None = None, quote: bool = True
-) -> T:
+def need(fact: Maybe[T], what: str, *evidence: Evidence, absent: Evidence | None = None) -> T:
     """Return the fact, or end the check as unknown ("needs root: the kernel log").
 
-    `absent` is the evidence with which the check passes instead if the fact is NOT_THERE. With `quote` the
-    evidence also says where the fact was read from, and what went wrong there.
+    The evidence says where the fact was read from, and what went wrong there. `absent` is the evidence with
+    which the check passes instead if the fact is NOT_THERE.
 
     Raises:
         CheckEnded: the fact is unknown. Only checks may call this, because only the registry catches it.
@@ -157,8 +155,7 @@ def need(
     if isinstance(fact, Unknown):
         if absent is not None and fact.reason is Reason.NOT_THERE:
             raise CheckEnded(passed(absent))
-        no_fact = unknown_without(what, fact, *evidence) if quote else unknown(needs(what, fact), *evidence)
-        raise CheckEnded(no_fact)
+        raise CheckEnded(unknown_without(what, fact, *evidence))
     return fact
 
 

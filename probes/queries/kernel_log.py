@@ -45,7 +45,7 @@ def log_messages(
     """Return the messages of a kind; without any, end the check."""
     if isinstance(examination.kernel_log, Unknown):
         end_with(_no_such_device(examination, kind))
-    log = need(examination.kernel_log, KERNEL_LOG, quote=False)
+    log = need(examination.kernel_log, KERNEL_LOG)
     messages = [message for message in log.messages if message.kind is kind]
     chosen = [message for message in messages if wanted(message)]
     if not chosen:

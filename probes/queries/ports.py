@@ -72,9 +72,9 @@ def ports_of(examination: Examination) -> Maybe[tuple[Port, ...]]:
     )
 
 
-def need_ports(examination: Examination, quote: bool = True) -> tuple[Port, ...]:
+def need_ports(examination: Examination) -> tuple[Port, ...]:
     """Return the ports of NICs, or end the check as unknown."""
-    return need(ports_of(examination), RDMA_DEVICES, quote=quote)
+    return need(ports_of(examination), RDMA_DEVICES)
 
 
 def _health(facts: Maybe[PortHealthFacts], device: str, port: int) -> Maybe[PortHealth]:

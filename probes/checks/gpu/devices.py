@@ -46,12 +46,12 @@ def gpus_of(examination: Examination) -> Maybe[tuple[Gpu, ...]]:
 
 def need_gpus(examination: Examination) -> tuple[Gpu, ...]:
     """Return the node's GPUs, or end the check as unknown."""
-    return need(gpus_of(examination), GPUS, quote=False)
+    return need(gpus_of(examination), GPUS)
 
 
 def need_nvml(gpu: Gpu, fact: Maybe[T]) -> T:
     """Return a fact that NVML reports about a GPU, or end the check as unknown."""
-    return need(fact, f"NVML for GPU{gpu.index}", quote=False)
+    return need(fact, f"NVML for GPU{gpu.index}")
 
 
 def answer_now(examination: Examination, bdfs: Collection[str | None]) -> bool:
@@ -108,7 +108,7 @@ def _by_driver(examination: Examination, wanted: Callable[[Maybe[str]], bool]) -
     if not chosen:
         for gpu in gpus:
             if isinstance(gpu.driver, Unknown) and gpu.driver.reason is not Reason.NOT_THERE:
-                need(gpu.driver, f"the driver of GPU{gpu.index}", quote=False)
+                need(gpu.driver, f"the driver of GPU{gpu.index}")
         end_with(passed(*first_n(_driver(gpu) for gpu in gpus) or (NO_GPU,)))
     return chosen
 
@@ -243,7 +243,7 @@ def fell_off_the_bus(examination: Examination) -> Outcome:
         )
     if len(answering) == len(gpus):
         return passed(*first_n(Evidence(f"NVML, GPU{gpu.index}", "it answers") for gpu in gpus) or (NO_GPU,))
-    return passed(Evidence(need(log, KERNEL_LOG, quote=False).source, "no Xid 79"))
+    return passed(Evidence(need(log, KERNEL_LOG).source, "no Xid 79"))
 
 
 def _config(examination: Examination, bdf: str) -> object:
@@ -262,7 +262,7 @@ def _config(examination: Examination, bdf: str) -> object:
 )
 def missing_from_nvml(examination: Examination) -> Outcome:
     """Find GPUs with the nvidia driver that NVML does not list or that answer with an error."""
-    facts = need(examination.node.gpus, GPUS, quote=False)
+    facts = need(examination.node.gpus, GPUS)
     if facts.unplaced:
         return unknown(f"needs /sys (the driver lists {len(facts.unplaced)} GPUs, /sys shows none)")
     if facts.driver.nvml is not None and facts.gpus:

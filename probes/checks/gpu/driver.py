@@ -36,9 +36,9 @@ _SLOW_START = "The first CUDA call and every nvidia-smi take seconds, and GPU se
 )
 def library_mismatch(examination: Examination) -> Outcome:
     """Compare NVML's answer and the versions of the driver's libraries with the kernel driver."""
-    driver = need(examination.node.gpus, "the driver's version", quote=False).driver
+    driver = need(examination.node.gpus, "the driver's version").driver
     not_loaded = Evidence("/sys/module/nvidia", "the driver is not loaded")
-    version = need(driver.version, "the driver's version", absent=not_loaded, quote=False)
+    version = need(driver.version, "the driver's version", absent=not_loaded)
     loaded = Evidence("/sys/module/nvidia/version", version)
     files = _nvml_libraries(examination)
     shown = tuple(Evidence(path, installed) for path, installed in files)
@@ -119,11 +119,11 @@ def start_failed(examination: Examination) -> Outcome:
 
 
 def _daemon_runs(examination: Examination) -> bool:
-    services = need(examination.services, "the services", quote=False)
+    services = need(examination.services, "the services")
     state = services.services[_DAEMON].state
     if isinstance(state, Unknown) and state.reason is Reason.NOT_THERE:
         return False
-    return need(state, "the services", quote=False) is ServiceState.ACTIVE
+    return need(state, "the services") is ServiceState.ACTIVE
 
 
 def _not_persistent(examination: Examination) -> list[Gpu]:

@@ -178,11 +178,11 @@ def read_off(examination: Examination) -> Outcome:
 )
 def confidential(examination: Examination) -> Outcome:
     """Read NVML's state of confidential computing."""
-    facts = need(examination.node.gpus, GPUS, quote=False)
+    facts = need(examination.node.gpus, GPUS)
     if not facts.gpus:
         return passed(NO_GPU)
     source = "nvidia-smi conf-compute -f"
-    if not need(facts.driver.confidential_computing, "NVML", quote=False):
+    if not need(facts.driver.confidential_computing, "NVML"):
         return passed(Evidence(source, "OFF"))
     return found(
         "By design. Neither DMA-BUF nor nvidia-peermem works while confidential computing is enabled.",

@@ -30,7 +30,7 @@ _NEEDS_HOST = "needs the host (services are not visible in a container)"
 
 def _switches(examination: Examination) -> tuple[str, ...]:
     """Return the node's NVSwitches; without any, end the check."""
-    pci = need(examination.node.pci, PCI_FUNCTIONS, quote=False)
+    pci = need(examination.node.pci, PCI_FUNCTIONS)
     switches = tuple(bdf for bdf, function in pci.functions.items() if function.kind is PciKind.NVSWITCH)
     if not switches:
         end_with(passed(Evidence("/sys/bus/pci/devices", "no NVSwitch here")))
@@ -38,7 +38,7 @@ def _switches(examination: Examination) -> tuple[str, ...]:
 
 
 def _service(examination: Examination, name: str) -> Service:
-    return need(examination.services, _SERVICES, quote=False).services[name]
+    return need(examination.services, _SERVICES).services[name]
 
 
 def _manager_runs(examination: Examination) -> bool:
@@ -65,7 +65,7 @@ def fabric_manager_down(examination: Examination) -> Outcome:
     is_absent = isinstance(service.state, Unknown) and service.state.reason is Reason.NOT_THERE
     if is_absent and isinstance(service.path, Unknown):
         return passed(_state(_MANAGER, "not installed (see fabric-manager-down-absent)"))
-    state = need(service.state, _SERVICES, quote=False)
+    state = need(service.state, _SERVICES)
     if state is ServiceState.ACTIVE:
         return passed(_state(_MANAGER, "active"))
     return found(
@@ -104,7 +104,7 @@ def fabric_manager_absent(examination: Examination) -> Outcome:
     if service.state is ServiceState.ACTIVE or not isinstance(service.path, Unknown):
         return passed(Evidence(known(service.path, "a Fabric Manager process"), "installed"))
     if service.path.reason is not Reason.NOT_THERE:
-        need(service.path, _SERVICES, quote=False)
+        need(service.path, _SERVICES)
     if in_container(examination.node.platform):
         return unknown(_NEEDS_HOST)
     return found(
@@ -132,11 +132,11 @@ def fabric_manager_absent(examination: Examination) -> Outcome:
 def fabric_manager_version(examination: Examination) -> Outcome:
     """Compare Fabric Manager's version with the driver's."""
     switches = _switches(examination)
-    gpus = need(examination.node.gpus, "the driver's version", quote=False)
-    tools = need(examination.tools, _TOOLS, quote=False)
+    gpus = need(examination.node.gpus, "the driver's version")
+    tools = need(examination.tools, _TOOLS)
     not_here = Evidence("nv-fabricmanager --version", "not installed here")
-    manager = need(tools.fabric_manager, _TOOLS, absent=not_here, quote=False)
-    driver = need(gpus.driver.version, "the driver's version", quote=False)
+    manager = need(tools.fabric_manager, _TOOLS, absent=not_here)
+    driver = need(gpus.driver.version, "the driver's version")
     seen = (
         Evidence("nv-fabricmanager --version", manager),
         Evidence("/sys/module/nvidia/version", driver),
@@ -193,7 +193,7 @@ def imex_down(examination: Examination) -> Outcome:
             return unknown(_NEEDS_HOST)
         state = "not installed"
     else:
-        state = need(service.state, _SERVICES, quote=False).value
+        state = need(service.state, _SERVICES).value
     return found(
         "The nvidia-imex service is not running. Single-node jobs are not affected, nor are jobs whose Slurm"
         " prolog starts IMEX.",

@@ -26,7 +26,7 @@ AREA = Area("nccl")
 )
 def nccl_topo_file_missing(examination: Examination) -> Outcome:
     """Look for the file from the point of view of the process."""
-    facts = need(examination.topology_files, "the topology files", quote=False)
+    facts = need(examination.topology_files, "the topology files")
     missing = [
         Evidence(file.path, "not there")
         for file in facts.files
@@ -53,8 +53,8 @@ def nccl_topo_file_missing(examination: Examination) -> Outcome:
 )
 def nccl_topo_file_stale(examination: Examination) -> Outcome:
     """Compare the bus ids of GPUs and NICs in the file with the PCI bus."""
-    facts = need(examination.topology_files, "the topology files", quote=False)
-    pci = need(examination.node.pci, PCI_FUNCTIONS, quote=False)
+    facts = need(examination.topology_files, "the topology files")
+    pci = need(examination.node.pci, PCI_FUNCTIONS)
     here = {bdf.rpartition(".")[0] for bdf in pci.functions}
     evidence: list[Evidence] = []
     unread: TopologyFile | None = None
@@ -79,7 +79,7 @@ def nccl_topo_file_stale(examination: Examination) -> Outcome:
             fix=fix,
         )
     if unread is not None:
-        need(unread.endpoints, unread.path, quote=False)
+        need(unread.endpoints, unread.path)
     jobs = jobs_of(examination)
     if jobs.not_known:
         return unknown(jobs.not_known)
@@ -110,7 +110,7 @@ add_variable_check(
 )
 def nccl_conf_ignored_lines(examination: Examination) -> Outcome:
     """Find lines with a leading blank, "export", or blanks around the “=”."""
-    facts = need(examination.processes, "the processes", quote=False)
+    facts = need(examination.processes, "the processes")
     confs = [(NCCL_CONF, facts.nccl_conf)]
     for process in facts.processes:
         if process.nccl_conf != facts.nccl_conf:
@@ -131,7 +131,7 @@ def nccl_conf_ignored_lines(examination: Examination) -> Outcome:
         )
     jobs = jobs_of(examination)
     if isinstance(facts.nccl_conf, Unknown) and facts.nccl_conf.reason is not Reason.NOT_THERE:
-        need(facts.nccl_conf, NCCL_CONF, quote=False)
+        need(facts.nccl_conf, NCCL_CONF)
     if jobs.unseen:
         return unknown(jobs.unseen)
     there = not isinstance(facts.nccl_conf, Unknown)

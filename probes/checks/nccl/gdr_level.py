@@ -150,8 +150,8 @@ def nccl_gdr_c2c_off(examination: Examination) -> Outcome:
     off = values_of(examination, _C2C, lambda _, value: "disables C2C" if parse_number(value) == 0 else None)
     evidence = tuple(off)
     if evidence:
-        gpus = need(examination.node.gpus, "the GPUs", *evidence, quote=False).gpus
-        links = [need(gpu.c2c_links, f"NVML for GPU{gpu.index}", *evidence, quote=False) for gpu in gpus]
+        gpus = need(examination.node.gpus, "the GPUs", *evidence).gpus
+        links = [need(gpu.c2c_links, f"NVML for GPU{gpu.index}", *evidence) for gpu in gpus]
         if not any(links):
             return passed(Evidence("NVML", "no GPU has C2C links, so the variable has no effect"))
     return conclude(

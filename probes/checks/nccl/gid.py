@@ -67,18 +67,18 @@ def wrong_gids(
 ) -> tuple[list[Evidence], Severity]:
     """Return the wrong GIDs of jobs and their severity, at most `most`, or end the check as unknown."""
     if any(settings.get(INDEX) for settings in jobs_of(examination).settings):
-        need(examination.node.rdma, RDMA_DEVICES, quote=False)
+        need(examination.node.rdma, RDMA_DEVICES)
     evidence: list[Evidence] = []
     wrong: list[tuple[JobSettings, set[str]]] = []
     for settings, device, port, index, maybe_gid in _chosen_gids(examination):
         place = f"{device.sysfs_path}/ports/{port.number}"
-        gid = need(maybe_gid, f"the GIDs of {device.name}", quote=False)
+        gid = need(maybe_gid, f"the GIDs of {device.name}")
         if not is_wrong(gid):
             continue
         if gid is None:
             evidence.append(Evidence(f"{place}/gids/{index}", "empty"))
         else:
-            kind = need(gid.type, f"the GIDs of {device.name}", quote=False)
+            kind = need(gid.type, f"the GIDs of {device.name}")
             evidence.append(Evidence(f"{place}/gid_attrs/types/{index}", f"{kind}, {gid.gid}"))
         evidence.append(settings.evidence(INDEX))
         if not wrong or wrong[-1][0] is not settings:

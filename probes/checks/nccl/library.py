@@ -84,7 +84,7 @@ def nccl_dmabuf_disabled(examination: Examination) -> Outcome:
     evidence = list(
         values_of(examination, _DMABUF, lambda _, v: "disables DMA-BUF" if parse_number(v) == 0 else None)
     )
-    served = need(peermem, GDR_PATHS, *evidence, quote=False) if evidence else False
+    served = need(peermem, GDR_PATHS, *evidence) if evidence else False
     return conclude(
         jobs_of(examination),
         evidence,
@@ -112,8 +112,8 @@ def nccl_too_old_for_dmabuf(examination: Examination) -> Outcome:
     if not jobs.processes and not jobs.unseen:
         return no_fault(jobs)
     maybe_dmabuf, maybe_peermem = usable_paths(examination)
-    peermem = need(maybe_peermem, GDR_PATHS, quote=False)
-    dmabuf = need(maybe_dmabuf, GDR_PATHS, quote=False)
+    peermem = need(maybe_peermem, GDR_PATHS)
+    dmabuf = need(maybe_dmabuf, GDR_PATHS)
     if peermem or not dmabuf:
         return passed(Evidence("nvidia-peermem", "usable" if peermem else "not usable, nor is DMA-BUF"))
     evidence = [

@@ -88,7 +88,7 @@ def _conclude_lists(
 ) -> Outcome:
     """Conclude like `conclude`, but as unknown if the NICs to compare a list with are unknown."""
     if any(True for _ in _lists(examination)):
-        rdma = need(examination.node.rdma, RDMA_DEVICES, quote=False)
+        rdma = need(examination.node.rdma, RDMA_DEVICES)
         if rdma.devices_elsewhere:
             return unknown(NAMESPACE_OF_DEVICES)
     jobs = jobs_of(examination)

@@ -134,7 +134,7 @@ def ucx_net_devices_mismatch(examination: Examination) -> Outcome:
     jobs = jobs_of(examination)
     ports: set[str] = set()
     if any(settings.get(name) for settings in jobs.settings):
-        devices = need(examination.node.rdma, RDMA_DEVICES, quote=False).devices
+        devices = need(examination.node.rdma, RDMA_DEVICES).devices
         ports = {f"{device.name}:{port.number}" for device in devices for port in device.ports}
 
     def wrong(_: JobSettings, value: str) -> str | None:
@@ -166,8 +166,8 @@ def nvshmem_needs_peermem(examination: Examination) -> Outcome:
     users = [process for process in jobs.processes if maps(process, "libnvshmem_host")]
     if not users:
         return conclude(jobs, (), "")
-    module = need(examination.node.modules, _MODULES, quote=False).modules.get("nvidia_peermem")
-    is_loaded = module is not None and need(module.state, _MODULES, quote=False) is ModuleState.LIVE
+    module = need(examination.node.modules, _MODULES).modules.get("nvidia_peermem")
+    is_loaded = module is not None and need(module.state, _MODULES) is ModuleState.LIVE
     _, peermem = usable_paths(examination)
     return conclude(
         jobs,

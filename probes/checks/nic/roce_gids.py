@@ -18,9 +18,9 @@ NO_ROCE = Evidence("/sys/class/infiniband/*/ports/*/link_layer", "no active RoCE
 _GID_ABI = "Linux, Documentation/ABI/stable/sysfs-class-infiniband: gids, gid_attrs"
 
 
-def roce_ports(examination: Examination, quote: bool = True) -> tuple[Port, ...]:
+def roce_ports(examination: Examination) -> tuple[Port, ...]:
     """Return the active RoCE ports, or end the check as unknown."""
-    ports = need_ports(examination, quote)
+    ports = need_ports(examination)
     return tuple(port for port in ports if port.is_ethernet and port.is_active)
 
 
@@ -40,9 +40,9 @@ def _gid_severity(examination: Examination, ports: list[Port]) -> Severity:
 def _need_gids(ports: tuple[Port, ...]) -> None:
     """End the check as unknown if a GID is unknown."""
     for port in ports:
-        for gid in need(port.facts.gids, f"the GIDs of {port.device.name}", quote=False):
+        for gid in need(port.facts.gids, f"the GIDs of {port.device.name}"):
             # A GID of an unknown type may be the right one.
-            need(gid.type, f"the GIDs of {port.device.name}", quote=False)
+            need(gid.type, f"the GIDs of {port.device.name}")
 
 
 def _all_have_gids(ports: tuple[Port, ...]) -> Outcome:
@@ -78,7 +78,7 @@ def _address(port: Port) -> Plan:
 )
 def asked_gid(examination: Examination) -> Outcome:
     """Find jobs whose NCCL_IB_GID_INDEX names a GID that is empty, RoCE v1 or link-local."""
-    ports = roce_ports(examination, quote=False)
+    ports = roce_ports(examination)
     if not ports:
         return passed(NO_ROCE)
     jobs = jobs_of(examination)
@@ -122,7 +122,7 @@ def _is_unroutable(gid: Gid | None) -> bool:
 )
 def no_gid(examination: Examination) -> Outcome:
     """Find active RoCE ports whose whole GID table is empty."""
-    ports = roce_ports(examination, quote=False)
+    ports = roce_ports(examination)
     empty = [port for port in ports if port.facts.gids == ()]
     if empty:
         return found(
@@ -153,7 +153,7 @@ def no_gid(examination: Examination) -> Outcome:
 )
 def no_v2_gid(examination: Examination) -> Outcome:
     """Find active RoCE ports whose GIDs are all RoCE v1."""
-    ports = roce_ports(examination, quote=False)
+    ports = roce_ports(examination)
     without = [
         port
         for port in ports
@@ -202,7 +202,7 @@ def _is_needed(examination: Examination, ports: list[Port]) -> bool:
 )
 def only_link_local(examination: Examination) -> Outcome:
     """Find active RoCE ports whose RoCE v2 GIDs are all link-local; a note if no job here needs more."""
-    ports = roce_ports(examination, quote=False)
+    ports = roce_ports(examination)
     local = [
         port
         for port in ports

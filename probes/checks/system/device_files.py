@@ -40,7 +40,7 @@ def _expected(examination: Examination) -> tuple[str, ...]:
     rdma = examination.node.rdma
     if isinstance(rdma, Unknown) and rdma.reason is Reason.NOT_THERE:
         return ()
-    devices = need(rdma, RDMA_DEVICES, quote=False).devices
+    devices = need(rdma, RDMA_DEVICES).devices
     return tuple(device.uverbs for device in devices if not isinstance(device.uverbs, Unknown))
 
 
@@ -49,12 +49,12 @@ def _rdma_files(examination: Examination) -> tuple[DeviceNode, ...] | None:
     files = map_known(examination.device_nodes, lambda nodes: nodes.rdma)
     if isinstance(files, Unknown) and files.reason is Reason.NOT_THERE:
         return None
-    return need(files, "/dev", quote=False)
+    return need(files, "/dev")
 
 
 def _need_rdma(examination: Examination) -> RdmaFacts:
     """Return the RDMA devices; without any, end the check."""
-    return need(examination.node.rdma, RDMA_DEVICES, absent=NO_RDMA, quote=False)
+    return need(examination.node.rdma, RDMA_DEVICES, absent=NO_RDMA)
 
 
 @AREA.check(
@@ -159,7 +159,7 @@ def dev_infiniband_denied(examination: Examination) -> Outcome:
             ),
         )
     for file in verbs:
-        need(file.usable, f"the mode of {file.path}", quote=False)
+        need(file.usable, f"the mode of {file.path}")
     return passed(Evidence(INFINIBAND, f"{len(verbs)} uverbs files, all usable"))
 
 
@@ -250,12 +250,12 @@ def dev_infiniband_near_nic_missing(examination: Examination) -> Outcome:
 )
 def dev_nvidia_missing(examination: Examination) -> Outcome:
     """Look for /dev/nvidiaN of each GPU with the NVIDIA driver, /dev/nvidiactl, /dev/nvidia-uvm."""
-    gpus = need(examination.node.gpus, "the GPUs", quote=False)
-    nodes = need(examination.device_nodes, "/dev", quote=False)
+    gpus = need(examination.node.gpus, "the GPUs")
+    nodes = need(examination.device_nodes, "/dev")
     bound = [gpu for gpu in gpus.gpus if gpu.driver == "nvidia"]
     if not bound:
         return passed(Evidence("/sys/bus/pci/devices", "no GPU with the NVIDIA driver"))
-    here = {node.path for node in need(nodes.gpu, "/dev", quote=False)}
+    here = {node.path for node in need(nodes.gpu, "/dev")}
     minors = [gpu.minor for gpu in bound if not isinstance(gpu.minor, Unknown)]
     wanted = [*(f"/dev/nvidia{minor}" for minor in minors), CONTROL, UNIFIED]
     missing = [path for path in wanted if path not in here]

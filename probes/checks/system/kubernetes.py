@@ -21,7 +21,7 @@ _OPERATOR = "NVIDIA GPU Operator, https://docs.nvidia.com/datacenter/cloud-nativ
 
 
 def _containers(examination: Examination) -> DriverContainerFacts:
-    return need(examination.driver_container, DRIVER, quote=False)
+    return need(examination.driver_container, DRIVER)
 
 
 @AREA.check(
@@ -35,9 +35,9 @@ def _containers(examination: Examination) -> DriverContainerFacts:
 )
 def k8s_rdma_not_enabled(examination: Examination) -> Outcome:
     """Find a driver container without nvidia_peermem if DMA-BUF is not usable."""
-    if not need(_containers(examination).driver, DRIVER, quote=False):
+    if not need(_containers(examination).driver, DRIVER):
         return passed(Evidence(DRIVER, "no driver container here"))
-    dmabuf, peermem = (need(path, GDR_PATHS, quote=False) for path in usable_paths(examination))
+    dmabuf, peermem = (need(path, GDR_PATHS) for path in usable_paths(examination))
     if dmabuf or peermem:
         return passed(Evidence(DRIVER, f"{'DMA-BUF' if dmabuf else 'nvidia-peermem'} is usable"))
     return found(
@@ -68,8 +68,8 @@ def k8s_rdma_not_enabled(examination: Examination) -> Outcome:
 def k8s_waiting_for_mofed(examination: Examination) -> Outcome:
     """Find /run/mellanox/drivers without .driver-ready; a note if DMA-BUF is usable."""
     facts = _containers(examination)
-    mofed = need(facts.mofed, MOFED, quote=False)
-    is_ready = need(facts.mofed_ready, MOFED, quote=False)
+    mofed = need(facts.mofed, MOFED)
+    is_ready = need(facts.mofed_ready, MOFED)
     if not mofed:
         return passed(Evidence(MOFED, "no MOFED container here"))
     if is_ready:
@@ -109,11 +109,11 @@ def k8s_waiting_for_mofed(examination: Examination) -> Outcome:
 def k8s_mofed_storage_modules(examination: Examination) -> Outcome:
     """Find modules of storage over RDMA while the MOFED container is not ready."""
     facts = _containers(examination)
-    mofed = need(facts.mofed, MOFED, quote=False)
-    is_ready = need(facts.mofed_ready, MOFED, quote=False)
+    mofed = need(facts.mofed, MOFED)
+    is_ready = need(facts.mofed_ready, MOFED)
     if not mofed or is_ready:
         return passed(Evidence(MOFED, "ready" if mofed else "no MOFED container here"))
-    modules = need(facts.storage_modules, "the loaded modules", quote=False)
+    modules = need(facts.storage_modules, "the loaded modules")
     if not modules:
         return passed(Evidence("/proc/modules", "no module of storage over RDMA"))
     return found(
@@ -143,8 +143,8 @@ def k8s_mofed_storage_modules(examination: Examination) -> Outcome:
 def k8s_peermem_ctr_crashloop(examination: Examination) -> Outcome:
     """Find /run/nvidia/driver/lib/modules empty under a loaded driver, with nvidia_peermem not loaded."""
     facts = _containers(examination)
-    driver = need(facts.driver, DRIVER, quote=False)
-    modules = need(examination.node.modules, "the loaded modules", quote=False)
+    driver = need(facts.driver, DRIVER)
+    modules = need(examination.node.modules, "the loaded modules")
     if not driver:
         return passed(Evidence(DRIVER, "no driver container here"))
     states = {name: modules.modules[name].state for name in ("nvidia", "nvidia_peermem")}
@@ -155,7 +155,7 @@ def k8s_peermem_ctr_crashloop(examination: Examination) -> Outcome:
     if isinstance(facts.releases, Unknown) and facts.releases.reason is Reason.NOT_THERE:
         releases: tuple[str, ...] = ()
     else:
-        releases = need(facts.releases, DRIVER_MODULES, quote=False)
+        releases = need(facts.releases, DRIVER_MODULES)
     if releases:
         return passed(Evidence(DRIVER_MODULES, ", ".join(releases[:4])))
     dmabuf, _ = usable_paths(examination)

@@ -24,7 +24,7 @@ MODULES = "the loaded modules"
 
 
 def _libraries(examination: Examination) -> dict[str, tuple[InstalledLibrary, ...]]:
-    return need(examination.libraries, LIBRARIES, quote=False).found
+    return need(examination.libraries, LIBRARIES).found
 
 
 def _abi(library: InstalledLibrary) -> tuple[int, ...] | None:
@@ -122,7 +122,7 @@ def libibverbs_missing(examination: Examination) -> Outcome:
     """Look for libibverbs.so.1 and libmlx5.so.1; containers bring their own."""
     libraries = _libraries(examination)
     no_rdma = Evidence("/sys/class/infiniband", "no RDMA device here")
-    devices = need(examination.node.rdma, RDMA_DEVICES, absent=no_rdma, quote=False).devices
+    devices = need(examination.node.rdma, RDMA_DEVICES, absent=no_rdma).devices
     is_mlx5 = any(device.driver == "mlx5_core" for device in devices)
     wanted = ["libibverbs.so.1", *(["libmlx5.so.1"] if is_mlx5 else [])]
     missing = [soname for soname in wanted if not libraries[soname]]
@@ -156,10 +156,10 @@ def libibverbs_missing(examination: Examination) -> Outcome:
 def gdrdrv_missing(examination: Examination) -> Outcome:
     """Look for the gdrdrv module, which CPU copies to GPU memory need and GPUDirect RDMA does not."""
     here = _libraries(examination)["libgdrapi.so.2"]
-    modules = need(examination.node.modules, MODULES, quote=False).modules
+    modules = need(examination.node.modules, MODULES).modules
     if not here:
         return passed(Evidence("libgdrapi.so.2", "not installed"))
-    state = need(modules["gdrdrv"].state, MODULES, quote=False)
+    state = need(modules["gdrdrv"].state, MODULES)
     if state is ModuleState.LIVE:
         return passed(Evidence("/sys/module/gdrdrv/initstate", "live"))
     return found(
@@ -190,13 +190,13 @@ def gdrdrv_missing(examination: Examination) -> Outcome:
 )
 def gdrdrv_device_missing(examination: Examination) -> Outcome:
     """Look for the device file of a loaded gdrdrv."""
-    nodes = need(examination.device_nodes, "/dev", quote=False)
-    gdrdrv = need(examination.node.modules, MODULES, quote=False).modules["gdrdrv"]
-    state = need(gdrdrv.state, MODULES, absent=Evidence("/proc/modules", "not there"), quote=False)
+    nodes = need(examination.device_nodes, "/dev")
+    gdrdrv = need(examination.node.modules, MODULES).modules["gdrdrv"]
+    state = need(gdrdrv.state, MODULES, absent=Evidence("/proc/modules", "not there"))
     if state is not ModuleState.LIVE:
         return passed(Evidence("/sys/module/gdrdrv/initstate", state.value))
-    node = next((file for file in need(nodes.gpu, "/dev", quote=False) if file.path == _GDRDRV), None)
-    if node is not None and need(node.usable, f"the mode of {_GDRDRV}", quote=False):
+    node = next((file for file in need(nodes.gpu, "/dev") if file.path == _GDRDRV), None)
+    if node is not None and need(node.usable, f"the mode of {_GDRDRV}"):
         return passed(Evidence(_GDRDRV, "there"))
     return found(
         "The udev rule of GDRCopy's package creates the file with mode 0666."

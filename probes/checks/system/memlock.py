@@ -110,7 +110,7 @@ def memlock_or_ipc_lock(examination: Examination) -> Outcome:
         if not known(process.uverbs_files, ()):
             continue
         for fact in (process.memlock, process.ipc_lock):
-            need(fact, f"the limits of process {process.pid}", quote=False)
+            need(fact, f"the limits of process {process.pid}")
     return unknown(jobs.unseen) if jobs.unseen else no_fault(jobs)
 
 
@@ -144,7 +144,7 @@ def _parsed(setting: UnitSetting, key: str) -> Maybe[tuple[MemlockLimit, Evidenc
 def _services(
     examination: Examination, names: tuple[str, ...], cause: str, part_of: tuple[str, ...] = ()
 ) -> Outcome:
-    facts = need(examination.memlock, "the limits of services", quote=False)
+    facts = need(examination.memlock, "the limits of services")
     here = [name for name in names if name in facts.services]
     if not here:
         return passed(Evidence("/etc/systemd/system", f"none of {', '.join(names)} is installed"))
@@ -222,7 +222,7 @@ def memlock_container_runtime(examination: Examination) -> Outcome:
 )
 def memlock_login(examination: Examination) -> Outcome:
     """Read the memlock lines of /etc/security, without any the limit of process 1 or of sshd."""
-    facts = need(examination.memlock, "the limits of logins", quote=False)
+    facts = need(examination.memlock, "the limits of logins")
     if facts.unread:
         return unknown(f"needs root: {facts.unread[0]}")
     groups = [line for line in facts.lines if line.domain.startswith("@") and math.isinf(line.value_bytes)]
@@ -254,7 +254,7 @@ def _small_default(facts: MemlockFacts) -> Evidence:
     default = facts.login_default
     if isinstance(default, Unknown) and default.reason is Reason.NOT_THERE:
         return _small_ssh_limit(facts)
-    soft_bytes = need(default, "the limits of process 1", quote=False).soft_bytes
+    soft_bytes = need(default, "the limits of process 1").soft_bytes
     evidence = Evidence("/proc/1/limits", f"Max locked memory {_amount(soft_bytes)}")
     if soft_bytes >= _LITTLE_BYTES:
         end_with(passed(evidence))
@@ -265,7 +265,7 @@ def _small_ssh_limit(facts: MemlockFacts) -> Evidence:
     ssh = next((name for name in _LOGINS if name in facts.services), None)
     if ssh is None:
         raise CheckEnded(passed(Evidence("/etc/systemd/system", "no sshd here")))
-    limit, evidence = need(_of_service(facts, ssh), f"LimitMEMLOCK of {ssh}", quote=False)
+    limit, evidence = need(_of_service(facts, ssh), f"LimitMEMLOCK of {ssh}")
     if math.isinf(limit.soft_bytes):
         end_with(passed(evidence))
     return Evidence(LIMITS, f"no memlock line; {evidence.value}")
@@ -297,7 +297,7 @@ def memlock_shell(examination: Examination) -> Outcome:
     own = map_known(facts, lambda memlock: memlock.own)
     if examination.is_root:
         return passed(Evidence("id -u", "0, so no limit applies"))
-    soft_bytes = need(own, "the limits of this shell", quote=False).soft_bytes
+    soft_bytes = need(own, "the limits of this shell").soft_bytes
     evidence = Evidence("/proc/self/limits", f"Max locked memory {_amount(soft_bytes)}")
     if math.isinf(soft_bytes):
         return passed(evidence)
@@ -325,10 +325,10 @@ def memlock_shell(examination: Examination) -> Outcome:
 )
 def pid_namespace_hides_users(examination: Examination) -> Outcome:
     """Find processes that NVML lists and /proc does not."""
-    facts = need(examination.processes, "the processes", quote=False)
+    facts = need(examination.processes, "the processes")
     if not driver_loaded(examination):
         return passed(Evidence("/proc/driver/nvidia/version", "no NVIDIA driver is loaded"))
-    named = need(named_by_nvml(examination), "NVML's list of processes", quote=False)
+    named = need(named_by_nvml(examination), "NVML's list of processes")
     if facts.left_out:
         return unknown(f"{facts.left_out} more processes use GPUs or RDMA; gdrtop reads {MAX_PROCESSES}")
     hidden = sorted(named - {process.pid for process in facts.processes})

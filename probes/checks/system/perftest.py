@@ -32,7 +32,7 @@ def _perftest(examination: Examination) -> Maybe[Perftest]:
 def _need_perftest(examination: Examination) -> Perftest:
     """Return the installed perftest; end the check without one, which perftest-missing reports."""
     absent = Evidence("command -v ib_write_bw", "not installed")
-    return need(_perftest(examination), "perftest", absent=absent, quote=False)
+    return need(_perftest(examination), "perftest", absent=absent)
 
 
 @AREA.check(
@@ -49,7 +49,7 @@ def perftest_missing(examination: Examination) -> Outcome:
     if not isinstance(perftest, Unknown):
         return passed(Evidence(perftest.evidence, ", ".join(perftest.installed)))
     if perftest.reason is not Reason.NOT_THERE:
-        need(perftest, "perftest", quote=False)
+        need(perftest, "perftest")
     return found(
         "A test of GPU memory proves that GPUDirect RDMA works. Distributions ship perftest without CUDA.",
         Evidence("command -v ib_write_bw", "not found"),
@@ -68,7 +68,7 @@ def perftest_missing(examination: Examination) -> Outcome:
 def perftest_without_cuda(examination: Examination) -> Outcome:
     """Search the program for libcuda."""
     perftest = _need_perftest(examination)
-    if need(perftest.cuda, "perftest", quote=False):
+    if need(perftest.cuda, "perftest"):
         return passed(Evidence(perftest.evidence, "built with CUDA"))
     return found(
         "Distribution packages are built without CUDA.",
@@ -88,8 +88,8 @@ def perftest_without_cuda(examination: Examination) -> Outcome:
 def perftest_without_dmabuf(examination: Examination) -> Outcome:
     """Search the program for --use_cuda_dmabuf; a warning if DMA-BUF is the only path."""
     perftest = _need_perftest(examination)
-    with_cuda = need(perftest.cuda, "perftest", quote=False)
-    with_dmabuf = need(perftest.dmabuf, "perftest", quote=False)
+    with_cuda = need(perftest.cuda, "perftest")
+    with_dmabuf = need(perftest.dmabuf, "perftest")
     if not with_cuda or with_dmabuf:  # perftest-without-cuda reports the first
         build = "built with DMA-BUF" if with_dmabuf else "built without CUDA"
         return passed(Evidence(perftest.evidence, build))
@@ -117,8 +117,8 @@ def perftest_without_dmabuf(examination: Examination) -> Outcome:
 def libcuda_link_missing(examination: Examination) -> Outcome:
     """Look for the link that development packages bring and perftest of 2025 and later opens."""
     perftest = _need_perftest(examination)
-    libraries = need(examination.libraries, LIBRARIES, quote=False)
-    if not need(perftest.opens_libcuda, "perftest", quote=False):
+    libraries = need(examination.libraries, LIBRARIES)
+    if not need(perftest.opens_libcuda, "perftest"):
         return passed(Evidence(perftest.evidence, "does not open libcuda.so"))
     driver = libraries.found["libcuda.so.1"]
     if libraries.found["libcuda.so"] or not driver:
@@ -151,8 +151,8 @@ def libcuda_link_missing(examination: Examination) -> Outcome:
 )
 def perftest_port_in_use(examination: Examination) -> Outcome:
     """Look for TCP sockets that listen on port 18515."""
-    tools = need(examination.tools, "the installed tools", quote=False)
-    socket_file = need(tools.perftest_listens, "/proc/net/tcp", quote=False)
+    tools = need(examination.tools, "the installed tools")
+    socket_file = need(tools.perftest_listens, "/proc/net/tcp")
     if socket_file is None:
         return passed(Evidence("/proc/net/tcp", "nothing listens on 18515"))
     return found(

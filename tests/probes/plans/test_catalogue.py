@@ -16,6 +16,7 @@ from probes.simulation.faults.catalogue import FAULTS
 from probes.simulation.node.names import SIMULATED_NAMES
 from tests.probes.checks.doctor import examination_of, findings_on
 from tests.probes.plans.plans_of import offers_on
+from tests.tiers import USUAL_FAULTS, usual
 
 NEEDS_ROOT = Unknown(Reason.NEEDS_ROOT, "somewhere")
 IDS = [
@@ -34,7 +35,10 @@ IDS = [
     "restart-fabric-manager",
     "restart-persistence-daemon",
 ]
-NODES = [*SIMULATED_NAMES, *(f"{fault.on}+{fault.name}" for fault in FAULTS.values())]
+FAULTY = {fault.name: f"{fault.on}+{fault.name}" for fault in FAULTS.values()}
+NODES = usual(
+    [*SIMULATED_NAMES, *FAULTY.values()], {*SIMULATED_NAMES, *(FAULTY[name] for name in USUAL_FAULTS)}
+)
 SHELL = set("|&;<>$`\"'*?()[]{}!\\\n")
 
 
@@ -85,9 +89,10 @@ def test_a_reversible_plan_has_an_undo(node: str) -> None:
         assert all(step.undo or step.file or step.is_instruction for step in offer.plan.steps)
 
 
+@pytest.mark.slow
 def test_titles_are_constant_for_an_id() -> None:
     titles: dict[str, set[str]] = {}
-    for node in NODES:
+    for node in (*SIMULATED_NAMES, *FAULTY.values()):
         for offer in offers_on(node).values():
             titles.setdefault(offer.id, set()).add(offer.title)
     assert {name for name, of in titles.items() if len(of) > 1} == set()

@@ -96,6 +96,7 @@ def test_no_combination_of_faults_crashes_a_check(faults: list[str], node: str) 
         assert "a bug in gdrtop" not in one.cause, (one.id, one.evidence)
 
 
+@pytest.mark.slow  # the checks on a node with each fault
 def test_dma_buf_is_no_module() -> None:
     """It is part of the kernel: no check asks for it in /proc/modules, nor offers to load it."""
     modules = examination_of(HGX).node.modules
