@@ -23,7 +23,7 @@ from widgets.doctor.findings import Entry, counted, draw_entries, draw_entry, en
 from widgets.node import verdict as verdict_drawing
 
 _STATUS_HELP = """\
-exit status, as monitoring plugins have it:
+exit status (the monitoring plugin convention):
   0    no warning
   1    warnings, or DEGRADED
   2    critical findings, or BROKEN
