@@ -8,10 +8,10 @@ from tests.node_vm.dashboard import Dashboard
 from tests.node_vm.guest import Guest
 from tests.node_vm.machine import Machine
 
-REFRESHES = 700  # of each dashboard
-WARM_UP = 350  # until then imports, caches, histories and the allocator's pools fill
+REFRESHES = 500  # of each dashboard
+WARM_UP = 250  # until then imports, caches, histories and the allocator's pools fill
 LONGEST_SECONDS = 1500.0  # the interval stretches under emulation
-# Finds leaks of 20 kB a refresh: under emulation the allocator settles in steps of a megabyte.
+# Finds leaks of 30 kB a refresh: under emulation the allocator settles in steps of a megabyte.
 GROWTH_KB = 7000
 EVERY_READING = "/sys/class/infiniband/mlx5_3/ports/1/state"  # is read once
 
