@@ -48,7 +48,7 @@ def _id(text: str) -> str:
     known = {check.id for check in CHECKS}
     if text not in known:
         hint = did_you_mean(text, known) or "; gdrtop check --all lists them"
-        raise argparse.ArgumentTypeError(f"no check {text!r}{hint}")
+        raise argparse.ArgumentTypeError(f"unknown check {text!r}{hint}")
     return text
 
 
