@@ -159,7 +159,7 @@ def _parser() -> _Parser:
         metavar="SECONDS",
         type=_interval,
         default=1.0,
-        help="seconds between readings of the dashboard, 0.1 to 60 (default: 1)",
+        help="refresh interval of the dashboard, 0.1 to 60 (default: 1)",
     )
     parser.add_argument("--read-only", action="store_true", help="disable all actions and bandwidth tests")
     parser.add_argument("-V", "--version", action="store_true", help="print the version and exit")

@@ -55,7 +55,7 @@ def unload_step(examination: Examination) -> Step:
     """Return the step that unloads nvidia_peermem with rmmod, which leaves its dependencies loaded."""
     reload = ("modprobe", PEERMEM, *peermem_options(examination))
     return Step(
-        "Unload nvidia_peermem alone (modprobe -r would also unload modules that nothing else uses)",
+        "Unload only nvidia_peermem (modprobe -r would also unload modules that nothing else uses)",
         ("rmmod", PEERMEM),
         undo=reload if blocker_of(examination, PEERMEM) is None else (),
     )

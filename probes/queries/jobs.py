@@ -262,7 +262,7 @@ def _unseen(examination: Examination, facts: ProcessFacts) -> str:
             return needs(OTHERS, facts.hidden)
         return f"needs root: {OTHERS}" if facts.hidden else ""
     hidden = named - {process.pid for process in facts.processes}
-    return "needs the host: NVML lists processes that are not visible here" if hidden else ""
+    return "needs to run on the host (NVML lists processes that are not visible here)" if hidden else ""
 
 
 def _unread(processes: Iterable[Process], facts: ProcessFacts) -> str:

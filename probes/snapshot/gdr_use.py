@@ -75,7 +75,7 @@ def active_text(use: GdrUse, direct: GpuDirectFacts) -> str:
     if use.attached:
         return f"{regions} registered via peermem, and a NIC is attached to GPU memory via DMA-BUF"
     # Jobs keep the path through which they registered, and both paths may be usable.
-    preference = "; new NCCL jobs use DMA-BUF" if direct.preferred is GdrPath.DMABUF else ""
+    preference = "; NCCL prefers DMA-BUF for new jobs" if direct.preferred is GdrPath.DMABUF else ""
     return f"{regions} registered via peermem{preference}"
 
 

@@ -110,7 +110,7 @@ def _doubt(node: Node, topology: Topology, gpu: str, reach: Reachability) -> str
     for bdf in () if isinstance(node.rdma, Unknown) else node.rdma.devices_elsewhere:
         path = topology.paths.get((gpu, bdf))
         if path is not None and path.nccl in _NEAR:
-            return f"the RDMA device of {bdf} is in another network namespace: run gdrtop in that pod"
+            return f"the RDMA device of {bdf} is in another network namespace; run gdrtop in that pod"
     return ""
 
 

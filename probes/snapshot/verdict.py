@@ -173,14 +173,14 @@ def _no_rdma_devices(node: Node, topology: Topology) -> Verdict:
     if elsewhere:
         devices = f"{len(elsewhere)} RDMA device{'s are' if len(elsewhere) > 1 else ' is'}"
         return verdict(
-            State.UNKNOWN, f"{devices} in another network namespace: run gdrtop in that pod"
+            State.UNKNOWN, f"{devices} in another network namespace; run gdrtop in that pod"
         )
     nics = f"no RDMA device for {count} NIC{'s' if count > 1 else ''}"
     if isinstance(node.modules, ModuleFacts):
         for name in ("ib_core", "mlx5_core", "mlx5_ib"):
             module = node.modules.modules.get(name)
             if module is not None and module.state is ModuleState.NOT_LOADED:
-                return verdict(State.BROKEN, f"{name} is not loaded: {nics}")
+                return verdict(State.BROKEN, f"{name} is not loaded ({nics})")
     return verdict(State.BROKEN, nics)
 
 
@@ -298,8 +298,8 @@ def _unserved_text(facts: dict[str, Gpu], gpus: list[str], reason: str) -> str:
 def _pxn_text(gpus: list[str]) -> str:
     if not gpus:
         return ""
-    count = f"{len(gpus)} GPU{'s' if len(gpus) > 1 else ''}"
-    return f"{count} by PXN: {_short_list(gpus)} reach NICs through another GPU's NVLink"
+    verb = "reaches" if len(gpus) == 1 else "reach"
+    return f"{_short_list(gpus)} {verb} a NIC over NVLink through another GPU (PXN)"
 
 
 def _topology_file(files: Maybe[TopologyFileFacts] | None) -> str:

@@ -25,7 +25,7 @@ _MODES = {
     Mode.BOTH_ENDS: "both ends: start the peer over SSH",
 }
 _MEMORIES = {
-    MemoryPath.BEST: "GPU memory, best path of this node",
+    MemoryPath.BEST: "GPU memory, best path on this node",
     MemoryPath.HOST: "host memory",
     MemoryPath.PEERMEM: "GPU memory via nvidia-peermem",
     MemoryPath.DMABUF: "GPU memory via DMA-BUF",

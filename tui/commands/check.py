@@ -23,7 +23,7 @@ from widgets.doctor.findings import Entry, counted, draw_entries, draw_entry, en
 from widgets.node import verdict as verdict_drawing
 
 _STATUS_HELP = """\
-exit status, as monitoring plugins have it:
+exit status (the monitoring plugin convention):
   0    no warning
   1    warnings, or DEGRADED
   2    critical findings, or BROKEN
@@ -48,7 +48,7 @@ def _id(text: str) -> str:
     known = {check.id for check in CHECKS}
     if text not in known:
         hint = did_you_mean(text, known) or "; gdrtop check --all lists them"
-        raise argparse.ArgumentTypeError(f"no check {text!r}{hint}")
+        raise argparse.ArgumentTypeError(f"unknown check {text!r}{hint}")
     return text
 
 

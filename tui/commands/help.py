@@ -28,7 +28,7 @@ def run(options: argparse.Namespace, out: TextIO) -> int:
 def command(subject: str | None, out: TextIO, ascii_only: bool = False) -> int:
     """Print a subject of the manual, or the list of subjects; return the exit status."""
     if subject is None:
-        out.write("Subjects of the manual (gdrtop help SUBJECT):\n\n")
+        out.write("Manual pages (gdrtop help SUBJECT):\n\n")
         for name in SUBJECTS:
             out.write(f"  {name:<12}{title(name)}\n")
         out.write("\nCommands and options: gdrtop --help, gdrtop COMMAND --help\n")

@@ -42,7 +42,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def _seconds(text: str) -> int:
     if not (text.isascii() and text.isdecimal() and len(text) < 5 and 1 <= int(text) <= _MOST_SECONDS):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of whole seconds, 1 to {_MOST_SECONDS}")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 1 to {_MOST_SECONDS}")
     return int(text)
 
 

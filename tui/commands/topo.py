@@ -94,7 +94,7 @@ def _text(examination: Examination, found: Sequence[Finding], verdict: Verdict, 
         lines.extend([(), line("Best NIC of each GPU"), *_best_nics(topology)])
     if roles:
         names = max(map(len, roles))
-        lines.extend([(), line("What each NIC is for")])
+        lines.extend([(), line("Role of each NIC")])
         lines.extend(
             line(f"  {name:<{names}} {role.role.value}: {', '.join(role.reasons)}")
             for name, role in roles.items()

@@ -117,7 +117,7 @@ class NewFile:
 
 
 def _exists(path: str) -> str:
-    return f"{shown_path(path)} already exists and is not overwritten; choose another name"
+    return f"{shown_path(path)} already exists; choose another name"
 
 
 class NotWritten(Exception):

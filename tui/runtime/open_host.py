@@ -35,7 +35,7 @@ def _simulated_name(asked: str) -> str:
     node, plus, wanted = asked.partition("+")
     node = node or SIMULATED_NAMES[0]
     if node not in SIMULATED_NAMES:
-        raise NoSuchHost(f"no simulated node {node!r}; choose one of: {', '.join(SIMULATED_NAMES)}")
+        raise NoSuchHost(f"unknown simulated node {node!r}; choose one of {', '.join(SIMULATED_NAMES)}")
     if wanted:
         from probes.simulation.faults.catalogue import FAULTS, NoSuchFault
         from probes.simulation.host import SimulatedHost
@@ -51,8 +51,8 @@ def _simulated_name(asked: str) -> str:
                     f"fault {error.args[0]!r} cannot be simulated on {node}; try {other}"
                 ) from None
             near = get_close_matches(error.args[0], FAULTS, cutoff=0.4)
-            hint = f"; did you mean {' or '.join(near)}?" if near else ""
-            raise NoSuchHost(f"no fault {error.args[0]!r}{hint}; gdrtop --demo list shows all") from None
+            hint = f" (did you mean {' or '.join(near)}?)" if near else ""
+            raise NoSuchHost(f"unknown fault {error.args[0]!r}{hint}; gdrtop --demo list shows all") from None
         if idle:
             fault = FAULTS[idle[0]]
             if node == fault.on:
@@ -92,4 +92,4 @@ def open_recording(options: argparse.Namespace) -> ReplayHost:
     try:
         return ReplayHost(read_archive(chunks_of(options.replay)))
     except RecordingError as error:
-        raise NoSuchHost(f"{printable(options.replay)} cannot be replayed: {error}") from None
+        raise NoSuchHost(f"cannot replay {printable(options.replay)}: {error}") from None

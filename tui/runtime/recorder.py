@@ -41,10 +41,10 @@ class Recorded:
         """Return a sentence on the identifiers in the file."""
         kinds = ", ".join(f"{count} × {kind}" for kind, count in self.identifiers.items())
         if not kinds:
-            return "It contains no identifiers."
+            return "The recording contains no identifiers."
         if self.redacted:
-            return f"Identifiers replaced by tokens: {kinds}."
-        return f"It contains {kinds}; use gdrtop record --redact to replace them."
+            return f"Identifiers replaced with tokens: {kinds}."
+        return f"The recording contains {kinds}. Use gdrtop record --redact to replace them."
 
 
 class Recorder:

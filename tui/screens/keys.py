@@ -23,7 +23,7 @@ class Key:
 # In the order in which the footer takes them, as long as there is room: the most important first.
 KEYS: dict[str, Key] = {
     "help": Key("question_mark,f1,h", "?", "Help", "Help for this screen"),
-    "quit": Key("q", "q", "Back", "Leave this screen. On the overview: quit gdrtop"),
+    "quit": Key("q", "q", "Back", "Go back. On the overview, quit gdrtop"),
     "yes": Key("y", "y", "Yes", "Confirm"),
     "open": Key("enter", "Enter", "Open", "Open what is selected, or run what is shown"),
     "moment": Key(
@@ -32,32 +32,32 @@ KEYS: dict[str, Key] = {
     "fix": Key("f", "f", "Fix", "Show the fix of this finding, step by step. Nothing runs yet"),
     "undo": Key("u", "u", "Undo", "Show the steps that undo this run. Nothing runs yet"),
     "cancel": Key("K", "K", "Cancel", "Cancel the running test or action. Asks first"),
-    "skip": Key("N", "N", "Next test", "End this test and start the next one"),
+    "skip": Key("N", "N", "Next test", "Stop this test and start the next one"),
     "again": Key("A", "A", "Run again", "Run the same tests again"),
     "write": Key("w", "w", "Write", "Write what is shown to a file in the current directory"),
     "copy": Key("c", "c", "Copy", "Copy the plan or the command for the peer"),
     "view": Key("o", "o", "View", "Show chart and rows, the console, or both"),
-    "filter": Key("slash", "/", "Filter", "List only what contains a word"),
+    "filter": Key("slash", "/", "Filter", "Show only lines that contain a word"),
     "explain": Key("e", "e", "Explain", "Explain in plain words what the finding means"),
-    "all": Key("a", "a", "All", "Show all: checks that are ok, each of many similar steps"),
+    "all": Key("a", "a", "All", "Show everything, including ok checks and similar steps"),
     "peer": Key("p", "p", "Peer", "Type the host name of the peer"),
     "baseline": Key("B", "B", "Baseline", "Save the results as the baseline of this machine type"),
     "doctor": Key("d", "d", "Doctor", "Doctor: what is wrong, why, and how to fix it"),
     "bandwidth": Key("b", "b", "Bandwidth", "Bandwidth: measure between GPU and NIC"),
     "actions": Key("x", "x", "Actions", "Actions: what gdrtop can do on this node"),
-    "select": Key("down,up,j,k", "↑↓", "Select", "Select the next or previous row. In a text: scroll"),
+    "select": Key("down,up,j,k", "↑↓", "Select", "Select the next or previous row, or scroll"),
     "change": Key("right,left", "←→", "Change", "Next or previous partner or value of the selected row"),
-    "zoom": Key("z", "z", "Zoom", "Show this panel alone, or all panels"),
+    "zoom": Key("z", "z", "Zoom", "Maximize this panel, or show all panels"),
     "load": Key("l", "l", "Load", "Show the plan that loads the missing modules"),
     "history": Key("H", "H", "History", "History: what gdrtop ran on this node, and how to undo it"),
     "pause": Key("space", "Space", "Pause", "Pause or resume the readings"),
     "refresh": Key("r,f5", "r", "Refresh", "Read and check the whole node again"),
-    "record": Key("R", "R", "Record", "Record this node to a file. Again: stop recording"),
+    "record": Key("R", "R", "Record", "Start or stop recording this node to a file"),
     "overview": Key("1", "1", "Overview", "Overview"),
-    "first": Key("home,g", "g Home", "First", "Select the first row. In a text: go to the top"),
-    "last": Key("end,G", "G End", "Last", "Select the last row. In a text: go to the end"),
+    "first": Key("home,g", "g Home", "First", "Go to the first row or the top"),
+    "last": Key("end,G", "G End", "Last", "Go to the last row or the end"),
     "page": Key(
-        "pagedown,pageup", "PgDn PgUp", "Page", "Select a page further down or up. In a text: scroll"
+        "pagedown,pageup", "PgDn PgUp", "Page", "Move or scroll one page down or up"
     ),
     "moments": Key(
         "right_curly_bracket,left_curly_bracket,shift+right,shift+left",
@@ -71,7 +71,7 @@ KEYS: dict[str, Key] = {
     "pace": Key("plus,equals_sign,minus", "+ -", "Interval", "Halve or double the interval between readings"),
     "pane": Key("tab,shift+tab", "Tab", "Pane", "Next pane"),
     "palette": Key("ctrl+p", "Ctrl+P", "Commands", "Find a command by its name"),
-    "back": Key("escape", "Esc", "Back", "Close the question, the filter or the selection. Else leave"),
+    "back": Key("escape", "Esc", "Back", "Close the prompt, filter or selection, or go back"),
     "exit": Key("ctrl+c,ctrl+q", "Ctrl+C", "Quit", "Quit gdrtop. Asks if a test or an action is running"),
 }
 RANKS = {name: rank for rank, key in enumerate(KEYS.values()) for name in key.keys.split(",")}

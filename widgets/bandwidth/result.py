@@ -127,7 +127,7 @@ def memory_lines(result: Result) -> list[str]:
     elif result.memory in (BY_DMABUF, BY_PEERMEM):
         lines.append(f"{result.memory} was requested; the tool did not report how the memory was registered")
     elif result.memory == HOST_MEMORY:
-        lines.append("host memory: says nothing about the GPU")
+        lines.append("host memory only: says nothing about the GPU path")
     routes = facts_about(result, About.ROUTE)
     if routes:
         more = f" and {len(routes) - _MOST_ROUTES} more" if len(routes) > _MOST_ROUTES else ""

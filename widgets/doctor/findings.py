@@ -135,7 +135,7 @@ def _needs(entry: Entry) -> str:
     count, cause = len(entry.findings), entry.first.cause
     if cause.startswith("needs "):
         return f"{plural(count, 'check')} {'needs' if count == 1 else 'need'} {cause.removeprefix('needs ')}"
-    return f"{plural(count, 'check')} could not run: {cause}"
+    return f"{plural(count, 'check')} could not run ({cause})"
 
 
 def draw_entries(entries: Sequence[Entry], width: int, selected: str = "") -> list[Line]:

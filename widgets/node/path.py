@@ -41,7 +41,7 @@ def draw(topology: Topology, path: Path, width: int, is_detour: bool = False) ->
     a, b = label_of(topology, path.a), label_of(topology, path.b)
     lines: list[Line] = [(Run(f"{a} → {b}  "), Run(both_words(path), path_tone(path)))]
     if is_detour:
-        lines.extend(wrapped("Detour: via the CPU, not inside the switch.", width, Tone.WARNING))
+        lines.extend(wrapped("Detour through the CPU, not the switch", width, Tone.WARNING))
     for word in (path.smi, path.nccl):
         if isinstance(word, Unknown):
             lines.extend(wrapped(str(word), width, Tone.WARNING, "  "))

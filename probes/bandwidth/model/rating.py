@@ -66,7 +66,7 @@ def rate(sample: Sample, limit: Limit, host: Sample | None = None) -> Judgement:
         why = "no message completed after the first second: the path is broken or the node is overloaded"
         return Judgement(Rating.BELOW, words, why, share)
     if share >= (NEAR_PCIE if least.is_pcie else NEAR_PORT):
-        return Judgement(Rating.NEAR, words, f"limited by {least.name}: {least.why}", share)
+        return Judgement(Rating.NEAR, words, f"limited by {least.name} ({least.why})", share)
     if sample.size_bytes is not None and sample.size_bytes < LARGE_BYTES:
         why = f"messages of {sample.size_bytes} bytes are limited by the message rate, not by the link"
         return Judgement(Rating.UNKNOWN, words, why, share)

@@ -110,7 +110,7 @@ def perftest_test(
 def _nics_down(examination: Examination, gpu: str | None, nic: str) -> tuple[str, ...]:
     better = better_nics_down(examination.topology, gpu, nic)
     label = _label(examination, gpu)
-    return tuple(f"{name} would serve {label} better, but it has no active port" for name in better)
+    return tuple(f"{name} is a better NIC for {label}, but has no active port" for name in better)
 
 
 def _other_path(tools: ToolFacts, path: MemoryPath, memory: str) -> tuple[str, ...]:

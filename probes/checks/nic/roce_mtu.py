@@ -172,7 +172,7 @@ def ecn_off(examination: Examination) -> Outcome:
         ecn = map_known(port.health, lambda health: health.ecn_priorities)
         if isinstance(ecn, Unknown):
             # The kernel's own driver has them in debugfs (cc_params), which only root can read.
-            missing = unknown("needs the NIC driver of OFED: the kernel's own shows ECN only in debugfs")
+            missing = unknown("needs OFED's NIC driver (the inbox driver shows ECN only in debugfs)")
         elif not ecn:
             off.append(port)
     if off:

@@ -346,7 +346,7 @@ def _why_refused(
             instruction(f"Boot a kernel that has {options}, or install OFED with its own mlx5_ib"),
             *_until_then(examination),
         )
-        evidence = Evidence(f"/boot/config-{release_of(examination)}", f"not both of {options}")
+        evidence = Evidence(f"/boot/config-{release_of(examination)}", f"{options} are not both set")
         cause = f"The kernel was built without {options}, and mlx5_ib needs both for DMA-BUF."
         plan = Plan("Boot another kernel", steps, needs_reboot=True, disturbs=REBOOT_ENDS_JOBS)
         return cause, plan, (evidence,)

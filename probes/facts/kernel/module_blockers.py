@@ -26,7 +26,7 @@ def blocker_of(facts: ModuleFacts, module: KernelModule) -> str | None:
     if facts.loading_disabled:
         return "kernel.modules_disabled is 1: no module can be loaded until a reboot"
     if module.kernel_forbids:
-        return f"refused by the kernel: {module.blacklisted}"
+        return "blocked by module_blacklist= on the kernel command line"
     if module.install_line is not None and not loads_nothing(module.install_line):
         return None  # the command loads the module, as in the files of distributions
     if isinstance(module.on_disk, Unknown):

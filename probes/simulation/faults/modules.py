@@ -127,7 +127,7 @@ FAULTS: tuple[Fault, ...] = (
     ),
     fault(
         "module-blacklisted-install",
-        "modprobe.d replaces the loading of nvidia-peermem by /bin/false",
+        "modprobe.d runs /bin/false instead of loading nvidia-peermem",
         _install_false,
     ),
     fault(

@@ -265,7 +265,7 @@ FAULTS: tuple[Fault, ...] = (
     fault("roce-lossless-off", "ECN is off on the RoCE ports", _no_ecn),
     fault(
         "symbol-errors-rising",
-        "Symbol errors of a port (mlx5_0) rise",
+        "Symbol errors on a port (mlx5_0) are rising",
         _counter("mlx5_0", "counters/symbol_error", _rising(40, 2.0)),
     ),
     fault(
@@ -285,7 +285,7 @@ FAULTS: tuple[Fault, ...] = (
     ),
     fault(
         "local-ack-timeout",
-        "ACK timeouts of a port (mlx5_9) rise",
+        "ACK timeouts on a port (mlx5_9) are rising",
         _counter("mlx5_9", "hw_counters/local_ack_timeout_err", _rising(3, 5.0)),
     ),
     fault(

@@ -293,7 +293,7 @@ FAULTS: tuple[Fault, ...] = (
     ),
     fault(
         "peermem-not-persistent",
-        "Nothing loads nvidia_peermem at the next boot",
+        "Nothing will load nvidia_peermem at the next boot",
         _not_persistent,
         on="dgx-a100",
     ),

@@ -218,7 +218,7 @@ def test_gpus_without_a_nic_below_their_switch_are_served_by_pxn() -> None:
     node = replace(node, gpudirect=direct(dmabuf=False, peermem=True))
     verdict = verdict_of(node)
     assert (verdict.state, verdict.gpus_served) == (State.READY, 8)
-    assert "2 GPUs by PXN" in verdict.reason
+    assert "over NVLink through another GPU (PXN)" in verdict.reason
     assert verdict_of(without_nvlink(node)).state is State.DEGRADED
 
 

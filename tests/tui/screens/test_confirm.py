@@ -43,7 +43,7 @@ async def test_the_script_is_copied_and_written_and_overwrites_nothing(
         file.write_text("mine")
         await pilot.press("w")
         assert file.read_text() == "mine"
-        assert "not overwritten" in told(app)
+        assert "already exists" in told(app)
         assert os.listdir(tmp_path) == [file.name]
 
 

@@ -57,7 +57,7 @@ def test_checks_that_could_not_run_are_grouped_by_need() -> None:
     assert rows == [
         "? 3 checks need root",
         "? 1 check needs the environment of process 7 (it has ended)",
-        "? 1 check could not run: not there: /sys/x",
+        "? 1 check could not run (not there: /sys/x)",
     ]
 
 

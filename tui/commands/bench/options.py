@@ -36,7 +36,7 @@ exit status:
   1    a test is below --min-gbps
   2    not measured: the request was refused, a test failed, a test used other
        memory than requested (with --memory compare: no path to GPU memory
-       works), a test of a sweep was left out, or running jobs would be affected
+       works), a test of a sweep was skipped, or running jobs would be affected
        and --yes was missing
   3    wrong usage, or the results could not be written or saved as a baseline
   130  interrupted, or stdout closed. Both ends were stopped; results so far

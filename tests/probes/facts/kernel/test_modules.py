@@ -313,7 +313,7 @@ def test_blacklisted(node: Path) -> None:
 def test_refused_by_the_kernel(node: Path) -> None:
     write(node, "/proc/cmdline", "ro module_blacklist=nvidia")
     assert (
-        explain(facts_of(node), "nvidia") == "refused by the kernel: /proc/cmdline: module_blacklist=nvidia"
+        explain(facts_of(node), "nvidia") == "blocked by module_blacklist= on the kernel command line"
     )
 
 

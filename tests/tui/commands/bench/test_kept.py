@@ -141,7 +141,7 @@ def test_the_ticket_is_written_and_never_over_another_file(
     scene.starter = Signals(scene.starter, signal.SIGTERM, 1)
     assert scene.run("--text", "ticket.txt")[0] == 3
     assert scene.starter.started == []
-    assert "is not overwritten" in capsys.readouterr().err
+    assert "already exists" in capsys.readouterr().err
     assert (tmp_path / "ticket.txt").read_text("ascii") == told
 
 
