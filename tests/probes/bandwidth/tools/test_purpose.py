@@ -29,8 +29,8 @@ def test_the_two_paths_are_told_apart() -> None:
 
 
 def test_loopback_proves_nothing_of_the_network() -> None:
-    assert "inside the NIC" in HOST.purpose(is_loopback=True).not_proven
-    assert "inside the NIC" not in HOST.purpose().not_proven
+    assert "leaves the NIC" in HOST.purpose(is_loopback=True).not_proven
+    assert "leaves the NIC" not in HOST.purpose().not_proven
 
 
 def test_each_is_one_line() -> None:
