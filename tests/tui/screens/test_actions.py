@@ -23,7 +23,7 @@ async def test_every_action_is_listed_with_its_reason(size: tuple[int, int]) -> 
         lines = seen(pilot, "offers")
         assert "▸ load-modules" in lines
         assert "– unload-peermem" in lines
-        assert "Unload nvidia_peermem: " in lines
+        assert "Unload nvidia_peermem · " in lines
         assert lines.index("ACTIONS") < lines.index("FIXES FOR FINDINGS") < lines.index("▸ fix:peermem")
         await pilot.press("down", "j", "k", "down")
         assert "nvidia_peermem is not loaded" in seen(pilot, "selected")
