@@ -58,6 +58,7 @@ COMBINED = [
 ]
 
 
+@pytest.mark.slow
 @given(st.lists(st.sampled_from(COMBINED), min_size=1, max_size=6, unique_by=lambda fault: fault.name))
 @settings(max_examples=60, deadline=None, derandomize=True)
 def test_faults_are_found_together(faults: list) -> None:  # type: ignore[type-arg]

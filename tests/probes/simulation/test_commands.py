@@ -358,6 +358,7 @@ WORDS = st.one_of(
 )
 
 
+@pytest.mark.slow
 @given(
     st.sampled_from(sorted(HANDLERS)),
     st.lists(st.lists(WORDS, max_size=5), min_size=1, max_size=4),

@@ -6,6 +6,7 @@ from probes.bandwidth.model.rating import Rating, best_of, rate
 from probes.bandwidth.tools.perftest_command import PerftestSettings
 from probes.simulation.bandwidth.speeds import of_size
 from tests.probes.simulation.bandwidth.node import Node, Pair, both, run_pair, settings_on
+from tests.tiers import usual
 
 
 def measured(name: str, gpu: int | None, nic: str, tool: str = "ib_write_bw", **changes: object) -> float:
@@ -27,7 +28,7 @@ def gbps_of(pair: Pair) -> float:
     return best.gbps
 
 
-@pytest.mark.parametrize("tool", ["ib_write_bw", "ib_read_bw", "ib_send_bw"])
+@pytest.mark.parametrize("tool", usual(["ib_write_bw", "ib_read_bw", "ib_send_bw"], {"ib_write_bw"}))
 def test_the_further_the_way_the_less(tool: str) -> None:
     near, through_cpu, across = (measured("hgx-h100", gpu, "mlx5_0", tool) for gpu in (0, 2, 4))
     assert 0.35 < through_cpu / near < 0.6
