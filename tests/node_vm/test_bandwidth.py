@@ -28,7 +28,7 @@ class Left:
 
 
 def left_on(guest: Guest) -> Left:
-    """ProcessStarter of the test, ports that are listened on, and files where programs put theirs."""
+    """Processes of the test, ports that are listened on, and files where programs put theirs."""
     told = guest.shell(
         f"pgrep -a '^({TEST_TOOL}|python3?|ssh|timeout)$' | grep -v /opt/gdrtop/bin/gdrtop || true; echo ---;"
         "ss -Hltn | sort; echo ---; find /tmp /dev/shm /var/tmp /root -xdev -not -path '/tmp/tmux*'"

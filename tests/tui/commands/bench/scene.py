@@ -22,7 +22,7 @@ class Terminal(io.StringIO):
 
 
 class Signals:
-    """ProcessStarter that send this process a signal when the last of some ends is started."""
+    """Starts processes; sends this one a signal when the last of some is started."""
 
     def __init__(self, inner: ProcessStarter, number: int, at: int) -> None:
         self.inner, self.number, self.left = inner, number, at

@@ -21,7 +21,7 @@ CAME = (
 
 
 class Comes:
-    """ProcessStarter; when the last of some ends is started, a job begins on the node."""
+    """Starts processes; when the last of some is started, a job begins on the node."""
 
     def __init__(self, inner: ProcessStarter, host: QuietHost, at: int) -> None:
         self.inner, self.host, self.left = inner, host, at
