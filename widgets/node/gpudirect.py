@@ -102,7 +102,7 @@ def _live(peermem: PeermemReading | None, history: History | None, width: int) -
     ]
     lines[0] = (
         *lines[0],
-        Run(" memory regions registered via peermem" if peermem.refcnt else " none registered now", Tone.DIM),
+        Run(" memory regions via peermem" if peermem.refcnt else " none registered now", Tone.DIM),
     )
     if history is not None:
         buckets = max(10, width - 8)
