@@ -55,7 +55,7 @@ def host_name(node: Node) -> Maybe[str]:
 
 def verdict_json(verdict: Verdict) -> dict[str, Any]:
     """Return the verdict; "critical" and "warnings" are null if the checks have not run."""
-    return {one.name: plain_value(getattr(verdict, one.name)) for one in fields(verdict)}
+    return {field.name: plain_value(getattr(verdict, field.name)) for field in fields(verdict)}
 
 
 def plain_value(value: object) -> Any:

@@ -91,7 +91,7 @@ class ActionRunController:
         if state is None:
             return
         had_ended = state.ended is not None
-        state.add_events(self._worker.take())
+        state.add_events(self._worker.drain())
         self._draw(state)
         if state.ended is None or had_ended:
             return

@@ -61,8 +61,8 @@ class ActionsController:
             self._ask_offers_of(examination)
 
     def _ask_offers_of(self, examination: Examination) -> None:
-        take = partial(self._take_offers, examination)
-        self._worker.offers(examination, self._context.doctor.findings, take, self._fail)
+        apply = partial(self._take_offers, examination)
+        self._worker.offers(examination, self._context.doctor.findings, apply, self._fail)
 
     def note_examination(self, report: Examined) -> None:
         """Update the list, if it is shown or awaited, and the console of a run."""
@@ -141,7 +141,7 @@ class ActionsController:
             for screen in self._context.shown(HistoryScreen):
                 screen.draw()
 
-        def take(answer: tuple[tuple[PastRun, ...], tuple[str, ...]]) -> None:
+        def apply(answer: tuple[tuple[PastRun, ...], tuple[str, ...]]) -> None:
             state.set_runs(*answer)
             draw()
 
@@ -150,7 +150,7 @@ class ActionsController:
             draw()
 
         self._context.show(HistoryScreen, lambda: HistoryScreen(state))
-        self._worker.history(take, fail)
+        self._worker.history(apply, fail)
 
     def show_undo(self, run: PastRun) -> None:
         """Show the plan that undoes a past run."""
@@ -160,8 +160,8 @@ class ActionsController:
             self._context.sampler.ask_examination()
             return
 
-        def take(offer: Offer) -> None:
+        def apply(offer: Offer) -> None:
             if self._app.screen is screen:
                 self._confirm(offer, examination)
 
-        self._worker.undo_of(run, take, self._context.report_error)
+        self._worker.undo_of(run, apply, self._context.report_error)

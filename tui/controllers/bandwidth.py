@@ -102,7 +102,7 @@ class BandwidthController:
         if state is None:
             return
         had_ended = state.ended is not None
-        state.apply(self._worker.take())
+        state.apply(self._worker.drain())
         state.console.note_unshown(self._worker.unshown)
         self._draw(state)
         if state.ended is None or had_ended:

@@ -92,13 +92,13 @@ class BandwidthSetupController:
         setup.now = self._worker.now()
         setup.set_earlier(self._worker.kept, self._worker.unread)
 
-        def take(planned: Series | Refused) -> None:
+        def apply(planned: Series | Refused) -> None:
             if setup.chosen.request == request:
                 setup.planned = planned
                 self._find_affected(setup, examination)
                 self.draw()
 
-        self._worker.plan(examination, request, take, self._fail)
+        self._worker.plan(examination, request, apply, self._fail)
 
     def _find_affected(self, setup: SetupState, examination: Examination) -> None:
         from probes.bandwidth.model.planned_test import Series
@@ -119,23 +119,23 @@ class BandwidthSetupController:
     def load_results(self) -> None:
         """Load the saved results and the baseline."""
 
-        def take(results: tuple[Result, ...]) -> None:
+        def apply(results: tuple[Result, ...]) -> None:
             self._context.overview.apply_results(results)
             if self.state is not None:
                 self.state.set_earlier(results, self._worker.unread)
                 self._load_baseline(self.state)
 
-        self._worker.load(take, self._report_not_loaded)
+        self._worker.load(apply, self._report_not_loaded)
 
     def _load_baseline(self, setup: SetupState) -> None:
-        def take(baseline: tuple[Result, ...], why_none: str) -> None:
+        def apply(baseline: tuple[Result, ...], why_none: str) -> None:
             setup.set_baseline(baseline, why_none)
             self.draw()
 
         if setup.examination is not None and not setup.refusal:
             from probes.bandwidth.results.baseline import machine_type
 
-            self._worker.baseline(machine_type(setup.examination), take, self._report_not_loaded)
+            self._worker.baseline(machine_type(setup.examination), apply, self._report_not_loaded)
 
     def _report_not_loaded(self, message: str) -> None:
         self._context.report_error(f"Earlier bandwidth results could not be read: {message}")
@@ -182,7 +182,7 @@ class BandwidthSetupController:
             return
         self._checked = to_run
 
-        def take(examination: Examination, affected: tuple[str, ...]) -> None:
+        def apply(examination: Examination, affected: tuple[str, ...]) -> None:
             if setup.to_run is to_run:  # else it was canceled
                 setup.to_run = replace(to_run, examination=examination, affected_by=affected)
                 self._ask_or_start(setup)
@@ -192,7 +192,7 @@ class BandwidthSetupController:
             self._fail(message)
 
         current = replace(to_run.examination, reading=newest)
-        self._worker.check_impact(current, to_run.series, before, take, fail)
+        self._worker.check_impact(current, to_run.series, before, apply, fail)
 
     def _ask_or_start(self, setup: SetupState) -> None:
         if setup.is_asking:

@@ -80,11 +80,11 @@ class BandwidthWorker(BackgroundTask["BandwidthEvent"]):
             store = self._opened().store
             return store.results(), store.why_unread()
 
-        def take(answer: tuple[tuple[Result, ...], str]) -> None:
+        def apply(answer: tuple[tuple[Result, ...], str]) -> None:
             self.kept, self.unread = answer
             then(self.kept)
 
-        call_in_thread(self._call, ask, take, failed)
+        call_in_thread(self._call, ask, apply, failed)
 
     def baseline(
         self, machine: str, then: Callable[[tuple[Result, ...], str], object], failed: Failed
@@ -107,14 +107,14 @@ class BandwidthWorker(BackgroundTask["BandwidthEvent"]):
             except StoreError as error:
                 return "", str(error)
 
-        def take(answer: tuple[str, str]) -> None:
+        def apply(answer: tuple[str, str]) -> None:
             path, error = answer
             if error:
                 failed(error)
             else:
                 then(path)
 
-        call_in_thread(self._call, save, take, failed)
+        call_in_thread(self._call, save, apply, failed)
 
     def plan(
         self, examination: Examination, request: Request, then: Then[Series | Refused], failed: Failed

@@ -64,7 +64,7 @@ class EventQueue(Generic[E]):
         with suppress(RuntimeError):  # the screen has just closed
             self._call(self._on_ready)
 
-    def take(self) -> list[E]:
+    def drain(self) -> list[E]:
         """Return the events since the last call."""
         with self._lock:
             events, self._events, self._is_notified = self._events, [], False
