@@ -7,16 +7,10 @@ from collections.abc import Sequence
 from itertools import groupby
 
 from probes.base.plan import FileChange, Plan, Step
-from widgets.base.lines import Line, Run, Tone, wrapped
+from widgets.base.lines import Line, Tone, wrapped
 
 _MOST_TEXT_LINES = 12
 _FEWEST_FOLDED = 3
-
-
-def draw_plan(plan: Plan, width: int) -> list[Line]:
-    """Draw the title, the consequences and the steps."""
-    lines: list[Line] = [(Run("FIX", Tone.TITLE), Run(f"  {plan.title}"))]
-    return [*lines, *draw_consequences(plan, width), *draw_steps(plan, width)]
 
 
 def draw_consequences(plan: Plan, width: int, names_jobs: bool = False) -> list[Line]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from probes.base.plan import Plan, Step, instruction
 from widgets.base.lines import plain
-from widgets.doctor.plan import draw_plan, step_groups
+from widgets.doctor.plan import draw_consequences, draw_steps, step_groups
 
 
 def clear(number: int, group: str = "switch ports") -> Step:
@@ -12,7 +12,8 @@ def clear(number: int, group: str = "switch ports") -> Step:
 
 
 def drawn(*steps: Step) -> str:
-    return "\n".join(plain(line) for line in draw_plan(Plan("Clear", steps), 80))
+    plan = Plan("Clear", steps)
+    return "\n".join(plain(line) for line in [*draw_consequences(plan, 80), *draw_steps(plan, 80)])
 
 
 def test_many_similar_steps_are_folded() -> None:
