@@ -70,6 +70,7 @@ IMPORT_ORDER = (
     ("probes/snapshot",),
     ("probes/queries",),
     ("probes/plans", "probes/bandwidth"),
+    ("probes/live",),
     ("probes/checks", "probes/simulation"),
     ("widgets/base",),
     ("widgets/node",),

@@ -21,9 +21,11 @@ from probes.host.command import CommandOutput, run_command
 from probes.host.cuda import CudaGpu
 from probes.host.cuda_driver import NEEDED, probe_cuda
 from probes.host.dmabuf_probe import PROBE_SECONDS, probe_dmabuf
+from probes.host.kernel_messages import KernelMessage
 from probes.host.nvml import NvmlFacts, NvmlLibrary, NvmlLive
 from probes.host.progress import note
 from probes.host.protocol import READ_LIMIT_BYTES
+from probes.host.rdma_resources import RdmaResources
 from probes.host.rooted_tree import Found, RootedTree, split
 from probes.host.usage import InterfaceCounters, ProcessUsage, counters_from_files, usage_from_files
 
@@ -273,6 +275,22 @@ class LocalHost:
 
         note("/proc/net/dev")
         return interface_counters(names)
+
+    def rdma_resources(self) -> Maybe[RdmaResources]:
+        """Return the RDMA resources of all processes."""
+        return Unknown(Reason.NOT_THERE, "RDMA netlink")
+
+    def thread_names(self, pids: Sequence[int]) -> Mapping[int, Maybe[tuple[str, ...]]]:
+        """Return the names of each process's threads."""
+        return {pid: Unknown(Reason.NOT_THERE, f"/proc/{pid}/task") for pid in pids}
+
+    def ethtool_counters(self, names: Sequence[str]) -> Mapping[str, Maybe[dict[str, int]]]:
+        """Return counters of network interfaces."""
+        return {name: Unknown(Reason.NOT_THERE, f"ethtool -S {name}") for name in names}
+
+    def kernel_messages(self) -> Maybe[tuple[KernelMessage, ...]]:
+        """Return the kernel's new messages."""
+        return Unknown(Reason.NOT_THERE, "/dev/kmsg")
 
     def environment(self, name: str) -> Maybe[str]:
         """Return an environment variable of this process; a directory tree has none."""

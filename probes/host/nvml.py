@@ -66,6 +66,11 @@ class NvmlLive:
     link_generation: Maybe[int]
     link_width: Maybe[int]
     processes: Maybe[tuple[int, ...]]  # pids with a compute context
+    nvlink_tx_bytes_per_second: Maybe[float] = _NOT_ASKED  # all links together
+    nvlink_rx_bytes_per_second: Maybe[float] = _NOT_ASKED
+    bar1_used_bytes: Maybe[int] = _NOT_ASKED
+    sm_clock_mhz: Maybe[int] = _NOT_ASKED
+    throttle_reasons: Maybe[tuple[str, ...]] = _NOT_ASKED  # "power cap", "thermal", …; (): none
 
 
 # NVML field ids, whose names in nvidia-ml-py have changed (nvml.h NVML_FI_DEV_…).

@@ -9,7 +9,9 @@ from probes.base.origin import Origin
 from probes.base.unknown import Maybe
 from probes.host.command import CommandOutput
 from probes.host.cuda import CudaGpu
+from probes.host.kernel_messages import KernelMessage
 from probes.host.nvml import NvmlFacts, NvmlLive
+from probes.host.rdma_resources import RdmaResources
 from probes.host.usage import InterfaceCounters, ProcessUsage
 
 READ_LIMIT_BYTES = 64 * 1024
@@ -61,6 +63,18 @@ class Host(Protocol):
 
     def interface_counters(self, names: Sequence[str]) -> Mapping[str, Maybe[InterfaceCounters]]:
         """Return the bytes through each network interface, without RDMA."""
+
+    def rdma_resources(self) -> Maybe[RdmaResources]:
+        """Return the queue pairs, memory regions and contexts of all processes, by RDMA netlink."""
+
+    def thread_names(self, pids: Sequence[int]) -> Mapping[int, Maybe[tuple[str, ...]]]:
+        """Return the distinct names of each process's threads, sorted."""
+
+    def ethtool_counters(self, names: Sequence[str]) -> Mapping[str, Maybe[dict[str, int]]]:
+        """Return some of the counters of `ethtool -S` by network interface; ask at most once a second."""
+
+    def kernel_messages(self) -> Maybe[tuple[KernelMessage, ...]]:
+        """Return the kernel's messages since the last call; the first call only sets the start."""
 
     def environment(self, name: str) -> Maybe[str]:
         """Return an environment variable of the node's session."""

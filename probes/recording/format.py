@@ -23,7 +23,9 @@ from probes.base.text import printable
 from probes.base.unknown import Maybe, Reason, Unknown
 from probes.host.command import CommandOutput
 from probes.host.cuda import CudaGpu
+from probes.host.kernel_messages import KernelMessage
 from probes.host.nvml import NvmlFacts, NvmlLive
+from probes.host.rdma_resources import RdmaResources
 from probes.host.usage import InterfaceCounters, ProcessUsage
 
 FORMAT_VERSION = 1
@@ -61,10 +63,14 @@ _ANSWERS: dict[str, Any] = {
     "cuda_gpus": tuple[CudaGpu, ...],
     "process_usage": ProcessUsage,
     "interface_counters": InterfaceCounters,
+    "rdma_resources": RdmaResources,
+    "thread_names": tuple[str, ...],
+    "ethtool_counters": dict[str, int],
+    "kernel_messages": tuple[KernelMessage, ...],
     "environment": str,
     "is_root": bool,
 }
-_WITHOUT_OBJECT = ("nvml", "nvml_live", "cuda_gpus", "is_root")
+_WITHOUT_OBJECT = ("nvml", "nvml_live", "cuda_gpus", "rdma_resources", "kernel_messages", "is_root")
 _CODEC = Codec()
 # Names in directories and links are parts of paths and stay as they are. Whoever shows them cleans them.
 _PATH_CODEC = Codec(clean=str)

@@ -11,9 +11,11 @@ from probes.base.text import printable
 from probes.base.unknown import Maybe, Reason, Unknown
 from probes.host.command import CommandOutput
 from probes.host.cuda import CudaGpu
+from probes.host.kernel_messages import KernelMessage
 from probes.host.local import text_of
 from probes.host.nvml import NvmlFacts, NvmlLive
 from probes.host.protocol import READ_LIMIT_BYTES, Host
+from probes.host.rdma_resources import RdmaResources
 from probes.host.usage import InterfaceCounters, ProcessUsage
 from probes.recording.format import Question
 
@@ -167,6 +169,22 @@ class RecordingHost:
     def interface_counters(self, names: Sequence[str]) -> Mapping[str, Maybe[InterfaceCounters]]:
         """Return the bytes through each network interface, without RDMA."""
         return self._ask_each("interface_counters", names, self._host.interface_counters)
+
+    def rdma_resources(self) -> Maybe[RdmaResources]:
+        """Return the RDMA resources of all processes."""
+        return self._ask("rdma_resources", (), self._host.rdma_resources)
+
+    def thread_names(self, pids: Sequence[int]) -> Mapping[int, Maybe[tuple[str, ...]]]:
+        """Return the names of each process's threads."""
+        return self._ask_each("thread_names", pids, self._host.thread_names)
+
+    def ethtool_counters(self, names: Sequence[str]) -> Mapping[str, Maybe[dict[str, int]]]:
+        """Return counters of network interfaces."""
+        return self._ask_each("ethtool_counters", names, self._host.ethtool_counters)
+
+    def kernel_messages(self) -> Maybe[tuple[KernelMessage, ...]]:
+        """Return the kernel's new messages."""
+        return self._ask("kernel_messages", (), self._host.kernel_messages)
 
     def environment(self, name: str) -> Maybe[str]:
         """Return an environment variable."""

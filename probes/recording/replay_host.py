@@ -13,9 +13,11 @@ from probes.base.text import printable
 from probes.base.unknown import Maybe, Reason, Unknown
 from probes.host.command import CommandOutput
 from probes.host.cuda import CudaGpu
+from probes.host.kernel_messages import KernelMessage
 from probes.host.local import text_of
 from probes.host.nvml import NvmlFacts, NvmlLive
 from probes.host.protocol import READ_LIMIT_BYTES
+from probes.host.rdma_resources import RdmaResources
 from probes.host.usage import InterfaceCounters, ProcessUsage, usage_from_files
 from probes.recording.archive import Manifest, Recording
 from probes.recording.format import Question
@@ -126,6 +128,22 @@ class ReplayHost:
     def interface_counters(self, names: Sequence[str]) -> Mapping[str, Maybe[InterfaceCounters]]:
         """Return the bytes through each network interface, without RDMA."""
         return {name: self._answer("interface_counters", name) for name in names}
+
+    def rdma_resources(self) -> Maybe[RdmaResources]:
+        """Return the RDMA resources of all processes."""
+        return self._answer("rdma_resources")
+
+    def thread_names(self, pids: Sequence[int]) -> Mapping[int, Maybe[tuple[str, ...]]]:
+        """Return the names of each process's threads."""
+        return {pid: self._answer("thread_names", str(pid)) for pid in pids}
+
+    def ethtool_counters(self, names: Sequence[str]) -> Mapping[str, Maybe[dict[str, int]]]:
+        """Return counters of network interfaces."""
+        return {name: self._answer("ethtool_counters", name) for name in names}
+
+    def kernel_messages(self) -> Maybe[tuple[KernelMessage, ...]]:
+        """Return the messages that came in this moment."""
+        return self._answer("kernel_messages")
 
     def environment(self, name: str) -> Maybe[str]:
         """Return an environment variable."""

@@ -15,8 +15,10 @@ from probes.facts.pci.functions import parse_speed
 from probes.facts.pci.link_speed import generation
 from probes.host.command import CommandOutput
 from probes.host.cuda import CudaGpu
+from probes.host.kernel_messages import KernelMessage
 from probes.host.nvml import NvmlFacts, NvmlGpu, NvmlLive
 from probes.host.protocol import READ_LIMIT_BYTES
+from probes.host.rdma_resources import RdmaResources
 from probes.host.usage import InterfaceCounters, ProcessUsage, counters_from_files, usage_from_files
 from probes.simulation.bandwidth.playback import SimulatedTest
 from probes.simulation.commands.catalogue import perform
@@ -299,6 +301,22 @@ class SimulatedHost:
     def interface_counters(self, names: Sequence[str]) -> Mapping[str, Maybe[InterfaceCounters]]:
         """What the simulated /sys/class/net says."""
         return counters_from_files(self, names)
+
+    def rdma_resources(self) -> Maybe[RdmaResources]:
+        """Return the RDMA resources of all processes."""
+        return Unknown(Reason.NOT_THERE, "RDMA netlink")
+
+    def thread_names(self, pids: Sequence[int]) -> Mapping[int, Maybe[tuple[str, ...]]]:
+        """Return the names of each process's threads."""
+        return {pid: Unknown(Reason.NOT_THERE, f"/proc/{pid}/task") for pid in pids}
+
+    def ethtool_counters(self, names: Sequence[str]) -> Mapping[str, Maybe[dict[str, int]]]:
+        """Return counters of network interfaces."""
+        return {name: Unknown(Reason.NOT_THERE, f"ethtool -S {name}") for name in names}
+
+    def kernel_messages(self) -> Maybe[tuple[KernelMessage, ...]]:
+        """Return the kernel's new messages."""
+        return Unknown(Reason.NOT_THERE, "/dev/kmsg")
 
     def environment(self, name: str) -> Maybe[str]:
         """Return that the variable is not set."""

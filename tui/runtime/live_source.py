@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from probes.host.local import LocalHost
 from probes.host.protocol import Host
+from probes.live.live_watch import LiveWatch
 from probes.snapshot.nic_roles import roles_of
 from probes.snapshot.verdict import judge
 from probes.snapshot.watch import Watch
@@ -25,6 +26,7 @@ class LiveSource:
     def __init__(self, host: Host) -> None:
         self._host = host
         self._watch = Watch(host)
+        self._live = LiveWatch()
         self._probed: Probed | None = None
         self._reading: Reading | None = None
         self._examination: Examination | None = None
@@ -49,12 +51,13 @@ class LiveSource:
         if begins:  # record what the doctor reads too
             self.examine()
         reading = self._watch.read()
+        live = self._live.sample(self._watch.host, self._probed.node, reading)
         if self._recorder is not None:
             yield from self._end_moment(self._recorder)
         before, self._reading = self._reading, reading
         files = None if self._examination is None else self._examination.topology_files
         verdict = judge(self._probed.node, self._probed.topology, reading, before, files)
-        yield Sampled(reading, verdict, self._host.wall_clock())
+        yield Sampled(reading, verdict, live.taken_at, live)
 
     def examine(self) -> Examination:
         """Examine the node; rising counters are compared with the previous examination."""

@@ -12,6 +12,7 @@ from probes.host.progress import Progress, follow
 
 if TYPE_CHECKING:  # imported by the thread, after the first paint
     from probes.facts.node import Node
+    from probes.live.sample import LiveSample
     from probes.snapshot.examination import Examination
     from probes.snapshot.nic_roles import NicRole
     from probes.snapshot.rates import Reading
@@ -35,6 +36,7 @@ class Sampled:
     reading: Reading
     verdict: Verdict
     taken_at: float  # seconds since 1970, by the host's clock
+    live: LiveSample | None = None
 
 
 @dataclass(frozen=True)

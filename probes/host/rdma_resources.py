@@ -1,0 +1,85 @@
+"""What the kernel tracks of every process's RDMA resources, as dataclasses.
+
+The same answers as `rdma resource show` (rdma-resource(8)); without root, keys are left out and nothing else.
+`pid` is the id of the thread that made the object, in gdrtop's PID namespace. None: the kernel made it
+(`kernel_name`), the thread has ended, or its process is in another PID namespace.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+MAX_OBJECTS = 65536  # of each kind
+
+
+@dataclass(frozen=True)
+class QueuePair:
+    """A queue pair."""
+
+    device: str  # "mlx5_0"
+    number: int
+    kind: str  # "RC", "UD", "GSI", "DRIVER", …
+    state: str  # "RESET", "INIT", "RTR", "RTS", "SQD", "SQE", "ERR"
+    port: int | None = None
+    remote: int | None = None  # the peer's queue pair
+    pd: int | None = None
+    pid: int | None = None
+    kernel_name: str = ""  # "ib_core"
+
+
+@dataclass(frozen=True)
+class MemoryRegion:
+    """A memory region. A driver that does not report lengths leaves 0."""
+
+    device: str
+    number: int
+    length_bytes: int
+    pd: int | None = None
+    pid: int | None = None
+    kernel_name: str = ""
+    is_odp: bool = False  # on-demand paging: neither pinned nor charged
+
+
+@dataclass(frozen=True)
+class ProtectionDomain:
+    """A protection domain."""
+
+    device: str
+    number: int
+    context: int | None = None
+    pid: int | None = None
+    kernel_name: str = ""
+
+
+@dataclass(frozen=True)
+class RdmaContext:
+    """A device that a process has opened."""
+
+    device: str
+    number: int
+    pid: int | None = None
+    kernel_name: str = ""
+
+
+@dataclass(frozen=True)
+class CompletionQueue:
+    """A completion queue."""
+
+    device: str
+    number: int
+    context: int | None = None
+    pid: int | None = None
+    kernel_name: str = ""
+
+
+@dataclass(frozen=True)
+class RdmaResources:
+    """All objects at one moment."""
+
+    queue_pairs: tuple[QueuePair, ...] = ()
+    regions: tuple[MemoryRegion, ...] = ()
+    domains: tuple[ProtectionDomain, ...] = ()
+    contexts: tuple[RdmaContext, ...] = ()
+    completion_queues: tuple[CompletionQueue, ...] = ()
+    shares_namespaces: bool | None = None  # False: each device has its own; None: unknown
+    left_out: int = 0  # objects beyond MAX_OBJECTS

@@ -1,0 +1,206 @@
+"""What the live view knows at one moment."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+
+from probes.base.unknown import Maybe
+from probes.facts.gpudirect import PeermemReading
+from probes.facts.jobs.processes import Process
+from probes.host.nvml import NvmlLive
+from probes.queries.finding import Evidence, Severity
+
+
+class PathWord(Enum):
+    """The path between the memory of a process and the network."""
+
+    DMABUF = "GDR (DMA-BUF)"
+    PEERMEM = "GDR (peermem)"
+    STAGED = "staged"  # GPU memory is copied through host memory
+    TCP = "TCP"
+    HOST_MEMORY = "host memory"  # RDMA without GPU memory, by a process that is not NCCL
+    NO_NIC = "no NIC in use"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True)
+class PathJudgement:
+    """A path, how sure it is, and what shows it."""
+
+    word: PathWord
+    is_likely: bool = False  # the evidence is no proof
+    why: str = ""  # of UNKNOWN: what is missing, "needs root"
+    evidence: tuple[Evidence, ...] = ()
+
+    @property
+    def text(self) -> str:
+        """The path as shown: "GDR (DMA-BUF)", "likely staged", "unknown: needs root"."""
+        if self.word is PathWord.UNKNOWN:
+            return f"unknown: {self.why}" if self.why else "unknown"
+        return f"likely {self.word.value}" if self.is_likely else self.word.value
+
+
+class Role(Enum):
+    """What a process is."""
+
+    NCCL = "NCCL"
+    NVSHMEM = "NVSHMEM"
+    UCX = "UCX"
+    PERFTEST = "perftest"
+    STORAGE = "storage client"
+    OTHER = "RDMA program"
+    GPU = "GPU program"  # without RDMA and NCCL
+
+
+@dataclass(frozen=True)
+class NicUse:
+    """What a process has on one RDMA device."""
+
+    device: str
+    queue_pairs: int
+    ready: int  # queue pairs in RTS: connected
+    regions: int
+    registered_bytes: int
+
+
+@dataclass(frozen=True)
+class LiveProcess:
+    """A process with RDMA resources or a GPU."""
+
+    pid: int
+    process: Process
+    role: Role
+    job: str  # id of its LiveJob
+    rank: Maybe[int]
+    world_size: Maybe[int]
+    gpus: tuple[str, ...]  # BDFs, by NVML
+    nics: tuple[NicUse, ...]  # by device name
+    registered_bytes: int  # sum over all devices, in whole pages
+    pinned_bytes: Maybe[int]  # VmPin
+    threads: Maybe[tuple[str, ...]]  # distinct names
+    state: Maybe[str]  # "R", "S", "D", "T" (stopped), …
+    cpu_percent: Maybe[float]  # of one CPU, since the sample before
+    path: PathJudgement
+
+    @property
+    def ready_nics(self) -> tuple[str, ...]:
+        """The devices on which it has connected queue pairs."""
+        return tuple(nic.device for nic in self.nics if nic.ready)
+
+
+@dataclass(frozen=True)
+class PortSample:
+    """A port: rates in Gb/s (10^9 bits), counters as events a second since the sample before."""
+
+    device: str
+    port: int
+    netdev: Maybe[str]
+    state: Maybe[str]  # "ACTIVE", …
+    line_rate_gbps: Maybe[float]
+    sent_gbps: Maybe[float]
+    received_gbps: Maybe[float]
+    counters: Mapping[str, Maybe[float]] = field(default_factory=dict)  # by the kernel's name
+    pause_percent: Maybe[float] = 0.0  # of the time; the larger one of sent and received pauses
+    pcie_stall_percent: Maybe[float] = 0.0  # of the last second
+
+    @property
+    def name(self) -> str:
+        """The port as shown: "mlx5_0", or "mlx5_0/2" for further ports."""
+        return self.device if self.port == 1 else f"{self.device}/{self.port}"
+
+
+@dataclass(frozen=True)
+class GpuSample:
+    """A GPU and NVML's reading of it."""
+
+    bdf: str
+    index: Maybe[int]
+    live: Maybe[NvmlLive]
+
+
+@dataclass(frozen=True)
+class OddOne:
+    """The NIC or the rank that differs from the others of its job."""
+
+    subject: str  # "mlx5_5", "rank 5 (pid 4716)"
+    sentence: str  # "mlx5_5 carries 148 Gb/s; the other NICs of this job carry 370 Gb/s"
+    evidence: tuple[Evidence, ...] = ()
+    pid: int | None = None
+    device: str = ""
+
+
+@dataclass(frozen=True)
+class LiveJob:
+    """Processes of one program, user and job."""
+
+    id: str
+    name: str  # "train.py (alice, Slurm job 4711)"
+    role: Role
+    pids: tuple[int, ...]
+    world_size: Maybe[int]  # ranks on all nodes
+    nics: tuple[str, ...]  # with connected queue pairs
+    sent_gbps: Maybe[float]  # through its NICs; unknown if it shares them with another job
+    received_gbps: Maybe[float]
+    odd: tuple[OddOne, ...] = ()
+
+
+class EventKind(Enum):
+    """What happened; the value is stable and stands in JSON."""
+
+    PROCESS_STARTED = "process-started"  # has queue pairs now
+    PROCESS_ENDED = "process-ended"
+    PROCESS_STOPPED = "process-stopped"
+    PROCESS_RESUMED = "process-resumed"
+    PATH_CHANGED = "path-changed"
+    PEERMEM_IN_USE = "peermem-in-use"
+    PEERMEM_RELEASED = "peermem-released"
+    PORT_STATE = "port-state"
+    PORT_RATE = "port-rate"  # the line rate changed
+    LINK_RETRAINED = "link-retrained"  # PCIe speed or width changed under load
+    RATE_FELL = "rate-fell"
+    RATE_RECOVERED = "rate-recovered"
+    ERRORS_RISING = "errors-rising"
+    PAUSE = "pause"
+    THROTTLED = "throttled"
+    XID = "xid"
+    GPU_LOST = "gpu-lost"
+    MODULE_LOADED = "module-loaded"
+    MODULE_UNLOADED = "module-unloaded"
+    KERNEL_MESSAGE = "kernel-message"
+    SAMPLES_MISSED = "samples-missed"  # gdrtop itself could not look
+
+
+@dataclass(frozen=True)
+class LiveEvent:
+    """Something that changed."""
+
+    at: float  # seconds since 1970, by the host's clock
+    kind: EventKind
+    severity: Severity
+    subject: str  # "mlx5_3", "pid 4716", "nvidia_peermem"
+    text: str  # one sentence without a period: "mlx5_3 went down"
+    explanation: str = ""  # what it means and what to do
+
+
+@dataclass(frozen=True)
+class LiveSample:
+    """One second of the node."""
+
+    at: float  # seconds, Host.monotonic()
+    taken_at: float  # seconds since 1970
+    processes: Maybe[tuple[LiveProcess, ...]]
+    jobs: tuple[LiveJob, ...]
+    ports: tuple[PortSample, ...]
+    gpus: tuple[GpuSample, ...]
+    peermem: PeermemReading
+    modules: Mapping[str, str] = field(default_factory=dict)  # loaded modules that matter, and their state
+    limits: tuple[str, ...] = ()  # what cannot be seen and why: "Run as root to …", one sentence each
+    events: tuple[LiveEvent, ...] = ()  # new in this sample
+
+    def process(self, pid: int) -> LiveProcess | None:
+        """Return the process with this pid, if it is there."""
+        if isinstance(self.processes, tuple):
+            return next((process for process in self.processes if process.pid == pid), None)
+        return None
