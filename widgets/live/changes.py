@@ -22,26 +22,35 @@ def key_of(event: LiveEvent) -> str:
 
 
 def draw(
-    events: Sequence[LiveEvent], width: int, selected: str = "", word: str = "", since: float = 0.0
+    events: Sequence[LiveEvent],
+    width: int,
+    selected: str = "",
+    word: str = "",
+    since: float = 0.0,
+    shown_at: float = 0.0,
 ) -> list[Line]:
-    """Draw events in the given order, one line each.
+    """Draw events in the given order, one line each; those after the moment that is shown are dimmed.
 
-    `word`: the filter; `since`: the time of the first sample, 0 before it.
+    `word`: the filter; `since`: the time of the first sample; `shown_at`: that of the shown one, 0 for now.
     """
     if not events:
         if word:
             return wrapped(f"No event contains {word!r}.", width, Tone.DIM)
         begin = f" since {local_time(since)}" if since else " yet"
         return wrapped(f"Nothing has changed{begin}.", width, Tone.DIM)
-    return [_row(event, width, key_of(event) == selected) for event in events]
+    return [
+        _row(event, width, key_of(event) == selected, bool(shown_at) and event.at > shown_at + 1.0)
+        for event in events
+    ]
 
 
-def _row(event: LiveEvent, width: int, is_selected: bool) -> Line:
-    tone = Tone.CURSOR if is_selected else Tone.PLAIN
+def _row(event: LiveEvent, width: int, is_selected: bool, is_later: bool) -> Line:
+    tone = Tone.CURSOR if is_selected else Tone.DIM if is_later else Tone.PLAIN
+    mark = _MARKS[event.severity]
     row: Line = (
         Run(local_time(event.at, "%H:%M:%S"), Tone.CURSOR if is_selected else Tone.DIM, key_of(event)),
         Run(" "),
-        _MARKS[event.severity],
+        mark._replace(tone=Tone.DIM) if is_later else mark,
         Run(" "),
         Run(event.text, tone),
     )

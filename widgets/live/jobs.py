@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 
-from probes.base.unknown import Unknown
+from probes.base.unknown import Maybe, Unknown
+from probes.facts.jobs.processes import ProcessFacts
 from probes.host.usage import cpu_list
 from probes.live.sample import LiveJob, LiveProcess, LiveSample, PathWord, Role
 from widgets.base.figures import gbps, plural, short
 from widgets.base.lines import Line, Run, Tone, fit, sentence, width_of, wrapped
 from widgets.live.figures import slowest_port, total
+from widgets.node import jobs as node_jobs
 
 PATH_TONES = {
     PathWord.DMABUF: Tone.GOOD,
@@ -134,3 +136,57 @@ def _count(job: LiveJob, processes: Sequence[LiveProcess]) -> str:
     if not isinstance(world, Unknown) and world > count:
         return f"{count} of {world} ranks"
     return plural(count, "rank")
+
+
+def draw_overview(
+    sample: LiveSample,
+    facts: Maybe[ProcessFacts] | None,
+    gpus: Mapping[int, Sequence[str]],
+    width: int,
+    far: Collection[int] = (),
+) -> list[Line]:
+    """Draw each job in two lines, with what is odd in it; GPU programs without RDMA are only counted.
+
+    `facts`: what the last check found about the processes; `gpus`: by pid; `far`: pids bound to CPUs far
+    from their GPU.
+    """
+    lines: list[Line] = []
+    checked = facts if isinstance(facts, ProcessFacts) else None
+    ours = {process.pid for process in checked.processes if process.is_ours} if checked is not None else set()
+    shown = [job for job in sample.jobs if job.role is not Role.GPU and not ours.issuperset(job.pids)]
+    for job in shown:
+        processes = processes_of(job, sample)
+        about: Line = ()
+        if checked is not None:
+            members = [process for process in checked.processes if process.pid in job.pids]
+            about = node_jobs.about_processes(members, checked.taken_at, far) if members else ()
+        where = node_jobs.gpus_used(job.pids, gpus)
+        head: Line = (_mark(job, processes), Run(job.name), Run(f"  {_count(job, processes)}"))
+        head = (*head, Run(f" on {where}" if where else ""), *about)
+        rates = rates_text(job)
+        slowest = slowest_port(job, sample)
+        slow = f" · slowest {slowest.name}" if slowest is not None else ""
+        tail = Run(f"{f' · {rates}' if rates else ''}{slow}")
+        lines += [_cut(head, width), _cut((Run("  "), *path_summary(job, processes), tail), width)]
+        lines += odd_lines(job, width)
+    if not shown:
+        lines.append((Run("no job uses RDMA", Tone.DIM),))
+    others = sum(len(job.pids) for job in sample.jobs if job.role is Role.GPU)
+    if others:
+        verb = "process uses" if others == 1 else "processes use"
+        lines.append((Run(f"{others} {verb} a GPU without RDMA", Tone.DIM),))
+    return lines + (node_jobs.hidden_note(checked, width) if checked is not None else [])
+
+
+def strip(sample: LiveSample, width: int) -> Line:
+    """Return the jobs in one line: the first one, and how many more there are."""
+    shown = [job for job in sample.jobs if job.role is not Role.GPU]
+    if not shown:
+        return (Run("Jobs ", Tone.TITLE), Run("no job uses RDMA", Tone.DIM))
+    more = f"  and {len(shown) - 1} more" if len(shown) > 1 else ""
+    row = job_line(shown[0], sample, width - len("Jobs ") - len(more))
+    return (Run("Jobs ", Tone.TITLE), *row, Run(more, Tone.DIM))
+
+
+def _cut(of: Line, width: int) -> Line:
+    return fit(of, width) if width_of(of) > width else of
