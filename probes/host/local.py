@@ -27,11 +27,13 @@ from probes.host.progress import note
 from probes.host.protocol import READ_LIMIT_BYTES
 from probes.host.rdma_resources import RdmaResources
 from probes.host.rooted_tree import Found, RootedTree, split
+from probes.host.thread_names import thread_names_from_files
 from probes.host.usage import InterfaceCounters, ProcessUsage, counters_from_files, usage_from_files
 
 TREE_ONLY = "a directory tree has no commands, drivers or devices"
 READ_SECONDS = 1.0
 MAX_NAMES = 65536
+RDMA_CLASS = "/sys/class/infiniband"
 DRIVER_LOADED = ("/sys/module/nvidia", "/proc/driver/nvidia/version")
 PAGE_BYTES = 4096
 
@@ -277,12 +279,28 @@ class LocalHost:
         return interface_counters(names)
 
     def rdma_resources(self) -> Maybe[RdmaResources]:
-        """Return the RDMA resources of all processes."""
-        return Unknown(Reason.NOT_THERE, "RDMA netlink")
+        """Return the RDMA resources of all processes; TIMED_OUT while a NIC's firmware does not answer."""
+        if self._root:
+            return self._tree_has_none("RDMA netlink")
+        # Opening the socket would load ib_core; checking this path has no side effects.
+        if not os.path.exists(RDMA_CLASS):
+            return Unknown(Reason.NOT_THERE, RDMA_CLASS, "ib_core is not loaded")
+        from probes.host import rdma_socket
+        from probes.host.probe_thread import start_probe
+
+        note(rdma_socket.SOURCE, rdma_socket.SECONDS)
+        reading = start_probe(self, rdma_socket.SOURCE, rdma_socket.read_resources)
+        answer = reading.answer(rdma_socket.SECONDS)
+        if not isinstance(answer, Unknown) or answer.reason in (Reason.TIMED_OUT, Reason.NOT_THERE):
+            return answer
+        from probes.host.rdma_command import resources_from_command
+
+        by_command = resources_from_command(self.run)
+        return answer if isinstance(by_command, Unknown) else by_command
 
     def thread_names(self, pids: Sequence[int]) -> Mapping[int, Maybe[tuple[str, ...]]]:
-        """Return the names of each process's threads."""
-        return {pid: Unknown(Reason.NOT_THERE, f"/proc/{pid}/task") for pid in pids}
+        """Return the distinct names of each process's threads, sorted."""
+        return thread_names_from_files(self, pids)
 
     def ethtool_counters(self, names: Sequence[str]) -> Mapping[str, Maybe[dict[str, int]]]:
         """Return counters of network interfaces."""
