@@ -53,8 +53,9 @@ class FakeKernel:
             listed = b"".join(m.device(sequence, at, name) for at, name in enumerate(self.devices))
             self.queue = [(listed, 0, 0), (m.done(sequence), 0, 0)]
             return
-        reply = self.replies.get(command, lambda sequence: [m.done(sequence)])
-        self.queue = [(datagram, 0, 0) for datagram in reply(sequence)]
+        reply = self.replies.get(command)
+        datagrams = [m.done(sequence)] if reply is None else reply(sequence)
+        self.queue = [(datagram, 0, 0) for datagram in datagrams]
 
     def settimeout(self, seconds: float) -> None:
         assert seconds > 0
