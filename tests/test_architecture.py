@@ -11,7 +11,10 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("probes", "widgets", "tui")
-INNER = ("local", "rooted_tree", "command", "nvml", "dmabuf_probe", "cuda_driver", "live_usage")
+INNER = (
+    *("local", "rooted_tree", "command", "nvml", "dmabuf_probe", "cuda_driver", "live_usage"),
+    *("rdma_socket", "ethtool_socket", "kernel_log_reader"),
+)
 # The host and its inner modules, of which others may use the dataclasses only.
 DOOR = {f"probes/host/{name}.py" for name in INNER}
 INNER_MODULES = {f"probes.host.{name}" for name in INNER if name != "local"}
