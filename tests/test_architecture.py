@@ -167,6 +167,18 @@ def test_no_file_imports_itself_by_way_of_others() -> None:
     assert not [circle for circle in networkx.strongly_connected_components(graph) if len(circle) > 1]
 
 
+def test_no_folder_imports_itself_by_way_of_others() -> None:
+    graph = networkx.DiGraph()
+    folders = {module_of(path): module_of(path).rpartition(".")[0] for path in MODULES}
+    for path in MODULES:
+        for module, taken in imports(path):
+            for other in (module, *(f"{module}.{name}" for name in taken)):
+                here, there = folders[module_of(path)], folders.get(other)
+                if there is not None and there != here and not here.startswith(f"{there}."):
+                    graph.add_edge(here, there)
+    assert not [circle for circle in networkx.strongly_connected_components(graph) if len(circle) > 1]
+
+
 def test_only_the_host_reaches_outside() -> None:
     for path in MODULES:
         name = name_of(path)
