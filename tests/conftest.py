@@ -2,6 +2,7 @@
 
 import os
 import signal
+import sys
 import time
 
 from hypothesis import settings
@@ -10,6 +11,9 @@ from hypothesis import settings
 # text reports follow the other three.
 for _name in ("NO_COLOR", "COLUMNS", "LINES", "PYTHONIOENCODING"):
     os.environ.pop(_name, None)
+# Bytecode that is kept saves each worker and each program that a test starts a compilation of everything.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 # Screens show local time.
 os.environ["TZ"] = "UTC"
 time.tzset()
