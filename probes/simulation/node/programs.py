@@ -56,12 +56,12 @@ def nearest_nics(tree: Tree) -> list[PlacedNic]:
 
 def peermem_regions(tree: Tree, seconds: float) -> dict[int, int]:
     """Return the number of regions of each pid through nvidia-peermem; it varies as the job runs."""
-    ranks = [program for program in tree.programs if program.is_nccl and program.nics]
     total = regions(tree.description.gpudirect.regions, phase(tree.seed, "regions"), seconds)
+    each, more = divmod(total, len(tree.gpus)) if tree.gpus else (0, 0)
     return {
-        program.pid: total // len(ranks) + (number < total % len(ranks))
-        for number, program in enumerate(ranks)
-        if program.via is Via.PEERMEM
+        program.pid: each + (program.gpu < more)
+        for program in tree.programs
+        if program.via is Via.PEERMEM and program.gpu is not None
     }
 
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from probes.simulation.node.ports import port_of
+from collections.abc import Callable
+
+from probes.simulation.node.ports import netdev_of, port_of
 from probes.simulation.node.training import gpu_traffic
 from probes.simulation.node.tree import Content, PlacedNic, Tree
-from probes.simulation.node.waves import SteppedTotal, Steps
+from probes.simulation.node.waves import SteppedTotal, Steps, changes
 
 SENT, RECEIVED = "port_xmit_data", "port_rcv_data"
+_TCP_SHARE = 0.08  # of the traffic with RDMA
 
 
 def scale(tree: Tree, nic: PlacedNic, steps: Steps) -> None:
@@ -45,3 +48,22 @@ def traffic_of_gpu(tree: Tree, gpu: int, seconds: float) -> float:
                 factor *= steps.at(seconds)
             break
     return factor
+
+
+def carry_over_tcp(tree: Tree, nic: PlacedNic) -> None:
+    """Let a NIC carry the job's traffic as TCP/IP; RDMA counters leave it out on Ethernet."""
+    scale(tree, nic, changes(before=_TCP_SHARE))
+    net = f"{nic.path}/net/{netdev_of(tree, nic)}" if f"{nic.path}/net" in tree.directories else ""
+    for counter, direction in ((SENT, "tx"), (RECEIVED, "rx")):
+        path = f"{port_of(nic)}/counters/{counter}"
+        content = tree.files.get(path)
+        if not callable(content):
+            continue
+        if net:
+            tree.add(f"{net}/statistics/{direction}_bytes", _octets(content))
+        if nic.kind.layer == "Ethernet":
+            tree.add(path, "3200000000\n")
+
+
+def _octets(units: Callable[[float], str | bytes]) -> Content:
+    return lambda seconds: f"{int(units(seconds)) * 4}\n"
