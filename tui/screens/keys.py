@@ -56,18 +56,14 @@ KEYS: dict[str, Key] = {
     "overview": Key("1", "1", "Overview", "Overview"),
     "first": Key("home,g", "g Home", "First", "Go to the first row or the top"),
     "last": Key("end,G", "G End", "Last", "Go to the last row or the end"),
-    "page": Key(
-        "pagedown,pageup", "PgDn PgUp", "Page", "Move or scroll one page down or up"
-    ),
+    "page": Key("pagedown,pageup", "PgDn PgUp", "Page", "Move or scroll one page down or up"),
     "moments": Key(
         "right_curly_bracket,left_curly_bracket,shift+right,shift+left",
         "{ }",
         "Ten moments",
         "Recording: ten moments forward or back",
     ),
-    "ends": Key(
-        "greater_than_sign,less_than_sign", "< >", "Start, end", "Recording: first or last moment"
-    ),
+    "ends": Key("greater_than_sign,less_than_sign", "< >", "Start, end", "Recording: first or last moment"),
     "pace": Key("plus,equals_sign,minus", "+ -", "Interval", "Halve or double the interval between readings"),
     "pane": Key("tab,shift+tab", "Tab", "Pane", "Next pane"),
     "palette": Key("ctrl+p", "Ctrl+P", "Commands", "Find a command by its name"),
