@@ -153,7 +153,12 @@ def _job_lines(clock: str, job: LiveJob, processes: Sequence[LiveProcess], width
 def _wrapped(text: str, width: int, indent: str = "") -> list[Line]:
     """Wrap a text; all lines but the first are indented below the text beside the clock."""
     pieces = textwrap.wrap(
-        printable(text), width, initial_indent=indent, subsequent_indent=_INDENT, break_on_hyphens=False
+        printable(text),
+        width,
+        initial_indent=indent,
+        subsequent_indent=_INDENT,
+        break_on_hyphens=False,
+        break_long_words=False,
     )
     return [(Run(piece),) for piece in pieces or [""]]
 

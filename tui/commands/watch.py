@@ -32,6 +32,7 @@ _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 _LEAST_BYTES = 16 << 20
 _MOST_BYTES = 1 << 40
+_LOG_WIDTH = 8192
 _PAUSE_SECONDS = 0.25  # a signal ends the wait for the next sample after this time
 _HELP = """\
 Everything in DIR is a recording: gdrtop --replay FILE opens it at the event.
@@ -235,7 +236,8 @@ class Output:
         """Print what happened to the ring."""
         is_trouble = notice.kind in (NoticeKind.PAUSED, NoticeKind.NOT_SAVED)
         severity = Severity.WARNING if is_trouble else Severity.NOTE
-        self._print(notice.at, severity, notice.text, "", notice.kind.value, "gdrtop watch", notice.file)
+        explanation, file = notice.explanation, notice.file
+        self._print(notice.at, severity, notice.text, explanation, notice.kind.value, "gdrtop watch", file)
 
     def _print(
         self,
@@ -261,6 +263,8 @@ class Output:
             json.dump(document("watch", host_name(self.node), self.node.origin, at, content), self._out)
             self._out.write("\n")
         else:
-            lines = event_lines(at, severity, text, explanation, text_width(self._out), with_date=True)
+            # A log has a line for each event, however long.
+            width = text_width(self._out) if self._out.isatty() else _LOG_WIDTH
+            lines = event_lines(at, severity, text, explanation, width, with_date=True)
             print_lines(lines, self._out, self._ascii_only)
         self._out.flush()

@@ -18,7 +18,6 @@ _UNIT = """\
 [Unit]
 Description=GPUDirect RDMA event recorder (gdrtop watch)
 Documentation=man:gdrtop(1)
-After=multi-user.target
 
 [Service]
 Type=exec
@@ -58,9 +57,9 @@ SystemCallArchitectures=native
 SystemCallFilter=@system-service
 SystemCallErrorNumber=EPERM
 
-# These stay off. NVML needs /dev/nvidia* (PrivateDevices, and ProtectClock, which hides devices), events
-# need /dev/kmsg (ProtectKernelLogs), module versions need /usr/lib/modules (ProtectKernelModules), and jobs of
-# other users need /proc and the network devices of the node (PrivateNetwork, PrivateUsers, ProtectProc).
+# These stay off. NVML needs /dev/nvidia*, which PrivateDevices and ProtectClock hide. Events need /dev/kmsg
+# (ProtectKernelLogs). Versions of modules need /usr/lib/modules (ProtectKernelModules). Jobs of other users
+# need the node's /proc and network devices (ProtectProc, PrivateUsers, PrivateNetwork).
 PrivateDevices=no
 PrivateNetwork=no
 PrivateUsers=no
@@ -79,9 +78,9 @@ def unit_text(options: argparse.Namespace) -> str:
     """Return the unit, which runs this gdrtop with the options given."""
     directory = "%S/gdrtop/watch" if options.dir is None else _escaped(os.path.abspath(options.dir))
     words = [_escaped(program()), "watch", "--dir", directory]
-    words += ["--keep", f"{options.keep:.0f}s", "--max-size", f"{options.max_size >> 10}K"]
+    words += ["--keep", _seconds(options.keep), "--max-size", _size(options.max_size)]
     words += ["--freeze", options.freeze]
-    words += ["--before", f"{options.before:.0f}s", "--after", f"{options.after:.0f}s"]
+    words += ["--before", _seconds(options.before), "--after", _seconds(options.after)]
     words += [option for option in ("--redact", "--json") if getattr(options, option[2:])]
     text = _UNIT.format(path=_PATH, command=" ".join(words), directory=shown_directory(options.dir))
     if options.dir is None:
@@ -99,6 +98,20 @@ def program() -> str:
     if os.path.basename(sys.argv[0]) == "gdrtop" and os.path.exists(sys.argv[0]):
         return os.path.abspath(sys.argv[0])
     return shutil.which("gdrtop") or "/usr/bin/gdrtop"
+
+
+def _seconds(seconds: float) -> str:
+    return _in_units(int(seconds), {"h": 3600, "m": 60, "s": 1})
+
+
+def _size(size_bytes: int) -> str:
+    return _in_units(size_bytes, {"G": 1 << 30, "M": 1 << 20, "K": 1 << 10, "": 1})
+
+
+def _in_units(number: int, units: dict[str, int]) -> str:
+    """Return the number in the largest unit without a remainder."""
+    name, unit = next((name, unit) for name, unit in units.items() if number % unit == 0)
+    return f"{number // unit}{name}"
 
 
 def _escaped(text: str) -> str:

@@ -7,6 +7,7 @@ and ring together never exceed the size limit.
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -56,6 +57,7 @@ class Notice:
     at: float  # seconds since 1970
     kind: NoticeKind
     text: str  # a sentence without a period
+    explanation: str = ""
     file: str = ""  # of SAVED
 
 
@@ -86,6 +88,7 @@ class BlackBox:
         self._segment: SegmentFile | None = None
         self._writer: ArchiveWriter | None = None
         self._identifiers = Identifiers()
+        self._last_at = 0.0  # seconds since 1970
         self._segment_began = 0.0  # by the monotonic clock
         self._retry_at: float | None = None  # by the monotonic clock; not None while the ring is paused
         self._event: LiveEvent | None = None  # the first one of the recording to be saved
@@ -137,6 +140,7 @@ class BlackBox:
         if self._directory.free_bytes() < _SLACK_BYTES:
             self._pause(moment.at, now, "the disk is almost full, so the ring is not written")
             return
+        self._last_at = moment.at
         if self._writer is None or not self._writer.add(self._identifiers.apply(moment)):
             self._begin_segment(moment, now)
         if self._retry_at is not None:
@@ -162,8 +166,11 @@ class BlackBox:
         self._writer = writer
 
     def _end_segment(self) -> None:
-        """Close the segment; one without an end is read like a whole one."""
+        """Close the segment; what has no end, because the disk is full, is read as a damaged one."""
         if self._segment is not None:
+            if self._writer is not None:
+                with contextlib.suppress(OSError):
+                    self._writer.end(self._last_at, self._identifiers.counts)
             self._segment.close()
         self._segment = self._writer = None
 
@@ -217,12 +224,12 @@ class BlackBox:
             saved = self._save_between(event, begin, at)
         except (RecordingError, OSError) as error:
             reason = why(error) if isinstance(error, OSError) else str(error)
-            text = f"no recording was saved for the event “{event.text}”: {printable(reason)}"
-            text += f"; the ring in {printable(self._directory.path)} still has it for a while"
-            self._tell(Notice(at, NoticeKind.NOT_SAVED, text))
+            text = f'no recording was saved for "{event.text}": {printable(reason)}'
+            kept = f"The ring in {printable(self._directory.path)} still has it for a while."
+            self._tell(Notice(at, NoticeKind.NOT_SAVED, text, kept))
             return
-        text = f"saved {saved} around the event “{event.text}”"
-        self._tell(Notice(at, NoticeKind.SAVED, text, saved.path))
+        text = f'saved {saved} around "{event.text}"'
+        self._tell(Notice(at, NoticeKind.SAVED, text, saved.privacy("watch"), saved.path))
 
     def _save_between(self, event: LiveEvent, begin: float, end: float) -> Recorded:
         segments = [
@@ -267,4 +274,5 @@ class BlackBox:
 
 def _with_ends(segments: list[OwnFile], now: float) -> Iterator[tuple[OwnFile, float]]:
     """Yield each segment with the time at which the next one begins."""
-    yield from zip(segments, [*(segment.began_at for segment in segments[1:]), now], strict=True)
+    ends = [segment.began_at for segment in segments[1:]]
+    yield from zip(segments, [*ends, now], strict=False)

@@ -37,14 +37,14 @@ class Recorded:
         count = f"{self.moments} moment{'s' if self.moments > 1 else ''}"
         return f"{shown_path(self.path)}: {count}, {self.size_bytes / 1000:.0f} kB"
 
-    def privacy(self) -> str:
-        """Return a sentence on the identifiers in the file."""
+    def privacy(self, command: str = "record") -> str:
+        """Return a sentence on the identifiers in the file, which gdrtop `command` has written."""
         kinds = ", ".join(f"{count} × {kind}" for kind, count in self.identifiers.items())
         if not kinds:
             return "The recording contains no identifiers."
         if self.redacted:
             return f"Identifiers replaced with tokens: {kinds}."
-        return f"The recording contains {kinds}. Use gdrtop record --redact to replace them."
+        return f"The recording contains {kinds}. Use gdrtop {command} --redact to replace them."
 
 
 class Recorder:
