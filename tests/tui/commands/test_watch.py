@@ -229,7 +229,7 @@ def test_what_a_killed_process_left_is_continued(tmp_path: Path, script: Script)
     left = rings(tmp_path / "ring")
     left[-1].write_bytes(left[-1].read_bytes()[:-100])  # the moment that it was writing
     (tmp_path / "ring" / ".event-20260101-000000-xid.tar.gz.99.part").write_bytes(b"half")
-    (tmp_path / "ring" / "ring-00000003-1699999000.tar.gz").touch()  # and an empty segment
+    (tmp_path / "ring" / "ring-00000003-1700000069.tar.gz").touch()  # and an empty segment
     script(lambda second: [Severity.CRITICAL] if second == 2 else [])
     watched.start_again()
     watched.seconds(15)
