@@ -15,6 +15,7 @@ SUBJECTS = (
     "bandwidth",
     "topology",
     "recording",
+    "watch",
     "json",
     "simulation",
     "install",

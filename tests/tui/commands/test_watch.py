@@ -60,8 +60,9 @@ class Watched:
         self.clock.now = begin
         self.out = io.StringIO()
         self.directory = RingDirectory(str(path))
-        host = SimulatedHost("cloud-vm", clock=self.clock)
-        self.watcher = Watcher(host, self.directory, limits, Output(self.out, as_json))
+        self.host = SimulatedHost("cloud-vm", clock=self.clock)
+        self.limits = limits
+        self.watcher = Watcher(self.host, self.directory, limits, Output(self.out, as_json))
 
     def seconds(self, count: int) -> None:
         for _ in range(count):
@@ -76,6 +77,11 @@ class Watched:
     def kill(self) -> None:
         """End as SIGKILL does: nothing is closed but by the kernel."""
         self.directory.close()
+
+    def start_again(self) -> None:
+        """Watch the same node with a new process."""
+        self.directory = RingDirectory(self.directory.path)
+        self.watcher = Watcher(self.host, self.directory, self.limits, Output(self.out))
 
 
 def rings(path: Path) -> list[Path]:
@@ -217,17 +223,17 @@ def test_an_event_just_before_the_end_is_saved_too(tmp_path: Path, script: Scrip
 
 def test_what_a_killed_process_left_is_continued(tmp_path: Path, script: Script) -> None:
     script()
-    killed = Watched(tmp_path / "ring")
-    killed.seconds(70)
-    killed.kill()
+    watched = Watched(tmp_path / "ring")
+    watched.seconds(70)
+    watched.kill()
     left = rings(tmp_path / "ring")
     left[-1].write_bytes(left[-1].read_bytes()[:-100])  # the moment that it was writing
     (tmp_path / "ring" / ".event-20260101-000000-xid.tar.gz.99.part").write_bytes(b"half")
-    (tmp_path / "ring" / "ring-00000003-1699999000.tar.gz").touch()  # and an empty segment
+    (tmp_path / "ring" / "ring-00000003-1700000069.tar.gz").touch()  # and an empty segment
     script(lambda second: [Severity.CRITICAL] if second == 2 else [])
-    again = Watched(tmp_path / "ring", begin=killed.clock.now)
-    again.seconds(15)
-    again.end()
+    watched.start_again()
+    watched.seconds(15)
+    watched.end()
     names = [file.name for file in rings(tmp_path / "ring")]
     assert [int(name[5:13]) for name in names] == [1, 2, 3, 4, 5]  # a saved recording ends a segment
     assert not list((tmp_path / "ring").glob(".event*"))
