@@ -52,7 +52,7 @@ def _compute_nics(tree: Tree) -> list[PlacedNic]:
 
 
 def _over_dmabuf(tree: Tree) -> None:
-    """Let the job use DMA-BUF, so that the path of each rank can be told without root."""
+    """Let all ranks use DMA-BUF, so that the path of each can be told without root."""
     for program in tree.programs:
         if program.via is Via.PEERMEM:
             program.via = Via.DMABUF
@@ -259,6 +259,7 @@ def _two_jobs(tree: Tree) -> None:
         end_program(tree, FIRST_RANK + number)
     add_job(tree, FIRST_RANK, range(gpus // 2), JOB)
     add_job(tree, OTHER_PIDS, range(gpus // 2, gpus), OTHER_JOB)
+    _over_dmabuf(tree)  # without root, regions through nvidia_peermem cannot be told apart by job
 
 
 def _replace(tree: Tree, path: str, content: Callable[[float], str]) -> None:
