@@ -111,14 +111,23 @@ def probe(host: Host, also: Iterable[int] = ()) -> Maybe[ProcessFacts]:
     found_pids = [pid for pid, _ in found[:MAX_PROCESSES]]
     usages = _usages(host, found_pids) if found else {}
     return ProcessFacts(
-        processes=tuple(
-            _process(host, pid, files, own, usages[pid]) for pid, files in found[:MAX_PROCESSES]
-        ),
+        processes=tuple(_process(host, pid, files, own, usages[pid]) for pid, files in found[:MAX_PROCESSES]),
         hidden=hidden if 1 in pids else _without_first(host),
         left_out=max(0, len(found) - MAX_PROCESSES),
         nccl_conf=read_nccl_conf(host),
         taken_at=host.wall_clock(),
     )
+
+
+def read_process(host: Host, pid: int, usage: Maybe[ProcessUsage] = _NOT_READ) -> Maybe[Process]:
+    """Read one process completely; NOT_THERE: it has ended or is not visible.
+
+    `usage`: from Host.process_usage, which can hang in a directory service.
+    """
+    status = host.read(f"/proc/{pid}/status")
+    if isinstance(status, Unknown):
+        return status
+    return _process(host, pid, _device_files(host, pid), known(host.link("/proc/self"), ""), usage)
 
 
 def busy_cpus(processes: Iterable[Process], taken_at: float) -> float | None:
