@@ -195,9 +195,9 @@ def _said_nics(process: LiveProcess) -> str:
 
 
 _PLACES = (
-    ("below the PCIe switch of its GPU", "below the PCIe switch of theirs"),
-    ("on the NUMA node of its GPU", "on the NUMA node of theirs"),
-    ("on another NUMA node than its GPU", "on another NUMA node than theirs"),
+    ("below the PCIe switch of its GPU", "below that of their GPU"),
+    ("on the NUMA node of its GPU", "on that of their GPU"),
+    ("on another NUMA node than its GPU", "on another one than their GPU"),
 )
 
 

@@ -183,7 +183,7 @@ def test_a_port_that_is_down_is_not_slow() -> None:
         (
             {"nics": (NicUse("mlx5_0", 1, 1, 1, 1),)},
             "uses mlx5_0 on another NUMA node than its GPU;"
-            " the other 7 ranks of this job use one below the PCIe switch of theirs",
+            " the other 7 ranks of this job use one below that of their GPU",
         ),
     ],
 )
