@@ -77,7 +77,7 @@ IMPORT_ORDER = (
     ("probes/checks", "probes/simulation"),
     ("widgets/base",),
     ("widgets/node",),
-    ("widgets/doctor", "widgets/bandwidth"),
+    ("widgets/doctor", "widgets/bandwidth", "widgets/live"),
     ("tui/files", "tui/manual"),
     ("tui/runtime",),
     ("tui/actions",),
