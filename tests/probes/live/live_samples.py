@@ -89,10 +89,8 @@ def gpu_bdf(number: int) -> str:
 
 
 def a_gpu(number: int = 0, busy: Maybe[int] = 95, **parts: Any) -> GpuSample:
-    live = NvmlLive(
-        gpu_bdf(number), busy, 60 << 30, 60, 600.0, 4e10, 4e10, 5, 16, (FIRST_PID + number,), **{}
-    )
-    return GpuSample(gpu_bdf(number), number, replace(live, throttle_reasons=(), **parts))
+    live = NvmlLive(gpu_bdf(number), busy, 60 << 30, 60, 600.0, 4e10, 4e10, 5, 16, (FIRST_PID + number,))
+    return GpuSample(gpu_bdf(number), number, replace(live, **{"throttle_reasons": (), **parts}))
 
 
 def a_job(ranks: int = 8, name: str = "train.py (alice)") -> LiveJob:
