@@ -1,4 +1,4 @@
-"""The live host, and the only access to a node: files, read-only commands, NVML, verbs, libcuda.
+"""The live host, and the only access to a node: files, read-only commands, netlink, NVML, verbs, libcuda.
 
 All probes ask a `Host` and open nothing themselves, so that a dumped tree, a simulated node and a recording
 can answer the same questions as this machine.
