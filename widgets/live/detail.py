@@ -21,7 +21,6 @@ from widgets.live.figures import (
     gpu_labels,
     medians,
     per_second,
-    rank_label,
     rank_rates,
 )
 from widgets.live.jobs import PATH_TONES, odd_sentence
@@ -54,8 +53,7 @@ def _why(value: Maybe[object]) -> str:
 def of_process(process: LiveProcess, sample: LiveSample, width: int) -> list[Line]:
     """Describe a process: its path with the evidence, its NICs, rate, memory and threads."""
     path = process.path
-    title = f"{rank_label(process)} · {name_of(process.process)}"
-    lines = wrapped(title, width, Tone.TITLE)
+    lines = wrapped(_title(process), width, Tone.TITLE)
     lines += _field("Path", path.text, width, PATH_TONES.get(path.word, Tone.PLAIN))
     lines += _field("", _meaning(process), width, Tone.DIM)
     lines += _evidence(path.evidence, width)
@@ -72,7 +70,10 @@ def of_process(process: LiveProcess, sample: LiveSample, width: int) -> list[Lin
     pinned = process.pinned_bytes
     pinned_text = _why(pinned) if isinstance(pinned, Unknown) else gibibytes(pinned)
     registered = gibibytes(process.registered_bytes)
-    lines += _field("Memory", f"{registered} registered, {pinned_text} pinned (VmPin)", width)
+    if process.nics:
+        lines += _field("Memory", f"{registered} registered, {pinned_text} pinned (VmPin)", width)
+    else:
+        lines += _field("Memory", "none registered", width)
     lines += _field("peermem", _peermem(sample.peermem), width)
     labels = gpu_labels(sample)
     lives = {gpu.bdf: gpu for gpu in sample.gpus}
@@ -92,6 +93,12 @@ def of_process(process: LiveProcess, sample: LiveSample, width: int) -> list[Lin
     lines += _field("CPUs", _affinity(process), width)
     lines += _field("Rank", _rank_text(process), width)
     return lines
+
+
+def _title(process: LiveProcess) -> str:
+    """Return "rank 5 · train.py (alice, Slurm job 4711, pid 4716)"."""
+    name = name_of(process.process)
+    return name if isinstance(process.rank, Unknown) else f"rank {process.rank} · {name}"
 
 
 def _meaning(process: LiveProcess) -> str:
@@ -265,7 +272,7 @@ def of_gpu(gpu: GpuSample, sample: LiveSample, width: int) -> list[Line]:
         lines += _field("Throttled", ", ".join(reasons) or "no", width, tone)
     for process in ranks.in_order(sample):
         if gpu.bdf in process.gpus:
-            lines += _field("Used by", f"{rank_label(process)} · {name_of(process.process)}", width)
+            lines += _field("Used by", _title(process), width)
     return lines
 
 

@@ -104,7 +104,7 @@ async def test_enter_shows_the_evidence_of_a_process_and_escape_goes_back() -> N
     async with app.run_test(size=(80, 24)) as pilot:
         await opened(pilot, clock)
         await pilot.press(*["down"] * 5, "enter")
-        await until(pilot, lambda: "rank 5 (pid 4716)" in seen(pilot, "details"))
+        await until(pilot, lambda: "rank 5 · train.py" in seen(pilot, "details"))
         detail = " ".join(seen(pilot, "details").split())
         assert "likely staged" in detail
         assert "VmPin 24 MiB: 1.2 GiB are not host memory" in detail
