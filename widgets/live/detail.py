@@ -291,8 +291,10 @@ def _gpu_text(gpu: GpuSample) -> str:
 # Events
 
 
-def of_event(event: LiveEvent, sample: LiveSample | None, width: int) -> list[Line]:
-    """Describe an event: what it means, and the figures of that moment."""
+def of_event(
+    event: LiveEvent, sample: LiveSample | None, before: LiveSample | None, width: int
+) -> list[Line]:
+    """Describe an event: what it means, and the figures of that moment and of a sample before."""
     lines = [changes.heading(event, width)]
     when = local_time(event.at, "%Y-%m-%d %H:%M:%S %Z")
     lines += _field("When", when, width)
@@ -303,22 +305,21 @@ def of_event(event: LiveEvent, sample: LiveSample | None, width: int) -> list[Li
     if sample is None:
         lines += [(), *wrapped("The figures of that moment are no longer in memory.", width, Tone.DIM)]
         return lines
-    figures = _figures_of(event, sample, width)
-    if figures:
-        lines += [(), (Run(f"Figures at {local_time(sample.taken_at)}", Tone.TITLE),), *figures]
+    for shown in (sample, before):
+        figures = _figures_of(event, shown, width) if shown is not None else []
+        if figures and shown is not None:
+            lines += [(), (Run(f"Figures at {local_time(shown.taken_at)}", Tone.TITLE),), *figures]
     return lines
 
 
 def _figures_of(event: LiveEvent, sample: LiveSample, width: int) -> list[Line]:
-    """Return the row of the event's subject: a port, a process or a GPU; of other subjects all ports."""
-    for port in sample.ports:
-        if port.name == event.subject or port.device == event.subject:
-            return nics.draw(sample, width, port.name, only=port.name)
+    """Return the figures of the event's subject: a port, a process or a GPU; of other subjects all ports."""
     pid = re.search(r"\bpid (\d{1,10})\b", event.subject)
+    if any(event.subject == port.name for port in sample.ports):
+        return nics.draw(sample, width, only=event.subject)
     if pid is not None:
-        process = sample.process(int(pid[1]))
-        return of_process(process, sample, width) if process is not None else []
-    labels = gpu_labels(sample)
-    if any(event.subject in (bdf, label) for bdf, label in labels.items()):
-        return gpus.draw(sample, width)
+        return ranks.draw(sample, width, only=int(pid[1]))
+    bdf = {label: bdf for bdf, label in gpu_labels(sample).items()}.get(event.subject, event.subject)
+    if any(gpu.bdf == bdf for gpu in sample.gpus):
+        return gpus.draw(sample, width, only=bdf)
     return nics.draw(sample, width)

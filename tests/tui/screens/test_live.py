@@ -228,7 +228,7 @@ async def test_the_overview_shows_each_job_with_its_path_and_rates() -> None:
         assert "train.py (alice, Slurm job 4711)  ↑2.83 ↓2.83 Tb/s" in jobs[0]
         assert "likely GDR (DMA-BUF) on 7 of 8 ranks, staged on rank 5" in jobs[1]
         assert "mlx5_5 carries 148 Gb/s" in jobs[2]
-        assert "host memory" in jobs[4]
+        assert any("host memory" in line for line in jobs)
 
 
 async def test_a_recording_shows_live_and_its_keys_move_the_recording() -> None:
