@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 from probes.base.origin import Origin, Source
@@ -37,7 +36,9 @@ class LiveNode(LocalHost):
         self.path = root
         self.asked: Counter[str] = Counter()
         self.resources: Maybe[RdmaResources] | Callable[[], Maybe[RdmaResources]] = RdmaResources(
-            shares_namespaces=True
+            # Of the kernel, as on every idle NIC.
+            queue_pairs=(QueuePair("mlx5_0", 1, "GSI", "RTS", kernel_name="ib_core"),),
+            shares_namespaces=True,
         )
         self.threads: dict[int, tuple[str, ...]] = {}
         self.denied: tuple[str, ...] = ()
@@ -164,7 +165,7 @@ def node_with(*devices: str, version: tuple[int, int] = (6, 8)) -> Node:
     """Return a node of which only RDMA devices and kernel version are known."""
     kernel = KernelFacts(_NO, version, _NO, _NO, _NO, _NO, _NO, _NO, _NO)
     rdma = RdmaFacts(tuple(_device(name) for name in devices or ("mlx5_0",)))
-    return replace(Node(Origin(Source.LIVE), 1000.0), kernel=kernel, rdma=rdma)
+    return Node(Origin(Source.LIVE), 1000.0, _NO, kernel, _NO, _NO, _NO, rdma, _NO, _NO, _NO)
 
 
 def _device(name: str) -> RdmaDevice:
