@@ -27,7 +27,7 @@ _GAP_SECONDS = 1800.0  # how long a pause of the traffic is remembered
 # Seconds below half before it is an event, and the history that this needs.
 _STEADY = (1.5, 5.0)  # a benchmark sends all the time
 _BESIDE_OTHERS = (4.5, 10.0)  # while the job's other NICs go on
-_PHASES = (20.0, 30.0)
+_PHASES = (20.0, 10.0)
 _RECOVERED_SAMPLES = 2
 
 

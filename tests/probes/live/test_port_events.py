@@ -133,7 +133,6 @@ def test_unknown_pauses_are_no_event() -> None:
         ("packet_seq_err", 9.0, 50.0),
         ("rx_icrc_encapsulated", 0.5, 5.0),
         ("rnr_nak_retry_err", 0.5, 5.0),
-        ("rp_cnp_handled", 5_000.0, 50_000.0),
         ("link_downed", 0.0, 0.5),
     ],
 )
@@ -209,3 +208,25 @@ def test_a_link_that_goes_down_between_two_samples_is_an_event() -> None:
     node.see(a_sample(), 3)
     (lost,) = node.see(counting(link_downed=0.5, link_down_events_phy=1.0), 2)
     assert lost.text.startswith("mlx5_3 lost its link")
+
+
+@pytest.mark.parametrize(
+    ("counter", "usual", "congested"),
+    [("rp_cnp_handled", 700.0, 20_000.0), ("np_cnp_sent", 0.0, 900.0), ("port_xmit_wait", 1e5, 1e7)],
+)
+def test_congestion_is_an_event_only_where_it_is_new(counter: str, usual: float, congested: float) -> None:
+    node = Following()
+    node.see(a_sample(), 3)
+    for _ in range(10):
+        assert not node.see(counting(**{counter: usual}), 16)
+        assert not node.see(counting(**{counter: 0.0}), 3)
+    (rising,) = node.see(counting(**{counter: congested}), 300)
+    assert (rising.kind, rising.severity) == (EventKind.ERRORS_RISING, Severity.NOTE)
+
+
+def test_congestion_that_a_job_starts_with_is_no_event() -> None:
+    assert not Following().see(counting(rp_cnp_handled=9000.0), 300)
+    node = Following()
+    node.see(counting(ranks=0, rp_cnp_handled=0.0), 100)
+    events = node.see(counting(rp_cnp_handled=9000.0), 300)
+    assert {event.kind for event in events} == {EventKind.PROCESS_STARTED}
