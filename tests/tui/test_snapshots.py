@@ -120,7 +120,9 @@ async def to_history(pilot: Pilot[None], clock: SteppedClock) -> None:
     await pilot.pause()
 
 
-@pytest.mark.parametrize("size", SIZES, ids=lambda size: f"{size[0]}x{size[1]}")
+@pytest.mark.parametrize(
+    "size", [pytest.param((80, 24), id="80x24"), pytest.param((120, 40), id="120x40", marks=pytest.mark.slow)]
+)
 @pytest.mark.parametrize("drive", [to_actions, to_confirm, to_run, to_history], ids=lambda one: one.__name__)
 def test_acting(
     snap_compare: Any, monkeypatch: pytest.MonkeyPatch, drive: Driven, size: tuple[int, int]
