@@ -133,7 +133,7 @@ def prepared_of(host: SimulatedHost, name: str, read_only: bool = False) -> tupl
 
 
 def test_the_wrong_name_runs_nothing_and_the_right_one_does() -> None:
-    host = SimulatedHost(f"{BUSY}+acs-on")
+    host = QuickHost(f"{BUSY}+acs-on")
     dispatcher, prepared = prepared_of(host, "acs-redirect-off")
     events: list[RunEvent] = []
     ended = dispatcher.run(prepared, "other-node", events.append)
