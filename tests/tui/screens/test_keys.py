@@ -90,7 +90,7 @@ def test_a_footer_shows_the_most_important_keys_uncut(width: int) -> None:
     assert [item.key for item in items][:2] == ["question_mark", "q"]
 
 
-@pytest.mark.parametrize("width", [80, 100, 120])
+@pytest.mark.parametrize("width", usual([80, 100, 120], {80}))
 async def test_no_screen_cuts_a_key_of_its_footer(width: int) -> None:
     clock = SteppedClock()
     async with stepped_app(QuickHost(NODE, clock=clock)).run_test(size=(width, 30)) as pilot:
