@@ -3,6 +3,7 @@
 import errno
 import json
 import socket
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -204,6 +205,31 @@ def test_a_kernel_that_does_not_answer(kernel: FakeKernel) -> None:
     assert isinstance(found, Unknown)
     assert found.reason is Reason.TIMED_OUT
     assert kernel.closed
+
+
+def test_a_kernel_that_waits_for_a_dead_nic_does_not_stop_gdrtop(
+    kernel: FakeKernel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answers = threading.Event()
+    ask = kernel.recvmsg
+
+    def wait(size: int) -> tuple[bytes, list[object], int, tuple[int, int]]:
+        answers.wait()
+        return ask(size)
+
+    monkeypatch.setattr("probes.host.local.RDMA_CLASS", "/")
+    monkeypatch.setattr("probes.host.rdma_socket.SECONDS", 0.02)
+    monkeypatch.setattr(ResourceReader.read, "__defaults__", (60.0,))
+    monkeypatch.setattr(kernel, "recvmsg", wait)
+    host = LocalHost()
+    for _ in range(2):  # the second question waits for the same answer
+        found = host.rdma_resources()
+        assert isinstance(found, Unknown)
+        assert found.reason is Reason.TIMED_OUT
+    assert kernel.asked == [Command.GET]
+    monkeypatch.setattr("probes.host.rdma_socket.SECONDS", 60.0)
+    answers.set()
+    assert isinstance(host.rdma_resources(), RdmaResources)
 
 
 def test_without_ib_core_no_socket_is_opened(monkeypatch: pytest.MonkeyPatch) -> None:
