@@ -8,6 +8,7 @@ from importlib import resources
 SUBJECTS = (
     "verdict",
     "dashboard",
+    "live",
     "doctor",
     "actions",
     "safety",

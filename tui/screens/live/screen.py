@@ -17,14 +17,16 @@ from tui.screens.live.state import PANES, LiveState
 from widgets.base.lines import rows_of
 from widgets.base.lines_view import LinesView
 
-_TITLES = {"ranks": "Ranks", "nics": "NICs", "gpus": "GPUs", "changes": "What changed"}
+_TITLES = {"ranks": "Ranks", "nics": "NICs", "gpus": "GPUs · Gb/s", "changes": "What changed"}
 _END = 1 << 20
 _TALL_ROWS = 36
 _FOLDED_ROWS = 4  # of a pane without the focus on a short terminal
 _LEAST_ROWS = 5
 _BORDER = 2
 _TWO_COLUMNS = 110
-_GPU_CELLS = 62
+_GPU_CELLS = 54
+_WIDE = 160
+_WIDE_GPU_CELLS = 92
 
 
 class LiveScreen(PanesScreen):
@@ -126,10 +128,10 @@ class LiveScreen(PanesScreen):
         rows = 4 if height < _TALL_ROWS else 7
         summary = self._state.summary(width, rows, self._pace)
         self._view("summary").show(summary)
+        self._arrange(width, height - len(summary) - 1)
         if self._is_opened:
             self._draw_details()
             return
-        self._arrange(width, height - len(summary) - 1)
         for pane in PANES:
             view = self._view(pane)
             if view.display and view.room:
@@ -148,11 +150,12 @@ class LiveScreen(PanesScreen):
         needs = {pane: max(2, self._rows_of(pane)) + _BORDER for pane in PANES}
         is_tall = height >= _TALL_ROWS - 8
         arranged = self._tall(width, height, needs) if is_tall else self._short(height)
-        if arranged == self._arranged:
+        arranged = {"details": height} if self._is_opened else arranged
+        if (arranged, width) == self._arranged:
             return
-        self._arranged = arranged
+        self._arranged = arranged, width
         with self.app.batch_update():
-            for pane in PANES:
+            for pane in (*PANES, "details"):
                 view = self._view(pane)
                 view.display = pane in arranged
                 view.styles.height = arranged.get(pane, 0)
@@ -160,7 +163,8 @@ class LiveScreen(PanesScreen):
             below.display = "changes" in arranged or "gpus" in arranged
             below.styles.height = max(arranged.get("changes", 0), arranged.get("gpus", 0))
             both = "changes" in arranged and "gpus" in arranged
-            self._view("gpus").styles.width = _GPU_CELLS if both else "1fr"
+            cells = _WIDE_GPU_CELLS if width >= _WIDE else _GPU_CELLS
+            self._view("gpus").styles.width = cells if both else "1fr"
 
     def _rows_of(self, pane: str) -> int:
         """Return the rows that a table needs, with its heading."""
@@ -249,13 +253,12 @@ class LiveScreen(PanesScreen):
 
     def _set_opened(self, is_opened: bool) -> None:
         self.set_class(is_opened, "opened")
-        self._arranged = None
+        self.draw()
         view = self._view("details" if is_opened else self._pane)
         if is_opened:
             view.scroll_to(y=0, animate=False)
         view.focus()
         self.refresh_bindings()
-        self.draw()
 
     def action_leave(self) -> None:
         """Close the details, else clear the filter, else return to now, else leave the screen."""
