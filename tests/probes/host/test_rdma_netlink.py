@@ -250,10 +250,9 @@ def test_a_tree_has_no_netlink(tmp_path: Path) -> None:
 
 def test_more_objects_than_gdrtop_keeps_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rdma_netlink, "MAX_OBJECTS", 2)
-    answer, parser = Answer(1), ResourceParser()
+    answer = Answer(1)
     answer.add(m.objects(10, 19, 1, [m.queue_pair(number) for number in range(5)]))
-    parser.add(Command.RES_QP_GET, "mlx5_0", answer)
-    found = parser.end(None, ())
+    found = ResourceParser().parse({(Command.RES_QP_GET, "mlx5_0"): answer}, None, ())
     assert (len(found.queue_pairs), found.left_out) == (2, 3)
 
 
@@ -275,12 +274,12 @@ def damaged(draw: st.DrawFn) -> bytes:
 
 @given(st.one_of(st.binary(max_size=400), damaged()))
 def test_any_bytes_give_an_answer(content: bytes) -> None:
-    answer, parser = Answer(1), ResourceParser()
+    answer = Answer(1)
     answer.add(content)
-    for command in Command:
-        if command not in (Command.GET, Command.SYS_GET):
-            parser.add(command, "mlx5_0", answer)
-    found = parser.end(shares_namespaces(answer), ())
+    commands = [command for command in Command if command not in (Command.GET, Command.SYS_GET)]
+    answers = {(command, "mlx5_0"): answer for command in commands}
+    found = ResourceParser().parse(answers, shares_namespaces(answer), ())
+    assert answer.errno < 4096
     numbers = [one.number for one in found.queue_pairs] + [one.number for one in found.regions]
     assert all(0 <= number < 1 << 64 for number in numbers)
     assert all(one.kernel_name.isprintable() for one in found.domains)
