@@ -2,14 +2,20 @@
 
 import os
 import signal
+import sys
 import time
+from collections.abc import Iterator
 
+import pytest
 from hypothesis import settings
 
 # Textual draws without colors where NO_COLOR is set, even empty (tests/tui/test_terminals.py sets it); the
 # text reports follow the other three.
 for _name in ("NO_COLOR", "COLUMNS", "LINES", "PYTHONIOENCODING"):
     os.environ.pop(_name, None)
+# Bytecode that is kept saves each worker and each program that a test starts a compilation of everything.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 # Screens show local time.
 os.environ["TZ"] = "UTC"
 time.tzset()
@@ -21,3 +27,12 @@ settings.load_profile("gdrtop")
 # Tests that run in the background of a script or under nohup inherit these signals ignored.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def paths_of_equal_nodes_are_found_once() -> Iterator[None]:
+    from tests.found_paths import find_paths
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("probes.topology.paths._find_paths", find_paths)
+        yield

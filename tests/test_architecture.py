@@ -11,7 +11,10 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("probes", "widgets", "tui")
-INNER = ("local", "rooted_tree", "command", "nvml", "dmabuf_probe", "cuda_driver", "live_usage")
+INNER = (
+    *("local", "rooted_tree", "command", "nvml", "dmabuf_probe", "cuda_driver", "live_usage"),
+    *("rdma_socket", "ethtool_socket", "kernel_log_reader"),
+)
 # The host and its inner modules, of which others may use the dataclasses only.
 DOOR = {f"probes/host/{name}.py" for name in INNER}
 INNER_MODULES = {f"probes.host.{name}" for name in INNER if name != "local"}
@@ -74,7 +77,7 @@ IMPORT_ORDER = (
     ("probes/checks", "probes/simulation"),
     ("widgets/base",),
     ("widgets/node",),
-    ("widgets/doctor", "widgets/bandwidth"),
+    ("widgets/doctor", "widgets/bandwidth", "widgets/live"),
     ("tui/files", "tui/manual"),
     ("tui/runtime",),
     ("tui/actions",),
@@ -161,6 +164,18 @@ def test_no_file_imports_itself_by_way_of_others() -> None:
             for other in (module, *(f"{module}.{name}" for name in taken)):
                 if other in names and other != here:
                     graph.add_edge(here, other)
+    assert not [circle for circle in networkx.strongly_connected_components(graph) if len(circle) > 1]
+
+
+def test_no_folder_imports_itself_by_way_of_others() -> None:
+    graph = networkx.DiGraph()
+    folders = {module_of(path): module_of(path).rpartition(".")[0] for path in MODULES}
+    for path in MODULES:
+        for module, taken in imports(path):
+            for other in (module, *(f"{module}.{name}" for name in taken)):
+                here, there = folders[module_of(path)], folders.get(other)
+                if there is not None and there != here and not here.startswith(f"{there}."):
+                    graph.add_edge(here, there)
     assert not [circle for circle in networkx.strongly_connected_components(graph) if len(circle) > 1]
 
 

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from tui.screens.confirm.screen import ConfirmScreen
     from tui.screens.doctor.screen import DoctorScreen
     from tui.screens.history.screen import HistoryScreen
+    from tui.screens.live.screen import LiveScreen
 
 # Importing the probes blocks the interpreter for a while; the first screen is painted before.
 FIRST_PAINT_SECONDS = 0.02
@@ -64,6 +65,7 @@ class GdrtopApp(App[None]):
         bind("history", "history"),
         bind("overview", "overview", show=False),
         bind("doctor", "doctor"),
+        bind("live", "live"),
         bind("bandwidth", "bandwidth"),
         bind("quit", "quit", label="Quit"),
         bind("exit", "quit", show=False, priority=True),
@@ -149,13 +151,25 @@ class GdrtopApp(App[None]):
         elif isinstance(report, RecordingState | RecordingEnded):
             self.readings.show_recording(report)
         else:
-            self.readings.show(report)
             parts = parts_of(report)
+            for part in parts:
+                if isinstance(part, Sampled) and part.live is not None:
+                    self._shared.live.add(part.live)
+            self.readings.show(report)
+            self._draw_live()
             if any(isinstance(part, Probed) for part in parts):
                 self.bandwidth.setup.load_results_once()
             if any(isinstance(part, Sampled) for part in parts):
                 self.bandwidth.setup.note_reading()
             self.readings.ask_examination_if_due()
+
+    def _draw_live(self) -> None:
+        if len(self.screen_stack) > 1:
+            from tui.screens.live.screen import LiveScreen
+
+            for screen in self._shared.shown(LiveScreen):
+                screen.show_pace(self.readings.state)
+                screen.draw()
 
     def _show_examination(self, report: Examined) -> None:
         doctor = self._shared.doctor
@@ -195,6 +209,14 @@ class GdrtopApp(App[None]):
         from tui.screens.doctor.screen import DoctorScreen
 
         self._shared.show(DoctorScreen, lambda: DoctorScreen(self._shared.doctor))
+
+    def action_live(self) -> None:
+        """Show which jobs use GPUDirect RDMA now, and what changed."""
+        from tui.screens.live.screen import LiveScreen
+
+        is_replay = self._replay is not None
+        self._shared.show(LiveScreen, lambda: LiveScreen(self._shared.live, is_replay))
+        self._draw_live()
 
     def action_bandwidth(self) -> None:
         """Show the running test, or the settings of the next one."""
@@ -269,6 +291,15 @@ class GdrtopApp(App[None]):
     @on(ExaminedListScreen.CheckRequested)
     def _ask_examination(self) -> None:
         self._sampler.ask_examination()
+
+    def _on_live_screen_moment_requested(self, message: LiveScreen.MomentRequested) -> None:
+        if message.end:
+            self.readings.move_to_end(message.end)
+        else:
+            self.readings.move(message.step)
+
+    def _on_live_screen_time_requested(self, message: LiveScreen.TimeRequested) -> None:
+        self.readings.move_to_time(message.at)
 
     def _on_actions_screen_chosen(self, message: ActionsScreen.Chosen) -> None:
         self.actions.show_plan(message.offer)

@@ -12,7 +12,9 @@ import stat
 import string
 import time
 from collections.abc import Mapping, Sequence
+from functools import partial
 from itertools import islice
+from typing import TYPE_CHECKING
 
 from probes.base.origin import Origin, Source
 from probes.base.text import printable, printable_lines
@@ -21,17 +23,23 @@ from probes.host.command import CommandOutput, run_command
 from probes.host.cuda import CudaGpu
 from probes.host.cuda_driver import NEEDED, probe_cuda
 from probes.host.dmabuf_probe import PROBE_SECONDS, probe_dmabuf
+from probes.host.kernel_log_reader import KERNEL_LOG, KernelLogReader
 from probes.host.kernel_messages import KernelMessage
 from probes.host.nvml import NvmlFacts, NvmlLibrary, NvmlLive
 from probes.host.progress import note
 from probes.host.protocol import READ_LIMIT_BYTES
 from probes.host.rdma_resources import RdmaResources
 from probes.host.rooted_tree import Found, RootedTree, split
+from probes.host.thread_names import thread_names_from_files
 from probes.host.usage import InterfaceCounters, ProcessUsage, counters_from_files, usage_from_files
+
+if TYPE_CHECKING:  # imported on first use
+    from probes.host.ethtool_socket import EthtoolReader
 
 TREE_ONLY = "a directory tree has no commands, drivers or devices"
 READ_SECONDS = 1.0
 MAX_NAMES = 65536
+RDMA_CLASS = "/sys/class/infiniband"
 DRIVER_LOADED = ("/sys/module/nvidia", "/proc/driver/nvidia/version")
 PAGE_BYTES = 4096
 
@@ -85,6 +93,8 @@ class LocalHost:
         self._is_root = os.geteuid() == 0
         self._tree: RootedTree | None = None
         self._library = NvmlLibrary()
+        self._ethtool: EthtoolReader | None = None
+        self._kernel_log = KernelLogReader()
 
     # Files
 
@@ -277,20 +287,55 @@ class LocalHost:
         return interface_counters(names)
 
     def rdma_resources(self) -> Maybe[RdmaResources]:
-        """Return the RDMA resources of all processes."""
-        return Unknown(Reason.NOT_THERE, "RDMA netlink")
+        """Return the RDMA resources of all processes; TIMED_OUT while a NIC's firmware does not answer."""
+        if self._root:
+            return self._tree_has_none("RDMA netlink")
+        # Opening the socket would load ib_core; checking this path has no side effects.
+        if not os.path.exists(RDMA_CLASS):
+            return Unknown(Reason.NOT_THERE, RDMA_CLASS, "ib_core is not loaded")
+        from probes.host import rdma_socket
+        from probes.host.probe_thread import start_probe
+
+        note(rdma_socket.SOURCE, rdma_socket.SECONDS)
+        reading = start_probe(self, rdma_socket.SOURCE, rdma_socket.read_resources)
+        answer = reading.answer(rdma_socket.SECONDS)
+        if not isinstance(answer, Unknown) or answer.reason in (Reason.TIMED_OUT, Reason.NOT_THERE):
+            return answer
+        from probes.host.rdma_command import resources_from_command
+
+        by_command = resources_from_command(self.run)
+        return answer if isinstance(by_command, Unknown) else by_command
 
     def thread_names(self, pids: Sequence[int]) -> Mapping[int, Maybe[tuple[str, ...]]]:
-        """Return the names of each process's threads."""
-        return {pid: Unknown(Reason.NOT_THERE, f"/proc/{pid}/task") for pid in pids}
+        """Return the distinct names of each process's threads, sorted."""
+        return thread_names_from_files(self, pids)
 
     def ethtool_counters(self, names: Sequence[str]) -> Mapping[str, Maybe[dict[str, int]]]:
-        """Return counters of network interfaces."""
-        return {name: Unknown(Reason.NOT_THERE, f"ethtool -S {name}") for name in names}
+        """Return some of the counters of `ethtool -S`; TIMED_OUT while a driver is being reconfigured."""
+        if self._root:
+            return dict.fromkeys(names, self._tree_has_none("ethtool -S"))
+        from probes.host import ethtool_socket
+        from probes.host.probe_thread import start_probe
+
+        if self._ethtool is None:
+            self._ethtool = ethtool_socket.EthtoolReader()
+        note("ethtool -S", ethtool_socket.SECONDS)
+        reading = start_probe(self, "ethtool -S", partial(self._ethtool.read, tuple(names)))
+        answers = reading.answer(ethtool_socket.SECONDS)
+        if isinstance(answers, Unknown):
+            return dict.fromkeys(names, answers)
+        late = Unknown(Reason.TIMED_OUT, "ethtool -S", "no answer yet")  # to an earlier, slow question
+        return {name: answers.get(name, late) for name in names}
 
     def kernel_messages(self) -> Maybe[tuple[KernelMessage, ...]]:
-        """Return the kernel's new messages."""
-        return Unknown(Reason.NOT_THERE, "/dev/kmsg")
+        """Return the kernel's messages since the last call; the first call only sets the start."""
+        if self._root:
+            return Unknown(Reason.NOT_RECORDED, KERNEL_LOG, TREE_ONLY)
+        note(KERNEL_LOG)
+        try:
+            return self._kernel_log.read()
+        except OSError as error:
+            return unknown_from(error, KERNEL_LOG, self._is_root)
 
     def environment(self, name: str) -> Maybe[str]:
         """Return an environment variable of this process; a directory tree has none."""

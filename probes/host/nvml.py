@@ -5,10 +5,10 @@ from __future__ import annotations
 import ctypes
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from probes.base.text import printable
 from probes.base.unknown import Maybe, Reason, Unknown
@@ -76,13 +76,28 @@ class NvmlLive:
 # NVML field ids, whose names in nvidia-ml-py have changed (nvml.h NVML_FI_DEV_…).
 _FIELD_NVLINK_STATE = 165  # NVML_FI_DEV_NVLINK_GET_STATE, by link
 _FIELD_C2C_LINKS = 170
-_FIELD_PCIE_TX_BYTES = 197
-_FIELD_PCIE_RX_BYTES = 198
+_ALL_LINKS = 0xFFFFFFFF
+# (field, scope, bytes of a unit): NVML_FI_DEV_PCIE_COUNT_…, NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_… in KiB.
+_PCIE_TX, _PCIE_RX = (197, 0, 1), (198, 0, 1)
+_NVLINK_TX, _NVLINK_RX = (138, _ALL_LINKS, 1024), (139, _ALL_LINKS, 1024)
+_RATES = (_PCIE_TX, _PCIE_RX, _NVLINK_TX, _NVLINK_RX)
 _MOST_NVLINKS = 18
 FABRIC_STATES = ("not supported", "not started", "in progress", "completed")
 """Registration states with the NVLink fabric, by nvmlGpuFabricState_t."""
 _VGPU = 2  # NVML_GPU_VIRTUALIZATION_MODE_VGPU
 _RETRY_SECONDS = 10.0
+_SLOW_SECONDS = 3.0  # between two readings of what changes slowly
+# nvmlClocksEventReason…. Idle GPUs and clocks that somebody has set are not throttled.
+_THROTTLE_REASONS = {
+    0x04: "power cap",
+    0x10: "sync boost",
+    0x20: "thermal",
+    0x40: "HW thermal",
+    0x80: "power brake",
+    0x200: "board limit",
+    0x400: "reliability",
+}
+_HW_SLOWDOWN = 0x08  # set together with HW thermal and power brake
 # A blocking PCIe reading takes 20 ms per GPU; each round reads this many GPUs, in turn.
 _BLOCKING_READINGS = 1
 
@@ -96,6 +111,20 @@ def bdf_of(bus_id: str) -> str:
 def cuda_text(number: int) -> str:
     """Return "12.4" for 12040."""
     return f"{number // 1000}.{number % 1000 // 10}"
+
+
+class _Slow(NamedTuple):
+    """What changes slowly, or where a few seconds do not matter."""
+
+    bar1_used_bytes: Maybe[int]
+    sm_clock_mhz: Maybe[int]
+    throttle_reasons: Maybe[tuple[str, ...]]
+
+
+def throttle_words(reasons: int) -> tuple[str, ...]:
+    """Return why clocks are reduced."""
+    words = tuple(word for bit, word in _THROTTLE_REASONS.items() if reasons & bit)
+    return words or (("HW slowdown",) if reasons & _HW_SLOWDOWN else ())
 
 
 class _Session:
@@ -146,7 +175,8 @@ class NvmlLibrary:
         self._session: _Session | None = None
         self._failure: Unknown | None = None
         self._tried_at = 0.0
-        self._counters: dict[str, tuple[float, int, int]] = {}
+        self._counters: dict[tuple[str, int], tuple[float, int]] = {}  # by GPU and field
+        self._slow: dict[str, tuple[float, _Slow]] = {}
         self._blocking: dict[str, tuple[float, float]] = {}
         self._turn = 0
 
@@ -159,6 +189,7 @@ class NvmlLibrary:
         if self._session is not None:
             self._ask("NVML", self._pynvml.nvmlShutdown)
             self._session = None
+            self._slow.clear()
 
     def _open(self) -> _Session | Unknown:
         if self._session is not None:
@@ -271,16 +302,26 @@ class NvmlLibrary:
         return False if isinstance(mode, Unknown) and mode.reason is Reason.NOT_THERE else mode
 
     def _field(self, session: _Session, handle: Any, field: int, scope: int = 0) -> Maybe[int]:
-        """Return a value of nvmlDeviceGetFieldValues, from the right member of the union."""
+        return self._fields(session, handle, ((field, scope),))[0]
 
-        def ask() -> int:
-            (value,) = session.pynvml.nvmlDeviceGetFieldValues(handle, [(field, scope)])
+    def _fields(self, session: _Session, handle: Any, fields: Sequence[tuple[int, int]]) -> list[Maybe[int]]:
+        """Return values of nvmlDeviceGetFieldValues, each from the right member of the union."""
+
+        def decode(value: Any) -> int:
             if value.nvmlReturn != 0:
                 raise session.pynvml.NVMLError(value.nvmlReturn)
             member = _MEMBERS[int(value.valueType)]
             return int(getattr(value.value, member))
 
-        return self._ask(f"NVML field {field}", ask)
+        answer = self._ask(
+            "NVML fields", lambda: list(session.pynvml.nvmlDeviceGetFieldValues(handle, list(fields)))
+        )
+        if isinstance(answer, Unknown):
+            return [answer] * len(fields)
+        return [
+            self._ask(f"NVML field {field}", partial(decode, value))
+            for (field, _), value in zip(fields, answer, strict=True)
+        ]
 
     def _c2c(self, session: _Session, handle: Any, bdf: str) -> Maybe[int]:
         links = self._field(session, handle, _FIELD_C2C_LINKS)
@@ -319,7 +360,8 @@ class NvmlLibrary:
 
     def _live(self, session: _Session, number: int) -> NvmlLive:
         nv, handle, bdf = session.pynvml, session.handles[number], session.bdfs[number]
-        sent, received = self._pcie(session, number)
+        sent, received, nvlink_sent, nvlink_received = self._rates(session, number)
+        slow = self._slow_facts(nv, handle, bdf)
         return NvmlLive(
             bdf=bdf,
             utilisation_percent=self._ask(bdf, lambda: int(nv.nvmlDeviceGetUtilizationRates(handle).gpu)),
@@ -335,28 +377,60 @@ class NvmlLibrary:
             processes=self._ask(
                 bdf, lambda: tuple(int(p.pid) for p in nv.nvmlDeviceGetComputeRunningProcesses(handle))
             ),
+            nvlink_tx_bytes_per_second=nvlink_sent,
+            nvlink_rx_bytes_per_second=nvlink_received,
+            bar1_used_bytes=slow.bar1_used_bytes,
+            sm_clock_mhz=slow.sm_clock_mhz,
+            throttle_reasons=slow.throttle_reasons,
         )
 
-    def _pcie(self, session: _Session, number: int) -> tuple[Maybe[float], Maybe[float]]:
-        """Return bytes per second from and to the GPU: from counters, or from 20 ms readings in turn."""
-        handle, bdf = session.handles[number], session.bdfs[number]
-        sent = self._field(session, handle, _FIELD_PCIE_TX_BYTES)
-        received = self._field(session, handle, _FIELD_PCIE_RX_BYTES)
+    def _slow_facts(self, nv: Any, handle: Any, bdf: str) -> _Slow:
+        """Return them, at most a few seconds old."""
+        read_at, slow = self._slow.get(bdf, (0.0, None))
+        if slow is not None and self._clock() - read_at < _SLOW_SECONDS:
+            return slow
+        slow = _Slow(
+            self._ask(bdf, lambda: int(nv.nvmlDeviceGetBAR1MemoryInfo(handle).bar1Used)),
+            self._ask(bdf, lambda: int(nv.nvmlDeviceGetClockInfo(handle, nv.NVML_CLOCK_SM))),
+            self._throttle_reasons(nv, handle, bdf),
+        )
+        self._slow[bdf] = self._clock(), slow
+        return slow
+
+    def _throttle_reasons(self, nv: Any, handle: Any, bdf: str) -> Maybe[tuple[str, ...]]:
+        def ask(function: str) -> Maybe[tuple[str, ...]]:
+            return self._ask(bdf, lambda: throttle_words(int(getattr(nv, function)(handle))))
+
+        reasons = ask("nvmlDeviceGetCurrentClocksEventReasons")
+        # Drivers before 535 have only the old name.
+        old = isinstance(reasons, Unknown) and reasons.reason is Reason.NOT_THERE
+        return ask("nvmlDeviceGetCurrentClocksThrottleReasons") if old else reasons
+
+    def _rates(self, session: _Session, number: int) -> list[Maybe[float]]:
+        """Return bytes per second from and to the GPU, by PCIe and by NVLink."""
+        counters = self._fields(session, session.handles[number], [(field, at) for field, at, _ in _RATES])
         now = self._clock()
-        if not isinstance(sent, Unknown) and not isinstance(received, Unknown):
-            before = self._counters.get(bdf)
-            self._counters[bdf] = now, sent, received
-            first = Unknown(Reason.NOT_THERE, bdf, "a rate needs two readings")
-            if before is None or now <= before[0]:
-                return first, first
-            if sent < before[1] or received < before[2]:
-                back = Unknown(Reason.MALFORMED, bdf, "the counter wrapped")
-                return back, back
-            seconds = now - before[0]
-            return (sent - before[1]) / seconds, (received - before[2]) / seconds
-        return self._blocking_pcie(session, number)
+        rates = [
+            self._rate(session.bdfs[number], field, counter, unit, now)
+            for (field, _, unit), counter in zip(_RATES, counters, strict=True)
+        ]
+        if any(isinstance(counter, Unknown) for counter in counters[:2]):
+            rates[:2] = self._blocking_pcie(session, number)
+        return rates
+
+    def _rate(self, bdf: str, field: int, counter: Maybe[int], unit: int, now: float) -> Maybe[float]:
+        if isinstance(counter, Unknown):
+            return counter
+        before = self._counters.get((bdf, field))
+        self._counters[bdf, field] = now, counter
+        if before is None or now <= before[0]:
+            return Unknown(Reason.NOT_THERE, bdf, "a rate needs two readings")
+        if counter < before[1]:
+            return Unknown(Reason.MALFORMED, bdf, "the counter wrapped")
+        return (counter - before[1]) * unit / (now - before[0])
 
     def _blocking_pcie(self, session: _Session, number: int) -> tuple[Maybe[float], Maybe[float]]:
+        """Return bytes per second from and to the GPU, from 20 ms readings of the GPUs in turn."""
         nv, handle, bdf = session.pynvml, session.handles[number], session.bdfs[number]
         if (number - self._turn) % max(1, len(session.handles)) < _BLOCKING_READINGS:
             # KB/s over a 20 ms window; the call takes as long (nvml.h).

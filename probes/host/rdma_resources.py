@@ -83,3 +83,4 @@ class RdmaResources:
     completion_queues: tuple[CompletionQueue, ...] = ()
     shares_namespaces: bool | None = None  # False: each device has its own; None: unknown
     left_out: int = 0  # objects beyond MAX_OBJECTS
+    unread: tuple[str, ...] = ()  # devices that gave an error: nothing is known about their objects

@@ -106,6 +106,7 @@ def user_name(uid: int, users: Maybe[dict[int, str]]) -> Maybe[str]:
 
 def counters_from_files(host: Files, names: Sequence[str]) -> Mapping[str, Maybe[InterfaceCounters]]:
     """Return the counters of interfaces by name, from /sys/class/net."""
+
     def counters(name: str) -> Maybe[InterfaceCounters]:
         base = f"/sys/class/net/{name}/statistics"
         sent, received = read_integer(host, f"{base}/tx_bytes"), read_integer(host, f"{base}/rx_bytes")

@@ -89,9 +89,7 @@ def passed_to_guests(examination: Examination) -> tuple[str, ...]:
 def labels(examination: Examination) -> dict[str, str]:
     """Return the labels of GPUs and NICs ("GPU0", "mlx5_0") by BDF."""
     endpoints = (*examination.topology.gpus, *examination.topology.nics)
-    return {
-        endpoint.bdf: endpoint.label for endpoint in endpoints if not isinstance(endpoint.bdf, Unknown)
-    }
+    return {endpoint.bdf: endpoint.label for endpoint in endpoints if not isinstance(endpoint.bdf, Unknown)}
 
 
 def near_paths(examination: Examination) -> list[Path]:

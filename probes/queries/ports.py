@@ -191,9 +191,7 @@ def condition_of(port: Port) -> Maybe[Condition]:
         sm_lid = map_known(port.health, lambda health: health.sm_lid)
         return map_known(sm_lid, lambda lid: Condition.STALLED if lid else Condition.NO_SUBNET_MANAGER)
     physical = port.facts.physical_state
-    return map_known(
-        physical, lambda text: Condition.DISABLED if text == "Disabled" else Condition.NO_SIGNAL
-    )
+    return map_known(physical, lambda text: Condition.DISABLED if text == "Disabled" else Condition.NO_SIGNAL)
 
 
 _ETHERNET = {True: Condition.NO_SIGNAL, False: Condition.NETDEV_DOWN}

@@ -6,16 +6,17 @@ import errno
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from threading import Lock
 from typing import TYPE_CHECKING
 
 from probes.base.origin import Origin, Source
-from probes.base.text import printable_lines
+from probes.base.text import printable, printable_lines
 from probes.base.unknown import Maybe, Reason, Unknown, known
 from probes.facts.pci.functions import parse_speed
 from probes.facts.pci.link_speed import generation
 from probes.host.command import CommandOutput
 from probes.host.cuda import CudaGpu
-from probes.host.kernel_messages import KernelMessage
+from probes.host.kernel_messages import MAX_TEXT, KernelMessage
 from probes.host.nvml import NvmlFacts, NvmlGpu, NvmlLive
 from probes.host.protocol import READ_LIMIT_BYTES
 from probes.host.rdma_resources import RdmaResources
@@ -27,7 +28,10 @@ from probes.simulation.faults.catalogue import NoSuchFault, split_name
 from probes.simulation.faults.fault import state_of
 from probes.simulation.node.build import build_tree
 from probes.simulation.node.description import describe
-from probes.simulation.node.processes import FIRST_RANK
+from probes.simulation.node.programs import programs_on
+from probes.simulation.node.rdma_resources import rdma_resources
+from probes.simulation.node.traffic import traffic_of_gpu
+from probes.simulation.node.training import OPENED, gpu_load
 from probes.simulation.node.tree import GIB, uuid_of
 from probes.simulation.node.waves import Wave, phase
 
@@ -36,7 +40,9 @@ if TYPE_CHECKING:
 
 __all__ = ["SimulatedHost", "SimulatedTest"]
 
-_BEGAN_BEFORE_SECONDS = 3600.0  # the simulated job has been running for an hour
+_NVLINK_BYTES_PER_SECOND = 7e9  # of each link during an all-reduce
+_BAR1_MIB = 1412
+_SM_CLOCK_MHZ = 1755
 
 
 class SimulatedHost:
@@ -54,7 +60,9 @@ class SimulatedHost:
         self.origin = Origin(Source.SIMULATED, name)
         self._seed = seed
         self._clock = clock
-        self._began = clock() - _BEGAN_BEFORE_SECONDS
+        self._began = clock() - OPENED
+        self._advancing = Lock()
+        self._messages_read: int | None = None
         self._started_at = time.time() if clock is time.monotonic else 1_700_000_000.0
         self.tree = build_tree(self._description, seed)
         self._node: SimulatedNode | None = None
@@ -69,10 +77,16 @@ class SimulatedHost:
         self.faults_without_effect = tuple(sorted(idle))
 
     def _seconds(self) -> float:
-        return self._clock() - self._began
+        """Return the seconds since the node started, after the changes that are due."""
+        seconds = self._clock() - self._began
+        if self.tree.planned:
+            with self._advancing:
+                self.tree.advance(seconds)
+        return seconds
 
     def read_bytes(self, path: str, limit: int = READ_LIMIT_BYTES) -> Maybe[bytes]:
         """Return a file's content."""
+        seconds = self._seconds()
         real = self.tree.real(path)
         if isinstance(real, Unknown):
             # debugfs is for root, and a simulated node is never read as root.
@@ -81,7 +95,7 @@ class SimulatedHost:
         content = self.tree.files.get(real)
         if content is None:
             return Unknown(Reason.MALFORMED, path, "Is a directory")
-        content = content(self._seconds()) if callable(content) else content
+        content = content(seconds) if callable(content) else content
         encoded = content.encode() if isinstance(content, str) else content
         if len(encoded) > limit:
             return Unknown(Reason.IO_ERROR, path, f"more than {limit} bytes")
@@ -94,6 +108,7 @@ class SimulatedHost:
 
     def names(self, path: str) -> Maybe[tuple[str, ...]]:
         """Return the sorted names in a directory."""
+        self._seconds()
         real = self.tree.real(path)
         if isinstance(real, Unknown):
             return real
@@ -102,6 +117,7 @@ class SimulatedHost:
 
     def link(self, path: str) -> Maybe[str]:
         """Return the target of a symbolic link."""
+        self._seconds()
         parent, _, name = path.rpartition("/")
         real = self.tree.real(parent)
         if isinstance(real, Unknown):
@@ -111,6 +127,7 @@ class SimulatedHost:
 
     def resolve(self, path: str) -> Maybe[str]:
         """Return the path with every link resolved."""
+        self._seconds()
         return self.tree.real(path)
 
     def size(self, path: str) -> Maybe[int]:
@@ -127,10 +144,11 @@ class SimulatedHost:
 
     def run(self, argv: Sequence[str], seconds: float = 2.0) -> Maybe[CommandOutput]:
         """Return the output of a command in the tree."""
+        seconds_now = self._seconds()
         answer = self.tree.commands.get(argv[0])
         if answer is None:
             return Unknown(Reason.NOT_THERE, argv[0], "not installed")
-        output = answer(tuple(argv), self._seconds())
+        output = answer(tuple(argv), seconds_now)
         if isinstance(output, Unknown):
             return output
         return CommandOutput(tuple(argv), 0, printable_lines(output), "")
@@ -179,7 +197,7 @@ class SimulatedHost:
 
     def _gpu(self, number: int, bdf: str) -> Maybe[NvmlGpu]:
         gpu, special = self._description.gpu, self._description.nvml
-        if number in special.lost:
+        if number in special.lost | self.tree.lost:
             detail = "the GPU has fallen off the bus (see the kernel log, then reboot)"
             return Unknown(Reason.DRIVER_ERROR, bdf, detail)
         peers = self._nvlink_peers()
@@ -230,21 +248,25 @@ class SimulatedHost:
         special = self._description.nvml
         if special.refusal:
             return Unknown(Reason.DRIVER_ERROR, "NVML", special.refusal)
-        silent = special.lost | special.unlisted
+        seconds = self._seconds()
+        silent = special.lost | special.unlisted | self.tree.lost
         return tuple(
-            self._live(number, placed.bdf)
+            self._live(number, placed.bdf, seconds)
             for number, placed in enumerate(self.tree.gpus)
             if number not in silent
         )
 
-    def _live(self, number: int, bdf: str) -> NvmlLive:
+    def _live(self, number: int, bdf: str, seconds: float) -> NvmlLive:
         gpu = self._description.gpu
-        seconds = self._seconds()
-        load = Wave(0.76, phase(self._seed, f"{bdf} load"), 61.0, 7.1).at(seconds)
+        busy_share = gpu_load(self._seed, seconds)
+        load = Wave(0.76, phase(self._seed, f"{bdf} load"), 61.0, 7.1).at(seconds) * busy_share
         traffic = max((nic.gbps for nic in self._description.nic.values()), default=0.0) / 8 * 1e9
+        traffic *= traffic_of_gpu(self.tree, number, seconds)
         sent = Wave(traffic, phase(self._seed, f"{bdf} tx")).at(seconds)
         received = Wave(traffic * 0.98, phase(self._seed, f"{bdf} rx")).at(seconds)
+        nvlink = gpu.nvlinks * _NVLINK_BYTES_PER_SECOND * traffic_of_gpu(self.tree, number, seconds)
         idle, busy = gpu.watts
+        is_used = ("nvidia", "job") in self.tree.references
         return NvmlLive(
             bdf=bdf,
             utilisation_percent=min(100, round(load * 100)),
@@ -255,7 +277,16 @@ class SimulatedHost:
             pcie_rx_bytes_per_second=received,
             link_generation=generation(parse_speed(self._link(bdf, "speed")) or 0.0) or gpu.link[0],
             link_width=int(self._link(bdf, "width") or gpu.link[1]),
-            processes=(FIRST_RANK + number,) if ("nvidia", "job") in self.tree.references else (),
+            processes=programs_on(self.tree, number) if is_used else (),
+            nvlink_tx_bytes_per_second=Wave(nvlink, phase(self._seed, f"{bdf} nvlink tx")).at(seconds)
+            if gpu.nvlinks
+            else Unknown(Reason.NOT_THERE, bdf, "no NVLink"),
+            nvlink_rx_bytes_per_second=Wave(nvlink, phase(self._seed, f"{bdf} nvlink rx")).at(seconds)
+            if gpu.nvlinks
+            else Unknown(Reason.NOT_THERE, bdf, "no NVLink"),
+            bar1_used_bytes=(_BAR1_MIB + number * 3) << 20,
+            sm_clock_mhz=_SM_CLOCK_MHZ,
+            throttle_reasons=(),
         )
 
     def _link(self, bdf: str, what: str) -> str:
@@ -291,10 +322,13 @@ class SimulatedHost:
 
     def process_usage(self, pids: Sequence[int]) -> Mapping[int, Maybe[ProcessUsage]]:
         """What the simulated /proc says; every process has run as long as the node."""
-        began = self._started_at - _BEGAN_BEFORE_SECONDS
+        began = self._started_at - OPENED
+        since = {program.pid: program.since for program in self.tree.programs}
         found = usage_from_files(self, pids)
         return {
-            pid: usage if isinstance(usage, Unknown) else replace(usage, started_at=began)
+            pid: usage
+            if isinstance(usage, Unknown)
+            else replace(usage, started_at=began + since.get(pid, 0.0))
             for pid, usage in found.items()
         }
 
@@ -303,20 +337,40 @@ class SimulatedHost:
         return counters_from_files(self, names)
 
     def rdma_resources(self) -> Maybe[RdmaResources]:
-        """Return the RDMA resources of all processes."""
-        return Unknown(Reason.NOT_THERE, "RDMA netlink")
+        """Return the RDMA resources of all processes, if ib_core is loaded."""
+        seconds = self._seconds()
+        if "ib_core" not in self.tree.live_modules:
+            return Unknown(Reason.NOT_THERE, "RDMA netlink", "ib_core is not loaded")
+        return rdma_resources(self.tree, seconds)
 
     def thread_names(self, pids: Sequence[int]) -> Mapping[int, Maybe[tuple[str, ...]]]:
         """Return the names of each process's threads."""
-        return {pid: Unknown(Reason.NOT_THERE, f"/proc/{pid}/task") for pid in pids}
+        return {pid: self._thread_names(pid) for pid in pids}
+
+    def _thread_names(self, pid: int) -> Maybe[tuple[str, ...]]:
+        threads = self.names(f"/proc/{pid}/task")
+        if isinstance(threads, Unknown):
+            return threads
+        names = {known(self.read(f"/proc/{pid}/task/{thread}/comm"), "") for thread in threads}
+        return tuple(sorted(names - {""}))
 
     def ethtool_counters(self, names: Sequence[str]) -> Mapping[str, Maybe[dict[str, int]]]:
         """Return counters of network interfaces."""
-        return {name: Unknown(Reason.NOT_THERE, f"ethtool -S {name}") for name in names}
+        seconds = self._seconds()
+        return {
+            name: {counter: int(value(seconds)) for counter, value in self.tree.ethtool[name].items()}
+            if name in self.tree.ethtool and self.tree.is_there(f"/sys/class/net/{name}")
+            else Unknown(Reason.NOT_THERE, f"ethtool -S {name}")
+            for name in names
+        }
 
     def kernel_messages(self) -> Maybe[tuple[KernelMessage, ...]]:
         """Return the kernel's new messages."""
-        return Unknown(Reason.NOT_THERE, "/dev/kmsg")
+        self._seconds()
+        lines = list(self.tree.kernel_log)
+        first = len(lines) if self._messages_read is None else self._messages_read
+        self._messages_read = len(lines)
+        return tuple(_message(number, line) for number, line in enumerate(lines[first:], first))
 
     def environment(self, name: str) -> Maybe[str]:
         """Return that the variable is not set."""
@@ -332,4 +386,11 @@ class SimulatedHost:
 
     def wall_clock(self) -> float:
         """Return the time of day: the real one with the real clock, one in 2023 with a test clock."""
-        return self._started_at + self._seconds() - _BEGAN_BEFORE_SECONDS
+        return self._started_at + self._seconds() - OPENED
+
+
+def _message(sequence: int, line: str) -> KernelMessage:
+    """Return a line of `dmesg --raw`: "<4>[ 3000.000000] text"."""
+    priority, _, rest = line.removeprefix("<").partition(">[")
+    at, _, text = rest.partition("] ")
+    return KernelMessage(sequence, float(at), int(priority), printable(text.strip(), MAX_TEXT))

@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 from probes.bandwidth.model.planned_test import Pair
 from probes.bandwidth.model.rating import Rating
 from probes.bandwidth.model.result import Ending, Result
-from probes.bandwidth.planning.inventory import inventory
-from probes.bandwidth.tools.samples import (
+from probes.bandwidth.model.samples import (
     BY_DMABUF,
     BY_PEERMEM,
     HOST_MEMORY,
@@ -20,7 +19,8 @@ from probes.bandwidth.tools.samples import (
     Latency,
     Sample,
 )
-from probes.bandwidth.tools.tool import Purpose
+from probes.bandwidth.model.settings import Purpose
+from probes.bandwidth.planning.inventory import inventory
 from tests.probes.bandwidth.planning.test_series import lacking, node
 from tests.probes.bandwidth.sample_results import failed, judged, latency, result
 from widgets.bandwidth.matrix import draw_matrix

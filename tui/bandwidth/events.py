@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from probes.bandwidth.model.planned_test import PlannedTest, Series
 from probes.bandwidth.model.result import Result
-from probes.bandwidth.tools.samples import Fact, Sample
+from probes.bandwidth.model.samples import Fact, Sample
 
 
 @dataclass(frozen=True)

@@ -16,10 +16,10 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 
+from probes.bandwidth.model.command import Refused
 from probes.bandwidth.model.result import Result
 from probes.bandwidth.results.baseline import other_type_hint, product_of, updated_baseline
 from probes.bandwidth.results.result_json import SCHEMA, from_json, to_json
-from probes.bandwidth.tools.command import Refused
 from probes.base.origin import Origin, Source
 from probes.base.text import printable
 from tui.bandwidth.session import MemoryResultsStore, ResultsStore, StoreError

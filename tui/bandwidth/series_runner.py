@@ -14,9 +14,9 @@ from dataclasses import replace
 from probes.bandwidth.model.planned_test import PlannedTest, Series
 from probes.bandwidth.model.rating import rate
 from probes.bandwidth.model.result import MOST_SAMPLES, Ending, Result
+from probes.bandwidth.model.samples import HOST_MEMORY, Sample
 from probes.bandwidth.results.baseline import machine_type
 from probes.bandwidth.results.headline import headline, stalls
-from probes.bandwidth.tools.samples import HOST_MEMORY, Sample
 from probes.base.origin import origin_word
 from probes.base.unknown import Unknown, known
 from probes.facts.system.platform import PlatformFacts

@@ -7,13 +7,13 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Protocol
 
+from probes.bandwidth.model.command import Refused
 from probes.bandwidth.model.planned_test import PlannedTest, Series
 from probes.bandwidth.model.request import Request
 from probes.bandwidth.model.result import Ending, Result
 from probes.bandwidth.planning.affected_jobs import affected_by
 from probes.bandwidth.planning.series import plan_series
 from probes.bandwidth.results.baseline import other_type_hint, updated_baseline
-from probes.bandwidth.tools.command import Refused
 from probes.base.origin import Source
 from probes.base.unknown import Unknown
 from probes.facts.system.tcp_ports import free_port

@@ -8,9 +8,9 @@ from contextlib import ExitStack
 
 from probes.bandwidth.model.planned_test import PlannedProcess, PlannedTest
 from probes.bandwidth.model.result import Ending
+from probes.bandwidth.model.samples import WAITING, About, Fact, Sample
 from probes.bandwidth.tools.failures import CAUSE, SYMPTOM, Failure, Output
 from probes.bandwidth.tools.registry import explain, tool_of
-from probes.bandwidth.tools.samples import WAITING, About, Fact, Sample
 from probes.base.unknown import Unknown
 from probes.facts.system.tcp_ports import listening
 from probes.host.protocol import Host

@@ -10,9 +10,9 @@ from probes.base.origin import Source
 from tui.controllers.bandwidth_worker import BandwidthWorker
 
 if TYPE_CHECKING:
+    from probes.bandwidth.model.command import Refused
     from probes.bandwidth.model.planned_test import Series
     from probes.bandwidth.model.result import Result
-    from probes.bandwidth.tools.command import Refused
     from probes.snapshot.examination import Examination
     from tui.controllers.context import AppContext
     from tui.runtime.sampler import Examined

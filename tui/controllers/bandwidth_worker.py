@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 from tui.runtime.background import BackgroundTask, Call, Failed, Then, call_in_thread
 
 if TYPE_CHECKING:  # loaded with the first test
+    from probes.bandwidth.model.command import Refused
     from probes.bandwidth.model.planned_test import Series
     from probes.bandwidth.model.request import Request
     from probes.bandwidth.model.result import Result
-    from probes.bandwidth.tools.command import Refused
     from probes.host.protocol import Host
     from probes.snapshot.examination import Examination
     from probes.snapshot.rates import Reading

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from probes.base.origin import Origin
     from probes.host.protocol import Host
     from tui.runtime.sampler import Sampler
+    from tui.screens.live.state import LiveState
     from tui.screens.overview.screen import OverviewScreen
 
     S = TypeVar("S", bound=Screen[Any])
@@ -59,6 +60,16 @@ class AppContext:
         self.probed_at = 0.0  # seconds since 1970, of the newest probe
         self.is_leaving = False
         self.activities: tuple[Activity, ...] = ()
+        self._live: LiveState | None = None
+
+    @property
+    def live(self) -> LiveState:
+        """The last hour of the node."""
+        if self._live is None:
+            from tui.screens.live.state import LiveState
+
+            self._live = LiveState(self.origin)
+        return self._live
 
     # Activities
 

@@ -18,6 +18,7 @@ _PATIENCE_SECONDS = 2.0
 _COMMANDS = {
     "overview": "overview",
     "doctor": "doctor",
+    "live": "live",
     "bandwidth": "bandwidth",
     "actions": "actions",
     "history": "history",

@@ -41,6 +41,7 @@ class ReadingsController:
         self._context = context
         self.interval = interval
         self.paused = False
+        self.state = ""  # the interval, a pause, or the position in a recording, as shown
         self._replay = replay
         self._live: LiveSource | None = None
         self._timer: Timer | None = None
@@ -134,6 +135,7 @@ class ReadingsController:
             elif state == "every 1 s":  # the speed at which it was recorded
                 state = ""
             state = f"{self._shown_moment + 1}/{self._replay.last + 1} {state}".rstrip()
+        self.state = state
         self._context.overview.show_pace(state)
 
     # Recording
@@ -179,6 +181,11 @@ class ReadingsController:
         """Move to the first moment of a recording (-1) or the last (1), and pause there."""
         if self._replay is not None:
             self._move_to(self._replay, self._replay.last if side > 0 else 0)
+
+    def move_to_time(self, taken_at: float) -> None:
+        """Move in a recording to the moment at this time, in seconds since 1970, and pause there."""
+        if self._replay is not None:
+            self._move_to(self._replay, self._replay.moment_at(taken_at))
 
     def _move_to(self, replay: ReplaySource, moment: int) -> None:
         replay.move(moment)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 
 from probes.base.history import HISTORY_SECONDS
 from probes.facts.node import probe_node
+from probes.live.live_watch import LiveWatch
 from probes.recording.replay_host import ReplayHost
 from probes.snapshot.nic_roles import roles_of
 from probes.snapshot.rates import read
@@ -16,10 +18,14 @@ from tui.runtime.sampler import Probed, Replayed, Report, Sampled
 
 if TYPE_CHECKING:
     from probes.base.unknown import Maybe
+    from probes.live.sample import LiveSample
     from probes.nccl.topology_file import TopologyFileFacts
     from probes.snapshot.examination import Examination
+    from probes.snapshot.rates import Reading
 
+_WARM_UP = 15  # moments before the first one that is watched after a jump
 _CACHED = 1024  # readings: those of the histories, and room to move back and forth
+_CACHED_SAMPLES = 600
 T = TypeVar("T")
 
 
@@ -34,11 +40,19 @@ class ReplaySource:
         self._shown: int | None = None
         self._probed: dict[int, Probed] = {}
         self._sampled: dict[int, Sampled] = {}
+        self._live = LiveWatch()
+        self._watched: int | None = None  # the moment of the newest sample of `_live`
+        self._live_samples: dict[int, LiveSample] = {}
         self._files: Maybe[TopologyFileFacts] | None = None
 
     def move(self, moment: int) -> None:
         """Go to a moment, at most to the first or last."""
         self.position = max(0, min(moment, self.last))
+
+    def moment_at(self, taken_at: float) -> int:
+        """Return the first moment at or after this time, in seconds since 1970; else the last one."""
+        moments = self._host.recording.moments
+        return next((number for number, moment in enumerate(moments) if moment.at >= taken_at), self.last)
 
     def read(self, probe: bool) -> Iterator[Report]:
         """Yield what is new at the next moment, or after a jump everything up to the position."""
@@ -108,7 +122,34 @@ class ReplaySource:
             verdict = judge(probed.node, probed.topology, reading, before, self._files)
             sampled = Sampled(reading, verdict, self._host.wall_clock())
             _cache(self._sampled, moment, sampled, _CACHED)
-        return sampled
+        return replace(sampled, live=self._live_sample(moment, sampled.reading))
+
+    def _live_sample(self, moment: int, reading: Reading) -> LiveSample:
+        """Return the live sample of a moment; rates and events need the moments before it."""
+        sample = self._live_samples.get(moment)
+        if sample is not None:
+            return sample
+        if self._watched is None or self._watched != moment - 1:
+            self._live = LiveWatch()
+            for earlier in range(max(0, moment - _WARM_UP), moment):
+                self._watch(earlier, self._reading(earlier))
+        return self._watch(moment, reading)
+
+    def _watch(self, moment: int, reading: Reading) -> LiveSample:
+        node = self._probe(moment).node
+        self._host.seek(moment)
+        sample = self._live.sample(self._host, node, reading)
+        self._watched = moment
+        _cache(self._live_samples, moment, sample, _CACHED_SAMPLES)
+        return sample
+
+    def _reading(self, moment: int) -> Reading:
+        sampled = self._sampled.get(moment)
+        if sampled is not None:
+            return sampled.reading
+        node = self._probe(moment).node
+        self._host.seek(moment)
+        return read(self._host, node, with_interfaces=True)
 
 
 def _cache(cached: dict[int, T], moment: int, value: T, most: int) -> None:

@@ -1,6 +1,6 @@
 """The key table: bindings, footer and help come from it.
 
-A key has one meaning on all screens. `t`, `n` and `s` are reserved for future screens: Live, NCCL and Setup.
+A key has one meaning on all screens. `n` and `s` are reserved for future screens: NCCL and Setup.
 """
 
 from __future__ import annotations
@@ -27,7 +27,13 @@ KEYS: dict[str, Key] = {
     "yes": Key("y", "y", "Yes", "Confirm"),
     "open": Key("enter", "Enter", "Open", "Open what is selected, or run what is shown"),
     "moment": Key(
-        "right_square_bracket,left_square_bracket", "[ ]", "Time", "Recording: next or previous moment"
+        "right_square_bracket,left_square_bracket",
+        "[ ]",
+        "Time",
+        "Live and recordings: next or previous moment",
+    ),
+    "event": Key(
+        "right_parenthesis,left_parenthesis", "( )", "Event", "Live: go to the next or previous event"
     ),
     "fix": Key("f", "f", "Fix", "Show the fix of this finding, step by step. Nothing runs yet"),
     "undo": Key("u", "u", "Undo", "Show the steps that undo this run. Nothing runs yet"),
@@ -43,6 +49,7 @@ KEYS: dict[str, Key] = {
     "peer": Key("p", "p", "Peer", "Type the host name of the peer"),
     "baseline": Key("B", "B", "Baseline", "Save the results as the baseline of this machine type"),
     "doctor": Key("d", "d", "Doctor", "Doctor: what is wrong, why, and how to fix it"),
+    "live": Key("t", "t", "Live", "Live: which jobs use GPUDirect RDMA now, how fast, and what changed"),
     "bandwidth": Key("b", "b", "Bandwidth", "Bandwidth: measure between GPU and NIC"),
     "actions": Key("x", "x", "Actions", "Actions: what gdrtop can do on this node"),
     "select": Key("down,up,j,k", "↑↓", "Select", "Select the next or previous row, or scroll"),
@@ -56,17 +63,15 @@ KEYS: dict[str, Key] = {
     "overview": Key("1", "1", "Overview", "Overview"),
     "first": Key("home,g", "g Home", "First", "Go to the first row or the top"),
     "last": Key("end,G", "G End", "Last", "Go to the last row or the end"),
-    "page": Key(
-        "pagedown,pageup", "PgDn PgUp", "Page", "Move or scroll one page down or up"
-    ),
+    "page": Key("pagedown,pageup", "PgDn PgUp", "Page", "Move or scroll one page down or up"),
     "moments": Key(
         "right_curly_bracket,left_curly_bracket,shift+right,shift+left",
         "{ }",
         "Ten moments",
-        "Recording: ten moments forward or back",
+        "Live and recordings: ten moments forward or back",
     ),
     "ends": Key(
-        "greater_than_sign,less_than_sign", "< >", "Start, end", "Recording: first or last moment"
+        "greater_than_sign,less_than_sign", "< >", "Start, end", "Live and recordings: first or last moment"
     ),
     "pace": Key("plus,equals_sign,minus", "+ -", "Interval", "Halve or double the interval between readings"),
     "pane": Key("tab,shift+tab", "Tab", "Pane", "Next pane"),

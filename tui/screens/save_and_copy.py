@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 
 from textual.screen import Screen
 
@@ -22,6 +23,17 @@ def write(screen: Screen[None], name: str, text: str) -> None:
 def save(screen: Screen[None], name: str, text: str) -> None:
     """Write a text to a file with the time in its name: "NAME-20261121-140200.txt"."""
     write(screen, f"{name}-{time.strftime('%Y%m%d-%H%M%S', time.localtime())}.txt", text)
+
+
+def save_all(screen: Screen[None], name: str, texts: Mapping[str, str]) -> None:
+    """Write texts to files with the time in their names and these extensions: {"txt": …, "jsonl": …}."""
+    stem = f"{name}-{time.strftime('%Y%m%d-%H%M%S', time.localtime())}"
+    try:
+        paths = [write_new(f"{stem}.{extension}", text) for extension, text in texts.items()]
+    except NotWritten as error:
+        screen.notify(str(error), severity="error", markup=False)
+    else:
+        screen.notify(f"Written to {' and '.join(paths)}", markup=False)
 
 
 def copy(screen: Screen[None], text: str, what: str = "") -> None:

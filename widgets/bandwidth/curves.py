@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 
+from probes.bandwidth.model.samples import Sample
 from probes.bandwidth.results.against_earlier import latency_us
-from probes.bandwidth.tools.samples import Sample
 from widgets.base.lines import Tone
 
 

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from probes.bandwidth.model.rating import Rating
 from probes.bandwidth.model.request import Mode
 from probes.bandwidth.model.result import Ending, Result
+from probes.bandwidth.model.samples import BY_DMABUF, BY_PEERMEM, HOST_MEMORY, About
+from probes.bandwidth.model.settings import Purpose
 from probes.bandwidth.results.against_earlier import gbps_text, headline_text, latency_us
 from probes.bandwidth.results.memory_path import (
     facts_about,
@@ -16,8 +18,6 @@ from probes.bandwidth.results.memory_path import (
     mismatch_evidence,
     nic_routes,
 )
-from probes.bandwidth.tools.samples import BY_DMABUF, BY_PEERMEM, HOST_MEMORY, About
-from probes.bandwidth.tools.tool import Purpose
 from probes.facts.system.tool_names import GDRCOPY, NCCL_TESTS, PERFTEST, SANITY
 from widgets.bandwidth.series import draw_purpose
 from widgets.base.figures import ago, binary_size, short

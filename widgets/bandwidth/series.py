@@ -7,11 +7,11 @@ from collections.abc import Sequence
 
 from rich.cells import cell_len
 
+from probes.bandwidth.model.command import is_host
 from probes.bandwidth.model.planned_test import PlannedTest, Series
 from probes.bandwidth.model.request import Mode
+from probes.bandwidth.model.settings import Purpose
 from probes.bandwidth.planning.inventory import Available
-from probes.bandwidth.tools.command import is_host
-from probes.bandwidth.tools.tool import Purpose
 from probes.base.unknown import Unknown
 from widgets.base.figures import gbps, minutes, plural
 from widgets.base.lines import Line, Run, Tone, folded, line, wrapped

@@ -6,9 +6,9 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from probes.bandwidth.model.command import Refused
 from probes.bandwidth.model.planned_test import PlannedTest, Series
-from probes.bandwidth.tools.command import Refused
-from probes.bandwidth.tools.tool import Purpose
+from probes.bandwidth.model.settings import Purpose
 from widgets.bandwidth.series import (
     command_lines,
     draw_affected,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from itertools import islice
 
-from probes.bandwidth.tools.samples import Sample
+from probes.bandwidth.model.samples import Sample
 from widgets.base.lines import Line, Run, Tone, fit
 
 _GAP = "  "

@@ -45,16 +45,22 @@ def draw(
         return wrapped(f"Processes are unknown ({facts}).", width, Tone.WARNING)
     jobs = jobs_of(facts)
     lines = [_row(job, gpus, width, facts.taken_at, far) for job in jobs]
-    hidden = facts.hidden
-    if isinstance(hidden, Unknown) or hidden:
-        lines.extend(wrapped("needs root to see other users' processes", width, Tone.DIM))
-    elif not jobs:
+    note = hidden_note(facts, width)
+    lines.extend(note)
+    if not note and not jobs:
         lines.append((Run("no job uses a GPU", Tone.DIM),))
     others = sum(not process.is_ours for process in facts.processes) - sum(map(len, jobs))
     if others:
         verb = "process without NCCL has" if others == 1 else "processes without NCCL have"
         lines.append((Run(f"{others} {verb} a GPU or NIC open", Tone.DIM),))
     return lines
+
+
+def hidden_note(facts: ProcessFacts, width: int) -> list[Line]:
+    """Return that other users' processes need root, if there may be any."""
+    if isinstance(facts.hidden, Unknown) or facts.hidden:
+        return wrapped("needs root to see other users' processes", width, Tone.DIM)
+    return []
 
 
 def _row(
@@ -65,26 +71,34 @@ def _row(
     far: Collection[int],
 ) -> Line:
     """Return "8 GPUs  train.py (alice, Slurm job 4711, 8 processes)  NCCL 2.27.7  10 NICs open  16 CPUs"."""
-    used = list(dict.fromkeys(gpu for process in job for gpu in gpus.get(process.pid, ())))
     first = job[0]
     name = name_of(first)
     if len(job) > 1:
         about = (user_of(first), first.job, f"{len(job)} processes")
         name = f"{program_of(first)} ({', '.join(filter(None, about))})"
+    where = gpus_used([process.pid for process in job], gpus)
+    head = f"{where}  " if where else ""
+    row: Line = (Run(head), Run(name), *about_processes(job, taken_at, far))
+    return fit(row, width) if width_of(row) > width else row
+
+
+def gpus_used(pids: Collection[int], gpus: Mapping[int, Sequence[str]]) -> str:
+    """Return "GPU0, GPU1" or "8 GPUs"; `gpus`: by pid."""
+    used = list(dict.fromkeys(gpu for pid in pids for gpu in gpus.get(pid, ())))
+    return ", ".join(used) if len(used) <= 2 else f"{len(used)} GPUs"
+
+
+def about_processes(job: Sequence[Process], taken_at: float, far: Collection[int] = ()) -> Line:
+    """Return "  2 bound to CPUs far from the GPU  NCCL 2.27.7  10 NICs open  16 CPUs busy, 144 GiB"."""
     rest = "".join(f"  {part}" for part in (_nccl(job), _nics(job), _cpus(job, taken_at)) if part)
     count = sum(process.pid in far for process in job)
     warning = f"  {count} bound to CPUs far from the GPU" if count else ""
-    where = ", ".join(used) if len(used) <= 2 else f"{len(used)} GPUs"
-    head = f"{where}  " if where else ""
-    row: Line = (Run(head), Run(name), Run(warning, Tone.WARNING), Run(rest, Tone.DIM))
-    return fit(row, width) if width_of(row) > width else row
+    return Run(warning, Tone.WARNING), Run(rest, Tone.DIM)
 
 
 def _nccl(job: Sequence[Process]) -> str:
     libraries = (library for process in job for library in known(process.libraries, ()))
-    versions = dict.fromkeys(
-        known(library.version, "") for library in libraries if library.name == "libnccl"
-    )
+    versions = dict.fromkeys(known(library.version, "") for library in libraries if library.name == "libnccl")
     return f"NCCL {', '.join(filter(None, versions))}".rstrip() if versions else ""
 
 

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from probes.bandwidth.model.command import Command
 from probes.bandwidth.model.limits import Limit
 from probes.bandwidth.model.request import Mode
-from probes.bandwidth.tools.command import Command
-from probes.bandwidth.tools.perftest_command import PerftestSettings
-from probes.bandwidth.tools.tool import Purpose, Settings
+from probes.bandwidth.model.settings import Purpose, Settings
 
 
 @dataclass(frozen=True)
@@ -49,7 +48,7 @@ class PlannedTest:
     end_after_s: float | None = None  # an endless test is stopped this long after its first row
     tcp_port: int = 0  # on which its server on this node listens; 0: no server here
     for_peer: tuple[str, ...] = ()  # the argv that the user has to start on the peer
-    far: PerftestSettings | None = None  # the server's, if its device or GPU on this node is another one
+    far: Settings | None = None  # the server's, if its device or GPU on this node is another one
     notes: tuple[str, ...] = ()  # what differs from the request or from the best, a sentence each
 
     @property

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from probes.bandwidth.model.limits import Limit
-from probes.bandwidth.tools.samples import Sample
+from probes.bandwidth.model.samples import Sample
 from probes.base.unknown import Unknown
 
 NEAR_PORT = 0.90

@@ -7,8 +7,8 @@ from enum import Enum
 
 from probes.bandwidth.model.planned_test import Pair, PlannedTest
 from probes.bandwidth.model.rating import Judgement
-from probes.bandwidth.tools.samples import Fact, Sample
-from probes.bandwidth.tools.tool import Load
+from probes.bandwidth.model.samples import Fact, Sample
+from probes.bandwidth.model.settings import Load
 
 MOST_SAMPLES = 400
 

@@ -5,7 +5,7 @@ On RoCE the GID is the one that NCCL uses too: RoCE v2 with a routed address. In
 
 from __future__ import annotations
 
-from probes.bandwidth.tools.command import Refused
+from probes.bandwidth.model.command import Refused
 from probes.bandwidth.tools.perftest_command import GpuMemory, PerftestSettings
 from probes.base.unknown import Maybe, Reason, Unknown
 from probes.facts.gpu.gpus import Gpu, GpuFacts

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from probes.bandwidth.model.settings import Purpose
 from probes.bandwidth.tools.perftest import GPU_BUILD_HINT
 from probes.bandwidth.tools.registry import tool_of
-from probes.bandwidth.tools.tool import Purpose
 from probes.base.unknown import Maybe, Reason, Unknown
 from probes.facts.system.packages import Package, packages_of
 from probes.facts.system.tool_names import PERFTEST, TEST_TOOLS

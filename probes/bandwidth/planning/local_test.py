@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from probes.bandwidth.model.command import Refused
 from probes.bandwidth.model.planned_test import Pair, PlannedProcess, PlannedTest
 from probes.bandwidth.model.request import Mode, Request
-from probes.bandwidth.tools.command import Refused
 from probes.bandwidth.tools.numa_binding import bound_to
 from probes.bandwidth.tools.tool import LocalTool
 from probes.base.unknown import Unknown, known

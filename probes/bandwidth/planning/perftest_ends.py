@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from probes.bandwidth.model.command import Refused, is_ipv6
 from probes.bandwidth.model.limits import Limit, limit_of_two_ends
 from probes.bandwidth.model.planned_test import PlannedProcess
 from probes.bandwidth.model.request import Mode, Request
 from probes.bandwidth.planning.defaults import gpu_memory, perftest_defaults
 from probes.bandwidth.planning.duration import TimedSettings
-from probes.bandwidth.tools.command import Refused, is_ipv6
 from probes.bandwidth.tools.numa_binding import bound_to
 from probes.bandwidth.tools.perftest_command import LOCALHOST, PerftestSettings, loopback, perftest
 from probes.bandwidth.tools.ssh import by_ssh, host_of

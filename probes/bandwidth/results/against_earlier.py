@@ -11,8 +11,8 @@ from collections.abc import Iterable
 
 from probes.bandwidth.model.rating import LARGE_BYTES, short_gbps
 from probes.bandwidth.model.result import Result
+from probes.bandwidth.model.samples import Sample
 from probes.bandwidth.results.memory_path import is_measured
-from probes.bandwidth.tools.samples import Sample
 from probes.facts.system.tool_names import PERFTEST
 
 SAME_PERCENT = 2.0

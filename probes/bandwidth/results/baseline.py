@@ -10,10 +10,10 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
+from probes.bandwidth.model.command import Refused
 from probes.bandwidth.model.rating import Rating
 from probes.bandwidth.model.result import Ending, Result
 from probes.bandwidth.results.memory_path import is_measured
-from probes.bandwidth.tools.command import Refused
 from probes.base.text import printable
 from probes.base.unknown import Unknown, known
 from probes.facts.pci.functions import PciFacts, PciFunction

@@ -14,9 +14,9 @@ from probes.bandwidth.model.planned_test import LeftOut
 from probes.bandwidth.model.rating import LIKE_HOST, Rating
 from probes.bandwidth.model.request import Mode
 from probes.bandwidth.model.result import Ending, Result
+from probes.bandwidth.model.samples import BY_DMABUF, BY_PEERMEM, HOST_MEMORY
 from probes.bandwidth.results.against_earlier import gbps_text, headline_text, latency_us
 from probes.bandwidth.results.memory_path import is_as_requested, memory_used, mismatch_evidence
-from probes.bandwidth.tools.samples import BY_DMABUF, BY_PEERMEM, HOST_MEMORY
 
 _ARROW = " → "
 # NCCL checks the same before it uses DMA-BUF: the GPU's attribute, and EOPNOTSUPP or EPROTONOSUPPORT of the

@@ -15,8 +15,8 @@ from dataclasses import replace
 from statistics import fmean, median
 
 from probes.bandwidth.model.rating import best_of
-from probes.bandwidth.tools.samples import Sample
-from probes.bandwidth.tools.tool import Settings
+from probes.bandwidth.model.samples import Sample
+from probes.bandwidth.model.settings import Settings
 
 _STALLED = 0.5  # of what flows in most seconds
 

@@ -9,7 +9,7 @@ host memory.
 from __future__ import annotations
 
 from probes.bandwidth.model.result import Ending, Result
-from probes.bandwidth.tools.samples import BY_DMABUF, BY_PEERMEM, HOST_MEMORY, INTEGRATED_MEMORY, About
+from probes.bandwidth.model.samples import BY_DMABUF, BY_PEERMEM, HOST_MEMORY, INTEGRATED_MEMORY, About
 
 _GPU_PATHS = (BY_DMABUF, BY_PEERMEM)
 _NETWORK, _SOCKET, _DIRECT = "NET/", "NET/Socket", "/GDRDMA"

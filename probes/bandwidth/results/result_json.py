@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from probes.bandwidth.model.result import MOST_SAMPLES, Result
-from probes.bandwidth.tools.samples import Sample
+from probes.bandwidth.model.samples import Sample
 from probes.base.codec import Bounds, Codec, CodecError
 from probes.base.text import printable
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from probes.bandwidth.tools.samples import (
+from probes.bandwidth.model.samples import (
     BY_DMABUF,
     BY_PEERMEM,
     LINE_LIMIT,

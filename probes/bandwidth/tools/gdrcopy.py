@@ -12,10 +12,9 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from probes.bandwidth.model.command import PCI_ORDER, Command, Refused, command, gpu_numbers, out_of_range
 from probes.bandwidth.model.request import Request
-from probes.bandwidth.tools.command import PCI_ORDER, Command, Refused, command, gpu_numbers, out_of_range
-from probes.bandwidth.tools.failures import CAUSE, SYMPTOM, Failure, FailurePattern, Output, failures_in
-from probes.bandwidth.tools.samples import (
+from probes.bandwidth.model.samples import (
     DONE,
     LINE_LIMIT,
     MEASURING,
@@ -28,7 +27,9 @@ from probes.bandwidth.tools.samples import (
     parse_int,
     parse_number,
 )
-from probes.bandwidth.tools.tool import Load, LocalSettings, LocalTool, Purpose
+from probes.bandwidth.model.settings import Load, Purpose
+from probes.bandwidth.tools.failures import CAUSE, SYMPTOM, Failure, FailurePattern, Output, failures_in
+from probes.bandwidth.tools.tool import LocalSettings, LocalTool
 from probes.facts.gpu.gpus import Gpu
 from probes.facts.system.tool_names import GDRCOPY, SANITY
 from probes.facts.system.tools import ToolFacts

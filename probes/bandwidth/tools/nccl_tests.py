@@ -14,8 +14,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from probes.bandwidth.model.request import Request
-from probes.bandwidth.tools.command import (
+from probes.bandwidth.model.command import (
     Command,
     Refused,
     command,
@@ -24,16 +23,8 @@ from probes.bandwidth.tools.command import (
     out_of_range,
     visible_gpus,
 )
-from probes.bandwidth.tools.failures import (
-    CAUSE,
-    FOLLOWS,
-    SYMPTOM,
-    Failure,
-    FailurePattern,
-    Output,
-    failures_in,
-)
-from probes.bandwidth.tools.samples import (
+from probes.bandwidth.model.request import Request
+from probes.bandwidth.model.samples import (
     DONE,
     LINE_LIMIT,
     MEASURING,
@@ -45,7 +36,17 @@ from probes.bandwidth.tools.samples import (
     parse_int,
     parse_number,
 )
-from probes.bandwidth.tools.tool import LocalSettings, LocalTool, Purpose
+from probes.bandwidth.model.settings import Purpose
+from probes.bandwidth.tools.failures import (
+    CAUSE,
+    FOLLOWS,
+    SYMPTOM,
+    Failure,
+    FailurePattern,
+    Output,
+    failures_in,
+)
+from probes.bandwidth.tools.tool import LocalSettings, LocalTool
 from probes.facts.gpu.gpus import Gpu
 from probes.facts.system.tools import ToolFacts
 from probes.snapshot.examination import Examination

@@ -7,7 +7,7 @@ memory is never one of them.
 
 from __future__ import annotations
 
-from probes.bandwidth.tools.command import missing
+from probes.bandwidth.model.command import missing
 from probes.base.unknown import Maybe, Unknown
 from probes.facts.system.numa import NumaFacts, NumaNode, parse_list
 from probes.snapshot.examination import Examination

@@ -15,11 +15,10 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from probes.bandwidth.model.command import Command, Refused, command, gpu_numbers, out_of_range, visible_gpus
 from probes.bandwidth.model.limits import Limit, limit_of_gpu_copies
 from probes.bandwidth.model.request import Request
-from probes.bandwidth.tools.command import Command, Refused, command, gpu_numbers, out_of_range, visible_gpus
-from probes.bandwidth.tools.failures import SYMPTOM, Failure, Output, failure_in
-from probes.bandwidth.tools.samples import (
+from probes.bandwidth.model.samples import (
     LINE_LIMIT,
     MEASURING,
     About,
@@ -30,7 +29,9 @@ from probes.bandwidth.tools.samples import (
     in_gbps,
     parse_number,
 )
-from probes.bandwidth.tools.tool import LocalSettings, LocalTool, Purpose
+from probes.bandwidth.model.settings import Purpose
+from probes.bandwidth.tools.failures import SYMPTOM, Failure, Output, failure_in
+from probes.bandwidth.tools.tool import LocalSettings, LocalTool
 from probes.facts.gpu.gpus import Gpu, GpuFacts
 from probes.facts.system.tools import ToolFacts
 from probes.snapshot.examination import Examination

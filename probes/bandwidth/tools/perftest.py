@@ -5,10 +5,11 @@ Its commands are in perftest_command.py, its output in perftest_output.py, its e
 
 from __future__ import annotations
 
+from probes.bandwidth.model.settings import Purpose
 from probes.bandwidth.tools.perftest_command import measured_speed
 from probes.bandwidth.tools.perftest_failures import PATTERNS
 from probes.bandwidth.tools.perftest_output import PerftestOutput
-from probes.bandwidth.tools.tool import BandwidthTool, Purpose
+from probes.bandwidth.tools.tool import BandwidthTool
 from probes.base.unknown import known
 from probes.facts.system.platform import PlatformFacts
 from probes.facts.system.tools import PERFTEST_BUILD

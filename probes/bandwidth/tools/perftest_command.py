@@ -10,8 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from probes.bandwidth.model.limits import Limit, limit_of_host_memory, limit_of_pair
-from probes.bandwidth.tools.command import (
+from probes.bandwidth.model.command import (
     PCI_ORDER,
     Command,
     Refused,
@@ -23,7 +22,8 @@ from probes.bandwidth.tools.command import (
     missing,
     out_of_range,
 )
-from probes.bandwidth.tools.tool import Load, Purpose, Settings
+from probes.bandwidth.model.limits import Limit, limit_of_host_memory, limit_of_pair
+from probes.bandwidth.model.settings import Load, Purpose, Settings
 from probes.base.unknown import Maybe, Unknown
 from probes.facts.system.tool_names import PERFTEST
 from probes.facts.system.tools import PERFTEST_PORT, Perftest, ToolFacts

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from probes.bandwidth.model.samples import BY_DMABUF, BY_PEERMEM, HOST_MEMORY
 from probes.bandwidth.tools.failures import CAUSE, FOLLOWS, SYMPTOM, FailurePattern
-from probes.bandwidth.tools.samples import BY_DMABUF, BY_PEERMEM, HOST_MEMORY
 
 _NO_PEERMEM = (
     "nvidia_peermem does not serve this GPU memory: load it, or test with DMA-BUF (--memory dmabuf) if this"

@@ -10,10 +10,7 @@ from __future__ import annotations
 
 import re
 
-from probes.bandwidth.tools.failure_patterns import FIRST_PATTERNS, LAST_PATTERNS
-from probes.bandwidth.tools.failures import Output, failures_in
-from probes.bandwidth.tools.perftest_failures import PATTERNS
-from probes.bandwidth.tools.samples import (
+from probes.bandwidth.model.samples import (
     BY_DMABUF,
     BY_PEERMEM,
     CONNECTED,
@@ -32,6 +29,9 @@ from probes.bandwidth.tools.samples import (
     parse_int,
     parse_number,
 )
+from probes.bandwidth.tools.failure_patterns import FIRST_PATTERNS, LAST_PATTERNS
+from probes.bandwidth.tools.failures import Output, failures_in
+from probes.bandwidth.tools.perftest_failures import PATTERNS
 
 _TITLE = re.compile(
     r"^\s{1,80}(?P<verb>(?:Send|RDMA_Write)(?:_imm)?|RDMA_Read|Atomic)(?P<rest>(?: \w{1,20}){1,5}) Test\s*$"

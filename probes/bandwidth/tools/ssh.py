@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 import shlex
 
-from probes.bandwidth.tools.command import Command, Refused, is_host
+from probes.bandwidth.model.command import Command, Refused, is_host
 
 _USER = re.compile(r"[A-Za-z_][A-Za-z0-9_.\-]{0,31}")
 _OPTIONS = (

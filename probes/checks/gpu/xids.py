@@ -10,6 +10,7 @@ from probes.facts.kernel.log import LogKind
 from probes.queries.evidence_list import SHOWN
 from probes.queries.finding import Area, Outcome, Severity
 from probes.queries.kernel_log import Filter, add_log_check, found_in_log, log_messages
+from probes.queries.xid_groups import GSP, LOST, MEMORY, NVLINK, PROGRAM, RECOVERY
 from probes.snapshot.examination import Examination
 
 AREA = Area("gpu")
@@ -18,14 +19,6 @@ _FABRIC = (
     "NVIDIA Fabric Manager user guide, SXid errors, "
     "https://docs.nvidia.com/datacenter/tesla/fabric-manager-user-guide/index.html"
 )
-# By NVIDIA's Xid catalogue.
-_LOST = (79,)  # xid-79-fell-off-bus
-_GSP = (119, 120)
-_MEMORY = (48, 63, 64, 92, 94, 95)  # ECC errors, remapped rows, retired pages
-_NVLINK = (74, 144, 145, 146, 147, 148, 149, 150)  # 144 and later on later GPUs
-_PROGRAM = (13, 31, 43, 45, 68)  # mostly a bug of the program
-_RECOVERY = 154  # "GPU recovery action changed": the reset or reboot that another Xid requires
-
 _DRAIN = "every job on this GPU, or on the node if it is rebooted"
 
 
@@ -43,7 +36,7 @@ def _xids(*numbers: int) -> Filter:
 )
 def gsp_timeout(examination: Examination) -> Outcome:
     """Find Xid 119 and 120; a warning if the GPU answers again."""
-    messages = log_messages(examination, LogKind.XID, _xids(*_GSP))
+    messages = log_messages(examination, LogKind.XID, _xids(*GSP))
     fix = Plan(
         "Reset the GPU",
         (
@@ -72,7 +65,7 @@ add_log_check(
     ok="No GPU memory error in the kernel log",
     impact="Jobs may have died because of the error.",
     kind=LogKind.XID,
-    wanted=_xids(*_MEMORY),
+    wanted=_xids(*MEMORY),
     cause="row remapping takes effect at the next reset of the GPU.",
     fix=Plan(
         "Reset the GPU",
@@ -93,7 +86,7 @@ add_log_check(
     ok="No NVLink error in the kernel log",
     impact="Multi-GPU jobs die or slow down.",
     kind=LogKind.XID,
-    wanted=_xids(*_NVLINK),
+    wanted=_xids(*NVLINK),
     cause="the driver reported errors of an NVLink.",
     fix=Plan(
         "Reset the GPUs of the NVLink domain",
@@ -114,7 +107,7 @@ add_log_check(
     ok="No program error in the kernel log",
     impact="That program ended. Other jobs are not affected.",
     kind=LogKind.XID,
-    wanted=_xids(*_PROGRAM),
+    wanted=_xids(*PROGRAM),
     cause="usually a bug in the program, or its peers died. If it hits many programs, suspect the hardware.",
 )
 
@@ -129,13 +122,13 @@ add_log_check(
 )
 def other_xids(examination: Examination) -> Outcome:
     """Find every other Xid."""
-    reported = _xids(*_LOST, *_GSP, *_MEMORY, *_NVLINK, *_PROGRAM)
+    reported = _xids(*LOST, *GSP, *MEMORY, *NVLINK, *PROGRAM)
     messages = log_messages(examination, LogKind.XID, lambda message: not reported(message))
     numbers = sorted({message.number for message in messages if message.number is not None})
     fix = Plan("Look up the Xid", (instruction("Follow NVIDIA's Xid manual for this number", False),))
     shown = ", ".join(str(number) for number in numbers[:SHOWN])
     outcome = found_in_log(examination, messages, f"the kernel log has Xid {shown}.", fix)
-    if numbers == [_RECOVERY]:
+    if numbers == [RECOVERY]:
         return replace(outcome, part_of=(LOST_GPU, GSP_TIMEOUT, "xid-memory-error", "xid-nvlink-error"))
     return outcome
 

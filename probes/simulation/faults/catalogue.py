@@ -4,7 +4,19 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from probes.simulation.faults import environment, gpu, modules, nccl, network, nic, path, pcie, peermem, tools
+from probes.simulation.faults import (
+    environment,
+    gpu,
+    live,
+    modules,
+    nccl,
+    network,
+    nic,
+    path,
+    pcie,
+    peermem,
+    tools,
+)
 from probes.simulation.faults.fault import Fault
 
 # A fault -> the faults of other areas that hide it, because they remove what it changes.
@@ -17,7 +29,7 @@ _HIDDEN_BY = {
 
 FAULTS: dict[str, Fault] = {
     fault.name: replace(fault, excludes=fault.excludes | _HIDDEN_BY.get(fault.name, frozenset()))
-    for area in (modules, peermem, path, pcie, nic, gpu, environment, nccl, network, tools)
+    for area in (modules, peermem, path, pcie, nic, gpu, environment, nccl, network, tools, live)
     for fault in area.FAULTS
 }
 

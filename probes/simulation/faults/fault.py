@@ -25,6 +25,7 @@ class Fault:
     change_tree: ChangeTree
     on: str  # a node that can have the fault
     excludes: frozenset[str]  # faults that hide this one
+    is_live: bool = False  # no check finds it: it shows over time, in the live view
 
 
 def state_of(tree: Tree) -> dict[str, object]:
@@ -45,7 +46,8 @@ def fault(
     finds: Collection[str] | None = None,
     on: str = "hgx-h100",
     excludes: Collection[str] = (),
+    is_live: bool = False,
 ) -> Fault:
-    """Return a fault; without `finds` the check of its name must find it."""
-    checks = frozenset((name,) if finds is None else finds)
-    return Fault(name, summary, checks, change_description, change_tree, on, frozenset(excludes))
+    """Return a fault; without `finds` the check of its name must find it, unless the live view shows it."""
+    checks = frozenset((() if is_live else (name,)) if finds is None else finds)
+    return Fault(name, summary, checks, change_description, change_tree, on, frozenset(excludes), is_live)

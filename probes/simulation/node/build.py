@@ -14,8 +14,9 @@ from probes.simulation.node.ports import add_ports
 from probes.simulation.node.processes import add_processes
 from probes.simulation.node.services import add_services
 from probes.simulation.node.software import add_device_files, add_driver_libraries, add_software
+from probes.simulation.node.training import traffic_steps
 from probes.simulation.node.tree import GIB, Content, PlacedNic, Tree, add_kernel_log
-from probes.simulation.node.waves import Wave, phase
+from probes.simulation.node.waves import SteppedTotal, Wave, phase
 
 _CONFIG = """\
 CONFIG_MODULES=y
@@ -127,9 +128,11 @@ def _add_rdma(tree: Tree, nic: PlacedNic, number: int) -> None:
     netdev = f"ib{number}" if nic.kind.layer == "InfiniBand" else f"ens{number}np0"
     tree.add(f"{nic.path}/net/{netdev}/dev_port", "0\n")
     _gids(tree, f"{base}/ports/1", guid, netdev, nic.kind.layer)
+    is_storage = nic.kind is tree.description.nic.get("storage")
     for name, share in (("port_xmit_data", 1.0), ("port_rcv_data", 0.99)):
         wave = Wave(nic.kind.gbps * share, phase(tree.seed, f"{nic.name} {name}"))
-        tree.add(f"{base}/ports/1/counters/{name}", _counter(wave))
+        steps = traffic_steps(tree.seed, nic.kind, is_storage)
+        tree.add(f"{base}/ports/1/counters/{name}", _counter(SteppedTotal(wave.total, steps)))
     for name in ("port_xmit_packets", "port_rcv_packets", "port_rcv_errors", "link_downed", "symbol_error"):
         tree.add(f"{base}/ports/1/counters/{name}", "0\n")
     for name in ("out_of_sequence", "packet_seq_err", "local_ack_timeout_err", "rnr_nak_retry_err"):
@@ -138,9 +141,9 @@ def _add_rdma(tree: Tree, nic: PlacedNic, number: int) -> None:
     tree.add(f"/sys/class/infiniband_verbs/uverbs{number}/dev", f"231:{192 + number}\n")
 
 
-def _counter(wave: Wave) -> Content:
-    """Return a counter in units of four octets for a wave in Gb/s."""
-    return lambda seconds: f"{round(wave.total(seconds) * 1e9 / 32)}\n"
+def _counter(total: SteppedTotal) -> Content:
+    """Return a counter in units of four octets for a total in gigabits."""
+    return lambda seconds: f"{round(total(seconds) * 1e9 / 32)}\n"
 
 
 def _gids(tree: Tree, port: str, guid: str, netdev: str, layer: str) -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from probes.simulation.node.config_space import DEVICES, real_path
-from probes.simulation.node.modules import PEERMEM, add_memory_peers
+from probes.simulation.node.modules import add_memory_peers
+from probes.simulation.node.program import PEERMEM
 from probes.simulation.node.software import add_device_files
 from probes.simulation.node.tree import Removed, Tree, uuid_of
 

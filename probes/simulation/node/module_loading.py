@@ -8,7 +8,8 @@ from collections.abc import Mapping
 from probes.facts.kernel.modprobe_config import parse_cmdline
 from probes.simulation.node.module_effects import add_effects, remove_effects
 from probes.simulation.node.module_files import modinfo_fields
-from probes.simulation.node.modules import PEERMEM, PEERMEM_PARAMETERS, add_module
+from probes.simulation.node.modules import PEERMEM_PARAMETERS, add_module
+from probes.simulation.node.program import PEERMEM
 from probes.simulation.node.tree import Refusal, Tree, log
 
 _MODULES_DISABLED = "/proc/sys/kernel/modules_disabled"

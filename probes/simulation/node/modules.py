@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from probes.simulation.node.program import PEERMEM, Via
+from probes.simulation.node.programs import peermem_regions
 from probes.simulation.node.services import ONESHOT
 from probes.simulation.node.tree import Content, Tree, dependencies_of, hash_of
-from probes.simulation.node.waves import phase, regions
 
-PEERMEM = "nvidia_peermem"
 PEERMEM_PARAMETERS = {"peerdirect_support": "0", "persistent_api_support": "1"}
 _MEMORY_PEERS = "/sys/kernel/mm/memory_peers/nv_mem"
 
@@ -60,13 +60,14 @@ def add_module_references(tree: Tree) -> None:
         if module in tree.live_modules:
             _add_reference(tree, module, "job", count)
     if PEERMEM in tree.live_modules and tree.description.offers_gdr:
-        mean, angle = tree.description.gpudirect.regions, phase(tree.seed, "regions")
-        tree.references[PEERMEM, "job"] = lambda seconds: regions(mean, angle, seconds)
+        tree.references[PEERMEM, "job"] = lambda seconds: sum(peermem_regions(tree, seconds).values())
 
 
 def end_rdma_traffic(tree: Tree) -> None:
     """Stop the job's RDMA: byte counters stand still, and it has no memory regions."""
     tree.references.pop((PEERMEM, "job"), None)
+    for program in tree.programs:
+        program.via = Via.TCP
     for nic in tree.nics:
         for name in ("port_xmit_data", "port_rcv_data"):
             path = f"{nic.path}/infiniband/{nic.name}/ports/1/counters/{name}"

@@ -11,7 +11,24 @@ _HW_COUNTERS = (
     "local_ack_timeout_err",
     "rnr_nak_retry_err",
     "np_cnp_sent",
+    "np_ecn_marked_roce_packets",
     "rp_cnp_handled",
+    "rp_cnp_ignored",
+)
+# Of mlx5, networking/device_drivers/ethernet/mellanox/mlx5/counters.rst; the stalls are percentages.
+_ETHTOOL_COUNTERS = (
+    *(f"{direction}_prio{priority}_pause" for direction in ("rx", "tx") for priority in range(8)),
+    *(f"{direction}_prio{priority}_pause_duration" for direction in ("rx", "tx") for priority in range(8)),
+    *(f"rx_prio{priority}_discards" for priority in range(8)),
+    "rx_discards_phy",
+    "link_down_events_phy",
+    "outbound_pci_stalled_rd",
+    "outbound_pci_stalled_wr",
+    "outbound_pci_stalled_rd_events",
+    "outbound_pci_stalled_wr_events",
+    "outbound_pci_buffer_overflow",
+    "rx_pci_signal_integrity",
+    "tx_pci_signal_integrity",
 )
 
 
@@ -39,6 +56,8 @@ def add_ports(tree: Tree) -> None:
             tree.add(f"{base}/{name}", f"{value}\n")
         for direction in ("tx", "rx"):
             tree.add(f"{base}/statistics/{direction}_bytes", _few_bytes)
+        if not infiniband:
+            tree.ethtool[netdev] = dict.fromkeys(_ETHTOOL_COUNTERS, _zero)
         if tree.description.modules.ofed and not infiniband:
             for priority in range(8):
                 tree.add(f"{base}/ecn/roce_rp/enable/{priority}", "1\n")
@@ -47,6 +66,10 @@ def add_ports(tree: Tree) -> None:
 def _few_bytes(seconds: float) -> str:
     """Bytes through a netdev that only monitoring uses, besides RDMA."""
     return f"{round(seconds * 20_000)}\n"
+
+
+def _zero(seconds: float) -> float:
+    return 0.0
 
 
 def port_of(nic: PlacedNic) -> str:

@@ -3,14 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
-from probes.simulation.node.tree import Tree
+from probes.simulation.node.program import Program, Via
+from probes.simulation.node.programs import nearest_nics, path_between, path_of
+from probes.simulation.node.rdma_resources import pinned_bytes, service_thread
+from probes.simulation.node.tree import Content, Tree
 
 FIRST_RANK = 41000
 _OWN = 40000
 NCCL_VERSION = "2.27.7"
 _RESIDENT_KB = 18 << 20
-_UID, _USER, _SLURM_JOB = 1000, "alice", 4711
+_NODES = 4  # of each job
+
+
+@dataclass(frozen=True)
+class Job:
+    """A training job."""
+
+    user: str
+    uid: int
+    slurm_job: int
+    script: str
+
+
+JOB = Job("alice", 1000, 4711, "train.py")
+OTHER_JOB = Job("bob", 1001, 4712, "finetune.py")
 
 
 def add_processes(tree: Tree) -> None:
@@ -22,10 +40,10 @@ def add_processes(tree: Tree) -> None:
     tree.add(f"/proc/{_OWN}/status", _own_status(tree))
     tree.directory("/etc/systemd/system")
     tree.add("/etc/security/limits.d/rdma.conf", "* soft memlock unlimited\n* hard memlock unlimited\n")
-    tree.add("/etc/passwd", f"root:x:0:0:root:/root:/bin/bash\n{_USER}:x:{_UID}:{_UID}::/home/{_USER}:\n")
+    users = "".join(f"{job.user}:x:{job.uid}:{job.uid}::/home/{job.user}:\n" for job in (JOB, OTHER_JOB))
+    tree.add("/etc/passwd", f"root:x:0:0:root:/root:/bin/bash\n{users}")
     if "nvidia" in tree.live_modules:
-        for number in range(len(tree.gpus)):
-            add_rank(tree, FIRST_RANK + number, number)
+        add_job(tree, FIRST_RANK, range(len(tree.gpus)), JOB)
 
 
 def _own_status(tree: Tree) -> str:
@@ -52,18 +70,27 @@ def add_rank(
     gpu: int = 0,
     variables: Mapping[str, str] | None = None,
     libraries: Sequence[str] | None = None,
+    job: Job | None = None,
+    program: Program | None = None,
 ) -> None:
-    """Add one process of a training job, with a GPU and every NIC."""
+    """Add one process of a training job, with a GPU and every NIC open.
+
+    Without a program it has no queue pairs: it has not reached its first collective.
+    """
+    job = job or JOB
     base = f"/proc/{pid}"
+    opened = tuple(nic.name for nic in tree.nics)
+    program = program or Program(pid, gpu, (), opened, Via.NONE, gpu)
+    tree.programs.append(program)
     tree.add(f"{base}/comm", "python3\n")
-    tree.add(f"{base}/cmdline", b"/usr/bin/python3\0-u\0/home/alice/llm/train.py\0--config\0llama.yaml\0")
-    job = f"/slurm/uid_{_UID}/job_{_SLURM_JOB}/step_0/task_{gpu}"
-    tree.add(f"{base}/cgroup", f"4:memory:{job}\n2:cpuset:{job}\n0::/system.slice/slurmd.service\n")
-    tree.add(f"{base}/status", "Name:\tpython3\nState:\tR (running)\n"
-             f"Uid:\t{_UID}\t{_UID}\t{_UID}\t{_UID}\nVmRSS:\t{_RESIDENT_KB} kB\n"
-             f"CapEff:\t0000000000000000\nCpus_allowed_list:\t{_cpus_near(tree, gpu)}\n")  # fmt: skip
-    tree.add(f"{base}/stat", lambda seconds: f"{pid} (python3) {_times(seconds)}\n")
+    script = f"/home/{job.user}/llm/{job.script}"
+    tree.add(f"{base}/cmdline", f"/usr/bin/python3\0-u\0{script}\0--config\0llama.yaml\0".encode())
+    group = f"/slurm/uid_{job.uid}/job_{job.slurm_job}/step_0/task_{gpu}"
+    tree.add(f"{base}/cgroup", f"4:memory:{group}\n2:cpuset:{group}\n0::/system.slice/slurmd.service\n")
+    tree.add(f"{base}/status", _status(tree, program, pid, job.uid, _cpus_near(tree, gpu)))
+    tree.add(f"{base}/stat", lambda seconds: f"{pid} (python3) {_times(program, seconds)}\n")
     tree.add(f"{base}/limits", limits())
+    _add_threads(tree, program, job.uid, _cpus_near(tree, gpu))
     given = {"CUDA_VISIBLE_DEVICES": "0", **compute_nics(tree), **(variables or {})}
     tree.add(f"{base}/environ", "".join(f"{name}={value}\0" for name, value in given.items()).encode())
     verbs = [f"uverbs{number}" for number in range(len(tree.nics))]
@@ -79,6 +106,103 @@ def add_rank(
     ))  # fmt: skip
 
 
+def add_job(
+    tree: Tree, first_pid: int, gpus: Sequence[int], job: Job, via: Via | None = None, since: float = 0.0
+) -> None:
+    """Add a rank on each of these GPUs, connected over its nearest NIC; the job has as many nodes again.
+
+    `via`: the path of all ranks; None: the one that NCCL takes.
+    """
+    near = nearest_nics(tree)
+    opened = tuple(nic.name for nic in tree.nics)
+    for rank, gpu in enumerate(gpus):
+        nic = near[gpu] if near else None
+        path = Via.NONE if nic is None else via or path_between(tree, gpu, nic)
+        program = Program(first_pid + rank, gpu, (nic.name,) if nic else (), opened, path, rank, since=since)
+        world = str(len(gpus) * _NODES)
+        variables = {
+            "RANK": str(rank),
+            "WORLD_SIZE": world,
+            "LOCAL_RANK": str(rank),
+            "LOCAL_WORLD_SIZE": str(len(gpus)),
+            "SLURM_JOB_ID": str(job.slurm_job),
+            "SLURM_PROCID": str(rank),
+            "SLURM_LOCALID": str(rank),
+            "SLURM_NTASKS": world,
+            "SLURM_NODEID": "0",
+        }
+        add_rank(tree, program.pid, gpu, variables, job=job, program=program)
+
+
+def end_program(tree: Tree, pid: int) -> None:
+    """End a process."""
+    tree.programs[:] = [program for program in tree.programs if program.pid != pid]
+    tree.remove(f"/proc/{pid}")
+
+
+def add_storage_client(tree: Tree, pid: int, nics: Sequence[str]) -> None:
+    """Add IBM Storage Scale's daemon, which uses RDMA from user space with a cache in host memory."""
+    program = Program(pid, None, tuple(nics), tuple(nics), Via.HOST, 0, is_nccl=False)
+    tree.programs.append(program)
+    base = f"/proc/{pid}"
+    tree.add(f"{base}/comm", "mmfsd\n")
+    tree.add(f"{base}/cmdline", b"/usr/lpp/mmfs/bin/mmfsd\0")
+    tree.add(f"{base}/cgroup", "0::/system.slice/gpfs.service\n")
+    tree.add(f"{base}/status", _status(tree, program, pid, 0, "", "mmfsd"))
+    tree.add(f"{base}/stat", lambda seconds: f"{pid} (mmfsd) {_times(program, seconds)}\n")
+    tree.add(f"{base}/limits", limits())
+    tree.add(f"{base}/environ", b"")
+    tree.add(f"{base}/maps", "7f0000000000-7f0000100000 r-xp 00000000 08:01 1 "
+             f"{library_directory(tree)}/libibverbs.so.1.14.39.0\n")  # fmt: skip
+    tree.add(f"{base}/task/{pid}/comm", "mmfsd\n")
+    numbers = [number for number, nic in enumerate(tree.nics) if nic.name in nics]
+    for file, number in enumerate(numbers, 3):
+        tree.link(f"{base}/fd/{file}", f"/dev/infiniband/uverbs{number}")
+
+
+def _add_threads(tree: Tree, program: Program, uid: int, cpus: str) -> None:
+    """Add the threads that NCCL and PyTorch start, as of NCCL 2.27 (live names: 15 characters)."""
+    threads = {program.pid: ("python3", "python3")}
+    if program.via is not Via.NONE:
+        names = (
+            ("NCCL Service  0", "NCCL Service  0"),
+            ("NCCL Progress 0", "NCCL Progress 0"),
+            ("NCCL IbAsync  0", "NCCL SockS 0 0"),
+            ("NCCL RAS", "NCCL RAS"),
+            ("pt_nccl_watchdg", "pt_nccl_watchdg"),
+            ("pt_nccl_heartbt", "pt_nccl_heartbt"),
+        )
+        threads.update(enumerate(names, service_thread(program)))
+    for thread, (name, over_tcp) in threads.items():
+        base = f"/proc/{program.pid}/task/{thread}"
+        tree.add(f"{base}/comm", _name_of_thread(tree, program, name, over_tcp))
+        if thread == service_thread(program):
+            tree.add(f"{base}/status", _status(tree, program, thread, uid, cpus, name))
+            # Linux answers for threads too, but /proc does not list them.
+            tree.hidden_link(f"/proc/{thread}", f"{program.pid}/task/{thread}")
+
+
+def _name_of_thread(tree: Tree, program: Program, name: str, over_tcp: str) -> Content:
+    if name == over_tcp:
+        return f"{name}\n"
+    return lambda seconds: f"{over_tcp if path_of(tree, program) is Via.TCP else name}\n"
+
+
+def _status(tree: Tree, program: Program, thread: int, uid: int, cpus: str, name: str = "python3") -> Content:
+    """Return /proc/PID/status: VmPin follows the regions, State a stop."""
+
+    def status(seconds: float) -> str:
+        state = "T (stopped)" if program.is_stopped(seconds) else "R (running)"
+        pinned = pinned_bytes(tree, program, seconds) // 1024
+        return (
+            f"Name:\t{name}\nState:\t{state}\nTgid:\t{program.pid}\nPid:\t{thread}\n"
+            f"Uid:\t{uid}\t{uid}\t{uid}\t{uid}\nVmPin:\t{pinned} kB\nVmRSS:\t{_RESIDENT_KB} kB\n"
+            f"CapEff:\t0000000000000000\nCpus_allowed_list:\t{cpus}\n"
+        )
+
+    return status
+
+
 def _cpus_near(tree: Tree, gpu: int) -> str:
     """The CPUs of a GPU's NUMA node, to which the launcher binds its rank."""
     nodes = tree.description.numa
@@ -86,9 +210,13 @@ def _cpus_near(tree: Tree, gpu: int) -> str:
     return nodes[numa].cpus if numa < len(nodes) else ""
 
 
-def _times(seconds: float) -> str:
+def _times(program: Program, seconds: float) -> str:
     """Fields 3 to 22 of /proc/PID/stat: a training process keeps about two CPUs busy."""
-    return f"R 1 {'0 ' * 9}{round(seconds * 170)} {round(seconds * 30)} 0 0 20 0 64 0 0"
+    state = "T" if program.is_stopped(seconds) else "R"
+    until = seconds if program.stopped_at is None else min(seconds, program.stopped_at)
+    busy = max(0.0, until - program.since)
+    start = round(program.since * 100)
+    return f"{state} 1 {'0 ' * 9}{round(busy * 170)} {round(busy * 30)} 0 0 20 0 64 0 {start}"
 
 
 def library_directory(tree: Tree) -> str:

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 
 from probes.base.unknown import Maybe, Reason, Unknown
 from probes.simulation.node.description import NicDescription, NodeDescription
+from probes.simulation.node.program import Program
+from probes.simulation.node.waves import Steps
 
 Content = str | bytes | Callable[[float], str]
 """Content of a file, or a function that returns it for the seconds since the node started."""
@@ -103,6 +105,23 @@ class Tree:
     removed_with: dict[str, list[Removed]] = field(default_factory=dict)  # by module
     mig: set[int] = field(default_factory=set)  # GPUs with MIG enabled
     persistent: set[int] = field(default_factory=set)  # GPUs in persistence mode
+    programs: list[Program] = field(default_factory=list)  # with GPUs or RDMA
+    lost: set[int] = field(default_factory=set)  # GPUs that fell off the bus while gdrtop ran
+    ethtool: dict[str, dict[str, Callable[[float], float]]] = field(default_factory=dict)
+    """Counters of `ethtool -S` by netdev."""
+    traffic: dict[str, list[Steps]] = field(default_factory=dict)  # what faults do to a NIC's, by device
+    planned: list[tuple[float, Callable[[Tree], None]]] = field(default_factory=list)
+    """Changes to come, by the seconds since the node started."""
+
+    def plan(self, seconds: float, change: Callable[[Tree], None]) -> None:
+        """Make a change at a moment to come."""
+        self.planned.append((seconds, change))
+        self.planned.sort(key=lambda one: one[0])
+
+    def advance(self, seconds: float) -> None:
+        """Make the changes that are due."""
+        while self.planned and self.planned[0][0] <= seconds:
+            self.planned.pop(0)[1](self)
 
     def add(self, path: str, content: Content) -> None:
         """Add a file and its directories."""
@@ -139,6 +158,10 @@ class Tree:
         """Add a symbolic link and its directories."""
         self.links[path] = target
         self._enter(path)
+
+    def hidden_link(self, path: str, target: str) -> None:
+        """Add a symbolic link that its directory does not list, like /proc/TID."""
+        self.links[path] = target
 
     def directory(self, path: str) -> None:
         """Add a directory."""

@@ -8,7 +8,11 @@ from __future__ import annotations
 
 import math
 import zlib
+from bisect import bisect_right
+from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import count
+from threading import Lock
 
 _SLOW, _FAST = 0.22, 0.08  # amplitudes, as shares of the mean
 
@@ -51,3 +55,53 @@ def regions(count: int, angle: float, seconds: float) -> int:
     if not count:
         return 0
     return max(1, round(count * (1 + 0.25 * math.sin(math.tau * seconds / 41.0 + angle))))
+
+
+@dataclass(frozen=True)
+class Steps:
+    """A factor that changes in steps."""
+
+    step: Callable[[int], tuple[float, float]]  # 0, 1, 2, … → when the step ends in seconds, and its factor
+    first: int = 0
+
+    def at(self, seconds: float) -> float:
+        """Return the factor at a moment."""
+        for number in count(self.first):
+            until, factor = self.step(number)
+            if seconds < until:
+                return factor
+        raise AssertionError
+
+
+def changes(*steps: tuple[float, float], before: float = 1.0) -> Steps:
+    """Return a factor that is `before` at first, and each (seconds, factor) from its moment on."""
+    ends = [at for at, _ in steps] + [math.inf]
+    factors = [before, *(factor for _, factor in steps)]
+    return Steps(lambda number: (ends[number], factors[number]))
+
+
+class SteppedTotal:
+    """The integral of a rate times a factor, from the integral of the rate; it never goes back."""
+
+    def __init__(self, total: Callable[[float], float], steps: Steps) -> None:
+        self._total, self._steps = total, steps
+        # Ends, and the integral up to each end: counters are read for hours, each second.
+        self._ends: list[float] = [0.0]
+        self._sums: list[float] = [0.0]
+        self._lock = Lock()
+
+    def __call__(self, seconds: float) -> float:
+        """Return the integral from 0 to a moment."""
+        with self._lock:
+            while True:
+                until, factor = self._steps.step(len(self._ends) - 1)
+                if seconds < until:
+                    break
+                self._sums.append(self._sums[-1] + factor * self._between(self._ends[-1], until))
+                self._ends.append(until)
+            number = bisect_right(self._ends, seconds) - 1
+            factor = self._steps.step(number)[1]
+            return self._sums[number] + factor * self._between(self._ends[number], seconds)
+
+    def _between(self, begin: float, end: float) -> float:
+        return self._total(end) - self._total(begin)

@@ -5,7 +5,7 @@ from dataclasses import replace
 from probes.bandwidth.model.planned_test import Pair
 from probes.bandwidth.model.rating import Judgement, Rating
 from probes.bandwidth.model.result import Ending, Result
-from probes.bandwidth.tools.samples import BY_DMABUF, HOST_MEMORY, Latency, Sample
+from probes.bandwidth.model.samples import BY_DMABUF, HOST_MEMORY, Latency, Sample
 
 MORNING = 1_795_000_000.0
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from probes.base.unknown import Reason, Unknown
-from probes.host.nvml import LOST, NvmlFacts, NvmlGpu, NvmlLibrary, bdf_of, cuda_text
+from probes.host.nvml import LOST, NvmlFacts, NvmlGpu, NvmlLibrary, NvmlLive, bdf_of, cuda_text
 
 ERRORS = {
     "NVML_ERROR_LIBRARY_NOT_FOUND": 12,
@@ -31,12 +31,17 @@ class FakeNvml:
 
     NVMLError = NVMLError
     NVML_TEMPERATURE_GPU = 0
+    NVML_CLOCK_SM = 1
 
     def __init__(self, **broken: int) -> None:
         for name, value in ERRORS.items():
             setattr(self, name, value)
         self.broken = broken
         self.pcie_bytes = 0
+        self.nvlink_kib = 0
+        self.field_calls = 0
+        self.reasons = 0
+        self.slow_calls = 0
         self.throughput_calls = 0
         self.inits = 0
 
@@ -48,11 +53,22 @@ class FakeNvml:
         return 1000 * (counter + 1)
 
     def nvmlDeviceGetFieldValues(self, handle: int, fields: list[tuple[int, int]]) -> list[Any]:
-        (field, _) = fields[0]
+        self.field_calls += 1
         values = {197: self.pcie_bytes, 198: 2 * self.pcie_bytes, 170: 0}
-        if field not in values or f"field{field}" in self.broken:
-            return [SimpleNamespace(nvmlReturn=3, valueType=3, value=None)]
-        return [SimpleNamespace(nvmlReturn=0, valueType=3, value=SimpleNamespace(ullVal=values[field]))]
+        values |= {138: self.nvlink_kib, 139: 3 * self.nvlink_kib}
+        return [
+            SimpleNamespace(nvmlReturn=0, valueType=3, value=SimpleNamespace(ullVal=values[field]))
+            if field in values and f"field{field}" not in self.broken
+            else SimpleNamespace(nvmlReturn=3, valueType=3, value=None)
+            for field, _ in fields
+        ]
+
+    def nvmlDeviceGetCurrentClocksEventReasons(self, handle: int) -> int:
+        self.slow_calls += 1
+        return self.reasons
+
+    def nvmlDeviceGetCurrentClocksThrottleReasons(self, handle: int) -> int:
+        return 0x20
 
     def nvmlDeviceGetNvLinkState(self, handle: int, link: int) -> int:
         if link >= 4:
@@ -83,7 +99,10 @@ class FakeNvml:
                 "nvmlDeviceGetUUID": lambda h: f"GPU-{h}",
                 "nvmlDeviceGetCudaComputeCapability": lambda h: (9, 0),
                 "nvmlDeviceGetMemoryInfo": lambda h: SimpleNamespace(total=80 << 30, used=1 << 30),
-                "nvmlDeviceGetBAR1MemoryInfo": lambda h: SimpleNamespace(bar1Total=128 << 30),
+                "nvmlDeviceGetBAR1MemoryInfo": lambda h: SimpleNamespace(
+                    bar1Total=128 << 30, bar1Used=2 << 30
+                ),
+                "nvmlDeviceGetClockInfo": lambda h, clock: 1980,
                 "nvmlDeviceGetMaxPcieLinkGeneration": lambda h: 5,
                 "nvmlDeviceGetMaxPcieLinkWidth": lambda h: 16,
                 "nvmlDeviceGetCurrPcieLinkGeneration": lambda h: 1,
@@ -114,6 +133,12 @@ def facts_of(nvml: FakeNvml) -> NvmlFacts:
     facts = NvmlLibrary(nvml).facts()
     assert isinstance(facts, NvmlFacts)
     return facts
+
+
+def reading(library: NvmlLibrary) -> tuple[NvmlLive, ...]:
+    live = library.live()
+    assert not isinstance(live, Unknown)
+    return live
 
 
 def test_two_gpus() -> None:
@@ -245,6 +270,72 @@ def test_pcie_rates_come_from_the_counters() -> None:
     assert second[0].utilisation_percent == 92
     assert second[0].power_watts == 650
     assert nvml.throughput_calls == 0
+
+
+def test_nvlink_rates_are_those_of_all_links() -> None:
+    nvml, clock = FakeNvml(), Clock()
+    library = NvmlLibrary(nvml, clock)
+    assert isinstance(reading(library)[0].nvlink_tx_bytes_per_second, Unknown)
+    clock.now += 2
+    nvml.nvlink_kib = 4000
+    gpu = reading(library)[0]
+    assert gpu.nvlink_tx_bytes_per_second == 2000 * 1024
+    assert gpu.nvlink_rx_bytes_per_second == 6000 * 1024
+    assert nvml.field_calls == 4  # one for each GPU and reading
+    nvml.nvlink_kib = 1
+    clock.now += 1
+    assert isinstance(reading(library)[0].nvlink_tx_bytes_per_second, Unknown)
+
+
+def test_without_nvlinks_pcie_rates_are_known() -> None:
+    clock = Clock()
+    library = NvmlLibrary(FakeNvml(field138=3, field139=3), clock)
+    reading(library)
+    clock.now += 1
+    gpu = reading(library)[0]
+    assert gpu.pcie_tx_bytes_per_second == 0
+    assert isinstance(gpu.nvlink_tx_bytes_per_second, Unknown)
+    assert gpu.nvlink_tx_bytes_per_second.reason is Reason.NOT_THERE
+
+
+@pytest.mark.parametrize(
+    ("reasons", "words"),
+    [
+        (0x0, ()),
+        (0x1 | 0x2 | 0x100, ()),  # idle, application clocks, display clocks
+        (0x4, ("power cap",)),
+        (0x4 | 0x20, ("power cap", "thermal")),
+        (0x8 | 0x40, ("HW thermal",)),
+        (0x8 | 0x80, ("power brake",)),
+        (0x8, ("HW slowdown",)),
+    ],
+)
+def test_why_clocks_are_reduced(reasons: int, words: tuple[str, ...]) -> None:
+    nvml = FakeNvml()
+    nvml.reasons = reasons
+    gpu = reading(NvmlLibrary(nvml))[0]
+    assert gpu.throttle_reasons == words
+    assert (gpu.bar1_used_bytes, gpu.sm_clock_mhz) == (2 << 30, 1980)
+
+
+def test_what_changes_slowly_is_read_every_few_seconds() -> None:
+    nvml, clock = FakeNvml(), Clock()
+    library = NvmlLibrary(nvml, clock)
+    for _ in range(6):
+        reading(library)
+        clock.now += 1
+    assert nvml.slow_calls == 4  # two GPUs, twice
+
+
+def test_an_old_driver_has_the_old_name_for_throttle_reasons() -> None:
+    gpu = reading(NvmlLibrary(FakeNvml(nvmlDeviceGetCurrentClocksEventReasons=13)))[0]
+    assert gpu.throttle_reasons == ("thermal",)
+
+
+def test_a_failing_slow_call_costs_one_fact() -> None:
+    gpu = reading(NvmlLibrary(FakeNvml(nvmlDeviceGetBAR1MemoryInfo=3)))[0]
+    assert isinstance(gpu.bar1_used_bytes, Unknown)
+    assert gpu.sm_clock_mhz == 1980
 
 
 def test_without_counters_each_reading_measures_one_gpu() -> None:

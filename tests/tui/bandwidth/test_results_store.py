@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from probes.bandwidth.model.result import Ending
-from probes.bandwidth.tools.samples import HOST_MEMORY, About, Fact
+from probes.bandwidth.model.samples import HOST_MEMORY, About, Fact
 from probes.base.origin import Origin, Source
 from tests.probes.bandwidth.sample_results import MORNING, failed, result
 from tui.bandwidth.results_store import DiskResultsStore, open_results_store, slug

@@ -1,7 +1,7 @@
 """The text for a ticket: all that a reader asks for, in ASCII."""
 
 from probes.bandwidth.model.planned_test import LeftOut
-from probes.bandwidth.tools.samples import HOST_MEMORY
+from probes.bandwidth.model.samples import HOST_MEMORY
 from tests.probes.bandwidth.planning.test_series import node
 from tests.probes.bandwidth.sample_results import MORNING, failed, result
 from tui.bandwidth.ticket import ticket_text, versions_of

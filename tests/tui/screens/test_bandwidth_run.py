@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from textual.pilot import Pilot
 
-from probes.bandwidth.tools.samples import Sample
+from probes.bandwidth.model.samples import Sample
 from probes.simulation.host import SimulatedHost
 from tests.tui.action_screens import NODE, is_on, on, seen
 from tests.tui.bandwidth_screens import (

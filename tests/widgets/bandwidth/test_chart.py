@@ -6,7 +6,7 @@ from itertools import pairwise
 import pytest
 
 from probes.bandwidth.model.limits import Bound, Limit
-from probes.bandwidth.tools.samples import Latency, Sample
+from probes.bandwidth.model.samples import Latency, Sample
 from probes.base.unknown import Reason, Unknown
 from widgets.bandwidth.chart import draw_chart
 from widgets.bandwidth.curves import Curve, XAxis, curve_of, is_latency, x_axis_of

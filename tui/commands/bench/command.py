@@ -8,12 +8,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TextIO
 
+from probes.bandwidth.model.command import Refused
 from probes.bandwidth.model.planned_test import Series
 from probes.bandwidth.model.request import Mode
 from probes.bandwidth.model.result import Ending, Result
 from probes.bandwidth.results.against_earlier import changes
 from probes.bandwidth.results.baseline import machine_type
-from probes.bandwidth.tools.command import Refused
 from probes.base.origin import Source
 from probes.base.text import printable
 from probes.facts.gpu.gpus import GpuFacts

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 from probes.bandwidth.model.planned_test import LeftOut
 from probes.bandwidth.model.result import Ending, Result
+from probes.bandwidth.model.samples import BY_DMABUF, BY_PEERMEM
 from probes.bandwidth.results.against_earlier import headline_text
 from probes.bandwidth.results.memory_path import is_as_requested, memory_used
-from probes.bandwidth.tools.samples import BY_DMABUF, BY_PEERMEM
 from widgets.base.figures import plural
 
 EXIT_BELOW = 1  # a test is below the threshold

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from probes.bandwidth.model.planned_test import Series
 from probes.bandwidth.model.request import Mode, Request, Scope
 from probes.bandwidth.model.result import Result
+from probes.bandwidth.model.samples import CONNECTED, WAITING, About, Sample
 from probes.bandwidth.results.comparison import conclusions
-from probes.bandwidth.tools.samples import CONNECTED, WAITING, About, Sample
 from tui.bandwidth.events import BandwidthEvent, FactReported, SampleReceived, TestEnded, TestStarted
 from widgets.bandwidth.matrix import draw_matrix
 from widgets.bandwidth.result import draw_result

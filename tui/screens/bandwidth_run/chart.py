@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from probes.bandwidth.model.planned_test import PlannedTest, Series
 from probes.bandwidth.model.rating import Rating, rate
 from probes.bandwidth.model.result import MOST_SAMPLES, Result
+from probes.bandwidth.model.samples import Sample
 from probes.bandwidth.results.headline import headline
 from probes.bandwidth.tools.nccl_tests import NcclSettings
 from probes.bandwidth.tools.perftest_command import PerftestSettings
-from probes.bandwidth.tools.samples import Sample
 from widgets.bandwidth.chart import draw_chart
 from widgets.bandwidth.curves import Curve, XAxis, curve_of, is_latency, x_axis_of
 from widgets.bandwidth.result import mark_of

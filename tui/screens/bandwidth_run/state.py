@@ -12,12 +12,12 @@ from probes.bandwidth.model.planned_test import PlannedTest, Series
 from probes.bandwidth.model.rating import Rating
 from probes.bandwidth.model.request import Mode
 from probes.bandwidth.model.result import MOST_SAMPLES, Ending, Result
+from probes.bandwidth.model.samples import Sample
 from probes.bandwidth.results.against_earlier import changes
 from probes.bandwidth.results.baseline import below_limit
 from probes.bandwidth.results.comparison import conclusions
 from probes.bandwidth.results.memory_path import is_measured
 from probes.bandwidth.tools.perftest_command import PerftestSettings
-from probes.bandwidth.tools.samples import Sample
 from probes.base.origin import Origin, Source
 from probes.snapshot.examination import Examination
 from tui.actions.guards import node_name

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from probes.bandwidth.model.command import Refused
 from probes.bandwidth.model.planned_test import Series
 from probes.bandwidth.model.result import Result, planned_key
 from probes.bandwidth.results.against_earlier import baseline_result, newest
-from probes.bandwidth.tools.command import Refused
 from probes.base.origin import Origin, Source, origin_word
 from probes.base.unknown import known
 from probes.facts.system.platform import PlatformFacts

@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from probes.base.unknown import Maybe, known
+from probes.base.unknown import Maybe, Unknown, known
 from probes.facts.jobs.processes import ProcessFacts
 from probes.facts.node import Node
 from probes.facts.rdma.devices import RdmaDevice
 from probes.facts.rdma.port_health import CounterValue, PortHealthFacts, counter_values
+from probes.live.sample import LiveSample
 from probes.queries.cpu_placement import far_from_gpu
 from probes.queries.finding import Finding
 from probes.topology.paths import Path, Topology
@@ -17,6 +18,7 @@ from tui.screens.overview.readings import Readings
 from tui.screens.overview.selection import Selection
 from widgets.base.lines import Line, Run, Tone, wrapped
 from widgets.doctor import findings_rows
+from widgets.live import jobs as live_jobs
 from widgets.node import gpudirect, jobs, matrix, modules, nic_detail, traffic
 from widgets.node import path as path_drawing
 from widgets.node import topology as topology_drawing
@@ -61,7 +63,7 @@ class Panels:
             case "findings":
                 return self._findings(topology, width)
             case "jobs":
-                return jobs.draw(self.checked.processes, readings.gpus_by_pid(), width, self._far(node))
+                return self._jobs(node, width)
             case "modules":
                 return modules.draw(node, readings.refcnts, width, full=alone, marks=marks)
             case "gpudirect":
@@ -111,6 +113,19 @@ class Panels:
         labels |= {known(end.bdf, end.id): end.label for end in topology.nics}
         gpus = [gpu.id for gpu in topology.gpus]
         return findings_rows.draw(checked.findings, labels, gpus, width, self._selection.finding)
+
+    def _jobs(self, node: Node, width: int) -> list[Line]:
+        """Draw the jobs with their paths and rates; if those are unknown, what the last check found."""
+        sample, facts, gpus = self._live, self.checked.processes, self._readings.gpus_by_pid()
+        if sample is None:
+            return jobs.draw(facts, gpus, width, self._far(node))
+        return live_jobs.draw_overview(sample, facts, gpus, width, self._far(node))
+
+    @property
+    def _live(self) -> LiveSample | None:
+        """The newest live sample, if it shows the processes."""
+        sample = self._readings.live_sample
+        return None if sample is None or isinstance(sample.processes, Unknown) else sample
 
     def _far(self, node: Node) -> tuple[int, ...]:
         """Return the processes that are bound to CPUs far from their GPU."""
@@ -192,4 +207,6 @@ class Panels:
         readings = self._readings
         lines = modules.strip(node, readings.refcnts, width, self.checked.marks)
         lines += gpudirect.strip(node, readings.peermem, readings.histories["refcnt"], width)
+        if self._live is not None:
+            return [*lines, live_jobs.strip(self._live, width)]
         return [*lines, jobs.strip(self.checked.processes, readings.gpus_by_pid(), width)]

@@ -11,6 +11,7 @@ from probes.facts.gpudirect import PeermemReading
 from probes.facts.node import Node
 from probes.facts.rdma.devices import RdmaDevice, RdmaFacts
 from probes.facts.system.platform import PlatformFacts
+from probes.live.sample import LiveSample
 from probes.snapshot.nic_roles import NicRole
 from probes.snapshot.rates import PortRate, Reading, netdev_rates, port_rates
 from probes.topology.paths import Topology
@@ -31,6 +32,7 @@ class Readings:
         self.newest: Reading | None = None
         self.before: Reading | None = None
         self.taken_at = 0.0
+        self.live_sample: LiveSample | None = None
         self.rates: dict[tuple[str, int], PortRate] = {}
         self.netdev_rates: dict[str, PortRate] = {}
         self.clear_histories()
@@ -51,6 +53,7 @@ class Readings:
         """Use a new reading, with the rates since the one before."""
         before, self.newest = self.newest, report.reading
         self.before, self.taken_at = before, report.taken_at
+        self.live_sample = report.live
         self.rates = port_rates(before, report.reading) if before else {}
         self.netdev_rates = netdev_rates(before, report.reading) if before else {}
         at = report.reading.at

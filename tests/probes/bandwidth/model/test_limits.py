@@ -17,10 +17,10 @@ from probes.bandwidth.model.limits import (
     payload_share,
 )
 from probes.bandwidth.model.rating import Judgement, Rating, best_of, rate
+from probes.bandwidth.model.samples import Sample
 from probes.bandwidth.planning.defaults import perftest_defaults
 from probes.bandwidth.tools.perftest_command import PerftestSettings
 from probes.bandwidth.tools.perftest_output import PerftestOutput
-from probes.bandwidth.tools.samples import Sample
 from probes.base.unknown import Maybe, Reason, Unknown
 from probes.host.local import LocalHost
 from probes.simulation.host import SimulatedHost

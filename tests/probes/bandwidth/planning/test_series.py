@@ -5,14 +5,14 @@ from functools import lru_cache
 
 import pytest
 
+from probes.bandwidth.model.command import Refused
 from probes.bandwidth.model.planned_test import PlannedTest, Series
 from probes.bandwidth.model.request import MemoryPath, Mode, Request, Scope
 from probes.bandwidth.model.result import planned_key
+from probes.bandwidth.model.samples import BY_PEERMEM
 from probes.bandwidth.planning.series import plan_series
 from probes.bandwidth.results.baseline import machine_type
-from probes.bandwidth.tools.command import Refused
 from probes.bandwidth.tools.perftest_command import PerftestSettings
-from probes.bandwidth.tools.samples import BY_PEERMEM
 from probes.base.unknown import Reason, Unknown
 from probes.facts.system.tool_names import NCCL_TESTS, TEST_TOOLS
 from probes.facts.system.tools import Perftest, ToolFacts

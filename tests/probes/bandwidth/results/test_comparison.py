@@ -5,9 +5,9 @@ import pytest
 from probes.bandwidth.model.planned_test import LeftOut, Pair
 from probes.bandwidth.model.rating import Rating
 from probes.bandwidth.model.result import Ending
+from probes.bandwidth.model.samples import BY_DMABUF, BY_PEERMEM, HOST_MEMORY, About, Fact
 from probes.bandwidth.results.against_earlier import change, changes, earlier, expected, newest
 from probes.bandwidth.results.comparison import conclusions
-from probes.bandwidth.tools.samples import BY_DMABUF, BY_PEERMEM, HOST_MEMORY, About, Fact
 from tests.probes.bandwidth.sample_results import MORNING, failed, judged, latency, result
 
 NOW = MORNING + 86_400

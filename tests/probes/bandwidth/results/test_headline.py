@@ -4,11 +4,11 @@ from collections.abc import Sequence
 
 import pytest
 
+from probes.bandwidth.model.samples import Latency, Sample
 from probes.bandwidth.results.headline import headline, stalls
 from probes.bandwidth.tools.nccl_tests import NcclSettings
 from probes.bandwidth.tools.nvbandwidth import NvbandwidthSettings
 from probes.bandwidth.tools.perftest_command import PerftestSettings
-from probes.bandwidth.tools.samples import Latency, Sample
 
 ENDLESS = PerftestSettings("ib_write_bw", "mlx5_0", is_endless=True)
 ALL_SIZES = PerftestSettings("ib_write_bw", "mlx5_0", all_sizes=True)

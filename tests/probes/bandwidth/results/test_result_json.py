@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from probes.bandwidth.model.planned_test import Pair
 from probes.bandwidth.model.rating import Judgement, Rating
 from probes.bandwidth.model.result import MOST_SAMPLES, Ending, Result
+from probes.bandwidth.model.samples import About, Fact, Latency, Sample
 from probes.bandwidth.results.result_json import SCHEMA, from_json, to_json
-from probes.bandwidth.tools.samples import About, Fact, Latency, Sample
 from tests.probes.bandwidth.sample_results import failed, latency, result
 
 TEXT = st.text(st.characters(codec="utf-8", categories=("L", "N", "P")), max_size=40)

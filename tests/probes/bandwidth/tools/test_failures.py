@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from probes.bandwidth.model.samples import BY_DMABUF
 from probes.bandwidth.tools.failures import failure_in
 from probes.bandwidth.tools.perftest_failures import REGISTRATION_ERRORS
-from probes.bandwidth.tools.samples import BY_DMABUF
 from tests.machines import machine_file
 from tests.probes.bandwidth.all_failures import PATTERNS, explain
 

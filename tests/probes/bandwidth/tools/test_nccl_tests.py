@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from probes.bandwidth.model.samples import About, Fact, Sample
 from probes.bandwidth.tools.failures import Failure
 from probes.bandwidth.tools.nccl_tests import NcclTestsOutput
-from probes.bandwidth.tools.samples import About, Fact, Sample
 from tests.machines import machine_file, machine_files
 
 FILES = machine_files("bandwidth", "ncclt-*")

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from probes.bandwidth.model.samples import About, Fact, Sample, parse_number
 from probes.bandwidth.tools.failures import Failure
 from probes.bandwidth.tools.nvbandwidth import NvbandwidthOutput
-from probes.bandwidth.tools.samples import About, Fact, Sample, parse_number
 from tests.machines import machine_file, machine_files
 
 FILES = machine_files("bandwidth", "nvbandwidth-*")

@@ -7,9 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from probes.bandwidth.tools.failures import Failure
-from probes.bandwidth.tools.perftest_output import PerftestOutput
-from probes.bandwidth.tools.samples import (
+from probes.bandwidth.model.samples import (
     BY_DMABUF,
     BY_PEERMEM,
     GPU_MEMORY,
@@ -20,6 +18,8 @@ from probes.bandwidth.tools.samples import (
     Latency,
     Sample,
 )
+from probes.bandwidth.tools.failures import Failure
+from probes.bandwidth.tools.perftest_output import PerftestOutput
 from tests.machines import machine_file, machine_files
 
 FILES = machine_files("perftest", "*")

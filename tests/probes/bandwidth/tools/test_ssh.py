@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from probes.bandwidth.tools.command import Command, Refused
+from probes.bandwidth.model.command import Command, Refused
 from probes.bandwidth.tools.ssh import by_ssh, host_of
 from tests.probes.bandwidth.planning.test_series import HOSTILE
 

@@ -3,12 +3,12 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
+from probes.bandwidth.model.command import Command
+from probes.bandwidth.model.samples import About, Fact, Sample
 from probes.bandwidth.planning.defaults import perftest_defaults
-from probes.bandwidth.tools.command import Command
 from probes.bandwidth.tools.failures import Failure
 from probes.bandwidth.tools.perftest_command import PerftestSettings, loopback
 from probes.bandwidth.tools.perftest_output import PerftestOutput
-from probes.bandwidth.tools.samples import About, Fact, Sample
 from probes.facts.system.tools import ToolFacts
 from probes.simulation.host import SimulatedHost, SimulatedTest
 from probes.snapshot.examination import Examination, examine

@@ -4,13 +4,13 @@ from collections.abc import Sequence
 
 import pytest
 
+from probes.bandwidth.model.command import Command, Refused
 from probes.bandwidth.model.limits import limit_of_gpu_copies
-from probes.bandwidth.tools.command import Command, Refused
+from probes.bandwidth.model.samples import DONE, About, Fact, Sample
 from probes.bandwidth.tools.failures import Failure
 from probes.bandwidth.tools.gdrcopy import GdrcopyOutput, GdrcopySettings
 from probes.bandwidth.tools.nccl_tests import NcclSettings, NcclTestsOutput
 from probes.bandwidth.tools.nvbandwidth import NvbandwidthOutput, NvbandwidthSettings
-from probes.bandwidth.tools.samples import DONE, About, Fact, Sample
 from probes.facts.system.tool_names import NCCL_TESTS
 from probes.snapshot.rates import port_rates, read
 from tests.probes.simulation.bandwidth.node import Node, Run

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from probes.bandwidth.model.rating import Rating, best_of, rate
-from probes.bandwidth.tools.samples import (
+from probes.bandwidth.model.samples import (
     BY_DMABUF,
     BY_PEERMEM,
     CONNECTED,

@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from probes.bandwidth.tools.command import Refused
+from probes.bandwidth.model.command import Refused
+from probes.bandwidth.model.samples import About
 from probes.bandwidth.tools.failures import Failure
 from probes.bandwidth.tools.perftest_command import PerftestSettings, loopback
-from probes.bandwidth.tools.samples import About
 from probes.simulation.faults.catalogue import FAULTS
 from tests.probes.simulation.bandwidth.node import Node, Pair, Run, both, run_pair, settings_on
 from tests.tiers import USUAL_FAULTS, usual

@@ -5,9 +5,9 @@ import signal
 
 import pytest
 
+from probes.bandwidth.model.command import Refused
 from probes.bandwidth.model.planned_test import LeftOut, Series
 from probes.bandwidth.model.request import Request
-from probes.bandwidth.tools.command import Refused
 from probes.facts.system.tool_names import TEST_TOOLS
 from probes.snapshot.examination import Examination
 from tests.tui.commands.bench.scene import Out, Scene, Signals, words

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from probes.bandwidth.tools.command import Command, Refused, is_host
+from probes.bandwidth.model.command import Command, Refused, is_host
 from probes.bandwidth.tools.gdrcopy import GdrcopySettings
 from probes.bandwidth.tools.nccl_tests import NcclSettings
 from probes.bandwidth.tools.nvbandwidth import NvbandwidthSettings

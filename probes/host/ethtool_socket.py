@@ -1,0 +1,94 @@
+"""Read the counters of network interfaces by ioctl, as `ethtool -S` does; no root and no process needed."""
+
+from __future__ import annotations
+
+import array
+import errno
+import fcntl
+import os
+import socket
+import struct
+from collections.abc import Mapping, Sequence
+
+from probes.base.text import printable
+from probes.base.unknown import Maybe, Reason, Unknown
+from probes.host.ethtool import COUNT, HEADER, MAX_COUNTERS, NAME_BYTES, STATISTICS, STATS, positions, values
+
+SECONDS = 2.0
+_SIOCETHTOOL = 0x8946
+_GSTRINGS, _GSTATS, _GSSET_INFO = 0x1B, 0x1D, 0x37
+_REQUEST = struct.Struct("=16sQ16x")  # struct ifreq: name, address of the command
+# The kernel fills in as many counters as the interface has at that moment, whatever the buffer's size. Adding
+# queues adds up to some thousand.
+_SPARE_COUNTERS = 16384
+
+
+class EthtoolReader:
+    """Reads counters, and keeps for each interface where its counters are."""
+
+    def __init__(self) -> None:
+        self._positions: dict[str, tuple[int, dict[str, int]]] = {}  # number of counters, positions
+
+    def read(self, names: Sequence[str]) -> Maybe[Mapping[str, Maybe[dict[str, int]]]]:
+        """Return the counters of each interface."""
+        try:
+            with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as ioctls:
+                return {name: self._counters(ioctls.fileno(), name) for name in names}
+        except OSError as error:
+            return _unknown(error, "ethtool -S")
+
+    def _counters(self, descriptor: int, name: str) -> Maybe[dict[str, int]]:
+        source = f"ethtool -S {printable(name, 40)}"
+        # An ioctl on a missing interface would make the kernel look for a module of that name.
+        is_name = 0 < len(os.fsencode(name)) < 16 and "/" not in name and name not in (".", "..")
+        if not is_name or "\0" in name or not os.path.exists(f"/sys/class/net/{name}"):
+            return Unknown(Reason.NOT_THERE, source, "no such interface")
+        try:
+            count = _count(descriptor, name)
+            known = self._positions.get(name)
+            if known is None or known[0] != count:
+                known = self._positions[name] = count, _positions(descriptor, name, count)
+            wanted = known[1]
+            if not wanted:
+                return Unknown(Reason.NOT_THERE, source, "the driver has none of these counters")
+            command = STATS.pack(_GSTATS, count)
+            answer = _ioctl(descriptor, name, command, (count + _SPARE_COUNTERS) * 8)
+        except OSError as error:
+            self._positions.pop(name, None)
+            return _unknown(error, source)
+        if STATS.unpack_from(answer)[1] != count:  # the positions are no longer right
+            self._positions.pop(name, None)
+            return Unknown(Reason.IO_ERROR, source, "the number of counters has just changed")
+        return values(answer[STATS.size : STATS.size + count * 8], wanted)
+
+
+def _count(descriptor: int, name: str) -> int:
+    answer = _ioctl(descriptor, name, COUNT.pack(_GSSET_INFO, 0, 1 << STATISTICS, 0), 0)
+    _, _, sets, count = COUNT.unpack_from(answer)
+    if not sets >> STATISTICS & 1 or not count:
+        raise OSError(errno.EOPNOTSUPP, "no counters")
+    if count > MAX_COUNTERS:
+        raise OSError(errno.EFBIG, "too many counters")
+    return int(count)
+
+
+def _positions(descriptor: int, name: str, count: int) -> dict[str, int]:
+    command = HEADER.pack(_GSTRINGS, STATISTICS, count)
+    answer = _ioctl(descriptor, name, command, (count + _SPARE_COUNTERS) * NAME_BYTES)
+    found = min(count, HEADER.unpack_from(answer)[2])
+    return positions(answer[HEADER.size : HEADER.size + found * NAME_BYTES])
+
+
+def _ioctl(descriptor: int, name: str, command: bytes, more: int) -> bytes:
+    """Return the command's structure as the kernel leaves it, with `more` bytes behind it."""
+    buffer = array.array("B", command + bytes(more))
+    fcntl.ioctl(descriptor, _SIOCETHTOOL, _REQUEST.pack(os.fsencode(name), buffer.buffer_info()[0]))
+    return buffer.tobytes()
+
+
+def _unknown(error: OSError, source: str) -> Unknown:
+    if error.errno in (errno.EPERM, errno.EACCES):
+        return Unknown(Reason.NEEDS_ROOT, source)
+    if error.errno in (errno.EOPNOTSUPP, errno.ENODEV, errno.EINVAL):
+        return Unknown(Reason.NOT_THERE, source, "the driver has no counters of its own")
+    return Unknown(Reason.IO_ERROR, source, error.strerror or "")

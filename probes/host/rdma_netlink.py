@@ -1,0 +1,284 @@
+"""RDMA netlink messages: requests, and what the kernel answers (include/uapi/rdma/rdma_netlink.h).
+
+Bytes in, dataclasses out; rdma_socket.py exchanges them with the kernel.
+"""
+
+from __future__ import annotations
+
+import struct
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import TypeVar
+
+from probes.base.text import printable
+from probes.host.rdma_resources import (
+    MAX_OBJECTS,
+    CompletionQueue,
+    MemoryRegion,
+    ProtectionDomain,
+    QueuePair,
+    RdmaContext,
+    RdmaResources,
+)
+
+T = TypeVar("T")
+MAX_DEVICES = 256
+_MAX_NAME = 64  # IB_DEVICE_NAME_MAX
+
+
+class Command(IntEnum):
+    """enum rdma_nldev_command, of which gdrtop uses only these."""
+
+    GET = 1
+    SYS_GET = 6
+    RES_QP_GET = 10
+    RES_CQ_GET = 12
+    RES_MR_GET = 13
+    RES_PD_GET = 14
+    RES_CTX_GET = 22
+
+
+# enum rdma_nldev_attr
+_DEV_INDEX = 1
+_DEV_NAME = 2
+_PORT_INDEX = 3
+_LQPN = 21
+_RQPN = 22
+_TYPE = 26
+_STATE = 27
+_PID = 28
+_KERN_NAME = 29
+_MRLEN = 45
+_DRIVER = 52
+_DRIVER_ENTRY = 53
+_DRIVER_STRING = 54
+_PDN = 60
+_CQN = 61
+_MRN = 62
+_CTXN = 64
+_NETNS_MODE = 66
+# The table of objects in an answer, and an entry of the table.
+_TABLES = {
+    Command.RES_QP_GET: (19, 20),
+    Command.RES_CQ_GET: (35, 36),
+    Command.RES_MR_GET: (40, 41),
+    Command.RES_PD_GET: (46, 47),
+    Command.RES_CTX_GET: (86, 87),
+}
+# enum ib_qp_type and enum ib_qp_state, with the names of `rdma resource show qp`
+_QP_TYPES = dict(enumerate(("SMI", "GSI", "RC", "UC", "UD", "RAW_IPV6", "RAW_ETHERTYPE")))
+_QP_TYPES |= {8: "RAW_PACKET", 9: "XRC_INI", 10: "XRC_TGT", 255: "DRIVER"}
+_QP_STATES = dict(enumerate(("RESET", "INIT", "RTR", "RTS", "SQD", "SQE", "ERR")))
+
+_MESSAGE = struct.Struct("=IHHII")  # length, type, flags, sequence, port ID (struct nlmsghdr)
+_ATTRIBUTE = struct.Struct("=HH")  # length, type (struct nlattr)
+_unpack_attribute = _ATTRIBUTE.unpack_from
+_ERRNO = struct.Struct("=i")
+_ATTRIBUTE_TYPE = 0x3FFF  # without NLA_F_NESTED and NLA_F_NET_BYTEORDER
+_RDMA_NL_NLDEV = 5
+_NLM_F_REQUEST = 0x1
+_NLM_F_DUMP_INTR = 0x10
+_NLM_F_DUMP = 0x300
+_NLMSG_ERROR, _NLMSG_DONE, _NLMSG_OVERRUN = 2, 3, 4
+
+
+def request(command: Command, sequence: int, device: int | None = None) -> bytes:
+    """Return a request: all devices, all objects of a device, or the settings of the RDMA core."""
+    attributes = b"" if device is None else _ATTRIBUTE.pack(8, _DEV_INDEX) + struct.pack("=I", device)
+    flags = _NLM_F_REQUEST | (0 if command is Command.SYS_GET else _NLM_F_DUMP)
+    kind = _RDMA_NL_NLDEV << 10 | command
+    return _MESSAGE.pack(_MESSAGE.size + len(attributes), kind, flags, sequence, 0) + attributes
+
+
+@dataclass
+class Answer:
+    """The answer to one request, collected from its datagrams."""
+
+    sequence: int
+    payloads: list[bytes] = field(default_factory=list)
+    is_done: bool = False
+    is_interrupted: bool = False  # objects changed meanwhile, so that some may be missing
+    errno: int = 0
+
+    def add(self, datagram: bytes) -> None:
+        """Add the messages of a datagram."""
+        at = 0
+        while len(datagram) - at >= _MESSAGE.size:
+            length, kind, flags, sequence, _ = _MESSAGE.unpack_from(datagram, at)
+            if not _MESSAGE.size <= length <= len(datagram) - at:
+                self.is_interrupted = True
+                return
+            payload = datagram[at + _MESSAGE.size : at + length]
+            at += (length + 3) & ~3
+            if sequence != self.sequence:
+                continue
+            if flags & _NLM_F_DUMP_INTR or kind == _NLMSG_OVERRUN:
+                self.is_interrupted = True
+            if kind in (_NLMSG_ERROR, _NLMSG_DONE):
+                self.is_done = True
+                if len(payload) >= _ERRNO.size:
+                    self.errno = abs(_ERRNO.unpack_from(payload)[0])
+            elif kind >> 10 == _RDMA_NL_NLDEV:
+                self.payloads.append(payload)
+                # The answer to a request without NLM_F_DUMP has one message and no end.
+                self.is_done = self.is_done or kind & 0x3FF == Command.SYS_GET
+
+
+def devices_of(answer: Answer) -> list[tuple[int, str]]:
+    """Return the index and name of each device."""
+    found = []
+    for payload in answer.payloads[:MAX_DEVICES]:
+        attributes = _attributes(payload)
+        if _DEV_INDEX in attributes and _DEV_NAME in attributes:
+            found.append((_integer(attributes[_DEV_INDEX]), _text(attributes[_DEV_NAME])))
+    return found
+
+
+def shares_namespaces(answer: Answer) -> bool | None:
+    """Return whether all network namespaces see all devices; None if the kernel does not report it."""
+    for payload in answer.payloads:
+        mode = _attributes(payload).get(_NETNS_MODE)
+        if mode is not None:
+            return bool(_integer(mode))
+    return None
+
+
+@dataclass
+class Collector:
+    """The objects of all devices."""
+
+    queue_pairs: list[QueuePair] = field(default_factory=list)
+    regions: list[MemoryRegion] = field(default_factory=list)
+    domains: list[ProtectionDomain] = field(default_factory=list)
+    contexts: list[RdmaContext] = field(default_factory=list)
+    completion_queues: list[CompletionQueue] = field(default_factory=list)
+    left_out: int = 0
+
+    def add(self, command: Command, device: str, answer: Answer) -> None:
+        """Add the objects of a device."""
+        for attributes in _entries(command, answer):
+            if command is Command.RES_QP_GET:
+                self._append(self.queue_pairs, _queue_pair(device, attributes))
+            elif command is Command.RES_MR_GET:
+                self._append(self.regions, _region(device, attributes, len(self.regions)))
+            elif command is Command.RES_PD_GET and _PDN in attributes:
+                number, context = _integer(attributes[_PDN]), _optional(attributes, _CTXN)
+                owned = ProtectionDomain(device, number, context, *_owner(attributes))
+                self._append(self.domains, owned)
+            elif command is Command.RES_CTX_GET and _CTXN in attributes:  # absent: a context of the kernel
+                opened = RdmaContext(device, _integer(attributes[_CTXN]), *_owner(attributes))
+                self._append(self.contexts, opened)
+            elif command is Command.RES_CQ_GET and _CQN in attributes:
+                number, context = _integer(attributes[_CQN]), _optional(attributes, _CTXN)
+                queue = CompletionQueue(device, number, context, *_owner(attributes))
+                self._append(self.completion_queues, queue)
+
+    def _append(self, objects: list[T], new: T) -> None:
+        if len(objects) < MAX_OBJECTS:
+            objects.append(new)
+        else:
+            self.left_out += 1
+
+    def resources(self, shared: bool | None, unread: tuple[str, ...]) -> RdmaResources:
+        """Return what was collected."""
+        return RdmaResources(
+            tuple(self.queue_pairs),
+            tuple(self.regions),
+            tuple(self.domains),
+            tuple(self.contexts),
+            tuple(self.completion_queues),
+            shared,
+            self.left_out,
+            unread,
+        )
+
+
+def _entries(command: Command, answer: Answer) -> Iterator[dict[int, bytes]]:
+    table, entry = _TABLES[command]
+    for payload in answer.payloads:
+        for kind, content in _pieces(payload):
+            if kind == table:
+                yield from (_attributes(piece) for inner, piece in _pieces(content) if inner == entry)
+
+
+def _pieces(content: bytes) -> Iterator[tuple[int, bytes]]:
+    """Yield type and payload of each attribute, up to the first one that does not fit."""
+    at, end = 0, len(content)
+    while end - at >= 4:
+        length, kind = _ATTRIBUTE.unpack_from(content, at)
+        if not 4 <= length <= end - at:
+            return
+        yield kind & _ATTRIBUTE_TYPE, content[at + 4 : at + length]
+        at += (length + 3) & ~3
+
+
+def _attributes(content: bytes) -> dict[int, bytes]:
+    # Like dict(_pieces(content)), in two thirds of the time: a busy node has thousands of objects.
+    found = {}
+    at, end = 0, len(content)
+    while end - at >= 4:
+        length, kind = _unpack_attribute(content, at)
+        if not 4 <= length <= end - at:
+            break
+        found[kind & _ATTRIBUTE_TYPE] = content[at + 4 : at + length]
+        at += (length + 3) & ~3
+    return found
+
+
+def _integer(value: bytes) -> int:
+    return int.from_bytes(value[:8], sys.byteorder)
+
+
+def _optional(attributes: dict[int, bytes], kind: int) -> int | None:
+    value = attributes.get(kind)
+    return None if value is None else int.from_bytes(value[:8], sys.byteorder)
+
+
+def _text(value: bytes) -> str:
+    return printable(value.partition(b"\0")[0].decode("utf-8", "replace"), _MAX_NAME)
+
+
+def _owner(attributes: dict[int, bytes]) -> tuple[int | None, str]:
+    name = attributes.get(_KERN_NAME)
+    return _optional(attributes, _PID) or None, "" if name is None else _text(name)
+
+
+def _queue_pair(device: str, attributes: dict[int, bytes]) -> QueuePair:
+    pid, kernel_name = _owner(attributes)
+    return QueuePair(
+        device=device,
+        number=_optional(attributes, _LQPN) or 0,
+        kind=_QP_TYPES.get(_integer(attributes.get(_TYPE, b"\xfe")), "UNKNOWN"),
+        state=_QP_STATES.get(_integer(attributes.get(_STATE, b"\xfe")), "UNKNOWN"),
+        port=_optional(attributes, _PORT_INDEX),
+        remote=_optional(attributes, _RQPN),
+        pd=_optional(attributes, _PDN),
+        pid=pid,
+        kernel_name=kernel_name,
+    )
+
+
+def _region(device: str, attributes: dict[int, bytes], position: int) -> MemoryRegion:
+    pid, kernel_name = _owner(attributes)
+    number = _optional(attributes, _MRN)
+    return MemoryRegion(
+        device=device,
+        number=position if number is None else number,  # kernels before 5.1 report none
+        length_bytes=_optional(attributes, _MRLEN) or 0,
+        pd=_optional(attributes, _PDN),
+        pid=pid,
+        kernel_name=kernel_name,
+        is_odp=_DRIVER in attributes and _is_odp(attributes[_DRIVER]),
+    )
+
+
+def _is_odp(content: bytes) -> bool:
+    """Return whether the driver names "odp", as mlx5 does for regions with on-demand paging."""
+    for kind, piece in _pieces(content):
+        if kind == _DRIVER_STRING and piece.rstrip(b"\0") == b"odp":
+            return True
+        if kind == _DRIVER_ENTRY and any(text.rstrip(b"\0") == b"odp" for _, text in _pieces(piece)):
+            return True
+    return False

@@ -1,0 +1,160 @@
+"""Events of error counters that begin to rise: faster than is normal, and not because a job ends."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+
+from probes.base.unknown import Unknown
+from probes.live.explanations import ERRORS
+from probes.live.sample import EventKind, LiveEvent, LiveSample, PortSample
+from probes.queries.finding import Severity
+
+_QUIET_SECONDS = 60.0  # below the limit, before the next event of a counter
+# Peers that end at different times leave timeouts and refused packets behind.
+_TEARDOWN_SECONDS = 15.0
+_LONGEST_STEP = 3.0  # a rate is not extrapolated over missed samples
+
+
+@dataclass(frozen=True)
+class _Rule:
+    """More than `limit` events in `seconds` are an event."""
+
+    counter: str
+    limit: float
+    seconds: float
+    text: str  # after the port's name
+    group: str  # of ERRORS
+    severity: Severity = Severity.WARNING
+    at_teardown: bool = True  # False: normal when a job ends
+
+
+def _retransmits(*counters: str) -> tuple[_Rule, ...]:
+    return tuple(_Rule(name, 100, 10, "sends packets again", "loss", at_teardown=False) for name in counters)
+
+
+# Limits per second, minute and hour: NVIDIA NVSentinel, NIC health monitor. It has none for congestion
+# notifications and retransmits: those here are far above what adaptive routing and small incasts cause.
+_RULES = (
+    _Rule("symbol_error", 100, 10, "has signal errors", "signal"),
+    _Rule("symbol_error", 120, 3600, "has signal errors", "signal"),
+    _Rule("link_error_recovery", 5, 60, "recovers from link errors", "signal"),
+    _Rule("port_rcv_errors", 100, 10, "receives damaged packets", "signal"),
+    _Rule("local_link_integrity_errors", 0, 60, "has link integrity errors", "signal"),
+    _Rule("excessive_buffer_overrun_errors", 0, 60, "has buffer overruns", "loss"),
+    _Rule("link_downed", 0, 60, "lost its link", "flap"),
+    _Rule("link_down_events_phy", 0, 60, "lost its link", "flap"),
+    _Rule("port_xmit_discards", 1000, 10, "discards packets", "loss"),
+    _Rule("rx_discards_phy", 1000, 10, "discards received packets", "loss"),
+    _Rule("local_ack_timeout_err", 10, 10, "has ACK timeouts", "timeout", at_teardown=False),
+    _Rule("retrans_timeout_events", 10, 10, "has ACK timeouts", "timeout", at_teardown=False),
+    _Rule("req_transport_retries_exceeded", 0, 60, "has given up on a peer", "retry", at_teardown=False),
+    _Rule("retry_exceeded_err", 0, 60, "has given up on a peer", "retry", at_teardown=False),
+    _Rule("max_retry_exceeded", 0, 60, "has given up on a peer", "retry", at_teardown=False),
+    _Rule("roce_slow_restart", 100, 10, "restarts slowly after losses", "loss", at_teardown=False),
+    *_retransmits("packet_seq_err", "implied_nak_seq_err", "roce_adp_retrans", "rcvd_seq_err"),
+    *_retransmits("to_retransmits", "seq_err_naks_rcvd", "retrans_pkts"),
+    _Rule("rx_icrc_encapsulated", 10, 10, "receives corrupt RoCE packets", "corrupt"),
+    _Rule("rnr_nak_retry_err", 10, 10, "waits for receivers", "receiver", Severity.NOTE, False),
+    _Rule("rnr_naks_rcvd", 10, 10, "waits for receivers", "receiver", Severity.NOTE, False),
+    _Rule("rcvd_rnr_err", 10, 10, "waits for receivers", "receiver", Severity.NOTE, False),
+    _Rule("out_of_buffer", 1000, 10, "has no receive buffers", "receiver", Severity.NOTE, False),
+    _Rule("rp_cnp_handled", 100_000, 10, "is slowed down by congestion", "congestion", Severity.NOTE),
+    _Rule("rx_cnp_pkts", 100_000, 10, "is slowed down by congestion", "congestion", Severity.NOTE),
+    _Rule("np_cnp_sent", 100_000, 10, "receives from a congested network", "congestion", Severity.NOTE),
+    _Rule("tx_cnp_pkts", 100_000, 10, "receives from a congested network", "congestion", Severity.NOTE),
+)
+# Packets out of order are normal with adaptive routing; together with timeouts or retransmits they are loss.
+_REORDERED = ("out_of_sequence", "out_of_seq_request")
+_LOST = ("local_ack_timeout_err", "packet_seq_err", "roce_adp_retrans", "rcvd_seq_err")
+_REORDERED_RULES = tuple(
+    _Rule(name, 100, 10, "loses packets", "loss", at_teardown=False) for name in _REORDERED
+)
+
+
+@dataclass
+class _Count:
+    """How often a counter rose within the rule's window."""
+
+    steps: deque[tuple[float, float]] = field(default_factory=deque)  # (at, events)
+    total: float = 0.0
+    is_on: bool = False
+    above_at: float = 0.0  # when it was last above the limit
+
+
+class ErrorEvents:
+    """Sum up the error counters of each port."""
+
+    def __init__(self) -> None:
+        self._counts: dict[tuple[str, _Rule], _Count] = {}
+        self._at: float | None = None
+        self._processes: frozenset[int] = frozenset()
+        self._ended_at = float("-inf")
+
+    def update(self, sample: LiveSample) -> list[LiveEvent]:
+        """Return the counters that have begun to rise."""
+        before, self._at = self._at, sample.at
+        self._note_ends(sample)
+        if before is None:
+            return []
+        step = min(sample.at - before, _LONGEST_STEP)
+        is_teardown = sample.at - self._ended_at < _TEARDOWN_SECONDS
+        events = []
+        for port in sample.ports:
+            rules = _RULES
+            if any(_rate(port, name) > 0 for name in _LOST):
+                rules += _REORDERED_RULES
+            reported: set[str] = set()
+            for rule in rules:
+                if is_teardown and not rule.at_teardown:
+                    continue
+                event = self._judge(port, rule, sample, step)
+                if event is not None and rule.text not in reported:
+                    reported.add(rule.text)
+                    events.append(event)
+        return events
+
+    def _note_ends(self, sample: LiveSample) -> None:
+        if isinstance(sample.processes, Unknown):
+            return
+        now = frozenset(process.pid for process in sample.processes if process.ready_nics)
+        if self._processes - now:
+            self._ended_at = sample.at
+        self._processes = now
+
+    def _judge(self, port: PortSample, rule: _Rule, sample: LiveSample, step: float) -> LiveEvent | None:
+        rate = _rate(port, rule.counter)
+        key = (port.name, rule)
+        count = self._counts.get(key)
+        if count is None:
+            if rate <= 0:
+                return None
+            count = self._counts[key] = _Count()
+        if rate > 0:
+            count.steps.append((sample.at, rate * step))
+            count.total += rate * step
+        while count.steps and sample.at - count.steps[0][0] >= rule.seconds:
+            count.total -= count.steps.popleft()[1]
+        if not count.steps:
+            count.total = 0.0
+        if count.total > rule.limit:
+            was_on, count.is_on, count.above_at = count.is_on, True, sample.at
+            return None if was_on else _event(port, rule, count.total, sample.taken_at)
+        if count.is_on and sample.at - count.above_at >= _QUIET_SECONDS:
+            count.is_on = False
+        if not count.is_on and not count.steps:
+            del self._counts[key]
+        return None
+
+
+def _rate(port: PortSample, counter: str) -> float:
+    """Return events a second; 0 for a counter that is unknown, of which nothing can be said."""
+    rate = port.counters.get(counter)
+    return 0.0 if rate is None or isinstance(rate, Unknown) else rate
+
+
+def _event(port: PortSample, rule: _Rule, total: float, at: float) -> LiveEvent:
+    over = {60: "minute", 3600: "hour"}.get(int(rule.seconds), f"{rule.seconds:.0f} s")
+    text = f"{port.name} {rule.text} ({rule.counter} rose by {max(1, round(total)):,} in the last {over})"
+    kind = EventKind.ERRORS_RISING
+    return LiveEvent(at, kind, rule.severity, port.name, text, ERRORS[rule.group])

@@ -1,0 +1,142 @@
+"""Which counters of a port the live view reads, and how much they rise between two readings."""
+
+from __future__ import annotations
+
+from probes.base.unknown import Maybe, Reason, Unknown
+from probes.facts.rdma.port_health import ERROR_COUNTER_BITS
+from probes.host.values import Files, read_integer
+
+HARDWARE = (
+    "np_ecn_marked_roce_packets",
+    "np_cnp_sent",
+    "rp_cnp_handled",
+    "out_of_sequence",
+    "packet_seq_err",
+    "local_ack_timeout_err",
+    "roce_adp_retrans",
+    "roce_slow_restart",
+    "rnr_nak_retry_err",
+    "out_of_buffer",
+    "rx_icrc_encapsulated",
+)
+"""Counters in hw_counters/ that every sample has; unknown where the NIC has none of that name.
+
+mlx5's names (drivers/infiniband/hw/mlx5/counters.c), most of them 32 bits wide.
+"""
+
+STANDARD = (
+    "port_xmit_wait",
+    "port_xmit_discards",
+    "symbol_error",
+    "link_downed",
+    "port_rcv_errors",
+)
+"""Counters in counters/ that every sample has (Documentation/ABI/stable/sysfs-class-infiniband)."""
+
+_FURTHER_HARDWARE = frozenset(
+    {
+        "rp_cnp_ignored",
+        "implied_nak_seq_err",
+        "req_transport_retries_exceeded",
+        # sw/rxe/rxe_hw_counters.c
+        "out_of_seq_request",
+        "rcvd_seq_err",
+        "rcvd_rnr_err",
+        "retry_exceeded_err",
+        "link_downed",
+        # hw/bnxt_re/hw_counters.c
+        "to_retransmits",
+        "seq_err_naks_rcvd",
+        "rnr_naks_rcvd",
+        "max_retry_exceeded",
+        "rx_ecn_marked_pkts",
+        "tx_cnp_pkts",
+        "rx_cnp_pkts",
+        # hw/efa/efa_verbs.c
+        "retrans_pkts",
+        "retrans_timeout_events",
+        "unresponsive_remote_events",
+        "rx_drops",
+    }
+)
+_FURTHER_STANDARD = frozenset(
+    {"link_error_recovery", "local_link_integrity_errors", "excessive_buffer_overrun_errors"}
+)
+# Old kernels print this for a device that does not answer PMA queries (core/sysfs.c, show_pma_counter).
+_NO_PMA = "N/A (no PMA)"
+_WRAP = 1 << 32
+# At 100 million packets a second, a counter rises by less than this in two seconds.
+_NEAR = 1 << 28
+
+
+def names_to_read(hardware: Maybe[tuple[str, ...]], standard: Maybe[tuple[str, ...]]) -> tuple[str, ...]:
+    """Return the paths below a port, "hw_counters/NAME" and "counters/NAME", of the counters it has."""
+    chosen = []
+    if not isinstance(hardware, Unknown):
+        wanted = _FURTHER_HARDWARE.union(HARDWARE)
+        chosen += [f"hw_counters/{name}" for name in hardware if name in wanted]
+    if not isinstance(standard, Unknown):
+        wanted = _FURTHER_STANDARD.union(STANDARD)
+        chosen += [f"counters/{name}" for name in standard if name in wanted]
+    return tuple(chosen)
+
+
+def missing(names: Maybe[tuple[str, ...]], wanted: tuple[str, ...]) -> dict[str, Unknown]:
+    """Return the counters of `wanted` that the port does not have, with the reason."""
+    if isinstance(names, Unknown) and names.reason is not Reason.NOT_THERE:
+        return dict.fromkeys(wanted, names)
+    has: tuple[str, ...] = () if isinstance(names, Unknown) else names
+    return {
+        name: Unknown(Reason.NOT_THERE, name, f"this NIC has no counter {name}")
+        for name in wanted
+        if name not in has
+    }
+
+
+def read_counter(host: Files, path: str) -> Maybe[int]:
+    """Return a counter; NOT_THERE: the device answers no PMA queries."""
+    number = read_integer(host, path)
+    if isinstance(number, Unknown) and number.detail == _NO_PMA:
+        return Unknown(Reason.NOT_THERE, path, _NO_PMA)
+    return number
+
+
+def rise(name: str, before: int, after: int) -> Maybe[int]:
+    """Return how much a counter has risen. A counter of 32 bits may have wrapped once.
+
+    MALFORMED: it was reset, or it has stopped at its maximum (core/sysfs.c, PORT_PMA_ATTR).
+    """
+    bits = ERROR_COUNTER_BITS.get(name)
+    if before == after and bits is not None and after == (1 << bits) - 1:
+        return Unknown(Reason.MALFORMED, name, "the counter is full")
+    if after >= before:
+        return after - before
+    if _WRAP - _NEAR <= before < _WRAP and after < _NEAR:
+        return after + _WRAP - before
+    return Unknown(Reason.MALFORMED, name, "the counter was reset")
+
+
+def pause_percent(before: dict[str, int], after: dict[str, int], seconds: float) -> Maybe[float]:
+    """Return the share of time that the port was paused: the priority and direction paused the longest.
+
+    From mlx5's rx_prioN_pause_duration and tx_prioN_pause_duration, in µs
+    (Documentation/networking/device_drivers/ethernet/mellanox/mlx5/counters.rst).
+    """
+    names = [name for name in after if name.endswith("_pause_duration")]
+    if not names:
+        return Unknown(Reason.NOT_THERE, "ethtool -S", "this NIC does not count the duration of pauses")
+    rises = [after[name] - before[name] for name in names if after[name] >= before.get(name, after[name] + 1)]
+    if not rises or seconds <= 0:
+        return Unknown(Reason.NOT_THERE, "ethtool -S", "needs a second sample")
+    return min(100.0, max(rises) / (seconds * 1e6) * 100)
+
+
+def pcie_stall_percent(now: dict[str, int]) -> Maybe[float]:
+    """Return the share of the last second in which the NIC could not issue PCIe reads or writes.
+
+    mlx5's outbound_pci_stalled_rd and _wr are percentages, not counters.
+    """
+    stalls = [now[name] for name in ("outbound_pci_stalled_rd", "outbound_pci_stalled_wr") if name in now]
+    if not stalls:
+        return Unknown(Reason.NOT_THERE, "ethtool -S", "this NIC does not report PCIe stalls")
+    return float(min(100, max(stalls)))

@@ -1,0 +1,291 @@
+"""What can happen to a training job while gdrtop watches; only the live view shows it.
+
+Times in seconds since the node was opened.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from probes.simulation.faults.fault import Fault, fault
+from probes.simulation.node.ports import netdev_of, port_of
+from probes.simulation.node.processes import (
+    FIRST_RANK,
+    JOB,
+    OTHER_JOB,
+    add_job,
+    add_storage_client,
+    end_program,
+)
+from probes.simulation.node.program import PEERMEM, Program, Via
+from probes.simulation.node.traffic import RECEIVED, SENT, add_to, carry_over_tcp, scale
+from probes.simulation.node.training import OPENED
+from probes.simulation.node.tree import PlacedNic, Tree, log
+from probes.simulation.node.waves import Steps, changes
+
+STAGED_RANK, STOPPED_RANK, LOST_RANK, SLOW_RANK, FLAPPING_RANK = 5, 3, 5, 5, 3
+"""Ranks with a fault; on a node with fewer GPUs, its last rank."""
+RESTARTED_PIDS, OTHER_PIDS, STORAGE_PID = 41100, 42000, 46000
+STOPPED_AFTER, LOST_AFTER, ENDED_AFTER, CONGESTED_AFTER = 20.0, 15.0, 22.0, 10.0
+RESTART_BEGINS, RESTART_ENDS = 30.0, 38.0
+FLAP_FIRST, FLAP_EACH, FLAP_DOWN = 15.0, 20.0, 5.0
+_STALLED = 0.02  # of the traffic: the other ranks wait for one
+_CONGESTED = 0.55
+_STAGED_SHARE = 0.55  # of the traffic, when a rank copies through host memory
+_SLOW_SHARE = 0.33
+
+
+def rank_on(tree: Tree, number: int) -> Program | None:
+    """Return a rank of the training job; None: there is no job."""
+    ranks = [program for program in tree.programs if program.is_nccl and program.nics]
+    return ranks[min(number, len(ranks) - 1)] if ranks else None
+
+
+def nic_of(tree: Tree, program: Program) -> PlacedNic:
+    """Return the NIC of a rank."""
+    return next(nic for nic in tree.nics if nic.name in program.nics)
+
+
+def _compute_nics(tree: Tree) -> list[PlacedNic]:
+    used = {name for program in tree.programs for name in program.nics}
+    return [nic for nic in tree.nics if nic.name in used]
+
+
+def _over_dmabuf(tree: Tree) -> None:
+    """Let the job use DMA-BUF, so that the path of each rank can be told without root."""
+    for program in tree.programs:
+        if program.via is Via.PEERMEM:
+            program.via = Via.DMABUF
+
+
+def _scale_all(tree: Tree, steps: Steps, besides: Iterable[PlacedNic] = ()) -> None:
+    for nic in _compute_nics(tree):
+        if nic not in tuple(besides):
+            scale(tree, nic, steps)
+
+
+def _rank_staged(tree: Tree) -> None:
+    rank = rank_on(tree, STAGED_RANK)
+    if rank is not None:
+        _over_dmabuf(tree)
+        rank.via = Via.HOST
+        scale(tree, nic_of(tree, rank), changes(before=_STAGED_SHARE))
+
+
+def _restarted_staged(tree: Tree) -> None:
+    _over_dmabuf(tree)
+    if rank_on(tree, 0) is None:
+        return
+    pause = changes((OPENED + RESTART_BEGINS, 0.0), (OPENED + RESTART_ENDS, _STAGED_SHARE))
+    _scale_all(tree, pause)
+
+    def end(tree: Tree) -> None:
+        for number in range(len(tree.gpus)):
+            end_program(tree, FIRST_RANK + number)
+
+    def start(tree: Tree) -> None:
+        gpus = range(len(tree.gpus))
+        add_job(tree, RESTARTED_PIDS, gpus, JOB, Via.HOST, OPENED + RESTART_ENDS)
+
+    tree.plan(OPENED + RESTART_BEGINS, end)
+    tree.plan(OPENED + RESTART_ENDS, start)
+
+
+def _tcp(tree: Tree) -> None:
+    nics = _compute_nics(tree)
+    tree.references.pop((PEERMEM, "job"), None)
+    for program in tree.programs:
+        if program.is_nccl:
+            program.via = Via.TCP
+            files = f"/proc/{program.pid}/fd"
+            for name in list(tree.directories.get(files, ())):
+                if "/infiniband/" in tree.links.get(f"{files}/{name}", ""):
+                    tree.remove(f"{files}/{name}")
+    for nic in nics:
+        carry_over_tcp(tree, nic)
+
+
+def _nic_slow(tree: Tree) -> None:
+    rank = rank_on(tree, SLOW_RANK)
+    if rank is not None:
+        scale(tree, nic_of(tree, rank), changes(before=_SLOW_SHARE))
+
+
+def _flaps(share: float) -> Steps:
+    """Return the factor of a port that flaps: `share` while it is down."""
+
+    def step(number: int) -> tuple[float, float]:
+        begin = OPENED + FLAP_FIRST + number // 2 * FLAP_EACH
+        return (begin + FLAP_DOWN, share) if number % 2 else (begin, 1.0)
+
+    return Steps(step)
+
+
+def _downs(seconds: float) -> tuple[int, float]:
+    """Return how often the port went down, and for how many seconds it has been down in all."""
+    since = seconds - OPENED - FLAP_FIRST
+    if since < 0:
+        return 0, 0.0
+    times, within = divmod(since, FLAP_EACH)
+    return int(times) + 1, times * FLAP_DOWN + min(within, FLAP_DOWN)
+
+
+def _is_down(seconds: float) -> bool:
+    since = seconds - OPENED - FLAP_FIRST
+    return since >= 0 and since % FLAP_EACH < FLAP_DOWN
+
+
+def _nic_flapping(tree: Tree) -> None:
+    rank = rank_on(tree, FLAPPING_RANK)
+    if rank is None:
+        return
+    nic = nic_of(tree, rank)
+    port = port_of(nic)
+    _scale_all(tree, _flaps(_STALLED), besides=(nic,))
+    scale(tree, nic, _flaps(0.0))
+
+    def when_down(down: str, up: str) -> Callable[[float], str]:
+        return lambda seconds: f"{down if _is_down(seconds) else up}\n"
+
+    for path, content in (
+        (f"{port}/state", when_down("1: DOWN", "4: ACTIVE")),
+        (f"{port}/phys_state", when_down("2: Polling", "5: LinkUp")),
+        (f"{port}/counters/link_downed", lambda seconds: f"{_downs(seconds)[0]}\n"),
+        (f"{port}/hw_counters/local_ack_timeout_err", lambda seconds: f"{int(4 * _downs(seconds)[1])}\n"),
+    ):
+        _replace(tree, path, content)
+    if f"{nic.path}/net" not in tree.directories:
+        return
+    netdev = netdev_of(tree, nic)
+    _replace(tree, f"{nic.path}/net/{netdev}/operstate", when_down("down", "up"))
+    _replace(
+        tree,
+        f"{nic.path}/net/{netdev}/carrier_changes",
+        lambda seconds: f"{2 + 2 * _downs(seconds)[0] - _is_down(seconds)}\n",
+    )
+    if netdev in tree.ethtool:
+        tree.ethtool[netdev]["link_down_events_phy"] = lambda seconds: _downs(seconds)[0]
+    _log_flaps(tree, nic, netdev, OPENED + FLAP_FIRST)
+
+
+def _log_flaps(tree: Tree, nic: PlacedNic, netdev: str, begin: float) -> None:
+    """Log a port that goes down and comes back, now and every FLAP_EACH seconds."""
+
+    def down(tree: Tree) -> None:
+        log(tree, f"mlx5_core {nic.bdf}: Port module event: module 0, Cable unplugged", begin)
+        log(tree, f"mlx5_core {nic.bdf} {netdev}: Link down", begin, 6)
+        tree.plan(begin + FLAP_DOWN, up)
+
+    def up(tree: Tree) -> None:
+        log(tree, f"mlx5_core {nic.bdf}: Port module event: module 0, Cable plugged", begin + FLAP_DOWN, 6)
+        log(tree, f"mlx5_core {nic.bdf} {netdev}: Link up", begin + FLAP_DOWN, 6)
+        _log_flaps(tree, nic, netdev, begin + FLAP_EACH)
+
+    tree.plan(begin, down)
+
+
+def _rank_stopped(tree: Tree) -> None:
+    rank = rank_on(tree, STOPPED_RANK)
+    if rank is None:
+        return
+    rank.stopped_at = OPENED + STOPPED_AFTER
+    nic = nic_of(tree, rank)
+    scale(tree, nic, changes((rank.stopped_at, 0.0)))
+    _scale_all(tree, changes((rank.stopped_at + 1.0, 0.0)), besides=(nic,))
+
+
+def _gpu_lost(tree: Tree) -> None:
+    rank = rank_on(tree, LOST_RANK)
+    if rank is None or rank.gpu is None:
+        return
+    number, pid = rank.gpu, rank.pid
+    bdf, at = tree.gpus[number].bdf, OPENED + LOST_AFTER
+    _scale_all(tree, changes((at, 0.0)))
+
+    def lose(tree: Tree) -> None:
+        tree.lost.add(number)
+        text = "79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus."
+        log(tree, f"NVRM: Xid (PCI:{bdf[:-2]}): {text}", at, 3)
+        log(tree, f"NVRM: GPU {bdf}: GPU has fallen off the bus.", at, 3)
+
+    tree.plan(at, lose)
+    tree.plan(OPENED + ENDED_AFTER, lambda tree: end_program(tree, pid))
+
+
+def _congestion(tree: Tree) -> None:
+    _scale_all(tree, changes((OPENED + CONGESTED_AFTER, _CONGESTED)))
+    used = _compute_nics(tree)
+    for nic in tree.nics:
+        port = port_of(nic)
+        if nic in used:
+            _replace(tree, f"{port}/counters/port_xmit_wait", _rising(200_000))
+        if nic.kind.layer != "Ethernet":
+            continue
+        _replace(tree, f"{port}/hw_counters/np_ecn_marked_roce_packets", _rising(1200))
+        _replace(tree, f"{port}/hw_counters/np_cnp_sent", _rising(900))
+        _replace(tree, f"{port}/hw_counters/rp_cnp_handled", _rising(700))
+        if f"{nic.path}/net" not in tree.directories:
+            continue
+        counters = tree.ethtool.get(netdev_of(tree, nic), {})
+        counters["rx_prio3_pause"] = lambda seconds: 300 * _congested_for(seconds)
+        counters["rx_prio3_pause_duration"] = lambda seconds: 120_000 * _congested_for(seconds)  # 12 %
+
+
+def _congested_for(seconds: float) -> float:
+    return max(0.0, seconds - OPENED - CONGESTED_AFTER)
+
+
+def _rising(each_second: int) -> Callable[[float], str]:
+    return lambda seconds: f"{int(each_second * _congested_for(seconds))}\n"
+
+
+def _storage_traffic(tree: Tree) -> None:
+    rank = rank_on(tree, 0)
+    if rank is None:
+        return
+    nic = nic_of(tree, rank)
+    line = float(nic.kind.rate.partition(" ")[0])
+    scale(tree, nic, changes(before=0.7))
+    add_to(tree, nic, RECEIVED, 0.25 * line)
+    add_to(tree, nic, SENT, 0.03 * line)
+    add_storage_client(tree, STORAGE_PID, (nic.name,))
+
+
+def _two_jobs(tree: Tree) -> None:
+    if rank_on(tree, 0) is None:
+        return
+    gpus = len(tree.gpus)
+    for number in range(gpus):
+        end_program(tree, FIRST_RANK + number)
+    add_job(tree, FIRST_RANK, range(gpus // 2), JOB)
+    add_job(tree, OTHER_PIDS, range(gpus // 2, gpus), OTHER_JOB)
+
+
+def _replace(tree: Tree, path: str, content: Callable[[float], str]) -> None:
+    """Change a file, unless another fault has removed it."""
+    if path in tree.files:
+        tree.add(path, content)
+
+
+FAULTS: tuple[Fault, ...] = (
+    fault(
+        "job-rank-staged",
+        "One rank of the job copies through host memory",
+        _rank_staged,
+        is_live=True,
+    ),
+    fault(
+        "job-restarted-staged",
+        "After 30 s the job restarts, and copies through host memory",
+        _restarted_staged,
+        is_live=True,
+    ),
+    fault("job-tcp", "The job uses TCP, and no setting says why", _tcp, is_live=True),
+    fault("nic-slow", "One NIC carries less than half of what the others carry", _nic_slow, is_live=True),
+    fault("nic-flapping", "A port goes down for 5 s, every 20 s", _nic_flapping, is_live=True),
+    fault("rank-stopped", "After 20 s one rank is stopped, and the others wait", _rank_stopped, is_live=True),
+    fault("gpu-off-bus-live", "After 15 s a GPU falls off the bus (Xid 79)", _gpu_lost, is_live=True),
+    fault("congestion", "After 10 s the network is congested", _congestion, is_live=True),
+    fault("storage-traffic", "A storage client uses a NIC of the job", _storage_traffic, is_live=True),
+    fault("two-jobs-two-users", "Two users each run a job on half of the GPUs", _two_jobs, is_live=True),
+)

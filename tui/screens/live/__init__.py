@@ -1,0 +1,1 @@
+"""The Live screen: jobs, ranks, NICs, GPUs and what changed, now and in the last hour."""

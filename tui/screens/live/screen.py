@@ -1,0 +1,336 @@
+"""The Live screen: which jobs use GPUDirect RDMA now, how fast, which rank is odd, and what changed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from textual.app import ComposeResult
+from textual.containers import Horizontal, Vertical
+from textual.message import Message
+from textual.widgets import Input
+
+from tui.screens import save_and_copy
+from tui.screens.key_footer import KeyFooter
+from tui.screens.keys import bind, leave_keys
+from tui.screens.list_screen import FILTER_KEY, PanesScreen, static_view
+from tui.screens.live.state import PANES, LiveState
+from widgets.base.lines import rows_of
+from widgets.base.lines_view import LinesView
+
+_TITLES = {"ranks": "Ranks", "nics": "NICs", "gpus": "GPUs", "changes": "What changed"}
+_END = 1 << 20
+_TALL_ROWS = 36
+_FOLDED_ROWS = 4  # of a pane without the focus on a short terminal
+_LEAST_ROWS = 5
+_BORDER = 2
+_TWO_COLUMNS = 110
+_GPU_CELLS = 62
+
+
+class LiveScreen(PanesScreen):
+    """Jobs above; ranks, NICs, GPUs and events in panes; Enter opens the selected row."""
+
+    BINDINGS = [  # noqa: RUF012 - Textual's own type
+        bind("open", "open"),
+        bind("moment", "step(1)", "right_square_bracket"),
+        bind("moment", "step(-1)", "left_square_bracket", show=False),
+        bind("event", "event(1)", "right_parenthesis"),
+        bind("event", "event(-1)", "left_parenthesis", show=False),
+        bind("moments", "step(10)", "right_curly_bracket,shift+right", show=False),
+        bind("moments", "step(-10)", "left_curly_bracket,shift+left", show=False),
+        bind("ends", "end(1)", "greater_than_sign", show=False),
+        bind("ends", "end(-1)", "less_than_sign", show=False),
+        bind("last", "last", "end", show=False),
+        bind("write", "write"),
+        FILTER_KEY,
+        bind("pane", "pane(1)", "tab"),
+        bind("pane", "pane(-1)", "shift+tab", show=False),
+        *leave_keys("live"),
+    ]
+
+    @dataclass
+    class MomentRequested(Message):
+        """Show another moment of the recording: so many further, or the first or last one."""
+
+        step: int = 0
+        end: int = 0
+
+    @dataclass
+    class TimeRequested(Message):
+        """Show the moment of the recording at this time, in seconds since 1970."""
+
+        at: float
+
+    def __init__(self, state: LiveState, is_replay: bool = False) -> None:
+        super().__init__()
+        self._state = state
+        self._is_replay = is_replay
+        self._pane = "ranks"
+        self._pace = ""
+        self._arranged: object = None
+
+    def compose(self) -> ComposeResult:
+        """Compose summary, panes and details."""
+        yield static_view("summary")
+        with Vertical(id="live"):
+            yield LinesView(_TITLES["ranks"], id="ranks")
+            yield LinesView(_TITLES["nics"], id="nics")
+            with Horizontal(id="below"):
+                yield LinesView(_TITLES["changes"], id="changes")
+                yield LinesView(_TITLES["gpus"], id="gpus")
+            yield LinesView("", id="details")
+        yield Input(placeholder="A word in the event, its subject or its kind. Esc: clear", id="word")
+        yield KeyFooter()
+
+    def on_mount(self) -> None:
+        """Draw what is known."""
+        self._word.value = self._state.word
+        self._word.display = bool(self._state.word)
+        self._view("ranks").focus()
+        self.draw()
+
+    def on_resize(self) -> None:
+        """Arrange the panes again."""
+        self.draw()
+
+    def on_lines_view_resized(self) -> None:
+        """Draw again for the pane's width."""
+        self.draw()
+
+    def on_screen_resume(self) -> None:
+        """Draw what has changed while another screen covered this one."""
+        self.draw()
+
+    # Drawing
+
+    def _view(self, name: str) -> LinesView:
+        return self.query_one(f"#{name}", LinesView)
+
+    @property
+    def _word(self) -> Input:
+        return self.query_one("#word", Input)
+
+    @property
+    def _is_opened(self) -> bool:
+        return self.has_class("opened")
+
+    def show_pace(self, pace: str) -> None:
+        """Show the interval, a pause, or the position in a recording."""
+        self._pace = pace
+
+    def draw(self) -> None:
+        """Draw the panes that there are; a pane repaints only the cells that changed."""
+        if not self.is_mounted or not self.is_current or not self.children:
+            return
+        width, height = self.size
+        rows = 4 if height < _TALL_ROWS else 7
+        summary = self._state.summary(width, rows, self._pace)
+        self._view("summary").show(summary)
+        if self._is_opened:
+            self._draw_details()
+            return
+        self._arrange(width, height - len(summary) - 1)
+        for pane in PANES:
+            view = self._view(pane)
+            if view.display and view.room:
+                self._state.keep_selection(pane)
+                view.show(self._state.lines(pane, view.room))
+
+    def _draw_details(self) -> None:
+        details = self._view("details")
+        details.set_title(self._state.detail_title(self._pane))
+        if details.room:
+            details.show(self._state.detail_lines(self._pane, details.room))
+
+    def _arrange(self, width: int, height: int) -> None:
+        """Give each pane its rows; on a short terminal most of them to the one with the focus."""
+        height -= 3 if self._word.display else 0
+        needs = {pane: max(2, self._rows_of(pane)) + _BORDER for pane in PANES}
+        is_tall = height >= _TALL_ROWS - 8
+        arranged = self._tall(width, height, needs) if is_tall else self._short(height)
+        if arranged == self._arranged:
+            return
+        self._arranged = arranged
+        with self.app.batch_update():
+            for pane in PANES:
+                view = self._view(pane)
+                view.display = pane in arranged
+                view.styles.height = arranged.get(pane, 0)
+            below = self.query_one("#below")
+            below.display = "changes" in arranged or "gpus" in arranged
+            below.styles.height = max(arranged.get("changes", 0), arranged.get("gpus", 0))
+            both = "changes" in arranged and "gpus" in arranged
+            self._view("gpus").styles.width = _GPU_CELLS if both else "1fr"
+
+    def _rows_of(self, pane: str) -> int:
+        """Return the rows that a table needs, with its heading."""
+        return len(self._state.order(pane)) + 1
+
+    def _short(self, height: int) -> dict[str, int]:
+        last = "gpus" if self._pane == "gpus" else "changes"
+        shown = ("ranks", "nics", last)
+        focused = self._pane
+        return {
+            pane: height - (len(shown) - 1) * _FOLDED_ROWS if pane == focused else _FOLDED_ROWS
+            for pane in shown
+        }
+
+    def _tall(self, width: int, height: int, needs: dict[str, int]) -> dict[str, int]:
+        """Share the rows: what ranks and NICs need, and the rest to the events, beside the GPUs."""
+        limits = len(self._state.sample.limits) if self._state.sample is not None else 0
+        ranks, nics = needs["ranks"] + limits, needs["nics"]
+        left = height - ranks - nics
+        if left < 2 * _LEAST_ROWS:
+            over = 2 * _LEAST_ROWS - left
+            cut = min(over, max(0, ranks - 2 * _LEAST_ROWS))
+            ranks, nics = ranks - cut, max(_LEAST_ROWS, nics - (over - cut))
+            left = max(_LEAST_ROWS, height - ranks - nics)
+        shown = {"ranks": ranks, "nics": nics, "changes": left}
+        if width >= _TWO_COLUMNS:
+            shown["gpus"] = left
+        elif self._pane == "gpus":
+            shown = {"ranks": ranks, "nics": nics, "gpus": left}
+        return shown
+
+    # Keys
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """Enable Open if a row is selected and not open."""
+        return action != "open" or not self._is_opened
+
+    def action_move(self, how: str) -> None:
+        """Move the selection of the focused pane, or scroll the details."""
+        if self._is_opened:
+            super().action_move(how)
+            return
+        view = self._view(self._pane)
+        page = max(1, view.size.height - 1)
+        steps = {"up": -1, "down": 1, "page_up": -page, "page_down": page, "first": -_END, "last": _END}
+        self._state.select(self._pane, steps[how])
+        self.draw()
+        self._show_selected()
+
+    def _show_selected(self) -> None:
+        view = self._view(self._pane)
+        row = rows_of(view.lines).get(self._state.selected[self._pane])
+        if row is not None:
+            view.scroll_to_row(0 if row == 1 else row)
+
+    def on_lines_view_picked(self, picked: LinesView.Picked) -> None:
+        """Select the clicked row."""
+        pane = picked.view.id or ""
+        if pane in PANES:
+            self._state.selected[pane] = picked.id
+            self._focus(pane)
+
+    def on_descendant_focus(self) -> None:
+        """Follow a click into another pane."""
+        focused = self.focused.id if isinstance(self.focused, LinesView) else None
+        if focused in PANES and focused != self._pane:
+            self._pane = focused
+            self.draw()
+
+    def action_pane(self, step: int) -> None:
+        """Focus the next pane."""
+        if self._is_opened:
+            return
+        self._focus(PANES[(PANES.index(self._pane) + step) % len(PANES)])
+
+    def _focus(self, pane: str) -> None:
+        self._pane = pane
+        self.draw()
+        self._view(pane).focus()
+        self.call_after_refresh(self._show_selected)
+
+    def action_open(self) -> None:
+        """Show everything about the selected row."""
+        if self._state.keep_selection(self._pane):
+            self._set_opened(True)
+
+    def _set_opened(self, is_opened: bool) -> None:
+        self.set_class(is_opened, "opened")
+        self._arranged = None
+        view = self._view("details" if is_opened else self._pane)
+        if is_opened:
+            view.scroll_to(y=0, animate=False)
+        view.focus()
+        self.refresh_bindings()
+        self.draw()
+
+    def action_leave(self) -> None:
+        """Close the details, else clear the filter, else return to now, else leave the screen."""
+        if self._is_opened:
+            self._set_opened(False)
+        elif self._word.has_focus or self._word.display:
+            self._word.value = ""
+            self._state.filter("")
+            self._leave_filter()
+        elif self._state.is_past:
+            self.action_end(1)
+        else:
+            super().action_leave()
+
+    def action_filter(self) -> None:
+        """Show the input of the filter, and the events."""
+        self.remove_class("opened")
+        self._pane = "changes"
+        self._word.display = True
+        self._word.focus()
+        self.draw()
+
+    def on_input_changed(self, changed: Input.Changed) -> None:
+        """List only events that contain the word."""
+        self._state.filter(changed.value)
+        self.draw()
+
+    def on_input_submitted(self) -> None:
+        """Go back to the events and keep the filter."""
+        self._leave_filter()
+
+    def _leave_filter(self) -> None:
+        self._word.display = bool(self._state.word)
+        self._focus("changes")
+
+    # Time
+
+    def action_step(self, count: int) -> None:
+        """Go back or forward by a number of moments."""
+        if self._is_replay:
+            self.post_message(self.MomentRequested(step=count))
+        else:
+            self._state.step(count)
+            self.draw()
+
+    def action_end(self, side: int) -> None:
+        """Go to the oldest moment (-1), or return to now (1)."""
+        if self._is_replay:
+            self.post_message(self.MomentRequested(end=side))
+        else:
+            self._state.go_to_end(side)
+            self.draw()
+
+    def action_last(self) -> None:
+        """Return to now; if that is shown, go to the last row."""
+        if self._state.is_past:
+            self.action_end(1)
+        else:
+            self.action_move("last")
+
+    def action_event(self, side: int) -> None:
+        """Go to the next event (1) or the one before (-1), and select it."""
+        event = self._state.next_event(side, is_local=not self._is_replay)
+        if event is None:
+            self.notify("There is no later event." if side > 0 else "There is no earlier event.")
+            return
+        if self._is_replay:
+            self.post_message(self.TimeRequested(event.at))
+        self._pane = "changes" if not self._is_opened else self._pane
+        self.draw()
+        if not self._is_opened:
+            self._view("changes").focus()
+            self._show_selected()
+
+    def action_write(self) -> None:
+        """Write all panes as text, and the events as JSON Lines, to new files in the current directory."""
+        texts = {"txt": self._state.text(), "jsonl": self._state.json_lines()}
+        save_and_copy.save_all(self, "gdrtop-live", texts)

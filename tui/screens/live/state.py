@@ -1,0 +1,287 @@
+"""The state of the Live screen: the last hour, the moment that is shown, selection and filter.
+
+It does not use Textual. It is loaded with the first sample, because it imports the probes.
+"""
+
+from __future__ import annotations
+
+import json
+from bisect import bisect_left, bisect_right
+from collections.abc import Mapping
+
+from probes.base.history import History
+from probes.base.origin import Origin
+from probes.live.sample import LiveEvent, LiveSample
+from probes.live.timeline import KEPT_SECONDS, Timeline
+from widgets.base.figures import local_time, minutes
+from widgets.base.lines import Line, Run, Tone, fit, plain, width_of, wrapped
+from widgets.live import changes, detail, gpus, jobs, nics, ranks
+from widgets.live.figures import total
+from widgets.node.verdict import origin_run
+
+PANES = ("ranks", "nics", "gpus", "changes")
+_GRAPH_SECONDS = 120.0
+_MOST_SAMPLES = 4096  # of a graph
+_TEXT_WIDTH = 160  # of a written file
+
+
+class LiveState:
+    """Samples, and which of them is shown; only `add` and the methods of keys change it."""
+
+    def __init__(self, origin: Origin) -> None:
+        self._origin = origin
+        self.timeline = Timeline()
+        self.newest: LiveSample | None = None
+        self.word = ""
+        self.selected = dict.fromkeys(PANES, "")
+        self._shown_at: float | None = None  # a moment of the past, seconds since 1970; None: now
+        self._past: LiveSample | None = None
+        self._later: list[LiveEvent] = []  # of a recording that was rewound
+        self._graphs: dict[str, History] = {}
+        self._drawn: dict[str, tuple[object, list[Line]]] = {}
+
+    def add(self, sample: LiveSample) -> None:
+        """Append a sample; a recording that was rewound continues with an earlier one."""
+        if self.newest is not None and sample.at <= self.newest.at:
+            self._graphs.clear()
+            self._later = [event for event in self._all_events if event.at > sample.taken_at]
+        self.timeline.add(sample)
+        self.newest = sample
+        if sample.events or self._later:
+            self._later = [event for event in self._later if event.at > sample.taken_at]
+        for port in sample.ports:
+            graph = self._graphs.setdefault(port.name, History(KEPT_SECONDS, _MOST_SAMPLES))
+            graph.add(sample.at, total(port))
+
+    # Time
+
+    @property
+    def is_past(self) -> bool:
+        """Whether a moment of the past is shown."""
+        return self._shown_at is not None
+
+    @property
+    def sample(self) -> LiveSample | None:
+        """The sample that is shown."""
+        return self.newest if self._shown_at is None else self._past
+
+    @property
+    def shown_at(self) -> float:
+        """The time of what is shown, in seconds since 1970; 0 before the first sample."""
+        sample = self.sample
+        return 0.0 if sample is None else sample.taken_at
+
+    def step(self, count: int) -> None:
+        """Go back (negative) or forward by a number of samples; the newest one is now."""
+        times = self.timeline.times
+        if times:
+            self._show(times, self._place(times) + count)
+
+    def go_to_end(self, side: int) -> None:
+        """Go to the oldest sample (-1), or back to now (1)."""
+        times = self.timeline.times
+        if times:
+            self._show(times, len(times) - 1 if side > 0 else 0)
+
+    def next_event(self, side: int, is_local: bool = True) -> LiveEvent | None:
+        """Select the next event (1) or the one before (-1), and return it; show its moment if `is_local`."""
+        times = self.timeline.times
+        event = self._event_beside(times, side, is_local) if times else None
+        if event is not None:
+            if is_local:
+                self._show(times, bisect_left(times, event.at))
+            self.selected["changes"] = changes.key_of(event)
+        return event
+
+    def _event_beside(self, times: tuple[float, ...], side: int, is_local: bool) -> LiveEvent | None:
+        """Return the first event after the sample that is shown, or the last one of the samples before."""
+        if side > 0:
+            return next((event for event in self.events if event.at > self.shown_at), None)
+        if is_local and not self.is_past:
+            return self.events[-1] if self.events else None
+        place = self._place(times)
+        bound = times[place - 1] if place else self.shown_at - 1.0
+        return next((event for event in reversed(self.events) if event.at <= bound), None)
+
+    def _place(self, times: tuple[float, ...]) -> int:
+        """Return the index of the sample that is shown."""
+        return len(times) - 1 if self._shown_at is None else max(0, bisect_right(times, self._shown_at) - 1)
+
+    def _show(self, times: tuple[float, ...], place: int) -> None:
+        place = max(0, place)
+        if place >= len(times) - 1:
+            self._shown_at = self._past = None
+            return
+        self._shown_at = times[place]
+        self._past = self.timeline.at(self._shown_at)
+
+    # Selection and filter
+
+    @property
+    def _all_events(self) -> list[LiveEvent]:
+        return [*self.timeline.events, *self._later]
+
+    @property
+    def events(self) -> list[LiveEvent]:
+        """The events that match the filter, oldest first."""
+        return [event for event in self._all_events if changes.matches(event, self.word)]
+
+    def filter(self, word: str) -> None:
+        """List only events that contain the word."""
+        self.word = word.strip().lower()
+
+    def order(self, pane: str) -> list[str]:
+        """Return the keys of a pane's rows, from the top."""
+        sample = self.sample
+        if pane == "changes":
+            return [changes.key_of(event) for event in reversed(self.events)]
+        if sample is None:
+            return []
+        if pane == "ranks":
+            return [str(process.pid) for process in ranks.in_order(sample)]
+        return [port.name for port in sample.ports] if pane == "nics" else [gpu.bdf for gpu in sample.gpus]
+
+    def select(self, pane: str, step: int) -> None:
+        """Move the selection of a pane by a number of rows."""
+        order = self.order(pane)
+        if order:
+            selected = self.selected[pane]
+            at = order.index(selected) + step if selected in order else 0 if step > 0 else len(order) - 1
+            self.selected[pane] = order[max(0, min(len(order) - 1, at))]
+
+    def keep_selection(self, pane: str) -> str:
+        """Select a pane's first row if the selected one is gone; return what is selected."""
+        order = self.order(pane)
+        if self.selected[pane] not in order:
+            self.selected[pane] = order[0] if order else ""
+        return self.selected[pane]
+
+    # Drawing
+
+    def head(self, width: int, state: str = "") -> Line:
+        """Return the time that is shown, and whether it is the past; `state`: that readings are paused."""
+        sample, newest = self.sample, self.newest
+        origin = origin_run(self._origin)
+        runs: Line = (Run("Live ", Tone.TITLE), *((origin, Run(" ")) if origin.text else ()))
+        if sample is None or newest is None:
+            return (*runs, Run("reading…", Tone.DIM))
+        time = local_time(sample.taken_at)
+        if not self.is_past:
+            paused = Run(f"  {state}", Tone.WARNING if state == "PAUSED" else Tone.DIM)
+            return _cut((*runs, Run(time, Tone.DIM), paused), width)
+        earlier = minutes(max(0.0, newest.taken_at - sample.taken_at))
+        mark = Run(f" {time}, {earlier} ago ", Tone.CURSOR)
+        return _cut((*runs, mark, Run(" · End returns to now", Tone.WARNING)), width)
+
+    def summary(self, width: int, rows: int, state: str = "") -> list[Line]:
+        """Draw the time and one verdict a job, in at most so many rows."""
+        head = self.head(width, state)
+        sample = self.sample
+        verdicts = [] if sample is None else jobs.draw_verdicts(sample, width, rows - 1)
+        return [head, *verdicts]
+
+    def lines(self, pane: str, width: int) -> list[Line]:
+        """Return a pane's lines; they are drawn again only if something in them may have changed."""
+        sample = self.sample
+        if sample is None:
+            return [(Run("reading…", Tone.DIM),)] if pane == "ranks" else []
+        selected = self.selected[pane]
+        key: tuple[object, ...] = (sample.at, self.is_past, width, selected)
+        if pane in ("ranks", "changes"):
+            events = self._all_events
+            key = (*key, len(events), events[-1] if events else None, self.word)
+        drawn = self._drawn.get(pane)
+        if drawn is None or drawn[0] != key:
+            drawn = self._drawn[pane] = key, self._draw(pane, sample, width, selected)
+        return drawn[1]
+
+    def _draw(self, pane: str, sample: LiveSample, width: int, selected: str) -> list[Line]:
+        match pane:
+            case "ranks":
+                past = [event for event in self.timeline.events if event.at <= sample.taken_at + 1.0]
+                lines = ranks.draw(sample, width, selected, past)
+                for limit in sample.limits:
+                    lines += wrapped(limit, width, Tone.DIM)
+                return lines
+            case "nics":
+                cells = nics.graph_cells(width)
+                return nics.draw(sample, width, selected, self._graphs_at(sample, cells) if cells else None)
+            case "gpus":
+                return gpus.draw(sample, width, selected)
+        times = self.timeline.times
+        since = times[0] if times else 0.0
+        events = list(reversed(self.events))
+        return changes.draw(events, width, selected, self.word, since, sample.taken_at)
+
+    def _graphs_at(self, sample: LiveSample, cells: int) -> Mapping[str, list[float | None]]:
+        """Return what each port sent and received in the two minutes before a sample."""
+        graphs: dict[str, list[float | None]] = {}
+        for name, history in self._graphs.items():
+            shown = history
+            if self.is_past:
+                shown = History(_GRAPH_SECONDS, _MOST_SAMPLES)
+                for at, value in history.samples():
+                    if sample.at - _GRAPH_SECONDS <= at <= sample.at:
+                        shown.add(at, value)
+            graphs[name] = shown.buckets(cells, _GRAPH_SECONDS / cells)
+        return graphs
+
+    def detail_title(self, pane: str) -> str:
+        """Return the title of the details of a pane's selected row."""
+        return {"ranks": "Process", "nics": "NIC", "gpus": "GPU", "changes": "Event"}[pane]
+
+    def detail_lines(self, pane: str, width: int) -> list[Line]:
+        """Draw everything about a pane's selected row."""
+        sample, selected = self.sample, self.selected[pane]
+        gone: list[Line] = [(Run("It is not there at this moment.", Tone.DIM),)]
+        if pane == "changes":
+            event = next((event for event in self.events if changes.key_of(event) == selected), None)
+            return gone if event is None else detail.of_event(event, self._sample_of(event), width)
+        if sample is None:
+            return gone
+        if pane == "ranks":
+            process = sample.process(int(selected or 0))
+            return gone if process is None else detail.of_process(process, sample, width)
+        if pane == "nics":
+            port = next((port for port in sample.ports if port.name == selected), None)
+            return gone if port is None else detail.of_port(port, sample, width)
+        gpu = next((gpu for gpu in sample.gpus if gpu.bdf == selected), None)
+        return gone if gpu is None else detail.of_gpu(gpu, sample, width)
+
+    def _sample_of(self, event: LiveEvent) -> LiveSample | None:
+        """Return the first sample that was taken after an event."""
+        times = self.timeline.times
+        place = bisect_left(times, event.at)
+        return self.timeline.at(times[min(place, len(times) - 1)]) if times else None
+
+    # Files
+
+    def text(self) -> str:
+        """Return all panes as text."""
+        width = _TEXT_WIDTH
+        lines: list[Line] = self.summary(width, 1000)
+        sample = self.sample
+        if sample is not None:
+            titles = {"ranks": "RANKS", "nics": "NICS", "gpus": "GPUS", "changes": "WHAT CHANGED"}
+            for pane, title in titles.items():
+                lines += [(), (Run(title),), *self._draw(pane, sample, width, "")]
+        return "".join(f"{plain(line)}\n" for line in lines)
+
+    def json_lines(self) -> str:
+        """Return the listed events as JSON Lines, oldest first."""
+        return "".join(json.dumps(_event_json(event), ensure_ascii=False) + "\n" for event in self.events)
+
+
+def _event_json(event: LiveEvent) -> dict[str, object]:
+    return {
+        "at": event.at,
+        "kind": event.kind.value,
+        "severity": event.severity.value,
+        "subject": event.subject,
+        "text": event.text,
+        "explanation": event.explanation,
+    }
+
+
+def _cut(of: Line, width: int) -> Line:
+    return fit(of, width) if width_of(of) > width else of

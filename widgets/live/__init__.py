@@ -1,0 +1,1 @@
+"""What runs on the node now: jobs, ranks, NICs, GPUs, events, and the evidence for each."""

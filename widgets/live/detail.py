@@ -1,0 +1,311 @@
+"""Everything about the selected process, NIC, GPU or event, with the evidence and the reason for each `?`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from probes.base.text import printable
+from probes.base.unknown import Maybe, Unknown, known
+from probes.facts.gpudirect import PeermemReading
+from probes.facts.jobs.processes import name_of
+from probes.live.sample import GpuSample, LiveEvent, LiveProcess, LiveSample, OddOne, PathWord, PortSample
+from probes.queries.finding import Evidence
+from widgets.base.figures import gibibytes, in_gbps, local_time, plural, share, short
+from widgets.base.lines import Line, Run, Tone, sentence, wrapped
+from widgets.live import changes, gpus, nics, ranks
+from widgets.live.figures import (
+    COUNTER_GROUPS,
+    CounterGroup,
+    RankRate,
+    gpu_labels,
+    medians,
+    per_second,
+    rank_label,
+    rank_rates,
+)
+from widgets.live.jobs import PATH_TONES
+
+_LABEL_CELLS = 12
+
+
+def _field(label: str, text: str, width: int, tone: Tone = Tone.PLAIN) -> list[Line]:
+    """Return a label and a text beside it."""
+    pieces = wrapped(text, max(8, width - _LABEL_CELLS), tone)
+    head = Run(f"{label:<{_LABEL_CELLS}}", Tone.TITLE if label else Tone.PLAIN)
+    return [(head, *pieces[0]), *((Run(" " * _LABEL_CELLS), *piece) for piece in pieces[1:])]
+
+
+def _evidence(evidence: Iterable[Evidence], width: int, label: str = "Evidence") -> list[Line]:
+    lines: list[Line] = []
+    for item in evidence:
+        lines += _field(label if not lines else "", f"{item.source}: {item.value}", width)
+    return lines
+
+
+def _why(value: Maybe[object]) -> str:
+    """Return "? (needs root)"."""
+    return f"? ({value})"
+
+
+# Processes
+
+
+def of_process(process: LiveProcess, sample: LiveSample, width: int) -> list[Line]:
+    """Describe a process: its path with the evidence, its NICs, rate, memory and threads."""
+    path = process.path
+    title = f"{rank_label(process)} · {name_of(process.process)}"
+    lines = wrapped(title, width, Tone.TITLE)
+    lines += _field("Path", path.text, width, PATH_TONES.get(path.word, Tone.PLAIN))
+    lines += _field("", _meaning(process), width, Tone.DIM)
+    lines += _evidence(path.evidence, width)
+    lines += _odd(_odd_of(sample, process.pid), width)
+    rates = rank_rates(sample)
+    lines += _field("Rate", _rate_text(process, sample, rates), width)
+    uses = [
+        f"{nic.device}: {plural(nic.queue_pairs, 'queue pair')} ({nic.ready} connected), "
+        f"{plural(nic.regions, 'memory region')}, {gibibytes(nic.registered_bytes)} registered"
+        for nic in process.nics
+    ]
+    for number, use in enumerate(uses or ["none"]):
+        lines += _field("" if number else "NICs", use, width)
+    pinned = process.pinned_bytes
+    pinned_text = _why(pinned) if isinstance(pinned, Unknown) else gibibytes(pinned)
+    registered = gibibytes(process.registered_bytes)
+    lines += _field("Memory", f"{registered} registered, {pinned_text} pinned (VmPin)", width)
+    lines += _field("peermem", _peermem(sample.peermem), width)
+    labels = gpu_labels(sample)
+    lives = {gpu.bdf: gpu for gpu in sample.gpus}
+    for number, bdf in enumerate(process.gpus):
+        text = labels.get(bdf, bdf) + (f": {_gpu_text(lives[bdf])}" if bdf in lives else "")
+        lines += _field("" if number else "GPU", text, width)
+    if not process.gpus:
+        lines += _field("GPU", "none, as NVML reports", width)
+    threads = process.threads
+    names = _why(threads) if isinstance(threads, Unknown) else ", ".join(threads) or "none"
+    lines += _field("Threads", names, width)
+    cpu = process.cpu_percent
+    cpu_text = f"CPU {_why(cpu)}" if isinstance(cpu, Unknown) else f"CPU {cpu:.0f}% of one core"
+    state = process.state
+    state_text = _why(state) if isinstance(state, Unknown) else ranks.state_word(state)
+    lines += _field("State", f"{state_text}, {cpu_text}", width)
+    lines += _field("CPUs", _affinity(process), width)
+    lines += _field("Rank", _rank_text(process), width)
+    return lines
+
+
+def _meaning(process: LiveProcess) -> str:
+    word = process.path.word
+    text = {
+        PathWord.DMABUF: "The NIC reads and writes GPU memory directly; registered through DMA-BUF.",
+        PathWord.PEERMEM: "The NIC reads and writes GPU memory directly; registered through nvidia_peermem.",
+        PathWord.STAGED: "GPU memory is copied through host memory: GPUDirect RDMA is not in use.",
+        PathWord.TCP: "NCCL uses sockets: neither RDMA nor GPUDirect RDMA is in use.",
+        PathWord.HOST_MEMORY: "All registered memory is host memory.",
+        PathWord.NO_NIC: "It has no connected queue pair: traffic stays on this node, or there is none.",
+        PathWord.UNKNOWN: "The evidence does not decide it.",
+    }[word]
+    return f"{text} Likely, not proven." if process.path.is_likely else text
+
+
+def _odd_of(sample: LiveSample, pid: int) -> list[OddOne]:
+    return [odd for job in sample.jobs for odd in job.odd if odd.pid == pid]
+
+
+def _odd(found: Iterable[OddOne], width: int) -> list[Line]:
+    lines: list[Line] = []
+    for odd in found:
+        lines += _field("Odd one out", sentence(odd.sentence), width, Tone.WARNING)
+        lines += _evidence(odd.evidence, width, "")
+    return lines
+
+
+def _rate_text(process: LiveProcess, sample: LiveSample, rates: dict[int, RankRate]) -> str:
+    rate = rates.get(process.pid)
+    if rate is None:
+        return "no connected queue pair"
+    middle = medians(sample, rates)
+    part = ranks.share_of_median(process, rate, middle)
+    shown = " ".join(
+        f"{arrow}{_why(value) if isinstance(value, Unknown) else short(value)}"
+        for arrow, value in (("↑", rate.sent_gbps), ("↓", rate.received_gbps))
+    )
+    text = f"{shown} Gb/s through its NICs"
+    if rate.shared_with:
+        text += f"; at most, because it shares {', '.join(rate.shared_with)}"
+    elif part is not None:
+        text += f", {part * 100:.0f}% of the median of its job ({short(middle[process.job])} Gb/s both ways)"
+    return text
+
+
+def _peermem(reading: PeermemReading) -> str:
+    refcnt = reading.refcnt
+    text = f"nvidia_peermem refcnt {_why(refcnt) if isinstance(refcnt, Unknown) else refcnt}"
+    for peer in known(reading.peers, ()):
+        count = "?" if isinstance(peer.live_mrs, Unknown) else peer.live_mrs
+        text += f"; memory_peers {peer.client}: {count} memory regions, {gibibytes(peer.live_bytes)}"
+    return f"{text} (whole node)"
+
+
+def _affinity(process: LiveProcess) -> str:
+    usage = process.process.usage
+    if isinstance(usage, Unknown):
+        return _why(usage)
+    return _why(usage.cpus) if isinstance(usage.cpus, Unknown) else f"may run on {usage.cpus}"
+
+
+def _rank_text(process: LiveProcess) -> str:
+    if isinstance(process.rank, Unknown):
+        return _why(process.rank)
+    world = process.world_size
+    return f"{process.rank}" if isinstance(world, Unknown) else f"{process.rank} of {world} (from 0)"
+
+
+# NICs
+
+
+def of_port(port: PortSample, sample: LiveSample, width: int) -> list[Line]:
+    """Describe a port: its rates, every counter that moves, and those that could not be read."""
+    netdev = f" ({known(port.netdev, '')})" if known(port.netdev, "") else ""
+    lines = wrapped(f"{port.name}{netdev}", width, Tone.TITLE)
+    state = _why(port.state) if isinstance(port.state, Unknown) else port.state
+    line_rate = port.line_rate_gbps
+    rate = _why(line_rate) if isinstance(line_rate, Unknown) else f"{short(line_rate)} Gb/s"
+    lines += _field("State", f"{state}, line rate {rate}", width)
+    for label, value in (("Sent", port.sent_gbps), ("Received", port.received_gbps)):
+        percent = share(value, line_rate)
+        of_line = f" ({percent} of line rate)" if percent else ""
+        text = _why(value) if isinstance(value, Unknown) else f"{short(value)} Gb/s{of_line}"
+        lines += _field(label, text, width)
+    found = [odd for job in sample.jobs for odd in job.odd if port.device and odd.device == port.device]
+    lines += _odd(found, width)
+    for label, value, meaning in (
+        ("Pause", port.pause_percent, "of the time paused by flow control"),
+        ("PCIe stall", port.pcie_stall_percent, "of the last second the NIC waited for PCIe"),
+    ):
+        text = _why(value) if isinstance(value, Unknown) else f"{value:.0f}% {meaning}"
+        lines += _field(label, text, width)
+    for process in ranks.in_order(sample):
+        for nic in process.nics:
+            if nic.device == port.device and nic.queue_pairs:
+                queue_pairs = f"{plural(nic.queue_pairs, 'queue pair')} ({nic.ready} connected)"
+                lines += _field("Used by", f"{name_of(process.process)}: {queue_pairs}", width)
+    lines += [(), (Run("Counters, events a second", Tone.TITLE),)]
+    named = {name for group in COUNTER_GROUPS for name in group.names}
+    for group in COUNTER_GROUPS:
+        lines += _group(group, port, width)
+    rest = tuple(name for name in sorted(port.counters) if name not in named)
+    if rest:
+        lines += _group(CounterGroup("other", "other counters", rest, Tone.PLAIN), port, width)
+    return lines
+
+
+def _group(group: CounterGroup, port: PortSample, width: int) -> list[Line]:
+    """Draw a group: its sum and meaning, each counter, and in one line those that are 0."""
+    total = group.rate(port.counters)
+    head: Line = (Run(f"{group.title:<{_LABEL_CELLS}}"), per_second(total, group.tone))
+    lines: list[Line] = [(*head, Run(f"  {group.meaning}", Tone.DIM))]
+    quiet: list[str] = []
+    for name in group.names:
+        value = port.counters.get(name)
+        if value is None:
+            continue
+        if isinstance(value, Unknown) or value:
+            reason = f"  {value}" if isinstance(value, Unknown) else ""
+            figure = per_second(value, group.tone)
+            lines.append((Run(f"  {printable(name, 60)}  "), figure, Run(reason, Tone.DIM)))
+        else:
+            quiet.append(printable(name, 60))
+    if quiet:
+        lines += wrapped(f"0: {', '.join(quiet)}", width, Tone.DIM, "  ")
+    if isinstance(total, Unknown) and not any(name in port.counters for name in group.names):
+        lines += wrapped("This port has none of these counters.", width, Tone.DIM, "  ")
+    return lines
+
+
+# GPUs
+
+
+def of_gpu(gpu: GpuSample, sample: LiveSample, width: int) -> list[Line]:
+    """Describe a GPU: every figure, with the reason for each that is unknown."""
+    title = f"{gpu_labels(sample)[gpu.bdf]} ({gpu.bdf})"
+    lines = wrapped(title, width, Tone.TITLE)
+    live = gpu.live
+    if isinstance(live, Unknown):
+        return [*lines, *_field("NVML", _why(live), width, Tone.BAD)]
+
+    def figure(label: str, value: Maybe[float], unit: str) -> None:
+        text = _why(value) if isinstance(value, Unknown) else f"{short(value)} {unit}"
+        lines.extend(_field(label, text, width))
+
+    figure("Use", live.utilisation_percent, "% of the time busy")
+    figure("PCIe sent", in_gbps(live.pcie_tx_bytes_per_second), "Gb/s from the GPU")
+    figure("PCIe recv", in_gbps(live.pcie_rx_bytes_per_second), "Gb/s to the GPU")
+    figure("PCIe link", live.link_generation, "(generation)")
+    figure("PCIe width", live.link_width, "lanes")
+    figure("NVLink sent", in_gbps(live.nvlink_tx_bytes_per_second), "Gb/s, all links")
+    figure("NVLink recv", in_gbps(live.nvlink_rx_bytes_per_second), "Gb/s, all links")
+    for label, size in (("Memory", live.memory_used_bytes), ("BAR1", live.bar1_used_bytes)):
+        text = _why(size) if isinstance(size, Unknown) else f"{gibibytes(size)} used"
+        lines += _field(label, text, width)
+    figure("Temperature", live.temperature_celsius, "°C")
+    figure("Power", live.power_watts, "W")
+    figure("SM clock", live.sm_clock_mhz, "MHz")
+    reasons = live.throttle_reasons
+    if isinstance(reasons, Unknown):
+        lines += _field("Throttled by", _why(reasons), width)
+    else:
+        tone = Tone.WARNING if reasons else Tone.PLAIN
+        lines += _field("Throttled", ", ".join(reasons) or "no", width, tone)
+    for process in ranks.in_order(sample):
+        if gpu.bdf in process.gpus:
+            lines += _field("Used by", f"{rank_label(process)} · {name_of(process.process)}", width)
+    return lines
+
+
+def _gpu_text(gpu: GpuSample) -> str:
+    live = gpu.live
+    if isinstance(live, Unknown):
+        return _why(live)
+    use = live.utilisation_percent
+    busy = _why(use) if isinstance(use, Unknown) else f"{use}%"
+    sent, received = (
+        short(in_gbps(value)) for value in (live.pcie_tx_bytes_per_second, live.pcie_rx_bytes_per_second)
+    )
+    return f"{busy} busy, PCIe ↑{sent} ↓{received} Gb/s"
+
+
+# Events
+
+
+def of_event(event: LiveEvent, sample: LiveSample | None, width: int) -> list[Line]:
+    """Describe an event: what it means, and the figures of that moment."""
+    lines = [changes.heading(event, width)]
+    when = local_time(event.at, "%Y-%m-%d %H:%M:%S %Z")
+    lines += _field("When", when, width)
+    lines += _field("Subject", printable(event.subject), width)
+    lines += _field("Kind", f"{event.kind.value} ({event.severity.value})", width)
+    if event.explanation:
+        lines += _field("Meaning", event.explanation, width)
+    if sample is None:
+        lines += [(), *wrapped("The figures of that moment are no longer in memory.", width, Tone.DIM)]
+        return lines
+    figures = _figures_of(event, sample, width)
+    if figures:
+        lines += [(), (Run(f"Figures at {local_time(sample.taken_at)}", Tone.TITLE),), *figures]
+    return lines
+
+
+def _figures_of(event: LiveEvent, sample: LiveSample, width: int) -> list[Line]:
+    """Return the row of the event's subject: a port, a process or a GPU; of other subjects all ports."""
+    for port in sample.ports:
+        if port.name == event.subject or port.device == event.subject:
+            return nics.draw(sample, width, port.name, only=port.name)
+    pid = re.search(r"\bpid (\d{1,10})\b", event.subject)
+    if pid is not None:
+        process = sample.process(int(pid[1]))
+        return of_process(process, sample, width) if process is not None else []
+    labels = gpu_labels(sample)
+    if any(event.subject in (bdf, label) for bdf, label in labels.items()):
+        return gpus.draw(sample, width)
+    return nics.draw(sample, width)

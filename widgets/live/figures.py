@@ -1,0 +1,189 @@
+"""Figures of a live sample: sums that stay unknown, names of GPUs, counters by what they mean."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+
+from probes.base.unknown import Maybe, Reason, Unknown, known
+from probes.live.sample import LiveJob, LiveProcess, LiveSample, PortSample
+from widgets.base.figures import UNKNOWN_MARK, short
+from widgets.base.lines import Run, Tone
+
+
+@dataclass(frozen=True)
+class CounterGroup:
+    """Counters of a port that mean the same."""
+
+    title: str  # a column's
+    meaning: str
+    names: tuple[str, ...]
+    tone: Tone = Tone.WARNING  # of a figure other than 0
+
+    def rate(self, counters: Mapping[str, Maybe[float]]) -> Maybe[float]:
+        """Return the events a second; unknown if none of the counters could be read."""
+        found = [counters[name] for name in self.names if name in counters]
+        figures = [value for value in found if not isinstance(value, Unknown)]
+        if figures:
+            return sum(figures)
+        return next(iter(found), Unknown(Reason.NOT_THERE, "", "this port has none of these counters"))
+
+
+_PRIORITIES = range(8)
+# linux drivers/infiniband/hw/mlx5/counters.c; Documentation/networking/device_drivers/…/mlx5/counters.rst.
+COUNTER_GROUPS = (
+    CounterGroup(
+        "CNP",
+        "congestion notifications sent and handled, and ECN marks: the fabric asks senders to slow down",
+        ("np_cnp_sent", "rp_cnp_handled", "rp_cnp_ignored", "np_ecn_marked_roce_packets"),
+        Tone.PLAIN,
+    ),
+    CounterGroup(
+        "retrans",
+        "packets sent again, out of sequence or not acknowledged in time: loss, or adaptive routing",
+        (
+            *("packet_seq_err", "implied_nak_seq_err", "out_of_sequence", "local_ack_timeout_err"),
+            *("roce_adp_retrans", "roce_adp_retrans_to", "roce_slow_restart", "roce_slow_restart_trans"),
+        ),
+    ),
+    CounterGroup(
+        "RNR",
+        "the receiver had no buffer posted: the program is late",
+        ("rnr_nak_retry_err", "out_of_buffer"),
+    ),
+    CounterGroup(
+        "discards",
+        "packets dropped at the port",
+        (
+            *("port_xmit_discards", "rx_discards_phy", "tx_discards_phy", "rx_out_of_buffer"),
+            *(f"rx_prio{number}_discards" for number in _PRIORITIES),
+        ),
+    ),
+    CounterGroup(
+        "errors",
+        "bit errors, link errors and requests that failed",
+        (
+            *("symbol_error", "port_rcv_errors", "link_downed", "link_error_recovery"),
+            *("local_link_integrity_errors", "excessive_buffer_overrun_errors", "VL15_dropped"),
+            *("port_rcv_remote_physical_errors", "port_rcv_switch_relay_errors", "rx_icrc_encapsulated"),
+            *("req_transport_retries_exceeded", "req_cqe_error", "resp_cqe_error"),
+            *("rx_crc_errors_phy", "rx_symbol_err_phy", "link_down_events_phy", "rx_pcs_symbol_err_phy"),
+        ),
+        Tone.BAD,
+    ),
+    CounterGroup(
+        "wait",
+        "ticks with data to send and no credits: congestion behind the port (InfiniBand)",
+        ("port_xmit_wait",),
+        Tone.PLAIN,
+    ),
+)
+
+
+def per_second(value: Maybe[float], tone: Tone = Tone.PLAIN) -> Run:
+    """Return a count of events a second: "0", "12", "1.2k"."""
+    if isinstance(value, Unknown):
+        return Run(UNKNOWN_MARK, Tone.DIM)
+    if value >= 999_500:
+        return Run(f"{value / 1e6:.1f}M", tone)
+    if value >= 999.5:
+        return Run(f"{value / 1e3:.1f}k", tone)
+    return Run(short(value), tone if value else Tone.DIM)
+
+
+def percent_of_time(value: Maybe[float], threshold: float) -> Run:
+    """Return a share of time in percent; a warning above the threshold."""
+    if isinstance(value, Unknown):
+        return Run(UNKNOWN_MARK, Tone.DIM)
+    return Run(f"{value:.0f}%", Tone.WARNING if value > threshold else Tone.PLAIN if value else Tone.DIM)
+
+
+def total(port: PortSample) -> Maybe[float]:
+    """Return what a port sends and receives together, in Gb/s."""
+    return added((port.sent_gbps, port.received_gbps))
+
+
+def added(values: Iterable[Maybe[float]]) -> Maybe[float]:
+    """Return the sum; unknown if one of the values is, or if there are none."""
+    sum_, count = 0.0, 0
+    for value in values:
+        if isinstance(value, Unknown):
+            return value
+        sum_, count = sum_ + value, count + 1
+    return sum_ if count else Unknown(Reason.NOT_THERE, "", "no NIC")
+
+
+@dataclass(frozen=True)
+class RankRate:
+    """What the NICs of a process carry, and which of them other processes use too."""
+
+    sent_gbps: Maybe[float]
+    received_gbps: Maybe[float]
+    shared_with: tuple[str, ...] = ()  # "mlx5_0 with pid 4712": the rates are upper limits
+
+    @property
+    def gbps(self) -> Maybe[float]:
+        """Sent and received together."""
+        return added((self.sent_gbps, self.received_gbps))
+
+
+def rank_rates(sample: LiveSample) -> dict[int, RankRate]:
+    """Return the rate of each process with connected queue pairs, by pid."""
+    processes = known(sample.processes, ())
+    users: dict[str, list[int]] = {}
+    for process in processes:
+        for nic in process.ready_nics:
+            users.setdefault(nic, []).append(process.pid)
+    ports: dict[str, list[PortSample]] = {}
+    for port in sample.ports:
+        ports.setdefault(port.device, []).append(port)
+    rates: dict[int, RankRate] = {}
+    for process in processes:
+        own = [port for nic in process.ready_nics for port in ports.get(nic, ())]
+        if process.ready_nics:
+            shared = (
+                f"{nic} with {_pids([pid for pid in users[nic] if pid != process.pid])}"
+                for nic in process.ready_nics
+                if len(users[nic]) > 1
+            )
+            sent = added(port.sent_gbps for port in own)
+            rates[process.pid] = RankRate(sent, added(port.received_gbps for port in own), tuple(shared))
+    return rates
+
+
+def _pids(pids: Sequence[int]) -> str:
+    shown = ", ".join(map(str, pids[:3])) + (f" and {len(pids) - 3} more" if len(pids) > 3 else "")
+    return f"pid{'s' * (len(pids) > 1)} {shown}"
+
+
+def medians(sample: LiveSample, rates: Mapping[int, RankRate]) -> dict[str, float]:
+    """Return the median rate of the ranks of each job with at least two known rates, in Gb/s."""
+    found: dict[str, float] = {}
+    for job in sample.jobs:
+        values = [rates[pid].gbps for pid in job.pids if pid in rates]
+        figures = [value for value in values if not isinstance(value, Unknown)]
+        if len(figures) > 1:
+            found[job.id] = median(figures)
+    return found
+
+
+def slowest_port(job: LiveJob, sample: LiveSample) -> PortSample | None:
+    """Return the port of a job with the lowest rate, if that is below 90 % of the median."""
+    rates = [(total(port), port) for port in sample.ports if port.device in job.nics]
+    figures = [(value, port) for value, port in rates if not isinstance(value, Unknown)]
+    if len(figures) < 2:
+        return None
+    lowest, port = min(figures, key=lambda pair: pair[0])
+    return port if lowest < 0.9 * median(value for value, _ in figures) else None
+
+
+def gpu_labels(sample: LiveSample) -> dict[str, str]:
+    """Return the names of the GPUs by BDF: "GPU0"."""
+    return {gpu.bdf: f"GPU{gpu.index}" if isinstance(gpu.index, int) else gpu.bdf for gpu in sample.gpus}
+
+
+def rank_label(process: LiveProcess) -> str:
+    """Return "rank 5 (pid 4716)", or "pid 4716" if its rank is unknown."""
+    pid = f"pid {process.pid}"
+    return pid if isinstance(process.rank, Unknown) else f"rank {process.rank} ({pid})"

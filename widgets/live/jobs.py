@@ -1,0 +1,192 @@
+"""One line a job: its path, its rates, and which of its ranks or NICs is the odd one out."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+
+from probes.base.unknown import Maybe, Unknown
+from probes.facts.jobs.processes import ProcessFacts
+from probes.host.usage import cpu_list
+from probes.live.sample import LiveJob, LiveProcess, LiveSample, PathWord, Role
+from widgets.base.figures import gbps, plural, short
+from widgets.base.lines import Line, Run, Tone, fit, sentence, width_of, wrapped
+from widgets.live.figures import slowest_port, total
+from widgets.node import jobs as node_jobs
+
+PATH_TONES = {
+    PathWord.DMABUF: Tone.GOOD,
+    PathWord.PEERMEM: Tone.GOOD,
+    PathWord.STAGED: Tone.WARNING,
+    PathWord.TCP: Tone.WARNING,
+    PathWord.UNKNOWN: Tone.DIM,
+}
+
+
+def processes_of(job: LiveJob, sample: LiveSample) -> list[LiveProcess]:
+    """Return the processes of a job."""
+    found = (sample.process(pid) for pid in job.pids)
+    return [process for process in found if process is not None]
+
+
+def path_summary(job: LiveJob, processes: Sequence[LiveProcess]) -> Line:
+    """Return "GDR (DMA-BUF) likely on 7 of 8 ranks, staged on rank 5"."""
+    groups: dict[tuple[PathWord, str], list[LiveProcess]] = {}
+    for process in processes:
+        why = process.path.why if process.path.word is PathWord.UNKNOWN else ""
+        groups.setdefault((process.path.word, why), []).append(process)
+    runs: list[Run] = []
+    for (word, why), group in sorted(groups.items(), key=lambda item: -len(item[1])):
+        likely = " likely" if any(process.path.is_likely for process in group) else ""
+        where = _where(job, group, len(processes), is_first=not runs)
+        runs.append(Run(", " if runs else ""))
+        runs.append(Run(f"{word.value}{likely}", PATH_TONES.get(word, Tone.PLAIN)))
+        runs.append(Run(f"{where}{f' ({why})' if why else ''}"))
+    return tuple(run for run in runs if run.text)
+
+
+def _where(job: LiveJob, group: Sequence[LiveProcess], count: int, is_first: bool) -> str:
+    noun = "rank" if job.role is Role.NCCL else "process"
+    if count == 1:
+        return ""
+    if len(group) == count:
+        return f" on all {count} {noun}{'es' if noun == 'process' else 's'}"
+    ranks = [process.rank for process in group if not isinstance(process.rank, Unknown)]
+    if is_first:
+        return f" on {len(group)} of {count} {noun}{'es' if noun == 'process' else 's'}"
+    if len(ranks) == len(group):
+        return f" on rank{'s' * (len(ranks) > 1)} {cpu_list(ranks)}"
+    pids = [str(process.pid) for process in group]
+    return f" on {len(pids)}" if len(pids) > 3 else f" on pid{'s' * (len(pids) > 1)} {', '.join(pids)}"
+
+
+def rates_text(job: LiveJob) -> str:
+    """Return "↑1.20 ↓1.21 Tb/s", with "?" for an unknown rate; "" if the job uses no NIC."""
+    if not job.nics:
+        return ""
+    sent, received = job.sent_gbps, job.received_gbps
+    if isinstance(sent, Unknown) or isinstance(received, Unknown):
+        return f"↑{short(sent)} ↓{short(received)} Gb/s"
+    if max(sent, received) >= 1000:
+        return f"↑{sent / 1000:.2f} ↓{received / 1000:.2f} Tb/s"
+    return f"↑{short(sent)} ↓{short(received)} Gb/s"
+
+
+def job_line(job: LiveJob, sample: LiveSample, width: int) -> Line:
+    """Return the verdict on a job: mark, name, ranks, path, rates, and the slowest NIC."""
+    processes = processes_of(job, sample)
+    mark = _mark(job, processes)
+    slowest = slowest_port(job, sample)
+    ranks = _count(job, processes)
+    path = path_summary(job, processes)
+    rates = rates_text(job)
+    slow = f" · slowest {slowest.name} {gbps(total(slowest))}" if slowest is not None else ""
+    tail: list[Run] = [Run(f" · {rates}")] if rates else []
+    full: Line = (mark, Run(job.name, Tone.TITLE), Run(f" · {ranks} · "), *path, *tail)
+    if width_of(full) + len(slow) <= width:
+        return (*full, Run(slow))
+    brief: Line = (mark, Run(job.name.partition(" (")[0], Tone.TITLE), Run(" · "), *path, *tail)
+    for line in (full, (*brief, Run(slow)), brief):
+        if width_of(line) <= width:
+            return line
+    return fit(brief, width)
+
+
+def odd_lines(job: LiveJob, width: int, limit: int = 2) -> list[Line]:
+    """Return one sentence for what is odd in a job."""
+    lines: list[Line] = []
+    for odd in job.odd[:limit]:
+        lines.append(fit((Run("  ▲ ", Tone.WARNING), Run(sentence(odd.sentence), Tone.WARNING)), width))
+    return lines
+
+
+def draw_verdicts(sample: LiveSample, width: int, rows: int) -> list[Line]:
+    """Draw the jobs with what is odd in them, in at most so many rows."""
+    if isinstance(sample.processes, Unknown):
+        return wrapped(f"Processes are unknown ({sample.processes}).", width, Tone.WARNING)[:rows]
+    if not sample.jobs:
+        return [(Run("No process uses an RDMA NIC or a GPU now.", Tone.DIM),)]
+    lines: list[Line] = []
+    for number, job in enumerate(sample.jobs):
+        left = len(sample.jobs) - number
+        if left > 1 and len(lines) == rows - 1:
+            names = ", ".join(job.name for job in sample.jobs[number:])
+            return [*lines, fit((Run(f"  and {plural(left, 'more job')}: {names}", Tone.DIM),), width)]
+        lines.append(job_line(job, sample, width))
+        lines.extend(odd_lines(job, width, max(0, min(2, rows - len(lines) - (left > 1)))))
+    return lines[:rows]
+
+
+def _mark(job: LiveJob, processes: Sequence[LiveProcess]) -> Run:
+    words = {process.path.word for process in processes}
+    tones = {PATH_TONES.get(word, Tone.PLAIN) for word in words}
+    if Tone.WARNING in tones or job.odd:
+        return Run("▲ ", Tone.WARNING)
+    if Tone.DIM in tones:
+        return Run("? ", Tone.DIM)
+    return Run("● ", Tone.GOOD if Tone.GOOD in tones else Tone.PLAIN)
+
+
+def _count(job: LiveJob, processes: Sequence[LiveProcess]) -> str:
+    """Return "8 ranks", "8 of 64 ranks", "1 process"."""
+    count = len(processes)
+    if job.role is not Role.NCCL:
+        kind = f"{job.role.value}, " if job.role is not Role.OTHER else ""
+        return f"{kind}{count} process{'es' * (count != 1)}"
+    world = job.world_size
+    if not isinstance(world, Unknown) and world > count:
+        return f"{count} of {world} ranks"
+    return plural(count, "rank")
+
+
+def draw_overview(
+    sample: LiveSample,
+    facts: Maybe[ProcessFacts] | None,
+    gpus: Mapping[int, Sequence[str]],
+    width: int,
+    far: Collection[int] = (),
+) -> list[Line]:
+    """Draw each job in two lines, with what is odd in it; GPU programs without RDMA are only counted.
+
+    `facts`: what the last check found about the processes; `gpus`: by pid; `far`: pids bound to CPUs far
+    from their GPU.
+    """
+    lines: list[Line] = []
+    checked = facts if isinstance(facts, ProcessFacts) else None
+    ours = {process.pid for process in checked.processes if process.is_ours} if checked is not None else set()
+    shown = [job for job in sample.jobs if job.role is not Role.GPU and not ours.issuperset(job.pids)]
+    for job in shown:
+        processes = processes_of(job, sample)
+        about: Line = ()
+        if checked is not None:
+            members = [process for process in checked.processes if process.pid in job.pids]
+            about = node_jobs.about_processes(members, checked.taken_at, far) if members else ()
+        where = node_jobs.gpus_used(job.pids, gpus)
+        head: Line = (_mark(job, processes), Run(job.name), Run(f"  {_count(job, processes)}"))
+        head = (*head, Run(f" on {where}" if where else ""), *about)
+        rates = rates_text(job)
+        slowest = slowest_port(job, sample)
+        slow = f" · slowest {slowest.name}" if slowest is not None else ""
+        tail = Run(f"{f' · {rates}' if rates else ''}{slow}")
+        lines += [_cut(head, width), _cut((Run("  "), *path_summary(job, processes), tail), width)]
+        lines += odd_lines(job, width)
+    if not shown:
+        lines.append((Run("no job uses RDMA", Tone.DIM),))
+    others = sum(len(job.pids) for job in sample.jobs if job.role is Role.GPU)
+    if others:
+        verb = "process uses" if others == 1 else "processes use"
+        lines.append((Run(f"{others} {verb} a GPU without RDMA", Tone.DIM),))
+    return lines + (node_jobs.hidden_note(checked, width) if checked is not None else [])
+
+
+def strip(sample: LiveSample, width: int) -> Line:
+    """Return the jobs in one line: the first one, and how many more there are."""
+    shown = [job for job in sample.jobs if job.role is not Role.GPU]
+    if not shown:
+        return (Run("Jobs ", Tone.TITLE), Run("no job uses RDMA", Tone.DIM))
+    more = f"  and {len(shown) - 1} more" if len(shown) > 1 else ""
+    row = job_line(shown[0], sample, width - len("Jobs ") - len(more))
+    return (Run("Jobs ", Tone.TITLE), *row, Run(more, Tone.DIM))
+
+
+def _cut(of: Line, width: int) -> Line:
+    return fit(of, width) if width_of(of) > width else of

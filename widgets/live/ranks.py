@@ -1,0 +1,197 @@
+"""The ranks on this node, one row each: path, NICs, rate, registered memory, NCCL's threads, state."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from probes.base.unknown import Maybe, Unknown, known
+from probes.host.usage import cpu_list
+from probes.live.sample import LiveEvent, LiveProcess, LiveSample, Role
+from widgets.base.columns import Column, draw_columns
+from widgets.base.figures import UNKNOWN_MARK, gibibytes, local_time, short
+from widgets.base.lines import Line, Run, Tone, line, wrapped
+from widgets.live.figures import RankRate, gpu_labels, medians, rank_rates
+from widgets.live.jobs import PATH_TONES
+
+_HALF = 0.5  # of the median: marked
+_STATES = {
+    "R": "running",
+    "S": "sleeping",
+    "D": "I/O wait",
+    "T": "stopped",
+    "t": "traced",
+    "Z": "zombie",
+    "I": "idle",
+}
+_BROKEN_STATES = ("T", "t", "Z")
+
+
+def draw(sample: LiveSample, width: int, selected: str = "", events: Sequence[LiveEvent] = ()) -> list[Line]:
+    """Draw a row a process in the order of jobs and ranks; `events`: those so far, oldest first."""
+    if isinstance(sample.processes, Unknown):
+        return wrapped(f"Processes are unknown ({sample.processes}).", width, Tone.WARNING)
+    processes = in_order(sample)
+    if not processes:
+        return [(Run("No process uses an RDMA NIC or a GPU.", Tone.DIM),)]
+    labels, rates = gpu_labels(sample), rank_rates(sample)
+    middle = medians(sample, rates)
+    shares = [share_of_median(process, rates.get(process.pid), middle) for process in processes]
+    newest = _last_events(events)
+    several = len({process.job for process in processes}) > 1
+
+    def cells(of: Sequence[Run]) -> list[Line]:
+        return [line(run) for run in of]
+
+    columns = [
+        Column("GPU", cells([_gpus(process, labels) for process in processes]), 1, least=4),
+        Column("rank", cells([_number(process.rank) for process in processes]), 4, to_right=True),
+        Column("pid", cells([Run(str(process.pid)) for process in processes]), 3, to_right=True),
+        Column("program", cells([_program(process) for process in processes]), 7 if several else 13, least=8),
+        Column("path", cells([_path(process) for process in processes]), 2, least=13, grows=True),
+        Column("NICs", cells([_nics(process) for process in processes]), 5, least=6, grows=True),
+        Column("Gb/s", cells([_rate(rates.get(process.pid)) for process in processes]), 3, True, least=5),
+        Column("share", cells([_share(share) for share in shares]), 6, True, least=5),
+        Column("registered", cells([_registered(process) for process in processes]), 8, True, least=10),
+        Column("threads", cells([_threads(process) for process in processes]), 10, least=7),
+        Column("state", cells([_state(process) for process in processes]), 7, least=7),
+        Column("CPU", cells([_cpu(process) for process in processes]), 9, True, least=5),
+        Column(
+            "last event",
+            cells([_event(newest.get(process.pid)) for process in processes]),
+            12,
+            least=16,
+            grows=True,
+        ),
+    ]
+    return draw_columns(columns, [str(process.pid) for process in processes], width, selected)
+
+
+def in_order(sample: LiveSample) -> list[LiveProcess]:
+    """Return the processes in the order of jobs, and of ranks within a job; those without a job last."""
+    jobs = {job.id: number for number, job in enumerate(sample.jobs)}
+    return sorted(
+        known(sample.processes, ()),
+        key=lambda process: (
+            jobs.get(process.job, len(jobs)),
+            known(process.rank, 1 << 30),
+            process.pid,
+        ),
+    )
+
+
+def share_of_median(process: LiveProcess, rate: RankRate | None, middle: dict[str, float]) -> float | None:
+    """Return the rate of a process as a share of the median of its job; None if there is none."""
+    if rate is None or rate.shared_with or isinstance(rate.gbps, Unknown):
+        return None
+    return rate.gbps / middle[process.job] if middle.get(process.job, 0.0) >= 1.0 else None
+
+
+def state_word(state: Maybe[str]) -> str:
+    """Return the state of a process in a word: "running", "stopped"."""
+    return UNKNOWN_MARK if isinstance(state, Unknown) else _STATES.get(state, state)
+
+
+def threads_word(process: LiveProcess) -> str:
+    """Return how many NCCL threads have different names, and the transport that they show: "5 IB"."""
+    if isinstance(process.threads, Unknown):
+        return UNKNOWN_MARK
+    names = [name for name in process.threads if name.startswith("NCCL")]
+    if not names:
+        return "none"
+    transports = [
+        word
+        for word, pattern in (("IB", r"NCCL IbAsync"), ("socket", r"NCCL Sock"))
+        if any(re.match(pattern, name) for name in names)
+    ]
+    return " ".join([str(len(names)), "+".join(transports)]).rstrip()
+
+
+def _last_events(events: Sequence[LiveEvent]) -> dict[int, LiveEvent]:
+    """Return the newest event of each process, by pid."""
+    found: dict[int, LiveEvent] = {}
+    for event in events:
+        match = re.search(r"\bpid (\d{1,10})\b", event.subject)
+        if match is not None:
+            found[int(match[1])] = event
+    return found
+
+
+def _gpus(process: LiveProcess, labels: dict[str, str]) -> Run:
+    names = [labels.get(bdf, bdf) for bdf in process.gpus]
+    if not names:
+        return Run("–", Tone.DIM)
+    return Run(names[0] if len(names) == 1 else f"{names[0]}+{len(names) - 1}", Tone.GPU)
+
+
+def _number(value: Maybe[int]) -> Run:
+    return Run(UNKNOWN_MARK, Tone.DIM) if isinstance(value, Unknown) else Run(str(value))
+
+
+def _program(process: LiveProcess) -> Run:
+    program = known(process.process.program, "") or known(process.process.comm, "") or UNKNOWN_MARK
+    return Run(program[:20])
+
+
+def _path(process: LiveProcess) -> Run:
+    return Run(process.path.text, PATH_TONES.get(process.path.word, Tone.PLAIN))
+
+
+def _nics(process: LiveProcess) -> Run:
+    """Return "mlx5_0 4" for four connected queue pairs; of several NICs the names and the sum."""
+    ready = [nic for nic in process.nics if nic.ready]
+    if not ready:
+        return Run("–", Tone.DIM)
+    count = sum(nic.ready for nic in ready)
+    names = short_names([nic.device for nic in ready])
+    return Run(f"{names} ({count} QP{'s' * (count != 1)})", Tone.NIC)
+
+
+def short_names(devices: Sequence[str]) -> str:
+    """Return "mlx5_0", "mlx5_0,1", "mlx5_0-3,6"."""
+    matches = [re.fullmatch(r"(.*?)(\d+)", device) for device in devices]
+    stems = {match[1] for match in matches if match is not None}
+    if len(devices) < 2 or None in matches or len(stems) != 1:
+        return ", ".join(devices)
+    numbers = [int(match[2]) for match in matches if match is not None]
+    return f"{stems.pop()}{cpu_list(numbers)}"
+
+
+def _rate(rate: RankRate | None) -> Run:
+    if rate is None:
+        return Run("–", Tone.DIM)
+    if isinstance(rate.gbps, Unknown):
+        return Run(UNKNOWN_MARK, Tone.DIM)
+    return Run(f"{'≤' if rate.shared_with else ''}{short(rate.gbps)}")
+
+
+def _share(share: float | None) -> Run:
+    if share is None:
+        return Run("")
+    return Run(f"{share * 100:.0f}%", Tone.WARNING if share < _HALF else Tone.PLAIN)
+
+
+def _registered(process: LiveProcess) -> Run:
+    return Run(gibibytes(process.registered_bytes) if process.nics else "–")
+
+
+def _threads(process: LiveProcess) -> Run:
+    if process.role is not Role.NCCL:
+        return Run(process.role.value, Tone.DIM)
+    word = threads_word(process)
+    return Run(word, Tone.DIM if word == UNKNOWN_MARK else Tone.PLAIN)
+
+
+def _state(process: LiveProcess) -> Run:
+    broken = not isinstance(process.state, Unknown) and process.state in _BROKEN_STATES
+    tone = Tone.BAD if broken else Tone.DIM if isinstance(process.state, Unknown) else Tone.PLAIN
+    return Run(state_word(process.state), tone)
+
+
+def _cpu(process: LiveProcess) -> Run:
+    cpu = process.cpu_percent
+    return Run(UNKNOWN_MARK, Tone.DIM) if isinstance(cpu, Unknown) else Run(f"{cpu:.0f}%")
+
+
+def _event(event: LiveEvent | None) -> Run:
+    return Run("") if event is None else Run(f"{local_time(event.at, '%H:%M:%S')} {event.text}", Tone.DIM)
