@@ -1,4 +1,4 @@
-"""The live host, and the only access to a node: files, read-only commands, NVML, verbs, libcuda.
+"""The live host, and the only access to a node: files, read-only commands, netlink, NVML, verbs, libcuda.
 
 All probes ask a `Host` and open nothing themselves, so that a dumped tree, a simulated node and a recording
 can answer the same questions as this machine.
@@ -35,6 +35,7 @@ from probes.host.usage import InterfaceCounters, ProcessUsage, counters_from_fil
 
 if TYPE_CHECKING:  # imported on first use
     from probes.host.ethtool_socket import EthtoolReader
+    from probes.host.rdma_socket import ResourceReader
 
 TREE_ONLY = "a directory tree has no commands, drivers or devices"
 READ_SECONDS = 1.0
@@ -93,6 +94,7 @@ class LocalHost:
         self._is_root = os.geteuid() == 0
         self._tree: RootedTree | None = None
         self._library = NvmlLibrary()
+        self._resources: ResourceReader | None = None
         self._ethtool: EthtoolReader | None = None
         self._kernel_log = KernelLogReader()
 
@@ -297,7 +299,9 @@ class LocalHost:
         from probes.host.probe_thread import start_probe
 
         note(rdma_socket.SOURCE, rdma_socket.SECONDS)
-        reading = start_probe(self, rdma_socket.SOURCE, rdma_socket.read_resources)
+        if self._resources is None:
+            self._resources = rdma_socket.ResourceReader()
+        reading = start_probe(self, rdma_socket.SOURCE, self._resources.read)
         answer = reading.answer(rdma_socket.SECONDS)
         if not isinstance(answer, Unknown) or answer.reason in (Reason.TIMED_OUT, Reason.NOT_THERE):
             return answer

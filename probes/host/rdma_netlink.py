@@ -10,7 +10,8 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import TypeVar
+from itertools import islice
+from typing import Any, NamedTuple
 
 from probes.base.text import printable
 from probes.host.rdma_resources import (
@@ -23,7 +24,7 @@ from probes.host.rdma_resources import (
     RdmaResources,
 )
 
-T = TypeVar("T")
+Objects = tuple[Any, ...]
 MAX_DEVICES = 256
 _MAX_NAME = 64  # IB_DEVICE_NAME_MAX
 
@@ -145,59 +146,72 @@ def shares_namespaces(answer: Answer) -> bool | None:
     return None
 
 
-@dataclass
-class Collector:
-    """The objects of all devices."""
+class _Part(NamedTuple):
+    """The objects of one kind and device."""
 
-    queue_pairs: list[QueuePair] = field(default_factory=list)
-    regions: list[MemoryRegion] = field(default_factory=list)
-    domains: list[ProtectionDomain] = field(default_factory=list)
-    contexts: list[RdmaContext] = field(default_factory=list)
-    completion_queues: list[CompletionQueue] = field(default_factory=list)
-    left_out: int = 0
+    payloads: list[bytes]
+    objects: Objects
+    left_out: int
+
+
+class ResourceParser:
+    """Parses the answers of all devices, round by round.
+
+    While jobs run, most answers have the same bytes as before; their objects are not built again.
+    """
+
+    def __init__(self) -> None:
+        self._before: dict[tuple[Command, str], _Part] = {}
+        self._now: dict[tuple[Command, str], _Part] = {}
 
     def add(self, command: Command, device: str, answer: Answer) -> None:
-        """Add the objects of a device."""
-        for attributes in _entries(command, answer):
-            if command is Command.RES_QP_GET:
-                self._append(self.queue_pairs, _queue_pair(device, attributes))
-            elif command is Command.RES_MR_GET:
-                self._append(self.regions, _region(device, attributes, len(self.regions)))
-            elif command is Command.RES_PD_GET and _PDN in attributes:
-                number, context = _integer(attributes[_PDN]), _optional(attributes, _CTXN)
-                owned = ProtectionDomain(device, number, context, *_owner(attributes))
-                self._append(self.domains, owned)
-            elif command is Command.RES_CTX_GET and _CTXN in attributes:  # absent: a context of the kernel
-                opened = RdmaContext(device, _integer(attributes[_CTXN]), *_owner(attributes))
-                self._append(self.contexts, opened)
-            elif command is Command.RES_CQ_GET and _CQN in attributes:
-                number, context = _integer(attributes[_CQN]), _optional(attributes, _CTXN)
-                queue = CompletionQueue(device, number, context, *_owner(attributes))
-                self._append(self.completion_queues, queue)
+        """Add the objects of a device to this round."""
+        part = self._before.get((command, device))
+        if part is None or part.payloads != answer.payloads:
+            objects = _objects(command, device, answer.payloads)
+            part = _Part(answer.payloads, tuple(islice(objects, MAX_OBJECTS)), sum(1 for _ in objects))
+        self._now[command, device] = part
 
-    def _append(self, objects: list[T], new: T) -> None:
-        if len(objects) < MAX_OBJECTS:
-            objects.append(new)
-        else:
-            self.left_out += 1
-
-    def resources(self, shared: bool | None, unread: tuple[str, ...]) -> RdmaResources:
-        """Return what was collected."""
+    def end(self, shared: bool | None, unread: tuple[str, ...]) -> RdmaResources:
+        """Return the objects of this round, and start the next one."""
+        self._before, self._now = self._now, {}
+        found: dict[Command, Objects] = dict.fromkeys(_TABLES, ())
+        left_out = 0
+        for (command, _), part in self._before.items():
+            found[command] += part.objects
+            left_out += part.left_out + max(0, len(found[command]) - MAX_OBJECTS)
+            found[command] = found[command][:MAX_OBJECTS]
         return RdmaResources(
-            tuple(self.queue_pairs),
-            tuple(self.regions),
-            tuple(self.domains),
-            tuple(self.contexts),
-            tuple(self.completion_queues),
+            found[Command.RES_QP_GET],
+            found[Command.RES_MR_GET],
+            found[Command.RES_PD_GET],
+            found[Command.RES_CTX_GET],
+            found[Command.RES_CQ_GET],
             shared,
-            self.left_out,
+            left_out,
             unread,
         )
 
 
-def _entries(command: Command, answer: Answer) -> Iterator[dict[int, bytes]]:
+def _objects(command: Command, device: str, payloads: list[bytes]) -> Iterator[Any]:
+    for position, attributes in enumerate(_entries(command, payloads)):
+        if command is Command.RES_QP_GET:
+            yield _queue_pair(device, attributes)
+        elif command is Command.RES_MR_GET:
+            yield _region(device, attributes, position)
+        elif command is Command.RES_PD_GET and _PDN in attributes:
+            number, context = _integer(attributes[_PDN]), _optional(attributes, _CTXN)
+            yield ProtectionDomain(device, number, context, *_owner(attributes))
+        elif command is Command.RES_CTX_GET and _CTXN in attributes:  # absent: a context of the kernel
+            yield RdmaContext(device, _integer(attributes[_CTXN]), *_owner(attributes))
+        elif command is Command.RES_CQ_GET and _CQN in attributes:
+            number, context = _integer(attributes[_CQN]), _optional(attributes, _CTXN)
+            yield CompletionQueue(device, number, context, *_owner(attributes))
+
+
+def _entries(command: Command, payloads: list[bytes]) -> Iterator[dict[int, bytes]]:
     table, entry = _TABLES[command]
-    for payload in answer.payloads:
+    for payload in payloads:
         for kind, content in _pieces(payload):
             if kind == table:
                 yield from (_attributes(piece) for inner, piece in _pieces(content) if inner == entry)

@@ -111,9 +111,7 @@ def probe(host: Host, also: Iterable[int] = ()) -> Maybe[ProcessFacts]:
     found_pids = [pid for pid, _ in found[:MAX_PROCESSES]]
     usages = _usages(host, found_pids) if found else {}
     return ProcessFacts(
-        processes=tuple(
-            _process(host, pid, files, own, usages[pid]) for pid, files in found[:MAX_PROCESSES]
-        ),
+        processes=tuple(_process(host, pid, files, own, usages[pid]) for pid, files in found[:MAX_PROCESSES]),
         hidden=hidden if 1 in pids else _without_first(host),
         left_out=max(0, len(found) - MAX_PROCESSES),
         nccl_conf=read_nccl_conf(host),

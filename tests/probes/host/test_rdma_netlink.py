@@ -16,7 +16,7 @@ from probes.host import rdma_netlink
 from probes.host.command import CommandOutput
 from probes.host.local import LocalHost
 from probes.host.rdma_command import KINDS, parse_resources, resources_from_command
-from probes.host.rdma_netlink import Answer, Collector, Command, devices_of, request, shares_namespaces
+from probes.host.rdma_netlink import Answer, Command, ResourceParser, devices_of, request, shares_namespaces
 from probes.host.rdma_resources import (
     CompletionQueue,
     MemoryRegion,
@@ -25,7 +25,7 @@ from probes.host.rdma_resources import (
     RdmaContext,
     RdmaResources,
 )
-from probes.host.rdma_socket import read_resources
+from probes.host.rdma_socket import ResourceReader
 from tests.probes.host import rdma_messages as m
 
 LIVE = Path("/work/shared/machines/live/rdma")
@@ -98,7 +98,7 @@ BUSY: dict[int, Reply] = {
 
 
 def read() -> RdmaResources:
-    found = read_resources()
+    found = ResourceReader().read()
     assert isinstance(found, RdmaResources)
     return found
 
@@ -121,6 +121,20 @@ def test_everything_that_the_kernel_tracks(kernel: FakeKernel) -> None:
         shares_namespaces=True,
     )
     assert kernel.closed
+
+
+def test_each_round_shows_what_changed(kernel: FakeKernel) -> None:
+    reader = ResourceReader()
+    before = reader.read()
+    assert reader.read() == before
+    kernel.replies[Command.RES_MR_GET] = table(13, 40, m.region(7, 1 << 20))
+    after = reader.read()
+    assert isinstance(before, RdmaResources)
+    assert isinstance(after, RdmaResources)
+    assert after.queue_pairs == before.queue_pairs
+    assert [one.length_bytes for one in after.regions] == [1 << 20]
+    kernel.devices = ()
+    assert reader.read() == RdmaResources(shares_namespaces=True)
 
 
 def test_an_old_kernel_reports_no_contexts_and_no_namespace_mode(kernel: FakeKernel) -> None:
@@ -148,7 +162,7 @@ def test_a_list_that_changed_meanwhile_is_read_once_more(kernel: FakeKernel) -> 
     assert len(read().regions) == 3
     assert kernel.asked.count(Command.RES_MR_GET) == 2
     kernel.replies[Command.RES_MR_GET] = interrupted
-    assert isinstance(read_resources(), Unknown)  # the only device
+    assert isinstance(ResourceReader().read(), Unknown)  # the only device
 
 
 def test_messages_of_others_are_ignored(kernel: FakeKernel) -> None:
@@ -179,14 +193,14 @@ def test_why_there_is_no_answer(number: int, reason: Reason, monkeypatch: pytest
         raise OSError(number, "refused")
 
     monkeypatch.setattr(socket, "socket", refuse)
-    found = read_resources()
+    found = ResourceReader().read()
     assert isinstance(found, Unknown)
     assert found.reason is reason
 
 
 def test_a_kernel_that_does_not_answer(kernel: FakeKernel) -> None:
     kernel.replies[Command.RES_QP_GET] = lambda _: []
-    found = read_resources()
+    found = ResourceReader().read()
     assert isinstance(found, Unknown)
     assert found.reason is Reason.TIMED_OUT
     assert kernel.closed
@@ -236,10 +250,10 @@ def test_a_tree_has_no_netlink(tmp_path: Path) -> None:
 
 def test_more_objects_than_gdrtop_keeps_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rdma_netlink, "MAX_OBJECTS", 2)
-    answer, collector = Answer(1), Collector()
+    answer, parser = Answer(1), ResourceParser()
     answer.add(m.objects(10, 19, 1, [m.queue_pair(number) for number in range(5)]))
-    collector.add(Command.RES_QP_GET, "mlx5_0", answer)
-    found = collector.resources(None, ())
+    parser.add(Command.RES_QP_GET, "mlx5_0", answer)
+    found = parser.end(None, ())
     assert (len(found.queue_pairs), found.left_out) == (2, 3)
 
 
@@ -261,12 +275,12 @@ def damaged(draw: st.DrawFn) -> bytes:
 
 @given(st.one_of(st.binary(max_size=400), damaged()))
 def test_any_bytes_give_an_answer(content: bytes) -> None:
-    answer, collector = Answer(1), Collector()
+    answer, parser = Answer(1), ResourceParser()
     answer.add(content)
     for command in Command:
         if command not in (Command.GET, Command.SYS_GET):
-            collector.add(command, "mlx5_0", answer)
-    found = collector.resources(shares_namespaces(answer), ())
+            parser.add(command, "mlx5_0", answer)
+    found = parser.end(shares_namespaces(answer), ())
     numbers = [one.number for one in found.queue_pairs] + [one.number for one in found.regions]
     assert all(0 <= number < 1 << 64 for number in numbers)
     assert all(one.kernel_name.isprintable() for one in found.domains)
