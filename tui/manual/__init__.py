@@ -14,6 +14,7 @@ SUBJECTS = (
     "bandwidth",
     "topology",
     "recording",
+    "watch",
     "json",
     "simulation",
     "install",
