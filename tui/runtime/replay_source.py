@@ -36,7 +36,7 @@ class ReplaySource:
         self._host = host
         self.damage = host.recording.damage
         self.last = len(host.recording.moments) - 1
-        self.position = 0
+        self.position = host.recording.opening
         self._shown: int | None = None
         self._probed: dict[int, Probed] = {}
         self._sampled: dict[int, Sampled] = {}
