@@ -21,7 +21,7 @@ _START_SECONDS, _JOB_START_SECONDS = 22.0, 60.0
 _LONGEST_STEP = 3.0  # a rate is not extrapolated over missed samples
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class _Rule:
     """More than `limit` events in `seconds` are an event."""
 

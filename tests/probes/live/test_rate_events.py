@@ -43,7 +43,7 @@ def train(node: Following, *phases: tuple[float, int], seconds: int) -> list[Liv
     ],
 )
 def test_phases_of_training_are_no_event(phases: tuple[tuple[float, int], ...]) -> None:
-    assert not train(Following(), *phases, seconds=900)
+    assert not train(Following(), *phases, seconds=320)
 
 
 def test_a_job_that_stops_sending_is_one_event_and_one_when_it_goes_on() -> None:
