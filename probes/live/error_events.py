@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from probes.base.unknown import Unknown
 from probes.live.explanations import ERRORS
@@ -14,6 +14,7 @@ from probes.queries.finding import Severity
 _QUIET_SECONDS = 60.0  # below the limit, before the next event of a counter
 # Peers that end at different times leave timeouts and refused packets behind.
 _TEARDOWN_SECONDS = 15.0
+_MANY = 3  # ports
 _TIMES = 5
 _FADING = 0.98  # a window
 # Until it is known what is usual, after gdrtop or a job has started.
@@ -127,7 +128,7 @@ class ErrorEvents:
             return []
         step = min(sample.at - before, _LONGEST_STEP)
         is_teardown = sample.at - self._ended_at < _TEARDOWN_SECONDS
-        events = []
+        rising: dict[str, list[LiveEvent]] = {}  # by the text of their rules
         for port in sample.ports:
             rules = _RULES
             if any(_rate(port, name) > 0 for name in _LOST):
@@ -140,10 +141,10 @@ class ErrorEvents:
                     continue
                 event = self._judge(port, rule, sample, step)
                 if event is not None:
-                    events.append(event)
+                    rising.setdefault(rule.text, []).append(event)
         for key in [key for key, at in self._above_at.items() if sample.at - at >= _QUIET_SECONDS]:
             del self._above_at[key]
-        return events
+        return [event for text, events in rising.items() for event in _grouped(text, events)]
 
     def _note_processes(self, sample: LiveSample) -> None:
         if isinstance(sample.processes, Unknown):
@@ -182,6 +183,15 @@ class ErrorEvents:
         was_above = (port.name, rule.text) in self._above_at
         self._above_at[port.name, rule.text] = sample.at
         return None if was_above else _event(port, rule, count.total, sample.taken_at)
+
+
+def _grouped(text: str, events: list[LiveEvent]) -> list[LiveEvent]:
+    """Return one event where many ports have begun to show the same at the same time."""
+    if len(events) < _MANY:
+        return events
+    first = events[0]
+    whole = first.text.replace(text, f"{text}, and so do {len(events) - 1} more ports", 1)
+    return [replace(first, text=whole)]
 
 
 def _rate(port: PortSample, counter: str) -> float:

@@ -231,3 +231,14 @@ def test_congestion_that_a_job_starts_with_is_no_event() -> None:
     node.see(counting(ranks=0, rp_cnp_handled=0.0), 30)
     events = node.see(counting(rp_cnp_handled=9000.0), 90)
     assert {event.kind for event in events} == {EventKind.PROCESS_STARTED}
+
+
+def test_many_ports_with_the_same_trouble_are_one_event() -> None:
+    node = Following()
+    node.see(a_sample(), 30)
+    congested = a_sample(ports=tuple(a_port(n, counters={"port_xmit_wait": 1e6}) for n in range(8)))
+    (rising,) = node.see(congested, 30)
+    assert rising.text == (
+        "mlx5_0 waits for credits of the switch, and so do 7 more ports"
+        " (port_xmit_wait rose by 2,000,000 in the last 10 s)"
+    )
