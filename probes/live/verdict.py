@@ -40,7 +40,7 @@ def with_jobs(verdict: Verdict, sample: LiveSample | None) -> Verdict:
             return replace(verdict, state=State.ACTIVE, path=_PATHS[proven[0]], reason=_text(job, ranks))
     for job, ranks in jobs:
         if any(rank.path.word in _PATHS for rank in ranks):
-            return replace(verdict, reason=joined_sentences(_text(job, ranks), "only root can tell for sure"))
+            return replace(verdict, reason=joined_sentences(_text(job, ranks), "run as root to confirm"))
     return verdict
 
 
