@@ -34,6 +34,7 @@ _CONGESTED = 0.6
 _ONE_STAGED_SHARE = 0.75  # of a rank's traffic, when it alone copies through host memory
 _ALL_STAGED_SHARE = 0.55
 _SLOW_SHARE = 0.33
+_SLOW_STALL_PERCENT = 45.0  # of the time it waits for PCIe reads
 
 
 def rank_on(tree: Tree, number: int) -> Program | None:
@@ -108,8 +109,13 @@ def _tcp(tree: Tree) -> None:
 
 def _nic_slow(tree: Tree) -> None:
     rank = rank_on(tree, SLOW_RANK)
-    if rank is not None:
-        scale(tree, nic_of(tree, rank), changes(before=_SLOW_SHARE))
+    if rank is None:
+        return
+    nic = nic_of(tree, rank)
+    scale(tree, nic, changes(before=_SLOW_SHARE))
+    if f"{nic.path}/net" in tree.directories:
+        counters = tree.ethtool.get(netdev_of(tree, nic), {})
+        counters["outbound_pci_stalled_rd"] = lambda seconds: _SLOW_STALL_PERCENT
 
 
 def _flaps(share: float) -> Steps:

@@ -20,7 +20,7 @@ from tests.probes.live.simulated_jobs import (
     ranks,
     watched,
 )
-from tests.tiers import usual
+from tests.tiers import USUAL_FAULTS, usual
 
 LIVE = tuple(fault.name for fault in FAULTS.values() if fault.is_live)
 NODES = ("hgx-h100", "dgx-a100", "gb200", "cloud-vm")  # with NICs enough to compare
@@ -86,6 +86,12 @@ def test_a_healthy_job_causes_no_event(name: str) -> None:
     assert events(samples) == []
     assert not odd_sentences(samples[-1])
     assert len(samples[-1].jobs) == 1
+
+
+@pytest.mark.parametrize("name", usual(FAULTS, USUAL_FAULTS))
+def test_no_fault_of_a_node_makes_the_live_view_fail(name: str) -> None:
+    samples = tuple(SimulatedWatch(f"{FAULTS[name].on}+{name}").samples(6))
+    assert not [limit for sample in samples for limit in sample.limits if "error in gdrtop" in limit]
 
 
 def judge(samples: tuple[LiveSample, ...]) -> tuple[str, int | None]:
