@@ -25,7 +25,8 @@ from probes.host.cuda_driver import NEEDED, probe_cuda
 from probes.host.dmabuf_probe import PROBE_SECONDS, probe_dmabuf
 from probes.host.kernel_log_reader import KERNEL_LOG, KernelLogReader
 from probes.host.kernel_messages import KernelMessage
-from probes.host.nvml import NvmlFacts, NvmlLibrary, NvmlLive
+from probes.host.nvml import NvmlFacts, NvmlLive
+from probes.host.nvml_library import NvmlLibrary
 from probes.host.progress import note
 from probes.host.protocol import READ_LIMIT_BYTES
 from probes.host.rdma_resources import RdmaResources

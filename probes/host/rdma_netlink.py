@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import struct
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
 from itertools import islice
@@ -77,6 +77,7 @@ _MESSAGE = struct.Struct("=IHHII")  # length, type, flags, sequence, port ID (st
 _ATTRIBUTE = struct.Struct("=HH")  # length, type (struct nlattr)
 _unpack_attribute = _ATTRIBUTE.unpack_from
 _ERRNO = struct.Struct("=i")
+_MAX_ERRNO = 4095
 _ATTRIBUTE_TYPE = 0x3FFF  # without NLA_F_NESTED and NLA_F_NET_BYTEORDER
 _RDMA_NL_NLDEV = 5
 _NLM_F_REQUEST = 0x1
@@ -120,7 +121,7 @@ class Answer:
             if kind in (_NLMSG_ERROR, _NLMSG_DONE):
                 self.is_done = True
                 if len(payload) >= _ERRNO.size:
-                    self.errno = abs(_ERRNO.unpack_from(payload)[0])
+                    self.errno = min(abs(_ERRNO.unpack_from(payload)[0]), _MAX_ERRNO)
             elif kind >> 10 == _RDMA_NL_NLDEV:
                 self.payloads.append(payload)
                 # The answer to a request without NLM_F_DUMP has one message and no end.
@@ -162,25 +163,19 @@ class ResourceParser:
 
     def __init__(self) -> None:
         self._before: dict[tuple[Command, str], _Part] = {}
-        self._now: dict[tuple[Command, str], _Part] = {}
 
-    def add(self, command: Command, device: str, answer: Answer) -> None:
-        """Add the objects of a device to this round."""
-        part = self._before.get((command, device))
-        if part is None or part.payloads != answer.payloads:
-            objects = _objects(command, device, answer.payloads)
-            part = _Part(answer.payloads, tuple(islice(objects, MAX_OBJECTS)), sum(1 for _ in objects))
-        self._now[command, device] = part
-
-    def end(self, shared: bool | None, unread: tuple[str, ...]) -> RdmaResources:
-        """Return the objects of this round, and start the next one."""
-        self._before, self._now = self._now, {}
+    def parse(
+        self, answers: Mapping[tuple[Command, str], Answer], shared: bool | None, unread: tuple[str, ...]
+    ) -> RdmaResources:
+        """Return the objects in the answers, which are by command and device."""
+        parts = {key: self._part(*key, answer.payloads) for key, answer in answers.items()}
+        self._before = parts
         found: dict[Command, Objects] = dict.fromkeys(_TABLES, ())
         left_out = 0
-        for (command, _), part in self._before.items():
-            found[command] += part.objects
-            left_out += part.left_out + max(0, len(found[command]) - MAX_OBJECTS)
-            found[command] = found[command][:MAX_OBJECTS]
+        for (command, _), part in parts.items():
+            objects = found[command] + part.objects
+            found[command] = objects[:MAX_OBJECTS]
+            left_out += part.left_out + max(0, len(objects) - MAX_OBJECTS)
         return RdmaResources(
             found[Command.RES_QP_GET],
             found[Command.RES_MR_GET],
@@ -191,6 +186,13 @@ class ResourceParser:
             left_out,
             unread,
         )
+
+    def _part(self, command: Command, device: str, payloads: list[bytes]) -> _Part:
+        before = self._before.get((command, device))
+        if before is not None and before.payloads == payloads:
+            return before
+        objects = _objects(command, device, payloads)
+        return _Part(payloads, tuple(islice(objects, MAX_OBJECTS)), sum(1 for _ in objects))
 
 
 def _objects(command: Command, device: str, payloads: list[bytes]) -> Iterator[Any]:

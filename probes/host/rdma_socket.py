@@ -100,19 +100,19 @@ class ResourceReader:
             return _unknown(listed.errno)
         devices = devices_of(listed)
         failed: dict[str, int] = {}
+        answers: dict[tuple[Command, str], Answer] = {}
         for index, name in devices:
-            answers = {}
             for kind in _KINDS:
-                answer = answers[kind] = connection.ask(kind, index)
+                answer = connection.ask(kind, index)
                 if kind in _NEEDED and (answer.errno or answer.is_interrupted):
                     failed[name] = answer.errno or errno.EAGAIN
                     break
-            else:
-                for kind, answer in answers.items():
-                    self._parser.add(kind, name, answer)
+                answers[kind, name] = answer
+        if devices and len(failed) == len(devices):
+            return _unknown(next(iter(failed.values())))
+        read = {(kind, name): answer for (kind, name), answer in answers.items() if name not in failed}
         shared = shares_namespaces(connection.ask(Command.SYS_GET))
-        found = self._parser.end(shared, tuple(failed))
-        return _unknown(next(iter(failed.values()))) if devices and len(failed) == len(devices) else found
+        return self._parser.parse(read, shared, tuple(failed))
 
 
 def _unknown(number: int) -> Unknown:

@@ -73,6 +73,9 @@ _REORDERED_RULES = tuple(
 )
 
 
+_OF_A_LINK_DOWN = ("flap", "timeout", "loss")  # groups that follow from it
+
+
 @dataclass
 class _Count:
     """How often a counter rose within the rule's window."""
@@ -109,7 +112,7 @@ class ErrorEvents:
                 self._down_at[port.name] = sample.at
             was_down = sample.at - self._down_at.get(port.name, float("-inf")) < _TEARDOWN_SECONDS
             for rule in rules:
-                if (is_teardown and not rule.at_teardown) or (was_down and rule.group == "flap"):
+                if (is_teardown and not rule.at_teardown) or (was_down and rule.group in _OF_A_LINK_DOWN):
                     continue
                 event = self._judge(port, rule, sample, step)
                 if event is not None:

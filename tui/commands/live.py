@@ -15,7 +15,6 @@ from probes.base.unknown import Maybe, Unknown
 from probes.facts.node import Node
 from probes.host.protocol import Host
 from probes.live.sample import LiveProcess, LiveSample
-from probes.recording.replay_host import ReplayHost
 from tui.commands.arguments import EXIT_WRONG_USAGE
 from tui.commands.json_values import document, host_name, object_of
 from tui.commands.live_text import JobText, exit_status
@@ -109,7 +108,10 @@ def _samples(
     clock: Callable[[], float],
     wait: Callable[[float], object],
 ) -> Iterator[LiveSample]:
-    if isinstance(host, ReplayHost):
+    if host.origin.source is Source.RECORDED:
+        from probes.recording.replay_host import ReplayHost
+
+        assert isinstance(host, ReplayHost)
         last = len(host.recording.moments) - 1
         for moment in range(last + 1 if seconds is None else min(last, seconds) + 1):
             host.seek(moment)

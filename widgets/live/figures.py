@@ -176,13 +176,13 @@ def medians(sample: LiveSample, rates: Mapping[int, RankRate]) -> dict[str, floa
 
 
 def slowest_port(job: LiveJob, sample: LiveSample) -> PortSample | None:
-    """Return the port of a job with the lowest rate, if that is below 90 % of the median."""
+    """Return the port of a job with the lowest rate, if that is below three quarters of the median."""
     rates = [(rate_of(port), port) for port in sample.ports if port.device in job.nics]
     figures = [(value, port) for value, port in rates if not isinstance(value, Unknown)]
     if len(figures) < 2:
         return None
     lowest, port = min(figures, key=lambda pair: pair[0])
-    return port if lowest < 0.9 * median(value for value, _ in figures) else None
+    return port if lowest < 0.75 * median(value for value, _ in figures) else None
 
 
 def gpu_labels(sample: LiveSample) -> dict[str, str]:

@@ -3,6 +3,7 @@
 import errno
 import json
 import socket
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -206,6 +207,31 @@ def test_a_kernel_that_does_not_answer(kernel: FakeKernel) -> None:
     assert kernel.closed
 
 
+def test_a_kernel_that_waits_for_a_dead_nic_does_not_stop_gdrtop(
+    kernel: FakeKernel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answers = threading.Event()
+    ask = kernel.recvmsg
+
+    def wait(size: int) -> tuple[bytes, list[object], int, tuple[int, int]]:
+        answers.wait()
+        return ask(size)
+
+    monkeypatch.setattr("probes.host.local.RDMA_CLASS", "/")
+    monkeypatch.setattr("probes.host.rdma_socket.SECONDS", 0.02)
+    monkeypatch.setattr(ResourceReader.read, "__defaults__", (60.0,))
+    monkeypatch.setattr(kernel, "recvmsg", wait)
+    host = LocalHost()
+    for _ in range(2):  # the second question waits for the same answer
+        found = host.rdma_resources()
+        assert isinstance(found, Unknown)
+        assert found.reason is Reason.TIMED_OUT
+    assert kernel.asked == [Command.GET]
+    monkeypatch.setattr("probes.host.rdma_socket.SECONDS", 60.0)
+    answers.set()
+    assert isinstance(host.rdma_resources(), RdmaResources)
+
+
 def test_without_ib_core_no_socket_is_opened(monkeypatch: pytest.MonkeyPatch) -> None:
     """Opening it would load ib_core."""
     monkeypatch.setattr("probes.host.local.RDMA_CLASS", "/nosuch")
@@ -250,10 +276,9 @@ def test_a_tree_has_no_netlink(tmp_path: Path) -> None:
 
 def test_more_objects_than_gdrtop_keeps_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rdma_netlink, "MAX_OBJECTS", 2)
-    answer, parser = Answer(1), ResourceParser()
+    answer = Answer(1)
     answer.add(m.objects(10, 19, 1, [m.queue_pair(number) for number in range(5)]))
-    parser.add(Command.RES_QP_GET, "mlx5_0", answer)
-    found = parser.end(None, ())
+    found = ResourceParser().parse({(Command.RES_QP_GET, "mlx5_0"): answer}, None, ())
     assert (len(found.queue_pairs), found.left_out) == (2, 3)
 
 
@@ -275,12 +300,12 @@ def damaged(draw: st.DrawFn) -> bytes:
 
 @given(st.one_of(st.binary(max_size=400), damaged()))
 def test_any_bytes_give_an_answer(content: bytes) -> None:
-    answer, parser = Answer(1), ResourceParser()
+    answer = Answer(1)
     answer.add(content)
-    for command in Command:
-        if command not in (Command.GET, Command.SYS_GET):
-            parser.add(command, "mlx5_0", answer)
-    found = parser.end(shares_namespaces(answer), ())
+    commands = [command for command in Command if command not in (Command.GET, Command.SYS_GET)]
+    answers = {(command, "mlx5_0"): answer for command in commands}
+    found = ResourceParser().parse(answers, shares_namespaces(answer), ())
+    assert answer.errno < 4096
     numbers = [one.number for one in found.queue_pairs] + [one.number for one in found.regions]
     assert all(0 <= number < 1 << 64 for number in numbers)
     assert all(one.kernel_name.isprintable() for one in found.domains)

@@ -148,8 +148,9 @@ class LiveScreen(PanesScreen):
         """Give each pane its rows; on a short terminal most of them to the one with the focus."""
         height -= 3 if self._word.display else 0
         needs = {pane: max(2, self._rows_of(pane)) + _BORDER for pane in PANES}
+        needs["ranks"] += len(self._state.sample.limits) if self._state.sample is not None else 0
         is_tall = height >= _TALL_ROWS - 8
-        arranged = self._tall(width, height, needs) if is_tall else self._short(height)
+        arranged = self._tall(width, height, needs) if is_tall else self._short(height, needs)
         arranged = {"details": height} if self._is_opened else arranged
         if (arranged, width) == self._arranged:
             return
@@ -170,19 +171,21 @@ class LiveScreen(PanesScreen):
         """Return the rows that a table needs, with its heading."""
         return len(self._state.order(pane)) + 1
 
-    def _short(self, height: int) -> dict[str, int]:
+    def _short(self, height: int, needs: dict[str, int]) -> dict[str, int]:
+        """Give the pane with the focus the rows that it needs, and what is left to the others."""
         last = "gpus" if self._pane == "gpus" else "changes"
-        shown = ("ranks", "nics", last)
-        focused = self._pane
-        return {
-            pane: height - (len(shown) - 1) * _FOLDED_ROWS if pane == focused else _FOLDED_ROWS
-            for pane in shown
-        }
+        shown = dict.fromkeys(("ranks", "nics", last), _FOLDED_ROWS)
+        left = height - sum(shown.values())
+        for pane in (self._pane, "ranks", "nics", last):
+            more = max(0, min(left, needs[pane] - shown[pane]))
+            shown[pane] += more
+            left -= more
+        shown[last] += max(0, left)
+        return shown
 
     def _tall(self, width: int, height: int, needs: dict[str, int]) -> dict[str, int]:
         """Share the rows: what ranks and NICs need, and the rest to the events, beside the GPUs."""
-        limits = len(self._state.sample.limits) if self._state.sample is not None else 0
-        ranks, nics = needs["ranks"] + limits, needs["nics"]
+        ranks, nics = needs["ranks"], needs["nics"]
         left = height - ranks - nics
         if left < 2 * _LEAST_ROWS:
             over = 2 * _LEAST_ROWS - left
