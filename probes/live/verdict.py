@@ -37,9 +37,7 @@ def with_jobs(verdict: Verdict, sample: LiveSample | None) -> Verdict:
     for job, ranks in jobs:
         proven = [rank.path.word for rank in ranks if rank.path.word in _PATHS and not rank.path.is_likely]
         if proven:
-            return replace(
-                verdict, state=State.ACTIVE, path=_PATHS[proven[0]], reason=_text(job, ranks)
-            )
+            return replace(verdict, state=State.ACTIVE, path=_PATHS[proven[0]], reason=_text(job, ranks))
     for job, ranks in jobs:
         if any(rank.path.word in _PATHS for rank in ranks):
             return replace(verdict, reason=joined_sentences(_text(job, ranks), "run as root to confirm"))
