@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from probes.base.unknown import Unknown
 from probes.live.explanations import ERRORS
+from probes.live.port_events import ACTIVE
 from probes.live.sample import EventKind, LiveEvent, LiveSample, PortSample
 from probes.queries.finding import Severity
 
@@ -72,14 +73,15 @@ _REORDERED_RULES = tuple(
 )
 
 
+_OF_A_LINK_DOWN = ("flap", "timeout", "loss")  # groups that follow from it
+
+
 @dataclass
 class _Count:
     """How often a counter rose within the rule's window."""
 
     steps: deque[tuple[float, float]] = field(default_factory=deque)  # (at, events)
     total: float = 0.0
-    is_on: bool = False
-    above_at: float = 0.0  # when it was last above the limit
 
 
 class ErrorEvents:
@@ -87,6 +89,8 @@ class ErrorEvents:
 
     def __init__(self) -> None:
         self._counts: dict[tuple[str, _Rule], _Count] = {}
+        self._above_at: dict[tuple[str, str], float] = {}  # by port and text: when it was last above a limit
+        self._down_at: dict[str, float] = {}  # by port
         self._at: float | None = None
         self._processes: frozenset[int] = frozenset()
         self._ended_at = float("-inf")
@@ -104,14 +108,17 @@ class ErrorEvents:
             rules = _RULES
             if any(_rate(port, name) > 0 for name in _LOST):
                 rules += _REORDERED_RULES
-            reported: set[str] = set()
+            if not isinstance(port.state, Unknown) and port.state != ACTIVE:
+                self._down_at[port.name] = sample.at
+            was_down = sample.at - self._down_at.get(port.name, float("-inf")) < _TEARDOWN_SECONDS
             for rule in rules:
-                if is_teardown and not rule.at_teardown:
+                if (is_teardown and not rule.at_teardown) or (was_down and rule.group in _OF_A_LINK_DOWN):
                     continue
                 event = self._judge(port, rule, sample, step)
-                if event is not None and rule.text not in reported:
-                    reported.add(rule.text)
+                if event is not None:
                     events.append(event)
+        for key in [key for key, at in self._above_at.items() if sample.at - at >= _QUIET_SECONDS]:
+            del self._above_at[key]
         return events
 
     def _note_ends(self, sample: LiveSample) -> None:
@@ -136,15 +143,13 @@ class ErrorEvents:
         while count.steps and sample.at - count.steps[0][0] >= rule.seconds:
             count.total -= count.steps.popleft()[1]
         if not count.steps:
-            count.total = 0.0
-        if count.total > rule.limit:
-            was_on, count.is_on, count.above_at = count.is_on, True, sample.at
-            return None if was_on else _event(port, rule, count.total, sample.taken_at)
-        if count.is_on and sample.at - count.above_at >= _QUIET_SECONDS:
-            count.is_on = False
-        if not count.is_on and not count.steps:
             del self._counts[key]
-        return None
+            return None
+        if count.total <= rule.limit:
+            return None
+        was_above = (port.name, rule.text) in self._above_at
+        self._above_at[port.name, rule.text] = sample.at
+        return None if was_above else _event(port, rule, count.total, sample.taken_at)
 
 
 def _rate(port: PortSample, counter: str) -> float:

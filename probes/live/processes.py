@@ -2,13 +2,34 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, fields, replace
+from typing import TypeVar
 
-from probes.base.unknown import Maybe, Reason, Unknown
+from probes.base.unknown import Maybe, Reason, Unknown, known
+from probes.facts.jobs.process_files import Stat, parse_stat
+from probes.facts.jobs.processes import MAX_PROCESSES, Process
 from probes.facts.node import Node
 from probes.host.protocol import Host
-from probes.live.sample import LiveProcess
+from probes.host.usage import ProcessUsage
+from probes.live.gdr_path import NodeEvidence, ProcessEvidence, judge
+from probes.live.job_ids import JobIds
+from probes.live.job_names import JobNames
+from probes.live.live_limits import limits_of
+from probes.live.node_evidence import GpuUsers, gpu_users, has_devices, has_gpu, node_evidence
+from probes.live.ownership import Ownership, RdmaUse, ResourceRound, read_round
+from probes.live.paced_source import PacedSource
+from probes.live.process_cache import Key, ProcessCache
+from probes.live.roles import rank_of, role_of, world_size_of
+from probes.live.sample import LiveProcess, PathJudgement
+from probes.queries.jobs import is_watcher
 from probes.snapshot.rates import Reading
+
+_T = TypeVar("_T")
+
+KEPT_SECONDS = 10.0  # a path stays, at most this long, while the regions change in every reading
+_NOT_YET = "not read yet"
 
 
 @dataclass(frozen=True)
@@ -22,6 +43,269 @@ class ProcessSnapshot:
 class ProcessReader:
     """Read the processes; facts that do not change are read once per process."""
 
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._resources: PacedSource[ResourceRound] = PacedSource("RDMA resources", clock=clock)
+        self._stats: PacedSource[Mapping[int, Maybe[Stat]]] = PacedSource("process states", 0.0, clock=clock)
+        self._threads: PacedSource[Mapping[int, Maybe[tuple[str, ...]]]] = PacedSource(
+            "thread names", clock=clock
+        )
+        self._usage: PacedSource[Mapping[int, Maybe[ProcessUsage]]] = PacedSource(
+            "process usage", clock=clock
+        )
+        self._cache = ProcessCache(clock)
+        self._ids = JobIds()
+        self._names = JobNames()
+        self._known: dict[int, _Known] = {}
+        self._own: str | None = None
+
     def read(self, host: Host, node: Node, reading: Reading) -> ProcessSnapshot:
         """Return the processes now."""
-        return ProcessSnapshot(Unknown(Reason.NOT_THERE, "RDMA netlink"))
+        now = reading.at
+        users = gpu_users(reading)
+        found = self._resources.read(
+            host, now, lambda: read_round(host), at_once=bool(set(users.gpus) - set(self._known))
+        )
+        unlisted = found if isinstance(found, Unknown) and has_devices(node) else None
+        rdma = ResourceRound(Ownership()) if isinstance(found, Unknown) else found
+        if self._own is None:
+            self._own = known(host.link("/proc/self"), "")
+        pids = [pid for pid in _candidates(rdma, users) if str(pid) != self._own]
+        left_out, pids = len(pids) - MAX_PROCESSES, pids[:MAX_PROCESSES]
+        self._update(host, now, pids)
+        asked = tuple(self._known)
+        is_new = any(one.is_new for one in self._known.values())
+        if asked:
+            self._threads.read(host, now, lambda: host.thread_names(asked), at_once=is_new)
+            self._usage.read(host, now, lambda: host.process_usage(asked), at_once=is_new)
+        seen = self._seen(users, rdma, unlisted)
+        jobs = self._ids.update((one.pid, one.process, rank_of(one.process), one.parent) for one in seen)
+        self._names.update(host, (one.process.job for one in seen))
+        evidence = node_evidence(
+            node,
+            reading,
+            rdma,
+            {one.pid: one.has_gpu for one in seen},
+            jobs,
+            [_started(one.process) for one in seen if one.has_gpu is not False],
+        )
+        processes = tuple(self._live(one, jobs[one.pid], evidence, rdma, users, now) for one in seen)
+        limits = limits_of(
+            processes,
+            node,
+            found if has_devices(node) else rdma,
+            reading,
+            left_out,
+            self._cache.unread,
+            [
+                source.name
+                for source in (self._resources, self._stats, self._threads, self._usage)
+                if source.is_late
+            ],
+        )
+        if unlisted is not None and not processes:
+            return ProcessSnapshot(unlisted, limits)
+        return ProcessSnapshot(processes, limits)
+
+    def _update(self, host: Host, now: float, pids: list[int]) -> None:
+        """Read states and start times, and forget the processes that have ended."""
+        self._stats.read(host, now, lambda: _read_stats(host, pids), at_once=True)
+        stats = known(self._stats.answer, {})
+        for pid in set(self._known) - set(pids):
+            del self._known[pid]
+        for pid in pids:
+            stat = stats.get(pid)
+            before = self._known.get(pid)
+            if isinstance(stat, Unknown) and stat.reason is Reason.NOT_THERE:
+                self._known.pop(pid, None)
+            elif before is None or (
+                isinstance(stat, Stat) and before.stat and before.stat.started != stat.started
+            ):
+                self._known[pid] = _Known(pid, now, stat if isinstance(stat, Stat) else None, now)
+            elif isinstance(stat, Stat):
+                before.update(stat, _time(self._stats.asked_at, now))
+        self._cache.update(host, (one.key for one in self._known.values() if one.stat is not None))
+
+    def _seen(self, users: GpuUsers, rdma: ResourceRound, unlisted: Unknown | None) -> list[_Seen]:
+        """Return what is known of each process that is not gdrtop's own and no monitor."""
+        seen = []
+        for pid, one in sorted(self._known.items()):
+            facts = self._cache.get(one.key)
+            process = _unread(pid, facts) if isinstance(facts, Unknown) else facts
+            if process.is_ours or is_watcher(process):
+                continue
+            use: Maybe[RdmaUse]
+            if pid in rdma.ownership.uses:
+                use = rdma.ownership.uses[pid]
+            elif unlisted is not None:
+                use = unlisted
+            elif one.first_seen > _time(self._resources.asked_at, one.first_seen):
+                use = Unknown(Reason.TIMED_OUT, "RDMA resources", _NOT_YET)
+            else:
+                use = RdmaUse()
+            seen.append(
+                _Seen(
+                    pid=pid,
+                    known=one,
+                    process=one.shown(process, _answer(self._usage, one)),
+                    threads=_answer(self._threads, one),
+                    use=use,
+                    pinned=rdma.pinned.get(
+                        pid, Unknown(Reason.NOT_RECORDED, f"/proc/{pid}/status", _NOT_YET)
+                    ),
+                    is_settled=pid not in rdma.unsettled,
+                    has_gpu=has_gpu(pid, facts, users),
+                )
+            )
+        return seen
+
+    def _live(
+        self, one: _Seen, job: str, node: NodeEvidence, rdma: ResourceRound, users: GpuUsers, now: float
+    ) -> LiveProcess:
+        use = RdmaUse() if isinstance(one.use, Unknown) else one.use
+        role = role_of(one.process, one.threads, bool(use.nics))
+        kept = one.known
+        path = kept.path
+        libraries = frozenset(library.name for library in known(one.process.libraries, ()))
+        evidence = ProcessEvidence(
+            one.pid, role, one.use, one.pinned, one.threads, one.has_gpu, one.is_settled, libraries
+        )
+        if one.is_settled or path is None or not 0 <= now - kept.judged_at <= KEPT_SECONDS:
+            path = judge(evidence, node)
+            if one.is_settled:
+                kept.path, kept.judged_at = path, now
+        name = self._names.name(one.process.job)
+        process = one.process if name == one.process.job else replace(one.process, job=name)
+        live = LiveProcess(
+            pid=one.pid,
+            process=process,
+            role=role,
+            job=job,
+            rank=rank_of(process),
+            world_size=world_size_of(process),
+            gpus=users.gpus.get(one.pid, ()),
+            nics=use.nics,
+            registered_bytes=use.own.bytes + use.inherited.bytes,
+            pinned_bytes=one.pinned,
+            threads=one.threads,
+            state=kept.stat.state if kept.stat else process.state,
+            cpu_percent=kept.cpu_percent,
+            path=path,
+        )
+        if kept.live != live:
+            kept.live = live
+        assert kept.live is not None
+        return kept.live
+
+
+class _Known:
+    """What is remembered of one process between samples."""
+
+    def __init__(self, pid: int, first_seen: float, stat: Stat | None, read_at: float) -> None:
+        self.pid = pid
+        self.first_seen = first_seen
+        self.stat = stat
+        self.is_new = True
+        self.cpu_percent: Maybe[float] = Unknown(Reason.NOT_RECORDED, f"/proc/{pid}/stat", "one sample only")
+        self.path: PathJudgement | None = None
+        self.judged_at = 0.0
+        self.live: LiveProcess | None = None
+        self._cpu = (read_at, stat.cpu_seconds) if stat else None
+        self._shown: Process | None = None
+        self._facts: Process | None = None
+
+    @property
+    def key(self) -> Key:
+        """The pid and the start time."""
+        return self.pid, self.stat.started if self.stat else 0
+
+    def update(self, stat: Stat, read_at: float) -> None:
+        """Take a new reading of /proc/PID/stat; the share of a CPU is in whole percent, to change rarely."""
+        self.is_new = False
+        self.stat = stat
+        if self._cpu is None or read_at < self._cpu[0]:
+            self._cpu = read_at, stat.cpu_seconds
+        elif read_at - self._cpu[0] >= 0.5:
+            share = (stat.cpu_seconds - self._cpu[1]) / (read_at - self._cpu[0])
+            self.cpu_percent = float(round(100 * max(0.0, share)))
+            self._cpu = read_at, stat.cpu_seconds
+
+    def shown(self, facts: Process, usage: Maybe[ProcessUsage]) -> Process:
+        """Return the process with its usage, the previous object while that hardly changed."""
+        before = self._shown
+        if before is not None and facts is self._facts and not _differs(before.usage, usage):
+            return before
+        user = facts.user if isinstance(usage, Unknown) else usage.user
+        if before is not None and isinstance(usage, Unknown) and facts is self._facts:
+            return before
+        self._facts = facts
+        self._shown = replace(facts, usage=usage, user=user)
+        return self._shown
+
+
+@dataclass(frozen=True)
+class _Seen:
+    """The answers about one process in one sample."""
+
+    pid: int
+    known: _Known
+    process: Process
+    threads: Maybe[tuple[str, ...]]
+    use: Maybe[RdmaUse]
+    pinned: Maybe[int]
+    is_settled: bool
+    has_gpu: Maybe[bool]
+
+    @property
+    def parent(self) -> int:
+        """The parent's pid; 0 if it is unknown."""
+        return self.known.stat.parent if self.known.stat else 0
+
+
+def _time(at: float | None, otherwise: float) -> float:
+    return otherwise if at is None else at
+
+
+def _candidates(rdma: ResourceRound, users: GpuUsers) -> list[int]:
+    """Return the pids to show: first those with queue pairs, then those with a GPU."""
+    uses = rdma.ownership.uses
+    return sorted({*uses, *users.gpus}, key=lambda pid: (not (pid in uses and uses[pid].queue_pairs), pid))
+
+
+def _read_stats(host: Host, pids: Iterable[int]) -> dict[int, Maybe[Stat]]:
+    found: dict[int, Maybe[Stat]] = {}
+    for pid in pids:
+        text = host.read(f"/proc/{pid}/stat")
+        found[pid] = text if isinstance(text, Unknown) else parse_stat(text)
+    return found
+
+
+def _answer(source: PacedSource[Mapping[int, Maybe[_T]]], one: _Known) -> Maybe[_T]:
+    """Return a source's answer for a process, unless it is older than the process."""
+    if isinstance(source.answer, Unknown):
+        return source.answer
+    missing = Unknown(Reason.TIMED_OUT, source.name, _NOT_YET)
+    if source.asked_at is None or source.asked_at < one.first_seen:
+        return missing
+    return source.answer.get(one.pid, missing)
+
+
+def _differs(before: Maybe[ProcessUsage], now: Maybe[ProcessUsage]) -> bool:
+    """Return whether something besides CPU seconds changed; memory by more than 5 %."""
+    if isinstance(before, Unknown) or isinstance(now, Unknown):
+        return before != now
+    if (before.user, before.cpus) != (now.user, now.cpus):
+        return True
+    first, second = before.memory_bytes, now.memory_bytes
+    if isinstance(first, Unknown) or isinstance(second, Unknown):
+        return first != second
+    return abs(first - second) * 20 > first
+
+
+def _unread(pid: int, why: Unknown) -> Process:
+    """Return a process of which nothing has been read."""
+    values = {field.name: why for field in fields(Process) if field.name not in ("pid", "is_ours", "job")}
+    return Process(pid=pid, **values)  # type: ignore[arg-type]
+
+
+def _started(process: Process) -> Maybe[float]:
+    return process.usage if isinstance(process.usage, Unknown) else process.usage.started_at

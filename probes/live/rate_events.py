@@ -41,7 +41,7 @@ class _Nic:
     low_since: float | None = None
     usual: float = 0.0  # Gb/s, of the last minute before the rate fell
     is_low: bool = False
-    is_reported: bool = False
+    reported_as: str = ""  # the subject of the event: this device, or the job
     high: int = 0  # samples in a row
 
     def add(self, at: float, rate: float) -> None:
@@ -133,9 +133,9 @@ class RateEvents:
         if not new:
             return []
         if len(low) > 1 and 2 * len(low) > len(nics):
-            if any(nics[name].is_reported for name in low):
+            if any(nics[name].reported_as for name in low):
                 return []
-            nics[new[0]].is_reported = True
+            nics[new[0]].reported_as = job.name
             before = sum(nics[name].usual for name in low)
             now = sum(nics[name].rates[-1][1] for name in low)
             text = f"{len(low)} NICs of {job.name} carry {_gbps(now)}, {_gbps(before)} in the minute before"
@@ -143,7 +143,7 @@ class RateEvents:
         events = []
         for name in new:
             nic = nics[name]
-            nic.is_reported = True
+            nic.reported_as = name
             now, before = nic.rates[-1][1], nic.usual
             text = f"{name} carries {_gbps(now)}, {_gbps(before)} in the minute before"
             events.append(_event(EventKind.RATE_FELL, name, text, sample.taken_at))
@@ -162,22 +162,17 @@ class RateEvents:
         return low >= max(_PHASES[0], 2 * nic.longest_gap()) and history >= _PHASES[1]
 
     def _recovered(self, sample: LiveSample) -> list[LiveEvent]:
-        reported = []
+        events = []
         for name, nic in self._nics.items():
-            if nic.is_low and nic.high >= _RECOVERED_SAMPLES:
-                if nic.is_reported:
-                    reported.append(name)
-                nic.is_low = nic.is_reported = False
-                nic.low_since, nic.high = None, 0
-        return [
-            _event(
-                EventKind.RATE_RECOVERED,
-                name,
-                f"{name} carries {_gbps(self._nics[name].rates[-1][1])} again",
-                sample.taken_at,
-            )
-            for name in reported
-        ]
+            if not nic.is_low or nic.high < _RECOVERED_SAMPLES:
+                continue
+            subject = nic.reported_as
+            nic.is_low, nic.reported_as, nic.low_since, nic.high = False, "", None, 0
+            if subject:
+                now = _gbps(nic.rates[-1][1])
+                text = f"{name} carries {now} again" if subject == name else f"{subject} sends again"
+                events.append(_event(EventKind.RATE_RECOVERED, subject, text, sample.taken_at))
+        return events
 
 
 def _users(sample: LiveSample) -> dict[str, frozenset[int]]:

@@ -85,6 +85,14 @@ class RecordingHost:
         self._sink(moment)
         return True
 
+    def answers(self, keep: Callable[[Question], bool]) -> dict[Question, Maybe[Any]]:
+        """Return the newest answer to every question; forget those that `keep` refuses."""
+        with self._lock:
+            self._recorded = {
+                question: answer for question, answer in self._recorded.items() if keep(question)
+            }
+            return dict(self._recorded)
+
     def _ask(self, kind: str, of: tuple[str, ...], ask: Callable[[], Maybe[T]]) -> Maybe[T]:
         question = Question(kind, of)
         mark = object()

@@ -38,7 +38,7 @@ class ReplayHost:
     def __init__(self, recording: Recording) -> None:
         self.origin = origin_of(recording.manifest)
         self.recording = recording
-        self._moment = 0
+        self._moment = recording.opening
         self._clock_at = 0
         self._lock = threading.Lock()
 

@@ -12,7 +12,7 @@ from probes.facts.jobs.processes import name_of
 from probes.live.sample import GpuSample, LiveEvent, LiveProcess, LiveSample, OddOne, PathWord, PortSample
 from probes.queries.finding import Evidence
 from widgets.base.figures import gibibytes, in_gbps, local_time, plural, share, short
-from widgets.base.lines import Line, Run, Tone, sentence, wrapped
+from widgets.base.lines import Line, Run, Tone, wrapped
 from widgets.live import changes, gpus, nics, ranks
 from widgets.live.figures import (
     COUNTER_GROUPS,
@@ -24,7 +24,7 @@ from widgets.live.figures import (
     rank_label,
     rank_rates,
 )
-from widgets.live.jobs import PATH_TONES
+from widgets.live.jobs import PATH_TONES, odd_sentence
 
 _LABEL_CELLS = 12
 
@@ -105,7 +105,9 @@ def _meaning(process: LiveProcess) -> str:
         PathWord.NO_NIC: "It has no connected queue pair: traffic stays on this node, or there is none.",
         PathWord.UNKNOWN: "The evidence does not decide it.",
     }[word]
-    return f"{text} Likely, not proven." if process.path.is_likely else text
+    return (
+        f"{text} The evidence makes this likely, but does not prove it." if process.path.is_likely else text
+    )
 
 
 def _odd_of(sample: LiveSample, pid: int) -> list[OddOne]:
@@ -115,7 +117,7 @@ def _odd_of(sample: LiveSample, pid: int) -> list[OddOne]:
 def _odd(found: Iterable[OddOne], width: int) -> list[Line]:
     lines: list[Line] = []
     for odd in found:
-        lines += _field("Odd one out", sentence(odd.sentence), width, Tone.WARNING)
+        lines += _field("Odd one out", odd_sentence(odd), width, Tone.WARNING)
         lines += _evidence(odd.evidence, width, "")
     return lines
 
@@ -134,7 +136,7 @@ def _rate_text(process: LiveProcess, sample: LiveSample, rates: dict[int, RankRa
     if rate.shared_with:
         text += f"; at most, because it shares {', '.join(rate.shared_with)}"
     elif part is not None:
-        text += f", {part * 100:.0f}% of the median of its job ({short(middle[process.job])} Gb/s both ways)"
+        text += f", {part * 100:.0f}% of the median of its job ({short(middle[process.job])} Gb/s)"
     return text
 
 
@@ -235,25 +237,29 @@ def of_gpu(gpu: GpuSample, sample: LiveSample, width: int) -> list[Line]:
         return [*lines, *_field("NVML", _why(live), width, Tone.BAD)]
 
     def figure(label: str, value: Maybe[float], unit: str) -> None:
-        text = _why(value) if isinstance(value, Unknown) else f"{short(value)} {unit}"
+        text = _why(value) if isinstance(value, Unknown) else f"{short(value)}{unit}"
         lines.extend(_field(label, text, width))
 
-    figure("Use", live.utilisation_percent, "% of the time busy")
-    figure("PCIe sent", in_gbps(live.pcie_tx_bytes_per_second), "Gb/s from the GPU")
-    figure("PCIe recv", in_gbps(live.pcie_rx_bytes_per_second), "Gb/s to the GPU")
-    figure("PCIe link", live.link_generation, "(generation)")
-    figure("PCIe width", live.link_width, "lanes")
-    figure("NVLink sent", in_gbps(live.nvlink_tx_bytes_per_second), "Gb/s, all links")
-    figure("NVLink recv", in_gbps(live.nvlink_rx_bytes_per_second), "Gb/s, all links")
+    figure("Use", live.utilisation_percent, "% of the time")
+    figure("PCIe ↑", in_gbps(live.pcie_tx_bytes_per_second), " Gb/s from the GPU")
+    figure("PCIe ↓", in_gbps(live.pcie_rx_bytes_per_second), " Gb/s to the GPU")
+    generation, width_of_link = live.link_generation, live.link_width
+    if isinstance(generation, Unknown) or isinstance(width_of_link, Unknown):
+        unknown = generation if isinstance(generation, Unknown) else width_of_link
+        lines += _field("PCIe link", _why(unknown), width)
+    else:
+        lines += _field("PCIe link", f"Gen{generation} x{width_of_link}", width)
+    figure("NVLink ↑", in_gbps(live.nvlink_tx_bytes_per_second), " Gb/s, all links")
+    figure("NVLink ↓", in_gbps(live.nvlink_rx_bytes_per_second), " Gb/s, all links")
     for label, size in (("Memory", live.memory_used_bytes), ("BAR1", live.bar1_used_bytes)):
         text = _why(size) if isinstance(size, Unknown) else f"{gibibytes(size)} used"
         lines += _field(label, text, width)
-    figure("Temperature", live.temperature_celsius, "°C")
-    figure("Power", live.power_watts, "W")
-    figure("SM clock", live.sm_clock_mhz, "MHz")
+    figure("Temperature", live.temperature_celsius, " °C")
+    figure("Power", live.power_watts, " W")
+    figure("SM clock", live.sm_clock_mhz, " MHz")
     reasons = live.throttle_reasons
     if isinstance(reasons, Unknown):
-        lines += _field("Throttled by", _why(reasons), width)
+        lines += _field("Throttled", _why(reasons), width)
     else:
         tone = Tone.WARNING if reasons else Tone.PLAIN
         lines += _field("Throttled", ", ".join(reasons) or "no", width, tone)

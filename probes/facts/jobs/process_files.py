@@ -25,17 +25,35 @@ class MappedLibrary:
 
 # No other variables are kept, because an environment contains passwords and tokens.
 FAMILIES = ("NCCL_", "UCX_", "FI_", "NVSHMEM_")
-SINGLES = ("CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "SLURM_JOB_ID")
+RANKS = ("RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "MV2_COMM_WORLD_RANK", "SLURM_PROCID")
+"""Variables with the rank of a process among those of all nodes, the most specific ones first."""
+WORLD_SIZES = ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MV2_COMM_WORLD_SIZE", "SLURM_NTASKS")
+SINGLES = (
+    "CUDA_VISIBLE_DEVICES",
+    "NVIDIA_VISIBLE_DEVICES",
+    "CUDA_DEVICE_ORDER",
+    "SLURM_JOB_ID",
+    "LOCAL_RANK",
+    *RANKS,
+    *WORLD_SIZES,
+)
 _LIBRARIES = re.compile(
     r"/(?P<name>libnccl(?:-net[\w-]*|-tuner[\w-]*)?|libibverbs|libmlx5|libcuda|libucp|libfabric|libnvshmem_host"
     r"|libgdrapi)\.so(?:\.(?P<version>[0-9][0-9.]{0,30}))?$"
 )
+_TICKS_PER_SECOND = 100  # USER_HZ on x86 and Arm
+_NO_PINNED = Unknown(Reason.NOT_THERE, "/proc/PID/status", "no VmPin: the thread is ending")
 _CAP_IPC_LOCK = 14  # include/uapi/linux/capability.h
 _INTERPRETER = re.compile(r"(?:python|pypy|perl|ruby|julia|node|bash|dash|zsh|ksh|sh)[0-9.]*")
 # Slurm: …/slurm/uid_1000/job_4711/step_0 (v1), …/slurmstepd.scope/job_4711/step_0 (v2).
 _SLURM_JOB = re.compile(r"slurm[^\n]{0,256}/job_(?P<id>[0-9]{1,10})(?:/|$)", re.M)
 _POD = re.compile(r"kubepods[^\n]{0,256}[/-]pod(?P<id>[0-9a-f]{8})[0-9a-f_-]*")
-_CONTAINER = re.compile(r"/(?:docker|libpod)[/-](?P<id>[0-9a-f]{12})[0-9a-f]{52}(?:\.scope)?(?:/|$)", re.M)
+# Docker and Podman by cgroupfs or systemd; containerd and CRI-O without Kubernetes (nerdctl, crictl).
+_CONTAINER = re.compile(
+    r"[/:](?:docker|libpod|libpod_parent/libpod|crio|cri-containerd|containerd|nerdctl|default)[/:-]"
+    r"(?P<id>[0-9a-f]{12})[0-9a-f]{52}(?:\.scope)?(?:/|$)",
+    re.M,
+)
 
 
 def parse_program(cmdline: bytes) -> Maybe[str]:
@@ -100,21 +118,47 @@ class Status:
     state: Maybe[str]
     ipc_lock: Maybe[bool]
     parent: Maybe[int]  # pid; 0 or 1 if no process here is its parent
+    thread_group: Maybe[int]  # pid of the process that this thread belongs to
+    pinned_bytes: Maybe[int]  # VmPin; NOT_THERE: the thread is ending, or a kernel thread, which is not 0
 
 
 def parse_status(text: str) -> Status:
-    """Parse state, effective user, CAP_IPC_LOCK and parent. The kernel escapes newlines in process names."""
+    """Parse some fields; the kernel escapes newlines in process names."""
     uid = re.search(r"^Uid:\s+[0-9]{1,10}\s+([0-9]{1,10})\s", text, re.M)
     state = re.search(r"^State:\s+([A-Za-z])\b", text, re.M)
     capabilities = re.search(r"^CapEff:\s+([0-9a-f]{1,16})$", text, re.M)
     parent = re.search(r"^PPid:\s+([0-9]{1,10})$", text, re.M)
+    group = re.search(r"^Tgid:\s+([0-9]{1,10})$", text, re.M)
+    pinned = re.search(r"^VmPin:\s+([0-9]{1,15}) kB$", text, re.M)
     malformed = Unknown(Reason.MALFORMED, "/proc/PID/status", "the line is missing")
     return Status(
         uid=int(uid[1]) if uid else malformed,
         state=state[1] if state else malformed,
         ipc_lock=bool(int(capabilities[1], 16) >> _CAP_IPC_LOCK & 1) if capabilities else malformed,
         parent=int(parent[1]) if parent else malformed,
+        thread_group=int(group[1]) if group else malformed,
+        pinned_bytes=int(pinned[1]) * 1024 if pinned else _NO_PINNED,
     )
+
+
+@dataclass(frozen=True)
+class Stat:
+    """Some fields of /proc/PID/stat."""
+
+    state: str
+    parent: int
+    cpu_seconds: float  # all threads, user and system time
+    started: int  # clock ticks after boot: with the pid, it identifies a process
+
+
+def parse_stat(text: str) -> Maybe[Stat]:
+    """Parse fields 3, 4, 14, 15 and 22. The name, field 2, may contain anything."""
+    fields = text.rpartition(") ")[2].split()
+    figures = (*fields[1:2], *fields[11:13], *fields[19:20])
+    if len(figures) < 4 or not all(re.fullmatch(r"[0-9]{1,20}", figure) for figure in figures):
+        return Unknown(Reason.MALFORMED, "/proc/PID/stat")
+    parent, user, system, started = (int(figure) for figure in figures)
+    return Stat(printable(fields[0], 1), parent, (user + system) / _TICKS_PER_SECOND, started)
 
 
 def parse_environment(content: bytes) -> dict[str, str]:

@@ -119,6 +119,17 @@ def probe(host: Host, also: Iterable[int] = ()) -> Maybe[ProcessFacts]:
     )
 
 
+def read_process(host: Host, pid: int, usage: Maybe[ProcessUsage] = _NOT_READ) -> Maybe[Process]:
+    """Read one process completely; NOT_THERE: it has ended or is not visible.
+
+    `usage`: from Host.process_usage, which can hang in a directory service.
+    """
+    status = host.read(f"/proc/{pid}/status")
+    if isinstance(status, Unknown):
+        return status
+    return _process(host, pid, _device_files(host, pid), known(host.link("/proc/self"), ""), usage)
+
+
 def busy_cpus(processes: Iterable[Process], taken_at: float) -> float | None:
     """Return the CPUs that processes have kept busy on average since they started; None: unknown."""
     total = 0.0

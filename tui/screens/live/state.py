@@ -16,7 +16,7 @@ from probes.live.timeline import KEPT_SECONDS, Timeline
 from widgets.base.figures import local_time, minutes
 from widgets.base.lines import Line, Run, Tone, fit, plain, width_of, wrapped
 from widgets.live import changes, detail, gpus, jobs, nics, ranks
-from widgets.live.figures import total
+from widgets.live.figures import rate_of
 from widgets.node.verdict import origin_run
 
 PANES = ("ranks", "nics", "gpus", "changes")
@@ -51,7 +51,7 @@ class LiveState:
             self._later = [event for event in self._later if event.at > sample.taken_at]
         for port in sample.ports:
             graph = self._graphs.setdefault(port.name, History(KEPT_SECONDS, _MOST_SAMPLES))
-            graph.add(sample.at, total(port))
+            graph.add(sample.at, rate_of(port))
 
     # Time
 

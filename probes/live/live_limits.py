@@ -1,0 +1,67 @@
+"""Sentences about what the live view cannot see, one for each kind of limit."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from probes.base.unknown import Maybe, Reason, Unknown
+from probes.facts.kernel.release import KernelFacts
+from probes.facts.node import Node
+from probes.live.gdr_path import TRACKS_DMABUF
+from probes.live.node_evidence import is_hidden
+from probes.live.ownership import ResourceRound
+from probes.live.sample import LiveProcess
+from probes.snapshot.rates import Reading
+
+
+def limits_of(
+    processes: Sequence[LiveProcess],
+    node: Node,
+    found: Maybe[ResourceRound],
+    reading: Reading,
+    left_out: int,
+    unread: int,
+    late: Sequence[str],
+) -> tuple[str, ...]:
+    """Return the sentences. `late`: sources that have not answered; `unread`: processes without facts."""
+    sentences: list[str] = []
+    if late:
+        sentences.append(f"No answer from {', '.join(late)}; the last answer is shown")
+    if isinstance(found, Unknown):
+        if found.reason is not Reason.TIMED_OUT or not late:
+            sentences.append(f"RDMA resources of processes are unknown: {found}")
+    else:
+        sentences += _resource_limits(found, node, bool(processes))
+    if any(_needs_root(process.process.environment) for process in processes):
+        sentences.append("Run as root to see the environment of other users' jobs")
+    if any(_needs_root(process.pinned_bytes) for process in processes if process.nics):
+        sentences.append("Run as root to see the pinned memory of other users' jobs")
+    if isinstance(reading.gpus, Unknown) and reading.gpus.reason is not Reason.NOT_THERE:
+        sentences.append(f"The GPUs of processes are unknown: {reading.gpus}")
+    if unread:
+        sentences.append(f"{_count(unread, 'process', 'processes')} not read yet")
+    if left_out > 0:
+        sentences.append(f"{_count(left_out, 'more process uses', 'more processes use')} GPUs or RDMA")
+    return tuple(sentences)
+
+
+def _resource_limits(found: ResourceRound, node: Node, has_processes: bool) -> list[str]:
+    sentences = []
+    unowned = found.ownership.unowned_regions + found.ownership.unowned_queue_pairs
+    if unowned:
+        what = _count(unowned, "RDMA object has", "RDMA objects have")
+        sentences.append(f"{what} no visible owner: it ended, is hidden, or is in another PID namespace")
+    if is_hidden(node, found):
+        sentences.append("RDMA devices in other network namespaces are not visible from here")
+    version = node.kernel.version if isinstance(node.kernel, KernelFacts) else node.kernel
+    if has_processes and not isinstance(version, Unknown) and version < TRACKS_DMABUF:
+        sentences.append(f"Kernel {version[0]}.{version[1]} does not list DMA-BUF regions; 5.15 and later do")
+    return sentences
+
+
+def _needs_root(fact: Maybe[object]) -> bool:
+    return isinstance(fact, Unknown) and fact.reason is Reason.NEEDS_ROOT
+
+
+def _count(number: int, one: str, many: str) -> str:
+    return f"{number} {one if number == 1 else many}"

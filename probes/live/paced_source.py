@@ -1,0 +1,91 @@
+"""Sources that are read in a thread, and the less often the longer they take."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Generic, TypeVar
+
+from probes.base.text import printable
+from probes.base.unknown import Maybe, Reason, Unknown
+from probes.host.probe_thread import RunningProbe, start_probe
+from probes.host.protocol import Host
+
+T = TypeVar("T")
+
+SHORTEST_SECONDS = 2.0
+TIMES = 50  # a source takes at most this part of the time: 2 %
+PATIENCE_SECONDS = 0.25  # for one answer; then the last one is used
+_GIVE_UP_SECONDS = 60.0
+_TOLERANCE = 0.1  # seconds by which a sample may be early
+
+
+class PacedSource(Generic[T]):
+    """The last answer of one source. The caller's clock says when to ask again."""
+
+    def __init__(
+        self,
+        name: str,
+        shortest: float = SHORTEST_SECONDS,
+        patience: float = PATIENCE_SECONDS,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.name = name
+        self.answer: Maybe[T] = Unknown(Reason.TIMED_OUT, name, "not read yet")
+        self.asked_at: float | None = None  # when the answer was asked for
+        self.seconds = 0.0  # that the last answer took
+        self.is_late = False  # the newest question has no answer yet
+        self._shortest = shortest
+        self._patience = patience
+        self._clock = clock
+        self._running: RunningProbe[None] | None = None
+        self._started_at = 0.0
+        self._results: list[tuple[float, Maybe[T], float]] = []
+
+    def read(self, host: Host, now: float, ask: Callable[[], Maybe[T]], at_once: bool = False) -> Maybe[T]:
+        """Return the answer, a new one if it is time or `at_once`.
+
+        `at_once` shortens only the usual interval: a slow source is never asked more often.
+        """
+        if not self._collect(now) and self._is_due(now, at_once):
+            self._start(host, now, ask)
+        self.is_late = self._running is not None
+        return self.answer
+
+    def _is_due(self, now: float, at_once: bool) -> bool:
+        if self._running is not None:
+            return False
+        if self.asked_at is None or now < self.asked_at:
+            return True
+        pause = self.seconds * TIMES if at_once else max(self._shortest, self.seconds * TIMES)
+        return now - self.asked_at >= pause - _TOLERANCE
+
+    def _start(self, host: Host, now: float, ask: Callable[[], Maybe[T]]) -> None:
+        def timed() -> Maybe[None]:
+            began = self._clock()
+            try:
+                answer = ask()
+            except Exception as error:  # a source that fails must not end the sampling
+                answer = Unknown(
+                    Reason.MALFORMED, self.name, printable(f"{type(error).__name__}: {error}", 200)
+                )
+            self._results.append((now, answer, self._clock() - began))
+            return None
+
+        self._started_at = now
+        self._running = start_probe(host, self.name, timed)
+        self._running.wait(self._patience)
+        self._collect(now)
+
+    def _collect(self, now: float) -> bool:
+        """Take the result of the running question; return whether there is one."""
+        if self._running is None:
+            return False
+        if not self._results:
+            if not 0 <= now - self._started_at <= _GIVE_UP_SECONDS:
+                self._running = None  # start_probe returns the same thread while it hangs
+            return False
+        self.asked_at, self.answer, self.seconds = self._results.pop()
+        self._results.clear()
+        self._running = None
+        return True
