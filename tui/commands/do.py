@@ -11,6 +11,7 @@ from probes.base.plan import Step
 from probes.base.text import printable
 from probes.checks.registry import findings
 from probes.host.protocol import Host
+from probes.live.verdict import examine_with_jobs
 from probes.plans.catalogue import Offer
 from tui.actions.console_text import lines_of
 from tui.actions.dispatcher import Dispatcher, Prepared
