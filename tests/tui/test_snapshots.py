@@ -21,6 +21,10 @@ from tui.screens.bandwidth_run.screen import BandwidthRunScreen
 from tui.screens.history.screen import HistoryScreen
 
 SIZES = [(80, 24), (120, 40)]
+SMALL_OR_SLOW = [
+    pytest.param((80, 24), id="80x24"),
+    pytest.param((120, 40), id="120x40", marks=pytest.mark.slow),
+]
 
 
 def after(clock: SteppedClock, *keys: str) -> Callable[[Pilot[None]], Awaitable[None]]:
@@ -151,7 +155,7 @@ async def to_history(pilot: Pilot[None], clock: SteppedClock) -> None:
     await pilot.pause()
 
 
-@pytest.mark.parametrize("size", SIZES, ids=lambda size: f"{size[0]}x{size[1]}")
+@pytest.mark.parametrize("size", SMALL_OR_SLOW)
 @pytest.mark.parametrize("drive", [to_actions, to_confirm, to_run, to_history], ids=lambda one: one.__name__)
 def test_acting(
     snap_compare: Any, monkeypatch: pytest.MonkeyPatch, drive: Driven, size: tuple[int, int]
@@ -178,7 +182,7 @@ def test_bandwidth_setup(snap_compare: Any, size: tuple[int, int]) -> None:
     assert snap_compare(app, terminal_size=size, run_before=to_settings)
 
 
-@pytest.mark.parametrize("size", SIZES, ids=lambda size: f"{size[0]}x{size[1]}")
+@pytest.mark.parametrize("size", SMALL_OR_SLOW)
 @pytest.mark.parametrize("seconds", [6, 11], ids=["running", "ended"])
 def test_bandwidth_run(
     snap_compare: Any, monkeypatch: pytest.MonkeyPatch, size: tuple[int, int], seconds: int

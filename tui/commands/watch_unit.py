@@ -31,7 +31,7 @@ UMask=0077
 # Running jobs come first.
 Nice=10
 CPUWeight=10
-CPUQuota=20%
+CPUQuota=50%
 IOSchedulingClass=idle
 MemoryMax=512M
 TasksMax=64

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
 from enum import Enum
 
@@ -19,7 +19,7 @@ from probes.host.protocol import Host
 from probes.host.rdma_resources import RdmaResources
 from probes.live.sample import LiveEvent, LiveSample
 from probes.queries.finding import Severity
-from probes.recording.archive import ArchiveWriter, Recording, read_archive
+from probes.recording.archive import MAX_MOMENTS, ArchiveWriter, Recording, read_archive
 from probes.recording.format import Question, RecordingError
 from probes.recording.recording_host import Moment, RecordingHost
 from probes.recording.redaction.identifiers import Identifiers
@@ -30,6 +30,7 @@ from tui.runtime.ring_directory import OwnFile, RingDirectory, SegmentFile
 
 SEGMENT_SECONDS = 60.0
 LONGEST_SAVED_SECONDS = 900.0  # further events start another recording
+_SAVED_AT_ONCE = 10  # moments each second: all at once would delay the next samples
 _RETRY_SECONDS = 10.0
 _SLACK_BYTES = 1 << 20  # a moment and the file system's own blocks
 _MOST_ANSWERS = 1 << 17  # more than any node has; then all are read again
@@ -93,6 +94,8 @@ class BlackBox:
         self._retry_at: float | None = None  # by the monotonic clock; not None while the ring is paused
         self._event: LiveEvent | None = None  # the first one of the recording to be saved
         self._save_at = 0.0
+        self._saving: Iterator[None] | None = None
+        self._saving_bytes = 0  # what the recording that is being saved will have
         self._segment_bytes = limits.max_bytes // 8
 
     # Each second
@@ -107,15 +110,18 @@ class BlackBox:
                 self._event = event
             latest = self._event.at + LONGEST_SAVED_SECONDS - self._limits.before_seconds
             self._save_at = min(event.at + self._limits.after_seconds, latest)
-        if self._event is not None and sample.taken_at >= self._save_at:
-            self._save(self._event, sample.taken_at)
+        if self._saving is None and self._event is not None and sample.taken_at >= self._save_at:
+            self._saving = self._save(self._event, sample.taken_at)
             self._event = None
+        self._save_some(_SAVED_AT_ONCE)
 
     def close(self) -> None:
         """Save what an event still waits for, and end the segment."""
+        self._save_some()
         if self._event is not None:
-            self._save(self._event, self._node.wall_clock())
+            self._saving = self._save(self._event, self._node.wall_clock())
             self._event = None
+            self._save_some()
         self._end_segment()
 
     # The ring
@@ -187,7 +193,7 @@ class BlackBox:
     def _make_room(self, at: float) -> None:
         """Delete the oldest segments beyond the limits of time and size."""
         segments = self._directory.segments()
-        most = self._limits.max_bytes - self._segment_bytes - _SLACK_BYTES
+        most = self._limits.max_bytes - self._segment_bytes - self._saving_bytes - _SLACK_BYTES
         size = sum(file.size_bytes for file in (*segments, *self._directory.saved()))
         for segment, ended_at in _with_ends(segments, at):
             if ended_at >= at - self._limits.keep_seconds and size <= most:
@@ -216,22 +222,32 @@ class BlackBox:
 
     # Saved recordings
 
-    def _save(self, event: LiveEvent, at: float) -> None:
-        """Save the moments around an event, and report the file or why there is none."""
+    def _save_some(self, most: int = MAX_MOMENTS) -> None:
+        """Go on with a recording that is being saved."""
+        for _ in range(most):
+            if self._saving is None:
+                return
+            try:
+                next(self._saving)
+            except StopIteration:
+                self._saving = None
+
+    def _save(self, event: LiveEvent, end: float) -> Iterator[None]:
+        """Save the moments around an event one by one, and report the file or why there is none."""
         self._end_segment()
-        begin = event.at - self._limits.before_seconds
         try:
-            saved = self._save_between(event, begin, at)
+            saved = yield from self._save_between(event, event.at - self._limits.before_seconds, end)
         except (RecordingError, OSError) as error:
             reason = why(error) if isinstance(error, OSError) else str(error)
             text = f'no recording was saved for "{event.text}": {printable(reason)}'
             kept = f"The ring in {printable(self._directory.path)} still has it for a while."
-            self._tell(Notice(at, NoticeKind.NOT_SAVED, text, kept))
+            self._tell(Notice(self._node.wall_clock(), NoticeKind.NOT_SAVED, text, kept))
             return
         text = f'saved {saved} around "{event.text}"'
-        self._tell(Notice(at, NoticeKind.SAVED, text, saved.privacy("watch"), saved.path))
+        privacy = saved.privacy("watch")
+        self._tell(Notice(self._node.wall_clock(), NoticeKind.SAVED, text, privacy, saved.path))
 
-    def _save_between(self, event: LiveEvent, begin: float, end: float) -> Recorded:
+    def _save_between(self, event: LiveEvent, begin: float, end: float) -> Generator[None, None, Recorded]:
         segments = [
             segment
             for segment, ended_at in _with_ends(self._directory.segments(), end)
@@ -242,15 +258,20 @@ class BlackBox:
         if self._directory.free_bytes() < expected + _SLACK_BYTES:
             raise OSError(0, "the disk is almost full")
         self._forget_saved(max(0, half - expected))
+        self._saving_bytes = expected
+        self._make_room(end)
         path = self._directory.path_of(self._directory.new_name(event.at, event.kind.value))
         recorder = Recorder(self._node, path, self._limits.redact, event.at)
+        boot = self._node.wall_clock() - self._node.monotonic()
         try:
-            for moment in moments_between(self._read(segments), begin, end):
+            for moment in moments_between(self._read(segments), begin, end, boot):
                 if recorder.size_bytes < half - _SLACK_BYTES:
                     recorder.add(moment)
+                yield
             saved = recorder.finish()
         finally:
             recorder.drop()
+            self._saving_bytes = 0
         assert saved is not None
         return saved
 

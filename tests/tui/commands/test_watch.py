@@ -113,7 +113,7 @@ def test_the_ring_is_recordings_of_a_minute_that_only_the_owner_can_read(
 def test_the_ring_has_a_length_in_time(tmp_path: Path, script: Script) -> None:
     script()
     watched = Watched(tmp_path / "ring", Limits(keep_seconds=120, max_bytes=16 << 20))
-    watched.seconds(310)
+    watched.seconds(250)
     watched.end()
     count = sum(len(recording(file).moments) for file in rings(tmp_path / "ring"))
     assert 120 <= count <= 240
@@ -122,7 +122,7 @@ def test_the_ring_has_a_length_in_time(tmp_path: Path, script: Script) -> None:
 def test_ring_and_saved_recordings_never_exceed_the_size(
     tmp_path: Path, script: Script, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    limit = 150_000
+    limit = 300_000
     monkeypatch.setattr("tui.runtime.black_box._SLACK_BYTES", 8_000)
     script(lambda second: [Severity.CRITICAL] if second % 100 == 50 else [])
     watched = Watched(tmp_path / "ring", Limits(86400, limit, before_seconds=20, after_seconds=10))
