@@ -12,7 +12,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("probes", "widgets", "tui")
 INNER = (
-    *("local", "rooted_tree", "command", "nvml", "dmabuf_probe", "cuda_driver", "live_usage"),
+    *("local", "rooted_tree", "command", "nvml_library", "dmabuf_probe", "cuda_driver", "live_usage"),
     *("rdma_socket", "ethtool_socket", "kernel_log_reader"),
 )
 # The host and its inner modules, of which others may use the dataclasses only.
@@ -31,7 +31,7 @@ OUTSIDE = {
     "glob",
     "tempfile",
 }
-FACTS = {"NvmlFacts", "NvmlGpu", "NvmlLive", "CommandOutput"}
+FACTS = {"CommandOutput"}
 CHANGING = {
     "remove",
     "unlink",
@@ -60,6 +60,7 @@ OWN_FILES = {
     "tui/files/append_file.py": {"makedirs", "replace", "write"},
     "tui/bandwidth/results_store.py": {"makedirs"},
     "tui/runtime/lock.py": {"makedirs", "ftruncate"},  # the file that is locked, and who has it
+    "tui/runtime/ring_directory.py": {"unlink", "ftruncate", "write"},  # what gdrtop watch records
 }
 # Starts tests and ends them: with a keeper of each, a program of its own that outlives a killed gdrtop.
 TESTS = {"tui/bandwidth/processes.py", "tui/bandwidth/supervisor.py"}
@@ -249,6 +250,17 @@ def test_text_commands_do_not_import_textual(command: str) -> None:
     modules = modules_after(f"from tui.cli import main\nmain([{command!r}, '--demo'])")
     assert "tui.runtime.printing" in modules
     assert not modules & {"textual", "pynvml", "tarfile", "tui.files.new_file"}
+
+
+def test_live_and_watch_do_not_import_textual(tmp_path: Path) -> None:
+    live = ["live", "--demo", "cloud-vm", "--seconds", "1"]
+    modules = modules_after(f"from tui.cli import main\nmain({live!r})")
+    assert "tui.runtime.live_reader" in modules
+    assert not modules & {"textual", "pynvml", "tarfile", "tui.files.new_file", "tui.runtime.black_box"}
+    watch = "from tui.commands import watch\nfrom tui.cli import main\nmain(['watch', '--unit'])"
+    modules = modules_after(watch)
+    assert "tui.runtime.black_box" in modules
+    assert not modules & {"textual", "pynvml"}
 
 
 @pytest.mark.parametrize("arguments", [["modules", "--demo"], ["schema"], ["--version"], ["--demo", "list"]])

@@ -42,6 +42,8 @@ examples:
   gdrtop do --list                list the actions; gdrtop do load-modules runs one
   gdrtop bench                    measure the first GPU with its best NIC
   gdrtop check --root /host       check a node whose / is mounted at /host, or a dumped tree
+  gdrtop live                     show what the running jobs do, as text
+  gdrtop watch                    save a recording around every event, without a screen
   gdrtop record node.tar.gz       record 10 s of this node to a file
   gdrtop --replay node.tar.gz     open the dashboard on a recorded node
 
@@ -51,16 +53,18 @@ _COMMANDS = {
     "check": "show what keeps GPUDirect RDMA from working well, why, and how to fix it",
     "topo": "print the topology, the path between every GPU and NIC, and each GPU's best NIC",
     "modules": "print the kernel modules in load order, and why one is missing",
+    "live": "show which jobs use GPUDirect RDMA now, by which path and how fast, and what changes",
     "do": "list the actions for this node, or run one after showing its plan",
     "bench": "measure bandwidth and latency between GPUs and NICs",
     "schema": "print the JSON Schema of a command's JSON output",
+    "watch": "keep the last hours on disk, and save a recording around every event",
     "record": "record this node to a file that can be replayed anywhere",
     "help": "show the manual",
 }
 # What people type from other tools, and what they mean here.
 _HINTS = {
     **dict.fromkeys(("doctor", "diagnose", "status", "health", "verdict"), "; did you mean gdrtop check?"),
-    **dict.fromkeys(("watch", "top", "monitor", "dashboard"), "; gdrtop alone opens the dashboard"),
+    **dict.fromkeys(("top", "monitor", "dashboard"), "; gdrtop alone opens the dashboard"),
     **dict.fromkeys(("fix", "actions", "run"), "; did you mean gdrtop do?"),
     "manual": "; did you mean gdrtop help?",
     "replay": "; did you mean gdrtop --replay FILE?",
@@ -284,7 +288,7 @@ def _run(options: argparse.Namespace) -> int:
     if sys.stdout is None and options.command != "record":
         print("gdrtop: standard output is closed", file=sys.stderr)
         return EXIT_WRONG_USAGE
-    if options.command in ("bench", "do", "record"):
+    if options.command in ("bench", "do", "live", "record", "watch"):
         gc.enable()
     run = _bench if options.command == "bench" else _command(options.command).run
     try:

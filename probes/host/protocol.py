@@ -65,7 +65,10 @@ class Host(Protocol):
         """Return the bytes through each network interface, without RDMA."""
 
     def rdma_resources(self) -> Maybe[RdmaResources]:
-        """Return the queue pairs, memory regions and contexts of all processes, by RDMA netlink."""
+        """Return the queue pairs, memory regions and contexts of all processes, by RDMA netlink.
+
+        Drivers ask their firmware for the state of each queue pair: ask at most every two seconds.
+        """
 
     def thread_names(self, pids: Sequence[int]) -> Mapping[int, Maybe[tuple[str, ...]]]:
         """Return the distinct names of each process's threads, sorted."""

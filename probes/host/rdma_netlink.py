@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import struct
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import TypeVar
+from itertools import islice
+from typing import Any, NamedTuple
 
 from probes.base.text import printable
 from probes.host.rdma_resources import (
@@ -23,7 +24,7 @@ from probes.host.rdma_resources import (
     RdmaResources,
 )
 
-T = TypeVar("T")
+Objects = tuple[Any, ...]
 MAX_DEVICES = 256
 _MAX_NAME = 64  # IB_DEVICE_NAME_MAX
 
@@ -76,6 +77,7 @@ _MESSAGE = struct.Struct("=IHHII")  # length, type, flags, sequence, port ID (st
 _ATTRIBUTE = struct.Struct("=HH")  # length, type (struct nlattr)
 _unpack_attribute = _ATTRIBUTE.unpack_from
 _ERRNO = struct.Struct("=i")
+_MAX_ERRNO = 4095
 _ATTRIBUTE_TYPE = 0x3FFF  # without NLA_F_NESTED and NLA_F_NET_BYTEORDER
 _RDMA_NL_NLDEV = 5
 _NLM_F_REQUEST = 0x1
@@ -119,7 +121,7 @@ class Answer:
             if kind in (_NLMSG_ERROR, _NLMSG_DONE):
                 self.is_done = True
                 if len(payload) >= _ERRNO.size:
-                    self.errno = abs(_ERRNO.unpack_from(payload)[0])
+                    self.errno = min(abs(_ERRNO.unpack_from(payload)[0]), _MAX_ERRNO)
             elif kind >> 10 == _RDMA_NL_NLDEV:
                 self.payloads.append(payload)
                 # The answer to a request without NLM_F_DUMP has one message and no end.
@@ -145,59 +147,73 @@ def shares_namespaces(answer: Answer) -> bool | None:
     return None
 
 
-@dataclass
-class Collector:
-    """The objects of all devices."""
+class _Part(NamedTuple):
+    """The objects of one kind and device."""
 
-    queue_pairs: list[QueuePair] = field(default_factory=list)
-    regions: list[MemoryRegion] = field(default_factory=list)
-    domains: list[ProtectionDomain] = field(default_factory=list)
-    contexts: list[RdmaContext] = field(default_factory=list)
-    completion_queues: list[CompletionQueue] = field(default_factory=list)
-    left_out: int = 0
+    payloads: list[bytes]
+    objects: Objects
+    left_out: int
 
-    def add(self, command: Command, device: str, answer: Answer) -> None:
-        """Add the objects of a device."""
-        for attributes in _entries(command, answer):
-            if command is Command.RES_QP_GET:
-                self._append(self.queue_pairs, _queue_pair(device, attributes))
-            elif command is Command.RES_MR_GET:
-                self._append(self.regions, _region(device, attributes, len(self.regions)))
-            elif command is Command.RES_PD_GET and _PDN in attributes:
-                number, context = _integer(attributes[_PDN]), _optional(attributes, _CTXN)
-                owned = ProtectionDomain(device, number, context, *_owner(attributes))
-                self._append(self.domains, owned)
-            elif command is Command.RES_CTX_GET and _CTXN in attributes:  # absent: a context of the kernel
-                opened = RdmaContext(device, _integer(attributes[_CTXN]), *_owner(attributes))
-                self._append(self.contexts, opened)
-            elif command is Command.RES_CQ_GET and _CQN in attributes:
-                number, context = _integer(attributes[_CQN]), _optional(attributes, _CTXN)
-                queue = CompletionQueue(device, number, context, *_owner(attributes))
-                self._append(self.completion_queues, queue)
 
-    def _append(self, objects: list[T], new: T) -> None:
-        if len(objects) < MAX_OBJECTS:
-            objects.append(new)
-        else:
-            self.left_out += 1
+class ResourceParser:
+    """Parses the answers of all devices, round by round.
 
-    def resources(self, shared: bool | None, unread: tuple[str, ...]) -> RdmaResources:
-        """Return what was collected."""
+    While jobs run, most answers have the same bytes as before; their objects are not built again.
+    """
+
+    def __init__(self) -> None:
+        self._before: dict[tuple[Command, str], _Part] = {}
+
+    def parse(
+        self, answers: Mapping[tuple[Command, str], Answer], shared: bool | None, unread: tuple[str, ...]
+    ) -> RdmaResources:
+        """Return the objects in the answers, which are by command and device."""
+        parts = {key: self._part(*key, answer.payloads) for key, answer in answers.items()}
+        self._before = parts
+        found: dict[Command, Objects] = dict.fromkeys(_TABLES, ())
+        left_out = 0
+        for (command, _), part in parts.items():
+            objects = found[command] + part.objects
+            found[command] = objects[:MAX_OBJECTS]
+            left_out += part.left_out + max(0, len(objects) - MAX_OBJECTS)
         return RdmaResources(
-            tuple(self.queue_pairs),
-            tuple(self.regions),
-            tuple(self.domains),
-            tuple(self.contexts),
-            tuple(self.completion_queues),
+            found[Command.RES_QP_GET],
+            found[Command.RES_MR_GET],
+            found[Command.RES_PD_GET],
+            found[Command.RES_CTX_GET],
+            found[Command.RES_CQ_GET],
             shared,
-            self.left_out,
+            left_out,
             unread,
         )
 
+    def _part(self, command: Command, device: str, payloads: list[bytes]) -> _Part:
+        before = self._before.get((command, device))
+        if before is not None and before.payloads == payloads:
+            return before
+        objects = _objects(command, device, payloads)
+        return _Part(payloads, tuple(islice(objects, MAX_OBJECTS)), sum(1 for _ in objects))
 
-def _entries(command: Command, answer: Answer) -> Iterator[dict[int, bytes]]:
+
+def _objects(command: Command, device: str, payloads: list[bytes]) -> Iterator[Any]:
+    for position, attributes in enumerate(_entries(command, payloads)):
+        if command is Command.RES_QP_GET:
+            yield _queue_pair(device, attributes)
+        elif command is Command.RES_MR_GET:
+            yield _region(device, attributes, position)
+        elif command is Command.RES_PD_GET and _PDN in attributes:
+            number, context = _integer(attributes[_PDN]), _optional(attributes, _CTXN)
+            yield ProtectionDomain(device, number, context, *_owner(attributes))
+        elif command is Command.RES_CTX_GET and _CTXN in attributes:  # absent: a context of the kernel
+            yield RdmaContext(device, _integer(attributes[_CTXN]), *_owner(attributes))
+        elif command is Command.RES_CQ_GET and _CQN in attributes:
+            number, context = _integer(attributes[_CQN]), _optional(attributes, _CTXN)
+            yield CompletionQueue(device, number, context, *_owner(attributes))
+
+
+def _entries(command: Command, payloads: list[bytes]) -> Iterator[dict[int, bytes]]:
     table, entry = _TABLES[command]
-    for payload in answer.payloads:
+    for payload in payloads:
         for kind, content in _pieces(payload):
             if kind == table:
                 yield from (_attributes(piece) for inner, piece in _pieces(content) if inner == entry)

@@ -8,7 +8,7 @@ import socket
 import time
 
 from probes.base.unknown import Maybe, Reason, Unknown
-from probes.host.rdma_netlink import Answer, Collector, Command, devices_of, request, shares_namespaces
+from probes.host.rdma_netlink import Answer, Command, ResourceParser, devices_of, request, shares_namespaces
 from probes.host.rdma_resources import RdmaResources
 
 SOURCE = "RDMA netlink"
@@ -70,47 +70,49 @@ class _Connection:
         raise OSError(errno.EFBIG, "endless answer")
 
 
-def read_resources(seconds: float = SECONDS) -> Maybe[RdmaResources]:
-    """Return the resources of all devices in this network namespace.
+class ResourceReader:
+    """Reads the resources of all devices in this network namespace.
 
-    Only for a kernel that has ib_core loaded: opening the socket would load it. A call can take longer than
-    `seconds` where a NIC's firmware does not answer, because the kernel then waits for it.
+    Only for a kernel that has ib_core loaded: opening the socket would load it.
     """
-    try:
-        connection = _Connection(seconds)
-    except OSError as error:
-        return _unknown(error.errno or 0)
-    try:
-        return _read(connection)
-    except TimeoutError:
-        return Unknown(Reason.TIMED_OUT, SOURCE, f"no answer after {seconds:g} s")
-    except OSError as error:
-        return _unknown(error.errno or 0)
-    finally:
-        connection.close()
 
+    def __init__(self) -> None:
+        self._parser = ResourceParser()
 
-def _read(connection: _Connection) -> Maybe[RdmaResources]:
-    listed = connection.ask(Command.GET)
-    if listed.errno:
-        return _unknown(listed.errno)
-    collector = Collector()
-    devices = devices_of(listed)
-    failed: dict[str, int] = {}
-    for index, name in devices:
-        answers = {}
-        for kind in _KINDS:
-            answer = answers[kind] = connection.ask(kind, index)
-            if kind in _NEEDED and (answer.errno or answer.is_interrupted):
-                failed[name] = answer.errno or errno.EAGAIN
-                break
-        else:
-            for kind, answer in answers.items():
-                collector.add(kind, name, answer)
-    if devices and len(failed) == len(devices):
-        return _unknown(next(iter(failed.values())))
-    shared = shares_namespaces(connection.ask(Command.SYS_GET))
-    return collector.resources(shared, tuple(failed))
+    def read(self, seconds: float = SECONDS) -> Maybe[RdmaResources]:
+        """Return the resources; late where a NIC's firmware does not answer, for which the kernel waits."""
+        try:
+            connection = _Connection(seconds)
+        except OSError as error:
+            return _unknown(error.errno or 0)
+        try:
+            return self._read(connection)
+        except TimeoutError:
+            return Unknown(Reason.TIMED_OUT, SOURCE, f"no answer after {seconds:g} s")
+        except OSError as error:
+            return _unknown(error.errno or 0)
+        finally:
+            connection.close()
+
+    def _read(self, connection: _Connection) -> Maybe[RdmaResources]:
+        listed = connection.ask(Command.GET)
+        if listed.errno:
+            return _unknown(listed.errno)
+        devices = devices_of(listed)
+        failed: dict[str, int] = {}
+        answers: dict[tuple[Command, str], Answer] = {}
+        for index, name in devices:
+            for kind in _KINDS:
+                answer = connection.ask(kind, index)
+                if kind in _NEEDED and (answer.errno or answer.is_interrupted):
+                    failed[name] = answer.errno or errno.EAGAIN
+                    break
+                answers[kind, name] = answer
+        if devices and len(failed) == len(devices):
+            return _unknown(next(iter(failed.values())))
+        read = {(kind, name): answer for (kind, name), answer in answers.items() if name not in failed}
+        shared = shares_namespaces(connection.ask(Command.SYS_GET))
+        return self._parser.parse(read, shared, tuple(failed))
 
 
 def _unknown(number: int) -> Unknown:

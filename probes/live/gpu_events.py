@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from probes.base.unknown import Unknown
-from probes.host.nvml import LOST, NvmlLive
+from probes.host.nvml import NvmlLive
 from probes.live.explanations import EXPLANATIONS
 from probes.live.sample import EventKind, GpuSample, LiveEvent, LiveSample
 from probes.live.settled import Lasting, Settled
@@ -14,6 +14,7 @@ from probes.queries.finding import Severity
 BUSY_PERCENT = 10  # a GPU with this load runs its link at full speed
 _BUSY_SAMPLES = 3  # until a link that was slowed down while idle is fast again
 _MISSED = 3
+_OFF_THE_BUS = "fallen off the bus"  # NVML_ERROR_GPU_IS_LOST
 _THROTTLED, _CLEAR = 3, 60  # samples
 # A GPU at its power limit is normal in training, and so are clocks that are set or idle.
 _NORMAL = ("power cap", "idle", "clock", "boost", "setting")
@@ -50,7 +51,7 @@ class GpuEvents:
             live = gpu.live
             if isinstance(live, Unknown):
                 # Without any GPU, NVML itself does not answer, as while the driver is reloaded.
-                if any_known or live.detail == LOST:
+                if any_known or _OFF_THE_BUS in live.detail:
                     events += _missed(known, gpu, sample.taken_at)
                 continue
             known.is_known, known.is_lost, known.missed = True, False, 0
@@ -66,7 +67,7 @@ def _missed(known: _Gpu, gpu: GpuSample, at: float) -> list[LiveEvent]:
     known.is_lost = True
     kind = EventKind.GPU_LOST
     text = f"{name_of(gpu)} no longer answers, the other GPUs do"
-    if isinstance(gpu.live, Unknown) and gpu.live.detail == LOST:
+    if isinstance(gpu.live, Unknown) and _OFF_THE_BUS in gpu.live.detail:
         text = f"{name_of(gpu)} has fallen off the bus"
     return [LiveEvent(at, kind, Severity.CRITICAL, gpu.bdf, text, EXPLANATIONS[kind])]
 

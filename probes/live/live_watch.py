@@ -2,22 +2,32 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import TypeVar
+
 from probes.base.unknown import Maybe, Reason, Unknown
 from probes.facts.gpu.gpus import GpuFacts
 from probes.facts.kernel.modules import ModuleFacts
 from probes.facts.node import Node
+from probes.host.kernel_messages import KernelMessage
 from probes.host.protocol import Host
-from probes.live.events import EventDetector
+from probes.live.events import EventDetector, failed
 from probes.live.jobs import group
 from probes.live.odd_one_out import OddOneOut
 from probes.live.ports import PortReader
-from probes.live.processes import ProcessReader
-from probes.live.sample import GpuSample, LiveProcess, LiveSample
+from probes.live.processes import ProcessReader, ProcessSnapshot
+from probes.live.sample import GpuSample, LiveJob, LiveSample, PortSample
 from probes.snapshot.rates import Reading
+
+T = TypeVar("T")
+_FAILED = Unknown(Reason.IO_ERROR, "gdrtop", "an error in gdrtop")
 
 
 class LiveWatch:
-    """The latest sample of a node; it asks its host only when it is called, from one thread."""
+    """The latest sample of a node; it asks its host only when it is called, from one thread.
+
+    A part that fails leaves the others as they are, and one sentence in the sample's limits.
+    """
 
     def __init__(self) -> None:
         self._processes = ProcessReader()
@@ -28,23 +38,43 @@ class LiveWatch:
 
     def sample(self, host: Host, node: Node, reading: Reading) -> LiveSample:
         """Return the sample that belongs to a reading taken just now."""
-        ports = self._ports.read(host, node, reading)
-        found = self._processes.read(host, node, reading)
-        processes: Maybe[tuple[LiveProcess, ...]] = found.processes
-        jobs = group(processes, ports)
-        jobs = self._odd.update(jobs, processes, ports, node, reading.at)
+        limits: list[str] = []
+
+        def part(what: str, read: Callable[[], T], otherwise: T) -> T:
+            try:
+                return read()
+            except Exception as error:
+                limits.append(failed(what, error))
+                return otherwise
+
+        no_ports: tuple[PortSample, ...] = ()
+        no_jobs: tuple[LiveJob, ...] = ()
+        unseen: Maybe[tuple[KernelMessage, ...]] = ()
+        ports = part("the ports", lambda: self._ports.read(host, node, reading), no_ports)
+        found = part(
+            "the processes", lambda: self._processes.read(host, node, reading), ProcessSnapshot(_FAILED)
+        )
+        processes = found.processes
+        gpus = _gpus(node, reading)
+        jobs = part("the jobs", lambda: group(processes, ports), no_jobs)
+        jobs = part(
+            "the odd one out",
+            lambda: self._odd.update(jobs, processes, ports, node, reading.at, gpus),
+            jobs,
+        )
+        messages = part("kernel messages", host.kernel_messages, unseen)
         sample = LiveSample(
             at=reading.at,
             taken_at=host.wall_clock(),
             processes=processes,
             jobs=jobs,
             ports=ports,
-            gpus=_gpus(node, reading),
+            gpus=gpus,
             peermem=reading.peermem,
             modules=_modules(node),
-            limits=found.limits,
+            limits=(*found.limits, *limits),
         )
-        self.latest = self._events.update(sample, host.kernel_messages())
+        self.latest = part("events", lambda: self._events.update(sample, messages), sample)
         return self.latest
 
 

@@ -27,7 +27,7 @@ _GAP_SECONDS = 1800.0  # how long a pause of the traffic is remembered
 # Seconds below half before it is an event, and the history that this needs.
 _STEADY = (1.5, 5.0)  # a benchmark sends all the time
 _BESIDE_OTHERS = (4.5, 10.0)  # while the job's other NICs go on
-_PHASES = (20.0, 30.0)
+_PHASES = (20.0, 10.0)
 _RECOVERED_SAMPLES = 2
 
 
@@ -41,7 +41,7 @@ class _Nic:
     low_since: float | None = None
     usual: float = 0.0  # Gb/s, of the last minute before the rate fell
     is_low: bool = False
-    is_reported: bool = False
+    reported_as: str = ""  # the subject of the event: this device, or the job
     high: int = 0  # samples in a row
 
     def add(self, at: float, rate: float) -> None:
@@ -127,15 +127,17 @@ class RateEvents:
         new = [
             name for name, nic in nics.items() if not nic.is_low and self._is_low(nic, nics, job, sample.at)
         ]
-        for name in new:
-            nics[name].is_low = True
-        low = [name for name, nic in nics.items() if nic.is_low]
         if not new:
             return []
+        # The NICs of a job that stops do not fall in one second.
+        low = [name for name, nic in nics.items() if nic.low_since is not None]
         if len(low) > 1 and 2 * len(low) > len(nics):
-            if any(nics[name].is_reported for name in low):
+            is_reported = any(nics[name].reported_as for name in low)
+            for name in low:
+                nics[name].is_low = True
+            if is_reported:
                 return []
-            nics[new[0]].is_reported = True
+            nics[new[0]].reported_as = job.name
             before = sum(nics[name].usual for name in low)
             now = sum(nics[name].rates[-1][1] for name in low)
             text = f"{len(low)} NICs of {job.name} carry {_gbps(now)}, {_gbps(before)} in the minute before"
@@ -143,7 +145,7 @@ class RateEvents:
         events = []
         for name in new:
             nic = nics[name]
-            nic.is_reported = True
+            nic.is_low, nic.reported_as = True, name
             now, before = nic.rates[-1][1], nic.usual
             text = f"{name} carries {_gbps(now)}, {_gbps(before)} in the minute before"
             events.append(_event(EventKind.RATE_FELL, name, text, sample.taken_at))
@@ -162,22 +164,17 @@ class RateEvents:
         return low >= max(_PHASES[0], 2 * nic.longest_gap()) and history >= _PHASES[1]
 
     def _recovered(self, sample: LiveSample) -> list[LiveEvent]:
-        reported = []
+        events = []
         for name, nic in self._nics.items():
-            if nic.is_low and nic.high >= _RECOVERED_SAMPLES:
-                if nic.is_reported:
-                    reported.append(name)
-                nic.is_low = nic.is_reported = False
-                nic.low_since, nic.high = None, 0
-        return [
-            _event(
-                EventKind.RATE_RECOVERED,
-                name,
-                f"{name} carries {_gbps(self._nics[name].rates[-1][1])} again",
-                sample.taken_at,
-            )
-            for name in reported
-        ]
+            if not nic.is_low or nic.high < _RECOVERED_SAMPLES:
+                continue
+            subject = nic.reported_as
+            nic.is_low, nic.reported_as, nic.low_since, nic.high = False, "", None, 0
+            if subject:
+                now = _gbps(nic.rates[-1][1])
+                text = f"{name} carries {now} again" if subject == name else f"{subject} sends again"
+                events.append(_event(EventKind.RATE_RECOVERED, subject, text, sample.taken_at))
+        return events
 
 
 def _users(sample: LiveSample) -> dict[str, frozenset[int]]:

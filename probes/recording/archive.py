@@ -48,7 +48,11 @@ _MAX_LINES = 1 << 18  # questions with their answers: half a kilobyte of memory 
 _BLOCK = tarfile.BLOCKSIZE
 _PIECE_BYTES = 1 << 20
 _TIMES = Bounds(least=0, most=253402300799)  # up to the year 9999
-_BOUNDS = {"": Bounds(text=253), "gdrtop": Bounds(text=40), "began_at": _TIMES, "at": _TIMES, "clock": _TIMES}
+_BOUNDS = {
+    "": Bounds(text=253),
+    "gdrtop": Bounds(text=40),
+    **dict.fromkeys(("began_at", "open_at", "at", "clock"), _TIMES),
+}
 _HEAD_CODEC = Codec(clean=printable, bounds=_BOUNDS)
 _GZIP = 16 + zlib.MAX_WBITS
 _MEMBER = re.compile(r"(?:\./)?(manifest\.json|end\.json|blobs/[0-9a-f]{64}|moments/[0-9]{6}\.jsonl)")
@@ -66,6 +70,7 @@ class Manifest:
     source: str  # probes.base.origin.Source: "live", "tree", "simulated"
     label: str
     redacted: bool
+    open_at: float | None = None  # seconds since 1970: the event for which gdrtop watch saved it
 
 
 @dataclass(frozen=True)
@@ -85,6 +90,15 @@ class Recording:
     moments: list[MomentHead] = field(default_factory=list)
     answers: dict[Question, list[tuple[int, Maybe[Any]]]] = field(default_factory=dict)
     damage: str = ""  # a sentence if the end is lost
+
+    @property
+    def opening(self) -> int:
+        """Return the moment to show first: that of the event, or 0."""
+        at = self.manifest.open_at
+        if at is None:
+            return 0
+        numbers = range(len(self.moments))
+        return next((number for number in numbers if self.moments[number].at >= at), numbers[-1])
 
 
 class ArchiveWriter:

@@ -6,6 +6,7 @@ Each line of a recording is a question and its answer:
     {"ask": "file", "of": "/proc/config.gz", "blob": "9f86d0…"}         long or not UTF-8: blobs/9f86d0…
     {"ask": "names", "of": "/sys/class/infiniband", "answer": ["mlx5_0"]}
     {"ask": "run", "of": ["ibstat"], "answer": {"argv": […], "exit_status": 0, …}}
+    {"ask": "rdma_resources", "blob": "4bf5122f…"}                      tables: rdma_tables.py
     {"ask": "size", "of": "/x", "answer": {"unknown": "not there", "source": "/x"}}
 
 A recording is untrusted input: types, ranges and lengths are checked, and text that a host cleans is cleaned
@@ -23,10 +24,11 @@ from probes.base.text import printable
 from probes.base.unknown import Maybe, Reason, Unknown
 from probes.host.command import CommandOutput
 from probes.host.cuda import CudaGpu
-from probes.host.kernel_messages import KernelMessage
+from probes.host.kernel_messages import MAX_TEXT, KernelMessage
 from probes.host.nvml import NvmlFacts, NvmlLive
 from probes.host.rdma_resources import RdmaResources
 from probes.host.usage import InterfaceCounters, ProcessUsage
+from probes.recording.rdma_tables import decode_resources, encode_resources
 
 FORMAT_VERSION = 1
 MAX_LINE_BYTES = 1 << 20
@@ -72,9 +74,13 @@ _ANSWERS: dict[str, Any] = {
 }
 _WITHOUT_OBJECT = ("nvml", "nvml_live", "cuda_gpus", "rdma_resources", "kernel_messages", "is_root")
 _CODEC = Codec()
+_COMPACT = (",", ":")
 # Names in directories and links are parts of paths and stay as they are. Whoever shows them cleans them.
 _PATH_CODEC = Codec(clean=str)
 _PATH_KINDS = ("names", "link", "resolve")
+# Names and messages of one line, of which a host returns no longer ones.
+_LINE_CODEC = Codec(clean=lambda text: printable(text, MAX_TEXT))
+_LINE_KINDS = ("thread_names", "ethtool_counters", "kernel_messages")
 
 
 class EncodedLine(NamedTuple):
@@ -104,11 +110,16 @@ def encode(question: Question, answer: Maybe[Any]) -> EncodedLine:
             except UnicodeDecodeError:
                 pass
     else:
-        encoded = _CODEC.encode(answer)
-        line = json.dumps({**fields, "answer": encoded})
+        separators = None
+        if isinstance(answer, RdmaResources):
+            encoded: Any = encode_resources(answer)
+            separators = _COMPACT
+        else:
+            encoded = _CODEC.encode(answer)
+        line = json.dumps({**fields, "answer": encoded}, separators=separators)
         if len(line) <= (MAX_INLINE_LIVE_BYTES if question.kind == "nvml_live" else INLINE_BYTES):
             return EncodedLine(line)
-        blob = json.dumps(encoded).encode()
+        blob = json.dumps(encoded, separators=separators).encode()
     if len(blob) > (MAX_BLOB_BYTES if question.kind == "file" else MAX_JSON_BLOB_BYTES):
         unknown = Unknown(Reason.NOT_RECORDED, printable(" ".join(question.of)), "too long for a recording")
         return EncodedLine(json.dumps({**fields, "answer": _CODEC.encode(unknown)}))
@@ -157,7 +168,10 @@ def decode_answer(question: Question, value: Any) -> Maybe[Any]:
             return decode_unknown(value)
         if kind == "file":
             return _string(value).encode("utf-8", "surrogatepass")
-        answer = (_PATH_CODEC if kind in _PATH_KINDS else _CODEC).decode(_ANSWERS[kind], value)
+        if kind == "rdma_resources":
+            return decode_resources(value)
+        codec = _PATH_CODEC if kind in _PATH_KINDS else _LINE_CODEC if kind in _LINE_KINDS else _CODEC
+        answer = codec.decode(_ANSWERS[kind], value)
     except CodecError as error:
         raise RecordingError(f"answer to {kind!r}: {error}") from None
     if kind == "names" and not all(_is_name(name) for name in answer):

@@ -11,7 +11,7 @@ from probes.base.text import printable
 from probes.base.unknown import Maybe, Reason, Unknown
 from probes.host.command import CommandOutput
 from probes.host.cuda import CudaGpu
-from probes.host.kernel_messages import KernelMessage
+from probes.host.kernel_messages import MAX_MESSAGES, KernelMessage
 from probes.host.local import text_of
 from probes.host.nvml import NvmlFacts, NvmlLive
 from probes.host.protocol import READ_LIMIT_BYTES, Host
@@ -21,6 +21,7 @@ from probes.recording.format import Question
 
 K = TypeVar("K", str, int)
 T = TypeVar("T")
+_MESSAGES = Question("kernel_messages")
 SHORTEST_MOMENT_SECONDS = 0.9  # at most about one reading per second, even if the dashboard reads more often
 
 
@@ -75,12 +76,22 @@ class RecordingHost:
                 if question not in self._recorded or not _same(self._recorded[question], answer)
             }
             self._recorded.update(answers)
+            # Messages are news: the same answer in the next moment would be a new one.
+            self._recorded.pop(_MESSAGES, None)
             moment = Moment(self.moments, self._host.wall_clock(), self._probed, tuple(self._clock), answers)
             self._new, self._clock, self._probed = {}, [], False
             self._ended_at = now
             self.moments += 1
         self._sink(moment)
         return True
+
+    def answers(self, keep: Callable[[Question], bool]) -> dict[Question, Maybe[Any]]:
+        """Return the newest answer to every question; forget those that `keep` refuses."""
+        with self._lock:
+            self._recorded = {
+                question: answer for question, answer in self._recorded.items() if keep(question)
+            }
+            return dict(self._recorded)
 
     def _ask(self, kind: str, of: tuple[str, ...], ask: Callable[[], Maybe[T]]) -> Maybe[T]:
         question = Question(kind, of)
@@ -183,8 +194,14 @@ class RecordingHost:
         return self._ask_each("ethtool_counters", names, self._host.ethtool_counters)
 
     def kernel_messages(self) -> Maybe[tuple[KernelMessage, ...]]:
-        """Return the kernel's new messages."""
-        return self._ask("kernel_messages", (), self._host.kernel_messages)
+        """Return the kernel's new messages, and record all of a moment."""
+        with self._lock:
+            before = self._new.get(_MESSAGES)
+        answer = self._ask("kernel_messages", (), self._host.kernel_messages)
+        if isinstance(before, tuple) and isinstance(answer, tuple):
+            with self._lock:
+                self._new[_MESSAGES] = (before + answer)[:MAX_MESSAGES]
+        return answer
 
     def environment(self, name: str) -> Maybe[str]:
         """Return an environment variable."""

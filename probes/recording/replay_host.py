@@ -38,7 +38,7 @@ class ReplayHost:
     def __init__(self, recording: Recording) -> None:
         self.origin = origin_of(recording.manifest)
         self.recording = recording
-        self._moment = 0
+        self._moment = recording.opening
         self._clock_at = 0
         self._lock = threading.Lock()
 
@@ -55,14 +55,18 @@ class ReplayHost:
 
     def _answer(self, kind: str, *of: str) -> Maybe[Any]:
         """Return the newest answer up to the moment."""
+        return self._dated_answer(kind, *of)[1]
+
+    def _dated_answer(self, kind: str, *of: str) -> tuple[int, Maybe[Any]]:
+        """Return the newest answer up to the moment, with the moment in which it was recorded."""
         question = Question(kind, of)
         answers = self.recording.answers.get(question)
         if answers:
             count = bisect_right(answers, self._moment, key=lambda answer: answer[0])
             if count:
-                return answers[count - 1][1]
+                return answers[count - 1]
         detail = "or redacted" if self.recording.manifest.redacted else ""
-        return Unknown(Reason.NOT_RECORDED, printable(" ".join(of) or kind), detail)
+        return -1, Unknown(Reason.NOT_RECORDED, printable(" ".join(of) or kind), detail)
 
     def read_bytes(self, path: str, limit: int = READ_LIMIT_BYTES) -> Maybe[bytes]:
         """Return a file's content; a file longer than `limit` is malformed, not truncated."""
@@ -142,8 +146,9 @@ class ReplayHost:
         return {name: self._answer("ethtool_counters", name) for name in names}
 
     def kernel_messages(self) -> Maybe[tuple[KernelMessage, ...]]:
-        """Return the messages that came in this moment."""
-        return self._answer("kernel_messages")
+        """Return the messages that came in this moment; an earlier moment's messages are not new again."""
+        moment, newest = self._dated_answer("kernel_messages")
+        return newest if moment == self._moment or isinstance(newest, Unknown) else ()
 
     def environment(self, name: str) -> Maybe[str]:
         """Return an environment variable."""

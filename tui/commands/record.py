@@ -13,8 +13,8 @@ from typing import TextIO
 from probes.host.protocol import Host
 from probes.recording.format import RecordingError
 from probes.snapshot.examination import examine
-from probes.snapshot.watch import Watch
 from tui.commands.arguments import EXIT_WRONG_USAGE
+from tui.runtime.live_reader import LiveReader
 from tui.runtime.open_host import open_host
 from tui.runtime.recorder import Recorded, Recorder, refuse_recorded
 
@@ -101,17 +101,16 @@ def _readings(
     clock: Callable[[], float],
     wait: Callable[[float], object],
 ) -> None:
-    watch = Watch(recorder.host)
+    reader = LiveReader(recorder.host)
     began = clock()
     progress.show(0.0, recorder)
     while not recorder.is_full:
         reading_began = clock()
-        node = watch.probe()
-        if node is not None:
+        reader.read()
+        if reader.is_probed:
             recorder.host.note_probe()
-            if not recorder.moments:
-                examine(recorder.host, node)  # once: a replay can be judged as the node itself
-        watch.read()
+        if not recorder.moments and reader.node is not None:
+            examine(recorder.host, reader.node)  # once: a replay can be judged as the node itself
         recorder.host.end_moment()
         progress.show(reading_began - began, recorder)
         # Never faster, however slow the one before was.

@@ -8,7 +8,7 @@ import threading
 import time
 from dataclasses import dataclass
 
-from probes.base.origin import Source
+from probes.base.origin import Origin, Source
 from probes.base.text import printable
 from probes.base.unknown import known
 from probes.facts.system.platform import PlatformFacts
@@ -37,22 +37,23 @@ class Recorded:
         count = f"{self.moments} moment{'s' if self.moments > 1 else ''}"
         return f"{shown_path(self.path)}: {count}, {self.size_bytes / 1000:.0f} kB"
 
-    def privacy(self) -> str:
-        """Return a sentence on the identifiers in the file."""
+    def privacy(self, command: str = "record") -> str:
+        """Return a sentence on the identifiers in the file, which gdrtop `command` has written."""
         kinds = ", ".join(f"{count} × {kind}" for kind, count in self.identifiers.items())
         if not kinds:
             return "The recording contains no identifiers."
         if self.redacted:
             return f"Identifiers replaced with tokens: {kinds}."
-        return f"The recording contains {kinds}. Use gdrtop record --redact to replace them."
+        return f"The recording contains {kinds}. Use gdrtop {command} --redact to replace them."
 
 
 class Recorder:
     """Record what a host answers; `finish` may be called from any thread, even while a read hangs."""
 
-    def __init__(self, host: Host, path: str, redact: bool = False) -> None:
-        self.host = RecordingHost(host, self._add)
+    def __init__(self, host: Host, path: str, redact: bool = False, open_at: float | None = None) -> None:
+        self.host = RecordingHost(host, self.add)
         self._origin = host.origin
+        self._open_at = open_at
         self._identifiers = Identifiers(redact)
         self._lock = threading.Lock()
         self._file = NewFile(path, RecordingError)
@@ -71,7 +72,8 @@ class Recorder:
         """Return the size of the file so far, in bytes."""
         return self._file.bytes_written
 
-    def _add(self, moment: Moment) -> None:
+    def add(self, moment: Moment) -> None:
+        """Write a moment, unless the recording has ended or is full."""
         with self._lock:
             if self._closed or self.is_full:
                 return
@@ -91,12 +93,7 @@ class Recorder:
         self._last_at = moment.at
 
     def _begin(self, moment: Moment) -> None:
-        answers = (moment.answers.get(question) for question in _HOST_QUESTIONS)
-        name = next((answer for answer in answers if isinstance(answer, bytes)), b"")
-        host = name.decode("utf-8", "replace").strip().partition("\n")[0][:253]
-        source, label = self._origin.source.value, self._identifiers.label(self._origin.label)
-        redacted = self._identifiers.redact
-        self._writer.begin(Manifest(FORMAT_VERSION, version(), host, moment.at, source, label, redacted))
+        self._writer.begin(manifest_of(moment, self._origin, self._identifiers, self._open_at))
 
     def finish(self) -> Recorded | None:
         """Move the file to its final name; None if that was done before. RecordingError if it fails."""
@@ -122,6 +119,17 @@ class Recorder:
         with self._lock:
             self._closed = True
             self._file.drop()
+
+
+def manifest_of(
+    moment: Moment, origin: Origin, identifiers: Identifiers, open_at: float | None = None
+) -> Manifest:
+    """Return the manifest of a recording that begins with this moment."""
+    answers = (moment.answers.get(question) for question in _HOST_QUESTIONS)
+    name = next((answer for answer in answers if isinstance(answer, bytes)), b"")
+    host = name.decode("utf-8", "replace").strip().partition("\n")[0][:253]
+    source, label = origin.source.value, identifiers.label(origin.label)
+    return Manifest(FORMAT_VERSION, version(), host, moment.at, source, label, identifiers.redact, open_at)
 
 
 def default_path(platform: object, at: float) -> str:

@@ -26,6 +26,11 @@ _SCREENS: dict[str, tuple[str, str, tuple[str, ...]]] = {
         "The whole node, live. Select a GPU or NIC to see its path to the best partner.",
         ("open", "select", "change", "zoom", "load", "pause", "pace", "refresh", "record", "back", "quit"),
     ),
+    "LiveScreen": (
+        "LIVE",
+        "Jobs, their ranks, paths and rates, now and in the last hour, and what changed.",
+        ("open", "moment", "event", "moments", "ends", "filter", "write", "pause", "record"),
+    ),
     "ReplayScreen": (
         "RECORDING",
         "The overview of a recorded node (gdrtop --replay FILE), with keys that move in time.",
@@ -60,13 +65,14 @@ _SCREENS: dict[str, tuple[str, str, tuple[str, ...]]] = {
     "HistoryScreen": ("HISTORY", "What gdrtop ran on this node, the newest run first.", ("open", "undo")),
 }
 _EVERYWHERE = (
-    *("help", "overview", "doctor", "bandwidth", "actions", "history", "palette", "pane"),
+    *("help", "overview", "doctor", "live", "bandwidth", "actions", "history", "palette", "pane"),
     *("select", "page", "first", "last", "open", "back", "quit", "exit"),
 )
 # The manual's subject of each screen; the others belong to the overview.
 _SUBJECTS = {
     "ReplayScreen": "recording",
     "DoctorScreen": "doctor",
+    "LiveScreen": "live",
     "ActionsScreen": "actions",
     "ConfirmScreen": "actions",
     "RunScreen": "actions",

@@ -12,7 +12,7 @@ from probes.facts.jobs.processes import name_of
 from probes.live.sample import GpuSample, LiveEvent, LiveProcess, LiveSample, OddOne, PathWord, PortSample
 from probes.queries.finding import Evidence
 from widgets.base.figures import gibibytes, in_gbps, local_time, plural, share, short
-from widgets.base.lines import Line, Run, Tone, sentence, wrapped
+from widgets.base.lines import Line, Run, Tone, wrapped
 from widgets.live import changes, gpus, nics, ranks
 from widgets.live.figures import (
     COUNTER_GROUPS,
@@ -21,10 +21,9 @@ from widgets.live.figures import (
     gpu_labels,
     medians,
     per_second,
-    rank_label,
     rank_rates,
 )
-from widgets.live.jobs import PATH_TONES
+from widgets.live.jobs import PATH_TONES, odd_sentence
 
 _LABEL_CELLS = 12
 
@@ -54,8 +53,7 @@ def _why(value: Maybe[object]) -> str:
 def of_process(process: LiveProcess, sample: LiveSample, width: int) -> list[Line]:
     """Describe a process: its path with the evidence, its NICs, rate, memory and threads."""
     path = process.path
-    title = f"{rank_label(process)} · {name_of(process.process)}"
-    lines = wrapped(title, width, Tone.TITLE)
+    lines = wrapped(_title(process), width, Tone.TITLE)
     lines += _field("Path", path.text, width, PATH_TONES.get(path.word, Tone.PLAIN))
     lines += _field("", _meaning(process), width, Tone.DIM)
     lines += _evidence(path.evidence, width)
@@ -72,7 +70,10 @@ def of_process(process: LiveProcess, sample: LiveSample, width: int) -> list[Lin
     pinned = process.pinned_bytes
     pinned_text = _why(pinned) if isinstance(pinned, Unknown) else gibibytes(pinned)
     registered = gibibytes(process.registered_bytes)
-    lines += _field("Memory", f"{registered} registered, {pinned_text} pinned (VmPin)", width)
+    if process.nics:
+        lines += _field("Memory", f"{registered} registered, {pinned_text} pinned (VmPin)", width)
+    else:
+        lines += _field("Memory", "none registered", width)
     lines += _field("peermem", _peermem(sample.peermem), width)
     labels = gpu_labels(sample)
     lives = {gpu.bdf: gpu for gpu in sample.gpus}
@@ -94,6 +95,12 @@ def of_process(process: LiveProcess, sample: LiveSample, width: int) -> list[Lin
     return lines
 
 
+def _title(process: LiveProcess) -> str:
+    """Return "rank 5 · train.py (alice, Slurm job 4711, pid 4716)"."""
+    name = name_of(process.process)
+    return name if isinstance(process.rank, Unknown) else f"rank {process.rank} · {name}"
+
+
 def _meaning(process: LiveProcess) -> str:
     word = process.path.word
     text = {
@@ -105,7 +112,9 @@ def _meaning(process: LiveProcess) -> str:
         PathWord.NO_NIC: "It has no connected queue pair: traffic stays on this node, or there is none.",
         PathWord.UNKNOWN: "The evidence does not decide it.",
     }[word]
-    return f"{text} Likely, not proven." if process.path.is_likely else text
+    return (
+        f"{text} The evidence makes this likely, but does not prove it." if process.path.is_likely else text
+    )
 
 
 def _odd_of(sample: LiveSample, pid: int) -> list[OddOne]:
@@ -115,7 +124,7 @@ def _odd_of(sample: LiveSample, pid: int) -> list[OddOne]:
 def _odd(found: Iterable[OddOne], width: int) -> list[Line]:
     lines: list[Line] = []
     for odd in found:
-        lines += _field("Odd one out", sentence(odd.sentence), width, Tone.WARNING)
+        lines += _field("Odd one out", odd_sentence(odd), width, Tone.WARNING)
         lines += _evidence(odd.evidence, width, "")
     return lines
 
@@ -134,7 +143,7 @@ def _rate_text(process: LiveProcess, sample: LiveSample, rates: dict[int, RankRa
     if rate.shared_with:
         text += f"; at most, because it shares {', '.join(rate.shared_with)}"
     elif part is not None:
-        text += f", {part * 100:.0f}% of the median of its job ({short(middle[process.job])} Gb/s both ways)"
+        text += f", {part * 100:.0f}% of the median of its job ({short(middle[process.job])} Gb/s)"
     return text
 
 
@@ -235,31 +244,35 @@ def of_gpu(gpu: GpuSample, sample: LiveSample, width: int) -> list[Line]:
         return [*lines, *_field("NVML", _why(live), width, Tone.BAD)]
 
     def figure(label: str, value: Maybe[float], unit: str) -> None:
-        text = _why(value) if isinstance(value, Unknown) else f"{short(value)} {unit}"
+        text = _why(value) if isinstance(value, Unknown) else f"{short(value)}{unit}"
         lines.extend(_field(label, text, width))
 
-    figure("Use", live.utilisation_percent, "% of the time busy")
-    figure("PCIe sent", in_gbps(live.pcie_tx_bytes_per_second), "Gb/s from the GPU")
-    figure("PCIe recv", in_gbps(live.pcie_rx_bytes_per_second), "Gb/s to the GPU")
-    figure("PCIe link", live.link_generation, "(generation)")
-    figure("PCIe width", live.link_width, "lanes")
-    figure("NVLink sent", in_gbps(live.nvlink_tx_bytes_per_second), "Gb/s, all links")
-    figure("NVLink recv", in_gbps(live.nvlink_rx_bytes_per_second), "Gb/s, all links")
+    figure("Use", live.utilisation_percent, "% of the time")
+    figure("PCIe ↑", in_gbps(live.pcie_tx_bytes_per_second), " Gb/s from the GPU")
+    figure("PCIe ↓", in_gbps(live.pcie_rx_bytes_per_second), " Gb/s to the GPU")
+    generation, width_of_link = live.link_generation, live.link_width
+    if isinstance(generation, Unknown) or isinstance(width_of_link, Unknown):
+        unknown = generation if isinstance(generation, Unknown) else width_of_link
+        lines += _field("PCIe link", _why(unknown), width)
+    else:
+        lines += _field("PCIe link", f"Gen{generation} x{width_of_link}", width)
+    figure("NVLink ↑", in_gbps(live.nvlink_tx_bytes_per_second), " Gb/s, all links")
+    figure("NVLink ↓", in_gbps(live.nvlink_rx_bytes_per_second), " Gb/s, all links")
     for label, size in (("Memory", live.memory_used_bytes), ("BAR1", live.bar1_used_bytes)):
         text = _why(size) if isinstance(size, Unknown) else f"{gibibytes(size)} used"
         lines += _field(label, text, width)
-    figure("Temperature", live.temperature_celsius, "°C")
-    figure("Power", live.power_watts, "W")
-    figure("SM clock", live.sm_clock_mhz, "MHz")
+    figure("Temperature", live.temperature_celsius, " °C")
+    figure("Power", live.power_watts, " W")
+    figure("SM clock", live.sm_clock_mhz, " MHz")
     reasons = live.throttle_reasons
     if isinstance(reasons, Unknown):
-        lines += _field("Throttled by", _why(reasons), width)
+        lines += _field("Throttled", _why(reasons), width)
     else:
         tone = Tone.WARNING if reasons else Tone.PLAIN
         lines += _field("Throttled", ", ".join(reasons) or "no", width, tone)
     for process in ranks.in_order(sample):
         if gpu.bdf in process.gpus:
-            lines += _field("Used by", f"{rank_label(process)} · {name_of(process.process)}", width)
+            lines += _field("Used by", _title(process), width)
     return lines
 
 
@@ -278,8 +291,10 @@ def _gpu_text(gpu: GpuSample) -> str:
 # Events
 
 
-def of_event(event: LiveEvent, sample: LiveSample | None, width: int) -> list[Line]:
-    """Describe an event: what it means, and the figures of that moment."""
+def of_event(
+    event: LiveEvent, sample: LiveSample | None, before: LiveSample | None, width: int
+) -> list[Line]:
+    """Describe an event: what it means, and the figures of that moment and of a sample before."""
     lines = [changes.heading(event, width)]
     when = local_time(event.at, "%Y-%m-%d %H:%M:%S %Z")
     lines += _field("When", when, width)
@@ -290,22 +305,21 @@ def of_event(event: LiveEvent, sample: LiveSample | None, width: int) -> list[Li
     if sample is None:
         lines += [(), *wrapped("The figures of that moment are no longer in memory.", width, Tone.DIM)]
         return lines
-    figures = _figures_of(event, sample, width)
-    if figures:
-        lines += [(), (Run(f"Figures at {local_time(sample.taken_at)}", Tone.TITLE),), *figures]
+    for shown in (sample, before):
+        figures = _figures_of(event, shown, width) if shown is not None else []
+        if figures and shown is not None:
+            lines += [(), (Run(f"Figures at {local_time(shown.taken_at)}", Tone.TITLE),), *figures]
     return lines
 
 
 def _figures_of(event: LiveEvent, sample: LiveSample, width: int) -> list[Line]:
-    """Return the row of the event's subject: a port, a process or a GPU; of other subjects all ports."""
-    for port in sample.ports:
-        if port.name == event.subject or port.device == event.subject:
-            return nics.draw(sample, width, port.name, only=port.name)
+    """Return the figures of the event's subject: a port, a process or a GPU; of other subjects all ports."""
     pid = re.search(r"\bpid (\d{1,10})\b", event.subject)
+    if any(event.subject == port.name for port in sample.ports):
+        return nics.draw(sample, width, only=event.subject)
     if pid is not None:
-        process = sample.process(int(pid[1]))
-        return of_process(process, sample, width) if process is not None else []
-    labels = gpu_labels(sample)
-    if any(event.subject in (bdf, label) for bdf, label in labels.items()):
-        return gpus.draw(sample, width)
+        return ranks.draw(sample, width, only=int(pid[1]))
+    bdf = {label: bdf for bdf, label in gpu_labels(sample).items()}.get(event.subject, event.subject)
+    if any(gpu.bdf == bdf for gpu in sample.gpus):
+        return gpus.draw(sample, width, only=bdf)
     return nics.draw(sample, width)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from statistics import median
 
 from probes.base.unknown import Maybe, Reason, Unknown, known
-from probes.live.sample import LiveJob, LiveProcess, LiveSample, PortSample
+from probes.live.sample import LiveJob, LiveSample, PortSample
 from widgets.base.figures import UNKNOWN_MARK, short
 from widgets.base.lines import Run, Tone
 
@@ -41,7 +41,7 @@ COUNTER_GROUPS = (
     ),
     CounterGroup(
         "retrans",
-        "packets sent again, out of sequence or not acknowledged in time: loss, or adaptive routing",
+        "packets lost, out of sequence or sent again; some are normal with adaptive routing",
         (
             *("packet_seq_err", "implied_nak_seq_err", "out_of_sequence", "local_ack_timeout_err"),
             *("roce_adp_retrans", "roce_adp_retrans_to", "roce_slow_restart", "roce_slow_restart_trans"),
@@ -49,7 +49,7 @@ COUNTER_GROUPS = (
     ),
     CounterGroup(
         "RNR",
-        "the receiver had no buffer posted: the program is late",
+        "the receiver had no buffer posted, so senders wait",
         ("rnr_nak_retry_err", "out_of_buffer"),
     ),
     CounterGroup(
@@ -89,7 +89,7 @@ def per_second(value: Maybe[float], tone: Tone = Tone.PLAIN) -> Run:
         return Run(f"{value / 1e6:.1f}M", tone)
     if value >= 999.5:
         return Run(f"{value / 1e3:.1f}k", tone)
-    return Run(short(value), tone if value else Tone.DIM)
+    return Run(short(value), tone) if value else Run("0", Tone.DIM)
 
 
 def percent_of_time(value: Maybe[float], threshold: float) -> Run:
@@ -99,9 +99,16 @@ def percent_of_time(value: Maybe[float], threshold: float) -> Run:
     return Run(f"{value:.0f}%", Tone.WARNING if value > threshold else Tone.PLAIN if value else Tone.DIM)
 
 
-def total(port: PortSample) -> Maybe[float]:
-    """Return what a port sends and receives together, in Gb/s."""
-    return added((port.sent_gbps, port.received_gbps))
+def busier(sent: Maybe[float], received: Maybe[float]) -> Maybe[float]:
+    """Return the rate of the busier direction; unknown if either is."""
+    if isinstance(sent, Unknown):
+        return sent
+    return received if isinstance(received, Unknown) else max(sent, received)
+
+
+def rate_of(port: PortSample) -> Maybe[float]:
+    """Return the rate of a port in its busier direction, in Gb/s."""
+    return busier(port.sent_gbps, port.received_gbps)
 
 
 def added(values: Iterable[Maybe[float]]) -> Maybe[float]:
@@ -124,8 +131,8 @@ class RankRate:
 
     @property
     def gbps(self) -> Maybe[float]:
-        """Sent and received together."""
-        return added((self.sent_gbps, self.received_gbps))
+        """The rate in the busier direction."""
+        return busier(self.sent_gbps, self.received_gbps)
 
 
 def rank_rates(sample: LiveSample) -> dict[int, RankRate]:
@@ -169,21 +176,15 @@ def medians(sample: LiveSample, rates: Mapping[int, RankRate]) -> dict[str, floa
 
 
 def slowest_port(job: LiveJob, sample: LiveSample) -> PortSample | None:
-    """Return the port of a job with the lowest rate, if that is below 90 % of the median."""
-    rates = [(total(port), port) for port in sample.ports if port.device in job.nics]
+    """Return the port of a job with the lowest rate, if that is below three quarters of the median."""
+    rates = [(rate_of(port), port) for port in sample.ports if port.device in job.nics]
     figures = [(value, port) for value, port in rates if not isinstance(value, Unknown)]
     if len(figures) < 2:
         return None
     lowest, port = min(figures, key=lambda pair: pair[0])
-    return port if lowest < 0.9 * median(value for value, _ in figures) else None
+    return port if lowest < 0.75 * median(value for value, _ in figures) else None
 
 
 def gpu_labels(sample: LiveSample) -> dict[str, str]:
     """Return the names of the GPUs by BDF: "GPU0"."""
     return {gpu.bdf: f"GPU{gpu.index}" if isinstance(gpu.index, int) else gpu.bdf for gpu in sample.gpus}
-
-
-def rank_label(process: LiveProcess) -> str:
-    """Return "rank 5 (pid 4716)", or "pid 4716" if its rank is unknown."""
-    pid = f"pid {process.pid}"
-    return pid if isinstance(process.rank, Unknown) else f"rank {process.rank} ({pid})"

@@ -13,12 +13,13 @@ from widgets.base.lines import Line, Run, Tone, line
 from widgets.live.figures import gpu_labels
 
 
-def draw(sample: LiveSample, width: int, selected: str = "") -> list[Line]:
-    """Draw a row a GPU; a GPU that does not respond shows why."""
+def draw(sample: LiveSample, width: int, selected: str = "", only: str = "") -> list[Line]:
+    """Draw a row a GPU, or one GPU `only`; a GPU that does not respond shows why."""
     if not sample.gpus:
         return [(Run("No NVIDIA GPU.", Tone.DIM),)]
     labels = gpu_labels(sample)
-    lives = [gpu.live for gpu in sample.gpus]
+    shown = [gpu for gpu in sample.gpus if not only or gpu.bdf == only]
+    lives = [gpu.live for gpu in shown]
 
     def figures(of: Sequence[Run]) -> list[Line]:
         return [line(run) for run in of]
@@ -27,20 +28,20 @@ def draw(sample: LiveSample, width: int, selected: str = "") -> list[Line]:
         return Column(title, figures(cells), importance, True, least=least)
 
     columns = [
-        Column("GPU", figures([_name(gpu, labels) for gpu in sample.gpus]), 1, least=4),
+        Column("GPU", figures([_name(gpu, labels) for gpu in shown]), 1, least=4),
         column("use", 2, [_percent(live) for live in lives], 4),
-        column("↑PCIe Gb/s", 3, [_rate(live, "pcie_tx_bytes_per_second") for live in lives]),
+        column("↑PCIe", 3, [_rate(live, "pcie_tx_bytes_per_second") for live in lives]),
         column("↓PCIe", 3, [_rate(live, "pcie_rx_bytes_per_second") for live in lives]),
-        column("↑NVLink Gb/s", 7, [_rate(live, "nvlink_tx_bytes_per_second") for live in lives]),
+        column("↑NVLink", 7, [_rate(live, "nvlink_tx_bytes_per_second") for live in lives]),
         column("↓NVLink", 7, [_rate(live, "nvlink_rx_bytes_per_second") for live in lives]),
         column("memory", 5, [_bytes(live, "memory_used_bytes") for live in lives], 6),
         column("BAR1", 8, [_bytes(live, "bar1_used_bytes") for live in lives], 6),
         column("°C", 6, [_integer(live, "temperature_celsius") for live in lives], 3),
         column("W", 9, [_integer(live, "power_watts") for live in lives], 4),
         column("SM MHz", 10, [_integer(live, "sm_clock_mhz") for live in lives]),
-        Column("throttled by", figures([_throttle(live) for live in lives]), 4, least=9, grows=True),
+        Column("throttled", figures([_throttle(live) for live in lives]), 4, least=9, grows=True),
     ]
-    return draw_columns(columns, [gpu.bdf for gpu in sample.gpus], width, selected)
+    return draw_columns(columns, [gpu.bdf for gpu in shown], width, selected)
 
 
 def _name(gpu: GpuSample, labels: dict[str, str]) -> Run:

@@ -7,10 +7,10 @@ from collections.abc import Collection, Mapping, Sequence
 from probes.base.unknown import Maybe, Unknown
 from probes.facts.jobs.processes import ProcessFacts
 from probes.host.usage import cpu_list
-from probes.live.sample import LiveJob, LiveProcess, LiveSample, PathWord, Role
+from probes.live.sample import LiveJob, LiveProcess, LiveSample, OddOne, PathWord, Role
 from widgets.base.figures import gbps, plural, short
-from widgets.base.lines import Line, Run, Tone, fit, sentence, width_of, wrapped
-from widgets.live.figures import slowest_port, total
+from widgets.base.lines import Line, Run, Tone, at_most, fit, sentence, width_of, wrapped
+from widgets.live.figures import rate_of, slowest_port
 from widgets.node import jobs as node_jobs
 
 PATH_TONES = {
@@ -28,18 +28,23 @@ def processes_of(job: LiveJob, sample: LiveSample) -> list[LiveProcess]:
     return [process for process in found if process is not None]
 
 
-def path_summary(job: LiveJob, processes: Sequence[LiveProcess]) -> Line:
-    """Return "GDR (DMA-BUF) likely on 7 of 8 ranks, staged on rank 5"."""
+def path_summary(job: LiveJob, processes: Sequence[LiveProcess], is_brief: bool = False) -> Line:
+    """Return "likely GDR (DMA-BUF) on 7 of 8 ranks, staged on rank 5"; brief without the kind of GDR.
+
+    "likely" stands once, in front, if it is true of all.
+    """
     groups: dict[tuple[PathWord, str], list[LiveProcess]] = {}
     for process in processes:
         why = process.path.why if process.path.word is PathWord.UNKNOWN else ""
         groups.setdefault((process.path.word, why), []).append(process)
+    all_likely = all(process.path.is_likely for process in processes)
     runs: list[Run] = []
     for (word, why), group in sorted(groups.items(), key=lambda item: -len(item[1])):
-        likely = " likely" if any(process.path.is_likely for process in group) else ""
+        is_likely = not runs if all_likely else any(process.path.is_likely for process in group)
         where = _where(job, group, len(processes), is_first=not runs)
+        shown = word.value.partition(" (")[0] if is_brief else word.value
         runs.append(Run(", " if runs else ""))
-        runs.append(Run(f"{word.value}{likely}", PATH_TONES.get(word, Tone.PLAIN)))
+        runs.append(Run(f"{'likely ' * is_likely}{shown}", PATH_TONES.get(word, Tone.PLAIN)))
         runs.append(Run(f"{where}{f' ({why})' if why else ''}"))
     return tuple(run for run in runs if run.text)
 
@@ -79,24 +84,34 @@ def job_line(job: LiveJob, sample: LiveSample, width: int) -> Line:
     ranks = _count(job, processes)
     path = path_summary(job, processes)
     rates = rates_text(job)
-    slow = f" · slowest {slowest.name} {gbps(total(slowest))}" if slowest is not None else ""
+    slow = f" · slowest {slowest.name} {gbps(rate_of(slowest))}" if slowest is not None else ""
     tail: list[Run] = [Run(f" · {rates}")] if rates else []
     full: Line = (mark, Run(job.name, Tone.TITLE), Run(f" · {ranks} · "), *path, *tail)
     if width_of(full) + len(slow) <= width:
         return (*full, Run(slow))
     brief: Line = (mark, Run(job.name.partition(" (")[0], Tone.TITLE), Run(" · "), *path, *tail)
-    for line in (full, (*brief, Run(slow)), brief):
+    short_path = path_summary(job, processes, is_brief=True)
+    briefest: Line = (mark, Run(job.name.partition(" (")[0], Tone.TITLE), Run(" · "), *short_path, *tail)
+    for line in ((*brief, Run(slow)), full, brief, briefest):
         if width_of(line) <= width:
             return line
-    return fit(brief, width)
+    return fit(briefest, width)
 
 
-def odd_lines(job: LiveJob, width: int, limit: int = 2) -> list[Line]:
-    """Return one sentence for what is odd in a job."""
+def odd_lines(job: LiveJob, width: int, rows: int = 4) -> list[Line]:
+    """Draw what is odd in a job, one sentence each, in at most so many rows."""
     lines: list[Line] = []
-    for odd in job.odd[:limit]:
-        lines.append(fit((Run("  ▲ ", Tone.WARNING), Run(sentence(odd.sentence), Tone.WARNING)), width))
-    return lines
+    for odd in job.odd:
+        first, *rest = wrapped(odd_sentence(odd), width - 4, Tone.WARNING)
+        lines.append((Run("  ▲ ", Tone.WARNING), *first))
+        lines += [(Run("    "), *piece) for piece in rest]
+    return at_most(lines, rows, width) if rows > 0 else []
+
+
+def odd_sentence(odd: OddOne) -> str:
+    """Return the sentence with a period, and with a capital unless it begins with a device's name."""
+    first = odd.sentence.partition(" ")[0]
+    return sentence(odd.sentence) if first.isalpha() else f"{odd.sentence}."
 
 
 def draw_verdicts(sample: LiveSample, width: int, rows: int) -> list[Line]:
@@ -112,7 +127,7 @@ def draw_verdicts(sample: LiveSample, width: int, rows: int) -> list[Line]:
             names = ", ".join(job.name for job in sample.jobs[number:])
             return [*lines, fit((Run(f"  and {plural(left, 'more job')}: {names}", Tone.DIM),), width)]
         lines.append(job_line(job, sample, width))
-        lines.extend(odd_lines(job, width, max(0, min(2, rows - len(lines) - (left > 1)))))
+        lines.extend(odd_lines(job, width, min(4, rows - len(lines) - (left > 1))))
     return lines[:rows]
 
 
@@ -161,13 +176,16 @@ def draw_overview(
             members = [process for process in checked.processes if process.pid in job.pids]
             about = node_jobs.about_processes(members, checked.taken_at, far) if members else ()
         where = node_jobs.gpus_used(job.pids, gpus)
-        head: Line = (_mark(job, processes), Run(job.name), Run(f"  {_count(job, processes)}"))
-        head = (*head, Run(f" on {where}" if where else ""), *about)
         rates = rates_text(job)
+        head: Line = (_mark(job, processes), Run(job.name), Run(f"  {rates}" if rates else ""))
+        ranks = f"  {_count(job, processes)}{f' on {where}' if where else ''}"
+        path = path_summary(job, processes)
+        if width_of(path) > width - 2:
+            path = path_summary(job, processes, is_brief=True)
         slowest = slowest_port(job, sample)
         slow = f" · slowest {slowest.name}" if slowest is not None else ""
-        tail = Run(f"{f' · {rates}' if rates else ''}{slow}")
-        lines += [_cut(head, width), _cut((Run("  "), *path_summary(job, processes), tail), width)]
+        lines.append(_cut((*head, Run(ranks), *about), width))
+        lines.append(_cut((Run("  "), *path, Run(slow)), width))
         lines += odd_lines(job, width)
     if not shown:
         lines.append((Run("no job uses RDMA", Tone.DIM),))

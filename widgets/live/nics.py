@@ -27,7 +27,7 @@ def draw(
 ) -> list[Line]:
     """Draw a row a port, or one port `only`.
 
-    `graphs`: sent and received together in the last two minutes, by port.
+    `graphs`: the busier direction in the last two minutes, by port.
     """
     if not sample.ports:
         return [(Run("No RDMA port was read yet.", Tone.DIM),)]
@@ -112,4 +112,4 @@ def _rate(value: Maybe[float], port: PortSample) -> Line:
 
 def _graph(values: Graph, port: PortSample) -> Run:
     top = port.line_rate_gbps
-    return Run(sparkline(values, None if isinstance(top, Unknown) else 2 * top), Tone.NIC)
+    return Run(sparkline(values, None if isinstance(top, Unknown) else top), Tone.NIC)

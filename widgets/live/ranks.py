@@ -10,11 +10,13 @@ from probes.host.usage import cpu_list
 from probes.live.sample import LiveEvent, LiveProcess, LiveSample, Role
 from widgets.base.columns import Column, draw_columns
 from widgets.base.figures import UNKNOWN_MARK, gibibytes, local_time, short
-from widgets.base.lines import Line, Run, Tone, line, wrapped
+from widgets.base.lines import Line, Run, Tone, line, width_of, wrapped
 from widgets.live.figures import RankRate, gpu_labels, medians, rank_rates
 from widgets.live.jobs import PATH_TONES
 
 _HALF = 0.5  # of the median: marked
+_PATH_CELLS = 22  # at least: "likely GDR (DMA-BUF)"
+_NAME_CELLS = 16  # of the NICs of a rank
 _STATES = {
     "R": "running",
     "S": "sleeping",
@@ -27,11 +29,22 @@ _STATES = {
 _BROKEN_STATES = ("T", "t", "Z")
 
 
-def draw(sample: LiveSample, width: int, selected: str = "", events: Sequence[LiveEvent] = ()) -> list[Line]:
-    """Draw a row a process in the order of jobs and ranks; `events`: those so far, oldest first."""
+def draw(
+    sample: LiveSample,
+    width: int,
+    selected: str = "",
+    events: Sequence[LiveEvent] = (),
+    only: int | None = None,
+) -> list[Line]:
+    """Draw a row a process in the order of jobs and ranks, or one process `only`.
+
+    `events`: those so far, oldest first.
+    """
     if isinstance(sample.processes, Unknown):
         return wrapped(f"Processes are unknown ({sample.processes}).", width, Tone.WARNING)
-    processes = in_order(sample)
+    processes = [process for process in in_order(sample) if only is None or process.pid == only]
+    if not processes and only is not None:
+        return [(Run("The process is not there at this moment.", Tone.DIM),)]
     if not processes:
         return [(Run("No process uses an RDMA NIC or a GPU.", Tone.DIM),)]
     labels, rates = gpu_labels(sample), rank_rates(sample)
@@ -43,17 +56,19 @@ def draw(sample: LiveSample, width: int, selected: str = "", events: Sequence[Li
     def cells(of: Sequence[Run]) -> list[Line]:
         return [line(run) for run in of]
 
+    paths = cells([_path(process) for process in processes])
+    most = max(map(width_of, paths))
     columns = [
         Column("GPU", cells([_gpus(process, labels) for process in processes]), 1, least=4),
         Column("rank", cells([_number(process.rank) for process in processes]), 4, to_right=True),
         Column("pid", cells([Run(str(process.pid)) for process in processes]), 3, to_right=True),
         Column("program", cells([_program(process) for process in processes]), 7 if several else 13, least=8),
-        Column("path", cells([_path(process) for process in processes]), 2, least=13, grows=True),
-        Column("NICs", cells([_nics(process) for process in processes]), 5, least=6, grows=True),
+        Column("path", paths, 2, least=min(_PATH_CELLS, most), grows=True),
+        Column("NICs", cells([_nics(process) for process in processes]), 5, least=6),
         Column("Gb/s", cells([_rate(rates.get(process.pid)) for process in processes]), 3, True, least=5),
         Column("share", cells([_share(share) for share in shares]), 6, True, least=5),
         Column("registered", cells([_registered(process) for process in processes]), 8, True, least=10),
-        Column("threads", cells([_threads(process) for process in processes]), 10, least=7),
+        Column("NCCL", cells([_threads(process) for process in processes]), 10, least=4),
         Column("state", cells([_state(process) for process in processes]), 7, least=7),
         Column("CPU", cells([_cpu(process) for process in processes]), 9, True, least=5),
         Column(
@@ -138,13 +153,14 @@ def _path(process: LiveProcess) -> Run:
 
 
 def _nics(process: LiveProcess) -> Run:
-    """Return "mlx5_0 4" for four connected queue pairs; of several NICs the names and the sum."""
+    """Return "mlx5_0-3 32 QPs": the NICs and the number of connected queue pairs."""
     ready = [nic for nic in process.nics if nic.ready]
     if not ready:
         return Run("–", Tone.DIM)
     count = sum(nic.ready for nic in ready)
     names = short_names([nic.device for nic in ready])
-    return Run(f"{names} ({count} QP{'s' * (count != 1)})", Tone.NIC)
+    cut = names if len(names) <= _NAME_CELLS else f"{names[: _NAME_CELLS - 1]}…"
+    return Run(f"{cut} {count} QP{'s' * (count != 1)}", Tone.NIC)
 
 
 def short_names(devices: Sequence[str]) -> str:
@@ -177,7 +193,7 @@ def _registered(process: LiveProcess) -> Run:
 
 def _threads(process: LiveProcess) -> Run:
     if process.role is not Role.NCCL:
-        return Run(process.role.value, Tone.DIM)
+        return Run("–", Tone.DIM)
     word = threads_word(process)
     return Run(word, Tone.DIM if word == UNKNOWN_MARK else Tone.PLAIN)
 

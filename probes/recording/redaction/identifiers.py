@@ -17,9 +17,11 @@ from typing import Any
 from probes.base.unknown import Maybe, Reason, Unknown, known
 from probes.facts.jobs.process_files import parse_program
 from probes.host.command import CommandOutput
+from probes.host.rdma_resources import RdmaResources
 from probes.host.usage import ProcessUsage
 from probes.recording.format import Question
 from probes.recording.recording_host import Moment
+from probes.recording.redaction.live_answers import counters, messages, resources, threads
 from probes.recording.redaction.network import host_name
 from probes.recording.redaction.output import help_text
 from probes.recording.redaction.processes import is_variable
@@ -130,6 +132,14 @@ class Identifiers(Tokens):
             return dataclasses.replace(self._value(answer), user=self.name(USER, answer.user))
         if question.kind == "link" and isinstance(answer, str) and _OPEN_FILE.fullmatch(question.of[0]):
             return answer  # a device: other open files are not recorded
+        if isinstance(answer, RdmaResources):
+            return resources(self, answer)
+        if question.kind == "thread_names" and isinstance(answer, tuple):
+            return threads(self, answer)
+        if question.kind == "ethtool_counters" and isinstance(answer, dict):
+            return counters(answer)
+        if question.kind == "kernel_messages" and isinstance(answer, tuple):
+            return messages(self, answer)
         if question.kind == "names" and isinstance(answer, tuple):
             return tuple(sorted({self.text(name) for name in answer}))
         return self._value(answer)

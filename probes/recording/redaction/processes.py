@@ -16,9 +16,22 @@ def program(tokens: Tokens, text: str) -> str:
     return name if name.lower() in PROGRAMS or not name else tokens.name(PROGRAM, name)
 
 
+# Names that NCCL, PyTorch and CUDA give their threads, of which the kernel keeps 15 characters.
+_LIBRARY_THREAD = re.compile(
+    r"NCCL (?:RAS|GIN Progress|UDS Service|Progress|Service|IbAsync|SockS|SockR|CtrMon)[ \d]*"
+    r"|pt_(?:main_thread|autograd_\d+|nccl_watchdg|nccl_heartbt|data_worker|data_pin|tcpstore_uv|gloo_runloop)"
+    r"|cuda-EvtHandlr|cuda\d{8,11}"
+)
+
+
+def thread_name(tokens: Tokens, name: str) -> str:
+    """Keep the names that libraries give their threads; replace others unless the program is known."""
+    return name if _LIBRARY_THREAD.fullmatch(name) else program(tokens, name)
+
+
 def process_name(tokens: Tokens, text: str) -> str:
-    """Replace the name in /proc/PID/comm unless the program is known."""
-    return f"{program(tokens, text)}\n"
+    """Replace the name in /proc/PID/comm unless the program or thread is known."""
+    return f"{thread_name(tokens, text.strip())}\n"
 
 
 def command_line(tokens: Tokens, content: bytes) -> bytes:

@@ -195,6 +195,8 @@ _KERNEL = """
     rlw_src_track evt unrecovered interface
     attribute but containers database directories exit exited finished host interface know lists much own
     queried regular their
+    cap thermal brake sync boost slowdown board reliability rc uc ud gsi smi raw_packet raw_ipv6
+    raw_ethertype xrc_ini xrc_tgt rtr rts sqd sqe
 """
 # Values of NCCL, UCX, libfabric and NVSHMEM variables.
 _SETTINGS = """

@@ -24,21 +24,23 @@ from probes.simulation.node.tree import PlacedNic, Tree, log
 from probes.simulation.node.waves import Steps, changes
 
 STAGED_RANK, STOPPED_RANK, LOST_RANK, SLOW_RANK, FLAPPING_RANK = 5, 3, 5, 5, 3
-"""Ranks with a fault; on a node with fewer GPUs, its last rank."""
+"""Ranks with a fault for seed 0; each seed has it on the next rank."""
 RESTARTED_PIDS, OTHER_PIDS, STORAGE_PID = 41100, 42000, 46000
-STOPPED_AFTER, LOST_AFTER, ENDED_AFTER, CONGESTED_AFTER = 20.0, 15.0, 22.0, 10.0
+STOPPED_AFTER, LOST_AFTER, ENDED_AFTER, CONGESTED_AFTER = 35.0, 15.0, 22.0, 10.0
 RESTART_BEGINS, RESTART_ENDS = 30.0, 38.0
 FLAP_FIRST, FLAP_EACH, FLAP_DOWN = 15.0, 20.0, 5.0
 _STALLED = 0.02  # of the traffic: the other ranks wait for one
-_CONGESTED = 0.55
-_STAGED_SHARE = 0.55  # of the traffic, when a rank copies through host memory
+_CONGESTED = 0.6
+_ONE_STAGED_SHARE = 0.75  # of a rank's traffic, when it alone copies through host memory
+_ALL_STAGED_SHARE = 0.55
 _SLOW_SHARE = 0.33
+_SLOW_STALL_PERCENT = 45.0  # of the time it waits for PCIe reads
 
 
 def rank_on(tree: Tree, number: int) -> Program | None:
-    """Return a rank of the training job; None: there is no job."""
+    """Return a rank of the training job, another one for each seed; None: there is no job."""
     ranks = [program for program in tree.programs if program.is_nccl and program.nics]
-    return ranks[min(number, len(ranks) - 1)] if ranks else None
+    return ranks[(number + tree.seed) % len(ranks)] if ranks else None
 
 
 def nic_of(tree: Tree, program: Program) -> PlacedNic:
@@ -52,7 +54,7 @@ def _compute_nics(tree: Tree) -> list[PlacedNic]:
 
 
 def _over_dmabuf(tree: Tree) -> None:
-    """Let the job use DMA-BUF, so that the path of each rank can be told without root."""
+    """Let all ranks use DMA-BUF, which shows the path of each even without root."""
     for program in tree.programs:
         if program.via is Via.PEERMEM:
             program.via = Via.DMABUF
@@ -69,14 +71,14 @@ def _rank_staged(tree: Tree) -> None:
     if rank is not None:
         _over_dmabuf(tree)
         rank.via = Via.HOST
-        scale(tree, nic_of(tree, rank), changes(before=_STAGED_SHARE))
+        scale(tree, nic_of(tree, rank), changes(before=_ONE_STAGED_SHARE))
 
 
 def _restarted_staged(tree: Tree) -> None:
     _over_dmabuf(tree)
     if rank_on(tree, 0) is None:
         return
-    pause = changes((OPENED + RESTART_BEGINS, 0.0), (OPENED + RESTART_ENDS, _STAGED_SHARE))
+    pause = changes((OPENED + RESTART_BEGINS, 0.0), (OPENED + RESTART_ENDS, _ALL_STAGED_SHARE))
     _scale_all(tree, pause)
 
     def end(tree: Tree) -> None:
@@ -107,8 +109,13 @@ def _tcp(tree: Tree) -> None:
 
 def _nic_slow(tree: Tree) -> None:
     rank = rank_on(tree, SLOW_RANK)
-    if rank is not None:
-        scale(tree, nic_of(tree, rank), changes(before=_SLOW_SHARE))
+    if rank is None:
+        return
+    nic = nic_of(tree, rank)
+    scale(tree, nic, changes(before=_SLOW_SHARE))
+    if f"{nic.path}/net" in tree.directories:
+        counters = tree.ethtool.get(netdev_of(tree, nic), {})
+        counters["outbound_pci_stalled_rd"] = lambda seconds: _SLOW_STALL_PERCENT
 
 
 def _flaps(share: float) -> Steps:
@@ -189,9 +196,7 @@ def _rank_stopped(tree: Tree) -> None:
     if rank is None:
         return
     rank.stopped_at = OPENED + STOPPED_AFTER
-    nic = nic_of(tree, rank)
-    scale(tree, nic, changes((rank.stopped_at, 0.0)))
-    _scale_all(tree, changes((rank.stopped_at + 1.0, 0.0)), besides=(nic,))
+    _scale_all(tree, changes((rank.stopped_at, 0.0)))
 
 
 def _gpu_lost(tree: Tree) -> None:
@@ -259,6 +264,7 @@ def _two_jobs(tree: Tree) -> None:
         end_program(tree, FIRST_RANK + number)
     add_job(tree, FIRST_RANK, range(gpus // 2), JOB)
     add_job(tree, OTHER_PIDS, range(gpus // 2, gpus), OTHER_JOB)
+    _over_dmabuf(tree)  # without root, regions through nvidia_peermem cannot be told apart by job
 
 
 def _replace(tree: Tree, path: str, content: Callable[[float], str]) -> None:
@@ -283,7 +289,7 @@ FAULTS: tuple[Fault, ...] = (
     fault("job-tcp", "The job uses TCP, and no setting says why", _tcp, is_live=True),
     fault("nic-slow", "One NIC carries less than half of what the others carry", _nic_slow, is_live=True),
     fault("nic-flapping", "A port goes down for 5 s, every 20 s", _nic_flapping, is_live=True),
-    fault("rank-stopped", "After 20 s one rank is stopped, and the others wait", _rank_stopped, is_live=True),
+    fault("rank-stopped", "After 35 s one rank is stopped, and the others wait", _rank_stopped, is_live=True),
     fault("gpu-off-bus-live", "After 15 s a GPU falls off the bus (Xid 79)", _gpu_lost, is_live=True),
     fault("congestion", "After 10 s the network is congested", _congestion, is_live=True),
     fault("storage-traffic", "A storage client uses a NIC of the job", _storage_traffic, is_live=True),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from probes.simulation.node.program import PEERMEM, Via
+from probes.simulation.node.program import PEERMEM, PEERMEM_REGION_BYTES, Via
 from probes.simulation.node.programs import peermem_regions
 from probes.simulation.node.services import ONESHOT
 from probes.simulation.node.tree import Content, Tree, dependencies_of, hash_of
@@ -112,15 +112,15 @@ def _proc_modules(tree: Tree, seconds: float) -> str:
 
 def add_memory_peers(tree: Tree, earlier: int) -> None:
     """Add the counters of nv_mem, with `earlier` regions that have come and gone."""
-    region_bytes = 64 << 20
 
     def live(seconds: float) -> int:
         return refcnt(tree, PEERMEM, seconds)
 
+    def registered(seconds: float) -> str:
+        return f"{(4 * earlier + live(seconds)) * PEERMEM_REGION_BYTES}\n"
+
     tree.add(f"{_MEMORY_PEERS}/version", f"{tree.description.driver.version}\n")
     tree.add(f"{_MEMORY_PEERS}/num_alloc_mrs", lambda seconds: f"{4 * earlier + live(seconds)}\n")
     tree.add(f"{_MEMORY_PEERS}/num_dealloc_mrs", f"{4 * earlier}\n")
-    tree.add(
-        f"{_MEMORY_PEERS}/num_reg_bytes", lambda seconds: f"{(4 * earlier + live(seconds)) * region_bytes}\n"
-    )
-    tree.add(f"{_MEMORY_PEERS}/num_dereg_bytes", f"{4 * earlier * region_bytes}\n")
+    tree.add(f"{_MEMORY_PEERS}/num_reg_bytes", registered)
+    tree.add(f"{_MEMORY_PEERS}/num_dereg_bytes", f"{4 * earlier * PEERMEM_REGION_BYTES}\n")

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 PEERMEM = "nvidia_peermem"
+PEERMEM_REGION_BYTES = 64 << 20  # the job sets NCCL_BUFFSIZE
 
 
 class Via(Enum):

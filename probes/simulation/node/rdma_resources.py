@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from itertools import cycle, islice
 
 from probes.host.rdma_resources import (
     CompletionQueue,
@@ -19,7 +18,7 @@ from probes.host.rdma_resources import (
     RdmaContext,
     RdmaResources,
 )
-from probes.simulation.node.program import Program, Via
+from probes.simulation.node.program import PEERMEM_REGION_BYTES, Program, Via
 from probes.simulation.node.programs import is_alive, path_of, peermem_regions
 from probes.simulation.node.tree import Tree
 
@@ -92,7 +91,7 @@ def _add(found: _Objects, tree: Tree, program: Program, devices: list[str], seco
         if device in devices:
             found.contexts.append(RdmaContext(device, first, pid))
             found.domains.append(ProtectionDomain(device, first, first, thread))
-    used = [device for device in program.nics if device in devices]
+    used = [device for device in program.nics if device in devices and via is not Via.NONE]
     count = connections(program)
     for device in used:
         for number in range(first, first + count):
@@ -122,11 +121,13 @@ def _regions(tree: Tree, program: Program, seconds: float) -> Iterator[_Region]:
             yield _Region(device, _FIFO, True)
         for _ in range(_CHANNELS if via is not Via.HOST else 0):
             yield _Region(device, _FLUSH, True)
-        buffers = 4 * _CHANNELS
         if via is Via.PEERMEM:
-            buffers = peermem_regions(tree, seconds).get(program.pid, 0)
-        for length in islice(cycle((_SIMPLE, _LL128)), buffers):
-            yield _Region(device, length, via is not Via.DMABUF)
+            for _ in range(peermem_regions(tree, seconds).get(program.pid, 0)):
+                yield _Region(device, PEERMEM_REGION_BYTES, True)
+            continue
+        for _ in range(2 * _CHANNELS):
+            yield _Region(device, _SIMPLE, via is Via.HOST)
+            yield _Region(device, _LL128, via is Via.HOST)
 
 
 def pinned_bytes(tree: Tree, program: Program, seconds: float) -> int:

@@ -3,6 +3,7 @@
 import errno
 import json
 import socket
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from probes.host import rdma_netlink
 from probes.host.command import CommandOutput
 from probes.host.local import LocalHost
 from probes.host.rdma_command import KINDS, parse_resources, resources_from_command
-from probes.host.rdma_netlink import Answer, Collector, Command, devices_of, request, shares_namespaces
+from probes.host.rdma_netlink import Answer, Command, ResourceParser, devices_of, request, shares_namespaces
 from probes.host.rdma_resources import (
     CompletionQueue,
     MemoryRegion,
@@ -25,7 +26,7 @@ from probes.host.rdma_resources import (
     RdmaContext,
     RdmaResources,
 )
-from probes.host.rdma_socket import read_resources
+from probes.host.rdma_socket import ResourceReader
 from tests.probes.host import rdma_messages as m
 
 LIVE = Path("/work/shared/machines/live/rdma")
@@ -98,7 +99,7 @@ BUSY: dict[int, Reply] = {
 
 
 def read() -> RdmaResources:
-    found = read_resources()
+    found = ResourceReader().read()
     assert isinstance(found, RdmaResources)
     return found
 
@@ -121,6 +122,20 @@ def test_everything_that_the_kernel_tracks(kernel: FakeKernel) -> None:
         shares_namespaces=True,
     )
     assert kernel.closed
+
+
+def test_each_round_shows_what_changed(kernel: FakeKernel) -> None:
+    reader = ResourceReader()
+    before = reader.read()
+    assert reader.read() == before
+    kernel.replies[Command.RES_MR_GET] = table(13, 40, m.region(7, 1 << 20))
+    after = reader.read()
+    assert isinstance(before, RdmaResources)
+    assert isinstance(after, RdmaResources)
+    assert after.queue_pairs == before.queue_pairs
+    assert [one.length_bytes for one in after.regions] == [1 << 20]
+    kernel.devices = ()
+    assert reader.read() == RdmaResources(shares_namespaces=True)
 
 
 def test_an_old_kernel_reports_no_contexts_and_no_namespace_mode(kernel: FakeKernel) -> None:
@@ -148,7 +163,7 @@ def test_a_list_that_changed_meanwhile_is_read_once_more(kernel: FakeKernel) -> 
     assert len(read().regions) == 3
     assert kernel.asked.count(Command.RES_MR_GET) == 2
     kernel.replies[Command.RES_MR_GET] = interrupted
-    assert isinstance(read_resources(), Unknown)  # the only device
+    assert isinstance(ResourceReader().read(), Unknown)  # the only device
 
 
 def test_messages_of_others_are_ignored(kernel: FakeKernel) -> None:
@@ -179,17 +194,42 @@ def test_why_there_is_no_answer(number: int, reason: Reason, monkeypatch: pytest
         raise OSError(number, "refused")
 
     monkeypatch.setattr(socket, "socket", refuse)
-    found = read_resources()
+    found = ResourceReader().read()
     assert isinstance(found, Unknown)
     assert found.reason is reason
 
 
 def test_a_kernel_that_does_not_answer(kernel: FakeKernel) -> None:
     kernel.replies[Command.RES_QP_GET] = lambda _: []
-    found = read_resources()
+    found = ResourceReader().read()
     assert isinstance(found, Unknown)
     assert found.reason is Reason.TIMED_OUT
     assert kernel.closed
+
+
+def test_a_kernel_that_waits_for_a_dead_nic_does_not_stop_gdrtop(
+    kernel: FakeKernel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answers = threading.Event()
+    ask = kernel.recvmsg
+
+    def wait(size: int) -> tuple[bytes, list[object], int, tuple[int, int]]:
+        answers.wait()
+        return ask(size)
+
+    monkeypatch.setattr("probes.host.local.RDMA_CLASS", "/")
+    monkeypatch.setattr("probes.host.rdma_socket.SECONDS", 0.02)
+    monkeypatch.setattr(ResourceReader.read, "__defaults__", (60.0,))
+    monkeypatch.setattr(kernel, "recvmsg", wait)
+    host = LocalHost()
+    for _ in range(2):  # the second question waits for the same answer
+        found = host.rdma_resources()
+        assert isinstance(found, Unknown)
+        assert found.reason is Reason.TIMED_OUT
+    assert kernel.asked == [Command.GET]
+    monkeypatch.setattr("probes.host.rdma_socket.SECONDS", 60.0)
+    answers.set()
+    assert isinstance(host.rdma_resources(), RdmaResources)
 
 
 def test_without_ib_core_no_socket_is_opened(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -220,9 +260,11 @@ def test_a_refused_socket_leaves_the_rdma_command(monkeypatch: pytest.MonkeyPatc
     assert [one.number for one in found.queue_pairs] == [5]
     assert found.shares_namespaces is False
     monkeypatch.setattr(host, "run", lambda argv, seconds: Unknown(Reason.NOT_THERE, "rdma"))
-    denied = host.rdma_resources()
-    assert isinstance(denied, Unknown)
-    assert denied.reason is Reason.NEEDS_ROOT
+    for is_root, reason in ((False, Reason.NEEDS_ROOT), (True, Reason.IO_ERROR)):
+        monkeypatch.setattr(host, "_is_root", is_root)
+        denied = host.rdma_resources()
+        assert isinstance(denied, Unknown)
+        assert denied.reason is reason
 
 
 def test_a_tree_has_no_netlink(tmp_path: Path) -> None:
@@ -236,10 +278,9 @@ def test_a_tree_has_no_netlink(tmp_path: Path) -> None:
 
 def test_more_objects_than_gdrtop_keeps_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rdma_netlink, "MAX_OBJECTS", 2)
-    answer, collector = Answer(1), Collector()
+    answer = Answer(1)
     answer.add(m.objects(10, 19, 1, [m.queue_pair(number) for number in range(5)]))
-    collector.add(Command.RES_QP_GET, "mlx5_0", answer)
-    found = collector.resources(None, ())
+    found = ResourceParser().parse({(Command.RES_QP_GET, "mlx5_0"): answer}, None, ())
     assert (len(found.queue_pairs), found.left_out) == (2, 3)
 
 
@@ -261,12 +302,12 @@ def damaged(draw: st.DrawFn) -> bytes:
 
 @given(st.one_of(st.binary(max_size=400), damaged()))
 def test_any_bytes_give_an_answer(content: bytes) -> None:
-    answer, collector = Answer(1), Collector()
+    answer = Answer(1)
     answer.add(content)
-    for command in Command:
-        if command not in (Command.GET, Command.SYS_GET):
-            collector.add(command, "mlx5_0", answer)
-    found = collector.resources(shares_namespaces(answer), ())
+    commands = [command for command in Command if command not in (Command.GET, Command.SYS_GET)]
+    answers = {(command, "mlx5_0"): answer for command in commands}
+    found = ResourceParser().parse(answers, shares_namespaces(answer), ())
+    assert answer.errno < 4096
     numbers = [one.number for one in found.queue_pairs] + [one.number for one in found.regions]
     assert all(0 <= number < 1 << 64 for number in numbers)
     assert all(one.kernel_name.isprintable() for one in found.domains)

@@ -43,8 +43,8 @@ def a_port(number: int = 0, sent: Maybe[float] = 370.0, **parts: Any) -> PortSam
     )
 
 
-def a_process(rank: int = 0, cpus: Maybe[str] = "0-55", **parts: Any) -> LiveProcess:
-    pid = FIRST_PID + rank
+def a_process(number: int = 0, cpus: Maybe[str] = "0-55", **parts: Any) -> LiveProcess:
+    pid = FIRST_PID + number
     usage = ProcessUsage("alice", 1.0, 1 << 30, cpus, BEGAN - 600)
     process = Process(
         pid,
@@ -69,10 +69,10 @@ def a_process(rank: int = 0, cpus: Maybe[str] = "0-55", **parts: Any) -> LivePro
             "process": process,
             "role": Role.NCCL,
             "job": "job",
-            "rank": rank,
+            "rank": number,
             "world_size": 16,
-            "gpus": (gpu_bdf(rank),),
-            "nics": (NicUse(f"mlx5_{rank}", 32, 32, 100, 1 << 32),),
+            "gpus": (gpu_bdf(number),),
+            "nics": (NicUse(f"mlx5_{number}", 32, 32, 100, 1 << 32),),
             "registered_bytes": 1 << 32,
             "pinned_bytes": 1 << 20,
             "threads": ("NCCL Service 0",),
@@ -89,10 +89,8 @@ def gpu_bdf(number: int) -> str:
 
 
 def a_gpu(number: int = 0, busy: Maybe[int] = 95, **parts: Any) -> GpuSample:
-    live = NvmlLive(
-        gpu_bdf(number), busy, 60 << 30, 60, 600.0, 4e10, 4e10, 5, 16, (FIRST_PID + number,), **{}
-    )
-    return GpuSample(gpu_bdf(number), number, replace(live, throttle_reasons=(), **parts))
+    live = NvmlLive(gpu_bdf(number), busy, 60 << 30, 60, 600.0, 4e10, 4e10, 5, 16, (FIRST_PID + number,))
+    return GpuSample(gpu_bdf(number), number, replace(live, **{"throttle_reasons": (), **parts}))
 
 
 def a_job(ranks: int = 8, name: str = "train.py (alice)") -> LiveJob:

@@ -11,7 +11,16 @@ from collections.abc import Iterator
 
 from probes.base.unknown import Reason, Unknown
 from probes.host.command import CommandOutput
+from probes.host.kernel_messages import KernelMessage
 from probes.host.nvml import NvmlFacts, NvmlGpu, NvmlLive
+from probes.host.rdma_resources import (
+    CompletionQueue,
+    MemoryRegion,
+    ProtectionDomain,
+    QueuePair,
+    RdmaContext,
+    RdmaResources,
+)
 from probes.host.usage import InterfaceCounters, ProcessUsage
 from probes.recording.format import Question
 from probes.recording.recording_host import Moment
@@ -243,7 +252,11 @@ def questions() -> dict[Question, object]:
         answers[Question("link", (f"/proc/4242/fd/{number}",))] = place
         answers[Question("link", (f"/proc/{number}/exe",))] = place
         answers[Question("dmabuf_errno", (one,))] = Unknown(Reason.IO_ERROR, one, one)
-        answers[Question("interface_counters", (one,))] = InterfaceCounters(1, Unknown(Reason.IO_ERROR, one, one))
+        answers[Question("interface_counters", (one,))] = InterfaceCounters(
+            1, Unknown(Reason.IO_ERROR, one, one)
+        )
+        answers[Question("thread_names", (str(number),))] = (one, f"NCCL {one}", f"pt_{one}", one[:15])
+        answers[Question("ethtool_counters", (one,))] = {one: 1, f"rx_prio3_{one}": 2, "rx_prio3_pause": 3}
         answers[Question("process_usage", (str(number),))] = ProcessUsage(
             one, 1.0, 1 << 20, "0-3", Unknown(Reason.IO_ERROR, one, one)
         )
@@ -262,7 +275,21 @@ def questions() -> dict[Question, object]:
         Unknown(Reason.DRIVER_ERROR, "x", _LINES),
     )
     lost = Unknown(Reason.DRIVER_ERROR, _EVERYTHING, _LINES)
-    answers[Question("nvml_live")] = tuple(NvmlLive(one, *[lost] * 9) for one in MARKERS)
+    answers[Question("nvml_live")] = tuple(
+        NvmlLive(one, *[lost] * 13, throttle_reasons=(one,)) for one in MARKERS
+    )
+    answers[Question("rdma_resources")] = RdmaResources(
+        tuple(QueuePair(one, number, one, one, kernel_name=one) for number, one in enumerate(MARKERS)),
+        tuple(MemoryRegion(one, number, 4096, kernel_name=one) for number, one in enumerate(MARKERS)),
+        tuple(ProtectionDomain(one, number, kernel_name=one) for number, one in enumerate(MARKERS)),
+        tuple(RdmaContext(one, number, kernel_name=one) for number, one in enumerate(MARKERS)),
+        tuple(CompletionQueue(one, number, kernel_name=one) for number, one in enumerate(MARKERS)),
+        unread=tuple(MARKERS),
+    )
+    lines = [line.partition("] ")[2] for line in _LOG.split("\n")]
+    answers[Question("kernel_messages")] = tuple(
+        KernelMessage(number, 1.0, 4, text) for number, text in enumerate((*lines, *MARKERS))
+    )
     answers[Question("is_root")] = True
     return answers
 

@@ -39,9 +39,9 @@ def test_a_job_bound_to_cpus_far_from_its_gpu_is_marked() -> None:
     host = SimulatedHost("hgx-h100")
     node = probe_node(host)
     assert far_from_gpu(node, facts_of(host), gpus_of(host)) == ()
-    status = host.tree.text(f"/proc/{FAR_RANK}/status")
-    first = host.tree.text(f"/proc/{FIRST_RANK}/status").rpartition("\t")[2]
-    host.tree.add(f"/proc/{FAR_RANK}/status", f"{status.rpartition(chr(9))[0]}\t{first}")
+    status = str(host.read(f"/proc/{FAR_RANK}/status"))
+    first = str(host.read(f"/proc/{FIRST_RANK}/status")).rpartition("\t")[2]
+    host.tree.add(f"/proc/{FAR_RANK}/status", f"{status.rpartition(chr(9))[0]}\t{first}\n")
     facts = facts_of(host)
     far = far_from_gpu(node, facts, gpus_of(host))
     assert far == (FAR_RANK,)

@@ -1,0 +1,238 @@
+"""The rank that differs from an otherwise uniform job: path, NICs, PCIe link, CPU affinity, stopped."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TypeVar
+
+from probes.base.unknown import Unknown, known
+from probes.facts.gpu.gpus import GpuFacts
+from probes.facts.node import Node
+from probes.facts.pci.functions import PciFacts, PciFunction
+from probes.facts.pci.link_speed import words
+from probes.facts.rdma.devices import RdmaFacts
+from probes.facts.system.numa import parse_list
+from probes.live.gpu_events import BUSY_PERCENT
+from probes.live.sample import GpuSample, LiveJob, LiveProcess, OddOne, PathWord
+from probes.queries.finding import Evidence
+
+LEAST = 3  # members; of two, neither is the odd one
+_PART = 4  # at most one in four may be odd
+H = TypeVar("H", bound=Hashable)
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Places:
+    """Where the GPUs and NICs of a node are."""
+
+    functions: Mapping[str, PciFunction]  # by BDF
+    nics: Mapping[str, str]  # RDMA device -> BDF
+    gpu_nodes: Mapping[str, int]  # BDF -> NUMA node
+    cpus: Mapping[int, frozenset[int]]  # NUMA node -> CPUs
+
+
+def places_of(node: Node) -> Places:
+    """Return what is known of the places; the rest is left out."""
+    devices = node.rdma.devices if isinstance(node.rdma, RdmaFacts) else ()
+    gpus = node.gpus.gpus if isinstance(node.gpus, GpuFacts) else ()
+    nodes = () if isinstance(node.numa, Unknown) else node.numa.nodes
+    return Places(
+        node.pci.functions if isinstance(node.pci, PciFacts) else {},
+        {device.name: device.bdf for device in devices if not isinstance(device.bdf, Unknown)},
+        {gpu.bdf: gpu.numa_node for gpu in gpus if not isinstance(gpu.numa_node, Unknown)},
+        {numa.number: _cpus(numa.cpulist) for numa in nodes if not isinstance(numa.cpulist, Unknown)},
+    )
+
+
+@lru_cache(maxsize=256)
+def _cpus(text: str) -> frozenset[int]:
+    return frozenset(parse_list(text) or ())
+
+
+def odd_members(members: Sequence[T], value: Callable[[T], H | None]) -> tuple[list[T], H] | None:
+    """Return the few members whose value differs from that of all others, and the others' value.
+
+    None: all are alike, there is no uniform majority, or a value is unknown (None).
+    """
+    values = [value(member) for member in members]
+    if len(values) < LEAST or any(one is None for one in values):
+        return None
+    usual, count = Counter(values).most_common(1)[0]
+    odd = [member for member, one in zip(members, values, strict=True) if one != usual]
+    if (
+        usual is None
+        or not odd
+        or len(odd) > max(1, len(members) // _PART)
+        or count + len(odd) != len(members)
+    ):
+        return None
+    return odd, usual
+
+
+def odd_ranks(
+    job: LiveJob, processes: Iterable[LiveProcess], places: Places
+) -> dict[tuple[str, str], OddOne]:
+    """Return the odd ranks of a job by aspect and subject."""
+    pids = frozenset(job.pids)
+    # Not its launcher and its data loaders.
+    members = [one for one in processes if one.pid in pids and (one.gpus or one.ready_nics)]
+    found: dict[tuple[str, str], OddOne] = {}
+
+    def add(aspect: str, process: LiveProcess, said: str, *evidence: Evidence) -> None:
+        subject = subject_of(process)
+        found[aspect, subject] = OddOne(subject, f"{subject} {said}", evidence, pid=process.pid)
+
+    stopped = odd_members(members, _is_stopped)
+    for process in stopped[0] if stopped else ():
+        others = _others(members, stopped, "wait for it" if _is_stopped(process) else "are stopped")
+        add("state", process, f"{'is stopped' if _is_stopped(process) else 'runs'}; {others}")
+    paths = odd_members(members, _path)
+    for process in paths[0] if paths else ():
+        if paths and process.path.word is not PathWord.NO_NIC:
+            likely = " (likely)" if process.path.is_likely else ""
+            said = f"has the path {process.path.word.value}{likely}"
+            add(
+                "path",
+                process,
+                f"{said}; {_others(members, paths, f'have {paths[1].value}')}",
+                *process.path.evidence,
+            )
+    nics = odd_members(members, lambda process: len(process.ready_nics))
+    for process in nics[0] if nics else ():
+        if nics:
+            usual = f"use {nics[1]} {'NIC' if nics[1] == 1 else 'NICs'} each"
+            add("nics", process, f"{_said_nics(process)}; {_others(members, nics, usual)}")
+    near = None if nics else odd_members(members, lambda process: _place(process, places))
+    for process in near[0] if near else ():
+        place = _place(process, places)
+        if near and place is not None and place > near[1]:
+            said = f"uses {', '.join(process.ready_nics[:3])} {_PLACES[place][0]}"
+            add("place", process, f"{said}; {_others(members, near, f'use one {_PLACES[near[1]][1]}')}")
+    cpus = odd_members(members, lambda process: _cpus_are_near(process, places))
+    for process in cpus[0] if cpus and cpus[1] else ():
+        said = "may only run on CPUs of another NUMA node than its GPU"
+        add("cpus", process, f"{said}; {_others(members, cpus, 'run near theirs')}", *_affinity(process))
+    return found
+
+
+def odd_nic_links(names: Sequence[str], places: Places) -> dict[tuple[str, str], OddOne]:
+    """Return the NICs of a job whose PCIe link differs from the others'."""
+
+    def link(name: str) -> str | None:
+        function = places.functions.get(places.nics.get(name, ""))
+        return None if function is None else words(function.link.speed_gtps, function.link.width) or None
+
+    odd = odd_members(names, link)
+    found = {}
+    for name in odd[0] if odd else ():
+        if odd:
+            others = f"the other {len(names) - len(odd[0])} NICs of this job have {odd[1]}"
+            source = f"/sys/bus/pci/devices/{places.nics[name]}/current_link_speed"
+            sentence = f"{name} has a PCIe link of {link(name)}; {others}"
+            found["link", name] = OddOne(name, sentence, (Evidence(source, link(name) or ""),), device=name)
+    return found
+
+
+def odd_gpu_links(
+    job: LiveJob, processes: Iterable[LiveProcess], gpus: Iterable[GpuSample]
+) -> dict[tuple[str, str], OddOne]:
+    """Return the GPUs of a job whose PCIe link differs; an idle GPU lowers its speed, but not its width."""
+    pids = frozenset(job.pids)
+    owners = {bdf: one for one in processes if one.pid in pids for bdf in one.gpus}
+    members = [gpu for gpu in gpus if gpu.bdf in owners]
+    lives = [gpu.live for gpu in members if not isinstance(gpu.live, Unknown)]
+    are_busy = all(known(live.utilisation_percent, 0) >= BUSY_PERCENT for live in lives)
+
+    def link(gpu: GpuSample) -> str | None:
+        if isinstance(gpu.live, Unknown) or isinstance(gpu.live.link_width, Unknown):
+            return None
+        if not are_busy:
+            return f"x{gpu.live.link_width}"
+        speed = gpu.live.link_generation
+        return None if isinstance(speed, Unknown) else f"Gen{speed} x{gpu.live.link_width}"
+
+    odd = odd_members(members, link)
+    found = {}
+    for gpu in odd[0] if odd else ():
+        if odd:
+            name = gpu.bdf if isinstance(gpu.index, Unknown) else f"GPU {gpu.index}"
+            others = f"the other {len(members) - len(odd[0])} GPUs of this job have {odd[1]}"
+            sentence = f"{name} has a PCIe link of {link(gpu)}; {others}"
+            evidence = (Evidence(f"NVML, {gpu.bdf}", link(gpu) or ""),)
+            found["link", name] = OddOne(name, sentence, evidence, pid=owners[gpu.bdf].pid, device=gpu.bdf)
+    return found
+
+
+def subject_of(process: LiveProcess) -> str:
+    """Return "rank 5 (pid 4716)", or "pid 4716" if the rank is unknown."""
+    if isinstance(process.rank, Unknown):
+        return f"pid {process.pid}"
+    return f"rank {process.rank} (pid {process.pid})"
+
+
+def _others(members: Sequence[LiveProcess], odd: tuple[list[LiveProcess], object] | None, what: str) -> str:
+    count = len(members) - (len(odd[0]) if odd else 0)
+    return f"the other {count} ranks of this job {what}"
+
+
+def _path(process: LiveProcess) -> PathWord | None:
+    return None if process.path.word is PathWord.UNKNOWN else process.path.word
+
+
+def _is_stopped(process: LiveProcess) -> bool | None:
+    return None if isinstance(process.state, Unknown) else process.state in ("T", "t")
+
+
+def _said_nics(process: LiveProcess) -> str:
+    names = process.ready_nics
+    if not names:
+        return "uses no NIC"
+    return f"uses {len(names)} NICs" if len(names) > 3 else f"uses {', '.join(names)}"
+
+
+_PLACES = (
+    ("below the PCIe switch of its GPU", "below that of their GPU"),
+    ("on the NUMA node of its GPU", "on that of their GPU"),
+    ("on another NUMA node than its GPU", "on another one than their GPU"),
+)
+
+
+def _place(process: LiveProcess, places: Places) -> int | None:
+    """Return how near its nearest NIC is to its GPU, as an index of _PLACES."""
+    if len(process.gpus) != 1 or not process.ready_nics:
+        return None
+    gpu = places.functions.get(process.gpus[0])
+    gpu_node = places.gpu_nodes.get(process.gpus[0])
+    nics = [places.functions.get(places.nics.get(name, "")) for name in process.ready_nics]
+    if gpu is None or gpu_node is None:
+        return None
+    distances = []
+    for nic in nics:
+        if nic is None or isinstance(nic.numa_node, Unknown):
+            return None
+        # Below one switch, the chains share more than the root port.
+        shared = sum(a == b for a, b in zip(gpu.chain, nic.chain, strict=False))
+        distances.append(0 if shared > 1 else 1 if nic.numa_node == gpu_node else 2)
+    return min(distances)
+
+
+def _cpus_are_near(process: LiveProcess, places: Places) -> bool | None:
+    """Return whether the process may run on a CPU near its GPU."""
+    usage = process.process.usage
+    nodes = {places.gpu_nodes.get(gpu) for gpu in process.gpus}
+    number = nodes.pop() if len(nodes) == 1 else None
+    if isinstance(usage, Unknown) or isinstance(usage.cpus, Unknown) or number is None:
+        return None
+    near, allowed = places.cpus.get(number), _cpus(usage.cpus)
+    return bool(near & allowed) if near and allowed else None
+
+
+def _affinity(process: LiveProcess) -> tuple[Evidence, ...]:
+    usage = process.process.usage
+    if isinstance(usage, Unknown) or isinstance(usage.cpus, Unknown):
+        return ()
+    return (Evidence(f"/proc/{process.pid}/status", f"Cpus_allowed_list: {usage.cpus}"),)

@@ -1,0 +1,57 @@
+"""Rules for what only the live view asks: RDMA resources, threads, ethtool counters, kernel messages."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from functools import cache
+from typing import Any, TypeVar
+
+from probes.host.ethtool import COUNTERS
+from probes.host.kernel_messages import KernelMessage
+from probes.host.rdma_resources import RdmaResources
+from probes.recording.redaction.output import kernel_log
+from probes.recording.redaction.processes import thread_name
+from probes.recording.redaction.tokens import Tokens
+
+T = TypeVar("T")
+_TEXTS = ("device", "kind", "state", "kernel_name")
+
+
+def resources(tokens: Tokens, answer: RdmaResources) -> RdmaResources:
+    """Replace unknown words in names; numbers of objects and processes stay."""
+    text = cache(tokens.text)  # a node has thousands of objects and few names
+
+    def kept(one: Any) -> Any:
+        texts = {name: getattr(one, name) for name in _TEXTS if hasattr(one, name)}
+        replaced = {name: text(value) for name, value in texts.items() if text(value) != value}
+        return dataclasses.replace(one, **replaced) if replaced else one
+
+    def kept_all(objects: Sequence[T]) -> tuple[T, ...]:
+        return tuple(kept(one) for one in objects)
+
+    return dataclasses.replace(
+        answer,
+        queue_pairs=kept_all(answer.queue_pairs),
+        regions=kept_all(answer.regions),
+        domains=kept_all(answer.domains),
+        contexts=kept_all(answer.contexts),
+        completion_queues=kept_all(answer.completion_queues),
+        unread=tuple(text(device) for device in answer.unread),
+    )
+
+
+def threads(tokens: Tokens, names: tuple[str, ...]) -> tuple[str, ...]:
+    """Keep the names that libraries and known programs give their threads."""
+    return tuple(sorted({thread_name(tokens, name) for name in names}))
+
+
+def counters(answer: dict[str, int]) -> dict[str, int]:
+    """Keep the counters that gdrtop uses."""
+    return {name: value for name, value in answer.items() if COUNTERS.fullmatch(name)}
+
+
+def messages(tokens: Tokens, answer: tuple[KernelMessage, ...]) -> tuple[KernelMessage, ...]:
+    """Keep known messages, with unknown words replaced."""
+    kept = ((message, kernel_log(tokens, message.text).strip("\n")) for message in answer)
+    return tuple(dataclasses.replace(message, text=text) for message, text in kept if text)

@@ -1,0 +1,157 @@
+"""Simulated nodes under the live view, and what it must tell about each live fault."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+
+from probes.base.unknown import Unknown
+from probes.facts.node import Node
+from probes.live.live_watch import LiveWatch
+from probes.live.paced_source import PacedSource
+from probes.live.processes import ProcessReader
+from probes.live.sample import LiveEvent, LiveProcess, LiveSample, Role
+from probes.queries.finding import Severity
+from probes.simulation.host import SimulatedHost
+from probes.snapshot.watch import Watch
+
+_LONGEST_WAIT_SECONDS = 60.0
+
+
+@dataclass(frozen=True)
+class Told:
+    """What the live view tells after SECONDS; all texts are patterns."""
+
+    path: str = r"likely GDR \(peermem\)"  # of each rank
+    paths: Mapping[int, str] = field(default_factory=dict)  # of single ranks, where it differs
+    odd: str = ""  # the sentence of what is odd; "": nothing is
+    events: tuple[str, ...] = ()  # "kind subject: text"
+    besides: str = ""  # other events that may occur; "": none but notes
+    jobs: tuple[str, ...] = (r"train.py \(alice, Slurm job 4711\)",)
+    ranks: int = 8
+
+
+SECONDS = 70
+TOLD: dict[str, Told] = {
+    "": Told(),
+    "job-rank-staged": Told(
+        path=r"likely GDR \(DMA-BUF\)",
+        paths={5: "staged"},
+        odd=r"rank 5 \(pid 41005\) has the path staged; the other 7 ranks .* GDR \(DMA-BUF\)",
+    ),
+    "job-restarted-staged": Told(
+        path="staged",
+        events=(
+            "process-ended pid 41000: .*ended",
+            "process-started pid 41100: .*has queue pairs on mlx5_0",
+            r"path-changed pid 41100: .*restarted and uses staged, GDR \(DMA-BUF\) before",
+        ),
+        besides="path-changed",
+    ),
+    "job-tcp": Told(path="TCP"),
+    "nic-slow": Told(odd=r"mlx5_6 \w+ \d+ Gb/s; the other 7 NICs of this job \w+ \d+ Gb/s"),
+    "nic-flapping": Told(
+        events=(
+            "port-state mlx5_3: mlx5_3 went down",
+            "port-state mlx5_3: mlx5_3 is up again after 5 s",
+            "port-state mlx5_3: mlx5_3 is flapping, 3 times down",
+            "kernel-message .*: mlx5_core .*: Cable unplugged|kernel-message .*Link down",
+        ),
+        besides="(kernel-message|errors-rising|port-state) ",
+    ),
+    "rank-stopped": Told(
+        odd=r"rank 3 \(pid 41003\) is stopped; the other 7 ranks of this job wait for it",
+        events=(
+            r"process-stopped pid 41003: pid 41003 \(train.py, rank 3\) is stopped",
+            "rate-fell .*8 NICs of train.py .*carry 0.0 Gb/s",
+        ),
+    ),
+    "gpu-off-bus-live": Told(
+        events=("xid 0000:9b:00.0: Xid 79", "process-ended pid 41005: .*rank 5.* ended"),
+        besides="(rate-fell|gpu-lost|kernel-message) ",
+        ranks=7,
+    ),
+    "congestion": Told(
+        events=("pause mlx5_4: mlx5_4 is paused 12 % of the time",), besides="(pause|rate-fell) "
+    ),
+    "storage-traffic": Told(jobs=(r"train.py \(alice", r"mmfsd \(root\)")),
+    "two-jobs-two-users": Told(
+        path=r"likely GDR \(DMA-BUF\)",
+        jobs=(r"train.py \(alice, Slurm job 4711\)", r"finetune.py \(bob, Slurm job 4712\)"),
+        ranks=4,
+    ),
+}
+"""By live fault, on hgx-h100 with seed 0; "" is the healthy node."""
+
+
+class SimulatedWatch:
+    """The live view of a simulated node, sampled once a second of its own clock."""
+
+    def __init__(self, name: str, seed: int = 0) -> None:
+        self._now = 5000.0
+        self._host = SimulatedHost(name, seed, lambda: self._now)
+        self._watch = Watch(self._host)
+        self._live = _patient(LiveWatch())
+        self._node: Node | None = None
+
+    def samples(self, seconds: int) -> Iterator[LiveSample]:
+        """Yield a sample of each second."""
+        for _ in range(seconds):
+            self._node = self._watch.probe(False) or self._node
+            assert self._node is not None
+            yield self._live.sample(self._host, self._node, self._watch.read())
+            self._now += 1.0
+
+
+def _patient(live: LiveWatch) -> LiveWatch:
+    """Let the view wait for its sources as long as a busy machine needs, and ask them at their usual pace."""
+    reader = ProcessReader(clock=lambda: 0.0)
+    for source in vars(reader).values():
+        if isinstance(source, PacedSource):
+            source._patience = _LONGEST_WAIT_SECONDS
+    live._processes = reader
+    return live
+
+
+@cache
+def watched(name: str, seconds: int = SECONDS, seed: int = 0) -> tuple[LiveSample, ...]:
+    """Return the samples of a simulated node."""
+    return tuple(SimulatedWatch(name, seed).samples(seconds))
+
+
+def processes(sample: LiveSample) -> tuple[LiveProcess, ...]:
+    """Return the processes, which must be known."""
+    assert not isinstance(sample.processes, Unknown), sample.processes
+    return sample.processes
+
+
+def ranks(sample: LiveSample) -> dict[int, LiveProcess]:
+    """Return the processes of training jobs by rank; of two jobs, one overwrites the other."""
+    return {
+        process.rank: process
+        for process in processes(sample)
+        if process.role is Role.NCCL and not isinstance(process.rank, Unknown)
+    }
+
+
+def events(samples: Sequence[LiveSample], *severities: Severity) -> list[LiveEvent]:
+    """Return the events of these severities; all, if none is given."""
+    found = (event for sample in samples for event in sample.events)
+    return [event for event in found if not severities or event.severity in severities]
+
+
+def line_of(event: LiveEvent) -> str:
+    """Return "kind subject: text"."""
+    return f"{event.kind.value} {event.subject}: {event.text}"
+
+
+def odd_sentences(sample: LiveSample) -> list[str]:
+    """Return what is odd in the jobs."""
+    return [odd.sentence for job in sample.jobs for odd in job.odd]
+
+
+def matches(pattern: str, text: str) -> bool:
+    """Say whether a pattern is in a text."""
+    return re.search(pattern, text) is not None

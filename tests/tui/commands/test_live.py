@@ -1,0 +1,203 @@
+"""`gdrtop live` as an admin over SSH, a script and a monitoring system use it."""
+
+import io
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from probes.base.unknown import Reason, Unknown
+from probes.live.sample import LiveSample, OddOne, PathWord, Role
+from probes.queries.finding import Severity
+from probes.recording.replay_host import ReplayHost
+from probes.simulation.host import SimulatedHost
+from tests.probes.recording.recordings import archive_of, moments_of, read
+from tests.tui.commands.live_samples import ScriptedWatch, process, sample
+from tests.tui.commands.test_schema import valid
+from tests.tui.pilot import SteppedClock
+from tui.cli import main
+from tui.commands.live import write_live
+from tui.commands.live_text import exit_status
+
+Scripted = Callable[..., None]
+
+
+@pytest.fixture
+def scripted(monkeypatch: pytest.MonkeyPatch) -> Scripted:
+    """Let the live view see these samples and events, by second."""
+
+    def script(
+        sample_of: Callable[[int], LiveSample], events_of: Callable[[int], Sequence[Severity]] = lambda _: ()
+    ) -> None:
+        monkeypatch.setattr("tui.runtime.live_reader.LiveWatch", lambda: ScriptedWatch(sample_of, events_of))
+
+    return script
+
+
+def printed(seconds: int = 1, as_json: bool = False, ascii_only: bool = False) -> tuple[int, str]:
+    """Exit status and output on a simulated node under a clock that steps."""
+    clock = SteppedClock()
+
+    def wait(seconds: float) -> None:
+        clock.now += seconds
+
+    out = io.StringIO()
+    host = SimulatedHost("hgx-h100", clock=clock)
+    return write_live(host, out, as_json, seconds, ascii_only, clock, wait), out.getvalue()
+
+
+RANKS = (process(0), process(1))
+
+
+def test_a_job_is_one_line_with_ranks_path_rates_and_nics(scripted: Scripted) -> None:
+    scripted(lambda _: sample(*RANKS))
+    status, text = printed()
+    heading, job = text.splitlines()
+    assert status == 0
+    assert heading.startswith("gdrtop  hgx-h100")
+    assert job[10:] == ("train.py (alice): 2 ranks of 8, GDR (DMA-BUF), tx 370 rx 369 Gb/s, 2 NICs")
+
+
+def test_a_job_is_printed_again_only_when_it_changes(scripted: Scripted) -> None:
+    rates = [370.0, 370.0, 365.0, 372.0, 180.0, 179.0]
+    scripted(lambda second: sample(*RANKS, sent=rates[min(second, 5)]))
+    _, text = printed(5)
+    assert [line.partition("tx ")[2].split()[0] for line in text.splitlines()[1:]] == ["370", "180"]
+
+
+def test_an_odd_rank_and_an_odd_nic_are_named(scripted: Scripted) -> None:
+    taken = sample(process(0), process(1), process(2, PathWord.STAGED))
+    odd = OddOne("mlx5_1", "mlx5_1 carries 148 Gb/s; the other NICs of this job carry 370 Gb/s")
+    scripted(lambda _: replace(taken, jobs=(replace(taken.jobs[0], odd=(odd,)),)))
+    status, text = printed()
+    assert status == 1
+    words = " ".join(text.split())
+    assert "GDR (DMA-BUF) x 2, staged x 1 (rank 2)" in words
+    assert "! mlx5_1 carries 148 Gb/s; the other NICs of this job carry 370 Gb/s" in words
+
+
+def test_events_come_with_severity_and_explanation(scripted: Scripted) -> None:
+    scripted(lambda _: sample(*RANKS), lambda second: [Severity.CRITICAL] if second == 2 else [])
+    _, text = printed(3)
+    at = text.splitlines().index("          Check the cable.")
+    assert text.splitlines()[at - 1][8:] == "  critical  mlx5_3 went down"
+
+
+def test_nothing_there_unknown_and_not_allowed_differ(scripted: Scripted) -> None:
+    scripted(lambda _: sample())
+    assert "no job uses RDMA or a GPU" in printed()[1]
+    hidden = Unknown(Reason.NEEDS_ROOT, "RDMA netlink")
+    scripted(lambda _: replace(sample(), processes=hidden, limits=("Run as root to see more",)))
+    status, text = printed(3)
+    assert status == 3
+    assert text.count("jobs unknown (needs root)") == 1
+    assert text.count("note: Run as root to see more") == 1
+
+
+def test_no_control_character_of_a_job_reaches_the_terminal_and_ascii_is_ascii(scripted: Scripted) -> None:
+    taken = sample(*RANKS)
+    evil = replace(taken.jobs[0], name="\x1b[2J\ntrain–ж.py")
+    scripted(lambda _: replace(taken, jobs=(evil,)))
+    assert "\x1b" not in printed()[1]
+    assert printed(ascii_only=True)[1].isascii()
+
+
+@pytest.mark.parametrize(
+    ("words", "status"),
+    [
+        ([PathWord.DMABUF, PathWord.PEERMEM], 0),
+        ([PathWord.DMABUF, PathWord.NO_NIC], 0),
+        ([PathWord.DMABUF, PathWord.STAGED], 1),
+        ([PathWord.STAGED, PathWord.UNKNOWN], 1),
+        ([PathWord.STAGED, PathWord.TCP], 2),
+        ([PathWord.DMABUF, PathWord.UNKNOWN], 3),
+        ([PathWord.NO_NIC], 3),
+        ([PathWord.UNKNOWN], 3),
+        ([], 3),
+    ],
+)
+def test_the_exit_status_is_that_of_the_nccl_jobs(words: list[PathWord], status: int) -> None:
+    assert exit_status(sample(*(process(rank, word) for rank, word in enumerate(words)))) == status
+
+
+def test_other_programs_do_not_count_in_the_exit_status() -> None:
+    assert exit_status(sample(process(0, PathWord.HOST_MEMORY, Role.STORAGE))) == 3
+
+
+def test_json_is_one_document_a_line_that_its_schema_describes(scripted: Scripted) -> None:
+    ranks = (*RANKS, process(2, PathWord.UNKNOWN))
+    scripted(lambda _: sample(*ranks), lambda second: [Severity.NOTE])
+    status, text = printed(3, as_json=True)
+    lines = [valid("live", line) for line in text.splitlines()]
+    assert len(lines) == 3
+    assert [round(line["taken_at"] - lines[0]["taken_at"]) for line in lines] == [0, 1, 2]
+    assert {line["exit_status"] for line in lines} == {status} == {3}
+    last = lines[-1]["processes"][-1]
+    assert (last["program"], last["user"], last["rank"], last["path_text"]) == (
+        "train.py", "alice", 2, "unknown: needs root",
+    )  # fmt: skip
+    assert "NCCL_SECRET" not in text
+
+
+def test_json_says_why_processes_are_unknown(scripted: Scripted) -> None:
+    scripted(lambda _: replace(sample(), processes=Unknown(Reason.NEEDS_ROOT)))
+    document = valid("live", printed(as_json=True)[1])
+    assert document["processes"] is None
+    assert document["unknown"]["processes"] == "needs root"
+
+
+def test_a_real_sample_of_each_simulated_kind_fits_the_schema() -> None:
+    for line in printed(2, as_json=True)[1].splitlines():
+        valid("live", line)
+
+
+@pytest.mark.parametrize(("count", "lines"), [(1, 1), (4, 3)])
+def test_a_recording_plays_without_waiting(count: int, lines: int) -> None:
+    clock = SteppedClock()
+    moments = moments_of(SimulatedHost("hgx-h100", clock=clock), clock, count)
+    out = io.StringIO()
+
+    def wait(_: float) -> None:
+        raise AssertionError("it waited")
+
+    write_live(ReplayHost(read(archive_of(moments))), out, True, None, False, clock, wait)
+    times = [json.loads(line)["taken_at"] for line in out.getvalue().splitlines()]
+    assert times == [moment.at for moment in moments][-lines:]
+
+
+def test_a_tree_of_files_is_refused_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["live", "--root", str(tmp_path)]) == 3
+    told = capsys.readouterr()
+    assert told.out == ""
+    assert told.err == "gdrtop: gdrtop live needs a running node; --root is only a tree of files\n"
+
+
+@pytest.mark.parametrize("seconds", ["0", "-1", "1.5", "9999999", "x"])
+def test_wrong_seconds_are_one_line(seconds: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["live", "--demo", "--seconds", seconds]) == 3
+    assert len(capsys.readouterr().err.splitlines()) == 1
+
+
+def test_ctrl_c_is_status_130(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("tui.runtime.live_reader.LiveReader.read", interrupt)
+    assert main(["live", "--demo"]) == 130
+    assert capsys.readouterr().err == ""
+
+
+def test_a_pipe_that_closes_ends_it_quietly(
+    scripted: Scripted, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Closed(io.StringIO):
+        def flush(self) -> None:
+            raise BrokenPipeError
+
+    scripted(lambda _: sample(*RANKS))
+    clock = SteppedClock()
+    with pytest.raises(BrokenPipeError):  # gdrtop's main ends without a message, as for head(1)
+        write_live(SimulatedHost("hgx-h100", clock=clock), Closed(), True, None, False, clock, lambda _: None)
+    assert capsys.readouterr().err == ""

@@ -1,0 +1,165 @@
+"""`gdrtop live`: the jobs on the node, their paths and rates, and events as they come."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import fields
+from typing import Any, TextIO
+
+from probes.base.origin import Source
+from probes.base.unknown import Maybe, Unknown
+from probes.facts.node import Node
+from probes.host.protocol import Host
+from probes.live.sample import LiveProcess, LiveSample
+from tui.commands.arguments import EXIT_WRONG_USAGE
+from tui.commands.json_values import document, host_name, object_of
+from tui.commands.live_text import JobText, exit_status
+from tui.runtime.live_reader import LiveReader
+from tui.runtime.open_host import open_host
+from tui.runtime.printing import heading, print_lines, text_width
+
+_MOST_SECONDS = 7 * 24 * 3600
+_STATUS_HELP = """\
+exit status, by the last sample:
+  0    all NCCL jobs use GPUDirect RDMA
+  1    some ranks do not, or one NIC or rank differs from the others of its job
+  2    no NCCL job uses GPUDirect RDMA
+  3    unknown, or no NCCL job uses the network; wrong usage
+  130  interrupted
+"""
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the command's options."""
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.epilog = _STATUS_HELP
+    parser.add_argument(
+        "--json",
+        action="store_true",
+        help="print one JSON object a second, one per line (gdrtop schema live)",
+    )
+    parser.add_argument(
+        "--seconds",
+        metavar="N",
+        type=_seconds,
+        help=f"number of samples, one a second, 1 to {_MOST_SECONDS} (default: until Ctrl-C)",
+    )
+
+
+def _seconds(text: str) -> int:
+    if not (text.isascii() and text.isdecimal() and len(text) < 7 and 1 <= int(text) <= _MOST_SECONDS):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 1 to {_MOST_SECONDS}")
+    return int(text)
+
+
+def run(options: argparse.Namespace, out: TextIO) -> int:
+    """Print the samples of the node that the options name, and return its exit status."""
+    host = open_host(options)
+    if host.origin.source is Source.TREE:
+        print(refusal("live"), file=sys.stderr)
+        return EXIT_WRONG_USAGE
+    return write_live(host, out, options.json, options.seconds, options.ascii)
+
+
+def refusal(command: str) -> str:
+    """Return why a command does not work on a tree of files."""
+    return f"gdrtop: gdrtop {command} needs a running node; --root is only a tree of files"
+
+
+def write_live(
+    host: Host,
+    out: TextIO,
+    as_json: bool = False,
+    seconds: int | None = None,
+    ascii_only: bool = False,
+    clock: Callable[[], float] = time.monotonic,
+    wait: Callable[[float], object] = time.sleep,
+) -> int:
+    """Print a sample each second, and return the exit status of the last one.
+
+    The first sample is not printed, because it has no rates, unless a recording has no other. The moments of
+    a recording follow each other at once.
+    """
+    reader = LiveReader(host)
+    jobs = JobText()
+    latest: LiveSample | None = None
+    for number, sample in enumerate(_samples(host, reader, seconds, clock, wait)):
+        assert reader.node is not None
+        if not number and not as_json:
+            print_lines([heading(reader.node)], out, ascii_only)
+        latest = sample
+        if as_json:
+            json.dump(live_json(reader.node, sample), out)
+            out.write("\n")
+        else:
+            print_lines(jobs.lines(sample, text_width(out)), out, ascii_only)
+        out.flush()
+    return exit_status(latest)
+
+
+def _samples(
+    host: Host,
+    reader: LiveReader,
+    seconds: int | None,
+    clock: Callable[[], float],
+    wait: Callable[[float], object],
+) -> Iterator[LiveSample]:
+    if host.origin.source is Source.RECORDED:
+        from probes.recording.replay_host import ReplayHost
+
+        assert isinstance(host, ReplayHost)
+        last = len(host.recording.moments) - 1
+        for moment in range(last + 1 if seconds is None else min(last, seconds) + 1):
+            host.seek(moment)
+            sample = reader.read()
+            if moment or not last:
+                yield sample
+        return
+    reader.read()
+    next_at = clock() + 1.0
+    count = 0
+    while seconds is None or count < seconds:
+        wait(max(0.0, next_at - clock()))
+        next_at = max(next_at, clock()) + 1.0  # never faster, however slow the node was
+        yield reader.read()
+        count += 1
+
+
+def live_json(node: Node, sample: LiveSample) -> dict[str, Any]:
+    """Return the JSON document of one sample."""
+    content = object_of(
+        {
+            "exit_status": exit_status(sample),
+            "taken_at": sample.taken_at,
+            "jobs": sample.jobs,
+            "processes": _processes_json(sample.processes),
+            "ports": sample.ports,
+            "gpus": sample.gpus,
+            "peermem": sample.peermem,
+            "modules": sample.modules,
+            "limits": sample.limits,
+            "events": sample.events,
+        }
+    )
+    return document("live", host_name(node), node.origin, sample.taken_at, content)
+
+
+def _processes_json(processes: Maybe[tuple[LiveProcess, ...]]) -> Maybe[list[dict[str, Any]]]:
+    if isinstance(processes, Unknown):
+        return processes
+    return [_process_json(process) for process in processes]
+
+
+def _process_json(process: LiveProcess) -> dict[str, Any]:
+    """Return a process without what only the doctor needs: its environment, libraries and open files."""
+    values: dict[str, object] = {"pid": process.pid}
+    values["program"], values["user"] = process.process.program, process.process.user
+    for field in fields(process):
+        if field.name not in ("pid", "process"):
+            values[field.name] = getattr(process, field.name)
+    values["path_text"] = process.path.text
+    return object_of(values)

@@ -1,0 +1,173 @@
+"""Jobs and events of the live view as lines of text, for a log or a narrow terminal."""
+
+from __future__ import annotations
+
+import textwrap
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+from itertools import zip_longest
+
+from probes.base.text import printable
+from probes.base.unknown import Maybe, Unknown
+from probes.live.sample import LiveEvent, LiveJob, LiveProcess, LiveSample, PathWord, Role
+from widgets.base.lines import Line, Run, line
+
+_GDR = (PathWord.DMABUF, PathWord.PEERMEM)
+_NOT_GDR = (PathWord.STAGED, PathWord.TCP, PathWord.HOST_MEMORY)
+INDENT = " " * 10
+
+
+def exit_status(sample: LiveSample | None) -> int:
+    """Return 0 if all NCCL jobs use GPUDirect RDMA, 1 partly or degraded, 2 none, 3 unknown or no job."""
+    if sample is None:
+        return 3
+    jobs = [job for job in sample.jobs if job.role is Role.NCCL]
+    words = Counter(process.path.word for job in jobs for process in members(sample, job))
+    gdr, other = sum(words[word] for word in _GDR), sum(words[word] for word in _NOT_GDR)
+    if other:
+        return 1 if gdr or words[PathWord.UNKNOWN] else 2
+    if not gdr or words[PathWord.UNKNOWN]:
+        return 3
+    return 1 if any(job.odd for job in jobs) else 0
+
+
+def members(sample: LiveSample, job: LiveJob) -> list[LiveProcess]:
+    """Return the processes of a job."""
+    found = sample.processes if isinstance(sample.processes, tuple) else ()
+    pids = set(job.pids)
+    return [process for process in found if process.pid in pids]
+
+
+def event_lines(events: Sequence[LiveEvent], width: int) -> list[Line]:
+    """Return events; an explanation that several in a row have in common follows the last of them."""
+    shown: list[Line] = []
+    for event, next_event in zip_longest(events, events[1:]):
+        shown.extend(wrapped_below(f"{clock_text(event.at)}  {event.severity.value:<8}  {event.text}", width))
+        if event.explanation and (next_event is None or next_event.explanation != event.explanation):
+            shown.extend(wrapped_below(event.explanation, width, INDENT))
+    return shown
+
+
+def clock_text(at: float) -> str:
+    """Return the local time; `at`: seconds since 1970."""
+    return f"{datetime.fromtimestamp(at):%H:%M:%S}"
+
+
+class JobText:
+    """The lines of the jobs, only those that changed since they were printed."""
+
+    def __init__(self) -> None:
+        self._printed: dict[str, LiveJob] = {}
+        self._paths: dict[str, str] = {}
+        self._limits: tuple[str, ...] = ()
+        self._had_jobs = True
+
+    def lines(self, sample: LiveSample, width: int) -> list[Line]:
+        """Return what is new in the sample: what cannot be seen, jobs that changed, events."""
+        shown: list[Line] = []
+        if sample.limits != self._limits:
+            self._limits = sample.limits
+            for limit in sample.limits:
+                shown.extend(wrapped_below(f"note: {limit}", width))
+        clock = clock_text(sample.taken_at)
+        printed, paths = self._printed, self._paths
+        self._printed, self._paths = {}, {}
+        for job in sample.jobs:
+            before, path = printed.get(job.id), _paths(members(sample, job))
+            if before is None or path != paths[job.id] or _differ(before, job):
+                shown.extend(wrapped_below(f"{clock}  {_job_text(job, path)}", width))
+                if before is None or _odd_of(before) != _odd_of(job):
+                    for odd in job.odd:
+                        shown.extend(wrapped_below(f"! {odd.sentence}", width, INDENT))
+                before = job
+            self._printed[job.id], self._paths[job.id] = before, path
+        if not sample.jobs and self._had_jobs:
+            is_unknown = isinstance(sample.processes, Unknown)
+            what = f"jobs unknown ({sample.processes})" if is_unknown else "no job uses RDMA or a GPU"
+            shown.append(line(f"{clock}  {what}"))
+        self._had_jobs = bool(sample.jobs)
+        return [*shown, *event_lines(sample.events, width)]
+
+
+def _differ(before: LiveJob, now: LiveJob) -> bool:
+    """Return whether a job has to be printed again: something changed, or a rate by a quarter or more."""
+    return (
+        (before.name, before.pids, before.nics) != (now.name, now.pids, now.nics)
+        or _odd_of(before) != _odd_of(now)
+        or _has_changed(before.sent_gbps, now.sent_gbps)
+        or _has_changed(before.received_gbps, now.received_gbps)
+    )
+
+
+def _odd_of(job: LiveJob) -> list[str]:
+    return [odd.subject for odd in job.odd]
+
+
+def _has_changed(before: Maybe[float], now: Maybe[float]) -> bool:
+    if isinstance(before, Unknown) or isinstance(now, Unknown):
+        return isinstance(before, Unknown) != isinstance(now, Unknown)
+    return abs(now - before) > max(1.0, max(before, now) / 4)
+
+
+def _paths(processes: Iterable[LiveProcess]) -> str:
+    """Return the path words, the most frequent first: "GDR (DMA-BUF) × 7, staged × 1 (rank 5)"."""
+    by_word: dict[str, list[LiveProcess]] = {}
+    for process in processes:
+        by_word.setdefault(process.path.text, []).append(process)
+    if not by_word:
+        return "path unknown"
+    (most, *rest) = sorted(by_word.items(), key=lambda item: -len(item[1]))
+    if not rest:
+        return most[0]
+    texts = [f"{most[0]} × {len(most[1])}"]
+    texts.extend(f"{word} × {len(odd)} ({_named(odd)})" for word, odd in rest)
+    return ", ".join(texts)
+
+
+def _named(processes: Sequence[LiveProcess]) -> str:
+    names = [
+        f"pid {process.pid}" if isinstance(process.rank, Unknown) else f"rank {process.rank}"
+        for process in processes[:4]
+    ]
+    more = ["…"] if len(processes) > len(names) else []
+    return ", ".join([*names, *more])
+
+
+def _job_text(job: LiveJob, path: str) -> str:
+    """Return a job: its name, ranks, path, rates and number of NICs."""
+    count = len(job.pids)
+    one, many = ("rank", "ranks") if job.role is Role.NCCL else ("process", "processes")
+    ranks = f"{count} {one if count == 1 else many}"
+    if isinstance(job.world_size, int) and job.world_size != count:
+        ranks += f" of {job.world_size}"
+    parts = [ranks, path]
+    if job.nics:
+        parts.append(_rates_text(job.sent_gbps, job.received_gbps))
+        parts.append(f"{len(job.nics)} NIC{'s' if len(job.nics) > 1 else ''}")
+    return f"{job.name}: {', '.join(parts)}"
+
+
+def wrapped_below(text: str, width: int, indent: str = "") -> list[Line]:
+    """Wrap a text of the node; all lines but the first are indented below the text beside the clock."""
+    pieces = textwrap.wrap(
+        printable(text),
+        width,
+        initial_indent=indent,
+        subsequent_indent=INDENT,
+        break_on_hyphens=False,
+        break_long_words=False,
+    )
+    return [(Run(piece),) for piece in pieces or [""]]
+
+
+def _rates_text(sent: Maybe[float], received: Maybe[float]) -> str:
+    if isinstance(sent, Unknown) and isinstance(received, Unknown):
+        return f"rates unknown ({sent.detail or sent.reason.value})"
+    return f"tx {_rate(sent)} rx {_rate(received)} Gb/s"
+
+
+def _rate(rate: Maybe[float]) -> str:
+    if isinstance(rate, Unknown):
+        return "?"
+    return f"{rate:.1f}" if rate < 10 else f"{rate:.0f}"

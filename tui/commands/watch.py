@@ -1,0 +1,273 @@
+"""`gdrtop watch`: without a screen, keep the last hours on disk and save what surrounds an event."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import sys
+import time
+from collections.abc import Callable
+from datetime import datetime
+from typing import Any, TextIO
+
+from probes.base.origin import Source
+from probes.facts.node import Node
+from probes.host.protocol import Host
+from probes.live.sample import LiveEvent
+from probes.queries.finding import Severity
+from tui.commands.arguments import EXIT_WRONG_USAGE
+from tui.commands.json_values import document, host_name
+from tui.commands.live import refusal
+from tui.commands.live_text import INDENT, wrapped_below
+from tui.files.xdg import STATE, own_directory
+from tui.runtime.black_box import BlackBox, Limits, Notice, NoticeKind
+from tui.runtime.live_reader import LiveReader
+from tui.runtime.open_host import open_host
+from tui.runtime.printing import print_lines, text_width
+from tui.runtime.ring_directory import RingDirectory, RingError
+from tui.runtime.signals import signals_stop
+
+_UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
+_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+_LEAST_BYTES = 16 << 20
+_MOST_BYTES = 1 << 40
+_LOG_WIDTH = 8192
+_PAUSE_SECONDS = 0.25  # a signal ends the wait for the next sample after this time
+_HELP = """\
+Everything in DIR is a recording: gdrtop --replay FILE opens it at the event.
+Print a unit for systemd: gdrtop watch --unit > /etc/systemd/system/gdrtop-watch.service
+SIGTERM, SIGHUP and Ctrl-C end it with status 0.
+"""
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the command's options."""
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.epilog = _HELP
+    parser.add_argument(
+        "--dir",
+        metavar="DIR",
+        help="directory of the ring and the saved recordings (default: gdrtop/watch in $XDG_STATE_HOME)",
+    )
+    parser.add_argument(
+        "--keep", metavar="TIME", type=duration, default="6h", help="length of the ring (default: 6h)"
+    )
+    parser.add_argument(
+        "--max-size",
+        metavar="SIZE",
+        type=size,
+        default="200M",
+        help="size of the directory at most; saved recordings get half of it (default: 200M)",
+    )
+    parser.add_argument(
+        "--freeze",
+        choices=("critical", "warning", "note"),
+        default="warning",
+        help="save a recording around events of this severity or a higher one (default: warning)",
+    )
+    parser.add_argument(
+        "--before", metavar="TIME", type=_margin, default="2m", help="saved before the event (default: 2m)"
+    )
+    parser.add_argument(
+        "--after", metavar="TIME", type=_margin, default="1m", help="saved after the event (default: 1m)"
+    )
+    parser.add_argument(
+        "--redact",
+        action="store_true",
+        help="redact the saved recordings as gdrtop record does; the ring is not redacted",
+    )
+    parser.add_argument(
+        "--json", action="store_true", help="print events as JSON, one object per line (gdrtop schema watch)"
+    )
+    parser.add_argument(
+        "--unit", action="store_true", help="print a systemd unit with these options and exit"
+    )
+
+
+def size(text: str) -> int:
+    """Return the bytes of "200M" or "2G": powers of 1024."""
+    matched = re.fullmatch(r"([0-9]{1,15})([KMGT]?)(?:i?B)?", text, re.IGNORECASE | re.ASCII)
+    value = int(matched[1]) * _UNITS[matched[2].upper()] if matched else 0
+    if not matched:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a size like 200M or 2G")
+    if not _LEAST_BYTES <= value <= _MOST_BYTES:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a size from 16M to 1T")
+    return value
+
+
+def duration(text: str) -> float:
+    """Return the seconds of "6h", "30m" or "90s", from a minute to 30 days."""
+    return _duration(text, 60, 30 * 86400, "a minute to 30 days")
+
+
+def _margin(text: str) -> float:
+    return _duration(text, 1, 600, "1s to 10m")
+
+
+def _duration(text: str, least: int, most: int, allowed: str) -> float:
+    matched = re.fullmatch(r"([0-9]{1,9})([smhd]?)", text, re.ASCII)
+    if not matched:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a time like 6h, 30m or 90s")
+    seconds = int(matched[1]) * _SECONDS[matched[2] or "s"]
+    if not least <= seconds <= most:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a time from {allowed}")
+    return float(seconds)
+
+
+def run(options: argparse.Namespace, out: TextIO) -> int:
+    """Watch the node that the options name until a signal, or print the unit."""
+    if options.unit:
+        from tui.commands.watch_unit import unit_text
+
+        out.write(unit_text(options))
+        return 0
+    host = open_host(options)
+    if host.origin.source in (Source.TREE, Source.RECORDED):
+        tree = host.origin.source is Source.TREE
+        print(refusal("watch") if tree else "gdrtop: a recording cannot be watched", file=sys.stderr)
+        return EXIT_WRONG_USAGE
+    limits = Limits(
+        options.keep,
+        options.max_size,
+        Severity(options.freeze),
+        options.before,
+        options.after,
+        options.redact,
+    )
+    try:
+        directory = RingDirectory(_directory(options.dir))
+    except RingError as error:
+        print(f"gdrtop: {error}", file=sys.stderr)
+        return EXIT_WRONG_USAGE
+    try:
+        watch(host, directory, limits, Output(out, options.json, options.ascii))
+    finally:
+        directory.close()
+    return 0
+
+
+def _directory(asked: str | None) -> str:
+    if asked is not None:
+        return os.path.abspath(asked)
+    state = own_directory(STATE)
+    return state and os.path.join(state, "watch")
+
+
+def watch(
+    host: Host,
+    directory: RingDirectory,
+    limits: Limits,
+    output: Output,
+    clock: Callable[[], float] = time.monotonic,
+    wait: Callable[[float], object] = time.sleep,
+) -> None:
+    """Write the ring, and print events, until a signal."""
+    stops: list[str] = []
+    watcher = Watcher(host, directory, limits, output)
+    with signals_stop(stops.append):
+        try:
+            watcher.step()
+            while not stops:
+                next_at = clock() + 1.0
+                while not stops and clock() < next_at:
+                    wait(min(_PAUSE_SECONDS, max(0.0, next_at - clock())))
+                if not stops:
+                    watcher.step()
+        finally:
+            watcher.close(stops[0] if stops else "")
+
+
+class Watcher:
+    """Reads the node, fills the ring, and prints."""
+
+    def __init__(self, host: Host, directory: RingDirectory, limits: Limits, output: Output) -> None:
+        self._host = host
+        self._directory = directory
+        self._limits = limits
+        self._output = output
+        self._box = BlackBox(host, directory, limits, output.notice)
+        self._reader = LiveReader(self._box.host)
+
+    def step(self) -> None:
+        """Take one sample."""
+        is_first = self._reader.node is None
+        probe, self._box.needs_probe = self._box.needs_probe, False
+        sample = self._reader.read(probe)
+        if self._reader.is_probed:
+            self._box.host.note_probe()
+        if is_first:
+            assert self._reader.node is not None
+            self._output.node = self._reader.node
+            self._output.notice(Notice(sample.taken_at, NoticeKind.STARTED, self._started()))
+        for event in sample.events:
+            self._output.event(event)
+        self._box.end_moment(sample)
+
+    def _started(self) -> str:
+        limits = self._limits
+        return (
+            f"the ring in {self._directory.path} has at most {limits.keep_seconds / 3600:g} h"
+            f" and {limits.max_bytes >> 20} MiB; {limits.severity.value} events are saved"
+        )
+
+    def close(self, reason: str) -> None:
+        """Save what is pending, and end the ring."""
+        self._box.close()
+        if self._reader.node is not None:
+            text = f"ended: {reason}" if reason else "ended"
+            self._output.notice(Notice(self._host.wall_clock(), NoticeKind.ENDED, text))
+
+
+class Output:
+    """Prints events and notices as text or as JSON Lines."""
+
+    def __init__(self, out: TextIO, as_json: bool = False, ascii_only: bool = False) -> None:
+        self._out = out
+        self._as_json = as_json
+        self._ascii_only = ascii_only
+        self.node: Node | None = None
+
+    def event(self, event: LiveEvent) -> None:
+        """Print an event of the node."""
+        self._print(event.at, event.severity, event.text, event.explanation, event.kind.value, event.subject)
+
+    def notice(self, notice: Notice) -> None:
+        """Print what happened to the ring."""
+        is_trouble = notice.kind in (NoticeKind.PAUSED, NoticeKind.NOT_SAVED)
+        severity = Severity.WARNING if is_trouble else Severity.NOTE
+        explanation, file = notice.explanation, notice.file
+        self._print(notice.at, severity, notice.text, explanation, notice.kind.value, "gdrtop watch", file)
+
+    def _print(
+        self,
+        at: float,
+        severity: Severity,
+        text: str,
+        explanation: str,
+        kind: str,
+        subject: str,
+        file: str = "",
+    ) -> None:
+        if self._as_json:
+            assert self.node is not None
+            content: dict[str, Any] = {
+                "taken_at": at,
+                "kind": kind,
+                "severity": severity.value,
+                "subject": subject,
+                "text": text,
+                "explanation": explanation,
+                "file": file or None,
+            }
+            json.dump(document("watch", host_name(self.node), self.node.origin, at, content), self._out)
+            self._out.write("\n")
+        else:
+            local = datetime.fromtimestamp(at).astimezone().isoformat(sep=" ", timespec="seconds")
+            # A log has a line for each event, however long.
+            width = text_width(self._out) if self._out.isatty() else _LOG_WIDTH
+            lines = wrapped_below(f"{local}  {severity.value:<8}  {text}", width)
+            lines += wrapped_below(explanation, width, INDENT) if explanation else []
+            print_lines(lines, self._out, self._ascii_only)
+        self._out.flush()

@@ -1,0 +1,122 @@
+"""The systemd unit of `gdrtop watch --unit`."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import sys
+
+from probes.base.text import printable
+
+_UNIT = """\
+# {path}
+# gdrtop watch keeps the last hours of this node on disk, and saves a recording around every event.
+#   gdrtop watch --unit > {path}
+#   systemctl daemon-reload && systemctl enable --now gdrtop-watch
+#   journalctl -u gdrtop-watch; ls {directory}
+[Unit]
+Description=GPUDirect RDMA event recorder (gdrtop watch)
+Documentation=man:gdrtop(1)
+
+[Service]
+Type=exec
+ExecStart={command}
+Restart=on-failure
+RestartSec=10
+StateDirectory=gdrtop
+StateDirectoryMode=0700
+UMask=0077
+
+# Running jobs come first.
+Nice=10
+CPUWeight=10
+CPUQuota=50%
+IOSchedulingClass=idle
+MemoryMax=512M
+TasksMax=64
+OOMScoreAdjust=500
+
+# Root, because other users' processes and the kernel log need it, but with these capabilities only:
+# the kernel log (SYSLOG), memory and threads of processes (SYS_PTRACE), files of any user (DAC_READ_SEARCH).
+CapabilityBoundingSet=CAP_SYSLOG CAP_SYS_PTRACE CAP_DAC_READ_SEARCH
+AmbientCapabilities=
+NoNewPrivileges=yes
+ProtectSystem=strict
+ProtectHome=read-only
+ProtectControlGroups=yes
+ProtectKernelTunables=yes
+ProtectHostname=yes
+PrivateTmp=yes
+LockPersonality=yes
+RestrictNamespaces=yes
+RestrictRealtime=yes
+RestrictSUIDSGID=yes
+RestrictAddressFamilies=AF_UNIX AF_NETLINK AF_INET AF_INET6
+SystemCallArchitectures=native
+SystemCallFilter=@system-service
+SystemCallErrorNumber=EPERM
+
+# These stay off. NVML needs /dev/nvidia*, which PrivateDevices and ProtectClock hide. Events need /dev/kmsg
+# (ProtectKernelLogs). Versions of modules need /usr/lib/modules (ProtectKernelModules). Jobs of other users
+# need the node's /proc and network devices (ProtectProc, PrivateUsers, PrivateNetwork).
+PrivateDevices=no
+PrivateNetwork=no
+PrivateUsers=no
+ProtectClock=no
+ProtectKernelLogs=no
+ProtectKernelModules=no
+ProtectProc=default
+
+[Install]
+WantedBy=multi-user.target
+"""
+_PATH = "/etc/systemd/system/gdrtop-watch.service"
+
+
+def unit_text(options: argparse.Namespace) -> str:
+    """Return the unit, which runs this gdrtop with the options given."""
+    directory = "%S/gdrtop/watch" if options.dir is None else _escaped(os.path.abspath(options.dir))
+    words = [_escaped(program()), "watch", "--dir", directory]
+    words += ["--keep", _seconds(options.keep), "--max-size", _size(options.max_size)]
+    words += ["--freeze", options.freeze]
+    words += ["--before", _seconds(options.before), "--after", _seconds(options.after)]
+    words += [option for option in ("--redact", "--json") if getattr(options, option[2:])]
+    text = _UNIT.format(path=_PATH, command=" ".join(words), directory=shown_directory(options.dir))
+    if options.dir is None:
+        return text
+    return text.replace("UMask=0077\n", f"UMask=0077\nReadWritePaths={directory}\n")
+
+
+def shown_directory(asked: str | None) -> str:
+    """Return the directory of the ring for a person."""
+    return "/var/lib/gdrtop/watch" if asked is None else printable(os.path.abspath(asked))
+
+
+def program() -> str:
+    """Return the absolute path of the gdrtop that runs, or else of the one on the search path."""
+    if os.path.basename(sys.argv[0]) == "gdrtop" and os.path.exists(sys.argv[0]):
+        return os.path.abspath(sys.argv[0])
+    return shutil.which("gdrtop") or "/usr/bin/gdrtop"
+
+
+def _seconds(seconds: float) -> str:
+    return _in_units(int(seconds), {"h": 3600, "m": 60, "s": 1})
+
+
+def _size(size_bytes: int) -> str:
+    return _in_units(size_bytes, {"G": 1 << 30, "M": 1 << 20, "K": 1 << 10, "": 1})
+
+
+def _in_units(number: int, units: dict[str, int]) -> str:
+    """Return the number in the largest unit without a remainder."""
+    name, unit = next((name, unit) for name, unit in units.items() if number % unit == 0)
+    return f"{number // unit}{name}"
+
+
+def _escaped(text: str) -> str:
+    """Return a word for ExecStart=, quoted if necessary (systemd.service(5), systemd.unit(5))."""
+    text = printable(text).replace("%", "%%").replace("$", "$$")
+    if any(character in text for character in " \t\"'\\;"):
+        return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
+    return text
