@@ -229,8 +229,8 @@ def test_a_flood_of_different_messages_is_limited_but_a_critical_one_is_not_lost
 @pytest.mark.parametrize(
     ("reason", "said"),
     [
-        (Reason.NEEDS_ROOT, "Run as root to see kernel messages as they come."),
-        (Reason.NOT_RECORDED, "The recording has no kernel messages."),
+        (Reason.NEEDS_ROOT, "Run as root to see kernel messages as they come"),
+        (Reason.NOT_RECORDED, "The recording has no kernel messages"),
     ],
 )
 def test_a_log_that_cannot_be_read_is_one_limit(reason: Reason, said: str) -> None:
@@ -256,4 +256,4 @@ def test_a_detector_that_fails_costs_only_its_own_events() -> None:
     broken = a_sample(peermem=None, ranks=7)
     events = node.see(broken, 3)
     assert texts(events) == ["pid 4718 (train.py, rank 7) ended"]
-    assert node.sample.limits == ("An error in gdrtop hides events of nvidia_peermem (AttributeError).",)
+    assert node.sample.limits == ("An error in gdrtop hides events of nvidia_peermem (AttributeError)",)
