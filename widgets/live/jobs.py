@@ -9,7 +9,7 @@ from probes.facts.jobs.processes import ProcessFacts
 from probes.host.usage import cpu_list
 from probes.live.sample import LiveJob, LiveProcess, LiveSample, OddOne, PathWord, Role
 from widgets.base.figures import gbps, plural, short
-from widgets.base.lines import Line, Run, Tone, at_most, fit, sentence, width_of, wrapped
+from widgets.base.lines import Line, Run, Tone, fit, sentence, width_of, wrapped
 from widgets.live.figures import rate_of, slowest_port
 from widgets.node import jobs as node_jobs
 
@@ -101,11 +101,15 @@ def job_line(job: LiveJob, sample: LiveSample, width: int) -> Line:
 def odd_lines(job: LiveJob, width: int, rows: int = 4) -> list[Line]:
     """Draw what is odd in a job, one sentence each, in at most so many rows."""
     lines: list[Line] = []
+    mark = Run("  ▲ ", Tone.WARNING)
     for odd in job.odd:
-        first, *rest = wrapped(odd_sentence(odd), width - 4, Tone.WARNING)
-        lines.append((Run("  ▲ ", Tone.WARNING), *first))
-        lines += [(Run("    "), *piece) for piece in rest]
-    return at_most(lines, rows, width) if rows > 0 else []
+        pieces = wrapped(odd_sentence(odd), width - 4, Tone.WARNING)
+        left = rows - len(lines)
+        if left > 0 and len(pieces) > left:
+            pieces = [fit((Run(odd_sentence(odd), Tone.WARNING),), width - 4)]
+        for number, piece in enumerate(pieces if left > 0 else ()):
+            lines.append((Run("    ") if number else mark, *piece))
+    return lines
 
 
 def odd_sentence(odd: OddOne) -> str:
