@@ -3,6 +3,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 DEMO ?= hgx-h100
+# Some tests wait for programs that they start: one worker more than cores.
+WORKERS ?= $(shell expr $$(nproc) + 1)
 
 .PHONY: help demo test test-slow test-all test-vm lint bench screenshots man clean
 
@@ -13,10 +15,10 @@ demo: $(VENV)/.installed ## the dashboard on a simulated node; DEMO=gb200 choose
 	$(BIN)/gdrtop --demo $(DEMO)
 
 test: lint ## ruff, mypy, codespell and the fast tests
-	$(BIN)/python -m pytest -n logical --dist worksteal
+	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 
 test-slow: $(VENV)/.developing ## the slow tests only
-	$(BIN)/python -m pytest -m slow -n logical --dist worksteal
+	$(BIN)/python -m pytest -m slow -n $(WORKERS) --dist worksteal
 
 test-all: test test-slow ## the fast and the slow tests
 

@@ -1,5 +1,6 @@
 """What no test may depend on is taken away here."""
 
+import gc
 import os
 import signal
 import sys
@@ -24,9 +25,17 @@ os.environ["TERM"] = "xterm-256color"
 # A busy machine is no error.
 settings.register_profile("gdrtop", deadline=None)
 settings.load_profile("gdrtop")
+# With thousands of tests and of remembered examinations, looking for garbage often is a tenth of the time.
+gc.set_threshold(20_000, 10, 20)
 # Tests that run in the background of a script or under nohup inherit these signals ignored.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+
+def pytest_collection_finish() -> None:
+    """No test and no module is ever garbage."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -18,10 +18,8 @@ def find_paths(topology: Topology, functions: Mapping[str, PciFunction]) -> None
     """Fill in the graph and the paths, from an earlier topology where all that they follow from is equal."""
     ends, facts = (topology.gpus, topology.nics), _facts(topology)
     alike = _FOUND.setdefault(ends, [])
-    for others, found in alike:
-        if others == facts:
-            break
-    else:
+    found = next((found for others, found in alike if others == facts), None)
+    if found is None:
         found = Topology(topology.node, *ends, {}, {})
         _find_paths(found, functions)
         alike.append((facts, found))

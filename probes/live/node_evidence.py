@@ -127,8 +127,14 @@ def node_evidence(
 
 
 def is_hidden(node: Node, found: ResourceRound) -> bool:
-    """Return whether objects may be in other network namespaces. Even an idle device has the kernel's own."""
-    return has_devices(node) and (found.shares_namespaces is False or found.is_empty)
+    """Return whether objects may be in other network namespaces.
+
+    An empty list is no proof that there are none, unless the devices are in all namespaces: even an idle NIC
+    has the kernel's own queue pairs.
+    """
+    return has_devices(node) and (
+        found.shares_namespaces is False or (found.is_empty and found.shares_namespaces is None)
+    )
 
 
 def _architecture(node: Node) -> str:

@@ -18,6 +18,8 @@ from probes.queries.finding import Evidence
 WINDOW_SECONDS = 10.0
 LEAST_GBPS = 1.0
 _SHARE = 0.5
+_NORMAL_SHARE = 0.7
+_SENDING_SHARE = 0.25  # of the highest median: below, the job computes or writes a checkpoint
 _ON, _OFF = 3, 3  # samples until a statement is made and withdrawn
 
 
@@ -34,7 +36,7 @@ class OddOneOut:
 
     def __init__(self) -> None:
         self._statements: dict[tuple[str, str, str], _Statement] = {}  # by job, aspect and subject
-        self._rates: dict[tuple[str, str], deque[tuple[float, float, float]]] = {}  # (at, sent, received)
+        self._rates: dict[str, deque[_Rates]] = {}  # by job
         self._node: Node | None = None
         self._places = Places({}, {}, {}, {})
         self._at = 0.0
@@ -85,53 +87,98 @@ class OddOneOut:
         return replace(job, odd=odd) if odd != job.odd else job
 
     def _forget(self, jobs: tuple[LiveJob, ...]) -> None:
-        wanted = {(job.id, name) for job in jobs for name in job.nics}
-        for key in [key for key in self._rates if key not in wanted]:
-            del self._rates[key]
+        ids = {job.id for job in jobs}
+        for job_id in [job_id for job_id in self._rates if job_id not in ids]:
+            del self._rates[job_id]
 
     def _slow(
         self, job: LiveJob, names: list[str], ports: Mapping[str, PortSample], at: float
     ) -> dict[tuple[str, str], OddOne]:
-        """Return the NICs below half the median for the whole window.
-
-        A job's traffic comes in phases, so the highest rates within the window are compared. A slow NIC
-        goes on while the others wait for it.
-        """
-        highest: dict[str, tuple[float, float]] = {}
-        for name in names:
-            port = ports.get(name)
-            rates = self._rates.setdefault((job.id, name), deque())
-            if port is None or isinstance(port.sent_gbps, Unknown) or isinstance(port.received_gbps, Unknown):
-                rates.clear()
-                continue
-            if port.state != ACTIVE:
-                rates.clear()
-                continue
-            rates.append((at, port.sent_gbps, port.received_gbps))
-            while len(rates) > 1 and rates[1][0] <= at - WINDOW_SECONDS:
-                rates.popleft()
-            if at - rates[0][0] >= WINDOW_SECONDS:
-                highest[name] = (max(rate[1] for rate in rates), max(rate[2] for rate in rates))
-        if len(names) < LEAST or len(highest) != len(names):
+        """Return the NICs below half the median for the whole window."""
+        rates = self._rates.setdefault(job.id, deque())
+        now = [_rates_of(ports.get(name)) for name in names]
+        known = [pair for pair in now if pair is not None]
+        if len(names) < LEAST or len(known) < len(now) or (rates and rates[-1].names != names):
+            rates.clear()
             return {}
+        rates.append(_Rates(at, names, known))
+        while len(rates) > 1 and rates[1].at <= at - WINDOW_SECONDS:
+            rates.popleft()
+        if at - rates[0].at < WINDOW_SECONDS:
+            return {}
+        sent, received = (_shares(rates, place) for place in (0, 1))
         found: dict[tuple[str, str], OddOne] = {}
-        for place, verb, source in ((0, "sends", "port_xmit_data"), (1, "receives", "port_rcv_data")):
-            for name in names:
-                others = median(rates[place] for other, rates in highest.items() if other != name)
-                rate = highest[name][place]
-                if others <= LEAST_GBPS or rate >= _SHARE * others:
-                    continue
-                before = found.get(("rate", name))
-                one, many = ("carries", "carry") if before else (verb, verb.removesuffix("s"))
-                sentence = (
-                    f"{name} {one} {_gbps(rate)}; "
-                    f"the other {len(names) - 1} NICs of this job {many} {_gbps(others)} (median)"
-                )
-                path = f"/sys/class/infiniband/{name}/ports/{ports[name].port}/counters/{source}"
-                evidence = Evidence(path, f"at most {_gbps(rate)} in {WINDOW_SECONDS:.0f} s")
-                all_evidence = (*before.evidence, evidence) if before else (evidence,)
-                found["rate", name] = OddOne(name, sentence, all_evidence, device=name)
+        for place, name in enumerate(names):
+            slow = [share for share in (sent[place], received[place]) if share.is_odd]
+            if not slow:
+                continue
+            one, many, share = "carries", "carry", slow[0]
+            if len(slow) == 1 and max(sent[place].of_others, received[place].of_others) > _NORMAL_SHARE:
+                one, many = ("sends", "send") if sent[place].is_odd else ("receives", "receive")
+            sentence = (
+                f"{name} {one} {_gbps(share.rate)}; "
+                f"the other {len(names) - 1} NICs of this job {many} {_gbps(share.others)} (median)"
+            )
+            path = f"/sys/class/infiniband/{name}/ports/{ports[name].port}/counters"
+            source = f"{path}/{'port_xmit_data' if sent[place].is_odd else 'port_rcv_data'}"
+            evidence = Evidence(
+                source, f"{_gbps(share.rate)} on average in {WINDOW_SECONDS:.0f} s of traffic"
+            )
+            found["rate", name] = OddOne(name, sentence, (evidence,), device=name)
         return found
+
+
+@dataclass(frozen=True)
+class _Rates:
+    """The rates of a job's NICs at one moment: (sent, received) in Gb/s."""
+
+    at: float
+    names: list[str]
+    pairs: list[tuple[float, float]]
+
+
+@dataclass(frozen=True)
+class _Share:
+    """A NIC's rate and the median of the others', in Gb/s, while the job sends."""
+
+    rate: float
+    others: float
+    is_odd: bool
+
+    @property
+    def of_others(self) -> float:
+        return self.rate / self.others if self.others else 1.0
+
+
+def _rates_of(port: PortSample | None) -> tuple[float, float] | None:
+    if port is None or port.state != ACTIVE:
+        return None
+    if isinstance(port.sent_gbps, Unknown) or isinstance(port.received_gbps, Unknown):
+        return None
+    return port.sent_gbps, port.received_gbps
+
+
+def _shares(rates: deque[_Rates], direction: int) -> list[_Share]:
+    """Return the share of each NIC in one direction.
+
+    A job sends in phases, and a slow NIC goes on while the others wait for it. So only the samples count in
+    which most NICs send.
+    """
+    rows = [[pair[direction] for pair in one.pairs] for one in rates]
+    medians = [median(row) for row in rows]
+    least = max(LEAST_GBPS, _SENDING_SHARE * max(medians))
+    sending = [row for row, usual in zip(rows, medians, strict=True) if usual > least]
+    if len(sending) < LEAST:  # too short a burst to compare
+        return [_Share(0.0, 0.0, is_odd=False) for _ in rows[0]]
+    columns = list(zip(*sending, strict=True))
+    means = [sum(column) / len(column) for column in columns]
+    highest = [max(column) for column in columns]
+    found = []
+    for place, mean in enumerate(means):
+        others = median(means[:place] + means[place + 1 :])
+        peak = median(highest[:place] + highest[place + 1 :])
+        found.append(_Share(mean, others, mean < _SHARE * others and highest[place] < _SHARE * peak))
+    return found
 
 
 def _shared(jobs: tuple[LiveJob, ...]) -> frozenset[str]:

@@ -20,6 +20,7 @@ from probes.snapshot.examination import Examination
 from probes.snapshot.verdict import State, Verdict, judge
 from probes.topology.nccl_words import Nccl
 from tests.probes.checks.doctor import examination_of, findings_on
+from tests.tiers import USUAL_FAULTS
 from tui.cli import main
 from tui.commands.check import check_json
 from tui.commands.topo_json import topology_json
@@ -29,6 +30,10 @@ from widgets.base.lines import Tone
 from widgets.node.verdict import draw
 
 NODES = (*SIMULATED_NAMES, *(f"{fault.on}+{fault.name}" for fault in FAULTS.values()))
+USUAL_NODES = (*SIMULATED_NAMES, *(f"{FAULTS[name].on}+{name}" for name in sorted(USUAL_FAULTS)))
+ON_EACH = pytest.mark.parametrize(
+    "nodes", [USUAL_NODES, pytest.param(NODES, marks=pytest.mark.slow)], ids=["usual", "all"]
+)
 GREEN = (State.ACTIVE, State.READY)
 
 
@@ -36,8 +41,9 @@ def verdict_on(name: str) -> Verdict:
     return summarize(examination_of(name).verdict, findings_on(name).values())
 
 
-def test_the_dashboard_and_json_say_what_check_says() -> None:
-    for name in NODES:
+@ON_EACH
+def test_the_dashboard_and_json_say_what_check_says(nodes: tuple[str, ...]) -> None:
+    for name in nodes:
         examination, found = examination_of(name), tuple(findings_on(name).values())
         node, topology, reading = examination.node, examination.topology, examination.reading
         verdict = verdict_on(name)
@@ -55,8 +61,9 @@ def test_the_dashboard_and_json_say_what_check_says() -> None:
         assert len(words) == 1, name
 
 
-def test_the_line_never_hides_a_finding_and_the_exit_status_fits_it() -> None:
-    for name in NODES:
+@ON_EACH
+def test_the_line_never_hides_a_finding_and_the_exit_status_fits_it(nodes: tuple[str, ...]) -> None:
+    for name in nodes:
         found, verdict = findings_on(name).values(), verdict_on(name)
         critical, warnings = with_severity(found, Severity.CRITICAL), with_severity(found, Severity.WARNING)
         line = draw(verdict, key="d")
@@ -99,10 +106,11 @@ def shares(examination: Examination) -> Iterator[tuple[str, float]]:
                 yield f"{gpu.label} {nic}", gbps / limit
 
 
-def test_nothing_green_is_slower_than_four_fifths_of_its_limit() -> None:
+@ON_EACH
+def test_nothing_green_is_slower_than_four_fifths_of_its_limit(nodes: tuple[str, ...]) -> None:
     slow = [
         (name, pair, round(share, 2))
-        for name in NODES
+        for name in nodes
         if verdict_on(name).state in GREEN
         for pair, share in shares(examination_of(name))
         if share < 0.8

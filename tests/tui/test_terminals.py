@@ -91,9 +91,13 @@ def has_invisible_text(terminal: Terminal) -> bool:
     )
 
 
-@pytest.mark.parametrize("term", usual(TERMS, {"linux", "xterm-256color"}))
-@pytest.mark.parametrize("no_color", [False, True], ids=["color", "no-color"])
-def test_no_character_has_the_color_of_its_background(term: str, no_color: bool) -> None:
+DRAWN = [f"{term} {color}" for term in TERMS for color in ("color", "no-color")]
+
+
+@pytest.mark.parametrize("drawn", usual(DRAWN, {"linux color", "xterm-256color no-color"}))
+def test_no_character_has_the_color_of_its_background(drawn: str) -> None:
+    term, _, color = drawn.partition(" ")
+    no_color = color == "no-color"
     environment = {**TERMS[term], **({"NO_COLOR": "1"} if no_color else {})}
     with dashboard("--demo", "hgx-h100+no-gdr-path", **environment) as terminal:
         for key, words in (("", "BROKEN"), ("d", "Evidence"), ("?", "EVERYWHERE"), ("x", "Selected")):

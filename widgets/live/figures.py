@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from statistics import median
 
 from probes.base.unknown import Maybe, Reason, Unknown, known
-from probes.live.sample import LiveJob, LiveProcess, LiveSample, PortSample
+from probes.live.sample import LiveJob, LiveSample, PortSample
 from widgets.base.figures import UNKNOWN_MARK, short
 from widgets.base.lines import Run, Tone
 
@@ -176,21 +176,15 @@ def medians(sample: LiveSample, rates: Mapping[int, RankRate]) -> dict[str, floa
 
 
 def slowest_port(job: LiveJob, sample: LiveSample) -> PortSample | None:
-    """Return the port of a job with the lowest rate, if that is below 90 % of the median."""
+    """Return the port of a job with the lowest rate, if that is below three quarters of the median."""
     rates = [(rate_of(port), port) for port in sample.ports if port.device in job.nics]
     figures = [(value, port) for value, port in rates if not isinstance(value, Unknown)]
     if len(figures) < 2:
         return None
     lowest, port = min(figures, key=lambda pair: pair[0])
-    return port if lowest < 0.9 * median(value for value, _ in figures) else None
+    return port if lowest < 0.75 * median(value for value, _ in figures) else None
 
 
 def gpu_labels(sample: LiveSample) -> dict[str, str]:
     """Return the names of the GPUs by BDF: "GPU0"."""
     return {gpu.bdf: f"GPU{gpu.index}" if isinstance(gpu.index, int) else gpu.bdf for gpu in sample.gpus}
-
-
-def rank_label(process: LiveProcess) -> str:
-    """Return "rank 5 (pid 4716)", or "pid 4716" if its rank is unknown."""
-    pid = f"pid {process.pid}"
-    return pid if isinstance(process.rank, Unknown) else f"rank {process.rank} ({pid})"

@@ -9,7 +9,7 @@ from probes.facts.jobs.processes import ProcessFacts
 from probes.host.usage import cpu_list
 from probes.live.sample import LiveJob, LiveProcess, LiveSample, OddOne, PathWord, Role
 from widgets.base.figures import gbps, plural, short
-from widgets.base.lines import Line, Run, Tone, fit, sentence, width_of, wrapped
+from widgets.base.lines import Line, Run, Tone, at_most, fit, sentence, width_of, wrapped
 from widgets.live.figures import rate_of, slowest_port
 from widgets.node import jobs as node_jobs
 
@@ -98,12 +98,14 @@ def job_line(job: LiveJob, sample: LiveSample, width: int) -> Line:
     return fit(briefest, width)
 
 
-def odd_lines(job: LiveJob, width: int, limit: int = 2) -> list[Line]:
-    """Return one sentence for what is odd in a job."""
+def odd_lines(job: LiveJob, width: int, rows: int = 4) -> list[Line]:
+    """Draw what is odd in a job, one sentence each, in at most so many rows."""
     lines: list[Line] = []
-    for odd in job.odd[:limit]:
-        lines.append(fit((Run("  ▲ ", Tone.WARNING), Run(odd_sentence(odd), Tone.WARNING)), width))
-    return lines
+    for odd in job.odd:
+        first, *rest = wrapped(odd_sentence(odd), width - 4, Tone.WARNING)
+        lines.append((Run("  ▲ ", Tone.WARNING), *first))
+        lines += [(Run("    "), *piece) for piece in rest]
+    return at_most(lines, rows, width) if rows > 0 else []
 
 
 def odd_sentence(odd: OddOne) -> str:
@@ -125,7 +127,7 @@ def draw_verdicts(sample: LiveSample, width: int, rows: int) -> list[Line]:
             names = ", ".join(job.name for job in sample.jobs[number:])
             return [*lines, fit((Run(f"  and {plural(left, 'more job')}: {names}", Tone.DIM),), width)]
         lines.append(job_line(job, sample, width))
-        lines.extend(odd_lines(job, width, max(0, min(2, rows - len(lines) - (left > 1)))))
+        lines.extend(odd_lines(job, width, min(4, rows - len(lines) - (left > 1))))
     return lines[:rows]
 
 

@@ -10,6 +10,7 @@ from probes.simulation.faults.catalogue import FAULTS
 from probes.simulation.host import SimulatedHost
 from probes.simulation.node.names import SIMULATED_NAMES
 from tests.probes.checks.doctor import findings_on, found_on
+from tests.tiers import USUAL_FAULTS, usual
 
 # Findings on healthy nodes, and why they are correct.
 ARGUED: dict[str, set[str]] = {name: set() for name in SIMULATED_NAMES}
@@ -31,7 +32,7 @@ def test_each_fault_is_found(name: str) -> None:
     assert not fault.finds & found_on(fault.on)
 
 
-@pytest.mark.parametrize("name", FAULTS)
+@pytest.mark.parametrize("name", usual(FAULTS, USUAL_FAULTS))
 def test_a_finding_has_cause_and_evidence(name: str) -> None:
     fault = FAULTS[name]
     for found in fault.finds:
@@ -41,7 +42,7 @@ def test_a_finding_has_cause_and_evidence(name: str) -> None:
         assert all(one.source and one.value for one in finding.evidence)
 
 
-@pytest.mark.parametrize("name", FAULTS)
+@pytest.mark.parametrize("name", usual(FAULTS, USUAL_FAULTS))
 def test_a_root_is_at_least_as_severe_as_its_parts(name: str) -> None:
     found = {one.id: one for one in findings_on(f"{FAULTS[name].on}+{name}").values()}
     order = list(Severity)

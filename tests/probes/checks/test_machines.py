@@ -12,7 +12,8 @@ from probes.queries.finding import Finding, Severity, Status
 from probes.snapshot.examination import examine
 from probes.snapshot.verdict import State
 from tests.machines import machine_file
-from tests.probes.topology.test_hwloc_trees import TREES
+from tests.probes.topology.test_hwloc_trees import TREES, USUAL_TREES
+from tests.tiers import usual
 from tests.trees import tree_from_lspci
 
 
@@ -25,7 +26,7 @@ def examined(host: LocalHost) -> tuple[State, int, dict[str, Finding]]:
     return verdict.state, exit_status(verdict), found
 
 
-@pytest.mark.parametrize("name", TREES)
+@pytest.mark.parametrize("name", usual(TREES, USUAL_TREES))
 def test_trees_of_hwloc(name: str, tmp_path: Path) -> None:
     """None of these has an NVIDIA GPU with a NIC; facts that such a tree omits are no faults."""
     with tarfile.open(machine_file(f"hwloc_sysfs/{name}.tar.bz2")) as archive:

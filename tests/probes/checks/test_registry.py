@@ -17,6 +17,7 @@ from probes.simulation.host import SimulatedHost
 from probes.snapshot.examination import examine
 from tests.probes.checks.doctor import examination_of, findings_on
 from tests.simulated_tree import write_tree
+from tests.tiers import USUAL_FAULTS, usual
 
 # Words with which a title would read as half a sentence.
 _BARE_VERBS = {
@@ -59,7 +60,7 @@ def counted(name: str) -> list[Finding]:
     ]
 
 
-@pytest.mark.parametrize("name", FAULTS)
+@pytest.mark.parametrize("name", usual(FAULTS, USUAL_FAULTS))
 def test_one_fault_is_one_critical_finding(name: str) -> None:
     critical = [one.id for one in counted(f"{FAULTS[name].on}+{name}") if one.severity is Severity.CRITICAL]
     assert len(critical) <= ARGUED.get(name, 1), critical
@@ -167,7 +168,7 @@ def test_unknown_checks_of_a_tree_of_files_share_one_reason(tmp_path: Path) -> N
     }
 
 
-@pytest.mark.parametrize("name", FAULTS)
+@pytest.mark.parametrize("name", usual(FAULTS, USUAL_FAULTS))
 def test_steps_begin_with_a_capital_and_disturbs_has_no_period(name: str) -> None:
     for finding in findings_on(f"{FAULTS[name].on}+{name}").values():
         plan = finding.fix

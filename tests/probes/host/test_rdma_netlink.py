@@ -3,6 +3,7 @@
 import errno
 import json
 import socket
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -206,6 +207,31 @@ def test_a_kernel_that_does_not_answer(kernel: FakeKernel) -> None:
     assert kernel.closed
 
 
+def test_a_kernel_that_waits_for_a_dead_nic_does_not_stop_gdrtop(
+    kernel: FakeKernel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answers = threading.Event()
+    ask = kernel.recvmsg
+
+    def wait(size: int) -> tuple[bytes, list[object], int, tuple[int, int]]:
+        answers.wait()
+        return ask(size)
+
+    monkeypatch.setattr("probes.host.local.RDMA_CLASS", "/")
+    monkeypatch.setattr("probes.host.rdma_socket.SECONDS", 0.02)
+    monkeypatch.setattr(ResourceReader.read, "__defaults__", (60.0,))
+    monkeypatch.setattr(kernel, "recvmsg", wait)
+    host = LocalHost()
+    for _ in range(2):  # the second question waits for the same answer
+        found = host.rdma_resources()
+        assert isinstance(found, Unknown)
+        assert found.reason is Reason.TIMED_OUT
+    assert kernel.asked == [Command.GET]
+    monkeypatch.setattr("probes.host.rdma_socket.SECONDS", 60.0)
+    answers.set()
+    assert isinstance(host.rdma_resources(), RdmaResources)
+
+
 def test_without_ib_core_no_socket_is_opened(monkeypatch: pytest.MonkeyPatch) -> None:
     """Opening it would load ib_core."""
     monkeypatch.setattr("probes.host.local.RDMA_CLASS", "/nosuch")
@@ -234,9 +260,11 @@ def test_a_refused_socket_leaves_the_rdma_command(monkeypatch: pytest.MonkeyPatc
     assert [one.number for one in found.queue_pairs] == [5]
     assert found.shares_namespaces is False
     monkeypatch.setattr(host, "run", lambda argv, seconds: Unknown(Reason.NOT_THERE, "rdma"))
-    denied = host.rdma_resources()
-    assert isinstance(denied, Unknown)
-    assert denied.reason is Reason.NEEDS_ROOT
+    for is_root, reason in ((False, Reason.NEEDS_ROOT), (True, Reason.IO_ERROR)):
+        monkeypatch.setattr(host, "_is_root", is_root)
+        denied = host.rdma_resources()
+        assert isinstance(denied, Unknown)
+        assert denied.reason is reason
 
 
 def test_a_tree_has_no_netlink(tmp_path: Path) -> None:

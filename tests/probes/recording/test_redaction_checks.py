@@ -17,7 +17,7 @@ from probes.snapshot.examination import examine
 from probes.snapshot.verdict import State
 from probes.snapshot.watch import Watch
 from tests.probes.recording.recordings import archive_of, read
-from tests.tiers import USUAL_FAULTS, usual
+from tests.tiers import usual
 from tests.tui.pilot import SteppedClock
 
 # Two or three of every area: its files, commands and messages have rules of their own.
@@ -45,10 +45,12 @@ def judged(moments: list[Moment]) -> Judged:
 
 
 NODES = [*simulated_names(), *(f"hgx-h100+{fault}" for fault in FAULTS.split())]
-USUAL = {"hgx-h100", "gb200", *(f"hgx-h100+{fault}" for fault in USUAL_FAULTS)}
+# Files, commands, kernel messages, processes: each has rules of its own.
+USUAL = ("acs-on", "nv-peer-mem-conflict-service", "xid-79-fell-off-bus", "memlock-login", "roce-gid-wrong")
+USUAL_NODES = {"hgx-h100", "gb200", *(f"hgx-h100+{fault}" for fault in USUAL)}
 
 
-@pytest.mark.parametrize("name", usual(NODES, USUAL))
+@pytest.mark.parametrize("name", usual(NODES, USUAL_NODES))
 def test_verdict_and_findings_survive_redaction(name: str) -> None:
     moments: list[Moment] = []
     recorder = RecordingHost(SimulatedHost(name, clock=SteppedClock()), moments.append)

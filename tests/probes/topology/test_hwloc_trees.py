@@ -13,6 +13,7 @@ from probes.facts.system import numa
 from probes.facts.system.numa import NumaFacts, parse_list
 from probes.host.local import LocalHost
 from tests.machines import machine_file
+from tests.tiers import usual
 
 TREES = [
     "2pa-pcidomain32bits",
@@ -23,9 +24,11 @@ TREES = [
     "nvidiagpunumanodes",
     "offline-cpu0-node0",
 ]
+# The smallest, and the one with GPUs: to unpack the others takes seconds.
+USUAL_TREES = {"2pa-pcidomain32bits", "nvidiagpunumanodes", "offline-cpu0-node0"}
 
 
-@pytest.fixture(params=TREES, scope="module")
+@pytest.fixture(params=usual(TREES, USUAL_TREES), scope="module")
 def name(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 

@@ -18,6 +18,7 @@ from probes.plans.catalogue import Offer
 from probes.simulation.host import SimulatedHost
 from probes.simulation.node.network import route_over
 from probes.snapshot.examination import Examination, examine
+from tests.tui.action_screens import QuickHost
 from tui.actions.dispatcher import Dispatcher, MemoryLog, Prepared
 from tui.actions.events import RunEvent, RunOutcome
 from tui.actions.guards import clearance, unloads_driver
@@ -132,7 +133,7 @@ def prepared_of(host: SimulatedHost, name: str, read_only: bool = False) -> tupl
 
 
 def test_the_wrong_name_runs_nothing_and_the_right_one_does() -> None:
-    host = SimulatedHost(f"{BUSY}+acs-on")
+    host = QuickHost(f"{BUSY}+acs-on")
     dispatcher, prepared = prepared_of(host, "acs-redirect-off")
     events: list[RunEvent] = []
     ended = dispatcher.run(prepared, "other-node", events.append)
@@ -173,7 +174,7 @@ def acs(dispatcher: Dispatcher, host: SimulatedHost, name: str) -> Offer:
 
 
 def test_acs_redirects_are_cleared_and_restored() -> None:
-    host = SimulatedHost(f"{BUSY}+acs-on")
+    host = QuickHost(f"{BUSY}+acs-on")
     dispatcher, prepared = prepared_of(host, "acs-redirect-off")
     assert acs(dispatcher, host, "acs-redirect-back").plan is None
     dispatcher.run(prepared, "hgx-h100", lambda event: None)

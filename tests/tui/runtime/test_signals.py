@@ -14,6 +14,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.tiers import usual
+
 ROOT = Path(__file__).parents[3]
 # A node whose one command takes a while, and notes its beginning and end.
 _PROGRAM = """
@@ -103,7 +105,7 @@ class Terminal:
                     return
 
 
-@pytest.mark.parametrize("how", ["hangup", "kill"])
+@pytest.mark.parametrize("how", usual(["hangup", "kill"], {"hangup"}))
 def test_a_signal_waits_for_the_running_step(tmp_path: Path, how: str) -> None:
     terminal = Terminal(tmp_path)
     process = terminal.process
@@ -130,7 +132,7 @@ def test_a_signal_waits_for_the_running_step(tmp_path: Path, how: str) -> None:
     assert (tmp_path / "left").exists()
 
 
-@pytest.mark.parametrize("attempt", range(3))
+@pytest.mark.parametrize("attempt", usual(range(3), {0}))
 def test_a_terminal_that_vanishes_without_a_signal_ends_the_program(tmp_path: Path, attempt: int) -> None:
     terminal = Terminal(tmp_path, _DEMO, controlling=False)
     try:

@@ -11,6 +11,7 @@ from textual.screen import Screen
 
 import tui.screens
 from probes.simulation.host import SimulatedHost
+from tests.tiers import usual
 from tests.tui.action_screens import NODE, QuickHost, asked, is_on, listed, on, seen
 from tests.tui.pilot import SteppedClock, overview, readings, stepped_app, until
 from tests.tui.screens.test_doctor import opened
@@ -89,7 +90,7 @@ def test_a_footer_shows_the_most_important_keys_uncut(width: int) -> None:
     assert [item.key for item in items][:2] == ["question_mark", "q"]
 
 
-@pytest.mark.parametrize("width", [80, 100, 120])
+@pytest.mark.parametrize("width", usual([80, 100, 120], {80}))
 async def test_no_screen_cuts_a_key_of_its_footer(width: int) -> None:
     clock = SteppedClock()
     async with stepped_app(QuickHost(NODE, clock=clock)).run_test(size=(width, 30)) as pilot:
@@ -114,24 +115,28 @@ async def test_a_click_on_the_footer_presses_the_key() -> None:
 # Leaving
 
 
-@pytest.mark.parametrize(
-    ("key", "kind"),
-    [
-        ("d", DoctorScreen),
-        ("x", ActionsScreen),
-        ("b", BandwidthSetupScreen),
-        ("H", HistoryScreen),
-        ("question_mark", HelpScreen),
-    ],
-)
-@pytest.mark.parametrize("closing", ["", "q", "escape", "1"])
-async def test_a_screens_own_key_and_q_close_it(key: str, kind: type[Screen[None]], closing: str) -> None:
+SCREENS: dict[str, type[Screen[None]]] = {
+    "d": DoctorScreen,
+    "x": ActionsScreen,
+    "b": BandwidthSetupScreen,
+    "H": HistoryScreen,
+    "question_mark": HelpScreen,
+}
+# A screen and the key that closes it.
+CLOSED = [(key, closing) for closing in ("own", "q", "escape", "1") for key in SCREENS]
+USUAL_CLOSED = {*((key, "own") for key in SCREENS), ("d", "q"), ("x", "escape"), ("b", "1")}
+
+
+@pytest.mark.parametrize("keys", usual(CLOSED, USUAL_CLOSED), ids=" ".join)
+async def test_a_screens_own_key_and_q_close_it(keys: tuple[str, str]) -> None:
+    key, closing = keys
+    kind = SCREENS[key]
     clock = SteppedClock()
     async with stepped_app(QuickHost(NODE, clock=clock)).run_test(size=(80, 24)) as pilot:
         await readings(pilot, clock, 2)
         await pilot.press(key)
         await on(pilot, kind)
-        await pilot.press(closing or key)
+        await pilot.press(key if closing == "own" else closing)
         await until(pilot, lambda: pilot.app.screen is overview(pilot))
         assert pilot.app.is_running
 

@@ -14,6 +14,7 @@ from probes.host.local import LocalHost
 from probes.simulation.host import SimulatedHost
 from probes.simulation.node.description import simulated_names
 from probes.topology.smi_words import Smi
+from tests.tiers import usual
 from tests.trees import MELLANOX, NVIDIA, add_function, add_rdma_device, write
 from tests.tui.action_screens import seen
 from tests.tui.pilot import SteppedClock, examined, overview, readings, shown, stepped_app, until
@@ -23,11 +24,17 @@ from widgets.base.lines import Tone
 from widgets.base.lines_view import LinesView
 
 SIZES = [(80, 24), (120, 40), (200, 60)]
+# The size that the screens are designed for; the others in the slow tier.
+USUAL_SIZE = [pytest.param(one, marks=() if one == (120, 40) else pytest.mark.slow) for one in SIZES]
+NODES_AT_SIZES = [(name, size) for name in simulated_names() for size in SIZES]
+USUAL_NODES_AT_SIZES = {("hgx-h100", (80, 24)), ("hgx-h100", (200, 60))} | {
+    (name, (120, 40)) for name in simulated_names()
+}
 
 
-@pytest.mark.parametrize("size", SIZES, ids=lambda size: f"{size[0]}x{size[1]}")
-@pytest.mark.parametrize("name", simulated_names())
-async def test_every_simulated_node_at_every_size(name: str, size: tuple[int, int]) -> None:
+@pytest.mark.parametrize("shown_at", usual(NODES_AT_SIZES, USUAL_NODES_AT_SIZES), ids=str)
+async def test_every_simulated_node_at_every_size(shown_at: tuple[str, tuple[int, int]]) -> None:
+    name, size = shown_at
     clock = SteppedClock()
     app = stepped_app(SimulatedHost(name, clock=clock))
     async with app.run_test(size=size) as pilot:
@@ -71,7 +78,7 @@ async def test_space_stops_the_readings_and_resumes_them() -> None:
         assert "PAUSED" not in shown(pilot, "verdict")
 
 
-@pytest.mark.parametrize("size", SIZES, ids=lambda size: f"{size[0]}x{size[1]}")
+@pytest.mark.parametrize("size", USUAL_SIZE, ids=lambda size: f"{size[0]}x{size[1]}")
 async def test_each_panel_alone_and_back(size: tuple[int, int]) -> None:
     clock = SteppedClock()
     app = stepped_app(SimulatedHost("dgx-a100", clock=clock))
@@ -165,7 +172,7 @@ async def test_a_detour_is_drawn_in_topology_matrix_and_path() -> None:
         assert "root port 15:01.0" in shown(pilot, "path")
 
 
-@pytest.mark.parametrize("name", simulated_names())
+@pytest.mark.parametrize("name", usual(simulated_names(), {"hgx-h100", "gb200"}))
 async def test_at_the_design_size_nothing_of_topology_and_path_is_below_the_edge(name: str) -> None:
     clock = SteppedClock()
     app = stepped_app(SimulatedHost(name, clock=clock))
@@ -324,7 +331,7 @@ async def test_a_device_that_appears_is_shown_without_asking(tmp_path: Path) -> 
         assert "mlx5_0" in shown(pilot, "topology")
 
 
-@pytest.mark.parametrize("size", SIZES, ids=lambda size: f"{size[0]}x{size[1]}")
+@pytest.mark.parametrize("size", USUAL_SIZE, ids=lambda size: f"{size[0]}x{size[1]}")
 async def test_sixteen_gpus_and_eighteen_nics_are_all_there(tmp_path: Path, size: tuple[int, int]) -> None:
     many_devices(tmp_path)
     clock = SteppedClock()

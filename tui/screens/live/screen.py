@@ -14,7 +14,7 @@ from tui.screens.key_footer import KeyFooter
 from tui.screens.keys import bind, leave_keys
 from tui.screens.list_screen import FILTER_KEY, PanesScreen, static_view
 from tui.screens.live.state import PANES, LiveState
-from widgets.base.lines import rows_of
+from widgets.base.lines import Line, rows_of
 from widgets.base.lines_view import LinesView
 
 _TITLES = {"ranks": "Ranks", "nics": "NICs", "gpus": "GPUs · Gb/s", "changes": "What changed"}
@@ -68,7 +68,7 @@ class LiveScreen(PanesScreen):
         self._state = state
         self._is_replay = is_replay
         self._pane = "ranks"
-        self._pace = ""
+        self._status: Line = ()
         self._arranged: object = None
 
     def compose(self) -> ComposeResult:
@@ -116,17 +116,17 @@ class LiveScreen(PanesScreen):
     def _is_opened(self) -> bool:
         return self.has_class("opened")
 
-    def show_pace(self, pace: str) -> None:
-        """Show the interval, a pause, or the position in a recording."""
-        self._pace = pace
+    def draw(self, status: Line | None = None) -> None:
+        """Draw the panes that there are; a pane repaints only the cells that changed.
 
-    def draw(self) -> None:
-        """Draw the panes that there are; a pane repaints only the cells that changed."""
+        `status`: what is running now, if that is new.
+        """
+        self._status = self._status if status is None else status
         if not self.is_mounted or not self.is_current or not self.children:
             return
         width, height = self.size
         rows = 4 if height < _TALL_ROWS else 7
-        summary = self._state.summary(width, rows, self._pace)
+        summary = self._state.summary(width, rows, self._status)
         self._view("summary").show(summary)
         self._arrange(width, height - len(summary) - 1)
         if self._is_opened:
@@ -148,8 +148,9 @@ class LiveScreen(PanesScreen):
         """Give each pane its rows; on a short terminal most of them to the one with the focus."""
         height -= 3 if self._word.display else 0
         needs = {pane: max(2, self._rows_of(pane)) + _BORDER for pane in PANES}
+        needs["ranks"] += len(self._state.sample.limits) if self._state.sample is not None else 0
         is_tall = height >= _TALL_ROWS - 8
-        arranged = self._tall(width, height, needs) if is_tall else self._short(height)
+        arranged = self._tall(width, height, needs) if is_tall else self._short(height, needs)
         arranged = {"details": height} if self._is_opened else arranged
         if (arranged, width) == self._arranged:
             return
@@ -170,19 +171,21 @@ class LiveScreen(PanesScreen):
         """Return the rows that a table needs, with its heading."""
         return len(self._state.order(pane)) + 1
 
-    def _short(self, height: int) -> dict[str, int]:
+    def _short(self, height: int, needs: dict[str, int]) -> dict[str, int]:
+        """Give the pane with the focus the rows that it needs, and what is left to the others."""
         last = "gpus" if self._pane == "gpus" else "changes"
-        shown = ("ranks", "nics", last)
-        focused = self._pane
-        return {
-            pane: height - (len(shown) - 1) * _FOLDED_ROWS if pane == focused else _FOLDED_ROWS
-            for pane in shown
-        }
+        shown = dict.fromkeys(("ranks", "nics", last), _FOLDED_ROWS)
+        left = height - sum(shown.values())
+        for pane in (self._pane, "ranks", "nics", last):
+            more = max(0, min(left, needs[pane] - shown[pane]))
+            shown[pane] += more
+            left -= more
+        shown[last] += max(0, left)
+        return shown
 
     def _tall(self, width: int, height: int, needs: dict[str, int]) -> dict[str, int]:
         """Share the rows: what ranks and NICs need, and the rest to the events, beside the GPUs."""
-        limits = len(self._state.sample.limits) if self._state.sample is not None else 0
-        ranks, nics = needs["ranks"] + limits, needs["nics"]
+        ranks, nics = needs["ranks"], needs["nics"]
         left = height - ranks - nics
         if left < 2 * _LEAST_ROWS:
             over = 2 * _LEAST_ROWS - left

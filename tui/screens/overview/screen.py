@@ -16,7 +16,7 @@ from tui.runtime.sampler import Failed, Probed, Replayed, Sampled
 from tui.screens.key_footer import KeyFooter
 from tui.screens.keys import bind, move_keys
 from tui.screens.overview.head import HeadState
-from widgets.base.lines import Run, Tone, rows_of
+from widgets.base.lines import Line, Run, Tone, rows_of
 from widgets.base.lines_view import LinesView
 from widgets.node import head as head_drawing
 
@@ -200,6 +200,11 @@ class OverviewScreen(Screen[None]):
             self._head = head
             if self.is_mounted:
                 self._draw_verdict()
+
+    @property
+    def status(self) -> Line:
+        """What is running now, and whether the node answers; other screens show it too."""
+        return self._head.status()
 
     @property
     def selected_pair(self) -> tuple[str, str]:

@@ -18,6 +18,7 @@ from probes.simulation.host import SimulatedHost
 from probes.simulation.node.processes import add_rank
 from probes.snapshot.examination import Examination, examine
 from tests.probes.checks.doctor import examination_of, findings_on
+from tests.tiers import usual
 
 DENIED = Unknown(Reason.NEEDS_ROOT, "/proc/41000/fd")
 ABSENT = Unknown(Reason.NOT_THERE, "absent")
@@ -145,9 +146,10 @@ def test_an_unset_variable_is_not_found() -> None:
 
 
 NAMED = [name for name in FAULTS if name.startswith(("nccl-", "ucx-", "nvshmem-")) and "conf" not in name]
+USUAL_NAMED = {NAMED[0], "nccl-ib-hca-prefix", *(name for name in NAMED if name.startswith("nvshmem-"))}
 
 
-@pytest.mark.parametrize("name", NAMED)
+@pytest.mark.parametrize("name", usual(NAMED, USUAL_NAMED))
 def test_a_finding_names_the_process_by_command_user_and_job(name: str) -> None:
     finding = findings_on(f"{FAULTS[name].on}+{name}")[name]
     assert finding.cause.startswith("train.py (alice, Slurm job 4711, pid")

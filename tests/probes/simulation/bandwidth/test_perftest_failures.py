@@ -10,8 +10,17 @@ from probes.bandwidth.tools.failures import Failure
 from probes.bandwidth.tools.perftest_command import PerftestSettings, loopback
 from probes.simulation.faults.catalogue import FAULTS
 from tests.probes.simulation.bandwidth.node import Node, Pair, Run, both, run_pair, settings_on
-from tests.tiers import USUAL_FAULTS, usual
+from tests.tiers import usual
 
+# Usual ones that a test of bandwidth notices.
+FAULTS_OF_TESTS = {
+    "no-gdr-path",
+    "libcuda-link-missing",
+    "acs-on",
+    "port-down",
+    "roce-gid-wrong",
+    "perftest-without-dmabuf",
+}
 GENERIC = ("the test ended with status", "the program was not found")
 
 
@@ -23,35 +32,49 @@ def failure_of(run: Run) -> Failure:
     return failure
 
 
+CAUSES: list[tuple[str, int | None, dict[str, object], str]] = [
+    ("hgx-h100+peermem-not-loaded", 0, {"dmabuf": False}, "nvidia_peermem does not serve"),
+    ("cloud-vm", 0, {"dmabuf": False}, "nvidia_peermem does not serve"),
+    ("dgx-a100", 0, {"dmabuf": True}, "open kernel modules"),
+    ("pcie-l40s+dmabuf-kernel-too-old", 0, {"dmabuf": True}, "cannot register DMA-BUF"),
+    ("hgx-h100+dmabuf-nic-driver-lacks-support", 5, {"dmabuf": True, "nic": "mlx5_6"}, "cannot register"),
+    ("hgx-h100+rdma-core-without-dmabuf", 0, {"dmabuf": True}, "cannot register DMA-BUF"),
+    ("gb200+p2p-topology-refused", 0, {}, "errno 524"),
+    ("hgx-h100+p2p-topology-refused-override", 0, {"dmabuf": True}, "errno 524"),
+    ("hgx-h100+confidential-computing-on", 0, {"dmabuf": True}, "open kernel modules"),
+    ("hgx-h100+fabric-manager-down", 0, {}, "fabric manager is not running"),
+    ("dgx-a100+driver-library-mismatch", 0, {}, "driver's parts differ"),
+    ("hgx-h100+nvidia-uvm-not-loaded", 0, {"dmabuf": True}, "CUDA does not start (error 999)"),
+    ("hgx-h100+libcuda-link-missing", 0, {}, "libcuda.so was not found"),
+    ("hgx-h100+xid-79-fell-off-bus", 5, {}, "CUDA does not see a GPU at this PCI address"),
+    ("hgx-h100+dev-nvidia-missing", 1, {}, "CUDA does not see a GPU at this PCI address"),
+    ("hgx-h100+memlock-shell", None, {"size_bytes": 8 << 20}, "ulimit -l unlimited"),
+    ("hgx-h100", None, {"device": "mlx5_77"}, "there is no RDMA device mlx5_77"),
+    ("hgx-h100+libibverbs-missing", None, {}, "no RDMA device is visible"),
+    ("hgx-h100+dev-infiniband-missing", None, {}, "could not be opened"),
+    ("hgx-h100+dev-infiniband-denied", None, {"device": "mlx5_1"}, "could not be opened"),
+    ("hgx-h100+port-down", None, {"device": "mlx5_1"}, "port 1 of the NIC is Down, not active"),
+    ("hgx-h100+no-subnet-manager", None, {"device": "mlx5_5"}, "port 1 of the NIC is Init"),
+    ("pcie-l40s", 0, {"gid_index": 9}, "GID index"),
+    ("pcie-l40s+roce-gid-wrong-namespace", None, {"gid_index": None}, "GID index"),
+    ("hgx-h100+acs-on,iommu-translated", 0, {}, "ACS redirection"),
+]
+# A cause of each kind: the way to GPU memory, CUDA, memory limits, the NIC, its port.
+USUAL_CAUSES = {
+    "hgx-h100+peermem-not-loaded",
+    "dgx-a100",
+    "pcie-l40s+dmabuf-kernel-too-old",
+    "hgx-h100+libcuda-link-missing",
+    "hgx-h100+memlock-shell",
+    "hgx-h100+dev-infiniband-denied",
+    "hgx-h100+port-down",
+    "pcie-l40s",
+}
+
+
 @pytest.mark.parametrize(
     ("name", "gpu", "changes", "told"),
-    [
-        ("hgx-h100+peermem-not-loaded", 0, {"dmabuf": False}, "nvidia_peermem does not serve"),
-        ("cloud-vm", 0, {"dmabuf": False}, "nvidia_peermem does not serve"),
-        ("dgx-a100", 0, {"dmabuf": True}, "open kernel modules"),
-        ("pcie-l40s+dmabuf-kernel-too-old", 0, {"dmabuf": True}, "cannot register DMA-BUF"),
-        ("hgx-h100+dmabuf-nic-driver-lacks-support", 5, {"dmabuf": True, "nic": "mlx5_6"}, "cannot register"),
-        ("hgx-h100+rdma-core-without-dmabuf", 0, {"dmabuf": True}, "cannot register DMA-BUF"),
-        ("gb200+p2p-topology-refused", 0, {}, "errno 524"),
-        ("hgx-h100+p2p-topology-refused-override", 0, {"dmabuf": True}, "errno 524"),
-        ("hgx-h100+confidential-computing-on", 0, {"dmabuf": True}, "open kernel modules"),
-        ("hgx-h100+fabric-manager-down", 0, {}, "fabric manager is not running"),
-        ("dgx-a100+driver-library-mismatch", 0, {}, "driver's parts differ"),
-        ("hgx-h100+nvidia-uvm-not-loaded", 0, {"dmabuf": True}, "CUDA does not start (error 999)"),
-        ("hgx-h100+libcuda-link-missing", 0, {}, "libcuda.so was not found"),
-        ("hgx-h100+xid-79-fell-off-bus", 5, {}, "CUDA does not see a GPU at this PCI address"),
-        ("hgx-h100+dev-nvidia-missing", 1, {}, "CUDA does not see a GPU at this PCI address"),
-        ("hgx-h100+memlock-shell", None, {"size_bytes": 8 << 20}, "ulimit -l unlimited"),
-        ("hgx-h100", None, {"device": "mlx5_77"}, "there is no RDMA device mlx5_77"),
-        ("hgx-h100+libibverbs-missing", None, {}, "no RDMA device is visible"),
-        ("hgx-h100+dev-infiniband-missing", None, {}, "could not be opened"),
-        ("hgx-h100+dev-infiniband-denied", None, {"device": "mlx5_1"}, "could not be opened"),
-        ("hgx-h100+port-down", None, {"device": "mlx5_1"}, "port 1 of the NIC is Down, not active"),
-        ("hgx-h100+no-subnet-manager", None, {"device": "mlx5_5"}, "port 1 of the NIC is Init"),
-        ("pcie-l40s", 0, {"gid_index": 9}, "GID index"),
-        ("pcie-l40s+roce-gid-wrong-namespace", None, {"gid_index": None}, "GID index"),
-        ("hgx-h100+acs-on,iommu-translated", 0, {}, "ACS redirection"),
-    ],
+    [case if case[0] in USUAL_CAUSES else pytest.param(*case, marks=pytest.mark.slow) for case in CAUSES],
 )
 def test_the_cause_is_told(name: str, gpu: int | None, changes: dict[str, object], told: str) -> None:
     def settings(node: Node) -> PerftestSettings:
@@ -65,7 +88,7 @@ def test_the_cause_is_told(name: str, gpu: int | None, changes: dict[str, object
     assert pair.server.status == 1 or any("Waiting for client" in line for line in pair.server.lines)
 
 
-@pytest.mark.parametrize("name", usual(FAULTS, USUAL_FAULTS))
+@pytest.mark.parametrize("name", usual(FAULTS, FAULTS_OF_TESTS))
 def test_with_every_fault_a_test_ends_and_says_why(name: str) -> None:
     node = Node(f"{FAULTS[name].on}+{name}")
     for gpu in (0, None):

@@ -61,6 +61,7 @@ def test_a_larger_terminal_shows_no_fewer_gpus_and_nics(name: str) -> None:
     assert visible(state, 100, 30) == visible(state, 120, 40) == everything
 
 
+@pytest.mark.slow
 def test_a_larger_terminal_shows_no_fewer_of_many(tmp_path: Path) -> None:
     many_devices(tmp_path)
     check(state_of(LocalHost(str(tmp_path)), SteppedClock()))
