@@ -20,10 +20,15 @@ def limits_of(
     found: Maybe[ResourceRound],
     reading: Reading,
     left_out: int,
+    elsewhere: int,
     unread: int,
     late: Sequence[str],
 ) -> tuple[str, ...]:
-    """Return the sentences. `late`: sources that have not answered; `unread`: processes without facts."""
+    """Return the sentences.
+
+    `left_out`: processes beyond the limit. `elsewhere`: processes that NVML lists and /proc does not.
+    `unread`: processes without facts. `late`: sources that have not answered.
+    """
     sentences: list[str] = []
     if late:
         sentences.append(f"No answer from {', '.join(late)}; the last answer is shown")
@@ -38,6 +43,11 @@ def limits_of(
         sentences.append("Run as root to see the pinned memory of other users' jobs")
     if isinstance(reading.gpus, Unknown) and reading.gpus.reason is not Reason.NOT_THERE:
         sentences.append(f"The GPUs of processes are unknown: {reading.gpus}")
+    if elsewhere:
+        sentences.append(
+            f"{_count(elsewhere, 'process with a GPU is', 'processes with a GPU are')} not visible here: "
+            "run gdrtop on the host, or as root"
+        )
     if unread:
         sentences.append(f"{_count(unread, 'process', 'processes')} not read yet")
     if left_out > 0:
