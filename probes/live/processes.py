@@ -32,6 +32,7 @@ _T = TypeVar("_T")
 
 KEPT_SECONDS = 10.0  # a path stays, at most this long, while the regions change in every reading
 _SHARED_RANK = Unknown(Reason.NOT_THERE, "/proc/PID/environ", "several processes have the same rank")
+_NO_RDMA = Unknown(Reason.NOT_RECORDED, "/proc/PID/status", "read only with RDMA resources")
 _NOT_YET = "not read yet"
 
 
@@ -168,9 +169,7 @@ class ProcessReader:
                     process=one.shown(process, _answer(self._usage, one)),
                     threads=_answer(self._threads, one),
                     use=use,
-                    pinned=rdma.pinned.get(
-                        pid, Unknown(Reason.NOT_RECORDED, f"/proc/{pid}/status", _NOT_YET)
-                    ),
+                    pinned=rdma.pinned.get(pid, _NO_RDMA),
                     is_settled=pid not in rdma.unsettled,
                     has_gpu=has_gpu(pid, facts, users),
                 )

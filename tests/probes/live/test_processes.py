@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from probes.base.unknown import Maybe, Reason, Unknown
-from probes.facts.gpudirect import PeermemReading
+from probes.facts.gpudirect import GdrPath, GpuDirectFacts, PathState, PeermemReading
 from probes.facts.jobs.processes import program_of
 from probes.host.rdma_resources import RdmaResources
 from probes.live.live_watch import LiveWatch
@@ -70,6 +70,15 @@ def test_peermem_of_the_only_job(host: LiveNode) -> None:
     rank(host, pinned=33 * MIB)
     host.peermem = PeermemReading(12, Unknown(Reason.NOT_THERE, "memory_peers"))
     assert only(Samples(host).next()).path.text == "GDR (peermem)"
+
+
+def test_bufinfo_proves_dmabuf_of_the_only_process_that_was_there_before(host: LiveNode) -> None:
+    rank(host)
+    usable, missing = PathState(GdrPath.DMABUF, True, ()), PathState(GdrPath.PEERMEM, False, ())
+    node = replace(node_with(), gpudirect=GpuDirectFacts(usable, missing, None, {}, dmabuf_in_use=True))
+    assert only(Samples(host, node).next()).path.text == "GDR (DMA-BUF)"
+    older = replace(node, taken_at=-1.0)  # the process had not started
+    assert only(Samples(host, older).next()).path.text == "likely GDR (DMA-BUF)"
 
 
 def test_a_program_with_a_gpu_only(host: LiveNode) -> None:
