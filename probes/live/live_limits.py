@@ -8,7 +8,7 @@ from probes.base.unknown import Maybe, Reason, Unknown
 from probes.facts.kernel.release import KernelFacts
 from probes.facts.node import Node
 from probes.live.gdr_path import TRACKS_DMABUF
-from probes.live.node_evidence import is_hidden
+from probes.live.node_evidence import dmabuf_candidates, is_hidden
 from probes.live.ownership import ResourceRound
 from probes.live.sample import LiveProcess
 from probes.snapshot.rates import Reading
@@ -64,8 +64,10 @@ def _resource_limits(found: ResourceRound, node: Node, has_processes: bool) -> l
     if is_hidden(node, found):
         sentences.append("RDMA devices in other network namespaces are not visible from here")
     version = node.kernel.version if isinstance(node.kernel, KernelFacts) else node.kernel
-    if has_processes and not isinstance(version, Unknown) and version < TRACKS_DMABUF:
-        sentences.append(f"Kernel {version[0]}.{version[1]} does not list DMA-BUF regions; 5.15 and later do")
+    if isinstance(version, Unknown) or version >= TRACKS_DMABUF or not has_processes:
+        return sentences
+    if not dmabuf_candidates(found):
+        sentences.append(f"Kernel {version[0]}.{version[1]} may not list DMA-BUF regions; 5.15 and later do")
     return sentences
 
 

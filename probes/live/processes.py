@@ -18,7 +18,7 @@ from probes.live.gdr_path import NodeEvidence, ProcessEvidence, judge
 from probes.live.job_ids import JobIds
 from probes.live.job_names import JobNames
 from probes.live.live_limits import limits_of
-from probes.live.node_evidence import GpuUsers, gpu_users, has_devices, has_gpu, node_evidence
+from probes.live.node_evidence import GpuUsers, gpu_users, has_devices, has_gpu, is_far, node_evidence
 from probes.live.ownership import Ownership, RdmaUse, ResourceRound, read_round
 from probes.live.paced_source import PacedSource
 from probes.live.process_cache import ProcessCache
@@ -189,7 +189,15 @@ class ProcessReader:
         path = kept.path
         libraries = frozenset(library.name for library in known(one.process.libraries, ()))
         evidence = ProcessEvidence(
-            one.pid, role, one.use, one.pinned, one.threads, one.has_gpu, one.is_settled, libraries
+            one.pid,
+            role,
+            one.use,
+            one.pinned,
+            one.threads,
+            one.has_gpu,
+            one.is_settled,
+            libraries,
+            is_far(node.numa_nodes, users.gpus.get(one.pid, ()), use),
         )
         if one.is_settled or path is None or not 0 <= now - kept.judged_at <= KEPT_SECONDS:
             path = judge(evidence, node)
