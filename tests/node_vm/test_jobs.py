@@ -43,7 +43,7 @@ class Jobs:
 
         def is_whole(sample: Sample) -> bool:
             processes = [process_of(sample, pid) for pid in self.pids]
-            return all(one and one["pinned_bytes"] and one["nics"] for one in processes)
+            return all(one and one["pinned_bytes"] and one["nics"] and one["user"] for one in processes)
 
         return stream.until(is_whole)
 
@@ -59,18 +59,18 @@ class Jobs:
 
 
 @pytest.fixture(scope="module")
-def jobs(two_sockets: Machine) -> Iterator[Jobs]:
-    guest = two_sockets.guest
+def jobs(rebooting: Machine) -> Iterator[Jobs]:
+    guest = rebooting.guest
     guest.run("reset-node")
     guest.shell("modprobe mlx5_ib; modprobe nvidia_peermem")
     with ExitStack() as stack:
         stack.callback(guest.ask, "pkill", "-KILL", "-x", "ib_write_bw")
-        pairs = []
+        pairs: list[Pair] = []
         for user, (job, numbers) in JOBS.items():
-            for number in numbers:
-                device = f"mlx5_{number}"
-                server, client = map(int, guest.run("run-pair", user, job, device).split())
-                pairs.append(Pair(user, device, server, client))
+            devices = [f"mlx5_{number}" for number in numbers]
+            pids = [int(pid) for pid in guest.run("run-pairs", user, job, *devices).split()]
+            ends = zip(devices, pids[::2], pids[1::2], strict=True)
+            pairs += [Pair(user, device, server, client) for device, server, client in ends]
         streams = tuple(
             stack.enter_context(live_stream(guest.as_user(user), f"{user}-jobs"))
             for user in ("root", "visitor")

@@ -97,8 +97,8 @@ class Held:
 
 
 @pytest.fixture(scope="module")
-def rows(two_sockets: Machine) -> Iterator[Held]:
-    guest = two_sockets.guest
+def rows(rebooting: Machine) -> Iterator[Held]:
+    guest = rebooting.guest
     guest.run("reset-node")
     guest.shell("modprobe regions; modprobe nvidia")
     with ExitStack() as stack:
