@@ -78,7 +78,7 @@ IMPORT_ORDER = (
     ("probes/checks", "probes/simulation"),
     ("widgets/base",),
     ("widgets/node",),
-    ("widgets/doctor", "widgets/bandwidth", "widgets/live"),
+    ("widgets/doctor", "widgets/bandwidth", "widgets/live", "widgets/nccl"),
     ("tui/files", "tui/manual"),
     ("tui/runtime",),
     ("tui/actions",),

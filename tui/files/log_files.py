@@ -17,7 +17,7 @@ STDIN = "-"
 _CHUNK_BYTES = 1 << 20
 _MOST_FILES = 4096
 _GZIP, _ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
-_OTHERS = {b"BZh": "bzip2 -dc", b"\xfd7zXZ": "xz -dc", b"\x04\x22\x4d\x18": "lz4 -dc", b"PK\x03\x04": "unzip -p"}
+_OTHERS = {b"BZh": "bzip2 -dc", b"\xfd7zXZ": "xz -dc", b"\x04\x22\x4d\x18": "lz4 -dc", b"PK": "unzip -p"}
 
 
 class UnreadableLog(Exception):
@@ -106,11 +106,13 @@ def _decompressed(chunks: Iterator[bytes]) -> Iterator[bytes]:
 
 def _zstd() -> Callable[[], Any]:
     try:
-        return getattr(import_module("compression.zstd"), "ZstdDecompressor")  # noqa: B009
+        module: Any = import_module("compression.zstd")
     except ImportError:
         raise UnreadableLog(
             "zstd needs Python 3.14 or newer; use zstd -dc FILE | gdrtop nccl-log -"
         ) from None
+    create: Callable[[], Any] = module.ZstdDecompressor
+    return create
 
 
 def _members(

@@ -34,6 +34,8 @@ _MOST_DEVICES = 16
 _MOST_REPORTERS = 8
 _DIGITS = re.compile(r"\d+")
 _CHANNEL_START = re.compile(r"NCCL INFO (?:Channel|CollNet) \d[^\r\n]{0,80}\[(send|receive)\]")
+_TORCH_RANK = re.compile(r"\[rank(\d{1,9})\]|\bRank (\d{1,9})\]")
+_COMPLETED = re.compile(r"last completed work: (-?\d{1,20})")
 _RankKey = tuple[str, int, int]
 
 
@@ -84,6 +86,7 @@ class Collector:
         self._cut = 0
         self._left_out = 0
         self._explained = 0
+        self._slowest: tuple[int, str, Place] | None = None  # last completed work
         self._tables: dict[str, dict[object, _Tally]] = {}
         self._details: dict[tuple[str, object], object] = {}
         self._reporters: dict[object, dict[str, None]] = {}
@@ -177,7 +180,8 @@ class Collector:
 
     def _rows(self, table: str) -> list[tuple[object, object, Mention]]:
         return [
-            (key, self._details[table, key], row.mention()) for key, row in self._tables.get(table, {}).items()
+            (key, self._details[table, key], row.mention())
+            for key, row in self._tables.get(table, {}).items()
         ]
 
     # Channels
@@ -348,7 +352,9 @@ class Collector:
             found.append(Setting(name, value, MEANINGS.get(name, ""), seen))
         return tuple(found)
 
-    def _communicator(self, match: re.Match[str], place: Place, header: Header | None, is_whole: bool) -> None:
+    def _communicator(
+        self, match: re.Match[str], place: Place, header: Header | None, is_whole: bool
+    ) -> None:
         comms = self._comms
         largest, nodes = max(comms.largest, int(match[2])), max(comms.nodes, int(match[3]))
         self._comms = replace(comms, largest=largest, nodes=nodes)
@@ -390,10 +396,22 @@ class Collector:
         self._problem(explain_warning, match[0], place, header)
 
     def _torch(self, match: re.Match[str], place: Place, header: Header | None, is_whole: bool) -> None:
-        self._problem(explain_torch, match.string, place, header)
+        said = _TORCH_RANK.search(match.string)
+        rank = "" if said is None else f"rank {said[1] or said[2]}"
+        completed = _COMPLETED.search(match.string)
+        if completed is not None and rank:
+            work = int(completed[1])
+            if self._slowest is None or work < self._slowest[0]:
+                self._slowest = (work, rank, place)
+        self._problem(explain_torch, match.string, place, header, rank)
 
     def _problem(
-        self, explain: Callable[[str], Explanation | None], text: str, place: Place, header: Header | None
+        self,
+        explain: Callable[[str], Explanation | None],
+        text: str,
+        place: Place,
+        header: Header | None,
+        reporter: str = "",
     ) -> None:
         if self._explained >= MOST_EXPLAINED:
             self._left_out += 1
@@ -404,16 +422,21 @@ class Collector:
             return
         what = text if explanation.kind == "warning" else explanation.title
         key = (explanation.kind, _DIGITS.sub("#", what)[:120])
-        if self._tally("problem", key, text, place, explanation) and header is not None:
+        if header is not None:
+            reporter = f"{header.host}:{header.pid}[{header.device}]"
+        if self._tally("problem", key, text, place, explanation) and reporter:
             reporters = self._reporters.setdefault(key, {})
             if len(reporters) < _MOST_REPORTERS:
-                reporters[f"{header.host}:{header.pid}[{header.device}]"] = None
+                reporters[reporter] = None
 
     def _problems(self) -> tuple[Problem, ...]:
         found = []
         for key, detail, seen in self._rows("problem"):
             assert isinstance(detail, Explanation)
             ranks = tuple(self._reporters.get(key, ()))
-            title = printable(detail.title, 200)
-            found.append(Problem(detail.kind, title, detail.cause, detail.fix, seen, ranks))
+            title, cause = printable(detail.title, 200), detail.cause
+            if detail.kind == "watchdog-failure" and self._slowest is not None:
+                work, rank, place = self._slowest
+                cause = f"{cause} The lowest last completed work in the log is {work}, of {rank} ({place})."
+            found.append(Problem(detail.kind, title, cause, detail.fix, seen, ranks))
         return tuple(found)

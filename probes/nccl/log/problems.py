@@ -33,7 +33,9 @@ _STATUS_CAUSES = {
         "Run gdrtop check on the peer.",
     ),
     11: (
-        "The peer's NIC could not execute the request. With GPU memory this is mostly " + _ACS + " of the peer.",
+        "The peer's NIC could not execute the request. With GPU memory this is mostly "
+        + _ACS
+        + " of the peer.",
         "Run gdrtop check on the peer.",
     ),
     12: (
@@ -82,56 +84,112 @@ _GPU_MEMORY = (
     "The NIC could not register GPU memory, most often because neither nvidia_peermem nor DMA-BUF is usable."
 )
 _FORMS = (
-    _form(r"Got non-fatal async event ?: ?(?P<a>[^(]{1,60})", "async-event-minor",
-          "RDMA event: {a}", "The NIC reports a change of a port or its addresses.",
-          "If the port went down, check its link (gdrtop check)."),
-    _form(r"async fatal event on (?P<a>QP|CQ|SRQ|device)[^:]{0,60}: ?(?P<b>.{1,80})", "async-event",
-          "Fatal RDMA event on a {a}: {b}", "The NIC reports that a queue cannot continue.",
-          "Look in the kernel log of this node, and for the first failed rank."),
-    _form(r"async (?:fatal )?event ?: ?(?P<a>.{1,80})", "async-event",
-          "RDMA event: {a}", "The NIC reports an error of a port, a queue or itself.",
-          "Check the port's link and the kernel log of this node."),
-    _form(r"Call to (?P<a>ibv_reg_dmabuf_mr\w*|mlx5dv_reg_dmabuf_mr) failed with error (?P<b>.{1,60})",
-          "register-dmabuf", "{a} failed: {b}",
-          "The RDMA driver or its library cannot register DMA-BUF memory: this needs kernel 5.12 or newer, and "
-          "an mlx5 driver and rdma-core that support it (in a container, the container's own rdma-core).",
-          "Run gdrtop check, or load nvidia_peermem."),
-    _form(r"Call to (?P<a>ibv_reg_mr\w*) failed with error (?P<b>Cannot allocate memory[^;]{0,40})",
-          "register-memory-limit", "{a} failed: {b}",
-          "The locked memory limit is too low, or the GPU's BAR1 is full.",
-          "Set ulimit -l unlimited, also in the container and in the service that starts jobs."),
-    _form(r"Call to (?P<a>ibv_reg_mr\w*) failed with error (?P<b>.{1,60})", "register-memory",
-          "{a} failed: {b}", _GPU_MEMORY, "Run gdrtop check on this node."),
-    _form(r"Call to (?P<a>ibv_create_qp|ibv_create_cq|ibv_alloc_pd)\w* failed with error (?P<b>.{1,60})",
-          "create-queue", "{a} failed: {b}",
-          "The NIC has no resources left, or the locked memory limit is too low.",
-          "Check ulimit -l and how many queue pairs the node's jobs use (rdma resource)."),
-    _form(r"Call to (?P<a>ibv_modify_qp) failed with error (?P<b>.{1,60})", "connect-queue",
-          "{a} failed: {b}",
-          "A queue pair could not connect. With RoCE: a wrong GID index, no route, or a port that is down.",
-          "Check the RoCE GIDs and the routes between the ports (gdrtop check)."),
-    _form(r"(?:Call to (?P<a>[\w.]{1,60})|(?P<c>ibv_\w{1,40}\(\))) failed with error (?P<b>.{1,60})",
-          "call-failed", "{a} failed: {b}", "A system or RDMA call failed.",
-          "Look for the first error of this rank, and in the kernel log."),
-    _form(r"HINT: .{0,80}ACS", "acs-hint", "NCCL suspects ACS",
-          "ACS redirection on PCIe switches breaks GPUDirect RDMA.", "Run gdrtop check acs-redirect-enabled."),
-    _form(r"(?:Mismatched NCCL version|NCCL version mismatch)(?P<a>.{0,120})", "version-mismatch",
-          "Ranks use different versions of NCCL",
-          "Communicators need the same version of NCCL on all ranks.",
-          "Use the same container or library everywhere."),
-    _form(r"\[Proxy Service[^\]]{0,20}\] Failed to execute operation (?P<a>\w{1,30})", "proxy-failed",
-          "The proxy thread failed in operation {a}", "A connection could not be set up.",
-          "Look for the error before this line."),
-    _form(r"(?:Cuda|CUDA) failure (?P<a>.{1,120})", "cuda-failure", "CUDA failure {a}",
-          "A CUDA call failed in NCCL; often an earlier error of the program.",
-          "Look for Xid errors in the kernel log, and for the first failed rank."),
-    _form(r"(?:[Ss]ocketPollConnect|[Cc]onnect to|Connection (?:refused|closed|reset)|recv failed|timed out)",
-          "socket", "A TCP connection between ranks failed",
-          "Bootstrap or the socket transport could not reach a rank: it ended, or the interface is the wrong one.",
-          "Check NCCL_SOCKET_IFNAME, the firewall, and whether the rank still runs."),
-    _form(r"No (?:GID|valid GID|IP address|socket interface|interface)(?P<a>.{0,80})", "address",
-          "No usable address or interface", "NCCL found no address where its settings ask for one.",
-          "Check NCCL_SOCKET_IFNAME, NCCL_IB_GID_INDEX and the RoCE GIDs."),
+    _form(
+        r"Got non-fatal async event ?: ?(?P<a>[^(]{1,60})",
+        "async-event-minor",
+        "RDMA event: {a}",
+        "The NIC reports a change of a port or its addresses.",
+        "If the port went down, check its link (gdrtop check).",
+    ),
+    _form(
+        r"async fatal event on (?P<a>QP|CQ|SRQ|device)[^:]{0,60}: ?(?P<b>.{1,80})",
+        "async-event",
+        "Fatal RDMA event on a {a}: {b}",
+        "The NIC reports that a queue cannot continue.",
+        "Look in the kernel log of this node, and for the first failed rank.",
+    ),
+    _form(
+        r"async (?:fatal )?event ?: ?(?P<a>.{1,80})",
+        "async-event",
+        "RDMA event: {a}",
+        "The NIC reports an error of a port, a queue or itself.",
+        "Check the port's link and the kernel log of this node.",
+    ),
+    _form(
+        r"Call to (?P<a>ibv_reg_dmabuf_mr\w*|mlx5dv_reg_dmabuf_mr) failed with error (?P<b>.{1,60})",
+        "register-dmabuf",
+        "{a} failed: {b}",
+        "The RDMA driver or its library cannot register DMA-BUF memory: this needs kernel 5.12 or newer, and "
+        "an mlx5 driver and rdma-core that support it (in a container, the container's own rdma-core).",
+        "Run gdrtop check, or load nvidia_peermem.",
+    ),
+    _form(
+        r"Call to (?P<a>ibv_reg_mr\w*) failed with error (?P<b>Cannot allocate memory[^;]{0,40})",
+        "register-memory-limit",
+        "{a} failed: {b}",
+        "The locked memory limit is too low, or the GPU's BAR1 is full.",
+        "Set ulimit -l unlimited, also in the container and in the service that starts jobs.",
+    ),
+    _form(
+        r"Call to (?P<a>ibv_reg_mr\w*) failed with error (?P<b>.{1,60})",
+        "register-memory",
+        "{a} failed: {b}",
+        _GPU_MEMORY,
+        "Run gdrtop check on this node.",
+    ),
+    _form(
+        r"Call to (?P<a>ibv_create_qp|ibv_create_cq|ibv_alloc_pd)\w* failed with error (?P<b>.{1,60})",
+        "create-queue",
+        "{a} failed: {b}",
+        "The NIC has no resources left, or the locked memory limit is too low.",
+        "Check ulimit -l and how many queue pairs the node's jobs use (rdma resource).",
+    ),
+    _form(
+        r"Call to (?P<a>ibv_modify_qp) failed with error (?P<b>.{1,60})",
+        "connect-queue",
+        "{a} failed: {b}",
+        "A queue pair could not connect. With RoCE: a wrong GID index, no route, or a port that is down.",
+        "Check the RoCE GIDs and the routes between the ports (gdrtop check).",
+    ),
+    _form(
+        r"(?:Call to (?P<a>[\w.]{1,60})|(?P<c>ibv_\w{1,40}\(\))) failed with error (?P<b>.{1,60})",
+        "call-failed",
+        "{a} failed: {b}",
+        "A system or RDMA call failed.",
+        "Look for the first error of this rank, and in the kernel log.",
+    ),
+    _form(
+        r"HINT: .{0,80}ACS",
+        "acs-hint",
+        "NCCL suspects ACS",
+        "ACS redirection on PCIe switches breaks GPUDirect RDMA.",
+        "Run gdrtop check acs-redirect-enabled.",
+    ),
+    _form(
+        r"(?:Mismatched NCCL version|NCCL version mismatch)(?P<a>.{0,120})",
+        "version-mismatch",
+        "Ranks use different versions of NCCL",
+        "Communicators need the same version of NCCL on all ranks.",
+        "Use the same container or library everywhere.",
+    ),
+    _form(
+        r"\[Proxy Service[^\]]{0,20}\] Failed to execute operation (?P<a>\w{1,30})",
+        "proxy-failed",
+        "The proxy thread failed in operation {a}",
+        "A connection could not be set up.",
+        "Look for the error before this line.",
+    ),
+    _form(
+        r"(?:Cuda|CUDA) failure (?P<a>.{1,120})",
+        "cuda-failure",
+        "CUDA failure {a}",
+        "A CUDA call failed in NCCL; often an earlier error of the program.",
+        "Look for Xid errors in the kernel log, and for the first failed rank.",
+    ),
+    _form(
+        r"(?:[Ss]ocketPollConnect|[Cc]onnect to|Connection (?:refused|closed|reset)|recv failed|timed out)",
+        "socket",
+        "A TCP connection between ranks failed",
+        "Bootstrap or the socket transport could not reach a rank: it ended, or the interface is the wrong one.",
+        "Check NCCL_SOCKET_IFNAME, the firewall, and whether the rank still runs.",
+    ),
+    _form(
+        r"No (?:GID|valid GID|IP address|socket interface|interface)(?P<a>.{0,80})",
+        "address",
+        "No usable address or interface",
+        "NCCL found no address where its settings ask for one.",
+        "Check NCCL_SOCKET_IFNAME, NCCL_IB_GID_INDEX and the RoCE GIDs.",
+    ),
 )
 _TORCH_FORMS = (
     _form(r"\[Rank (?P<a>\d{1,9})\].{0,40}Watchdog caught collective operation timeout: WorkNCCL\(SeqNum=(?P<s>\d{1,20}), "
@@ -194,7 +252,8 @@ def _explained(form: _Form, match: re.Match[str]) -> Explanation:
 def _completion(number: int, text: str) -> Explanation:
     name = f"IBV_WC_{STATUSES[number]}" if number < len(STATUSES) else "unknown status"
     cause, fix = _STATUS_CAUSES.get(
-        number, ("The NIC could not complete a request.", "Check the NICs and GPUs of both ends (gdrtop check).")
+        number,
+        ("The NIC could not complete a request.", "Check the NICs and GPUs of both ends (gdrtop check)."),
     )
     if number == 12 and re.search(r"vendor[_ ]err[= ]129\b", text):
         cause = f"All retries are used up (vendor error 129). {cause}"

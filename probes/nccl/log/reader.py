@@ -12,6 +12,8 @@ from probes.nccl.log.prefix import CUT_MARK, MAX_LINE_BYTES, clean, header_befor
 
 _MOST_MESSAGE_BYTES = 2000
 _MOST_FILES = 4096
+_MOST_BEFORE = 200
+_OF_NCCL = (b"NCCL INFO", b"NCCL WARN", b"NCCL version")
 
 
 class LogReader:
@@ -64,13 +66,16 @@ class LogReader:
         number, counted = self._lines + 1, 0
         for match in INTEREST.finditer(lines):
             start = match.start()
+            line_start = lines.rfind(b"\n", 0, start) + 1
             number += block.count(b"\n", counted, start)
             counted = start
             end = lines.find(b"\n", start)
             has_end = end >= 0 or is_whole
             end = len(lines) if end < 0 else end
             kept = min(end, start + _MOST_MESSAGE_BYTES)
-            text = lines[start:kept].decode("utf-8", "replace")
-            header = header_before(lines, start, lines.rfind(b"\n", 0, start) + 1)
+            # PyTorch names the rank before its file name.
+            begin = start if match[0].startswith(_OF_NCCL) else max(line_start, start - _MOST_BEFORE)
+            text = lines[begin:kept].decode("utf-8", "replace")
+            header = header_before(lines, start, line_start)
             has_end = has_end and kept == end and lines[end - 1 : end] != CUT_MARK
             self._collector.take(text, Place(self._name, number), header, has_end)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 MEANINGS = {
-    "NCCL_IB_DISABLE": "1: NCCL does not use its InfiniBand and RoCE transport, and falls back to TCP sockets",
+    "NCCL_IB_DISABLE": "1: NCCL does not use its InfiniBand and RoCE transport, but TCP sockets",
     "NCCL_NET": "the network that NCCL has to use, by name",
     "NCCL_NET_PLUGIN": "the network plugin that NCCL loads",
     "NCCL_IB_HCA": "which NICs NCCL uses: a prefix, a name after =, or all but those after ^",

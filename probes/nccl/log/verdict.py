@@ -33,6 +33,9 @@ def verdict_of(facts: LogFacts) -> LogVerdict:
         return _without_channels(facts)
     state = _state(channels)
     reasons = [] if state is State.ALL else _reasons(facts)
+    if state is State.ALL and any(file.error for file in facts.files):
+        state = State.UNKNOWN
+        reasons = [Reason("A part of the input could not be read, so other channels may differ")]
     return LogVerdict(state, _count(facts), tuple(reasons))
 
 
@@ -67,9 +70,7 @@ def _without_channels(facts: LogFacts) -> LogVerdict:
     versions = [numbers for one in facts.versions if (numbers := version_numbers(one.text))]
     sockets = [one for one in facts.networks if one.text == "Socket"]
     if sockets and len(facts.networks) == 1:
-        reasons.append(
-            Reason("NCCL chose TCP sockets, which cannot use GPUDirect RDMA", (sockets[0].first,))
-        )
+        reasons.append(Reason("NCCL chose TCP sockets, which cannot use GPUDirect RDMA", (sockets[0].first,)))
         reasons.extend(_why_sockets(facts))
     if not facts.nccl_lines:
         reasons.append(Reason(f"No line of NCCL was found. For the next run, set {NEXT_RUN}"))
@@ -121,7 +122,8 @@ def _reasons(facts: LogFacts) -> list[Reason]:
 
 
 def _places(places: Iterable[Place | None]) -> tuple[Place, ...]:
-    return tuple(place for place in places if place is not None)[:_MOST_PLACES]
+    found = {place for place in places if place is not None}
+    return tuple(sorted(found, key=lambda place: (place.file, place.line))[:_MOST_PLACES])
 
 
 def _why_sockets(facts: LogFacts) -> list[Reason]:
@@ -135,7 +137,8 @@ def _why_sockets(facts: LogFacts) -> list[Reason]:
             reasons.append(_setting(setting))
     for plugin in facts.plugins:
         if "Could not find" in plugin.text or "No plugin found" in plugin.text:
-            reasons.append(Reason(f"No network plugin was loaded ({plugin.text})", (plugin.first,)))
+            text = "No network plugin was loaded; networks such as EFA need one"
+            reasons.append(Reason(text, (plugin.first,)))
             break
     return reasons
 
@@ -148,7 +151,8 @@ def _incapable(facts: LogFacts) -> list[Reason]:
     places = _places(one.seen.first for one in disabled)
     reasons = [
         Reason(
-            f"GPUDirect RDMA is disabled for {names}: NCCL found neither nvidia-peermem nor DMA-BUF", places
+            f"GPUDirect RDMA is disabled for {names}: NCCL can register GPU memory neither with nvidia-peermem nor with DMA-BUF",
+            places,
         )
     ]
     versions = [numbers for one in facts.versions if (numbers := version_numbers(one.text))]
