@@ -119,6 +119,9 @@ class Collector:
     def take(self, text: str, place: Place, header: Header | None, is_whole: bool) -> None:
         """Read a line from its word "NCCL" on; `is_whole`: its end is there."""
         self.nccl_lines += 1
+        if self._explained >= MOST_EXPLAINED and text.startswith("NCCL WARN"):
+            self._left_out += 1
+            return
         message = text
         if not text.startswith(("NCCL INFO Channel", "NCCL INFO CollNet")):  # which read their own end
             message = before_next_header(text)

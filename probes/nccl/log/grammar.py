@@ -11,7 +11,8 @@ import re
 from enum import Enum
 
 INTEREST = re.compile(
-    rb"NCCL(?: (?:INFO (?:Channel \d|CollNet \d|NET/|GPU Direct RDMA|Connected all|Using network|DMA-BUF is|NCCL_"
+    rb"NCCL(?: (?:INFO (?:Channel \d|CollNet \d|NET/|GPU Direct RDMA|Connected all"
+    rb"|Using network|DMA-BUF is|NCCL_"
     rb"|comm 0x|nccl\w{1,40} comm 0x|\[Rank \d{1,9}\] \w{1,40} comm 0x|NVLS|Call to |ibv_)"
     rb"|WARN |version \d|error in)|\.cpp|Utils\.)"
 )
@@ -64,8 +65,8 @@ _DMABUF = re.compile(r"DMA-BUF is available on GPU device \d{1,5}")
 _SETTING = re.compile(r"(NCCL_[A-Z0-9_]{1,60}) set (?:by environment )?to (.{0,300})")
 _COMMUNICATOR = re.compile(r"comm 0x[0-9a-f]{1,16} rank (\d{1,9}) nRanks (\d{1,9}) nNodes (\d{1,9})\b")
 _INIT = re.compile(
-    r"(?:\[Rank \d{1,9}\] )?(?:\w{1,40} )?comm 0x[0-9a-f]{1,16} rank (\d{1,9}) nranks (\d{1,9}) cudaDev \d{1,5}"
-    r".{0,300}?- ?Init (START|COMPLETE)"
+    r"(?:\[Rank \d{1,9}\] )?(?:\w{1,40} )?comm 0x[0-9a-f]{1,16} rank (\d{1,9}) nranks (\d{1,9}) cudaDev"
+    r" \d{1,5}.{0,300}?- ?Init (START|COMPLETE)"
 )
 _USING = re.compile(r"NET/(IB|Socket) : Using ?(.{1,1500})")
 _NO_DEVICE = re.compile(r"NET/IB : No device found")

@@ -16,7 +16,8 @@ CUT_MARK = b"\x7f"  # ends a line of which a part was dropped
 
 # Escape sequences never reach over a line end here.
 _ESCAPES = re.compile(
-    rb"\x1b(?:\[[0-9:;<=>?]{0,64}[ -/]{0,8}[@-~]|\][^\x07\x1b\r\n]{0,1024}(?:\x07|\x1b\\)|[ -/]{0,4}[0-Z\\^-~])"
+    rb"\x1b(?:\[[0-9:;<=>?]{0,64}[ -/]{0,8}[@-~]"
+    rb"|\][^\x07\x1b\r\n]{0,1024}(?:\x07|\x1b\\)|[ -/]{0,4}[0-Z\\^-~])"
 )
 _LONG = re.compile(rb"([^\r\n]{%d})[^\r\n]+" % MAX_LINE_BYTES)
 _HOST = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_.-"
@@ -38,7 +39,7 @@ class Header:
 def clean(block: bytes) -> bytes:
     """Return whole lines without escape sequences and without the end of endless lines.
 
-    The line ends `\\n` all stay, so lines can still be counted.
+    All newlines stay, so lines can still be counted.
     """
     if _may_have_long_line(block):
         block = _LONG.sub(rb"\1" + CUT_MARK, block)

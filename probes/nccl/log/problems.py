@@ -9,12 +9,32 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-STATUSES = (
-    "SUCCESS LOC_LEN_ERR LOC_QP_OP_ERR LOC_EEC_OP_ERR LOC_PROT_ERR WR_FLUSH_ERR MW_BIND_ERR BAD_RESP_ERR"
-    " LOC_ACCESS_ERR REM_INV_REQ_ERR REM_ACCESS_ERR REM_OP_ERR RETRY_EXC_ERR RNR_RETRY_EXC_ERR"
-    " LOC_RDD_VIOL_ERR REM_INV_RD_REQ_ERR REM_ABORT_ERR INV_EECN_ERR INV_EEC_STATE_ERR FATAL_ERR"
-    " RESP_TIMEOUT_ERR GENERAL_ERR TM_ERR TM_RNDV_INCOMPLETE"
-).split()
+STATUSES = [
+    "SUCCESS",
+    "LOC_LEN_ERR",
+    "LOC_QP_OP_ERR",
+    "LOC_EEC_OP_ERR",
+    "LOC_PROT_ERR",
+    "WR_FLUSH_ERR",
+    "MW_BIND_ERR",
+    "BAD_RESP_ERR",
+    "LOC_ACCESS_ERR",
+    "REM_INV_REQ_ERR",
+    "REM_ACCESS_ERR",
+    "REM_OP_ERR",
+    "RETRY_EXC_ERR",
+    "RNR_RETRY_EXC_ERR",
+    "LOC_RDD_VIOL_ERR",
+    "REM_INV_RD_REQ_ERR",
+    "REM_ABORT_ERR",
+    "INV_EECN_ERR",
+    "INV_EEC_STATE_ERR",
+    "FATAL_ERR",
+    "RESP_TIMEOUT_ERR",
+    "GENERAL_ERR",
+    "TM_ERR",
+    "TM_RNDV_INCOMPLETE",
+]
 _ACS = "ACS redirection on the switches between GPU and NIC"
 _STATUS_CAUSES = {
     4: (
@@ -39,8 +59,8 @@ _STATUS_CAUSES = {
         "Run gdrtop check on the peer.",
     ),
     12: (
-        "The peer did not answer. Its process ended, its port or the path is down, or the network drops packets. "
-        "With RoCE also a wrong GID index, or no route between the ports.",
+        "The peer did not answer. Its process ended, its port or the path is down, or the network drops "
+        "packets. With RoCE also a wrong GID index, or no route between the ports.",
         "Find the first rank that failed. Check the ports of both ends (gdrtop check), and the RoCE GID, PFC "
         "and routes. A larger NCCL_IB_TIMEOUT only helps where the network pauses for long.",
     ),
@@ -180,7 +200,7 @@ _FORMS = (
         r"(?:[Ss]ocketPollConnect|[Cc]onnect to|Connection (?:refused|closed|reset)|recv failed|timed out)",
         "socket",
         "A TCP connection between ranks failed",
-        "Bootstrap or the socket transport could not reach a rank: it ended, or the interface is the wrong one.",
+        "Bootstrap or the socket transport could not reach a rank: it ended, or the interface is wrong.",
         "Check NCCL_SOCKET_IFNAME, the firewall, and whether the rank still runs.",
     ),
     _form(
@@ -192,13 +212,13 @@ _FORMS = (
     ),
 )
 _TORCH_FORMS = (
-    _form(r"\[Rank (?P<a>\d{1,9})\].{0,40}Watchdog caught collective operation timeout: WorkNCCL\(SeqNum=(?P<s>\d{1,20}), "
-          r"OpType=(?P<b>\w{1,40})", "watchdog-timeout",
+    _form(r"\[Rank (?P<a>\d{1,9})\].{0,40}Watchdog caught collective operation timeout: "
+          r"WorkNCCL\(SeqNum=(?P<s>\d{1,20}), OpType=(?P<b>\w{1,40})", "watchdog-timeout",
           "PyTorch: rank {a} timed out in {b}",
           "The collective did not finish in time. A rank did not take part, hangs, or its network is down.",
-          "Compare the work ids of the ranks: the rank with the lowest one is the one that the others wait for."),
-    _form(r"failure detected by watchdog at work sequence id: (?P<s>\d{1,20}).{0,80}?last enqueued work: (?P<a>-?\d{1,20}), "
-          r"last completed work: (?P<b>-?\d{1,20})", "watchdog-failure",
+          "Compare the work ids of the ranks: the others wait for the rank with the lowest one."),
+    _form(r"failure detected by watchdog at work sequence id: (?P<s>\d{1,20}).{0,80}?last enqueued work: "
+          r"(?P<a>-?\d{1,20}), last completed work: (?P<b>-?\d{1,20})", "watchdog-failure",
           "PyTorch: the watchdog detected a failure; last completed work {b} of {a}",
           "The rank completed work {b} and did not finish the next one.",
           "Find the rank with the lowest completed work: it stopped first."),
@@ -212,7 +232,7 @@ _TORCH_FORMS = (
     _form(r"dump(?:ing)? debug info|Finished writing|flight recorder (?:dump|trace)", "flight-recorder",
           "PyTorch: the flight recorder wrote a trace",
           "The trace shows the last collectives of each rank.",
-          "Compare the traces of all ranks with torchfrtrace; the default file is /tmp/nccl_trace_rank_RANK."),
+          "Compare the traces of all ranks with torchfrtrace; by default /tmp/nccl_trace_rank_RANK."),
     _form(r"NCCL error in: ?(?P<a>.{1,120})", "torch-error", "PyTorch: NCCL reported an error",
           "A call of NCCL failed.", "Look for the NCCL WARN lines of the same rank before this line."),
 )  # fmt: skip

@@ -151,7 +151,8 @@ def _incapable(facts: LogFacts) -> list[Reason]:
     places = _places(one.seen.first for one in disabled)
     reasons = [
         Reason(
-            f"GPUDirect RDMA is disabled for {names}: NCCL can register GPU memory neither with nvidia-peermem nor with DMA-BUF",
+            f"GPUDirect RDMA is disabled for {names}: NCCL can register GPU memory neither with"
+            " nvidia-peermem nor with DMA-BUF",
             places,
         )
     ]
