@@ -396,7 +396,7 @@ class Collector:
     # Errors
 
     def _warning(self, match: re.Match[str], place: Place, header: Header | None, is_whole: bool) -> None:
-        self._problem(explain_warning, match[0], place, header)
+        self._problem(explain_warning, match.string.removeprefix("NCCL WARN "), place, header)
 
     def _torch(self, match: re.Match[str], place: Place, header: Header | None, is_whole: bool) -> None:
         said = _TORCH_RANK.search(match.string)
