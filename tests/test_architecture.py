@@ -263,6 +263,13 @@ def test_live_and_watch_do_not_import_textual(tmp_path: Path) -> None:
     assert not modules & {"textual", "pynvml"}
 
 
+def test_reading_a_log_does_not_import_textual(tmp_path: Path) -> None:
+    (tmp_path / "log").write_text("")
+    modules = modules_after(f"from tui.cli import main\nmain(['nccl-log', '{tmp_path}/log'])")
+    assert "probes.nccl.log.reader" in modules
+    assert not modules & {"textual", "pynvml", "networkx", "tarfile"}
+
+
 @pytest.mark.parametrize("arguments", [["modules", "--demo"], ["schema"], ["--version"], ["--demo", "list"]])
 def test_commands_that_need_no_topology_do_not_import_networkx(arguments: list[str]) -> None:
     assert "networkx" not in modules_after(f"from tui.cli import main\nmain({arguments!r})")
