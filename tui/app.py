@@ -156,20 +156,12 @@ class GdrtopApp(App[None]):
                 if isinstance(part, Sampled) and part.live is not None:
                     self._shared.live.add(part.live)
             self.readings.show(report)
-            self._draw_live()
+            self._shared.draw_live()
             if any(isinstance(part, Probed) for part in parts):
                 self.bandwidth.setup.load_results_once()
             if any(isinstance(part, Sampled) for part in parts):
                 self.bandwidth.setup.note_reading()
             self.readings.ask_examination_if_due()
-
-    def _draw_live(self) -> None:
-        if len(self.screen_stack) > 1:
-            from tui.screens.live.screen import LiveScreen
-
-            for screen in self._shared.shown(LiveScreen):
-                screen.show_pace(self.readings.state)
-                screen.draw()
 
     def _show_examination(self, report: Examined) -> None:
         doctor = self._shared.doctor
@@ -216,7 +208,7 @@ class GdrtopApp(App[None]):
 
         is_replay = self._replay is not None
         self._shared.show(LiveScreen, lambda: LiveScreen(self._shared.live, is_replay))
-        self._draw_live()
+        self._shared.draw_live()
 
     def action_bandwidth(self) -> None:
         """Show the running test, or the settings of the next one."""

@@ -114,9 +114,7 @@ def _rank(finding: Finding) -> tuple[int, int, bool]:
     return _STATUSES.index(finding.status), _SEVERITIES.index(finding.severity), bool(finding.part_of)
 
 
-def _group_by_cause(
-    all_findings: list[Finding], outcomes: list[tuple[Check, Outcome]]
-) -> Iterable[Finding]:
+def _group_by_cause(all_findings: list[Finding], outcomes: list[tuple[Check, Outcome]]) -> Iterable[Finding]:
     """Put each finding under the root of its chain of causes; the root gets the highest severity below it.
 
     In a circle of causes the check that is registered first is the root.

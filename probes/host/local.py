@@ -14,7 +14,7 @@ import time
 from collections.abc import Mapping, Sequence
 from functools import partial
 from itertools import islice
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from probes.base.origin import Origin, Source
 from probes.base.text import printable, printable_lines
@@ -38,6 +38,7 @@ if TYPE_CHECKING:  # imported on first use
     from probes.host.ethtool_socket import EthtoolReader
     from probes.host.rdma_socket import ResourceReader
 
+T = TypeVar("T")
 TREE_ONLY = "a directory tree has no commands, drivers or devices"
 READ_SECONDS = 1.0
 MAX_NAMES = 65536
@@ -226,6 +227,11 @@ class LocalHost:
     def _tree_has_none(self, what: str) -> Unknown:
         return Unknown(Reason.NOT_THERE, printable(what), TREE_ONLY)
 
+    def _even_for_root(self, answer: Maybe[T]) -> Maybe[T]:
+        if isinstance(answer, Unknown) and answer.reason is Reason.NEEDS_ROOT and self._is_root:
+            return Unknown(Reason.IO_ERROR, answer.source, "refused, even for root")
+        return answer
+
     def run(self, argv: Sequence[str], seconds: float = 2.0) -> Maybe[CommandOutput]:
         """Return the output of a read-only command, which is searched on the trusted path."""
         note(" ".join(argv), seconds)
@@ -309,7 +315,7 @@ class LocalHost:
         from probes.host.rdma_command import resources_from_command
 
         by_command = resources_from_command(self.run)
-        return answer if isinstance(by_command, Unknown) else by_command
+        return self._even_for_root(answer) if isinstance(by_command, Unknown) else by_command
 
     def thread_names(self, pids: Sequence[int]) -> Mapping[int, Maybe[tuple[str, ...]]]:
         """Return the distinct names of each process's threads, sorted."""
@@ -330,7 +336,7 @@ class LocalHost:
         if isinstance(answers, Unknown):
             return dict.fromkeys(names, answers)
         late = Unknown(Reason.TIMED_OUT, "ethtool -S", "no answer yet")  # to an earlier, slow question
-        return {name: answers.get(name, late) for name in names}
+        return {name: self._even_for_root(answers.get(name, late)) for name in names}
 
     def kernel_messages(self) -> Maybe[tuple[KernelMessage, ...]]:
         """Return the kernel's messages since the last call; the first call only sets the start."""

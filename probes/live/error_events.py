@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from probes.base.unknown import Unknown
 from probes.live.explanations import ERRORS
@@ -14,10 +14,15 @@ from probes.queries.finding import Severity
 _QUIET_SECONDS = 60.0  # below the limit, before the next event of a counter
 # Peers that end at different times leave timeouts and refused packets behind.
 _TEARDOWN_SECONDS = 15.0
+_MANY = 3  # ports
+_TIMES = 5
+_FADING = 0.98  # a window
+# Until it is known what is usual, after gdrtop or a job has started.
+_START_SECONDS, _JOB_START_SECONDS = 22.0, 60.0
 _LONGEST_STEP = 3.0  # a rate is not extrapolated over missed samples
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class _Rule:
     """More than `limit` events in `seconds` are an event."""
 
@@ -28,10 +33,18 @@ class _Rule:
     group: str  # of ERRORS
     severity: Severity = Severity.WARNING
     at_teardown: bool = True  # False: normal when a job ends
+    is_relative: bool = False  # and several times more than what was seen before
 
 
 def _retransmits(*counters: str) -> tuple[_Rule, ...]:
     return tuple(_Rule(name, 100, 10, "sends packets again", "loss", at_teardown=False) for name in counters)
+
+
+def _congested(limit: float, text: str, *counters: str) -> tuple[_Rule, ...]:
+    severity = Severity.NOTE
+    return tuple(
+        _Rule(name, limit, 10, text, "congestion", severity, False, is_relative=True) for name in counters
+    )
 
 
 # Limits per second, minute and hour: NVIDIA NVSentinel, NIC health monitor. It has none for congestion
@@ -60,10 +73,9 @@ _RULES = (
     _Rule("rnr_naks_rcvd", 10, 10, "waits for receivers", "receiver", Severity.NOTE, False),
     _Rule("rcvd_rnr_err", 10, 10, "waits for receivers", "receiver", Severity.NOTE, False),
     _Rule("out_of_buffer", 1000, 10, "has no receive buffers", "receiver", Severity.NOTE, False),
-    _Rule("rp_cnp_handled", 100_000, 10, "is slowed down by congestion", "congestion", Severity.NOTE),
-    _Rule("rx_cnp_pkts", 100_000, 10, "is slowed down by congestion", "congestion", Severity.NOTE),
-    _Rule("np_cnp_sent", 100_000, 10, "receives from a congested network", "congestion", Severity.NOTE),
-    _Rule("tx_cnp_pkts", 100_000, 10, "receives from a congested network", "congestion", Severity.NOTE),
+    *_congested(5_000, "is slowed down by congestion", "rp_cnp_handled", "rx_cnp_pkts"),
+    *_congested(5_000, "receives from a congested network", "np_cnp_sent", "tx_cnp_pkts"),
+    *_congested(1_000_000, "waits for credits of the switch", "port_xmit_wait"),
 )
 # Packets out of order are normal with adaptive routing; together with timeouts or retransmits they are loss.
 _REORDERED = ("out_of_sequence", "out_of_seq_request")
@@ -82,6 +94,17 @@ class _Count:
 
     steps: deque[tuple[float, float]] = field(default_factory=deque)  # (at, events)
     total: float = 0.0
+    began: float = 0.0  # the current window
+    most: float = 0.0  # of the totals in the current window
+    last: float = 0.0  # of the window before
+    usual: float = 0.0  # of all windows before that one, the older the less
+
+    def renew(self, at: float, seconds: float) -> None:
+        """Note the total, and begin a new window if this one is over."""
+        self.most = max(self.most, self.total)
+        if at - self.began >= seconds:
+            self.usual = max(_FADING * self.usual, self.last)
+            self.began, self.last, self.most = at, self.most, 0.0
 
 
 class ErrorEvents:
@@ -94,16 +117,18 @@ class ErrorEvents:
         self._at: float | None = None
         self._processes: frozenset[int] = frozenset()
         self._ended_at = float("-inf")
+        self._usual_from = float("inf")
 
     def update(self, sample: LiveSample) -> list[LiveEvent]:
         """Return the counters that have begun to rise."""
+        self._note_processes(sample)
         before, self._at = self._at, sample.at
-        self._note_ends(sample)
         if before is None:
+            self._usual_from = sample.at + _START_SECONDS
             return []
         step = min(sample.at - before, _LONGEST_STEP)
         is_teardown = sample.at - self._ended_at < _TEARDOWN_SECONDS
-        events = []
+        rising: dict[str, list[LiveEvent]] = {}  # by the text of their rules
         for port in sample.ports:
             rules = _RULES
             if any(_rate(port, name) > 0 for name in _LOST):
@@ -116,17 +141,19 @@ class ErrorEvents:
                     continue
                 event = self._judge(port, rule, sample, step)
                 if event is not None:
-                    events.append(event)
+                    rising.setdefault(rule.text, []).append(event)
         for key in [key for key, at in self._above_at.items() if sample.at - at >= _QUIET_SECONDS]:
             del self._above_at[key]
-        return events
+        return [event for text, events in rising.items() for event in _grouped(text, events)]
 
-    def _note_ends(self, sample: LiveSample) -> None:
+    def _note_processes(self, sample: LiveSample) -> None:
         if isinstance(sample.processes, Unknown):
             return
         now = frozenset(process.pid for process in sample.processes if process.ready_nics)
         if self._processes - now:
             self._ended_at = sample.at
+        if now - self._processes and self._at is not None:
+            self._usual_from = max(self._usual_from, sample.at + _JOB_START_SECONDS)
         self._processes = now
 
     def _judge(self, port: PortSample, rule: _Rule, sample: LiveSample, step: float) -> LiveEvent | None:
@@ -134,22 +161,37 @@ class ErrorEvents:
         key = (port.name, rule)
         count = self._counts.get(key)
         if count is None:
-            if rate <= 0:
+            if rate <= 0 and not rule.is_relative:
                 return None
-            count = self._counts[key] = _Count()
+            count = self._counts[key] = _Count(began=sample.at)
         if rate > 0:
             count.steps.append((sample.at, rate * step))
             count.total += rate * step
         while count.steps and sample.at - count.steps[0][0] >= rule.seconds:
             count.total -= count.steps.popleft()[1]
         if not count.steps:
-            del self._counts[key]
-            return None
+            count.total = 0.0
+            if not rule.is_relative:
+                del self._counts[key]
+                return None
+        if rule.is_relative:
+            count.renew(sample.at, rule.seconds)
+            if count.total <= _TIMES * count.usual or sample.at < self._usual_from:
+                return None
         if count.total <= rule.limit:
             return None
         was_above = (port.name, rule.text) in self._above_at
         self._above_at[port.name, rule.text] = sample.at
         return None if was_above else _event(port, rule, count.total, sample.taken_at)
+
+
+def _grouped(text: str, events: list[LiveEvent]) -> list[LiveEvent]:
+    """Return one event where many ports have begun to show the same at the same time."""
+    if len(events) < _MANY:
+        return events
+    first = events[0]
+    whole = first.text.replace(text, f"{text}, and so do {len(events) - 1} more ports", 1)
+    return [replace(first, text=whole)]
 
 
 def _rate(port: PortSample, counter: str) -> float:

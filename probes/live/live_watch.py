@@ -49,7 +49,7 @@ class LiveWatch:
 
         no_ports: tuple[PortSample, ...] = ()
         no_jobs: tuple[LiveJob, ...] = ()
-        unseen: Maybe[tuple[KernelMessage, ...]] = _FAILED
+        unseen: Maybe[tuple[KernelMessage, ...]] = ()
         ports = part("the ports", lambda: self._ports.read(host, node, reading), no_ports)
         found = part(
             "the processes", lambda: self._processes.read(host, node, reading), ProcessSnapshot(_FAILED)

@@ -15,6 +15,7 @@ T = TypeVar("T")
 
 SHORTEST_SECONDS = 2.0
 TIMES = 50  # a source takes at most this part of the time: 2 %
+LONGEST_SECONDS = 15.0  # between two answers, if the source is not slower itself: paths must not get stale
 PATIENCE_SECONDS = 0.25  # for one answer; then the last one is used
 _GIVE_UP_SECONDS = 60.0
 _TOLERANCE = 0.1  # seconds by which a sample may be early
@@ -57,7 +58,9 @@ class PacedSource(Generic[T]):
             return False
         if self.asked_at is None or now < self.asked_at:
             return True
-        pause = self.seconds * TIMES if at_once else max(self._shortest, self.seconds * TIMES)
+        pause = min(self.seconds * TIMES, LONGEST_SECONDS)
+        if not at_once:
+            pause = max(self._shortest, pause)
         return now - self.asked_at >= pause - _TOLERANCE
 
     def _start(self, host: Host, now: float, ask: Callable[[], Maybe[T]]) -> None:

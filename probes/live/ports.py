@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from probes.base.unknown import Maybe, Reason, Unknown
+from probes.base.unknown import Maybe, Reason, Unknown, known
 from probes.facts.node import Node
 from probes.facts.rdma.devices import RdmaDevice, RdmaFacts, RdmaPort, parse_rate
 from probes.host.protocol import Host
-from probes.live.pacing import Pacing
+from probes.live.paced_source import PacedSource
 from probes.live.port_counters import (
     HARDWARE,
     STANDARD,
@@ -23,10 +23,8 @@ from probes.live.port_counters import (
 from probes.live.sample import PortSample
 from probes.snapshot.rates import PortRate, Reading, port_rates
 
-# Every two seconds, and at most once a second because ethtool -S makes the driver query its firmware; both
-# with room for an early timer.
-COUNTER_SECONDS = 1.9
-ETHTOOL_SECONDS = 0.9
+COUNTER_SECONDS = 2.0
+ETHTOOL_SECONDS = 1.0  # ethtool -S makes the driver query its firmware
 _REFUSED_SECONDS = 600.0
 _SECOND_SAMPLE = Unknown(Reason.NOT_THERE, "", "needs a second sample")
 _NO_RATE = PortRate(_SECOND_SAMPLE, _SECOND_SAMPLE)
@@ -39,6 +37,23 @@ _ETHTOOL_EVENTS = (
 )
 
 
+@dataclass(frozen=True)
+class _Counters:
+    """The counters of all ports, read in one round."""
+
+    at: float  # seconds, Host.monotonic()
+    values: Mapping[tuple[str, int], Mapping[str, Maybe[int]]]
+    line_rates: Mapping[tuple[str, int], float]
+
+
+@dataclass(frozen=True)
+class _Ethtool:
+    """The counters of ethtool -S by netdev."""
+
+    at: float
+    values: Mapping[str, Maybe[dict[str, int]]]
+
+
 @dataclass
 class _Port:
     """One port, and the latest that its slow sources said."""
@@ -47,38 +62,61 @@ class _Port:
     facts: RdmaPort
     paths: dict[str, str]  # counter -> its file
     absent: dict[str, Unknown]
-    values: dict[str, int]
     line_rate: Maybe[float]
     counters: dict[str, Maybe[float]]
     pause: Maybe[float]
     stall: Maybe[float]
-    ethtool: dict[str, int] | None = None
-    events: Mapping[str, Maybe[float]] | None = None  # of ethtool
-    refused_at: float | None = None  # the firmware refused a counter
+    values: dict[str, int] = field(default_factory=dict)  # of the round before
+    ethtool: dict[str, int] = field(default_factory=dict)
+    events: dict[str, Maybe[float]] = field(default_factory=dict)  # of ethtool
+    refused: dict[str, tuple[float, Unknown]] = field(default_factory=dict)  # directory -> when and why
     sample: PortSample | None = None
+
+    @property
+    def key(self) -> tuple[str, int]:
+        return self.device.name, self.facts.number
+
+    @property
+    def path(self) -> str:
+        return f"{self.device.sysfs_path}/ports/{self.facts.number}"
+
+    def files(self, now: float) -> dict[str, str]:
+        """Return the files to read; a directory that the firmware has refused is left alone for a while."""
+        for directory, (at, _) in list(self.refused.items()):
+            if not 0 <= now - at < _REFUSED_SECONDS:
+                del self.refused[directory]
+        return {name: file for name, file in self.paths.items() if _directory(file) not in self.refused}
 
 
 class PortReader:
-    """Read the ports' counters; slow ones are read less often."""
+    """Read the ports' counters; slow ones are read less often, in a thread."""
 
     def __init__(self) -> None:
         self._node: Node | None = None
         self._ports: list[_Port] = []
         self._before: Reading | None = None
-        self._counters = Pacing(COUNTER_SECONDS)
-        self._ethtool = Pacing(ETHTOOL_SECONDS)
+        self._counters: PacedSource[_Counters] = PacedSource("port counters", COUNTER_SECONDS)
+        self._ethtool: PacedSource[_Ethtool] = PacedSource("ethtool -S", ETHTOOL_SECONDS)
+        self._counted: Maybe[_Counters] | None = None  # the rounds that the ports have
+        self._asked: Maybe[_Ethtool] | None = None
 
     def read(self, host: Host, node: Node, reading: Reading) -> tuple[PortSample, ...]:
         """Return a sample of each port, in the order of the node; a port that did not change stays itself."""
         if node is not self._node:
             self._node, self._ports = node, self._renewed(host, node)
-        with self._counters.round(host.monotonic) as seconds:
-            if seconds is not None:
-                for port in self._ports:
-                    _read_counters(host, port, seconds)
-        with self._ethtool.round(host.monotonic) as seconds:
-            if seconds is not None:
-                _read_ethtool(host, self._ports, seconds)
+        now = host.monotonic()
+        wanted = [(port.key, port.path, port.files(now)) for port in self._ports]
+        counted = self._counters.read(host, now, lambda: _read_counters(host, wanted))
+        if counted is not self._counted:
+            for port in self._ports:
+                _count(port, self._counted, counted)
+            self._counted = counted
+        netdevs = tuple(dict.fromkeys(netdev for port in self._ports if (netdev := _netdev(port))))
+        asked = self._ethtool.read(host, now, lambda: _read_ethtool(host, netdevs))
+        if asked is not self._asked:
+            for port in self._ports:
+                _note_ethtool(port, self._asked, asked)
+            self._asked = asked
         before = self._before
         is_later = before is not None and reading.at > before.at
         rates = port_rates(before, reading) if before is not None and is_later else {}
@@ -116,83 +154,111 @@ def _first(host: Host, device: RdmaDevice, facts: RdmaPort) -> _Port:
             waiting[name] = absent[name]
     netdev = facts.netdev
     first = netdev if isinstance(netdev, Unknown) else _SECOND_SAMPLE
-    return _Port(device, facts, paths, absent, {}, facts.rate_gbps, waiting, first, first)
+    return _Port(device, facts, paths, absent, facts.rate_gbps, waiting, first, first)
 
 
-def _read_counters(host: Host, port: _Port, seconds: float) -> None:
-    """Read the counters; `seconds` since the round before, 0 in the first one."""
-    now = host.monotonic()
-    if port.refused_at is not None and 0 <= now - port.refused_at < _REFUSED_SECONDS:
-        return
-    port.refused_at = None
+def _directory(file: str) -> str:
+    return file.rpartition("/")[0]
+
+
+def _netdev(port: _Port) -> str:
+    return known(port.facts.netdev, "")
+
+
+def _read_counters(host: Host, ports: list[tuple[tuple[str, int], str, dict[str, str]]]) -> _Counters:
+    """Read the counters of ports: (key, path, counter -> its file)."""
+    values: dict[tuple[str, int], dict[str, Maybe[int]]] = {}
+    line_rates: dict[tuple[str, int], float] = {}
+    at = host.monotonic()
+    for key, path, files in ports:
+        found: dict[str, Maybe[int]] = {}
+        refused: dict[str, Unknown] = {}  # by directory
+        for name, file in files.items():
+            directory = _directory(file)
+            value = refused[directory] if directory in refused else read_counter(host, file)
+            if isinstance(value, Unknown) and value.reason is Reason.IO_ERROR:
+                # A device that refuses one counter refuses all, and logs a kernel message for each.
+                refused[directory] = value
+            found[name] = value
+        values[key] = found
+        text = host.read(f"{path}/rate", 4096)
+        parsed = None if isinstance(text, Unknown) else parse_rate(text)
+        if parsed is not None:
+            line_rates[key] = parsed[0]
+    return _Counters(at, values, line_rates)
+
+
+def _count(port: _Port, before: Maybe[_Counters] | None, now: Maybe[_Counters]) -> None:
+    """Take a round of counters over into a port."""
     rates: dict[str, Maybe[float]] = {
-        name: port.absent[name] for name in port.absent if name not in port.paths
+        name: unknown for name, unknown in port.absent.items() if name not in port.paths
     }
+    if isinstance(now, Unknown):
+        rates.update(dict.fromkeys(port.paths, now))
+        port.values, port.counters = {}, rates
+        return
+    found = now.values.get(port.key, {})
+    seconds = now.at - before.at if before is not None and not isinstance(before, Unknown) else 0.0
     values: dict[str, int] = {}
-    refused: dict[str, Unknown] = {}  # by directory
-    for name, path in port.paths.items():
-        directory = path.rpartition("/")[0]
-        if directory in refused:
-            rates[name] = refused[directory]
+    for name, file in port.paths.items():
+        directory = _directory(file)
+        value = found.get(name)
+        if value is None:
+            rates[name] = port.refused[directory][1] if directory in port.refused else _SECOND_SAMPLE
             continue
-        value = read_counter(host, path)
         if isinstance(value, Unknown):
             rates[name] = value
             if value.reason is Reason.IO_ERROR:
-                # A device that refuses one counter refuses all, and logs a kernel message for each.
-                refused[directory] = value
-                port.refused_at = now
+                port.refused[directory] = (now.at, value)
             continue
         values[name] = value
-        before = port.values.get(name)
-        if before is None or seconds <= 0:
-            rates[name] = _SECOND_SAMPLE
-        else:
-            risen = rise(name, before, value)
-            rates[name] = risen if isinstance(risen, Unknown) else risen / seconds
-    port.values = values
-    if rates != port.counters:
-        port.counters = rates
-    text = host.read(f"{port.device.sysfs_path}/ports/{port.facts.number}/rate", 4096)
-    parsed = None if isinstance(text, Unknown) else parse_rate(text)
-    if parsed is not None:
-        port.line_rate = parsed[0]
+        rates[name] = _rate(name, port.values.get(name), value, seconds)
+    port.values, port.counters = values, rates
+    port.line_rate = now.line_rates.get(port.key, port.line_rate)
 
 
-def _read_ethtool(host: Host, ports: list[_Port], seconds: float) -> None:
-    names = [port.facts.netdev for port in ports if not isinstance(port.facts.netdev, Unknown)]
-    answers = host.ethtool_counters(tuple(dict.fromkeys(names))) if names else {}
-    for port in ports:
-        netdev = port.facts.netdev
-        if isinstance(netdev, Unknown):
-            port.pause = port.stall = Unknown(
-                Reason.NOT_THERE, netdev.source, "this port has no netdev, so no ethtool counters"
-            )
-            continue
-        answer = answers.get(netdev, Unknown(Reason.NOT_THERE, "ethtool -S", "no answer"))
-        if isinstance(answer, Unknown):
-            port.pause = port.stall = answer
-            port.ethtool, port.events = None, None
-            continue
-        before = port.ethtool or {}
-        port.pause = pause_percent(before, answer, seconds)
-        port.stall = pcie_stall_percent(answer)
-        events: dict[str, Maybe[float]] = {}
-        for name in _ETHTOOL_EVENTS:
-            if name in answer:
-                risen = rise(name, before[name], answer[name]) if name in before else _SECOND_SAMPLE
-                no_rate = isinstance(risen, Unknown) or seconds <= 0
-                events[name] = (
-                    risen if isinstance(risen, Unknown) else _SECOND_SAMPLE if no_rate else risen / seconds
-                )
-        port.ethtool = dict(answer)
-        port.events = events
+def _rate(name: str, before: int | None, after: int, seconds: float) -> Maybe[float]:
+    """Return the events a second."""
+    if before is None or seconds <= 0:
+        return _SECOND_SAMPLE
+    risen = rise(name, before, after)
+    return risen if isinstance(risen, Unknown) else risen / seconds
+
+
+def _read_ethtool(host: Host, netdevs: tuple[str, ...]) -> _Ethtool:
+    at = host.monotonic()
+    return _Ethtool(at, host.ethtool_counters(netdevs) if netdevs else {})
+
+
+def _note_ethtool(port: _Port, before: Maybe[_Ethtool] | None, now: Maybe[_Ethtool]) -> None:
+    """Take the answer of ethtool over into a port."""
+    netdev = port.facts.netdev
+    answer: Maybe[dict[str, int]]
+    if isinstance(netdev, Unknown):
+        answer = Unknown(Reason.NOT_THERE, netdev.source, "this port has no netdev, so no ethtool counters")
+    elif isinstance(now, Unknown):
+        answer = now
+    else:
+        answer = now.values.get(netdev, Unknown(Reason.NOT_THERE, "ethtool -S", "no answer"))
+    if isinstance(answer, Unknown) or isinstance(now, Unknown):
+        port.pause = port.stall = answer if isinstance(answer, Unknown) else _SECOND_SAMPLE
+        port.ethtool, port.events = {}, {}
+        return
+    seconds = now.at - before.at if before is not None and not isinstance(before, Unknown) else 0.0
+    port.pause = pause_percent(port.ethtool, answer, seconds)
+    port.stall = pcie_stall_percent(answer)
+    port.events = {
+        name: _rate(name, port.ethtool.get(name), answer[name], seconds)
+        for name in _ETHTOOL_EVENTS
+        if name in answer
+    }
+    port.ethtool = dict(answer)
 
 
 def _sample(port: _Port, reading: Reading, rates: Mapping[tuple[str, int], PortRate]) -> PortSample:
-    key = (port.device.name, port.facts.number)
+    key = port.key
     rate = rates.get(key, _NO_RATE)
-    counters: Mapping[str, Maybe[float]] = {**port.counters, **(port.events or {})}
+    counters: Mapping[str, Maybe[float]] = {**port.counters, **port.events}
     old = port.sample
     if old is not None and old.counters == counters:
         counters = old.counters  # one dictionary for as long as nothing rises differently

@@ -27,7 +27,7 @@ _GAP_SECONDS = 1800.0  # how long a pause of the traffic is remembered
 # Seconds below half before it is an event, and the history that this needs.
 _STEADY = (1.5, 5.0)  # a benchmark sends all the time
 _BESIDE_OTHERS = (4.5, 10.0)  # while the job's other NICs go on
-_PHASES = (20.0, 30.0)
+_PHASES = (20.0, 10.0)
 _RECOVERED_SAMPLES = 2
 
 
@@ -127,13 +127,15 @@ class RateEvents:
         new = [
             name for name, nic in nics.items() if not nic.is_low and self._is_low(nic, nics, job, sample.at)
         ]
-        for name in new:
-            nics[name].is_low = True
-        low = [name for name, nic in nics.items() if nic.is_low]
         if not new:
             return []
+        # The NICs of a job that stops do not fall in one second.
+        low = [name for name, nic in nics.items() if nic.low_since is not None]
         if len(low) > 1 and 2 * len(low) > len(nics):
-            if any(nics[name].reported_as for name in low):
+            is_reported = any(nics[name].reported_as for name in low)
+            for name in low:
+                nics[name].is_low = True
+            if is_reported:
                 return []
             nics[new[0]].reported_as = job.name
             before = sum(nics[name].usual for name in low)
@@ -143,7 +145,7 @@ class RateEvents:
         events = []
         for name in new:
             nic = nics[name]
-            nic.reported_as = name
+            nic.is_low, nic.reported_as = True, name
             now, before = nic.rates[-1][1], nic.usual
             text = f"{name} carries {_gbps(now)}, {_gbps(before)} in the minute before"
             events.append(_event(EventKind.RATE_FELL, name, text, sample.taken_at))

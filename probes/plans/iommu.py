@@ -31,9 +31,7 @@ def pass_through(examination: Examination) -> Plan:
         "Set the IOMMU to passthrough",
         (
             instruction(f"Add {option} to the kernel command line in the boot loader's configuration."),
-            instruction(
-                "Apply the configuration (update-grub, grub2-mkconfig or bootctl), then reboot."
-            ),
+            instruction("Apply the configuration (update-grub, grub2-mkconfig or bootctl), then reboot."),
             instruction(f"After the reboot, check that /proc/cmdline contains {option}."),
         ),
         needs_reboot=True,

@@ -146,9 +146,7 @@ def _path_functions(node: Node) -> tuple[str, ...]:
     """Return the functions on GPUs' and NICs' paths, and virtual functions, which have their own ATS."""
     if isinstance(node.pci, Unknown):
         return ()
-    virtual = (
-        bdf for bdf, function in node.pci.functions.items() if function.physical_function is not None
-    )
+    virtual = (bdf for bdf, function in node.pci.functions.items() if function.physical_function is not None)
     return (*config_space.path_functions(node.pci), *virtual)
 
 

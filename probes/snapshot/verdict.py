@@ -172,9 +172,7 @@ def _no_rdma_devices(node: Node, topology: Topology) -> Verdict:
     elsewhere = () if isinstance(node.rdma, Unknown) else node.rdma.devices_elsewhere
     if elsewhere:
         devices = f"{len(elsewhere)} RDMA device{'s are' if len(elsewhere) > 1 else ' is'}"
-        return verdict(
-            State.UNKNOWN, f"{devices} in another network namespace; run gdrtop in that pod"
-        )
+        return verdict(State.UNKNOWN, f"{devices} in another network namespace; run gdrtop in that pod")
     nics = f"no RDMA device for {count} NIC{'s' if count > 1 else ''}"
     if isinstance(node.modules, ModuleFacts):
         for name in ("ib_core", "mlx5_core", "mlx5_ib"):

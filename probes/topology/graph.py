@@ -89,9 +89,7 @@ def merged_bdf(function: PciFunction) -> str:
     return f"{function.bdf[:-4]}00.0" if is_merged else function.bdf
 
 
-def _add_branch(
-    graph: nx.Graph[str], function: PciFunction, functions: Mapping[str, PciFunction]
-) -> None:
+def _add_branch(graph: nx.Graph[str], function: PciFunction, functions: Mapping[str, PciFunction]) -> None:
     """Add a function, its host bridge and all ports between them."""
     above, upper = function.root, None
     if above:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.node_vm.guest import Guest
-from tests.node_vm.image import Image
+from tests.node_vm.image import Image, cache_directory
 from tests.node_vm.shape import Shape, devices
 
 # A plain machine needs a tenth of these; a wait that ends early means that something is wrong.
@@ -173,7 +173,20 @@ def _board(image: Image, accelerator: str, append: str, serial: Path) -> list[st
 
 @functools.cache
 def acceleration(image: Image) -> str:
-    """`kvm` where a guest really starts under it; /dev/kvm alone proves nothing."""
+    """`kvm` where a guest really starts under it; /dev/kvm alone proves nothing.
+
+    The answer is kept until this machine is booted again: where KVM does not work, it takes long to see.
+    """
+    kept = cache_directory() / "accelerator"
+    boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    told = kept.read_text().split() if kept.exists() else []
+    if told[:1] != [boot]:
+        told = [boot, _tried(image)]
+        kept.write_text(" ".join(told))
+    return told[1]
+
+
+def _tried(image: Image) -> str:
     if os.access("/dev/kvm", os.R_OK | os.W_OK):
         with tempfile.TemporaryDirectory(prefix="node-vm-") as place:
             serial = Path(place) / "serial.log"

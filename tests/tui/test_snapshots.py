@@ -12,6 +12,7 @@ from probes.simulation.host import SimulatedHost
 from tests.probes.recording.recordings import recorded
 from tests.tui.action_screens import QuickHost, asked, ended, listed, on, seen
 from tests.tui.bandwidth_screens import measured, met, over, scripted, set_up, started
+from tests.tui.live_samples import install
 from tests.tui.pilot import SteppedClock, overview, readings, settled, shown, stepped_app, until
 from tests.tui.screens.test_doctor import opened
 from tui.app import GdrtopApp
@@ -85,6 +86,36 @@ def test_the_doctor(snap_compare: Any, size: tuple[int, int]) -> None:
         await pilot.pause()
 
     assert snap_compare(app, terminal_size=size, run_before=to_the_doctor)
+
+
+@pytest.mark.parametrize("size", [*SIZES, (200, 60)], ids=lambda size: f"{size[0]}x{size[1]}")
+def test_live(snap_compare: Any, monkeypatch: pytest.MonkeyPatch, size: tuple[int, int]) -> None:
+    install(monkeypatch)
+    clock = SteppedClock()
+    app = stepped_app(SimulatedHost("hgx-h100", clock=clock))
+
+    async def to_live(pilot: Pilot[None]) -> None:
+        await readings(pilot, clock, 12)
+        await pilot.press("t")
+        await until(pilot, lambda: "mlx5_0" in seen(pilot, "nics"))
+        await pilot.pause()
+
+    assert snap_compare(app, terminal_size=size, run_before=to_live)
+
+
+@pytest.mark.parametrize("size", SIZES, ids=lambda size: f"{size[0]}x{size[1]}")
+def test_live_in_the_past(snap_compare: Any, monkeypatch: pytest.MonkeyPatch, size: tuple[int, int]) -> None:
+    install(monkeypatch)
+    clock = SteppedClock()
+    app = stepped_app(SimulatedHost("hgx-h100", clock=clock))
+
+    async def to_an_event(pilot: Pilot[None]) -> None:
+        await readings(pilot, clock, 12)
+        await pilot.press("t", "left_parenthesis", "left_parenthesis")
+        await until(pilot, lambda: "ago" in seen(pilot, "summary"))
+        await pilot.pause()
+
+    assert snap_compare(app, terminal_size=size, run_before=to_an_event)
 
 
 class Driven(Protocol):

@@ -11,8 +11,9 @@ from probes.checks.registry import CHECKS, findings
 from probes.checks.summary import exit_status, summarize
 from probes.facts.node import Node
 from probes.host.protocol import Host
+from probes.live.verdict import examine_with_jobs
 from probes.queries.finding import Finding, Status
-from probes.snapshot.examination import Examination, examine
+from probes.snapshot.examination import Examination
 from probes.snapshot.verdict import Verdict
 from tui.commands.arguments import did_you_mean
 from tui.commands.json_values import document, host_name, plain_value, verdict_json, write_json
@@ -78,7 +79,7 @@ def write_check(
 
     `with_passed` prints all checks, `ids` only these, whatever their outcome.
     """
-    examination = examine(host)
+    examination = examine_with_jobs(host)
     found = findings(examination, only, skip)
     verdict = summarize(examination.verdict, found)
     if as_json:

@@ -11,8 +11,8 @@ from probes.base.plan import Step
 from probes.base.text import printable
 from probes.checks.registry import findings
 from probes.host.protocol import Host
+from probes.live.verdict import examine_with_jobs
 from probes.plans.catalogue import Offer
-from probes.snapshot.examination import examine
 from tui.actions.console_text import lines_of
 from tui.actions.dispatcher import Dispatcher, Prepared
 from tui.actions.events import RunEvent, RunOutcome
@@ -98,7 +98,7 @@ class Do:
         self._host, self._out, self._ascii = host, out, ascii_only
         self._width = text_width(out)
         self._dispatcher = Dispatcher(host, read_only)
-        self._examination = examine(host)
+        self._examination = examine_with_jobs(host)
         self._findings = findings(self._examination)
 
     def list(self, as_json: bool) -> int:
@@ -198,7 +198,7 @@ class Do:
     def _show_change(self) -> None:
         """Check the node again and show what has changed."""
         before, earlier = self._examination, self._findings
-        self._examination = examine(self._host, before=before)
+        self._examination = examine_with_jobs(self._host, before=before)
         self._findings = findings(self._examination)
         after = Assessment(self._examination.verdict, self._findings)
         change = draw_change(Assessment(before.verdict, earlier), after, self._width)

@@ -6,16 +6,16 @@ import textwrap
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from datetime import datetime
+from itertools import zip_longest
 
 from probes.base.text import printable
 from probes.base.unknown import Maybe, Unknown
-from probes.live.sample import LiveJob, LiveProcess, LiveSample, PathWord, Role
-from probes.queries.finding import Severity
+from probes.live.sample import LiveEvent, LiveJob, LiveProcess, LiveSample, PathWord, Role
 from widgets.base.lines import Line, Run, line
 
 _GDR = (PathWord.DMABUF, PathWord.PEERMEM)
 _NOT_GDR = (PathWord.STAGED, PathWord.TCP, PathWord.HOST_MEMORY)
-_INDENT = " " * 10
+INDENT = " " * 10
 
 
 def exit_status(sample: LiveSample | None) -> int:
@@ -39,25 +39,27 @@ def members(sample: LiveSample, job: LiveJob) -> list[LiveProcess]:
     return [process for process in found if process.pid in pids]
 
 
-def event_lines(
-    at: float, severity: Severity, text: str, explanation: str, width: int, with_date: bool = False
-) -> list[Line]:
-    """Return an event with its explanation below."""
-    shown = _wrapped(f"{clock_text(at, with_date)}  {severity.value:<8}  {text}", width)
-    return [*shown, *(_wrapped(explanation, width, _INDENT) if explanation else [])]
+def event_lines(events: Sequence[LiveEvent], width: int) -> list[Line]:
+    """Return events; an explanation that several in a row have in common follows the last of them."""
+    shown: list[Line] = []
+    for event, next_event in zip_longest(events, events[1:]):
+        shown.extend(wrapped_below(f"{clock_text(event.at)}  {event.severity.value:<8}  {event.text}", width))
+        if event.explanation and (next_event is None or next_event.explanation != event.explanation):
+            shown.extend(wrapped_below(event.explanation, width, INDENT))
+    return shown
 
 
-def clock_text(at: float, with_date: bool = False) -> str:
-    """Return the local time, with date and zone on request; `at`: seconds since 1970."""
-    local = datetime.fromtimestamp(at).astimezone()
-    return local.isoformat(sep=" ", timespec="seconds") if with_date else f"{local:%H:%M:%S}"
+def clock_text(at: float) -> str:
+    """Return the local time; `at`: seconds since 1970."""
+    return f"{datetime.fromtimestamp(at):%H:%M:%S}"
 
 
 class JobText:
     """The lines of the jobs, only those that changed since they were printed."""
 
     def __init__(self) -> None:
-        self._printed: dict[str, tuple[object, ...]] = {}
+        self._printed: dict[str, LiveJob] = {}
+        self._paths: dict[str, str] = {}
         self._limits: tuple[str, ...] = ()
         self._had_jobs = True
 
@@ -67,46 +69,45 @@ class JobText:
         if sample.limits != self._limits:
             self._limits = sample.limits
             for limit in sample.limits:
-                shown.extend(_wrapped(f"note: {limit}", width))
+                shown.extend(wrapped_below(f"note: {limit}", width))
         clock = clock_text(sample.taken_at)
-        current: dict[str, tuple[object, ...]] = {}
+        printed, paths = self._printed, self._paths
+        self._printed, self._paths = {}, {}
         for job in sample.jobs:
-            current[job.id] = _signature(job, members(sample, job))
-            if self._printed.get(job.id) != current[job.id]:
-                shown.extend(_job_lines(clock, job, members(sample, job), width))
-        self._printed = current
+            before, path = printed.get(job.id), _paths(members(sample, job))
+            if before is None or path != paths[job.id] or _differ(before, job):
+                shown.extend(wrapped_below(f"{clock}  {_job_text(job, path)}", width))
+                if before is None or _odd_of(before) != _odd_of(job):
+                    for odd in job.odd:
+                        shown.extend(wrapped_below(f"! {odd.sentence}", width, INDENT))
+                before = job
+            self._printed[job.id], self._paths[job.id] = before, path
         if not sample.jobs and self._had_jobs:
             is_unknown = isinstance(sample.processes, Unknown)
             what = f"jobs unknown ({sample.processes})" if is_unknown else "no job uses RDMA or a GPU"
             shown.append(line(f"{clock}  {what}"))
         self._had_jobs = bool(sample.jobs)
-        for event in sample.events:
-            told = event_lines(event.at, event.severity, event.text, event.explanation, width)
-            shown.extend(told)
-        return shown
+        return [*shown, *event_lines(sample.events, width)]
 
 
-def _signature(job: LiveJob, processes: Sequence[LiveProcess]) -> tuple[object, ...]:
-    """Return what a printed job shows; rates change it only by a fifth or more."""
+def _differ(before: LiveJob, now: LiveJob) -> bool:
+    """Return whether a job has to be printed again: something changed, or a rate by a quarter or more."""
     return (
-        job.name,
-        job.pids,
-        job.nics,
-        _paths(processes),
-        job.odd and tuple(odd.subject for odd in job.odd),
-        _step(job.sent_gbps),
-        _step(job.received_gbps),
+        (before.name, before.pids, before.nics) != (now.name, now.pids, now.nics)
+        or _odd_of(before) != _odd_of(now)
+        or _has_changed(before.sent_gbps, now.sent_gbps)
+        or _has_changed(before.received_gbps, now.received_gbps)
     )
 
 
-def _step(rate: Maybe[float]) -> object:
-    """Return the rate in steps: 0, below 1 Gb/s, and then each a quarter larger than the one before."""
-    if isinstance(rate, Unknown):
-        return None
-    step = 0
-    while rate >= 1.0 and step < 100:
-        rate, step = rate / 1.25, step + 1
-    return step
+def _odd_of(job: LiveJob) -> list[str]:
+    return [odd.subject for odd in job.odd]
+
+
+def _has_changed(before: Maybe[float], now: Maybe[float]) -> bool:
+    if isinstance(before, Unknown) or isinstance(now, Unknown):
+        return isinstance(before, Unknown) != isinstance(now, Unknown)
+    return abs(now - before) > max(1.0, max(before, now) / 4)
 
 
 def _paths(processes: Iterable[LiveProcess]) -> str:
@@ -133,34 +134,37 @@ def _named(processes: Sequence[LiveProcess]) -> str:
     return ", ".join([*names, *more])
 
 
-def _job_lines(clock: str, job: LiveJob, processes: Sequence[LiveProcess], width: int) -> list[Line]:
+def _job_text(job: LiveJob, path: str) -> str:
+    """Return a job: its name, ranks, path, rates and number of NICs."""
     count = len(job.pids)
-    noun = "rank" if job.role is Role.NCCL else "process"
-    plural = {"rank": "ranks", "process": "processes"}[noun]
-    ranks = f"{count} {noun if count == 1 else plural}"
+    one, many = ("rank", "ranks") if job.role is Role.NCCL else ("process", "processes")
+    ranks = f"{count} {one if count == 1 else many}"
     if isinstance(job.world_size, int) and job.world_size != count:
         ranks += f" of {job.world_size}"
-    parts = [ranks, _paths(processes)]
+    parts = [ranks, path]
     if job.nics:
-        parts.append(f"tx {_rate(job.sent_gbps)} rx {_rate(job.received_gbps)} Gb/s")
+        parts.append(_rates_text(job.sent_gbps, job.received_gbps))
         parts.append(f"{len(job.nics)} NIC{'s' if len(job.nics) > 1 else ''}")
-    shown = _wrapped(f"{clock}  {job.name}: {', '.join(parts)}", width)
-    for odd in job.odd:
-        shown.extend(_wrapped(f"! {odd.sentence}", width, _INDENT))
-    return shown
+    return f"{job.name}: {', '.join(parts)}"
 
 
-def _wrapped(text: str, width: int, indent: str = "") -> list[Line]:
-    """Wrap a text; all lines but the first are indented below the text beside the clock."""
+def wrapped_below(text: str, width: int, indent: str = "") -> list[Line]:
+    """Wrap a text of the node; all lines but the first are indented below the text beside the clock."""
     pieces = textwrap.wrap(
         printable(text),
         width,
         initial_indent=indent,
-        subsequent_indent=_INDENT,
+        subsequent_indent=INDENT,
         break_on_hyphens=False,
         break_long_words=False,
     )
     return [(Run(piece),) for piece in pieces or [""]]
+
+
+def _rates_text(sent: Maybe[float], received: Maybe[float]) -> str:
+    if isinstance(sent, Unknown) and isinstance(received, Unknown):
+        return f"rates unknown ({sent.detail or sent.reason.value})"
+    return f"tx {_rate(sent)} rx {_rate(received)} Gb/s"
 
 
 def _rate(rate: Maybe[float]) -> str:

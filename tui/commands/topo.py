@@ -11,9 +11,10 @@ from probes.checks.registry import findings
 from probes.checks.summary import summarize
 from probes.facts.rdma.devices import RdmaFacts
 from probes.host.protocol import Host
+from probes.live.verdict import examine_with_jobs
 from probes.queries.acs_redirects import detours
 from probes.queries.finding import Finding
-from probes.snapshot.examination import Examination, examine
+from probes.snapshot.examination import Examination
 from probes.snapshot.nic_roles import roles_of
 from probes.snapshot.verdict import Verdict
 from probes.topology import export
@@ -65,7 +66,7 @@ def write_topology(host: Host, out: TextIO, form: str = "text", ascii_only: bool
 
     The verdict counts the findings, so that every command reports the same about a node.
     """
-    examination = examine(host)
+    examination = examine_with_jobs(host)
     found = findings(examination)
     verdict = summarize(examination.verdict, found)
     topology = examination.topology

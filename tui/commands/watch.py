@@ -9,6 +9,7 @@ import re
 import sys
 import time
 from collections.abc import Callable
+from datetime import datetime
 from typing import Any, TextIO
 
 from probes.base.origin import Source
@@ -19,7 +20,7 @@ from probes.queries.finding import Severity
 from tui.commands.arguments import EXIT_WRONG_USAGE
 from tui.commands.json_values import document, host_name
 from tui.commands.live import refusal
-from tui.commands.live_text import event_lines
+from tui.commands.live_text import INDENT, wrapped_below
 from tui.files.xdg import STATE, own_directory
 from tui.runtime.black_box import BlackBox, Limits, Notice, NoticeKind
 from tui.runtime.live_reader import LiveReader
@@ -263,8 +264,10 @@ class Output:
             json.dump(document("watch", host_name(self.node), self.node.origin, at, content), self._out)
             self._out.write("\n")
         else:
+            local = datetime.fromtimestamp(at).astimezone().isoformat(sep=" ", timespec="seconds")
             # A log has a line for each event, however long.
             width = text_width(self._out) if self._out.isatty() else _LOG_WIDTH
-            lines = event_lines(at, severity, text, explanation, width, with_date=True)
+            lines = wrapped_below(f"{local}  {severity.value:<8}  {text}", width)
+            lines += wrapped_below(explanation, width, INDENT) if explanation else []
             print_lines(lines, self._out, self._ascii_only)
         self._out.flush()

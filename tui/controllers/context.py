@@ -71,6 +71,14 @@ class AppContext:
             self._live = LiveState(self.origin)
         return self._live
 
+    def draw_live(self) -> None:
+        """Draw the Live screen, if it is open."""
+        if len(self.app.screen_stack) > 1:
+            from tui.screens.live.screen import LiveScreen
+
+            for screen in self.shown(LiveScreen):
+                screen.draw(self.overview.status)
+
     # Activities
 
     @property

@@ -41,11 +41,11 @@ class ReadingsController:
         self._context = context
         self.interval = interval
         self.paused = False
-        self.state = ""  # the interval, a pause, or the position in a recording, as shown
         self._replay = replay
         self._live: LiveSource | None = None
         self._timer: Timer | None = None
         self._shown_moment = 0
+        self._state: str | None = None
         self._examination_schedule = ExaminationSchedule()
         self._reading_schedule = ReadingSchedule()
         self._asked_at = -LONGEST_INTERVAL_SECONDS
@@ -76,6 +76,8 @@ class ReadingsController:
         self._context.overview.show_silence(
             silence if silence >= SILENCE_SECONDS else 0.0, is_slow=quiet_seconds() < SILENCE_SECONDS
         )
+        if silence >= SILENCE_SECONDS:
+            self._context.draw_live()
         if self.paused:
             return
         if self._replay is None:
@@ -135,8 +137,10 @@ class ReadingsController:
             elif state == "every 1 s":  # the speed at which it was recorded
                 state = ""
             state = f"{self._shown_moment + 1}/{self._replay.last + 1} {state}".rstrip()
-        self.state = state
-        self._context.overview.show_pace(state)
+        if state != self._state:
+            self._state = state
+            self._context.overview.show_pace(state)
+            self._context.draw_live()
 
     # Recording
 

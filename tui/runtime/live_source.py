@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from probes.host.local import LocalHost
 from probes.host.protocol import Host
 from probes.live.live_watch import LiveWatch
+from probes.live.verdict import examine_with_jobs, with_jobs
 from probes.snapshot.nic_roles import roles_of
 from probes.snapshot.verdict import judge
 from probes.snapshot.watch import Watch
@@ -57,14 +58,13 @@ class LiveSource:
         before, self._reading = self._reading, reading
         files = None if self._examination is None else self._examination.topology_files
         verdict = judge(self._probed.node, self._probed.topology, reading, before, files)
-        yield Sampled(reading, verdict, live.taken_at, live)
+        yield Sampled(reading, with_jobs(verdict, live), live.taken_at, live)
 
     def examine(self) -> Examination:
         """Examine the node; rising counters are compared with the previous examination."""
-        from probes.snapshot.examination import examine
-
         node = self._probed.node if self._probed is not None else None
-        self._examination = examine(self._watch.host, node, self._examination)
+        live = self._live.latest
+        self._examination = examine_with_jobs(self._watch.host, node, self._examination, live)
         return self._examination
 
     def release(self) -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, TypeVar
 from probes.base.history import HISTORY_SECONDS
 from probes.facts.node import probe_node
 from probes.live.live_watch import LiveWatch
+from probes.live.verdict import examine_with_jobs, with_jobs
 from probes.recording.replay_host import ReplayHost
 from probes.snapshot.nic_roles import roles_of
 from probes.snapshot.rates import read
@@ -69,12 +70,10 @@ class ReplaySource:
 
     def examine(self) -> Examination:
         """Examine the node as recorded up to the moment shown."""
-        from probes.snapshot.examination import examine
-
         moment = self.position
-        node = self._probe(moment).node
+        node, live = self._probe(moment).node, self._sample(moment).live
         self._host.seek(moment)
-        examination = examine(self._host, node)
+        examination = examine_with_jobs(self._host, node, sample=live)
         if examination.topology_files != self._files:  # the verdicts so far did not use them
             self._files = examination.topology_files
             self._sampled.clear()
@@ -122,7 +121,8 @@ class ReplaySource:
             verdict = judge(probed.node, probed.topology, reading, before, self._files)
             sampled = Sampled(reading, verdict, self._host.wall_clock())
             _cache(self._sampled, moment, sampled, _CACHED)
-        return replace(sampled, live=self._live_sample(moment, sampled.reading))
+        live = self._live_sample(moment, sampled.reading)
+        return replace(sampled, verdict=with_jobs(sampled.verdict, live), live=live)
 
     def _live_sample(self, moment: int, reading: Reading) -> LiveSample:
         """Return the live sample of a moment; rates and events need the moments before it."""

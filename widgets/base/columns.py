@@ -26,50 +26,65 @@ class Column:
 
 def draw_columns(columns: Sequence[Column], ids: Sequence[str], width: int, selected: str = "") -> list[Line]:
     """Draw a heading and one row an id; the first cell of the selected row is marked."""
-    shown, cells = _that_fit(columns, width)
-    heading = _row([(Run(column.title, Tone.DIM),) for column in shown], shown, cells, width)
-    lines = [heading]
-    for row, key in enumerate(ids):
-        first, *rest = (column.cells[row] for column in shown)
-        is_selected = bool(key) and key == selected
-        marked = tuple(run._replace(tone=Tone.CURSOR if is_selected else run.tone, id=key) for run in first)
-        lines.append(_row([marked, *rest], shown, cells, width))
-    return lines
-
-
-def _that_fit(columns: Sequence[Column], width: int) -> tuple[list[Column], list[int]]:
-    """Return the columns that there is room for, in their order, and their widths."""
-    chosen: list[Column] = []
-    left = width + _GAP
-    for column in sorted(columns, key=lambda column: column.importance):
-        need = _GAP + (max(column.least, cell_len(column.title)) if column.grows else _needed(column))
-        if need > left and column.importance > 1:
-            continue
-        chosen.append(column)
-        left -= need
-    shown = [column for column in columns if column in chosen]
-    widths = []
-    for column in shown:
-        needed = _needed(column)
-        if column.grows:
-            least = max(column.least, cell_len(column.title))
-            more = max(0, min(left, needed - least))
-            left -= more
-            needed = least + more
-        widths.append(needed)
-    return shown, widths
-
-
-def _needed(column: Column) -> int:
-    return max(column.least, cell_len(column.title), *map(width_of, column.cells), 0)
-
-
-def _row(cells: Sequence[Line], columns: Sequence[Column], widths: Sequence[int], width: int) -> Line:
-    runs: list[Run] = []
-    for number, (cell, column, room) in enumerate(zip(cells, columns, widths, strict=True)):
+    shown = _that_fit([_Sized.of(column) for column in columns], width)
+    total = sum(sized.room for sized in shown) + _GAP * (len(shown) - 1)
+    headings: list[Run] = []
+    rows: list[list[Run]] = [[] for _ in ids]
+    for number, sized in enumerate(shown):
+        column, gap = sized.column, Run(" " * _GAP)
         if number:
-            runs.append(Run(" " * _GAP))
-        pad = Run(" " * max(0, room - width_of(cell)))
-        runs.extend((pad, *cell) if column.to_right and width_of(cell) <= room else fit(cell, room))
-    row = tuple(run for run in runs if run.text)
-    return fit(row, width) if width_of(row) > width else row
+            headings.append(gap)
+        title = (Run(column.title, Tone.DIM),)
+        headings.extend(_padded(title, cell_len(column.title), sized.room, column.to_right))
+        for row, (cell, cells, key) in enumerate(zip(column.cells, sized.cells, ids, strict=True)):
+            if number:
+                rows[row].append(gap)
+            else:
+                is_selected = bool(key) and key == selected
+                tone = Tone.CURSOR if is_selected else None
+                cell = tuple(run._replace(tone=tone or run.tone, id=key) for run in cell)
+            rows[row].extend(_padded(cell, cells, sized.room, column.to_right))
+    lines = [tuple(headings), *map(tuple, rows)]
+    return [fit(line, width) for line in lines] if total > width else lines
+
+
+@dataclass(eq=False)
+class _Sized:
+    """A column, the widths of its cells, and the room that it gets."""
+
+    column: Column
+    cells: list[int]
+    needed: int
+    room: int
+
+    @classmethod
+    def of(cls, column: Column) -> _Sized:
+        cells = [width_of(cell) for cell in column.cells]
+        title = max(column.least, cell_len(column.title), 1)
+        needed = max(title, *cells, 0)
+        return cls(column, cells, needed, title if column.grows else needed)
+
+
+def _that_fit(columns: Sequence[_Sized], width: int) -> list[_Sized]:
+    """Return the columns that there is room for, in their order; those that grow share the rest."""
+    chosen: list[_Sized] = []
+    left = width + _GAP
+    for sized in sorted(columns, key=lambda sized: sized.column.importance):
+        if _GAP + sized.room <= left or sized.column.importance == 1:
+            chosen.append(sized)
+            left -= _GAP + sized.room
+    shown = [sized for sized in columns if sized in chosen]
+    for sized in shown:
+        more = max(0, min(left, sized.needed - sized.room))
+        sized.room += more
+        left -= more
+    return shown
+
+
+def _padded(cell: Line, cells: int, room: int, to_right: bool) -> Line:
+    if cells > room:
+        return fit(cell, room)
+    if cells == room:
+        return cell
+    pad = Run(" " * (room - cells))
+    return (pad, *cell) if to_right else (*cell, pad)

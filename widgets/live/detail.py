@@ -21,7 +21,6 @@ from widgets.live.figures import (
     gpu_labels,
     medians,
     per_second,
-    rank_label,
     rank_rates,
 )
 from widgets.live.jobs import PATH_TONES, odd_sentence
@@ -54,8 +53,7 @@ def _why(value: Maybe[object]) -> str:
 def of_process(process: LiveProcess, sample: LiveSample, width: int) -> list[Line]:
     """Describe a process: its path with the evidence, its NICs, rate, memory and threads."""
     path = process.path
-    title = f"{rank_label(process)} · {name_of(process.process)}"
-    lines = wrapped(title, width, Tone.TITLE)
+    lines = wrapped(_title(process), width, Tone.TITLE)
     lines += _field("Path", path.text, width, PATH_TONES.get(path.word, Tone.PLAIN))
     lines += _field("", _meaning(process), width, Tone.DIM)
     lines += _evidence(path.evidence, width)
@@ -72,7 +70,10 @@ def of_process(process: LiveProcess, sample: LiveSample, width: int) -> list[Lin
     pinned = process.pinned_bytes
     pinned_text = _why(pinned) if isinstance(pinned, Unknown) else gibibytes(pinned)
     registered = gibibytes(process.registered_bytes)
-    lines += _field("Memory", f"{registered} registered, {pinned_text} pinned (VmPin)", width)
+    if process.nics:
+        lines += _field("Memory", f"{registered} registered, {pinned_text} pinned (VmPin)", width)
+    else:
+        lines += _field("Memory", "none registered", width)
     lines += _field("peermem", _peermem(sample.peermem), width)
     labels = gpu_labels(sample)
     lives = {gpu.bdf: gpu for gpu in sample.gpus}
@@ -92,6 +93,12 @@ def of_process(process: LiveProcess, sample: LiveSample, width: int) -> list[Lin
     lines += _field("CPUs", _affinity(process), width)
     lines += _field("Rank", _rank_text(process), width)
     return lines
+
+
+def _title(process: LiveProcess) -> str:
+    """Return "rank 5 · train.py (alice, Slurm job 4711, pid 4716)"."""
+    name = name_of(process.process)
+    return name if isinstance(process.rank, Unknown) else f"rank {process.rank} · {name}"
 
 
 def _meaning(process: LiveProcess) -> str:
@@ -265,7 +272,7 @@ def of_gpu(gpu: GpuSample, sample: LiveSample, width: int) -> list[Line]:
         lines += _field("Throttled", ", ".join(reasons) or "no", width, tone)
     for process in ranks.in_order(sample):
         if gpu.bdf in process.gpus:
-            lines += _field("Used by", f"{rank_label(process)} · {name_of(process.process)}", width)
+            lines += _field("Used by", _title(process), width)
     return lines
 
 
@@ -284,8 +291,10 @@ def _gpu_text(gpu: GpuSample) -> str:
 # Events
 
 
-def of_event(event: LiveEvent, sample: LiveSample | None, width: int) -> list[Line]:
-    """Describe an event: what it means, and the figures of that moment."""
+def of_event(
+    event: LiveEvent, sample: LiveSample | None, before: LiveSample | None, width: int
+) -> list[Line]:
+    """Describe an event: what it means, and the figures of that moment and of a sample before."""
     lines = [changes.heading(event, width)]
     when = local_time(event.at, "%Y-%m-%d %H:%M:%S %Z")
     lines += _field("When", when, width)
@@ -296,22 +305,21 @@ def of_event(event: LiveEvent, sample: LiveSample | None, width: int) -> list[Li
     if sample is None:
         lines += [(), *wrapped("The figures of that moment are no longer in memory.", width, Tone.DIM)]
         return lines
-    figures = _figures_of(event, sample, width)
-    if figures:
-        lines += [(), (Run(f"Figures at {local_time(sample.taken_at)}", Tone.TITLE),), *figures]
+    for shown in (sample, before):
+        figures = _figures_of(event, shown, width) if shown is not None else []
+        if figures and shown is not None:
+            lines += [(), (Run(f"Figures at {local_time(shown.taken_at)}", Tone.TITLE),), *figures]
     return lines
 
 
 def _figures_of(event: LiveEvent, sample: LiveSample, width: int) -> list[Line]:
-    """Return the row of the event's subject: a port, a process or a GPU; of other subjects all ports."""
-    for port in sample.ports:
-        if port.name == event.subject or port.device == event.subject:
-            return nics.draw(sample, width, port.name, only=port.name)
+    """Return the figures of the event's subject: a port, a process or a GPU; of other subjects all ports."""
     pid = re.search(r"\bpid (\d{1,10})\b", event.subject)
+    if any(event.subject == port.name for port in sample.ports):
+        return nics.draw(sample, width, only=event.subject)
     if pid is not None:
-        process = sample.process(int(pid[1]))
-        return of_process(process, sample, width) if process is not None else []
-    labels = gpu_labels(sample)
-    if any(event.subject in (bdf, label) for bdf, label in labels.items()):
-        return gpus.draw(sample, width)
+        return ranks.draw(sample, width, only=int(pid[1]))
+    bdf = {label: bdf for bdf, label in gpu_labels(sample).items()}.get(event.subject, event.subject)
+    if any(gpu.bdf == bdf for gpu in sample.gpus):
+        return gpus.draw(sample, width, only=bdf)
     return nics.draw(sample, width)

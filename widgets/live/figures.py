@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from statistics import median
 
 from probes.base.unknown import Maybe, Reason, Unknown, known
-from probes.live.sample import LiveJob, LiveProcess, LiveSample, PortSample
+from probes.live.sample import LiveJob, LiveSample, PortSample
 from widgets.base.figures import UNKNOWN_MARK, short
 from widgets.base.lines import Run, Tone
 
@@ -188,9 +188,3 @@ def slowest_port(job: LiveJob, sample: LiveSample) -> PortSample | None:
 def gpu_labels(sample: LiveSample) -> dict[str, str]:
     """Return the names of the GPUs by BDF: "GPU0"."""
     return {gpu.bdf: f"GPU{gpu.index}" if isinstance(gpu.index, int) else gpu.bdf for gpu in sample.gpus}
-
-
-def rank_label(process: LiveProcess) -> str:
-    """Return "rank 5 (pid 4716)", or "pid 4716" if its rank is unknown."""
-    pid = f"pid {process.pid}"
-    return pid if isinstance(process.rank, Unknown) else f"rank {process.rank} ({pid})"

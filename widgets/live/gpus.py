@@ -13,12 +13,13 @@ from widgets.base.lines import Line, Run, Tone, line
 from widgets.live.figures import gpu_labels
 
 
-def draw(sample: LiveSample, width: int, selected: str = "") -> list[Line]:
-    """Draw a row a GPU; a GPU that does not respond shows why."""
+def draw(sample: LiveSample, width: int, selected: str = "", only: str = "") -> list[Line]:
+    """Draw a row a GPU, or one GPU `only`; a GPU that does not respond shows why."""
     if not sample.gpus:
         return [(Run("No NVIDIA GPU.", Tone.DIM),)]
     labels = gpu_labels(sample)
-    lives = [gpu.live for gpu in sample.gpus]
+    shown = [gpu for gpu in sample.gpus if not only or gpu.bdf == only]
+    lives = [gpu.live for gpu in shown]
 
     def figures(of: Sequence[Run]) -> list[Line]:
         return [line(run) for run in of]
@@ -27,7 +28,7 @@ def draw(sample: LiveSample, width: int, selected: str = "") -> list[Line]:
         return Column(title, figures(cells), importance, True, least=least)
 
     columns = [
-        Column("GPU", figures([_name(gpu, labels) for gpu in sample.gpus]), 1, least=4),
+        Column("GPU", figures([_name(gpu, labels) for gpu in shown]), 1, least=4),
         column("use", 2, [_percent(live) for live in lives], 4),
         column("↑PCIe", 3, [_rate(live, "pcie_tx_bytes_per_second") for live in lives]),
         column("↓PCIe", 3, [_rate(live, "pcie_rx_bytes_per_second") for live in lives]),
@@ -40,7 +41,7 @@ def draw(sample: LiveSample, width: int, selected: str = "") -> list[Line]:
         column("SM MHz", 10, [_integer(live, "sm_clock_mhz") for live in lives]),
         Column("throttled", figures([_throttle(live) for live in lives]), 4, least=9, grows=True),
     ]
-    return draw_columns(columns, [gpu.bdf for gpu in sample.gpus], width, selected)
+    return draw_columns(columns, [gpu.bdf for gpu in shown], width, selected)
 
 
 def _name(gpu: GpuSample, labels: dict[str, str]) -> Run:

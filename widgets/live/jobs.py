@@ -98,11 +98,17 @@ def job_line(job: LiveJob, sample: LiveSample, width: int) -> Line:
     return fit(briefest, width)
 
 
-def odd_lines(job: LiveJob, width: int, limit: int = 2) -> list[Line]:
-    """Return one sentence for what is odd in a job."""
+def odd_lines(job: LiveJob, width: int, rows: int = 4) -> list[Line]:
+    """Draw what is odd in a job, one sentence each, in at most so many rows."""
     lines: list[Line] = []
-    for odd in job.odd[:limit]:
-        lines.append(fit((Run("  ▲ ", Tone.WARNING), Run(odd_sentence(odd), Tone.WARNING)), width))
+    mark = Run("  ▲ ", Tone.WARNING)
+    for odd in job.odd:
+        pieces = wrapped(odd_sentence(odd), width - 4, Tone.WARNING)
+        left = rows - len(lines)
+        if left > 0 and len(pieces) > left:
+            pieces = [fit((Run(odd_sentence(odd), Tone.WARNING),), width - 4)]
+        for number, piece in enumerate(pieces if left > 0 else ()):
+            lines.append((Run("    ") if number else mark, *piece))
     return lines
 
 
@@ -125,7 +131,7 @@ def draw_verdicts(sample: LiveSample, width: int, rows: int) -> list[Line]:
             names = ", ".join(job.name for job in sample.jobs[number:])
             return [*lines, fit((Run(f"  and {plural(left, 'more job')}: {names}", Tone.DIM),), width)]
         lines.append(job_line(job, sample, width))
-        lines.extend(odd_lines(job, width, max(0, min(2, rows - len(lines) - (left > 1)))))
+        lines.extend(odd_lines(job, width, min(4, rows - len(lines) - (left > 1))))
     return lines[:rows]
 
 
@@ -166,7 +172,7 @@ def draw_overview(
     lines: list[Line] = []
     checked = facts if isinstance(facts, ProcessFacts) else None
     ours = {process.pid for process in checked.processes if process.is_ours} if checked is not None else set()
-    shown = [job for job in sample.jobs if job.role is not Role.GPU and not ours.issuperset(job.pids)]
+    shown = [job for job in _with_rdma(sample) if not ours.issuperset(job.pids)]
     for job in shown:
         processes = processes_of(job, sample)
         about: Line = ()
@@ -185,18 +191,28 @@ def draw_overview(
         lines.append(_cut((*head, Run(ranks), *about), width))
         lines.append(_cut((Run("  "), *path, Run(slow)), width))
         lines += odd_lines(job, width)
+    others = sum(len(job.pids) for job in sample.jobs) - sum(len(job.pids) for job in _with_rdma(sample))
     if not shown:
-        lines.append((Run("no job uses RDMA", Tone.DIM),))
-    others = sum(len(job.pids) for job in sample.jobs if job.role is Role.GPU)
+        lines.append((Run("no job uses RDMA" if others else "no job uses RDMA or a GPU", Tone.DIM),))
     if others:
         verb = "process uses" if others == 1 else "processes use"
         lines.append((Run(f"{others} {verb} a GPU without RDMA", Tone.DIM),))
     return lines + (node_jobs.hidden_note(checked, width) if checked is not None else [])
 
 
+def _with_rdma(sample: LiveSample) -> list[LiveJob]:
+    """Return the jobs without GPU programs that are known not to use RDMA."""
+    return [
+        job
+        for job in sample.jobs
+        if job.role is not Role.GPU
+        or any(process.path.word is not PathWord.NO_NIC for process in processes_of(job, sample))
+    ]
+
+
 def strip(sample: LiveSample, width: int) -> Line:
     """Return the jobs in one line: the first one, and how many more there are."""
-    shown = [job for job in sample.jobs if job.role is not Role.GPU]
+    shown = _with_rdma(sample)
     if not shown:
         return (Run("Jobs ", Tone.TITLE), Run("no job uses RDMA", Tone.DIM))
     more = f"  and {len(shown) - 1} more" if len(shown) > 1 else ""

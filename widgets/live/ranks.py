@@ -29,11 +29,22 @@ _STATES = {
 _BROKEN_STATES = ("T", "t", "Z")
 
 
-def draw(sample: LiveSample, width: int, selected: str = "", events: Sequence[LiveEvent] = ()) -> list[Line]:
-    """Draw a row a process in the order of jobs and ranks; `events`: those so far, oldest first."""
+def draw(
+    sample: LiveSample,
+    width: int,
+    selected: str = "",
+    events: Sequence[LiveEvent] = (),
+    only: int | None = None,
+) -> list[Line]:
+    """Draw a row a process in the order of jobs and ranks, or one process `only`.
+
+    `events`: those so far, oldest first.
+    """
     if isinstance(sample.processes, Unknown):
         return wrapped(f"Processes are unknown ({sample.processes}).", width, Tone.WARNING)
-    processes = in_order(sample)
+    processes = [process for process in in_order(sample) if only is None or process.pid == only]
+    if not processes and only is not None:
+        return [(Run("The process is not there at this moment.", Tone.DIM),)]
     if not processes:
         return [(Run("No process uses an RDMA NIC or a GPU.", Tone.DIM),)]
     labels, rates = gpu_labels(sample), rank_rates(sample)

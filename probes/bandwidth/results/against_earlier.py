@@ -24,11 +24,7 @@ def newest(results: Iterable[Result], key: tuple[object, ...], node: str, origin
 
     Saved results may be of many nodes that share a home directory.
     """
-    same = (
-        result
-        for result in results
-        if (result.key, result.node, result.origin) == (key, node, origin)
-    )
+    same = (result for result in results if (result.key, result.node, result.origin) == (key, node, origin))
     return max(filter(is_measured, same), key=lambda result: result.taken_at, default=None)
 
 

@@ -72,9 +72,7 @@ def bdfs_of(gpus: Iterable[Gpu]) -> tuple[str, ...]:
     return tuple(gpu.bdf for gpu in gpus)
 
 
-def gpus_with(
-    examination: Examination, fact: Callable[[NvmlGpu], Maybe[bool]], source: str
-) -> list[Gpu]:
+def gpus_with(examination: Examination, fact: Callable[[NvmlGpu], Maybe[bool]], source: str) -> list[Gpu]:
     """Return the GPUs for which a fact from NVML is true; without any, end the check."""
     chosen: list[Gpu] = []
     missing: Outcome | None = None

@@ -48,9 +48,7 @@ def gsp_timeout(examination: Examination) -> Outcome:
     )
     cause = "the GSP did not respond to the driver in time."
     if answer_now(examination, {message.bdf for message in messages}):
-        outcome = found_in_log(
-            examination, messages, f"{cause} The GPU responds now.", fix, Severity.WARNING
-        )
+        outcome = found_in_log(examination, messages, f"{cause} The GPU responds now.", fix, Severity.WARNING)
         impact = "Jobs that ran at that time died or hung. The timeout often happens again."
         return replace(outcome, impact=impact)
     return found_in_log(examination, messages, cause, fix)
@@ -155,6 +153,4 @@ def sxids(examination: Examination) -> Outcome:
     if all("non-fatal" in message.text.casefold() for message in messages):
         outcome = found_in_log(examination, messages, "all of them are non-fatal.", fix, Severity.NOTE)
         return replace(outcome, impact="None now. A link with many non-fatal errors may fail.")
-    return found_in_log(
-        examination, messages, "a link or a port of the NVSwitch had an error.", fix
-    )
+    return found_in_log(examination, messages, "a link or a port of the NVSwitch had an error.", fix)

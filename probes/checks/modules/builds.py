@@ -65,10 +65,7 @@ def dkms_not_built_for_kernel(examination: Examination) -> Outcome:
     return found(
         f"{', '.join(late)} was built for other kernels, not for {release}. This usually means that the "
         "kernel was updated without its headers.",
-        *(
-            Evidence(f"{_DKMS}/{name}", f"built for {join_limited(elsewhere[name], 4)}")
-            for name in late
-        ),
+        *(Evidence(f"{_DKMS}/{name}", f"built for {join_limited(elsewhere[name], 4)}") for name in late),
         fix=rebuild_plan(release),
         severity=Severity.CRITICAL if has_no_driver else Severity.WARNING,
         part_of=("dkms-build-failed",),

@@ -78,9 +78,7 @@ def _lists(examination: Examination) -> Iterator[tuple[JobSettings, HcaList]]:
 
 def selected_ports(examination: Examination, hcas: HcaList) -> list[tuple[RdmaDevice, RdmaPort]]:
     """Return the ports that a list selects."""
-    return [
-        (device, port) for device, port in all_ports(examination) if hcas.uses(device.name, port.number)
-    ]
+    return [(device, port) for device, port in all_ports(examination) if hcas.uses(device.name, port.number)]
 
 
 def _conclude_lists(

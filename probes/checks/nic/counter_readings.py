@@ -83,9 +83,7 @@ def read_counters(
                 missing = unknown_without("the port counters", value)
             elif value is not None:
                 rise = rise_of(value, before.get(name))
-                readings.append(
-                    CounterReading(port, f"{port.path}/{directory}/{name}", value, rise, seconds)
-                )
+                readings.append(CounterReading(port, f"{port.path}/{directory}/{name}", value, rise, seconds))
     return readings, missing
 
 

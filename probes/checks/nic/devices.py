@@ -57,8 +57,7 @@ def _driver_evidence(function: PciFunction) -> Evidence:
     "A NIC has no driver",
     _DRIVER,
     ok="Every NIC has a driver",
-    impact="No program can use this NIC. Jobs lose one rail, and GPUs without another NIC nearby have "
-    "none.",
+    impact="No program can use this NIC. Jobs lose one rail, and GPUs without another NIC nearby have none.",
     data_path=True,
     part_of=("mlx5-core-not-loaded", "mlx4-core-not-loaded"),
 )
@@ -77,9 +76,7 @@ def without_driver(examination: Examination) -> Outcome:
                 "Bind the driver to the NIC",
                 (
                     Step("Load the driver if it is not loaded", ("modprobe", "mlx5_core")),
-                    instruction(
-                        "If it is loaded, search the kernel log for the reason, then reboot"
-                    ),
+                    instruction("If it is loaded, search the kernel log for the reason, then reboot"),
                 ),
             ),
             severity=_lost(examination, bdfs),

@@ -58,8 +58,7 @@ add_log_check(
         "Check power and cooling",
         (
             instruction(
-                "Check the slot's power limit (BIOS), auxiliary power, fans and the temperature of the "
-                "optics"
+                "Check the slot's power limit (BIOS), auxiliary power, fans and the temperature of the optics"
             ),
         ),
     ),

@@ -203,11 +203,7 @@ def _is_needed(examination: Examination, ports: list[Port]) -> bool:
 def only_link_local(examination: Examination) -> Outcome:
     """Find active RoCE ports whose RoCE v2 GIDs are all link-local; a note if no job here needs more."""
     ports = roce_ports(examination)
-    local = [
-        port
-        for port in ports
-        if (gids := _v2_gids(port)) and all(_is_link_local(gid) for gid in gids)
-    ]
+    local = [port for port in ports if (gids := _v2_gids(port)) and all(_is_link_local(gid) for gid in gids)]
     if local:
         return found(
             f"{port_names(local)}: the netdev has no IP address, so all RoCE v2 GIDs are link-local.",

@@ -46,9 +46,7 @@ def no_gdr_path(examination: Examination) -> Outcome:
     if direct.by_design:
         return passed(Evidence("libcuda", f"not applicable by design: {direct.by_design}"))
     states = (direct.dmabuf, direct.peermem)
-    usable = [
-        state.path.value for state in states if need(state.usable, f"the state of {state.path.value}")
-    ]
+    usable = [state.path.value for state in states if need(state.usable, f"the state of {state.path.value}")]
     if usable:
         return passed(Evidence("usable paths", ", ".join(usable)))
     reasons = dict.fromkeys(evidence.value for state in states for evidence in _unmet(state)[:1])

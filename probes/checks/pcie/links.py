@@ -317,7 +317,8 @@ def pcie_link_below_port_rate(examination: Examination) -> Outcome:
                     f"{link.source}/max_link_width",
                     f"{device.name}: {words(*link.best)} carries {carries:.0f} Gb/s, the port {rate:g}",
                 ),
-                device.name, link.lower.bdf,
+                device.name,
+                link.lower.bdf,
             )
     return tally.outcome(
         "Even at full speed, the NIC's slot carries less than the port.",

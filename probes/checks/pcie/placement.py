@@ -205,7 +205,8 @@ def gpu_nic_shared(examination: Examination) -> Outcome:
                     "nvidia-smi topo -m",
                     f"{len(gpus)} GPUs, {plural(len(nics), 'NIC')}: {gpu_names} share {nic_names}",
                 ),
-                *(gpu.id for gpu in gpus), *sorted(nics),
+                *(gpu.id for gpu in gpus),
+                *sorted(nics),
             )
     return tally.outcome(
         "This switch has fewer than one NIC for every two GPUs.",

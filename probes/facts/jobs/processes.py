@@ -198,12 +198,18 @@ def _is_program(host: Host, pid: int) -> bool:
 
 def _device_files(host: Host, pid: int) -> Maybe[tuple[str, ...]]:
     """Return the GPU and RDMA device files that a process has open, each once."""
-    names = host.names(f"/proc/{pid}/fd")
+    directory = f"/proc/{pid}/fd"
+    names = host.names(directory)
+    if names == ():  # the first thread has ended, if not the process: ask another one
+        threads = [task for task in known(host.names(f"/proc/{pid}/task"), ()) if task != str(pid)]
+        if threads:
+            directory = f"/proc/{pid}/task/{threads[-1]}/fd"
+            names = host.names(directory)
     if isinstance(names, Unknown):
         return names
     found: dict[str, None] = {}
     for number in sorted((name for name in names if name.isdecimal()), key=len)[:_MAX_OPEN_FILES]:
-        target = known(host.link(f"/proc/{pid}/fd/{number}"), "")
+        target = known(host.link(f"{directory}/{number}"), "")
         if _GPU_FILE.fullmatch(target) or _UVERBS_FILE.fullmatch(target):
             found[target] = None
     return tuple(sorted(found))

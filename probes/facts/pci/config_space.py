@@ -84,7 +84,5 @@ def _only_the_header(host: Host, path: str) -> Unknown:
     if host.origin.source is not Source.LIVE:
         return Unknown(Reason.NOT_RECORDED, path, beyond)
     if host.is_root():
-        return Unknown(
-            Reason.IO_ERROR, path, f"{beyond} is denied even to root: CAP_SYS_ADMIN is missing"
-        )
+        return Unknown(Reason.IO_ERROR, path, f"{beyond} is denied even to root: CAP_SYS_ADMIN is missing")
     return Unknown(Reason.NEEDS_ROOT, path, beyond)

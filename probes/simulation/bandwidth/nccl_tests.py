@@ -26,7 +26,7 @@ _HEAD = f"""\
 # Using devices
 {{devices}}
 #
-#{'out-of-place':>73}{'in-place':>35}          
+#{"out-of-place":>73}{"in-place":>35}          
 #       size         count      type   redop    root{_GROUP}{_GROUP} 
 #        (B)    (elements)                               (us)  (GB/s)  (GB/s)             (us)  (GB/s)"""
 

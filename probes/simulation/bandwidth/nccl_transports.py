@@ -94,9 +94,7 @@ def _nics(examination: Examination, environment: Mapping[str, str]) -> list[str]
     return [name for name in active if name in wanted.split(",")] if wanted else active
 
 
-def _network_ring(
-    examination: Examination, gpus: list[str], nics: list[str], found: tuple[str, ...]
-) -> Ring:
+def _network_ring(examination: Examination, gpus: list[str], nics: list[str], found: tuple[str, ...]) -> Ring:
     best = examination.topology.best_nics
     chosen = [next(nic for nic in (*best.get(gpu, ()), *nics) if nic in nics) for gpu in gpus]
     direct = [_is_direct(examination, gpu, nic) for gpu, nic in zip(gpus, chosen, strict=True)]

@@ -34,9 +34,7 @@ class Sockets:
         self._due: list[tuple[float, Callable[[float], None]]] = []
         self._lock = threading.RLock()
 
-    def listen(
-        self, node: str, port: int, since: float, accept: Callable[[object, float], None]
-    ) -> Listener:
+    def listen(self, node: str, port: int, since: float, accept: Callable[[object, float], None]) -> Listener:
         """Add a server that waits from a moment on."""
         now = self._clock()
         listener = Listener(node, port, since, accept)

@@ -31,7 +31,7 @@ class Fault:
 def state_of(tree: Tree) -> dict[str, object]:
     """Return a copy of what a fault can change in a tree, to compare with a later copy."""
     return {
-        **{name: copy(value) for name, value in vars(tree).items()},
+        **{name: copy(value) for name, value in vars(tree).items() if name != "resolved"},
         "directories": {path: frozenset(names) for path, names in tree.directories.items()},
         "modinfo": {name: dict(fields) for name, fields in modinfo_of(tree).files.items()},
     }

@@ -24,7 +24,7 @@ from probes.simulation.node.tree import PlacedNic, Tree, log
 from probes.simulation.node.waves import Steps, changes
 
 STAGED_RANK, STOPPED_RANK, LOST_RANK, SLOW_RANK, FLAPPING_RANK = 5, 3, 5, 5, 3
-"""Ranks with a fault; on a node with fewer GPUs, its last rank."""
+"""Ranks with a fault for seed 0; each seed has it on the next rank."""
 RESTARTED_PIDS, OTHER_PIDS, STORAGE_PID = 41100, 42000, 46000
 STOPPED_AFTER, LOST_AFTER, ENDED_AFTER, CONGESTED_AFTER = 35.0, 15.0, 22.0, 10.0
 RESTART_BEGINS, RESTART_ENDS = 30.0, 38.0
@@ -34,12 +34,13 @@ _CONGESTED = 0.6
 _ONE_STAGED_SHARE = 0.75  # of a rank's traffic, when it alone copies through host memory
 _ALL_STAGED_SHARE = 0.55
 _SLOW_SHARE = 0.33
+_SLOW_STALL_PERCENT = 45.0  # of the time it waits for PCIe reads
 
 
 def rank_on(tree: Tree, number: int) -> Program | None:
-    """Return a rank of the training job; None: there is no job."""
+    """Return a rank of the training job, another one for each seed; None: there is no job."""
     ranks = [program for program in tree.programs if program.is_nccl and program.nics]
-    return ranks[min(number, len(ranks) - 1)] if ranks else None
+    return ranks[(number + tree.seed) % len(ranks)] if ranks else None
 
 
 def nic_of(tree: Tree, program: Program) -> PlacedNic:
@@ -53,7 +54,7 @@ def _compute_nics(tree: Tree) -> list[PlacedNic]:
 
 
 def _over_dmabuf(tree: Tree) -> None:
-    """Let all ranks use DMA-BUF, so that the path of each can be told without root."""
+    """Let all ranks use DMA-BUF, which shows the path of each even without root."""
     for program in tree.programs:
         if program.via is Via.PEERMEM:
             program.via = Via.DMABUF
@@ -108,8 +109,13 @@ def _tcp(tree: Tree) -> None:
 
 def _nic_slow(tree: Tree) -> None:
     rank = rank_on(tree, SLOW_RANK)
-    if rank is not None:
-        scale(tree, nic_of(tree, rank), changes(before=_SLOW_SHARE))
+    if rank is None:
+        return
+    nic = nic_of(tree, rank)
+    scale(tree, nic, changes(before=_SLOW_SHARE))
+    if f"{nic.path}/net" in tree.directories:
+        counters = tree.ethtool.get(netdev_of(tree, nic), {})
+        counters["outbound_pci_stalled_rd"] = lambda seconds: _SLOW_STALL_PERCENT
 
 
 def _flaps(share: float) -> Steps:
@@ -190,9 +196,7 @@ def _rank_stopped(tree: Tree) -> None:
     if rank is None:
         return
     rank.stopped_at = OPENED + STOPPED_AFTER
-    nic = nic_of(tree, rank)
-    scale(tree, nic, changes((rank.stopped_at, 0.0)))
-    _scale_all(tree, changes((rank.stopped_at + 1.0, 0.0)), besides=(nic,))
+    _scale_all(tree, changes((rank.stopped_at, 0.0)))
 
 
 def _gpu_lost(tree: Tree) -> None:

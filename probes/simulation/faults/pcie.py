@@ -30,9 +30,7 @@ def _above(tree: Tree, bdf: str) -> str:
     return config.real_path(tree, bdf).split("/")[-2]
 
 
-def _set_register(
-    of: Callable[[Tree], str | None], offset: int, value: int, mask: int
-) -> ChangeTree:
+def _set_register(of: Callable[[Tree], str | None], offset: int, value: int, mask: int) -> ChangeTree:
     """Change bits in the configuration space of a function."""
 
     def change(tree: Tree) -> None:

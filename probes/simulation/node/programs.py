@@ -8,7 +8,12 @@ from probes.simulation.node.waves import phase, regions
 
 
 def path_of(tree: Tree, program: Program) -> Via:
-    """Return the path of a program now: regions of nvidia_peermem exist only while the module is loaded."""
+    """Return the path of a program now.
+
+    Regions of nvidia_peermem exist only while the module is loaded, and no rank runs without the driver.
+    """
+    if program.is_nccl and "nvidia" not in tree.live_modules:
+        return Via.NONE
     if program.via is Via.PEERMEM and (PEERMEM, "job") not in tree.references:
         return without_peermem(tree)
     return program.via

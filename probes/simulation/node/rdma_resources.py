@@ -91,7 +91,7 @@ def _add(found: _Objects, tree: Tree, program: Program, devices: list[str], seco
         if device in devices:
             found.contexts.append(RdmaContext(device, first, pid))
             found.domains.append(ProtectionDomain(device, first, first, thread))
-    used = [device for device in program.nics if device in devices]
+    used = [device for device in program.nics if device in devices and via is not Via.NONE]
     count = connections(program)
     for device in used:
         for number in range(first, first + count):

@@ -112,6 +112,7 @@ class Tree:
     traffic: dict[str, list[Steps]] = field(default_factory=dict)  # what faults do to a NIC's, by device
     planned: list[tuple[float, Callable[[Tree], None]]] = field(default_factory=list)
     """Changes to come, by the seconds since the node started."""
+    resolved: dict[str, str | Unknown] = field(default_factory=dict)  # a cache of real()
 
     def plan(self, seconds: float, change: Callable[[Tree], None]) -> None:
         """Make a change at a moment to come."""
@@ -141,6 +142,7 @@ class Tree:
         )
         for name in removed.directories:
             self.directories.pop(name)
+        self.resolved = {}
         parent, _, name = path.rpartition("/")
         self.directories.get(parent or "/", set()).discard(name)
         return removed
@@ -162,6 +164,7 @@ class Tree:
     def hidden_link(self, path: str, target: str) -> None:
         """Add a symbolic link that its directory does not list, like /proc/TID."""
         self.links[path] = target
+        self.resolved = {}
 
     def directory(self, path: str) -> None:
         """Add a directory."""
@@ -187,6 +190,12 @@ class Tree:
         """Return the path with its links resolved."""
         if path in self.files or (path in self.directories and path not in self.links):
             return path
+        cache = self.resolved
+        if path not in cache:
+            cache[path] = self._resolve(path)
+        return cache[path]
+
+    def _resolve(self, path: str) -> str | Unknown:
         done: list[str] = []
         left = path.split("/")[::-1]
         links = 0
@@ -214,6 +223,7 @@ class Tree:
         return Unknown(Reason.NOT_THERE, path)
 
     def _enter(self, path: str) -> None:
+        self.resolved = {}
         parent, _, name = path.rpartition("/")
         self.directory(parent or "/")
         self.directories[parent or "/"].add(name)

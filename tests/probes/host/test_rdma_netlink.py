@@ -260,9 +260,11 @@ def test_a_refused_socket_leaves_the_rdma_command(monkeypatch: pytest.MonkeyPatc
     assert [one.number for one in found.queue_pairs] == [5]
     assert found.shares_namespaces is False
     monkeypatch.setattr(host, "run", lambda argv, seconds: Unknown(Reason.NOT_THERE, "rdma"))
-    denied = host.rdma_resources()
-    assert isinstance(denied, Unknown)
-    assert denied.reason is Reason.NEEDS_ROOT
+    for is_root, reason in ((False, Reason.NEEDS_ROOT), (True, Reason.IO_ERROR)):
+        monkeypatch.setattr(host, "_is_root", is_root)
+        denied = host.rdma_resources()
+        assert isinstance(denied, Unknown)
+        assert denied.reason is reason
 
 
 def test_a_tree_has_no_netlink(tmp_path: Path) -> None:

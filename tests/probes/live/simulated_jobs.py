@@ -3,60 +3,87 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 
 from probes.base.unknown import Unknown
 from probes.facts.node import Node
 from probes.live.live_watch import LiveWatch
+from probes.live.paced_source import PacedSource
+from probes.live.processes import ProcessReader
 from probes.live.sample import LiveEvent, LiveProcess, LiveSample, Role
 from probes.queries.finding import Severity
 from probes.simulation.host import SimulatedHost
 from probes.snapshot.watch import Watch
 
+_LONGEST_WAIT_SECONDS = 60.0
+
 
 @dataclass(frozen=True)
 class Told:
-    """What the live view tells; all texts are patterns."""
+    """What the live view tells after SECONDS; all texts are patterns."""
 
-    path: str = r"GDR \(peermem\)"  # of the last sample, of each rank
-    paths: dict[int, str] = field(default_factory=dict)  # of single ranks, where it differs
+    path: str = r"likely GDR \(peermem\)"  # of each rank
+    paths: Mapping[int, str] = field(default_factory=dict)  # of single ranks, where it differs
     odd: str = ""  # the sentence of what is odd; "": nothing is
-    events: tuple[str, ...] = ()  # "kind subject: text"; other warnings must not occur
-    ranks: int = 8  # in the last sample
+    events: tuple[str, ...] = ()  # "kind subject: text"
+    besides: str = ""  # other events that may occur; "": none but notes
+    jobs: tuple[str, ...] = (r"train.py \(alice, Slurm job 4711\)",)
+    ranks: int = 8
 
 
+SECONDS = 70
 TOLD: dict[str, Told] = {
     "": Told(),
-    "job-rank-staged": Told(path=r"GDR \(DMA-BUF\)", paths={5: "staged"}, odd="rank 5 .*staged"),
+    "job-rank-staged": Told(
+        path=r"likely GDR \(DMA-BUF\)",
+        paths={5: "staged"},
+        odd=r"rank 5 \(pid 41005\) copies through host memory \(staged\); the other 7 ranks .* \(DMA-BUF\)",
+    ),
     "job-restarted-staged": Told(
         path="staged",
         events=(
-            r"process-ended pid 41000: ",
-            r"process-started pid 41100: .*has queue pairs on mlx5_0",
-            r"path-changed pid 41100: .*restarted and uses (likely )?staged, GDR \(DMA-BUF\) before",
+            "process-ended pid 41000: .*ended",
+            "process-started pid 41100: .*has queue pairs on mlx5_0",
+            r"path-changed pid 41100: .*restarted and uses staged, GDR \(DMA-BUF\) before",
         ),
+        besides="path-changed",
     ),
     "job-tcp": Told(path="TCP"),
-    "nic-slow": Told(odd=r"mlx5_6 .*\d+ Gb/s"),
+    "nic-slow": Told(odd=r"mlx5_6 \w+ \d+ Gb/s; the other 7 NICs of this job \w+ \d+ Gb/s"),
     "nic-flapping": Told(
         events=(
-            r"port-state mlx5_3: mlx5_3 went down",
-            r"port-state mlx5_3: mlx5_3 is flapping, 3 times down",
-            r"kernel-message .*",
-        )
+            "port-state mlx5_3: mlx5_3 went down",
+            "port-state mlx5_3: mlx5_3 is up again after 5 s",
+            "port-state mlx5_3: mlx5_3 is flapping, 3 times down",
+            "kernel-message .*: mlx5_core .*: Cable unplugged|kernel-message .*Link down",
+        ),
+        besides="(kernel-message|errors-rising|port-state) ",
     ),
     "rank-stopped": Told(
-        events=(r"process-stopped pid 41003: .*rank 3.* is stopped", r"rate-fell .*: 8 NICs of .*")
+        odd=r"rank 3 \(pid 41003\) is stopped; the other 7 ranks of this job wait for it",
+        events=(
+            r"process-stopped pid 41003: pid 41003 \(train.py, rank 3\) is stopped",
+            "rate-fell .*8 NICs of train.py .*carry 0.0 Gb/s",
+        ),
     ),
     "gpu-off-bus-live": Told(
-        events=(r"xid 0000:9b:00.0: Xid 79", r"process-ended pid 41005: .*rank 5", r"rate-fell .*"), ranks=7
+        events=("xid 0000:9b:00.0: Xid 79", "process-ended pid 41005: .*rank 5.* ended"),
+        besides="(rate-fell|gpu-lost|kernel-message) ",
+        ranks=7,
     ),
-    "congestion": Told(events=(r"pause mlx5_[49]: ", r"errors-rising mlx5_\d: .*")),
-    "storage-traffic": Told(),
-    "two-jobs-two-users": Told(),
+    "congestion": Told(
+        events=("pause mlx5_4: mlx5_4 is paused 12 % of the time",), besides="(pause|rate-fell) "
+    ),
+    "storage-traffic": Told(jobs=(r"train.py \(alice", r"mmfsd \(root\)")),
+    "two-jobs-two-users": Told(
+        path=r"likely GDR \(DMA-BUF\)",
+        jobs=(r"train.py \(alice, Slurm job 4711\)", r"finetune.py \(bob, Slurm job 4712\)"),
+        ranks=4,
+    ),
 }
-"""By live fault on hgx-h100, after 100 s; "" is the healthy node."""
+"""By live fault, on hgx-h100 with seed 0; "" is the healthy node."""
 
 
 class SimulatedWatch:
@@ -66,7 +93,7 @@ class SimulatedWatch:
         self._now = 5000.0
         self._host = SimulatedHost(name, seed, lambda: self._now)
         self._watch = Watch(self._host)
-        self._live = LiveWatch()
+        self._live = _patient(LiveWatch())
         self._node: Node | None = None
 
     def samples(self, seconds: int) -> Iterator[LiveSample]:
@@ -78,9 +105,20 @@ class SimulatedWatch:
             self._now += 1.0
 
 
-def watched(name: str, seconds: int = 100, seed: int = 0) -> list[LiveSample]:
+def _patient(live: LiveWatch) -> LiveWatch:
+    """Let the view wait for its sources as long as a busy machine needs, and ask them at their usual pace."""
+    reader = ProcessReader(clock=lambda: 0.0)
+    for source in vars(reader).values():
+        if isinstance(source, PacedSource):
+            source._patience = _LONGEST_WAIT_SECONDS
+    live._processes = reader
+    return live
+
+
+@cache
+def watched(name: str, seconds: int = SECONDS, seed: int = 0) -> tuple[LiveSample, ...]:
     """Return the samples of a simulated node."""
-    return list(SimulatedWatch(name, seed).samples(seconds))
+    return tuple(SimulatedWatch(name, seed).samples(seconds))
 
 
 def processes(sample: LiveSample) -> tuple[LiveProcess, ...]:
@@ -98,7 +136,7 @@ def ranks(sample: LiveSample) -> dict[int, LiveProcess]:
     }
 
 
-def events(samples: list[LiveSample], *severities: Severity) -> list[LiveEvent]:
+def events(samples: Sequence[LiveSample], *severities: Severity) -> list[LiveEvent]:
     """Return the events of these severities; all, if none is given."""
     found = (event for sample in samples for event in sample.events)
     return [event for event in found if not severities or event.severity in severities]

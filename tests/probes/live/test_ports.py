@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from probes.base.unknown import Maybe, Reason, Unknown
 from probes.facts.node import Node, probe_node
 from probes.host.local import LocalHost
-from probes.live.pacing import Pacing
 from probes.live.port_counters import rise
 from probes.live.ports import PortReader
 from probes.live.sample import PortSample
@@ -33,12 +32,15 @@ class Tree(LocalHost):
         self.ethtool: Maybe[dict[str, int]] = Unknown(Reason.NOT_THERE, "ethtool -S")
         self.ethtool_asked: list[float] = []
         self.files_read: list[str] = []
+        self.refuses = ""
 
     def monotonic(self) -> float:
         return self.now
 
     def read(self, path: str, limit: int = 65536) -> Maybe[str]:
         self.files_read.append(path)
+        if self.refuses and self.refuses in path:
+            return Unknown(Reason.IO_ERROR, path, "Invalid argument")
         return super().read(path, limit)
 
     def ethtool_counters(self, names: Sequence[str]) -> Mapping[str, Maybe[dict[str, int]]]:
@@ -112,25 +114,6 @@ def test_slow_sources_are_read_every_two_seconds_and_ethtool_once_a_second(host:
     assert host.ethtool_asked == [100.0, 101.0, 102.0, 103.0]
 
 
-def test_a_slow_source_is_read_rarely_enough_to_take_two_percent_of_the_time() -> None:
-    now = 0
-    pacing = Pacing(2.0)
-
-    def clock() -> float:
-        return float(now)
-
-    with pacing.round(clock) as seconds:
-        assert seconds == 0.0
-        now += 1  # that slow is the source
-    began = []
-    for _ in range(60):
-        now += 1
-        with pacing.round(clock) as seconds:
-            if seconds is not None:
-                began.append((now, seconds))
-    assert began == [(50, 50.0), *((now, 2.0) for now in range(52, 62, 2))]
-
-
 def test_a_counter_that_wraps_at_32_bits_is_a_small_rise(host: Tree) -> None:
     samples = Samples(host)
     samples.at(100.0)
@@ -170,6 +153,20 @@ def test_a_port_without_counters_says_so(tmp_path: Path) -> None:
     assert all(isinstance(value, Unknown) for value in sample.counters.values())
     assert isinstance(sample.sent_gbps, Unknown)
     assert "no netdev" in unknown(sample.pause_percent).detail
+
+
+def test_a_device_that_refuses_its_counters_is_left_alone_for_a_while(host: Tree) -> None:
+    """Each refused reading writes a line into the kernel log."""
+    samples = Samples(host)
+    host.refuses = "/hw_counters/"
+    rounds = []
+    for now in (100.0, 102.0, 104.0, 200.0, 699.0, 701.0):
+        host.files_read.clear()
+        sample = samples.at(now)
+        rounds.append(sum("/hw_counters/" in path for path in host.files_read))
+        assert unknown(sample.counters["np_cnp_sent"]).reason is Reason.IO_ERROR
+    assert rounds == [1, 0, 0, 0, 0, 1]
+    assert sample.counters["link_downed"] == 0.0
 
 
 def test_pauses_are_a_share_of_the_time_and_stalls_a_gauge(host: Tree) -> None:

@@ -43,7 +43,7 @@ def train(node: Following, *phases: tuple[float, int], seconds: int) -> list[Liv
     ],
 )
 def test_phases_of_training_are_no_event(phases: tuple[tuple[float, int], ...]) -> None:
-    assert not train(Following(), *phases, seconds=900)
+    assert not train(Following(), *phases, seconds=320)
 
 
 def test_a_job_that_stops_sending_is_one_event_and_one_when_it_goes_on() -> None:
@@ -118,3 +118,13 @@ def test_a_new_job_on_the_same_nics_starts_with_a_new_history() -> None:
     slow = carrying(20.0)
     events = node.see(replace(slow, processes=others), 100)
     assert EventKind.RATE_FELL not in {event.kind for event in events}
+
+
+def test_nics_that_fall_one_after_the_other_are_one_event() -> None:
+    node = Following()
+    node.see(carrying(370.0), 20)
+    node.see(carrying(0.0, 370.0), 1)
+    node.see(carrying(0.0, 0.0, 370.0), 1)
+    assert texts(node.see(carrying(0.0), 60)) == [
+        "8 NICs of train.py (alice) carry 0.0 Gb/s, 2,960 Gb/s in the minute before"
+    ]

@@ -27,6 +27,7 @@ from tests.tui.commands.test_schema import valid
 from tests.tui.pilot import SteppedClock
 from tests.tui.test_cli import ROOT
 from tui.cli import main
+from tui.commands.live import write_live
 from tui.commands.watch import Output, Watcher, duration, size
 from tui.files.new_file import chunks_of
 from tui.runtime.black_box import Limits
@@ -54,13 +55,18 @@ class Watched:
     """A simulated node that is watched under a clock that steps."""
 
     def __init__(
-        self, path: Path, limits: Limits = SMALL, as_json: bool = False, begin: float = 1000.0
+        self,
+        path: Path,
+        limits: Limits = SMALL,
+        as_json: bool = False,
+        begin: float = 1000.0,
+        name: str = "cloud-vm",
     ) -> None:
         self.clock = SteppedClock()
         self.clock.now = begin
         self.out = io.StringIO()
         self.directory = RingDirectory(str(path))
-        self.host = SimulatedHost("cloud-vm", clock=self.clock)
+        self.host = SimulatedHost(name, clock=self.clock)
         self.limits = limits
         self.watcher = Watcher(self.host, self.directory, limits, Output(self.out, as_json))
 
@@ -172,6 +178,23 @@ def test_each_moment_of_a_saved_recording_answers_as_the_node_did(tmp_path: Path
         other.seek(place)
         for question in questions & set(other.recording.answers):
             assert host._answer(*_flat(question)) == other._answer(*_flat(question)), question
+
+
+@pytest.mark.parametrize("redact", [False, True])
+def test_a_replay_shows_the_same_event_at_the_moment_at_which_it_opens(tmp_path: Path, redact: bool) -> None:
+    limits = Limits(600, 16 << 20, Severity.WARNING, 20, 10, redact)
+    watched = Watched(tmp_path / "ring", limits, name="hgx-h100+nic-flapping")
+    watched.seconds(60)
+    assert "mlx5_3 went down" in watched.end()
+    file, *_ = saved(tmp_path / "ring")
+    host = ReplayHost(recording(file))
+    out = io.StringIO()
+    write_live(host, out, as_json=True)
+    samples = [json.loads(line) for line in out.getvalue().splitlines()]
+    opening = host.recording.moments[host.recording.opening].at
+    shown = next(one for one in samples if one["taken_at"] == opening)
+    assert "mlx5_3" in " ".join(event["text"] for event in shown["events"])
+    assert [len(one["jobs"]) for one in samples] == [1] * len(samples)
 
 
 def _flat(question: Question) -> tuple[str, ...]:

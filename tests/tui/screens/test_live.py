@@ -104,7 +104,7 @@ async def test_enter_shows_the_evidence_of_a_process_and_escape_goes_back() -> N
     async with app.run_test(size=(80, 24)) as pilot:
         await opened(pilot, clock)
         await pilot.press(*["down"] * 5, "enter")
-        await until(pilot, lambda: "rank 5 (pid 4716)" in seen(pilot, "details"))
+        await until(pilot, lambda: "rank 5 · train.py" in seen(pilot, "details"))
         detail = " ".join(seen(pilot, "details").split())
         assert "likely staged" in detail
         assert "VmPin 24 MiB: 1.2 GiB are not host memory" in detail
@@ -228,7 +228,7 @@ async def test_the_overview_shows_each_job_with_its_path_and_rates() -> None:
         assert "train.py (alice, Slurm job 4711)  ↑2.83 ↓2.83 Tb/s" in jobs[0]
         assert "likely GDR (DMA-BUF) on 7 of 8 ranks, staged on rank 5" in jobs[1]
         assert "mlx5_5 carries 148 Gb/s" in jobs[2]
-        assert "host memory" in jobs[4]
+        assert any("host memory" in line for line in jobs)
 
 
 async def test_a_recording_shows_live_and_its_keys_move_the_recording() -> None:

@@ -267,13 +267,15 @@ async def test_jobs_are_named_or_their_absence_is(tmp_path: Path) -> None:
     clock = SteppedClock()
     async with stepped_app(SimulatedHost("hgx-h100", clock=clock)).run_test(size=(120, 40)) as pilot:
         await examined(pilot, clock)
-        assert "8 GPUs  train.py (alice" in shown(pilot, "jobs")
+        jobs = shown(pilot, "jobs").splitlines()
+        assert "train.py (alice, Slurm job 4711)" in jobs[0]
+        assert "likely GDR (peermem) on all 8 ranks" in jobs[1]
     write(tmp_path, "/proc/1/comm", "systemd\n")
     write(tmp_path, "/proc/1/cmdline", "init\0")
     (tmp_path / "proc/1/fd").mkdir()
     async with stepped_app(LocalHost(str(tmp_path))).run_test(size=(120, 40)) as pilot:
         await examined(pilot, clock)
-        assert shown(pilot, "jobs") == "no job uses a GPU"
+        assert shown(pilot, "jobs") == "no job uses RDMA or a GPU"
 
 
 async def test_error_counters_of_a_selected_nic_have_values() -> None:

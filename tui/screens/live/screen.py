@@ -14,7 +14,7 @@ from tui.screens.key_footer import KeyFooter
 from tui.screens.keys import bind, leave_keys
 from tui.screens.list_screen import FILTER_KEY, PanesScreen, static_view
 from tui.screens.live.state import PANES, LiveState
-from widgets.base.lines import rows_of
+from widgets.base.lines import Line, rows_of
 from widgets.base.lines_view import LinesView
 
 _TITLES = {"ranks": "Ranks", "nics": "NICs", "gpus": "GPUs · Gb/s", "changes": "What changed"}
@@ -68,7 +68,7 @@ class LiveScreen(PanesScreen):
         self._state = state
         self._is_replay = is_replay
         self._pane = "ranks"
-        self._pace = ""
+        self._status: Line = ()
         self._arranged: object = None
 
     def compose(self) -> ComposeResult:
@@ -116,17 +116,17 @@ class LiveScreen(PanesScreen):
     def _is_opened(self) -> bool:
         return self.has_class("opened")
 
-    def show_pace(self, pace: str) -> None:
-        """Show the interval, a pause, or the position in a recording."""
-        self._pace = pace
+    def draw(self, status: Line | None = None) -> None:
+        """Draw the panes that there are; a pane repaints only the cells that changed.
 
-    def draw(self) -> None:
-        """Draw the panes that there are; a pane repaints only the cells that changed."""
+        `status`: what is running now, if that is new.
+        """
+        self._status = self._status if status is None else status
         if not self.is_mounted or not self.is_current or not self.children:
             return
         width, height = self.size
         rows = 4 if height < _TALL_ROWS else 7
-        summary = self._state.summary(width, rows, self._pace)
+        summary = self._state.summary(width, rows, self._status)
         self._view("summary").show(summary)
         self._arrange(width, height - len(summary) - 1)
         if self._is_opened:

@@ -21,6 +21,7 @@ from widgets.node.verdict import origin_run
 
 PANES = ("ranks", "nics", "gpus", "changes")
 _GRAPH_SECONDS = 120.0
+_BEFORE_SECONDS = 10.0
 _MOST_SAMPLES = 4096  # of a graph
 _TEXT_WIDTH = 160  # of a written file
 
@@ -158,8 +159,8 @@ class LiveState:
 
     # Drawing
 
-    def head(self, width: int, state: str = "") -> Line:
-        """Return the time that is shown, and whether it is the past; `state`: that readings are paused."""
+    def head(self, width: int, status: Line = ()) -> Line:
+        """Return the time that is shown, whether it is the past, and the status: what is running now."""
         sample, newest = self.sample, self.newest
         origin = origin_run(self._origin)
         runs: Line = (Run("Live ", Tone.TITLE), *((origin, Run(" ")) if origin.text else ()))
@@ -167,15 +168,14 @@ class LiveState:
             return (*runs, Run("reading…", Tone.DIM))
         time = local_time(sample.taken_at)
         if not self.is_past:
-            paused = Run(f"  {state}", Tone.WARNING if state == "PAUSED" else Tone.DIM)
-            return _cut((*runs, Run(time, Tone.DIM), paused), width)
+            return _cut((*runs, Run(time, Tone.DIM), *status), width)
         earlier = minutes(max(0.0, newest.taken_at - sample.taken_at))
         mark = Run(f" {time}, {earlier} ago ", Tone.CURSOR)
-        return _cut((*runs, mark, Run(" · End returns to now", Tone.WARNING)), width)
+        return _cut((*runs, mark, Run(" · End returns to now", Tone.WARNING), *status), width)
 
-    def summary(self, width: int, rows: int, state: str = "") -> list[Line]:
+    def summary(self, width: int, rows: int, status: Line = ()) -> list[Line]:
         """Draw the time and one verdict a job, in at most so many rows."""
-        head = self.head(width, state)
+        head = self.head(width, status)
         sample = self.sample
         verdicts = [] if sample is None else jobs.draw_verdicts(sample, width, rows - 1)
         return [head, *verdicts]
@@ -236,7 +236,7 @@ class LiveState:
         gone: list[Line] = [(Run("It is not there at this moment.", Tone.DIM),)]
         if pane == "changes":
             event = next((event for event in self.events if changes.key_of(event) == selected), None)
-            return gone if event is None else detail.of_event(event, self._sample_of(event), width)
+            return gone if event is None else detail.of_event(event, *self._samples_of(event), width)
         if sample is None:
             return gone
         if pane == "ranks":
@@ -248,11 +248,13 @@ class LiveState:
         gpu = next((gpu for gpu in sample.gpus if gpu.bdf == selected), None)
         return gone if gpu is None else detail.of_gpu(gpu, sample, width)
 
-    def _sample_of(self, event: LiveEvent) -> LiveSample | None:
-        """Return the first sample that was taken after an event."""
+    def _samples_of(self, event: LiveEvent) -> tuple[LiveSample | None, LiveSample | None]:
+        """Return the first sample after an event, and one some seconds before."""
         times = self.timeline.times
-        place = bisect_left(times, event.at)
-        return self.timeline.at(times[min(place, len(times) - 1)]) if times else None
+        if not times:
+            return None, None
+        at = times[min(bisect_left(times, event.at), len(times) - 1)]
+        return self.timeline.at(at), self.timeline.at(at - _BEFORE_SECONDS)
 
     # Files
 

@@ -43,7 +43,7 @@ class HeadState:
             hostname,
             "" if is_live else self.origin.source.name,
             "" if is_live else self.origin.label,
-            self._status(),
+            self.status(),
             self.pace if self._is_usual else "",
             local_time(self.taken_at) if self.taken_at else "",
         )
@@ -52,7 +52,8 @@ class HeadState:
     def _is_usual(self) -> bool:
         return self.pace.startswith("every")
 
-    def _status(self) -> Line:
+    def status(self) -> Line:
+        """Return what is running, that the node does not answer, and a pause or position in a recording."""
         silence = ""
         if self.silence:
             seconds = f"{self.silence:.0f} s"

@@ -16,7 +16,7 @@ from tui.runtime.sampler import Failed, Probed, Replayed, Sampled
 from tui.screens.key_footer import KeyFooter
 from tui.screens.keys import bind, move_keys
 from tui.screens.overview.head import HeadState
-from widgets.base.lines import Run, Tone, rows_of
+from widgets.base.lines import Line, Run, Tone, rows_of
 from widgets.base.lines_view import LinesView
 from widgets.node import head as head_drawing
 
@@ -202,6 +202,11 @@ class OverviewScreen(Screen[None]):
                 self._draw_verdict()
 
     @property
+    def status(self) -> Line:
+        """What is running now, and whether the node answers; other screens show it too."""
+        return self._head.status()
+
+    @property
     def selected_pair(self) -> tuple[str, str]:
         """The selected GPU's and NIC's ids; "" for what is not selected."""
         return self._state.selected_pair if self._state else ("", "")
@@ -338,11 +343,11 @@ class OverviewScreen(Screen[None]):
 
     def draw(self) -> None:
         """Draw every visible panel."""
+        self._is_outdated = bool(self.readings) and not self._is_visible
+        if self._is_outdated:
+            return
         head_rows = self._draw_verdict()
         if self._state is None or not self.children or not self.readings:
-            return
-        self._is_outdated = not self._is_visible
-        if self._is_outdated:
             return
         topology_rows = self._arrange(self._state, head_rows)
         for name in PANELS:

@@ -18,6 +18,7 @@ from probes.facts.jobs.process_files import (
     parse_job,
     parse_maps,
     parse_program,
+    parse_stat,
     parse_status,
 )
 from probes.facts.jobs.processes import Process, ProcessFacts, busy_cpus, name_of, names_of, probe
@@ -216,6 +217,38 @@ def test_no_text_stops_the_parser_of_status(text: str) -> None:
     parse_status(text)
 
 
+def test_pinned_memory_that_is_not_listed_is_not_zero() -> None:
+    status = parse_status("Name:\tpython3\nTgid:\t42\nVmPin:\t   32768 kB\n")
+    assert (status.thread_group, status.pinned_bytes) == (42, 32768 * 1024)
+    assert isinstance(parse_status("Name:\tVmPin:\t 1 kB\n").pinned_bytes, Unknown)
+
+
+def test_state_parent_cpu_and_start_of_a_process() -> None:
+    stat = parse_stat("42 (a) b (R 1) S 7 42 42 0 -1 4194304 1 0 0 0 250 50 0 0 20 0 9 0 123456 1 2")
+    assert not isinstance(stat, Unknown)
+    assert (stat.state, stat.parent, stat.cpu_seconds, stat.started) == ("S", 7, 3.0, 123456)
+
+
+@given(st.text())
+def test_no_text_stops_the_parser_of_stat(text: str) -> None:
+    parse_stat(text)
+    parse_stat(f"1 (x) {text}")
+
+
+def test_ranks_are_kept_of_the_environment() -> None:
+    names = (
+        "RANK",
+        "WORLD_SIZE",
+        "LOCAL_RANK",
+        "SLURM_PROCID",
+        "SLURM_NTASKS",
+        "OMPI_COMM_WORLD_RANK",
+        "PMI_RANK",
+    )
+    environ = "".join(f"{name}=1\0" for name in names) + "MASTER_ADDR=10.0.0.1\0"
+    assert parse_environment(environ.encode()) == dict.fromkeys(names, "1")
+
+
 def test_descendants_of_gdrtop_are_marked_as_its_own(tmp_path: Path) -> None:
     link(tmp_path, "/proc/self", "100")
     for pid, parent in ((200, 100), (300, 200), (400, 1), (500, 499)):
@@ -244,6 +277,9 @@ def test_a_process_is_named_by_its_program_and_never_by_its_arguments(words: lis
     assert parse_program("".join(f"{word}\0" for word in words).encode()) == program
 
 
+UID_ = "1b2c3d4e_5f60_4718_9a8b_0c1d2e3f4a5b"
+ID = "3f4e5d6c7b8a" + "a" * 52
+CONTAINER = "container 3f4e5d6c7b8a"
 POD = "kubepods-burstable-pod1b2c3d4e_5f60_4718_9a8b_0c1d2e3f4a5b.slice"
 
 
@@ -268,6 +304,22 @@ POD = "kubepods-burstable-pod1b2c3d4e_5f60_4718_9a8b_0c1d2e3f4a5b.slice"
             "container 3f4e5d6c7b8a",
         ),
         ("0::/user.slice/user-1000.slice/session-3.scope", "", ""),
+        # Slurm: v1 with cgroup/v1 below the node's name, v2 with several slurmd on a node.
+        ("7:cpuset:/slurm_gpu07/uid_1000/job_42/step_extern/task_0", "", "Slurm job 42"),
+        ("0::/system.slice/gpu07_slurmstepd.scope/job_42/step_0/user/task_3", "", "Slurm job 42"),
+        # Kubernetes: CRI-O and cgroup v1, guaranteed class.
+        (f"0::/kubepods.slice/kubepods-pod{UID_}.slice/crio-{'b' * 64}.scope/container", "", "pod 1b2c3d4e"),
+        (f"5:devices:/kubepods/pod{UID_.replace('_', '-')}/{'b' * 64}", "", "pod 1b2c3d4e"),
+        # Podman of a user, containerd by nerdctl, CRI-O and containerd without a pod, Docker's own cgroup.
+        (f"0::/user.slice/user-1000.slice/user@1000.service/user.slice/libpod-{ID}.scope", "", CONTAINER),
+        (f"0::/libpod_parent/libpod-{ID}", "", CONTAINER),
+        (f"0::/system.slice/nerdctl-{ID}.scope", "", CONTAINER),
+        (f"0::/system.slice:cri-containerd:{ID}", "", CONTAINER),
+        (f"0::/default/{ID}", "", CONTAINER),
+        (f"0::/machine.slice/crio-{ID}.scope", "", CONTAINER),
+        (f"0::/docker/buildx/docker/{ID}", "", CONTAINER),
+        (f"0::/../docker-{ID}.scope", "", CONTAINER),
+        (f"0::/system.slice/containerd.service/{ID}", "", ""),
     ],
 )
 def test_the_job_of_a_process(cgroup: str, slurm: str, job: str) -> None:

@@ -1,7 +1,7 @@
 """Registers memory in every way that matters and holds it: hold.py CASE..., each in a process of its own.
 
 Prints the pids of all cases as JSON once everything is registered, {"host": [714], "forked": [715, 716]}, and
-stays; start it by setsid and kill its process group to end all. Needs root and the module `regions`.
+stays; start it by setsid and kill its process group to end all. Needs root, the modules regions and nvidia.
 """
 
 import json
@@ -38,6 +38,12 @@ EXIT_OF_THIS_THREAD = 60
 def pause() -> None:
     while True:
         signal.pause()
+
+
+def use_gpu() -> None:
+    """Opens the device nodes that CUDA opens."""
+    for name in ("nvidiactl", "nvidia0"):
+        os.open(f"/dev/{name}", os.O_RDWR)
 
 
 def child(work: Callable[[], None]) -> int:
@@ -78,7 +84,11 @@ def register_both(verbs: Verbs, host: int, buffer: int) -> None:
     verbs.register_dmabuf(dmabuf(buffer), buffer)
 
 
-# The cases; each gives the pids of further processes.
+# The cases; each gives the pids of further processes. All but one use a GPU.
+
+
+def without_gpu() -> None:
+    Verbs().register_dmabuf(dmabuf(8 * MIB), 8 * MIB)
 
 
 def nothing() -> None:
@@ -259,6 +269,21 @@ def zombie() -> list[int]:
     return [int(os.read(pid_of, 16))]
 
 
+def orphaned() -> None:
+    """The process that registered has ended; its child has the context open."""
+
+    def register_and_end() -> None:
+        register_both(Verbs(), 8 * MIB, 8 * MIB)
+        if os.fork() == 0:
+            pause()
+        os._exit(0)
+
+    pid = os.fork()
+    if pid == 0:
+        register_and_end()
+    os.waitpid(pid, 0)
+
+
 def main() -> None:
     unlimited = (resource.RLIM_INFINITY, resource.RLIM_INFINITY)
     resource.setrlimit(resource.RLIMIT_MEMLOCK, unlimited)
@@ -268,6 +293,8 @@ def main() -> None:
         answer, given = os.pipe()
 
         def run(case: Callable[[], list[int] | None] = case, given: int = given) -> None:
+            if case is not without_gpu:
+                use_gpu()
             more = case() or []
             os.write(given, json.dumps([os.getpid(), *more]).encode())
 

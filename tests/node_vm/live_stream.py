@@ -1,0 +1,77 @@
+"""`gdrtop live --json` in the guest: one for many tests, for a start costs emulation ten seconds."""
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from tests.node_vm.guest import COMMAND_SECONDS, Guest
+
+Sample = dict[str, Any]
+
+
+class LiveStream:
+    """The samples that one user's gdrtop prints."""
+
+    def __init__(self, guest: Guest, output: str) -> None:
+        self._guest, self._output = guest, output
+        self.samples: list[Sample] = []
+        self._read = 0  # bytes
+
+    def update(self) -> None:
+        """Fetches the samples that have come."""
+        text = self._guest.run("tail", "-c", f"+{self._read + 1}", self._output)
+        whole = text[: text.rfind("\n") + 1]
+        self._read += len(whole)  # it is ASCII
+        self.samples += map(json.loads, whole.splitlines())
+
+    def until(self, condition: Callable[[Sample], bool], seconds: float = COMMAND_SECONDS) -> Sample:
+        """The first sample from the latest on that is as wanted."""
+        place = max(0, len(self.samples) - 1)
+        deadline = time.monotonic() + seconds
+        while True:
+            for sample in self.samples[place:]:
+                if condition(sample):
+                    return sample
+                place += 1
+            if time.monotonic() > deadline:
+                told = json.dumps(self.samples[-1:]) or self._guest.run("cat", f"{self._output}.errors")
+                raise AssertionError(f"not seen within {seconds:.0f} s; the last of {place} samples:\n{told}")
+            time.sleep(0.5)
+            self.update()
+
+    def event(self, since: float, kind: str, subject: str) -> tuple[dict[str, Any], int]:
+        """The event, and in which sample it is: 1 is the first after `since` (guest's clock, seconds)."""
+
+        def found(sample: Sample) -> list[dict[str, Any]]:
+            return [
+                event
+                for event in sample["events"]
+                if event["kind"] == kind and event["subject"].startswith(subject)
+            ]
+
+        # It may have come while another stream was read.
+        self.update()
+        last = next((s for s in self.samples if s["taken_at"] > since and found(s)), None) or self.until(
+            lambda sample: sample["taken_at"] > since and bool(found(sample))
+        )
+        later = [sample for sample in self.samples if since < sample["taken_at"] <= last["taken_at"]]
+        return found(last)[0], len(later)
+
+
+@contextmanager
+def live_stream(guest: Guest, name: str) -> Iterator[LiveStream]:
+    """The samples of a gdrtop of this user, which ends with the context."""
+    output = f"/tmp/live-{name}"
+    pid = guest.shell(f"gdrtop live --json >{output} 2>{output}.errors </dev/null & echo $!").strip()
+    try:
+        yield LiveStream(guest, output)
+    finally:
+        guest.ask("kill", pid)
+
+
+def process_of(sample: Sample, pid: int) -> dict[str, Any] | None:
+    """What a sample says of a process."""
+    found: dict[str, Any] | None = next((one for one in sample["processes"] or () if one["pid"] == pid), None)
+    return found

@@ -1,0 +1,163 @@
+"""Real transfers of two users' jobs on four RDMA devices: who owns what, and what happens to them."""
+
+import json
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+
+import pytest
+
+from tests.node_vm.guest import Guest
+from tests.node_vm.live_stream import LiveStream, Sample, live_stream, process_of
+from tests.node_vm.machine import Machine
+
+JOBS = {"admin": ("4711", (0, 1)), "visitor": ("4712", (2, 3))}  # user: Slurm's job, RDMA devices
+SAMPLES = 1 + 3  # until an event is there; the first may be under way
+# States of processes are read in a fiftieth of the time, which under emulation is not in each sample.
+SAMPLES_OF_PROCESSES = 40
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Two ends of a transfer."""
+
+    user: str
+    device: str
+    server: int
+    client: int
+
+
+@dataclass(frozen=True)
+class Jobs:
+    """The node with its jobs, and who looks at it."""
+
+    guest: Guest
+    pairs: tuple[Pair, ...]
+    streams: tuple[LiveStream, ...]
+
+    @property
+    def pids(self) -> set[int]:
+        return {pid for pair in self.pairs for pid in (pair.server, pair.client)}
+
+    def sample_with_all(self, stream: LiveStream) -> Sample:
+        """A sample in which everything of all ends has been read."""
+
+        def is_whole(sample: Sample) -> bool:
+            processes = [process_of(sample, pid) for pid in self.pids]
+            return all(one and one["pinned_bytes"] and one["nics"] and one["user"] for one in processes)
+
+        return stream.until(is_whole)
+
+    def event(self, script: str, kind: str, subject: str) -> list[str]:
+        """What the event that a change of the node makes says, to each who looks."""
+        since = float(self.guest.shell(f"date +%s.%N; {script}"))
+        texts = []
+        for stream in self.streams:
+            event, number = stream.event(since, kind, subject)
+            assert number <= (SAMPLES_OF_PROCESSES if kind.startswith("process") else SAMPLES), (
+                event,
+                number,
+            )
+            texts.append(event["text"])
+        return texts
+
+
+@pytest.fixture(scope="module")
+def jobs(rebooting: Machine) -> Iterator[Jobs]:
+    guest = rebooting.guest
+    guest.run("reset-node")
+    guest.shell("modprobe mlx5_ib; modprobe nvidia_peermem")
+    with ExitStack() as stack:
+        stack.callback(guest.ask, "pkill", "-KILL", "-x", "ib_write_bw")
+        pairs: list[Pair] = []
+        for user, (job, numbers) in JOBS.items():
+            devices = [f"mlx5_{number}" for number in numbers]
+            pids = [int(pid) for pid in guest.run("run-pairs", user, job, *devices).split()]
+            ends = zip(devices, pids[::2], pids[1::2], strict=True)
+            pairs += [Pair(user, device, server, client) for device, server, client in ends]
+        streams = tuple(
+            stack.enter_context(live_stream(guest.as_user(user), f"{user}-jobs"))
+            for user in ("root", "visitor")
+        )
+        yield Jobs(guest, tuple(pairs), streams)
+
+
+def test_each_end_has_what_rdma_and_proc_say(jobs: Jobs) -> None:
+    queue_pairs = json.loads(jobs.guest.run("rdma", "-j", "resource", "show", "qp"))
+    regions = json.loads(jobs.guest.run("rdma", "-j", "resource", "show", "mr"))
+    status = jobs.guest.run("grep", "VmPin", *(f"/proc/{pid}/status" for pid in sorted(jobs.pids)))
+    pinned = dict(
+        zip(sorted(jobs.pids), (int(word) for word in status.split() if word.isdigit()), strict=True)
+    )
+    counts = Counter((one.get("pid"), one["ifname"], one["state"] == "RTS") for one in queue_pairs)
+    for stream in jobs.streams:
+        sample = jobs.sample_with_all(stream)
+        for pair in jobs.pairs:
+            for pid in (pair.server, pair.client):
+                process = process_of(sample, pid)
+                assert process is not None
+                (nic,) = process["nics"]
+                own = [region for region in regions if region.get("pid") == pid]
+                ready = counts[pid, pair.device, True]
+                assert nic["device"] == pair.device
+                assert (nic["queue_pairs"], nic["ready"]) == (ready + counts[pid, pair.device, False], ready)
+                assert nic["regions"] == len(own)
+                assert nic["registered_bytes"] == sum(-(-one["mrlen"] // 4096) * 4096 for one in own)
+                assert process["pinned_bytes"] == pinned[pid] * 1024
+                assert process["user"] == pair.user
+
+
+def test_host_memory_is_called_so(jobs: Jobs) -> None:
+    for stream in jobs.streams:
+        sample = jobs.sample_with_all(stream)
+        for pair in jobs.pairs:
+            client, server = process_of(sample, pair.client), process_of(sample, pair.server)
+            assert client is not None
+            assert server is not None
+            assert (client["role"], client["path_text"]) == ("perftest", "host memory")
+            # The end that only receives stays in RTR.
+            assert server["path_text"] == "unknown: no queue pair is connected (RTS)"
+
+
+def test_two_jobs_of_two_users(jobs: Jobs) -> None:
+    for stream in jobs.streams:
+        sample = jobs.sample_with_all(stream)
+        assert len(sample["jobs"]) == len(JOBS)
+        for user, (number, devices) in JOBS.items():
+            (job,) = [job for job in sample["jobs"] if user in job["name"]]
+            assert number in job["name"]
+            assert job["nics"] == [f"mlx5_{device}" for device in devices]
+            ends = {pid for pair in jobs.pairs if pair.user == user for pid in (pair.server, pair.client)}
+            assert set(job["pids"]) == ends
+
+
+# In this order: the last one has killed an end.
+
+
+def test_a_stopped_process(jobs: Jobs) -> None:
+    client = jobs.pairs[0].client
+    for text in jobs.event(f"kill -STOP {client}", "process-stopped", f"pid {client}"):
+        assert "ib_write_bw" in text
+        assert "stopped" in text
+    for text in jobs.event(f"kill -CONT {client}", "process-resumed", f"pid {client}"):
+        assert "again" in text or "resumed" in text
+
+
+def test_a_port_that_goes_down(jobs: Jobs) -> None:
+    texts = jobs.event("ip link set ens1np0 down", "port-state", "mlx5_1")
+    assert texts == ["mlx5_1 went down"] * len(texts)
+    for text in jobs.event("ip link set ens1np0 up", "port-state", "mlx5_1"):
+        assert text.startswith("mlx5_1 is up again")
+
+
+def test_a_module_that_is_unloaded(jobs: Jobs) -> None:
+    texts = jobs.event("rmmod nvidia_peermem", "module-unloaded", "nvidia_peermem")
+    assert texts == ["nvidia_peermem was unloaded"] * len(texts)
+
+
+def test_a_killed_process(jobs: Jobs) -> None:
+    client = jobs.pairs[2].client
+    for text in jobs.event(f"kill -KILL {client}", "process-ended", f"pid {client}"):
+        assert "ib_write_bw" in text
+        assert "ended" in text

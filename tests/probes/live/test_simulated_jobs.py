@@ -1,0 +1,166 @@
+"""What the live view tells about simulated jobs: each fault, the healthy node, and a blind test of both."""
+
+import random
+
+import pytest
+
+from probes.live.sample import EventKind, LiveSample, OddOne, PathWord, Role
+from probes.queries.finding import Severity
+from probes.simulation.faults.catalogue import FAULTS
+from probes.simulation.faults.live import FLAPPING_RANK, LOST_RANK, SLOW_RANK, STAGED_RANK, STOPPED_RANK
+from probes.simulation.node.names import SIMULATED_NAMES
+from tests.probes.live.simulated_jobs import (
+    TOLD,
+    SimulatedWatch,
+    events,
+    line_of,
+    matches,
+    odd_sentences,
+    processes,
+    ranks,
+    watched,
+)
+from tests.tiers import USUAL_FAULTS, usual
+
+LIVE = tuple(fault.name for fault in FAULTS.values() if fault.is_live)
+NODES = ("hgx-h100", "dgx-a100", "gb200", "cloud-vm")  # with NICs enough to compare
+
+
+def hgx(fault: str) -> tuple[LiveSample, ...]:
+    return watched(f"hgx-h100+{fault}" if fault else "hgx-h100")
+
+
+@pytest.fixture(params=TOLD, ids=lambda name: name or "healthy")
+def fault(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+def test_every_live_fault_says_what_it_must_tell() -> None:
+    assert set(LIVE) == set(TOLD) - {""}
+
+
+def test_the_path_of_each_rank(fault: str) -> None:
+    told, last = TOLD[fault], hgx(fault)[-1]
+    paths = {rank: process.path.text for rank, process in ranks(last).items()}
+    assert len(paths) == told.ranks
+    for rank, text in paths.items():
+        assert matches(f"^{told.paths.get(rank, told.path)}$", text), (rank, text)
+    assert all(process.path.evidence for process in processes(last))
+
+
+def test_what_is_odd(fault: str) -> None:
+    told, found = TOLD[fault], odd_sentences(hgx(fault)[-1])
+    assert len(found) == bool(told.odd)
+    assert all(matches(told.odd, sentence) for sentence in found)
+
+
+def test_the_events(fault: str) -> None:
+    told, found = TOLD[fault], events(hgx(fault))
+    lines = [line_of(event) for event in found]
+    for pattern in told.events:
+        assert any(matches(pattern, line) for line in lines), (pattern, lines)
+    for event, line in zip(found, lines, strict=True):
+        allowed = (*told.events, *([told.besides] if told.besides else []))
+        assert event.severity is Severity.NOTE or any(matches(pattern, line) for pattern in allowed), line
+        assert event.explanation
+
+
+def test_the_jobs(fault: str) -> None:
+    jobs = [job.name for job in hgx(fault)[-1].jobs]
+    assert len(jobs) == len(TOLD[fault].jobs)
+    for pattern, name in zip(TOLD[fault].jobs, jobs, strict=True):
+        assert matches(pattern, name)
+
+
+def test_a_storage_client_is_named_and_makes_the_jobs_rate_unknown() -> None:
+    last = hgx("storage-traffic")[-1]
+    (client,) = (process for process in processes(last) if process.role is Role.STORAGE)
+    assert client.path.text == "host memory"
+    assert client.ready_nics == ("mlx5_0",)
+    assert not isinstance(last.jobs[0].sent_gbps, float)
+
+
+@pytest.mark.parametrize("name", usual(SIMULATED_NAMES, {"hgx-h100"}))
+def test_a_healthy_job_causes_no_event(name: str) -> None:
+    samples = watched(name, 130)  # with a checkpoint
+    assert events(samples) == []
+    assert not odd_sentences(samples[-1])
+    assert len(samples[-1].jobs) == 1
+
+
+@pytest.mark.parametrize("name", usual(FAULTS, USUAL_FAULTS))
+def test_no_fault_of_a_node_makes_the_live_view_fail(name: str) -> None:
+    samples = tuple(SimulatedWatch(f"{FAULTS[name].on}+{name}").samples(6))
+    assert not [limit for sample in samples for limit in sample.limits if "error in gdrtop" in limit]
+
+
+def judge(samples: tuple[LiveSample, ...]) -> tuple[str, int | None]:
+    """Name the fault from what the live view shows, and the rank that has it."""
+    kinds = {event.kind: event for event in reversed(events(samples))}
+    last = samples[-1]
+    jobs = [job for job in last.jobs if job.role is Role.NCCL]
+    by_rank = ranks(last)
+    words = {rank: process.path.word for rank, process in by_rank.items()}
+    if EventKind.XID in kinds:
+        return "gpu-off-bus-live", rank_with(samples[0], kinds[EventKind.XID].subject)
+    if EventKind.PORT_STATE in kinds:
+        return "nic-flapping", rank_with(samples[0], kinds[EventKind.PORT_STATE].subject)
+    if EventKind.PROCESS_STOPPED in kinds:
+        return "rank-stopped", rank_of(samples[0], kinds[EventKind.PROCESS_STOPPED].subject)
+    if EventKind.PATH_CHANGED in kinds:
+        return "job-restarted-staged", None
+    if any(process.role is Role.STORAGE for process in processes(last)):
+        return "storage-traffic", None
+    if len(jobs) > 1:
+        return "two-jobs-two-users", None
+    if set(words.values()) == {PathWord.TCP}:
+        return "job-tcp", None
+    odd: list[OddOne] = [odd for job in jobs for odd in job.odd]
+    if any(odd.pid is not None for odd in odd):
+        return "job-rank-staged", next(rank for rank, word in words.items() if word is PathWord.STAGED)
+    if odd:
+        return "nic-slow", rank_with(last, odd[0].device)
+    waits = [port.counters.get("port_xmit_wait", 0.0) for port in last.ports]
+    if EventKind.PAUSE in kinds or any(isinstance(wait, float) and wait > 0 for wait in waits):
+        return "congestion", None
+    return "", None
+
+
+def rank_with(sample: LiveSample, device: str) -> int:
+    """Return the rank on a GPU or NIC."""
+    return next(
+        rank
+        for rank, process in ranks(sample).items()
+        if device in process.gpus or device in process.ready_nics
+    )
+
+
+def rank_of(sample: LiveSample, pid: str) -> int:
+    """Return the rank of "pid 4716"."""
+    return next(rank for rank, process in ranks(sample).items() if f"pid {process.pid}" == pid)
+
+
+_RANKS = {
+    "job-rank-staged": STAGED_RANK,
+    "nic-slow": SLOW_RANK,
+    "nic-flapping": FLAPPING_RANK,
+    "rank-stopped": STOPPED_RANK,
+    "gpu-off-bus-live": LOST_RANK,
+}
+_CASES = 60
+_OFTEN = 3  # of them in `make test`
+
+
+def hidden_case(number: int) -> tuple[str, str, int]:
+    """Return a node, a fault and a seed that the judge does not know."""
+    chance = random.Random(number)
+    return chance.choice(NODES), chance.choice(("", *LIVE)), chance.randrange(1000)
+
+
+@pytest.mark.parametrize("number", usual(range(_CASES), range(_OFTEN)))
+def test_a_blind_judge_names_the_fault(number: int) -> None:
+    node, fault, seed = hidden_case(number)
+    samples = tuple(SimulatedWatch(f"{node}+{fault}", seed).samples(75))
+    gpus = len(samples[0].gpus)
+    rank = (_RANKS[fault] + seed) % gpus if fault in _RANKS else None
+    assert judge(samples) == (fault, rank), (node, seed)

@@ -1,0 +1,65 @@
+"""Tables that leave out columns: which ones, and that no row is wider than its pane."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from widgets.base.columns import Column, draw_columns
+from widgets.base.lines import Line, Run, Tone, line, plain, width_of
+
+_TEXT = st.text("ab├漢 ", max_size=30)
+
+
+def column(title: str, texts: list[str], importance: int, **options: bool | int) -> Column:
+    cells: list[Line] = [line(text) for text in texts]
+    return Column(title, cells, importance, **options)  # type: ignore[arg-type]
+
+
+TABLE = [
+    column("name", ["mlx5_0", "mlx5_1"], 1),
+    column("note", ["a long note", "short"], 3, grows=True, least=5),
+    column("Gb/s", ["371", "9"], 2, to_right=True),
+]
+
+
+def test_all_columns_are_shown_where_there_is_room() -> None:
+    assert [plain(row) for row in draw_columns(TABLE, ["a", "b"], 40)] == [
+        "name    note         Gb/s",
+        "mlx5_0  a long note   371",
+        "mlx5_1  short           9",
+    ]
+
+
+def test_a_column_that_grows_is_cut_before_another_is_left_out() -> None:
+    assert [plain(row) for row in draw_columns(TABLE, ["a", "b"], 21)] == [
+        "name    note     Gb/s",
+        "mlx5_0  a long…   371",
+        "mlx5_1  short       9",
+    ]
+
+
+def test_the_least_important_column_is_left_out_first() -> None:
+    assert [plain(row) for row in draw_columns(TABLE, ["a", "b"], 16)][1:] == [
+        "mlx5_0   371",
+        "mlx5_1     9",
+    ]
+
+
+def test_the_selected_row_is_marked_and_every_row_has_its_id() -> None:
+    rows = draw_columns(TABLE, ["a", "b"], 40, selected="b")
+    assert [row[0].id for row in rows] == ["", "a", "b"]
+    assert rows[2][0] == Run("mlx5_1", Tone.CURSOR, "b")
+
+
+@given(
+    st.lists(
+        st.tuples(_TEXT, _TEXT, st.integers(1, 9), st.booleans(), st.booleans()), min_size=1, max_size=8
+    ),
+    st.integers(1, 120),
+)
+def test_no_row_is_wider_than_its_pane(columns: list[tuple[str, str, int, bool, bool]], width: int) -> None:
+    table = [
+        column(title, [text], importance, to_right=to_right, grows=grows)
+        for title, text, importance, to_right, grows in columns
+    ]
+    for row in draw_columns(table, ["a"], width):
+        assert width_of(row) <= width
