@@ -5,6 +5,7 @@ Ratios are against a peer in the same run; figures in brackets are budgets.
 
 from __future__ import annotations
 
+import io
 import shutil
 import subprocess
 import sys
@@ -237,6 +238,48 @@ def bench_text() -> None:
         row(f"gdrtop {command}", f"{seconds * 1e3:.0f} ms", "500 ms", seconds <= 0.5)
 
 
+LOG_BYTES = 256 << 20
+
+
+def bench_log() -> None:
+    """Read a log whose lines are all of NCCL, against grep on the same file: 1 GB in 20 s is 50 MB/s."""
+    from tests.probes.nccl.log.test_versions import log_of
+    from tui.commands.nccl_log import write_nccl_log
+
+    begin = log_of("2.26.2").encode()
+    pointer = "0x7fc2d8000000"
+    line = (
+        f"node1:100:201 [0] NCCL INFO AllReduce: opCount 5 sendbuff {pointer} recvbuff {pointer}"
+        f" count 2097152 datatype 7 op 0 root 0 comm {pointer} [nranks=16] stream {pointer}\n"
+    ).encode()
+    # One line of a thousand says something, as in a job that reconnects again and again.
+    block = begin + line * 30_000
+    with tempfile.TemporaryDirectory() as directory:
+        path = Path(directory) / "job.log"
+        with path.open("wb") as file:
+            while file.tell() < LOG_BYTES:
+                file.write(block)
+        megabytes = path.stat().st_size / 1e6
+
+        def read() -> float:
+            began = time.process_time()
+            write_nccl_log([str(path)], io.StringIO())
+            return time.process_time() - began
+
+        def grep() -> float:
+            began = time.perf_counter()
+            subprocess.run(["grep", "-c", "NET/.*/GDRDMA", str(path)], check=True, capture_output=True)
+            return time.perf_counter() - began
+
+        ours, theirs = best(read, 3), best(grep, 3)
+    row(
+        "gdrtop nccl-log, MB/s on one core",
+        f"{megabytes / ours:.0f} MB/s, grep -c {megabytes / theirs:.0f} MB/s: × {ours / theirs:.1f}",
+        "50 MB/s",
+        megabytes / ours >= 50,
+    )
+
+
 def main() -> None:
     """The table."""
     print(f"{'what':<46} {'measured':<44} {'budget':<16}")
@@ -246,6 +289,7 @@ def main() -> None:
     bench_live()
     bench_recording()
     bench_text()
+    bench_log()
 
 
 if __name__ == "__main__":
