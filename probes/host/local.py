@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, TypeVar
 from probes.base.origin import Origin, Source
 from probes.base.text import printable, printable_lines
 from probes.base.unknown import Maybe, Reason, Unknown
+from probes.host.collectives import METRICS_BYTES, METRICS_SUFFIX, TAIL_BYTES, CollectiveSpeed, parse
 from probes.host.command import CommandOutput, run_command
 from probes.host.cuda import CudaGpu
 from probes.host.cuda_driver import NEEDED, probe_cuda
@@ -213,6 +214,24 @@ class LocalHost:
         finally:
             os.close(descriptor)
 
+    def _read_end(self, path: str, limit: int) -> bytes:
+        """Return the last bytes of a regular file; users choose these files, so nothing else is opened."""
+        if self._root:
+            found = self._find(path)
+            status, path, directory = found.status, found.name, found.directory.descriptor
+        else:
+            status, directory = os.stat(path), None
+        if not stat.S_ISREG(status.st_mode):
+            raise OSError(errno.EISDIR, "not a regular file")
+        descriptor = os.open(path, _READ | (os.O_NOFOLLOW if self._root else 0), dir_fd=directory)
+        try:
+            status = os.fstat(descriptor)
+            if not stat.S_ISREG(status.st_mode):
+                raise OSError(errno.EISDIR, "not a regular file")
+            return os.pread(descriptor, limit, max(0, status.st_size - limit))
+        finally:
+            os.close(descriptor)
+
     def _find(self, path: str) -> Found:
         return self._current_tree().find(path)
 
@@ -347,6 +366,15 @@ class LocalHost:
             return self._kernel_log.read()
         except OSError as error:
             return unknown_from(error, KERNEL_LOG, self._is_root)
+
+    def collectives(self, path: str) -> Maybe[tuple[CollectiveSpeed, ...]]:
+        """Return the newest collectives in a file of NCCL's inspector."""
+        note(path)
+        try:
+            content = self._read_end(path, METRICS_BYTES if path.endswith(METRICS_SUFFIX) else TAIL_BYTES)
+        except (OSError, ValueError) as error:
+            return unknown_from(error, path, self._is_root)
+        return parse(path, content)
 
     def environment(self, name: str) -> Maybe[str]:
         """Return an environment variable of this process; a directory tree has none."""

@@ -7,6 +7,7 @@ from typing import Protocol
 
 from probes.base.origin import Origin
 from probes.base.unknown import Maybe
+from probes.host.collectives import CollectiveSpeed
 from probes.host.command import CommandOutput
 from probes.host.cuda import CudaGpu
 from probes.host.kernel_messages import KernelMessage
@@ -78,6 +79,12 @@ class Host(Protocol):
 
     def kernel_messages(self) -> Maybe[tuple[KernelMessage, ...]]:
         """Return the kernel's messages since the last call; the first call only sets the start."""
+
+    def collectives(self, path: str) -> Maybe[tuple[CollectiveSpeed, ...]]:
+        """Return the newest collectives in a file of NCCL's inspector; MALFORMED: it is being rewritten.
+
+        Nothing else of the file is returned or recorded. Only the end of a long log is read.
+        """
 
     def environment(self, name: str) -> Maybe[str]:
         """Return an environment variable of the node's session."""

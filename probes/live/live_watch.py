@@ -11,6 +11,7 @@ from probes.facts.kernel.modules import ModuleFacts
 from probes.facts.node import Node
 from probes.host.kernel_messages import KernelMessage
 from probes.host.protocol import Host
+from probes.live.bus_bandwidth import BusBandwidth
 from probes.live.events import EventDetector, failed
 from probes.live.jobs import group
 from probes.live.odd_one_out import OddOneOut
@@ -32,6 +33,7 @@ class LiveWatch:
     def __init__(self) -> None:
         self._processes = ProcessReader()
         self._ports = PortReader()
+        self._bus = BusBandwidth()
         self._odd = OddOneOut()
         self._events = EventDetector()
         self.latest: LiveSample | None = None
@@ -54,7 +56,11 @@ class LiveWatch:
         found = part(
             "the processes", lambda: self._processes.read(host, node, reading), ProcessSnapshot(_FAILED)
         )
-        processes = found.processes
+        processes = part(
+            "NCCL's inspector files",
+            lambda: self._bus.update(host, node, found.processes, reading.at),
+            found.processes,
+        )
         gpus = _gpus(node, reading)
         jobs = part("the jobs", lambda: group(processes, ports), no_jobs)
         jobs = part(
@@ -62,6 +68,7 @@ class LiveWatch:
             lambda: self._odd.update(jobs, processes, ports, node, reading.at, gpus),
             jobs,
         )
+        jobs = part("the slowest ranks", lambda: self._bus.with_slowest(jobs, host.wall_clock()), jobs)
         messages = part("kernel messages", host.kernel_messages, unseen)
         sample = LiveSample(
             at=reading.at,

@@ -6,9 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
-from probes.base.unknown import Maybe
+from probes.base.unknown import Maybe, Reason, Unknown
 from probes.facts.gpudirect import PeermemReading
 from probes.facts.jobs.processes import Process
+from probes.host.collectives import CollectiveSpeed
 from probes.host.nvml import NvmlLive
 from probes.queries.finding import Evidence, Severity
 
@@ -65,6 +66,9 @@ class NicUse:
     registered_bytes: int
 
 
+_NO_INSPECTOR = Unknown(Reason.NOT_RECORDED, "NCCL inspector", "the job does not load NCCL's inspector")
+
+
 @dataclass(frozen=True)
 class LiveProcess:
     """A process with RDMA resources or a GPU."""
@@ -83,6 +87,8 @@ class LiveProcess:
     state: Maybe[str]  # "R", "S", "D", "T" (stopped), …
     cpu_percent: Maybe[float]  # of one CPU, since the sample before
     path: PathJudgement
+    bus_gbps: Maybe[float] = _NO_INSPECTOR  # GB/s; of the communicator with the most nodes and ranks
+    collectives: tuple[CollectiveSpeed, ...] = ()  # the newest one of each communicator
 
     @property
     def ready_nics(self) -> tuple[str, ...]:
@@ -132,6 +138,18 @@ class OddOne:
 
 
 @dataclass(frozen=True)
+class SlowestRank:
+    """The rank with the lowest bus bandwidth in one collective, as NCCL's inspector measured it."""
+
+    pid: int
+    bus_gbps: float  # GB/s
+    others_gbps: float  # the median of the other ranks on this node
+    collective: str  # "AllReduce"
+    sequence: int  # the number of the collective in its communicator
+    communicator: str
+
+
+@dataclass(frozen=True)
 class LiveJob:
     """Processes of one program, user and job."""
 
@@ -144,6 +162,7 @@ class LiveJob:
     sent_gbps: Maybe[float]  # through its NICs; unknown if it shares them with another job
     received_gbps: Maybe[float]
     odd: tuple[OddOne, ...] = ()
+    slowest: SlowestRank | None = None  # None: no rank is clearly slower, or there are no inspector files
 
 
 class EventKind(Enum):

@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 from probes.base.codec import Codec, CodecError, decode_unknown
 from probes.base.text import printable
 from probes.base.unknown import Maybe, Reason, Unknown
+from probes.host.collectives import CollectiveSpeed
 from probes.host.command import CommandOutput
 from probes.host.cuda import CudaGpu
 from probes.host.kernel_messages import MAX_TEXT, KernelMessage
@@ -69,6 +70,7 @@ _ANSWERS: dict[str, Any] = {
     "thread_names": tuple[str, ...],
     "ethtool_counters": dict[str, int],
     "kernel_messages": tuple[KernelMessage, ...],
+    "collectives": tuple[CollectiveSpeed, ...],
     "environment": str,
     "is_root": bool,
 }
@@ -80,7 +82,7 @@ _PATH_CODEC = Codec(clean=str)
 _PATH_KINDS = ("names", "link", "resolve")
 # Names and messages of one line, of which a host returns no longer ones.
 _LINE_CODEC = Codec(clean=lambda text: printable(text, MAX_TEXT))
-_LINE_KINDS = ("thread_names", "ethtool_counters", "kernel_messages")
+_LINE_KINDS = ("thread_names", "ethtool_counters", "kernel_messages", "collectives")
 
 
 class EncodedLine(NamedTuple):

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 from probes.base.text import printable
 from probes.base.unknown import Maybe, Reason, Unknown
+from probes.host.collectives import CollectiveSpeed
 from probes.host.command import CommandOutput
 from probes.host.cuda import CudaGpu
 from probes.host.kernel_messages import MAX_MESSAGES, KernelMessage
@@ -202,6 +203,10 @@ class RecordingHost:
             with self._lock:
                 self._new[_MESSAGES] = (before + answer)[:MAX_MESSAGES]
         return answer
+
+    def collectives(self, path: str) -> Maybe[tuple[CollectiveSpeed, ...]]:
+        """Return the newest collectives in a file of NCCL's inspector."""
+        return self._ask("collectives", (path,), lambda: self._host.collectives(path))
 
     def environment(self, name: str) -> Maybe[str]:
         """Return an environment variable."""

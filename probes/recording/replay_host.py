@@ -11,6 +11,7 @@ from typing import Any
 from probes.base.origin import Origin, Source
 from probes.base.text import printable
 from probes.base.unknown import Maybe, Reason, Unknown
+from probes.host.collectives import CollectiveSpeed
 from probes.host.command import CommandOutput
 from probes.host.cuda import CudaGpu
 from probes.host.kernel_messages import KernelMessage
@@ -149,6 +150,10 @@ class ReplayHost:
         """Return the messages that came in this moment; an earlier moment's messages are not new again."""
         moment, newest = self._dated_answer("kernel_messages")
         return newest if moment == self._moment or isinstance(newest, Unknown) else ()
+
+    def collectives(self, path: str) -> Maybe[tuple[CollectiveSpeed, ...]]:
+        """Return the newest collectives in a file of NCCL's inspector."""
+        return self._answer("collectives", path)
 
     def environment(self, name: str) -> Maybe[str]:
         """Return an environment variable."""

@@ -14,6 +14,7 @@ from probes.base.text import printable, printable_lines
 from probes.base.unknown import Maybe, Reason, Unknown, known
 from probes.facts.pci.functions import parse_speed
 from probes.facts.pci.link_speed import generation
+from probes.host.collectives import METRICS_BYTES, CollectiveSpeed, parse
 from probes.host.command import CommandOutput
 from probes.host.cuda import CudaGpu
 from probes.host.kernel_messages import MAX_TEXT, KernelMessage
@@ -371,6 +372,11 @@ class SimulatedHost:
         first = len(lines) if self._messages_read is None else self._messages_read
         self._messages_read = len(lines)
         return tuple(_message(number, line) for number, line in enumerate(lines[first:], first))
+
+    def collectives(self, path: str) -> Maybe[tuple[CollectiveSpeed, ...]]:
+        """Return the newest collectives in a file of NCCL's inspector."""
+        content = self.read_bytes(path, METRICS_BYTES)
+        return content if isinstance(content, Unknown) else parse(path, content)
 
     def environment(self, name: str) -> Maybe[str]:
         """Return that the variable is not set."""

@@ -21,7 +21,7 @@ from probes.host.rdma_resources import RdmaResources
 from probes.host.usage import ProcessUsage
 from probes.recording.format import Question
 from probes.recording.recording_host import Moment
-from probes.recording.redaction.live_answers import counters, messages, resources, threads
+from probes.recording.redaction.live_answers import collectives, counters, messages, resources, threads
 from probes.recording.redaction.network import host_name
 from probes.recording.redaction.output import help_text
 from probes.recording.redaction.processes import is_variable
@@ -136,6 +136,8 @@ class Identifiers(Tokens):
             return resources(self, answer)
         if question.kind == "thread_names" and isinstance(answer, tuple):
             return threads(self, answer)
+        if question.kind == "collectives" and isinstance(answer, tuple):
+            return collectives(self, answer)
         if question.kind == "ethtool_counters" and isinstance(answer, dict):
             return counters(answer)
         if question.kind == "kernel_messages" and isinstance(answer, tuple):

@@ -3,18 +3,31 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Sequence
 from functools import cache
 from typing import Any, TypeVar
 
+from probes.host.collectives import CollectiveSpeed
 from probes.host.ethtool import COUNTERS
 from probes.host.kernel_messages import KernelMessage
 from probes.host.rdma_resources import RdmaResources
 from probes.recording.redaction.output import kernel_log
 from probes.recording.redaction.processes import thread_name
-from probes.recording.redaction.tokens import Tokens
+from probes.recording.redaction.tokens import COMMUNICATOR, Tokens
 
 T = TypeVar("T")
+_COLLECTIVES = (
+    "AllReduce",
+    "AllGather",
+    "ReduceScatter",
+    "Broadcast",
+    "Reduce",
+    "AlltoAll",
+    "Gather",
+    "Scatter",
+)
+_SIZE = re.compile(r"[0-9]{1,6}(?:-[0-9]{1,6})?[KMGT]?B")
 _TEXTS = ("device", "kind", "state", "kernel_name")
 
 
@@ -49,6 +62,19 @@ def threads(tokens: Tokens, names: tuple[str, ...]) -> tuple[str, ...]:
 def counters(answer: dict[str, int]) -> dict[str, int]:
     """Keep the counters that gdrtop uses."""
     return {name: value for name, value in answer.items() if COUNTERS.fullmatch(name)}
+
+
+def collectives(tokens: Tokens, answer: tuple[CollectiveSpeed, ...]) -> tuple[CollectiveSpeed, ...]:
+    """Replace the names of communicators, which users choose, and unknown collectives."""
+    return tuple(
+        dataclasses.replace(
+            one,
+            communicator=tokens.token(COMMUNICATOR, one.communicator),
+            collective=one.collective if one.collective in _COLLECTIVES else tokens.text(one.collective),
+            message_size=one.message_size if _SIZE.fullmatch(one.message_size) else "",
+        )
+        for one in answer
+    )
 
 
 def messages(tokens: Tokens, answer: tuple[KernelMessage, ...]) -> tuple[KernelMessage, ...]:

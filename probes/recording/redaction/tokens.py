@@ -17,6 +17,7 @@ HOST, USER, GUID, UUID = "host name", "user name", "GUID", "UUID"
 SERIAL, IP, MAC = "serial number", "IP address", "MAC address"
 ARGUMENT, CONTAINER, PROGRAM = "command-line argument", "container id", "program name"
 UID, JOB, VARIABLE, OTHER = "user id", "job id", "variable", "other word"
+COMMUNICATOR = "communicator"
 
 _TOKENS = {
     HOST: "host-{}",
@@ -24,6 +25,7 @@ _TOKENS = {
     SERIAL: "serial-{}",
     ARGUMENT: "argument-{}",
     PROGRAM: "program-{}",
+    COMMUNICATOR: "communicator-{}",
     OTHER: "redacted-{}",
 }
 FIRST_UID = 1_000_000  # real user ids become larger ones; root stays 0
@@ -50,10 +52,13 @@ _SHAPES = {
     "ipv4": rf"[0-9]{{1,3}}(?:\.[0-9]{{1,3}}){{3}}{_END}",
     "ipv6": rf"(?<![0-9A-Za-z:.]){_HEX}{{0,4}}(?::{_HEX}{{0,4}}){{2,7}}(?:%\w+)?{_END}",
     "groups": rf"{_HEX}{{1,4}}(?:[:-]{_HEX}{{1,4}}){{4,}}{_END}",
+    "inspector": rf"(?:[^{_SEPARATORS}]{{1,255}}-pid[0-9]{{1,10}}\.log|nccl-inspector-[0-9]{{1,10}}"
+    rf"|nccl_inspector_metrics_[^{_SEPARATORS}]{{1,64}}\.prom){_END}",
     "number": rf"[+-]?(?:[0-9]+(?:\.[0-9]{{1,9}})?%?|0x{_HEX}{{1,8}}){_END}",
     "word": rf"[^{_SEPARATORS}]+",
 }
 _PATTERN = re.compile("|".join(f"(?P<{name}>{pattern})" for name, pattern in _SHAPES.items()))
+_METRICS = "nccl_inspector_metrics_"
 _KEPT_DIGITS = 9
 _CACHED_WORDS = 65536
 
@@ -81,6 +86,7 @@ class Tokens:
             "ipv4": self._ipv4,
             "ipv6": self._ipv6,
             "groups": self._word,
+            "inspector": self._inspector_name,
             "number": self._short_number,
             "word": self._word,
         }
@@ -179,6 +185,15 @@ class Tokens:
         return text if len(digits) <= _KEPT_DIGITS or digits.startswith("0x") else self._word(text)
 
     # Shapes
+
+    def _inspector_name(self, text: str) -> str:
+        """Replace the host, job or GPU in the name of a file or directory of NCCL's inspector."""
+        if text.startswith("nccl-inspector-"):
+            return f"nccl-inspector-{self.number(JOB, text.rpartition('-')[2])}"
+        if text.startswith(_METRICS):
+            return f"{_METRICS}{self.text(text.removeprefix(_METRICS).removesuffix('.prom'))}.prom"
+        host, pid, rest = text.rpartition("-pid")
+        return f"{self.name(HOST, host)}{pid}{rest}"
 
     def _uuid(self, text: str) -> str:
         prefix = text[:4] if text[:4] in ("GPU-", "MIG-") else ""

@@ -1,0 +1,202 @@
+"""Bus bandwidth of each rank from the files of NCCL's inspector, for jobs that write them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from statistics import median
+
+from probes.base.unknown import Maybe, Reason, Unknown, known
+from probes.facts.gpu.gpus import GpuFacts
+from probes.facts.jobs.processes import Process
+from probes.facts.node import Node
+from probes.host.collectives import METRICS_SUFFIX, CollectiveSpeed, newest
+from probes.host.protocol import Host
+from probes.live.paced_source import PacedSource
+from probes.live.sample import LiveJob, LiveProcess, SlowestRank
+
+READ_SECONDS = 5.0
+STALE_SECONDS = 120.0  # an older collective says nothing about now; metrics are rewritten every 30 s
+_SLOW = 0.9  # of the median of the other ranks
+_SOURCE = "NCCL inspector"
+_MAX_DIRECTORY = 256
+_SWITCHES = ("NCCL_INSPECTOR_ENABLE", "NCCL_INSPECTOR_DUMP_DIR", "NCCL_PROFILER_PLUGIN")
+
+Speeds = tuple[CollectiveSpeed, ...]
+
+
+class BusBandwidth:
+    """The newest collectives of each rank; it opens no file of a job without the inspector's variables."""
+
+    def __init__(self) -> None:
+        self._host: Host | None = None
+        self._now = 0.0
+
+    def _reset(self, host: Host) -> None:
+        self._host = host
+        self._source: PacedSource[Mapping[int, Maybe[Speeds]]] = PacedSource(_SOURCE, READ_SECONDS)
+        self._files: dict[tuple[int, str], str] = {}
+        self._read: dict[int, Speeds] = {}
+        self._shown: dict[int, tuple[LiveProcess, LiveProcess]] = {}
+
+    def update(
+        self, host: Host, node: Node, processes: Maybe[tuple[LiveProcess, ...]], now: float
+    ) -> Maybe[tuple[LiveProcess, ...]]:
+        """Return the processes with their bus bandwidth. `now`: seconds of the sample's clock."""
+        if host is not self._host or now < self._now:  # a recording may go back
+            self._reset(host)
+        self._now = now
+        if isinstance(processes, Unknown):
+            return processes
+        watched = [process for process in processes if _writes_files(process.process)]
+        if not watched:
+            return processes
+        uuids = _uuids(node)
+        found = self._source.read(host, now, lambda: self._ask(host, watched, uuids))
+        speeds = known(found, {})
+        oldest = host.wall_clock() - STALE_SECONDS
+        pids = {process.pid for process in watched}
+        return tuple(
+            self._with_speeds(process, speeds.get(process.pid), oldest) if process.pid in pids else process
+            for process in processes
+        )
+
+    def with_slowest(self, jobs: Sequence[LiveJob], now_at: float) -> tuple[LiveJob, ...]:
+        """Return the jobs with their slowest ranks. `now_at`: seconds since 1970."""
+        speeds = {} if self._host is None else known(self._source.answer, {})
+        recent = {
+            pid: tuple(one for one in found if one.at is not None and one.at >= now_at - STALE_SECONDS)
+            for pid, found in speeds.items()
+            if not isinstance(found, Unknown)
+        }
+        found = [(job, slowest({pid: recent.get(pid, ()) for pid in job.pids})) for job in jobs]
+        return tuple(job if slow is None else replace(job, slowest=slow) for job, slow in found)
+
+    # Files
+
+    def _ask(
+        self, host: Host, processes: Iterable[LiveProcess], uuids: Mapping[str, str]
+    ) -> dict[int, Maybe[Speeds]]:
+        return {process.pid: self._speeds(host, process, uuids) for process in processes}
+
+    def _speeds(self, host: Host, process: LiveProcess, uuids: Mapping[str, str]) -> Maybe[Speeds]:
+        """Return the collectives in the log of a process, or the averages in its GPU's metrics file."""
+        directory = directory_of(process.process)
+        key = (process.pid, directory)
+        if key not in self._files:
+            found = _file_in(host, directory, process, uuids)
+            if isinstance(found, Unknown):
+                return found
+            if len(self._files) > 2 * _MAX_DIRECTORY:
+                self._files.clear()
+            self._files[key] = found
+        path = self._files[key]
+        answer = host.collectives(path)
+        if isinstance(answer, Unknown):
+            if answer.reason is Reason.MALFORMED and process.pid in self._read:
+                return self._read[process.pid]  # the file is being rewritten
+            if answer.reason is Reason.NOT_THERE:
+                del self._files[key]
+            return answer
+        self._read[process.pid] = answer
+        return answer
+
+    def _with_speeds(self, process: LiveProcess, speeds: Maybe[Speeds] | None, oldest: float) -> LiveProcess:
+        """Return the process with its speeds, the same object as before if nothing changed."""
+        gbps: Maybe[float]
+        recent: Speeds = ()
+        if speeds is None:
+            gbps = Unknown(Reason.TIMED_OUT, _SOURCE, "not read yet")
+        elif isinstance(speeds, Unknown):
+            gbps = speeds
+        else:
+            recent = newest(one for one in speeds if one.at is None or one.at >= oldest)
+            why = "no collective in the last 2 minutes" if speeds else "no collective written yet"
+            gbps = recent[0].bus_gbps if recent else Unknown(Reason.NOT_THERE, _SOURCE, why)
+        changed = replace(process, bus_gbps=gbps, collectives=recent)
+        before, shown = self._shown.get(process.pid, (None, None))
+        if before is process and shown == changed:
+            assert shown is not None
+            return shown
+        if len(self._shown) > 2 * _MAX_DIRECTORY:
+            self._shown.clear()
+        self._shown[process.pid] = process, changed
+        return changed
+
+
+def slowest(speeds: Mapping[int, Speeds]) -> SlowestRank | None:
+    """Return the process with the lowest bus bandwidth in the newest collective that several have written.
+
+    The communicator of the most nodes and ranks counts. None: no process is below 90 % of the others.
+    """
+    groups: dict[tuple[int, int, str, int, str], dict[int, CollectiveSpeed]] = {}
+    for pid, found in speeds.items():
+        for one in found:
+            if one.sequence is not None:
+                key = (one.nodes or 0, one.ranks or 0, one.communicator, one.sequence, one.collective)
+                groups.setdefault(key, {}).setdefault(pid, one)
+    most = max(map(len, groups.values()), default=0)
+    if most < 2:
+        return None
+    # Ranks write at different times: the newest collective may still lack some.
+    widest = max(key[:2] for key, group in groups.items() if len(group) > 1)
+    members = [(key, group) for key, group in groups.items() if key[:2] == widest and len(group) > 1]
+    most = max(len(group) for _, group in members)
+    key, group = max(
+        ((key, group) for key, group in members if len(group) == most),
+        key=lambda pair: (max(one.at or 0.0 for one in pair[1].values()), pair[0][3]),
+    )
+    pid = min(group, key=lambda pid: (group[pid].bus_gbps, pid))
+    others = median(one.bus_gbps for other, one in group.items() if other != pid)
+    if group[pid].bus_gbps >= _SLOW * others:
+        return None
+    return SlowestRank(pid, group[pid].bus_gbps, others, key[4], key[3], key[2])
+
+
+def directory_of(process: Process) -> str:
+    """Return the directory of the inspector's files, as gdrtop can reach it, in containers too."""
+    values = known(process.environment, {})
+    job = values.get("SLURM_JOB_ID", "") or "unknown-jobid"
+    directory = values.get("NCCL_INSPECTOR_DUMP_DIR", "") or f"nccl-inspector-{job}"
+    start = f"/proc/{process.pid}/{'root' if directory.startswith('/') else 'cwd'}"
+    return f"{start}/{directory.strip('/')}"
+
+
+def _writes_files(process: Process) -> bool:
+    values = known(process.environment, {})
+    if values.get("NCCL_INSPECTOR_ENABLE", "1").strip() == "0":
+        return False
+    return any(values.get(name) for name in _SWITCHES)
+
+
+def _file_in(host: Host, directory: str, process: LiveProcess, uuids: Mapping[str, str]) -> Maybe[str]:
+    names = host.names(directory)
+    if isinstance(names, Unknown):
+        return names
+    # The pid is the one in the process's own namespace; other nodes may write to the same directory.
+    own = known(host.read("/proc/sys/kernel/hostname"), "").partition(".")[0]
+    pid = _inner_pid(host, process.pid)
+    logs = [name for name in names if name.endswith(f"-pid{pid}.log")]
+    of_host = [name for name in logs if name.partition("-pid")[0].partition(".")[0] == own]
+    for choice in (of_host, logs):
+        if len(choice) == 1:
+            return f"{directory}/{choice[0]}"
+    for bdf in process.gpus:
+        name = f"nccl_inspector_metrics_{uuids.get(bdf, '')}{METRICS_SUFFIX}"
+        if name in names:
+            return f"{directory}/{name}"
+    detail = f"several files of pid {pid}" if logs else "the inspector has written no file of this rank"
+    return Unknown(Reason.NOT_THERE, directory, detail)
+
+
+def _inner_pid(host: Host, pid: int) -> str:
+    """Return the pid in the innermost PID namespace of the process."""
+    match = re.search(r"^NSpid:[\t \d]*\b(\d{1,10})$", known(host.read(f"/proc/{pid}/status"), ""), re.M)
+    return match[1] if match is not None else str(pid)
+
+
+def _uuids(node: Node) -> dict[str, str]:
+    """Return the UUIDs of the GPUs by BDF."""
+    facts = node.gpus.gpus if isinstance(node.gpus, GpuFacts) else ()
+    return {gpu.bdf: gpu.uuid for gpu in facts if not isinstance(gpu.uuid, Unknown)}
