@@ -145,6 +145,8 @@ def _job_text(job: LiveJob, path: str) -> str:
     if job.nics:
         parts.append(_rates_text(job.sent_gbps, job.received_gbps))
         parts.append(f"{len(job.nics)} NIC{'s' if len(job.nics) > 1 else ''}")
+    if job.slowest is not None:
+        parts.append(f"slowest pid {job.slowest.pid}: bus {_rate(job.slowest.bus_gbps)} GB/s")
     return f"{job.name}: {', '.join(parts)}"
 
 

@@ -6,12 +6,13 @@ import re
 from collections.abc import Iterable
 
 from probes.base.text import printable
-from probes.base.unknown import Maybe, Unknown, known
+from probes.base.unknown import Maybe, Reason, Unknown, known
 from probes.facts.gpudirect import PeermemReading
 from probes.facts.jobs.processes import name_of
+from probes.host.collectives import CollectiveSpeed
 from probes.live.sample import GpuSample, LiveEvent, LiveProcess, LiveSample, OddOne, PathWord, PortSample
 from probes.queries.finding import Evidence
-from widgets.base.figures import gibibytes, in_gbps, local_time, plural, share, short
+from widgets.base.figures import binary_size, gibibytes, in_gbps, local_time, plural, share, short
 from widgets.base.lines import Line, Run, Tone, wrapped
 from widgets.live import changes, gpus, nics, ranks
 from widgets.live.figures import (
@@ -65,6 +66,7 @@ def of_process(process: LiveProcess, sample: LiveSample, width: int) -> list[Lin
         f"{plural(nic.regions, 'memory region')}, {gibibytes(nic.registered_bytes)} registered"
         for nic in process.nics
     ]
+    lines += _bus(process, sample, width)
     for number, use in enumerate(uses or ["none"]):
         lines += _field("" if number else "NICs", use, width)
     pinned = process.pinned_bytes
@@ -145,6 +147,36 @@ def _rate_text(process: LiveProcess, sample: LiveSample, rates: dict[int, RankRa
     elif part is not None:
         text += f", {part * 100:.0f}% of the median of its job ({short(middle[process.job])} Gb/s)"
     return text
+
+
+def _bus(process: LiveProcess, sample: LiveSample, width: int) -> list[Line]:
+    """Describe what NCCL's inspector measured, a communicator a line; nothing if the job does not load it."""
+    bus = process.bus_gbps
+    if isinstance(bus, Unknown):
+        return [] if bus.reason is Reason.NOT_RECORDED else _field("Bus", _why(bus), width)
+    texts = [_collective_text(one) for one in process.collectives]
+    for job in sample.jobs:
+        slow = job.slowest
+        if slow is not None and slow.pid == process.pid:
+            texts.append(
+                f"slowest rank of {slow.collective} {slow.sequence}: {short(slow.bus_gbps)} GB/s, the others "
+                f"{short(slow.others_gbps)} GB/s; the figure of a rank that waits for a late one is low too"
+            )
+    lines: list[Line] = []
+    for text in texts:
+        lines += _field("" if lines else "Bus", text, width)
+    return lines
+
+
+def _collective_text(one: CollectiveSpeed) -> str:
+    """Return "48 GB/s, AllReduce 1407 of 64 MiB, communicator 0x7f8c (8 ranks), 12:30:05"."""
+    number = "" if one.sequence is None else f" {one.sequence}"
+    size = one.message_size if one.message_bytes is None else binary_size(one.message_bytes)
+    text = f"{short(one.bus_gbps)} GB/s, {one.collective}{number}{f' of {size}' if size else ''}"
+    text += f", communicator {one.communicator}"
+    if one.ranks is not None:
+        text += f" ({plural(one.ranks, 'rank')})"
+    return text if one.at is None else f"{text}, {local_time(one.at, '%H:%M:%S')}"
 
 
 def _peermem(reading: PeermemReading) -> str:

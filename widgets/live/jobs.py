@@ -85,6 +85,7 @@ def job_line(job: LiveJob, sample: LiveSample, width: int) -> Line:
     path = path_summary(job, processes)
     rates = rates_text(job)
     slow = f" · slowest {slowest.name} {gbps(rate_of(slowest))}" if slowest is not None else ""
+    slow += _slowest_rank(job, processes)
     tail: list[Run] = [Run(f" · {rates}")] if rates else []
     full: Line = (mark, Run(job.name, Tone.TITLE), Run(f" · {ranks} · "), *path, *tail)
     if width_of(full) + len(slow) <= width:
@@ -96,6 +97,16 @@ def job_line(job: LiveJob, sample: LiveSample, width: int) -> Line:
         if width_of(line) <= width:
             return line
     return fit(briefest, width)
+
+
+def _slowest_rank(job: LiveJob, processes: Sequence[LiveProcess]) -> str:
+    """Return " · slowest rank 5, bus 41 GB/s, others 48"; "" if no rank is clearly slower."""
+    slowest = job.slowest
+    if slowest is None:
+        return ""
+    rank = next((process.rank for process in processes if process.pid == slowest.pid), None)
+    name = f"rank {rank}" if isinstance(rank, int) else f"pid {slowest.pid}"
+    return f" · slowest {name}, bus {short(slowest.bus_gbps)} GB/s, others {short(slowest.others_gbps)}"
 
 
 def odd_lines(job: LiveJob, width: int, rows: int = 4) -> list[Line]:
@@ -188,6 +199,7 @@ def draw_overview(
             path = path_summary(job, processes, is_brief=True)
         slowest = slowest_port(job, sample)
         slow = f" · slowest {slowest.name}" if slowest is not None else ""
+        slow += _slowest_rank(job, processes)
         lines.append(_cut((*head, Run(ranks), *about), width))
         lines.append(_cut((Run("  "), *path, Run(slow)), width))
         lines += odd_lines(job, width)

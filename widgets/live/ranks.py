@@ -71,6 +71,7 @@ def draw(
         Column("NCCL", cells([_threads(process) for process in processes]), 10, least=4),
         Column("state", cells([_state(process) for process in processes]), 7, least=7),
         Column("CPU", cells([_cpu(process) for process in processes]), 9, True, least=5),
+        *_bus_column(processes),
         Column(
             "last event",
             cells([_event(newest.get(process.pid)) for process in processes]),
@@ -80,6 +81,21 @@ def draw(
         ),
     ]
     return draw_columns(columns, [str(process.pid) for process in processes], width, selected)
+
+
+def _bus_column(processes: Sequence[LiveProcess]) -> list[Column]:
+    """Return the column of bus bandwidths, only if a rank has one."""
+    if all(isinstance(process.bus_gbps, Unknown) for process in processes):
+        return []
+    cells = [
+        line(
+            Run(UNKNOWN_MARK, Tone.DIM)
+            if isinstance(process.bus_gbps, Unknown)
+            else Run(short(process.bus_gbps))
+        )
+        for process in processes
+    ]
+    return [Column("bus GB/s", cells, 11, to_right=True)]
 
 
 def in_order(sample: LiveSample) -> list[LiveProcess]:
