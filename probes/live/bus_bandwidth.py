@@ -55,18 +55,18 @@ class BusBandwidth:
         uuids = _uuids(node)
         found = self._source.read(host, now, lambda: self._ask(host, watched, uuids))
         speeds = known(found, {})
-        oldest = host.wall_clock() - STALE_SECONDS
+        taken_at = host.wall_clock()
         pids = {process.pid for process in watched}
         return tuple(
-            self._with_speeds(process, speeds.get(process.pid), oldest) if process.pid in pids else process
+            self._with_speeds(process, speeds.get(process.pid), taken_at) if process.pid in pids else process
             for process in processes
         )
 
-    def with_slowest(self, jobs: Sequence[LiveJob], now_at: float) -> tuple[LiveJob, ...]:
-        """Return the jobs with their slowest ranks. `now_at`: seconds since 1970."""
+    def with_slowest(self, jobs: Sequence[LiveJob], taken_at: float) -> tuple[LiveJob, ...]:
+        """Return the jobs with their slowest ranks. `taken_at`: seconds since 1970."""
         speeds = {} if self._host is None else known(self._source.answer, {})
         recent = {
-            pid: tuple(one for one in found if one.at is not None and one.at >= now_at - STALE_SECONDS)
+            pid: tuple(one for one in found if _is_recent(one, taken_at))
             for pid, found in speeds.items()
             if not isinstance(found, Unknown)
         }
@@ -102,7 +102,9 @@ class BusBandwidth:
         self._read[process.pid] = answer
         return answer
 
-    def _with_speeds(self, process: LiveProcess, speeds: Maybe[Speeds] | None, oldest: float) -> LiveProcess:
+    def _with_speeds(
+        self, process: LiveProcess, speeds: Maybe[Speeds] | None, taken_at: float
+    ) -> LiveProcess:
         """Return the process with its speeds, the same object as before if nothing changed."""
         gbps: Maybe[float]
         recent: Speeds = ()
@@ -111,7 +113,7 @@ class BusBandwidth:
         elif isinstance(speeds, Unknown):
             gbps = speeds
         else:
-            recent = newest(one for one in speeds if one.at is None or one.at >= oldest)
+            recent = newest(one for one in speeds if one.at is None or _is_recent(one, taken_at))
             why = "no collective in the last 2 minutes" if speeds else "no collective written yet"
             gbps = recent[0].bus_gbps if recent else Unknown(Reason.NOT_THERE, _SOURCE, why)
         changed = replace(process, bus_gbps=gbps, collectives=recent)
@@ -161,6 +163,10 @@ def directory_of(process: Process) -> str:
     directory = values.get("NCCL_INSPECTOR_DUMP_DIR", "") or f"nccl-inspector-{job}"
     start = f"/proc/{process.pid}/{'root' if directory.startswith('/') else 'cwd'}"
     return f"{start}/{directory.strip('/')}"
+
+
+def _is_recent(one: CollectiveSpeed, taken_at: float) -> bool:
+    return one.at is not None and abs(taken_at - one.at) <= STALE_SECONDS
 
 
 def _writes_files(process: Process) -> bool:
