@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from probes.base.unknown import Reason, Unknown
-from probes.live.sample import LiveSample, OddOne, PathWord, Role
+from probes.host.collectives import CollectiveSpeed
+from probes.live.sample import LiveSample, OddOne, PathWord, Role, SlowestRank
 from probes.queries.finding import Severity
 from probes.recording.replay_host import ReplayHost
 from probes.simulation.host import SimulatedHost
@@ -139,6 +140,19 @@ def test_json_is_one_document_a_line_that_its_schema_describes(scripted: Scripte
         "train.py", "alice", 2, "unknown: needs root",
     )  # fmt: skip
     assert "NCCL_SECRET" not in text
+
+
+def test_json_has_the_bus_bandwidth_of_nccls_inspector(scripted: Scripted) -> None:
+    speed = CollectiveSpeed("0x7f8c", "AllReduce", 41.2, sequence=7)
+    taken = sample(replace(RANKS[0], bus_gbps=41.2, collectives=(speed,)), RANKS[1])
+    slowest = SlowestRank(RANKS[0].pid, 41.2, 48.4, "AllReduce", 7, "0x7f8c")
+    scripted(lambda _: replace(taken, jobs=(replace(taken.jobs[0], slowest=slowest),)))
+    document = valid("live", printed(as_json=True)[1])
+    first, second = document["processes"]
+    assert (first["bus_gbps"], first["collectives"][0]["sequence"]) == (41.2, 7)
+    assert (second["bus_gbps"], second["collectives"]) == (None, [])
+    assert second["unknown"]["bus_gbps"] == "not recorded: the job does not load NCCL's inspector"
+    assert document["jobs"][0]["slowest"]["pid"] == RANKS[0].pid
 
 
 def test_json_says_why_processes_are_unknown(scripted: Scripted) -> None:
