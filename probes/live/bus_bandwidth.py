@@ -14,7 +14,7 @@ from probes.facts.node import Node
 from probes.host.collectives import METRICS_SUFFIX, CollectiveSpeed, newest
 from probes.host.protocol import Host
 from probes.live.paced_source import PacedSource
-from probes.live.sample import LiveJob, LiveProcess, SlowestRank
+from probes.live.sample import LiveJob, LiveProcess, Role, SlowestRank
 
 READ_SECONDS = 5.0
 STALE_SECONDS = 120.0  # an older collective says nothing about now; metrics are rewritten every 30 s
@@ -50,13 +50,20 @@ class BusBandwidth:
         if isinstance(processes, Unknown):
             return processes
         watched = [process for process in processes if _writes_files(process.process)]
-        if not watched:
+        hidden = {
+            process.pid: process.process.environment
+            for process in processes
+            if process.role is Role.NCCL and isinstance(process.process.environment, Unknown)
+        }
+        if not watched and not hidden:
             return processes
-        uuids = _uuids(node)
-        found = self._source.read(host, now, lambda: self._ask(host, watched, uuids))
-        speeds = known(found, {})
+        speeds: dict[int, Maybe[Speeds]] = dict(hidden)
+        if watched:
+            uuids = _uuids(node)
+            found = self._source.read(host, now, lambda: self._ask(host, watched, uuids))
+            speeds.update(known(found, {}))
         taken_at = host.wall_clock()
-        pids = {process.pid for process in watched}
+        pids = {*hidden, *(process.pid for process in watched)}
         return tuple(
             self._with_speeds(process, speeds.get(process.pid), taken_at) if process.pid in pids else process
             for process in processes

@@ -23,6 +23,7 @@ def measured(*figures: Maybe[float], slowest: int | None = None) -> LiveSample:
     processes = tuple(
         replace(
             a_process(number),
+            process=replace(a_process(number).process, environment={"NCCL_INSPECTOR_ENABLE": "1"}),
             bus_gbps=bus,
             collectives=()
             if isinstance(bus, Unknown)

@@ -153,7 +153,8 @@ def _bus(process: LiveProcess, sample: LiveSample, width: int) -> list[Line]:
     """Describe what NCCL's inspector measured, a communicator a line; nothing if the job does not load it."""
     bus = process.bus_gbps
     if isinstance(bus, Unknown):
-        return [] if bus.reason is Reason.NOT_RECORDED else _field("Bus", _why(bus), width)
+        is_without = bus.reason is Reason.NOT_RECORDED or isinstance(process.process.environment, Unknown)
+        return [] if is_without else _field("Bus", _why(bus), width)
     texts = [_collective_text(one) for one in process.collectives]
     for job in sample.jobs:
         slow = job.slowest

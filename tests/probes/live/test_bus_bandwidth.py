@@ -112,6 +112,15 @@ def test_no_file_is_opened_of_a_job_without_the_inspector(host: InspectedNode) -
     assert not host.asked[f"/proc/4711/root{DIRECTORY}"]
 
 
+def test_without_the_environment_of_a_job_the_bandwidth_is_unknown_for_that_reason(
+    host: InspectedNode,
+) -> None:
+    host.add_rank(0)
+    (process,) = updated(host, (a_process(0),))
+    assert why(process) == "needs root"
+    assert not host.opened
+
+
 def test_without_a_directory_it_is_below_the_working_directory(host: InspectedNode) -> None:
     host.add_rank(0)
     write(host.path, "/home/alice/nccl-inspector-815/trainer-7-pid4711.log", line(bus=12.0))
