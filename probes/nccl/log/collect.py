@@ -29,7 +29,8 @@ from probes.nccl.log.variables import MEANINGS
 
 MOST_RANKS = 4096
 MOST_ROWS = 256  # of every other table
-MOST_EXPLAINED = 50_000  # warnings that are looked up; further ones are only counted
+MOST_ALIKE = 10_000  # warnings alike, but for numbers, that are looked up; further ones are only counted
+_MOST_KINDS = 4096  # of warnings
 _MOST_DEVICES = 16
 _MOST_REPORTERS = 8
 _DIGITS = re.compile(r"\d+")
@@ -52,6 +53,7 @@ class _Tally:
 
 @dataclass
 class _Rank:
+    is_named: bool = False  # its host is certain
     rank: int | None = None
     world: int = 0  # of the communicator that the rank is of
     counts: dict[tuple[str, str], int] = field(default_factory=dict)  # direction, path
@@ -85,7 +87,7 @@ class Collector:
         self.nccl_lines = 0
         self._cut = 0
         self._left_out = 0
-        self._explained = 0
+        self._alike: dict[str, int] = {}
         self._slowest: tuple[int, str, Place] | None = None  # last completed work
         self._tables: dict[str, dict[object, _Tally]] = {}
         self._details: dict[tuple[str, object], object] = {}
@@ -119,9 +121,6 @@ class Collector:
     def take(self, text: str, place: Place, header: Header | None, is_whole: bool) -> None:
         """Read a line from its word "NCCL" on; `is_whole`: its end is there."""
         self.nccl_lines += 1
-        if self._explained >= MOST_EXPLAINED and text.startswith("NCCL WARN"):
-            self._left_out += 1
-            return
         message = text
         if not text.startswith(("NCCL INFO Channel", "NCCL INFO CollNet")):  # which read their own end
             message = before_next_header(text)
@@ -201,6 +200,7 @@ class Collector:
             found = self._ranks[key] = _Rank()
         if rank is not None and found.rank is None:
             found.rank = rank
+        found.is_named |= header is not None and not header.is_glued
         return found
 
     def _channel(self, match: re.Match[str], place: Place, header: Header | None, is_whole: bool) -> None:
@@ -263,7 +263,8 @@ class Collector:
             by_pid.setdefault((pid, device), []).append(host)
         for (host, pid, device), rank in self._ranks.items():
             # In glued lines the end of another line stands directly before the host's name.
-            own = min((name for name in by_pid[pid, device] if host.endswith(name)), key=len)
+            others = [] if rank.is_named else by_pid[pid, device]
+            own = min((name for name in (host, *others) if host.endswith(name)), key=len)
             merged.setdefault((own, pid, device), _Rank()).merge(rank)
         return tuple(
             Rank(
@@ -406,7 +407,8 @@ class Collector:
             work = int(completed[1])
             if self._slowest is None or work < self._slowest[0]:
                 self._slowest = (work, rank, place)
-        self._problem(explain_torch, match.string, place, header, rank)
+        if explain_torch(match.string) is not None:
+            self._problem(explain_torch, match.string, place, header, rank)
 
     def _problem(
         self,
@@ -416,10 +418,12 @@ class Collector:
         header: Header | None,
         reporter: str = "",
     ) -> None:
-        if self._explained >= MOST_EXPLAINED:
+        alike = _DIGITS.sub("#", text[:120])
+        count = self._alike.get(alike, 0)
+        if count >= MOST_ALIKE or (not count and len(self._alike) >= _MOST_KINDS):
             self._left_out += 1
             return
-        self._explained += 1
+        self._alike[alike] = count + 1
         explanation = explain(text)
         if explanation is None:
             return

@@ -191,7 +191,7 @@ def _settings(facts: LogFacts) -> list[Reason]:
     for setting in facts.settings:
         name, value = setting.name, setting.value
         if (
-            name == "NCCL_NET_GDR_LEVEL"
+            (name == "NCCL_NET_GDR_LEVEL" and value != "SYS")
             or (name in ("NCCL_NET_GDR_READ", "NCCL_DMABUF_ENABLE", "NCCL_IB_CUDA_SUPPORT") and value == "0")
             or (name == "NCCL_NET_GDR_C2C" and value == "0")
         ):

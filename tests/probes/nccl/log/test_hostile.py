@@ -77,6 +77,13 @@ def test_tables_end_and_totals_do_not() -> None:
     assert len(draw(facts, answer, 100)) < 400
 
 
+def test_a_flood_of_one_warning_hides_no_other() -> None:
+    flood = f"{WARNING}{completion('2.26.2')}\n" * (collect.MOST_ALIKE + 500)
+    facts = read(flood + f"{WARNING}Call to ibv_modify_qp failed with error Timeout\n")
+    assert [problem.kind for problem in facts.problems] == ["completion-12", "connect-queue"]
+    assert facts.left_out == 500
+
+
 def test_long_values_are_cut() -> None:
     facts = read(info("NCCL_IB_HCA set to " + "m" * 100_000, "Using network " + "n" * 100_000))
     assert not facts.settings  # the end is missing
