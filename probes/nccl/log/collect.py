@@ -118,6 +118,13 @@ class Collector:
             Kind.TORCH: self._torch,
         }
 
+    def skips(self, text: str) -> bool:
+        """Return whether a line is a warning of which too many were read; it is only counted then."""
+        if text.startswith("NCCL WARN ") and self._is_flood(text):
+            self.nccl_lines += 1
+            return True
+        return False
+
     def take(self, text: str, place: Place, header: Header | None, is_whole: bool) -> None:
         """Read a line from its word "NCCL" on; `is_whole`: its end is there."""
         self.nccl_lines += 1
@@ -407,8 +414,18 @@ class Collector:
             work = int(completed[1])
             if self._slowest is None or work < self._slowest[0]:
                 self._slowest = (work, rank, place)
-        if explain_torch(match.string) is not None:
+        if explain_torch(match.string) is not None and not self._is_flood(match.string):
             self._problem(explain_torch, match.string, place, header, rank)
+
+    def _is_flood(self, text: str) -> bool:
+        """Return whether too many lines like this one were read; they are only counted."""
+        alike = _DIGITS.sub("#", text[:130])
+        count = self._alike.get(alike, 0)
+        if count >= MOST_ALIKE or (not count and len(self._alike) >= _MOST_KINDS):
+            self._left_out += 1
+            return True
+        self._alike[alike] = count + 1
+        return False
 
     def _problem(
         self,
@@ -418,12 +435,6 @@ class Collector:
         header: Header | None,
         reporter: str = "",
     ) -> None:
-        alike = _DIGITS.sub("#", text[:120])
-        count = self._alike.get(alike, 0)
-        if count >= MOST_ALIKE or (not count and len(self._alike) >= _MOST_KINDS):
-            self._left_out += 1
-            return
-        self._alike[alike] = count + 1
         explanation = explain(text)
         if explanation is None:
             return
