@@ -174,6 +174,8 @@ class Collector:
         rows = self._tables.setdefault(table, {})
         row = rows.get(key)
         if row is not None:
+            if table == "problem" and row.last == place:  # the line has two words that gdrtop looks for
+                return True
             row.count += 1
             row.last = place
             return True
