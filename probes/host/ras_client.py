@@ -158,9 +158,7 @@ class RasMonitor:
     A job keeps what is not read in its memory without a limit: read often.
     """
 
-    def __init__(
-        self, address: str, greeting_seconds: float = GREETING_SECONDS, tries: int = TRIES
-    ) -> None:
+    def __init__(self, address: str, greeting_seconds: float = GREETING_SECONDS, tries: int = TRIES) -> None:
         self.address = address
         self._greeting_seconds, self._tries = greeting_seconds, tries
         self._connection: _Connection | None = None
@@ -175,19 +173,15 @@ class RasMonitor:
                 self._open()
             return self._drain()
         except _Failed as failed:
-            self.close()
-            self._ended = _unknown(self.address, failed)
+            ended = failed
         except EOFError:
-            self.close()
-            failed = _Failed(Reason.NOT_THERE, "the job has closed the connection")
-            self._ended = _unknown(self.address, failed)
+            ended = _Failed(Reason.NOT_THERE, "the job has closed the connection")
         except TimeoutError:
-            self.close()
-            self._ended = _unknown(self.address, _Failed(Reason.TIMED_OUT, "no answer to MONITOR"))
+            ended = _Failed(Reason.TIMED_OUT, "no answer to MONITOR")
         except OSError as error:
-            self.close()
-            failed = _Failed(Reason.IO_ERROR, error.strerror or "connection failed")
-            self._ended = _unknown(self.address, failed)
+            ended = _Failed(Reason.IO_ERROR, error.strerror or "connection failed")
+        self.close()
+        self._ended = _unknown(self.address, ended)
         return self._ended
 
     def close(self) -> None:

@@ -16,8 +16,7 @@ from probes.recording.redaction.processes import thread_name
 from probes.recording.redaction.tokens import Tokens
 
 T = TypeVar("T")
-_RAS_WORDS = frozenset(
-    """
+_RAS_TEXT = """
     job summary communicators group comms nodes ranks processes gpus total per process in status errors node
     running process rank gpu managing managed by on nvml has have launched up to operation operations counts
     not any different communicator collective missing data from the outlier incomplete dead error mismatch
@@ -29,8 +28,8 @@ _RAS_WORDS = frozenset(
     outgoing incoming closed current during receive send connect peer_new peer_dead peer_connecting
     peer_connected peer_disconnected peer_unresponsive peer_retry peer_send_stuck peer_init_timeout
     peer_keepalive_timeout peer_recovered peer_timeout_dead ranks/node ranks/comm
-    """.split()
-)
+    """
+_RAS_WORDS = frozenset(_RAS_TEXT.split())
 _TEXTS = ("device", "kind", "state", "kernel_name")
 
 
