@@ -85,11 +85,12 @@ def _stalled(stall: Stall, local: LocalProcesses) -> RasFinding:
     plural = "" if behind.fewer == 1 else "s"
     has = "has" if behind.count == 1 else "have"
     who = _ranks(behind.ranks, behind.count, stall.hash, local)
-    text = f"{who} {has} launched {behind.fewer} collective{plural} fewer and nothing has moved for {stall.seconds:.0f} s"
+    launched = f"{who} {has} launched {behind.fewer} collective{plural} fewer"
+    text = f"{launched} and nothing has moved for {stall.seconds:.0f} s"
     severity = Severity.CRITICAL if stall.seconds >= CONFIRMED_SECONDS else Severity.WARNING
     explanation = (
-        "The other ranks wait for it. Look at what this process does: data loading, a checkpoint, an exception,"
-        " or a different order of collectives."
+        "The other ranks wait for it. Look at what this process does: data loading, a checkpoint, an"
+        " exception, or a different order of collectives."
     )
     return RasFinding(severity, text, _pid(behind.ranks, local), explanation)
 

@@ -80,24 +80,27 @@ def _refusals(job: RasJob, use: RasUse) -> list[str]:
         found.append(f"NCCL {job.version} has no RAS; it exists since NCCL 2.24")
     elif version < _INIT_RACE_FIXED:
         found.append(
-            f"NCCL {job.version} can crash when RAS is asked while a communicator is created (fixed in 2.27.3)"
+            f"NCCL {job.version} can crash if RAS is asked while a communicator is created (fixed in 2.27.3)"
         )
     elif version < _MISSING_RANKS_FIXED:
         if use is RasUse.REPEATED:
             found.append(
-                f"NCCL {job.version} crashes if RAS is asked and a rank does not answer; repeated questions need 2.29.2"
+                f"NCCL {job.version} crashes if RAS is asked and a rank does not answer;"
+                " repeated questions need 2.29.2"
             )
         elif use is RasUse.EVENTS:
             found.append(f"NCCL {job.version} has no MONITOR; it exists since NCCL 2.29.2")
         elif job.stopped:
             pids = ", ".join(map(str, job.stopped[:4]))
             found.append(
-                f"NCCL {job.version} crashes if RAS is asked and a rank does not answer, and pid {pids} is stopped"
+                f"NCCL {job.version} crashes if RAS is asked and a rank does not answer,"
+                f" and pid {pids} is stopped"
             )
     age = job.youngest_seconds
     if isinstance(age, Unknown):
         found.append(
-            f"the start time of its processes is unknown ({age}), and RAS must not be asked in the first 2 minutes"
+            f"the start time of its processes is unknown ({age}),"
+            " and RAS must not be asked in the first 2 minutes"
         )
     elif age < YOUNGEST_SECONDS:
         found.append(f"it is {max(0.0, age):.0f} s old; RAS must not be asked in the first 2 minutes")
@@ -111,7 +114,8 @@ def _warnings(job: RasJob) -> list[str]:
     found = []
     if version < _MISSING_RANKS_FIXED:
         found.append(
-            f"NCCL {job.version}: if a rank does not answer, the question can crash the job (nccl#1762, fixed in 2.29.2)"
+            f"NCCL {job.version}: if a rank does not answer, the question can crash the job"
+            " (nccl#1762, fixed in 2.29.2)"
         )
     found.append(
         f"NCCL {job.version}: while communicators are created or destroyed, the question can crash a job"

@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from probes.live.ras_policy import LEAST_INTERVAL_SECONDS
-from probes.nccl.ras import Communicator, OperationCounts, RasRank, RasReport
+from probes.nccl.ras import Communicator, OperationCounts, RasRank, RasReport, RasSet
 
 _RUNNING = "RUNNING"
 _Counts = tuple[tuple[str, tuple[tuple[str, int, tuple[int, ...]], ...]], ...]
@@ -54,8 +54,8 @@ class RasHistory:
     def add(self, report: RasReport, at: float, is_one_job: bool) -> tuple[Stall, ...]:
         """Add a complete report and return the stalls in it, the longest one first.
 
-        `at`: seconds of a clock that never goes back. Without `is_one_job`, another job may have answered, and
-        a communicator that is missing in the report may be as before.
+        `at`: seconds of a clock that never goes back. Without `is_one_job`, another job may have answered,
+        and a communicator that is missing in the report may be unchanged.
         """
         if not report.is_complete:
             return ()
@@ -95,13 +95,15 @@ def _counts(one: Communicator) -> _Counts:
         sorted(
             (
                 counts.operation,
-                tuple(
-                    sorted((s.value, s.count, tuple(sorted(r.rank for r in s.ranks))) for s in counts.sets)
-                ),
+                tuple(sorted(map(_values, counts.sets))),
             )
             for counts in one.counts
         )
     )
+
+
+def _values(one: RasSet) -> tuple[str, int, tuple[int, ...]]:
+    return one.value, one.count, tuple(sorted(rank.rank for rank in one.ranks))
 
 
 def _behind(all_counts: tuple[OperationCounts, ...]) -> Behind | None:

@@ -30,8 +30,8 @@ _HEADING = re.compile(
 _GPUS = r"GPUs? (?P<gpus>[0-9][0-9,]{0,200})(?: \(NVML (?P<nvml>[0-9][0-9,]{0,200})\))?"
 _PROCESS = re.compile(rf"\s+Process (?P<pid>[0-9]{{1,10}}) on node (?P<node>\S{{0,64}}) managing {_GPUS}\s*")
 _RANK = re.compile(
-    rf"\s+Rank (?P<rank>[0-9]{{1,9}}) (?P<what>.{{0,80}}?)-- (?:{_GPUS} managed by process (?P<pid>[0-9]{{1,10}})"
-    r" on node (?P<node>\S{0,64})|\[process information not found\])\s*"
+    rf"\s+Rank (?P<rank>[0-9]{{1,9}}) (?P<what>.{{0,80}}?)-- (?:{_GPUS} managed by process"
+    r" (?P<pid>[0-9]{1,10}) on node (?P<node>\S{0,64})|\[process information not found\])\s*"
 )
 _RANKS = re.compile(r"\s+(?P<count>[0-9]{1,9}) ranks (?P<what>.{1,80}?)\s*")
 _MISSING_RANK = re.compile(r"\s+The missing ranks?: (?P<ranks>[0-9, ]{1,200})")  # before 2.25

@@ -16,6 +16,7 @@ SUBJECTS = (
     "topology",
     "recording",
     "watch",
+    "ras",
     "json",
     "simulation",
     "install",

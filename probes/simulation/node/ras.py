@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from probes.host.ras import MONITOR, PORT
+from probes.host.ras import PORT
+from probes.simulation.node.network import NODE_ADDRESS
 from probes.simulation.node.program import Program, Via
-from probes.simulation.node.training import OPENED
 from probes.simulation.node.tree import Tree
 
-ADDRESSES = (f"127.0.0.1:{PORT}",)
-NODE = "10.20.0.11"  # the address of the bootstrap interface
+ADDRESS = f"[::1]:{PORT}"
 _SILENT_SECONDS, _CLOSED_SECONDS, _DEAD_SECONDS = 5.0, 20.0, 60.0  # RAS's limits
 _OPERATIONS_PER_SECOND = 3.0
 _HASH = "5d1f0c7a93be4e20"
 _NODES = 4
+_PIDS_OF_A_JOB = 100
 
 
-def ras_report(tree: Tree, version: str, seconds: float, time_text: str = "") -> str | None:
+def ras_report(tree: Tree, seconds: float) -> str | None:
     """Return the text report of the first job; None: no job has RAS."""
     ranks = _ranks(tree)
     if not ranks:
@@ -30,11 +31,12 @@ def ras_report(tree: Tree, version: str, seconds: float, time_text: str = "") ->
     answered = total - len(silent)
     per_node_text = f"{per_node - len(silent)}-{per_node}" if silent else f"{per_node}"
     # Most of the time the ranks of a running job differ by one operation; after a stop all wait alike.
-    operations = int((_until(ranks, seconds)) * _OPERATIONS_PER_SECOND)
-    differs = not silent and operations % 3 != 0
+    operations = int(_until(ranks, seconds) * _OPERATIONS_PER_SECOND)
+    late = next((rank for rank in ranks if rank.behind_at is not None and seconds > rank.behind_at), None)
+    differs = late is not None or (not silent and operations % 3 != 0)
     words = [word for word, is_on in (("INCOMPLETE", silent), ("MISMATCH", differs)) if is_on]
     lines = [
-        f"NCCL version {version} compiled with CUDA 12.8",
+        f"NCCL version {_version(tree, ranks[0])} compiled with CUDA 12.8",
         "CUDA runtime version 12080, driver version 12080",
         "",
         *_titled("Job summary", "="),
@@ -69,12 +71,12 @@ def ras_report(tree: Tree, version: str, seconds: float, time_text: str = "") ->
     if missing:
         lines += ["TIMEOUT", "  Encountered 1 communication timeout while gathering communicator data", ""]
     if differs:
-        behind = ranks[operations % len(ranks)]
+        behind, fewer = (ranks[operations % len(ranks)], 1) if late is None else (late, 3)
         lines += [
             f"#0-0 ({_HASH}) MISMATCH",
             "  Communicator ranks have different AllReduce operation counts",
             f"  {total - 1} ranks have launched up to operation {operations}",
-            f"  Rank {behind.slot} has launched up to operation {operations - 1} -- {_place(behind)}",
+            f"  Rank {behind.slot} has launched up to operation {operations - fewer} -- {_place(behind)}",
             "",
         ]
     return "\n".join([*lines, ""])
@@ -113,7 +115,14 @@ def _event(rank: Program, kind: str, details: str) -> str:
 def _ranks(tree: Tree) -> list[Program]:
     """Return the ranks of the first job, in order; one that has not started yet has no RAS."""
     nccl = [one for one in tree.programs if one.is_nccl and one.via is not Via.NONE and one.gpu is not None]
-    return sorted(nccl, key=lambda one: one.pid)
+    nccl.sort(key=lambda one: one.pid)
+    # A second user's job cannot listen on the same port.
+    return [one for one in nccl if one.pid < nccl[0].pid + _PIDS_OF_A_JOB]
+
+
+def _version(tree: Tree, rank: Program) -> str:
+    match = re.search(r"libnccl\.so\.([0-9.]+)", tree.text(f"/proc/{rank.pid}/maps"))
+    return match[1] if match else "?"
 
 
 def _since_stop(rank: Program, seconds: float) -> float:
@@ -121,8 +130,9 @@ def _since_stop(rank: Program, seconds: float) -> float:
 
 
 def _until(ranks: Sequence[Program], seconds: float) -> float:
-    """Return when the job last launched an operation: a stopped rank stops all."""
-    return min([seconds, *(rank.stopped_at for rank in ranks if rank.stopped_at is not None)])
+    """Return when the job last launched an operation: one rank stops all."""
+    ends = (end for rank in ranks for end in (rank.stopped_at, rank.behind_at) if end is not None)
+    return min([seconds, *ends])
 
 
 def _titled(title: str, rule: str) -> list[str]:
@@ -133,16 +143,17 @@ def _count(ranks: Sequence[Program], noun: str, plural: str) -> str:
     return f"{len(ranks)} {noun}{plural if len(ranks) > 1 else ''}"
 
 
-def _gpu(rank: Program) -> str:
-    return f"{rank.gpu}"
-
-
 def _place(rank: Program) -> str:
-    return f"GPU {_gpu(rank)} managed by process {rank.pid} on node {NODE}"
+    return f"GPU {rank.gpu} managed by process {rank.pid} on node {NODE_ADDRESS}"
 
 
 def _process(rank: Program) -> str:
-    return f"Process {rank.pid} on node {NODE} managing GPU {_gpu(rank)}"
+    return f"Process {rank.pid} on node {NODE_ADDRESS} managing GPU {rank.gpu}"
 
 
-__all__ = ["ADDRESSES", "MONITOR", "NODE", "OPENED", "ras_events", "ras_report"]
+def add_ras(tree: Tree) -> None:
+    """Let the job's RAS service listen on ::1."""
+    if _ranks(tree):
+        rest = "0A 00000000:00000000 00:00000000 00000000 0 0 1"
+        line = f"   0: {'0' * 24}01000000:{PORT:04X} {'0' * 32}:0000 {rest}\n"
+        tree.add("/proc/net/tcp6", tree.text("/proc/net/tcp6") + line)
