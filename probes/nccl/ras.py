@@ -137,7 +137,7 @@ class RasReport:
     timeouts: int = 0
     communicators: tuple[Communicator, ...] = ()
     other: tuple[str, ...] = ()  # lines that are not understood
-    is_complete: bool = False  # both sections came, and the last line was not cut
+    is_complete: bool = False  # all sections came, and the last part was not cut
 
     @property
     def named(self) -> tuple[RasProcess, ...]:
@@ -163,7 +163,7 @@ def parse_report(text: str) -> RasReport:
     parser = _Parser()
     for line in text.split("\n"):
         parser.add(line[:_MAX_LINE].rstrip("\r"))
-    return parser.report(text.endswith("\n"))
+    return parser.report(text)
 
 
 @dataclass
@@ -187,8 +187,9 @@ class _Parser:
         self._kind = ""  # of the sets that follow
         self._sections: set[str] = set()
 
-    def report(self, is_whole: bool) -> RasReport:
-        """Return what was read."""
+    def report(self, text: str) -> RasReport:
+        """Return what was read; NCCL ends every part with an empty line, except a list of statuses."""
+        is_whole = text.endswith("\n\n") or (text.endswith("\n") and self._kind == "status")
         complete = is_whole and {"Communicators", "Errors", "Warnings"} <= self._sections
         communicators = tuple(_finished(part) for part in self._parts.values())
         return replace(self._report, communicators=communicators, is_complete=complete)

@@ -106,9 +106,16 @@ def run(options: argparse.Namespace, out: TextIO) -> int:
     if host.origin.source is Source.TREE:
         print(refusal("ras"), file=sys.stderr)
         return EXIT_WRONG_USAGE
-    ras = Ras(host, out, RasOptions(
-        options.verbose, options.watch, options.count, options.json, options.yes, options.nccl or "", options.ascii
-    ))  # fmt: skip
+    chosen = RasOptions(
+        verbose=options.verbose,
+        watch=options.watch,
+        count=options.count,
+        as_json=options.json,
+        yes=options.yes,
+        nccl=options.nccl or "",
+        ascii_only=options.ascii,
+    )
+    ras = Ras(host, out, chosen)
     return ras.monitor() if options.monitor else ras.ask()
 
 
@@ -206,9 +213,8 @@ class Ras:
         """Return a sample in which the ages of the processes are known, if they can be."""
         for _ in range(_SAMPLES):
             sample = self._reader.read()
-            jobs = [
-                job for target in find_targets(self._host, sample, self._options.nccl) for job in target.jobs
-            ]
+            targets = find_targets(self._host, sample, self._options.nccl)
+            jobs = [job for target in targets for job in target.jobs]
             is_late = any(
                 isinstance(what, Unknown) and what.reason is Reason.TIMED_OUT
                 for job in jobs

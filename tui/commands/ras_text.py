@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Sequence
 
 from probes.base.text import printable
@@ -14,8 +15,7 @@ from probes.live.ras_targets import LocalProcesses, RasTarget
 from probes.nccl.ras import RasReport
 from probes.nccl.ras_events import BAD, RasEvent
 from probes.queries.finding import Severity
-from tui.commands.live_text import wrapped_below
-from widgets.base.lines import Line
+from widgets.base.lines import Line, line
 
 _MARKS = {Severity.CRITICAL: "✗", Severity.WARNING: "▲", Severity.NOTE: "·"}
 _OTHER_SHOWN = 5
@@ -25,15 +25,15 @@ _INDENT = "  "
 def notice(target: RasTarget, command: str, decision: RasDecision) -> list[str]:
     """Return what is sent, and what it may do to the job."""
     jobs = ", ".join(job.name for job in target.jobs)
-    lines = [f"gdrtop sends '{command}' to NCCL's RAS service on {target.name}, used by {jobs}."]
+    texts = [f"gdrtop sends '{command}' to NCCL's RAS service on {target.name}, used by {jobs}."]
     if command in REPORTS:
-        lines.append(
+        texts.append(
             "The job gathers the state of all its ranks, over its own connections, and answers once."
         )
     elif command == MONITOR:
-        lines.append("The job sends its RAS events until the connection is closed. It gathers nothing.")
-    lines += [f"Warning: {warning}." for warning in decision.warnings]
-    return [printable(line, 600) for line in lines]
+        texts.append("The job sends its RAS events until the connection is closed. It gathers nothing.")
+    texts += [f"Warning: {warning}." for warning in decision.warnings]
+    return [printable(text, 600) for text in texts]
 
 
 def report_lines(
@@ -51,13 +51,25 @@ def report_lines(
             f" {group.nodes} node{'' if group.nodes == 1 else 's'} ({group.ranks_per_node} a node):"
             f" {group.status}, {errors}"
         )
-    lines = [line for text in texts for line in wrapped_below(text, width)]
+    lines = [one for text in texts for one in _wrapped(text, width)]
     for one in found:
-        lines += wrapped_below(f"{_MARKS[one.severity]} {one.text}", width, _INDENT)
+        lines += _wrapped(f"{_MARKS[one.severity]} {one.text}", width, _INDENT)
         if one.explanation:
-            lines += wrapped_below(one.explanation, width, _INDENT * 2)
-    lines += [line for text in _notes(report, stalls) for line in wrapped_below(text, width)]
+            lines += _wrapped(one.explanation, width, _INDENT * 2)
+    lines += [one for text in _notes(report, stalls) for one in _wrapped(text, width)]
     return lines
+
+
+def _wrapped(text: str, width: int, indent: str = "") -> list[Line]:
+    pieces = textwrap.wrap(
+        printable(text),
+        width,
+        initial_indent=indent,
+        subsequent_indent=indent + _INDENT,
+        break_on_hyphens=False,
+        break_long_words=False,
+    )
+    return [line(piece) for piece in pieces]
 
 
 def _job_text(report: RasReport) -> str:
