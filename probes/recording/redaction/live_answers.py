@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import ipaddress
 import re
 from collections.abc import Sequence
 from functools import cache
@@ -79,5 +80,9 @@ def ras_text(tokens: Tokens, text: str) -> str:
 
 def _ras_word(tokens: Tokens, word: str) -> str:
     bare = word.strip("()[]#:,.=").lower()
-    is_kept = not bare or all(part in _RAS_WORDS for part in bare.split(","))
-    return word if is_kept else tokens.text(word)
+    if not bare or all(part in _RAS_WORDS for part in bare.split(",")):
+        return word
+    try:  # as a word of its own, part of an address may look like a PCI address
+        return tokens.address(ipaddress.ip_address(word))
+    except ValueError:
+        return tokens.text(word)

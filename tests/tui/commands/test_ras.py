@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ import pytest
 from probes.base.unknown import Maybe, Reason, Unknown
 from probes.host.ras import ANSWER_SECONDS, MONITOR, STATUS, VERBOSE_STATUS
 from probes.simulation.host import SimulatedHost
+from probes.simulation.node.processes import end_program
 from tests.tui.commands.test_schema import valid
 from tests.tui.pilot import SteppedClock
 from tui.cli import main
@@ -125,7 +127,7 @@ def test_the_rank_that_launches_nothing_is_found_by_watching() -> None:
     assert "rank 2 (GPU2, mlx5_2) has launched 3 collectives fewer and nothing has moved for" in text
     times = [at for at, _, _ in node.sent]
     assert len(times) == 9
-    assert all(later - earlier >= 10.0 for earlier, later in zip(times, times[1:], strict=False))
+    assert all(later - earlier >= 10.0 for earlier, later in pairwise(times))
     assert shown.count("gdrtop sends") == 1
 
 
@@ -149,7 +151,9 @@ def test_the_port_of_two_users_belongs_to_the_first() -> None:
 
 
 def test_a_node_without_jobs_has_nothing_to_ask() -> None:
-    node = Node("hgx-h100+nvidia-not-loaded")
+    node = Node()
+    for program in list(node.tree.programs):
+        end_program(node.tree, program.pid)
     status, text, _ = asked(node, yes=True)
     assert (status, node.sent) == (3, [])
     assert "no NCCL job" in text
