@@ -78,7 +78,7 @@ IMPORT_ORDER = (
     ("probes/checks", "probes/simulation"),
     ("widgets/base",),
     ("widgets/node",),
-    ("widgets/doctor", "widgets/bandwidth", "widgets/live"),
+    ("widgets/doctor", "widgets/bandwidth", "widgets/live", "widgets/nccl"),
     ("tui/files", "tui/manual"),
     ("tui/runtime",),
     ("tui/actions",),
@@ -261,6 +261,13 @@ def test_live_and_watch_do_not_import_textual(tmp_path: Path) -> None:
     modules = modules_after(watch)
     assert "tui.runtime.black_box" in modules
     assert not modules & {"textual", "pynvml"}
+
+
+def test_reading_a_log_does_not_import_textual(tmp_path: Path) -> None:
+    (tmp_path / "log").write_text("")
+    modules = modules_after(f"from tui.cli import main\nmain(['nccl-log', '{tmp_path}/log'])")
+    assert "probes.nccl.log.reader" in modules
+    assert not modules & {"textual", "pynvml", "networkx", "tarfile"}
 
 
 @pytest.mark.parametrize("arguments", [["modules", "--demo"], ["schema"], ["--version"], ["--demo", "list"]])

@@ -43,6 +43,7 @@ examples:
   gdrtop bench                    measure the first GPU with its best NIC
   gdrtop check --root /host       check a node whose / is mounted at /host, or a dumped tree
   gdrtop live                     show what the running jobs do, as text
+  gdrtop nccl-log train.log       explain what NCCL wrote to a job's log
   gdrtop ras                      ask NCCL which rank the others wait for
   gdrtop watch                    save a recording around every event, without a screen
   gdrtop record node.tar.gz       record 10 s of this node to a file
@@ -55,6 +56,7 @@ _COMMANDS = {
     "topo": "print the topology, the path between every GPU and NIC, and each GPU's best NIC",
     "modules": "print the kernel modules in load order, and why one is missing",
     "live": "show which jobs use GPUDirect RDMA now, by which path and how fast, and what changes",
+    "nccl-log": "show what NCCL's log says about GPUDirect RDMA, and explain its errors",
     "ras": "ask NCCL's RAS service which ranks are missing, dead or behind",
     "do": "list the actions for this node, or run one after showing its plan",
     "bench": "measure bandwidth and latency between GPUs and NICs",
@@ -68,6 +70,7 @@ _HINTS = {
     **dict.fromkeys(("doctor", "diagnose", "status", "health", "verdict"), "; did you mean gdrtop check?"),
     **dict.fromkeys(("top", "monitor", "dashboard"), "; gdrtop alone opens the dashboard"),
     **dict.fromkeys(("fix", "actions", "run"), "; did you mean gdrtop do?"),
+    **dict.fromkeys(("nccl", "log", "logs"), "; did you mean gdrtop nccl-log?"),
     "manual": "; did you mean gdrtop help?",
     "replay": "; did you mean gdrtop --replay FILE?",
     "demo": "; did you mean gdrtop --demo?",
@@ -138,11 +141,11 @@ def _interval(text: str) -> float:
 
 
 def _command(name: str) -> Command:
-    return cast(Command, import_module(f"tui.commands.{name}"))
+    return cast(Command, import_module(f"tui.commands.{name.replace('-', '_')}"))
 
 
 def _fill(name: str, parser: argparse.ArgumentParser) -> None:
-    if name not in ("schema", "help"):
+    if name not in ("nccl-log", "schema", "help"):
         add_node_options(parser)
     if name == "bench":
         from tui.commands.bench.options import add_options
@@ -290,7 +293,7 @@ def _run(options: argparse.Namespace) -> int:
     if sys.stdout is None and options.command != "record":
         print("gdrtop: standard output is closed", file=sys.stderr)
         return EXIT_WRONG_USAGE
-    if options.command in ("bench", "do", "live", "ras", "record", "watch"):
+    if options.command in ("bench", "do", "live", "nccl-log", "ras", "record", "watch"):
         gc.enable()
     run = _bench if options.command == "bench" else _command(options.command).run
     try:

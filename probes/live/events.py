@@ -77,4 +77,4 @@ class EventDetector:
 
 def failed(what: str, error: Exception) -> str:
     """Return the sentence that says which part of the live view is missing because of an error in gdrtop."""
-    return f"An error in gdrtop hides {what} ({type(error).__name__})."
+    return f"An error in gdrtop hides {what} ({type(error).__name__})"

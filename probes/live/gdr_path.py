@@ -42,6 +42,7 @@ class ProcessEvidence:
     has_gpu: Maybe[bool]
     is_settled: bool = True  # False: its regions changed while they were read
     libraries: frozenset[str] = frozenset()  # those that are known
+    is_far: bool = False  # its NICs are on other NUMA nodes than its GPUs
 
 
 @dataclass(frozen=True)
@@ -61,6 +62,7 @@ class NodeEvidence:
     dmabuf_candidates: frozenset[int] = frozenset()  # processes with more regions than VmPin
     drivers: Mapping[str, Maybe[str]] = field(default_factory=dict)  # by RDMA device
     has_small_pages: bool = True  # 4 KiB, as always on x86
+    numa_nodes: Mapping[str, int] = field(default_factory=dict)  # of GPUs by BDF and RDMA devices by name
 
 
 def uncharged_bytes(use: RdmaUse, pinned: int) -> int:
@@ -185,6 +187,8 @@ def _peermem(process: ProcessEvidence, node: NodeEvidence) -> PathJudgement | No
     if count == 1:
         is_sure = not isinstance(process.has_gpu, Unknown)
         return _judged(PathWord.PEERMEM, process, sign, likely=not is_sure)
+    if process.is_far:  # NCCL's default level does not reach so far
+        return _unknown(process, "its NIC and its GPU are on different NUMA nodes", sign)
     if node.candidates_share_job and process.role is Role.NCCL and regions >= count:
         return _judged(PathWord.PEERMEM, process, sign, likely=True)
     return _unknown(process, f"one of {count} processes uses nvidia_peermem", sign)
@@ -232,7 +236,8 @@ def _obstacle(node: NodeEvidence) -> str:
     is_unusable = not isinstance(node.dmabuf_usable, Unknown) and not node.dmabuf_usable
     if isinstance(node.kernel, Unknown):
         return "" if is_unusable else f"the kernel version: {node.kernel}"
-    if node.kernel < TRACKS_DMABUF and not is_unusable:
+    # Distributions add newer RDMA code to older kernels: a listed region is the proof.
+    if node.kernel < TRACKS_DMABUF and not is_unusable and not node.dmabuf_candidates:
         return f"kernel {node.kernel[0]}.{node.kernel[1]} does not list DMA-BUF regions"
     return ""
 

@@ -8,7 +8,7 @@ from probes.base.unknown import Maybe, Reason, Unknown
 from probes.facts.kernel.release import KernelFacts
 from probes.facts.node import Node
 from probes.live.gdr_path import TRACKS_DMABUF
-from probes.live.node_evidence import is_hidden
+from probes.live.node_evidence import dmabuf_candidates, is_hidden
 from probes.live.ownership import ResourceRound
 from probes.live.sample import LiveProcess
 from probes.snapshot.rates import Reading
@@ -20,10 +20,15 @@ def limits_of(
     found: Maybe[ResourceRound],
     reading: Reading,
     left_out: int,
+    elsewhere: int,
     unread: int,
     late: Sequence[str],
 ) -> tuple[str, ...]:
-    """Return the sentences. `late`: sources that have not answered; `unread`: processes without facts."""
+    """Return the sentences.
+
+    `left_out`: processes beyond the limit. `elsewhere`: processes that NVML lists and /proc does not.
+    `unread`: processes without facts. `late`: sources that have not answered.
+    """
     sentences: list[str] = []
     if late:
         sentences.append(f"No answer from {', '.join(late)}; the last answer is shown")
@@ -38,6 +43,11 @@ def limits_of(
         sentences.append("Run as root to see the pinned memory of other users' jobs")
     if isinstance(reading.gpus, Unknown) and reading.gpus.reason is not Reason.NOT_THERE:
         sentences.append(f"The GPUs of processes are unknown: {reading.gpus}")
+    if elsewhere:
+        sentences.append(
+            f"{_count(elsewhere, 'process with a GPU is', 'processes with a GPU are')} not visible here: "
+            "run gdrtop on the host, or as root"
+        )
     if unread:
         sentences.append(f"{_count(unread, 'process', 'processes')} not read yet")
     if left_out > 0:
@@ -54,8 +64,10 @@ def _resource_limits(found: ResourceRound, node: Node, has_processes: bool) -> l
     if is_hidden(node, found):
         sentences.append("RDMA devices in other network namespaces are not visible from here")
     version = node.kernel.version if isinstance(node.kernel, KernelFacts) else node.kernel
-    if has_processes and not isinstance(version, Unknown) and version < TRACKS_DMABUF:
-        sentences.append(f"Kernel {version[0]}.{version[1]} does not list DMA-BUF regions; 5.15 and later do")
+    if isinstance(version, Unknown) or version >= TRACKS_DMABUF or not has_processes:
+        return sentences
+    if not dmabuf_candidates(found):
+        sentences.append(f"Kernel {version[0]}.{version[1]} may not list DMA-BUF regions; 5.15 and later do")
     return sentences
 
 

@@ -53,6 +53,22 @@ def has_gpu(pid: int, process: Maybe[Process], users: GpuUsers) -> Maybe[bool]:
     return False if users.is_complete else Unknown(Reason.NOT_RECORDED, "NVML", "its GPUs are unknown")
 
 
+def numa_nodes(node: Node) -> dict[str, int]:
+    """Return the NUMA nodes of GPUs, by BDF, and of RDMA devices, by name; without those that are unknown."""
+    gpus = () if isinstance(node.gpus, Unknown) else node.gpus.gpus
+    devices = () if isinstance(node.rdma, Unknown) else node.rdma.devices
+    found = [(gpu.bdf, gpu.numa_node) for gpu in gpus]
+    found += [(device.name, device.numa_node) for device in devices]
+    return {name: number for name, number in found if not isinstance(number, Unknown)}
+
+
+def is_far(nodes: Mapping[str, int], gpus: Iterable[str], use: RdmaUse) -> bool:
+    """Return whether all NICs with connected queue pairs are on other NUMA nodes than the GPUs."""
+    near = {nodes[gpu] for gpu in gpus if gpu in nodes}
+    nics = {nodes[nic.device] for nic in use.nics if nic.ready and nic.device in nodes}
+    return bool(near and nics and not near & nics)
+
+
 def has_devices(node: Node) -> bool:
     """Return whether this node may have RDMA devices."""
     if isinstance(node.rdma, Unknown):
@@ -123,6 +139,7 @@ def node_evidence(
             for device in (node.rdma.devices if isinstance(node.rdma, RdmaFacts) else ())
         },
         has_small_pages=_architecture(node) == "x86_64",
+        numa_nodes=numa_nodes(node),
     )
 
 

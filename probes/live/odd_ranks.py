@@ -93,12 +93,12 @@ def odd_ranks(
     paths = odd_members(members, _path)
     for process in paths[0] if paths else ():
         if paths and process.path.word is not PathWord.NO_NIC:
-            likely = " (likely)" if process.path.is_likely else ""
-            said = f"has the path {process.path.word.value}{likely}"
+            likely = "likely " if process.path.is_likely else ""
+            said = f"{likely}{_path_text(process.path.word)}"
             add(
                 "path",
                 process,
-                f"{said}; {_others(members, paths, f'have {paths[1].value}')}",
+                f"{said}; {_others(members, paths, _path_text(paths[1], of_many=True))}",
                 *process.path.evidence,
             )
     nics = odd_members(members, lambda process: len(process.ready_nics))
@@ -111,7 +111,7 @@ def odd_ranks(
         place = _place(process, places)
         if near and place is not None and place > near[1]:
             said = f"uses {', '.join(process.ready_nics[:3])} {_PLACES[place][0]}"
-            add("place", process, f"{said}; {_others(members, near, f'use one {_PLACES[near[1]][1]}')}")
+            add("place", process, f"{said}; {_others(members, near, f'use a NIC {_PLACES[near[1]][1]}')}")
     cpus = odd_members(members, lambda process: _cpus_are_near(process, places))
     for process in cpus[0] if cpus and cpus[1] else ():
         said = "may only run on CPUs of another NUMA node than its GPU"
@@ -183,6 +183,17 @@ def _path(process: LiveProcess) -> PathWord | None:
     return None if process.path.word is PathWord.UNKNOWN else process.path.word
 
 
+def _path_text(word: PathWord, of_many: bool = False) -> str:
+    """Return what a rank, or several of them, do: "copies through host memory"."""
+    use, copy = ("use", "copy") if of_many else ("uses", "copies")
+    return {
+        PathWord.DMABUF: f"{use} GPUDirect RDMA (DMA-BUF)",
+        PathWord.PEERMEM: f"{use} GPUDirect RDMA (peermem)",
+        PathWord.STAGED: f"{copy} through host memory (staged)",
+        PathWord.NO_NIC: f"{use} no NIC",
+    }.get(word, f"{use} {word.value}")
+
+
 def _is_stopped(process: LiveProcess) -> bool | None:
     return None if isinstance(process.state, Unknown) else process.state in ("T", "t")
 
@@ -195,9 +206,9 @@ def _said_nics(process: LiveProcess) -> str:
 
 
 _PLACES = (
-    ("below the PCIe switch of its GPU", "below that of their GPU"),
-    ("on the NUMA node of its GPU", "on that of their GPU"),
-    ("on another NUMA node than its GPU", "on another one than their GPU"),
+    ("below the PCIe switch of its GPU", "below their GPU's PCIe switch"),
+    ("on the NUMA node of its GPU", "on their GPU's NUMA node"),
+    ("on another NUMA node than its GPU", "on another NUMA node than their GPU"),
 )
 
 

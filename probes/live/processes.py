@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import TypeVar
@@ -17,18 +18,21 @@ from probes.live.gdr_path import NodeEvidence, ProcessEvidence, judge
 from probes.live.job_ids import JobIds
 from probes.live.job_names import JobNames
 from probes.live.live_limits import limits_of
-from probes.live.node_evidence import GpuUsers, gpu_users, has_devices, has_gpu, node_evidence
+from probes.live.node_evidence import GpuUsers, gpu_users, has_devices, has_gpu, is_far, node_evidence
 from probes.live.ownership import Ownership, RdmaUse, ResourceRound, read_round
 from probes.live.paced_source import PacedSource
-from probes.live.process_cache import Key, ProcessCache
+from probes.live.process_cache import ProcessCache
 from probes.live.roles import rank_of, role_of, world_size_of
-from probes.live.sample import LiveProcess, PathJudgement
+from probes.live.sample import LiveProcess
+from probes.live.tracked_process import TrackedProcess
 from probes.queries.jobs import is_watcher
 from probes.snapshot.rates import Reading
 
 _T = TypeVar("_T")
 
 KEPT_SECONDS = 10.0  # a path stays, at most this long, while the regions change in every reading
+_SHARED_RANK = Unknown(Reason.NOT_THERE, "/proc/PID/environ", "several processes have the same rank")
+_NO_RDMA = Unknown(Reason.NOT_RECORDED, "/proc/PID/status", "read only with RDMA resources")
 _NOT_YET = "not read yet"
 
 
@@ -44,6 +48,16 @@ class ProcessReader:
     """Read the processes; facts that do not change are read once per process."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._ids = JobIds()
+        self._host: Host | None = None
+        self._now = 0.0
+
+    def _reset(self, host: Host) -> None:
+        """Forget all answers: another host has others, and one that records must be asked everything."""
+        clock = self._clock
+        self._host = host
+        self._own = known(host.link("/proc/self"), "")
         self._resources: PacedSource[ResourceRound] = PacedSource("RDMA resources", clock=clock)
         self._stats: PacedSource[Mapping[int, Maybe[Stat]]] = PacedSource("process states", 0.0, clock=clock)
         self._threads: PacedSource[Mapping[int, Maybe[tuple[str, ...]]]] = PacedSource(
@@ -53,22 +67,21 @@ class ProcessReader:
             "process usage", clock=clock
         )
         self._cache = ProcessCache(clock)
-        self._ids = JobIds()
         self._names = JobNames()
-        self._known: dict[int, _Known] = {}
-        self._own: str | None = None
+        self._known: dict[int, TrackedProcess] = {}
 
     def read(self, host: Host, node: Node, reading: Reading) -> ProcessSnapshot:
         """Return the processes now."""
         now = reading.at
+        if host is not self._host or now < self._now:  # a recording may go back
+            self._reset(host)
+        self._now = now
         users = gpu_users(reading)
         found = self._resources.read(
             host, now, lambda: read_round(host), at_once=bool(set(users.gpus) - set(self._known))
         )
         unlisted = found if isinstance(found, Unknown) and has_devices(node) else None
         rdma = ResourceRound(Ownership()) if isinstance(found, Unknown) else found
-        if self._own is None:
-            self._own = known(host.link("/proc/self"), "")
         pids = [pid for pid in _candidates(rdma, users) if str(pid) != self._own]
         left_out, pids = len(pids) - MAX_PROCESSES, pids[:MAX_PROCESSES]
         self._update(host, now, pids)
@@ -88,13 +101,20 @@ class ProcessReader:
             jobs,
             [_started(one.process) for one in seen if one.has_gpu is not False],
         )
-        processes = tuple(self._live(one, jobs[one.pid], evidence, rdma, users, now) for one in seen)
+        ranks = Counter((jobs[one.pid], rank_of(one.process)) for one in seen)
+        processes = tuple(
+            self._live(
+                one, jobs[one.pid], evidence, users, now, ranks[jobs[one.pid], rank_of(one.process)] > 1
+            )
+            for one in seen
+        )
         limits = limits_of(
             processes,
             node,
             found if has_devices(node) else rdma,
             reading,
             left_out,
+            _elsewhere(users, self._known, self._own) if left_out <= 0 else 0,
             self._cache.unread,
             [
                 source.name
@@ -120,7 +140,7 @@ class ProcessReader:
             elif before is None or (
                 isinstance(stat, Stat) and before.stat and before.stat.started != stat.started
             ):
-                self._known[pid] = _Known(pid, now, stat if isinstance(stat, Stat) else None, now)
+                self._known[pid] = TrackedProcess(pid, now, stat if isinstance(stat, Stat) else None, now)
             elif isinstance(stat, Stat):
                 before.update(stat, _time(self._stats.asked_at, now))
         self._cache.update(host, (one.key for one in self._known.values() if one.stat is not None))
@@ -149,9 +169,7 @@ class ProcessReader:
                     process=one.shown(process, _answer(self._usage, one)),
                     threads=_answer(self._threads, one),
                     use=use,
-                    pinned=rdma.pinned.get(
-                        pid, Unknown(Reason.NOT_RECORDED, f"/proc/{pid}/status", _NOT_YET)
-                    ),
+                    pinned=rdma.pinned.get(pid, _NO_RDMA),
                     is_settled=pid not in rdma.unsettled,
                     has_gpu=has_gpu(pid, facts, users),
                 )
@@ -159,15 +177,27 @@ class ProcessReader:
         return seen
 
     def _live(
-        self, one: _Seen, job: str, node: NodeEvidence, rdma: ResourceRound, users: GpuUsers, now: float
+        self, one: _Seen, job: str, node: NodeEvidence, users: GpuUsers, now: float, shares_rank: bool
     ) -> LiveProcess:
+        """Return the process, the same object as before if nothing changed.
+
+        `shares_rank`: another process of the job has the same rank, which is then that of their parent.
+        """
         use = RdmaUse() if isinstance(one.use, Unknown) else one.use
         role = role_of(one.process, one.threads, bool(use.nics))
         kept = one.known
         path = kept.path
         libraries = frozenset(library.name for library in known(one.process.libraries, ()))
         evidence = ProcessEvidence(
-            one.pid, role, one.use, one.pinned, one.threads, one.has_gpu, one.is_settled, libraries
+            one.pid,
+            role,
+            one.use,
+            one.pinned,
+            one.threads,
+            one.has_gpu,
+            one.is_settled,
+            libraries,
+            is_far(node.numa_nodes, users.gpus.get(one.pid, ()), use),
         )
         if one.is_settled or path is None or not 0 <= now - kept.judged_at <= KEPT_SECONDS:
             path = judge(evidence, node)
@@ -175,13 +205,16 @@ class ProcessReader:
                 kept.path, kept.judged_at = path, now
         name = self._names.name(one.process.job)
         process = one.process if name == one.process.job else replace(one.process, job=name)
+        rank = rank_of(process)
         live = LiveProcess(
             pid=one.pid,
             process=process,
             role=role,
             job=job,
-            rank=rank_of(process),
-            world_size=world_size_of(process),
+            rank=_SHARED_RANK if shares_rank and not isinstance(rank, Unknown) else rank,
+            world_size=_SHARED_RANK
+            if shares_rank and not isinstance(rank, Unknown)
+            else world_size_of(process),
             gpus=users.gpus.get(one.pid, ()),
             nics=use.nics,
             registered_bytes=use.own.bytes + use.inherited.bytes,
@@ -197,57 +230,12 @@ class ProcessReader:
         return kept.live
 
 
-class _Known:
-    """What is remembered of one process between samples."""
-
-    def __init__(self, pid: int, first_seen: float, stat: Stat | None, read_at: float) -> None:
-        self.pid = pid
-        self.first_seen = first_seen
-        self.stat = stat
-        self.is_new = True
-        self.cpu_percent: Maybe[float] = Unknown(Reason.NOT_RECORDED, f"/proc/{pid}/stat", "one sample only")
-        self.path: PathJudgement | None = None
-        self.judged_at = 0.0
-        self.live: LiveProcess | None = None
-        self._cpu = (read_at, stat.cpu_seconds) if stat else None
-        self._shown: Process | None = None
-        self._facts: Process | None = None
-
-    @property
-    def key(self) -> Key:
-        """The pid and the start time."""
-        return self.pid, self.stat.started if self.stat else 0
-
-    def update(self, stat: Stat, read_at: float) -> None:
-        """Take a new reading of /proc/PID/stat; the share of a CPU is in whole percent, to change rarely."""
-        self.is_new = False
-        self.stat = stat
-        if self._cpu is None or read_at < self._cpu[0]:
-            self._cpu = read_at, stat.cpu_seconds
-        elif read_at - self._cpu[0] >= 0.5:
-            share = (stat.cpu_seconds - self._cpu[1]) / (read_at - self._cpu[0])
-            self.cpu_percent = float(round(100 * max(0.0, share)))
-            self._cpu = read_at, stat.cpu_seconds
-
-    def shown(self, facts: Process, usage: Maybe[ProcessUsage]) -> Process:
-        """Return the process with its usage, the previous object while that hardly changed."""
-        before = self._shown
-        if before is not None and facts is self._facts and not _differs(before.usage, usage):
-            return before
-        user = facts.user if isinstance(usage, Unknown) else usage.user
-        if before is not None and isinstance(usage, Unknown) and facts is self._facts:
-            return before
-        self._facts = facts
-        self._shown = replace(facts, usage=usage, user=user)
-        return self._shown
-
-
 @dataclass(frozen=True)
 class _Seen:
     """The answers about one process in one sample."""
 
     pid: int
-    known: _Known
+    known: TrackedProcess
     process: Process
     threads: Maybe[tuple[str, ...]]
     use: Maybe[RdmaUse]
@@ -271,6 +259,11 @@ def _candidates(rdma: ResourceRound, users: GpuUsers) -> list[int]:
     return sorted({*uses, *users.gpus}, key=lambda pid: (not (pid in uses and uses[pid].queue_pairs), pid))
 
 
+def _elsewhere(users: GpuUsers, tracked: Mapping[int, TrackedProcess], own: str) -> int:
+    """Return how many processes NVML lists that /proc does not."""
+    return sum(pid not in tracked and str(pid) != own for pid in users.gpus)
+
+
 def _read_stats(host: Host, pids: Iterable[int]) -> dict[int, Maybe[Stat]]:
     found: dict[int, Maybe[Stat]] = {}
     for pid in pids:
@@ -279,7 +272,7 @@ def _read_stats(host: Host, pids: Iterable[int]) -> dict[int, Maybe[Stat]]:
     return found
 
 
-def _answer(source: PacedSource[Mapping[int, Maybe[_T]]], one: _Known) -> Maybe[_T]:
+def _answer(source: PacedSource[Mapping[int, Maybe[_T]]], one: TrackedProcess) -> Maybe[_T]:
     """Return a source's answer for a process, unless it is older than the process."""
     if isinstance(source.answer, Unknown):
         return source.answer
@@ -287,18 +280,6 @@ def _answer(source: PacedSource[Mapping[int, Maybe[_T]]], one: _Known) -> Maybe[
     if source.asked_at is None or source.asked_at < one.first_seen:
         return missing
     return source.answer.get(one.pid, missing)
-
-
-def _differs(before: Maybe[ProcessUsage], now: Maybe[ProcessUsage]) -> bool:
-    """Return whether something besides CPU seconds changed; memory by more than 5 %."""
-    if isinstance(before, Unknown) or isinstance(now, Unknown):
-        return before != now
-    if (before.user, before.cpus) != (now.user, now.cpus):
-        return True
-    first, second = before.memory_bytes, now.memory_bytes
-    if isinstance(first, Unknown) or isinstance(second, Unknown):
-        return first != second
-    return abs(first - second) * 20 > first
 
 
 def _unread(pid: int, why: Unknown) -> Process:

@@ -35,6 +35,7 @@ class Timeline:
         self._events: deque[tuple[float, LiveEvent]] = deque(maxlen=MAX_EVENTS)
         self._compressed_bytes = 0
         self._numbered = 0
+        self._times: tuple[float, ...] | None = None  # None: not yet put together since the last sample
         self._read: tuple[int, list[LiveSample]] | None = None  # the block that was read last
 
     def add(self, sample: LiveSample) -> None:
@@ -43,6 +44,7 @@ class Timeline:
         A sample that is older than the newest one comes from a recording that was rewound: it replaces all
         samples from its time on.
         """
+        self._times = None
         newest = self._newest_at
         if newest is not None and sample.at <= newest:
             self._rewind(sample.at)
@@ -57,8 +59,10 @@ class Timeline:
     @property
     def times(self) -> tuple[float, ...]:
         """The times of the samples, in seconds since 1970, oldest first."""
-        blocks = [taken_at for block in self._blocks for _, taken_at in block.times]
-        return (*blocks, *(sample.taken_at for sample in self._newest))
+        if self._times is None:
+            blocks = [taken_at for block in self._blocks for _, taken_at in block.times]
+            self._times = (*blocks, *(sample.taken_at for sample in self._newest))
+        return self._times
 
     @property
     def events(self) -> tuple[LiveEvent, ...]:

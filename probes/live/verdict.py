@@ -31,7 +31,8 @@ def with_jobs(verdict: Verdict, sample: LiveSample | None) -> Verdict:
     jobs = list(_nccl_jobs(sample))
     for job, ranks in jobs:
         if any(rank.path.word in _WITHOUT for rank in ranks):
-            return replace(verdict, state=State.DEGRADED, reason=_text(job, ranks))
+            reason = joined_sentences(_text(job, ranks), "running jobs keep their path until they restart")
+            return replace(verdict, state=State.DEGRADED, reason=reason)
     if verdict.state is State.ACTIVE:
         return verdict
     for job, ranks in jobs:

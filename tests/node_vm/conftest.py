@@ -64,7 +64,7 @@ def two_levels(image: Image) -> Iterator[Machine]:
 
 @pytest.fixture(scope="session")
 def rebooting(image: Image) -> Iterator[Machine]:
-    """The same shape, for what lasts until the next boot and what outlives it."""
+    """The same shape, for what lasts until the next boot, what outlives it, and half of the long tests."""
     machine = Machine(image, TWO_SOCKETS, may_reboot=True)
     yield machine
     machine.end()

@@ -97,8 +97,8 @@ class Held:
 
 
 @pytest.fixture(scope="module")
-def rows(two_sockets: Machine) -> Iterator[Held]:
-    guest = two_sockets.guest
+def rows(rebooting: Machine) -> Iterator[Held]:
+    guest = rebooting.guest
     guest.run("reset-node")
     guest.shell("modprobe regions; modprobe nvidia")
     with ExitStack() as stack:
@@ -162,7 +162,7 @@ def test_sums_are_those_of_rdma_and_proc(rows: Held) -> None:
 
 def test_a_killed_process_is_gone(rows: Held) -> None:
     (pid,) = rows.pids["dmabuf_closed"]
-    killed = float(rows.guest.shell(f"kill -KILL {pid}; date +%s.%N"))
+    killed = float(rows.guest.shell(f"date +%s.%N; kill -KILL {pid}"))
     for stream in rows.streams.values():
         event, _ = stream.event(killed, "process-ended", f"pid {pid}")
         assert "ended" in event["text"]

@@ -5,6 +5,7 @@ Ratios are against a peer in the same run; figures in brackets are budgets.
 
 from __future__ import annotations
 
+import io
 import shutil
 import subprocess
 import sys
@@ -96,11 +97,14 @@ def bench_probe() -> None:
         row(what, f"{ours * 1e3:.0f} ms, lstopo {theirs * 1e3:.0f} ms: × {ratio:.2f}", "× 1", ratio <= 1)
 
 
-def running_cost(argv: list[str], content: bytes) -> Cost:
-    """What a program costs once it has settled."""
+def running_cost(argv: list[str], content: bytes, keys: bytes = b"") -> Cost:
+    """What a program costs once it has settled, after these keys."""
     terminal = Terminal(argv)
     try:
         terminal.wait_for(content)
+        if keys:
+            terminal.read_for(4.0)
+            terminal.send(keys)
         terminal.read_for(6.0)
         return terminal.cost_over(SECONDS)
     finally:
@@ -127,6 +131,43 @@ def bench_running() -> None:
         f"{ours.rss_bytes / 1e6:.0f} MB resident, {ours.uss_bytes / 1e6:.0f} MB its own",
         "80 MB",
         ours.rss_bytes <= 80e6,
+    )
+
+
+def bench_live() -> None:
+    """The Live screen; and a live sample on a node with 5,000 processes against one with none besides."""
+    from probes.facts.node import probe_node
+    from probes.live.live_watch import LiveWatch
+    from probes.simulation.host import SimulatedHost
+    from probes.snapshot.rates import read
+    from tests.tui.pilot import SteppedClock
+
+    ours = running_cost(GDRTOP, b"gdrtop", b"t")
+    cpu = 100 * ours.cpu_seconds / ours.seconds
+    row("Live screen, CPU of one core, 1 Hz", f"{cpu:.2f} %", "2 %", cpu <= 2)
+
+    def a_sample(processes: int) -> float:
+        """CPU seconds of one sample, readings included."""
+        clock = SteppedClock()
+        host = SimulatedHost(NODE, clock=clock)
+        for pid in range(100000, 100000 + processes):
+            host.tree.add(f"/proc/{pid}/comm", "sleep\n")
+        node, watch = probe_node(host), LiveWatch()
+        for _ in range(30):
+            clock.now += 1.0
+            watch.sample(host, node, read(host, node, with_interfaces=True))
+        began = time.process_time()
+        for _ in range(100):
+            clock.now += 1.0
+            watch.sample(host, node, read(host, node, with_interfaces=True))
+        return (time.process_time() - began) / 100
+
+    few, many = best(lambda: a_sample(0), 3), best(lambda: a_sample(5000), 3)
+    row(
+        "live sample, 5,000 processes",
+        f"{many * 1e3:.1f} ms CPU, without them {few * 1e3:.1f} ms: × {many / few:.2f}",
+        "× 1.2",
+        many / few <= 1.2,
     )
 
 
@@ -197,14 +238,58 @@ def bench_text() -> None:
         row(f"gdrtop {command}", f"{seconds * 1e3:.0f} ms", "500 ms", seconds <= 0.5)
 
 
+LOG_BYTES = 256 << 20
+
+
+def bench_log() -> None:
+    """Read a log whose lines are all of NCCL, against grep on the same file: 1 GB in 20 s is 50 MB/s."""
+    from tests.probes.nccl.log.test_versions import log_of
+    from tui.commands.nccl_log import write_nccl_log
+
+    begin = log_of("2.26.2").encode()
+    pointer = "0x7fc2d8000000"
+    line = (
+        f"node1:100:201 [0] NCCL INFO AllReduce: opCount 5 sendbuff {pointer} recvbuff {pointer}"
+        f" count 2097152 datatype 7 op 0 root 0 comm {pointer} [nranks=16] stream {pointer}\n"
+    ).encode()
+    # One line of a thousand says something, as in a job that reconnects again and again.
+    block = begin + line * 30_000
+    with tempfile.TemporaryDirectory() as directory:
+        path = Path(directory) / "job.log"
+        with path.open("wb") as file:
+            while file.tell() < LOG_BYTES:
+                file.write(block)
+        megabytes = path.stat().st_size / 1e6
+
+        def read() -> float:
+            began = time.process_time()
+            write_nccl_log([str(path)], io.StringIO())
+            return time.process_time() - began
+
+        def grep() -> float:
+            began = time.perf_counter()
+            subprocess.run(["grep", "-c", "NET/.*/GDRDMA", str(path)], check=True, capture_output=True)
+            return time.perf_counter() - began
+
+        ours, theirs = best(read, 3), best(grep, 3)
+    row(
+        "gdrtop nccl-log, MB/s on one core",
+        f"{megabytes / ours:.0f} MB/s, grep -c {megabytes / theirs:.0f} MB/s: × {ours / theirs:.1f}",
+        "50 MB/s",
+        megabytes / ours >= 50,
+    )
+
+
 def main() -> None:
     """The table."""
     print(f"{'what':<46} {'measured':<44} {'budget':<16}")
     bench_first_paint()
     bench_probe()
     bench_running()
+    bench_live()
     bench_recording()
     bench_text()
+    bench_log()
 
 
 if __name__ == "__main__":

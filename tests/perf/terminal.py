@@ -67,6 +67,10 @@ class Terminal:
             self._read(0.5)
         return time.perf_counter() - self.started
 
+    def send(self, keys: bytes) -> None:
+        """Type keys."""
+        os.write(self._master, keys)
+
     def _read(self, seconds: float) -> None:
         if select.select([self._master], [], [], seconds)[0]:
             try:

@@ -293,7 +293,7 @@ def test_wrong_options_name_the_help_that_has_them(
     [
         ("doctor", "did you mean gdrtop check?"),
         ("manual", "did you mean gdrtop help?"),
-        ("watch", "gdrtop alone opens the dashboard"),
+        ("top", "gdrtop alone opens the dashboard"),
         ("chek", "did you mean check?"),
         ("frob", "try gdrtop --help"),
     ],

@@ -45,6 +45,7 @@ class ReadingsController:
         self._live: LiveSource | None = None
         self._timer: Timer | None = None
         self._shown_moment = 0
+        self._state: str | None = None
         self._examination_schedule = ExaminationSchedule()
         self._reading_schedule = ReadingSchedule()
         self._asked_at = -LONGEST_INTERVAL_SECONDS
@@ -136,8 +137,10 @@ class ReadingsController:
             elif state == "every 1 s":  # the speed at which it was recorded
                 state = ""
             state = f"{self._shown_moment + 1}/{self._replay.last + 1} {state}".rstrip()
-        self._context.overview.show_pace(state)
-        self._context.draw_live()
+        if state != self._state:
+            self._state = state
+            self._context.overview.show_pace(state)
+            self._context.draw_live()
 
     # Recording
 

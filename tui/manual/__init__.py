@@ -14,6 +14,7 @@ SUBJECTS = (
     "safety",
     "bandwidth",
     "topology",
+    "nccl-log",
     "recording",
     "watch",
     "ras",

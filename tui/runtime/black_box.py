@@ -103,7 +103,8 @@ class BlackBox:
     def end_moment(self, sample: LiveSample) -> None:
         """Write the moment to the ring, and save a recording if an event's time has passed."""
         self.host.end_moment()
-        for event in sample.events:
+        # The most severe one of a second gives the recording its name.
+        for event in sorted(sample.events, key=lambda event: _ORDER.index(event.severity)):
             if _ORDER.index(event.severity) > _ORDER.index(self._limits.severity):
                 continue
             if self._event is None:

@@ -63,7 +63,10 @@ def plain(of: Line) -> str:
 
 def width_of(of: Line) -> int:
     """Return the width of a line in cells."""
-    return sum(cell_len(run.text) for run in of)
+    cells = 0
+    for text, _, _ in of:
+        cells += len(text) if text.isascii() and text.isprintable() else cell_len(text)
+    return cells
 
 
 def fit(of: Line, width: int) -> Line:

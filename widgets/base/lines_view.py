@@ -57,6 +57,7 @@ class LinesView(ScrollView, can_focus=True, inherit_bindings=False):
         self._strips: dict[int, Strip] = {}
         self._styles_of: dict[Tone, Style] = {}
         self._drawn_for = 0
+        self._room: tuple[object, int] | None = None  # what it depends on, and the width
 
     @property
     def lines(self) -> Sequence[Line]:
@@ -192,7 +193,10 @@ class LinesView(ScrollView, can_focus=True, inherit_bindings=False):
     @property
     def room(self) -> int:
         """The width for lines in cells: that of the pane without border and scroll bar."""
-        return self.scrollable_content_region.width
+        state = self.outer_size, self.show_vertical_scrollbar
+        if self._room is None or self._room[0] != state:  # Textual computes it from many styles
+            self._room = state, self.scrollable_content_region.width
+        return self._room[1]
 
     def on_resize(self) -> None:
         """Ask for new lines if the width has changed."""
@@ -217,6 +221,7 @@ class LinesView(ScrollView, can_focus=True, inherit_bindings=False):
     def notify_style_update(self) -> None:
         """Forget the styles of the old theme."""
         super().notify_style_update()
+        self._room = None
         self._styles_of.clear()
         self._strips.clear()
 
@@ -246,30 +251,28 @@ class LinesView(ScrollView, can_focus=True, inherit_bindings=False):
 
 
 def changed_cells(old: Strip, new: Strip) -> tuple[int, int]:
-    """Return the range of cells in which two strips differ; (0, 0) if they are equal."""
-    if old == new:
+    """Return the range of cells in which two strips differ, or a little more; (0, 0) if they are equal."""
+    before, after = list(old), list(new)
+    if before == after:
         return 0, 0
-    old_cells, new_cells = _cells(old), _cells(new)
-    length = max(len(old_cells), len(new_cells))
-    blank = (" ", None)
-    old_cells.extend([blank] * (length - len(old_cells)))
-    new_cells.extend([blank] * (length - len(new_cells)))
-    differing = [cell for cell in range(length) if old_cells[cell] != new_cells[cell]]
-    return (differing[0], differing[-1] + 1) if differing else (0, 0)
+    start = _equal_cells(before, after)
+    length = max(old.cell_length, new.cell_length)
+    if old.cell_length != new.cell_length:
+        return start, length
+    return start, max(start, length - _equal_cells(before, after, from_end=True))
 
 
-def _cells(strip: Strip) -> list[tuple[str, Style | None]]:
-    """Return one entry a cell; the second cell of a wide character is an empty string."""
-    from rich.cells import get_character_cell_size
-
-    cells: list[tuple[str, Style | None]] = []
-    for text, style, _ in strip:
-        if text.isascii():
-            cells.extend((character, style) for character in text)
+def _equal_cells(before: list[Segment], after: list[Segment], from_end: bool = False) -> int:
+    """Return the cells that are equal at the beginning or at the end."""
+    cells, step = 0, -1 if from_end else 1
+    for old, new in zip(before[::step], after[::step]):  # noqa: B905 - the rest differs
+        if old == new:
+            cells += old.cell_length
             continue
-        for character in text:
-            size = get_character_cell_size(character)
-            if size:
-                cells.append((character, style))
-                cells.extend([("", style)] * (size - 1))
+        if old.style == new.style and (old.text + new.text).isascii():
+            for left, right in zip(old.text[::step], new.text[::step]):  # noqa: B905
+                if left != right:
+                    break
+                cells += 1
+        break
     return cells

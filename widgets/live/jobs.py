@@ -9,7 +9,7 @@ from probes.facts.jobs.processes import ProcessFacts
 from probes.host.usage import cpu_list
 from probes.live.sample import LiveJob, LiveProcess, LiveSample, OddOne, PathWord, Role
 from widgets.base.figures import gbps, plural, short
-from widgets.base.lines import Line, Run, Tone, at_most, fit, sentence, width_of, wrapped
+from widgets.base.lines import Line, Run, Tone, fit, sentence, width_of, wrapped
 from widgets.live.figures import rate_of, slowest_port
 from widgets.node import jobs as node_jobs
 
@@ -101,11 +101,15 @@ def job_line(job: LiveJob, sample: LiveSample, width: int) -> Line:
 def odd_lines(job: LiveJob, width: int, rows: int = 4) -> list[Line]:
     """Draw what is odd in a job, one sentence each, in at most so many rows."""
     lines: list[Line] = []
+    mark = Run("  ▲ ", Tone.WARNING)
     for odd in job.odd:
-        first, *rest = wrapped(odd_sentence(odd), width - 4, Tone.WARNING)
-        lines.append((Run("  ▲ ", Tone.WARNING), *first))
-        lines += [(Run("    "), *piece) for piece in rest]
-    return at_most(lines, rows, width) if rows > 0 else []
+        pieces = wrapped(odd_sentence(odd), width - 4, Tone.WARNING)
+        left = rows - len(lines)
+        if left > 0 and len(pieces) > left:
+            pieces = [fit((Run(odd_sentence(odd), Tone.WARNING),), width - 4)]
+        for number, piece in enumerate(pieces if left > 0 else ()):
+            lines.append((Run("    ") if number else mark, *piece))
+    return lines
 
 
 def odd_sentence(odd: OddOne) -> str:
@@ -168,7 +172,7 @@ def draw_overview(
     lines: list[Line] = []
     checked = facts if isinstance(facts, ProcessFacts) else None
     ours = {process.pid for process in checked.processes if process.is_ours} if checked is not None else set()
-    shown = [job for job in sample.jobs if job.role is not Role.GPU and not ours.issuperset(job.pids)]
+    shown = [job for job in _with_rdma(sample) if not ours.issuperset(job.pids)]
     for job in shown:
         processes = processes_of(job, sample)
         about: Line = ()
@@ -187,18 +191,28 @@ def draw_overview(
         lines.append(_cut((*head, Run(ranks), *about), width))
         lines.append(_cut((Run("  "), *path, Run(slow)), width))
         lines += odd_lines(job, width)
+    others = sum(len(job.pids) for job in sample.jobs) - sum(len(job.pids) for job in _with_rdma(sample))
     if not shown:
-        lines.append((Run("no job uses RDMA", Tone.DIM),))
-    others = sum(len(job.pids) for job in sample.jobs if job.role is Role.GPU)
+        lines.append((Run("no job uses RDMA" if others else "no job uses RDMA or a GPU", Tone.DIM),))
     if others:
         verb = "process uses" if others == 1 else "processes use"
         lines.append((Run(f"{others} {verb} a GPU without RDMA", Tone.DIM),))
     return lines + (node_jobs.hidden_note(checked, width) if checked is not None else [])
 
 
+def _with_rdma(sample: LiveSample) -> list[LiveJob]:
+    """Return the jobs without GPU programs that are known not to use RDMA."""
+    return [
+        job
+        for job in sample.jobs
+        if job.role is not Role.GPU
+        or any(process.path.word is not PathWord.NO_NIC for process in processes_of(job, sample))
+    ]
+
+
 def strip(sample: LiveSample, width: int) -> Line:
     """Return the jobs in one line: the first one, and how many more there are."""
-    shown = [job for job in sample.jobs if job.role is not Role.GPU]
+    shown = _with_rdma(sample)
     if not shown:
         return (Run("Jobs ", Tone.TITLE), Run("no job uses RDMA", Tone.DIM))
     more = f"  and {len(shown) - 1} more" if len(shown) > 1 else ""

@@ -39,7 +39,7 @@ TOLD: dict[str, Told] = {
     "job-rank-staged": Told(
         path=r"likely GDR \(DMA-BUF\)",
         paths={5: "staged"},
-        odd=r"rank 5 \(pid 41005\) has the path staged; the other 7 ranks .* GDR \(DMA-BUF\)",
+        odd=r"rank 5 \(pid 41005\) copies through host memory \(staged\); the other 7 ranks .* \(DMA-BUF\)",
     ),
     "job-restarted-staged": Told(
         path="staged",

@@ -64,7 +64,7 @@ def test_a_sample_has_the_ports_gpus_and_jobs_of_the_node() -> None:
 
 def test_a_kernel_log_that_fails_costs_only_its_messages() -> None:
     last = samples(WithoutKernelLog)[-1]
-    assert "An error in gdrtop hides kernel messages (ValueError)." in last.limits
+    assert "An error in gdrtop hides kernel messages (ValueError)" in last.limits
     assert len(last.ports) == 10
     assert last.jobs
 
@@ -82,7 +82,7 @@ def test_jobs_that_cannot_be_grouped_cost_only_the_jobs(monkeypatch: pytest.Monk
     monkeypatch.setattr(live_watch, "group", fail)
     last = samples(SimulatedHost)[-1]
     assert last.jobs == ()
-    assert "An error in gdrtop hides the jobs (KeyError)." in last.limits
+    assert "An error in gdrtop hides the jobs (KeyError)" in last.limits
     assert isinstance(last.processes, tuple)
     assert len(last.ports) == 10
 

@@ -15,7 +15,7 @@ from probes.host.nvml import LOST
 from probes.live.sample import EventKind, GpuSample, LiveSample
 from probes.queries.finding import Severity
 from tests.probes.live.following import Following, texts
-from tests.probes.live.live_samples import ABSENT, a_gpu, a_sample, gpu_bdf
+from tests.probes.live.live_samples import ABSENT, a_gpu, a_port, a_process, a_sample, gpu_bdf
 
 OFF_THE_BUS = Unknown(Reason.DRIVER_ERROR, "GPU 3", LOST)
 XID_79 = "NVRM: Xid (PCI:0000:13:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus."
@@ -229,8 +229,8 @@ def test_a_flood_of_different_messages_is_limited_but_a_critical_one_is_not_lost
 @pytest.mark.parametrize(
     ("reason", "said"),
     [
-        (Reason.NEEDS_ROOT, "Run as root to see kernel messages as they come."),
-        (Reason.NOT_RECORDED, "The recording has no kernel messages."),
+        (Reason.NEEDS_ROOT, "Run as root to see kernel messages as they come"),
+        (Reason.NOT_RECORDED, "The recording has no kernel messages"),
     ],
 )
 def test_a_log_that_cannot_be_read_is_one_limit(reason: Reason, said: str) -> None:
@@ -256,4 +256,27 @@ def test_a_detector_that_fails_costs_only_its_own_events() -> None:
     broken = a_sample(peermem=None, ranks=7)
     events = node.see(broken, 3)
     assert texts(events) == ["pid 4718 (train.py, rank 7) ended"]
-    assert node.sample.limits == ("An error in gdrtop hides events of nvidia_peermem (AttributeError).",)
+    assert node.sample.limits == ("An error in gdrtop hides events of nvidia_peermem (AttributeError)",)
+
+
+GONE = Unknown(Reason.TIMED_OUT, "somewhere")
+
+
+@pytest.mark.parametrize(
+    "sample",
+    [
+        a_sample(processes=GONE, jobs=()),
+        a_sample(processes=(a_process(0, rank=GONE, state=GONE, threads=GONE, cpu_percent=GONE),)),
+        a_sample(ports=(a_port(0, GONE, state=GONE, line_rate_gbps=GONE, pause_percent=GONE),)),
+        a_sample(ports=(a_port(0, counters={"symbol_error": GONE, "new": GONE}, netdev=GONE),)),
+        a_sample(gpus=(a_gpu(0, GONE, link_width=GONE, link_generation=GONE, throttle_reasons=GONE),)),
+        a_sample(gpus=(GpuSample(gpu_bdf(0), GONE, GONE),), peermem=PeermemReading(GONE, GONE)),
+        a_sample(0.0, 0, gpus=(), ports=(), modules={}),
+    ],
+)
+def test_unknown_figures_are_never_an_error(sample: LiveSample) -> None:
+    node = Following()
+    for _ in range(3):
+        node.see(a_sample(), 3)
+        node.see(sample, 5)
+        assert node.sample.limits == ()

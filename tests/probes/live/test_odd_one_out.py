@@ -172,7 +172,11 @@ def test_a_port_that_is_down_is_not_slow() -> None:
 @pytest.mark.parametrize(
     ("parts", "said"),
     [
-        ({"path": STAGED}, "has the path staged (likely); the other 7 ranks of this job have GDR (DMA-BUF)"),
+        (
+            {"path": STAGED},
+            "likely copies through host memory (staged);"
+            " the other 7 ranks of this job use GPUDirect RDMA (DMA-BUF)",
+        ),
         ({"state": "T"}, "is stopped; the other 7 ranks of this job wait for it"),
         (
             {"cpus": "0-55"},
@@ -183,7 +187,7 @@ def test_a_port_that_is_down_is_not_slow() -> None:
         (
             {"nics": (NicUse("mlx5_0", 1, 1, 1, 1),)},
             "uses mlx5_0 on another NUMA node than its GPU;"
-            " the other 7 ranks of this job use one below that of their GPU",
+            " the other 7 ranks of this job use a NIC below their GPU's PCIe switch",
         ),
     ],
 )

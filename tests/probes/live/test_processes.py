@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from probes.base.unknown import Maybe, Reason, Unknown
-from probes.facts.gpudirect import PeermemReading
+from probes.facts.gpudirect import GdrPath, GpuDirectFacts, PathState, PeermemReading
 from probes.facts.jobs.processes import program_of
 from probes.host.rdma_resources import RdmaResources
 from probes.live.live_watch import LiveWatch
@@ -70,6 +70,15 @@ def test_peermem_of_the_only_job(host: LiveNode) -> None:
     rank(host, pinned=33 * MIB)
     host.peermem = PeermemReading(12, Unknown(Reason.NOT_THERE, "memory_peers"))
     assert only(Samples(host).next()).path.text == "GDR (peermem)"
+
+
+def test_bufinfo_proves_dmabuf_of_the_only_process_that_was_there_before(host: LiveNode) -> None:
+    rank(host)
+    usable, missing = PathState(GdrPath.DMABUF, True, ()), PathState(GdrPath.PEERMEM, False, ())
+    node = replace(node_with(), gpudirect=GpuDirectFacts(usable, missing, None, {}, dmabuf_in_use=True))
+    assert only(Samples(host, node).next()).path.text == "GDR (DMA-BUF)"
+    older = replace(node, taken_at=-1.0)  # the process had not started
+    assert only(Samples(host, older).next()).path.text == "likely GDR (DMA-BUF)"
 
 
 def test_a_program_with_a_gpu_only(host: LiveNode) -> None:
@@ -252,11 +261,49 @@ def test_owners_that_are_not_visible_are_said(host: LiveNode) -> None:
     )
 
 
+def test_processes_of_the_host_are_not_visible_in_a_container(host: LiveNode) -> None:
+    host.gpus[GPU] = (4242,)
+    snapshot = Samples(host).next()
+    assert listed(snapshot) == ()
+    assert snapshot.limits == (
+        "1 process with a GPU is not visible here: run gdrtop on the host, or as root",
+    )
+
+
+def test_a_rank_of_several_processes_is_that_of_their_parent(host: LiveNode) -> None:
+    """Slurm starts one task a node, and the task forks one process for each GPU."""
+    for pid in (42, 43):
+        rank(host, pid, environ="SLURM_JOB_ID=4711\0SLURM_PROCID=1\0SLURM_NTASKS=2\0")
+    for process in listed(Samples(host).next()):
+        assert isinstance(process.rank, Unknown)
+        assert isinstance(process.world_size, Unknown)
+
+
+def test_going_back_in_a_recording_reads_again(host: LiveNode) -> None:
+    rank(host)
+    samples = Samples(host)
+    before = only(samples.next(100))
+    samples.next()
+    after = only(samples.next(-50))
+    assert (after.path, after.threads) == (before.path, before.threads)
+
+
+def test_a_host_that_records_is_asked_everything(tmp_path: Path) -> None:
+    first, second = LiveNode(tmp_path / "a"), LiveNode(tmp_path / "b")
+    rank(first)
+    rank(second)
+    samples = Samples(first)
+    samples.next()
+    samples.host = second
+    assert only(samples.next()).path.text == "likely GDR (DMA-BUF)"
+    assert second.asked["/proc/42/environ"] == 1
+
+
 def test_an_old_kernel_is_said(host: LiveNode) -> None:
     rank(host, pinned=33 * MIB)
     snapshot = Samples(host, node_with(version=(5, 4))).next()
     assert only(snapshot).path.text == "unknown: kernel 5.4 does not list DMA-BUF regions"
-    assert "Kernel 5.4 does not list DMA-BUF regions; 5.15 and later do" in snapshot.limits
+    assert "Kernel 5.4 may not list DMA-BUF regions; 5.15 and later do" in snapshot.limits
 
 
 def test_no_list_and_no_gpu_is_unknown(host: LiveNode) -> None:

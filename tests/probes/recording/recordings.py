@@ -5,21 +5,21 @@ from probes.recording.archive import ArchiveWriter, Manifest, Recording, read_ar
 from probes.recording.format import FORMAT_VERSION
 from probes.recording.recording_host import Moment, RecordingHost
 from probes.recording.replay_host import ReplayHost
-from probes.snapshot.watch import Watch
 from tests.tui.pilot import SteppedClock
+from tui.runtime.live_reader import LiveReader
 
 
 def moments_of(host: Host, clock: SteppedClock, count: int = 1) -> list[Moment]:
     """Record `count` moments, one second apart."""
     moments: list[Moment] = []
     recorder = RecordingHost(host, moments.append)
-    watch = Watch(recorder)
+    reader = LiveReader(recorder)
     for number in range(count):
         if number:
             clock.now += 1.0
-        if watch.probe() is not None:
+        reader.read()
+        if reader.is_probed:
             recorder.note_probe()
-        watch.read()
         recorder.end_moment()
     return moments
 

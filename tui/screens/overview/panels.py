@@ -10,7 +10,7 @@ from probes.facts.jobs.processes import ProcessFacts
 from probes.facts.node import Node
 from probes.facts.rdma.devices import RdmaDevice
 from probes.facts.rdma.port_health import CounterValue, PortHealthFacts, counter_values
-from probes.live.sample import LiveSample
+from probes.live.sample import LiveSample, PathWord
 from probes.queries.cpu_placement import far_from_gpu
 from probes.queries.finding import Finding
 from probes.topology.paths import Path, Topology
@@ -123,9 +123,12 @@ class Panels:
 
     @property
     def _live(self) -> LiveSample | None:
-        """The newest live sample, if it shows the processes."""
+        """The newest live sample, if it shows what a process uses."""
         sample = self._readings.live_sample
-        return None if sample is None or isinstance(sample.processes, Unknown) else sample
+        if sample is None or isinstance(sample.processes, Unknown):
+            return None
+        words = {process.path.word for process in sample.processes}
+        return None if words == {PathWord.UNKNOWN} else sample
 
     def _far(self, node: Node) -> tuple[int, ...]:
         """Return the processes that are bound to CPUs far from their GPU."""

@@ -343,11 +343,11 @@ class OverviewScreen(Screen[None]):
 
     def draw(self) -> None:
         """Draw every visible panel."""
+        self._is_outdated = bool(self.readings) and not self._is_visible
+        if self._is_outdated:
+            return
         head_rows = self._draw_verdict()
         if self._state is None or not self.children or not self.readings:
-            return
-        self._is_outdated = not self._is_visible
-        if self._is_outdated:
             return
         topology_rows = self._arrange(self._state, head_rows)
         for name in PANELS:

@@ -1,0 +1,1 @@
+"""What NCCL and PyTorch write to a job's log: facts, verdict and explained errors."""

@@ -1,0 +1,203 @@
+"""What a log of NCCL says. Every fact names the line that it was read from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+
+
+@dataclass(frozen=True)
+class Place:
+    """A line of a file, counted from 1."""
+
+    file: str
+    line: int
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}"
+
+
+@dataclass(frozen=True)
+class Mention:
+    """A text that occurs in the log, with its first and last line."""
+
+    text: str
+    count: int
+    first: Place
+    last: Place
+
+
+@dataclass(frozen=True)
+class Channels:
+    """The network channels of a rank in one direction; a connection again counts again."""
+
+    gdr: int = 0
+    staged: int = 0  # through host memory
+    unknown: int = 0  # the line is cut off before its end
+
+    @property
+    def total(self) -> int:
+        """All of them."""
+        return self.gdr + self.staged + self.unknown
+
+    def __add__(self, other: Channels) -> Channels:
+        return Channels(self.gdr + other.gdr, self.staged + other.staged, self.unknown + other.unknown)
+
+
+@dataclass(frozen=True)
+class Rank:
+    """One GPU of one process."""
+
+    host: str  # "" if the line does not name it
+    pid: int | None
+    device: int | None  # CUDA device
+    rank: int | None  # in its largest communicator
+    send: Channels = Channels()
+    receive: Channels = Channels()
+    devices: tuple[str, ...] = ()  # networks and device numbers: "IB/0"
+    pxn: int = 0  # sends through the NIC of another GPU
+    shared: int = 0
+    c2c_pci: int = 0  # "(PCI)": GPUDirect RDMA by PCIe on a C2C platform
+    first_staged: Place | None = None
+    first_gdr: Place | None = None
+
+    @property
+    def channels(self) -> Channels:
+        """Both directions."""
+        return self.send + self.receive
+
+
+@dataclass(frozen=True)
+class Capability:
+    """`GPU Direct RDMA Enabled for HCA 0 'mlx5_0'`: what a NIC can do, not what a channel does."""
+
+    network: str
+    number: int
+    name: str
+    is_enabled: bool
+    seen: Mention
+
+
+@dataclass(frozen=True)
+class Distance:
+    """`GPU Direct RDMA Disabled for GPU 4 / HCA 0 (distance 8 > 5)`."""
+
+    is_enabled: bool
+    gpu: str  # bus id, rank or topology id, depending on the version
+    nic: str
+    distance: int
+    limit: int
+    words: tuple[str, str] | None  # both in NCCL's words; None: the version is unknown
+    reads: bool | None  # the send side
+    seen: Mention
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A variable that NCCL reports as set."""
+
+    name: str
+    value: str
+    meaning: str  # "" if gdrtop does not know the variable
+    seen: Mention
+
+
+@dataclass(frozen=True)
+class Problem:
+    """An error of which the log has one or more lines."""
+
+    kind: str  # "completion-12", "async-event", "watchdog-timeout"
+    title: str
+    cause: str
+    fix: str
+    seen: Mention  # its text is the first line
+    ranks: tuple[str, ...] = ()  # who reports it, the first of them
+
+
+@dataclass(frozen=True)
+class Rings:
+    """`Connected all rings`, per rank and communicator."""
+
+    connected: int = 0
+    gdr: int = 0  # "GDR 1", which alone proves nothing
+    no_gdr: int = 0  # "GDR 0"
+    first_no_gdr: Place | None = None
+
+
+@dataclass(frozen=True)
+class Communicators:
+    """Initialization of communicators."""
+
+    largest: int = 0  # ranks
+    nodes: int = 0  # of the largest count seen; 0: the log does not say
+    started: int = 0  # ranks that began, summed over communicators
+    completed: int = 0
+
+
+@dataclass(frozen=True)
+class LogFile:
+    """A file that was read."""
+
+    name: str
+    size_bytes: int  # read, after decompression
+    lines: int
+    error: str = ""
+
+
+@dataclass(frozen=True)
+class LogFacts:
+    """All that was read."""
+
+    files: tuple[LogFile, ...] = ()
+    nccl_lines: int = 0  # that say something gdrtop looks for
+    cut_lines: int = 0  # of those, cut off or glued so that a part is missing
+    versions: tuple[Mention, ...] = ()
+    networks: tuple[Mention, ...] = ()
+    plugins: tuple[Mention, ...] = ()
+    nics: tuple[Mention, ...] = ()
+    no_device: Mention | None = None
+    capabilities: tuple[Capability, ...] = ()
+    distances: tuple[Distance, ...] = ()
+    dmabuf: Mention | None = None
+    nvls: tuple[Mention, ...] = ()
+    rings: Rings = field(default_factory=Rings)
+    communicators: Communicators = field(default_factory=Communicators)
+    settings: tuple[Setting, ...] = ()
+    problems: tuple[Problem, ...] = ()
+    ranks: tuple[Rank, ...] = ()
+    more_ranks: bool = False  # ranks beyond the limit are counted in the totals only
+    send: Channels = Channels()  # of all ranks
+    receive: Channels = Channels()
+    local_channels: int = 0  # inside nodes: P2P, shared memory
+    left_out: int = 0  # mentions beyond the limits of the tables
+
+    @property
+    def channels(self) -> Channels:
+        """The network channels of all ranks."""
+        return self.send + self.receive
+
+
+class State(Enum):
+    """The answer, with its exit status."""
+
+    ALL = 0
+    PARTLY = 1
+    NONE = 2
+    UNKNOWN = 3
+
+
+@dataclass(frozen=True)
+class Reason:
+    """Why, and the lines that say so."""
+
+    text: str
+    places: tuple[Place, ...] = ()
+
+
+@dataclass(frozen=True)
+class LogVerdict:
+    """Whether the job uses GPUDirect RDMA, as far as the log shows."""
+
+    state: State
+    text: str  # "16 of 16 channels on 8 of 8 ranks"
+    reasons: tuple[Reason, ...] = ()

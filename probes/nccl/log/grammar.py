@@ -1,0 +1,124 @@
+"""The lines of NCCL 2.6 to 2.30 that gdrtop looks for, and those of PyTorch's watchdog.
+
+Sources: NVIDIA/nccl src/init.cc, graph/{topo,paths}.cc, transport/{net,net_ib,coll_net,generic}.cc,
+misc/{param,ibvwrap,socket}.cc and plugin/net.cc of 19 tags from 2.18.1 to 2.30.7; pytorch
+ProcessGroupNCCL.cpp. Where versions differ, one pattern reads all forms.
+"""
+
+from __future__ import annotations
+
+import re
+from enum import Enum
+
+INTEREST = re.compile(
+    rb"NCCL(?: (?:INFO (?:Channel \d|CollNet \d|NET/|GPU Direct RDMA|Connected all"
+    rb"|Using network|DMA-BUF is|NCCL_"
+    rb"|comm 0x|nccl\w{1,40} comm 0x|\[Rank \d{1,9}\] \w{1,40} comm 0x|NVLS|Call to |ibv_)"
+    rb"|WARN |version \d|error in)|\.cpp|Utils\.)"
+)
+"""What begins a line worth reading; a literal first, so that other lines cost next to nothing."""
+
+
+class Kind(Enum):
+    """What a line says."""
+
+    CHANNEL = "channel"
+    COLLNET = "collnet"
+    CAPABILITY = "capability"
+    DISTANCE = "distance"
+    RINGS = "rings"
+    NETWORK = "network"
+    DMABUF = "dmabuf"
+    SETTING = "setting"
+    COMMUNICATOR = "communicator"
+    INIT = "init"
+    USING = "using"
+    NO_DEVICE = "no-device"
+    PLUGIN = "plugin"
+    NVLS = "nvls"
+    VERSION = "version"
+    WARNING = "warning"  # WARN, and INFO lines of failed calls
+    TORCH = "torch"
+
+
+_NUMBER = r"(\d{1,9})"
+_PEER = r"(\d{1,9})\[[0-9a-fA-F]{1,16}\]"
+# %02d/%d since 2.12; bus ids in brackets up to 2.18.1, NVML numbers later.
+CHANNEL = re.compile(
+    rf"Channel \d{{1,5}}(?:/\d{{1,5}})? : {_PEER} -> {_PEER} (?:\[(send|receive)\] )?via (.{{0,400}})"
+)
+COLLNET = re.compile(rf"CollNet \d{{1,5}}/\d{{1,5}} : {_NUMBER} \[(send|receive)\] via COLL(.{{0,400}})")
+# Names of networks contain blanks. The number in parentheses is the rank whose NIC is used (PXN).
+NETWORK_PATH = re.compile(r"NET/([^/]{1,64})/(\d{1,9})(?:\((\d{1,9})\))?(/GDRDMA)?(\(PCI\))?(/Shared)?(.*)")
+_CAPABILITY = re.compile(
+    rf"NET/([^/]{{1,64}}?) : GPU Direct RDMA (Enabled|Disabled) for HCA {_NUMBER} '([^']{{1,200}})'"
+)
+_DISTANCE = re.compile(
+    r"GPU Direct RDMA (Enabled|Disabled) for "
+    r"(?:GPU ([0-9a-fA-F]{1,16}) / HCA ([0-9a-fA-F]{1,16}) \(|"  # up to 2.28
+    r"GPU/([0-9a-fA-F-]{1,40}) \(rank \d{1,9}\) - NET/([0-9a-fA-F-]{1,40}) \([^()]{0,80}?)"  # 2.29
+    r"distance (\d{1,3}) (?:<=|>) (\d{1,3})\)?(?:, read ([01]))?"
+)
+_RINGS = re.compile(r"Connected all rings(?:, use ring PXN ([01]) GDR ([01]))?")
+_NETWORK = re.compile(r"Using network (.{1,64})")
+_DMABUF = re.compile(r"DMA-BUF is available on GPU device \d{1,5}")
+_SETTING = re.compile(r"(NCCL_[A-Z0-9_]{1,60}) set (?:by environment )?to (.{0,300})")
+_COMMUNICATOR = re.compile(r"comm 0x[0-9a-f]{1,16} rank (\d{1,9}) nRanks (\d{1,9}) nNodes (\d{1,9})\b")
+_INIT = re.compile(
+    r"(?:\[Rank \d{1,9}\] )?(?:\w{1,40} )?comm 0x[0-9a-f]{1,16} rank (\d{1,9}) nranks (\d{1,9}) cudaDev"
+    r" \d{1,5}.{0,300}?- ?Init (START|COMPLETE)"
+)
+_USING = re.compile(r"NET/(IB|Socket) : Using ?(.{1,1500})")
+_NO_DEVICE = re.compile(r"NET/IB : No device found")
+_PLUGIN = re.compile(r"NET/Plugin ?: ?(.{1,300})")
+_OFI = re.compile(r"NET/(OFI .{1,200})")
+_NVLS = re.compile(r"(NVLS .{1,200})")
+_COMPLETION = re.compile(r"NET/IB(?:/GIN)? ?: .{0,80}Got completion")
+_FAILED_CALL = re.compile(r"(?:Call to \S{1,60}|ibv_\w{1,40}\(\)|NET/MLX5: Call to \S{1,60}) failed")
+_VERSION = re.compile(r"NCCL version (\d[\w.+-]{0,60})")
+
+_INFO: tuple[tuple[str, Kind, re.Pattern[str]], ...] = (
+    ("Channel", Kind.CHANNEL, CHANNEL),
+    ("CollNet", Kind.COLLNET, COLLNET),
+    ("NET/", Kind.CAPABILITY, _CAPABILITY),
+    ("NET/", Kind.USING, _USING),
+    ("NET/", Kind.NO_DEVICE, _NO_DEVICE),
+    ("NET/", Kind.PLUGIN, _PLUGIN),
+    ("NET/", Kind.PLUGIN, _OFI),
+    ("NET/", Kind.WARNING, _COMPLETION),
+    ("NET/", Kind.WARNING, _FAILED_CALL),
+    ("GPU Direct", Kind.DISTANCE, _DISTANCE),
+    ("Connected all r", Kind.RINGS, _RINGS),
+    ("Using", Kind.NETWORK, _NETWORK),
+    ("DMA-BUF", Kind.DMABUF, _DMABUF),
+    ("NCCL_", Kind.SETTING, _SETTING),
+    ("comm", Kind.COMMUNICATOR, _COMMUNICATOR),
+    ("", Kind.INIT, _INIT),
+    ("NVLS", Kind.NVLS, _NVLS),
+    ("Call to", Kind.WARNING, _FAILED_CALL),
+    ("ibv_", Kind.WARNING, _FAILED_CALL),
+)
+_ANY = re.compile(r"(.{0,1500})")
+
+
+def parse(text: str) -> tuple[Kind, re.Match[str]] | None:
+    """Return what a line says, from its word "NCCL" on; None if it is cut off or says something else."""
+    if text.startswith("NCCL INFO "):
+        message = text[10:]
+        for start, kind, pattern in _INFO:
+            if message.startswith(start) and (match := pattern.match(message)):
+                return kind, match
+        return None
+    if text.startswith("NCCL WARN "):
+        match = _ANY.match(text, 10)
+        return None if match is None else (Kind.WARNING, match)
+    if match := _VERSION.match(text):
+        return Kind.VERSION, match
+    match = _ANY.match(text)
+    return None if match is None else (Kind.TORCH, match)
+
+
+def devices_in(using: str) -> list[str]:
+    """Return the devices of `Using [0]mlx5_0:1/RoCE [1]mlx5_1:1/RoCE [RO]; OOB eth0:…`."""
+    listed = using.partition(";")[0]
+    return [f"[{number}] {name}" for number, name in re.findall(r"\[(\d{1,4})\]([^\s\[\]]{1,80})", listed)]

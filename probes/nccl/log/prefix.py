@@ -1,0 +1,75 @@
+"""Undo what launchers and terminals add to a line: tags, colors, CRLF, glued and endless lines.
+
+NCCL itself begins a line with `host:pid:tid [device] ` and, for warnings, `file:line ` (debug.cc). From 2.26
+on a time may stand before that. Launchers put their own tags before: `[1,0]<stdout>:` (mpirun),
+`[default0]:` (torchrun), `0: ` (srun), `[pod/name/container] ` (kubectl).
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+MAX_LINE_BYTES = 1 << 16
+_WINDOW_BYTES = 512  # what is searched before "NCCL" for its prefix
+CUT_MARK = b"\x7f"  # ends a line of which a part was dropped
+
+# Escape sequences never reach over a line end here.
+_ESCAPES = re.compile(
+    rb"\x1b(?:\[[0-9:;<=>?]{0,64}[ -/]{0,8}[@-~]"
+    rb"|\][^\x07\x1b\r\n]{0,1024}(?:\x07|\x1b\\)|[ -/]{0,4}[0-Z\\^-~])"
+)
+_LONG = re.compile(rb"([^\r\n]{%d})[^\r\n]+" % MAX_LINE_BYTES)
+_HOST = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_.-"
+_MOST_HOST = 255
+_HEADER_END = re.compile(rb" \[(-?\d{1,5})\] (?:[^\[\]\r\n]{1,200} )?$")
+_IDS = re.compile(rb":(\d{1,10}):\d{1,10}$")
+_NEXT_HEADER = re.compile(r":\d{1,10}:\d{1,10} \[-?\d{1,5}\] ")
+
+
+@dataclass(frozen=True)
+class Header:
+    """Who wrote a line."""
+
+    host: str
+    pid: int
+    device: int
+
+
+def clean(block: bytes) -> bytes:
+    """Return whole lines without escape sequences and without the end of endless lines.
+
+    All newlines stay, so lines can still be counted.
+    """
+    if _may_have_long_line(block):
+        block = _LONG.sub(rb"\1" + CUT_MARK, block)
+    if b"\x1b" in block:
+        block = _ESCAPES.sub(b"", block)
+    return block
+
+
+def _may_have_long_line(block: bytes) -> bool:
+    step = MAX_LINE_BYTES // 2
+    return any(
+        block.find(b"\n", start, start + step) < 0 and block.find(b"\r", start, start + step) < 0
+        for start in range(0, len(block) - step, step)
+    )
+
+
+def header_before(block: bytes, start: int, line_start: int) -> Header | None:
+    """Return the prefix that ends at `start`, where "NCCL" begins; None if it was cut off."""
+    window = block[max(line_start, start - _WINDOW_BYTES) : start]
+    bracket = window.rfind(b" [")
+    device = _HEADER_END.match(window, bracket) if bracket >= 0 else None
+    ids = _IDS.search(window, max(0, bracket - 22), bracket) if device else None
+    if device is None or ids is None:
+        return None
+    before = window[: ids.start()]
+    host = before[len(before.rstrip(_HOST)) :][-_MOST_HOST:]
+    return Header(host.decode("ascii"), int(ids[1]), int(device[1])) if host else None
+
+
+def before_next_header(message: str) -> str:
+    """Return a message without another one that was glued to it."""
+    match = _NEXT_HEADER.search(message)
+    return message if match is None else message[: match.start()].rstrip(_HOST.decode("ascii"))

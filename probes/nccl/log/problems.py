@@ -1,0 +1,280 @@
+"""What the error lines of NCCL and of PyTorch's watchdog mean, and what to do.
+
+Status numbers: enum ibv_wc_status of rdma-core's infiniband/verbs.h; NCCL prints only the number up to 2.28.7
+(net_ib.cc), and the name from 2.28.9 on. Vendor error 129 (0x81) of mlx5 is "retry counter exceeded".
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+STATUSES = [
+    "SUCCESS",
+    "LOC_LEN_ERR",
+    "LOC_QP_OP_ERR",
+    "LOC_EEC_OP_ERR",
+    "LOC_PROT_ERR",
+    "WR_FLUSH_ERR",
+    "MW_BIND_ERR",
+    "BAD_RESP_ERR",
+    "LOC_ACCESS_ERR",
+    "REM_INV_REQ_ERR",
+    "REM_ACCESS_ERR",
+    "REM_OP_ERR",
+    "RETRY_EXC_ERR",
+    "RNR_RETRY_EXC_ERR",
+    "LOC_RDD_VIOL_ERR",
+    "REM_INV_RD_REQ_ERR",
+    "REM_ABORT_ERR",
+    "INV_EECN_ERR",
+    "INV_EEC_STATE_ERR",
+    "FATAL_ERR",
+    "RESP_TIMEOUT_ERR",
+    "GENERAL_ERR",
+    "TM_ERR",
+    "TM_RNDV_INCOMPLETE",
+]
+_ACS = "ACS redirection on the switches between GPU and NIC"
+_STATUS_CAUSES = {
+    4: (
+        "The NIC could not access the local memory. With GPU memory this is mostly " + _ACS + ", or "
+        "nvidia_peermem was built for another OFED.",
+        "Run gdrtop check on this node.",
+    ),
+    5: (
+        "This follows from an earlier error on the same queue pair.",
+        "Look for the first error with another status.",
+    ),
+    9: ("The peer refused the request: the two ends disagree.", "Run the same NCCL and plugin everywhere."),
+    10: (
+        "The peer's memory was not accessible. With GPU memory this is mostly " + _ACS + " of the peer, or "
+        "the peer has ended.",
+        "Run gdrtop check on the peer.",
+    ),
+    11: (
+        "The peer's NIC could not execute the request. With GPU memory this is mostly "
+        + _ACS
+        + " of the peer.",
+        "Run gdrtop check on the peer.",
+    ),
+    12: (
+        "The peer did not answer. Its process ended, its port or the path is down, or the network drops "
+        "packets. With RoCE also a wrong GID index, or no route between the ports.",
+        "Find the first rank that failed. Check the ports of both ends (gdrtop check), and the RoCE GID, PFC "
+        "and routes. A larger NCCL_IB_TIMEOUT only helps where the network pauses for long.",
+    ),
+    13: (
+        "The peer was not ready to receive for too long: its process hangs or is very slow.",
+        "Look at the peer's process and its GPU.",
+    ),
+    20: ("The peer did not answer in time.", "Check the peer's process and the path to it."),
+}
+_NAMED = {name: number for number, name in enumerate(STATUSES)}
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """What an error line means."""
+
+    kind: str
+    title: str
+    cause: str
+    fix: str
+
+
+@dataclass(frozen=True)
+class _Form:
+    pattern: re.Pattern[str]
+    kind: str
+    title: str  # {a} and {b} are the groups
+    cause: str
+    fix: str
+
+
+def _form(pattern: str, kind: str, title: str, cause: str, fix: str) -> _Form:
+    return _Form(re.compile(pattern), kind, title, cause, fix)
+
+
+_COMPLETION = re.compile(
+    r"Got completion.{0,200}?(?:with error (\d{1,3})|wc->status=\(([A-Z_]{1,40})\)(\d{1,3})"
+    r"|status=(?:([A-Za-z_ ]{1,40})\((\d{1,3})\)|(\d{1,3})))"
+)
+_GPU_MEMORY = (
+    "The NIC could not register GPU memory, most often because neither nvidia_peermem nor DMA-BUF is usable."
+)
+_FORMS = (
+    _form(
+        r"Got non-fatal async event ?: ?(?P<a>[^(]{1,60})",
+        "async-event-minor",
+        "RDMA event: {a}",
+        "The NIC reports a change of a port or its addresses.",
+        "If the port went down, check its link (gdrtop check).",
+    ),
+    _form(
+        r"async fatal event on (?P<a>QP|CQ|SRQ|device)[^:]{0,60}: ?(?P<b>.{1,80})",
+        "async-event",
+        "Fatal RDMA event on a {a}: {b}",
+        "The NIC reports that a queue cannot continue.",
+        "Look in the kernel log of this node, and for the first failed rank.",
+    ),
+    _form(
+        r"async (?:fatal )?event ?: ?(?P<a>.{1,80})",
+        "async-event",
+        "RDMA event: {a}",
+        "The NIC reports an error of a port, a queue or itself.",
+        "Check the port's link and the kernel log of this node.",
+    ),
+    _form(
+        r"Call to (?P<a>ibv_reg_dmabuf_mr\w*|mlx5dv_reg_dmabuf_mr) failed with error (?P<b>.{1,60})",
+        "register-dmabuf",
+        "{a} failed: {b}",
+        "The RDMA driver or its library cannot register DMA-BUF memory: this needs kernel 5.12 or newer, and "
+        "an mlx5 driver and rdma-core that support it (in a container, the container's own rdma-core).",
+        "Run gdrtop check, or load nvidia_peermem.",
+    ),
+    _form(
+        r"Call to (?P<a>ibv_reg_mr\w*) failed with error (?P<b>Cannot allocate memory[^;]{0,40})",
+        "register-memory-limit",
+        "{a} failed: {b}",
+        "The locked memory limit is too low, or the GPU's BAR1 is full.",
+        "Set ulimit -l unlimited, also in the container and in the service that starts jobs.",
+    ),
+    _form(
+        r"Call to (?P<a>ibv_reg_mr\w*) failed with error (?P<b>.{1,60})",
+        "register-memory",
+        "{a} failed: {b}",
+        _GPU_MEMORY,
+        "Run gdrtop check on this node.",
+    ),
+    _form(
+        r"Call to (?P<a>ibv_create_qp|ibv_create_cq|ibv_alloc_pd)\w* failed with error (?P<b>.{1,60})",
+        "create-queue",
+        "{a} failed: {b}",
+        "The NIC has no resources left, or the locked memory limit is too low.",
+        "Check ulimit -l and how many queue pairs the node's jobs use (rdma resource).",
+    ),
+    _form(
+        r"Call to (?P<a>ibv_modify_qp) failed with error (?P<b>.{1,60})",
+        "connect-queue",
+        "{a} failed: {b}",
+        "A queue pair could not connect. With RoCE: a wrong GID index, no route, or a port that is down.",
+        "Check the RoCE GIDs and the routes between the ports (gdrtop check).",
+    ),
+    _form(
+        r"(?:Call to (?P<a>[\w.]{1,60})|(?P<c>ibv_\w{1,40}\(\))) failed with error (?P<b>.{1,60})",
+        "call-failed",
+        "{a} failed: {b}",
+        "A system or RDMA call failed.",
+        "Look for the first error of this rank, and in the kernel log.",
+    ),
+    _form(
+        r"HINT: .{0,80}ACS",
+        "acs-hint",
+        "NCCL suspects ACS",
+        "ACS redirection on PCIe switches breaks GPUDirect RDMA.",
+        "Run gdrtop check acs-redirect-enabled.",
+    ),
+    _form(
+        r"(?:Mismatched NCCL version|NCCL version mismatch)(?P<a>.{0,120})",
+        "version-mismatch",
+        "Ranks use different versions of NCCL",
+        "Communicators need the same version of NCCL on all ranks.",
+        "Use the same container or library everywhere.",
+    ),
+    _form(
+        r"\[Proxy Service[^\]]{0,20}\] Failed to execute operation (?P<a>\w{1,30})",
+        "proxy-failed",
+        "The proxy thread failed in operation {a}",
+        "A connection could not be set up.",
+        "Look for the error before this line.",
+    ),
+    _form(
+        r"(?:Cuda|CUDA) failure (?P<a>.{1,120})",
+        "cuda-failure",
+        "CUDA failure {a}",
+        "A CUDA call failed in NCCL; often an earlier error of the program.",
+        "Look for Xid errors in the kernel log, and for the first failed rank.",
+    ),
+    _form(
+        r"(?:[Ss]ocketPollConnect|[Cc]onnect to|Connection (?:refused|closed|reset)|recv failed|timed out)",
+        "socket",
+        "A TCP connection between ranks failed",
+        "Bootstrap or the socket transport could not reach a rank: it ended, or the interface is wrong.",
+        "Check NCCL_SOCKET_IFNAME, the firewall, and whether the rank still runs.",
+    ),
+    _form(
+        r"No (?:GID|valid GID|IP address|socket interface|interface)(?P<a>.{0,80})",
+        "address",
+        "No usable address or interface",
+        "NCCL found no address where its settings ask for one.",
+        "Check NCCL_SOCKET_IFNAME, NCCL_IB_GID_INDEX and the RoCE GIDs.",
+    ),
+)
+_TORCH_FORMS = (
+    _form(r"\[Rank (?P<a>\d{1,9})\].{0,40}Watchdog caught collective operation timeout: "
+          r"WorkNCCL\(SeqNum=(?P<s>\d{1,20}), OpType=(?P<b>\w{1,40})", "watchdog-timeout",
+          "PyTorch: rank {a} timed out in {b}",
+          "The collective did not finish in time. A rank did not take part, hangs, or its network is down.",
+          "Compare the work ids of the ranks: the others wait for the rank with the lowest one."),
+    _form(r"failure detected by watchdog at work sequence id: (?P<s>\d{1,20}).{0,80}?last enqueued work: "
+          r"(?P<a>-?\d{1,20}), last completed work: (?P<b>-?\d{1,20})", "watchdog-failure",
+          "PyTorch: the watchdog detected a failure; last completed work {b} of {a}",
+          "The rank completed work {b} and did not finish the next one.",
+          "Find the rank with the lowest completed work: it stopped first."),
+    _form(r"watchdog thread terminated with exception", "watchdog-ended",
+          "PyTorch: the watchdog ended its process", "It follows from the timeout or error before this line.",
+          "Look for the first rank that failed."),
+    _form(r"FlightRecorder is disabled|Trace buffer.{0,40}disabled", "flight-recorder-off",
+          "PyTorch: the flight recorder is disabled",
+          "So there is no trace of the last collectives. It cannot be enabled in a running job.",
+          "Set TORCH_FR_BUFFER_SIZE=2000 (older PyTorch: TORCH_NCCL_TRACE_BUFFER_SIZE) for the next run."),
+    _form(r"dump(?:ing)? debug info|Finished writing|flight recorder (?:dump|trace)", "flight-recorder",
+          "PyTorch: the flight recorder wrote a trace",
+          "The trace shows the last collectives of each rank.",
+          "Compare the traces of all ranks with torchfrtrace; by default /tmp/nccl_trace_rank_RANK."),
+    _form(r"NCCL error in: ?(?P<a>.{1,120})", "torch-error", "PyTorch: NCCL reported an error",
+          "A call of NCCL failed.", "Look for the NCCL WARN lines of the same rank before this line."),
+)  # fmt: skip
+
+
+def explain_warning(text: str) -> Explanation:
+    """Return what a WARN line means; one that is not known is still an error."""
+    match = _COMPLETION.search(text)
+    if match:
+        number = next((int(match[group]) for group in (1, 3, 5, 6) if match[group]), None)
+        if number is None:
+            number = _NAMED.get((match[4] or match[2] or "").removeprefix("IBV_WC_"), 99)
+        return _completion(number, text)
+    for form in _FORMS:
+        match = form.pattern.search(text)
+        if match:
+            return _explained(form, match)
+    return Explanation("warning", "NCCL warning", "", "")
+
+
+def explain_torch(text: str) -> Explanation | None:
+    """Return what a line of PyTorch means; None if it says nothing of an error."""
+    for form in _TORCH_FORMS:
+        match = form.pattern.search(text)
+        if match:
+            return _explained(form, match)
+    return None
+
+
+def _explained(form: _Form, match: re.Match[str]) -> Explanation:
+    groups = {name: (text or "").strip() for name, text in match.groupdict().items()}
+    groups["a"] = groups.get("a") or groups.get("c", "")
+    title = form.title.format(**groups)
+    return Explanation(form.kind, title, form.cause.format(**groups), form.fix)
+
+
+def _completion(number: int, text: str) -> Explanation:
+    name = f"IBV_WC_{STATUSES[number]}" if number < len(STATUSES) else "unknown status"
+    cause, fix = _STATUS_CAUSES.get(
+        number,
+        ("The NIC could not complete a request.", "Check the NICs and GPUs of both ends (gdrtop check)."),
+    )
+    if number == 12 and re.search(r"vendor[_ ]err[= ]129\b", text):
+        cause = f"All retries are used up (vendor error 129). {cause}"
+    return Explanation(f"completion-{number}", f"Completion error {number} ({name})", cause, fix)

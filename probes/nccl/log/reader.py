@@ -1,0 +1,81 @@
+"""Read logs piece by piece, however large they are."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from probes.base.text import printable
+from probes.nccl.log.collect import Collector
+from probes.nccl.log.facts import LogFacts, LogFile, Place
+from probes.nccl.log.grammar import INTEREST
+from probes.nccl.log.prefix import CUT_MARK, MAX_LINE_BYTES, clean, header_before
+
+_MOST_MESSAGE_BYTES = 2000
+_MOST_FILES = 4096
+_MOST_BEFORE = 200
+_OF_NCCL = (b"NCCL INFO", b"NCCL WARN", b"NCCL version")
+
+
+class LogReader:
+    """Reads files one after another: `begin`, `feed` with pieces of any size, `end`."""
+
+    def __init__(self) -> None:
+        self._collector = Collector()
+        self._files: list[LogFile] = []
+        self._name = ""
+        self._carry = b""  # an unfinished line
+        self._size = 0
+        self._lines = 0
+
+    def begin(self, name: str) -> None:
+        """Begin a file; `name` is shown with line numbers."""
+        self._name = printable(name, 1024)
+        self._carry, self._size, self._lines = b"", 0, 0
+
+    def feed(self, chunk: bytes) -> None:
+        """Read the next piece of the file."""
+        self._size += len(chunk)
+        data = self._carry + chunk if self._carry else chunk
+        end = max(data.rfind(b"\n"), data.rfind(b"\r")) + 1
+        # One byte more than is kept of a line shows that it was longer.
+        self._carry = data[end : end + MAX_LINE_BYTES + 1]
+        if end:
+            self._read(data[:end], is_whole=True)
+
+    def end(self, error: str = "") -> None:
+        """End the file; its last line counts as cut off if it has no line end."""
+        if self._carry:
+            self._read(self._carry, is_whole=False)
+            self._lines += 1
+        self._carry = b""
+        if len(self._files) < _MOST_FILES:
+            self._files.append(LogFile(self._name, self._size, self._lines, error))
+
+    def facts(self) -> LogFacts:
+        """Return what all files say."""
+        return replace(self._collector.facts(()), files=tuple(self._files))
+
+    def _read(self, block: bytes, is_whole: bool) -> None:
+        if b"NCCL" in block:
+            self._search(clean(block), is_whole)
+        self._lines += block.count(b"\n")
+
+    def _search(self, block: bytes, is_whole: bool) -> None:
+        # A carriage return ends a line for the search, as a progress bar does, but is not counted as a line.
+        lines = block.replace(b"\r", b"\n") if b"\r" in block else block
+        number, counted = self._lines + 1, 0
+        for match in INTEREST.finditer(lines):
+            start = match.start()
+            line_start = lines.rfind(b"\n", 0, start) + 1
+            number += block.count(b"\n", counted, start)
+            counted = start
+            end = lines.find(b"\n", start)
+            has_end = end >= 0 or is_whole
+            end = len(lines) if end < 0 else end
+            kept = min(end, start + _MOST_MESSAGE_BYTES)
+            # PyTorch names the rank before its file name.
+            begin = start if match[0].startswith(_OF_NCCL) else max(line_start, start - _MOST_BEFORE)
+            text = lines[begin:kept].decode("utf-8", "replace")
+            header = header_before(lines, start, line_start)
+            has_end = has_end and kept == end and lines[end - 1 : end] != CUT_MARK
+            self._collector.take(text, Place(self._name, number), header, has_end)

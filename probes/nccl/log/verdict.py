@@ -1,0 +1,215 @@
+"""Whether a job uses GPUDirect RDMA, by its log, and which lines say why not.
+
+`/GDRDMA` on a `via NET/` line is the proof in every version, and its absence there means host memory. Nothing
+else proves either: "GDR 1" also stands in logs without a network channel.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from probes.nccl.log.distances import version_numbers
+from probes.nccl.log.facts import (
+    Channels,
+    LogFacts,
+    LogVerdict,
+    Place,
+    Rank,
+    Reason,
+    Setting,
+    State,
+)
+
+_LAZY = (2, 22, 0)  # connects at the first collective
+_DMABUF = (2, 13, 4)  # reports DMA-BUF
+_MOST_PLACES = 3
+NEXT_RUN = "NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,NET,GRAPH,ENV"
+
+
+def verdict_of(facts: LogFacts) -> LogVerdict:
+    """Return the answer."""
+    channels = facts.channels
+    if not channels.total:
+        return _without_channels(facts)
+    state = _state(channels)
+    reasons = [] if state is State.ALL else _reasons(facts)
+    if state is State.ALL and any(file.error for file in facts.files):
+        state = State.UNKNOWN
+        reasons = [Reason("A part of the input could not be read, so other channels may differ")]
+    return LogVerdict(state, _count(facts), tuple(reasons))
+
+
+def _state(channels: Channels) -> State:
+    if channels.staged:
+        return State.PARTLY if channels.gdr else State.NONE
+    return State.UNKNOWN if channels.unknown else State.ALL
+
+
+def _count(facts: LogFacts) -> str:
+    """Return "12 of 16 channels on 6 of 8 ranks", with the directions where they differ."""
+    channels = facts.channels
+    ranks = [rank for rank in facts.ranks if rank.channels.total]
+    whole = [rank for rank in ranks if rank.channels.gdr == rank.channels.total]
+    text = f"{channels.gdr} of {_plural(channels.total, 'channel')}"
+    if ranks and not facts.more_ranks:
+        text += f" on {len(whole)} of {_plural(len(ranks), 'rank')}"
+    send, receive = facts.send, facts.receive
+    if send.gdr * receive.total != receive.gdr * send.total:
+        text += f" (send {send.gdr} of {send.total}, receive {receive.gdr} of {receive.total})"
+    if channels.unknown:
+        text += f"; {_plural(channels.unknown, 'channel')} unknown because the line is cut off"
+    return text
+
+
+def _plural(count: int, noun: str) -> str:
+    return f"{count} {noun}{'' if count == 1 else 's'}"
+
+
+def _without_channels(facts: LogFacts) -> LogVerdict:
+    comms, reasons = facts.communicators, []
+    versions = [numbers for one in facts.versions if (numbers := version_numbers(one.text))]
+    sockets = [one for one in facts.networks if one.text == "Socket"]
+    if sockets and len(facts.networks) == 1:
+        reasons.append(Reason("NCCL chose TCP sockets, which cannot use GPUDirect RDMA", (sockets[0].first,)))
+        reasons.extend(_why_sockets(facts))
+    if not facts.nccl_lines:
+        reasons.append(Reason(f"No line of NCCL was found. For the next run, set {NEXT_RUN}"))
+        return LogVerdict(State.UNKNOWN, "not known: this is not a log of NCCL", tuple(reasons))
+    if comms.nodes == 1 and facts.local_channels:
+        reasons.append(Reason("All ranks are on one node; their channels use no network"))
+        return LogVerdict(State.UNKNOWN, "not known: no channel uses the network", (*reasons, *_rings(facts)))
+    if facts.local_channels or facts.rings.connected:
+        reasons.append(Reason("Channels were set up, but the log has none that uses the network"))
+    elif versions and min(versions) >= _LAZY:
+        reasons.append(
+            Reason(
+                "This version connects at the first collective (NCCL_RUNTIME_CONNECT), and the log has no "
+                "channel yet"
+            )
+        )
+    if not facts.networks and not facts.local_channels:
+        reasons.append(
+            Reason(f"If the job has run collectives, the log is too terse: set {NEXT_RUN} for the next run")
+        )
+    reasons.extend(_rings(facts))
+    reasons.extend(_incapable(facts))
+    return LogVerdict(State.UNKNOWN, "not known yet: the log has no network channel", tuple(reasons))
+
+
+def _rings(facts: LogFacts) -> list[Reason]:
+    if facts.rings.gdr:
+        return [Reason('"GDR 1" after "Connected all rings" proves nothing without a network channel')]
+    return []
+
+
+def _reasons(facts: LogFacts) -> list[Reason]:
+    """Return the lines that explain channels without GPUDirect RDMA, the decisive ones first."""
+    staged = [rank for rank in facts.ranks if rank.first_staged is not None]
+    networks = {device.partition("/")[0] for rank in staged for device in rank.devices}
+    reasons: list[Reason] = []
+    if not facts.channels.staged:
+        return reasons
+    if "Socket" in networks:
+        places = _places(rank.first_staged for rank in staged)
+        reasons.append(Reason("Channels use TCP sockets, which cannot use GPUDirect RDMA", places))
+        reasons.extend(_why_sockets(facts))
+    if networks != {"Socket"}:
+        reasons.extend([*_incapable(facts), *_too_far(facts), *_one_direction(facts), *_settings(facts)])
+    if not reasons:
+        places = _places(rank.first_staged for rank in staged)
+        reasons.append(Reason("The log does not say why; these channels use host memory", places))
+    return reasons
+
+
+def _places(places: Iterable[Place | None]) -> tuple[Place, ...]:
+    found = {place for place in places if place is not None}
+    return tuple(sorted(found, key=lambda place: (place.file, place.line))[:_MOST_PLACES])
+
+
+def _why_sockets(facts: LogFacts) -> list[Reason]:
+    reasons = []
+    if facts.no_device is not None:
+        reasons.append(Reason("NCCL found no InfiniBand or RoCE device", (facts.no_device.first,)))
+    for setting in facts.settings:
+        if (setting.name == "NCCL_IB_DISABLE" and setting.value not in ("0", "")) or (
+            setting.name == "NCCL_NET" and setting.value.lower() == "socket"
+        ):
+            reasons.append(_setting(setting))
+    for plugin in facts.plugins:
+        if "Could not find" in plugin.text or "No plugin found" in plugin.text:
+            text = "No network plugin was loaded; networks such as EFA need one"
+            reasons.append(Reason(text, (plugin.first,)))
+            break
+    return reasons
+
+
+def _incapable(facts: LogFacts) -> list[Reason]:
+    disabled = [one for one in facts.capabilities if not one.is_enabled and one.network != "Socket"]
+    if not disabled:
+        return []
+    names = ", ".join(dict.fromkeys(one.name for one in disabled[:8]))
+    places = _places(one.seen.first for one in disabled)
+    reasons = [
+        Reason(
+            f"GPUDirect RDMA is disabled for {names}: NCCL can register GPU memory neither with"
+            " nvidia-peermem nor with DMA-BUF",
+            places,
+        )
+    ]
+    versions = [numbers for one in facts.versions if (numbers := version_numbers(one.text))]
+    # These lines are written to the same subsystem.
+    initialized = facts.networks and (facts.communicators.started or facts.communicators.completed)
+    if facts.dmabuf is None and initialized and versions and min(versions) >= _DMABUF:
+        reasons.append(Reason('No line says "DMA-BUF is available": NCCL cannot use it here'))
+    return reasons
+
+
+def _too_far(facts: LogFacts) -> list[Reason]:
+    far = [one for one in facts.distances if not one.is_enabled]
+    reasons = []
+    for pair in dict.fromkeys((one.words or (str(one.distance), str(one.limit))) for one in far):
+        same = [one for one in far if (one.words or (str(one.distance), str(one.limit))) == pair]
+        kind = "" if same[0].words else " (numbers of an unknown version)"
+        text = f"GPU and NIC are {pair[0]} apart, and the limit is {pair[1]}{kind}"
+        reasons.append(Reason(text, _places(one.seen.first for one in same)))
+    return reasons[:4]
+
+
+def _one_direction(facts: LogFacts) -> list[Reason]:
+    if facts.send.staged and not facts.send.gdr and facts.receive.gdr and not facts.receive.staged:
+        places = _places(rank.first_staged for rank in facts.ranks if rank.send.staged)
+        text = (
+            "Only receiving uses GPUDirect RDMA. Sending (read) is off with NCCL_NET_GDR_READ=0, or on GPUs "
+            "before Ampere without NVLink"
+        )
+        return [Reason(text, places)]
+    return []
+
+
+def _settings(facts: LogFacts) -> list[Reason]:
+    reasons = []
+    for setting in facts.settings:
+        name, value = setting.name, setting.value
+        if (
+            name == "NCCL_NET_GDR_LEVEL"
+            or (name in ("NCCL_NET_GDR_READ", "NCCL_DMABUF_ENABLE", "NCCL_IB_CUDA_SUPPORT") and value == "0")
+            or (name == "NCCL_NET_GDR_C2C" and value == "0")
+        ):
+            reasons.append(_setting(setting))
+    return reasons
+
+
+def _setting(setting: Setting) -> Reason:
+    meaning = f" ({setting.meaning})" if setting.meaning else ""
+    return Reason(f"{setting.name}={setting.value}{meaning}", (setting.seen.first,))
+
+
+def staged_first(ranks: Iterable[Rank]) -> list[Rank]:
+    """Return the ranks with network channels: those with channels through host memory first, by number."""
+    shown = [rank for rank in ranks if rank.channels.total]
+
+    def order(rank: Rank) -> tuple[bool, bool, int, str]:
+        last = rank.rank if rank.rank is not None else 1 << 40
+        return (not rank.channels.staged, not rank.channels.unknown, last, rank.host)
+
+    return sorted(shown, key=order)

@@ -1,0 +1,32 @@
+"""The verdict says what the node's jobs do."""
+
+import pytest
+
+from probes.checks.summary import exit_status
+from probes.live.verdict import examine_with_jobs, with_jobs
+from probes.simulation.host import SimulatedHost
+from probes.snapshot.verdict import State
+from tests.probes.checks.doctor import examination_of
+
+
+@pytest.mark.parametrize(
+    ("name", "state", "said"),
+    [
+        ("hgx-h100+job-tcp", State.DEGRADED, "TCP on all 8 ranks"),
+        ("hgx-h100+job-rank-staged", State.DEGRADED, "on 7 of 8 ranks, staged on rank 5"),
+        ("gb200", State.READY, "likely GDR (DMA-BUF) on all 4 ranks. Run as root to confirm"),
+        ("hgx-h100", State.ACTIVE, "registered via peermem"),
+        ("hgx-h100+no-gdr-path", State.BROKEN, "nvidia_peermem is not loaded"),
+        ("cloud-vm", State.UNKNOWN, "NCCL has no topology file"),
+    ],
+)
+def test_a_job_without_gpudirect_degrades_a_green_verdict(name: str, state: State, said: str) -> None:
+    verdict = examine_with_jobs(SimulatedHost(name)).verdict
+    assert verdict.state is state
+    assert said in verdict.reason
+    assert (exit_status(verdict) == 0) == (state in (State.ACTIVE, State.READY))
+
+
+def test_without_a_live_sample_the_verdict_stays() -> None:
+    verdict = examination_of("hgx-h100").verdict
+    assert with_jobs(verdict, None) is verdict

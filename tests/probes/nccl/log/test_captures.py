@@ -1,0 +1,89 @@
+"""The verdict on each real log, argued."""
+
+# ruff: noqa: E501 - long lines are quoted whole
+
+import pytest
+
+from probes.nccl.log.facts import LogFacts, LogVerdict, State
+from probes.nccl.log.verdict import verdict_of
+from tests.machines import machine_file, machine_files
+from tests.probes.nccl.log.logs import read
+
+# file -> state, begin of the text, words of a reason, and why that is right
+EXPECTED = {
+    # No network channel: two GPUs of one node. "GDR 1" stands there, although the HCAs are Disabled.
+    "a100pcie-cx6dx-roce-gdr-disabled.log": (State.UNKNOWN, "not known: no channel uses the network", "GDR 1"),
+    # 32 sends and 32 receives with /GDRDMA; the pods' mpirun tags are before each line.
+    "aws-p4d-efa-2node-nccl.log": (State.ALL, "64 of 64 channels on 16 of 16 ranks", ""),
+    # An excerpt of three lines: 2.26 connects late.
+    "aws-p5-fsdp-nccl-excerpt.log": (State.UNKNOWN, "not known yet", "first collective"),
+    # One line of settings.
+    "gke-a3high-tcpx.log": (State.UNKNOWN, "not known yet", "too terse"),
+    # Only the error.
+    "ib-error12-completion.log": (State.UNKNOWN, "not known yet", "too terse"),
+    # Omni-Path by verbs: no channel has /GDRDMA, and 2.10 writes no line that says why.
+    "jeanzay-a100-omnipath.log": (State.NONE, "0 of 40 channels on 0 of 10 ranks", "does not say why"),
+    "moc-h100-4nic-tcp-2nodes.log": (State.NONE, "0 of 28 channels on 0 of 4 ranks", "TCP sockets"),
+    "moc-h100-roce-gdr-disabled.log": (State.NONE, "0 of 16 channels on 0 of 2 ranks", "disabled for mlx5_2"),
+    # Two communicators of four ranks; two of them have network channels, one by PXN.
+    "moc-h100-roce-gdr-enabled.log": (State.ALL, "16 of 16 channels on 2 of 2 ranks", ""),
+    # GDR read is off: receives have it, sends do not. One receive is cut off inside its /GDRDMA.
+    "moc-ocp-gdr-noread-ncclsubsys.log": (State.PARTLY, "7 of 18 channels on 0 of 3 ranks", "Only receiving"),
+    # Not a log of NCCL: times only.
+    "moc-ocp-gdr-withread-dmabuf.txt": (State.UNKNOWN, "not known: this is not a log of NCCL", "NCCL_DEBUG=INFO"),
+    "v100-2node-roce-25g.log": (State.NONE, "0 of 16 channels on 0 of 4 ranks", "disabled for mlx5_0, mlx5_2"),
+}  # fmt: skip
+
+
+def capture(name: str) -> tuple[LogFacts, LogVerdict]:
+    facts = read(machine_file(f"nccl_logs/{name}").read_bytes(), name)
+    return facts, verdict_of(facts)
+
+
+@pytest.mark.parametrize("name", EXPECTED)
+def test_the_verdict_is_what_the_lines_show(name: str) -> None:
+    state, text, reason = EXPECTED[name]
+    _, answer = capture(name)
+    assert answer.state is state
+    assert answer.text.startswith(text)
+    assert reason in " / ".join(each.text for each in answer.reasons)
+
+
+def test_no_capture_is_forgotten() -> None:
+    names = {path.name for path in machine_files("nccl_logs", "*")}
+    assert names <= set(EXPECTED)
+
+
+def test_the_counts_are_those_of_grep() -> None:
+    """Every whole `via NET/` line is counted, and nothing else."""
+    for path in machine_files("nccl_logs", "*.log"):
+        channels = read(path.read_bytes()).channels
+        content = path.read_text(errors="replace")
+        assert channels.total == content.count("] via NET/")
+        assert channels.gdr == content.count("/GDRDMA")
+
+
+def test_glued_hosts_are_no_further_ranks() -> None:
+    facts, _ = capture("moc-ocp-gdr-noread-ncclsubsys.log")
+    assert {rank.host for rank in facts.ranks} == {"moc-r4pcc04u25"}
+    assert facts.receive.unknown == 1
+    assert facts.cut_lines
+
+
+def test_reasons_name_lines_that_say_so() -> None:
+    for name in EXPECTED:
+        path = machine_file(f"nccl_logs/{name}")
+        lines = path.read_bytes().split(b"\n")
+        _, answer = capture(name)
+        for reason in answer.reasons:
+            for place in reason.places:
+                assert b"NCCL" in lines[place.line - 1]
+
+
+def test_the_watchdog_of_pytorch_is_explained() -> None:
+    facts = read(machine_file("live/pytorch/watchdog-lines.txt").read_bytes())
+    titles = [problem.title for problem in facts.problems]
+    assert "PyTorch: rank 118 timed out in ALLREDUCE" in titles
+    failure = next(problem for problem in facts.problems if problem.kind == "watchdog-failure")
+    assert failure.ranks == ("rank 118",)
+    assert "2398458, of rank 118" in failure.cause

@@ -1,0 +1,112 @@
+"""The verdict: only channels prove, and the lines that say why are named."""
+
+import pytest
+
+from probes.nccl.log.facts import State
+from tests.probes.nccl.log.logs import channel, info, read, verdict
+
+VERSION = "NCCL version 2.26.2+cuda12.2"
+INIT = "ncclCommInitRank comm 0x5 rank 0 nranks 16 cudaDev 0 nvmlDev 0 busId 1b000 commId 0x1 - Init COMPLETE"
+
+
+def reasons(*messages: str) -> str:
+    return " / ".join(reason.text for reason in verdict(info(*messages)).reasons)
+
+
+def test_all_channels() -> None:
+    answer = verdict(info(channel(), channel("receive", peers="8[0] -> 0[0]")))
+    assert (answer.state, answer.text) == (State.ALL, "2 of 2 channels on 1 of 1 rank")
+    assert not answer.reasons
+
+
+def test_one_channel_of_two() -> None:
+    answer = verdict(info(channel(), channel(gdr=False)))
+    assert (answer.state, answer.text) == (State.PARTLY, "1 of 2 channels on 0 of 1 rank")
+    assert [reason.text for reason in answer.reasons] == [
+        "The log does not say why; these channels use host memory"
+    ]
+    assert str(answer.reasons[0].places[0]) == "log:2"
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        "Connected all rings, use ring PXN 0 GDR 1",
+        "NET/IB : GPU Direct RDMA Enabled for HCA 0 'mlx5_0'",
+        "DMA-BUF is available on GPU device 0",
+        "GPU Direct RDMA Enabled for GPU 0 / HCA 0 (distance 4 <= 5), read 1 mode Default",
+        "Connected all rings, use ring PXN 0 GDR 0",
+        "NET/IB : GPU Direct RDMA Disabled for HCA 0 'mlx5_0'",
+        "Using network Socket",
+        "Channel 00/0 : 0[0] -> 1[1] via P2P/CUMEM",
+    ],
+)
+def test_nothing_but_a_channel_proves_anything(message: str) -> None:
+    assert verdict(info(VERSION, message)).state is State.UNKNOWN
+
+
+def test_new_versions_connect_late() -> None:
+    assert "first collective" in reasons(VERSION, INIT)
+    assert "first collective" not in reasons("NCCL version 2.21.5+cuda12.4", INIT)
+
+
+def test_no_log_of_nccl() -> None:
+    answer = verdict("Epoch 1\nEpoch 2\n")
+    assert answer.text == "not known: this is not a log of NCCL"
+    assert "NCCL_DEBUG=INFO" in answer.reasons[0].text
+
+
+def test_nics_that_cannot() -> None:
+    disabled = "NET/IB : GPU Direct RDMA Disabled for HCA 0 'mlx5_0'"
+    said = reasons(VERSION, "Using network IB", INIT, disabled, channel(gdr=False))
+    assert "disabled for mlx5_0" in said
+    assert "DMA-BUF is available" in said
+    terse = reasons(VERSION, disabled, channel(gdr=False))  # without the lines of INIT, absence shows nothing
+    assert "DMA-BUF is available" not in terse
+
+
+def test_too_far() -> None:
+    far = "GPU Direct RDMA Disabled for GPU 0 / HCA 0 (distance 7 > 5)"
+    assert "GPU and NIC are PHB apart, and the limit is PXB" in reasons(VERSION, far, channel(gdr=False))
+    assert "7 apart, and the limit is 5 (numbers of an unknown version)" in reasons(far, channel(gdr=False))
+    several = reasons(VERSION, "NCCL version 2.18.1+cuda12.1", far, channel(gdr=False))
+    assert "numbers of an unknown version" in several
+
+
+@pytest.mark.parametrize(
+    "setting",
+    ["NCCL_NET_GDR_LEVEL set by environment to LOC", "NCCL_NET_GDR_READ set by environment to 0.",
+     "NCCL_DMABUF_ENABLE set by environment to 0."],
+)  # fmt: skip
+def test_settings_that_disable_it(setting: str) -> None:
+    name, _, value = setting.rstrip(".").partition(" set by environment to ")
+    assert f"{name}={value}" in reasons(setting, channel(gdr=False))
+
+
+def test_sending_and_receiving_may_differ() -> None:
+    answer = verdict(info(channel(gdr=False), channel("receive", peers="8[0] -> 0[0]")))
+    assert answer.text == "1 of 2 channels on 0 of 1 rank (send 0 of 1, receive 1 of 1)"
+    assert "Only receiving" in answer.reasons[0].text
+
+
+def test_sockets_and_why() -> None:
+    said = reasons(
+        "NCCL_IB_DISABLE set by environment to 1.",
+        "NET/IB : No device found.",
+        "NET/Plugin: Could not find: libnccl-net.so. Using internal net plugin.",
+        "Using network Socket",
+        channel(gdr=False, network="Socket/0"),
+    )
+    assert "TCP sockets" in said
+    assert "found no InfiniBand or RoCE device" in said
+    assert "NCCL_IB_DISABLE=1" in said
+    assert "No network plugin" in said
+
+
+def test_ranks_of_several_communicators_are_one() -> None:
+    small = (
+        "ncclCommSplit comm 0x6 rank 3 nranks 4 cudaDev 0 nvmlDev 0 busId 1b000 commId 0x2 - Init COMPLETE"
+    )
+    facts = read(info(INIT.replace("rank 0", "rank 11"), small, channel(peers="3[0] -> 0[0]")))
+    (rank,) = facts.ranks
+    assert rank.rank == 11

@@ -1,0 +1,206 @@
+"""Each form that a line has in one of 19 versions of NCCL is read."""
+
+# ruff: noqa: E501 - long lines are quoted whole
+
+import pytest
+
+from probes.nccl.log.facts import Channels, State
+from tests.probes.nccl.log.logs import HEADER, WARNING, info, read, verdict
+
+TAGS = (
+    *("2.18.1", "2.18.5", "2.19.3", "2.20.5", "2.21.5", "2.22.3", "2.23.4", "2.24.3", "2.25.1", "2.26.2"),
+    *("2.27.3", "2.27.5", "2.27.7", "2.28.3", "2.28.9", "2.29.2", "2.29.7", "2.30.3", "2.30.7"),
+)
+
+
+def since(tag: str, first: str) -> bool:
+    """Whether a version is as new as another one."""
+    return TAGS.index(tag) >= TAGS.index(first)
+
+
+def prefix(tag: str, kind: str, place: str = "graph/paths.cc:393") -> str:
+    """The prefix of that version; warnings have a time from 2.26 on, and a function in 2.30."""
+    if kind == "INFO":
+        return HEADER
+    time = "[2026-05-05 06:16:47] " if since(tag, "2.26.2") else ""
+    function = " (ncclIbTest)" if since(tag, "2.30.3") else ""
+    return f"\n{time}node1:100:200 [0] {place}{function} NCCL WARN "
+
+
+def log_of(tag: str) -> str:
+    """A log in the forms of a version: one channel each way with GPUDirect RDMA, one without, one by PXN."""
+    ids = ("1b000", "2b000") if tag == "2.18.1" else ("0", "1")
+    pci = "(PCI)" if since(tag, "2.26.2") else ""
+    hca = "0" if not since(tag, "2.21.5") else "1f"
+    lines = [f"NCCL version {tag}+cuda12.4", "Using network IB", "DMA-BUF is available on GPU device 0"]
+    lines.append("NET/IB : Using [0]mlx5_0:1/IB [1]mlx5_1:1/IB [RO]; OOB eth0:10.0.0.1<0>")
+    lines.append("NET/IB : GPU Direct RDMA Enabled for HCA 0 'mlx5_0'")
+    limit = {"2.27.3": 5}.get(tag, 5 if since(tag, "2.26.2") else 4)
+    if not since(tag, "2.24.3"):
+        lines.append(f"GPU Direct RDMA Disabled for GPU 1b000 / HCA {hca} (distance {limit + 2} > {limit})")
+        lines.append(
+            f"GPU Direct RDMA Enabled for GPU 1b000 / HCA {hca} (distance {limit} <= {limit}), read 1"
+        )
+    elif not since(tag, "2.29.2"):
+        mode = " mode Default" if since(tag, "2.26.2") else ""
+        lines.append(f"GPU Direct RDMA Disabled for GPU 4 / HCA {hca} (distance {limit + 2} > {limit})")
+        lines.append(
+            f"GPU Direct RDMA Enabled for GPU 4 / HCA {hca} (distance {limit} <= {limit}), read 1{mode}"
+        )
+    elif not since(tag, "2.30.3"):  # later only in TRACE builds
+        pair = "GPU/0-1b000 (rank 0) - NET/0-0"
+        lines.append(f"GPU Direct RDMA Disabled for {pair} (distance {limit + 2} > {limit})")
+        via = " using PXN via GPU/0-2b000, "
+        lines.append(
+            f"GPU Direct RDMA Enabled for {pair} ({via}distance {limit} <= {limit}, read 1, mode Default)"
+        )
+    rings = ", use ring PXN 1 GDR 0" if since(tag, "2.24.3") else ""
+    lines += [
+        f"Channel 00/0 : 0[{ids[0]}] -> 8[{ids[1]}] [send] via NET/IB/0/GDRDMA{pci}/Shared",
+        f"Channel 01/0 : 8[{ids[0]}] -> 0[{ids[1]}] [receive] via NET/IB/0/GDRDMA{pci}",
+        f"Channel 01/0 : 0[{ids[0]}] -> 8[{ids[1]}] [send] via NET/IB/1",
+        f"Channel 02/0 : 0[{ids[0]}] -> 8[{ids[1]}] [send] via NET/IB/1(3)/GDRDMA{pci}",
+        f"Channel 00/0 : 0[{ids[0]}] -> 1[{ids[1]}] via P2P/CUMEM/read",
+        f"Connected all rings{rings}",
+        "Connected all trees",
+        "NCCL_NET_GDR_LEVEL set by environment to PXB",
+        "NCCL_IB_GID_INDEX set by environment to 3.",
+    ]
+    if tag == "2.18.1":
+        lines.append("comm 0x55aa rank 0 nranks 16 cudaDev 0 busId 1b000 commId 0x1 - Init COMPLETE")
+    else:
+        function = {False: "", True: "ncclCommInitRank "}[since(tag, "2.21.5")]
+        rank = "[Rank 0] " if since(tag, "2.29.2") else ""
+        start = "comm 0x55aa rank 0 nranks 16 cudaDev 0 nvmlDev 0 busId 1b000 commId 0x1 - Init"
+        lines += [f"{rank}{function}{start} START", f"{function}{start} COMPLETE"]
+        split = (
+            "parent 0x5 splitCount 1 color 0 key 0" if since(tag, "2.24.3") else "parent 0x5 color 0 key 0"
+        )
+        if since(tag, "2.23.4"):
+            lines.append(
+                f"ncclCommSplit comm 0x55ab rank 0 nranks 8 cudaDev 0 nvmlDev 0 busId 1b000 {split}- Init START"
+            )
+    if since(tag, "2.20.5"):
+        lines.append("comm 0x55aa rank 0 nRanks 16 nNodes 2 localRanks 8 localRank 0 MNNVL 0")
+    return "".join(f"{prefix(tag, 'INFO')}{line}\n" for line in lines)
+
+
+@pytest.mark.parametrize("tag", TAGS)
+def test_the_channels_of_every_version_are_counted(tag: str) -> None:
+    facts = read(log_of(tag))
+    assert facts.cut_lines == 0
+    assert facts.send == Channels(gdr=2, staged=1)
+    assert facts.receive == Channels(gdr=1)
+    (rank,) = facts.ranks
+    assert (rank.host, rank.pid, rank.device, rank.rank) == ("node1", 100, 0, 0)
+    assert (rank.pxn, rank.shared) == (1, 1)
+    assert rank.c2c_pci == (3 if since(tag, "2.26.2") else 0)
+    assert rank.devices == ("IB/0", "IB/1")
+    assert facts.local_channels == 1
+    answer = verdict(log_of(tag))
+    assert answer.state is State.PARTLY
+    assert answer.text.startswith("3 of 4 channels on 0 of 1 rank ")
+
+
+@pytest.mark.parametrize("tag", TAGS)
+def test_the_other_lines_of_every_version_are_read(tag: str) -> None:
+    facts = read(log_of(tag))
+    assert [version.text for version in facts.versions] == [f"{tag}+cuda12.4"]
+    assert [network.text for network in facts.networks] == ["IB"]
+    assert [nic.text for nic in facts.nics] == ["[0] mlx5_0:1/IB", "[1] mlx5_1:1/IB"]
+    assert [(one.name, one.is_enabled) for one in facts.capabilities] == [("mlx5_0", True)]
+    assert facts.dmabuf is not None
+    assert {setting.name: setting.value for setting in facts.settings} == {
+        "NCCL_NET_GDR_LEVEL": "PXB",
+        "NCCL_IB_GID_INDEX": "3",
+    }
+    assert facts.communicators.largest == 16
+    assert facts.communicators.completed == 1
+    assert facts.communicators.nodes == (2 if since(tag, "2.20.5") else 0)
+    assert facts.rings.connected == 1
+    assert facts.rings.no_gdr == (1 if since(tag, "2.24.3") else 0)
+
+
+@pytest.mark.parametrize("tag", TAGS)
+def test_distances_have_the_words_of_their_version(tag: str) -> None:
+    distances = read(log_of(tag)).distances
+    if since(tag, "2.30.3"):
+        assert not distances
+        return
+    far, near = distances
+    # PIX PXB PXN PHB up to 2.26; 2.27.3 has P2C after PXN, later versions before it.
+    word = {"2.27.3": "P2C"}.get(tag, "PXN" if since(tag, "2.27.5") else "PHB")
+    assert (far.is_enabled, far.words) == (False, (word, "PXB"))
+    assert (near.is_enabled, near.words, near.reads) == (True, ("PXB", "PXB"), True)
+
+
+def completion(tag: str) -> str:
+    """The line of a failed work request."""
+    if not since(tag, "2.20.5"):
+        return "NET/IB : Got completion from peer 10.0.0.2<4> with error 12, opcode 0, len 0, vendor err 129 (Recv)"
+    if not since(tag, "2.22.3"):
+        return "NET/IB : Got completion from peer 10.0.0.2<4> with status=12 opcode=0 len=0 vendor err 129 (Recv)"
+    if not since(tag, "2.28.9"):
+        return "NET/IB: Got completion from peer 10.0.0.2<4> with status=12 opcode=0 len=0 vendor err 129 (Recv) hca mlx5_0"
+    return (
+        "NET/IB: Got completion from peer 10.0.0.2<4> with status=IBV_WC_RETRY_EXC_ERR(12) opcode=IBV_WC_SEND(0)"
+        " vendor_err=129 Recv hca mlx5_0"
+    )
+
+
+@pytest.mark.parametrize("tag", TAGS)
+def test_a_completion_error_is_named_in_every_version(tag: str) -> None:
+    (problem,) = read(f"{prefix(tag, 'WARN')}{completion(tag)}\n").problems
+    assert problem.title == "Completion error 12 (IBV_WC_RETRY_EXC_ERR)"
+    assert "129" in problem.cause
+    assert "did not answer" in problem.cause
+    assert problem.ranks == ("node1:100[0]",)
+    assert problem.seen.first.line == 2  # a warning begins with an empty line
+
+
+@pytest.mark.parametrize(
+    ("message", "title"),
+    [
+        ("NET/IB : Got async event : port error", "RDMA event: port error"),
+        ("NET/IB : mlx5_0:1 Got async event : port error", "RDMA event: port error"),
+        ("NET/IB : mlx5_0:1 async fatal event on QP: QP fatal error", "Fatal RDMA event on a QP: QP fatal error"),
+        ("NET/IB : mlx5_0:1 Got non-fatal async event: port active(9)", "RDMA event: port active"),
+        ("Call to ibv_modify_qp failed with error No data available errno 61", "ibv_modify_qp failed: No data available"),
+        ("Call to ibv_reg_mr_iova2 failed with error Bad address", "ibv_reg_mr_iova2 failed: Bad address"),
+        (
+            "Call to ibv_reg_dmabuf_mr failed with error Operation not supported",
+            "ibv_reg_dmabuf_mr failed: Operation not supported",
+        ),
+        ("ibv_post_send() failed with error Invalid argument, Bad WR 0x5", "ibv_post_send() failed: Invalid argument"),
+        ("[Proxy Service 3] Failed to execute operation Connect from rank 3, retcode 2", "proxy thread failed in operation Connect"),
+        ("NCCL version mismatch with remote peer 10.0.0.1<3> (local: 22400, remote 22300)", "different versions"),
+        ("socketPollConnect to 10.0.0.1<3> failed with error Connection refused", "TCP connection"),
+        ("NET/IB/GIN: Got completion from peer 10.0.0.2<4> with status=10 opcode=0 len=0 vendor err 136 (Recv) hca mlx5_0", "Completion error 10 (IBV_WC_REM_ACCESS_ERR)"),
+        ("something new", "NCCL warning"),
+    ],
+)  # fmt: skip
+def test_a_warning_has_a_title(message: str, title: str) -> None:
+    (problem,) = read(f"{WARNING}{message}\n").problems
+    assert title in problem.title
+
+
+def test_failed_calls_of_2_19_to_2_27_are_also_info_lines() -> None:
+    (problem,) = read(info("Call to ibv_reg_mr failed with error Cannot allocate memory errno 12")).problems
+    assert problem.kind == "register-memory-limit"
+
+
+def test_old_channel_lines_have_no_connection_number() -> None:
+    facts = read(info("Channel 00 : 31[cb000] -> 0[7000] [receive] via NET/AWS Libfabric/1/GDRDMA"))
+    assert facts.receive == Channels(gdr=1)
+    assert facts.ranks[0].devices == ("AWS Libfabric/1",)
+
+
+def test_collnet_channels_count() -> None:
+    facts = read(
+        info(
+            "CollNet 00/0 : 3 [send] via COLLNET/SHARP/0/GDRDMA",
+            "CollNet 00/0 : 3 [receive] via COLLNET/SHARP/0",
+        )
+    )
+    assert facts.send == Channels(gdr=1)
+    assert facts.receive == Channels(staged=1)

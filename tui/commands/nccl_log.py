@@ -1,0 +1,156 @@
+"""`gdrtop nccl-log`: what NCCL's log says about GPUDirect RDMA, and what its errors mean."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any, TextIO
+
+from probes.base.origin import Origin, Source
+from probes.base.unknown import Reason as Why
+from probes.base.unknown import Unknown
+from probes.nccl.log.facts import LogFacts, LogVerdict
+from probes.nccl.log.reader import LogReader
+from probes.nccl.log.verdict import verdict_of
+from tui.commands.arguments import UsageError
+from tui.commands.json_values import document, object_of, write_json
+from tui.files.log_files import STDIN, UnreadableLog, chunks_of_log, log_files, size_of
+from tui.files.new_file import shown_path
+from tui.runtime.printing import print_lines, text_width
+from widgets.nccl.log import draw
+
+_REFRESH_SECONDS = 0.2
+_HELP = """\
+files:
+  several files, patterns in quotes, and NCCL_DEBUG_FILE's %h and %p: 'logs/nccl.%h.%p.log'
+  gzip, and zstd with Python 3.14 or newer; - reads standard input
+
+exit status:
+  0    every network channel uses GPUDirect RDMA
+  1    some of them
+  2    none of them
+  3    unknown: no network channel in the log yet, or lines are cut off; wrong usage
+"""
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the command's options."""
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.epilog = _HELP
+    parser.add_argument("files", metavar="FILE", nargs="+", help="a log with NCCL_DEBUG=INFO, or -")
+    parser.add_argument(
+        "--ascii", action="store_true", default=argparse.SUPPRESS, help="use ASCII characters only"
+    )
+    parser.add_argument("--json", action="store_true", help="print JSON (gdrtop schema nccl-log)")
+
+
+def run(options: argparse.Namespace, out: TextIO) -> int:
+    """Read the logs that the options name, and return the verdict's exit status."""
+    return write_nccl_log(options.files, out, options.json, options.ascii)
+
+
+def write_nccl_log(
+    names: Sequence[str],
+    out: TextIO,
+    as_json: bool = False,
+    ascii_only: bool = False,
+    errors: TextIO | None = None,
+    wall_clock: Callable[[], float] = time.time,
+) -> int:
+    """Read logs and print what they say; Ctrl-C ends the reading, not the printing."""
+    errors = sys.stderr if errors is None else errors
+    try:
+        files = log_files(names)
+    except UnreadableLog as error:
+        raise UsageError(str(error)) from None
+    reader = LogReader()
+    shown = {name: name for name in files} if as_json else _short_names(files)
+    notes = _read(reader, shown, _Progress(errors, sum(map(size_of, files))))
+    facts = reader.facts()
+    verdict = verdict_of(facts)
+    for note in notes:
+        print(f"gdrtop: {note}", file=errors)
+    if as_json:
+        write_json(nccl_log_json(facts, verdict, wall_clock()), out)
+    else:
+        print_lines(draw(facts, verdict, text_width(out)), out, ascii_only)
+    return verdict.state.value
+
+
+def nccl_log_json(facts: LogFacts, verdict: LogVerdict, at: float) -> dict[str, Any]:
+    """Return the JSON document."""
+    content = object_of(
+        {
+            "exit_status": verdict.state.value,
+            "verdict": {
+                "state": verdict.state.name.lower(),
+                "text": verdict.text,
+                "reasons": verdict.reasons,
+            },
+            "log": facts,
+        }
+    )
+    node = Unknown(Why.NOT_THERE, "", "a log can be of several nodes")
+    return document("nccl-log", node, Origin(Source.RECORDED), at, content)
+
+
+def _short_names(files: Sequence[str]) -> dict[str, str]:
+    """Return what to show for each file: its last part where no other file has the same."""
+    last = Counter(os.path.basename(name) for name in files)
+    return {name: base if last[base := os.path.basename(name)] == 1 else name for name in files}
+
+
+def _read(reader: LogReader, files: dict[str, str], progress: _Progress) -> list[str]:
+    """Read the files; return what the user has to know about the reading."""
+    notes: list[str] = []
+    try:
+        for name, short in files.items():
+            shown = "stdin" if name == STDIN else shown_path(short)
+            error = ""
+            reader.begin(shown)
+            try:
+                for chunk in chunks_of_log(name, progress.advance):
+                    reader.feed(chunk)
+            except UnreadableLog as unreadable:
+                error = str(unreadable)
+                notes.append(f"{shown} cannot be read: {error}")
+            reader.end(error)
+    except KeyboardInterrupt:
+        reader.end()
+        notes.append("interrupted; this is what was read so far")
+    finally:
+        progress.clear()
+    return notes
+
+
+class _Progress:
+    """How much was read, on one line of a terminal."""
+
+    def __init__(self, out: TextIO, size: int) -> None:
+        self._out, self._size = out, size
+        self._is_shown = out.isatty()
+        self._read = 0
+        self._next = time.monotonic() + _REFRESH_SECONDS
+        self._length = 0
+
+    def advance(self, count: int) -> None:
+        """Count bytes, and show them now and then."""
+        self._read += count
+        now = time.monotonic()
+        if self._is_shown and now >= self._next:
+            self._next = now + _REFRESH_SECONDS
+            percent = f" of {self._size >> 20} MiB" if self._size else ""
+            text = f"{self._read >> 20}{percent or ' MiB'} read, Ctrl-C shows what was found"
+            self._out.write(f"\r{text:<{self._length}}")
+            self._out.flush()
+            self._length = len(text)
+
+    def clear(self) -> None:
+        """Remove the line."""
+        if self._length:
+            self._out.write(f"\r{'':<{self._length}}\r")
+            self._out.flush()

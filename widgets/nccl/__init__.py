@@ -1,0 +1,1 @@
+"""Lines about what NCCL reports."""

@@ -1,0 +1,272 @@
+"""What a log of NCCL says: the verdict and why, errors with their fix, then the facts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from probes.nccl.log.facts import (
+    Channels,
+    Distance,
+    LogFacts,
+    LogVerdict,
+    Mention,
+    Place,
+    Problem,
+    Rank,
+    State,
+)
+from probes.nccl.log.verdict import staged_first
+from widgets.base.figures import plural
+from widgets.base.lines import Line, Run, Tone, line, wrapped
+
+_MOST_RANKS = 32
+_MOST_ROWS = 12
+_MARKS = {
+    State.ALL: ("✓", Tone.GOOD),
+    State.PARTLY: ("▲", Tone.WARNING),
+    State.NONE: ("✗", Tone.BAD),
+    State.UNKNOWN: ("?", Tone.WARNING),
+}
+_LABEL = 12
+
+
+def draw(facts: LogFacts, verdict: LogVerdict, width: int) -> list[Line]:
+    """Return all lines, at most `width` cells each."""
+    mark, tone = _MARKS[verdict.state]
+    lines = wrapped(f"{mark} GPUDirect RDMA: {verdict.text}", width, tone)
+    for reason in verdict.reasons:
+        lines.extend(_indented(f"- {reason.text}{_at(reason.places)}", width))
+    for problem in _shown(facts.problems, lines):
+        lines.extend(_problem(problem, width))
+    lines.extend(_more(facts.problems, "problem"))
+    sections = (
+        _job(facts, width),
+        _ranks(facts, width),
+        _distances(facts.distances, width),
+        _settings(facts, width),
+        _input(facts, width),
+    )
+    for section in sections:
+        if section:
+            lines.extend([(), *section])
+    return lines
+
+
+def _shown(problems: Sequence[Problem], lines: list[Line]) -> Sequence[Problem]:
+    if problems:
+        lines.extend([(), line(Run("Errors", Tone.TITLE))])
+    return problems[:_MOST_ROWS]
+
+
+def _more(rows: Sequence[object], noun: str, most: int = _MOST_ROWS) -> list[Line]:
+    left = len(rows) - most
+    return (
+        [line(f"  and {left} more {plural(left, noun).partition(' ')[2]} (--json shows all)")]
+        if left > 0
+        else []
+    )
+
+
+def _indented(text: str, width: int, indent: str = "  ", hang: str = "  ") -> list[Line]:
+    """Wrap a text; its second and further lines are indented further."""
+    lines = wrapped(text, width - len(hang), indent=indent)
+    return [lines[0], *((Run(hang), *rest) for rest in lines[1:])]
+
+
+def _at(places: Iterable[Place]) -> str:
+    shown = ", ".join(map(str, places))
+    return f" ({shown})" if shown else ""
+
+
+def _problem(problem: Problem, width: int) -> list[Line]:
+    seen = problem.seen
+    count = f", {seen.count} lines, last {seen.last}" if seen.count > 1 else ""
+    lines = _indented(f"✗ {problem.title} ({seen.first}{count})", width)
+    if problem.ranks:
+        lines.extend(_labelled("From", ", ".join(problem.ranks), width))
+    for label, text in (("Line", seen.text), ("Cause", problem.cause), ("Fix", problem.fix)):
+        if text:
+            lines.extend(_labelled(label, text, width))
+    return lines
+
+
+def _labelled(label: str, text: str, width: int) -> list[Line]:
+    lines = wrapped(text, width, indent=" " * (_LABEL + 4))
+    first = f"    {label:<{_LABEL}}"
+    return [(Run(first + lines[0][0].text.lstrip()),), *lines[1:]]
+
+
+def _job(facts: LogFacts, width: int) -> list[Line]:
+    comms = facts.communicators
+    size = plural(comms.largest, "rank") if comms.largest else ""
+    if comms.nodes:
+        size += f" on {plural(comms.nodes, 'node')}"
+    if comms.started > comms.completed:
+        size += f"; {plural(comms.started - comms.completed, 'initialization')} not completed"
+    rows = [
+        ("NCCL", _texts(facts.versions)),
+        ("Job", size),
+        ("Network", _texts(facts.networks)),
+        ("Plugin", _texts(facts.plugins)),
+        ("NICs", _nics(facts)),
+        ("GPU memory", _capabilities(facts)),
+        ("DMA-BUF", f"available{_at((facts.dmabuf.first,))}" if facts.dmabuf else ""),
+        ("Rings", _rings(facts)),
+        ("NVLS", _texts(facts.nvls)),
+        ("Channels", _channel_kinds(facts)),
+    ]
+    lines = [part for label, text in rows if text for part in _labelled(label, text, width)]
+    return [line(Run("Job", Tone.TITLE)), *lines] if lines else []
+
+
+def _texts(mentions: Sequence[Mention]) -> str:
+    texts = [f"{one.text} ({one.first})" for one in mentions[:_MOST_ROWS]]
+    left = len(mentions) - len(texts)
+    return "; ".join(texts) + (f"; and {left} more" if left else "")
+
+
+def _nics(facts: LogFacts) -> str:
+    if facts.no_device is not None:
+        return f"none found{_at((facts.no_device.first,))}"
+    names = [one.text for one in facts.nics[:16]]
+    left = len(facts.nics) - len(names)
+    text = ", ".join(names) + (f" and {left} more" if left else "")
+    unused = unused_nics(facts)
+    return f"{text}; no channel uses {', '.join(unused[:16])}" if unused else text
+
+
+def unused_nics(facts: LogFacts) -> list[str]:
+    """Return the NICs that no network channel of the log uses; none as long as that is uncertain."""
+    names = _device_names(facts)
+    used = {device for rank in facts.ranks for device in rank.devices}
+    if not used or facts.more_ranks or facts.cut_lines or not used <= set(names):
+        return []
+    ports = {part for device in used for part in names[device].split("+")}
+    found = [nic.text.partition(" ")[2].partition(":")[0] for nic in facts.nics]
+    return [name for name in dict.fromkeys(found) if name not in ports]
+
+
+def _device_names(facts: LogFacts) -> dict[str, str]:
+    """Return the NIC of each network device, "IB/0", where all lines agree."""
+    names: dict[str, set[str]] = {}
+    for one in facts.capabilities:
+        names.setdefault(f"{one.network}/{one.number}", set()).add(one.name)
+    return {device: next(iter(found)) for device, found in names.items() if len(found) == 1}
+
+
+def _capabilities(facts: LogFacts) -> str:
+    parts = []
+    for is_enabled, word in ((True, "possible"), (False, "not possible")):
+        same = [one for one in facts.capabilities if one.is_enabled is is_enabled]
+        if same:
+            names = ", ".join(list(dict.fromkeys(one.name for one in same))[:16])
+            parts.append(f"{word} with {names} ({same[0].seen.first})")
+    return "; ".join(parts)
+
+
+def _rings(facts: LogFacts) -> str:
+    rings = facts.rings
+    if not rings.connected:
+        return ""
+    text = f"{plural(rings.connected, 'connection')}"
+    if rings.gdr or rings.no_gdr:
+        first = f" ({rings.first_no_gdr})" if rings.first_no_gdr else ""
+        text += f", GDR 1 in {rings.gdr} and GDR 0 in {rings.no_gdr}{first}"
+    return text
+
+
+def _channel_kinds(facts: LogFacts) -> str:
+    parts = [f"{facts.channels.total} network"] if facts.channels.total else []
+    for noun, count in (
+        ("through another GPU's NIC (PXN)", sum(rank.pxn for rank in facts.ranks)),
+        ("shared", sum(rank.shared for rank in facts.ranks)),
+        ("by PCIe on a C2C platform", sum(rank.c2c_pci for rank in facts.ranks)),
+    ):
+        if count:
+            parts.append(f"{count} of them {noun}")
+    if facts.local_channels:
+        parts.append(f"{facts.local_channels} inside nodes")
+    return ", ".join(parts)
+
+
+def _ranks(facts: LogFacts, width: int) -> list[Line]:
+    ranks = staged_first(facts.ranks)
+    if not ranks:
+        return []
+    names = _device_names(facts)
+    rows = [_rank_cells(rank, names) for rank in ranks[:_MOST_RANKS]]
+    header = ("rank", "host:pid[GPU]", "send", "receive", "network", "first line")
+    widths = [max(len(cells[column]) for cells in (header, *rows)) for column in range(len(header))]
+    lines = [line(Run("Channels with GPUDirect RDMA", Tone.TITLE))]
+    for cells in (header, *rows):
+        text = "  ".join(f"{cell:<{wide}}" for cell, wide in zip(cells, widths, strict=True))
+        lines.extend(_indented(text, width, hang="    ") if len(text) + 2 > width else [line(f"  {text}")])
+    without = len(facts.ranks) - len(ranks)
+    lines.extend(_more(ranks, "rank", _MOST_RANKS))
+    if facts.more_ranks:
+        lines.append(line(f"  and further ranks; the table ends at {len(facts.ranks)}"))
+    if without:
+        noun = "rank has" if without == 1 else "ranks have"
+        lines.append(line(f"  {without} other {noun} no network channel in this log"))
+    return lines
+
+
+def _rank_cells(rank: Rank, names: dict[str, str]) -> tuple[str, ...]:
+    where = f"{rank.host}:{rank.pid}[{rank.device}]" if rank.pid is not None else "?"
+    devices = ", ".join(
+        f"{device} {names[device]}" if device in names else device for device in rank.devices[:4]
+    )
+    if len(rank.devices) > 4:
+        devices += ", …"
+    place = rank.first_staged or rank.first_gdr
+    return (
+        "?" if rank.rank is None else str(rank.rank),
+        where,
+        _of(rank.send),
+        _of(rank.receive),
+        devices,
+        f"{'staged ' if rank.first_staged else ''}{place or ''}",
+    )
+
+
+def _of(channels: Channels) -> str:
+    if not channels.total:
+        return "-"
+    unknown = f" ({channels.unknown}?)" if channels.unknown else ""
+    return f"{channels.gdr} of {channels.total}{unknown}"
+
+
+def _distances(distances: Sequence[Distance], width: int) -> list[Line]:
+    if not distances:
+        return []
+    lines = [line(Run("Distance of GPU and NIC, and the limit", Tone.TITLE))]
+    ordered = sorted(distances, key=lambda one: one.is_enabled)
+    for one in ordered[:_MOST_ROWS]:
+        words = f"{one.words[0]}, limit {one.words[1]}" if one.words else "numbers of an unknown version"
+        reads = {None: "", True: ", send", False: ", receive"}[one.reads]
+        state = "enabled" if one.is_enabled else "disabled"
+        text = f"GPU {one.gpu}  NIC {one.nic}  {state}{reads}: {words} ({one.distance}, {one.limit})"
+        lines.extend(_indented(f"{text}  {one.seen.first}", width))
+    return [*lines, *_more(ordered, "pair")]
+
+
+def _settings(facts: LogFacts, width: int) -> list[Line]:
+    if not facts.settings:
+        return []
+    lines = [line(Run("Settings from the environment", Tone.TITLE))]
+    for one in facts.settings[:_MOST_RANKS]:
+        meaning = f": {one.meaning}" if one.meaning else ""
+        lines.extend(_indented(f"{one.name}={one.value}{meaning} ({one.seen.first})", width))
+    return [*lines, *_more(facts.settings, "setting", _MOST_RANKS)]
+
+
+def _input(facts: LogFacts, width: int) -> list[Line]:
+    lines_read = sum(file.lines for file in facts.files)
+    size = sum(file.size_bytes for file in facts.files) / (1 << 20)
+    parts = (plural(len(facts.files), "file"), f"{size:.1f} MiB", plural(lines_read, "line"))
+    text = f"Read {', '.join(parts)}; {plural(facts.nccl_lines, 'line')} of NCCL or PyTorch used"
+    if facts.cut_lines:
+        text += f", {facts.cut_lines} of them cut off"
+    if facts.left_out:
+        text += f"; {facts.left_out} further lines are only counted"
+    return wrapped(f"{text}.", width, Tone.DIM)
