@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from probes.base.unknown import Maybe, Unknown, known
 from probes.live.ras_stall import Stall
 from probes.live.ras_targets import LocalProcesses
-from probes.nccl.ras import RasProcess, RasRank, RasReport
+from probes.nccl.ras.facts import RasProcess, RasRank, RasReport
 from probes.queries.finding import Severity
 
 CONFIRMED_SECONDS = 60.0  # until then, a long computation step is as likely

@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from probes.live.ras_policy import LEAST_INTERVAL_SECONDS
-from probes.nccl.ras import Communicator, OperationCounts, RasRank, RasReport, RasSet
+from probes.nccl.ras.facts import Communicator, OperationCounts, RasRank, RasReport, RasSet
 
 _RUNNING = "RUNNING"
 _Counts = tuple[tuple[str, tuple[tuple[str, int, tuple[int, ...]], ...]], ...]

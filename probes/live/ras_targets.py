@@ -13,7 +13,7 @@ from probes.host.protocol import Host
 from probes.host.ras import PORT, parse_addresses
 from probes.live.ras_policy import RasJob
 from probes.live.sample import LiveJob, LiveProcess, LiveSample, Role
-from probes.nccl.ras import RasProcess
+from probes.nccl.ras.facts import RasProcess
 
 _DEFAULT = f"localhost:{PORT}"
 _LISTENS = re.compile(r"^ *\d+: [0-9A-Fa-f]{8,32}:([0-9A-Fa-f]{4}) \S+ 0A ", re.M)

@@ -20,8 +20,9 @@ from probes.live.ras_policy import LEAST_INTERVAL_SECONDS, RasDecision, RasUse, 
 from probes.live.ras_stall import RasHistory, Stall
 from probes.live.ras_targets import LocalProcesses, RasTarget, find_targets, local_processes
 from probes.live.sample import LiveSample
-from probes.nccl.ras import RasReport, parse_report
-from probes.nccl.ras_events import RasEvent, parse_event
+from probes.nccl.ras.events import RasEvent, parse_event
+from probes.nccl.ras.facts import RasReport
+from probes.nccl.ras.report import parse_report
 from probes.queries.finding import Severity
 from tui.commands.arguments import EXIT_WRONG_USAGE, UsageError
 from tui.commands.json_values import document, host_name, object_of

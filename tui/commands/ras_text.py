@@ -12,8 +12,8 @@ from probes.live.ras_findings import RasFinding
 from probes.live.ras_policy import RasDecision
 from probes.live.ras_stall import Stall
 from probes.live.ras_targets import LocalProcesses, RasTarget
-from probes.nccl.ras import RasReport
-from probes.nccl.ras_events import BAD, RasEvent
+from probes.nccl.ras.events import BAD, RasEvent
+from probes.nccl.ras.facts import RasReport
 from probes.queries.finding import Severity
 from widgets.base.lines import Line, line
 

@@ -11,7 +11,7 @@ from probes.live.ras_findings import findings
 from probes.live.ras_policy import RasJob, RasUse, decide, parse_version
 from probes.live.ras_stall import RasHistory, Stall
 from probes.live.ras_targets import LocalProcesses
-from probes.nccl.ras import parse_report
+from probes.nccl.ras.report import parse_report
 from probes.queries.finding import Severity
 from tests.probes.live.live_samples import FIRST_PID, a_process, gpu_bdf
 from tests.probes.nccl.ras_reports import HASH, NODE, a_report

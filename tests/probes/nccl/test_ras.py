@@ -5,8 +5,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from probes.base.unknown import Unknown
-from probes.nccl.ras import RasProcess, parse_report
-from probes.nccl.ras_events import parse_event
+from probes.nccl.ras.events import parse_event
+from probes.nccl.ras.facts import RasProcess
+from probes.nccl.ras.report import parse_report
 from tests.machines import machine_file, machine_files
 from tests.probes.nccl.ras_reports import HASH, a_report, rank_line
 

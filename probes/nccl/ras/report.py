@@ -7,15 +7,23 @@ everything is bounded.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
 from probes.base.text import printable
-from probes.base.unknown import Maybe, Reason, Unknown
+from probes.base.unknown import Maybe
+from probes.nccl.ras.facts import (
+    NOT_PRINTED,
+    Communicator,
+    CommunicatorGroup,
+    OperationCounts,
+    RasProcess,
+    RasRank,
+    RasReport,
+    RasSet,
+)
 
 MAX_ITEMS = 4096  # of each list
 _MAX_LINE = 400
-_NOT_PRINTED = Unknown(Reason.NOT_THERE, "RAS report", "not printed")
 
 _VERSION = re.compile(r"NCCL version (?P<nccl>\S{1,40}) compiled with CUDA (?P<cuda>\S{1,20})")
 _NUMBERS = re.compile(r"\s*[0-9]{1,9}(?:\s+[0-9]{1,9})*\s*")
@@ -50,112 +58,6 @@ _LAUNCHED = re.compile(
 _STATUS = re.compile(r"ha(?:s|ve) status (?P<status>[A-Z]{1,16})")
 _REPORTED = re.compile(r"reported (?P<error>.{1,60})")
 _RULE = re.compile(r"\s*=+\s*")
-
-
-@dataclass(frozen=True)
-class RasProcess:
-    """A process of the job. Its pid is that of its own PID namespace, its node the bootstrap address."""
-
-    pid: int
-    node: str
-    gpus: tuple[int, ...] = ()  # CUDA's numbers, in the process
-    nvml: tuple[int, ...] = ()  # NVML's numbers
-
-
-@dataclass(frozen=True)
-class RasRank:
-    """A rank of a communicator, which need not be the rank in the job."""
-
-    rank: int
-    process: Maybe[RasProcess]
-
-
-@dataclass(frozen=True)
-class RasSet:
-    """Ranks of a communicator with the same value: a count, a status or an error."""
-
-    value: str
-    count: int  # number of ranks
-    ranks: tuple[RasRank, ...] = ()  # RAS names only small sets
-
-
-@dataclass(frozen=True)
-class OperationCounts:
-    """The operations of one type that the ranks have launched, which differ."""
-
-    operation: str  # "AllReduce"; "collective" before NCCL 2.26: all types together
-    sets: tuple[RasSet, ...]  # values are numbers
-
-    @property
-    def counts(self) -> tuple[int, ...]:
-        """All counts, the highest first."""
-        return tuple(sorted({int(one.value) for one in self.sets}, reverse=True))
-
-
-@dataclass(frozen=True)
-class Communicator:
-    """A communicator in which something is wrong or differs; RAS names no others."""
-
-    hash: str
-    name: str  # "0-1": group and number, in this report only
-    missing_count: int = 0
-    missing: tuple[RasRank, ...] = ()
-    counts: tuple[OperationCounts, ...] = ()
-    statuses: tuple[RasSet, ...] = ()
-    errors: tuple[RasSet, ...] = ()
-
-
-@dataclass(frozen=True)
-class CommunicatorGroup:
-    """A row of the table of communicators of the same size and state."""
-
-    number: int
-    communicators: int
-    nodes: int
-    ranks_per_node: str  # "8", "7-8"
-    ranks_per_communicator: int
-    ranks: int  # GPUs in the group
-    status: str  # the furthest of NOCOMM, INIT, RUNNING, FINALIZE, ABORT; UNKNOWN before 2.26
-    errors: tuple[str, ...]  # INCOMPLETE, ERROR, MISMATCH
-
-
-@dataclass(frozen=True)
-class RasReport:
-    """What a job's RAS service reports."""
-
-    nccl: Maybe[str] = _NOT_PRINTED
-    cuda: Maybe[str] = _NOT_PRINTED
-    nodes: Maybe[int] = _NOT_PRINTED
-    processes: Maybe[int] = _NOT_PRINTED
-    gpus: Maybe[int] = _NOT_PRINTED
-    collected_seconds: Maybe[float] = _NOT_PRINTED
-    groups: tuple[CommunicatorGroup, ...] = ()
-    missing_count: int = 0  # processes that have not answered
-    missing: tuple[RasProcess, ...] = ()
-    dead_count: int = 0
-    dead: tuple[RasProcess, ...] = ()
-    timeouts: int = 0
-    communicators: tuple[Communicator, ...] = ()
-    other: tuple[str, ...] = ()  # lines that are not understood
-    is_complete: bool = False  # all sections came, and the last part was not cut
-
-    @property
-    def named(self) -> tuple[RasProcess, ...]:
-        """Every process that the report names, each once."""
-        ranks = [
-            rank
-            for one in self.communicators
-            for rank in (*one.missing, *(r for s in _sets(one) for r in s.ranks))
-        ]
-        known = [rank.process for rank in ranks if isinstance(rank.process, RasProcess)]
-        return tuple(dict.fromkeys((*self.missing, *self.dead, *known)))
-
-
-def _sets(one: Communicator) -> Iterator[RasSet]:
-    yield from one.statuses
-    yield from one.errors
-    for counts in one.counts:
-        yield from counts.sets
 
 
 def parse_report(text: str) -> RasReport:
@@ -312,7 +214,7 @@ class _Parser:
             part.communicator = replace(one, missing_count=int(match["count"]))
         elif match := _MISSING_RANK.fullmatch(line):
             numbers = [int(text) for text in re.findall(r"[0-9]{1,9}", match["ranks"])]
-            missing = tuple(RasRank(number, _NOT_PRINTED) for number in numbers)
+            missing = tuple(RasRank(number, NOT_PRINTED) for number in numbers)
             part.communicator = replace(one, missing=(*one.missing, *missing)[:MAX_ITEMS])
         elif match := _RANK.fullmatch(line):
             self._add_rank(part, match)
@@ -327,7 +229,7 @@ class _Parser:
         return True
 
     def _add_rank(self, part: _Part, match: re.Match[str]) -> None:
-        process: Maybe[RasProcess] = _process(match) if match["pid"] else _NOT_PRINTED
+        process: Maybe[RasProcess] = _process(match) if match["pid"] else NOT_PRINTED
         rank = RasRank(int(match["rank"]), process)
         value = _value(match["what"].strip())
         if value is not None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from probes.base.text import printable
 from probes.base.unknown import Maybe, Reason, Unknown
-from probes.nccl.ras import RasProcess
+from probes.nccl.ras.facts import RasProcess
 
 _EVENT = re.compile(
     r"\[(?P<at>[0-9]{4}-[0-9]{2}-[0-9]{2} [0-9]{2}:[0-9]{2}:[0-9]{2})\] (?P<kind>PEER_[A-Z_]{1,40}):"
