@@ -17,7 +17,7 @@ from probes.simulation.node.processes import end_program
 from tests.tui.commands.test_schema import valid
 from tests.tui.pilot import SteppedClock
 from tui.cli import main
-from tui.commands.ras import Ras, RasOptions
+from tui.commands.ras_session import Ras, RasOptions
 
 PORT = "[::1]:28028"
 
