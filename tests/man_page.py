@@ -20,7 +20,7 @@ def roff(markdown: str) -> tuple[str, str]:
     whole = publish_string(markdown, parser=Parser(), writer="manpage", settings_overrides=SETTINGS)
     macros, _, rest = whole.partition(".TH ")
     _, _, body = rest.partition(".SH Name\n")
-    return macros, body.partition("\n")[2].partition('.\\" End of generated')[0].strip() + "\n"
+    return macros, body.partition("\n")[2].partition(".\\\" End of generated")[0].strip() + "\n"
 
 
 def complete(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:

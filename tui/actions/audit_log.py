@@ -271,4 +271,6 @@ def _undo_step(past: PastStep) -> Step | None:
 
 def is_undone(run: PastRun, runs: Iterable[PastRun]) -> bool:
     """Return whether a later run has undone this one."""
-    return any(later.action == f"undo:{run.id}" and later.outcome is RunOutcome.DONE for later in runs)
+    return any(
+        later.action == f"undo:{run.id}" and later.outcome is RunOutcome.DONE for later in runs
+    )

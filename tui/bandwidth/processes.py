@@ -178,7 +178,9 @@ def _set_raw(slave: int) -> None:
 class _LocalProcess:
     """A process, its supervisor, and its terminal; the thread that holds the lock reads for all."""
 
-    def __init__(self, process: subprocess.Popen[bytes], control: socket.socket, output: PtyReader) -> None:
+    def __init__(
+        self, process: subprocess.Popen[bytes], control: socket.socket, output: PtyReader
+    ) -> None:
         self._supervisor, self._control, self._output = process, control, output
         self._began = time.monotonic()
         self._reading = threading.Lock()
