@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[1]
 PACKAGES = ("probes", "widgets", "tui")
 INNER = (
     *("local", "rooted_tree", "command", "nvml_library", "dmabuf_probe", "cuda_driver", "live_usage"),
-    *("rdma_socket", "ethtool_socket", "kernel_log_reader"),
+    *("rdma_socket", "ethtool_socket", "kernel_log_reader", "ras_client"),
 )
 # The host and its inner modules, of which others may use the dataclasses only.
 DOOR = {f"probes/host/{name}.py" for name in INNER}
@@ -252,11 +252,14 @@ def test_text_commands_do_not_import_textual(command: str) -> None:
     assert not modules & {"textual", "pynvml", "tarfile", "tui.files.new_file"}
 
 
-def test_live_and_watch_do_not_import_textual(tmp_path: Path) -> None:
+def test_live_ras_and_watch_do_not_import_textual(tmp_path: Path) -> None:
     live = ["live", "--demo", "cloud-vm", "--seconds", "1"]
     modules = modules_after(f"from tui.cli import main\nmain({live!r})")
     assert "tui.runtime.live_reader" in modules
     assert not modules & {"textual", "pynvml", "tarfile", "tui.files.new_file", "tui.runtime.black_box"}
+    modules = modules_after("from tui.cli import main\nmain(['ras', '--demo', '--yes'])")
+    assert "tui.commands.ras_session" in modules
+    assert not modules & {"textual", "pynvml", "tarfile", "tui.files.new_file"}
     watch = "from tui.commands import watch\nfrom tui.cli import main\nmain(['watch', '--unit'])"
     modules = modules_after(watch)
     assert "tui.runtime.black_box" in modules
