@@ -83,6 +83,7 @@ class LiveProcess:
     state: Maybe[str]  # "R", "S", "D", "T" (stopped), …
     cpu_percent: Maybe[float]  # of one CPU, since the sample before
     path: PathJudgement
+    is_listed: bool = True  # False: its queue pairs and regions could not be read, so none are known
 
     @property
     def ready_nics(self) -> tuple[str, ...]:
