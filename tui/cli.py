@@ -242,9 +242,11 @@ def _dashboard(options: argparse.Namespace) -> int:
             file=sys.stderr,
         )
         return EXIT_WRONG_USAGE
+    from tui.runtime.memory import limit_malloc
     from tui.runtime.printing import is_plain
 
     ascii_only = is_plain(sys.stdout, options.ascii)
+    limit_malloc()
     from tui.app import GdrtopApp
 
     gc.enable()
@@ -295,6 +297,10 @@ def _run(options: argparse.Namespace) -> int:
         return EXIT_WRONG_USAGE
     if options.command in ("bench", "do", "live", "nccl-log", "ras", "record", "watch"):
         gc.enable()
+    if options.command in ("live", "watch"):
+        from tui.runtime.memory import limit_malloc
+
+        limit_malloc()
     run = _bench if options.command == "bench" else _command(options.command).run
     try:
         return run(options, sys.stdout)
