@@ -44,6 +44,7 @@ examples:
   gdrtop check --root /host       check a node whose / is mounted at /host, or a dumped tree
   gdrtop live                     show what the running jobs do, as text
   gdrtop nccl-log train.log       explain what NCCL wrote to a job's log
+  gdrtop ras                      ask NCCL which rank the others wait for
   gdrtop watch                    save a recording around every event, without a screen
   gdrtop record node.tar.gz       record 10 s of this node to a file
   gdrtop --replay node.tar.gz     open the dashboard on a recorded node
@@ -56,6 +57,7 @@ _COMMANDS = {
     "modules": "print the kernel modules in load order, and why one is missing",
     "live": "show which jobs use GPUDirect RDMA now, by which path and how fast, and what changes",
     "nccl-log": "show what NCCL's log says about GPUDirect RDMA, and explain its errors",
+    "ras": "ask NCCL's RAS service which ranks are missing, dead or behind",
     "do": "list the actions for this node, or run one after showing its plan",
     "bench": "measure bandwidth and latency between GPUs and NICs",
     "schema": "print the JSON Schema of a command's JSON output",
@@ -240,9 +242,11 @@ def _dashboard(options: argparse.Namespace) -> int:
             file=sys.stderr,
         )
         return EXIT_WRONG_USAGE
+    from tui.runtime.memory import limit_malloc
     from tui.runtime.printing import is_plain
 
     ascii_only = is_plain(sys.stdout, options.ascii)
+    limit_malloc()
     from tui.app import GdrtopApp
 
     gc.enable()
@@ -291,8 +295,12 @@ def _run(options: argparse.Namespace) -> int:
     if sys.stdout is None and options.command != "record":
         print("gdrtop: standard output is closed", file=sys.stderr)
         return EXIT_WRONG_USAGE
-    if options.command in ("bench", "do", "live", "nccl-log", "record", "watch"):
+    if options.command in ("bench", "do", "live", "nccl-log", "ras", "record", "watch"):
         gc.enable()
+    if options.command in ("live", "watch"):
+        from tui.runtime.memory import limit_malloc
+
+        limit_malloc()
     run = _bench if options.command == "bench" else _command(options.command).run
     try:
         return run(options, sys.stdout)

@@ -30,6 +30,7 @@ from probes.host.nvml import NvmlFacts, NvmlLive
 from probes.host.nvml_library import NvmlLibrary
 from probes.host.progress import note
 from probes.host.protocol import READ_LIMIT_BYTES
+from probes.host.ras import ANSWER_SECONDS
 from probes.host.rdma_resources import RdmaResources
 from probes.host.rooted_tree import Found, RootedTree, split
 from probes.host.thread_names import thread_names_from_files
@@ -37,6 +38,7 @@ from probes.host.usage import InterfaceCounters, ProcessUsage, counters_from_fil
 
 if TYPE_CHECKING:  # imported on first use
     from probes.host.ethtool_socket import EthtoolReader
+    from probes.host.ras_client import RasMonitor
     from probes.host.rdma_socket import ResourceReader
 
 T = TypeVar("T")
@@ -100,6 +102,7 @@ class LocalHost:
         self._resources: ResourceReader | None = None
         self._ethtool: EthtoolReader | None = None
         self._kernel_log = KernelLogReader()
+        self._ras_monitors: dict[str, RasMonitor] = {}
 
     # Files
 
@@ -366,6 +369,28 @@ class LocalHost:
             return self._kernel_log.read()
         except OSError as error:
             return unknown_from(error, KERNEL_LOG, self._is_root)
+
+    def ras_answer(self, address: str, command: str, seconds: float = ANSWER_SECONDS) -> Maybe[str]:
+        """Return the answer of NCCL's RAS service to a command; it may take 20 seconds."""
+        if self._root:
+            return self._tree_has_none("RAS")
+        from probes.host import ras_client
+
+        note(f"RAS at {address}", seconds)
+        return ras_client.ask(address, command, seconds)
+
+    def ras_events(self, address: str, last: bool = False) -> Maybe[tuple[str, ...]]:
+        """Return the RAS events of a job since the last call; `last` closes the connection."""
+        if self._root:
+            return self._tree_has_none("RAS")
+        from probes.host.ras_client import RasMonitor
+
+        if address not in self._ras_monitors:
+            self._ras_monitors[address] = RasMonitor(address)
+        events = self._ras_monitors[address].read()
+        if last:
+            self._ras_monitors.pop(address).close()
+        return events
 
     def collectives(self, path: str) -> Maybe[tuple[CollectiveSpeed, ...]]:
         """Return the newest collectives in a file of NCCL's inspector."""

@@ -12,6 +12,7 @@ from probes.host.command import CommandOutput
 from probes.host.cuda import CudaGpu
 from probes.host.kernel_messages import KernelMessage
 from probes.host.nvml import NvmlFacts, NvmlLive
+from probes.host.ras import ANSWER_SECONDS
 from probes.host.rdma_resources import RdmaResources
 from probes.host.usage import InterfaceCounters, ProcessUsage
 
@@ -79,6 +80,19 @@ class Host(Protocol):
 
     def kernel_messages(self) -> Maybe[tuple[KernelMessage, ...]]:
         """Return the kernel's messages since the last call; the first call only sets the start."""
+
+    def ras_answer(self, address: str, command: str, seconds: float = ANSWER_SECONDS) -> Maybe[str]:
+        """Return the answer of NCCL's RAS service to one of probes.host.ras.REPORTS, as text.
+
+        `address`: "127.0.0.1:28028", "[::1]:28028"; only this host's. It makes the job gather data from all
+        its ranks and can harm it: ask only under the policy of probes/live/ras_policy.py.
+        """
+
+    def ras_events(self, address: str, last: bool = False) -> Maybe[tuple[str, ...]]:
+        """Return the RAS events of a job since the last call; the first call subscribes to them.
+
+        Call it every second, because the job keeps what is not read. `last` ends the subscription.
+        """
 
     def collectives(self, path: str) -> Maybe[tuple[CollectiveSpeed, ...]]:
         """Return the newest collectives in a file of NCCL's inspector; MALFORMED: it is being rewritten.

@@ -5,10 +5,11 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 from probes.base.unknown import Maybe, Reason, Unknown, known
 from probes.facts.jobs.processes import program_of, user_of
-from probes.live.sample import LiveJob, LiveProcess, PathWord, PortSample, Role
+from probes.live.sample import LiveJob, LiveProcess, PathJudgement, PathWord, PortSample, Role
 
 _SCHEDULED = (("Slurm job ", "slurm:"), ("pod ", "pod:"), ("container ", "container:"))
 _BY_ROLE = (Role.NCCL, Role.NVSHMEM, Role.UCX, Role.OTHER, Role.PERFTEST, Role.GPU, Role.STORAGE)
@@ -81,29 +82,42 @@ def _sum(rates: Sequence[Maybe[float]], devices: Sequence[str], shared: Sequence
     return total
 
 
-def path_summary(members: Sequence[LiveProcess]) -> str:
-    """Return the paths of a job: "GDR (DMA-BUF) on 7 of 8 ranks, likely staged on rank 5".
+@dataclass(frozen=True)
+class PathShare:
+    """The members of a job that have one path."""
 
-    The most frequent path comes first.
-    """
-    noun = "ranks" if any(not isinstance(process.rank, Unknown) for process in members) else "processes"
-    paths: dict[str, list[LiveProcess]] = {}
+    path: PathJudgement  # of the first one
+    text: str  # "likely GDR (DMA-BUF)"
+    where: str  # " on 7 of 8 ranks", " on rank 4 (needs root)"; "" for a job of one process
+
+
+def path_shares(members: Sequence[LiveProcess]) -> tuple[PathShare, ...]:
+    """Return the paths of a job, the most frequent first."""
+    groups: dict[str, list[LiveProcess]] = {}
     for process in sorted(members, key=_by_rank):
         # The reasons for unknown paths may differ in figures only.
         text = process.path.word.value if process.path.word is PathWord.UNKNOWN else process.path.text
-        paths.setdefault(text, []).append(process)
-    if not paths:
-        return ""
-    ordered = sorted(paths.items(), key=lambda item: -len(item[1]))
-    if len(ordered) == 1:
-        text, all_ = ordered[0]
-        reasons = {process.path.text for process in all_}
-        text = reasons.pop() if len(reasons) == 1 else text
-        return text if len(all_) == 1 else f"{text} on all {len(all_)} {noun}"
-    (text, most), *rest = ordered
-    parts = [f"{text} on {len(most)} of {len(members)} {noun}"]
-    parts += [f"{text} on {_ranks(found)}" for text, found in rest]
-    return ", ".join(parts)
+        groups.setdefault(text, []).append(process)
+    noun = "ranks" if all(process.role is Role.NCCL for process in members) else "processes"
+    shares: list[PathShare] = []
+    for text, group_ in sorted(groups.items(), key=lambda item: -len(item[1])):
+        reasons = {process.path.why for process in group_}
+        why = f" ({group_[0].path.why})" if reasons != {""} and len(reasons) == 1 else ""
+        if len(members) == 1:
+            where, text, why = "", group_[0].path.text, ""
+        elif len(group_) == len(members):
+            where = f" on all {len(group_)} {noun}"
+        elif not shares:
+            where = f" on {len(group_)} of {len(members)} {noun}"
+        else:
+            where = f" on {_ranks(group_)}"
+        shares.append(PathShare(group_[0].path, text, where + why))
+    return tuple(shares)
+
+
+def path_summary(members: Sequence[LiveProcess]) -> str:
+    """Return the paths of a job: "GDR (DMA-BUF) on 7 of 8 ranks, likely staged on rank 5"."""
+    return ", ".join(f"{share.text}{share.where}" for share in path_shares(members))
 
 
 def _ranks(processes: Sequence[LiveProcess]) -> str:

@@ -85,13 +85,13 @@ class ResourceRound:
 
 def read_round(host: Host) -> Maybe[ResourceRound]:
     """List the resources, read the owners' status, and list the resources again."""
-    before = host.rdma_resources()
+    before = _resources(host)
     if isinstance(before, Unknown):
         return before
     groups: dict[int, int] = {}
     _find_processes(host, before, groups)
     pinned = {pid: read_pinned(host, pid) for pid in sorted(attribute(before, groups).uses)}
-    after = host.rdma_resources()
+    after = _resources(host)
     if isinstance(after, Unknown):
         return after
     _find_processes(host, after, groups)
@@ -112,6 +112,14 @@ def read_round(host: Host) -> Maybe[ResourceRound]:
         shares_namespaces=after.shares_namespaces,
         is_empty=not (after.queue_pairs or after.contexts or after.domains or after.regions),
     )
+
+
+def _resources(host: Host) -> Maybe[RdmaResources]:
+    """Return the resources of all devices; unknown if the list of one device is missing."""
+    resources = host.rdma_resources()
+    if isinstance(resources, Unknown) or not resources.unread:
+        return resources
+    return Unknown(Reason.IO_ERROR, "RDMA netlink", f"no list for {', '.join(resources.unread[:3])}")
 
 
 def read_pinned(host: Host, pid: int) -> Maybe[int]:

@@ -80,6 +80,8 @@ class ProcessEvents:
         elif has_queue_pairs and not one.has_queue_pairs:
             events.append(_started(process, at))
             one.missed = 0
+        elif not process.is_listed:
+            has_queue_pairs = one.has_queue_pairs
         elif one.has_queue_pairs and not has_queue_pairs:
             one.missed += 1
             if one.missed < _MISSED:

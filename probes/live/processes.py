@@ -223,6 +223,7 @@ class ProcessReader:
             state=kept.stat.state if kept.stat else process.state,
             cpu_percent=kept.cpu_percent,
             path=path,
+            is_listed=not isinstance(one.use, Unknown),
         )
         if kept.live != live:
             kept.live = live

@@ -87,6 +87,7 @@ class LiveProcess:
     state: Maybe[str]  # "R", "S", "D", "T" (stopped), …
     cpu_percent: Maybe[float]  # of one CPU, since the sample before
     path: PathJudgement
+    is_listed: bool = True  # False: its queue pairs and regions could not be read, so none are known
     bus_gbps: Maybe[float] = _NO_INSPECTOR  # GB/s; of the communicator with the most nodes and ranks
     collectives: tuple[CollectiveSpeed, ...] = ()  # the newest one of each communicator
 

@@ -70,6 +70,8 @@ _ANSWERS: dict[str, Any] = {
     "thread_names": tuple[str, ...],
     "ethtool_counters": dict[str, int],
     "kernel_messages": tuple[KernelMessage, ...],
+    "ras_answer": str,
+    "ras_events": tuple[str, ...],
     "collectives": tuple[CollectiveSpeed, ...],
     "environment": str,
     "is_root": bool,
@@ -82,7 +84,7 @@ _PATH_CODEC = Codec(clean=str)
 _PATH_KINDS = ("names", "link", "resolve")
 # Names and messages of one line, of which a host returns no longer ones.
 _LINE_CODEC = Codec(clean=lambda text: printable(text, MAX_TEXT))
-_LINE_KINDS = ("thread_names", "ethtool_counters", "kernel_messages", "collectives")
+_LINE_KINDS = ("thread_names", "ethtool_counters", "kernel_messages", "ras_events", "collectives")
 
 
 class EncodedLine(NamedTuple):

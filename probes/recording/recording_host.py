@@ -16,6 +16,7 @@ from probes.host.kernel_messages import MAX_MESSAGES, KernelMessage
 from probes.host.local import text_of
 from probes.host.nvml import NvmlFacts, NvmlLive
 from probes.host.protocol import READ_LIMIT_BYTES, Host
+from probes.host.ras import ANSWER_SECONDS
 from probes.host.rdma_resources import RdmaResources
 from probes.host.usage import InterfaceCounters, ProcessUsage
 from probes.recording.format import Question
@@ -23,6 +24,8 @@ from probes.recording.format import Question
 K = TypeVar("K", str, int)
 T = TypeVar("T")
 _MESSAGES = Question("kernel_messages")
+# News: the same answer in the next moment would be a new one.
+_NEWS = ("kernel_messages", "ras_events")
 SHORTEST_MOMENT_SECONDS = 0.9  # at most about one reading per second, even if the dashboard reads more often
 
 
@@ -77,8 +80,9 @@ class RecordingHost:
                 if question not in self._recorded or not _same(self._recorded[question], answer)
             }
             self._recorded.update(answers)
-            # Messages are news: the same answer in the next moment would be a new one.
-            self._recorded.pop(_MESSAGES, None)
+            for question in answers:
+                if question.kind in _NEWS:
+                    del self._recorded[question]
             moment = Moment(self.moments, self._host.wall_clock(), self._probed, tuple(self._clock), answers)
             self._new, self._clock, self._probed = {}, [], False
             self._ended_at = now
@@ -203,6 +207,15 @@ class RecordingHost:
             with self._lock:
                 self._new[_MESSAGES] = (before + answer)[:MAX_MESSAGES]
         return answer
+
+    def ras_answer(self, address: str, command: str, seconds: float = ANSWER_SECONDS) -> Maybe[str]:
+        """Return the answer of NCCL's RAS service."""
+        of = (f"{address} {command}",)
+        return self._ask("ras_answer", of, lambda: self._host.ras_answer(address, command, seconds))
+
+    def ras_events(self, address: str, last: bool = False) -> Maybe[tuple[str, ...]]:
+        """Return the RAS events of a job."""
+        return self._ask("ras_events", (address,), lambda: self._host.ras_events(address, last))
 
     def collectives(self, path: str) -> Maybe[tuple[CollectiveSpeed, ...]]:
         """Return the newest collectives in a file of NCCL's inspector."""

@@ -18,6 +18,7 @@ from probes.host.kernel_messages import KernelMessage
 from probes.host.local import text_of
 from probes.host.nvml import NvmlFacts, NvmlLive
 from probes.host.protocol import READ_LIMIT_BYTES
+from probes.host.ras import ANSWER_SECONDS
 from probes.host.rdma_resources import RdmaResources
 from probes.host.usage import InterfaceCounters, ProcessUsage, usage_from_files
 from probes.recording.archive import Manifest, Recording
@@ -148,8 +149,19 @@ class ReplayHost:
 
     def kernel_messages(self) -> Maybe[tuple[KernelMessage, ...]]:
         """Return the messages that came in this moment; an earlier moment's messages are not new again."""
-        moment, newest = self._dated_answer("kernel_messages")
+        return self._news("kernel_messages")
+
+    def _news(self, kind: str, *of: str) -> Maybe[Any]:
+        moment, newest = self._dated_answer(kind, *of)
         return newest if moment == self._moment or isinstance(newest, Unknown) else ()
+
+    def ras_answer(self, address: str, command: str, seconds: float = ANSWER_SECONDS) -> Maybe[str]:
+        """Return the newest recorded answer of NCCL's RAS service."""
+        return self._answer("ras_answer", f"{address} {command}")
+
+    def ras_events(self, address: str, last: bool = False) -> Maybe[tuple[str, ...]]:
+        """Return the RAS events that came in this moment."""
+        return self._news("ras_events", address)
 
     def collectives(self, path: str) -> Maybe[tuple[CollectiveSpeed, ...]]:
         """Return the newest collectives in a file of NCCL's inspector."""

@@ -20,6 +20,7 @@ from probes.host.cuda import CudaGpu
 from probes.host.kernel_messages import MAX_TEXT, KernelMessage
 from probes.host.nvml import NvmlFacts, NvmlGpu, NvmlLive
 from probes.host.protocol import READ_LIMIT_BYTES
+from probes.host.ras import ANSWER_SECONDS
 from probes.host.rdma_resources import RdmaResources
 from probes.host.usage import InterfaceCounters, ProcessUsage, counters_from_files, usage_from_files
 from probes.simulation.bandwidth.playback import SimulatedTest
@@ -30,6 +31,7 @@ from probes.simulation.faults.fault import state_of
 from probes.simulation.node.build import build_tree
 from probes.simulation.node.description import describe
 from probes.simulation.node.programs import programs_on
+from probes.simulation.node.ras import ADDRESS, ras_events, ras_report
 from probes.simulation.node.rdma_resources import rdma_resources
 from probes.simulation.node.traffic import traffic_of_gpu
 from probes.simulation.node.training import OPENED, gpu_load
@@ -64,6 +66,7 @@ class SimulatedHost:
         self._began = clock() - OPENED
         self._advancing = Lock()
         self._messages_read: int | None = None
+        self._events_read: float | None = None
         self._started_at = time.time() if clock is time.monotonic else 1_700_000_000.0
         self.tree = build_tree(self._description, seed)
         self._node: SimulatedNode | None = None
@@ -372,6 +375,24 @@ class SimulatedHost:
         first = len(lines) if self._messages_read is None else self._messages_read
         self._messages_read = len(lines)
         return tuple(_message(number, line) for number, line in enumerate(lines[first:], first))
+
+    def ras_answer(self, address: str, command: str, seconds: float = ANSWER_SECONDS) -> Maybe[str]:
+        """Return the answer of the first job's RAS service."""
+        report = ras_report(self.tree, self._seconds()) if address == ADDRESS else None
+        return (
+            Unknown(Reason.NOT_THERE, f"RAS at {address}", "nothing listens there")
+            if report is None
+            else report
+        )
+
+    def ras_events(self, address: str, last: bool = False) -> Maybe[tuple[str, ...]]:
+        """Return the RAS events of the first job since the last call."""
+        now = self._seconds()
+        if address != ADDRESS or ras_report(self.tree, now) is None:
+            return Unknown(Reason.NOT_THERE, f"RAS at {address}", "nothing listens there")
+        after, self._events_read = self._events_read, None if last else now
+        clock = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(self.wall_clock()))
+        return ras_events(self.tree, now if after is None else after, now, clock)
 
     def collectives(self, path: str) -> Maybe[tuple[CollectiveSpeed, ...]]:
         """Return the newest collectives in a file of NCCL's inspector."""

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import textwrap
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from datetime import datetime
 from itertools import zip_longest
 
 from probes.base.text import printable
 from probes.base.unknown import Maybe, Unknown
+from probes.live.jobs import path_summary
 from probes.live.sample import LiveEvent, LiveJob, LiveProcess, LiveSample, PathWord, Role
 from widgets.base.lines import Line, Run, line
 
@@ -74,7 +75,7 @@ class JobText:
         printed, paths = self._printed, self._paths
         self._printed, self._paths = {}, {}
         for job in sample.jobs:
-            before, path = printed.get(job.id), _paths(members(sample, job))
+            before, path = printed.get(job.id), path_summary(members(sample, job))
             if before is None or path != paths[job.id] or _differ(before, job):
                 shown.extend(wrapped_below(f"{clock}  {_job_text(job, path)}", width))
                 if before is None or _odd_of(before) != _odd_of(job):
@@ -108,30 +109,6 @@ def _has_changed(before: Maybe[float], now: Maybe[float]) -> bool:
     if isinstance(before, Unknown) or isinstance(now, Unknown):
         return isinstance(before, Unknown) != isinstance(now, Unknown)
     return abs(now - before) > max(1.0, max(before, now) / 4)
-
-
-def _paths(processes: Iterable[LiveProcess]) -> str:
-    """Return the path words, the most frequent first: "GDR (DMA-BUF) × 7, staged × 1 (rank 5)"."""
-    by_word: dict[str, list[LiveProcess]] = {}
-    for process in processes:
-        by_word.setdefault(process.path.text, []).append(process)
-    if not by_word:
-        return "path unknown"
-    (most, *rest) = sorted(by_word.items(), key=lambda item: -len(item[1]))
-    if not rest:
-        return most[0]
-    texts = [f"{most[0]} × {len(most[1])}"]
-    texts.extend(f"{word} × {len(odd)} ({_named(odd)})" for word, odd in rest)
-    return ", ".join(texts)
-
-
-def _named(processes: Sequence[LiveProcess]) -> str:
-    names = [
-        f"pid {process.pid}" if isinstance(process.rank, Unknown) else f"rank {process.rank}"
-        for process in processes[:4]
-    ]
-    more = ["…"] if len(processes) > len(names) else []
-    return ", ".join([*names, *more])
 
 
 def _job_text(job: LiveJob, path: str) -> str:

@@ -16,7 +16,7 @@ from probes.base.unknown import Unknown
 from probes.nccl.log.facts import LogFacts, LogVerdict
 from probes.nccl.log.reader import LogReader
 from probes.nccl.log.verdict import verdict_of
-from tui.commands.arguments import UsageError
+from tui.commands.arguments import EXIT_WRONG_USAGE, UsageError
 from tui.commands.json_values import document, object_of, write_json
 from tui.files.log_files import STDIN, UnreadableLog, chunks_of_log, log_files, size_of
 from tui.files.new_file import shown_path
@@ -74,6 +74,8 @@ def write_nccl_log(
     verdict = verdict_of(facts)
     for note in notes:
         print(f"gdrtop: {note}", file=errors)
+    if all(file.error and not file.size_bytes for file in facts.files):
+        return EXIT_WRONG_USAGE
     if as_json:
         write_json(nccl_log_json(facts, verdict, wall_clock()), out)
     else:

@@ -17,6 +17,7 @@ SUBJECTS = (
     "nccl-log",
     "recording",
     "watch",
+    "ras",
     "json",
     "simulation",
     "install",

@@ -58,7 +58,7 @@ class LiveSource:
         before, self._reading = self._reading, reading
         files = None if self._examination is None else self._examination.topology_files
         verdict = judge(self._probed.node, self._probed.topology, reading, before, files)
-        yield Sampled(reading, with_jobs(verdict, live), live.taken_at, live)
+        yield Sampled(reading, with_jobs(verdict, live.processes, live.jobs), live.taken_at, live)
 
     def examine(self) -> Examination:
         """Examine the node; rising counters are compared with the previous examination."""

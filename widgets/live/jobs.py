@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 from probes.base.unknown import Maybe, Unknown
 from probes.facts.jobs.processes import ProcessFacts
-from probes.host.usage import cpu_list
+from probes.live.jobs import path_shares
 from probes.live.sample import LiveJob, LiveProcess, LiveSample, OddOne, PathWord, Role
 from widgets.base.figures import gbps, plural, short
 from widgets.base.lines import Line, Run, Tone, fit, sentence, width_of, wrapped
@@ -28,40 +28,17 @@ def processes_of(job: LiveJob, sample: LiveSample) -> list[LiveProcess]:
     return [process for process in found if process is not None]
 
 
-def path_summary(job: LiveJob, processes: Sequence[LiveProcess], is_brief: bool = False) -> Line:
-    """Return "likely GDR (DMA-BUF) on 7 of 8 ranks, staged on rank 5"; brief without the kind of GDR.
-
-    "likely" stands once, in front, if it is true of all.
-    """
-    groups: dict[tuple[PathWord, str], list[LiveProcess]] = {}
-    for process in processes:
-        why = process.path.why if process.path.word is PathWord.UNKNOWN else ""
-        groups.setdefault((process.path.word, why), []).append(process)
-    all_likely = all(process.path.is_likely for process in processes)
+def path_summary(processes: Sequence[LiveProcess], is_brief: bool = False) -> Line:
+    """Return "likely GDR (DMA-BUF) on 7 of 8 ranks, staged on rank 5"; brief without the kind of GDR."""
     runs: list[Run] = []
-    for (word, why), group in sorted(groups.items(), key=lambda item: -len(item[1])):
-        is_likely = not runs if all_likely else any(process.path.is_likely for process in group)
-        where = _where(job, group, len(processes), is_first=not runs)
-        shown = word.value.partition(" (")[0] if is_brief else word.value
+    for share in path_shares(processes):
+        shown = share.text
+        if is_brief and share.path.word is not PathWord.UNKNOWN:
+            shown = shown.partition(" (")[0]
         runs.append(Run(", " if runs else ""))
-        runs.append(Run(f"{'likely ' * is_likely}{shown}", PATH_TONES.get(word, Tone.PLAIN)))
-        runs.append(Run(f"{where}{f' ({why})' if why else ''}"))
+        runs.append(Run(shown, PATH_TONES.get(share.path.word, Tone.PLAIN)))
+        runs.append(Run(share.where))
     return tuple(run for run in runs if run.text)
-
-
-def _where(job: LiveJob, group: Sequence[LiveProcess], count: int, is_first: bool) -> str:
-    noun = "rank" if job.role is Role.NCCL else "process"
-    if count == 1:
-        return ""
-    if len(group) == count:
-        return f" on all {count} {noun}{'es' if noun == 'process' else 's'}"
-    ranks = [process.rank for process in group if not isinstance(process.rank, Unknown)]
-    if is_first:
-        return f" on {len(group)} of {count} {noun}{'es' if noun == 'process' else 's'}"
-    if len(ranks) == len(group):
-        return f" on rank{'s' * (len(ranks) > 1)} {cpu_list(ranks)}"
-    pids = [str(process.pid) for process in group]
-    return f" on {len(pids)}" if len(pids) > 3 else f" on pid{'s' * (len(pids) > 1)} {', '.join(pids)}"
 
 
 def rates_text(job: LiveJob) -> str:
@@ -82,7 +59,7 @@ def job_line(job: LiveJob, sample: LiveSample, width: int) -> Line:
     mark = _mark(job, processes)
     slowest = slowest_port(job, sample)
     ranks = _count(job, processes)
-    path = path_summary(job, processes)
+    path = path_summary(processes)
     rates = rates_text(job)
     slow = f" · slowest {slowest.name} {gbps(rate_of(slowest))}" if slowest is not None else ""
     slow += _slowest_rank(job, processes)
@@ -91,7 +68,7 @@ def job_line(job: LiveJob, sample: LiveSample, width: int) -> Line:
     if width_of(full) + len(slow) <= width:
         return (*full, Run(slow))
     brief: Line = (mark, Run(job.name.partition(" (")[0], Tone.TITLE), Run(" · "), *path, *tail)
-    short_path = path_summary(job, processes, is_brief=True)
+    short_path = path_summary(processes, is_brief=True)
     briefest: Line = (mark, Run(job.name.partition(" (")[0], Tone.TITLE), Run(" · "), *short_path, *tail)
     for line in ((*brief, Run(slow)), full, brief, briefest):
         if width_of(line) <= width:
@@ -194,9 +171,9 @@ def draw_overview(
         rates = rates_text(job)
         head: Line = (_mark(job, processes), Run(job.name), Run(f"  {rates}" if rates else ""))
         ranks = f"  {_count(job, processes)}{f' on {where}' if where else ''}"
-        path = path_summary(job, processes)
+        path = path_summary(processes)
         if width_of(path) > width - 2:
-            path = path_summary(job, processes, is_brief=True)
+            path = path_summary(processes, is_brief=True)
         slowest = slowest_port(job, sample)
         slow = f" · slowest {slowest.name}" if slowest is not None else ""
         slow += _slowest_rank(job, processes)

@@ -194,7 +194,8 @@ def _ranks(facts: LogFacts, width: int) -> list[Line]:
     if not ranks:
         return []
     names = _device_names(facts)
-    rows = [_rank_cells(rank, names) for rank in ranks[:_MOST_RANKS]]
+    is_one_file = len(facts.files) == 1
+    rows = [_rank_cells(rank, names, is_one_file) for rank in ranks[:_MOST_RANKS]]
     header = ("rank", "host:pid[GPU]", "send", "receive", "network", "first line")
     widths = [max(len(cells[column]) for cells in (header, *rows)) for column in range(len(header))]
     lines = [line(Run("Channels with GPUDirect RDMA", Tone.TITLE))]
@@ -211,7 +212,7 @@ def _ranks(facts: LogFacts, width: int) -> list[Line]:
     return lines
 
 
-def _rank_cells(rank: Rank, names: dict[str, str]) -> tuple[str, ...]:
+def _rank_cells(rank: Rank, names: dict[str, str], is_one_file: bool) -> tuple[str, ...]:
     where = f"{rank.host}:{rank.pid}[{rank.device}]" if rank.pid is not None else "?"
     devices = ", ".join(
         f"{device} {names[device]}" if device in names else device for device in rank.devices[:4]
@@ -219,13 +220,14 @@ def _rank_cells(rank: Rank, names: dict[str, str]) -> tuple[str, ...]:
     if len(rank.devices) > 4:
         devices += ", …"
     place = rank.first_staged or rank.first_gdr
+    first = "" if place is None else str(place.line) if is_one_file else str(place)
     return (
         "?" if rank.rank is None else str(rank.rank),
         where,
         _of(rank.send),
         _of(rank.receive),
         devices,
-        f"{'staged ' if rank.first_staged else ''}{place or ''}",
+        f"{first}, staged" if rank.first_staged else first,
     )
 
 

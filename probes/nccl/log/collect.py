@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from probes.base.text import printable
+from probes.nccl.log.channels import ChannelTable
 from probes.nccl.log.distances import distance_word, version_numbers
 from probes.nccl.log.facts import (
     Capability,
-    Channels,
     Communicators,
     Distance,
     LogFacts,
@@ -18,25 +18,21 @@ from probes.nccl.log.facts import (
     Mention,
     Place,
     Problem,
-    Rank,
     Rings,
     Setting,
 )
-from probes.nccl.log.grammar import NETWORK_PATH, Kind, devices_in, parse
+from probes.nccl.log.grammar import Kind, devices_in, parse
 from probes.nccl.log.prefix import Header, before_next_header
 from probes.nccl.log.problems import Explanation, explain_torch, explain_warning
 from probes.nccl.log.variables import MEANINGS
 
-MOST_RANKS = 4096
 MOST_ROWS = 256  # of every other table
-MOST_EXPLAINED = 50_000  # warnings that are looked up; further ones are only counted
-_MOST_DEVICES = 16
+MOST_ALIKE = 10_000  # warnings alike, but for numbers, that are looked up; further ones are only counted
+_MOST_KINDS = 4096  # of warnings
 _MOST_REPORTERS = 8
 _DIGITS = re.compile(r"\d+")
-_CHANNEL_START = re.compile(r"NCCL INFO (?:Channel|CollNet) \d[^\r\n]{0,80}\[(send|receive)\]")
 _TORCH_RANK = re.compile(r"\[rank(\d{1,9})\]|\bRank (\d{1,9})\]")
 _COMPLETED = re.compile(r"last completed work: (-?\d{1,20})")
-_RankKey = tuple[str, int, int]
 
 
 @dataclass
@@ -50,34 +46,6 @@ class _Tally:
         return Mention(self.text, self.count, self.first, self.last)
 
 
-@dataclass
-class _Rank:
-    rank: int | None = None
-    world: int = 0  # of the communicator that the rank is of
-    counts: dict[tuple[str, str], int] = field(default_factory=dict)  # direction, path
-    devices: dict[str, None] = field(default_factory=dict)
-    pxn: int = 0
-    shared: int = 0
-    c2c_pci: int = 0
-    first_staged: Place | None = None
-    first_gdr: Place | None = None
-
-    def channels(self, direction: str) -> Channels:
-        return Channels(*(self.counts.get((direction, path), 0) for path in ("gdr", "staged", "unknown")))
-
-    def merge(self, other: _Rank) -> None:
-        if other.world > self.world or self.rank is None:
-            self.rank, self.world = other.rank, other.world
-        for key, count in other.counts.items():
-            self.counts[key] = self.counts.get(key, 0) + count
-        self.devices.update(other.devices)
-        self.pxn += other.pxn
-        self.shared += other.shared
-        self.c2c_pci += other.c2c_pci
-        self.first_staged = self.first_staged or other.first_staged
-        self.first_gdr = self.first_gdr or other.first_gdr
-
-
 class Collector:
     """What the lines read so far say."""
 
@@ -85,20 +53,17 @@ class Collector:
         self.nccl_lines = 0
         self._cut = 0
         self._left_out = 0
-        self._explained = 0
+        self._alike: dict[str, int] = {}
         self._slowest: tuple[int, str, Place] | None = None  # last completed work
         self._tables: dict[str, dict[object, _Tally]] = {}
         self._details: dict[tuple[str, object], object] = {}
         self._reporters: dict[object, dict[str, None]] = {}
-        self._ranks: dict[_RankKey, _Rank] = {}
-        self._more_ranks = False
-        self._totals = _Rank()
-        self._local = 0
+        self._channels = ChannelTable()
         self._rings = Rings()
         self._comms = Communicators()
         self._takers: dict[Kind, Callable[[re.Match[str], Place, Header | None, bool], None]] = {
-            Kind.CHANNEL: self._channel,
-            Kind.COLLNET: self._collnet,
+            Kind.CHANNEL: self._channels.channel,
+            Kind.COLLNET: self._channels.collnet,
             Kind.CAPABILITY: self._capability,
             Kind.DISTANCE: self._distance,
             Kind.RINGS: self._ring,
@@ -116,19 +81,23 @@ class Collector:
             Kind.TORCH: self._torch,
         }
 
+    def skips(self, text: str) -> bool:
+        """Return whether a line is a warning of which too many were read; it is only counted then."""
+        if text.startswith("NCCL WARN ") and self._is_flood(text):
+            self.nccl_lines += 1
+            return True
+        return False
+
     def take(self, text: str, place: Place, header: Header | None, is_whole: bool) -> None:
         """Read a line from its word "NCCL" on; `is_whole`: its end is there."""
         self.nccl_lines += 1
-        if self._explained >= MOST_EXPLAINED and text.startswith("NCCL WARN"):
-            self._left_out += 1
-            return
         message = text
         if not text.startswith(("NCCL INFO Channel", "NCCL INFO CollNet")):  # which read their own end
             message = before_next_header(text)
             is_whole = is_whole and len(message) == len(text)
         said = parse(message)
         if said is None:
-            self._unparsed(text, place, header, is_whole)
+            self._channels.unparsed(text, place, header, is_whole)
             return
         kind, match = said
         self._takers[kind](match, place, header, is_whole)
@@ -139,7 +108,7 @@ class Collector:
         return LogFacts(
             files=files,
             nccl_lines=self.nccl_lines,
-            cut_lines=self._cut,
+            cut_lines=self._cut + self._channels.cut,
             versions=versions,
             networks=self._mentions("network"),
             plugins=self._mentions("plugin"),
@@ -153,11 +122,11 @@ class Collector:
             communicators=self._comms,
             settings=self._settings(),
             problems=self._problems(),
-            ranks=self._all_ranks(),
-            more_ranks=self._more_ranks,
-            send=self._totals.channels("send"),
-            receive=self._totals.channels("receive"),
-            local_channels=self._local,
+            ranks=self._channels.all_ranks(),
+            more_ranks=self._channels.more_ranks,
+            send=self._channels.totals.channels("send"),
+            receive=self._channels.totals.channels("receive"),
+            local_channels=self._channels.local,
             left_out=self._left_out,
         )
 
@@ -168,6 +137,8 @@ class Collector:
         rows = self._tables.setdefault(table, {})
         row = rows.get(key)
         if row is not None:
+            if table == "problem" and row.last == place:  # the line has two words that gdrtop looks for
+                return True
             row.count += 1
             row.last = place
             return True
@@ -186,102 +157,6 @@ class Collector:
             (key, self._details[table, key], row.mention())
             for key, row in self._tables.get(table, {}).items()
         ]
-
-    # Channels
-
-    def _rank_of(self, header: Header | None, rank: int | None) -> _Rank | None:
-        key = ("", -1, -1 if rank is None else rank)
-        if header is not None:
-            key = (header.host, header.pid, header.device)
-        found = self._ranks.get(key)
-        if found is None:
-            if len(self._ranks) >= MOST_RANKS:
-                self._more_ranks = True
-                return None
-            found = self._ranks[key] = _Rank()
-        if rank is not None and found.rank is None:
-            found.rank = rank
-        return found
-
-    def _channel(self, match: re.Match[str], place: Place, header: Header | None, is_whole: bool) -> None:
-        sender, receiver, direction, path = match.groups()
-        if direction is None:
-            self._local += 1
-            return
-        rank = int(sender if direction == "send" else receiver)
-        self._network_path(path, rank, direction, place, header, is_whole)
-
-    def _collnet(self, match: re.Match[str], place: Place, header: Header | None, is_whole: bool) -> None:
-        rank, direction, path = match.groups()
-        self._network_path(path, int(rank), direction, place, header, is_whole)
-
-    def _network_path(
-        self, path: str, rank: int, direction: str, place: Place, header: Header | None, is_whole: bool
-    ) -> None:
-        match = NETWORK_PATH.match(path)
-        one = self._rank_of(header, rank)
-        counted = [each for each in (self._totals, one) if each is not None]
-        if match is None:
-            self._cut += 1
-            self._count(counted, direction, "unknown", place)
-            return
-        network, number, proxy, gdr, pci, shared, rest = match.groups()
-        is_clean = is_whole and not rest.strip()
-        if not is_clean:
-            self._cut += 1
-        # Without its end, a line that has no /GDRDMA yet shows nothing.
-        self._count(counted, direction, "gdr" if gdr else "staged" if is_clean else "unknown", place)
-        for each in counted:
-            each.pxn += proxy is not None
-            each.shared += shared is not None
-            each.c2c_pci += pci is not None
-            if is_clean and len(each.devices) < _MOST_DEVICES:
-                each.devices[printable(f"{network}/{number}", 80)] = None
-
-    @staticmethod
-    def _count(counted: list[_Rank], direction: str, path: str, place: Place) -> None:
-        for each in counted:
-            each.counts[direction, path] = each.counts.get((direction, path), 0) + 1
-            if path == "gdr":
-                each.first_gdr = each.first_gdr or place
-            elif path == "staged":
-                each.first_staged = each.first_staged or place
-
-    def _unparsed(self, text: str, place: Place, header: Header | None, is_whole: bool) -> None:
-        """Count a channel line that ends before its path; it is a network channel with an unknown path."""
-        match = _CHANNEL_START.match(text)
-        if match is not None:
-            self._cut += 1
-            self._count([self._totals], match[1], "unknown", place)
-        elif not is_whole:
-            self._cut += 1
-
-    def _all_ranks(self) -> tuple[Rank, ...]:
-        merged: dict[_RankKey, _Rank] = {}
-        by_pid: dict[tuple[int, int], list[str]] = {}
-        for host, pid, device in self._ranks:
-            by_pid.setdefault((pid, device), []).append(host)
-        for (host, pid, device), rank in self._ranks.items():
-            # In glued lines the end of another line stands directly before the host's name.
-            own = min((name for name in by_pid[pid, device] if host.endswith(name)), key=len)
-            merged.setdefault((own, pid, device), _Rank()).merge(rank)
-        return tuple(
-            Rank(
-                host=host,
-                pid=None if pid < 0 else pid,
-                device=None if pid < 0 else device,
-                rank=rank.rank,
-                send=rank.channels("send"),
-                receive=rank.channels("receive"),
-                devices=tuple(rank.devices),
-                pxn=rank.pxn,
-                shared=rank.shared,
-                c2c_pci=rank.c2c_pci,
-                first_staged=rank.first_staged,
-                first_gdr=rank.first_gdr,
-            )
-            for (host, pid, device), rank in merged.items()
-        )
 
     # Other lines
 
@@ -371,7 +246,7 @@ class Collector:
             started=comms.started + started,
             completed=comms.completed + completed,
         )
-        rank = self._rank_of(header, int(match[1]))
+        rank = self._channels.rank_of(header, int(match[1]))
         if rank is not None and size > rank.world:
             rank.rank, rank.world = int(match[1]), size
 
@@ -406,7 +281,18 @@ class Collector:
             work = int(completed[1])
             if self._slowest is None or work < self._slowest[0]:
                 self._slowest = (work, rank, place)
-        self._problem(explain_torch, match.string, place, header, rank)
+        if explain_torch(match.string) is not None and not self._is_flood(match.string):
+            self._problem(explain_torch, match.string, place, header, rank)
+
+    def _is_flood(self, text: str) -> bool:
+        """Return whether too many lines like this one were read; they are only counted."""
+        alike = _DIGITS.sub("#", text[:130])
+        count = self._alike.get(alike, 0)
+        if count >= MOST_ALIKE or (not count and len(self._alike) >= _MOST_KINDS):
+            self._left_out += 1
+            return True
+        self._alike[alike] = count + 1
+        return False
 
     def _problem(
         self,
@@ -416,10 +302,6 @@ class Collector:
         header: Header | None,
         reporter: str = "",
     ) -> None:
-        if self._explained >= MOST_EXPLAINED:
-            self._left_out += 1
-            return
-        self._explained += 1
         explanation = explain(text)
         if explanation is None:
             return

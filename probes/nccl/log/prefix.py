@@ -34,6 +34,7 @@ class Header:
     host: str
     pid: int
     device: int
+    is_glued: bool = False  # another line stands before it, and its end may be taken for the host's begin
 
 
 def clean(block: bytes) -> bytes:
@@ -66,7 +67,10 @@ def header_before(block: bytes, start: int, line_start: int) -> Header | None:
         return None
     before = window[: ids.start()]
     host = before[len(before.rstrip(_HOST)) :][-_MOST_HOST:]
-    return Header(host.decode("ascii"), int(ids[1]), int(device[1])) if host else None
+    if not host:
+        return None
+    is_glued = block.find(b"NCCL ", line_start, start) >= 0
+    return Header(host.decode("ascii"), int(ids[1]), int(device[1]), is_glued)
 
 
 def before_next_header(message: str) -> str:

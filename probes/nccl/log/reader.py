@@ -76,6 +76,8 @@ class LogReader:
             # PyTorch names the rank before its file name.
             begin = start if match[0].startswith(_OF_NCCL) else max(line_start, start - _MOST_BEFORE)
             text = lines[begin:kept].decode("utf-8", "replace")
+            if self._collector.skips(text):
+                continue
             header = header_before(lines, start, line_start)
             has_end = has_end and kept == end and lines[end - 1 : end] != CUT_MARK
             self._collector.take(text, Place(self._name, number), header, has_end)

@@ -72,6 +72,7 @@ def _without_channels(facts: LogFacts) -> LogVerdict:
     if sockets and len(facts.networks) == 1:
         reasons.append(Reason("NCCL chose TCP sockets, which cannot use GPUDirect RDMA", (sockets[0].first,)))
         reasons.extend(_why_sockets(facts))
+    began = facts.networks or facts.plugins or facts.nics or comms.largest
     if not facts.nccl_lines:
         reasons.append(Reason(f"No line of NCCL was found. For the next run, set {NEXT_RUN}"))
         return LogVerdict(State.UNKNOWN, "not known: this is not a log of NCCL", tuple(reasons))
@@ -80,7 +81,7 @@ def _without_channels(facts: LogFacts) -> LogVerdict:
         return LogVerdict(State.UNKNOWN, "not known: no channel uses the network", (*reasons, *_rings(facts)))
     if facts.local_channels or facts.rings.connected:
         reasons.append(Reason("Channels were set up, but the log has none that uses the network"))
-    elif versions and min(versions) >= _LAZY:
+    elif began and versions and min(versions) >= _LAZY:
         reasons.append(
             Reason(
                 "This version connects at the first collective (NCCL_RUNTIME_CONNECT), and the log has no "
@@ -191,7 +192,7 @@ def _settings(facts: LogFacts) -> list[Reason]:
     for setting in facts.settings:
         name, value = setting.name, setting.value
         if (
-            name == "NCCL_NET_GDR_LEVEL"
+            (name == "NCCL_NET_GDR_LEVEL" and value != "SYS")
             or (name in ("NCCL_NET_GDR_READ", "NCCL_DMABUF_ENABLE", "NCCL_IB_CUDA_SUPPORT") and value == "0")
             or (name == "NCCL_NET_GDR_C2C" and value == "0")
         ):

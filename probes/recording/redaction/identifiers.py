@@ -21,7 +21,14 @@ from probes.host.rdma_resources import RdmaResources
 from probes.host.usage import ProcessUsage
 from probes.recording.format import Question
 from probes.recording.recording_host import Moment
-from probes.recording.redaction.live_answers import collectives, counters, messages, resources, threads
+from probes.recording.redaction.live_answers import (
+    collectives,
+    counters,
+    messages,
+    ras_text,
+    resources,
+    threads,
+)
 from probes.recording.redaction.network import host_name
 from probes.recording.redaction.output import help_text
 from probes.recording.redaction.processes import is_variable
@@ -121,6 +128,8 @@ class Identifiers(Tokens):
             return Question(kind, (program, *argv)) if program in PROGRAMS else None
         if kind == "environment":
             return question if of[0] in ENVIRONMENT else None
+        if kind in ("ras_answer", "ras_events"):  # a loopback address and a command
+            return question
         return Question(kind, tuple(self.text(part) for part in of))
 
     def _answer(self, question: Question, answer: Maybe[Any]) -> Maybe[Any]:
@@ -142,6 +151,10 @@ class Identifiers(Tokens):
             return counters(answer)
         if question.kind == "kernel_messages" and isinstance(answer, tuple):
             return messages(self, answer)
+        if question.kind == "ras_answer" and isinstance(answer, str):
+            return ras_text(self, answer)
+        if question.kind == "ras_events" and isinstance(answer, tuple):
+            return tuple(ras_text(self, event) for event in answer)
         if question.kind == "names" and isinstance(answer, tuple):
             return tuple(sorted({self.text(name) for name in answer}))
         return self._value(answer)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import ipaddress
 import re
 from collections.abc import Sequence
 from functools import cache
@@ -17,6 +18,20 @@ from probes.recording.redaction.processes import thread_name
 from probes.recording.redaction.tokens import COMMUNICATOR, Tokens
 
 T = TypeVar("T")
+_RAS_TEXT = """
+    job summary communicators group comms nodes ranks processes gpus total per process in status errors node
+    running process rank gpu managing managed by on nvml has have launched up to operation operations counts
+    not any different communicator collective missing data from the outlier incomplete dead error mismatch
+    timeout warnings nocomm init finalize abort unknown ok considered unreachable via ras network is are
+    encountered communication timeouts while gathering initialization asynchronous reported unhandled cuda
+    system internal invalid argument usage remote nccl version compiled with runtime driver information found
+    could find no collected comm broadcast reduce allgather reducescatter allreduce peer responding for
+    keepalive warning connection established successfully terminating handshake completion timed out after
+    outgoing incoming closed current during receive send connect peer_new peer_dead peer_connecting
+    peer_connected peer_disconnected peer_unresponsive peer_retry peer_send_stuck peer_init_timeout
+    peer_keepalive_timeout peer_recovered peer_timeout_dead ranks/node ranks/comm
+    """
+_RAS_WORDS = frozenset(_RAS_TEXT.split())
 _COLLECTIVES = (
     "AllReduce",
     "AllGather",
@@ -81,3 +96,18 @@ def messages(tokens: Tokens, answer: tuple[KernelMessage, ...]) -> tuple[KernelM
     """Keep known messages, with unknown words replaced."""
     kept = ((message, kernel_log(tokens, message.text).strip("\n")) for message in answer)
     return tuple(dataclasses.replace(message, text=text) for message, text in kept if text)
+
+
+def ras_text(tokens: Tokens, text: str) -> str:
+    """Keep the words of RAS's reports and events; addresses, hashes and unknown words are replaced."""
+    return re.sub(r"\S+", lambda found: _ras_word(tokens, found[0]), text)
+
+
+def _ras_word(tokens: Tokens, word: str) -> str:
+    bare = word.strip("()[]#:,.=").lower()
+    if not bare or all(part in _RAS_WORDS for part in bare.split(",")):
+        return word
+    try:  # as a word of its own, part of an address may look like a PCI address
+        return tokens.address(ipaddress.ip_address(word))
+    except ValueError:
+        return tokens.text(word)

@@ -34,7 +34,7 @@ _SEPARATORS = r" \t\n\r\f\v\"'()\[\]{}<>=,;|*&#!?$^~`\\/:"
 _HEX2, _HEX4, _HEX = "[0-9A-Fa-f]{2}", "[0-9A-Fa-f]{4}", "[0-9A-Fa-f]"
 # A shape ends at a separator or at the period of a sentence; ":" is part of some shapes.
 _END = rf"(?!\.?[^{_SEPARATORS}.])"
-_ENDS = rf"{_END}(?!:{_HEX})"
+_ENDS = rf"{_END}(?!::?{_HEX})"
 _SHAPES = {
     "userid": rf"(?<=uid[=:])[0-9]{{1,10}}{_END}",
     "home": rf"(?<=/home/)[^{_SEPARATORS}]+",

@@ -15,7 +15,9 @@ from probes.simulation.node.processes import (
     OTHER_JOB,
     add_job,
     add_storage_client,
+    default_libraries,
     end_program,
+    map_libraries,
 )
 from probes.simulation.node.program import PEERMEM, Program, Via
 from probes.simulation.node.traffic import RECEIVED, SENT, add_to, carry_over_tcp, scale
@@ -23,10 +25,12 @@ from probes.simulation.node.training import OPENED
 from probes.simulation.node.tree import PlacedNic, Tree, log
 from probes.simulation.node.waves import Steps, changes
 
-STAGED_RANK, STOPPED_RANK, LOST_RANK, SLOW_RANK, FLAPPING_RANK = 5, 3, 5, 5, 3
+STAGED_RANK, STOPPED_RANK, BEHIND_RANK, LOST_RANK, SLOW_RANK, FLAPPING_RANK = 5, 3, 2, 5, 5, 3
 """Ranks with a fault for seed 0; each seed has it on the next rank."""
 RESTARTED_PIDS, OTHER_PIDS, STORAGE_PID = 41100, 42000, 46000
 STOPPED_AFTER, LOST_AFTER, ENDED_AFTER, CONGESTED_AFTER = 35.0, 15.0, 22.0, 10.0
+BEHIND_AFTER = 20.0
+NCCL_WITH_MONITOR = "2.29.7"
 RESTART_BEGINS, RESTART_ENDS = 30.0, 38.0
 FLAP_FIRST, FLAP_EACH, FLAP_DOWN = 15.0, 20.0, 5.0
 _STALLED = 0.02  # of the traffic: the other ranks wait for one
@@ -197,6 +201,23 @@ def _rank_stopped(tree: Tree) -> None:
         return
     rank.stopped_at = OPENED + STOPPED_AFTER
     _scale_all(tree, changes((rank.stopped_at, 0.0)))
+    _with_newer_nccl(tree)
+
+
+def _rank_behind(tree: Tree) -> None:
+    rank = rank_on(tree, BEHIND_RANK)
+    if rank is None:
+        return
+    rank.behind_at = OPENED + BEHIND_AFTER
+    _scale_all(tree, changes((rank.behind_at, 0.0)))
+    _with_newer_nccl(tree)
+
+
+def _with_newer_nccl(tree: Tree) -> None:
+    """Let the job use a version of NCCL whose RAS service may be asked repeatedly."""
+    for program in tree.programs:
+        if program.is_nccl:
+            map_libraries(tree, program.pid, default_libraries(tree, NCCL_WITH_MONITOR))
 
 
 def _gpu_lost(tree: Tree) -> None:
@@ -290,6 +311,7 @@ FAULTS: tuple[Fault, ...] = (
     fault("nic-slow", "One NIC carries less than half of what the others carry", _nic_slow, is_live=True),
     fault("nic-flapping", "A port goes down for 5 s, every 20 s", _nic_flapping, is_live=True),
     fault("rank-stopped", "After 35 s one rank is stopped, and the others wait", _rank_stopped, is_live=True),
+    fault("rank-behind", "After 20 s one rank launches no collectives", _rank_behind, is_live=True),
     fault("gpu-off-bus-live", "After 15 s a GPU falls off the bus (Xid 79)", _gpu_lost, is_live=True),
     fault("congestion", "After 10 s the network is congested", _congestion, is_live=True),
     fault("storage-traffic", "A storage client uses a NIC of the job", _storage_traffic, is_live=True),

@@ -12,6 +12,7 @@ from probes.simulation.node.network import add_network
 from probes.simulation.node.pci import add_pci
 from probes.simulation.node.ports import add_ports
 from probes.simulation.node.processes import add_processes
+from probes.simulation.node.ras import add_ras
 from probes.simulation.node.services import add_services
 from probes.simulation.node.software import add_device_files, add_driver_libraries, add_software
 from probes.simulation.node.training import traffic_steps
@@ -68,6 +69,7 @@ def build_tree(description: NodeDescription, seed: int) -> Tree:
     add_processes(tree)
     add_software(tree)
     add_network(tree)
+    add_ras(tree)
     gpus = range(len(tree.gpus))
     tree.mig.update(gpus if description.nvml.mig else ())
     tree.persistent.update(gpus if description.nvml.persistence else ())

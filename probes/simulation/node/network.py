@@ -8,7 +8,8 @@ from probes.simulation.node.tree import Tree
 MANAGEMENT = "eno1"
 SOCKETS = "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode\n"
 _PARENT = 39990  # the shell that started gdrtop
-_ADMIN, _NODE, _GATEWAY, _NETWORK = "10.0.0.5", "10.0.0.7", "10.0.0.1", "10.0.0.0"
+NODE_ADDRESS = "10.0.0.7"
+_ADMIN, _GATEWAY, _NETWORK = "10.0.0.5", "10.0.0.1", "10.0.0.0"
 _PORT = 51000
 _ROUTES = "Iface\tDestination\tGateway \tFlags\tRefCnt\tUse\tMetric\tMask\t\tMTU\tWindow\tIRTT\n"
 
@@ -22,15 +23,17 @@ def add_network(tree: Tree) -> None:
     tree.link(f"{device}/driver", "../../../bus/pci/drivers/igb")
     for name, value in (("type", "1"), ("mtu", "1500"), ("operstate", "up"), ("flags", "0x1003")):
         tree.add(f"{base}/{name}", f"{value}\n")
-    session = f"{_ADMIN} {_PORT} {_NODE} 22"
+    session = f"{_ADMIN} {_PORT} {NODE_ADDRESS} 22"
     tree.add(f"/proc/{_PARENT}/comm", "bash\n")
     tree.add(f"/proc/{_PARENT}/status", "Name:\tbash\nState:\tS (sleeping)\nPPid:\t1\nUid:\t0\t0\t0\t0\n")
     tree.add(f"/proc/{_PARENT}/environ", f"SHELL=/bin/bash\0SSH_CONNECTION={session}\0".encode())
     tree.add("/proc/40000/status", tree.text("/proc/40000/status") + f"PPid:\t{_PARENT}\n")
-    addresses = f"{_hex(_NODE)}:0016 {_hex(_ADMIN)}:{_PORT:04X}"
+    addresses = f"{_hex(NODE_ADDRESS)}:0016 {_hex(_ADMIN)}:{_PORT:04X}"
     established = f"   1: {addresses} 01 00000000:00000000 02:00000000 00000000 0 0 2\n"
     tree.add("/proc/net/tcp", f"{SOCKETS}{listening(22)}{established}")
     tree.add("/proc/net/tcp6", SOCKETS)
+    local = "  |-- {}\n     /32 host LOCAL\n"
+    tree.add("/proc/net/fib_trie", f"Local:\n{local.format('127.0.0.1')}{local.format(NODE_ADDRESS)}")
     tree.add("/proc/40000/mountinfo", "29 1 259:2 / / rw,relatime shared:1 - ext4 /dev/nvme0n1p2 rw\n")
     mounts = "".join(
         f"10.90.{number}.1:/export{number} /data{number} nfs4 rw,proto=rdma,addr=10.90.{number}.1 0 0\n"

@@ -99,10 +99,14 @@ def add_rank(
         tree.link(f"{base}/fd/{number}", file)
     for name in (*verbs, "rdma_cm"):
         tree.add(f"{base}/root/dev/infiniband/{name}", "")
-    mapped = default_libraries(tree) if libraries is None else libraries
-    tree.add(f"{base}/maps", "".join(
+    map_libraries(tree, pid, default_libraries(tree) if libraries is None else libraries)
+
+
+def map_libraries(tree: Tree, pid: int, paths: Sequence[str]) -> None:
+    """Let a process map these libraries."""
+    tree.add(f"/proc/{pid}/maps", "".join(
         f"7f{number:02x}00000000-7f{number:02x}00100000 r-xp 00000000 08:01 {number} {path}\n"
-        for number, path in enumerate(mapped)
+        for number, path in enumerate(paths)
     ))  # fmt: skip
 
 

@@ -32,6 +32,7 @@ class Program:
     is_nccl: bool = True
     since: float = 0.0
     stopped_at: float | None = None  # SIGSTOP
+    behind_at: float | None = None  # from then on it launches no collectives
 
     def is_stopped(self, seconds: float) -> bool:
         """Say whether the process is stopped at a moment."""

@@ -25,7 +25,7 @@ def test_a_healthy_node_has_no_findings(name: str) -> None:
     assert loud == ARGUED[name]
 
 
-@pytest.mark.parametrize("name", FAULTS)
+@pytest.mark.parametrize("name", usual(FAULTS, USUAL_FAULTS))
 def test_each_fault_is_found(name: str) -> None:
     fault = FAULTS[name]
     assert fault.finds <= found_on(f"{fault.on}+{name}")

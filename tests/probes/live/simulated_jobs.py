@@ -68,6 +68,7 @@ TOLD: dict[str, Told] = {
             "rate-fell .*8 NICs of train.py .*carry 0.0 Gb/s",
         ),
     ),
+    "rank-behind": Told(events=("rate-fell .*8 NICs of train.py .*carry 0.0 Gb/s",)),
     "gpu-off-bus-live": Told(
         events=("xid 0000:9b:00.0: Xid 79", "process-ended pid 41005: .*rank 5.* ended"),
         besides="(rate-fell|gpu-lost|kernel-message) ",

@@ -154,11 +154,11 @@ def test_the_summary_of_paths(host: LiveNode) -> None:
     assert path_summary(members) == "likely GDR (DMA-BUF) on 7 of 8 ranks, likely staged on rank 5"
     members[4] = replace(members[4], path=PathJudgement(PathWord.UNKNOWN, why="needs root"))
     assert path_summary(members) == (
-        "likely GDR (DMA-BUF) on 6 of 8 ranks, unknown on rank 4, likely staged on rank 5"
+        "likely GDR (DMA-BUF) on 6 of 8 ranks, unknown on rank 4 (needs root), likely staged on rank 5"
     )
     nameless = [replace(process, rank=NO) for process in members]
     assert path_summary(nameless) == (
-        "likely GDR (DMA-BUF) on 6 of 8 processes, unknown on pid 44, likely staged on pid 45"
+        "likely GDR (DMA-BUF) on 6 of 8 ranks, unknown on pid 44 (needs root), likely staged on pid 45"
     )
     assert path_summary([members[4]]) == "unknown: needs root"
     assert path_summary([]) == ""

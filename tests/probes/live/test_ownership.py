@@ -98,6 +98,14 @@ def test_regions_that_change_while_pinned_memory_is_read_are_not_compared(host: 
     assert round_of(host).unsettled == {42}
 
 
+def test_a_device_that_gives_no_list_makes_the_round_unknown(host: LiveNode) -> None:
+    host.add_process(42)
+    host.resources = lambda: replace(resources_of((42, [4 * MIB])), unread=("mlx5_3",))
+    found = read_round(host)
+    assert isinstance(found, Unknown)
+    assert "mlx5_3" in found.detail
+
+
 def test_a_region_without_owner_that_goes_away_was_there(host: LiveNode) -> None:
     host.add_process(42)
     answers = [resources_of((42, [4 * MIB]), (77, [4 * MIB])), resources_of((42, [4 * MIB]))]

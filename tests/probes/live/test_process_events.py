@@ -62,6 +62,14 @@ def test_unknown_processes_have_not_ended() -> None:
     assert not node.see(a_sample(), 3)
 
 
+def test_a_process_whose_queue_pairs_could_not_be_listed_has_not_closed_them() -> None:
+    node = Following()
+    node.see(a_sample(ranks=2), 3)
+    unlisted = tuple(a_process(rank, nics=(), is_listed=False) for rank in range(2))
+    assert not node.see(a_sample(processes=unlisted), 20)
+    assert not node.see(a_sample(ranks=2), 3)
+
+
 def test_a_stopped_process_shows_within_three_samples() -> None:
     node = Following()
     node.see(a_sample(), 3)

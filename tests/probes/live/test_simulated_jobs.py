@@ -30,7 +30,9 @@ def hgx(fault: str) -> tuple[LiveSample, ...]:
     return watched(f"hgx-h100+{fault}" if fault else "hgx-h100")
 
 
-@pytest.fixture(params=TOLD, ids=lambda name: name or "healthy")
+@pytest.fixture(
+    params=usual(TOLD, ("", "job-rank-staged", "job-tcp", "nic-slow")), ids=lambda name: name or "healthy"
+)
 def fault(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 

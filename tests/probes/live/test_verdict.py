@@ -2,6 +2,7 @@
 
 import pytest
 
+from probes.base.unknown import Reason, Unknown
 from probes.checks.summary import exit_status
 from probes.live.verdict import examine_with_jobs, with_jobs
 from probes.simulation.host import SimulatedHost
@@ -27,6 +28,6 @@ def test_a_job_without_gpudirect_degrades_a_green_verdict(name: str, state: Stat
     assert (exit_status(verdict) == 0) == (state in (State.ACTIVE, State.READY))
 
 
-def test_without_a_live_sample_the_verdict_stays() -> None:
+def test_unknown_processes_change_nothing() -> None:
     verdict = examination_of("hgx-h100").verdict
-    assert with_jobs(verdict, None) is verdict
+    assert with_jobs(verdict, Unknown(Reason.NEEDS_ROOT), ()) is verdict

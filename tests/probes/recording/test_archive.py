@@ -120,6 +120,7 @@ def test_everything_before_the_cut_of_a_truncated_file_is_shown(kept: float) -> 
         assert take_reading(host, node) == take_reading(same, node)
 
 
+@pytest.mark.slow
 def test_cuts_of_a_long_recording_lose_only_the_end() -> None:
     whole = valid(8)
     lengths = []

@@ -24,6 +24,7 @@ from probes.simulation.node.names import SIMULATED_NAMES
 from probes.simulation.node.processes import FIRST_RANK
 from probes.simulation.node.training import Phase, schedule
 from probes.snapshot.rates import port_rates, read
+from tests.tiers import usual
 
 LIVE = tuple(fault.name for fault in FAULTS.values() if fault.is_live)
 MOMENTS = (0.0, 5.5, 16.0, 24.0, 33.0, 45.0, 90.0)
@@ -71,6 +72,7 @@ def node(request: pytest.FixtureRequest) -> SimulatedNode:
     return SimulatedNode(str(request.param))
 
 
+@pytest.mark.slow
 def test_every_object_belongs_to_a_thread_of_a_process_or_to_the_kernel(node: SimulatedNode) -> None:
     for node.seconds in MOMENTS:
         found = node.resources()
@@ -141,7 +143,7 @@ def test_a_job_goes_through_phases() -> None:
 
 
 @pytest.mark.parametrize("name", LIVE)
-@pytest.mark.parametrize("node_name", SIMULATED_NAMES)
+@pytest.mark.parametrize("node_name", usual(SIMULATED_NAMES, SIMULATED_NAMES[:1]))
 def test_counters_never_go_back_nor_above_the_line_rate(name: str, node_name: str) -> None:
     node = SimulatedNode(f"{node_name}+{name}")
     facts = probe_node(node.host)

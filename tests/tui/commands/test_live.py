@@ -58,7 +58,8 @@ def test_a_job_is_one_line_with_ranks_path_rates_and_nics(scripted: Scripted) ->
     heading, job = text.splitlines()
     assert status == 0
     assert heading.startswith("gdrtop  hgx-h100")
-    assert job[10:] == ("train.py (alice): 2 ranks of 8, GDR (DMA-BUF), tx 370 rx 369 Gb/s, 2 NICs")
+    paths = "GDR (DMA-BUF) on all 2 ranks"
+    assert job[10:] == f"train.py (alice): 2 ranks of 8, {paths}, tx 370 rx 369 Gb/s, 2 NICs"
 
 
 def test_a_job_is_printed_again_only_when_it_changes(scripted: Scripted) -> None:
@@ -75,7 +76,7 @@ def test_an_odd_rank_and_an_odd_nic_are_named(scripted: Scripted) -> None:
     status, text = printed()
     assert status == 1
     words = " ".join(text.split())
-    assert "GDR (DMA-BUF) x 2, staged x 1 (rank 2)" in words
+    assert "GDR (DMA-BUF) on 2 of 3 ranks, staged on rank 2" in words
     assert "! mlx5_1 carries 148 Gb/s; the other NICs of this job carry 370 Gb/s" in words
 
 

@@ -137,7 +137,7 @@ def test_gzip_is_read_also_in_several_parts_and_cut_off(tmp_path: Path) -> None:
 
 
 def test_a_small_file_that_expands_to_gigabytes_is_read_in_pieces(tmp_path: Path) -> None:
-    (tmp_path / "bomb.gz").write_bytes(gzip.compress(bytes(64 << 20)))
+    (tmp_path / "bomb.gz").write_bytes(gzip.compress(bytes(8 << 20)))
     assert max(map(len, chunks_of_log(f"{tmp_path}/bomb.gz"))) <= 1 << 20
 
 
@@ -152,8 +152,9 @@ def test_other_compressions_name_the_program(tmp_path: Path, monkeypatch: pytest
         (b"\xfd7zXZ\0", "xz -dc"),
     ):
         (tmp_path / "log").write_bytes(magic + b"0123456789")
-        status, _, errors = shown(tmp_path / "log")
+        status, text, errors = shown(tmp_path / "log")
         assert status == 3
+        assert not text
         assert words in errors
 
 
@@ -185,9 +186,9 @@ def test_zstd_needs_only_what_its_decompressor_has(tmp_path: Path, monkeypatch: 
         ZstdDecompressor = Decompressor
 
     monkeypatch.setattr(files_module, "import_module", lambda name: Module)
-    part = b"\x28\xb5\x2f\xfd" + zlib.compress(GOOD.encode() * 50_000)
+    part = b"\x28\xb5\x2f\xfd" + zlib.compress(GOOD.encode() * 9_000)
     (tmp_path / "log.zst").write_bytes(part + part)
-    assert shown(tmp_path / "log.zst")[1].startswith("✓ GPUDirect RDMA: 200000 of 200000")
+    assert shown(tmp_path / "log.zst")[1].startswith("✓ GPUDirect RDMA: 36000 of 36000")
 
 
 @pytest.mark.parametrize("name", ["missing.log", "*.none", "nccl.%h.log"])

@@ -87,6 +87,7 @@ def test_the_file_is_its_owners_alone_and_nothing_else_is_left(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("name", usual(simulated_names(), {"hgx-h100"}))
+@pytest.mark.slow
 def test_every_command_prints_of_a_recording_what_it_prints_of_the_node(
     name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -222,6 +223,7 @@ def test_a_recording_is_not_recorded_again(tmp_path: Path, capsys: pytest.Captur
     assert "already a recording" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_it_says_what_kinds_of_identifiers_the_file_holds(tmp_path: Path) -> None:
     plain = recorded(tmp_path / "plain.tar.gz")
     assert not plain.redacted
@@ -299,6 +301,7 @@ def test_a_terminal_that_goes_away_does_not_cost_the_recording(tmp_path: Path) -
     assert len(replayed(file).recording.moments) == 3
 
 
+@pytest.mark.slow
 def test_what_was_killed_can_be_replayed_as_far_as_it_came(tmp_path: Path) -> None:
     process = subprocess.Popen(
         [sys.executable, "-m", "tui", "record", str(tmp_path / "node.tar.gz"), "--demo", "cloud-vm"],

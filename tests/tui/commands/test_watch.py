@@ -116,6 +116,7 @@ def test_the_ring_is_recordings_of_a_minute_that_only_the_owner_can_read(
     assert (tmp_path / "ring").stat().st_mode & 0o777 in (0o700, 0o755)
 
 
+@pytest.mark.slow
 def test_the_ring_has_a_length_in_time(tmp_path: Path, script: Script) -> None:
     script()
     watched = Watched(tmp_path / "ring", Limits(keep_seconds=120, max_bytes=16 << 20))
@@ -181,6 +182,7 @@ def test_each_moment_of_a_saved_recording_answers_as_the_node_did(tmp_path: Path
 
 
 @pytest.mark.parametrize("redact", [False, True])
+@pytest.mark.slow
 def test_a_replay_shows_the_same_event_at_the_moment_at_which_it_opens(tmp_path: Path, redact: bool) -> None:
     limits = Limits(600, 16 << 20, Severity.WARNING, 20, 10, redact)
     watched = Watched(tmp_path / "ring", limits, name="hgx-h100+nic-flapping")
@@ -222,6 +224,7 @@ def test_only_events_of_the_chosen_severity_are_saved(
     assert "mlx5_3 went down" in text
 
 
+@pytest.mark.slow
 def test_events_that_follow_each_other_are_one_recording_of_limited_length(
     tmp_path: Path, script: Script, monkeypatch: pytest.MonkeyPatch
 ) -> None:

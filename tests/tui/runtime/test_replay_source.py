@@ -84,6 +84,7 @@ async def test_brackets_move_in_time_and_the_histories_follow() -> None:
         assert len({panels["traffic"] for panels in forth}) == 8
 
 
+@pytest.mark.slow
 async def test_keys_move_to_start_and_end_and_by_ten() -> None:
     async with replay_app(recording_of("cloud-vm", 25)).run_test(size=(120, 40)) as pilot:
         for key, moment in (

@@ -16,6 +16,7 @@ SIZES = [(80, 24), (120, 40)]
 
 
 @pytest.mark.parametrize("size", SIZES, ids=lambda size: f"{size[0]}x{size[1]}")
+@pytest.mark.slow
 async def test_every_action_is_listed_with_its_reason(size: tuple[int, int]) -> None:
     clock = SteppedClock()
     async with stepped_app(QuickHost(NODE, clock=clock)).run_test(size=size) as pilot:
@@ -122,6 +123,7 @@ async def test_a_plan_that_cuts_the_session_asks_for_the_host_name() -> None:
         assert is_on(pilot, ConfirmScreen)
 
 
+@pytest.mark.slow
 async def test_similar_steps_are_folded_and_unfold_on_a_key() -> None:
     clock = SteppedClock()
     async with stepped_app(QuickHost("hgx-h100+acs-on", clock=clock)).run_test(size=(120, 40)) as pilot:
@@ -136,6 +138,7 @@ async def test_similar_steps_are_folded_and_unfold_on_a_key() -> None:
         assert "… 15 more like this" in seen(pilot, "plan")
 
 
+@pytest.mark.slow
 async def test_a_run_can_be_left_and_shown_again_and_stopped() -> None:
     clock = SteppedClock()
     host = HeldHost("hgx-h100+nvidia-not-loaded", clock)

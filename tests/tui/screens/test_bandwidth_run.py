@@ -60,6 +60,7 @@ async def test_rows_come_as_they_are_printed_and_the_end_is_judged(monkeypatch: 
         assert "388" in shown(pilot, "matrix")
 
 
+@pytest.mark.slow
 async def test_below_the_line_is_said_so(monkeypatch: pytest.MonkeyPatch) -> None:
     async with begun(monkeypatch) as (pilot, clock, processes):
         await met(pilot, clock, processes)
@@ -92,6 +93,7 @@ async def test_skipping_goes_on_with_the_next_test(monkeypatch: pytest.MonkeyPat
         assert "mlx5_0 · host memory  canceled (386 Gb/s so far)" in seen(pilot, "rows")
 
 
+@pytest.mark.slow
 async def test_a_comparison_says_what_it_means(monkeypatch: pytest.MonkeyPatch) -> None:
     async with begun(monkeypatch, *TO_COMPARE) as (pilot, clock, processes):
         for number, gbps in ((1, 390.0), (2, 150.0), (3, 389.0)):
@@ -121,6 +123,7 @@ def clock_goes(clock: SteppedClock, seconds: float = 1.0) -> bool:
     return False
 
 
+@pytest.mark.slow
 async def test_leaving_the_screen_lets_the_test_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
     async with begun(monkeypatch) as (pilot, clock, processes):
         await met(pilot, clock, processes)
@@ -179,6 +182,7 @@ async def test_a_hangup_ends_both_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     assert all(process.was_ended for process in processes.started)
 
 
+@pytest.mark.slow
 async def test_a_text_for_a_ticket_is_written(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
     async with begun(monkeypatch) as (pilot, clock, processes):
@@ -195,6 +199,7 @@ async def test_a_text_for_a_ticket_is_written(monkeypatch: pytest.MonkeyPatch, t
     assert "ib_write_bw -d mlx5_0" in text
 
 
+@pytest.mark.slow
 async def test_a_baseline_is_what_the_next_test_is_compared_with(monkeypatch: pytest.MonkeyPatch) -> None:
     async with begun(monkeypatch) as (pilot, clock, processes):
         await met(pilot, clock, processes)
@@ -205,6 +210,7 @@ async def test_a_baseline_is_what_the_next_test_is_compared_with(monkeypatch: py
         await until(pilot, lambda: "baseline 386 of 400 Gb/s" in seen(pilot, "planned"))
 
 
+@pytest.mark.slow
 async def test_a_bad_result_and_another_baseline_are_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     async with begun(monkeypatch) as (pilot, clock, processes):
         await met(pilot, clock, processes)
@@ -240,6 +246,7 @@ async def asked_again(pilot: Pilot[None], clock: SteppedClock) -> None:
     await until(pilot, lambda: "Run it anyway?" in seen(pilot, "question"))
 
 
+@pytest.mark.slow
 async def test_running_it_again_asks_again(monkeypatch: pytest.MonkeyPatch) -> None:
     async with begun(monkeypatch) as (pilot, clock, processes):
         await until(pilot, lambda: len(processes.started) == 1)
@@ -265,6 +272,7 @@ async def test_again_is_the_test_on_the_screen(monkeypatch: pytest.MonkeyPatch) 
         assert processes.started[2].argv == processes.started[0].argv
 
 
+@pytest.mark.slow
 async def test_no_to_running_it_again_shows_what_is_set(monkeypatch: pytest.MonkeyPatch) -> None:
     async with begun(monkeypatch) as (pilot, clock, processes):
         await until(pilot, lambda: len(processes.started) == 1)
@@ -303,6 +311,7 @@ async def test_rows_that_are_not_kept_any_more_have_had_their_seconds(
         assert " 1 s" not in seen(pilot, "chart")
 
 
+@pytest.mark.slow
 async def test_a_flood_of_lines_neither_freezes_the_screen_nor_fills_the_memory(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -71,6 +71,7 @@ async def test_what_is_selected_on_the_overview_is_measured() -> None:
         assert "-d mlx5_1" in seen(pilot, "planned")
 
 
+@pytest.mark.slow
 async def test_another_gpu_has_another_best_nic() -> None:
     clock = SteppedClock()
     async with stepped_app(SimulatedHost("hgx-h100", clock=clock)).run_test(size=SIZE) as pilot:
@@ -108,6 +109,7 @@ async def test_a_fault_in_loading_earlier_results_is_told(monkeypatch: pytest.Mo
         await until(pilot, lambda: told in [one.message for one in pilot.app._notifications])
 
 
+@pytest.mark.slow
 async def test_rows_without_a_meaning_are_not_there() -> None:
     clock = SteppedClock()
     async with stepped_app(SimulatedHost("hgx-h100", clock=clock)).run_test(size=SIZE) as pilot:
@@ -176,6 +178,7 @@ async def test_without_cuda_host_memory_can_be_measured() -> None:
         assert "--use_cuda" not in seen(pilot, "planned")
 
 
+@pytest.mark.slow
 async def test_a_comparison_names_its_three_tests() -> None:
     clock = SteppedClock()
     async with stepped_app(SimulatedHost("hgx-h100", clock=clock)).run_test(size=SIZE) as pilot:
@@ -191,6 +194,7 @@ async def test_a_comparison_names_its_three_tests() -> None:
             assert proved in " ".join(told.split())
 
 
+@pytest.mark.slow
 async def test_a_server_has_the_peers_command_to_be_copied() -> None:
     clock = SteppedClock()
     async with stepped_app(SimulatedHost("hgx-h100", clock=clock)).run_test(size=SIZE) as pilot:

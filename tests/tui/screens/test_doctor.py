@@ -101,6 +101,7 @@ async def test_the_overview_shows_the_marks() -> None:
         assert "BROKEN" in shown(pilot, "verdict")
 
 
+@pytest.mark.slow
 async def test_the_filter_is_still_shown_after_coming_back() -> None:
     clock = SteppedClock()
     async with stepped_app(SimulatedHost(BROKEN, clock=clock)).run_test(size=(120, 40)) as pilot:
@@ -187,6 +188,7 @@ async def test_a_finding_has_its_labelled_parts_in_order() -> None:
 
 
 @pytest.mark.parametrize("size", SIZES, ids=lambda size: f"{size[0]}x{size[1]}")
+@pytest.mark.slow
 async def test_checks_that_could_not_run_are_one_row_for_each_need(size: tuple[int, int]) -> None:
     clock = SteppedClock()
     async with stepped_app(SimulatedHost("pcie-l40s+roce-gid-wrong", clock=clock)).run_test(

@@ -103,6 +103,7 @@ async def test_no_screen_cuts_a_key_of_its_footer(width: int) -> None:
             await pilot.pause()
 
 
+@pytest.mark.slow
 async def test_a_click_on_the_footer_presses_the_key() -> None:
     clock = SteppedClock()
     async with stepped_app(QuickHost(NODE, clock=clock)).run_test(size=(120, 30)) as pilot:
@@ -233,6 +234,7 @@ async def test_a_filter_selects_a_possible_action_first() -> None:
 @pytest.mark.parametrize(
     ("key", "first"), [("", "OVERVIEW"), ("d", "DOCTOR"), ("x", "ACTIONS"), ("H", "HISTORY")]
 )
+@pytest.mark.slow
 async def test_help_opens_at_the_current_screen_and_names_the_origin(key: str, first: str) -> None:
     clock = SteppedClock()
     async with stepped_app(QuickHost(NODE, clock=clock)).run_test(size=(80, 24)) as pilot:
@@ -267,6 +269,7 @@ async def test_the_palette_lists_prefix_matches_first() -> None:
         assert texts()[0].startswith("Load")
 
 
+@pytest.mark.slow
 async def test_the_history_shows_the_origin_and_local_time(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = SteppedClock()
     async with stepped_app(QuickHost(NODE, clock=clock)).run_test(size=(120, 40)) as pilot:

@@ -184,6 +184,7 @@ async def test_at_the_design_size_nothing_of_topology_and_path_is_below_the_edge
         assert shown(pilot, "path").splitlines()[-1].startswith("mlx5_0")
 
 
+@pytest.mark.slow
 async def test_a_large_terminal_shows_the_rates_of_every_nic_against_its_line_rate() -> None:
     clock = SteppedClock()
     app = stepped_app(SimulatedHost("hgx-h100", clock=clock))
@@ -278,6 +279,7 @@ async def test_jobs_are_named_or_their_absence_is(tmp_path: Path) -> None:
         assert shown(pilot, "jobs") == "no job uses RDMA or a GPU"
 
 
+@pytest.mark.slow
 async def test_error_counters_of_a_selected_nic_have_values() -> None:
     clock = SteppedClock()
     app = stepped_app(SimulatedHost("hgx-h100+symbol-errors-rising", clock=clock))
@@ -350,6 +352,7 @@ async def test_sixteen_gpus_and_eighteen_nics_are_all_there(tmp_path: Path, size
 
 
 @pytest.mark.parametrize("size", SIZES, ids=lambda size: f"{size[0]}x{size[1]}")
+@pytest.mark.slow
 async def test_an_empty_node_says_so_calmly(tmp_path: Path, size: tuple[int, int]) -> None:
     clock = SteppedClock()
     app = stepped_app(LocalHost(str(tmp_path)))

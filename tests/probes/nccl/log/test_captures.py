@@ -80,6 +80,18 @@ def test_reasons_name_lines_that_say_so() -> None:
                 assert b"NCCL" in lines[place.line - 1]
 
 
+def test_the_slowest_rank_is_named_and_a_line_counts_once() -> None:
+    failed = "[rank{0}]:[E1 ProcessGroupNCCL.cpp:1] [PG ID 0 Rank {0}] failure detected by watchdog at work sequence"
+    failed += " id: {1} PG status: last enqueued work: 15, last completed work: {1}\n"
+    error = (
+        "[rank3]: DistBackendError: NCCL error in: /c10d/ProcessGroupNCCL.cpp:3356, remote process exited\n"
+    )
+    failure, other = read(failed.format(3, 9) + failed.format(5, 7) + error).problems
+    assert failure.ranks == ("rank 3", "rank 5")
+    assert "is 7, of rank 5 (log:2)" in failure.cause
+    assert (other.kind, other.seen.count) == ("torch-error", 1)
+
+
 def test_the_watchdog_of_pytorch_is_explained() -> None:
     facts = read(machine_file("live/pytorch/watchdog-lines.txt").read_bytes())
     titles = [problem.title for problem in facts.problems]

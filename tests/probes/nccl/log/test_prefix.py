@@ -47,6 +47,14 @@ def test_glued_lines_are_read_apart() -> None:
     assert not facts.networks  # whether the name ends there is unknown
 
 
+def test_a_host_keeps_its_name_where_another_one_ends_like_it() -> None:
+    lines = info(channel())
+    facts = read(lines + lines.replace("node1", "bignode1"))
+    assert {rank.host for rank in facts.ranks} == {"node1", "bignode1"}
+    glued = read(lines + lines[:-1] + "m" + lines)
+    assert [(rank.host, rank.send) for rank in glued.ranks] == [("node1", Channels(gdr=3))]
+
+
 @pytest.mark.parametrize("cut", ["via NET/IB/0/GDRD", "via NET/IB/0", "via NET/IB", "via NE"])
 def test_a_channel_without_the_end_of_its_line_is_unknown(cut: str) -> None:
     line = channel().partition("via ")[0] + cut

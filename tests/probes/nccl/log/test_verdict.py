@@ -50,6 +50,10 @@ def test_new_versions_connect_late() -> None:
     assert "first collective" not in reasons("NCCL version 2.21.5+cuda12.4", INIT)
 
 
+def test_a_version_alone_is_no_begun_job() -> None:
+    assert "first collective" not in reasons(VERSION)
+
+
 def test_no_log_of_nccl() -> None:
     answer = verdict("Epoch 1\nEpoch 2\n")
     assert answer.text == "not known: this is not a log of NCCL"

@@ -36,6 +36,7 @@ def listens(node: Node) -> bool:
 
 @pytest.mark.parametrize("gpu", [0, None])
 @pytest.mark.parametrize("name", SIMULATED_NAMES)
+@pytest.mark.slow
 def test_the_pair_that_fits_is_near_its_line(name: str, gpu: int | None) -> None:
     pair = run_pair(name, lambda node: settings_on(node, gpu))
     for run in (pair.server, pair.client):
@@ -55,6 +56,7 @@ def test_the_pair_that_fits_is_near_its_line(name: str, gpu: int | None) -> None
 
 
 @pytest.mark.parametrize("tool", PERFTEST)
+@pytest.mark.slow
 def test_every_tool_over_all_sizes(tool: str) -> None:
     pair = run_pair(
         "pcie-l40s",

@@ -89,6 +89,7 @@ def test_the_cause_is_told(name: str, gpu: int | None, changes: dict[str, object
 
 
 @pytest.mark.parametrize("name", usual(FAULTS, FAULTS_OF_TESTS))
+@pytest.mark.slow
 def test_with_every_fault_a_test_ends_and_says_why(name: str) -> None:
     node = Node(f"{FAULTS[name].on}+{name}")
     for gpu in (0, None):

@@ -55,6 +55,7 @@ def test_acs_redirects_cost_half() -> None:
         ("one-lane", "mlx5_7", 0.9, 1.0),
     ],
 )
+@pytest.mark.slow
 def test_what_limits_is_reached_but_for_its_overhead(fault: str, nic: str, least: float, most: float) -> None:
     pair = run_on(f"hgx-h100+{fault}", None, nic)
     limit = pair.settings.limit(pair.node.examination(), is_loopback=True)
@@ -86,6 +87,7 @@ def test_the_judgement_of_a_slow_way_names_it() -> None:
     assert "between sockets" in judgement.why
 
 
+@pytest.mark.slow
 def test_latency_grows_with_the_way() -> None:
     def average(gpu: int | None) -> float:
         def settings(node: Node) -> PerftestSettings:

@@ -172,6 +172,7 @@ def test_a_reader_that_leaves_at_the_end_takes_neither_status_nor_ticket(tmp_pat
     assert leave_at(Scene(), "below the threshold", "--seconds", "3", "--min-gbps", "399") == 1
 
 
+@pytest.mark.slow
 def test_head_gets_the_status_of_a_cancelled_test(tmp_path: Path) -> None:
     command = f"{sys.executable} -m tui bench --demo --seconds 600 --min-gbps 5000"
     done = subprocess.run(
@@ -186,6 +187,7 @@ def test_head_gets_the_status_of_a_cancelled_test(tmp_path: Path) -> None:
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.slow
 def test_ctrl_c_from_outside(tmp_path: Path) -> None:
     argv = [sys.executable, "-m", "tui", "bench", "--demo", "--seconds", "60"]
     environment = {**os.environ, "XDG_DATA_HOME": str(tmp_path), "LC_ALL": "C.UTF-8", "PYTHONUTF8": "1"}

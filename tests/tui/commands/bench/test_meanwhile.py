@@ -89,6 +89,7 @@ def test_json_and_the_ticket_have_what_was_not_begun(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.slow
 def test_with_yes_it_goes_on() -> None:
     scene = QuietScene(at=2)
     status, out = scene.run(*SWEEP, "--yes")
@@ -97,6 +98,7 @@ def test_with_yes_it_goes_on() -> None:
     assert scene.waited == [1.0]
 
 
+@pytest.mark.slow
 def test_who_was_felt_and_confirmed_before_is_not_looked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.stderr", Terminal())
     scene = QuietScene()
@@ -107,6 +109,7 @@ def test_who_was_felt_and_confirmed_before_is_not_looked_for_again(monkeypatch: 
     assert scene.waited == [1.0]
 
 
+@pytest.mark.slow
 def test_who_has_gone_again_by_the_second_look_ends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     scene = QuietScene(at=2)
 

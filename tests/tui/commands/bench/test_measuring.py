@@ -57,6 +57,7 @@ def test_rows_come_as_they_are_measured_each_flushed() -> None:
 
 
 @pytest.mark.parametrize("tool", [tool for tool in TEST_TOOLS if tool != "ib_write_bw"])
+@pytest.mark.slow
 def test_every_test_can_be_run(tool: str) -> None:
     word = tool.removeprefix("ib_").removesuffix("_bw").removesuffix("_perf").replace("_", "-")
     word = "gdrcopy" if tool == "gdrcopy_copybw" else word
@@ -134,6 +135,7 @@ def test_a_test_that_fails_alone_is_not_measured() -> None:
     assert "1 of 1 test failed" in out
 
 
+@pytest.mark.slow
 def test_a_sweep_ends_in_a_matrix() -> None:
     status, out = Scene().run("--sweep", "--seconds", "2")
     assert status == 0

@@ -68,6 +68,7 @@ def test_a_larger_terminal_shows_no_fewer_of_many(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", usual(simulated_names(), {"hgx-h100"}))
+@pytest.mark.slow
 def test_the_panels_fill_the_terminal_and_no_more(name: str) -> None:
     clock = SteppedClock()
     state = state_of(SimulatedHost(name, clock=clock), clock)

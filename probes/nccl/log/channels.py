@@ -1,0 +1,160 @@
+"""Count the network channels of each rank."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+
+from probes.base.text import printable
+from probes.nccl.log.facts import Channels, Place, Rank
+from probes.nccl.log.grammar import NETWORK_PATH
+from probes.nccl.log.prefix import Header
+
+MOST_RANKS = 4096
+_MOST_DEVICES = 16
+_CHANNEL_START = re.compile(r"NCCL INFO (?:Channel|CollNet) \d[^\r\n]{0,80}\[(send|receive)\]")
+_RankKey = tuple[str, int, int]
+
+
+@dataclass
+class RankCounts:
+    """What is counted of one rank, or of all."""
+
+    is_named: bool = False  # its host is certain
+    rank: int | None = None
+    world: int = 0  # of the communicator that the rank is of
+    counts: dict[tuple[str, str], int] = field(default_factory=dict)  # direction, path
+    devices: dict[str, None] = field(default_factory=dict)
+    pxn: int = 0
+    shared: int = 0
+    c2c_pci: int = 0
+    first_staged: Place | None = None
+    first_gdr: Place | None = None
+
+    def channels(self, direction: str) -> Channels:
+        """Return the channels of a direction."""
+        return Channels(*(self.counts.get((direction, path), 0) for path in ("gdr", "staged", "unknown")))
+
+    def merge(self, other: RankCounts) -> None:
+        """Add the counts of the same rank."""
+        if other.world > self.world or self.rank is None:
+            self.rank, self.world = other.rank, other.world
+        for key, count in other.counts.items():
+            self.counts[key] = self.counts.get(key, 0) + count
+        self.devices.update(other.devices)
+        self.pxn += other.pxn
+        self.shared += other.shared
+        self.c2c_pci += other.c2c_pci
+        self.first_staged = self.first_staged or other.first_staged
+        self.first_gdr = self.first_gdr or other.first_gdr
+
+
+class ChannelTable:
+    """The channels of all ranks; the table of ranks ends at a limit, the totals do not."""
+
+    def __init__(self) -> None:
+        self.totals = RankCounts()
+        self.local = 0  # inside nodes
+        self.cut = 0  # lines
+        self.more_ranks = False
+        self._ranks: dict[_RankKey, RankCounts] = {}
+
+    def rank_of(self, header: Header | None, rank: int | None) -> RankCounts | None:
+        """Return the counts of the rank that wrote a line; None if the table is full."""
+        key = ("", -1, -1 if rank is None else rank)
+        if header is not None:
+            key = (header.host, header.pid, header.device)
+        found = self._ranks.get(key)
+        if found is None:
+            if len(self._ranks) >= MOST_RANKS:
+                self.more_ranks = True
+                return None
+            found = self._ranks[key] = RankCounts()
+        if rank is not None and found.rank is None:
+            found.rank = rank
+        found.is_named |= header is not None and not header.is_glued
+        return found
+
+    def channel(self, match: re.Match[str], place: Place, header: Header | None, is_whole: bool) -> None:
+        """Count a line with a channel."""
+        sender, receiver, direction, path = match.groups()
+        if direction is None:
+            self.local += 1
+            return
+        rank = int(sender if direction == "send" else receiver)
+        self._network_path(path, rank, direction, place, header, is_whole)
+
+    def collnet(self, match: re.Match[str], place: Place, header: Header | None, is_whole: bool) -> None:
+        """Count a line with a channel of CollNet."""
+        rank, direction, path = match.groups()
+        self._network_path(path, int(rank), direction, place, header, is_whole)
+
+    def _network_path(
+        self, path: str, rank: int, direction: str, place: Place, header: Header | None, is_whole: bool
+    ) -> None:
+        match = NETWORK_PATH.match(path)
+        one = self.rank_of(header, rank)
+        counted = [each for each in (self.totals, one) if each is not None]
+        if match is None:
+            self.cut += 1
+            self._count(counted, direction, "unknown", place)
+            return
+        network, number, proxy, gdr, pci, shared, rest = match.groups()
+        is_clean = is_whole and not rest.strip()
+        if not is_clean:
+            self.cut += 1
+        # Without its end, a line that has no /GDRDMA yet shows nothing.
+        self._count(counted, direction, "gdr" if gdr else "staged" if is_clean else "unknown", place)
+        for each in counted:
+            each.pxn += proxy is not None
+            each.shared += shared is not None
+            each.c2c_pci += pci is not None
+            if is_clean and len(each.devices) < _MOST_DEVICES:
+                each.devices[printable(f"{network}/{number}", 80)] = None
+
+    @staticmethod
+    def _count(counted: list[RankCounts], direction: str, path: str, place: Place) -> None:
+        for each in counted:
+            each.counts[direction, path] = each.counts.get((direction, path), 0) + 1
+            if path == "gdr":
+                each.first_gdr = each.first_gdr or place
+            elif path == "staged":
+                each.first_staged = each.first_staged or place
+
+    def unparsed(self, text: str, place: Place, header: Header | None, is_whole: bool) -> None:
+        """Count a channel line that ends before its path; it is a network channel with an unknown path."""
+        match = _CHANNEL_START.match(text)
+        if match is not None:
+            self.cut += 1
+            self._count([self.totals], match[1], "unknown", place)
+        elif not is_whole:
+            self.cut += 1
+
+    def all_ranks(self) -> tuple[Rank, ...]:
+        """Return the ranks, in the order of their first lines."""
+        merged: dict[_RankKey, RankCounts] = {}
+        by_pid: dict[tuple[int, int], list[str]] = {}
+        for host, pid, device in self._ranks:
+            by_pid.setdefault((pid, device), []).append(host)
+        for (host, pid, device), rank in self._ranks.items():
+            # In glued lines the end of another line stands directly before the host's name.
+            others = [] if rank.is_named else by_pid[pid, device]
+            own = min((name for name in (host, *others) if host.endswith(name)), key=len)
+            merged.setdefault((own, pid, device), RankCounts()).merge(rank)
+        return tuple(
+            Rank(
+                host=host,
+                pid=None if pid < 0 else pid,
+                device=None if pid < 0 else device,
+                rank=rank.rank,
+                send=rank.channels("send"),
+                receive=rank.channels("receive"),
+                devices=tuple(rank.devices),
+                pxn=rank.pxn,
+                shared=rank.shared,
+                c2c_pci=rank.c2c_pci,
+                first_staged=rank.first_staged,
+                first_gdr=rank.first_gdr,
+            )
+            for (host, pid, device), rank in merged.items()
+        )

@@ -1,0 +1,116 @@
+"""Facts of a job as its RAS service reports them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from probes.base.unknown import Maybe, Reason, Unknown
+
+NOT_PRINTED = Unknown(Reason.NOT_THERE, "RAS report", "not printed")
+
+
+@dataclass(frozen=True)
+class RasProcess:
+    """A process of the job. Its pid is that of its own PID namespace, its node the bootstrap address."""
+
+    pid: int
+    node: str
+    gpus: tuple[int, ...] = ()  # CUDA's numbers, in the process
+    nvml: tuple[int, ...] = ()  # NVML's numbers
+
+
+@dataclass(frozen=True)
+class RasRank:
+    """A rank of a communicator, which need not be the rank in the job."""
+
+    rank: int
+    process: Maybe[RasProcess]
+
+
+@dataclass(frozen=True)
+class RasSet:
+    """Ranks of a communicator with the same value: a count, a status or an error."""
+
+    value: str
+    count: int  # number of ranks
+    ranks: tuple[RasRank, ...] = ()  # RAS names only small sets
+
+
+@dataclass(frozen=True)
+class OperationCounts:
+    """The operations of one type that the ranks have launched, which differ."""
+
+    operation: str  # "AllReduce"; "collective" before NCCL 2.26: all types together
+    sets: tuple[RasSet, ...]  # values are numbers
+
+    @property
+    def counts(self) -> tuple[int, ...]:
+        """All counts, the highest first."""
+        return tuple(sorted({int(one.value) for one in self.sets}, reverse=True))
+
+
+@dataclass(frozen=True)
+class Communicator:
+    """A communicator in which something is wrong or differs; RAS names no others."""
+
+    hash: str
+    name: str  # "0-1": group and number, in this report only
+    missing_count: int = 0
+    missing: tuple[RasRank, ...] = ()
+    counts: tuple[OperationCounts, ...] = ()
+    statuses: tuple[RasSet, ...] = ()
+    errors: tuple[RasSet, ...] = ()
+
+
+@dataclass(frozen=True)
+class CommunicatorGroup:
+    """A row of the table of communicators of the same size and state."""
+
+    number: int
+    communicators: int
+    nodes: int
+    ranks_per_node: str  # "8", "7-8"
+    ranks_per_communicator: int
+    ranks: int  # GPUs in the group
+    status: str  # the furthest of NOCOMM, INIT, RUNNING, FINALIZE, ABORT; UNKNOWN before 2.26
+    errors: tuple[str, ...]  # INCOMPLETE, ERROR, MISMATCH
+
+
+@dataclass(frozen=True)
+class RasReport:
+    """What a job's RAS service reports."""
+
+    nccl: Maybe[str] = NOT_PRINTED
+    cuda: Maybe[str] = NOT_PRINTED
+    nodes: Maybe[int] = NOT_PRINTED
+    processes: Maybe[int] = NOT_PRINTED
+    gpus: Maybe[int] = NOT_PRINTED
+    collected_seconds: Maybe[float] = NOT_PRINTED
+    groups: tuple[CommunicatorGroup, ...] = ()
+    missing_count: int = 0  # processes that have not answered
+    missing: tuple[RasProcess, ...] = ()
+    dead_count: int = 0
+    dead: tuple[RasProcess, ...] = ()
+    timeouts: int = 0
+    communicators: tuple[Communicator, ...] = ()
+    other: tuple[str, ...] = ()  # lines that are not understood
+    is_complete: bool = False  # all sections came, and the last part was not cut
+
+    @property
+    def named(self) -> tuple[RasProcess, ...]:
+        """Every process that the report names, each once."""
+        ranks = [
+            rank
+            for one in self.communicators
+            for rank in (*one.missing, *(r for s in _sets(one) for r in s.ranks))
+        ]
+        known = [rank.process for rank in ranks if isinstance(rank.process, RasProcess)]
+        return tuple(dict.fromkeys((*self.missing, *self.dead, *known)))
+
+
+def _sets(one: Communicator) -> Iterator[RasSet]:
+    yield from one.statuses
+    yield from one.errors
+    for counts in one.counts:
+        yield from counts.sets

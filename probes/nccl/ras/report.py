@@ -1,0 +1,279 @@
+"""The text report of NCCL's RAS service, of NCCL 2.24 to 2.32 (src/ras/client_support.cc).
+
+The report comes from a process of any user: any text is accepted, lines that are not understood are kept, and
+everything is bounded.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field, replace
+
+from probes.base.text import printable
+from probes.base.unknown import Maybe
+from probes.nccl.ras.facts import (
+    NOT_PRINTED,
+    Communicator,
+    CommunicatorGroup,
+    OperationCounts,
+    RasProcess,
+    RasRank,
+    RasReport,
+    RasSet,
+)
+
+MAX_ITEMS = 4096  # of each list
+_MAX_LINE = 400
+
+_VERSION = re.compile(r"NCCL version (?P<nccl>\S{1,40}) compiled with CUDA (?P<cuda>\S{1,20})")
+_NUMBERS = re.compile(r"\s*[0-9]{1,9}(?:\s+[0-9]{1,9})*\s*")
+_COLLECTED = re.compile(r"Communicators\.\.\.(?: \((?P<seconds>[0-9]{1,6}(?:\.[0-9]{1,6})?)s\))?\s*")
+_GROUP = re.compile(
+    r"\s*(?P<number>[0-9]{1,9})\s+(?P<comms>[0-9]{1,9})\s+(?P<nodes>[0-9]{1,9})\s+(?P<per_node>[0-9-]{1,19})"
+    r"\s+(?P<size>[0-9]{1,9})\s+(?P<ranks>[0-9]{1,9})\s+(?P<status>[A-Z]{1,16})\s+(?P<errors>[A-Z,]{1,64})\s*"
+)
+_HEADING = re.compile(
+    r"#(?P<name>[0-9]{1,9}-[0-9]{1,9}) \((?P<hash>[0-9a-fA-F]{1,32})\) (?P<kind>[A-Z]{1,16})\s*"
+)
+_GPUS = r"GPUs? (?P<gpus>[0-9][0-9,]{0,200})(?: \(NVML (?P<nvml>[0-9][0-9,]{0,200})\))?"
+_PROCESS = re.compile(rf"\s+Process (?P<pid>[0-9]{{1,10}}) on node (?P<node>\S{{0,64}}) managing {_GPUS}\s*")
+_RANK = re.compile(
+    rf"\s+Rank (?P<rank>[0-9]{{1,9}}) (?P<what>.{{0,80}}?)-- (?:{_GPUS} managed by process"
+    r" (?P<pid>[0-9]{1,10}) on node (?P<node>\S{0,64})|\[process information not found\])\s*"
+)
+_RANKS = re.compile(r"\s+(?P<count>[0-9]{1,9}) ranks (?P<what>.{1,80}?)\s*")
+_MISSING_RANK = re.compile(r"\s+The missing ranks?: (?P<ranks>[0-9, ]{1,200})")  # before 2.25
+_MISSING = re.compile(
+    r"\s+Missing communicator data from (?P<count>[0-9]{1,9}) (?P<what>ranks?|job process(?:es)?)\s*"
+)
+_DEAD = re.compile(r"\s+(?P<count>[0-9]{1,9}) job process(?:es are| is) considered dead.{0,80}")
+_TIMEOUTS = re.compile(r"\s+Encountered (?P<count>[0-9]{1,9}) communication timeouts?.{0,80}")
+_ERRORS = re.compile(r"\s+(?P<kind>Initialization|Asynchronous) errors? on [0-9]{1,9} ranks?\s*")
+_DIFFERENT = re.compile(
+    r"\s+Communicator ranks have different (?P<what>status|[A-Za-z]{1,32} operation counts)\s*"
+)
+_LAUNCHED = re.compile(
+    r"ha(?:s|ve) (?:launched up to operation (?P<count>[0-9]{1,19})|(?P<none>not launched any operations))"
+)
+_STATUS = re.compile(r"ha(?:s|ve) status (?P<status>[A-Z]{1,16})")
+_REPORTED = re.compile(r"reported (?P<error>.{1,60})")
+_RULE = re.compile(r"\s*=+\s*")
+
+
+def parse_report(text: str) -> RasReport:
+    """Return the report; what is not understood is in `other`."""
+    parser = _Parser()
+    for line in text.split("\n"):
+        parser.add(line[:_MAX_LINE].rstrip("\r"))
+    return parser.report(text)
+
+
+@dataclass
+class _Part:
+    """A communicator that is being read; sections after each other add to the same one."""
+
+    communicator: Communicator
+    sets: list[tuple[str, RasSet]] = field(default_factory=list)  # with its kind: "AllReduce", "status", …
+
+
+class _Parser:
+    """Reads the lines of a report in order."""
+
+    def __init__(self) -> None:
+        self._report = RasReport()
+        self._section = ""
+        self._table = ""  # the header line of the job summary above the next row
+        self._heading = ""  # INCOMPLETE, DEAD, TIMEOUT, MISMATCH, ERROR
+        self._parts: dict[str, _Part] = {}
+        self._part: _Part | None = None
+        self._kind = ""  # of the sets that follow
+        self._sections: set[str] = set()
+
+    def report(self, text: str) -> RasReport:
+        """Return what was read; NCCL ends every part with an empty line, except a list of statuses."""
+        is_whole = text.endswith("\n\n") or (text.endswith("\n") and self._kind == "status")
+        complete = is_whole and {"Communicators", "Errors", "Warnings"} <= self._sections
+        communicators = tuple(_finished(part) for part in self._parts.values())
+        return replace(self._report, communicators=communicators, is_complete=complete)
+
+    def add(self, line: str) -> None:
+        """Read one line."""
+        if not line.strip() or _RULE.fullmatch(line):
+            return
+        if not (self._head(line) or self._row(line) or self._titled(line) or self._detail(line)):
+            self._keep(line)
+
+    def _keep(self, line: str) -> None:
+        if len(self._report.other) < MAX_ITEMS:
+            self._report = replace(
+                self._report, other=(*self._report.other, printable(line.strip(), _MAX_LINE))
+            )
+
+    def _head(self, line: str) -> bool:
+        if match := _VERSION.match(line):
+            self._report = replace(
+                self._report, nccl=printable(match["nccl"], 40), cuda=printable(match["cuda"], 20)
+            )
+        elif line.startswith("CUDA runtime version"):
+            pass
+        elif line.strip() in ("Job summary", "Errors", "Warnings"):
+            self._section = line.strip()
+            self._sections.add(self._section)
+            self._heading, self._part = "", None
+        elif match := _COLLECTED.fullmatch(line):
+            self._section = "Communicators"
+            self._sections.add(self._section)
+            if match["seconds"]:
+                self._report = replace(self._report, collected_seconds=float(match["seconds"]))
+        else:
+            return False
+        return True
+
+    def _row(self, line: str) -> bool:
+        """Read a line of the job summary or of the table of communicators."""
+        if self._section == "Job summary":
+            if not _NUMBERS.fullmatch(line):
+                is_header = (
+                    "(total)" in line or "Processes" in line or "per node" in line or "per process" in line
+                )
+                if is_header:
+                    self._table = line
+                return is_header
+            numbers = [int(text) for text in line.split()]
+            # Three shapes; the last row below "(total)" has the sums.
+            if "(total)" in self._table and len(numbers) in (3, 5):
+                nodes, (processes, gpus) = numbers[0], numbers[-2:]
+                self._report = replace(self._report, nodes=nodes, processes=processes, gpus=gpus)
+            return True
+        if self._section == "Communicators":
+            if match := _GROUP.fullmatch(line):
+                self._add_group(match)
+                return True
+            return line.split()[:1] in (["Group"], ["#"]) or line.startswith("No communicator data")
+        return False
+
+    def _add_group(self, match: re.Match[str]) -> None:
+        errors = tuple(word for word in match["errors"].split(",") if word and word != "OK")
+        group = CommunicatorGroup(
+            int(match["number"]),
+            int(match["comms"]),
+            int(match["nodes"]),
+            match["per_node"],
+            int(match["size"]),
+            int(match["ranks"]),
+            match["status"],
+            errors,
+        )
+        if len(self._report.groups) < MAX_ITEMS:
+            self._report = replace(self._report, groups=(*self._report.groups, group))
+
+    def _titled(self, line: str) -> bool:
+        """Read the heading of a communicator or of a list of processes."""
+        if self._section not in ("Errors", "Warnings"):
+            return False
+        if match := _HEADING.fullmatch(line):
+            key = match["hash"].lower()
+            self._heading, self._kind = match["kind"], ""
+            self._part = self._parts.get(key)
+            if self._part is None and len(self._parts) < MAX_ITEMS:
+                self._part = self._parts[key] = _Part(Communicator(key, match["name"]))
+            return True
+        if line.strip() in ("INCOMPLETE", "DEAD", "TIMEOUT"):
+            self._heading, self._part = line.strip(), None
+            return True
+        return False
+
+    def _detail(self, line: str) -> bool:
+        if not self._heading:
+            return False
+        if self._part is not None:
+            return self._of_communicator(self._part, line)
+        if match := _PROCESS.fullmatch(line):
+            process = _process(match)
+            if self._heading == "DEAD" and len(self._report.dead) < MAX_ITEMS:
+                self._report = replace(self._report, dead=(*self._report.dead, process))
+            elif self._heading == "INCOMPLETE" and len(self._report.missing) < MAX_ITEMS:
+                self._report = replace(self._report, missing=(*self._report.missing, process))
+        elif match := _MISSING.fullmatch(line):
+            self._report = replace(self._report, missing_count=int(match["count"]))
+        elif match := _DEAD.fullmatch(line):
+            self._report = replace(self._report, dead_count=int(match["count"]))
+        elif match := _TIMEOUTS.fullmatch(line):
+            self._report = replace(self._report, timeouts=int(match["count"]))
+        else:
+            return False
+        return True
+
+    def _of_communicator(self, part: _Part, line: str) -> bool:
+        one = part.communicator
+        if match := _DIFFERENT.fullmatch(line):
+            self._kind = match["what"].removesuffix(" operation counts")
+        elif match := _ERRORS.fullmatch(line):
+            self._kind = "error"
+        elif match := _MISSING.fullmatch(line):
+            part.communicator = replace(one, missing_count=int(match["count"]))
+        elif match := _MISSING_RANK.fullmatch(line):
+            numbers = [int(text) for text in re.findall(r"[0-9]{1,9}", match["ranks"])]
+            missing = tuple(RasRank(number, NOT_PRINTED) for number in numbers)
+            part.communicator = replace(one, missing=(*one.missing, *missing)[:MAX_ITEMS])
+        elif match := _RANK.fullmatch(line):
+            self._add_rank(part, match)
+        elif match := _RANKS.fullmatch(line):
+            value = _value(match["what"])
+            if value is None:
+                return False
+            if len(part.sets) < MAX_ITEMS:
+                part.sets.append((self._kind, RasSet(value, int(match["count"]))))
+        else:
+            return False
+        return True
+
+    def _add_rank(self, part: _Part, match: re.Match[str]) -> None:
+        process: Maybe[RasProcess] = _process(match) if match["pid"] else NOT_PRINTED
+        rank = RasRank(int(match["rank"]), process)
+        value = _value(match["what"].strip())
+        if value is not None:
+            if len(part.sets) < MAX_ITEMS:
+                part.sets.append((self._kind, RasSet(value, 1, (rank,))))
+        elif self._heading == "INCOMPLETE":
+            one = part.communicator
+            part.communicator = replace(one, missing=(*one.missing, rank)[:MAX_ITEMS])
+        elif part.sets and part.sets[-1][0] == self._kind:
+            kind, last = part.sets[-1]
+            if len(last.ranks) < min(last.count, MAX_ITEMS):
+                part.sets[-1] = kind, replace(last, ranks=(*last.ranks, rank))
+
+
+def _finished(part: _Part) -> Communicator:
+    by_operation: dict[str, list[RasSet]] = {}
+    for kind, one in part.sets:
+        if kind not in ("", "status", "error") and one.value.isdecimal():
+            by_operation.setdefault(kind, []).append(one)
+    return replace(
+        part.communicator,
+        counts=tuple(OperationCounts(name, tuple(sets)) for name, sets in by_operation.items()),
+        statuses=tuple(one for kind, one in part.sets if kind == "status"),
+        errors=tuple(one for kind, one in part.sets if kind == "error"),
+    )
+
+
+def _value(what: str) -> str | None:
+    """Return the count, status or error in the middle of a line; None: there is none."""
+    if match := _LAUNCHED.fullmatch(what):
+        return "0" if match["none"] else str(int(match["count"]))
+    match = _STATUS.fullmatch(what) or _REPORTED.fullmatch(what)
+    return printable(match[1], 60) if match else None
+
+
+def _process(match: re.Match[str]) -> RasProcess:
+    gpus = _integers(match["gpus"])
+    return RasProcess(
+        int(match["pid"]),
+        printable(match["node"], 64),
+        gpus,
+        _integers(match["nvml"]) if match["nvml"] else gpus,
+    )
+
+
+def _integers(text: str) -> tuple[int, ...]:
+    return tuple(int(number) for number in text.split(",") if 0 < len(number) < 10)[:64]

@@ -1,0 +1,120 @@
+"""The text of `gdrtop ras`: what is asked and may happen, and what the job's RAS service answers."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Sequence
+
+from probes.base.text import printable
+from probes.base.unknown import Maybe, Unknown, known
+from probes.host.ras import MONITOR, REPORTS
+from probes.live.ras_findings import RasFinding
+from probes.live.ras_policy import RasDecision
+from probes.live.ras_stall import Stall
+from probes.live.ras_targets import LocalProcesses, RasTarget
+from probes.nccl.ras.events import BAD, RasEvent
+from probes.nccl.ras.facts import RasReport
+from probes.queries.finding import Severity
+from widgets.base.lines import Line, line
+
+_MARKS = {Severity.CRITICAL: "✗", Severity.WARNING: "▲", Severity.NOTE: "·"}
+_OTHER_SHOWN = 5
+_INDENT = "  "
+
+
+def notice(target: RasTarget, command: str, decision: RasDecision) -> list[str]:
+    """Return what is sent, and what it may do to the job."""
+    jobs = ", ".join(job.name for job in target.jobs)
+    texts = [f"gdrtop sends '{command}' to NCCL's RAS service on {target.name}, used by {jobs}."]
+    if command in REPORTS:
+        texts.append(
+            "The job gathers the state of all its ranks, over its own connections, and answers once."
+        )
+    elif command == MONITOR:
+        texts.append("The job sends its RAS events until the connection is closed. It gathers nothing.")
+    texts += [f"Warning: {warning}." for warning in decision.warnings]
+    return [printable(text, 600) for text in texts]
+
+
+def report_lines(
+    report: RasReport, found: Sequence[RasFinding], stalls: Sequence[Stall], jobs: int, width: int
+) -> list[Line]:
+    """Return a report: the job, its communicators, what is wrong."""
+    texts = [_job_text(report)]
+    if jobs > 1:
+        texts.append(f"One of the {jobs} jobs on this port has answered.")
+    for group in report.groups:
+        plural = "" if group.communicators == 1 else "s"
+        errors = ", ".join(group.errors) or "OK"
+        texts.append(
+            f"{group.communicators} communicator{plural} of {group.ranks_per_communicator} ranks on"
+            f" {group.nodes} node{'' if group.nodes == 1 else 's'} ({group.ranks_per_node} a node):"
+            f" {group.status}, {errors}"
+        )
+    lines = [one for text in texts for one in _wrapped(text, width)]
+    for one in found:
+        lines += _wrapped(f"{_MARKS[one.severity]} {one.text}", width, _INDENT)
+        if one.explanation:
+            lines += _wrapped(one.explanation, width, _INDENT * 2)
+    lines += [one for text in _notes(report, stalls) for one in _wrapped(text, width)]
+    return lines
+
+
+def _wrapped(text: str, width: int, indent: str = "") -> list[Line]:
+    pieces = textwrap.wrap(
+        printable(text),
+        width,
+        initial_indent=indent,
+        subsequent_indent=indent + _INDENT,
+        break_on_hyphens=False,
+        break_long_words=False,
+    )
+    return [line(piece) for piece in pieces]
+
+
+def _job_text(report: RasReport) -> str:
+    counts = (
+        _count(report.nodes, "node", "nodes"),
+        _count(report.processes, "process", "processes"),
+        _count(report.gpus, "GPU", "GPUs"),
+    )
+    parts = [f"NCCL {known(report.nccl, '?')}", *(text for text in counts if text)]
+    if not isinstance(report.collected_seconds, Unknown):
+        parts.append(f"collected in {report.collected_seconds:.2f} s")
+    return ", ".join(parts)
+
+
+def _count(number: Maybe[int], one: str, many: str) -> str:
+    return "" if isinstance(number, Unknown) else f"{number} {one if number == 1 else many}"
+
+
+def _notes(report: RasReport, stalls: Sequence[Stall]) -> list[str]:
+    stalled = {stall.hash for stall in stalls}
+    unequal = [one for one in report.communicators if one.counts and one.hash not in stalled]
+    notes = []
+    if unequal:
+        plural, have = ("", "has") if len(unequal) == 1 else ("s", "have")
+        notes.append(
+            f"{len(unequal)} communicator{plural} {have} unequal operation counts, which is normal in a"
+            " running job. --watch 10 shows whether they move."
+        )
+    if report.timeouts:
+        notes.append(f"RAS had {report.timeouts} timeouts while it gathered the data.")
+    if not report.is_complete:
+        notes.append("The answer ends in the middle.")
+    notes += [f"not understood: {line}" for line in report.other[:_OTHER_SHOWN]]
+    if len(report.other) > _OTHER_SHOWN:
+        notes.append(f"{len(report.other) - _OTHER_SHOWN} more lines were not understood (--json has all)")
+    return notes
+
+
+def event_text(event: RasEvent, local: LocalProcesses) -> str:
+    """Return an event with the process as the node knows it."""
+    mark = "✗ " if event.kind in BAD else ""
+    if isinstance(event.process, Unknown):
+        return f"{event.at}  {mark}{event.kind} {event.details}"
+    live = local.find(event.process)
+    process = event.process
+    gpus = "".join(f", GPU{number}" for number in process.nvml[:8])
+    who = f"pid {process.pid} on node {process.node}{gpus}" if live is None else local.text(live)
+    return f"{event.at}  {mark}{who} {event.meaning}"
