@@ -31,6 +31,9 @@ from probes.snapshot.rates import Reading
 _T = TypeVar("_T")
 
 KEPT_SECONDS = 10.0  # a path stays, at most this long, while the regions change in every reading
+# Threads are named when NCCL connects; user, memory and CPUs of a process hardly ever change.
+_THREADS_SECONDS = 5.0
+_USAGE_SECONDS = 10.0
 _SHARED_RANK = Unknown(Reason.NOT_THERE, "/proc/PID/environ", "several processes have the same rank")
 _NO_RDMA = Unknown(Reason.NOT_RECORDED, "/proc/PID/status", "read only with RDMA resources")
 _NOT_YET = "not read yet"
@@ -61,10 +64,10 @@ class ProcessReader:
         self._resources: PacedSource[ResourceRound] = PacedSource("RDMA resources", clock=clock)
         self._stats: PacedSource[Mapping[int, Maybe[Stat]]] = PacedSource("process states", 0.0, clock=clock)
         self._threads: PacedSource[Mapping[int, Maybe[tuple[str, ...]]]] = PacedSource(
-            "thread names", clock=clock
+            "thread names", _THREADS_SECONDS, clock=clock
         )
         self._usage: PacedSource[Mapping[int, Maybe[ProcessUsage]]] = PacedSource(
-            "process usage", clock=clock
+            "process usage", _USAGE_SECONDS, clock=clock
         )
         self._cache = ProcessCache(clock)
         self._names = JobNames()

@@ -167,7 +167,7 @@ def test_a_pid_that_is_used_again_is_another_process(host: LiveNode) -> None:
     assert program_of(only(samples.next()).process) == "serve.py"
 
 
-def test_sources_are_read_every_two_seconds_and_facts_once(host: LiveNode) -> None:
+def test_sources_are_read_every_few_seconds_and_facts_once(host: LiveNode) -> None:
     rank(host)
     samples = Samples(host)
     samples.next(), samples.next()  # new, then known
@@ -175,7 +175,7 @@ def test_sources_are_read_every_two_seconds_and_facts_once(host: LiveNode) -> No
     for _ in range(10):
         samples.next()
     assert host.asked["rdma_resources"] == 10  # two for each of five rounds
-    assert host.asked["thread_names"] == host.asked["process_usage"] == 5
+    assert (host.asked["thread_names"], host.asked["process_usage"]) == (2, 1)
     assert host.asked["/proc/42/environ"] == host.asked["/proc/42/maps"] == host.asked["/proc/42/fd"] == 0
 
 
