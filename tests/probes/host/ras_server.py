@@ -55,11 +55,12 @@ class FakeRas:
 
     def _talk(self, connection: socket.socket, behavior: Behavior, number: int) -> None:
         connection.settimeout(PATIENCE_SECONDS)
-        with connection, suppress(OSError):
-            if not behavior.closes_at_once:
-                self._answer(connection, behavior, number)
-        with self._lock:
-            self._open -= 1
+        with connection:
+            with suppress(OSError):
+                if not behavior.closes_at_once:
+                    self._answer(connection, behavior, number)
+            with self._lock:  # before the client sees the end and connects again
+                self._open -= 1
 
     def _answer(self, connection: socket.socket, behavior: Behavior, number: int) -> None:
         first = self._line(connection, number)
