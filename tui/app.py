@@ -35,6 +35,7 @@ from tui.screens.overview.screen import OverviewScreen
 if TYPE_CHECKING:
     from probes.base.origin import Origin
     from probes.host.protocol import Host
+    from tui.controllers.nccl import NcclController
     from tui.runtime.replay_source import ReplaySource
     from tui.screens.actions.screen import ActionsScreen
     from tui.screens.bandwidth_run.screen import BandwidthRunScreen
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
     from tui.screens.doctor.screen import DoctorScreen
     from tui.screens.history.screen import HistoryScreen
     from tui.screens.live.screen import LiveScreen
+    from tui.screens.nccl.screen import NcclScreen
 
 # Importing the probes blocks the interpreter for a while; the first screen is painted before.
 FIRST_PAINT_SECONDS = 0.02
@@ -66,6 +68,7 @@ class GdrtopApp(App[None]):
         bind("overview", "overview", show=False),
         bind("doctor", "doctor"),
         bind("live", "live"),
+        bind("nccl", "nccl", show=False),
         bind("bandwidth", "bandwidth"),
         bind("quit", "quit", label="Quit"),
         bind("exit", "quit", show=False, priority=True),
@@ -114,6 +117,7 @@ class GdrtopApp(App[None]):
         self.actions = ActionsController(self._shared, read_only)
         self.bandwidth = BandwidthController(self._shared, read_only)
         self.quitting = QuitController(self._shared)
+        self._nccl: NcclController | None = None
         self._shared.activities = (self.bandwidth, self.actions.run)
 
     def _open_source(self) -> ReadingSource:
@@ -210,6 +214,19 @@ class GdrtopApp(App[None]):
         self._shared.show(LiveScreen, lambda: LiveScreen(self._shared.live, is_replay))
         self._shared.draw_live()
 
+    @property
+    def nccl(self) -> NcclController:
+        """The logs of the jobs."""
+        if self._nccl is None:
+            from tui.controllers.nccl import NcclController
+
+            self._nccl = NcclController(self._shared)
+        return self._nccl
+
+    def action_nccl(self) -> None:
+        """Show what the logs of the jobs say."""
+        self.nccl.show()
+
     def action_bandwidth(self) -> None:
         """Show the running test, or the settings of the next one."""
         self.bandwidth.show()
@@ -292,6 +309,21 @@ class GdrtopApp(App[None]):
 
     def _on_live_screen_time_requested(self, message: LiveScreen.TimeRequested) -> None:
         self.readings.move_to_time(message.at)
+
+    def _on_live_screen_log_requested(self, message: LiveScreen.LogRequested) -> None:
+        self.nccl.show(message.job)
+
+    def _on_nccl_screen_open_requested(self, message: NcclScreen.OpenRequested) -> None:
+        self.nccl.open(message.key)
+
+    def _on_nccl_screen_path_typed(self, message: NcclScreen.PathTyped) -> None:
+        self.nccl.open_path(message.path)
+
+    def _on_nccl_screen_search_requested(self) -> None:
+        self.nccl.search()
+
+    def _on_nccl_screen_more_requested(self) -> None:
+        self.nccl.read()
 
     def _on_actions_screen_chosen(self, message: ActionsScreen.Chosen) -> None:
         self.actions.show_plan(message.offer)

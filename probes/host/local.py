@@ -24,12 +24,14 @@ from probes.host.command import CommandOutput, run_command
 from probes.host.cuda import CudaGpu
 from probes.host.cuda_driver import NEEDED, probe_cuda
 from probes.host.dmabuf_probe import PROBE_SECONDS, probe_dmabuf
+from probes.host.file_range import FileRange
 from probes.host.kernel_log_reader import KERNEL_LOG, KernelLogReader
 from probes.host.kernel_messages import KernelMessage
 from probes.host.nvml import NvmlFacts, NvmlLive
 from probes.host.nvml_library import NvmlLibrary
 from probes.host.progress import note
 from probes.host.protocol import READ_LIMIT_BYTES
+from probes.host.range_reader import read_range
 from probes.host.ras import ANSWER_SECONDS
 from probes.host.rdma_resources import RdmaResources
 from probes.host.rooted_tree import Found, RootedTree, split
@@ -118,6 +120,17 @@ class LocalHost:
         """Return a file's text, stripped, with control characters replaced."""
         content = self.read_bytes(path, limit)
         return content if isinstance(content, Unknown) else text_of(content)
+
+    def read_range(self, path: str, offset: int, limit: int) -> Maybe[FileRange]:
+        """Return up to `limit` bytes of a regular file from an offset on; with 0 only its state."""
+        note(path)
+        try:
+            if not self._root:
+                return read_range(path, offset, limit)
+            found = self._find(path)
+            return read_range(found.name, offset, limit, found.directory.descriptor)
+        except (OSError, ValueError) as error:
+            return unknown_from(error, path, self._is_root)
 
     def names(self, path: str) -> Maybe[tuple[str, ...]]:
         """Return the sorted names in a directory."""

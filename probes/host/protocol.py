@@ -10,6 +10,7 @@ from probes.base.unknown import Maybe
 from probes.host.collectives import CollectiveSpeed
 from probes.host.command import CommandOutput
 from probes.host.cuda import CudaGpu
+from probes.host.file_range import FileRange
 from probes.host.kernel_messages import KernelMessage
 from probes.host.nvml import NvmlFacts, NvmlLive
 from probes.host.ras import ANSWER_SECONDS
@@ -29,6 +30,12 @@ class Host(Protocol):
 
     def read(self, path: str, limit: int = READ_LIMIT_BYTES) -> Maybe[str]:
         """Return a file's text, stripped, with control characters replaced."""
+
+    def read_range(self, path: str, offset: int, limit: int) -> Maybe[FileRange]:
+        """Return up to `limit` bytes of a regular file from an offset on; with 0 only its state.
+
+        MALFORMED: it is no regular file, with its kind; such a file is not opened. Never recorded.
+        """
 
     def names(self, path: str) -> Maybe[tuple[str, ...]]:
         """Return the sorted names in a directory, unchanged: clean them before showing them."""

@@ -12,6 +12,7 @@ from probes.base.unknown import Maybe, Reason, Unknown
 from probes.host.collectives import CollectiveSpeed
 from probes.host.command import CommandOutput
 from probes.host.cuda import CudaGpu
+from probes.host.file_range import FileRange
 from probes.host.kernel_messages import MAX_MESSAGES, KernelMessage
 from probes.host.local import text_of
 from probes.host.nvml import NvmlFacts, NvmlLive
@@ -136,6 +137,10 @@ class RecordingHost:
         """Return a file's text, and record its bytes."""
         content = self.read_bytes(path, limit)
         return content if isinstance(content, Unknown) else text_of(content)
+
+    def read_range(self, path: str, offset: int, limit: int) -> Maybe[FileRange]:
+        """Return a part of a file, unrecorded: recordings do not contain logs of jobs."""
+        return self._host.read_range(path, offset, limit)
 
     def names(self, path: str) -> Maybe[tuple[str, ...]]:
         """Return the sorted names in a directory."""

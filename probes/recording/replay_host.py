@@ -14,6 +14,7 @@ from probes.base.unknown import Maybe, Reason, Unknown
 from probes.host.collectives import CollectiveSpeed
 from probes.host.command import CommandOutput
 from probes.host.cuda import CudaGpu
+from probes.host.file_range import FileRange
 from probes.host.kernel_messages import KernelMessage
 from probes.host.local import text_of
 from probes.host.nvml import NvmlFacts, NvmlLive
@@ -81,6 +82,10 @@ class ReplayHost:
         """Return a file's text."""
         content = self.read_bytes(path, limit)
         return content if isinstance(content, Unknown) else text_of(content)
+
+    def read_range(self, path: str, offset: int, limit: int) -> Maybe[FileRange]:
+        """Return that recordings do not contain logs of jobs."""
+        return Unknown(Reason.NOT_RECORDED, printable(path), "recordings do not contain logs of jobs")
 
     def names(self, path: str) -> Maybe[tuple[str, ...]]:
         """Return the sorted names in a directory."""

@@ -17,6 +17,7 @@ from probes.facts.pci.link_speed import generation
 from probes.host.collectives import METRICS_BYTES, CollectiveSpeed, parse
 from probes.host.command import CommandOutput
 from probes.host.cuda import CudaGpu
+from probes.host.file_range import FileRange
 from probes.host.kernel_messages import MAX_TEXT, KernelMessage
 from probes.host.nvml import NvmlFacts, NvmlGpu, NvmlLive
 from probes.host.protocol import READ_LIMIT_BYTES
@@ -90,6 +91,12 @@ class SimulatedHost:
 
     def read_bytes(self, path: str, limit: int = READ_LIMIT_BYTES) -> Maybe[bytes]:
         """Return a file's content."""
+        encoded = self._content(path)
+        if not isinstance(encoded, Unknown) and len(encoded) > limit:
+            return Unknown(Reason.IO_ERROR, path, f"more than {limit} bytes")
+        return encoded
+
+    def _content(self, path: str) -> Maybe[bytes]:
         seconds = self._seconds()
         real = self.tree.real(path)
         if isinstance(real, Unknown):
@@ -100,10 +107,14 @@ class SimulatedHost:
         if content is None:
             return Unknown(Reason.MALFORMED, path, "Is a directory")
         content = content(seconds) if callable(content) else content
-        encoded = content.encode() if isinstance(content, str) else content
-        if len(encoded) > limit:
-            return Unknown(Reason.IO_ERROR, path, f"more than {limit} bytes")
-        return encoded
+        return content.encode() if isinstance(content, str) else content
+
+    def read_range(self, path: str, offset: int, limit: int) -> Maybe[FileRange]:
+        """Return up to `limit` bytes of a file from an offset on."""
+        content = self._content(path)
+        if isinstance(content, Unknown):
+            return content
+        return FileRange(content[offset : offset + limit], len(content), str(self.tree.real(path)))
 
     def read(self, path: str, limit: int = READ_LIMIT_BYTES) -> Maybe[str]:
         """Return a file's text."""

@@ -118,6 +118,23 @@ def test_live_in_the_past(snap_compare: Any, monkeypatch: pytest.MonkeyPatch, si
     assert snap_compare(app, terminal_size=size, run_before=to_an_event)
 
 
+@pytest.mark.parametrize("size", SIZES, ids=lambda size: f"{size[0]}x{size[1]}")
+def test_nccl(snap_compare: Any, size: tuple[int, int]) -> None:
+    clock = SteppedClock()
+    app = stepped_app(SimulatedHost("hgx-h100+job-rank-staged", clock=clock))
+
+    async def to_a_log(pilot: Pilot[None]) -> None:
+        await readings(pilot, clock, 3)
+        await pilot.press("n")
+        await until(pilot, lambda: "slurm" in seen(pilot, "logs"))
+        await pilot.press("enter")
+        await until(pilot, lambda: "channels on" in seen(pilot, "log"))
+        await pilot.press("escape")
+        await pilot.pause()
+
+    assert snap_compare(app, terminal_size=size, run_before=to_a_log)
+
+
 class Driven(Protocol):
     def __call__(self, pilot: Pilot[None], clock: SteppedClock) -> Awaitable[None]: ...
 

@@ -19,6 +19,7 @@ _COMMANDS = {
     "overview": "overview",
     "doctor": "doctor",
     "live": "live",
+    "nccl": "nccl",
     "bandwidth": "bandwidth",
     "actions": "actions",
     "history": "history",

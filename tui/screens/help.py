@@ -31,6 +31,11 @@ _SCREENS: dict[str, tuple[str, str, tuple[str, ...]]] = {
         "Jobs, their ranks, paths and rates, now and in the last hour, and what changed.",
         ("open", "moment", "event", "moments", "ends", "filter", "write", "pause", "record"),
     ),
+    "NcclScreen": (
+        "NCCL",
+        "Logs of the jobs on this node: is GPUDirect RDMA used, why not, and what the errors mean.",
+        ("open", "file", "filter", "write", "refresh"),
+    ),
     "ReplayScreen": (
         "RECORDING",
         "The overview of a recorded node (gdrtop --replay FILE), with keys that move in time.",
@@ -65,7 +70,7 @@ _SCREENS: dict[str, tuple[str, str, tuple[str, ...]]] = {
     "HistoryScreen": ("HISTORY", "What gdrtop ran on this node, the newest run first.", ("open", "undo")),
 }
 _EVERYWHERE = (
-    *("help", "overview", "doctor", "live", "bandwidth", "actions", "history", "palette", "pane"),
+    *("help", "overview", "doctor", "live", "nccl", "bandwidth", "actions", "history", "palette", "pane"),
     *("select", "page", "first", "last", "open", "back", "quit", "exit"),
 )
 # The manual's subject of each screen; the others belong to the overview.
@@ -73,6 +78,7 @@ _SUBJECTS = {
     "ReplayScreen": "recording",
     "DoctorScreen": "doctor",
     "LiveScreen": "live",
+    "NcclScreen": "nccl-log",
     "ActionsScreen": "actions",
     "ConfirmScreen": "actions",
     "RunScreen": "actions",

@@ -1,6 +1,6 @@
 """The key table: bindings, footer and help come from it.
 
-A key has one meaning on all screens. `n` and `s` are reserved for future screens: NCCL and Setup.
+A key has one meaning on all screens. `s` is reserved for a future screen: Setup.
 """
 
 from __future__ import annotations
@@ -47,9 +47,11 @@ KEYS: dict[str, Key] = {
     "explain": Key("e", "e", "Explain", "Explain in plain words what the finding means"),
     "all": Key("a", "a", "All", "Show everything, including ok checks and similar steps"),
     "peer": Key("p", "p", "Peer", "Type the host name of the peer"),
+    "file": Key("O", "O", "Open file", "NCCL: type the path of a log"),
     "baseline": Key("B", "B", "Baseline", "Save the results as the baseline of this machine type"),
     "doctor": Key("d", "d", "Doctor", "Doctor: what is wrong, why, and how to fix it"),
     "live": Key("t", "t", "Live", "Live: which jobs use GPUDirect RDMA now, how fast, and what changed"),
+    "nccl": Key("n", "n", "NCCL", "NCCL: what the log of a job says about GPUDirect RDMA"),
     "bandwidth": Key("b", "b", "Bandwidth", "Bandwidth: measure between GPU and NIC"),
     "actions": Key("x", "x", "Actions", "Actions: what gdrtop can do on this node"),
     "select": Key("down,up,j,k", "↑↓", "Select", "Select the next or previous row, or scroll"),

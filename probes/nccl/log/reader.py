@@ -19,8 +19,9 @@ _OF_NCCL = (b"NCCL INFO", b"NCCL WARN", b"NCCL version")
 class LogReader:
     """Reads files one after another: `begin`, `feed` with pieces of any size, `end`."""
 
-    def __init__(self) -> None:
-        self._collector = Collector()
+    def __init__(self, collector: Collector | None = None) -> None:
+        """Begin; readers of files that grow at the same time share a `collector`."""
+        self._collector = Collector() if collector is None else collector
         self._files: list[LogFile] = []
         self._name = ""
         self._carry = b""  # an unfinished line
@@ -50,6 +51,10 @@ class LogReader:
         self._carry = b""
         if len(self._files) < _MOST_FILES:
             self._files.append(LogFile(self._name, self._size, self._lines, error))
+
+    def so_far(self) -> LogFile:
+        """Return the file that is being read, as far as it was read."""
+        return LogFile(self._name, self._size, self._lines)
 
     def facts(self) -> LogFacts:
         """Return what all files say."""

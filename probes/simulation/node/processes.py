@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from probes.simulation.node.nccl_log import job_output
 from probes.simulation.node.program import Program, Via
 from probes.simulation.node.programs import nearest_nics, path_between, path_of
 from probes.simulation.node.rdma_resources import pinned_bytes, service_thread
@@ -119,6 +120,8 @@ def add_job(
     """
     near = nearest_nics(tree)
     opened = tuple(nic.name for nic in tree.nics)
+    programs: list[Program] = []
+    output = f"/home/{job.user}/llm/slurm-{job.slurm_job}.out"
     for rank, gpu in enumerate(gpus):
         nic = near[gpu] if near else None
         path = Via.NONE if nic is None else via or path_between(tree, gpu, nic)
@@ -134,8 +137,14 @@ def add_job(
             "SLURM_LOCALID": str(rank),
             "SLURM_NTASKS": world,
             "SLURM_NODEID": "0",
+            "NCCL_DEBUG": "INFO",
+            "NCCL_DEBUG_SUBSYS": "INIT,NET,GRAPH,ENV",
         }
         add_rank(tree, program.pid, gpu, variables, job=job, program=program)
+        programs.append(program)
+        for stream in (1, 2):
+            tree.link(f"/proc/{program.pid}/fd/{stream}", output)
+    tree.add(output, lambda seconds: job_output(tree, programs, len(gpus) * _NODES, seconds))
 
 
 def end_program(tree: Tree, pid: int) -> None:

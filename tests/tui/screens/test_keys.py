@@ -25,7 +25,7 @@ from tui.screens.key_footer import KeyFooter, items_that_fit
 from tui.screens.keys import KEYS, leave_keys
 from tui.screens.overview.screen import OverviewScreen
 
-RESERVED = {"n", "s"}  # the screens to come: NCCL, Setup
+RESERVED = {"s"}  # the screen to come: Setup
 # The overview's own digits, until it zooms with z.
 PANEL_DIGITS = {"1", "2", "3", "4", "5", "6"}
 

@@ -44,6 +44,7 @@ class LiveScreen(PanesScreen):
         bind("ends", "end(-1)", "less_than_sign", show=False),
         bind("last", "last", "end", show=False),
         bind("write", "write"),
+        bind("nccl", "log", label="NCCL log"),
         FILTER_KEY,
         bind("pane", "pane(1)", "tab"),
         bind("pane", "pane(-1)", "shift+tab", show=False),
@@ -62,6 +63,12 @@ class LiveScreen(PanesScreen):
         """Show the moment of the recording at this time, in seconds since 1970."""
 
         at: float
+
+    @dataclass
+    class LogRequested(Message):
+        """Show the log of a job, "" for all jobs."""
+
+        job: str
 
     def __init__(self, state: LiveState, is_replay: bool = False) -> None:
         super().__init__()
@@ -335,6 +342,13 @@ class LiveScreen(PanesScreen):
         if not self._is_opened:
             self._view("changes").focus()
             self._show_selected()
+
+    def action_log(self) -> None:
+        """Show the NCCL log of the selected rank's job."""
+        sample = self._state.sample
+        key = self._state.keep_selection("ranks") if self._pane == "ranks" else ""
+        process = sample.process(int(key)) if sample is not None and key.isdecimal() else None
+        self.post_message(self.LogRequested(process.job if process is not None else ""))
 
     def action_write(self) -> None:
         """Write all panes as text, and the events as JSON Lines, to new files in the current directory."""

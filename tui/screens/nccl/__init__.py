@@ -1,0 +1,1 @@
+"""What NCCL says in the logs of jobs."""

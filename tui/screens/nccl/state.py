@@ -1,0 +1,217 @@
+"""The state of the NCCL screen: logs, and what the followed one says. It does not use Textual."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from probes.base.origin import Origin
+from probes.live.job_logs import NEXT_RUN, FoundLogs, JobLog
+from tui.runtime.log_follower import Followed
+from tui.screens.list_state import ListState
+from widgets.base.figures import plural
+from widgets.base.lines import Line, Run, Tone, fit, line, plain, wrapped
+from widgets.nccl.log import draw
+from widgets.node.verdict import origin_run
+
+_TEXT_WIDTH = 160  # of a written file
+_MOST_TYPED = 16
+_GAP = "  "
+
+
+class NcclState(ListState):
+    """Logs, selection, filter, and the log that is followed."""
+
+    def __init__(self, origin: Origin) -> None:
+        super().__init__()
+        self._origin = origin
+        self._found: FoundLogs | None = None
+        self._typed: list[JobLog] = []
+        self._failure = ""
+        self.opened = ""  # key of the log that is followed
+        self.followed: Followed | None = None
+        self._reading_failure = ""
+        self.word = ""
+        self._drawn: tuple[object, list[Line]] | None = None
+
+    # What was found and read
+
+    def set_found(self, found: FoundLogs) -> None:
+        """Show the logs of the jobs; the one that is followed stays."""
+        opened = self.log(self.opened)
+        self._found, self._failure = found, ""
+        if opened is not None and self.log(self.opened) is None:  # its job has ended
+            self._type(opened)
+        self._keep_selection()
+
+    def fail(self, message: str) -> None:
+        """Note why the search failed."""
+        self._failure = message
+
+    def add_typed(self, log: JobLog) -> None:
+        """Add a file that the user named, and select it."""
+        self._type(log)
+        self.selected = log.key
+
+    def _type(self, log: JobLog) -> None:
+        self._typed = [log, *(other for other in self._typed if other.key != log.key)][:_MOST_TYPED]
+
+    def select_job(self, job: str) -> bool:
+        """Select the first log of a job; return whether it has one."""
+        log = next((log for log in self.logs if log.job == job), None)
+        if log is not None:
+            self.selected = log.key
+        return log is not None
+
+    @property
+    def logs(self) -> list[JobLog]:
+        """All logs, those that the user named first."""
+        found = self._found.logs if self._found is not None else ()
+        keys = {log.key for log in found}
+        return [*(log for log in self._typed if log.key not in keys), *found]
+
+    def log(self, key: str) -> JobLog | None:
+        """Return a log by its key."""
+        return next((log for log in self.logs if log.key == key), None)
+
+    def open(self, key: str) -> None:
+        """Note that a log is followed from now on."""
+        self.opened, self.followed, self._reading_failure = key, None, ""
+
+    def set_followed(self, followed: Followed) -> None:
+        """Show what was read so far."""
+        self.followed, self._reading_failure = followed, ""
+
+    def fail_reading(self, message: str) -> None:
+        """Show why the log cannot be read."""
+        self._reading_failure = message
+
+    def filter(self, word: str) -> None:
+        """Show only lines that contain the word."""
+        self.word = word.strip().lower()
+
+    def _order(self) -> list[str]:
+        return [log.key for log in self.logs]
+
+    # Drawing
+
+    def summary(self, width: int) -> list[Line]:
+        """Draw the title, and how far the log was read."""
+        head = line(Run("NCCL ", Tone.TITLE), origin_run(self._origin))
+        if self.opened != self.selected or not self.opened:
+            return [head]
+        return [head, *wrapped(self._progress(), width, Tone.DIM)]
+
+    def _progress(self) -> str:
+        followed = self.followed
+        log = self.log(self.opened)
+        name = "the log" if log is None else _shown(log)
+        if self._reading_failure:
+            return f"✗ {self._reading_failure}"
+        if followed is None:
+            return f"Reading {name} …"
+        if followed.is_behind:
+            return f"Reading {name}, {_size(followed.read_bytes)} of {_size(followed.size_bytes)} …"
+        text = f"Following {name}, {_size(followed.read_bytes)} read"
+        if followed.restarts:
+            text += "; the file was replaced or became shorter, and was read again from its start"
+        errors = [f"{file.name}: {file.error}" for file in followed.facts.files if file.error]
+        if errors:
+            more = f" and {len(errors) - 1} more" if len(errors) > 1 else ""
+            text += f"; cannot read {errors[0]}{more}"
+        return text
+
+    def list_lines(self, width: int) -> list[Line]:
+        """Draw a line per log: size, where it comes from, job and file."""
+        logs = self.logs
+        if not logs:
+            return self._none(width)
+        rows = [(_size(log.size_bytes), log.source, _shown(log), log.name) for log in logs]
+        widths = [max(len(row[column]) for row in rows) for column in range(3)]
+        widths[2] = min(widths[2], max(20, width - sum(widths[:2]) - 30))
+        lines = []
+        for log, (size, source, file, job) in zip(logs, rows, strict=True):
+            tone = Tone.CURSOR if log.key == self.selected else Tone.PLAIN
+            cells = fit((Run(file, tone, log.key),), widths[2])
+            text = (Run(f"{size:>{widths[0]}}{_GAP}{source:<{widths[1]}}{_GAP}"), *cells, Run(f"{_GAP}{job}"))
+            lines.append(fit(text, width))
+        return lines
+
+    def _none(self, width: int) -> list[Line]:
+        if self._found is None:
+            text = f"✗ {self._failure}" if self._failure else "Searching for the logs of NCCL jobs …"
+            return wrapped(text, width, Tone.BAD if self._failure else Tone.DIM)
+        found = (
+            "No log of an NCCL job was found." if self._found.jobs else "No job on this node uses NCCL yet."
+        )
+        tone = Tone.WARNING if self._found.jobs else Tone.DIM
+        return wrapped(f"{found} O opens a file, r searches again.", width, tone)
+
+    def detail_title(self) -> str:
+        """Return the title of the lower pane; no name of a file, because Textual would read it as markup."""
+        return "Log" if self.opened and self.opened == self.selected else "Next run"
+
+    def detail_lines(self, width: int) -> list[Line]:
+        """Draw what the selected log says if it is followed, else what to set for the next run."""
+        if not self.opened or self.opened != self.selected or self.followed is None:
+            return self._advice(width)
+        key = (self.followed, width, self.word)
+        if self._drawn is None or self._drawn[0] != key:
+            self._drawn = key, self._matching(self._lines(self.followed, width), width)
+        return self._drawn[1]
+
+    @staticmethod
+    def _lines(followed: Followed, width: int) -> list[Line]:
+        facts = followed.facts
+        if followed.is_behind:  # the rest may say more
+            verdict = replace(followed.verdict, text=f"so far {followed.verdict.text}")
+            return draw(facts, verdict, width)
+        return draw(facts, followed.verdict, width)
+
+    def _matching(self, lines: list[Line], width: int) -> list[Line]:
+        if not self.word:
+            return lines
+        found = [one for one in lines if self.word in plain(one).lower()]
+        return found or wrapped(f'No line contains "{self.word}".', width, Tone.DIM)
+
+    def _advice(self, width: int) -> list[Line]:
+        found = self._found or FoundLogs()
+        lines: list[Line] = []
+        if self.selected:
+            lines += [*wrapped("Enter opens the selected log and follows it.", width), ()]
+        for sentence in found.missing:
+            lines += wrapped(sentence, width, Tone.WARNING)
+        if found.missing:
+            lines.append(())
+        lines += wrapped("Set these variables for the next run, for all processes of the job:", width)
+        lines.append(())
+        for variable, why in NEXT_RUN:
+            lines.append((Run(f"  {variable}", Tone.TITLE),))
+            lines += wrapped(why, width, Tone.DIM, "      ")
+        lines.append(())
+        text = (
+            "NCCL writes these lines mainly while it connects. In a container, choose a directory that "
+            "outlives it. gdrtop nccl-log reads the files later, also on another machine."
+        )
+        return [*lines, *wrapped(text, width, Tone.DIM)]
+
+    def text(self) -> str:
+        """Return what is shown of the followed log, as text."""
+        if self.followed is None:
+            return ""
+        log = self.log(self.opened)
+        head = [] if log is None else [f"{file.shown}" for file in log.files]
+        lines = self._matching(self._lines(self.followed, _TEXT_WIDTH), _TEXT_WIDTH)
+        return "\n".join([*head, "", *map(plain, lines)]) + "\n"
+
+
+def _shown(log: JobLog) -> str:
+    """Return the file, or the first one and how many there are."""
+    first = log.files[0].shown
+    return first if len(log.files) == 1 else f"{plural(len(log.files), 'file')}: {first} …"
+
+
+def _size(size_bytes: int) -> str:
+    for unit, shift in (("GiB", 30), ("MiB", 20), ("KiB", 10)):
+        if size_bytes >= 1 << shift:
+            return f"{size_bytes / (1 << shift):.1f} {unit}"
+    return f"{size_bytes} B"
