@@ -156,7 +156,9 @@ _OFTEN = 3  # of them in `make test`
 def hidden_case(number: int) -> tuple[str, str, int]:
     """Return a node, a fault and a seed that the judge does not know."""
     chance = random.Random(number)
-    return chance.choice(NODES), chance.choice(("", *LIVE)), chance.randrange(1000)
+    # Only NCCL's RAS tells a rank that is behind from a network that has stopped.
+    faults = tuple(name for name in LIVE if name != "rank-behind")
+    return chance.choice(NODES), chance.choice(("", *faults)), chance.randrange(1000)
 
 
 @pytest.mark.parametrize("number", usual(range(_CASES), range(_OFTEN)))
