@@ -37,6 +37,17 @@ async def take_doctor(name: str, columns: int, lines: int) -> None:
     (DIRECTORY / f"doctor-{columns}x{lines}.svg").write_text(picture, encoding="utf-8")
 
 
+async def take_live(name: str, columns: int, lines: int) -> None:
+    """Saves a picture of a job with a rank that has stopped."""
+    clock = SteppedClock()
+    async with stepped_app(SimulatedHost(name, clock=clock)).run_test(size=(columns, lines)) as pilot:
+        await readings(pilot, clock, 60)
+        await pilot.press("t")
+        await readings(pilot, clock, 2)
+        live = pilot.app.export_screenshot(title=f"gdrtop --demo {name}")
+    (DIRECTORY / f"live-{columns}x{lines}.svg").write_text(live, encoding="utf-8")
+
+
 async def take_actions(name: str, columns: int, lines: int) -> None:
     """Saves a picture of a plan that somebody would feel, and of a run that has ended."""
     clock = SteppedClock()
@@ -76,6 +87,7 @@ def main() -> None:
         asyncio.run(take("hgx-h100", columns, lines))
     asyncio.run(take("pcie-l40s", 120, 40, ("down",), "-selected"))
     asyncio.run(take_doctor("hgx-h100+acs-on,mtu-mismatch,nccl-gdr-level-ignored", 120, 40))
+    asyncio.run(take_live("hgx-h100+rank-stopped", 120, 40))
     asyncio.run(take_actions("hgx-h100+nvidia-not-loaded", 120, 40))
     asyncio.run(take_bandwidth("hgx-h100", 120, 40))
 
