@@ -131,7 +131,7 @@ async def test_a_typed_file_is_followed(tmp_path: Path) -> None:
         follow(pilot)
         await until(pilot, lambda: "2 of 3 channels" in seen(pilot, "log"))
         await pilot.press("escape")
-        assert "my.log" in seen(pilot, "logs")
+        assert "KiB  file  " in seen(pilot, "logs")
         assert LOG in seen(pilot, "logs")
 
 
