@@ -20,9 +20,10 @@ from probes.host.collectives import (
     parse_metrics,
 )
 from probes.host.local import LocalHost
+from tests.machines import DIRECTORY
 from tests.trees import write
 
-REAL = Path("/work/shared/machines/live/inspector")
+REAL = DIRECTORY / "live" / "inspector"
 AVERAGE = (
     'nccl_bus_bandwidth_gbs{{version="v5.1",node="n1",gpu="GPU0",comm_name="{name}",n_nodes="2",nranks="16",'
     'collective="AllReduce",message_size="{size}",algo_proto="Ring_ll"}} {value}\n'

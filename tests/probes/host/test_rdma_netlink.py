@@ -27,9 +27,10 @@ from probes.host.rdma_resources import (
     RdmaResources,
 )
 from probes.host.rdma_socket import ResourceReader
+from tests.machines import DIRECTORY
 from tests.probes.host import rdma_messages as m
 
-LIVE = Path("/work/shared/machines/live/rdma")
+LIVE = DIRECTORY / "live" / "rdma"
 Reply = Callable[[int], list[bytes]]
 
 
