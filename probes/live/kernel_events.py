@@ -136,7 +136,8 @@ def _classify(message: KernelMessage, at: float) -> LiveEvent | None:
         elif number in xid_groups.PROGRAM:
             severity = Severity.NOTE
         said = printable(message.text.partition("): ")[2], _TEXT)
-        text = f"Xid {number} on {subject} ({said.partition(', ')[2] or said})"
+        said = (said.partition(", ")[2] or said).removeprefix("pid='<unknown>', name=<unknown>, ")
+        text = f"Xid {number} on {subject}: {said.rstrip('.')}"
         return LiveEvent(at, EventKind.XID, severity, subject, text, explain_xid(number))
     explanation = MESSAGES.get(kind, CANNOT_EXPLAIN)
     if kind is LogKind.GPU_LOST:

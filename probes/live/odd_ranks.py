@@ -16,7 +16,7 @@ from probes.facts.pci.link_speed import words
 from probes.facts.rdma.devices import RdmaFacts
 from probes.facts.system.numa import parse_list
 from probes.live.gpu_events import BUSY_PERCENT
-from probes.live.sample import GpuSample, LiveJob, LiveProcess, OddOne, PathWord
+from probes.live.sample import GpuSample, LiveJob, LiveProcess, OddOne, PathWord, path_phrase
 from probes.queries.finding import Evidence
 
 LEAST = 3  # members; of two, neither is the odd one
@@ -94,11 +94,11 @@ def odd_ranks(
     for process in paths[0] if paths else ():
         if paths and process.path.word is not PathWord.NO_NIC:
             likely = "likely " if process.path.is_likely else ""
-            said = f"{likely}{_path_text(process.path.word)}"
+            said = f"{likely}{path_phrase(process.path.word)}"
             add(
                 "path",
                 process,
-                f"{said}; {_others(members, paths, _path_text(paths[1], of_many=True))}",
+                f"{said}; {_others(members, paths, path_phrase(paths[1], of_many=True))}",
                 *process.path.evidence,
             )
     nics = odd_members(members, lambda process: len(process.ready_nics))
@@ -181,17 +181,6 @@ def _others(members: Sequence[LiveProcess], odd: tuple[list[LiveProcess], object
 
 def _path(process: LiveProcess) -> PathWord | None:
     return None if process.path.word is PathWord.UNKNOWN else process.path.word
-
-
-def _path_text(word: PathWord, of_many: bool = False) -> str:
-    """Return what a rank, or several of them, do: "copies through host memory"."""
-    use, copy = ("use", "copy") if of_many else ("uses", "copies")
-    return {
-        PathWord.DMABUF: f"{use} GPUDirect RDMA (DMA-BUF)",
-        PathWord.PEERMEM: f"{use} GPUDirect RDMA (peermem)",
-        PathWord.STAGED: f"{copy} through host memory (staged)",
-        PathWord.NO_NIC: f"{use} no NIC",
-    }.get(word, f"{use} {word.value}")
 
 
 def _is_stopped(process: LiveProcess) -> bool | None:

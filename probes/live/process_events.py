@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from probes.base.unknown import Unknown
 from probes.live.explanations import EXPLANATIONS, PATHS
-from probes.live.sample import EventKind, LiveEvent, LiveProcess, LiveSample, PathWord
+from probes.live.sample import EventKind, LiveEvent, LiveProcess, LiveSample, PathWord, path_phrase
 from probes.live.settled import Settled
 from probes.queries.finding import Severity
 
@@ -103,11 +103,11 @@ class ProcessEvents:
         was_settled = one.path.value is not None
         changed = one.path.update(process.path.word)
         if changed is not None:
-            return [_path_changed(process, at, changed[0], f"{name_of(process)} now uses")]
+            return [_path_changed(process, at, changed[0], f"{name_of(process)} now")]
         if not was_settled and one.path.value is not None:
             before = self._paths.pop(_key(process), None)
             if before is not None and before is not one.path.value:
-                return [_path_changed(process, at, before, f"{name_of(process)} was restarted and uses")]
+                return [_path_changed(process, at, before, f"{name_of(process)} was restarted and now")]
         return []
 
     def _remember(self, gone: _Known) -> None:
@@ -152,6 +152,6 @@ def _path_changed(process: LiveProcess, at: float, before: PathWord, what: str) 
         EventKind.PATH_CHANGED,
         Severity.WARNING if is_worse else Severity.NOTE,
         f"pid {process.pid}",
-        f"{what} {now.text}, {before.value} before",
+        f"{what} {'likely ' * now.is_likely}{path_phrase(now.word)}, before: {before.value}",
         PATHS.get(now.word, ""),
     )

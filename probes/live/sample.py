@@ -26,6 +26,17 @@ class PathWord(Enum):
     UNKNOWN = "unknown"
 
 
+def path_phrase(word: PathWord, of_many: bool = False) -> str:
+    """Return what a rank, or several of them, do: "copies through host memory"."""
+    use, copy = ("use", "copy") if of_many else ("uses", "copies")
+    return {
+        PathWord.DMABUF: f"{use} GPUDirect RDMA (DMA-BUF)",
+        PathWord.PEERMEM: f"{use} GPUDirect RDMA (peermem)",
+        PathWord.STAGED: f"{copy} through host memory (staged)",
+        PathWord.NO_NIC: f"{use} no NIC",
+    }.get(word, f"{use} {word.value}")
+
+
 @dataclass(frozen=True)
 class PathJudgement:
     """A path, how sure it is, and what shows it."""

@@ -46,7 +46,7 @@ TOLD: dict[str, Told] = {
         events=(
             "process-ended pid 41000: .*ended",
             "process-started pid 41100: .*has queue pairs on mlx5_0",
-            r"path-changed pid 41100: .*restarted and uses staged, GDR \(DMA-BUF\) before",
+            r"path-changed pid 41100: .*restarted and now copies .*\(staged\), before: GDR \(DMA-BUF\)",
         ),
         besides="path-changed",
     ),

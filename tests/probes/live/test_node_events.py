@@ -48,10 +48,7 @@ def test_xid_79_and_nvml_report_one_loss() -> None:
     said = message("NVRM: GPU 0000:13:00.0: GPU has fallen off the bus.")
     events = node.see(with_gpu(live=OFF_THE_BUS), 60, (message(XID_79), said))
     assert [(event.kind, event.severity) for event in events] == [(EventKind.XID, Severity.CRITICAL)]
-    assert (
-        events[0].text
-        == "Xid 79 on 0000:13:00.0 (pid='<unknown>', name=<unknown>, GPU has fallen off the bus.)"
-    )
+    assert events[0].text == "Xid 79 on 0000:13:00.0: GPU has fallen off the bus"
 
 
 def test_a_gpu_that_was_lost_from_the_start_is_no_event() -> None:

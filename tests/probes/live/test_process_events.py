@@ -96,7 +96,8 @@ def test_a_path_that_changes_for_good_is_an_event() -> None:
     node.see(a_sample(), 5)
     (changed,) = node.see(with_rank(5, path=STAGED), 5)
     assert (changed.kind, changed.severity) == (EventKind.PATH_CHANGED, Severity.WARNING)
-    assert changed.text == "pid 4716 (train.py, rank 5) now uses likely staged, GDR (DMA-BUF) before"
+    said = "now likely copies through host memory (staged), before: GDR (DMA-BUF)"
+    assert changed.text == f"pid 4716 (train.py, rank 5) {said}"
 
 
 def test_an_unknown_path_in_between_is_no_change() -> None:
@@ -131,7 +132,7 @@ def test_a_rank_that_is_staged_after_a_restart_is_an_event() -> None:
     events = node.see(a_sample(processes=restarted), 5)
     changed = [event.text for event in events if event.kind is EventKind.PATH_CHANGED]
     assert changed == [
-        f"pid {5000 + rank} (train.py, rank {rank}) was restarted and uses likely staged,"
-        " GDR (DMA-BUF) before"
+        f"pid {5000 + rank} (train.py, rank {rank}) was restarted and now likely copies through host"
+        " memory (staged), before: GDR (DMA-BUF)"
         for rank in range(2)
     ]
