@@ -67,7 +67,7 @@ class NvmlLive:
 
 FABRIC_STATES = ("not supported", "not started", "in progress", "completed")
 """Registration states with the NVLink fabric, by nvmlGpuFabricState_t."""
-# nvmlClocksEventReason…. Idle GPUs and clocks that somebody has set are not throttled.
+# nvmlClocksEventReason…. Idle GPUs and clocks set by an admin are not throttled.
 _THROTTLE_REASONS = {
     0x04: "power cap",
     0x10: "sync boost",

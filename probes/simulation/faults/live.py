@@ -197,24 +197,21 @@ def _log_flaps(tree: Tree, nic: PlacedNic, netdev: str, begin: float) -> None:
 
 def _rank_stopped(tree: Tree) -> None:
     rank = rank_on(tree, STOPPED_RANK)
-    if rank is None:
-        return
-    rank.stopped_at = OPENED + STOPPED_AFTER
-    _scale_all(tree, changes((rank.stopped_at, 0.0)))
-    _with_newer_nccl(tree)
+    if rank is not None:
+        rank.stopped_at = OPENED + STOPPED_AFTER
+        _hold_all_up(tree, rank.stopped_at)
 
 
 def _rank_behind(tree: Tree) -> None:
     rank = rank_on(tree, BEHIND_RANK)
-    if rank is None:
-        return
-    rank.behind_at = OPENED + BEHIND_AFTER
-    _scale_all(tree, changes((rank.behind_at, 0.0)))
-    _with_newer_nccl(tree)
+    if rank is not None:
+        rank.behind_at = OPENED + BEHIND_AFTER
+        _hold_all_up(tree, rank.behind_at)
 
 
-def _with_newer_nccl(tree: Tree) -> None:
-    """Let the job use a version of NCCL whose RAS service may be asked repeatedly."""
+def _hold_all_up(tree: Tree, at: float) -> None:
+    """End the traffic of all ranks, of an NCCL whose RAS service may be asked repeatedly."""
+    _scale_all(tree, changes((at, 0.0)))
     for program in tree.programs:
         if program.is_nccl:
             map_libraries(tree, program.pid, default_libraries(tree, NCCL_WITH_MONITOR))
