@@ -78,6 +78,7 @@ IMPORT_ORDER = (
     ("probes/plans", "probes/bandwidth"),
     ("probes/live",),
     ("probes/checks", "probes/simulation"),
+    ("probes/setup",),
     ("widgets/base",),
     ("widgets/node",),
     ("widgets/doctor", "widgets/bandwidth", "widgets/live", "widgets/nccl"),
