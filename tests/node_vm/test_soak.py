@@ -10,13 +10,13 @@ from tests.node_vm.guest import Guest
 from tests.node_vm.machine import Machine
 
 SAMPLES = 1000  # of the dashboard and of `gdrtop live` together
-WINDOW = 4  # cycles of unloading and loading a module; the node is probed twice in each
+WINDOW = 3  # cycles of unloading and loading a module; the node is probed twice in each
 # Imports, caches, histories and the allocator's pools fill in the first windows, later on a busy machine. A
 # leak goes on in all of them.
-MOST_WINDOWS = 5
+MOST_WINDOWS = 6
 LONGEST_SECONDS = 1500.0  # the interval stretches under emulation
 # Finds leaks of 10 kB a sample. The timeline grows by 1.5 kB a second until it holds an hour.
-GROWTH_KB = 4000
+GROWTH_KB = 2500
 EVERY_READING = "/sys/class/infiniband/mlx5_3/ports/1/state"  # is read once
 
 
@@ -56,7 +56,7 @@ def run_window(guest: Guest, pids: tuple[int, ...]) -> list[Usage]:
         # Not oftener: each change has the whole node probed anew, which takes emulation seconds.
         guest.shell(
             "rmmod nvidia_peermem; sleep 1; modprobe nvidia_peermem; "
-            "echo 5 > /sys/module/nvidia_peermem/parameters/hold; sleep 35; "
+            "echo 5 > /sys/module/nvidia_peermem/parameters/hold; sleep 25; "
             "echo 0 > /sys/module/nvidia_peermem/parameters/hold"
         )
     return [at_rest(guest, pid) for pid in pids]
