@@ -130,6 +130,12 @@ def _mofed(tree: Tree) -> None:
     tree.directory("/run/mellanox/drivers")
 
 
+def _waiting_for_mofed(tree: Tree) -> None:
+    _mofed(tree)
+    _driver_container(tree)
+    tree.remove("/var/lib/dkms")
+
+
 def _storage_modules(tree: Tree) -> None:
     _mofed(tree)
     tree.live_modules.append("rpcrdma")
@@ -183,7 +189,7 @@ FAULTS: tuple[Fault, ...] = (
     fault(
         "k8s-waiting-for-mofed",
         "The MOFED container is not ready",
-        _mofed,
+        _waiting_for_mofed,
         change_description=_cluster(_WAITING_FOR_MOFED),
     ),
     fault(

@@ -1,7 +1,7 @@
 """A simulated node in a Kubernetes cluster: kubelet's traces, the operators' markers, and kubectl's answers.
 
-The objects have the fields that a real cluster sends, with more than gdrtop reads: NVIDIA gpu-operator v26.7.0
-and Mellanox network-operator v26.7.0.
+The objects have more fields than gdrtop reads, as in a real cluster: NVIDIA gpu-operator v26.7.0 and Mellanox
+network-operator v26.7.0.
 """
 
 from __future__ import annotations
