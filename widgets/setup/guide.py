@@ -42,12 +42,14 @@ def draw_summary(guide: Guide, width: int) -> list[Line]:
     return wrapped(f"{head}{ending}", width, Tone.TITLE)
 
 
-def draw_step_row(step: SetupStep, width: int) -> Line:
+def draw_step_row(step: SetupStep, width: int, is_selected: bool = False) -> Line:
     """Draw one step in one line: state, title, reason."""
     cells = min(40, max(24, width // 3))
     tone = Tone.DIM if step.state in (StepState.DONE, StepState.SKIPPED, StepState.BLOCKED) else Tone.PLAIN
     title = step.title if len(step.title) <= cells else f"{step.title[: cells - 1]}…"
-    return fit(line(_MARKS[step.state], f" {title:<{cells}} ", Run(step.reason, tone)), width)
+    name = Run(f" {title:<{cells}} ", Tone.CURSOR if is_selected else Tone.PLAIN, step.id)
+    mark = _MARKS[step.state]._replace(id=step.id)
+    return fit(line(mark, name, Run(step.reason, tone, step.id)), width)
 
 
 def draw_step(step: SetupStep, width: int) -> list[Line]:
