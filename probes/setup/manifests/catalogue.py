@@ -1,9 +1,8 @@
-"""Every manifest by the name of its command."""
+"""Every manifest by the name that the command line has for it."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from probes.setup.manifests.container import container
 from probes.setup.manifests.gpu_operator import cluster_policy, helm
@@ -14,26 +13,13 @@ from probes.setup.manifests.request import ManifestRequest, Refused
 from probes.setup.manifests.slurm_prolog import slurm_prolog
 from probes.setup.manifests.talos import talos
 
-
-@dataclass(frozen=True)
-class ManifestKind:
-    """One kind of manifest."""
-
-    name: str
-    title: str  # one line for the list
-    write: Callable[[ManifestRequest], str | Refused]
-
-
-KINDS = {
-    kind.name: kind
-    for kind in (
-        ManifestKind("clusterpolicy", "GPU Operator: merge patch of the ClusterPolicy", cluster_policy),
-        ManifestKind("helm", "GPU Operator: values of its Helm chart", helm),
-        ManifestKind("nicclusterpolicy", "Network Operator: NicClusterPolicy", nic_cluster_policy),
-        ManifestKind("machineconfig", "OpenShift: MachineConfig, with its pool if needed", machine_config),
-        ManifestKind("talos", "Talos: patch of the machine configuration", talos),
-        ManifestKind("modules-load", "systemd: modules to load at boot, modules-load.d(5)", modules_load),
-        ManifestKind("slurm-prolog", "Slurm: Prolog that checks the node before each job", slurm_prolog),
-        ManifestKind("container", "containers: Dockerfile snippet and run options", container),
-    )
+WRITERS: dict[str, Callable[[ManifestRequest], str | Refused]] = {
+    "clusterpolicy": cluster_policy,
+    "helm": helm,
+    "nicclusterpolicy": nic_cluster_policy,
+    "machineconfig": machine_config,
+    "talos": talos,
+    "modules-load": modules_load,
+    "slurm-prolog": slurm_prolog,
+    "container": container,
 }

@@ -14,7 +14,7 @@ from probes.base.text import printable
 COMMENT_WIDTH = 100
 _LONGEST = 600  # characters of one comment: names in it come from the node
 # A reader of YAML 1.2 takes some plain words for a number or a Boolean that PyYAML, with YAML 1.1, does not.
-_AMBIGUOUS = re.compile(r"[-+.\d].*|y|n", re.IGNORECASE | re.DOTALL)
+_AMBIGUOUS = re.compile(r"[-+.\d].*|y|n|true|false", re.IGNORECASE | re.DOTALL)
 
 Key = tuple["str | int", ...]
 

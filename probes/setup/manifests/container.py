@@ -42,7 +42,7 @@ def container(request: ManifestRequest) -> str | Refused:
         "--shm-size: NCCL's shared memory. /dev/infiniband: the NICs' device files."
     )
     lines += comment_lines(
-        "In Kubernetes: securityContext.capabilities.add: [IPC_LOCK], and the NICs as rdma/…."
+        "In Kubernetes: securityContext.capabilities.add: [IPC_LOCK] and a resource rdma/NAME."
     )
     lines += comment_lines("NCCL's variables for this node: gdrtop env")
     return "\n".join(lines) + "\n" + _PACKAGES

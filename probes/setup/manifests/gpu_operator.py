@@ -119,8 +119,7 @@ def _operator_driver(request: ManifestRequest) -> _Settings:
         driver["kernelModuleType"] = kind
         comments["kernelModuleType",] = why
     driver["rdma"], rdma_why = _rdma(request)
-    for key, text in rdma_why.items():
-        comments[("rdma", *key)] = text
+    comments.update({("rdma", *key): text for key, text in rdma_why.items()})
     return driver, comments
 
 
@@ -154,17 +153,13 @@ def _rdma(request: ManifestRequest) -> _Settings:
             else "The MOFED container brings OFED: apply gdrtop manifest nicclusterpolicy first. With true, "
             "the driver's pod would look for OFED on the host."
         )
-        enabled = (
-            "Adds the container nvidia-peermem-ctr, which loads nvidia-peermem after OFED and the driver."
-        )
+        enabled = "Adds the container nvidia-peermem-ctr, which loads nvidia-peermem."
         return values, {("enabled",): enabled, ("useHostMofed",): source}
-    enabled = (
-        "DMA-BUF does not use nvidia-peermem. With true, the driver's pod would wait for OFED to load it."
-    )
+    enabled = "DMA-BUF does not use nvidia-peermem. With true, a container waits for OFED to load it."
     documented = (
-        "NVIDIA documents true for NIC drivers on the host; the operator reads it only if rdma.enabled is true."
+        "Documented as true for NIC drivers on the host; without rdma.enabled it has no effect."
         if host_ofed
-        else "The operator reads it only if rdma.enabled is true."
+        else "Without rdma.enabled it has no effect."
     )
     return values, {("enabled",): enabled, ("useHostMofed",): documented}
 

@@ -1,7 +1,7 @@
 """An OpenShift MachineConfig: modules and the kernel option of the nodes of one pool.
 
-Formats: openshift/machine-config-operator, docs/MachineConfig.md and docs/custom-pools.md; Ignition 3.2.0, which
-OpenShift 4.7 and newer accept. Each change reboots the nodes of the pool, one after the other.
+Formats: openshift/machine-config-operator, docs/MachineConfig.md and docs/custom-pools.md; Ignition 3.2.0,
+which OpenShift 4.7 and newer accept. Each change reboots the nodes of the pool, one after the other.
 """
 
 from __future__ import annotations
@@ -41,8 +41,9 @@ def machine_config(request: ManifestRequest) -> str | Refused:
         config["storage"] = {"files": [_file(modules)]}
         place: Key = ("spec", "config", "storage", "files", 0)
         comments[place] = f"Modules at boot: {', '.join(modules)}."
-        comments[(*place, "mode")] = "Octal 0644. A string or a leading zero is rejected or misread."
-        comments[(*place, "contents")] = "A data URL (RFC 2397). contents.inline is Butane, not Ignition."
+        mode, contents = (*place, "mode"), (*place, "contents")
+        comments[mode] = "Octal 0644. A string or a leading zero is rejected or misread."
+        comments[contents] = "A data URL (RFC 2397). contents.inline is Butane, not Ignition."
     spec["config"] = config
     if arguments:
         spec["kernelArguments"] = arguments

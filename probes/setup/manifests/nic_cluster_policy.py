@@ -1,8 +1,9 @@
 """The Network Operator's NicClusterPolicy: OFED where nvidia-peermem needs it, and NICs for pods.
 
-Fields: Mellanox/network-operator v26.7.0, api/v1alpha1/nicclusterpolicy_types.go, docs/mofed-container-env-vars.md
-and its list of container images; selectors: the README of Mellanox/k8s-rdma-shared-dev-plugin; modules that the
-driver's container refuses to replace: Mellanox/doca-driver-build, entrypoint.
+Fields: Mellanox/network-operator v26.7.0, api/v1alpha1/nicclusterpolicy_types.go,
+docs/mofed-container-env-vars.md and its list of container images; selectors: the README of
+Mellanox/k8s-rdma-shared-dev-plugin; modules that the driver's container refuses to replace:
+Mellanox/doca-driver-build, entrypoint.
 """
 
 from __future__ import annotations
@@ -45,9 +46,7 @@ def nic_cluster_policy(request: ManifestRequest) -> str | Refused:
     functions = _functions(request)
     nics = [nic for nic in compute_nics(request.situation) if _vendor(functions, nic) == _MELLANOX]
     if not nics:
-        return Refused(
-            "the Network Operator serves NVIDIA NICs (vendor 15b3), and no compute NIC here is one"
-        )
+        return Refused("the Network Operator serves NVIDIA NICs (15b3), and no compute NIC here is one")
     spec: dict[str, Any] = {}
     comments: dict[Key, str] = {}
     note = _ofed(request, spec, comments)
@@ -107,9 +106,7 @@ def _ofed(request: ManifestRequest, spec: dict[str, Any], comments: dict[Key, st
     installed = network_operator(situation)
     runs = nic_stack(situation) is NicStack.CONTAINER
     if has_host_ofed(situation):
-        return (
-            "no ofedDriver: OFED is installed on the host, and its modules would conflict with a container's"
-        )
+        return "no ofedDriver: the host has its own OFED, which a container's modules would replace"
     if request.path is not GdrPath.PEERMEM and not runs:
         return "no ofedDriver: the kernel's own NIC driver is enough for DMA-BUF"
     version = known(installed.ofed_version, "") if installed else ""
@@ -127,10 +124,10 @@ def _ofed(request: ManifestRequest, spec: dict[str, Any], comments: dict[Key, st
             "drain": {"enable": True, "force": True, "deleteEmptyDir": True, "timeoutSeconds": 300},
         },
     }
-    for index, (_, why) in enumerate(env):
-        comments[(*key, "env", index)] = why
-    comments[(*key, "env")] = "The values are strings: true without quotes is rejected."
-    comments[(*key, "upgradePolicy")] = "One node at a time: replacing OFED ends every RDMA job on the node."
+    variables, upgrade = (*key, "env"), (*key, "upgradePolicy")
+    comments.update({(*variables, index): why for index, (_, why) in enumerate(env)})
+    comments[variables] = "The values are strings: true without quotes is rejected."
+    comments[upgrade] = "One node at a time: replacing OFED ends every RDMA job on the node."
     return "the MOFED container replaces the kernel's IB core; storage over RDMA must be unmounted first"
 
 

@@ -1,4 +1,4 @@
-"""What every manifest is made from: the node, the path, who installs the drivers; and the head of its text."""
+"""What every manifest is made from: node, path, who installs the drivers; and the head of its text."""
 
 from __future__ import annotations
 
@@ -83,9 +83,10 @@ def make_request(
 def _excluded(situation: Situation, path: GdrPath) -> str:
     """Return why this node's hardware or system can never use a path, or ""."""
     gpus = situation.examination.node.gpus
-    if path is GdrPath.DMABUF and isinstance(gpus, GpuFacts) and gpus.gpus:
-        if all(known(gpu.compute_capability, _OLDEST_OPEN) < _OLDEST_OPEN for gpu in gpus.gpus):
-            return "DMA-BUF needs compute capability 7.5 or newer; the GPUs of this node are older"
+    found = gpus.gpus if isinstance(gpus, GpuFacts) else ()
+    old = [known(gpu.compute_capability, _OLDEST_OPEN) < _OLDEST_OPEN for gpu in found]
+    if path is GdrPath.DMABUF and old and all(old):
+        return "DMA-BUF needs compute capability 7.5 or newer; the GPUs of this node are older"
     if path is GdrPath.PEERMEM:
         if has_efa_only(situation.examination):
             return "the NICs are EFA, which does not use nvidia-peermem"
@@ -249,9 +250,8 @@ def _facts(request: ManifestRequest) -> list[tuple[str, str]]:
     owner = "" if isinstance(request.driver, Unknown) else f"; {_OWNERS[request.driver]}"
     owner += "" if request.driver == driver_owner(situation) else " (chosen with --driver)"
     stack = nic_stack(situation)
-    given = "" if request.path is request.choice.recommended else "chosen with --path; "
     advice = request.choice.recommended
-    wanted = f"; gdrtop recommends {advice.value}" if given and advice else ""
+    given = f", chosen with --path; gdrtop recommends {advice.value if advice else 'none'}"
     return [
         ("GPUs", ", ".join(f"{count} × {model}" for model, count in models.items()) or "none seen"),
         ("GPU driver", f"{driver}{modules}{owner}"),
@@ -260,17 +260,18 @@ def _facts(request: ManifestRequest) -> list[tuple[str, str]]:
             f"{', '.join(f'{count} × {printable(layer, 20)}' for layer, count in layers.items()) or 'none'}"
             f"{f': {names}' if names else ''}{f'; {others} more are not for compute' if others > 0 else ''}",
         ),
-        ("NIC driver", "unknown" if isinstance(stack, Unknown) else f"{stack.value} {_release(situation)}"),
+        ("NIC driver", "unknown" if isinstance(stack, Unknown) else _release(situation, stack.value)),
         ("System", f"{printable(name, 80)}, kernel {known(node.kernel_release, 'unknown')}"),
-        ("Path", f"{request.path.value} ({given}{request.choice.reason}{wanted})"),
+        ("Path", f"{request.path.value}{'' if request.path is advice else given}: {request.choice.reason}"),
     ]
 
 
-def _release(situation: Situation) -> str:
-    """Return the release of the NIC driver; "" where it is unknown."""
+def _release(situation: Situation, stack: str) -> str:
+    """Return the NIC driver's release with the name of its stack, which most releases begin with."""
     driver = situation.nic_driver
     version = driver.version if isinstance(driver, NicDriver) else ofed_of(situation.examination)
-    return printable(known(version, ""), 60)
+    release = printable(known(version, ""), 60)
+    return release if release.startswith(stack) else f"{stack} {release}".rstrip()
 
 
 def _pretty_name(situation: Situation) -> str:
@@ -295,6 +296,7 @@ def _old_peermem(request: ManifestRequest) -> list[str]:
     if request.path is not GdrPath.DMABUF:
         return []
     return [
-        f"an old configuration still loads nvidia_peermem, which DMA-BUF does not need: {old.source}: {old.value}"
+        f"an old configuration still loads nvidia_peermem, which DMA-BUF does not need: {old.source}:"
+        f" {old.value}"
         for old in request.choice.old_peermem
     ]

@@ -1,8 +1,8 @@
 """Talos: the modules and the sysctl of its machine configuration, in the form of either version.
 
 siderolabs/talos: until 1.13 machine.kernel.modules and machine.sysctls; from 1.14 on the documents
-KernelModuleConfig and SysctlConfig, whose schema rejects machine.kernel. Modules and sysctl: Talos's guide for
-NVIDIA GPUs (open source modules); siderolabs/extensions, nvidia-gpu.
+KernelModuleConfig and SysctlConfig, whose schema rejects machine.kernel. Modules and sysctl: Talos's guide
+for NVIDIA GPUs (open source modules); siderolabs/extensions, nvidia-gpu.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def talos(request: ManifestRequest) -> str | Refused:
     newer = request.talos_version >= _FIRST_DOCUMENTS
     major, minor = request.talos_version
     notes = [
-        f"for Talos {major}.{minor}; Talos {'1.13 and older' if newer else '1.14 and newer'} needs another form",
+        f"for Talos {major}.{minor}; {'1.13 and older' if newer else '1.14 and newer'} needs another form",
         f"the image needs these extensions: {', '.join(_extensions(request))}",
         "gdrcopy is optional: extension nvidia-gdrdrv-device, and gdrdrv as one more module",
     ]
