@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from probes.bandwidth.model.result import Result
-from probes.base.plan import Plan
+from probes.base.plan import Plan, Step, instruction, plan_or_none
 from probes.base.unknown import Maybe, Unknown
 from probes.facts.gpudirect import GdrPath
+from probes.host.protocol import Host
+from probes.plans.load_at_boot import persist_peermem
+from probes.plans.load_modules import load_peermem
 from probes.queries.finding import Finding
+from probes.queries.modules import PEERMEM, is_present, module_of
 from probes.setup.path_choice import PathChoice, choose_path
-from probes.setup.situation import Situation
+from probes.setup.situation import Situation, read_situation
 from probes.setup.step import SetupRecord, SetupStep, StepState
 from probes.setup.steps.checked import CHECKED, checked_step
 from probes.setup.steps.drivers import gpu_driver_step, nic_driver_step
 from probes.setup.steps.install_commands import perftest_steps
 from probes.setup.steps.measured import MEASURED, measured_step
+from probes.snapshot.examination import Examination
 from probes.snapshot.verdict import State
 
+BOOT_ID = "/proc/sys/kernel/random/boot_id"
 _OPEN = (StepState.TO_DO, StepState.BLOCKED)
 _USABLE = (State.ACTIVE, State.READY, State.DEGRADED)
 
@@ -74,6 +80,7 @@ class Guide:
     choice: PathChoice
     path: GdrPath | None  # chosen by the admin, else recommended; None: none can work here
     steps: tuple[SetupStep, ...]
+    boot_id: Maybe[str]
 
     @property
     def next_step(self) -> SetupStep | None:
@@ -85,9 +92,32 @@ class Guide:
         """Return whether nothing is left to do."""
         return all(step.state in (StepState.DONE, StepState.SKIPPED) for step in self.steps)
 
+    @property
+    def is_prepared(self) -> bool:
+        """Return whether everything before the reboot is done, so that a reboot can prove it."""
+        return all(step.state not in _OPEN for step in self.steps if step.id in AFTER["reboot"])
+
     def step(self, id_: str) -> SetupStep | None:
         """Return a step by its id."""
         return next((step for step in self.steps if step.id == id_), None)
+
+
+def read_guide(
+    host: Host,
+    examination: Examination,
+    findings: Sequence[Finding],
+    results: Sequence[Result],
+    record: SetupRecord,
+) -> Guide:
+    """Read what setup needs besides an examination, and return the guide; may take seconds.
+
+    `results`: all saved ones, also of other nodes.
+    """
+    platform = examination.node.platform
+    name = platform if isinstance(platform, Unknown) else platform.hostname
+    own = [result for result in results if result.node == name]
+    situation = read_situation(host, examination)
+    return build_guide(situation, findings, own, record, host.read(BOOT_ID))
 
 
 def build_guide(
@@ -108,10 +138,14 @@ def build_guide(
         steps[step.id] = step
     for row in MEASURED:
         steps[row.id] = measured_step(row, examination, results)
+    if path is GdrPath.PEERMEM:
+        steps["modules"] = _with_peermem(examination, steps["modules"], load_peermem, "is not loaded")
+        boot = _with_peermem(examination, steps["boot"], persist_peermem, "is not loaded at boot")
+        steps["boot"] = boot
     steps["tools"] = _with_install(situation, steps["tools"])
     steps["reboot"] = _reboot_step(situation, record, boot_id)
     steps["report"] = _report_step(record)
-    return Guide(situation, choice, path, _in_order(steps, record.skipped or {}))
+    return Guide(situation, choice, path, _in_order(steps, record.skipped or {}), boot_id)
 
 
 def _in_order(steps: Mapping[str, SetupStep], skipped: Mapping[str, str]) -> tuple[SetupStep, ...]:
@@ -129,18 +163,31 @@ def _in_order(steps: Mapping[str, SetupStep], skipped: Mapping[str, str]) -> tup
     return tuple(done.values())
 
 
+def _with_peermem(
+    examination: Examination,
+    step: SetupStep,
+    plan_of: Callable[[Examination], Plan | str],
+    lack: str,
+) -> SetupStep:
+    """Add nvidia_peermem to a step: the checks do not miss it on a node that can use DMA-BUF."""
+    module = module_of(examination, PEERMEM)
+    if step.state is not StepState.DONE or isinstance(module, Unknown):
+        return step
+    is_there = is_present(module) if plan_of is load_peermem else module.persistent is not None
+    if is_there:
+        return step
+    plan = plan_of(examination)
+    state = StepState.BLOCKED if isinstance(plan, str) else StepState.TO_DO
+    reason = plan if isinstance(plan, str) else f"nvidia_peermem {lack}"
+    return replace(step, state=state, reason=reason, plan=plan_or_none(plan))
+
+
 def _with_install(situation: Situation, step: SetupStep) -> SetupStep:
     """Add the distribution's package to the step whose checks miss perftest."""
     steps = perftest_steps(situation.distribution)
     if step.state is not StepState.TO_DO or "perftest-missing" not in step.findings or not steps:
         return step
     return replace(step, plan=Plan(step.title, steps, reversible=False))
-
-
-def is_prepared(guide: Guide) -> bool:
-    """Return whether everything before the reboot is done, so that a reboot can prove it."""
-    before = AFTER["reboot"]
-    return all(step.state not in _OPEN for step in guide.steps if step.id in before)
 
 
 def _reboot_step(situation: Situation, record: SetupRecord, boot_id: Maybe[str]) -> SetupStep:
@@ -165,3 +212,21 @@ def _report_step(record: SetupRecord) -> SetupStep:
         return SetupStep("report", title, StepState.DONE, reason, why, command="gdrtop report")
     return SetupStep("report", title, StepState.TO_DO, "not written yet", why, command="gdrtop report")
 
+
+
+def remaining_plan(guide: Guide) -> Plan | None:
+    """Return all commands that are left, in order, as one plan; None if no step has commands."""
+    open_steps = [step for step in guide.steps if step.state in _OPEN and step.plan is not None]
+    plans = [step.plan for step in open_steps if step.plan is not None]
+    if not plans:
+        return None
+    commands: list[Step] = []
+    for step, plan in zip(open_steps, plans, strict=True):
+        commands += (instruction(f"{step.title}: {step.reason}", needs_root=False), *plan.steps)
+    return Plan(
+        "Set up GPUDirect RDMA",
+        tuple(commands),
+        reversible=all(plan.reversible for plan in plans),
+        needs_reboot=any(plan.needs_reboot for plan in plans),
+        disturbs="; ".join(dict.fromkeys(plan.disturbs for plan in plans if plan.disturbs)),
+    )

@@ -36,6 +36,11 @@ class SetupStep:
     command: str = ""  # the gdrtop command that completes the step: "gdrtop report"
     findings: tuple[str, ...] = ()  # ids of the findings behind it, for the doctor
 
+    @property
+    def can_begin(self) -> bool:
+        """Return whether a plan or a test completes the step now."""
+        return self.state is StepState.TO_DO and (self.plan is not None or self.test is not None)
+
 
 @dataclass(frozen=True)
 class SetupRecord:

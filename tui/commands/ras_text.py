@@ -5,8 +5,8 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Sequence
 
-from probes.base.text import printable
-from probes.base.unknown import Maybe, Unknown, known
+from probes.base.text import plural, printable
+from probes.base.unknown import Unknown, known
 from probes.host.ras import MONITOR, REPORTS
 from probes.live.ras_findings import RasFinding
 from probes.live.ras_policy import RasDecision
@@ -73,19 +73,14 @@ def _wrapped(text: str, width: int, indent: str = "") -> list[Line]:
 
 
 def _job_text(report: RasReport) -> str:
-    counts = (
-        _count(report.nodes, "node", "nodes"),
-        _count(report.processes, "process", "processes"),
-        _count(report.gpus, "GPU", "GPUs"),
-    )
-    parts = [f"NCCL {known(report.nccl, '?')}", *(text for text in counts if text)]
+    counts = ((report.nodes, "node", "nodes"), (report.processes, "process", "processes"))
+    parts = [f"NCCL {known(report.nccl, '?')}"]
+    for number, one, many in (*counts, (report.gpus, "GPU", "GPUs")):
+        if not isinstance(number, Unknown):
+            parts.append(plural(number, one, many))
     if not isinstance(report.collected_seconds, Unknown):
         parts.append(f"collected in {report.collected_seconds:.2f} s")
     return ", ".join(parts)
-
-
-def _count(number: Maybe[int], one: str, many: str) -> str:
-    return "" if isinstance(number, Unknown) else f"{number} {one if number == 1 else many}"
 
 
 def _notes(report: RasReport, stalls: Sequence[Stall]) -> list[str]:
@@ -93,9 +88,9 @@ def _notes(report: RasReport, stalls: Sequence[Stall]) -> list[str]:
     unequal = [one for one in report.communicators if one.counts and one.hash not in stalled]
     notes = []
     if unequal:
-        plural, have = ("", "has") if len(unequal) == 1 else ("s", "have")
+        have = "has" if len(unequal) == 1 else "have"
         notes.append(
-            f"{len(unequal)} communicator{plural} {have} unequal operation counts, which is normal in a"
+            f"{plural(len(unequal), 'communicator')} {have} unequal operation counts, which is normal in a"
             " running job. --watch 10 shows whether they move."
         )
     if report.timeouts:

@@ -11,6 +11,8 @@ from dataclasses import replace
 from typing import Protocol
 
 from probes.base.text import printable
+from probes.base.unknown import Unknown
+from probes.setup.guide import Guide
 from probes.setup.step import SetupRecord
 from tui.files.append_file import AppendFile
 from tui.files.xdg import STATE, own_directory
@@ -70,6 +72,17 @@ class MemorySetupLog:
         return record_of(self._lines)
 
 
+def remember_boot(log: SetupLog, guide: Guide) -> str:
+    """Save the boot in which everything before the reboot is done; return why that failed, or ""."""
+    if not guide.is_prepared or isinstance(guide.boot_id, Unknown) or log.record().prepared_in:
+        return ""
+    try:
+        log.add(PREPARED, guide.boot_id)
+    except SetupLogError as error:
+        return str(error)
+    return ""
+
+
 def _line(kind: str, value: str, step: str) -> str:
     return json.dumps({"kind": kind, "step": step, "value": value}, ensure_ascii=True)
 
@@ -102,3 +115,8 @@ def record_of(lines: list[str]) -> SetupRecord:
 
 def _word(value: object) -> str:
     return printable(value, _WORD_LIMIT) if isinstance(value, str) else ""
+
+
+def open_setup_log(is_live: bool) -> SetupLog:
+    """Return the log of this machine; of a simulated or recorded node, one in memory."""
+    return DiskSetupLog() if is_live else MemorySetupLog()

@@ -20,6 +20,7 @@ _MARKS = {
     StepState.UNKNOWN: Run("?", Tone.WARNING),
 }
 _LABEL_CELLS = 14
+_MOST_EVIDENCE = 4
 
 
 def draw_situation(guide: Guide, width: int) -> list[Line]:
@@ -42,12 +43,14 @@ def draw_summary(guide: Guide, width: int) -> list[Line]:
     return wrapped(f"{head}{ending}", width, Tone.TITLE)
 
 
-def draw_step_row(step: SetupStep, width: int) -> Line:
+def draw_step_row(step: SetupStep, width: int, is_selected: bool = False) -> Line:
     """Draw one step in one line: state, title, reason."""
     cells = min(40, max(24, width // 3))
     tone = Tone.DIM if step.state in (StepState.DONE, StepState.SKIPPED, StepState.BLOCKED) else Tone.PLAIN
     title = step.title if len(step.title) <= cells else f"{step.title[: cells - 1]}…"
-    return fit(line(_MARKS[step.state], f" {title:<{cells}} ", Run(step.reason, tone)), width)
+    name = Run(f" {title:<{cells}} ", Tone.CURSOR if is_selected else Tone.PLAIN, step.id)
+    mark = _MARKS[step.state]._replace(id=step.id)
+    return fit(line(mark, name, Run(step.reason, tone, step.id)), width)
 
 
 def draw_step(step: SetupStep, width: int) -> list[Line]:
@@ -62,13 +65,16 @@ def draw_step(step: SetupStep, width: int) -> list[Line]:
         lines.extend(wrapped(text, width, Tone.WARNING))
     if step.findings:
         lines.extend(wrapped(f"Checks: {', '.join(step.findings)}", width, Tone.DIM))
-    for evidence in step.evidence[:8]:
-        lines.extend(wrapped(f"{evidence.source}: {evidence.value}", width, Tone.DIM, "  "))
     if step.plan is not None:
         lines += draw_consequences(step.plan, width)
         lines += draw_steps(step.plan, width)
     if step.command:
         lines.extend(wrapped(f"Run: {step.command}", width))
+    for evidence in step.evidence[:_MOST_EVIDENCE]:
+        lines.extend(wrapped(f"{evidence.source}: {evidence.value}", width, Tone.DIM))
+    more = len(step.evidence) - _MOST_EVIDENCE
+    if more > 0:
+        lines.extend(wrapped(f"… {more} more; the doctor (d) shows all", width, Tone.DIM))
     return lines
 
 
