@@ -7,6 +7,8 @@ from enum import Enum
 
 from probes.nccl.variables.variable import Version
 
+STATED, OF_JOBS, ASSUMED = "stated", "running jobs", "assumed"  # where a version is from
+
 
 class State(Enum):
     """Why a variable is not among the settings; the value is the word in JSON."""
@@ -42,7 +44,7 @@ class Advice:
     """Everything that gdrtop recommends for jobs of this node."""
 
     version: Version  # the NCCL whose defaults apply
-    version_from: str  # "stated", "of running jobs", "assumed"
+    version_from: str  # STATED, OF_JOBS, ASSUMED
     settings: tuple[Setting, ...] = ()
     notes: tuple[Note, ...] = ()
     vendor: str = ""  # "AWS with EFA": its own settings come first

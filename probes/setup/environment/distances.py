@@ -6,13 +6,14 @@ import posixpath
 
 from probes.base.unknown import Unknown
 from probes.checks.registry import findings
-from probes.facts.system.platform import Environment
 from probes.nccl.topology_file import VARIABLE, TopologyFileFacts
 from probes.nccl.variables.variable import Version
 from probes.queries.evidence_list import join_limited
 from probes.queries.finding import Finding, Status
 from probes.queries.jobs import nearest, usable_paths
+from probes.queries.pcie_paths import is_guest
 from probes.setup.environment.advice import Note, Setting, State
+from probes.setup.environment.nics import file_in_use, hides_distances
 from probes.snapshot.examination import Examination
 from probes.topology.nccl_words import Nccl
 
@@ -67,13 +68,13 @@ def _of_near_gpus(
     if any(word is Nccl.P2C for word in words.values()):
         return _of_c2c(version)
     unclear = next((finding for finding in checks.values() if finding.status is Status.UNKNOWN), None)
-    if is_guest(examination) and _file_in_use(examination) is None:
+    if hides_distances(examination):
         text = "a virtual machine shows no real distances; NCCL takes them from the topology file"
         return [], [Note(LEVEL, State.UNKNOWN, text)]
     if unclear is not None or None in words.values():
         why = f": {unclear.cause}" if unclear is not None else ""
         return [], [Note(LEVEL, State.UNKNOWN, f"the distances between GPUs and NICs are unknown{why}")]
-    if is_guest(examination):
+    if is_guest(examination) is True:
         return [], [Note(LEVEL, State.NOT_NEEDED, "the topology file has the distances")]
     by_nvlink = [gpu.label for gpu in topology.gpus if words[gpu.id] is Nccl.PXN]
     if by_nvlink:
@@ -95,31 +96,18 @@ def _of_c2c(version: Version) -> tuple[list[Setting], list[Note]]:
     return [Setting(LEVEL, Nccl.PHB.value, reason)], []
 
 
-def is_guest(examination: Examination) -> bool:
-    """Return whether this is known to be a virtual machine."""
-    platform = examination.node.platform
-    if isinstance(platform, Unknown):
-        return False
-    return platform.environment is Environment.VIRTUAL_MACHINE or not isinstance(platform.hypervisor, Unknown)
-
-
-def _file_in_use(examination: Examination) -> str | None:
-    """Return the topology file that new jobs get, by default or from nccl.conf."""
-    facts = examination.topology_files
-    for file in () if isinstance(facts, Unknown) else facts.files:
-        if file.pid is None and not isinstance(file.endpoints, Unknown):
-            return file.path
-    return None
-
-
 def topology_settings(examination: Examination) -> tuple[list[Setting], list[Note]]:
     """Return the topology file that a virtual machine needs."""
-    if not is_guest(examination):
+    guest = is_guest(examination)
+    if isinstance(guest, Unknown):
+        text = f"bare metal or virtual machine: {guest}"
+        return [], [Note(VARIABLE, State.UNKNOWN, text)]
+    if not guest:
         return [], [Note(VARIABLE, State.NOT_NEEDED, "bare metal shows its topology in sysfs")]
     facts = examination.topology_files
     if isinstance(facts, Unknown):
         return [], [Note(VARIABLE, State.UNKNOWN, f"the topology files are unknown: {facts}")]
-    used = _file_in_use(examination)
+    used = file_in_use(examination)
     if used is not None:
         return [], [Note(VARIABLE, State.IN_FILE, f"NCCL already reads {used}")]
     fitting = _fitting(examination, facts)

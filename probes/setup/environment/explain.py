@@ -60,9 +60,10 @@ def meaning_of_value(variable: Variable, value: str, version: Version) -> Iterat
     elif variable.kind is Kind.HCA_LIST:
         yield _of_list(value)
     elif variable.kind is Kind.INTERFACES:
-        excludes, exact = value.startswith("^"), value.removeprefix("^").startswith("=")
+        exact = value.removeprefix("^").startswith("=")
         names = value.removeprefix("^").removeprefix("=")
-        yield f"{'All interfaces except' if excludes else 'Interfaces'} {'named' if exact else 'beginning with'} {names}."
+        what = "All interfaces except those" if value.startswith("^") else "Interfaces"
+        yield f"{what} {'named' if exact else 'whose names begin with'} {names}."
     else:
         text = dict(variable.values).get(value)
         if text:
@@ -78,8 +79,7 @@ def _of_level(variable: Variable, value: str) -> str:
     if level is None:
         return f"NCCL silently ignores “{value}” and uses its default."
     text = dict(variable.values).get(level.word, "a distance between GPUs only")
-    prefix = "" if level.word == value else f"{value} means {level.word}. "
-    return f"{prefix}{level.word}: {text}."
+    return f"{level.word if level.word == value else f'{value} means {level.word}'}: {text}."
 
 
 def _of_number(variable: Variable, value: str) -> Iterator[str]:
@@ -147,8 +147,8 @@ def _distances(examination: Examination) -> Iterator[str]:
     for gpu in topology.gpus:
         word = nearest(topology, gpu.id)
         by_word.setdefault("unknown" if word is None else word.value, []).append(gpu.label)
-    for word, gpus in by_word.items():
-        yield f"{join_limited(gpus)}: the nearest NIC is at {word}."
+    for distance, gpus in by_word.items():
+        yield f"{join_limited(gpus)}: the nearest NIC is at {distance}."
 
 
 def _selected(examination: Examination, value: str | None) -> Iterator[str]:

@@ -8,7 +8,7 @@ import textwrap
 from collections.abc import Iterator
 
 from probes.base.text import printable
-from probes.setup.environment.advice import Advice, Setting, State
+from probes.setup.environment.advice import OF_JOBS, STATED, Advice, Setting, State
 
 FORMATS = ("shell", "slurm", "k8s", "nccl-conf")
 _WIDTH = 78
@@ -22,6 +22,8 @@ def lines_of(advice: Advice, node: str, form: str) -> list[str]:
     if form == "slurm" and advice.settings:
         text = "Slurm TaskProlog (slurm.conf): a task gets each line that this script prints."
         lines.extend(_comments(f"{text} A value that the user has set stays."))
+    if advice.settings or advice.source_script:
+        lines.append("")
     lines.extend(_script(advice, form))
     lines.extend(_settings(advice, form))
     lines.extend(_notes(advice))
@@ -32,18 +34,20 @@ def _heading(advice: Advice, node: str) -> str:
     """Return the first sentences: what is needed, and by which version of NCCL."""
     if advice.nothing:
         return f"Nothing to recommend for {node}: {advice.nothing}."
-    version = ".".join(map(str, advice.version))
-    of_version = {"stated": f"NCCL {version}", "of running jobs": f"NCCL {version}, as running jobs use"}.get(
-        advice.version_from, f"NCCL {version} (assumed; --nccl states another)"
-    )
     count = len(advice.settings)
     if advice.vendor and not count:
         return f"{node} is on {advice.vendor}, whose software sets the variables. Add none."
+    number = ".".join(map(str, advice.version))
+    origin = {STATED: "as stated", OF_JOBS: "of running jobs"}.get(
+        advice.version_from, "assumed; --nccl states another"
+    )
+    version = f"NCCL {number}, {origin}"
     if count:
-        return f"{node} needs {count} variable{'s' * (count > 1)} with {of_version}."
+        cloud = f" on {advice.vendor}" if advice.vendor else ""
+        return f"{node} needs {count} variable{'s' * (count > 1)}{cloud} ({version})."
     if advice.is_complete:
-        return f"{node} needs no variable: the defaults of {of_version} are right."
-    return f"Nothing that {node} shows needs a variable with {of_version}, but not everything is known."
+        return f"{node} needs no variable: the defaults are right ({version})."
+    return f"Nothing that {node} shows needs a variable, but not everything is known ({version})."
 
 
 def _script(advice: Advice, form: str) -> Iterator[str]:
@@ -77,7 +81,7 @@ def _settings(advice: Advice, form: str) -> Iterator[str]:
 def _with_reasons(settings: tuple[Setting, ...], form: str) -> Iterator[str]:
     for setting in settings:
         source = f" ({setting.source})" if setting.source else ""
-        yield from _comments(f"{_sentence(setting.reason)}{source}")
+        yield from _comments(_sentence(f"{setting.reason}{source}"))
         yield from _assignment(setting, form)
 
 
@@ -99,7 +103,7 @@ def _notes(advice: Advice) -> Iterator[str]:
     for state in order:
         notes = [note for note in advice.notes if note.state is state]
         if notes:
-            yield "#"
+            yield ""
             yield f"# {state.value[:1].upper()}{state.value[1:]}:"
         for note in notes:
             yield from _comments(f"{note.variable}: {printable(note.text, 400)}", "#   ", "#     ")

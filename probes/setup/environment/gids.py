@@ -7,7 +7,7 @@ from probes.facts.rdma.devices import Gid, RdmaPort
 from probes.nccl.variables.variable import Version
 from probes.queries.evidence_list import join_limited
 from probes.setup.environment.advice import Note, Setting, State
-from probes.setup.environment.nics import active_ports, default_nics
+from probes.setup.environment.nics import roce_ports
 from probes.snapshot.examination import Examination
 
 INDEX = "NCCL_IB_GID_INDEX"
@@ -24,13 +24,7 @@ def gid_settings(
 
     `nics`: the NICs that the job uses, if they are not those that NCCL chooses.
     """
-    chosen = default_nics(examination) or {}
-    used = set(nics) or {name for names in chosen.values() for name in names}
-    ports = {
-        device.name: port
-        for device, port in active_ports(examination)
-        if port.link_layer == "Ethernet" and (not used or device.name in used)
-    }
+    ports = roce_ports(examination, nics)
     if not ports:
         return [], []
     for name, port in ports.items():

@@ -68,10 +68,14 @@ def lint(
     text: str, kind: FileKind, examination: Examination, cloud: Maybe[Cloud], nccl: str = ""
 ) -> FileReport:
     """Parse a file and judge every environment in it; `nccl`: as in `recommend`."""
-    parsed = _parse(text, kind)
+    windows = text.count("\r\n")
+    parsed = _parse(text.replace("\r\n", "\n"), kind)
     advice = recommend(examination, cloud, nccl)
     stack = stack_of(examination, cloud)
     problems = list(parsed.problems)
+    if windows and kind is not FileKind.POD:
+        text = "The file has Windows line endings, which become part of values"
+        problems.append(Problem(1, Severity.CRITICAL, text, fix="Convert it with dos2unix"))
     for group in parsed.groups:
         problems.extend(_named(group, _of_group(group, parsed, examination, advice, stack)))
     compared = "" if has_gpus_and_nics(examination) else advice.nothing

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from probes.base.unknown import Unknown, known
 from probes.facts.rdma.devices import RdmaDevice, RdmaPort
 from probes.queries.evidence_list import join_limited
+from probes.queries.pcie_paths import is_guest
 from probes.setup.environment.advice import Note, Setting, State
 from probes.snapshot.examination import Examination
 from probes.snapshot.nic_roles import Role, roles_of
@@ -48,6 +49,31 @@ def default_nics(examination: Examination) -> dict[str, tuple[str, ...]] | None:
     return chosen
 
 
+def file_in_use(examination: Examination) -> str | None:
+    """Return the topology file that new jobs get, by default or from nccl.conf."""
+    facts = examination.topology_files
+    for file in () if isinstance(facts, Unknown) else facts.files:
+        if file.pid is None and not isinstance(file.endpoints, Unknown):
+            return file.path
+    return None
+
+
+def hides_distances(examination: Examination) -> bool:
+    """Return whether this is a virtual machine without a topology file: its PCI tree is not the host's."""
+    return is_guest(examination) is True and file_in_use(examination) is None
+
+
+def roce_ports(examination: Examination, nics: tuple[str, ...] = ()) -> dict[str, RdmaPort]:
+    """Return the RoCE ports of the NICs that jobs use: of `nics`, or of those that NCCL chooses."""
+    chosen = default_nics(examination) or {}
+    used = set(nics) or {name for names in chosen.values() for name in names}
+    return {
+        device.name: port
+        for device, port in active_ports(examination)
+        if port.link_layer == "Ethernet" and (not used or device.name in used)
+    }
+
+
 def nic_settings(examination: Examination) -> tuple[list[Setting], list[Note]]:
     """Return the lists of NICs for NCCL, UCX and NVSHMEM, or why none is needed."""
     roles = roles_of(examination.node, examination.topology)
@@ -56,7 +82,7 @@ def nic_settings(examination: Examination) -> tuple[list[Setting], list[Note]]:
     others = [name for name in active if name in roles and roles[name].role is not Role.COMPUTE]
     chosen = default_nics(examination)
     notes = _ports_down(examination, [name for name, role in roles.items() if role.role is Role.COMPUTE])
-    if chosen is None:
+    if chosen is None or (others and hides_distances(examination)):
         text = "the paths between GPUs and NICs are unknown, so NCCL's choice is unknown too"
         return [], [Note(HCA, State.UNKNOWN, text), *notes]
     if not active:
@@ -82,7 +108,7 @@ def nic_settings(examination: Examination) -> tuple[list[Setting], list[Note]]:
 
 def _not_needed(used: list[str], others: list[str], opened: int) -> str:
     if len(used) == opened and not others:
-        return f"NCCL uses all {opened} active NICs" if opened > 1 else f"{used[0]} is the only active NIC"
+        return f"NCCL uses the {opened} active NICs" if opened > 1 else f"{used[0]} is the only active NIC"
     rest = f", not {join_limited(others)}" if others else ""
     return f"by speed and distance NCCL chooses {join_limited(used)}{rest}"
 

@@ -9,7 +9,7 @@ from probes.nccl.variables.catalogue import CATALOGUE
 from probes.nccl.variables.variable import NEWEST, Version, parse_version
 from probes.queries.finding import Severity
 from probes.queries.jobs import jobs_of
-from probes.setup.environment.advice import Advice, Note, Setting, State
+from probes.setup.environment.advice import ASSUMED, OF_JOBS, STATED, Advice, Note, Setting, State
 from probes.setup.environment.clouds import GIB_SCRIPT, Stack, cloud_settings, stack_notes, stack_of
 from probes.setup.environment.distances import level_settings, topology_settings
 from probes.setup.environment.gids import gid_settings
@@ -17,8 +17,6 @@ from probes.setup.environment.judge import conf_values, has_gpus_and_nics, judge
 from probes.setup.environment.nics import HCA, nic_settings
 from probes.setup.environment.sockets import interface_settings, traffic_class_notes
 from probes.snapshot.examination import Examination
-
-STATED, OF_JOBS, ASSUMED = "stated", "of running jobs", "assumed"
 
 
 def version_of(examination: Examination, stated: str = "") -> tuple[Version, str]:
@@ -53,7 +51,7 @@ def recommend(examination: Examination, cloud: Maybe[Cloud], nccl: str = "") -> 
         gid_settings(examination, version, tuple(named)),
         topology_settings(examination),
         interface_settings(examination),
-        ([], traffic_class_notes(examination)),
+        ([], traffic_class_notes(examination, tuple(named))),
     )
     notes = [note for _, of_part in parts for note in of_part]
     settings = [*settings, *(setting for of_part, _ in parts for setting in of_part)]

@@ -6,7 +6,7 @@ from probes.base.unknown import Unknown, known
 from probes.facts.system.interfaces import Interface
 from probes.queries.evidence_list import join_limited
 from probes.setup.environment.advice import Note, Setting, State
-from probes.setup.environment.nics import active_ports
+from probes.setup.environment.nics import roce_ports
 from probes.snapshot.examination import Examination
 
 IFNAME = "NCCL_SOCKET_IFNAME"
@@ -54,16 +54,17 @@ def _unreachable(interface: Interface) -> str:
     return "which exists on this node only" if interface.name.startswith(_LOCAL_ONLY) else ""
 
 
-def traffic_class_notes(examination: Examination) -> list[Note]:
-    """Say what is known of the traffic class; it is the fabric's, so no value is invented."""
+def traffic_class_notes(examination: Examination, nics: tuple[str, ...] = ()) -> list[Note]:
+    """Say what is known of the traffic class; it is the fabric's, so no value is invented.
+
+    `nics`: as in `gid_settings`.
+    """
     health = examination.port_health
-    ports = [
-        (device.name, port) for device, port in active_ports(examination) if port.link_layer == "Ethernet"
-    ]
+    ports = roce_ports(examination, nics)
     if not ports:
         return []
     found: dict[int, list[str]] = {}
-    for name, port in ports:
+    for name, port in ports.items():
         known_port = None if isinstance(health, Unknown) else health.ports.get((name, port.number))
         value = None if known_port is None else known(known_port.traffic_class, None)
         if value is not None:
