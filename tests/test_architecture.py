@@ -81,7 +81,7 @@ IMPORT_ORDER = (
     ("probes/setup",),
     ("widgets/base",),
     ("widgets/node",),
-    ("widgets/doctor", "widgets/bandwidth", "widgets/live", "widgets/nccl"),
+    ("widgets/doctor", "widgets/bandwidth", "widgets/live", "widgets/nccl", "widgets/setup"),
     ("tui/files", "tui/manual"),
     ("tui/runtime",),
     ("tui/actions",),
