@@ -81,6 +81,7 @@ def test_json_is_what_its_schema_says(name: str, capsys: pytest.CaptureFixture[s
     assert document["steps"][0]["id"] == "hardware"
 
 
+@pytest.mark.slow
 def test_a_bandwidth_step_runs_its_tests(capsys: pytest.CaptureFixture[str]) -> None:
     status, out, _ = run(capsys, "--demo", "hgx-h100", "measure-host", "--run", "--yes")
     assert status == 0
