@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from probes.base.text import plural
 from probes.base.unknown import Unknown
 from probes.setup.guide import Guide
 from probes.setup.situation_rows import situation_rows
 from probes.setup.step import SetupStep, StepState
-from widgets.base.figures import plural
 from widgets.base.lines import Line, Run, Tone, fit, line, wrapped
 from widgets.doctor.plan import draw_consequences, draw_steps
 
