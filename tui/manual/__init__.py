@@ -18,6 +18,7 @@ SUBJECTS = (
     "recording",
     "watch",
     "ras",
+    "manifests",
     "json",
     "simulation",
     "install",

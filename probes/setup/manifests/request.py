@@ -26,7 +26,7 @@ from probes.setup.situation import Situation
 from probes.snapshot.nic_roles import Role, roles_of
 
 _OLDEST_OPEN = (7, 5)  # Turing: the open kernel modules, and so DMA-BUF, support nothing older
-_VERSION = re.compile(r"[0-9][0-9A-Za-z.]{1,30}")
+_VERSION = re.compile(r"\d{3,4}\.\d{1,3}(?:\.\d{1,3})?", re.ASCII)
 
 
 class DriverOwner(Enum):
