@@ -245,14 +245,14 @@ def _dashboard(options: argparse.Namespace) -> int:
             file=sys.stderr,
         )
         return EXIT_WRONG_USAGE
-    from tui.runtime.memory import limit_malloc
+    from tui.runtime.memory import collect_garbage_rarely, limit_malloc
     from tui.runtime.printing import is_plain
 
     ascii_only = is_plain(sys.stdout, options.ascii)
     limit_malloc()
     from tui.app import GdrtopApp
 
-    gc.enable()
+    collect_garbage_rarely()
     if recording is not None:
         from tui.runtime.replay_source import ReplaySource
 
