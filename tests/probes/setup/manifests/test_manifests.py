@@ -146,6 +146,17 @@ def test_an_old_configuration_that_loads_peermem_is_noted_on_a_dmabuf_node() -> 
     assert choose_path(with_module(examination, PEERMEM_MODULE, persistent=None)).old_peermem == ()
 
 
+def test_in_a_cluster_with_both_operators_no_boot_file_is_written() -> None:
+    for kind in WRITERS:
+        request = request_of(f"{HGX}+k8s-operators", PEERMEM)
+        if kind in ("modules-load", "machineconfig", "talos"):
+            assert refusal_of(kind, request)
+        else:
+            assert parse(kind, text_of(kind, request))
+    values = parse("helm", text_of("helm", request_of(f"{HGX}+k8s-operators", PEERMEM)))
+    assert values["driver"]["rdma"] == {"enabled": True, "useHostMofed": False}
+
+
 # GPU Operator
 
 
@@ -340,6 +351,11 @@ def test_peermem_is_refused_for_talos() -> None:
 def test_modules_load_lists_peermem_for_its_path_only() -> None:
     assert parse("modules-load", text_of("modules-load", request_of(DGX)))[-1] == PEERMEM_MODULE
     assert PEERMEM_MODULE not in parse("modules-load", text_of("modules-load", request_of(HGX)))
+
+
+def test_a_module_that_is_not_on_disk_is_noted() -> None:
+    assert "not on disk here: nvidia_peermem" in text_of("modules-load", request_of("gb200", PEERMEM))
+    assert "not on disk" not in text_of("modules-load", request_of("gb200", DMABUF))
 
 
 def test_openibd_gets_a_drop_in_where_it_is_installed() -> None:
