@@ -11,8 +11,8 @@ from probes.bandwidth.model.rating import Rating
 from probes.bandwidth.model.request import MemoryPath, Request, Scope
 from probes.bandwidth.model.result import Ending, Result, planned_key
 from probes.bandwidth.planning.series import plan_series
+from probes.base.text import plural
 from probes.queries.finding import Evidence
-from probes.queries.pcie_paths import plural
 from probes.setup.step import SetupStep, StepState
 from probes.snapshot.examination import Examination
 

@@ -21,9 +21,13 @@ class Modinfo:
     files: dict[str, dict[str, str]] = field(default_factory=dict)
 
     def __call__(self, argv: tuple[str, ...], seconds: float) -> Maybe[str]:
-        """Return the fields of the named modules; unknown modules are left out."""
+        """Return the fields of the named modules; unknown modules are left out. `-k` names a kernel."""
         del seconds
-        blocks = [self.files[name] for name in argv[1:] if name in self.files]
+        names, below = argv[1:], "/lib/modules/"
+        if names[:1] == ("-k",):
+            names, below = names[2:], f"/lib/modules/{''.join(names[1:2])}/"
+        blocks = [self.files[name] for name in names if name in self.files]
+        blocks = [block for block in blocks if block.get("filename", below).startswith(below)]
         return "".join(f"{key + ':':<16}{value}\n" for block in blocks for key, value in block.items())
 
 
