@@ -59,6 +59,8 @@ _COMMANDS = {
     "nccl-log": "show what NCCL's log says about GPUDirect RDMA, and explain its errors",
     "ras": "ask NCCL's RAS service which ranks are missing, dead or behind",
     "do": "list the actions for this node, or run one after showing its plan",
+    "setup": "show the steps of setting up this node, or run one of them",
+    "manifest": "write what a fleet of this node needs: Kubernetes objects, boot files, a Slurm prolog",
     "bench": "measure bandwidth and latency between GPUs and NICs",
     "schema": "print the JSON Schema of a command's JSON output",
     "watch": "keep the last hours on disk, and save a recording around every event",
@@ -70,6 +72,7 @@ _HINTS = {
     **dict.fromkeys(("doctor", "diagnose", "status", "health", "verdict"), "; did you mean gdrtop check?"),
     **dict.fromkeys(("top", "monitor", "dashboard"), "; gdrtop alone opens the dashboard"),
     **dict.fromkeys(("fix", "actions", "run"), "; did you mean gdrtop do?"),
+    **dict.fromkeys(("install", "wizard", "init"), "; did you mean gdrtop setup?"),
     **dict.fromkeys(("nccl", "log", "logs"), "; did you mean gdrtop nccl-log?"),
     "manual": "; did you mean gdrtop help?",
     "replay": "; did you mean gdrtop --replay FILE?",
@@ -295,7 +298,7 @@ def _run(options: argparse.Namespace) -> int:
     if sys.stdout is None and options.command != "record":
         print("gdrtop: standard output is closed", file=sys.stderr)
         return EXIT_WRONG_USAGE
-    if options.command in ("bench", "do", "live", "nccl-log", "ras", "record", "watch"):
+    if options.command in ("bench", "do", "live", "nccl-log", "ras", "record", "setup", "watch"):
         gc.enable()
     if options.command in ("live", "watch"):
         from tui.runtime.memory import limit_malloc

@@ -8,7 +8,7 @@ nonzero status if a file has no owner.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from probes.base.text import printable
@@ -43,6 +43,12 @@ def packages_of(host: Host, paths: Sequence[str]) -> dict[str, Maybe[Package]]:
         wanted = [path for path in paths if _is_absent(found[path])]
         found |= ask(host, wanted) if wanted else {}
     return found
+
+
+def first_owner(owners: Mapping[str, Maybe[Package]]) -> Maybe[Package]:
+    """Return the first known package; else the first reason why it is unknown."""
+    answers = list(owners.values())
+    return next((answer for answer in answers if not isinstance(answer, Unknown)), answers[0])
 
 
 def _is_absent(package: Maybe[Package]) -> bool:
