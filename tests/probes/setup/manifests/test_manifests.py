@@ -18,6 +18,7 @@ from probes.facts.rdma.nic_driver import NicDriver, NicStack
 from probes.facts.system.distribution import Distribution, Family
 from probes.facts.system.driver_container import DriverContainerFacts
 from probes.facts.system.kubernetes import GpuOperator, KubernetesFacts, NetworkOperator
+from probes.facts.system.slurm import SlurmFacts
 from probes.setup.manifests.catalogue import WRITERS
 from probes.setup.manifests.modules_load import openibd_drop_in
 from probes.setup.manifests.request import DriverOwner, Refused, driver_owner, make_request
@@ -406,6 +407,15 @@ def test_the_prolog_stops_a_job_only_if_asked_to(
     log = tmp_path / "log"
     assert logged in (log.read_text() if log.exists() else "")
     assert log.exists() == bool(logged)
+
+
+def test_the_prolog_mentions_what_slurm_conf_already_has() -> None:
+    slurm = SlurmFacts(ABSENT, "/etc/slurm/slurm.conf", "/etc/slurm/own.sh", ABSENT, "MEMLOCK,NOFILE", True)
+    text = text_of("slurm-prolog", request_of(changed(situation_of(HGX), slurm=slurm)))
+    assert "has a Prolog already: /etc/slurm/own.sh" in text
+    assert "PropagateResourceLimitsExcept" not in text
+    unread = text_of("slurm-prolog", request_of(changed(situation_of(HGX), slurm=ABSENT)))
+    assert "PropagateResourceLimitsExcept=MEMLOCK" in unread
 
 
 def test_the_prolog_loads_peermem_where_the_host_owns_the_driver() -> None:
