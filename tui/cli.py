@@ -40,6 +40,7 @@ examples:
   gdrtop topo --format dot        draw the topology with Graphviz
   gdrtop modules                  list the kernel modules in load order
   gdrtop do --list                list the actions; gdrtop do load-modules runs one
+  gdrtop manifest helm            write what a fleet of this node needs
   gdrtop bench                    measure the first GPU with its best NIC
   gdrtop check --root /host       check a node whose / is mounted at /host, or a dumped tree
   gdrtop live                     show what the running jobs do, as text

@@ -9,7 +9,8 @@ from __future__ import annotations
 from probes.base.unknown import Unknown, known
 from probes.facts.gpudirect import GdrPath
 from probes.plans.load_modules import peermem_options
-from probes.setup.manifests.request import DriverOwner, ManifestRequest, Refused, head
+from probes.setup.manifests.head import head
+from probes.setup.manifests.request import DriverOwner, ManifestRequest, Refused
 
 LIMIT_SECONDS = 20  # a check takes less than a second; a hanging tool must not hold the job
 _SETTINGS = f"""\
