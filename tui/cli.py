@@ -63,7 +63,7 @@ _COMMANDS = {
     "ras": "ask NCCL's RAS service which ranks are missing, dead or behind",
     "do": "list the actions for this node, or run one after showing its plan",
     "setup": "show the steps of setting up this node, or run one of them",
-    "manifest": "write what a fleet of this node needs: Kubernetes objects, boot files, a Slurm prolog",
+    "manifest": "write what a fleet of this node needs: Kubernetes objects, boot files, scripts",
     "env": "print the NCCL, UCX and NVSHMEM variables that jobs on this node need; explain or judge them",
     "bench": "measure bandwidth and latency between GPUs and NICs",
     "schema": "print the JSON Schema of a command's JSON output",
