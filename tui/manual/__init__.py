@@ -19,6 +19,7 @@ SUBJECTS = (
     "recording",
     "watch",
     "ras",
+    "manifests",
     "json",
     "simulation",
     "install",

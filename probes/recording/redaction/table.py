@@ -146,6 +146,7 @@ FILES: Sequence[Row] = (
     Row("**/modules.symbols", symbol_lines),
     Row("**/Module.symvers", symbol_lines),
     Row("/var/run/nvidia-topologyd/**", TOPOLOGY),
+    Row("/opt/microsoft/*/topo.xml", TOPOLOGY),
     Row("/usr/bin/*", program_strings),
     Row("/usr/sbin/*", program_strings),
     Row("/usr/local/bin/*", program_strings),

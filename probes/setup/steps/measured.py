@@ -32,6 +32,12 @@ class MeasuredStep:
 
 MEASURED = (
     MeasuredStep(
+        "measure-host",
+        "Measure a NIC with host memory",
+        "Host memory shows what the NIC and its link can do, without a GPU.",
+        Request(memory=MemoryPath.HOST),
+    ),
+    MeasuredStep(
         "measure-pair",
         "Measure one GPU and its NIC",
         "GPU memory must be as fast as host memory over the same NIC; if not, traffic is staged or detours.",
@@ -51,6 +57,9 @@ def measured_step(row: MeasuredStep, examination: Examination, results: Sequence
     series = plan_series(examination, row.request, _ANY_PORT)
     if isinstance(series, Refused):
         return SetupStep(row.id, row.title, StepState.BLOCKED, series.reason, row.why)
+    wants_gpus = row.request.memory is not MemoryPath.HOST
+    if wants_gpus and series.left_out and not any(test.pair.gpu_label for test in series.tests):
+        return SetupStep(row.id, row.title, StepState.BLOCKED, series.left_out[0].reason, row.why)
     newest = {result.key: result for result in results}
     measured = [newest.get(planned_key(test)) for test in series.tests]
     done = [result for result in measured if result is not None]

@@ -7,6 +7,7 @@ import json
 import pytest
 
 from probes.simulation.node.description import simulated_names
+from tests.tiers import usual
 from tests.tui.commands.test_schema import valid
 from tui.cli import main
 from tui.files.setup_log import PATH, SKIP, UNSKIP, DiskSetupLog, MemorySetupLog, record_of
@@ -73,17 +74,24 @@ def test_the_script_stops_at_errors_and_has_every_command(capsys: pytest.Capture
     assert "no command is left" in err
 
 
-@pytest.mark.parametrize("name", simulated_names())
+@pytest.mark.parametrize("name", usual(simulated_names(), {"hgx-h100"}))
 def test_json_is_what_its_schema_says(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     _, out, _ = run(capsys, "--demo", name, "--json")
     document = valid("setup", out)
     assert document["steps"][0]["id"] == "hardware"
 
 
+@pytest.mark.slow
 def test_a_bandwidth_step_runs_its_tests(capsys: pytest.CaptureFixture[str]) -> None:
-    status, out, _ = run(capsys, "--demo", "hgx-h100", "measure-pair", "--run", "--yes")
+    status, out, _ = run(capsys, "--demo", "hgx-h100", "measure-host", "--run", "--yes")
     assert status == 0
     assert "host memory" in out
+
+
+def test_a_test_of_gpu_memory_is_not_done_by_one_of_host_memory(capsys: pytest.CaptureFixture[str]) -> None:
+    _, out, _ = run(capsys, "--demo", "hgx-h100+perftest-without-cuda", "measure-pair")
+    assert "measured on" not in out
+    assert "blocked" in out
 
 
 # What is remembered
