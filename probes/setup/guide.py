@@ -19,6 +19,7 @@ from probes.setup.situation import Situation, read_situation
 from probes.setup.step import SetupRecord, SetupStep, StepState
 from probes.setup.steps.checked import CHECKED, checked_step
 from probes.setup.steps.drivers import gpu_driver_step, nic_driver_step
+from probes.setup.steps.environment import environment_step
 from probes.setup.steps.install_commands import perftest_steps
 from probes.setup.steps.measured import MEASURED, measured_step
 from probes.snapshot.examination import Examination
@@ -64,6 +65,7 @@ ORDER = (
     "ports",
     "memlock",
     "nccl",
+    "environment",
     "boot",
     "tools",
     "measure-host",
@@ -145,6 +147,7 @@ def build_guide(
         steps["modules"] = _with_peermem(examination, steps["modules"], load_peermem, "is not loaded")
         boot = _with_peermem(examination, steps["boot"], persist_peermem, "is not loaded at boot")
         steps["boot"] = boot
+    steps["environment"] = environment_step(situation)
     steps["tools"] = _with_install(situation, steps["tools"])
     steps["reboot"] = _reboot_step(situation, record, boot_id)
     steps["report"] = _report_step(record)
