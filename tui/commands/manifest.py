@@ -118,6 +118,6 @@ def _text(host: Host, options: argparse.Namespace, talos: tuple[int, int] | None
     write = openibd_drop_in if options.drop_in else WRITERS[options.kind]
     text = request if isinstance(request, Refused) else write(request)
     if isinstance(text, Refused):
-        print(f"gdrtop: no {options.kind} for this node: {text.reason}", file=sys.stderr)
+        print(f"gdrtop: no {options.kind} manifest for this node: {text.reason}", file=sys.stderr)
         return None
     return text

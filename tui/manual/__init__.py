@@ -20,6 +20,7 @@ SUBJECTS = (
     "recording",
     "watch",
     "ras",
+    "manifests",
     "json",
     "simulation",
     "install",

@@ -14,7 +14,14 @@ from probes.nccl.variables.variable import Kind, Variable, Version
 from probes.queries.evidence_list import join_limited
 from probes.queries.finding import Severity
 from probes.setup.environment.advice import Advice
-from probes.setup.environment.assignments import Assignment, FileKind, Group, ParsedFile, Problem
+from probes.setup.environment.assignments import (
+    MAX_ASSIGNMENTS,
+    Assignment,
+    FileKind,
+    Group,
+    ParsedFile,
+    Problem,
+)
 from probes.setup.environment.clouds import PLUGIN_SETS, Stack, stack_of
 from probes.setup.environment.conf_file import parse_conf
 from probes.setup.environment.judge import conf_values, has_gpus_and_nics, judge
@@ -53,7 +60,7 @@ class FileReport:
 
 def kind_of(name: str, text: str) -> FileKind:
     """Guess what a file is from its name, else from its first lines."""
-    if name.endswith("nccl.conf"):
+    if name.endswith(".conf"):
         return FileKind.NCCL_CONF
     if name.endswith((".yaml", ".yml", ".json")):
         return FileKind.POD
@@ -85,6 +92,9 @@ def lint(
         dict.fromkeys(problems), key=lambda one: (one.line == 0, one.line, _ORDER.index(one.severity))
     )
     count = sum(len(group.effective()) for group in parsed.groups)
+    if any(len(group.assignments) >= MAX_ASSIGNMENTS for group in parsed.groups):
+        title = f"The file sets too many variables; only the first {MAX_ASSIGNMENTS} are judged"
+        ordered.append(Problem(0, Severity.WARNING, title))
     return FileReport(parsed.kind, tuple(ordered), count, compared)
 
 

@@ -26,7 +26,7 @@ from probes.setup.situation import Situation
 from probes.snapshot.nic_roles import Role, roles_of
 
 _OLDEST_OPEN = (7, 5)  # Turing: the open kernel modules, and so DMA-BUF, support nothing older
-_VERSION = re.compile(r"[0-9][0-9A-Za-z.]{1,30}")
+_VERSION = re.compile(r"\d{3,4}\.\d{1,3}(?:\.\d{1,3})?", re.ASCII)
 
 
 class DriverOwner(Enum):
@@ -72,7 +72,7 @@ def make_request(
     choice = choose_path(situation.examination)
     chosen = path or choice.recommended
     if chosen is None:
-        return Refused(f"no path can be recommended for this node: {choice.reason}; --path chooses one")
+        return Refused(f"no path is recommended: {choice.reason}; choose one with --path")
     reason = _excluded(situation, chosen)
     if reason:
         return Refused(reason)
@@ -244,7 +244,7 @@ def _facts(request: ManifestRequest) -> list[tuple[str, str]]:
     names = ", ".join(printable(nic.name, 32) for nic in nics[:16])
     system = situation.distribution
     name = system.name if isinstance(system, Distribution) else _pretty_name(situation)
-    driver = driver_version(situation) or "of unknown version"
+    driver = driver_version(situation) or "none seen"
     flavour = node.gpus.driver.flavour if isinstance(node.gpus, GpuFacts) else node.gpus
     modules = "" if isinstance(flavour, Unknown) else f", {flavour.value} kernel modules"
     owner = "" if isinstance(request.driver, Unknown) else f"; {_OWNERS[request.driver]}"

@@ -259,6 +259,11 @@ def test_windows_line_endings_are_an_error() -> None:
     assert has(report, 1, ERROR, "Windows line endings")
 
 
+def test_a_file_with_too_many_variables_is_not_called_ok() -> None:
+    text = "\n".join(f"export NCCL_X{number}=1" for number in range(600))
+    assert has(judged(text), 0, WARNING, "only the first 512 are judged")
+
+
 @pytest.mark.parametrize(
     ("name", "text", "kind"),
     [
