@@ -35,6 +35,7 @@ class SetupController:
         self.state = GuideState()
         self._log = open_setup_log(context.origin.source is Source.LIVE)
         self._is_reading = False
+        self._wanted: Examination | None = None  # a newer one, to be read when the running reading ends
 
     def show(self) -> None:
         """Show the screen, and check the node if it was not checked since the last change."""
@@ -64,7 +65,10 @@ class SetupController:
 
     def _read(self, examination: Examination) -> None:
         host = self._context.host
-        if host is None or self._is_reading:
+        if host is None:
+            return
+        if self._is_reading:
+            self._wanted = examination
             return
         self._is_reading = True
         findings, results, log = self._context.doctor.findings, self._bandwidth.saved_results, self._log
@@ -77,14 +81,20 @@ class SetupController:
 
     def _take(self, answer: tuple[Guide, str]) -> None:
         guide, failure = answer
-        self._is_reading = False
+        self._end_reading()
         self.state.set_guide(guide, self._bandwidth.refusal)
         if failure:
             self._context.notify(f"The reboot cannot be checked later: {failure}.", "warning")
         self._draw()
 
-    def _fail(self, message: str) -> None:
+    def _end_reading(self) -> None:
         self._is_reading = False
+        wanted, self._wanted = self._wanted, None
+        if wanted is not None:
+            self._read(wanted)
+
+    def _fail(self, message: str) -> None:
+        self._end_reading()
         self.state.fail(message)
         self._draw()
 
@@ -105,6 +115,8 @@ class SetupController:
         elif step.plan is not None:
             offer = Offer(f"setup:{step.id}", step.title, step.plan)
             self._actions.confirm(offer, guide.situation.examination)
+        elif step.command:
+            self._context.notify(f"Run in a shell: {step.command}", title=step.title)
 
     def skip(self, name: str) -> None:
         """Skip a step, or take it up again if it is skipped."""
@@ -113,13 +125,12 @@ class SetupController:
         if step is None:
             return
         is_skipped = name in (self._log.record().skipped or {})
-        day = time.strftime("%Y-%m-%d", time.localtime())
         if is_skipped:
             self._choose(lambda: self._log.add(UNSKIP, "", name))
         elif step.state in (StepState.DONE, StepState.SKIPPED):
             self._context.notify(f"{step.title} is {step.state.value}.")
         else:
-            self._choose(lambda: self._log.add(SKIP, f"skipped by {user_name()} on {day}", name))
+            self._choose(lambda: self._log.add(SKIP, f"skipped by {_admin()}", name))
 
     def change_path(self) -> None:
         """Choose the other path, or go back to the recommended one."""
@@ -127,8 +138,8 @@ class SetupController:
         if guide is None:
             return
         other = GdrPath.PEERMEM if guide.choice.recommended is GdrPath.DMABUF else GdrPath.DMABUF
-        is_chosen = bool(self._log.record().path)
-        self._choose(lambda: self._log.add(PATH, "" if is_chosen else other.value))
+        value = "" if self._log.record().path else other.value
+        self._choose(lambda: self._log.add(PATH, value, by=f"chosen by {_admin()}"))
 
     def _choose(self, save: Callable[[], None]) -> None:
         try:
@@ -137,3 +148,8 @@ class SetupController:
             self._context.report_error(str(error))
             return
         self.refresh()
+
+
+def _admin() -> str:
+    """Return who chooses and when: "root on 2026-11-22"."""
+    return f"{user_name()} on {time.strftime('%Y-%m-%d', time.localtime())}"
