@@ -16,6 +16,7 @@ SUBJECTS = (
     "topology",
     "nccl-log",
     "recording",
+    "report",
     "watch",
     "ras",
     "json",
