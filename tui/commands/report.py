@@ -122,7 +122,7 @@ def saved_about(
 
 
 def _redacted(saved: Saved, identifiers: Identifiers) -> Saved:
-    """Return the same with pseudonyms; "live" and "simulated hgx-h100" stay, because results are compared by it."""
+    """Return the same with pseudonyms; the origin stays, because results are compared by it."""
     redacted = identifiers.value(saved)
     return replace(
         redacted,

@@ -9,8 +9,11 @@ from typing import TextIO
 
 from tui.commands.arguments import UsageError
 
-KINDS = ("check", "topo", "modules", "live", "nccl-log", "ras", "watch", "do", "bench", "report")
-"""The commands whose --json has a schema, tui/commands/schemas/KIND.json."""
+KINDS = (
+    *("check", "forecast", "topo", "modules", "live", "nccl-log", "ras", "watch"),
+    *("do", "setup", "env", "bench", "report"),
+)
+"""The commands whose --json has a schema, tui/commands/schemas/KIND.json; forecast: check --after-reboot."""
 
 _PARTS = ("check", "topo", "live", "bench")  # documents inside a report
 

@@ -11,10 +11,10 @@ from itertools import groupby
 from rich.cells import cell_len
 
 from probes.base.plan import Plan
+from probes.base.text import plural
 from probes.facts.gpudirect import GdrPath
 from probes.queries.finding import Evidence, Finding, Severity, Status
 from probes.snapshot.verdict import State, Verdict
-from widgets.base.figures import plural
 from widgets.base.lines import Line, Run, Tone, fit, line, width_of, wrapped
 from widgets.doctor.plan import draw_consequences, draw_steps
 
@@ -208,7 +208,8 @@ def draw_details(finding: Finding, width: int) -> list[Line]:
         lines.extend(_labelled("Impact", wrapped(finding.impact, room)))
     if finding.cause:
         lines.extend(_labelled("Cause", wrapped(finding.cause, room)))
-    evidence = [line for piece, more in folded_evidence(finding.evidence) for line in _evidence(piece, more, room)]
+    folded = folded_evidence(finding.evidence)
+    evidence = [line for piece, more in folded for line in _evidence(piece, more, room)]
     lines.extend(_labelled("Evidence", evidence))
     if finding.status is Status.FOUND:
         lines.extend(_labelled("Fix", _fix(finding.fix, room)))

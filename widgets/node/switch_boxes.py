@@ -130,7 +130,9 @@ def _draw_switch(
     return frame(title, body, width, tone=tone)
 
 
-def detour_text(topology: Topology, switch: Switch, lowest: Switch, highlights: Highlights, width: int) -> str:
+def detour_text(
+    topology: Topology, switch: Switch, lowest: Switch, highlights: Highlights, width: int
+) -> str:
     """Return how traffic between a GPU and a NIC below this switch leaves the switch; "" if it does not.
 
     A detour is drawn at the switch where the path would turn.
