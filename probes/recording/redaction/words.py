@@ -236,8 +236,7 @@ _SETTINGS = """
     ibuc fastest_first pci_bus_id void nodevfiles lo af_inet af_inet6 sharp spectrum nccl_spectrum ofi
     aws-ofi google-fastsocket fastsocket gpudirecttcpx fabric-x port all-ports
 """
-# Programs of such nodes; other programs can have private names.
-# Sentences that gdrtop writes itself: titles of plans, commands, and results of bandwidth tests, for a report.
+# Sentences that gdrtop writes itself, for a report: titles of plans, commands, results of bandwidth tests.
 _SENTENCES = """
     --force --import --now --processes --revoke-import --subsystem-match -a -b -c -d -f -i -k -m -n -p -pm
     -q -r -s -x → · × 10-bit ack against allow an aspm ats ats_enabled autoinstall behind below between
@@ -256,6 +255,7 @@ _SENTENCES = """
     none can undone since has rebooted already another user log press select whose others --report_gbits
     --use_cuda_bus_id --use_cuda --use_cuda_dmabuf rdma_write rdma_read ssh
 """
+# Programs of such nodes; other programs can have private names.
 _PROGRAMS = """
     init systemd systemd-journald systemd-udevd systemd-logind sshd bash sh zsh dash sudo tmux screen env
     numactl taskset python python3 python3.8 python3.9 python3.10 python3.11 python3.12 python3.13 pypy3
