@@ -10,8 +10,8 @@ from typing import TextIO
 from tui.commands.arguments import UsageError
 
 KINDS = (
-    *("check", "forecast", "topo", "modules", "live", "nccl-log", "ras", "watch"),
-    *("do", "setup", "env", "bench", "report"),
+    *("check", "forecast", "topo", "modules", "live", "nccl-log"),
+    *("ras", "watch", "do", "setup", "env", "bench", "report"),
 )
 """The commands whose --json has a schema, tui/commands/schemas/KIND.json; forecast: check --after-reboot."""
 

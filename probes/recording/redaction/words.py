@@ -56,7 +56,7 @@ _PATHS = """
     lockdown params information gpus nvidia-topologyd virtualtopology.xml nccl sharp hpcx
     nccl_rdma_sharp_plugin bond bonding slaves active_slave mode misc_cmd os-release passwd systemd topology
     shm hugepages pci id kvm md0 srv scratch control_d filesystems uptime loadavg infiniband_cm issm fabric
-    nvlink nvlinks nvswitch numa
+    nvlink nvlinks nvswitch numa topo.xml
 """
 # Boot loaders, kernels on disk, keys, Slurm, and files of Kubernetes and of NVIDIA's operators.
 _SETUP = """
