@@ -69,14 +69,15 @@ def forecast_json(
         "exit_status": exit_status(kernel),
         "kernel": None if kernel is None else kernel.release,
         "not_applicable": found.not_applicable,
-        "kernels": [_kernel_json(one) for one in found.kernels],
+        "kernels": [kernel_json(one) for one in found.kernels],
         "not_known": list(found.not_known),
     }
     node = examination.node
     return document("forecast", host_name(node), node.origin, host.wall_clock(), content)
 
 
-def _kernel_json(kernel: KernelForecast) -> dict[str, Any]:
+def kernel_json(kernel: KernelForecast) -> dict[str, Any]:
+    """Return one kernel's forecast."""
     return {
         **object_of({"release": kernel.release, "running": kernel.is_running, "next": kernel.is_next}),
         "outlook": kernel.outlook.value,

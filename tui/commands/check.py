@@ -53,6 +53,13 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help="with --after-reboot: the kernel to show (default: the one that boots next)",
     )
     parser.add_argument(
+        "--as",
+        metavar="NODE",
+        dest="assumed",
+        default="",
+        help="judge the image at --root for this hardware, a simulated node (JSON: gdrtop schema image)",
+    )
+    parser.add_argument(
         "ids", metavar="ID", nargs="*", type=_id, help="show only these checks, with all details"
     )
 
@@ -73,10 +80,18 @@ def run(options: argparse.Namespace, out: TextIO) -> int:
     """Check the node that the options name and return its exit status."""
     if options.kernel and not options.after_reboot:
         raise UsageError("--kernel needs --after-reboot")
+    if options.after_reboot or options.assumed:
+        option = "--as" if options.assumed else "--after-reboot"
+        if options.ids or options.only or options.skip or options.all:
+            raise UsageError(f"{option} takes no ID, --only, --skip or --all")
+    if options.assumed:
+        from tui.commands import check_image
+
+        if options.after_reboot:
+            raise UsageError("--as includes what --after-reboot shows; use one of them")
+        return check_image.run(options, out)
     host = open_host(options)
     if options.after_reboot:
-        if options.ids or options.only or options.skip or options.all:
-            raise UsageError("--after-reboot runs no checks: it takes no ID, --only, --skip or --all")
         from tui.commands.after_reboot import write_forecast
 
         return write_forecast(host, out, options.kernel, options.json, options.ascii)
@@ -115,12 +130,13 @@ def check_json(node: Node, at: float, verdict: Verdict, found: Sequence[Finding]
     content = {
         "verdict": verdict_json(verdict),
         "exit_status": exit_status(verdict),
-        "findings": [_finding_json(finding) for finding in found],
+        "findings": [finding_json(finding) for finding in found],
     }
     return document("check", host_name(node), node.origin, at, content)
 
 
-def _finding_json(finding: Finding) -> dict[str, Any]:
+def finding_json(finding: Finding) -> dict[str, Any]:
+    """Return one finding."""
     return {
         "id": finding.id,
         "area": finding.area,

@@ -8,8 +8,9 @@ from typing import TextIO
 
 from tui.commands.arguments import UsageError
 
-KINDS = ("check", "forecast", "topo", "modules", "live", "nccl-log", "ras", "watch", "do", "bench")
-"""The commands whose --json has a schema, tui/commands/schemas/KIND.json; forecast: check --after-reboot."""
+KINDS = ("check", "forecast", "image", "topo", "modules", "live", "nccl-log", "ras", "watch", "do", "bench")
+"""What has a schema, tui/commands/schemas/KIND.json: commands with --json; forecast: check --after-reboot;
+image: check --as."""
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:

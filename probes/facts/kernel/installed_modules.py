@@ -6,11 +6,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from probes.base.origin import Source
 from probes.base.unknown import Maybe, Reason, Unknown, known
 from probes.facts.kernel.boot import version_key
 from probes.facts.kernel.depmod import DepmodEntry, find_module, find_provider, is_builtin, read_tree
+from probes.facts.kernel.module_elf import read_module_file
 from probes.facts.kernel.module_files import PEER_MEMORY_SYMBOL, ModuleFile, parse_modinfo
 from probes.facts.kernel.release import CONFIG_LIMIT_BYTES, is_release, parse_config
 from probes.host.protocol import Host
@@ -88,22 +90,38 @@ def read_installed(host: Host, release: str, names: Iterable[str]) -> InstalledM
     has_headers: Maybe[bool] = True
     if isinstance(build, Unknown):
         has_headers = False if build.reason is Reason.NOT_THERE else build
+    entries = {name: find_module(tree, name) for name in wanted}
     return InstalledModules(
         release,
-        {name: find_module(tree, name) for name in wanted},
+        entries,
         frozenset(name for name in wanted if known(is_builtin(tree, name), False)),
         find_provider(tree, PEER_MEMORY_SYMBOL),
-        _files(host, release, wanted),
+        _files(host, release, entries),
         _dmabuf_config(host, release),
         has_headers,
     )
 
 
-def _files(host: Host, release: str, names: tuple[str, ...]) -> Maybe[dict[str, ModuleFile]]:
-    answer = host.run(("modinfo", "-k", release, *names), _SECONDS)
-    if isinstance(answer, Unknown):
+def _files(
+    host: Host, release: str, entries: dict[str, Maybe[DepmodEntry]]
+) -> Maybe[dict[str, ModuleFile]]:
+    """Run modinfo; in a directory tree, where nothing runs, read the files."""
+    answer = host.run(("modinfo", "-k", release, *entries), _SECONDS)
+    if not isinstance(answer, Unknown):
+        return parse_modinfo(answer.stdout)
+    if host.origin.source is not Source.TREE:
         return answer
-    return parse_modinfo(answer.stdout)
+    found: dict[str, ModuleFile] = {}
+    refused: Unknown | None = None
+    for name, entry in entries.items():
+        if isinstance(entry, Unknown):
+            continue
+        file = read_module_file(host, entry.path)
+        if isinstance(file, Unknown):
+            refused = file if refused is None else refused
+        else:
+            found[name] = replace(file, name=name)
+    return found if found or refused is None else refused
 
 
 def _dmabuf_config(host: Host, release: str) -> Maybe[bool]:
