@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[1]
 PACKAGES = ("probes", "widgets", "tui")
 INNER = (
     *("local", "rooted_tree", "command", "nvml_library", "dmabuf_probe", "cuda_driver", "live_usage"),
-    *("rdma_socket", "ethtool_socket", "kernel_log_reader", "range_reader", "ras_client"),
+    *("cluster_login", "rdma_socket", "ethtool_socket", "kernel_log_reader", "range_reader", "ras_client"),
 )
 # The host and its inner modules, of which others may use the dataclasses only.
 DOOR = {f"probes/host/{name}.py" for name in INNER}
@@ -81,7 +81,8 @@ IMPORT_ORDER = (
     ("probes/setup",),
     ("widgets/base",),
     ("widgets/node",),
-    ("widgets/doctor", "widgets/bandwidth", "widgets/live", "widgets/nccl", "widgets/setup"),
+    ("widgets/doctor", "widgets/bandwidth", "widgets/live", "widgets/nccl"),
+    ("widgets/setup",),
     ("tui/files", "tui/manual"),
     ("tui/runtime",),
     ("tui/actions",),

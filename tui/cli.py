@@ -60,6 +60,7 @@ _COMMANDS = {
     "ras": "ask NCCL's RAS service which ranks are missing, dead or behind",
     "do": "list the actions for this node, or run one after showing its plan",
     "setup": "show the steps of setting up this node, or run one of them",
+    "manifest": "write what a fleet of this node needs: Kubernetes objects, boot files, a Slurm prolog",
     "bench": "measure bandwidth and latency between GPUs and NICs",
     "schema": "print the JSON Schema of a command's JSON output",
     "watch": "keep the last hours on disk, and save a recording around every event",
@@ -244,14 +245,14 @@ def _dashboard(options: argparse.Namespace) -> int:
             file=sys.stderr,
         )
         return EXIT_WRONG_USAGE
-    from tui.runtime.memory import limit_malloc
+    from tui.runtime.memory import collect_garbage_rarely, limit_malloc
     from tui.runtime.printing import is_plain
 
     ascii_only = is_plain(sys.stdout, options.ascii)
     limit_malloc()
     from tui.app import GdrtopApp
 
-    gc.enable()
+    collect_garbage_rarely()
     if recording is not None:
         from tui.runtime.replay_source import ReplaySource
 

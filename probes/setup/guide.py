@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from probes.bandwidth.model.result import Result
-from probes.base.plan import Plan, Step, instruction
+from probes.base.plan import Plan, Step, instruction, plan_or_none
 from probes.base.unknown import Maybe, Unknown
 from probes.facts.gpudirect import GdrPath
 from probes.host.protocol import Host
+from probes.plans.load_at_boot import persist_peermem
+from probes.plans.load_modules import load_peermem
 from probes.queries.finding import Finding
+from probes.queries.modules import PEERMEM, is_present, module_of
 from probes.setup.path_choice import PathChoice, choose_path
 from probes.setup.situation import Situation, read_situation
 from probes.setup.step import SetupRecord, SetupStep, StepState
@@ -37,7 +40,8 @@ AFTER: Mapping[str, tuple[str, ...]] = {
     "ports": ("nic-driver",),
     "boot": ("modules",),
     "tools": (),
-    "measure-pair": ("modules", "fabric", "ports", "tools"),
+    "measure-host": ("modules", "ports"),
+    "measure-pair": ("modules", "fabric", "tools", "measure-host"),
     "measure-all": ("measure-pair",),
     "reboot": ("modules", "iommu", "acs", "boot"),
     "report": ("measure-all", "reboot"),
@@ -62,6 +66,7 @@ ORDER = (
     "nccl",
     "boot",
     "tools",
+    "measure-host",
     "measure-pair",
     "measure-all",
     "reboot",
@@ -135,6 +140,10 @@ def build_guide(
         steps[step.id] = step
     for row in MEASURED:
         steps[row.id] = measured_step(row, examination, results)
+    if path is GdrPath.PEERMEM:
+        steps["modules"] = _with_peermem(examination, steps["modules"], load_peermem, "is not loaded")
+        boot = _with_peermem(examination, steps["boot"], persist_peermem, "is not loaded at boot")
+        steps["boot"] = boot
     steps["tools"] = _with_install(situation, steps["tools"])
     steps["reboot"] = _reboot_step(situation, record, boot_id)
     steps["report"] = _report_step(record)
@@ -154,6 +163,25 @@ def _in_order(steps: Mapping[str, SetupStep], skipped: Mapping[str, str]) -> tup
                 step = replace(step, state=StepState.BLOCKED, reason=f"comes after: {first.title}")
         done[name] = step
     return tuple(done.values())
+
+
+def _with_peermem(
+    examination: Examination,
+    step: SetupStep,
+    plan_of: Callable[[Examination], Plan | str],
+    lack: str,
+) -> SetupStep:
+    """Add nvidia_peermem to a step: the checks do not miss it on a node that can use DMA-BUF."""
+    module = module_of(examination, PEERMEM)
+    if step.state is not StepState.DONE or isinstance(module, Unknown):
+        return step
+    is_there = is_present(module) if plan_of is load_peermem else module.persistent is not None
+    if is_there:
+        return step
+    plan = plan_of(examination)
+    state = StepState.BLOCKED if isinstance(plan, str) else StepState.TO_DO
+    reason = plan if isinstance(plan, str) else f"nvidia_peermem {lack}"
+    return replace(step, state=state, reason=reason, plan=plan_or_none(plan))
 
 
 def _with_install(situation: Situation, step: SetupStep) -> SetupStep:

@@ -6,8 +6,10 @@ from dataclasses import dataclass
 
 from probes.base.unknown import Unknown
 from probes.facts.gpudirect import GdrPath, PathState
+from probes.queries.finding import Evidence
+from probes.queries.module_loaders import boot_loaders
 from probes.queries.module_need import dmabuf_comes_first
-from probes.queries.modules import no_gpu_or_rdma_device
+from probes.queries.modules import PEERMEM, module_of, no_gpu_or_rdma_device
 from probes.snapshot.examination import Examination
 
 
@@ -18,6 +20,7 @@ class PathChoice:
     recommended: GdrPath | None
     reason: str
     paths: tuple[PathState, ...]  # with the requirements and their evidence; () where they are unknown
+    old_peermem: tuple[Evidence, ...] = ()  # what loads nvidia_peermem at boot though DMA-BUF is usable
 
 
 def choose_path(examination: Examination) -> PathChoice:
@@ -35,7 +38,8 @@ def choose_path(examination: Examination) -> PathChoice:
     if direct.peermem.path is GdrPath.EFA:
         return PathChoice(*_of_efa(direct.dmabuf, direct.peermem), paths)
     if direct.dmabuf.usable is True:
-        return PathChoice(GdrPath.DMABUF, "every requirement of DMA-BUF is met", paths)
+        reason = "every requirement of DMA-BUF is met"
+        return PathChoice(GdrPath.DMABUF, reason, paths, _old_peermem(examination))
     if direct.peermem.usable is True:
         reason = f"DMA-BUF is not usable ({_missing(direct.dmabuf)}), and nvidia_peermem is"
         return PathChoice(GdrPath.PEERMEM, reason, paths)
@@ -44,6 +48,11 @@ def choose_path(examination: Examination) -> PathChoice:
         return PathChoice(GdrPath.DMABUF, reason, paths)
     reason = "DMA-BUF would need another driver or another NIC; nvidia_peermem works with what is installed"
     return PathChoice(GdrPath.PEERMEM, reason, paths)
+
+
+def _old_peermem(examination: Examination) -> tuple[Evidence, ...]:
+    module = module_of(examination, PEERMEM)
+    return () if isinstance(module, Unknown) else boot_loaders(examination, module)
 
 
 def _of_efa(dmabuf: PathState, own: PathState) -> tuple[GdrPath, str]:

@@ -28,17 +28,17 @@ def situation_rows(situation: Situation) -> tuple[tuple[str, str], ...]:
         ("Cloud", _shown(situation.cloud, lambda value: f"{value.provider.value} {value.machine}".strip())),
         ("GPU driver", _shown(situation.gpu_driver, _gpu_driver)),
         ("NIC driver", _shown(situation.nic_driver, _nic_driver)),
-        ("Secure Boot", _shown(secure, lambda value: "on" if value else "off")),
+        ("Secure Boot", _shown(secure, lambda value: "on" if value else "off", "off (no UEFI)")),
         ("Boot loader", _shown(situation.boot, lambda value: _shown(value.loader, _value))),
         ("Slurm", _shown(situation.slurm, lambda value: known(value.version, "installed"))),
         ("Kubernetes", _shown(situation.kubernetes, lambda value: known(value.distribution, "installed"))),
     )
 
 
-def _shown(fact: Maybe[T], show: Callable[[T], str]) -> str:
+def _shown(fact: Maybe[T], show: Callable[[T], str], absent: str = "none") -> str:
     if not isinstance(fact, Unknown):
         return show(fact)
-    return "none" if fact.reason is Reason.NOT_THERE else f"unknown ({fact})"
+    return absent if fact.reason is Reason.NOT_THERE else f"unknown ({fact})"
 
 
 def _value(fact: Enum) -> str:

@@ -10,6 +10,7 @@ SUBJECTS = (
     "dashboard",
     "live",
     "doctor",
+    "setup",
     "actions",
     "safety",
     "bandwidth",

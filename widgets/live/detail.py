@@ -5,14 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from probes.base.text import printable
+from probes.base.text import plural, printable
 from probes.base.unknown import Maybe, Reason, Unknown, known
 from probes.facts.gpudirect import PeermemReading
 from probes.facts.jobs.processes import name_of
 from probes.host.collectives import CollectiveSpeed
 from probes.live.sample import GpuSample, LiveEvent, LiveProcess, LiveSample, OddOne, PathWord, PortSample
 from probes.queries.finding import Evidence
-from widgets.base.figures import binary_size, gibibytes, in_gbps, local_time, plural, share, short
+from widgets.base.figures import binary_size, gibibytes, in_gbps, local_time, share, short
 from widgets.base.lines import Line, Run, Tone, wrapped
 from widgets.live import changes, gpus, nics, ranks
 from widgets.live.figures import (

@@ -30,7 +30,7 @@ def draw(
     `graphs`: the busier direction in the last two minutes, by port.
     """
     if not sample.ports:
-        return [(Run("No RDMA port was read yet.", Tone.DIM),)]
+        return [(Run("This node has no RDMA device.", Tone.DIM),)]
     ports = [port for port in sample.ports if not only or port.name == only]
     users = _users(sample)
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from probes.base.text import plural
 from probes.base.unknown import Unknown
 from probes.setup.guide import Guide
 from probes.setup.situation_rows import situation_rows
 from probes.setup.step import SetupStep, StepState
-from widgets.base.figures import plural
 from widgets.base.lines import Line, Run, Tone, fit, line, wrapped
 from widgets.doctor.plan import draw_consequences, draw_steps
 
@@ -20,6 +20,7 @@ _MARKS = {
     StepState.UNKNOWN: Run("?", Tone.WARNING),
 }
 _LABEL_CELLS = 14
+_MOST_EVIDENCE = 4
 
 
 def draw_situation(guide: Guide, width: int) -> list[Line]:
@@ -64,13 +65,16 @@ def draw_step(step: SetupStep, width: int) -> list[Line]:
         lines.extend(wrapped(text, width, Tone.WARNING))
     if step.findings:
         lines.extend(wrapped(f"Checks: {', '.join(step.findings)}", width, Tone.DIM))
-    for evidence in step.evidence[:8]:
-        lines.extend(wrapped(f"{evidence.source}: {evidence.value}", width, Tone.DIM, "  "))
     if step.plan is not None:
         lines += draw_consequences(step.plan, width)
         lines += draw_steps(step.plan, width)
     if step.command:
         lines.extend(wrapped(f"Run: {step.command}", width))
+    for evidence in step.evidence[:_MOST_EVIDENCE]:
+        lines.extend(wrapped(f"{evidence.source}: {evidence.value}", width, Tone.DIM))
+    more = len(step.evidence) - _MOST_EVIDENCE
+    if more > 0:
+        lines.extend(wrapped(f"… {more} more; the doctor (d) shows all", width, Tone.DIM))
     return lines
 
 

@@ -42,7 +42,11 @@ class NicDriver:
 
 _OFED_INFO = "/usr/bin/ofed_info"
 _EFA_PACKAGES = "/opt/amazon/efa_installed_packages"  # written by the EFA installer
-_EFA_VERSION = "/sys/module/efa/version"
+# The loaded module's: a container's files are not below the node's /lib/modules.
+_LOADED_VERSION = {
+    NicStack.EFA: "/sys/module/efa/version",
+    NicStack.CONTAINER: "/sys/module/mlx5_core/version",
+}
 _FIRST_DOCA = 24  # DOCA-OFED has the numbers of OFED since 24.04; its ofed_info prints "OFED-internal-…"
 _NVIDIA_MODULES = ("mlx5_core", "mlx5_ib", "ib_core", "ib_uverbs")
 _OTHER_DKMS = ("bnxt-re", "bnxt_re", "irdma", "ice", "cxi-driver", "ionic_rdma", "ionic-rdma")
@@ -137,8 +141,10 @@ def stack_of(release: str) -> NicStack | None:
 
 
 def _version(host: Host, stack: NicStack, ofed: Maybe[str], file: Maybe[ModuleFile]) -> Maybe[str]:
-    if stack is NicStack.EFA:
-        text = host.read(_EFA_VERSION)
+    if stack in _LOADED_VERSION:
+        text = host.read(_LOADED_VERSION[stack])
+        if isinstance(text, Unknown) and text.reason is Reason.NOT_THERE:
+            return Unknown(Reason.NOT_THERE, text.source, "the loaded module has no version")
         return map_known(text, lambda version: printable(version, 64))
     if stack in (NicStack.MLNX_OFED, NicStack.DOCA_OFED) and not isinstance(ofed, Unknown):
         return ofed

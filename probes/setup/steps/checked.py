@@ -6,9 +6,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from probes.base.plan import Plan, Step, sentences
+from probes.base.text import plural
 from probes.facts.gpudirect import GdrPath
 from probes.queries.finding import Finding, Severity, Status
-from probes.queries.pcie_paths import plural
 from probes.setup.step import SetupStep, StepState
 
 

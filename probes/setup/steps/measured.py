@@ -11,8 +11,8 @@ from probes.bandwidth.model.rating import Rating
 from probes.bandwidth.model.request import MemoryPath, Request, Scope
 from probes.bandwidth.model.result import Ending, Result, planned_key
 from probes.bandwidth.planning.series import plan_series
+from probes.base.text import plural
 from probes.queries.finding import Evidence
-from probes.queries.pcie_paths import plural
 from probes.setup.step import SetupStep, StepState
 from probes.snapshot.examination import Examination
 
@@ -31,6 +31,12 @@ class MeasuredStep:
 
 
 MEASURED = (
+    MeasuredStep(
+        "measure-host",
+        "Measure a NIC with host memory",
+        "Host memory shows what the NIC and its link can do, without a GPU.",
+        Request(memory=MemoryPath.HOST),
+    ),
     MeasuredStep(
         "measure-pair",
         "Measure one GPU and its NIC",
@@ -51,6 +57,9 @@ def measured_step(row: MeasuredStep, examination: Examination, results: Sequence
     series = plan_series(examination, row.request, _ANY_PORT)
     if isinstance(series, Refused):
         return SetupStep(row.id, row.title, StepState.BLOCKED, series.reason, row.why)
+    wants_gpus = row.request.memory is not MemoryPath.HOST
+    if wants_gpus and series.left_out and not any(test.pair.gpu_label for test in series.tests):
+        return SetupStep(row.id, row.title, StepState.BLOCKED, series.left_out[0].reason, row.why)
     newest = {result.key: result for result in results}
     measured = [newest.get(planned_key(test)) for test in series.tests]
     done = [result for result in measured if result is not None]

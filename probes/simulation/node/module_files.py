@@ -12,7 +12,6 @@ from probes.simulation.node.tree import Tree, dependencies_of, module_path
 
 MODULES_LOAD = "/usr/lib/systemd/system/systemd-modules-load.service"
 OFED_SYMVERS = "/usr/src/ofa_kernel/default/Module.symvers"
-_OFED_RELEASE = "MLNX_OFED_LINUX-24.10-0.7.0.0"
 
 
 @dataclass
@@ -47,7 +46,7 @@ def add_module_files(tree: Tree) -> None:
         )
         tree.add(OFED_SYMVERS, line.format(0x6E1AAA01, "") + line.format(0x6E1AAA02, "un"))
         tree.add("/usr/bin/ofed_info", "#!/bin/sh\n")
-        tree.commands.setdefault("ofed_info", lambda argv, seconds: f"{_OFED_RELEASE}:\n")
+        tree.commands.setdefault("ofed_info", lambda argv, seconds: f"{node.system.ofed}:\n")
     tree.add(MODULES_LOAD, "[Unit]\nDescription=Load Kernel Modules\n")
     tree.link(
         "/usr/lib/systemd/system/sysinit.target.wants/systemd-modules-load.service",

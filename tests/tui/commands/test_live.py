@@ -59,7 +59,7 @@ def test_a_job_is_one_line_with_ranks_path_rates_and_nics(scripted: Scripted) ->
     assert status == 0
     assert heading.startswith("gdrtop  hgx-h100")
     paths = "GDR (DMA-BUF) on all 2 ranks"
-    assert job[10:] == f"train.py (alice): 2 ranks of 8, {paths}, tx 370 rx 369 Gb/s, 2 NICs"
+    assert job[10:] == f"train.py (alice): 2 ranks of 8, {paths}, ↑370 ↓369 Gb/s, 2 NICs"
 
 
 def test_a_job_is_printed_again_only_when_it_changes(scripted: Scripted) -> None:
