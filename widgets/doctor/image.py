@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from probes.base.text import plural
 from probes.setup.image_lint import ImageKind, ImageLint
-from widgets.base.figures import plural
 from widgets.base.lines import Line, Run, Tone, sentence, wrapped
 from widgets.doctor.findings import draw_entries, draw_entry, entries_of
 from widgets.doctor.forecast import draw_kernels, draw_not_known, draw_outlook, draw_rows

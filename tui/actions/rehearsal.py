@@ -1,0 +1,64 @@
+"""Rehearse a plan: run its steps on a simulated twin of the node, and judge the twin afterwards.
+
+The same runner runs the same steps as for real. Nothing of the node changes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from probes.base.plan import Plan
+from probes.checks.registry import findings
+from probes.host.protocol import Host
+from probes.live.verdict import examine_with_jobs
+from probes.queries.finding import Finding
+from probes.setup.twin.build import make_twin
+from probes.snapshot.examination import Examination
+from tui.actions.audit_log import Actor, Audit
+from tui.actions.events import RunEnded, RunEvent
+from tui.actions.manual_steps import left_to_do
+from tui.actions.runner import Runner
+from tui.actions.simulated_commands import SimulatedCommands
+
+
+class _NoLog:
+    """A log that keeps nothing: a rehearsal is no run."""
+
+    def append(self, line: str) -> None:
+        """Forget a line."""
+
+    def lines(self) -> list[str]:
+        """Return nothing."""
+        return []
+
+    def why_unread(self) -> str:
+        """Return ""; there is nothing to read."""
+        return ""
+
+
+@dataclass(frozen=True)
+class Rehearsal:
+    """How a plan ended on the twin, and how the twin is afterwards."""
+
+    ended: RunEnded
+    examination: Examination
+    findings: tuple[Finding, ...]
+    not_rehearsed: tuple[str, ...]  # commands that the twin could not play, and why; assumed to succeed
+
+
+def rehearse(
+    host: Host,
+    examination: Examination,
+    action: str,
+    plan: Plan,
+    on_event: Callable[[RunEvent], None] = lambda event: None,
+) -> Rehearsal:
+    """Run a plan on a twin of the examined node; blocks about as long as two examinations take."""
+    twin = make_twin(host, examination)
+    commands = SimulatedCommands(twin, wait=lambda seconds: None)
+    audit = Audit(_NoLog(), Actor("twin", "", "", 0), host.wall_clock)
+    ended = Runner(twin, commands, audit, on_event).run(action, plan)
+    after = examine_with_jobs(twin, before=examination)
+    manual = tuple(f"{step.why} (a manual step)" for step in left_to_do(plan))
+    return Rehearsal(ended, after, findings(after), (*twin.not_rehearsed, *manual))
