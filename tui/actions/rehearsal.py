@@ -16,25 +16,10 @@ from probes.queries.finding import Finding
 from probes.setup.twin.build import make_twin
 from probes.snapshot.examination import Examination
 from tui.actions.audit_log import Actor, Audit
+from tui.actions.dispatcher import MemoryLog
 from tui.actions.events import RunEnded, RunEvent
-from tui.actions.manual_steps import left_to_do
 from tui.actions.runner import Runner
 from tui.actions.simulated_commands import SimulatedCommands
-
-
-class _NoLog:
-    """A log that keeps nothing: a rehearsal is no run."""
-
-    def append(self, line: str) -> None:
-        """Forget a line."""
-
-    def lines(self) -> list[str]:
-        """Return nothing."""
-        return []
-
-    def why_unread(self) -> str:
-        """Return ""; there is nothing to read."""
-        return ""
 
 
 @dataclass(frozen=True)
@@ -56,9 +41,8 @@ def rehearse(
 ) -> Rehearsal:
     """Run a plan on a twin of the examined node; blocks about as long as two examinations take."""
     twin = make_twin(host, examination)
-    commands = SimulatedCommands(twin, wait=lambda seconds: None)
-    audit = Audit(_NoLog(), Actor("twin", "", "", 0), host.wall_clock)
+    commands = SimulatedCommands(twin, wait=lambda seconds: None, as_root="on a twin of this node")
+    audit = Audit(MemoryLog(), Actor("twin", "", "", 0), host.wall_clock)
     ended = Runner(twin, commands, audit, on_event).run(action, plan)
     after = examine_with_jobs(twin, before=examination)
-    manual = tuple(f"{step.why} (a manual step)" for step in left_to_do(plan))
-    return Rehearsal(ended, after, findings(after), (*twin.not_rehearsed, *manual))
+    return Rehearsal(ended, after, findings(after), tuple(twin.not_rehearsed))

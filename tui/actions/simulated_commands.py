@@ -24,10 +24,13 @@ class Performing(Protocol):
 class SimulatedCommands:
     """A simulated node, where every user is root."""
 
-    as_root = "on the simulated node"
-
-    def __init__(self, host: Performing, wait: Callable[[float], object] = time.sleep) -> None:
-        self._host, self._wait = host, wait
+    def __init__(
+        self,
+        host: Performing,
+        wait: Callable[[float], object] = time.sleep,
+        as_root: str = "on the simulated node",
+    ) -> None:
+        self._host, self._wait, self.as_root = host, wait, as_root
 
     def run(
         self, argv: Sequence[str], root: bool, text: str, on_line: Callable[[str], None]

@@ -13,7 +13,7 @@ from probes.facts.kernel.modules import LADDER, PROC_MODULES, PROC_MODULES_LIMIT
 from probes.facts.system.platform import PlatformFacts
 from probes.facts.system.services import ServiceFacts
 from probes.host.protocol import Host
-from probes.queries.modules import PEERMEM, module_messages
+from probes.queries.modules import PEERMEM, gpu_functions, mlx4_functions, mlx5_functions, module_messages
 from probes.setup.twin.host import TwinHost
 from probes.setup.twin.tree import TwinTree
 from probes.simulation.node.description import (
@@ -53,7 +53,7 @@ def make_twin(host: Host, examination: Examination) -> TwinHost:
     for gpu in () if isinstance(gpus, Unknown) else gpus.gpus:
         if not isinstance(gpu.nvml, Unknown) and gpu.nvml.persistence is True:
             tree.persistent.add(gpu.index)
-    return TwinHost(tree, _refused(examination))
+    return TwinHost(tree, _refused(examination), _devices(examination))
 
 
 def _output(host: Host, argv: tuple[str, ...]) -> str | Unknown:
@@ -94,6 +94,20 @@ def _refused(examination: Examination) -> dict[str, str]:
     messages = module_messages(examination, _REFUSALS)
     found = () if isinstance(messages, Unknown) else messages
     return {message.module: message.text[:160] for message in found if message.module}
+
+
+def _devices(examination: Examination) -> dict[str, tuple[str, ...]]:
+    """Return the directories of the PCI functions that each driver serves."""
+    pci = examination.node.pci
+    served = {
+        "nvidia": gpu_functions(examination),
+        "mlx5_core": mlx5_functions(examination),
+        "mlx4_core": mlx4_functions(examination),
+    }
+    functions = {} if isinstance(pci, Unknown) else pci.functions
+    return {
+        driver: tuple(functions[bdf].sysfs_path for bdf in known(bdfs, ())) for driver, bdfs in served.items()
+    }
 
 
 def _place_devices(tree: TwinTree, examination: Examination) -> None:

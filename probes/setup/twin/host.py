@@ -41,9 +41,16 @@ _WHOLE_CONFIG_BYTES = 256  # less: only root can read the rest
 class TwinHost:
     """A node below the changes of `tree`."""
 
-    def __init__(self, tree: TwinTree, refused: Mapping[str, str]) -> None:
-        """Make the twin; `refused`: modules that the kernel has refused since its boot, and how."""
+    def __init__(
+        self, tree: TwinTree, refused: Mapping[str, str], devices: Mapping[str, Sequence[str]]
+    ) -> None:
+        """Make the twin.
+
+        `refused`: modules that the kernel has refused since its boot, and how; `devices`: directories of the
+        PCI functions that a driver serves, by driver.
+        """
         self.tree = tree
+        self._devices = devices
         self._base = tree.base
         self._refused = refused
         self.origin = Origin(Source.SIMULATED, f"rehearsal on a twin of {tree.description.hostname}")
@@ -64,7 +71,17 @@ class TwinHost:
             if words not in self.not_rehearsed:
                 self.not_rehearsed.append(words)
             return done(f"not rehearsed: {why}")
-        return perform(self, self.tree, argv, stdin, self.monotonic())
+        result = perform(self, self.tree, argv, stdin, self.monotonic())
+        self._bind_drivers()
+        return result
+
+    def _bind_drivers(self) -> None:
+        """Bind the drivers that are new on the twin to their devices, as the kernel does."""
+        for driver in self.new_modules:
+            for path in self._devices.get(driver, ()):
+                event = self.tree.text(f"{path}/uevent")
+                if event and "DRIVER=" not in event:
+                    self.tree.add(f"{path}/uevent", f"DRIVER={driver}\n{event}")
 
     def _why_not(self, argv: Sequence[str]) -> str:
         """Return why the twin cannot play a command, or ""."""
