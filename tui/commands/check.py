@@ -6,7 +6,6 @@ import argparse
 from collections.abc import Collection, Sequence
 from typing import Any, TextIO
 
-from probes.base.plan import Plan
 from probes.checks.registry import CHECKS, findings
 from probes.checks.summary import exit_status, summarize
 from probes.facts.node import Node
@@ -16,7 +15,8 @@ from probes.queries.finding import Finding, Status
 from probes.snapshot.examination import Examination
 from probes.snapshot.verdict import Verdict
 from tui.commands.arguments import UsageError, did_you_mean
-from tui.commands.json_values import document, host_name, plain_value, verdict_json, write_json
+from tui.commands.finding_json import finding_json
+from tui.commands.json_values import document, host_name, verdict_json, write_json
 from tui.runtime.open_host import open_host
 from tui.runtime.printing import heading, print_lines, text_width
 from widgets.base.lines import Line, Run, Tone, line, wrapped
@@ -133,39 +133,6 @@ def check_json(node: Node, at: float, verdict: Verdict, found: Sequence[Finding]
         "findings": [finding_json(finding) for finding in found],
     }
     return document("check", host_name(node), node.origin, at, content)
-
-
-def finding_json(finding: Finding) -> dict[str, Any]:
-    """Return one finding."""
-    return {
-        "id": finding.id,
-        "area": finding.area,
-        "severity": finding.severity.value,
-        "status": finding.status.value,
-        "title": finding.title,
-        "ok": finding.ok,
-        "impact": finding.impact,
-        "data_path": finding.data_path,
-        "part_of": finding.part_of or None,
-        "evidence": [plain_value(evidence) for evidence in finding.evidence],
-        "cause": finding.cause,
-        "devices": list(finding.devices),
-        "fix": [] if finding.fix is None else _fix_json(finding.fix),
-        "reference": finding.reference,
-    }
-
-
-def _fix_json(plan: Plan) -> list[dict[str, Any]]:
-    """Return the steps; facts about the whole plan are repeated in each."""
-    return [
-        {
-            **plain_value(step),
-            "reversible": plan.reversible,
-            "needs_reboot": plan.needs_reboot,
-            "disturbs": plan.disturbs,
-        }
-        for step in plan.steps
-    ]
 
 
 def _text(

@@ -13,7 +13,14 @@ from probes.facts.kernel.modules import LADDER, PROC_MODULES, PROC_MODULES_LIMIT
 from probes.facts.system.platform import PlatformFacts
 from probes.facts.system.services import ServiceFacts
 from probes.host.protocol import Host
-from probes.queries.modules import PEERMEM, gpu_functions, mlx4_functions, mlx5_functions, module_messages
+from probes.queries.modules import (
+    PEERMEM,
+    gpu_functions,
+    is_present,
+    mlx4_functions,
+    mlx5_functions,
+    module_messages,
+)
 from probes.setup.twin.host import TwinHost
 from probes.setup.twin.tree import TwinTree
 from probes.simulation.node.description import (
@@ -32,7 +39,7 @@ from probes.simulation.node.tree import PlacedGpu, PlacedNic
 from probes.snapshot.examination import Examination
 
 _SECONDS = 3.0
-_REFUSALS = (LogKind.UNKNOWN_SYMBOL, LogKind.SYMBOL_VERSION)
+_REFUSALS = (LogKind.UNKNOWN_SYMBOL, LogKind.SYMBOL_VERSION, LogKind.SIGNATURE_REJECTED)
 _FABRIC_MANAGER = ("nv-fabricmanager", "--version")
 
 
@@ -93,7 +100,14 @@ def _refused(examination: Examination) -> dict[str, str]:
     """Return the modules that the kernel has refused since its boot, with its words."""
     messages = module_messages(examination, _REFUSALS)
     found = () if isinstance(messages, Unknown) else messages
-    return {message.module: message.text[:160] for message in found if message.module}
+    refused = {message.module: message.text[:160] for message in found if message.module}
+    rejected = [message for message in found if message.kind is LogKind.SIGNATURE_REJECTED]
+    facts = examination.node.modules
+    if rejected and not isinstance(facts, Unknown):
+        # The message does not name the module, so it may be any that is not loaded.
+        absent = (name for name, module in facts.modules.items() if not is_present(module))
+        refused = {**dict.fromkeys(absent, rejected[-1].text[:160]), **refused}
+    return refused
 
 
 def _devices(examination: Examination) -> dict[str, tuple[str, ...]]:
