@@ -9,8 +9,8 @@ from typing import TextIO
 from tui.commands.arguments import UsageError
 
 KINDS = (
-    *("check", "forecast", "image", "topo", "modules", "live", "nccl-log", "ras", "watch", "do", "setup"),
-    "bench",
+    *("check", "forecast", "image", "topo", "modules", "live", "nccl-log"),
+    *("ras", "watch", "do", "setup", "env", "bench"),
 )
 """What has a schema, tui/commands/schemas/KIND.json: commands with --json; forecast: check --after-reboot;
 image: check --as."""
