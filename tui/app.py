@@ -28,11 +28,15 @@ from tui.runtime.sampler import (
 )
 from tui.runtime.signals import TERMINAL_GONE
 from tui.runtime.terminal import TerminalDriver
+from tui.runtime.terminal_diff import MinimalOutput
 from tui.screens.keys import bind
 from tui.screens.list_screen import ExaminedListScreen
 from tui.screens.overview.screen import OverviewScreen
 
 if TYPE_CHECKING:
+    from rich.console import RenderableType
+    from textual.screen import Screen
+
     from probes.base.origin import Origin
     from probes.host.protocol import Host
     from tui.controllers.nccl import NcclController
@@ -75,6 +79,7 @@ class GdrtopApp(App[None]):
         bind("palette", "command_palette", show=False),
         bind("pause", "pause"),
         bind("refresh", "probe"),
+        bind("repaint", "repaint", show=False),
         bind("record", "record"),
         bind("pace", "faster", "plus,equals_sign", show=False),
         bind("pace", "slower", "minus", show=False),
@@ -105,6 +110,7 @@ class GdrtopApp(App[None]):
         # The terminal's colors are right on light and dark backgrounds, and take a third of the bytes.
         self.theme = "ansi-dark"
         self.animation_level = "none"
+        self._output = MinimalOutput(self)
         self._origin, self._open_host, self._replay = origin, open_host, replay
         self._overview = OverviewScreen(origin)
         if replay is not None:
@@ -127,6 +133,9 @@ class GdrtopApp(App[None]):
     def get_line_filters(self) -> Sequence[LineFilter]:
         """Return Textual's filters and the one of `--ascii`."""
         return [*super().get_line_filters(), *self._ascii_filters]
+
+    def _display(self, screen: Screen[object], renderable: RenderableType | None) -> None:
+        super()._display(screen, self._output.minimized(screen, renderable))
 
     def get_default_screen(self) -> OverviewScreen:
         """Return the overview."""
@@ -277,6 +286,11 @@ class GdrtopApp(App[None]):
         """Read the whole node again."""
         self._sampler.ask(probe=True)
 
+    def action_repaint(self) -> None:
+        """Draw every cell again: something else may have written to the terminal."""
+        self._output.forget()
+        self.screen.refresh()
+
     def action_faster(self) -> None:
         """Halve the interval."""
         self.readings.scale_interval(0.5)
@@ -285,11 +299,16 @@ class GdrtopApp(App[None]):
         """Double the interval."""
         self.readings.scale_interval(2.0)
 
-    # Messages of the screens. Those of screens that are imported on first use are found by their names.
+    # Messages of the terminal and the screens. Those of screens that are imported on first use are found by
+    # their names.
 
     @on(TerminalDriver.Gone)
     def _hang_up(self) -> None:
         self.quitting.hang_up(TERMINAL_GONE)
+
+    @on(TerminalDriver.Restarted)
+    def _repaint(self) -> None:
+        self.action_repaint()
 
     @on(OverviewScreen.FindingRequested)
     def _show_finding(self, message: OverviewScreen.FindingRequested) -> None:
