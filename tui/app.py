@@ -35,6 +35,8 @@ from tui.screens.overview.screen import OverviewScreen
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
+    from textual import events
+    from textual.geometry import Size
     from textual.screen import Screen
 
     from probes.base.origin import Origin
@@ -111,6 +113,7 @@ class GdrtopApp(App[None]):
         self.theme = "ansi-dark"
         self.animation_level = "none"
         self._output = MinimalOutput(self)
+        self._last_size: Size | None = None
         self._origin, self._open_host, self._replay = origin, open_host, replay
         self._overview = OverviewScreen(origin)
         if replay is not None:
@@ -148,6 +151,12 @@ class GdrtopApp(App[None]):
         if self._replay is not None and self._replay.damage:
             self._shared.notify(f"This recording is {self._replay.damage}.", "warning", timeout=15)
         self.set_timer(FIRST_PAINT_SECONDS, self.readings.start)
+
+    def on_resize(self, event: events.Resize) -> None:
+        """Draw everything again if the terminal got its old size back before Textual saw the other one."""
+        if event.size == self._last_size:
+            self.action_repaint()
+        self._last_size = event.size
 
     def on_unmount(self) -> None:
         """Close the controllers and end the sampler's thread."""

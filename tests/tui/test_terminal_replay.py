@@ -15,13 +15,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+from textual import events
 from textual._compositor import CompositorUpdate, LayoutUpdate
 from textual._context import visible_screen_stack
 
 from probes.simulation.host import SimulatedHost
 from tests.emulator import Emulator, differences
 from tests.tiers import usual
-from tests.tui.pilot import SteppedClock, examined, readings, stepped_app
+from tests.tui.pilot import SteppedClock, examined, readings, stepped_app, until
 from tui.app import GdrtopApp
 
 LONGEST_WAIT_SECONDS = 60.0
@@ -93,6 +94,9 @@ async def test_every_frame_is_the_one_of_textual(size: tuple[int, int]) -> None:
         for other in ((size[0] + 13, size[1] - 3), size):
             await pilot.resize_terminal(*other)
             await readings(pilot, clock, 2)
+        before = frames.bytes_written
+        app.post_message(events.Resize(app.size, app.size))  # other sizes before that nobody noticed
+        await until(pilot, lambda: frames.bytes_written - before >= size[0] * size[1])
         await pilot.pause(0.2)
         assert frames.wrong == []
         assert differences(frames.ours, frames.repainted()) == []
