@@ -89,7 +89,7 @@ class Host(Protocol):
         """Return the kernel's messages since the last call; the first call only sets the start."""
 
     def ras_answer(self, address: str, command: str, seconds: float = ANSWER_SECONDS) -> Maybe[str]:
-        """Return the answer of NCCL's RAS service to one of probes.host.ras.REPORTS, as text.
+        """Return the answer of NCCL's RAS service to one of probes.host.ras.QUESTIONS, as text.
 
         `address`: "127.0.0.1:28028", "[::1]:28028"; only this host's. It makes the job gather data from all
         its ranks and can harm it: ask only under the policy of probes/live/ras_policy.py.

@@ -1,7 +1,8 @@
 """NCCL's RAS service: the only commands that gdrtop sends, and addresses of this host.
 
-The line protocol is the same in NCCL 2.24 to 2.32 (src/ras/client_support.cc). CONTROL changes the job,
-DIAGNOSTICS runs programs inside it, and JSON leaks memory in it: none of them can be sent.
+The line protocol is the same in NCCL 2.24 to 2.32 (src/ras/client_support.cc). CONTROL changes the job, and
+JSON leaks memory in it: they cannot be sent. DIAGNOSTICS runs checks inside the job, from 2.32 on with lspci
+and rdma_topo: tui/runtime/ras_questions.py sends it only after a confirmation.
 """
 
 from __future__ import annotations
@@ -11,9 +12,12 @@ import re
 from typing import NamedTuple
 
 STATUS, VERBOSE_STATUS, MONITOR = "STATUS", "VERBOSE STATUS", "MONITOR all"
+DIAGNOSTICS = "DIAGNOSTICS"
 REPORTS = (STATUS, VERBOSE_STATUS)
+QUESTIONS = (*REPORTS, DIAGNOSTICS)
 PORT = 28028
 ANSWER_SECONDS = 12.0  # RAS itself gives up after 10 s
+DIAGNOSTICS_SECONDS = 60.0
 MAX_EVENTS = 1000  # of one call
 
 _ADDRESS = re.compile(r"(?:\[(?P<v6>[0-9a-fA-F:.]{2,45})\]|(?P<v4>[^:\s\[\]]{1,64})):(?P<port>[0-9]{1,5})")

@@ -13,7 +13,7 @@ import time
 
 from probes.base.text import printable, printable_lines
 from probes.base.unknown import Maybe, Reason, Unknown
-from probes.host.ras import MAX_EVENTS, MONITOR, REPORTS, RasAddress, parse_addresses
+from probes.host.ras import MAX_EVENTS, MONITOR, QUESTIONS, RasAddress, parse_addresses
 
 GREETING_SECONDS = 2.0
 TRIES = 5
@@ -89,11 +89,11 @@ def ask(
     greeting_seconds: float = GREETING_SECONDS,
     tries: int = TRIES,
 ) -> Maybe[str]:
-    """Return the answer to one of REPORTS, within `seconds` after the greeting.
+    """Return the answer to one of QUESTIONS, within `seconds` after the greeting.
 
     At most MAX_BYTES and MAX_LINES; an answer that ends in the middle is returned as far as it came.
     """
-    if command not in REPORTS:
+    if command not in QUESTIONS:
         raise ValueError(f"gdrtop does not send {command!r}")
     if not _one_connection.acquire(blocking=False):
         return _unknown(address, _Failed(Reason.TIMED_OUT, "another connection to RAS is open"))
@@ -138,10 +138,10 @@ def _answer(connection: _Connection, deadline: float) -> Maybe[str]:
         size, lines = size + len(received), lines + received.count(b"\n")
         if size > MAX_BYTES or lines > MAX_LINES:
             raise _Failed(Reason.MALFORMED, f"more than {MAX_BYTES >> 20} MiB or {MAX_LINES} lines")
-        if b"".join(pieces[:2]).startswith(b"ERROR:"):  # RAS leaves the connection open
+        if b"".join(pieces[:2]).startswith((b"ERROR:", b"BUSY:")):  # RAS leaves the connection open
             break
     text = printable_lines(b"".join(pieces).decode("utf-8", "replace").replace("\r\n", "\n"))
-    if text.startswith("ERROR:"):
+    if text.startswith(("ERROR:", "BUSY:")):
         raise _Failed(Reason.DRIVER_ERROR, printable(text.partition("\n")[0], 200))
     if not text.strip():
         raise _Failed(Reason.IO_ERROR, "the connection ended without an answer")

@@ -18,6 +18,8 @@ Version = tuple[int, int, int]
 _HAS_RAS: Version = (2, 24, 0)
 _INIT_RACE_FIXED: Version = (2, 27, 3)
 _MISSING_RANKS_FIXED: Version = (2, 29, 2)  # and the first version with MONITOR
+_HAS_DIAGNOSTICS: Version = (2, 31, 0)
+_RUNS_PROGRAMS: Version = (2, 32, 0)
 
 
 class RasUse(Enum):
@@ -26,6 +28,7 @@ class RasUse(Enum):
     ONCE = "once"
     REPEATED = "repeated"
     EVENTS = "events"  # MONITOR: the job gathers nothing
+    DIAGNOSTICS = "diagnostics"  # checks that run inside the job
 
 
 @dataclass(frozen=True)
@@ -66,7 +69,7 @@ def decide(jobs: Sequence[RasJob], use: RasUse, since_last: float | None = None)
         )
     for job in jobs:
         refusals += [f"{job.name}: {why}" for why in _refusals(job, use)]
-        warnings += [] if use is RasUse.EVENTS else _warnings(job)
+        warnings += [] if use is RasUse.EVENTS else _warnings(job, use)
     return RasDecision(tuple(dict.fromkeys(refusals)), tuple(dict.fromkeys(warnings)))
 
 
@@ -82,6 +85,8 @@ def _refusals(job: RasJob, use: RasUse) -> list[str]:
         found.append(
             f"NCCL {job.version} can crash if RAS is asked while a communicator is created (fixed in 2.27.3)"
         )
+    elif use is RasUse.DIAGNOSTICS and version < _HAS_DIAGNOSTICS:
+        found.append(f"NCCL {job.version} has no DIAGNOSTICS; it exists since NCCL 2.31")
     elif version < _MISSING_RANKS_FIXED:
         if use is RasUse.REPEATED:
             found.append(
@@ -107,11 +112,13 @@ def _refusals(job: RasJob, use: RasUse) -> list[str]:
     return found
 
 
-def _warnings(job: RasJob) -> list[str]:
+def _warnings(job: RasJob, use: RasUse) -> list[str]:
     version = None if isinstance(job.version, Unknown) else parse_version(job.version)
     if version is None or version < _INIT_RACE_FIXED:
         return []
     found = []
+    if use is RasUse.DIAGNOSTICS:
+        found.append(f"NCCL {job.version}: {_what_diagnostics_run(version)}")
     if version < _MISSING_RANKS_FIXED:
         found.append(
             f"NCCL {job.version}: if a rank does not answer, the question can crash the job"
@@ -122,6 +129,19 @@ def _warnings(job: RasJob) -> list[str]:
         " with hundreds of GPUs (nccl#2346, open)"
     )
     return found
+
+
+def _what_diagnostics_run(version: Version) -> str:
+    """Return what DIAGNOSTICS does in the job.
+
+    Source: of 2.32 the texts in its library, of 2.31 NVIDIA's guide.
+    """
+    if version < _RUNS_PROGRAMS:
+        return "every process of the job checks and compares its GPU, its driver and its NCCL settings"
+    return (
+        "every process of the job checks GPU, driver, settings and paths, runs lspci -D -vvv and"
+        " rdma_topo check, and reads /dev/kmsg and /var/log, as the job's user"
+    )
 
 
 def parse_version(text: str) -> Version | None:

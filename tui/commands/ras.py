@@ -18,7 +18,7 @@ _MOST_SECONDS = 3600
 _STATUS_HELP = """\
 exit status, by the last report of each job:
   0    all ranks answer, and none is known to be behind
-  1    operation counts are unequal and have not moved for 10 s
+  1    operation counts are unequal and have not moved for 10 s, or a diagnostic needs review
   2    ranks are dead, do not answer, report errors, or nothing has moved for 60 s
   3    unknown: nothing was asked or answered; wrong usage
   130  interrupted
@@ -30,6 +30,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.epilog = _STATUS_HELP
     parser.add_argument("--verbose", action="store_true", help="let RAS name more ranks (VERBOSE STATUS)")
+    parser.add_argument(
+        "--diagnostics",
+        action="store_true",
+        help="let the job run diagnostics inside its processes (DIAGNOSTICS); needs NCCL 2.31",
+    )
     parser.add_argument(
         "--watch",
         metavar="SECONDS",
@@ -78,6 +83,8 @@ def run(options: argparse.Namespace, out: TextIO) -> int:
     """Ask the jobs of the node that the options name, and return the exit status."""
     if options.monitor and (options.watch or options.verbose):
         raise UsageError("--monitor asks for no report; use it without --watch and --verbose")
+    if options.diagnostics and (options.watch or options.verbose or options.monitor):
+        raise UsageError("--diagnostics is one question; use it without --watch, --verbose and --monitor")
     if options.count and not options.watch and not options.monitor:
         raise UsageError("--count needs --watch or --monitor")
     host = open_host(options)
@@ -86,6 +93,7 @@ def run(options: argparse.Namespace, out: TextIO) -> int:
         return EXIT_WRONG_USAGE
     chosen = RasOptions(
         verbose=options.verbose,
+        diagnostics=options.diagnostics,
         watch=options.watch,
         count=options.count,
         as_json=options.json,

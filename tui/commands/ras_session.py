@@ -6,33 +6,31 @@ import json
 import sys
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
-from typing import Any, TextIO
+from dataclasses import dataclass, replace
+from typing import Any, TextIO, TypeVar
 
 from probes.base.origin import Source
-from probes.base.unknown import Maybe, Reason, Unknown
+from probes.base.unknown import Maybe, Unknown
 from probes.host.protocol import Host
-from probes.host.ras import MONITOR, STATUS, VERBOSE_STATUS
-from probes.live.ras_findings import RasFinding, findings
-from probes.live.ras_policy import RasDecision, RasUse, decide
-from probes.live.ras_stall import RasHistory, Stall
+from probes.host.ras import DIAGNOSTICS, MONITOR, STATUS, VERBOSE_STATUS
+from probes.live.ras_policy import RasDecision, RasUse
 from probes.live.ras_targets import LocalProcesses, RasTarget, find_targets, local_processes
 from probes.live.sample import LiveSample
-from probes.nccl.ras.events import RasEvent, parse_event
-from probes.nccl.ras.facts import RasReport
-from probes.nccl.ras.report import parse_report
+from probes.nccl.ras.events import parse_event
 from probes.queries.finding import Severity
 from tui.commands.arguments import EXIT_WRONG_USAGE
 from tui.commands.json_values import document, host_name, object_of
-from tui.commands.ras_text import event_text, notice, report_lines
+from tui.commands.ras_consent import confirmed
 from tui.runtime.live_reader import LiveReader
 from tui.runtime.printing import heading, print_lines, text_width
-from widgets.base.lines import line
+from tui.runtime.ras_questions import RasAnswer, RasQuestions, ages_are_late, use_of
+from widgets.base.lines import Line, line
+from widgets.nccl.ras import diagnostics_lines, event_text, report_lines
 
 _SAMPLES = 5  # until start times and libraries of all processes are read
 EXIT_UNKNOWN = EXIT_WRONG_USAGE
 _NO_JOB = "no NCCL job uses RDMA or a GPU on this node, or it is not visible"
-_NOT_ASKED = Unknown(Reason.NOT_RECORDED, "RAS", "not asked")
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -40,6 +38,7 @@ class RasOptions:
     """The options of the command line."""
 
     verbose: bool = False
+    diagnostics: bool = False
     watch: int | None = None
     count: int | None = None
     as_json: bool = False
@@ -48,31 +47,19 @@ class RasOptions:
     ascii_only: bool = False
 
 
-@dataclass
-class _Answer:
-    """What became of one question to one port."""
-
-    target: RasTarget
-    sent: str = ""  # the command; "": nothing was sent
-    address: str = ""
-    decision: RasDecision = field(default_factory=RasDecision)
-    report: Maybe[RasReport] = _NOT_ASKED
-    found: tuple[RasFinding, ...] = ()
-    stalls: tuple[Stall, ...] = ()
-    events: tuple[RasEvent, ...] = ()
-
-    @property
-    def exit_status(self) -> int:
-        """Return the status of this port alone."""
-        if isinstance(self.report, Unknown):
-            return EXIT_UNKNOWN
-        if any(one.severity is Severity.CRITICAL for one in self.found):
-            return 2
-        return 1 if self.found else 0 if self.report.is_complete else EXIT_UNKNOWN
+def _status_of(answer: RasAnswer) -> int:
+    """Return the exit status of one port alone."""
+    if not isinstance(answer.diagnostics, Unknown):
+        return 1 if answer.diagnostics.to_review else 0 if answer.diagnostics.lines else EXIT_UNKNOWN
+    if isinstance(answer.report, Unknown):
+        return EXIT_UNKNOWN
+    if any(one.severity is Severity.CRITICAL for one in answer.found):
+        return 2
+    return 1 if answer.found else 0 if answer.report.is_complete else EXIT_UNKNOWN
 
 
 class Ras:
-    """Questions to the RAS services of a node; the policy is checked before each one."""
+    """Questions to the RAS services of a node; each needs the user's consent and the policy's."""
 
     def __init__(
         self,
@@ -89,9 +76,7 @@ class Ras:
         self._wait = wait
         self._reader = LiveReader(host)
         self._is_recorded = host.origin.source is Source.RECORDED
-        self._asked_at: dict[str, float] = {}  # by the port's name
-        self._histories: dict[str, RasHistory] = {}
-        self._confirmed: set[tuple[str, ...]] = set()
+        self._questions = RasQuestions(host)
         self._has_heading = options.as_json
 
     # Reports
@@ -99,15 +84,16 @@ class Ras:
     def ask(self) -> int:
         """Ask each job once, or with --watch again and again; return the exit status."""
         command = VERBOSE_STATUS if self._options.verbose else STATUS
+        command = DIAGNOSTICS if self._options.diagnostics else command
         status = EXIT_UNKNOWN
         for sample in self._samples():
             answers = [self._ask(target, command, sample) for target in self._targets(sample)]
-            status = _worst([one.exit_status for one in answers])
+            status = _worst([_status_of(one) for one in answers])
             if self._options.as_json:
                 self._print_json(sample, answers, status)
             elif not answers:
                 self._print([_NO_JOB])
-            if not self._asked_at and not self._is_recorded:  # the policy or the user refuses
+            if not self._questions.has_asked and not self._is_recorded:  # the policy or the user refuses
                 break
         return status
 
@@ -129,14 +115,7 @@ class Ras:
         """Return a sample in which the ages of the processes are known, if they can be."""
         for _ in range(_SAMPLES):
             sample = self._reader.read()
-            targets = find_targets(self._host, sample, self._options.nccl)
-            jobs = [job for target in targets for job in target.jobs]
-            is_late = any(
-                isinstance(what, Unknown) and what.reason is Reason.TIMED_OUT
-                for job in jobs
-                for what in (job.version, job.youngest_seconds)
-            )
-            if not is_late:
+            if not ages_are_late(find_targets(self._host, sample, self._options.nccl)):
                 break
             self._wait(1.0)
         return sample
@@ -162,67 +141,36 @@ class Ras:
             self._has_heading = True
         return find_targets(self._host, sample, self._options.nccl)
 
-    def _ask(self, target: RasTarget, command: str, sample: LiveSample) -> _Answer:
-        answer = _Answer(target)
+    def _ask(self, target: RasTarget, command: str, sample: LiveSample) -> RasAnswer:
         self._title(target)
-        use = RasUse.REPEATED if self._options.watch else RasUse.ONCE
-        if not self._may_send(answer, command, use):
-            return answer
-        now = self._host.monotonic()
-        text: Maybe[str] = Unknown(Reason.NOT_THERE, "RAS", "no address")
-        for answer.address in target.addresses:
-            text = self._host.ras_answer(answer.address, command)
-            if not isinstance(text, Unknown) or text.reason not in (Reason.NOT_THERE, Reason.NOT_RECORDED):
-                break
-        self._asked_at[target.name] = self._host.monotonic()
-        answer.sent = "" if self._is_recorded else command
-        if isinstance(text, Unknown):
-            answer.report = text
-            self._print([f"no answer: {text}"])
-            return answer
-        report = answer.report = parse_report(text)
-        history = self._histories.setdefault(target.name, RasHistory())
-        at = sample.taken_at if self._is_recorded else now
-        answer.stalls = history.add(report, at, len(target.jobs) == 1)
-        local = local_processes(self._host, sample, target.pids)
-        answer.found = findings(report, answer.stalls, local)
-        if not self._options.as_json:
-            width = text_width(self._out)
-            lines = report_lines(report, answer.found, answer.stalls, len(target.jobs), width)
-            print_lines(lines, self._out, self._options.ascii_only)
-            self._out.flush()
+        use = RasUse.REPEATED if self._options.watch else use_of(command)
+        decision = self._permission(target, command, use)
+        if not decision.is_allowed:
+            return RasAnswer(target, command, decision=decision)
+        answer = self._questions.ask(target, command, use, sample)
+        width = text_width(self._out)
+        if command == DIAGNOSTICS:
+            self._print_result(answer.diagnostics, lambda found: diagnostics_lines(found, width))
+        else:
+            found, stalls, jobs = answer.found, answer.stalls, len(target.jobs)
+            self._print_result(answer.report, lambda report: report_lines(report, found, stalls, jobs, width))
         return answer
 
-    def _may_send(self, answer: _Answer, command: str, use: RasUse) -> bool:
-        """Return whether the policy and the user allow it; nothing is sent to a recorded job."""
-        if self._is_recorded:
-            return True
-        target = answer.target
-        asked = self._asked_at.get(target.name)
-        since = None if asked is None else self._host.monotonic() - asked
-        decision = decide(target.jobs, use, since)
-        if target.problem:
-            decision = RasDecision((target.problem,))
-        if decision.is_allowed and not self._is_confirmed(target, command, decision):
-            decision = RasDecision(("not confirmed; --yes asks without confirmation",))
-        answer.decision = decision
-        self._print([f"not asked: {why}" for why in decision.refusals])
-        return decision.is_allowed
+    def _print_result(self, result: Maybe[T], draw: Callable[[T], list[Line]]) -> None:
+        if isinstance(result, Unknown):
+            self._print([f"no answer: {result}"])
+        elif not self._options.as_json:
+            print_lines(draw(result), self._out, self._options.ascii_only)
+            self._out.flush()
 
-    def _is_confirmed(self, target: RasTarget, command: str, decision: RasDecision) -> bool:
-        key = (target.name, command, *decision.warnings)
-        if key in self._confirmed:
-            return True
-        for text in notice(target, command, decision):
-            print(text, file=self._errors)
-        if not self._options.yes:
-            if not (self._answers.isatty() and self._errors.isatty()):
-                return False
-            print("Ask the job? [y/N] ", end="", file=self._errors, flush=True)
-            if self._answers.readline().strip().lower() not in ("y", "yes"):
-                return False
-        self._confirmed.add(key)
-        return True
+    def _permission(self, target: RasTarget, command: str, use: RasUse) -> RasDecision:
+        """Return whether the policy and the user allow it; print why not."""
+        decision = self._questions.decide(target, use)
+        decision = confirmed(
+            self._questions, target, command, decision, self._answers, self._errors, self._options.yes
+        )
+        self._print([f"not asked: {why}" for why in decision.refusals])
+        return decision
 
     # Events
 
@@ -234,9 +182,10 @@ class Ras:
         if target is None:
             self._print([_NO_JOB])
             return EXIT_UNKNOWN
-        answer = _Answer(target)
+        answer = RasAnswer(target, MONITOR)
         self._title(target)
-        if not self._may_send(answer, MONITOR, RasUse.EVENTS):
+        answer = replace(answer, decision=self._permission(target, MONITOR, RasUse.EVENTS))
+        if not answer.decision.is_allowed:
             if self._options.as_json:
                 self._print_json(sample, [answer], EXIT_UNKNOWN)
             return EXIT_UNKNOWN
@@ -246,20 +195,14 @@ class Ras:
                 for address in target.addresses:
                     self._print_events(answer, self._host.ras_events(address), local, moment)
             return 0
-        for answer.address in target.addresses:
-            first = self._host.ras_events(answer.address)
-            if not isinstance(first, Unknown) or first.reason is not Reason.NOT_THERE:
-                break
-            self._host.ras_events(answer.address, last=True)
+        address, first = self._questions.subscribe(target)
         if isinstance(first, Unknown):
             self._print([f"no events: {first}"])
-            self._host.ras_events(answer.address, last=True)
             return EXIT_UNKNOWN
-        answer.sent = MONITOR
-        return self._follow(answer, first, local, sample)
+        return self._follow(replace(answer, address=address, sent=MONITOR), first, local, sample)
 
     def _follow(
-        self, answer: _Answer, events: Maybe[tuple[str, ...]], local: LocalProcesses, sample: LiveSample
+        self, answer: RasAnswer, events: Maybe[tuple[str, ...]], local: LocalProcesses, sample: LiveSample
     ) -> int:
         seconds = 0
         try:
@@ -277,14 +220,14 @@ class Ras:
             self._host.ras_events(answer.address, last=True)
 
     def _print_events(
-        self, answer: _Answer, lines: Maybe[tuple[str, ...]], local: LocalProcesses, sample: LiveSample
+        self, answer: RasAnswer, lines: Maybe[tuple[str, ...]], local: LocalProcesses, sample: LiveSample
     ) -> None:
         if isinstance(lines, Unknown) or not lines:
             return
         events = [(text, parse_event(text)) for text in lines]
         if self._options.as_json:
-            answer.events = tuple(event for _, event in events if event is not None)
-            self._print_json(sample, [answer], 0)
+            known = tuple(event for _, event in events if event is not None)
+            self._print_json(sample, [replace(answer, events=known)], 0)
             return
         self._print([text if event is None else event_text(event, local) for text, event in events])
 
@@ -299,7 +242,7 @@ class Ras:
         print_lines([line(text) for text in texts], self._out, self._options.ascii_only)
         self._out.flush()
 
-    def _print_json(self, sample: LiveSample, answers: list[_Answer], status: int) -> None:
+    def _print_json(self, sample: LiveSample, answers: list[RasAnswer], status: int) -> None:
         node = self._reader.node
         assert node is not None
         content = object_of(
@@ -314,7 +257,7 @@ class Ras:
         self._out.flush()
 
 
-def _answer_json(answer: _Answer) -> dict[str, Any]:
+def _answer_json(answer: RasAnswer) -> dict[str, Any]:
     return object_of(
         {
             "address": answer.address,
@@ -324,6 +267,7 @@ def _answer_json(answer: _Answer) -> dict[str, Any]:
             "refusals": answer.decision.refusals,
             "warnings": answer.decision.warnings,
             "report": answer.report,
+            "diagnostics": answer.diagnostics,
             "stalls": answer.stalls,
             "findings": answer.found,
             "events": answer.events,

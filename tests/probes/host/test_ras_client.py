@@ -38,7 +38,7 @@ def test_only_the_greeting_and_one_command_are_sent(command: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "command", ["CONTROL PROFILER_MASK 1", "DIAGNOSTICS", "SET FORMAT json", "status", MONITOR]
+    "command", ["CONTROL PROFILER_MASK 1", "control", "JSON STATUS", "SET FORMAT json", "status", MONITOR]
 )
 def test_no_other_command_is_sent(command: str) -> None:
     with ras_server() as fake:

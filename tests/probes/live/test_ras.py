@@ -35,7 +35,9 @@ def a_job(
         ("2.27.3", (RasUse.ONCE,)),
         ("2.28.9", (RasUse.ONCE,)),
         ("2.29.1", (RasUse.ONCE,)),
-        ("2.29.2", tuple(RasUse)),
+        ("2.29.2", (RasUse.ONCE, RasUse.REPEATED, RasUse.EVENTS)),
+        ("2.30.7", (RasUse.ONCE, RasUse.REPEATED, RasUse.EVENTS)),
+        ("2.31.2", tuple(RasUse)),
         ("2.32.3+cuda13.0", tuple(RasUse)),
         ("strange", ()),
         (ABSENT, ()),
@@ -49,10 +51,18 @@ def test_versions_that_crash_are_refused(version: Maybe[str], allowed: tuple[Ras
         assert decisions[RasUse.ONCE].warnings
 
 
+@pytest.mark.parametrize(
+    ("version", "named"), [("2.31.2", "compares its GPU"), ("2.32.3", "lspci -D -vvv and rdma_topo")]
+)
+def test_diagnostics_say_what_they_run_in_the_job(version: str, named: str) -> None:
+    assert named in decide([a_job(version)], RasUse.DIAGNOSTICS).warnings[0]
+    assert not any("lspci" in text for text in decide([a_job(version)], RasUse.ONCE).warnings)
+
+
 @pytest.mark.parametrize("use", RasUse)
 def test_the_first_two_minutes_are_refused(use: RasUse) -> None:
     assert not decide([a_job(age=119.0)], use).is_allowed
-    assert decide([a_job(age=120.0)], use).is_allowed
+    assert decide([a_job("2.32.3", age=120.0)], use).is_allowed
     assert not decide([a_job(age=ABSENT)], use).is_allowed
 
 

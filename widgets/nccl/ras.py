@@ -1,23 +1,29 @@
-"""The text of `gdrtop ras`: what is asked and may happen, and what the job's RAS service answers."""
+"""RAS in words: what is sent and what it may do to the job, what the job answers, and its events."""
 
 from __future__ import annotations
 
 import textwrap
 from collections.abc import Sequence
 
-from probes.base.text import printable
-from probes.base.unknown import Maybe, Unknown, known
-from probes.host.ras import MONITOR, REPORTS
+from probes.base.text import plural, printable
+from probes.base.unknown import Unknown, known
+from probes.host.ras import DIAGNOSTICS, MONITOR, REPORTS
 from probes.live.ras_findings import RasFinding
 from probes.live.ras_policy import RasDecision
 from probes.live.ras_stall import Stall
 from probes.live.ras_targets import LocalProcesses, RasTarget
+from probes.nccl.ras.diagnostics import Diagnostics
 from probes.nccl.ras.events import BAD, RasEvent
 from probes.nccl.ras.facts import RasReport
 from probes.queries.finding import Severity
-from widgets.base.lines import Line, line
+from widgets.base.lines import Line, Run, Tone
 
-_MARKS = {Severity.CRITICAL: "✗", Severity.WARNING: "▲", Severity.NOTE: "·"}
+_MARKS = {
+    Severity.CRITICAL: ("✗", Tone.BAD),
+    Severity.WARNING: ("▲", Tone.WARNING),
+    Severity.NOTE: ("·", Tone.PLAIN),
+}
+_AGAIN = "--watch 10 shows whether they move."
 _OTHER_SHOWN = 5
 _INDENT = "  "
 
@@ -32,35 +38,45 @@ def notice(target: RasTarget, command: str, decision: RasDecision) -> list[str]:
         )
     elif command == MONITOR:
         texts.append("The job sends its RAS events until the connection is closed. It gathers nothing.")
+    elif command == DIAGNOSTICS:
+        texts.append("The job runs diagnostics in all its processes, on all its nodes, and answers once.")
     texts += [f"Warning: {warning}." for warning in decision.warnings]
     return [printable(text, 600) for text in texts]
 
 
 def report_lines(
-    report: RasReport, found: Sequence[RasFinding], stalls: Sequence[Stall], jobs: int, width: int
+    report: RasReport,
+    found: Sequence[RasFinding],
+    stalls: Sequence[Stall],
+    jobs: int,
+    width: int,
+    again: str = _AGAIN,
 ) -> list[Line]:
-    """Return a report: the job, its communicators, what is wrong."""
+    """Return a report: the job, its communicators, what is wrong.
+
+    `again`: a sentence on how to see whether unequal operation counts move.
+    """
     texts = [_job_text(report)]
     if jobs > 1:
         texts.append(f"One of the {jobs} jobs on this port has answered.")
     for group in report.groups:
-        plural = "" if group.communicators == 1 else "s"
         errors = ", ".join(group.errors) or "OK"
         texts.append(
-            f"{group.communicators} communicator{plural} of {group.ranks_per_communicator} ranks on"
-            f" {group.nodes} node{'' if group.nodes == 1 else 's'} ({group.ranks_per_node} a node):"
+            f"{plural(group.communicators, 'communicator')} of {group.ranks_per_communicator} ranks on"
+            f" {plural(group.nodes, 'node')} ({group.ranks_per_node} a node):"
             f" {group.status}, {errors}"
         )
     lines = [one for text in texts for one in _wrapped(text, width)]
     for one in found:
-        lines += _wrapped(f"{_MARKS[one.severity]} {one.text}", width, _INDENT)
+        mark, tone = _MARKS[one.severity]
+        lines += _wrapped(f"{mark} {one.text}", width, _INDENT, tone)
         if one.explanation:
             lines += _wrapped(one.explanation, width, _INDENT * 2)
-    lines += [one for text in _notes(report, stalls) for one in _wrapped(text, width)]
+    lines += [one for text in _notes(report, stalls, again) for one in _wrapped(text, width)]
     return lines
 
 
-def _wrapped(text: str, width: int, indent: str = "") -> list[Line]:
+def _wrapped(text: str, width: int, indent: str = "", tone: Tone = Tone.PLAIN) -> list[Line]:
     pieces = textwrap.wrap(
         printable(text),
         width,
@@ -69,34 +85,29 @@ def _wrapped(text: str, width: int, indent: str = "") -> list[Line]:
         break_on_hyphens=False,
         break_long_words=False,
     )
-    return [line(piece) for piece in pieces]
+    return [(Run(piece, tone),) for piece in pieces]
 
 
 def _job_text(report: RasReport) -> str:
-    counts = (
-        _count(report.nodes, "node", "nodes"),
-        _count(report.processes, "process", "processes"),
-        _count(report.gpus, "GPU", "GPUs"),
-    )
-    parts = [f"NCCL {known(report.nccl, '?')}", *(text for text in counts if text)]
+    counts = ((report.nodes, "node", "nodes"), (report.processes, "process", "processes"))
+    parts = [f"NCCL {known(report.nccl, '?')}"]
+    for number, one, many in (*counts, (report.gpus, "GPU", "GPUs")):
+        if not isinstance(number, Unknown):
+            parts.append(plural(number, one, many))
     if not isinstance(report.collected_seconds, Unknown):
         parts.append(f"collected in {report.collected_seconds:.2f} s")
     return ", ".join(parts)
 
 
-def _count(number: Maybe[int], one: str, many: str) -> str:
-    return "" if isinstance(number, Unknown) else f"{number} {one if number == 1 else many}"
-
-
-def _notes(report: RasReport, stalls: Sequence[Stall]) -> list[str]:
+def _notes(report: RasReport, stalls: Sequence[Stall], again: str) -> list[str]:
     stalled = {stall.hash for stall in stalls}
     unequal = [one for one in report.communicators if one.counts and one.hash not in stalled]
     notes = []
     if unequal:
-        plural, have = ("", "has") if len(unequal) == 1 else ("s", "have")
+        have = "has" if len(unequal) == 1 else "have"
         notes.append(
-            f"{len(unequal)} communicator{plural} {have} unequal operation counts, which is normal in a"
-            " running job. --watch 10 shows whether they move."
+            f"{plural(len(unequal), 'communicator')} {have} unequal operation counts, which is normal in a"
+            f" running job. {again}"
         )
     if report.timeouts:
         notes.append(f"RAS had {report.timeouts} timeouts while it gathered the data.")
@@ -104,8 +115,23 @@ def _notes(report: RasReport, stalls: Sequence[Stall]) -> list[str]:
         notes.append("The answer ends in the middle.")
     notes += [f"not understood: {line}" for line in report.other[:_OTHER_SHOWN]]
     if len(report.other) > _OTHER_SHOWN:
-        notes.append(f"{len(report.other) - _OTHER_SHOWN} more lines were not understood (--json has all)")
+        notes.append(f"{len(report.other) - _OTHER_SHOWN} more lines were not understood")
     return notes
+
+
+def diagnostics_lines(diagnostics: Diagnostics, width: int) -> list[Line]:
+    """Return the results of DIAGNOSTICS, those to review first."""
+    review = diagnostics.to_review
+    ok = len(diagnostics.lines) - len(review)
+    lines = _wrapped(f"{plural(len(review), 'result')} to review, {ok} OK", width)
+    for one in sorted(diagnostics.lines, key=lambda one: one.is_ok):
+        mark, tone = ("✓", Tone.GOOD) if one.is_ok else ("▲", Tone.WARNING)
+        process = f" ({one.process})" if one.process else ""
+        lines += _wrapped(f"{mark} {one.text}{process}", width, _INDENT, tone)
+    lines += [line for text in diagnostics.other for line in _wrapped(text, width, tone=Tone.DIM)]
+    if diagnostics.left_out:
+        lines += _wrapped(f"{plural(diagnostics.left_out, 'more line')} left out", width)
+    return lines
 
 
 def event_text(event: RasEvent, local: LocalProcesses) -> str:

@@ -1,0 +1,181 @@
+"""Questions to the RAS services of a node: consent and policy before each one, and earlier answers."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+from probes.base.origin import Source
+from probes.base.unknown import Maybe, Reason, Unknown
+from probes.host.protocol import Host
+from probes.host.ras import DIAGNOSTICS, DIAGNOSTICS_SECONDS, MONITOR
+from probes.live.ras_findings import RasFinding, findings
+from probes.live.ras_policy import RasDecision, RasUse, decide
+from probes.live.ras_stall import RasHistory, Stall
+from probes.live.ras_targets import RasTarget, local_processes
+from probes.live.sample import LiveSample
+from probes.nccl.ras.diagnostics import Diagnostics, parse_diagnostics
+from probes.nccl.ras.events import RasEvent
+from probes.nccl.ras.facts import RasReport
+from probes.nccl.ras.report import parse_report
+
+NOT_ASKED = Unknown(Reason.NOT_RECORDED, "RAS", "not asked")
+_NOT_CONFIRMED = "not confirmed"
+_ABSENT = (Reason.NOT_THERE, Reason.NOT_RECORDED)
+
+
+@dataclass(frozen=True)
+class RasAnswer:
+    """What became of one question to one port."""
+
+    target: RasTarget
+    command: str = ""
+    sent: str = ""  # the command; "": nothing was sent
+    address: str = ""
+    decision: RasDecision = field(default_factory=RasDecision)
+    report: Maybe[RasReport] = NOT_ASKED
+    diagnostics: Maybe[Diagnostics] = NOT_ASKED
+    found: tuple[RasFinding, ...] = ()
+    stalls: tuple[Stall, ...] = ()
+    events: tuple[RasEvent, ...] = ()
+    taken_at: float = 0.0  # seconds since 1970, of the sample whose processes are named
+
+
+class RasQuestions:
+    """The only code that asks a RAS service.
+
+    Each command needs the user's consent once, DIAGNOSTICS each time. Nothing is sent to a recorded job. Its
+    methods may be called from any thread.
+    """
+
+    def __init__(self, host: Host) -> None:
+        self._host = host
+        self.is_recorded = host.origin.source is Source.RECORDED
+        self._lock = threading.Lock()
+        self._asked_at: dict[str, float] = {}  # by the port's name
+        self._histories: dict[str, RasHistory] = {}
+        self._confirmed: set[tuple[str, ...]] = set()
+
+    @property
+    def has_asked(self) -> bool:
+        """Return whether anything was sent."""
+        return bool(self._asked_at)
+
+    def decide(self, target: RasTarget, use: RasUse) -> RasDecision:
+        """Return whether the policy permits a question now."""
+        if self.is_recorded:
+            return RasDecision()
+        if target.problem:
+            return RasDecision((target.problem,))
+        asked = self._asked_at.get(target.name)
+        return decide(target.jobs, use, None if asked is None else self._host.monotonic() - asked)
+
+    def is_confirmed(self, target: RasTarget, command: str, decision: RasDecision) -> bool:
+        """Return whether the user has consented to this command with these warnings."""
+        return self.is_recorded or _key(target, command, decision) in self._confirmed
+
+    def confirm(self, target: RasTarget, command: str, decision: RasDecision) -> None:
+        """Note that the user has seen what is sent and what it may do, and consents."""
+        self._confirmed.add(_key(target, command, decision))
+
+    def _permission(self, target: RasTarget, command: str, use: RasUse) -> RasDecision:
+        """Return the decision on a question that is sent at once; the policy may have changed meanwhile."""
+        decision = self.decide(target, use)
+        if decision.is_allowed and not self.is_confirmed(target, command, decision):
+            return RasDecision((_NOT_CONFIRMED,), decision.warnings)
+        if decision.is_allowed and command == DIAGNOSTICS:
+            self._confirmed.discard(_key(target, command, decision))
+        return decision
+
+    def ask(
+        self, target: RasTarget, command: str, use: RasUse, sample: LiveSample, host: Host | None = None
+    ) -> RasAnswer:
+        """Ask one port, if that is permitted and confirmed; it may take 20 seconds, DIAGNOSTICS longer.
+
+        `host`: the one that answers, if it is not the own one: a recording host.
+        """
+        node = self._host if host is None else host
+        with self._lock:
+            decision = self._permission(target, command, use)
+            if not decision.is_allowed:
+                return RasAnswer(target, command, decision=decision)
+            now = self._host.monotonic()
+            if not self.is_recorded:
+                self._asked_at[target.name] = now
+            text, address = self._text(node, target, command)
+            if not self.is_recorded:
+                self._asked_at[target.name] = self._host.monotonic()
+            answer = RasAnswer(
+                target,
+                command,
+                "" if self.is_recorded else command,
+                address,
+                decision,
+                taken_at=sample.taken_at,
+            )
+            return self._read(answer, text, sample, node, sample.taken_at if self.is_recorded else now)
+
+    @staticmethod
+    def _text(host: Host, target: RasTarget, command: str) -> tuple[Maybe[str], str]:
+        """Ask the addresses until something listens."""
+        text: Maybe[str] = Unknown(Reason.NOT_THERE, "RAS", "no address")
+        address = ""
+        for address in target.addresses:
+            if command == DIAGNOSTICS:
+                text = host.ras_answer(address, command, DIAGNOSTICS_SECONDS)
+            else:
+                text = host.ras_answer(address, command)
+            if not isinstance(text, Unknown) or text.reason not in _ABSENT:
+                break
+        return text, address
+
+    def _read(
+        self, answer: RasAnswer, text: Maybe[str], sample: LiveSample, host: Host, at: float
+    ) -> RasAnswer:
+        if answer.command == DIAGNOSTICS:
+            result = text if isinstance(text, Unknown) else parse_diagnostics(text)
+            return replace(answer, diagnostics=result)
+        if isinstance(text, Unknown):
+            return replace(answer, report=text)
+        target, report = answer.target, parse_report(text)
+        history = self._histories.setdefault(target.name, RasHistory())
+        stalls = history.add(report, at, len(target.jobs) == 1)
+        local = local_processes(host, sample, target.pids)
+        return replace(answer, report=report, stalls=stalls, found=findings(report, stalls, local))
+
+    def subscribe(self, target: RasTarget, host: Host | None = None) -> tuple[str, Maybe[tuple[str, ...]]]:
+        """Subscribe to the events of a port; return its address and the first events, or why not."""
+        node = self._host if host is None else host
+        with self._lock:
+            decision = self._permission(target, MONITOR, RasUse.EVENTS)
+            if not decision.is_allowed:
+                return "", Unknown(Reason.NOT_RECORDED, "RAS events", "; ".join(decision.refusals))
+            events: Maybe[tuple[str, ...]] = Unknown(Reason.NOT_THERE, "RAS", "no address")
+            for address in target.addresses:
+                events = node.ras_events(address)
+                if not isinstance(events, Unknown):
+                    return address, events
+                node.ras_events(address, last=True)
+                if events.reason is not Reason.NOT_THERE:
+                    break
+            return "", events
+
+
+def _key(target: RasTarget, command: str, decision: RasDecision) -> tuple[str, ...]:
+    return (target.name, command, *decision.warnings)
+
+
+def use_of(command: str) -> RasUse:
+    """Return how a single question uses RAS."""
+    return {MONITOR: RasUse.EVENTS, DIAGNOSTICS: RasUse.DIAGNOSTICS}.get(command, RasUse.ONCE)
+
+
+def ages_are_late(targets: Sequence[RasTarget]) -> bool:
+    """Return whether start times or libraries of processes are still being read, in the next samples."""
+    return any(
+        isinstance(what, Unknown) and what.reason is Reason.TIMED_OUT
+        for target in targets
+        for job in target.jobs
+        for what in (job.version, job.youngest_seconds)
+    )
