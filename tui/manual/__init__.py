@@ -11,6 +11,7 @@ SUBJECTS = (
     "live",
     "doctor",
     "setup",
+    "environment",
     "actions",
     "safety",
     "bandwidth",

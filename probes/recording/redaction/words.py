@@ -53,7 +53,8 @@ _PATHS = """
     osrelease ostype cmdline modules_disabled dmesg_restrict kptr_restrict cpuinfo mounts mountinfo comm
     environ maps status stat fd fdinfo cgroup cgroup.procs cpuset route ipv6_route tcp tcp6 self ns firmware
     efi efivars secureboot-8be4df61-93ca-11d2-aa0d-00e098032b8c hypervisor xen capabilities security
-    lockdown params information gpus nvidia-topologyd virtualtopology.xml nccl sharp hpcx
+    lockdown params information gpus nvidia-topologyd virtualtopology.xml topo.xml ndv4 ndv5 nccl
+    sharp hpcx
     nccl_rdma_sharp_plugin bond bonding slaves active_slave mode misc_cmd os-release passwd systemd topology
     shm hugepages pci id kvm md0 srv scratch control_d filesystems uptime loadavg infiniband_cm issm fabric
     nvlink nvlinks nvswitch numa
@@ -84,7 +85,7 @@ _SETUP = """
     doesn string owned any clusterpolicies nvidiadrivers nicclusterpolicies logged unauthorized
     credentials matches kind localhost 8080 configuration provided timeout deadline exceeded unable connect
     route dial tls x509 certificate server type forbidden notfound installed successfully loaded signal
-    drivers linux-modules kernel-modules-core nvidia-driver-cuda efi opt
+    drivers linux-modules kernel-modules-core nvidia-driver-cuda efi opt topo.xml
 """
 # Modules, and companions of GPU and RDMA drivers.
 _MODULES = """
