@@ -67,7 +67,7 @@ def styled(text: str, style: Style | None) -> str:
     return text if style is None else Strip.render_style(style, text, ColorSystem.TRUECOLOR)
 
 
-@settings(max_examples=100)
+@settings(max_examples=50)
 @given(frames=FRAMES)
 def test_the_terminal_shows_what_was_drawn(frames: list[dict[tuple[int, int], list[Segment]]]) -> None:
     content, terminal = TerminalContent(), Emulator(COLUMNS, ROWS)
