@@ -40,6 +40,7 @@ examples:
   gdrtop topo --format dot        draw the topology with Graphviz
   gdrtop modules                  list the kernel modules in load order
   gdrtop do --list                list the actions; gdrtop do load-modules runs one
+  gdrtop manifest helm            write what a fleet of this node needs
   gdrtop bench                    measure the first GPU with its best NIC
   gdrtop check --root /host       check a node whose / is mounted at /host, or a dumped tree
   gdrtop live                     show what the running jobs do, as text
@@ -62,7 +63,7 @@ _COMMANDS = {
     "ras": "ask NCCL's RAS service which ranks are missing, dead or behind",
     "do": "list the actions for this node, or run one after showing its plan",
     "setup": "show the steps of setting up this node, or run one of them",
-    "manifest": "write what a fleet of this node needs: Kubernetes objects, boot files, a Slurm prolog",
+    "manifest": "write what a fleet of this node needs: Kubernetes objects, boot files, scripts",
     "env": "print the NCCL, UCX and NVSHMEM variables that jobs on this node need; explain or judge them",
     "bench": "measure bandwidth and latency between GPUs and NICs",
     "schema": "print the JSON Schema of a command's JSON output",

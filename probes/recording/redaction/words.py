@@ -85,7 +85,7 @@ _SETUP = """
     doesn string owned any clusterpolicies nvidiadrivers nicclusterpolicies logged unauthorized
     credentials matches kind localhost 8080 configuration provided timeout deadline exceeded unable connect
     route dial tls x509 certificate server type forbidden notfound installed successfully loaded signal
-    drivers linux-modules kernel-modules-core nvidia-driver-cuda efi opt
+    drivers linux-modules kernel-modules-core nvidia-driver-cuda efi opt topo.xml
 """
 # Modules, and companions of GPU and RDMA drivers.
 _MODULES = """
