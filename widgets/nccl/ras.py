@@ -61,10 +61,9 @@ def report_lines(
     if jobs > 1:
         texts.append(f"One of the {jobs} jobs on this port has answered.")
     for group in report.groups:
-        plural = "" if group.communicators == 1 else "s"
         errors = ", ".join(group.errors) or "OK"
         texts.append(
-            f"{group.communicators} communicator{plural} of {group.ranks_per_communicator} ranks on"
+            f"{plural(group.communicators, 'communicator')} of {group.ranks_per_communicator} ranks on"
             f" {group.nodes} node{'' if group.nodes == 1 else 's'} ({group.ranks_per_node} a node):"
             f" {group.status}, {errors}"
         )
@@ -111,13 +110,13 @@ def _notes(report: RasReport, stalls: Sequence[Stall], again: str) -> list[str]:
     unequal = [one for one in report.communicators if one.counts and one.hash not in stalled]
     notes = []
     if unequal:
-        plural, have = ("", "has") if len(unequal) == 1 else ("s", "have")
+        have = "has" if len(unequal) == 1 else "have"
         notes.append(
-            f"{len(unequal)} communicator{plural} {have} unequal operation counts, which is normal in a"
+            f"{plural(len(unequal), 'communicator')} {have} unequal operation counts, which is normal in a"
             f" running job. {again}"
         )
     if report.timeouts:
-        notes.append(f"RAS had {report.timeouts} timeouts while it gathered the data.")
+        notes.append(f"RAS had {plural(report.timeouts, 'timeout')} while it gathered the data.")
     if not report.is_complete:
         notes.append("The answer ends in the middle.")
     notes += [f"not understood: {line}" for line in report.other[:_OTHER_SHOWN]]

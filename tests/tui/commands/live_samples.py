@@ -8,6 +8,7 @@ from probes.facts.gpudirect import PeermemReading
 from probes.facts.jobs.processes import Process
 from probes.facts.node import Node
 from probes.host.protocol import Host
+from probes.live.ras_events import RasEvents
 from probes.live.sample import (
     EventKind,
     LiveEvent,
@@ -73,6 +74,7 @@ class ScriptedWatch:
     ) -> None:
         self._sample_of, self._events_of = sample_of, events_of
         self.count = 0
+        self.ras = RasEvents()
 
     def sample(self, host: Host, node: Node, reading: Reading) -> LiveSample:
         """Return the next sample with the time of the host."""

@@ -32,7 +32,8 @@ def scripted(monkeypatch: pytest.MonkeyPatch) -> Scripted:
     def script(
         sample_of: Callable[[int], LiveSample], events_of: Callable[[int], Sequence[Severity]] = lambda _: ()
     ) -> None:
-        monkeypatch.setattr("tui.runtime.live_reader.LiveWatch", lambda: ScriptedWatch(sample_of, events_of))
+        watch = "tui.runtime.live_reader.LiveWatch"
+        monkeypatch.setattr(watch, lambda _: ScriptedWatch(sample_of, events_of))
 
     return script
 

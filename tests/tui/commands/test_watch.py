@@ -46,7 +46,8 @@ def script(monkeypatch: pytest.MonkeyPatch) -> Script:
         events_of: Callable[[int], Sequence[Severity]] = lambda _: (),
         sample_of: Callable[[int], LiveSample] = lambda _: sample(process(0)),
     ) -> None:
-        monkeypatch.setattr("tui.runtime.live_reader.LiveWatch", lambda: ScriptedWatch(sample_of, events_of))
+        watch = "tui.runtime.live_reader.LiveWatch"
+        monkeypatch.setattr(watch, lambda _: ScriptedWatch(sample_of, events_of))
 
     return scripted
 
