@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[1]
 PACKAGES = ("probes", "widgets", "tui")
 INNER = (
     *("local", "rooted_tree", "command", "nvml_library", "dmabuf_probe", "cuda_driver", "live_usage"),
-    *("rdma_socket", "ethtool_socket", "kernel_log_reader", "range_reader", "ras_client"),
+    *("cluster_login", "rdma_socket", "ethtool_socket", "kernel_log_reader", "range_reader", "ras_client"),
 )
 # The host and its inner modules, of which others may use the dataclasses only.
 DOOR = {f"probes/host/{name}.py" for name in INNER}
@@ -82,6 +82,7 @@ IMPORT_ORDER = (
     ("widgets/base",),
     ("widgets/node",),
     ("widgets/doctor", "widgets/bandwidth", "widgets/live", "widgets/nccl"),
+    ("widgets/setup",),
     ("tui/files", "tui/manual"),
     ("tui/runtime",),
     ("tui/actions",),
@@ -252,7 +253,7 @@ def test_bandwidth_tests_as_text_do_not_import_textual() -> None:
 def test_text_commands_do_not_import_textual(command: str) -> None:
     modules = modules_after(f"from tui.cli import main\nmain([{command!r}, '--demo'])")
     assert "tui.runtime.printing" in modules
-    assert not modules & {"textual", "pynvml", "tarfile", "tui.files.new_file"}
+    assert not modules & {"textual", "pynvml", "tarfile", "tui.files.new_file", "yaml"}
 
 
 def test_live_ras_and_watch_do_not_import_textual(tmp_path: Path) -> None:

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from probes.host.protocol import Host
     from tui.controllers.nccl import NcclController
     from tui.controllers.ras import RasController
+    from tui.controllers.setup import SetupController
     from tui.runtime.replay_source import ReplaySource
     from tui.screens.actions.screen import ActionsScreen
     from tui.screens.bandwidth_run.screen import BandwidthRunScreen
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
     from tui.screens.live.screen import LiveScreen
     from tui.screens.nccl.screen import NcclScreen
     from tui.screens.ras.screen import RasScreen
+    from tui.screens.setup.screen import SetupScreen
 
 # Importing the probes blocks the interpreter for a while; the first screen is painted before.
 FIRST_PAINT_SECONDS = 0.02
@@ -71,6 +73,7 @@ class GdrtopApp(App[None]):
         bind("doctor", "doctor"),
         bind("live", "live"),
         bind("nccl", "nccl", show=False),
+        bind("setup", "setup", show=False),
         bind("bandwidth", "bandwidth"),
         bind("quit", "quit", label="Quit"),
         bind("exit", "quit", show=False, priority=True),
@@ -121,6 +124,7 @@ class GdrtopApp(App[None]):
         self.quitting = QuitController(self._shared)
         self._nccl: NcclController | None = None
         self._ras: RasController | None = None
+        self._setup: SetupController | None = None
         self._shared.activities = (self.bandwidth, self.actions.run)
 
     def _open_source(self) -> ReadingSource:
@@ -185,6 +189,8 @@ class GdrtopApp(App[None]):
             screen.draw()
         self.actions.note_examination(report)
         self.bandwidth.note_examination(report)
+        if self._setup is not None:
+            self._setup.note_examination(report)
 
     # Keys
 
@@ -247,6 +253,19 @@ class GdrtopApp(App[None]):
     def action_ras_events(self) -> None:
         """Follow the RAS events of a job, or end that."""
         self.ras.toggle_events()
+
+    @property
+    def setup(self) -> SetupController:
+        """The steps of setting up the node."""
+        if self._setup is None:
+            from tui.controllers.setup import SetupController
+
+            self._setup = SetupController(self._shared, self.actions, self.bandwidth)
+        return self._setup
+
+    def action_setup(self) -> None:
+        """Show the steps of setting up the node."""
+        self.setup.show()
 
     def action_bandwidth(self) -> None:
         """Show the running test, or the settings of the next one."""
@@ -351,6 +370,18 @@ class GdrtopApp(App[None]):
 
     def _on_ras_screen_search_requested(self) -> None:
         self.ras.search()
+
+    def _on_setup_screen_step_chosen(self, message: SetupScreen.StepChosen) -> None:
+        self.setup.begin_step(message.step)
+
+    def _on_setup_screen_skip_requested(self, message: SetupScreen.SkipRequested) -> None:
+        self.setup.skip(message.step)
+
+    def _on_setup_screen_path_requested(self) -> None:
+        self.setup.change_path()
+
+    def _on_setup_screen_resumed(self) -> None:
+        self.setup.refresh()
 
     def _on_actions_screen_chosen(self, message: ActionsScreen.Chosen) -> None:
         self.actions.show_plan(message.offer)

@@ -45,6 +45,8 @@ examples:
   gdrtop live                     show what the running jobs do, as text
   gdrtop nccl-log train.log       explain what NCCL wrote to a job's log
   gdrtop ras                      ask NCCL which rank the others wait for
+  gdrtop env                      print the variables that jobs on this node need
+  gdrtop env --lint job.sbatch    judge what a script, a pod or nccl.conf sets
   gdrtop watch                    save a recording around every event, without a screen
   gdrtop record node.tar.gz       record 10 s of this node to a file
   gdrtop --replay node.tar.gz     open the dashboard on a recorded node
@@ -59,6 +61,9 @@ _COMMANDS = {
     "nccl-log": "show what NCCL's log says about GPUDirect RDMA, and explain its errors",
     "ras": "ask NCCL's RAS service which ranks are missing, dead or behind",
     "do": "list the actions for this node, or run one after showing its plan",
+    "setup": "show the steps of setting up this node, or run one of them",
+    "manifest": "write what a fleet of this node needs: Kubernetes objects, boot files, a Slurm prolog",
+    "env": "print the NCCL, UCX and NVSHMEM variables that jobs on this node need; explain or judge them",
     "bench": "measure bandwidth and latency between GPUs and NICs",
     "schema": "print the JSON Schema of a command's JSON output",
     "watch": "keep the last hours on disk, and save a recording around every event",
@@ -70,7 +75,9 @@ _HINTS = {
     **dict.fromkeys(("doctor", "diagnose", "status", "health", "verdict"), "; did you mean gdrtop check?"),
     **dict.fromkeys(("top", "monitor", "dashboard"), "; gdrtop alone opens the dashboard"),
     **dict.fromkeys(("fix", "actions", "run"), "; did you mean gdrtop do?"),
+    **dict.fromkeys(("install", "wizard", "init"), "; did you mean gdrtop setup?"),
     **dict.fromkeys(("nccl", "log", "logs"), "; did you mean gdrtop nccl-log?"),
+    **dict.fromkeys(("environment", "variables", "lint", "explain"), "; did you mean gdrtop env?"),
     "manual": "; did you mean gdrtop help?",
     "replay": "; did you mean gdrtop --replay FILE?",
     "demo": "; did you mean gdrtop --demo?",
@@ -242,14 +249,14 @@ def _dashboard(options: argparse.Namespace) -> int:
             file=sys.stderr,
         )
         return EXIT_WRONG_USAGE
-    from tui.runtime.memory import limit_malloc
+    from tui.runtime.memory import collect_garbage_rarely, limit_malloc
     from tui.runtime.printing import is_plain
 
     ascii_only = is_plain(sys.stdout, options.ascii)
     limit_malloc()
     from tui.app import GdrtopApp
 
-    gc.enable()
+    collect_garbage_rarely()
     if recording is not None:
         from tui.runtime.replay_source import ReplaySource
 
@@ -296,7 +303,7 @@ def _run(options: argparse.Namespace) -> int:
     if sys.stdout is None and options.command != "record":
         print("gdrtop: standard output is closed", file=sys.stderr)
         return EXIT_WRONG_USAGE
-    if options.command in ("bench", "do", "live", "nccl-log", "ras", "record", "watch"):
+    if options.command in ("bench", "do", "live", "nccl-log", "ras", "record", "setup", "watch"):
         gc.enable()
     if options.command in ("live", "watch"):
         from tui.runtime.memory import limit_malloc

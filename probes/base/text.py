@@ -19,3 +19,8 @@ def printable_lines(text: str) -> str:
     if text.replace("\n", "").replace("\t", "").isprintable():
         return text
     return "".join(c if c in "\t\n" or c.isprintable() else REPLACEMENT for c in text)
+
+
+def plural(count: int, noun: str, plural_noun: str = "") -> str:
+    """Return a count with its noun: "1 test", "2 tests", "2 processes" with that as the plural."""
+    return f"{count} {noun}" if count == 1 else f"{count} {plural_noun or f'{noun}s'}"

@@ -16,6 +16,7 @@ class Reason(Enum):
 
     NOT_THERE = "not there"
     NEEDS_ROOT = "needs root"
+    NEEDS_PERMISSION = "needs permission"  # of another service: root on the node is not enough
     MALFORMED = "malformed"
     TIMED_OUT = "timed out"
     IO_ERROR = "I/O error"

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 
 from probes.base.text import printable_lines
 from probes.base.unknown import Maybe, Reason, Unknown
+from probes.host.cluster_login import CLUSTER_CLIENTS, cluster_login
 from probes.host.progress import note
 
 TRUSTED_PATH = ("/usr/sbin", "/usr/bin", "/sbin", "/bin", "/usr/local/sbin", "/usr/local/bin")
@@ -68,6 +69,12 @@ def run_command(argv: Sequence[str], seconds: float) -> Maybe[CommandOutput]:
 def run_program(program: Sequence[str], seconds: float, argv: tuple[str, ...]) -> Maybe[CommandOutput]:
     """Run a program given by path; the answer calls it `argv`."""
     name = " ".join(argv)
+    environment = {"PATH": ":".join(TRUSTED_PATH), "LC_ALL": "C.UTF-8"}
+    if argv[0] in CLUSTER_CLIENTS:
+        login = cluster_login()
+        if isinstance(login, Unknown):
+            return login
+        environment |= login
     setpriv = find_command(_DIES_WITH_PARENT[0])
     if setpriv is not None:
         program = [setpriv, *_DIES_WITH_PARENT[1:], *program]
@@ -77,7 +84,7 @@ def run_program(program: Sequence[str], seconds: float, argv: tuple[str, ...]) -
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            env={"PATH": ":".join(TRUSTED_PATH), "LC_ALL": "C.UTF-8"},
+            env=environment,
             cwd="/",
             start_new_session=True,
         )

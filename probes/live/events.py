@@ -10,6 +10,7 @@ from probes.host.kernel_messages import KernelMessage
 from probes.live.error_events import ErrorEvents
 from probes.live.gpu_events import GpuEvents
 from probes.live.kernel_events import KernelEvents, limit_of
+from probes.live.link_events import NicLinkEvents
 from probes.live.node_events import MissedSamples, ModuleEvents, PeermemEvents
 from probes.live.port_events import PortEvents
 from probes.live.process_events import ProcessEvents
@@ -34,6 +35,7 @@ class EventDetector:
             "missed samples": MissedSamples().update,
             "modules": ModuleEvents().update,
             "GPUs": GpuEvents().update,
+            "PCIe links of NICs": NicLinkEvents().update,
             "ports": PortEvents().update,
             "processes": ProcessEvents().update,
             "nvidia_peermem": PeermemEvents().update,

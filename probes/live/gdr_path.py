@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from probes.base.text import plural
 from probes.base.unknown import Maybe, Reason, Unknown, known
 from probes.live.ownership import LARGE, PAGE, RdmaUse
 from probes.live.sample import PathJudgement, PathWord, Role
@@ -232,7 +233,7 @@ def _host_memory(process: ProcessEvidence, use: RdmaUse, pinned: int, node: Node
 def _obstacle(node: NodeEvidence) -> str:
     """Return why DMA-BUF regions may be missing from the list; "": they are not."""
     if node.unowned_regions:
-        return f"{_count(node.unowned_regions, 'memory region')} on this node without a visible owner"
+        return f"{plural(node.unowned_regions, 'memory region')} on this node without a visible owner"
     is_unusable = not isinstance(node.dmabuf_usable, Unknown) and not node.dmabuf_usable
     if isinstance(node.kernel, Unknown):
         return "" if is_unusable else f"the kernel version: {node.kernel}"
@@ -272,7 +273,7 @@ def _evidence(process: ProcessEvidence) -> tuple[Evidence, ...]:
         lines.append(Evidence("rdma resource show", f"{use}"))
     else:
         ready = ", ".join(nic.device for nic in use.nics if nic.ready)
-        pairs = f"{_count(use.queue_pairs, 'queue pair')}, {use.ready} in RTS{f': {ready}' if ready else ''}"
+        pairs = f"{plural(use.queue_pairs, 'queue pair')}, {use.ready} in RTS{f': {ready}' if ready else ''}"
         lines.append(Evidence("rdma resource show qp", pairs))
         lines.extend(_region_lines(process, use))
     if not isinstance(process.threads, Unknown):
@@ -286,7 +287,7 @@ def _region_lines(process: ProcessEvidence, use: RdmaUse) -> list[Evidence]:
     if not (use.own.total or use.inherited.total):
         return []
     registered = use.own.bytes + use.inherited.bytes
-    text = f"{_count(use.own.total + use.inherited.total, 'memory region')}, {size_text(registered)}"
+    text = f"{plural(use.own.total + use.inherited.total, 'memory region')}, {size_text(registered)}"
     if use.inherited.total:
         text += f" ({size_text(use.inherited.bytes)} by threads that have ended)"
     if use.own.on_demand + use.inherited.on_demand:
@@ -310,7 +311,3 @@ def size_text(count: int) -> str:
             break
         value, unit = value / 1024, larger
     return f"{value:.0f} {unit}" if value >= 100 or value == int(value) else f"{value:.1f} {unit}"
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}{'s' * (number != 1)}"

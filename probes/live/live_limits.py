@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from probes.base.text import plural
 from probes.base.unknown import Maybe, Reason, Unknown
 from probes.facts.kernel.release import KernelFacts
 from probes.facts.node import Node
@@ -45,13 +46,13 @@ def limits_of(
         sentences.append(f"The GPUs of processes are unknown: {reading.gpus}")
     if elsewhere:
         sentences.append(
-            f"{_count(elsewhere, 'process with a GPU is', 'processes with a GPU are')} not visible here: "
+            f"{plural(elsewhere, 'process with a GPU is', 'processes with a GPU are')} not visible here: "
             "run gdrtop on the host, or as root"
         )
     if unread:
-        sentences.append(f"{_count(unread, 'process', 'processes')} not read yet")
+        sentences.append(f"{plural(unread, 'process', 'processes')} not read yet")
     if left_out > 0:
-        sentences.append(f"{_count(left_out, 'more process uses', 'more processes use')} GPUs or RDMA")
+        sentences.append(f"{plural(left_out, 'more process uses', 'more processes use')} GPUs or RDMA")
     return tuple(sentences)
 
 
@@ -59,7 +60,7 @@ def _resource_limits(found: ResourceRound, node: Node, has_processes: bool) -> l
     sentences = []
     unowned = found.ownership.unowned_regions + found.ownership.unowned_queue_pairs
     if unowned:
-        what = _count(unowned, "RDMA object has", "RDMA objects have")
+        what = plural(unowned, "RDMA object has", "RDMA objects have")
         sentences.append(f"{what} no visible owner: it ended, is hidden, or is in another PID namespace")
     if is_hidden(node, found):
         sentences.append("RDMA devices in other network namespaces are not visible from here")
@@ -73,7 +74,3 @@ def _resource_limits(found: ResourceRound, node: Node, has_processes: bool) -> l
 
 def _needs_root(fact: Maybe[object]) -> bool:
     return isinstance(fact, Unknown) and fact.reason is Reason.NEEDS_ROOT
-
-
-def _count(number: int, one: str, many: str) -> str:
-    return f"{number} {one if number == 1 else many}"

@@ -83,6 +83,7 @@ class LiveWatch:
             peermem=reading.peermem,
             modules=_modules(node),
             limits=(*found.limits, *limits),
+            no_ports="" if ports else _no_ports(node),
         )
         sample = part("events", lambda: self._events.update(sample, messages), sample)
         no_events: list[LiveEvent] = []
@@ -103,6 +104,19 @@ def _gpus(node: Node, reading: Reading) -> tuple[GpuSample, ...]:
         )
         for gpu in facts
     )
+
+
+def _no_ports(node: Node) -> str:
+    """Return why there are no ports to show, as a sentence."""
+    rdma = node.rdma
+    if isinstance(rdma, Unknown):
+        is_missing = rdma.reason is Reason.NOT_THERE
+        return "RDMA is not loaded on this node." if is_missing else f"RDMA devices are unknown ({rdma})."
+    if rdma.devices:
+        return "The RDMA ports could not be read."
+    if rdma.devices_elsewhere:
+        return "The RDMA devices are in another network namespace."
+    return "This node has no RDMA device."
 
 
 def _modules(node: Node) -> dict[str, str]:

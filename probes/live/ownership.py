@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from probes.base.unknown import Maybe, Reason, Unknown
 from probes.facts.jobs.process_files import parse_status
@@ -81,13 +81,28 @@ class ResourceRound:
     unsettled: frozenset[int] = frozenset()  # processes whose regions changed in the meantime
     shares_namespaces: bool | None = None
     is_empty: bool = False  # not even the kernel's own queue pairs are listed
+    resources: RdmaResources = field(default_factory=RdmaResources)  # that the rest was worked out from
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether every object has an owner, and none changed in the meantime."""
+        unowned = self.ownership.unowned_regions + self.ownership.unowned_queue_pairs
+        return not self.unsettled and not unowned
 
 
-def read_round(host: Host) -> Maybe[ResourceRound]:
-    """List the resources, read the owners' status, and list the resources again."""
+def read_round(host: Host, last: ResourceRound | None = None) -> Maybe[ResourceRound]:
+    """List the resources, read the owners' status, and list the resources again.
+
+    Where both lists equal the one of the `last` round, its owners are used again.
+    """
     before = _resources(host)
     if isinstance(before, Unknown):
         return before
+    if last is not None and last.is_settled and before == last.resources:
+        pinned = {pid: read_pinned(host, pid) for pid in sorted(last.ownership.uses)}
+        after = _resources(host)
+        if after == before:
+            return replace(last, pinned=pinned)
     groups: dict[int, int] = {}
     _find_processes(host, before, groups)
     pinned = {pid: read_pinned(host, pid) for pid in sorted(attribute(before, groups).uses)}
@@ -111,6 +126,7 @@ def read_round(host: Host) -> Maybe[ResourceRound]:
         unsettled=frozenset(pid for pid in changed if pid is not None),
         shares_namespaces=after.shares_namespaces,
         is_empty=not (after.queue_pairs or after.contexts or after.domains or after.regions),
+        resources=after,
     )
 
 

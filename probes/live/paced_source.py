@@ -15,6 +15,7 @@ T = TypeVar("T")
 
 SHORTEST_SECONDS = 2.0
 TIMES = 50  # a source takes at most this part of the time: 2 %
+EARLY_TIMES = 10  # while something changes
 LONGEST_SECONDS = 15.0  # between two answers, if the source is not slower itself: paths must not get stale
 PATIENCE_SECONDS = 0.25  # for one answer; then the last one is used
 _GIVE_UP_SECONDS = 60.0
@@ -30,36 +31,40 @@ class PacedSource(Generic[T]):
         shortest: float = SHORTEST_SECONDS,
         patience: float = PATIENCE_SECONDS,
         clock: Callable[[], float] = time.monotonic,
+        longest: float = LONGEST_SECONDS,
     ) -> None:
+        """`clock` measures what an answer costs; it is called in the source's own thread."""
         self.name = name
         self.answer: Maybe[T] = Unknown(Reason.TIMED_OUT, name, "not read yet")
         self.asked_at: float | None = None  # when the answer was asked for
         self.seconds = 0.0  # that the last answer took
         self.is_late = False  # the newest question has no answer yet
         self._shortest = shortest
+        self._longest = longest
         self._patience = patience
         self._clock = clock
         self._running: RunningProbe[None] | None = None
         self._started_at = 0.0
         self._results: list[tuple[float, Maybe[T], float]] = []
 
-    def read(self, host: Host, now: float, ask: Callable[[], Maybe[T]], at_once: bool = False) -> Maybe[T]:
-        """Return the answer, a new one if it is time or `at_once`.
+    def read(self, host: Host, now: float, ask: Callable[[], Maybe[T]], is_early: bool = False) -> Maybe[T]:
+        """Return the answer, a new one if it is time.
 
-        `at_once` shortens only the usual interval: a slow source is never asked more often.
+        `is_early`: something cheap shows that the answer has changed; a slow source may then take a tenth of
+        the time.
         """
-        if not self._collect(now) and self._is_due(now, at_once):
+        if not self._collect(now) and self._is_due(now, is_early):
             self._start(host, now, ask)
         self.is_late = self._running is not None
         return self.answer
 
-    def _is_due(self, now: float, at_once: bool) -> bool:
+    def _is_due(self, now: float, is_early: bool) -> bool:
         if self._running is not None:
             return False
         if self.asked_at is None or now < self.asked_at:
             return True
-        pause = min(self.seconds * TIMES, LONGEST_SECONDS)
-        if not at_once:
+        pause = min(self.seconds * (EARLY_TIMES if is_early else TIMES), self._longest)
+        if not is_early:
             pause = max(self._shortest, pause)
         return now - self.asked_at >= pause - _TOLERANCE
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from probes.base.text import printable
 from probes.base.unknown import Maybe, Reason, Unknown, known
 from probes.facts.node import Node
+from probes.facts.pci.functions import parse_speed
 from probes.facts.rdma.devices import RdmaDevice, RdmaFacts, RdmaPort, parse_rate
 from probes.host.protocol import Host
+from probes.host.values import read_integer
 from probes.live.paced_source import PacedSource
 from probes.live.port_counters import (
     HARDWARE,
@@ -44,6 +47,7 @@ class _Counters:
     at: float  # seconds, Host.monotonic()
     values: Mapping[tuple[str, int], Mapping[str, Maybe[int]]]
     line_rates: Mapping[tuple[str, int], float]
+    links: Mapping[str, tuple[Maybe[float], Maybe[int]]]  # PCIe GT/s and lanes, by BDF
 
 
 @dataclass(frozen=True)
@@ -66,6 +70,7 @@ class _Port:
     counters: dict[str, Maybe[float]]
     pause: Maybe[float]
     stall: Maybe[float]
+    link: tuple[Maybe[float], Maybe[int]]  # PCIe GT/s and lanes
     values: dict[str, int] = field(default_factory=dict)  # of the round before
     ethtool: dict[str, int] = field(default_factory=dict)
     events: dict[str, Maybe[float]] = field(default_factory=dict)  # of ethtool
@@ -106,7 +111,8 @@ class PortReader:
             self._node, self._ports = node, self._renewed(host, node)
         now = host.monotonic()
         wanted = [(port.key, port.path, port.files(now)) for port in self._ports]
-        counted = self._counters.read(host, now, lambda: _read_counters(host, wanted))
+        functions = sorted({bdf for port in self._ports if (bdf := known(port.device.bdf, ""))})
+        counted = self._counters.read(host, now, lambda: _read_counters(host, wanted, functions))
         if counted is not self._counted:
             for port in self._ports:
                 _count(port, self._counted, counted)
@@ -154,7 +160,8 @@ def _first(host: Host, device: RdmaDevice, facts: RdmaPort) -> _Port:
             waiting[name] = absent[name]
     netdev = facts.netdev
     first = netdev if isinstance(netdev, Unknown) else _SECOND_SAMPLE
-    return _Port(device, facts, paths, absent, facts.rate_gbps, waiting, first, first)
+    link = device.bdf if isinstance(device.bdf, Unknown) else _SECOND_SAMPLE
+    return _Port(device, facts, paths, absent, facts.rate_gbps, waiting, first, first, (link, link))
 
 
 def _directory(file: str) -> str:
@@ -165,8 +172,21 @@ def _netdev(port: _Port) -> str:
     return known(port.facts.netdev, "")
 
 
-def _read_counters(host: Host, ports: list[tuple[tuple[str, int], str, dict[str, str]]]) -> _Counters:
-    """Read the counters of ports: (key, path, counter -> its file)."""
+def _read_link(host: Host, bdf: str) -> tuple[Maybe[float], Maybe[int]]:
+    """Read speed and width of a function's PCIe link."""
+    path = f"/sys/bus/pci/devices/{bdf}/current_link"
+    text = host.read(f"{path}_speed", 4096)
+    if isinstance(text, Unknown):
+        return text, text
+    speed = parse_speed(text)
+    gtps = Unknown(Reason.MALFORMED, f"{path}_speed", printable(text, 40)) if speed is None else speed
+    return gtps, read_integer(host, f"{path}_width")
+
+
+def _read_counters(
+    host: Host, ports: list[tuple[tuple[str, int], str, dict[str, str]]], functions: Sequence[str]
+) -> _Counters:
+    """Read the counters of ports: (key, path, counter -> its file); and the PCIe links of functions."""
     values: dict[tuple[str, int], dict[str, Maybe[int]]] = {}
     line_rates: dict[tuple[str, int], float] = {}
     at = host.monotonic()
@@ -185,7 +205,7 @@ def _read_counters(host: Host, ports: list[tuple[tuple[str, int], str, dict[str,
         parsed = None if isinstance(text, Unknown) else parse_rate(text)
         if parsed is not None:
             line_rates[key] = parsed[0]
-    return _Counters(at, values, line_rates)
+    return _Counters(at, values, line_rates, {bdf: _read_link(host, bdf) for bdf in functions})
 
 
 def _count(port: _Port, before: Maybe[_Counters] | None, now: Maybe[_Counters]) -> None:
@@ -215,6 +235,7 @@ def _count(port: _Port, before: Maybe[_Counters] | None, now: Maybe[_Counters]) 
         rates[name] = _rate(name, port.values.get(name), value, seconds)
     port.values, port.counters = values, rates
     port.line_rate = now.line_rates.get(port.key, port.line_rate)
+    port.link = now.links.get(known(port.device.bdf, ""), port.link)
 
 
 def _rate(name: str, before: int | None, after: int, seconds: float) -> Maybe[float]:
@@ -273,6 +294,9 @@ def _sample(port: _Port, reading: Reading, rates: Mapping[tuple[str, int], PortR
         counters=counters,
         pause_percent=port.pause,
         pcie_stall_percent=port.stall,
+        pcie_gtps=port.link[0],
+        pcie_width=port.link[1],
+        rates_from=rate.interface,
     )
     port.sample = old if old == new else new
     assert port.sample is not None

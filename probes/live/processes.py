@@ -34,6 +34,8 @@ KEPT_SECONDS = 10.0  # a path stays, at most this long, while the regions change
 # Threads are named when NCCL connects; user, memory and CPUs of a process hardly ever change.
 _THREADS_SECONDS = 5.0
 _USAGE_SECONDS = 10.0
+_STATES_SECONDS = 3.0  # at most between two readings of /proc/PID/stat
+_CHANGING_SECONDS = 5.0  # from opening a device to connected queue pairs, or from a signal to the end
 _SHARED_RANK = Unknown(Reason.NOT_THERE, "/proc/PID/environ", "several processes have the same rank")
 _NO_RDMA = Unknown(Reason.NOT_RECORDED, "/proc/PID/status", "read only with RDMA resources")
 _NOT_YET = "not read yet"
@@ -48,10 +50,17 @@ class ProcessSnapshot:
 
 
 class ProcessReader:
-    """Read the processes; facts that do not change are read once per process."""
+    """Read the processes; facts that do not change are read once per process.
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock = clock
+    `clock` measures how long slow sources take, `cpu_clock` what reading /proc costs.
+    """
+
+    def __init__(
+        self,
+        clock: Callable[[], float] = time.monotonic,
+        cpu_clock: Callable[[], float] = time.thread_time,
+    ) -> None:
+        self._clock, self._cpu_clock = clock, cpu_clock
         self._ids = JobIds()
         self._host: Host | None = None
         self._now = 0.0
@@ -62,7 +71,10 @@ class ProcessReader:
         self._host = host
         self._own = known(host.link("/proc/self"), "")
         self._resources: PacedSource[ResourceRound] = PacedSource("RDMA resources", clock=clock)
-        self._stats: PacedSource[Mapping[int, Maybe[Stat]]] = PacedSource("process states", 0.0, clock=clock)
+        # /proc does not wait for devices: on a busy node, most of the time is waiting for a CPU.
+        self._stats: PacedSource[Mapping[int, Maybe[Stat]]] = PacedSource(
+            "process states", 0.0, clock=self._cpu_clock, longest=_STATES_SECONDS
+        )
         self._threads: PacedSource[Mapping[int, Maybe[tuple[str, ...]]]] = PacedSource(
             "thread names", _THREADS_SECONDS, clock=clock
         )
@@ -72,6 +84,8 @@ class ProcessReader:
         self._cache = ProcessCache(clock)
         self._names = JobNames()
         self._known: dict[int, TrackedProcess] = {}
+        self._signals: object = None
+        self._changed_at = -_CHANGING_SECONDS
 
     def read(self, host: Host, node: Node, reading: Reading) -> ProcessSnapshot:
         """Return the processes now."""
@@ -80,8 +94,9 @@ class ProcessReader:
             self._reset(host)
         self._now = now
         users = gpu_users(reading)
+        last = known(self._resources.answer, None)
         found = self._resources.read(
-            host, now, lambda: read_round(host), at_once=bool(set(users.gpus) - set(self._known))
+            host, now, lambda: read_round(host, last), is_early=self._is_changing(reading, users)
         )
         unlisted = found if isinstance(found, Unknown) and has_devices(node) else None
         rdma = ResourceRound(Ownership()) if isinstance(found, Unknown) else found
@@ -91,8 +106,8 @@ class ProcessReader:
         asked = tuple(self._known)
         is_new = any(one.is_new for one in self._known.values())
         if asked:
-            self._threads.read(host, now, lambda: host.thread_names(asked), at_once=is_new)
-            self._usage.read(host, now, lambda: host.process_usage(asked), at_once=is_new)
+            self._threads.read(host, now, lambda: host.thread_names(asked), is_early=is_new)
+            self._usage.read(host, now, lambda: host.process_usage(asked), is_early=is_new)
         seen = self._seen(users, rdma, unlisted)
         jobs = self._ids.update((one.pid, one.process, rank_of(one.process), one.parent) for one in seen)
         self._names.update(host, (one.process.job for one in seen))
@@ -129,9 +144,20 @@ class ProcessReader:
             return ProcessSnapshot(unlisted, limits)
         return ProcessSnapshot(processes, limits)
 
+    def _is_changing(self, reading: Reading, users: GpuUsers) -> bool:
+        """Return whether processes come or go: NVML lists others, or RDMA devices were opened or closed.
+
+        Each open uverbs device holds ib_uverbs (fs/char_dev.c, chrdev_open), so its reference count shows it.
+        """
+        now = reading.module_refcnts.get("ib_uverbs"), frozenset(users.gpus)
+        if self._signals is not None and now != self._signals:
+            self._changed_at = reading.at
+        self._signals = now
+        return 0 <= reading.at - self._changed_at < _CHANGING_SECONDS
+
     def _update(self, host: Host, now: float, pids: list[int]) -> None:
         """Read states and start times, and forget the processes that have ended."""
-        self._stats.read(host, now, lambda: _read_stats(host, pids), at_once=True)
+        self._stats.read(host, now, lambda: _read_stats(host, pids))
         stats = known(self._stats.answer, {})
         for pid in set(self._known) - set(pids):
             del self._known[pid]

@@ -18,6 +18,7 @@ from probes.live.sample import EventKind, LiveEvent, LiveJob, LiveSample, PortSa
 from probes.queries.finding import Severity
 
 LEAST_GBPS = 1.0
+_LEAST_SHARE = 0.01  # of the line rate, where that is less
 _SHARE = 0.5
 _RECOVERED_SHARE = 0.7
 _BASE_SECONDS = 60.0
@@ -36,6 +37,7 @@ class _Nic:
     """The rates of one device while it has the same users."""
 
     users: frozenset[int]
+    least: float = LEAST_GBPS  # rates below are noise
     rates: deque[tuple[float, float]] = field(default_factory=deque)  # (at, Gb/s)
     gaps: deque[tuple[float, float]] = field(default_factory=deque)  # (ended at, seconds) below half
     low_since: float | None = None
@@ -53,7 +55,7 @@ class _Nic:
             self.rates.popleft()
         while self.gaps and self.gaps[0][0] < at - _GAP_SECONDS:
             self.gaps.popleft()
-        if self.usual < LEAST_GBPS:
+        if self.usual < self.least:
             return
         if rate < _SHARE * self.usual:
             self.high = 0
@@ -120,6 +122,8 @@ class RateEvents:
             # A port that is down is an event of its own.
             nic.low_since = nic.low_since if nic.is_low else None
             return
+        if not isinstance(port.line_rate_gbps, Unknown) and port.line_rate_gbps > 0:
+            nic.least = min(LEAST_GBPS, _LEAST_SHARE * port.line_rate_gbps)
         nic.add(at, rate)
 
     def _fallen(self, job: LiveJob, sample: LiveSample) -> list[LiveEvent]:
@@ -140,14 +144,14 @@ class RateEvents:
             nics[new[0]].reported_as = job.name
             before = sum(nics[name].usual for name in low)
             now = sum(nics[name].rates[-1][1] for name in low)
-            text = f"{len(low)} NICs of {job.name} carry {_gbps(now)}, {_gbps(before)} in the minute before"
+            text = f"{len(low)} NICs of {job.name} carry {_fallen_text(now, before)}"
             return [_event(EventKind.RATE_FELL, job.name, text, sample.taken_at)]
         events = []
         for name in new:
             nic = nics[name]
             nic.is_low, nic.reported_as = True, name
             now, before = nic.rates[-1][1], nic.usual
-            text = f"{name} carries {_gbps(now)}, {_gbps(before)} in the minute before"
+            text = f"{name} carries {_fallen_text(now, before)}"
             events.append(_event(EventKind.RATE_FELL, name, text, sample.taken_at))
         return events
 
@@ -171,7 +175,7 @@ class RateEvents:
             subject = nic.reported_as
             nic.is_low, nic.reported_as, nic.low_since, nic.high = False, "", None, 0
             if subject:
-                now = _gbps(nic.rates[-1][1])
+                now = _gbps(nic.rates[-1][1], nic.usual)
                 text = f"{name} carries {now} again" if subject == name else f"{subject} sends again"
                 events.append(_event(EventKind.RATE_RECOVERED, subject, text, sample.taken_at))
         return events
@@ -192,7 +196,15 @@ def _rate(port: PortSample) -> float | None:
     return max(port.sent_gbps, port.received_gbps)
 
 
-def _gbps(rate: float) -> str:
+def _fallen_text(now: float, before: float) -> str:
+    """Return "148 Gb/s, 370 Gb/s in the minute before"."""
+    return f"{_gbps(now, before)}, {_gbps(before, before)} in the minute before"
+
+
+def _gbps(rate: float, usual: float) -> str:
+    """Return a rate in Gb/s, or in Mb/s where the usual one is below 1 Gb/s."""
+    if usual < 1:
+        return f"{rate * 1000:.0f} Mb/s"
     return f"{rate:,.0f} Gb/s" if rate >= 10 else f"{rate:.1f} Gb/s"
 
 

@@ -108,6 +108,9 @@ class LiveProcess:
         return tuple(nic.device for nic in self.nics if nic.ready)
 
 
+_NO_LINK = Unknown(Reason.NOT_RECORDED, "current_link_speed", "not read yet")
+
+
 @dataclass(frozen=True)
 class PortSample:
     """A port: rates in Gb/s (10^9 bits), counters as events a second since the sample before."""
@@ -122,6 +125,9 @@ class PortSample:
     counters: Mapping[str, Maybe[float]] = field(default_factory=dict)  # by the kernel's name
     pause_percent: Maybe[float] = 0.0  # of the time; the larger one of sent and received pauses
     pcie_stall_percent: Maybe[float] = 0.0  # of the last second
+    pcie_gtps: Maybe[float] = _NO_LINK  # of the NIC's own PCIe link
+    pcie_width: Maybe[int] = _NO_LINK  # lanes
+    rates_from: str = ""  # the interface whose whole traffic the rates are; "": the port's own counters
 
     @property
     def name(self) -> str:
@@ -189,7 +195,7 @@ class EventKind(Enum):
     PEERMEM_RELEASED = "peermem-released"
     PORT_STATE = "port-state"
     PORT_RATE = "port-rate"  # the line rate changed
-    LINK_RETRAINED = "link-retrained"  # PCIe speed or width changed under load
+    LINK_RETRAINED = "link-retrained"  # PCIe speed or width changed, of a GPU under load or of a NIC
     RATE_FELL = "rate-fell"
     RATE_RECOVERED = "rate-recovered"
     ERRORS_RISING = "errors-rising"
@@ -231,6 +237,7 @@ class LiveSample:
     modules: Mapping[str, str] = field(default_factory=dict)  # loaded modules that matter, and their state
     limits: tuple[str, ...] = ()  # what cannot be seen and why: "Run as root to …", one sentence each
     events: tuple[LiveEvent, ...] = ()  # new in this sample
+    no_ports: str = ""  # why there are no ports, as a sentence; "" if there are
 
     def process(self, pid: int) -> LiveProcess | None:
         """Return the process with this pid, if it is there."""

@@ -139,11 +139,6 @@ def need_guest(examination: Examination, *evidence: Evidence) -> bool:
     return need(is_guest(examination), "the platform, bare metal or virtual machine", *evidence)
 
 
-def plural(count: int, noun: str) -> str:
-    """Return a count with its noun: "1 NIC", "2 NICs"."""
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
-
-
 def is_grace(examination: Examination) -> bool:
     """Return whether GPUs are attached to the CPU by C2C, or the root ports are Grace's or Vera's."""
     gpus = examination.node.gpus

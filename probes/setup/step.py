@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
+from probes.bandwidth.model.request import Request
 from probes.base.plan import Plan
 from probes.queries.finding import Evidence
 
@@ -30,7 +31,25 @@ class SetupStep:
     why: str  # one sentence: what does not work without it
     evidence: tuple[Evidence, ...] = ()
     plan: Plan | None = None  # the exact commands and files; instructions where only a person can act
-    may_run: bool = False  # gdrtop may run the plan after confirmation
-    needs_console: bool = False  # the next boot asks at the console
-    test: str = ""  # id of the bandwidth test that this step runs instead of a plan
-    blocked_by: tuple[str, ...] = ()  # ids of steps
+    needs_console: bool = False  # the next boot asks a question at the console
+    test: Request | None = None  # the bandwidth test that completes the step
+    command: str = ""  # the gdrtop command that completes the step: "gdrtop report"
+    findings: tuple[str, ...] = ()  # ids of the findings behind it, for the doctor
+
+    @property
+    def can_begin(self) -> bool:
+        """Return whether a plan or a test completes the step now."""
+        return self.state is StepState.TO_DO and (self.plan is not None or self.test is not None)
+
+
+@dataclass(frozen=True)
+class SetupRecord:
+    """What is remembered between runs: an admin's choices, and the boot in which the node was prepared.
+
+    The state of a step is never saved: it is read from the node again.
+    """
+
+    path: str = ""  # value of GdrPath that the admin chose; "": the recommended one
+    skipped: dict[str, str] | None = None  # step id → who skipped it and when, as one line
+    prepared_in: str = ""  # boot id in which everything before the reboot was first done
+    reported: str = ""  # file of the last report

@@ -164,7 +164,7 @@ class SimulatedHost:
         if answer is None:
             return Unknown(Reason.NOT_THERE, argv[0], "not installed")
         output = answer(tuple(argv), seconds_now)
-        if isinstance(output, Unknown):
+        if isinstance(output, Unknown | CommandOutput):
             return output
         return CommandOutput(tuple(argv), 0, printable_lines(output), "")
 

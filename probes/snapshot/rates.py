@@ -10,7 +10,7 @@ from probes.base.unknown import Maybe, Reason, Unknown, known
 from probes.facts.gpudirect import PeermemReading, read_peermem
 from probes.facts.kernel.modules import ModuleFacts, ModuleState
 from probes.facts.node import Node
-from probes.facts.rdma.devices import RdmaFacts, RdmaPort, parse_numbered
+from probes.facts.rdma.devices import RdmaFacts, RdmaPort, is_software, parse_numbered
 from probes.host.nvml import NvmlLive
 from probes.host.protocol import Host
 from probes.host.usage import InterfaceCounters
@@ -24,6 +24,7 @@ class PortCounters:
     at: float  # seconds, host.monotonic() between reading the two files
     sent_bytes: Maybe[int]
     received_bytes: Maybe[int]
+    interface: str = ""  # the netdev whose counters these are; "": the port's own
 
 
 @dataclass(frozen=True)
@@ -45,6 +46,7 @@ class PortRate:
 
     sent_gbps: Maybe[float]
     received_gbps: Maybe[float]
+    interface: str = ""  # the netdev whose whole traffic this is; "": the port's own
 
 
 # port_xmit_data and port_rcv_data count units of four octets (IBTA PortCounters;
@@ -122,6 +124,8 @@ def read(host: Host, node: Node, with_interfaces: bool = False) -> Reading:
             if module.state is ModuleState.LIVE:
                 refcnts[name] = read_integer(host, f"/sys/module/{name}/refcnt")
     netdevs = _netdevs(node) if with_interfaces else ()
+    interfaces = host.interface_counters(netdevs) if netdevs else {}
+    ports.update(_of_software(host, node, ports, interfaces))
     live = host.nvml_live()
     return Reading(
         at=host.monotonic(),
@@ -130,8 +134,34 @@ def read(host: Host, node: Node, with_interfaces: bool = False) -> Reading:
         peermem=read_peermem(host),
         module_refcnts=refcnts,
         port_states=states,
-        interfaces=host.interface_counters(netdevs) if netdevs else {},
+        interfaces=interfaces,
     )
+
+
+def _of_software(
+    host: Host,
+    node: Node,
+    ports: Mapping[tuple[str, int], PortCounters],
+    interfaces: Mapping[str, Maybe[InterfaceCounters]],
+) -> dict[tuple[str, int], PortCounters]:
+    """Return the interfaces' counters for ports of software RDMA, which count no bytes themselves.
+
+    rxe and siw send through the interface, so its counters have their packets, and all others too
+    (drivers/infiniband/sw/rxe/rxe_net.c, sw/siw/siw_qp_tx.c).
+    """
+    found: dict[tuple[str, int], PortCounters] = {}
+    at = host.monotonic()
+    for device in node.rdma.devices if isinstance(node.rdma, RdmaFacts) else ():
+        for port in device.ports if is_software(device) else ():
+            own = ports[device.name, port.number]
+            netdev = known(port.netdev, "")
+            counters = interfaces.get(netdev)
+            if counters is None or isinstance(counters, Unknown) or not isinstance(own.sent_bytes, Unknown):
+                continue
+            found[device.name, port.number] = PortCounters(
+                at, counters.sent_bytes, counters.received_bytes, netdev
+            )
+    return found
 
 
 def _netdevs(node: Node) -> tuple[str, ...]:
@@ -157,11 +187,12 @@ def port_rates(before: Reading, after: Reading) -> dict[tuple[str, int], PortRat
     rates: dict[tuple[str, int], PortRate] = {}
     for port, new in after.ports.items():
         old = before.ports.get(port)
-        if old is not None:
+        if old is not None and old.interface == new.interface:
             seconds = new.at - old.at
             rates[port] = PortRate(
                 _rate(old.sent_bytes, new.sent_bytes, seconds),
                 _rate(old.received_bytes, new.received_bytes, seconds),
+                new.interface,
             )
     return rates
 

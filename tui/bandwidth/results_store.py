@@ -21,12 +21,11 @@ from probes.bandwidth.model.result import Result
 from probes.bandwidth.results.baseline import other_type_hint, product_of, updated_baseline
 from probes.bandwidth.results.result_json import SCHEMA, from_json, to_json
 from probes.base.origin import Origin, Source
-from probes.base.text import printable
+from probes.base.text import plural, printable
 from tui.bandwidth.session import MemoryResultsStore, ResultsStore, StoreError
 from tui.files.append_file import AppendFile
 from tui.files.new_file import NewFile, shown_path, why, why_not_as_root
 from tui.files.xdg import DATA, NO_HOME, own_directory
-from widgets.base.figures import plural
 
 _MOST_RESULTS = 1000
 _READ_BYTES = 8 << 20

@@ -49,6 +49,12 @@ class BandwidthSettings:
         if nic:
             self._values["nic"] = nic
 
+    def preset_request(self, request: Request) -> None:
+        """Set test, memory and scope to those of a request on this node, and the rest to its default."""
+        self._values = {**BandwidthSettings()._values, "test": request.tool, "setup": request.setup}
+        self._values |= {"memory": request.memory, "scope": request.scope}
+        self._keep_selection()
+
     @property
     def request(self) -> Request:
         """Return the request that the settings make."""

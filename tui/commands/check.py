@@ -15,7 +15,7 @@ from probes.live.verdict import examine_with_jobs
 from probes.queries.finding import Finding, Status
 from probes.snapshot.examination import Examination
 from probes.snapshot.verdict import Verdict
-from tui.commands.arguments import did_you_mean
+from tui.commands.arguments import UsageError, did_you_mean
 from tui.commands.json_values import document, host_name, plain_value, verdict_json, write_json
 from tui.runtime.open_host import open_host
 from tui.runtime.printing import heading, print_lines, text_width
@@ -29,6 +29,7 @@ exit status (the monitoring plugin convention):
   1    warnings, or DEGRADED
   2    critical findings, or BROKEN
   3    UNKNOWN or NOT APPLICABLE; wrong usage
+with --after-reboot: 0 will work, 1 at risk, 2 will not work, 3 unknown
 """
 
 
@@ -40,6 +41,17 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--only", metavar="ID,…", type=_ids, default=(), help="run only these checks")
     parser.add_argument("--skip", metavar="ID,…", type=_ids, default=(), help="do not run these checks")
     parser.add_argument("--all", action="store_true", help="also list checks that are ok (JSON always does)")
+    parser.add_argument(
+        "--after-reboot",
+        action="store_true",
+        help="judge from files whether GPUDirect RDMA works after a reboot (JSON: gdrtop schema forecast)",
+    )
+    parser.add_argument(
+        "--kernel",
+        metavar="RELEASE",
+        default="",
+        help="with --after-reboot: the kernel to show (default: the one that boots next)",
+    )
     parser.add_argument(
         "ids", metavar="ID", nargs="*", type=_id, help="show only these checks, with all details"
     )
@@ -59,7 +71,15 @@ def _ids(text: str) -> tuple[str, ...]:
 
 def run(options: argparse.Namespace, out: TextIO) -> int:
     """Check the node that the options name and return its exit status."""
+    if options.kernel and not options.after_reboot:
+        raise UsageError("--kernel needs --after-reboot")
     host = open_host(options)
+    if options.after_reboot:
+        if options.ids or options.only or options.skip or options.all:
+            raise UsageError("--after-reboot runs no checks: it takes no ID, --only, --skip or --all")
+        from tui.commands.after_reboot import write_forecast
+
+        return write_forecast(host, out, options.kernel, options.json, options.ascii)
     return write_check(
         host, out, options.json, options.ascii, options.only, options.skip, options.all, options.ids
     )

@@ -98,15 +98,15 @@ class Do:
         self._host, self._out, self._ascii = host, out, ascii_only
         self._width = text_width(out)
         self._dispatcher = Dispatcher(host, read_only)
-        self._examination = examine_with_jobs(host)
-        self._findings = findings(self._examination)
+        self.examination = examine_with_jobs(host)
+        self.findings = findings(self.examination)
 
     def list(self, as_json: bool) -> int:
         """Print one action a line: whether it is possible, its id, and its title or why not."""
-        offers = self._dispatcher.offers(self._examination, self._findings)
+        offers = self._dispatcher.offers(self.examination, self.findings)
         if as_json:
             content = {"actions": [_offer_json(offer) for offer in offers]}
-            node = self._examination.node
+            node = self.examination.node
             write_json(
                 document("do", host_name(node), node.origin, self._host.wall_clock(), content), self._out
             )
@@ -124,21 +124,21 @@ class Do:
 
     def offer(self, name: str) -> Offer | None:
         """Return the action of this name; None if this node has none."""
-        offers = self._dispatcher.offers(self._examination, self._findings)
+        offers = self._dispatcher.offers(self.examination, self.findings)
         return next((offer for offer in offers if offer.id == name), None)
 
     def prepare(self, offer: Offer) -> Prepared | int:
         """Return the plan, or the exit status if there is none."""
-        prepared = self._dispatcher.prepared(offer, self._examination)
+        prepared = self._dispatcher.prepared(offer, self.examination)
         if isinstance(prepared, str):
-            self._print([line(heading(self._examination.node)[1], f"  {offer.title} · {prepared}")])
+            self._print([line(heading(self.examination.node)[1], f"  {offer.title} · {prepared}")])
             return EXIT_REFUSED
         return prepared
 
     def show(self, prepared: Prepared) -> None:
         """Show a plan and its warnings."""
         width = self._width
-        lines: list[Line] = [heading(self._examination.node), line(Run(prepared.title, Tone.TITLE))]
+        lines: list[Line] = [heading(self.examination.node), line(Run(prepared.title, Tone.TITLE))]
         lines += draw_consequences(prepared.plan, width, bool(prepared.clearance.affected))
         lines += draw_steps(prepared.plan, width)
         for step in prepared.plan.steps:
@@ -197,10 +197,10 @@ class Do:
 
     def _show_change(self) -> None:
         """Check the node again and show what has changed."""
-        before, earlier = self._examination, self._findings
-        self._examination = examine_with_jobs(self._host, before=before)
-        self._findings = findings(self._examination)
-        after = Assessment(self._examination.verdict, self._findings)
+        before, earlier = self.examination, self.findings
+        self.examination = examine_with_jobs(self._host, before=before)
+        self.findings = findings(self.examination)
+        after = Assessment(self.examination.verdict, self.findings)
         change = draw_change(Assessment(before.verdict, earlier), after, self._width)
         try:
             self._print([(), *change])
@@ -246,12 +246,22 @@ def command(
         message = f"gdrtop: no action {printable(action)!r} on this node; see gdrtop do --list"
         print(message, file=sys.stderr)
         return EXIT_WRONG_USAGE
+    if script:
+        prepared = do.prepare(offer)
+        if isinstance(prepared, int):
+            return prepared
+        do.show_script(prepared)
+        return 0
+    return confirm_and_run(do, offer, dry_run=dry_run, yes=yes, named=named, answers=answers)
+
+
+def confirm_and_run(
+    do: Do, offer: Offer, *, dry_run: bool = False, yes: bool, named: str, answers: TextIO | None
+) -> int:
+    """Show an action, ask for confirmation, run it, and return the exit status."""
     prepared = do.prepare(offer)
     if isinstance(prepared, int):
         return prepared
-    if script:
-        do.show_script(prepared)
-        return 0
     do.show(prepared)
     if dry_run:
         return 0

@@ -8,11 +8,13 @@ from collections.abc import Sequence
 from datetime import datetime
 from itertools import zip_longest
 
-from probes.base.text import printable
+from probes.base.text import plural, printable
 from probes.base.unknown import Maybe, Unknown
 from probes.live.jobs import path_summary
 from probes.live.sample import LiveEvent, LiveJob, LiveProcess, LiveSample, PathWord, Role
+from widgets.base.figures import short
 from widgets.base.lines import Line, Run, line
+from widgets.live.jobs import rates_text
 
 _GDR = (PathWord.DMABUF, PathWord.PEERMEM)
 _NOT_GDR = (PathWord.STAGED, PathWord.TCP, PathWord.HOST_MEMORY)
@@ -114,16 +116,14 @@ def _has_changed(before: Maybe[float], now: Maybe[float]) -> bool:
 def _job_text(job: LiveJob, path: str) -> str:
     """Return a job: its name, ranks, path, rates and number of NICs."""
     count = len(job.pids)
-    one, many = ("rank", "ranks") if job.role is Role.NCCL else ("process", "processes")
-    ranks = f"{count} {one if count == 1 else many}"
+    ranks = plural(count, "rank") if job.role is Role.NCCL else plural(count, "process", "processes")
     if isinstance(job.world_size, int) and job.world_size != count:
         ranks += f" of {job.world_size}"
     parts = [ranks, path]
     if job.nics:
-        parts.append(_rates_text(job.sent_gbps, job.received_gbps))
-        parts.append(f"{len(job.nics)} NIC{'s' if len(job.nics) > 1 else ''}")
+        parts += [rates_text(job, with_reason=True), plural(len(job.nics), "NIC")]
     if job.slowest is not None:
-        parts.append(f"slowest pid {job.slowest.pid}: bus {_rate(job.slowest.bus_gbps)} GB/s")
+        parts.append(f"slowest pid {job.slowest.pid}: bus {short(job.slowest.bus_gbps)} GB/s")
     return f"{job.name}: {', '.join(parts)}"
 
 
@@ -138,15 +138,3 @@ def wrapped_below(text: str, width: int, indent: str = "") -> list[Line]:
         break_long_words=False,
     )
     return [(Run(piece),) for piece in pieces or [""]]
-
-
-def _rates_text(sent: Maybe[float], received: Maybe[float]) -> str:
-    if isinstance(sent, Unknown) and isinstance(received, Unknown):
-        return f"rates unknown ({sent.detail or sent.reason.value})"
-    return f"tx {_rate(sent)} rx {_rate(received)} Gb/s"
-
-
-def _rate(rate: Maybe[float]) -> str:
-    if isinstance(rate, Unknown):
-        return "?"
-    return f"{rate:.1f}" if rate < 10 else f"{rate:.0f}"

@@ -8,8 +8,11 @@ from typing import TextIO
 
 from tui.commands.arguments import UsageError
 
-KINDS = ("check", "topo", "modules", "live", "nccl-log", "ras", "watch", "do", "bench")
-"""The commands whose --json has a schema, tui/commands/schemas/KIND.json."""
+KINDS = (
+    *("check", "forecast", "topo", "modules", "live", "nccl-log"),
+    *("ras", "watch", "do", "setup", "env", "bench"),
+)
+"""The commands whose --json has a schema, tui/commands/schemas/KIND.json; forecast: check --after-reboot."""
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:

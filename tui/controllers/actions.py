@@ -82,7 +82,7 @@ class ActionsController:
         if self._wanted is not None:
             (name, screen), self._wanted = self._wanted, None
             if self._app.screen is screen:  # else the user has gone to another screen
-                self._confirm(self.state.offer(name), examination)
+                self.confirm(self.state.offer(name), examination)
 
     def _fail(self, message: str) -> None:
         self.state.fail(message)
@@ -105,7 +105,8 @@ class ActionsController:
         self._wanted = name, self._app.screen
         self._ask_offers()
 
-    def _confirm(self, offer: Offer | None, examination: Examination) -> None:
+    def confirm(self, offer: Offer | None, examination: Examination) -> None:
+        """Show the plan of an action and ask for confirmation, or show why it has none."""
         if offer is None:
             self._context.notify("No command can fix this.")
             return
@@ -162,6 +163,6 @@ class ActionsController:
 
         def apply(offer: Offer) -> None:
             if self._app.screen is screen:
-                self._confirm(offer, examination)
+                self.confirm(offer, examination)
 
         self._worker.undo_of(run, apply, self._context.report_error)

@@ -9,6 +9,8 @@ from tui.controllers.bandwidth_worker import BandwidthWorker
 from tui.runtime.background import DRAW_SECONDS
 
 if TYPE_CHECKING:
+    from probes.bandwidth.model.request import Request
+    from probes.bandwidth.model.result import Result
     from tui.controllers.context import AppContext
     from tui.runtime.sampler import Examined
     from tui.screens.bandwidth_run.screen import BandwidthRunScreen
@@ -46,6 +48,21 @@ class BandwidthController:
             self._context.notify("Still reading the node. Try again in a moment.")
         else:
             self.setup.show()
+
+    def show_request(self, request: Request) -> None:
+        """Show the settings of a request, unless a series is running."""
+        if not self._context.warn_if_busy():
+            self.setup.show(request)
+
+    @property
+    def refusal(self) -> str:
+        """Return why nothing can run on this host, or ""."""
+        return self._worker.refusal
+
+    @property
+    def saved_results(self) -> tuple[Result, ...]:
+        """Return the saved results, oldest first."""
+        return self._worker.kept
 
     def _show_series(self, state: SeriesState) -> None:
         from tui.screens.bandwidth_run.screen import BandwidthRunScreen

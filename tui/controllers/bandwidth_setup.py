@@ -12,6 +12,7 @@ from tui.controllers.bandwidth_worker import BandwidthWorker
 if TYPE_CHECKING:
     from probes.bandwidth.model.command import Refused
     from probes.bandwidth.model.planned_test import Series
+    from probes.bandwidth.model.request import Request
     from probes.bandwidth.model.result import Result
     from probes.snapshot.examination import Examination
     from tui.controllers.context import AppContext
@@ -30,14 +31,17 @@ class BandwidthSetupController:
         self._results_wanted = True
         self._checked: ToRun | None = None  # the series whose impact was checked last
 
-    def show(self) -> None:
-        """Show the settings, preset to what is selected on the overview."""
+    def show(self, request: Request | None = None) -> None:
+        """Show the settings, preset to a request, else to what is selected on the overview."""
         from tui.screens.bandwidth_setup.screen import BandwidthSetupScreen
         from tui.screens.bandwidth_setup.state import SetupState
 
         setup = self.state = self.state or SetupState(self._context.origin)
         setup.refusal = self._worker.refusal
-        setup.chosen.preset(*self._context.overview.selected_pair)
+        if request is None:
+            setup.chosen.preset(*self._context.overview.selected_pair)
+        else:
+            setup.chosen.preset_request(request)
         setup.cancel_run()
         examination = self._context.doctor.examination
         if examination is not None:

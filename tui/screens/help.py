@@ -54,6 +54,11 @@ _SCREENS: dict[str, tuple[str, str, tuple[str, ...]]] = {
         "Findings with impact, cause, evidence and fix. Findings with one cause stand under it.",
         ("open", "fix", "explain", "all", "filter", "refresh"),
     ),
+    "SetupScreen": (
+        "SETUP",
+        "The steps from a new node to a measured GPUDirect RDMA that survives a reboot.",
+        ("open", "view", "path", "leave_out", "write", "filter", "refresh"),
+    ),
     "ActionsScreen": (
         "ACTIONS",
         "What gdrtop can do here. Nothing runs before its plan was shown and confirmed.",
@@ -78,8 +83,8 @@ _SCREENS: dict[str, tuple[str, str, tuple[str, ...]]] = {
     "HistoryScreen": ("HISTORY", "What gdrtop ran on this node, the newest run first.", ("open", "undo")),
 }
 _EVERYWHERE = (
-    *("help", "overview", "doctor", "live", "nccl", "bandwidth", "actions", "history", "palette", "pane"),
-    *("select", "page", "first", "last", "open", "back", "quit", "exit"),
+    *("help", "overview", "doctor", "live", "nccl", "setup", "bandwidth", "actions"),
+    *("history", "palette", "pane", "select", "page", "first", "last", "open", "back", "quit", "exit"),
 )
 # The manual's subject of each screen; the others belong to the overview.
 _SUBJECTS = {
@@ -88,6 +93,7 @@ _SUBJECTS = {
     "LiveScreen": "live",
     "NcclScreen": "nccl-log",
     "RasScreen": "ras",
+    "SetupScreen": "setup",
     "ActionsScreen": "actions",
     "ConfirmScreen": "actions",
     "RunScreen": "actions",

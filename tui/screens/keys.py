@@ -1,7 +1,4 @@
-"""The key table: bindings, footer and help come from it.
-
-A key has one meaning on all screens. `s` is reserved for a future screen: Setup.
-"""
+"""The key table: bindings, footer and help come from it. A key has one meaning on all screens."""
 
 from __future__ import annotations
 
@@ -46,7 +43,9 @@ KEYS: dict[str, Key] = {
     ),
     "write": Key("w", "w", "Write", "Write what is shown to a file in the current directory"),
     "copy": Key("c", "c", "Copy", "Copy the plan or the command for the peer"),
-    "view": Key("o", "o", "View", "Show chart and rows, the console, or both"),
+    "view": Key("o", "o", "View", "Show another part: chart and console, or paths and node"),
+    "path": Key("P", "P", "Path", "Setup: choose the other path, or go back to the recommended one"),
+    "leave_out": Key("S", "S", "Skip", "Setup: skip this step, or take it up again"),
     "filter": Key("slash", "/", "Filter", "Show only lines that contain a word"),
     "explain": Key("e", "e", "Explain", "Explain in plain words what the finding means"),
     "all": Key("a", "a", "All", "Show everything, including ok checks and similar steps"),
@@ -58,6 +57,7 @@ KEYS: dict[str, Key] = {
     "nccl": Key("n", "n", "NCCL", "NCCL: what the log of a job says about GPUDirect RDMA"),
     "ras": Key("i", "i", "Ask RAS", "RAS: ask NCCL which ranks answer or are behind. Asks you first"),
     "ras_events": Key("m", "m", "RAS events", "Live and RAS: follow the RAS events of a job, or end that"),
+    "setup": Key("s", "s", "Setup", "Setup: the steps from a new node to a measured GPUDirect RDMA"),
     "bandwidth": Key("b", "b", "Bandwidth", "Bandwidth: measure between GPU and NIC"),
     "actions": Key("x", "x", "Actions", "Actions: what gdrtop can do on this node"),
     "select": Key("down,up,j,k", "↑↓", "Select", "Select the next or previous row, or scroll"),

@@ -12,8 +12,9 @@ from probes.bandwidth.model.planned_test import PlannedTest, Series
 from probes.bandwidth.model.request import Mode
 from probes.bandwidth.model.settings import Purpose
 from probes.bandwidth.planning.inventory import Available
+from probes.base.text import plural
 from probes.base.unknown import Unknown
-from widgets.base.figures import gbps, minutes, plural
+from widgets.base.figures import gbps, minutes
 from widgets.base.lines import Line, Run, Tone, folded, line, wrapped
 
 _THIS_NODE = "THIS-NODE"

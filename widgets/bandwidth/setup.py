@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from probes.bandwidth.model.command import Refused
 from probes.bandwidth.model.planned_test import PlannedTest, Series
 from probes.bandwidth.model.settings import Purpose
+from probes.base.text import plural
 from widgets.bandwidth.series import (
     command_lines,
     draw_affected,
@@ -17,7 +18,7 @@ from widgets.bandwidth.series import (
     draw_limits,
     draw_purpose,
 )
-from widgets.base.figures import minutes, plural
+from widgets.base.figures import minutes
 from widgets.base.lines import Line, Run, Tone, wrapped
 
 _LABEL_WIDTH = 14

@@ -64,11 +64,6 @@ def local_time(seconds: float, form: str = "%H:%M:%S %Z") -> str:
     return time.strftime(form, time.localtime(seconds))
 
 
-def plural(count: int, noun: str) -> str:
-    """Format a count with its noun: "1 test", "2 tests"."""
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
-
-
 def ago(seconds: float) -> str:
     """Format a time that has passed: "just now", "12 min ago", "2 h ago", "3 d ago"."""
     whole = max(0, int(seconds))

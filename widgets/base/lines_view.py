@@ -86,20 +86,23 @@ class LinesView(ScrollView, can_focus=True, inherit_bindings=False):
             if self.styles.auto_dimensions:
                 self.refresh(layout=True)
             return
-        top = self.scroll_offset.y
+        regions = []
+        top, height = self.scroll_offset.y, self.size.height
         for row, (old, new) in enumerate(zip(before, lines, strict=True)):
             if old == new:
                 continue
             painted = self._strips.pop(row, None)
-            if not 0 <= row - top < self.size.height:
+            if not 0 <= row - top < height:
                 continue
             if painted is None:  # the terminal shows it in an old style
-                self.refresh(Region(0, row - top, width, 1))
+                regions.append(Region(0, row - top, width, 1))
                 continue
             strip = self._strips[row] = self._strip(new)
             start, end = changed_cells(painted, strip)
             if start < end:
-                self.refresh(Region(start, row - top, end - start, 1))
+                regions.append(Region(start, row - top, end - start, 1))
+        if regions:
+            self.refresh(*regions)
 
     def _set_size(self, size: Size) -> bool:
         """Set the size of all lines; return whether it is new.
@@ -269,10 +272,19 @@ def _equal_cells(before: list[Segment], after: list[Segment], from_end: bool = F
         if old == new:
             cells += old.cell_length
             continue
-        if old.style == new.style and (old.text + new.text).isascii():
-            for left, right in zip(old.text[::step], new.text[::step]):  # noqa: B905
-                if left != right:
-                    break
-                cells += 1
+        if old.style == new.style and old.text.isascii() and new.text.isascii():
+            cells += _equal_characters(old.text[::step], new.text[::step])
         break
     return cells
+
+
+def _equal_characters(left: str, right: str) -> int:
+    """Return how many characters at the beginning are equal; by halves, because comparing strings is fast."""
+    low, high = 0, min(len(left), len(right))
+    while low < high:
+        middle = (low + high + 1) // 2
+        if left[low:middle] == right[low:middle]:
+            low = middle
+        else:
+            high = middle - 1
+    return low

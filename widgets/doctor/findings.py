@@ -11,10 +11,10 @@ from itertools import groupby
 from rich.cells import cell_len
 
 from probes.base.plan import Plan
+from probes.base.text import plural
 from probes.facts.gpudirect import GdrPath
 from probes.queries.finding import Evidence, Finding, Severity, Status
 from probes.snapshot.verdict import State, Verdict
-from widgets.base.figures import plural
 from widgets.base.lines import Line, Run, Tone, fit, line, width_of, wrapped
 from widgets.doctor.plan import draw_consequences, draw_steps
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from probes.base.text import printable
+from probes.base.text import plural, printable
 from probes.base.unknown import Maybe, Reason, Unknown, known
 from probes.facts.gpudirect import PeermemReading
 from probes.facts.jobs.processes import name_of
 from probes.host.collectives import CollectiveSpeed
+from probes.live.link_events import link_name
 from probes.live.sample import (
     GpuSample,
     LiveEvent,
@@ -21,7 +22,7 @@ from probes.live.sample import (
     Role,
 )
 from probes.queries.finding import Evidence
-from widgets.base.figures import binary_size, gibibytes, in_gbps, local_time, plural, share, short
+from widgets.base.figures import binary_size, gibibytes, in_gbps, local_time, share, short
 from widgets.base.lines import Line, Run, Tone, wrapped
 from widgets.live import changes, gpus, nics, ranks
 from widgets.live.figures import (
@@ -30,6 +31,7 @@ from widgets.live.figures import (
     RankRate,
     gpu_labels,
     medians,
+    memory_peers,
     per_second,
     rank_rates,
 )
@@ -211,10 +213,7 @@ def _collective_text(one: CollectiveSpeed) -> str:
 def _peermem(reading: PeermemReading) -> str:
     refcnt = reading.refcnt
     text = f"nvidia_peermem refcnt {_why(refcnt) if isinstance(refcnt, Unknown) else refcnt}"
-    for peer in known(reading.peers, ()):
-        count = "?" if isinstance(peer.live_mrs, Unknown) else peer.live_mrs
-        text += f"; memory_peers {peer.client}: {count} memory regions, {gibibytes(peer.live_bytes)}"
-    return f"{text} (whole node)"
+    return f"{'; '.join([text, *memory_peers(reading)])} (whole node)"
 
 
 def _affinity(process: LiveProcess) -> str:
@@ -247,6 +246,10 @@ def of_port(port: PortSample, sample: LiveSample, width: int) -> list[Line]:
         of_line = f" ({percent} of line rate)" if percent else ""
         text = _why(value) if isinstance(value, Unknown) else f"{short(value)} Gb/s{of_line}"
         lines += _field(label, text, width)
+    if port.rates_from:
+        text = f"interface {port.rates_from} with all its traffic: software RDMA has no byte counters"
+        lines += _field("Rates from", text, width)
+    lines += _field("PCIe link", _link_text(port), width)
     found = [odd for job in sample.jobs for odd in job.odd if port.device and odd.device == port.device]
     lines += _odd(found, width)
     for label, value, meaning in (
@@ -268,6 +271,15 @@ def of_port(port: PortSample, sample: LiveSample, width: int) -> list[Line]:
     if rest:
         lines += _group(CounterGroup("other", "other counters", rest, Tone.PLAIN), port, width)
     return lines
+
+
+def _link_text(port: PortSample) -> str:
+    """Return "32 GT/s x16"."""
+    if isinstance(port.pcie_gtps, Unknown):
+        return _why(port.pcie_gtps)
+    return _why(port.pcie_width) if isinstance(port.pcie_width, Unknown) else link_name(
+        port.pcie_gtps, port.pcie_width
+    )
 
 
 def _group(group: CounterGroup, port: PortSample, width: int) -> list[Line]:

@@ -6,9 +6,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 
+from probes.base.text import plural
 from probes.base.unknown import Maybe, Reason, Unknown, known
+from probes.facts.gpudirect import PeermemReading
 from probes.live.sample import LiveJob, LiveSample, PortSample
-from widgets.base.figures import UNKNOWN_MARK, short
+from widgets.base.figures import UNKNOWN_MARK, gibibytes, short
 from widgets.base.lines import Run, Tone
 
 
@@ -183,6 +185,16 @@ def slowest_port(job: LiveJob, sample: LiveSample) -> PortSample | None:
         return None
     lowest, port = min(figures, key=lambda pair: pair[0])
     return port if lowest < 0.75 * median(value for value, _ in figures) else None
+
+
+def memory_peers(peermem: PeermemReading) -> list[str]:
+    """Return "memory_peers nv_mem: 96 memory regions, 1.2 GiB" for each client, of the whole node."""
+    texts = []
+    for peer in known(peermem.peers, ()):
+        count = peer.live_mrs
+        regions = "? memory regions" if isinstance(count, Unknown) else plural(count, "memory region")
+        texts.append(f"memory_peers {peer.client}: {regions}, {gibibytes(peer.live_bytes)}")
+    return texts
 
 
 def gpu_labels(sample: LiveSample) -> dict[str, str]:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 
+from probes.base.text import plural
 from probes.base.unknown import Maybe, Unknown
 from probes.facts.jobs.processes import ProcessFacts
 from probes.live.jobs import path_shares
 from probes.live.sample import LiveJob, LiveProcess, LiveSample, OddOne, PathWord, Role
-from widgets.base.figures import gbps, plural, short
+from widgets.base.figures import gbps, short
 from widgets.base.lines import Line, Run, Tone, fit, sentence, width_of, wrapped
 from widgets.live.figures import rate_of, slowest_port
 from widgets.node import jobs as node_jobs
@@ -41,11 +42,16 @@ def path_summary(processes: Sequence[LiveProcess], is_brief: bool = False) -> Li
     return tuple(run for run in runs if run.text)
 
 
-def rates_text(job: LiveJob) -> str:
-    """Return "↑1.20 ↓1.21 Tb/s", with "?" for an unknown rate; "" if the job uses no NIC."""
+def rates_text(job: LiveJob, with_reason: bool = False) -> str:
+    """Return "↑1.20 ↓1.21 Tb/s", with "?" for an unknown rate; "" if the job uses no NIC.
+
+    `with_reason`: if both rates are unknown, why.
+    """
     if not job.nics:
         return ""
     sent, received = job.sent_gbps, job.received_gbps
+    if with_reason and isinstance(sent, Unknown) and isinstance(received, Unknown):
+        return f"rates unknown ({sent.detail or sent.reason.value})"
     if isinstance(sent, Unknown) or isinstance(received, Unknown):
         return f"↑{short(sent)} ↓{short(received)} Gb/s"
     if max(sent, received) >= 1000:
@@ -138,7 +144,7 @@ def _count(job: LiveJob, processes: Sequence[LiveProcess]) -> str:
     count = len(processes)
     if job.role is not Role.NCCL:
         kind = f"{job.role.value}, " if job.role is not Role.OTHER else ""
-        return f"{kind}{count} process{'es' * (count != 1)}"
+        return f"{kind}{plural(count, 'process', 'processes')}"
     world = job.world_size
     if not isinstance(world, Unknown) and world > count:
         return f"{count} of {world} ranks"

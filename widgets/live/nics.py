@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 
+from probes.base.text import plural
 from probes.base.unknown import Maybe, Unknown, known
 from probes.host.usage import cpu_list
-from probes.live.sample import LiveSample, PortSample
+from probes.live.sample import LiveJob, LiveProcess, LiveSample, PortSample
 from widgets.base.columns import Column, draw_columns
 from widgets.base.figures import UNKNOWN_MARK, share, short, sparkline
-from widgets.base.lines import Line, Run, Tone, line
+from widgets.base.lines import Line, Run, Tone, line, wrapped
 from widgets.live.figures import COUNTER_GROUPS, per_second, percent_of_time
 
 PAUSE_PERCENT = 5.0  # marked above, as in the events
@@ -30,7 +32,7 @@ def draw(
     `graphs`: the busier direction in the last two minutes, by port.
     """
     if not sample.ports:
-        return [(Run("No RDMA port was read yet.", Tone.DIM),)]
+        return wrapped(sample.no_ports or "There is no RDMA port.", width, Tone.DIM)
     ports = [port for port in sample.ports if not only or port.name == only]
     users = _users(sample)
 
@@ -70,24 +72,44 @@ def graph_cells(width: int) -> int:
 
 
 def _users(sample: LiveSample) -> dict[str, str]:
-    """Return which ranks have connected queue pairs on each NIC."""
-    ranks: dict[str, list[int]] = {}
-    others: dict[str, int] = {}
+    """Return which ranks have connected queue pairs on each NIC: "ranks 0,4 of train.py (alice)".
+
+    The job is left out if there is only one.
+    """
+    users: dict[str, dict[str, list[LiveProcess]]] = {}  # by NIC and job
     for process in known(sample.processes, ()):
         for nic in process.ready_nics:
-            if isinstance(process.rank, Unknown):
-                others[nic] = others.get(nic, 0) + 1
-            else:
-                ranks.setdefault(nic, []).append(process.rank)
-    users: dict[str, str] = {}
-    for nic in {*ranks, *others}:
-        found = ranks.get(nic, [])
-        parts = [f"rank{'s' * (len(found) > 1)} {cpu_list(found)}"] if found else []
-        if nic in others:
-            count = others[nic]
-            parts.append(f"{count} process{'es' * (count > 1)}")
-        users[nic] = ", ".join(parts)
-    return users
+            users.setdefault(nic, {}).setdefault(process.job, []).append(process)
+    names = _job_names([job for job in sample.jobs if job.nics])
+    return {
+        nic: ", ".join(_members(members, names.get(job, "")) for job, members in jobs.items())
+        for nic, jobs in users.items()
+    }
+
+
+def _members(processes: Sequence[LiveProcess], job: str) -> str:
+    """Return "ranks 0,4 and 1 process of train.py"."""
+    ranks = [process.rank for process in processes if not isinstance(process.rank, Unknown)]
+    others = len(processes) - len(ranks)
+    parts = [f"rank{'s' * (len(ranks) > 1)} {cpu_list(ranks)}"] if ranks else []
+    if others:
+        parts.append(plural(others, "process", "processes"))
+    return " and ".join(parts) + (f" of {job}" if job else "")
+
+
+def _job_names(jobs: Sequence[LiveJob]) -> dict[str, str]:
+    """Return the shortest names that differ, by job: program, program and user, all; none for one job."""
+    if len(jobs) < 2:
+        return {}
+    programs = {job.id: job.name.partition(" (")[0] for job in jobs}
+    users = {
+        job.id: re.sub(r" \(([^,)]*),.*\)$", r" (\1)", job.name)  # "train.py (alice)"
+        for job in jobs
+    }
+    for names in (programs, users):
+        if len(set(names.values())) == len(jobs):
+            return names
+    return {job.id: job.name for job in jobs}
 
 
 def _state(state: Maybe[str]) -> Run:

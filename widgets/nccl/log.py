@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from probes.base.text import plural
 from probes.nccl.log.facts import (
     Channels,
     Distance,
@@ -16,7 +17,6 @@ from probes.nccl.log.facts import (
     State,
 )
 from probes.nccl.log.verdict import staged_first
-from widgets.base.figures import plural
 from widgets.base.lines import Line, Run, Tone, line, wrapped
 
 _MOST_RANKS = 32

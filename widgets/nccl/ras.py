@@ -5,8 +5,8 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Sequence
 
-from probes.base.text import printable
-from probes.base.unknown import Maybe, Unknown, known
+from probes.base.text import plural, printable
+from probes.base.unknown import Unknown, known
 from probes.host.ras import DIAGNOSTICS, MONITOR, REPORTS
 from probes.live.ras_findings import RasFinding
 from probes.live.ras_policy import RasDecision
@@ -16,7 +16,6 @@ from probes.nccl.ras.diagnostics import Diagnostics
 from probes.nccl.ras.events import BAD, RasEvent
 from probes.nccl.ras.facts import RasReport
 from probes.queries.finding import Severity
-from widgets.base.figures import plural
 from widgets.base.lines import Line, Run, Tone
 
 _MARKS = {
@@ -64,7 +63,7 @@ def report_lines(
         errors = ", ".join(group.errors) or "OK"
         texts.append(
             f"{plural(group.communicators, 'communicator')} of {group.ranks_per_communicator} ranks on"
-            f" {group.nodes} node{'' if group.nodes == 1 else 's'} ({group.ranks_per_node} a node):"
+            f" {plural(group.nodes, 'node')} ({group.ranks_per_node} a node):"
             f" {group.status}, {errors}"
         )
     lines = [one for text in texts for one in _wrapped(text, width)]
@@ -90,19 +89,14 @@ def _wrapped(text: str, width: int, indent: str = "", tone: Tone = Tone.PLAIN) -
 
 
 def _job_text(report: RasReport) -> str:
-    counts = (
-        _count(report.nodes, "node", "nodes"),
-        _count(report.processes, "process", "processes"),
-        _count(report.gpus, "GPU", "GPUs"),
-    )
-    parts = [f"NCCL {known(report.nccl, '?')}", *(text for text in counts if text)]
+    counts = ((report.nodes, "node", "nodes"), (report.processes, "process", "processes"))
+    parts = [f"NCCL {known(report.nccl, '?')}"]
+    for number, one, many in (*counts, (report.gpus, "GPU", "GPUs")):
+        if not isinstance(number, Unknown):
+            parts.append(plural(number, one, many))
     if not isinstance(report.collected_seconds, Unknown):
         parts.append(f"collected in {report.collected_seconds:.2f} s")
     return ", ".join(parts)
-
-
-def _count(number: Maybe[int], one: str, many: str) -> str:
-    return "" if isinstance(number, Unknown) else f"{number} {one if number == 1 else many}"
 
 
 def _notes(report: RasReport, stalls: Sequence[Stall], again: str) -> list[str]:

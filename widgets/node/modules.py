@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from probes.base.text import plural
 from probes.base.unknown import Maybe, Unknown, known
 from probes.facts.gpudirect import GdrPath, GpuDirectFacts
 from probes.facts.kernel.module_blockers import explain
 from probes.facts.kernel.modules import KernelModule, ModuleFacts, ModuleState, Rung, cards_of
 from probes.facts.node import Node
 from probes.facts.pci.functions import PciFacts
-from widgets.base.figures import UNKNOWN_MARK, plural
+from widgets.base.figures import UNKNOWN_MARK
 from widgets.base.lines import Line, Run, Tone, fit, width_of, wrapped
 
 _MARKS = {

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
+from probes.base.text import plural
 from probes.base.unknown import Unknown
 from probes.facts.gpu.gpus import GpuFacts
 from probes.facts.node import Node
@@ -12,7 +13,6 @@ from probes.facts.pci.functions import PciFacts
 from probes.facts.rdma.devices import RdmaFacts
 from probes.topology.paths import Topology
 from widgets.base.boxes import ROUND, frame
-from widgets.base.figures import plural
 from widgets.base.lines import Line, Run, Tone, fit, width_of, wrapped
 from widgets.node.endpoint_lines import (
     NO_FIGURES,

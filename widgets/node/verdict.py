@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from probes.base.origin import Origin, Source
+from probes.base.text import plural
 from probes.facts.gpudirect import GdrPath
 from probes.snapshot.verdict import State, Verdict
-from widgets.base.figures import plural
 from widgets.base.lines import Line, Run, Tone
 
 _MARKS = {

@@ -5,6 +5,7 @@ from __future__ import annotations
 from enum import Enum
 
 from probes.base.plan import Plan, instruction
+from probes.base.text import plural
 from probes.base.unknown import Unknown
 from probes.facts.pci.functions import PciFunction, PciKind
 from probes.facts.pci.rdma_topo import ARGV, is_dma_function
@@ -19,7 +20,6 @@ from probes.queries.pcie_paths import (
     bridges_between,
     functions_of,
     near_paths,
-    plural,
     unknown_devices,
 )
 from probes.snapshot.examination import Examination

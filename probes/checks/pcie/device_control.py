@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from probes.base.plan import Plan, Step, instruction
+from probes.base.text import plural
 from probes.base.unknown import Reason, Unknown, known, map_known
 from probes.facts.pci.capabilities import PciExpress
 from probes.plans.common import REBOOT_ENDS_JOBS
@@ -19,7 +20,6 @@ from probes.queries.pcie_paths import (
     labels,
     near_paths,
     nic_registers,
-    plural,
     unknown_devices,
 )
 from probes.snapshot.examination import Examination

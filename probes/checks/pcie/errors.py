@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from probes.base.plan import Plan, instruction
+from probes.base.text import plural
 from probes.base.unknown import Maybe, Reason, Unknown, known
 from probes.facts.pci.aer import ErrorCounts, PcieErrorFacts
 from probes.queries.finding import Area, Evidence, Outcome, Severity, Status, end_with, passed, unknown
@@ -17,7 +18,6 @@ from probes.queries.pcie_paths import (
     labels,
     near_paths,
     need_read,
-    plural,
     unknown_devices,
 )
 from probes.snapshot.examination import Examination

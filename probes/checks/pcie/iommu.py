@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from probes.base.plan import Plan, instruction
+from probes.base.text import plural
 from probes.base.unknown import Maybe, Reason, Unknown, known, map_known
 from probes.facts.gpudirect import GdrPath
 from probes.facts.kernel.log import LogKind
@@ -22,7 +23,6 @@ from probes.queries.pcie_paths import (
     labels,
     near_paths,
     need_guest,
-    plural,
     unknown_devices,
 )
 from probes.snapshot.examination import Examination

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from probes.base.plan import Plan, instruction
+from probes.base.text import plural
 from probes.base.unknown import Maybe, Reason, Unknown, known
 from probes.facts.pci.functions import PciFunction, PciKind
 from probes.facts.pci.link_speed import capacity, generation, most_of, words
@@ -20,7 +21,6 @@ from probes.queries.pcie_paths import (
     is_grace,
     labels,
     need_read,
-    plural,
     unknown_devices,
 )
 from probes.snapshot.examination import Examination

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from probes.base.plan import Plan, instruction
+from probes.base.text import plural
 from probes.base.unknown import Reason, Unknown, known
 from probes.facts.rdma.devices import RdmaFacts
 from probes.plans.common import REBOOT_ENDS_JOBS
@@ -20,7 +21,6 @@ from probes.queries.pcie_paths import (
     near_paths,
     need_guest,
     need_read,
-    plural,
     unknown_devices,
 )
 from probes.queries.ports import PORT_DOWN

@@ -5,7 +5,7 @@ from __future__ import annotations
 from probes.base.plan import Plan, Step, instruction, plan_or_none
 from probes.base.unknown import Reason, Unknown, map_known
 from probes.facts.kernel.module_blockers import explain
-from probes.facts.kernel.modules import KernelModule, ModuleFacts
+from probes.facts.kernel.modules import ModuleFacts
 from probes.facts.system.services import ServiceFacts, ServiceState
 from probes.plans.load_at_boot import persist_peermem
 from probes.plans.load_modules import load_step
@@ -23,6 +23,7 @@ from probes.queries.finding import (
     passed,
     unknown,
 )
+from probes.queries.module_loaders import boot_loaders
 from probes.queries.module_need import (
     PEERMEM_REASONS,
     Need,
@@ -53,18 +54,6 @@ _OLD_SERVICE, _NO_PEERMEM = "the service nv_peer_mem", "gdrtop check --only peer
 _README = "https://github.com/Mellanox/nv_peer_memory (README); NVIDIA driver README, nvidia-peermem"
 
 
-def _loaders(examination: Examination, module: KernelModule) -> list[Evidence]:
-    """Return what loads nvidia_peermem at boot: modules-load.d, a softdep, or a unit that runs modprobe."""
-    services = examination.services
-    unit = services.modprobe.get(PEERMEM) if isinstance(services, ServiceFacts) else None
-    loaders = [Evidence(module.persistent, PEERMEM)] if module.persistent is not None else []
-    for line in (module.softdep, unit):
-        if line is not None:
-            file, _, text = line.partition(": ")
-            loaders.append(Evidence(file, text[:LINE_LIMIT]))
-    return loaders
-
-
 def _unread(examination: Examination) -> str:
     """Name the files that may load the module and could not be read."""
     modules, services = examination.node.modules, examination.services
@@ -84,7 +73,7 @@ def _unread(examination: Examination) -> str:
 def peermem_not_persistent(examination: Examination) -> Outcome:
     """Check for a modules-load.d entry, a softdep line or a systemd unit that loads it."""
     module = loaded_peermem(examination)
-    loaders = _loaders(examination, module)
+    loaders = boot_loaders(examination, module)
     if loaders:
         return passed(*loaders)
     if isinstance(module.on_disk, Unknown) and module.on_disk.reason is Reason.NOT_THERE:
@@ -130,7 +119,7 @@ def peermem_unneeded_at_boot(examination: Examination) -> Outcome:
     uses = Evidence(path, str(refcnt))
     if refcnt > 0:
         return passed(uses)
-    loaders = _loaders(examination, module)
+    loaders = boot_loaders(examination, module)
     if not loaders:
         return passed(uses, Evidence("/etc/modules-load.d", "nothing loads nvidia_peermem at boot"))
     steps = (

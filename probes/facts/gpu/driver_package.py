@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 
-from probes.base.unknown import Maybe
+from probes.base.unknown import Maybe, Reason, Unknown, map_known
+from probes.facts.gpu.gpus import DriverFacts, Flavour
+from probes.facts.kernel.dkms import DRIVER_PACKAGES, DkmsFacts, installed_for
+from probes.facts.kernel.module_files import ModuleFile, file_of
+from probes.facts.system.driver_container import DriverContainerFacts
+from probes.facts.system.packages import Package, owner_of
+from probes.host.protocol import Host
 
 
 class DriverOrigin(Enum):
@@ -26,3 +33,100 @@ class DriverPackage:
     package: Maybe[str]  # package that owns the module file or nvidia-smi; NOT_THERE: none
     by_dkms: Maybe[bool]  # built on the node by DKMS
     prebuilt: Maybe[bool]  # compiled by the distributor for its own kernel: its peermem knows no OFED
+
+
+_PROGRAM = "/usr/bin/nvidia-smi"
+_UNINSTALLER = "/usr/bin/nvidia-uninstall"  # only the .run installer installs it (driver README, chapter 8)
+_AKMODS = "/var/cache/akmods/nvidia"  # RPM Fusion: packages that are built on the node
+_CLOSED_LICENSE = "NVIDIA"  # the open modules have "Dual MIT/GPL" (kernel-open/nvidia/nv.c)
+
+
+@dataclass(frozen=True)
+class DriverTraces:
+    """What other probes know of the driver."""
+
+    release: Maybe[str]  # of the running kernel
+    loaded: Maybe[DriverFacts]
+    files: Maybe[Mapping[str, ModuleFile]]  # modinfo, by module
+    dkms: Maybe[DkmsFacts]
+    container: Maybe[DriverContainerFacts]
+
+
+def probe(host: Host, traces: DriverTraces) -> Maybe[DriverPackage]:
+    """Ask dpkg or rpm for the driver's package, and combine it with what other probes read.
+
+    NOT_THERE: no driver is loaded, and neither its module nor nvidia-smi is on disk.
+    """
+    file = file_of(traces.files, "nvidia")
+    version = _version(traces.loaded, file)
+    has_program = not isinstance(host.size(_PROGRAM), Unknown)
+    in_container = map_known(traces.container, lambda container: container.driver)
+    if isinstance(version, Unknown) and not has_program and in_container is not True:
+        if version.reason is Reason.NOT_THERE:
+            return Unknown(Reason.NOT_THERE, "modinfo nvidia", "no NVIDIA driver is installed")
+        return version
+    package = _package(host, file, has_program)
+    origin = _origin(host, in_container, package)
+    by_dkms = installed_for(traces.dkms, DRIVER_PACKAGES, traces.release)
+    return DriverPackage(
+        version=version,
+        is_open=_is_open(traces.loaded, file),
+        origin=origin,
+        package=map_known(package, lambda owner: owner.name),
+        by_dkms=by_dkms,
+        prebuilt=_prebuilt(host, origin, by_dkms, file),
+    )
+
+
+def _version(loaded: Maybe[DriverFacts], file: Maybe[ModuleFile]) -> Maybe[str]:
+    running = map_known(loaded, lambda driver: driver.version)
+    return map_known(file, lambda found: found.version) if isinstance(running, Unknown) else running
+
+
+def _is_open(loaded: Maybe[DriverFacts], file: Maybe[ModuleFile]) -> Maybe[bool]:
+    flavour = map_known(loaded, lambda driver: driver.flavour)
+    if not isinstance(flavour, Unknown):
+        return flavour is Flavour.OPEN
+    return map_known(file, lambda found: map_known(found.license, lambda text: text != _CLOSED_LICENSE))
+
+
+def _package(host: Host, file: Maybe[ModuleFile], has_program: bool) -> Maybe[Package]:
+    """Return the owner of the module's file, else of nvidia-smi: DKMS's files belong to no package."""
+    paths = [] if isinstance(file, Unknown) or not file.path.startswith("/") else [file.path]
+    paths += [_PROGRAM] if has_program else []
+    return owner_of(host, paths)
+
+
+def _origin(host: Host, in_container: Maybe[bool], package: Maybe[Package]) -> Maybe[DriverOrigin]:
+    if in_container is True:
+        return DriverOrigin.CONTAINER
+    if not isinstance(package, Unknown):
+        return DriverOrigin.PACKAGE
+    if not isinstance(host.size(_UNINSTALLER), Unknown):
+        return DriverOrigin.RUN_FILE
+    if package.reason is Reason.NOT_THERE:
+        return Unknown(Reason.NOT_THERE, _UNINSTALLER, "neither a package nor the .run installer")
+    return package
+
+
+def _prebuilt(
+    host: Host, origin: Maybe[DriverOrigin], by_dkms: Maybe[bool], file: Maybe[ModuleFile]
+) -> Maybe[bool]:
+    """Return whether the modules came compiled: packaged, with a file for this kernel, and not by DKMS.
+
+    Canonical's linux-modules-nvidia-*, SUSE's *-kmp-* and NVIDIA's own kmod packages.
+    """
+    if isinstance(origin, Unknown):
+        return origin
+    if origin is not DriverOrigin.PACKAGE or not isinstance(host.size(_AKMODS), Unknown):
+        return False
+    if isinstance(file, Unknown):
+        return file
+    return by_dkms if isinstance(by_dkms, Unknown) else not by_dkms
+
+
+def module_flavor(is_open: Maybe[bool]) -> str:
+    """Return "open modules", "proprietary modules", or that it is unknown."""
+    if isinstance(is_open, Unknown):
+        return "modules of unknown type"
+    return "open modules" if is_open else "proprietary modules"

@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from enum import Enum
 
-from probes.base.unknown import Maybe
-
-
-class BootLoader(Enum):
-    """Where the kernel's command line is set."""
-
-    GRUB = "GRUB"  # /etc/default/grub, update-grub or grub2-mkconfig
-    GRUB_BLS = "GRUB with boot loader entries"  # grubby
-    SYSTEMD_BOOT = "systemd-boot"  # /etc/kernel/cmdline, kernel-install
-    UKI = "unified kernel image"
-    OSTREE = "ostree"  # rpm-ostree kargs, bootc kargs.d
-    MACHINE_CONFIG = "MachineConfig"  # OpenShift: spec.kernelArguments
-    TALOS = "Talos"
+from probes.base.text import printable
+from probes.base.unknown import Maybe, Reason, Unknown, known, map_known
+from probes.facts.kernel.boot_default import next_kernel
+from probes.facts.kernel.boot_loader import BootLoader, loader_of
+from probes.facts.kernel.release import is_release
+from probes.facts.system.distribution import Distribution
+from probes.facts.system.tools import DIRECTORIES
+from probes.host.protocol import Host
 
 
 class InitramfsTool(Enum):
@@ -47,4 +43,136 @@ class BootFacts:
     kernels: Maybe[tuple[InstalledKernel, ...]]  # newest first
     next_kernel: Maybe[str]  # release that the loader starts by default
     is_efi: Maybe[bool]
-    mok_keys: Maybe[tuple[str, ...]]  # files of keys that DKMS or the distributor signs with, on disk
+    mok_keys: Maybe[tuple[str, ...]]  # certificates that modules are signed with on this node; () is none
+
+
+__all__ = ["BootFacts", "BootLoader", "InitramfsTool", "InstalledKernel"]
+
+_MODULES = "/lib/modules"
+_MAX_KERNELS = 32
+_IMAGES = ("/boot/vmlinuz-{}", "/boot/vmlinux-{}", "/boot/Image-{}", "/lib/modules/{}/vmlinuz")
+_RAM_DISKS = (
+    "/boot/initrd.img-{}",
+    "/boot/initramfs-{}.img",
+    "/boot/initrd-{}",
+    "/lib/modules/{}/initramfs.img",
+)
+_EFI = "/sys/firmware/efi"
+# dkms(8), framework.conf: mok_certificate; shim-signed of Debian and Ubuntu; akmods; NVIDIA's .run installer.
+_CERTIFICATES = (
+    "/var/lib/dkms/mok.pub",
+    "/var/lib/shim-signed/mok/MOK.der",
+    "/etc/pki/akmods/certs/public_key.der",
+)
+_NVIDIA_KEYS = "/usr/share/nvidia"
+_NVIDIA_KEY = re.compile(r"nvidia-modsign-crt-[0-9A-Fa-f]{1,40}\.der")
+_DKMS_SETTINGS = ("/etc/dkms/framework.conf", "/etc/dkms/framework.conf.d")
+_CERTIFICATE = re.compile(r"^\s*mok_certificate=\"?(/[\w./+-]{1,200})\"?\s*$", re.M)
+_TOOLS = (
+    ("update-initramfs", InitramfsTool.UPDATE_INITRAMFS),
+    ("dracut", InitramfsTool.DRACUT),
+    ("mkinitcpio", InitramfsTool.MKINITCPIO),
+)
+
+
+def probe(host: Host, distribution: Maybe[Distribution], running: Maybe[str]) -> BootFacts:
+    """Read /boot, /lib/modules, the boot loader's files and /sys/firmware.
+
+    `running`: release of the running kernel.
+    """
+    kernels = _kernels(host, running)
+    loader = loader_of(host, distribution)
+    releases = map_known(kernels, lambda found: tuple(kernel.release for kernel in found))
+    return BootFacts(
+        loader=loader,
+        initramfs=_initramfs_tool(host),
+        kernels=kernels,
+        next_kernel=next_kernel(host, loader, releases, running),
+        is_efi=_is_efi(host),
+        mok_keys=_certificates(host),
+    )
+
+
+def version_key(release: str) -> tuple[tuple[int, int, str], ...]:
+    """Return a key that sorts releases like `sort -V`: digits as numbers."""
+    parts = re.findall(r"[0-9]{1,18}|[^0-9]+", release)
+    return tuple((1, int(part), "") if part.isdecimal() else (0, 0, part) for part in parts)
+
+
+def _kernels(host: Host, running: Maybe[str]) -> Maybe[tuple[InstalledKernel, ...]]:
+    names = host.names(_MODULES)
+    if isinstance(names, Unknown):
+        return names
+    releases = sorted(filter(is_release, names), key=version_key, reverse=True)[:_MAX_KERNELS]
+    found = [_kernel(host, release) for release in releases]
+    # A removed kernel leaves its directory behind if DKMS has built modules in it.
+    return tuple(kernel for kernel in found if kernel.release == running or not _is_absent(kernel.image))
+
+
+def _is_absent(fact: Maybe[object]) -> bool:
+    return isinstance(fact, Unknown) and fact.reason is Reason.NOT_THERE
+
+
+def _kernel(host: Host, release: str) -> InstalledKernel:
+    build = host.resolve(f"{_MODULES}/{release}/build")
+    return InstalledKernel(
+        release=printable(release, 128),
+        image=_first(host, _IMAGES, release),
+        initramfs=_first(host, _RAM_DISKS, release),
+        has_headers=False if _is_absent(build) else map_known(build, lambda path: True),
+    )
+
+
+def _first(host: Host, patterns: tuple[str, ...], release: str) -> Maybe[str]:
+    """Return the first of these files that exists; else why it could not be seen."""
+    refused: Unknown | None = None
+    for pattern in patterns:
+        path = pattern.format(release)
+        size = host.size(path)
+        if not isinstance(size, Unknown):
+            return path
+        if size.reason is not Reason.NOT_THERE:
+            refused = size
+    return Unknown(Reason.NOT_THERE, patterns[0].format(release)) if refused is None else refused
+
+
+def _initramfs_tool(host: Host) -> Maybe[InitramfsTool]:
+    for name, tool in _TOOLS:
+        if any(not isinstance(host.size(f"{directory}/{name}"), Unknown) for directory in DIRECTORIES):
+            return tool
+    return Unknown(Reason.NOT_THERE, "update-initramfs, dracut, mkinitcpio", "none is installed")
+
+
+def _is_efi(host: Host) -> Maybe[bool]:
+    names = host.names(_EFI)
+    if not isinstance(names, Unknown):
+        return True
+    if names.reason is not Reason.NOT_THERE:
+        return names
+    above = host.names("/sys/firmware")
+    return above if isinstance(above, Unknown) else False
+
+
+def _certificates(host: Host) -> Maybe[tuple[str, ...]]:
+    """Return the certificates on disk; unknown if none was found and one could not be seen."""
+    names = [name for name in known(host.names(_NVIDIA_KEYS), ()) if _NVIDIA_KEY.fullmatch(name)]
+    paths = (*_dkms_certificates(host), *_CERTIFICATES, *(f"{_NVIDIA_KEYS}/{name}" for name in names[:8]))
+    found, refused = [], None
+    for path in dict.fromkeys(paths):
+        size = host.size(path)
+        if not isinstance(size, Unknown):
+            found.append(path)
+        elif size.reason is not Reason.NOT_THERE:
+            refused = size
+    return refused if refused is not None and not found else tuple(found)
+
+
+def _dkms_certificates(host: Host) -> tuple[str, ...]:
+    below = [name for name in known(host.names(_DKMS_SETTINGS[1]), ()) if name.endswith(".conf")]
+    paths = (_DKMS_SETTINGS[0], *(f"{_DKMS_SETTINGS[1]}/{name}" for name in below[:16]))
+    return tuple(path for file in paths for path in parse_certificates(known(host.read(file), "")))
+
+
+def parse_certificates(text: str) -> tuple[str, ...]:
+    """Parse the paths of the lines mok_certificate="…" of DKMS's framework.conf (dkms(8))."""
+    return tuple(match[1] for match in _CERTIFICATE.finditer(text))[:8]

@@ -6,15 +6,18 @@ one in /var/lib/dkms/NAME/kernel-KERNEL-ARCH, and the log of the last failed bui
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from probes.base.text import printable
-from probes.base.unknown import Maybe, Unknown, known
+from probes.base.unknown import Maybe, Reason, Unknown, known
 from probes.host.protocol import Host
 
 DIRECTORY = "/var/lib/dkms"
 DRIVER_PACKAGES = ("nvidia", "nvidia-open", "nvidia-srv", "nvidia-current", "nvidia-current-open")
 """DKMS packages of the GPU driver; nvidia-fs and nvidia-peer-memory are separate packages."""
+OFED_PACKAGES = ("mlnx-ofed-kernel", "mlnx-ofa_kernel")
+"""DKMS packages of the NIC driver: of Debian's family and of Red Hat's."""
 _MAX_MODULES = 64
 _MAX_VERSIONS = 32
 _MAX_KERNELS = 64
@@ -53,6 +56,15 @@ def probe(host: Host) -> Maybe[DkmsFacts]:
         versions = [entry for entry in entries if not entry.startswith(("kernel-", "original_module"))]
         modules.extend(_version(host, name, version, installed) for version in versions[:_MAX_VERSIONS])
     return DkmsFacts(tuple(modules))
+
+
+def installed_for(facts: Maybe[DkmsFacts], names: Collection[str], release: Maybe[str]) -> Maybe[bool]:
+    """Return whether DKMS installed one of these packages for a kernel; without DKMS it did not."""
+    if isinstance(facts, Unknown):
+        return False if facts.reason is Reason.NOT_THERE else facts
+    if isinstance(release, Unknown):
+        return release
+    return any(module.name in names and release in module.installed for module in facts.modules)
 
 
 def _installed(host: Host, name: str, entries: tuple[str, ...]) -> dict[str, list[str]]:

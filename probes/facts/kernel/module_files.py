@@ -8,7 +8,7 @@ modinfo(8) reads the file that modprobe would load, compressed or not. Compared 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from probes.base.text import printable
@@ -116,6 +116,13 @@ def _files(host: Host, names: tuple[str, ...]) -> Maybe[dict[str, ModuleFile]]:
         error = printable(" ".join(answer.stderr.split()), 120)
         return Unknown(Reason.IO_ERROR, "modinfo", error or "modinfo printed nothing")
     return files
+
+
+def file_of(files: Maybe[Mapping[str, ModuleFile]], name: str) -> Maybe[ModuleFile]:
+    """Return modinfo's fields of a module; NOT_THERE: it has no file for the running kernel."""
+    if isinstance(files, Unknown):
+        return files
+    return files.get(name) or Unknown(Reason.NOT_THERE, f"modinfo {name}", "no such module")
 
 
 def parse_modinfo(text: str) -> dict[str, ModuleFile]:

@@ -82,6 +82,11 @@ def read_release(host: Host) -> Maybe[str]:
     return Unknown(Reason.MALFORMED, source, "not a kernel release")
 
 
+def is_release(name: str) -> bool:
+    """Return whether a name has the form of a kernel release, and is safe in a path."""
+    return _RELEASE.fullmatch(name) is not None
+
+
 def parse_banner(banner: str) -> str:
     """Return the release in "Linux version 6.8.0-45-generic (buildd@…) …"; "" if there is none."""
     words = banner.split(maxsplit=3)

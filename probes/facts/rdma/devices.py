@@ -75,6 +75,9 @@ class RdmaFacts:
 
 _CLASS = "/sys/class/infiniband"
 _SOFTWARE = ("rxe", "siw")
+_BY_SOFTWARE = "a software device"
+# sw/rxe/rxe_hw_counters.c: no hardware counts these.
+_RXE_COUNTERS = frozenset({"sent_pkts", "rcvd_pkts", "completer_retry_err"})
 _AUXILIARY = "/sys/bus/auxiliary/devices"
 _AUXILIARY_RDMA = re.compile(r"mlx5_core\.rdma\.\d{1,6}", re.ASCII)
 _AUXILIARY_DRIVER = "mlx5_ib.rdma"  # drivers/infiniband/hw/mlx5/main.c, mlx5r_driver
@@ -91,6 +94,15 @@ _BDF = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 _EMPTY_GIDS_IN_A_ROW = 8
 _MAX_GIDS = 256
 _RATE = re.compile(r"(\d{1,5}(?:\.\d{1,3})?) Gb/sec(?: \((.{1,40}?)\))?")
+
+
+def is_software(device: RdmaDevice) -> bool:
+    """Return whether a device is rxe or siw, under whatever name; it may be listed below a NIC's function."""
+    if device.name.startswith(_SOFTWARE):
+        return True
+    if isinstance(device.bdf, Unknown) and _BY_SOFTWARE in device.bdf.detail:
+        return True
+    return any(_RXE_COUNTERS.issubset(known(port.hw_counters, ())) for port in device.ports)
 
 
 def natural(name: str) -> tuple[tuple[int, int, str], ...]:
@@ -292,7 +304,7 @@ def _without_function(host: Host, name: str, path: str) -> str:
     """Return why a device has no PCI function: rxe and siw are software; others were recorded partially."""
     place = known(host.resolve(path), "")
     if name.startswith(_SOFTWARE) or place.startswith("/sys/devices/virtual/"):
-        return "on no PCI function: a software device"
+        return f"on no PCI function: {_BY_SOFTWARE}"
     return "the link to its PCI function is missing"
 
 

@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 
-from probes.base.unknown import Maybe
+from probes.base.text import printable
+from probes.base.unknown import Maybe, Reason, Unknown, known, map_known
+from probes.facts.kernel.dkms import OFED_PACKAGES, DkmsFacts, installed_for
+from probes.facts.kernel.module_files import ModuleFile
+from probes.facts.kernel.modules import PEER_MEMORY_SYMBOL, ModuleFacts
+from probes.facts.system.driver_container import DriverContainerFacts
+from probes.facts.system.packages import Package, owner_of
+from probes.host.protocol import Host
 
 
 class NicStack(Enum):
@@ -24,7 +33,137 @@ class NicDriver:
     """The installed stack, loaded or not."""
 
     stack: Maybe[NicStack]
-    version: Maybe[str]  # "MLNX_OFED_LINUX-24.10-1.1.4.0", "OFED-internal-25.07-0.9.7", EFA "2.15.3"
+    version: Maybe[str]  # "MLNX_OFED_LINUX-24.10-1.1.4.0", "OFED-internal-25.07-0.9.7", EFA "2.15.3";
+    #                      NOT_THERE: the kernel's own driver has no version of its own
     package: Maybe[str]
     by_dkms: Maybe[bool]
     exports_peer_memory: Maybe[bool]  # its ib_core or ib_uverbs has ib_register_peer_memory_client
+
+
+_OFED_INFO = "/usr/bin/ofed_info"
+_EFA_PACKAGES = "/opt/amazon/efa_installed_packages"  # written by the EFA installer
+# The loaded module's: a container's files are not below the node's /lib/modules.
+_LOADED_VERSION = {
+    NicStack.EFA: "/sys/module/efa/version",
+    NicStack.CONTAINER: "/sys/module/mlx5_core/version",
+}
+_FIRST_DOCA = 24  # DOCA-OFED has the numbers of OFED since 24.04; its ofed_info prints "OFED-internal-…"
+_NVIDIA_MODULES = ("mlx5_core", "mlx5_ib", "ib_core", "ib_uverbs")
+_OTHER_DKMS = ("bnxt-re", "bnxt_re", "irdma", "ice", "cxi-driver", "ionic_rdma", "ionic-rdma")
+_OFED_RELEASE = re.compile(r"(?P<family>[A-Za-z][A-Za-z_-]{1,30})-(?P<major>[0-9]{1,3})[.-]")
+
+
+@dataclass(frozen=True)
+class NicTraces:
+    """What other probes know of the NIC driver."""
+
+    release: Maybe[str]  # of the running kernel
+    ofed: Maybe[str]  # ofed_info -s
+    files: Maybe[Mapping[str, ModuleFile]]  # modinfo, by module
+    modules: Maybe[ModuleFacts]
+    dkms: Maybe[DkmsFacts]
+    container: Maybe[DriverContainerFacts]
+
+
+def probe(host: Host, traces: NicTraces) -> Maybe[NicDriver]:
+    """Combine ofed_info, modinfo, DKMS and the traces of containers and of the EFA installer.
+
+    NOT_THERE: no RDMA driver has a module for this kernel.
+    """
+    file = _rdma_file(traces.files)
+    stack = _stack(host, traces, file)
+    if isinstance(stack, Unknown):
+        return stack
+    package = _package(host, file)
+    names = ("efa",) if stack is NicStack.EFA else OFED_PACKAGES
+    is_built_here = stack in (NicStack.MLNX_OFED, NicStack.DOCA_OFED, NicStack.EFA)
+    return NicDriver(
+        stack=stack,
+        version=_version(host, stack, traces.ofed, file),
+        package=map_known(package, lambda owner: owner.name),
+        by_dkms=installed_for(traces.dkms, names, traces.release) if is_built_here else False,
+        exports_peer_memory=map_known(traces.modules, _exports_peer_memory),
+    )
+
+
+def _rdma_file(files: Maybe[Mapping[str, ModuleFile]]) -> Maybe[ModuleFile]:
+    """Return the file of the first module that such a stack has; NOT_THERE: it has none."""
+    if isinstance(files, Unknown):
+        return files
+    absent = Unknown(Reason.NOT_THERE, f"modinfo {_NVIDIA_MODULES[0]}", "no RDMA driver for this kernel")
+    return next((files[name] for name in _NVIDIA_MODULES if name in files), absent)
+
+
+def _stack(host: Host, traces: NicTraces, file: Maybe[ModuleFile]) -> Maybe[NicStack]:
+    if map_known(traces.container, lambda container: container.mofed_ready) is True:
+        return NicStack.CONTAINER
+    if not isinstance(host.size(_EFA_PACKAGES), Unknown) or _has_dkms(traces.dkms, ("efa",)):
+        return NicStack.EFA
+    if isinstance(file, Unknown):
+        has_other = _has_dkms(traces.dkms, _OTHER_DKMS)
+        return NicStack.OTHER if has_other and file.reason is Reason.NOT_THERE else file
+    if not is_inbox(file.path):
+        return _ofed_stack(traces, file)
+    return NicStack.OTHER if _has_dkms(traces.dkms, _OTHER_DKMS) else NicStack.INBOX
+
+
+def _has_dkms(dkms: Maybe[DkmsFacts], names: tuple[str, ...]) -> bool:
+    return not isinstance(dkms, Unknown) and any(module.name in names for module in dkms.modules)
+
+
+def _ofed_stack(traces: NicTraces, file: ModuleFile) -> NicStack:
+    by_release = None if isinstance(traces.ofed, Unknown) else stack_of(traces.ofed)
+    if by_release is not None:
+        return by_release
+    match = re.match(r"([0-9]{1,3})\.", known(file.version, ""))
+    if match:
+        return NicStack.DOCA_OFED if int(match[1]) >= _FIRST_DOCA else NicStack.MLNX_OFED
+    return NicStack.OTHER
+
+
+def is_inbox(path: str) -> bool:
+    """Return whether a module's file belongs to the kernel's package.
+
+    Others are below updates/, extra/ or weak-updates/ (depmod.d(5), dkms(8)).
+    """
+    return path == "(builtin)" or re.search(r"/lib/modules/[^/]+/kernel/", path) is not None
+
+
+def stack_of(release: str) -> NicStack | None:
+    """Return the stack whose ofed_info prints this release; None: an unknown one."""
+    match = _OFED_RELEASE.match(release)
+    family = match["family"].lower() if match else ""
+    if family.startswith("doca"):
+        return NicStack.DOCA_OFED
+    if match and family == "ofed-internal":
+        return NicStack.DOCA_OFED if int(match["major"]) >= _FIRST_DOCA else NicStack.MLNX_OFED
+    return NicStack.MLNX_OFED if family.startswith(("mlnx_ofed", "mlnx_en", "mlnx-en")) else None
+
+
+def _version(host: Host, stack: NicStack, ofed: Maybe[str], file: Maybe[ModuleFile]) -> Maybe[str]:
+    if stack in _LOADED_VERSION:
+        text = host.read(_LOADED_VERSION[stack])
+        if isinstance(text, Unknown) and text.reason is Reason.NOT_THERE:
+            return Unknown(Reason.NOT_THERE, text.source, "the loaded module has no version")
+        return map_known(text, lambda version: printable(version, 64))
+    if stack in (NicStack.MLNX_OFED, NicStack.DOCA_OFED) and not isinstance(ofed, Unknown):
+        return ofed
+    if stack is NicStack.INBOX:
+        return Unknown(Reason.NOT_THERE, "modinfo mlx5_core", "the kernel's own driver")
+    return map_known(file, lambda found: found.version)
+
+
+def _package(host: Host, file: Maybe[ModuleFile]) -> Maybe[Package]:
+    """Return the owner of the module's file, else of ofed_info: DKMS's files belong to no package."""
+    paths = [] if isinstance(file, Unknown) or not file.path.startswith("/") else [file.path]
+    paths += [] if isinstance(host.size(_OFED_INFO), Unknown) else [_OFED_INFO]
+    return owner_of(host, paths)
+
+
+def _exports_peer_memory(modules: ModuleFacts) -> Maybe[bool]:
+    provider = next((row.provider for row in modules.symbols if row.symbol == PEER_MEMORY_SYMBOL), None)
+    if provider is None:
+        return Unknown(Reason.NOT_RECORDED, "modules.symbols")
+    if isinstance(provider, Unknown):
+        return False if provider.reason is Reason.NOT_THERE else provider
+    return True

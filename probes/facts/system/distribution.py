@@ -5,6 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
+from probes.base.text import printable
+from probes.base.unknown import Maybe, map_known
+from probes.facts.system.platform import parse_os_release_fields, read_os_release
+from probes.host.protocol import Host
+
 
 class Family(Enum):
     """Distributions that install packages and boot lines alike."""
@@ -27,3 +32,53 @@ class Distribution:
     version: str  # "24.04", "9.4"; "" on a rolling release
     name: str  # "Ubuntu 24.04.1 LTS"
     family: Family
+
+
+# os-release ID, or a word of ID_LIKE, -> family.
+_FAMILIES = {
+    "debian": Family.DEBIAN,
+    "ubuntu": Family.DEBIAN,
+    "rhel": Family.RED_HAT,
+    "rocky": Family.RED_HAT,
+    "almalinux": Family.RED_HAT,
+    "centos": Family.RED_HAT,
+    "ol": Family.RED_HAT,
+    "fedora": Family.RED_HAT,
+    "amzn": Family.RED_HAT,
+    "sles": Family.SUSE,
+    "suse": Family.SUSE,
+    "opensuse": Family.SUSE,
+    "rhcos": Family.COREOS,
+    "scos": Family.COREOS,
+    "talos": Family.TALOS,
+    "cos": Family.CONTAINER_OS,
+    "bottlerocket": Family.CONTAINER_OS,
+    "flatcar": Family.CONTAINER_OS,
+    "azurelinux": Family.AZURE_LINUX,
+    "mariner": Family.AZURE_LINUX,
+}
+
+
+def probe(host: Host) -> Maybe[Distribution]:
+    """Read /etc/os-release, else /usr/lib/os-release."""
+    return map_known(read_os_release(host), parse_distribution)
+
+
+def parse_distribution(text: str) -> Distribution:
+    """Parse an os-release(5) file; without ID the ID is "linux", as the manual page says."""
+    fields = parse_os_release_fields(text)
+    name = fields.get("PRETTY_NAME") or fields.get("NAME") or ""
+    return Distribution(
+        id=printable(fields.get("ID") or "linux", 64),
+        version=printable(fields.get("VERSION_ID", ""), 64),
+        name=printable(name, 128),
+        family=_family(fields),
+    )
+
+
+def _family(fields: dict[str, str]) -> Family:
+    # RHEL CoreOS 4.19 and later calls itself "rhel", Fedora CoreOS "fedora".
+    if fields.get("VARIANT_ID") == "coreos":
+        return Family.COREOS
+    words = (fields.get("ID", ""), *fields.get("ID_LIKE", "").split()[:16])
+    return next((_FAMILIES[word] for word in words if word in _FAMILIES), Family.OTHER)

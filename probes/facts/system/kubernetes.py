@@ -1,52 +1,42 @@
 """Kubernetes as this node and, with kubectl or oc, its cluster show it.
 
 It reads ClusterPolicy and NVIDIADriver of the GPU Operator, NicClusterPolicy, the labels of the node,
-and the driver pods of this node with the last lines of their logs.
+and the driver pods of this node with the last lines of their logs. All requests only read.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from enum import Enum
 
-from probes.base.unknown import Maybe
+from probes.base.text import printable
+from probes.base.unknown import Maybe, Reason, Unknown, known, map_known
+from probes.facts.system.kubectl import Kubectl
+from probes.facts.system.kubernetes_objects import (
+    LABELS,
+    RESOURCES,
+    ContainerState,
+    GpuOperator,
+    NetworkOperator,
+    Object,
+    containers,
+    gpu_operator,
+    network_operator,
+    text_at,
+    texts_at,
+)
+from probes.host.protocol import Host
 
-
-@dataclass(frozen=True)
-class ContainerState:
-    """One container of a driver pod."""
-
-    pod: str
-    name: str  # "nvidia-peermem-ctr"
-    ready: bool
-    restarts: int
-    reason: str  # waiting or terminated: "CrashLoopBackOff"; ""
-    log: tuple[str, ...]  # last lines, cleaned; () where not read
-
-
-@dataclass(frozen=True)
-class GpuOperator:
-    """The fields that decide how GPUDirect RDMA gets onto a node."""
-
-    name: str  # "cluster-policy"
-    state: Maybe[str]  # "ready", "notReady"
-    version: Maybe[str]
-    driver_enabled: Maybe[bool]
-    driver_version: Maybe[str]
-    module_type: Maybe[str]  # "auto", "open", "proprietary"
-    rdma_enabled: Maybe[bool]
-    use_host_mofed: Maybe[bool]
-    uses_driver_crd: Maybe[bool]
-    gdrcopy_enabled: Maybe[bool]
-
-
-@dataclass(frozen=True)
-class NetworkOperator:
-    """The NIC driver that the Network Operator installs."""
-
-    name: str
-    state: Maybe[str]
-    ofed_version: Maybe[str]  # NOT_THERE: it installs no driver
-    shared_device_plugin: Maybe[bool]
+__all__ = [
+    "ContainerMessage",
+    "ContainerState",
+    "GpuOperator",
+    "KubernetesFacts",
+    "NetworkOperator",
+    "message_of",
+    "waits_for_nic_driver",
+]
 
 
 @dataclass(frozen=True)
@@ -62,3 +52,187 @@ class KubernetesFacts:
     labels: Maybe[dict[str, str]]  # of this node, the operators' only
     allocatable: Maybe[dict[str, str]]  # "nvidia.com/gpu": "8", "rdma/…"
     ready_markers: Maybe[tuple[str, ...]]  # names in /run/nvidia/validations and /run/mellanox/drivers
+
+
+class ContainerMessage(Enum):
+    """What the last known line of a driver container's log says."""
+
+    WAITING_FOR_DRIVERS = "waiting for the NIC driver and the GPU driver"
+    WAITING_FOR_NVLINK = "waiting for mlx5_core and ib_umad"
+    PEERMEM_LOADED = "loaded nvidia_peermem"
+    PEERMEM_FAILED = "failed to load nvidia_peermem"
+    PEERMEM_IN_USE = "nvidia_peermem is in use, so OFED cannot be reloaded"
+    DRIVER_IN_USE = "the driver is in use, so it cannot be unloaded"
+    STORAGE_MODULES = "storage modules are loaded, so OFED cannot be reloaded"
+
+
+# NVIDIA gpu-driver-container @ 06a208c, ubuntu24.04/nvidia-driver; Mellanox doca-driver-build @ 445df1e,
+# entrypoint/internal/entrypoint/entrypoint.go.
+_MESSAGES = (
+    ("waiting for mellanox ofed and nvidia drivers to be installed", ContainerMessage.WAITING_FOR_DRIVERS),
+    ("waiting for the mlx5_core and ib_umad kernel modules", ContainerMessage.WAITING_FOR_NVLINK),
+    ("successfully loaded nvidia-peermem module", ContainerMessage.PEERMEM_LOADED),
+    ("nvidia-peermem module already loaded", ContainerMessage.PEERMEM_LOADED),
+    ("failed to load nvidia-peermem module", ContainerMessage.PEERMEM_FAILED),
+    ("failed to unload nvidia_peermem module", ContainerMessage.PEERMEM_IN_USE),
+    ("could not unload nvidia driver kernel modules, driver is in use", ContainerMessage.DRIVER_IN_USE),
+    ("storage modules are loaded for current driver", ContainerMessage.STORAGE_MODULES),
+)
+PEERMEM_CONTAINER = "nvidia-peermem-ctr"
+_LOGGED = (PEERMEM_CONTAINER, "nvidia-driver-ctr", "mofed-container", "k8s-driver-manager")
+_MAX_LOGS = 4
+_VALIDATIONS = "/run/nvidia/validations"
+_MOFED = "/run/mellanox/drivers"
+# NVIDIA gpu-operator v26.7.0, cmd/nvidia-validator/main.go, and doca-driver-build, config.go.
+MARKERS = (
+    ".driver-ctr-ready",
+    "driver-ready",
+    "nvidia-peermem-ready",
+    "nvidia-fs-ready",
+    "gdrcopy-ready",
+    "mofed-ready",
+    "toolkit-ready",
+    "plugin-ready",
+    "cuda-ready",
+    ".driver-ready",
+)
+_KUBELET = ("/var/lib/kubelet", "/etc/kubernetes", "/var/lib/rancher", "/var/snap/microk8s", "/var/lib/k0s")
+# The first path that exists names the distribution.
+_DISTRIBUTIONS = (
+    ("/etc/machine-config-daemon", "OpenShift"),
+    ("/etc/rancher/rke2", "RKE2"),
+    ("/etc/rancher/k3s", "k3s"),
+    ("/var/lib/rancher/k3s", "k3s"),
+    ("/var/snap/microk8s", "MicroK8s"),
+    ("/var/lib/k0s", "k0s"),
+    ("/etc/eks", "EKS"),
+    ("/etc/kubernetes/azure.json", "AKS"),
+    ("/home/kubernetes", "GKE"),
+    ("/var/lib/kubelet/kubeadm-flags.env", "kubeadm"),
+    ("/etc/kubernetes/kubelet.conf", "kubeadm"),
+)
+
+
+def probe(host: Host, hostname: Maybe[str]) -> Maybe[KubernetesFacts]:
+    """Read the traces on the node, then ask the API server; NOT_THERE: this is no node of a cluster."""
+    markers = _markers(host)
+    if isinstance(markers, Unknown) and all(
+        isinstance(there := host.access(path), Unknown) and there.reason is Reason.NOT_THERE
+        for path in _KUBELET
+    ):
+        return Unknown(Reason.NOT_THERE, _KUBELET[0], "no Kubernetes on this node")
+    distribution = _distribution(host)
+    kubectl = Kubectl(host, ("oc", "kubectl") if distribution == "OpenShift" else ("kubectl", "oc"))
+    node = _node(kubectl, hostname)
+    policy = _first(kubectl.list("clusterpolicies.nvidia.com"))
+    return KubernetesFacts(
+        distribution=distribution,
+        tool=kubectl.tool,
+        node=map_known(node, lambda found: text_at(found, "metadata", "name")),
+        gpu_operator=map_known(policy, lambda found: _gpu_operator(kubectl, found)),
+        network_operator=map_known(_first(kubectl.list("nicclusterpolicies.mellanox.com")), network_operator),
+        containers=map_known(node, lambda found: _containers(kubectl, found)),
+        labels=map_known(node, lambda found: _with(LABELS, texts_at(found, "metadata", "labels"))),
+        allocatable=map_known(node, lambda found: _with(RESOURCES, texts_at(found, "status", "allocatable"))),
+        ready_markers=markers,
+    )
+
+
+def message_of(container: ContainerState) -> ContainerMessage | None:
+    """Return what the newest known line of the container's log says."""
+    for line in reversed(container.log):
+        text = line.lower()
+        found = next((message for words, message in _MESSAGES if words in text), None)
+        if found is not None:
+            return found
+    return None
+
+
+def waits_for_nic_driver(facts: Maybe[KubernetesFacts]) -> Maybe[bool]:
+    """Return whether the operator's peermem container waits for the NIC driver or the GPU driver."""
+    found = map_known(facts, lambda known_facts: known_facts.containers)
+    return map_known(
+        found,
+        lambda listed: any(
+            container.name == PEERMEM_CONTAINER
+            and not container.ready
+            and message_of(container) is ContainerMessage.WAITING_FOR_DRIVERS
+            for container in listed
+        ),
+    )
+
+
+def known_phrases(text: str) -> tuple[str, ...]:
+    """Return what `message_of` knows in each line of a container's log."""
+    return tuple(words for line in text.split("\n") for words, _ in _MESSAGES if words in line.lower())
+
+
+def _distribution(host: Host) -> Maybe[str]:
+    for path, name in _DISTRIBUTIONS:
+        if not isinstance(host.access(path), Unknown):
+            return name
+    return Unknown(Reason.NOT_THERE, _KUBELET[1], "no known distribution")
+
+
+def _markers(host: Host) -> Maybe[tuple[str, ...]]:
+    """Return the operators' marker files; unknown if neither directory could be listed."""
+    found: list[str] = []
+    answers = [host.names(directory) for directory in (_VALIDATIONS, _MOFED)]
+    for names in answers:
+        found += [name for name in known(names, ()) if name in MARKERS]
+    if all(isinstance(names, Unknown) for names in answers):
+        first = answers[0]
+        return first if isinstance(first, Unknown) else ()
+    return tuple(found)
+
+
+def _node(kubectl: Kubectl, hostname: Maybe[str]) -> Maybe[Object]:
+    """Return this node's object: kubelet calls it by the host name, in full or its first part."""
+    if isinstance(hostname, Unknown):
+        return hostname
+    name = hostname.lower()
+    found = kubectl.get("node", name)
+    if isinstance(found, Unknown) and found.reason is Reason.NOT_THERE and kubectl.answers:
+        return _first(kubectl.list("nodes", "--selector", f"kubernetes.io/hostname={name}"))
+    return found
+
+
+def _first(found: Maybe[tuple[Object, ...]]) -> Maybe[Object]:
+    if isinstance(found, Unknown):
+        return found
+    return found[0] if found else Unknown(Reason.NOT_THERE, "kubectl", "no such object in the cluster")
+
+
+def _gpu_operator(kubectl: Kubectl, policy: Object) -> GpuOperator:
+    without = gpu_operator(policy, Unknown(Reason.NOT_THERE, "nvidiadrivers.nvidia.com"))
+    if without.uses_driver_crd is not True:
+        return without
+    return gpu_operator(policy, kubectl.list("nvidiadrivers.nvidia.com"))
+
+
+def _containers(kubectl: Kubectl, node: Object) -> Maybe[tuple[ContainerState, ...]]:
+    """Return the containers of the driver pods on this node, with logs of those that are not ready."""
+    name = text_at(node, "metadata", "name")
+    if isinstance(name, Unknown):
+        return name
+    found: list[ContainerState] = []
+    for label in ("app.kubernetes.io/component=nvidia-driver", "nvidia.com/ofed-driver"):
+        pods = kubectl.list(
+            "pods", "--all-namespaces", "--selector", label, "--field-selector", f"spec.nodeName={name}"
+        )
+        if isinstance(pods, Unknown):
+            return pods
+        found += [container for pod in pods for container in containers(pod)]
+    return _with_logs(found, kubectl.log)
+
+
+def _with_logs(
+    found: list[ContainerState], log: Callable[[ContainerState], tuple[str, ...]]
+) -> tuple[ContainerState, ...]:
+    waiting = [one for one in found if one.name in _LOGGED and not one.ready and one.reason != "Completed"]
+    logs = {id(one): log(one) for one in waiting[:_MAX_LOGS]}
+    return tuple(replace(one, log=logs.get(id(one), ())) for one in found)
+
+
+def _with(prefixes: tuple[str, ...], values: dict[str, str]) -> dict[str, str]:
+    return {printable(key, 253): value for key, value in values.items() if key.startswith(prefixes)}

@@ -157,13 +157,27 @@ def parse_cpuinfo(text: str) -> Processor:
     return Processor(Unknown(Reason.MALFORMED, "/proc/cpuinfo", "unknown architecture"), no_bit)
 
 
-def parse_os_release(text: str) -> Maybe[str]:
-    """Parse PRETTY_NAME, else NAME, from an os-release(5) file."""
+def read_os_release(host: Host) -> Maybe[str]:
+    """Return the text of os-release(5): of /etc, else of /usr/lib."""
+    text = host.read("/etc/os-release")
+    if isinstance(text, Unknown) and text.reason is Reason.NOT_THERE:
+        text = host.read("/usr/lib/os-release")
+    return text
+
+
+def parse_os_release_fields(text: str) -> dict[str, str]:
+    """Parse the fields of an os-release(5) file, unquoted; the last line of a name counts."""
     values: dict[str, str] = {}
     for line in text.split("\n"):
         key, equals, value = line.strip().partition("=")
-        if equals and key in ("PRETTY_NAME", "NAME"):
+        if equals and re.fullmatch(r"[A-Z][A-Z0-9_]{0,31}", key):
             values[key] = _unquoted(value)
+    return values
+
+
+def parse_os_release(text: str) -> Maybe[str]:
+    """Parse PRETTY_NAME, else NAME, from an os-release(5) file."""
+    values = parse_os_release_fields(text)
     found = values.get("PRETTY_NAME") or values.get("NAME")
     return printable(found, 128) if found else Unknown(Reason.MALFORMED, "/etc/os-release", "no PRETTY_NAME")
 
@@ -264,7 +278,4 @@ def _hostname(host: Host) -> Maybe[str]:
 
 
 def _distribution(host: Host) -> Maybe[str]:
-    text = host.read("/etc/os-release")
-    if isinstance(text, Unknown) and text.reason is Reason.NOT_THERE:
-        text = host.read("/usr/lib/os-release")
-    return map_known(text, parse_os_release)
+    return map_known(read_os_release(host), parse_os_release)

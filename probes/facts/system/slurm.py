@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
+import math
+import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 
-from probes.base.unknown import Maybe
+from probes.base.text import printable
+from probes.base.unknown import Maybe, Reason, Unknown, map_known
+from probes.facts.system.memlock import parse_unit_limit
+from probes.facts.system.packages import packages_of
+from probes.facts.system.systemd_units import manager_setting, unit_setting
+from probes.host.protocol import Host
 
 
 @dataclass(frozen=True)
@@ -17,3 +25,107 @@ class SlurmFacts:
     health_check: Maybe[str]
     propagate_except: Maybe[str]  # PropagateResourceLimitsExcept
     memlock_unlimited: Maybe[bool]  # LimitMEMLOCK of slurmd's unit
+
+
+UNIT = "slurmd.service"
+_PROGRAM = "/usr/sbin/slurmd"
+# The last one is on nodes without their own file (configless): what slurmctld sent (slurm.conf(5)).
+_CONFIGS = ("/etc/slurm/slurm.conf", "/etc/slurm-llnl/slurm.conf", "/run/slurm/conf/slurm.conf")
+_OPTION = re.compile(r"\s-f\s+(/[\w./-]{1,200})")
+_FILE_LIMIT_BYTES = 256 * 1024  # a big cluster lists its nodes in it
+_MAX_INCLUDES = 8
+# Lines that are read; slurm.conf(5): names and their "=" in any case.
+_SETTING = re.compile(
+    r"\s*(prolog|healthcheckprogram|propagateresourcelimitsexcept)\s*=\s*([^\s#]{1,256})", re.IGNORECASE
+)
+_INCLUDE = re.compile(r"\s*include\s+([\w./-]{1,200})\s*", re.IGNORECASE)
+_RELEASE = re.compile(r"(?:[0-9]+:)?([0-9]{1,4}\.[0-9]{1,4}(?:\.[0-9]{1,4})?)")
+
+
+def probe(host: Host) -> Maybe[SlurmFacts]:
+    """Read slurm.conf, slurmd's unit and its package's version; NOT_THERE: no Slurm here."""
+    config = _config(host)
+    limit = unit_setting(host, UNIT, "Service", "LimitMEMLOCK")
+    has_unit = not (isinstance(limit, Unknown) and limit.detail == "no such unit")
+    has_program = not isinstance(host.size(_PROGRAM), Unknown)
+    if not has_unit and not has_program and isinstance(config, Unknown):
+        if config.reason is Reason.NOT_THERE:
+            return Unknown(Reason.NOT_THERE, UNIT, "no Slurm on this node")
+        return config
+    text = config if isinstance(config, Unknown) else _with_includes(host, config)
+    return SlurmFacts(
+        version=_version(host) if has_program else Unknown(Reason.NOT_THERE, _PROGRAM),
+        config=config,
+        prolog=map_known(text, lambda lines: parse_setting(lines, "Prolog")),
+        health_check=map_known(text, lambda lines: parse_setting(lines, "HealthCheckProgram")),
+        propagate_except=map_known(text, lambda lines: parse_setting(lines, "PropagateResourceLimitsExcept")),
+        memlock_unlimited=_unlimited(host) if has_unit else Unknown(Reason.NOT_THERE, UNIT, "no such unit"),
+    )
+
+
+def _config(host: Host) -> Maybe[str]:
+    """Return the path of slurm.conf: slurmd's option -f, a usual place, or what slurmctld sent."""
+    start = unit_setting(host, UNIT, "Service", "ExecStart")
+    option = None if isinstance(start, Unknown) else _OPTION.search(start.value)
+    refused: Unknown | None = None
+    for path in (*((option[1],) if option else ()), *_CONFIGS):
+        size = host.size(path)
+        if not isinstance(size, Unknown):
+            return printable(path, 256)
+        if size.reason is not Reason.NOT_THERE:
+            refused = size
+    return Unknown(Reason.NOT_THERE, _CONFIGS[0]) if refused is None else refused
+
+
+def _with_includes(host: Host, path: str) -> Maybe[str]:
+    """Return the lines of slurm.conf and of the files that it includes, one level deep."""
+    text = host.read(path, _FILE_LIMIT_BYTES)
+    if isinstance(text, Unknown):
+        return text
+    directory = path.rpartition("/")[0]
+    parts = [text]
+    for name in included_files(text):
+        part = host.read(name if name.startswith("/") else f"{directory}/{name}", _FILE_LIMIT_BYTES)
+        parts += [] if isinstance(part, Unknown) else [part]
+    return "\n".join(parts)
+
+
+def included_files(text: str) -> tuple[str, ...]:
+    """Parse the files of the lines "Include FILE" (slurm.conf(5))."""
+    matches = (_INCLUDE.fullmatch(line) for line in text.split("\n"))
+    return tuple(match[1] for match in matches if match)[:_MAX_INCLUDES]
+
+
+def parse_setting(text: str, name: str) -> Maybe[str]:
+    """Parse a setting of slurm.conf(5), the last one if it has several lines; NOT_THERE: not set."""
+    values = [value for key, value in _settings(text) if key == name.lower()]
+    return printable(values[-1], 256) if values else Unknown(Reason.NOT_THERE, "slurm.conf", f"no {name}")
+
+
+def _settings(text: str) -> Iterator[tuple[str, str]]:
+    for line in text.split("\n"):
+        match = _SETTING.match(line)
+        if match:
+            yield match[1].lower(), match[2]
+
+
+def _unlimited(host: Host) -> Maybe[bool]:
+    """Return whether slurmd may lock any amount of memory; its jobs inherit that."""
+    for setting in (
+        unit_setting(host, UNIT, "Service", "LimitMEMLOCK"),
+        manager_setting(host, "DefaultLimitMEMLOCK"),
+    ):
+        if not isinstance(setting, Unknown):
+            limit = parse_unit_limit(setting.value)
+            return limit if isinstance(limit, Unknown) else limit.soft_bytes == math.inf
+        if setting.reason is not Reason.NOT_THERE:
+            return setting
+    return False  # systemd's own default is 8 MiB
+
+
+def _version(host: Host) -> Maybe[str]:
+    package = packages_of(host, [_PROGRAM])[_PROGRAM]
+    if isinstance(package, Unknown):
+        return package
+    match = _RELEASE.match(package.version)
+    return match[1] if match else Unknown(Reason.MALFORMED, package.name, package.version)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from probes.base.text import plural
 from probes.nccl.log.distances import version_numbers
 from probes.nccl.log.facts import (
     Channels,
@@ -50,19 +51,15 @@ def _count(facts: LogFacts) -> str:
     channels = facts.channels
     ranks = [rank for rank in facts.ranks if rank.channels.total]
     whole = [rank for rank in ranks if rank.channels.gdr == rank.channels.total]
-    text = f"{channels.gdr} of {_plural(channels.total, 'channel')}"
+    text = f"{channels.gdr} of {plural(channels.total, 'channel')}"
     if ranks and not facts.more_ranks:
-        text += f" on {len(whole)} of {_plural(len(ranks), 'rank')}"
+        text += f" on {len(whole)} of {plural(len(ranks), 'rank')}"
     send, receive = facts.send, facts.receive
     if send.gdr * receive.total != receive.gdr * send.total:
         text += f" (send {send.gdr} of {send.total}, receive {receive.gdr} of {receive.total})"
     if channels.unknown:
-        text += f"; {_plural(channels.unknown, 'channel')} unknown because the line is cut off"
+        text += f"; {plural(channels.unknown, 'channel')} unknown because the line is cut off"
     return text
-
-
-def _plural(count: int, noun: str) -> str:
-    return f"{count} {noun}{'' if count == 1 else 's'}"
 
 
 def _without_channels(facts: LogFacts) -> LogVerdict:

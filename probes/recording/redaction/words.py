@@ -58,6 +58,34 @@ _PATHS = """
     shm hugepages pci id kvm md0 srv scratch control_d filesystems uptime loadavg infiniband_cm issm fabric
     nvlink nvlinks nvswitch numa
 """
+# Boot loaders, kernels on disk, keys, Slurm, and files of Kubernetes and of NVIDIA's operators.
+_SETUP = """
+    grub grub2 grub.d grub.cfg grubenv loader loader.conf entries update-initramfs update-grub dracut
+    mkinitcpio ostree-booted ostree staged-deployment machine-config-daemon shim-signed mok mok.der mok.pub
+    pki akmods certs public_key.der framework.conf framework.conf.d mok_certificate
+    stubinfo-4a67b082-0a4c-41cf-b6c7-440b29bb8c4f loaderinfo-4a67b082-0a4c-41cf-b6c7-440b29bb8c4f
+    loaderentryoneshot-4a67b082-0a4c-41cf-b6c7-440b29bb8c4f
+    loaderentrydefault-4a67b082-0a4c-41cf-b6c7-440b29bb8c4f systemd-boot grub_default grub_enable_blscfg
+    grub_flavour_order grub_top_level saved_entry next_entry saved variant_id chassis_asset_tag
+    nvidia-uninstall efa_installed_packages slurm slurm.conf slurm-llnl conf prolog prolog.sh
+    healthcheckprogram nhc propagateresourcelimitsexcept slurm-smd-slurmd slurm-wlm-slurmd ofed-scripts
+    kubelet.conf kubeadm-flags.env rancher k3s rke2 snap microk8s k0s azure.json kubernetes cache
+    mellanox validations .driver-ctr-ready driver-ready nvidia-peermem-ready nvidia-fs-ready gdrcopy-ready
+    mofed-ready toolkit-ready plugin-ready cuda-ready nvidia-driver-ctr nvidia-peermem-ctr nvidia-fs-ctr
+    nvidia-gdrcopy-ctr mofed-container openshift-driver-toolkit-ctr k8s-driver-manager oc
+    clusterpolicies.nvidia.com nvidiadrivers.nvidia.com nicclusterpolicies.mellanox.com nodes pods logs get
+    app.kubernetes.io component nvidia-driver nvidia.com ofed-driver network.nvidia.com
+    operator.mofed.wait feature.node.kubernetes.io pci-15b3.present kernel-version.full helm.sh chart
+    kubernetes.io spec.nodename cluster-policy nic-cluster-policy gpu-operator gpu.present
+    gpu.deploy.driver gpu-driver-upgrade-state gpu-operator.driver.owner pre-installed
+    rdma_shared_device_a notready error crashloopbackoff completed containercreating podinitializing
+    imagepullbackoff errimagepull doca-driver k8s-rdma-shared-dev-plugin
+    vpc.amazonaws.com mellanox.com openshift.io upgrade-done upgrade-required
+    doesn string owned any clusterpolicies nvidiadrivers nicclusterpolicies logged unauthorized
+    credentials matches kind localhost 8080 configuration provided timeout deadline exceeded unable connect
+    route dial tls x509 certificate server type forbidden notfound installed successfully loaded signal
+    drivers linux-modules kernel-modules-core nvidia-driver-cuda efi opt
+"""
 # Modules, and companions of GPU and RDMA drivers.
 _MODULES = """
     ib_core ib_uverbs ib_umad ib_cm ib_ipoib ib_iser ib_isert ib_srp ib_srpt ib_ucm iw_cm rdma_cm rdma_ucm
@@ -221,7 +249,7 @@ _PROGRAMS = """
     nvidia-persiste nvidia-imex opensm gdrtop nvbandwidth perftest ibstat ibstatus ibv_devinfo ibv_devices
     rdma show_gids ibdev2netdev ethtool lspci setpci mlxconfig mlxlink mlxreg mst flint mlnx_qos ofed_info
     dkms mokutil rdma_topo modinfo modprobe lsmod insmod rmmod dmesg journalctl systemctl dpkg-query rpm ip
-    ss findmnt kubectl scontrol squeue ucx_info ucx_perftest fi_info gdrcopy_sanity gdrcopy_copybw
+    ss findmnt kubectl oc scontrol squeue ucx_info ucx_perftest fi_info gdrcopy_sanity gdrcopy_copybw
     gdrcopy_copylat p2pbandwidthlatencytest nvidia-bug-report.sh dcgmproftester12 cuda_attributes htop top
     btop
 """
@@ -277,7 +305,7 @@ VARIABLES = frozenset(_VARIABLES.split())
 VOCABULARY = (
     frozenset(
         word.lower()
-        for words in (_PATHS, _MODULES, _SERVICES, _PRODUCTS, _SYSTEMS, _KERNEL, _SETTINGS)
+        for words in (_PATHS, _SETUP, _MODULES, _SERVICES, _PRODUCTS, _SYSTEMS, _KERNEL, _SETTINGS)
         for word in words.split()
     )
     | frozenset(
@@ -322,8 +350,13 @@ _FORMS = re.compile(
             r"(?:MLNX_OFED_LINUX|MLNX_EN|OFED-internal|DOCA_OFED|doca-ofed)-\d{1,3}(?:[.-]\d{1,5}){1,8}",
             r"smmu\d{1,3}",
             r"mlx5_core\.(?:rdma|eth|sf|vnet)\.\d{1,4}",
-            r"(?:kernel|config)-\d{1,3}(?:\.\d{1,8})+(?:[-_.](?:\d{1,8}|el\d{1,2}(?:_\d{1,2})?|generic|nvidia|azure|aws|gcp|64k|x86_64"
-            r"|aarch64|uek|amzn\d{1,4}|default))*",
+            r"(?:kernel|config|vmlinu[xz]|Image|initrd(?:\.img)?|initramfs|linux-modules)-\d{1,3}(?:\.\d{1,8})+(?:[-_.](?:\d{1,8}|el\d{1,2}(?:_\d{1,2})?|generic|nvidia|azure|aws|gcp|64k|x86_64"
+            r"|aarch64|uek|amzn\d{1,4}|default))*(?:\.img)?",
+            # NVIDIA's operators and NIC driver, and packages of the driver: their branch is part of the name.
+            r"(?:gpu-operator-)?v\d{2}\.\d{1,2}\.\d{1,2}|doca\d(?:[.-]\d{1,4}){3,9}",
+            r"nvidia-(?:utils|driver|dkms|kernel-source|compute-utils)-\d{3}(?:-(?:server|open))*",
+            # Machine types of Amazon EC2.
+            r"(?:p|g)\d[a-z]{0,3}(?:-[a-z]+\d{3})?\.(?:metal|\d{0,2}xlarge)(?:-\d{1,2}xl)?",
             r"\d{1,6}(?:-\d{1,6})+",
         )
     )

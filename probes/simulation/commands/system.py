@@ -7,7 +7,9 @@ from collections.abc import Mapping
 
 from probes.base.unknown import Unknown
 from probes.facts.system.tool_names import PERFTEST
+from probes.host.command import CommandOutput
 from probes.simulation.commands.command_result import (
+    BRIEFLY,
     CommandResult,
     Handler,
     Invocation,
@@ -108,6 +110,9 @@ def query(call: Invocation) -> CommandResult | None:
     text = answer((call.name, *call.args), call.seconds)
     if isinstance(text, Unknown):
         return None
+    if isinstance(text, CommandOutput):
+        lines = (text.stdout + text.stderr).splitlines()
+        return CommandResult(tuple(lines), text.exit_status, BRIEFLY)
     if call.name == "modinfo" and not text:
         return failed(*(f"modinfo: ERROR: Module {word} not found." for word in call.args))
     lines = text.splitlines()

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from probes.simulation.faults.fault import Fault, fault
-from probes.simulation.node.description import NodeDescription
+from probes.simulation.faults.fault import ChangeDescription, Fault, fault
+from probes.simulation.node.description import ClusterDescription, NodeDescription
+from probes.simulation.node.kubernetes import DRIVER, OFED, PEERMEM
 from probes.simulation.node.processes import FIRST_RANK, add_rank, limits, put_in_container
 from probes.simulation.node.tree import Tree
 
@@ -80,8 +81,44 @@ def _closed_driver(description: NodeDescription) -> NodeDescription:
     )
 
 
+def _cluster(cluster: ClusterDescription) -> ChangeDescription:
+    """Put the node into a Kubernetes cluster with NVIDIA's operators, which bring the drivers."""
+    return lambda description: replace(
+        description, system=replace(description.system, cluster=cluster, packages={}, slurm="")
+    )
+
+
+_OPERATORS = ClusterDescription(driver="570.124.06", rdma=True, ofed="doca3.5.0-26.07-0.7.0.0-0")
+_WAITING_FOR_MOFED = replace(
+    _OPERATORS,
+    waiting=(PEERMEM, OFED),
+    log=("waiting for mellanox ofed and nvidia drivers to be installed",) * 3,
+)
+_OFED_LOOP = replace(
+    _OPERATORS,
+    waiting=(OFED,),
+    reason="CrashLoopBackOff",
+    log=(
+        "storage modules are loaded for current driver,terminating prior driver reload failure due to"
+        ' UNLOAD_STORAGE_MODULES not set to "true"',
+    ),
+)
+_DRIVER_LOOP = ClusterDescription(
+    driver="560.35.03",
+    waiting=(DRIVER,),
+    reason="CrashLoopBackOff",
+    log=("Could not unload NVIDIA driver kernel modules, driver is in use",),
+)
+
+
 def _driver_container(tree: Tree) -> None:
     tree.add(f"/run/nvidia/driver/lib/modules/{tree.description.kernel}/modules.dep", "")
+
+
+def _operators(tree: Tree) -> None:
+    _driver_container(tree)
+    tree.remove("/usr/bin/ofed_info")
+    tree.remove("/var/lib/dkms")
 
 
 def _empty_driver_container(tree: Tree) -> None:
@@ -89,7 +126,14 @@ def _empty_driver_container(tree: Tree) -> None:
 
 
 def _mofed(tree: Tree) -> None:
+    tree.remove("/run/mellanox/drivers/.driver-ready")
     tree.directory("/run/mellanox/drivers")
+
+
+def _waiting_for_mofed(tree: Tree) -> None:
+    _mofed(tree)
+    _driver_container(tree)
+    tree.remove("/var/lib/dkms")
 
 
 def _storage_modules(tree: Tree) -> None:
@@ -135,12 +179,30 @@ FAULTS: tuple[Fault, ...] = (
         change_description=_closed_driver,
         on="pcie-l40s",
     ),
-    fault("k8s-waiting-for-mofed", "The MOFED container is not ready", _mofed),
-    fault("k8s-mofed-storage-modules", "Storage modules block the MOFED container", _storage_modules),
+    fault(
+        "k8s-operators",
+        "The GPU Operator and the Network Operator have installed both drivers",
+        _operators,
+        change_description=_cluster(_OPERATORS),
+        finds=(),
+    ),
+    fault(
+        "k8s-waiting-for-mofed",
+        "The MOFED container is not ready",
+        _waiting_for_mofed,
+        change_description=_cluster(_WAITING_FOR_MOFED),
+    ),
+    fault(
+        "k8s-mofed-storage-modules",
+        "Storage modules block the MOFED container",
+        _storage_modules,
+        change_description=_cluster(_OFED_LOOP),
+    ),
     fault(
         "k8s-peermem-ctr-crashloop",
         "The driver container has no module files",
         _empty_driver_container,
+        change_description=_cluster(_DRIVER_LOOP),
         on="pcie-l40s",
     ),
 )

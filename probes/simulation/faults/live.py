@@ -35,6 +35,8 @@ RESTART_BEGINS, RESTART_ENDS = 30.0, 38.0
 FLAP_FIRST, FLAP_EACH, FLAP_DOWN = 15.0, 20.0, 5.0
 _STALLED = 0.02  # of the traffic: the other ranks wait for one
 _CONGESTED = 0.6
+RETRAINED_RANK, RETRAINED_AFTER = 6, 15.0
+_RETRAINED_SHARE = 0.6  # of the traffic, over half of the PCIe bandwidth
 _ONE_STAGED_SHARE = 0.75  # of a rank's traffic, when it alone copies through host memory
 _ALL_STAGED_SHARE = 0.55
 _SLOW_SHARE = 0.33
@@ -195,6 +197,18 @@ def _log_flaps(tree: Tree, nic: PlacedNic, netdev: str, begin: float) -> None:
     tree.plan(begin, down)
 
 
+def _nic_link_retrained(tree: Tree) -> None:
+    rank = rank_on(tree, RETRAINED_RANK)
+    if rank is None:
+        return
+    nic, at = nic_of(tree, rank), OPENED + RETRAINED_AFTER
+    path = f"{nic.path}/current_link_speed"
+    before = tree.text(path)
+    half = {"32.0": "16.0", "64.0": "32.0"}.get(before.partition(" ")[0], "8.0")
+    _replace(tree, path, lambda seconds: f"{half} GT/s PCIe\n" if seconds >= at else before)
+    scale(tree, nic, changes((at, _RETRAINED_SHARE)))
+
+
 def _rank_stopped(tree: Tree) -> None:
     rank = rank_on(tree, STOPPED_RANK)
     if rank is not None:
@@ -307,6 +321,12 @@ FAULTS: tuple[Fault, ...] = (
     fault("job-tcp", "The job uses TCP, and no setting says why", _tcp, is_live=True),
     fault("nic-slow", "One NIC carries less than half of what the others carry", _nic_slow, is_live=True),
     fault("nic-flapping", "A port goes down for 5 s, every 20 s", _nic_flapping, is_live=True),
+    fault(
+        "nic-link-retrained",
+        "After 15 s the PCIe link of a NIC falls to half its speed",
+        _nic_link_retrained,
+        is_live=True,
+    ),
     fault("rank-stopped", "After 35 s one rank is stopped, and the others wait", _rank_stopped, is_live=True),
     fault("rank-behind", "After 20 s one rank launches no collectives", _rank_behind, is_live=True),
     fault("gpu-off-bus-live", "After 15 s a GPU falls off the bus (Xid 79)", _gpu_lost, is_live=True),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from probes.simulation.node.config_space import add_config_space
 from probes.simulation.node.depmod import add_module_index
 from probes.simulation.node.description import NodeDescription
+from probes.simulation.node.kubernetes import add_kubernetes
 from probes.simulation.node.module_effects import add_driver_proc
 from probes.simulation.node.module_files import add_module_files
 from probes.simulation.node.modules import add_module_references, add_modules
@@ -15,6 +16,7 @@ from probes.simulation.node.processes import add_processes
 from probes.simulation.node.ras import add_ras
 from probes.simulation.node.services import add_services
 from probes.simulation.node.software import add_device_files, add_driver_libraries, add_software
+from probes.simulation.node.system import add_slurm, add_system
 from probes.simulation.node.training import traffic_steps
 from probes.simulation.node.tree import GIB, Content, PlacedNic, Tree, add_kernel_log
 from probes.simulation.node.waves import SteppedTotal, Wave, phase
@@ -49,6 +51,7 @@ def build_tree(description: NodeDescription, seed: int) -> Tree:
     tree = Tree(description, seed)
     tree.live_modules = list(description.modules.live)
     _add_platform(tree)
+    add_system(tree)
     _add_numa(tree)
     add_pci(tree)
     add_driver_proc(tree, description.driver.version)
@@ -60,6 +63,9 @@ def build_tree(description: NodeDescription, seed: int) -> Tree:
     add_ports(tree)
     add_kernel_log(tree)
     add_services(tree)
+    add_slurm(tree)
+    if description.system.cluster is not None:
+        add_kubernetes(tree, description.system.cluster)
     add_module_references(tree)
     add_driver_libraries(tree)
     add_module_files(tree)
@@ -84,7 +90,6 @@ def _add_platform(tree: Tree) -> None:
     tree.add("/proc/sys/kernel/modules_disabled", "0\n")
     tree.add("/proc/version", f"Linux version {node.kernel} (simulated) #1 SMP\n")
     tree.add("/proc/cmdline", f"{node.cmdline}\n")
-    tree.add("/etc/os-release", f'PRETTY_NAME="{node.distribution}"\n')
     tree.add("/sys/class/dmi/id/sys_vendor", f"{node.product[0]}\n")
     tree.add("/sys/class/dmi/id/product_name", f"{node.product[1]}\n")
     tree.add("/sys/kernel/security/lockdown", "[none] integrity confidentiality\n")

@@ -121,6 +121,37 @@ class NvmlDescription:
 
 
 @dataclass(frozen=True)
+class ClusterDescription:
+    """The node as part of a Kubernetes cluster with NVIDIA's operators."""
+
+    tool: Literal["kubectl", "oc"] = "kubectl"
+    driver: str = ""  # version that the GPU Operator installs; "": the driver is on the host
+    rdma: bool = False  # driver.rdma.enabled: with a container that loads nvidia_peermem
+    use_host_mofed: bool = False
+    ofed: str = ""  # version that the Network Operator installs; "": none
+    waiting: tuple[str, ...] = ()  # containers that are not ready
+    log: tuple[str, ...] = ()  # of the first of them
+    reason: str = ""  # of the first of them: "CrashLoopBackOff"
+
+
+@dataclass(frozen=True)
+class SystemDescription:
+    """The operating system: how it boots, where the drivers are from, Slurm, the cloud, Kubernetes."""
+
+    id: str  # os-release
+    version: str
+    like: str = ""
+    boot: Literal["grub", "grub-bls", "systemd-boot"] = "grub"
+    efi: bool = True
+    older_kernel: str = ""  # a second one on disk
+    packages: dict[str, tuple[str, str]] = field(default_factory=dict)  # file -> name and version
+    ofed: str = ""  # what ofed_info prints; "": OFED is not installed
+    slurm: str = ""  # path of slurm.conf; "": no Slurm
+    asset_tag: str = ""  # DMI, of a cloud
+    cluster: ClusterDescription | None = None
+
+
+@dataclass(frozen=True)
 class NodeDescription:
     """A whole node."""
 
@@ -140,6 +171,7 @@ class NodeDescription:
     root: tuple[RootDescription, ...]
     modules: ModulesDescription
     gpudirect: GpuDirectDescription
+    system: SystemDescription
     iommu: str = ""
     iommu_kind: str = "dmar"
     uncore: int = 0
@@ -201,7 +233,13 @@ def from_toml(name: str, table: dict[str, Any]) -> NodeDescription:
             tuple(modules["live"]), tuple(modules.get("on_disk", ())), modules.get("ofed", False)
         ),
         gpudirect=GpuDirectDescription(**parts.pop("gpudirect")),
+        system=_system(parts.pop("system")),
         product=tuple(parts.pop("product")),
         tests=tuple(parts.pop("tests", ())),
         **parts,
     )
+
+
+def _system(table: dict[str, Any]) -> SystemDescription:
+    packages = {path: (name, version) for path, (name, version) in table.pop("packages", {}).items()}
+    return SystemDescription(packages=packages, **table)

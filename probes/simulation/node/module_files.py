@@ -12,7 +12,6 @@ from probes.simulation.node.tree import Tree, dependencies_of, module_path
 
 MODULES_LOAD = "/usr/lib/systemd/system/systemd-modules-load.service"
 OFED_SYMVERS = "/usr/src/ofa_kernel/default/Module.symvers"
-_OFED_RELEASE = "MLNX_OFED_LINUX-24.10-0.7.0.0"
 
 
 @dataclass
@@ -22,9 +21,13 @@ class Modinfo:
     files: dict[str, dict[str, str]] = field(default_factory=dict)
 
     def __call__(self, argv: tuple[str, ...], seconds: float) -> Maybe[str]:
-        """Return the fields of the named modules; unknown modules are left out."""
+        """Return the fields of the named modules; unknown modules are left out. `-k` names a kernel."""
         del seconds
-        blocks = [self.files[name] for name in argv[1:] if name in self.files]
+        names, below = argv[1:], "/lib/modules/"
+        if names[:1] == ("-k",):
+            names, below = names[2:], f"/lib/modules/{''.join(names[1:2])}/"
+        blocks = [self.files[name] for name in names if name in self.files]
+        blocks = [block for block in blocks if block.get("filename", below).startswith(below)]
         return "".join(f"{key + ':':<16}{value}\n" for block in blocks for key, value in block.items())
 
 
@@ -43,7 +46,7 @@ def add_module_files(tree: Tree) -> None:
         )
         tree.add(OFED_SYMVERS, line.format(0x6E1AAA01, "") + line.format(0x6E1AAA02, "un"))
         tree.add("/usr/bin/ofed_info", "#!/bin/sh\n")
-        tree.commands.setdefault("ofed_info", lambda argv, seconds: f"{_OFED_RELEASE}:\n")
+        tree.commands.setdefault("ofed_info", lambda argv, seconds: f"{node.system.ofed}:\n")
     tree.add(MODULES_LOAD, "[Unit]\nDescription=Load Kernel Modules\n")
     tree.link(
         "/usr/lib/systemd/system/sysinit.target.wants/systemd-modules-load.service",

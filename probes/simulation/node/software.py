@@ -28,7 +28,8 @@ def add_software(tree: Tree) -> None:
     for package in tree.description.tests:
         for name in programs_of(package):
             tree.add(f"{_DIRECTORIES.get(package, _BUILT_FROM_SOURCE)}/{name}", b"\x7fELF")
-    add_packages(tree, _PACKAGES)
+    add_packages(tree, _PACKAGES | tree.description.system.packages)
+    tree.add("/usr/bin/nvidia-smi", b"\x7fELF")
     for name in ("numactl", "lspci", "ibv_devinfo", "ethtool"):
         tree.add(f"/usr/bin/{name}", "")
     directory = library_directory(tree)
@@ -71,7 +72,8 @@ def add_packages(tree: Tree, packages: Mapping[str, tuple[str, str]]) -> None:
     """Add dpkg-query or rpm, depending on the distribution; `packages` maps files to name and version."""
 
     def owner(path: str) -> tuple[str, str] | None:
-        return packages.get(path) if tree.is_there(path) else None
+        # The tree has no .ko files, only what modinfo prints about them.
+        return packages.get(path) if tree.is_there(path) or path.endswith(".ko") else None
 
     def dpkg(argv: Sequence[str], seconds: float) -> str:
         if "--show" in argv:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from probes.base.unknown import Maybe, Reason, Unknown
+from probes.host.command import CommandOutput
 from probes.simulation.node.description import NicDescription, NodeDescription
 from probes.simulation.node.program import Program
 from probes.simulation.node.waves import Steps
@@ -13,8 +14,8 @@ from probes.simulation.node.waves import Steps
 Content = str | bytes | Callable[[float], str]
 """Content of a file, or a function that returns it for the seconds since the node started."""
 
-Answer = Callable[[tuple[str, ...], float], Maybe[str]]
-"""Output of a command for its argv and the seconds since the node started."""
+Answer = Callable[[tuple[str, ...], float], Maybe[str | CommandOutput]]
+"""Output of a command for its argv and the seconds since the node started; a text is a success."""
 
 GIB = 1 << 30
 _MAX_LINKS = 40  # the kernel's limit, path_resolution(7)

@@ -45,6 +45,7 @@ class LiveNode(LocalHost):
         self.commands: dict[str, str] = {}
         self.gpus: dict[str, tuple[int, ...]] = {}
         self.peermem = NO_PEERMEM
+        self.opened = 3  # references to ib_uverbs
         link(root, "/proc/self", "99999")
 
     def rdma_resources(self) -> Maybe[RdmaResources]:
@@ -209,7 +210,7 @@ class Samples:
     def reading(self) -> Reading:
         """Return what NVML and nvidia_peermem say now."""
         gpus = {bdf: _live(bdf, pids) for bdf, pids in self.host.gpus.items()}
-        return Reading(self.now, {}, gpus, self.host.peermem, {}, {})
+        return Reading(self.now, {}, gpus, self.host.peermem, {"ib_uverbs": self.host.opened}, {})
 
 
 def _live(bdf: str, pids: tuple[int, ...]) -> NvmlLive:

@@ -98,6 +98,39 @@ def test_regions_that_change_while_pinned_memory_is_read_are_not_compared(host: 
     assert round_of(host).unsettled == {42}
 
 
+def test_the_owners_of_an_unchanged_list_are_not_looked_up_again(host: LiveNode) -> None:
+    host.add_process(42, pinned=4 * MIB)
+    host.resources = resources_of((42, [4 * MIB]))
+    first = round_of(host)
+    host.asked.clear()
+    host.set_status(42, 42, 8 * MIB)
+    second = read_round(host, first)
+    assert isinstance(second, ResourceRound)
+    assert (second.ownership, second.pinned) == (first.ownership, {42: 8 * MIB})
+    assert (host.asked["rdma_resources"], host.asked["/proc/42/status"]) == (2, 1)
+
+
+def test_an_unowned_object_is_looked_up_in_each_round(host: LiveNode) -> None:
+    host.resources = resources_of((42, [4 * MIB]))
+    first = round_of(host)
+    assert first.ownership.unowned_regions == 1
+    host.add_process(42)
+    second = read_round(host, first)
+    assert isinstance(second, ResourceRound)
+    assert second.ownership.unowned_regions == 0
+
+
+def test_a_list_that_changes_after_an_unchanged_one_is_unsettled(host: LiveNode) -> None:
+    host.add_process(42)
+    host.resources = resources_of((42, [4 * MIB]))
+    first = round_of(host)
+    answers = [resources_of((42, [4 * MIB])), resources_of((42, [4 * MIB, 8 * MIB]))]
+    host.resources = lambda: answers.pop(0) if len(answers) > 1 else answers[0]
+    second = read_round(host, first)
+    assert isinstance(second, ResourceRound)
+    assert second.unsettled == {42}
+
+
 def test_a_device_that_gives_no_list_makes_the_round_unknown(host: LiveNode) -> None:
     host.add_process(42)
     host.resources = lambda: replace(resources_of((42, [4 * MIB])), unread=("mlx5_3",))

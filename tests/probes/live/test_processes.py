@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ from probes.facts.gpudirect import GdrPath, GpuDirectFacts, PathState, PeermemRe
 from probes.facts.jobs.processes import program_of
 from probes.host.rdma_resources import RdmaResources
 from probes.live.live_watch import LiveWatch
-from probes.live.processes import ProcessSnapshot
+from probes.live.processes import ProcessReader, ProcessSnapshot
 from probes.live.sample import LiveProcess, Role
 from probes.simulation.host import SimulatedHost
 from probes.snapshot.watch import Watch
@@ -193,6 +194,59 @@ def test_a_slow_source_is_read_rarely(host: LiveNode) -> None:
     for _ in range(30):
         samples.next()
     assert host.asked["rdma_resources"] == 6  # 0.2 s for both lists: every 10 s
+
+
+def test_a_slow_source_is_read_early_only_while_devices_are_opened_or_closed(host: LiveNode) -> None:
+    rank(host)
+    samples = Samples(host)
+    answer = host.resources
+
+    def slow() -> Maybe[RdmaResources]:
+        samples.seconds += 0.1
+        assert isinstance(answer, RdmaResources)
+        return answer
+
+    host.resources = slow
+    for _ in range(4):
+        samples.next()
+    assert host.asked["rdma_resources"] == 2
+    host.opened += 1
+    samples.next()
+    assert host.asked["rdma_resources"] == 4
+    for _ in range(100):
+        samples.next()
+    assert host.asked["rdma_resources"] <= 4 + 2 * 3 + 2 * 10  # a tenth of five seconds, then every 10 s
+
+
+def test_a_gpu_process_of_another_namespace_does_not_make_a_slow_source_be_read_more_often(
+    host: LiveNode,
+) -> None:
+    rank(host)
+    host.gpus["0000:10:00.0"] = (77,)  # not in this /proc
+    samples = Samples(host)
+    answer = host.resources
+
+    def slow() -> Maybe[RdmaResources]:
+        samples.seconds += 0.1
+        assert isinstance(answer, RdmaResources)
+        return answer
+
+    host.resources = slow
+    for _ in range(30):
+        samples.next()
+    assert host.asked["rdma_resources"] == 6
+
+
+def test_on_a_busy_node_a_process_that_ends_is_seen_within_three_seconds(host: LiveNode) -> None:
+    rank(host)
+    samples = Samples(host)
+    ticks = count()
+    samples.reader = ProcessReader(lambda: samples.seconds, lambda: float(next(ticks)))  # 1 s a reading
+    samples.next()
+    samples.next()
+    host.end(42)
+    seen = [bool(listed(samples.next())) for _ in range(4)]
+    assert not seen[-1]
 
 
 def test_a_new_process_is_read_at_once(host: LiveNode) -> None:

@@ -32,6 +32,21 @@ def train(node: Following, *phases: tuple[float, int], seconds: int) -> list[Liv
     return events
 
 
+def test_on_a_slow_line_less_than_a_gigabit_counts() -> None:
+    node = Following()
+
+    def carries(rate: float) -> LiveSample:
+        sample = carrying(rate, role=Role.PERFTEST, ranks=1)
+        return replace(sample, ports=tuple(replace(port, line_rate_gbps=2.5) for port in sample.ports))
+
+    assert not node.see(carries(0.06), 20)
+    (event,) = node.see(carries(0.008), 4)
+    assert event.kind is EventKind.RATE_FELL
+    assert event.text == "mlx5_0 carries 8 Mb/s, 60 Mb/s in the minute before"
+    (event,) = node.see(carries(0.06), 4)
+    assert event.text == "mlx5_0 carries 60 Mb/s again"
+
+
 @pytest.mark.parametrize(
     "phases",
     [

@@ -7,7 +7,14 @@ import pytest
 from probes.live.sample import EventKind, LiveSample, OddOne, PathWord, Role
 from probes.queries.finding import Severity
 from probes.simulation.faults.catalogue import FAULTS
-from probes.simulation.faults.live import FLAPPING_RANK, LOST_RANK, SLOW_RANK, STAGED_RANK, STOPPED_RANK
+from probes.simulation.faults.live import (
+    FLAPPING_RANK,
+    LOST_RANK,
+    RETRAINED_RANK,
+    SLOW_RANK,
+    STAGED_RANK,
+    STOPPED_RANK,
+)
 from probes.simulation.node.names import SIMULATED_NAMES
 from tests.probes.live.simulated_jobs import (
     TOLD,
@@ -107,6 +114,8 @@ def judge(samples: tuple[LiveSample, ...]) -> tuple[str, int | None]:
         return "gpu-off-bus-live", rank_with(samples[0], kinds[EventKind.XID].subject)
     if EventKind.PORT_STATE in kinds:
         return "nic-flapping", rank_with(samples[0], kinds[EventKind.PORT_STATE].subject)
+    if EventKind.LINK_RETRAINED in kinds:
+        return "nic-link-retrained", rank_with(samples[0], kinds[EventKind.LINK_RETRAINED].subject)
     if EventKind.PROCESS_STOPPED in kinds:
         return "rank-stopped", rank_of(samples[0], kinds[EventKind.PROCESS_STOPPED].subject)
     if EventKind.PATH_CHANGED in kinds:
@@ -146,6 +155,7 @@ _RANKS = {
     "job-rank-staged": STAGED_RANK,
     "nic-slow": SLOW_RANK,
     "nic-flapping": FLAPPING_RANK,
+    "nic-link-retrained": RETRAINED_RANK,
     "rank-stopped": STOPPED_RANK,
     "gpu-off-bus-live": LOST_RANK,
 }

@@ -1,4 +1,5 @@
 import shutil
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -178,3 +179,53 @@ def test_only_a_live_view_reads_the_interfaces() -> None:
     node = probe_node(host)
     assert not read(host, node).interfaces
     assert "ens4np0" in read(host, node, with_interfaces=True).interfaces
+
+
+def add_software_device(root: Path, name: str) -> None:
+    """Add rxe on eth5, as the kernel shows it: packets are counted, bytes are not."""
+    add_rdma_device(root, name, link_layer="Ethernet")
+    port = root / f"sys/devices/virtual/infiniband/{name}/ports/1"
+    shutil.rmtree(port / "counters")
+    for counter in ("sent_pkts", "rcvd_pkts", "completer_retry_err"):
+        write(root, f"/sys/devices/virtual/infiniband/{name}/ports/1/hw_counters/{counter}", "7\n")
+    write(root, f"/sys/devices/virtual/infiniband/{name}/ports/1/gid_attrs/ndevs/0", "eth5\n")
+
+
+class Interfaces(LocalHost):
+    """A node whose interfaces have sent and received as many bytes as a test says."""
+
+    sent = received = 0
+
+    def interface_counters(self, names: Sequence[str]) -> Mapping[str, Maybe[InterfaceCounters]]:
+        return {name: InterfaceCounters(self.sent, self.received) for name in names}
+
+    def monotonic(self) -> float:
+        return self.sent / 1e9
+
+
+@pytest.mark.parametrize("name", ["rxe0", "mlx5_0"])
+def test_rates_of_software_rdma_are_those_of_its_interface(tmp_path: Path, name: str) -> None:
+    add_software_device(tmp_path, name)
+    host = Interfaces(str(tmp_path))
+    node = probe_node(host)
+    before = read(host, node, with_interfaces=True)
+    host.sent, host.received = 10**9, 5 * 10**8
+    rate = port_rates(before, read(host, node, with_interfaces=True))[name, 1]
+    assert (rate.sent_gbps, rate.received_gbps, rate.interface) == (8.0, 4.0, "eth5")
+
+
+def test_rates_of_software_rdma_are_unknown_without_its_interface(tmp_path: Path) -> None:
+    add_software_device(tmp_path, "rxe0")
+    host = Interfaces(str(tmp_path))
+    now = read(host, probe_node(host))
+    assert isinstance(now.ports["rxe0", 1].sent_bytes, Unknown)
+
+
+def test_rates_of_a_nic_are_never_those_of_its_interface(tmp_path: Path) -> None:
+    add_rdma_device(tmp_path, "mlx5_0", ("pci0000:00", "0000:18:00.0"), link_layer="Ethernet")
+    port = "/sys/devices/pci0000:00/0000:18:00.0/infiniband/mlx5_0/ports/1"
+    shutil.rmtree(tmp_path / port[1:] / "counters")
+    write(tmp_path, f"{port}/gid_attrs/ndevs/0", "eth5\n")
+    host = Interfaces(str(tmp_path))
+    now = read(host, probe_node(host), with_interfaces=True)
+    assert isinstance(now.ports["mlx5_0", 1].sent_bytes, Unknown)

@@ -60,14 +60,14 @@ def test_a_job_is_one_line_with_ranks_path_rates_and_nics(scripted: Scripted) ->
     assert status == 0
     assert heading.startswith("gdrtop  hgx-h100")
     paths = "GDR (DMA-BUF) on all 2 ranks"
-    assert job[10:] == f"train.py (alice): 2 ranks of 8, {paths}, tx 370 rx 369 Gb/s, 2 NICs"
+    assert job[10:] == f"train.py (alice): 2 ranks of 8, {paths}, ^370 v369 Gb/s, 2 NICs"
 
 
 def test_a_job_is_printed_again_only_when_it_changes(scripted: Scripted) -> None:
     rates = [370.0, 370.0, 365.0, 372.0, 180.0, 179.0]
     scripted(lambda second: sample(*RANKS, sent=rates[min(second, 5)]))
     _, text = printed(5)
-    assert [line.partition("tx ")[2].split()[0] for line in text.splitlines()[1:]] == ["370", "180"]
+    assert [line.partition("^")[2].split()[0] for line in text.splitlines()[1:]] == ["370", "180"]
 
 
 def test_an_odd_rank_and_an_odd_nic_are_named(scripted: Scripted) -> None:

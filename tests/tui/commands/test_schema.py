@@ -124,7 +124,7 @@ def test_schema_prints_each_schema_and_lists_them(capsys: pytest.CaptureFixture[
     for kind in KINDS:
         assert json.loads(printed(capsys, "schema", kind)) == validator(kind).schema
     assert main(["schema", "nodes"]) == 3
-    assert "no schema 'nodes'; the schemas are check, topo" in capsys.readouterr().err
+    assert "no schema 'nodes'; the schemas are check, forecast" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -25,7 +25,6 @@ from tui.screens.key_footer import KeyFooter, items_that_fit
 from tui.screens.keys import KEYS, leave_keys
 from tui.screens.overview.screen import OverviewScreen
 
-RESERVED = {"s"}  # the screen to come: Setup
 # The overview's own digits, until it zooms with z.
 PANEL_DIGITS = {"1", "2", "3", "4", "5", "6"}
 
@@ -53,7 +52,6 @@ ALIASES = {"comma": "change", "full_stop": "change"}
 def test_no_key_is_in_the_table_twice() -> None:
     keys = [key for one in KEYS.values() for key in one.keys.split(",")]
     assert len(keys) == len(set(keys))
-    assert not RESERVED & set(keys)
 
 
 @pytest.mark.parametrize("kind", [*all_screens(), GdrtopApp], ids=lambda one: one.__name__)

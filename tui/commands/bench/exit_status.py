@@ -9,7 +9,7 @@ from probes.bandwidth.model.result import Ending, Result
 from probes.bandwidth.model.samples import BY_DMABUF, BY_PEERMEM
 from probes.bandwidth.results.against_earlier import headline_text
 from probes.bandwidth.results.memory_path import is_as_requested, memory_used
-from widgets.base.figures import plural
+from probes.base.text import plural
 
 EXIT_BELOW = 1  # a test is below the threshold
 EXIT_NOT_MEASURED = 2  # refused, failed, left out of a sweep, or running jobs would be affected without --yes

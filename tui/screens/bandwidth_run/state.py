@@ -19,6 +19,7 @@ from probes.bandwidth.results.comparison import conclusions
 from probes.bandwidth.results.memory_path import is_measured
 from probes.bandwidth.tools.perftest_command import PerftestSettings
 from probes.base.origin import Origin, Source
+from probes.base.text import plural
 from probes.snapshot.examination import Examination
 from tui.actions.guards import node_name
 from tui.bandwidth.console import Console
@@ -40,7 +41,7 @@ from widgets.bandwidth.matrix import draw_matrix
 from widgets.bandwidth.result import draw_result, mark_of, words_of
 from widgets.bandwidth.series import draw_for_peer, draw_left_out, peer_command
 from widgets.bandwidth.table import draw_rows
-from widgets.base.figures import minutes, plural
+from widgets.base.figures import minutes
 from widgets.base.lines import Line, Run, Tone, fit, sentence, wrapped
 
 _FEWEST_ROWS = 4  # of the running test, however many results are listed below

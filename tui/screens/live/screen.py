@@ -157,7 +157,7 @@ class LiveScreen(PanesScreen):
         """Give each pane its rows; on a short terminal most of them to the one with the focus."""
         height -= 3 if self._word.display else 0
         needs = {pane: max(2, self._rows_of(pane)) + _BORDER for pane in PANES}
-        needs["ranks"] += len(self._state.sample.limits) if self._state.sample is not None else 0
+        needs["ranks"] += len(self._state.notes)
         is_tall = height >= _TALL_ROWS - 8
         arranged = self._tall(width, height, needs) if is_tall else self._short(height, needs)
         arranged = {"details": height} if self._is_opened else arranged

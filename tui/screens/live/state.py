@@ -16,7 +16,7 @@ from probes.live.timeline import KEPT_SECONDS, Timeline
 from widgets.base.figures import local_time, minutes
 from widgets.base.lines import Line, Run, Tone, fit, plain, width_of, wrapped
 from widgets.live import changes, detail, gpus, jobs, nics, ranks
-from widgets.live.figures import rate_of
+from widgets.live.figures import memory_peers, rate_of
 from widgets.node.verdict import origin_run
 
 PANES = ("ranks", "nics", "gpus", "changes")
@@ -200,8 +200,8 @@ class LiveState:
             case "ranks":
                 past = [event for event in self.timeline.events if event.at <= sample.taken_at + 1.0]
                 lines = ranks.draw(sample, width, selected, past)
-                for limit in sample.limits:
-                    lines += wrapped(limit, width, Tone.DIM)
+                for note in self.notes:
+                    lines += wrapped(note, width, Tone.DIM)
                 return lines
             case "nics":
                 cells = nics.graph_cells(width)
@@ -225,6 +225,14 @@ class LiveState:
                         shown.add(at, value)
             graphs[name] = shown.buckets(cells, _GRAPH_SECONDS / cells)
         return graphs
+
+    @property
+    def notes(self) -> list[str]:
+        """The sentences below the ranks: regions through memory_peers, and what cannot be seen."""
+        sample = self.sample
+        if sample is None:
+            return []
+        return [f"{text} (whole node)" for text in memory_peers(sample.peermem)] + list(sample.limits)
 
     def detail_title(self, pane: str) -> str:
         """Return the title of the details of a pane's selected row."""

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from probes.base.origin import Origin
+from probes.base.text import plural
 from probes.live.job_logs import NEXT_RUN, FoundLogs, JobLog
 from tui.runtime.log_follower import Followed
 from tui.screens.list_state import ListState
-from widgets.base.figures import plural
 from widgets.base.lines import Line, Run, Tone, fit, line, plain, wrapped
 from widgets.nccl.log import draw
 from widgets.node.verdict import origin_run

@@ -1,0 +1,126 @@
+"""The modules of one installed kernel, running or not: modules.dep, modules.symbols, `modinfo -k`.
+
+`modinfo -k RELEASE` reads the files that modprobe would load on that kernel (modinfo(8)).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from probes.base.unknown import Maybe, Reason, Unknown, known
+from probes.facts.kernel.depmod import DepmodEntry, find_module, find_provider, is_builtin, read_tree
+from probes.facts.kernel.module_files import PEER_MEMORY_SYMBOL, ModuleFile, parse_modinfo
+from probes.facts.kernel.release import CONFIG_LIMIT_BYTES, parse_config
+from probes.host.protocol import Host
+
+MODULES_DIRECTORY = "/lib/modules"
+MAX_KERNELS = 16
+_SECONDS = 3.0
+_RELEASE = re.compile(r"[0-9][A-Za-z0-9._+~:@-]{0,200}")
+_DMABUF_OPTIONS = (
+    "CONFIG_DMA_SHARED_BUFFER",
+    "CONFIG_INFINIBAND_USER_MEM",
+    "CONFIG_INFINIBAND_ON_DEMAND_PAGING",
+)
+
+
+@dataclass(frozen=True)
+class InstalledModules:
+    """The modules of one kernel."""
+
+    release: str
+    entries: dict[str, Maybe[DepmodEntry]]  # NOT_THERE: no file; NOT_RECORDED: there is no modules.dep
+    builtin: frozenset[str]
+    peer_memory: Maybe[str]  # the module that exports the peer-memory symbols; NOT_THERE: none
+    files: Maybe[dict[str, ModuleFile]]  # without modules that have no file
+    dmabuf_config: Maybe[bool]  # the kernel's config has what DMA-BUF needs
+    has_headers: Maybe[bool]  # /lib/modules/RELEASE/build leads to the files to build modules with
+
+    @property
+    def index(self) -> str:
+        """Return the path of modules.dep."""
+        return f"{MODULES_DIRECTORY}/{self.release}/modules.dep"
+
+    def is_there(self, name: str) -> Maybe[bool]:
+        """Return whether the kernel has the module, as a file or built in."""
+        if name in self.builtin:
+            return True
+        entry = self.entries.get(name, Unknown(Reason.NOT_THERE, self.index))
+        if isinstance(entry, Unknown):
+            return False if entry.reason is Reason.NOT_THERE else entry
+        return True
+
+    def entry(self, name: str) -> DepmodEntry | None:
+        """Return a module's line of modules.dep, if it has one."""
+        entry = self.entries.get(name)
+        return None if entry is None or isinstance(entry, Unknown) else entry
+
+    def file(self, name: str) -> Maybe[ModuleFile]:
+        """Return what modinfo prints about a module's file; NOT_THERE: the kernel has none."""
+        if isinstance(self.files, Unknown):
+            return Unknown(Reason.NOT_RECORDED, "modinfo", f"modinfo: {self.files}")
+        return self.files.get(name) or Unknown(Reason.NOT_THERE, f"modinfo {name}", "no such module")
+
+
+def installed_releases(host: Host) -> Maybe[tuple[str, ...]]:
+    """Return the releases below /lib/modules that have a modules.dep, the newest first, at most 16."""
+    names = host.names(MODULES_DIRECTORY)
+    if isinstance(names, Unknown):
+        return names
+    releases = sorted(filter(_RELEASE.fullmatch, names), key=release_order, reverse=True)[: 4 * MAX_KERNELS]
+    with_index = (
+        release
+        for release in releases
+        if not isinstance(host.size(f"{MODULES_DIRECTORY}/{release}/modules.dep"), Unknown)
+    )
+    return tuple(with_index)[:MAX_KERNELS]
+
+
+def release_order(release: str) -> tuple[tuple[int, str], ...]:
+    """Return a key that sorts "6.8.0-9" before "6.8.0-45"."""
+    parts = re.findall(r"[0-9]{1,18}|[^0-9]+", release[:200])
+    return tuple((int(part), "") if part.isdecimal() else (-1, part) for part in parts)
+
+
+def read_installed(host: Host, release: str, names: Iterable[str]) -> InstalledModules:
+    """Read what depmod and modinfo say about the modules `names` on a kernel."""
+    if not _RELEASE.fullmatch(release):
+        nothing = Unknown(Reason.MALFORMED, MODULES_DIRECTORY, "not a kernel release")
+        return InstalledModules(release[:64], {}, frozenset(), nothing, nothing, nothing, nothing)
+    wanted = tuple(names)
+    tree = read_tree(host, release)
+    build = host.names(f"{MODULES_DIRECTORY}/{release}/build")
+    has_headers: Maybe[bool] = True
+    if isinstance(build, Unknown):
+        has_headers = False if build.reason is Reason.NOT_THERE else build
+    return InstalledModules(
+        release,
+        {name: find_module(tree, name) for name in wanted},
+        frozenset(name for name in wanted if known(is_builtin(tree, name), False)),
+        find_provider(tree, PEER_MEMORY_SYMBOL),
+        _files(host, release, wanted),
+        _dmabuf_config(host, release),
+        has_headers,
+    )
+
+
+def _files(host: Host, release: str, names: tuple[str, ...]) -> Maybe[dict[str, ModuleFile]]:
+    answer = host.run(("modinfo", "-k", release, *names), _SECONDS)
+    if isinstance(answer, Unknown):
+        return answer
+    return parse_modinfo(answer.stdout)
+
+
+def _dmabuf_config(host: Host, release: str) -> Maybe[bool]:
+    """Return whether the kernel's config has dma-buf and what mlx5 needs for it (mlx5/mr.c)."""
+    config: Maybe[bytes] = Unknown(Reason.NOT_THERE, f"/boot/config-{release}")
+    for path in (f"/boot/config-{release}", f"{MODULES_DIRECTORY}/{release}/config"):
+        config = host.read_bytes(path, CONFIG_LIMIT_BYTES)
+        if not isinstance(config, Unknown):
+            break
+    if isinstance(config, Unknown):
+        return config
+    answers = [parse_config(config, option) for option in _DMABUF_OPTIONS]
+    return next((answer for answer in answers if isinstance(answer, Unknown) or not answer), True)

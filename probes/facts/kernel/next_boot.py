@@ -1,0 +1,129 @@
+"""What the next boot starts a kernel with: its command line, and how old its boot image is.
+
+Sources: the `linux` lines of grub.cfg (GRUB manual, "linux"), the entries of the Boot Loader Specification
+(/boot/loader/entries/*.conf, `options`), and stat(1) for the times of files.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from probes.base.text import printable, printable_lines
+from probes.base.unknown import Maybe, Reason, Unknown
+from probes.host.protocol import Host
+
+GRUB_CONFIGS = ("/boot/grub/grub.cfg", "/boot/grub2/grub.cfg")
+ENTRIES = ("/boot/loader/entries", "/boot/efi/loader/entries", "/efi/loader/entries")
+_CONFIG_LIMIT_BYTES = 1 << 20
+_MAX_ENTRIES = 64
+_MAX_WORDS = 256
+_LINE_LIMIT = 8192
+_SECONDS = 2.0
+_STAT = re.compile(r"([0-9]{1,12}) (/.{1,1000})")
+# Words of the command line that decide whether GPUDirect RDMA works, and how fast.
+_THAT_MATTER = (
+    *("iommu", "intel_iommu", "amd_iommu", "iommu.passthrough", "iommu.strict", "pci", "module_blacklist"),
+    *("modprobe.blacklist", "module.sig_enforce", "lockdown", "pcie_aspm", "pcie_acs_override"),
+)
+_PREFIXES = ("nvidia.", "nvidia_peermem.", "mlx5_core.", "ib_core.", "rd.driver.blacklist")
+
+
+@dataclass(frozen=True)
+class NextLine:
+    """A kernel's command line at its next boot."""
+
+    source: str  # "/boot/grub/grub.cfg"
+    line: str
+    has_variables: bool  # parts of it are variables of the boot loader
+
+
+def read_next_line(host: Host, release: str) -> Maybe[NextLine]:
+    """Return the first entry of a kernel that is not for recovery; NOT_THERE: there is none."""
+    refused: Unknown | None = None
+    for directory in ENTRIES:
+        names = host.names(directory)
+        if isinstance(names, Unknown):
+            refused = refused or (None if names.reason is Reason.NOT_THERE else names)
+            continue
+        for name in [name for name in names if name.endswith(".conf")][:_MAX_ENTRIES]:
+            path = f"{directory}/{name}"
+            text = _text(host, path)
+            if isinstance(text, Unknown):
+                refused = refused or text
+                continue
+            line = parse_entry(text, release)
+            if line is not None:
+                return NextLine(printable(path, 256), line, "$" in line)
+    for path in GRUB_CONFIGS:
+        text = _text(host, path)
+        if isinstance(text, Unknown):
+            refused = refused or (None if text.reason is Reason.NOT_THERE else text)
+            continue
+        line = parse_grub(text, release)
+        if line is not None:
+            return NextLine(path, line, "$" in line)
+    return refused or Unknown(Reason.NOT_THERE, GRUB_CONFIGS[0], f"no boot entry for {release}")
+
+
+def parse_grub(text: str, release: str) -> str | None:
+    """Return the command line of a kernel's first `linux` line in grub.cfg that is not for recovery."""
+    for line in text.split("\n"):
+        words = line[:_LINE_LIMIT].split(maxsplit=_MAX_WORDS)
+        if len(words) < 2 or words[0] not in ("linux", "linuxefi", "linux16"):
+            continue
+        if not _is_image_of(words[1], release) or {"single", "recovery", "rescue"} & set(words):
+            continue
+        return printable(" ".join(words[2:]), _LINE_LIMIT)
+    return None
+
+
+def parse_entry(text: str, release: str) -> str | None:
+    """Return the `options` of a boot loader entry for a kernel; None: the entry is for another kernel."""
+    fields: dict[str, list[str]] = {}
+    for line in text.split("\n")[:_MAX_WORDS]:
+        key, _, value = line[:_LINE_LIMIT].strip().replace("\t", " ").partition(" ")
+        fields.setdefault(key, []).append(value.strip())
+    version = fields.get("version", [""])[0]
+    images = fields.get("linux", []) + fields.get("efi", [])
+    if version != release and not any(_is_image_of(image, release) for image in images):
+        return None
+    return printable(" ".join(fields.get("options", [])), _LINE_LIMIT)
+
+
+def _is_image_of(path: str, release: str) -> bool:
+    """Return whether an image belongs to a kernel: "/boot/vmlinuz-RELEASE", ".../RELEASE/linux"."""
+    return path.endswith(f"-{release}") or f"/{release}/" in path or path.endswith(f"-{release}.efi")
+
+
+def words_that_matter(line: str) -> tuple[str, ...]:
+    """Return the words of a command line that concern GPUDirect RDMA, sorted."""
+    found = set()
+    for word in line.replace('"', "").split()[:_MAX_WORDS]:
+        key = word.partition("=")[0]
+        if key in _THAT_MATTER or key.startswith(_PREFIXES):
+            found.add(word[:256])
+    return tuple(sorted(found))
+
+
+def read_times(host: Host, paths: Iterable[str]) -> Maybe[dict[str, int]]:
+    """Return when files were last changed (seconds since 1970), by path, without files that are missing."""
+    asked = tuple(dict.fromkeys(path for path in paths if path.startswith("/")))[:_MAX_WORDS]
+    if not asked:
+        return {}
+    answer = host.run(("stat", "-L", "--format=%Y %n", "--", *asked), _SECONDS)
+    return answer if isinstance(answer, Unknown) else parse_times(answer.stdout)
+
+
+def parse_times(text: str) -> dict[str, int]:
+    """Parse lines "SECONDS PATH"."""
+    matches = (_STAT.fullmatch(line) for line in text.split("\n")[:_MAX_WORDS])
+    return {printable(match[2], 1024): int(match[1]) for match in matches if match}
+
+
+def _text(host: Host, path: str) -> Maybe[str]:
+    content = host.read_bytes(path, _CONFIG_LIMIT_BYTES)
+    if isinstance(content, Unknown):
+        return content
+    return printable_lines(content.decode("utf-8", errors="replace"))

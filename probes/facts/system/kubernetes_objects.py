@@ -1,0 +1,279 @@
+"""The JSON of kubectl: only the fields that gdrtop reads, and what they say.
+
+Field names: NVIDIA gpu-operator v26.7.0, api/nvidia/v1/clusterpolicy_types.go and v1alpha1; Mellanox
+network-operator v26.7.0, api/v1alpha1/nicclusterpolicy_types.go; Kubernetes API, core/v1.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from probes.base.text import printable
+from probes.base.unknown import Maybe, Reason, Unknown
+
+_MAX_ITEMS = 16
+_MAX_KEYS = 128
+_MAX_TEXT = 253  # the longest name of an object
+LABELS = (
+    "nvidia.com/",
+    "network.nvidia.com/",
+    "feature.node.kubernetes.io/pci-15b3.",
+    "feature.node.kubernetes.io/kernel-version.full",
+    "helm.sh/chart",
+    "app.kubernetes.io/version",
+)
+RESOURCES = ("nvidia.com/", "rdma/", "mellanox.com/", "openshift.io/", "vpc.amazonaws.com/efa")
+_STATE = {"waiting": {"reason": None}, "terminated": {"reason": None}}
+_CONTAINER = {"name": None, "ready": None, "restartCount": None, "state": _STATE, "lastState": _STATE}
+_DRIVER = {
+    "enabled": None,
+    "version": None,
+    "kernelModuleType": None,
+    "useNvidiaDriverCRD": None,
+    "rdma": {"enabled": None, "useHostMofed": None},
+}
+# Every field that is read, in all objects: the others, such as variables with passwords, are dropped at once.
+_FIELDS: dict[str, Any] = {
+    "metadata": {"name": None, "namespace": None, "labels": LABELS},
+    "spec": {
+        **_DRIVER,
+        "driver": _DRIVER,
+        "gdrcopy": {"enabled": None},
+        "ofedDriver": {"version": None, "image": None},
+        "rdmaSharedDevicePlugin": {"image": None},
+    },
+    "status": {
+        "state": None,
+        "allocatable": RESOURCES,
+        "containerStatuses": [_CONTAINER],
+        "initContainerStatuses": [_CONTAINER],
+    },
+}
+
+
+@dataclass(frozen=True)
+class ContainerState:
+    """One container of a driver pod."""
+
+    pod: str
+    name: str  # "nvidia-peermem-ctr"
+    ready: bool
+    restarts: int
+    reason: str  # waiting or terminated: "CrashLoopBackOff"; ""
+    log: tuple[str, ...]  # last lines, cleaned; () where not read
+    namespace: str = ""
+
+
+@dataclass(frozen=True)
+class GpuOperator:
+    """The fields that decide how GPUDirect RDMA gets onto a node."""
+
+    name: str  # "cluster-policy"
+    state: Maybe[str]  # "ready", "notReady"
+    version: Maybe[str]
+    driver_enabled: Maybe[bool]
+    driver_version: Maybe[str]
+    module_type: Maybe[str]  # "auto", "open", "proprietary"
+    rdma_enabled: Maybe[bool]
+    use_host_mofed: Maybe[bool]
+    uses_driver_crd: Maybe[bool]
+    gdrcopy_enabled: Maybe[bool]
+
+
+@dataclass(frozen=True)
+class NetworkOperator:
+    """The NIC driver that the Network Operator installs."""
+
+    name: str
+    state: Maybe[str]
+    ofed_version: Maybe[str]  # NOT_THERE: it installs no driver
+    shared_device_plugin: Maybe[bool]
+
+
+Object = Mapping[str, Any]
+
+
+def kept_fields(text: str) -> str:
+    """Return the JSON of kubectl with only the fields that are read; "" for anything else."""
+    found = objects(text)
+    if isinstance(found, Unknown):
+        return ""
+    return json.dumps({"items": found}, separators=(",", ":"), sort_keys=True)
+
+
+def objects(text: str) -> Maybe[tuple[Object, ...]]:
+    """Parse the objects of a list, or the single object, that kubectl printed."""
+    try:
+        whole = json.loads(text)
+    except (ValueError, RecursionError):
+        return Unknown(Reason.MALFORMED, "kubectl", "its answer is not JSON")
+    if not isinstance(whole, dict):
+        return Unknown(Reason.MALFORMED, "kubectl", "its answer is no object")
+    items = whole.get("items", [whole])
+    found = items[:_MAX_ITEMS] if isinstance(items, list) else []
+    return tuple(_kept(item) for item in found if isinstance(item, dict))
+
+
+def _kept(item: Object) -> Object:
+    kept = _filtered(item, _FIELDS)
+    assert isinstance(kept, dict)
+    return kept
+
+
+def _filtered(value: Any, fields: Any) -> Any:
+    """Return the part of a JSON value that `fields` names, with bounded texts and lists."""
+    if isinstance(fields, dict):
+        known = value if isinstance(value, dict) else {}
+        return {key: _filtered(known[key], fields[key]) for key in fields if key in known}
+    if isinstance(fields, list):
+        listed = value if isinstance(value, list) else []
+        return [_filtered(one, fields[0]) for one in listed[:_MAX_ITEMS]]
+    if isinstance(fields, tuple):  # prefixes of keys that the cluster chooses
+        pairs = value.items() if isinstance(value, dict) else ()
+        return {
+            printable(key, _MAX_TEXT): _text(one) for key, one in _bounded(pairs) if key.startswith(fields)
+        }
+    return value if isinstance(value, bool | int) else _text(value)
+
+
+def _bounded(pairs: Any) -> Iterator[tuple[str, Any]]:
+    yield from list(pairs)[:_MAX_KEYS]
+
+
+def _text(value: Any) -> str | None:
+    return printable(value, _MAX_TEXT) if isinstance(value, str) else None
+
+
+def text_at(item: Object, *keys: str) -> Maybe[str]:
+    """Return a text in an object; NOT_THERE: the object does not set it."""
+    value = _at(item, keys)
+    return value if isinstance(value, str) and value else _not_set(keys)
+
+
+def flag_at(item: Object, *keys: str) -> Maybe[bool]:
+    """Return a switch in an object; NOT_THERE: the object does not set it."""
+    value = _at(item, keys)
+    return value if isinstance(value, bool) else _not_set(keys)
+
+
+def texts_at(item: Object, *keys: str) -> dict[str, str]:
+    """Return the texts below a key by their names; empty if there are none."""
+    value = _at(item, keys)
+    return {key: one for key, one in value.items() if one is not None} if isinstance(value, dict) else {}
+
+
+def _at(item: Any, keys: tuple[str, ...]) -> Any:
+    for key in keys:
+        item = item.get(key) if isinstance(item, dict) else None
+    return item
+
+
+def _not_set(keys: tuple[str, ...]) -> Unknown:
+    return Unknown(Reason.NOT_THERE, ".".join(keys), "not set")
+
+
+def gpu_operator(policy: Object, drivers: Maybe[tuple[Object, ...]]) -> GpuOperator:
+    """Read a ClusterPolicy; with useNvidiaDriverCRD its driver fields come from the NVIDIADriver object.
+
+    Several NVIDIADriver objects share the nodes by label: then those fields are unknown.
+    """
+    uses_crd = flag_at(policy, "spec", "driver", "useNvidiaDriverCRD")
+    driver: Maybe[Object] = {"spec": {**(_at(policy, ("spec", "driver")) or {}), **_gdrcopy(policy)}}
+    if uses_crd is True:
+        driver = _single(drivers)
+    chart = text_at(policy, "metadata", "labels", "helm.sh/chart")
+    version = text_at(policy, "metadata", "labels", "app.kubernetes.io/version")
+    if isinstance(version, Unknown) and not isinstance(chart, Unknown):
+        version = chart.removeprefix("gpu-operator-")
+    return GpuOperator(
+        name=_name(policy),
+        state=text_at(policy, "status", "state"),
+        version=version,
+        driver_enabled=flag_at(policy, "spec", "driver", "enabled"),
+        driver_version=driver if isinstance(driver, Unknown) else text_at(driver, "spec", "version"),
+        module_type=driver if isinstance(driver, Unknown) else text_at(driver, "spec", "kernelModuleType"),
+        rdma_enabled=_switch(driver, "rdma", "enabled"),
+        use_host_mofed=_switch(driver, "rdma", "useHostMofed"),
+        uses_driver_crd=_or_false(uses_crd),
+        gdrcopy_enabled=_switch(driver, "gdrcopy", "enabled"),
+    )
+
+
+def _gdrcopy(policy: Object) -> dict[str, Any]:
+    """Return gdrcopy: in a ClusterPolicy it is beside the driver, in an NVIDIADriver inside."""
+    value = _at(policy, ("spec", "gdrcopy"))
+    return {} if value is None else {"gdrcopy": value}
+
+
+def _single(drivers: Maybe[tuple[Object, ...]]) -> Maybe[Object]:
+    if isinstance(drivers, Unknown):
+        return drivers
+    if len(drivers) == 1:
+        return drivers[0]
+    count = f"{len(drivers)} NVIDIADriver objects" if drivers else "no NVIDIADriver object"
+    reason = Reason.NOT_RECORDED if drivers else Reason.NOT_THERE
+    return Unknown(reason, "nvidiadrivers.nvidia.com", count)
+
+
+def _switch(driver: Maybe[Object], *keys: str) -> Maybe[bool]:
+    """Return a switch of the driver, which is false by default."""
+    return driver if isinstance(driver, Unknown) else _or_false(flag_at(driver, "spec", *keys))
+
+
+def _or_false(switch: Maybe[bool]) -> Maybe[bool]:
+    return False if isinstance(switch, Unknown) and switch.reason is Reason.NOT_THERE else switch
+
+
+def network_operator(policy: Object) -> NetworkOperator:
+    """Read a NicClusterPolicy."""
+    return NetworkOperator(
+        name=_name(policy),
+        state=text_at(policy, "status", "state"),
+        ofed_version=text_at(policy, "spec", "ofedDriver", "version"),
+        shared_device_plugin=_at(policy, ("spec", "rdmaSharedDevicePlugin")) is not None,
+    )
+
+
+def containers(pod: Object) -> tuple[ContainerState, ...]:
+    """Read the containers of a pod, those that initialize it first, without their logs."""
+    listed = [
+        status
+        for key in ("initContainerStatuses", "containerStatuses")
+        for status in _at(pod, ("status", key)) or ()
+    ]
+    namespace = text_at(pod, "metadata", "namespace")
+    return tuple(
+        ContainerState(
+            pod=_name(pod),
+            name=_text_or_empty(status.get("name")),
+            ready=status.get("ready") is True,
+            restarts=_count(status.get("restartCount")),
+            reason=_reason(status),
+            log=(),
+            namespace="" if isinstance(namespace, Unknown) else namespace,
+        )
+        for status in listed
+    )
+
+
+def _reason(status: Object) -> str:
+    for state in ("waiting", "terminated"):
+        found = _at(status, ("state", state, "reason"))
+        if isinstance(found, str):
+            return found
+    return ""
+
+
+def _count(value: Any) -> int:
+    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else 0
+
+
+def _name(item: Object) -> str:
+    return _text_or_empty(_at(item, ("metadata", "name")))
+
+
+def _text_or_empty(value: Any) -> str:
+    return value if isinstance(value, str) else ""

@@ -1,0 +1,246 @@
+"""Setup of one node: where it stands, which path it should use, and the steps in order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from probes.bandwidth.model.result import Result
+from probes.base.plan import Plan, Step, instruction, plan_or_none
+from probes.base.unknown import Maybe, Unknown
+from probes.facts.gpudirect import GdrPath
+from probes.host.protocol import Host
+from probes.plans.load_at_boot import persist_peermem
+from probes.plans.load_modules import load_modules, load_peermem
+from probes.queries.finding import Finding
+from probes.queries.modules import PEERMEM, is_present, module_of
+from probes.setup.path_choice import PathChoice, choose_path
+from probes.setup.situation import Situation, read_situation
+from probes.setup.step import SetupRecord, SetupStep, StepState
+from probes.setup.steps.checked import CHECKED, checked_step
+from probes.setup.steps.drivers import gpu_driver_step, nic_driver_step
+from probes.setup.steps.environment import environment_step
+from probes.setup.steps.install_commands import perftest_steps
+from probes.setup.steps.measured import MEASURED, measured_step
+from probes.snapshot.examination import Examination
+from probes.snapshot.verdict import State
+
+BOOT_ID = "/proc/sys/kernel/random/boot_id"
+_OPEN = (StepState.TO_DO, StepState.BLOCKED)
+_USABLE = (State.ACTIVE, State.READY, State.DEGRADED)
+
+# Step → the steps that must be finished first.
+AFTER: Mapping[str, tuple[str, ...]] = {
+    "gpu-driver": ("hardware", "nic-driver"),
+    "build": ("nic-driver", "gpu-driver"),
+    "signatures": ("gpu-driver", "build"),
+    "modules": ("nic-driver", "gpu-driver", "rival", "build", "signatures"),
+    "dmabuf": ("gpu-driver",),
+    "fabric": ("gpu-driver", "modules"),
+    "acs": ("iommu",),
+    "ports": ("nic-driver",),
+    "boot": ("modules",),
+    "tools": (),
+    "measure-host": ("modules", "ports"),
+    "measure-pair": ("modules", "fabric", "tools", "measure-host"),
+    "measure-all": ("measure-pair",),
+    "reboot": ("modules", "iommu", "acs", "boot"),
+    "report": ("measure-all", "reboot"),
+}
+ORDER = (
+    "hardware",
+    "nic-driver",
+    "gpu-driver",
+    "rival",
+    "build",
+    "signatures",
+    "modules",
+    "peermem-parameters",
+    "dmabuf",
+    "fabric",
+    "containers",
+    "iommu",
+    "acs",
+    "pcie",
+    "ports",
+    "memlock",
+    "nccl",
+    "environment",
+    "boot",
+    "tools",
+    "measure-host",
+    "measure-pair",
+    "measure-all",
+    "reboot",
+    "report",
+)
+
+
+@dataclass(frozen=True)
+class Guide:
+    """Everything that setup shows at one moment."""
+
+    situation: Situation
+    choice: PathChoice
+    path: GdrPath | None  # chosen by the admin, else recommended; None: none can work here
+    steps: tuple[SetupStep, ...]
+    boot_id: Maybe[str]
+
+    @property
+    def next_step(self) -> SetupStep | None:
+        """Return the first step that can be done now."""
+        return next((step for step in self.steps if step.state is StepState.TO_DO), None)
+
+    @property
+    def is_finished(self) -> bool:
+        """Return whether nothing is left to do."""
+        return all(step.state in (StepState.DONE, StepState.SKIPPED) for step in self.steps)
+
+    @property
+    def is_prepared(self) -> bool:
+        """Return whether everything before the reboot is done, so that a reboot can prove it."""
+        return all(step.state not in _OPEN for step in self.steps if step.id in AFTER["reboot"])
+
+    def step(self, id_: str) -> SetupStep | None:
+        """Return a step by its id."""
+        return next((step for step in self.steps if step.id == id_), None)
+
+
+def read_guide(
+    host: Host,
+    examination: Examination,
+    findings: Sequence[Finding],
+    results: Sequence[Result],
+    record: SetupRecord,
+) -> Guide:
+    """Read what setup needs besides an examination, and return the guide; may take seconds.
+
+    `results`: all saved ones, also of other nodes.
+    """
+    platform = examination.node.platform
+    name = platform if isinstance(platform, Unknown) else platform.hostname
+    own = [result for result in results if result.node == name]
+    situation = read_situation(host, examination)
+    return build_guide(situation, findings, own, record, host.read(BOOT_ID))
+
+
+def build_guide(
+    situation: Situation,
+    findings: Sequence[Finding],
+    results: Sequence[Result],
+    record: SetupRecord,
+    boot_id: Maybe[str],
+) -> Guide:
+    """Return the guide for a node; `findings` are all of the node's, `results` those of this node."""
+    examination = situation.examination
+    choice = choose_path(examination)
+    chosen = next((path for path in GdrPath if path.value == record.path), None)
+    path = chosen or choice.recommended
+    by_id = {finding.id: finding for finding in findings}
+    steps = {row.id: checked_step(row, by_id, path) for row in CHECKED}
+    for step in (nic_driver_step(situation, path), gpu_driver_step(situation, path)):
+        steps[step.id] = step
+    for row in MEASURED:
+        steps[row.id] = measured_step(row, examination, results)
+    steps["modules"] = _in_load_order(examination, steps["modules"])
+    if path is GdrPath.PEERMEM:
+        steps["modules"] = _with_peermem(examination, steps["modules"], load_peermem, "is not loaded")
+        boot = _with_peermem(examination, steps["boot"], persist_peermem, "is not loaded at boot")
+        steps["boot"] = boot
+    steps["environment"] = environment_step(situation)
+    steps["tools"] = _with_install(situation, steps["tools"])
+    steps["reboot"] = _reboot_step(situation, record, boot_id)
+    steps["report"] = _report_step(record)
+    return Guide(situation, choice, path, _in_order(steps, record.skipped or {}), boot_id)
+
+
+def _in_order(steps: Mapping[str, SetupStep], skipped: Mapping[str, str]) -> tuple[SetupStep, ...]:
+    """Order the steps; those that the admin skipped and those that others block say so."""
+    done: dict[str, SetupStep] = {}
+    for name in ORDER:
+        step = steps[name]
+        if name in skipped and step.state is not StepState.DONE:
+            step = replace(step, state=StepState.SKIPPED, reason=skipped[name])
+        elif step.state is StepState.TO_DO:
+            first = next((done[other] for other in AFTER.get(name, ()) if done[other].state in _OPEN), None)
+            if first is not None:
+                step = replace(step, state=StepState.BLOCKED, reason=f"comes after: {first.title}")
+        done[name] = step
+    return tuple(done.values())
+
+
+def _in_load_order(examination: Examination, step: SetupStep) -> SetupStep:
+    """Load all missing modules in their order first; what the checks still miss follows."""
+    if step.state is not StepState.TO_DO:
+        return step
+    plan = plan_or_none(load_modules(examination))
+    return step if plan is None else replace(step, plan=plan)
+
+
+def _with_peermem(
+    examination: Examination,
+    step: SetupStep,
+    plan_of: Callable[[Examination], Plan | str],
+    lack: str,
+) -> SetupStep:
+    """Add nvidia_peermem to a step: the checks do not miss it on a node that can use DMA-BUF."""
+    module = module_of(examination, PEERMEM)
+    if step.state not in (StepState.DONE, StepState.UNKNOWN) or isinstance(module, Unknown):
+        return step
+    is_there = is_present(module) if plan_of is load_peermem else module.persistent is not None
+    if is_there:
+        return step
+    plan = plan_of(examination)
+    state = StepState.BLOCKED if isinstance(plan, str) else StepState.TO_DO
+    reason = plan if isinstance(plan, str) else f"nvidia_peermem {lack}"
+    return replace(step, state=state, reason=reason, plan=plan_or_none(plan))
+
+
+def _with_install(situation: Situation, step: SetupStep) -> SetupStep:
+    """Add the distribution's package to the step whose checks miss perftest."""
+    steps = perftest_steps(situation.distribution)
+    if step.state is not StepState.TO_DO or "perftest-missing" not in step.findings or not steps:
+        return step
+    return replace(step, plan=Plan(step.title, steps, reversible=False))
+
+
+def _reboot_step(situation: Situation, record: SetupRecord, boot_id: Maybe[str]) -> SetupStep:
+    title, why = "Reboot and check again", "Only a reboot proves that the setup lasts."
+    if isinstance(boot_id, Unknown):
+        return SetupStep("reboot", title, StepState.UNKNOWN, f"the boot is unknown: {boot_id}", why)
+    if not record.prepared_in or record.prepared_in == boot_id:
+        reason = "not rebooted since the node was set up"
+        return SetupStep("reboot", title, StepState.TO_DO, reason, why)
+    verdict = situation.examination.verdict
+    if verdict.state in _USABLE:
+        return SetupStep("reboot", title, StepState.DONE, "the path is usable after a reboot", why)
+    reason = f"after the reboot: {verdict.state.value}, {verdict.reason}"
+    return SetupStep("reboot", title, StepState.TO_DO, reason, why)
+
+
+def _report_step(record: SetupRecord) -> SetupStep:
+    title = "Write the report"
+    why = "It hands the node over: verdict, bandwidth, changes and how to undo them."
+    if record.reported:
+        reason = f"written to {record.reported}"
+        return SetupStep("report", title, StepState.DONE, reason, why, command="gdrtop report")
+    return SetupStep("report", title, StepState.TO_DO, "not written yet", why, command="gdrtop report")
+
+
+
+def remaining_plan(guide: Guide) -> Plan | None:
+    """Return all commands that are left, in order, as one plan; None if no step has commands."""
+    open_steps = [step for step in guide.steps if step.state in _OPEN and step.plan is not None]
+    plans = [step.plan for step in open_steps if step.plan is not None]
+    if not plans:
+        return None
+    commands: list[Step] = []
+    for step, plan in zip(open_steps, plans, strict=True):
+        commands += (instruction(f"{step.title}: {step.reason}", needs_root=False), *plan.steps)
+    return Plan(
+        "Set up GPUDirect RDMA",
+        tuple(commands),
+        reversible=all(plan.reversible for plan in plans),
+        needs_reboot=any(plan.needs_reboot for plan in plans),
+        disturbs="; ".join(dict.fromkeys(plan.disturbs for plan in plans if plan.disturbs)),
+    )

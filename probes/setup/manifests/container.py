@@ -1,0 +1,59 @@
+"""A Dockerfile snippet: the verbs libraries in an image, and the options with which a container runs.
+
+Package names: Debian and Ubuntu (apt), RHEL, Rocky and Alma (dnf), both from rdma-core.
+"""
+
+from __future__ import annotations
+
+from probes.base.unknown import Unknown, known
+from probes.facts.system.device_nodes import DeviceNode
+from probes.queries.modules import has_efa_only
+from probes.setup.manifests.commented_yaml import command_line, comment_lines
+from probes.setup.manifests.request import ManifestRequest, Refused, head
+
+_PACKAGES = """\
+RUN set -eu; \\
+    if command -v apt-get >/dev/null 2>&1; then \\
+        apt-get update; \\
+        apt-get install --yes --no-install-recommends \\
+            ibverbs-providers libibverbs1 librdmacm1 ibverbs-utils; \\
+        rm -rf /var/lib/apt/lists/*; \\
+    else \\
+        dnf install --assumeyes libibverbs librdmacm libibverbs-utils; \\
+        dnf clean all; \\
+    fi
+"""
+
+
+def container(request: ManifestRequest) -> str | Refused:
+    """Return a snippet to put after FROM; kernel modules and drivers stay outside of images."""
+    examination = request.situation.examination
+    notes = [
+        "the image needs user-space libraries only; the drivers and modules of the host are used",
+    ]
+    if has_efa_only(examination):
+        notes.append("EFA also needs libfabric and aws-ofi-nccl in the image: use AWS's EFA installer there")
+    lines = head(request, "Dockerfile snippet for GPUDirect RDMA: put it after FROM", (), notes)
+    lines += comment_lines("Run the container with:")
+    lines += [command_line(text) for text in _run_flags(request)]
+    lines += comment_lines(
+        "--network host: NCCL and RoCE GIDs need the interfaces of the host. memlock and IPC_LOCK: "
+        "registered memory is locked, and the usual limit makes ibv_reg_mr fail (Cannot allocate memory). "
+        "--shm-size: NCCL's shared memory. /dev/infiniband: the NICs' device files."
+    )
+    lines += comment_lines(
+        "In Kubernetes: securityContext.capabilities.add: [IPC_LOCK] and a resource rdma/NAME."
+    )
+    lines += comment_lines("NCCL's variables for this node: gdrtop env")
+    return "\n".join(lines) + "\n" + _PACKAGES
+
+
+def _run_flags(request: ManifestRequest) -> list[str]:
+    devices = request.situation.examination.device_nodes
+    gpu: tuple[DeviceNode, ...] = () if isinstance(devices, Unknown) else known(devices.gpu, ())
+    copy = " --device /dev/gdrdrv" if any(node.path == "/dev/gdrdrv" for node in gpu) else ""
+    shared = (
+        "--network host --shm-size 1g --ulimit memlock=-1:-1 --cap-add IPC_LOCK --device /dev/infiniband"
+        + copy
+    )
+    return [f"docker run --gpus all {shared} IMAGE", f"podman run --device nvidia.com/gpu=all {shared} IMAGE"]

@@ -1,0 +1,302 @@
+"""What every manifest is made from: node, path, who installs the drivers; and the head of its text."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+from probes.base.origin import Source
+from probes.base.text import printable
+from probes.base.unknown import Maybe, Reason, Unknown, known
+from probes.facts.gpu.driver_package import DriverOrigin, DriverPackage
+from probes.facts.gpu.gpus import GpuFacts
+from probes.facts.gpudirect import GdrPath
+from probes.facts.rdma.devices import RdmaDevice, RdmaFacts
+from probes.facts.rdma.nic_driver import NicDriver, NicStack
+from probes.facts.system.distribution import Distribution, Family
+from probes.facts.system.kubernetes import GpuOperator, KubernetesFacts, NetworkOperator
+from probes.facts.system.platform import PlatformFacts
+from probes.queries.modules import has_efa_only, ofed_of
+from probes.setup.manifests.commented_yaml import command_line, comment_lines
+from probes.setup.path_choice import PathChoice, choose_path
+from probes.setup.situation import Situation
+from probes.snapshot.nic_roles import Role, roles_of
+
+_OLDEST_OPEN = (7, 5)  # Turing: the open kernel modules, and so DMA-BUF, support nothing older
+_VERSION = re.compile(r"\d{3,4}\.\d{1,3}(?:\.\d{1,3})?", re.ASCII)
+
+
+class DriverOwner(Enum):
+    """Who installs the NVIDIA driver on the nodes."""
+
+    HOST = "host"
+    OPERATOR = "operator"
+
+
+_OWNERS = {
+    DriverOwner.HOST: "installed on the host",
+    DriverOwner.OPERATOR: "installed by the GPU Operator",
+}
+
+
+@dataclass(frozen=True)
+class Refused:
+    """Why there is no such manifest for this node and path, as a sentence without a full stop."""
+
+    reason: str
+
+
+@dataclass(frozen=True)
+class ManifestRequest:
+    """One node and the choices of the admin."""
+
+    situation: Situation
+    choice: PathChoice
+    path: GdrPath
+    driver: Maybe[DriverOwner]
+    role: str = "worker"  # MachineConfig: the pool
+    talos_version: tuple[int, int] | None = None  # None: not given and not read
+
+
+def make_request(
+    situation: Situation,
+    path: GdrPath | None = None,
+    driver: DriverOwner | None = None,
+    role: str = "worker",
+    talos_version: tuple[int, int] | None = None,
+) -> ManifestRequest | Refused:
+    """Fill in what the admin did not choose: the recommended path, and who installs the driver here."""
+    choice = choose_path(situation.examination)
+    chosen = path or choice.recommended
+    if chosen is None:
+        return Refused(f"no path is recommended: {choice.reason}; choose one with --path")
+    reason = _excluded(situation, chosen)
+    if reason:
+        return Refused(reason)
+    owner = driver or driver_owner(situation)
+    return ManifestRequest(situation, choice, chosen, owner, role, talos_version or read_talos(situation))
+
+
+def _excluded(situation: Situation, path: GdrPath) -> str:
+    """Return why this node's hardware or system can never use a path, or ""."""
+    gpus = situation.examination.node.gpus
+    found = gpus.gpus if isinstance(gpus, GpuFacts) else ()
+    old = [known(gpu.compute_capability, _OLDEST_OPEN) < _OLDEST_OPEN for gpu in found]
+    if path is GdrPath.DMABUF and old and all(old):
+        return "DMA-BUF needs compute capability 7.5 or newer; the GPUs of this node are older"
+    if path is GdrPath.PEERMEM:
+        if has_efa_only(situation.examination):
+            return "the NICs are EFA, which does not use nvidia-peermem"
+        if family_of(situation) is Family.TALOS:
+            return "Talos has no OFED, so nvidia-peermem cannot register there; use --path dmabuf"
+    return ""
+
+
+def family_of(situation: Situation) -> Family | None:
+    """Return the distribution's family; None: unknown."""
+    found = situation.distribution
+    return found.family if isinstance(found, Distribution) else None
+
+
+def read_talos(situation: Situation) -> tuple[int, int] | None:
+    """Return the version of Talos on this node; None: it is another system."""
+    found = situation.distribution
+    if not isinstance(found, Distribution) or found.family is not Family.TALOS:
+        return None
+    match = re.match(r"v?(\d{1,3})\.(\d{1,3})(?!\d)", found.version)
+    return (int(match[1]), int(match[2])) if match else None
+
+
+def driver_owner(situation: Situation) -> Maybe[DriverOwner]:
+    """Return who installs the NVIDIA driver on nodes like this one."""
+    examination, package = situation.examination, situation.gpu_driver
+    origin = package.origin if isinstance(package, DriverPackage) else package
+    if origin is DriverOrigin.CONTAINER:
+        return DriverOwner.OPERATOR
+    if not isinstance(origin, Unknown):
+        return DriverOwner.HOST
+    traces = examination.driver_container
+    container = traces if isinstance(traces, Unknown) else traces.driver
+    if container is True:
+        return DriverOwner.OPERATOR
+    family = family_of(situation)
+    if family is Family.TALOS:
+        return DriverOwner.HOST  # a system extension
+    if family in (Family.COREOS, Family.CONTAINER_OS):
+        return DriverOwner.OPERATOR
+    gpus = examination.node.gpus
+    if container is False and isinstance(gpus, GpuFacts) and isinstance(gpus.driver.version, str):
+        return DriverOwner.HOST
+    operator = gpu_operator(situation)
+    if operator is not None and not isinstance(operator.driver_enabled, Unknown):
+        return DriverOwner.OPERATOR if operator.driver_enabled else DriverOwner.HOST
+    detail = "no driver is installed, or its origin could not be read"
+    return Unknown(Reason.NOT_THERE, "the NVIDIA driver", detail)
+
+
+def kubernetes_of(situation: Situation) -> KubernetesFacts | None:
+    """Return what is known of Kubernetes; None: nothing."""
+    return situation.kubernetes if isinstance(situation.kubernetes, KubernetesFacts) else None
+
+
+def gpu_operator(situation: Situation) -> GpuOperator | None:
+    """Return the cluster's ClusterPolicy; None: there is none, or it could not be read."""
+    cluster = kubernetes_of(situation)
+    return cluster.gpu_operator if cluster and isinstance(cluster.gpu_operator, GpuOperator) else None
+
+
+def network_operator(situation: Situation) -> NetworkOperator | None:
+    """Return the cluster's NicClusterPolicy; None: there is none, or it could not be read."""
+    cluster = kubernetes_of(situation)
+    found = cluster.network_operator if cluster else None
+    return found if isinstance(found, NetworkOperator) else None
+
+
+def nic_stack(situation: Situation) -> Maybe[NicStack]:
+    """Return where the RDMA modules come from; without the NIC driver's facts, from ofed_info."""
+    driver = situation.nic_driver
+    if isinstance(driver, NicDriver) and not isinstance(driver.stack, Unknown):
+        return driver.stack
+    traces = situation.examination.driver_container
+    if not isinstance(traces, Unknown) and traces.mofed is True:
+        return NicStack.CONTAINER
+    release = ofed_of(situation.examination)
+    if isinstance(release, Unknown):
+        return NicStack.INBOX if release.reason is Reason.NOT_THERE else release
+    return NicStack.MLNX_OFED if release.startswith("MLNX") else NicStack.DOCA_OFED
+
+
+def has_host_ofed(situation: Situation) -> bool:
+    """Return whether OFED is installed on the host itself."""
+    return nic_stack(situation) in (NicStack.MLNX_OFED, NicStack.DOCA_OFED)
+
+
+def driver_version(situation: Situation) -> str:
+    """Return the installed driver's version, "580.95.05"; "" where it is unknown or not a version."""
+    package, gpus = situation.gpu_driver, situation.examination.node.gpus
+    version = package.version if isinstance(package, DriverPackage) else package
+    if isinstance(version, Unknown) and isinstance(gpus, GpuFacts):
+        version = gpus.driver.version
+    return version if isinstance(version, str) and _VERSION.fullmatch(version) else ""
+
+
+def has_nvlink5(situation: Situation) -> bool:
+    """Return whether GPUs have NVLink 5 switches, which are managed through ib_umad (B200, B300)."""
+    gpus = situation.examination.node.gpus
+    found = gpus.gpus if isinstance(gpus, GpuFacts) else ()
+    return any(known(gpu.compute_capability, (0, 0)) >= (10, 0) and known(gpu.nvlinks, 0) for gpu in found)
+
+
+def compute_nics(situation: Situation) -> tuple[RdmaDevice, ...]:
+    """Return the NICs for the traffic of GPUs, without storage and management."""
+    examination = situation.examination
+    roles = roles_of(examination.node, examination.topology)
+    rdma = examination.node.rdma
+    devices = rdma.devices if isinstance(rdma, RdmaFacts) else ()
+    return tuple(
+        device for device in devices if device.name in roles and roles[device.name].role is Role.COMPUTE
+    )
+
+
+# The head
+
+
+def head(request: ManifestRequest, title: str, use: Sequence[str], notes: Sequence[str] = ()) -> list[str]:
+    """Return the comment lines at the top: what it is, what it was derived from, how to use it, and notes.
+
+    `use`: commands. A requirement of the path that this node does not meet is a note.
+    """
+    lines = comment_lines(title)
+    lines += comment_lines(f"Written by gdrtop {_derived_from(request.situation)}")
+    for label, value in _facts(request):
+        lines += comment_lines(f"{label + ':':<12}{value}", " " * 12)
+    for note in (*_open_requirements(request), *_old_peermem(request), *notes):
+        lines += comment_lines(f"Note: {note}", " " * 6)
+    if use:
+        lines += comment_lines("Use:") + [command_line(command) for command in use]
+    return lines
+
+
+def _derived_from(situation: Situation) -> str:
+    node = situation.examination.node
+    name = known(node.platform.hostname, "?") if isinstance(node.platform, PlatformFacts) else "?"
+    name, label = printable(name, 64), printable(node.origin.label, 200)
+    match node.origin.source:
+        case Source.SIMULATED:
+            return f"from SIMULATED node {label}: an example, derived from no real machine"
+        case Source.RECORDED:
+            return f"from node {name}, recorded in {label}"
+        case Source.TREE:
+            return f"from node {name}, read from {label}"
+    return f"from node {name}"
+
+
+def _facts(request: ManifestRequest) -> list[tuple[str, str]]:
+    situation, node = request.situation, request.situation.examination.node
+    gpus = node.gpus.gpus if isinstance(node.gpus, GpuFacts) else ()
+    models = Counter(printable(gpu.name, 60) for gpu in gpus)
+    nics = compute_nics(situation)
+    layers = Counter(known(nic.ports[0].link_layer, "?") if nic.ports else "?" for nic in nics)
+    others = len(node.rdma.devices) - len(nics) if isinstance(node.rdma, RdmaFacts) else 0
+    names = ", ".join(printable(nic.name, 32) for nic in nics[:16])
+    system = situation.distribution
+    name = system.name if isinstance(system, Distribution) else _pretty_name(situation)
+    driver = driver_version(situation) or "none seen"
+    flavour = node.gpus.driver.flavour if isinstance(node.gpus, GpuFacts) else node.gpus
+    modules = "" if isinstance(flavour, Unknown) else f", {flavour.value} kernel modules"
+    owner = "" if isinstance(request.driver, Unknown) else f"; {_OWNERS[request.driver]}"
+    owner += "" if request.driver == driver_owner(situation) else " (chosen with --driver)"
+    stack = nic_stack(situation)
+    advice = request.choice.recommended
+    given = f", chosen with --path; gdrtop recommends {advice.value if advice else 'none'}"
+    return [
+        ("GPUs", ", ".join(f"{count} × {model}" for model, count in models.items()) or "none seen"),
+        ("GPU driver", f"{driver}{modules}{owner}"),
+        (
+            "NICs",
+            f"{', '.join(f'{count} × {printable(layer, 20)}' for layer, count in layers.items()) or 'none'}"
+            f"{f': {names}' if names else ''}{f'; {others} more are not for compute' if others > 0 else ''}",
+        ),
+        ("NIC driver", "unknown" if isinstance(stack, Unknown) else _release(situation, stack.value)),
+        ("System", f"{printable(name, 80)}, kernel {known(node.kernel_release, 'unknown')}"),
+        ("Path", f"{request.path.value}{'' if request.path is advice else given}: {request.choice.reason}"),
+    ]
+
+
+def _release(situation: Situation, stack: str) -> str:
+    """Return the NIC driver's release with the name of its stack, which most releases begin with."""
+    driver = situation.nic_driver
+    version = driver.version if isinstance(driver, NicDriver) else ofed_of(situation.examination)
+    release = printable(known(version, ""), 60)
+    return release if release.startswith(stack) else f"{stack} {release}".rstrip()
+
+
+def _pretty_name(situation: Situation) -> str:
+    platform = situation.examination.node.platform
+    return known(platform.distribution, "unknown") if isinstance(platform, PlatformFacts) else "unknown"
+
+
+def _open_requirements(request: ManifestRequest) -> list[str]:
+    """Return the requirements of the chosen path that this node does not meet, or may not meet."""
+    notes = []
+    for state in request.choice.paths:
+        for row in state.requirements if state.path is request.path else ():
+            if row.met is False:
+                notes.append(f"not met on this node: {row.name} ({row.evidence})")
+            elif isinstance(row.met, Unknown):
+                notes.append(f"unknown on this node: {row.name} ({row.met})")
+    return notes
+
+
+def _old_peermem(request: ManifestRequest) -> list[str]:
+    """Return what still loads nvidia_peermem at boot on a node that uses DMA-BUF."""
+    if request.path is not GdrPath.DMABUF:
+        return []
+    return [
+        f"an old configuration still loads nvidia_peermem, which DMA-BUF does not need: {old.source}:"
+        f" {old.value}"
+        for old in request.choice.old_peermem
+    ]

@@ -1,0 +1,77 @@
+"""A Slurm Prolog that checks the node before each job, and never drains it because of a warning.
+
+Slurm's Prolog and Epilog Guide: no search path is set; a non-zero exit drains the node and requeues the job;
+scripts should be short and should not call Slurm commands.
+"""
+
+from __future__ import annotations
+
+from probes.facts.gpudirect import GdrPath
+from probes.plans.load_modules import peermem_options
+from probes.setup.manifests.request import DriverOwner, ManifestRequest, Refused, head
+
+LIMIT_SECONDS = 20  # a check takes less than a second; a hanging tool must not hold the job
+_SETTINGS = f"""\
+PATH=/usr/sbin:/usr/bin:/sbin:/bin:/usr/local/bin
+export PATH
+
+# "log": write critical findings to the system log and let the job start.
+# "fail": also exit with 1, so that Slurm drains this node and requeues the job.
+# Warnings, unknown results and a missing gdrtop never stop a job.
+ON_CRITICAL=log
+LIMIT_SECONDS={LIMIT_SECONDS}
+
+say() {{
+    logger -t gdrtop-prolog -- "job ${{SLURM_JOB_ID:-?}}: $1" 2>/dev/null || :
+}}
+"""
+_CHECK = """\
+if ! command -v gdrtop >/dev/null 2>&1; then
+    say "gdrtop is not installed in $PATH"
+    exit 0
+fi
+
+# timeout ends a check that hangs in a driver; -k kills one that ignores the signal.
+report=$(timeout -k 2 "$LIMIT_SECONDS" gdrtop check --ascii </dev/null 2>/dev/null)
+status=$?
+# The second line is the verdict.
+verdict=$(printf '%s\\n' "$report" | sed -n 2p)
+
+case $status in
+    0) ;;
+    1) say "warning: $verdict" ;;
+    2)
+        say "critical: $verdict"
+        if [ "$ON_CRITICAL" = fail ]; then
+            exit 1
+        fi
+        ;;
+    124|137) say "gdrtop check did not finish within $LIMIT_SECONDS s" ;;
+    *) say "gdrtop check has no result (exit status $status): $verdict" ;;
+esac
+exit 0
+"""
+
+
+def slurm_prolog(request: ManifestRequest) -> str | Refused:
+    """Return the script; it loads nvidia_peermem first where the path needs it."""
+    use = [
+        "install -m 0755 FILE /etc/slurm/prolog.d/50-gdrtop.sh",
+        "Prolog=/etc/slurm/prolog.d/*    in slurm.conf, then: scontrol reconfigure",
+    ]
+    notes = [
+        "jobs get the memlock limit of the submitting shell unless slurm.conf has"
+        " PropagateResourceLimitsExcept=MEMLOCK"
+    ]
+    lines = head(request, "Slurm Prolog: check GPUDirect RDMA before each job", use, notes)
+    parts = ["#!/bin/sh", *lines, "", _SETTINGS]
+    if request.path is GdrPath.PEERMEM and request.driver is not DriverOwner.OPERATOR:
+        options = "".join(f" {option}" for option in peermem_options(request.situation.examination))
+        parts.append(
+            "# Nothing but this and modules-load.d loads it; a restart of openibd unloads it.\n"
+            "if [ ! -e /sys/module/nvidia_peermem ]; then\n"
+            f"    timeout -k 2 10 modprobe nvidia_peermem{options} >/dev/null 2>&1 ||\n"
+            '        say "nvidia_peermem could not be loaded"\n'
+            "fi\n"
+        )
+    return "\n".join([*parts, _CHECK])

@@ -1,0 +1,1 @@
+"""The steps of setup: what comes from checks, drivers, boot and measurements."""

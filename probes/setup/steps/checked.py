@@ -1,0 +1,299 @@
+"""Steps whose state is that of checks: done when every check of the step is ok."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from probes.base.plan import Plan, Step, sentences
+from probes.base.text import plural
+from probes.facts.gpudirect import GdrPath
+from probes.queries.finding import Finding, Severity, Status
+from probes.setup.step import SetupStep, StepState
+
+
+@dataclass(frozen=True)
+class CheckedStep:
+    """A step and its checks; a check that ends with * stands for all ids that begin so."""
+
+    id: str
+    title: str
+    done: str  # the reason of a step that is done: "all ports are active"
+    why: str
+    checks: tuple[str, ...]
+    only: GdrPath | None = None  # the path that needs it; None: both
+    notes_count: bool = False  # findings of severity note count as well
+
+
+CHECKED = (
+    CheckedStep(
+        "hardware",
+        "Check GPUs and NICs",
+        "the GPUs and NICs answer and support GPUDirect RDMA",
+        "A device that is off the bus or cannot do it by design cannot be set up.",
+        (
+            "geforce-no-gdr",
+            "gpu-too-old-for-gdr",
+            "vgpu-without-gdr",
+            "confidential-computing-on",
+            "c2c-grace-specifics-gb10",
+            "xid-79-fell-off-bus",
+            "gpu-missing-from-nvml",
+            "pcie-function-gone",
+            "pcie-config-unreachable",
+            "nic-health-errors",
+        ),
+    ),
+    CheckedStep(
+        "rival",
+        "Remove nv_peer_mem",
+        "nv_peer_mem is not installed",
+        "nv_peer_mem, the predecessor of nvidia_peermem, keeps nvidia_peermem from loading.",
+        ("nv-peer-mem-conflict*",),
+    ),
+    CheckedStep(
+        "build",
+        "Build the modules in the right order",
+        "the modules fit this kernel and each other",
+        "nvidia_peermem is built against the NIC driver's ib_core. If the NIC driver is installed or upgraded"
+        " afterwards, it has to be built again.",
+        (
+            "peermem-built-without-symbols",
+            "peermem-symbol-version-mismatch*",
+            "peermem-unknown-symbol-inbox-core",
+            "inbox-core-beside-ofed",
+            "dkms-*",
+            "driver-half-updated",
+            "driver-library-mismatch",
+            "module-wrong-vermagic",
+            "peermem-not-on-disk*",
+        ),
+    ),
+    CheckedStep(
+        "signatures",
+        "Let the kernel trust the modules",
+        "the kernel accepts the modules",
+        "With Secure Boot the kernel loads only modules that are signed with a key that it knows.",
+        ("secure-boot-*", "kernel-forbids-modules-lockdown"),
+    ),
+    CheckedStep(
+        "modules",
+        "Load the modules",
+        "all modules of the path are loaded",
+        "Without these modules no NIC can reach GPU memory.",
+        (
+            "ib-core-not-loaded",
+            "mlx*-not-loaded",
+            "ib-uverbs-not-loaded",
+            "nvidia-not-loaded",
+            "nvidia-uvm-not-loaded",
+            "module-blacklisted*",
+            "kernel-forbids-modules-disabled",
+            "nic-without-driver*",
+            "nic-without-rdma-device",
+            "gpu-without-driver*",
+            "gpu-driver-start-failed",
+            "peermem-not-loaded",
+            "dev-*",
+        ),
+    ),
+    CheckedStep(
+        "peermem-parameters",
+        "Set nvidia_peermem's parameters",
+        "nvidia_peermem has the right parameters",
+        "Wrong parameters make nvidia_peermem fail with the installed NIC driver.",
+        ("peermem-parameter-*",),
+        only=GdrPath.PEERMEM,
+    ),
+    CheckedStep(
+        "dmabuf",
+        "Meet the requirements of DMA-BUF",
+        "kernel, driver and NICs support DMA-BUF",
+        "DMA-BUF needs the open GPU kernel modules and a NIC driver that registers DMA-BUFs.",
+        ("dmabuf-*", "p2p-topology-*"),
+        only=GdrPath.DMABUF,
+    ),
+    CheckedStep(
+        "fabric",
+        "Start the NVLink services",
+        "the NVLink services run, or this node needs none",
+        "With NVSwitch, CUDA starts only after Fabric Manager; rack-scale NVLink needs IMEX.",
+        ("fabric-manager-down*", "imex-down", "nvlink-down"),
+    ),
+    CheckedStep(
+        "iommu",
+        "Set the IOMMU to passthrough",
+        "the IOMMU does not translate the NICs' requests",
+        "A translating IOMMU slows or breaks traffic between NIC and GPU.",
+        ("iommu-translated", "vm-without-p2p*"),
+    ),
+    CheckedStep(
+        "acs",
+        "Disable ACS redirects",
+        "no switch redirects traffic between GPU and NIC",
+        "ACS redirects send traffic between GPU and NIC up to the CPU and back.",
+        ("acs-*",),
+    ),
+    CheckedStep(
+        "pcie",
+        "Check PCIe links and placement",
+        "links, read requests and BARs are as they should be",
+        "A narrow or slow PCIe link limits every transfer over it.",
+        ("pcie-link-*", "pcie-devctl-*", "pcie-aspm-on", "bar1-too-small", "pcie-aer-uncorrectable"),
+    ),
+    CheckedStep(
+        "ports",
+        "Bring up the ports",
+        "all ports are active and at their rate",
+        "A port that is down, slow or without a usable GID carries no RDMA traffic of a job.",
+        (
+            "ib-port-not-active*",
+            "link-layer-wrong",
+            "rate-shown-as-sdr",
+            "single-rail-*",
+            "roce-gid-wrong*",
+            "mtu-mismatch*",
+            "roce-lossless-off",
+            "nic-firmware-mismatch",
+        ),
+    ),
+    CheckedStep(
+        "memlock",
+        "Allow jobs to lock memory",
+        "jobs may lock as much memory as they need",
+        "RDMA registers locked memory. With the usual limit of a login or a service, registration fails.",
+        ("memlock-*",),
+    ),
+    CheckedStep(
+        "boot",
+        "Load everything at boot",
+        "the next boot loads the same modules",
+        "What was loaded by hand is gone after the next boot.",
+        (
+            "peermem-not-persistent",
+            "peermem-unneeded-at-boot",
+            "boot-load-race",
+            "peermem-lost-after-driver-update",
+            "initramfs-stale",
+            "persistence-off*",
+        ),
+        notes_count=True,
+    ),
+    CheckedStep(
+        "containers",
+        "Set up the Kubernetes operators",
+        "no operator's driver pod reports a problem",
+        "Where operators own the drivers, changes on the node itself do not last.",
+        ("k8s-*",),
+    ),
+    CheckedStep(
+        "nccl",
+        "Check NCCL's settings and libraries",
+        "no setting or library keeps NCCL from GPUDirect RDMA",
+        "One wrong variable can disable GPUDirect RDMA on a healthy node.",
+        (
+            "nccl-*",
+            "ucx-*",
+            "nvshmem-*",
+            "rdma-core-without-dmabuf",
+            "old-userspace-abi",
+            "libibverbs-missing",
+        ),
+    ),
+    CheckedStep(
+        "tools",
+        "Install the benchmark tools",
+        "perftest is installed and supports GPU memory",
+        "Without perftest the path to GPU memory cannot be measured.",
+        ("perftest-*", "libcuda-link-missing"),
+        notes_count=True,
+    ),
+)
+
+
+def checked_step(row: CheckedStep, findings: Mapping[str, Finding], path: GdrPath | None) -> SetupStep:
+    """Return the step in the state that its checks give it."""
+    if row.only is not None and path is not None and row.only is not path:
+        return SetupStep(row.id, row.title, StepState.SKIPPED, f"not needed for {path.value}", row.why)
+    own = [finding for finding in findings.values() if _is_of(row, finding.id)]
+    if path is GdrPath.DMABUF:
+        own = [finding for finding in own if not finding.id.startswith(_ONLY_PEERMEM)]
+    found = [
+        finding
+        for finding in own
+        if finding.status is Status.FOUND and (row.notes_count or finding.severity is not Severity.NOTE)
+    ]
+    if found:
+        return SetupStep(
+            row.id,
+            row.title,
+            StepState.TO_DO,
+            _reason(found),
+            row.why,
+            tuple(part for finding in found for part in finding.evidence),
+            merged_plan(row.title, found),
+            needs_console=any(finding.id.startswith("secure-boot") for finding in found),
+            findings=tuple(finding.id for finding in found),
+        )
+    unclear = [finding for finding in own if finding.status is Status.UNKNOWN]
+    if unclear:
+        more = f" (and {len(unclear) - 1} more)" if len(unclear) > 1 else ""
+        ids = tuple(finding.id for finding in unclear)
+        reason = f"{unclear[0].cause}{more}"
+        return SetupStep(row.id, row.title, StepState.UNKNOWN, reason, row.why, findings=ids)
+    return SetupStep(row.id, row.title, StepState.DONE, row.done, row.why)
+
+
+# Findings about nvidia_peermem that do not matter on the path by DMA-BUF.
+_ONLY_PEERMEM = (
+    "peermem-built-",
+    "peermem-symbol-",
+    "peermem-unknown-",
+    "peermem-not-on-disk",
+    "peermem-not-loaded",
+    "peermem-not-persistent",
+    "peermem-lost-",
+)
+
+
+def _is_of(row: CheckedStep, id_: str) -> bool:
+    return any(id_.startswith(name[:-1]) if name.endswith("*") else id_ == name for name in row.checks)
+
+
+def _reason(found: list[Finding]) -> str:
+    first = found[0].title
+    return first if len(found) == 1 else f"{first} (and {plural(len(found) - 1, 'more problem')})"
+
+
+def merged_plan(title: str, found: Iterable[Finding]) -> Plan | None:
+    """Return the fixes of several findings as one plan, each command once; None if there is no fix.
+
+    Fixes without a manual step come first, because gdrtop runs a plan up to its first manual step.
+    """
+    plans = [finding.fix for finding in found if finding.fix is not None]
+    plans.sort(key=lambda plan: any(step.is_instruction for step in plan.steps))
+    if len(plans) < 2:
+        return plans[0] if plans else None
+    steps: list[Step] = []
+    for plan in plans:
+        for step in plan.steps:
+            if not any(_does_the_same(step, other) for other in steps):
+                steps.append(step)
+    return Plan(
+        title,
+        tuple(sorted(steps, key=_is_reboot)),
+        reversible=all(plan.reversible for plan in plans),
+        needs_reboot=any(plan.needs_reboot for plan in plans),
+        disturbs="; ".join(dict.fromkeys(plan.disturbs for plan in plans if plan.disturbs)),
+        note=sentences(*dict.fromkeys(plan.note.removesuffix(".") for plan in plans)),
+    )
+
+
+def _does_the_same(step: Step, other: Step) -> bool:
+    if step.argv or step.file is not None:
+        return step.argv == other.argv and step.file == other.file
+    return step.why == other.why
+
+
+def _is_reboot(step: Step) -> bool:
+    return step.argv == ("systemctl", "reboot")

@@ -1,0 +1,106 @@
+"""The commands that install drivers and tools on each distribution.
+
+Sources: NVIDIA Driver Installation Guide 620 (kernel modules, table 5), DOCA-Host installation guide, and
+Azure/azhpc-images for Ubuntu. Where neither names the command, there is none, and the guide is named instead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from probes.base.plan import Step, instruction
+from probes.base.unknown import Maybe, Unknown
+from probes.facts.system.distribution import Distribution, Family
+
+DRIVER_GUIDE = "https://docs.nvidia.com/datacenter/tesla/driver-installation-guide/"
+DOCA_GUIDE = "https://docs.nvidia.com/doca/sdk/doca-host-installation-and-upgrade/"
+_RED_HAT_STREAMS = ("8", "9")
+_PERFTEST = {
+    Family.DEBIAN: ("perftest", "rdma-core", "ibverbs-utils", "infiniband-diags"),
+    Family.RED_HAT: ("perftest", "rdma-core", "libibverbs-utils", "infiniband-diags"),
+}
+_KEYRING = "cuda-keyring_1.1-1_all.deb"
+
+
+def package_command(family: Family, packages: Sequence[str]) -> tuple[str, ...]:
+    """Return the command that installs packages of the distribution; () where it is unknown."""
+    tool = {
+        Family.DEBIAN: ("apt-get", "install"),
+        Family.RED_HAT: ("dnf", "install"),
+        Family.SUSE: ("zypper", "install"),
+        Family.AZURE_LINUX: ("tdnf", "install"),
+    }.get(family, ())
+    return (*tool, *packages) if tool else ()
+
+
+def gpu_driver_steps(distribution: Maybe[Distribution], headers: Step) -> tuple[Step, ...]:
+    """Return the steps that install the newest driver with open kernel modules."""
+    if isinstance(distribution, Unknown):
+        return (instruction(f"Install the driver with open kernel modules as {DRIVER_GUIDE} says."),)
+    major = distribution.version.partition(".")[0]
+    install = "Install the driver with open kernel modules"
+    if distribution.family is Family.DEBIAN:
+        repository = instruction(
+            f"Add NVIDIA's package repository: install {_KEYRING} for this release"
+            " from https://developer.download.nvidia.com/compute/cuda/repos/"
+        )
+        return (
+            headers,
+            repository,
+            Step("Read the new package list", ("apt-get", "update")),
+            Step(install, ("apt-get", "install", "nvidia-open")),
+        )
+    if distribution.family is Family.RED_HAT and distribution.id != "fedora":
+        repository = instruction(f"Add NVIDIA's package repository for this release as {DRIVER_GUIDE} says.")
+        argv = ("dnf", "module", "enable", "nvidia-driver:open-dkms")
+        stream = Step("Choose the open kernel modules", argv)
+        has_streams = major in _RED_HAT_STREAMS or distribution.id == "amzn"
+        return (
+            headers,
+            repository,
+            *((stream,) if has_streams else ()),
+            Step(install, ("dnf", "install", "nvidia-open")),
+        )
+    return (headers, instruction(f"{install} as {DRIVER_GUIDE} says for {distribution.name}."))
+
+
+def ofed_steps(distribution: Maybe[Distribution], headers: Step) -> tuple[Step, ...]:
+    """Return the steps that install DOCA-OFED, which nvidia_peermem needs."""
+    family = Family.OTHER if isinstance(distribution, Unknown) else distribution.family
+    download = instruction(f"Download and install the doca-host package for this release: {DOCA_GUIDE}")
+    if family is Family.DEBIAN:
+        return (
+            headers,
+            download,
+            Step("Read the new package list", ("apt-get", "update")),
+            Step("Install DOCA-OFED", ("apt-get", "install", "doca-ofed")),
+        )
+    if family is Family.RED_HAT:
+        return (
+            headers,
+            download,
+            Step("Forget the old package list", ("dnf", "clean", "all")),
+            Step("Install DOCA-OFED", ("dnf", "install", "doca-ofed")),
+        )
+    return (headers, instruction(f"Install DOCA-OFED as {DOCA_GUIDE} says."))
+
+
+def header_step(distribution: Maybe[Distribution], release: Maybe[str]) -> Step:
+    """Return the step that installs the headers of the running kernel, which DKMS needs."""
+    why = "Install the headers of the running kernel, which DKMS needs"
+    if not isinstance(distribution, Unknown) and not isinstance(release, Unknown):
+        name = {Family.DEBIAN: "linux-headers", Family.RED_HAT: "kernel-devel"}.get(distribution.family)
+        if name is not None:
+            return Step(why, package_command(distribution.family, (f"{name}-{release}",)))
+    return instruction(f"{why}.")
+
+
+def perftest_steps(distribution: Maybe[Distribution]) -> tuple[Step, ...]:
+    """Return the step that installs perftest and the tools of rdma-core; () where the names are unknown."""
+    if isinstance(distribution, Unknown) or distribution.family not in _PERFTEST:
+        return ()
+    packages = _PERFTEST[distribution.family]
+    return (
+        Step("Install perftest and the RDMA tools", package_command(distribution.family, packages)),
+        instruction("The distribution's perftest may be built without CUDA; check with gdrtop bench --list."),
+    )

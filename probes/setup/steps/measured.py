@@ -1,0 +1,81 @@
+"""Steps that are bandwidth tests: done when this node has a good result of each test."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from probes.bandwidth.model.command import Refused
+from probes.bandwidth.model.rating import Rating
+from probes.bandwidth.model.request import MemoryPath, Request, Scope
+from probes.bandwidth.model.result import Ending, Result, planned_key
+from probes.bandwidth.planning.series import plan_series
+from probes.base.text import plural
+from probes.queries.finding import Evidence
+from probes.setup.step import SetupStep, StepState
+from probes.snapshot.examination import Examination
+
+_ANY_PORT = 18515  # only the keys of the planned tests are used here
+_BAD = (Rating.BELOW, Rating.LIKE_HOST)
+
+
+@dataclass(frozen=True)
+class MeasuredStep:
+    """A step and its test."""
+
+    id: str
+    title: str
+    why: str
+    request: Request
+
+
+MEASURED = (
+    MeasuredStep(
+        "measure-host",
+        "Measure a NIC with host memory",
+        "Host memory shows what the NIC and its link can do, without a GPU.",
+        Request(memory=MemoryPath.HOST),
+    ),
+    MeasuredStep(
+        "measure-pair",
+        "Measure one GPU and its NIC",
+        "GPU memory must be as fast as host memory over the same NIC; if not, traffic is staged or detours.",
+        Request(memory=MemoryPath.COMPARE),
+    ),
+    MeasuredStep(
+        "measure-all",
+        "Measure every GPU with its NIC",
+        "One slow pair slows every job on this node.",
+        Request(scope=Scope.SWEEP),
+    ),
+)
+
+
+def measured_step(row: MeasuredStep, examination: Examination, results: Sequence[Result]) -> SetupStep:
+    """Return the step in the state that the newest results of its tests give it."""
+    series = plan_series(examination, row.request, _ANY_PORT)
+    if isinstance(series, Refused):
+        return SetupStep(row.id, row.title, StepState.BLOCKED, series.reason, row.why)
+    wants_gpus = row.request.memory is not MemoryPath.HOST
+    if wants_gpus and series.left_out and not any(test.pair.gpu_label for test in series.tests):
+        return SetupStep(row.id, row.title, StepState.BLOCKED, series.left_out[0].reason, row.why)
+    newest = {result.key: result for result in results}
+    measured = [newest.get(planned_key(test)) for test in series.tests]
+    done = [result for result in measured if result is not None]
+    failed = [result for result in done if result.ending is not Ending.DONE]
+    slow = [result for result in done if result.judgement.verdict in _BAD]
+    evidence = tuple(Evidence(result.title, result.judgement.words or result.trouble) for result in done)
+    state, reason = StepState.TO_DO, f"{plural(len(series.tests), 'test')} to run"
+    if failed:
+        reason = f"{failed[0].title} failed: {failed[0].trouble or failed[0].ending.value}"
+    elif slow:
+        reason = f"{slow[0].title}: {slow[0].judgement.words}, {slow[0].judgement.why}"
+    elif done and len(done) < len(series.tests):
+        reason = f"{len(done)} of {plural(len(series.tests), 'test')} measured"
+    elif done:
+        state = StepState.DONE
+        worst = min(done, key=lambda result: result.judgement.share or 0.0)
+        day = datetime.fromtimestamp(max(result.taken_at for result in done)).astimezone()
+        reason = f"measured on {day:%Y-%m-%d}: {worst.judgement.words}"
+    return SetupStep(row.id, row.title, state, reason, row.why, evidence, test=row.request)

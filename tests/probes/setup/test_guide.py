@@ -1,0 +1,120 @@
+"""The steps of setup on simulated nodes: their states, order and reasons."""
+
+from __future__ import annotations
+
+import pytest
+
+from probes.base.unknown import Reason, Unknown
+from probes.checks.registry import findings
+from probes.facts.gpudirect import GdrPath
+from probes.setup.guide import AFTER, ORDER, Guide, build_guide, remaining_plan
+from probes.setup.situation import read_situation
+from probes.setup.step import SetupRecord, StepState
+from probes.simulation.host import SimulatedHost
+from probes.snapshot.examination import examine
+
+FIRST_BOOT, SECOND_BOOT = "boot-1", "boot-2"
+
+
+def guide_of(name: str, record: SetupRecord | None = None, boot_id: str = FIRST_BOOT) -> Guide:
+    host = SimulatedHost(name)
+    examination = examine(host)
+    situation = read_situation(host, examination)
+    return build_guide(situation, findings(examination), (), record or SetupRecord(), boot_id)
+
+
+def state_of(guide: Guide, name: str) -> tuple[StepState, str]:
+    step = guide.step(name)
+    assert step is not None
+    return step.state, step.reason
+
+
+def test_a_healthy_node_only_has_to_be_measured_rebooted_and_reported() -> None:
+    guide = guide_of("hgx-h100")
+    assert guide.path is GdrPath.DMABUF
+    left = [step.id for step in guide.steps if step.state not in (StepState.DONE, StepState.SKIPPED)]
+    assert left == ["measure-host", "measure-pair", "measure-all", "reboot", "report"]
+    assert guide.next_step is not None
+    assert guide.next_step.id == "measure-host"
+    assert not guide.is_finished
+
+
+def test_each_step_comes_after_those_that_it_needs() -> None:
+    assert set(AFTER) <= set(ORDER)
+    for name, before in AFTER.items():
+        assert all(ORDER.index(other) < ORDER.index(name) for other in before)
+
+
+def test_a_proprietary_driver_is_replaced_before_modules_are_loaded() -> None:
+    guide = guide_of("hgx-h100+nvidia-not-loaded,dmabuf-needs-open-module")
+    assert state_of(guide, "gpu-driver")[0] in (StepState.TO_DO, StepState.DONE, StepState.UNKNOWN)
+    modules = guide.step("modules")
+    assert modules is not None
+    assert modules.state in (StepState.TO_DO, StepState.BLOCKED)
+    assert "nvidia-not-loaded" in modules.findings
+
+
+def test_acs_waits_for_the_iommu() -> None:
+    guide = guide_of("hgx-h100+iommu-translated,acs-on")
+    assert state_of(guide, "iommu")[0] is StepState.TO_DO
+    assert state_of(guide, "acs") == (StepState.BLOCKED, "comes after: Set the IOMMU to passthrough")
+    assert state_of(guide_of("hgx-h100+acs-on"), "acs")[0] is StepState.TO_DO
+
+
+def test_peermem_matters_only_on_its_path() -> None:
+    name = "hgx-h100+peermem-not-loaded"
+    assert state_of(guide_of(name), "modules")[0] is StepState.DONE
+    chosen = guide_of(name, SetupRecord(path=GdrPath.PEERMEM.value))
+    assert chosen.path is GdrPath.PEERMEM
+    assert state_of(chosen, "dmabuf") == (StepState.SKIPPED, "not needed for nvidia-peermem")
+    modules = chosen.step("modules")
+    assert modules is not None
+    assert modules.reason == "nvidia_peermem is not loaded"
+    assert modules.plan is not None
+    assert ("modprobe", "nvidia_peermem") in [step.argv for step in modules.plan.steps]
+    assert state_of(chosen, "boot")[0] is StepState.BLOCKED
+
+
+def test_a_skipped_step_says_who_skipped_it_and_blocks_nothing() -> None:
+    record = SetupRecord(skipped={"iommu": "skipped by root on 2026-11-22"})
+    guide = guide_of("hgx-h100+iommu-translated,acs-on", record)
+    assert state_of(guide, "iommu") == (StepState.SKIPPED, "skipped by root on 2026-11-22")
+    assert state_of(guide, "acs")[0] is StepState.TO_DO
+
+
+def test_a_reboot_counts_only_after_the_node_was_ready() -> None:
+    assert state_of(guide_of("hgx-h100"), "reboot")[0] is StepState.TO_DO
+    same = guide_of("hgx-h100", SetupRecord(prepared_in=FIRST_BOOT))
+    assert state_of(same, "reboot")[0] is StepState.TO_DO
+    later = guide_of("hgx-h100", SetupRecord(prepared_in=FIRST_BOOT), SECOND_BOOT)
+    assert state_of(later, "reboot") == (StepState.DONE, "the path is usable after a reboot")
+    broken = guide_of("hgx-h100+no-gdr-path", SetupRecord(prepared_in=FIRST_BOOT), SECOND_BOOT)
+    state, reason = state_of(broken, "reboot")
+    assert state is not StepState.DONE
+    assert "after the reboot" in reason or "comes after" in reason
+
+
+def test_an_unknown_boot_is_not_a_reboot() -> None:
+    host = SimulatedHost("hgx-h100")
+    examination = examine(host)
+    situation = read_situation(host, examination)
+    unread = Unknown(Reason.NOT_THERE, "/proc/sys/kernel/random/boot_id")
+    record = SetupRecord(prepared_in=FIRST_BOOT)
+    guide = build_guide(situation, findings(examination), (), record, unread)
+    assert state_of(guide, "reboot")[0] is StepState.UNKNOWN
+
+
+@pytest.mark.parametrize("name", ["hgx-h100+iommu-translated,acs-on,memlock-login", "hgx-h100+no-gdr-path"])
+def test_the_script_has_the_commands_of_every_open_step_once(name: str) -> None:
+    guide = guide_of(name)
+    plan = remaining_plan(guide)
+    assert plan is not None
+    argvs = [step.argv for step in plan.steps if step.argv]
+    for step in guide.steps:
+        if step.state in (StepState.TO_DO, StepState.BLOCKED) and step.plan is not None:
+            assert all(one.argv in argvs for one in step.plan.steps if one.argv)
+    assert all(step.plan is None or step.state is not StepState.DONE for step in guide.steps)
+
+
+def test_a_finished_node_leaves_no_command() -> None:
+    assert remaining_plan(guide_of("hgx-h100")) is None

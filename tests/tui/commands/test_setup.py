@@ -1,0 +1,136 @@
+"""`gdrtop setup`: the list, one step, choices, the script, and running a step."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from probes.simulation.node.description import simulated_names
+from tests.tiers import usual
+from tests.tui.commands.test_schema import valid
+from tui.cli import main
+from tui.files.setup_log import PATH, SKIP, UNSKIP, DiskSetupLog, MemorySetupLog, record_of
+
+
+def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
+    status = main(["setup", *arguments])
+    printed = capsys.readouterr()
+    return status, printed.out, printed.err
+
+
+def test_the_list_shows_the_node_the_path_and_every_step(capsys: pytest.CaptureFixture[str]) -> None:
+    status, out, _ = run(capsys, "--demo", "hgx-h100+acs-on")
+    assert status == 1
+    assert "GPU driver    570.124.06, open modules" in out
+    assert "next: Disable ACS redirects" in out
+    assert "▸ Disable ACS redirects" in out
+    assert "✓ Load the modules" in out
+
+
+def test_a_step_shows_its_commands(capsys: pytest.CaptureFixture[str]) -> None:
+    status, out, _ = run(capsys, "--demo", "hgx-h100+acs-on", "acs")
+    assert status == 1
+    assert "setpci -s 0000:17:00.0 ECAP_ACS+6.w=" in out
+    assert "undo: setpci" in out
+
+
+def test_a_step_runs_after_its_plan_was_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    name = "hgx-h100+acs-on"
+    status, out, err = run(capsys, "--demo", name, "acs", "--run")
+    assert status == 2
+    assert "confirm with --disturb hgx-h100" in err
+    status, out, _ = run(capsys, "--demo", name, "acs", "--run", "--disturb", "hgx-h100")
+    assert status == 0
+    assert "ACS redirect is enabled between GPU and NIC" in out
+
+
+def test_a_step_that_is_done_runs_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    status, out, err = run(capsys, "--demo", "hgx-h100", "acs", "--run", "--yes")
+    assert (status, out) == (0, "")
+    assert "nothing was run; acs is done" in err
+
+
+def test_a_blocked_step_runs_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    status, _, err = run(capsys, "--demo", "hgx-h100", "measure-all", "--run", "--yes")
+    assert status == 2
+    assert "blocked: comes after: Measure one GPU and its NIC" in err
+
+
+def test_a_wrong_step_names_the_nearest(capsys: pytest.CaptureFixture[str]) -> None:
+    status, _, err = run(capsys, "--demo", "hgx-h100", "modul")
+    assert status == 3
+    assert "modules" in err
+
+
+def test_the_script_stops_at_errors_and_has_every_command(capsys: pytest.CaptureFixture[str]) -> None:
+    status, out, _ = run(capsys, "--demo", "hgx-h100+acs-on", "--script")
+    assert status == 0
+    assert out.startswith("#!/bin/sh\n")
+    assert "set -eu" in out
+    assert out.count("setpci -s 0000:17:00.0 ECAP_ACS+6.w=0000:000c\n") == 1
+    status, out, err = run(capsys, "--demo", "hgx-h100", "--script")
+    assert (status, out) == (2, "")
+    assert "no command is left" in err
+
+
+@pytest.mark.parametrize("name", usual(simulated_names(), {"hgx-h100"}))
+def test_json_is_what_its_schema_says(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    _, out, _ = run(capsys, "--demo", name, "--json")
+    document = valid("setup", out)
+    assert document["steps"][0]["id"] == "hardware"
+
+
+@pytest.mark.slow
+def test_a_bandwidth_step_runs_its_tests(capsys: pytest.CaptureFixture[str]) -> None:
+    status, out, _ = run(capsys, "--demo", "hgx-h100", "measure-host", "--run", "--yes")
+    assert status == 0
+    assert "host memory" in out
+
+
+def test_a_test_of_gpu_memory_is_not_done_by_one_of_host_memory(capsys: pytest.CaptureFixture[str]) -> None:
+    _, out, _ = run(capsys, "--demo", "hgx-h100+perftest-without-cuda", "measure-pair")
+    assert "measured on" not in out
+    assert "blocked" in out
+
+
+# What is remembered
+
+
+def test_choices_last_in_the_log(tmp_path: object) -> None:
+    path = f"{tmp_path}/state/setup.jsonl"
+    log = DiskSetupLog(path, roots=f"{tmp_path}/absent")
+    log.add(PATH, "nvidia-peermem")
+    log.add(SKIP, "skipped by alice on 2026-11-22", "ports")
+    again = DiskSetupLog(path, roots=f"{tmp_path}/absent").record()
+    assert again.path == "nvidia-peermem"
+    assert again.skipped == {"ports": "skipped by alice on 2026-11-22"}
+    log.add(UNSKIP, "", "ports")
+    log.add(PATH, "")
+    assert (log.record().path, log.record().skipped) == ("", {})
+
+
+@pytest.mark.parametrize(
+    "line", ["", "{", "[]", "null", '{"kind": 3}', '{"kind": "skip", "step": ["x"]}', "[" * 9000, '"\\u0000"']
+)
+def test_lines_that_are_none_of_ours_are_left_out(line: str) -> None:
+    good = json.dumps({"kind": PATH, "step": "", "value": "DMA-BUF"})
+    assert record_of([line, good]).path == "DMA-BUF"
+
+
+def test_control_characters_of_the_log_do_not_reach_the_screen() -> None:
+    log = MemorySetupLog()
+    log.add(SKIP, "\x1b]0;x\x07 by eve", "ports")
+    assert "\x1b" not in (log.record().skipped or {})["ports"]
+
+
+def test_a_choice_that_cannot_be_saved_is_an_error(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from tui.commands import setup
+
+    log = DiskSetupLog("/proc/gdrtop/setup.jsonl", roots="/proc/absent")
+    monkeypatch.setattr(setup, "open_setup_log", lambda is_live: log)
+    status, _, err = run(capsys, "--demo", "hgx-h100", "--path", "peermem")
+    assert status == 3
+    assert "the setup log /proc/gdrtop/setup.jsonl cannot be written" in err

@@ -1,0 +1,65 @@
+"""`gdrtop check --after-reboot`: the forecast as text and as JSON."""
+
+from __future__ import annotations
+
+from typing import Any, TextIO
+
+from probes.base.text import printable
+from probes.host.protocol import Host
+from probes.live.verdict import examine_with_jobs
+from probes.setup.forecast.forecast import forecast
+from probes.setup.forecast.model import Forecast, KernelForecast, exit_status
+from probes.snapshot.examination import Examination
+from tui.commands.arguments import UsageError
+from tui.commands.json_values import document, host_name, object_of, plain_value, write_json
+from tui.runtime.printing import heading, print_lines, text_width
+from widgets.doctor.forecast import draw
+
+
+def write_forecast(
+    host: Host, out: TextIO, release: str = "", as_json: bool = False, ascii_only: bool = False
+) -> int:
+    """Print what a reboot brings and return the exit status; `release`: the kernel to show in detail.
+
+    Raises:
+        UsageError: the kernel is not installed.
+    """
+    examination = examine_with_jobs(host)
+    found = forecast(host, examination)
+    kernel = found.chosen(release)
+    if kernel is None and release and found.kernels:
+        installed = ", ".join(one.release for one in found.kernels)
+        raise UsageError(f"kernel {printable(release, 80)!r} is not installed; installed: {installed}")
+    status = exit_status(kernel)
+    if as_json:
+        write_json(forecast_json(host, examination, found, kernel), out)
+        return status
+    lines = [heading(examination.node), *draw(found, kernel, text_width(out))]
+    print_lines(lines, out, ascii_only)
+    return status
+
+
+def forecast_json(
+    host: Host, examination: Examination, found: Forecast, kernel: KernelForecast | None
+) -> dict[str, Any]:
+    """Return the JSON document; `kernel`: the one that decides the exit status."""
+    content = object_of({"next_kernel": found.next_kernel})
+    content |= {
+        "exit_status": exit_status(kernel),
+        "kernel": None if kernel is None else kernel.release,
+        "not_applicable": found.not_applicable,
+        "kernels": [_kernel_json(one) for one in found.kernels],
+        "not_known": list(found.not_known),
+    }
+    node = examination.node
+    return document("forecast", host_name(node), node.origin, host.wall_clock(), content)
+
+
+def _kernel_json(kernel: KernelForecast) -> dict[str, Any]:
+    return {
+        **object_of({"release": kernel.release, "running": kernel.is_running, "next": kernel.is_next}),
+        "outlook": kernel.outlook.value,
+        "path": None if kernel.path is None else kernel.path.value,
+        "reason": kernel.reason,
+        "conditions": [plain_value(row) for row in kernel.rows],
+    }

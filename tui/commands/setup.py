@@ -1,0 +1,211 @@
+"""`gdrtop setup`: the steps from a bare node to a measured GPUDirect RDMA that survives a reboot."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Sequence
+from typing import Any, TextIO
+
+from probes.base.origin import Source
+from probes.base.text import printable
+from probes.facts.gpudirect import GdrPath
+from probes.host.protocol import Host
+from probes.plans.catalogue import Offer
+from probes.setup.guide import Guide, read_guide, remaining_plan
+from probes.setup.situation_rows import situation_rows
+from probes.setup.step import SetupStep, StepState
+from tui.actions.script import script_of
+from tui.bandwidth.results_store import open_results_store
+from tui.commands.arguments import EXIT_WRONG_USAGE, UsageError, did_you_mean
+from tui.commands.do import EXIT_REFUSED, Do, confirm_and_run
+from tui.commands.json_values import document, host_name, plain_value, write_json
+from tui.files.setup_log import (
+    PATH,
+    SKIP,
+    UNSKIP,
+    SetupLog,
+    SetupLogError,
+    open_setup_log,
+    remember_boot,
+)
+from tui.runtime.lock import user_name
+from tui.runtime.open_host import open_host
+from tui.runtime.printing import heading, print_lines, text_width
+from widgets.base.lines import Line
+from widgets.setup.guide import draw_guide, draw_path_table, draw_step
+
+EXIT_NOT_FINISHED = 1
+_PATHS = {"dmabuf": GdrPath.DMABUF.value, "peermem": GdrPath.PEERMEM.value, "recommended": ""}
+_STATUS_HELP = """\
+exit status:
+  0    the node is set up; or the step is done
+  1    steps are left to do; or a step failed
+  2    nothing was run: not possible on this node, or not confirmed
+  3    wrong usage
+  130  stopped
+"""
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the command's options."""
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.epilog = _STATUS_HELP
+    parser.add_argument("step", metavar="STEP", nargs="?", help="show one step; without it, list all steps")
+    parser.add_argument("--run", action="store_true", help="run the step after showing its commands")
+    parser.add_argument("--yes", action="store_true", help="run without asking for confirmation")
+    parser.add_argument(
+        "--disturb",
+        metavar="HOST",
+        default="",
+        help="run even if it affects jobs or the network; HOST must be this node's host name",
+    )
+    parser.add_argument("--path", choices=_PATHS, help="choose the path; the choice is saved")
+    parser.add_argument("--skip", metavar="STEP", help="mark a step as not wanted on this node")
+    parser.add_argument("--unskip", metavar="STEP", help="take a skipped step up again")
+    parser.add_argument(
+        "--paths", action="store_true", help="show what each path requires, and what is missing"
+    )
+    parser.add_argument(
+        "--script", action="store_true", help="print all remaining commands as a shell script and run nothing"
+    )
+    parser.add_argument("--json", action="store_true", help="print the steps as JSON (gdrtop schema setup)")
+
+
+def run(options: argparse.Namespace, out: TextIO) -> int:
+    """Show the setup of the node that the options name, or run one of its steps."""
+    if options.run and options.step is None:
+        raise UsageError("--run needs a STEP")
+    host = open_host(options)
+    log = open_setup_log(host.origin.source is Source.LIVE)
+    command = SetupCommand(host, out, log, options.ascii, options.read_only)
+    try:
+        return command.run(options)
+    except SetupLogError as error:
+        print(f"gdrtop: {error}", file=sys.stderr)
+        return EXIT_WRONG_USAGE
+
+
+class SetupCommand:
+    """`gdrtop setup` on a node that was examined once."""
+
+    def __init__(self, host: Host, out: TextIO, log: SetupLog, ascii_only: bool, read_only: bool) -> None:
+        self._host, self._out, self._log, self._ascii = host, out, log, ascii_only
+        self._width = text_width(out)
+        self._do = Do(host, out, ascii_only, read_only)
+        self._results = open_results_store(host.origin)
+
+    def run(self, options: argparse.Namespace) -> int:
+        """Save a choice, show the steps, or run one; return the exit status."""
+        if options.path is not None:
+            self._log.add(PATH, _PATHS[options.path])
+        guide = self._guide()
+        for name in filter(None, (options.skip, options.unskip, options.step)):
+            if guide.step(name) is None:
+                near = did_you_mean(name, [step.id for step in guide.steps]) or "; see gdrtop setup"
+                print(f"gdrtop: no step {printable(name)!r}{near}", file=sys.stderr)
+                return EXIT_WRONG_USAGE
+        if options.skip or options.unskip:
+            self._choose(options.skip, options.unskip)
+            guide = self._guide()
+        if options.json:
+            self._write_json(guide)
+        elif options.script:
+            return self._write_script(guide)
+        elif options.step is not None:
+            step = guide.step(options.step)
+            assert step is not None
+            return self._run_step(step, options) if options.run else self._show_step(step)
+        elif options.paths:
+            self._print([*draw_path_table(guide, self._width)])
+        else:
+            self._print([heading(self._do.examination.node), *draw_guide(guide, self._width)])
+        return 0 if guide.is_finished else EXIT_NOT_FINISHED
+
+    def _guide(self) -> Guide:
+        do = self._do
+        results, record = self._results.results(), self._log.record()
+        guide = read_guide(self._host, do.examination, do.findings, results, record)
+        failure = remember_boot(self._log, guide)
+        if failure:
+            print(f"gdrtop: the reboot cannot be checked later: {failure}", file=sys.stderr)
+        return guide
+
+    def _choose(self, skip: str | None, unskip: str | None) -> None:
+        if skip:
+            day = time.strftime("%Y-%m-%d", time.localtime(self._host.wall_clock()))
+            self._log.add(SKIP, f"skipped by {user_name()} on {day}", skip)
+        if unskip:
+            self._log.add(UNSKIP, "", unskip)
+
+    def _show_step(self, step: SetupStep) -> int:
+        self._print([heading(self._do.examination.node), *draw_step(step, self._width)])
+        return 0 if step.state in (StepState.DONE, StepState.SKIPPED) else EXIT_NOT_FINISHED
+
+    def _run_step(self, step: SetupStep, options: argparse.Namespace) -> int:
+        if step.state is not StepState.TO_DO:
+            message = f"gdrtop: nothing was run; {step.id} is {step.state.value}: {step.reason}"
+            print(message, file=sys.stderr)
+            return 0 if step.state is StepState.DONE else EXIT_REFUSED
+        if step.test is not None:
+            return self._measure(step, options)
+        if step.plan is None:
+            self._show_step(step)
+            print(f"gdrtop: nothing was run; no command completes {step.title!r}", file=sys.stderr)
+            return EXIT_REFUSED
+        offer = Offer(f"setup:{step.id}", step.title, step.plan)
+        return confirm_and_run(self._do, offer, yes=options.yes, named=options.disturb, answers=sys.stdin)
+
+    def _measure(self, step: SetupStep, options: argparse.Namespace) -> int:
+        from tui.commands.bench import command as bench
+        from tui.commands.bench.options import BenchOptions
+
+        assert step.test is not None
+        return bench.command(
+            self._host,
+            self._out,
+            BenchOptions(step.test, yes=options.yes),
+            ascii_only=self._ascii,
+            read_only=options.read_only,
+            answers=sys.stdin,
+            store=self._results,
+        )
+
+    def _write_script(self, guide: Guide) -> int:
+        plan = remaining_plan(guide)
+        if plan is None:
+            print("gdrtop: no command is left to run", file=sys.stderr)
+            return EXIT_REFUSED
+        node = host_name(self._do.examination.node)
+        self._out.write(script_of(plan, node if isinstance(node, str) else ""))
+        return 0
+
+    def _write_json(self, guide: Guide) -> None:
+        node = self._do.examination.node
+        content: dict[str, Any] = {
+            "path": None if guide.path is None else guide.path.value,
+            "recommended": None if guide.choice.recommended is None else guide.choice.recommended.value,
+            "reason": guide.choice.reason,
+            "situation": dict(situation_rows(guide.situation)),
+            "steps": [_step_json(step) for step in guide.steps],
+        }
+        write_json(
+            document("setup", host_name(node), node.origin, self._host.wall_clock(), content), self._out
+        )
+
+    def _print(self, lines: Sequence[Line]) -> None:
+        print_lines(lines, self._out, self._ascii)
+
+
+def _step_json(step: SetupStep) -> dict[str, Any]:
+    fields: dict[str, Any] = plain_value(step)
+    commands = () if step.plan is None else step.plan.steps
+    names = ("id", "title", "state", "reason", "why", "needs_console", "command", "findings", "evidence")
+    return {
+        **{name: fields[name] for name in names},
+        "commands": [
+            {"why": one.why, "argv": list(one.argv), "file": one.file.path if one.file else None}
+            for one in commands
+        ],
+    }

@@ -1,0 +1,139 @@
+"""Guided setup: read the guide, run what completes a step, save the admin's choices."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from probes.base.origin import Source
+from probes.facts.gpudirect import GdrPath
+from probes.plans.catalogue import Offer
+from probes.setup.guide import Guide, read_guide
+from probes.setup.step import StepState
+from tui.files.setup_log import PATH, SKIP, UNSKIP, SetupLogError, open_setup_log, remember_boot
+from tui.runtime.background import call_in_thread
+from tui.runtime.lock import user_name
+from tui.screens.setup.screen import SetupScreen
+from tui.screens.setup.state import GuideState
+
+if TYPE_CHECKING:
+    from probes.snapshot.examination import Examination
+    from tui.controllers.actions import ActionsController
+    from tui.controllers.bandwidth import BandwidthController
+    from tui.controllers.context import AppContext
+    from tui.runtime.sampler import Examined
+
+
+class SetupController:
+    """The setup screen's state, and the thread that reads the guide."""
+
+    def __init__(
+        self, context: AppContext, actions: ActionsController, bandwidth: BandwidthController
+    ) -> None:
+        self._context, self._actions, self._bandwidth = context, actions, bandwidth
+        self.state = GuideState()
+        self._log = open_setup_log(context.origin.source is Source.LIVE)
+        self._is_reading = False
+
+    def show(self) -> None:
+        """Show the screen, and check the node if it was not checked since the last change."""
+        self._context.show(SetupScreen, lambda: SetupScreen(self.state))
+        examination = self._context.doctor.examination
+        self.state.begin()
+        if examination is None or examination.node.taken_at < self._context.probed_at:
+            self._context.sampler.ask_examination()
+        else:
+            self._read(examination)
+        self._draw()
+
+    def refresh(self) -> None:
+        """Read the guide again: a test or an action may have ended."""
+        examination = self._context.doctor.examination
+        if examination is not None:
+            self._read(examination)
+
+    def note_examination(self, report: Examined) -> None:
+        """Read the guide again if it is shown."""
+        if not self._context.shown(SetupScreen):
+            return
+        if report.examination is None:
+            self._fail(report.failure)
+        else:
+            self._read(report.examination)
+
+    def _read(self, examination: Examination) -> None:
+        host = self._context.host
+        if host is None or self._is_reading:
+            return
+        self._is_reading = True
+        findings, results, log = self._context.doctor.findings, self._bandwidth.saved_results, self._log
+
+        def read() -> tuple[Guide, str]:
+            guide = read_guide(host, examination, findings, results, log.record())
+            return guide, remember_boot(log, guide)
+
+        call_in_thread(self._context.app.call_later, read, self._take, self._fail)
+
+    def _take(self, answer: tuple[Guide, str]) -> None:
+        guide, failure = answer
+        self._is_reading = False
+        self.state.set_guide(guide, self._bandwidth.refusal)
+        if failure:
+            self._context.notify(f"The reboot cannot be checked later: {failure}.", "warning")
+        self._draw()
+
+    def _fail(self, message: str) -> None:
+        self._is_reading = False
+        self.state.fail(message)
+        self._draw()
+
+    def _draw(self) -> None:
+        for screen in self._context.shown(SetupScreen):
+            screen.draw()
+
+    # Steps
+
+    def begin_step(self, name: str) -> None:
+        """Show the plan, the bandwidth test or the command that completes a step."""
+        guide = self.state.guide
+        step = None if guide is None else guide.step(name)
+        if guide is None or step is None:
+            return
+        if step.test is not None:
+            self._bandwidth.show_request(step.test)
+        elif step.plan is not None:
+            offer = Offer(f"setup:{step.id}", step.title, step.plan)
+            self._actions.confirm(offer, guide.situation.examination)
+
+    def skip(self, name: str) -> None:
+        """Skip a step, or take it up again if it is skipped."""
+        guide = self.state.guide
+        step = None if guide is None else guide.step(name)
+        if step is None:
+            return
+        is_skipped = name in (self._log.record().skipped or {})
+        day = time.strftime("%Y-%m-%d", time.localtime())
+        if is_skipped:
+            self._choose(lambda: self._log.add(UNSKIP, "", name))
+        elif step.state in (StepState.DONE, StepState.SKIPPED):
+            self._context.notify(f"{step.title} is {step.state.value}.")
+        else:
+            self._choose(lambda: self._log.add(SKIP, f"skipped by {user_name()} on {day}", name))
+
+    def change_path(self) -> None:
+        """Choose the other path, or go back to the recommended one."""
+        guide = self.state.guide
+        if guide is None:
+            return
+        other = GdrPath.PEERMEM if guide.choice.recommended is GdrPath.DMABUF else GdrPath.DMABUF
+        is_chosen = bool(self._log.record().path)
+        self._choose(lambda: self._log.add(PATH, "" if is_chosen else other.value))
+
+    def _choose(self, save: Callable[[], None]) -> None:
+        try:
+            save()
+        except SetupLogError as error:
+            self._context.report_error(str(error))
+            return
+        self.refresh()

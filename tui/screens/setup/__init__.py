@@ -1,0 +1,1 @@
+"""Guided setup: the steps and the selected one."""

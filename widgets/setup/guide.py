@@ -1,0 +1,104 @@
+"""Draw setup: where the node stands, the paths' requirements, the steps, and one step in detail."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from probes.base.text import plural
+from probes.base.unknown import Unknown
+from probes.setup.guide import Guide
+from probes.setup.situation_rows import situation_rows
+from probes.setup.step import SetupStep, StepState
+from widgets.base.lines import Line, Run, Tone, fit, line, wrapped
+from widgets.doctor.plan import draw_consequences, draw_steps
+
+_MARKS = {
+    StepState.DONE: Run("✓", Tone.GOOD),
+    StepState.TO_DO: Run("▸", Tone.TITLE),
+    StepState.BLOCKED: Run("·", Tone.DIM),
+    StepState.SKIPPED: Run("–", Tone.DIM),
+    StepState.UNKNOWN: Run("?", Tone.WARNING),
+}
+_LABEL_CELLS = 14
+_MOST_EVIDENCE = 4
+
+
+def draw_situation(guide: Guide, width: int) -> list[Line]:
+    """Draw what is known about the node, one row a fact."""
+    return [
+        fit(line(Run(f"{label:<{_LABEL_CELLS}}", Tone.DIM), value), width)
+        for label, value in situation_rows(guide.situation)
+    ]
+
+
+def draw_summary(guide: Guide, width: int) -> list[Line]:
+    """Draw the path, how many steps are done, and what comes next."""
+    done = sum(step.state in (StepState.DONE, StepState.SKIPPED) for step in guide.steps)
+    path = "no path can work here" if guide.path is None else f"path {guide.path.value}"
+    head = f"{path} · {done} of {plural(len(guide.steps), 'step')} done"
+    if guide.is_finished:
+        return wrapped(f"{head} · the node is set up", width, Tone.GOOD)
+    following = guide.next_step
+    ending = "" if following is None else f" · next: {following.title}"
+    return wrapped(f"{head}{ending}", width, Tone.TITLE)
+
+
+def draw_step_row(step: SetupStep, width: int, is_selected: bool = False) -> Line:
+    """Draw one step in one line: state, title, reason."""
+    cells = min(40, max(24, width // 3))
+    tone = Tone.DIM if step.state in (StepState.DONE, StepState.SKIPPED, StepState.BLOCKED) else Tone.PLAIN
+    title = step.title if len(step.title) <= cells else f"{step.title[: cells - 1]}…"
+    name = Run(f" {title:<{cells}} ", Tone.CURSOR if is_selected else Tone.PLAIN, step.id)
+    mark = _MARKS[step.state]._replace(id=step.id)
+    return fit(line(mark, name, Run(step.reason, tone, step.id)), width)
+
+
+def draw_step(step: SetupStep, width: int) -> list[Line]:
+    """Draw one step in detail: its state, why it matters, the evidence and the commands."""
+    lines: list[Line] = [
+        line(_MARKS[step.state], " ", Run(step.title, Tone.TITLE), f"  {step.state.value}"),
+        *wrapped(step.reason, width),
+        *wrapped(f"Why: {step.why}", width, Tone.DIM),
+    ]
+    if step.needs_console:
+        text = "This needs the console at the next boot: a BMC or a keyboard, not SSH."
+        lines.extend(wrapped(text, width, Tone.WARNING))
+    if step.findings:
+        lines.extend(wrapped(f"Checks: {', '.join(step.findings)}", width, Tone.DIM))
+    if step.plan is not None:
+        lines += draw_consequences(step.plan, width)
+        lines += draw_steps(step.plan, width)
+    if step.command:
+        lines.extend(wrapped(f"Run: {step.command}", width))
+    for evidence in step.evidence[:_MOST_EVIDENCE]:
+        lines.extend(wrapped(f"{evidence.source}: {evidence.value}", width, Tone.DIM))
+    more = len(step.evidence) - _MOST_EVIDENCE
+    if more > 0:
+        lines.extend(wrapped(f"… {more} more; the doctor (d) shows all", width, Tone.DIM))
+    return lines
+
+
+def draw_path_table(guide: Guide, width: int) -> list[Line]:
+    """Draw each path's requirements with what was read, and the recommendation."""
+    lines: list[Line] = wrapped(guide.choice.reason, width)
+    for old in guide.choice.old_peermem:
+        text = f"An old configuration still loads nvidia_peermem: {old.source}: {old.value}"
+        lines.extend(wrapped(text, width, Tone.WARNING))
+    for rows in guide.choice.paths:
+        lines.append(line(Run(rows.path.value, Tone.TITLE)))
+        for row in rows.requirements:
+            mark = (
+                Run("?", Tone.WARNING)
+                if isinstance(row.met, Unknown)
+                else Run("✓", Tone.GOOD)
+                if row.met
+                else Run("✗", Tone.BAD)
+            )
+            lines.append(fit(line("  ", mark, f" {row.name}  ", Run(row.evidence, Tone.DIM)), width))
+    return lines
+
+
+def draw_guide(guide: Guide, width: int) -> list[Line]:
+    """Draw everything, for a terminal or a pipe."""
+    rows: Sequence[Line] = [draw_step_row(step, width) for step in guide.steps]
+    return [*draw_situation(guide, width), (), *draw_summary(guide, width), *rows]
