@@ -6,31 +6,20 @@ Ratios are against a peer in the same run; figures in brackets are budgets.
 from __future__ import annotations
 
 import io
+import os
 import shutil
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Sequence
 from pathlib import Path
 
-from tests.perf.terminal import Cost, Terminal
+from tests.perf.live import bench_live, bench_sampling
+from tests.perf.table import GDRTOP, NODE, best, row, running_cost
+from tests.perf.terminal import Terminal
 
-NODE = "hgx-h100"
 HERE = Path(__file__).parent
-GDRTOP = [sys.executable, "-m", "tui", "--demo", NODE]
-SECONDS = 20.0
-
-
-def best(measure: Callable[[], float], times: int) -> float:
-    """The least of several measurements: what the machine can do when nothing else wants it."""
-    return min(measure() for _ in range(times))
-
-
-def row(what: str, measured: str, budget: str, kept: bool | None) -> None:
-    """One line of the table."""
-    mark = {True: "kept", False: "MISSED", None: "–"}[kept]
-    print(f"{what:<46} {measured:<44} {budget:<16} {mark}", flush=True)
 
 
 def first_paint(argv: list[str]) -> float:
@@ -97,78 +86,35 @@ def bench_probe() -> None:
         row(what, f"{ours * 1e3:.0f} ms, lstopo {theirs * 1e3:.0f} ms: × {ratio:.2f}", "× 1", ratio <= 1)
 
 
-def running_cost(argv: list[str], content: bytes, keys: bytes = b"") -> Cost:
-    """What a program costs once it has settled, after these keys."""
-    terminal = Terminal(argv)
-    try:
-        terminal.wait_for(content)
-        if keys:
-            terminal.read_for(4.0)
-            terminal.send(keys)
-        terminal.read_for(6.0)
-        return terminal.cost_over(SECONDS)
-    finally:
-        terminal.close()
-
-
 def bench_running() -> None:
-    """CPU, bytes to the terminal and memory at one reading a second; btop beside it where installed."""
+    """CPU, bytes to the terminal and memory at one reading a second, and of other monitors beside it."""
     ours = running_cost(GDRTOP, b"gdrtop")
     cpu = 100 * ours.cpu_seconds / ours.seconds
     rate = ours.bytes_written / ours.seconds
-    btop = shutil.which("btop")
-    peer = ""
-    if btop is not None:
-        theirs = running_cost([btop, "--utf-force"], b"cpu")
-        peer = f", btop {theirs.bytes_written / theirs.seconds / 1e3:.1f} kB/s"
-        peer_cpu = f", btop {100 * theirs.cpu_seconds / theirs.seconds:.2f} %"
-    else:
-        peer_cpu = ""
-    row("CPU of one core, 1 Hz, 8 GPU + 10 NIC", f"{cpu:.2f} %{peer_cpu}", "1 %", cpu <= 1)
-    row("bytes to the terminal, 1 Hz, 120×40", f"{rate / 1e3:.1f} kB/s{peer}", "2.5 kB/s", rate <= 2500)
+    row("CPU of one core, 1 Hz, 8 GPU + 10 NIC", f"{cpu:.2f} %", "1 %", cpu <= 1)
+    row("bytes to the terminal, 1 Hz, 120×40", f"{rate / 1e3:.1f} kB/s", "2.5 kB/s", rate <= 2500)
     row(
         "memory",
         f"{ours.rss_bytes / 1e6:.0f} MB resident, {ours.uss_bytes / 1e6:.0f} MB its own",
         "80 MB",
         ours.rss_bytes <= 80e6,
     )
+    for name, options, content in (("btop", ("--utf-force",), b"cpu"), ("nvitop", ("--monitor",), b"NVITOP")):
+        row(f"  beside it: {name}", peer_cost(name, options, content), "", None)
 
 
-def bench_live() -> None:
-    """The Live screen; and a live sample on a node with 5,000 processes against one with none besides."""
-    from probes.facts.node import probe_node
-    from probes.live.live_watch import LiveWatch
-    from probes.simulation.host import SimulatedHost
-    from probes.snapshot.rates import read
-    from tests.tui.pilot import SteppedClock
-
-    ours = running_cost(GDRTOP, b"gdrtop", b"t")
-    cpu = 100 * ours.cpu_seconds / ours.seconds
-    row("Live screen, CPU of one core, 1 Hz", f"{cpu:.2f} %", "2 %", cpu <= 2)
-
-    def a_sample(processes: int) -> float:
-        """CPU seconds of one sample, readings included."""
-        clock = SteppedClock()
-        host = SimulatedHost(NODE, clock=clock)
-        for pid in range(100000, 100000 + processes):
-            host.tree.add(f"/proc/{pid}/comm", "sleep\n")
-        node, watch = probe_node(host), LiveWatch()
-        for _ in range(30):
-            clock.now += 1.0
-            watch.sample(host, node, read(host, node, with_interfaces=True))
-        began = time.process_time()
-        for _ in range(100):
-            clock.now += 1.0
-            watch.sample(host, node, read(host, node, with_interfaces=True))
-        return (time.process_time() - began) / 100
-
-    few, many = best(lambda: a_sample(0), 3), best(lambda: a_sample(5000), 3)
-    row(
-        "live sample, 5,000 processes",
-        f"{many * 1e3:.1f} ms CPU, without them {few * 1e3:.1f} ms: × {many / few:.2f}",
-        "× 1.2",
-        many / few <= 1.2,
-    )
+def peer_cost(name: str, options: Sequence[str], content: bytes) -> str:
+    """Return what another monitor costs on this machine, in its own view of it; or why that is unknown."""
+    folders = (str(Path(sys.executable).parent), os.environ.get("PATH", ""))
+    program = shutil.which(name, path=os.pathsep.join(folders))
+    if program is None:
+        return "not installed"
+    try:
+        cost = running_cost([program, *options], content)
+    except TimeoutError:
+        return "did not start (nvitop needs an NVIDIA driver)" if name == "nvitop" else "did not start"
+    cpu, rate = 100 * cost.cpu_seconds / cost.seconds, cost.bytes_written / cost.seconds
+    return f"{cpu:.2f} %, {rate / 1e3:.1f} kB/s, {cost.rss_bytes / 1e6:.0f} MB"
 
 
 def bench_recording() -> None:
@@ -287,6 +233,7 @@ def main() -> None:
     bench_probe()
     bench_running()
     bench_live()
+    bench_sampling()
     bench_recording()
     bench_text()
     bench_log()

@@ -24,7 +24,7 @@ KINDS = {
     "nicclusterpolicy": "Network Operator: NicClusterPolicy",
     "machineconfig": "OpenShift: MachineConfig, with its pool if needed (--role)",
     "talos": "Talos: patch of the machine configuration (--talos-version)",
-    "modules-load": "systemd: modules to load at boot; --drop-in: for openibd.service",
+    "modules-load": "systemd: modules to load at boot (--drop-in: for openibd)",
     "slurm-prolog": "Slurm: Prolog that checks the node before each job",
     "container": "containers: Dockerfile snippet and run options",
 }
@@ -35,7 +35,7 @@ _EPILOG = """\
 kinds:
 {kinds}
 
-The comments in a manifest say what it was derived from and why each value is there.
+The comments in a manifest say what it was derived from and why.
 
 exit status:
   0    written

@@ -8,7 +8,7 @@ from enum import Enum
 from probes.queries.finding import Severity
 
 LIMIT_BYTES = 1 << 20
-MAX_ASSIGNMENTS = 2048
+MAX_ASSIGNMENTS = 512
 VALUE_LIMIT = 256
 
 

@@ -32,7 +32,9 @@ def level_settings(examination: Examination, version: Version) -> tuple[list[Set
     dmabuf, peermem = usable_paths(examination)
     if dmabuf is False and peermem is False:
         return [], [Note(LEVEL, State.FIX_FIRST, "no GPUDirect RDMA path is usable; see gdrtop check")]
-    checks = {finding.id: finding for finding in findings(examination, only={*_FAR, *_REFUSED})}
+    # All checks, because other findings explain why a near NIC is lost.
+    wanted = {*_FAR, *_REFUSED}
+    checks = {finding.id: finding for finding in findings(examination) if finding.id in wanted}
     far = {name: checks[name] for name in _FAR if checks[name].status is Status.FOUND}
     lost = [finding for finding in far.values() if finding.part_of]
     if lost:

@@ -14,7 +14,14 @@ from probes.nccl.variables.variable import Kind, Variable, Version
 from probes.queries.evidence_list import join_limited
 from probes.queries.finding import Severity
 from probes.setup.environment.advice import Advice
-from probes.setup.environment.assignments import Assignment, FileKind, Group, ParsedFile, Problem
+from probes.setup.environment.assignments import (
+    MAX_ASSIGNMENTS,
+    Assignment,
+    FileKind,
+    Group,
+    ParsedFile,
+    Problem,
+)
 from probes.setup.environment.clouds import PLUGIN_SETS, Stack, stack_of
 from probes.setup.environment.conf_file import parse_conf
 from probes.setup.environment.judge import conf_values, has_gpus_and_nics, judge
@@ -26,6 +33,7 @@ from probes.snapshot.examination import Examination
 _WITH_INDEX = ("NCCL_IB_ADDR_FAMILY", "NCCL_IB_ADDR_RANGE", "NCCL_IB_ROCE_VERSION_NUM")
 _MAPPINGS = ("NVSHMEM_HCA_LIST", "NVSHMEM_HCA_PE_MAPPING")
 _DEBUG = ("NCCL_DEBUG", "NCCL_TOPO_DUMP")
+_MAX_UNKNOWN = 64  # names that are compared with the catalogue; comparing is slow
 _ORDER = (Severity.CRITICAL, Severity.WARNING, Severity.NOTE)
 
 
@@ -52,7 +60,7 @@ class FileReport:
 
 def kind_of(name: str, text: str) -> FileKind:
     """Guess what a file is from its name, else from its first lines."""
-    if name.endswith("nccl.conf"):
+    if name.endswith(".conf"):
         return FileKind.NCCL_CONF
     if name.endswith((".yaml", ".yml", ".json")):
         return FileKind.POD
@@ -76,11 +84,17 @@ def lint(
     if windows and kind is not FileKind.POD:
         text = "The file has Windows line endings, which become part of values"
         problems.append(Problem(1, Severity.CRITICAL, text, fix="Convert it with dos2unix"))
+    problems.extend(_misspelled(parsed))
     for group in parsed.groups:
         problems.extend(_named(group, _of_group(group, parsed, examination, advice, stack)))
     compared = "" if has_gpus_and_nics(examination) else advice.nothing
-    ordered = sorted(dict.fromkeys(problems), key=lambda one: (one.line, _ORDER.index(one.severity)))
+    ordered = sorted(
+        dict.fromkeys(problems), key=lambda one: (one.line == 0, one.line, _ORDER.index(one.severity))
+    )
     count = sum(len(group.effective()) for group in parsed.groups)
+    if any(len(group.assignments) >= MAX_ASSIGNMENTS for group in parsed.groups):
+        title = f"The file sets too many variables; only the first {MAX_ASSIGNMENTS} are judged"
+        ordered.append(Problem(0, Severity.WARNING, title))
     return FileReport(parsed.kind, tuple(ordered), count, compared)
 
 
@@ -127,20 +141,27 @@ def _of_group(
     yield from _missing(chosen, advice, is_conf)
 
 
+def _misspelled(parsed: ParsedFile) -> Iterator[Problem]:
+    """Find names that are almost those of variables."""
+    unknown: dict[str, int] = {}
+    for group in parsed.groups:
+        for one in group.assignments:
+            if one.name not in CATALOGUE and len(unknown) < _MAX_UNKNOWN:
+                unknown.setdefault(one.name, one.line)
+    for name, line in unknown.items():
+        for near in get_close_matches(name, CATALOGUE, n=1, cutoff=0.92):
+            text = f"gdrtop does not know {name}; did you mean {near}?"
+            yield Problem(line, Severity.WARNING, text, fix=f"Write {near}", variable=name)
+
+
 def _is_advised(advice: Advice, name: str, value: str) -> bool:
     return any(setting.name == name and setting.value == value for setting in advice.settings)
 
 
 def _of_name(one: Assignment, version: Version, is_judged: bool) -> Iterator[Problem]:
-    """Find names that the library does not read: misspelled, removed, too new."""
+    """Find names that the library no longer reads, or not yet."""
     variable = CATALOGUE.get(one.name)
-    if variable is None:
-        near = get_close_matches(one.name, CATALOGUE, n=1, cutoff=0.92)
-        if near:
-            text = f"gdrtop does not know {one.name}; did you mean {near[0]}?"
-            yield Problem(one.line, Severity.WARNING, text, fix=f"Write {near[0]}", variable=one.name)
-        return
-    if not one.name.startswith("NCCL_") or is_judged:
+    if variable is None or not one.name.startswith("NCCL_") or is_judged:
         return
     shown = ".".join(map(str, version))
     if variable.removed and _numbers(variable.removed) <= version:

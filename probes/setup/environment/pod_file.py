@@ -29,7 +29,7 @@ from probes.setup.environment.yaml_tree import (
     read_yaml,
 )
 
-_MAX_GROUPS = 256
+_MAX_GROUPS = 64
 
 
 def parse_pod(text: str) -> ParsedFile:

@@ -59,7 +59,11 @@ def recommend(examination: Examination, cloud: Maybe[Cloud], nccl: str = "") -> 
     settings, in_file = _without_conf(examination, settings)
     settings, refused = _without_findings(examination, settings)
     decided = {setting.name for setting in settings}
-    kept = [note for note in (*in_file, *refused, *notes) if note.variable not in decided or note in in_file]
+    kept = [
+        note
+        for note in (*in_file, *refused, *notes)
+        if note.variable not in decided or note.state is State.FIX_FIRST
+    ]
     return Advice(version, version_from, tuple(settings), tuple(_once(kept)), vendor)
 
 

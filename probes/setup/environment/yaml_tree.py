@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from probes.base.text import printable
 
 _DEEPEST = 64
-_MAX_EVENTS = 100_000
+_MAX_EVENTS = 40_000
 _MAX_ALIASES = 256
 _TEXT_TAG = "tag:yaml.org,2002:str"
 

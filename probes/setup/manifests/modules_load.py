@@ -10,12 +10,12 @@ from probes.plans.load_at_boot import OWN_FILE
 from probes.plans.load_modules import path_modules, peermem_options
 from probes.queries.modules import PEERMEM
 from probes.setup.manifests.commented_yaml import comment_lines
+from probes.setup.manifests.head import head
 from probes.setup.manifests.request import (
     DriverOwner,
     ManifestRequest,
     Refused,
     has_nvlink5,
-    head,
     nic_stack,
 )
 

@@ -21,6 +21,7 @@ from probes.live.sample import (
     PortSample,
     Role,
 )
+from probes.queries.finding import Evidence
 
 BEGAN = 1_700_000_000.0
 FIRST_PID = 4711
@@ -84,6 +85,18 @@ def a_process(number: int = 0, cpus: Maybe[str] = "0-55", **parts: Any) -> LiveP
     )
 
 
+def with_path(number: int, word: PathWord = PathWord.DMABUF, role: Role = Role.NCCL) -> LiveProcess:
+    """Return a rank with a path that is proven, and a secret in its environment."""
+    rank = a_process(number, role=role, world_size=8)
+    why = "needs root" if word is PathWord.UNKNOWN else ""
+    return replace(
+        rank,
+        process=replace(rank.process, environment={"NCCL_SECRET": "x"}),
+        nics=() if word is PathWord.TCP else rank.nics,
+        path=PathJudgement(word, False, why, (Evidence("netlink", "64 MiB"),)),
+    )
+
+
 def gpu_bdf(number: int) -> str:
     return f"0000:{0x10 + number:02x}:00.0"
 
@@ -97,6 +110,15 @@ def a_job(ranks: int = 8, name: str = "train.py (alice)") -> LiveJob:
     nics = tuple(f"mlx5_{rank}" for rank in range(ranks))
     pids = tuple(FIRST_PID + rank for rank in range(ranks))
     return LiveJob("job", name, Role.NCCL, pids, 16, nics, 2960.0, 2960.0)
+
+
+def sample_of(*processes: LiveProcess, sent: Maybe[float] = 370.1) -> LiveSample:
+    """Return a sample of one job with these processes, or of no job."""
+    nics = tuple(nic for process in processes for nic in process.ready_nics)
+    pids = tuple(process.pid for process in processes)
+    role = processes[0].role if processes else Role.NCCL
+    job = replace(a_job(), role=role, pids=pids, world_size=8, nics=nics, sent_gbps=sent, received_gbps=369.4)
+    return a_sample(processes=processes, jobs=(job,) if processes else ())
 
 
 def a_sample(at: float = 0.0, ranks: int = 8, **parts: Any) -> LiveSample:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,12 +13,14 @@ from hypothesis import strategies as st
 
 from probes.base.unknown import Maybe, Reason, Unknown
 from probes.facts.node import Node, probe_node
+from probes.facts.rdma.devices import RdmaFacts
 from probes.host.local import LocalHost
+from probes.live.live_watch import LiveWatch
 from probes.live.port_counters import rise
 from probes.live.ports import PortReader
 from probes.live.sample import PortSample
 from probes.snapshot.rates import read
-from tests.trees import add_rdma_device, write
+from tests.trees import add_rdma_device, link, write
 
 PORT = "/sys/class/infiniband/mlx5_0/ports/1"
 
@@ -249,3 +252,33 @@ def test_any_content_of_a_counter_is_a_rate_or_unknown(
 def test_a_rise_is_never_negative(before: int, after: int) -> None:
     risen = rise("np_cnp_sent", before, after)
     assert isinstance(risen, Unknown) or risen >= 0
+
+
+def test_the_pcie_link_is_read_with_the_counters(host: Tree) -> None:
+    samples = Samples(host)
+    assert isinstance(samples.at(100.0).pcie_gtps, Unknown)
+    function = "/sys/devices/pci0000:15/0000:15:01.0"
+    link(host.root, "/sys/bus/pci/devices/0000:15:01.0", f"../../../{function.removeprefix('/sys/')}")
+    write(host.root, f"{function}/current_link_speed", "32.0 GT/s PCIe\n")
+    write(host.root, f"{function}/current_link_width", "16\n")
+    sample = samples.at(102.0)
+    assert (sample.pcie_gtps, sample.pcie_width) == (32.0, 16)
+    host.files_read.clear()
+    assert samples.at(103.0).pcie_width == 16
+    assert not [path for path in host.files_read if "current_link" in path]
+    write(host.root, f"{function}/current_link_speed", "Unknown\n")
+    assert isinstance(samples.at(104.0).pcie_gtps, Unknown)
+
+
+@pytest.mark.parametrize(
+    ("rdma", "sentence"),
+    [
+        (Unknown(Reason.NOT_THERE), "RDMA is not loaded on this node."),
+        (Unknown(Reason.TIMED_OUT), "RDMA devices are unknown (timed out)."),
+        (RdmaFacts(()), "This node has no RDMA device."),
+        (RdmaFacts((), ("0000:15:01.0",)), "The RDMA devices are in another network namespace."),
+    ],
+)
+def test_a_sample_without_ports_says_why(host: Tree, rdma: Maybe[RdmaFacts], sentence: str) -> None:
+    node = replace(probe_node(host), rdma=rdma)
+    assert LiveWatch().sample(host, node, read(host, node)).no_ports == sentence

@@ -2,7 +2,6 @@
 
 import io
 import json
-from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,32 +9,18 @@ import pytest
 
 from probes.base.unknown import Reason, Unknown
 from probes.host.collectives import CollectiveSpeed
-from probes.live.sample import LiveSample, OddOne, PathWord, Role, SlowestRank
+from probes.live.sample import OddOne, PathWord, Role, SlowestRank
 from probes.queries.finding import Severity
 from probes.recording.replay_host import ReplayHost
 from probes.simulation.host import SimulatedHost
+from tests.probes.live.live_samples import sample_of, with_path
 from tests.probes.recording.recordings import archive_of, moments_of, read
-from tests.tui.commands.live_samples import ScriptedWatch, process, sample
+from tests.tui.commands.scripted_watch import Scripted
 from tests.tui.commands.test_schema import valid
 from tests.tui.pilot import SteppedClock
 from tui.cli import main
 from tui.commands.live import write_live
 from tui.commands.live_text import exit_status
-
-Scripted = Callable[..., None]
-
-
-@pytest.fixture
-def scripted(monkeypatch: pytest.MonkeyPatch) -> Scripted:
-    """Let the live view see these samples and events, by second."""
-
-    def script(
-        sample_of: Callable[[int], LiveSample], events_of: Callable[[int], Sequence[Severity]] = lambda _: ()
-    ) -> None:
-        watch = "tui.runtime.live_reader.LiveWatch"
-        monkeypatch.setattr(watch, lambda _: ScriptedWatch(sample_of, events_of))
-
-    return script
 
 
 def printed(seconds: int = 1, as_json: bool = False, ascii_only: bool = False) -> tuple[int, str]:
@@ -50,11 +35,11 @@ def printed(seconds: int = 1, as_json: bool = False, ascii_only: bool = False) -
     return write_live(host, out, as_json, seconds, ascii_only, clock, wait), out.getvalue()
 
 
-RANKS = (process(0), process(1))
+RANKS = (with_path(0), with_path(1))
 
 
 def test_a_job_is_one_line_with_ranks_path_rates_and_nics(scripted: Scripted) -> None:
-    scripted(lambda _: sample(*RANKS))
+    scripted(lambda _: sample_of(*RANKS))
     status, text = printed()
     heading, job = text.splitlines()
     assert status == 0
@@ -65,13 +50,13 @@ def test_a_job_is_one_line_with_ranks_path_rates_and_nics(scripted: Scripted) ->
 
 def test_a_job_is_printed_again_only_when_it_changes(scripted: Scripted) -> None:
     rates = [370.0, 370.0, 365.0, 372.0, 180.0, 179.0]
-    scripted(lambda second: sample(*RANKS, sent=rates[min(second, 5)]))
+    scripted(lambda second: sample_of(*RANKS, sent=rates[min(second, 5)]))
     _, text = printed(5)
     assert [line.partition("^")[2].split()[0] for line in text.splitlines()[1:]] == ["370", "180"]
 
 
 def test_an_odd_rank_and_an_odd_nic_are_named(scripted: Scripted) -> None:
-    taken = sample(process(0), process(1), process(2, PathWord.STAGED))
+    taken = sample_of(with_path(0), with_path(1), with_path(2, PathWord.STAGED))
     odd = OddOne("mlx5_1", "mlx5_1 carries 148 Gb/s; the other NICs of this job carry 370 Gb/s")
     scripted(lambda _: replace(taken, jobs=(replace(taken.jobs[0], odd=(odd,)),)))
     status, text = printed()
@@ -82,17 +67,17 @@ def test_an_odd_rank_and_an_odd_nic_are_named(scripted: Scripted) -> None:
 
 
 def test_events_come_with_severity_and_explanation(scripted: Scripted) -> None:
-    scripted(lambda _: sample(*RANKS), lambda second: [Severity.CRITICAL] if second == 2 else [])
+    scripted(lambda _: sample_of(*RANKS), lambda second: [Severity.CRITICAL] if second == 2 else [])
     _, text = printed(3)
     at = text.splitlines().index("          Check the cable.")
     assert text.splitlines()[at - 1][8:] == "  critical  mlx5_3 went down"
 
 
 def test_nothing_there_unknown_and_not_allowed_differ(scripted: Scripted) -> None:
-    scripted(lambda _: sample())
+    scripted(lambda _: sample_of())
     assert "no job uses RDMA or a GPU" in printed()[1]
     hidden = Unknown(Reason.NEEDS_ROOT, "RDMA netlink")
-    scripted(lambda _: replace(sample(), processes=hidden, limits=("Run as root to see more",)))
+    scripted(lambda _: replace(sample_of(), processes=hidden, limits=("Run as root to see more",)))
     status, text = printed(3)
     assert status == 3
     assert text.count("jobs unknown (needs root)") == 1
@@ -100,7 +85,7 @@ def test_nothing_there_unknown_and_not_allowed_differ(scripted: Scripted) -> Non
 
 
 def test_no_control_character_of_a_job_reaches_the_terminal_and_ascii_is_ascii(scripted: Scripted) -> None:
-    taken = sample(*RANKS)
+    taken = sample_of(*RANKS)
     evil = replace(taken.jobs[0], name="\x1b[2J\ntrain–ж.py")
     scripted(lambda _: replace(taken, jobs=(evil,)))
     assert "\x1b" not in printed()[1]
@@ -122,16 +107,16 @@ def test_no_control_character_of_a_job_reaches_the_terminal_and_ascii_is_ascii(s
     ],
 )
 def test_the_exit_status_is_that_of_the_nccl_jobs(words: list[PathWord], status: int) -> None:
-    assert exit_status(sample(*(process(rank, word) for rank, word in enumerate(words)))) == status
+    assert exit_status(sample_of(*(with_path(rank, word) for rank, word in enumerate(words)))) == status
 
 
 def test_other_programs_do_not_count_in_the_exit_status() -> None:
-    assert exit_status(sample(process(0, PathWord.HOST_MEMORY, Role.STORAGE))) == 3
+    assert exit_status(sample_of(with_path(0, PathWord.HOST_MEMORY, Role.STORAGE))) == 3
 
 
 def test_json_is_one_document_a_line_that_its_schema_describes(scripted: Scripted) -> None:
-    ranks = (*RANKS, process(2, PathWord.UNKNOWN))
-    scripted(lambda _: sample(*ranks), lambda second: [Severity.NOTE])
+    ranks = (*RANKS, with_path(2, PathWord.UNKNOWN))
+    scripted(lambda _: sample_of(*ranks), lambda second: [Severity.NOTE])
     status, text = printed(3, as_json=True)
     lines = [valid("live", line) for line in text.splitlines()]
     assert len(lines) == 3
@@ -146,7 +131,7 @@ def test_json_is_one_document_a_line_that_its_schema_describes(scripted: Scripte
 
 def test_json_has_the_bus_bandwidth_of_nccls_inspector(scripted: Scripted) -> None:
     speed = CollectiveSpeed("0x7f8c", "AllReduce", 41.2, sequence=7)
-    taken = sample(replace(RANKS[0], bus_gbps=41.2, collectives=(speed,)), RANKS[1])
+    taken = sample_of(replace(RANKS[0], bus_gbps=41.2, collectives=(speed,)), RANKS[1])
     slowest = SlowestRank(RANKS[0].pid, 41.2, 48.4, "AllReduce", 7, "0x7f8c")
     scripted(lambda _: replace(taken, jobs=(replace(taken.jobs[0], slowest=slowest),)))
     document = valid("live", printed(as_json=True)[1])
@@ -158,7 +143,7 @@ def test_json_has_the_bus_bandwidth_of_nccls_inspector(scripted: Scripted) -> No
 
 
 def test_json_says_why_processes_are_unknown(scripted: Scripted) -> None:
-    scripted(lambda _: replace(sample(), processes=Unknown(Reason.NEEDS_ROOT)))
+    scripted(lambda _: replace(sample_of(), processes=Unknown(Reason.NEEDS_ROOT)))
     document = valid("live", printed(as_json=True)[1])
     assert document["processes"] is None
     assert document["unknown"]["processes"] == "needs root"
@@ -212,7 +197,7 @@ def test_a_pipe_that_closes_ends_it_quietly(
         def flush(self) -> None:
             raise BrokenPipeError
 
-    scripted(lambda _: sample(*RANKS))
+    scripted(lambda _: sample_of(*RANKS))
     clock = SteppedClock()
     with pytest.raises(BrokenPipeError):  # gdrtop's main ends without a message, as for head(1)
         write_live(SimulatedHost("hgx-h100", clock=clock), Closed(), True, None, False, clock, lambda _: None)

@@ -16,6 +16,7 @@ from probes.setup.manifests.catalogue import WRITERS
 from probes.setup.manifests.modules_load import openibd_drop_in
 from probes.setup.manifests.request import ManifestRequest, Refused
 from probes.setup.situation import Situation
+from tests.probes.setup.manifests.clusters import in_cluster, operator_facts
 from tests.probes.setup.manifests.parsed import (
     ABSENT,
     DMABUF,
@@ -27,7 +28,6 @@ from tests.probes.setup.manifests.parsed import (
     request_of,
     situation_of,
 )
-from tests.probes.setup.manifests.test_manifests import in_cluster, operator_facts
 from tests.tiers import usual
 
 HOSTILE = (

@@ -1,0 +1,104 @@
+"""The live view: its screen, one sample on a crowded node, and how much of both is the simulated node."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from tests.perf.table import GDRTOP, NODE, best, row, running_cost
+
+
+def bench_live() -> None:
+    """The Live screen; and a live sample on a node with 5,000 processes against one with none besides."""
+    from probes.facts.node import probe_node
+    from probes.live.live_watch import LiveWatch
+    from probes.simulation.host import SimulatedHost
+    from probes.snapshot.rates import read
+    from tests.tui.pilot import SteppedClock
+
+    ours = running_cost(GDRTOP, b"gdrtop", b"t")
+    cpu = 100 * ours.cpu_seconds / ours.seconds
+    row("Live screen, CPU of one core, 1 Hz", f"{cpu:.2f} %", "2 %", cpu <= 2)
+
+    def a_sample(processes: int) -> float:
+        """CPU seconds of one sample, readings included."""
+        clock = SteppedClock()
+        host = SimulatedHost(NODE, clock=clock)
+        for pid in range(100000, 100000 + processes):
+            host.tree.add(f"/proc/{pid}/comm", "sleep\n")
+        node, watch = probe_node(host), LiveWatch()
+        for _ in range(30):
+            clock.now += 1.0
+            watch.sample(host, node, read(host, node, with_interfaces=True))
+        began = time.process_time()
+        for _ in range(100):
+            clock.now += 1.0
+            watch.sample(host, node, read(host, node, with_interfaces=True))
+        return (time.process_time() - began) / 100
+
+    few, many = best(lambda: a_sample(0), 3), best(lambda: a_sample(5000), 3)
+    row(
+        "live sample, 5,000 processes",
+        f"{many * 1e3:.1f} ms CPU, without them {few * 1e3:.1f} ms: × {many / few:.2f}",
+        "× 1.2",
+        many / few <= 1.2,
+    )
+
+
+class TimedHost:
+    """A simulated node that counts the CPU seconds of its answers, which are not gdrtop's."""
+
+    def __init__(self, host: Any) -> None:
+        self._host = host
+        self.seconds = 0.0
+
+    def __getattr__(self, name: str) -> Any:
+        answer = getattr(self._host, name)
+        if not callable(answer):
+            return answer
+
+        def timed(*arguments: Any, **options: Any) -> Any:
+            began = time.thread_time()
+            try:
+                return answer(*arguments, **options)
+            finally:
+                self.seconds += time.thread_time() - began
+
+        setattr(self, name, timed)
+        return timed
+
+
+def bench_sampling() -> None:
+    """CPU of the readings of one second, without drawing: gdrtop's own part, and the simulated node's."""
+    from probes.live.live_watch import LiveWatch
+    from probes.simulation.host import SimulatedHost
+    from probes.snapshot.watch import Watch
+    from tests.tui.pilot import SteppedClock
+
+    def a_second() -> tuple[float, float]:
+        clock = SteppedClock()
+        host: Any = TimedHost(SimulatedHost(NODE, clock=clock))
+        watch, live = Watch(host), LiveWatch()
+        node = watch.probe()
+        assert node is not None
+        count = 100
+
+        def step() -> None:
+            clock.now += 1.0
+            watch.probe()
+            live.sample(host, node, watch.read())
+
+        for _ in range(30):
+            step()
+        host.seconds, began = 0.0, time.process_time()
+        for _ in range(count):
+            step()
+        return (time.process_time() - began) / count, host.seconds / count
+
+    both, simulated = min(a_second() for _ in range(3))
+    row(
+        "readings of one second, without drawing",
+        f"{(both - simulated) * 1e3:.1f} ms CPU, and {simulated * 1e3:.1f} ms the simulated node",
+        "",
+        None,
+    )

@@ -1,0 +1,37 @@
+"""What all budgets share: the node, rows of the table, and what a program costs once it has settled."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+
+from tests.perf.terminal import Cost, Terminal
+
+NODE = "hgx-h100"
+GDRTOP = [sys.executable, "-m", "tui", "--demo", NODE]
+SECONDS = 20.0
+
+
+def best(measure: Callable[[], float], times: int) -> float:
+    """The least of several measurements: what the machine can do when nothing else wants it."""
+    return min(measure() for _ in range(times))
+
+
+def row(what: str, measured: str, budget: str, kept: bool | None) -> None:
+    """One line of the table."""
+    mark = {True: "kept", False: "MISSED", None: "–"}[kept]
+    print(f"{what:<46} {measured:<44} {budget:<16} {mark}", flush=True)
+
+
+def running_cost(argv: list[str], content: bytes, keys: bytes = b"") -> Cost:
+    """What a program costs once it has settled, after these keys."""
+    terminal = Terminal(argv)
+    try:
+        terminal.wait_for(content)
+        if keys:
+            terminal.read_for(4.0)
+            terminal.send(keys)
+        terminal.read_for(6.0)
+        return terminal.cost_over(SECONDS)
+    finally:
+        terminal.close()

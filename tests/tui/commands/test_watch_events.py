@@ -1,0 +1,134 @@
+"""`gdrtop watch`: the recordings around events."""
+
+import io
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from probes.queries.finding import Severity
+from probes.recording.format import Question
+from probes.recording.replay_host import ReplayHost
+from tests.tui.commands.scripted_watch import Scripted
+from tests.tui.commands.watched_node import Watched, recording, rings, saved
+from tui.commands.live import write_live
+from tui.runtime.black_box import Limits
+from tui.runtime.replay_source import ReplaySource
+
+
+def test_an_event_saves_what_was_before_and_after_and_the_replay_opens_at_it(
+    tmp_path: Path, scripted: Scripted
+) -> None:
+    scripted(events_of=lambda second: [Severity.CRITICAL] if second == 70 else [])
+    watched = Watched(tmp_path / "ring")
+    watched.seconds(100)
+    text = watched.end()
+    (file,) = saved(tmp_path / "ring")
+    assert re.fullmatch(r"event-\d{8}-\d{6}-port-state\.tar\.gz", file.name)
+    assert file.name in " ".join(text.split())
+    kept = recording(file)
+    event_at = kept.manifest.open_at
+    assert event_at is not None
+    assert [round(moment.at - event_at) for moment in kept.moments] == list(range(-20, 11))
+    assert not kept.damage
+    host = ReplayHost(kept)
+    assert host.moment == ReplaySource(host).position == kept.opening == 20
+
+
+def test_each_moment_of_a_saved_recording_answers_as_the_node_did(tmp_path: Path, scripted: Scripted) -> None:
+    scripted(events_of=lambda second: [Severity.CRITICAL] if second == 62 else [])
+    watched = Watched(tmp_path / "ring")
+    watched.seconds(90)
+    watched.end()
+    (file,) = saved(tmp_path / "ring")
+    host = ReplayHost(recording(file))
+    ring = [ReplayHost(recording(file)) for file in rings(tmp_path / "ring")]
+    by_time = {head.at: (one, number) for one in ring for number, head in enumerate(one.recording.moments)}
+    questions = set(host.recording.answers)
+    assert Question("file", ("/proc/sys/kernel/hostname",)) in questions
+    for number, head in enumerate(host.recording.moments):
+        host.seek(number)
+        other, place = by_time[head.at]
+        other.seek(place)
+        for question in questions & set(other.recording.answers):
+            assert host._answer(*_flat(question)) == other._answer(*_flat(question)), question
+
+
+@pytest.mark.parametrize("redact", [False, True])
+@pytest.mark.slow
+def test_a_replay_shows_the_same_event_at_the_moment_at_which_it_opens(tmp_path: Path, redact: bool) -> None:
+    limits = Limits(600, 16 << 20, Severity.WARNING, 20, 10, redact)
+    watched = Watched(tmp_path / "ring", limits, name="hgx-h100+nic-flapping")
+    watched.seconds(60)
+    assert "mlx5_3 went down" in watched.end()
+    file, *_ = saved(tmp_path / "ring")
+    host = ReplayHost(recording(file))
+    out = io.StringIO()
+    write_live(host, out, as_json=True)
+    samples = [json.loads(line) for line in out.getvalue().splitlines()]
+    opening = host.recording.moments[host.recording.opening].at
+    shown = next(one for one in samples if one["taken_at"] == opening)
+    assert "mlx5_3" in " ".join(event["text"] for event in shown["events"])
+    assert [len(one["jobs"]) for one in samples] == [1] * len(samples)
+
+
+def _flat(question: Question) -> tuple[str, ...]:
+    return (question.kind, *question.of)
+
+
+@pytest.mark.parametrize(
+    ("freeze", "event", "files"),
+    [
+        (Severity.CRITICAL, Severity.CRITICAL, 1),
+        (Severity.CRITICAL, Severity.WARNING, 0),
+        (Severity.WARNING, Severity.WARNING, 1),
+        (Severity.WARNING, Severity.NOTE, 0),
+        (Severity.NOTE, Severity.NOTE, 1),
+    ],
+)
+def test_only_events_of_the_chosen_severity_are_saved(
+    freeze: Severity, event: Severity, files: int, tmp_path: Path, scripted: Scripted
+) -> None:
+    scripted(events_of=lambda second: [event] if second == 5 else [])
+    watched = Watched(tmp_path / "ring", Limits(600, 16 << 20, freeze, 20, 10))
+    watched.seconds(20)
+    text = watched.end()
+    assert len(saved(tmp_path / "ring")) == files
+    assert "mlx5_3 went down" in text
+
+
+@pytest.mark.slow
+def test_events_that_follow_each_other_are_one_recording_of_limited_length(
+    tmp_path: Path, scripted: Scripted, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tui.runtime.black_box.LONGEST_SAVED_SECONDS", 100.0)
+    scripted(events_of=lambda second: [Severity.CRITICAL] if second >= 5 else [])
+    watched = Watched(tmp_path / "ring", Limits(3600, 16 << 20, before_seconds=20, after_seconds=10))
+    watched.seconds(120)
+    assert len(saved(tmp_path / "ring")) == 1
+    watched.end()
+    first, _ = saved(tmp_path / "ring")
+    assert 80 <= len(recording(first).moments) <= 101
+
+
+def test_an_event_just_before_the_end_is_saved_too(tmp_path: Path, scripted: Scripted) -> None:
+    scripted(events_of=lambda second: [Severity.CRITICAL] if second == 9 else [])
+    watched = Watched(tmp_path / "ring")
+    watched.seconds(10)
+    watched.end()
+    (file,) = saved(tmp_path / "ring")
+    assert len(recording(file).moments) == 10
+
+
+@pytest.mark.parametrize("redact", [False, True])
+def test_a_saved_recording_has_the_identifiers_of_gdrtop_record(
+    redact: bool, tmp_path: Path, scripted: Scripted
+) -> None:
+    scripted(events_of=lambda second: [Severity.CRITICAL] if second == 5 else [])
+    watched = Watched(tmp_path / "ring", Limits(600, 16 << 20, Severity.WARNING, 20, 10, redact))
+    watched.seconds(20)
+    text = " ".join(watched.end().split())
+    assert ("Identifiers replaced" if redact else "The recording contains") in text
+    (file,) = saved(tmp_path / "ring")
+    assert recording(file).manifest.redacted is redact

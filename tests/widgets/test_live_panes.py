@@ -1,0 +1,95 @@
+"""What the panes of the Live screen say about jobs, interfaces, links and peer memory."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+
+from probes.base.origin import Origin, Source
+from probes.base.unknown import Reason, Unknown
+from probes.facts.gpudirect import MemoryPeer, PeermemReading
+from probes.live.sample import LiveSample, Role
+from tests.probes.live.live_samples import ABSENT, FIRST_PID, a_job, a_port, a_process, a_sample
+from tui.screens.live.state import LiveState
+from widgets.base.lines import Line, plain
+from widgets.live import detail, nics
+
+
+def text(lines: Sequence[Line]) -> str:
+    return "\n".join(plain(line) for line in lines)
+
+
+def two_jobs(first: str, second: str) -> LiveSample:
+    """Return ranks 0 and 1 of one job on mlx5_0 and mlx5_1, and of another on mlx5_2 and mlx5_3."""
+    ranks = [a_process(number, rank=number % 2, job="ab"[number // 2]) for number in range(4)]
+    jobs = (
+        replace(a_job(2), id="a", name=first),
+        replace(a_job(2), id="b", name=second, pids=(FIRST_PID + 2, FIRST_PID + 3)),
+    )
+    return a_sample(processes=tuple(ranks), jobs=jobs)
+
+
+def used_by(sample: LiveSample, nic: str) -> str:
+    (row,) = [line for line in text(nics.draw(sample, 400)).splitlines() if line.startswith(nic)]
+    return row[text(nics.draw(sample, 400)).splitlines()[0].index("used by") :].strip()
+
+
+def test_with_one_job_its_ranks_are_enough() -> None:
+    assert used_by(a_sample(ranks=4), "mlx5_2") == "rank 2"
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "shown"),
+    [
+        ("train.py (alice, Slurm job 4711)", "finetune.py (bob, Slurm job 4712)", "rank 0 of finetune.py"),
+        ("train.py (alice, Slurm job 4711)", "train.py (bob, Slurm job 4712)", "rank 0 of train.py (bob)"),
+        (
+            "train.py (alice, Slurm job 4711)",
+            "train.py (alice, Slurm job 4712)",
+            "rank 0 of train.py (alice, Slurm job 4712)",
+        ),
+    ],
+)
+def test_with_two_jobs_the_shortest_name_that_differs_is_added(first: str, second: str, shown: str) -> None:
+    assert used_by(two_jobs(first, second), "mlx5_2") == shown
+
+
+def test_a_nic_of_two_jobs_names_both() -> None:
+    sample = two_jobs("train.py (alice)", "mmfsd (root)")
+    rank, _, *_ = sample.processes if isinstance(sample.processes, tuple) else ()
+    client = replace(rank, pid=9000, job="b", role=Role.STORAGE, rank=ABSENT)
+    shared = replace(sample, processes=(rank, client))
+    assert used_by(shared, "mlx5_0") == "rank 0 of train.py, 1 process of mmfsd"
+
+
+def test_a_node_without_rdma_says_so_instead_of_waiting_for_ports() -> None:
+    sample = a_sample(ports=(), no_ports="This node has no RDMA device.")
+    assert text(nics.draw(sample, 80)) == "This node has no RDMA device."
+
+
+def test_rates_of_an_interface_say_that_they_are_of_all_its_traffic() -> None:
+    port = a_port(0, rates_from="ens0np0")
+    shown = " ".join(text(detail.of_port(port, a_sample(), 200)).split())
+    assert "Rates from interface ens0np0 with all its traffic: software RDMA has no byte counters" in shown
+    assert "Rates from" not in text(detail.of_port(a_port(0), a_sample(), 200))
+
+
+def test_the_pcie_link_of_a_nic_is_in_its_details() -> None:
+    linked = text(detail.of_port(a_port(0, pcie_gtps=32.0, pcie_width=16), a_sample(), 200))
+    assert "PCIe link   Gen5 x16" in linked
+    hidden = Unknown(Reason.NOT_THERE, "current_link_speed")
+    unknown = text(detail.of_port(a_port(0, pcie_gtps=hidden, pcie_width=hidden), a_sample(), 200))
+    assert "PCIe link   ? (not there)" in unknown
+
+
+def test_regions_through_memory_peers_are_below_the_ranks_where_they_exist() -> None:
+    state = LiveState(Origin(Source.LIVE))
+    state.add(a_sample(1.0))
+    assert "memory_peers" not in text(state.lines("ranks", 120))
+    peers = (MemoryPeer("nv_mem", 96, 3 << 30), MemoryPeer("nv_mem_nc", 1, ABSENT))
+    state.add(a_sample(2.0, peermem=PeermemReading(97, peers)))
+    shown = text(state.lines("ranks", 120))
+    assert "memory_peers nv_mem: 96 memory regions, 3.0 GiB (whole node)" in shown
+    assert "memory_peers nv_mem_nc: 1 memory region, ? (whole node)" in shown
