@@ -28,14 +28,21 @@ from tui.runtime.sampler import (
 )
 from tui.runtime.signals import TERMINAL_GONE
 from tui.runtime.terminal import TerminalDriver
+from tui.runtime.terminal_diff import MinimalOutput
 from tui.screens.keys import bind
 from tui.screens.list_screen import ExaminedListScreen
 from tui.screens.overview.screen import OverviewScreen
 
 if TYPE_CHECKING:
+    from rich.console import RenderableType
+    from textual import events
+    from textual.geometry import Size
+    from textual.screen import Screen
+
     from probes.base.origin import Origin
     from probes.host.protocol import Host
     from tui.controllers.nccl import NcclController
+    from tui.controllers.ras import RasController
     from tui.controllers.setup import SetupController
     from tui.runtime.replay_source import ReplaySource
     from tui.screens.actions.screen import ActionsScreen
@@ -45,6 +52,7 @@ if TYPE_CHECKING:
     from tui.screens.history.screen import HistoryScreen
     from tui.screens.live.screen import LiveScreen
     from tui.screens.nccl.screen import NcclScreen
+    from tui.screens.ras.screen import RasScreen
     from tui.screens.setup.screen import SetupScreen
 
 # Importing the probes blocks the interpreter for a while; the first screen is painted before.
@@ -78,6 +86,7 @@ class GdrtopApp(App[None]):
         bind("palette", "command_palette", show=False),
         bind("pause", "pause"),
         bind("refresh", "probe"),
+        bind("repaint", "repaint", show=False),
         bind("record", "record"),
         bind("pace", "faster", "plus,equals_sign", show=False),
         bind("pace", "slower", "minus", show=False),
@@ -108,6 +117,8 @@ class GdrtopApp(App[None]):
         # The terminal's colors are right on light and dark backgrounds, and take a third of the bytes.
         self.theme = "ansi-dark"
         self.animation_level = "none"
+        self._output = MinimalOutput(self)
+        self._last_size: Size | None = None
         self._origin, self._open_host, self._replay = origin, open_host, replay
         self._overview = OverviewScreen(origin)
         if replay is not None:
@@ -121,6 +132,7 @@ class GdrtopApp(App[None]):
         self.bandwidth = BandwidthController(self._shared, read_only)
         self.quitting = QuitController(self._shared)
         self._nccl: NcclController | None = None
+        self._ras: RasController | None = None
         self._setup: SetupController | None = None
         self._shared.activities = (self.bandwidth, self.actions.run)
 
@@ -131,6 +143,9 @@ class GdrtopApp(App[None]):
     def get_line_filters(self) -> Sequence[LineFilter]:
         """Return Textual's filters and the one of `--ascii`."""
         return [*super().get_line_filters(), *self._ascii_filters]
+
+    def _display(self, screen: Screen[object], renderable: RenderableType | None) -> None:
+        super()._display(screen, self._output.minimized(screen, renderable))
 
     def get_default_screen(self) -> OverviewScreen:
         """Return the overview."""
@@ -144,9 +159,16 @@ class GdrtopApp(App[None]):
             self._shared.notify(f"This recording is {self._replay.damage}.", "warning", timeout=15)
         self.set_timer(FIRST_PAINT_SECONDS, self.readings.start)
 
+    def on_resize(self, event: events.Resize) -> None:
+        """Draw everything again if the terminal got its old size back before Textual saw the other one."""
+        if event.size == self._last_size:
+            self.action_repaint()
+        self._last_size = event.size
+
     def on_unmount(self) -> None:
         """Close the controllers and end the sampler's thread."""
         self.quitting.close()
+        self.readings.end_ras_events()
         self._sampler.stop()
 
     # What was read
@@ -234,6 +256,23 @@ class GdrtopApp(App[None]):
         self.nccl.show()
 
     @property
+    def ras(self) -> RasController:
+        """The questions to NCCL's RAS service."""
+        if self._ras is None:
+            from tui.controllers.ras import RasController
+
+            self._ras = RasController(self._shared, self.readings)
+        return self._ras
+
+    def action_ras(self) -> None:
+        """Ask NCCL's RAS service."""
+        self.ras.show()
+
+    def action_ras_events(self) -> None:
+        """Follow the RAS events of a job, or end that."""
+        self.ras.toggle_events()
+
+    @property
     def setup(self) -> SetupController:
         """The steps of setting up the node."""
         if self._setup is None:
@@ -296,6 +335,11 @@ class GdrtopApp(App[None]):
         """Read the whole node again."""
         self._sampler.ask(probe=True)
 
+    def action_repaint(self) -> None:
+        """Draw every cell again: something else may have written to the terminal."""
+        self._output.forget()
+        self.screen.refresh()
+
     def action_faster(self) -> None:
         """Halve the interval."""
         self.readings.scale_interval(0.5)
@@ -304,11 +348,16 @@ class GdrtopApp(App[None]):
         """Double the interval."""
         self.readings.scale_interval(2.0)
 
-    # Messages of the screens. Those of screens that are imported on first use are found by their names.
+    # Messages of the terminal and the screens. Those of screens that are imported on first use are found by
+    # their names.
 
     @on(TerminalDriver.Gone)
     def _hang_up(self) -> None:
         self.quitting.hang_up(TERMINAL_GONE)
+
+    @on(TerminalDriver.Restarted)
+    def _repaint(self) -> None:
+        self.action_repaint()
 
     @on(OverviewScreen.FindingRequested)
     def _show_finding(self, message: OverviewScreen.FindingRequested) -> None:
@@ -343,6 +392,12 @@ class GdrtopApp(App[None]):
 
     def _on_nccl_screen_more_requested(self) -> None:
         self.nccl.read()
+
+    def _on_ras_screen_ask_requested(self, message: RasScreen.AskRequested) -> None:
+        self.ras.ask(message.port, message.command)
+
+    def _on_ras_screen_search_requested(self) -> None:
+        self.ras.search()
 
     def _on_setup_screen_step_chosen(self, message: SetupScreen.StepChosen) -> None:
         self.setup.begin_step(message.step)

@@ -249,7 +249,7 @@ def remaining_plan(guide: Guide) -> Plan | None:
     open_steps = [
         step
         for step in guide.steps
-        if step.state in _OPEN and step.plan is not None and step.id != "reboot"  # an admin reboots, no script
+        if step.state in _OPEN and step.plan is not None and step.id != "reboot"  # no script reboots for it
     ]
     plans = [step.plan for step in open_steps if step.plan is not None]
     if not plans:

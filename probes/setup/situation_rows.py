@@ -56,7 +56,8 @@ def _operators(facts: Maybe[KubernetesFacts]) -> tuple[tuple[str, str], ...]:
 
 def _gpu_operator(operator: GpuOperator) -> str:
     driver = _shown(operator.driver_version, str, "") if operator.driver_enabled is True else "host's own"
-    rdma = "" if isinstance(operator.rdma_enabled, Unknown) else "rdma on" if operator.rdma_enabled else "rdma off"
+    enabled = operator.rdma_enabled
+    rdma = "" if isinstance(enabled, Unknown) else "rdma on" if enabled else "rdma off"
     parts = (known(operator.state, "state unknown"), f"driver {driver}".strip(), rdma)
     return ", ".join(filter(None, parts))
 
