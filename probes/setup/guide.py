@@ -150,7 +150,7 @@ def build_guide(
     for step in (nic_driver_step(situation, path), gpu_driver_step(situation, path)):
         steps[step.id] = step
     for row in MEASURED:
-        steps[row.id] = measured_step(row, examination, results)
+        steps[row.id] = measured_step(row, examination, results, path)
     if path is None and choice.is_impossible:
         steps["hardware"] = replace(steps["hardware"], state=StepState.BLOCKED, reason=choice.reason)
         for name in (row.id for row in CHECKED if row.only is not None):

@@ -11,6 +11,7 @@ from probes.facts.gpudirect import GdrPath
 from probes.plans.catalogue import Offer
 from probes.setup.guide import Guide, read_guide
 from probes.setup.step import StepState
+from tui.actions.local_commands import why_no_root
 from tui.files.setup_log import PATH, SKIP, UNSKIP, SetupLogError, open_setup_log, remember_boot
 from tui.runtime.background import call_in_thread
 from tui.runtime.lock import user_name
@@ -34,6 +35,7 @@ class SetupController:
         self._context, self._actions, self._bandwidth = context, actions, bandwidth
         self.state = GuideState()
         self._log = open_setup_log(context.origin.source is Source.LIVE)
+        bandwidth.setup.on_results = self.refresh
         self._is_reading = False
         self._wanted: Examination | None = None  # a newer one, to be read when the running reading ends
 
@@ -49,9 +51,9 @@ class SetupController:
         self._draw()
 
     def refresh(self) -> None:
-        """Read the guide again: a test or an action may have ended."""
+        """Read the guide again if it is shown: a test or an action may have ended."""
         examination = self._context.doctor.examination
-        if examination is not None:
+        if examination is not None and self._context.shown(SetupScreen):
             self._read(examination)
 
     def note_examination(self, report: Examined) -> None:
@@ -73,16 +75,18 @@ class SetupController:
         self._is_reading = True
         findings, results, log = self._context.doctor.findings, self._bandwidth.saved_results, self._log
 
-        def read() -> tuple[Guide, str]:
+        is_live = self._context.origin.source is Source.LIVE
+
+        def read() -> tuple[Guide, str, str]:
             guide = read_guide(host, examination, findings, results, log.record())
-            return guide, remember_boot(log, guide)
+            return guide, remember_boot(log, guide), why_no_root() if is_live else ""
 
         call_in_thread(self._context.app.call_later, read, self._take, self._fail)
 
-    def _take(self, answer: tuple[Guide, str]) -> None:
-        guide, failure = answer
+    def _take(self, answer: tuple[Guide, str, str]) -> None:
+        guide, failure, no_root = answer
         self._end_reading()
-        self.state.set_guide(guide, self._bandwidth.refusal)
+        self.state.set_guide(guide, self._bandwidth.refusal or no_root)
         if failure:
             self._context.notify(f"The reboot cannot be checked later: {failure}.", "warning")
         self._draw()

@@ -39,6 +39,8 @@ def reboot_step(verdict: Verdict, record: SetupRecord, boot_id: Maybe[str]) -> S
     if verdict.state in _USABLE:
         return _reboot(StepState.DONE, "the path is usable after a reboot")
     reason = f"after the reboot: {verdict.state.value}, {verdict.reason}"
+    if verdict.state is State.UNKNOWN:
+        return _reboot(StepState.UNKNOWN, reason)
     return _reboot(StepState.TO_DO, reason, _PLAN)
 
 
