@@ -41,7 +41,6 @@ ACTIONS = {
     "hgx-h100+port-disabled": "raise-ports",
     "hgx-h100+persistence-off": "persistence-on",
     "hgx-h100+nv-peer-mem-conflict": "replace-nv-peer-mem",
-    "hgx-h100+fabric-manager-down": "restart-fabric-manager",
 }
 # Whether the kernel has memory_peers shows only while nvidia_peermem is loaded.
 ONLY_WHEN_LOADED = {"memory-peers-missing-old-nccl"}
@@ -50,7 +49,11 @@ NODES = (
     *("hgx-h100", "dgx-a100", "pcie-l40s", "gb200", "cloud-vm", "pcie-l40s+nvidia-not-loaded"),
     *("pcie-l40s+mlx5-core-not-loaded", "hgx-h100+memlock-login", "dgx-a100+peermem-not-loaded"),
     *("hgx-h100+peermem-built-without-symbols", "hgx-h100+module-blacklisted", "hgx-h100+port-down"),
-    *("hgx-h100+mrrs-small", "hgx-h100+driver-library-mismatch", "hgx-h100+fabric-manager-absent"),
+    *(
+        "hgx-h100+pcie-devctl-read-request",
+        "hgx-h100+driver-library-mismatch",
+        "hgx-h100+fabric-manager-down",
+    ),
 )
 
 
