@@ -82,7 +82,7 @@ IMPORT_ORDER = (
     ("widgets/base",),
     ("widgets/node",),
     ("widgets/doctor", "widgets/bandwidth", "widgets/live", "widgets/nccl"),
-    ("widgets/setup",),
+    ("widgets/setup", "widgets/report"),
     ("tui/files", "tui/manual"),
     ("tui/runtime",),
     ("tui/actions",),

@@ -50,6 +50,7 @@ examples:
   gdrtop env --lint job.sbatch    judge what a script, a pod or nccl.conf sets
   gdrtop watch                    save a recording around every event, without a screen
   gdrtop record node.tar.gz       record 10 s of this node to a file
+  gdrtop report node.html         write one page for a ticket or a hand-over
   gdrtop --replay node.tar.gz     open the dashboard on a recorded node
 
 Exit status 3: wrong usage, no such node, or the output cannot be written.
@@ -69,6 +70,7 @@ _COMMANDS = {
     "schema": "print the JSON Schema of a command's JSON output",
     "watch": "keep the last hours on disk, and save a recording around every event",
     "record": "record this node to a file that can be replayed anywhere",
+    "report": "write one page about this node for a ticket or a hand-over",
     "help": "show the manual",
 }
 # What people type from other tools, and what they mean here.
@@ -303,7 +305,7 @@ def _run(options: argparse.Namespace) -> int:
     if sys.stdout is None and options.command != "record":
         print("gdrtop: standard output is closed", file=sys.stderr)
         return EXIT_WRONG_USAGE
-    if options.command in ("bench", "do", "live", "nccl-log", "ras", "record", "setup", "watch"):
+    if options.command in ("bench", "do", "live", "nccl-log", "ras", "record", "report", "setup", "watch"):
         gc.enable()
     if options.command in ("live", "watch"):
         from tui.runtime.memory import limit_malloc

@@ -18,6 +18,7 @@ SUBJECTS = (
     "topology",
     "nccl-log",
     "recording",
+    "report",
     "watch",
     "ras",
     "manifests",

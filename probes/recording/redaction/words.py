@@ -57,7 +57,7 @@ _PATHS = """
     sharp hpcx
     nccl_rdma_sharp_plugin bond bonding slaves active_slave mode misc_cmd os-release passwd systemd topology
     shm hugepages pci id kvm md0 srv scratch control_d filesystems uptime loadavg infiniband_cm issm fabric
-    nvlink nvlinks nvswitch numa
+    nvlink nvlinks nvswitch numa topo.xml
 """
 # Boot loaders, kernels on disk, keys, Slurm, and files of Kubernetes and of NVIDIA's operators.
 _SETUP = """
@@ -237,6 +237,25 @@ _SETTINGS = """
     ibuc fastest_first pci_bus_id void nodevfiles lo af_inet af_inet6 sharp spectrum nccl_spectrum ofi
     aws-ofi google-fastsocket fastsocket gpudirecttcpx fabric-x port all-ports
 """
+# Sentences that gdrtop writes itself, for a report: titles of plans, commands, results of bandwidth tests.
+_SENTENCES = """
+    --force --import --now --processes --revoke-import --subsystem-match -a -b -c -d -f -i -k -m -n -p -pm
+    -q -r -s -x → · × 10-bit ack against allow an aspm ats ats_enabled autoinstall behind below between
+    bind blacklists both bridge bring built bus bandwidth cap_exp+10.w cap_exp+8.w carries change chipset
+    clear clone clusterpolicy configure could create denies depmod devlink different disable disables
+    distribution ecap_acs+6.w enable_rdma enlarge enough enroll errors every excludes faster few find fix
+    flapping forbids full get gid git github.com give gpudirect https installed it itself
+    kernel.modules_disabled legacy less let limited limits links linux-rdma load login logins loopback
+    lower measure messages mkdir mknod mlxfwmanager mok mok.der nearby nearest need newer nodes old optic
+    optics overrides packet pair pass peer-memory per perfquery perftest.git persistence plugin pre-ampere
+    profiles raise ranks rates re-create reaches redirect redirects register relaxed relies replace report
+    reported reports responding restart rings runs saving selects sending sends sessions shim-signed shows
+    sign signal slow smaller sminfo so stack starts stays stop subnet supports symbols tags them then
+    these timeouts trees trigger turn udevadm under undo unload unloaded update usable uses using versions
+    vgpu way whether wrongly yaml ends host memory sudo by nothing measured median seconds than half steps
+    none can undone since has rebooted already another user log press select whose others --report_gbits
+    --use_cuda_bus_id --use_cuda --use_cuda_dmabuf rdma_write rdma_read ssh
+"""
 # Programs of such nodes; other programs can have private names.
 _PROGRAMS = """
     init systemd systemd-journald systemd-udevd systemd-logind sshd bash sh zsh dash sudo tmux screen env
@@ -306,7 +325,10 @@ VARIABLES = frozenset(_VARIABLES.split())
 VOCABULARY = (
     frozenset(
         word.lower()
-        for words in (_PATHS, _SETUP, _MODULES, _SERVICES, _PRODUCTS, _SYSTEMS, _KERNEL, _SETTINGS)
+        for words in (
+            *(_PATHS, _SETUP, _MODULES, _SERVICES, _PRODUCTS, _SYSTEMS, _KERNEL, _SETTINGS),
+            _SENTENCES,
+        )
         for word in words.split()
     )
     | frozenset(
