@@ -238,6 +238,7 @@ def test_the_command_shows_now_and_then_and_changes_nothing(capsys: pytest.Captu
     assert main(["do", "--demo", "hgx-h100", "--rehearse"]) == 3
 
 
+@pytest.mark.slow
 def test_a_tree_of_files_cannot_be_rehearsed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_tree(node("hgx-h100+peermem-not-loaded"), tmp_path)
     arguments = ["do", "--root", str(tmp_path), "load-peermem", "--rehearse"]
