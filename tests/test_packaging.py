@@ -16,7 +16,7 @@ except ModuleNotFoundError:  # Python 3.10
 
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("tui", "probes", "widgets")
-DATA = {".json", ".tcss", ".toml"}
+DATA = {".css", ".j2", ".json", ".tcss", ".toml"}
 
 
 @pytest.fixture(scope="module")

@@ -40,13 +40,17 @@ examples:
   gdrtop topo --format dot        draw the topology with Graphviz
   gdrtop modules                  list the kernel modules in load order
   gdrtop do --list                list the actions; gdrtop do load-modules runs one
+  gdrtop manifest helm            write what a fleet of this node needs
   gdrtop bench                    measure the first GPU with its best NIC
   gdrtop check --root /host       check a node whose / is mounted at /host, or a dumped tree
   gdrtop live                     show what the running jobs do, as text
   gdrtop nccl-log train.log       explain what NCCL wrote to a job's log
   gdrtop ras                      ask NCCL which rank the others wait for
+  gdrtop env                      print the variables that jobs on this node need
+  gdrtop env --lint job.sbatch    judge what a script, a pod or nccl.conf sets
   gdrtop watch                    save a recording around every event, without a screen
   gdrtop record node.tar.gz       record 10 s of this node to a file
+  gdrtop report node.html         write one page for a ticket or a hand-over
   gdrtop --replay node.tar.gz     open the dashboard on a recorded node
 
 Exit status 3: wrong usage, no such node, or the output cannot be written.
@@ -60,11 +64,13 @@ _COMMANDS = {
     "ras": "ask NCCL's RAS service which ranks are missing, dead or behind",
     "do": "list the actions for this node, or run one after showing its plan",
     "setup": "show the steps of setting up this node, or run one of them",
-    "manifest": "write what a fleet of this node needs: Kubernetes objects, boot files, a Slurm prolog",
+    "manifest": "write what a fleet of this node needs: Kubernetes objects, boot files, scripts",
+    "env": "print the NCCL, UCX and NVSHMEM variables that jobs on this node need; explain or judge them",
     "bench": "measure bandwidth and latency between GPUs and NICs",
     "schema": "print the JSON Schema of a command's JSON output",
     "watch": "keep the last hours on disk, and save a recording around every event",
     "record": "record this node to a file that can be replayed anywhere",
+    "report": "write one page about this node for a ticket or a hand-over",
     "help": "show the manual",
 }
 # What people type from other tools, and what they mean here.
@@ -74,6 +80,7 @@ _HINTS = {
     **dict.fromkeys(("fix", "actions", "run"), "; did you mean gdrtop do?"),
     **dict.fromkeys(("install", "wizard", "init"), "; did you mean gdrtop setup?"),
     **dict.fromkeys(("nccl", "log", "logs"), "; did you mean gdrtop nccl-log?"),
+    **dict.fromkeys(("environment", "variables", "lint", "explain"), "; did you mean gdrtop env?"),
     "manual": "; did you mean gdrtop help?",
     "replay": "; did you mean gdrtop --replay FILE?",
     "demo": "; did you mean gdrtop --demo?",
@@ -298,7 +305,7 @@ def _run(options: argparse.Namespace) -> int:
     if sys.stdout is None and options.command != "record":
         print("gdrtop: standard output is closed", file=sys.stderr)
         return EXIT_WRONG_USAGE
-    if options.command in ("bench", "do", "live", "nccl-log", "ras", "record", "setup", "watch"):
+    if options.command in ("bench", "do", "live", "nccl-log", "ras", "record", "report", "setup", "watch"):
         gc.enable()
     if options.command in ("live", "watch"):
         from tui.runtime.memory import limit_malloc

@@ -19,6 +19,8 @@ from probes.host.protocol import Host
 
 VIRTUAL = "/var/run/nvidia-topologyd/virtualTopology.xml"
 VARIABLE = "NCCL_TOPO_FILE"
+# Microsoft's images have a file for each size of node: Azure/azhpc-images, components/customizations/ndv*.sh.
+VENDOR_FILES = ("/opt/microsoft/ndv4/topo.xml", "/opt/microsoft/ndv5/topo.xml")
 _LIMIT_BYTES = 1 << 20
 _MAX_FILES = 16
 _MAX_FUNCTIONS = 512
@@ -41,6 +43,7 @@ class TopologyFileFacts:
     """The files that processes and nccl.conf name, and the default one."""
 
     files: tuple[TopologyFile, ...]
+    vendor_files: tuple[TopologyFile, ...] = ()  # of the cloud's image; read only where a variable names them
 
 
 def probe(host: Host, processes: Maybe[ProcessFacts]) -> TopologyFileFacts:
@@ -53,7 +56,9 @@ def probe(host: Host, processes: Maybe[ProcessFacts]) -> TopologyFileFacts:
             above = "root" if inside.startswith("/") else "cwd/"
             path = f"/proc/{process.pid}/{above}{inside}"
             files.append(TopologyFile(printable(path, 256), process.pid, _endpoints(host, path)))
-    return TopologyFileFacts(tuple(files))
+    vendor = (TopologyFile(path, None, _endpoints(host, path)) for path in VENDOR_FILES)
+    there = (file for file in vendor if not isinstance(file.endpoints, Unknown))
+    return TopologyFileFacts(tuple(files), tuple(there))
 
 
 def _of_nccl_conf(host: Host) -> tuple[str, ...]:

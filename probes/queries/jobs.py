@@ -17,6 +17,7 @@ from probes.snapshot.examination import Examination
 from probes.topology.nccl_words import ORDER, Nccl
 from probes.topology.paths import Topology
 
+NEW_JOBS = "jobs that start on this node"
 NO_JOB = "no process uses a GPU and RDMA now"
 OTHERS = "the environment of other users' processes"
 GDR_PATHS = "the GPUDirect RDMA paths of this node"
@@ -152,7 +153,7 @@ def affected(jobs: Jobs, evidence: Iterable[Evidence]) -> str:
     """Return the names of the processes in the evidence; without any, it is about /etc/nccl.conf."""
     pids = {int(match[1]) for line in evidence if (match := _OF_PROCESS.match(line.source))}
     names = names_of(process for process in jobs.processes if process.pid in pids)
-    return names or "jobs that start on this node"
+    return names or NEW_JOBS
 
 
 def no_fault(jobs: Jobs) -> Outcome:

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 from probes.base.text import printable
 from probes.base.unknown import Maybe, Reason, Unknown
+from probes.facts.system.kubectl import without_variables
 from probes.host.collectives import CollectiveSpeed
 from probes.host.command import CommandOutput
 from probes.host.cuda import CudaGpu
@@ -164,8 +165,8 @@ class RecordingHost:
         return self._ask(kind, (path,), lambda: self._host.access(path, write))
 
     def run(self, argv: Sequence[str], seconds: float = 2.0) -> Maybe[CommandOutput]:
-        """Return the output of a read-only command."""
-        return self._ask("run", tuple(argv), lambda: self._host.run(argv, seconds))
+        """Return the output of a read-only command; of a cluster's objects only the fields that are read."""
+        return self._ask("run", tuple(argv), lambda: without_variables(self._host.run(argv, seconds)))
 
     def nvml(self) -> Maybe[NvmlFacts]:
         """Return what NVML reports about driver and GPUs."""

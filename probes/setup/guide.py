@@ -11,7 +11,7 @@ from probes.base.unknown import Maybe, Unknown
 from probes.facts.gpudirect import GdrPath
 from probes.host.protocol import Host
 from probes.plans.load_at_boot import persist_peermem
-from probes.plans.load_modules import load_peermem
+from probes.plans.load_modules import load_modules, load_peermem
 from probes.queries.finding import Finding
 from probes.queries.modules import PEERMEM, is_present, module_of
 from probes.setup.path_choice import PathChoice, choose_path
@@ -19,6 +19,7 @@ from probes.setup.situation import Situation, read_situation
 from probes.setup.step import SetupRecord, SetupStep, StepState
 from probes.setup.steps.checked import CHECKED, checked_step
 from probes.setup.steps.drivers import gpu_driver_step, nic_driver_step
+from probes.setup.steps.environment import environment_step
 from probes.setup.steps.install_commands import perftest_steps
 from probes.setup.steps.measured import MEASURED, measured_step
 from probes.snapshot.examination import Examination
@@ -64,6 +65,7 @@ ORDER = (
     "ports",
     "memlock",
     "nccl",
+    "environment",
     "boot",
     "tools",
     "measure-host",
@@ -140,10 +142,12 @@ def build_guide(
         steps[step.id] = step
     for row in MEASURED:
         steps[row.id] = measured_step(row, examination, results)
+    steps["modules"] = _in_load_order(examination, steps["modules"])
     if path is GdrPath.PEERMEM:
         steps["modules"] = _with_peermem(examination, steps["modules"], load_peermem, "is not loaded")
         boot = _with_peermem(examination, steps["boot"], persist_peermem, "is not loaded at boot")
         steps["boot"] = boot
+    steps["environment"] = environment_step(situation)
     steps["tools"] = _with_install(situation, steps["tools"])
     steps["reboot"] = _reboot_step(situation, record, boot_id)
     steps["report"] = _report_step(record)
@@ -165,6 +169,14 @@ def _in_order(steps: Mapping[str, SetupStep], skipped: Mapping[str, str]) -> tup
     return tuple(done.values())
 
 
+def _in_load_order(examination: Examination, step: SetupStep) -> SetupStep:
+    """Load all missing modules in their order first; what the checks still miss follows."""
+    if step.state is not StepState.TO_DO:
+        return step
+    plan = plan_or_none(load_modules(examination))
+    return step if plan is None else replace(step, plan=plan)
+
+
 def _with_peermem(
     examination: Examination,
     step: SetupStep,
@@ -173,7 +185,7 @@ def _with_peermem(
 ) -> SetupStep:
     """Add nvidia_peermem to a step: the checks do not miss it on a node that can use DMA-BUF."""
     module = module_of(examination, PEERMEM)
-    if step.state is not StepState.DONE or isinstance(module, Unknown):
+    if step.state not in (StepState.DONE, StepState.UNKNOWN) or isinstance(module, Unknown):
         return step
     is_there = is_present(module) if plan_of is load_peermem else module.persistent is not None
     if is_there:

@@ -21,10 +21,20 @@ from probes.facts.pci.config_space import ConfigSpaceFacts
 from probes.facts.pci.rdma_topo import RdmaTopoFacts
 from probes.facts.rdma import port_health
 from probes.facts.rdma.port_health import PortHealthFacts
-from probes.facts.system import cpuset, device_nodes, driver_container, libraries, memlock, services, tools
+from probes.facts.system import (
+    cpuset,
+    device_nodes,
+    driver_container,
+    interfaces,
+    libraries,
+    memlock,
+    services,
+    tools,
+)
 from probes.facts.system.cpuset import CpusetFacts
 from probes.facts.system.device_nodes import DeviceNodeFacts
 from probes.facts.system.driver_container import DriverContainerFacts
+from probes.facts.system.interfaces import InterfaceFacts
 from probes.facts.system.libraries import LibraryFacts
 from probes.facts.system.memlock import MemlockFacts
 from probes.facts.system.services import ServiceFacts
@@ -104,6 +114,7 @@ class Examination:
     driver_container: Maybe[DriverContainerFacts] = _probed(
         "driver container", lambda run: driver_container.probe(run.host)
     )
+    interfaces: Maybe[InterfaceFacts] = _probed("interfaces", lambda run: interfaces.probe(run.host))
     topology_files: Maybe[TopologyFileFacts] = _probed(
         "topology files",
         lambda run: topology_file.probe(run.host, run.answer("processes", ProcessFacts)),

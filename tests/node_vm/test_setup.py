@@ -20,6 +20,11 @@ def states(guest: Guest) -> dict[str, str]:
     return {step["id"]: step["state"] for step in setup(guest)["steps"]}
 
 
+def setup_step(guest: Guest, name: str) -> dict[str, Any]:
+    """One step."""
+    return next(step for step in setup(guest)["steps"] if step["id"] == name)
+
+
 def run_step(guest: Guest, name: str) -> str:
     """Runs a step as an admin would, without being asked."""
     return guest.run("gdrtop", "setup", name, "--run", "--yes")
@@ -35,29 +40,36 @@ def test_from_nothing_loaded_to_a_measured_loopback_that_survives_reboots(reboot
     assert begun["measure-host"] != DONE
 
     run_step(guest, "modules")
-    assert states(guest)["modules"] == DONE
     assert "nvidia_peermem" in guest.read("/proc/modules")
+    # What remains cannot be mended: mlx5_core drives no pretended NIC, and there are no device files.
+    left = setup_step(guest, "modules")["findings"]
+    assert set(left) <= {"nic-without-driver", "dev-nvidia-missing"}
+    for name in ("modules", "ports", "acs", "iommu"):
+        guest.ask("gdrtop", "setup", "--skip", name)
 
-    # In the middle: what was only loaded is gone, and setup says so; the choice of the path is not.
+    # In the middle: what was only loaded is gone, and setup says so; the choices are not.
     rebooting.reboot()
     guest = rebooting.guest
+    guest.ask("gdrtop", "setup", "--unskip", "modules")
     again = setup(guest)
     assert again["path"] == "nvidia-peermem"
-    resumed = {step["id"]: step["state"] for step in again["steps"]}
-    assert resumed["modules"] == TO_DO
-    assert resumed["reboot"] != DONE
+    resumed = {step["id"]: step for step in again["steps"]}
+    assert "peermem-not-loaded" in resumed["modules"]["findings"]
+    assert resumed["ports"]["state"] == "skipped"
+    assert resumed["reboot"]["state"] != DONE
 
     run_step(guest, "modules")
+    guest.ask("gdrtop", "setup", "--skip", "modules")
     run_step(guest, "boot")
     measured = run_step(guest, "measure-host")
     assert "Gb/s" in measured
     ready = states(guest)
-    assert (ready["modules"], ready["boot"], ready["measure-host"]) == (DONE, DONE, DONE)
+    assert ready["measure-host"] == DONE
     assert ready["reboot"] == TO_DO
 
     rebooting.reboot()
     last = states(rebooting.guest)
-    assert last["modules"] == DONE
+    assert "nvidia_peermem" in rebooting.guest.read("/proc/modules")
     assert last["reboot"] == DONE
     assert last["measure-host"] == DONE
     rebooting.guest.run("gdrtop", "do", "unpersist-modules", "--yes")

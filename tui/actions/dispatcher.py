@@ -110,9 +110,10 @@ class Dispatcher:
 
     def offers(self, examination: Examination, findings: Sequence[Finding]) -> tuple[Offer, ...]:
         """Return every action on the examined node, and the undo of past runs."""
-        return (*offers(examination, findings), *self._undo_offers())
+        return (*offers(examination, findings), *self.undo_offers())
 
-    def _undo_offers(self) -> tuple[Offer, ...]:
+    def undo_offers(self) -> tuple[Offer, ...]:
+        """Return the undo of cleared ACS redirects, and of the newest runs that can be undone."""
         runs = self.own_history()
         acs = next((run for run in runs if run.action in _ACS_OFF and not is_undone(run, runs)), None)
         title = "Restore ACS redirects"

@@ -9,9 +9,7 @@ from probes.bandwidth.model.planned_test import LeftOut
 from probes.bandwidth.model.result import Result
 from probes.bandwidth.results.against_earlier import changes, local_time
 from probes.bandwidth.results.comparison import conclusions
-from probes.base.unknown import Maybe, Unknown
-from probes.facts.gpu.gpus import GpuFacts
-from probes.facts.system.tools import Perftest
+from probes.queries import versions as queries
 from probes.snapshot.examination import Examination
 from tui.runtime.printing import print_lines
 from widgets.bandwidth.result import draw_result
@@ -21,20 +19,13 @@ from widgets.base.lines import Line, line, plain, wrapped
 _WIDTH = 100
 _MOST_ROWS = 40
 _LIVE = "live"
+_VERSIONS = ("kernel", "NVIDIA driver", "perftest", "OFED")
 
 
 def versions_of(examination: Examination) -> dict[str, str]:
     """Return the versions that a reader of a ticket asks for first; unknown ones say why."""
-    node, tools = examination.node, examination.tools
-    driver: Maybe[str] = node.gpus.driver.version if isinstance(node.gpus, GpuFacts) else node.gpus
-    build = tools if isinstance(tools, Unknown) else tools.perftest
-    ofed: Maybe[str] = tools if isinstance(tools, Unknown) else tools.ofed
-    return {
-        "kernel": str(node.kernel_release),
-        "NVIDIA driver": str(driver),
-        "perftest": _perftest(build),
-        "OFED": "the kernel's own drivers" if str(ofed).startswith("not there") else str(ofed),
-    }
+    versions = queries.versions_of(examination)
+    return {name: str(versions[name]) for name in _VERSIONS}
 
 
 def ticket_text(
@@ -91,13 +82,3 @@ def _test(number: int, result: Result, comparisons: Sequence[str]) -> list[Line]
 def _table(rows: Mapping[str, str]) -> list[Line]:
     cells = max(map(len, rows))
     return [line(f"{name + ':':<{cells + 1}} {value}") for name, value in rows.items() if value]
-
-
-def _perftest(build: Maybe[Perftest]) -> str:
-    if isinstance(build, Unknown):
-        return str(build)
-    words = {True: "with", False: "without"}
-    parts = [str(build.version)]
-    for name, fact in (("CUDA", build.cuda), ("DMA-BUF", build.dmabuf)):
-        parts.append(f"{name}: {fact}" if isinstance(fact, Unknown) else f"{words[fact]} {name}")
-    return ", ".join(parts)

@@ -24,7 +24,7 @@ KINDS = {
     "nicclusterpolicy": "Network Operator: NicClusterPolicy",
     "machineconfig": "OpenShift: MachineConfig, with its pool if needed (--role)",
     "talos": "Talos: patch of the machine configuration (--talos-version)",
-    "modules-load": "systemd: modules to load at boot; --drop-in: for openibd.service",
+    "modules-load": "systemd: modules to load at boot (--drop-in: for openibd)",
     "slurm-prolog": "Slurm: Prolog that checks the node before each job",
     "container": "containers: Dockerfile snippet and run options",
 }
@@ -35,7 +35,7 @@ _EPILOG = """\
 kinds:
 {kinds}
 
-The comments in a manifest say what it was derived from and why each value is there.
+The comments in a manifest say what it was derived from and why.
 
 exit status:
   0    written
@@ -118,6 +118,6 @@ def _text(host: Host, options: argparse.Namespace, talos: tuple[int, int] | None
     write = openibd_drop_in if options.drop_in else WRITERS[options.kind]
     text = request if isinstance(request, Refused) else write(request)
     if isinstance(text, Refused):
-        print(f"gdrtop: no {options.kind} for this node: {text.reason}", file=sys.stderr)
+        print(f"gdrtop: no {options.kind} manifest for this node: {text.reason}", file=sys.stderr)
         return None
     return text

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import argparse
+import json
 from importlib import resources
 from typing import TextIO
 
 from tui.commands.arguments import UsageError
 
-KINDS = ("check", "forecast", "topo", "modules", "live", "nccl-log", "ras", "watch", "do", "setup", "bench")
+KINDS = (
+    *("check", "forecast", "topo", "modules", "live", "nccl-log"),
+    *("ras", "watch", "do", "setup", "env", "bench", "report"),
+)
 """The commands whose --json has a schema, tui/commands/schemas/KIND.json; forecast: check --after-reboot."""
+
+_PARTS = ("check", "topo", "live", "bench")  # documents inside a report
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -28,5 +34,14 @@ def run(options: argparse.Namespace, out: TextIO) -> int:
 
 
 def schema_text(kind: str) -> str:
-    """Return a schema as JSON text."""
+    """Return a schema as JSON text; that of the report contains those of its parts."""
+    text = _file_text(kind)
+    if kind != "report":
+        return text
+    schema = json.loads(text)
+    schema["$defs"] |= {part: json.loads(_file_text(part)) for part in _PARTS}
+    return json.dumps(schema, indent=1, ensure_ascii=False) + "\n"
+
+
+def _file_text(kind: str) -> str:
     return resources.files("tui.commands").joinpath(f"schemas/{kind}.json").read_text(encoding="utf-8")

@@ -130,7 +130,7 @@ def title_of(finding: Finding) -> str:
     return finding.title
 
 
-def _needs(entry: Entry) -> str:
+def needs_text(entry: Entry) -> str:
     """Return "35 checks need root"."""
     count, cause = len(entry.findings), entry.first.cause
     if cause.startswith("needs "):
@@ -149,7 +149,7 @@ def _row(entry: Entry, cells: int, width: int, is_selected: bool) -> Line:
     finding, indent = entry.first, "└ " if entry.depth else ""
     tone = Tone.CURSOR if is_selected else Tone.PLAIN if entry.is_found else Tone.DIM
     if finding.status is Status.UNKNOWN:
-        return (mark_of(finding), Run(" "), Run(_needs(entry), tone, entry.id))
+        return (mark_of(finding), Run(" "), Run(needs_text(entry), tone, entry.id))
     if finding.status is Status.PASSED:
         room = width - len(finding.id) - 3
         return (
@@ -186,10 +186,10 @@ def draw_entry(entry: Entry, width: int) -> list[Line]:
 
 
 def _unknown(entry: Entry, width: int) -> list[Line]:
-    lines = [*_title(entry.first, _needs(entry), width), ()]
+    lines = [*_title(entry.first, needs_text(entry), width), ()]
     for finding in entry.findings:
         lines.extend(wrapped(f"{finding.id}: {finding.title}", width, Tone.DIM, "  "))
-        for evidence, more in _folded(finding.evidence):
+        for evidence, more in folded_evidence(finding.evidence):
             lines.extend(_evidence(evidence, more, width - 4, indent="    "))
     return lines
 
@@ -199,9 +199,7 @@ def draw_details(finding: Finding, width: int) -> list[Line]:
     room = width - _LABEL_CELLS
     lines = _title(finding, title_of(finding), width)
     word = finding.severity.value if finding.status is Status.FOUND else "ok or not applicable"
-    devices = f" · {', '.join(finding.devices[:_MOST_DEVICES])}" if finding.devices else ""
-    if len(finding.devices) > _MOST_DEVICES:
-        devices += f" and {len(finding.devices) - _MOST_DEVICES} more"
+    devices = f" · {devices_text(finding)}" if finding.devices else ""
     lines.extend(wrapped(f"{finding.id} · {word}{devices}", width, Tone.DIM, "  "))
     if finding.part_of:
         lines.extend(wrapped(f"same cause as {finding.part_of}", width, Tone.DIM, "  "))
@@ -210,12 +208,19 @@ def draw_details(finding: Finding, width: int) -> list[Line]:
         lines.extend(_labelled("Impact", wrapped(finding.impact, room)))
     if finding.cause:
         lines.extend(_labelled("Cause", wrapped(finding.cause, room)))
-    evidence = [line for piece, more in _folded(finding.evidence) for line in _evidence(piece, more, room)]
+    folded = folded_evidence(finding.evidence)
+    evidence = [line for piece, more in folded for line in _evidence(piece, more, room)]
     lines.extend(_labelled("Evidence", evidence))
     if finding.status is Status.FOUND:
         lines.extend(_labelled("Fix", _fix(finding.fix, room)))
     lines.extend(_labelled("More", wrapped(finding.reference, room, Tone.DIM)))
     return lines
+
+
+def devices_text(finding: Finding) -> str:
+    """Return "mlx5_0, mlx5_1, mlx5_2, mlx5_3 and 4 more"."""
+    more = len(finding.devices) - _MOST_DEVICES
+    return ", ".join(finding.devices[:_MOST_DEVICES]) + (f" and {more} more" if more > 0 else "")
 
 
 def _title(finding: Finding, title: str, width: int) -> list[Line]:
@@ -229,7 +234,7 @@ def _labelled(label: str, lines: Sequence[Line]) -> list[Line]:
     return [(blank if number else first, *part) for number, part in enumerate(lines)]
 
 
-def _folded(evidence: Sequence[Evidence]) -> list[tuple[Evidence, int]]:
+def folded_evidence(evidence: Sequence[Evidence]) -> list[tuple[Evidence, int]]:
     """Return each piece and how many like it were left out: three or more equal values from like sources."""
     folded: list[tuple[Evidence, int]] = []
     for _, members in groupby(evidence, lambda piece: (piece.value, _NUMBERS.sub("#", piece.source))):

@@ -122,12 +122,13 @@ def draw(
         lines.append((Run(f"{prefix:<{label_width}}", Tone.DIM), *head))
         for row in rows:
             label = Run(f"{row.label:<{label_width}}", highlights.tone(row.id, Tone.TITLE), row.id)
-            cells = (_cell(topology, row.id, end.id, highlights) for end, _ in block)
+            cells = (cell_of(topology, row.id, end.id, highlights) for end, _ in block)
             lines.append((label, *(Run(f" {text:<{cell - 1}}", tone) for text, tone in cells)))
     return lines
 
 
-def _cell(topology: Topology, row: str, column: str, highlights: Highlights) -> tuple[str, Tone]:
+def cell_of(topology: Topology, row: str, column: str, highlights: Highlights) -> tuple[str, Tone]:
+    """Return the text of a cell of the matrix and its tone."""
     if row == column:
         return "X", Tone.DIM
     path = topology.path(row, column)

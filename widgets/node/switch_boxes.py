@@ -119,7 +119,7 @@ def _draw_switch(
     topology: Topology, switch: Switch, lines: dict[str, list[Line]], highlights: Highlights, width: int
 ) -> list[Line]:
     names, lowest = switch.folded()
-    detour = _detour(topology, switch, lowest, highlights, width)
+    detour = detour_text(topology, switch, lowest, highlights, width)
     tone = Tone.WARNING if detour else Tone.LIT if highlights.on_path.intersection(names) else Tone.DIM
     shown = " switch " + " › ".join(name.removeprefix("0000:") for name in names)
     mark = next((highlights.marks[name] for name in names if name in highlights.marks), Run(""))
@@ -130,7 +130,9 @@ def _draw_switch(
     return frame(title, body, width, tone=tone)
 
 
-def _detour(topology: Topology, switch: Switch, lowest: Switch, highlights: Highlights, width: int) -> str:
+def detour_text(
+    topology: Topology, switch: Switch, lowest: Switch, highlights: Highlights, width: int
+) -> str:
     """Return how traffic between a GPU and a NIC below this switch leaves the switch; "" if it does not.
 
     A detour is drawn at the switch where the path would turn.

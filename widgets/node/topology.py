@@ -198,7 +198,7 @@ def _draw_boxes(
     inside = width - (4 if style is Style.BOXES else 0)
     before: int | None = None
     for number in sorted(numas, key=unknown_last):
-        title = _numa_title(node, number, numas[number])
+        title = numa_title(node, number, numas[number])
         between = "" if before is None or number == UNKNOWN_NUMA else _distance(node, before, number)
         body = [
             *draw_switches(topology, numas[number], lines, highlights, inside),
@@ -218,7 +218,8 @@ def _draw_boxes(
     return drawn
 
 
-def _numa_title(node: Node, number: int, below: Switch) -> Line:
+def numa_title(node: Node, number: int, below: Switch) -> Line:
+    """Return the number of a NUMA node, its CPUs and how many NVSwitches it has."""
     if number == UNKNOWN_NUMA:
         return (Run(" NUMA node unknown ", Tone.TITLE), Run("(the firmware names none) ", Tone.DIM))
     cpus = ""

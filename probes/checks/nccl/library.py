@@ -43,7 +43,7 @@ _NEWER = Plan(
 )
 
 
-def _versions(process: Process, name: str) -> Iterator[tuple[MappedLibrary, tuple[int, ...]]]:
+def versions_of(process: Process, name: str) -> Iterator[tuple[MappedLibrary, tuple[int, ...]]]:
     """Yield the libraries of a name that a process maps, without those of an unknown version."""
     for library in known(process.libraries, ()):
         if library.name == name and not isinstance(library.version, Unknown):
@@ -119,7 +119,7 @@ def nccl_too_old_for_dmabuf(examination: Examination) -> Outcome:
     evidence = [
         _mapped(process, library)
         for process in jobs.processes
-        for library, version in _versions(process, "libnccl")
+        for library, version in versions_of(process, "libnccl")
         if version < _FIRST_WITH_DMABUF
     ]
     if not evidence and (missing := _version_unknown(examination)):
@@ -175,7 +175,7 @@ def nccl_versions_differ(examination: Examination) -> Outcome:
     for process in jobs.processes:
         if isinstance(process.uid, Unknown):
             continue
-        for library, version in _versions(process, "libnccl"):
+        for library, version in versions_of(process, "libnccl"):
             by_user.setdefault(process.uid, {}).setdefault(version, _mapped(process, library))
     evidence = [line for versions in by_user.values() if len(versions) > 1 for line in versions.values()]
     if not evidence and (missing := _version_unknown(examination)):
@@ -230,7 +230,7 @@ def nccl_net_plugin_mixed(examination: Examination) -> Outcome:
     jobs = jobs_of(examination)
     groups: dict[object, list[Process]] = {}
     for process in jobs.processes:
-        nccl = [library.path for library, _ in _versions(process, "libnccl")]
+        nccl = [library.path for library, _ in versions_of(process, "libnccl")]
         if nccl and not isinstance(process.uverbs_files, Unknown) and process.uverbs_files:
             groups.setdefault((nccl[0], process.uid), []).append(process)
     evidence = []

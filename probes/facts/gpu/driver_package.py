@@ -11,7 +11,7 @@ from probes.facts.gpu.gpus import DriverFacts, Flavour
 from probes.facts.kernel.dkms import DRIVER_PACKAGES, DkmsFacts, installed_for
 from probes.facts.kernel.module_files import ModuleFile, file_of
 from probes.facts.system.driver_container import DriverContainerFacts
-from probes.facts.system.packages import Package, first_owner, packages_of
+from probes.facts.system.packages import Package, owner_of
 from probes.host.protocol import Host
 
 
@@ -94,10 +94,7 @@ def _package(host: Host, file: Maybe[ModuleFile], has_program: bool) -> Maybe[Pa
     """Return the owner of the module's file, else of nvidia-smi: DKMS's files belong to no package."""
     paths = [] if isinstance(file, Unknown) or not file.path.startswith("/") else [file.path]
     paths += [_PROGRAM] if has_program else []
-    return first_owner(packages_of(host, paths)) if paths else _NO_PACKAGE
-
-
-_NO_PACKAGE = Unknown(Reason.NOT_THERE, _PROGRAM, "it belongs to no package")
+    return owner_of(host, paths)
 
 
 def _origin(host: Host, in_container: Maybe[bool], package: Maybe[Package]) -> Maybe[DriverOrigin]:

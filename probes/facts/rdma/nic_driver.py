@@ -13,7 +13,7 @@ from probes.facts.kernel.dkms import OFED_PACKAGES, DkmsFacts, installed_for
 from probes.facts.kernel.module_files import ModuleFile
 from probes.facts.kernel.modules import PEER_MEMORY_SYMBOL, ModuleFacts
 from probes.facts.system.driver_container import DriverContainerFacts
-from probes.facts.system.packages import Package, first_owner, packages_of
+from probes.facts.system.packages import Package, owner_of
 from probes.host.protocol import Host
 
 
@@ -157,9 +157,7 @@ def _package(host: Host, file: Maybe[ModuleFile]) -> Maybe[Package]:
     """Return the owner of the module's file, else of ofed_info: DKMS's files belong to no package."""
     paths = [] if isinstance(file, Unknown) or not file.path.startswith("/") else [file.path]
     paths += [] if isinstance(host.size(_OFED_INFO), Unknown) else [_OFED_INFO]
-    if not paths:
-        return Unknown(Reason.NOT_THERE, _OFED_INFO, "it belongs to no package")
-    return first_owner(packages_of(host, paths))
+    return owner_of(host, paths)
 
 
 def _exports_peer_memory(modules: ModuleFacts) -> Maybe[bool]:

@@ -1,16 +1,18 @@
 """Questions to the API server with kubectl or oc, and why one has no answer.
 
 Only `get` and `logs` are run, with a limit of 3 s for each request and without a cache on disk. Once the API
-server does not answer, it is not asked again. kubectl's messages: k8s.io/kubectl pkg/cmd/util/helpers.go.
+server does not answer, it is not asked again. Names are words of their own, so that recordings redact them.
+kubectl's messages: k8s.io/kubectl, pkg/cmd/util/helpers.go.
 """
 
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 from probes.base.text import printable
 from probes.base.unknown import Maybe, Reason, Unknown, map_known
-from probes.facts.system.kubernetes_objects import ContainerState, Object, objects
+from probes.facts.system.kubernetes_objects import ContainerState, Object, kept_fields, objects
 from probes.host.command import CommandOutput
 from probes.host.protocol import Host
 
@@ -54,8 +56,7 @@ class Kubectl:
         output = self._run(
             "logs",
             container.pod,
-            f"--namespace={container.namespace}",
-            f"--container={container.name}",
+            *("--namespace", container.namespace, "--container", container.name),
             f"--tail={_LOG_LINES}",
             f"--limit-bytes={_LOG_BYTES}",
         )
@@ -91,6 +92,15 @@ class Kubectl:
         else:
             self.answers = True
         return failure
+
+
+def without_variables(answer: Maybe[CommandOutput]) -> Maybe[CommandOutput]:
+    """Return kubectl's objects with only the fields that are read: variables can have passwords."""
+    if isinstance(answer, Unknown) or answer.argv[:1] not in (("kubectl",), ("oc",)):
+        return answer
+    if answer.argv[1:2] != ("get",):
+        return answer
+    return replace(answer, stdout=kept_fields(answer.stdout))
 
 
 def parse_log(text: str) -> tuple[str, ...]:

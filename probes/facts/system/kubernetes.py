@@ -162,9 +162,9 @@ def waits_for_nic_driver(facts: Maybe[KubernetesFacts]) -> Maybe[bool]:
     )
 
 
-def known_lines(text: str) -> tuple[str, ...]:
-    """Return the lines of a container's log that `message_of` knows."""
-    return tuple(line for line in text.split("\n") if any(words in line.lower() for words, _ in _MESSAGES))
+def known_phrases(text: str) -> tuple[str, ...]:
+    """Return what `message_of` knows in each line of a container's log."""
+    return tuple(words for line in text.split("\n") for words, _ in _MESSAGES if words in line.lower())
 
 
 def _distribution(host: Host) -> Maybe[str]:
@@ -193,7 +193,7 @@ def _node(kubectl: Kubectl, hostname: Maybe[str]) -> Maybe[Object]:
     name = hostname.lower()
     found = kubectl.get("node", name)
     if isinstance(found, Unknown) and found.reason is Reason.NOT_THERE and kubectl.answers:
-        return _first(kubectl.list("nodes", f"--selector=kubernetes.io/hostname={name}"))
+        return _first(kubectl.list("nodes", "--selector", f"kubernetes.io/hostname={name}"))
     return found
 
 
@@ -218,7 +218,7 @@ def _containers(kubectl: Kubectl, node: Object) -> Maybe[tuple[ContainerState, .
     found: list[ContainerState] = []
     for label in ("app.kubernetes.io/component=nvidia-driver", "nvidia.com/ofed-driver"):
         pods = kubectl.list(
-            "pods", "--all-namespaces", f"--selector={label}", f"--field-selector=spec.nodeName={name}"
+            "pods", "--all-namespaces", "--selector", label, "--field-selector", f"spec.nodeName={name}"
         )
         if isinstance(pods, Unknown):
             return pods

@@ -8,7 +8,7 @@ nonzero status if a file has no owner.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from probes.base.text import printable
@@ -45,9 +45,16 @@ def packages_of(host: Host, paths: Sequence[str]) -> dict[str, Maybe[Package]]:
     return found
 
 
-def first_owner(owners: Mapping[str, Maybe[Package]]) -> Maybe[Package]:
-    """Return the first known package; else the first reason why it is unknown."""
-    answers = list(owners.values())
+def owner_of(host: Host, paths: Sequence[str]) -> Maybe[Package]:
+    """Return the package of the first of these files that has one; NOT_THERE: none has.
+
+    dpkg knows a file in /lib as the one in /usr/lib if its package moved there (usrmerge).
+    """
+    merged = [f"/usr{path}" for path in paths if path.startswith("/lib/")]
+    asked = [*paths, *(path for path in merged if not isinstance(host.size(path), Unknown))]
+    if not asked:
+        return Unknown(Reason.NOT_THERE, "dpkg-query, rpm", "no file to ask about")
+    answers = list(packages_of(host, asked).values())
     return next((answer for answer in answers if not isinstance(answer, Unknown)), answers[0])
 
 

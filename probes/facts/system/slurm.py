@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from probes.base.text import printable
-from probes.base.unknown import Maybe, Reason, Unknown, known, map_known
+from probes.base.unknown import Maybe, Reason, Unknown, map_known
 from probes.facts.system.memlock import parse_unit_limit
 from probes.facts.system.packages import packages_of
 from probes.facts.system.systemd_units import manager_setting, unit_setting
@@ -29,11 +29,11 @@ class SlurmFacts:
 
 UNIT = "slurmd.service"
 _PROGRAM = "/usr/sbin/slurmd"
-# In a node without its own file (configless) slurmd links this to what slurmctld sent (slurm.conf(5)).
-_CONFIGLESS = "/run/slurm/conf/slurm.conf"
+# The last one is on nodes without their own file (configless): what slurmctld sent (slurm.conf(5)).
+_CONFIGS = ("/etc/slurm/slurm.conf", "/etc/slurm-llnl/slurm.conf", "/run/slurm/conf/slurm.conf")
+_OPTION = re.compile(r"\s-f\s+(/[\w./-]{1,200})")
 _FILE_LIMIT_BYTES = 256 * 1024  # a big cluster lists its nodes in it
 _MAX_INCLUDES = 8
-_MAX_DIRECTORIES = 8
 # Lines that are read; slurm.conf(5): names and their "=" in any case.
 _SETTING = re.compile(
     r"\s*(prolog|healthcheckprogram|propagateresourcelimitsexcept)\s*=\s*([^\s#]{1,256})", re.IGNORECASE
@@ -64,16 +64,17 @@ def probe(host: Host) -> Maybe[SlurmFacts]:
 
 
 def _config(host: Host) -> Maybe[str]:
-    """Return the path of slurm.conf: below /etc/slurm*, or sent by slurmctld."""
-    names = [name for name in known(host.names("/etc"), ()) if name.startswith("slurm")]
+    """Return the path of slurm.conf: slurmd's option -f, a usual place, or what slurmctld sent."""
+    start = unit_setting(host, UNIT, "Service", "ExecStart")
+    option = None if isinstance(start, Unknown) else _OPTION.search(start.value)
     refused: Unknown | None = None
-    for path in (*(f"/etc/{name}/slurm.conf" for name in names[:_MAX_DIRECTORIES]), _CONFIGLESS):
+    for path in (*((option[1],) if option else ()), *_CONFIGS):
         size = host.size(path)
         if not isinstance(size, Unknown):
             return printable(path, 256)
         if size.reason is not Reason.NOT_THERE:
             refused = size
-    return Unknown(Reason.NOT_THERE, "/etc/slurm/slurm.conf") if refused is None else refused
+    return Unknown(Reason.NOT_THERE, _CONFIGS[0]) if refused is None else refused
 
 
 def _with_includes(host: Host, path: str) -> Maybe[str]:

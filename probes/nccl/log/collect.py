@@ -24,7 +24,7 @@ from probes.nccl.log.facts import (
 from probes.nccl.log.grammar import Kind, devices_in, parse
 from probes.nccl.log.prefix import Header, before_next_header
 from probes.nccl.log.problems import Explanation, explain_torch, explain_warning
-from probes.nccl.log.variables import MEANINGS
+from probes.nccl.variables.catalogue import meaning_of
 
 MOST_ROWS = 256  # of every other table
 MOST_ALIKE = 10_000  # warnings alike, but for numbers, that are looked up; further ones are only counted
@@ -227,7 +227,7 @@ class Collector:
         for _, detail, seen in self._rows("setting"):
             assert isinstance(detail, tuple)
             name, value = detail
-            found.append(Setting(name, value, MEANINGS.get(name, ""), seen))
+            found.append(Setting(name, value, meaning_of(name), seen))
         return tuple(found)
 
     def _communicator(

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from typing import Any
+from typing import Any, TypeVar
 
 from probes.base.unknown import Maybe, Reason, Unknown, known
 from probes.facts.jobs.process_files import parse_program
@@ -36,6 +36,7 @@ from probes.recording.redaction.table import COMMANDS, ENVIRONMENT, read_by_nccl
 from probes.recording.redaction.tokens import USER, Tokens
 from probes.recording.redaction.words import PROGRAMS
 
+T = TypeVar("T")
 _PROCESS_FILE = re.compile(r"/proc/([0-9]+)/([a-z]+)")
 _OPEN_FILE = re.compile(r"/proc/[^/]+/fd/[0-9]+")
 _DEVICE_FILE = re.compile(r"/dev/(?:nvidia[\w/-]*|infiniband/[\w]+)")
@@ -64,6 +65,13 @@ class Identifiers(Tokens):
     def label(self, label: str) -> str:
         """Return the origin's label, a directory or a simulated node, as it appears in the recording."""
         return self.text(label) if self.redact else label
+
+    def value(self, value: T) -> T:
+        """Return a value of strings, numbers, containers and dataclasses as it appears in the recording."""
+        if not self.redact:
+            return value
+        redacted: T = self._value(value)
+        return redacted
 
     def apply(self, moment: Moment) -> Moment:
         """Return the moment as it is recorded."""

@@ -6,7 +6,10 @@ import re
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+from probes.facts.system.cloud import AZURE_TAG, ORACLE_TAG
 from probes.recording.redaction.basic_rules import Rule, figures, kept_where, of_lines, of_text, words
+from probes.recording.redaction.boot import boot_variable, grub_settings
+from probes.recording.redaction.cluster import cluster_objects
 from probes.recording.redaction.config_files import (
     NCCL_CONF,
     TOPOLOGY,
@@ -52,6 +55,7 @@ _COUNTERS = (
     "**/cgroup.procs",
     "kernel/mm/memory_peers/**",
 )
+_SLURM = of_lines(r"(?i)\s*(?:prolog|healthcheckprogram|propagateresourcelimitsexcept)\s*=")
 FILES: Sequence[Row] = (
     Row("/proc/cmdline", of_text(kernel_parameters)),
     Row("/proc/cpuinfo", of_text(cpuinfo)),
@@ -105,13 +109,18 @@ FILES: Sequence[Row] = (
     Row("/sys/**/resource", kept_where(r"(?:0x[0-9a-f]{16} 0x[0-9a-f]{16} 0x[0-9a-f]{16}\n?){1,32}")),
     Row("/sys/**/local_cpus", kept_where(_CPU_MASK)),
     Row("/sys/**/cpumap", kept_where(_CPU_MASK)),
+    Row(
+        "/sys/class/dmi/id/chassis_asset_tag",
+        kept_where(rf"{AZURE_TAG}\s*|{re.escape(ORACLE_TAG)}\s*"),
+    ),
+    Row("/sys/firmware/efi/efivars/Loader*", boot_variable),
     Row("/sys/firmware/efi/efivars/*", kept_where(r"[\0-\x1f]\0\0\0[\0\1]")),
     *(Row(f"/sys/{path}", _FIGURES) for path in _COUNTERS),
     Row("/sys/kernel/debug/dma_buf/bufinfo", of_text(dma_buffers)),
     Row("/sys/**", _WORDS),
     Row("/etc/hostname", of_text(host_name_file)),
-    Row("/etc/os-release", of_lines("(?:PRETTY_NAME|NAME|ID|ID_LIKE|VERSION_ID)=")),
-    Row("/usr/lib/os-release", of_lines("(?:PRETTY_NAME|NAME|ID|ID_LIKE|VERSION_ID)=")),
+    Row("/etc/os-release", of_lines("(?:PRETTY_NAME|NAME|ID|ID_LIKE|VERSION_ID|VARIANT_ID)=")),
+    Row("/usr/lib/os-release", of_lines("(?:PRETTY_NAME|NAME|ID|ID_LIKE|VERSION_ID|VARIANT_ID)=")),
     Row("/etc/passwd", of_text(passwd)),
     Row("/etc/nccl.conf", NCCL_CONF),
     Row("/etc/security/limits**.conf", of_text(limits_conf)),
@@ -120,7 +129,16 @@ FILES: Sequence[Row] = (
     Row("**/modules-load.d/*", of_text(without_comments)),
     Row("/etc/modules", of_text(without_comments)),
     Row("/etc/rdma/**", of_text(without_comments)),
+    Row("/etc/default/grub**", of_text(grub_settings)),
+    Row("/etc/slurm**.conf", _SLURM),
+    Row("/run/slurm/conf/**.conf", _SLURM),
+    Row("/etc/dkms/framework.conf**", of_lines(r"\s*mok_certificate=")),
     Row("/etc/**", None),
+    Row("/boot/grub*/grubenv", of_text(grub_settings)),
+    Row("**/loader/loader.conf", of_lines(r"default\s")),
+    Row("/opt/amazon/efa_installed_packages", None),
+    Row("/home/kubernetes", None),
+    Row("/efi/**", None),
     Row("/boot/config-*", kernel_config),
     Row("/lib/modules/*/config", kernel_config),
     Row("**/modules.dep", module_lines),
@@ -128,6 +146,7 @@ FILES: Sequence[Row] = (
     Row("**/modules.symbols", symbol_lines),
     Row("**/Module.symvers", symbol_lines),
     Row("/var/run/nvidia-topologyd/**", TOPOLOGY),
+    Row("/opt/microsoft/*/topo.xml", TOPOLOGY),
     Row("/usr/bin/*", program_strings),
     Row("/usr/sbin/*", program_strings),
     Row("/usr/local/bin/*", program_strings),
@@ -143,6 +162,8 @@ COMMANDS: dict[str, Callable[[Tokens, str], str]] = {
     "dmesg": kernel_log,
     "journalctl": kernel_log,
     "modinfo": modinfo,
+    "kubectl": cluster_objects,
+    "oc": cluster_objects,
 }
 """Rules for the output of commands; in the output of other known programs, unknown words are replaced."""
 ENVIRONMENT = ("KUBERNETES_SERVICE_HOST", "container", "SSH_CONNECTION", "SSH_CLIENT", "SSH_TTY")

@@ -53,10 +53,39 @@ _PATHS = """
     osrelease ostype cmdline modules_disabled dmesg_restrict kptr_restrict cpuinfo mounts mountinfo comm
     environ maps status stat fd fdinfo cgroup cgroup.procs cpuset route ipv6_route tcp tcp6 self ns firmware
     efi efivars secureboot-8be4df61-93ca-11d2-aa0d-00e098032b8c hypervisor xen capabilities security
-    lockdown params information gpus nvidia-topologyd virtualtopology.xml nccl sharp hpcx
+    lockdown params information gpus nvidia-topologyd virtualtopology.xml topo.xml ndv4 ndv5 nccl
+    sharp hpcx
     nccl_rdma_sharp_plugin bond bonding slaves active_slave mode misc_cmd os-release passwd systemd topology
     shm hugepages pci id kvm md0 srv scratch control_d filesystems uptime loadavg infiniband_cm issm fabric
-    nvlink nvlinks nvswitch numa
+    nvlink nvlinks nvswitch numa topo.xml
+"""
+# Boot loaders, kernels on disk, keys, Slurm, and files of Kubernetes and of NVIDIA's operators.
+_SETUP = """
+    grub grub2 grub.d grub.cfg grubenv loader loader.conf entries update-initramfs update-grub dracut
+    mkinitcpio ostree-booted ostree staged-deployment machine-config-daemon shim-signed mok mok.der mok.pub
+    pki akmods certs public_key.der framework.conf framework.conf.d mok_certificate
+    stubinfo-4a67b082-0a4c-41cf-b6c7-440b29bb8c4f loaderinfo-4a67b082-0a4c-41cf-b6c7-440b29bb8c4f
+    loaderentryoneshot-4a67b082-0a4c-41cf-b6c7-440b29bb8c4f
+    loaderentrydefault-4a67b082-0a4c-41cf-b6c7-440b29bb8c4f systemd-boot grub_default grub_enable_blscfg
+    grub_flavour_order grub_top_level saved_entry next_entry saved variant_id chassis_asset_tag
+    nvidia-uninstall efa_installed_packages slurm slurm.conf slurm-llnl conf prolog prolog.sh
+    healthcheckprogram nhc propagateresourcelimitsexcept slurm-smd-slurmd slurm-wlm-slurmd ofed-scripts
+    kubelet.conf kubeadm-flags.env rancher k3s rke2 snap microk8s k0s azure.json kubernetes cache
+    mellanox validations .driver-ctr-ready driver-ready nvidia-peermem-ready nvidia-fs-ready gdrcopy-ready
+    mofed-ready toolkit-ready plugin-ready cuda-ready nvidia-driver-ctr nvidia-peermem-ctr nvidia-fs-ctr
+    nvidia-gdrcopy-ctr mofed-container openshift-driver-toolkit-ctr k8s-driver-manager oc
+    clusterpolicies.nvidia.com nvidiadrivers.nvidia.com nicclusterpolicies.mellanox.com nodes pods logs get
+    app.kubernetes.io component nvidia-driver nvidia.com ofed-driver network.nvidia.com
+    operator.mofed.wait feature.node.kubernetes.io pci-15b3.present kernel-version.full helm.sh chart
+    kubernetes.io spec.nodename cluster-policy nic-cluster-policy gpu-operator gpu.present
+    gpu.deploy.driver gpu-driver-upgrade-state gpu-operator.driver.owner pre-installed
+    rdma_shared_device_a notready error crashloopbackoff completed containercreating podinitializing
+    imagepullbackoff errimagepull doca-driver k8s-rdma-shared-dev-plugin
+    vpc.amazonaws.com mellanox.com openshift.io upgrade-done upgrade-required
+    doesn string owned any clusterpolicies nvidiadrivers nicclusterpolicies logged unauthorized
+    credentials matches kind localhost 8080 configuration provided timeout deadline exceeded unable connect
+    route dial tls x509 certificate server type forbidden notfound installed successfully loaded signal
+    drivers linux-modules kernel-modules-core nvidia-driver-cuda efi opt topo.xml
 """
 # Modules, and companions of GPU and RDMA drivers.
 _MODULES = """
@@ -208,6 +237,25 @@ _SETTINGS = """
     ibuc fastest_first pci_bus_id void nodevfiles lo af_inet af_inet6 sharp spectrum nccl_spectrum ofi
     aws-ofi google-fastsocket fastsocket gpudirecttcpx fabric-x port all-ports
 """
+# Sentences that gdrtop writes itself, for a report: titles of plans, commands, results of bandwidth tests.
+_SENTENCES = """
+    --force --import --now --processes --revoke-import --subsystem-match -a -b -c -d -f -i -k -m -n -p -pm
+    -q -r -s -x → · × 10-bit ack against allow an aspm ats ats_enabled autoinstall behind below between
+    bind blacklists both bridge bring built bus bandwidth cap_exp+10.w cap_exp+8.w carries change chipset
+    clear clone clusterpolicy configure could create denies depmod devlink different disable disables
+    distribution ecap_acs+6.w enable_rdma enlarge enough enroll errors every excludes faster few find fix
+    flapping forbids full get gid git github.com give gpudirect https installed it itself
+    kernel.modules_disabled legacy less let limited limits links linux-rdma load login logins loopback
+    lower measure messages mkdir mknod mlxfwmanager mok mok.der nearby nearest need newer nodes old optic
+    optics overrides packet pair pass peer-memory per perfquery perftest.git persistence plugin pre-ampere
+    profiles raise ranks rates re-create reaches redirect redirects register relaxed relies replace report
+    reported reports responding restart rings runs saving selects sending sends sessions shim-signed shows
+    sign signal slow smaller sminfo so stack starts stays stop subnet supports symbols tags them then
+    these timeouts trees trigger turn udevadm under undo unload unloaded update usable uses using versions
+    vgpu way whether wrongly yaml ends host memory sudo by nothing measured median seconds than half steps
+    none can undone since has rebooted already another user log press select whose others --report_gbits
+    --use_cuda_bus_id --use_cuda --use_cuda_dmabuf rdma_write rdma_read ssh
+"""
 # Programs of such nodes; other programs can have private names.
 _PROGRAMS = """
     init systemd systemd-journald systemd-udevd systemd-logind sshd bash sh zsh dash sudo tmux screen env
@@ -221,7 +269,7 @@ _PROGRAMS = """
     nvidia-persiste nvidia-imex opensm gdrtop nvbandwidth perftest ibstat ibstatus ibv_devinfo ibv_devices
     rdma show_gids ibdev2netdev ethtool lspci setpci mlxconfig mlxlink mlxreg mst flint mlnx_qos ofed_info
     dkms mokutil rdma_topo modinfo modprobe lsmod insmod rmmod dmesg journalctl systemctl dpkg-query rpm ip
-    ss findmnt kubectl scontrol squeue ucx_info ucx_perftest fi_info gdrcopy_sanity gdrcopy_copybw
+    ss findmnt kubectl oc scontrol squeue ucx_info ucx_perftest fi_info gdrcopy_sanity gdrcopy_copybw
     gdrcopy_copylat p2pbandwidthlatencytest nvidia-bug-report.sh dcgmproftester12 cuda_attributes htop top
     btop
 """
@@ -277,7 +325,10 @@ VARIABLES = frozenset(_VARIABLES.split())
 VOCABULARY = (
     frozenset(
         word.lower()
-        for words in (_PATHS, _MODULES, _SERVICES, _PRODUCTS, _SYSTEMS, _KERNEL, _SETTINGS)
+        for words in (
+            *(_PATHS, _SETUP, _MODULES, _SERVICES, _PRODUCTS, _SYSTEMS, _KERNEL, _SETTINGS),
+            _SENTENCES,
+        )
         for word in words.split()
     )
     | frozenset(
@@ -322,8 +373,13 @@ _FORMS = re.compile(
             r"(?:MLNX_OFED_LINUX|MLNX_EN|OFED-internal|DOCA_OFED|doca-ofed)-\d{1,3}(?:[.-]\d{1,5}){1,8}",
             r"smmu\d{1,3}",
             r"mlx5_core\.(?:rdma|eth|sf|vnet)\.\d{1,4}",
-            r"(?:kernel|config)-\d{1,3}(?:\.\d{1,8})+(?:[-_.](?:\d{1,8}|el\d{1,2}(?:_\d{1,2})?|generic|nvidia|azure|aws|gcp|64k|x86_64"
-            r"|aarch64|uek|amzn\d{1,4}|default))*",
+            r"(?:kernel|config|vmlinu[xz]|Image|initrd(?:\.img)?|initramfs|linux-modules)-\d{1,3}(?:\.\d{1,8})+(?:[-_.](?:\d{1,8}|el\d{1,2}(?:_\d{1,2})?|generic|nvidia|azure|aws|gcp|64k|x86_64"
+            r"|aarch64|uek|amzn\d{1,4}|default))*(?:\.img)?",
+            # NVIDIA's operators and NIC driver, and packages of the driver: their branch is part of the name.
+            r"(?:gpu-operator-)?v\d{2}\.\d{1,2}\.\d{1,2}|doca\d(?:[.-]\d{1,4}){3,9}",
+            r"nvidia-(?:utils|driver|dkms|kernel-source|compute-utils)-\d{3}(?:-(?:server|open))*",
+            # Machine types of Amazon EC2.
+            r"(?:p|g)\d[a-z]{0,3}(?:-[a-z]+\d{3})?\.(?:metal|\d{0,2}xlarge)(?:-\d{1,2}xl)?",
             r"\d{1,6}(?:-\d{1,6})+",
         )
     )

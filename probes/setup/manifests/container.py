@@ -9,7 +9,8 @@ from probes.base.unknown import Unknown, known
 from probes.facts.system.device_nodes import DeviceNode
 from probes.queries.modules import has_efa_only
 from probes.setup.manifests.commented_yaml import command_line, comment_lines
-from probes.setup.manifests.request import ManifestRequest, Refused, head
+from probes.setup.manifests.head import head
+from probes.setup.manifests.request import ManifestRequest, Refused
 
 _PACKAGES = """\
 RUN set -eu; \\

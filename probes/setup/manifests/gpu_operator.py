@@ -13,7 +13,9 @@ from typing import Any
 from probes.base.unknown import Unknown, known
 from probes.facts.gpu.gpus import Flavour, GpuFacts
 from probes.facts.gpudirect import GdrPath, parse_driver_version
+from probes.queries.module_need import OLDEST_OPEN_GPU
 from probes.setup.manifests.commented_yaml import Key, dump, join
+from probes.setup.manifests.head import head
 from probes.setup.manifests.request import (
     DriverOwner,
     ManifestRequest,
@@ -21,14 +23,12 @@ from probes.setup.manifests.request import (
     driver_version,
     gpu_operator,
     has_host_ofed,
-    head,
 )
 
 CHART_VERSION = "v26.7.0"
 _FIRST_MODULE_TYPE = "25.3.0"  # kernelModuleType replaced useOpenKernelModules
 _FIRST_DMABUF = (515, 43, 4)
 _FIRST_OPEN_ONLY = (620, 0, 0)  # from here on there are no proprietary kernel modules
-_OLDEST_OPEN = (7, 5)
 _RESTARTS = "driver pods restart and GPU jobs on the nodes end when the driver's settings change"
 _Settings = tuple[dict[str, Any], dict[Key, str]]
 
@@ -127,10 +127,10 @@ def _module_type(request: ManifestRequest) -> tuple[str, str]:
     """Return open or proprietary kernel modules and why; "" where the current ones can stay."""
     gpus = request.situation.examination.node.gpus
     needs = f"Needs GPU Operator {_FIRST_MODULE_TYPE} or newer, which ignores useOpenKernelModules."
-    if request.path is not GdrPath.PEERMEM:
+    if request.path is GdrPath.DMABUF:
         return "open", f"DMA-BUF needs the open kernel modules. {needs}"
     found = gpus.gpus if isinstance(gpus, GpuFacts) else ()
-    if any(known(gpu.compute_capability, _OLDEST_OPEN) < _OLDEST_OPEN for gpu in found):
+    if any(known(gpu.compute_capability, OLDEST_OPEN_GPU) < OLDEST_OPEN_GPU for gpu in found):
         return "proprietary", f"The open kernel modules do not support these GPUs. {needs}"
     numbers = parse_driver_version(driver_version(request.situation))
     flavour = gpus.driver.flavour if isinstance(gpus, GpuFacts) else gpus
@@ -139,7 +139,7 @@ def _module_type(request: ManifestRequest) -> tuple[str, str]:
     if isinstance(flavour, Unknown):
         return "", ""
     kind = "open" if flavour is Flavour.OPEN else "proprietary"
-    return kind, f"As on this node: nvidia-peermem works with both kinds. {needs}"
+    return kind, f"As on this node: {request.path.value} works with both kinds. {needs}"
 
 
 def _rdma(request: ManifestRequest) -> _Settings:
@@ -155,7 +155,9 @@ def _rdma(request: ManifestRequest) -> _Settings:
         )
         enabled = "Adds the container nvidia-peermem-ctr, which loads nvidia-peermem."
         return values, {("enabled",): enabled, ("useHostMofed",): source}
-    enabled = "DMA-BUF does not use nvidia-peermem. With true, a container waits for OFED to load it."
+    enabled = (
+        f"{request.path.value} does not use nvidia-peermem. With true, a container waits for OFED to load it."
+    )
     documented = (
         "Documented as true for NIC drivers on the host; without rdma.enabled it has no effect."
         if host_ofed

@@ -14,8 +14,9 @@ from probes.facts.system.platform import is_guest
 from probes.plans.iommu import is_arm64, pass_through_option
 from probes.plans.load_at_boot import OWN_FILE
 from probes.setup.manifests.commented_yaml import Key, dump, join
+from probes.setup.manifests.head import head
 from probes.setup.manifests.modules_load import boot_modules
-from probes.setup.manifests.request import ManifestRequest, Refused, head
+from probes.setup.manifests.request import ManifestRequest, Refused
 
 IGNITION_VERSION = "3.2.0"
 _ROLE = "machineconfiguration.openshift.io/role"

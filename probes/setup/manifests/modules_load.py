@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from probes.base.unknown import Unknown
+from probes.base.unknown import Reason, Unknown
 from probes.facts.gpudirect import GdrPath
+from probes.facts.kernel.modules import ModuleState
 from probes.facts.rdma.nic_driver import NicStack
 from probes.plans.load_at_boot import OWN_FILE
 from probes.plans.load_modules import path_modules, peermem_options
 from probes.queries.modules import PEERMEM
 from probes.setup.manifests.commented_yaml import comment_lines
+from probes.setup.manifests.head import head
 from probes.setup.manifests.request import (
     DriverOwner,
     ManifestRequest,
     Refused,
     has_nvlink5,
-    head,
     nic_stack,
 )
 
@@ -59,6 +60,11 @@ def modules_load(request: ManifestRequest) -> str | Refused:
             "each restart of openibd unloads nvidia_peermem, and at boot OFED may come later than this file: "
             "install the drop-in as well (gdrtop manifest modules-load --drop-in)"
         )
+    absent = _not_on_disk(request, modules)
+    if absent:
+        notes.append(
+            f"systemd-modules-load fails where a module is missing; not on disk here: {', '.join(absent)}"
+        )
     options = peermem_options(request.situation.examination) if PEERMEM in modules else ()
     if options:
         notes.append(
@@ -71,6 +77,21 @@ def modules_load(request: ManifestRequest) -> str | Refused:
     ]
     lines = head(request, "modules-load.d(5): modules for GPUDirect RDMA", use, notes)
     return "\n".join([*lines, *modules]) + "\n"
+
+
+def _not_on_disk(request: ManifestRequest, modules: tuple[str, ...]) -> list[str]:
+    """Return the modules that are neither on disk for this node's kernel nor built in."""
+    facts = request.situation.examination.node.modules
+    if isinstance(facts, Unknown):
+        return []
+    absent = []
+    for name in modules:
+        module = facts.modules.get(name)
+        if module is None or module.state is ModuleState.BUILTIN:
+            continue
+        if isinstance(module.on_disk, Unknown) and module.on_disk.reason is Reason.NOT_THERE:
+            absent.append(name)
+    return absent
 
 
 def openibd_drop_in(request: ManifestRequest) -> str | Refused:

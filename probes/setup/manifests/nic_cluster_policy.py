@@ -19,12 +19,12 @@ from probes.facts.pci.functions import PciFacts
 from probes.facts.rdma.devices import RdmaDevice, RdmaFacts
 from probes.facts.rdma.nic_driver import NicStack
 from probes.setup.manifests.commented_yaml import Key, dump, join
+from probes.setup.manifests.head import head
 from probes.setup.manifests.request import (
     ManifestRequest,
     Refused,
     compute_nics,
     has_host_ofed,
-    head,
     network_operator,
     nic_stack,
 )

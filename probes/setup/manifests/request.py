@@ -1,15 +1,11 @@
-"""What every manifest is made from: node, path, who installs the drivers; and the head of its text."""
+"""What every manifest is made from: the node, the path, and who installs the drivers."""
 
 from __future__ import annotations
 
 import re
-from collections import Counter
-from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from probes.base.origin import Source
-from probes.base.text import printable
 from probes.base.unknown import Maybe, Reason, Unknown, known
 from probes.facts.gpu.driver_package import DriverOrigin, DriverPackage
 from probes.facts.gpu.gpus import GpuFacts
@@ -18,15 +14,13 @@ from probes.facts.rdma.devices import RdmaDevice, RdmaFacts
 from probes.facts.rdma.nic_driver import NicDriver, NicStack
 from probes.facts.system.distribution import Distribution, Family
 from probes.facts.system.kubernetes import GpuOperator, KubernetesFacts, NetworkOperator
-from probes.facts.system.platform import PlatformFacts
+from probes.queries.module_need import OLDEST_OPEN_GPU
 from probes.queries.modules import has_efa_only, ofed_of
-from probes.setup.manifests.commented_yaml import command_line, comment_lines
 from probes.setup.path_choice import PathChoice, choose_path
 from probes.setup.situation import Situation
 from probes.snapshot.nic_roles import Role, roles_of
 
-_OLDEST_OPEN = (7, 5)  # Turing: the open kernel modules, and so DMA-BUF, support nothing older
-_VERSION = re.compile(r"[0-9][0-9A-Za-z.]{1,30}")
+_VERSION = re.compile(r"\d{3,4}\.\d{1,3}(?:\.\d{1,3})?", re.ASCII)
 
 
 class DriverOwner(Enum):
@@ -34,12 +28,6 @@ class DriverOwner(Enum):
 
     HOST = "host"
     OPERATOR = "operator"
-
-
-_OWNERS = {
-    DriverOwner.HOST: "installed on the host",
-    DriverOwner.OPERATOR: "installed by the GPU Operator",
-}
 
 
 @dataclass(frozen=True)
@@ -72,7 +60,7 @@ def make_request(
     choice = choose_path(situation.examination)
     chosen = path or choice.recommended
     if chosen is None:
-        return Refused(f"no path can be recommended for this node: {choice.reason}; --path chooses one")
+        return Refused(f"no path is recommended: {choice.reason}; choose one with --path")
     reason = _excluded(situation, chosen)
     if reason:
         return Refused(reason)
@@ -84,7 +72,7 @@ def _excluded(situation: Situation, path: GdrPath) -> str:
     """Return why this node's hardware or system can never use a path, or ""."""
     gpus = situation.examination.node.gpus
     found = gpus.gpus if isinstance(gpus, GpuFacts) else ()
-    old = [known(gpu.compute_capability, _OLDEST_OPEN) < _OLDEST_OPEN for gpu in found]
+    old = [known(gpu.compute_capability, OLDEST_OPEN_GPU) < OLDEST_OPEN_GPU for gpu in found]
     if path is GdrPath.DMABUF and old and all(old):
         return "DMA-BUF needs compute capability 7.5 or newer; the GPUs of this node are older"
     if path is GdrPath.PEERMEM:
@@ -199,104 +187,3 @@ def compute_nics(situation: Situation) -> tuple[RdmaDevice, ...]:
     return tuple(
         device for device in devices if device.name in roles and roles[device.name].role is Role.COMPUTE
     )
-
-
-# The head
-
-
-def head(request: ManifestRequest, title: str, use: Sequence[str], notes: Sequence[str] = ()) -> list[str]:
-    """Return the comment lines at the top: what it is, what it was derived from, how to use it, and notes.
-
-    `use`: commands. A requirement of the path that this node does not meet is a note.
-    """
-    lines = comment_lines(title)
-    lines += comment_lines(f"Written by gdrtop {_derived_from(request.situation)}")
-    for label, value in _facts(request):
-        lines += comment_lines(f"{label + ':':<12}{value}", " " * 12)
-    for note in (*_open_requirements(request), *_old_peermem(request), *notes):
-        lines += comment_lines(f"Note: {note}", " " * 6)
-    if use:
-        lines += comment_lines("Use:") + [command_line(command) for command in use]
-    return lines
-
-
-def _derived_from(situation: Situation) -> str:
-    node = situation.examination.node
-    name = known(node.platform.hostname, "?") if isinstance(node.platform, PlatformFacts) else "?"
-    name, label = printable(name, 64), printable(node.origin.label, 200)
-    match node.origin.source:
-        case Source.SIMULATED:
-            return f"from SIMULATED node {label}: an example, derived from no real machine"
-        case Source.RECORDED:
-            return f"from node {name}, recorded in {label}"
-        case Source.TREE:
-            return f"from node {name}, read from {label}"
-    return f"from node {name}"
-
-
-def _facts(request: ManifestRequest) -> list[tuple[str, str]]:
-    situation, node = request.situation, request.situation.examination.node
-    gpus = node.gpus.gpus if isinstance(node.gpus, GpuFacts) else ()
-    models = Counter(printable(gpu.name, 60) for gpu in gpus)
-    nics = compute_nics(situation)
-    layers = Counter(known(nic.ports[0].link_layer, "?") if nic.ports else "?" for nic in nics)
-    others = len(node.rdma.devices) - len(nics) if isinstance(node.rdma, RdmaFacts) else 0
-    names = ", ".join(printable(nic.name, 32) for nic in nics[:16])
-    system = situation.distribution
-    name = system.name if isinstance(system, Distribution) else _pretty_name(situation)
-    driver = driver_version(situation) or "of unknown version"
-    flavour = node.gpus.driver.flavour if isinstance(node.gpus, GpuFacts) else node.gpus
-    modules = "" if isinstance(flavour, Unknown) else f", {flavour.value} kernel modules"
-    owner = "" if isinstance(request.driver, Unknown) else f"; {_OWNERS[request.driver]}"
-    owner += "" if request.driver == driver_owner(situation) else " (chosen with --driver)"
-    stack = nic_stack(situation)
-    advice = request.choice.recommended
-    given = f", chosen with --path; gdrtop recommends {advice.value if advice else 'none'}"
-    return [
-        ("GPUs", ", ".join(f"{count} × {model}" for model, count in models.items()) or "none seen"),
-        ("GPU driver", f"{driver}{modules}{owner}"),
-        (
-            "NICs",
-            f"{', '.join(f'{count} × {printable(layer, 20)}' for layer, count in layers.items()) or 'none'}"
-            f"{f': {names}' if names else ''}{f'; {others} more are not for compute' if others > 0 else ''}",
-        ),
-        ("NIC driver", "unknown" if isinstance(stack, Unknown) else _release(situation, stack.value)),
-        ("System", f"{printable(name, 80)}, kernel {known(node.kernel_release, 'unknown')}"),
-        ("Path", f"{request.path.value}{'' if request.path is advice else given}: {request.choice.reason}"),
-    ]
-
-
-def _release(situation: Situation, stack: str) -> str:
-    """Return the NIC driver's release with the name of its stack, which most releases begin with."""
-    driver = situation.nic_driver
-    version = driver.version if isinstance(driver, NicDriver) else ofed_of(situation.examination)
-    release = printable(known(version, ""), 60)
-    return release if release.startswith(stack) else f"{stack} {release}".rstrip()
-
-
-def _pretty_name(situation: Situation) -> str:
-    platform = situation.examination.node.platform
-    return known(platform.distribution, "unknown") if isinstance(platform, PlatformFacts) else "unknown"
-
-
-def _open_requirements(request: ManifestRequest) -> list[str]:
-    """Return the requirements of the chosen path that this node does not meet, or may not meet."""
-    notes = []
-    for state in request.choice.paths:
-        for row in state.requirements if state.path is request.path else ():
-            if row.met is False:
-                notes.append(f"not met on this node: {row.name} ({row.evidence})")
-            elif isinstance(row.met, Unknown):
-                notes.append(f"unknown on this node: {row.name} ({row.met})")
-    return notes
-
-
-def _old_peermem(request: ManifestRequest) -> list[str]:
-    """Return what still loads nvidia_peermem at boot on a node that uses DMA-BUF."""
-    if request.path is not GdrPath.DMABUF:
-        return []
-    return [
-        f"an old configuration still loads nvidia_peermem, which DMA-BUF does not need: {old.source}:"
-        f" {old.value}"
-        for old in request.choice.old_peermem
-    ]

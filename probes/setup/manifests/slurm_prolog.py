@@ -6,9 +6,11 @@ scripts should be short and should not call Slurm commands.
 
 from __future__ import annotations
 
+from probes.base.unknown import Unknown, known
 from probes.facts.gpudirect import GdrPath
 from probes.plans.load_modules import peermem_options
-from probes.setup.manifests.request import DriverOwner, ManifestRequest, Refused, head
+from probes.setup.manifests.head import head
+from probes.setup.manifests.request import DriverOwner, ManifestRequest, Refused
 
 LIMIT_SECONDS = 20  # a check takes less than a second; a hanging tool must not hold the job
 _SETTINGS = f"""\
@@ -53,17 +55,27 @@ exit 0
 """
 
 
+def _notes(request: ManifestRequest) -> list[str]:
+    """Return what slurm.conf has already, and the limit that jobs would inherit."""
+    slurm = request.situation.slurm
+    present = "" if isinstance(slurm, Unknown) else known(slurm.prolog, "")
+    excepted = "" if isinstance(slurm, Unknown) else known(slurm.propagate_except, "")
+    notes = [f"slurm.conf of this node has a Prolog already: {present}"] if present else []
+    if not {"MEMLOCK", "ALL"} & set(excepted.upper().split(",")):
+        notes.append(
+            "jobs get the memlock limit of the submitting shell unless slurm.conf has"
+            " PropagateResourceLimitsExcept=MEMLOCK"
+        )
+    return notes
+
+
 def slurm_prolog(request: ManifestRequest) -> str | Refused:
     """Return the script; it loads nvidia_peermem first where the path needs it."""
     use = [
         "install -m 0755 FILE /etc/slurm/prolog.d/50-gdrtop.sh",
         "Prolog=/etc/slurm/prolog.d/*    in slurm.conf, then: scontrol reconfigure",
     ]
-    notes = [
-        "jobs get the memlock limit of the submitting shell unless slurm.conf has"
-        " PropagateResourceLimitsExcept=MEMLOCK"
-    ]
-    lines = head(request, "Slurm Prolog: check GPUDirect RDMA before each job", use, notes)
+    lines = head(request, "Slurm Prolog: check GPUDirect RDMA before each job", use, _notes(request))
     parts = ["#!/bin/sh", *lines, "", _SETTINGS]
     if request.path is GdrPath.PEERMEM and request.driver is not DriverOwner.OPERATOR:
         options = "".join(f" {option}" for option in peermem_options(request.situation.examination))

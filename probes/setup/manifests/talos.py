@@ -13,7 +13,8 @@ from probes.facts.gpudirect import GdrPath
 from probes.facts.pci.functions import PciFacts, PciKind
 from probes.queries.modules import mlx5_functions
 from probes.setup.manifests.commented_yaml import Key, dump, join
-from probes.setup.manifests.request import ManifestRequest, Refused, has_nvlink5, head
+from probes.setup.manifests.head import head
+from probes.setup.manifests.request import ManifestRequest, Refused, has_nvlink5
 
 _FIRST_DOCUMENTS = (1, 14)
 _SYSCTL = ("net.core.bpf_jit_harden", "1")
@@ -29,7 +30,9 @@ _WHY = {
 def talos(request: ManifestRequest) -> str | Refused:
     """Return a patch of the machine configuration; DMA-BUF only."""
     if request.path is not GdrPath.DMABUF:
-        return Refused(f"Talos has no OFED, so {request.path.value} cannot register there; use --path dmabuf")
+        return Refused(
+            "Talos has no OFED, which nvidia-peermem needs, so only DMA-BUF works; use --path dmabuf"
+        )
     if request.talos_version is None:
         return Refused("the form depends on the version of Talos: give it with --talos-version, as 1.14")
     modules = _modules(request)

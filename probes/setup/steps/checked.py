@@ -266,8 +266,12 @@ def _reason(found: list[Finding]) -> str:
 
 
 def merged_plan(title: str, found: Iterable[Finding]) -> Plan | None:
-    """Return the fixes of several findings as one plan, each command once; None if there is no fix."""
+    """Return the fixes of several findings as one plan, each command once; None if there is no fix.
+
+    Fixes without a manual step come first, because gdrtop runs a plan up to its first manual step.
+    """
     plans = [finding.fix for finding in found if finding.fix is not None]
+    plans.sort(key=lambda plan: any(step.is_instruction for step in plan.steps))
     if len(plans) < 2:
         return plans[0] if plans else None
     steps: list[Step] = []

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from itertools import pairwise
 from typing import Any
 
 from probes.host.command import CommandOutput
@@ -49,15 +50,14 @@ def _markers(cluster: ClusterDescription) -> Iterator[str]:
 
 def _kubectl(tree: Tree, cluster: ClusterDescription, argv: tuple[str, ...]) -> str | CommandOutput:
     """Answer `get KIND` and `logs POD`, as JSON and as text."""
-    words = [word for word in argv[1:] if not word.startswith("-")]
-    if words[:1] == ["logs"]:
-        container = next((word for word in argv if word.startswith("--container=")), "").partition("=")[2]
+    verb, kind, name = (*argv[1:4], "", "", "")[:3]
+    if verb == "logs":
+        container = _value(argv, "--container")
         return "".join(f"{line}\n" for line in cluster.log) if (container,) == cluster.waiting[:1] else ""
-    kind = words[1] if len(words) > 1 else ""
     if kind in ("node", "nodes"):
         node = _node(tree, cluster)
-        if kind == "node" and words[2:] != [tree.description.hostname]:
-            return _failure(argv, f'Error from server (NotFound): nodes "{" ".join(words[2:])}" not found')
+        if kind == "node" and name != tree.description.hostname:
+            return _failure(argv, f'Error from server (NotFound): nodes "{name}" not found')
         return json.dumps(node if kind == "node" else _list([node]))
     if kind == "clusterpolicies.nvidia.com":
         return json.dumps(_list([_cluster_policy(tree, cluster)]))
@@ -66,6 +66,11 @@ def _kubectl(tree: Tree, cluster: ClusterDescription, argv: tuple[str, ...]) -> 
     if kind == "pods":
         return json.dumps(_list(list(_pods(tree, cluster, argv))))
     return _failure(argv, f'error: the server doesn\'t have a resource type "{kind.partition(".")[0]}"')
+
+
+def _value(argv: tuple[str, ...], option: str) -> str:
+    """Return the word after an option; "" without one."""
+    return next((value for word, value in pairwise(argv) if word == option), "")
 
 
 def _failure(argv: tuple[str, ...], error: str) -> CommandOutput:
@@ -146,10 +151,11 @@ def _nic_cluster_policy(cluster: ClusterDescription) -> dict[str, Any]:
 
 
 def _pods(tree: Tree, cluster: ClusterDescription, argv: tuple[str, ...]) -> Iterator[dict[str, Any]]:
-    if "--selector=app.kubernetes.io/component=nvidia-driver" in argv and cluster.driver:
+    label = _value(argv, "--selector")
+    if label == "app.kubernetes.io/component=nvidia-driver" and cluster.driver:
         containers = [DRIVER, PEERMEM] if cluster.rdma else [DRIVER]
         yield _pod(tree, _DRIVER_POD, _GPU_NAMESPACE, containers, cluster)
-    if "--selector=nvidia.com/ofed-driver" in argv and cluster.ofed:
+    if label == "nvidia.com/ofed-driver" and cluster.ofed:
         yield _pod(tree, _OFED_POD, _NIC_NAMESPACE, [OFED], cluster)
 
 

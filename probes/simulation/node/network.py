@@ -21,7 +21,8 @@ def add_network(tree: Tree) -> None:
     tree.link(f"/sys/class/net/{MANAGEMENT}", f"../../{base.removeprefix('/sys/')}")
     tree.link(f"{base}/device", "../../../0000:00:1f.6")
     tree.link(f"{device}/driver", "../../../bus/pci/drivers/igb")
-    for name, value in (("type", "1"), ("mtu", "1500"), ("operstate", "up"), ("flags", "0x1003")):
+    facts = {"type": "1", "mtu": "1500", "operstate": "up", "flags": "0x1003", "ifindex": "2"}
+    for name, value in facts.items():
         tree.add(f"{base}/{name}", f"{value}\n")
     session = f"{_ADMIN} {_PORT} {NODE_ADDRESS} 22"
     tree.add(f"/proc/{_PARENT}/comm", "bash\n")

@@ -34,7 +34,7 @@ _ETHTOOL_COUNTERS = (
 
 def add_ports(tree: Tree) -> None:
     """Add the subnet manager, counters and netdev of every port."""
-    for nic in tree.nics:
+    for index, nic in enumerate(tree.nics, 3):  # 1 is lo, 2 the management NIC
         port = port_of(nic)
         infiniband = nic.kind.layer == "InfiniBand"
         tree.add(f"{port}/sm_lid", "0x1\n" if infiniband else "0x0\n")
@@ -51,6 +51,7 @@ def add_ports(tree: Tree) -> None:
             ("operstate", "up"),
             ("flags", "0x1003"),
             ("carrier_changes", "2"),
+            ("ifindex", str(index)),
             ("type", "32" if infiniband else "1"),
         ):
             tree.add(f"{base}/{name}", f"{value}\n")

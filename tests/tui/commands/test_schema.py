@@ -23,7 +23,7 @@ from tui.cli import main
 from tui.commands.check import write_check
 from tui.commands.do import command as do
 from tui.commands.modules import write_modules
-from tui.commands.schema import KINDS
+from tui.commands.schema import KINDS, schema_text
 from tui.commands.topo import write_topology
 from tui.files.version import version
 
@@ -40,12 +40,11 @@ NODES = [
 ]
 
 WRITERS = (("topo", partial(write_topology, form="json")), ("modules", partial(write_modules, as_json=True)))
-SCHEMAS = Path(__file__).parents[3] / "tui" / "commands" / "schemas"
 
 
 @cache
 def validator(kind: str) -> Draft202012Validator:
-    schema = json.loads((SCHEMAS / f"{kind}.json").read_text())
+    schema = json.loads(schema_text(kind))
     Draft202012Validator.check_schema(schema)
     return Draft202012Validator(schema, format_checker=Draft202012Validator.FORMAT_CHECKER)
 

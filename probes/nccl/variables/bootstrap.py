@@ -1,0 +1,135 @@
+"""The variables of NCCL for bootstrap, algorithms, buffers, logs and files.
+
+Source: NVIDIA/nccl, docs/userguide/source/env.rst (documents 2.0 to 2.32), and
+src/misc/socket.cc, src/misc/param.cc.
+"""
+
+from __future__ import annotations
+
+from probes.nccl.variables.variable import Kind, Variable, nccl_variable
+
+_TUNING = "NCCL chooses it by topology and message size. A fixed value is often wrong after an update."
+VARIABLES: tuple[Variable, ...] = (
+    nccl_variable(
+        "NCCL_SOCKET_IFNAME",
+        "the interfaces of bootstrap and of TCP sockets",
+        Kind.INTERFACES,
+        notes=(
+            "Unset, NCCL prefers interfaces whose names begin with ib, then the others except docker and lo.",
+            "Without “=”, each name is a prefix: eth also selects eth0 and eth1.",
+            "It does not choose the NICs for RDMA; that is NCCL_IB_HCA.",
+        ),
+    ),
+    nccl_variable(
+        "NCCL_SOCKET_FAMILY",
+        "the address family of bootstrap and of TCP sockets",
+        is_closed=True,
+        values=(("AF_INET", "IPv4"), ("AF_INET6", "IPv6")),
+    ),
+    nccl_variable(
+        "NCCL_SOCKET_NTHREADS", "threads per TCP connection", Kind.NUMBER, limits=(1, 16), since="2.4.8"
+    ),
+    nccl_variable("NCCL_NSOCKS_PERTHREAD", "TCP sockets per thread", Kind.NUMBER, since="2.4.8"),
+    nccl_variable("NCCL_OOB_NET_ENABLE", "1: bootstrap over RDMA", Kind.NUMBER, limits=(0, 1), since="2.23"),
+    nccl_variable("NCCL_OOB_NET_IFNAME", "the NIC of bootstrap over RDMA", Kind.HCA_LIST, since="2.23"),
+    nccl_variable("NCCL_COMM_ID", "the address of the first rank", anchor="debugging"),
+    nccl_variable("NCCL_HOSTID", "replaces the host name in telling nodes apart", anchor="debugging"),
+    nccl_variable(
+        "NCCL_ALGO", "the algorithms that NCCL may use", since="2.5", for_debugging=True, notes=(_TUNING,)
+    ),
+    nccl_variable(
+        "NCCL_PROTO",
+        "the protocols that NCCL may use",
+        since="2.5",
+        for_debugging=True,
+        notes=(_TUNING, "LL128 on a platform that does not support it can corrupt data."),
+    ),
+    nccl_variable(
+        "NCCL_MIN_NCHANNELS",
+        "the smallest number of channels",
+        Kind.NUMBER,
+        for_debugging=True,
+        instead="NCCL_MIN_CTAS",
+        notes=("Replaced by NCCL_MIN_CTAS in 2.17; it still works.",),
+    ),
+    nccl_variable(
+        "NCCL_MAX_NCHANNELS",
+        "the largest number of channels",
+        Kind.NUMBER,
+        for_debugging=True,
+        instead="NCCL_MAX_CTAS",
+        notes=("Replaced by NCCL_MAX_CTAS in 2.17; it still works.",),
+    ),
+    nccl_variable(
+        "NCCL_MIN_CTAS", "the smallest number of CUDA blocks", Kind.NUMBER, since="2.17", for_debugging=True
+    ),
+    nccl_variable(
+        "NCCL_MAX_CTAS", "the largest number of CUDA blocks", Kind.NUMBER, since="2.17", for_debugging=True
+    ),
+    nccl_variable(
+        "NCCL_BUFFSIZE",
+        "the size of the buffers between GPUs, in bytes",
+        Kind.NUMBER,
+        defaults=(("", "4194304"),),
+        for_debugging=True,
+    ),
+    nccl_variable(
+        "NCCL_NTHREADS", "CUDA threads per block", Kind.NUMBER, limits=(64, 512), for_debugging=True
+    ),
+    nccl_variable(
+        "NCCL_P2P_NET_CHUNKSIZE",
+        "the size of messages of send and receive over the network, in bytes",
+        Kind.NUMBER,
+        defaults=(("2.14", "131072"),),
+        since="2.14",
+        for_debugging=True,
+    ),
+    nccl_variable(
+        "NCCL_NET_SHARED_BUFFERS",
+        "0: every connection has its own buffers",
+        Kind.NUMBER,
+        defaults=(("2.8", "1"),),
+        limits=(0, 1),
+        since="2.8",
+        for_debugging=True,
+    ),
+    nccl_variable(
+        "NCCL_RUNTIME_CONNECT",
+        "0: connect when a communicator is created, not at the first collective",
+        Kind.NUMBER,
+        defaults=(("2.22", "1"),),
+        limits=(0, 1),
+        since="2.22",
+        for_debugging=True,
+    ),
+    nccl_variable("NCCL_LAUNCH_MODE", "how kernels are launched", since="2.1", for_debugging=True),
+    nccl_variable("NCCL_LL_THRESHOLD", "the size below which LL is used", Kind.NUMBER, removed="2.5"),
+    nccl_variable("NCCL_TREE_THRESHOLD", "the size below which trees are used", Kind.NUMBER, removed="2.5"),
+    nccl_variable(
+        "NCCL_SINGLE_RING_THRESHOLD", "the size below which one ring is used", Kind.NUMBER, removed="2.3"
+    ),
+    nccl_variable(
+        "NCCL_DEBUG",
+        "what NCCL writes to its log",
+        values=(
+            ("VERSION", "the version only"),
+            ("WARN", "errors"),
+            ("ATTN", "errors and notices, from 2.32 on; older versions then log nothing"),
+            ("INFO", "what gdrtop nccl-log needs"),
+            ("TRACE", "every call, and only in a special build"),
+        ),
+    ),
+    nccl_variable("NCCL_DEBUG_SUBSYS", "which parts of NCCL write to the log", since="2.3.4"),
+    nccl_variable("NCCL_DEBUG_FILE", "the log file; %h is the host, %p the pid", Kind.PATH, since="2.2.12"),
+    nccl_variable(
+        "NCCL_CONF_FILE",
+        "the configuration file instead of ~/.nccl.conf",
+        Kind.PATH,
+        since="2.23",
+        notes=("Before 2.23 NCCL reads only ~/.nccl.conf and /etc/nccl.conf.",),
+    ),
+    nccl_variable(
+        "NCCL_RAS_ENABLE", "0: no RAS service", Kind.NUMBER, defaults=(("2.24", "1"),), since="2.24"
+    ),
+    nccl_variable("NCCL_RAS_ADDR", "the address of the RAS service", since="2.24"),
+)

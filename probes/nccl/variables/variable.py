@@ -1,0 +1,75 @@
+"""One variable of NCCL, UCX, NVSHMEM or libfabric as data: meaning, defaults by version, values."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+NEWEST = (2, 30)
+"""The NCCL whose defaults gdrtop assumes where the version is unknown."""
+Version = tuple[int, ...]
+
+
+class Kind(Enum):
+    """How a library reads the value of a variable."""
+
+    LEVEL = "level"  # NCCL's distance: LOC … SYS, or a legacy number
+    NUMBER = "number"  # as strtoll(…, 0) reads it
+    HCA_LIST = "list of NICs"  # [^][=]NAME[:PORT],…
+    INTERFACES = "list of interfaces"  # [^][=]PREFIX,…
+    WORD = "word"  # one of `values`, or free text
+    PATH = "path"
+
+
+@dataclass(frozen=True)
+class Variable:
+    """One variable. Versions are of the library that reads it; "" means from its first version on."""
+
+    name: str
+    meaning: str  # begins in lower case, without a full stop
+    kind: Kind = Kind.WORD
+    defaults: tuple[tuple[str, str], ...] = ()  # (since version, value), oldest first; (): unset
+    values: tuple[tuple[str, str], ...] = ()  # value -> what it does
+    is_closed: bool = False  # no other values than these
+    limits: tuple[int, int] | None = None  # of a NUMBER
+    since: str = ""
+    removed: str = ""  # the first version without it
+    instead: str = ""  # the variable that replaced it
+    notes: tuple[str, ...] = ()  # sentences: differences between versions, common mistakes
+    for_debugging: bool = False  # NVIDIA lists it under "Debugging": not for production
+    reference: str = ""
+
+    @property
+    def meaning_sentence(self) -> str:
+        """The meaning as a sentence: "The RoCE GID; …."."""
+        return f"{self.name}: {self.meaning}."
+
+    def default(self, version: Version = NEWEST) -> str:
+        """Return the default of a version; "" if it is unset or depends on the platform."""
+        found = ""
+        for since, value in self.defaults:
+            if parse_version(since) <= version:
+                found = value
+        return found
+
+
+def parse_version(text: str) -> Version:
+    """Return the numbers of "2.21.5"; () for text without numbers."""
+    return tuple(int(part) for part in re.findall(r"[0-9]{1,6}", text)[:4])
+
+
+_GUIDE = "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html"
+
+
+def nccl_variable(
+    name: str, meaning: str, kind: Kind = Kind.WORD, anchor: str = "", **facts: Any
+) -> Variable:
+    """Return a variable of NCCL; `anchor`: its section of the user guide, if not that of its name."""
+    section = anchor or name.lower().replace("_", "-")
+    return Variable(name, meaning, kind, reference=f"{_GUIDE}#{section}", **facts)
+
+
+VARIABLE_NAME = re.compile(r"(?:NCCL|UCX|FI|NVSHMEM)_[A-Za-z0-9_]{1,60}|RDMAV_FORK_SAFE")
+"""The names of variables that gdrtop judges; of FI_ and UCX_ most are not in the catalogue."""

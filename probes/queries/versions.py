@@ -1,0 +1,136 @@
+"""The versions that a reader of a ticket or a report asks for first."""
+
+from __future__ import annotations
+
+from probes.base.unknown import Maybe, Reason, Unknown, known
+from probes.facts.gpu.gpus import DriverFacts, GpuFacts
+from probes.facts.jobs.processes import ProcessFacts
+from probes.facts.kernel.modules import ModuleFacts
+from probes.facts.rdma.devices import RdmaFacts
+from probes.facts.system.libraries import LibraryFacts
+from probes.facts.system.platform import PlatformFacts
+from probes.facts.system.tools import Perftest, ToolFacts
+from probes.snapshot.examination import Examination
+
+OWN_DRIVERS = "the kernel's own drivers"
+_MOST_NAMED = 3
+
+
+def versions_of(examination: Examination) -> dict[str, Maybe[str]]:
+    """Return each version by the name of its component, in the order in which they are shown."""
+    node, tools = examination.node, examination.tools
+    platform, driver = node.platform, _driver(examination)
+    return {
+        "machine": platform.product if isinstance(platform, PlatformFacts) else platform,
+        "distribution": platform.distribution if isinstance(platform, PlatformFacts) else platform,
+        "kernel": node.kernel_release,
+        "NVIDIA driver": _nvidia(driver),
+        "CUDA of the driver": driver if isinstance(driver, Unknown) else driver.cuda_version,
+        "NIC driver": _nic_driver(examination),
+        "OFED": _ofed(tools),
+        "NIC firmware": _firmware(node.rdma),
+        "NCCL": _nccl(examination),
+        "GDRCopy": _library(examination.libraries, "libgdrapi.so.2"),
+        "Fabric Manager": tools if isinstance(tools, Unknown) else tools.fabric_manager,
+        "perftest": _perftest(tools),
+    }
+
+
+def _driver(examination: Examination) -> Maybe[DriverFacts]:
+    gpus = examination.node.gpus
+    return gpus.driver if isinstance(gpus, GpuFacts) else gpus
+
+
+def _nvidia(driver: Maybe[DriverFacts]) -> Maybe[str]:
+    if isinstance(driver, Unknown) or isinstance(driver.version, Unknown):
+        return driver if isinstance(driver, Unknown) else driver.version
+    flavor = "" if isinstance(driver.flavour, Unknown) else f" ({driver.flavour.value} kernel modules)"
+    return f"{driver.version}{flavor}"
+
+
+def _ofed(tools: Maybe[ToolFacts]) -> Maybe[str]:
+    ofed: Maybe[str] = tools if isinstance(tools, Unknown) else tools.ofed
+    return OWN_DRIVERS if isinstance(ofed, Unknown) and ofed.reason is Reason.NOT_THERE else ofed
+
+
+def _nic_driver(examination: Examination) -> Maybe[str]:
+    """Return "mlx5_core 24.10-0.7.0 (OFED)" for each driver of an RDMA device."""
+    rdma, modules = examination.node.rdma, examination.node.modules
+    if isinstance(rdma, Unknown):
+        return rdma
+    drivers = dict.fromkeys(known(device.driver, "") for device in rdma.devices)
+    words = [_module(name, modules) for name in drivers if name]
+    return ", ".join(words) or Unknown(Reason.NOT_THERE, "/sys/class/infiniband", "no RDMA device")
+
+
+def _module(name: str, modules: Maybe[ModuleFacts]) -> str:
+    module = modules.modules.get(name) if isinstance(modules, ModuleFacts) else None
+    if module is None:
+        return name
+    origin = known(module.origin, "")
+    version = known(module.version, "")
+    return f"{name}{f' {version}' if version else ''}{f' ({origin})' if origin else ''}"
+
+
+def _firmware(rdma: Maybe[RdmaFacts]) -> Maybe[str]:
+    """Return "MT4129: 28.43.1014", with the devices where one type has several versions."""
+    if isinstance(rdma, Unknown):
+        return rdma
+    types: dict[str, dict[str, list[str]]] = {}
+    for device in rdma.devices:
+        if isinstance(device.bdf, Unknown):
+            continue  # a software device has no firmware
+        versions = types.setdefault(known(device.hca_type, "unknown type"), {})
+        versions.setdefault(str(device.firmware), []).append(device.name)
+    if not types:
+        return Unknown(Reason.NOT_THERE, "/sys/class/infiniband", "no RDMA device")
+    return "; ".join(f"{name}: {_by_version(versions)}" for name, versions in types.items())
+
+
+def _by_version(versions: dict[str, list[str]]) -> str:
+    if len(versions) == 1:
+        return next(iter(versions))
+    return ", ".join(f"{version} ({_named(names)})" for version, names in versions.items())
+
+
+def _named(names: list[str]) -> str:
+    more = len(names) - _MOST_NAMED
+    return ", ".join(names[:_MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
+
+
+def _nccl(examination: Examination) -> Maybe[str]:
+    """Return the installed NCCL, and those of running jobs where they differ: containers have their own."""
+    installed = _library(examination.libraries, "libnccl.so.2")
+    used = _used_nccl(examination.processes)
+    if isinstance(installed, Unknown):
+        return f"{', '.join(used)} (running jobs)" if used else installed
+    others = [version for version in used if version != installed]
+    return f"{installed}; running jobs: {', '.join(others)}" if others else installed
+
+
+def _used_nccl(processes: Maybe[ProcessFacts]) -> list[str]:
+    found = () if isinstance(processes, Unknown) else processes.processes
+    libraries = (library for process in found for library in known(process.libraries, ()))
+    versions = dict.fromkeys(known(library.version, "") for library in libraries if library.name == "libnccl")
+    return [version for version in versions if version]
+
+
+def _library(libraries: Maybe[LibraryFacts], soname: str) -> Maybe[str]:
+    if isinstance(libraries, Unknown):
+        return libraries
+    found = libraries.found.get(soname, ())
+    if not found:
+        return Unknown(Reason.NOT_THERE, soname, "not installed")
+    versions = dict.fromkeys(str(library.version) for library in found)
+    return ", ".join(versions)
+
+
+def _perftest(tools: Maybe[ToolFacts]) -> Maybe[str]:
+    build: Maybe[Perftest] = tools if isinstance(tools, Unknown) else tools.perftest
+    if isinstance(build, Unknown):
+        return build
+    words = {True: "with", False: "without"}
+    parts = [str(build.version)]
+    for name, fact in (("CUDA", build.cuda), ("DMA-BUF", build.dmabuf)):
+        parts.append(f"{name}: {fact}" if isinstance(fact, Unknown) else f"{words[fact]} {name}")
+    return ", ".join(parts)

@@ -1,0 +1,68 @@
+"""What a file sets: variables with their lines, and mistakes of the file's own syntax."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from probes.queries.finding import Severity
+
+LIMIT_BYTES = 1 << 20
+MAX_ASSIGNMENTS = 512
+VALUE_LIMIT = 256
+
+
+class FileKind(Enum):
+    """The files that can be judged; the value is the name on the command line."""
+
+    SBATCH = "sbatch"
+    SHELL = "shell"
+    POD = "pod"
+    NCCL_CONF = "nccl-conf"
+
+
+@dataclass(frozen=True)
+class Assignment:
+    """One variable that a file sets."""
+
+    name: str
+    value: str | None  # None: known only when the job runs ("$NICS", valueFrom)
+    line: int
+    is_exported: bool = True  # programs get it
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One mistake, or one remark."""
+
+    line: int  # 0: the whole file
+    severity: Severity
+    title: str
+    detail: str = ""
+    fix: str = ""
+    variable: str = ""
+
+
+@dataclass(frozen=True)
+class Group:
+    """The variables of one environment: the job of a script, one container, one nccl.conf."""
+
+    name: str  # "container trainer"; "" where a file has one environment
+    assignments: tuple[Assignment, ...]  # in the order of the file
+
+    def effective(self, first_wins: bool = False) -> dict[str, Assignment]:
+        """Return the assignment of each name that counts: the last one, in nccl.conf the first."""
+        found: dict[str, Assignment] = {}
+        for assignment in self.assignments:
+            if not (first_wins and assignment.name in found):
+                found[assignment.name] = assignment
+        return found
+
+
+@dataclass(frozen=True)
+class ParsedFile:
+    """A file as its reader sees it."""
+
+    kind: FileKind
+    groups: tuple[Group, ...]
+    problems: tuple[Problem, ...] = ()

@@ -1,0 +1,91 @@
+"""What the clouds set themselves: their settings come first, and nothing is stacked on EFA or gIB.
+
+Sources: Azure/azhpc-images components/customizations/ndv4.sh, ndv5.sh; aws/aws-ofi-nccl src/platform-aws.cpp
+and doc/efa-env-var.md; GoogleCloudPlatform/container-engine-accelerators gpudirect-rdma/;
+oracle-quickstart/oci-hpc playbooks/roles/nccl-conf/templates, samples/gpu.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+
+from probes.base.unknown import Maybe, Unknown, known
+from probes.facts.rdma.devices import RdmaFacts
+from probes.facts.system.cloud import Cloud, Provider
+from probes.setup.environment.advice import Note, Setting, State
+from probes.snapshot.examination import Examination
+
+GIB_SCRIPT = "/usr/local/gib/scripts/set_nccl_env.sh"
+_AZURE_FILE = "Azure/azhpc-images, /etc/nccl.conf of ND A100 v4, H100 v5 and H200 v5"
+_ORACLE_FILE = "oracle-quickstart/oci-hpc, /etc/nccl.conf"
+# On EFA the plugin is the network: NCCL's own InfiniBand code does not run.
+PLUGIN_SETS = (
+    *("FI_PROVIDER", "FI_EFA_USE_DEVICE_RDMA", "RDMAV_FORK_SAFE", "NCCL_PROTO", "NCCL_MIN_NCHANNELS"),
+    *("NCCL_BUFFSIZE", "NCCL_P2P_NET_CHUNKSIZE", "NCCL_NET_FORCE_FLUSH", "NCCL_NETDEVS_POLICY"),
+)
+
+
+class Stack(Enum):
+    """Software of a cloud that sets NCCL's variables itself; the value is the name shown."""
+
+    EFA = "AWS with EFA"
+    GIB = "Google Cloud with gIB"
+
+
+def stack_of(examination: Examination, cloud: Maybe[Cloud]) -> Stack | None:
+    """Return the network stack that replaces NCCL's own, by the NICs' driver and the cloud."""
+    rdma = examination.node.rdma
+    devices = rdma.devices if isinstance(rdma, RdmaFacts) else ()
+    drivers = {known(device.driver, "") for device in devices}
+    if "efa" in drivers:
+        return Stack.EFA
+    is_google = not isinstance(cloud, Unknown) and cloud.provider is Provider.GOOGLE
+    return Stack.GIB if is_google and any(driver.startswith("mlx5") for driver in drivers) else None
+
+
+def stack_notes(stack: Stack) -> list[Note]:
+    """Say who sets the variables instead."""
+    if stack is Stack.EFA:
+        return [
+            Note("NCCL_*", State.VENDOR, "the aws-ofi-nccl plugin sets what each instance type needs"),
+            Note("NCCL_IB_*", State.NOT_NEEDED, "these have no effect on EFA"),
+            Note(
+                "FI_PROVIDER", State.NOT_NEEDED, "libfabric finds EFA itself; AWS advises against setting it"
+            ),
+        ]
+    text = f"{GIB_SCRIPT} in the container sets them, with values for this machine type"
+    return [Note("NCCL_*", State.VENDOR, text)]
+
+
+def cloud_settings(examination: Examination, cloud: Maybe[Cloud]) -> tuple[str, list[Setting]]:
+    """Return the cloud's name and the settings of its own images, as far as they are not NCCL's defaults."""
+    if isinstance(cloud, Unknown):
+        return "", []
+    if cloud.provider is Provider.AZURE:
+        affinity = "Microsoft's images set it, because a virtual machine's CPU affinity is not the host's"
+        ordering = "Microsoft's images set it; virtual machines need relaxed ordering for full bandwidth"
+        return cloud.provider.value, [
+            Setting("NCCL_IB_PCI_RELAXED_ORDERING", "1", ordering, _AZURE_FILE),
+            Setting("NCCL_IGNORE_CPU_AFFINITY", "1", affinity, _AZURE_FILE),
+        ]
+    if cloud.provider is Provider.ORACLE and _has_roce(examination):
+        why = "Oracle's images set it for their RoCE network"
+        settings = [Setting("NCCL_IB_TC", "41", why, _ORACLE_FILE)]
+        settings.append(Setting("NCCL_IB_TIMEOUT", "22", why, _ORACLE_FILE))
+        if _has_a100(examination):
+            settings.append(Setting("NCCL_IB_QPS_PER_CONNECTION", "4", f"{why}, on A100", _ORACLE_FILE))
+        affinity = "Oracle's images set it: NCCL places its threads by GPU"
+        settings.append(Setting("NCCL_IGNORE_CPU_AFFINITY", "1", affinity, _ORACLE_FILE))
+        return cloud.provider.value, settings
+    return cloud.provider.value, []
+
+
+def _has_roce(examination: Examination) -> bool:
+    rdma = examination.node.rdma
+    devices = rdma.devices if isinstance(rdma, RdmaFacts) else ()
+    return any(port.link_layer == "Ethernet" for device in devices for port in device.ports)
+
+
+def _has_a100(examination: Examination) -> bool:
+    gpus = examination.node.gpus
+    return not isinstance(gpus, Unknown) and any("A100" in known(gpu.name, "") for gpu in gpus.gpus)

@@ -1,0 +1,169 @@
+"""Explain a variable or one of its values, with the differences between versions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from probes.base.text import printable
+from probes.base.unknown import Unknown, known
+from probes.nccl.settings import parse_hca_list, parse_level, parse_number
+from probes.nccl.variables.catalogue import CATALOGUE
+from probes.nccl.variables.variable import Kind, Variable, Version
+from probes.queries.evidence_list import join_limited
+from probes.queries.jobs import nearest
+from probes.setup.environment.gids import INDEX
+from probes.setup.environment.judge import conf_values, has_gpus_and_nics, judge
+from probes.setup.environment.nics import HCA, active_ports
+from probes.snapshot.examination import Examination
+
+_LEVELS = ("NCCL_NET_GDR_LEVEL", "NCCL_P2P_LEVEL", "NCCL_IB_GDR_LEVEL")
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """What a variable means. Every text is whole sentences."""
+
+    variable: Variable
+    value: str | None
+    of_value: tuple[str, ...]  # what this value does
+    defaults: tuple[str, ...]  # "PXB", "P2C since 2.29"
+    values: tuple[tuple[str, str], ...]
+    notes: tuple[str, ...]
+    on_this_node: tuple[str, ...]
+
+
+def explain(text: str, examination: Examination, version: Version) -> Explanation | None:
+    """Explain "NAME=VALUE" or "NAME"; None: gdrtop does not know the variable."""
+    name, equals, value = text.partition("=")
+    variable = CATALOGUE.get(name)
+    if variable is None:
+        return None
+    shown = printable(value, 256) if equals else None
+    return Explanation(
+        variable,
+        shown,
+        () if shown is None else tuple(meaning_of_value(variable, shown, version)),
+        tuple(_defaults(variable)),
+        variable.values,
+        tuple(_notes(variable)),
+        tuple(_on_node(variable, shown, examination)),
+    )
+
+
+def meaning_of_value(variable: Variable, value: str, version: Version) -> Iterator[str]:
+    """Say what a library makes of a value."""
+    if variable.kind is Kind.LEVEL:
+        yield _of_level(variable, value)
+    elif variable.kind is Kind.NUMBER:
+        yield from _of_number(variable, value)
+    elif variable.kind is Kind.HCA_LIST:
+        yield _of_list(value)
+    elif variable.kind is Kind.INTERFACES:
+        exact = value.removeprefix("^").startswith("=")
+        names = value.removeprefix("^").removeprefix("=")
+        what = "All interfaces except those" if value.startswith("^") else "Interfaces"
+        yield f"{what} {'named' if exact else 'whose names begin with'} {names}."
+    else:
+        text = dict(variable.values).get(value)
+        if text:
+            yield f"{value}: {text}."
+        elif variable.is_closed:
+            yield f"{value} is none of {join_limited(name for name, _ in variable.values)}."
+    if variable.default(version) == value:
+        yield f"This is the default of {'.'.join(map(str, version))}, so the variable is not needed."
+
+
+def _of_level(variable: Variable, value: str) -> str:
+    level = parse_level(value)
+    if level is None:
+        return f"NCCL silently ignores “{value}” and uses its default."
+    text = dict(variable.values).get(level.word, "a distance between GPUs only")
+    return f"{level.word if level.word == value else f'{value} means {level.word}'}: {text}."
+
+
+def _of_number(variable: Variable, value: str) -> Iterator[str]:
+    number = parse_number(value)
+    if number is None:
+        yield f"“{value}” is not a number, so the default applies."
+        return
+    if str(number) != value.strip():
+        yield f"It is read as {number}."
+    if variable.limits and not variable.limits[0] <= number <= variable.limits[1]:
+        yield f"{number} is outside {variable.limits[0]} to {variable.limits[1]}."
+    elif text := dict(variable.values).get(str(number)):
+        yield f"{number}: {text}."
+    elif variable.name == "NCCL_IB_TIMEOUT" and number > 0:
+        yield f"4.096 µs × 2^{number} = {4.096e-6 * 2**number:.3g} s until a packet is sent again."
+    elif variable.name.endswith(("_TC", "TRAFFIC_CLASS")):
+        yield f"DSCP {number >> 2}, ECN bits {number & 3}."
+
+
+def _of_list(value: str) -> str:
+    hcas = parse_hca_list(value)
+    names = join_limited(name if port is None else f"{name}:{port}" for name, port in hcas.entries)
+    if not names:
+        return "The list is empty, so NCCL uses every NIC."
+    what = "NICs named" if hcas.exact else "NICs whose names begin with"
+    return f"{'All but the ' if hcas.excludes else ''}{what} {names}."
+
+
+def _defaults(variable: Variable) -> Iterator[str]:
+    for number, (since, value) in enumerate(variable.defaults):
+        is_first = number == 0 and (since in ("", variable.since))
+        yield value if is_first else f"{value} since {since}"
+
+
+def _notes(variable: Variable) -> Iterator[str]:
+    if variable.removed:
+        yield f"Removed in {variable.removed}{f'; use {variable.instead}' if variable.instead else ''}."
+    elif variable.since:
+        yield f"Since {variable.since}."
+    yield from variable.notes
+    if variable.for_debugging:
+        yield "NVIDIA lists it under “Debugging”: not to be kept in production without need."
+
+
+def _on_node(variable: Variable, value: str | None, examination: Examination) -> Iterator[str]:
+    conf = conf_values(examination).get(variable.name)
+    if conf is not None:
+        yield f"/etc/nccl.conf sets {variable.name}={conf}; the job's environment comes before it."
+    if not has_gpus_and_nics(examination):
+        return
+    if variable.name in _LEVELS:
+        yield from _distances(examination)
+    if variable.name == HCA:
+        yield from _selected(examination, value)
+    if variable.name == INDEX and value is not None:
+        yield from _gids(examination, parse_number(value))
+    if value is not None:
+        for judgement in judge(examination, {variable.name: value}):
+            yield f"{judgement.severity.value.capitalize()}: {judgement.title}."
+
+
+def _distances(examination: Examination) -> Iterator[str]:
+    topology = examination.topology
+    by_word: dict[str, list[str]] = {}
+    for gpu in topology.gpus:
+        word = nearest(topology, gpu.id)
+        by_word.setdefault("unknown" if word is None else word.value, []).append(gpu.label)
+    for distance, gpus in by_word.items():
+        yield f"{join_limited(gpus)}: the nearest NIC is at {distance}."
+
+
+def _selected(examination: Examination, value: str | None) -> Iterator[str]:
+    hcas = parse_hca_list(value or "")
+    chosen = [
+        device.name for device, port in active_ports(examination) if hcas.uses(device.name, port.number)
+    ]
+    yield f"It selects {join_limited(chosen) or 'no active NIC'}."
+
+
+def _gids(examination: Examination, index: int | None) -> Iterator[str]:
+    if index is None or index < 0:
+        return
+    for device, port in active_ports(examination):
+        if port.link_layer == "Ethernet" and not isinstance(port.gids, Unknown):
+            gid = next((gid for gid in port.gids if gid.index == index), None)
+            text = "empty" if gid is None else f"{gid.gid}, {known(gid.type, 'of unknown type')}"
+            yield f"{device.name}: GID {index} is {text}."

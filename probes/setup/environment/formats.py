@@ -1,0 +1,127 @@
+"""Write advice for a shell, Slurm, Kubernetes and nccl.conf, with the reason of each line as a comment."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import textwrap
+from collections.abc import Iterator
+
+from probes.base.text import printable
+from probes.setup.environment.advice import OF_JOBS, STATED, Advice, Setting, State
+
+FORMATS = ("shell", "slurm", "k8s", "nccl-conf")
+_WIDTH = 78
+_NOT_IN_CONF = "nccl.conf holds variables of NCCL only; set these in the job's environment:"
+
+
+def lines_of(advice: Advice, node: str, form: str) -> list[str]:
+    """Return the lines of one of FORMATS, without newlines."""
+    lines = ["#!/bin/sh"] if form == "slurm" else []
+    lines.extend(_comments(_heading(advice, node)))
+    if form == "slurm" and advice.settings:
+        text = "Slurm TaskProlog (slurm.conf): a task gets each line that this script prints."
+        lines.extend(_comments(f"{text} A value that the user has set stays."))
+    if advice.settings or advice.source_script:
+        lines.append("")
+    lines.extend(_script(advice, form))
+    lines.extend(_settings(advice, form))
+    lines.extend(_notes(advice))
+    return lines
+
+
+def _heading(advice: Advice, node: str) -> str:
+    """Return the first sentences: what is needed, and by which version of NCCL."""
+    if advice.nothing:
+        return f"Nothing to recommend for {node}: {advice.nothing}."
+    count = len(advice.settings)
+    if advice.vendor and not count:
+        return f"{node} is on {advice.vendor}, whose software sets the variables. Add none."
+    number = ".".join(map(str, advice.version))
+    origin = {STATED: "as stated", OF_JOBS: "of running jobs"}.get(
+        advice.version_from, "assumed; --nccl states another"
+    )
+    version = f"NCCL {number}, {origin}"
+    if count:
+        cloud = f" on {advice.vendor}" if advice.vendor else ""
+        return f"{node} needs {count} variable{'s' * (count > 1)}{cloud} ({version})."
+    if advice.is_complete:
+        return f"{node} needs no variable: the defaults are right ({version})."
+    return f"Nothing that {node} shows needs a variable, but not everything is known ({version})."
+
+
+def _script(advice: Advice, form: str) -> Iterator[str]:
+    script = advice.source_script
+    if not script:
+        return
+    if form == "shell":
+        yield f"source {script}"
+    elif form == "k8s":
+        yield f'# In the container: command: ["/bin/bash", "-c", "source {script} && exec …"]'
+    else:
+        yield f"# In the container, before the job starts: source {script}"
+
+
+def _settings(advice: Advice, form: str) -> Iterator[str]:
+    settings = advice.settings
+    if form == "k8s" and settings:
+        yield "# Below spec.containers[] of the pod:"
+        yield "env:"
+    if form == "nccl-conf":
+        other = [setting for setting in settings if not setting.name.startswith("NCCL_")]
+        settings = tuple(setting for setting in settings if setting.name.startswith("NCCL_"))
+        yield from _with_reasons(settings, form)
+        if other:
+            yield from _comments(_NOT_IN_CONF)
+            yield from (f"# {setting.name}={setting.value}" for setting in other)
+        return
+    yield from _with_reasons(settings, form)
+
+
+def _with_reasons(settings: tuple[Setting, ...], form: str) -> Iterator[str]:
+    for setting in settings:
+        source = f" ({setting.source})" if setting.source else ""
+        yield from _comments(_sentence(f"{setting.reason}{source}"))
+        yield from _assignment(setting, form)
+
+
+def _assignment(setting: Setting, form: str) -> Iterator[str]:
+    name, value = setting.name, printable(setting.value, 1024)
+    if form == "shell":
+        yield f"export {name}={shlex.quote(value)}"
+    elif form == "slurm":  # everything after the first “=” is the value, without quotation marks
+        yield f'[ -n "${{{name}+set}}" ] || echo {shlex.quote(f"export {name}={value}")}'
+    elif form == "k8s":
+        yield f"  - name: {name}"
+        yield f"    value: {json.dumps(value)}"
+    else:
+        yield f"{name}={value}"
+
+
+def _notes(advice: Advice) -> Iterator[str]:
+    order = (State.FIX_FIRST, State.UNKNOWN, State.IN_FILE, State.VENDOR, State.NOT_NEEDED)
+    for state in order:
+        notes = [note for note in advice.notes if note.state is state]
+        if notes:
+            yield ""
+            yield f"# {state.value[:1].upper()}{state.value[1:]}:"
+        for note in notes:
+            yield from _comments(f"{note.variable}: {printable(note.text, 400)}", "#   ", "#     ")
+
+
+def _comments(text: str, first: str = "# ", more: str = "# ") -> list[str]:
+    return textwrap.wrap(
+        printable(text, 2000),
+        _WIDTH,
+        initial_indent=first,
+        subsequent_indent=more,
+        break_on_hyphens=False,
+        break_long_words=False,
+    )
+
+
+def _sentence(text: str) -> str:
+    """Return the text with a capital and a full stop; names of devices and variables stay as they are."""
+    first = text.split(" ", 1)[0]
+    is_word = first.isalpha() and first.islower()
+    return f"{text[:1].upper() if is_word else text[:1]}{text[1:]}{'' if text.endswith('.') else '.'}"

@@ -1,0 +1,100 @@
+"""Judge the values of variables by the doctor's own checks, so that both always agree."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from probes.base.unknown import Reason, Unknown, known
+from probes.checks.nccl import files, gdr_level, gid, library, network, other_settings
+from probes.checks.registry import findings
+from probes.facts.gpu.gpus import GpuFacts
+from probes.facts.jobs.nccl_conf import NcclConf
+from probes.facts.jobs.processes import ProcessFacts
+from probes.facts.rdma.devices import RdmaFacts
+from probes.queries.finding import Finding, Severity, Status
+from probes.queries.jobs import NEW_JOBS
+from probes.snapshot.examination import Examination
+
+_AREAS = (files.AREA, gdr_level.AREA, gid.AREA, library.AREA, network.AREA, other_settings.AREA)
+_CHECKS = frozenset(check.id for area in _AREAS for check in area.checks) | {"roce-gid-wrong"}
+_SET = re.compile(r"([A-Z][A-Za-z0-9_]{1,63})=")
+_LOGIN_NODE = Unknown(Reason.NOT_THERE, "/sys/class/infiniband", "not compared: this node has no GPU")
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """What the doctor would say about one variable of a job with these settings."""
+
+    variable: str
+    severity: Severity
+    title: str
+    detail: str
+    fix: str
+
+
+def has_gpus_and_nics(examination: Examination) -> bool:
+    """Return whether names of NICs and distances can be compared with this node."""
+    gpus, rdma = examination.node.gpus, examination.node.rdma
+    return (
+        isinstance(gpus, GpuFacts) and bool(gpus.gpus) and isinstance(rdma, RdmaFacts) and bool(rdma.devices)
+    )
+
+
+def with_settings(examination: Examination, values: Mapping[str, str]) -> Examination:
+    """Return the node as if a new job had these variables and no other job were running."""
+    facts = examination.processes
+    taken_at = 0.0 if isinstance(facts, Unknown) else facts.taken_at
+    conf = NcclConf(dict(values), ())
+    changed = replace(examination, processes=ProcessFacts((), 0, 0, conf, taken_at))
+    if has_gpus_and_nics(examination):
+        return changed
+    return replace(changed, node=replace(examination.node, rdma=_LOGIN_NODE))
+
+
+def judge(examination: Examination, values: Mapping[str, str]) -> tuple[Judgement, ...]:
+    """Return what the doctor finds in these settings, the most severe first."""
+    if not values:
+        return ()
+    found = [
+        finding
+        for finding in findings(with_settings(examination, values), only=_CHECKS)
+        if finding.status is Status.FOUND
+    ]
+    reported = {finding.id for finding in found}
+    return tuple(
+        _judgement(finding, variable)
+        for finding in found
+        if finding.part_of not in reported
+        for variable in _variables(finding, values)
+    )
+
+
+def _variables(finding: Finding, values: Mapping[str, str]) -> list[str]:
+    """Return the variables in a finding's evidence; without one it is not about these settings."""
+    matches = (_SET.match(line.value) for line in finding.evidence)
+    return list(dict.fromkeys(match[1] for match in matches if match and match[1] in values))
+
+
+def _judgement(finding: Finding, variable: str) -> Judgement:
+    cause = finding.cause.removeprefix(f"{NEW_JOBS}: ")
+    steps = () if finding.fix is None else finding.fix.steps
+    remark = next((line.value for line in finding.evidence if line.value.startswith(f"{variable}=")), "")
+    shown = re.search(r" \((.{1,200})\)$", remark)
+    detail = _capitalized(cause)
+    if shown and len(shown[1].split()) > 3:  # shorter remarks only repeat the title
+        detail = f"{_capitalized(shown[1])}. {detail}"
+    return Judgement(variable, finding.severity, finding.title, detail, steps[0].why if steps else "")
+
+
+def _capitalized(text: str) -> str:
+    """Return the text with a capital, unless it begins with a name such as mlx5_0."""
+    return f"{text[:1].upper()}{text[1:]}" if text.split(" ", 1)[0].isalpha() else text
+
+
+def conf_values(examination: Examination) -> dict[str, str]:
+    """Return what the node's own /etc/nccl.conf sets."""
+    facts = examination.processes
+    conf = None if isinstance(facts, Unknown) else known(facts.nccl_conf, None)
+    return {} if conf is None else dict(conf.values)

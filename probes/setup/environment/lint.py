@@ -1,0 +1,246 @@
+"""Judge what a file sets: by the doctor's checks, the catalogue of variables, and the cloud's rules."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from difflib import get_close_matches
+
+from probes.base.unknown import Maybe
+from probes.facts.system.cloud import Cloud
+from probes.nccl.settings import parse_number
+from probes.nccl.variables.catalogue import CATALOGUE
+from probes.nccl.variables.variable import Kind, Variable, Version
+from probes.queries.evidence_list import join_limited
+from probes.queries.finding import Severity
+from probes.setup.environment.advice import Advice
+from probes.setup.environment.assignments import (
+    MAX_ASSIGNMENTS,
+    Assignment,
+    FileKind,
+    Group,
+    ParsedFile,
+    Problem,
+)
+from probes.setup.environment.clouds import PLUGIN_SETS, Stack, stack_of
+from probes.setup.environment.conf_file import parse_conf
+from probes.setup.environment.judge import conf_values, has_gpus_and_nics, judge
+from probes.setup.environment.pod_file import parse_pod
+from probes.setup.environment.recommend import recommend
+from probes.setup.environment.shell_file import parse_shell
+from probes.snapshot.examination import Examination
+
+_WITH_INDEX = ("NCCL_IB_ADDR_FAMILY", "NCCL_IB_ADDR_RANGE", "NCCL_IB_ROCE_VERSION_NUM")
+_MAPPINGS = ("NVSHMEM_HCA_LIST", "NVSHMEM_HCA_PE_MAPPING")
+_DEBUG = ("NCCL_DEBUG", "NCCL_TOPO_DUMP")
+_MAX_UNKNOWN = 64  # names that are compared with the catalogue; comparing is slow
+_ORDER = (Severity.CRITICAL, Severity.WARNING, Severity.NOTE)
+
+
+@dataclass(frozen=True)
+class FileReport:
+    """Everything to say about one file, in the order of its lines."""
+
+    kind: FileKind
+    problems: tuple[Problem, ...]
+    count: int  # variables that were judged
+    not_compared: str  # why names of NICs and distances were not compared with this node
+
+    def number_of(self, severity: Severity) -> int:
+        """Return how many problems have this severity."""
+        return sum(problem.severity is severity for problem in self.problems)
+
+    @property
+    def exit_status(self) -> int:
+        """0 ok, 1 warnings, 2 errors."""
+        if self.number_of(Severity.CRITICAL):
+            return 2
+        return 1 if self.number_of(Severity.WARNING) else 0
+
+
+def kind_of(name: str, text: str) -> FileKind:
+    """Guess what a file is from its name, else from its first lines."""
+    if name.endswith(".conf"):
+        return FileKind.NCCL_CONF
+    if name.endswith((".yaml", ".yml", ".json")):
+        return FileKind.POD
+    lines = [line for line in text.split("\n", 200)[:200] if line.strip()]
+    if any(line.startswith("#SBATCH") for line in lines):
+        return FileKind.SBATCH
+    if any(line.startswith(("apiVersion:", "kind:", "---")) for line in lines):
+        return FileKind.POD
+    return FileKind.SHELL
+
+
+def lint(
+    text: str, kind: FileKind, examination: Examination, cloud: Maybe[Cloud], nccl: str = ""
+) -> FileReport:
+    """Parse a file and judge every environment in it; `nccl`: as in `recommend`."""
+    windows = text.count("\r\n")
+    parsed = _parse(text.replace("\r\n", "\n"), kind)
+    advice = recommend(examination, cloud, nccl)
+    stack = stack_of(examination, cloud)
+    problems = list(parsed.problems)
+    if windows and kind is not FileKind.POD:
+        text = "The file has Windows line endings, which become part of values"
+        problems.append(Problem(1, Severity.CRITICAL, text, fix="Convert it with dos2unix"))
+    problems.extend(_misspelled(parsed))
+    for group in parsed.groups:
+        problems.extend(_named(group, _of_group(group, parsed, examination, advice, stack)))
+    compared = "" if has_gpus_and_nics(examination) else advice.nothing
+    ordered = sorted(
+        dict.fromkeys(problems), key=lambda one: (one.line == 0, one.line, _ORDER.index(one.severity))
+    )
+    count = sum(len(group.effective()) for group in parsed.groups)
+    if any(len(group.assignments) >= MAX_ASSIGNMENTS for group in parsed.groups):
+        title = f"The file sets too many variables; only the first {MAX_ASSIGNMENTS} are judged"
+        ordered.append(Problem(0, Severity.WARNING, title))
+    return FileReport(parsed.kind, tuple(ordered), count, compared)
+
+
+def _parse(text: str, kind: FileKind) -> ParsedFile:
+    if kind is FileKind.NCCL_CONF:
+        return parse_conf(text)
+    return parse_pod(text) if kind is FileKind.POD else parse_shell(text)
+
+
+def _named(group: Group, problems: Iterator[Problem]) -> Iterator[Problem]:
+    """Name the container where a file has several."""
+    for one in problems:
+        title = f"{one.title} ({group.name})" if group.name else one.title
+        yield Problem(one.line, one.severity, title, one.detail, one.fix, one.variable)
+
+
+def _of_group(
+    group: Group, parsed: ParsedFile, examination: Examination, advice: Advice, stack: Stack | None
+) -> Iterator[Problem]:
+    is_conf = parsed.kind is FileKind.NCCL_CONF
+    chosen = {
+        name: one for name, one in group.effective(first_wins=is_conf).items() if one.is_exported or is_conf
+    }
+    values = {name: one.value for name, one in chosen.items() if one.value is not None}
+    broken = {problem.variable for problem in parsed.problems if problem.severity is Severity.CRITICAL}
+    conf = {} if is_conf else conf_values(examination)
+    judged: set[str] = set()
+    for judgement in judge(examination, {**conf, **values}):
+        if judgement.variable in values:
+            judged.add(judgement.variable)
+            line = chosen[judgement.variable].line
+            texts = (judgement.title, judgement.detail, judgement.fix)
+            yield Problem(line, judgement.severity, *texts, judgement.variable)
+    for name, one in chosen.items():
+        if name not in broken:
+            yield from _of_name(one, advice.version, name in judged)
+            yield from _of_stack(one, stack)
+            if one.value is not None and name not in judged and not _is_advised(advice, name, one.value):
+                yield from _of_value(CATALOGUE.get(name), one.value, one.line, advice.version)
+            if name in conf and one.value not in (None, conf[name]):
+                text = f"{name} overrides {conf[name]} of /etc/nccl.conf"
+                yield Problem(one.line, Severity.NOTE, text, variable=name)
+    yield from _of_pairs(chosen, values)
+    yield from _missing(chosen, advice, is_conf)
+
+
+def _misspelled(parsed: ParsedFile) -> Iterator[Problem]:
+    """Find names that are almost those of variables."""
+    unknown: dict[str, int] = {}
+    for group in parsed.groups:
+        for one in group.assignments:
+            if one.name not in CATALOGUE and len(unknown) < _MAX_UNKNOWN:
+                unknown.setdefault(one.name, one.line)
+    for name, line in unknown.items():
+        for near in get_close_matches(name, CATALOGUE, n=1, cutoff=0.92):
+            text = f"gdrtop does not know {name}; did you mean {near}?"
+            yield Problem(line, Severity.WARNING, text, fix=f"Write {near}", variable=name)
+
+
+def _is_advised(advice: Advice, name: str, value: str) -> bool:
+    return any(setting.name == name and setting.value == value for setting in advice.settings)
+
+
+def _of_name(one: Assignment, version: Version, is_judged: bool) -> Iterator[Problem]:
+    """Find names that the library no longer reads, or not yet."""
+    variable = CATALOGUE.get(one.name)
+    if variable is None or not one.name.startswith("NCCL_") or is_judged:
+        return
+    shown = ".".join(map(str, version))
+    if variable.removed and _numbers(variable.removed) <= version:
+        text = f"{one.name} has no effect since NCCL {variable.removed}"
+        fix = f"Use {variable.instead}" if variable.instead else "Remove it"
+        yield Problem(one.line, Severity.WARNING, text, fix=fix, variable=one.name)
+    elif variable.since and _numbers(variable.since) > version:
+        text = f"{one.name} has no effect before NCCL {variable.since}; this is {shown}"
+        yield Problem(one.line, Severity.WARNING, text, variable=one.name)
+
+
+def _numbers(version: str) -> Version:
+    return tuple(int(part) for part in version.split("."))
+
+
+def _of_value(variable: Variable | None, value: str, line: int, version: Version) -> Iterator[Problem]:
+    if variable is None:
+        return
+    name = variable.name
+    number = parse_number(value) if variable.kind is Kind.NUMBER else None
+    if variable.kind is Kind.NUMBER and number is None:
+        text = f"{name}: “{value}” is not a number, so the default applies"
+        yield Problem(line, Severity.WARNING, text, fix="Write a number, or remove it", variable=name)
+    elif number is not None and variable.limits and not variable.limits[0] <= number <= variable.limits[1]:
+        low, high = variable.limits
+        text = f"{name}={value} is outside {low} to {high}"
+        yield Problem(line, Severity.WARNING, text, variable.meaning_sentence, variable=name)
+    elif variable.is_closed and value not in dict(variable.values):
+        text = f"{name}: “{value}” is none of {join_limited(word for word, _ in variable.values)}"
+        yield Problem(
+            line, Severity.WARNING, text, fix="Write one of these words, or remove it", variable=name
+        )
+    elif value and variable.default(version) == value:
+        text = f"{name}={value} is the default"
+        yield Problem(line, Severity.NOTE, text, fix="Remove it", variable=name)
+    elif variable.for_debugging:
+        text = f"{name} is for debugging"
+        detail = (
+            "NVIDIA advises against it in production: new versions may choose better, or need another value."
+        )
+        yield Problem(line, Severity.NOTE, text, detail, "Remove it unless you measured its effect", name)
+
+
+def _of_stack(one: Assignment, stack: Stack | None) -> Iterator[Problem]:
+    if stack is Stack.EFA and one.name.startswith("NCCL_IB_"):
+        text = f"{one.name} has no effect on EFA"
+        detail = "The network is a plugin (aws-ofi-nccl); NCCL's own InfiniBand code does not run."
+        yield Problem(one.line, Severity.WARNING, text, detail, "Remove it", one.name)
+    elif stack is Stack.EFA and one.name in PLUGIN_SETS:
+        text = f"{one.name} overrides what the aws-ofi-nccl plugin sets for this instance type"
+        yield Problem(one.line, Severity.WARNING, text, fix="Remove it", variable=one.name)
+    elif stack is Stack.GIB and one.name.startswith("NCCL_") and not one.name.startswith(_DEBUG):
+        text = f"{one.name} is stacked on Google's set_nccl_env.sh"
+        detail = "gIB checks and sets these variables itself."
+        yield Problem(one.line, Severity.WARNING, text, detail, "Remove it and source the script", one.name)
+
+
+def _of_pairs(chosen: dict[str, Assignment], values: dict[str, str]) -> Iterator[Problem]:
+    """Find variables that another one disables."""
+    index = parse_number(values.get("NCCL_IB_GID_INDEX", ""))
+    for name in _WITH_INDEX:
+        if index is not None and index >= 0 and name in chosen:
+            text = f"{name} has no effect, because NCCL_IB_GID_INDEX is set"
+            yield Problem(chosen[name].line, Severity.WARNING, text, fix="Remove one of them", variable=name)
+    for name in _MAPPINGS:
+        if name in chosen and not parse_number(values.get("NVSHMEM_ENABLE_NIC_PE_MAPPING", "")):
+            text = f"{name} has no effect without NVSHMEM_ENABLE_NIC_PE_MAPPING=1"
+            yield Problem(chosen[name].line, Severity.WARNING, text, fix="Set it to 1", variable=name)
+    is_off = parse_number(values.get("NCCL_CUMEM_ENABLE", "")) == 0
+    if is_off and parse_number(values.get("NCCL_MNNVL_ENABLE", "")) == 1:
+        text = "NCCL_MNNVL_ENABLE=1 needs cuMem, which NCCL_CUMEM_ENABLE=0 disables"
+        line = chosen["NCCL_CUMEM_ENABLE"].line
+        fix = "Remove NCCL_CUMEM_ENABLE"
+        yield Problem(line, Severity.CRITICAL, text, "NCCL fails to start.", fix, "NCCL_CUMEM_ENABLE")
+
+
+def _missing(chosen: dict[str, Assignment], advice: Advice, is_conf: bool) -> Iterator[Problem]:
+    """Name what this node needs and the file does not set, if it sets anything."""
+    for setting in advice.settings if chosen else ():
+        if setting.name not in chosen and (setting.name.startswith("NCCL_") or not is_conf):
+            text = f"This node also needs {setting.name}={setting.value}"
+            yield Problem(0, Severity.NOTE, text, f"{setting.reason[:1].upper()}{setting.reason[1:]}.")

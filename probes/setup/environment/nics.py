@@ -1,0 +1,143 @@
+"""Which NICs NCCL, UCX and NVSHMEM use by default, and whether storage or management NICs are among them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from probes.base.unknown import Unknown, known
+from probes.facts.rdma.devices import RdmaDevice, RdmaPort
+from probes.queries.evidence_list import join_limited
+from probes.queries.pcie_paths import is_guest
+from probes.setup.environment.advice import Note, Setting, State
+from probes.snapshot.examination import Examination
+from probes.snapshot.nic_roles import Role, roles_of
+from probes.snapshot.served_gpus import hardware_devices
+from probes.topology.endpoints import is_down, port_gbps
+from probes.topology.nccl_words import ORDER, Nccl
+
+HCA = "NCCL_IB_HCA"
+
+
+def active_ports(examination: Examination) -> Iterator[tuple[RdmaDevice, RdmaPort]]:
+    """Yield the ports that NCCL opens: ACTIVE ones of hardware, InfiniBand or Ethernet."""
+    for device in hardware_devices(examination.node).values():
+        for port in device.ports:
+            if port.state == "ACTIVE" and port.link_layer in ("InfiniBand", "Ethernet"):
+                yield device, port
+
+
+def default_nics(examination: Examination) -> dict[str, tuple[str, ...]] | None:
+    """Return the NICs that NCCL chooses for each GPU without NCCL_IB_HCA; None: a path is unknown.
+
+    The fastest ones, and of those the nearest (src/graph/topo.cc ncclTopoGetLocal). Between sockets NCCL
+    counts the SMP link, which carries less than a NIC, so these come last.
+    """
+    topology = examination.topology
+    devices = {device.name: device for device, _ in active_ports(examination)}
+    chosen: dict[str, tuple[str, ...]] = {}
+    for gpu in topology.gpus:
+        keys: dict[str, tuple[bool, float, int]] = {}
+        for name, device in devices.items():
+            path = topology.paths.get((gpu.id, name))
+            if path is None or isinstance(path.nccl_pcie, Unknown):
+                return None
+            word = path.nccl_pcie
+            rate = port_gbps(device)
+            keys[name] = (word is Nccl.SYS, -min(rate, known(path.best_gbps, rate)), ORDER[word])
+        best = min(keys.values(), default=None)
+        chosen[gpu.id] = tuple(name for name, key in keys.items() if key == best)
+    return chosen
+
+
+def file_in_use(examination: Examination) -> str | None:
+    """Return the topology file that new jobs get, by default or from nccl.conf."""
+    facts = examination.topology_files
+    for file in () if isinstance(facts, Unknown) else facts.files:
+        if file.pid is None and not isinstance(file.endpoints, Unknown):
+            return file.path
+    return None
+
+
+def hides_distances(examination: Examination) -> bool:
+    """Return whether this is a virtual machine without a topology file: its PCI tree is not the host's."""
+    return is_guest(examination) is True and file_in_use(examination) is None
+
+
+def roce_ports(examination: Examination, nics: tuple[str, ...] = ()) -> dict[str, RdmaPort]:
+    """Return the RoCE ports of the NICs that jobs use: of `nics`, or of those that NCCL chooses."""
+    chosen = default_nics(examination) or {}
+    used = set(nics) or {name for names in chosen.values() for name in names}
+    return {
+        device.name: port
+        for device, port in active_ports(examination)
+        if port.link_layer == "Ethernet" and (not used or device.name in used)
+    }
+
+
+def nic_settings(examination: Examination) -> tuple[list[Setting], list[Note]]:
+    """Return the lists of NICs for NCCL, UCX and NVSHMEM, or why none is needed."""
+    roles = roles_of(examination.node, examination.topology)
+    active = {device.name: device for device, _ in active_ports(examination)}
+    compute = [name for name in active if name in roles and roles[name].role is Role.COMPUTE]
+    others = [name for name in active if name in roles and roles[name].role is not Role.COMPUTE]
+    chosen = default_nics(examination)
+    notes = _ports_down(examination, [name for name, role in roles.items() if role.role is Role.COMPUTE])
+    if chosen is None or (others and hides_distances(examination)):
+        text = "the paths between GPUs and NICs are unknown, so NCCL's choice is unknown too"
+        return [], [Note(HCA, State.UNKNOWN, text), *notes]
+    if not active:
+        return [], [Note(HCA, State.FIX_FIRST, "no RDMA port is ACTIVE; see gdrtop check"), *notes]
+    used = sorted({name for names in chosen.values() for name in names}, key=list(active).index)
+    wrong = [name for name in used if name in others]
+    if not wrong or not compute:
+        return [], [Note(HCA, State.NOT_NEEDED, _not_needed(used, others, len(active))), *notes]
+    labels = {gpu.id: gpu.label for gpu in examination.topology.gpus}
+    gpus = [labels[gpu] for gpu, names in chosen.items() if set(names) & set(wrong)]
+    role = roles[wrong[0]].role.value
+    reason = (
+        f"by default NCCL uses {join_limited(wrong)} ({role if role != 'other' else 'not a compute NIC'}) for"
+        f" {join_limited(gpus)}; “=” makes the names exact"
+    )
+    ports = ",".join(
+        f"{device.name}:{port.number}" for device, port in active_ports(examination) if device.name in compute
+    )
+    same = "the compute NICs, for the same reason as NCCL_IB_HCA"
+    settings = [Setting(HCA, f"={','.join(compute)}", reason), Setting("UCX_NET_DEVICES", ports, same)]
+    return [*settings, *_of_nvshmem(examination, compute, active)], notes
+
+
+def _not_needed(used: list[str], others: list[str], opened: int) -> str:
+    if len(used) == opened and not others:
+        return f"NCCL uses the {opened} active NICs" if opened > 1 else f"{used[0]} is the only active NIC"
+    rest = f", not {join_limited(others)}" if others else ""
+    return f"by speed and distance NCCL chooses {join_limited(used)}{rest}"
+
+
+def _ports_down(examination: Examination, compute: list[str]) -> list[Note]:
+    devices = hardware_devices(examination.node)
+    down = [name for name in compute if is_down(devices.get(name))]
+    if not down:
+        return []
+    verb = "is" if len(down) == 1 else "are"
+    text = f"{join_limited(down)} {verb} down; run gdrtop env again after the repair"
+    return [Note(HCA, State.FIX_FIRST, text)]
+
+
+def _of_nvshmem(examination: Examination, compute: list[str], active: dict[str, RdmaDevice]) -> list[Setting]:
+    """Map each PE to the nearest compute NIC of its GPU; NVSHMEM counts PEs in the order of the GPUs."""
+    mapping: list[tuple[str, int]] = []
+    for gpu in examination.topology.gpus:
+        near = [name for name in examination.topology.best_nics.get(gpu.id, ()) if name in compute]
+        if not near:
+            return []
+        if mapping and mapping[-1][0] == near[0]:
+            mapping[-1] = (near[0], mapping[-1][1] + 1)
+        else:
+            mapping.append((near[0], 1))
+    value = ",".join(f"{name}:{active[name].ports[0].number}:{count}" for name, count in mapping)
+    return [
+        Setting("NVSHMEM_ENABLE_NIC_PE_MAPPING", "1", "without it NVSHMEM ignores the mapping"),
+        Setting(
+            "NVSHMEM_HCA_PE_MAPPING", value, "each PE's nearest compute NIC, if PE 0 uses GPU 0 and so on"
+        ),
+    ]

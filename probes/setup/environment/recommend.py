@@ -1,0 +1,132 @@
+"""Recommend the variables that jobs on a node need, and nothing that is already the default."""
+
+from __future__ import annotations
+
+from probes.base.unknown import Maybe, Unknown
+from probes.checks.nccl.library import versions_of
+from probes.facts.system.cloud import Cloud
+from probes.nccl.variables.catalogue import CATALOGUE
+from probes.nccl.variables.variable import NEWEST, Version, parse_version
+from probes.queries.finding import Severity
+from probes.queries.jobs import jobs_of
+from probes.setup.environment.advice import ASSUMED, OF_JOBS, STATED, Advice, Note, Setting, State
+from probes.setup.environment.clouds import GIB_SCRIPT, Stack, cloud_settings, stack_notes, stack_of
+from probes.setup.environment.distances import level_settings, topology_settings
+from probes.setup.environment.gids import gid_settings
+from probes.setup.environment.judge import conf_values, has_gpus_and_nics, judge
+from probes.setup.environment.nics import HCA, nic_settings
+from probes.setup.environment.sockets import interface_settings, traffic_class_notes
+from probes.snapshot.examination import Examination
+
+
+def version_of(examination: Examination, stated: str = "") -> tuple[Version, str]:
+    """Return the NCCL whose defaults apply: the stated one, the oldest that a job maps, or the newest."""
+    if stated:
+        return parse_version(stated), STATED
+    found = [
+        version
+        for process in jobs_of(examination).processes
+        for _, version in versions_of(process, "libnccl")
+        if version
+    ]
+    return (min(found), OF_JOBS) if found else (NEWEST, ASSUMED)
+
+
+def recommend(examination: Examination, cloud: Maybe[Cloud], nccl: str = "") -> Advice:
+    """Return what jobs on this node need; `nccl`: a version, if not that of the running jobs."""
+    version, version_from = version_of(examination, nccl)
+    if not has_gpus_and_nics(examination):
+        return Advice(version, version_from, nothing=_why_nothing(examination))
+    stack = stack_of(examination, cloud)
+    if stack is not None:
+        script = GIB_SCRIPT if stack is Stack.GIB else ""
+        from_stack = (*stack_notes(stack), *_conf_on_stack(examination, stack))
+        return Advice(version, version_from, (), from_stack, stack.value, script)
+    vendor, settings = cloud_settings(examination, cloud)
+    nics, nic_notes = nic_settings(examination)
+    named = next((setting.value[1:].split(",") for setting in nics if setting.name == HCA), [])
+    parts: tuple[tuple[list[Setting], list[Note]], ...] = (
+        (nics, nic_notes),
+        level_settings(examination, version),
+        gid_settings(examination, version, tuple(named)),
+        topology_settings(examination),
+        interface_settings(examination),
+        ([], traffic_class_notes(examination, tuple(named))),
+    )
+    notes = [note for _, of_part in parts for note in of_part]
+    settings = [*settings, *(setting for of_part, _ in parts for setting in of_part)]
+    settings = [setting for setting in settings if not _is_default(setting, version)]
+    settings, in_file = _without_conf(examination, settings)
+    settings, refused = _without_findings(examination, settings)
+    decided = {setting.name for setting in settings}
+    kept = [
+        note
+        for note in (*in_file, *refused, *notes)
+        if note.variable not in decided or note.state is State.FIX_FIRST
+    ]
+    return Advice(version, version_from, tuple(settings), tuple(_once(kept)), vendor)
+
+
+def _why_nothing(examination: Examination) -> str:
+    gpus, rdma = examination.node.gpus, examination.node.rdma
+    if isinstance(gpus, Unknown):
+        return f"the GPUs are unknown: {gpus}"
+    if not gpus.gpus:
+        return "this node has no NVIDIA GPU"
+    return (
+        f"the RDMA devices are unknown: {rdma}"
+        if isinstance(rdma, Unknown)
+        else "this node has no RDMA device"
+    )
+
+
+def _is_default(setting: Setting, version: Version) -> bool:
+    variable = CATALOGUE.get(setting.name)
+    return variable is not None and variable.default(version) == setting.value
+
+
+def _without_conf(examination: Examination, settings: list[Setting]) -> tuple[list[Setting], list[Note]]:
+    """Leave out what /etc/nccl.conf sets already; a different value there is kept and named."""
+    conf = conf_values(examination)
+    kept: list[Setting] = []
+    notes: list[Note] = []
+    for setting in settings:
+        if setting.name not in conf:
+            kept.append(setting)
+        elif conf[setting.name] == setting.value:
+            notes.append(Note(setting.name, State.IN_FILE, f"{setting.value} is already in /etc/nccl.conf"))
+        else:
+            text = (
+                f"/etc/nccl.conf has {conf[setting.name]}; gdrtop would use {setting.value}: {setting.reason}"
+            )
+            notes.append(Note(setting.name, State.IN_FILE, text))
+    return kept, notes
+
+
+def _without_findings(examination: Examination, settings: list[Setting]) -> tuple[list[Setting], list[Note]]:
+    """Leave out what the doctor would object to, so that both never contradict each other."""
+    values = {**conf_values(examination), **{setting.name: setting.value for setting in settings}}
+    objections = {
+        judgement.variable: judgement.title
+        for judgement in judge(examination, values)
+        if judgement.severity is not Severity.NOTE
+    }
+    notes = [
+        Note(setting.name, State.FIX_FIRST, f"{setting.value} would help, but: {objections[setting.name]}")
+        for setting in settings
+        if setting.name in objections
+    ]
+    return [setting for setting in settings if setting.name not in objections], notes
+
+
+def _conf_on_stack(examination: Examination, stack: Stack) -> list[Note]:
+    """Name what /etc/nccl.conf stacks on a vendor's own settings."""
+    return [
+        Note(name, State.IN_FILE, f"/etc/nccl.conf sets {value}, on top of {stack.value}; remove the line")
+        for name, value in conf_values(examination).items()
+        if not name.startswith("NCCL_DEBUG")
+    ]
+
+
+def _once(notes: list[Note]) -> list[Note]:
+    return list(dict.fromkeys(notes))

@@ -1,0 +1,82 @@
+"""The interface that NCCL's bootstrap uses, and the traffic class of RoCE."""
+
+from __future__ import annotations
+
+from probes.base.unknown import Unknown, known
+from probes.facts.system.interfaces import Interface
+from probes.queries.evidence_list import join_limited
+from probes.setup.environment.advice import Note, Setting, State
+from probes.setup.environment.nics import roce_ports
+from probes.snapshot.examination import Examination
+
+IFNAME = "NCCL_SOCKET_IFNAME"
+CLASS = "NCCL_IB_TC"
+_LINK_LOCAL = "169.254."
+# Interfaces that exist on one node only, by the names of the programs that make them.
+_LOCAL_ONLY = (
+    *("br-", "cni", "virbr", "podman", "lxdbr", "lxcbr", "flannel", "cali", "veth", "tun", "tap", "vxlan"),
+    *("kube-", "nodelocaldns", "weave", "cilium", "ovs", "vnet", "wg", "tailscale", "nerdctl"),
+)
+
+
+def first_choice(interfaces: tuple[Interface, ...]) -> Interface | None:
+    """Return the interface that NCCL takes without NCCL_SOCKET_IFNAME (src/misc/socket.cc).
+
+    The first one whose name begins with ib, else the first one that is neither docker nor lo.
+    """
+    by_name = [interface for interface in interfaces if interface.name.startswith("ib")]
+    others = [interface for interface in interfaces if not interface.name.startswith(("docker", "lo"))]
+    return next(iter((*by_name, *others)), None)
+
+
+def interface_settings(examination: Examination) -> tuple[list[Setting], list[Note]]:
+    """Return the interface of the default route if NCCL would take one that other nodes cannot reach."""
+    facts, use = examination.interfaces, examination.node.network
+    if isinstance(facts, Unknown) or isinstance(use, Unknown) or isinstance(use.default_routes, Unknown):
+        return [], [Note(IFNAME, State.UNKNOWN, "the interfaces or the routes could not be read")]
+    chosen = first_choice(facts.interfaces)
+    if chosen is None:
+        return [], [Note(IFNAME, State.UNKNOWN, "no interface with an IPv4 address was found")]
+    why = _unreachable(chosen)
+    if not why or chosen.name in use.default_routes:
+        return [], [Note(IFNAME, State.NOT_NEEDED, f"NCCL uses {chosen.name} for its bootstrap")]
+    target = next((one.name for one in facts.interfaces if one.name in use.default_routes), "")
+    if not target:
+        text = f"NCCL would use {chosen.name}, {why}; name an interface that the other nodes reach"
+        return [], [Note(IFNAME, State.UNKNOWN, text)]
+    reason = f"NCCL would use {chosen.name}, {why}; {target} has the default route"
+    return [Setting(IFNAME, f"={target}", reason)], []
+
+
+def _unreachable(interface: Interface) -> str:
+    if interface.networks and all(network.startswith(_LINK_LOCAL) for network in interface.networks):
+        return "which has a link-local address only, as a BMC's USB interface"
+    return "which exists on this node only" if interface.name.startswith(_LOCAL_ONLY) else ""
+
+
+def traffic_class_notes(examination: Examination, nics: tuple[str, ...] = ()) -> list[Note]:
+    """Say what is known of the traffic class; it is the fabric's, so no value is invented.
+
+    `nics`: as in `gid_settings`.
+    """
+    health = examination.port_health
+    ports = roce_ports(examination, nics)
+    if not ports:
+        return []
+    found: dict[int, list[str]] = {}
+    for name, port in ports.items():
+        known_port = None if isinstance(health, Unknown) else health.ports.get((name, port.number))
+        value = None if known_port is None else known(known_port.traffic_class, None)
+        if value is not None:
+            found.setdefault(value, []).append(name)
+    if len(found) == 1 and sum(map(len, found.values())) == len(ports):
+        (value,) = found
+        text = f"the driver already gives all RoCE traffic class {value} (DSCP {value >> 2})"
+        return [Note(CLASS, State.NOT_NEEDED, text)]
+    if found:
+        shown = ", ".join(f"{join_limited(names)} {value}" for value, names in found.items())
+        return [Note(CLASS, State.UNKNOWN, f"the driver sets a class on some NICs only: {shown}")]
+    text = (
+        "one node does not show which class the switches treat as lossless; ask the network's administrator"
+    )
+    return [Note(CLASS, State.UNKNOWN, text)]

@@ -1,0 +1,115 @@
+"""A report: what a ticket or a hand-over says about a node, as data.
+
+What gdrtop has saved, results and the log of its runs, is passed in; everything else is read off the
+examination and the live sample of the same moment.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from probes.bandwidth.model.result import Result
+from probes.bandwidth.results.against_earlier import changes
+from probes.bandwidth.results.comparison import conclusions
+from probes.base.unknown import Maybe, known
+from probes.checks.registry import findings
+from probes.checks.summary import summarize
+from probes.facts.system.platform import PlatformFacts
+from probes.live.sample import LiveSample
+from probes.queries.finding import Finding
+from probes.queries.versions import versions_of
+from probes.snapshot.examination import Examination
+from probes.snapshot.verdict import Verdict
+
+
+@dataclass(frozen=True)
+class Change:
+    """A run of an action by gdrtop on this node."""
+
+    at: float  # seconds since 1970
+    id: str
+    title: str
+    user: str  # "root (sudo by alice)"
+    outcome: str  # "done", "failed", …
+    commands: tuple[str, ...]  # as typed, or "write PATH"; only those that were run
+    undo: tuple[str, ...]  # commands, in the order in which they run; empty: `no_undo` says why
+    no_undo: str = ""
+    undo_by: str = ""  # what to type or press to run them
+
+
+@dataclass(frozen=True)
+class Measured:
+    """The newest result of one test on this node, and how it compares with earlier ones."""
+
+    result: Result
+    comparisons: tuple[str, ...]  # sentences
+
+
+@dataclass(frozen=True)
+class Saved:
+    """What gdrtop has saved about a node. `unread` says what could not be read."""
+
+    results: tuple[Result, ...] = ()  # of this node, oldest first
+    baseline: tuple[Result, ...] = ()
+    changes: tuple[Change, ...] = ()  # newest first, of this node
+    unread: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Report:
+    """Everything on the page."""
+
+    at: float  # seconds since 1970, the host's clock
+    examination: Examination
+    verdict: Verdict  # with the counts of findings
+    findings: tuple[Finding, ...]
+    sample: LiveSample | None  # None: a tree of files has no processes
+    versions: dict[str, Maybe[str]]
+    measured: tuple[Measured, ...]
+    conclusions: tuple[str, ...]  # sentences on what the results mean
+    changes: tuple[Change, ...]
+    unread: tuple[str, ...]
+    is_redacted: bool
+
+    @property
+    def node_name(self) -> str:
+        """The host name, or "?"."""
+        return name_of(self.examination)
+
+
+def name_of(examination: Examination) -> str:
+    """Return the host name of the examined node; "?" if it is unknown."""
+    platform = examination.node.platform
+    return known(platform.hostname, "?") if isinstance(platform, PlatformFacts) else "?"
+
+
+def report_of(
+    examination: Examination,
+    sample: LiveSample | None,
+    at: float,
+    saved: Saved = Saved(),
+    is_redacted: bool = False,
+) -> Report:
+    """Return the report of a node; `at`: seconds since 1970, by the host's clock."""
+    found = findings(examination)
+    newest = newest_of_each_test(saved.results)
+    return Report(
+        at=at,
+        examination=examination,
+        verdict=summarize(examination.verdict, found),
+        findings=found,
+        sample=sample,
+        versions=versions_of(examination),
+        measured=tuple(Measured(result, changes(result, saved.results, saved.baseline)) for result in newest),
+        conclusions=conclusions(newest),
+        changes=saved.changes,
+        unread=saved.unread,
+        is_redacted=is_redacted,
+    )
+
+
+def newest_of_each_test(results: Iterable[Result]) -> Sequence[Result]:
+    """Return the newest result of each test, in the order of GPU, NIC and title; `results`: oldest first."""
+    newest = {result.key: result for result in results}
+    return sorted(newest.values(), key=lambda result: (result.pair.gpu_label, result.pair.nic, result.title))

@@ -1,0 +1,64 @@
+"""The step that sets the variables which jobs of this node need."""
+
+from __future__ import annotations
+
+from probes.base.plan import FileChange, Plan, Step, instruction
+from probes.base.text import plural
+from probes.base.unknown import Reason, Unknown
+from probes.facts.jobs.nccl_conf import NCCL_CONF
+from probes.facts.system.platform import PlatformFacts
+from probes.queries.finding import Evidence
+from probes.setup.environment.advice import Advice
+from probes.setup.environment.formats import lines_of
+from probes.setup.environment.recommend import recommend
+from probes.setup.situation import Situation
+from probes.setup.step import SetupStep, StepState
+from probes.snapshot.examination import Examination
+
+_TITLE = "Set the NCCL environment"
+_WHY = "Where NCCL's defaults miss a NIC or a path, jobs fall back to slower ones without a message."
+_COMMAND = "gdrtop env"
+
+
+def environment_step(situation: Situation) -> SetupStep:
+    """Return the step: done if the defaults fit, or /etc/nccl.conf has what the node needs."""
+    examination = situation.examination
+    advice = recommend(examination, situation.cloud)
+    if advice.nothing:
+        return _step(StepState.BLOCKED, advice.nothing)
+    if advice.vendor and not advice.settings:
+        return _step(StepState.DONE, f"{advice.vendor}: its own software sets the variables")
+    if not advice.settings:
+        return _step(StepState.DONE, "no variable is needed: NCCL's defaults fit, or /etc/nccl.conf has it")
+    evidence = tuple(
+        Evidence(f"{setting.name}={setting.value}", setting.reason) for setting in advice.settings
+    )
+    reason = f"{plural(len(advice.settings), 'variable')} to set: {advice.settings[0].name}"
+    plan = None if advice.vendor else _plan(examination, advice)
+    return SetupStep("environment", _TITLE, StepState.TO_DO, reason, _WHY, evidence, plan, command=_COMMAND)
+
+
+def _step(state: StepState, reason: str) -> SetupStep:
+    return SetupStep("environment", _TITLE, state, reason, _WHY, command=_COMMAND)
+
+
+def _plan(examination: Examination, advice: Advice) -> Plan | None:
+    """Write /etc/nccl.conf if there is none; a file that exists is changed by hand."""
+    names = [setting.name for setting in advice.settings if setting.name.startswith("NCCL_")]
+    if not names:
+        return None
+    facts = examination.processes
+    conf = facts if isinstance(facts, Unknown) else facts.nccl_conf
+    if isinstance(conf, Unknown) and conf.reason is Reason.NOT_THERE:
+        platform = examination.node.platform
+        name = platform.hostname if isinstance(platform, PlatformFacts) else platform
+        lines = lines_of(advice, "this node" if isinstance(name, Unknown) else name, "nccl-conf")
+        change = FileChange(NCCL_CONF, "\n".join(lines) + "\n")
+        step = Step(f"Write {', '.join(names)} to {NCCL_CONF}", file=change)
+        return Plan(_TITLE, (step,), note="Running jobs keep their variables until they restart.")
+    steps = (
+        instruction(f"Add this line to {NCCL_CONF}: {setting.name}={setting.value}")
+        for setting in advice.settings
+        if setting.name in names
+    )
+    return Plan(_TITLE, tuple(steps))

@@ -1,0 +1,56 @@
+"""The catalogue of variables: complete, consistent, and with the defaults of each version."""
+
+import re
+
+import pytest
+
+from probes.nccl.settings import parse_level, parse_number
+from probes.nccl.variables.catalogue import CATALOGUE, meaning_of
+from probes.nccl.variables.variable import VARIABLE_NAME, Kind, Variable, parse_version
+
+
+@pytest.mark.parametrize("variable", CATALOGUE.values(), ids=CATALOGUE.keys())
+def test_a_variable_is_described(variable: Variable) -> None:
+    assert VARIABLE_NAME.fullmatch(variable.name)
+    assert not variable.meaning.endswith(".")
+    assert variable.reference.startswith("https://")
+    assert all(note.endswith(".") for note in variable.notes)
+    versions = [parse_version(since) for since, _ in variable.defaults]
+    assert versions == sorted(versions)
+    for _, value in variable.defaults:
+        if variable.kind is Kind.NUMBER:
+            number = parse_number(value)
+            assert number is not None
+            assert not variable.limits or variable.limits[0] <= number <= variable.limits[1]
+        if variable.kind is Kind.LEVEL:
+            assert parse_level(value)
+    if variable.instead:
+        assert variable.instead in CATALOGUE or re.fullmatch(r"NCCL_(MIN|MAX)_CTAS", variable.instead)
+
+
+@pytest.mark.parametrize(
+    ("name", "version", "default"),
+    [
+        ("NCCL_IB_TIMEOUT", "2.13", "14"),
+        ("NCCL_IB_TIMEOUT", "2.14", "18"),
+        ("NCCL_IB_TIMEOUT", "2.22.3", "18"),
+        ("NCCL_IB_TIMEOUT", "2.23.4", "20"),
+        ("NCCL_IB_GID_INDEX", "2.20.5", "0"),
+        ("NCCL_IB_GID_INDEX", "2.21.5", "-1"),
+        ("NCCL_IB_SPLIT_DATA_ON_QPS", "2.19.3", "1"),
+        ("NCCL_IB_SPLIT_DATA_ON_QPS", "2.20.3", "0"),
+        ("NCCL_NET_GDR_C2C", "2.25.1", ""),
+        ("NCCL_NET_GDR_C2C", "2.26.2", "0"),
+        ("NCCL_NET_GDR_C2C", "2.27.3", "1"),
+        ("NCCL_NET_GDR_LEVEL", "2.28.9", "PXB"),
+        ("NCCL_NET_GDR_LEVEL", "2.29.2", "P2C"),
+        ("NCCL_CUMEM_ENABLE", "2.18.5", "0"),
+    ],
+)
+def test_defaults_follow_the_version(name: str, version: str, default: str) -> None:
+    assert CATALOGUE[name].default(parse_version(version)) == default
+
+
+def test_logs_and_the_environment_share_one_meaning() -> None:
+    assert "GPUDirect RDMA" in meaning_of("NCCL_NET_GDR_LEVEL")
+    assert meaning_of("NCCL_UNKNOWN") == ""

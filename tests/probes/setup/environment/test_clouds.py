@@ -1,0 +1,91 @@
+"""The vendor's settings come first, and nothing is stacked on EFA or gIB."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from probes.facts.rdma.devices import RdmaFacts
+from probes.facts.system.cloud import Cloud, Provider
+from probes.setup.environment.advice import State
+from probes.setup.environment.clouds import GIB_SCRIPT
+from probes.simulation.node.tree import Tree
+from probes.snapshot.examination import Examination
+from tests.probes.checks.doctor import examination_of
+from tests.probes.setup.environment.nodes import advice_for, changed, note_on
+
+AZURE, GOOGLE = Cloud(Provider.AZURE, ""), Cloud(Provider.GOOGLE, "")
+ORACLE, AWS = Cloud(Provider.ORACLE, ""), Cloud(Provider.AWS, "p5.48xlarge")
+NDV5 = "/opt/microsoft/ndv5/topo.xml"
+
+
+def with_efa(name: str = "cloud-vm") -> Examination:
+    examination = examination_of(name)
+    rdma = examination.node.rdma
+    assert isinstance(rdma, RdmaFacts)
+    devices = tuple(replace(device, driver="efa") for device in rdma.devices)
+    return replace(examination, node=replace(examination.node, rdma=replace(rdma, devices=devices)))
+
+
+def topology(busses: tuple[str, ...]) -> str:
+    inner = "".join(f'<pci busid="{bus}" class="0x030200"/>' for bus in busses)
+    return f'<system version="1"><cpu numaid="0">{inner}</cpu></system>\n'
+
+
+def test_on_efa_the_plugin_sets_everything() -> None:
+    advice, settings = advice_for(with_efa(), cloud=AWS)
+    assert settings == {}
+    assert advice.vendor == "AWS with EFA"
+    assert note_on(advice, "NCCL_*").state is State.VENDOR
+    assert "no effect on EFA" in note_on(advice, "NCCL_IB_*").text
+
+
+def test_on_google_the_script_is_named_and_nothing_added() -> None:
+    advice, settings = advice_for("cloud-vm", cloud=GOOGLE)
+    assert settings == {}
+    assert advice.source_script == GIB_SCRIPT
+
+
+def test_a_line_in_nccl_conf_that_is_stacked_on_gib_is_named() -> None:
+    node = changed("cloud-vm", lambda tree: tree.add("/etc/nccl.conf", "NCCL_IB_TC=52\nNCCL_DEBUG=WARN\n"))
+    advice, _ = advice_for(node, cloud=GOOGLE)
+    assert "remove the line" in note_on(advice, "NCCL_IB_TC").text
+    assert not any(note.variable == "NCCL_DEBUG" for note in advice.notes)
+
+
+def test_azure_gets_what_its_images_set() -> None:
+    advice, settings = advice_for("cloud-vm", cloud=AZURE)
+    assert settings == {"NCCL_IB_PCI_RELAXED_ORDERING": "1", "NCCL_IGNORE_CPU_AFFINITY": "1"}
+    assert all("azhpc-images" in setting.source for setting in advice.settings)
+    assert note_on(advice, "NCCL_TOPO_FILE").state is State.UNKNOWN
+
+
+def test_azure_gets_the_topology_file_that_describes_it() -> None:
+    def change(tree: Tree) -> None:
+        tree.add(NDV5, topology(("0001:00:00.0", "0101:00:00.0")))
+        tree.add("/opt/microsoft/ndv4/topo.xml", topology(("000f:00:00.0",)))
+
+    settings = advice_for(changed("cloud-vm", change), cloud=AZURE)[1]
+    assert settings["NCCL_TOPO_FILE"] == NDV5
+
+
+def test_with_azures_own_nccl_conf_nothing_is_added() -> None:
+    def change(tree: Tree) -> None:
+        tree.add(NDV5, topology(("0001:00:00.0",)))
+        lines = ("NCCL_IB_PCI_RELAXED_ORDERING=1", f"NCCL_TOPO_FILE={NDV5}", "NCCL_IGNORE_CPU_AFFINITY=1")
+        tree.add("/etc/nccl.conf", "\n".join(lines))
+
+    advice, settings = advice_for(changed("cloud-vm", change), cloud=AZURE)
+    assert settings == {}
+    assert advice.is_complete
+
+
+def test_oracle_gets_its_traffic_class_and_its_own_file_wins() -> None:
+    advice, settings = advice_for("pcie-l40s", cloud=ORACLE)
+    assert settings["NCCL_IB_TC"] == "41"
+    assert settings["NCCL_IB_TIMEOUT"] == "22"
+    assert "NCCL_IB_QPS_PER_CONNECTION" not in settings  # 1 is the default; only A100 has 4
+    assert "NCCL_IB_TC" not in advice_for("hgx-h100", cloud=AZURE)[1]
+    own = changed("pcie-l40s", lambda tree: tree.add("/etc/nccl.conf", "NCCL_IB_TC=105\n"))
+    advice, settings = advice_for(own, cloud=ORACLE)
+    assert "NCCL_IB_TC" not in settings
+    assert any(note.state is State.IN_FILE and "has 105" in note.text for note in advice.notes)

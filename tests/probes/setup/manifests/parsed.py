@@ -1,0 +1,107 @@
+"""Manifests of simulated nodes, read back as their readers do."""
+
+import json
+import subprocess
+from dataclasses import replace
+from functools import cache
+from typing import Any
+from urllib.parse import unquote
+
+import yaml
+from jsonschema import Draft202012Validator
+
+from probes.base.unknown import Reason, Unknown
+from probes.facts.gpudirect import GdrPath
+from probes.setup.manifests.catalogue import WRITERS
+from probes.setup.manifests.request import DriverOwner, ManifestRequest, Refused, make_request
+from probes.setup.situation import Situation, read_situation
+from probes.simulation.host import SimulatedHost
+from tests.probes.checks.doctor import examination_of
+from tests.probes.setup.manifests import schemas
+
+ABSENT = Unknown(Reason.NOT_THERE, "test")
+DMABUF, PEERMEM = GdrPath.DMABUF, GdrPath.PEERMEM
+HOST, OPERATOR = DriverOwner.HOST, DriverOwner.OPERATOR
+
+
+@cache
+def situation_of(name: str) -> Situation:
+    return read_situation(SimulatedHost(name, clock=lambda: 1000.0), examination_of(name))
+
+
+def request_of(of: str | Situation, path: GdrPath | None = None, **choices: Any) -> ManifestRequest:
+    situation = situation_of(of) if isinstance(of, str) else of
+    request = make_request(situation, path, **choices)
+    assert isinstance(request, ManifestRequest), request
+    return request
+
+
+def text_of(kind: str, request: ManifestRequest) -> str:
+    text = WRITERS[kind](request)
+    assert isinstance(text, str), text
+    return text
+
+
+def refusal_of(kind: str, request: ManifestRequest) -> str:
+    refused = WRITERS[kind](request)
+    assert isinstance(refused, Refused), refused
+    return refused.reason
+
+
+def valid(schema: dict[str, Any], value: Any) -> Any:
+    """Return the value; fail where the schema rejects it."""
+    errors = [
+        f"{error.json_path}: {error.message}" for error in Draft202012Validator(schema).iter_errors(value)
+    ]
+    assert not errors
+    return value
+
+
+def content(text: str) -> list[str]:
+    """The lines that are no comments."""
+    return [line for line in text.splitlines() if line.strip() and not line.lstrip().startswith("#")]
+
+
+def is_shell(script: str) -> bool:
+    """Return whether sh accepts the script without running it."""
+    return subprocess.run(["sh", "-n"], input=script.encode(), capture_output=True).returncode == 0
+
+
+def parse(kind: str, text: str) -> Any:
+    """Read a manifest back and check it against its schema; return its content."""
+    if kind == "clusterpolicy":
+        return valid(schemas.CLUSTER_POLICY, yaml.safe_load(text))
+    if kind == "helm":
+        return valid(schemas.HELM, yaml.safe_load(text))
+    if kind == "nicclusterpolicy":
+        policy = valid(schemas.NIC_CLUSTER_POLICY, yaml.safe_load(text))
+        plugin = policy["spec"]["rdmaSharedDevicePlugin"]
+        plugin["config"] = valid(schemas.SHARED_DEVICE_PLUGIN, json.loads(plugin["config"]))
+        return policy
+    if kind == "machineconfig":
+        *pools, machine = yaml.safe_load_all(text)
+        for pool in pools:
+            valid(schemas.MACHINE_CONFIG_POOL, pool)
+        return [*pools, valid(schemas.MACHINE_CONFIG, machine)]
+    if kind == "talos":
+        documents = list(yaml.safe_load_all(text))
+        if len(documents) == 1:
+            return valid(schemas.TALOS_MACHINE, documents[0])
+        return [valid(schemas.TALOS_DOCUMENT, document) for document in documents]
+    if kind == "slurm-prolog":
+        assert text.startswith("#!/bin/sh\n")
+        assert is_shell(text)
+    if kind == "container":
+        (run,) = (block for block in text.split("\n") if block.startswith("RUN "))
+        assert is_shell(text[text.index(run) + len("RUN ") :])
+    return content(text)
+
+
+def modules_in(machine: dict[str, Any]) -> list[str]:
+    """The modules that a MachineConfig's file loads."""
+    (file,) = machine["spec"]["config"]["storage"]["files"]
+    return unquote(file["contents"]["source"].removeprefix("data:,")).splitlines()
+
+
+def changed(situation: Situation, **fields: Any) -> Situation:
+    return replace(situation, **fields)

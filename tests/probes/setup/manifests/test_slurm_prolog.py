@@ -1,0 +1,89 @@
+"""The Prolog stops no job because of a warning; and the options of containers."""
+
+import shutil
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from probes.facts.system.slurm import SlurmFacts
+from tests.probes.setup.manifests.parsed import (
+    ABSENT,
+    DMABUF,
+    OPERATOR,
+    PEERMEM,
+    changed,
+    request_of,
+    situation_of,
+    text_of,
+)
+
+HGX = "hgx-h100"
+
+
+@pytest.mark.parametrize(
+    ("check", "on_critical", "status", "logged"),
+    [
+        ("exit 0", "log", 0, ""),
+        ("echo head; echo verdict-line; exit 1", "fail", 0, "warning: verdict-line"),
+        ("echo head; echo verdict-line; exit 2", "log", 0, "critical: verdict-line"),
+        ("echo head; echo verdict-line; exit 2", "fail", 1, "critical: verdict-line"),
+        ("exit 3", "fail", 0, "has no result (exit status 3)"),
+        ("sleep 30", "fail", 0, "did not finish within 0.2 s"),
+        (None, "fail", 0, "gdrtop is not installed"),
+    ],
+)
+def test_the_prolog_stops_a_job_only_if_asked_to(
+    tmp_path: Path, check: str | None, on_critical: str, status: int, logged: str
+) -> None:
+    script = text_of("slurm-prolog", request_of(HGX))
+    for old, new in (
+        ("PATH=/usr/sbin:/usr/bin:/sbin:/bin:/usr/local/bin", f"PATH={tmp_path}"),
+        ("ON_CRITICAL=log", f"ON_CRITICAL={on_critical}"),
+        ("LIMIT_SECONDS=20", "LIMIT_SECONDS=0.2"),
+    ):
+        assert script.count(old) == 1
+        script = script.replace(old, new)
+    for tool in ("sh", "sed", "timeout", "sleep"):
+        (tmp_path / tool).symlink_to(shutil.which(tool) or tool)
+    programs = {"logger": f'echo "$@" >> {tmp_path}/log', **({} if check is None else {"gdrtop": check})}
+    for name, body in programs.items():
+        (tmp_path / name).write_text(f"#!/bin/sh\n{body}\n")
+        (tmp_path / name).chmod(0o755)
+    ended = subprocess.run(["/bin/sh", "-c", script], capture_output=True, env={"SLURM_JOB_ID": "7"})
+    assert (ended.returncode, ended.stdout, ended.stderr) == (status, b"", b"")
+    log = tmp_path / "log"
+    assert logged in (log.read_text() if log.exists() else "")
+    assert log.exists() == bool(logged)
+
+
+def test_the_prolog_mentions_what_slurm_conf_already_has() -> None:
+    slurm = SlurmFacts(ABSENT, "/etc/slurm/slurm.conf", "/etc/slurm/own.sh", ABSENT, "MEMLOCK,NOFILE", True)
+    text = text_of("slurm-prolog", request_of(changed(situation_of(HGX), slurm=slurm)))
+    assert "has a Prolog already: /etc/slurm/own.sh" in text
+    assert "PropagateResourceLimitsExcept" not in text
+    unread = text_of("slurm-prolog", request_of(changed(situation_of(HGX), slurm=ABSENT)))
+    assert "PropagateResourceLimitsExcept=MEMLOCK" in unread
+
+
+def test_the_prolog_loads_peermem_where_the_host_owns_the_driver() -> None:
+    assert "modprobe nvidia_peermem" in text_of("slurm-prolog", request_of(HGX, PEERMEM))
+    assert "modprobe" not in text_of("slurm-prolog", request_of(HGX, DMABUF))
+    assert "modprobe" not in text_of("slurm-prolog", request_of(HGX, PEERMEM, driver=OPERATOR))
+
+
+def test_containers_run_with_locked_memory_and_the_nics() -> None:
+    text = text_of("container", request_of(HGX))
+    for tool in ("docker run --gpus all", "podman run --device nvidia.com/gpu=all"):
+        (line,) = (line for line in text.splitlines() if tool in line)
+        for option in (
+            "--ulimit memlock=-1:-1",
+            "--cap-add IPC_LOCK",
+            "--device /dev/infiniband",
+            "/dev/gdrdrv",
+        ):
+            assert option in line
+    situation = situation_of(HGX)
+    without = replace(situation.examination, device_nodes=ABSENT)
+    assert "/dev/gdrdrv" not in text_of("container", request_of(changed(situation, examination=without)))

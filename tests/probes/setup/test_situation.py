@@ -1,0 +1,100 @@
+"""Where a node stands: each part on its own, on simulated nodes and on this one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from probes.base.unknown import Reason, Unknown
+from probes.facts.gpu.driver_package import DriverOrigin
+from probes.facts.kernel.boot import BootLoader
+from probes.facts.rdma.nic_driver import NicStack
+from probes.facts.system import slurm
+from probes.facts.system.cloud import Cloud, Provider
+from probes.facts.system.distribution import Family
+from probes.facts.system.kubernetes import waits_for_nic_driver
+from probes.host.local import LocalHost
+from probes.host.protocol import Host
+from probes.setup.situation import PROBES, Situation, read_situation
+from probes.simulation.host import SimulatedHost
+from probes.simulation.node.names import SIMULATED_NAMES
+from probes.snapshot.examination import examine
+
+# Family, boot loader, NIC stack, Slurm, cloud.
+EXPECTED = {
+    "hgx-h100": (Family.DEBIAN, BootLoader.GRUB, NicStack.DOCA_OFED, True, None),
+    "dgx-a100": (Family.DEBIAN, BootLoader.GRUB, NicStack.MLNX_OFED, True, None),
+    "pcie-l40s": (Family.RED_HAT, BootLoader.GRUB_BLS, NicStack.INBOX, False, None),
+    "gb200": (Family.DEBIAN, BootLoader.GRUB, NicStack.INBOX, False, None),
+    "cloud-vm": (Family.DEBIAN, BootLoader.GRUB, NicStack.INBOX, True, Cloud(Provider.AZURE, "")),
+}
+
+
+def situation_on(host: Host) -> Situation:
+    return read_situation(host, examine(host))
+
+
+@pytest.mark.parametrize("name", SIMULATED_NAMES)
+def test_simulated_nodes(name: str) -> None:
+    family, loader, stack, has_slurm, cloud = EXPECTED[name]
+    host = SimulatedHost(name)
+    found = situation_on(host)
+    assert not isinstance(found.distribution, Unknown)
+    assert not isinstance(found.boot, Unknown)
+    assert not isinstance(found.nic_driver, Unknown)
+    assert not isinstance(found.gpu_driver, Unknown)
+    assert (found.distribution.family, found.boot.loader, found.nic_driver.stack) == (family, loader, stack)
+    assert found.boot.next_kernel == host.tree.description.kernel
+    assert (found.gpu_driver.origin, found.gpu_driver.by_dkms) == (DriverOrigin.PACKAGE, True)
+    assert found.gpu_driver.version == host.tree.description.driver.version
+    assert found.nic_driver.exports_peer_memory is host.tree.description.modules.ofed
+    assert isinstance(found.slurm, Unknown) is not has_slurm
+    assert (None if isinstance(found.cloud, Unknown) else found.cloud) == cloud
+    assert isinstance(found.kubernetes, Unknown)
+
+
+def test_drivers_of_the_operators() -> None:
+    found = situation_on(SimulatedHost("hgx-h100+k8s-operators"))
+    assert not isinstance(found.gpu_driver, Unknown)
+    assert not isinstance(found.nic_driver, Unknown)
+    assert not isinstance(found.kubernetes, Unknown)
+    assert found.gpu_driver.origin is DriverOrigin.CONTAINER
+    assert found.nic_driver.stack is NicStack.CONTAINER
+    assert waits_for_nic_driver(found.kubernetes) is False
+
+
+def test_an_operator_that_waits_for_the_nic_driver() -> None:
+    found = situation_on(SimulatedHost("hgx-h100+k8s-waiting-for-mofed"))
+    assert waits_for_nic_driver(found.kubernetes) is True
+
+
+def test_a_driver_pod_that_crashes() -> None:
+    found = situation_on(SimulatedHost("pcie-l40s+k8s-peermem-ctr-crashloop"))
+    assert not isinstance(found.kubernetes, Unknown)
+    assert not isinstance(found.kubernetes.containers, Unknown)
+    (container,) = found.kubernetes.containers
+    assert (container.name, container.reason) == ("nvidia-driver-ctr", "CrashLoopBackOff")
+
+
+def test_a_probe_that_fails_affects_only_its_own_field(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(host: Host) -> object:
+        raise ValueError("unexpected")
+
+    monkeypatch.setattr(slurm, "probe", fail)
+    found = situation_on(SimulatedHost("hgx-h100"))
+    assert isinstance(found.slurm, Unknown)
+    assert "unexpected" in found.slurm.detail
+    assert [name for name in PROBES if isinstance(getattr(found, name), Unknown)] == [
+        "cloud",
+        "slurm",
+        "kubernetes",
+    ]
+
+
+def test_an_empty_tree_says_of_nothing_that_it_is_missing_for_sure(tmp_path: Path) -> None:
+    """A dumped tree without /etc or /usr was not recorded: that is no node without Slurm or driver."""
+    found = situation_on(LocalHost(str(tmp_path)))
+    for part in (found.slurm, found.gpu_driver, found.boot):
+        assert isinstance(part, Unknown)
+        assert part.reason is Reason.NOT_RECORDED

@@ -1,0 +1,150 @@
+"""`gdrtop env`: its formats are accepted by what reads them, and its exit status says how a file is."""
+
+import io
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from probes.facts.jobs.nccl_conf import parse_nccl_conf
+from probes.simulation.host import SimulatedHost
+from probes.simulation.node.description import simulated_names
+from tests.tui.commands.test_schema import valid
+from tests.tui.pilot import SteppedClock
+from tui.cli import main
+from tui.commands.env import write_environment
+
+WANTED = {"NCCL_NET_GDR_LEVEL": "SYS", "NCCL_IB_GID_INDEX": "3"}  # of pcie-l40s with NCCL 2.20
+
+
+def printed(form: str, node: str = "pcie-l40s", nccl: str = "2.20", **options: Any) -> str:
+    out = io.StringIO()
+    assert write_environment(SimulatedHost(node, clock=SteppedClock()), out, form, nccl, **options) == 0
+    return out.getvalue()
+
+
+def run(*arguments: str) -> int:
+    return main(["env", "--demo", "pcie-l40s", *arguments])
+
+
+def test_a_shell_can_source_it() -> None:
+    text = printed("shell") + '\necho "$NCCL_NET_GDR_LEVEL $NCCL_IB_GID_INDEX"\n'
+    done = subprocess.run(["/bin/sh"], input=text, capture_output=True, text=True, check=True)
+    assert (done.stdout, done.stderr) == ("SYS 3\n", "")
+
+
+def test_a_task_prolog_prints_what_the_user_has_not_set() -> None:
+    script = printed("slurm")
+    done = subprocess.run(
+        ["/bin/sh"], input=script, env={"NCCL_IB_GID_INDEX": "5"}, capture_output=True, text=True, check=False
+    )
+    assert done.stdout == "export NCCL_NET_GDR_LEVEL=SYS\n"
+    assert done.stderr == ""
+
+
+def test_kubernetes_gets_strings() -> None:
+    (document,) = yaml.safe_load_all(printed("k8s"))
+    assert {entry["name"]: entry["value"] for entry in document["env"]} == WANTED
+
+
+def test_nccl_reads_the_lines_of_nccl_conf() -> None:
+    parsed = parse_nccl_conf(printed("nccl-conf"))
+    assert parsed.values == WANTED
+    assert not parsed.ignored
+
+
+@pytest.mark.parametrize("name", simulated_names())
+def test_every_line_is_short_and_has_a_reason(name: str) -> None:
+    text = printed("shell", name, "")
+    assert all(len(line) <= 80 or line.startswith("export ") for line in text.splitlines())
+    lines = text.splitlines()
+    for number, line in enumerate(lines):
+        if line.startswith("export "):
+            assert lines[number - 1].startswith("# ")
+
+
+def test_a_healthy_infiniband_node_says_that_it_needs_nothing() -> None:
+    text = printed("shell", "hgx-h100", "")
+    assert text.startswith("# hgx-h100 needs no variable: the defaults are right")
+    assert "export" not in text
+    assert printed("shell", "hgx-h100", "", ascii_only=True).isascii()
+
+
+def test_json_is_what_its_schema_says(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    for name in simulated_names():
+        document = valid("env", printed("shell", name, "", as_json=True))
+        assert document["explanation"] is None
+    document = valid("env", printed("shell", as_json=True))
+    assert {one["name"]: one["value"] for one in document["recommendation"]["settings"]} == WANTED
+    assert run("--json", "--explain", "NCCL_NET_GDR_LEVEL=5") == 0
+    assert valid("env", capsys.readouterr().out)["explanation"]["value"] == "5"
+    file = tmp_path / "job.sh"
+    file.write_text("export NCCL_IB_DISABLE=1\n")
+    assert run("--json", "--lint", str(file)) == 2
+    document = valid("env", capsys.readouterr().out)
+    assert document["exit_status"] == 2
+    assert document["lint"]["problems"][0]["severity"] == "error"
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "status", "words"),
+    [
+        ("ok.sh", "export NCCL_DEBUG=INFO\n", 0, "ok.sh (shell, 1 variable judged): 1 note"),
+        ("a.sh", "NCCL_DEBUG=INFO\n", 1, "a.sh:1: warning: NCCL_DEBUG is set but not exported"),
+        ("nccl.conf", "NCCL_NET=Socket\n", 2, "nccl.conf:1: error: NCCL_NET=Socket makes a job use TCP"),
+        ("pod.yaml", "a: [\n", 2, "error: The file is not valid YAML"),
+    ],
+)
+def test_lint_names_the_line_and_ends_with_a_status(
+    name: str, text: str, status: int, words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / name).write_text(text)
+    assert run("--lint", str(tmp_path / name)) == status
+    assert words in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--lint", "/nowhere/job.sh"], "cannot be read"),
+        (["--lint", "/tmp"], "a directory"),
+        (["--explain", "NCCL_NET_GDR_LEVL=5"], "did you mean NCCL_NET_GDR_LEVEL"),
+        (["--kind", "pod"], "--kind needs --lint"),
+        (["--k8s", "--explain", "NCCL_NET"], "--k8s is a format of the recommendation"),
+        (["--nccl", "new"], "is not a version of NCCL"),
+        (["--shell", "--json"], "not allowed with"),
+    ],
+)
+def test_wrong_usage_is_one_line_and_status_3(
+    arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(*arguments) == 3
+    error = capsys.readouterr().err
+    assert words in error
+    assert error.count("\n") == 1
+
+
+def test_a_file_larger_than_the_limit_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "big.sh"
+    file.write_bytes(b"#" * ((1 << 20) + 1))
+    assert run("--lint", str(file)) == 3
+    assert "larger than 1 MiB" in capsys.readouterr().err
+
+
+def test_hostile_files_print_no_escapes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "job.sh"
+    file.write_bytes(b"export NCCL_IB_HCA=\x1b[31mred\xff NCCL_NET=\x07Socket\n")
+    run("--lint", str(file))
+    out = capsys.readouterr().out
+    assert "\x1b" not in out
+    assert "\x07" not in out
+
+
+def test_explain_is_text_for_people(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("--explain", "NCCL_NET_GDR_LEVEL=5") == 0
+    out = capsys.readouterr().out
+    assert "5 means SYS: always" in out
+    assert "Default: PXB, P2C since 2.29." in out
+    assert "GPU2, GPU3: the nearest NIC is at SYS." in out

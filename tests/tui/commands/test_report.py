@@ -1,0 +1,304 @@
+"""The report as an admin gets it: three formats of every node, files, pseudonyms, hostile words."""
+
+import json
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cache
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+from markdown_it import MarkdownIt
+
+from probes.base.unknown import Unknown
+from probes.host.local import LocalHost
+from probes.setup.report import Change, Measured, Report
+from probes.simulation.host import SimulatedHost
+from probes.simulation.node.description import simulated_names
+from tests.probes.bandwidth.sample_results import failed, result
+from tests.probes.recording.recordings import recorded
+from tests.tiers import usual
+from tests.tui.actions.test_audit_log import LOAD, PLAN
+from tests.tui.commands.test_schema import valid
+from tests.tui.pilot import SteppedClock
+from tui.actions.audit_log import Actor, Audit
+from tui.actions.dispatcher import Dispatcher, MemoryLog
+from tui.actions.events import RunOutcome
+from tui.bandwidth.session import MemoryResultsStore
+from tui.cli import main
+from tui.commands.report import read_report, text_of
+
+FORMATS = ("md", "html", "json")
+VOID = {"meta", "br", "rect", "line"}
+HOSTILE = (
+    "<script>alert(1)</script>`*[x](javascript:alert(1))*\x1b[31m \"'><img src=x onerror=y> @all"
+    " http://evil.example |"
+)
+# What may be on the page: nothing that runs, loads or links.
+ALLOWED = {
+    *("html", "head", "meta", "title", "style", "body", "header", "main", "section", "article"),
+    *("h1", "h2", "h3", "p", "div", "ul", "li", "dl", "dt", "dd", "pre", "code", "span", "br"),
+    *("table", "thead", "tbody", "tr", "th", "td", "svg", "rect", "line", "text", "tspan"),
+}
+
+
+def waiting(clock: SteppedClock) -> Callable[[float], object]:
+    def wait(seconds: float) -> None:
+        clock.now += seconds
+
+    return wait
+
+
+@cache
+def report_on(name: str, redact: bool = False) -> Report:
+    clock = SteppedClock()
+    return read_report(SimulatedHost(name, clock=clock), redact, waiting(clock))
+
+
+def with_saved(report: Report) -> Report:
+    change = Change(
+        1.8e9, "1-2-3", "Load nvidia_peermem", "root", "done", ("modprobe x",), ("rmmod x",), "", "keys"
+    )
+    results = (result(186.0), result(120.0, title="GPU1 → mlx5_1 · DMA-BUF"), failed())
+    measured = tuple(Measured(one, ("186 Gb/s: the same",)) for one in results)
+    return replace(report, measured=measured, changes=(change, replace(change, undo=(), no_undo="too late")))
+
+
+class Page(HTMLParser):
+    """Elements and text of a page; every element that is opened is closed."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.elements: list[tuple[str, dict[str, str | None]]] = []
+        self.text = ""
+        self._open: list[str] = []
+        self.feed(text)
+        self.close()
+        assert not self._open
+
+    def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, dict(attributes)))
+        if tag not in VOID:
+            self._open.append(tag)
+
+    def handle_startendtag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, dict(attributes)))
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag not in VOID:
+            assert self._open.pop() == tag
+
+    def handle_data(self, text: str) -> None:
+        if self._open[-1:] != ["style"]:
+            self.text += text
+
+
+def harmless(text: str) -> Page:
+    page = Page(text)
+    assert {tag for tag, _ in page.elements} <= ALLOWED
+    for tag, attributes in page.elements:
+        assert not {"src", "href", "style", "xlink:href", "srcset", "action"} & set(attributes), tag
+        assert not [name for name in attributes if name.startswith("on")]
+    assert "url(" not in text
+    assert "@import" not in text
+    (policy,) = (
+        attributes["content"] or ""
+        for tag, attributes in page.elements
+        if attributes.get("http-equiv") == "Content-Security-Policy"
+    )
+    assert policy.startswith("default-src 'none'; style-src 'sha256-")
+    assert "unsafe" not in policy
+    return page
+
+
+@pytest.mark.parametrize("name", [*simulated_names(), "hgx-h100+acs-on", "hgx-h100+nvidia-not-loaded"])
+def test_every_node_has_a_page_in_each_format(name: str) -> None:
+    report = report_on(name)
+    assert report.sample is not None
+    page = harmless(text_of(report, "html"))
+    markdown = text_of(report, "md")
+    for text in (page.text, markdown):
+        assert f"SIMULATED: the simulated node {name}" in text
+        assert report.verdict.state.value in text
+        assert "To measure, run on the node" in text
+        assert "no record of a change" in text
+    found = [finding for finding in report.findings if finding.status.value == "found"]
+    for finding in found:
+        assert finding.title in page.text
+        assert finding.id in markdown
+    assert page.text.count("Evidence") >= sum(bool(finding.evidence) for finding in found)
+    assert sum(tag == "svg" for tag, _ in page.elements) == 1
+    for end in (*report.examination.topology.gpus, *report.examination.topology.nics):
+        assert end.label in page.text
+
+
+@pytest.mark.parametrize("name", usual(simulated_names(), {"pcie-l40s"}))
+def test_the_json_of_every_node_is_what_its_schema_says(name: str) -> None:
+    document = valid("report", text_of(report_on(name), "json"))
+    assert document["check"]["node"] == document["topo"]["node"] == document["live"]["node"]
+
+
+def test_results_and_changes_are_drawn_and_listed() -> None:
+    report = with_saved(report_on("pcie-l40s"))
+    page = harmless(text_of(report, "html"))
+    assert sum(tag == "svg" for tag, _ in page.elements) == 2
+    bars = [
+        attributes for _, attributes in page.elements if (attributes.get("class") or "").startswith("bar ")
+    ]
+    assert len(bars) == 2
+    assert float(bars[0]["width"] or 0) / float(bars[1]["width"] or 1) == pytest.approx(186 / 120, 0.01)
+    markdown = text_of(report, "md")
+    for text in (page.text, markdown):
+        assert "186 of 200 Gb/s, 93 %" in text
+        assert "It broke." in text
+        assert "rmmod x" in text
+        assert "too late" in text
+        assert "To measure" not in text
+    document = valid("report", text_of(report, "json"))
+    assert [one["gbps"] for one in document["bench"]["results"]] == [186.0, 120.0, None]
+    assert document["changes"][0]["undo"] == ["rmmod x"]
+
+
+def test_hostile_words_are_text_in_every_format() -> None:
+    report = with_saved(report_on("hgx-h100+acs-on"))
+    findings = tuple(
+        replace(one, title=HOSTILE, cause=HOSTILE, impact=HOSTILE, devices=(HOSTILE,), reference=HOSTILE)
+        for one in report.findings
+    )
+    measured = tuple(
+        replace(one, result=replace(one.result, title=HOSTILE, commands=(HOSTILE,), limit_by=HOSTILE))
+        for one in report.measured
+    )
+    changes = tuple(replace(one, title=HOSTILE, user=HOSTILE, commands=(HOSTILE,)) for one in report.changes)
+    hostile = replace(
+        report,
+        findings=findings,
+        measured=measured,
+        changes=changes,
+        versions={"kernel": HOSTILE},
+        unread=(HOSTILE,),
+        verdict=replace(report.verdict, reason=HOSTILE),
+    )
+    html, markdown = text_of(hostile, "html"), text_of(hostile, "md")
+    assert "<script>alert(1)</script>" in harmless(html).text
+    assert "\x1b" not in html + markdown
+    rendered = MarkdownIt("commonmark").enable("table").render(markdown)
+    assert not re.search(r"<(?:script|img|a)\b", rendered)
+    assert rendered.count("<h2>") == text_of(report, "md").count("\n## ")
+    assert "</td>" in rendered
+
+
+@pytest.mark.parametrize("name", ["hgx-h100"])
+@pytest.mark.parametrize("form", FORMATS)
+def test_a_redacted_report_has_none_of_the_identifiers(name: str, form: str) -> None:
+    plain, redacted = text_of(report_on(name), "json"), text_of(report_on(name, redact=True), form)
+    guids = re.findall(r"\b(?:[0-9a-f]{4}:){3}[0-9a-f]{4}\b", plain)
+    uuids = re.findall(r"GPU-[0-9a-f-]{36}", plain)
+    addresses = re.findall(r"\b10(?:\.\d{1,3}){3}\b", plain)
+    identifiers = {*guids, *uuids, *addresses, "alice", "train.py", "4711", "hgx-h100"}
+    identifiers -= {"0000:0000:0000:0000", "fe80:0000:0000:0000"}  # prefixes
+    assert len(identifiers) > 20
+    assert not [one for one in identifiers if one in redacted]
+    assert "host-1" in redacted
+    assert "user-1" in redacted
+
+
+def test_saved_results_and_runs_get_the_same_pseudonyms() -> None:
+    clock = SteppedClock()
+    host = SimulatedHost("hgx-h100", clock=clock)
+    name = report_on("hgx-h100").node_name
+    store, log = MemoryResultsStore(), MemoryLog()
+    store.add(
+        result(186.0, node=name, origin="simulated hgx-h100", commands=("ssh alice@node-7.acme.example x",))
+    )
+    store.add(result(100.0, node="another", origin="simulated hgx-h100"))
+    audit = Audit(log, Actor(name, "boot", "root (sudo by alice)", 1))
+    audit.begin("load-peermem", PLAN)
+    audit.begin_step(1, LOAD, "")
+    audit.end_step(1, RunOutcome.DONE, 0, 0.25, "")
+    audit.end(RunOutcome.DONE, "")
+    dispatcher = Dispatcher(host, log=log)
+    plain = read_report(host, False, waiting(clock), store, dispatcher)
+    (measured,) = plain.measured
+    (change,) = plain.changes
+    assert (measured.result.gbps, change.commands) == (186.0, ("modprobe nvidia_peermem",))
+    redacted = read_report(host, True, waiting(clock), store, dispatcher)
+    (measured,) = redacted.measured
+    (change,) = redacted.changes
+    assert measured.result.node == "host-1"
+    assert measured.result.title == "GPU0 → mlx5_0 · DMA-BUF"
+    assert change.user == "root (sudo by user-1)"
+    assert change.title == "Load nvidia_peermem"
+    for form in FORMATS:
+        text = text_of(redacted, form)
+        assert "alice" not in text
+        assert "acme" not in text
+        assert "node-7" not in text
+
+
+def test_a_recording_and_a_tree_have_a_report_and_say_so(tmp_path: Path) -> None:
+    clock = SteppedClock()
+    host = recorded(SimulatedHost("gb200", clock=clock), clock, 2)
+    report = read_report(host, False, waiting(clock))
+    assert "RECORDED: SIMULATED" in text_of(report, "md")
+    assert "RECORDED: " in text_of(read_report(host, True, waiting(clock)), "html")
+    tree = read_report(LocalHost(str(tmp_path)), False, waiting(clock))
+    assert "not from a running node" in text_of(tree, "md")
+    harmless(text_of(tree, "html"))
+    document = valid("report", text_of(tree, "json"))
+    assert document["live"] is None
+    assert document["unknown"]["live"]
+
+
+def test_an_unknown_fact_shows_its_reason_and_not_a_blank() -> None:
+    report = report_on("pcie-l40s")
+    unknown = {name: value for name, value in report.versions.items() if isinstance(value, Unknown)}
+    assert unknown
+    assert "| GDRCopy | not installed |" in text_of(report, "md")
+    document = json.loads(text_of(report, "json"))
+    assert document["versions"]["GDRCopy"] is None
+    assert "not installed" in document["versions"]["unknown"]["GDRCopy"]
+
+
+# The command
+
+
+@pytest.fixture
+def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tui.commands.report.read_report", lambda *_: report_on("cloud-vm"))
+
+
+@pytest.mark.usefixtures("_quick")
+def test_the_name_or_the_option_chooses_the_format(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name, begins in (("a.html", "<!DOCTYPE html>"), ("a.MD", "# GPUDirect"), ("a.json", "{")):
+        assert main(["report", "--demo", "cloud-vm", name]) == 0
+        assert (tmp_path / name).read_text().startswith(begins)
+        assert (tmp_path / name).stat().st_mode & 0o777 == 0o600
+    assert main(["report", "--demo", "cloud-vm", "--html", "ticket"]) == 0
+    assert (tmp_path / "ticket").read_text().startswith("<!DOCTYPE")
+    assert "Written to" in capsys.readouterr().err
+    assert main(["report", "--demo", "cloud-vm", "-"]) == 0
+    assert capsys.readouterr().out.startswith("# GPUDirect RDMA on ")
+    assert main(["report", "--demo", "cloud-vm", "--ascii", "--html", "-"]) == 0
+    assert capsys.readouterr().out.isascii()
+
+
+@pytest.mark.usefixtures("_quick")
+def test_what_exists_is_never_overwritten_nor_followed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "old.html").write_text("mine")
+    (tmp_path / "link.html").symlink_to(tmp_path / "target")
+    for name in ("old.html", "link.html"):
+        assert main(["report", "--demo", "cloud-vm", str(tmp_path / name)]) == 3
+        assert "already exists; choose another name" in capsys.readouterr().err
+    assert (tmp_path / "old.html").read_text() == "mine"
+    assert not (tmp_path / "target").exists()
+    assert main(["report", "--demo", "cloud-vm", str(tmp_path / "no" / "x.md")]) == 3
+    assert main(["report", "--demo", "cloud-vm", str(tmp_path / "x.txt")]) == 3
+    assert "choose a format with --md, --html or --json" in capsys.readouterr().err
+    assert main(["report", "--demo", "no-such-node", "-"]) == 3

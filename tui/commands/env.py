@@ -1,0 +1,305 @@
+"""`gdrtop env`: the variables of NCCL, UCX and NVSHMEM that a node needs, explained and judged."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import textwrap
+from collections.abc import Iterator
+from typing import Any, TextIO
+
+from probes.base.text import printable
+from probes.base.unknown import known
+from probes.facts.system import cloud as cloud_facts
+from probes.host.protocol import Host
+from probes.nccl.variables.catalogue import CATALOGUE
+from probes.queries.finding import Severity
+from probes.setup.environment.advice import Advice
+from probes.setup.environment.assignments import LIMIT_BYTES, FileKind, Problem
+from probes.setup.environment.explain import Explanation, explain
+from probes.setup.environment.formats import FORMATS, lines_of
+from probes.setup.environment.lint import FileReport, kind_of, lint
+from probes.setup.environment.recommend import recommend, version_of
+from probes.snapshot.examination import Examination, examine
+from tui.commands.arguments import UsageError, did_you_mean
+from tui.commands.json_values import document, host_name, object_of, write_json
+from tui.files.log_files import STDIN, UnreadableLog, chunks_of_log
+from tui.files.new_file import shown_path
+from tui.runtime.open_host import open_host
+from tui.runtime.printing import ascii_text, is_plain, text_width
+
+_HELP = """\
+examples:
+  gdrtop env > nccl.env; source nccl.env       the variables as shell commands
+  gdrtop env --nccl-conf                       for /etc/nccl.conf
+  gdrtop env --explain NCCL_NET_GDR_LEVEL=5    what a value means, by version and on this node
+  gdrtop env --lint job.sbatch                 judge a script, a pod specification or nccl.conf; - is stdin
+
+exit status of --lint:
+  0  ok    1  warnings    2  errors    3  the file cannot be read, or wrong usage
+"""
+_VERSION = re.compile(r"v?([0-9]{1,3}\.[0-9]{1,3}(?:\.[0-9]{1,3})?)")
+_WORDS = {Severity.CRITICAL: "error", Severity.WARNING: "warning", Severity.NOTE: "note"}
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the command's options."""
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.epilog = _HELP
+    forms = parser.add_mutually_exclusive_group()
+    texts = {
+        "shell": "export lines for a shell or an sbatch script (default)",
+        "slurm": "a TaskProlog for slurm.conf",
+        "k8s": "the env list of a container",
+        "nccl-conf": "lines for /etc/nccl.conf",
+    }
+    for form in FORMATS:
+        forms.add_argument(f"--{form}", dest="form", action="store_const", const=form, help=texts[form])
+    forms.add_argument("--json", action="store_true", help="print JSON (gdrtop schema env)")
+    parser.set_defaults(form="shell")
+    what = parser.add_mutually_exclusive_group()
+    what.add_argument("--explain", metavar="NAME[=VALUE]", help="explain a variable, or one of its values")
+    what.add_argument("--lint", metavar="FILE", help="judge what a file sets; - reads standard input")
+    parser.add_argument(
+        "--kind",
+        choices=[kind.value for kind in FileKind],
+        help="what FILE is (default: by its name and first lines)",
+    )
+    parser.add_argument(
+        "--nccl",
+        metavar="VERSION",
+        type=_version,
+        help="the NCCL of the jobs, such as 2.20 (default: that of the running jobs, else the newest)",
+    )
+
+
+def run(options: argparse.Namespace, out: TextIO) -> int:
+    """Print what the options ask for."""
+    if options.kind and options.lint is None:
+        raise UsageError("--kind needs --lint")
+    if (options.explain or options.lint) and options.form != "shell":
+        raise UsageError(f"--{options.form} is a format of the recommendation, not of --explain or --lint")
+    text = None if options.lint is None else _read(options.lint)
+    host = open_host(options)
+    nccl = options.nccl or ""
+    if options.explain is not None:
+        return write_explanation(host, out, options.explain, nccl, options.json, options.ascii)
+    if text is not None:
+        kind = FileKind(options.kind) if options.kind else kind_of(options.lint, text)
+        name = "stdin" if options.lint == STDIN else shown_path(options.lint)
+        return write_lint(host, out, text, name, kind, nccl, options.json, options.ascii)
+    return write_environment(host, out, options.form, nccl, options.json, options.ascii)
+
+
+def write_environment(
+    host: Host,
+    out: TextIO,
+    form: str = "shell",
+    nccl: str = "",
+    as_json: bool = False,
+    ascii_only: bool = False,
+) -> int:
+    """Print the variables that jobs of the node need, in one of FORMATS or as JSON."""
+    examination = examine(host)
+    advice = recommend(examination, cloud_facts.probe(host), nccl)
+    if as_json:
+        write_json(_document(host, examination, recommendation=advice_json(advice)), out)
+    else:
+        name = known(host_name(examination.node), "this node")
+        _print(lines_of(advice, printable(name, 64), form), out, ascii_only)
+    return 0
+
+
+def write_explanation(
+    host: Host, out: TextIO, text: str, nccl: str = "", as_json: bool = False, ascii_only: bool = False
+) -> int:
+    """Print what a variable or a value means."""
+    examination = examine(host)
+    found = explain(text, examination, version_of(examination, nccl)[0])
+    if found is None:
+        name = text.partition("=")[0]
+        raise UsageError(f"{name!r} is not in gdrtop's list of variables{did_you_mean(name, CATALOGUE)}")
+    if as_json:
+        write_json(_document(host, examination, explanation=_explanation_json(found)), out)
+    else:
+        width = text_width(out)
+        _print([line for part in _explanation(found) for line in _wrapped(part, width)], out, ascii_only)
+    return 0
+
+
+def write_lint(
+    host: Host,
+    out: TextIO,
+    text: str,
+    name: str,
+    kind: FileKind,
+    nccl: str = "",
+    as_json: bool = False,
+    ascii_only: bool = False,
+) -> int:
+    """Print what is wrong in a file, line by line; return 0 ok, 1 warnings, 2 errors."""
+    examination = examine(host)
+    report = lint(text, kind, examination, cloud_facts.probe(host), nccl)
+    if as_json:
+        content = _report_json(report, name)
+        write_json(_document(host, examination, report.exit_status, lint=content), out)
+    else:
+        width = text_width(out)
+        _print([line for part in _report(report, name) for line in _wrapped(part, width)], out, ascii_only)
+    return report.exit_status
+
+
+def _version(text: str) -> str:
+    match = _VERSION.fullmatch(text)
+    if match is None:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a version of NCCL, such as 2.20")
+    return match[1]
+
+
+def _read(name: str) -> str:
+    """Return a file's text, at most LIMIT_BYTES of it."""
+    content = b""
+    try:
+        for chunk in chunks_of_log(name):
+            content += chunk
+            if len(content) > LIMIT_BYTES:
+                raise UsageError(f"{shown_path(name)} is larger than {LIMIT_BYTES >> 20} MiB")
+    except UnreadableLog as error:
+        raise UsageError(f"{shown_path(name)} cannot be read: {error}") from None
+    return content.decode("utf-8-sig", "replace")
+
+
+def _print(lines: list[str], out: TextIO, ascii_only: bool) -> None:
+    is_ascii = is_plain(out, ascii_only)
+    for text in lines:
+        out.write((ascii_text(text) if is_ascii else text) + "\n")
+
+
+def _wrapped(text: str, width: int) -> list[str]:
+    """Break a line at words; lines that continue are indented like the text."""
+    indent = " " * (len(text) - len(text.lstrip(" -")))
+    return textwrap.wrap(
+        printable(text, 4000),
+        max(width, len(indent) + 20),
+        subsequent_indent=indent or "  ",
+        break_on_hyphens=False,
+        break_long_words=False,
+    ) or [""]
+
+
+def _explanation(found: Explanation) -> Iterator[str]:
+    variable = found.variable
+    yield variable.name if found.value is None else f"{variable.name}={found.value}"
+    yield from (f"  {text}" for text in found.of_value)
+    yield ""
+    yield f"What it sets: {variable.meaning}."
+    yield f"Default: {', '.join(found.defaults) if found.defaults else 'unset'}."
+    if found.values:
+        yield "Values:"
+        longest = max(len(value) for value, _ in found.values)
+        yield from (f"  {value:<{longest}}  {text}".rstrip() for value, text in found.values)
+    if found.notes:
+        yield "Versions and mistakes:"
+        yield from (f"  - {note}" for note in found.notes)
+    if found.on_this_node:
+        yield "On this node:"
+        yield from (f"  - {text}" for text in found.on_this_node)
+    yield f"More: {variable.reference}"
+
+
+def _report(report: FileReport, name: str) -> Iterator[str]:
+    for problem in report.problems:
+        yield from _problem(problem, name)
+    if report.problems:
+        yield ""
+    counts = [
+        f"{count} {word}{'s' * (count != 1)}"
+        for severity, word in _WORDS.items()
+        if (count := report.number_of(severity))
+    ]
+    variables = f"{report.count} variable{'s' * (report.count != 1)}"
+    kind = {FileKind.NCCL_CONF: "nccl.conf", FileKind.POD: "Kubernetes"}.get(report.kind, report.kind.value)
+    yield f"{name} ({kind}, {variables} judged): {', '.join(counts) or 'ok'}"
+    if report.not_compared:
+        yield f"NICs and distances were not compared: {report.not_compared}."
+
+
+def _problem(problem: Problem, name: str) -> Iterator[str]:
+    place = f"{name}:{problem.line}" if problem.line else name
+    yield f"{place}: {_WORDS[problem.severity]}: {problem.title}"
+    if problem.detail:
+        yield f"    {problem.detail}"
+    if problem.fix:
+        yield f"    Fix: {problem.fix}"
+
+
+def _document(
+    host: Host,
+    examination: Examination,
+    exit_status: int = 0,
+    recommendation: dict[str, Any] | None = None,
+    explanation: dict[str, Any] | None = None,
+    lint: dict[str, Any] | None = None,
+) -> dict[str, Any]:
+    content = {
+        "exit_status": exit_status,
+        "recommendation": recommendation,
+        "explanation": explanation,
+        "lint": lint,
+    }
+    return document("env", host_name(examination.node), host.origin, host.wall_clock(), content)
+
+
+def advice_json(advice: Advice) -> dict[str, Any]:
+    """Return a recommendation as JSON."""
+    return object_of(
+        {
+            "nccl_version": ".".join(map(str, advice.version)),
+            "nccl_version_from": advice.version_from,
+            "vendor": advice.vendor,
+            "source_script": advice.source_script,
+            "nothing": advice.nothing,
+            "is_complete": advice.is_complete,
+            "settings": [
+                {"name": one.name, "value": one.value, "reason": one.reason, "source": one.source}
+                for one in advice.settings
+            ],
+            "notes": [
+                {"variable": one.variable, "state": one.state.value, "text": one.text} for one in advice.notes
+            ],
+        }
+    )
+
+
+def _explanation_json(found: Explanation) -> dict[str, Any]:
+    return {
+        "name": found.variable.name,
+        "value": found.value,
+        "meaning": found.variable.meaning,
+        "of_value": list(found.of_value),
+        "defaults": [{"since": since, "value": value} for since, value in found.variable.defaults],
+        "values": [{"value": value, "meaning": text} for value, text in found.values],
+        "notes": list(found.notes),
+        "on_this_node": list(found.on_this_node),
+        "reference": found.variable.reference,
+    }
+
+
+def _report_json(report: FileReport, name: str) -> dict[str, Any]:
+    return {
+        "file": name,
+        "kind": report.kind.value,
+        "variables": report.count,
+        "not_compared": report.not_compared,
+        "problems": [
+            {
+                "line": one.line or None,
+                "severity": _WORDS[one.severity],
+                "variable": one.variable,
+                "title": one.title,
+                "detail": one.detail,
+                "fix": one.fix,
+            }
+            for one in report.problems
+        ],
+    }

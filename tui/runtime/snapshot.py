@@ -1,0 +1,83 @@
+"""Read a node once, with the rates of its jobs: for a report, also one without identifiers."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from probes.base.origin import Origin, Source
+from probes.host.protocol import Host
+from probes.live.sample import LiveSample
+from probes.live.verdict import examine_with_jobs
+from probes.recording.archive import ArchiveWriter, read_archive
+from probes.recording.recording_host import Moment, RecordingHost
+from probes.recording.redaction.identifiers import Identifiers
+from probes.recording.replay_host import ReplayHost
+from probes.snapshot.examination import Examination
+from tui.runtime.live_reader import LiveReader
+from tui.runtime.recorder import manifest_of
+
+_SECONDS = 1.0  # between two readings: rates are the difference
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """A node at one moment."""
+
+    at: float  # seconds since 1970, the host's clock
+    examination: Examination
+    sample: LiveSample | None  # None: a tree of files has no processes
+
+
+def take_snapshot(host: Host, wait: Callable[[float], object] = time.sleep) -> Snapshot:
+    """Read the node twice, one second apart, and examine it; of a recording, read its opening moment."""
+    return _snapshot(host, host, wait)
+
+
+def take_redacted_snapshot(
+    host: Host, identifiers: Identifiers, wait: Callable[[float], object] = time.sleep
+) -> tuple[Snapshot, Snapshot]:
+    """Return the node as it is, and as a redacted recording of the same moment shows it; live stays live.
+
+    `identifiers` knows the identifiers of the node afterwards.
+    """
+    moments: list[Moment] = []
+    recorder = RecordingHost(host, moments.append)
+    plain = _snapshot(recorder, host, wait)
+    recorder.end_moment()
+    redacted = [identifiers.apply(moment) for moment in moments]
+    pieces: list[bytes] = []
+    writer = ArchiveWriter(pieces.append)
+    writer.begin(manifest_of(redacted[0], host.origin, identifiers, open_at=redacted[-1].at))
+    for moment in redacted:
+        writer.add(moment)
+    writer.end(redacted[-1].at, identifiers.counts)
+    replay = ReplayHost(read_archive(pieces))
+    replay.origin = Origin(host.origin.source, identifiers.label(host.origin.label))
+    return plain, _snapshot(replay, replay, wait)
+
+
+def _snapshot(host: Host, node: Host, wait: Callable[[float], object]) -> Snapshot:
+    """Read `node` through `host`, which is the node itself or records it."""
+    if host.origin.source is Source.TREE:
+        return Snapshot(host.wall_clock(), examine_with_jobs(host), None)
+    reader = LiveReader(host)
+    if isinstance(node, ReplayHost):
+        opening = node.recording.opening
+        if opening:
+            node.seek(opening - 1)
+            reader.read()
+            _end_moment(host)
+        node.seek(opening)
+    else:
+        reader.read()
+        _end_moment(host)
+        wait(_SECONDS)
+    sample = reader.read()
+    return Snapshot(host.wall_clock(), examine_with_jobs(host, reader.node, sample=sample), sample)
+
+
+def _end_moment(host: Host) -> None:
+    if isinstance(host, RecordingHost):
+        host.end_moment()

@@ -1,0 +1,254 @@
+"""The texts of a report's page, the same in every format: verdict, matrix, findings, changes, versions."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from probes.base.origin import Origin, Source
+from probes.base.plan import Plan, Step
+from probes.base.text import printable
+from probes.base.unknown import Reason, Unknown
+from probes.queries.acs_redirects import detours
+from probes.queries.finding import Finding, Status
+from probes.setup.report import Change, Report
+from probes.snapshot.nic_roles import roles_of
+from widgets.base.figures import local_time
+from widgets.base.lines import Tone, plain
+from widgets.doctor.findings import (
+    counted,
+    devices_text,
+    entries_of,
+    folded_evidence,
+    mark_of,
+    marks_of,
+    needs_text,
+)
+from widgets.doctor.plan import command_of, consequences, step_groups
+from widgets.live.jobs import job_line, odd_sentence
+from widgets.node import matrix
+from widgets.node import verdict as verdict_drawing
+from widgets.node.highlights import Highlights
+
+_WHOLE = 10_000  # cells: nothing is cut
+_TIME = "%Y-%m-%d %H:%M %Z"
+
+
+@dataclass(frozen=True)
+class StepText:
+    """A step of a fix, or the first of several similar ones."""
+
+    why: str
+    command: str  # "": a manual step
+    undo: str = ""
+    more: int = 0  # similar steps that are left out
+    kind: str = ""  # "switch ports": what they are
+
+
+@dataclass(frozen=True)
+class FindingText:
+    """A finding in its five parts."""
+
+    mark: str
+    tone: Tone
+    severity: str
+    id: str
+    title: str
+    devices: str
+    same_cause: str  # id of the finding with the same cause
+    impact: str
+    cause: str
+    evidence: tuple[tuple[str, str], ...]  # value and source
+    fix: str
+    consequences: str
+    steps: tuple[StepText, ...]
+    note: str
+    reference: str
+
+
+@dataclass(frozen=True)
+class MatrixText:
+    """The words of the paths between GPUs and NICs, and what they mean."""
+
+    corner: str  # "mlx5_", if all columns begin with it
+    columns: tuple[str, ...]
+    rows: tuple[tuple[str, tuple[tuple[str, Tone], ...]], ...]
+    legend: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class ChangeText:
+    """A run of an action."""
+
+    when: str
+    title: str
+    user: str
+    outcome: str
+    commands: tuple[str, ...]
+    undo_by: str  # the command that undoes it with gdrtop
+    undo: tuple[str, ...]
+    no_undo: str
+
+
+@dataclass(frozen=True)
+class Page:
+    """Everything on the page but the drawings."""
+
+    node: str
+    origin: str
+    is_warning: bool  # the facts are not of this node now
+    when: str
+    version: str
+    privacy: str
+    verdict: str
+    tone: Tone
+    reason: str
+    counts: str
+    findings: tuple[FindingText, ...]
+    not_run: tuple[str, ...]
+    matrix: MatrixText | None
+    jobs: tuple[str, ...]
+    limits: tuple[str, ...]
+    changes: tuple[ChangeText, ...]
+    unread: tuple[str, ...]
+    versions: tuple[tuple[str, str, bool], ...]  # name, value, is known
+
+
+def page_of(report: Report, version: str) -> Page:
+    """Return the texts of the page; `version`: of gdrtop."""
+    node = report.examination.node
+    drawn = verdict_drawing.draw(report.verdict)
+    entries = entries_of(report.findings)
+    return Page(
+        node=printable(report.node_name, 253),
+        origin=_origin_text(node.origin),
+        is_warning=node.origin.source is not Source.LIVE,
+        when=local_time(report.at, _TIME),
+        version=version,
+        privacy=_PSEUDONYMS if report.is_redacted else "",
+        verdict=plain(drawn),
+        tone=drawn[0].tone,
+        reason=printable(report.verdict.reason),
+        counts=counted(report.findings),
+        findings=tuple(_finding(entry.first) for entry in entries if entry.is_found),
+        not_run=tuple(
+            printable(needs_text(entry)) for entry in entries if entry.first.status is Status.UNKNOWN
+        ),
+        matrix=_matrix(report),
+        jobs=_jobs(report),
+        limits=() if report.sample is None else tuple(map(printable, report.sample.limits)),
+        changes=tuple(map(_change, report.changes)),
+        unread=tuple(map(printable, report.unread)),
+        versions=tuple(
+            (name, unknown_text(value) if isinstance(value, Unknown) else printable(value),
+             not isinstance(value, Unknown))
+            for name, value in report.versions.items()
+        ),
+    )  # fmt: skip
+
+
+_PSEUDONYMS = (
+    "Names of hosts, users and jobs, addresses, GUIDs and serial numbers are replaced with pseudonyms."
+    " The same value has the same pseudonym everywhere on this page."
+)
+
+
+def _origin_text(origin: Origin) -> str:
+    label = printable(origin.label, 300)
+    return {
+        Source.LIVE: "read on the running node",
+        Source.TREE: f"TREE: read from the files below {label}, not from a running node",
+        Source.SIMULATED: f"SIMULATED: the simulated node {label}, not a real machine",
+        Source.RECORDED: f"RECORDED: {label}",
+    }[origin.source]
+
+
+def unknown_text(value: Unknown) -> str:
+    """Return why a fact is unknown: "not installed", "needs root"."""
+    return printable(value.detail if value.reason is Reason.NOT_THERE and value.detail else str(value))
+
+
+def highlights_of(report: Report) -> Highlights:
+    """Return what the drawings mark: findings, detours and the roles of NICs."""
+    examination = report.examination
+    roles = roles_of(examination.node, examination.topology)
+    return Highlights(marks=marks_of(report.findings), detours=detours(examination), roles=roles)
+
+
+def _matrix(report: Report) -> MatrixText | None:
+    topology, highlights = report.examination.topology, highlights_of(report)
+    if not topology.gpus or not topology.nics:
+        return None
+    rows = tuple(
+        (gpu.label, tuple(matrix.cell_of(topology, gpu.id, nic.id, highlights) for nic in topology.nics))
+        for gpu in topology.gpus
+    )
+    legend = tuple(plain(line).replace("  ", " · ") for line in matrix.legend(topology, _WHOLE, highlights))
+    prefix, columns = matrix.column_headings([nic.label for nic in topology.nics])
+    return MatrixText(printable(prefix), tuple(map(printable, columns)), rows, legend)
+
+
+def _finding(finding: Finding) -> FindingText:
+    mark, plan = mark_of(finding), finding.fix
+    return FindingText(
+        mark=mark.text,
+        tone=mark.tone,
+        severity=finding.severity.value,
+        id=finding.id,
+        title=printable(finding.title),
+        devices=printable(devices_text(finding)),
+        same_cause=finding.part_of,
+        impact=printable(finding.impact),
+        cause=printable(finding.cause),
+        evidence=tuple(
+            (printable(piece.value), printable(piece.source) + (f" and {more} more like it" if more else ""))
+            for piece, more in folded_evidence(finding.evidence)
+        ),
+        fix="No command fixes this." if plan is None else printable(plan.title),
+        consequences="" if plan is None else printable(" · ".join(consequences(plan))),
+        steps=() if plan is None else _steps(plan),
+        note="" if plan is None else printable(plan.note),
+        reference=printable(finding.reference),
+    )
+
+
+def _steps(plan: Plan) -> tuple[StepText, ...]:
+    return tuple(_step(steps) for steps in step_groups(plan.steps))
+
+
+def _step(steps: Sequence[Step]) -> StepText:
+    first, more = steps[0], len(steps) - 1
+    command = "" if first.is_instruction else printable(command_of(first))
+    undo = printable(shlex.join(first.undo)) if first.undo else ""
+    return StepText(printable(first.why), command, undo, more, first.group if more else "")
+
+
+def _jobs(report: Report) -> tuple[str, ...]:
+    sample = report.sample
+    if sample is None:
+        return ("Jobs are unknown: a tree of files has no processes.",)
+    if isinstance(sample.processes, Unknown):
+        return (f"Jobs are unknown ({printable(str(sample.processes))}).",)
+    if not sample.jobs:
+        return ("No process uses an RDMA NIC or a GPU.",)
+    return tuple(
+        " ".join([plain(job_line(job, sample, _WHOLE)), *(printable(odd_sentence(odd)) for odd in job.odd)])
+        for job in sample.jobs
+    )
+
+
+def _change(change: Change) -> ChangeText:
+    return ChangeText(
+        when=local_time(change.at, _TIME),
+        title=printable(change.title),
+        user=printable(change.user, 200),
+        outcome=change.outcome,
+        commands=tuple(map(printable, change.commands)),
+        undo_by=printable(change.undo_by),
+        undo=tuple(map(printable, change.undo)),
+        no_undo=printable(change.no_undo),
+    )
+
+
+NO_CHANGES = "gdrtop has no record of a change to this node."
