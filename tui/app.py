@@ -28,11 +28,17 @@ from tui.runtime.sampler import (
 )
 from tui.runtime.signals import TERMINAL_GONE
 from tui.runtime.terminal import TerminalDriver
+from tui.runtime.terminal_diff import MinimalOutput
 from tui.screens.keys import bind
 from tui.screens.list_screen import ExaminedListScreen
 from tui.screens.overview.screen import OverviewScreen
 
 if TYPE_CHECKING:
+    from rich.console import RenderableType
+    from textual import events
+    from textual.geometry import Size
+    from textual.screen import Screen
+
     from probes.base.origin import Origin
     from probes.host.protocol import Host
     from tui.controllers.nccl import NcclController
@@ -78,6 +84,7 @@ class GdrtopApp(App[None]):
         bind("palette", "command_palette", show=False),
         bind("pause", "pause"),
         bind("refresh", "probe"),
+        bind("repaint", "repaint", show=False),
         bind("record", "record"),
         bind("pace", "faster", "plus,equals_sign", show=False),
         bind("pace", "slower", "minus", show=False),
@@ -108,6 +115,8 @@ class GdrtopApp(App[None]):
         # The terminal's colors are right on light and dark backgrounds, and take a third of the bytes.
         self.theme = "ansi-dark"
         self.animation_level = "none"
+        self._output = MinimalOutput(self)
+        self._last_size: Size | None = None
         self._origin, self._open_host, self._replay = origin, open_host, replay
         self._overview = OverviewScreen(origin)
         if replay is not None:
@@ -132,6 +141,9 @@ class GdrtopApp(App[None]):
         """Return Textual's filters and the one of `--ascii`."""
         return [*super().get_line_filters(), *self._ascii_filters]
 
+    def _display(self, screen: Screen[object], renderable: RenderableType | None) -> None:
+        super()._display(screen, self._output.minimized(screen, renderable))
+
     def get_default_screen(self) -> OverviewScreen:
         """Return the overview."""
         return self._overview
@@ -143,6 +155,12 @@ class GdrtopApp(App[None]):
         if self._replay is not None and self._replay.damage:
             self._shared.notify(f"This recording is {self._replay.damage}.", "warning", timeout=15)
         self.set_timer(FIRST_PAINT_SECONDS, self.readings.start)
+
+    def on_resize(self, event: events.Resize) -> None:
+        """Draw everything again if the terminal got its old size back before Textual saw the other one."""
+        if event.size == self._last_size:
+            self.action_repaint()
+        self._last_size = event.size
 
     def on_unmount(self) -> None:
         """Close the controllers and end the sampler's thread."""
@@ -296,6 +314,11 @@ class GdrtopApp(App[None]):
         """Read the whole node again."""
         self._sampler.ask(probe=True)
 
+    def action_repaint(self) -> None:
+        """Draw every cell again: something else may have written to the terminal."""
+        self._output.forget()
+        self.screen.refresh()
+
     def action_faster(self) -> None:
         """Halve the interval."""
         self.readings.scale_interval(0.5)
@@ -304,11 +327,16 @@ class GdrtopApp(App[None]):
         """Double the interval."""
         self.readings.scale_interval(2.0)
 
-    # Messages of the screens. Those of screens that are imported on first use are found by their names.
+    # Messages of the terminal and the screens. Those of screens that are imported on first use are found by
+    # their names.
 
     @on(TerminalDriver.Gone)
     def _hang_up(self) -> None:
         self.quitting.hang_up(TERMINAL_GONE)
+
+    @on(TerminalDriver.Restarted)
+    def _repaint(self) -> None:
+        self.action_repaint()
 
     @on(OverviewScreen.FindingRequested)
     def _show_finding(self, message: OverviewScreen.FindingRequested) -> None:

@@ -36,7 +36,8 @@ _HARDWARE = (
     "/proc/sys/kernel/arch",
     "/proc/cpuinfo",
 )
-_RUNTIME = ("/sys", "/proc", "/dev", "/run", "/var/run")
+_RUNTIME = ("/sys", "/proc", "/dev")
+_EMPTY = ("/run", "/var/run")  # a tmpfs, empty when a node boots
 # Below a device: what its driver, the firmware or the last boot made, which no image decides.
 _OF_DRIVERS = frozenset(
     ("driver", "infiniband", "infiniband_verbs", "net", "config", "iommu_group", "physfn", "sriov_numvfs")
@@ -62,6 +63,8 @@ class ImageHost:
             return Unknown(Reason.NOT_RECORDED, path, TREE_ONLY)
         if any(path == top or path.startswith(f"{top}/") for top in _RUNTIME):
             return Unknown(Reason.NOT_RECORDED, path, TREE_ONLY)
+        if any(path == top or path.startswith(f"{top}/") for top in _EMPTY):
+            return Unknown(Reason.NOT_THERE, path)
         return self._image
 
     def read_bytes(self, path: str, limit: int = READ_LIMIT_BYTES) -> Maybe[bytes]:

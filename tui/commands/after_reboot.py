@@ -5,6 +5,10 @@ from __future__ import annotations
 from typing import Any, TextIO
 
 from probes.base.text import printable
+from probes.base.unknown import Unknown
+from probes.facts.kernel import boot
+from probes.facts.system import distribution
+from probes.host.probe_thread import start_probe
 from probes.host.protocol import Host
 from probes.live.verdict import examine_with_jobs
 from probes.setup.forecast.forecast import forecast
@@ -14,6 +18,8 @@ from tui.commands.arguments import UsageError
 from tui.commands.json_values import document, host_name, object_of, plain_value, write_json
 from tui.runtime.printing import heading, print_lines, text_width
 from widgets.doctor.forecast import draw
+
+_SECONDS = 10.0
 
 
 def write_forecast(
@@ -25,7 +31,7 @@ def write_forecast(
         UsageError: the kernel is not installed.
     """
     examination = examine_with_jobs(host)
-    found = forecast(host, examination)
+    found = read_forecast(host, examination)
     kernel = found.chosen(release)
     if kernel is None and release and found.kernels:
         installed = ", ".join(one.release for one in found.kernels)
@@ -39,6 +45,21 @@ def write_forecast(
     return status
 
 
+def read_forecast(host: Host, examination: Examination) -> Forecast:
+    """Read what decides the next boot, in at most 10 s, and judge every kernel."""
+
+    def read() -> Forecast:
+        system = distribution.probe(host)
+        return forecast(host, examination, boot.probe(host, system, examination.node.kernel_release))
+
+    answer = start_probe(host, "forecast", read).answer(_SECONDS)
+    return (
+        Forecast((), answer, f"the next boot could not be read ({answer})")
+        if isinstance(answer, Unknown)
+        else answer
+    )
+
+
 def forecast_json(
     host: Host, examination: Examination, found: Forecast, kernel: KernelForecast | None
 ) -> dict[str, Any]:
@@ -48,14 +69,15 @@ def forecast_json(
         "exit_status": exit_status(kernel),
         "kernel": None if kernel is None else kernel.release,
         "not_applicable": found.not_applicable,
-        "kernels": [_kernel_json(one) for one in found.kernels],
+        "kernels": [kernel_json(one) for one in found.kernels],
         "not_known": list(found.not_known),
     }
     node = examination.node
     return document("forecast", host_name(node), node.origin, host.wall_clock(), content)
 
 
-def _kernel_json(kernel: KernelForecast) -> dict[str, Any]:
+def kernel_json(kernel: KernelForecast) -> dict[str, Any]:
+    """Return one kernel's forecast."""
     return {
         **object_of({"release": kernel.release, "running": kernel.is_running, "next": kernel.is_next}),
         "outlook": kernel.outlook.value,

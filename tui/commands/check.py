@@ -6,7 +6,6 @@ import argparse
 from collections.abc import Collection, Sequence
 from typing import Any, TextIO
 
-from probes.base.plan import Plan
 from probes.checks.registry import CHECKS, findings
 from probes.checks.summary import exit_status, summarize
 from probes.facts.node import Node
@@ -16,7 +15,8 @@ from probes.queries.finding import Finding, Status
 from probes.snapshot.examination import Examination
 from probes.snapshot.verdict import Verdict
 from tui.commands.arguments import UsageError, did_you_mean
-from tui.commands.json_values import document, host_name, plain_value, verdict_json, write_json
+from tui.commands.finding_json import finding_json
+from tui.commands.json_values import document, host_name, verdict_json, write_json
 from tui.runtime.open_host import open_host
 from tui.runtime.printing import heading, print_lines, text_width
 from widgets.base.lines import Line, Run, Tone, line, wrapped
@@ -53,6 +53,13 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help="with --after-reboot: the kernel to show (default: the one that boots next)",
     )
     parser.add_argument(
+        "--as",
+        metavar="NODE",
+        dest="assumed",
+        default="",
+        help="judge the image at --root for this hardware, a simulated node (JSON: gdrtop schema image)",
+    )
+    parser.add_argument(
         "ids", metavar="ID", nargs="*", type=_id, help="show only these checks, with all details"
     )
 
@@ -73,10 +80,18 @@ def run(options: argparse.Namespace, out: TextIO) -> int:
     """Check the node that the options name and return its exit status."""
     if options.kernel and not options.after_reboot:
         raise UsageError("--kernel needs --after-reboot")
+    if options.after_reboot or options.assumed:
+        option = "--as" if options.assumed else "--after-reboot"
+        if options.ids or options.only or options.skip or options.all:
+            raise UsageError(f"{option} takes no ID, --only, --skip or --all")
+    if options.assumed:
+        from tui.commands import check_image
+
+        if options.after_reboot:
+            raise UsageError("--as includes what --after-reboot shows; use one of them")
+        return check_image.run(options, out)
     host = open_host(options)
     if options.after_reboot:
-        if options.ids or options.only or options.skip or options.all:
-            raise UsageError("--after-reboot runs no checks: it takes no ID, --only, --skip or --all")
         from tui.commands.after_reboot import write_forecast
 
         return write_forecast(host, out, options.kernel, options.json, options.ascii)
@@ -115,41 +130,9 @@ def check_json(node: Node, at: float, verdict: Verdict, found: Sequence[Finding]
     content = {
         "verdict": verdict_json(verdict),
         "exit_status": exit_status(verdict),
-        "findings": [_finding_json(finding) for finding in found],
+        "findings": [finding_json(finding) for finding in found],
     }
     return document("check", host_name(node), node.origin, at, content)
-
-
-def _finding_json(finding: Finding) -> dict[str, Any]:
-    return {
-        "id": finding.id,
-        "area": finding.area,
-        "severity": finding.severity.value,
-        "status": finding.status.value,
-        "title": finding.title,
-        "ok": finding.ok,
-        "impact": finding.impact,
-        "data_path": finding.data_path,
-        "part_of": finding.part_of or None,
-        "evidence": [plain_value(evidence) for evidence in finding.evidence],
-        "cause": finding.cause,
-        "devices": list(finding.devices),
-        "fix": [] if finding.fix is None else _fix_json(finding.fix),
-        "reference": finding.reference,
-    }
-
-
-def _fix_json(plan: Plan) -> list[dict[str, Any]]:
-    """Return the steps; facts about the whole plan are repeated in each."""
-    return [
-        {
-            **plain_value(step),
-            "reversible": plan.reversible,
-            "needs_reboot": plan.needs_reboot,
-            "disturbs": plan.disturbs,
-        }
-        for step in plan.steps
-    ]
 
 
 def _text(

@@ -26,7 +26,7 @@ from tui.runtime.printing import heading, print_lines, text_width
 from tui.runtime.signals import TERMINAL_GONE, signals_stop
 from tui.screens.confirm.state import draw_warnings, not_run
 from widgets.base.lines import Line, Run, Tone, line, wrapped
-from widgets.doctor.changes import Assessment, draw_change
+from widgets.doctor.changes import Assessment, draw_change, draw_rehearsal
 from widgets.doctor.plan import draw_consequences, draw_steps, step_groups
 
 EXIT_FAILED = 1  # a step failed, or its outcome is unknown
@@ -63,6 +63,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--script", action="store_true", help="print the plan as a shell script and run nothing"
     )
+    parser.add_argument(
+        "--rehearse",
+        action="store_true",
+        help="run the plan on a simulated twin of this node and show the verdict expected afterwards",
+    )
     parser.add_argument("--yes", action="store_true", help="run without asking for confirmation")
     parser.add_argument(
         "--disturb",
@@ -74,6 +79,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace, out: TextIO) -> int:
     """List the actions of the node that the options name, or run one."""
+    if options.rehearse and (options.action is None or options.script or options.dry_run):
+        raise UsageError("--rehearse needs an ACTION, and excludes --script and --dry-run")
     if options.action is not None and (options.list or options.json):
         raise UsageError("--list and --json list all actions and take no ACTION")
     return command(
@@ -84,6 +91,7 @@ def run(options: argparse.Namespace, out: TextIO) -> int:
         ascii_only=options.ascii,
         dry_run=options.dry_run,
         script=options.script,
+        rehearsal=options.rehearse,
         yes=options.yes,
         named=options.disturb,
         read_only=options.read_only,
@@ -185,6 +193,18 @@ class Do:
             self._show_change()
         return _STATUSES.get(ended.outcome, EXIT_FAILED)
 
+    def rehearse(self, prepared: Prepared) -> int:
+        """Run the plan on a twin of the node, and show what to expect; the node stays as it is."""
+        from tui.actions.rehearsal import rehearse
+
+        self.show(prepared)
+        self._print([()])
+        rehearsed = rehearse(self._host, self.examination, prepared.action, prepared.plan, self._on_event)
+        now = Assessment(self.examination.verdict, self.findings)
+        then = Assessment(rehearsed.examination.verdict, rehearsed.findings)
+        self._print([(), *draw_rehearsal(now, then, rehearsed.not_rehearsed, self._width)])
+        return _STATUSES.get(rehearsed.ended.outcome, EXIT_FAILED)
+
     def _on_event(self, event: RunEvent) -> None:
         try:
             self._print(lines_of(event, self._width))
@@ -232,6 +252,7 @@ def command(
     ascii_only: bool = False,
     dry_run: bool = False,
     script: bool = False,
+    rehearsal: bool = False,
     yes: bool = False,
     named: str = "",
     read_only: bool = False,
@@ -252,6 +273,9 @@ def command(
             return prepared
         do.show_script(prepared)
         return 0
+    if rehearsal:
+        prepared = do.prepare(offer)
+        return prepared if isinstance(prepared, int) else do.rehearse(prepared)
     return confirm_and_run(do, offer, dry_run=dry_run, yes=yes, named=named, answers=answers)
 
 

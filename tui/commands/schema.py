@@ -10,10 +10,11 @@ from typing import TextIO
 from tui.commands.arguments import UsageError
 
 KINDS = (
-    *("check", "forecast", "topo", "modules", "live", "nccl-log"),
+    *("check", "forecast", "image", "topo", "modules", "live", "nccl-log"),
     *("ras", "watch", "do", "setup", "env", "bench", "report"),
 )
-"""The commands whose --json has a schema, tui/commands/schemas/KIND.json; forecast: check --after-reboot."""
+"""What has a schema, tui/commands/schemas/KIND.json: commands with --json; forecast: check --after-reboot;
+image: check --as."""
 
 _PARTS = ("check", "topo", "live", "bench")  # documents inside a report
 

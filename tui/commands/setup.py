@@ -62,8 +62,12 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help="run even if it affects jobs or the network; HOST must be this node's host name",
     )
     parser.add_argument("--path", choices=_PATHS, help="choose the path; the choice is saved")
-    parser.add_argument("--skip", metavar="STEP", help="mark a step as not wanted on this node")
-    parser.add_argument("--unskip", metavar="STEP", help="take a skipped step up again")
+    parser.add_argument(
+        "--skip", metavar="STEP,…", type=_names, default=(), help="mark steps as not wanted on this node"
+    )
+    parser.add_argument(
+        "--unskip", metavar="STEP,…", type=_names, default=(), help="take skipped steps up again"
+    )
     parser.add_argument(
         "--paths", action="store_true", help="show what each path requires, and what is missing"
     )
@@ -71,6 +75,10 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--script", action="store_true", help="print all remaining commands as a shell script and run nothing"
     )
     parser.add_argument("--json", action="store_true", help="print the steps as JSON (gdrtop schema setup)")
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(filter(None, text.split(",")))
 
 
 def run(options: argparse.Namespace, out: TextIO) -> int:
@@ -101,7 +109,7 @@ class SetupCommand:
         if options.path is not None:
             self._log.add(PATH, _PATHS[options.path])
         guide = self._guide()
-        for name in filter(None, (options.skip, options.unskip, options.step)):
+        for name in filter(None, (*options.skip, *options.unskip, options.step)):
             if guide.step(name) is None:
                 near = did_you_mean(name, [step.id for step in guide.steps]) or "; see gdrtop setup"
                 print(f"gdrtop: no step {printable(name)!r}{near}", file=sys.stderr)
@@ -132,12 +140,12 @@ class SetupCommand:
             print(f"gdrtop: the reboot cannot be checked later: {failure}", file=sys.stderr)
         return guide
 
-    def _choose(self, skip: str | None, unskip: str | None) -> None:
-        if skip:
-            day = time.strftime("%Y-%m-%d", time.localtime(self._host.wall_clock()))
-            self._log.add(SKIP, f"skipped by {user_name()} on {day}", skip)
-        if unskip:
-            self._log.add(UNSKIP, "", unskip)
+    def _choose(self, skip: Sequence[str], unskip: Sequence[str]) -> None:
+        day = time.strftime("%Y-%m-%d", time.localtime(self._host.wall_clock()))
+        for name in skip:
+            self._log.add(SKIP, f"skipped by {user_name()} on {day}", name)
+        for name in unskip:
+            self._log.add(UNSKIP, "", name)
 
     def _show_step(self, step: SetupStep) -> int:
         self._print([heading(self._do.examination.node), *draw_step(step, self._width)])

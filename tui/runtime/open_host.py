@@ -80,6 +80,13 @@ def open_host(options: argparse.Namespace) -> Host:
     return LocalHost(options.root)
 
 
+def open_simulated(name: str, seed: int = 0) -> Host:
+    """Return a simulated node with its faults; NoSuchHost: there is none of this name."""
+    from probes.simulation.host import SimulatedHost
+
+    return SimulatedHost(_simulated_name(name), seed)
+
+
 def open_recording(options: argparse.Namespace) -> ReplayHost:
     """Return the recorded node; NoSuchHost: the file cannot be used."""
     if options.demo is not None or options.root != "/":

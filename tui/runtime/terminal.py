@@ -28,6 +28,9 @@ class TerminalDriver(LinuxDriver):
     class Gone(Message):
         """The terminal has gone."""
 
+    class Restarted(Message):
+        """The terminal shows what others wrote: gdrtop was suspended."""
+
     def __init__(
         self, app: App[None], *, debug: bool = False, mouse: bool = True, size: tuple[int, int] | None = None
     ) -> None:
@@ -36,6 +39,8 @@ class TerminalDriver(LinuxDriver):
         self._terminals = [descriptor for descriptor in (0, 1, 2) if os.isatty(descriptor)]
         self._is_leaving = False
         self._watcher: threading.Thread | None = None
+        self.starts = 0
+        """How many times it has taken over the terminal, which shows nothing then."""
 
     @property
     def is_stuck(self) -> bool:
@@ -53,11 +58,14 @@ class TerminalDriver(LinuxDriver):
             return
         if self._key_thread is not None and self._key_thread.is_alive():  # SIGSTOP, which no handler sees
             self.suspend_application_mode()
+        loop = asyncio.get_running_loop()
         if self._watcher is None:
-            loop = asyncio.get_running_loop()
             self._watcher = threading.Thread(target=self._watch, args=(loop,), name="terminal", daemon=True)
             self._watcher.start()
+        self.starts += 1
         super().start_application_mode()  # type: ignore[no-untyped-call]
+        if self.starts > 1:  # Textual draws nothing after SIGCONT; this may be its handler
+            loop.call_soon_threadsafe(self._app.post_message, self.Restarted())
 
     def write(self, data: str | None) -> None:
         """Hand output to the writer thread (None ends it); drop it once the terminal has gone."""

@@ -61,6 +61,7 @@ KEYS: dict[str, Key] = {
     "history": Key("H", "H", "History", "History: what gdrtop ran on this node, and how to undo it"),
     "pause": Key("space", "Space", "Pause", "Pause or resume the readings"),
     "refresh": Key("r,f5", "r", "Refresh", "Read and check the whole node again"),
+    "repaint": Key("ctrl+l", "Ctrl+L", "Repaint", "Draw the screen again if something else wrote over it"),
     "record": Key("R", "R", "Record", "Start or stop recording this node to a file"),
     "overview": Key("1", "1", "Overview", "Overview"),
     "first": Key("home,g", "g Home", "First", "Go to the first row or the top"),

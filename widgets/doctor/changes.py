@@ -23,9 +23,26 @@ class Assessment:
 
 def draw_change(before: Assessment, after: Assessment, width: int) -> list[Line]:
     """Draw both verdicts, and the findings that differ."""
-    lines: list[Line] = [(Run("CHECKED AGAIN", Tone.TITLE),)]
-    lines.extend(_verdict("before", before, width))
-    lines.extend(_verdict("after", after, width))
+    return [(Run("CHECKED AGAIN", Tone.TITLE),), *_difference(before, after, ("before", "after"), width)]
+
+
+def draw_rehearsal(
+    before: Assessment, after: Assessment, not_rehearsed: Sequence[str], width: int
+) -> list[Line]:
+    """Draw what a plan did to a twin of the node, and what the twin could not play."""
+    lines: list[Line] = [
+        (Run("EXPECTED AFTERWARDS (rehearsed on a twin; this node was not changed)", Tone.TITLE),)
+    ]
+    lines.extend(_difference(before, after, ("now", "then"), width))
+    for words in not_rehearsed:
+        lines.extend(wrapped(f"not rehearsed: {words}", width, Tone.WARNING, "  "))
+    if not_rehearsed:
+        lines.extend(wrapped("What was not rehearsed is assumed to succeed.", width, Tone.DIM, "  "))
+    return lines
+
+
+def _difference(before: Assessment, after: Assessment, words: tuple[str, str], width: int) -> list[Line]:
+    lines = [*_verdict(words[0], before, width), *_verdict(words[1], after, width)]
     earlier, later = _found(before.findings), _found(after.findings)
     not_run = {finding.id: finding for finding in after.findings if finding.status is Status.UNKNOWN}
     # A finding whose check could not run again is not gone.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from probes.base.unknown import Unknown
 from probes.facts.gpudirect import GdrPath
 from probes.queries.finding import Evidence
@@ -29,28 +31,43 @@ def draw(forecast: Forecast, kernel: KernelForecast | None, width: int) -> list[
     """Draw one kernel's conditions, then all kernels, then what no file shows."""
     if kernel is None:
         return wrapped(sentence(forecast.not_applicable or "no installed kernel was found"), width)
-    lines = [*_head(kernel, forecast, width), ()]
-    for row in kernel.rows:
-        lines.extend(_row(row, row not in kernel.deciding, width))
+    lines = [
+        *draw_outlook(kernel, "After a reboot into", width),
+        *wrapped(_place(kernel, forecast), width, Tone.DIM, "  "),
+        (),
+        *draw_rows(kernel.rows, kernel.deciding, width),
+    ]
     lines.extend([(), *draw_kernels(forecast, kernel.release, width)])
-    if forecast.not_known:
-        lines.append(())
-        lines.extend(wrapped(f"Not known from files: {', '.join(forecast.not_known)}.", width, Tone.DIM))
-    return lines
+    return [*lines, (), *draw_not_known(forecast.not_known, width)]
 
 
-def _head(kernel: KernelForecast, forecast: Forecast, width: int) -> list[Line]:
+def draw_rows(rows: Sequence[ForecastRow], deciding: Sequence[ForecastRow], width: int) -> list[Line]:
+    """Draw conditions; those that do not decide, because another path is expected, are dim."""
+    return [line for row in rows for line in _row(row, row not in deciding, width)]
+
+
+def draw_not_known(limits: Sequence[str], width: int) -> list[Line]:
+    """Name what no file shows."""
+    return wrapped(f"Not known from files: {', '.join(limits)}.", width, Tone.DIM) if limits else []
+
+
+def mark_of(outlook: Outlook) -> Run:
+    """Return `✓` will, `▲` at risk, `?` unknown, `✗` will not."""
+    return _MARKS[outlook]
+
+
+def draw_outlook(kernel: KernelForecast, opening: str, width: int) -> list[Line]:
+    """Draw the title "After a reboot into 6.8.0: GPUDirect RDMA will work (by DMA-BUF)", and why."""
     outlook, via = kernel.outlook, _VIA.get(kernel.path) if kernel.path else None
     word = {Outlook.UNKNOWN: "it is unknown if GPUDirect RDMA will work"}.get(
         outlook, f"GPUDirect RDMA {_WORDS[outlook]}"
     )
     by = f" ({via})" if via and outlook in (Outlook.WILL, Outlook.RISK) else ""
-    title = f"After a reboot into {kernel.release}: {word}{by}"
+    title = f"{opening} {kernel.release}: {word}{by}"
     first, *rest = wrapped(title, width - 2, Tone.TITLE)
     lines = [(_MARKS[outlook], Run(" "), *first), *((Run("  "), *part) for part in rest)]
     if kernel.reason:
         lines.extend(wrapped(sentence(kernel.reason), width, Tone.PLAIN, "  "))
-    lines.extend(wrapped(_place(kernel, forecast), width, Tone.DIM, "  "))
     return lines
 
 

@@ -5,20 +5,21 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from probes.base.origin import Source
 from probes.base.unknown import Maybe, Reason, Unknown, known
+from probes.facts.kernel.boot import version_key
 from probes.facts.kernel.depmod import DepmodEntry, find_module, find_provider, is_builtin, read_tree
+from probes.facts.kernel.module_elf import read_module_file
 from probes.facts.kernel.module_files import PEER_MEMORY_SYMBOL, ModuleFile, parse_modinfo
-from probes.facts.kernel.release import CONFIG_LIMIT_BYTES, parse_config
+from probes.facts.kernel.release import CONFIG_LIMIT_BYTES, is_release, parse_config
 from probes.host.protocol import Host
 
 MODULES_DIRECTORY = "/lib/modules"
 MAX_KERNELS = 16
 _SECONDS = 3.0
-_RELEASE = re.compile(r"[0-9][A-Za-z0-9._+~:@-]{0,200}")
 _DMABUF_OPTIONS = (
     "CONFIG_DMA_SHARED_BUFFER",
     "CONFIG_INFINIBAND_USER_MEM",
@@ -69,7 +70,7 @@ def installed_releases(host: Host) -> Maybe[tuple[str, ...]]:
     names = host.names(MODULES_DIRECTORY)
     if isinstance(names, Unknown):
         return names
-    releases = sorted(filter(_RELEASE.fullmatch, names), key=release_order, reverse=True)[: 4 * MAX_KERNELS]
+    releases = sorted(filter(is_release, names), key=version_key, reverse=True)[: 4 * MAX_KERNELS]
     with_index = (
         release
         for release in releases
@@ -78,15 +79,9 @@ def installed_releases(host: Host) -> Maybe[tuple[str, ...]]:
     return tuple(with_index)[:MAX_KERNELS]
 
 
-def release_order(release: str) -> tuple[tuple[int, str], ...]:
-    """Return a key that sorts "6.8.0-9" before "6.8.0-45"."""
-    parts = re.findall(r"[0-9]{1,18}|[^0-9]+", release[:200])
-    return tuple((int(part), "") if part.isdecimal() else (-1, part) for part in parts)
-
-
 def read_installed(host: Host, release: str, names: Iterable[str]) -> InstalledModules:
     """Read what depmod and modinfo say about the modules `names` on a kernel."""
-    if not _RELEASE.fullmatch(release):
+    if not is_release(release):
         nothing = Unknown(Reason.MALFORMED, MODULES_DIRECTORY, "not a kernel release")
         return InstalledModules(release[:64], {}, frozenset(), nothing, nothing, nothing, nothing)
     wanted = tuple(names)
@@ -95,22 +90,38 @@ def read_installed(host: Host, release: str, names: Iterable[str]) -> InstalledM
     has_headers: Maybe[bool] = True
     if isinstance(build, Unknown):
         has_headers = False if build.reason is Reason.NOT_THERE else build
+    entries = {name: find_module(tree, name) for name in wanted}
     return InstalledModules(
         release,
-        {name: find_module(tree, name) for name in wanted},
+        entries,
         frozenset(name for name in wanted if known(is_builtin(tree, name), False)),
         find_provider(tree, PEER_MEMORY_SYMBOL),
-        _files(host, release, wanted),
+        _files(host, release, entries),
         _dmabuf_config(host, release),
         has_headers,
     )
 
 
-def _files(host: Host, release: str, names: tuple[str, ...]) -> Maybe[dict[str, ModuleFile]]:
-    answer = host.run(("modinfo", "-k", release, *names), _SECONDS)
-    if isinstance(answer, Unknown):
+def _files(
+    host: Host, release: str, entries: dict[str, Maybe[DepmodEntry]]
+) -> Maybe[dict[str, ModuleFile]]:
+    """Run modinfo; in a directory tree, where nothing runs, read the files."""
+    answer = host.run(("modinfo", "-k", release, *entries), _SECONDS)
+    if not isinstance(answer, Unknown):
+        return parse_modinfo(answer.stdout)
+    if host.origin.source is not Source.TREE:
         return answer
-    return parse_modinfo(answer.stdout)
+    found: dict[str, ModuleFile] = {}
+    refused: Unknown | None = None
+    for name, entry in entries.items():
+        if isinstance(entry, Unknown):
+            continue
+        file = read_module_file(host, entry.path)
+        if isinstance(file, Unknown):
+            refused = file if refused is None else refused
+        else:
+            found[name] = replace(file, name=name)
+    return found if found or refused is None else refused
 
 
 def _dmabuf_config(host: Host, release: str) -> Maybe[bool]:

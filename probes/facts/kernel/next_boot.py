@@ -12,10 +12,11 @@ from dataclasses import dataclass
 
 from probes.base.text import printable, printable_lines
 from probes.base.unknown import Maybe, Reason, Unknown
+from probes.facts.kernel.boot_loader import ENTRIES, GRUB_DIRECTORIES
 from probes.host.protocol import Host
 
-GRUB_CONFIGS = ("/boot/grub/grub.cfg", "/boot/grub2/grub.cfg")
-ENTRIES = ("/boot/loader/entries", "/boot/efi/loader/entries", "/efi/loader/entries")
+_GRUB_CONFIGS = tuple(f"{directory}/grub.cfg" for directory in GRUB_DIRECTORIES)
+_ENTRIES = (ENTRIES, "/boot/efi/loader/entries", "/efi/loader/entries")
 _CONFIG_LIMIT_BYTES = 1 << 20
 _MAX_ENTRIES = 64
 _MAX_WORDS = 256
@@ -41,30 +42,31 @@ class NextLine:
 
 def read_next_line(host: Host, release: str) -> Maybe[NextLine]:
     """Return the first entry of a kernel that is not for recovery; NOT_THERE: there is none."""
-    refused: Unknown | None = None
-    for directory in ENTRIES:
+    refused: list[Unknown] = []
+    for directory in _ENTRIES:
         names = host.names(directory)
         if isinstance(names, Unknown):
-            refused = refused or (None if names.reason is Reason.NOT_THERE else names)
+            refused += [] if names.reason is Reason.NOT_THERE else [names]
             continue
         for name in [name for name in names if name.endswith(".conf")][:_MAX_ENTRIES]:
             path = f"{directory}/{name}"
             text = _text(host, path)
             if isinstance(text, Unknown):
-                refused = refused or text
+                refused.append(text)
                 continue
             line = parse_entry(text, release)
             if line is not None:
                 return NextLine(printable(path, 256), line, "$" in line)
-    for path in GRUB_CONFIGS:
+    for path in _GRUB_CONFIGS:
         text = _text(host, path)
         if isinstance(text, Unknown):
-            refused = refused or (None if text.reason is Reason.NOT_THERE else text)
+            refused += [] if text.reason is Reason.NOT_THERE else [text]
             continue
         line = parse_grub(text, release)
         if line is not None:
             return NextLine(path, line, "$" in line)
-    return refused or Unknown(Reason.NOT_THERE, GRUB_CONFIGS[0], f"no boot entry for {release}")
+    absent = Unknown(Reason.NOT_THERE, _GRUB_CONFIGS[0], f"no boot entry for {release}")
+    return refused[0] if refused else absent
 
 
 def parse_grub(text: str, release: str) -> str | None:

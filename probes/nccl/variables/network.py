@@ -45,7 +45,7 @@ VARIABLES: tuple[Variable, ...] = (
         values=(("none", "no plugin, also not libnccl-net.so"),),
     ),
     nccl_variable("NCCL_TUNER_PLUGIN", "the plugin that chooses algorithms"),
-    nccl_variable("NCCL_PROFILER_PLUGIN", "the plugin that records events", since="2.23"),
+    nccl_variable("NCCL_PROFILER_PLUGIN", "the plugin that records events"),
     nccl_variable(
         "NCCL_IB_GID_INDEX",
         "the RoCE GID; unset, NCCL finds it itself",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from probes.base.unknown import Maybe, Reason, Unknown, known
+from probes.base.unknown import Maybe, Unknown, known
 from probes.facts.kernel.boot import BootFacts
 from probes.facts.kernel.installed_modules import MAX_KERNELS, installed_releases
 from probes.facts.system.platform import in_container
@@ -15,7 +15,6 @@ from probes.setup.forecast.next_start import Hardware, Start, hardware, read_key
 from probes.setup.forecast.path_rows import path_rows
 from probes.snapshot.examination import Examination
 
-_NO_BOOT = Unknown(Reason.NOT_RECORDED, "boot loader", "not read")
 _LIMITS = (
     "the contents of the boot image",
     "firmware settings",
@@ -24,11 +23,9 @@ _LIMITS = (
 )
 
 
-def forecast(
-    host: Host, examination: Examination, boot: Maybe[BootFacts] = _NO_BOOT, release: str = ""
-) -> Forecast:
+def forecast(host: Host, examination: Examination, boot: Maybe[BootFacts], release: str = "") -> Forecast:
     """Judge every installed kernel, or only `release`."""
-    next_kernel = boot.next_kernel if isinstance(boot, BootFacts) else boot
+    next_kernel = boot if isinstance(boot, Unknown) else boot.next_kernel
     reason = _not_applicable(examination)
     devices = hardware(examination)
     if reason or isinstance(devices, Unknown):
@@ -58,13 +55,10 @@ def _not_applicable(examination: Examination) -> str:
 
 
 def _releases(host: Host, boot: Maybe[BootFacts]) -> Maybe[tuple[str, ...]]:
-    """Return the kernels that can boot: those with modules, and those that the boot loader has images of."""
-    with_modules = installed_releases(host)
-    images = boot.kernels if isinstance(boot, BootFacts) else boot
-    of_loader = tuple(kernel.release for kernel in known(images, ()))
-    if isinstance(with_modules, Unknown) and not of_loader:
-        return with_modules
-    return tuple(dict.fromkeys((*known(with_modules, ()), *of_loader)))[:MAX_KERNELS]
+    """Return the kernels with an image; where no image is seen, those with modules. At most 16."""
+    images = boot if isinstance(boot, Unknown) else boot.kernels
+    with_image = tuple(kernel.release for kernel in known(images, ()))
+    return with_image[:MAX_KERNELS] if with_image else installed_releases(host)
 
 
 def _kernel(

@@ -19,8 +19,6 @@ OLD_PEERMEM, NOUVEAU = "nv_peer_mem", "nouveau"
 GPU_MODULES = ("nvidia", "nvidia_uvm")
 _CORE = ("ib_core", "ib_uverbs")
 _NIC_MODULES = {"mlx5": ("mlx5_core", "mlx5_ib"), "mlx4": ("mlx4_core", "mlx4_ib")}
-_KEYS = ("/var/lib/dkms/mok.pub", "/var/lib/shim-signed/mok/MOK.der")
-_IMAGES = ("/boot/initrd.img-{}", "/boot/initramfs-{}.img", "/boot/initrd-{}")
 _WORDS = ("nvidia", "nouveau", "mlx", "ib_", "nv_peer")
 _MAX_FILES = 64
 _SECONDS = 2.0
@@ -87,7 +85,7 @@ def read_start(
     cmdline: Maybe[str] = line if isinstance(line, Unknown) else line.line
     if isinstance(cmdline, Unknown) and not isinstance(kernel, Unknown):
         cmdline = kernel.cmdline  # the best guess: `command-line` says that it is one
-    image, settings = _image(host, boot, release), _settings(host)
+    image, settings = _image(boot, release), _settings(host)
     files = [known(image, ""), *settings]
     files += [entry.path for name in (PEERMEM, "ib_core") if (entry := modules.entry(name)) is not None]
     return Start(
@@ -104,10 +102,8 @@ def read_start(
 
 def read_keys(host: Host, boot: Maybe[BootFacts]) -> dict[str, Maybe[bool]]:
     """Ask mokutil whether shim trusts each key that DKMS may sign with (mokutil(1), --test-key)."""
-    files = boot.mok_keys if isinstance(boot, BootFacts) else Unknown(Reason.NOT_RECORDED)
-    keys = [key for key in _KEYS if not isinstance(host.size(key), Unknown)]
-    keys = list(dict.fromkeys([*known(files, ()), *keys]))[:4]
-    return {printable(key, 256): _is_enrolled(host, key) for key in keys}
+    keys = () if isinstance(boot, Unknown) else known(boot.mok_keys, ())
+    return {printable(key, 256): _is_enrolled(host, key) for key in keys[:4]}
 
 
 def _is_enrolled(host: Host, key: str) -> Maybe[bool]:
@@ -122,20 +118,13 @@ def _is_enrolled(host: Host, key: str) -> Maybe[bool]:
     return Unknown(Reason.MALFORMED, f"mokutil --test-key {key}", printable(" ".join(words.split()), 120))
 
 
-def _image(host: Host, boot: Maybe[BootFacts], release: str) -> Maybe[str]:
-    """Return the kernel's initial RAM disk; NOT_THERE: none under the usual names."""
-    if isinstance(boot, BootFacts) and not isinstance(boot.kernels, Unknown):
-        for kernel in boot.kernels:
-            if kernel.release == release and not isinstance(kernel.initramfs, Unknown):
-                return kernel.initramfs
-    refused: Unknown | None = None
-    for name in _IMAGES:
-        path = name.format(release)
-        size = host.size(path)
-        if not isinstance(size, Unknown):
-            return path
-        refused = refused or (None if size.reason is Reason.NOT_THERE else size)
-    return refused or Unknown(Reason.NOT_THERE, f"/boot/initrd.img-{release}", "no initial RAM disk")
+def _image(boot: Maybe[BootFacts], release: str) -> Maybe[str]:
+    """Return the kernel's initial RAM disk."""
+    kernels = boot if isinstance(boot, Unknown) else boot.kernels
+    if isinstance(kernels, Unknown):
+        return kernels
+    absent = Unknown(Reason.NOT_THERE, "/boot", "no initial RAM disk")
+    return next((kernel.initramfs for kernel in kernels if kernel.release == release), absent)
 
 
 def _settings(host: Host) -> tuple[str, ...]:

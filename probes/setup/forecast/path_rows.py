@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from probes.base.unknown import Maybe, Reason, Unknown, known
+from probes.checks.registry import findings
 from probes.facts.gpudirect import GdrPath, parse_driver_version
 from probes.facts.kernel.depmod import origin_of
 from probes.facts.kernel.release import parse_version
@@ -171,8 +172,6 @@ def _works_now(examination: Examination, start: Start) -> bool:
 
 def _refusal(examination: Examination) -> Evidence | None:
     """Return what the doctor found about the symbols of nvidia_peermem on the running kernel."""
-    from probes.checks.registry import findings  # the doctor's own judgement, of two checks only
-
     for finding in findings(examination, _MISMATCH):
         if finding.status is Status.FOUND and finding.evidence:
             return finding.evidence[-1]

@@ -11,6 +11,7 @@ import yaml
 from probes.facts.jobs.nccl_conf import parse_nccl_conf
 from probes.simulation.host import SimulatedHost
 from probes.simulation.node.description import simulated_names
+from tests.test_architecture import modules_after
 from tests.tui.commands.test_schema import valid
 from tests.tui.pilot import SteppedClock
 from tui.cli import main
@@ -148,3 +149,9 @@ def test_explain_is_text_for_people(capsys: pytest.CaptureFixture[str]) -> None:
     assert "5 means SYS: always" in out
     assert "Default: PXB, P2C since 2.29." in out
     assert "GPU2, GPU3: the nearest NIC is at SYS." in out
+
+
+def test_the_environment_is_printed_without_textual_and_yaml() -> None:
+    modules = modules_after("from tui.cli import main\nassert main(['env', '--demo']) == 0")
+    assert "probes.setup.environment.recommend" in modules
+    assert not modules & {"textual", "yaml", "pynvml", "tarfile"}

@@ -26,8 +26,8 @@ def with_efa(name: str = "cloud-vm") -> Examination:
     return replace(examination, node=replace(examination.node, rdma=replace(rdma, devices=devices)))
 
 
-def topology(busses: tuple[str, ...]) -> str:
-    inner = "".join(f'<pci busid="{bus}" class="0x030200"/>' for bus in busses)
+def topology(buses: tuple[str, ...]) -> str:
+    inner = "".join(f'<pci busid="{bus}" class="0x030200"/>' for bus in buses)
     return f'<system version="1"><cpu numaid="0">{inner}</cpu></system>\n'
 
 

@@ -1,0 +1,195 @@
+"""Build a twin from the examination of a node."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from probes.base.unknown import Unknown, known
+from probes.facts.gpu.gpus import Flavour
+from probes.facts.gpudirect import MEMORY_PEERS
+from probes.facts.kernel.log import LogKind
+from probes.facts.kernel.module_files import ModuleFile, parse_modinfo
+from probes.facts.kernel.modules import LADDER, PROC_MODULES, PROC_MODULES_LIMIT_BYTES, ModuleFacts
+from probes.facts.system.platform import PlatformFacts
+from probes.facts.system.services import ServiceFacts
+from probes.host.protocol import Host
+from probes.queries.modules import (
+    PEERMEM,
+    gpu_functions,
+    is_present,
+    mlx4_functions,
+    mlx5_functions,
+    module_messages,
+)
+from probes.setup.twin.host import TwinHost
+from probes.setup.twin.tree import TwinTree
+from probes.simulation.node.description import (
+    DriverDescription,
+    GpuDescription,
+    GpuDirectDescription,
+    ModulesDescription,
+    NicDescription,
+    NodeDescription,
+    NvmlDescription,
+    SwitchDescription,
+    SystemDescription,
+)
+from probes.simulation.node.module_files import Modinfo
+from probes.simulation.node.tree import PlacedGpu, PlacedNic
+from probes.snapshot.examination import Examination
+
+_SECONDS = 3.0
+_REFUSALS = (LogKind.UNKNOWN_SYMBOL, LogKind.SYMBOL_VERSION, LogKind.SIGNATURE_REJECTED)
+_FABRIC_MANAGER = ("nv-fabricmanager", "--version")
+
+
+def make_twin(host: Host, examination: Examination) -> TwinHost:
+    """Make a twin that answers as `host` does; nothing of the node is copied before it is asked for."""
+    tree = TwinTree(host, _description(host, examination))
+    _place_devices(tree, examination)
+    tree.live_modules = _loaded(host)
+    tree.commands["modinfo"] = Modinfo(_files(host))
+    tree.commands["dmesg"] = lambda argv, seconds: _output(host, ("dmesg", *argv[1:]))
+    tree.commands["nv-fabricmanager"] = lambda argv, seconds: _output(host, _FABRIC_MANAGER)
+    services = examination.services
+    if isinstance(services, ServiceFacts):
+        for name, service in services.services.items():
+            if not isinstance(service.state, Unknown):
+                tree.units[name] = service.state.value
+    gpus = examination.node.gpus
+    for gpu in () if isinstance(gpus, Unknown) else gpus.gpus:
+        if not isinstance(gpu.nvml, Unknown) and gpu.nvml.persistence is True:
+            tree.persistent.add(gpu.index)
+    return TwinHost(tree, _refused(examination), _devices(examination))
+
+
+def _output(host: Host, argv: tuple[str, ...]) -> str | Unknown:
+    answer = host.run(argv, _SECONDS)
+    return answer if isinstance(answer, Unknown) else answer.stdout
+
+
+def _loaded(host: Host) -> list[str]:
+    """Return the loaded modules, the oldest first."""
+    text = known(host.read(PROC_MODULES, PROC_MODULES_LIMIT_BYTES), "")
+    return [line.split(" ", 1)[0] for line in reversed(text.split("\n")) if line]
+
+
+def _files(host: Host) -> dict[str, dict[str, str]]:
+    """Return the modinfo fields of the ladder's modules."""
+    answer = host.run(("modinfo", *LADDER, "rdma_ucm"), _SECONDS)
+    files = {} if isinstance(answer, Unknown) else parse_modinfo(answer.stdout)
+    return {name: _fields(file) for name, file in files.items() if file.path.startswith("/")}
+
+
+def _fields(file: ModuleFile) -> dict[str, str]:
+    kernel = known(file.kernel, "")
+    fields = {
+        "filename": file.path,
+        "version": known(file.version, ""),
+        "license": known(file.license, ""),
+        "srcversion": known(file.srcversion, ""),
+        "depends": ",".join(file.depends),
+        "name": file.name,
+        "vermagic": f"{kernel} SMP" if kernel else "",
+        "signer": known(file.signer, ""),
+    }
+    return {key: value for key, value in fields.items() if value or key == "depends"}
+
+
+def _refused(examination: Examination) -> dict[str, str]:
+    """Return the modules that the kernel has refused since its boot, with its words."""
+    messages = module_messages(examination, _REFUSALS)
+    found = () if isinstance(messages, Unknown) else messages
+    refused = {message.module: message.text[:160] for message in found if message.module}
+    rejected = [message for message in found if message.kind is LogKind.SIGNATURE_REJECTED]
+    facts = examination.node.modules
+    if rejected and not isinstance(facts, Unknown):
+        # The message does not name the module, so it may be any that is not loaded.
+        absent = (name for name, module in facts.modules.items() if not is_present(module))
+        refused = {**dict.fromkeys(absent, rejected[-1].text[:160]), **refused}
+    return refused
+
+
+def _devices(examination: Examination) -> dict[str, tuple[str, ...]]:
+    """Return the directories of the PCI functions that each driver serves."""
+    pci = examination.node.pci
+    served = {
+        "nvidia": gpu_functions(examination),
+        "mlx5_core": mlx5_functions(examination),
+        "mlx4_core": mlx4_functions(examination),
+    }
+    functions = {} if isinstance(pci, Unknown) else pci.functions
+    return {
+        driver: tuple(functions[bdf].sysfs_path for bdf in known(bdfs, ())) for driver, bdfs in served.items()
+    }
+
+
+def _place_devices(tree: TwinTree, examination: Examination) -> None:
+    node = examination.node
+    gpus, rdma, pci = node.gpus, node.rdma, node.pci
+    for gpu in () if isinstance(gpus, Unknown) else gpus.gpus:
+        tree.gpus.append(PlacedGpu(gpu.bdf, known(gpu.numa_node, -1)))
+    for nic in () if isinstance(rdma, Unknown) else rdma.devices:
+        function = None if isinstance(pci, Unknown) else pci.functions.get(known(nic.bdf, ""))
+        if function is None or not nic.ports:
+            continue
+        ids = f"{known(function.vendor_id, 0):04x}:{known(function.device_id, 0):04x}"
+        layer = known(nic.ports[0].link_layer, "")
+        kind = NicDescription(ids, "", "", "", "", layer, (0, 0), 0.0)
+        placed = PlacedNic(function.bdf, nic.name, kind, known(nic.numa_node, -1), function.sysfs_path)
+        tree.nics.append(placed)
+    if not isinstance(pci, Unknown):
+        switches = (bdf for bdf, function in pci.functions.items() if function.kind.value == "NVSwitch")
+        tree.nvswitches.extend(switches)
+
+
+def _description(host: Host, examination: Examination) -> NodeDescription:
+    """Describe the node as far as the commands of the simulation ask for it."""
+    node = examination.node
+    gpus, modules, kernel = node.gpus, node.modules, node.kernel
+    driver = None if isinstance(gpus, Unknown) else gpus.driver
+    first = None if isinstance(gpus, Unknown) or not gpus.gpus else gpus.gpus[0]
+    flavour: Literal["open", "proprietary"] = "proprietary"
+    if driver is not None and driver.flavour is Flavour.OPEN:
+        flavour = "open"
+    platform = node.platform if isinstance(node.platform, PlatformFacts) else None
+    refusal = "" if driver is None or driver.nvml is None else driver.nvml
+    return NodeDescription(
+        name="twin",
+        title="twin",
+        hostname="this node" if platform is None else known(platform.hostname, "this node"),
+        product=("", ""),
+        distribution="" if platform is None else known(platform.distribution, ""),
+        kernel=known(node.kernel_release, "0"),
+        architecture="x86_64" if platform is None else known(platform.cpu_architecture, "x86_64"),
+        cmdline="" if isinstance(kernel, Unknown) else known(kernel.cmdline, ""),
+        driver=DriverDescription("" if driver is None else known(driver.version, ""), flavour, ""),
+        gpu=GpuDescription(
+            name="" if first is None else first.name,
+            id="",
+            memory_gib=0,
+            bar1_gib=0,
+            capability=(0, 0) if first is None else known(first.compute_capability, (0, 0)),
+            link=(0, 0),
+            nvlinks=0,
+            watts=(0, 0),
+        ),
+        nic={},
+        switch=SwitchDescription(),
+        numa=(),
+        root=(),
+        modules=ModulesDescription((), (), _uses_ofed(modules)),
+        gpudirect=GpuDirectDescription(
+            dmabuf=False, memory_peers=not isinstance(host.names(MEMORY_PEERS), Unknown)
+        ),
+        system=SystemDescription("", ""),
+        nvml=NvmlDescription(refusal=refusal if "mismatch" in refusal else ""),
+    )
+
+
+def _uses_ofed(modules: ModuleFacts | Unknown) -> bool:
+    """Return whether nvidia_peermem depends on the RDMA core, as one built with OFED does."""
+    if isinstance(modules, Unknown):
+        return False
+    depends = modules.modules[PEERMEM].depends
+    return not isinstance(depends, Unknown) and any(name.startswith("ib_") for name in depends)

@@ -1,0 +1,367 @@
+"""A twin of a node: answers as the node does, with the changes of the commands that it played.
+
+It never changes the node: its commands are those of the simulation, which change only the twin's tree.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+
+from probes.base.origin import Origin, Source
+from probes.base.unknown import Maybe, Reason, Unknown, known
+from probes.facts.kernel.modules import PROC_MODULES, PROC_MODULES_LIMIT_BYTES
+from probes.facts.system.services import SERVICES
+from probes.host.collectives import CollectiveSpeed
+from probes.host.command import CommandOutput
+from probes.host.cuda import CudaGpu
+from probes.host.file_range import FileRange
+from probes.host.kernel_messages import KernelMessage
+from probes.host.local import text_of
+from probes.host.nvml import NvmlFacts, NvmlLive
+from probes.host.protocol import READ_LIMIT_BYTES
+from probes.host.ras import ANSWER_SECONDS
+from probes.host.rdma_resources import RdmaResources
+from probes.host.usage import InterfaceCounters, ProcessUsage
+from probes.setup.twin.tree import TwinTree
+from probes.setup.twin.unknowns import unknown_answer, unknown_path
+from probes.simulation.commands.catalogue import perform
+from probes.simulation.commands.command_result import CommandResult, done
+from probes.simulation.node.modules import users_of
+
+_COMMANDS = (
+    *("modprobe", "rmmod", "systemctl", "setpci", "nvidia-smi", "nvidia-modprobe", "ip", "ibportstate"),
+    *("tee", "rm", "cp", "mv", "install", "mkdir", "mknod", "chmod", "ln", "sync", "udevadm", "sysctl"),
+    *("modinfo", "dmesg"),
+)
+"""Commands of the simulation whose effect does not depend on anything but what the twin reads."""
+_WHOLE_CONFIG_BYTES = 256  # less: only root can read the rest
+
+
+class TwinHost:
+    """A node below the changes of `tree`."""
+
+    def __init__(
+        self, tree: TwinTree, refused: Mapping[str, str], devices: Mapping[str, Sequence[str]]
+    ) -> None:
+        """Make the twin.
+
+        `refused`: modules that the kernel has refused since its boot, and how; `devices`: directories of the
+        PCI functions that a driver serves, by driver.
+        """
+        self.tree = tree
+        self._devices = devices
+        self._base = tree.base
+        self._refused = refused
+        self.origin = Origin(Source.SIMULATED, f"rehearsal on a twin of {tree.description.hostname}")
+        self._modules = tuple(tree.live_modules)
+        self._units = dict(tree.units)
+        self._persistent = frozenset(tree.persistent)
+        self.not_rehearsed: list[str] = []
+        for name in self._modules:
+            tree.references[name, "node"] = self._references(name)
+
+    # Commands
+
+    def perform(self, argv: Sequence[str], stdin: str = "") -> CommandResult:
+        """Play a command; one that the twin cannot play succeeds, and is named in `not_rehearsed`."""
+        why = self._why_not(argv)
+        if why:
+            words = f"{' '.join(argv[:6])} ({why})"
+            if words not in self.not_rehearsed:
+                self.not_rehearsed.append(words)
+            return done(f"not rehearsed: {why}")
+        result = perform(self, self.tree, argv, stdin, self.monotonic())
+        self._bind_drivers()
+        return result
+
+    def _bind_drivers(self) -> None:
+        """Bind the drivers that are new on the twin to their devices, as the kernel does."""
+        for driver in self.new_modules:
+            for path in self._devices.get(driver, ()):
+                event = self.tree.text(f"{path}/uevent")
+                if event and "DRIVER=" not in event:
+                    self.tree.add(f"{path}/uevent", f"DRIVER={driver}\n{event}")
+
+    def _why_not(self, argv: Sequence[str]) -> str:
+        """Return why the twin cannot play a command, or ""."""
+        name, words = argv[0].rpartition("/")[2] if argv else "", list(argv[1:])
+        if name not in _COMMANDS:
+            return "a twin cannot play this command"
+        if name in ("modprobe", "nvidia-modprobe") and "-r" not in words:
+            if not isinstance(self._base.run(("modinfo", "ib_core")), CommandOutput):
+                return "modinfo is needed to know what loading does"
+            for word in words:
+                if word.replace("-", "_") in self._refused:
+                    return f"the kernel refused it before: {self._refused[word.replace('-', '_')]}"
+        if name == "systemctl":
+            units = [word.removesuffix(".service") for word in words[1:] if not word.startswith("-")]
+            if any(unit not in SERVICES for unit in units):
+                return "the effect of this service is unknown"
+        if name == "nvidia-smi" and "-pm" not in words:
+            return "only persistence mode can be rehearsed"
+        if name == "setpci" and self._is_config_cut(words):
+            return "needs root: configuration space"
+        return ""
+
+    def _is_config_cut(self, words: Sequence[str]) -> bool:
+        functions = [words[place + 1] for place, word in enumerate(words[:-1]) if word == "-s"]
+        contents = (self.read_bytes(f"/sys/bus/pci/devices/{bdf}/config", 4096) for bdf in functions)
+        return any(isinstance(one, bytes) and len(one) < _WHOLE_CONFIG_BYTES for one in contents)
+
+    # Modules
+
+    @property
+    def new_modules(self) -> tuple[str, ...]:
+        """Return the modules that were loaded on the twin and not on the node."""
+        return tuple(name for name in self.tree.live_modules if name not in self._modules)
+
+    def _references(self, name: str) -> Callable[[float], int]:
+        def count(seconds: float) -> int:
+            del seconds
+            return self._count(name) - len(users_of(self.tree, name))
+
+        return count
+
+    def _lines(self) -> dict[str, list[str]]:
+        """Return the words of the node's own lines of /proc/modules, by module."""
+        text = known(self._base.read(PROC_MODULES, PROC_MODULES_LIMIT_BYTES), "")
+        return {words[0]: words for line in text.split("\n") if len(words := line.split()) > 4}
+
+    def _users(self, words: Sequence[str]) -> tuple[list[str], list[str]]:
+        """Return the users in a line that are still loaded, and those that are not."""
+        users = [user for user in words[3].split(",") if user not in ("", "-", "[permanent]")]
+        return [user for user in users if self._is_live(user)], [u for u in users if not self._is_live(u)]
+
+    def _is_live(self, name: str) -> bool:
+        return name not in self._modules or name in self.tree.live_modules
+
+    def _count(self, name: str) -> int:
+        """Return a module's reference count, without users that were removed and with new ones."""
+        words = self._lines().get(name)
+        if words is None or not words[2].isdecimal():
+            return 0
+        gone = len(self._users(words)[1])
+        new = sum(name in users_needs for users_needs in map(self._needs, self.new_modules))
+        return max(0, int(words[2]) - gone + new)
+
+    def _needs(self, name: str) -> tuple[str, ...]:
+        return tuple(other for other in self.tree.live_modules if name in users_of(self.tree, other))
+
+    def _proc_modules(self) -> str:
+        lines, old = [], self._lines()
+        for name in reversed(self.tree.live_modules):
+            words = old.get(name, [name, "65536", "0", "-", "Live", "0x0", "(OE)"])
+            users = [user for user in self._users(words)[0] if user in self.tree.live_modules]
+            users += [user for user in self.new_modules if user in users_of(self.tree, name)]
+            count = self._count(name) if name in old else len(users)
+            shown = "".join(f"{user}," for user in dict.fromkeys(users)) or "-"
+            lines.append(" ".join([name, words[1], str(count), shown, *words[4:]]) + "\n")
+        return "".join(lines)
+
+    # Files
+
+    def read_bytes(self, path: str, limit: int = READ_LIMIT_BYTES) -> Maybe[bytes]:
+        """Return a file's content."""
+        content = self._content(path, limit)
+        if not isinstance(content, Unknown) and len(content) > limit:
+            return Unknown(Reason.MALFORMED, path, f"more than {limit} bytes")
+        return content
+
+    def _content(self, path: str, limit: int) -> Maybe[bytes]:
+        if tuple(self.tree.live_modules) != self._modules:
+            if path == PROC_MODULES:
+                return self._proc_modules().encode()
+            module = path.removeprefix("/sys/module/").removesuffix("/refcnt")
+            if path == f"/sys/module/{module}/refcnt" and module in self._modules:
+                if module in self.tree.live_modules:
+                    return f"{self._count(module)}\n".encode()
+                return Unknown(Reason.NOT_THERE, path)
+        real = self._real(path)
+        if isinstance(real, Unknown):
+            # Only the node knows why: needs root, not there.
+            changed = self.tree.is_hidden(path) or real.reason is Reason.NOT_RECORDED
+            return real if changed else self._base.read_bytes(path, limit)
+        written = self.tree.changed_file(real)
+        if written is None:
+            return self._base.read_bytes(real, limit)
+        written = written(self.monotonic()) if callable(written) else written
+        return written.encode() if isinstance(written, str) else written
+
+    def _real(self, path: str) -> str | Unknown:
+        """Return the path without links; NOT_RECORDED: only a module that is new on the twin shows it."""
+        new = self.new_modules
+        if new and (unknown := unknown_path(path, new)) is not None:
+            return unknown
+        real = self.tree.real(path)
+        if new and not isinstance(real, Unknown) and (unknown := unknown_path(real, new)) is not None:
+            return unknown
+        return real
+
+    def read(self, path: str, limit: int = READ_LIMIT_BYTES) -> Maybe[str]:
+        """Return a file's text."""
+        content = self.read_bytes(path, limit)
+        return content if isinstance(content, Unknown) else text_of(content)
+
+    def read_range(self, path: str, offset: int, limit: int) -> Maybe[FileRange]:
+        """Return a part of a file of the node."""
+        return self._base.read_range(path, offset, limit)
+
+    def names(self, path: str) -> Maybe[tuple[str, ...]]:
+        """Return the sorted names in a directory."""
+        real = self._real(path)
+        if isinstance(real, Unknown):
+            changed = self.tree.is_hidden(path) or real.reason is Reason.NOT_RECORDED
+            return real if changed else self._base.names(path)
+        return self.tree.node_names(real)
+
+    def link(self, path: str) -> Maybe[str]:
+        """Return the target of a symbolic link."""
+        parent, _, name = path.rpartition("/")
+        real = self._real(parent)
+        place = path if isinstance(real, Unknown) else f"{real}/{name}"
+        if (unknown := unknown_path(place, self.new_modules)) is not None:
+            return unknown
+        target = self.tree.changed_link(place)
+        if target is not None:
+            return target
+        return Unknown(Reason.NOT_THERE, path) if self.tree.is_hidden(place) else self._base.link(path)
+
+    def resolve(self, path: str) -> Maybe[str]:
+        """Return the path with every link resolved."""
+        real = self._real(path)
+        if isinstance(real, Unknown) and not self.tree.is_hidden(path) and real.reason is Reason.NOT_THERE:
+            return self._base.resolve(path)
+        return real
+
+    def size(self, path: str) -> Maybe[int]:
+        """Return a file's size."""
+        real = self._real(path)
+        if isinstance(real, Unknown):
+            changed = self.tree.is_hidden(path) or real.reason is Reason.NOT_RECORDED
+            return real if changed else self._base.size(path)
+        written = self.tree.changed_file(real)
+        if written is None:
+            return 0 if real in self.tree.made else self._base.size(path)
+        content = self.read_bytes(path, 1 << 30)
+        return content if isinstance(content, Unknown) else len(content)
+
+    def access(self, path: str, write: bool = False) -> Maybe[bool]:
+        """Return whether the file can be read (and written)."""
+        real = self._real(path)
+        if isinstance(real, Unknown):
+            changed = self.tree.is_hidden(path) or real.reason is Reason.NOT_RECORDED
+            return real if changed else self._base.access(path, write)
+        if self.tree.changed_file(real) is not None:
+            return real not in self.tree.denied
+        return real not in self.tree.denied and self._base.access(path, write)
+
+    # Programs and libraries
+
+    def run(self, argv: Sequence[str], seconds: float = 2.0) -> Maybe[CommandOutput]:
+        """Return the output of a read-only command of the node, with the changes of services and log."""
+        answer = self._base.run(argv, seconds)
+        if isinstance(answer, Unknown):
+            return answer
+        if argv[:2] == ("systemctl", "show") and self.tree.units != self._units:
+            return replace(answer, stdout=self._shown(answer.stdout))
+        if argv[:1] == ("dmesg",) and self.tree.kernel_log:
+            return replace(answer, stdout=answer.stdout + "".join(self.tree.kernel_log))
+        return answer
+
+    def _shown(self, text: str) -> str:
+        blocks = []
+        for block in text.split("\n\n"):
+            fields = dict(line.split("=", 1) for line in block.split("\n") if "=" in line)
+            name = fields.get("Id", "").removesuffix(".service")
+            if name in self.tree.units and self.tree.units[name] != self._units.get(name):
+                fields["ActiveState"] = self.tree.units[name]
+            blocks.append("\n".join(f"{key}={value}" for key, value in fields.items()))
+        return "\n\n".join(blocks)
+
+    def _changed(self, kind: str, *modules: str) -> Unknown | None:
+        """Return why the node's answer no longer counts: a module was removed, or is new on the twin."""
+        for module in modules:
+            if module in self._modules and module not in self.tree.live_modules:
+                return Unknown(Reason.NOT_THERE, kind, f"{module} is not loaded")
+        return unknown_answer(kind, self.new_modules)
+
+    def nvml(self) -> Maybe[NvmlFacts]:
+        """Return what NVML reports, with the persistence mode that was set on the twin."""
+        changed = self._changed("nvml", "nvidia")
+        facts = self._base.nvml() if changed is None else changed
+        if isinstance(facts, Unknown) or frozenset(self.tree.persistent) == self._persistent:
+            return facts
+        gpus = tuple(
+            gpu if isinstance(gpu, Unknown) else replace(gpu, persistence=gpu.index in self.tree.persistent)
+            for gpu in facts.gpus
+        )
+        return replace(facts, gpus=gpus)
+
+    def nvml_live(self) -> Maybe[tuple[NvmlLive, ...]]:
+        """Return one reading of NVML's live figures."""
+        changed = self._changed("nvml", "nvidia")
+        return self._base.nvml_live() if changed is None else changed
+
+    def dmabuf_errnos(self, devices: Sequence[str]) -> Mapping[str, Maybe[int]]:
+        """Return the errno of the DMA-BUF probe for each RDMA device."""
+        unknown = unknown_answer("dmabuf", self.new_modules)
+        return self._base.dmabuf_errnos(devices) if unknown is None else dict.fromkeys(devices, unknown)
+
+    def cuda_gpus(self) -> Maybe[tuple[CudaGpu, ...]]:
+        """Return what libcuda reports about each GPU."""
+        changed = self._changed("cuda", "nvidia", "nvidia_uvm")
+        return self._base.cuda_gpus() if changed is None else changed
+
+    def process_usage(self, pids: Sequence[int]) -> Mapping[int, Maybe[ProcessUsage]]:
+        """Return the node's answer."""
+        return self._base.process_usage(pids)
+
+    def interface_counters(self, names: Sequence[str]) -> Mapping[str, Maybe[InterfaceCounters]]:
+        """Return the node's answer."""
+        return self._base.interface_counters(names)
+
+    def rdma_resources(self) -> Maybe[RdmaResources]:
+        """Return the RDMA resources of all processes."""
+        changed = self._changed("rdma", "ib_core")
+        return self._base.rdma_resources() if changed is None else changed
+
+    def thread_names(self, pids: Sequence[int]) -> Mapping[int, Maybe[tuple[str, ...]]]:
+        """Return the node's answer."""
+        return self._base.thread_names(pids)
+
+    def ethtool_counters(self, names: Sequence[str]) -> Mapping[str, Maybe[dict[str, int]]]:
+        """Return the node's answer."""
+        return self._base.ethtool_counters(names)
+
+    def kernel_messages(self) -> Maybe[tuple[KernelMessage, ...]]:
+        """Return no message: those of the node belong to its own view."""
+        return ()
+
+    def ras_answer(self, address: str, command: str, seconds: float = ANSWER_SECONDS) -> Maybe[str]:
+        """Return that a rehearsal asks no job."""
+        return Unknown(Reason.NOT_RECORDED, f"RAS at {address}", "not asked in a rehearsal")
+
+    def ras_events(self, address: str, last: bool = False) -> Maybe[tuple[str, ...]]:
+        """Return that a rehearsal asks no job."""
+        return Unknown(Reason.NOT_RECORDED, f"RAS at {address}", "not asked in a rehearsal")
+
+    def collectives(self, path: str) -> Maybe[tuple[CollectiveSpeed, ...]]:
+        """Return the node's answer."""
+        return self._base.collectives(path)
+
+    def environment(self, name: str) -> Maybe[str]:
+        """Return an environment variable."""
+        return self._base.environment(name)
+
+    def is_root(self) -> bool:
+        """Return whether root asks."""
+        return self._base.is_root()
+
+    def monotonic(self) -> float:
+        """Return the node's clock."""
+        return self._base.monotonic()
+
+    def wall_clock(self) -> float:
+        """Return the node's time of day."""
+        return self._base.wall_clock()

@@ -1,0 +1,245 @@
+"""The tree of a twin: what the node answers, below the changes that commands made on the twin.
+
+Commands of the simulation read and write a Tree. This one holds only the changes, and asks the node for
+everything else, read-only.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from probes.base.unknown import Maybe, Reason, Unknown
+from probes.host.protocol import Host
+from probes.simulation.node.description import NodeDescription
+from probes.simulation.node.tree import Content, Removed, Tree
+
+FILE_LIMIT_BYTES = 32 << 20
+_MAX_DEPTH = 64
+
+
+class TwinTree(Tree):
+    """Changes over a host; every path in it is resolved."""
+
+    def __init__(self, base: Host, description: NodeDescription) -> None:
+        super().__init__(description, 0)
+        self.base = base
+        self.hidden: set[str] = set()  # removed, with everything below
+        self.made: dict[str, set[str]] = {"/": set()}  # directory -> names that were added to it
+        self.files: dict[str, Content] = _Files(self)
+        self.links: dict[str, str] = _Links(self)
+        self.directories: dict[str, set[str]] = _Directories(self)
+
+    # What has changed
+
+    def changed_file(self, path: str) -> Content | None:
+        """Return the content of a file that was written on the twin."""
+        return dict.get(self.files, path)
+
+    def changed_link(self, path: str) -> str | None:
+        """Return the target of a link that was made on the twin."""
+        return dict.get(self.links, path)
+
+    def is_hidden(self, path: str) -> bool:
+        """Return whether a path was removed on the twin, or a directory above it."""
+        if not self.hidden or path in self.made:
+            return False
+        while len(path) > 1:
+            if path in self.hidden:
+                return True
+            path = path.rpartition("/")[0]
+        return False
+
+    # As Tree
+
+    def add(self, path: str, content: Content) -> None:
+        """Write a file."""
+        dict.__setitem__(self.files, path, content)
+        self._made(path)
+
+    def link(self, path: str, target: str) -> None:
+        """Make a symbolic link."""
+        dict.__setitem__(self.links, path, target)
+        self._made(path)
+
+    def directory(self, path: str) -> None:
+        """Make a directory, unless it is there."""
+        if path not in self.made and path not in self.directories:
+            self.made[path] = set()
+            self._made(path)
+
+    def remove(self, path: str) -> Removed:
+        """Remove a path and everything below it."""
+
+        def below(of: dict[str, Any]) -> list[str]:
+            return [name for name in dict.keys(of) if name == path or name.startswith(f"{path}/")]
+
+        was_directory = path in self.directories
+        removed = Removed(
+            {name: dict.pop(self.files, name) for name in below(self.files)},
+            {name: dict.pop(self.links, name) for name in below(self.links)},
+            frozenset({path} if was_directory else ()) | frozenset(below(self.made)),
+        )
+        for name in below(self.made):
+            del self.made[name]
+        if not was_directory and not removed.files and not removed.links:
+            # A file or link of the node itself: its place is all that is needed to bring it back.
+            removed = Removed(directories=frozenset({path}))
+        self.hidden.add(path)
+        parent, _, name = path.rpartition("/")
+        self.made.get(parent or "/", set()).discard(name)
+        return removed
+
+    def restore(self, removed: Removed) -> None:
+        """Bring back what `remove` returned."""
+        self.hidden -= removed.directories
+        for path, target in removed.links.items():
+            self.link(path, target)
+        for path, content in removed.files.items():
+            self.add(path, content)
+
+    def is_there(self, path: str) -> bool:
+        """Return whether a file, link or directory has this path."""
+        return path in self.files or path in self.links or path in self.directories
+
+    def text(self, path: str) -> str:
+        """Return the text of a file; empty if there is none or it is computed."""
+        content = self.files.get(path)
+        return content if isinstance(content, str) else ""
+
+    def real(self, path: str) -> str | Unknown:
+        """Return the path with its links resolved."""
+        return self._real(path.rstrip("/") or "/", 0)
+
+    def _real(self, path: str, depth: int) -> str | Unknown:
+        if path in self.made or self.changed_file(path) is not None:
+            return path
+        if depth > _MAX_DEPTH:
+            return Unknown(Reason.MALFORMED, path, "too many links")
+        target = self.changed_link(path)
+        if target is not None:
+            parent = path.rpartition("/")[0]
+            return self._real(_joined(parent, target), depth + 1)
+        if self.is_hidden(path):
+            return Unknown(Reason.NOT_THERE, path)
+        resolved = self.base.resolve(path)
+        if not isinstance(resolved, Unknown):
+            return Unknown(Reason.NOT_THERE, path) if self.is_hidden(resolved) else resolved
+        parent, _, name = path.rpartition("/")
+        if not parent:
+            return resolved
+        above = self._real(parent, depth + 1)
+        if isinstance(above, Unknown) or f"{above}/{name}" == path:
+            return resolved
+        return self._real(f"{above}/{name}", depth + 1)
+
+    def _made(self, path: str) -> None:
+        parent, _, name = path.rpartition("/")
+        parent = parent or "/"
+        if parent not in self.made:
+            if parent not in self.directories:
+                self._made(parent)
+            self.made[parent] = set()
+        self.made[parent].add(name)
+
+    # What the node answers
+
+    def node_names(self, path: str) -> Maybe[tuple[str, ...]]:
+        """Return the names in a directory of the node, with the changes."""
+        made = self.made.get(path)
+        names: Maybe[tuple[str, ...]] = Unknown(Reason.NOT_THERE, path)
+        if not (path in self.hidden or self.is_hidden(path)):
+            names = self.base.names(path)
+        if isinstance(names, Unknown):
+            return names if made is None else tuple(sorted(made))
+        left = {name for name in names if not self.hidden or f"{path.rstrip('/')}/{name}" not in self.hidden}
+        return tuple(sorted(left | (made or set())))
+
+
+def _joined(parent: str, target: str) -> str:
+    if target.startswith("/"):
+        return target
+    done = parent.split("/")
+    for part in target.split("/"):
+        if part == "..":
+            del done[-1:]
+        elif part not in ("", "."):
+            done.append(part)
+    return "/".join(done) or "/"
+
+
+class _Files(dict[str, Content]):
+    """Changed files; other paths are read from the node."""
+
+    def __init__(self, tree: TwinTree) -> None:
+        super().__init__()
+        self._tree = tree
+
+    def __contains__(self, path: object) -> bool:
+        return self.get(str(path)) is not None
+
+    def get(self, path: str, default: Any = None) -> Any:
+        """Return a file's content: bytes of configuration space, text of everything else."""
+        changed = dict.get(self, path)
+        if changed is not None:
+            return changed
+        if self._tree.is_hidden(path):
+            return default
+        content = self._tree.base.read_bytes(path, FILE_LIMIT_BYTES)
+        if isinstance(content, Unknown):
+            return default
+        return content if path.endswith("/config") else content.decode("utf-8", "replace")
+
+    def __getitem__(self, path: str) -> Content:
+        content: Content | None = self.get(path)
+        if content is None:
+            raise KeyError(path)
+        return content
+
+
+class _Links(dict[str, str]):
+    """Changed links; other paths are read from the node."""
+
+    def __init__(self, tree: TwinTree) -> None:
+        super().__init__()
+        self._tree = tree
+
+    def __contains__(self, path: object) -> bool:
+        return self.get(str(path)) is not None
+
+    def get(self, path: str, default: Any = None) -> Any:
+        """Return a link's target."""
+        changed = dict.get(self, path)
+        if changed is not None:
+            return changed
+        if self._tree.is_hidden(path):
+            return default
+        target = self._tree.base.link(path)
+        return default if isinstance(target, Unknown) else target
+
+    def __getitem__(self, path: str) -> str:
+        target: str | None = self.get(path)
+        if target is None:
+            raise KeyError(path)
+        return target
+
+
+class _Directories(dict[str, set[str]]):
+    """The directories of the node, with the changes."""
+
+    def __init__(self, tree: TwinTree) -> None:
+        super().__init__()
+        self._tree = tree
+
+    def __contains__(self, path: object) -> bool:
+        return not isinstance(self._tree.node_names(str(path)), Unknown)
+
+    def get(self, path: str, default: Any = None) -> Any:
+        """Return the names in a directory."""
+        names = self._tree.node_names(path)
+        return default if isinstance(names, Unknown) else set(names)
+
+    def __getitem__(self, path: str) -> set[str]:
+        names: set[str] | None = self.get(path)
+        if names is None:
+            raise KeyError(path)
+        return names

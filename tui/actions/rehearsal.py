@@ -1,0 +1,48 @@
+"""Rehearse a plan: run its steps on a simulated twin of the node, and judge the twin afterwards.
+
+The same runner runs the same steps as for real. Nothing of the node changes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from probes.base.plan import Plan
+from probes.checks.registry import findings
+from probes.host.protocol import Host
+from probes.live.verdict import examine_with_jobs
+from probes.queries.finding import Finding
+from probes.setup.twin.build import make_twin
+from probes.snapshot.examination import Examination
+from tui.actions.audit_log import Actor, Audit
+from tui.actions.dispatcher import MemoryLog
+from tui.actions.events import RunEnded, RunEvent
+from tui.actions.runner import Runner
+from tui.actions.simulated_commands import SimulatedCommands
+
+
+@dataclass(frozen=True)
+class Rehearsal:
+    """How a plan ended on the twin, and how the twin is afterwards."""
+
+    ended: RunEnded
+    examination: Examination
+    findings: tuple[Finding, ...]
+    not_rehearsed: tuple[str, ...]  # commands that the twin could not play, and why; assumed to succeed
+
+
+def rehearse(
+    host: Host,
+    examination: Examination,
+    action: str,
+    plan: Plan,
+    on_event: Callable[[RunEvent], None] = lambda event: None,
+) -> Rehearsal:
+    """Run a plan on a twin of the examined node; blocks about as long as two examinations take."""
+    twin = make_twin(host, examination)
+    commands = SimulatedCommands(twin, wait=lambda seconds: None, as_root="on a twin of this node")
+    audit = Audit(MemoryLog(), Actor("twin", "", "", 0), host.wall_clock)
+    ended = Runner(twin, commands, audit, on_event).run(action, plan)
+    after = examine_with_jobs(twin, before=examination)
+    return Rehearsal(ended, after, findings(after), tuple(twin.not_rehearsed))

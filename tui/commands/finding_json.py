@@ -1,0 +1,42 @@
+"""A finding as JSON, for every document that has findings."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from probes.base.plan import Plan
+from probes.queries.finding import Finding
+from tui.commands.json_values import plain_value
+
+
+def finding_json(finding: Finding) -> dict[str, Any]:
+    """Return one finding."""
+    return {
+        "id": finding.id,
+        "area": finding.area,
+        "severity": finding.severity.value,
+        "status": finding.status.value,
+        "title": finding.title,
+        "ok": finding.ok,
+        "impact": finding.impact,
+        "data_path": finding.data_path,
+        "part_of": finding.part_of or None,
+        "evidence": [plain_value(evidence) for evidence in finding.evidence],
+        "cause": finding.cause,
+        "devices": list(finding.devices),
+        "fix": [] if finding.fix is None else _fix_json(finding.fix),
+        "reference": finding.reference,
+    }
+
+
+def _fix_json(plan: Plan) -> list[dict[str, Any]]:
+    """Return the steps; facts about the whole plan are repeated in each."""
+    return [
+        {
+            **plain_value(step),
+            "reversible": plan.reversible,
+            "needs_reboot": plan.needs_reboot,
+            "disturbs": plan.disturbs,
+        }
+        for step in plan.steps
+    ]
