@@ -183,11 +183,16 @@ class _Search:
 
 
 def setting(process: Process, name: str) -> Maybe[str]:
-    """Return a variable as NCCL reads it: from the environment, else from /etc/nccl.conf."""
+    """Return a variable as NCCL reads it: from the environment, the user's nccl.conf or /etc/nccl.conf."""
     if isinstance(process.environment, Unknown):
         return process.environment
     if name in process.environment:
         return process.environment[name]
+    if isinstance(process.user_conf, Unknown):
+        if process.user_conf.reason not in (Reason.NOT_THERE, Reason.NOT_RECORDED):
+            return process.user_conf
+    elif name in process.user_conf.values:
+        return process.user_conf.values[name]
     if isinstance(process.nccl_conf, Unknown):
         return process.nccl_conf
     value = process.nccl_conf.values.get(name)

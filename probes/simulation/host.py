@@ -21,7 +21,7 @@ from probes.host.file_range import FileRange
 from probes.host.kernel_messages import MAX_TEXT, KernelMessage
 from probes.host.nvml import NvmlFacts, NvmlGpu, NvmlLive
 from probes.host.protocol import READ_LIMIT_BYTES
-from probes.host.ras import ANSWER_SECONDS
+from probes.host.ras import ANSWER_SECONDS, REPORTS
 from probes.host.rdma_resources import RdmaResources
 from probes.host.usage import InterfaceCounters, ProcessUsage, counters_from_files, usage_from_files
 from probes.simulation.bandwidth.playback import SimulatedTest
@@ -388,7 +388,9 @@ class SimulatedHost:
         return tuple(_message(number, line) for number, line in enumerate(lines[first:], first))
 
     def ras_answer(self, address: str, command: str, seconds: float = ANSWER_SECONDS) -> Maybe[str]:
-        """Return the answer of the first job's RAS service."""
+        """Return the answer of the first job's RAS service; its NCCL is too old for DIAGNOSTICS."""
+        if command not in REPORTS and address == ADDRESS:
+            return Unknown(Reason.DRIVER_ERROR, f"RAS at {address}", f"ERROR: Unknown command {command}")
         report = ras_report(self.tree, self._seconds()) if address == ADDRESS else None
         return (
             Unknown(Reason.NOT_THERE, f"RAS at {address}", "nothing listens there")
