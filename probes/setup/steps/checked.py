@@ -54,7 +54,7 @@ CHECKED = (
     ),
     CheckedStep(
         "build",
-        "Build the modules in the right order",
+        "Build modules in the right order",
         "the modules of this path fit the kernel and each other",
         "nvidia_peermem is built against the NIC driver's ib_core. If the NIC driver is installed or upgraded"
         " afterwards, it has to be built again.",
@@ -190,7 +190,7 @@ CHECKED = (
     ),
     CheckedStep(
         "nccl",
-        "Check NCCL's settings and libraries",
+        "Check NCCL and its settings",
         "no setting or library keeps NCCL from GPUDirect RDMA",
         "One wrong variable can disable GPUDirect RDMA on a healthy node.",
         (
