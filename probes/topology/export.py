@@ -45,9 +45,8 @@ class Mark:
 
 
 def plain_graph(graph: UndirectedGraph, marks: Mapping[str, Mark]) -> nx.Graph[str]:
-    """Return the graph as one of networkx, with plain attributes.
-
-    `marks`, by node, become `severity` and `findings`.
+    """Return the graph as one of networkx, with plain attributes; `marks`, by node, become `severity` and
+    `findings`.
 
     An edge is `degraded` if it carries less than both of its ends can.
     """
