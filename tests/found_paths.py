@@ -24,7 +24,7 @@ def find_paths(topology: Topology, functions: Mapping[str, PciFunction]) -> None
         _find_paths(found, functions)
         alike.append((facts, found))
         del alike[:-_MOST_ALIKE]
-    vars(topology)["graph"] = found.graph
+    vars(topology)["graph"] = found.graph.copy()
     topology.paths.update(found.paths)
 
 

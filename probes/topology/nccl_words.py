@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from probes.base.unknown import known
 from probes.facts.pci.functions import PciFunction
 from probes.topology.graph import chain_of, merged_bdf
-from probes.topology.undirected_graph import UndirectedGraph
+
+if TYPE_CHECKING:
+    import networkx as nx
 
 UNKNOWN_NUMA = -1  # to NCCL the kernel's -1 is a NUMA node of its own
 Functions = Mapping[str, Mapping[str, Any]]  # the graph's nodes
@@ -45,7 +47,7 @@ class Seat:
     cpu: int  # the NUMA node above those
 
 
-def seat_of(graph: UndirectedGraph, function: PciFunction) -> Seat:
+def seat_of(graph: nx.Graph[str], function: PciFunction) -> Seat:
     """Return the switches above a function and the NUMA node above those.
 
     NCCL puts a NIC below an unknown NUMA node if sysfs does not have the function that it asks for.

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import combinations
+from typing import TYPE_CHECKING
 
 from probes.base.unknown import Maybe, Reason, Unknown, known
 from probes.facts.node import Node
@@ -17,7 +18,9 @@ from probes.topology.hops import Hop, Routes, weakest_of
 from probes.topology.nccl_words import ORDER, Nccl, Seat, pci_path, seat_of
 from probes.topology.nvlink import has_c2c, has_relay, nvlinks_between
 from probes.topology.smi_words import Smi, smi_path
-from probes.topology.undirected_graph import UndirectedGraph
+
+if TYPE_CHECKING:
+    import networkx as nx
 
 _SMI_RANK = {word: rank for rank, word in enumerate(Smi)}
 
@@ -60,7 +63,7 @@ class Topology:
     best_nics: dict[str, tuple[str, ...]]  # GPU id -> NIC ids, nearest first
 
     @cached_property
-    def graph(self) -> UndirectedGraph:
+    def graph(self) -> nx.Graph[str]:
         """Everything between the endpoints, as `probes.topology.graph` describes it."""
         return build_graph(self.node, (*self.gpus, *self.nics))
 
@@ -102,7 +105,7 @@ def _find_paths(topology: Topology, functions: Mapping[str, PciFunction]) -> Non
         topology.paths[a.id, b.id], topology.paths[b.id, a.id] = there, back
 
 
-def _seat(graph: UndirectedGraph, end: Endpoint, function: PciFunction | None) -> Maybe[Seat]:
+def _seat(graph: nx.Graph[str], end: Endpoint, function: PciFunction | None) -> Maybe[Seat]:
     """Return an endpoint's seat in NCCL's tree."""
     if function is None:
         return Unknown(Reason.NOT_THERE, "/sys/bus/pci/devices", f"no PCI function for {end.label}")
@@ -129,7 +132,7 @@ def _paths(
     )
 
 
-def _between_gpus(graph: UndirectedGraph, path: Path) -> Path:
+def _between_gpus(graph: nx.Graph[str], path: Path) -> Path:
     """GPU to GPU: NVLink, a GPU that relays (NVB), or C2C links of both to one CPU."""
     links = nvlinks_between(graph, path.a, path.b)
     if links:

@@ -131,8 +131,8 @@ def _with_detour(topology: Topology, path: Path, elements: list[_Element]) -> li
 def _uplink(topology: Topology, gpu: str) -> str:
     """Return the link between the root port above a GPU and the switch below that port."""
     chain = chain_of(topology.graph, gpu)
-    link = topology.graph.edge(*chain[:2]) if len(chain) > 1 else {}
-    if not link:
+    link = topology.graph.get_edge_data(*chain[:2]) if len(chain) > 1 else None
+    if link is None:
         return "PCIe"
     rate = link.get("gbps", NO_LINK)
     return f"{link['text']}{'' if isinstance(rate, Unknown) else f' {gbps(rate)}'}, shared"
