@@ -227,7 +227,6 @@ def _report_step(record: SetupRecord) -> SetupStep:
     return SetupStep("report", title, StepState.TO_DO, "not written yet", why, command="gdrtop report")
 
 
-
 def remaining_plan(guide: Guide) -> Plan | None:
     """Return all commands that are left, in order, as one plan; None if no step has commands."""
     open_steps = [step for step in guide.steps if step.state in _OPEN and step.plan is not None]

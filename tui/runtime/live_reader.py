@@ -18,7 +18,8 @@ def recorded_events(host: Host) -> RasEvents:
         return RasEvents()
     from probes.recording.replay_host import ReplayHost
 
-    assert isinstance(host, ReplayHost)
+    if not isinstance(host, ReplayHost):  # a replay that is recorded again, to redact it
+        return RasEvents()
     questions = host.recording.answers
     return RasEvents(question.of[0] for question in questions if question.kind == "ras_events")
 
