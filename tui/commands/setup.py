@@ -20,7 +20,6 @@ from tui.actions.script import script_of
 from tui.bandwidth.results_store import open_results_store
 from tui.commands.arguments import EXIT_WRONG_USAGE, UsageError, did_you_mean
 from tui.commands.do import EXIT_REFUSED, Do, confirm_and_run
-from tui.commands.json_values import document, host_name, plain_value, write_json
 from tui.files.setup_log import (
     PATH,
     SKIP,
@@ -30,6 +29,7 @@ from tui.files.setup_log import (
     open_setup_log,
     remember_boot,
 )
+from tui.runtime.json_values import document, host_name, plain_value, write_json
 from tui.runtime.lock import user_name
 from tui.runtime.open_host import open_host
 from tui.runtime.printing import heading, print_lines, text_width

@@ -20,10 +20,10 @@ from probes.simulation.node.description import simulated_names
 from probes.snapshot.verdict import judge
 from probes.topology.paths import build
 from tests.trees import NVIDIA, add_function, add_rdma_device
-from tui.commands.json_values import object_of
 from tui.commands.modules import write_modules
 from tui.commands.topo import write_topology
 from tui.commands.topo_json import topology_json
+from tui.runtime.json_values import object_of
 
 NIC = ("pci0000:00", "0000:00:01.0", "0000:01:00.0")
 GPU = ("pci0000:00", "0000:00:02.0", "0000:02:00.0")
