@@ -1,4 +1,4 @@
-"""A live or recorded node whose NCCL uses a topology file: screens get its paths once the doctor has read it."""
+"""A node whose NCCL uses a topology file: screens get its paths once the doctor has read it."""
 
 from collections.abc import Iterator
 
