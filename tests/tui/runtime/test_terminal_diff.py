@@ -165,10 +165,10 @@ async def written_by(app: OneLine) -> tuple[str, str]:
 
 
 async def test_an_untested_version_of_textual_writes_itself(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tui.runtime.terminal_diff.TESTED_VERSIONS", ("8.2.8",))
+    monkeypatch.setattr("tui.runtime.textual_version.TESTED_VERSIONS", ("8.2.8",))
     ours, textual = await written_by(OneLine())
     assert ours != textual
-    monkeypatch.setattr("tui.runtime.terminal_diff.TESTED_VERSIONS", ("8.2.7",))
+    monkeypatch.setattr("tui.runtime.textual_version.TESTED_VERSIONS", ("8.2.7",))
     ours, textual = await written_by(OneLine())
     assert ours == textual
 
