@@ -10,12 +10,12 @@ from typing import TextIO
 from probes.base.origin import Source
 from probes.setup.report import Report
 from tui.commands.arguments import EXIT_WRONG_USAGE, UsageError
-from tui.commands.json_values import write_json
 from tui.commands.report_json import report_json
 from tui.controllers.report_reader import read_report
 from tui.files.new_file import NotWritten, check_new, write_new
 from tui.files.setup_log import REPORTED, SetupLogError, open_setup_log
 from tui.files.version import version
+from tui.runtime.json_values import write_json
 from tui.runtime.open_host import open_host
 from tui.runtime.printing import ascii_text, is_plain
 

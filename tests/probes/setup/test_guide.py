@@ -39,7 +39,7 @@ def test_a_healthy_node_only_has_to_be_measured_rebooted_and_reported() -> None:
     guide = guide_of("hgx-h100")
     assert guide.path is GdrPath.DMABUF
     left = [step.id for step in guide.steps if step.state not in (StepState.DONE, StepState.SKIPPED)]
-    assert left == ["measure-host", "measure-pair", "measure-all", "reboot", "report"]
+    assert left == ["measure-host", "measure-pair", "measure-staged", "measure-all", "reboot", "report"]
     assert guide.next_step is not None
     assert guide.next_step.id == "measure-host"
     assert not guide.is_finished
