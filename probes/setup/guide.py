@@ -49,11 +49,11 @@ AFTER: Mapping[str, tuple[str, ...]] = {
     "ports": ("nic-driver",),
     "boot": ("modules",),
     "tools": (),
-    "measure-host": ("hardware", "modules", "ports"),
+    "measure-host": ("modules", "ports"),
     "measure-pair": ("modules", "fabric", "tools", "measure-host"),
     "measure-staged": ("modules", "fabric", "measure-host"),
     "measure-all": ("measure-pair",),
-    "reboot": ("hardware", "modules", "fabric", "iommu", "acs", "boot"),
+    "reboot": ("modules", "fabric", "iommu", "acs", "boot"),
     "report": ("measure-all", "reboot"),
 }
 ORDER = (
@@ -154,10 +154,6 @@ def build_guide(
         steps[step.id] = step
     for row in MEASURED:
         steps[row.id] = measured_step(row, examination, results, path)
-    if path is None and choice.is_impossible:
-        steps["hardware"] = replace(steps["hardware"], state=StepState.BLOCKED, reason=choice.reason)
-        for name in (row.id for row in CHECKED if row.only is not None):
-            steps[name] = replace(steps[name], state=StepState.SKIPPED, reason=_NO_PATH)
     steps["modules"] = _in_load_order(examination, steps["modules"])
     if path is GdrPath.PEERMEM:
         steps["modules"] = _with_peermem(situation, steps["modules"], load_peermem, "is not loaded")
@@ -169,6 +165,12 @@ def build_guide(
     steps["tools"] = _with_install(situation, steps["tools"])
     steps["reboot"] = reboot_step(examination.verdict, record, boot_id)
     steps["report"] = report_step(record)
+    if path is None and choice.is_impossible:
+        steps["hardware"] = replace(steps["hardware"], state=StepState.BLOCKED, reason=choice.reason)
+        for name in (row.id for row in CHECKED if row.only is not None):
+            steps[name] = replace(steps[name], state=StepState.SKIPPED, reason=_NO_PATH)
+        for name in (*(row.id for row in MEASURED), "reboot", "report"):
+            steps[name] = replace(steps[name], state=StepState.SKIPPED, reason=_NO_PATH)
     if in_container(examination.node.platform):
         steps = {name: _in_container(step) for name, step in steps.items()}
     ordered = _in_order(steps, record.skipped or {})
