@@ -242,7 +242,7 @@ def _usable_path(
     def verdict(state: State, *reasons: str) -> Verdict:
         return Verdict(state, use.path, len(served), len(gpus), joined_sentences(*reasons), len(nics))
 
-    reaching = [reach.reaches(name, gpu.id) for name in devices for gpu in gpus]
+    reaching = (reach.reaches(name, gpu.id) for name in devices for gpu in gpus)
     if gpus and not any(isinstance(answer, Unknown) or answer for answer in reaching):
         return replace(verdict(State.BROKEN, _no_nic(devices, active)), path=None)
     if faults:

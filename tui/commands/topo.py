@@ -28,8 +28,8 @@ from probes.topology import export
 from probes.topology.endpoints import is_down
 from probes.topology.paths import Topology, build
 from tui.commands.arguments import UsageError
-from tui.commands.json_values import write_json
 from tui.commands.topo_json import marked_graph, no_device, topology_json
+from tui.runtime.json_values import write_json
 from tui.runtime.open_host import open_host
 from tui.runtime.printing import ascii_text, heading, is_plain, print_lines, text_width
 from widgets.base.lines import Line, Run, line

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from probes.host.local import LocalHost
 from probes.host.protocol import Host
 from probes.live.live_watch import LiveWatch
+from probes.live.ras_events import RasEvents
 from probes.live.verdict import examine_with_jobs, with_jobs
 from probes.snapshot.nic_roles import roles_of
 from probes.snapshot.verdict import judge
@@ -62,6 +63,16 @@ class LiveSource:
         files = None if self._examination is None else self._examination.topology_files
         verdict = judge(self._probed.node, self._probed.topology, reading, before, files)
         yield Sampled(reading, with_jobs(verdict, live.processes, live.jobs), live.taken_at, live)
+
+    @property
+    def host(self) -> Host:
+        """Return the node, or its recording while one runs."""
+        return self._watch.host
+
+    @property
+    def ras(self) -> RasEvents:
+        """Return the RAS events in the samples."""
+        return self._live.ras
 
     def _place(self, node: Node) -> Probed:
         """Find the paths of a node again, with the topology file that NCCL uses."""

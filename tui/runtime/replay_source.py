@@ -16,6 +16,7 @@ from probes.snapshot.nic_roles import roles_of
 from probes.snapshot.rates import read
 from probes.snapshot.verdict import judge
 from probes.topology.paths import build
+from tui.runtime.live_reader import recorded_events
 from tui.runtime.sampler import Probed, Replayed, Report, Sampled
 
 if TYPE_CHECKING:
@@ -42,10 +43,13 @@ class ReplaySource:
         self._shown: int | None = None
         self._probed: dict[int, Probed] = {}
         self._sampled: dict[int, Sampled] = {}
-        self._live = LiveWatch()
+        self._live = self._new_watch()
         self._watched: int | None = None  # the moment of the newest sample of `_live`
         self._live_samples: dict[int, LiveSample] = {}
         self._files: Maybe[TopologyFileFacts] | None = None
+
+    def _new_watch(self) -> LiveWatch:
+        return LiveWatch(recorded_events(self._host))
 
     def move(self, moment: int) -> None:
         """Go to a moment, at most to the first or last."""
@@ -134,7 +138,7 @@ class ReplaySource:
         if sample is not None:
             return sample
         if self._watched is None or self._watched != moment - 1:
-            self._live = LiveWatch()
+            self._live = self._new_watch()
             for earlier in range(max(0, moment - _WARM_UP), moment):
                 self._watch(earlier, self._reading(earlier))
         return self._watch(moment, reading)

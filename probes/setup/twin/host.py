@@ -18,13 +18,13 @@ from probes.host.cuda import CudaGpu
 from probes.host.file_range import FileRange
 from probes.host.kernel_messages import KernelMessage
 from probes.host.local import text_of
-from probes.host.nvml import NvmlFacts, NvmlLive
+from probes.host.nvml import NvmlFacts, NvmlGpu, NvmlLive
 from probes.host.protocol import READ_LIMIT_BYTES
 from probes.host.ras import ANSWER_SECONDS
 from probes.host.rdma_resources import RdmaResources
 from probes.host.usage import InterfaceCounters, ProcessUsage
 from probes.setup.twin.tree import TwinTree
-from probes.setup.twin.unknowns import unknown_answer, unknown_path
+from probes.setup.twin.unknowns import not_known, unknown_answer, unknown_path
 from probes.simulation.commands.catalogue import perform
 from probes.simulation.commands.command_result import CommandResult, done
 from probes.simulation.node.modules import users_of
@@ -35,6 +35,7 @@ _COMMANDS = (
     *("modinfo", "dmesg"),
 )
 """Commands of the simulation whose effect does not depend on anything but what the twin reads."""
+_FABRIC_MANAGER = "nvidia-fabricmanager"
 _WHOLE_CONFIG_BYTES = 256  # less: only root can read the rest
 
 
@@ -286,17 +287,29 @@ class TwinHost:
                 return Unknown(Reason.NOT_THERE, kind, f"{module} is not loaded")
         return unknown_answer(kind, self.new_modules)
 
+    def _unknown_fabric(self) -> Unknown | None:
+        """Return that the state of the NVLink fabric is unknown, if Fabric Manager was started or stopped."""
+        if self.tree.units.get(_FABRIC_MANAGER) == self._units.get(_FABRIC_MANAGER):
+            return None
+        return not_known("libcuda", _FABRIC_MANAGER)
+
     def nvml(self) -> Maybe[NvmlFacts]:
         """Return what NVML reports, with the persistence mode that was set on the twin."""
         changed = self._changed("nvml", "nvidia")
         facts = self._base.nvml() if changed is None else changed
-        if isinstance(facts, Unknown) or frozenset(self.tree.persistent) == self._persistent:
+        if isinstance(facts, Unknown):
             return facts
-        gpus = tuple(
-            gpu if isinstance(gpu, Unknown) else replace(gpu, persistence=gpu.index in self.tree.persistent)
-            for gpu in facts.gpus
-        )
-        return replace(facts, gpus=gpus)
+        return replace(facts, gpus=tuple(map(self._gpu, facts.gpus)))
+
+    def _gpu(self, gpu: Maybe[NvmlGpu]) -> Maybe[NvmlGpu]:
+        if isinstance(gpu, Unknown):
+            return gpu
+        fabric = self._unknown_fabric()
+        if fabric is not None and gpu.fabric != "not supported":
+            gpu = replace(gpu, fabric=fabric)
+        if frozenset(self.tree.persistent) == self._persistent:
+            return gpu
+        return replace(gpu, persistence=gpu.index in self.tree.persistent)
 
     def nvml_live(self) -> Maybe[tuple[NvmlLive, ...]]:
         """Return one reading of NVML's live figures."""
@@ -311,6 +324,7 @@ class TwinHost:
     def cuda_gpus(self) -> Maybe[tuple[CudaGpu, ...]]:
         """Return what libcuda reports about each GPU."""
         changed = self._changed("cuda", "nvidia", "nvidia_uvm")
+        changed = self._unknown_fabric() if changed is None else changed
         return self._base.cuda_gpus() if changed is None else changed
 
     def process_usage(self, pids: Sequence[int]) -> Mapping[int, Maybe[ProcessUsage]]:
