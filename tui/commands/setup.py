@@ -53,7 +53,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.epilog = _STATUS_HELP
     parser.add_argument("step", metavar="STEP", nargs="?", help="show one step; without it, list all steps")
-    parser.add_argument("--run", action="store_true", help="run the step after showing its commands")
+    what = parser.add_mutually_exclusive_group()
+    what.add_argument("--run", action="store_true", help="run the step after showing its commands")
     parser.add_argument("--yes", action="store_true", help="run without asking for confirmation")
     parser.add_argument(
         "--disturb",
@@ -68,13 +69,13 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--unskip", metavar="STEP,…", type=_names, default=(), help="take skipped steps up again"
     )
-    parser.add_argument(
+    what.add_argument(
         "--paths", action="store_true", help="show what each path requires, and what is missing"
     )
-    parser.add_argument(
+    what.add_argument(
         "--script", action="store_true", help="print all remaining commands as a shell script and run nothing"
     )
-    parser.add_argument("--json", action="store_true", help="print the steps as JSON (gdrtop schema setup)")
+    what.add_argument("--json", action="store_true", help="print the steps as JSON (gdrtop schema setup)")
 
 
 def _names(text: str) -> tuple[str, ...]:
@@ -85,6 +86,8 @@ def run(options: argparse.Namespace, out: TextIO) -> int:
     """Show the setup of the node that the options name, or run one of its steps."""
     if options.run and options.step is None:
         raise UsageError("--run needs a STEP")
+    if options.step is not None and (options.paths or options.script or options.json):
+        raise UsageError("--paths, --script and --json are about all steps and take no STEP")
     host = open_host(options)
     log = open_setup_log(host.origin.source is Source.LIVE)
     command = SetupCommand(host, out, log, options.ascii, options.read_only)

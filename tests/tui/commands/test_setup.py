@@ -63,6 +63,17 @@ def test_a_wrong_step_names_the_nearest(capsys: pytest.CaptureFixture[str]) -> N
     assert "modules" in err
 
 
+@pytest.mark.parametrize(
+    "arguments", [("acs", "--run", "--json"), ("acs", "--script"), ("--paths", "--json")], ids=" ".join
+)
+def test_options_of_which_one_would_be_ignored_are_refused(
+    arguments: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    status, out, err = run(capsys, "--demo", "hgx-h100", *arguments)
+    assert (status, out) == (3, "")
+    assert "gdrtop" in err
+
+
 def test_the_script_stops_at_errors_and_has_every_command(capsys: pytest.CaptureFixture[str]) -> None:
     status, out, _ = run(capsys, "--demo", "hgx-h100+acs-on", "--script")
     assert status == 0
