@@ -36,7 +36,7 @@ def readings_of(examination: Examination) -> tuple[JobLogReading, ...]:
     if not jobs.processes and not jobs.unseen:
         raise CheckEnded(no_fault(jobs))
     if isinstance(readings, Unknown):
-        raise CheckEnded(unknown(jobs.not_known or _needs_logs(readings)))
+        raise CheckEnded(unknown(jobs.not_known or needs(_LOGS, readings)))
     said = tuple(reading for reading in readings if reading.says_something)
     if not said:
         raise CheckEnded(_without_fault(examination, readings))
@@ -74,12 +74,6 @@ def _without_fault(examination: Examination, readings: tuple[JobLogReading, ...]
     return passed(
         *(Evidence(place_of(reading), f"GPUDirect RDMA: {reading.verdict.text}") for reading in said)
     )
-
-
-def _needs_logs(why: Unknown) -> str:
-    if why.reason is Reason.NOT_RECORDED:
-        return f"needs {_LOGS} ({why.detail or why.reason.value})"
-    return needs(_LOGS, why)
 
 
 def place_of(reading: JobLogReading) -> str:
