@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
 from probes.base.plan import Plan, instruction
 from probes.base.unknown import Reason, Unknown
-from probes.nccl.log.facts import Place
-from probes.nccl.log.job_log import JobLogReading
 from probes.queries.evidence_list import first_distinct
 from probes.queries.finding import (
     CheckEnded,
@@ -21,6 +20,10 @@ from probes.queries.finding import (
 )
 from probes.queries.jobs import RESTART, RESTARTS, JobSettings, jobs_of, no_fault
 from probes.snapshot.examination import Examination
+
+if TYPE_CHECKING:
+    from probes.nccl.log.facts import Place
+    from probes.nccl.log.job_log import JobLogReading
 
 _LOGS = "the NCCL logs of the jobs"
 _NEXT_RUN = "no log has lines of a running process; to get them, start the job with NCCL_DEBUG=INFO"

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 from probes.base.unknown import Unknown, known
 from probes.checks.nccl.library import PLUGIN_ONLY
 from probes.checks.nccl.network import HCA, nearest_left_out
-from probes.nccl.log.facts import LogFacts
-from probes.nccl.log.job_log import JobLogReading
 from probes.queries.evidence_list import join_limited
 from probes.queries.finding import Area, Evidence, Outcome, Severity
 from probes.queries.job_logs import (
@@ -21,6 +20,10 @@ from probes.queries.job_logs import (
 from probes.queries.jobs import FAR_NIC, STAGED, usable_paths
 from probes.queries.references import NCCL_VARIABLES
 from probes.snapshot.examination import Examination
+
+if TYPE_CHECKING:
+    from probes.nccl.log.facts import LogFacts
+    from probes.nccl.log.job_log import JobLogReading
 
 AREA = Area("nccl")
 _DMABUF = "NCCL_DMABUF_ENABLE"
