@@ -35,7 +35,7 @@ _NOT_LOADED = ("Could not find", "No plugin found")
 @AREA.check(
     "job-log-gdr-disabled",
     Severity.WARNING,
-    "A job's NCCL log says GPUDirect RDMA is disabled, although this node supports it",
+    "A job's NCCL log says no GPUDirect RDMA, but this node supports it",
     NCCL_VARIABLES + "#nccl-dmabuf-enable",
     ok="No NCCL log of a job disables GPUDirect RDMA for a NIC that can use it",
     impact=f"No GPUDirect RDMA for this job. {STAGED}",
