@@ -20,14 +20,14 @@ def find_paths(topology: Topology, functions: Mapping[str, PciFunction]) -> None
     alike = _FOUND.setdefault(ends, [])
     found = next((found for others, found in alike if others == facts), None)
     if found is None:
-        found = Topology(topology.node, *ends, {}, {})
+        found = Topology(topology.node, *ends, {}, {}, topology.file)
         _find_paths(found, functions)
         alike.append((facts, found))
         del alike[:-_MOST_ALIKE]
-    vars(topology)["graph"] = found.graph
+    vars(topology)["graph"] = found.graph.copy()
     topology.paths.update(found.paths)
 
 
 def _facts(topology: Topology) -> tuple[object, ...]:
     node = topology.node
-    return node.pci, node.gpus, node.numa
+    return node.pci, node.gpus, node.numa, topology.file

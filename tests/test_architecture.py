@@ -282,10 +282,9 @@ def test_commands_that_need_no_topology_do_not_import_networkx(arguments: list[s
     assert "networkx" not in modules_after(f"from tui.cli import main\nmain({arguments!r})")
 
 
-def test_only_exports_of_the_topology_import_networkx() -> None:
-    for arguments in (["check", "--demo"], ["topo", "--demo"]):
-        assert "networkx" not in modules_after(f"from tui.cli import main\nmain({arguments!r})")
-    assert "networkx" in modules_after("from tui.cli import main\nmain(['topo', '--demo', '--json'])")
+def test_a_node_without_gpus_and_nics_needs_no_networkx(tmp_path: Path) -> None:
+    code = f"from tui.cli import main\nmain(['check', '--root', '{tmp_path}'])"
+    assert "networkx" not in modules_after(code)
 
 
 def test_recording_and_replaying_as_text_do_not_import_textual(tmp_path: Path) -> None:

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 from probes.base.text import printable
 from probes.base.unknown import Unknown
 from probes.topology.graph import C2C, CPU, GPU, INTERNAL, NIC, NUMA_NODE, NVLINK, NVSWITCH, SMP
-from probes.topology.undirected_graph import UndirectedGraph
 
 if TYPE_CHECKING:
     import networkx as nx
@@ -44,10 +43,8 @@ class Mark:
     findings: tuple[str, ...]  # their ids
 
 
-def plain_graph(graph: UndirectedGraph, marks: Mapping[str, Mark]) -> nx.Graph[str]:
-    """Return the graph as one of networkx, with plain attributes.
-
-    `marks`, by node, become `severity` and `findings`.
+def plain_graph(graph: nx.Graph[str], marks: Mapping[str, Mark]) -> nx.Graph[str]:
+    """Return a copy with plain attributes; `marks`, by node, become `severity` and `findings`.
 
     An edge is `degraded` if it carries less than both of its ends can.
     """
@@ -60,7 +57,7 @@ def plain_graph(graph: UndirectedGraph, marks: Mapping[str, Mark]) -> nx.Graph[s
             attributes["severity"] = marks[name].severity
             attributes["findings"] = ", ".join(marks[name].findings)
         plain.add_node(name, **attributes)
-    for a, b, facts in graph.edges():
+    for (a, b), facts in graph.edges.items():
         attributes = _plain(facts, _EDGE_FACTS)
         if "gbps" in attributes and "best_gbps" in attributes:
             attributes["degraded"] = attributes["gbps"] < attributes["best_gbps"]

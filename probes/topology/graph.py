@@ -1,4 +1,4 @@
-"""The node as a graph: what is attached to what, and by which link.
+"""The node as a networkx graph: what is attached to what, and by which link.
 
 | nodes: `kind`    | id               |
 |------------------|------------------|
@@ -10,13 +10,15 @@ A node of a PCI function has `depth` (1: root port), `root`, `label`, `numa_node
 function that is not listed has `kind` and `depth` alone. An edge has a `type` and a `text`; a PCIe edge also
 `gbps` and `best_gbps` (10^9 bits/s each way, as it is and at its best), speeds in GT/s and widths in lanes. A
 value may be Unknown.
+
+networkx takes 0.1 s to import, so it is imported where the first graph is built.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from itertools import combinations
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from probes.base.unknown import Reason, Unknown, known
 from probes.facts.gpu.gpus import GpuFacts
@@ -25,7 +27,9 @@ from probes.facts.pci.functions import PciFacts, PciFunction, PciKind
 from probes.facts.pci.link_speed import capacity, carried, describe, most_of, now_of
 from probes.facts.system.numa import NumaFacts
 from probes.topology.endpoints import Endpoint
-from probes.topology.undirected_graph import UndirectedGraph
+
+if TYPE_CHECKING:
+    import networkx as nx
 
 NUMA_NODE, CPU, HOST_BRIDGE = "NUMA node", "CPU", "host bridge"
 ROOT_PORT, UPSTREAM, DOWNSTREAM = "root port", "upstream port", "downstream port"
@@ -42,9 +46,11 @@ def numa_id(number: int) -> str:
     return f"NUMA {number}"
 
 
-def build_graph(node: Node, endpoints: Iterable[Endpoint]) -> UndirectedGraph:
+def build_graph(node: Node, endpoints: Iterable[Endpoint]) -> nx.Graph[str]:
     """Build the graph of everything between the endpoints, NVSwitches and NUMA nodes of a node."""
-    graph = UndirectedGraph()
+    import networkx as nx
+
+    graph: nx.Graph[str] = nx.Graph()
     functions = node.pci.functions if isinstance(node.pci, PciFacts) else {}
     for numa in node.numa.nodes if isinstance(node.numa, NumaFacts) else ():
         if numa.cpulist != "":  # memory of a GPU or an expander is a NUMA node without CPUs
@@ -83,7 +89,7 @@ def merged_bdf(function: PciFunction) -> str:
     return f"{function.bdf[:-4]}00.0" if is_merged else function.bdf
 
 
-def _add_branch(graph: UndirectedGraph, function: PciFunction, functions: Mapping[str, PciFunction]) -> None:
+def _add_branch(graph: nx.Graph[str], function: PciFunction, functions: Mapping[str, PciFunction]) -> None:
     """Add a function, its host bridge and all ports between them."""
     above, upper = function.root, None
     if above:
@@ -119,7 +125,7 @@ def _facts(function: PciFunction | None) -> dict[str, Any]:
     return {name: getattr(function, name) for name in _FACTS}
 
 
-def _connect(graph: UndirectedGraph, a: str, b: str, kind: str, text: str = "", **more: Any) -> None:
+def _connect(graph: nx.Graph[str], a: str, b: str, kind: str, text: str = "", **more: Any) -> None:
     """Add an edge that is not PCIe, unless the two are connected already."""
     if a != b and not graph.has_edge(a, b):
         graph.add_edge(a, b, type=kind, text=text, **more)
@@ -150,11 +156,11 @@ def _link(upper: PciFunction | None, lower: PciFunction | None, above: str, belo
     }
 
 
-def _of_kind(graph: UndirectedGraph, kind: str) -> list[str]:
+def _of_kind(graph: nx.Graph[str], kind: str) -> list[str]:
     return [name for name, facts in graph.nodes.items() if facts["kind"] == kind]
 
 
-def _join_numa_nodes(graph: UndirectedGraph, node: Node) -> None:
+def _join_numa_nodes(graph: nx.Graph[str], node: Node) -> None:
     """Connect the NUMA nodes with each other, and host bridges of no known NUMA node with all of them."""
     numas = _of_kind(graph, NUMA_NODE)
     distances = {}
@@ -172,7 +178,7 @@ def _join_numa_nodes(graph: UndirectedGraph, node: Node) -> None:
             _connect(graph, CPU, part, INTERNAL)
 
 
-def _add_gpu_links(graph: UndirectedGraph, node: Node) -> None:
+def _add_gpu_links(graph: nx.Graph[str], node: Node) -> None:
     """Add NVLinks between GPUs and to NVSwitches, and the chip-to-chip links of GPUs to their CPU."""
     gpus = node.gpus.gpus if isinstance(node.gpus, GpuFacts) else ()
     for gpu in gpus:
@@ -189,7 +195,7 @@ def _add_gpu_links(graph: UndirectedGraph, node: Node) -> None:
             _connect(graph, gpu.bdf, cpu, C2C, f"C2C x{chip_links}", links=chip_links)
 
 
-def chain_of(graph: UndirectedGraph, bdf: str) -> tuple[str, ...]:
+def chain_of(graph: nx.Graph[str], bdf: str) -> tuple[str, ...]:
     """Return the functions from the root port down to this one; () if its place in the tree is unknown."""
     chain: list[str] = []
     above: str | None = bdf if graph.nodes.get(bdf, {}).get("root") else None
@@ -201,12 +207,18 @@ def chain_of(graph: UndirectedGraph, bdf: str) -> tuple[str, ...]:
     return tuple(reversed(chain))
 
 
-def switches_above(graph: UndirectedGraph, bdf: str) -> tuple[str, ...]:
+def switches_above(graph: nx.Graph[str], bdf: str) -> tuple[str, ...]:
     """Return the PCIe switches above a function, from the top, by their upstream ports."""
     return tuple(port for port in chain_of(graph, bdf)[:-2] if graph.nodes[port]["kind"] == UPSTREAM)
 
 
-def root_port(graph: UndirectedGraph, bdf: str) -> str:
+def root_port(graph: nx.Graph[str], bdf: str) -> str:
     """Return the root port above a function; "" if it has none or its place is unknown."""
     chain = chain_of(graph, bdf)
     return chain[0] if len(chain) > 1 else ""
+
+
+def pcie_graph(graph: nx.Graph[str]) -> nx.Graph[str]:
+    """Return the part of the graph that PCIe traffic uses: PCIe, the CPUs, and what joins the CPUs."""
+    kinds = (PCIE, INTERNAL, SMP)
+    return graph.edge_subgraph([pair for pair, edge in graph.edges.items() if edge["type"] in kinds]).copy()

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from probes.base.unknown import Maybe, Unknown
-from probes.topology.graph import CPU, INTERNAL, NO_LINK, NUMA_NODE, PCIE, SMP
-from probes.topology.undirected_graph import UndirectedGraph
+from probes.topology.graph import CPU, INTERNAL, NO_LINK, NUMA_NODE, pcie_graph
 
-_PCIE_TRAFFIC = (PCIE, INTERNAL, SMP)  # PCIe, the CPUs, and what joins the CPUs
+if TYPE_CHECKING:
+    import networkx as nx
 
 
 @dataclass(frozen=True)
@@ -26,17 +27,20 @@ class Hop:
 class Routes:
     """The PCIe routes through a graph."""
 
-    def __init__(self, graph: UndirectedGraph) -> None:
+    def __init__(self, graph: nx.Graph[str]) -> None:
         self.graph = graph
+        self.pcie = pcie_graph(graph)
         self._from: dict[str, dict[str, list[str]]] = {}
         self._hops: dict[tuple[str, str], Hop] = {}
 
     def between(self, a: str, b: str) -> list[str]:
         """Return the shortest route from a to b, both included; [] where there is none."""
+        import networkx as nx
+
         if a == b:
             return [a]
         if a not in self._from:
-            self._from[a] = self.graph.shortest_routes(a, _PCIE_TRAFFIC)
+            self._from[a] = nx.single_source_shortest_path(self.pcie, a) if a in self.pcie else {}
         return self._from[a].get(b, [])
 
     def hops(self, route: list[str]) -> tuple[Hop, ...]:
@@ -49,7 +53,7 @@ class Routes:
     def _hop(self, before: str, bdf: str) -> Hop:
         hop = self._hops.get((before, bdf))
         if hop is None:
-            edge = self.graph.edge(before, bdf) or {"type": INTERNAL if before else "", "text": ""}
+            edge = self.graph.get_edge_data(before, bdf, {"type": INTERNAL if before else "", "text": ""})
             kind, gbps = self.graph.nodes[bdf]["kind"], edge.get("gbps", NO_LINK)
             hop = Hop(bdf, kind, edge["type"], gbps, edge["text"], edge.get("best_gbps", NO_LINK))
             self._hops[before, bdf] = hop

@@ -3,36 +3,39 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from probes.topology.graph import C2C, GPU, NVLINK
-from probes.topology.undirected_graph import UndirectedGraph
+
+if TYPE_CHECKING:
+    import networkx as nx
 
 
-def nvlinks_between(graph: UndirectedGraph, a: str, b: str) -> int:
+def nvlinks_between(graph: nx.Graph[str], a: str, b: str) -> int:
     """Return the NVLinks that join two GPUs, directly or through NVSwitches; 0 where NVML names none.
 
     An NVSwitch is also a peer that this virtual machine does not see (NCCL src/graph/xml.cc). A GPU that both
     are connected to switches nothing: see `has_relay`.
     """
-    direct = graph.edge(a, b)
+    direct = graph.get_edge_data(a, b, {})
     if direct.get("type") == NVLINK:
         return int(direct["links"])
     switches = [peer for peer in _common_peers(graph, a, b) if graph.nodes[peer]["kind"] != GPU]
-    return min(sum(int(graph.edge(gpu, switch)["links"]) for switch in switches) for gpu in (a, b))
+    return min(sum(int(graph.edges[gpu, switch]["links"]) for switch in switches) for gpu in (a, b))
 
 
-def has_relay(graph: UndirectedGraph, a: str, b: str) -> bool:
+def has_relay(graph: nx.Graph[str], a: str, b: str) -> bool:
     """Return whether a third GPU has NVLinks directly to both: NCCL's NVB (src/graph/paths.cc)."""
     return any(graph.nodes[peer]["kind"] == GPU for peer in _common_peers(graph, a, b))
 
 
-def _common_peers(graph: UndirectedGraph, a: str, b: str) -> Iterator[str]:
+def _common_peers(graph: nx.Graph[str], a: str, b: str) -> Iterator[str]:
     """Yield what both GPUs have NVLinks to."""
     for peer, edge in graph.adj[a].items():
-        if edge["type"] == NVLINK and graph.edge(peer, b).get("type") == NVLINK:
+        if edge["type"] == NVLINK and graph.get_edge_data(peer, b, {}).get("type") == NVLINK:
             yield peer
 
 
-def has_c2c(graph: UndirectedGraph, gpu: str) -> bool:
+def has_c2c(graph: nx.Graph[str], gpu: str) -> bool:
     """Return whether a GPU is attached to its CPU by chip-to-chip links."""
     return any(edge["type"] == C2C for edge in graph.adj[gpu].values())

@@ -6,18 +6,22 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import combinations
+from typing import TYPE_CHECKING
 
 from probes.base.unknown import Maybe, Reason, Unknown, known
 from probes.facts.node import Node
 from probes.facts.pci.functions import PciFacts, PciFunction
 from probes.facts.rdma.devices import RdmaDevice, RdmaFacts, natural
 from probes.topology.endpoints import Endpoint, endpoints, is_down, port_gbps
+from probes.topology.file_tree import FileTree
 from probes.topology.graph import GPU, NIC, NVSWITCH, build_graph, switches_above
 from probes.topology.hops import Hop, Routes, weakest_of
 from probes.topology.nccl_words import ORDER, Nccl, Seat, pci_path, seat_of
 from probes.topology.nvlink import has_c2c, has_relay, nvlinks_between
 from probes.topology.smi_words import Smi, smi_path
-from probes.topology.undirected_graph import UndirectedGraph
+
+if TYPE_CHECKING:
+    import networkx as nx
 
 _SMI_RANK = {word: rank for rank, word in enumerate(Smi)}
 
@@ -58,9 +62,10 @@ class Topology:
     nics: tuple[Endpoint, ...]
     paths: dict[tuple[str, str], Path]  # in both directions
     best_nics: dict[str, tuple[str, ...]]  # GPU id -> NIC ids, nearest first
+    file: FileTree | None = None  # the topology file from which NCCL's words come, not sysfs
 
     @cached_property
-    def graph(self) -> UndirectedGraph:
+    def graph(self) -> nx.Graph[str]:
         """Everything between the endpoints, as `probes.topology.graph` describes it."""
         return build_graph(self.node, (*self.gpus, *self.nics))
 
@@ -76,10 +81,13 @@ class Topology:
         return self.paths[a, b]
 
 
-def build(node: Node) -> Topology:
-    """Classify every pair of endpoints and rank the NICs of every GPU."""
+def build(node: Node, file: FileTree | None = None) -> Topology:
+    """Classify every pair of endpoints and rank the NICs of every GPU.
+
+    `file`: the topology file that NCCL uses here; its words then come from it, the hops still from sysfs.
+    """
     gpus, nics = endpoints(node)
-    topology = Topology(node, gpus, nics, {}, {})
+    topology = Topology(node, gpus, nics, {}, {}, file)
     rdma = node.rdma.devices if isinstance(node.rdma, RdmaFacts) else ()
     devices = {device.name: device for device in rdma}
     if len(gpus) + len(nics) > 1:
@@ -94,7 +102,7 @@ def _find_paths(topology: Topology, functions: Mapping[str, PciFunction]) -> Non
     """Fill in the path between every two endpoints, both ways."""
     routes = Routes(topology.graph)
     ends = (*topology.gpus, *topology.nics)
-    seats = [_seat(topology.graph, end, functions.get(known(end.bdf, ""))) for end in ends]
+    seats = [_seat(topology, end, functions.get(known(end.bdf, ""))) for end in ends]
     for (a, of_a), (b, of_b) in combinations(zip(ends, seats, strict=True), 2):
         there, back = _paths(routes, a, of_a, b, of_b)
         if a.is_gpu and b.is_gpu:
@@ -102,13 +110,14 @@ def _find_paths(topology: Topology, functions: Mapping[str, PciFunction]) -> Non
         topology.paths[a.id, b.id], topology.paths[b.id, a.id] = there, back
 
 
-def _seat(graph: UndirectedGraph, end: Endpoint, function: PciFunction | None) -> Maybe[Seat]:
+def _seat(topology: Topology, end: Endpoint, function: PciFunction | None) -> Maybe[Seat]:
     """Return an endpoint's seat in NCCL's tree."""
     if function is None:
         return Unknown(Reason.NOT_THERE, "/sys/bus/pci/devices", f"no PCI function for {end.label}")
     if not function.root:
         return Unknown(Reason.MALFORMED, function.sysfs_path, f"no host bridge in the path of {function.bdf}")
-    return seat_of(graph, function)
+    seat = seat_of(topology.graph, function)
+    return seat if topology.file is None else topology.file.seat(seat)
 
 
 def _paths(
@@ -129,7 +138,7 @@ def _paths(
     )
 
 
-def _between_gpus(graph: UndirectedGraph, path: Path) -> Path:
+def _between_gpus(graph: nx.Graph[str], path: Path) -> Path:
     """GPU to GPU: NVLink, a GPU that relays (NVB), or C2C links of both to one CPU."""
     links = nvlinks_between(graph, path.a, path.b)
     if links:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from enum import Enum
+from typing import TYPE_CHECKING
 
 from probes.base.unknown import Maybe, Reason, Unknown
 from probes.topology.graph import HOST_BRIDGE
-from probes.topology.undirected_graph import UndirectedGraph
+
+if TYPE_CHECKING:
+    import networkx as nx
 
 
 class Smi(Enum):
@@ -20,7 +23,7 @@ class Smi(Enum):
     SYS = "SYS"
 
 
-def smi_path(graph: UndirectedGraph, route: Sequence[str]) -> Maybe[Smi]:
+def smi_path(graph: nx.Graph[str], route: Sequence[str]) -> Maybe[Smi]:
     """Return the word for a route through the graph (legend of `topo -m`; nvidia-smi's source is closed).
 
     Unknown if the route crosses from one host bridge to another and a NUMA node is missing.

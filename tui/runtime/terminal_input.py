@@ -25,21 +25,19 @@ class WakingEvent(threading.Event):
 
     def __init__(self) -> None:
         super().__init__()
-        self.descriptor, self._writer = os.pipe()
-        os.set_blocking(self.descriptor, False)
-        os.set_blocking(self._writer, False)
+        self.descriptor = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
 
     def set(self) -> None:
         """Set it."""
         if not self.is_set():
             super().set()
-            os.write(self._writer, b".")
+            os.eventfd_write(self.descriptor, 1)
 
     def clear(self) -> None:
         """Reset it."""
         if self.is_set():
             super().clear()
-            os.read(self.descriptor, 1)
+            os.eventfd_read(self.descriptor)
 
 
 def read_input(

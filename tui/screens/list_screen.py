@@ -29,6 +29,13 @@ _SCROLLS = {
     "first": LinesView.action_scroll_home,
     "last": LinesView.action_scroll_end,
 }
+
+
+def scroll(view: LinesView, how: str) -> None:
+    """Scroll a pane: "up", "down", "page_up", …."""
+    _SCROLLS[how](view)
+
+
 FILTER_KEY = bind("filter", "filter")
 REFRESH_KEY = bind("refresh", "refresh")
 _END = 1 << 20
@@ -62,7 +69,7 @@ class PanesScreen(Screen[None]):
     def action_move(self, how: str) -> None:
         """Scroll the focused pane."""
         if isinstance(self.focused, LinesView):
-            _SCROLLS[how](self.focused)
+            scroll(self.focused, how)
 
     def action_leave(self) -> None:
         """Close what is open in the screen, else leave the screen."""

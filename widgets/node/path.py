@@ -46,6 +46,9 @@ def draw(topology: Topology, path: Path, width: int, is_detour: bool = False) ->
         if isinstance(word, Unknown):
             lines.extend(wrapped(str(word), width, Tone.WARNING, "  "))
             break
+    if topology.file is not None:
+        text = f"NCCL's word is from {topology.file.path}; below is the tree that this machine shows"
+        lines.extend(wrapped(text, width, Tone.DIM))
     if not isinstance(path.gbps, Unknown):
         lines.append((Run("PCIe at most "), Run(gbps(path.gbps)), Run(" each way", Tone.DIM)))
     elements = _elements(topology, path)
@@ -131,8 +134,8 @@ def _with_detour(topology: Topology, path: Path, elements: list[_Element]) -> li
 def _uplink(topology: Topology, gpu: str) -> str:
     """Return the link between the root port above a GPU and the switch below that port."""
     chain = chain_of(topology.graph, gpu)
-    link = topology.graph.edge(*chain[:2]) if len(chain) > 1 else {}
-    if not link:
+    link = topology.graph.get_edge_data(*chain[:2]) if len(chain) > 1 else None
+    if link is None:
         return "PCIe"
     rate = link.get("gbps", NO_LINK)
     return f"{link['text']}{'' if isinstance(rate, Unknown) else f' {gbps(rate)}'}, shared"

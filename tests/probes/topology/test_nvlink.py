@@ -112,4 +112,4 @@ def test_gpus_in_the_graph_are_no_nvswitches(tmp_path: Path) -> None:
     graph = topology(tmp_path, nvlink_peers=[((b, 2), ("0000:f0:00.0", 4)), ((a, 2),), ()]).graph
     assert {graph.nodes[gpu]["kind"] for gpu in GPUS} == {"GPU"}
     assert graph.nodes["0000:f0:00.0"]["kind"] == "NVSwitch"
-    assert graph.edge(a, b)["links"] == 2
+    assert graph.edges[a, b]["links"] == 2

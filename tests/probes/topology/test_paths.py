@@ -15,7 +15,6 @@ from probes.host.local import LocalHost
 from probes.simulation.host import SimulatedHost
 from probes.simulation.node.description import simulated_names
 from probes.topology.endpoints import endpoints
-from probes.topology.export import plain_graph
 from probes.topology.graph import build_graph
 from probes.topology.hops import Routes
 from probes.topology.nccl_words import Nccl
@@ -207,7 +206,7 @@ def test_the_graph_joins_every_gpu_and_nic(name: str) -> None:
     import networkx
 
     found = build(probe_node(SimulatedHost(name)))
-    graph = plain_graph(found.graph, {})
+    graph = found.graph
     kinds = dict(graph.nodes(data="kind"))
     for end in (*found.gpus, *found.nics):
         assert kinds[str(end.bdf)] in ("GPU", "NIC")

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import unicodedata
+
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from rich.cells import cell_len, split_graphemes
 from rich.color import ColorSystem
@@ -22,6 +24,8 @@ from tui.runtime.terminal_diff import MinimalOutput, TerminalContent
 
 COLUMNS, ROWS = 24, 4
 CUTS = (0, 7, 8, 20, COLUMNS)
+
+BIDIRECTIONAL = "\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"
 
 TEXTS = st.one_of(
     st.text(alphabet="abc 19│─█é…▇漢字", max_size=12),
@@ -67,7 +71,7 @@ def styled(text: str, style: Style | None) -> str:
     return text if style is None else Strip.render_style(style, text, ColorSystem.TRUECOLOR)
 
 
-@settings(max_examples=50)
+@settings(max_examples=20)
 @given(frames=FRAMES)
 def test_the_terminal_shows_what_was_drawn(frames: list[dict[tuple[int, int], list[Segment]]]) -> None:
     content, terminal = TerminalContent(), Emulator(COLUMNS, ROWS)
@@ -113,6 +117,13 @@ def test_a_change_of_pen_equals_a_reset_and_all_codes(old: Style | None, new: St
 def test_any_text_is_split_into_as_many_cells_as_textual_counts(text: str) -> None:
     cells, _ = cells_of(text)
     assert len(cells) == cell_len(text)
+
+
+@example(text="😀\x1b\x9b31m é\x0e\u202e")
+@given(text=st.text(st.one_of(st.characters(), st.sampled_from("\x1b\x9b\x0e\x05\u202e\u200d😀é])"))))
+def test_no_text_acts_on_the_terminal(text: str) -> None:
+    written = "".join(cells_of(text)[0])
+    assert not [one for one in written if unicodedata.category(one) == "Cc" or one in BIDIRECTIONAL]
 
 
 def test_only_changed_cells_are_written() -> None:
