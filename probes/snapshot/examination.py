@@ -44,7 +44,7 @@ from probes.host.probe_table import ProbedFields, Probing, probes_of
 from probes.host.protocol import Host
 from probes.nccl import topology_file
 from probes.nccl.log.job_log import JobLogReading
-from probes.nccl.topology_file import TopologyFileFacts
+from probes.nccl.topology_file import TopologyFileFacts, tree_in_use
 from probes.snapshot.rates import Reading, read
 from probes.snapshot.verdict import Verdict, judge
 from probes.topology.paths import Topology, build
@@ -140,9 +140,9 @@ def examine(
     `node`: the node if it has just been probed; `before`: the examination before, for errors that rise.
     """
     node = probe_node(host) if node is None else node
-    topology = build(node)
     reading = read(host, node)
     answers = _Examining(host, seconds, node, reading).run(PROBES)
+    topology = build(node, tree_in_use(answers["topology_files"]))
     return Examination(
         node=node,
         topology=topology,

@@ -110,7 +110,7 @@ class SetupCommand:
     def run(self, options: argparse.Namespace) -> int:
         """Save a choice, show the steps, or run one; return the exit status."""
         if options.path is not None:
-            self._log.add(PATH, _PATHS[options.path])
+            self._log.add(PATH, _PATHS[options.path], by=f"chosen by {self._admin()}")
         guide = self._guide()
         for name in filter(None, (*options.skip, *options.unskip, options.step)):
             if guide.step(name) is None:
@@ -144,11 +144,15 @@ class SetupCommand:
         return guide
 
     def _choose(self, skip: Sequence[str], unskip: Sequence[str]) -> None:
-        day = time.strftime("%Y-%m-%d", time.localtime(self._host.wall_clock()))
         for name in skip:
-            self._log.add(SKIP, f"skipped by {user_name()} on {day}", name)
+            self._log.add(SKIP, f"skipped by {self._admin()}", name)
         for name in unskip:
             self._log.add(UNSKIP, "", name)
+
+    def _admin(self) -> str:
+        """Return who chooses and when: "root on 2026-11-22"."""
+        day = time.strftime("%Y-%m-%d", time.localtime(self._host.wall_clock()))
+        return f"{user_name()} on {day}"
 
     def _show_step(self, step: SetupStep) -> int:
         self._print([heading(self._do.examination.node), *draw_step(step, self._width)])
@@ -158,6 +162,8 @@ class SetupCommand:
         if step.state is not StepState.TO_DO:
             message = f"gdrtop: nothing was run; {step.id} is {step.state.value}: {step.reason}"
             print(message, file=sys.stderr)
+            if step.can_begin:
+                print("To measure again, run gdrtop bench.", file=sys.stderr)
             return 0 if step.state is StepState.DONE else EXIT_REFUSED
         if step.test is not None:
             return self._measure(step, options)
@@ -196,6 +202,7 @@ class SetupCommand:
         node = self._do.examination.node
         content: dict[str, Any] = {
             "path": None if guide.path is None else guide.path.value,
+            "path_by": guide.path_by,
             "recommended": None if guide.choice.recommended is None else guide.choice.recommended.value,
             "reason": guide.choice.reason,
             "situation": dict(situation_rows(guide.situation)),

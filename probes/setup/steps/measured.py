@@ -14,10 +14,12 @@ from probes.bandwidth.model.command import Refused
 from probes.bandwidth.model.rating import Rating
 from probes.bandwidth.model.request import MemoryPath, Request, Scope
 from probes.bandwidth.model.result import Ending, Result, planned_key
+from probes.bandwidth.model.samples import BY_DMABUF, BY_PEERMEM
 from probes.bandwidth.planning.series import plan_series
 from probes.bandwidth.results.memory_path import is_as_requested, mismatch_evidence
 from probes.bandwidth.results.staged import staging_figures
 from probes.base.text import plural
+from probes.facts.gpudirect import GdrPath
 from probes.facts.system.tool_names import NCCL_TESTS
 from probes.queries.finding import Evidence
 from probes.setup.step import SetupStep, StepState
@@ -67,8 +69,14 @@ MEASURED = (
 )
 
 
-def measured_step(row: MeasuredStep, examination: Examination, results: Sequence[Result]) -> SetupStep:
-    """Return the step in the state that the newest results of its tests give it."""
+# The other path's test of a comparison: it fails where that path is not usable, and setup needs only one.
+_NOT_NEEDED = {GdrPath.DMABUF: BY_PEERMEM, GdrPath.EFA: BY_PEERMEM, GdrPath.PEERMEM: BY_DMABUF}
+
+
+def measured_step(
+    row: MeasuredStep, examination: Examination, results: Sequence[Result], path: GdrPath | None = None
+) -> SetupStep:
+    """Return the step in the state that the newest results of its tests give it; `path`: the node's."""
     series = plan_series(examination, row.request, _ANY_PORT)
     if isinstance(series, Refused):
         state = StepState.SKIPPED if row.is_optional else StepState.BLOCKED
@@ -77,21 +85,24 @@ def measured_step(row: MeasuredStep, examination: Examination, results: Sequence
     if wants_gpus and series.left_out and not any(test.pair.gpu_label for test in series.tests):
         return SetupStep(row.id, row.title, StepState.BLOCKED, series.left_out[0].reason, row.why)
     newest = {result.key: result for result in results}
-    measured = [newest.get(planned_key(test)) for test in series.tests]
+    is_comparison = row.request.memory is MemoryPath.COMPARE
+    not_needed = _NOT_NEEDED.get(path) if is_comparison and path is not None else None
+    tests = [test for test in series.tests if test.memory != not_needed]
+    measured = [newest.get(planned_key(test)) for test in tests]
     done = [result for result in measured if result is not None]
     failed = [result for result in done if result.ending is not Ending.DONE]
     other = [result for result in done if result.memory and not is_as_requested(result)]
     slow = [result for result in done if result.judgement.verdict in _BAD and not row.is_optional]
     evidence = tuple(Evidence(result.title, result.judgement.words or result.trouble) for result in done)
-    state, reason = StepState.TO_DO, f"{plural(len(series.tests), 'test')} to run"
+    state, reason = StepState.TO_DO, f"{plural(len(tests), 'test')} to run"
     if failed:
         reason = f"{failed[0].title} failed: {failed[0].trouble or failed[0].ending.value}"
     elif other:
         reason = f"{other[0].title}: {mismatch_evidence(other[0])}"
     elif slow:
         reason = f"{slow[0].title}: {slow[0].judgement.words}, {slow[0].judgement.why}"
-    elif done and len(done) < len(series.tests):
-        reason = f"{len(done)} of {plural(len(series.tests), 'test')} measured"
+    elif done and len(done) < len(tests):
+        reason = f"{len(done)} of {plural(len(tests), 'test')} measured"
     elif done:
         state = StepState.DONE
         worst = min(done, key=lambda result: result.judgement.share or 0.0)

@@ -22,7 +22,7 @@ def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, 
 def test_the_list_shows_the_node_the_path_and_every_step(capsys: pytest.CaptureFixture[str]) -> None:
     status, out, _ = run(capsys, "--demo", "hgx-h100+acs-on")
     assert status == 1
-    assert "GPU driver    570.124.06, open modules" in out
+    assert "GPU driver        570.124.06, open modules" in out
     assert "next: Disable ACS redirects" in out
     assert "▸ Disable ACS redirects" in out
     assert "✓ Load the modules" in out
