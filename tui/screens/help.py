@@ -67,7 +67,7 @@ _SCREENS: dict[str, tuple[str, str, tuple[str, ...]]] = {
     "ConfirmScreen": (
         "PLAN",
         "Every step before it runs. If running jobs would be affected, type the host name to confirm.",
-        ("open", "copy", "write"),
+        ("open", "rehearse", "copy", "write"),
     ),
     "RunScreen": ("CONSOLE", "A running action. Leaving the screen does not stop it.", ("cancel", "write")),
     "BandwidthSetupScreen": (

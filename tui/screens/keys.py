@@ -46,6 +46,9 @@ KEYS: dict[str, Key] = {
     "view": Key("o", "o", "View", "Show another part: chart and console, or paths and node"),
     "path": Key("P", "P", "Path", "Setup: choose the other path, or go back to the recommended one"),
     "leave_out": Key("S", "S", "Skip", "Setup: skip this step, or take it up again"),
+    "rehearse": Key(
+        "T", "T", "Rehearse", "Plan: run it on a simulated twin, and show the verdict expected afterwards"
+    ),
     "filter": Key("slash", "/", "Filter", "Show only lines that contain a word"),
     "explain": Key("e", "e", "Explain", "Explain in plain words what the finding means"),
     "all": Key("a", "a", "All", "Show everything, including ok checks and similar steps"),
