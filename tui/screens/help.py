@@ -31,7 +31,7 @@ _SCREENS: dict[str, tuple[str, str, tuple[str, ...]]] = {
         "Jobs, their ranks, paths and rates, now and in the last hour, and what changed.",
         (
             *("open", "moment", "event", "ras", "ras_events", "moments", "ends", "filter", "write"),
-            *("pause", "record"),
+            *("copy", "pause", "record"),
         ),
     ),
     "NcclScreen": (

@@ -42,7 +42,7 @@ KEYS: dict[str, Key] = {
         "D", "D", "Diagnostics", "RAS: let NCCL run its diagnostics inside the job. Says first what they run"
     ),
     "write": Key("w", "w", "Write", "Write what is shown to a file in the current directory"),
-    "copy": Key("c", "c", "Copy", "Copy the plan or the command for the peer"),
+    "copy": Key("c", "c", "Copy", "Copy the plan, the command for the peer, or a rank's py-spy command"),
     "view": Key("o", "o", "View", "Show another part: chart and console, or paths and node"),
     "path": Key("P", "P", "Path", "Setup: choose the other path, or go back to the recommended one"),
     "leave_out": Key("S", "S", "Skip", "Setup: skip this step, or take it up again"),
