@@ -14,10 +14,7 @@ from probes.base.unknown import Maybe, Reason, Unknown
 from probes.host.protocol import Host
 from probes.live.job_logs import JobLog, LogPath, find_logs_of, writers_of
 from probes.live.sample import LiveJob, LiveProcess, PathWord, Role
-from probes.nccl.log.collect import Collector
 from probes.nccl.log.job_log import JobLogReading, RankPath
-from probes.nccl.log.reader import LogReader
-from probes.nccl.log.verdict import verdict_of
 
 BEGIN_BYTES = 4 << 20  # of a file
 END_BYTES = 1 << 20
@@ -43,6 +40,8 @@ def read_job_logs(
     probe = host.read_range(f"/proc/{of_nccl[0].pids[0]}/fd/1", 0, 0)
     if isinstance(probe, Unknown) and probe.reason is Reason.NOT_RECORDED:
         return probe
+    from probes.nccl.log.verdict import verdict_of
+
     found = find_logs_of(host, processes, of_nccl, with_scheduler=False)
     until = time.monotonic() + ALL_SECONDS
     readings = []
@@ -87,6 +86,10 @@ class _JobReading:
     """The reading of one job's files."""
 
     def __init__(self, host: Host, writers: Mapping[int, frozenset[str]], until: float) -> None:
+        # Reading logs takes 30 ms to import: most checks are of nodes without a job of NCCL.
+        from probes.nccl.log.collect import Collector
+        from probes.nccl.log.reader import LogReader
+
         self._host, self._until = host, until
         self._left = JOB_BYTES
         self.collector = Collector(writers)
