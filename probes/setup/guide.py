@@ -27,6 +27,7 @@ from probes.setup.steps.handover import reboot_step, report_step
 from probes.setup.steps.install_commands import perftest_steps
 from probes.setup.steps.measured import MEASURED, measured_step
 from probes.setup.steps.operators import driver_is_operators, operators_step
+from probes.setup.steps.persistence import with_openibd_drop_in
 from probes.snapshot.examination import Examination
 
 BOOT_ID = "/proc/sys/kernel/random/boot_id"
@@ -161,7 +162,7 @@ def build_guide(
     if path is GdrPath.PEERMEM:
         steps["modules"] = _with_peermem(situation, steps["modules"], load_peermem, "is not loaded")
         boot = _with_peermem(situation, steps["boot"], persist_peermem, "is not loaded at boot")
-        steps["boot"] = boot
+        steps["boot"] = boot if driver_is_operators(situation) else with_openibd_drop_in(examination, boot)
     steps["iommu"] = _with_boot_loader(situation, steps["iommu"])
     steps["containers"] = operators_step(situation, steps["containers"])
     steps["environment"] = environment_step(situation)
