@@ -225,7 +225,7 @@ def _usable_path(
     # A GPU that can never use it does not count next to others that can.
     gpus = [gpu for gpu in gpus if not _never_supported(direct, gpu.id)]
     faults = {gpu.id: fault for gpu in gpus if gpu.id in facts and (fault := _gpu_fault(node, facts[gpu.id]))}
-    answers = {gpu.id: serving_nics(node, topology, gpu.id, reach, reading) for gpu in gpus}
+    answers = {gpu.id: serving_nics(node, topology, gpu.id, devices, reach, reading) for gpu in gpus}
     served = [gpu for gpu in gpus if gpu.id not in faults and answers[gpu.id].nics]
     guest_paths = is_guest(node.platform) is True and any(answer.far for answer in answers.values())
     if guest_paths and (file or use.attached or use.regions):
@@ -237,7 +237,7 @@ def _usable_path(
     def verdict(state: State, *reasons: str) -> Verdict:
         return Verdict(state, use.path, len(served), len(gpus), joined_sentences(*reasons), len(nics))
 
-    reaching = [reach.reaches(name, gpu.id) for name in devices for gpu in gpus]
+    reaching = (reach.reaches(name, gpu.id) for name in devices for gpu in gpus)
     if gpus and not any(isinstance(answer, Unknown) or answer for answer in reaching):
         return replace(verdict(State.BROKEN, _no_nic(devices, active)), path=None)
     if faults:
