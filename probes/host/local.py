@@ -35,6 +35,7 @@ from probes.host.range_reader import read_range
 from probes.host.ras import ANSWER_SECONDS
 from probes.host.rdma_resources import RdmaResources
 from probes.host.rooted_tree import Found, RootedTree, split
+from probes.host.sleeping_gpus import SleepingGpus
 from probes.host.thread_names import thread_names_from_files
 from probes.host.usage import InterfaceCounters, ProcessUsage, counters_from_files, usage_from_files
 
@@ -101,6 +102,7 @@ class LocalHost:
         self._is_root = os.geteuid() == 0
         self._tree: RootedTree | None = None
         self._library = NvmlLibrary()
+        self._sleeping_gpus = SleepingGpus(self)
         self._resources: ResourceReader | None = None
         self._ethtool: EthtoolReader | None = None
         self._kernel_log = KernelLogReader()
@@ -294,7 +296,7 @@ class LocalHost:
         # NVML would load a missing driver (nvidia-modprobe(1)); checking these paths has no side effects.
         if not any(map(os.path.exists, DRIVER_LOADED)):
             return Unknown(Reason.NOT_THERE, "NVML", "the NVIDIA driver is not loaded")
-        return None
+        return self._sleeping_gpus.why_not_asked("NVML")
 
     def dmabuf_errnos(self, devices: Sequence[str]) -> Mapping[str, Maybe[int]]:
         """Return the errno of the `ibv_reg_dmabuf_mr` probe for each RDMA device."""
@@ -310,7 +312,8 @@ class LocalHost:
         missing = next((path for path in NEEDED if not os.path.exists(path)), None)
         if missing is not None:
             return Unknown(Reason.NOT_THERE, "libcuda", f"not queried, because {missing} is missing")
-        return probe_cuda()
+        why = self._sleeping_gpus.why_not_asked("libcuda")
+        return probe_cuda() if why is None else why
 
     def process_usage(self, pids: Sequence[int]) -> Mapping[int, Maybe[ProcessUsage]]:
         """Return user, CPU, memory and CPU affinity of each process."""
