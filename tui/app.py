@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from probes.base.origin import Origin
     from probes.host.protocol import Host
     from tui.controllers.nccl import NcclController
+    from tui.controllers.ras import RasController
     from tui.controllers.setup import SetupController
     from tui.runtime.replay_source import ReplaySource
     from tui.screens.actions.screen import ActionsScreen
@@ -51,6 +52,7 @@ if TYPE_CHECKING:
     from tui.screens.history.screen import HistoryScreen
     from tui.screens.live.screen import LiveScreen
     from tui.screens.nccl.screen import NcclScreen
+    from tui.screens.ras.screen import RasScreen
     from tui.screens.setup.screen import SetupScreen
 
 # Importing the probes blocks the interpreter for a while; the first screen is painted before.
@@ -130,6 +132,7 @@ class GdrtopApp(App[None]):
         self.bandwidth = BandwidthController(self._shared, read_only)
         self.quitting = QuitController(self._shared)
         self._nccl: NcclController | None = None
+        self._ras: RasController | None = None
         self._setup: SetupController | None = None
         self._shared.activities = (self.bandwidth, self.actions.run)
 
@@ -165,6 +168,7 @@ class GdrtopApp(App[None]):
     def on_unmount(self) -> None:
         """Close the controllers and end the sampler's thread."""
         self.quitting.close()
+        self.readings.end_ras_events()
         self._sampler.stop()
 
     # What was read
@@ -250,6 +254,23 @@ class GdrtopApp(App[None]):
     def action_nccl(self) -> None:
         """Show what the logs of the jobs say."""
         self.nccl.show()
+
+    @property
+    def ras(self) -> RasController:
+        """The questions to NCCL's RAS service."""
+        if self._ras is None:
+            from tui.controllers.ras import RasController
+
+            self._ras = RasController(self._shared, self.readings)
+        return self._ras
+
+    def action_ras(self) -> None:
+        """Ask NCCL's RAS service."""
+        self.ras.show()
+
+    def action_ras_events(self) -> None:
+        """Follow the RAS events of a job, or end that."""
+        self.ras.toggle_events()
 
     @property
     def setup(self) -> SetupController:
@@ -371,6 +392,12 @@ class GdrtopApp(App[None]):
 
     def _on_nccl_screen_more_requested(self) -> None:
         self.nccl.read()
+
+    def _on_ras_screen_ask_requested(self, message: RasScreen.AskRequested) -> None:
+        self.ras.ask(message.port, message.command)
+
+    def _on_ras_screen_search_requested(self) -> None:
+        self.ras.search()
 
     def _on_setup_screen_step_chosen(self, message: SetupScreen.StepChosen) -> None:
         self.setup.begin_step(message.step)

@@ -271,6 +271,7 @@ def _dashboard(options: argparse.Namespace) -> int:
     try:
         app.run()
     finally:  # the terminal may be gone while a step is running
+        app.readings.end_ras_events()  # also after an error
         app.quitting.finish()
     return _ended(app)
 

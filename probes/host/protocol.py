@@ -98,7 +98,7 @@ class Host(Protocol):
     def ras_events(self, address: str, last: bool = False) -> Maybe[tuple[str, ...]]:
         """Return the RAS events of a job since the last call; the first call subscribes to them.
 
-        Call it every second, because the job keeps what is not read. `last` ends the subscription.
+        They are read from the job as they come. `last` ends the subscription.
         """
 
     def collectives(self, path: str) -> Maybe[tuple[CollectiveSpeed, ...]]:

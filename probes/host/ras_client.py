@@ -10,6 +10,9 @@ from __future__ import annotations
 import socket
 import threading
 import time
+from collections import deque
+from contextlib import suppress
+from functools import partial
 
 from probes.base.text import printable, printable_lines
 from probes.base.unknown import Maybe, Reason, Unknown
@@ -21,6 +24,8 @@ MAX_BYTES = 1 << 20
 MAX_LINES = 20_000
 _MAX_FIRST_LINE = 1024
 _MAX_EVENT_CHARACTERS = 512
+MAX_KEPT_EVENTS = 5000  # that were not taken yet
+_JOIN_SECONDS = 1.0
 _one_connection = threading.Lock()
 
 
@@ -155,49 +160,58 @@ def _unknown(address: str, failed: _Failed) -> Unknown:
 class RasMonitor:
     """A connection on which a job sends its RAS events, until `close`.
 
-    A job keeps what is not read in its memory without a limit: read often.
+    A job keeps what is not read in its memory without a limit, so a thread reads as soon as something comes,
+    however seldom `read` is called. What is not taken is bounded here; the oldest events are dropped.
     """
 
     def __init__(self, address: str, greeting_seconds: float = GREETING_SECONDS, tries: int = TRIES) -> None:
         self.address = address
         self._greeting_seconds, self._tries = greeting_seconds, tries
         self._connection: _Connection | None = None
+        self._lines: deque[bytes] = deque(maxlen=MAX_KEPT_EVENTS)
         self._ended: Unknown | None = None
+        self._reader: threading.Thread | None = None
+        self._lock = threading.Lock()
 
     def read(self) -> Maybe[tuple[str, ...]]:
         """Return the events since the last call, at most MAX_EVENTS; the first call subscribes."""
-        if self._ended is not None:
-            return self._ended
-        try:
-            if self._connection is None:
+        if self._reader is None and self._ended is None:
+            try:
                 self._open()
-            return self._drain()
-        except _Failed as failed:
-            ended = failed
-        except EOFError:
-            ended = _Failed(Reason.NOT_THERE, "the job has closed the connection")
-        except TimeoutError:
-            ended = _Failed(Reason.TIMED_OUT, "no answer to MONITOR")
-        except OSError as error:
-            ended = _Failed(Reason.IO_ERROR, error.strerror or "connection failed")
-        self.close()
-        self._ended = _unknown(self.address, ended)
-        return self._ended
+            except _Failed as failed:
+                self._end(failed)
+            except EOFError:
+                self._end(_Failed(Reason.NOT_THERE, "the job has closed the connection"))
+            except TimeoutError:
+                self._end(_Failed(Reason.TIMED_OUT, "no answer to MONITOR"))
+            except OSError as error:
+                self._end(_Failed(Reason.IO_ERROR, error.strerror or "connection failed"))
+        ended = self._ended  # before the lines: what came before the end is returned first
+        lines = [self._lines.popleft() for _ in range(min(len(self._lines), MAX_EVENTS))]
+        if not lines and ended is not None:
+            return ended
+        texts = (printable(line.decode("utf-8", "replace"), _MAX_EVENT_CHARACTERS) for line in lines)
+        return tuple(text.strip() for text in texts if text.strip())
 
     def close(self) -> None:
         """Read what has arrived, and close the connection."""
-        connection, self._connection = self._connection, None
-        if connection is None:
-            return
-        try:
-            # Unread data would turn the end of the connection into a reset.
-            connection.socket.setblocking(False)
-            for _ in range(MAX_BYTES >> 16):
-                if not connection.socket.recv(1 << 16):
-                    break
-        except OSError:
-            pass
-        finally:
+        connection, reader = self._connection, self._reader
+        if connection is not None:
+            with suppress(OSError):  # the job may have closed it
+                connection.socket.shutdown(socket.SHUT_RDWR)
+        if reader is not None:
+            reader.join(_JOIN_SECONDS)
+        self._release()
+
+    def _end(self, failed: _Failed) -> None:
+        self._ended = _unknown(self.address, failed)
+        self._release()
+
+    def _release(self) -> None:
+        """Close the socket, once."""
+        with self._lock:
+            connection, self._connection = self._connection, None
+        if connection is not None:
             connection.socket.close()
             _one_connection.release()
 
@@ -215,25 +229,26 @@ class RasMonitor:
         if reply != b"OK":
             text = printable(reply.decode("utf-8", "replace"), 200)
             raise _Failed(Reason.NOT_THERE, f"this NCCL has no MONITOR ({text})")
+        connection.socket.settimeout(None)
+        drain = partial(self._drain, connection)
+        self._reader = threading.Thread(target=drain, name="RAS events", daemon=True)
+        self._reader.start()
 
-    def _drain(self) -> tuple[str, ...]:
-        connection = self._connection
-        assert connection is not None
-        connection.socket.setblocking(False)
-        has_ended = False
+    def _drain(self, connection: _Connection) -> None:
+        """Take what the job sends until the connection ends."""
+        ended = _Failed(Reason.NOT_THERE, "the job has closed the connection")
+        rest = connection.rest
         try:
-            while len(connection.rest) <= MAX_BYTES:
+            while True:
+                *lines, rest = rest.split(b"\n")
+                self._lines.extend(line[:_MAX_FIRST_LINE] for line in lines)
+                if len(rest) > _MAX_FIRST_LINE * 4:
+                    ended = _Failed(Reason.MALFORMED, "an event is too long")
+                    break
                 received = connection.socket.recv(1 << 16)
                 if not received:
-                    has_ended = True
                     break
-                connection.rest += received
-        except BlockingIOError:
-            pass
-        *lines, connection.rest = connection.rest.split(b"\n", MAX_EVENTS)
-        if not lines and has_ended:
-            raise EOFError
-        if not lines and len(connection.rest) > _MAX_FIRST_LINE * 4:
-            raise _Failed(Reason.MALFORMED, "an event is too long")
-        texts = (printable(line.decode("utf-8", "replace"), _MAX_EVENT_CHARACTERS) for line in lines)
-        return tuple(text.strip() for text in texts if text.strip())
+                rest += received
+        except OSError as error:
+            ended = _Failed(Reason.IO_ERROR, error.strerror or "connection failed")
+        self._end(ended)

@@ -34,6 +34,10 @@ EXPLANATIONS = {
     EventKind.MODULE_LOADED: "A module that GPUDirect RDMA depends on was loaded.",
     EventKind.MODULE_UNLOADED: "A module that GPUDirect RDMA depends on was unloaded. New jobs cannot use "
     "what it provides.",
+    EventKind.RAS_PEER: "NCCL's RAS service reports it. A process that does not answer is stopped, has "
+    "ended, or its network is down. gdrtop ras asks which ranks are affected.",
+    EventKind.RAS_EVENTS: "The job reports RAS events only while gdrtop is connected to it. m on the Live "
+    "screen starts and ends that.",
     EventKind.SAMPLES_MISSED: "gdrtop could not look in that time: it was suspended, the node was "
     "overloaded, or a read took long. Rates are averages over the gap, and short events in it are "
     "missing.",

@@ -49,7 +49,7 @@ def _link(port: PortSample) -> Link | None:
 
 def _retrained(port: PortSample, before: Link, now: Link, at: float) -> LiveEvent:
     is_slower = now[0] < before[0] or now[1] < before[1]
-    text = f"the PCIe link of {port.device} changed from {link_name(*before)} to {link_name(*now)}"
+    text = f"the PCIe link of {port.device} is {link_name(*now)}, was {link_name(*before)}"
     severity = Severity.WARNING if is_slower else Severity.NOTE
     kind = EventKind.LINK_RETRAINED
     return LiveEvent(at, kind, severity, port.device, text, explanations.NIC_PCIE_LINK)

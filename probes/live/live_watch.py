@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TypeVar
 
 from probes.base.unknown import Maybe, Reason, Unknown
@@ -17,7 +18,8 @@ from probes.live.jobs import group
 from probes.live.odd_one_out import OddOneOut
 from probes.live.ports import PortReader
 from probes.live.processes import ProcessReader, ProcessSnapshot
-from probes.live.sample import GpuSample, LiveJob, LiveSample, PortSample
+from probes.live.ras_events import RasEvents
+from probes.live.sample import GpuSample, LiveEvent, LiveJob, LiveSample, PortSample
 from probes.snapshot.rates import Reading
 
 T = TypeVar("T")
@@ -30,12 +32,13 @@ class LiveWatch:
     A part that fails leaves the others as they are, and one sentence in the sample's limits.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, ras: RasEvents | None = None) -> None:
         self._processes = ProcessReader()
         self._ports = PortReader()
         self._bus = BusBandwidth()
         self._odd = OddOneOut()
         self._events = EventDetector()
+        self.ras = RasEvents() if ras is None else ras
         self.latest: LiveSample | None = None
 
     def sample(self, host: Host, node: Node, reading: Reading) -> LiveSample:
@@ -82,7 +85,10 @@ class LiveWatch:
             limits=(*found.limits, *limits),
             no_ports="" if ports else _no_ports(node),
         )
-        self.latest = part("events", lambda: self._events.update(sample, messages), sample)
+        sample = part("events", lambda: self._events.update(sample, messages), sample)
+        no_events: list[LiveEvent] = []
+        followed = part("RAS events", lambda: self.ras.update(host, sample), no_events)
+        self.latest = replace(sample, events=(*sample.events, *followed)) if followed else sample
         return self.latest
 
 

@@ -109,9 +109,10 @@ def _address_text(members: Sequence[LiveProcess], conf: Maybe[NcclConf]) -> str:
 
 def _setting(process: LiveProcess, name: str, conf: Maybe[NcclConf]) -> str:
     """Return a variable as NCCL finds it; "" if it is not set or not readable."""
-    inside = process.process.nccl_conf
+    user, inside = process.process.user_conf, process.process.nccl_conf
     values = (
         known(process.process.environment, {}),
+        user.values if isinstance(user, NcclConf) else {},
         inside.values if isinstance(inside, NcclConf) else {},
         conf.values if isinstance(conf, NcclConf) else {},
     )

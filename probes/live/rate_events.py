@@ -19,6 +19,7 @@ from probes.queries.finding import Severity
 
 LEAST_GBPS = 1.0
 _LEAST_SHARE = 0.01  # of the line rate, where that is less
+_LEAST_SOFTWARE_GBPS = 0.005  # software RDMA, whose line rate says little
 _SHARE = 0.5
 _RECOVERED_SHARE = 0.7
 _BASE_SECONDS = 60.0
@@ -122,7 +123,9 @@ class RateEvents:
             # A port that is down is an event of its own.
             nic.low_since = nic.low_since if nic.is_low else None
             return
-        if not isinstance(port.line_rate_gbps, Unknown) and port.line_rate_gbps > 0:
+        if port.rates_from:
+            nic.least = _LEAST_SOFTWARE_GBPS
+        elif not isinstance(port.line_rate_gbps, Unknown) and port.line_rate_gbps > 0:
             nic.least = min(LEAST_GBPS, _LEAST_SHARE * port.line_rate_gbps)
         nic.add(at, rate)
 

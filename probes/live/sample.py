@@ -206,6 +206,8 @@ class EventKind(Enum):
     MODULE_LOADED = "module-loaded"
     MODULE_UNLOADED = "module-unloaded"
     KERNEL_MESSAGE = "kernel-message"
+    RAS_PEER = "ras-peer"  # NCCL's RAS reports a process that does not answer, is dead, is back
+    RAS_EVENTS = "ras-events"  # gdrtop follows RAS events from here on, or no longer
     SAMPLES_MISSED = "samples-missed"  # gdrtop itself could not look
 
 

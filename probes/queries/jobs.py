@@ -222,6 +222,8 @@ def _conf(conf: object) -> dict[str, str]:
 def _values(process: Process, facts: ProcessFacts) -> dict[str, tuple[str, str]]:
     own = "" if process.nccl_conf == facts.nccl_conf else f"/proc/{process.pid}/root"
     values = {name: (value, f"{own}{NCCL_CONF}") for name, value in _conf(process.nccl_conf).items()}
+    users = _conf(process.user_conf).items()
+    values.update({name: (value, process.user_conf_path) for name, value in users})
     if not isinstance(process.environment, Unknown):
         path = f"/proc/{process.pid}/environ"
         values.update({name: (value, path) for name, value in process.environment.items()})
@@ -273,6 +275,9 @@ def _unread(processes: Iterable[Process], facts: ProcessFacts) -> str:
                 return needs_environment(process, fact)
         if isinstance(process.nccl_conf, Unknown) and process.nccl_conf.reason is not Reason.NOT_THERE:
             return needs_environment(process, process.nccl_conf)
+        user = process.user_conf
+        if isinstance(user, Unknown) and user.reason not in (Reason.NOT_THERE, Reason.NOT_RECORDED):
+            return needs(process.user_conf_path or "~/.nccl.conf", user)
     if isinstance(facts.nccl_conf, Unknown) and facts.nccl_conf.reason is not Reason.NOT_THERE:
         return needs(NCCL_CONF, facts.nccl_conf)
     return ""

@@ -12,6 +12,7 @@ from probes.base.unknown import Maybe, Reason, Unknown, known
 from probes.facts.pci.functions import PciFunction
 from probes.facts.rdma.devices import RdmaDevice
 from probes.topology.endpoints import Endpoint, is_down, port_gbps
+from probes.topology.file_tree import FileTree
 from probes.topology.nccl_words import ORDER, Nccl, Seat, pci_path, seat_of
 from probes.topology.nvlink import has_c2c, has_relay, nvlink_peers, nvlinks_between
 
@@ -31,10 +32,11 @@ class NcclPaths:
         nics: Sequence[Endpoint],
         functions: Mapping[str, PciFunction],
         devices: Mapping[str, RdmaDevice],
+        file: FileTree | None,
     ) -> None:
         self._graph, self._gpus, self._nics, self._devices = graph, gpus, nics, devices
         self._seats = {
-            end.id: _seat(graph, end, functions.get(known(end.bdf, ""))) for end in (*gpus, *nics)
+            end.id: _seat(graph, end, functions.get(known(end.bdf, "")), file) for end in (*gpus, *nics)
         }
         self._by_cpu_link: dict[str, frozenset[str]] = {}  # GPU -> NICs
         self._near: dict[str, frozenset[str]] = {}  # NIC -> GPUs
@@ -107,10 +109,13 @@ class NcclPaths:
         )
 
 
-def _seat(graph: nx.Graph[str], end: Endpoint, function: PciFunction | None) -> Maybe[Seat]:
+def _seat(
+    graph: nx.Graph[str], end: Endpoint, function: PciFunction | None, file: FileTree | None
+) -> Maybe[Seat]:
     """Return an endpoint's seat in NCCL's tree."""
     if function is None:
         return Unknown(Reason.NOT_THERE, "/sys/bus/pci/devices", f"no PCI function for {end.label}")
     if not function.root:
         return Unknown(Reason.MALFORMED, function.sysfs_path, f"no host bridge in the path of {function.bdf}")
-    return seat_of(graph, function)
+    seat = seat_of(graph, function)
+    return seat if file is None else file.seat(seat)

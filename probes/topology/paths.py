@@ -14,6 +14,7 @@ from probes.facts.node import Node
 from probes.facts.pci.functions import PciFacts
 from probes.facts.rdma.devices import RdmaDevice, RdmaFacts, natural
 from probes.topology.endpoints import Endpoint, endpoints, is_down, port_gbps
+from probes.topology.file_tree import FileTree
 from probes.topology.graph import GPU, NIC, NVSWITCH, build_graph, switches_above
 from probes.topology.hops import Hop, Routes, weakest_of
 from probes.topology.nccl_paths import NcclPaths
@@ -70,6 +71,7 @@ class Topology:
     node: Node
     gpus: tuple[Endpoint, ...]
     nics: tuple[Endpoint, ...]
+    file: FileTree | None = None  # the topology file from which NCCL's words come, not sysfs
 
     @cached_property
     def graph(self) -> nx.Graph[str]:
@@ -133,7 +135,8 @@ class Paths(Mapping[tuple[str, str], Path]):
         """NCCL's words for the paths."""
         topology = self._topology
         functions = topology.node.pci.functions if isinstance(topology.node.pci, PciFacts) else {}
-        return NcclPaths(topology.graph, topology.gpus, topology.nics, functions, topology.devices)
+        ends = topology.gpus, topology.nics
+        return NcclPaths(topology.graph, *ends, functions, topology.devices, topology.file)
 
     def __getitem__(self, pair: tuple[str, str]) -> Path:
         path = self._found.get(pair)
@@ -194,9 +197,12 @@ class Paths(Mapping[tuple[str, str], Path]):
         self._found[b, a] = Path(b, a, smi, nccl, over_pcie, links, back, self.routes)
 
 
-def build(node: Node) -> Topology:
-    """Return the topology of a node, with the NICs of every GPU ranked."""
-    topology = Topology(node, *endpoints(node))
+def build(node: Node, file: FileTree | None = None) -> Topology:
+    """Return the topology of a node, with the NICs of every GPU ranked.
+
+    `file`: the topology file that NCCL uses here; its words then come from it, the hops still from sysfs.
+    """
+    topology = Topology(node, *endpoints(node), file)
     assert topology.best_nics is not None
     return topology
 

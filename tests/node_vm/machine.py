@@ -21,6 +21,7 @@ from tests.node_vm.shape import Shape, devices
 BOOT_SECONDS = 300.0
 # Emulated CPUs may lock up while the kernel starts on a host without a free core: it is started again.
 STALLED_SECONDS = 120.0
+MOST_RESETS = 3
 KVM_SECONDS = 10.0
 MEMORY_MIB = 1024  # of each NUMA node
 STARTS, UP = "NODE-VM-STARTS", "NODE-VM-UP"
@@ -93,10 +94,14 @@ class Machine:
             "sync; (sleep 0.5; echo u > /proc/sysrq-trigger; echo b > /proc/sysrq-trigger) >/dev/null 2>&1 &"
         )
         self.guest.hang_up()
-        if not self._is_up(boots + 1, STALLED_SECONDS):
+        for _ in range(MOST_RESETS):
+            if self._is_up(boots + 1, STALLED_SECONDS):
+                break
             with socket.socket(socket.AF_UNIX) as monitor:
                 monitor.connect(str(self._monitor))
+                monitor.recv(4096)  # its greeting: a command is read only afterwards
                 monitor.sendall(b"system_reset\n")
+                monitor.recv(4096)
         self._come_up(boots + 1)
 
     def _is_up(self, boots: int, seconds: float) -> bool:

@@ -10,6 +10,7 @@ import pytest
 
 from tests.node_vm.dashboard import Dashboard
 from tests.node_vm.guest import COMMAND_SECONDS, Guest
+from tests.node_vm.live_stream import Sample, live_stream
 from tests.node_vm.machine import Machine
 
 # 128 messages are under way at once: larger ones take seconds to go through, under emulation.
@@ -211,3 +212,41 @@ def test_a_host_without_a_way_in_is_explained(two_nodes: tuple[Guest, Guest]) ->
     assert answer.status == 2
     assert "SSH" in answer.output + answer.errors
     assert ends_running(there) == 0
+
+
+WIRE_PORT = 18700
+# Until an event is there: one that is under way, 1.5 s below half, and what a busy machine needs.
+SAMPLES_OF_RATES = 6
+SETTLED_SECONDS = 12.0  # of transfer: what a rate is compared with
+
+
+def test_a_rate_limit_appears_in_the_timeline(two_nodes: tuple[Guest, Guest]) -> None:
+    here, there = two_nodes
+    transfer = f"{TEST_TOOL} -d mlx5_0 -p {WIRE_PORT} -s 1024 -n 5000000 -F"
+    there.shell(f"{transfer} >/run/wire.out 2>&1 </dev/null &")
+    until(lambda: bool(there.run("ss", "-Hltn", f"sport = {WIRE_PORT}").strip()))
+    here.shell(f"{transfer} 10.1.0.16 >/run/wire.out 2>&1 </dev/null &")
+
+    def sent(sample: Sample) -> float:
+        """Gb/s through mlx5_0, once the transfer has begun; rdma_rxe counts no bytes, its interface does."""
+        (port,) = [port for port in sample["ports"] if port["device"] == "mlx5_0"]
+        assert port["rates_from"] == "ens0np0" or port["sent_gbps"] is None
+        is_used = any("mlx5_0" in job["nics"] for job in sample["jobs"])
+        return (port["sent_gbps"] or 0.0) if is_used else 0.0
+
+    with live_stream(here, "wire") as stream:
+        began = stream.until(lambda sample: sent(sample) > 0.005)["taken_at"]
+        later = began + SETTLED_SECONDS
+        usual = sent(stream.until(lambda sample: sample["taken_at"] > later and sent(sample) > 0.005))
+        limit = f"tbf rate {usual * 1e6 / 8:.0f}kbit burst 16kb limit 4mb"
+        since = float(here.shell(f"date +%s.%N; tc qdisc add dev ens0np0 root {limit}"))
+        try:
+            fell, number = stream.event(since, "rate-fell", "mlx5_0")
+        finally:
+            after = float(here.shell("date +%s.%N; tc qdisc del dev ens0np0 root"))
+        assert re.fullmatch(r"mlx5_0 carries \d+ Mb/s, \d+ Mb/s in the minute before", fell["text"]), fell
+        assert "below half" in fell["explanation"]
+        assert number <= SAMPLES_OF_RATES, (fell, number)
+        # Not counted: the sender itself waits for its retransmission timer first.
+        again, _ = stream.event(after, "rate-recovered", "mlx5_0")
+        assert re.fullmatch(r"mlx5_0 carries \d+ Mb/s again", again["text"]), again

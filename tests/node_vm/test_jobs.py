@@ -14,8 +14,9 @@ from tests.node_vm.machine import Machine
 
 JOBS = {"admin": ("4711", (0, 1)), "visitor": ("4712", (2, 3))}  # user: Slurm's job, RDMA devices
 SAMPLES = 1 + 3  # until an event is there; the first may be under way
-# States of processes are read in a fiftieth of the time, which under emulation is not in each sample.
-SAMPLES_OF_PROCESSES = 40
+# States of processes are read every three seconds at least, in a reading that under emulation may end after
+# its sample; and a state counts in the second sample that has it.
+SAMPLES_OF_PROCESSES = 12
 
 
 @dataclass(frozen=True)

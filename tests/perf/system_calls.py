@@ -1,4 +1,4 @@
-"""System calls and opened files of the dashboard, on a simulated node's /sys in a mount namespace of its own."""
+"""System calls and opened files of the dashboard, with a simulated node's /sys in a mount namespace."""
 
 from __future__ import annotations
 

@@ -13,6 +13,7 @@ from probes.facts.jobs.processes import Process
 from probes.facts.node import Node
 from probes.host.nvml import NvmlLive
 from probes.host.protocol import Host
+from probes.live.ras_events import RasEvents
 from probes.live.sample import (
     EventKind,
     GpuSample,
@@ -186,8 +187,9 @@ def training(second: int, at: float, taken_at: float) -> LiveSample:
 class TrainingWatch:
     """Answers in place of LiveWatch, one second further each time."""
 
-    def __init__(self) -> None:
+    def __init__(self, ras: RasEvents | None = None) -> None:
         self._second = 0
+        self.ras = RasEvents() if ras is None else ras
 
     def sample(self, host: Host, node: Node, reading: Reading) -> LiveSample:
         del node

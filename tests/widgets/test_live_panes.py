@@ -93,3 +93,13 @@ def test_regions_through_memory_peers_are_below_the_ranks_where_they_exist() -> 
     shown = text(state.lines("ranks", 120))
     assert "memory_peers nv_mem: 96 memory regions, 3.0 GiB (whole node)" in shown
     assert "memory_peers nv_mem_nc: 1 memory region, ? (whole node)" in shown
+
+
+def test_at_200_columns_the_graphs_stay_beside_the_names_of_two_jobs() -> None:
+    for sample in (a_sample(), two_jobs("train.py (alice)", "finetune.py (bob)")):
+        cells = nics.graph_cells(sample, 196)
+        graphs = {port.name: [1.0] * cells for port in sample.ports}
+        heading = text(nics.draw(sample, 196, graphs=graphs)).splitlines()[0]
+        assert "used by" in heading
+        assert "2 min" in heading
+    assert nics.graph_cells(a_sample(), 120) == 0

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any, TextIO
 
+from probes.base.origin import Source
 from probes.base.plan import Step
 from probes.base.text import printable
 from probes.checks.registry import findings
@@ -20,7 +21,7 @@ from tui.actions.local_commands import ask_for_password
 from tui.actions.manual_steps import why_manual
 from tui.actions.script import script_of
 from tui.commands.arguments import EXIT_INTERRUPTED, EXIT_WRONG_USAGE, UsageError
-from tui.commands.json_values import document, host_name, plain_value, write_json
+from tui.runtime.json_values import document, host_name, plain_value, write_json
 from tui.runtime.open_host import open_host
 from tui.runtime.printing import heading, print_lines, text_width
 from tui.runtime.signals import TERMINAL_GONE, signals_stop
@@ -197,6 +198,9 @@ class Do:
         """Run the plan on a twin of the node, and show what to expect; the node stays as it is."""
         from tui.actions.rehearsal import rehearse
 
+        if self._host.origin.source not in (Source.LIVE, Source.SIMULATED):
+            self._print([line("A rehearsal asks the node itself, so it needs one that runs.")])
+            return EXIT_REFUSED
         self.show(prepared)
         self._print([()])
         rehearsed = rehearse(self._host, self.examination, prepared.action, prepared.plan, self._on_event)

@@ -15,14 +15,15 @@ from probes.base.unknown import Maybe, Unknown
 from probes.facts.node import Node
 from probes.host.protocol import Host
 from probes.live.sample import LiveProcess, LiveSample
-from tui.commands.arguments import EXIT_WRONG_USAGE
-from tui.commands.json_values import document, host_name, object_of
+from tui.commands.arguments import EXIT_WRONG_USAGE, UsageError
 from tui.commands.live_text import JobText, exit_status
+from tui.runtime.json_values import document, host_name, object_of
 from tui.runtime.live_reader import LiveReader
 from tui.runtime.open_host import open_host
 from tui.runtime.printing import heading, print_lines, text_width
 
 _MOST_SECONDS = 7 * 24 * 3600
+_SAMPLES = 5  # until start times and libraries of all processes are read
 _STATUS_HELP = """\
 exit status, by the last sample:
   0    all NCCL jobs use GPUDirect RDMA
@@ -50,6 +51,14 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
+    parser.add_argument(
+        "--ras-events",
+        action="store_true",
+        help="also follow the RAS events of a job (MONITOR); needs NCCL 2.29.2, asks first",
+    )
+    parser.add_argument("--yes", action="store_true", help="with --ras-events, do not ask")
+
+
 def _seconds(text: str) -> int:
     if not (text.isascii() and text.isdecimal() and len(text) < 7 and 1 <= int(text) <= _MOST_SECONDS):
         raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 1 to {_MOST_SECONDS}")
@@ -62,7 +71,52 @@ def run(options: argparse.Namespace, out: TextIO) -> int:
     if host.origin.source is Source.TREE:
         print(refusal("live"), file=sys.stderr)
         return EXIT_WRONG_USAGE
-    return write_live(host, out, options.json, options.seconds, options.ascii)
+    if options.yes and not options.ras_events:
+        raise UsageError("--yes needs --ras-events")
+    reader = LiveReader(host)
+    try:
+        if options.ras_events and host.origin.source is not Source.RECORDED:
+            follow_ras_events(host, reader, options.yes)
+        return write_live(host, out, options.json, options.seconds, options.ascii, reader=reader)
+    finally:
+        reader.ras.stop(host)
+
+
+def follow_ras_events(
+    host: Host,
+    reader: LiveReader,
+    yes: bool,
+    answers: TextIO | None = None,
+    errors: TextIO | None = None,
+    wait: Callable[[float], object] = time.sleep,
+) -> bool:
+    """Subscribe to the events of the first job, if the policy and the user permit it; report why not."""
+    from probes.host.ras import MONITOR
+    from probes.live.ras_policy import RasUse
+    from probes.live.ras_targets import find_targets
+    from tui.commands.ras_consent import confirmed
+    from tui.runtime.ras_questions import RasQuestions, ages_are_late
+
+    answers, errors = answers or sys.stdin, errors or sys.stderr
+    for _ in range(_SAMPLES):
+        targets = find_targets(host, reader.read())
+        if not ages_are_late(targets):
+            break
+        wait(1.0)
+    why = "no NCCL job is visible on this node"
+    for target in targets[:1]:
+        questions = RasQuestions(host)
+        decision = questions.decide(target, RasUse.EVENTS)
+        decision = confirmed(questions, target, MONITOR, decision, answers, errors, yes)
+        why = "; ".join(decision.refusals)
+        if decision.is_allowed:
+            address, first = questions.subscribe(target)
+            if not isinstance(first, Unknown):
+                reader.ras.follow(address, first)
+                return True
+            why = str(first)
+    print(f"gdrtop: no RAS events: {why}", file=errors)
+    return False
 
 
 def refusal(command: str) -> str:
@@ -78,13 +132,14 @@ def write_live(
     ascii_only: bool = False,
     clock: Callable[[], float] = time.monotonic,
     wait: Callable[[float], object] = time.sleep,
+    reader: LiveReader | None = None,
 ) -> int:
     """Print a sample each second, and return the exit status of the last one.
 
     The first sample is not printed, because it has no rates, unless a recording has no other. The moments of
     a recording follow each other at once.
     """
-    reader = LiveReader(host)
+    reader = LiveReader(host) if reader is None else reader
     jobs = JobText()
     latest: LiveSample | None = None
     for number, sample in enumerate(_samples(host, reader, seconds, clock, wait)):
@@ -119,7 +174,8 @@ def _samples(
             if moment or not last:
                 yield sample
         return
-    reader.read()
+    if reader.node is None:
+        reader.read()
     next_at = clock() + 1.0
     count = 0
     while seconds is None or count < seconds:

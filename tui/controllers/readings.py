@@ -59,6 +59,16 @@ class ReadingsController:
         self._live = LiveSource(host)
         return self._live
 
+    @property
+    def live(self) -> LiveSource | None:
+        """Return the live node, once it is open; None for a recording."""
+        return self._live
+
+    def end_ras_events(self) -> None:
+        """End the connection on which a job sends RAS events, if there is one."""
+        if self._live is not None:
+            self._live.ras.stop(self._live.host)
+
     def start(self) -> None:
         """Open the node and read it from now on."""
         self._context.sampler.start()

@@ -10,11 +10,13 @@ from probes.base.history import HISTORY_SECONDS
 from probes.facts.node import probe_node
 from probes.live.live_watch import LiveWatch
 from probes.live.verdict import examine_with_jobs, with_jobs
+from probes.nccl.topology_file import tree_in_use
 from probes.recording.replay_host import ReplayHost
 from probes.snapshot.nic_roles import roles_of
 from probes.snapshot.rates import read
 from probes.snapshot.verdict import judge
 from probes.topology.paths import build
+from tui.runtime.live_reader import recorded_events
 from tui.runtime.sampler import Probed, Replayed, Report, Sampled
 
 if TYPE_CHECKING:
@@ -41,10 +43,13 @@ class ReplaySource:
         self._shown: int | None = None
         self._probed: dict[int, Probed] = {}
         self._sampled: dict[int, Sampled] = {}
-        self._live = LiveWatch()
+        self._live = self._new_watch()
         self._watched: int | None = None  # the moment of the newest sample of `_live`
         self._live_samples: dict[int, LiveSample] = {}
         self._files: Maybe[TopologyFileFacts] | None = None
+
+    def _new_watch(self) -> LiveWatch:
+        return LiveWatch(recorded_events(self._host))
 
     def move(self, moment: int) -> None:
         """Go to a moment, at most to the first or last."""
@@ -75,6 +80,9 @@ class ReplaySource:
         self._host.seek(moment)
         examination = examine_with_jobs(self._host, node, sample=live)
         if examination.topology_files != self._files:  # the verdicts so far did not use them
+            if tree_in_use(examination.topology_files) != tree_in_use(self._files):
+                self._probed.clear()
+                self._shown = None
             self._files = examination.topology_files
             self._sampled.clear()
         return examination
@@ -105,7 +113,7 @@ class ReplaySource:
         if probed is None:
             self._host.seek(moment)
             node = probe_node(self._host)
-            topology = build(node)
+            topology = build(node, tree_in_use(self._files))
             probed = Probed(node, topology, roles_of(node, topology))
             _cache(self._probed, moment, probed, 8)
         return probed
@@ -130,7 +138,7 @@ class ReplaySource:
         if sample is not None:
             return sample
         if self._watched is None or self._watched != moment - 1:
-            self._live = LiveWatch()
+            self._live = self._new_watch()
             for earlier in range(max(0, moment - _WARM_UP), moment):
                 self._watch(earlier, self._reading(earlier))
         return self._watch(moment, reading)

@@ -29,12 +29,20 @@ _SCREENS: dict[str, tuple[str, str, tuple[str, ...]]] = {
     "LiveScreen": (
         "LIVE",
         "Jobs, their ranks, paths and rates, now and in the last hour, and what changed.",
-        ("open", "moment", "event", "moments", "ends", "filter", "write", "pause", "record"),
+        (
+            *("open", "moment", "event", "ras", "ras_events", "moments", "ends", "filter", "write"),
+            *("pause", "record"),
+        ),
     ),
     "NcclScreen": (
         "NCCL",
         "Logs of the jobs on this node: is GPUDirect RDMA used, why not, and what the errors mean.",
-        ("open", "file", "filter", "write", "refresh"),
+        ("open", "file", "ras", "filter", "write", "refresh"),
+    ),
+    "RasScreen": (
+        "RAS",
+        "What NCCL's RAS service knows of the ranks of a job. Nothing is sent before you confirm it.",
+        ("open", "verbose", "ras_events", "diagnostics", "write", "refresh"),
     ),
     "ReplayScreen": (
         "RECORDING",
@@ -84,6 +92,7 @@ _SUBJECTS = {
     "DoctorScreen": "doctor",
     "LiveScreen": "live",
     "NcclScreen": "nccl-log",
+    "RasScreen": "ras",
     "SetupScreen": "setup",
     "ActionsScreen": "actions",
     "ConfirmScreen": "actions",

@@ -37,6 +37,10 @@ KEYS: dict[str, Key] = {
     "cancel": Key("K", "K", "Cancel", "Cancel the running test or action. Asks first"),
     "skip": Key("N", "N", "Next test", "Stop this test and start the next one"),
     "again": Key("A", "A", "Run again", "Run the same tests again"),
+    "verbose": Key("v", "v", "Name ranks", "RAS: ask again, and let the job name more ranks"),
+    "diagnostics": Key(
+        "D", "D", "Diagnostics", "RAS: let NCCL run its diagnostics inside the job. Says first what they run"
+    ),
     "write": Key("w", "w", "Write", "Write what is shown to a file in the current directory"),
     "copy": Key("c", "c", "Copy", "Copy the plan or the command for the peer"),
     "view": Key("o", "o", "View", "Show another part: chart and console, or paths and node"),
@@ -51,6 +55,8 @@ KEYS: dict[str, Key] = {
     "doctor": Key("d", "d", "Doctor", "Doctor: what is wrong, why, and how to fix it"),
     "live": Key("t", "t", "Live", "Live: which jobs use GPUDirect RDMA now, how fast, and what changed"),
     "nccl": Key("n", "n", "NCCL", "NCCL: what the log of a job says about GPUDirect RDMA"),
+    "ras": Key("i", "i", "Ask RAS", "RAS: ask NCCL which ranks answer or are behind. Asks you first"),
+    "ras_events": Key("m", "m", "RAS events", "Live and RAS: follow the RAS events of a job, or end that"),
     "setup": Key("s", "s", "Setup", "Setup: the steps from a new node to a measured GPUDirect RDMA"),
     "bandwidth": Key("b", "b", "Bandwidth", "Bandwidth: measure between GPU and NIC"),
     "actions": Key("x", "x", "Actions", "Actions: what gdrtop can do on this node"),

@@ -12,6 +12,7 @@ from textual.message import Message
 from textual.screen import Screen
 from textual.widgets import Input
 
+from tui.runtime.partial_compositor import draw_partially
 from tui.screens.keys import bind, move_keys
 from tui.screens.list_state import ExaminedListState, ListState
 from widgets.base.lines import Run, Tone, rows_of
@@ -28,6 +29,13 @@ _SCROLLS = {
     "first": LinesView.action_scroll_home,
     "last": LinesView.action_scroll_end,
 }
+
+
+def scroll(view: LinesView, how: str) -> None:
+    """Scroll a pane: "up", "down", "page_up", …."""
+    _SCROLLS[how](view)
+
+
 FILTER_KEY = bind("filter", "filter")
 REFRESH_KEY = bind("refresh", "refresh")
 _END = 1 << 20
@@ -47,6 +55,10 @@ class PanesScreen(Screen[None]):
     CONDITIONAL: ClassVar[tuple[str, ...]] = ()  # actions that `check_action` enables and disables
     _enabled: tuple[bool | None, ...] = ()
 
+    def __init__(self) -> None:
+        super().__init__()
+        draw_partially(self)
+
     def _refresh_changed_bindings(self) -> None:
         """Update the footer if keys were enabled or disabled; doing it on each draw is expensive."""
         enabled = tuple(self.check_action(action, ()) for action in self.CONDITIONAL)
@@ -57,7 +69,7 @@ class PanesScreen(Screen[None]):
     def action_move(self, how: str) -> None:
         """Scroll the focused pane."""
         if isinstance(self.focused, LinesView):
-            _SCROLLS[how](self.focused)
+            scroll(self.focused, how)
 
     def action_leave(self) -> None:
         """Close what is open in the screen, else leave the screen."""

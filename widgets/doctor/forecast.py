@@ -66,8 +66,8 @@ def draw_outlook(kernel: KernelForecast, opening: str, width: int) -> list[Line]
     title = f"{opening} {kernel.release}: {word}{by}"
     first, *rest = wrapped(title, width - 2, Tone.TITLE)
     lines = [(_MARKS[outlook], Run(" "), *first), *((Run("  "), *part) for part in rest)]
-    if kernel.reason:
-        lines.extend(wrapped(sentence(kernel.reason), width, Tone.PLAIN, "  "))
+    for reason in kernel.reasons:
+        lines.extend(wrapped(sentence(reason), width, Tone.PLAIN, "  "))
     return lines
 
 

@@ -11,7 +11,16 @@ from probes.facts.gpudirect import PeermemReading
 from probes.facts.jobs.processes import name_of
 from probes.host.collectives import CollectiveSpeed
 from probes.live.link_events import link_name
-from probes.live.sample import GpuSample, LiveEvent, LiveProcess, LiveSample, OddOne, PathWord, PortSample
+from probes.live.sample import (
+    GpuSample,
+    LiveEvent,
+    LiveProcess,
+    LiveSample,
+    OddOne,
+    PathWord,
+    PortSample,
+    Role,
+)
 from probes.queries.finding import Evidence
 from widgets.base.figures import binary_size, gibibytes, in_gbps, local_time, share, short
 from widgets.base.lines import Line, Run, Tone, wrapped
@@ -96,7 +105,26 @@ def of_process(process: LiveProcess, sample: LiveSample, width: int) -> list[Lin
     lines += _field("State", f"{state_text}, {cpu_text}", width)
     lines += _field("CPUs", _affinity(process), width)
     lines += _field("Rank", _rank_text(process), width)
+    for label, text in _python_commands(process):
+        lines += _field(label, text, width, Tone.DIM)
     return lines
+
+
+def _python_commands(process: LiveProcess) -> list[tuple[str, str]]:
+    """Return commands to copy that show where a Python rank is; gdrtop runs none of them.
+
+    Sources: py-spy's options; PyTorch's ProcessGroupNCCL.hpp (DumpPipe).
+    """
+    names = known(process.process.program, ""), known(process.process.comm, "")
+    if process.role is not Role.NCCL or not (names[0].endswith(".py") or names[1].startswith("python")):
+        return []
+    rank = "RANK" if isinstance(process.rank, Unknown) else str(process.rank)
+    return [
+        ("Copy", f"py-spy dump --nonblocking --pid {process.pid}"),
+        ("", "shows its Python stacks without pausing it; run it as its user or as root"),
+        ("", f'printf 1 > "$TORCH_NCCL_DEBUG_INFO_PIPE_FILE"{rank}.pipe'),
+        ("", "lets PyTorch write its flight recorder, with the value that the job has for this variable"),
+    ]
 
 
 def _title(process: LiveProcess) -> str:

@@ -16,7 +16,8 @@ from widgets.live.figures import COUNTER_GROUPS, per_second, percent_of_time
 
 PAUSE_PERCENT = 5.0  # marked above, as in the events
 STALL_PERCENT = 30.0  # mlx5 counts such seconds in outbound_pci_stalled_…_events
-_LEAST_GRAPH = 12
+_LEAST_GRAPH, _MOST_GRAPH = 12, 60
+_OTHER_CELLS, _USERS_CELLS = 120, 8  # of the columns beside it
 Graph = Sequence[float | None]
 
 
@@ -66,9 +67,11 @@ def draw(
     return draw_columns(columns, [port.name for port in ports], width, selected)
 
 
-def graph_cells(width: int) -> int:
+def graph_cells(sample: LiveSample, width: int) -> int:
     """Return how many values of a graph there is room for; 0 on a narrow screen."""
-    return max(0, min(60, width - 128)) if width >= 150 else 0
+    users = max(map(len, _users(sample).values()), default=0)
+    room = min(_MOST_GRAPH, width - _OTHER_CELLS - max(_USERS_CELLS, users))
+    return room if width >= 150 and room >= _LEAST_GRAPH else 0
 
 
 def _users(sample: LiveSample) -> dict[str, str]:

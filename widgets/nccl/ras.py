@@ -110,7 +110,7 @@ def _notes(report: RasReport, stalls: Sequence[Stall], again: str) -> list[str]:
             f" running job. {again}"
         )
     if report.timeouts:
-        notes.append(f"RAS had {report.timeouts} timeouts while it gathered the data.")
+        notes.append(f"RAS had {plural(report.timeouts, 'timeout')} while it gathered the data.")
     if not report.is_complete:
         notes.append("The answer ends in the middle.")
     notes += [f"not understood: {line}" for line in report.other[:_OTHER_SHOWN]]

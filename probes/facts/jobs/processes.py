@@ -9,6 +9,7 @@ environment is the one that the process was started with, without variables that
 
 from __future__ import annotations
 
+import posixpath
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -37,6 +38,7 @@ _MAPS_LIMIT_BYTES = 16 << 20
 _ENVIRONMENT_LIMIT_BYTES = 4 << 20  # ARG_MAX
 _COMMAND_LIMIT_BYTES = 256 << 10  # of training scripts with hundreds of options
 _PIDS_NAMED = 3
+_LONGEST_PATH = 1024
 _USAGE_SECONDS = 3.0  # a directory service that is down must not hold up the rest
 _NOT_READ = Unknown(Reason.NOT_RECORDED)
 
@@ -57,6 +59,8 @@ class Process:
     libraries: Maybe[tuple[MappedLibrary, ...]]
     rdma_nodes: Maybe[tuple[str, ...]]  # /dev/infiniband as the process sees it; NOT_THERE: not passed in
     nccl_conf: Maybe[NcclConf]  # /etc/nccl.conf as the process sees it
+    user_conf: Maybe[NcclConf] = _NOT_READ  # NCCL_CONF_FILE or ~/.nccl.conf as the process sees it
+    user_conf_path: str = ""
     is_ours: bool = False  # a descendant of this gdrtop
     program: Maybe[str] = _NOT_READ  # "train.py": an interpreter's script or module, else the program
     user: Maybe[str] = _NOT_READ
@@ -243,6 +247,7 @@ def _process(
     if not isinstance(files, Unknown):
         gpus = tuple(file for file in files if _GPU_FILE.fullmatch(file))
         uverbs = tuple(file for file in files if _UVERBS_FILE.fullmatch(file))
+    conf_path = "" if isinstance(environ, Unknown) else user_conf_path(pid, environ, known(environment, {}))
     return Process(
         pid=pid,
         comm=comm if isinstance(comm, Unknown) else printable(comm, 32),
@@ -258,6 +263,8 @@ def _process(
         if isinstance(nodes, Unknown)
         else tuple(printable(name, 64) for name in nodes[:256]),
         nccl_conf=_nccl_conf_inside(host, f"{base}/root{NCCL_CONF}"),
+        user_conf=environ if isinstance(environ, Unknown) else _user_conf(host, conf_path),
+        user_conf_path=printable(conf_path, 256),
         is_ours=not isinstance(fields, Unknown) and _is_below(host, fields.parent, own),
         program=map_known(command, parse_program),
         user=usage if isinstance(usage, Unknown) else usage.user,
@@ -284,6 +291,26 @@ def _nccl_conf_inside(host: Host, path: str) -> Maybe[NcclConf]:
     if isinstance(size, Unknown):
         return size
     return read_nccl_conf(host, path) if size else NcclConf({}, ())
+
+
+def user_conf_path(pid: int, environ: bytes, environment: Mapping[str, str]) -> str:
+    """Return where a process has its user's nccl.conf; "": it has no home directory.
+
+    NCCL takes the home directory from the user database, which a process's HOME nearly always repeats.
+    """
+    named = environment.get("NCCL_CONF_FILE", "")
+    home = next((line[5:] for line in environ.split(b"\0") if line.startswith(b"HOME=/")), b"")
+    path = named or (f"{home.decode('utf-8', 'replace')}/.nccl.conf" if home else "")
+    if not path or not path.isprintable() or len(path) > _LONGEST_PATH:
+        return ""
+    inside = posixpath.normpath(path)
+    return f"/proc/{pid}/root{inside}" if inside.startswith("/") else f"/proc/{pid}/cwd/{inside}"
+
+
+def _user_conf(host: Host, path: str) -> Maybe[NcclConf]:
+    if not path:
+        return Unknown(Reason.NOT_THERE, "~/.nccl.conf", "the process has no HOME")
+    return _nccl_conf_inside(host, path)
 
 
 def _libraries(host: Host, pid: int) -> Maybe[tuple[MappedLibrary, ...]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from probes.base.text import printable
@@ -27,12 +27,32 @@ from probes.nccl.log.problems import Explanation, explain_torch, explain_warning
 from probes.nccl.variables.catalogue import meaning_of
 
 MOST_ROWS = 256  # of every other table
-MOST_ALIKE = 10_000  # warnings alike, but for numbers, that are looked up; further ones are only counted
+MOST_ALIKE = 1000  # warnings alike, but for numbers, that are looked up; further ones are only counted
+ALIKE_BYTES = 130  # of a warning, which decide that it is like another one
 _MOST_KINDS = 4096  # of warnings
 _MOST_REPORTERS = 8
+_NUMBERS = b"0123456789abcdef"  # decimal and hexadecimal
 _DIGITS = re.compile(r"\d+")
 _TORCH_RANK = re.compile(r"\[rank(\d{1,9})\]|\bRank (\d{1,9})\]")
 _COMPLETED = re.compile(r"last completed work: (-?\d{1,20})")
+
+
+def _with_skipped(seen: Mention, alike: _Alike) -> Mention:
+    """Add the lines that were only counted."""
+    last = Place(alike.file, alike.line)
+    is_later = last.file != seen.last.file or last.line > seen.last.line
+    return replace(seen, count=seen.count + alike.skipped, last=last if is_later else seen.last)
+
+
+@dataclass
+class _Alike:
+    """Lines that differ only in numbers."""
+
+    read: int = 0
+    skipped: int = 0
+    problem: object = None  # the key of their problem; None: its table is full
+    file: str = ""  # of the last line that was skipped
+    line: int = 0
 
 
 @dataclass
@@ -47,13 +67,21 @@ class _Tally:
 
 
 class Collector:
-    """What the lines read so far say."""
+    """What the lines read so far say.
 
-    def __init__(self) -> None:
+    `writers`: pids and the host names that go with each; only their lines count. A line without a prefix
+    counts after the first line of one of them in the same file. None: all lines count.
+    """
+
+    def __init__(self, writers: Mapping[int, frozenset[str]] | None = None) -> None:
+        self._writers = writers
+        self._has_begun = writers is None
+        self.other_lines = 0  # of other writers
         self.nccl_lines = 0
         self._cut = 0
         self._left_out = 0
-        self._alike: dict[str, int] = {}
+        self._alike: dict[bytes, _Alike] = {}
+        self._newest_alike: _Alike | None = None
         self._slowest: tuple[int, str, Place] | None = None  # last completed work
         self._tables: dict[str, dict[object, _Tally]] = {}
         self._details: dict[tuple[str, object], object] = {}
@@ -81,15 +109,21 @@ class Collector:
             Kind.TORCH: self._torch,
         }
 
-    def skips(self, text: str) -> bool:
-        """Return whether a line is a warning of which too many were read; it is only counted then."""
-        if text.startswith("NCCL WARN ") and self._is_flood(text):
-            self.nccl_lines += 1
-            return True
-        return False
+    def skips(self, warning: bytes, file: str, line: int) -> bool:
+        """Return whether too many warnings that begin like this one were read; it is only counted then.
+
+        `warning`: at most ALIKE_BYTES.
+        """
+        if not self._is_flood(warning, file, line):
+            return False
+        self.nccl_lines += 1
+        return True
 
     def take(self, text: str, place: Place, header: Header | None, is_whole: bool) -> None:
         """Read a line from its word "NCCL" on; `is_whole`: its end is there."""
+        if not self._counts(header):
+            self.other_lines += 1
+            return
         self.nccl_lines += 1
         message = text
         if not text.startswith(("NCCL INFO Channel", "NCCL INFO CollNet")):  # which read their own end
@@ -101,6 +135,21 @@ class Collector:
             return
         kind, match = said
         self._takers[kind](match, place, header, is_whole)
+
+    def begin_file(self) -> None:
+        """Begin another file, in which no writer was seen yet."""
+        self._has_begun = self._writers is None
+
+    def _counts(self, header: Header | None) -> bool:
+        if self._writers is None or header is None:
+            return self._has_begun
+        hosts = self._writers.get(header.pid)
+        if hosts is None:
+            return False
+        # In glued lines the end of another line stands directly before the host's name.
+        is_own = not hosts or header.host in hosts or (header.is_glued and header.host.endswith(tuple(hosts)))
+        self._has_begun |= is_own
+        return is_own
 
     def facts(self, files: tuple[LogFile, ...]) -> LogFacts:
         """Return all that was read."""
@@ -281,18 +330,27 @@ class Collector:
             work = int(completed[1])
             if self._slowest is None or work < self._slowest[0]:
                 self._slowest = (work, rank, place)
-        if explain_torch(match.string) is not None and not self._is_flood(match.string):
+        begin = match.string[:ALIKE_BYTES].encode("utf-8", "replace")
+        if explain_torch(match.string) is not None and not self._is_flood(begin, place.file, place.line):
             self._problem(explain_torch, match.string, place, header, rank)
 
-    def _is_flood(self, text: str) -> bool:
+    def _is_flood(self, text: bytes, file: str, line: int) -> bool:
         """Return whether too many lines like this one were read; they are only counted."""
-        alike = _DIGITS.sub("#", text[:130])
-        count = self._alike.get(alike, 0)
-        if count >= MOST_ALIKE or (not count and len(self._alike) >= _MOST_KINDS):
-            self._left_out += 1
-            return True
-        self._alike[alike] = count + 1
-        return False
+        key = text.translate(None, _NUMBERS)
+        alike = self._alike.get(key)
+        if alike is None:
+            if len(self._alike) >= _MOST_KINDS:
+                self._left_out += 1
+                return True
+            alike = self._alike[key] = _Alike()
+        self._newest_alike = alike
+        if alike.read < MOST_ALIKE:
+            alike.read += 1
+            return False
+        alike.skipped += 1
+        alike.file, alike.line = file, line
+        self._left_out += alike.problem is None
+        return True
 
     def _problem(
         self,
@@ -309,15 +367,25 @@ class Collector:
         key = (explanation.kind, _DIGITS.sub("#", what)[:120])
         if header is not None:
             reporter = f"{header.host}:{header.pid}[{header.device}]"
-        if self._tally("problem", key, text, place, explanation) and reporter:
+        is_listed = self._tally("problem", key, text, place, explanation)
+        alike, self._newest_alike = self._newest_alike, None
+        if alike is not None and is_listed:
+            alike.problem = key
+        if is_listed and reporter:
             reporters = self._reporters.setdefault(key, {})
             if len(reporters) < _MOST_REPORTERS:
                 reporters[reporter] = None
 
     def _problems(self) -> tuple[Problem, ...]:
         found = []
+        skipped: dict[object, list[_Alike]] = {}
+        for alike in self._alike.values():
+            if alike.skipped:
+                skipped.setdefault(alike.problem, []).append(alike)
         for key, detail, seen in self._rows("problem"):
             assert isinstance(detail, Explanation)
+            for alike in skipped.get(key, ()):
+                seen = _with_skipped(seen, alike)
             ranks = tuple(self._reporters.get(key, ()))
             title, cause = printable(detail.title, 200), detail.cause
             if detail.kind == "watchdog-failure" and self._slowest is not None:

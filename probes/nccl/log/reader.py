@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from probes.base.text import printable
-from probes.nccl.log.collect import Collector
+from probes.nccl.log.collect import ALIKE_BYTES, Collector
 from probes.nccl.log.facts import LogFacts, LogFile, Place
 from probes.nccl.log.grammar import INTEREST
 from probes.nccl.log.prefix import CUT_MARK, MAX_LINE_BYTES, clean, header_before
@@ -13,6 +13,7 @@ from probes.nccl.log.prefix import CUT_MARK, MAX_LINE_BYTES, clean, header_befor
 _MOST_MESSAGE_BYTES = 2000
 _MOST_FILES = 4096
 _MOST_BEFORE = 200
+_WARNING = b"NCCL WARN "
 _OF_NCCL = (b"NCCL INFO", b"NCCL WARN", b"NCCL version")
 
 
@@ -71,18 +72,21 @@ class LogReader:
         number, counted = self._lines + 1, 0
         for match in INTEREST.finditer(lines):
             start = match.start()
-            line_start = lines.rfind(b"\n", 0, start) + 1
-            number += block.count(b"\n", counted, start)
-            counted = start
             end = lines.find(b"\n", start)
             has_end = end >= 0 or is_whole
             end = len(lines) if end < 0 else end
+            # A log may be nothing but one warning: what comes before this costs most of the time then.
+            number += block.count(b"\n", counted, start)
+            counted = start
+            if match[0] == _WARNING:
+                begin = lines[start : end if end < start + ALIKE_BYTES else start + ALIKE_BYTES]
+                if self._collector.skips(begin, self._name, number):
+                    continue
+            line_start = lines.rfind(b"\n", 0, start) + 1
             kept = min(end, start + _MOST_MESSAGE_BYTES)
             # PyTorch names the rank before its file name.
-            begin = start if match[0].startswith(_OF_NCCL) else max(line_start, start - _MOST_BEFORE)
-            text = lines[begin:kept].decode("utf-8", "replace")
-            if self._collector.skips(text):
-                continue
+            first = start if match[0].startswith(_OF_NCCL) else max(line_start, start - _MOST_BEFORE)
+            text = lines[first:kept].decode("utf-8", "replace")
             header = header_before(lines, start, line_start)
             has_end = has_end and kept == end and lines[end - 1 : end] != CUT_MARK
             self._collector.take(text, Place(self._name, number), header, has_end)

@@ -55,8 +55,8 @@ def _boot_image(start: Start) -> ForecastRow:
         reason = "no initial RAM disk under the usual names" if absent else f"unknown ({image})"
         return row.unknown(reason, decides=False)
     if isinstance(start.times, Unknown) or image not in start.times:
-        why = start.times if isinstance(start.times, Unknown) else "stat does not answer"
-        return row.unknown(f"its age is unknown ({why})", decides=False)
+        why = start.times.detail if isinstance(start.times, Unknown) else "no answer"
+        return row.unknown(f"its age is unknown (stat: {why or 'no answer'})", decides=False)
     times = known(start.times, {})
     newer = [path for path in start.settings if times.get(path, 0) > times[image]]
     if newer:

@@ -94,13 +94,18 @@ class KernelForecast:
 
     @property
     def reason(self) -> str:
-        """Return why, in the words of the first of the worst rows, or of each path's; "" if all is well."""
+        """Return why, in one line; "" if all is well."""
+        return "; ".join(self.reasons)
+
+    @property
+    def reasons(self) -> tuple[str, ...]:
+        """Return why, in the words of the first of the worst rows, or of the first of each path."""
         outlook = self.outlook
         rows = [row for row in self.deciding if _counted(row) is outlook and outlook is not Outlook.WILL]
         if self.path is None and not any(row.path is None for row in rows):
             of_paths = {row.path: row for row in reversed(rows)}
-            return "; ".join(f"{path.value}: {of_paths[path].reason}" for path in _PATHS if path in of_paths)
-        return rows[0].reason if rows else ""
+            return tuple(f"{path.value}: {of_paths[path].reason}" for path in _PATHS if path in of_paths)
+        return tuple(row.reason for row in rows[:1])
 
 
 _PATHS = (GdrPath.DMABUF, GdrPath.PEERMEM)

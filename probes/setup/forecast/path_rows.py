@@ -30,12 +30,14 @@ def _dmabuf(examination: Examination, devices: Hardware, start: Start) -> Foreca
     for answer in (_by_nics(row, examination, devices, start), _by_kernel(row, start)):
         if answer is not None:
             return answer
+    if start.modules.entry("nvidia") is None:
+        return row.unknown("depends on the driver that is built for this kernel", decides=False)
     is_open, evidence = _is_open(examination, start)
     if isinstance(is_open, Unknown):
         reason = f"it is unknown whether the driver's modules are the open ones ({is_open})"
         return row.unknown(reason, evidence)
     if not is_open:
-        reason = "the driver's modules for this kernel are proprietary; DMA-BUF needs the open ones"
+        reason = "the driver's modules are proprietary, and DMA-BUF needs the open ones"
         return row.will_not(reason, evidence)
     version = known(_version(start), "")
     numbers = parse_driver_version(version)

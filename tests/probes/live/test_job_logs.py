@@ -4,10 +4,14 @@ import os
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
 from probes.base.unknown import Maybe, Reason, Unknown
+from probes.facts.jobs.nccl_conf import NcclConf
+from probes.facts.jobs.processes import Process
 from probes.host.command import CommandOutput
 from probes.host.local import LocalHost
-from probes.live.job_logs import FoundLogs, find_logs, parse_output_file
+from probes.live.job_logs import FoundLogs, find_logs, parse_output_file, setting
 from probes.live.sample import LiveSample
 from tests.tui.live_samples import training
 
@@ -132,3 +136,32 @@ def test_the_output_file_of_slurm() -> None:
     assert parse_output_file("JobId=1 JobName=a StdIn=/dev/null StdOut=/a/b c.out Power=\n") == "/a/b c.out"
     assert parse_output_file("JobId=1 StdOut=/a/b.out\n") == "/a/b.out"
     assert parse_output_file("JobId=1 StdOut=relative\n") == ""
+
+
+@pytest.mark.parametrize(
+    ("environment", "user", "expected"),
+    [
+        ({"NCCL_DEBUG_FILE": "/env"}, NcclConf({"NCCL_DEBUG_FILE": "/user"}, ()), "/env"),
+        ({}, NcclConf({"NCCL_DEBUG_FILE": "/user"}, ()), "/user"),
+        ({}, NcclConf({}, ()), "/etc"),
+        ({}, Unknown(Reason.NOT_THERE), "/etc"),
+    ],
+)
+def test_the_users_nccl_conf_comes_before_that_of_the_node(
+    environment: dict[str, str], user: Maybe[NcclConf], expected: str
+) -> None:
+    process = a_process(environment)
+    conf = NcclConf({"NCCL_DEBUG_FILE": "/etc"}, ())
+    assert setting(replace(process, user_conf=user, nccl_conf=conf), "NCCL_DEBUG_FILE") == expected
+
+
+def test_a_setting_is_unknown_if_the_users_nccl_conf_is_unreadable() -> None:
+    hidden = Unknown(Reason.NEEDS_ROOT, "/proc/7/root/home/alice/.nccl.conf")
+    conf = NcclConf({"NCCL_DEBUG_FILE": "/etc"}, ())
+    assert setting(replace(a_process({}), user_conf=hidden, nccl_conf=conf), "NCCL_DEBUG_FILE") is hidden
+
+
+def a_process(environment: dict[str, str]) -> Process:
+    processes = sample_with(environment).processes
+    assert isinstance(processes, tuple)
+    return processes[0].process

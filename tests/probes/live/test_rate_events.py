@@ -47,6 +47,21 @@ def test_on_a_slow_line_less_than_a_gigabit_counts() -> None:
     assert event.text == "mlx5_0 carries 60 Mb/s again"
 
 
+def test_of_software_rdma_a_few_megabits_count() -> None:
+    node = Following()
+
+    def carries(rate: float, interface: str) -> LiveSample:
+        sample = carrying(rate, role=Role.PERFTEST, ranks=1)
+        return replace(sample, ports=tuple(replace(port, rates_from=interface) for port in sample.ports))
+
+    assert not node.see(carries(0.02, "ens0np0"), 20)
+    (event,) = node.see(carries(0.002, "ens0np0"), 4)
+    assert event.text == "mlx5_0 carries 2 Mb/s, 20 Mb/s in the minute before"
+    other = Following()
+    assert not other.see(carries(0.02, ""), 20)
+    assert not other.see(carries(0.002, ""), 4)
+
+
 @pytest.mark.parametrize(
     "phases",
     [

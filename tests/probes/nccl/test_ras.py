@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from probes.base.unknown import Unknown
+from probes.nccl.ras.diagnostics import parse_diagnostics
 from probes.nccl.ras.events import parse_event
 from probes.nccl.ras.facts import RasProcess
 from probes.nccl.ras.report import parse_report
@@ -175,3 +176,27 @@ def test_an_event_of_an_unknown_kind_has_its_own_words() -> None:
     assert event is not None
     assert event.meaning == "went away"
     assert isinstance(event.process, Unknown)
+
+
+# Lines as NVIDIA's NCCL user guide shows them.
+_DIAGNOSTICS = """\
+node01:15 NCCL DIAG === NCCL Diagnostics ===
+node01:15 NCCL DIAG [OK]   p2p: all 56 directed GPU P2P edges verified
+NCCL DIAG [INFO] transport detect returned 3
+node01:15 NCCL DIAG NCCL diagnostics completed in 40.0 ms across 8 ranks
+"""
+
+
+def test_diagnostics_are_read_line_by_line() -> None:
+    found = parse_diagnostics(_DIAGNOSTICS)
+    assert [(one.is_ok, one.process) for one in found.lines] == [(True, "node01:15"), (False, "")]
+    assert found.lines[0].text == "p2p: all 56 directed GPU P2P edges verified"
+    assert [one.text for one in found.to_review] == ["transport detect returned 3"]
+    assert found.other == ("=== NCCL Diagnostics ===", "NCCL diagnostics completed in 40.0 ms across 8 ranks")
+
+
+@given(st.text())
+def test_any_diagnostics_can_be_read(what: str) -> None:
+    found = parse_diagnostics(f"{what}\nh:1 NCCL DIAG [OK] {what}")
+    shown = [*(one.text for one in found.lines), *found.other]
+    assert all(line.isprintable() for line in shown)

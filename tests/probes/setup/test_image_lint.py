@@ -110,7 +110,7 @@ def test_a_healthy_image_is_fine(tmp_path: Path) -> None:
             lambda root: modules(root, "NVIDIA", ""),
             "dmabuf",
             Outlook.WILL_NOT,
-            "the driver's modules for this kernel are proprietary",
+            "the driver's modules are proprietary",
         ),
         (
             lambda root: write(root, "/etc/nccl.conf", "NCCL_IB_DISABLE=1\n"),

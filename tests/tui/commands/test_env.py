@@ -103,7 +103,7 @@ def test_lint_names_the_line_and_ends_with_a_status(
 ) -> None:
     (tmp_path / name).write_text(text)
     assert run("--lint", str(tmp_path / name)) == status
-    assert words in capsys.readouterr().out
+    assert words in " ".join(capsys.readouterr().out.split())
 
 
 @pytest.mark.parametrize(

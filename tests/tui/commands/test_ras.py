@@ -11,13 +11,15 @@ from typing import Any
 import pytest
 
 from probes.base.unknown import Maybe, Reason, Unknown
-from probes.host.ras import ANSWER_SECONDS, MONITOR, STATUS, VERBOSE_STATUS
+from probes.host.ras import ANSWER_SECONDS, DIAGNOSTICS, MONITOR, STATUS, VERBOSE_STATUS
 from probes.simulation.host import SimulatedHost
 from probes.simulation.node.processes import end_program
 from tests.tui.commands.test_schema import valid
 from tests.tui.pilot import SteppedClock
 from tui.cli import main
+from tui.commands.live import follow_ras_events, write_live
 from tui.commands.ras_session import Ras, RasOptions
+from tui.runtime.live_reader import LiveReader
 
 PORT = "[::1]:28028"
 
@@ -30,6 +32,7 @@ class Node(SimulatedHost):
         super().__init__(name, clock=self.clock)
         self.sent: list[tuple[float, str, str]] = []
         self.ended: list[str] = []
+        self.subscribed = 0
         self._instead = list(instead)
 
     def ras_answer(self, address: str, command: str, seconds: float = ANSWER_SECONDS) -> Maybe[str]:
@@ -39,6 +42,8 @@ class Node(SimulatedHost):
     def ras_events(self, address: str, last: bool = False) -> Maybe[tuple[str, ...]]:
         if last:
             self.ended.append(address)
+        else:
+            self.subscribed += 1
         return super().ras_events(address, last)
 
     def wait(self, seconds: float) -> None:
@@ -195,6 +200,69 @@ def test_the_connection_is_closed_after_an_interrupt() -> None:
     assert node.ended == [PORT]
 
 
+def lived(node: Node, said: str | None = None, yes: bool = False, seconds: int = 60) -> tuple[str, str]:
+    """Run gdrtop live --ras-events; return its output and what it shows before."""
+    out, answers, errors = io.StringIO(), io.StringIO(), io.StringIO()
+    if said is not None:
+        answers, errors = Terminal(said), Terminal()
+    reader = LiveReader(node)
+    follow_ras_events(node, reader, yes, answers, errors, node.wait)
+    try:
+        write_live(node, out, seconds=seconds, clock=node.clock, wait=node.wait, reader=reader)
+    finally:
+        reader.ras.stop(node)
+    return out.getvalue(), errors.getvalue()
+
+
+def test_live_lists_the_events_and_closes_the_connection() -> None:
+    node = Node("hgx-h100+rank-stopped")
+    text, shown = lived(node, yes=True)
+    assert "gdrtop sends 'MONITOR all'" in shown
+    assert "RAS events are followed from here on" in text
+    assert "rank 3 (GPU3, mlx5_3) does not answer RAS" in text
+    assert node.ended == [PORT]
+    assert node.sent == []
+
+
+@pytest.mark.parametrize("said", ["n\n", "", None])
+def test_live_follows_no_events_without_consent(said: str | None) -> None:
+    node = Node("hgx-h100+rank-stopped")
+    text, shown = lived(node, said, seconds=2)
+    assert "not confirmed" in shown
+    assert "train.py" in text
+    assert (node.subscribed, node.ended) == (0, [])
+
+
+def test_live_says_why_there_are_no_events() -> None:
+    node = Node()
+    _, shown = lived(node, yes=True, seconds=1)
+    assert "no RAS events: train.py (alice, Slurm job 4711): NCCL 2.27.7 has no MONITOR" in shown
+    assert node.subscribed == 0
+
+
+def test_diagnostics_need_a_new_nccl() -> None:
+    node = Node()
+    status, text, _ = asked(node, yes=True, diagnostics=True)
+    assert (status, node.sent) == (3, [])
+    assert "has no DIAGNOSTICS; it exists since NCCL 2.31" in text
+
+
+@pytest.mark.parametrize(("said", "count"), [("y\n", 1), ("n\n", 0), (None, 0)])
+def test_diagnostics_are_confirmed_each_time(
+    said: str | None, count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("probes.simulation.faults.live.NCCL_WITH_MONITOR", "2.32.3")
+    results = "h1:7 NCCL DIAG [OK] ATS: on in comm 0x1\nh1:8 NCCL DIAG [INFO] IOMMU: translates in comm 0x1\n"
+    node = Node("hgx-h100+rank-behind", instead=[results])
+    status, text, shown = asked(node, said, diagnostics=True)
+    assert [command for _, _, command in node.sent] == [DIAGNOSTICS] * count
+    assert "runs lspci -D -vvv and rdma_topo check" in shown
+    if count:
+        assert status == 1
+        assert "1 result to review, 1 OK" in text
+        assert text.index("IOMMU: translates") < text.index("ATS: on")
+
+
 @pytest.mark.parametrize("name", ["hgx-h100", "hgx-h100+rank-behind", "hgx-h100+rank-stopped"])
 def test_json_is_what_the_schema_says(name: str) -> None:
     node = Node(name)
@@ -231,6 +299,7 @@ def test_json_of_a_refusal_and_of_events() -> None:
         ["--count", "3"],
         ["--monitor", "--verbose"],
         ["--monitor", "--watch", "10"],
+        ["--diagnostics", "--watch", "10"],
         ["--nccl", "newest"],
     ],
 )

@@ -45,6 +45,8 @@ class LiveScreen(PanesScreen):
         bind("last", "last", "end", show=False),
         bind("write", "write"),
         bind("nccl", "log", label="NCCL log"),
+        bind("ras", "app.ras"),
+        bind("ras_events", "app.ras_events", show=False),
         FILTER_KEY,
         bind("pane", "pane(1)", "tab"),
         bind("pane", "pane(-1)", "shift+tab", show=False),

@@ -204,7 +204,7 @@ class LiveState:
                     lines += wrapped(note, width, Tone.DIM)
                 return lines
             case "nics":
-                cells = nics.graph_cells(width)
+                cells = nics.graph_cells(sample, width)
                 return nics.draw(sample, width, selected, self._graphs_at(sample, cells) if cells else None)
             case "gpus":
                 return gpus.draw(sample, width, selected)

@@ -26,6 +26,7 @@ class NcclScreen(ListScreen[NcclState]):
         bind("file", "type_path"),
         FILTER_KEY,
         bind("write", "write"),
+        bind("ras", "app.ras"),
         REFRESH_KEY,
         *leave_keys("nccl"),
     ]

@@ -145,6 +145,26 @@ def test_nccl_conf_of_node_and_container(tmp_path: Path) -> None:
     assert facts.processes[0].nccl_conf == NcclConf({"NCCL_NET_GDR_LEVEL": "PHB"}, ())
 
 
+@pytest.mark.parametrize(
+    ("environ", "path"),
+    [
+        ("HOME=/home/alice\0", "/proc/7/root/home/alice/.nccl.conf"),
+        ("HOME=/home/alice\0NCCL_CONF_FILE=/etc/site.conf\0", "/proc/7/root/etc/site.conf"),
+        ("NCCL_CONF_FILE=job/nccl.conf\0", "/proc/7/cwd/job/nccl.conf"),
+        ("HOME=/home/alice\0NCCL_CONF_FILE=/../../x\0", "/proc/7/root/x"),
+        ("HOME=relative\0", ""),
+        ("", ""),
+    ],
+)
+def test_the_users_nccl_conf(tmp_path: Path, environ: str, path: str) -> None:
+    add_process(tmp_path, 7, files=JOB, environ=environ)
+    assert isinstance(only(tmp_path).user_conf, Unknown)
+    assert only(tmp_path).user_conf_path == path
+    if path:
+        write(tmp_path, path, "NCCL_DEBUG=INFO\n")
+        assert only(tmp_path).user_conf == NcclConf({"NCCL_DEBUG": "INFO"}, ())
+
+
 def test_others_processes_are_counted_as_hidden_not_as_idle(tmp_path: Path) -> None:
     add_process(tmp_path, 1, "systemd")
     add_process(tmp_path, 7, files=JOB)

@@ -219,9 +219,7 @@ def test_keys_that_modules_are_signed_with(tmp_path: Path) -> None:
     assert boot(tmp_path).mok_keys == ()
     write(tmp_path, "/var/lib/dkms/mok.pub", "")
     write(tmp_path, "/usr/share/nvidia/nvidia-modsign-crt-1A2B3C4D.der", "")
-    write(
-        tmp_path, "/etc/dkms/framework.conf", 'mok_certificate="/root/keys/site.der"\n'
-    )
+    write(tmp_path, "/etc/dkms/framework.conf", 'mok_certificate="/root/keys/site.der"\n')
     write(tmp_path, "/root/keys/site.der", "")
     assert boot(tmp_path).mok_keys == (
         "/root/keys/site.der",

@@ -7,7 +7,7 @@ import lzma
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from probes.base.unknown import Reason, Unknown
@@ -68,6 +68,7 @@ def test_other_files_are_malformed(tmp_path: Path, name: str, content: bytes, wo
     assert words in file.detail
 
 
+@settings(max_examples=50)
 @given(st.binary(max_size=400), st.integers(0, 200), st.binary(max_size=16))
 def test_any_bytes_are_read(content: bytes, place: int, patch: bytes) -> None:
     module = module_file(**FIELDS)

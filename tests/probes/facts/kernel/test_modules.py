@@ -312,9 +312,7 @@ def test_blacklisted(node: Path) -> None:
 
 def test_refused_by_the_kernel(node: Path) -> None:
     write(node, "/proc/cmdline", "ro module_blacklist=nvidia")
-    assert (
-        explain(facts_of(node), "nvidia") == "blocked by module_blacklist= on the kernel command line"
-    )
+    assert explain(facts_of(node), "nvidia") == "blocked by module_blacklist= on the kernel command line"
 
 
 def test_replaced_by_a_command(node: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from probes.base.unknown import Reason, Unknown
@@ -89,6 +89,7 @@ def test_stat_asks_only_for_paths(tmp_path: Path) -> None:
     assert found == {str(real): int(real.stat().st_mtime)}
 
 
+@settings(max_examples=30)
 @given(st.text(), st.text())
 def test_any_text_is_read(text: str, release: str) -> None:
     for line in (parse_grub(text, release), parse_entry(text, release)):

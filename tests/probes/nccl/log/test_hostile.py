@@ -82,7 +82,9 @@ def test_a_flood_of_one_warning_hides_no_other() -> None:
     flood = f"{WARNING}{completion('2.26.2')}\n" * (collect.MOST_ALIKE + 500)
     facts = read(flood + f"{WARNING}Call to ibv_modify_qp failed with error Timeout\n")
     assert [problem.kind for problem in facts.problems] == ["completion-12", "connect-queue"]
-    assert facts.left_out == 500
+    assert [problem.seen.count for problem in facts.problems] == [collect.MOST_ALIKE + 500, 1]
+    assert facts.problems[0].seen.last.line == collect.MOST_ALIKE + 500
+    assert facts.left_out == 0
 
 
 def test_long_values_are_cut() -> None:

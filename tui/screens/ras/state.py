@@ -1,0 +1,169 @@
+"""The state of the RAS screen: the ports, what may be sent, and the answers. It does not use Textual."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from probes.base.origin import Origin
+from probes.base.unknown import Maybe, Unknown
+from probes.host.ras import DIAGNOSTICS, STATUS
+from probes.live.ras_policy import RasDecision
+from probes.live.ras_targets import RasTarget
+from tui.runtime.ras_questions import RasAnswer
+from tui.screens.list_state import ListState
+from widgets.base.figures import local_time
+from widgets.base.lines import Line, Run, Tone, fit, line, plain, wrapped
+from widgets.nccl.ras import diagnostics_lines, notice, report_lines
+from widgets.node.verdict import origin_run
+
+_TEXT_WIDTH = 160  # of a written file
+_AGAIN = "Ask again after 10 s or more to see whether they move."
+_NO_PORT = (
+    "No process of an NCCL job is visible on this node, so there is nothing to ask. r searches again."
+)
+
+
+@dataclass(frozen=True)
+class RasPort:
+    """A port, and whether it may be asked now."""
+
+    target: RasTarget
+    decision: RasDecision
+
+
+class RasState(ListState):
+    """Ports, selection, and the newest answer of each port."""
+
+    def __init__(self, origin: Origin) -> None:
+        super().__init__()
+        self._origin = origin
+        self._ports: tuple[RasPort, ...] | None = None
+        self._failure = ""
+        self._answers: dict[str, RasAnswer] = {}
+        self._refusals: dict[str, tuple[str, ...]] = {}  # of the newest question, by port
+        self.asking = ""  # the port that is asked now
+        self.is_recorded = False
+
+    # What was found and answered
+
+    def set_ports(self, ports: Sequence[RasPort]) -> None:
+        """Show the ports of the jobs that run now."""
+        self._ports, self._failure = tuple(ports), ""
+        self._keep_selection()
+
+    def fail(self, message: str) -> None:
+        """Show why there are no ports."""
+        self._failure = message
+
+    def port(self, name: str) -> RasPort | None:
+        """Return a port by its name."""
+        return next((port for port in self._ports or () if port.target.name == name), None)
+
+    def begin(self, name: str) -> None:
+        """Note that a port is asked."""
+        self.asking = name
+        self._refusals.pop(name, None)
+
+    def refuse(self, name: str, refusals: tuple[str, ...]) -> None:
+        """Show why a port was not asked; its last answer stays."""
+        self.asking = ""
+        self._refusals[name] = refusals
+
+    def set_answer(self, answer: RasAnswer) -> None:
+        """Show an answer."""
+        self.asking = ""
+        if answer.decision.is_allowed:
+            self._answers[answer.target.name] = answer
+            self._refusals.pop(answer.target.name, None)
+        else:
+            self._refusals[answer.target.name] = answer.decision.refusals
+
+    def is_answered(self, name: str) -> bool:
+        """Return whether a port was asked."""
+        return name in self._answers
+
+    def _order(self) -> list[str]:
+        return [port.target.name for port in self._ports or ()]
+
+    # Drawing
+
+    def summary(self, width: int) -> list[Line]:
+        """Draw the title."""
+        return [line(Run("RAS ", Tone.TITLE), origin_run(self._origin))]
+
+    def list_lines(self, width: int) -> list[Line]:
+        """Draw a line per port: who uses it, and what became of the last question."""
+        if self._ports is None:
+            text = f"✗ {self._failure}" if self._failure else "Searching for NCCL jobs …"
+            return wrapped(text, width, Tone.BAD if self._failure else Tone.DIM)
+        if not self._ports:
+            return wrapped(_NO_PORT, width, Tone.DIM)
+        lines = []
+        for port in self._ports:
+            name = port.target.name
+            tone = Tone.CURSOR if name == self.selected else Tone.PLAIN
+            jobs = ", ".join(job.name for job in port.target.jobs)
+            lines.append(fit((Run(name, tone, name), Run(f"  {self._word(name)}  {jobs}")), width))
+        return lines
+
+    def _word(self, name: str) -> str:
+        if name == self.asking:
+            return "asking …"
+        answer = self._answers.get(name)
+        if answer is None:
+            return "not asked" if name not in self._refusals else "refused"
+        return "answered" if not isinstance(_result(answer), Unknown) else "no answer"
+
+    def detail_lines(self, width: int) -> list[Line]:
+        """Draw the last answer of the selected port, or what a question would send."""
+        port = self.port(self.selected)
+        if port is None:
+            return []
+        name = port.target.name
+        lines: list[Line] = []
+        if name == self.asking:
+            lines += [*wrapped("Waiting for the job; up to 20 s …", width, Tone.DIM), ()]
+        for why in self._refusals.get(name, ()):
+            lines += wrapped(f"Not asked: {why}.", width, Tone.WARNING)
+        if name in self._refusals:
+            lines.append(())
+        answer = self._answers.get(name)
+        return [*lines, *(self._advice(port, width) if answer is None else self._answer(answer, width))]
+
+    def _advice(self, port: RasPort, width: int) -> list[Line]:
+        if self.is_recorded:
+            return wrapped("Enter shows the answer, if it was recorded.", width)
+        lines: list[Line] = []
+        for why in port.decision.refusals:
+            lines += wrapped(f"Cannot ask: {why}.", width, Tone.WARNING)
+        if not lines:
+            for text in notice(port.target, STATUS, port.decision):
+                lines += wrapped(text, width, Tone.WARNING if text.startswith("Warning") else Tone.PLAIN)
+            lines += [(), *wrapped("Enter asks the job. Nothing was sent yet.", width)]
+        return lines
+
+    def _answer(self, answer: RasAnswer, width: int) -> list[Line]:
+        result = _result(answer)
+        taken = "Recorded" if self.is_recorded else "Asked"
+        head = f"{taken} at {local_time(answer.taken_at)} with {answer.command}."
+        lines = [*wrapped(head, width, Tone.DIM), ()]
+        if isinstance(result, Unknown):
+            return [*lines, *wrapped(f"✗ No answer: {result}", width, Tone.WARNING)]
+        if not isinstance(answer.diagnostics, Unknown):
+            return [*lines, *diagnostics_lines(answer.diagnostics, width)]
+        assert not isinstance(answer.report, Unknown)
+        jobs = len(answer.target.jobs)
+        lines += report_lines(answer.report, answer.found, answer.stalls, jobs, width, _AGAIN)
+        if not answer.found and answer.report.is_complete:
+            lines.append((Run("✓ All ranks answer, and none is known to be behind.", Tone.GOOD),))
+        return lines
+
+    def text(self) -> str:
+        """Return the answer of the selected port as text."""
+        lines = [*self.list_lines(_TEXT_WIDTH), (), *self.detail_lines(_TEXT_WIDTH)]
+        return "".join(f"{plain(of)}\n" for of in lines)
+
+
+def _result(answer: RasAnswer) -> Maybe[object]:
+    return answer.diagnostics if answer.command == DIAGNOSTICS else answer.report
