@@ -101,7 +101,8 @@ def ask(
     if command not in QUESTIONS:
         raise ValueError(f"gdrtop does not send {command!r}")
     if not _one_connection.acquire(blocking=False):
-        return _unknown(address, _Failed(Reason.TIMED_OUT, "another connection to RAS is open"))
+        why = "another connection to RAS is open; stop following RAS events first"
+        return _unknown(address, _Failed(Reason.TIMED_OUT, why))
     try:
         connection = _connect(address, greeting_seconds, tries)
         with connection.socket:

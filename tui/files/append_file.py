@@ -75,10 +75,16 @@ class AppendFile:
         others = why_not_as_root(os.path.dirname(self.path))
         if others:
             raise OSError(0, others)
-        os.makedirs(os.path.dirname(self.path), for_directory, exist_ok=True)
+        directory = os.path.dirname(self.path)
+        if not os.path.isdir(directory):
+            os.makedirs(directory, for_directory, exist_ok=True)
+            self._set_mode(directory, for_directory)
+        is_new = not os.path.exists(self.path)
         descriptor = os.open(self.path, _APPEND, for_file)
         try:
             size = self._own_file(descriptor)
+            if is_new:
+                os.fchmod(descriptor, for_file)
             if size > FULL_BYTES:
                 os.replace(self.path, f"{self.path}.1")
                 os.close(descriptor)
@@ -91,6 +97,14 @@ class AppendFile:
             if os.write(descriptor, content) != len(content):
                 raise OSError(0, "the disk is full")
             os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+    def _set_mode(self, directory: str, mode: int) -> None:
+        """Give a new directory its mode, whatever the umask of root's session is."""
+        descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        try:
+            os.fchmod(descriptor, mode)
         finally:
             os.close(descriptor)
 

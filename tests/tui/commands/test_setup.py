@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 
 import pytest
 
@@ -10,7 +11,18 @@ from probes.simulation.node.description import simulated_names
 from tests.tiers import usual
 from tests.tui.commands.test_schema import valid
 from tui.cli import main
-from tui.files.setup_log import OPEN, PATH, PREPARED, SKIP, UNSKIP, DiskSetupLog, MemorySetupLog, record_of
+from tui.files.append_file import AppendFile
+from tui.files.setup_log import (
+    OPEN,
+    PATH,
+    PREPARED,
+    SKIP,
+    UNSKIP,
+    DiskSetupLog,
+    MemorySetupLog,
+    SetupLogError,
+    record_of,
+)
 
 
 def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
@@ -160,3 +172,14 @@ def test_a_choice_that_cannot_be_saved_is_an_error(
     status, _, err = run(capsys, "--demo", "hgx-h100", "--path", "peermem")
     assert status == 3
     assert "the setup log /proc/gdrtop/setup.jsonl cannot be written" in err
+
+
+def test_with_a_strict_umask_others_can_still_read_roots_choices(tmp_path: object) -> None:
+    path = f"{tmp_path}/log/setup.jsonl"
+    before = os.umask(0o077)
+    try:
+        AppendFile(path, "the setup log", SetupLogError, 4096, all_may_read=True).append("{}")
+    finally:
+        os.umask(before)
+    assert os.stat(path).st_mode & 0o777 == 0o644
+    assert os.stat(os.path.dirname(path)).st_mode & 0o777 == 0o755
