@@ -59,7 +59,7 @@ PORT_GONE = (
     "Its RDMA device is gone: its driver was unloaded or reset, or the device moved to another namespace."
 )
 NIC_PCIE_LINK = (
-    "The PCIe link of the NIC was trained again. Look for PCIe errors (AER) in the kernel log, then reseat "
+    "The PCIe link of the NIC was retrained. Look for PCIe errors (AER) in the kernel log, then reseat "
     "the card or its riser. A NIC does not slow its link down while it is idle."
 )
 CANNOT_EXPLAIN = "A kernel message about GPUs, NICs or what connects them."

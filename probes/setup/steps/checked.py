@@ -30,7 +30,7 @@ CHECKED = (
         "hardware",
         "Check GPUs and NICs",
         "the GPUs and NICs answer and support GPUDirect RDMA",
-        "A device that is off the bus or cannot do it by design cannot be set up.",
+        "Setup cannot fix a device that is off the bus or does not support GPUDirect RDMA by design.",
         (
             "geforce-no-gdr",
             "gpu-too-old-for-gdr",
@@ -137,7 +137,7 @@ CHECKED = (
     CheckedStep(
         "pcie",
         "Check PCIe links and placement",
-        "links, read requests and BARs are as they should be",
+        "links, read requests and BARs are ok",
         "A narrow or slow PCIe link limits every transfer over it.",
         ("pcie-link-*", "pcie-devctl-*", "pcie-aspm-on", "bar1-too-small", "pcie-aer-uncorrectable"),
     ),
@@ -160,7 +160,7 @@ CHECKED = (
     CheckedStep(
         "memlock",
         "Allow jobs to lock memory",
-        "jobs may lock as much memory as they need",
+        "jobs can lock as much memory as they need",
         "RDMA registers locked memory. With the usual limit of a login or a service, registration fails.",
         ("memlock-*",),
     ),
@@ -168,7 +168,7 @@ CHECKED = (
         "boot",
         "Load everything at boot",
         "the next boot loads the same modules",
-        "What was loaded by hand is gone after the next boot.",
+        "Modules that were loaded by hand are gone after a reboot.",
         (
             "peermem-not-persistent",
             "peermem-unneeded-at-boot",
@@ -188,7 +188,7 @@ CHECKED = (
     ),
     CheckedStep(
         "nccl",
-        "Check NCCL's settings and libraries",
+        "Check NCCL and its libraries",
         "no setting or library keeps NCCL from GPUDirect RDMA",
         "One wrong variable can disable GPUDirect RDMA on a healthy node.",
         (
