@@ -20,7 +20,7 @@ def find_paths(topology: Topology, functions: Mapping[str, PciFunction]) -> None
     alike = _FOUND.setdefault(ends, [])
     found = next((found for others, found in alike if others == facts), None)
     if found is None:
-        found = Topology(topology.node, *ends, {}, {})
+        found = Topology(topology.node, *ends, {}, {}, topology.file)
         _find_paths(found, functions)
         alike.append((facts, found))
         del alike[:-_MOST_ALIKE]
@@ -30,4 +30,4 @@ def find_paths(topology: Topology, functions: Mapping[str, PciFunction]) -> None
 
 def _facts(topology: Topology) -> tuple[object, ...]:
     node = topology.node
-    return node.pci, node.gpus, node.numa
+    return node.pci, node.gpus, node.numa, topology.file

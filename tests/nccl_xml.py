@@ -19,6 +19,18 @@ WORDS = {0: "LOC", 1: "NVL", 2: "NVB", 3: "C2C", 4: "PIX", 5: "PXB", 8: "PHB", 9
 SWITCH, NVSWITCH = "0x0604", "0x068"
 
 
+def pairs_below_switches() -> str:
+    """The form of Azure/azhpc-images topology/ndv5-topo.xml: each GPU shares a switch with one NIC."""
+    gpus = ("0001", "0002", "0003", "0008", "0009", "000a", "000b", "000c")
+    switches = (
+        f'<pci busid="ffff:ff:0{number}.0" class="0x060400">'
+        f'<pci busid="{gpu}:00:00.0" class="0x030200"/>'
+        f'<pci busid="010{number}:00:00.0" class="0x020700"/></pci>'
+        for number, gpu in enumerate(gpus, 1)
+    )
+    return f'<system version="1"><cpu numaid="0">{"".join(switches)}</cpu></system>'
+
+
 @dataclass(eq=False)
 class Vertex:
     """A node of NCCL's graph: CPU, PCI (switch), GPU, NIC or NVS."""

@@ -9,7 +9,18 @@ from probes.base.text import printable
 from probes.checks.gpu import devices as gpu_devices
 from probes.checks.gpu import driver, modes, nvlink, xids
 from probes.checks.modules import builds, loaded, refused
-from probes.checks.nccl import files, gdr_level, gid, library, network, other_settings
+from probes.checks.nccl import (
+    files,
+    gdr_level,
+    gid,
+    library,
+    log_errors,
+    log_network,
+    log_path,
+    log_settings,
+    network,
+    other_settings,
+)
 from probes.checks.nic import (
     counter_limits,
     counters,
@@ -90,6 +101,10 @@ AREAS: tuple[Area, ...] = (
     library.AREA,
     files.AREA,
     other_settings.AREA,
+    log_network.AREA,
+    log_path.AREA,
+    log_settings.AREA,
+    log_errors.AREA,
     perftest.AREA,
     libraries.AREA,
 )

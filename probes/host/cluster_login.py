@@ -30,6 +30,8 @@ def cluster_login() -> Maybe[dict[str, str]]:
             detail = f"others can change {printable(unsafe, 160)}: run gdrtop without sudo"
             return Unknown(Reason.NEEDS_PERMISSION, _SOURCE, detail)
         home = "" if _others_can_change(home) else home
+        # Without KUBECONFIG, kubectl would read the file in HOME, which has not been checked here.
+        paths = paths or [os.devnull]
     environment = {"HOME": home} if os.path.isabs(home) else {}
     return {**environment, "KUBECONFIG": os.pathsep.join(paths)} if paths else environment
 

@@ -139,6 +139,11 @@ class ErrorEvents:
             for rule in rules:
                 if (is_teardown and not rule.at_teardown) or (was_down and rule.group in _OF_A_LINK_DOWN):
                     continue
+                # Nearly every counter stands still, and hundreds of rules are looked at in each second.
+                rate = port.counters.get(rule.counter)
+                is_still = (rate is None or rate == 0) and not rule.is_relative
+                if is_still and (port.name, rule) not in self._counts:
+                    continue
                 event = self._judge(port, rule, sample, step)
                 if event is not None:
                     rising.setdefault(rule.text, []).append(event)
@@ -161,7 +166,7 @@ class ErrorEvents:
         key = (port.name, rule)
         count = self._counts.get(key)
         if count is None:
-            if rate <= 0 and not rule.is_relative:
+            if rate <= 0 and not rule.is_relative:  # unknown, or set back
                 return None
             count = self._counts[key] = _Count(began=sample.at)
         if rate > 0:

@@ -7,7 +7,7 @@ Sources: /proc/PID/fd/1 and 2, environment and nccl.conf of the processes, `scon
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from probes.base.text import printable
@@ -70,22 +70,45 @@ class FoundLogs:
     logs: tuple[JobLog, ...] = ()
     missing: tuple[str, ...] = ()
     jobs: int = 0  # that use NCCL
+    need_root: frozenset[str] = frozenset()  # ids of jobs with a log that only root may see
 
 
 def find_logs(host: Host, sample: LiveSample | None) -> FoundLogs:
     """Find the logs of the jobs in a sample that use NCCL; nothing is opened."""
     if sample is None or isinstance(sample.processes, Unknown):
         return FoundLogs()
-    processes = {process.pid: process for process in sample.processes}
-    jobs = [job for job in sample.jobs if job.role is Role.NCCL]
+    return find_logs_of(host, sample.processes, [job for job in sample.jobs if job.role is Role.NCCL])
+
+
+def find_logs_of(
+    host: Host, members: Iterable[LiveProcess], jobs: Sequence[LiveJob], with_scheduler: bool = True
+) -> FoundLogs:
+    """Find the logs of these jobs; `with_scheduler`: also ask Slurm, which can take seconds."""
+    processes = {process.pid: process for process in members}
     logs: list[JobLog] = []
     missing: list[str] = []
+    need_root: set[str] = set()
     for job in jobs[:_MOST_JOBS]:
         search = _Search(host, job, [processes[pid] for pid in job.pids if pid in processes])
-        search.find()
+        search.find(with_scheduler)
         logs.extend(search.logs)
         missing.extend(search.sentences())
-    return FoundLogs(tuple(logs), tuple(missing), len(jobs))
+        if search.needs_root:
+            need_root.add(job.id)
+    return FoundLogs(tuple(logs), tuple(missing), len(jobs), frozenset(need_root))
+
+
+def writers_of(host: Host, processes: Iterable[LiveProcess]) -> dict[int, frozenset[str]]:
+    """Return the pids that NCCL's lines of these processes begin with, and the host names that go with each.
+
+    A container has pids and mostly a host name of its own. No host name: none could be read.
+    """
+    writers: dict[int, frozenset[str]] = {}
+    for process in processes:
+        hosts = frozenset(name for name in _host_names(host, process.pid) if name)
+        pid = int(_own_pid(host, process.pid))
+        writers[pid] = writers.get(pid, frozenset()) | hosts
+    return writers
 
 
 class _Search:
@@ -97,13 +120,15 @@ class _Search:
         self._seen: set[str] = set()  # files by identity
         self._missing: dict[str, str] = {}  # what -> why
         self.logs: list[JobLog] = []
+        self.needs_root = False
 
-    def find(self) -> None:
+    def find(self, with_scheduler: bool) -> None:
         """Find all, the most telling first."""
         self._add("NCCL_DEBUG_FILE", self._debug_files())
         self._add("stdout", self._streams("stdout", 1))
         self._add("stderr", self._streams("stderr", 2))
-        self._add("Slurm output file", self._slurm_file())
+        if with_scheduler:
+            self._add("Slurm output file", self._slurm_file())
 
     def sentences(self) -> list[str]:
         """Return what is missing and why, and what the job's settings prevent."""
@@ -136,6 +161,7 @@ class _Search:
         return LogPath(path, printable(shown, 1024), found.size_bytes)
 
     def _note(self, what: str, why: Unknown) -> None:
+        self.needs_root |= why.reason is Reason.NEEDS_ROOT
         self._missing.setdefault(what, _phrase(why))
 
     def _streams(self, name: str, number: int) -> Iterable[LogPath]:
@@ -221,8 +247,7 @@ def _phrase(why: Unknown) -> str:
 
 def _expanded(host: Host, pid: int, pattern: str) -> list[str]:
     """Return the file names that a pattern can mean: a container may have its own host name."""
-    paths = (f"/proc/{pid}/root/etc/hostname", "/proc/sys/kernel/hostname")
-    hosts = [_host_name(host, path) for path in paths] if "%h" in pattern else [""]
+    hosts = _host_names(host, pid) if "%h" in pattern else [""]
     own_pid = _own_pid(host, pid) if "%p" in pattern else ""
     names = [
         _filled(pattern, {"%%": "%", "%h": name, "%p": own_pid}) for name in hosts if name or len(hosts) == 1
@@ -232,6 +257,12 @@ def _expanded(host: Host, pid: int, pattern: str) -> list[str]:
 
 def _filled(pattern: str, values: dict[str, str]) -> str:
     return re.sub("%[%hp]", lambda match: values[match[0]], pattern)
+
+
+def _host_names(host: Host, pid: int) -> list[str]:
+    """Return the host name in the process's container, and that of the node."""
+    paths = (f"/proc/{pid}/root/etc/hostname", "/proc/sys/kernel/hostname")
+    return [_host_name(host, path) for path in paths]
 
 
 def _host_name(host: Host, path: str) -> str:

@@ -10,6 +10,7 @@ from probes.facts.gpudirect import GdrPath
 from probes.facts.node import Node
 from probes.host.protocol import Host
 from probes.live.jobs import group, path_summary
+from probes.live.log_reading import read_job_logs
 from probes.live.processes import ProcessReader
 from probes.live.sample import LiveJob, LiveProcess, LiveSample, PathWord, Role
 from probes.snapshot.examination import Examination, examine
@@ -65,11 +66,15 @@ def _text(job: LiveJob, ranks: list[LiveProcess]) -> str:
 def examine_with_jobs(
     host: Host, node: Node | None = None, before: Examination | None = None, sample: LiveSample | None = None
 ) -> Examination:
-    """Examine the node (see `examine`), and judge it with its jobs; without a `sample`, read them."""
+    """Examine the node (see `examine`) with its jobs and their logs; without a `sample`, read the jobs."""
     examination = examine(host, node, before)
     if sample is None:
         processes = ProcessReader().read(host, examination.node, examination.reading).processes
         jobs = group(processes, ())
     else:
         processes, jobs = sample.processes, sample.jobs
-    return replace(examination, verdict=with_jobs(examination.verdict, processes, jobs))
+    return replace(
+        examination,
+        verdict=with_jobs(examination.verdict, processes, jobs),
+        job_logs=read_job_logs(host, processes, jobs),
+    )

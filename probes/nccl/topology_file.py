@@ -8,7 +8,6 @@ A file for another machine sends every GPU to the wrong NIC.
 from __future__ import annotations
 
 import posixpath
-import re
 from dataclasses import dataclass
 
 from probes.base.text import printable
@@ -16,17 +15,15 @@ from probes.base.unknown import Maybe, Reason, Unknown, known
 from probes.facts.jobs.nccl_conf import NCCL_CONF, NcclConf, read_nccl_conf
 from probes.facts.jobs.processes import ProcessFacts
 from probes.host.protocol import Host
+from probes.nccl.topology_places import endpoint_ids, file_tree
+from probes.nccl.topology_xml import LIMIT_BYTES, Element, parse_system
+from probes.topology.file_tree import FileTree
 
 VIRTUAL = "/var/run/nvidia-topologyd/virtualTopology.xml"
 VARIABLE = "NCCL_TOPO_FILE"
 # Microsoft's images have a file for each size of node: Azure/azhpc-images, components/customizations/ndv*.sh.
 VENDOR_FILES = ("/opt/microsoft/ndv4/topo.xml", "/opt/microsoft/ndv5/topo.xml")
-_LIMIT_BYTES = 1 << 20
 _MAX_FILES = 16
-_MAX_FUNCTIONS = 512
-_ELEMENT = re.compile(r"<pci\s([^<>]{1,1024})>")
-_BUS = re.compile(r'\bbusid="([0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}(?:\.[0-7])?)"')
-_CLASS = re.compile(r'\bclass="0x(02|03)')
 
 
 @dataclass(frozen=True)
@@ -36,6 +33,7 @@ class TopologyFile:
     path: str  # as gdrtop read it: "/proc/41000/root/etc/topo.xml"
     pid: int | None  # the process that names it; None: the default, or named in nccl.conf
     endpoints: Maybe[tuple[str, ...]]  # bus ids of the GPUs and NICs in it; NOT_THERE: no such file
+    system: Element | None = None  # what it says; None: it could not be read
 
 
 @dataclass(frozen=True)
@@ -48,15 +46,15 @@ class TopologyFileFacts:
 
 def probe(host: Host, processes: Maybe[ProcessFacts]) -> TopologyFileFacts:
     """Read the default file, what nccl.conf names, and what each process names, as that process sees it."""
-    files = [TopologyFile(path, None, _endpoints(host, path)) for path in (VIRTUAL, *_of_nccl_conf(host))]
+    files = [_read(host, path, None) for path in (VIRTUAL, *_of_nccl_conf(host))]
     for process in () if isinstance(processes, Unknown) else processes.processes:
         named = None if isinstance(process.environment, Unknown) else process.environment.get(VARIABLE)
         if named and len(files) < _MAX_FILES:
             inside = posixpath.normpath(named)
             above = "root" if inside.startswith("/") else "cwd/"
             path = f"/proc/{process.pid}/{above}{inside}"
-            files.append(TopologyFile(printable(path, 256), process.pid, _endpoints(host, path)))
-    vendor = (TopologyFile(path, None, _endpoints(host, path)) for path in VENDOR_FILES)
+            files.append(_read(host, path, process.pid))
+    vendor = (_read(host, path, None) for path in VENDOR_FILES)
     there = (file for file in vendor if not isinstance(file.endpoints, Unknown))
     return TopologyFileFacts(tuple(files), tuple(there))
 
@@ -71,24 +69,47 @@ def _of_nccl_conf(host: Host) -> tuple[str, ...]:
     return ()
 
 
-def _endpoints(host: Host, path: str) -> Maybe[tuple[str, ...]]:
+def read_system(host: Host, path: str) -> Maybe[Element]:
+    """Read a file of NCCL's XML; NOT_THERE: there is none, MALFORMED: it is something else."""
     # A container may put a device there, and opening some devices has effects. Devices have no size.
     size = host.size(path)
     if isinstance(size, Unknown):
         return size
-    text = host.read(path, _LIMIT_BYTES) if size else ""
-    if isinstance(text, Unknown):
-        return text
-    if "<system" not in text:
-        return Unknown(Reason.MALFORMED, printable(path, 256), "no <system> element: not NCCL's XML")
-    return parse_topology(text)
+    text = host.read(path, LIMIT_BYTES) if size else ""
+    return text if isinstance(text, Unknown) else parse_system(text, path)
 
 
-def parse_topology(text: str) -> tuple[str, ...]:
-    """Return the bus ids of display and network functions; bridges may be invented."""
-    found: list[str] = []
-    for match in _ELEMENT.finditer(text):
-        bus = _BUS.search(match[1])
-        if bus and _CLASS.search(match[1]) and len(found) < _MAX_FUNCTIONS:
-            found.append(bus[1].lower())
-    return tuple(found)
+def _read(host: Host, path: str, pid: int | None) -> TopologyFile:
+    system = read_system(host, path)
+    shown = printable(path, 256)
+    if isinstance(system, Unknown):
+        return TopologyFile(shown, pid, system)
+    return TopologyFile(shown, pid, endpoint_ids(system), system)
+
+
+def file_of_new_jobs(facts: Maybe[TopologyFileFacts] | None) -> TopologyFile | None:
+    """Return the file that NCCL reads by default: the one that nccl.conf names, else the one in /var/run.
+
+    Where nccl.conf names a file, NCCL never looks at the other (src/graph/topo.cc ncclTopoGetSystem).
+    """
+    files = () if facts is None or isinstance(facts, Unknown) else facts.files
+    for file in sorted((file for file in files if file.pid is None), key=lambda file: file.path == VIRTUAL):
+        is_missing = isinstance(file.endpoints, Unknown) and file.endpoints.reason is Reason.NOT_THERE
+        return None if is_missing and file.path == VIRTUAL else file
+    return None
+
+
+def tree_in_use(facts: Maybe[TopologyFileFacts] | None) -> FileTree | None:
+    """Return the PCI tree that NCCL uses on this node instead of sysfs; None: no file gives one.
+
+    By default; else the file of the running jobs, if all files that they name say the same.
+    """
+    default = file_of_new_jobs(facts)
+    if default is not None:
+        return None if default.system is None else file_tree(default.path, default.system)
+    files = () if facts is None or isinstance(facts, Unknown) else facts.files
+    of_jobs = {file.path: file.system for file in files if file.pid is not None and file.system is not None}
+    if not of_jobs:
+        return None
+    path, system = next(iter(of_jobs.items()))
+    return file_tree(path, system) if all(other == system for other in of_jobs.values()) else None

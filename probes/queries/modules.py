@@ -17,7 +17,7 @@ from probes.facts.kernel.modules import (
     ModuleState,
     cards_of,
 )
-from probes.facts.pci.functions import PciFacts, PciKind, is_for_guests
+from probes.facts.pci.functions import PciFacts, is_for_guests
 from probes.queries.evidence_list import SHOWN
 from probes.queries.finding import CheckEnded, Evidence, Outcome, need, passed, unknown
 from probes.snapshot.examination import Examination
@@ -137,11 +137,7 @@ def gpu_functions(examination: Examination) -> Maybe[tuple[str, ...]]:
 
 
 def _gpus(pci: PciFacts) -> tuple[str, ...]:
-    return tuple(
-        bdf
-        for bdf, function in pci.functions.items()
-        if function.kind is PciKind.GPU and not is_for_guests(function.driver)
-    )
+    return tuple(function.bdf for function in pci.gpus if not is_for_guests(function.driver))
 
 
 def no_peermem_pair(examination: Examination) -> Outcome | None:

@@ -9,7 +9,9 @@ from probes.bandwidth.model.result import Result
 from probes.base.plan import Plan, Step, instruction, plan_or_none
 from probes.base.unknown import Maybe, Unknown
 from probes.facts.gpudirect import GdrPath
+from probes.facts.system.platform import in_container
 from probes.host.protocol import Host
+from probes.plans.iommu import pass_through_option
 from probes.plans.load_at_boot import persist_peermem
 from probes.plans.load_modules import load_modules, load_peermem
 from probes.queries.finding import Finding
@@ -17,17 +19,22 @@ from probes.queries.modules import PEERMEM, is_present, module_of
 from probes.setup.path_choice import PathChoice, choose_path
 from probes.setup.situation import Situation, read_situation
 from probes.setup.step import SetupRecord, SetupStep, StepState
-from probes.setup.steps.checked import CHECKED, checked_step
+from probes.setup.steps.boot_commands import for_this_node, pass_through_plan
+from probes.setup.steps.checked import CHECKED, checked_step, is_reboot
 from probes.setup.steps.drivers import gpu_driver_step, nic_driver_step
 from probes.setup.steps.environment import environment_step
+from probes.setup.steps.handover import reboot_step, report_step
 from probes.setup.steps.install_commands import perftest_steps
 from probes.setup.steps.measured import MEASURED, measured_step
+from probes.setup.steps.operators import driver_is_operators, operators_step
 from probes.snapshot.examination import Examination
-from probes.snapshot.verdict import State
 
 BOOT_ID = "/proc/sys/kernel/random/boot_id"
 _OPEN = (StepState.TO_DO, StepState.BLOCKED)
-_USABLE = (State.ACTIVE, State.READY, State.DEGRADED)
+_NO_PATH = "no path can work on this node"
+_IN_CONTAINER = "this is a container; run gdrtop setup on the node itself"
+_OPERATOR_LOADS = "Set driver.rdma.enabled to true in the ClusterPolicy: gdrtop manifest clusterpolicy"
+_INSIDE = ("environment", "measure-host", "measure-pair", "measure-all", "report")  # possible in a container
 
 # Step → the steps that must be finished first.
 AFTER: Mapping[str, tuple[str, ...]] = {
@@ -41,16 +48,18 @@ AFTER: Mapping[str, tuple[str, ...]] = {
     "ports": ("nic-driver",),
     "boot": ("modules",),
     "tools": (),
-    "measure-host": ("modules", "ports"),
+    "measure-host": ("hardware", "modules", "ports"),
     "measure-pair": ("modules", "fabric", "tools", "measure-host"),
+    "measure-staged": ("modules", "fabric", "measure-host"),
     "measure-all": ("measure-pair",),
-    "reboot": ("modules", "iommu", "acs", "boot"),
+    "reboot": ("hardware", "modules", "fabric", "iommu", "acs", "boot"),
     "report": ("measure-all", "reboot"),
 }
 ORDER = (
     "hardware",
     "nic-driver",
     "gpu-driver",
+    "containers",
     "rival",
     "build",
     "signatures",
@@ -58,7 +67,6 @@ ORDER = (
     "peermem-parameters",
     "dmabuf",
     "fabric",
-    "containers",
     "iommu",
     "acs",
     "pcie",
@@ -70,6 +78,7 @@ ORDER = (
     "tools",
     "measure-host",
     "measure-pair",
+    "measure-staged",
     "measure-all",
     "reboot",
     "report",
@@ -85,6 +94,7 @@ class Guide:
     path: GdrPath | None  # chosen by the admin, else recommended; None: none can work here
     steps: tuple[SetupStep, ...]
     boot_id: Maybe[str]
+    path_by: str = ""  # "chosen by root on 2026-11-22"; "": the recommended path
 
     @property
     def next_step(self) -> SetupStep | None:
@@ -138,20 +148,30 @@ def build_guide(
     path = chosen or choice.recommended
     by_id = {finding.id: finding for finding in findings}
     steps = {row.id: checked_step(row, by_id, path) for row in CHECKED}
+    steps = {name: replace(step, plan=for_this_node(situation, step.plan)) for name, step in steps.items()}
     for step in (nic_driver_step(situation, path), gpu_driver_step(situation, path)):
         steps[step.id] = step
     for row in MEASURED:
-        steps[row.id] = measured_step(row, examination, results)
+        steps[row.id] = measured_step(row, examination, results, path)
+    if path is None and choice.is_impossible:
+        steps["hardware"] = replace(steps["hardware"], state=StepState.BLOCKED, reason=choice.reason)
+        for name in (row.id for row in CHECKED if row.only is not None):
+            steps[name] = replace(steps[name], state=StepState.SKIPPED, reason=_NO_PATH)
     steps["modules"] = _in_load_order(examination, steps["modules"])
     if path is GdrPath.PEERMEM:
-        steps["modules"] = _with_peermem(examination, steps["modules"], load_peermem, "is not loaded")
-        boot = _with_peermem(examination, steps["boot"], persist_peermem, "is not loaded at boot")
+        steps["modules"] = _with_peermem(situation, steps["modules"], load_peermem, "is not loaded")
+        boot = _with_peermem(situation, steps["boot"], persist_peermem, "is not loaded at boot")
         steps["boot"] = boot
+    steps["iommu"] = _with_boot_loader(situation, steps["iommu"])
+    steps["containers"] = operators_step(situation, steps["containers"])
     steps["environment"] = environment_step(situation)
     steps["tools"] = _with_install(situation, steps["tools"])
-    steps["reboot"] = _reboot_step(situation, record, boot_id)
-    steps["report"] = _report_step(record)
-    return Guide(situation, choice, path, _in_order(steps, record.skipped or {}), boot_id)
+    steps["reboot"] = reboot_step(examination.verdict, record, boot_id)
+    steps["report"] = report_step(record)
+    if in_container(examination.node.platform):
+        steps = {name: _in_container(step) for name, step in steps.items()}
+    ordered = _in_order(steps, record.skipped or {})
+    return Guide(situation, choice, path, ordered, boot_id, record.path_by if chosen else "")
 
 
 def _in_order(steps: Mapping[str, SetupStep], skipped: Mapping[str, str]) -> tuple[SetupStep, ...]:
@@ -161,12 +181,27 @@ def _in_order(steps: Mapping[str, SetupStep], skipped: Mapping[str, str]) -> tup
         step = steps[name]
         if name in skipped and step.state is not StepState.DONE:
             step = replace(step, state=StepState.SKIPPED, reason=skipped[name])
-        elif step.state is StepState.TO_DO:
+        elif step.state is StepState.TO_DO or (name == "reboot" and step.state is StepState.DONE):
             first = next((done[other] for other in AFTER.get(name, ()) if done[other].state in _OPEN), None)
             if first is not None:
                 step = replace(step, state=StepState.BLOCKED, reason=f"comes after: {first.title}")
         done[name] = step
     return tuple(done.values())
+
+
+def _in_container(step: SetupStep) -> SetupStep:
+    """Block what only the node itself can do: its modules, boot files and settings."""
+    if step.state is not StepState.TO_DO or step.id in _INSIDE:
+        return step
+    return replace(step, state=StepState.BLOCKED, reason=_IN_CONTAINER, plan=None)
+
+
+def _with_boot_loader(situation: Situation, step: SetupStep) -> SetupStep:
+    """Name the commands of this node's boot loader in the plan that sets the IOMMU to passthrough."""
+    if step.plan is None or "iommu-translated" not in step.findings:
+        return step
+    option = pass_through_option(situation.examination)
+    return replace(step, plan=pass_through_plan(situation, option, step.plan))
 
 
 def _in_load_order(examination: Examination, step: SetupStep) -> SetupStep:
@@ -178,18 +213,25 @@ def _in_load_order(examination: Examination, step: SetupStep) -> SetupStep:
 
 
 def _with_peermem(
-    examination: Examination,
+    situation: Situation,
     step: SetupStep,
     plan_of: Callable[[Examination], Plan | str],
     lack: str,
 ) -> SetupStep:
     """Add nvidia_peermem to a step: the checks do not miss it on a node that can use DMA-BUF."""
+    examination = situation.examination
     module = module_of(examination, PEERMEM)
     if step.state not in (StepState.DONE, StepState.UNKNOWN) or isinstance(module, Unknown):
         return step
     is_there = is_present(module) if plan_of is load_peermem else module.persistent is not None
     if is_there:
         return step
+    if driver_is_operators(situation):  # a modules-load entry would fail at boot: the node has no such file
+        if plan_of is persist_peermem:
+            return replace(step, state=StepState.DONE, reason="the GPU Operator's driver pod loads it")
+        reason = f"nvidia_peermem {lack}; the GPU Operator has to load it"
+        set_it = Plan(step.title, (instruction(_OPERATOR_LOADS),))
+        return replace(step, state=StepState.TO_DO, reason=reason, plan=set_it)
     plan = plan_of(examination)
     state = StepState.BLOCKED if isinstance(plan, str) else StepState.TO_DO
     reason = plan if isinstance(plan, str) else f"nvidia_peermem {lack}"
@@ -204,38 +246,21 @@ def _with_install(situation: Situation, step: SetupStep) -> SetupStep:
     return replace(step, plan=Plan(step.title, steps, reversible=False))
 
 
-def _reboot_step(situation: Situation, record: SetupRecord, boot_id: Maybe[str]) -> SetupStep:
-    title, why = "Reboot and check again", "Only a reboot proves that the setup lasts."
-    if isinstance(boot_id, Unknown):
-        return SetupStep("reboot", title, StepState.UNKNOWN, f"the boot is unknown: {boot_id}", why)
-    if not record.prepared_in or record.prepared_in == boot_id:
-        reason = "not rebooted since the node was set up"
-        return SetupStep("reboot", title, StepState.TO_DO, reason, why)
-    verdict = situation.examination.verdict
-    if verdict.state in _USABLE:
-        return SetupStep("reboot", title, StepState.DONE, "the path is usable after a reboot", why)
-    reason = f"after the reboot: {verdict.state.value}, {verdict.reason}"
-    return SetupStep("reboot", title, StepState.TO_DO, reason, why)
-
-
-def _report_step(record: SetupRecord) -> SetupStep:
-    title = "Write the report"
-    why = "It hands the node over: verdict, bandwidth, changes and how to undo them."
-    if record.reported:
-        reason = f"written to {record.reported}"
-        return SetupStep("report", title, StepState.DONE, reason, why, command="gdrtop report")
-    return SetupStep("report", title, StepState.TO_DO, "not written yet", why, command="gdrtop report")
-
-
 def remaining_plan(guide: Guide) -> Plan | None:
     """Return all commands that are left, in order, as one plan; None if no step has commands."""
-    open_steps = [step for step in guide.steps if step.state in _OPEN and step.plan is not None]
+    open_steps = [
+        step
+        for step in guide.steps
+        if step.state in _OPEN and step.plan is not None and step.id != "reboot"  # no script reboots for it
+    ]
     plans = [step.plan for step in open_steps if step.plan is not None]
     if not plans:
         return None
     commands: list[Step] = []
     for step, plan in zip(open_steps, plans, strict=True):
         commands += (instruction(f"{step.title}: {step.reason}", needs_root=False), *plan.steps)
+    reboots = [step for step in commands if is_reboot(step)]
+    commands = [step for step in commands if not is_reboot(step)] + reboots[-1:]
     return Plan(
         "Set up GPUDirect RDMA",
         tuple(commands),

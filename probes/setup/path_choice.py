@@ -20,6 +20,7 @@ class PathChoice:
     recommended: GdrPath | None
     reason: str
     paths: tuple[PathState, ...]  # with the requirements and their evidence; () where they are unknown
+    is_impossible: bool = False  # by design or without the devices; False: unknown, or a path was recommended
     old_peermem: tuple[Evidence, ...] = ()  # what loads nvidia_peermem at boot though DMA-BUF is usable
 
 
@@ -32,14 +33,14 @@ def choose_path(examination: Examination) -> PathChoice:
     absent = no_gpu_or_rdma_device(examination)
     if absent is not None:
         reason = absent.cause or "; ".join(evidence.value for evidence in absent.evidence)
-        return PathChoice(None, reason, paths)
+        return PathChoice(None, reason, paths, is_impossible=True)
     if direct.by_design:
-        return PathChoice(None, direct.by_design, paths)
+        return PathChoice(None, direct.by_design, paths, is_impossible=True)
     if direct.peermem.path is GdrPath.EFA:
         return PathChoice(*_of_efa(direct.dmabuf, direct.peermem), paths)
     if direct.dmabuf.usable is True:
         reason = "every requirement of DMA-BUF is met"
-        return PathChoice(GdrPath.DMABUF, reason, paths, _old_peermem(examination))
+        return PathChoice(GdrPath.DMABUF, reason, paths, old_peermem=_old_peermem(examination))
     if direct.peermem.usable is True:
         reason = f"DMA-BUF is not usable ({_missing(direct.dmabuf)}), and nvidia_peermem is"
         return PathChoice(GdrPath.PEERMEM, reason, paths)

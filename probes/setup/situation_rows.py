@@ -6,12 +6,17 @@ from collections.abc import Callable
 from enum import Enum
 from typing import TypeVar
 
+from probes.base.text import plural
 from probes.base.unknown import Maybe, Reason, Unknown, known
 from probes.facts.gpu.driver_package import DriverPackage, module_flavor
+from probes.facts.pci.functions import PciFacts, PciKind
 from probes.facts.rdma.nic_driver import NicDriver
+from probes.facts.system.kubernetes import ContainerState, GpuOperator, KubernetesFacts, NetworkOperator
 from probes.setup.situation import Situation
+from probes.setup.steps.operators import state_of
 
 T = TypeVar("T")
+_MOST_WAITING = 3
 
 
 def situation_rows(situation: Situation) -> tuple[tuple[str, str], ...]:
@@ -26,13 +31,62 @@ def situation_rows(situation: Situation) -> tuple[tuple[str, str], ...]:
         ("Kernel", _shown(node.kernel_release, str)),
         ("Runs on", _shown(where, _value)),
         ("Cloud", _shown(situation.cloud, lambda value: f"{value.provider.value} {value.machine}".strip())),
+        ("GPUs", _devices(node.pci, PciKind.GPU)),
+        ("NICs", _devices(node.pci, PciKind.NIC)),
         ("GPU driver", _shown(situation.gpu_driver, _gpu_driver)),
         ("NIC driver", _shown(situation.nic_driver, _nic_driver)),
         ("Secure Boot", _shown(secure, lambda value: "on" if value else "off", "off (no UEFI)")),
         ("Boot loader", _shown(situation.boot, lambda value: _shown(value.loader, _value))),
         ("Slurm", _shown(situation.slurm, lambda value: known(value.version, "installed"))),
         ("Kubernetes", _shown(situation.kubernetes, lambda value: known(value.distribution, "installed"))),
+        *_operators(situation.kubernetes),
     )
+
+
+def _operators(facts: Maybe[KubernetesFacts]) -> tuple[tuple[str, str], ...]:
+    """Return the operators and their driver pods on this node; nothing where there is no Kubernetes."""
+    if isinstance(facts, Unknown):
+        return ()
+    return (
+        ("GPU Operator", _shown(facts.gpu_operator, _gpu_operator)),
+        ("Network Operator", _shown(facts.network_operator, _network_operator)),
+        ("Driver pods", _shown(facts.containers, _containers)),
+    )
+
+
+def _gpu_operator(operator: GpuOperator) -> str:
+    driver = _shown(operator.driver_version, str, "") if operator.driver_enabled is True else "host's own"
+    enabled = operator.rdma_enabled
+    rdma = "" if isinstance(enabled, Unknown) else "rdma on" if enabled else "rdma off"
+    parts = (known(operator.state, "state unknown"), f"driver {driver}".strip(), rdma)
+    return ", ".join(filter(None, parts))
+
+
+def _network_operator(operator: NetworkOperator) -> str:
+    driver = _shown(operator.ofed_version, lambda version: f"OFED {version}", "no NIC driver")
+    return f"{known(operator.state, 'state unknown')}, {driver}"
+
+
+def _containers(listed: tuple[ContainerState, ...]) -> str:
+    waiting = [one for one in listed if not one.ready and one.reason != "Completed"]
+    if not waiting:
+        return f"{plural(len(listed), 'container')}, all ready"
+    return "; ".join(state_of(one) for one in waiting[:_MOST_WAITING])
+
+
+def _devices(pci: Maybe[PciFacts], kind: PciKind) -> str:
+    """Return the models with their number: "8 × ConnectX-7, 2 × ConnectX-6 Dx"."""
+    if isinstance(pci, Unknown):
+        return f"unknown ({pci})"
+    functions = pci.functions.items()
+    models = [_model(pci.names.get(bdf, "")) for bdf, function in functions if function.kind is kind]
+    return ", ".join(f"{models.count(model)} × {model}" for model in dict.fromkeys(models)) or "none"
+
+
+def _model(name: str) -> str:
+    """Return what stands in brackets in the name of pci.ids, else the whole name."""
+    _, bracket, inside = name.partition("[")
+    return inside.partition("]")[0] if bracket else name or "unknown model"
 
 
 def _shown(fact: Maybe[T], show: Callable[[T], str], absent: str = "none") -> str:

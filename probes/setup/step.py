@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from enum import Enum
 
 from probes.bandwidth.model.request import Request
@@ -38,18 +39,22 @@ class SetupStep:
 
     @property
     def can_begin(self) -> bool:
-        """Return whether a plan or a test completes the step now."""
-        return self.state is StepState.TO_DO and (self.plan is not None or self.test is not None)
+        """Return whether a plan, a test or a command completes the step now; a test can run again."""
+        if self.state is StepState.DONE:
+            return self.test is not None
+        acts = self.plan is not None or self.test is not None or bool(self.command)
+        return self.state is StepState.TO_DO and acts
 
 
 @dataclass(frozen=True)
 class SetupRecord:
-    """What is remembered between runs: an admin's choices, and the boot in which the node was prepared.
+    """What is remembered between runs: an admin's choices, and the boots that setup has seen.
 
     The state of a step is never saved: it is read from the node again.
     """
 
     path: str = ""  # value of GdrPath that the admin chose; "": the recommended one
     skipped: dict[str, str] | None = None  # step id → who skipped it and when, as one line
-    prepared_in: str = ""  # boot id in which everything before the reboot was first done
+    path_by: str = ""  # "chosen by root on 2026-11-22"; "" if nobody chose
+    boots: Mapping[str, bool] = field(default_factory=dict)  # boot id → was a step before the reboot open?
     reported: str = ""  # file of the last report

@@ -25,6 +25,7 @@ from probes.host.ras import ANSWER_SECONDS, REPORTS
 from probes.host.rdma_resources import RdmaResources
 from probes.host.usage import InterfaceCounters, ProcessUsage, counters_from_files, usage_from_files
 from probes.simulation.bandwidth.playback import SimulatedTest
+from probes.simulation.commands.boot import start
 from probes.simulation.commands.catalogue import perform
 from probes.simulation.commands.command_result import CommandResult
 from probes.simulation.faults.catalogue import NoSuchFault, split_name
@@ -34,6 +35,7 @@ from probes.simulation.node.description import describe
 from probes.simulation.node.programs import programs_on
 from probes.simulation.node.ras import ADDRESS, ras_events, ras_report
 from probes.simulation.node.rdma_resources import rdma_resources
+from probes.simulation.node.reboot import description_after, keep_disk
 from probes.simulation.node.traffic import traffic_of_gpu
 from probes.simulation.node.training import OPENED, gpu_load
 from probes.simulation.node.tree import GIB, uuid_of
@@ -71,6 +73,7 @@ class SimulatedHost:
         self._started_at = time.time() if clock is time.monotonic else 1_700_000_000.0
         self.tree = build_tree(self._description, seed)
         self._node: SimulatedNode | None = None
+        self._faults = faults
         for fault in faults:
             before = state_of(self.tree) if fault.name in idle else None
             try:
@@ -80,6 +83,22 @@ class SimulatedHost:
             if before is not None and state_of(self.tree) != before:
                 idle.remove(fault.name)
         self.faults_without_effect = tuple(sorted(idle))
+
+    def reboot(self) -> None:
+        """Start the node again: its disk stays, its faults and boot configuration decide the rest.
+
+        Nothing in the program calls it: gdrtop reboots no node.
+        """
+        earlier = self.tree
+        self._description = description_after(earlier)
+        tree = build_tree(self._description, self._seed, earlier.boot + 1)
+        for fault in self._faults:
+            fault.change_tree(tree)
+        keep_disk(tree, earlier)
+        self._began, self._started_at = self._clock() - OPENED, self.wall_clock()
+        self._messages_read = self._events_read = None
+        self._node, self.tree = None, tree
+        start(self, tree)
 
     def _seconds(self) -> float:
         """Return the seconds since the node started, after the changes that are due."""
@@ -180,11 +199,11 @@ class SimulatedHost:
         """
         # Imported with the first test: speeds depend on the doctor's facts.
         from probes.simulation.bandwidth.node_pair import SimulatedNode
-        from probes.simulation.bandwidth.start import start
+        from probes.simulation.bandwidth.start import start as start_test
 
         if self._node is None:
             self._node = SimulatedNode((self, self.tree, self._seconds), self._seed, self._make_peer)
-        return start(self._node, argv)
+        return start_test(self._node, argv)
 
     def _make_peer(self) -> NodeParts:
         """Return another node of the same description, with the same faults."""

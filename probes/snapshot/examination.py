@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from probes.base.unknown import Maybe, Unknown
+from probes.base.unknown import Maybe, Reason, Unknown
 from probes.facts.jobs import processes
 from probes.facts.jobs.processes import ProcessFacts
 from probes.facts.kernel import dkms, module_files
@@ -43,12 +43,14 @@ from probes.host.nvml import NvmlLive
 from probes.host.probe_table import ProbedFields, Probing, probes_of
 from probes.host.protocol import Host
 from probes.nccl import topology_file
-from probes.nccl.topology_file import TopologyFileFacts
+from probes.nccl.log.job_log import JobLogReading
+from probes.nccl.topology_file import TopologyFileFacts, tree_in_use
 from probes.snapshot.rates import Reading, read
 from probes.snapshot.verdict import Verdict, judge
 from probes.topology.paths import Topology, build
 
 EXAMINE_SECONDS = 10.0
+_NOT_READ = Unknown(Reason.NOT_RECORDED, "logs of jobs", "not read")
 
 
 class _Examining(Probing):
@@ -124,6 +126,7 @@ class Examination:
     earlier_port_health: Maybe[PortHealthFacts] | None = None
     earlier_pcie_errors: Maybe[PcieErrorFacts] | None = None
     earlier_at: float | None = None  # seconds, Reading.at of that examination
+    job_logs: Maybe[tuple[JobLogReading, ...]] = _NOT_READ  # of jobs that use NCCL
 
 
 PROBES = probes_of(Examination)
@@ -137,9 +140,9 @@ def examine(
     `node`: the node if it has just been probed; `before`: the examination before, for errors that rise.
     """
     node = probe_node(host) if node is None else node
-    topology = build(node)
     reading = read(host, node)
     answers = _Examining(host, seconds, node, reading).run(PROBES)
+    topology = build(node, tree_in_use(answers["topology_files"]))
     return Examination(
         node=node,
         topology=topology,

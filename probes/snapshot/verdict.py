@@ -15,7 +15,7 @@ from probes.facts.node import Node
 from probes.facts.pci.functions import PciFacts, PciKind, is_for_guests
 from probes.facts.rdma.devices import RdmaDevice
 from probes.facts.system.platform import in_container, is_guest
-from probes.nccl.topology_file import TopologyFileFacts
+from probes.nccl.topology_file import TopologyFileFacts, file_of_new_jobs
 from probes.snapshot.gdr_use import (
     GdrUse,
     active_text,
@@ -227,7 +227,12 @@ def _usable_path(
     faults = {gpu.id: fault for gpu in gpus if gpu.id in facts and (fault := _gpu_fault(node, facts[gpu.id]))}
     answers = {gpu.id: serving_nics(node, topology, gpu.id, reach, reading) for gpu in gpus}
     served = [gpu for gpu in gpus if gpu.id not in faults and answers[gpu.id].nics]
-    guest_paths = is_guest(node.platform) is True and any(answer.far for answer in answers.values())
+    # A file that gdrtop has read shows NCCL's own paths, on a virtual machine too.
+    guest_paths = (
+        topology.file is None
+        and is_guest(node.platform) is True
+        and any(answer.far for answer in answers.values())
+    )
     if guest_paths and (file or use.attached or use.regions):
         # NCCL has other paths than this PCI tree shows, or uses them already.
         served = [gpu for gpu in gpus if gpu.id not in faults]
@@ -237,7 +242,7 @@ def _usable_path(
     def verdict(state: State, *reasons: str) -> Verdict:
         return Verdict(state, use.path, len(served), len(gpus), joined_sentences(*reasons), len(nics))
 
-    reaching = [reach.reaches(name, gpu.id) for name in devices for gpu in gpus]
+    reaching = (reach.reaches(name, gpu.id) for name in devices for gpu in gpus)
     if gpus and not any(isinstance(answer, Unknown) or answer for answer in reaching):
         return replace(verdict(State.BROKEN, _no_nic(devices, active)), path=None)
     if faults:
@@ -259,6 +264,8 @@ def _usable_path(
     if guest_paths:
         from_file = f"paths come from NCCL's topology file {file}, and were not checked"
         notes.append(from_file if file else _HIDDEN_SWITCHES)
+    if topology.file is not None:
+        notes.append(f"paths come from NCCL's topology file {topology.file.path}")
     if use.attached or use.regions:
         return verdict(State.ACTIVE, active_text(use, direct), *notes)
     return verdict(State.READY, idle_text(use, direct), *notes)
@@ -304,7 +311,8 @@ def _topology_file(files: Maybe[TopologyFileFacts] | None) -> str:
     """Return the file that gives NCCL the PCI tree of a virtual machine; "" if there is none."""
     if files is None or isinstance(files, Unknown):
         return ""
-    for file in files.files:
+    candidates = [file_of_new_jobs(files), *files.files]
+    for file in (candidate for candidate in candidates if candidate is not None):
         # A file in another user's container may not be readable for gdrtop, but the job reads it.
         if not isinstance(file.endpoints, Unknown) or file.endpoints.reason is Reason.NEEDS_ROOT:
             return file.path

@@ -56,13 +56,13 @@ def seat_of(graph: nx.Graph[str], function: PciFunction) -> Seat:
     functions = graph.nodes
     if "sysfs_path" not in functions.get(bus_id, {}):
         return Seat(bus_id, (), UNKNOWN_NUMA)
-    above = _switches_above(chain_of(graph, bus_id), functions)
+    above = flattened(upstream_ports(chain_of(graph, bus_id)), functions)
     # The NUMA node is that of the last PCI device before the root (xml.cc ncclTopoGetXmlFromSys).
     top = above[-1] if above and "sysfs_path" in functions[above[-1]] else bus_id
     return Seat(bus_id, above, known(functions[top]["numa_node"], UNKNOWN_NUMA))
 
 
-def _switches_above(chain: Sequence[str], functions: Functions) -> tuple[str, ...]:
+def upstream_ports(chain: Sequence[str]) -> tuple[str, ...]:
     """Return the switches that NCCL sees above the end of a chain, nearest first, by their upstream ports.
 
     NCCL walks up in steps of two path elements, so it sees the upstream port of each switch only; where no
@@ -73,10 +73,10 @@ def _switches_above(chain: Sequence[str], functions: Functions) -> tuple[str, ..
     while place > 1 and all(len(bdf) == _BDF_LENGTH for bdf in chain[place - 2 : place]):
         place -= 2
         above.append(chain[place])
-    return _flattened(above, functions)
+    return tuple(above)
 
 
-def _flattened(above: list[str], functions: Functions) -> tuple[str, ...]:
+def flattened(above: Sequence[str], functions: Functions) -> tuple[str, ...]:
     """Merge a Broadcom sub-switch with the switch above it: together they carry full bandwidth.
 
     From the top down, and a switch takes in one level only (topo.cc ncclTopoFlattenBcmSwitches).

@@ -13,6 +13,7 @@ from probes.facts.node import Node
 from probes.facts.pci.functions import PciFacts, PciFunction
 from probes.facts.rdma.devices import RdmaDevice, RdmaFacts, natural
 from probes.topology.endpoints import Endpoint, endpoints, is_down, port_gbps
+from probes.topology.file_tree import FileTree
 from probes.topology.graph import GPU, NIC, NVSWITCH, build_graph, switches_above
 from probes.topology.hops import Hop, Routes, weakest_of
 from probes.topology.nccl_words import ORDER, Nccl, Seat, pci_path, seat_of
@@ -61,6 +62,7 @@ class Topology:
     nics: tuple[Endpoint, ...]
     paths: dict[tuple[str, str], Path]  # in both directions
     best_nics: dict[str, tuple[str, ...]]  # GPU id -> NIC ids, nearest first
+    file: FileTree | None = None  # the topology file from which NCCL's words come, not sysfs
 
     @cached_property
     def graph(self) -> nx.Graph[str]:
@@ -79,10 +81,13 @@ class Topology:
         return self.paths[a, b]
 
 
-def build(node: Node) -> Topology:
-    """Classify every pair of endpoints and rank the NICs of every GPU."""
+def build(node: Node, file: FileTree | None = None) -> Topology:
+    """Classify every pair of endpoints and rank the NICs of every GPU.
+
+    `file`: the topology file that NCCL uses here; its words then come from it, the hops still from sysfs.
+    """
     gpus, nics = endpoints(node)
-    topology = Topology(node, gpus, nics, {}, {})
+    topology = Topology(node, gpus, nics, {}, {}, file)
     rdma = node.rdma.devices if isinstance(node.rdma, RdmaFacts) else ()
     devices = {device.name: device for device in rdma}
     if len(gpus) + len(nics) > 1:
@@ -97,7 +102,7 @@ def _find_paths(topology: Topology, functions: Mapping[str, PciFunction]) -> Non
     """Fill in the path between every two endpoints, both ways."""
     routes = Routes(topology.graph)
     ends = (*topology.gpus, *topology.nics)
-    seats = [_seat(topology.graph, end, functions.get(known(end.bdf, ""))) for end in ends]
+    seats = [_seat(topology, end, functions.get(known(end.bdf, ""))) for end in ends]
     for (a, of_a), (b, of_b) in combinations(zip(ends, seats, strict=True), 2):
         there, back = _paths(routes, a, of_a, b, of_b)
         if a.is_gpu and b.is_gpu:
@@ -105,13 +110,14 @@ def _find_paths(topology: Topology, functions: Mapping[str, PciFunction]) -> Non
         topology.paths[a.id, b.id], topology.paths[b.id, a.id] = there, back
 
 
-def _seat(graph: nx.Graph[str], end: Endpoint, function: PciFunction | None) -> Maybe[Seat]:
+def _seat(topology: Topology, end: Endpoint, function: PciFunction | None) -> Maybe[Seat]:
     """Return an endpoint's seat in NCCL's tree."""
     if function is None:
         return Unknown(Reason.NOT_THERE, "/sys/bus/pci/devices", f"no PCI function for {end.label}")
     if not function.root:
         return Unknown(Reason.MALFORMED, function.sysfs_path, f"no host bridge in the path of {function.bdf}")
-    return seat_of(graph, function)
+    seat = seat_of(topology.graph, function)
+    return seat if topology.file is None else topology.file.seat(seat)
 
 
 def _paths(

@@ -247,6 +247,6 @@ def test_a_rate_limit_appears_in_the_timeline(two_nodes: tuple[Guest, Guest]) ->
         assert re.fullmatch(r"mlx5_0 carries \d+ Mb/s, \d+ Mb/s in the minute before", fell["text"]), fell
         assert "below half" in fell["explanation"]
         assert number <= SAMPLES_OF_RATES, (fell, number)
-        again, number = stream.event(after, "rate-recovered", "mlx5_0")
+        # Not counted: the sender itself waits for its retransmission timer first.
+        again, _ = stream.event(after, "rate-recovered", "mlx5_0")
         assert re.fullmatch(r"mlx5_0 carries \d+ Mb/s again", again["text"]), again
-        assert number <= SAMPLES_OF_RATES, (again, number)

@@ -15,6 +15,7 @@ from tests.tui.bandwidth_screens import measured, met, over, scripted, set_up, s
 from tests.tui.live_samples import install
 from tests.tui.pilot import SteppedClock, overview, readings, settled, shown, stepped_app, until
 from tests.tui.screens.test_doctor import opened
+from tests.tui.setup_screens import to_setup
 from tui.app import GdrtopApp
 from tui.runtime.replay_source import ReplaySource
 from tui.screens.bandwidth_run.screen import BandwidthRunScreen
@@ -133,6 +134,23 @@ def test_nccl(snap_compare: Any, size: tuple[int, int]) -> None:
         await pilot.pause()
 
     assert snap_compare(app, terminal_size=size, run_before=to_a_log)
+
+
+@pytest.mark.parametrize("size", SIZES, ids=lambda size: f"{size[0]}x{size[1]}")
+@pytest.mark.parametrize("keys", [(), ("o",)], ids=["steps", "paths"])
+def test_setup(
+    snap_compare: Any, monkeypatch: pytest.MonkeyPatch, size: tuple[int, int], keys: tuple[str, ...]
+) -> None:
+    monkeypatch.setattr("tui.controllers.setup.user_name", lambda: "admin")
+    clock = SteppedClock()
+    app = stepped_app(SimulatedHost("hgx-h100+iommu-translated,acs-on,memlock-login", clock=clock))
+
+    async def to_the_steps(pilot: Pilot[None]) -> None:
+        await to_setup(pilot, clock)
+        await pilot.press(*keys)
+        await pilot.pause()
+
+    assert snap_compare(app, terminal_size=size, run_before=to_the_steps)
 
 
 class Driven(Protocol):

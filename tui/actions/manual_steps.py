@@ -30,16 +30,28 @@ _PROGRAMS = {
     "systemctl",
     "udevadm",
 }
+_COMMAND_LINE = "gdrtop does not change the kernel command line"
+_PACKAGES = "gdrtop does not install packages"
 _REASONS = {
+    "apt-get": _PACKAGES,
+    "dnf": _PACKAGES,
+    "tdnf": _PACKAGES,
+    "zypper": _PACKAGES,
     "dkms": "building modules takes minutes and can fail halfway; run it yourself, then check again",
     "dracut": "gdrtop does not rebuild the boot image",
     "git": "gdrtop does not build software",
+    "grub2-mkconfig": _COMMAND_LINE,
+    "grubby": _COMMAND_LINE,
+    "kernel-install": _COMMAND_LINE,
     "kubectl": "gdrtop does not change cluster settings",
     "mlxconfig": "it writes firmware settings of the NIC, which stay across reinstalls",
     "mlxfwmanager": "gdrtop does not update firmware",
     "mlxfwreset": "gdrtop does not reset NICs",
-    "rdma_topo": "gdrtop does not change the kernel command line",
+    "mkinitcpio": "gdrtop does not rebuild the boot image",
     "mokutil": "keys are enrolled at the console during the next boot",
+    "rdma_topo": _COMMAND_LINE,
+    "rpm-ostree": _COMMAND_LINE,
+    "update-grub": _COMMAND_LINE,
     "update-initramfs": "gdrtop does not rebuild the boot image",
 }
 _SYSTEMCTL = {"daemon-reload", "disable", "enable", "reload", "restart", "start", "stop"}

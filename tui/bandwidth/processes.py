@@ -56,11 +56,13 @@ class ProcessExit:
 
     `exit_status` is negative for a signal, as in subprocess. It is None if the process was not started, could
     not be killed, or its end was not seen; `why` says which. `seconds` count until it ended or was stopped.
+    `cpu_seconds` are user and system time of the process and of what it started; None if unknown.
     """
 
     exit_status: int | None
     seconds: float
     why: str = ""
+    cpu_seconds: float | None = None
 
 
 class ToolProcess(Protocol):
@@ -271,25 +273,26 @@ class _LocalProcess:
             self._failure = message["failed"]
         if "ended" not in message:
             return
-        status, seconds, why = message["ended"]
+        status, seconds, why, cpu_seconds = message["ended"]
         if status is not None and status < 0 and not why:
             why = f"killed by signal {-status}"
-        self._exit = ProcessExit(status, seconds, why)
+        self._exit = ProcessExit(status, seconds, why, cpu_seconds)
         with self._closing:
             self._control.close()
         with contextlib.suppress(subprocess.TimeoutExpired):  # it stays with what could not be killed
             self._supervisor.wait(1.0)
 
-    def _end_orphans(self) -> tuple[None, float, str]:
+    def _end_orphans(self) -> tuple[None, float, str, None]:
         """Kill what a dead supervisor has left; return how the process ended."""
         took = time.monotonic() - self._began
         self._supervisor.kill()
         status = self._supervisor.wait()
         if not self._leader:
-            return None, took, self._failure or f"not started: its supervisor exited with status {status}"
+            failure = self._failure or f"not started: its supervisor exited with status {status}"
+            return None, took, failure, None
         why = self._failure or f"killed with its supervisor (status {status})"
         left = _end_session(self._leader)
-        return None, took, f"{why}; {supervisor.describe(left)}" if left else why
+        return None, took, f"{why}; {supervisor.describe(left)}" if left else why, None
 
 
 def _end_session(leader: int) -> list[supervisor.Entry]:

@@ -14,7 +14,7 @@ from dataclasses import replace
 from probes.bandwidth.model.planned_test import PlannedTest, Series
 from probes.bandwidth.model.rating import rate
 from probes.bandwidth.model.result import MOST_SAMPLES, Ending, Result
-from probes.bandwidth.model.samples import HOST_MEMORY, Sample
+from probes.bandwidth.model.samples import HOST_MEMORY, STAGED, Sample
 from probes.bandwidth.results.baseline import machine_type
 from probes.bandwidth.results.headline import headline, stalls
 from probes.base.origin import origin_word
@@ -125,7 +125,8 @@ class SeriesRunner:
             limit_by="" if least is None else least.name,
             trouble=failure.text if failure else "",
             trouble_raw=failure.raw if failure else "",
-            wants_nics=not test.memory and settings.nics != (),
+            wants_nics=test.memory in ("", STAGED) and settings.nics != (),
+            cpu_seconds=runner.cpu_seconds(),
         )
 
 

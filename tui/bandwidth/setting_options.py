@@ -31,6 +31,11 @@ _MEMORIES = {
     MemoryPath.DMABUF: "GPU memory via DMA-BUF",
     MemoryPath.COMPARE: "compare host memory, nvidia-peermem, DMA-BUF",
 }
+_COLLECTIVE_MEMORIES = {
+    MemoryPath.BEST: "GPU memory as NCCL chooses",
+    MemoryPath.STAGED: "GPU memory staged, without GPUDirect RDMA",
+    MemoryPath.COMPARE: "compare GPUDirect RDMA and staged",
+}
 _SCOPES = {
     Scope.PAIR: "this GPU and NIC",
     Scope.SWEEP: "every GPU with its best NIC",
@@ -76,6 +81,11 @@ def memories(can_compare: bool) -> list[Option]:
         for path, text in _MEMORIES.items()
         if can_compare or path is not MemoryPath.COMPARE
     ]
+
+
+def collective_memories() -> list[Option]:
+    """Return how NCCL's data can reach the NICs."""
+    return [Option(path, text) for path, text in _COLLECTIVE_MEMORIES.items()]
 
 
 def scopes(tool: str) -> list[Option]:
@@ -140,6 +150,11 @@ def nics(examination: Examination | None, gpu: object = None) -> list[Option]:
         rate = "no active port" if port is None else gbps(port.rate_gbps)
         options.append(Option(name, f"{name} {word}".rstrip(), rate, port is not None))
     return options
+
+
+def collective_nics(examination: Examination | None) -> list[Option]:
+    """Return the NICs that a collective can use: all of them first, as a job does."""
+    return [Option(None, "all, as NCCL chooses"), *nics(examination)]
 
 
 def far_nics(examination: Examination | None, nic: object, is_loopback: bool) -> list[Option]:

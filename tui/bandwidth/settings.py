@@ -52,7 +52,7 @@ class BandwidthSettings:
     def preset_request(self, request: Request) -> None:
         """Set test, memory and scope to those of a request on this node, and the rest to its default."""
         self._values = {**BandwidthSettings()._values, "test": request.tool, "setup": request.setup}
-        self._values |= {"memory": request.memory, "scope": request.scope}
+        self._values |= {"memory": request.memory, "scope": request.scope, "through": request.over_network}
         self._keep_selection()
 
     @property
@@ -63,8 +63,11 @@ class BandwidthSettings:
         gpu, nic = self._text("gpu"), self._text("nic")
         is_pair, binds = scope is Scope.PAIR, self._value("bind") is True
         if tool in NCCL_TESTS:
-            through = self._value("through") is True
-            return Request(tool=tool, over_network=through, nic=nic if through else None)
+            if self._value("through") is not True:
+                return Request(tool=tool)
+            path = self._value("memory")
+            assert isinstance(path, MemoryPath)
+            return Request(tool=tool, over_network=True, memory=path, nic=nic)
         if tool not in PERFTEST:
             return Request(tool=tool, scope=scope, gpu=gpu if is_pair else None, binds=binds)
         mode, memory, size = self._value("setup"), self._value("memory"), self._value("size")
@@ -155,7 +158,7 @@ class BandwidthSettings:
         """Return the settings that apply to the selected test."""
         tool = self._tool
         if tool in NCCL_TESTS:
-            return ["test", "through", *(["nic"] if self._value("through") else [])]
+            return ["test", "through", *(["nic", "memory"] if self._value("through") else [])]
         is_pair = self._value("scope") is Scope.PAIR
         if tool not in PERFTEST:
             return ["test", *(["gpu"] if is_pair else []), "scope", *(["bind"] if tool in GDRCOPY else [])]
@@ -183,12 +186,16 @@ class BandwidthSettings:
                 return setting_options.modes()
             case "gpu":
                 return setting_options.gpus(examination)
+            case "nic" if self._tool in NCCL_TESTS:
+                return setting_options.collective_nics(examination)
             case "nic":
                 gpu = self._value("gpu") if "gpu" in self._row_names() else None
                 return setting_options.nics(examination, gpu)
             case "far nic":
                 return setting_options.far_nics(examination, self._value("nic"), mode is Mode.LOOPBACK)
             case "memory":
+                if self._tool in NCCL_TESTS:
+                    return setting_options.collective_memories()
                 return setting_options.memories(can_compare=mode not in _ONE_ENDED)
             case "scope":
                 return setting_options.scopes(self._tool)

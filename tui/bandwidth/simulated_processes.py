@@ -78,7 +78,7 @@ class _SimulatedProcess:
         status = self._test.exit_status
         if status is not None:
             took = (now if self._signalled_at is None else self._signalled_at) - self._began
-            self._exit = ProcessExit(status, took, self._why)
+            self._exit = ProcessExit(status, took, self._why, self._test.cpu_seconds(took))
         elif self._signalled_at is not None or now - self._began >= self._limit:
             self._signal(f"stopped after its time limit of {self._limit:g} s")
         return self._exit is not None

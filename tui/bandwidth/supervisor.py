@@ -81,6 +81,7 @@ class ProcessSupervisor:
     def __init__(self) -> None:
         self._leader = 0  # process id of the tool, until it has been reaped
         self._status: int | None = None
+        self._cpu_seconds = 0.0  # of all children that were reaped, and of those that they reaped
         self._why = ""
         self._grace_seconds = GRACE_SECONDS
         self._was_signalled = False
@@ -103,7 +104,7 @@ class ProcessSupervisor:
         order = json.loads(message)
         self._grace_seconds = order["grace_seconds"]
         if self._pause(0.0, with_control=True):
-            _send(ended=[None, 0.0, "canceled before it started"])
+            _send(ended=[None, 0.0, "canceled before it started", None])
             return
         began = time.monotonic()
         try:
@@ -120,7 +121,7 @@ class ProcessSupervisor:
             )
         except (OSError, ValueError, subprocess.SubprocessError) as error:
             reason = error.strerror if isinstance(error, OSError) else str(error)
-            _send(ended=[None, 0.0, f"{order['argv'][0]}: {reason}"])
+            _send(ended=[None, 0.0, f"{order['argv'][0]}: {reason}", None])
             return
         self._leader = process.pid
         _send(started=process.pid)
@@ -130,9 +131,9 @@ class ProcessSupervisor:
         # It was reaped here and not by subprocess, which would wait for it again.
         process.returncode = self._status
         if left is None:
-            _send(ended=[self._status, took, self._why])
+            _send(ended=[self._status, took, self._why, self._cpu_seconds])
             return
-        _send(ended=[self._status, took, f"{self._why}; {describe(left)}".removeprefix("; ")])
+        _send(ended=[self._status, took, f"{self._why}; {describe(left)}".removeprefix("; "), None])
         # Kill whatever returns from the kernel later, and what it has started meanwhile.
         while self._reap():
             self._kill(self._children())
@@ -205,11 +206,12 @@ class ProcessSupervisor:
         """Reap every child that has ended; return whether any child is left."""
         while True:
             try:
-                pid, status = os.waitpid(-1, os.WNOHANG)
+                pid, status, usage = os.wait4(-1, os.WNOHANG)
             except ChildProcessError:
                 return False
             if not pid:
                 return True
+            self._cpu_seconds += usage.ru_utime + usage.ru_stime
             if pid == self._leader:
                 self._leader, self._status = 0, os.waitstatus_to_exitcode(status)
 

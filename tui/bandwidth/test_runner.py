@@ -197,6 +197,13 @@ class TestRunner:
         failure = self._exit_failure() or self._missing_result()
         return (Ending.DONE, None) if failure is None else (Ending.FAILED, failure)
 
+    def cpu_seconds(self) -> float | None:
+        """Return the CPU time of the processes on this node; None if one is unknown; only after the exit."""
+        ends = [running.process.ended for running in self._running if not running.planned.host]
+        times = [None if end is None else end.cpu_seconds for end in ends]
+        known_times = [time for time in times if time is not None]
+        return sum(known_times) if known_times and len(known_times) == len(times) else None
+
     def _missing_result(self) -> Failure | None:
         """Tools may exit with status 0 though they measured nothing, or only one of two directions."""
         settings = self._test.settings

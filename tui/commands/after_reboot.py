@@ -15,7 +15,7 @@ from probes.setup.forecast.forecast import forecast
 from probes.setup.forecast.model import Forecast, KernelForecast, exit_status
 from probes.snapshot.examination import Examination
 from tui.commands.arguments import UsageError
-from tui.commands.json_values import document, host_name, object_of, plain_value, write_json
+from tui.runtime.json_values import document, host_name, object_of, plain_value, write_json
 from tui.runtime.printing import heading, print_lines, text_width
 from widgets.doctor.forecast import draw
 

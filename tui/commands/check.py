@@ -16,7 +16,7 @@ from probes.snapshot.examination import Examination
 from probes.snapshot.verdict import Verdict
 from tui.commands.arguments import UsageError, did_you_mean
 from tui.commands.finding_json import finding_json
-from tui.commands.json_values import document, host_name, verdict_json, write_json
+from tui.runtime.json_values import document, host_name, verdict_json, write_json
 from tui.runtime.open_host import open_host
 from tui.runtime.printing import heading, print_lines, text_width
 from widgets.base.lines import Line, Run, Tone, line, wrapped

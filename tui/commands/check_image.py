@@ -12,7 +12,7 @@ from probes.setup.image_lint import ImageLint, exit_status, lint_image
 from tui.commands.after_reboot import kernel_json
 from tui.commands.arguments import UsageError
 from tui.commands.finding_json import finding_json
-from tui.commands.json_values import document, plain_value, write_json
+from tui.runtime.json_values import document, plain_value, write_json
 from tui.runtime.open_host import open_host, open_simulated
 from tui.runtime.printing import print_lines, text_width
 from widgets.base.lines import Line, Run, Tone

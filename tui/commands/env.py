@@ -22,9 +22,9 @@ from probes.setup.environment.lint import FileReport, kind_of, lint
 from probes.setup.environment.recommend import recommend, version_of
 from probes.snapshot.examination import Examination, examine
 from tui.commands.arguments import UsageError, did_you_mean
-from tui.commands.json_values import document, host_name, object_of, write_json
 from tui.files.log_files import STDIN, UnreadableLog, chunks_of_log
 from tui.files.new_file import shown_path
+from tui.runtime.json_values import document, host_name, object_of, write_json
 from tui.runtime.open_host import open_host
 from tui.runtime.printing import ascii_text, is_plain, text_width
 

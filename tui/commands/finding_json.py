@@ -6,7 +6,7 @@ from typing import Any
 
 from probes.base.plan import Plan
 from probes.queries.finding import Finding
-from tui.commands.json_values import plain_value
+from tui.runtime.json_values import plain_value
 
 
 def finding_json(finding: Finding) -> dict[str, Any]:

@@ -16,8 +16,8 @@ from probes.facts.node import Node
 from probes.host.protocol import Host
 from probes.live.sample import LiveProcess, LiveSample
 from tui.commands.arguments import EXIT_WRONG_USAGE, UsageError
-from tui.commands.json_values import document, host_name, object_of
 from tui.commands.live_text import JobText, exit_status
+from tui.runtime.json_values import document, host_name, object_of
 from tui.runtime.live_reader import LiveReader
 from tui.runtime.open_host import open_host
 from tui.runtime.printing import heading, print_lines, text_width

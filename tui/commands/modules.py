@@ -12,7 +12,7 @@ from probes.facts.kernel.module_blockers import explain
 from probes.facts.kernel.modules import ModuleFacts, Rung
 from probes.facts.node import Node, probe_node
 from probes.host.protocol import Host
-from tui.commands.json_values import document, host_name, object_of, plain_value, write_json
+from tui.runtime.json_values import document, host_name, object_of, plain_value, write_json
 from tui.runtime.open_host import open_host
 from tui.runtime.printing import heading, print_lines
 from widgets.base.lines import Line, Run, line, width_of

@@ -19,8 +19,8 @@ from probes.live.sample import LiveSample
 from probes.nccl.ras.events import parse_event
 from probes.queries.finding import Severity
 from tui.commands.arguments import EXIT_WRONG_USAGE
-from tui.commands.json_values import document, host_name, object_of
 from tui.commands.ras_consent import confirmed
+from tui.runtime.json_values import document, host_name, object_of
 from tui.runtime.live_reader import LiveReader
 from tui.runtime.printing import heading, print_lines, text_width
 from tui.runtime.ras_questions import RasAnswer, RasQuestions, ages_are_late, use_of

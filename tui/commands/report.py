@@ -22,10 +22,10 @@ from tui.actions.past_changes import changes_on
 from tui.bandwidth.results_store import open_results_store
 from tui.bandwidth.session import ResultsStore
 from tui.commands.arguments import EXIT_WRONG_USAGE, UsageError
-from tui.commands.json_values import write_json
 from tui.commands.report_json import report_json
 from tui.files.new_file import NotWritten, check_new, write_new
 from tui.files.version import version
+from tui.runtime.json_values import write_json
 from tui.runtime.open_host import open_host
 from tui.runtime.printing import ascii_text, is_plain
 from tui.runtime.snapshot import take_redacted_snapshot, take_snapshot

@@ -7,9 +7,9 @@ from typing import Any
 from probes.bandwidth.results.result_json import to_json
 from probes.setup.report import Report
 from tui.commands.check import check_json
-from tui.commands.json_values import document, host_name, object_of
 from tui.commands.live import live_json
 from tui.commands.topo_json import topology_json
+from tui.runtime.json_values import document, host_name, object_of
 
 _NO_PROCESSES = "a tree of files has no processes"
 

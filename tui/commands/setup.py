@@ -20,7 +20,6 @@ from tui.actions.script import script_of
 from tui.bandwidth.results_store import open_results_store
 from tui.commands.arguments import EXIT_WRONG_USAGE, UsageError, did_you_mean
 from tui.commands.do import EXIT_REFUSED, Do, confirm_and_run
-from tui.commands.json_values import document, host_name, plain_value, write_json
 from tui.files.setup_log import (
     PATH,
     SKIP,
@@ -30,6 +29,7 @@ from tui.files.setup_log import (
     open_setup_log,
     remember_boot,
 )
+from tui.runtime.json_values import document, host_name, plain_value, write_json
 from tui.runtime.lock import user_name
 from tui.runtime.open_host import open_host
 from tui.runtime.printing import heading, print_lines, text_width
@@ -53,7 +53,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.epilog = _STATUS_HELP
     parser.add_argument("step", metavar="STEP", nargs="?", help="show one step; without it, list all steps")
-    parser.add_argument("--run", action="store_true", help="run the step after showing its commands")
+    what = parser.add_mutually_exclusive_group()
+    what.add_argument("--run", action="store_true", help="run the step after showing its commands")
     parser.add_argument("--yes", action="store_true", help="run without asking for confirmation")
     parser.add_argument(
         "--disturb",
@@ -68,13 +69,13 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--unskip", metavar="STEP,…", type=_names, default=(), help="stop skipping these steps"
     )
-    parser.add_argument(
+    what.add_argument(
         "--paths", action="store_true", help="show what each path requires, and what is missing"
     )
-    parser.add_argument(
+    what.add_argument(
         "--script", action="store_true", help="print all remaining commands as a shell script and run nothing"
     )
-    parser.add_argument("--json", action="store_true", help="print the steps as JSON (gdrtop schema setup)")
+    what.add_argument("--json", action="store_true", help="print the steps as JSON (gdrtop schema setup)")
 
 
 def _names(text: str) -> tuple[str, ...]:
@@ -85,6 +86,8 @@ def run(options: argparse.Namespace, out: TextIO) -> int:
     """Show the setup of the node that the options name, or run one of its steps."""
     if options.run and options.step is None:
         raise UsageError("--run needs a STEP")
+    if options.step is not None and (options.paths or options.script or options.json):
+        raise UsageError("--paths, --script and --json are about all steps and take no STEP")
     host = open_host(options)
     log = open_setup_log(host.origin.source is Source.LIVE)
     command = SetupCommand(host, out, log, options.ascii, options.read_only)
@@ -107,7 +110,7 @@ class SetupCommand:
     def run(self, options: argparse.Namespace) -> int:
         """Save a choice, show the steps, or run one; return the exit status."""
         if options.path is not None:
-            self._log.add(PATH, _PATHS[options.path])
+            self._log.add(PATH, _PATHS[options.path], by=f"chosen by {self._admin()}")
         guide = self._guide()
         for name in filter(None, (*options.skip, *options.unskip, options.step)):
             if guide.step(name) is None:
@@ -141,11 +144,15 @@ class SetupCommand:
         return guide
 
     def _choose(self, skip: Sequence[str], unskip: Sequence[str]) -> None:
-        day = time.strftime("%Y-%m-%d", time.localtime(self._host.wall_clock()))
         for name in skip:
-            self._log.add(SKIP, f"skipped by {user_name()} on {day}", name)
+            self._log.add(SKIP, f"skipped by {self._admin()}", name)
         for name in unskip:
             self._log.add(UNSKIP, "", name)
+
+    def _admin(self) -> str:
+        """Return who chooses and when: "root on 2026-11-22"."""
+        day = time.strftime("%Y-%m-%d", time.localtime(self._host.wall_clock()))
+        return f"{user_name()} on {day}"
 
     def _show_step(self, step: SetupStep) -> int:
         self._print([heading(self._do.examination.node), *draw_step(step, self._width)])
@@ -155,6 +162,8 @@ class SetupCommand:
         if step.state is not StepState.TO_DO:
             message = f"gdrtop: nothing was run; {step.id} is {step.state.value}: {step.reason}"
             print(message, file=sys.stderr)
+            if step.can_begin:
+                print("To measure again, run gdrtop bench.", file=sys.stderr)
             return 0 if step.state is StepState.DONE else EXIT_REFUSED
         if step.test is not None:
             return self._measure(step, options)
@@ -193,6 +202,7 @@ class SetupCommand:
         node = self._do.examination.node
         content: dict[str, Any] = {
             "path": None if guide.path is None else guide.path.value,
+            "path_by": guide.path_by,
             "recommended": None if guide.choice.recommended is None else guide.choice.recommended.value,
             "reason": guide.choice.reason,
             "situation": dict(situation_rows(guide.situation)),

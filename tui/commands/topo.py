@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import argparse
+import os
+import posixpath
 from collections.abc import Sequence
 from typing import TextIO
 
+from probes.base.text import printable
 from probes.base.unknown import Unknown
 from probes.checks.registry import findings
 from probes.checks.summary import summarize
+from probes.facts.node import probe_node
 from probes.facts.rdma.devices import RdmaFacts
 from probes.host.protocol import Host
 from probes.live.verdict import examine_with_jobs
+from probes.nccl.topology_file import read_system
+from probes.nccl.topology_writer import system_of
+from probes.nccl.topology_xml import xml_text
 from probes.queries.acs_redirects import detours
 from probes.queries.finding import Finding
 from probes.snapshot.examination import Examination
@@ -19,14 +26,16 @@ from probes.snapshot.nic_roles import roles_of
 from probes.snapshot.verdict import Verdict
 from probes.topology import export
 from probes.topology.endpoints import is_down
-from probes.topology.paths import Topology
-from tui.commands.json_values import write_json
+from probes.topology.paths import Topology, build
+from tui.commands.arguments import UsageError
 from tui.commands.topo_json import marked_graph, no_device, topology_json
+from tui.runtime.json_values import write_json
 from tui.runtime.open_host import open_host
 from tui.runtime.printing import ascii_text, heading, is_plain, print_lines, text_width
 from widgets.base.lines import Line, Run, line
 from widgets.doctor.findings import marks_of
 from widgets.node import matrix as matrix_drawing
+from widgets.node import nccl_tree
 from widgets.node import topology as topology_drawing
 from widgets.node import verdict as verdict_drawing
 from widgets.node.highlights import Highlights
@@ -39,6 +48,9 @@ formats:
   json     devices, every path with its hops, and the graph as node-link data (gdrtop schema topo)
   dot      the graph for Graphviz: gdrtop topo --format dot | dot -Tsvg > topology.svg
   graphml  the graph for Gephi, yEd, Cytoscape or networkx.read_graphml
+
+--nccl-xml alone writes this node's PCI tree as the XML that NCCL_TOPO_FILE takes. With a FILE it shows what
+that file says: a file of a cloud's image, or what NCCL_TOPO_DUMP_FILE wrote.
 
 The nodes of the graph are NUMA nodes, host bridges, PCIe ports, GPUs, NICs and NVSwitches. Its edges are
 PCIe, NVLink, C2C and SMP links with their speeds. Links and devices that are degraded are marked.
@@ -55,10 +67,35 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
+    parser.add_argument(
+        "--nccl-xml",
+        metavar="FILE",
+        nargs="?",
+        const="",
+        help="show a topology file of NCCL; without FILE, write one of this node",
+    )
+
+
 def run(options: argparse.Namespace, out: TextIO) -> int:
-    """Print the topology of the node that the options name."""
-    write_topology(open_host(options), out, options.format, options.ascii)
+    """Print the topology of the node that the options name, or a topology file of NCCL."""
+    if options.nccl_xml is None:
+        write_topology(open_host(options), out, options.format, options.ascii)
+    elif options.format != "text":
+        raise UsageError(f"--nccl-xml cannot be used with --format {options.format}")
+    elif options.nccl_xml:
+        show_nccl_xml(open_host(options), options.nccl_xml, out, options.ascii)
+    else:
+        out.write(xml_text(system_of(build(probe_node(open_host(options))))))
     return 0
+
+
+def show_nccl_xml(host: Host, name: str, out: TextIO, ascii_only: bool = False) -> None:
+    """Draw a topology file; UsageError: it cannot be read, or is not NCCL's XML."""
+    path = posixpath.join(os.getcwd(), name)
+    system = read_system(host, path)
+    if isinstance(system, Unknown):
+        raise UsageError(f"{printable(name, 256)}: {system.detail or system.reason.value}")
+    print_lines([line(printable(name, 256)), *nccl_tree.draw(system, text_width(out))], out, ascii_only)
 
 
 def write_topology(host: Host, out: TextIO, form: str = "text", ascii_only: bool = False) -> None:

@@ -17,7 +17,7 @@ from probes.snapshot.verdict import Verdict
 from probes.topology.endpoints import Endpoint
 from probes.topology.export import Mark, node_link, plain_graph
 from probes.topology.paths import Path, Topology
-from tui.commands.json_values import document, host_name, object_of, plain_value, verdict_json
+from tui.runtime.json_values import document, host_name, object_of, plain_value, verdict_json
 
 if TYPE_CHECKING:
     import networkx as nx

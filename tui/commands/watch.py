@@ -18,11 +18,11 @@ from probes.host.protocol import Host
 from probes.live.sample import LiveEvent
 from probes.queries.finding import Severity
 from tui.commands.arguments import EXIT_WRONG_USAGE
-from tui.commands.json_values import document, host_name
 from tui.commands.live import refusal
 from tui.commands.live_text import INDENT, wrapped_below
 from tui.files.xdg import STATE, own_directory
 from tui.runtime.black_box import BlackBox, Limits, Notice, NoticeKind
+from tui.runtime.json_values import document, host_name
 from tui.runtime.live_reader import LiveReader
 from tui.runtime.open_host import open_host
 from tui.runtime.printing import print_lines, text_width

@@ -30,6 +30,7 @@ class BandwidthSetupController:
         self.state: SetupState | None = None
         self._results_wanted = True
         self._checked: ToRun | None = None  # the series whose impact was checked last
+        self.on_results: Callable[[], object] = lambda: None  # called when saved results were loaded
 
     def show(self, request: Request | None = None) -> None:
         """Show the settings, preset to a request, else to what is selected on the overview."""
@@ -125,6 +126,7 @@ class BandwidthSetupController:
 
         def apply(results: tuple[Result, ...]) -> None:
             self._context.overview.apply_results(results)
+            self.on_results()
             if self.state is not None:
                 self.state.set_earlier(results, self._worker.unread)
                 self._load_baseline(self.state)

@@ -20,6 +20,7 @@ _COMMANDS = {
     "doctor": "doctor",
     "live": "live",
     "nccl": "nccl",
+    "setup": "setup",
     "bandwidth": "bandwidth",
     "actions": "actions",
     "history": "history",

@@ -11,6 +11,7 @@ from probes.facts.gpudirect import GdrPath
 from probes.plans.catalogue import Offer
 from probes.setup.guide import Guide, read_guide
 from probes.setup.step import StepState
+from tui.actions.local_commands import why_no_root
 from tui.files.setup_log import PATH, SKIP, UNSKIP, SetupLogError, open_setup_log, remember_boot
 from tui.runtime.background import call_in_thread
 from tui.runtime.lock import user_name
@@ -34,7 +35,9 @@ class SetupController:
         self._context, self._actions, self._bandwidth = context, actions, bandwidth
         self.state = GuideState()
         self._log = open_setup_log(context.origin.source is Source.LIVE)
+        bandwidth.setup.on_results = self.refresh
         self._is_reading = False
+        self._wanted: Examination | None = None  # a newer one, to be read when the running reading ends
 
     def show(self) -> None:
         """Show the screen, and check the node if it was not checked since the last change."""
@@ -48,9 +51,9 @@ class SetupController:
         self._draw()
 
     def refresh(self) -> None:
-        """Read the guide again: a test or an action may have ended."""
+        """Read the guide again if it is shown: a test or an action may have ended."""
         examination = self._context.doctor.examination
-        if examination is not None:
+        if examination is not None and self._context.shown(SetupScreen):
             self._read(examination)
 
     def note_examination(self, report: Examined) -> None:
@@ -64,27 +67,38 @@ class SetupController:
 
     def _read(self, examination: Examination) -> None:
         host = self._context.host
-        if host is None or self._is_reading:
+        if host is None:
+            return
+        if self._is_reading:
+            self._wanted = examination
             return
         self._is_reading = True
         findings, results, log = self._context.doctor.findings, self._bandwidth.saved_results, self._log
 
-        def read() -> tuple[Guide, str]:
+        is_live = self._context.origin.source is Source.LIVE
+
+        def read() -> tuple[Guide, str, str]:
             guide = read_guide(host, examination, findings, results, log.record())
-            return guide, remember_boot(log, guide)
+            return guide, remember_boot(log, guide), why_no_root() if is_live else ""
 
         call_in_thread(self._context.app.call_later, read, self._take, self._fail)
 
-    def _take(self, answer: tuple[Guide, str]) -> None:
-        guide, failure = answer
-        self._is_reading = False
-        self.state.set_guide(guide, self._bandwidth.refusal)
+    def _take(self, answer: tuple[Guide, str, str]) -> None:
+        guide, failure, no_root = answer
+        self._end_reading()
+        self.state.set_guide(guide, self._bandwidth.refusal or no_root)
         if failure:
             self._context.notify(f"The reboot cannot be checked later: {failure}.", "warning")
         self._draw()
 
-    def _fail(self, message: str) -> None:
+    def _end_reading(self) -> None:
         self._is_reading = False
+        wanted, self._wanted = self._wanted, None
+        if wanted is not None:
+            self._read(wanted)
+
+    def _fail(self, message: str) -> None:
+        self._end_reading()
         self.state.fail(message)
         self._draw()
 
@@ -105,6 +119,8 @@ class SetupController:
         elif step.plan is not None:
             offer = Offer(f"setup:{step.id}", step.title, step.plan)
             self._actions.confirm(offer, guide.situation.examination)
+        elif step.command:
+            self._context.notify(f"Run in a shell: {step.command}", title=step.title)
 
     def skip(self, name: str) -> None:
         """Skip a step, or take it up again if it is skipped."""
@@ -113,13 +129,12 @@ class SetupController:
         if step is None:
             return
         is_skipped = name in (self._log.record().skipped or {})
-        day = time.strftime("%Y-%m-%d", time.localtime())
         if is_skipped:
             self._choose(lambda: self._log.add(UNSKIP, "", name))
         elif step.state in (StepState.DONE, StepState.SKIPPED):
             self._context.notify(f"{step.title} is {step.state.value}.")
         else:
-            self._choose(lambda: self._log.add(SKIP, f"skipped by {user_name()} on {day}", name))
+            self._choose(lambda: self._log.add(SKIP, f"skipped by {_admin()}", name))
 
     def change_path(self) -> None:
         """Choose the other path, or go back to the recommended one."""
@@ -127,8 +142,8 @@ class SetupController:
         if guide is None:
             return
         other = GdrPath.PEERMEM if guide.choice.recommended is GdrPath.DMABUF else GdrPath.DMABUF
-        is_chosen = bool(self._log.record().path)
-        self._choose(lambda: self._log.add(PATH, "" if is_chosen else other.value))
+        value = "" if self._log.record().path else other.value
+        self._choose(lambda: self._log.add(PATH, value, by=f"chosen by {_admin()}"))
 
     def _choose(self, save: Callable[[], None]) -> None:
         try:
@@ -137,3 +152,8 @@ class SetupController:
             self._context.report_error(str(error))
             return
         self.refresh()
+
+
+def _admin() -> str:
+    """Return who chooses and when: "root on 2026-11-22"."""
+    return f"{user_name()} on {time.strftime('%Y-%m-%d', time.localtime())}"

@@ -18,7 +18,8 @@ from tui.files.append_file import AppendFile
 from tui.files.xdg import STATE, own_directory
 
 ROOTS_FILE = "/var/log/gdrtop/setup.jsonl"
-PATH, SKIP, UNSKIP, PREPARED, REPORTED = "path", "skip", "unskip", "prepared", "reported"
+PATH, SKIP, UNSKIP, REPORTED = "path", "skip", "unskip", "reported"
+OPEN, PREPARED = "open", "prepared"  # boots: value is the boot id
 _READ_BYTES = 256 << 10
 _WORD_LIMIT = 500
 
@@ -30,8 +31,8 @@ class SetupLogError(Exception):
 class SetupLog(Protocol):
     """Where choices are stored."""
 
-    def add(self, kind: str, value: str, step: str = "") -> None:
-        """Save a choice; SetupLogError if that fails."""
+    def add(self, kind: str, value: str, step: str = "", by: str = "") -> None:
+        """Save a choice, and `by` whom; SetupLogError if that fails."""
 
     def record(self) -> SetupRecord:
         """Return what counts now."""
@@ -47,9 +48,9 @@ class DiskSetupLog:
         self._file = AppendFile(path or own, name, SetupLogError, _READ_BYTES, all_may_read=is_root)
         self._roots = AppendFile(roots, name, SetupLogError, _READ_BYTES, owner=0)
 
-    def add(self, kind: str, value: str, step: str = "") -> None:
+    def add(self, kind: str, value: str, step: str = "", by: str = "") -> None:
         """Append one line and sync it to disk."""
-        self._file.append(_line(kind, value, step))
+        self._file.append(_line(kind, value, step, by))
 
     def record(self) -> SetupRecord:
         """Return root's choices with those of this user on top."""
@@ -63,9 +64,9 @@ class MemorySetupLog:
     def __init__(self) -> None:
         self._lines: list[str] = []
 
-    def add(self, kind: str, value: str, step: str = "") -> None:
+    def add(self, kind: str, value: str, step: str = "", by: str = "") -> None:
         """Append one line."""
-        self._lines.append(_line(kind, value, step))
+        self._lines.append(_line(kind, value, step, by))
 
     def record(self) -> SetupRecord:
         """Return what counts now."""
@@ -73,18 +74,21 @@ class MemorySetupLog:
 
 
 def remember_boot(log: SetupLog, guide: Guide) -> str:
-    """Save the boot in which everything before the reboot is done; return why that failed, or ""."""
-    if not guide.is_prepared or isinstance(guide.boot_id, Unknown) or log.record().prepared_in:
+    """Save once whether a step before the reboot is open in this boot; return why that failed, or ""."""
+    boots = log.record().boots
+    was_open = None if isinstance(guide.boot_id, Unknown) else boots.get(guide.boot_id)
+    is_open = not guide.is_prepared
+    if isinstance(guide.boot_id, Unknown) or was_open or was_open is is_open:
         return ""
     try:
-        log.add(PREPARED, guide.boot_id)
+        log.add(OPEN if is_open else PREPARED, guide.boot_id)
     except SetupLogError as error:
         return str(error)
     return ""
 
 
-def _line(kind: str, value: str, step: str) -> str:
-    return json.dumps({"kind": kind, "step": step, "value": value}, ensure_ascii=True)
+def _line(kind: str, value: str, step: str, by: str) -> str:
+    return json.dumps({"kind": kind, "step": step, "value": value, "by": by}, ensure_ascii=True)
 
 
 def record_of(lines: list[str]) -> SetupRecord:
@@ -97,17 +101,18 @@ def record_of(lines: list[str]) -> SetupRecord:
             continue
         if not isinstance(entry, dict):
             continue
-        kind, step, value = (_word(entry.get(name)) for name in ("kind", "step", "value"))
+        kind, step, value, by = (_word(entry.get(name)) for name in ("kind", "step", "value", "by"))
         skipped = dict(record.skipped or {})
         if kind == PATH:
-            record = replace(record, path=value)
+            record = replace(record, path=value, path_by=by if value else "")
         elif kind == SKIP and step:
             record = replace(record, skipped={**skipped, step: value})
         elif kind == UNSKIP:
             skipped.pop(step, None)
             record = replace(record, skipped=skipped)
-        elif kind == PREPARED:
-            record = replace(record, prepared_in=value)
+        elif kind in (OPEN, PREPARED) and value:
+            was_open = record.boots.get(value, False)
+            record = replace(record, boots={**record.boots, value: was_open or kind == OPEN})
         elif kind == REPORTED:
             record = replace(record, reported=value)
     return record

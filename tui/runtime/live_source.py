@@ -17,8 +17,10 @@ from probes.topology.paths import build
 from tui.runtime.sampler import Probed, RecordingEnded, RecordingState, Report, Sampled
 
 if TYPE_CHECKING:  # imported on first use
+    from probes.facts.node import Node
     from probes.snapshot.examination import Examination
     from probes.snapshot.rates import Reading
+    from probes.topology.file_tree import FileTree
     from tui.runtime.recorder import Recorded, Recorder
 
 
@@ -34,6 +36,7 @@ class LiveSource:
         self._examination: Examination | None = None
         self._recorder: Recorder | None = None
         self._record = False
+        self._file: FileTree | None = None  # NCCL's topology file, from the newest examination
 
     def read(self, probe: bool) -> Iterator[Report]:
         """Yield a reading, after a probe of the whole node if that has changed or with `probe`."""
@@ -46,10 +49,10 @@ class LiveSource:
         if node is not None:
             if self._recorder is not None:
                 self._recorder.host.note_probe()
-            topology = build(node)
-            self._probed = Probed(node, topology, roles_of(node, topology))
-            yield self._probed
+            yield self._place(node)
         assert self._probed is not None
+        if self._probed.topology.file is not self._file:  # the doctor has read another one since
+            yield self._place(self._probed.node)
         if begins:  # record what the doctor reads too
             self.examine()
         reading = self._watch.read()
@@ -71,11 +74,20 @@ class LiveSource:
         """Return the RAS events in the samples."""
         return self._live.ras
 
+    def _place(self, node: Node) -> Probed:
+        """Find the paths of a node again, with the topology file that NCCL uses."""
+        topology = build(node, self._file)
+        self._probed = Probed(node, topology, roles_of(node, topology))
+        return self._probed
+
     def examine(self) -> Examination:
         """Examine the node; rising counters are compared with the previous examination."""
         node = self._probed.node if self._probed is not None else None
         live = self._live.latest
         self._examination = examine_with_jobs(self._watch.host, node, self._examination, live)
+        file = self._examination.topology.file
+        if file != self._file:
+            self._file = file
         return self._examination
 
     def release(self) -> None:

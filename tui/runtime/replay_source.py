@@ -10,6 +10,7 @@ from probes.base.history import HISTORY_SECONDS
 from probes.facts.node import probe_node
 from probes.live.live_watch import LiveWatch
 from probes.live.verdict import examine_with_jobs, with_jobs
+from probes.nccl.topology_file import tree_in_use
 from probes.recording.replay_host import ReplayHost
 from probes.snapshot.nic_roles import roles_of
 from probes.snapshot.rates import read
@@ -79,6 +80,9 @@ class ReplaySource:
         self._host.seek(moment)
         examination = examine_with_jobs(self._host, node, sample=live)
         if examination.topology_files != self._files:  # the verdicts so far did not use them
+            if tree_in_use(examination.topology_files) != tree_in_use(self._files):
+                self._probed.clear()
+                self._shown = None
             self._files = examination.topology_files
             self._sampled.clear()
         return examination
@@ -109,7 +113,7 @@ class ReplaySource:
         if probed is None:
             self._host.seek(moment)
             node = probe_node(self._host)
-            topology = build(node)
+            topology = build(node, tree_in_use(self._files))
             probed = Probed(node, topology, roles_of(node, topology))
             _cache(self._probed, moment, probed, 8)
         return probed

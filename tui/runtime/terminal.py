@@ -14,9 +14,13 @@ import threading
 from contextlib import suppress
 from queue import Empty, Full
 
+from textual._xterm_parser import XTermParser
 from textual.app import App
 from textual.drivers.linux_driver import LinuxDriver
 from textual.message import Message
+
+from tui.runtime.terminal_input import WakingEvent, read_input
+from tui.runtime.textual_version import is_tested
 
 _FULL_SECONDS = 0.2
 _CLOSE_SECONDS = 2.0
@@ -39,6 +43,8 @@ class TerminalDriver(LinuxDriver):
         self._terminals = [descriptor for descriptor in (0, 1, 2) if os.isatty(descriptor)]
         self._is_leaving = False
         self._watcher: threading.Thread | None = None
+        if is_tested():
+            self.exit_event = WakingEvent()
         self.starts = 0
         """How many times it has taken over the terminal, which shows nothing then."""
 
@@ -66,6 +72,13 @@ class TerminalDriver(LinuxDriver):
         super().start_application_mode()  # type: ignore[no-untyped-call]
         if self.starts > 1:  # Textual draws nothing after SIGCONT; this may be its handler
             loop.call_soon_threadsafe(self._app.post_message, self.Restarted())
+
+    def run_input_thread(self) -> None:
+        """Process keys and the mouse until `exit_event` is set."""
+        if isinstance(self.exit_event, WakingEvent):
+            read_input(self.fileno, self.exit_event, XTermParser(self._debug), self.process_message)
+        else:
+            super().run_input_thread()
 
     def write(self, data: str | None) -> None:
         """Hand output to the writer thread (None ends it); drop it once the terminal has gone."""

@@ -19,6 +19,11 @@ _WIDE = (
     *((0xAC00, 0xD7A3), (0xFF01, 0xFF60)),
 )
 _JOINER = "\u200d"
+# Controls, with which a text would act on the terminal, and marks that reorder what stands around them. Texts
+# are cleaned where they are read (probes.base.text); this is the last door before the terminal.
+_NEVER_WRITTEN = dict.fromkeys(
+    (*range(0x20), *range(0x7F, 0xA0), 0x061C, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A))
+)
 
 # The code that turns an attribute off; 22 ends bold and dim.
 _OFF = {"1": "22", "2": "22", "3": "23", "4": "24", "5": "25", "6": "25", "7": "27", "8": "28", "9": "29"}
@@ -40,7 +45,7 @@ def cells_of(text: str) -> tuple[tuple[str, ...], bool]:
     """Split a text into cells; return also whether terminals may disagree about the width of some.
 
     A cell has a character, or a run of characters of which only the whole has a width. Cells that it covers
-    besides its first one are empty. Marks and controls without a character before them are left out.
+    besides its first one are empty. Controls are left out, and marks without a character before them.
     """
     if text.isascii() and text.isprintable():
         return tuple(text), False
@@ -54,11 +59,11 @@ def cells_of(text: str) -> tuple[tuple[str, ...], bool]:
                 place += 1
             width, is_disputed = cell_len(text[start:place]), True
         if width:
-            cells += [text[start:place], *[""] * (width - 1)]
+            cells += [text[start:place].translate(_NEVER_WRITTEN), *[""] * (width - 1)]
     width = cell_len(text)
     if len(cells) == width:
         return tuple(cells), is_disputed
-    return (text, *[""] * (width - 1))[:width], True
+    return (text.translate(_NEVER_WRITTEN), *[""] * (width - 1))[:width], True
 
 
 @dataclass(frozen=True, eq=False)

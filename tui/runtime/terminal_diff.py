@@ -13,16 +13,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from itertools import groupby
 from operator import itemgetter
-from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
-import textual
 from rich.color import ColorSystem
 from textual._compositor import ChopsUpdate, CompositorUpdate, LayoutUpdate
 from textual.strip import Strip
 
 from tui.runtime.terminal import TerminalDriver
 from tui.runtime.terminal_cells import PLAIN, Pen, agreed_width, cells_of, change_pen, parse_pen
+from tui.runtime.textual_version import is_tested
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -30,7 +29,6 @@ if TYPE_CHECKING:
     from textual.app import App
     from textual.screen import Screen
 
-TESTED_VERSIONS = ("8.2.8",)
 _MOST_STYLES = 1024
 # A longer gap of unchanged cells is never cheaper to write than to skip.
 _LONGEST_GAP = 4
@@ -229,7 +227,7 @@ class MinimalOutput:
     """Writes what Textual draws in few bytes; does nothing with a version of Textual that was not tested."""
 
     def __init__(self, app: App[None]) -> None:
-        self.is_used = _is_tested()
+        self.is_used = is_tested()
         self._app = app
         self._content = TerminalContent()
         self._screen: object = None
@@ -260,10 +258,3 @@ class MinimalOutput:
         except Exception:  # whatever it is, Textual's own output works
             self.is_used = False
             return update.render_segments(console)
-
-
-def _is_tested() -> bool:
-    """Return whether this version of Textual is a tested one."""
-    # importlib.metadata would add 10 ms to the first paint.
-    folder = Path(textual.__file__).parent.parent
-    return any((folder / f"textual-{version}.dist-info").is_dir() for version in TESTED_VERSIONS)

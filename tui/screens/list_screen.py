@@ -12,6 +12,7 @@ from textual.message import Message
 from textual.screen import Screen
 from textual.widgets import Input
 
+from tui.runtime.partial_compositor import draw_partially
 from tui.screens.keys import bind, move_keys
 from tui.screens.list_state import ExaminedListState, ListState
 from widgets.base.lines import Run, Tone, rows_of
@@ -53,6 +54,10 @@ class PanesScreen(Screen[None]):
     BINDINGS = [*move_keys()]  # noqa: RUF012 - Textual's own type
     CONDITIONAL: ClassVar[tuple[str, ...]] = ()  # actions that `check_action` enables and disables
     _enabled: tuple[bool | None, ...] = ()
+
+    def __init__(self) -> None:
+        super().__init__()
+        draw_partially(self)
 
     def _refresh_changed_bindings(self) -> None:
         """Update the footer if keys were enabled or disabled; doing it on each draw is expensive."""

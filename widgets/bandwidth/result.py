@@ -17,6 +17,7 @@ from probes.bandwidth.results.memory_path import (
     memory_used,
     mismatch_evidence,
     nic_routes,
+    staged_routes,
 )
 from probes.facts.system.tool_names import GDRCOPY, NCCL_TESTS, PERFTEST, SANITY
 from widgets.bandwidth.series import draw_purpose
@@ -109,11 +110,18 @@ def draw_result(
             add(result.judgement.why)
         for text in memory_lines(result):
             add(text, Tone.DIM)
+        add(_cpu(result), Tone.DIM)
     for text in comparisons:
         add(text)
     if purpose is not None and is_measured(result):
         lines += draw_purpose(purpose, width, "  ")
     return lines
+
+
+def _cpu(result: Result) -> str:
+    if result.cpu_seconds is None or result.cpu_cores is None:
+        return ""
+    return f"CPU: {result.cpu_cores:.1f} cores on average, {result.cpu_seconds:.0f} s with the start"
 
 
 def memory_lines(result: Result) -> list[str]:
@@ -133,12 +141,11 @@ def memory_lines(result: Result) -> list[str]:
         more = f" and {len(routes) - _MOST_ROUTES} more" if len(routes) > _MOST_ROUTES else ""
         lines.append(f"NCCL used {', '.join(routes[:_MOST_ROUTES])}{more}")
         if is_as_requested(result):
-            lines += _gdrdma(nic_routes(result))
+            lines += _gdrdma(nic_routes(result), staged_routes(result))
     return lines
 
 
-def _gdrdma(routes: Sequence[str]) -> list[str]:
-    staged = [route for route in routes if "/GDRDMA" not in route]
+def _gdrdma(routes: Sequence[str], staged: Sequence[str]) -> list[str]:
     if not routes:
         return []
     if not staged:

@@ -58,15 +58,16 @@ def both_words(path: Path) -> str:
 
 def path_tone(path: Path) -> Tone:
     """Return good below a switch or over NVLink, warning through the CPU, bad across sockets."""
-    if path.nvlinks or path.nccl in (Nccl.P2C, Nccl.C2C):
+    # PIX and PXB of a topology file, where nvidia-smi sees the virtual machine's own tree.
+    if path.nvlinks or path.nccl in (Nccl.P2C, Nccl.C2C, Nccl.PIX, Nccl.PXB):
         return Tone.GOOD
     return Tone.DIM if isinstance(path.smi, Unknown) else _TONES[path.smi]
 
 
-def shown_word(path: Path) -> str:
-    """Return the word in the matrix: nvidia-smi's, or NCCL's if that is unknown."""
+def shown_word(path: Path, is_from_file: bool = False) -> str:
+    """Return the word in the matrix: nvidia-smi's, or NCCL's if that is unknown or from a topology file."""
     word = smi_word(path)
-    return nccl_word(path) if word == UNKNOWN_MARK else word
+    return nccl_word(path) if word == UNKNOWN_MARK or (is_from_file and not path.nvlinks) else word
 
 
 def _cell_tone(path: Path, is_best: bool) -> Tone:
@@ -134,7 +135,7 @@ def cell_of(topology: Topology, row: str, column: str, highlights: Highlights) -
     path = topology.path(row, column)
     is_best = column in topology.best_nics.get(row, ())[:1]
     is_detour = (row, column) in highlights.detours
-    text = shown_word(path) + BEST_MARK * is_best + DETOUR_MARK * is_detour
+    text = shown_word(path, topology.file is not None) + BEST_MARK * is_best + DETOUR_MARK * is_detour
     if {row, column} <= {highlights.selected, *highlights.partners}:
         return text, Tone.CURSOR
     return text, Tone.WARNING if is_detour else _cell_tone(path, is_best)
@@ -145,12 +146,16 @@ def legend(topology: Topology, width: int, highlights: Highlights | None = None)
     pairs = [topology.path(gpu.id, nic.id) for gpu in topology.gpus for nic in topology.nics]
     if not pairs:
         return []
-    counts = Counter((shown_word(path), nccl_word(path)) for path in pairs)
+    from_file = topology.file is not None
+    counts = Counter((shown_word(path, from_file), nccl_word(path)) for path in pairs)
     shown = {word for word, _ in counts}
     words = [f"{BEST_MARK} best NIC"]
     if highlights is not None and highlights.detours:
         words.append(f"{DETOUR_MARK} via CPU")
     lines = _flowed([*words, *(f"{word} {_MEANINGS[word]}" for word in _MEANINGS if word in shown)], width)
+    if topology.file is not None:
+        text = f"These are NCCL's words, from its topology file {topology.file.path}."
+        return [*lines, *wrapped(text, width, Tone.DIM)]
     if any(isinstance(path.smi, Unknown) and not isinstance(path.nccl, Unknown) for path in pairs):
         text = "These are NCCL's words. nvidia-smi's are unknown: no NUMA node."
         return [*lines, *wrapped(text, width, Tone.DIM)]

@@ -46,6 +46,9 @@ def draw(topology: Topology, path: Path, width: int, is_detour: bool = False) ->
         if isinstance(word, Unknown):
             lines.extend(wrapped(str(word), width, Tone.WARNING, "  "))
             break
+    if topology.file is not None:
+        text = f"NCCL's word is from {topology.file.path}; below is the tree that this machine shows"
+        lines.extend(wrapped(text, width, Tone.DIM))
     if not isinstance(path.gbps, Unknown):
         lines.append((Run("PCIe at most "), Run(gbps(path.gbps)), Run(" each way", Tone.DIM)))
     elements = _elements(topology, path)

@@ -64,7 +64,8 @@ def _heads(
         if not best:
             heads.append((gpu.id, (*head, Run(" no NIC", Tone.WARNING)), []))
             continue
-        word, is_detour = shown_word(topology.path(gpu.id, best[0])), (gpu.id, best[0]) in highlights.detours
+        word = shown_word(topology.path(gpu.id, best[0]), topology.file is not None)
+        is_detour = (gpu.id, best[0]) in highlights.detours
         tone = Tone.WARNING if is_detour else _WORD_TONES.get(word, Tone.WARNING)
         text = word + (DETOUR_MARK if is_detour else "")
         heads.append((gpu.id, (*head, Run(f" {text:<5}", tone)), lines[best[0]]))

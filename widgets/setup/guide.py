@@ -19,7 +19,7 @@ _MARKS = {
     StepState.SKIPPED: Run("–", Tone.DIM),
     StepState.UNKNOWN: Run("?", Tone.WARNING),
 }
-_LABEL_CELLS = 14
+_LABEL_CELLS = 18
 _MOST_EVIDENCE = 4
 
 
@@ -34,18 +34,39 @@ def draw_situation(guide: Guide, width: int) -> list[Line]:
 def draw_summary(guide: Guide, width: int) -> list[Line]:
     """Draw the path, how many steps are done, and what comes next."""
     done = sum(step.state in (StepState.DONE, StepState.SKIPPED) for step in guide.steps)
-    path = "no path can work here" if guide.path is None else f"path {guide.path.value}"
-    head = f"{path} · {done} of {plural(len(guide.steps), 'step')} done"
-    if guide.is_finished:
-        return wrapped(f"{head} · the node is set up", width, Tone.GOOD)
+    head = f"{_path_words(guide)} · {done} of {plural(len(guide.steps), 'step')} done"
+    lines: list[Line] = (
+        wrapped(f"{head} · the node is set up", width, Tone.GOOD)
+        if guide.is_finished
+        else wrapped(f"{head}{_next_words(guide)}", width, Tone.TITLE)
+    )
+    for old in guide.choice.old_peermem if guide.path is guide.choice.recommended else ():
+        text = f"An old configuration still loads nvidia_peermem, which DMA-BUF does not need ({old.source})."
+        lines.extend(wrapped(text, width, Tone.WARNING))
+    return lines
+
+
+def _path_words(guide: Guide) -> str:
+    if guide.path is None:
+        return f"no path: {guide.choice.reason}"
+    if not guide.path_by:
+        return f"path {guide.path.value}"
+    recommended = guide.choice.recommended
+    instead = "" if recommended in (None, guide.path) else f", not the recommended {recommended.value}"
+    return f"path {guide.path.value}, {guide.path_by}{instead}"
+
+
+def _next_words(guide: Guide) -> str:
     following = guide.next_step
-    ending = "" if following is None else f" · next: {following.title}"
-    return wrapped(f"{head}{ending}", width, Tone.TITLE)
+    if following is not None:
+        return f" · next: {following.title}"
+    unknown = sum(step.state is StepState.UNKNOWN for step in guide.steps)
+    return f" · {unknown} unknown: see why, or skip" if unknown else ""
 
 
 def draw_step_row(step: SetupStep, width: int, is_selected: bool = False) -> Line:
     """Draw one step in one line: state, title, reason."""
-    cells = min(40, max(24, width // 3))
+    cells = min(40, max(32, width // 3))
     tone = Tone.DIM if step.state in (StepState.DONE, StepState.SKIPPED, StepState.BLOCKED) else Tone.PLAIN
     title = step.title if len(step.title) <= cells else f"{step.title[: cells - 1]}…"
     name = Run(f" {title:<{cells}} ", Tone.CURSOR if is_selected else Tone.PLAIN, step.id)

@@ -23,6 +23,7 @@ from probes.facts.rdma.devices import RdmaDevice, RdmaFacts, RdmaPort
 from probes.queries.finding import Evidence
 from probes.queries.pcie_paths import DEVICES, config_of, functions_of, is_grace
 from probes.snapshot.examination import Examination
+from probes.topology.nccl_words import Nccl
 
 _ROCE_HEADER_BYTES = 8 + 14 + 20 + 8 + 12 + 4 + 4 + 12
 _INFINIBAND_HEADER_BYTES = 8 + 12 + 4 + 2
@@ -105,7 +106,7 @@ def limit_of_pair(
         notes.append(
             "the GPU is attached to its CPU by chip-to-chip links: its own PCIe link is not on the path"
         )
-    elif any(hop.kind == "host bridge" for hop in path.hops):
+    elif path.nccl_pcie not in (Nccl.PIX, Nccl.PXB) and any(hop.kind == "host bridge" for hop in path.hops):
         notes.append(
             "the path leads through the CPU, which forwards peer-to-peer traffic slower than its links"
         )

@@ -39,7 +39,7 @@ class PlannedTest:
     settings: Settings
     setup: Mode
     pair: Pair
-    memory: str  # HOST_MEMORY, BY_PEERMEM or BY_DMABUF of samples.py; "" for tools without a NIC
+    memory: str  # HOST_MEMORY, BY_PEERMEM, BY_DMABUF or STAGED of samples.py; "": the tool's own choice
     processes: tuple[PlannedProcess, ...]
     limit: Limit
     purpose: Purpose

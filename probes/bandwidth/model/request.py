@@ -24,7 +24,8 @@ class MemoryPath(Enum):
     HOST = "host"
     PEERMEM = "peermem"
     DMABUF = "dmabuf"
-    COMPARE = "compare"  # host memory, nvidia-peermem and DMA-BUF, one after another
+    STAGED = "staged"  # nccl-tests: copied through host memory, as without GPUDirect RDMA
+    COMPARE = "compare"  # host memory, nvidia-peermem, DMA-BUF; nccl-tests: GPUDirect RDMA, then staged
 
 
 class Scope(Enum):

@@ -49,6 +49,7 @@ class Result:
     trouble_raw: str = ""  # the line it was read from
     facts: tuple[Fact, ...]
     samples: tuple[Sample, ...]  # in the order measured; the newest MOST_SAMPLES
+    cpu_seconds: float | None = None  # user and system time of its processes on this node; None: unknown
 
     @property
     def gbps(self) -> float | None:
@@ -56,6 +57,11 @@ class Result:
         if self.figure is None:
             return None
         return self.figure.gbps if self.figure.bus_gbps is None else self.figure.bus_gbps
+
+    @property
+    def cpu_cores(self) -> float | None:
+        """CPU cores that its processes on this node used on average, start included."""
+        return None if self.cpu_seconds is None or not self.seconds else self.cpu_seconds / self.seconds
 
     @property
     def path(self) -> str:

@@ -87,6 +87,7 @@ class About(Enum):
 
 HOST_MEMORY = "host memory"
 GPU_MEMORY = "GPU memory"
+STAGED = "staged"  # GPU memory, copied through host memory
 INTEGRATED_MEMORY = "host memory: the GPU is integrated and has none of its own"
 BY_DMABUF = "DMA-BUF"
 BY_PEERMEM = "nvidia-peermem"

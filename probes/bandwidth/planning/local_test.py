@@ -34,7 +34,7 @@ def local_test(
         settings=settings,
         setup=Mode.LOOPBACK,
         pair=Pair(gpu=gpu.bdf if gpu else "", gpu_label=label),
-        memory="",
+        memory=settings.memory,
         processes=(PlannedProcess(command.tool, command),),
         limit=settings.limit(examination),
         purpose=settings.purpose(),

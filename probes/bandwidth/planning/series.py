@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from probes.bandwidth.model.command import Refused
 from probes.bandwidth.model.planned_test import LeftOut, PlannedTest, Series
 from probes.bandwidth.model.request import MemoryPath, Request, Scope
+from probes.bandwidth.model.samples import STAGED
 from probes.bandwidth.planning.defaults import active_port, better_nics_down, nearest_nic, no_rdma
 from probes.bandwidth.planning.local_test import local_test
 from probes.bandwidth.planning.perftest import perftest_test, title_of
+from probes.bandwidth.planning.staged_parts import staged_parts
 from probes.bandwidth.tools.perftest import GPU_BUILD_HINT
 from probes.bandwidth.tools.registry import tool_of
 from probes.bandwidth.tools.tool import LocalTool
 from probes.base.unknown import Unknown
 from probes.facts.gpu.gpus import Gpu, GpuFacts
 from probes.facts.rdma.devices import RdmaDevice, RdmaFacts
-from probes.facts.system.tool_names import TEST_TOOLS
+from probes.facts.system.tool_names import NCCL_TESTS, TEST_TOOLS
 from probes.snapshot.examination import Examination
 
 _COMPARED = (MemoryPath.HOST, MemoryPath.PEERMEM, MemoryPath.DMABUF)
+_COMPARED_BY_NCCL = (MemoryPath.BEST, MemoryPath.STAGED)
 _Planned = list[tuple[str, PlannedTest | Refused]]  # by title
 
 
@@ -25,10 +30,12 @@ def plan_series(examination: Examination, request: Request, tcp_port: int) -> Se
     """Return all tests of a request, or Refused if none of them can run; `tcp_port` is free on this node."""
     if request.tool not in TEST_TOOLS:
         return Refused(f"{request.tool[:80]!r} is not a test that gdrtop knows")
+    if request.memory is MemoryPath.STAGED and request.tool not in NCCL_TESTS:
+        return Refused(f"{request.tool} never copies through host memory: use nccl-tests (--test all-reduce)")
     tool = tool_of(request.tool)
     idle: tuple[LeftOut, ...] = ()
     if isinstance(tool, LocalTool):
-        planned = _local_tests(examination, request, tool)
+        planned = _local_tests(examination, request, tool, tcp_port)
     else:
         planned = _rdma_tests(examination, request, tcp_port)
         idle = () if request.scope is Scope.PAIR or request.nic else _idle_nics(examination)
@@ -57,6 +64,8 @@ def _with_install_hint(examination: Examination, program: str, reason: str) -> s
 
 
 def _scope_title(request: Request, is_local: bool) -> str:
+    if is_local and request.memory in (MemoryPath.STAGED, MemoryPath.COMPARE):
+        return "staged path"
     if request.scope is Scope.PAIR:
         return "host memory, nvidia-peermem, DMA-BUF"
     if is_local:
@@ -70,13 +79,31 @@ def _scope_title(request: Request, is_local: bool) -> str:
 # Tools without a NIC
 
 
-def _local_tests(examination: Examination, request: Request, tool: LocalTool) -> _Planned | Refused:
+def _local_tests(
+    examination: Examination, request: Request, tool: LocalTool, tcp_port: int
+) -> _Planned | Refused:
     gpus = _chosen_gpus(examination, request, tool)
     if isinstance(gpus, Refused):
         return gpus
     if not tool.is_per_gpu:
-        return [(request.tool, local_test(examination, request, tool, gpus))]
+        return _collectives(examination, request, tool, gpus, tcp_port)
     return [(f"GPU{gpu.index}", local_test(examination, request, tool, (gpu,))) for gpu in gpus]
+
+
+def _collectives(
+    examination: Examination, request: Request, tool: LocalTool, gpus: tuple[Gpu, ...], tcp_port: int
+) -> _Planned:
+    """Plan a collective with each path over the NICs, or once; if it cannot run staged, the parts of that."""
+    paths = _COMPARED_BY_NCCL if request.memory is MemoryPath.COMPARE else (request.memory,)
+    is_over_network = request.over_network or MemoryPath.STAGED in paths
+    planned: _Planned = []
+    for path in paths:
+        of_path = replace(request, memory=path, over_network=is_over_network)
+        title = f"{request.tool}, {STAGED}" if path is MemoryPath.STAGED else request.tool
+        planned.append((title, local_test(examination, of_path, tool, gpus)))
+    if MemoryPath.STAGED in paths and all(isinstance(test, Refused) for _, test in planned):
+        planned += staged_parts(examination, request, gpus[0], tcp_port)
+    return planned
 
 
 def _chosen_gpus(examination: Examination, request: Request, tool: LocalTool) -> tuple[Gpu, ...] | Refused:

@@ -17,8 +17,10 @@ from probes.bandwidth.model.result import Ending, Result
 from probes.bandwidth.model.samples import BY_DMABUF, BY_PEERMEM, HOST_MEMORY
 from probes.bandwidth.results.against_earlier import gbps_text, headline_text, latency_us
 from probes.bandwidth.results.memory_path import is_as_requested, memory_used, mismatch_evidence
+from probes.bandwidth.results.staged import staging_conclusions
 
 _ARROW = " → "
+_COMPARED = (HOST_MEMORY, BY_DMABUF, BY_PEERMEM)
 # NCCL checks the same before it uses DMA-BUF: the GPU's attribute, and EOPNOTSUPP or EPROTONOSUPPORT of the
 # NIC (src/init.cc dmaBufSupported, src/transport/net_ib/gdr.cc).
 _UNSUPPORTED = re.compile(r"DMA-BUF is not supported on this GPU|Couldn't allocate MR with error=(?:93|95)\b")
@@ -44,7 +46,9 @@ def conclusions(results: Sequence[Result], left_out: Sequence[LeftOut] = ()) -> 
         sentences += [f"{pair.title}: {sentence}" if len(pairs) > 1 else sentence for sentence in of_pair]
     unmeasured = _without_gpu_memory(results, left_out)
     sentences += unmeasured
-    if pairs or unmeasured:
+    staged = staging_conclusions(results)
+    sentences += staged
+    if pairs or unmeasured or staged:
         sentences += _reasons(left_out)
     return tuple(dict.fromkeys(sentences))
 
@@ -83,7 +87,8 @@ def _is_comparison(pair: _Pair, left_out: Sequence[LeftOut]) -> bool:
 
 
 def _pairs(results: Sequence[Result]) -> list[_Pair]:
-    measured = [result for result in results if result.memory and result.ending is not Ending.CANCELLED]
+    measured = [result for result in results if result.memory in _COMPARED]
+    measured = [result for result in measured if result.ending is not Ending.CANCELLED]
     hosts = {_setting(result): result for result in measured if result.memory == HOST_MEMORY}
     groups: dict[tuple[object, ...], list[Result]] = {}
     for result in measured:

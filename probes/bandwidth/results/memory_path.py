@@ -9,7 +9,14 @@ host memory.
 from __future__ import annotations
 
 from probes.bandwidth.model.result import Ending, Result
-from probes.bandwidth.model.samples import BY_DMABUF, BY_PEERMEM, HOST_MEMORY, INTEGRATED_MEMORY, About
+from probes.bandwidth.model.samples import (
+    BY_DMABUF,
+    BY_PEERMEM,
+    HOST_MEMORY,
+    INTEGRATED_MEMORY,
+    STAGED,
+    About,
+)
 
 _GPU_PATHS = (BY_DMABUF, BY_PEERMEM)
 _NETWORK, _SOCKET, _DIRECT = "NET/", "NET/Socket", "/GDRDMA"
@@ -28,18 +35,29 @@ def memory_used(result: Result) -> str:
 
 
 def _memory_of_nccl(result: Result) -> str:
-    """Return `Result.memory` if a NIC accessed GPU memory on any route; else what was used instead."""
+    """Return `Result.memory` if the routes are as requested; else what was used instead.
+
+    Staged needs every route to be; GPUDirect RDMA any, since NCCL may send through host memory by default.
+    """
     routes = nic_routes(result)
     if any(route.startswith(_SOCKET) for route in routes):
         return "TCP instead of RDMA"
     if not routes:
         return "an unknown path"
-    return result.memory if any(_DIRECT in route for route in routes) else HOST_MEMORY
+    is_direct = any(_DIRECT in route for route in routes)
+    if result.memory == STAGED:
+        return "GPUDirect RDMA" if is_direct else STAGED
+    return result.memory if is_direct else HOST_MEMORY
 
 
 def nic_routes(result: Result) -> list[str]:
     """Return the network routes that NCCL reported."""
     return [route for route in facts_about(result, About.ROUTE) if route.startswith(_NETWORK)]
+
+
+def staged_routes(result: Result) -> list[str]:
+    """Return the network routes on which NCCL copied through host memory."""
+    return [route for route in nic_routes(result) if _DIRECT not in route]
 
 
 def is_as_requested(result: Result) -> bool:
@@ -75,6 +93,9 @@ def _nccl_evidence(result: Result) -> str:
         return "NCCL reported no route over a NIC, so gdrtop cannot tell whether it used GPUDirect RDMA"
     if any(route.startswith(_SOCKET) for route in routes):
         return "NCCL found no RDMA NIC that it could use (gdrtop check shows why)"
+    direct = [route for route in routes if _DIRECT in route]
+    if direct:
+        return f"NCCL used {direct[0]} although NCCL_NET_GDR_LEVEL=LOC forbids it"
     return "no route has GDRDMA: NCCL copied through host memory (gdrtop check shows why)"
 
 

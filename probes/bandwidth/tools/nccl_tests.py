@@ -6,6 +6,10 @@ groups of time, algbw, busbw and #wrong ("error" in old versions, a difference a
 with -I). GB are 10^9 bytes. algbw is the size over the time; busbw is what each GPU's link carries,
 whatever their number (doc/PERFORMANCE.md). That a node uses the network between its own GPUs when P2P and
 shared memory are disabled is shown by NVIDIA/nccl-tests issue #206. Errors: src/common.h.
+
+Staged: with NCCL_NET_GDR_LEVEL=LOC no NIC is near enough for GPUDirect RDMA (NCCL src/graph/paths.cc), and
+NCCL copies through host memory. NCCL_DMABUF_ENABLE=0 alone would only make it use nvidia-peermem. Versions
+before 2.4.0 call the variable NCCL_IB_GDR_LEVEL (user guide). One that ignores both is noticed by its routes.
 """
 
 from __future__ import annotations
@@ -23,11 +27,12 @@ from probes.bandwidth.model.command import (
     out_of_range,
     visible_gpus,
 )
-from probes.bandwidth.model.request import Request
+from probes.bandwidth.model.request import MemoryPath, Request
 from probes.bandwidth.model.samples import (
     DONE,
     LINE_LIMIT,
     MEASURING,
+    STAGED,
     About,
     Fact,
     Sample,
@@ -59,6 +64,7 @@ _OVER_NETWORK = (
     ("NCCL_NVLS_ENABLE", "0"),
     ("NCCL_NET", "IB"),
 )
+_STAGED = (("NCCL_NET_GDR_LEVEL", "LOC"), ("NCCL_IB_GDR_LEVEL", "0"))
 
 
 @dataclass(frozen=True)
@@ -73,6 +79,7 @@ class NcclSettings(LocalSettings):
     iterations: int = 20
     is_checked: bool = True
     over_network: bool = False  # without P2P, shared memory, NVLS and TCP, so that NCCL uses the NICs
+    is_staged: bool = False  # over the network without GPUDirect RDMA
     devices: tuple[str, ...] = ()  # RDMA devices, exactly these; () NCCL chooses
     debug: bool = True  # NCCL prints which transport it uses
 
@@ -92,11 +99,22 @@ class NcclSettings(LocalSettings):
     def title(self) -> str:
         """The program, and what carries its data."""
         where = "over the NICs" if self.over_network else "inside this node"
-        return f"{self.tool} {f'over {self.devices[0]}' if self.devices else where}"
+        how = ", staged" if self.is_staged else ""
+        return f"{self.tool} {f'over {self.devices[0]}' if self.devices else where}{how}"
+
+    @property
+    def memory(self) -> str:
+        """STAGED, if it is."""
+        return STAGED if self.is_staged else ""
 
     def purpose(self, is_loopback: bool = False) -> Purpose:
         """Return what the collective shows."""
         name = self.tool.removesuffix("_perf")
+        if self.is_staged:
+            return Purpose(
+                f"how fast {name} is over this node's NICs without GPUDirect RDMA, and how much CPU it takes",
+                "how much of the host's memory bandwidth the copies take from other processes",
+            )
         if self.over_network:
             return Purpose(
                 f"how fast {name} is over this node's NICs ('via NET/IB/…/GDRDMA' in its output proves"
@@ -130,7 +148,7 @@ class NcclSettings(LocalSettings):
         counts = ("-g", str(len(self.gpus)), "-n", str(self.iterations), "-c", str(int(self.is_checked)))
         environment = list(visible_gpus(self.gpus))
         if self.over_network:
-            environment += _OVER_NETWORK
+            environment += [*_OVER_NETWORK, *(_STAGED if self.is_staged else ())]
         if self.devices:
             # "=" matches the names exactly: without it, mlx5_1 matches mlx5_10 as well.
             environment.append(("NCCL_IB_HCA", "=" + ",".join(self.devices)))
@@ -297,6 +315,7 @@ class NcclTests(LocalTool):
             tuple(gpu.index for gpu in gpus),
             request.tool,
             over_network=request.over_network,
+            is_staged=request.over_network and request.memory is MemoryPath.STAGED,
             devices=devices,
         )
 

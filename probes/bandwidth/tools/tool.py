@@ -35,6 +35,11 @@ class LocalSettings(Settings):
     def title(self) -> str:
         """The title of the test without the GPUs."""
 
+    @property
+    def memory(self) -> str:
+        """The memory that it is to use, as PlannedTest.memory."""
+        return ""
+
     @abstractmethod
     def command(self, tools: ToolFacts) -> Command | Refused:
         """Return the command, or the reason why there is none."""

@@ -25,12 +25,12 @@ AREA = Area("nccl")
     impact="NCCL reads sysfs instead. On a virtual machine it may then choose distant NICs.",
 )
 def nccl_topo_file_missing(examination: Examination) -> Outcome:
-    """Look for the file from the point of view of the process."""
+    """Look for the file from the point of view of the process, and for the one that nccl.conf names."""
     facts = need(examination.topology_files, "the topology files")
     missing = [
-        Evidence(file.path, "not there")
+        Evidence(file.path, "not there" if file.pid is not None else "not there; nccl.conf names it")
         for file in facts.files
-        if file.pid is not None
+        if (file.pid is not None or file.path != VIRTUAL)
         and isinstance(file.endpoints, Unknown)
         and file.endpoints.reason is Reason.NOT_THERE
     ]

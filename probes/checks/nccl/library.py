@@ -32,7 +32,7 @@ AREA = Area("nccl")
 _DMABUF = "NCCL_DMABUF_ENABLE"
 _FIRST_WITH_DMABUF = (2, 13, 4)
 # NCCL's own code uses InfiniBand and Ethernet ports only (src/transport/net_ib/init.cc).
-_PLUGIN_ONLY = ("efa", "cxi")  # prefixes of the PCI drivers of EFA and Slingshot
+PLUGIN_ONLY = ("efa", "cxi")  # prefixes of the PCI drivers of EFA and Slingshot
 _NEWER = Plan(
     "Use a newer NCCL",
     (
@@ -202,7 +202,7 @@ def nccl_net_plugin_trouble(examination: Examination) -> Outcome:
     jobs = jobs_of(examination)
     pci = examination.node.pci
     for bdf, function in ({} if isinstance(pci, Unknown) else pci.functions).items():
-        if known(function.driver, "").startswith(_PLUGIN_ONLY):
+        if known(function.driver, "").startswith(PLUGIN_ONLY):
             return passed(Evidence(f"/sys/bus/pci/devices/{bdf}/driver", known(function.driver, "")))
     return conclude(
         jobs,

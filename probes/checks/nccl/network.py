@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 from probes.base.unknown import Unknown
 from probes.checks.nccl.variables import add_variable_check
@@ -284,6 +284,27 @@ def used_devices(examination: Examination, settings: JobSettings) -> frozenset[s
     return frozenset(used)
 
 
+def nearest_left_out(
+    examination: Examination, chosen: Collection[str], gpus: Collection[str]
+) -> dict[str, str]:
+    """Return the GPUs to which a NIC with an ACTIVE port is nearer than all chosen NICs, each with that NIC.
+
+    `gpus`: BDFs. A GPU without a known path to a chosen NIC is left out.
+    """
+    topology = examination.topology
+    active = {device.name for device, port in all_ports(examination) if port.state == "ACTIVE"}
+    found: dict[str, str] = {}
+    for gpu in topology.gpus:
+        if gpu.id not in gpus:
+            continue
+        ranks = {nic: rank for nic in active if (rank := _rank(topology, gpu.id, nic)) is not None}
+        near = min(ranks, key=lambda nic: (ranks[nic], nic), default=None)
+        best = min((rank for nic, rank in ranks.items() if nic in chosen), default=None)
+        if near is not None and best is not None and best > ranks[near]:
+            found[gpu.label] = near
+    return found
+
+
 @AREA.check(
     "nccl-ib-hca-leaves-out-nearest",
     Severity.WARNING,
@@ -295,20 +316,11 @@ def used_devices(examination: Examination, settings: JobSettings) -> frozenset[s
 )
 def nccl_ib_hca_leaves_out_nearest(examination: Examination) -> Outcome:
     """Find GPUs whose nearest NIC with an ACTIVE port is not in the list, while farther NICs are."""
-    topology = examination.topology
-    active = {device.name for device, port in all_ports(examination) if port.state == "ACTIVE"}
-    evidence = []
+    evidence: list[Evidence] = []
     for settings, hcas in _lists(examination):
-        chosen = {device.name for device, _ in selected_ports(examination, hcas)} & active
-        for gpu in topology.gpus:
-            if not chosen or gpu.id not in gpus_of(examination, settings.process):
-                continue
-            ranks = {nic: _rank(topology, gpu.id, nic) for nic in active}
-            known_ranks = {nic: rank for nic, rank in ranks.items() if rank is not None}
-            near = min(known_ranks, key=lambda nic: (known_ranks[nic], nic), default=None)
-            best = min((known_ranks[nic] for nic in chosen if nic in known_ranks), default=None)
-            if near is not None and best is not None and best > known_ranks[near]:
-                evidence.append(settings.evidence(HCA, f"{near} is nearest to {gpu.label}"))
+        chosen = {device.name for device, _ in selected_ports(examination, hcas)}
+        left_out = nearest_left_out(examination, chosen, gpus_of(examination, settings.process))
+        evidence.extend(settings.evidence(HCA, f"{nic} is nearest to {gpu}") for gpu, nic in left_out.items())
     return _conclude_lists(
         examination,
         evidence,

@@ -151,6 +151,9 @@ def vm_without_p2p(examination: Examination) -> Outcome:
         return passed(Evidence(DEVICES, "GPUs and NICs share a switch"))
     if not need_guest(examination):
         return passed(_NOT_A_GUEST)
+    file = examination.topology.file
+    if file is not None:
+        return passed(Evidence(file.path, "NCCL reads the host's PCI tree from this file"))
     named = labels(examination)
     return found(
         "The hypervisor hides the PCIe switches of the host, so NCCL assumes that the path goes through the "
@@ -198,6 +201,9 @@ def vm_without_p2p_ats(examination: Examination) -> Outcome:
         return passed(Evidence(DEVICES, "no RDMA NIC here"))
     if not need_guest(examination):
         return passed(_NOT_A_GUEST)
+    file = examination.topology.file
+    if file is not None:
+        return passed(Evidence(file.path, "NCCL reads the host's PCI tree from this file"))
     named = labels(examination)
     tally = Tally()
     for nic in nics:

@@ -46,7 +46,7 @@ def _distance_exemption(examination: Examination) -> Outcome | None:
         return passed(NO_GPU_OR_NIC)
     if is_grace(examination):
         return passed(Evidence(DEVICES, "on Grace NICs reach GPUs through the CPU's C2C links"))
-    if need_guest(examination):
+    if examination.topology.file is None and need_guest(examination):
         text = "a virtual machine: its PCI tree is not the host's, see vm-without-p2p"
         return passed(Evidence("/sys/class/dmi/id", text))
     return None
@@ -81,22 +81,24 @@ def _far(examination: Examination, word: Nccl, good: str) -> Outcome:
     numa = {endpoint.id: endpoint.numa_node for endpoint in (*topology.gpus, *topology.nics)}
     named = {gpu.id: gpu.label for gpu in topology.gpus}
     nearest = _nearest(examination)
+    source = "nvidia-smi topo -m" if topology.file is None else topology.file.path
     tally = Tally()
     for gpu, path in nearest.items():
         if path.nccl_pcie in _NEAR:
             continue
         # Beyond the switches NCCL distinguishes PHB and SYS by NUMA nodes; without them neither is certain.
+        # A topology file has its own.
         sides = [node for node in (numa[gpu], numa[path.b]) if isinstance(node, Unknown)]
-        if sides and not _one_numa_node(examination):
+        if sides and topology.file is None and not _one_numa_node(examination):
             tally.unknowns.extend(sides[:1])
         elif path.nccl_pcie is word:
             smi = "" if isinstance(path.smi, Unknown) else f", nvidia-smi says {path.smi.value}"
             shown = f"{named[gpu]} to {path.b}: {word.value}{smi}"
             if path.nccl is Nccl.PXN:
                 shown += "; NCCL uses NVLink to a GPU near it (PXN)"
-            tally.fault(Evidence("nvidia-smi topo -m", shown), gpu)
+            tally.fault(Evidence(source, shown), gpu)
     if not tally.faults:
-        return tally.outcome("", Evidence("nvidia-smi topo -m", good))
+        return tally.outcome("", Evidence(source, good))
     lost = set(tally.devices) <= {path.a for path in near_paths(examination)}
     if len(tally.faults) == len(nearest):
         cause = "No GPU of this node has a nearer NIC."
@@ -257,10 +259,15 @@ def numa_node_unknown(examination: Examination) -> Outcome:
         # Cloud VMs usually report none; the provider supplies a topology file instead.
         severity=Severity.NOTE if all_missing and is_guest(examination) is True else None,
         devices=tuple(tally.devices),
-        impact="All devices seem to be attached to one CPU (PHB), and no process can be bound near its GPU."
-        if all_missing
-        else "",
+        impact=_without_numa(examination) if all_missing else "",
     )
+
+
+def _without_numa(examination: Examination) -> str:
+    """Return the impact where no device has a NUMA node; a topology file has NCCL's own."""
+    if examination.topology.file is not None:
+        return "No process can be bound near its GPU. NCCL takes the NUMA nodes from its topology file."
+    return "All devices seem to be attached to one CPU (PHB), and no process can be bound near its GPU."
 
 
 @AREA.check(

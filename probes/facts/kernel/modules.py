@@ -22,7 +22,7 @@ from probes.facts.kernel.release import (
     read_release,
     read_signatures_enforced,
 )
-from probes.facts.pci.functions import PciFacts, PciKind, is_for_guests
+from probes.facts.pci.functions import PciFacts, is_for_guests
 from probes.host.protocol import Host
 from probes.host.values import read_integer
 
@@ -206,10 +206,9 @@ def probe(host: Host) -> ModuleFacts:
 def cards_of(pci: PciFacts, family: str) -> tuple[str, ...]:
     """Return the BDFs of the NICs that a driver family ("mlx4", "mlx5") serves, without those of guests."""
     return tuple(
-        bdf
-        for bdf, function in pci.functions.items()
-        if function.kind is PciKind.NIC
-        and known(function.vendor_id, 0) == _MELLANOX
+        function.bdf
+        for function in pci.nics
+        if known(function.vendor_id, 0) == _MELLANOX
         and _family(known(function.device_id, 0)) == family
         and not is_for_guests(function.driver)
     )

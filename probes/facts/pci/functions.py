@@ -6,6 +6,7 @@ import posixpath
 import re
 from dataclasses import dataclass, replace
 from enum import Enum
+from functools import cached_property
 
 from probes.base.origin import Source
 from probes.base.text import printable
@@ -77,6 +78,16 @@ class PciFacts:
 
     functions: dict[str, PciFunction]
     names: dict[str, str]  # BDF -> "NVIDIA GH100 [H100 SXM5 80GB]", for all kinds but OTHER
+
+    @cached_property
+    def gpus(self) -> tuple[PciFunction, ...]:
+        """The functions that are GPUs; dozens of checks ask for them."""
+        return tuple(function for function in self.functions.values() if function.kind is PciKind.GPU)
+
+    @cached_property
+    def nics(self) -> tuple[PciFunction, ...]:
+        """The functions that are NICs."""
+        return tuple(function for function in self.functions.values() if function.kind is PciKind.NIC)
 
 
 _BDF = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")

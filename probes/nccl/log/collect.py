@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from probes.base.text import printable
@@ -67,9 +67,16 @@ class _Tally:
 
 
 class Collector:
-    """What the lines read so far say."""
+    """What the lines read so far say.
 
-    def __init__(self) -> None:
+    `writers`: pids and the host names that go with each; only their lines count. A line without a prefix
+    counts after the first line of one of them in the same file. None: all lines count.
+    """
+
+    def __init__(self, writers: Mapping[int, frozenset[str]] | None = None) -> None:
+        self._writers = writers
+        self._has_begun = writers is None
+        self.other_lines = 0  # of other writers
         self.nccl_lines = 0
         self._cut = 0
         self._left_out = 0
@@ -114,6 +121,9 @@ class Collector:
 
     def take(self, text: str, place: Place, header: Header | None, is_whole: bool) -> None:
         """Read a line from its word "NCCL" on; `is_whole`: its end is there."""
+        if not self._counts(header):
+            self.other_lines += 1
+            return
         self.nccl_lines += 1
         message = text
         if not text.startswith(("NCCL INFO Channel", "NCCL INFO CollNet")):  # which read their own end
@@ -125,6 +135,21 @@ class Collector:
             return
         kind, match = said
         self._takers[kind](match, place, header, is_whole)
+
+    def begin_file(self) -> None:
+        """Begin another file, in which no writer was seen yet."""
+        self._has_begun = self._writers is None
+
+    def _counts(self, header: Header | None) -> bool:
+        if self._writers is None or header is None:
+            return self._has_begun
+        hosts = self._writers.get(header.pid)
+        if hosts is None:
+            return False
+        # In glued lines the end of another line stands directly before the host's name.
+        is_own = not hosts or header.host in hosts or (header.is_glued and header.host.endswith(tuple(hosts)))
+        self._has_begun |= is_own
+        return is_own
 
     def facts(self, files: tuple[LogFile, ...]) -> LogFacts:
         """Return all that was read."""

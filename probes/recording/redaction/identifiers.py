@@ -67,10 +67,17 @@ class Identifiers(Tokens):
         return self.text(label) if self.redact else label
 
     def value(self, value: T) -> T:
-        """Return a value of strings, numbers, containers and dataclasses as it appears in the recording."""
+        """Return what gdrtop wrote about the node, with the pseudonyms of the recording.
+
+        `value` consists of strings, numbers, containers and dataclasses.
+        """
         if not self.redact:
             return value
-        redacted: T = self._value(value)
+        self._is_own_text = True
+        try:
+            redacted: T = self._value(value)
+        finally:
+            self._is_own_text = False
         return redacted
 
     def apply(self, moment: Moment) -> Moment:

@@ -11,7 +11,7 @@ import ipaddress
 import re
 from collections.abc import Callable
 
-from probes.recording.redaction.words import IPV4, VERSION, is_known, known_suffix
+from probes.recording.redaction.words import IPV4, OWN_WORDS, VERSION, is_known, known_suffix
 
 HOST, USER, GUID, UUID = "host name", "user name", "GUID", "UUID"
 SERIAL, IP, MAC = "serial number", "IP address", "MAC address"
@@ -19,6 +19,7 @@ ARGUMENT, CONTAINER, PROGRAM = "command-line argument", "container id", "program
 UID, JOB, VARIABLE, OTHER = "user id", "job id", "variable", "other word"
 COMMUNICATOR = "communicator"
 
+_UNNAMED = "redacted-"
 _TOKENS = {
     HOST: "host-{}",
     USER: "user-{}",
@@ -26,7 +27,7 @@ _TOKENS = {
     ARGUMENT: "argument-{}",
     PROGRAM: "program-{}",
     COMMUNICATOR: "communicator-{}",
-    OTHER: "redacted-{}",
+    OTHER: f"{_UNNAMED}{{}}",
 }
 FIRST_UID = 1_000_000  # real user ids become larger ones; root stays 0
 
@@ -69,6 +70,7 @@ class Tokens:
     def __init__(self) -> None:
         self._values: dict[str, dict[str, int]] = {}
         self._words: dict[str, str] = {}
+        self._is_own_text = False  # what is redacted now was written by gdrtop
         self._replacements: dict[str, Callable[[str], str]] = {
             "userid": self.user_id,
             "home": lambda text: self.name(USER, text),
@@ -132,7 +134,7 @@ class Tokens:
 
     def token(self, kind: str, value: str) -> str:
         """Return the token of a value in this place, whatever it means elsewhere."""
-        return _TOKENS.get(kind, "redacted-{}").format(self.number(kind, value))
+        return _TOKENS.get(kind, _TOKENS[OTHER]).format(self.number(kind, value))
 
     def number(self, kind: str, value: str) -> int:
         """Return the number of a value among those of its kind, starting at 1."""
@@ -151,9 +153,14 @@ class Tokens:
 
     def _word(self, word: str) -> str:
         bare = word.rstrip(".…")
-        if not bare or is_known(bare):
+        if not bare or is_known(bare) or (self._is_own_text and self._is_own_word(bare)):
             return word
         return self._unknown(bare) + ("." if len(bare) < len(word) else "")
+
+    def _is_own_word(self, word: str) -> bool:
+        """Return whether gdrtop's sentences have this word, and no host, user or job is known by it."""
+        key = word.lower()
+        return key in OWN_WORDS and self._words.get(key, _UNNAMED).startswith(_UNNAMED)
 
     def _unknown(self, word: str) -> str:
         key = word.lower()

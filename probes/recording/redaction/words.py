@@ -237,7 +237,8 @@ _SETTINGS = """
     ibuc fastest_first pci_bus_id void nodevfiles lo af_inet af_inet6 sharp spectrum nccl_spectrum ofi
     aws-ofi google-fastsocket fastsocket gpudirecttcpx fabric-x port all-ports
 """
-# Sentences that gdrtop writes itself, for a report: titles of plans, commands, results of bandwidth tests.
+# Words of sentences that gdrtop writes itself: titles of plans, commands, results of bandwidth tests. A name
+# on a node can be plain English too: OWN_WORDS are kept in gdrtop's text only.
 _SENTENCES = """
     --force --import --now --processes --revoke-import --subsystem-match -a -b -c -d -f -i -k -m -n -p -pm
     -q -r -s -x → · × 10-bit ack against allow an aspm ats ats_enabled autoinstall behind below between
@@ -325,10 +326,7 @@ VARIABLES = frozenset(_VARIABLES.split())
 VOCABULARY = (
     frozenset(
         word.lower()
-        for words in (
-            *(_PATHS, _SETUP, _MODULES, _SERVICES, _PRODUCTS, _SYSTEMS, _KERNEL, _SETTINGS),
-            _SENTENCES,
-        )
+        for words in (_PATHS, _SETUP, _MODULES, _SERVICES, _PRODUCTS, _SYSTEMS, _KERNEL, _SETTINGS)
         for word in words.split()
     )
     | frozenset(
@@ -344,6 +342,8 @@ VOCABULARY = (
         for suffix in ("", ".ko", ".ko.gz", ".ko.xz", ".ko.zst")
     }
 )
+
+OWN_WORDS = frozenset(_SENTENCES.split())
 
 # Forms whose values identify nothing: numbered devices, versions, quantities.
 _FORMS = re.compile(

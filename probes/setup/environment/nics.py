@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from probes.base.unknown import Unknown, known
 from probes.facts.rdma.devices import RdmaDevice, RdmaPort
+from probes.nccl.topology_file import file_of_new_jobs
 from probes.queries.evidence_list import join_limited
 from probes.queries.pcie_paths import is_guest
 from probes.setup.environment.advice import Note, Setting, State
@@ -51,11 +52,8 @@ def default_nics(examination: Examination) -> dict[str, tuple[str, ...]] | None:
 
 def file_in_use(examination: Examination) -> str | None:
     """Return the topology file that new jobs get, by default or from nccl.conf."""
-    facts = examination.topology_files
-    for file in () if isinstance(facts, Unknown) else facts.files:
-        if file.pid is None and not isinstance(file.endpoints, Unknown):
-            return file.path
-    return None
+    file = file_of_new_jobs(examination.topology_files)
+    return None if file is None or isinstance(file.endpoints, Unknown) else file.path
 
 
 def hides_distances(examination: Examination) -> bool:

@@ -50,11 +50,12 @@ CHECKED = (
         "nv_peer_mem is not installed",
         "nv_peer_mem, the predecessor of nvidia_peermem, keeps nvidia_peermem from loading.",
         ("nv-peer-mem-conflict*",),
+        notes_count=True,
     ),
     CheckedStep(
         "build",
-        "Build the modules in the right order",
-        "the modules fit this kernel and each other",
+        "Build modules in the right order",
+        "the modules of this path fit the kernel and each other",
         "nvidia_peermem is built against the NIC driver's ib_core. If the NIC driver is installed or upgraded"
         " afterwards, it has to be built again.",
         (
@@ -72,7 +73,7 @@ CHECKED = (
     CheckedStep(
         "signatures",
         "Let the kernel trust the modules",
-        "the kernel accepts the modules",
+        "the kernel accepts the modules of this path",
         "With Secure Boot the kernel loads only modules that are signed with a key that it knows.",
         ("secure-boot-*", "kernel-forbids-modules-lockdown"),
     ),
@@ -185,10 +186,11 @@ CHECKED = (
         "no operator's driver pod reports a problem",
         "Where operators own the drivers, changes on the node itself do not last.",
         ("k8s-*",),
+        notes_count=True,
     ),
     CheckedStep(
         "nccl",
-        "Check NCCL and its libraries",
+        "Check NCCL and its settings",
         "no setting or library keeps NCCL from GPUDirect RDMA",
         "One wrong variable can disable GPUDirect RDMA on a healthy node.",
         (
@@ -218,11 +220,8 @@ def checked_step(row: CheckedStep, findings: Mapping[str, Finding], path: GdrPat
     own = [finding for finding in findings.values() if _is_of(row, finding.id)]
     if path is GdrPath.DMABUF:
         own = [finding for finding in own if not finding.id.startswith(_ONLY_PEERMEM)]
-    found = [
-        finding
-        for finding in own
-        if finding.status is Status.FOUND and (row.notes_count or finding.severity is not Severity.NOTE)
-    ]
+    everything = [finding for finding in own if finding.status is Status.FOUND]
+    found = [one for one in everything if row.notes_count or one.severity is not Severity.NOTE]
     if found:
         return SetupStep(
             row.id,
@@ -241,6 +240,11 @@ def checked_step(row: CheckedStep, findings: Mapping[str, Finding], path: GdrPat
         ids = tuple(finding.id for finding in unclear)
         reason = f"{unclear[0].cause}{more}"
         return SetupStep(row.id, row.title, StepState.UNKNOWN, reason, row.why, findings=ids)
+    if everything:  # notes only: the step is done, but its usual sentence would hide them
+        ids = tuple(finding.id for finding in everything)
+        evidence = tuple(part for finding in everything for part in finding.evidence)
+        reason = f"nothing to do; note: {_reason(everything)}"
+        return SetupStep(row.id, row.title, StepState.DONE, reason, row.why, evidence, findings=ids)
     return SetupStep(row.id, row.title, StepState.DONE, row.done, row.why)
 
 
@@ -281,7 +285,7 @@ def merged_plan(title: str, found: Iterable[Finding]) -> Plan | None:
                 steps.append(step)
     return Plan(
         title,
-        tuple(sorted(steps, key=_is_reboot)),
+        tuple(sorted(steps, key=is_reboot)),
         reversible=all(plan.reversible for plan in plans),
         needs_reboot=any(plan.needs_reboot for plan in plans),
         disturbs="; ".join(dict.fromkeys(plan.disturbs for plan in plans if plan.disturbs)),
@@ -295,5 +299,6 @@ def _does_the_same(step: Step, other: Step) -> bool:
     return step.why == other.why
 
 
-def _is_reboot(step: Step) -> bool:
+def is_reboot(step: Step) -> bool:
+    """Return whether the step reboots the node."""
     return step.argv == ("systemctl", "reboot")

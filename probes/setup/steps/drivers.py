@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from probes.base.plan import Plan, instruction
+from probes.base.plan import Plan, Step, instruction, sentences
 from probes.base.unknown import Maybe, Reason, Unknown, known
 from probes.facts.gpu.driver_package import DriverOrigin, DriverPackage, module_flavor
 from probes.facts.gpudirect import GdrPath
 from probes.facts.rdma.nic_driver import NicDriver, NicStack
 from probes.facts.system.distribution import Family
 from probes.queries.finding import Evidence
-from probes.queries.modules import has_efa_only
+from probes.queries.modules import has_efa_only, mlx4_functions
 from probes.setup.situation import Situation
 from probes.setup.step import SetupStep, StepState
 from probes.setup.steps.install_commands import gpu_driver_steps, header_step, ofed_steps
@@ -20,6 +20,13 @@ _NIC_WHY = "The NIC driver comes first: the NVIDIA driver's nvidia_peermem is bu
 _GPU_WHY = "DMA-BUF needs the open kernel modules; nvidia_peermem needs driver 470 or newer."
 _FIRST_PEERMEM_DRIVER = 470  # domain.md section 1.1: nvidia-peermem came with 470
 _FIRST_OPEN_ONLY = 620  # no proprietary kernel modules any more
+_EFA = "Install AWS's EFA software as root: efa_installer.sh of aws-efa-installer"
+_CONNECTX_3 = "Install MLNX_OFED 4.9 LTS, the last one for ConnectX-3, from NVIDIA's download page"
+_OFFLINE = "This node has no default route: install from a local mirror, or copy the packages to it."
+_SIGNING = (
+    "Secure Boot is on: modules built on this node load only after their key was enrolled"
+    " (gdrtop setup signatures)."
+)
 _PEER_STACKS = (NicStack.MLNX_OFED, NicStack.DOCA_OFED, NicStack.CONTAINER)
 _IMMUTABLE = (Family.COREOS, Family.TALOS, Family.CONTAINER_OS)
 
@@ -33,7 +40,8 @@ def nic_driver_step(situation: Situation, path: GdrPath | None) -> SetupStep:
             return _nic(situation, StepState.TO_DO, "no RDMA driver is installed", path)
         return _step(_NIC, _NIC_WHY, StepState.UNKNOWN, f"the NIC driver is unknown: {stack}")
     assert isinstance(driver, NicDriver)
-    name = f"{stack.value} {known(driver.version, '')}".strip()
+    shown = "the kernel's own driver" if stack is NicStack.INBOX else stack.value
+    name = f"{shown} {known(driver.version, '')}".strip()
     evidence = (Evidence("NIC driver", name),)
     if path is GdrPath.PEERMEM and stack not in _PEER_STACKS and not has_efa_only(situation.examination):
         if driver.exports_peer_memory is True:
@@ -51,16 +59,18 @@ def _nic(situation: Situation, state: StepState, reason: str, path: GdrPath | No
         )
         return _step(_NIC, _NIC_WHY, state, reason, plan=plan)
     headers = header_step(situation.distribution, situation.examination.node.kernel_release)
-    steps = (
-        ofed_steps(situation.distribution, headers)
-        if path is GdrPath.PEERMEM
-        else (
-            instruction("Load the kernel's own driver, or install DOCA-OFED if its tools are wanted."),
-            *ofed_steps(situation.distribution, headers),
-        )
-    )
-    plan = Plan(_NIC[1], steps, reversible=False, note="Build the NVIDIA driver again afterwards")
-    return _step(_NIC, _NIC_WHY, state, reason, plan=plan)
+    if has_efa_only(situation.examination):
+        steps: tuple[Step, ...] = (headers, instruction(_EFA))
+    elif known(mlx4_functions(situation.examination), ()):
+        steps = (headers, instruction(_CONNECTX_3))
+    elif path is GdrPath.PEERMEM:
+        steps = ofed_steps(situation.distribution, headers)
+    else:
+        own = instruction("Load the kernel's own driver, or install DOCA-OFED if its tools are wanted.")
+        steps = (own, *ofed_steps(situation.distribution, headers))
+    note = sentences("Build the NVIDIA driver again afterwards", _signing_note(situation))
+    plan = Plan(_NIC[1], (*_offline_step(situation), *steps), reversible=False, note=note)
+    return _step(_NIC, _NIC_WHY, state, reason, plan=plan, needs_console=_needs_console(situation))
 
 
 def gpu_driver_step(situation: Situation, path: GdrPath | None) -> SetupStep:
@@ -99,9 +109,33 @@ def _gpu(situation: Situation, reason: str) -> SetupStep:
         )
         return _step(_GPU, _GPU_WHY, StepState.TO_DO, reason, plan=plan)
     headers = header_step(situation.distribution, situation.examination.node.kernel_release)
-    steps = gpu_driver_steps(situation.distribution, headers)
-    plan = Plan(_GPU[1], steps, reversible=False, needs_reboot=True, disturbs="every job on the GPUs")
-    return _step(_GPU, _GPU_WHY, StepState.TO_DO, reason, plan=plan)
+    plan = Plan(
+        _GPU[1],
+        (*_offline_step(situation), *gpu_driver_steps(situation.distribution, headers)),
+        reversible=False,
+        needs_reboot=True,
+        disturbs="every job on the GPUs",
+        note=_signing_note(situation),
+    )
+    needs_console = _needs_console(situation)
+    return _step(_GPU, _GPU_WHY, StepState.TO_DO, reason, plan=plan, needs_console=needs_console)
+
+
+def _needs_console(situation: Situation) -> bool:
+    """Return whether Secure Boot is on, so that the key of modules built here has to be enrolled."""
+    kernel = situation.examination.node.kernel
+    return not isinstance(kernel, Unknown) and kernel.secure_boot is True
+
+
+def _signing_note(situation: Situation) -> str:
+    return _SIGNING if _needs_console(situation) else ""
+
+
+def _offline_step(situation: Situation) -> tuple[Step, ...]:
+    """Say that there is no default route: a download would only time out."""
+    network = situation.examination.node.network
+    routes = network if isinstance(network, Unknown) else network.default_routes
+    return (instruction(_OFFLINE),) if routes == frozenset() else ()
 
 
 def _is_ofed(situation: Situation) -> bool:
@@ -121,5 +155,6 @@ def _step(
     reason: str,
     evidence: tuple[Evidence, ...] = (),
     plan: Plan | None = None,
+    needs_console: bool = False,
 ) -> SetupStep:
-    return SetupStep(name[0], name[1], state, reason, why, evidence, plan)
+    return SetupStep(name[0], name[1], state, reason, why, evidence, plan, needs_console)

@@ -1,4 +1,8 @@
-"""Steps that are bandwidth tests: done when this node has a good result of each test."""
+"""Steps that are bandwidth tests: done when this node has a good result of each test.
+
+The staged path has no limit that it should reach, and only some tools measure it: its step is done when it is
+measured, and skipped where it cannot be.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +14,13 @@ from probes.bandwidth.model.command import Refused
 from probes.bandwidth.model.rating import Rating
 from probes.bandwidth.model.request import MemoryPath, Request, Scope
 from probes.bandwidth.model.result import Ending, Result, planned_key
+from probes.bandwidth.model.samples import BY_DMABUF, BY_PEERMEM
 from probes.bandwidth.planning.series import plan_series
+from probes.bandwidth.results.memory_path import is_as_requested, mismatch_evidence
+from probes.bandwidth.results.staged import staging_figures
 from probes.base.text import plural
+from probes.facts.gpudirect import GdrPath
+from probes.facts.system.tool_names import NCCL_TESTS
 from probes.queries.finding import Evidence
 from probes.setup.step import SetupStep, StepState
 from probes.snapshot.examination import Examination
@@ -28,6 +37,7 @@ class MeasuredStep:
     title: str
     why: str
     request: Request
+    is_optional: bool = False  # skipped where no tool can run it, and not judged
 
 
 MEASURED = (
@@ -44,6 +54,13 @@ MEASURED = (
         Request(memory=MemoryPath.COMPARE),
     ),
     MeasuredStep(
+        "measure-staged",
+        "Measure the staged path",
+        "Shows what jobs lose without GPUDirect RDMA, when data is copied through host memory.",
+        Request(tool=NCCL_TESTS[0], over_network=True, memory=MemoryPath.COMPARE),
+        is_optional=True,
+    ),
+    MeasuredStep(
         "measure-all",
         "Measure every GPU with its NIC",
         "One slow pair slows every job on this node.",
@@ -52,30 +69,44 @@ MEASURED = (
 )
 
 
-def measured_step(row: MeasuredStep, examination: Examination, results: Sequence[Result]) -> SetupStep:
-    """Return the step in the state that the newest results of its tests give it."""
+# The other path's test of a comparison: it fails where that path is not usable, and setup needs only one.
+_NOT_NEEDED = {GdrPath.DMABUF: BY_PEERMEM, GdrPath.EFA: BY_PEERMEM, GdrPath.PEERMEM: BY_DMABUF}
+
+
+def measured_step(
+    row: MeasuredStep, examination: Examination, results: Sequence[Result], path: GdrPath | None = None
+) -> SetupStep:
+    """Return the step in the state that the newest results of its tests give it; `path`: the node's."""
     series = plan_series(examination, row.request, _ANY_PORT)
     if isinstance(series, Refused):
-        return SetupStep(row.id, row.title, StepState.BLOCKED, series.reason, row.why)
+        state = StepState.SKIPPED if row.is_optional else StepState.BLOCKED
+        return SetupStep(row.id, row.title, state, series.reason, row.why)
     wants_gpus = row.request.memory is not MemoryPath.HOST
     if wants_gpus and series.left_out and not any(test.pair.gpu_label for test in series.tests):
         return SetupStep(row.id, row.title, StepState.BLOCKED, series.left_out[0].reason, row.why)
     newest = {result.key: result for result in results}
-    measured = [newest.get(planned_key(test)) for test in series.tests]
+    is_comparison = row.request.memory is MemoryPath.COMPARE
+    not_needed = _NOT_NEEDED.get(path) if is_comparison and path is not None else None
+    tests = [test for test in series.tests if test.memory != not_needed]
+    measured = [newest.get(planned_key(test)) for test in tests]
     done = [result for result in measured if result is not None]
     failed = [result for result in done if result.ending is not Ending.DONE]
-    slow = [result for result in done if result.judgement.verdict in _BAD]
+    other = [result for result in done if result.memory and not is_as_requested(result)]
+    slow = [result for result in done if result.judgement.verdict in _BAD and not row.is_optional]
     evidence = tuple(Evidence(result.title, result.judgement.words or result.trouble) for result in done)
-    state, reason = StepState.TO_DO, f"{plural(len(series.tests), 'test')} to run"
+    state, reason = StepState.TO_DO, f"{plural(len(tests), 'test')} to run"
     if failed:
         reason = f"{failed[0].title} failed: {failed[0].trouble or failed[0].ending.value}"
+    elif other:
+        reason = f"{other[0].title}: {mismatch_evidence(other[0])}"
     elif slow:
         reason = f"{slow[0].title}: {slow[0].judgement.words}, {slow[0].judgement.why}"
-    elif done and len(done) < len(series.tests):
-        reason = f"{len(done)} of {plural(len(series.tests), 'test')} measured"
+    elif done and len(done) < len(tests):
+        reason = f"{len(done)} of {plural(len(tests), 'test')} measured"
     elif done:
         state = StepState.DONE
         worst = min(done, key=lambda result: result.judgement.share or 0.0)
         day = datetime.fromtimestamp(max(result.taken_at for result in done)).astimezone()
-        reason = f"measured on {day:%Y-%m-%d}: {worst.judgement.words}"
+        words = staging_figures(done) or worst.judgement.words
+        reason = f"measured on {day:%Y-%m-%d}: {words}"
     return SetupStep(row.id, row.title, state, reason, row.why, evidence, test=row.request)

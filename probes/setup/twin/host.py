@@ -5,12 +5,12 @@ It never changes the node: its commands are those of the simulation, which chang
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from probes.base.origin import Origin, Source
-from probes.base.unknown import Maybe, Reason, Unknown, known
-from probes.facts.kernel.modules import PROC_MODULES, PROC_MODULES_LIMIT_BYTES
+from probes.base.unknown import Maybe, Reason, Unknown
+from probes.facts.kernel.modules import PROC_MODULES
 from probes.facts.system.services import SERVICES
 from probes.host.collectives import CollectiveSpeed
 from probes.host.command import CommandOutput
@@ -23,11 +23,11 @@ from probes.host.protocol import READ_LIMIT_BYTES
 from probes.host.ras import ANSWER_SECONDS
 from probes.host.rdma_resources import RdmaResources
 from probes.host.usage import InterfaceCounters, ProcessUsage
+from probes.setup.twin.modules import TwinModules
 from probes.setup.twin.tree import TwinTree
 from probes.setup.twin.unknowns import not_known, unknown_answer, unknown_path
 from probes.simulation.commands.catalogue import perform
 from probes.simulation.commands.command_result import CommandResult, done
-from probes.simulation.node.modules import users_of
 
 _COMMANDS = (
     *("modprobe", "rmmod", "systemctl", "setpci", "nvidia-smi", "nvidia-modprobe", "ip", "ibportstate"),
@@ -55,12 +55,10 @@ class TwinHost:
         self._base = tree.base
         self._refused = refused
         self.origin = Origin(Source.SIMULATED, f"rehearsal on a twin of {tree.description.hostname}")
-        self._modules = tuple(tree.live_modules)
+        self._modules = TwinModules(tree)
         self._units = dict(tree.units)
         self._persistent = frozenset(tree.persistent)
         self.not_rehearsed: list[str] = []
-        for name in self._modules:
-            tree.references[name, "node"] = self._references(name)
 
     # Commands
 
@@ -78,7 +76,7 @@ class TwinHost:
 
     def _bind_drivers(self) -> None:
         """Bind the drivers that are new on the twin to their devices, as the kernel does."""
-        for driver in self.new_modules:
+        for driver in self._modules.new:
             for path in self._devices.get(driver, ()):
                 event = self.tree.text(f"{path}/uevent")
                 if event and "DRIVER=" not in event:
@@ -110,56 +108,6 @@ class TwinHost:
         contents = (self.read_bytes(f"/sys/bus/pci/devices/{bdf}/config", 4096) for bdf in functions)
         return any(isinstance(one, bytes) and len(one) < _WHOLE_CONFIG_BYTES for one in contents)
 
-    # Modules
-
-    @property
-    def new_modules(self) -> tuple[str, ...]:
-        """Return the modules that were loaded on the twin and not on the node."""
-        return tuple(name for name in self.tree.live_modules if name not in self._modules)
-
-    def _references(self, name: str) -> Callable[[float], int]:
-        def count(seconds: float) -> int:
-            del seconds
-            return self._count(name) - len(users_of(self.tree, name))
-
-        return count
-
-    def _lines(self) -> dict[str, list[str]]:
-        """Return the words of the node's own lines of /proc/modules, by module."""
-        text = known(self._base.read(PROC_MODULES, PROC_MODULES_LIMIT_BYTES), "")
-        return {words[0]: words for line in text.split("\n") if len(words := line.split()) > 4}
-
-    def _users(self, words: Sequence[str]) -> tuple[list[str], list[str]]:
-        """Return the users in a line that are still loaded, and those that are not."""
-        users = [user for user in words[3].split(",") if user not in ("", "-", "[permanent]")]
-        return [user for user in users if self._is_live(user)], [u for u in users if not self._is_live(u)]
-
-    def _is_live(self, name: str) -> bool:
-        return name not in self._modules or name in self.tree.live_modules
-
-    def _count(self, name: str) -> int:
-        """Return a module's reference count, without users that were removed and with new ones."""
-        words = self._lines().get(name)
-        if words is None or not words[2].isdecimal():
-            return 0
-        gone = len(self._users(words)[1])
-        new = sum(name in users_needs for users_needs in map(self._needs, self.new_modules))
-        return max(0, int(words[2]) - gone + new)
-
-    def _needs(self, name: str) -> tuple[str, ...]:
-        return tuple(other for other in self.tree.live_modules if name in users_of(self.tree, other))
-
-    def _proc_modules(self) -> str:
-        lines, old = [], self._lines()
-        for name in reversed(self.tree.live_modules):
-            words = old.get(name, [name, "65536", "0", "-", "Live", "0x0", "(OE)"])
-            users = [user for user in self._users(words)[0] if user in self.tree.live_modules]
-            users += [user for user in self.new_modules if user in users_of(self.tree, name)]
-            count = self._count(name) if name in old else len(users)
-            shown = "".join(f"{user}," for user in dict.fromkeys(users)) or "-"
-            lines.append(" ".join([name, words[1], str(count), shown, *words[4:]]) + "\n")
-        return "".join(lines)
-
     # Files
 
     def read_bytes(self, path: str, limit: int = READ_LIMIT_BYTES) -> Maybe[bytes]:
@@ -170,14 +118,14 @@ class TwinHost:
         return content
 
     def _content(self, path: str, limit: int) -> Maybe[bytes]:
-        if tuple(self.tree.live_modules) != self._modules:
+        if self._modules.have_changed:
             if path == PROC_MODULES:
-                return self._proc_modules().encode()
+                return self._modules.proc_modules().encode()
             module = path.removeprefix("/sys/module/").removesuffix("/refcnt")
-            if path == f"/sys/module/{module}/refcnt" and module in self._modules:
-                if module in self.tree.live_modules:
-                    return f"{self._count(module)}\n".encode()
-                return Unknown(Reason.NOT_THERE, path)
+            if path == f"/sys/module/{module}/refcnt" and self._modules.is_of_node(module):
+                if self._modules.is_removed(module):
+                    return Unknown(Reason.NOT_THERE, path)
+                return f"{self._modules.count(module)}\n".encode()
         real = self._real(path)
         if isinstance(real, Unknown):
             # Only the node knows why: needs root, not there.
@@ -191,7 +139,7 @@ class TwinHost:
 
     def _real(self, path: str) -> str | Unknown:
         """Return the path without links; NOT_RECORDED: only a module that is new on the twin shows it."""
-        new = self.new_modules
+        new = self._modules.new
         if new and (unknown := unknown_path(path, new)) is not None:
             return unknown
         real = self.tree.real(path)
@@ -221,7 +169,7 @@ class TwinHost:
         parent, _, name = path.rpartition("/")
         real = self._real(parent)
         place = path if isinstance(real, Unknown) else f"{real}/{name}"
-        if (unknown := unknown_path(place, self.new_modules)) is not None:
+        if (unknown := unknown_path(place, self._modules.new)) is not None:
             return unknown
         target = self.tree.changed_link(place)
         if target is not None:
@@ -283,9 +231,9 @@ class TwinHost:
     def _changed(self, kind: str, *modules: str) -> Unknown | None:
         """Return why the node's answer no longer counts: a module was removed, or is new on the twin."""
         for module in modules:
-            if module in self._modules and module not in self.tree.live_modules:
+            if self._modules.is_removed(module):
                 return Unknown(Reason.NOT_THERE, kind, f"{module} is not loaded")
-        return unknown_answer(kind, self.new_modules)
+        return unknown_answer(kind, self._modules.new)
 
     def _unknown_fabric(self) -> Unknown | None:
         """Return that the state of the NVLink fabric is unknown, if Fabric Manager was started or stopped."""
@@ -318,7 +266,7 @@ class TwinHost:
 
     def dmabuf_errnos(self, devices: Sequence[str]) -> Mapping[str, Maybe[int]]:
         """Return the errno of the DMA-BUF probe for each RDMA device."""
-        unknown = unknown_answer("dmabuf", self.new_modules)
+        unknown = unknown_answer("dmabuf", self._modules.new)
         return self._base.dmabuf_errnos(devices) if unknown is None else dict.fromkeys(devices, unknown)
 
     def cuda_gpus(self) -> Maybe[tuple[CudaGpu, ...]]:

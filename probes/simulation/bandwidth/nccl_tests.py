@@ -141,6 +141,6 @@ def _measure(
         "#",
         f"# Collective test concluded: {command.program}",
     )
-    test = node.run(Script((*head, *rows, *(Line(at, text) for text in last)), at))
+    test = node.run(Script((*head, *rows, *(Line(at, text) for text in last)), at, cpu_cores=ring.cpu_cores))
     test.on_signal.append(lambda moment: stop((flow for _, _, flow in flows), node.seconds(moment)))
     return test

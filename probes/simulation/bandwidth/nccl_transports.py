@@ -2,7 +2,8 @@
 
 NCCL src/transport/{p2p,shm,net}.cc and src/graph/paths.cc: P2P by NVLink or below one CPU, else shared
 memory; with both disabled the NICs, which access GPU memory themselves (GDRDMA) if a path to it is usable
-and the NIC is as near as PXB.
+and the NIC is as near as PXB; NCCL_NET_GDR_LEVEL=LOC forbids it. The buffers of its protocol for small
+messages are in host memory in any case, so that these take equally long.
 """
 
 from __future__ import annotations
@@ -24,6 +25,8 @@ _NVLINK_SHARE, _NVLS_SHARE = 0.8, 1.04  # of a GPU's NVLinks; with reductions in
 _PCIE_SHARE, _SHARED_MEMORY_SHARE = 0.78, 0.55
 _MOST_HOST_GBPS = 400.0  # all ranks share the CPU's buffers and its links
 _GDR_SHARE, _STAGED_SHARE = 0.94, 0.5
+_CPU_CORES, _STAGED_CPU_CORES = 1.0, 1.25  # of each rank: its thread polls the NIC and the GPU
+_NO_GDR = ("LOC", "0")
 _SHM = "SHM/direct/direct"
 
 
@@ -36,6 +39,7 @@ class Ring:
     latency_us: float
     found: tuple[str, ...]  # what NCCL prints about its NICs
     nics: dict[str, int] = field(default_factory=dict)  # RDMA device → how many ranks send over it
+    cpu_cores: float = 1.0
     is_broken: bool = False  # transfers to GPU memory fail
     is_without_network: bool = False  # the requested network is not there
 
@@ -63,7 +67,8 @@ def ring_of(examination: Examination, tree: Tree, environment: Mapping[str, str]
     if len(gpus) < 2:
         return Ring((), 16_000.0, 4.0, found)
     if over_network:
-        return _network_ring(examination, gpus, nics, found)
+        is_staged = environment.get("NCCL_NET_GDR_LEVEL") in _NO_GDR
+        return _network_ring(examination, gpus, nics, found, is_staged)
     paths = examination.topology.paths
     pairs = list(zip(gpus, gpus[1:] + gpus[:1], strict=True))
     routes = tuple(_route(examination, a, b) for a, b in pairs)
@@ -94,10 +99,13 @@ def _nics(examination: Examination, environment: Mapping[str, str]) -> list[str]
     return [name for name in active if name in wanted.split(",")] if wanted else active
 
 
-def _network_ring(examination: Examination, gpus: list[str], nics: list[str], found: tuple[str, ...]) -> Ring:
+def _network_ring(
+    examination: Examination, gpus: list[str], nics: list[str], found: tuple[str, ...], is_staged: bool
+) -> Ring:
     best = examination.topology.best_nics
     chosen = [next(nic for nic in (*best.get(gpu, ()), *nics) if nic in nics) for gpu in gpus]
-    direct = [_is_direct(examination, gpu, nic) for gpu, nic in zip(gpus, chosen, strict=True)]
+    pairs = zip(gpus, chosen, strict=True)
+    direct = [not is_staged and _is_direct(examination, gpu, nic) for gpu, nic in pairs]
     ranks = {nic: chosen.count(nic) for nic in chosen}
     carried, routes, is_broken = [], [], False
     for gpu, nic, gdr in zip(gpus, chosen, direct, strict=True):
@@ -109,7 +117,8 @@ def _network_ring(examination: Examination, gpus: list[str], nics: list[str], fo
         carried.append(gbps * (_GDR_SHARE if gdr else _STAGED_SHARE) / ranks[nic])
         routes.append(f"NET/IB/{nics.index(nic)}{'/GDRDMA' if gdr else ''}")
         is_broken = is_broken or (gdr and speeds.is_unreachable(examination, gpu, nic))
-    return Ring(tuple(routes), min(carried), 38.0, found, ranks, is_broken)
+    cores = 1.0 + sum(_CPU_CORES if gdr else _STAGED_CPU_CORES for gdr in direct)
+    return Ring(tuple(routes), min(carried), 38.0, found, ranks, cores, is_broken)
 
 
 def _is_direct(examination: Examination, gpu: str, nic: str) -> bool:

@@ -27,6 +27,7 @@ class Script:
     lines: Iterable[Line]
     ends_at: float = NEVER
     status: int = 0
+    cpu_cores: float | None = None  # that it uses while it runs; None: not simulated
 
 
 class SimulatedTest:
@@ -37,7 +38,7 @@ class SimulatedTest:
         self._clock, self._advance = clock, advance
         self._lines: Iterator[Line] = iter(script.lines)
         self._next: Line | None = None
-        self._status = script.status
+        self._status, self._cpu_cores = script.status, script.cpu_cores
         self._exit_status: int | None = None
         self.ends_at = script.ends_at
         self.on_signal: list[Callable[[float], None]] = []
@@ -56,6 +57,10 @@ class SimulatedTest:
     def exit_status(self) -> int | None:
         """None while it runs or has lines that were not read yet; negative for a signal."""
         return self._exit_status
+
+    def cpu_seconds(self, seconds: float) -> float | None:
+        """Return the CPU time that it used in so many seconds; None if that is not simulated."""
+        return None if self._cpu_cores is None else self._cpu_cores * seconds
 
     def end(self, signal: int) -> None:
         """End it by a signal, if it has not ended already."""

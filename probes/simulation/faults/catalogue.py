@@ -7,6 +7,7 @@ from dataclasses import replace
 from probes.simulation.faults import (
     environment,
     gpu,
+    job_logs,
     live,
     modules,
     nccl,
@@ -29,7 +30,7 @@ _HIDDEN_BY = {
 
 FAULTS: dict[str, Fault] = {
     fault.name: replace(fault, excludes=fault.excludes | _HIDDEN_BY.get(fault.name, frozenset()))
-    for area in (modules, peermem, path, pcie, nic, gpu, environment, nccl, network, tools, live)
+    for area in (modules, peermem, path, pcie, nic, gpu, environment, nccl, network, tools, live, job_logs)
     for fault in area.FAULTS
 }
 

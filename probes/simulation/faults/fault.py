@@ -25,7 +25,7 @@ class Fault:
     change_tree: ChangeTree
     on: str  # a node that can have the fault
     excludes: frozenset[str]  # faults that hide this one
-    is_live: bool = False  # no check finds it: it shows over time, in the live view
+    is_live: bool = False  # it shows over time, in the live view; a check finds it only by the job's log
 
 
 def state_of(tree: Tree) -> dict[str, object]:

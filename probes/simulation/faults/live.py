@@ -310,6 +310,7 @@ FAULTS: tuple[Fault, ...] = (
         "job-rank-staged",
         "One rank of the job copies through host memory",
         _rank_staged,
+        finds=("job-log-staged",),
         is_live=True,
     ),
     fault(
@@ -318,7 +319,13 @@ FAULTS: tuple[Fault, ...] = (
         _restarted_staged,
         is_live=True,
     ),
-    fault("job-tcp", "The job uses TCP, and no setting says why", _tcp, is_live=True),
+    fault(
+        "job-tcp",
+        "The job uses TCP, and no setting says why",
+        _tcp,
+        finds=("job-log-tcp",),
+        is_live=True,
+    ),
     fault("nic-slow", "One NIC carries less than half of what the others carry", _nic_slow, is_live=True),
     fault("nic-flapping", "A port goes down for 5 s, every 20 s", _nic_flapping, is_live=True),
     fault(

@@ -46,9 +46,9 @@ _USUAL_DIRECTORIES = (
 )
 
 
-def build_tree(description: NodeDescription, seed: int) -> Tree:
-    """Build the whole tree."""
-    tree = Tree(description, seed)
+def build_tree(description: NodeDescription, seed: int, boot: int = 1) -> Tree:
+    """Build the whole tree, for the node's start number `boot`."""
+    tree = Tree(description, seed, boot)
     tree.live_modules = list(description.modules.live)
     _add_platform(tree)
     add_system(tree)
@@ -88,6 +88,8 @@ def _add_platform(tree: Tree) -> None:
     tree.add("/proc/sys/kernel/osrelease", f"{node.kernel}\n")
     tree.add("/proc/sys/kernel/arch", f"{node.architecture}\n")
     tree.add("/proc/sys/kernel/modules_disabled", "0\n")
+    # Recognizable as made up, like the UUIDs of the GPUs.
+    tree.add("/proc/sys/kernel/random/boot_id", f"51a01a7e-{tree.seed:04x}-4000-8000-{tree.boot:012x}\n")
     tree.add("/proc/version", f"Linux version {node.kernel} (simulated) #1 SMP\n")
     tree.add("/proc/cmdline", f"{node.cmdline}\n")
     tree.add("/sys/class/dmi/id/sys_vendor", f"{node.product[0]}\n")

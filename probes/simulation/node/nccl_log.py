@@ -23,20 +23,22 @@ _GDR = (Via.PEERMEM, Via.DMABUF)
 def job_output(tree: Tree, programs: Sequence[Program], world: int, seconds: float) -> str:
     """Return what the job has printed up to a moment."""
     lines = [line for program in programs for line in _connect(tree, programs, program, world)]
-    return "".join(f"{line}\n" for line in (*lines, *_steps(programs, seconds)))
+    warnings = [line for program in programs for line in _warnings(tree, program)]
+    return "".join(f"{line}\n" for line in (*lines, *_steps(programs, seconds), *warnings))
 
 
 def _connect(tree: Tree, programs: Sequence[Program], program: Program, world: int) -> Iterator[str]:
-    host = tree.description.hostname.partition(".")[0]
+    host = _host(tree)
     gpu, rank = program.gpu or 0, program.slot
     head = f"{host}:{program.pid}:{program.pid + 600} [0] NCCL INFO "
     if rank == 0:
         yield f"{host}:{program.pid}:{program.pid} [0] NCCL INFO NCCL version {_VERSION}+cuda{_cuda(tree)}"
     numbers = {nic.name: number for number, nic in enumerate(_compute(tree))}
     nics = [nic for nic in tree.nics if nic.name in program.nics]
-    network = "Socket" if program.via is Via.TCP or not numbers else "IB"
-    yield from (f"{head}{text}" for text in _network(tree, programs, network))
-    if program.via is Via.DMABUF:
+    network = "Socket" if program.path_in_log is Via.TCP or not numbers else "IB"
+    yield from (f"{head}{text}" for text in program.logged_lines)
+    yield from (f"{head}{text}" for text in _network(tree, programs, program, network))
+    if program.path_in_log is Via.DMABUF:
         yield f"{head}DMA-BUF is available on GPU device 0"
     yield f"{head}Using network {network}"
     bus = tree.gpus[gpu].bdf.replace(":", "").replace(".", "").lstrip("0")
@@ -48,10 +50,10 @@ def _connect(tree: Tree, programs: Sequence[Program], program: Program, world: i
     nodes = max(1, world // len(programs))
     yield f"{head}{comm} nRanks {world} nNodes {nodes} localRanks {len(programs)} localRank {rank} MNNVL 0"
     yield f"{head}ncclCommInitRankConfig {about} - Init COMPLETE"
-    if program.via is Via.NONE:
+    if program.path_in_log is Via.NONE:
         return
     number = numbers.get(nics[0].name, 0) if nics and network == "IB" else 0
-    path = f"via NET/{network}/{number}{'/GDRDMA' if program.via in _GDR else ''}"
+    path = f"via NET/{network}/{number}{'/GDRDMA' if program.path_in_log in _GDR else ''}"
     next_rank, last_rank = (rank + len(programs)) % world, (rank - len(programs)) % world
     for channel in range(_CHANNELS):
         name = f"Channel {channel:02d}/0 : "
@@ -59,12 +61,26 @@ def _connect(tree: Tree, programs: Sequence[Program], program: Program, world: i
         yield f"{head}{name}{rank}[{gpu}] -> {next_rank}[{gpu}] [send] {path}"
         if rank + 1 < len(programs):
             yield f"{head}{name}{rank}[{gpu}] -> {rank + 1}[{gpu + 1}] via P2P/CUMEM"
-    yield f"{head}Connected all rings, use ring PXN 0 GDR {int(all(one.via in _GDR for one in programs))}"
+    is_gdr = all(one.path_in_log in _GDR for one in programs)
+    yield f"{head}Connected all rings, use ring PXN 0 GDR {int(is_gdr)}"
 
 
-def _network(tree: Tree, programs: Sequence[Program], network: str) -> Iterator[str]:
+def _warnings(tree: Tree, program: Program) -> Iterator[str]:
+    """Return the WARN lines of a rank, each after an empty line."""
+    head = f"{_host(tree)}:{program.pid}:{program.pid + 600} [0] "
+    yield from (f"\n{head}{text}" for text in program.logged_warnings)
+
+
+def _host(tree: Tree) -> str:
+    return tree.description.hostname.partition(".")[0]
+
+
+def _network(
+    tree: Tree, programs: Sequence[Program], program: Program, network: str
+) -> Iterator[str]:
     """Return the lines about the NICs that NCCL finds."""
-    nics = _compute(tree)
+    names = program.logged_nics
+    nics = _compute(tree) if names is None else [nic for nic in tree.nics if nic.name in names]
     if network == "Socket":
         yield "NET/IB : No device found."
         yield "NET/Socket : Using [0]eno1:10.0.0.1<0>"
@@ -73,7 +89,7 @@ def _network(tree: Tree, programs: Sequence[Program], network: str) -> Iterator[
     layer = {nic.name: "RoCE" if nic.kind.layer == "Ethernet" else "IB" for nic in nics}
     listed = " ".join(f"[{number}]{nic.name}:1/{layer[nic.name]}" for number, nic in enumerate(nics))
     yield f"NET/IB : Using {listed} [RO]; OOB eno1:10.0.0.1<0>"
-    state = "Enabled" if any(program.via in _GDR for program in programs) else "Disabled"
+    state = "Enabled" if any(program.path_in_log in _GDR for program in programs) else "Disabled"
     for number, nic in enumerate(nics):
         yield f"NET/IB : GPU Direct RDMA {state} for HCA {number} '{nic.name}'"
 
@@ -83,7 +99,7 @@ def _distances(
 ) -> Iterator[str]:
     for nic in nics:
         pair = f"GPU {program.slot} / HCA {numbers.get(nic.name, 0):x}"
-        if program.via in _GDR:
+        if program.path_in_log in _GDR:
             limit = f"(distance {_NEAR} <= {_LEVEL}), read 1 mode Default"
             yield f"GPU Direct RDMA Enabled for {pair} {limit}"
         elif program.gpu is not None and tree.gpus[program.gpu].numa != nic.numa:

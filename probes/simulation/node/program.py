@@ -33,6 +33,15 @@ class Program:
     since: float = 0.0
     stopped_at: float | None = None  # SIGSTOP
     behind_at: float | None = None  # from then on it launches no collectives
+    logged_via: Via | None = None  # the path in its log; None: `via`
+    logged_nics: tuple[str, ...] | None = None  # the NICs that its log lists; None: all compute NICs
+    logged_lines: tuple[str, ...] = ()  # more INFO lines at its start
+    logged_warnings: tuple[str, ...] = ()  # WARN lines at the end, with file and line
+
+    @property
+    def path_in_log(self) -> Via:
+        """The path that its log shows."""
+        return self.logged_via or self.via
 
     def is_stopped(self, seconds: float) -> bool:
         """Say whether the process is stopped at a moment."""

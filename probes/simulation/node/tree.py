@@ -88,6 +88,7 @@ class Tree:
 
     description: NodeDescription
     seed: int
+    boot: int = 1  # how often the node has started
     files: dict[str, Content] = field(default_factory=dict)
     links: dict[str, str] = field(default_factory=dict)
     directories: dict[str, set[str]] = field(default_factory=lambda: {"/": set()})

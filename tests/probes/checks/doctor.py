@@ -3,15 +3,16 @@
 from functools import cache
 
 from probes.checks.registry import findings
+from probes.live.verdict import examine_with_jobs
 from probes.queries.finding import Finding, Status
 from probes.simulation.host import SimulatedHost
-from probes.snapshot.examination import Examination, examine
+from probes.snapshot.examination import Examination
 
 
 @cache
 def examination_of(name: str) -> Examination:
-    """Return the examination of a simulated node with its faults."""
-    return examine(SimulatedHost(name, clock=lambda: 1000.0))
+    """Return the examination of a simulated node with its faults and its jobs."""
+    return examine_with_jobs(SimulatedHost(name, clock=lambda: 1000.0))
 
 
 @cache

@@ -75,7 +75,19 @@ def test_root_without_a_kubeconfig_gets_no_path_that_others_can_create(
     as_user(monkeypatch, 0)
     kubeconfig.unlink()
     owned_by(monkeypatch, {os.path.realpath(kubeconfig.parent): (1000, 0o755)})
-    assert cluster_login.cluster_login() == {}
+    assert cluster_login.cluster_login() == {"KUBECONFIG": os.devnull}
+
+
+def test_root_with_a_kubeconfig_that_is_gone_gets_no_other_one(
+    kubeconfig: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    as_user(monkeypatch, 0)
+    kubeconfig.unlink()
+    in_home = kubeconfig.parent / ".kube" / "config"
+    in_home.parent.mkdir()
+    in_home.write_text("apiVersion: v1\n")
+    owned_by(monkeypatch, {os.path.realpath(in_home): (1000, 0o600)})
+    assert cluster_login.cluster_login() == {"HOME": str(kubeconfig.parent), "KUBECONFIG": os.devnull}
 
 
 def test_only_kubectl_and_oc_get_the_login(

@@ -3,29 +3,18 @@
 from dataclasses import replace
 from pathlib import Path
 
-from hypothesis import given
-from hypothesis import strategies as st
-
 from probes.base.unknown import Reason, Unknown
 from probes.facts.jobs.processes import ProcessFacts  # fmt: skip
 from probes.facts.jobs.processes import probe as probe_processes
 from probes.host.local import LocalHost
-from probes.nccl.topology_file import parse_topology, probe
+from probes.nccl.topology_file import TopologyFile, TopologyFileFacts, file_of_new_jobs, probe, tree_in_use
+from probes.nccl.topology_xml import parse_system
 
 XML = """<system version="1">
   <cpu numaid="0" arch="x86_64"><pci busid="ffff:ff:01.0" class="0x060400" link_width="16">
     <pci busid="0001:00:00.0" class="0x030200" link_speed="16 GT/s"/>
     <pci class="0x020700" busid="0101:00:00.0"/>
   </pci></cpu></system>"""
-
-
-def test_gpus_and_nics_are_listed_and_bridges_are_not() -> None:
-    assert parse_topology(XML) == ("0001:00:00.0", "0101:00:00.0")
-
-
-@given(st.text(max_size=300))
-def test_no_text_crashes(text: str) -> None:
-    parse_topology(f"<pci {text}>")
 
 
 def _tree(root: Path, named: str) -> LocalHost:
@@ -97,3 +86,40 @@ def test_the_users_own_nccl_conf_stands_before_the_nodes(tmp_path: Path) -> None
     files = probe(AtHome(str(tmp_path)), Unknown(Reason.NOT_RECORDED)).files
     assert [file.path for file in files[1:]] == ["/home/ann/topo.xml"]
     assert isinstance(files[1].endpoints, Unknown)
+
+
+def _facts(*files: tuple[str, int | None, str]) -> TopologyFileFacts:
+    read = []
+    for path, pid, text in files:
+        system = parse_system(text, path) if text else Unknown(Reason.NOT_THERE, path)
+        read.append(
+            TopologyFile(path, pid, system)
+            if isinstance(system, Unknown)
+            else TopologyFile(path, pid, (), system)
+        )
+    return TopologyFileFacts(tuple(read))
+
+
+VIRTUAL, CONF = "/var/run/nvidia-topologyd/virtualTopology.xml", "/opt/topo.xml"
+OTHER = XML.replace("0001:00", "0002:00")
+
+
+def test_the_default_file_is_not_read_where_nccl_conf_names_another() -> None:
+    """NCCL opens one file: a missing one of nccl.conf does not bring the default back."""
+    named = file_of_new_jobs(_facts((VIRTUAL, None, XML), (CONF, None, OTHER)))
+    assert named is not None
+    assert named.path == CONF
+    assert tree_in_use(_facts((VIRTUAL, None, XML), (CONF, None, ""))) is None
+    default = tree_in_use(_facts((VIRTUAL, None, XML)))
+    assert default is not None
+    assert (default.path, "0001:00:00.0" in default.seats) == (VIRTUAL, True)
+    assert file_of_new_jobs(_facts((VIRTUAL, None, ""))) is None
+
+
+def test_the_jobs_file_is_used_where_all_jobs_have_the_same() -> None:
+    missing = (VIRTUAL, None, "")
+    same = tree_in_use(_facts(missing, ("/proc/7/root/t", 7, XML), ("/proc/8/root/t", 8, XML)))
+    assert same is not None
+    assert same.path == "/proc/7/root/t"
+    assert tree_in_use(_facts(missing, ("/proc/7/root/t", 7, XML), ("/proc/8/root/t", 8, OTHER))) is None
+    assert tree_in_use(Unknown(Reason.NEEDS_ROOT)) is None

@@ -307,3 +307,11 @@ def test_no_bytes_raise_an_error(content: bytes, path: str) -> None:
     moment = identifiers.apply(Moment(0, 0.0, True, (), {Question("file", (path,)): content}))
     assert all(isinstance(answer, bytes) for answer in moment.answers.values())
     assert read(archive_of([moment])).moments
+
+
+def test_words_of_gdrtops_sentences_are_kept_in_its_own_text_only() -> None:
+    identifiers = Identifiers(redact=True)
+    assert identifiers.host("login") == "host-1"
+    assert identifiers.text("redirect to login") == "redacted-1 to host-1"
+    assert identifiers.value("Disable ACS redirect on login") == "Disable ACS redirect on host-1"
+    assert identifiers.text("redirect") == "redacted-1"

@@ -66,7 +66,7 @@ def test_ending_twice_and_after_the_end_changes_nothing() -> None:
     done = start("raise SystemExit(7)")
     ended = to_the_end(done)[1]
     done.end()
-    assert done.ended == ended == ProcessExit(7, ended.seconds)
+    assert done.ended == ended == ProcessExit(7, ended.seconds, cpu_seconds=ended.cpu_seconds)
 
 
 def test_several_threads_may_end_it_while_another_waits_for_its_lines() -> None:

@@ -96,8 +96,16 @@ def test_how_it_ended_is_told(code: str, status: int, why: str) -> None:
 
 def test_programs_are_found_where_they_are_trusted_and_their_own_programs_too() -> None:
     lines, ended = to_the_end(LocalProcessStarter().start(["env", "NAME=value", "env"], LONG))
-    assert ended == ProcessExit(0, ended.seconds)
+    assert ended == ProcessExit(0, ended.seconds, cpu_seconds=ended.cpu_seconds)
     assert "NAME=value" in lines
+
+
+def test_the_cpu_time_of_a_program_and_of_what_it_starts_is_counted() -> None:
+    burn = "import time\nwhile time.process_time() < 0.15: pass\n"
+    child = f"import subprocess, sys\nsubprocess.run([sys.executable, '-c', {burn!r}])"
+    _, ended = to_the_end(start(burn + child))
+    assert ended.cpu_seconds is not None
+    assert ended.cpu_seconds >= 0.3
 
 
 def test_a_program_that_is_not_installed_says_so() -> None:

@@ -1,6 +1,6 @@
 """The settings of a test: what the others take the meaning from does not count."""
 
-from probes.bandwidth.model.request import MemoryPath, Mode, Scope
+from probes.bandwidth.model.request import MemoryPath, Mode, Request, Scope
 from probes.simulation.host import SimulatedHost
 from probes.snapshot.examination import examine
 from tui.bandwidth.settings import BandwidthSettings
@@ -38,6 +38,22 @@ def test_one_end_alone_begins_no_matrix_and_no_comparison() -> None:
         assert shown(wish, "scope") is None
     turn(wish, "setup", Mode.LOOPBACK)  # it was not forgotten
     assert (wish.request.scope, wish.request.memory) == (Scope.MATRIX, MemoryPath.COMPARE)
+
+
+def test_a_collective_over_the_nics_can_be_staged_and_a_preset_shows_it() -> None:
+    wish = settings()
+    turn(wish, "test", "all_reduce_perf")
+    assert shown(wish, "memory") is None
+    turn(wish, "through", True)
+    assert shown(wish, "memory") == "GPU memory as NCCL chooses"
+    turn(wish, "memory", MemoryPath.STAGED)
+    assert wish.request.memory is MemoryPath.STAGED
+    step = Request(tool="all_reduce_perf", over_network=True, memory=MemoryPath.COMPARE)
+    wish.preset_request(step)
+    assert wish.request == step
+    assert shown(wish, "nic") == "all, as NCCL chooses"
+    turn(wish, "test", "ib_write_bw")
+    assert "staged" not in str(shown(wish, "memory"))
 
 
 def test_a_test_without_nics_has_no_matrix() -> None:

@@ -41,6 +41,9 @@ class Played:
             return -self._ended_by
         return 0 if self._given == len(self._lines) else None
 
+    def cpu_seconds(self, seconds: float) -> float:
+        return 2 * seconds
+
     def end(self, signal: int) -> None:
         self.signals.append((self._clock.now, signal))
         if not self._deaf or signal == 9:
@@ -77,7 +80,7 @@ def test_lines_come_one_by_one_and_then_the_end() -> None:
     assert process.ended is None
     assert process.lines(30.0) == ["two�"]
     assert process.ended is not None
-    assert process.ended == ProcessExit(0, process.ended.seconds)
+    assert process.ended == ProcessExit(0, process.ended.seconds, cpu_seconds=2 * process.ended.seconds)
     assert process.ended.seconds == pytest.approx(2.0, abs=0.1)
     assert process.lines(30.0) == []
 
@@ -89,7 +92,7 @@ def test_what_was_printed_is_taken_before_it_has_ended() -> None:
     process.end()
     assert process.ended is None
     assert process.lines(0.0) == ["one", "two"]
-    assert process.ended == ProcessExit(-signal.SIGTERM, 2.5, "canceled")
+    assert process.ended == ProcessExit(-signal.SIGTERM, 2.5, "canceled", 5.0)
 
 
 def test_its_time_is_limited() -> None:
@@ -111,7 +114,7 @@ def test_who_ignores_the_first_signal_is_killed_after_the_grace() -> None:
     assert (first, second) == (signal.SIGTERM, signal.SIGKILL)
     assert killed - terminated == pytest.approx(2.0, abs=0.1)
     process.lines(0.0)
-    assert process.ended == ProcessExit(-signal.SIGKILL, 0.0, "canceled")
+    assert process.ended == ProcessExit(-signal.SIGKILL, 0.0, "canceled", 0.0)
 
 
 def test_ending_twice_and_after_the_end_signals_nobody_again() -> None:

@@ -22,7 +22,7 @@ def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, 
 def test_the_list_shows_the_node_the_path_and_every_step(capsys: pytest.CaptureFixture[str]) -> None:
     status, out, _ = run(capsys, "--demo", "hgx-h100+acs-on")
     assert status == 1
-    assert "GPU driver    570.124.06, open modules" in out
+    assert "GPU driver        570.124.06, open modules" in out
     assert "next: Disable ACS redirects" in out
     assert "▸ Disable ACS redirects" in out
     assert "✓ Load the modules" in out
@@ -61,6 +61,17 @@ def test_a_wrong_step_names_the_nearest(capsys: pytest.CaptureFixture[str]) -> N
     status, _, err = run(capsys, "--demo", "hgx-h100", "modul")
     assert status == 3
     assert "modules" in err
+
+
+@pytest.mark.parametrize(
+    "arguments", [("acs", "--run", "--json"), ("acs", "--script"), ("--paths", "--json")], ids=" ".join
+)
+def test_options_of_which_one_would_be_ignored_are_refused(
+    arguments: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    status, out, err = run(capsys, "--demo", "hgx-h100", *arguments)
+    assert (status, out) == (3, "")
+    assert "gdrtop" in err
 
 
 def test_the_script_stops_at_errors_and_has_every_command(capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import unicodedata
+
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from rich.cells import cell_len, split_graphemes
 from rich.color import ColorSystem
@@ -22,6 +24,8 @@ from tui.runtime.terminal_diff import MinimalOutput, TerminalContent
 
 COLUMNS, ROWS = 24, 4
 CUTS = (0, 7, 8, 20, COLUMNS)
+
+BIDIRECTIONAL = "\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"
 
 TEXTS = st.one_of(
     st.text(alphabet="abc 19│─█é…▇漢字", max_size=12),
@@ -67,7 +71,7 @@ def styled(text: str, style: Style | None) -> str:
     return text if style is None else Strip.render_style(style, text, ColorSystem.TRUECOLOR)
 
 
-@settings(max_examples=50)
+@settings(max_examples=20)
 @given(frames=FRAMES)
 def test_the_terminal_shows_what_was_drawn(frames: list[dict[tuple[int, int], list[Segment]]]) -> None:
     content, terminal = TerminalContent(), Emulator(COLUMNS, ROWS)
@@ -115,6 +119,13 @@ def test_any_text_is_split_into_as_many_cells_as_textual_counts(text: str) -> No
     assert len(cells) == cell_len(text)
 
 
+@example(text="😀\x1b\x9b31m é\x0e\u202e")
+@given(text=st.text(st.one_of(st.characters(), st.sampled_from("\x1b\x9b\x0e\x05\u202e\u200d😀é])"))))
+def test_no_text_acts_on_the_terminal(text: str) -> None:
+    written = "".join(cells_of(text)[0])
+    assert not [one for one in written if unicodedata.category(one) == "Cc" or one in BIDIRECTIONAL]
+
+
 def test_only_changed_cells_are_written() -> None:
     content = TerminalContent()
     for line in ("GPU0  39 %  371 Gb/s", "GPU0  41 %  375 Gb/s"):
@@ -154,10 +165,10 @@ async def written_by(app: OneLine) -> tuple[str, str]:
 
 
 async def test_an_untested_version_of_textual_writes_itself(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tui.runtime.terminal_diff.TESTED_VERSIONS", ("8.2.8",))
+    monkeypatch.setattr("tui.runtime.textual_version.TESTED_VERSIONS", ("8.2.8",))
     ours, textual = await written_by(OneLine())
     assert ours != textual
-    monkeypatch.setattr("tui.runtime.terminal_diff.TESTED_VERSIONS", ("8.2.7",))
+    monkeypatch.setattr("tui.runtime.textual_version.TESTED_VERSIONS", ("8.2.7",))
     ours, textual = await written_by(OneLine())
     assert ours == textual
 

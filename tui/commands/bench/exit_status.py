@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from probes.bandwidth.model.planned_test import LeftOut
 from probes.bandwidth.model.result import Ending, Result
-from probes.bandwidth.model.samples import BY_DMABUF, BY_PEERMEM
+from probes.bandwidth.model.samples import BY_DMABUF, BY_PEERMEM, STAGED
 from probes.bandwidth.results.against_earlier import headline_text
 from probes.bandwidth.results.memory_path import is_as_requested, memory_used
 from probes.base.text import plural
@@ -67,8 +67,12 @@ def exit_status(
 
 
 def below_threshold(results: Sequence[Result], min_gbps: float | None) -> list[Result]:
-    """Return the measured results below a threshold in Gb/s."""
+    """Return the measured results below a threshold in Gb/s.
+
+    In a comparison, a staged path is slow by nature and does not count.
+    """
     done = [result for result in results if result.ending is Ending.DONE]
+    done = [result for result in done if result.memory != STAGED] or done
     return [] if min_gbps is None else [result for result in done if (result.gbps or 0.0) < min_gbps]
 
 

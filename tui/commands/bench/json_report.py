@@ -11,7 +11,7 @@ from probes.bandwidth.results.baseline import machine_type
 from probes.bandwidth.results.comparison import conclusions
 from probes.bandwidth.results.result_json import to_json
 from probes.snapshot.examination import Examination
-from tui.commands.json_values import document, host_name, plain_value
+from tui.runtime.json_values import document, host_name, plain_value
 from widgets.bandwidth.series import peer_command
 
 

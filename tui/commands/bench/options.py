@@ -29,6 +29,9 @@ examples:
                                        peer must run
   gdrtop bench --ssh root@node2        run the client here and the server there
   gdrtop bench --test all-reduce --over-network
+  gdrtop bench --test all-reduce --memory compare
+                                       measure what jobs lose without GPUDirect
+                                       RDMA: bandwidth, latency and CPU time
   gdrtop bench --dry-run --matrix      show the commands and the affected jobs
 
 exit status:
@@ -46,6 +49,8 @@ _MOST_SECONDS = 3600
 _LARGEST_BYTES = 1 << 30
 _SIZE = re.compile(r"(\d{1,10})([KMG]?)", re.ASCII)
 _UNITS = {"": 0, "K": 10, "M": 20, "G": 30}
+_STAGED_TEST = "all-reduce"
+_OF_NCCL = (MemoryPath.STAGED.value, MemoryPath.COMPARE.value)
 _PERFTEST_ONLY = ("to", "memory", "matrix", "serve", "connect", "ssh", "peer_nic", "queue_pairs", "both_ways")
 
 
@@ -71,7 +76,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     what = parser.add_argument_group("what to measure")
     tests, memories = ", ".join(TESTS), ", ".join(MEMORIES)
     what.add_argument(
-        "--test", choices=TESTS, default="write", metavar="TEST", help=f"{tests} (default: write)"
+        "--test", choices=TESTS, metavar="TEST", help=f"{tests} (default: write)"
     )
     what.add_argument("--gpu", metavar="N|BDF", help="the GPU (default: the first)")
     what.add_argument("--nic", metavar="DEV", help="the RDMA device (default: the GPU's best)")
@@ -79,7 +84,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--memory",
         choices=MEMORIES,
         metavar="PATH",
-        help=f"memory and path to it: {memories} (default: best)",
+        help=f"memory and path to it: {memories} (default: best); nccl-tests: staged or compare",
     )
     scope = what.add_mutually_exclusive_group()
     scope.add_argument("--sweep", action="store_true", help="every GPU with its best NIC")
@@ -134,6 +139,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def parse_options(options: argparse.Namespace) -> BenchOptions:
     """Return the options, or raise argparse.ArgumentTypeError if they contradict each other."""
+    uses_nics = options.memory in _OF_NCCL
+    options.test = options.test or (_STAGED_TEST if options.memory == MemoryPath.STAGED.value else "write")
+    options.over_network |= uses_nics and TESTS[options.test] in NCCL_TESTS
     contradiction = _contradiction(options)
     if contradiction:
         raise argparse.ArgumentTypeError(contradiction)
@@ -180,8 +188,14 @@ def _contradiction(options: argparse.Namespace) -> str:
     """Return what contradicts each other, or an option that would have no effect; else ""."""
     tool = TESTS[options.test]
     is_perftest, is_nccl = tool in PERFTEST, tool in NCCL_TESTS
+    if options.memory == MemoryPath.STAGED.value and not is_nccl:
+        return "--memory staged applies only to nccl-tests, such as --test all-reduce"
     if not is_perftest:
         given = [name for name in (*_PERFTEST_ONLY, "port", "seconds") if getattr(options, name)]
+        if is_nccl and options.memory in _OF_NCCL:
+            given.remove("memory")
+        elif is_nccl and options.memory is not None:
+            return f"--memory of {options.test} can be {' or '.join(_OF_NCCL)}, not {options.memory}"
         if given:
             return f"--{given[0].replace('_', '-')} applies only to perftest tests, not to {options.test}"
         if options.nic is not None and not (is_nccl and options.over_network):

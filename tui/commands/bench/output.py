@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any, TextIO
 
 from probes.base.text import printable
-from tui.commands.json_values import write_json
+from tui.runtime.json_values import write_json
 from tui.runtime.printing import print_lines, text_width
 from widgets.base.lines import Line, line
 

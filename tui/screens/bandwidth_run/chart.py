@@ -65,7 +65,7 @@ def _earlier_curves(series: Series, before: Sequence[tuple[Result, Rows]], x_axi
     if len(series.tests) > MOST_COMPARED or len(nics) != 1 or len(series.tests) == 1:
         return []
     return [
-        curve_of(result.memory, result.samples, x_axis, mark_of(result).tone, rows.first)
+        curve_of(result.memory or result.title, result.samples, x_axis, mark_of(result).tone, rows.first)
         for result, rows in before
     ]
 

@@ -12,6 +12,7 @@ from textual.screen import Screen
 from textual.widgets import Input
 
 from probes.base.origin import Origin
+from tui.runtime.partial_compositor import draw_partially
 from tui.runtime.sampler import Failed, Probed, Replayed, Sampled
 from tui.screens.key_footer import KeyFooter
 from tui.screens.keys import bind, move_keys
@@ -71,6 +72,7 @@ class OverviewScreen(Screen[None]):
 
     def __init__(self, origin: Origin) -> None:
         super().__init__()
+        draw_partially(self)
         self._state: OverviewState | None = None
         self._head = HeadState(origin)
         self._zoomed = ""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from probes.setup.step import StepState
 from tui.screens.list_state import ExaminedListState
 from widgets.base.lines import Line, Run, Tone, wrapped
 
@@ -27,13 +28,13 @@ class GuideState(ExaminedListState):
 
     def set_guide(self, guide: Guide, refusal: str) -> None:
         """Show this guide; `refusal` is why nothing can run here, or ""."""
-        was_next = self.guide is not None and self.guide.next_step
-        follows = was_next and was_next.id == self.selected
+        before, now = self.step, guide.step(self.selected)
         self._examined(guide.situation.examination)
         self.guide, self._refusal = guide, refusal
-        following = guide.next_step
-        if follows and following is not None:  # the selected step is done: go on
-            self.selected = following.id
+        is_over = now is not None and now.state in (StepState.DONE, StepState.SKIPPED)
+        if is_over and before is not None and before.state not in (StepState.DONE, StepState.SKIPPED):
+            following = guide.next_step  # the selected step was completed: go on
+            self.selected = self.selected if following is None else following.id
         self._keep_selection()
 
     @property

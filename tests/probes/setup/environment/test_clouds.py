@@ -10,6 +10,7 @@ from probes.setup.environment.advice import State
 from probes.setup.environment.clouds import GIB_SCRIPT
 from probes.simulation.node.tree import Tree
 from probes.snapshot.examination import Examination
+from tests.nccl_xml import pairs_below_switches
 from tests.probes.checks.doctor import examination_of
 from tests.probes.setup.environment.nodes import advice_for, changed, note_on
 
@@ -70,7 +71,7 @@ def test_azure_gets_the_topology_file_that_describes_it() -> None:
 
 def test_with_azures_own_nccl_conf_nothing_is_added() -> None:
     def change(tree: Tree) -> None:
-        tree.add(NDV5, topology(("0001:00:00.0",)))
+        tree.add(NDV5, pairs_below_switches())
         lines = ("NCCL_IB_PCI_RELAXED_ORDERING=1", f"NCCL_TOPO_FILE={NDV5}", "NCCL_IGNORE_CPU_AFFINITY=1")
         tree.add("/etc/nccl.conf", "\n".join(lines))
 

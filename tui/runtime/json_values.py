@@ -1,6 +1,7 @@
 """Facts as JSON: an unknown value is null, and beside it "unknown" says why, by the field's name.
 
-Every document begins with the same five facts (`document`); tui/schemas has a JSON Schema of each kind.
+Every document begins with the same five facts (`document`); tui/commands/schemas has a JSON Schema of
+each kind.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ _CODEC = Codec(unknown_beside=True)
 
 
 def write_json(content: object, out: TextIO) -> None:
-    """Writes it as JSON, in ASCII."""
+    """Write it as JSON, in ASCII."""
     json.dump(content, out, indent=2, ensure_ascii=True)
     out.write("\n")
 

@@ -1,0 +1,182 @@
+"""Networks, plugins and NICs that NCCL reports in the logs of jobs, compared with the node."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from probes.base.unknown import Unknown, known
+from probes.checks.nccl.library import PLUGIN_ONLY
+from probes.checks.nccl.network import HCA, nearest_left_out
+from probes.nccl.log.facts import LogFacts
+from probes.nccl.log.job_log import JobLogReading
+from probes.queries.evidence_list import join_limited
+from probes.queries.finding import Area, Evidence, Outcome, Severity
+from probes.queries.job_logs import (
+    conclude_logs,
+    environment_evidence,
+    environment_sentence,
+    manual_fix,
+    readings_of,
+)
+from probes.queries.jobs import FAR_NIC, STAGED, usable_paths
+from probes.queries.references import NCCL_VARIABLES
+from probes.snapshot.examination import Examination
+
+AREA = Area("nccl")
+_DMABUF = "NCCL_DMABUF_ENABLE"
+_PLUGIN = "NCCL_NET_PLUGIN"
+_FEW = 3
+_NOT_LOADED = ("Could not find", "No plugin found")
+
+
+@AREA.check(
+    "job-log-gdr-disabled",
+    Severity.WARNING,
+    "A job's NCCL log says GPUDirect RDMA is disabled, although this node supports it",
+    NCCL_VARIABLES + "#nccl-dmabuf-enable",
+    ok="No NCCL log of a job disables GPUDirect RDMA for a NIC that can use it",
+    impact=f"No GPUDirect RDMA for this job. {STAGED}",
+    data_path=True,
+    part_of=("nccl-dmabuf-disabled", "nccl-too-old-for-dmabuf"),
+)
+def job_log_gdr_disabled(examination: Examination) -> Outcome:
+    """Find `GPU Direct RDMA Disabled for HCA` on a node with a usable path."""
+    dmabuf, peermem = usable_paths(examination)
+    usable = [name for name, use in (("DMA-BUF", dmabuf), ("nvidia-peermem", peermem)) if use is True]
+    affected: list[JobLogReading] = []
+    evidence: list[Evidence] = []
+    devices: list[str] = []
+    cause = ""
+    for reading in readings_of(examination):
+        off = [one for one in reading.facts.capabilities if not one.is_enabled and one.network == "IB"]
+        if not off or not usable or reading.facts.channels.gdr:
+            continue
+        affected.append(reading)
+        devices.extend(one.name for one in off)
+        names = join_limited((one.name for one in off), _FEW)
+        is_absent = reading.facts.dmabuf is None
+        evidence.append(Evidence(str(off[0].seen.first), f"GPU Direct RDMA Disabled for {names}"))
+        evidence.append(Evidence("this node", f"{' and '.join(usable)} can be used"))
+        evidence.extend(environment_evidence(examination, reading, (_DMABUF,)))
+        environment = environment_sentence(examination, reading, (_DMABUF,), "disables DMA-BUF")
+        line = ' and has no line "DMA-BUF is available"' if is_absent else ""
+        cause = cause or (
+            f"The node's facts say {' and '.join(usable)} can be used. The job's log says GPUDirect RDMA is "
+            f"disabled for {names}{line}. {environment}"
+        )
+    fix = manual_fix(
+        "Give the job a way to register GPU memory",
+        "If a module was loaded after the job started, restart the job",
+        "In a container, use an rdma-core and a CUDA that support DMA-BUF",
+        f"Remove {_DMABUF}=0 from the job, also from its code",
+    )
+    return conclude_logs(examination, affected, cause, evidence, fix, devices=tuple(dict.fromkeys(devices)))
+
+
+@AREA.check(
+    "job-log-other-nics",
+    Severity.WARNING,
+    "A job's NCCL log shows that it does not use the NIC nearest to a GPU",
+    NCCL_VARIABLES + "#nccl-ib-hca",
+    ok="Every job uses each GPU's nearest NIC by its NCCL log",
+    impact=FAR_NIC,
+    data_path=True,
+    part_of=(
+        "nccl-ib-hca-leaves-out-nearest",
+        "nccl-ib-hca-port-down",
+        "nccl-ib-hca-entry-without-device",
+        "job-log-other-setting",
+    ),
+)
+def job_log_other_nics(examination: Examination) -> Outcome:
+    """Find GPUs of a job with no nearest NIC in `NET/IB : Using`, though its port is ACTIVE."""
+    affected: list[JobLogReading] = []
+    evidence: list[Evidence] = []
+    cause = ""
+    for reading in readings_of(examination):
+        used = nic_names(reading.facts)
+        gpus = {gpu for rank in reading.ranks for gpu in rank.gpus}
+        left_out = nearest_left_out(examination, used, gpus)
+        if not left_out:
+            continue
+        affected.append(reading)
+        listed = join_limited(sorted(used), _FEW)
+        missing = join_limited((f"{nic} (nearest to {gpu})" for gpu, nic in left_out.items()), 3)
+        evidence.append(Evidence(str(reading.facts.nics[0].first), f"NCCL uses {listed}"))
+        evidence.extend(Evidence("topology", f"{nic} is nearest to {gpu}") for gpu, nic in left_out.items())
+        evidence.extend(environment_evidence(examination, reading, (HCA,)))
+        environment = environment_sentence(examination, reading, (HCA,), "excludes NICs")
+        cause = cause or f"The log says NCCL uses {listed}, without {missing}. {environment}"
+    fix = manual_fix(
+        "Let NCCL use the nearest NICs",
+        f"Add the NICs to {HCA}, or remove it, and make their devices visible in the job's container",
+        "If a port came up after the job started, restart the job",
+    )
+    return conclude_logs(examination, affected, cause, evidence, fix)
+
+
+def nic_names(facts: LogFacts) -> set[str]:
+    """Return the devices of `[0] mlx5_0:1/RoCE`; NCCL joins the names of merged devices by "+"."""
+    names: set[str] = set()
+    for mention in facts.nics:
+        device = mention.text.partition(" ")[2].partition(":")[0]
+        names.update(part for part in device.split("+") if part)
+    return names
+
+
+@AREA.check(
+    "job-log-plugin-missing",
+    Severity.WARNING,
+    "A job's NCCL log shows that its network plugin was not found",
+    NCCL_VARIABLES + "#nccl-net-plugin",
+    ok="No NCCL log of a job misses a network plugin",
+    impact="NCCL uses its own network code. On EFA and Slingshot that is TCP.",
+    data_path=True,
+    part_of=("nccl-net-plugin-not-found",),
+)
+def job_log_plugin_missing(examination: Examination) -> Outcome:
+    """Find plugins that NCCL did not find, where the job names one or the NICs need one.
+
+    NCCL also writes such a line for its default name libnccl-net.so, which most jobs do not have.
+    """
+    needed = _needed_by(examination)
+    affected: list[JobLogReading] = []
+    evidence: list[Evidence] = []
+    cause = ""
+    for reading in readings_of(examination):
+        lines = [one for one in reading.facts.plugins if any(text in one.text for text in _NOT_LOADED)]
+        wanted = _wanted(examination, reading)
+        if not lines or not (wanted or needed) or _has_plugin(reading.facts):
+            continue
+        affected.append(reading)
+        evidence.extend(Evidence(str(one.first), one.text) for one in lines[:3])
+        evidence.extend(environment_evidence(examination, reading, (_PLUGIN,)))
+        network = join_limited(one.text for one in reading.facts.networks) or "an unknown network"
+        why = f"The environment says {_PLUGIN}={wanted}." if wanted else f"{needed} NICs need a plugin."
+        cause = cause or f"{why} The job's log says no plugin was found, and NCCL uses {network}."
+    fix = manual_fix(
+        "Install the network plugin in the job's image",
+        "Install the plugin, for example aws-ofi-nccl, in the image",
+        "Add its directory to LD_LIBRARY_PATH of the job",
+    )
+    return conclude_logs(examination, affected, cause, evidence, fix)
+
+
+def _needed_by(examination: Examination) -> str:
+    """Return the driver of NICs that NCCL cannot use without a plugin; "" if there are none."""
+    pci = examination.node.pci
+    drivers = () if isinstance(pci, Unknown) else (known(one.driver, "") for one in pci.functions.values())
+    return next((driver for driver in drivers if driver.startswith(PLUGIN_ONLY)), "")
+
+
+def _wanted(examination: Examination, reading: JobLogReading) -> str:
+    """Return the plugin that a job names, in its environment or by its log; "" if it names none."""
+    of_log = [one.value for one in reading.facts.settings if one.name == _PLUGIN]
+    values = [line.value.partition("=")[2] for line in environment_evidence(examination, reading, (_PLUGIN,))]
+    return next((value for value in (*values, *of_log) if value.lower() not in ("", "none")), "")
+
+
+def _has_plugin(facts: LogFacts) -> bool:
+    """Say whether NCCL uses a network that is not its own."""
+    networks: Iterable[str] = (one.text for one in facts.networks)
+    return any(name not in ("IB", "Socket") for name in networks)

@@ -1,0 +1,220 @@
+"""The path of a job's channels by its own NCCL log, compared with what the node's facts show."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from probes.base.unknown import Unknown
+from probes.nccl.log.facts import Place, Rank, State
+from probes.nccl.log.job_log import JobLogReading
+from probes.queries.evidence_list import join_limited
+from probes.queries.finding import Area, Evidence, Outcome, Severity
+from probes.queries.job_logs import (
+    conclude_logs,
+    environment_evidence,
+    environment_sentence,
+    line_of,
+    manual_fix,
+    place_of,
+    readings_of,
+)
+from probes.queries.jobs import OVER_TCP, STAGED, usable_paths
+from probes.queries.references import NCCL_VARIABLES
+from probes.snapshot.examination import Examination
+from probes.snapshot.verdict import State as NodeState
+
+AREA = Area("nccl")
+_TO_TCP = ("NCCL_NET", "NCCL_IB_DISABLE", "NCCL_NET_PLUGIN")
+_OF_NETWORK = (*_TO_TCP, "NCCL_IB_HCA")
+_OF_GDR = (
+    "NCCL_NET_GDR_LEVEL",
+    "NCCL_NET_GDR_READ",
+    "NCCL_NET_GDR_C2C",
+    "NCCL_DMABUF_ENABLE",
+    "NCCL_IB_CUDA_SUPPORT",
+)
+_CAUSES_OF_TCP = (
+    "nccl-ib-disabled",
+    "nccl-net-socket",
+    "nccl-ib-hca-mismatch",
+    "nccl-net-plugin-not-found",
+    "job-log-plugin-missing",
+    "job-log-other-setting",
+    "no-gdr-path",
+)
+_CAUSES_OF_STAGING = (
+    "no-gdr-path",
+    "nccl-gdr-level-off",
+    "nccl-gdr-level-too-low",
+    "nccl-gdr-read-off",
+    "nccl-gdr-c2c-off",
+    "nccl-dmabuf-disabled",
+    "nccl-too-old-for-dmabuf",
+    "job-log-gdr-disabled",
+    "job-log-other-setting",
+    "job-log-other-nics",
+    "gpu-nic-cross-socket",
+    "gpu-nic-through-cpu",
+)
+
+
+def _staged(reading: JobLogReading, over_tcp: bool) -> list[Rank]:
+    """Return the ranks with channels without GPUDirect RDMA, by TCP or by RDMA."""
+    ranks = [rank for rank in reading.facts.ranks if rank.first_staged is not None]
+    return [rank for rank in ranks if any(name.startswith("Socket/") for name in rank.devices) == over_tcp]
+
+
+def _has_rdma(examination: Examination) -> bool:
+    rdma = examination.node.rdma
+    return not isinstance(rdma, Unknown) and bool(rdma.devices)
+
+
+def _is_by_design(examination: Examination) -> bool:
+    """Say whether this hardware cannot use GPUDirect RDMA, which the verdict says."""
+    return examination.verdict.state is NodeState.NOT_APPLICABLE
+
+
+def _reason_lines(reading: JobLogReading) -> Iterator[Evidence]:
+    for reason in reading.verdict.reasons:
+        yield Evidence(line_of(reason.places, reading), reason.text)
+
+
+def _first_reason(reading: JobLogReading) -> str:
+    reasons = reading.verdict.reasons
+    return f"{reasons[0].text}." if reasons else "The log does not say why."
+
+
+@AREA.check(
+    "job-log-tcp",
+    Severity.CRITICAL,
+    "A job's NCCL log shows TCP instead of RDMA",
+    NCCL_VARIABLES + "#nccl-net",
+    ok="No NCCL log of a job shows TCP",
+    impact=OVER_TCP,
+    data_path=True,
+    part_of=_CAUSES_OF_TCP,
+)
+def job_log_tcp(examination: Examination) -> Outcome:
+    """Find logs with `via NET/Socket` on a node that has RDMA devices."""
+    readings = readings_of(examination)
+    is_fault = _has_rdma(examination) and not _is_by_design(examination)
+    affected = [one for one in readings if is_fault and _staged(one, over_tcp=True)]
+    evidence: list[Evidence] = []
+    cause = ""
+    for reading in affected:
+        ranks = _staged(reading, over_tcp=True)
+        places = [rank.first_staged for rank in ranks if rank.first_staged is not None]
+        reasons = [line for line in _reason_lines(reading) if "TCP sockets" not in line.value]
+        evidence.append(Evidence(str(places[0]), f"{len(ranks)} of its ranks on this node use NET/Socket"))
+        evidence.extend(reasons)
+        evidence.extend(environment_evidence(examination, reading, _OF_NETWORK))
+        why = f"{reasons[0].value}." if reasons else "The log does not say why."
+        environment = environment_sentence(examination, reading, _TO_TCP, "selects TCP")
+        cause = cause or f"NCCL chose TCP when the job started. {why} {environment}"
+    fix = manual_fix(
+        "Let NCCL use RDMA",
+        "Remove NCCL_NET=Socket and NCCL_IB_DISABLE=1 from the job, also from its code",
+        "Make /dev/infiniband visible in the job's container, with libibverbs and the provider of the NICs",
+        "Set NCCL_NET=IB for the next run, so that NCCL fails instead of using TCP",
+    )
+    return conclude_logs(examination, affected, cause, evidence, fix)
+
+
+@AREA.check(
+    "job-log-staged",
+    Severity.CRITICAL,
+    "A job's NCCL log shows channels without GPUDirect RDMA",
+    NCCL_VARIABLES + "#nccl-net-gdr-level-formerly-nccl-ib-gdr-level",
+    ok="No NCCL log of a job shows RDMA channels without GPUDirect RDMA",
+    impact=STAGED,
+    data_path=True,
+    part_of=_CAUSES_OF_STAGING,
+)
+def job_log_staged(examination: Examination) -> Outcome:
+    """Find `via NET/` lines without /GDRDMA; a warning if other channels of the job have it."""
+    readings, is_fault = readings_of(examination), not _is_by_design(examination)
+    affected = [one for one in readings if is_fault and _staged(one, over_tcp=False)]
+    evidence: list[Evidence] = []
+    cause = ""
+    for reading in affected:
+        evidence.append(Evidence(place_of(reading), f"GPUDirect RDMA: {reading.verdict.text}"))
+        evidence.extend(_reason_lines(reading))
+        evidence.extend(environment_evidence(examination, reading, _OF_GDR))
+        environment = environment_sentence(examination, reading, _OF_GDR, "disables it")
+        cause = cause or f"{_first_reason(reading)} {environment}"
+    is_partly = all(one.verdict.state is State.PARTLY for one in affected)
+    fix = manual_fix(
+        "Find out why NCCL does not use GPUDirect RDMA",
+        "Follow the reasons in the evidence. The log names distances, disabled NICs and settings",
+        "Without a reason in the log, set NCCL_DEBUG_SUBSYS=INIT,NET,GRAPH,ENV for the next run",
+    )
+    severity = Severity.WARNING if is_partly else None
+    return conclude_logs(examination, affected, cause, evidence, fix, severity)
+
+
+@AREA.check(
+    "job-log-differs",
+    Severity.WARNING,
+    "A job's NCCL log contradicts what this node shows",
+    NCCL_VARIABLES + "#nccl-debug",
+    ok="The NCCL logs of jobs and the node's facts agree",
+    impact="One of the two is wrong about GPUDirect RDMA, so the verdict may be wrong too.",
+)
+def job_log_differs(examination: Examination) -> Outcome:
+    """Compare the path of each rank by log and by the node's facts; a note if those are no proof."""
+    affected, evidence = [], []
+    cause, is_proven = "", False
+    dmabuf, peermem = usable_paths(examination)
+    for reading in readings_of(examination):
+        differences = list(_differences(reading))
+        if differences:
+            names = join_limited((name for name, _, _, _ in differences), 3)
+            _, logged, shown, _ = differences[0]
+            text = f"For {names}, the log says {logged}, and the node shows {shown}."
+            lines = [
+                line
+                for name, logged, shown, place in differences
+                for line in (
+                    Evidence(place, f"{name}: {logged}"),
+                    Evidence("registered memory and threads", f"{name}: {shown}"),
+                )
+            ]
+            is_proven |= any("likely" not in shown for _, _, shown, _ in differences)
+        elif reading.facts.channels.gdr and dmabuf is False and peermem is False:
+            text = (
+                "The log shows GPUDirect RDMA, and this node has no path for it now. A module was unloaded, "
+                "or a setting changed, after the job connected."
+            )
+            lines = [Evidence(place_of(reading), f"GPUDirect RDMA: {reading.verdict.text}")]
+            lines.append(Evidence("this node", "neither DMA-BUF nor nvidia-peermem is usable"))
+        else:
+            continue
+        affected.append(reading)
+        evidence.extend(lines)
+        cause = cause or text
+    fix = manual_fix(
+        "Find out which one is right",
+        "Compare the rank's pid and the time of the log with the running job",
+        "Watch PCIe and NIC rates of the rank in the live view (t)",
+    )
+    severity = None if is_proven else Severity.NOTE
+    part_of = ("no-gdr-path",)
+    return conclude_logs(examination, affected, cause, evidence, fix, severity, part_of)
+
+
+def _differences(reading: JobLogReading) -> Iterator[tuple[str, str, str, str]]:
+    """Yield the ranks for which log and node differ: name, both paths, and the line of the log."""
+    logged = {rank.rank: rank for rank in reading.facts.ranks if rank.rank is not None}
+    for rank in reading.ranks:
+        said = logged.get(rank.rank) if isinstance(rank.rank, int) else None
+        if said is None or rank.uses_gdr is None or said.channels.unknown:
+            continue
+        gdr, staged = said.channels.gdr, said.channels.staged
+        if gdr and not staged and not rank.uses_gdr:
+            yield rank.name, "GPUDirect RDMA on all channels", rank.path, _line(said.first_gdr, reading)
+        elif staged and not gdr and rank.uses_gdr:
+            yield rank.name, "no channel with GPUDirect RDMA", rank.path, _line(said.first_staged, reading)
+
+
+def _line(place: Place | None, reading: JobLogReading) -> str:
+    return line_of(() if place is None else (place,), reading)

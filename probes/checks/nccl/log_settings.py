@@ -1,0 +1,74 @@
+"""Settings that NCCL reports in the logs of jobs, compared with the environment of their processes."""
+
+from __future__ import annotations
+
+from probes.nccl.log.facts import Setting
+from probes.nccl.log.job_log import JobLogReading
+from probes.nccl.settings import parse_level, parse_number
+from probes.queries.evidence_list import join_limited
+from probes.queries.finding import Area, Evidence, Outcome, Severity
+from probes.queries.job_logs import (
+    conclude_logs,
+    environment_is_read,
+    manual_fix,
+    readings_of,
+    settings_of,
+)
+from probes.queries.references import NCCL_VARIABLES
+from probes.snapshot.examination import Examination
+
+AREA = Area("nccl")
+_LEVELS = ("NCCL_NET_GDR_LEVEL", "NCCL_P2P_LEVEL")
+
+
+@AREA.check(
+    "job-log-other-setting",
+    Severity.NOTE,
+    "A job's NCCL log names a setting that its environment does not have",
+    NCCL_VARIABLES,
+    ok="The settings in the NCCL logs of jobs are those of their environment",
+    impact="Checks of the environment cannot see what the job really uses.",
+)
+def job_log_other_setting(examination: Examination) -> Outcome:
+    """Compare `NCCL_… set by environment to …` with environment and nccl.conf.
+
+    /proc/PID/environ has the environment at the start of the program; what the program sets later is only
+    in the log.
+    """
+    affected: list[JobLogReading] = []
+    evidence: list[Evidence] = []
+    cause = ""
+    for reading in readings_of(examination):
+        if not environment_is_read(examination, reading):
+            continue
+        values = [settings.values for settings in settings_of(examination, reading)]
+        other = []
+        for setting in reading.facts.settings:
+            given = list(dict.fromkeys(value[setting.name][0] for value in values if setting.name in value))
+            if setting.meaning and not any(_is_same(setting, value) for value in given):
+                other.append((setting, join_limited(given) or "not set"))
+        if not other:
+            continue
+        affected.append(reading)
+        for setting, words in other:
+            meaning = f" ({setting.meaning})" if setting.meaning else ""
+            evidence.append(Evidence(str(setting.seen.first), f"{setting.name}={setting.value}{meaning}"))
+            evidence.append(Evidence("environment", f"{setting.name}: {words}"))
+        first, words = other[0]
+        said = f"{first.name} is not set" if words == "not set" else f"{first.name}={words}"
+        cause = cause or (
+            f"The environment says {said}, but the job's log says {first.name}={first.value}. The program "
+            "or a library sets it after the program has started."
+        )
+    fix = manual_fix("Find what sets the variable", "Search the job's code and its launcher for the variable")
+    return conclude_logs(examination, affected, cause, evidence, fix)
+
+
+def _is_same(setting: Setting, value: str) -> bool:
+    """Say whether NCCL reports a value of the environment like this."""
+    if setting.name in _LEVELS:
+        level, other = parse_level(value), parse_level(setting.value)
+        return level is not None and other is not None and level.word == other.word
+    if setting.value.lstrip("-").isdecimal():
+        return parse_number(value) == int(setting.value)
+    return setting.value.rstrip(".") == value.strip().rstrip(".")[:200]

@@ -1,0 +1,150 @@
+"""NCCL's topology XML, read and written: elements `system`, `cpu`, `pci`, `gpu`, `nic` and below.
+
+NVIDIA/nccl src/graph/xml.cc and xml.h: version 1, names and values of at most 254 characters, at most 16
+attributes and 128 children of an element (32 in older releases); other elements are ignored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from xml.parsers import expat
+from xml.sax.saxutils import quoteattr
+
+from probes.base.text import printable
+from probes.base.unknown import Maybe, Reason, Unknown
+
+VERSION = "1"
+LIMIT_BYTES = 1 << 20
+# Which elements NCCL reads inside which (ncclTopoXmlLoad…).
+_CHILDREN: Mapping[str, tuple[str, ...]] = {
+    "": ("system",),
+    "system": ("cpu",),
+    "cpu": ("pci", "nic"),
+    "pci": ("pci", "gpu", "nic", "pcilink"),
+    "gpu": ("nvlink", "c2c"),
+    "nic": ("net",),
+}
+_MAX_VALUE = 254
+_MAX_ATTRIBUTES = 16
+_MAX_CHILDREN = 128
+_MAX_DEPTH = 32
+_MAX_ELEMENTS = 4096
+
+
+@dataclass(frozen=True)
+class Element:
+    """One element of the file."""
+
+    name: str
+    attributes: Mapping[str, str]  # in the order of the file; printable
+    children: tuple[Element, ...] = ()
+
+    def get(self, attribute: str) -> str:
+        """Return an attribute's value; "" if it is missing."""
+        return self.attributes.get(attribute, "")
+
+    def named(self, name: str) -> Iterator[Element]:
+        """Yield the children of this name."""
+        return (child for child in self.children if child.name == name)
+
+    def walk(self) -> Iterator[Element]:
+        """Yield this element and everything inside it, in the order of the file."""
+        yield self
+        for child in self.children:
+            yield from child.walk()
+
+
+class _Refused(Exception):
+    """The file is not NCCL's XML, or larger than any machine; the text says why."""
+
+
+@dataclass
+class _Open:
+    name: str
+    attributes: dict[str, str]
+    children: list[Element]
+
+
+class _Builder:
+    """Builds the elements while expat reads; nothing outside the file is ever opened."""
+
+    def __init__(self) -> None:
+        self.root = _Open("", {}, [])
+        self._open = [self.root]
+        self._ignored = 0  # depth inside an element that NCCL ignores
+        self._count = 0
+
+    def start(self, name: str, attributes: dict[str, str]) -> None:
+        above = self._open[-1]
+        self._count += 1
+        if len(self._open) + self._ignored > _MAX_DEPTH:
+            raise _Refused(f"more than {_MAX_DEPTH} levels")
+        if self._count > _MAX_ELEMENTS:
+            raise _Refused(f"more than {_MAX_ELEMENTS} elements")
+        if self._ignored or name not in _CHILDREN.get(above.name, ()):
+            self._ignored += 1
+            return
+        if len(above.children) >= _MAX_CHILDREN:
+            raise _Refused(f"more than {_MAX_CHILDREN} elements inside one <{above.name}>")
+        if len(attributes) > _MAX_ATTRIBUTES:
+            raise _Refused(f"more than {_MAX_ATTRIBUTES} attributes")
+        if any(len(text) > _MAX_VALUE for pair in attributes.items() for text in pair):
+            raise _Refused(f"a name or value of more than {_MAX_VALUE} characters")
+        shown = {printable(key): printable(value) for key, value in attributes.items()}
+        if name == "system" and shown.get("version") != VERSION:
+            raise _Refused(f"version {shown.get('version', 'missing')}; NCCL reads version {VERSION}")
+        self._open.append(_Open(name, shown, []))
+
+    def end(self, _name: str) -> None:
+        if self._ignored:
+            self._ignored -= 1
+            return
+        closed = self._open.pop()
+        self._open[-1].children.append(Element(closed.name, closed.attributes, tuple(closed.children)))
+
+    def refuse_declarations(self, *_: object) -> None:
+        raise _Refused("it has a document type declaration, which NCCL's files never have")
+
+
+def parse_system(text: str, source: str) -> Maybe[Element]:
+    """Parse a topology file and return its <system>; MALFORMED: not NCCL's XML, and why.
+
+    Document types and entities are refused, so nothing is fetched and nothing expands.
+    """
+
+    def malformed(detail: str) -> Unknown:
+        return Unknown(Reason.MALFORMED, printable(source, 256), detail)
+
+    content = text.encode("utf-8", "replace")
+    if len(content) > LIMIT_BYTES:
+        return malformed(f"more than {LIMIT_BYTES >> 20} MiB")
+    builder = _Builder()
+    parser = expat.ParserCreate("utf-8")
+    parser.StartElementHandler = builder.start
+    parser.EndElementHandler = builder.end
+    parser.StartDoctypeDeclHandler = builder.refuse_declarations
+    parser.EntityDeclHandler = builder.refuse_declarations
+    try:
+        parser.Parse(content, True)
+    except expat.ExpatError as error:
+        return malformed(f"line {error.lineno} is not well-formed XML: {expat.ErrorString(error.code)}")
+    except _Refused as refused:
+        return malformed(str(refused))
+    if not builder.root.children:
+        return malformed("no <system> element: not NCCL's XML")
+    return builder.root.children[0]
+
+
+def xml_text(element: Element, indent: int = 0) -> str:
+    """Return the XML in NCCL's own form: two spaces a level, no header."""
+    pairs = "".join(f" {key}={quoteattr(value, _QUOTE)}" for key, value in element.attributes.items())
+    start = f"{' ' * indent}<{element.name}{pairs}"
+    if not element.children:
+        return f"{start}/>\n"
+    inside = "".join(xml_text(child, indent + 2) for child in element.children)
+    return f"{start}>\n{inside}{' ' * indent}</{element.name}>\n"
+
+
+# With both quotes escaped, every value stands in double quotes.
+_QUOTE = {'"': "&quot;"}

@@ -1,0 +1,150 @@
+"""What the NCCL logs of running jobs say, for checks; and what the environment says beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from probes.base.plan import Plan, instruction
+from probes.base.unknown import Reason, Unknown
+from probes.nccl.log.facts import Place
+from probes.nccl.log.job_log import JobLogReading
+from probes.queries.evidence_list import first_distinct
+from probes.queries.finding import (
+    CheckEnded,
+    Evidence,
+    Outcome,
+    Severity,
+    found,
+    needs,
+    passed,
+    unknown,
+)
+from probes.queries.jobs import RESTART, RESTARTS, JobSettings, jobs_of, no_fault
+from probes.snapshot.examination import Examination
+
+_LOGS = "the NCCL logs of the jobs"
+_NEXT_RUN = "no log has lines of a running process; to get them, start the job with NCCL_DEBUG=INFO"
+
+
+def readings_of(examination: Examination) -> tuple[JobLogReading, ...]:
+    """Return the logs in which a running process has written a line of NCCL.
+
+    Raises:
+        CheckEnded: there is none. Only checks may call this, because only the registry catches it.
+    """
+    jobs, readings = jobs_of(examination), examination.job_logs
+    if not jobs.processes and not jobs.unseen:
+        raise CheckEnded(no_fault(jobs))
+    if isinstance(readings, Unknown):
+        raise CheckEnded(unknown(jobs.not_known or _needs_logs(readings)))
+    said = tuple(reading for reading in readings if reading.says_something)
+    if not said:
+        raise CheckEnded(_without_fault(examination, readings))
+    return said
+
+
+def conclude_logs(
+    examination: Examination,
+    affected: Sequence[JobLogReading],
+    cause: str,
+    evidence: Iterable[Evidence],
+    fix: Plan | None = None,
+    severity: Severity | None = None,
+    part_of: tuple[str, ...] = (),
+    devices: tuple[str, ...] = (),
+) -> Outcome:
+    """Return found if a job is affected; else passed, or unknown if a log could not be read."""
+    if affected:
+        text = f"{affected[0].name}: {cause}"
+        more = len(affected) - 1
+        if more:
+            text += f" {more} more job{'s' * (more > 1)} with the same problem."
+        shown = first_distinct(evidence)
+        return found(text, *shown, fix=fix, severity=severity, part_of=part_of, devices=devices)
+    readings = examination.job_logs
+    return _without_fault(examination, () if isinstance(readings, Unknown) else readings)
+
+
+def _without_fault(examination: Examination, readings: tuple[JobLogReading, ...]) -> Outcome:
+    if any(reading.needs_root and not reading.says_something for reading in readings):
+        return unknown(f"needs root: {_LOGS}")
+    said = [reading for reading in readings if reading.says_something]
+    if not said:
+        return passed(Evidence(_LOGS, _NEXT_RUN))
+    return passed(
+        *(Evidence(place_of(reading), f"GPUDirect RDMA: {reading.verdict.text}") for reading in said)
+    )
+
+
+def _needs_logs(why: Unknown) -> str:
+    if why.reason is Reason.NOT_RECORDED:
+        return f"needs {_LOGS} ({why.detail or why.reason.value})"
+    return needs(_LOGS, why)
+
+
+def place_of(reading: JobLogReading) -> str:
+    """Return the name of a job's log: "/home/alice/slurm-4711.out and 7 more"."""
+    names = list(dict.fromkeys(reading.files)) or [_LOGS]
+    return names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more"
+
+
+def line_of(places: Sequence[Place], reading: JobLogReading) -> str:
+    """Return the first line that says something, as "FILE:LINE"; without one, the log."""
+    return str(places[0]) if places else place_of(reading)
+
+
+def settings_of(examination: Examination, reading: JobLogReading) -> list[JobSettings]:
+    """Return the settings of a job's ranks on this node."""
+    pids = {rank.pid for rank in reading.ranks}
+    return [
+        settings
+        for settings in jobs_of(examination).settings
+        if settings.process is not None and settings.process.pid in pids
+    ]
+
+
+def environment_is_read(examination: Examination, reading: JobLogReading) -> bool:
+    """Say whether the settings of all ranks of a job on this node are known."""
+    settings = settings_of(examination, reading)
+    return len(settings) == len(reading.ranks) and all(
+        one.process is not None
+        and not isinstance(one.process.environment, Unknown)
+        and _is_read(one.process.user_conf)
+        and _is_read(one.process.nccl_conf)
+        for one in settings
+    )
+
+
+def _is_read(conf: object) -> bool:
+    return not isinstance(conf, Unknown) or conf.reason in (Reason.NOT_THERE, Reason.NOT_RECORDED)
+
+
+def environment_evidence(
+    examination: Examination, reading: JobLogReading, names: Sequence[str]
+) -> list[Evidence]:
+    """Return where the job's ranks have these variables from, each value once."""
+    first: dict[tuple[str, str], Evidence] = {}
+    for settings in settings_of(examination, reading):
+        for name in names:
+            value = settings.get(name)
+            if value is not None:
+                first.setdefault((name, value), settings.evidence(name))
+    return list(first.values())
+
+
+def environment_sentence(
+    examination: Examination, reading: JobLogReading, names: Sequence[str], what: str
+) -> str:
+    """Return "The environment says NCCL_NET_GDR_LEVEL=SYS.", or that it sets nothing that `what`."""
+    set_there = [line.value for line in environment_evidence(examination, reading, names)]
+    if set_there:
+        return f"The environment says {', '.join(set_there)}."
+    if not environment_is_read(examination, reading):
+        return "The environment of its processes is unknown (needs root)."
+    return f"The environment sets no variable that {what}."
+
+
+def manual_fix(title: str, *steps: str) -> Plan:
+    """Return a plan of manual steps, after which the job is restarted."""
+    texts = tuple(instruction(text, needs_root=False) for text in steps)
+    return Plan(title, (*texts, RESTART), disturbs=RESTARTS)

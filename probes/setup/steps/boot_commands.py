@@ -1,0 +1,109 @@
+"""The commands that change what the next boot does: kernel command line, boot image, Secure Boot keys.
+
+Sources: update-grub(8), grubby(8), grub2-mkconfig(8), kernel-install(8), rpm-ostree(1), update-initramfs(8),
+dracut(8), mkinitcpio(8), mokutil(1); Red Hat's, SUSE's and Fedora's manuals name the same commands.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from probes.base.plan import FileChange, Plan, Step, instruction
+from probes.base.unknown import Maybe, Unknown, known
+from probes.facts.kernel.boot import BootFacts, BootLoader, InitramfsTool
+from probes.facts.system.distribution import Distribution, Family
+from probes.setup.situation import Situation
+
+GRUB_FILE = "/etc/default/grub.d/gdrtop.cfg"
+_WHY = "Add {option} to the kernel command line"
+_APPLY = "Write the boot loader's configuration"
+# What fixes of checks say without knowing the distribution; `for_this_node` names the one command.
+_REBUILD, _OTHER_TOOL = "Rebuild the initramfs", "On RPM distributions run"
+
+
+def command_line_steps(situation: Situation, option: str) -> tuple[Step, ...]:
+    """Return the steps that add an option to the kernel command line with this node's boot loader."""
+    boot = situation.boot
+    loader = boot.loader if isinstance(boot, BootFacts) else boot
+    if isinstance(loader, Unknown):
+        return (instruction(f"{_WHY.format(option=option)}, with the boot loader of this node ({loader})."),)
+    why = _WHY.format(option=option)
+    if loader is BootLoader.GRUB_BLS:
+        grubby = ("grubby", "--update-kernel=ALL")
+        undo = (*grubby, f"--remove-args={option}")
+        return (Step(f"{why} of all kernels", (*grubby, f"--args={option}"), undo=undo),)
+    if loader is BootLoader.OSTREE:
+        kargs = ("rpm-ostree", "kargs")
+        undo = (*kargs, f"--delete-if-present={option}")
+        return (Step(why, (*kargs, f"--append-if-missing={option}"), undo=undo),)
+    if loader is BootLoader.MACHINE_CONFIG:
+        text = f"Add {option} to spec.kernelArguments of the MachineConfig of this node's pool."
+        return (instruction(text),)
+    if loader is BootLoader.TALOS:
+        text = f"Create a Talos boot image with the extra kernel argument {option}, and upgrade to it."
+        return (instruction(text),)
+    if loader is BootLoader.GRUB:
+        return _grub_steps(situation.distribution, option)
+    return (instruction(f"Add {option} to /etc/kernel/cmdline."), _kernel_install(situation))
+
+
+def _grub_steps(distribution: Maybe[Distribution], option: str) -> tuple[Step, ...]:
+    """Write a file of our own where the distribution reads grub.d; else edit /etc/default/grub."""
+    why = _WHY.format(option=option)
+    if not isinstance(distribution, Unknown) and distribution.family is Family.DEBIAN:
+        text = f'GRUB_CMDLINE_LINUX="$GRUB_CMDLINE_LINUX {option}"\n'
+        return (Step(why, file=FileChange(GRUB_FILE, text)), Step(_APPLY, ("update-grub",)))
+    return (
+        instruction(f"Add {option} to GRUB_CMDLINE_LINUX in /etc/default/grub."),
+        Step(_APPLY, ("grub2-mkconfig", "-o", "/boot/grub2/grub.cfg")),
+    )
+
+
+def _kernel_install(situation: Situation) -> Step:
+    boot, release = situation.boot, situation.examination.node.kernel_release
+    kernels = known(boot.kernels, ()) if isinstance(boot, BootFacts) else ()
+    images = (known(kernel.image, "") for kernel in kernels if kernel.release == release)
+    image = next(filter(None, images), "")
+    if not image or isinstance(release, Unknown):
+        return instruction("Install the boot entry of each kernel again: kernel-install add RELEASE IMAGE")
+    return Step("Write the boot entry of the running kernel", ("kernel-install", "add", release, image))
+
+
+def pass_through_plan(situation: Situation, option: str, general: Plan) -> Plan:
+    """Return the plan that sets the IOMMU to passthrough with this node's boot loader; `general`: for any."""
+    steps = (
+        *command_line_steps(situation, option),
+        instruction("Before the reboot, see what it brings: gdrtop check --after-reboot", needs_root=False),
+        Step("Reboot; gdrtop then reads /proc/cmdline and the IOMMU groups again", ("systemctl", "reboot")),
+    )
+    return replace(general, steps=steps)
+
+
+def initramfs_step(boot: Maybe[BootFacts]) -> Step:
+    """Return the step that rebuilds the boot image with the tool that this node has."""
+    tool = boot.initramfs if isinstance(boot, BootFacts) else boot
+    commands = {
+        InitramfsTool.UPDATE_INITRAMFS: ("update-initramfs", "-u", "-k", "all"),
+        InitramfsTool.DRACUT: ("dracut", "--force"),
+        InitramfsTool.MKINITCPIO: ("mkinitcpio", "-P"),
+    }
+    if isinstance(tool, Unknown):
+        return instruction(f"{_REBUILD} with the distribution's tool ({tool})")
+    return Step(_REBUILD, commands[tool])
+
+
+def for_this_node(situation: Situation, plan: Plan | None) -> Plan | None:
+    """Return the plan of a check with this node's own commands instead of those of several distributions."""
+    if plan is None:
+        return None
+    steps = [_exact(situation.boot, step) for step in plan.steps if not step.why.startswith(_OTHER_TOOL)]
+    return replace(plan, steps=tuple(steps))
+
+
+def _exact(boot: Maybe[BootFacts], step: Step) -> Step:
+    if step.why.startswith(_REBUILD):
+        return initramfs_step(boot)
+    keys = known(boot.mok_keys, ()) if isinstance(boot, BootFacts) else ()
+    if step.argv[:2] == ("mokutil", "--import") and keys and step.argv[2] not in keys:
+        return replace(step, argv=("mokutil", "--import", keys[0]))
+    return step

@@ -1,0 +1,80 @@
+"""The loaded modules of a twin: those of the node with their reference counts, and what commands changed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from probes.base.unknown import known
+from probes.facts.kernel.modules import PROC_MODULES, PROC_MODULES_LIMIT_BYTES
+from probes.setup.twin.tree import TwinTree
+from probes.simulation.node.modules import users_of
+
+
+class TwinModules:
+    """The modules that are loaded now, against those that were loaded when the twin was made."""
+
+    def __init__(self, tree: TwinTree) -> None:
+        self._tree = tree
+        self._old = tuple(tree.live_modules)
+        for name in self._old:
+            tree.references[name, "node"] = self._references(name)
+
+    @property
+    def have_changed(self) -> bool:
+        """Return whether a module was loaded or removed on the twin."""
+        return tuple(self._tree.live_modules) != self._old
+
+    @property
+    def new(self) -> tuple[str, ...]:
+        """Return the modules that were loaded on the twin and not on the node."""
+        return tuple(name for name in self._tree.live_modules if name not in self._old)
+
+    def is_of_node(self, name: str) -> bool:
+        """Return whether a module was loaded when the twin was made."""
+        return name in self._old
+
+    def is_removed(self, name: str) -> bool:
+        """Return whether a module of the node was removed on the twin."""
+        return name in self._old and name not in self._tree.live_modules
+
+    def count(self, name: str) -> int:
+        """Return a module's reference count, without users that were removed and with new ones."""
+        words = self._lines().get(name)
+        if words is None or not words[2].isdecimal():
+            return 0
+        gone = sum(self.is_removed(user) for user in _users(words))
+        new = sum(name in self._needs(user) for user in self.new)
+        return max(0, int(words[2]) - gone + new)
+
+    def proc_modules(self) -> str:
+        """Return /proc/modules as the node's kernel would show it now."""
+        lines, old = [], self._lines()
+        for name in reversed(self._tree.live_modules):
+            words = old.get(name, [name, "65536", "0", "-", "Live", "0x0", "(OE)"])
+            users = [user for user in _users(words) if user in self._tree.live_modules]
+            users += [user for user in self.new if user in users_of(self._tree, name)]
+            count = self.count(name) if name in old else len(users)
+            shown = "".join(f"{user}," for user in dict.fromkeys(users)) or "-"
+            lines.append(" ".join([name, words[1], str(count), shown, *words[4:]]) + "\n")
+        return "".join(lines)
+
+    def _references(self, name: str) -> Callable[[float], int]:
+        def count(seconds: float) -> int:
+            del seconds
+            return self.count(name) - len(users_of(self._tree, name))
+
+        return count
+
+    def _lines(self) -> dict[str, list[str]]:
+        """Return the words of the node's own lines of /proc/modules, by module."""
+        text = known(self._tree.base.read(PROC_MODULES, PROC_MODULES_LIMIT_BYTES), "")
+        return {words[0]: words for line in text.split("\n") if len(words := line.split()) > 4}
+
+    def _needs(self, name: str) -> tuple[str, ...]:
+        live = self._tree.live_modules
+        return tuple(other for other in live if name in users_of(self._tree, other))
+
+
+def _users(words: list[str]) -> list[str]:
+    """Return the modules that a line of /proc/modules names as users."""
+    return [user for user in words[3].split(",") if user not in ("", "-", "[permanent]")]
