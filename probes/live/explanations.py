@@ -65,7 +65,7 @@ NIC_PCIE_LINK = (
 CANNOT_EXPLAIN = "A kernel message about GPUs, NICs or what connects them."
 
 PATHS = {
-    PathWord.DMABUF: "NICs access GPU memory directly, by DMA-BUF.",
+    PathWord.DMABUF: "NICs access GPU memory directly, via DMA-BUF.",
     PathWord.PEERMEM: "NICs access GPU memory directly, by nvidia_peermem.",
     PathWord.STAGED: "GPU memory is copied through host memory, at about half the bandwidth. Run the "
     "doctor, check NCCL_NET_GDR_LEVEL, and look for GDRDMA in the job's log.",

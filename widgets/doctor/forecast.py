@@ -57,7 +57,7 @@ def mark_of(outlook: Outlook) -> Run:
 
 
 def draw_outlook(kernel: KernelForecast, opening: str, width: int) -> list[Line]:
-    """Draw the title "After a reboot into 6.8.0: GPUDirect RDMA will work (by DMA-BUF)", and why."""
+    """Draw the title "After a reboot into 6.8.0: GPUDirect RDMA will work (via DMA-BUF)", and why."""
     outlook, via = kernel.outlook, _VIA.get(kernel.path) if kernel.path else None
     word = {Outlook.UNKNOWN: "it is unknown whether GPUDirect RDMA will work"}.get(
         outlook, f"GPUDirect RDMA {_WORDS[outlook]}"

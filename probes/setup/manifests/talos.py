@@ -44,7 +44,7 @@ def talos(request: ManifestRequest) -> str | Refused:
         "gdrcopy is optional: extension nvidia-gdrdrv-device, and gdrdrv as one more module",
     ]
     use = ["talosctl --nodes NODE patch machineconfig --patch @FILE"]
-    lines = head(request, "Talos: machine configuration patch for GPUDirect RDMA by DMA-BUF", use, notes)
+    lines = head(request, "Talos: machine configuration patch for GPUDirect RDMA via DMA-BUF", use, notes)
     return join(lines, *(_documents(modules) if newer else (_machine(modules),)))
 
 

@@ -30,7 +30,7 @@ def environment_step(situation: Situation) -> SetupStep:
     if advice.vendor and not advice.settings:
         return _step(StepState.DONE, f"{advice.vendor}: its own software sets the variables")
     if not advice.settings:
-        return _step(StepState.DONE, "nothing to set: the defaults or /etc/nccl.conf fit")
+        return _step(StepState.DONE, "no variable needs to be set")
     evidence = tuple(
         Evidence(f"{setting.name}={setting.value}", setting.reason) for setting in advice.settings
     )
