@@ -31,8 +31,8 @@ lint: $(VENV)/.developing ## ruff, mypy and codespell
 	$(BIN)/mypy
 	$(BIN)/codespell
 
-bench: $(VENV)/.developing ## the time and memory budgets, each against a peer in the same run
-	$(BIN)/python -m tests.perf
+bench: $(VENV)/.developing ## the time and memory budgets, against peers in the same run; JSON=file keeps them
+	$(BIN)/python -m tests.perf $(if $(JSON),--json $(JSON))
 
 screenshots: $(VENV)/.developing ## the pictures in screenshots/
 	$(BIN)/python -m tests.screenshots

@@ -5,9 +5,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Iterator
 
-import pytest
 from hypothesis import settings
 
 # Textual draws without colors where NO_COLOR is set, even empty (tests/tui/test_terminals.py sets it); the
@@ -36,12 +34,3 @@ def pytest_collection_finish() -> None:
     """No test and no module is ever garbage."""
     gc.collect()
     gc.freeze()
-
-
-@pytest.fixture(scope="session", autouse=True)
-def paths_of_equal_nodes_are_found_once() -> Iterator[None]:
-    from tests.found_paths import find_paths
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("probes.topology.paths._find_paths", find_paths)
-        yield

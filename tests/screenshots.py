@@ -10,6 +10,7 @@ from tests.tui.action_screens import QuickHost, asked, ended, seen
 from tests.tui.bandwidth_screens import set_up, started
 from tests.tui.pilot import SteppedClock, examined, readings, stepped_app
 from tests.tui.screens.test_doctor import opened
+from tests.tui.setup_screens import to_setup
 
 DIRECTORY = Path(__file__).parents[1] / "screenshots"
 SIZES = ((80, 24), (120, 40), (200, 60))
@@ -46,6 +47,15 @@ async def take_live(name: str, columns: int, lines: int) -> None:
         await readings(pilot, clock, 2)
         live = pilot.app.export_screenshot(title=f"gdrtop --demo {name}")
     (DIRECTORY / f"live-{columns}x{lines}.svg").write_text(live, encoding="utf-8")
+
+
+async def take_setup(name: str, columns: int, lines: int) -> None:
+    """Saves a picture of the steps of a node that is not set up yet."""
+    clock = SteppedClock()
+    async with stepped_app(SimulatedHost(name, clock=clock)).run_test(size=(columns, lines)) as pilot:
+        await to_setup(pilot, clock)
+        picture = pilot.app.export_screenshot(title=f"gdrtop --demo {name}")
+    (DIRECTORY / f"setup-{columns}x{lines}.svg").write_text(picture, encoding="utf-8")
 
 
 async def take_actions(name: str, columns: int, lines: int) -> None:
@@ -88,6 +98,7 @@ def main() -> None:
     asyncio.run(take("pcie-l40s", 120, 40, ("down",), "-selected"))
     asyncio.run(take_doctor("hgx-h100+acs-on,mtu-mismatch,nccl-gdr-level-ignored", 120, 40))
     asyncio.run(take_live("hgx-h100+rank-stopped", 120, 40))
+    asyncio.run(take_setup("hgx-h100+iommu-translated,acs-on,memlock-login", 120, 40))
     asyncio.run(take_actions("hgx-h100+nvidia-not-loaded", 120, 40))
     asyncio.run(take_bandwidth("hgx-h100", 120, 40))
 

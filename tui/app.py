@@ -423,6 +423,9 @@ class GdrtopApp(App[None]):
     def _on_confirm_screen_confirmed(self, message: ConfirmScreen.Confirmed) -> None:
         self.actions.run.start(message.prepared, message.typed)
 
+    def _on_confirm_screen_rehearsal_requested(self, message: ConfirmScreen.RehearsalRequested) -> None:
+        self.actions.rehearse(message.prepared, message.screen)
+
     def _on_run_screen_stop_requested(self) -> None:
         self.actions.run.ask_to_stop()
 

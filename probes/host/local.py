@@ -25,6 +25,7 @@ from probes.host.cuda import CudaGpu
 from probes.host.cuda_driver import NEEDED, probe_cuda
 from probes.host.dmabuf_probe import PROBE_SECONDS, probe_dmabuf
 from probes.host.file_range import FileRange
+from probes.host.kept_files import KeptFiles, is_kept
 from probes.host.kernel_log_reader import KERNEL_LOG, KernelLogReader
 from probes.host.kernel_messages import KernelMessage
 from probes.host.nvml import NvmlFacts, NvmlLive
@@ -35,6 +36,7 @@ from probes.host.range_reader import read_range
 from probes.host.ras import ANSWER_SECONDS
 from probes.host.rdma_resources import RdmaResources
 from probes.host.rooted_tree import Found, RootedTree, split
+from probes.host.sleeping_gpus import SleepingGpus
 from probes.host.thread_names import thread_names_from_files
 from probes.host.usage import InterfaceCounters, ProcessUsage, counters_from_files, usage_from_files
 
@@ -91,6 +93,12 @@ def text_of(content: bytes) -> str:
     return printable_lines(content.decode("utf-8", errors="replace").strip(_BLANKS))
 
 
+def _names_in(directory: str | int) -> list[str]:
+    """Return the sorted names in a directory, one more than the most at the most."""
+    with os.scandir(directory) as entries:
+        return sorted(entry.name for entry in islice(entries, MAX_NAMES + 1))
+
+
 class LocalHost:
     """This machine, or a directory tree of a node below `root` (a dump, a container's /host mount)."""
 
@@ -101,6 +109,8 @@ class LocalHost:
         self._is_root = os.geteuid() == 0
         self._tree: RootedTree | None = None
         self._library = NvmlLibrary()
+        self._sleeping_gpus = SleepingGpus(self)
+        self._kept_files = KeptFiles()
         self._resources: ResourceReader | None = None
         self._ethtool: EthtoolReader | None = None
         self._kernel_log = KernelLogReader()
@@ -136,16 +146,15 @@ class LocalHost:
         """Return the sorted names in a directory."""
         note(path)
         try:
-            if self._root:
+            if not self._root:
+                names = _names_in(path)
+            else:
                 found = self._find(path)
                 directory = os.open(found.name, _LIST | os.O_NOFOLLOW, dir_fd=found.directory.descriptor)
-            else:
-                directory = os.open(path, _LIST)
-            try:
-                with os.scandir(directory) as entries:
-                    names = sorted(entry.name for entry in islice(entries, MAX_NAMES + 1))
-            finally:
-                os.close(directory)
+                try:
+                    names = _names_in(directory)
+                finally:
+                    os.close(directory)
         except (OSError, ValueError) as error:
             return unknown_from(error, path, self._is_root)
         if len(names) > MAX_NAMES:
@@ -201,6 +210,10 @@ class LocalHost:
             return unknown_from(error, path, self._is_root)
 
     def _read(self, path: str, limit: int) -> bytes:
+        if not self._root and is_kept(path):
+            content = self._kept_files.read(path, PAGE_BYTES)
+            if len(content) < min(PAGE_BYTES, limit + 1):
+                return content
         if self._root:
             # A dump can have anything under any name: check before opening.
             found = self._find(path)
@@ -294,7 +307,7 @@ class LocalHost:
         # NVML would load a missing driver (nvidia-modprobe(1)); checking these paths has no side effects.
         if not any(map(os.path.exists, DRIVER_LOADED)):
             return Unknown(Reason.NOT_THERE, "NVML", "the NVIDIA driver is not loaded")
-        return None
+        return self._sleeping_gpus.why_not_asked("NVML")
 
     def dmabuf_errnos(self, devices: Sequence[str]) -> Mapping[str, Maybe[int]]:
         """Return the errno of the `ibv_reg_dmabuf_mr` probe for each RDMA device."""
@@ -310,7 +323,8 @@ class LocalHost:
         missing = next((path for path in NEEDED if not os.path.exists(path)), None)
         if missing is not None:
             return Unknown(Reason.NOT_THERE, "libcuda", f"not queried, because {missing} is missing")
-        return probe_cuda()
+        why = self._sleeping_gpus.why_not_asked("libcuda")
+        return probe_cuda() if why is None else why
 
     def process_usage(self, pids: Sequence[int]) -> Mapping[int, Maybe[ProcessUsage]]:
         """Return user, CPU, memory and CPU affinity of each process."""

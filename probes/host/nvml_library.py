@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import threading
 import time
@@ -35,7 +36,7 @@ _MOST_NVLINKS = 18
 _VGPU = 2  # NVML_GPU_VIRTUALIZATION_MODE_VGPU
 _RETRY_SECONDS = 10.0
 _SLOW_SECONDS = 3.0  # between two readings of what changes slowly
-# A blocking PCIe reading takes 20 ms per GPU; each round reads this many GPUs, in turn.
+# A blocking PCIe reading takes 40 ms per GPU, in a thread; each round reads this many GPUs, in turn.
 _BLOCKING_READINGS = 1
 
 
@@ -97,7 +98,8 @@ class NvmlLibrary:
         self._tried_at = 0.0
         self._counters: dict[tuple[str, int], tuple[float, int]] = {}  # by GPU and field
         self._slow: dict[str, tuple[float, _Slow]] = {}
-        self._blocking: dict[str, tuple[float, float]] = {}
+        self._blocking: dict[str, tuple[Maybe[float], Maybe[float]]] = {}
+        self._pcie_reader: threading.Thread | None = None
         self._turn = 0
 
     def release(self) -> None:
@@ -350,17 +352,28 @@ class NvmlLibrary:
         return (counter - before[1]) * unit / (now - before[0])
 
     def _blocking_pcie(self, session: _Session, number: int) -> tuple[Maybe[float], Maybe[float]]:
-        """Return bytes per second from and to the GPU, from 20 ms readings of the GPUs in turn."""
-        nv, handle, bdf = session.pynvml, session.handles[number], session.bdfs[number]
-        if (number - self._turn) % max(1, len(session.handles)) < _BLOCKING_READINGS:
-            # KB/s over a 20 ms window; the call takes as long (nvml.h).
-            sent = self._ask(bdf, lambda: nv.nvmlDeviceGetPcieThroughput(handle, 0) * 1000.0)
-            received = self._ask(bdf, lambda: nv.nvmlDeviceGetPcieThroughput(handle, 1) * 1000.0)
-            if isinstance(sent, Unknown) or isinstance(received, Unknown):
-                return sent, received
-            self._blocking[bdf] = sent, received
+        """Return bytes per second from and to the GPU, as a thread has read them from the GPUs in turn."""
+        reader = self._pcie_reader
+        is_its_turn = (number - self._turn) % max(1, len(session.handles)) < _BLOCKING_READINGS
+        if is_its_turn and (reader is None or not reader.is_alive()):
+            self._pcie_reader = threading.Thread(target=self._read_pcie, args=(session, number), daemon=True)
+            with contextlib.suppress(RuntimeError):  # no more threads available
+                self._pcie_reader.start()
+        bdf = session.bdfs[number]
         not_yet = Unknown(Reason.NOT_THERE, bdf, "not read yet")
         return self._blocking.get(bdf, (not_yet, not_yet))
+
+    def wait_for_pcie(self) -> None:
+        """Wait until no blocking reading is under way."""
+        if self._pcie_reader is not None:
+            self._pcie_reader.join()
+
+    def _read_pcie(self, session: _Session, number: int) -> None:
+        """Read KB/s over a window of 20 ms, twice; each call takes as long (nvml.h)."""
+        nv, handle, bdf = session.pynvml, session.handles[number], session.bdfs[number]
+        sent = self._ask(bdf, lambda: nv.nvmlDeviceGetPcieThroughput(handle, 0) * 1000.0)
+        received = self._ask(bdf, lambda: nv.nvmlDeviceGetPcieThroughput(handle, 1) * 1000.0)
+        self._blocking[bdf] = sent, received
 
 
 # nvmlValueType_t: the member of nvmlValue_t with the value.

@@ -8,16 +8,17 @@ that runs here count.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 from probes.base.unknown import Maybe, Reason, Unknown
 from probes.host.protocol import Host
 from probes.live.job_logs import JobLog, LogPath, find_logs_of, writers_of
 from probes.live.sample import LiveJob, LiveProcess, PathWord, Role
-from probes.nccl.log.collect import Collector
 from probes.nccl.log.job_log import JobLogReading, RankPath
-from probes.nccl.log.reader import LogReader
-from probes.nccl.log.verdict import verdict_of
+
+if TYPE_CHECKING:  # imported on first use: most nodes that are checked have no job
+    from probes.nccl.log.collect import Collector
 
 BEGIN_BYTES = 4 << 20  # of a file
 END_BYTES = 1 << 20
@@ -40,6 +41,9 @@ def read_job_logs(
     of_nccl = [job for job in jobs if job.role is Role.NCCL]
     if not of_nccl:
         return ()
+    from probes.nccl.log.collect import Collector
+    from probes.nccl.log.verdict import verdict_of
+
     probe = host.read_range(f"/proc/{of_nccl[0].pids[0]}/fd/1", 0, 0)
     if isinstance(probe, Unknown) and probe.reason is Reason.NOT_RECORDED:
         return probe
@@ -50,9 +54,8 @@ def read_job_logs(
         members = [by_pid[pid] for pid in job.pids if pid in by_pid]
         logs = [log for log in found.logs if log.job == job.id]
         files = _distinct(logs)
-        reading = _JobReading(
-            host, writers_of(host, members[:_MOST_PROCESSES]), min(until, time.monotonic() + JOB_SECONDS)
-        )
+        collector = Collector(writers_of(host, members[:_MOST_PROCESSES]))
+        reading = _JobReading(host, collector, min(until, time.monotonic() + JOB_SECONDS))
         for file in files:
             reading.read(file)
         facts = reading.reader.facts()
@@ -86,11 +89,13 @@ def _rank(process: LiveProcess) -> RankPath:
 class _JobReading:
     """The reading of one job's files."""
 
-    def __init__(self, host: Host, writers: Mapping[int, frozenset[str]], until: float) -> None:
+    def __init__(self, host: Host, collector: Collector, until: float) -> None:
+        from probes.nccl.log.reader import LogReader
+
         self._host, self._until = host, until
         self._left = JOB_BYTES
-        self.collector = Collector(writers)
-        self.reader = LogReader(self.collector)
+        self.collector = collector
+        self.reader = LogReader(collector)
         self.needs_root = False
         self.is_partial = False
 
@@ -110,7 +115,7 @@ class _JobReading:
 
     def _feed(self, path: str, offset: int, count: int) -> str:
         """Read a part of a file; return why not all of it was read, or ""."""
-        last = offset + count
+        first, last = offset, offset + count
         while offset < last:
             if self._left <= 0 or time.monotonic() >= self._until:
                 self.is_partial = True
@@ -121,7 +126,9 @@ class _JobReading:
                 return str(part)
             if not part.content:
                 return ""
-            self.reader.feed(part.content)
+            # The end of a file begins inside a line.
+            begin = part.content.find(b"\n") + 1 if offset and offset == first else 0
+            self.reader.feed(part.content[begin:])
             offset += len(part.content)
             self._left -= len(part.content)
         return ""

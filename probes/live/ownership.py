@@ -105,14 +105,17 @@ def read_round(host: Host, last: ResourceRound | None = None) -> Maybe[ResourceR
             return replace(last, pinned=pinned)
     groups: dict[int, int] = {}
     _find_processes(host, before, groups)
-    pinned = {pid: read_pinned(host, pid) for pid in sorted(attribute(before, groups).uses)}
+    ownership = attribute(before, groups)
+    pinned = {pid: read_pinned(host, pid) for pid in sorted(ownership.uses)}
     after = _resources(host)
     if isinstance(after, Unknown):
         return after
-    _find_processes(host, after, groups)
-    first, second = _by_owner(before, groups), _by_owner(after, groups)
-    changed = {pid for pid in {*first, *second} if first.get(pid) != second.get(pid)}
-    ownership = attribute(after, groups)
+    changed: set[int | None] = set()
+    if after != before:
+        _find_processes(host, after, groups)
+        first, second = _by_owner(before, groups), _by_owner(after, groups)
+        changed = {pid for pid in {*first, *second} if first.get(pid) != second.get(pid)}
+        ownership = attribute(after, groups)
     for pid in ownership.uses:
         if pid not in pinned:  # its first object has just appeared
             pinned[pid] = Unknown(Reason.NOT_RECORDED, f"/proc/{pid}/status", "not read yet")

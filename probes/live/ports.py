@@ -9,6 +9,7 @@ from probes.base.text import printable
 from probes.base.unknown import Maybe, Reason, Unknown, known
 from probes.facts.node import Node
 from probes.facts.pci.functions import parse_speed
+from probes.facts.pci.sleep import DEVICES, asleep
 from probes.facts.rdma.devices import RdmaDevice, RdmaFacts, RdmaPort, parse_rate
 from probes.host.protocol import Host
 from probes.host.values import read_integer
@@ -174,7 +175,10 @@ def _netdev(port: _Port) -> str:
 
 def _read_link(host: Host, bdf: str) -> tuple[Maybe[float], Maybe[int]]:
     """Read speed and width of a function's PCIe link."""
-    path = f"/sys/bus/pci/devices/{bdf}/current_link"
+    sleeps = asleep(host, bdf)
+    if sleeps is not None:
+        return sleeps, sleeps
+    path = f"{DEVICES}/{bdf}/current_link"
     text = host.read(f"{path}_speed", 4096)
     if isinstance(text, Unknown):
         return text, text

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from xml.parsers import expat
-from xml.sax.saxutils import quoteattr
 
 from probes.base.text import printable
 from probes.base.unknown import Maybe, Reason, Unknown
@@ -138,6 +137,8 @@ def parse_system(text: str, source: str) -> Maybe[Element]:
 
 def xml_text(element: Element, indent: int = 0) -> str:
     """Return the XML in NCCL's own form: two spaces a level, no header."""
+    from xml.sax.saxutils import quoteattr  # imports urllib and http: 15 ms that only writing needs
+
     pairs = "".join(f" {key}={quoteattr(value, _QUOTE)}" for key, value in element.attributes.items())
     start = f"{' ' * indent}<{element.name}{pairs}"
     if not element.children:

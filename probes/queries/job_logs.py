@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
 from probes.base.plan import Plan, instruction
 from probes.base.unknown import Reason, Unknown
-from probes.nccl.log.facts import Place
-from probes.nccl.log.job_log import JobLogReading
 from probes.queries.evidence_list import first_distinct
 from probes.queries.finding import (
     CheckEnded,
@@ -21,6 +20,10 @@ from probes.queries.finding import (
 )
 from probes.queries.jobs import RESTART, RESTARTS, JobSettings, jobs_of, no_fault
 from probes.snapshot.examination import Examination
+
+if TYPE_CHECKING:
+    from probes.nccl.log.facts import Place
+    from probes.nccl.log.job_log import JobLogReading
 
 _LOGS = "the NCCL logs of the jobs"
 _NEXT_RUN = "no log has lines of a running process; to get them, start the job with NCCL_DEBUG=INFO"
@@ -36,7 +39,7 @@ def readings_of(examination: Examination) -> tuple[JobLogReading, ...]:
     if not jobs.processes and not jobs.unseen:
         raise CheckEnded(no_fault(jobs))
     if isinstance(readings, Unknown):
-        raise CheckEnded(unknown(jobs.not_known or _needs_logs(readings)))
+        raise CheckEnded(unknown(jobs.not_known or needs(_LOGS, readings)))
     said = tuple(reading for reading in readings if reading.says_something)
     if not said:
         raise CheckEnded(_without_fault(examination, readings))
@@ -74,12 +77,6 @@ def _without_fault(examination: Examination, readings: tuple[JobLogReading, ...]
     return passed(
         *(Evidence(place_of(reading), f"GPUDirect RDMA: {reading.verdict.text}") for reading in said)
     )
-
-
-def _needs_logs(why: Unknown) -> str:
-    if why.reason is Reason.NOT_RECORDED:
-        return f"needs {_LOGS} ({why.detail or why.reason.value})"
-    return needs(_LOGS, why)
 
 
 def place_of(reading: JobLogReading) -> str:

@@ -27,6 +27,7 @@ from probes.setup.steps.handover import reboot_step, report_step
 from probes.setup.steps.install_commands import perftest_steps
 from probes.setup.steps.measured import MEASURED, measured_step
 from probes.setup.steps.operators import driver_is_operators, operators_step
+from probes.setup.steps.persistence import with_openibd_drop_in
 from probes.snapshot.examination import Examination
 
 BOOT_ID = "/proc/sys/kernel/random/boot_id"
@@ -48,11 +49,11 @@ AFTER: Mapping[str, tuple[str, ...]] = {
     "ports": ("nic-driver",),
     "boot": ("modules",),
     "tools": (),
-    "measure-host": ("hardware", "modules", "ports"),
+    "measure-host": ("modules", "ports"),
     "measure-pair": ("modules", "fabric", "tools", "measure-host"),
     "measure-staged": ("modules", "fabric", "measure-host"),
     "measure-all": ("measure-pair",),
-    "reboot": ("hardware", "modules", "fabric", "iommu", "acs", "boot"),
+    "reboot": ("modules", "fabric", "iommu", "acs", "boot"),
     "report": ("measure-all", "reboot"),
 }
 ORDER = (
@@ -153,21 +154,23 @@ def build_guide(
         steps[step.id] = step
     for row in MEASURED:
         steps[row.id] = measured_step(row, examination, results, path)
-    if path is None and choice.is_impossible:
-        steps["hardware"] = replace(steps["hardware"], state=StepState.BLOCKED, reason=choice.reason)
-        for name in (row.id for row in CHECKED if row.only is not None):
-            steps[name] = replace(steps[name], state=StepState.SKIPPED, reason=_NO_PATH)
     steps["modules"] = _in_load_order(examination, steps["modules"])
     if path is GdrPath.PEERMEM:
         steps["modules"] = _with_peermem(situation, steps["modules"], load_peermem, "is not loaded")
         boot = _with_peermem(situation, steps["boot"], persist_peermem, "is not loaded at boot")
-        steps["boot"] = boot
+        steps["boot"] = boot if driver_is_operators(situation) else with_openibd_drop_in(examination, boot)
     steps["iommu"] = _with_boot_loader(situation, steps["iommu"])
     steps["containers"] = operators_step(situation, steps["containers"])
     steps["environment"] = environment_step(situation)
     steps["tools"] = _with_install(situation, steps["tools"])
     steps["reboot"] = reboot_step(examination.verdict, record, boot_id)
     steps["report"] = report_step(record)
+    if path is None and choice.is_impossible:
+        steps["hardware"] = replace(steps["hardware"], state=StepState.BLOCKED, reason=choice.reason)
+        for name in (row.id for row in CHECKED if row.only is not None):
+            steps[name] = replace(steps[name], state=StepState.SKIPPED, reason=_NO_PATH)
+        for name in (*(row.id for row in MEASURED), "reboot", "report"):
+            steps[name] = replace(steps[name], state=StepState.SKIPPED, reason=_NO_PATH)
     if in_container(examination.node.platform):
         steps = {name: _in_container(step) for name, step in steps.items()}
     ordered = _in_order(steps, record.skipped or {})

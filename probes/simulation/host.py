@@ -31,7 +31,7 @@ from probes.simulation.commands.command_result import CommandResult
 from probes.simulation.faults.catalogue import NoSuchFault, split_name
 from probes.simulation.faults.fault import state_of
 from probes.simulation.node.build import build_tree
-from probes.simulation.node.description import describe
+from probes.simulation.node.description import NodeDescription, describe
 from probes.simulation.node.programs import programs_on
 from probes.simulation.node.ras import ADDRESS, ras_events, ras_report
 from probes.simulation.node.rdma_resources import rdma_resources
@@ -54,9 +54,17 @@ _SM_CLOCK_MHZ = 1755
 class SimulatedHost:
     """A simulated node; equal seeds give equal answers at equal times of the clock."""
 
-    def __init__(self, name: str, seed: int = 0, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        name: str,
+        seed: int = 0,
+        clock: Callable[[], float] = time.monotonic,
+        description: NodeDescription | None = None,
+    ) -> None:
+        """`name`: of a described node, with its faults; or any name with a `description`."""
         plain_name, faults = split_name(name)
-        self._description = describe(plain_name)
+        self._given = description
+        self._description = description or describe(plain_name)
         idle = set()  # names of faults that change nothing on this node
         for fault in faults:
             changed = fault.change_description(self._description)
@@ -207,7 +215,7 @@ class SimulatedHost:
 
     def _make_peer(self) -> NodeParts:
         """Return another node of the same description, with the same faults."""
-        peer = SimulatedHost(self.origin.label, self._seed + 1, self._clock)
+        peer = SimulatedHost(self.origin.label, self._seed + 1, self._clock, self._given)
         return peer, peer.tree, peer._seconds
 
     def nvml(self) -> Maybe[NvmlFacts]:

@@ -74,10 +74,10 @@ def _gpus_near(topology: Topology, nic: Endpoint) -> list[str]:
     """Return the GPUs below the NIC's switch, or on the CPU to which it is attached: "GPU0 (PIX)"."""
     near: list[str] = []
     for gpu in topology.gpus:
-        path = topology.path(gpu.id, nic.id)
-        if not isinstance(path.smi, Unknown) and path.smi in _NEAR:
-            near.append(f"{gpu.label} ({path.smi.value})")
-        elif path.nccl is Nccl.P2C:
+        smi = topology.paths.smi(gpu.id, nic.id)
+        if not isinstance(smi, Unknown) and smi in _NEAR:
+            near.append(f"{gpu.label} ({smi.value})")
+        elif topology.paths.nccl.to_nic(gpu.id, nic.id) is Nccl.P2C:
             near.append(f"{gpu.label} (NCCL P2C)")
     return near
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from probes.base.unknown import Maybe, Reason, Unknown, all_of, any_of
@@ -76,20 +77,29 @@ def _port_states(device: RdmaDevice, reading: Reading | None) -> list[Maybe[str]
 
 
 def serving_nics(
-    node: Node, topology: Topology, gpu: str, reach: Reachability, reading: Reading | None
+    node: Node,
+    topology: Topology,
+    gpu: str,
+    devices: Mapping[str, RdmaDevice],
+    reach: Reachability,
+    reading: Reading | None,
 ) -> ServingNics:
-    """Return the near NICs that are up; if no NIC is near, those that NVLink leads to."""
-    devices = hardware_devices(node)
-    words = {name: topology.paths[gpu, name].nccl for name in devices}
-    order = [name for name in topology.best_nics.get(gpu, ()) if name in devices]
-    near = [name for name in order if words[name] in _NEAR]
+    """Return the near NICs that are up; if no NIC is near, those that NVLink leads to.
+
+    `devices`: those that are hardware. Of a node's thousands of pairs only the near ones are looked at.
+    """
+    by_word = topology.nics_by_word.get(gpu, {})
+    words = {name: word for word in _NEAR for name in by_word.get(word, ())}
+    near = [name for name in topology.best_nics.get(gpu, ()) if name in words and name in devices]
     serving = [name for name in near if reach.reaches(name, gpu) is True]
     if serving:
         best = words[serving[0]]
         return ServingNics(tuple(name for name in serving if words[name] is best))
     if doubt := _doubt(node, topology, gpu, reach):
         return ServingNics(doubt=doubt)
-    by_nvlink = [name for name in order if words[name] is Nccl.PXN and reach.reaches(name, gpu) is True]
+    by_nvlink = [
+        name for name in by_word.get(Nccl.PXN, ()) if name in devices and reach.reaches(name, gpu) is True
+    ]
     if by_nvlink and not near:
         return ServingNics(tuple(by_nvlink), by_pxn=True)
     far = not near and bool(reach.nics_of(gpu))
@@ -118,7 +128,7 @@ def _why_unserved(
     topology: Topology,
     gpu: str,
     near: list[str],
-    devices: dict[str, RdmaDevice],
+    devices: Mapping[str, RdmaDevice],
     reach: Reachability,
     reading: Reading | None,
 ) -> str:

@@ -225,7 +225,7 @@ def _usable_path(
     # A GPU that can never use it does not count next to others that can.
     gpus = [gpu for gpu in gpus if not _never_supported(direct, gpu.id)]
     faults = {gpu.id: fault for gpu in gpus if gpu.id in facts and (fault := _gpu_fault(node, facts[gpu.id]))}
-    answers = {gpu.id: serving_nics(node, topology, gpu.id, reach, reading) for gpu in gpus}
+    answers = {gpu.id: serving_nics(node, topology, gpu.id, devices, reach, reading) for gpu in gpus}
     served = [gpu for gpu in gpus if gpu.id not in faults and answers[gpu.id].nics]
     # A file that gdrtop has read shows NCCL's own paths, on a virtual machine too.
     guest_paths = (

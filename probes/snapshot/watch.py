@@ -6,7 +6,7 @@ import time
 from collections.abc import Hashable
 from dataclasses import fields
 
-from probes.base.unknown import Maybe, Reason, Unknown
+from probes.base.unknown import Maybe, Reason, Unknown, known
 from probes.facts.gpudirect import GpuDirectFacts
 from probes.facts.kernel.modules import COMPANIONS, CORE_LADDER
 from probes.facts.node import Node, probe_node
@@ -49,7 +49,9 @@ def fingerprint(host: Host) -> Hashable:
     """Return a value that changes when a device or a module is added or removed."""
     directories = ("/sys/bus/pci/devices", "/sys/class/infiniband", "/sys/module")
     names: list[Maybe[tuple[str, ...]]] = [host.names(directory) for directory in directories]
-    states = [host.read(f"/sys/module/{module}/initstate") for module in (*CORE_LADDER, *COMPANIONS)]
+    loaded = known(names[-1], ())
+    modules = [module for module in (*CORE_LADDER, *COMPANIONS) if module in loaded]
+    states = [host.read(f"/sys/module/{module}/initstate") for module in modules]
     return (*names, *states)
 
 

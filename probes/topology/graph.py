@@ -216,9 +216,3 @@ def root_port(graph: nx.Graph[str], bdf: str) -> str:
     """Return the root port above a function; "" if it has none or its place is unknown."""
     chain = chain_of(graph, bdf)
     return chain[0] if len(chain) > 1 else ""
-
-
-def pcie_graph(graph: nx.Graph[str]) -> nx.Graph[str]:
-    """Return the part of the graph that PCIe traffic uses: PCIe, the CPUs, and what joins the CPUs."""
-    kinds = (PCIE, INTERNAL, SMP)
-    return graph.edge_subgraph([pair for pair, edge in graph.edges.items() if edge["type"] in kinds]).copy()

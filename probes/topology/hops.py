@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
+from itertools import accumulate
+from math import inf
 from typing import TYPE_CHECKING
 
-from probes.base.unknown import Maybe, Unknown
-from probes.topology.graph import CPU, INTERNAL, NO_LINK, NUMA_NODE, pcie_graph
+from probes.base.unknown import Maybe, Unknown, known
+from probes.topology.graph import CPU, HOST_BRIDGE, INTERNAL, NO_LINK, NUMA_NODE, chain_of
 
 if TYPE_CHECKING:
     import networkx as nx
@@ -24,37 +27,89 @@ class Hop:
     best_gbps: Maybe[float] = NO_LINK  # what the link can carry at its best; NICs are chosen by it
 
 
+@dataclass(frozen=True)
+class Branch:
+    """The way from a host bridge down to a function."""
+
+    parts: tuple[str, ...]  # both included
+    best_gbps: tuple[float, ...]  # of the weakest link below each part, at its best; infinite: none is known
+
+    def common(self, other: Branch) -> int:
+        """Return how many parts two branches share, from the top; 0: they are of different host bridges."""
+        count = 0
+        for mine, theirs in zip(self.parts, other.parts, strict=False):
+            if mine != theirs:
+                break
+            count += 1
+        return count
+
+
 class Routes:
-    """The PCIe routes through a graph."""
+    """The PCIe routes through a graph, in which each host bridge is the root of a tree."""
 
     def __init__(self, graph: nx.Graph[str]) -> None:
         self.graph = graph
-        self.pcie = pcie_graph(graph)
-        self._from: dict[str, dict[str, list[str]]] = {}
+        self._kinds: dict[str, str] = {part: facts["kind"] for part, facts in graph.nodes.items()}
+        self._branches: dict[str, Branch] = {}
+        self._over_cpus: dict[tuple[str, str], list[str]] = {}
         self._hops: dict[tuple[str, str], Hop] = {}
 
+    @cached_property
+    def _cpus(self) -> nx.Graph[str]:
+        """The part of the graph above the trees: host bridges, NUMA nodes and what joins them."""
+        kinds = (HOST_BRIDGE, NUMA_NODE, CPU)
+        return self.graph.subgraph([part for part, kind in self._kinds.items() if kind in kinds])
+
+    def branch(self, bdf: str) -> Branch:
+        """Return the branch of a function whose place in the tree is known."""
+        branch = self._branches.get(bdf)
+        if branch is None:
+            parts = (self.graph.nodes[bdf]["root"], *chain_of(self.graph, bdf))
+            best = [known(hop.best_gbps, inf) for hop in self.hops(list(parts))[1:]]
+            least = accumulate(reversed(best), min, initial=inf)
+            branch = self._branches[bdf] = Branch(parts, tuple(reversed(tuple(least))))
+        return branch
+
     def between(self, a: str, b: str) -> list[str]:
-        """Return the shortest route from a to b, both included; [] where there is none."""
+        """Return the shortest route from a to b, both included: up to the first common part, and down."""
+        up, down = self.branch(a), self.branch(b)
+        common = up.common(down)
+        if common:
+            return [*reversed(up.parts[common - 1 :]), *down.parts[common:]]
+        over = self._between_bridges(up.parts[0], down.parts[0])
+        return [*up.parts[:0:-1], *over, *down.parts[1:]]
+
+    def distance(self, a: str, b: str) -> tuple[float, int]:
+        """Return what the weakest link carries at its best (infinite: unknown), and the number of hops."""
+        up, down = self.branch(a), self.branch(b)
+        common = up.common(down)
+        top = max(0, common - 1)
+        count = len(up.parts) + len(down.parts) - 2 * top - 1
+        if not common:
+            count += len(self._between_bridges(up.parts[0], down.parts[0])) - 1
+        return min(up.best_gbps[top], down.best_gbps[top]), count
+
+    def _between_bridges(self, a: str, b: str) -> list[str]:
+        """Return the shortest route between two host bridges; two of one NUMA node are neighbors."""
         import networkx as nx
 
-        if a == b:
-            return [a]
-        if a not in self._from:
-            self._from[a] = nx.single_source_shortest_path(self.pcie, a) if a in self.pcie else {}
-        return self._from[a].get(b, [])
+        route = self._over_cpus.get((a, b))
+        if route is None:
+            route = nx.shortest_path(self._cpus, a, b)
+            if sum(self._kinds[part] == NUMA_NODE for part in route) < 2:
+                route = [a, b]
+            self._over_cpus[a, b] = route
+        return route
 
     def hops(self, route: list[str]) -> tuple[Hop, ...]:
-        """Return the hops of a route; two host bridges of one NUMA node are neighbors."""
-        kinds = [self.graph.nodes[part]["kind"] for part in route]
-        if kinds.count(NUMA_NODE) < 2:
-            route = [part for part, kind in zip(route, kinds, strict=True) if kind not in (NUMA_NODE, CPU)]
+        """Return the hops of a route."""
         return tuple(self._hop(a, b) for a, b in zip(["", *route], route, strict=False))
 
     def _hop(self, before: str, bdf: str) -> Hop:
         hop = self._hops.get((before, bdf))
         if hop is None:
             edge = self.graph.get_edge_data(before, bdf, {"type": INTERNAL if before else "", "text": ""})
-            kind, gbps = self.graph.nodes[bdf]["kind"], edge.get("gbps", NO_LINK)
+            kind, gbps = self._kinds[bdf], edge.get("gbps", NO_LINK)
             hop = Hop(bdf, kind, edge["type"], gbps, edge["text"], edge.get("best_gbps", NO_LINK))
             self._hops[before, bdf] = hop
         return hop

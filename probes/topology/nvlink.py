@@ -36,6 +36,20 @@ def _common_peers(graph: nx.Graph[str], a: str, b: str) -> Iterator[str]:
             yield peer
 
 
+def nvlink_peers(graph: nx.Graph[str], gpu: str) -> frozenset[str]:
+    """Return the GPUs that a GPU has NVLinks to, directly or through NVSwitches (`nvlinks_between`)."""
+    found: set[str] = set()
+    for peer, edge in graph.adj[gpu].items():
+        if edge["type"] != NVLINK or not edge["links"]:
+            continue
+        if graph.nodes[peer]["kind"] == GPU:
+            found.add(peer)
+        else:
+            others = graph.adj[peer].items()
+            found.update(other for other, far in others if far["type"] == NVLINK and far["links"])
+    return frozenset(found - {gpu})
+
+
 def has_c2c(graph: nx.Graph[str], gpu: str) -> bool:
     """Return whether a GPU is attached to its CPU by chip-to-chip links."""
     return any(edge["type"] == C2C for edge in graph.adj[gpu].values())

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from enum import Enum
 from typing import TYPE_CHECKING
 
 from probes.base.unknown import Maybe, Reason, Unknown
-from probes.topology.graph import HOST_BRIDGE
+from probes.topology.hops import Branch
 
 if TYPE_CHECKING:
     import networkx as nx
@@ -23,27 +22,29 @@ class Smi(Enum):
     SYS = "SYS"
 
 
-def smi_path(graph: nx.Graph[str], route: Sequence[str]) -> Maybe[Smi]:
-    """Return the word for a route through the graph (legend of `topo -m`; nvidia-smi's source is closed).
+def smi_path(graph: nx.Graph[str], up: Branch, down: Branch) -> Maybe[Smi]:
+    """Return the word for two functions, by the legend of `topo -m` (nvidia-smi's source is closed).
 
     Unknown if the route crosses from one host bridge to another and a NUMA node is missing.
     """
-    functions = graph.nodes
-    a, b = route[0], route[-1]
+    a, b = up.parts[-1], down.parts[-1]
     if _device(a) == _device(b):
         return Smi.PIX
-    bridges = sum(functions[part]["kind"] == HOST_BRIDGE for part in route)
-    if bridges == 1:
-        return Smi.PHB
-    if bridges == 0:
+    common = up.common(down)
+    if common > 1:
         # Below the last common port, a downstream port and the device on either side are one switch.
-        top = min(range(len(route)), key=lambda place: int(functions[route[place]]["depth"]))
-        return Smi.PIX if top <= 2 and len(route) - 1 - top <= 2 else Smi.PXB
+        longest = max(len(up.parts), len(down.parts)) - common
+        return Smi.PIX if longest <= 2 else Smi.PXB
+    if common:
+        return Smi.PHB
+    numa = []
     for bdf in (a, b):
-        if isinstance(functions[bdf]["numa_node"], Unknown):
+        facts = graph.nodes[bdf]
+        if isinstance(facts["numa_node"], Unknown):
             detail = f"NODE or SYS: the NUMA node of {bdf} is unknown"
-            return Unknown(Reason.NOT_THERE, f"{functions[bdf]['sysfs_path']}/numa_node", detail)
-    return Smi.NODE if functions[a]["numa_node"] == functions[b]["numa_node"] else Smi.SYS
+            return Unknown(Reason.NOT_THERE, f"{facts['sysfs_path']}/numa_node", detail)
+        numa.append(facts["numa_node"])
+    return Smi.NODE if numa[0] == numa[1] else Smi.SYS
 
 
 def _device(bdf: str) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from tests.perf.terminal import Cost, Terminal
 
@@ -17,8 +17,13 @@ def best(measure: Callable[[], float], times: int) -> float:
     return min(measure() for _ in range(times))
 
 
-def row(what: str, measured: str, budget: str, kept: bool | None) -> None:
-    """One line of the table."""
+ROWS: list[dict[str, object]] = []
+"""What has been measured, as `make bench JSON=file` writes it."""
+
+
+def row(what: str, measured: str, budget: str, kept: bool | None, values: Sequence[float] = ()) -> None:
+    """One line of the table; `values`: the single measurements, of which less is better."""
+    ROWS.append({"what": what, "measured": measured, "budget": budget, "kept": kept, "values": list(values)})
     mark = {True: "kept", False: "MISSED", None: "–"}[kept]
     print(f"{what:<46} {measured:<44} {budget:<16} {mark}", flush=True)
 

@@ -52,6 +52,11 @@ class Terminal:
         self.written = 0
         self.text = b""
 
+    @property
+    def pid(self) -> int:
+        """The program's process."""
+        return self._process.pid
+
     def read_for(self, seconds: float) -> None:
         """Reads what comes for so long."""
         until = time.perf_counter() + seconds

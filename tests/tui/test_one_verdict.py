@@ -17,7 +17,7 @@ from probes.simulation.bandwidth.speeds import Place, sustained
 from probes.simulation.faults.catalogue import FAULTS
 from probes.simulation.node.names import SIMULATED_NAMES
 from probes.snapshot.examination import Examination
-from probes.snapshot.verdict import State, Verdict, judge
+from probes.snapshot.verdict import State, Verdict
 from probes.topology.nccl_words import Nccl
 from tests.probes.checks.doctor import examination_of, findings_on
 from tests.tiers import USUAL_FAULTS
@@ -49,8 +49,7 @@ def test_the_dashboard_and_json_say_what_check_says(nodes: tuple[str, ...]) -> N
         verdict = verdict_on(name)
         state = OverviewState()
         state.apply(Probed(node, topology))
-        judged = judge(node, topology, reading, files=examination.topology_files)
-        state.apply(Sampled(reading, judged, 0.0))
+        state.apply(Sampled(reading, examination.verdict, 0.0))
         state.apply_findings(found)
         assert state.verdict == verdict, name
         words = {

@@ -15,11 +15,14 @@ from tests.tui.bandwidth_screens import measured, met, over, scripted, set_up, s
 from tests.tui.live_samples import install
 from tests.tui.pilot import SteppedClock, overview, readings, settled, shown, stepped_app, until
 from tests.tui.screens.test_doctor import opened
+from tests.tui.screens.test_ras import consent
 from tests.tui.setup_screens import to_setup
 from tui.app import GdrtopApp
 from tui.runtime.replay_source import ReplaySource
+from tui.screens.ask import ConsentScreen
 from tui.screens.bandwidth_run.screen import BandwidthRunScreen
 from tui.screens.history.screen import HistoryScreen
+from tui.screens.live.screen import LiveScreen
 
 SIZES = [(80, 24), (120, 40)]
 SMALL_OR_SLOW = [
@@ -134,6 +137,27 @@ def test_nccl(snap_compare: Any, size: tuple[int, int]) -> None:
         await pilot.pause()
 
     assert snap_compare(app, terminal_size=size, run_before=to_a_log)
+
+
+@pytest.mark.parametrize("size", SIZES, ids=lambda size: f"{size[0]}x{size[1]}")
+def test_ras(snap_compare: Any, size: tuple[int, int]) -> None:
+    clock = SteppedClock()
+    app = stepped_app(SimulatedHost("hgx-h100+rank-behind", clock=clock))
+
+    async def to_an_answer(pilot: Pilot[None]) -> None:
+        await readings(pilot, clock, 3)
+        clock.now += 60.0  # the rank is behind by now
+        await readings(pilot, clock, 2)
+        await pilot.press("t")
+        await on(pilot, LiveScreen)
+        await pilot.press("i")
+        await on(pilot, ConsentScreen)
+        await until(pilot, lambda: "STATUS" in consent(pilot))
+        await pilot.press("y")
+        await until(pilot, lambda: "32 processes" in seen(pilot, "answer"))
+        await pilot.pause()
+
+    assert snap_compare(app, terminal_size=size, run_before=to_an_answer)
 
 
 @pytest.mark.parametrize("size", SIZES, ids=lambda size: f"{size[0]}x{size[1]}")

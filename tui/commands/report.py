@@ -5,30 +5,19 @@ from __future__ import annotations
 import argparse
 import io
 import sys
-import time
-from collections.abc import Callable
-from dataclasses import replace
 from typing import TextIO
 
-from probes.bandwidth.model.result import Result
-from probes.bandwidth.results.baseline import machine_type
-from probes.base.origin import origin_word
-from probes.host.protocol import Host
-from probes.recording.redaction.identifiers import Identifiers
-from probes.setup.report import Report, Saved, name_of, report_of
-from probes.snapshot.examination import Examination
-from tui.actions.dispatcher import Dispatcher
-from tui.actions.past_changes import changes_on
-from tui.bandwidth.results_store import open_results_store
-from tui.bandwidth.session import ResultsStore
+from probes.base.origin import Source
+from probes.setup.report import Report
 from tui.commands.arguments import EXIT_WRONG_USAGE, UsageError
 from tui.commands.report_json import report_json
+from tui.controllers.report_reader import read_report
 from tui.files.new_file import NotWritten, check_new, write_new
+from tui.files.setup_log import REPORTED, SetupLogError, open_setup_log
 from tui.files.version import version
 from tui.runtime.json_values import write_json
 from tui.runtime.open_host import open_host
 from tui.runtime.printing import ascii_text, is_plain
-from tui.runtime.snapshot import take_redacted_snapshot, take_snapshot
 
 STDOUT = "-"
 _FORMATS = {"md": "Markdown", "html": "one HTML file, without scripts", "json": "JSON (gdrtop schema report)"}
@@ -65,12 +54,23 @@ def run(options: argparse.Namespace, out: TextIO) -> int:
         return 0
     try:
         check_new(options.file)
-        text = text_of(read_report(open_host(options), options.redact), form)
-        print(f"Written to {write_new(options.file, text)}", file=sys.stderr)
+        host = open_host(options)
+        path = write_new(options.file, text_of(read_report(host, options.redact), form))
+        print(f"Written to {path}", file=sys.stderr)
+        if host.origin.source is Source.LIVE:
+            _note_in_setup(path)
     except NotWritten as error:
         print(f"gdrtop: {error}", file=sys.stderr)
         return EXIT_WRONG_USAGE
     return 0
+
+
+def _note_in_setup(path: str) -> None:
+    """Complete the report step of setup; the report itself stays if that fails."""
+    try:
+        open_setup_log(is_live=True).add(REPORTED, path)
+    except SetupLogError as error:
+        print(f"gdrtop: setup does not show the report: {error}", file=sys.stderr)
 
 
 def _form_of(name: str) -> str:
@@ -83,56 +83,6 @@ def _form_of(name: str) -> str:
     raise UsageError(
         f"{name!r} does not end in .md, .html or .json; choose a format with --md, --html or --json"
     )
-
-
-def read_report(
-    host: Host,
-    redact: bool = False,
-    wait: Callable[[float], object] = time.sleep,
-    store: ResultsStore | None = None,
-    dispatcher: Dispatcher | None = None,
-) -> Report:
-    """Read the node for about a second, and what gdrtop has saved about it."""
-    if not redact:
-        snapshot = take_snapshot(host, wait)
-        saved = saved_about(host, snapshot.examination, store, dispatcher)
-        return report_of(snapshot.examination, snapshot.sample, snapshot.at, saved)
-    identifiers = Identifiers(redact=True)
-    plain, snapshot = take_redacted_snapshot(host, identifiers, wait)
-    # Saved results and runs are found by the node's own name.
-    saved = _redacted(saved_about(host, plain.examination, store, dispatcher), identifiers)
-    return report_of(snapshot.examination, snapshot.sample, snapshot.at, saved, is_redacted=True)
-
-
-def saved_about(
-    host: Host, examination: Examination, store: ResultsStore | None, dispatcher: Dispatcher | None
-) -> Saved:
-    """Return what gdrtop has saved about the node; nothing is saved of other nodes than this machine."""
-    store = open_results_store(host.origin) if store is None else store
-    dispatcher = Dispatcher(host, read_only=True) if dispatcher is None else dispatcher
-    name, origin = name_of(examination), origin_word(host.origin)
-    results = tuple(one for one in store.results() if (one.node, one.origin) == (name, origin))
-    changes, unread = changes_on(dispatcher, name)
-    return Saved(
-        results=results,
-        baseline=store.baseline(machine_type(examination)),
-        changes=changes,
-        unread=tuple(filter(None, (store.why_unread(), *unread))),
-    )
-
-
-def _redacted(saved: Saved, identifiers: Identifiers) -> Saved:
-    """Return the same with pseudonyms; the origin stays, because results are compared by it."""
-    redacted = identifiers.value(saved)
-    return replace(
-        redacted,
-        results=tuple(map(_with_origin, redacted.results, saved.results)),
-        baseline=tuple(map(_with_origin, redacted.baseline, saved.baseline)),
-    )
-
-
-def _with_origin(redacted: Result, saved: Result) -> Result:
-    return replace(redacted, origin=saved.origin)
 
 
 def text_of(report: Report, form: str) -> str:

@@ -63,6 +63,11 @@ class ActionWorker(BackgroundTask["RunEvent"]):
         """Return an action ready to be confirmed, or why it has no plan."""
         return self._opened().prepared(offer, examination)
 
+    @property
+    def dispatcher(self) -> Dispatcher:
+        """Return what runs actions and has their log."""
+        return self._opened()
+
     def _opened(self) -> Dispatcher:
         with self._lock:
             if self._dispatcher is None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from tui.controllers.action_run import ActionRunController
 from tui.controllers.action_worker import ActionWorker
+from tui.runtime.background import call_in_thread
 from tui.screens.actions.state import ActionsState
 from widgets.base.lines import sentence
 
@@ -17,8 +18,10 @@ if TYPE_CHECKING:
     from probes.plans.catalogue import Offer
     from probes.snapshot.examination import Examination
     from tui.actions.audit_log import PastRun
+    from tui.actions.dispatcher import Dispatcher, Prepared
     from tui.controllers.context import AppContext
     from tui.runtime.sampler import Examined
+    from tui.screens.confirm.screen import ConfirmScreen
 
 
 class ActionsController:
@@ -32,6 +35,11 @@ class ActionsController:
         self._wanted: tuple[str, Screen[Any]] | None = None  # an action whose plan is awaited, and where
         self._is_listed = asyncio.Event()  # cleared while `refresh` waits
         self._is_listed.set()
+
+    @property
+    def dispatcher(self) -> Dispatcher:
+        """Return what runs actions and has their log."""
+        return self._worker.dispatcher
 
     def show(self) -> None:
         """Show the console of a run whose end was not seen yet, else the list of actions."""
@@ -121,6 +129,27 @@ class ActionsController:
         from tui.screens.confirm.state import ConfirmState
 
         self._app.push_screen(ConfirmScreen(ConfirmState(prepared, self._context.origin)))
+
+    def rehearse(self, prepared: Prepared, screen: ConfirmScreen) -> None:
+        """Run a plan on a simulated twin of the node, and show on its screen what to expect afterwards."""
+        from tui.actions.rehearsal import Rehearsal, rehearse
+        from widgets.doctor.changes import Assessment
+
+        examination, host = self._context.doctor.examination, self._context.host
+        if examination is None or host is None:
+            self._context.notify("The node is being checked. Try again in a moment.", "warning")
+            return
+        before = Assessment(examination.verdict, self._context.doctor.findings)
+        screen.show_rehearsing()
+
+        def apply(rehearsed: Rehearsal) -> None:
+            after = Assessment(rehearsed.examination.verdict, rehearsed.findings)
+            screen.show_rehearsal(before, after, rehearsed.not_rehearsed)
+
+        def run() -> Rehearsal:
+            return rehearse(host, examination, prepared.action, prepared.plan)
+
+        call_in_thread(self._app.call_later, run, apply, screen.show_rehearsal_failure)
 
     def _show_in_list(self, name: str) -> None:
         """Select an action that is not possible in the list, which says why."""

@@ -11,6 +11,7 @@ from tui.runtime.background import DRAW_SECONDS
 if TYPE_CHECKING:
     from probes.bandwidth.model.request import Request
     from probes.bandwidth.model.result import Result
+    from tui.bandwidth.session import ResultsStore
     from tui.controllers.context import AppContext
     from tui.runtime.sampler import Examined
     from tui.screens.bandwidth_run.screen import BandwidthRunScreen
@@ -53,6 +54,11 @@ class BandwidthController:
         """Show the settings of a request, unless a series is running."""
         if not self._context.warn_if_busy():
             self.setup.show(request)
+
+    @property
+    def store(self) -> ResultsStore:
+        """Return where results are saved."""
+        return self._worker.store
 
     @property
     def refusal(self) -> str:

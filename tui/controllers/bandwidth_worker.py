@@ -17,7 +17,7 @@ if TYPE_CHECKING:  # loaded with the first test
     from probes.snapshot.examination import Examination
     from probes.snapshot.rates import Reading
     from tui.bandwidth.events import BandwidthEvent
-    from tui.bandwidth.session import BenchSession
+    from tui.bandwidth.session import BenchSession, ResultsStore
     from tui.screens.bandwidth_run.state import SeriesState
 
 _MOST_WAITING = 5000
@@ -57,6 +57,11 @@ class BandwidthWorker(BackgroundTask["BandwidthEvent"]):
             return self._bench
 
     # Questions
+
+    @property
+    def store(self) -> ResultsStore:
+        """Return where results are saved."""
+        return self._opened().store
 
     @property
     def refusal(self) -> str:

@@ -12,9 +12,18 @@ from probes.plans.catalogue import Offer
 from probes.setup.guide import Guide, read_guide
 from probes.setup.step import StepState
 from tui.actions.local_commands import why_no_root
-from tui.files.setup_log import PATH, SKIP, UNSKIP, SetupLogError, open_setup_log, remember_boot
+from tui.files.setup_log import (
+    PATH,
+    REPORTED,
+    SKIP,
+    UNSKIP,
+    SetupLogError,
+    open_setup_log,
+    remember_boot,
+)
 from tui.runtime.background import call_in_thread
 from tui.runtime.lock import user_name
+from tui.screens.confirm.state import file_word
 from tui.screens.setup.screen import SetupScreen
 from tui.screens.setup.state import GuideState
 
@@ -36,7 +45,7 @@ class SetupController:
         self.state = GuideState()
         self._log = open_setup_log(context.origin.source is Source.LIVE)
         bandwidth.setup.on_results = self.refresh
-        self._is_reading = False
+        self._is_reading = self._is_writing = False
         self._wanted: Examination | None = None  # a newer one, to be read when the running reading ends
 
     def show(self) -> None:
@@ -119,8 +128,41 @@ class SetupController:
         elif step.plan is not None:
             offer = Offer(f"setup:{step.id}", step.title, step.plan)
             self._actions.confirm(offer, guide.situation.examination)
+        elif step.id == "report":
+            self._write_report()
         elif step.command:
             self._context.notify(f"Run in a shell: {step.command}", title=step.title)
+
+    def _write_report(self) -> None:
+        """Write the report to a new file in the current directory, and complete its step."""
+        from tui.controllers.report_reader import read_report
+        from tui.files.new_file import write_new
+        from tui.files.version import version
+        from widgets.report.html import html_of
+
+        host, store, dispatcher = self._context.host, self._bandwidth.store, self._actions.dispatcher
+        if host is None or self._is_writing:
+            return
+        self._is_writing = True
+        node, log = file_word(self._context.overview.hostname), self._log
+        name = f"gdrtop-report-{node}-{time.strftime('%Y%m%d-%H%M%S', time.localtime())}.html"
+        self._context.notify("Writing the report. This takes a few seconds.")
+
+        def write() -> str:
+            path = write_new(name, html_of(read_report(host, store=store, dispatcher=dispatcher), version()))
+            log.add(REPORTED, path)
+            return path
+
+        def apply(path: str) -> None:
+            self._is_writing = False
+            self._context.notify(f"Written to {path}")
+            self.refresh()
+
+        def fail(message: str) -> None:
+            self._is_writing = False
+            self._context.report_error(message)
+
+        call_in_thread(self._context.app.call_later, write, apply, fail)
 
     def skip(self, name: str) -> None:
         """Skip a step, or take it up again if it is skipped."""

@@ -31,7 +31,7 @@ _SCREENS: dict[str, tuple[str, str, tuple[str, ...]]] = {
         "Jobs, their ranks, paths and rates, now and in the last hour, and what changed.",
         (
             *("open", "moment", "event", "ras", "ras_events", "moments", "ends", "filter", "write"),
-            *("pause", "record"),
+            *("copy", "pause", "record"),
         ),
     ),
     "NcclScreen": (
@@ -67,7 +67,7 @@ _SCREENS: dict[str, tuple[str, str, tuple[str, ...]]] = {
     "ConfirmScreen": (
         "PLAN",
         "Every step before it runs. If running jobs would be affected, type the host name to confirm.",
-        ("open", "copy", "write"),
+        ("open", "rehearse", "copy", "write"),
     ),
     "RunScreen": ("CONSOLE", "A running action. Leaving the screen does not stop it.", ("cancel", "write")),
     "BandwidthSetupScreen": (

@@ -42,10 +42,13 @@ KEYS: dict[str, Key] = {
         "D", "D", "Diagnostics", "RAS: let NCCL run its diagnostics in the job. Shows first what they run"
     ),
     "write": Key("w", "w", "Write", "Write what is shown to a file in the current directory"),
-    "copy": Key("c", "c", "Copy", "Copy the plan or the command for the peer"),
+    "copy": Key("c", "c", "Copy", "Copy the plan, the command for the peer, or a rank's py-spy command"),
     "view": Key("o", "o", "View", "Show another part: chart and console, or paths and node"),
     "path": Key("P", "P", "Path", "Setup: choose the other path, or go back to the recommended one"),
     "leave_out": Key("S", "S", "Skip", "Setup: skip this step, or stop skipping it"),
+    "rehearse": Key(
+        "T", "T", "Rehearse", "Plan: run it on a simulated copy of this node, and show the expected verdict"
+    ),
     "filter": Key("slash", "/", "Filter", "Show only lines that contain a word"),
     "explain": Key("e", "e", "Explain", "Explain in plain words what the finding means"),
     "all": Key("a", "a", "All", "Show everything, including ok checks and similar steps"),

@@ -110,17 +110,28 @@ def of_process(process: LiveProcess, sample: LiveSample, width: int) -> list[Lin
     return lines
 
 
-def _python_commands(process: LiveProcess) -> list[tuple[str, str]]:
-    """Return commands to copy that show where a Python rank is; gdrtop runs none of them.
+def stack_command(process: LiveProcess) -> str:
+    """Return the command that shows the Python stacks of a rank, to copy; "" if it is not a Python rank.
 
-    Sources: py-spy's options; PyTorch's ProcessGroupNCCL.hpp (DumpPipe).
+    gdrtop does not run it. Source: py-spy's options.
     """
     names = known(process.process.program, ""), known(process.process.comm, "")
     if process.role is not Role.NCCL or not (names[0].endswith(".py") or names[1].startswith("python")):
+        return ""
+    return f"py-spy dump --nonblocking --pid {process.pid}"
+
+
+def _python_commands(process: LiveProcess) -> list[tuple[str, str]]:
+    """Return commands to copy that show where a Python rank is; gdrtop runs none of them.
+
+    Source: PyTorch's ProcessGroupNCCL.hpp (DumpPipe).
+    """
+    command = stack_command(process)
+    if not command:
         return []
     rank = "RANK" if isinstance(process.rank, Unknown) else str(process.rank)
     return [
-        ("Copy", f"py-spy dump --nonblocking --pid {process.pid}"),
+        ("Copy (c)", command),
         ("", "shows its Python stacks without pausing it; run it as its user or as root"),
         ("", f'printf 1 > "$TORCH_NCCL_DEBUG_INFO_PIPE_FILE"{rank}.pipe'),
         ("", "lets PyTorch write its flight recorder, with the value that the job has for this variable"),

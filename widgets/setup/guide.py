@@ -89,7 +89,7 @@ def draw_step(step: SetupStep, width: int) -> list[Line]:
     if step.plan is not None:
         lines += draw_consequences(step.plan, width)
         lines += draw_steps(step.plan, width)
-    if step.command:
+    if step.command and step.state is StepState.TO_DO:
         lines.extend(wrapped(f"Run: {step.command}", width))
     for evidence in step.evidence[:_MOST_EVIDENCE]:
         lines.extend(wrapped(f"{evidence.source}: {evidence.value}", width, Tone.DIM))

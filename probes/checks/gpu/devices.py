@@ -27,7 +27,7 @@ from probes.queries.finding import (
 )
 from probes.queries.references import DRIVER_README
 from probes.snapshot.examination import Examination
-from probes.topology.smi_words import Smi
+from probes.topology.paths import Topology
 
 AREA = Area("gpu")
 T = TypeVar("T")
@@ -315,7 +315,14 @@ def reported_in_log(examination: Examination, bdfs: Collection[str]) -> tuple[st
     return (GSP_TIMEOUT,) if bdfs and set(bdfs) <= timed_out else ()
 
 
-_NEAR = (Smi.PIX, Smi.PXB)
+_NEAR = ("PIX", "PXB")
+
+
+def _words(topology: Topology, gpu: str) -> dict[str, Maybe[str]]:
+    """Return nvidia-smi's word for the path to each NIC; NCCL's where a topology file has the real tree."""
+    paths = {nic.id: topology.paths[gpu, nic.id] for nic in topology.nics}
+    words = {nic: path.smi if topology.file is None else path.nccl_pcie for nic, path in paths.items()}
+    return {nic: word if isinstance(word, Unknown) else word.value for nic, word in words.items()}
 
 
 @AREA.check(
@@ -334,18 +341,19 @@ def without_near_nic(examination: Examination) -> Outcome:
         return passed(Evidence("/sys/bus/pci/devices", "no GPU or no RDMA NIC here"))
     far: list[tuple[str, str]] = []
     near = 0
+    source = "nvidia-smi topo -m" if topology.file is None else topology.file.path
     for gpu in topology.gpus:
-        words = [topology.paths[gpu.id, nic.id].smi for nic in topology.nics]
+        words = _words(topology, gpu.id).values()
         if any(word in _NEAR for word in words):
             near += 1
             continue
         if any(isinstance(word, Unknown) for word in words):
             return unknown("needs the PCIe paths between GPUs and NICs, which this machine does not show")
-        if any(word in (Smi.PHB, Smi.NODE) for word in words):
+        if any(word in ("PHB", "NODE") for word in words):
             far.append((gpu.id, gpu.label))
     if far and near:
         best = [
-            Evidence(f"nvidia-smi topo -m, {label}", str(known(topology.paths[gpu, nic].smi, Smi.SYS).value))
+            Evidence(f"{source}, {label}", known(_words(topology, gpu)[nic], "SYS"))
             for gpu, label in far
             for nic in topology.best_nics[gpu][:1]
         ]

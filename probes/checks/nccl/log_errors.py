@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from probes.base.text import plural
-from probes.nccl.log.facts import Problem
-from probes.nccl.log.job_log import JobLogReading
 from probes.queries.finding import Area, Evidence, Outcome, Severity
 from probes.queries.job_logs import conclude_logs, manual_fix, readings_of
 from probes.snapshot.examination import Examination
+
+if TYPE_CHECKING:
+    from probes.nccl.log.facts import Problem
+    from probes.nccl.log.job_log import JobLogReading
 
 AREA = Area("nccl")
 # Kinds that stop a job or break a connection; others are only shown on the NCCL screen.

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 from probes.base.unknown import Unknown, known
 from probes.checks.nccl.library import PLUGIN_ONLY
 from probes.checks.nccl.network import HCA, nearest_left_out
-from probes.nccl.log.facts import LogFacts
-from probes.nccl.log.job_log import JobLogReading
 from probes.queries.evidence_list import join_limited
 from probes.queries.finding import Area, Evidence, Outcome, Severity
 from probes.queries.job_logs import (
@@ -22,6 +21,10 @@ from probes.queries.jobs import FAR_NIC, STAGED, usable_paths
 from probes.queries.references import NCCL_VARIABLES
 from probes.snapshot.examination import Examination
 
+if TYPE_CHECKING:
+    from probes.nccl.log.facts import LogFacts
+    from probes.nccl.log.job_log import JobLogReading
+
 AREA = Area("nccl")
 _DMABUF = "NCCL_DMABUF_ENABLE"
 _PLUGIN = "NCCL_NET_PLUGIN"
@@ -32,7 +35,7 @@ _NOT_LOADED = ("Could not find", "No plugin found")
 @AREA.check(
     "job-log-gdr-disabled",
     Severity.WARNING,
-    "A job's NCCL log says GPUDirect RDMA is disabled, although this node supports it",
+    "A job's NCCL log says no GPUDirect RDMA, but this node supports it",
     NCCL_VARIABLES + "#nccl-dmabuf-enable",
     ok="No NCCL log of a job disables GPUDirect RDMA for a NIC that can use it",
     impact=f"No GPUDirect RDMA for this job. {STAGED}",

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from probes.base.unknown import Unknown
-from probes.nccl.log.facts import Place, Rank, State
-from probes.nccl.log.job_log import JobLogReading
 from probes.queries.evidence_list import join_limited
 from probes.queries.finding import Area, Evidence, Outcome, Severity
 from probes.queries.job_logs import (
@@ -22,6 +21,10 @@ from probes.queries.jobs import OVER_TCP, STAGED, usable_paths
 from probes.queries.references import NCCL_VARIABLES
 from probes.snapshot.examination import Examination
 from probes.snapshot.verdict import State as NodeState
+
+if TYPE_CHECKING:
+    from probes.nccl.log.facts import Place, Rank
+    from probes.nccl.log.job_log import JobLogReading
 
 AREA = Area("nccl")
 _TO_TCP = ("NCCL_NET", "NCCL_IB_DISABLE", "NCCL_NET_PLUGIN")
@@ -142,7 +145,7 @@ def job_log_staged(examination: Examination) -> Outcome:
         evidence.extend(environment_evidence(examination, reading, _OF_GDR))
         environment = environment_sentence(examination, reading, _OF_GDR, "disables it")
         cause = cause or f"{_first_reason(reading)} {environment}"
-    is_partly = all(one.verdict.state is State.PARTLY for one in affected)
+    is_partly = all(one.facts.channels.gdr for one in affected)
     fix = manual_fix(
         "Find out why NCCL does not use GPUDirect RDMA",
         "Follow the reasons in the evidence. The log names distances, disabled NICs and settings",

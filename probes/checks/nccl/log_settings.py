@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from probes.nccl.log.facts import Setting
-from probes.nccl.log.job_log import JobLogReading
+from typing import TYPE_CHECKING
+
 from probes.nccl.settings import parse_level, parse_number
 from probes.queries.evidence_list import join_limited
 from probes.queries.finding import Area, Evidence, Outcome, Severity
@@ -16,6 +16,10 @@ from probes.queries.job_logs import (
 )
 from probes.queries.references import NCCL_VARIABLES
 from probes.snapshot.examination import Examination
+
+if TYPE_CHECKING:
+    from probes.nccl.log.facts import Setting
+    from probes.nccl.log.job_log import JobLogReading
 
 AREA = Area("nccl")
 _LEVELS = ("NCCL_NET_GDR_LEVEL", "NCCL_P2P_LEVEL")

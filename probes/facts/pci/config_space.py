@@ -12,13 +12,13 @@ from dataclasses import dataclass
 
 from probes.base.origin import Source
 from probes.base.text import printable
-from probes.base.unknown import Maybe, Reason, Unknown, known
+from probes.base.unknown import Maybe, Reason, Unknown
 from probes.facts.pci.capabilities import HEADER_BYTES, WHOLE_BYTES, ConfigSpace, is_gone, parse_config
 from probes.facts.pci.functions import PciFacts, PciKind
 from probes.facts.pci.rdma_topo import is_dma_function
+from probes.facts.pci.sleep import DEVICES, asleep
 from probes.host.protocol import Host
 
-DEVICES = "/sys/bus/pci/devices"
 MAX_FUNCTIONS = 512
 _BDF = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 
@@ -57,9 +57,9 @@ def path_functions(pci: PciFacts) -> tuple[str, ...]:
 def _function(host: Host, bdf: str) -> Maybe[ConfigSpace]:
     if not _BDF.fullmatch(bdf):
         return Unknown(Reason.MALFORMED, printable(bdf, 40), "not a BDF")
-    asleep = _asleep(host, f"{DEVICES}/{bdf}")
-    if asleep is not None:
-        return asleep
+    sleeps = asleep(host, bdf)
+    if sleeps is not None:
+        return sleeps
     path = f"{DEVICES}/{bdf}/config"
     content = host.read_bytes(path, WHOLE_BYTES)
     if isinstance(content, Unknown):
@@ -67,16 +67,6 @@ def _function(host: Host, bdf: str) -> Maybe[ConfigSpace]:
     if len(content) == HEADER_BYTES and not is_gone(content):
         return _only_the_header(host, path)
     return parse_config(content, bdf, path)
-
-
-def _asleep(host: Host, directory: str) -> Unknown | None:
-    """Return why a function is not read: reading would wake it up (pci_config_pm_runtime_get)."""
-    for name, words in (("power/runtime_status", ("suspended", "suspending")), ("power_state", ("D3cold",))):
-        state = known(host.read(f"{directory}/{name}", 4096), "")
-        if state in words:
-            detail = f"not read: {state}, and reading would wake it up"
-            return Unknown(Reason.NOT_THERE, f"{directory}/{name}", detail)
-    return None
 
 
 def _only_the_header(host: Host, path: str) -> Unknown:

@@ -12,6 +12,8 @@ from probes.base.origin import Source
 from probes.base.text import printable
 from probes.base.unknown import Maybe, Reason, Unknown, known, map_known
 from probes.facts.pci.names import names_of
+from probes.facts.pci.sleep import DEVICES as _DEVICES
+from probes.facts.pci.sleep import asleep
 from probes.facts.system import numa
 from probes.host.protocol import Host
 from probes.host.values import is_without_numa_node, read_numa_node
@@ -63,7 +65,7 @@ class PciFunction:
     driver: Maybe[str]  # bound driver; NOT_THERE: none
     numa_node: Maybe[int]  # NOT_THERE: the kernel says -1; without the file, from local_cpulist
     local_cpulist: Maybe[str]  # the CPUs near it; read only if the NUMA node is unknown
-    # Read for GPUs, NICs, NVSwitches and bridges; for others NOT_THERE with the detail "not read".
+    # Read for GPUs, NICs, NVSwitches and bridges, unless they sleep; else NOT_THERE, "not read …".
     link: PciLink
     # Read for GPUs, NICs and NVSwitches.
     bars: Maybe[tuple[PciBar, ...]]
@@ -94,7 +96,6 @@ _BDF = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 _HEX = re.compile(r"(?:0x)?[0-9a-fA-F]{1,6}")
 _ROOT = re.compile(r"pci[0-9a-f]{4,8}:[0-9a-f]{2}")
 _NVIDIA = 0x10DE
-_DEVICES = "/sys/bus/pci/devices"
 _NOT_READ = Unknown(Reason.NOT_THERE, "", "not read for this kind of function")
 _NUMA_KNOWN = Unknown(Reason.NOT_THERE, "", "not read, because the NUMA node is known")
 _NO_LINK = PciLink(_NOT_READ, _NOT_READ, _NOT_READ, _NOT_READ)
@@ -178,7 +179,11 @@ def _hex(text: Maybe[str], path: str) -> Maybe[int]:
     return int(text, 16)
 
 
-def _link(host: Host, path: str) -> PciLink:
+def _link(host: Host, path: str, bdf: str) -> PciLink:
+    sleeps = asleep(host, bdf)
+    if sleeps is not None:
+        return PciLink(sleeps, sleeps, sleeps, sleeps)
+
     def speed(name: str) -> Maybe[float]:
         text = host.read(f"{path}/{name}")
         if isinstance(text, Unknown):
@@ -269,7 +274,7 @@ def _function(host: Host, bdf: str) -> PciFunction:
         driver=driver,
         numa_node=numa_node,
         local_cpulist=_near_cpus(host, path) if isinstance(numa_node, Unknown) else _NUMA_KNOWN,
-        link=_link(host, path) if shown else _NO_LINK,
+        link=_link(host, path, bdf) if shown else _NO_LINK,
         bars=map_known(bars, parse_resource),
         iommu_group=group,
         iommu_type=group_type,
@@ -323,7 +328,7 @@ def sort_key(bdf: str) -> tuple[int, ...]:
 
 
 def probe(host: Host) -> Maybe[PciFacts]:
-    """Read /sys/bus/pci/devices, but never `config`, because that wakes sleeping devices."""
+    """Read /sys/bus/pci/devices, but nothing that would wake a sleeping device."""
     names = host.names(_DEVICES)
     if isinstance(names, Unknown):
         return names

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from probes.base.text import printable
 from probes.base.unknown import Maybe, Reason, Unknown
 from probes.facts.pci.functions import PciFacts, PciFunction, PciKind
+from probes.facts.pci.sleep import asleep
 from probes.host.protocol import Host
 
 ARGV = ("rdma_topo", "check")
@@ -43,6 +44,11 @@ def probe(host: Host, pci: PciFacts) -> Maybe[RdmaTopoFacts]:
         for function in pci.functions.values()
     ):
         return Unknown(Reason.NOT_THERE, " ".join(ARGV), _UNSUPPORTED)
+    # The VPD of a sleeping function would wake it up.
+    sleeping = (asleep(host, bdf) for bdf in pci.functions)
+    reason = next((sleeps for sleeps in sleeping if sleeps is not None), None)
+    if reason is not None:
+        return reason
     answer = host.run(ARGV, _SECONDS)
     return answer if isinstance(answer, Unknown) else parse(answer.stdout)
 

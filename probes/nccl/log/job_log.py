@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from probes.base.unknown import Maybe
-from probes.nccl.log.facts import LogFacts, LogVerdict
+
+if TYPE_CHECKING:  # imported by what reads a log: most nodes that are checked have no job
+    from probes.nccl.log.facts import LogFacts, LogVerdict
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from probes.base.unknown import Reason, Unknown
 from probes.facts.gpudirect import GdrPath
 from probes.facts.kernel.modules import ModuleState
@@ -110,19 +112,25 @@ def openibd_drop_in(request: ManifestRequest) -> str | Refused:
         f"install -D -m 0644 FILE {OPENIBD_FILE}",
         "systemctl daemon-reload",
     ]
-    options = " ".join(peermem_options(request.situation.examination))
     lines = [
         *head(request, "systemd drop-in for openibd.service: load nvidia_peermem after OFED", use),
+        *drop_in_lines(peermem_options(request.situation.examination)),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def drop_in_lines(options: Sequence[str]) -> list[str]:
+    """Return the settings of the drop-in; `options`: module parameters, "peerdirect_support=1"."""
+    return [
         "[Unit]",
         "After=systemd-udev-settle.service",
         "",
         "[Service]",
         *comment_lines("The minus sign: openibd must not fail where nvidia_peermem cannot be loaded."),
-        f"ExecStartPost=-/bin/sh -c 'modinfo nvidia_peermem >/dev/null 2>&1 && modprobe nvidia_peermem"
-        f"{' ' + options if options else ''}'",
+        "ExecStartPost=-/bin/sh -c 'modinfo nvidia_peermem >/dev/null 2>&1 && "
+        f"{' '.join(('modprobe nvidia_peermem', *options))}'",
         "Restart=on-failure",
     ]
-    return "\n".join(lines) + "\n"
 
 
 def _needs_drop_in(request: ManifestRequest) -> bool:

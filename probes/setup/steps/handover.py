@@ -52,4 +52,4 @@ def report_step(record: SetupRecord) -> SetupStep:
     """Return the step: done if a report of this node was written."""
     state = StepState.DONE if record.reported else StepState.TO_DO
     reason = f"written to {record.reported}" if record.reported else "not written yet"
-    return SetupStep(*_REPORT, state, reason, _REPORT_WHY, command="gdrtop report")
+    return SetupStep(*_REPORT, state, reason, _REPORT_WHY, command="gdrtop report FILE")

@@ -6,15 +6,17 @@ everything else, read-only.
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
-from probes.base.unknown import Maybe, Reason, Unknown
+from probes.base.unknown import Maybe, Reason, Unknown, known
 from probes.host.protocol import Host
 from probes.simulation.node.description import NodeDescription
 from probes.simulation.node.tree import Content, Removed, Tree
 
 FILE_LIMIT_BYTES = 32 << 20
 _MAX_DEPTH = 64
+T = TypeVar("T")
 
 
 class TwinTree(Tree):
@@ -25,9 +27,9 @@ class TwinTree(Tree):
         self.base = base
         self.hidden: set[str] = set()  # removed, with everything below
         self.made: dict[str, set[str]] = {"/": set()}  # directory -> names that were added to it
-        self.files: dict[str, Content] = _Files(self)
-        self.links: dict[str, str] = _Links(self)
-        self.directories: dict[str, set[str]] = _Directories(self)
+        self.files: dict[str, Content] = _Overlay(self._node_file)
+        self.links: dict[str, str] = _Overlay(self._node_link)
+        self.directories: dict[str, set[str]] = _Overlay(self._directory_now)
 
     # What has changed
 
@@ -143,6 +145,23 @@ class TwinTree(Tree):
 
     # What the node answers
 
+    def _node_file(self, path: str) -> Content | None:
+        """Return a file of the node: bytes of configuration space, text of everything else."""
+        if self.is_hidden(path):
+            return None
+        content = self.base.read_bytes(path, FILE_LIMIT_BYTES)
+        if isinstance(content, Unknown):
+            return None
+        return content if path.endswith("/config") else content.decode("utf-8", "replace")
+
+    def _node_link(self, path: str) -> str | None:
+        return None if self.is_hidden(path) else known(self.base.link(path), None)
+
+    def _directory_now(self, path: str) -> set[str] | None:
+        """Return the names in a directory, with the changes: `made` has them."""
+        names = self.node_names(path)
+        return None if isinstance(names, Unknown) else set(names)
+
     def node_names(self, path: str) -> Maybe[tuple[str, ...]]:
         """Return the names in a directory of the node, with the changes."""
         made = self.made.get(path)
@@ -167,79 +186,24 @@ def _joined(parent: str, target: str) -> str:
     return "/".join(done) or "/"
 
 
-class _Files(dict[str, Content]):
-    """Changed files; other paths are read from the node."""
+class _Overlay(dict[str, T]):
+    """What was changed, by path; every other path is asked of the node."""
 
-    def __init__(self, tree: TwinTree) -> None:
+    def __init__(self, of_node: Callable[[str], T | None]) -> None:
         super().__init__()
-        self._tree = tree
+        self._of_node = of_node
 
     def __contains__(self, path: object) -> bool:
         return self.get(str(path)) is not None
 
     def get(self, path: str, default: Any = None) -> Any:
-        """Return a file's content: bytes of configuration space, text of everything else."""
+        """Return what a path has now."""
         changed = dict.get(self, path)
-        if changed is not None:
-            return changed
-        if self._tree.is_hidden(path):
-            return default
-        content = self._tree.base.read_bytes(path, FILE_LIMIT_BYTES)
-        if isinstance(content, Unknown):
-            return default
-        return content if path.endswith("/config") else content.decode("utf-8", "replace")
+        found = self._of_node(path) if changed is None else changed
+        return default if found is None else found
 
-    def __getitem__(self, path: str) -> Content:
-        content: Content | None = self.get(path)
-        if content is None:
+    def __getitem__(self, path: str) -> T:
+        found: T | None = self.get(path)
+        if found is None:
             raise KeyError(path)
-        return content
-
-
-class _Links(dict[str, str]):
-    """Changed links; other paths are read from the node."""
-
-    def __init__(self, tree: TwinTree) -> None:
-        super().__init__()
-        self._tree = tree
-
-    def __contains__(self, path: object) -> bool:
-        return self.get(str(path)) is not None
-
-    def get(self, path: str, default: Any = None) -> Any:
-        """Return a link's target."""
-        changed = dict.get(self, path)
-        if changed is not None:
-            return changed
-        if self._tree.is_hidden(path):
-            return default
-        target = self._tree.base.link(path)
-        return default if isinstance(target, Unknown) else target
-
-    def __getitem__(self, path: str) -> str:
-        target: str | None = self.get(path)
-        if target is None:
-            raise KeyError(path)
-        return target
-
-
-class _Directories(dict[str, set[str]]):
-    """The directories of the node, with the changes."""
-
-    def __init__(self, tree: TwinTree) -> None:
-        super().__init__()
-        self._tree = tree
-
-    def __contains__(self, path: object) -> bool:
-        return not isinstance(self._tree.node_names(str(path)), Unknown)
-
-    def get(self, path: str, default: Any = None) -> Any:
-        """Return the names in a directory."""
-        names = self._tree.node_names(path)
-        return default if isinstance(names, Unknown) else set(names)
-
-    def __getitem__(self, path: str) -> set[str]:
-        names: set[str] | None = self.get(path)
-        if names is None:
-            raise KeyError(path)
-        return names
+        return found

@@ -33,6 +33,7 @@ def state_of(tree: Tree) -> dict[str, object]:
     return {
         **{name: copy(value) for name, value in vars(tree).items() if name != "resolved"},
         "directories": {path: frozenset(names) for path, names in tree.directories.items()},
+        "programs": [copy(program) for program in tree.programs],
         "modinfo": {name: dict(fields) for name, fields in modinfo_of(tree).files.items()},
     }
 

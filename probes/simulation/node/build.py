@@ -9,6 +9,7 @@ from probes.simulation.node.kubernetes import add_kubernetes
 from probes.simulation.node.module_effects import add_driver_proc
 from probes.simulation.node.module_files import add_module_files
 from probes.simulation.node.modules import add_module_references, add_modules
+from probes.simulation.node.nccl_files import add_nccl_files
 from probes.simulation.node.network import add_network
 from probes.simulation.node.pci import add_pci
 from probes.simulation.node.ports import add_ports
@@ -64,6 +65,7 @@ def build_tree(description: NodeDescription, seed: int, boot: int = 1) -> Tree:
     add_kernel_log(tree)
     add_services(tree)
     add_slurm(tree)
+    add_nccl_files(tree)
     if description.system.cluster is not None:
         add_kubernetes(tree, description.system.cluster)
     add_module_references(tree)

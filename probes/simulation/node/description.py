@@ -148,7 +148,17 @@ class SystemDescription:
     ofed: str = ""  # what ofed_info prints; "": OFED is not installed
     slurm: str = ""  # path of slurm.conf; "": no Slurm
     asset_tag: str = ""  # DMI, of a cloud
+    nccl_conf: str = ""  # what /etc/nccl.conf contains; "": there is none
     cluster: ClusterDescription | None = None
+
+
+@dataclass(frozen=True)
+class TopologyFileDescription:
+    """A topology file of the cloud's image, with one invented switch for each group of devices."""
+
+    path: str
+    link: tuple[str, str]  # link_speed and link_width of every element
+    numa: tuple[tuple[str, ...], ...]  # for each NUMA node the switches, each the bus IDs below it
 
 
 @dataclass(frozen=True)
@@ -176,6 +186,7 @@ class NodeDescription:
     iommu_kind: str = "dmar"
     uncore: int = 0
     nvml: NvmlDescription = NvmlDescription()
+    topology_file: TopologyFileDescription | None = None
     tests: tuple[str, ...] = ()  # installed besides perftest: "gdrcopy", "nvbandwidth", "nccl-tests"
 
     @property
@@ -234,10 +245,18 @@ def from_toml(name: str, table: dict[str, Any]) -> NodeDescription:
         ),
         gpudirect=GpuDirectDescription(**parts.pop("gpudirect")),
         system=_system(parts.pop("system")),
+        topology_file=_topology_file(parts.pop("topology_file", None)),
         product=tuple(parts.pop("product")),
         tests=tuple(parts.pop("tests", ())),
         **parts,
     )
+
+
+def _topology_file(table: dict[str, Any] | None) -> TopologyFileDescription | None:
+    if table is None:
+        return None
+    speed, width = table["link"]
+    return TopologyFileDescription(table["path"], (speed, width), tuple(map(tuple, table["numa"])))
 
 
 def _system(table: dict[str, Any]) -> SystemDescription:

@@ -147,7 +147,9 @@ def _function(
 def _uncore(tree: Tree) -> None:
     """Add functions of the CPUs: a real board has many, and probes ignore them."""
     vendor = "10de:22b9" if tree.description.architecture == "aarch64" else "8086:3250"
-    buses = ["0000:f2", "0000:f3"] if tree.description.uncore > 8 else ["0000:ff"]
+    domains = -(-tree.description.uncore // 512)
+    buses = [f"{domain:04x}:{bus}" for domain in range(domains) for bus in ("f2", "f3")]
+    buses = buses if tree.description.uncore > 8 else ["0000:ff"]
     for number in range(tree.description.uncore):
         bus = buses[number % len(buses)]
         slot, function = divmod(number // len(buses), 8)

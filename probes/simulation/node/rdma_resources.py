@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 from probes.host.rdma_resources import (
     CompletionQueue,
@@ -52,6 +53,10 @@ class _Region:
     is_charged: bool  # to VmPin: host memory, and GPU memory through nvidia-peermem
 
 
+# What a program's regions depend on: its NICs, whether it is NCCL, its path, regions of nvidia-peermem.
+_Kind = tuple[tuple[str, ...], bool, Via, int]
+
+
 def service_thread(program: Program) -> int:
     """Return the id of the thread that registers memory: NCCL's proxy service, else the first thread."""
     return _FIRST_THREAD + program.pid * _THREADS if program.is_nccl else program.pid
@@ -91,16 +96,14 @@ def _add(found: _Objects, tree: Tree, program: Program, devices: list[str], seco
         if device in devices:
             found.contexts.append(RdmaContext(device, first, pid))
             found.domains.append(ProtectionDomain(device, first, first, thread))
-    used = [device for device in program.nics if device in devices and via is not Via.NONE]
+    used = tuple(device for device in program.nics if device in devices and via is not Via.NONE)
     count = connections(program)
     for device in used:
         for number in range(first, first + count):
             found.completion_queues.append(CompletionQueue(device, number, first, thread))
             remote = number ^ 0x5000
             found.queue_pairs.append(QueuePair(device, number, "RC", "RTS", 1, remote, first, thread))
-    for number, region in enumerate(_regions(tree, program, seconds), first):
-        if region.device in used:
-            found.regions.append(MemoryRegion(region.device, number, region.length_bytes, first, thread))
+    found.regions += _memory_regions(_kind_of(tree, program, seconds), used, first, thread)
 
 
 def connections(program: Program) -> int:
@@ -108,12 +111,22 @@ def connections(program: Program) -> int:
     return 2 * _CHANNELS if program.is_nccl else _STORAGE_QUEUE_PAIRS
 
 
-def _regions(tree: Tree, program: Program, seconds: float) -> Iterator[_Region]:
+def _kind_of(tree: Tree, program: Program, seconds: float) -> _Kind:
     via = path_of(tree, program)
+    count = peermem_regions(tree, seconds).get(program.pid, 0) if via is Via.PEERMEM else 0
+    return program.nics, program.is_nccl, via, count
+
+
+@lru_cache(1024)
+def _regions(kind: _Kind) -> tuple[_Region, ...]:
+    return tuple(_each_region(*kind))
+
+
+def _each_region(nics: tuple[str, ...], is_nccl: bool, via: Via, peermem: int) -> Iterator[_Region]:
     if via in (Via.TCP, Via.NONE):
         return
-    for device in program.nics:
-        if not program.is_nccl:
+    for device in nics:
+        if not is_nccl:
             yield _Region(device, _STORAGE_POOL, True)
             continue
         for _ in range(2 * _CHANNELS):
@@ -122,7 +135,7 @@ def _regions(tree: Tree, program: Program, seconds: float) -> Iterator[_Region]:
         for _ in range(_CHANNELS if via is not Via.HOST else 0):
             yield _Region(device, _FLUSH, True)
         if via is Via.PEERMEM:
-            for _ in range(peermem_regions(tree, seconds).get(program.pid, 0)):
+            for _ in range(peermem):
                 yield _Region(device, PEERMEM_REGION_BYTES, True)
             continue
         for _ in range(2 * _CHANNELS):
@@ -130,12 +143,24 @@ def _regions(tree: Tree, program: Program, seconds: float) -> Iterator[_Region]:
             yield _Region(device, _LL128, via is Via.HOST)
 
 
+@lru_cache(1024)
+def _memory_regions(
+    kind: _Kind, used: tuple[str, ...], first: int, thread: int | None
+) -> tuple[MemoryRegion, ...]:
+    return tuple(
+        MemoryRegion(region.device, number, region.length_bytes, first, thread)
+        for number, region in enumerate(_regions(kind), first)
+        if region.device in used
+    )
+
+
+@lru_cache(1024)
+def _charged_bytes(kind: _Kind) -> int:
+    return sum(-(-region.length_bytes // _PAGE) * _PAGE for region in _regions(kind) if region.is_charged)
+
+
 def pinned_bytes(tree: Tree, program: Program, seconds: float) -> int:
     """Return VmPin: regions in whole pages, and the rings of the queues."""
-    charged = sum(
-        -(-region.length_bytes // _PAGE) * _PAGE
-        for region in _regions(tree, program, seconds)
-        if region.is_charged
-    )
+    charged = _charged_bytes(_kind_of(tree, program, seconds))
     has_queues = path_of(tree, program) not in (Via.TCP, Via.NONE)
     return charged + _RING_BYTES * connections(program) * len(program.nics) * has_queues

@@ -11,10 +11,10 @@ import pytest
 from probes.checks import registry
 from probes.checks.registry import CHECKS, findings
 from probes.host.local import LocalHost
+from probes.live.verdict import examine_with_jobs
 from probes.queries.finding import Area, Check, Evidence, Finding, Outcome, Severity, Status, found, passed
 from probes.simulation.faults.catalogue import FAULTS
 from probes.simulation.host import SimulatedHost
-from probes.snapshot.examination import examine
 from tests.probes.checks.doctor import examination_of, findings_on
 from tests.simulated_tree import write_tree
 from tests.tiers import USUAL_FAULTS, usual
@@ -162,7 +162,7 @@ def test_a_finding_selected_alone_is_counted() -> None:
 
 def test_unknown_checks_of_a_tree_of_files_share_one_reason(tmp_path: Path) -> None:
     write_tree(SimulatedHost("hgx-h100"), tmp_path)
-    every = findings(examine(LocalHost(str(tmp_path))))
+    every = findings(examine_with_jobs(LocalHost(str(tmp_path))))
     assert {one.cause for one in every if one.status is Status.UNKNOWN} == {
         "needs a running node (this is a tree of files)"
     }

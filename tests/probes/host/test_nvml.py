@@ -1,6 +1,7 @@
 """NVML with all its errors, from a fake library."""
 
 import ctypes
+import threading
 from types import SimpleNamespace
 from typing import Any
 
@@ -339,12 +340,32 @@ def test_a_failing_slow_call_costs_one_fact() -> None:
     assert gpu.sm_clock_mhz == 1980
 
 
+def test_a_call_that_blocks_does_not_delay_a_reading() -> None:
+    goes_on = threading.Event()
+
+    class Blocking(FakeNvml):
+        def nvmlDeviceGetPcieThroughput(self, handle: int, counter: int) -> int:
+            goes_on.wait(10)
+            return 1000
+
+    library = NvmlLibrary(Blocking(field197=1))
+    reading = library.live()
+    assert not isinstance(reading, Unknown)
+    assert [isinstance(gpu.pcie_tx_bytes_per_second, Unknown) for gpu in reading] == [True] * len(reading)
+    goes_on.set()
+    library.wait_for_pcie()
+    later = library.live()
+    assert not isinstance(later, Unknown)
+    assert 1e6 in [gpu.pcie_tx_bytes_per_second for gpu in later]
+
+
 def test_without_counters_each_reading_measures_one_gpu() -> None:
     nvml = FakeNvml(field197=1)
     library = NvmlLibrary(nvml)
-    for _ in range(2):
+    for _ in range(3):
         reading = library.live()
-    assert nvml.throughput_calls == 4  # sent and received, one GPU at each reading
+        library.wait_for_pcie()
+    assert nvml.throughput_calls == 6  # sent and received, one GPU at each reading
     assert not isinstance(reading, Unknown)
     assert [gpu.pcie_tx_bytes_per_second for gpu in reading] == [1e6, 1e6]
 

@@ -9,7 +9,7 @@ from probes.facts.node import probe_node
 from probes.nccl.topology_places import file_tree
 from probes.nccl.topology_writer import cpu_mask, system_of
 from probes.nccl.topology_xml import Element, parse_system, xml_text
-from probes.queries.finding import Finding, Status
+from probes.queries.finding import Finding, Severity, Status
 from probes.recording.redaction.config_files import TOPOLOGY
 from probes.recording.redaction.tokens import Tokens
 from probes.simulation.host import SimulatedHost
@@ -21,6 +21,7 @@ from probes.snapshot.verdict import State
 from probes.topology.nccl_words import Nccl
 from probes.topology.paths import build
 from tests.nccl_xml import pairs_below_switches
+from tests.probes.checks.doctor import findings_on
 from tests.probes.setup.environment.nodes import changed
 
 NDV5 = "/opt/microsoft/ndv5/topo.xml"
@@ -91,6 +92,9 @@ def test_gpus_that_the_file_places_far_from_every_nic_are_found() -> None:
     text = text.replace("</cpu>", '</cpu><cpu numaid="1"><pci busid="0101:00:00.0" class="0x020700"/></cpu>')
     examination = changed("cloud-vm", configured(text))
     assert finding(examination, "gpu-nic-through-cpu").devices == ("0001:00:00.0",)
+    far = finding(examination, "gpu-without-near-nic")
+    assert far.devices == ("0001:00:00.0",)
+    assert far.evidence[0].source == f"{NDV5}, GPU0"
     assert examination.topology.path("0001:00:00.0", "mlx5_0").nccl_pcie is Nccl.SYS
 
 
@@ -150,6 +154,13 @@ def test_what_gdrtop_writes_gives_the_same_paths_when_read(name: str) -> None:
 def test_the_mask_of_cpus_is_written_like_the_kernels_cpumap() -> None:
     assert cpu_mask((0, 1, 2, 3), 8) == "0000000f"
     assert cpu_mask(range(32, 36), 64) == "0000000f,00000000"
+
+
+def test_a_healthy_azure_node_has_no_finding_and_every_check_runs() -> None:
+    found = findings_on("azure-nd-h100").values()
+    wrong = (Severity.CRITICAL, Severity.WARNING)
+    assert not [one.id for one in found if one.status is Status.FOUND and one.severity in wrong]
+    assert not [one.id for one in found if one.status is Status.UNKNOWN]
 
 
 def test_a_redacted_file_gives_the_same_paths() -> None:

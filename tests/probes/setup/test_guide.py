@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from fnmatch import fnmatch
 
 import pytest
 
-from probes.base.unknown import Reason, Unknown
+from probes.base.unknown import Maybe, Reason, Unknown
 from probes.checks.registry import findings
 from probes.facts.gpudirect import GdrPath
+from probes.facts.kernel.boot import BootFacts, BootLoader
 from probes.setup.guide import AFTER, ORDER, Guide, build_guide, remaining_plan
 from probes.setup.situation import read_situation
 from probes.setup.step import SetupRecord, StepState
+from probes.setup.steps.boot_commands import command_line_steps
 from probes.setup.steps.checked import CHECKED
+from probes.simulation.faults.modules import take_driver_from_disk
 from probes.simulation.host import SimulatedHost
+from probes.simulation.node.module_loading import remove_modules
 from probes.snapshot.examination import examine
 
 FIRST_BOOT, SECOND_BOOT = "boot-1", "boot-2"
@@ -137,3 +142,113 @@ def test_the_script_has_the_commands_of_every_open_step_once(name: str) -> None:
 
 def test_a_finished_node_leaves_no_command() -> None:
     assert remaining_plan(guide_of("hgx-h100")) is None
+
+
+# What is missing, and the commands of this node
+
+
+def guide_on(host: SimulatedHost, record: SetupRecord | None = None) -> Guide:
+    examination = examine(host)
+    situation = read_situation(host, examination)
+    return build_guide(situation, findings(examination), (), record or SetupRecord(), FIRST_BOOT)
+
+
+def commands_of(guide: Guide, name: str) -> list[str]:
+    step = guide.step(name)
+    assert step is not None
+    assert step.plan is not None, step.reason
+    return [" ".join(one.argv) or (one.file.path if one.file else one.why) for one in step.plan.steps]
+
+
+def without_driver(name: str) -> SimulatedHost:
+    host = SimulatedHost(name)
+    remove_modules(host.tree, "nvidia_peermem", "nvidia_uvm", "nvidia")
+    take_driver_from_disk(host.tree)
+    for path in [path for path in host.tree.files if path.startswith("/proc/driver/nvidia")]:
+        host.tree.remove(path)
+    return host
+
+
+def test_a_node_without_a_driver_gets_the_commands_of_its_distribution() -> None:
+    guide = guide_on(without_driver("pcie-l40s"))
+    assert state_of(guide, "gpu-driver") == (StepState.TO_DO, "no NVIDIA driver is installed")
+    assert "dnf install nvidia-open" in commands_of(guide, "gpu-driver")
+    assert state_of(guide, "modules")[0] is StepState.BLOCKED
+
+
+def test_a_node_without_a_network_is_told_before_a_download_times_out() -> None:
+    host = without_driver("pcie-l40s")
+    names = "Iface Destination Gateway Flags RefCnt Use Metric Mask MTU Window IRTT"
+    host.tree.add("/proc/net/route", f"{names}\n")
+    host.tree.add("/proc/net/ipv6_route", "")
+    assert commands_of(guide_on(host), "gpu-driver")[0].startswith("This node has no default route")
+    assert "no default route" not in commands_of(guide_on(without_driver("pcie-l40s")), "gpu-driver")[0]
+
+
+def test_with_secure_boot_an_installation_says_that_it_needs_the_console() -> None:
+    host = without_driver("pcie-l40s")
+    path = "/sys/firmware/efi/efivars/SecureBoot-8be4df61-93ca-11d2-aa0d-00e098032b8c"
+    host.tree.add(path, b"\x06\x00\x00\x00\x01")
+    step = guide_on(host).step("gpu-driver")
+    assert step is not None
+    assert step.needs_console
+    assert step.plan is not None
+    assert "Secure Boot is on" in step.plan.note
+
+
+@pytest.mark.parametrize(
+    ("loader", "command"),
+    [
+        (BootLoader.GRUB, "grub2-mkconfig -o /boot/grub2/grub.cfg"),
+        (BootLoader.GRUB_BLS, "grubby --update-kernel=ALL --args=iommu=pt"),
+        (BootLoader.OSTREE, "rpm-ostree kargs --append-if-missing=iommu=pt"),
+        (BootLoader.SYSTEMD_BOOT, "Add iommu=pt to /etc/kernel/cmdline."),
+        (BootLoader.UKI, "kernel-install add"),
+        (BootLoader.MACHINE_CONFIG, "Add iommu=pt to spec.kernelArguments"),
+        (BootLoader.TALOS, "extra kernel argument iommu=pt"),
+        (Unknown(Reason.NEEDS_ROOT, "/boot"), "with the boot loader of this node (needs root)"),
+    ],
+    ids=str,
+)
+def test_the_command_line_is_set_by_the_boot_loader_that_the_node_has(
+    loader: Maybe[BootLoader], command: str
+) -> None:
+    host = SimulatedHost("pcie-l40s+iommu-translated")
+    situation = read_situation(host, examine(host))
+    assert isinstance(situation.boot, BootFacts)
+    steps = command_line_steps(replace(situation, boot=replace(situation.boot, loader=loader)), "iommu=pt")
+    assert any(command in (" ".join(step.argv) or step.why) for step in steps)
+
+
+def test_peermem_is_loaded_again_after_openibd() -> None:
+    host = SimulatedHost("dgx-a100")
+    guide = guide_on(host)
+    step = guide.step("boot")
+    assert step is not None
+    assert step.reason == "a restart of openibd unloads nvidia_peermem, and nothing loads it again"
+    assert step.plan is not None
+    change = step.plan.steps[0].file
+    assert change is not None
+    host.tree.add(change.path, change.text or "")
+    assert state_of(guide_on(host), "boot")[0] is StepState.DONE
+    assert state_of(guide_on(SimulatedHost("hgx-h100")), "boot")[0] is StepState.DONE
+
+
+def test_a_node_whose_driver_the_operator_owns_gets_no_entry_in_modules_load() -> None:
+    guide = guide_on(SimulatedHost("hgx-h100+k8s-operators"), SetupRecord(path=GdrPath.PEERMEM.value))
+    boot = guide.step("boot")
+    assert boot is not None
+    assert boot.plan is None
+
+
+def test_a_note_is_not_hidden_behind_a_step_that_is_done() -> None:
+    guide = guide_of("hgx-h100+secure-boot-key-rejected")
+    state, reason = state_of(guide, "signatures")
+    assert state is StepState.DONE
+    assert reason.startswith("nothing to do; note: The kernel rejected a module signature")
+
+
+def test_a_node_that_cannot_do_it_by_design_is_told_first_and_nothing_is_offered() -> None:
+    guide = guide_of("pcie-l40s+geforce-no-gdr")
+    assert state_of(guide, "hardware") == (StepState.BLOCKED, "GeForce GPUs do not support GPUDirect RDMA")
+    assert guide.next_step is None

@@ -27,6 +27,7 @@ EXPECTED = {
     "dgx-a100": (Family.DEBIAN, BootLoader.GRUB, NicStack.MLNX_OFED, True, None),
     "pcie-l40s": (Family.RED_HAT, BootLoader.GRUB_BLS, NicStack.INBOX, False, None),
     "gb200": (Family.DEBIAN, BootLoader.GRUB, NicStack.INBOX, False, None),
+    "azure-nd-h100": (Family.DEBIAN, BootLoader.GRUB, NicStack.DOCA_OFED, True, Cloud(Provider.AZURE, "")),
     "cloud-vm": (Family.DEBIAN, BootLoader.GRUB, NicStack.INBOX, True, Cloud(Provider.AZURE, "")),
 }
 

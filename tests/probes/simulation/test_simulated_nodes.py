@@ -28,6 +28,7 @@ SHAPES = {  # GPUs, NICs, NUMA nodes, NVSwitches
     "pcie-l40s": (4, 2, 2, 0),
     "gb200": (4, 4, 2, 0),
     "cloud-vm": (8, 8, 2, 0),
+    "azure-nd-h100": (8, 8, 2, 0),
 }
 STATES = {
     "hgx-h100": (State.ACTIVE, 8),
@@ -35,6 +36,7 @@ STATES = {
     "pcie-l40s": (State.DEGRADED, 2),
     "gb200": (State.READY, 4),
     "cloud-vm": (State.UNKNOWN, 0),
+    "azure-nd-h100": (State.ACTIVE, 8),
 }
 
 

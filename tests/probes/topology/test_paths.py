@@ -264,7 +264,9 @@ def test_paths_are_the_same_both_ways(a: tuple[str, ...], b: tuple[str, ...], na
     functions = {chain[-1]: function(chain, numa) for chain, numa in ((a, na), (b, nb))}
     node = replace(NOTHING, pci=PciFacts(functions, {}))
     graph = build_graph(node, endpoints(node)[0])
-    route = Routes(graph).between(a[-1], b[-1])
-    assert smi_path(graph, route) == smi_path(graph, route[::-1])
+    routes = Routes(graph)
+    assert routes.between(a[-1], b[-1]) == routes.between(b[-1], a[-1])[::-1]
+    of_a, of_b = routes.branch(a[-1]), routes.branch(b[-1])
+    assert smi_path(graph, of_a, of_b) == smi_path(graph, of_b, of_a)
     if a != b:
-        assert (smi_path(graph, route) in (Smi.PIX, Smi.PXB)) == (a[0] == b[0])
+        assert (smi_path(graph, of_a, of_b) in (Smi.PIX, Smi.PXB)) == (a[0] == b[0])

@@ -10,7 +10,7 @@ from probes.simulation.node.description import simulated_names
 from tests.tiers import usual
 from tests.tui.commands.test_schema import valid
 from tui.cli import main
-from tui.files.setup_log import PATH, SKIP, UNSKIP, DiskSetupLog, MemorySetupLog, record_of
+from tui.files.setup_log import OPEN, PATH, PREPARED, SKIP, UNSKIP, DiskSetupLog, MemorySetupLog, record_of
 
 
 def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
@@ -119,6 +119,21 @@ def test_choices_last_in_the_log(tmp_path: object) -> None:
     log.add(UNSKIP, "", "ports")
     log.add(PATH, "")
     assert (log.record().path, log.record().skipped) == ("", {})
+
+
+def test_who_chose_the_path_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    status, out, _ = run(capsys, "--demo", "hgx-h100", "--path", "peermem")
+    assert status == 1
+    assert "path nvidia-peermem, chosen by " in out
+    assert "not the recommended DMA-BUF" in out
+
+
+def test_a_boot_in_which_a_step_was_open_stays_open() -> None:
+    log = MemorySetupLog()
+    log.add(PREPARED, "boot-1")
+    log.add(OPEN, "boot-2")
+    log.add(PREPARED, "boot-2")
+    assert log.record().boots == {"boot-1": False, "boot-2": True}
 
 
 @pytest.mark.parametrize(

@@ -1,12 +1,14 @@
-"""A node whose NCCL uses a topology file: screens get its paths once the doctor has read it."""
+"""NCCL uses a topology file on a live or recorded node: screens get its paths after the examination."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
-from tests.tui.recordings import read_back
-
+from probes.recording.recording_host import Moment, RecordingHost
 from probes.recording.replay_host import ReplayHost
 from probes.simulation.host import SimulatedHost
+from probes.snapshot.examination import examine
 from tests.nccl_xml import pairs_below_switches
+from tests.probes.recording.recordings import archive_of, read
+from tests.tui.pilot import SteppedClock
 from tui.runtime.live_source import LiveSource
 from tui.runtime.replay_source import ReplaySource
 from tui.runtime.sampler import Probed, Replayed, Report
@@ -23,8 +25,8 @@ def topologies(reports: Iterator[Report]) -> list[str]:
     return ["" if file is None else file.path for file in files]
 
 
-def with_file() -> SimulatedHost:
-    host = SimulatedHost("cloud-vm")
+def with_file(clock: Callable[[], float] = lambda: 1000.0) -> SimulatedHost:
+    host = SimulatedHost("cloud-vm", clock=clock)
     host.tree.add(DEFAULT, pairs_below_switches())
     return host
 
@@ -41,8 +43,13 @@ def test_the_paths_follow_the_file_after_the_examination() -> None:
 
 
 def test_a_recording_shows_the_same_paths() -> None:
-    host: ReplayHost = read_back(with_file())
-    source = ReplaySource(host)
+    clock = SteppedClock()
+    moments: list[Moment] = []
+    recorder = RecordingHost(with_file(clock), moments.append)
+    examine(recorder)
+    recorder.note_probe()
+    recorder.end_moment()
+    source = ReplaySource(ReplayHost(read(archive_of(moments))))
     assert topologies(source.read(True)) == [""]
     source.examine()
     assert topologies(source.read(False)) == [DEFAULT]

@@ -260,3 +260,15 @@ def test_a_pane_is_drawn_again_only_if_something_in_it_has_changed() -> None:
     assert state.lines("nics", 100) is past
     state.go_to_end(1)
     assert state.lines("nics", 100) is not past
+
+
+async def test_the_py_spy_command_of_a_rank_is_copied_by_a_key() -> None:
+    app, clock = app_and_clock()
+    async with app.run_test(size=(120, 40)) as pilot:
+        await opened(pilot, clock)
+        await pilot.press("c")
+        assert not app.clipboard
+        await pilot.press("enter")
+        await until(pilot, lambda: "py-spy dump" in seen(pilot, "details"))
+        await pilot.press("c")
+        assert re.fullmatch(r"py-spy dump --nonblocking --pid 47\d\d", app.clipboard)

@@ -19,6 +19,7 @@ from widgets.base.lines_view import LinesView
 if TYPE_CHECKING:
     from tui.actions.dispatcher import Prepared
     from tui.screens.confirm.state import ConfirmState
+    from widgets.doctor.changes import Assessment
 
 
 class ConfirmScreen(PanesScreen):
@@ -27,6 +28,7 @@ class ConfirmScreen(PanesScreen):
     BINDINGS = [  # noqa: RUF012 - Textual's own type
         bind("open", "run", label="Run it"),
         bind("yes", "run", show=False),
+        bind("rehearse", "rehearse"),
         bind("copy", "copy"),
         bind("write", "write"),
         bind("all", "unfold"),
@@ -39,6 +41,13 @@ class ConfirmScreen(PanesScreen):
 
         prepared: Prepared
         typed: str
+
+    @dataclass
+    class RehearsalRequested(Message):
+        """Run the plan on a simulated twin of the node."""
+
+        prepared: Prepared
+        screen: ConfirmScreen
 
     def __init__(self, state: ConfirmState) -> None:
         super().__init__()
@@ -78,6 +87,8 @@ class ConfirmScreen(PanesScreen):
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """Disable the keys that do nothing here."""
+        if action == "rehearse":
+            return self._state.can_rehearse
         if action == "unfold":
             return self._state.can_unfold
         return self._state.can_run if action == "run" else True
@@ -112,6 +123,33 @@ class ConfirmScreen(PanesScreen):
         """Show each of many equal steps, or only the first again."""
         self._state.is_unfolded = not self._state.is_unfolded
         self.on_lines_view_resized()
+
+    # The rehearsal
+
+    def action_rehearse(self) -> None:
+        """Run the plan on a simulated twin first; this node stays as it is."""
+        if self._state.can_rehearse and not self._state.is_rehearsing:
+            self.post_message(self.RehearsalRequested(self._state.prepared, self))
+
+    def show_rehearsing(self) -> None:
+        """Show that the rehearsal runs."""
+        self._state.is_rehearsing = True
+        self._redraw()
+
+    def show_rehearsal(self, before: Assessment, after: Assessment, not_rehearsed: tuple[str, ...]) -> None:
+        """Show what to expect afterwards, above the steps."""
+        self._state.set_rehearsal(before, after, not_rehearsed)
+        self._redraw()
+
+    def show_rehearsal_failure(self, message: str) -> None:
+        """Show why the plan could not be rehearsed."""
+        self._state.fail_rehearsal(message)
+        self._redraw()
+
+    def _redraw(self) -> None:
+        if self.is_mounted:
+            self._plan.scroll_home(animate=False)
+            self.on_lines_view_resized()
 
     def action_copy(self) -> None:
         """Copy the plan as a shell script to the terminal's clipboard."""

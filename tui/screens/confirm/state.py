@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from probes.base.plan import Step
     from tui.actions.dispatcher import Prepared
     from tui.actions.guards import Clearance
+    from widgets.doctor.changes import Assessment
 
 _DETACHED = (
     "The steps run detached from this terminal and finish even if the connection drops. "
@@ -28,6 +29,32 @@ class ConfirmState:
         self.origin = origin
         self.typed = ""
         self.is_unfolded = False  # show each of many similar steps
+        self.is_rehearsing = False
+        self._rehearsal: tuple[Assessment, Assessment, tuple[str, ...]] | None = None
+        self._rehearsal_failure = ""
+
+    @property
+    def can_rehearse(self) -> bool:
+        """Return whether a twin can be made: a rehearsal asks the node itself."""
+        return self.origin.source in (Source.LIVE, Source.SIMULATED)
+
+    def set_rehearsal(self, before: Assessment, after: Assessment, not_rehearsed: tuple[str, ...]) -> None:
+        """Take how the twin was before and after."""
+        self.is_rehearsing, self._rehearsal_failure = False, ""
+        self._rehearsal = before, after, not_rehearsed
+
+    def fail_rehearsal(self, message: str) -> None:
+        """Take why there was no rehearsal."""
+        self.is_rehearsing, self._rehearsal, self._rehearsal_failure = False, None, message
+
+    def _rehearsal_lines(self, width: int) -> list[Line]:
+        from widgets.doctor.changes import draw_rehearsal
+
+        if self.is_rehearsing:
+            return wrapped("Rehearsing on a simulated copy of this node…", width, Tone.TITLE)
+        if self._rehearsal_failure:
+            return wrapped(f"The rehearsal failed: {self._rehearsal_failure}", width, Tone.WARNING)
+        return [] if self._rehearsal is None else [*draw_rehearsal(*self._rehearsal, width), ()]
 
     @property
     def word(self) -> str:
@@ -57,7 +84,8 @@ class ConfirmState:
 
         plan, clearance = self.prepared.plan, self.prepared.clearance
         titles = wrapped(plan.title, width, Tone.TITLE) if plan.title != self.prepared.title else []
-        lines: list[Line] = [*titles, *draw_consequences(plan, width, bool(clearance.affected))]
+        consequences = draw_consequences(plan, width, bool(clearance.affected))
+        lines: list[Line] = [*self._rehearsal_lines(width), *titles, *consequences]
         if clearance.refused:
             lines.extend(wrapped(not_run(clearance), width, Tone.WARNING))
         lines.extend(draw_warnings(clearance, width))

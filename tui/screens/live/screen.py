@@ -44,6 +44,7 @@ class LiveScreen(PanesScreen):
         bind("ends", "end(-1)", "less_than_sign", show=False),
         bind("last", "last", "end", show=False),
         bind("write", "write"),
+        bind("copy", "copy"),
         bind("nccl", "log", label="NCCL log"),
         bind("ras", "app.ras"),
         bind("ras_events", "app.ras_events", show=False),
@@ -211,7 +212,9 @@ class LiveScreen(PanesScreen):
     # Keys
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Enable Open if a row is selected and not open."""
+        """Enable Open if no row is open, and Copy in the details of a Python rank."""
+        if action == "copy":
+            return self._is_opened and bool(self._state.stack_command(self._pane))
         return action != "open" or not self._is_opened
 
     def action_move(self, how: str) -> None:
@@ -351,6 +354,12 @@ class LiveScreen(PanesScreen):
         key = self._state.keep_selection("ranks") if self._pane == "ranks" else ""
         process = sample.process(int(key)) if sample is not None and key.isdecimal() else None
         self.post_message(self.LogRequested(process.job if process is not None else ""))
+
+    def action_copy(self) -> None:
+        """Copy the command that shows the Python stacks of the opened rank."""
+        command = self._state.stack_command(self._pane)
+        if command:
+            save_and_copy.copy(self, command)
 
     def action_write(self) -> None:
         """Write all panes as text, and the events as JSON Lines, to new files in the current directory."""

@@ -256,6 +256,14 @@ class LiveState:
         gpu = next((gpu for gpu in sample.gpus if gpu.bdf == selected), None)
         return gone if gpu is None else detail.of_gpu(gpu, sample, width)
 
+    def stack_command(self, pane: str) -> str:
+        """Return the command that shows the Python stacks of the selected rank; "" if there is none."""
+        sample, selected = self.sample, self.selected[pane]
+        if pane != "ranks" or sample is None or not selected.isdecimal():
+            return ""
+        process = sample.process(int(selected))
+        return "" if process is None else detail.stack_command(process)
+
     def _samples_of(self, event: LiveEvent) -> tuple[LiveSample | None, LiveSample | None]:
         """Return the first sample after an event, and one some seconds before."""
         times = self.timeline.times

@@ -72,7 +72,7 @@ def test_unread_devices_are_unknown_not_absent() -> None:
 
 
 def test_a_node_without_gpus_and_nics_has_none_of_these() -> None:
-    topology = replace(healthy().topology, gpus=(), nics=(), paths={}, best_nics={})
+    topology = replace(healthy().topology, gpus=(), nics=())
     bare = with_node(replace(healthy(), topology=topology), rdma=ABSENT)
     for name in IDS:
         assert finding(bare, name).status is Status.PASSED, name

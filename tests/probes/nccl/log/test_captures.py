@@ -23,7 +23,9 @@ EXPECTED = {
     "ib-error12-completion.log": (State.UNKNOWN, "not known yet", "too terse"),
     # Omni-Path by verbs: no channel has /GDRDMA, and 2.10 writes no line that says why.
     "jeanzay-a100-omnipath.log": (State.NONE, "0 of 40 channels on 0 of 10 ranks", "does not say why"),
+    # Every `via NET/` line is Socket. The HCAs that are Disabled are network interfaces.
     "moc-h100-4nic-tcp-2nodes.log": (State.NONE, "0 of 28 channels on 0 of 4 ranks", "TCP sockets"),
+    # 16 times NET/IB/1 without /GDRDMA, the only HCA is Disabled, and no line says that DMA-BUF is available.
     "moc-h100-roce-gdr-disabled.log": (State.NONE, "0 of 16 channels on 0 of 2 ranks", "disabled for mlx5_2"),
     # Two communicators of four ranks; two of them have network channels, one by PXN.
     "moc-h100-roce-gdr-enabled.log": (State.ALL, "16 of 16 channels on 2 of 2 ranks", ""),
@@ -31,6 +33,7 @@ EXPECTED = {
     "moc-ocp-gdr-noread-ncclsubsys.log": (State.PARTLY, "7 of 18 channels on 0 of 3 ranks", "Only receiving"),
     # Not a log of NCCL: times only.
     "moc-ocp-gdr-withread-dmabuf.txt": (State.UNKNOWN, "not known: this is not a log of NCCL", "NCCL_DEBUG=INFO"),
+    # NET/IB without /GDRDMA in both directions, and both HCAs are Disabled under each of their numbers.
     "v100-2node-roce-25g.log": (State.NONE, "0 of 16 channels on 0 of 4 ranks", "disabled for mlx5_0, mlx5_2"),
 }  # fmt: skip
 

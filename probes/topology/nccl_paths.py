@@ -1,0 +1,121 @@
+"""NCCL's word for the path between any two endpoints: over PCIe, chip-to-chip links or NVLink.
+
+A word is worked out when it is asked for: a node with 256 GPUs and 256 NICs has 130,000 pairs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from probes.base.unknown import Maybe, Reason, Unknown, known
+from probes.facts.pci.functions import PciFunction
+from probes.facts.rdma.devices import RdmaDevice
+from probes.topology.endpoints import Endpoint, is_down, port_gbps
+from probes.topology.file_tree import FileTree
+from probes.topology.nccl_words import ORDER, Nccl, Seat, pci_path, seat_of
+from probes.topology.nvlink import has_c2c, has_relay, nvlink_peers, nvlinks_between
+
+if TYPE_CHECKING:
+    import networkx as nx
+
+_NEAR = (Nccl.PIX, Nccl.PXB, Nccl.P2C)
+
+
+class NcclPaths:
+    """The words for a node's endpoints."""
+
+    def __init__(
+        self,
+        graph: nx.Graph[str],
+        gpus: Sequence[Endpoint],
+        nics: Sequence[Endpoint],
+        functions: Mapping[str, PciFunction],
+        devices: Mapping[str, RdmaDevice],
+        file: FileTree | None,
+    ) -> None:
+        self._graph, self._gpus, self._nics, self._devices = graph, gpus, nics, devices
+        self._seats = {
+            end.id: _seat(graph, end, functions.get(known(end.bdf, "")), file) for end in (*gpus, *nics)
+        }
+        self._by_cpu_link: dict[str, frozenset[str]] = {}  # GPU -> NICs
+        self._near: dict[str, frozenset[str]] = {}  # NIC -> GPUs
+        self._peers: dict[str, frozenset[str]] = {}  # GPU -> GPUs
+
+    def over_pcie(self, a: str, b: str) -> Maybe[Nccl]:
+        """Return the word for PCIe alone."""
+        of_a, of_b = self._seats[a], self._seats[b]
+        if isinstance(of_a, Unknown):
+            return of_a
+        return of_b if isinstance(of_b, Unknown) else pci_path(of_a, of_b)
+
+    def between_gpus(self, a: str, b: str) -> tuple[Maybe[Nccl], int]:
+        """Return the word and the NVLinks: NVLink, a relaying GPU (NVB), or C2C links of both to one CPU."""
+        links = nvlinks_between(self._graph, a, b)
+        if links:
+            return Nccl.NVL, links
+        if has_relay(self._graph, a, b):
+            return Nccl.NVB, 0
+        word = self.over_pcie(a, b)
+        if word is Nccl.PHB and has_c2c(self._graph, a) and has_c2c(self._graph, b):
+            return Nccl.C2C, 0
+        return word, 0
+
+    def to_nic(self, gpu: str, nic: str) -> Maybe[Nccl]:
+        """Return the word for a GPU and a NIC.
+
+        PXN: a GPU far from a NIC uses NVLink to a GPU that is near it (paths.cc:812-843).
+        """
+        word = self._without_peers(gpu, nic)
+        if word not in (Nccl.PHB, Nccl.SYS):
+            return word
+        if gpu not in self._peers:
+            self._peers[gpu] = nvlink_peers(self._graph, gpu)
+        return word if self._peers[gpu].isdisjoint(self._gpus_near(nic)) else Nccl.PXN
+
+    def _gpus_near(self, nic: str) -> frozenset[str]:
+        near = self._near.get(nic)
+        if near is None:
+            near = frozenset(gpu.id for gpu in self._gpus if self._without_peers(gpu.id, nic) in _NEAR)
+            self._near[nic] = near
+        return near
+
+    def _without_peers(self, gpu: str, nic: str) -> Maybe[Nccl]:
+        """Return the word over PCIe and the GPU's own chip-to-chip links."""
+        if gpu not in self._by_cpu_link:
+            self._by_cpu_link[gpu] = self._nics_by_cpu_link(gpu)
+        return Nccl.P2C if nic in self._by_cpu_link[gpu] else self.over_pcie(gpu, nic)
+
+    def _nics_by_cpu_link(self, gpu: str) -> frozenset[str]:
+        """Return the NICs with P2C: the nearest ones of a CPU to which the GPU has chip-to-chip links.
+
+        paths.cc:794-810. Nearest are the fastest, of those the ones with the best type (ncclTopoGetLocal).
+        """
+        if not has_c2c(self._graph, gpu):
+            return frozenset()
+        rates = {
+            nic.id: port_gbps(self._devices.get(nic.id))
+            for nic in self._nics
+            if not is_down(self._devices.get(nic.id))
+        }
+        fastest = {nic for nic, rate in rates.items() if rate == max(rates.values())}
+        words = {nic.id: self.over_pcie(gpu, nic.id) for nic in self._nics}
+        ranks = [ORDER[word] for nic in fastest if not isinstance(word := words[nic], Unknown)]
+        if ranks and min(ranks) < ORDER[Nccl.PHB]:
+            return frozenset()
+        # The rate of a NIC that is down means nothing: it is shown as it will be.
+        return frozenset(
+            nic for nic, word in words.items() if word is Nccl.PHB and (nic in fastest or nic not in rates)
+        )
+
+
+def _seat(
+    graph: nx.Graph[str], end: Endpoint, function: PciFunction | None, file: FileTree | None
+) -> Maybe[Seat]:
+    """Return an endpoint's seat in NCCL's tree."""
+    if function is None:
+        return Unknown(Reason.NOT_THERE, "/sys/bus/pci/devices", f"no PCI function for {end.label}")
+    if not function.root:
+        return Unknown(Reason.MALFORMED, function.sysfs_path, f"no host bridge in the path of {function.bdf}")
+    seat = seat_of(graph, function)
+    return seat if file is None else file.seat(seat)

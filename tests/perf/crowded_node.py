@@ -1,0 +1,27 @@
+"""Descriptions of nodes that are far bigger than usual, from numbers."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from probes.simulation.node.description import NodeDescription, RootDescription, describe
+
+_BELOW_ONE_SWITCH = 8
+
+
+def crowded_node(gpus: int, nics: int, functions: int = 0) -> NodeDescription:
+    """Return an HGX H100 node with so many GPUs and NICs, eight a switch, and other PCI functions."""
+    node = describe("hgx-h100")
+    devices = [["gpu"] * gpus, [f"compute mlx5_{number}" for number in range(nics)]]
+    switches = -(-max(gpus, nics) // _BELOW_ONE_SWITCH)
+    shares = [[kind[number::switches] for kind in devices] for number in range(switches)]
+    roots = tuple(
+        RootDescription(f"{number + 1:04x}:00", number * len(node.numa) // switches, [*of_gpus, *of_nics])
+        for number, (of_gpus, of_nics) in enumerate(shares)
+    )
+    return replace(
+        node,
+        name=f"{gpus} × {nics}",
+        root=(*roots, RootDescription("0000:80", 0, ["nvswitch"] * 4)),
+        uncore=functions,
+    )

@@ -1,0 +1,85 @@
+"""Nodes that are far bigger than usual: topologies, PCI functions, and readings for hours."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import psutil
+
+from tests.perf.crowded_node import crowded_node
+from tests.perf.table import row
+
+_SAMPLES = 20_000
+
+
+def cpu_seconds(work: Callable[[], object], times: int) -> list[float]:
+    """Return the CPU seconds of each of several runs."""
+    found = []
+    for _ in range(times):
+        began = time.process_time()
+        work()
+        found.append(time.process_time() - began)
+    return found
+
+
+def crowded_host(gpus: int, nics: int, functions: int = 0) -> Any:
+    """Return a simulated node of that size, whose clock the caller advances."""
+    from probes.simulation.host import SimulatedHost
+    from tests.tui.pilot import SteppedClock
+
+    return SimulatedHost("crowded", clock=SteppedClock(), description=crowded_node(gpus, nics, functions))
+
+
+def bench_topologies() -> None:
+    """Building the topology, and the readings of one second, by GPUs × NICs."""
+    import networkx  # noqa: F401 - not part of the first measurement
+
+    from probes.facts.node import probe_node
+    from probes.snapshot.rates import read
+    from probes.snapshot.verdict import judge
+    from probes.topology.paths import build
+
+    for gpus, nics, budget in ((8, 10, 0.0), (64, 64, 0.1), (8, 256, 0.1), (256, 256, 2.0)):
+        host = crowded_host(gpus, nics)
+        node = probe_node(host, 30.0)
+        values = cpu_seconds(lambda node=node: build(node), 3)  # type: ignore[misc]
+        what, text = f"topology of {gpus} × {nics}", f"{min(values) * 1e3:.1f} ms CPU"
+        row(what, text, f"{budget * 1e3:.0f} ms" if budget else "", min(values) <= budget or None, values)
+        topology, reading = build(node), read(host, node)
+        judge(node, topology, reading)
+        values = cpu_seconds(lambda: judge(node, topology, reading), 5)  # noqa: B023 - called at once
+        row(f"verdict of {gpus} × {nics}", f"{min(values) * 1e3:.1f} ms CPU a second", "", None, values)
+
+
+def bench_pci() -> None:
+    """A probe of 10,000 PCI functions against one of 517, per function."""
+    from probes.facts.pci import functions as pci
+
+    def of(functions: int) -> list[float]:
+        host = crowded_host(8, 10, functions)
+        return [seconds / functions for seconds in cpu_seconds(lambda: pci.probe(host), 3)]
+
+    few, many = of(512), of(10_240)
+    ratio = min(many) / min(few)
+    row("10,240 PCI functions, each", f"× {ratio:.2f} of one of 512", "× 1.5", ratio <= 1.5, many)
+
+
+def bench_hours() -> None:
+    """Memory over many live samples, run as fast as they go: the last half against the first."""
+    from probes.live.live_watch import LiveWatch
+    from probes.snapshot.watch import Watch
+
+    host = crowded_host(8, 10)
+    watch, live, process = Watch(host), LiveWatch(), psutil.Process()
+    node = watch.probe()
+    assert node is not None
+    sizes = []
+    for number in range(_SAMPLES):
+        host._clock.now += 0.1
+        live.sample(host, node, watch.read())
+        if number % (_SAMPLES // 4) == _SAMPLES // 4 - 1:
+            sizes.append(process.memory_info().rss / 1e6)
+    grown = sizes[-1] - sizes[1]
+    row(f"memory, {_SAMPLES:,} samples at 0.1 s", f"{grown:+.1f} MB in the last half", "+2 MB", grown <= 2)
