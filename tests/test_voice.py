@@ -14,7 +14,9 @@ PHRASES = re.compile(
     r"(?:is|was|are|were|be) (?:told|felt|held)|feels? it|would feel|tells? (?:what|who|how|which|no)|"
     r"could not be made|of theirs|near the line|the bar\b|hangs? on|stands? (?:behind|for nothing)|"
     r"takes? back|let by|far side|far end|the way (?:of|on|to) (?:the )?(?:GPU|NIC|traffic)|"
-    r"whether .{1,40} is not known|is not known whether|is to be (?:had|seen)|heir)\b",
+    r"whether .{1,40} is not known|is not known whether|is to be (?:had|seen)|heir|"
+    r"this is no|(?:is|are) no (?:name|object|number)s?|no word about|or end that|hand-over|"
+    r"as they should be|, as v?\d+|directly, by DMA-BUF|RDMA by DMA-BUF|memory by DMA-BUF)\b",
     re.IGNORECASE,
 )
 

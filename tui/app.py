@@ -269,7 +269,7 @@ class GdrtopApp(App[None]):
         self.ras.show()
 
     def action_ras_events(self) -> None:
-        """Follow the RAS events of a job, or end that."""
+        """Follow the RAS events of a job, or stop that."""
         self.ras.toggle_events()
 
     @property

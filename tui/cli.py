@@ -47,10 +47,10 @@ examples:
   gdrtop nccl-log train.log       explain what NCCL wrote to a job's log
   gdrtop ras                      ask NCCL which rank the others wait for
   gdrtop env                      print the variables that jobs on this node need
-  gdrtop env --lint job.sbatch    judge what a script, a pod or nccl.conf sets
+  gdrtop env --lint job.sbatch    check what a script, a pod or nccl.conf sets
   gdrtop watch                    save a recording around every event, without a screen
   gdrtop record node.tar.gz       record 10 s of this node to a file
-  gdrtop report node.html         write one page for a ticket or a hand-over
+  gdrtop report node.html         write one page for a ticket or a handover
   gdrtop --replay node.tar.gz     open the dashboard on a recorded node
 
 Exit status 3: wrong usage, no such node, or the output cannot be written.
@@ -65,12 +65,12 @@ _COMMANDS = {
     "do": "list the actions for this node, or run one after showing its plan",
     "setup": "show the steps of setting up this node, or run one of them",
     "manifest": "write what a fleet of this node needs: Kubernetes objects, boot files, scripts",
-    "env": "print the NCCL, UCX and NVSHMEM variables that jobs on this node need; explain or judge them",
+    "env": "print the NCCL, UCX and NVSHMEM variables that jobs on this node need; explain or check them",
     "bench": "measure bandwidth and latency between GPUs and NICs",
     "schema": "print the JSON Schema of a command's JSON output",
     "watch": "keep the last hours on disk, and save a recording around every event",
     "record": "record this node to a file that can be replayed anywhere",
-    "report": "write one page about this node for a ticket or a hand-over",
+    "report": "write one page about this node for a ticket or a handover",
     "help": "show the manual",
 }
 # What people type from other tools, and what they mean here.
@@ -316,7 +316,9 @@ def _run(options: argparse.Namespace) -> int:
     try:
         return run(options, sys.stdout)
     except UsageError as error:
-        print(f"gdrtop: {printable(str(error))}; try gdrtop {options.command} --help", file=sys.stderr)
+        text = printable(str(error))
+        hint = "" if text.endswith("?") else f"; try gdrtop {options.command} --help"
+        print(f"gdrtop: {text}{hint}", file=sys.stderr)
         return EXIT_WRONG_USAGE
 
 

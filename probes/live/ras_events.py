@@ -38,7 +38,7 @@ class RasEvents:
         """Follow an address to which the host has subscribed; `first`: the events that came with that."""
         with self._lock:
             self._addresses, self._first = (address,), first
-            self._news.append("RAS events are followed from here on")
+            self._news.append("gdrtop now follows RAS events")
 
     def stop(self, host: Host) -> bool:
         """End the subscription, if there is one; return whether there was."""
@@ -47,7 +47,7 @@ class RasEvents:
             for address in addresses:
                 host.ras_events(address, last=True)
             if addresses:
-                self._news.append("RAS events are no longer followed")
+                self._news.append("gdrtop no longer follows RAS events")
         return bool(addresses)
 
     def update(self, host: Host, sample: LiveSample) -> list[LiveEvent]:

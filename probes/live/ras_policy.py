@@ -121,11 +121,11 @@ def _warnings(job: RasJob, use: RasUse) -> list[str]:
         found.append(f"NCCL {job.version}: {_what_diagnostics_run(version)}")
     if version < _MISSING_RANKS_FIXED:
         found.append(
-            f"NCCL {job.version}: if a rank does not answer, the question can crash the job"
+            f"NCCL {job.version}: if a rank does not answer, the query can crash the job"
             " (nccl#1762, fixed in 2.29.2)"
         )
     found.append(
-        f"NCCL {job.version}: while communicators are created or destroyed, the question can crash a job"
+        f"NCCL {job.version}: while communicators are created or destroyed, the query can crash a job"
         " with hundreds of GPUs (nccl#2346, open)"
     )
     return found

@@ -25,7 +25,7 @@ def versions_of(examination: Examination) -> dict[str, Maybe[str]]:
         "distribution": platform.distribution if isinstance(platform, PlatformFacts) else platform,
         "kernel": node.kernel_release,
         "NVIDIA driver": _nvidia(driver),
-        "CUDA of the driver": driver if isinstance(driver, Unknown) else driver.cuda_version,
+        "CUDA version of the driver": driver if isinstance(driver, Unknown) else driver.cuda_version,
         "NIC driver": _nic_driver(examination),
         "OFED": _ofed(tools),
         "NIC firmware": _firmware(node.rdma),

@@ -48,7 +48,7 @@ class ImageLint:
 
     kind: ImageKind
     hardware: str  # name of the simulated node
-    product: str  # "8 GPUs, NVIDIA H100 SXM5 80GB; NICs of mlx5"
+    product: str  # "8 GPUs, NVIDIA H100 SXM5 80GB; NICs: mlx5"
     forecast: Forecast  # without kernels for a container image
     rows: tuple[ForecastRow, ...]  # libraries and settings of programs in the image
     findings: tuple[Finding, ...]  # of the doctor, on files of the image
@@ -114,7 +114,7 @@ def _product(examination: Examination) -> str:
         return "unknown devices"
     names = sorted({gpu.name for gpu in gpus.gpus})
     nics = ", ".join((*devices.families, *devices.others)) or "none"
-    return f"{devices.gpus} GPUs ({', '.join(names) or 'none'}); NICs of {nics}"
+    return f"{devices.gpus} GPUs ({', '.join(names) or 'none'}); NICs: {nics}"
 
 
 def _rows(host: Host, examination: Examination, kind: ImageKind) -> Iterable[ForecastRow]:
@@ -160,7 +160,7 @@ def _provider(host: Host, examination: Examination, is_container: bool) -> Itera
 def _baked_driver(paths: list[str]) -> Iterable[ForecastRow]:
     row = RowBuilder("driver-library", "libcuda")
     if not paths:
-        yield row.will("comes from the node when the container starts")
+        yield row.will("the node provides it when the container starts")
         return
     reason = "the image has a driver library of its own, which can hide the node's (version mismatch)"
     yield row.risk(reason, *(Evidence(path, "there") for path in paths[:2]))
@@ -169,7 +169,8 @@ def _baked_driver(paths: list[str]) -> Iterable[ForecastRow]:
 def _nccl(versions: list[str]) -> ForecastRow:
     row = RowBuilder("nccl", "NCCL")
     if not versions:
-        return row.unknown("not in the loader's directories; frameworks bring their own", decides=False)
+        reason = "not found in the loader's directories; frameworks bundle their own"
+        return row.unknown(reason, decides=False)
     numbers = tuple(int(part) for part in re.findall(r"[0-9]{1,6}", versions[0])[:3])
     if numbers and numbers < _FIRST_NCCL_WITH_DMABUF:
         reason = f"NCCL {versions[0]} has no DMA-BUF (2.13.4 or newer has): jobs need nvidia_peermem"

@@ -58,7 +58,7 @@ def _old_peermem(examination: Examination) -> tuple[Evidence, ...]:
 
 def _of_efa(dmabuf: PathState, own: PathState) -> tuple[GdrPath, str]:
     if dmabuf.usable is True or own.usable is not True:
-        return GdrPath.DMABUF, "the EFA driver registers GPU memory by DMA-BUF"
+        return GdrPath.DMABUF, "the EFA driver registers GPU memory via DMA-BUF"
     return GdrPath.EFA, "the EFA driver registers GPU memory by its own module"
 
 

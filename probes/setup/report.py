@@ -1,4 +1,4 @@
-"""A report: what a ticket or a hand-over says about a node, as data.
+"""A report: what a ticket or a handover says about a node, as data.
 
 What gdrtop has saved, results and the log of its runs, is passed in; everything else is read off the
 examination and the live sample of the same moment.

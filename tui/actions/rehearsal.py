@@ -41,7 +41,7 @@ def rehearse(
 ) -> Rehearsal:
     """Run a plan on a twin of the examined node; blocks about as long as two examinations take."""
     twin = make_twin(host, examination)
-    commands = SimulatedCommands(twin, wait=lambda seconds: None, as_root="on a twin of this node")
+    commands = SimulatedCommands(twin, wait=lambda seconds: None, as_root="on a simulated copy of this node")
     audit = Audit(MemoryLog(), Actor("twin", "", "", 0), host.wall_clock)
     ended = Runner(twin, commands, audit, on_event).run(action, plan)
     after = examine_with_jobs(twin, before=examination)

@@ -44,7 +44,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--after-reboot",
         action="store_true",
-        help="judge from files whether GPUDirect RDMA works after a reboot (JSON: gdrtop schema forecast)",
+        help="predict from files whether GPUDirect RDMA works after a reboot (JSON: gdrtop schema forecast)",
     )
     parser.add_argument(
         "--kernel",
@@ -57,7 +57,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         metavar="NODE",
         dest="assumed",
         default="",
-        help="judge the image at --root for this hardware, a simulated node (JSON: gdrtop schema image)",
+        help="check the image at --root against the hardware of a simulated node (JSON: gdrtop schema image)",
     )
     parser.add_argument(
         "ids", metavar="ID", nargs="*", type=_id, help="show only these checks, with all details"

@@ -22,7 +22,7 @@ from widgets.doctor.image import draw
 def run(options: argparse.Namespace, out: TextIO) -> int:
     """Judge the directory tree of --root for the node of --as."""
     if options.root == "/" or options.demo is not None or options.replay is not None:
-        raise UsageError("--as judges an image: name its directory with --root")
+        raise UsageError("--as checks an image; name its directory with --root")
     assumed = open_simulated(options.assumed, options.seed)
     return write_lint(open_host(options), assumed, out, options.json, options.ascii)
 

@@ -67,7 +67,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--rehearse",
         action="store_true",
-        help="run the plan on a simulated twin of this node and show the verdict expected afterwards",
+        help="run the plan on a simulated copy of this node and show the expected verdict",
     )
     parser.add_argument("--yes", action="store_true", help="run without asking for confirmation")
     parser.add_argument(
@@ -81,7 +81,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace, out: TextIO) -> int:
     """List the actions of the node that the options name, or run one."""
     if options.rehearse and (options.action is None or options.script or options.dry_run):
-        raise UsageError("--rehearse needs an ACTION, and excludes --script and --dry-run")
+        raise UsageError("--rehearse needs an ACTION, and cannot be used with --script or --dry-run")
     if options.action is not None and (options.list or options.json):
         raise UsageError("--list and --json list all actions and take no ACTION")
     return command(
@@ -199,7 +199,7 @@ class Do:
         from tui.actions.rehearsal import rehearse
 
         if self._host.origin.source not in (Source.LIVE, Source.SIMULATED):
-            self._print([line("A rehearsal asks the node itself, so it needs one that runs.")])
+            self._print([line("A rehearsal needs the running node, not --root or --replay.")])
             return EXIT_REFUSED
         self.show(prepared)
         self._print([()])

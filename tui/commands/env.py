@@ -33,7 +33,7 @@ examples:
   gdrtop env > nccl.env; source nccl.env       the variables as shell commands
   gdrtop env --nccl-conf                       for /etc/nccl.conf
   gdrtop env --explain NCCL_NET_GDR_LEVEL=5    what a value means, by version and on this node
-  gdrtop env --lint job.sbatch                 judge a script, a pod specification or nccl.conf; - is stdin
+  gdrtop env --lint job.sbatch                 check a script, a pod specification or nccl.conf; - is stdin
 
 exit status of --lint:
   0  ok    1  warnings    2  errors    3  the file cannot be read, or wrong usage
@@ -59,7 +59,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(form="shell")
     what = parser.add_mutually_exclusive_group()
     what.add_argument("--explain", metavar="NAME[=VALUE]", help="explain a variable, or one of its values")
-    what.add_argument("--lint", metavar="FILE", help="judge what a file sets; - reads standard input")
+    what.add_argument("--lint", metavar="FILE", help="check what a file sets; - reads standard input")
     parser.add_argument(
         "--kind",
         choices=[kind.value for kind in FileKind],
@@ -78,7 +78,7 @@ def run(options: argparse.Namespace, out: TextIO) -> int:
     if options.kind and options.lint is None:
         raise UsageError("--kind needs --lint")
     if (options.explain or options.lint) and options.form != "shell":
-        raise UsageError(f"--{options.form} is a format of the recommendation, not of --explain or --lint")
+        raise UsageError(f"--{options.form} formats the recommendation; omit it with --explain or --lint")
     text = None if options.lint is None else _read(options.lint)
     host = open_host(options)
     nccl = options.nccl or ""
@@ -152,7 +152,7 @@ def write_lint(
 def _version(text: str) -> str:
     match = _VERSION.fullmatch(text)
     if match is None:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a version of NCCL, such as 2.20")
+        raise argparse.ArgumentTypeError(f"{text!r} is not an NCCL version such as 2.20")
     return match[1]
 
 
@@ -219,7 +219,7 @@ def _report(report: FileReport, name: str) -> Iterator[str]:
     ]
     variables = f"{report.count} variable{'s' * (report.count != 1)}"
     kind = {FileKind.NCCL_CONF: "nccl.conf", FileKind.POD: "Kubernetes"}.get(report.kind, report.kind.value)
-    yield f"{name} ({kind}, {variables} judged): {', '.join(counts) or 'ok'}"
+    yield f"{name} ({kind}, {variables} checked): {', '.join(counts) or 'ok'}"
     if report.not_compared:
         yield f"NICs and distances were not compared: {report.not_compared}."
 

@@ -61,7 +61,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--role", metavar="NAME", default="worker", help="machineconfig: the pool of nodes (default: worker)"
     )
     parser.add_argument(
-        "--talos-version", metavar="N.N", help="talos: its version, as 1.14 (default: this node's)"
+        "--talos-version", metavar="N.N", help="talos: its version, such as 1.14 (default: this node's)"
     )
     parser.add_argument(
         "--drop-in", action="store_true", help="modules-load: print the drop-in for openibd.service instead"
@@ -101,7 +101,7 @@ def _talos_version(text: str | None) -> tuple[int, int] | None:
         return None
     match = _TALOS.fullmatch(text)
     if match is None:
-        raise UsageError(f"--talos-version {text!r} is not a version, as 1.14 or v1.14.2")
+        raise UsageError(f"--talos-version {text!r} is not a version such as 1.14 or v1.14.2")
     return int(match[1]), int(match[2])
 
 

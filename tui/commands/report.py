@@ -1,4 +1,4 @@
-"""`gdrtop report`: one page about the node for a ticket or a hand-over."""
+"""`gdrtop report`: one page about the node for a ticket or a handover."""
 
 from __future__ import annotations
 

@@ -64,10 +64,10 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--path", choices=_PATHS, help="choose the path; the choice is saved")
     parser.add_argument(
-        "--skip", metavar="STEP,…", type=_names, default=(), help="mark steps as not wanted on this node"
+        "--skip", metavar="STEP,…", type=_names, default=(), help="skip these steps on this node"
     )
     parser.add_argument(
-        "--unskip", metavar="STEP,…", type=_names, default=(), help="take skipped steps up again"
+        "--unskip", metavar="STEP,…", type=_names, default=(), help="stop skipping these steps"
     )
     what.add_argument(
         "--paths", action="store_true", help="show what each path requires, and what is missing"

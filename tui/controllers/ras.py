@@ -178,7 +178,7 @@ class RasController:
     # Events
 
     def toggle_events(self) -> None:
-        """Follow the RAS events of the selected port in the timeline, or end that."""
+        """Follow the RAS events of the selected port in the timeline, or stop."""
         live, source = self._readings.live, self._source()
         if live is None or source is None:
             recorded = "A recording shows the RAS events that were followed while it was recorded."
@@ -186,7 +186,7 @@ class RasController:
             return
         if live.ras.is_on:
             self._readings.end_ras_events()
-            self._context.notify("RAS events are no longer followed.")
+            self._context.notify("gdrtop no longer follows RAS events.")
             return
         if self._is_subscribing:
             return
@@ -229,7 +229,8 @@ class RasController:
             if self._context.is_leaving:
                 self._readings.end_ras_events()
                 return
-            self._context.notify(f"RAS events of {target.name} are followed. Live lists them (t). m ends it.")
+            text = f"gdrtop follows the RAS events of {target.name}. Live (t) lists them. Press m to stop."
+            self._context.notify(text)
 
         call_in_thread(
             self._context.app.call_later,

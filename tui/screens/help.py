@@ -41,7 +41,7 @@ _SCREENS: dict[str, tuple[str, str, tuple[str, ...]]] = {
     ),
     "RasScreen": (
         "RAS",
-        "What NCCL's RAS service knows of the ranks of a job. Nothing is sent before you confirm it.",
+        "What NCCL's RAS service knows about the ranks of a job. Nothing is sent until you confirm.",
         ("open", "verbose", "ras_events", "diagnostics", "write", "refresh"),
     ),
     "ReplayScreen": (
@@ -56,7 +56,7 @@ _SCREENS: dict[str, tuple[str, str, tuple[str, ...]]] = {
     ),
     "SetupScreen": (
         "SETUP",
-        "The steps from a new node to a measured GPUDirect RDMA that survives a reboot.",
+        "The steps from a new node to working, measured GPUDirect RDMA that survives a reboot.",
         ("open", "view", "path", "leave_out", "write", "filter", "refresh"),
     ),
     "ActionsScreen": (

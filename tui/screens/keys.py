@@ -39,15 +39,15 @@ KEYS: dict[str, Key] = {
     "again": Key("A", "A", "Run again", "Run the same tests again"),
     "verbose": Key("v", "v", "Name ranks", "RAS: ask again, and let the job name more ranks"),
     "diagnostics": Key(
-        "D", "D", "Diagnostics", "RAS: let NCCL run its diagnostics inside the job. Says first what they run"
+        "D", "D", "Diagnostics", "RAS: let NCCL run its diagnostics in the job. Shows first what they run"
     ),
     "write": Key("w", "w", "Write", "Write what is shown to a file in the current directory"),
     "copy": Key("c", "c", "Copy", "Copy the plan, the command for the peer, or a rank's py-spy command"),
     "view": Key("o", "o", "View", "Show another part: chart and console, or paths and node"),
     "path": Key("P", "P", "Path", "Setup: choose the other path, or go back to the recommended one"),
-    "leave_out": Key("S", "S", "Skip", "Setup: skip this step, or take it up again"),
+    "leave_out": Key("S", "S", "Skip", "Setup: skip this step, or stop skipping it"),
     "rehearse": Key(
-        "T", "T", "Rehearse", "Plan: run it on a simulated twin, and show the verdict expected afterwards"
+        "T", "T", "Rehearse", "Plan: run it on a simulated copy of this node, and show the expected verdict"
     ),
     "filter": Key("slash", "/", "Filter", "Show only lines that contain a word"),
     "explain": Key("e", "e", "Explain", "Explain in plain words what the finding means"),
@@ -59,8 +59,8 @@ KEYS: dict[str, Key] = {
     "live": Key("t", "t", "Live", "Live: which jobs use GPUDirect RDMA now, how fast, and what changed"),
     "nccl": Key("n", "n", "NCCL", "NCCL: what the log of a job says about GPUDirect RDMA"),
     "ras": Key("i", "i", "Ask RAS", "RAS: ask NCCL which ranks answer or are behind. Asks you first"),
-    "ras_events": Key("m", "m", "RAS events", "Live and RAS: follow the RAS events of a job, or end that"),
-    "setup": Key("s", "s", "Setup", "Setup: the steps from a new node to a measured GPUDirect RDMA"),
+    "ras_events": Key("m", "m", "RAS events", "Live and RAS: follow the RAS events of a job, or stop that"),
+    "setup": Key("s", "s", "Setup", "Setup: the steps from a new node to measured GPUDirect RDMA"),
     "bandwidth": Key("b", "b", "Bandwidth", "Bandwidth: measure between GPU and NIC"),
     "actions": Key("x", "x", "Actions", "Actions: what gdrtop can do on this node"),
     "select": Key("down,up,j,k", "↑↓", "Select", "Select the next or previous row, or scroll"),

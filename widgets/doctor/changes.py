@@ -31,13 +31,13 @@ def draw_rehearsal(
 ) -> list[Line]:
     """Draw what a plan did to a twin of the node, and what the twin could not play."""
     lines: list[Line] = [
-        (Run("EXPECTED AFTERWARDS (rehearsed on a twin; this node was not changed)", Tone.TITLE),)
+        (Run("EXPECTED AFTERWARDS (rehearsed on a copy; this node was not changed)", Tone.TITLE),)
     ]
     lines.extend(_difference(before, after, ("now", "then"), width))
     for words in not_rehearsed:
         lines.extend(wrapped(f"not rehearsed: {words}", width, Tone.WARNING, "  "))
     if not_rehearsed:
-        lines.extend(wrapped("What was not rehearsed is assumed to succeed.", width, Tone.DIM, "  "))
+        lines.extend(wrapped("Steps that were not rehearsed are assumed to succeed.", width, Tone.DIM, "  "))
     return lines
 
 

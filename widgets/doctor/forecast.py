@@ -23,7 +23,7 @@ _WORDS = {
     Outlook.UNKNOWN: "unknown",
     Outlook.WILL_NOT: "will not work",
 }
-_VIA = {GdrPath.DMABUF: "by DMA-BUF", GdrPath.PEERMEM: "by nvidia-peermem"}
+_VIA = {GdrPath.DMABUF: "via DMA-BUF", GdrPath.PEERMEM: "via nvidia-peermem"}
 _TITLE_CELLS = 24
 
 
@@ -48,7 +48,7 @@ def draw_rows(rows: Sequence[ForecastRow], deciding: Sequence[ForecastRow], widt
 
 def draw_not_known(limits: Sequence[str], width: int) -> list[Line]:
     """Name what no file shows."""
-    return wrapped(f"Not known from files: {', '.join(limits)}.", width, Tone.DIM) if limits else []
+    return wrapped(f"Not known from files: {'; '.join(limits)}.", width, Tone.DIM) if limits else []
 
 
 def mark_of(outlook: Outlook) -> Run:
@@ -57,9 +57,9 @@ def mark_of(outlook: Outlook) -> Run:
 
 
 def draw_outlook(kernel: KernelForecast, opening: str, width: int) -> list[Line]:
-    """Draw the title "After a reboot into 6.8.0: GPUDirect RDMA will work (by DMA-BUF)", and why."""
+    """Draw the title "After a reboot into 6.8.0: GPUDirect RDMA will work (via DMA-BUF)", and why."""
     outlook, via = kernel.outlook, _VIA.get(kernel.path) if kernel.path else None
-    word = {Outlook.UNKNOWN: "it is unknown if GPUDirect RDMA will work"}.get(
+    word = {Outlook.UNKNOWN: "it is unknown whether GPUDirect RDMA will work"}.get(
         outlook, f"GPUDirect RDMA {_WORDS[outlook]}"
     )
     by = f" ({via})" if via and outlook in (Outlook.WILL, Outlook.RISK) else ""
@@ -87,7 +87,8 @@ def _row(row: ForecastRow, is_spare: bool, width: int) -> list[Line]:
     """Draw a condition with its evidence; that of a path that is not needed is dim and has none."""
     mark = Run("–", Tone.DIM) if is_spare else _MARKS[row.outlook]
     tone = Tone.DIM if is_spare else Tone.PLAIN
-    reason = f"not needed: {row.reason}" if is_spare else row.reason
+    spare = "not needed" if row.outlook is Outlook.WILL else f"not used: {row.reason}"
+    reason = spare if is_spare else row.reason
     indent = " " * (_TITLE_CELLS + 2)
     first, *rest = wrapped(reason, max(20, width - _TITLE_CELLS - 2), tone)
     title = fit((Run(row.title, tone),), _TITLE_CELLS - 1)
@@ -105,21 +106,24 @@ def _evidence(evidence: Evidence, width: int, indent: str) -> list[Line]:
 
 
 def draw_kernels(forecast: Forecast, selected: str, width: int) -> list[Line]:
-    """Draw a row for each installed kernel."""
+    """Draw a row for each installed kernel, then why each other kernel may not work."""
     kernels = forecast.kernels
 
     def cells(texts: list[str]) -> list[Line]:
         return [line(text) for text in texts]
 
-    states = [f"{_WORDS[kernel.outlook]}" for kernel in kernels]
+    states = [_WORDS[kernel.outlook] for kernel in kernels]
     columns = [
         Column("KERNEL", [line(_MARKS[kernel.outlook], f" {kernel.release}") for kernel in kernels], 1),
         Column("", cells([_when(kernel) for kernel in kernels]), 2),
         Column("GPUDIRECT RDMA", cells(states), 1),
         Column("PATH", cells([kernel.path.value if kernel.path else "–" for kernel in kernels]), 3),
-        Column("WHY", cells([kernel.reason for kernel in kernels]), 4, least=12, grows=True),
     ]
-    return draw_columns(columns, ["" for _ in kernels], width, selected)
+    lines = draw_columns(columns, ["" for _ in kernels], width, selected)
+    for kernel in kernels:
+        if kernel.reason and kernel.release != selected:  # that of the selected kernel is shown above
+            lines.extend(wrapped(f"{kernel.release}: {kernel.reason}", width, Tone.DIM, "  "))
+    return lines
 
 
 def _when(kernel: KernelForecast) -> str:

@@ -23,7 +23,7 @@ _MARKS = {
     Severity.WARNING: ("▲", Tone.WARNING),
     Severity.NOTE: ("·", Tone.PLAIN),
 }
-_AGAIN = "--watch 10 shows whether they move."
+_AGAIN = "Compare two reports to see whether they move (--watch 10)."
 _OTHER_SHOWN = 5
 _INDENT = "  "
 

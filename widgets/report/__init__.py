@@ -1,1 +1,1 @@
-"""One page about a node for a ticket or a hand-over: Markdown and HTML; no I/O."""
+"""One page about a node for a ticket or a handover: Markdown and HTML; no I/O."""

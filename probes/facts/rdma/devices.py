@@ -304,7 +304,7 @@ def _without_function(host: Host, name: str, path: str) -> str:
     """Return why a device has no PCI function: rxe and siw are software; others were recorded partially."""
     place = known(host.resolve(path), "")
     if name.startswith(_SOFTWARE) or place.startswith("/sys/devices/virtual/"):
-        return f"on no PCI function: {_BY_SOFTWARE}"
+        return f"not on a PCI function: {_BY_SOFTWARE}"
     return "the link to its PCI function is missing"
 
 

@@ -38,7 +38,7 @@ class Kubectl:
     def get(self, kind: str, name: str) -> Maybe[Object]:
         """Return one object; NOT_THERE: the cluster has none of this name."""
         if _NAME.fullmatch(name) is None:
-            return Unknown(Reason.MALFORMED, kind, f"“{printable(name, 80)}” is no name of an object")
+            return Unknown(Reason.MALFORMED, kind, f"“{printable(name, 80)}” is not an object name")
         found = self._objects("get", kind, name)
         if isinstance(found, Unknown):
             return found

@@ -114,7 +114,7 @@ _DISTRIBUTIONS = (
 
 
 def probe(host: Host, hostname: Maybe[str]) -> Maybe[KubernetesFacts]:
-    """Read the traces on the node, then ask the API server; NOT_THERE: this is no node of a cluster."""
+    """Read the traces on the node, then ask the API server; NOT_THERE: the node is not in a cluster."""
     markers = _markers(host)
     if isinstance(markers, Unknown) and all(
         isinstance(there := host.access(path), Unknown) and there.reason is Reason.NOT_THERE

@@ -109,9 +109,9 @@ def objects(text: str) -> Maybe[tuple[Object, ...]]:
     try:
         whole = json.loads(text)
     except (ValueError, RecursionError):
-        return Unknown(Reason.MALFORMED, "kubectl", "its answer is not JSON")
+        return Unknown(Reason.MALFORMED, "kubectl", "the answer is not JSON")
     if not isinstance(whole, dict):
-        return Unknown(Reason.MALFORMED, "kubectl", "its answer is no object")
+        return Unknown(Reason.MALFORMED, "kubectl", "the answer is not an object")
     items = whole.get("items", [whole])
     found = items[:_MAX_ITEMS] if isinstance(items, list) else []
     return tuple(_kept(item) for item in found if isinstance(item, dict))

@@ -33,7 +33,7 @@ VARIABLES: tuple[Variable, ...] = (
     nccl_variable("NCCL_OOB_NET_ENABLE", "1: bootstrap over RDMA", Kind.NUMBER, limits=(0, 1), since="2.23"),
     nccl_variable("NCCL_OOB_NET_IFNAME", "the NIC of bootstrap over RDMA", Kind.HCA_LIST, since="2.23"),
     nccl_variable("NCCL_COMM_ID", "the address of the first rank", anchor="debugging"),
-    nccl_variable("NCCL_HOSTID", "replaces the host name in telling nodes apart", anchor="debugging"),
+    nccl_variable("NCCL_HOSTID", "used instead of the host name to tell nodes apart", anchor="debugging"),
     nccl_variable(
         "NCCL_ALGO", "the algorithms that NCCL may use", since="2.5", for_debugging=True, notes=(_TUNING,)
     ),

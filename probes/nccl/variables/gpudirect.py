@@ -11,7 +11,7 @@ from probes.nccl.variables.variable import Kind, Variable, nccl_variable
 _OFF = (("", "0"),)
 _LEVEL_VALUES = (
     ("LOC", "never"),
-    ("NVL", "GPUs with NVLink between them; no NIC is that near"),
+    ("NVL", "GPUs with NVLink between them; no NIC is that close"),
     ("PIX", "below the same PCIe switch"),
     ("PXB", "below several PCIe switches of one host bridge"),
     ("P2C", "a NIC of the CPU to which the GPU has C2C links"),
@@ -37,8 +37,8 @@ VARIABLES: tuple[Variable, ...] = (
         notes=(
             _NUMBERS,
             _EXACT_WORDS,
-            "The default is PXB. With C2C links P2C is allowed too: by NCCL_NET_GDR_C2C from 2.26 on, by"
-            " default from 2.27 on. Before 2.4 the variable was NCCL_IB_GDR_LEVEL.",
+            "P2C differs from PXB only on nodes with C2C links. There NCCL_NET_GDR_C2C=1, its default since"
+            " 2.27, allows C2C paths although the level is PXB. The name before 2.4 was NCCL_IB_GDR_LEVEL.",
         ),
     ),
     nccl_variable(

@@ -57,10 +57,10 @@ VARIABLES: tuple[Variable, ...] = (
         defaults=(("", "0"),),
         limits=(0, 1),
     ),
-    Variable("NVSHMEM_HCA_LIST", "the NICs, assigned in turn", reference=_NVSHMEM, notes=(_PER_NIC,)),
+    Variable("NVSHMEM_HCA_LIST", "the NICs, assigned round-robin", reference=_NVSHMEM, notes=(_PER_NIC,)),
     Variable(
         "NVSHMEM_HCA_PE_MAPPING",
-        "the NIC of each PE, as mlx5_0:1:2,mlx5_1:1:2 (name:port:number of PEs)",
+        "the NIC of each PE, such as mlx5_0:1:2,mlx5_1:1:2 (name:port:number of PEs)",
         reference=_NVSHMEM,
         notes=(_PER_NIC,),
     ),

@@ -114,7 +114,7 @@ def topology_settings(examination: Examination) -> tuple[list[Setting], list[Not
         return [], [Note(VARIABLE, State.IN_FILE, f"NCCL already reads {used}")]
     fitting = _fitting(examination, facts)
     if fitting:
-        reason = "the only one of the image's files whose GPUs and NICs are all on this virtual machine"
+        reason = "the only topology file of the image whose GPUs and NICs are all on this virtual machine"
         return [Setting(VARIABLE, fitting, reason)], []
     text = (
         "this virtual machine shows no real topology and has no topology file; get it from the cloud's image"

@@ -69,7 +69,7 @@ def meaning_of_value(variable: Variable, value: str, version: Version) -> Iterat
         if text:
             yield f"{value}: {text}."
         elif variable.is_closed:
-            yield f"{value} is none of {join_limited(name for name, _ in variable.values)}."
+            yield f"{value} is not one of {join_limited(name for name, _ in variable.values)}."
     if variable.default(version) == value:
         yield f"This is the default of {'.'.join(map(str, version))}, so the variable is not needed."
 
@@ -121,7 +121,7 @@ def _notes(variable: Variable) -> Iterator[str]:
         yield f"Since {variable.since}."
     yield from variable.notes
     if variable.for_debugging:
-        yield "NVIDIA lists it under “Debugging”: not to be kept in production without need."
+        yield "NVIDIA lists it under “Debugging”: do not keep it in production unless you need it."
 
 
 def _on_node(variable: Variable, value: str | None, examination: Examination) -> Iterator[str]:

@@ -93,7 +93,7 @@ def lint(
     )
     count = sum(len(group.effective()) for group in parsed.groups)
     if any(len(group.assignments) >= MAX_ASSIGNMENTS for group in parsed.groups):
-        title = f"The file sets too many variables; only the first {MAX_ASSIGNMENTS} are judged"
+        title = f"The file sets too many variables; only the first {MAX_ASSIGNMENTS} are checked"
         ordered.append(Problem(0, Severity.WARNING, title))
     return FileReport(parsed.kind, tuple(ordered), count, compared)
 
@@ -190,7 +190,7 @@ def _of_value(variable: Variable | None, value: str, line: int, version: Version
         text = f"{name}={value} is outside {low} to {high}"
         yield Problem(line, Severity.WARNING, text, variable.meaning_sentence, variable=name)
     elif variable.is_closed and value not in dict(variable.values):
-        text = f"{name}: “{value}” is none of {join_limited(word for word, _ in variable.values)}"
+        text = f"{name}: “{value}” is not one of {join_limited(word for word, _ in variable.values)}"
         yield Problem(
             line, Severity.WARNING, text, fix="Write one of these words, or remove it", variable=name
         )
@@ -214,7 +214,7 @@ def _of_stack(one: Assignment, stack: Stack | None) -> Iterator[Problem]:
         text = f"{one.name} overrides what the aws-ofi-nccl plugin sets for this instance type"
         yield Problem(one.line, Severity.WARNING, text, fix="Remove it", variable=one.name)
     elif stack is Stack.GIB and one.name.startswith("NCCL_") and not one.name.startswith(_DEBUG):
-        text = f"{one.name} is stacked on Google's set_nccl_env.sh"
+        text = f"{one.name} is set on top of Google's set_nccl_env.sh"
         detail = "gIB checks and sets these variables itself."
         yield Problem(one.line, Severity.WARNING, text, detail, "Remove it and source the script", one.name)
 

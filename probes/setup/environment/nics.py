@@ -107,8 +107,8 @@ def nic_settings(examination: Examination) -> tuple[list[Setting], list[Note]]:
 def _not_needed(used: list[str], others: list[str], opened: int) -> str:
     if len(used) == opened and not others:
         return f"NCCL uses the {opened} active NICs" if opened > 1 else f"{used[0]} is the only active NIC"
-    rest = f", not {join_limited(others)}" if others else ""
-    return f"by speed and distance NCCL chooses {join_limited(used)}{rest}"
+    rest = f"; it does not use {join_limited(others)}" if others else ""
+    return f"NCCL chooses {join_limited(used)} by speed and distance{rest}"
 
 
 def _ports_down(examination: Examination, compute: list[str]) -> list[Note]:

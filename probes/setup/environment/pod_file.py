@@ -43,7 +43,7 @@ def parse_pod(text: str) -> ParsedFile:
     problems: list[Problem] = []
     for mapping in mappings_of(documents):
         if len(groups) >= _MAX_GROUPS:
-            title = f"Only the first {_MAX_GROUPS} containers are judged"
+            title = f"Only the first {_MAX_GROUPS} containers are checked"
             problems.append(Problem(mapping.line, Severity.WARNING, title))
             break
         found = [*_of_env(mapping.items.get("env"), problems), *_of_commands(mapping)]

@@ -42,7 +42,7 @@ def interface_settings(examination: Examination) -> tuple[list[Setting], list[No
         return [], [Note(IFNAME, State.NOT_NEEDED, f"NCCL uses {chosen.name} for its bootstrap")]
     target = next((one.name for one in facts.interfaces if one.name in use.default_routes), "")
     if not target:
-        text = f"NCCL would use {chosen.name}, {why}; name an interface that the other nodes reach"
+        text = f"NCCL would use {chosen.name}, {why}; name an interface that the other nodes can reach"
         return [], [Note(IFNAME, State.UNKNOWN, text)]
     reason = f"NCCL would use {chosen.name}, {why}; {target} has the default route"
     return [Setting(IFNAME, f"={target}", reason)], []
@@ -50,7 +50,7 @@ def interface_settings(examination: Examination) -> tuple[list[Setting], list[No
 
 def _unreachable(interface: Interface) -> str:
     if interface.networks and all(network.startswith(_LINK_LOCAL) for network in interface.networks):
-        return "which has a link-local address only, as a BMC's USB interface"
+        return "which has only a link-local address, such as a BMC's USB interface"
     return "which exists on this node only" if interface.name.startswith(_LOCAL_ONLY) else ""
 
 

@@ -26,16 +26,16 @@ def _command_line(examination: Examination, start: Start) -> ForecastRow:
         reason = f"the next command line is unknown ({line})"
         return row.unknown(reason, decides=False)
     later = words_that_matter(line.line)
-    shown = Evidence(line.source, " ".join(later) or "no word about IOMMU, PCI or modules")
+    shown = Evidence(line.source, " ".join(later) or "no IOMMU, PCI or module options")
     if isinstance(now, Unknown):
-        reason = " ".join(later) or "no word about IOMMU, PCI or modules"
+        reason = " ".join(later) or "no IOMMU, PCI or module options"
         return row.will(reason, shown)
     before = words_that_matter(now)
     gone = [word for word in before if word not in later]
     new = [word for word in later if word not in before]
-    running = Evidence("/proc/cmdline", " ".join(before) or "no word about IOMMU, PCI or modules")
+    running = Evidence("/proc/cmdline", " ".join(before) or "no IOMMU, PCI or module options")
     if line.has_variables and gone:
-        reason = "the boot entry uses variables of the boot loader; it is unknown what they hold"
+        reason = "the boot entry uses boot loader variables whose values are unknown"
         return row.unknown(reason, shown, running, decides=False)
     if not gone and not new:
         reason = f"as now: {' '.join(before)}" if before else "as now"
@@ -43,7 +43,7 @@ def _command_line(examination: Examination, start: Start) -> ForecastRow:
     parts = [f"without {' '.join(gone)}"] * bool(gone) + [f"with {' '.join(new)}"] * bool(new)
     reason = f"the next boot is {' and '.join(parts)}"
     if not _PASSTHROUGH.isdisjoint(gone) and _PASSTHROUGH.isdisjoint(later):
-        reason += ": the IOMMU may translate what goes between NIC and GPU"
+        reason += ": the IOMMU may translate DMA between NIC and GPU"
     return row.risk(reason, shown, running)
 
 

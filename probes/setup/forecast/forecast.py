@@ -18,8 +18,8 @@ from probes.snapshot.examination import Examination
 _LIMITS = (
     "the contents of the boot image",
     "firmware settings",
-    "devices that fail during the boot",
-    "what Slurm prologs, pods and other programs load later",
+    "device failures during the boot",
+    "modules that Slurm prologs, pods and other programs load later",
 )
 
 

@@ -31,7 +31,7 @@ def _forbidden(examination: Examination, devices: Hardware, start: Start) -> For
     refused = [module for module in needed if module in rules.boot.kernel]
     if refused:
         evidence = Evidence(_line_source(start), f"module_blacklist={','.join(rules.boot.kernel)}"[:200])
-        reason = f"the kernel's command line forbids {', '.join(refused)}"
+        reason = f"the kernel command line blocks {', '.join(refused)}"
         return row.will_not(reason, evidence)
     for module in needed:
         line = rules.install_line(module)
@@ -54,7 +54,7 @@ def _forbidden(examination: Examination, devices: Hardware, start: Start) -> For
         unread = ", ".join(rules.unread[:3])
         reason = f"needs root: {unread}"
         return row.unknown(reason, decides=False)
-    return row.will("nothing forbids a module that the path needs")
+    return row.will("no module that the path needs is blocked")
 
 
 def _is_dependency_at_boot(start: Start, module: str) -> bool:
@@ -120,8 +120,8 @@ def _peermem(examination: Examination, start: Start) -> ForecastRow:
         unread = ", ".join(rules.unread[:3])
         return row.unknown(f"needs root: {unread}")
     searched = Evidence("grep -rE 'nvidia[-_]peermem' /etc/modules-load.d /etc/modprobe.d", "nothing")
-    reason = "nothing loads nvidia_peermem at boot (gdrtop do persist-modules)"
-    return row.will_not(reason, searched)
+    remedy = Evidence("gdrtop do persist-modules", "loads it at boot")
+    return row.will_not("nothing loads nvidia_peermem at boot", searched, remedy)
 
 
 def _by_list(examination: Examination, start: Start, file: str) -> ForecastRow:

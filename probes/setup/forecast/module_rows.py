@@ -63,7 +63,7 @@ def _why_missing(
     if not isinstance(container, Unknown):
         runs = container.driver if name == "gpu-driver" else container.mofed
         if runs is True:
-            return Outlook.UNKNOWN, "; a driver container brings it after the boot", ()
+            return Outlook.UNKNOWN, "; a driver container installs it after the boot", ()
     dkms = examination.dkms
     ours = [] if isinstance(dkms, Unknown) else [one for one in dkms.modules if one.name in packages]
     if not ours:

@@ -62,8 +62,8 @@ def _by_nics(
     row: RowBuilder, examination: Examination, devices: Hardware, start: Start
 ) -> ForecastRow | None:
     if devices.families == ("mlx4",) and not devices.others:
-        evidence = Evidence("/sys/bus/pci/devices", "only NICs of mlx4")
-        return row.will_not("ConnectX-3 and older NICs have no DMA-BUF", evidence)
+        evidence = Evidence("/sys/bus/pci/devices", "only mlx4 NICs")
+        return row.will_not("ConnectX-3 and older NICs do not support DMA-BUF", evidence)
     direct = examination.node.gpudirect
     answers = {} if isinstance(direct, Unknown) else direct.nic_dmabuf
     if start.is_running and answers and all(answer is False for answer in answers.values()):
@@ -88,7 +88,7 @@ def _by_kernel(row: RowBuilder, start: Start) -> ForecastRow | None:
     return row.will_not("the kernel is older than 5.12, and there is no OFED", evidence)
 
 
-_BACKPORT = "the kernel is older than 5.12; it is unknown whether its OFED brings DMA-BUF"
+_BACKPORT = "the kernel is older than 5.12; it is unknown whether its OFED adds DMA-BUF"
 
 
 def _is_open(examination: Examination, start: Start) -> tuple[Maybe[bool], Evidence]:
@@ -117,7 +117,7 @@ def _peermem(examination: Examination, devices: Hardware, start: Start) -> list[
     row, modules = RowBuilder("peermem-build", "nvidia_peermem", GdrPath.PEERMEM), start.modules
     if not devices.families and modules.peer_memory != "ib_peer_mem":
         if "efa" in devices.others:
-            return [row.unknown("EFA has a module of its own, efa_nv_peermem, which is not judged")]
+            return [row.unknown("EFA has its own module, efa_nv_peermem, which gdrtop does not check")]
         return [row.will_not("no NIC here can use it")]
     entry = modules.entries.get(PEERMEM)
     if entry is None or isinstance(entry, Unknown):
@@ -150,7 +150,7 @@ def _against_core(
     """Judge whether the build fits the RDMA core on disk, by refusals in the log and by the files' times."""
     refused = _refusal(examination) if start.is_running else None
     if refused is not None:
-        reason = "the kernel refused it since the last boot: its symbols are of another RDMA core"
+        reason = "the kernel refused to load it since the last boot: it was built for another RDMA core"
         return row.will_not(reason, *evidence, refused)
     peermem, core = start.modules.entry(PEERMEM), start.modules.entry("ib_core")
     times = known(start.times, {})

@@ -84,7 +84,7 @@ def _settings(request: ManifestRequest) -> _Settings:
         "The gdrcopy container belongs to the driver's pod, which does not run here: install gdrdrv-dkms "
         "(RPM: gdrcopy-kmod) on the host."
         if by_host
-        else "Small copies between CPU and GPU memory by gdrdrv. It is not the NIC's path."
+        else "Small copies between CPU and GPU memory with gdrdrv. NICs do not use it."
     )
     settings["devicePlugin"] = {"enabled": True}
     comments["devicePlugin",] = "Offers the GPUs to pods as nvidia.com/gpu."

@@ -63,7 +63,7 @@ def machine_config(request: ManifestRequest) -> str | Refused:
     use = [f"oc apply --filename FILE && oc get machineconfigpool {role} --watch"]
     if role not in _STANDARD_ROLES:
         use.insert(0, f"oc label node NODE node-role.kubernetes.io/{role}=")
-    lines = head(request, f"OpenShift: MachineConfig of the pool {role} for GPUDirect RDMA", use, notes)
+    lines = head(request, f"OpenShift: MachineConfig for the pool {role} for GPUDirect RDMA", use, notes)
     pool = () if role in _STANDARD_ROLES else (_pool(role),)
     return join(lines, *pool, dump(machine, comments))
 

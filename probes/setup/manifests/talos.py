@@ -34,17 +34,17 @@ def talos(request: ManifestRequest) -> str | Refused:
             "Talos has no OFED, which nvidia-peermem needs, so only DMA-BUF works; use --path dmabuf"
         )
     if request.talos_version is None:
-        return Refused("the form depends on the version of Talos: give it with --talos-version, as 1.14")
+        return Refused("the format depends on the Talos version; state it with --talos-version, such as 1.14")
     modules = _modules(request)
     newer = request.talos_version >= _FIRST_DOCUMENTS
     major, minor = request.talos_version
     notes = [
-        f"for Talos {major}.{minor}; {'1.13 and older' if newer else '1.14 and newer'} needs another form",
+        f"for Talos {major}.{minor}; {'1.13 and older' if newer else '1.14 and newer'} needs another format",
         f"the image needs these extensions: {', '.join(_extensions(request))}",
         "gdrcopy is optional: extension nvidia-gdrdrv-device, and gdrdrv as one more module",
     ]
     use = ["talosctl --nodes NODE patch machineconfig --patch @FILE"]
-    lines = head(request, "Talos: machine configuration patch for GPUDirect RDMA by DMA-BUF", use, notes)
+    lines = head(request, "Talos: machine configuration patch for GPUDirect RDMA via DMA-BUF", use, notes)
     return join(lines, *(_documents(modules) if newer else (_machine(modules),)))
 
 

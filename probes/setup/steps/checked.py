@@ -29,8 +29,8 @@ CHECKED = (
     CheckedStep(
         "hardware",
         "Check GPUs and NICs",
-        "the GPUs and NICs answer and support GPUDirect RDMA",
-        "A device that is off the bus or cannot do it by design cannot be set up.",
+        "GPUs and NICs support GPUDirect RDMA",
+        "Setup cannot fix a device that is off the bus or does not support GPUDirect RDMA by design.",
         (
             "geforce-no-gdr",
             "gpu-too-old-for-gdr",
@@ -55,7 +55,7 @@ CHECKED = (
     CheckedStep(
         "build",
         "Build modules in the right order",
-        "the modules of this path fit the kernel and each other",
+        "modules fit the kernel and each other",
         "nvidia_peermem is built against the NIC driver's ib_core. If the NIC driver is installed or upgraded"
         " afterwards, it has to be built again.",
         (
@@ -84,7 +84,10 @@ CHECKED = (
         "Without these modules no NIC can reach GPU memory.",
         (
             "ib-core-not-loaded",
-            "mlx*-not-loaded",
+            "mlx4-core-not-loaded",
+            "mlx4-ib-not-loaded",
+            "mlx5-core-not-loaded",
+            "mlx5-ib-not-loaded",
             "ib-uverbs-not-loaded",
             "nvidia-not-loaded",
             "nvidia-uvm-not-loaded",
@@ -117,28 +120,28 @@ CHECKED = (
     CheckedStep(
         "fabric",
         "Start the NVLink services",
-        "the NVLink services run, or this node needs none",
+        "NVLink services run, or none are needed",
         "With NVSwitch, CUDA starts only after Fabric Manager; rack-scale NVLink needs IMEX.",
         ("fabric-manager-down*", "imex-down", "nvlink-down"),
     ),
     CheckedStep(
         "iommu",
         "Set the IOMMU to passthrough",
-        "the IOMMU does not translate the NICs' requests",
+        "the IOMMU does not translate NIC requests",
         "A translating IOMMU slows or breaks traffic between NIC and GPU.",
         ("iommu-translated", "vm-without-p2p*"),
     ),
     CheckedStep(
         "acs",
         "Disable ACS redirects",
-        "no switch redirects traffic between GPU and NIC",
+        "no switch redirects GPU–NIC traffic",
         "ACS redirects send traffic between GPU and NIC up to the CPU and back.",
         ("acs-*",),
     ),
     CheckedStep(
         "pcie",
         "Check PCIe links and placement",
-        "links, read requests and BARs are as they should be",
+        "links, read requests and BARs are ok",
         "A narrow or slow PCIe link limits every transfer over it.",
         ("pcie-link-*", "pcie-devctl-*", "pcie-aspm-on", "bar1-too-small", "pcie-aer-uncorrectable"),
     ),
@@ -161,7 +164,7 @@ CHECKED = (
     CheckedStep(
         "memlock",
         "Allow jobs to lock memory",
-        "jobs may lock as much memory as they need",
+        "jobs can lock as much memory as they need",
         "RDMA registers locked memory. With the usual limit of a login or a service, registration fails.",
         ("memlock-*",),
     ),
@@ -169,7 +172,7 @@ CHECKED = (
         "boot",
         "Load everything at boot",
         "the next boot loads the same modules",
-        "What was loaded by hand is gone after the next boot.",
+        "Modules that were loaded by hand are gone after a reboot.",
         (
             "peermem-not-persistent",
             "peermem-unneeded-at-boot",
@@ -191,7 +194,7 @@ CHECKED = (
     CheckedStep(
         "nccl",
         "Check NCCL and its settings",
-        "no setting or library keeps NCCL from GPUDirect RDMA",
+        "nothing keeps NCCL from GPUDirect RDMA",
         "One wrong variable can disable GPUDirect RDMA on a healthy node.",
         (
             "nccl-*",
@@ -236,7 +239,7 @@ def checked_step(row: CheckedStep, findings: Mapping[str, Finding], path: GdrPat
         )
     unclear = [finding for finding in own if finding.status is Status.UNKNOWN]
     if unclear:
-        more = f" (and {len(unclear) - 1} more)" if len(unclear) > 1 else ""
+        more = f", and {len(unclear) - 1} more" if len(unclear) > 1 else ""
         ids = tuple(finding.id for finding in unclear)
         reason = f"{unclear[0].cause}{more}"
         return SetupStep(row.id, row.title, StepState.UNKNOWN, reason, row.why, findings=ids)

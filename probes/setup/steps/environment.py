@@ -7,6 +7,7 @@ from probes.base.text import plural
 from probes.base.unknown import Reason, Unknown
 from probes.facts.jobs.nccl_conf import NCCL_CONF
 from probes.facts.system.platform import PlatformFacts
+from probes.queries.evidence_list import join_limited
 from probes.queries.finding import Evidence
 from probes.setup.environment.advice import Advice
 from probes.setup.environment.formats import lines_of
@@ -29,11 +30,12 @@ def environment_step(situation: Situation) -> SetupStep:
     if advice.vendor and not advice.settings:
         return _step(StepState.DONE, f"{advice.vendor}: its own software sets the variables")
     if not advice.settings:
-        return _step(StepState.DONE, "no variable is needed: NCCL's defaults fit, or /etc/nccl.conf has it")
+        return _step(StepState.DONE, "no variable needs to be set")
     evidence = tuple(
         Evidence(f"{setting.name}={setting.value}", setting.reason) for setting in advice.settings
     )
-    reason = f"{plural(len(advice.settings), 'variable')} to set: {advice.settings[0].name}"
+    names = join_limited(setting.name for setting in advice.settings)
+    reason = f"{plural(len(advice.settings), 'variable')} to set: {names}"
     plan = None if advice.vendor else _plan(examination, advice)
     return SetupStep("environment", _TITLE, StepState.TO_DO, reason, _WHY, evidence, plan, command=_COMMAND)
 

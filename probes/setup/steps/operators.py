@@ -13,7 +13,7 @@ from probes.setup.situation import Situation
 from probes.setup.step import SetupStep, StepState
 
 _MOST_LOG_LINES = 3
-_NO_CLUSTER = "this is no Kubernetes node"
+_NO_CLUSTER = "this is not a Kubernetes node"
 _MESSAGES = {ContainerMessage.WAITING_FOR_DRIVERS: "waiting for MOFED"}  # as the operators' own documents say
 _FINISHED = "Completed"
 

@@ -86,7 +86,7 @@ class TwinHost:
         """Return why the twin cannot play a command, or ""."""
         name, words = argv[0].rpartition("/")[2] if argv else "", list(argv[1:])
         if name not in _COMMANDS:
-            return "a twin cannot play this command"
+            return "gdrtop cannot simulate this command"
         if name in ("modprobe", "nvidia-modprobe") and "-r" not in words:
             if not isinstance(self._base.run(("modinfo", "ib_core")), CommandOutput):
                 return "modinfo is needed to know what loading does"

@@ -272,7 +272,7 @@ def test_an_unreadable_boot_image_or_command_line_does_not_decide() -> None:
     [
         (GRUB, Outlook.WILL, "as now: iommu=pt"),
         (GRUB.replace(" iommu=pt", ""), Outlook.RISK, "without iommu=pt: the IOMMU may translate"),
-        (GRUB.replace("iommu=pt", "$extra"), Outlook.UNKNOWN, "variables of the boot loader"),
+        (GRUB.replace("iommu=pt", "$extra"), Outlook.UNKNOWN, "boot loader variables"),
     ],
 )
 def test_the_next_command_line_is_compared_with_the_running_one(
@@ -288,7 +288,7 @@ def test_a_module_that_the_next_command_line_forbids_is_lost() -> None:
     kernel = judged(node("hgx-h100", lambda host: host.tree.add("/boot/grub/grub.cfg", text)))
     assert row(kernel, "forbidden-modules") == (
         Outlook.WILL_NOT,
-        "the kernel's command line forbids mlx5_ib",
+        "the kernel command line blocks mlx5_ib",
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from fnmatch import fnmatch
 
 import pytest
 
@@ -14,6 +15,7 @@ from probes.setup.guide import AFTER, ORDER, Guide, build_guide, remaining_plan
 from probes.setup.situation import read_situation
 from probes.setup.step import SetupRecord, StepState
 from probes.setup.steps.boot_commands import command_line_steps
+from probes.setup.steps.checked import CHECKED
 from probes.simulation.faults.modules import take_driver_from_disk
 from probes.simulation.host import SimulatedHost
 from probes.simulation.node.module_loading import remove_modules
@@ -33,6 +35,20 @@ def state_of(guide: Guide, name: str) -> tuple[StepState, str]:
     step = guide.step(name)
     assert step is not None
     return step.state, step.reason
+
+
+def test_every_check_that_a_step_names_exists() -> None:
+    ids = {finding.id for finding in findings(examine(SimulatedHost("hgx-h100")))}
+    names = [(row.id, name) for row in CHECKED for name in row.checks]
+    assert [one for one in names if not any(fnmatch(id_, one[1]) for id_ in ids)] == []
+    assert [one for one in names if "*" in one[1][:-1]] == []  # a * has an effect only at the end
+
+
+@pytest.mark.parametrize("module", ["mlx5-core", "mlx5-ib"])
+def test_a_missing_nic_driver_is_left_to_load(module: str) -> None:
+    state, reason = state_of(guide_of(f"pcie-l40s+{module}-not-loaded"), "modules")
+    assert state is StepState.TO_DO
+    assert reason.startswith(module.replace("-", "_"))
 
 
 def test_a_healthy_node_only_has_to_be_measured_rebooted_and_reported() -> None:

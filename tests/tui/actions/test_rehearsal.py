@@ -204,8 +204,8 @@ def test_files_are_written_on_the_twin_only() -> None:
 @pytest.mark.parametrize(
     ("argv", "why"),
     [
-        (("dkms", "autoinstall"), "a twin cannot play this command"),
-        (("reboot",), "a twin cannot play this command"),
+        (("dkms", "autoinstall"), "gdrtop cannot simulate this command"),
+        (("reboot",), "gdrtop cannot simulate this command"),
         (("systemctl", "restart", "slurmd"), "the effect of this service is unknown"),
         (("nvidia-smi", "-mig", "1"), "only persistence mode can be rehearsed"),
     ],
@@ -230,8 +230,8 @@ def test_a_module_that_the_kernel_refused_before_is_not_claimed_to_load() -> Non
 def test_the_command_shows_now_and_then_and_changes_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["do", "--demo", "hgx-h100+acs-on", "acs-redirect-off", "--rehearse"]) == 0
     out = capsys.readouterr().out
-    assert "Clear ACS redirects between GPUs and NICs  on a twin of this node" in out
-    assert "EXPECTED AFTERWARDS (rehearsed on a twin; this node was not changed)" in out
+    assert "Clear ACS redirects between GPUs and NICs  on a simulated copy of this node" in out
+    assert "EXPECTED AFTERWARDS (rehearsed on a copy; this node was not changed)" in out
     assert "now     ▲ DEGRADED" in out
     assert "then    ● ACTIVE" in out
     assert "gone    ✓ acs-redirect-enabled" in out

@@ -29,7 +29,7 @@ def test_the_forecast_as_json_is_what_its_schema_says(name: str, status: int, ou
 def test_the_forecast_as_text_names_kernel_and_path(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["check", "--demo", "hgx-h100", "--after-reboot"]) == 0
     out = capsys.readouterr().out
-    assert "✓ After a reboot into 6.8.0-60-generic: GPUDirect RDMA will work (by DMA-BUF)" in out
+    assert "✓ After a reboot into 6.8.0-60-generic: GPUDirect RDMA will work (via DMA-BUF)" in out
     assert "Not known from files: the contents of the boot image" in out
 
 

@@ -92,7 +92,7 @@ def test_json_is_what_its_schema_says(capsys: pytest.CaptureFixture[str], tmp_pa
 @pytest.mark.parametrize(
     ("name", "text", "status", "words"),
     [
-        ("ok.sh", "export NCCL_DEBUG=INFO\n", 0, "ok.sh (shell, 1 variable judged): 1 note"),
+        ("ok.sh", "export NCCL_DEBUG=INFO\n", 0, "ok.sh (shell, 1 variable checked): 1 note"),
         ("a.sh", "NCCL_DEBUG=INFO\n", 1, "a.sh:1: warning: NCCL_DEBUG is set but not exported"),
         ("nccl.conf", "NCCL_NET=Socket\n", 2, "nccl.conf:1: error: NCCL_NET=Socket makes a job use TCP"),
         ("pod.yaml", "a: [\n", 2, "error: The file is not valid YAML"),
@@ -113,8 +113,8 @@ def test_lint_names_the_line_and_ends_with_a_status(
         (["--lint", "/tmp"], "a directory"),
         (["--explain", "NCCL_NET_GDR_LEVL=5"], "did you mean NCCL_NET_GDR_LEVEL"),
         (["--kind", "pod"], "--kind needs --lint"),
-        (["--k8s", "--explain", "NCCL_NET"], "--k8s is a format of the recommendation"),
-        (["--nccl", "new"], "is not a version of NCCL"),
+        (["--k8s", "--explain", "NCCL_NET"], "--k8s formats the recommendation"),
+        (["--nccl", "new"], "is not an NCCL version"),
         (["--shell", "--json"], "not allowed with"),
     ],
 )

@@ -218,7 +218,7 @@ def test_live_lists_the_events_and_closes_the_connection() -> None:
     node = Node("hgx-h100+rank-stopped")
     text, shown = lived(node, yes=True)
     assert "gdrtop sends 'MONITOR all'" in shown
-    assert "RAS events are followed from here on" in text
+    assert "gdrtop now follows RAS events" in text
     assert "rank 3 (GPU3, mlx5_3) does not answer RAS" in text
     assert node.ended == [PORT]
     assert node.sent == []

@@ -186,7 +186,7 @@ async def test_events_end_by_the_same_key() -> None:
         await pilot.press("m")
         await until(pilot, lambda: node.ended == 1)
         await readings(pilot, node.clock, 3)
-        assert "RAS events are no longer followed" in seen(pilot, "changes")
+        assert "gdrtop no longer follows RAS events" in seen(pilot, "changes")
         asked = node.subscribed
         await readings(pilot, node.clock, 3)
         assert node.subscribed == asked

@@ -51,7 +51,7 @@ class ConfirmState:
         from widgets.doctor.changes import draw_rehearsal
 
         if self.is_rehearsing:
-            return wrapped("Rehearsing on a simulated twin of this node…", width, Tone.TITLE)
+            return wrapped("Rehearsing on a simulated copy of this node…", width, Tone.TITLE)
         if self._rehearsal_failure:
             return wrapped(f"The rehearsal failed: {self._rehearsal_failure}", width, Tone.WARNING)
         return [] if self._rehearsal is None else [*draw_rehearsal(*self._rehearsal, width), ()]

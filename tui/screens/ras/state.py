@@ -140,7 +140,7 @@ class RasState(ListState):
         if not lines:
             for text in notice(port.target, STATUS, port.decision):
                 lines += wrapped(text, width, Tone.WARNING if text.startswith("Warning") else Tone.PLAIN)
-            lines += [(), *wrapped("Enter asks the job. Nothing was sent yet.", width)]
+            lines += [(), *wrapped("Press Enter to ask the job. Nothing has been sent yet.", width)]
         return lines
 
     def _answer(self, answer: RasAnswer, width: int) -> list[Line]:

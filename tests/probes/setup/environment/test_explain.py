@@ -38,7 +38,7 @@ def explained(text: str, node: str = "hgx-h100", nccl: str = "") -> Explanation:
         ("NCCL_IB_RETRY_CNT=x", "not a number, so the default applies"),
         ("NCCL_CROSS_NIC=0", "0: never"),
         ("NCCL_SOCKET_IFNAME=^docker", "All interfaces except those whose names begin with docker."),
-        ("NCCL_SOCKET_FAMILY=ipv4", "is none of AF_INET, AF_INET6"),
+        ("NCCL_SOCKET_FAMILY=ipv4", "is not one of AF_INET, AF_INET6"),
         ("NCCL_IB_QPS_PER_CONNECTION=1", "is the default of 2.30"),
     ],
 )

@@ -77,7 +77,7 @@ def test_a_good_script_is_ok() -> None:
         ("export NCCL_IB_RETRY_CNT=8", WARNING, "outside 0 to 7"),
         ("export NCCL_IB_QPS_PER_CONNECTION=1", NOTE, "is the default"),
         ("export NCCL_PROTO=Simple", NOTE, "is for debugging"),
-        ("export NCCL_SOCKET_FAMILY=ipv4", WARNING, "is none of AF_INET, AF_INET6"),
+        ("export NCCL_SOCKET_FAMILY=ipv4", WARNING, "is not one of AF_INET, AF_INET6"),
         ("NCCL_DEBUG=INFO", WARNING, "not exported"),
         ("declare NCCL_DEBUG=INFO", WARNING, "not exported"),
         ("export NCCL_DEBUG = INFO", ERROR, "Spaces around"),
@@ -154,7 +154,7 @@ def test_nothing_is_stacked_on_efa_and_gib() -> None:
     assert has(report, 1, WARNING, "NCCL_PROTO overrides what the aws-ofi-nccl plugin sets")
     assert has(report, 1, WARNING, "FI_PROVIDER overrides")
     report = judged(text, node="cloud-vm", cloud=Cloud(Provider.GOOGLE, ""))
-    assert has(report, 1, WARNING, "NCCL_IB_HCA is stacked on Google's set_nccl_env.sh")
+    assert has(report, 1, WARNING, "NCCL_IB_HCA is set on top of Google's set_nccl_env.sh")
     assert not any(one.variable == "NCCL_DEBUG" for one in report.problems)
 
 
@@ -261,7 +261,7 @@ def test_windows_line_endings_are_an_error() -> None:
 
 def test_a_file_with_too_many_variables_is_not_called_ok() -> None:
     text = "\n".join(f"export NCCL_X{number}=1" for number in range(600))
-    assert has(judged(text), 0, WARNING, "only the first 512 are judged")
+    assert has(judged(text), 0, WARNING, "only the first 512 are checked")
 
 
 @pytest.mark.parametrize(

@@ -43,7 +43,7 @@ def test_an_infiniband_node_needs_nothing(name: str) -> None:
     advice, settings = advice_for(name)
     assert settings == {}
     assert advice.is_complete
-    assert "not mlx5_4" in note_on(advice, "NCCL_IB_HCA").text
+    assert "does not use mlx5_4" in note_on(advice, "NCCL_IB_HCA").text
     assert all(note.state is State.NOT_NEEDED for note in advice.notes)
 
 
