@@ -13,9 +13,9 @@ from probes.base.text import printable
 from probes.facts.gpudirect import GdrPath
 from probes.host.protocol import Host
 from probes.plans.catalogue import Offer
-from probes.setup.guide import Guide, read_guide, remaining_plan
-from probes.setup.situation_rows import situation_rows
 from probes.setup.step import SetupStep, StepState
+from probes.setup.steps.guide import Guide, read_guide, remaining_plan
+from probes.setup.steps.situation_rows import situation_rows
 from tui.actions.script import script_of
 from tui.bandwidth.results_store import open_results_store
 from tui.commands.arguments import EXIT_WRONG_USAGE, UsageError, did_you_mean

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 from probes.base.origin import Source
 from probes.facts.gpudirect import GdrPath
 from probes.plans.catalogue import Offer
-from probes.setup.guide import Guide, read_guide
 from probes.setup.step import StepState
+from probes.setup.steps.guide import Guide, read_guide
 from tui.actions.local_commands import why_no_root
 from tui.files.setup_log import (
     PATH,

@@ -12,8 +12,8 @@ from typing import Protocol
 
 from probes.base.text import printable
 from probes.base.unknown import Unknown
-from probes.setup.guide import Guide
 from probes.setup.step import SetupRecord
+from probes.setup.steps.guide import Guide
 from tui.files.append_file import AppendFile
 from tui.files.xdg import STATE, own_directory
 

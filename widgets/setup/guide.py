@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 from probes.base.text import plural
 from probes.base.unknown import Unknown
-from probes.setup.guide import Guide
-from probes.setup.situation_rows import situation_rows
 from probes.setup.step import SetupStep, StepState
+from probes.setup.steps.guide import Guide
+from probes.setup.steps.situation_rows import situation_rows
 from widgets.base.lines import Line, Run, Tone, fit, line, wrapped
 from widgets.doctor.plan import draw_consequences, draw_steps
 
@@ -33,8 +33,9 @@ def draw_situation(guide: Guide, width: int) -> list[Line]:
 
 def draw_summary(guide: Guide, width: int) -> list[Line]:
     """Draw the path, how many steps are done, and what comes next."""
-    done = sum(step.state in (StepState.DONE, StepState.SKIPPED) for step in guide.steps)
-    head = f"{_path_words(guide)} · {done} of {plural(len(guide.steps), 'step')} done"
+    wanted = [step for step in guide.steps if step.state is not StepState.SKIPPED]
+    done = sum(step.state is StepState.DONE for step in wanted)
+    head = f"{_path_words(guide)} · {done} of {plural(len(wanted), 'step')} done"
     lines: list[Line] = (
         wrapped(f"{head} · the node is set up", width, Tone.GOOD)
         if guide.is_finished

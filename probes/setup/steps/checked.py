@@ -221,6 +221,35 @@ def checked_step(row: CheckedStep, findings: Mapping[str, Finding], path: GdrPat
     if row.only is not None and path is not None and row.only is not path:
         return SetupStep(row.id, row.title, StepState.SKIPPED, f"not needed for {path.value}", row.why)
     own = [finding for finding in findings.values() if _is_of(row, finding.id)]
+    return _step_of(row, own, path)
+
+
+_OTHERS = CheckedStep(
+    "others",
+    "Resolve the other findings",
+    "the doctor has no other critical finding or warning",
+    "A node that is set up can still have a fault that slows jobs down.",
+    (),
+)
+
+
+def other_step(findings: Mapping[str, Finding], path: GdrPath | None) -> SetupStep:
+    """Return the step for what the doctor found and no other step is about."""
+    own = [
+        finding
+        for finding in findings.values()
+        if finding.status is Status.FOUND
+        and finding.severity is not Severity.NOTE
+        and finding.id != _WHOLE_NODE
+        and not any(_is_of(row, finding.id) for row in CHECKED)
+    ]
+    return _step_of(_OTHERS, own, path)
+
+
+_WHOLE_NODE = "no-gdr-path"  # the sum of what the other steps are about
+
+
+def _step_of(row: CheckedStep, own: list[Finding], path: GdrPath | None) -> SetupStep:
     if path is GdrPath.DMABUF:
         own = [finding for finding in own if not finding.id.startswith(_ONLY_PEERMEM)]
     everything = [finding for finding in own if finding.status is Status.FOUND]

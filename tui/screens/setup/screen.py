@@ -101,7 +101,7 @@ class SetupScreen(ExaminedListScreen[GuideState]):
 
     def action_write(self) -> None:
         """Write all remaining commands to a script."""
-        from probes.setup.guide import remaining_plan
+        from probes.setup.steps.guide import remaining_plan
         from tui.actions.guards import node_name
         from tui.actions.script import script_of
 

@@ -9,8 +9,8 @@ from tui.screens.list_state import ExaminedListState
 from widgets.base.lines import Line, Run, Tone, wrapped
 
 if TYPE_CHECKING:
-    from probes.setup.guide import Guide
     from probes.setup.step import SetupStep
+    from probes.setup.steps.guide import Guide
     from probes.snapshot.examination import Examination
 
 VIEWS = ("step", "paths", "node")

@@ -9,8 +9,8 @@ from probes.bandwidth.model.samples import About, Fact, Sample
 from probes.bandwidth.planning.series import plan_series
 from probes.base.unknown import Reason, Unknown
 from probes.facts.system.tools import ToolFacts
-from probes.setup.guide import AFTER
 from probes.setup.step import SetupStep, StepState
+from probes.setup.steps.guide import AFTER
 from probes.setup.steps.measured import MEASURED, measured_step
 from probes.simulation.host import SimulatedHost
 from probes.snapshot.examination import Examination, examine

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from probes.bandwidth.model.result import Result
 from probes.base.plan import Plan, Step, instruction, plan_or_none
 from probes.base.unknown import Maybe, Unknown
-from probes.facts.gpudirect import GdrPath
+from probes.facts.gpudirect import GdrPath, hardware_of
 from probes.facts.system.platform import in_container
 from probes.host.protocol import Host
 from probes.plans.iommu import pass_through_option
@@ -20,7 +20,7 @@ from probes.setup.path_choice import PathChoice, choose_path
 from probes.setup.situation import Situation, read_situation
 from probes.setup.step import SetupRecord, SetupStep, StepState
 from probes.setup.steps.boot_commands import for_this_node, pass_through_plan
-from probes.setup.steps.checked import CHECKED, checked_step, is_reboot
+from probes.setup.steps.checked import CHECKED, checked_step, is_reboot, other_step
 from probes.setup.steps.drivers import gpu_driver_step, nic_driver_step
 from probes.setup.steps.environment import environment_step
 from probes.setup.steps.handover import reboot_step, report_step
@@ -75,6 +75,7 @@ ORDER = (
     "memlock",
     "nccl",
     "environment",
+    "others",
     "boot",
     "tools",
     "measure-host",
@@ -162,15 +163,16 @@ def build_guide(
     steps["iommu"] = _with_boot_loader(situation, steps["iommu"])
     steps["containers"] = operators_step(situation, steps["containers"])
     steps["environment"] = environment_step(situation)
+    steps["others"] = other_step(by_id, path)
+    if not hardware_of(examination.node.rdma) and steps["ports"].state is StepState.DONE:
+        steps["ports"] = replace(steps["ports"], state=StepState.BLOCKED, reason="no RDMA device exists yet")
     steps["tools"] = _with_install(situation, steps["tools"])
     steps["reboot"] = reboot_step(examination.verdict, record, boot_id)
     steps["report"] = report_step(record)
     if path is None and choice.is_impossible:
         steps["hardware"] = replace(steps["hardware"], state=StepState.BLOCKED, reason=choice.reason)
-        for name in (row.id for row in CHECKED if row.only is not None):
-            steps[name] = replace(steps[name], state=StepState.SKIPPED, reason=_NO_PATH)
-        for name in (*(row.id for row in MEASURED), "reboot", "report"):
-            steps[name] = replace(steps[name], state=StepState.SKIPPED, reason=_NO_PATH)
+        for name in steps.keys() - {"hardware"}:
+            steps[name] = replace(steps[name], state=StepState.SKIPPED, reason=_NO_PATH, plan=None)
     if in_container(examination.node.platform):
         steps = {name: _in_container(step) for name, step in steps.items()}
     ordered = _in_order(steps, record.skipped or {})
@@ -261,7 +263,8 @@ def remaining_plan(guide: Guide) -> Plan | None:
         return None
     commands: list[Step] = []
     for step, plan in zip(open_steps, plans, strict=True):
-        commands += (instruction(f"{step.title}: {step.reason}", needs_root=False), *plan.steps)
+        reason = f": {step.reason}" if step.state is StepState.TO_DO else ""
+        commands += (instruction(f"{step.title}{reason}", needs_root=False), *plan.steps)
     reboots = [step for step in commands if is_reboot(step)]
     commands = [step for step in commands if not is_reboot(step)] + reboots[-1:]
     return Plan(

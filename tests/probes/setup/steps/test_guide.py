@@ -11,11 +11,11 @@ from probes.base.unknown import Maybe, Reason, Unknown
 from probes.checks.registry import findings
 from probes.facts.gpudirect import GdrPath
 from probes.facts.kernel.boot import BootFacts, BootLoader
-from probes.setup.guide import AFTER, ORDER, Guide, build_guide, remaining_plan
 from probes.setup.situation import read_situation
 from probes.setup.step import SetupRecord, StepState
 from probes.setup.steps.boot_commands import command_line_steps
 from probes.setup.steps.checked import CHECKED
+from probes.setup.steps.guide import AFTER, ORDER, Guide, build_guide, remaining_plan
 from probes.simulation.faults.modules import take_driver_from_disk
 from probes.simulation.host import SimulatedHost
 from probes.simulation.node.module_loading import remove_modules
