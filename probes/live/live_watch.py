@@ -52,6 +52,8 @@ class LiveWatch:
                 limits.append(failed(what, error))
                 return otherwise
 
+        # On a busy node the rest takes a while: the sample bears the time of the reading.
+        taken_at = host.wall_clock()
         no_ports: tuple[PortSample, ...] = ()
         no_jobs: tuple[LiveJob, ...] = ()
         unseen: Maybe[tuple[KernelMessage, ...]] = ()
@@ -75,7 +77,7 @@ class LiveWatch:
         messages = part("kernel messages", host.kernel_messages, unseen)
         sample = LiveSample(
             at=reading.at,
-            taken_at=host.wall_clock(),
+            taken_at=taken_at,
             processes=processes,
             jobs=jobs,
             ports=ports,

@@ -118,15 +118,15 @@ def read(host: Host, node: Node, with_interfaces: bool = False) -> Reading:
                     state = printable(word)
             states[device.name, port.number] = state
             ports[device.name, port.number] = _counters(host, device.sysfs_path, port)
+    netdevs = _netdevs(node) if with_interfaces else ()
+    interfaces = host.interface_counters(netdevs) if netdevs else {}
+    ports.update(_of_software(host, node, ports, interfaces))
+    live = host.nvml_live()
     refcnts: dict[str, Maybe[int]] = {}
     if isinstance(node.modules, ModuleFacts):
         for name, module in node.modules.modules.items():
             if module.state is ModuleState.LIVE:
                 refcnts[name] = read_integer(host, f"/sys/module/{name}/refcnt")
-    netdevs = _netdevs(node) if with_interfaces else ()
-    interfaces = host.interface_counters(netdevs) if netdevs else {}
-    ports.update(_of_software(host, node, ports, interfaces))
-    live = host.nvml_live()
     return Reading(
         at=host.monotonic(),
         ports=ports,

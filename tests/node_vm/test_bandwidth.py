@@ -216,6 +216,7 @@ def test_a_host_without_a_way_in_is_explained(two_nodes: tuple[Guest, Guest]) ->
 
 WIRE_PORT = 18700
 # Until an event is there: one that is under way, 1.5 s below half, and what a busy machine needs.
+FASTEST_TOO_SLOW = 0.012  # Gb/s; rates below 5 Mb/s are no event, and a busy host's emulation is that slow
 SAMPLES_OF_RATES = 6
 SETTLED_SECONDS = 12.0  # of transfer: what a rate is compared with
 
@@ -238,6 +239,8 @@ def test_a_rate_limit_appears_in_the_timeline(two_nodes: tuple[Guest, Guest]) ->
         began = stream.until(lambda sample: sent(sample) > 0.005)["taken_at"]
         later = began + SETTLED_SECONDS
         usual = sent(stream.until(lambda sample: sample["taken_at"] > later and sent(sample) > 0.005))
+        if usual < FASTEST_TOO_SLOW:
+            pytest.skip(f"this guest carries {usual * 1e3:.0f} Mb/s: half of it is too little for an event")
         limit = f"tbf rate {usual * 1e6 / 8:.0f}kbit burst 16kb limit 4mb"
         since = float(here.shell(f"date +%s.%N; tc qdisc add dev ens0np0 root {limit}"))
         try:

@@ -243,4 +243,4 @@ def test_a_tree_of_files_cannot_be_rehearsed(tmp_path: Path, capsys: pytest.Capt
     write_tree(node("hgx-h100+peermem-not-loaded"), tmp_path)
     arguments = ["do", "--root", str(tmp_path), "load-peermem", "--rehearse"]
     assert main(arguments) == 2
-    assert "A rehearsal asks the node itself" in capsys.readouterr().out
+    assert "A rehearsal needs the running node" in capsys.readouterr().out
