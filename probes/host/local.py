@@ -25,7 +25,6 @@ from probes.host.cuda import CudaGpu
 from probes.host.cuda_driver import NEEDED, probe_cuda
 from probes.host.dmabuf_probe import PROBE_SECONDS, probe_dmabuf
 from probes.host.file_range import FileRange
-from probes.host.kept_files import KeptFiles, is_kept
 from probes.host.kernel_log_reader import KERNEL_LOG, KernelLogReader
 from probes.host.kernel_messages import KernelMessage
 from probes.host.nvml import NvmlFacts, NvmlLive
@@ -110,7 +109,6 @@ class LocalHost:
         self._tree: RootedTree | None = None
         self._library = NvmlLibrary()
         self._sleeping_gpus = SleepingGpus(self)
-        self._kept_files = KeptFiles()
         self._resources: ResourceReader | None = None
         self._ethtool: EthtoolReader | None = None
         self._kernel_log = KernelLogReader()
@@ -210,10 +208,6 @@ class LocalHost:
             return unknown_from(error, path, self._is_root)
 
     def _read(self, path: str, limit: int) -> bytes:
-        if not self._root and is_kept(path):
-            content = self._kept_files.read(path, PAGE_BYTES)
-            if len(content) < min(PAGE_BYTES, limit + 1):
-                return content
         if self._root:
             # A dump can have anything under any name: check before opening.
             found = self._find(path)
