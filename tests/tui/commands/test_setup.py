@@ -70,7 +70,7 @@ def test_a_blocked_step_runs_nothing(capsys: pytest.CaptureFixture[str]) -> None
 
 
 def test_a_wrong_step_names_the_nearest(capsys: pytest.CaptureFixture[str]) -> None:
-    status, _, err = run(capsys, "--demo", "hgx-h100", "mdules")
+    status, _, err = run(capsys, "--demo", "hgx-h100", "modulesx")
     assert status == 3
     assert "modules" in err
 
