@@ -12,7 +12,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("probes", "widgets", "tui")
 INNER = (
-    *("local", "rooted_tree", "command", "nvml_library", "dmabuf_probe", "cuda_driver", "live_usage"),
+    *("local", "rooted_tree", "command", "nvml_library", "verbs_probe", "cuda_driver", "live_usage"),
     *("cluster_login", "rdma_socket", "ethtool_socket", "kernel_log_reader", "range_reader", "ras_client"),
 )
 # The host and its inner modules, of which others may use the dataclasses only.

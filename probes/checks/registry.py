@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from probes.base.text import printable
 from probes.checks.gpu import devices as gpu_devices
-from probes.checks.gpu import driver, modes, nvlink, xids
+from probes.checks.gpu import driver, memory_mode, modes, nvlink, xids
 from probes.checks.modules import builds, loaded, refused
 from probes.checks.nccl import (
     files,
@@ -31,7 +31,7 @@ from probes.checks.nic import (
     roce_mtu,
 )
 from probes.checks.nic import devices as nic_devices
-from probes.checks.path import dmabuf, gdr_path, p2p_topology
+from probes.checks.path import data_direct, dmabuf, gdr_path, p2p_topology
 from probes.checks.pcie import (
     acs,
     acs_direct_nic,
@@ -71,6 +71,7 @@ AREAS: tuple[Area, ...] = (
     in_use.AREA,
     dmabuf.AREA,
     p2p_topology.AREA,
+    data_direct.AREA,
     errors.AREA,
     acs.AREA,
     acs_direct_nic.AREA,
@@ -90,6 +91,7 @@ AREAS: tuple[Area, ...] = (
     gpu_devices.AREA,
     driver.AREA,
     modes.AREA,
+    memory_mode.AREA,
     nvlink.AREA,
     xids.AREA,
     memlock.AREA,

@@ -78,6 +78,10 @@ class GpuDirectFacts:
     gpu_support: dict[str, GpuSupport] = field(default_factory=dict)  # by BDF
     cuda_failure: str = ""  # why CUDA programs fail to start: "… cuInit(0) returned 802 …"
 
+    def never_supports(self, gpu: str) -> bool:
+        """Return whether a GPU (BDF) cannot use GPUDirect RDMA by design."""
+        return gpu in self.gpu_support and self.gpu_support[gpu].by_design
+
     @property
     def by_design(self) -> str:
         """Why no GPU of this node can ever use GPUDirect RDMA; "" if one can."""

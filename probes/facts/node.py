@@ -18,7 +18,9 @@ from probes.facts.kernel.modules import ModuleFacts
 from probes.facts.kernel.release import KernelFacts
 from probes.facts.pci import functions as pci
 from probes.facts.pci.functions import PciFacts
+from probes.facts.rdma import data_direct
 from probes.facts.rdma import devices as rdma
+from probes.facts.rdma.data_direct import DataDirectFacts
 from probes.facts.rdma.devices import RdmaFacts
 from probes.facts.system import network_use, numa, platform
 from probes.facts.system.network_use import NetworkUse
@@ -83,6 +85,11 @@ class Node:
     )
     gpudirect: Maybe[GpuDirectFacts] = _probed(
         "gpudirect", _gpudirect, needs=("kernel", "modules", "gpus", "rdma")
+    )
+    data_direct: Maybe[DataDirectFacts] = _probed(
+        "Data Direct",
+        lambda run: data_direct.probe(run.host, run.answer("pci", PciFacts), run.answer("rdma", RdmaFacts)),
+        needs=("pci", "rdma"),
     )
     network: Maybe[NetworkUse] = _probed("network", lambda run: network_use.probe(run.host))
 

@@ -23,7 +23,6 @@ from probes.host.collectives import METRICS_BYTES, METRICS_SUFFIX, TAIL_BYTES, C
 from probes.host.command import CommandOutput, run_command
 from probes.host.cuda import CudaGpu
 from probes.host.cuda_driver import NEEDED, probe_cuda
-from probes.host.dmabuf_probe import PROBE_SECONDS, probe_dmabuf
 from probes.host.file_range import FileRange
 from probes.host.kernel_log_reader import KERNEL_LOG, KernelLogReader
 from probes.host.kernel_messages import KernelMessage
@@ -38,6 +37,7 @@ from probes.host.rooted_tree import Found, RootedTree, split
 from probes.host.sleeping_gpus import SleepingGpus
 from probes.host.thread_names import thread_names_from_files
 from probes.host.usage import InterfaceCounters, ProcessUsage, counters_from_files, usage_from_files
+from probes.host.verbs_probe import DATA_DIRECT, DMABUF, PROBE_SECONDS, probe_data_direct, probe_dmabuf
 
 if TYPE_CHECKING:  # imported on first use
     from probes.host.ethtool_socket import EthtoolReader
@@ -307,8 +307,15 @@ class LocalHost:
         """Return the errno of the `ibv_reg_dmabuf_mr` probe for each RDMA device."""
         if self._root:
             return dict.fromkeys(devices, self._tree_has_none("libibverbs"))
-        note("ibv_reg_dmabuf_mr", PROBE_SECONDS)
+        note(DMABUF, PROBE_SECONDS)
         return probe_dmabuf(devices)
+
+    def data_direct_paths(self, devices: Sequence[str]) -> Mapping[str, Maybe[str]]:
+        """Return the path of each RDMA device's Data Direct function; "": it has none."""
+        if self._root:
+            return dict.fromkeys(devices, self._tree_has_none("libmlx5"))
+        note(DATA_DIRECT, PROBE_SECONDS)
+        return probe_data_direct(devices)
 
     def cuda_gpus(self) -> Maybe[tuple[CudaGpu, ...]]:
         """Return what libcuda reports on each GPU, unless that would load modules or create device files."""

@@ -26,7 +26,7 @@ class NvmlGpu:
     link_width_max: Maybe[int]
     nvlinks: Maybe[int]  # active NVLinks
     nvlink_peers: Maybe[tuple[tuple[str, int], ...]]  # (remote BDF, links); a switch is also a remote
-    c2c_links: Maybe[int]  # chip-to-chip links to the CPU (Grace); 0 elsewhere
+    c2c_links: Maybe[int]  # chip-to-chip links to the CPU (Grace); 1 if NVML does not count them; 0 elsewhere
     persistence: Maybe[bool]
     mig: Maybe[bool]
     is_vgpu: Maybe[bool] = _NOT_ASKED  # part of a GPU, created by a hypervisor

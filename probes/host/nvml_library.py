@@ -246,7 +246,13 @@ class NvmlLibrary:
         ]
 
     def _c2c(self, session: _Session, handle: Any, bdf: str) -> Maybe[int]:
+        """Return the links; 1 if only the newer call answers, which tells that there are some."""
         links = self._field(session, handle, _FIELD_C2C_LINKS)
+        if not isinstance(links, Unknown) and links:
+            return links
+        enabled = self._ask(bdf, lambda: bool(session.pynvml.nvmlDeviceGetC2cModeInfoV(handle).isC2cEnabled))
+        if enabled is True:
+            return 1
         # Drivers and GPUs without the field have no such links.
         return 0 if isinstance(links, Unknown) and links.reason is Reason.NOT_THERE else links
 

@@ -64,6 +64,9 @@ class Host(Protocol):
     def dmabuf_errnos(self, devices: Sequence[str]) -> Mapping[str, Maybe[int]]:
         """Return the errno of the `ibv_reg_dmabuf_mr` probe for each RDMA device (EBADF: supported)."""
 
+    def data_direct_paths(self, devices: Sequence[str]) -> Mapping[str, Maybe[str]]:
+        """Return the path of each RDMA device's Data Direct function below /sys; "": it has none."""
+
     def cuda_gpus(self) -> Maybe[tuple[CudaGpu, ...]]:
         """Return what libcuda reports about each GPU's support for GPUDirect RDMA; may take seconds."""
 

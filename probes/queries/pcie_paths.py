@@ -89,7 +89,14 @@ def passed_to_guests(examination: Examination) -> tuple[str, ...]:
 def labels(examination: Examination) -> dict[str, str]:
     """Return the labels of GPUs and NICs ("GPU0", "mlx5_0") by BDF."""
     endpoints = (*examination.topology.gpus, *examination.topology.nics)
-    return {endpoint.bdf: endpoint.label for endpoint in endpoints if not isinstance(endpoint.bdf, Unknown)}
+    direct = {nic.data_direct: f"{nic.label}_dma" for nic in examination.topology.nics if nic.data_direct}
+    own = {endpoint.bdf: endpoint.label for endpoint in endpoints if not isinstance(endpoint.bdf, Unknown)}
+    return {**direct, **own}
+
+
+def nic_ends(examination: Examination) -> dict[str, str]:
+    """Return the function at which each NIC's paths to GPUs end: its own, or its Data Direct function."""
+    return {nic.id: known(nic.to_gpus, "") for nic in examination.topology.nics}
 
 
 def near_paths(examination: Examination) -> list[Path]:
@@ -119,8 +126,7 @@ def turning_ports(examination: Examination, path: Path) -> list[str]:
     P2P Request Redirect).
     """
     functions = functions_of(examination)
-    bdfs = {nic.id: known(nic.bdf, "") for nic in examination.topology.nics}
-    gpu, nic = functions.get(path.a), functions.get(bdfs.get(path.b, ""))
+    gpu, nic = functions.get(path.a), functions.get(nic_ends(examination).get(path.b, ""))
     if gpu is None or nic is None:
         return []
     for gpu_port, nic_port in zip(gpu.chain[:-1], nic.chain[:-1], strict=False):

@@ -63,6 +63,7 @@ _ANSWERS: dict[str, Any] = {
     "nvml": NvmlFacts,
     "nvml_live": tuple[NvmlLive, ...],
     "dmabuf_errno": int,
+    "data_direct_path": str,
     "cuda_gpus": tuple[CudaGpu, ...],
     "process_usage": ProcessUsage,
     "interface_counters": InterfaceCounters,

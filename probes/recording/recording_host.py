@@ -180,6 +180,10 @@ class RecordingHost:
         """Return the errnos of the DMA-BUF probe."""
         return self._ask_each("dmabuf_errno", devices, self._host.dmabuf_errnos)
 
+    def data_direct_paths(self, devices: Sequence[str]) -> Mapping[str, Maybe[str]]:
+        """Return the paths of Data Direct functions."""
+        return self._ask_each("data_direct_path", devices, self._host.data_direct_paths)
+
     def cuda_gpus(self) -> Maybe[tuple[CudaGpu, ...]]:
         """Return what libcuda reports about each GPU."""
         return self._ask("cuda_gpus", (), self._host.cuda_gpus)

@@ -123,6 +123,10 @@ class ReplayHost:
         """Return the errnos of the DMA-BUF probe."""
         return {device: self._answer("dmabuf_errno", device) for device in devices}
 
+    def data_direct_paths(self, devices: Sequence[str]) -> Mapping[str, Maybe[str]]:
+        """Return the paths of Data Direct functions."""
+        return {device: self._answer("data_direct_path", device) for device in devices}
+
     def cuda_gpus(self) -> Maybe[tuple[CudaGpu, ...]]:
         """Return what libcuda reported about each GPU."""
         return self._answer("cuda_gpus")

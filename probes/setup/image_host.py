@@ -136,6 +136,10 @@ class ImageHost:
         """Return that an image has no RDMA devices."""
         return _nothing_of(devices, "libibverbs")
 
+    def data_direct_paths(self, devices: Sequence[str]) -> Mapping[str, Maybe[str]]:
+        """Return that an image has no RDMA devices."""
+        return _nothing_of(devices, "libmlx5")
+
     def cuda_gpus(self) -> Maybe[tuple[CudaGpu, ...]]:
         """Return that an image has no driver."""
         return _nothing("libcuda")

@@ -49,6 +49,7 @@ __all__ = ["SimulatedHost", "SimulatedTest"]
 _NVLINK_BYTES_PER_SECOND = 7e9  # of each link during an all-reduce
 _BAR1_MIB = 1412
 _SM_CLOCK_MHZ = 1755
+_FIRST_WITH_DATA_DIRECT = 54
 
 
 class SimulatedHost:
@@ -251,8 +252,8 @@ class SimulatedHost:
             name=gpu.name,
             uuid=uuid_of(number),
             compute_capability=gpu.capability,
-            memory_total_bytes=gpu.memory_gib * GIB,
-            bar1_total_bytes=gpu.bar1_gib * GIB,
+            memory_total_bytes=_reported(bdf, gpu.memory_gib * GIB),
+            bar1_total_bytes=_reported(bdf, gpu.bar1_gib * GIB),
             link_generation_max=gpu.link[0],
             link_width_max=gpu.link[1],
             nvlinks=sum(links for _, links in peers),
@@ -312,7 +313,7 @@ class SimulatedHost:
         return NvmlLive(
             bdf=bdf,
             utilisation_percent=min(100, round(load * 100)),
-            memory_used_bytes=round(gpu.memory_gib * GIB * 0.87) + number * (37 << 20),
+            memory_used_bytes=_reported(bdf, round(gpu.memory_gib * GIB * 0.87), number * (37 << 20)),
             temperature_celsius=round(34 + 30 * load),
             power_watts=round(idle + (busy - idle) * min(1.0, load), 1),
             pcie_tx_bytes_per_second=sent,
@@ -326,7 +327,7 @@ class SimulatedHost:
             nvlink_rx_bytes_per_second=Wave(nvlink, phase(self._seed, f"{bdf} nvlink rx")).at(seconds)
             if gpu.nvlinks
             else Unknown(Reason.NOT_THERE, bdf, "no NVLink"),
-            bar1_used_bytes=(_BAR1_MIB + number * 3) << 20,
+            bar1_used_bytes=_reported(bdf, gpu.bar1_gib and _BAR1_MIB << 20, number * 3 << 20),
             sm_clock_mhz=_SM_CLOCK_MHZ,
             throttle_reasons=(),
         )
@@ -347,6 +348,18 @@ class SimulatedHost:
             else Unknown(Reason.NOT_THERE, device)
             for device in devices
         }
+
+    def data_direct_paths(self, devices: Sequence[str]) -> Mapping[str, Maybe[str]]:
+        """Return the DMA functions that mlx5_ib has bound, if libmlx5 is new enough to ask."""
+        if self._description.rdma_core < _FIRST_WITH_DATA_DIRECT:
+            detail = "libmlx5 is older than rdma-core 54 on this host (containers have their own)"
+            return {device: Unknown(Reason.NOT_THERE, device, detail) for device in devices}
+        bound = {
+            name: path.removeprefix("/sys")
+            for name, path in self.tree.dma_functions.items()
+            if "DRIVER=mlx5_ib\n" in self.tree.text(f"{path}/uevent")
+        }
+        return {device: bound.get(device, "") for device in devices}
 
     def cuda_gpus(self) -> Maybe[tuple[CudaGpu, ...]]:
         """Return what libcuda of the described driver reports, or the error of cuInit."""
@@ -454,6 +467,13 @@ class SimulatedHost:
     def wall_clock(self) -> float:
         """Return the time of day: the real one with the real clock, one in 2023 with a test clock."""
         return self._started_at + self._seconds() - OPENED
+
+
+def _reported(bdf: str, figure: int, more: int = 0) -> Maybe[int]:
+    """Return a figure of memory; an integrated GPU has none."""
+    if not figure:
+        return Unknown(Reason.NOT_THERE, bdf, "not supported by this GPU or driver")
+    return figure + more
 
 
 def _message(sequence: int, line: str) -> KernelMessage:

@@ -83,7 +83,7 @@ def judge(
     direct = node.gpudirect
     if isinstance(direct, Unknown):
         return Verdict(State.UNKNOWN, None, 0, count, f"the state of GPUDirect is unknown: {direct}")
-    if gpus and all(_never_supported(direct, gpu.bdf) for gpu in gpus):
+    if gpus and all(direct.never_supports(gpu.bdf) for gpu in gpus):
         reason = direct.gpu_support[gpus[0].bdf].reason
         return Verdict(State.NOT_APPLICABLE, None, 0, count, f"by design: {reason}")
     if not hardware_devices(node):
@@ -100,11 +100,6 @@ def judge(
     if verdict.state is State.READY and hidden:
         return replace(verdict, reason=joined_sentences(signs_of_use(node, reading, before), verdict.reason))
     return verdict
-
-
-def _never_supported(direct: GpuDirectFacts, gpu: str) -> bool:
-    """Return whether a GPU cannot use GPUDirect RDMA by design."""
-    return gpu in direct.gpu_support and direct.gpu_support[gpu].by_design
 
 
 # GPUs or NICs are missing
@@ -223,7 +218,7 @@ def _usable_path(
     facts = {gpu.bdf: gpu for gpu in _usable_gpus(node)}
     gpus = [gpu for gpu in topology.gpus if gpu.id in facts or isinstance(node.gpus, Unknown)]
     # A GPU that can never use it does not count next to others that can.
-    gpus = [gpu for gpu in gpus if not _never_supported(direct, gpu.id)]
+    gpus = [gpu for gpu in gpus if not direct.never_supports(gpu.id)]
     faults = {gpu.id: fault for gpu in gpus if gpu.id in facts and (fault := _gpu_fault(node, facts[gpu.id]))}
     answers = {gpu.id: serving_nics(node, topology, gpu.id, devices, reach, reading) for gpu in gpus}
     served = [gpu for gpu in gpus if gpu.id not in faults and answers[gpu.id].nics]

@@ -8,6 +8,7 @@ from probes.base.unknown import Maybe, Unknown, known
 from probes.facts.gpu.gpus import GpuFacts
 from probes.facts.node import Node
 from probes.facts.pci.functions import PciFacts, PciKind
+from probes.facts.rdma.data_direct import DataDirectFacts
 from probes.facts.rdma.devices import RdmaDevice, RdmaFacts, natural
 
 _MELLANOX = 0x15B3
@@ -22,6 +23,12 @@ class Endpoint:
     bdf: Maybe[str]
     numa_node: Maybe[int]
     is_gpu: bool
+    data_direct: str = ""  # NIC: BDF of the function that reaches GPU memory; "": the NIC's own does
+
+    @property
+    def to_gpus(self) -> Maybe[str]:
+        """The function at which a path between this NIC and a GPU ends: NCCL calls it "mlx5_0_dma"."""
+        return self.data_direct or self.bdf
 
 
 def endpoints(node: Node) -> tuple[tuple[Endpoint, ...], tuple[Endpoint, ...]]:
@@ -39,13 +46,15 @@ def endpoints(node: Node) -> tuple[tuple[Endpoint, ...], tuple[Endpoint, ...]]:
             Endpoint(card.bdf, f"GPU{number}", card.bdf, card.numa_node, True)
             for number, card in enumerate(cards)
         ]
+    direct = node.data_direct.of_devices if isinstance(node.data_direct, DataDirectFacts) else {}
     nics: list[Endpoint] = []
     for device in node.rdma.devices if isinstance(node.rdma, RdmaFacts) else ():
         if isinstance(device.bdf, Unknown):
             continue
         function = functions.get(device.bdf)
         numa = device.numa_node if function is None else function.numa_node
-        nics.append(Endpoint(device.name, device.name, device.bdf, numa, False))
+        by_dma = known(direct.get(device.name, None), None) or ""
+        nics.append(Endpoint(device.name, device.name, device.bdf, numa, False, by_dma))
     nics.sort(key=lambda nic: natural(nic.label))
     with_device = {nic.bdf for nic in nics}
     nics.extend(

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 NUMA_NODE, CPU, HOST_BRIDGE = "NUMA node", "CPU", "host bridge"
 ROOT_PORT, UPSTREAM, DOWNSTREAM = "root port", "upstream port", "downstream port"
 GPU, NIC, NVSWITCH = PciKind.GPU.value, PciKind.NIC.value, PciKind.NVSWITCH.value
+DMA = PciKind.DMA.value
 PCIE, INTERNAL, SMP, NVLINK, C2C = "PCIe", "internal", "SMP", "NVLink", "C2C"
 NO_LINK = Unknown(Reason.NOT_THERE, "", "not a PCIe link")
 _IDS = ("vendor_id", "device_id", "subsystem_vendor_id", "subsystem_device_id")
@@ -67,6 +68,10 @@ def build_graph(node: Node, endpoints: Iterable[Endpoint]) -> nx.Graph[str]:
                 _add_branch(graph, first, functions)
         labels = graph.nodes[bdf].get("label")
         graph.nodes[bdf]["label"] = f"{labels}, {endpoint.label}" if labels else endpoint.label
+        direct = functions.get(endpoint.data_direct)
+        if direct is not None:
+            _add_branch(graph, direct, functions)
+            graph.nodes[direct.bdf]["label"] = f"{endpoint.label}_dma"
     for function in functions.values():
         if function.kind is PciKind.NVSWITCH:
             _add_branch(graph, function, functions)
@@ -192,7 +197,8 @@ def _add_gpu_links(graph: nx.Graph[str], node: Node) -> None:
             cpu = CPU if isinstance(gpu.numa_node, Unknown) else numa_id(gpu.numa_node)
             if cpu not in graph:
                 graph.add_node(cpu, kind=CPU if cpu == CPU else NUMA_NODE)
-            _connect(graph, gpu.bdf, cpu, C2C, f"C2C x{chip_links}", links=chip_links)
+            text = f"C2C x{chip_links}" if chip_links > 1 else "C2C"
+            _connect(graph, gpu.bdf, cpu, C2C, text, links=chip_links)
 
 
 def chain_of(graph: nx.Graph[str], bdf: str) -> tuple[str, ...]:

@@ -36,7 +36,7 @@ class NcclPaths:
     ) -> None:
         self._graph, self._gpus, self._nics, self._devices = graph, gpus, nics, devices
         self._seats = {
-            end.id: _seat(graph, end, functions.get(known(end.bdf, "")), file) for end in (*gpus, *nics)
+            end.id: _seat(graph, end, functions.get(known(end.to_gpus, "")), file) for end in (*gpus, *nics)
         }
         self._by_cpu_link: dict[str, frozenset[str]] = {}  # GPU -> NICs
         self._near: dict[str, frozenset[str]] = {}  # NIC -> GPUs

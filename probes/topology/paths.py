@@ -15,7 +15,7 @@ from probes.facts.pci.functions import PciFacts
 from probes.facts.rdma.devices import RdmaDevice, RdmaFacts, natural
 from probes.topology.endpoints import Endpoint, endpoints, is_down, port_gbps
 from probes.topology.file_tree import FileTree
-from probes.topology.graph import GPU, NIC, NVSWITCH, build_graph, switches_above
+from probes.topology.graph import DMA, GPU, NIC, NVSWITCH, build_graph, switches_above
 from probes.topology.hops import Hop, Routes, weakest_of
 from probes.topology.nccl_paths import NcclPaths
 from probes.topology.nccl_words import ORDER, Nccl
@@ -37,6 +37,7 @@ class Path:
     nccl: Maybe[Nccl]  # the path that NCCL would use, NVLink and C2C included
     nccl_pcie: Maybe[Nccl]  # PCIe alone
     nvlinks: int  # bonded NVLinks between two GPUs ("NV18"), 0 otherwise
+    by_data_direct: bool  # it ends at a NIC's Data Direct function, which nvidia-smi does not show
     _ends: tuple[str, str] | None = field(compare=False, repr=False)  # BDFs; None: not on the bus
     _routes: Routes = field(compare=False, repr=False)
 
@@ -107,7 +108,7 @@ class Topology:
     @cached_property
     def switches(self) -> dict[str, tuple[str, ...]]:
         """The PCIe switches above each endpoint and NVSwitch: BDF -> upstream ports from the top down."""
-        kinds = (GPU, NIC, NVSWITCH)
+        kinds = (GPU, NIC, DMA, NVSWITCH)
         bdfs = (bdf for bdf, facts in self.graph.nodes.items() if facts["kind"] in kinds)
         return {bdf: switches_above(self.graph, bdf) for bdf in bdfs}
 
@@ -171,7 +172,7 @@ class Paths(Mapping[tuple[str, str], Path]):
         if isinstance(over_pcie, Unknown):
             return 99, 99, -rate, 0
         smi = self.smi(a, b)
-        gbps, hops = self.routes.distance(known(self._ends[a].bdf, ""), known(self._ends[b].bdf, ""))
+        gbps, hops = self.routes.distance(*self._functions(a, b))
         if gbps == inf:
             gbps = known(self[a, b].gbps, rate)
         return (
@@ -181,20 +182,28 @@ class Paths(Mapping[tuple[str, str], Path]):
             hops,
         )
 
+    def _functions(self, a: str, b: str) -> tuple[str, str]:
+        """Return the BDFs at both ends of the path: a NIC may reach a GPU by a function of its own."""
+        ends = self._ends[a], self._ends[b]
+        is_to_gpu = any(end.is_gpu for end in ends)
+        first, second = (known(end.to_gpus if is_to_gpu else end.bdf, "") for end in ends)
+        return first, second
+
     def _find(self, a: str, b: str) -> None:
         """Find the path from a to b and back; a GPU comes before a NIC."""
         over_pcie, smi = self.nccl.over_pcie(a, b), self.smi(a, b)
         ends = None
         if not isinstance(over_pcie, Unknown):
-            ends = known(self._ends[a].bdf, ""), known(self._ends[b].bdf, "")
+            ends = self._functions(a, b)
         nccl, links = over_pcie, 0
         if self._ends[b].is_gpu:
             nccl, links = self.nccl.between_gpus(a, b)
         elif self._ends[a].is_gpu:
             nccl = self.nccl.to_nic(a, b)
         back = None if ends is None else ends[::-1]
-        self._found[a, b] = Path(a, b, smi, nccl, over_pcie, links, ends, self.routes)
-        self._found[b, a] = Path(b, a, smi, nccl, over_pcie, links, back, self.routes)
+        direct = self._ends[a].is_gpu and bool(self._ends[b].data_direct)
+        self._found[a, b] = Path(a, b, smi, nccl, over_pcie, links, direct, ends, self.routes)
+        self._found[b, a] = Path(b, a, smi, nccl, over_pcie, links, direct, back, self.routes)
 
 
 def build(node: Node, file: FileTree | None = None) -> Topology:

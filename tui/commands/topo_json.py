@@ -102,6 +102,11 @@ def _nic_json(node: Node, end: Endpoint, role: NicRole | None) -> dict[str, Any]
         fields.update(_fields(device, ("name", "bdf", "numa_node", "sysfs_path")))
     else:
         fields["ports"] = no_device(node)
+    direct = node.data_direct
+    if isinstance(direct, Unknown):
+        fields["data_direct"] = direct
+    elif end.id in direct.of_devices:
+        fields["data_direct"] = direct.of_devices[end.id]
     if role is not None:
         fields.update(role=role.role, role_reasons=role.reasons)
     return object_of(fields)

@@ -65,9 +65,13 @@ def path_tone(path: Path) -> Tone:
 
 
 def shown_word(path: Path, is_from_file: bool = False) -> str:
-    """Return the word in the matrix: nvidia-smi's, or NCCL's if that is unknown or from a topology file."""
+    """Return the word in the matrix: nvidia-smi's, or NCCL's if nvidia-smi does not see the path.
+
+    It sees no topology file, and no Data Direct function.
+    """
     word = smi_word(path)
-    return nccl_word(path) if word == UNKNOWN_MARK or (is_from_file and not path.nvlinks) else word
+    is_nccls = (is_from_file and not path.nvlinks) or path.by_data_direct
+    return nccl_word(path) if word == UNKNOWN_MARK or is_nccls else word
 
 
 def _cell_tone(path: Path, is_best: bool) -> Tone:
@@ -155,6 +159,9 @@ def legend(topology: Topology, width: int, highlights: Highlights | None = None)
     lines = _flowed([*words, *(f"{word} {_MEANINGS[word]}" for word in _MEANINGS if word in shown)], width)
     if topology.file is not None:
         text = f"These are NCCL's words, from its topology file {topology.file.path}."
+        return [*lines, *wrapped(text, width, Tone.DIM)]
+    if any(path.by_data_direct for path in pairs):
+        text = "These are NCCL's words, by the NICs' Data Direct functions, which nvidia-smi does not show."
         return [*lines, *wrapped(text, width, Tone.DIM)]
     if any(isinstance(path.smi, Unknown) and not isinstance(path.nccl, Unknown) for path in pairs):
         text = "These are NCCL's words. nvidia-smi's are unknown: no NUMA node."

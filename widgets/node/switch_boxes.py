@@ -61,7 +61,7 @@ def switches_by_numa(topology: Topology) -> dict[int, Switch]:
         return switch
 
     for end in (*topology.gpus, *topology.nics):
-        below(known(end.bdf, ""), known(end.numa_node, UNKNOWN_NUMA)).endpoints.append(end)
+        below(known(end.to_gpus, ""), known(end.numa_node, UNKNOWN_NUMA)).endpoints.append(end)
     for bdf, facts in topology.graph.nodes.items():
         if facts["kind"] == NVSWITCH and "sysfs_path" in facts:
             below(bdf, known(facts["numa_node"], UNKNOWN_NUMA)).nvswitches += 1

@@ -31,6 +31,7 @@ _LARGEST_MTU = 4096
 _TLP_HEADER_BYTES = 24
 # The largest that server root ports and ConnectX support; smaller ones only lower the bound.
 _LARGEST_PAYLOAD = 512
+_OVER_CPU_LINK = "the GPU is attached to its CPU by chip-to-chip links: its own PCIe link is not on the path"
 _LOOPBACK_NOTE = "one port is both ends: its PCIe link carries what is sent and what is received"
 
 
@@ -78,10 +79,23 @@ class Limit:
 
 
 def limit_of_pair(
-    examination: Examination, gpu: str, nic: str, port: int = 1, is_loopback: bool = False
+    examination: Examination,
+    gpu: str,
+    nic: str,
+    port: int = 1,
+    is_loopback: bool = False,
+    data_direct: bool = True,
 ) -> Limit:
-    """Return the limit for GPU memory (a BDF) over a NIC (an RDMA device)."""
+    """Return the limit for GPU memory (a BDF) over a NIC (an RDMA device).
+
+    `data_direct`: the program uses the NIC's Data Direct function if there is one, as NCCL does; without it
+    the data goes through the CPU, to which the GPU is attached by C2C.
+    """
     functions = functions_of(examination)
+    has_direct = any(end.id == nic and end.data_direct for end in examination.topology.nics)
+    if has_direct and not data_direct:
+        limit = limit_of_host_memory(examination, nic, port, is_loopback)
+        return replace(limit, notes=(*limit.notes, _OVER_CPU_LINK))
     path = examination.topology.paths.get((gpu, nic))
     bounds = [_of_port(examination, nic, port, is_loopback)]
     notes = [_LOOPBACK_NOTE] if is_loopback else []
@@ -89,7 +103,10 @@ def limit_of_pair(
         unknown = Unknown(Reason.NOT_THERE, DEVICES, "the path between them is unknown")
         bounds.append(Bound("the path between", unknown, unknown, "", ()))
         return Limit(tuple(bounds), tuple(notes), is_loopback)
-    by_cpu = _by_cpu_link(examination, gpu)
+    is_near = path.nccl_pcie in (Nccl.PIX, Nccl.PXB)
+    by_cpu = _by_cpu_link(examination, gpu) and not (has_direct and is_near)
+    if has_direct and is_near:
+        notes.append(f"{nic} reaches the GPU by its Data Direct function, not through the CPU")
     pairs = [
         (functions.get(before.id), functions.get(hop.id))
         for before, hop in zip(path.hops, path.hops[1:], strict=False)
@@ -103,10 +120,8 @@ def limit_of_pair(
             continue
         bounds.append(_of_link(examination, lower, upper, _label(examination, lower, nic)))
     if by_cpu:
-        notes.append(
-            "the GPU is attached to its CPU by chip-to-chip links: its own PCIe link is not on the path"
-        )
-    elif path.nccl_pcie not in (Nccl.PIX, Nccl.PXB) and any(hop.kind == "host bridge" for hop in path.hops):
+        notes.append(_OVER_CPU_LINK)
+    elif not is_near and any(hop.kind == "host bridge" for hop in path.hops):
         notes.append(
             "the path leads through the CPU, which forwards peer-to-peer traffic slower than its links"
         )
@@ -272,5 +287,7 @@ def _device(examination: Examination, nic: str) -> RdmaDevice | None:
 def _label(examination: Examination, lower: PciFunction, nic: str) -> str:
     if lower.kind is PciKind.NIC:
         return f"PCIe link of {nic or lower.bdf}"
+    if lower.kind is PciKind.DMA:
+        return f"PCIe link of {nic}_dma"
     gpus = {end.id: end.label for end in examination.topology.gpus}
     return f"PCIe link of {gpus.get(lower.bdf, f'the switch {lower.bdf}')}"

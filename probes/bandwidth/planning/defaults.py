@@ -88,8 +88,9 @@ def gpu_memory(
     examination: Examination, gpu: Gpu, nic: str, dmabuf: bool | None = None
 ) -> GpuMemory | Refused:
     """Return a GPU's memory by the path that this node would use; `dmabuf` requests one of the two."""
+    direct = uses_data_direct(examination, nic)
     if dmabuf is not None:
-        return GpuMemory(gpu.index, gpu.bdf, dmabuf)
+        return GpuMemory(gpu.index, gpu.bdf, dmabuf, dmabuf and direct)
     facts = examination.node.gpudirect
     if not isinstance(facts, GpuDirectFacts):
         return Refused(f"the usable path to GPU memory is unknown: {facts}")
@@ -97,7 +98,7 @@ def gpu_memory(
     tools = examination.tools
     is_too_old = not isinstance(tools, Unknown) and is_without_dmabuf(tools) and facts.peermem.usable is True
     if facts.dmabuf.usable is True and of_nic is not False and not is_too_old:
-        return GpuMemory(gpu.index, gpu.bdf, True)
+        return GpuMemory(gpu.index, gpu.bdf, True, direct)
     if facts.peermem.usable is True:
         return GpuMemory(gpu.index, gpu.bdf, False)
     if facts.dmabuf.usable is False and facts.peermem.usable is False:
@@ -106,7 +107,16 @@ def gpu_memory(
             " host memory can be measured"
         )
     # If unknown, try the path that needs no module: the test will show.
-    return GpuMemory(gpu.index, gpu.bdf, facts.preferred is not GdrPath.PEERMEM)
+    by_dmabuf = facts.preferred is not GdrPath.PEERMEM
+    return GpuMemory(gpu.index, gpu.bdf, by_dmabuf, by_dmabuf and direct)
+
+
+def uses_data_direct(examination: Examination, nic: str) -> bool:
+    """Return whether a NIC has a Data Direct function, and the installed perftest can use it."""
+    tools = examination.tools
+    build = tools if isinstance(tools, Unknown) else tools.perftest
+    has_one = any(end.id == nic and end.data_direct for end in examination.topology.nics)
+    return has_one and not isinstance(build, Unknown) and build.data_direct is True
 
 
 def no_rdma(why: Unknown) -> Refused:

@@ -8,7 +8,7 @@ from probes.bandwidth.model.command import Refused, is_ipv6
 from probes.bandwidth.model.limits import Limit, limit_of_two_ends
 from probes.bandwidth.model.planned_test import PlannedProcess
 from probes.bandwidth.model.request import Mode, Request
-from probes.bandwidth.planning.defaults import gpu_memory, perftest_defaults
+from probes.bandwidth.planning.defaults import gpu_memory, perftest_defaults, uses_data_direct
 from probes.bandwidth.planning.duration import TimedSettings
 from probes.bandwidth.tools.numa_binding import bound_to
 from probes.bandwidth.tools.perftest_command import LOCALHOST, PerftestSettings, loopback, perftest
@@ -142,7 +142,8 @@ def _nearest_gpu(examination: Examination, far: PerftestSettings) -> PerftestSet
         if card.bdf != far.gpu.bdf and far.device in examination.topology.best_nics.get(card.bdf, ())[:1]:
             memory = gpu_memory(examination, card, far.device, far.gpu.dmabuf)
             return far if isinstance(memory, Refused) else replace(far, gpu=memory)
-    return far
+    direct = far.gpu.dmabuf and uses_data_direct(examination, far.device)
+    return replace(far, gpu=replace(far.gpu, data_direct=direct))
 
 
 def _of_peer(limit: Limit) -> Limit:

@@ -3,7 +3,7 @@
 linux-rdma/perftest src/perftest_parameters.c (parser, force_dependecies): -a excludes -D and
 --run_infinitely; --use_cuda_dmabuf has to come after --use_cuda; most options have to be the same at both
 ends. README.md, "GPUDirect usage": --use_cuda alone registers by peer memory, with --use_cuda_dmabuf by
-DMA-BUF.
+DMA-BUF, and with --use_data_direct by the NIC's Data Direct function too.
 """
 
 from __future__ import annotations
@@ -40,6 +40,7 @@ class GpuMemory:
     index: int  # in PCI order, which is NVML's, and CUDA's with CUDA_DEVICE_ORDER=PCI_BUS_ID
     bdf: str
     dmabuf: bool  # False: by nvidia-peermem
+    data_direct: bool = False  # by the NIC's Data Direct function, which needs DMA-BUF
 
 
 @dataclass(frozen=True)
@@ -86,7 +87,8 @@ class PerftestSettings(Settings):
         """Return what this end can reach at most."""
         if self.gpu is None:
             return limit_of_host_memory(examination, self.device, self.port, is_loopback)
-        return limit_of_pair(examination, self.gpu.bdf, self.device, self.port, is_loopback)
+        direct = self.gpu.data_direct
+        return limit_of_pair(examination, self.gpu.bdf, self.device, self.port, is_loopback, direct)
 
     def purpose(self, is_loopback: bool = False) -> Purpose:
         """Return what a test with these settings shows."""
@@ -149,6 +151,8 @@ def perftest(settings: PerftestSettings, tools: ToolFacts, server: str | None = 
             environment = (PCI_ORDER,)
         if settings.gpu.dmabuf:
             argv.append("--use_cuda_dmabuf")
+        if settings.gpu.data_direct:
+            argv.append("--use_data_direct")
     if server is not None:
         argv.append(server)
     return command(tools, tuple(argv), settings.numa_node, environment)

@@ -319,9 +319,12 @@ _NEAR = ("PIX", "PXB")
 
 
 def _words(topology: Topology, gpu: str) -> dict[str, Maybe[str]]:
-    """Return nvidia-smi's word for the path to each NIC; NCCL's where a topology file has the real tree."""
+    """Return nvidia-smi's word for the path to each NIC; NCCL's where nvidia-smi does not see the path."""
     paths = {nic.id: topology.paths[gpu, nic.id] for nic in topology.nics}
-    words = {nic: path.smi if topology.file is None else path.nccl_pcie for nic, path in paths.items()}
+    words = {
+        nic: path.nccl_pcie if topology.file is not None or path.by_data_direct else path.smi
+        for nic, path in paths.items()
+    }
     return {nic: word if isinstance(word, Unknown) else word.value for nic, word in words.items()}
 
 

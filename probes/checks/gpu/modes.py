@@ -208,7 +208,13 @@ def confidential(examination: Examination) -> Outcome:
 def c2c(examination: Examination) -> Outcome:
     """Find NCCL before 2.27, on the node or in its jobs, where GPUs are attached to Grace CPUs by C2C."""
     gpus = need_gpus(examination)
-    joined = [gpu for gpu in gpus if known(gpu.c2c_links, 0)]
+    direct = examination.node.gpudirect
+    # GB10 has C2C too, and no GPUDirect RDMA.
+    joined = [
+        gpu
+        for gpu in gpus
+        if known(gpu.c2c_links, 0) and (isinstance(direct, Unknown) or not direct.never_supports(gpu.bdf))
+    ]
     if not joined:
         for gpu in gpus:
             need_nvml(gpu, gpu.c2c_links)
@@ -228,6 +234,8 @@ def c2c(examination: Examination) -> Outcome:
         ]
         by_jobs = any(nccl.source.startswith("/proc/") for nccl in old)
         cause = "The NICs are attached to the CPU (PHB). NCCL uses the C2C path by default since 2.27."
+        if any(end.data_direct for end in examination.topology.nics):
+            cause = "NCCL uses the NICs' Data Direct functions since 2.27.3, and the C2C path since 2.27."
         return found(
             about(affected(jobs_of(examination), old), cause) if by_jobs else cause,
             *first_n(old),

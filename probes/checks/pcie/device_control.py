@@ -19,6 +19,7 @@ from probes.queries.pcie_paths import (
     functions_of,
     labels,
     near_paths,
+    nic_ends,
     nic_registers,
     unknown_devices,
 )
@@ -104,7 +105,7 @@ _WHY_OFF = "The kernel disables it below root ports that are known to mishandle 
 def pcie_devctl_payload_differs(examination: Examination) -> Outcome:
     """Compare Max_Payload_Size of GPU, NIC and ports between them, which must accept the others' packets."""
     functions = functions_of(examination)
-    nics = {nic.id: known(nic.bdf, "") for nic in examination.topology.nics}
+    nics = nic_ends(examination)
     bad: dict[str, Evidence] = {}
     unknowns: dict[str, Unknown] = {}
     paths = near_paths(examination)

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from probes.base.plan import Plan, instruction
 from probes.base.text import plural
-from probes.base.unknown import Maybe, Reason, Unknown, known
+from probes.base.unknown import Maybe, Reason, Unknown
 from probes.facts.pci.aer import ErrorCounts, PcieErrorFacts
 from probes.queries.finding import Area, Evidence, Outcome, Severity, Status, end_with, passed, unknown
 from probes.queries.pcie_paths import (
@@ -18,6 +18,7 @@ from probes.queries.pcie_paths import (
     labels,
     near_paths,
     need_read,
+    nic_ends,
     unknown_devices,
 )
 from probes.snapshot.examination import Examination
@@ -254,7 +255,7 @@ def pcie_function_gone(examination: Examination) -> Outcome:
 def _cuts_off_a_gpu(examination: Examination, gone: set[str]) -> bool:
     """Return whether a GPU is gone, or a port above it, or every NIC that is near it."""
     functions = functions_of(examination)
-    nics = {nic.id: known(nic.bdf, "") for nic in examination.topology.nics}
+    nics = nic_ends(examination)
 
     def lost(bdf: str) -> bool:
         return bdf in functions and not gone.isdisjoint(functions[bdf].chain)

@@ -11,7 +11,8 @@ from probes.base.unknown import Maybe, Reason, Unknown, known
 from probes.facts.pci.functions import PciFunction, PciKind
 from probes.facts.pci.link_speed import capacity, generation, most_of, words
 from probes.host.nvml import NvmlLive
-from probes.queries.finding import Area, Evidence, Outcome, Severity, passed
+from probes.queries.evidence_list import LIKE_THESE, first_distinct
+from probes.queries.finding import Area, Evidence, Outcome, Severity, found, passed
 from probes.queries.pcie_paths import (
     DEVICES,
     OUT_OF_SERVICE,
@@ -20,7 +21,9 @@ from probes.queries.pcie_paths import (
     gpus_and_nics,
     is_grace,
     labels,
+    near_paths,
     need_read,
+    nic_ends,
     unknown_devices,
 )
 from probes.snapshot.examination import Examination
@@ -75,10 +78,13 @@ def _links(examination: Examination) -> list[_Link]:
     functions = functions_of(examination)
     links: dict[str, _Link] = {}
     grace = is_grace(examination)
-    for function in gpus_and_nics(examination).values():
+    direct = {end.id: end.data_direct for end in examination.topology.nics if end.data_direct}
+    by_pcie = {path.a for path in near_paths(examination) if path.b in direct}
+    dma = [functions[bdf] for bdf in direct.values()]
+    for function in (*gpus_and_nics(examination).values(), *dma):
         if function.physical_function is not None:
             continue  # a virtual function has no link of its own
-        if grace and function.kind is PciKind.GPU:
+        if grace and function.kind is PciKind.GPU and function.bdf not in by_pcie:
             continue  # its data uses C2C, so its PCIe link does not matter
         for place, bdf in enumerate(function.chain):
             lower = functions.get(bdf)
@@ -305,8 +311,9 @@ def pcie_link_below_port_rate(examination: Examination) -> Outcome:
     rdma = need_read(rdma)
     tally = Tally()
     links = {link.lower.bdf: link for link in _links(examination)}
+    ends = nic_ends(examination)
     for device in rdma.devices:
-        link = links.get(known(device.bdf, ""))
+        link = links.get(ends.get(device.name, known(device.bdf, "")))
         if link is None:
             continue
         upper = None if link.upper is None else link.upper.link
@@ -320,6 +327,15 @@ def pcie_link_below_port_rate(examination: Examination) -> Outcome:
                 device.name,
                 link.lower.bdf,
             )
+    direct = examination.node.gpudirect
+    if tally.faults and not isinstance(direct, Unknown) and "GB10" in direct.by_design:
+        return found(
+            "By design. DGX Spark attaches its ConnectX-7 by two Gen5 x4 links, and each function uses one.",
+            *first_distinct(tally.faults, LIKE_THESE),
+            severity=Severity.NOTE,
+            devices=tuple(tally.devices),
+            impact="A port reaches its rate only if traffic uses a function of each link.",
+        )
     return tally.outcome(
         "Even at full speed, the NIC's slot carries less than the port.",
         Evidence("/sys/class/infiniband/*/ports/*/rate", "no port is faster than its NIC's PCIe link"),

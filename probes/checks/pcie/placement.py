@@ -44,6 +44,9 @@ def _distance_exemption(examination: Examination) -> Outcome | None:
     """Return the outcome where the PCI tree does not show the distance between GPU and NIC; else None."""
     if not examination.topology.gpus or not examination.topology.nics:
         return passed(NO_GPU_OR_NIC)
+    direct = examination.node.gpudirect
+    if not isinstance(direct, Unknown) and direct.by_design:
+        return passed(Evidence(DEVICES, f"no distance is near enough, by design: {direct.by_design}"))
     if is_grace(examination):
         return passed(Evidence(DEVICES, "on Grace NICs reach GPUs through the CPU's C2C links"))
     if examination.topology.file is None and need_guest(examination):
@@ -286,8 +289,9 @@ def bar1_too_small(examination: Examination) -> Outcome:
     here = gpus_and_nics(examination)
     tally = Tally()
     resizable = False
+    direct = examination.node.gpudirect
     for gpu in gpus.gpus:
-        if gpu.bdf not in here:
+        if gpu.bdf not in here or (not isinstance(direct, Unknown) and direct.never_supports(gpu.bdf)):
             continue
         bar, memory = gpu.bar1_total_bytes, gpu.memory_total_bytes
         if isinstance(bar, Unknown):

@@ -25,6 +25,7 @@ class PciKind(Enum):
     GPU = "GPU"  # NVIDIA, class 0x03…
     NIC = "NIC"  # class 0x02…
     NVSWITCH = "NVSwitch"  # NVIDIA, class 0x0680…
+    DMA = "DMA function"  # of a ConnectX-8: class 0x0801…, by which it reaches GPU memory (Data Direct)
     BRIDGE = "bridge"  # class 0x0604…: root port, switch upstream or downstream port
     OTHER = "other"
 
@@ -65,9 +66,9 @@ class PciFunction:
     driver: Maybe[str]  # bound driver; NOT_THERE: none
     numa_node: Maybe[int]  # NOT_THERE: the kernel says -1; without the file, from local_cpulist
     local_cpulist: Maybe[str]  # the CPUs near it; read only if the NUMA node is unknown
-    # Read for GPUs, NICs, NVSwitches and bridges, unless they sleep; else NOT_THERE, "not read …".
+    # Read for all kinds but OTHER, unless they sleep; else NOT_THERE, "not read …".
     link: PciLink
-    # Read for GPUs, NICs and NVSwitches.
+    # Read for GPUs, NICs, their DMA functions and NVSwitches.
     bars: Maybe[tuple[PciBar, ...]]
     iommu_group: Maybe[int]
     iommu_type: Maybe[str]  # "DMA", "DMA-FQ", "identity", …
@@ -95,7 +96,7 @@ class PciFacts:
 _BDF = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 _HEX = re.compile(r"(?:0x)?[0-9a-fA-F]{1,6}")
 _ROOT = re.compile(r"pci[0-9a-f]{4,8}:[0-9a-f]{2}")
-_NVIDIA = 0x10DE
+_NVIDIA, _MELLANOX = 0x10DE, 0x15B3
 _NOT_READ = Unknown(Reason.NOT_THERE, "", "not read for this kind of function")
 _NUMA_KNOWN = Unknown(Reason.NOT_THERE, "", "not read, because the NUMA node is known")
 _NO_LINK = PciLink(_NOT_READ, _NOT_READ, _NOT_READ, _NOT_READ)
@@ -120,6 +121,8 @@ def kind_of(class_code: Maybe[int], vendor_id: Maybe[int]) -> PciKind:
         return PciKind.NVSWITCH
     if base == 0x02:
         return PciKind.NIC
+    if class_code >> 8 == 0x0801 and vendor_id == _MELLANOX:
+        return PciKind.DMA
     return PciKind.BRIDGE if class_code >> 8 == 0x0604 else PciKind.OTHER
 
 
@@ -255,7 +258,7 @@ def _function(host: Host, bdf: str) -> PciFunction:
     elif not event:
         target = host.link(f"{path}/driver")
         driver = target if isinstance(target, Unknown) else printable(target.rpartition("/")[2], 64)
-    end = kind in (PciKind.GPU, PciKind.NIC, PciKind.NVSWITCH)
+    end = kind in (PciKind.GPU, PciKind.NIC, PciKind.DMA, PciKind.NVSWITCH)
     numa_node = read_numa_node(host, f"{path}/numa_node")
     group, group_type = _iommu(host, path) if end else (_NOT_READ, _NOT_READ)
     bars: Maybe[str] = host.read(f"{path}/resource") if end else _NOT_READ

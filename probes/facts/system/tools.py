@@ -66,6 +66,7 @@ class Perftest:
     opens_libcuda: Maybe[bool] = _NO_PROGRAM
     cuda_bus_id: Maybe[bool] = _NO_PROGRAM  # it accepts a GPU's PCI address, --use_cuda_bus_id
     ipv6_addr: Maybe[bool] = _NO_PROGRAM  # it can connect to an IPv6 address, --ipv6-addr (since 2023)
+    data_direct: Maybe[bool] = _NO_PROGRAM  # it can use a NIC's Data Direct function, --use_data_direct
 
 
 @dataclass(frozen=True)
@@ -112,6 +113,7 @@ def _perftest(host: Host, paths: dict[str, Maybe[str]]) -> Maybe[Perftest]:
     opens: Maybe[bool] = _NO_PROGRAM
     bus_id: Maybe[bool] = _NO_PROGRAM
     ipv6: Maybe[bool] = _NO_PROGRAM
+    direct: Maybe[bool] = _NO_PROGRAM
     program = path if isinstance(path, Unknown) else host.read_bytes(path, _PROGRAM_LIMIT_BYTES)
     if isinstance(program, Unknown) or not program.startswith(b"\x7fELF"):
         evidence = f"{name} --help"
@@ -123,14 +125,16 @@ def _perftest(host: Host, paths: dict[str, Maybe[str]]) -> Maybe[Perftest]:
             cuda, dmabuf = parse_usage(text)
             bus_id = cuda if isinstance(cuda, Unknown) else "--use_cuda_bus_id" in text
             ipv6 = cuda if isinstance(cuda, Unknown) else "--ipv6-addr" in text
+            direct = cuda if isinstance(cuda, Unknown) else "--use_data_direct" in text
     else:
         evidence = printable(f"{path}", 256)
         cuda, dmabuf = cuda_in_program(program)
         opens = b"libcuda.so\0" in program
         bus_id = cuda and b"use_cuda_bus_id\0" in program
         ipv6 = b"ipv6-addr\0" in program
+        direct = b"use_data_direct\0" in program
     version = _version(host, paths, (name, "--version"), parse_version)
-    return Perftest(installed, version, cuda, dmabuf, evidence, opens, bus_id, ipv6)
+    return Perftest(installed, version, cuda, dmabuf, evidence, opens, bus_id, ipv6, direct)
 
 
 def _listener(host: Host) -> Maybe[str | None]:

@@ -269,6 +269,12 @@ class TwinHost:
         unknown = unknown_answer("dmabuf", self._modules.new)
         return self._base.dmabuf_errnos(devices) if unknown is None else dict.fromkeys(devices, unknown)
 
+    def data_direct_paths(self, devices: Sequence[str]) -> Mapping[str, Maybe[str]]:
+        """Return the paths of Data Direct functions."""
+        unknown = unknown_answer("dmabuf", self._modules.new)
+        known_paths = self._base.data_direct_paths
+        return known_paths(devices) if unknown is None else dict.fromkeys(devices, unknown)
+
     def cuda_gpus(self) -> Maybe[tuple[CudaGpu, ...]]:
         """Return what libcuda reports about each GPU."""
         changed = self._changed("cuda", "nvidia", "nvidia_uvm")

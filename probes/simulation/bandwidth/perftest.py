@@ -73,7 +73,9 @@ class End:
     @property
     def place(self) -> Place:
         """Where its data is."""
-        return Place(self.examination, self.port.device, self.settings.port, self.gpu)
+        memory = self.settings.gpu
+        direct = memory is not None and memory.data_direct
+        return Place(self.examination, self.port.device, self.settings.port, self.gpu, direct)
 
     def head(self) -> tuple[str, ...]:
         """The table's head and its own address."""

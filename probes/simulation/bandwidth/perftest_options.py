@@ -26,6 +26,7 @@ _FLAGS = {
     "--report_gbits": "",
 }
 _CUDA, _BUS_ID, _DMABUF = "--use_cuda", "--use_cuda_bus_id", "--use_cuda_dmabuf"
+_DATA_DIRECT = "--use_data_direct"
 _REJECTED = " Parser function exited with Error"
 
 
@@ -37,7 +38,7 @@ def read_options(
     A GPU that is given by its PCI address has the index -1.
     """
     has_cuda, has_dmabuf = cuda_in_program(program)
-    gpu_options = {_CUDA: has_cuda, _BUS_ID: has_cuda, _DMABUF: has_dmabuf}
+    gpu_options = {_CUDA: has_cuda, _BUS_ID: has_cuda, _DMABUF: has_dmabuf, _DATA_DIRECT: has_dmabuf}
     values: dict[str, object] = {"tool": command.program}
     gpu: GpuMemory | None = None
     servers: list[str] = []
@@ -56,6 +57,8 @@ def read_options(
             values[_NUMBERS.get(name, "device")] = text if name == "-d" else int(text)
         elif gpu_options.get(name) and name == _DMABUF and gpu is not None:
             gpu = replace(gpu, dmabuf=True)
+        elif gpu_options.get(name) and name == _DATA_DIRECT and gpu is not None:
+            gpu = replace(gpu, data_direct=True)
         elif gpu_options.get(name) and value:
             index = int(value) if value.isdecimal() and value.isascii() and len(value) < 7 else -1
             gpu = GpuMemory(index, value.lower(), False)

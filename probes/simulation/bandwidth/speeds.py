@@ -52,6 +52,7 @@ class Place:
     nic: str
     port: int
     gpu: str | None  # BDF; None: host memory
+    data_direct: bool = True  # the program uses the NIC's Data Direct function, if it has one
 
 
 def sustained(place: Place, nic_reads: bool, is_loopback: bool) -> float:
@@ -60,7 +61,7 @@ def sustained(place: Place, nic_reads: bool, is_loopback: bool) -> float:
     limit = (
         limit_of_host_memory(examination, nic, port, is_loopback)
         if place.gpu is None
-        else limit_of_pair(examination, place.gpu, nic, port, is_loopback)
+        else limit_of_pair(examination, place.gpu, nic, port, is_loopback, place.data_direct)
     )
     ports = _least(bound for bound in limit.bounds if not bound.is_pcie) * PORT_SHARE
     links = _least(bound for bound in limit.bounds if bound.is_pcie)

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from probes.simulation.faults.fault import ChangeDescription, ChangeTree, Fault, fault
-from probes.simulation.node.description import NodeDescription, RootDescription
+from probes.simulation.node.description import NodeDescription, NumaDescription, RootDescription
 from probes.simulation.node.services import UNITS, set_fabric_manager_version, stop, uninstall
 from probes.simulation.node.software import install_library, set_library_version
 from probes.simulation.node.tree import Tree, log
@@ -86,6 +86,15 @@ def _nics_elsewhere(node: NodeDescription) -> NodeDescription:
         else:
             roots.append(root)
     return replace(node, root=tuple(roots))
+
+
+def _numa_mode(node: NodeDescription) -> NodeDescription:
+    """Turn GPU memory into NUMA nodes without CPUs."""
+    count = len(node.numa) + 4  # one for each GPU
+    distances = tuple(10 if number < len(node.numa) else 80 for number in range(count))
+    cpus = tuple(replace(one, distances=distances) for one in node.numa)
+    memory = NumaDescription("", node.gpu.memory_gib, distances)
+    return replace(node, gpu_memory_mode="", numa=(*cpus, memory, memory, memory, memory))
 
 
 FAULTS: tuple[Fault, ...] = (
@@ -184,6 +193,13 @@ FAULTS: tuple[Fault, ...] = (
         "GB10 GPUs (DGX Spark)",
         change_description=_of_gpu(name="NVIDIA GB10"),
         on="gb200",
+    ),
+    fault(
+        "gpu-memory-in-kubernetes",
+        "GPU memory is a NUMA node on a Kubernetes node with Grace",
+        lambda tree: tree.directory("/sys/fs/cgroup/kubepods.slice"),
+        change_description=_numa_mode,
+        on="gb300",
     ),
     fault(
         "xid-119-gsp-timeout",

@@ -108,6 +108,12 @@ FAULTS: tuple[Fault, ...] = (
         {"NCCL_NET_GDR_LEVEL": "NODE"},
     ),
     _job(
+        "data-direct-off-in-job",
+        "A job sets NCCL_IB_DATA_DIRECT=0, so its GPU traffic goes through the CPU",
+        {"NCCL_IB_DATA_DIRECT": "0"},
+        on="gb300",
+    ),
+    _job(
         "nccl-gdr-level-off",
         "A job sets NCCL_NET_GDR_LEVEL=LOC, which disables GPUDirect RDMA",
         {"NCCL_NET_GDR_LEVEL": "LOC"},

@@ -7,7 +7,7 @@ from typing import Any
 
 from probes.simulation.faults.fault import ChangeTree, Fault, fault
 from probes.simulation.faults.peermem import GONE
-from probes.simulation.node.description import NodeDescription
+from probes.simulation.node.description import NodeDescription, RootDescription
 from probes.simulation.node.module_loading import remove_modules
 from probes.simulation.node.tree import Tree, log
 
@@ -125,6 +125,24 @@ def _old_nccl(tree: Tree) -> None:
     tree.link(f"{directory}/libnccl.so.2", "libnccl.so.2.21.5")
 
 
+def _dma_unbound(tree: Tree) -> None:
+    for path in tree.dma_functions.values():
+        tree.add(f"{path}/uevent", tree.text(f"{path}/uevent").replace("DRIVER=mlx5_ib\n", ""))
+
+
+def _rdma_core_50(description: NodeDescription) -> NodeDescription:
+    return replace(description, rdma_core=50)
+
+
+def _without_dma(description: NodeDescription) -> NodeDescription:
+    """Leave out the DMA functions, as a hypervisor or firmware may."""
+
+    def kept(root: RootDescription) -> RootDescription:
+        return replace(root, switch=[one for one in root.switch if not str(one).startswith("dma ")])
+
+    return replace(description, root=tuple(map(kept, description.root)))
+
+
 FAULTS: tuple[Fault, ...] = (
     fault(
         "no-gdr-path",
@@ -216,6 +234,26 @@ FAULTS: tuple[Fault, ...] = (
         "The NIC driver is too old for peer-to-peer DMA-BUF",
         _refused("importer unable to handle MMIO without struct page"),
         on="gb200",
+    ),
+    fault(
+        "data-direct-unavailable",
+        "The kernel's mlx5_ib does not know the NICs' DMA functions (Data Direct)",
+        _dma_unbound,
+        on="gb300",
+    ),
+    fault(
+        "data-direct-old-rdma-core",
+        "rdma-core 50, whose libmlx5 cannot use Data Direct",
+        change_description=_rdma_core_50,
+        finds=("data-direct-unavailable",),
+        on="gb300",
+    ),
+    fault(
+        "data-direct-hidden",
+        "The NICs' DMA functions (Data Direct) are not on the PCI bus",
+        change_description=_without_dma,
+        finds=("data-direct-unavailable",),
+        on="gb300",
     ),
     fault(
         "memory-peers-missing-old-nccl",

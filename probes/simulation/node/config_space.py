@@ -18,6 +18,7 @@ ACS_CONTROL, ATS_CONTROL = ACS + 6, ATS + 6
 DEVICES = "/sys/bus/pci/devices"
 
 _CONFIG_BYTES = 4096
+_DMA_CONTROLLER = 0x0801
 _ENDPOINT, _ROOT_PORT, _UPSTREAM, _DOWNSTREAM = 0, 4, 5, 6
 # MaxPayload 256, relaxed ordering, extended tags, no snoop; MaxReadReq 4096 and 512.
 _READS_4096, _READS_512 = 0x5930, 0x2930
@@ -42,11 +43,26 @@ def add_config_space(tree: Tree) -> None:
         event = str(tree.files[f"{path}/uevent"])
         fields = dict(line.split("=", 1) for line in event.splitlines())
         code = int(fields["PCI_CLASS"], 16)
-        if code >> 16 not in (0x02, 0x03, 0x06):
+        if code >> 16 not in (0x02, 0x03, 0x06) and code >> 8 != _DMA_CONTROLLER:
             continue
         tree.add(f"{path}/config", _config(tree, path, fields, code, bars.get(bdf, 0)))
         for severity in _ERRORS:
             tree.add(f"{path}/aer_dev_{severity}", counts(severity))
+    for direct in tree.dma_functions.values():
+        _allow_direct_path(tree, direct)
+
+
+def _allow_direct_path(tree: Tree, dma: str) -> None:
+    """Set ACS as rdma_topo requires for a ConnectX DMA function: see probes/checks/pcie/acs_direct_nic.py."""
+    to_dma = dma.split("/")
+    for gpu in tree.gpus:
+        to_gpu = real_path(tree, gpu.bdf).split("/")
+        if to_gpu[:6] != to_dma[:6]:
+            continue
+        pairs = enumerate(zip(to_dma, to_gpu, strict=False))
+        shared = next(place for place, (one, other) in pairs if one != other)
+        for bdf, control in ((to_dma[shared], 0x19), (to_gpu[shared], 0x15), (to_dma[4], 0x1C)):
+            set_bits(tree, bdf, ACS_CONTROL, control, _KERNEL_ACS)
 
 
 def counts(severity: str, **above_zero: int) -> str:
@@ -90,7 +106,7 @@ def _config(tree: Tree, path: str, fields: dict[str, str], code: int, bar_gib: i
     kind = _port_type(path) if bridge else _ENDPOINT
     put(EXPRESS + 0x02, kind << 4 | 2)
     put(EXPRESS + 0x04, 0x2, 4)  # MaxPayload up to 512
-    put(DEVICE_CONTROL, _READS_4096 if code >> 16 == 0x02 else _READS_512)
+    put(DEVICE_CONTROL, _READS_4096 if code >> 16 in (0x02, 0x08) else _READS_512)
     if not bridge:
         put(DEVICE_CONTROL_2, _TEN_BIT_TAGS)
     put(0x100, ACS << 20 | 0x1_0001, 4)

@@ -31,7 +31,7 @@ class GpuDescription:
 
     name: str
     id: str
-    memory_gib: int
+    memory_gib: int  # 0: it uses the CPU's, and NVML reports neither memory nor BAR1
     bar1_gib: int
     capability: tuple[int, int]
     link: tuple[int, int]
@@ -78,10 +78,15 @@ class NumaDescription:
 
 @dataclass(frozen=True)
 class RootDescription:
-    """One host bridge with a switch below a root port, devices on root ports or devices on the bus itself."""
+    """One host bridge with a switch below a root port, devices on root ports or devices on the bus itself.
+
+    A device is "gpu", "nvswitch", a kind of NIC with the names of its functions ("compute mlx5_0"), or the
+    DMA function of a NIC ("dma mlx5_0").
+    """
 
     bus: str  # "0000:15"
     numa: int = -1
+    link: tuple[int, int] | None = None  # between the root port and its switch; None: as of the switches
     switch: list[Any] = field(default_factory=list)
     ports: list[str] = field(default_factory=list)
     flat: list[str] = field(default_factory=list)
@@ -182,6 +187,9 @@ class NodeDescription:
     modules: ModulesDescription
     gpudirect: GpuDirectDescription
     system: SystemDescription
+    root_port: str = "8086:352a"
+    rdma_core: int = 39
+    gpu_memory_mode: str = ""  # NVreg_CoherentGPUMemoryMode: "driver" or "numa"; "": not set
     iommu: str = ""
     iommu_kind: str = "dmar"
     uncore: int = 0
@@ -239,7 +247,7 @@ def from_toml(name: str, table: dict[str, Any]) -> NodeDescription:
             NumaDescription(numa["cpus"], numa["memory_gib"], tuple(numa["distances"]))
             for numa in parts.pop("numa")
         ),
-        root=tuple(RootDescription(**root) for root in parts.pop("root")),
+        root=tuple(_root(root) for root in parts.pop("root")),
         modules=ModulesDescription(
             tuple(modules["live"]), tuple(modules.get("on_disk", ())), modules.get("ofed", False)
         ),
@@ -250,6 +258,11 @@ def from_toml(name: str, table: dict[str, Any]) -> NodeDescription:
         tests=tuple(parts.pop("tests", ())),
         **parts,
     )
+
+
+def _root(table: dict[str, Any]) -> RootDescription:
+    link = table.pop("link", None)
+    return RootDescription(**table, link=None if link is None else (link[0], link[1]))
 
 
 def _topology_file(table: dict[str, Any] | None) -> TopologyFileDescription | None:

@@ -93,7 +93,11 @@ def add_driver_proc(tree: Tree, version: str) -> None:
     tree.add(f"{_DRIVER_PROC}/version", f"NVRM version: {banner}  {version}  Release Build  (simulated)\n")
     if tree.is_there(f"{_DRIVER_PROC}/params"):
         return
-    tree.add(f"{_DRIVER_PROC}/params", 'RegistryDwords: ""\nGrdmaPciTopoCheckOverride: 0\n')
+    mode = tree.description.gpu_memory_mode
+    tree.add(
+        f"{_DRIVER_PROC}/params",
+        f'RegistryDwords: ""\nGrdmaPciTopoCheckOverride: 0\nCoherentGPUMemoryMode: "{mode}"\n',
+    )
     for number, gpu in enumerate(tree.gpus):
         tree.add(
             f"{_DRIVER_PROC}/gpus/{gpu.bdf}/information",

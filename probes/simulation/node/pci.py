@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from probes.simulation.node.description import RootDescription
+from probes.simulation.node.description import NicDescription, RootDescription
 from probes.simulation.node.tree import GIB, PlacedGpu, PlacedNic, Tree
 
 _SPEEDS = {3: "8.0 GT/s PCIe", 4: "16.0 GT/s PCIe", 5: "32.0 GT/s PCIe", 6: "64.0 GT/s PCIe"}
@@ -37,29 +37,30 @@ def _root(tree: Tree, root: RootDescription) -> None:
     for slot, device in enumerate(root.ports, 1):
         port = f"{top}/{root.bus}:{slot:02x}.0"
         gen = _link_of(tree, device)
-        _function(tree, port, "8086:352a", "060400", root.numa, gen, driver="pcieport")
+        _function(tree, port, tree.description.root_port, "060400", root.numa, gen, driver="pcieport")
         _endpoint(tree, device, f"{port}/{buses.next_bus()}:00.0", root.numa)
     if root.switch:
         port = f"{top}/{root.bus}:01.0"
-        _function(
-            tree, port, "8086:352a", "060400", root.numa, tree.description.switch.link, driver="pcieport"
-        )
-        _switch(tree, root.switch, port, buses, root.numa)
+        link = root.link or tree.description.switch.link
+        _function(tree, port, tree.description.root_port, "060400", root.numa, link, driver="pcieport")
+        _switch(tree, root.switch, port, buses, root.numa, link)
 
 
-def _switch(tree: Tree, devices: list[object], above: str, buses: _Buses, numa: int) -> None:
+def _switch(
+    tree: Tree, devices: list[object], above: str, buses: _Buses, numa: int, uplink: tuple[int, int]
+) -> None:
     """Add an upstream port, and a downstream port for each child; a list is another switch."""
     kind = tree.description.switch
     upstream = f"{above}/{buses.next_bus()}:00.0"
     # Subsystem of Broadcom switches in base mode, by which NCCL recognizes two-level ones.
     subsystem = "1000:a064" if kind.id == "1000:c010" else "1000:0100"
-    _function(tree, upstream, kind.id, "060400", numa, kind.link, subsystem, "pcieport")
+    _function(tree, upstream, kind.id, "060400", numa, uplink, subsystem, "pcieport")
     inner = buses.next_bus()
     for slot, device in enumerate(devices):
         downstream = f"{upstream}/{inner}:{slot:02x}.0"
         _function(tree, downstream, kind.id, "060400", numa, kind.link, subsystem, "pcieport")
         if isinstance(device, list):
-            _switch(tree, device, downstream, buses, numa)
+            _switch(tree, device, downstream, buses, numa, kind.link)
         else:
             _endpoint(tree, str(device), f"{downstream}/{buses.next_bus()}:00.0", numa)
 
@@ -86,16 +87,23 @@ def _endpoint(tree: Tree, device: str, path: str, numa: int) -> None:
         model = "10de:22a3" if node.gpu.capability[0] >= 9 else "10de:1af1"
         _function(tree, path, model, "068000", numa, (2, 4), "10de:1796", "nvidia-nvswitch")
         tree.nvswitches.append(bdf)
+    elif kind == "dma":
+        # drivers/infiniband/hw/mlx5/data_direct.c: the driver is mlx5_ib.
+        _function(tree, path, "15b3:2100", "080100", numa, node.switch.link, "15b3:0041", "mlx5_ib")
+        tree.add(f"{path}/resource", _resource((0xA8_0000_0000, 32 << 20, _PREFETCHABLE)))
+        tree.dma_functions[name] = path
     else:
-        nic = node.nic[kind]
-        infiniband = nic.layer == "InfiniBand"
-        _function(
-            tree, path, nic.id, "020700" if infiniband else "020000", numa, nic.link, "15b3:0041", nic.driver
-        )
-        tree.add(f"{path}/resource", _resource((0x90_0000_0000, 32 << 20, _PREFETCHABLE)))
-        if nic.id == "15b3:101e":
-            tree.link(f"{path}/physfn", "../0000:00:00.0")
-        tree.nics.append(PlacedNic(bdf, name, nic, numa, path))
+        for number, port in enumerate(name.split(",")):
+            _nic(tree, node.nic[kind], port, f"{path[:-1]}{number}", numa)
+
+
+def _nic(tree: Tree, nic: NicDescription, name: str, path: str, numa: int) -> None:
+    class_code = "020700" if nic.layer == "InfiniBand" else "020000"
+    _function(tree, path, nic.id, class_code, numa, nic.link, "15b3:0041", nic.driver)
+    tree.add(f"{path}/resource", _resource((0x90_0000_0000, 32 << 20, _PREFETCHABLE)))
+    if nic.id == "15b3:101e":
+        tree.link(f"{path}/physfn", "../0000:00:00.0")
+    tree.nics.append(PlacedNic(path.rpartition("/")[2], name, nic, numa, path))
 
 
 def _resource(*bars: tuple[int, int, int]) -> str:
@@ -138,10 +146,20 @@ def _function(
         ("max_link_width", str(link[1])),
     ):
         tree.add(f"{path}/{name}", f"{value}\n")
-    if tree.description.iommu and class_code[:2] in ("02", "03"):
-        group = len([link_path for link_path in tree.links if link_path.endswith("/iommu_group")])
+    if tree.description.iommu and class_code[:2] in ("02", "03", "08"):
+        group = _iommu_group(tree, path)
         tree.link(f"{path}/iommu_group", f"../../../../kernel/iommu_groups/{group}")
         tree.add(f"/sys/kernel/iommu_groups/{group}/type", f"{tree.description.iommu}\n")
+
+
+def _iommu_group(tree: Tree, path: str) -> int:
+    """Return a new group; that of the DMA function of the same root port, as rdma_topo requires, if any."""
+    root_port = "/".join(path.split("/")[:5])
+    for direct in tree.dma_functions.values():
+        if direct.startswith(f"{root_port}/"):
+            return int(tree.links[f"{direct}/iommu_group"].rpartition("/")[2])
+    links = [one for one in tree.links if one.endswith("/iommu_group")]
+    return len({tree.links[one] for one in links})
 
 
 def _uncore(tree: Tree) -> None:

@@ -166,7 +166,7 @@ def add_storage_client(tree: Tree, pid: int, nics: Sequence[str]) -> None:
     tree.add(f"{base}/limits", limits())
     tree.add(f"{base}/environ", b"")
     tree.add(f"{base}/maps", "7f0000000000-7f0000100000 r-xp 00000000 08:01 1 "
-             f"{library_directory(tree)}/libibverbs.so.1.14.39.0\n")  # fmt: skip
+             f"{library_directory(tree)}/{verbs_libraries(tree)['libibverbs.so.1']}\n")  # fmt: skip
     tree.add(f"{base}/task/{pid}/comm", "mmfsd\n")
     numbers = [number for number, nic in enumerate(tree.nics) if nic.name in nics]
     for file, number in enumerate(numbers, 3):
@@ -237,13 +237,22 @@ def library_directory(tree: Tree) -> str:
     return f"/usr/lib/{tree.description.architecture}-linux-gnu"
 
 
+def verbs_libraries(tree: Tree) -> dict[str, str]:
+    """Return the files of rdma-core's libraries by the names that programs load."""
+    release = tree.description.rdma_core
+    interface = 25 if release >= 54 else 24  # libmlx5.so.1.25.54.0 has mlx5dv_get_data_direct_sysfs_path
+    return {
+        "libibverbs.so.1": f"libibverbs.so.1.14.{release}.0",
+        "libmlx5.so.1": f"libmlx5.so.1.{interface}.{release}.0",
+    }
+
+
 def default_libraries(tree: Tree, nccl: str = NCCL_VERSION) -> list[str]:
     """Return the libraries that a rank maps."""
     directory = library_directory(tree)
     return [
         f"{directory}/libnccl.so.{nccl}",
-        f"{directory}/libibverbs.so.1.14.39.0",
-        f"{directory}/libmlx5.so.1.24.39.0",
+        *(f"{directory}/{name}" for name in verbs_libraries(tree).values()),
         f"{directory}/libcuda.so.{tree.description.driver.version}",
     ]
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from probes.facts.system.tool_names import GDRCOPY, PERFTEST, programs_of
-from probes.simulation.node.processes import NCCL_VERSION, library_directory
+from probes.simulation.node.processes import NCCL_VERSION, library_directory, verbs_libraries
 from probes.simulation.node.tree import Tree
 
 # A perftest of 2025 built with CUDA: it loads libcuda.so by this name and accepts PCI addresses and IPv6.
 PERFTEST_PROGRAM = (
     b"\x7fELF\0libcuda.so\0cuMemGetHandleForAddressRange\0ibv_reg_dmabuf_mr\0use_cuda\0use_cuda_bus_id\0"
-    b"use_cuda_dmabuf\0ipv6-addr\0"
+    b"use_cuda_dmabuf\0use_data_direct\0ipv6-addr\0"
 )
 _BUILT_FROM_SOURCE = "/usr/local/bin"
 _DIRECTORIES = {"gdrcopy": "/usr/bin"}  # NVIDIA's repository has a package of it, but not of the others
@@ -35,8 +35,7 @@ def add_software(tree: Tree) -> None:
     directory = library_directory(tree)
     for soname, file in (
         ("libnccl.so.2", f"libnccl.so.{NCCL_VERSION}"),
-        ("libibverbs.so.1", "libibverbs.so.1.14.39.0"),
-        ("libmlx5.so.1", "libmlx5.so.1.24.39.0"),
+        *verbs_libraries(tree).items(),
         *((("libgdrapi.so.2", "libgdrapi.so.2.5"),) if "gdrdrv" in tree.live_modules else ()),
     ):
         tree.add(f"{directory}/{file}", "")

@@ -94,6 +94,7 @@ class Tree:
     directories: dict[str, set[str]] = field(default_factory=lambda: {"/": set()})
     gpus: list[PlacedGpu] = field(default_factory=list)
     nics: list[PlacedNic] = field(default_factory=list)
+    dma_functions: dict[str, str] = field(default_factory=dict)  # path of a NIC's DMA function, by its name
     nvswitches: list[str] = field(default_factory=list)
     live_modules: list[str] = field(default_factory=list)
     commands: dict[str, Answer] = field(default_factory=dict)  # by program name

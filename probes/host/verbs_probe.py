@@ -1,4 +1,4 @@
-"""NCCL's DMA-BUF probe: does an RDMA device support dma-buf memory regions?
+"""What NCCL asks libibverbs and libmlx5 about each RDMA device: DMA-BUF, and its Data Direct function.
 
 A child process runs this file and forks once per device: a provider library may print, hang or crash, which
 then costs only the answer for one device.
@@ -15,16 +15,19 @@ import select
 import signal
 import sys
 import time
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
     from probes.base.unknown import Maybe
 
+    T = TypeVar("T")
+
 PROBE_SECONDS = 4.0  # of the child process
 DEVICE_SECONDS = 3.0  # of all devices, which are probed in parallel
 LONGEST_SECONDS = 18.0  # for running processes, if all CPUs are busy
-LIBRARY = "libibverbs.so.1"
+LIBRARY, MLX5_LIBRARY = "libibverbs.so.1", "libmlx5.so.1"
+DMABUF, DATA_DIRECT = "ibv_reg_dmabuf_mr", "mlx5dv_get_data_direct_sysfs_path"
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
 
@@ -34,40 +37,53 @@ def probe_dmabuf(devices: Sequence[str], library: str = LIBRARY) -> dict[str, Ma
     EOPNOTSUPP and EPROTONOSUPPORT: kernel or driver do not support it; anything else, normally EBADF: they do
     (NCCL src/transport/net_ib/gdr.cc).
     """
+    return _probe(DMABUF, devices, (library, MLX5_LIBRARY), int)
+
+
+def probe_data_direct(
+    devices: Sequence[str], libraries: tuple[str, str] = (LIBRARY, MLX5_LIBRARY)
+) -> dict[str, Maybe[str]]:
+    """Return the path of each RDMA device's Data Direct function below /sys; "": it has none.
+
+    NOT_THERE: libmlx5 is older than rdma-core 54, or the driver does not know of such functions
+    (mlx5dv_get_data_direct_sysfs_path(3); NCCL src/transport/net_ib/init.cc).
+    """
+    return _probe(DATA_DIRECT, devices, libraries, str)
+
+
+def _probe(
+    question: str, devices: Sequence[str], libraries: tuple[str, str], kind: type[T]
+) -> dict[str, Maybe[T]]:
     from probes.base.unknown import Reason, Unknown
     from probes.host.command import run_program
 
     valid = [device for device in devices if _NAME.fullmatch(device)]
-    results: dict[str, Maybe[int]] = {
-        device: Unknown(Reason.MALFORMED, _source(device), "invalid RDMA device name")
+    results: dict[str, Maybe[T]] = {
+        device: Unknown(Reason.MALFORMED, f"{question} on {device}", "invalid RDMA device name")
         for device in devices
         if device not in valid
     }
     if not valid:
         return results
-    child = [sys.executable, "-I", "-S", __file__, library, *valid]
-    output = run_program(child, PROBE_SECONDS, ("ibv_reg_dmabuf_mr", *valid))
+    child = [sys.executable, "-I", "-S", __file__, question, *libraries, *valid]
+    output = run_program(child, PROBE_SECONDS, (question, *valid))
     if isinstance(output, Unknown):
         return {**results, **dict.fromkeys(valid, output)}
     try:
         answers = json.loads(output.stdout)
-        return {**results, **{device: _answer(device, answers[device]) for device in valid}}
+        return {**results, **{device: _answer(question, device, answers[device], kind) for device in valid}}
     except (ValueError, KeyError, TypeError):
-        failed = Unknown(Reason.IO_ERROR, LIBRARY, f"the probe exited with status {output.exit_status}")
+        failed = Unknown(Reason.IO_ERROR, libraries[0], f"the probe exited with status {output.exit_status}")
         return {**results, **dict.fromkeys(valid, failed)}
 
 
-def _source(device: str) -> str:
-    return f"ibv_reg_dmabuf_mr on {device}"
-
-
-def _answer(device: str, answer: dict[str, object]) -> Maybe[int]:
+def _answer(question: str, device: str, answer: Mapping[str, Any], kind: type[T]) -> Maybe[T]:
     from probes.base.unknown import Reason, Unknown
 
-    number = answer.get("errno")
-    if isinstance(number, int):
-        return number
-    return Unknown(Reason(answer["reason"]), _source(device), str(answer["detail"])[:200])
+    value = answer.get("answer")
+    if isinstance(value, kind):
+        return value
+    return Unknown(Reason(answer["reason"]), f"{question} on {device}", str(answer["detail"])[:200])
 
 
 # From here on, code of the child process
@@ -83,29 +99,40 @@ class _ProbeError(Exception):
         self.reason, self.detail = reason, detail
 
 
-def _library(name: str) -> ctypes.CDLL:
+_POINTER, _INTEGER = ctypes.c_void_p, ctypes.c_int
+_Signatures = Mapping[str, tuple[Any, Sequence[Any]]]  # function -> types of its result and its arguments
+_VERBS: _Signatures = {
+    "ibv_get_device_list": (ctypes.POINTER(_POINTER), [ctypes.POINTER(_INTEGER)]),
+    "ibv_free_device_list": (None, [ctypes.POINTER(_POINTER)]),
+    "ibv_get_device_name": (ctypes.c_char_p, [_POINTER]),
+    "ibv_open_device": (_POINTER, [_POINTER]),
+    "ibv_close_device": (_INTEGER, [_POINTER]),
+    "ibv_alloc_pd": (_POINTER, [_POINTER]),
+    "ibv_dealloc_pd": (_INTEGER, [_POINTER]),
+}
+_OF_DMABUF: _Signatures = {
+    DMABUF: (
+        _POINTER,
+        [_POINTER, ctypes.c_uint64, ctypes.c_size_t, ctypes.c_uint64, _INTEGER, _INTEGER],
+    )
+}
+_OF_DATA_DIRECT: _Signatures = {
+    "mlx5dv_is_supported": (ctypes.c_bool, [_POINTER]),
+    DATA_DIRECT: (_INTEGER, [_POINTER, ctypes.c_char_p, ctypes.c_size_t]),
+}
+_PATH_BYTES = 1024
+# What an older kernel answers: its uverbs has no such method.
+_NO_METHOD = (errno.EPROTONOSUPPORT, errno.EOPNOTSUPP)
+
+
+def _library(name: str, signatures: _Signatures, too_old: str) -> ctypes.CDLL:
     try:
         library = ctypes.CDLL(name, use_errno=True)
     except OSError:
         raise _ProbeError("not there", f"{name} is not installed") from None
-    if not hasattr(library, "ibv_reg_dmabuf_mr"):
-        detail = "libibverbs is older than rdma-core 34 on this host (containers have their own)"
-        raise _ProbeError("not there", detail)
-    pointer, integer = ctypes.c_void_p, ctypes.c_int
-    signatures = {
-        "ibv_get_device_list": (ctypes.POINTER(pointer), [ctypes.POINTER(integer)]),
-        "ibv_free_device_list": (None, [ctypes.POINTER(pointer)]),
-        "ibv_get_device_name": (ctypes.c_char_p, [pointer]),
-        "ibv_open_device": (pointer, [pointer]),
-        "ibv_close_device": (integer, [pointer]),
-        "ibv_alloc_pd": (pointer, [pointer]),
-        "ibv_dealloc_pd": (integer, [pointer]),
-        "ibv_reg_dmabuf_mr": (
-            pointer,
-            [pointer, ctypes.c_uint64, ctypes.c_size_t, ctypes.c_uint64, integer, integer],
-        ),
-    }
     for function, (result, arguments) in signatures.items():
+        if not hasattr(library, function):
+            raise _ProbeError("not there", f"{too_old} on this host (containers have their own)")
         call = getattr(library, function)
         call.restype, call.argtypes = result, arguments
     return library
@@ -135,24 +162,50 @@ def _refused(number: int, what: str) -> _ProbeError:
     return _ProbeError("I/O error", f"{what}: {os.strerror(number)}")
 
 
-def _ask(device: str, name: str) -> int:
-    library = _library(name)
-    context = _open(library, device)
+def _ask_dmabuf(context: int, verbs: ctypes.CDLL) -> int:
+    domain = verbs.ibv_alloc_pd(context)
+    if not domain:
+        raise _refused(ctypes.get_errno(), "ibv_alloc_pd")
     try:
-        domain = library.ibv_alloc_pd(context)
-        if not domain:
-            raise _refused(ctypes.get_errno(), "ibv_alloc_pd")
-        try:
-            ctypes.set_errno(0)
-            library.ibv_reg_dmabuf_mr(domain, 0, 0, 0, -1, 0)
-            return ctypes.get_errno()
-        finally:
-            library.ibv_dealloc_pd(domain)
+        ctypes.set_errno(0)
+        verbs.ibv_reg_dmabuf_mr(domain, 0, 0, 0, -1, 0)
+        return ctypes.get_errno()
     finally:
-        library.ibv_close_device(context)
+        verbs.ibv_dealloc_pd(domain)
 
 
-def _start_probe(device: str, library: str) -> tuple[int, int]:
+def _ask_data_direct(context: int, mlx5: ctypes.CDLL) -> str:
+    # The first member of struct ibv_context is its device (infiniband/verbs.h).
+    if not mlx5.mlx5dv_is_supported(_POINTER.from_address(context).value):
+        return ""
+    path = ctypes.create_string_buffer(_PATH_BYTES)
+    number = mlx5.mlx5dv_get_data_direct_sysfs_path(context, path, len(path))
+    if number == 0:
+        return path.value.decode("utf-8", "replace")
+    if number == errno.ENODEV:
+        return ""
+    if number in _NO_METHOD:
+        raise _ProbeError("not there", "mlx5_ib has no Data Direct: it came with Linux 6.12 and DOCA-OFED")
+    raise _refused(number, DATA_DIRECT)
+
+
+def _ask(question: str, device: str, libraries: Sequence[str]) -> int | str:
+    too_old = "libibverbs is older than rdma-core 34"
+    if question == DMABUF:
+        verbs = last = _library(libraries[0], {**_VERBS, **_OF_DMABUF}, too_old)
+        ask: Callable[[int, ctypes.CDLL], int | str] = _ask_dmabuf
+    else:
+        verbs = _library(libraries[0], _VERBS, too_old)
+        last = _library(libraries[1], _OF_DATA_DIRECT, "libmlx5 is older than rdma-core 54")
+        ask = _ask_data_direct
+    context = _open(verbs, device)
+    try:
+        return ask(context, last)
+    finally:
+        verbs.ibv_close_device(context)
+
+
+def _start_probe(question: str, device: str, libraries: Sequence[str]) -> tuple[int, int]:
     """Probe a device in a process of its own; return its pid and the pipe of its answer."""
     reading, writing = os.pipe()
     pid = os.fork()
@@ -166,7 +219,7 @@ def _start_probe(device: str, library: str) -> tuple[int, int]:
         os.dup2(silence, 2)
         answer: dict[str, object]
         try:
-            answer = {"errno": _ask(device, library)}
+            answer = {"answer": _ask(question, device, libraries)}
         except _ProbeError as error:
             answer = {"reason": error.reason, "detail": error.detail}
         os.write(writing, json.dumps(answer).encode())
@@ -195,12 +248,12 @@ def _collect(pid: int, reading: int, until: float) -> dict[str, object]:
     return answer
 
 
-def main(library: str, devices: Sequence[str]) -> None:
+def main(question: str, libraries: Sequence[str], devices: Sequence[str]) -> None:
     """Print the answers as one line of JSON."""
     until = time.monotonic() + DEVICE_SECONDS
-    probes = {device: _start_probe(device, library) for device in devices}
+    probes = {device: _start_probe(question, device, libraries) for device in devices}
     print(json.dumps({device: _collect(*probe, until) for device, probe in probes.items()}), flush=True)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2:])
+    main(sys.argv[1], sys.argv[2:4], sys.argv[4:])

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from probes.base.unknown import Maybe, Reason, Unknown
-from probes.host.dmabuf_probe import probe_dmabuf
+from probes.host.verbs_probe import probe_dmabuf
 
 SOURCE = r"""
 #include <errno.h>

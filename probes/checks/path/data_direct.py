@@ -1,0 +1,198 @@
+"""Data Direct: the function by which a ConnectX-8 reaches GPU memory on Grace without the CPU."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from probes.base.plan import Plan, instruction
+from probes.base.unknown import Reason, Unknown, known
+from probes.checks.nccl.library import versions_of
+from probes.facts.pci.functions import PciFunction, PciKind, is_for_guests
+from probes.facts.rdma.data_direct import DataDirectFacts
+from probes.facts.rdma.devices import RdmaFacts
+from probes.nccl.settings import parse_number
+from probes.plans.common import REBOOT_ENDS_JOBS
+from probes.queries.evidence_list import PCI_FUNCTIONS, first_distinct, join_limited
+from probes.queries.finding import Area, Evidence, Outcome, Severity, found, need, passed, unknown
+from probes.queries.jobs import RESTART, RESTARTS, conclude, jobs_of, maps, values_of
+from probes.queries.pcie_paths import DEVICES, functions_of, is_grace
+from probes.snapshot.examination import Examination
+
+AREA = Area("path")
+_GUIDE = (
+    "NVIDIA Grace Blackwell CX8 GPUDirect RDMA guide, "
+    "https://docs.nvidia.com/multi-node-nvlink-systems/grace-blackwell-cx8-gpudirect-rdma-guide/; "
+)
+_VARIABLE = "NCCL_IB_DATA_DIRECT"
+_FIRST_NCCL, _FIRST_LIBMLX5 = (2, 27, 3), (1, 25)  # rdma-core 54: libmlx5.so.1.25.54.0
+_MELLANOX, _CONNECTX_8 = 0x15B3, 0x1023
+_ASK = "mlx5dv_get_data_direct_sysfs_path"
+_THROUGH_CPU = (
+    "GPU traffic of these NICs goes through the CPU, at the rate of the NIC's PCIe link to it: on a GB300 "
+    "504 of 800 Gb/s."
+)
+
+
+@AREA.check(
+    "data-direct-unavailable",
+    Severity.WARNING,
+    "A ConnectX NIC cannot use its Data Direct function",
+    f"{_GUIDE}Linux drivers/infiniband/hw/mlx5/data_direct.c; mlx5dv_get_data_direct_sysfs_path(3)",
+    ok="NICs use their Data Direct functions, or have none",
+    impact=_THROUGH_CPU,
+    data_path=True,
+)
+def data_direct_unavailable(examination: Examination) -> Outcome:
+    """Find DMA functions without driver or NIC, a libmlx5 that does not know them, and hidden functions."""
+    functions = functions_of(examination)
+    facts = need(examination.node.data_direct, PCI_FUNCTIONS)
+    if not facts.functions:
+        return _none_here(examination)
+    here = [functions[bdf] for bdf in facts.functions if not is_for_guests(functions[bdf].driver)]
+    unbound = [one for one in here if _has_no_driver(one)]
+    if unbound:
+        return _without_driver(examination, unbound)
+    answers = list(facts.of_devices.items())
+    refused = [(name, answer) for name, answer in answers if isinstance(answer, Unknown)]
+    absent = [(name, answer) for name, answer in refused if answer.reason is Reason.NOT_THERE]
+    if absent:
+        return _not_asked(examination, absent[0][1], [name for name, _ in absent])
+    if refused:
+        return unknown(f"needs the Data Direct function of {refused[0][0]} ({refused[0][1]})")
+    paired = {answer for _, answer in answers if isinstance(answer, str)}
+    left = [one.bdf for one in here if one.bdf not in paired]
+    if left and answers:
+        return found(
+            f"mlx5_ib has found no NIC for {join_limited(left)}. It pairs both by an ID in their VPD.",
+            *first_distinct(Evidence(f"{_ASK} on {name}", answer or "none") for name, answer in answers),
+            fix=Plan(
+                "Have the firmware pair NIC and function",
+                (instruction("Update the firmware of the NICs, and power-cycle the node"),),
+                needs_reboot=True,
+                disturbs=REBOOT_ENDS_JOBS,
+            ),
+            devices=tuple(left),
+        )
+    shown = (Evidence(f"{_ASK} on {name}", answer) for name, answer in answers if isinstance(answer, str))
+    return passed(*first_distinct(shown) or (Evidence(DEVICES, "the DMA functions belong to guests"),))
+
+
+def _none_here(examination: Examination) -> Outcome:
+    """Judge a bus without DMA functions: a ConnectX-8 on Grace, with its switch above a GPU, has one."""
+    functions = functions_of(examination)
+    nics = [one for one in functions.values() if one.kind is PciKind.NIC and _is_connectx_8(one)]
+    if not nics or not is_grace(examination) or not any(map(_is_connectx_port, _above_gpus(functions))):
+        return passed(Evidence(DEVICES, "no ConnectX DMA function (15b3:2100) here"))
+    return found(
+        "A GPU is below the switch of a ConnectX-8, but no DMA function (15b3:2100) is on the PCI bus.",
+        Evidence(DEVICES, f"ConnectX-8: {join_limited(one.bdf for one in nics)}; no 15b3:2100"),
+        fix=Plan(
+            "Show the functions again",
+            (
+                instruction("On the host of a virtual machine: pass the DMA functions through, too"),
+                instruction("Else update the firmware of the NICs, and power-cycle the node"),
+            ),
+            needs_reboot=True,
+            disturbs=REBOOT_ENDS_JOBS,
+        ),
+        devices=tuple(one.bdf for one in nics),
+    )
+
+
+def _has_no_driver(function: PciFunction) -> bool:
+    return isinstance(function.driver, Unknown) and function.driver.reason is Reason.NOT_THERE
+
+
+def _is_connectx_8(function: PciFunction) -> bool:
+    return function.vendor_id == _MELLANOX and function.device_id == _CONNECTX_8
+
+
+def _is_connectx_port(function: PciFunction) -> bool:
+    return function.kind is PciKind.BRIDGE and function.vendor_id == _MELLANOX
+
+
+def _above_gpus(functions: dict[str, PciFunction]) -> Iterator[PciFunction]:
+    for gpu in functions.values():
+        if gpu.kind is PciKind.GPU:
+            yield from (functions[bdf] for bdf in gpu.chain if bdf in functions)
+
+
+def _without_driver(examination: Examination, unbound: list[PciFunction]) -> Outcome:
+    release = examination.node.kernel_release
+    return found(
+        "No driver is bound to the DMA function. mlx5_ib knows it since Linux 6.12 and in DOCA-OFED.",
+        *first_distinct(Evidence(f"{DEVICES}/{one.bdf}/driver", "no driver") for one in unbound),
+        Evidence("uname -r", known(release, "unknown")),
+        fix=Plan(
+            "Install a driver with Data Direct",
+            (
+                instruction("Boot Linux 6.12 or newer (Ubuntu: linux-nvidia-64k-6.14), or install DOCA-OFED"),
+                instruction("With such a driver, look for its messages in the kernel log: VPD, VU keyword"),
+            ),
+            needs_reboot=True,
+            disturbs=REBOOT_ENDS_JOBS,
+        ),
+        devices=tuple(one.bdf for one in unbound),
+    )
+
+
+def _not_asked(examination: Examination, why: Unknown, nics: list[str]) -> Outcome:
+    """Return what keeps libmlx5 from finding the functions: its own age, or the driver's."""
+    rdma = examination.node.rdma
+    bdfs = [one.bdf for one in rdma.devices if one.name in nics] if isinstance(rdma, RdmaFacts) else []
+    return found(
+        f"{join_limited(nics)}: {why.detail}.",
+        Evidence(_ASK, why.detail),
+        fix=Plan(
+            "Use rdma-core 54 or newer",
+            (
+                instruction("Install rdma-core 54 or newer, or DOCA-OFED with its user-space packages"),
+                instruction("Do the same in the images of jobs: they bring their own libmlx5", False),
+            ),
+            disturbs="every RDMA program, which must be restarted",
+        ),
+        devices=(*nics, *(bdf for bdf in bdfs if not isinstance(bdf, Unknown))),
+    )
+
+
+@AREA.check(
+    "data-direct-off-in-job",
+    Severity.WARNING,
+    "A job does not use the NICs' Data Direct functions",
+    f"{_GUIDE}NVIDIA/nccl src/transport/net_ib/init.cc, NCCL_IB_DATA_DIRECT; NVIDIA/nccl issue 1866",
+    ok="Jobs use the NICs' Data Direct functions, or there are none",
+    impact=_THROUGH_CPU,
+    data_path=True,
+)
+def data_direct_off_in_job(examination: Examination) -> Outcome:
+    """Find NCCL_IB_DATA_DIRECT=0, NCCL before 2.27.3, and libmlx5 before 1.25 in jobs with NCCL."""
+    facts = examination.node.data_direct
+    if not isinstance(facts, DataDirectFacts) or not facts.functions:
+        return passed(Evidence(DEVICES, "no ConnectX DMA function (15b3:2100) here"))
+    jobs = jobs_of(examination)
+    off = values_of(
+        examination, _VARIABLE, lambda _, value: "disables Data Direct" if parse_number(value) == 0 else None
+    )
+    old = [
+        Evidence(f"/proc/{process.pid}/maps", library.path)
+        for process in jobs.processes
+        if maps(process, "libnccl")
+        for name, first in (("libnccl", _FIRST_NCCL), ("libmlx5", _FIRST_LIBMLX5))
+        for library, version in versions_of(process, name)
+        if version < first
+    ]
+    return conclude(
+        jobs,
+        [*off, *old],
+        "NCCL uses Data Direct since 2.27.3, with the libmlx5 of rdma-core 54 or newer, unless "
+        "NCCL_IB_DATA_DIRECT is 0.",
+        fix=Plan(
+            "Let the job use Data Direct",
+            (
+                instruction(f"Remove {_VARIABLE}=0, and measure with and without it", False),
+                instruction("Put NCCL 2.27.3 or newer and rdma-core 54 or newer into the job's image", False),
+                RESTART,
+            ),
+            disturbs=RESTARTS,
+        ),
+    )

@@ -1,0 +1,60 @@
+"""Data Direct: the second PCI function by which a ConnectX-8 reads and writes GPU memory on Grace.
+
+It is below the GPU's own PCIe switch, while the NIC is attached to the CPU. Linux 6.12 and rdma-core 54
+brought it (drivers/infiniband/hw/mlx5/data_direct.c; mlx5dv_get_data_direct_sysfs_path(3)). The kernel pairs
+a NIC with its function by an ID that only root can read (the VPD), so libmlx5 is asked, as NCCL does since
+2.27.3 (src/transport/net_ib/init.cc).
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+
+from probes.base.text import printable
+from probes.base.unknown import Maybe, Reason, Unknown, known
+from probes.facts.pci.functions import PciFacts, PciKind
+from probes.facts.rdma.devices import RdmaDevice, RdmaFacts
+from probes.host.protocol import Host
+
+_SOURCE = "mlx5dv_get_data_direct_sysfs_path"
+_PATH = re.compile(r"/devices/\S{0,800}/([0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7])")
+
+
+@dataclass(frozen=True)
+class DataDirectFacts:
+    """The DMA functions on the bus, and the one that belongs to each RDMA device."""
+
+    functions: tuple[str, ...]  # BDFs
+    of_devices: dict[str, Maybe[str | None]] = field(default_factory=dict)  # None: it has none
+
+
+def probe(host: Host, pci: Maybe[PciFacts], rdma: Maybe[RdmaFacts]) -> Maybe[DataDirectFacts]:
+    """Ask about each RDMA device of mlx5_ib if there are DMA functions here; else no library is loaded."""
+    if isinstance(pci, Unknown):
+        return pci
+    functions = tuple(one.bdf for one in pci.functions.values() if one.kind is PciKind.DMA)
+    devices = () if isinstance(rdma, Unknown) else rdma.devices
+    asked = {one.name: one.sysfs_path.rpartition("/")[2] for one in devices if _may_have_one(one)}
+    if not functions or not asked:
+        return DataDirectFacts(functions)
+    paths = host.data_direct_paths(tuple(asked.values()))
+    found = {name: function_of(paths[key], functions) for name, key in asked.items()}
+    return DataDirectFacts(functions, found)
+
+
+def _may_have_one(device: RdmaDevice) -> bool:
+    return not isinstance(device.bdf, Unknown) and known(device.driver, "mlx5_core") == "mlx5_core"
+
+
+def function_of(path: Maybe[str], functions: tuple[str, ...]) -> Maybe[str | None]:
+    """Return the BDF at the end of a path below /sys; None for an empty one.
+
+    MALFORMED: it leads to no function on this bus.
+    """
+    if isinstance(path, Unknown) or not path:
+        return path if isinstance(path, Unknown) else None
+    match = _PATH.fullmatch(path)
+    if match is None or match[1] not in functions:
+        return Unknown(Reason.MALFORMED, _SOURCE, printable(path, 120))
+    return match[1]
