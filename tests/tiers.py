@@ -10,6 +10,8 @@ from probes.simulation.node.names import SIMULATED_NAMES
 # Nodes whose every test is in the fast tier. conftest.py puts what a test does with another one in the slow
 # tier; a loop over nodes inside a fast test uses these.
 USUAL_NODES = ("hgx-h100", "dgx-a100", "pcie-l40s", "gb200", "cloud-vm", "azure-nd-h100")
+# Nodes on which GPUDirect RDMA can work: GB10 does not support it by design.
+GDR_NODES = tuple(name for name in SIMULATED_NAMES if name != "dgx-spark")
 # One or two faults of each area, for tests that do the same with every fault.
 USUAL_FAULTS = frozenset(
     {

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from probes.bandwidth.model.request import MemoryPath, Mode, Scope
-from probes.bandwidth.planning.defaults import active_port
+from probes.bandwidth.planning.defaults import active_port, nearest_nic
 from probes.bandwidth.planning.inventory import inventory
 from probes.base.unknown import Unknown
 from probes.facts.gpu.gpus import GpuFacts
@@ -150,6 +150,13 @@ def nics(examination: Examination | None, gpu: object = None) -> list[Option]:
         rate = "no active port" if port is None else gbps(port.rate_gbps)
         options.append(Option(name, f"{name} {word}".rstrip(), rate, port is not None))
     return options
+
+
+def host_memory_nics(examination: Examination | None) -> list[Option]:
+    """Return the RDMA devices for host memory: the first GPU's best one first, as without a choice."""
+    cards = [] if examination is None else examination.topology.gpus
+    best = nearest_nic(examination.topology, cards[0].id) if examination is not None and cards else None
+    return sorted(nics(examination), key=lambda option: option.value != best)
 
 
 def collective_nics(examination: Examination | None) -> list[Option]:

@@ -189,8 +189,9 @@ class BandwidthSettings:
             case "nic" if self._tool in NCCL_TESTS:
                 return setting_options.collective_nics(examination)
             case "nic":
-                gpu = self._value("gpu") if "gpu" in self._row_names() else None
-                return setting_options.nics(examination, gpu)
+                if "gpu" in self._row_names():
+                    return setting_options.nics(examination, self._value("gpu"))
+                return setting_options.host_memory_nics(examination)
             case "far nic":
                 return setting_options.far_nics(examination, self._value("nic"), mode is Mode.LOOPBACK)
             case "memory":

@@ -12,10 +12,9 @@ from probes.facts.kernel.boot import BootFacts, BootLoader, InitramfsTool, Insta
 from probes.setup.forecast.forecast import forecast
 from probes.setup.forecast.model import Forecast, KernelForecast, Outlook, exit_status
 from probes.simulation.host import SimulatedHost
-from probes.simulation.node.description import simulated_names
 from probes.simulation.node.module_files import modinfo_of, set_modinfo
 from probes.snapshot.examination import examine
-from tests.tiers import usual
+from tests.tiers import GDR_NODES, usual
 from tests.tui.pilot import SteppedClock
 
 RUNNING, NEXT = "6.8.0-60-generic", "6.8.0-71-generic"
@@ -118,7 +117,7 @@ def times(**seconds: int) -> Callable[[SimulatedHost], object]:
     return change
 
 
-@pytest.mark.parametrize("name", usual(simulated_names(), {"hgx-h100", PEERMEM_ONLY}))
+@pytest.mark.parametrize("name", usual(GDR_NODES, {"hgx-h100", PEERMEM_ONLY}))
 def test_a_healthy_node_keeps_its_path(name: str) -> None:
     host = node(name)
     kernel = judged(host, boot_of(host.tree.description.kernel))

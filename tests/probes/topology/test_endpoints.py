@@ -16,7 +16,7 @@ from probes.topology.smi_words import Smi
 from tests.trees import MELLANOX, NVIDIA, add_function, add_rdma_device, link, write
 
 LOST = Unknown(Reason.TIMED_OUT, "probe")
-NOTHING = Node(Origin(Source.LIVE), 0.0, LOST, LOST, LOST, LOST, LOST, LOST, LOST, LOST, LOST)
+NOTHING = Node(Origin(Source.LIVE), 0.0, *[LOST] * 10)
 BRIDGE = "pci0000:00"
 GPU = "0000:01:00.0"
 

@@ -84,7 +84,7 @@ def widest(text: str) -> int:
 def test_the_first_lines_are_the_node_and_the_verdict(host: SimulatedHost) -> None:
     first, second, *_ = topology_text(host).splitlines()
     assert f"SIMULATED {host.origin.label}" in first
-    assert any(word in second for word in ("ACTIVE", "READY", "DEGRADED", "BROKEN", "UNKNOWN"))
+    assert any(word in second for word in ("ACTIVE", "READY", "DEGRADED", "BROKEN", "UNKNOWN", "NOT"))
 
 
 def test_every_gpu_has_a_line_with_its_best_nic(host: SimulatedHost) -> None:

@@ -9,8 +9,7 @@ from textual.pilot import Pilot
 
 from probes.base.origin import Origin, Source
 from probes.base.unknown import Maybe
-from probes.simulation.node.description import simulated_names
-from tests.tiers import usual
+from tests.tiers import GDR_NODES, usual
 from tests.tui.action_screens import on, seen
 from tests.tui.pilot import until
 from tests.tui.setup_screens import QuickNode, Site, begin, next_title, row, select, site_of, summary
@@ -76,7 +75,7 @@ async def play_to_the_end(site: Site) -> list[str]:
     return played
 
 
-@pytest.mark.parametrize("name", usual(simulated_names(), {"gb200"}))
+@pytest.mark.parametrize("name", usual(GDR_NODES, {"gb200"}))
 async def test_a_node_is_set_up_by_keys_to_the_end(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     played = await play_to_the_end(site_of(monkeypatch, name))
     # Where no tool measures the staged path, its step is skipped.
