@@ -8,12 +8,14 @@ without messages. The ring buffer drops old messages: `since_seconds` is the age
 from __future__ import annotations
 
 import re
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from enum import Enum
 
 from probes.base.text import printable
-from probes.base.unknown import Maybe, Reason, Unknown
+from probes.base.unknown import Maybe, Reason, Unknown, known
+from probes.host.command import CommandOutput
 from probes.host.protocol import Host
 
 
@@ -64,7 +66,7 @@ class KernelLogFacts:
     since_seconds: Maybe[float]  # time since boot of the oldest line
     messages: tuple[KernelMessage, ...]
     counts: dict[LogKind, int] = field(default_factory=dict)
-    only_warnings: bool = False  # the log was too long, so only warnings and errors were read
+    only_warnings: bool = False  # of a long log, only warnings and errors are complete since `since_seconds`
 
 
 KEPT_OF_EACH_KIND = 20  # and of each Xid
@@ -191,22 +193,41 @@ _RELEVANT = re.compile(
 def probe(host: Host) -> Maybe[KernelLogFacts]:
     """Run dmesg, else journalctl.
 
+    Of a log of many megabytes only the end is read, and of the time before that the warnings.
     NEEDS_ROOT: both refuse. NOT_THERE: neither is installed, or the host is a dump, which runs no commands.
     """
     answer = host.run(_DMESG, _SECONDS)
     argv: tuple[str, ...] = _DMESG
-    if isinstance(answer, Unknown) and answer.reason is not Reason.NOT_THERE:
-        # A big node has megabytes of log: read only the warnings rather than nothing.
+    newest = ""
+    if (isinstance(answer, Unknown) and answer.reason is not Reason.NOT_THERE) or _is_cut(answer):
+        newest = answer.stdout if not isinstance(answer, Unknown) else ""
         argv = (*_DMESG, _WARNINGS)
         answer = host.run(argv, _SECONDS)
-    if not isinstance(answer, Unknown) and answer.exit_status == 0 and answer.stdout.strip():
-        return parse_log(answer.stdout, " ".join(argv), only_warnings=_WARNINGS in argv)
+        if newest and (isinstance(answer, Unknown) or answer.exit_status):
+            return parse_log(newest, " ".join(_DMESG))
+    if not isinstance(answer, Unknown) and answer.exit_status == 0 and (newest or answer.stdout.strip()):
+        text = _older(answer.stdout, newest) + newest
+        return parse_log(text, " ".join(argv), only_warnings=_WARNINGS in argv)
     journal = host.run(_JOURNAL, _SECONDS)
     if not isinstance(journal, Unknown) and journal.exit_status == 0 and journal.stdout.strip():
         return parse_log(journal.stdout, " ".join(_JOURNAL[:3]))
     if isinstance(answer, Unknown) and answer.reason is Reason.NOT_THERE and not isinstance(journal, Unknown):
         answer = journal
     return answer if isinstance(answer, Unknown) else _refusal(host, " ".join(answer.argv), answer.stderr)
+
+
+def _is_cut(answer: Maybe[CommandOutput]) -> bool:
+    return not isinstance(answer, Unknown) and answer.exit_status == 0 and answer.left_out_bytes > 0
+
+
+def _older(warnings: str, newest: str) -> str:
+    """Return the lines of `warnings` from before the first one of `newest`."""
+    first = next((at for at, _ in _lines(newest) if not isinstance(at, Unknown)), None)
+    if first is None:
+        return warnings if not newest else ""
+    lines = warnings.split("\n")
+    count = bisect_left(lines, first, key=lambda line: known(next(_lines(line))[0], first))
+    return "".join(f"{line}\n" for line in lines[:count])
 
 
 def newest_lines(host: Host) -> Maybe[tuple[str, ...]]:
