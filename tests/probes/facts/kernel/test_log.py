@@ -309,7 +309,7 @@ def test_of_a_log_of_100_megabytes_the_end_and_older_warnings_are_read(tmp_path:
     host.left_out = 100 << 20
     found = facts(probe(host))
     assert found.only_warnings
-    assert [(message.seconds, message.number) for message in found.messages] == [(171.620236, 79), (9001.0, 31)]
+    assert [message.seconds for message in found.messages] == [171.620236, 9001.0]
     assert found.since_seconds == 0.0
 
 
