@@ -10,6 +10,7 @@ from probes.checks.gpu import devices as gpu_devices
 from probes.checks.gpu import driver, memory_mode, modes, nvlink, xids
 from probes.checks.modules import builds, loaded, refused
 from probes.checks.nccl import (
+    expandable_segments,
     files,
     gdr_level,
     gid,
@@ -19,6 +20,7 @@ from probes.checks.nccl import (
     log_path,
     log_settings,
     network,
+    nvshmem,
     other_settings,
 )
 from probes.checks.nic import (
@@ -37,13 +39,14 @@ from probes.checks.pcie import (
     acs_direct_nic,
     device_control,
     errors,
+    host_bridges,
     iommu,
     links,
     placement,
     read_requests,
 )
 from probes.checks.peermem import boot, in_use, on_disk, parameters, symbols
-from probes.checks.system import device_files, kubernetes, libraries, memlock, perftest
+from probes.checks.system import device_files, hung_tasks, kubernetes, libraries, memlock, perftest
 from probes.queries.finding import (
     Area,
     Check,
@@ -77,6 +80,7 @@ AREAS: tuple[Area, ...] = (
     acs_direct_nic.AREA,
     iommu.AREA,
     placement.AREA,
+    host_bridges.AREA,
     links.AREA,
     device_control.AREA,
     read_requests.AREA,
@@ -94,6 +98,7 @@ AREAS: tuple[Area, ...] = (
     memory_mode.AREA,
     nvlink.AREA,
     xids.AREA,
+    hung_tasks.AREA,
     memlock.AREA,
     device_files.AREA,
     kubernetes.AREA,
@@ -103,6 +108,8 @@ AREAS: tuple[Area, ...] = (
     library.AREA,
     files.AREA,
     other_settings.AREA,
+    nvshmem.AREA,
+    expandable_segments.AREA,
     log_network.AREA,
     log_path.AREA,
     log_settings.AREA,
