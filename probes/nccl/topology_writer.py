@@ -41,8 +41,9 @@ def system_of(topology: Topology) -> Element:
     node = topology.node
     functions = node.pci.functions if isinstance(node.pci, PciFacts) else {}
     cpus: dict[int, _Place] = {}
-    for end in (*topology.gpus, *topology.nics):
-        function = functions.get(known(end.bdf, ""))
+    ends = [known(end.bdf, "") for end in (*topology.gpus, *topology.nics)]
+    for bdf in (*ends, *(nic.data_direct for nic in topology.nics)):
+        function = functions.get(bdf)
         function = functions.get(merged_bdf(function)) if function is not None else None
         if function is None or not function.root:
             continue

@@ -75,7 +75,7 @@ def test_the_matrix_shows_every_pair(topology: Topology, width: int) -> None:
         run.text
         for of in lines
         for run in of
-        if run.text.strip(" •") in ("PIX", "PXB", "PHB", "NODE", "SYS", "?")
+        if run.text.strip(" •") in ("PIX", "PXB", "PXN", "PHB", "NODE", "SYS", "?")
     ]
     assert len(words) == len(topology.gpus) * len(topology.nics)
 
@@ -148,9 +148,9 @@ def test_the_legend_explains_every_word_of_the_matrix_and_repeats_none(topology:
     legend = [plain(of) for of in matrix_drawing.legend(topology, 72)]
     assert all(len(text) <= 72 for text in legend)
     for word in words:
-        assert re.search(rf"(?:^|  ){word} [a-z0-9]", "\n".join(legend))
+        assert re.search(rf"(?:^|  ){word} [A-Za-z0-9]", "\n".join(legend))
     for text in legend:
-        names = re.findall(r"\b[A-Z]{3,4}\b", text.replace("NCCL", "").replace("NUMA", ""))
+        names = [one for one in re.findall(r"\b[A-Z]{3,4}\b", text) if one not in ("NCCL", "NUMA", "NIC")]
         assert len(names) == len(set(names))
 
 

@@ -34,6 +34,8 @@ def not_needed(node: Node, rung: Rung) -> str:
         return "" if cards_of(node.pci, family) else "no such card here"
     direct = node.gpudirect
     if rung.module == "nvidia_peermem" and isinstance(direct, GpuDirectFacts):
+        if direct.by_design:
+            return f"not needed: {direct.by_design}"
         if direct.preferred is GdrPath.DMABUF:
             return "not needed: DMA-BUF works"
         if isinstance(node.modules, ModuleFacts):

@@ -8,7 +8,6 @@ from probes.base.plan import Plan, instruction
 from probes.base.unknown import Reason, Unknown, known
 from probes.checks.nccl.library import versions_of
 from probes.facts.pci.functions import PciFunction, PciKind, is_for_guests
-from probes.facts.rdma.data_direct import DataDirectFacts
 from probes.facts.rdma.devices import RdmaFacts
 from probes.nccl.settings import parse_number
 from probes.plans.common import REBOOT_ENDS_JOBS
@@ -166,8 +165,8 @@ def _not_asked(examination: Examination, why: Unknown, nics: list[str]) -> Outco
 )
 def data_direct_off_in_job(examination: Examination) -> Outcome:
     """Find NCCL_IB_DATA_DIRECT=0, NCCL before 2.27.3, and libmlx5 before 1.25 in jobs with NCCL."""
-    facts = examination.node.data_direct
-    if not isinstance(facts, DataDirectFacts) or not facts.functions:
+    facts = need(examination.node.data_direct, PCI_FUNCTIONS)
+    if not facts.functions:
         return passed(Evidence(DEVICES, "no ConnectX DMA function (15b3:2100) here"))
     jobs = jobs_of(examination)
     off = values_of(

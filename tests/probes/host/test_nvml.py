@@ -39,6 +39,7 @@ class FakeNvml:
         for name, value in ERRORS.items():
             setattr(self, name, value)
         self.broken = broken
+        self.c2c = False
         self.pcie_bytes = 0
         self.nvlink_kib = 0
         self.field_calls = 0
@@ -110,6 +111,7 @@ class FakeNvml:
                 "nvmlDeviceGetCurrPcieLinkGeneration": lambda h: 1,
                 "nvmlDeviceGetCurrPcieLinkWidth": lambda h: 16,
                 "nvmlDeviceGetPersistenceMode": lambda h: 1,
+                "nvmlDeviceGetC2cModeInfoV": lambda h: SimpleNamespace(isC2cEnabled=int(self.c2c)),
                 "nvmlDeviceGetMigMode": lambda h: (0, 0),
                 "nvmlDeviceGetVirtualizationMode": lambda h: 2 * h,
                 "nvmlSystemGetConfComputeState": lambda: SimpleNamespace(ccFeature=1),
@@ -160,6 +162,15 @@ def test_two_gpus() -> None:
     assert (first.is_vgpu, second.is_vgpu) == (False, True)
     assert facts.confidential_computing is True
     assert "\x1b" not in str(first.name)
+
+
+def test_c2c_is_known_by_either_call() -> None:
+    """GB200's library may count no links and know only that there are some."""
+    newer = FakeNvml()
+    newer.c2c = True
+    assert [gpu.c2c_links for gpu in facts_of(newer).gpus if isinstance(gpu, NvmlGpu)] == [1, 1]
+    neither = FakeNvml(field170=3, nvmlDeviceGetC2cModeInfoV=3)
+    assert [gpu.c2c_links for gpu in facts_of(neither).gpus if isinstance(gpu, NvmlGpu)] == [0, 0]
 
 
 @pytest.mark.parametrize(

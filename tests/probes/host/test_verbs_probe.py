@@ -1,4 +1,4 @@
-"""The DMA-BUF probe, with a fake libibverbs that has the real functions."""
+"""Questions to libibverbs and libmlx5, with fakes that have the real functions."""
 
 import errno
 import shutil
@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from probes.base.unknown import Maybe, Reason, Unknown
-from probes.host.verbs_probe import probe_dmabuf
+from probes.host.verbs_probe import probe_data_direct, probe_dmabuf
 
 SOURCE = r"""
 #include <errno.h>
@@ -37,6 +37,22 @@ void *ibv_reg_dmabuf_mr(struct thing *pd, uint64_t offset, size_t length, uint64
   return NULL; }
 #endif
 """
+
+
+MLX5 = r"""
+#include <errno.h>
+#include <stdbool.h>
+#include <stdio.h>
+struct context { int *device; };
+bool mlx5dv_is_supported(int *device) { return *device != 2; }
+#ifndef OLD
+int mlx5dv_get_data_direct_sysfs_path(struct context *context, char *path, unsigned long size)
+{ if (ERROR) return ERROR;
+  snprintf(path, size, "/devices/pci0009:00/0009:03:00.%d", *context->device); return 0; }
+#endif
+"""
+# A context is a pointer to its device first, as in struct ibv_context.
+OPEN_CONTEXT = "static struct { struct thing *device; } of; of.device = d; return (void *) &of;"
 
 
 def ask(device: str, library: str) -> Maybe[int]:
@@ -113,3 +129,44 @@ def test_invalid_device_names_are_not_passed_on(name: str) -> None:
     answer = probe_dmabuf([name])[name]
     assert isinstance(answer, Unknown)
     assert answer.reason is Reason.MALFORMED
+
+
+# Data Direct
+
+
+@pytest.fixture
+def build_mlx5(build, tmp_path: Path) -> object:  # type: ignore[no-untyped-def]
+    def libraries(error: str = "0", *flags: str) -> tuple[str, str]:
+        source, target = tmp_path / "mlx5.c", tmp_path / "libmlx5.so"
+        source.write_text(MLX5.replace("ERROR", error))
+        subprocess.run(["gcc", "-shared", "-fPIC", *flags, "-o", str(target), str(source)], check=True)
+        return build(OPEN_CONTEXT), str(target)
+
+    return libraries
+
+
+def test_the_path_of_the_function_and_none_for_other_nics(build_mlx5) -> None:  # type: ignore[no-untyped-def]
+    answers = probe_data_direct(["mlx5_0", "mlx5_1"], build_mlx5())
+    assert answers == {"mlx5_0": "/devices/pci0009:00/0009:03:00.1", "mlx5_1": ""}
+    assert probe_data_direct(["mlx5_0"], build_mlx5("ENODEV")) == {"mlx5_0": ""}
+
+
+@pytest.mark.parametrize(
+    ("error", "flags", "reason", "detail"),
+    [
+        ("0", ("-DOLD",), Reason.NOT_THERE, "rdma-core 54"),
+        ("EPROTONOSUPPORT", (), Reason.NOT_THERE, "Linux 6.12"),
+        ("EPERM", (), Reason.NEEDS_ROOT, "no access"),
+    ],
+)
+def test_why_the_function_is_unknown(
+    build_mlx5,  # type: ignore[no-untyped-def]
+    error: str,
+    flags: tuple[str, ...],
+    reason: Reason,
+    detail: str,
+) -> None:
+    answer = probe_data_direct(["mlx5_0"], build_mlx5(error, *flags))["mlx5_0"]
+    assert isinstance(answer, Unknown)
+    assert answer.reason is reason
+    assert detail in answer.detail

@@ -32,7 +32,7 @@ FAULTED_OURS = usual(OURS, {found for found in OURS if FAULTED[found].name in US
 @pytest.mark.parametrize("name", OURS)
 def test_unknown_facts_give_no_findings(name: str) -> None:
     whole = examination_of(HGX)
-    parts = ("gpudirect", "modules", "gpus", "rdma", "pci", "kernel")
+    parts = ("gpudirect", "modules", "gpus", "rdma", "pci", "kernel", "data_direct")
     others = ("kernel_log", "processes", "services", "dkms", "tools", "libraries", "module_files")
     blind = replace(
         whole,

@@ -1,0 +1,79 @@
+"""NICs and jobs that do not use Data Direct."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from probes.base.unknown import Maybe, Reason, Unknown
+from probes.checks.registry import findings
+from probes.facts.rdma.data_direct import DataDirectFacts
+from probes.queries.finding import Finding, Severity, Status
+from probes.snapshot.examination import Examination
+from tests.probes.checks.doctor import examination_of, findings_on
+
+CHECK, IN_JOB = "data-direct-unavailable", "data-direct-off-in-job"
+
+
+def says(examination: Examination, name: str = CHECK) -> Finding:
+    return findings(examination, only=(name,))[0]
+
+
+def with_answers(**answers: Maybe[str | None]) -> Examination:
+    examination = examination_of("gb300")
+    facts = examination.node.data_direct
+    assert isinstance(facts, DataDirectFacts)
+    changed = replace(facts, of_devices={**facts.of_devices, **answers})
+    return replace(examination, node=replace(examination.node, data_direct=changed))
+
+
+@pytest.mark.parametrize(
+    ("fault", "cause"),
+    [
+        ("data-direct-unavailable", "since Linux 6.12 and in DOCA-OFED"),
+        ("data-direct-old-rdma-core", "older than rdma-core 54"),
+        ("data-direct-hidden", "no DMA function (15b3:2100) is on the PCI bus"),
+    ],
+)
+def test_each_reason_is_named(fault: str, cause: str) -> None:
+    finding = findings_on(f"gb300+{fault}")[CHECK]
+    assert (finding.status, finding.severity) == (Status.FOUND, Severity.WARNING)
+    assert cause in finding.cause
+
+
+def test_a_function_that_no_nic_has_is_found() -> None:
+    finding = says(with_answers(mlx5_0=None))
+    assert "found no NIC for 0009:03:00.0" in finding.cause
+    assert finding.devices == ("0009:03:00.0",)
+
+
+def test_without_access_to_the_nic_the_check_is_unknown() -> None:
+    finding = says(with_answers(mlx5_0=Unknown(Reason.NEEDS_ROOT, "mlx5_0")))
+    assert finding.status is Status.UNKNOWN
+    assert "mlx5_0" in finding.cause
+
+
+def test_a_node_without_such_nics_passes() -> None:
+    for name in ("gb200", "hgx-h100"):
+        assert findings_on(name)[CHECK].status is Status.PASSED
+        assert findings_on(name)[IN_JOB].status is Status.PASSED
+
+
+def test_the_variable_and_an_old_library_of_a_job_are_found() -> None:
+    by_variable = findings_on(f"gb300+{IN_JOB}")[IN_JOB]
+    assert any("NCCL_IB_DATA_DIRECT=0" in one.value for one in by_variable.evidence)
+    by_library = findings_on("gb300+data-direct-old-rdma-core")[IN_JOB]
+    assert any("libmlx5.so.1.24.50.0" in one.value for one in by_library.evidence)
+
+
+def test_an_old_nccl_names_data_direct() -> None:
+    finding = findings_on("gb300+c2c-grace-specifics")["c2c-grace-specifics"]
+    assert "Data Direct functions since 2.27.3" in finding.cause
+
+
+def test_gpu_memory_as_numa_node_matters_on_kubernetes_only() -> None:
+    check = "gpu-memory-in-kubernetes"
+    finding = findings_on(f"gb300+{check}")[check]
+    assert "NUMA 2, 3, 4, 5" in " ".join(one.value for one in finding.evidence)
+    assert findings_on("gb200")[check].status is Status.PASSED
