@@ -22,6 +22,7 @@ from probes.checks.nccl import (
     other_settings,
 )
 from probes.checks.nic import (
+    bonds,
     counter_limits,
     counters,
     kernel_log,
@@ -82,6 +83,7 @@ AREAS: tuple[Area, ...] = (
     nic_devices.AREA,
     port_state.AREA,
     port_rates.AREA,
+    bonds.AREA,
     roce_gids.AREA,
     roce_mtu.AREA,
     counters.AREA,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from probes.facts.jobs.nccl_conf import NCCL_CONF
 from probes.simulation.faults.fault import ChangeTree, Fault, fault
 from probes.simulation.node.ports import netdev_of, port_of
 from probes.simulation.node.tree import Content, PlacedNic, Tree, log
@@ -152,6 +153,19 @@ def _bond(tree: Tree) -> None:
         _write(tree, f"{port_of(nic)}/gid_attrs/ndevs/{index}", "bond0\n")
 
 
+def _bond_port_down(tree: Tree) -> None:
+    """Take one port of a bond down: its RDMA device stays ACTIVE, and the bond's rate halves."""
+    nic = _nic(tree, "mlx5_bond_2")
+    member = f"{nic.path}/net/{netdev_of(tree, nic)}"
+    for file, value in (("operstate", "down"), ("speed", "-1"), ("bonding_slave/mii_status", "down")):
+        _write(tree, f"{member}/{file}", f"{value}\n")
+
+
+def _one_queue_pair(tree: Tree) -> None:
+    text = tree.text(NCCL_CONF)
+    tree.add(NCCL_CONF, text.replace("NCCL_IB_QPS_PER_CONNECTION=2\n", ""))
+
+
 def _no_counters(tree: Tree) -> None:
     tree.remove(f"{port_of(_nic(tree, 'mlx5_1'))}/counters")
 
@@ -236,6 +250,19 @@ FAULTS: tuple[Fault, ...] = (
         _bond,
         finds=("single-rail-or-half-rate-bond",),
         excludes=("roce-gid-wrong-no-v2",),
+    ),
+    fault(
+        "roce-bond-port-down",
+        "A port of a bonded NIC (mlx5_bond_2) has no link",
+        _bond_port_down,
+        on="bare-roce",
+    ),
+    fault(
+        "bond-one-queue-pair",
+        "NCCL uses one queue pair per connection over bonded NICs",
+        _one_queue_pair,
+        finds=("single-rail-or-half-rate-bond",),
+        on="bare-roce",
     ),
     fault("roce-gid-wrong", "A job sets NCCL_IB_GID_INDEX to an empty GID", _job_with_empty_gid),
     fault("roce-gid-wrong-namespace", "The GID table of a RoCE port is empty", _no_gids, on="pcie-l40s"),
