@@ -30,6 +30,7 @@ from probes.checks.nic import (
     port_state,
     roce_gids,
     roce_mtu,
+    roce_rails,
 )
 from probes.checks.nic import devices as nic_devices
 from probes.checks.path import dmabuf, gdr_path, p2p_topology
@@ -86,6 +87,7 @@ AREAS: tuple[Area, ...] = (
     bonds.AREA,
     roce_gids.AREA,
     roce_mtu.AREA,
+    roce_rails.AREA,
     counters.AREA,
     counter_limits.AREA,
     kernel_log.AREA,

@@ -85,9 +85,7 @@ def port_down(examination: Examination) -> Outcome:
         )
     bonds = [port.bond for device in devices for port in device.ports if port.bond is not None]
     return passed(
-        *first_n(
-            Evidence(_members_file(bond), f"{len(bond.up)} of {len(bond.members)} up") for bond in bonds
-        )
+        *first_n(Evidence(_members_file(bond), f"{len(bond.up)} of {len(bond.members)} up") for bond in bonds)
         or (_NO_BOND,)
     )
 

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from probes.facts.jobs.nccl_conf import NCCL_CONF
 from probes.simulation.faults.fault import ChangeTree, Fault, fault
 from probes.simulation.node.ports import netdev_of, port_of
+from probes.simulation.node.rails import CONF
 from probes.simulation.node.tree import Content, PlacedNic, Tree, log
 
 _WITHOUT_DRIVER, _WITHOUT_RDMA, _FOR_GUESTS = "mlx5_6", "mlx5_5", "mlx5_7"
@@ -161,6 +162,16 @@ def _bond_port_down(tree: Tree) -> None:
         _write(tree, f"{member}/{file}", f"{value}\n")
 
 
+def _rails(key: str, value: int) -> ChangeTree:
+    """Set one of the IPv4 settings of all netdevs."""
+
+    def change(tree: Tree) -> None:
+        for path in [path for path in tree.files if path.startswith(f"{CONF}/") and path.endswith(f"/{key}")]:
+            tree.add(path, f"{value}\n")
+
+    return change
+
+
 def _one_queue_pair(tree: Tree) -> None:
     text = tree.text(NCCL_CONF)
     tree.add(NCCL_CONF, text.replace("NCCL_IB_QPS_PER_CONNECTION=2\n", ""))
@@ -256,6 +267,18 @@ FAULTS: tuple[Fault, ...] = (
         "A port of a bonded NIC (mlx5_bond_2) has no link",
         _bond_port_down,
         on="bare-roce",
+    ),
+    fault(
+        "roce-rails-one-subnet",
+        "RoCE NICs in one subnet answer each other's ARP requests",
+        _rails("arp_ignore", 0),
+        on="bare-roce",
+    ),
+    fault(
+        "roce-rp-filter-strict",
+        "Strict reverse path filtering on RoCE NICs in one subnet",
+        _rails("rp_filter", 1),
+        on="oci-h100",
     ),
     fault(
         "bond-one-queue-pair",

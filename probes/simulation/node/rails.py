@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from ipaddress import IPv4Interface
 
+from probes.facts.rdma.rail_networks import RULES
 from probes.simulation.node.pci import second_function
 from probes.simulation.node.ports import few_bytes, netdev_of
 from probes.simulation.node.tree import PlacedNic, Tree
@@ -49,6 +51,21 @@ def add_rails(tree: Tree) -> None:
             tree.add(f"{CONF}/{name}/{setting}", f"{value}\n")
     for key, value in tree.description.sysctl.items():
         tree.add(f"/proc/sys/{key.replace('.', '/')}", f"{value}\n")
+    if rails(tree):
+        set_policy_routing(tree, by_source=False)
+
+
+def set_policy_routing(tree: Tree, by_source: bool) -> None:
+    """Let `ip -j rule` and `ip -j route` show the main table, and with `by_source` one for each rail."""
+    addressed = rails(tree)
+    rules: list[dict[str, object]] = [{"priority": 0, "src": "all", "table": "local"}]
+    routes = [{"dst": str(address.network), "dev": name, "scope": "link"} for name, address in addressed]
+    for number, (name, address) in enumerate(addressed if by_source else (), 101):
+        rules.append({"priority": number, "src": str(address.ip), "table": str(number)})
+        routes.append({"dst": str(address.network), "dev": name, "table": str(number), "scope": "link"})
+    rules.append({"priority": 32766, "src": "all", "table": "main"})
+    answers = {True: json.dumps(rules), False: json.dumps(routes)}
+    tree.commands["ip"] = lambda argv, seconds: answers[argv == RULES]
 
 
 def _add_bond(tree: Tree, nic: PlacedNic) -> None:
