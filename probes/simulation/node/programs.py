@@ -20,7 +20,7 @@ def path_of(tree: Tree, program: Program) -> Via:
 
 
 def settle_paths(tree: Tree) -> None:
-    """Let ranks that started without nvidia_peermem have the other path from their start, in their log too."""
+    """Give ranks that started without nvidia_peermem the other path from their start on."""
     for program in tree.programs:
         if program.via is Via.PEERMEM and "nvidia" in tree.live_modules:
             program.via = path_of(tree, program)
