@@ -57,7 +57,8 @@ _PATHS = """
     lockdown params information gpus nvidia-topologyd virtualtopology.xml topo.xml ndv4 ndv5 nccl
     sharp hpcx
     ipv4 rp_filter arp_ignore arp_announce arp_filter rule table main priority src srclen dst gateway
-    nccl_rdma_sharp_plugin bond bonding slaves active_slave active-backup balance-xor mode misc_cmd os-release passwd systemd topology
+    nccl_rdma_sharp_plugin bond bonding slaves active_slave active-backup balance-xor
+    mode misc_cmd os-release passwd systemd topology
     shm hugepages pci id kvm md0 srv scratch control_d filesystems uptime loadavg infiniband_cm issm fabric
     nvlink nvlinks nvswitch numa topo.xml
 """
