@@ -13,10 +13,10 @@ from probes.plans.iommu import pass_through
 from probes.queries.acs_redirects import (
     acs_exemption,
     detour_marks,
-    is_translated,
     nics_by_bridge,
     redirects,
     redirects_of,
+    translates,
 )
 from probes.queries.evidence_list import LIKE_THESE, first_distinct
 from probes.queries.finding import Area, Evidence, Outcome, Severity, found, passed
@@ -83,7 +83,7 @@ def acs_redirect_enabled(examination: Examination) -> Outcome:
             severity=Severity.NOTE,
             devices=devices,
         )
-    if any(is_translated(examination, path) for path in near_paths(examination)):
+    if translates(examination):
         # An address that needs translation goes up with or without ACS, so clearing ACS would not help yet.
         return found(
             "The IOMMU translates DMA, and the kernel then enables ACS redirect on every switch port. Stop "
