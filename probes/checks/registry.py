@@ -24,6 +24,7 @@ from probes.checks.nccl import (
     other_settings,
 )
 from probes.checks.nic import (
+    bonds,
     counter_limits,
     counters,
     kernel_log,
@@ -31,6 +32,7 @@ from probes.checks.nic import (
     port_state,
     roce_gids,
     roce_mtu,
+    roce_rails,
 )
 from probes.checks.nic import devices as nic_devices
 from probes.checks.path import data_direct, dmabuf, gdr_path, p2p_topology
@@ -42,11 +44,20 @@ from probes.checks.pcie import (
     host_bridges,
     iommu,
     links,
+    nic_ats,
     placement,
     read_requests,
 )
 from probes.checks.peermem import boot, in_use, on_disk, parameters, symbols
-from probes.checks.system import device_files, hung_tasks, kubernetes, libraries, memlock, perftest
+from probes.checks.system import (
+    device_files,
+    hung_tasks,
+    kubernetes,
+    libraries,
+    memlock,
+    perftest,
+    rdma_cgroup,
+)
 from probes.queries.finding import (
     Area,
     Check,
@@ -79,6 +90,7 @@ AREAS: tuple[Area, ...] = (
     acs.AREA,
     acs_direct_nic.AREA,
     iommu.AREA,
+    nic_ats.AREA,
     placement.AREA,
     host_bridges.AREA,
     links.AREA,
@@ -87,8 +99,10 @@ AREAS: tuple[Area, ...] = (
     nic_devices.AREA,
     port_state.AREA,
     port_rates.AREA,
+    bonds.AREA,
     roce_gids.AREA,
     roce_mtu.AREA,
+    roce_rails.AREA,
     counters.AREA,
     counter_limits.AREA,
     kernel_log.AREA,
@@ -98,6 +112,7 @@ AREAS: tuple[Area, ...] = (
     memory_mode.AREA,
     nvlink.AREA,
     xids.AREA,
+    rdma_cgroup.AREA,
     hung_tasks.AREA,
     memlock.AREA,
     device_files.AREA,

@@ -86,9 +86,13 @@ class PerftestSettings(Settings):
     def limit(self, examination: Examination, is_loopback: bool = False) -> Limit:
         """Return what this end can reach at most."""
         if self.gpu is None:
-            return limit_of_host_memory(examination, self.device, self.port, is_loopback)
-        direct = self.gpu.data_direct
-        return limit_of_pair(examination, self.gpu.bdf, self.device, self.port, is_loopback, direct)
+            return limit_of_host_memory(
+                examination, self.device, self.port, is_loopback, self.queue_pairs
+            )
+        memory, pairs = self.gpu, self.queue_pairs
+        return limit_of_pair(
+            examination, memory.bdf, self.device, self.port, is_loopback, pairs, memory.data_direct
+        )
 
     def purpose(self, is_loopback: bool = False) -> Purpose:
         """Return what a test with these settings shows."""

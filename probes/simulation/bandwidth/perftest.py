@@ -73,9 +73,10 @@ class End:
     @property
     def place(self) -> Place:
         """Where its data is."""
-        memory = self.settings.gpu
-        direct = memory is not None and memory.data_direct
-        return Place(self.examination, self.port.device, self.settings.port, self.gpu, direct)
+        settings = self.settings
+        direct = settings.gpu is not None and settings.gpu.data_direct
+        pairs = settings.queue_pairs
+        return Place(self.examination, self.port.device, settings.port, self.gpu, pairs, direct)
 
     def head(self) -> tuple[str, ...]:
         """The table's head and its own address."""
