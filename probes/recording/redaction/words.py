@@ -56,6 +56,7 @@ _PATHS = """
     efi efivars secureboot-8be4df61-93ca-11d2-aa0d-00e098032b8c hypervisor xen capabilities security
     lockdown params information gpus nvidia-topologyd virtualtopology.xml topo.xml ndv4 ndv5 nccl
     sharp hpcx
+    prio_pfc pfc_cap macsec_bypass delay dscp_prio rdma_cm default_roce_tos cap dcbx controlled os trusts
     ipv4 rp_filter arp_ignore arp_announce arp_filter rule table main priority src srclen dst gateway
     nccl_rdma_sharp_plugin bond bonding slaves active_slave active-backup balance-xor
     mode misc_cmd os-release passwd systemd topology
