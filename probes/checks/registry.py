@@ -45,11 +45,20 @@ from probes.checks.pcie import (
     host_bridges,
     iommu,
     links,
+    nic_ats,
     placement,
     read_requests,
 )
 from probes.checks.peermem import boot, in_use, on_disk, parameters, symbols
-from probes.checks.system import device_files, hung_tasks, kubernetes, libraries, memlock, perftest
+from probes.checks.system import (
+    device_files,
+    hung_tasks,
+    kubernetes,
+    libraries,
+    memlock,
+    perftest,
+    rdma_cgroup,
+)
 from probes.queries.finding import (
     Area,
     Check,
@@ -81,6 +90,7 @@ AREAS: tuple[Area, ...] = (
     acs.AREA,
     acs_direct_nic.AREA,
     iommu.AREA,
+    nic_ats.AREA,
     placement.AREA,
     host_bridges.AREA,
     links.AREA,
@@ -102,6 +112,7 @@ AREAS: tuple[Area, ...] = (
     modes.AREA,
     nvlink.AREA,
     xids.AREA,
+    rdma_cgroup.AREA,
     hung_tasks.AREA,
     memlock.AREA,
     device_files.AREA,
