@@ -221,7 +221,7 @@ async def test_without_root_and_sudo_setup_says_so_before_anything_is_tried(
 
 
 async def test_the_other_path_is_chosen_and_who_chose_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tui.controllers.setup.user_name", lambda: "alice")
+    monkeypatch.setattr("tui.runtime.lock.user_name", lambda: "alice")
     site = site_of(monkeypatch, "hgx-h100")
     async with site.opened() as pilot:
         assert "An old configuration still loads nvidia_peermem" in summary(pilot)
