@@ -1,9 +1,9 @@
 """The ConnectX functions that manage NVSwitches of HGX B200, B300 and DGX B200, B300; they carry no data.
 
 The baseboard's ConnectX-7 bridge shows four functions (NVIDIA Fabric Manager user guide, systems using
-fourth-generation NVSwitches). They have RDMA devices with active InfiniBand ports, so they look like NICs. The
-VPD tells them apart: its vendor-specific field has SMDL=SW_MNG. Reading it needs root before the kernels that
-open the VPD of NVIDIA's NICs to everyone, and is slow, so only functions with a bridge's properties are read.
+fourth-generation NVSwitches). Their RDMA devices have active InfiniBand ports, so they look like NICs. The
+VPD tells them apart: its vendor-specific field has SMDL=SW_MNG. Most kernels let only root read it, and it is
+slow, so it is read only for functions with a bridge's properties.
 On a DGX B200 these are subsystem 15b3:0087 and two lanes (siderolabs/extensions, fixtures/dgxb200-lspci).
 """
 
