@@ -48,7 +48,8 @@ def _may_be(function: PciFunction) -> bool:
 
 def _evidence(host: Host, function: PciFunction) -> str:
     """Return how it is known that a function manages NVSwitches; "" if it does not."""
-    vpd = asleep(host, function.bdf) or host.read_bytes(f"{function.sysfs_path}/vpd")
+    sleeps = asleep(host, function.bdf)
+    vpd = host.read_bytes(f"{function.sysfs_path}/vpd") if sleeps is None else sleeps
     if not isinstance(vpd, Unknown):
         return "VPD has SMDL=SW_MNG" if MARK in vpd else ""
     lanes = known(function.link.max_width, 0)

@@ -138,6 +138,7 @@ FILES: Sequence[Row] = (
     Row("/boot/grub*/grubenv", of_text(grub_settings)),
     Row("**/loader/loader.conf", of_lines(r"default\s")),
     Row("/opt/amazon/efa_installed_packages", None),
+    Row("/opt/nvidia/nvlsm/**", None),
     Row("/home/kubernetes", None),
     Row("/efi/**", None),
     Row("/boot/config-*", kernel_config),

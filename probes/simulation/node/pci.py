@@ -46,23 +46,24 @@ def _root(tree: Tree, root: RootDescription) -> None:
         port, switch = f"{top}/{root.bus}:01.0", tree.description.switch
         link = switch.uplink or switch.link
         _function(tree, port, "8086:352a", "060400", root.numa, link, driver="pcieport")
-        _switch(tree, root.switch, port, buses, root.numa)
+        _switch(tree, root.switch, port, buses, root.numa, link)
 
 
-def _switch(tree: Tree, devices: list[object], above: str, buses: _Buses, numa: int) -> None:
-    """Add an upstream port, and a downstream port for each child; a list is another switch."""
+def _switch(
+    tree: Tree, devices: list[object], above: str, buses: _Buses, numa: int, link: tuple[int, int]
+) -> None:
+    """Add an upstream port with its link, and a downstream port for each child; a list is another switch."""
     kind = tree.description.switch
     upstream = f"{above}/{buses.next_bus()}:00.0"
     # Subsystem of Broadcom switches in base mode, by which NCCL recognizes two-level ones.
     subsystem = "1000:a064" if kind.id == "1000:c010" else "1000:0100"
-    link = kind.uplink or kind.link
     _function(tree, upstream, kind.id, "060400", numa, link, subsystem, "pcieport")
     inner = buses.next_bus()
     for slot, device in enumerate(devices):
         downstream = f"{upstream}/{inner}:{slot:02x}.0"
         _function(tree, downstream, kind.id, "060400", numa, kind.link, subsystem, "pcieport")
         if isinstance(device, list):
-            _switch(tree, device, downstream, buses, numa)
+            _switch(tree, device, downstream, buses, numa, kind.link)
         else:
             _endpoint(tree, str(device), f"{downstream}/{buses.next_bus()}:00.0", numa)
 

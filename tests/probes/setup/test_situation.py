@@ -28,6 +28,8 @@ EXPECTED = {
     "pcie-l40s": (Family.RED_HAT, BootLoader.GRUB_BLS, NicStack.INBOX, False, None),
     "gb200": (Family.DEBIAN, BootLoader.GRUB, NicStack.INBOX, False, None),
     "azure-nd-h100": (Family.DEBIAN, BootLoader.GRUB, NicStack.DOCA_OFED, True, Cloud(Provider.AZURE, "")),
+    "hgx-b200": (Family.DEBIAN, BootLoader.GRUB, NicStack.INBOX, False, None),
+    "hgx-b300": (Family.DEBIAN, BootLoader.GRUB, NicStack.INBOX, False, None),
     "cloud-vm": (Family.DEBIAN, BootLoader.GRUB, NicStack.INBOX, True, Cloud(Provider.AZURE, "")),
 }
 

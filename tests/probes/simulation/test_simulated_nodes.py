@@ -29,6 +29,8 @@ SHAPES = {  # GPUs, NICs, NUMA nodes, NVSwitches
     "gb200": (4, 4, 2, 0),
     "cloud-vm": (8, 8, 2, 0),
     "azure-nd-h100": (8, 8, 2, 0),
+    "hgx-b200": (8, 8, 2, 0),  # the NVSwitches are no PCI functions of the host
+    "hgx-b300": (8, 8, 2, 0),
 }
 STATES = {
     "hgx-h100": (State.ACTIVE, 8),
@@ -37,6 +39,8 @@ STATES = {
     "gb200": (State.READY, 4),
     "cloud-vm": (State.UNKNOWN, 0),
     "azure-nd-h100": (State.ACTIVE, 8),
+    "hgx-b200": (State.READY, 8),
+    "hgx-b300": (State.READY, 8),
 }
 
 
