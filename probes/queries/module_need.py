@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from enum import Enum
 
 from probes.base.plan import Plan
@@ -72,6 +73,11 @@ DMABUF_MISSING = (
     "dmabuf-nic-driver-lacks-support",
 )
 NOT_NEEDED_HERE = "None for jobs that use DMA-BUF. Programs without DMA-BUF support copy through host memory."
+# NVIDIA GPUDirect RDMA manual, Deprecation Notice, https://docs.nvidia.com/cuda/gpudirect-rdma/
+DMABUF_FIRST = (
+    "Prefer DMA-BUF, which works here: NVIDIA deprecates nvidia_peermem. Repair it only for programs without "
+    "DMA-BUF support."
+)
 _FIRST = " must be loaded first"
 
 
@@ -159,12 +165,17 @@ def peermem_fault(
     return found(
         f"{cause} GPUDirect RDMA still works with DMA-BUF." if wanted else cause,
         *evidence,
-        fix=fix,
+        fix=_for_other_programs(fix) if wanted else fix,
         severity=Severity.NOTE if wanted else Severity.CRITICAL,
         devices=(PEERMEM,),
         impact=NOT_NEEDED_HERE if wanted else STAGED,
         part_of=("gpu-too-old-for-gdr", *refused_by(examination, PEERMEM), *part_of, *dmabuf),
     )
+
+
+def _for_other_programs(fix: Plan | None) -> Plan | None:
+    """Say before a repair of nvidia_peermem that DMA-BUF, which works, is the better path."""
+    return None if fix is None else replace(fix, note=f"{DMABUF_FIRST} {fix.note}".rstrip())
 
 
 def dmabuf_comes_first(examination: Examination) -> bool:

@@ -48,7 +48,8 @@ _PATHS = """
     memfree bufinfo dma_buf debug sync_file memory_peers nv_mem num_alloc_mrs num_dealloc_mrs
     num_dereg_bytes num_reg_bytes num_reg_pages num_dereg_pages num_free_callbacks version refcnt initstate
     srcversion parameters taint holders coresize options peerdirect_support persistent_api_support
-    sig_enforce nvreg_registrydwords grdmapcitopocheckoverride registrydwords dmi product_name
+    sig_enforce nvreg_registrydwords grdmapcitopocheckoverride registrydwords
+    peermappingoverride enablestreammemops dmaremappeermmio dmi product_name
     product_version board_name board_vendor sys_vendor bios_version bios_vendor chassis_type hostname
     osrelease ostype cmdline modules_disabled dmesg_restrict kptr_restrict cpuinfo mounts mountinfo comm
     environ maps status stat fd fdinfo cgroup cgroup.procs cpuset route ipv6_route tcp tcp6 self ns firmware
@@ -238,6 +239,8 @@ _SETTINGS = """
     sysv cma knem xpmem mm efa;ofi_rxm ofi_rxm verbs tcp;ofi_rxm sockets psm2 psm3 opx cxi ibrc ibdevx ibgda
     ibuc fastest_first pci_bus_id void nodevfiles lo af_inet af_inet6 sharp spectrum nccl_spectrum ofi
     aws-ofi google-fastsocket fastsocket gpudirecttcpx fabric-x port all-ports
+    expandable_segments true false max_split_size_mb garbage_collection_threshold
+    roundup_power2_divisions cudamallocasync native
 """
 # Words of sentences that gdrtop writes itself: titles of plans, commands, results of bandwidth tests. A name
 # on a node can be plain English too: OWN_WORDS are kept in gdrtop's text only.
@@ -371,6 +374,7 @@ _FORMS = re.compile(
             r"nvidia_nccl_cu\d{1,3}-[0-9.]{1,30}\.dist-info",
             r"lib(?:nccl(?:-net|-tuner)?(?:-(?:aws|ofi|sharp|ucx|spectrum))?|ibverbs|mlx[45]|cuda|cudart|ucp|uct|ucs|fabric"
             r"|nvshmem_host|gdrapi|nvidia-ml|efa|rdmacm)\.so(?:\.\d{1,6}){0,5}",
+            r"nvshmem_transport_ibgda\.so(?:\.\d{1,6}){0,5}",
             r"[-+_.%@]{1,4}",
             r"(?:MLNX_OFED_LINUX|MLNX_EN|OFED-internal|DOCA_OFED|doca-ofed)-\d{1,3}(?:[.-]\d{1,5}){1,8}",
             r"smmu\d{1,3}",
