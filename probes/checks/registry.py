@@ -24,6 +24,7 @@ from probes.checks.nccl import (
     other_settings,
 )
 from probes.checks.nic import (
+    bonds,
     counter_limits,
     counters,
     kernel_log,
@@ -31,6 +32,7 @@ from probes.checks.nic import (
     port_state,
     roce_gids,
     roce_mtu,
+    roce_rails,
 )
 from probes.checks.nic import devices as nic_devices
 from probes.checks.path import dmabuf, gdr_path, p2p_topology
@@ -86,8 +88,10 @@ AREAS: tuple[Area, ...] = (
     nic_devices.AREA,
     port_state.AREA,
     port_rates.AREA,
+    bonds.AREA,
     roce_gids.AREA,
     roce_mtu.AREA,
+    roce_rails.AREA,
     counters.AREA,
     counter_limits.AREA,
     kernel_log.AREA,

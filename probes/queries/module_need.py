@@ -74,7 +74,7 @@ DMABUF_MISSING = (
 )
 NOT_NEEDED_HERE = "None for jobs that use DMA-BUF. Programs without DMA-BUF support copy through host memory."
 # NVIDIA GPUDirect RDMA manual, Deprecation Notice, https://docs.nvidia.com/cuda/gpudirect-rdma/
-DMABUF_FIRST = (
+_DMABUF_FIRST = (
     "Prefer DMA-BUF, which works here: NVIDIA deprecates nvidia_peermem. Repair it only for programs without "
     "DMA-BUF support."
 )
@@ -165,7 +165,7 @@ def peermem_fault(
     return found(
         f"{cause} GPUDirect RDMA still works with DMA-BUF." if wanted else cause,
         *evidence,
-        fix=_for_other_programs(fix) if wanted else fix,
+        fix=spare_fix(examination, fix),
         severity=Severity.NOTE if wanted else Severity.CRITICAL,
         devices=(PEERMEM,),
         impact=NOT_NEEDED_HERE if wanted else STAGED,
@@ -173,9 +173,11 @@ def peermem_fault(
     )
 
 
-def _for_other_programs(fix: Plan | None) -> Plan | None:
-    """Say before a repair of nvidia_peermem that DMA-BUF, which works, is the better path."""
-    return None if fix is None else replace(fix, note=f"{DMABUF_FIRST} {fix.note}".rstrip())
+def spare_fix(examination: Examination, fix: Plan | None) -> Plan | None:
+    """Return a repair of nvidia_peermem; where DMA-BUF works, its note says that this is the better path."""
+    if fix is None or not is_spare(examination):
+        return fix
+    return replace(fix, note=f"{_DMABUF_FIRST} {fix.note}".rstrip())
 
 
 def dmabuf_comes_first(examination: Examination) -> bool:

@@ -186,7 +186,10 @@ def _is_direct(word: str, arm: bool) -> bool:
 )
 def peer_mmio_not_remapped(examination: Examination) -> Outcome:
     """Check NVreg_DmaRemapPeerMmio=0 where an IOMMU translates the DMA of a NIC."""
-    parameters = need(map_known(examination.node.gpus, lambda gpus: gpus.driver.parameters), _PARAMS)
+    found_here = map_known(examination.node.gpus, lambda gpus: gpus.driver.parameters)
+    if isinstance(found_here, Unknown) and found_here.reason is Reason.NOT_THERE:
+        return passed(Evidence(_PARAMS, "not there: the NVIDIA driver is not loaded"))
+    parameters = need(found_here, _PARAMS)
     value = parameters.get(_REMAP, "1")
     option = Evidence(_PARAMS, f"{_REMAP}: {value}")
     if value != "0":

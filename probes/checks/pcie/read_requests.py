@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 
 from probes.base.plan import Plan, instruction
 from probes.base.unknown import Maybe, Reason, Unknown, known, map_known
@@ -12,7 +11,6 @@ from probes.facts.pci.capabilities import PciExpress
 from probes.facts.rdma.devices import RdmaFacts
 from probes.plans.common import REBOOT_ENDS_JOBS
 from probes.plans.device_control import USUAL_READ_BYTES, raising
-from probes.plans.nic_firmware import look_at_reads
 from probes.queries.finding import Area, Evidence, Outcome, Severity, passed
 from probes.queries.pcie_paths import Tally, need_read, nic_registers, unknown_devices
 from probes.snapshot.examination import Examination
@@ -38,16 +36,14 @@ def pcie_devctl_read_request(examination: Examination) -> Outcome:
             return size
         return "" if size >= USUAL_READ_BYTES else f"DevCtl: MaxReadReq {size} bytes"
 
-    def fix(bad: dict[str, PciExpress]) -> Plan:
-        plan = raising({bdf: known(nic.max_read_request_bytes, 0) for bdf, nic in bad.items()})
-        return replace(plan, steps=(*plan.steps, *look_at_reads(examination, bad)))
-
     return each_nic(
         examination,
         wrong,
         "The NIC reads outgoing data in small pieces.",
         "MaxReadReq 4096 bytes on all NICs",
-        fix,
+        lambda bad: raising(
+            examination, {bdf: known(nic.max_read_request_bytes, 0) for bdf, nic in bad.items()}
+        ),
     )
 
 

@@ -56,7 +56,9 @@ _PATHS = """
     efi efivars secureboot-8be4df61-93ca-11d2-aa0d-00e098032b8c hypervisor xen capabilities security
     lockdown params information gpus nvidia-topologyd virtualtopology.xml topo.xml ndv4 ndv5 nccl
     sharp hpcx
-    nccl_rdma_sharp_plugin bond bonding slaves active_slave mode misc_cmd os-release passwd systemd topology
+    ipv4 rp_filter arp_ignore arp_announce arp_filter rule table main priority src srclen dst gateway
+    nccl_rdma_sharp_plugin bond bonding slaves active_slave active-backup balance-xor
+    mode misc_cmd os-release passwd systemd topology
     shm hugepages pci id kvm md0 srv scratch control_d filesystems uptime loadavg infiniband_cm issm fabric
     nvlink nvlinks nvswitch numa topo.xml vpd
 """
@@ -380,7 +382,7 @@ _FORMS = re.compile(
             r"smmu\d{1,3}",
             r"mlx5_core\.(?:rdma|eth|sf|vnet)\.\d{1,4}",
             r"(?:kernel|config|vmlinu[xz]|Image|initrd(?:\.img)?|initramfs|linux-modules)-\d{1,3}(?:\.\d{1,8})+(?:[-_.](?:\d{1,8}|el\d{1,2}(?:_\d{1,2})?|generic|nvidia|azure|aws|gcp|64k|x86_64"
-            r"|aarch64|uek|amzn\d{1,4}|default))*(?:\.img)?",
+            r"|aarch64|uek|oracle|amzn\d{1,4}|default))*(?:\.img)?",
             # NVIDIA's operators and NIC driver, and packages of the driver: their branch is part of the name.
             r"(?:gpu-operator-)?v\d{2}\.\d{1,2}\.\d{1,2}|doca\d(?:[.-]\d{1,4}){3,9}",
             r"nvidia-(?:utils|driver|dkms|kernel-source|compute-utils)-\d{3}(?:-(?:server|open))*",

@@ -38,10 +38,7 @@ def _root(tree: Tree, root: RootDescription) -> None:
         port = f"{top}/{root.bus}:{slot:02x}.0"
         gen = _link_of(tree, device)
         _function(tree, port, "8086:352a", "060400", root.numa, gen, driver="pcieport")
-        bus_number = buses.next_bus()
-        kind, *names = device.split()
-        for function, name in enumerate(names or [""]):  # several names are functions of one card
-            _endpoint(tree, f"{kind} {name}".strip(), f"{port}/{bus_number}:00.{function}", root.numa)
+        _endpoint(tree, device, f"{port}/{buses.next_bus()}:00.0", root.numa)
     if root.switch:
         port, switch = f"{top}/{root.bus}:01.0", tree.description.switch
         link = switch.uplink or switch.link
@@ -75,6 +72,7 @@ def _link_of(tree: Tree, device: str) -> tuple[int, int]:
 
 
 def _endpoint(tree: Tree, device: str, path: str, numa: int) -> None:
+    """Add "gpu", "nvswitch" or "KIND NAME" of a NIC; "KIND NAME+NAME" is a card with two functions."""
     node = tree.description
     kind, _, name = device.partition(" ")
     bdf = path.rpartition("/")[2]
@@ -91,6 +89,10 @@ def _endpoint(tree: Tree, device: str, path: str, numa: int) -> None:
         _function(tree, path, model, "068000", numa, (2, 4), "10de:1796", "nvidia-nvswitch")
         tree.nvswitches.append(bdf)
     else:
+        if "+" in name:
+            for number, port in enumerate(name.split("+")):
+                _endpoint(tree, f"{kind} {port}", f"{path.removesuffix('.0')}.{number}", numa)
+            return
         nic = node.nic[kind]
         infiniband = nic.layer == "InfiniBand"
         code = "020700" if infiniband else "020000"
@@ -100,8 +102,18 @@ def _endpoint(tree: Tree, device: str, path: str, numa: int) -> None:
         tree.add(f"{path}/resource", _resource((0x90_0000_0000, 32 << 20, _PREFETCHABLE)))
         if nic.id == "15b3:101e":
             tree.link(f"{path}/physfn", "../0000:00:00.0")
-        placed = PlacedNic(bdf, name, nic, numa, path)
-        (tree.bridges if nic.manages_nvswitches else tree.nics).append(placed)
+        cards = tree.bridges if nic.manages_nvswitches else tree.nics
+        number = sum(placed.kind is nic for placed in cards)
+        cards.append(PlacedNic(bdf, name, nic, numa, path, number))
+        if nic.bonded_ports > 1:
+            second = second_function(path)
+            _function(tree, second, nic.id, "020000", numa, nic.link, nic.subsystem, nic.driver)
+            tree.link(f"{second}/driver", f"../../../../bus/pci/drivers/{nic.driver}")
+
+
+def second_function(path: str) -> str:
+    """Return the directory of a card's second function, from that of its first."""
+    return f"{path.removesuffix('.0')}.1"
 
 
 def _vpd(nic: NicDescription) -> bytes:

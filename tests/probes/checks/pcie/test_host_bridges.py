@@ -45,6 +45,13 @@ def test_the_option_alone_is_no_fault_without_translation() -> None:
     assert finding.status is Status.PASSED
 
 
+def test_without_the_driver_its_option_hides_nothing() -> None:
+    host = SimulatedHost("hgx-h100", clock=lambda: 1000.0)
+    host.tree.remove("/proc/driver/nvidia/params")
+    (finding,) = findings(examine(host), only={"peer-mmio-not-remapped"})
+    assert finding.status is Status.PASSED
+
+
 @pytest.mark.parametrize(
     ("fault", "parameter"),
     [
