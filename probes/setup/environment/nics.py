@@ -13,7 +13,7 @@ from probes.setup.environment.advice import Note, Setting, State
 from probes.snapshot.examination import Examination
 from probes.snapshot.nic_roles import Role, roles_of
 from probes.snapshot.served_gpus import hardware_devices
-from probes.topology.endpoints import is_down
+from probes.topology.endpoints import is_down, port_gbps
 
 HCA = "NCCL_IB_HCA"
 
