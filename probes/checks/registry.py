@@ -44,6 +44,7 @@ from probes.checks.pcie import (
     host_bridges,
     iommu,
     links,
+    nic_ats,
     placement,
     read_requests,
 )
@@ -88,6 +89,7 @@ AREAS: tuple[Area, ...] = (
     acs.AREA,
     acs_direct_nic.AREA,
     iommu.AREA,
+    nic_ats.AREA,
     placement.AREA,
     host_bridges.AREA,
     links.AREA,
