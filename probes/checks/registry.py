@@ -32,6 +32,7 @@ from probes.checks.nic import (
     port_state,
     roce_gids,
     roce_mtu,
+    roce_qos,
     roce_rails,
 )
 from probes.checks.nic import devices as nic_devices
@@ -101,6 +102,7 @@ AREAS: tuple[Area, ...] = (
     bonds.AREA,
     roce_gids.AREA,
     roce_mtu.AREA,
+    roce_qos.AREA,
     roce_rails.AREA,
     counters.AREA,
     counter_limits.AREA,
