@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from probes.base.text import printable
 from probes.checks.gpu import devices as gpu_devices
-from probes.checks.gpu import driver, memory_mode, modes, nvlink, xids
+from probes.checks.gpu import driver, fabric, imex, memory_mode, modes, nvlink, xids
 from probes.checks.modules import builds, loaded, refused
 from probes.checks.nccl import (
     expandable_segments,
@@ -113,6 +113,8 @@ AREAS: tuple[Area, ...] = (
     modes.AREA,
     memory_mode.AREA,
     nvlink.AREA,
+    fabric.AREA,
+    imex.AREA,
     xids.AREA,
     rdma_cgroup.AREA,
     hung_tasks.AREA,

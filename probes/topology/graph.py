@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 NUMA_NODE, CPU, HOST_BRIDGE = "NUMA node", "CPU", "host bridge"
 ROOT_PORT, UPSTREAM, DOWNSTREAM = "root port", "upstream port", "downstream port"
 GPU, NIC, NVSWITCH = PciKind.GPU.value, PciKind.NIC.value, PciKind.NVSWITCH.value
+MANAGEMENT = PciKind.NVSWITCH_MANAGEMENT.value
 DMA = PciKind.DMA.value
 PCIE, INTERNAL, SMP, NVLINK, C2C = "PCIe", "internal", "SMP", "NVLink", "C2C"
 NO_LINK = Unknown(Reason.NOT_THERE, "", "not a PCIe link")
@@ -48,7 +49,10 @@ def numa_id(number: int) -> str:
 
 
 def build_graph(node: Node, endpoints: Iterable[Endpoint]) -> nx.Graph[str]:
-    """Build the graph of everything between the endpoints, NVSwitches and NUMA nodes of a node."""
+    """Build the graph of everything between the endpoints, NVSwitches and NUMA nodes of a node.
+
+    The functions that manage NVSwitches are in it as well, though no path leads to them.
+    """
     import networkx as nx
 
     graph: nx.Graph[str] = nx.Graph()
@@ -73,7 +77,7 @@ def build_graph(node: Node, endpoints: Iterable[Endpoint]) -> nx.Graph[str]:
             _add_branch(graph, direct, functions)
             graph.nodes[direct.bdf]["label"] = f"{endpoint.label}_dma"
     for function in functions.values():
-        if function.kind is PciKind.NVSWITCH:
+        if function.kind in (PciKind.NVSWITCH, PciKind.NVSWITCH_MANAGEMENT):
             _add_branch(graph, function, functions)
     names = node.pci.names if isinstance(node.pci, PciFacts) else {}
     for bdf, name in names.items():

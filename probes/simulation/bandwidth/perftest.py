@@ -179,7 +179,7 @@ def _pair(client: End, server: End, at: float) -> None:
     moments = [at + (_GPU_MEMORY if end.settings.gpu else _HOST_MEMORY) for end in ends]
     met = max(moments) + 0.05
     for end, memory in zip(ends, memories, strict=True):
-        end.gpu = memory.gpu  # of both ends, before one of them is measured
+        end.gpu = memory.gpu  # of both, before either measures
     for end, memory, moment in zip(ends, memories, moments, strict=True):
         lines = spread(at, moment - at, *memory.lines)
         if memory.has_failed:

@@ -40,21 +40,21 @@ def _root(tree: Tree, root: RootDescription) -> None:
         _function(tree, port, tree.description.root_port, "060400", root.numa, gen, driver="pcieport")
         _endpoint(tree, device, f"{port}/{buses.next_bus()}:00.0", root.numa)
     if root.switch:
-        port = f"{top}/{root.bus}:01.0"
-        link = root.link or tree.description.switch.link
+        port, switch = f"{top}/{root.bus}:01.0", tree.description.switch
+        link = root.link or switch.uplink or switch.link
         _function(tree, port, tree.description.root_port, "060400", root.numa, link, driver="pcieport")
         _switch(tree, root.switch, port, buses, root.numa, link)
 
 
 def _switch(
-    tree: Tree, devices: list[object], above: str, buses: _Buses, numa: int, uplink: tuple[int, int]
+    tree: Tree, devices: list[object], above: str, buses: _Buses, numa: int, link: tuple[int, int]
 ) -> None:
-    """Add an upstream port, and a downstream port for each child; a list is another switch."""
+    """Add an upstream port with its link, and a downstream port for each child; a list is another switch."""
     kind = tree.description.switch
     upstream = f"{above}/{buses.next_bus()}:00.0"
     # Subsystem of Broadcom switches in base mode, by which NCCL recognizes two-level ones.
     subsystem = "1000:a064" if kind.id == "1000:c010" else "1000:0100"
-    _function(tree, upstream, kind.id, "060400", numa, uplink, subsystem, "pcieport")
+    _function(tree, upstream, kind.id, "060400", numa, link, subsystem, "pcieport")
     inner = buses.next_bus()
     for slot, device in enumerate(devices):
         downstream = f"{upstream}/{inner}:{slot:02x}.0"
@@ -103,21 +103,32 @@ def _endpoint(tree: Tree, device: str, path: str, numa: int) -> None:
 
 def _nic(tree: Tree, nic: NicDescription, name: str, path: str, numa: int) -> None:
     class_code = "020700" if nic.layer == "InfiniBand" else "020000"
-    _function(tree, path, nic.id, class_code, numa, nic.link, "15b3:0041", nic.driver)
+    _function(tree, path, nic.id, class_code, numa, nic.link, nic.subsystem, nic.driver)
+    if nic.vpd:
+        tree.add(f"{path}/vpd", _vpd(nic))
     tree.add(f"{path}/resource", _resource((0x90_0000_0000, 32 << 20, _PREFETCHABLE)))
     if nic.id == "15b3:101e":
         tree.link(f"{path}/physfn", "../0000:00:00.0")
-    number = sum(placed.kind is nic for placed in tree.nics)
-    tree.nics.append(PlacedNic(path.rpartition("/")[2], name, nic, numa, path, number))
+    cards = tree.bridges if nic.manages_nvswitches else tree.nics
+    number = sum(placed.kind is nic for placed in cards)
+    cards.append(PlacedNic(path.rpartition("/")[2], name, nic, numa, path, number))
     if nic.bonded_ports > 1:
         second = second_function(path)
-        _function(tree, second, nic.id, "020000", numa, nic.link, "15b3:0041", nic.driver)
+        _function(tree, second, nic.id, "020000", numa, nic.link, nic.subsystem, nic.driver)
         tree.link(f"{second}/driver", f"../../../../bus/pci/drivers/{nic.driver}")
 
 
 def second_function(path: str) -> str:
     """Return the directory of a card's second function, from that of its first."""
     return f"{path.removesuffix('.0')}.1"
+
+
+def _vpd(nic: NicDescription) -> bytes:
+    """Return vital product data: a product name, then read-only fields (PCI local bus 3.0, appendix I)."""
+    name = nic.hca.encode()
+    field = b"VA" + bytes([len(nic.vpd)]) + nic.vpd.encode()
+    parts = ((0x82, name), (0x90, field))
+    return b"".join(bytes([tag]) + len(data).to_bytes(2, "little") + data for tag, data in parts) + b"\x78"
 
 
 def _resource(*bars: tuple[int, int, int]) -> str:
