@@ -14,6 +14,7 @@ PACKAGES = ("probes", "widgets", "tui")
 INNER = (
     *("local", "rooted_tree", "command", "nvml_library", "dmabuf_probe", "cuda_driver", "live_usage"),
     *("cluster_login", "rdma_socket", "ethtool_socket", "kernel_log_reader", "range_reader", "ras_client"),
+    "counter_files",
 )
 # The host and its inner modules, of which others may use the dataclasses only.
 DOOR = {f"probes/host/{name}.py" for name in INNER}
