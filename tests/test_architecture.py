@@ -257,6 +257,15 @@ def test_text_commands_do_not_import_textual(command: str) -> None:
     assert not modules & {"textual", "pynvml", "tarfile", "tui.files.new_file", "yaml"}
 
 
+def test_the_dashboard_imports_no_facts_before_its_first_paint() -> None:
+    modules = modules_after(
+        "import os, sys, tui.app, tui.cli\nos.environ['TERM'] = 'xterm'\ntui.cli._is_terminal = lambda _: True\n"
+        "tui.app.GdrtopApp.run = lambda self: sys.exit(0)\ntui.cli.main(['--demo'])"
+    )
+    assert "tui.screens.overview.screen" in modules
+    assert not [name for name in modules if name.startswith(("probes.facts.", "probes.snapshot", "networkx"))]
+
+
 def test_live_ras_and_watch_do_not_import_textual(tmp_path: Path) -> None:
     live = ["live", "--demo", "cloud-vm", "--seconds", "1"]
     modules = modules_after(f"from tui.cli import main\nmain({live!r})")
