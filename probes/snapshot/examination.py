@@ -19,8 +19,9 @@ from probes.facts.pci import aer, config_space, rdma_topo
 from probes.facts.pci.aer import PcieErrorFacts
 from probes.facts.pci.config_space import ConfigSpaceFacts
 from probes.facts.pci.rdma_topo import RdmaTopoFacts
-from probes.facts.rdma import port_health
+from probes.facts.rdma import port_health, rail_networks
 from probes.facts.rdma.port_health import PortHealthFacts
+from probes.facts.rdma.rail_networks import RailNetworkFacts
 from probes.facts.system import (
     cpuset,
     device_nodes,
@@ -28,6 +29,7 @@ from probes.facts.system import (
     interfaces,
     libraries,
     memlock,
+    rdma_cgroup,
     services,
     tools,
 )
@@ -37,6 +39,7 @@ from probes.facts.system.driver_container import DriverContainerFacts
 from probes.facts.system.interfaces import InterfaceFacts
 from probes.facts.system.libraries import LibraryFacts
 from probes.facts.system.memlock import MemlockFacts
+from probes.facts.system.rdma_cgroup import RdmaCgroupFacts
 from probes.facts.system.services import ServiceFacts
 from probes.facts.system.tools import ToolFacts
 from probes.host.nvml import NvmlLive
@@ -68,9 +71,24 @@ def _port_health(run: _Examining) -> Maybe[PortHealthFacts]:
     return rdma if isinstance(rdma, Unknown) else port_health.probe(run.host, rdma)
 
 
+def _rail_networks(run: _Examining) -> Maybe[RailNetworkFacts]:
+    rdma = run.node.rdma
+    if isinstance(rdma, Unknown):
+        return rdma
+    return rail_networks.probe(run.host, rdma, run.answer("interfaces", InterfaceFacts))
+
+
 def _rdma_topo(run: _Examining) -> Maybe[RdmaTopoFacts]:
     pci = run.node.pci
     return pci if isinstance(pci, Unknown) else rdma_topo.probe(run.host, pci)
+
+
+def _rdma_cgroup(run: _Examining) -> Maybe[RdmaCgroupFacts]:
+    """Read the limits of the processes that use RDMA, and of gdrtop's own group."""
+    facts = run.answer("processes", ProcessFacts)
+    jobs = () if isinstance(facts, Unknown) else facts.processes
+    pids = [job.pid for job in jobs if job.uverbs_files != () and not job.is_ours]
+    return rdma_cgroup.probe(run.host, pids)
 
 
 _probed: ProbedFields[_Examining] = ProbedFields()
@@ -97,6 +115,7 @@ class Examination:
         "memlock", lambda run: memlock.probe(run.host), directories=("/etc",)
     )
     cpuset: Maybe[CpusetFacts] = _probed("cpuset", lambda run: cpuset.probe(run.host))
+    rdma_cgroup: Maybe[RdmaCgroupFacts] = _probed("RDMA control groups", _rdma_cgroup, needs=("processes",))
     services: Maybe[ServiceFacts] = _probed(
         "services", lambda run: services.probe(run.host), directories=("/etc", "/usr")
     )
@@ -117,6 +136,7 @@ class Examination:
         "driver container", lambda run: driver_container.probe(run.host)
     )
     interfaces: Maybe[InterfaceFacts] = _probed("interfaces", lambda run: interfaces.probe(run.host))
+    rail_networks: Maybe[RailNetworkFacts] = _probed("RoCE networks", _rail_networks, needs=("interfaces",))
     topology_files: Maybe[TopologyFileFacts] = _probed(
         "topology files",
         lambda run: topology_file.probe(run.host, run.answer("processes", ProcessFacts)),
