@@ -259,7 +259,8 @@ def test_text_commands_do_not_import_textual(command: str) -> None:
 
 def test_the_dashboard_imports_no_facts_before_its_first_paint() -> None:
     modules = modules_after(
-        "import os, sys, tui.app, tui.cli\nos.environ['TERM'] = 'xterm'\ntui.cli._is_terminal = lambda _: True\n"
+        "import os, sys, tui.app, tui.cli\nos.environ['TERM'] = 'xterm'\n"
+        "tui.cli._is_terminal = lambda _: True\n"
         "tui.app.GdrtopApp.run = lambda self: sys.exit(0)\ntui.cli.main(['--demo'])"
     )
     assert "tui.screens.overview.screen" in modules
