@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from probes.base.text import printable
 from probes.checks.gpu import devices as gpu_devices
-from probes.checks.gpu import driver, modes, nvlink, xids
+from probes.checks.gpu import driver, fabric, imex, modes, nvlink, xids
 from probes.checks.modules import builds, loaded, refused
 from probes.checks.nccl import (
     expandable_segments,
@@ -32,6 +32,7 @@ from probes.checks.nic import (
     port_state,
     roce_gids,
     roce_mtu,
+    roce_qos,
     roce_rails,
 )
 from probes.checks.nic import devices as nic_devices
@@ -44,6 +45,7 @@ from probes.checks.pcie import (
     host_bridges,
     iommu,
     links,
+    nic_ats,
     placement,
     read_requests,
 )
@@ -88,6 +90,7 @@ AREAS: tuple[Area, ...] = (
     acs.AREA,
     acs_direct_nic.AREA,
     iommu.AREA,
+    nic_ats.AREA,
     placement.AREA,
     host_bridges.AREA,
     links.AREA,
@@ -99,6 +102,7 @@ AREAS: tuple[Area, ...] = (
     bonds.AREA,
     roce_gids.AREA,
     roce_mtu.AREA,
+    roce_qos.AREA,
     roce_rails.AREA,
     counters.AREA,
     counter_limits.AREA,
@@ -107,6 +111,8 @@ AREAS: tuple[Area, ...] = (
     driver.AREA,
     modes.AREA,
     nvlink.AREA,
+    fabric.AREA,
+    imex.AREA,
     xids.AREA,
     rdma_cgroup.AREA,
     hung_tasks.AREA,

@@ -14,6 +14,7 @@ from probes.simulation.node.network import add_network
 from probes.simulation.node.pci import add_pci
 from probes.simulation.node.ports import add_ports
 from probes.simulation.node.processes import add_processes
+from probes.simulation.node.qos import add_qos
 from probes.simulation.node.rails import add_rails, address_of, port_netdev
 from probes.simulation.node.ras import add_ras
 from probes.simulation.node.services import add_services
@@ -57,13 +58,14 @@ def build_tree(description: NodeDescription, seed: int, boot: int = 1) -> Tree:
     _add_numa(tree)
     add_pci(tree)
     add_driver_proc(tree, description.driver.version)
-    for number, nic in enumerate(tree.nics):
+    for number, nic in enumerate(tree.cards):
         _add_rdma(tree, nic, number)
     add_modules(tree)
     add_module_index(tree)
     add_config_space(tree)
     add_ports(tree)
     add_rails(tree)
+    add_qos(tree)
     add_kernel_log(tree)
     add_services(tree)
     add_slurm(tree)
