@@ -34,7 +34,7 @@ _ETHTOOL_COUNTERS = (
 
 def add_ports(tree: Tree) -> None:
     """Add the subnet manager, counters and netdev of every port."""
-    for index, nic in enumerate(tree.nics, 3):  # 1 is lo, 2 the management NIC
+    for index, nic in enumerate(tree.cards, 3):  # 1 is lo, 2 the management NIC
         port = port_of(nic)
         infiniband = nic.kind.layer == "InfiniBand"
         tree.add(f"{port}/sm_lid", "0x1\n" if infiniband else "0x0\n")

@@ -9,10 +9,12 @@ import pytest
 from probes.base.unknown import Reason, Unknown
 from probes.checks.registry import findings
 from probes.facts.jobs.nccl_conf import NCCL_CONF
+from probes.facts.rdma.devices import RdmaFacts
 from probes.nccl.variables.catalogue import CATALOGUE
 from probes.nccl.variables.variable import parse_version
 from probes.queries.finding import Severity, Status
 from probes.setup.environment.advice import State
+from probes.setup.environment.nics import nic_settings
 from probes.simulation.host import SimulatedHost
 from probes.simulation.node.description import simulated_names
 from probes.simulation.node.processes import add_rank
@@ -216,3 +218,18 @@ def test_the_priorities_with_flow_control_are_named_but_not_chosen() -> None:
     note = note_on(advice_for(changed("bare-roce", without_conf))[0], "NCCL_IB_TC")
     assert note.state is State.UNKNOWN
     assert "PFC for priority 3 (class 96, 100, 104, 108" in note.text
+
+
+def test_what_manages_nvswitches_is_no_nic_of_jobs() -> None:
+    node = examination_of("hgx-b200")
+    rdma = node.node.rdma
+    assert isinstance(rdma, RdmaFacts)
+    settings, notes = nic_settings(node)
+    assert settings == []
+    assert "only manage NVSwitches" in notes[0].text
+    fast = tuple(
+        replace(device, ports=tuple(replace(port, rate_gbps=400.0) for port in device.ports))
+        for device in rdma.management
+    )
+    settings, _ = nic_settings(replace(node, node=replace(node.node, rdma=replace(rdma, management=fast))))
+    assert settings[0].value == "=" + ",".join(f"mlx5_{number}" for number in range(4, 12))
