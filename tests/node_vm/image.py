@@ -54,8 +54,11 @@ PACKAGES = (
 )
 # Of /usr/share nothing is needed that is only for reading; of the kernel, no drivers of other hardware.
 UNREAD = ("man", "locale", "doc", "info")
-DRIVERS = ("gpu", "media", "staging", "usb", "hwmon", "iio", "scsi", "mtd", "ata")
-OTHER_HARDWARE = ("sound", *(f"drivers/{name}" for name in DRIVERS))
+DRIVERS = ("gpu", "media", "staging", "usb", "hwmon", "iio", "scsi", "mtd", "ata", "hid", "input", "comedi")
+DRIVERS += ("i2c", "bluetooth", "isdn", "leds", "watchdog", "mmc", "video", "platform", "md", "edac", "w1")
+NETWORKS = ("wireless", "usb", "phy", "can", "arcnet", "wan", "hamradio", "ppp")
+# The fewer modules there are, the quicker a test's depmod is.
+OTHER_HARDWARE = ("sound", *(f"drivers/{name}" for name in (*DRIVERS, *(f"net/{name}" for name in NETWORKS))))
 NOT_FOR_RUNNING = ("boot", "var/cache/apt", "var/lib/apt/lists", "usr/lib/gcc", "usr/libexec/gcc")
 DISK_MODULES = ("virtio_pci", "virtio_blk", "crc32c_generic", "ext4")
 DISK_SIZE, PROGRAM_SIZE = "1800M", "300M"
@@ -180,6 +183,9 @@ def _node(cache: Path, packages: Path) -> Path:
         (root / "usr/local/bin/gdrtop").symlink_to("/opt/gdrtop/bin/gdrtop")
         _slim(root, modules)
         _call("depmod", "-b", root, release)
+        (root / "usr/share/depmod").mkdir()
+        for file in modules.glob("modules.*"):
+            shutil.copy(file, root / "usr/share/depmod")
         _pack_initramfs(root, release, node / "initramfs.img")
         _pack_disk(root, node / "disk.img", DISK_SIZE)
     return final

@@ -14,9 +14,8 @@ from tests.node_vm.machine import Machine
 
 JOBS = {"admin": ("4711", (0, 1)), "visitor": ("4712", (2, 3))}  # user: Slurm's job, RDMA devices
 SAMPLES = 1 + 3  # until an event is there; the first may be under way
-# States of processes are read every three seconds at least, in a reading that under emulation may end after
-# its sample; and a state counts in the second sample that has it.
-SAMPLES_OF_PROCESSES = 12
+# What says how processes are; under emulation it may answer after its sample.
+STATES = "process states"
 
 
 @dataclass(frozen=True)
@@ -55,11 +54,10 @@ class Jobs:
         since = float(self.guest.shell(f"date +%s.%N; {script}"))
         texts = []
         for stream in self.streams:
-            event, number = stream.event(since, kind, subject)
-            assert number <= (SAMPLES_OF_PROCESSES if kind.startswith("process") else SAMPLES), (
-                event,
-                number,
-            )
+            source = STATES if kind.startswith("process") else None
+            event, number = stream.event(since, kind, subject, source)
+            print(f"{kind} in sample {number}")
+            assert number <= SAMPLES, event
             texts.append(event["text"])
         return texts
 
