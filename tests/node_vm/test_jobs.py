@@ -51,11 +51,11 @@ class Jobs:
 
     def event(self, script: str, kind: str, subject: str) -> list[str]:
         """What the event that a change of the node makes says, to each who looks."""
-        since = float(self.guest.shell(f"date +%s.%N; {script}"))
+        since, changed = map(float, self.guest.shell(f"date +%s.%N; {script}; date +%s.%N").split())
         texts = []
         for stream in self.streams:
             source = STATES if kind.startswith("process") else None
-            event, number = stream.event(since, kind, subject, source)
+            event, number = stream.event(since, kind, subject, source, changed)
             print(f"{kind} in sample {number}")
             assert number <= SAMPLES, event
             texts.append(event["text"])
@@ -157,6 +157,8 @@ def test_a_module_that_is_unloaded(jobs: Jobs) -> None:
 
 def test_a_killed_process(jobs: Jobs) -> None:
     client = jobs.pairs[2].client
-    for text in jobs.event(f"kill -KILL {client}", "process-ended", f"pid {client}"):
+    # With its share of a CPU it takes a while to end.
+    kill = f"kill -KILL {client}; while [ -e /proc/{client} ]; do sleep 0.1; done"
+    for text in jobs.event(kill, "process-ended", f"pid {client}"):
         assert "ib_write_bw" in text
         assert "ended" in text
