@@ -7,9 +7,10 @@ from dataclasses import replace
 
 from probes.base.text import printable
 from probes.checks.gpu import devices as gpu_devices
-from probes.checks.gpu import driver, modes, nvlink, xids
+from probes.checks.gpu import driver, fabric, imex, modes, nvlink, xids
 from probes.checks.modules import builds, loaded, refused
 from probes.checks.nccl import (
+    expandable_segments,
     files,
     gdr_level,
     gid,
@@ -19,9 +20,11 @@ from probes.checks.nccl import (
     log_path,
     log_settings,
     network,
+    nvshmem,
     other_settings,
 )
 from probes.checks.nic import (
+    bonds,
     counter_limits,
     counters,
     kernel_log,
@@ -29,6 +32,8 @@ from probes.checks.nic import (
     port_state,
     roce_gids,
     roce_mtu,
+    roce_qos,
+    roce_rails,
 )
 from probes.checks.nic import devices as nic_devices
 from probes.checks.path import dmabuf, gdr_path, p2p_topology
@@ -37,13 +42,23 @@ from probes.checks.pcie import (
     acs_direct_nic,
     device_control,
     errors,
+    host_bridges,
     iommu,
     links,
+    nic_ats,
     placement,
     read_requests,
 )
 from probes.checks.peermem import boot, in_use, on_disk, parameters, symbols
-from probes.checks.system import device_files, kubernetes, libraries, memlock, perftest
+from probes.checks.system import (
+    device_files,
+    hung_tasks,
+    kubernetes,
+    libraries,
+    memlock,
+    perftest,
+    rdma_cgroup,
+)
 from probes.queries.finding import (
     Area,
     Check,
@@ -75,15 +90,20 @@ AREAS: tuple[Area, ...] = (
     acs.AREA,
     acs_direct_nic.AREA,
     iommu.AREA,
+    nic_ats.AREA,
     placement.AREA,
+    host_bridges.AREA,
     links.AREA,
     device_control.AREA,
     read_requests.AREA,
     nic_devices.AREA,
     port_state.AREA,
     port_rates.AREA,
+    bonds.AREA,
     roce_gids.AREA,
     roce_mtu.AREA,
+    roce_qos.AREA,
+    roce_rails.AREA,
     counters.AREA,
     counter_limits.AREA,
     kernel_log.AREA,
@@ -91,7 +111,11 @@ AREAS: tuple[Area, ...] = (
     driver.AREA,
     modes.AREA,
     nvlink.AREA,
+    fabric.AREA,
+    imex.AREA,
     xids.AREA,
+    rdma_cgroup.AREA,
+    hung_tasks.AREA,
     memlock.AREA,
     device_files.AREA,
     kubernetes.AREA,
@@ -101,6 +125,8 @@ AREAS: tuple[Area, ...] = (
     library.AREA,
     files.AREA,
     other_settings.AREA,
+    nvshmem.AREA,
+    expandable_segments.AREA,
     log_network.AREA,
     log_path.AREA,
     log_settings.AREA,

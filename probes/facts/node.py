@@ -18,6 +18,7 @@ from probes.facts.kernel.modules import ModuleFacts
 from probes.facts.kernel.release import KernelFacts
 from probes.facts.pci import functions as pci
 from probes.facts.pci.functions import PciFacts
+from probes.facts.pci.nvswitch_management import with_management
 from probes.facts.rdma import devices as rdma
 from probes.facts.rdma.devices import RdmaFacts
 from probes.facts.system import network_use, numa, platform
@@ -34,6 +35,11 @@ from probes.host.protocol import Host
 PROBE_SECONDS = 5.0
 _NOT_NEEDED = Unknown(Reason.NOT_THERE, "libcuda", "not queried, because there is no RDMA NIC")
 _probed: ProbedFields[Probing] = ProbedFields()
+
+
+def _pci(run: Probing) -> Maybe[PciFacts]:
+    functions = pci.probe(run.host)
+    return functions if isinstance(functions, Unknown) else with_management(run.host, functions)
 
 
 def _gpus(run: Probing) -> Maybe[GpuFacts]:
@@ -73,9 +79,13 @@ class Node:
     platform: Maybe[PlatformFacts] = _probed("platform", lambda run: platform.probe(run.host))
     kernel: Maybe[KernelFacts] = _probed("kernel", lambda run: kernel.probe(run.host))
     numa: Maybe[NumaFacts] = _probed("numa", lambda run: numa.probe(run.host))
-    pci: Maybe[PciFacts] = _probed("pci", lambda run: pci.probe(run.host))
+    pci: Maybe[PciFacts] = _probed("pci", _pci)
     gpus: Maybe[GpuFacts] = _probed("gpus", _gpus, needs=("pci", "nvml"))
-    rdma: Maybe[RdmaFacts] = _probed("rdma", lambda run: rdma.probe(run.host))
+    rdma: Maybe[RdmaFacts] = _probed(
+        "rdma",
+        lambda run: rdma.for_functions(rdma.probe(run.host), run.answer("pci", PciFacts)),
+        needs=("pci",),
+    )
     modules: Maybe[ModuleFacts] = _probed(
         "modules",
         lambda run: modules.for_cards(modules.probe(run.host), run.answer("pci", PciFacts)),

@@ -7,6 +7,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from probes.base.unknown import Maybe, Reason, Unknown
+from probes.facts.gpu import fabric_services
+from probes.facts.gpu.fabric_services import FabricServiceFacts
 from probes.facts.jobs import processes
 from probes.facts.jobs.processes import ProcessFacts
 from probes.facts.kernel import dkms, module_files
@@ -19,8 +21,10 @@ from probes.facts.pci import aer, config_space, rdma_topo
 from probes.facts.pci.aer import PcieErrorFacts
 from probes.facts.pci.config_space import ConfigSpaceFacts
 from probes.facts.pci.rdma_topo import RdmaTopoFacts
-from probes.facts.rdma import port_health
+from probes.facts.rdma import port_health, qos, rail_networks
 from probes.facts.rdma.port_health import PortHealthFacts
+from probes.facts.rdma.qos import QosFacts
+from probes.facts.rdma.rail_networks import RailNetworkFacts
 from probes.facts.system import (
     cpuset,
     device_nodes,
@@ -28,6 +32,7 @@ from probes.facts.system import (
     interfaces,
     libraries,
     memlock,
+    rdma_cgroup,
     services,
     tools,
 )
@@ -37,6 +42,7 @@ from probes.facts.system.driver_container import DriverContainerFacts
 from probes.facts.system.interfaces import InterfaceFacts
 from probes.facts.system.libraries import LibraryFacts
 from probes.facts.system.memlock import MemlockFacts
+from probes.facts.system.rdma_cgroup import RdmaCgroupFacts
 from probes.facts.system.services import ServiceFacts
 from probes.facts.system.tools import ToolFacts
 from probes.host.nvml import NvmlLive
@@ -68,9 +74,29 @@ def _port_health(run: _Examining) -> Maybe[PortHealthFacts]:
     return rdma if isinstance(rdma, Unknown) else port_health.probe(run.host, rdma)
 
 
+def _qos(run: _Examining) -> Maybe[QosFacts]:
+    rdma = run.node.rdma
+    return rdma if isinstance(rdma, Unknown) else qos.probe(run.host, rdma)
+
+
+def _rail_networks(run: _Examining) -> Maybe[RailNetworkFacts]:
+    rdma = run.node.rdma
+    if isinstance(rdma, Unknown):
+        return rdma
+    return rail_networks.probe(run.host, rdma, run.answer("interfaces", InterfaceFacts))
+
+
 def _rdma_topo(run: _Examining) -> Maybe[RdmaTopoFacts]:
     pci = run.node.pci
     return pci if isinstance(pci, Unknown) else rdma_topo.probe(run.host, pci)
+
+
+def _rdma_cgroup(run: _Examining) -> Maybe[RdmaCgroupFacts]:
+    """Read the limits of the processes that use RDMA, and of gdrtop's own group."""
+    facts = run.answer("processes", ProcessFacts)
+    jobs = () if isinstance(facts, Unknown) else facts.processes
+    pids = [job.pid for job in jobs if job.uverbs_files != () and not job.is_ours]
+    return rdma_cgroup.probe(run.host, pids)
 
 
 _probed: ProbedFields[_Examining] = ProbedFields()
@@ -97,6 +123,7 @@ class Examination:
         "memlock", lambda run: memlock.probe(run.host), directories=("/etc",)
     )
     cpuset: Maybe[CpusetFacts] = _probed("cpuset", lambda run: cpuset.probe(run.host))
+    rdma_cgroup: Maybe[RdmaCgroupFacts] = _probed("RDMA control groups", _rdma_cgroup, needs=("processes",))
     services: Maybe[ServiceFacts] = _probed(
         "services", lambda run: services.probe(run.host), directories=("/etc", "/usr")
     )
@@ -112,11 +139,18 @@ class Examination:
     device_nodes: Maybe[DeviceNodeFacts] = _probed(
         "device nodes", lambda run: device_nodes.probe(run.host), directories=("/dev",)
     )
+    fabric_services: Maybe[FabricServiceFacts] = _probed(
+        "fabric services",
+        lambda run: fabric_services.probe(run.host, run.node.pci),
+        directories=("/dev", "/proc"),
+    )
     rdma_topo: Maybe[RdmaTopoFacts] = _probed("rdma_topo", _rdma_topo)
     driver_container: Maybe[DriverContainerFacts] = _probed(
         "driver container", lambda run: driver_container.probe(run.host)
     )
     interfaces: Maybe[InterfaceFacts] = _probed("interfaces", lambda run: interfaces.probe(run.host))
+    qos: Maybe[QosFacts] = _probed("RoCE QoS", _qos)
+    rail_networks: Maybe[RailNetworkFacts] = _probed("RoCE networks", _rail_networks, needs=("interfaces",))
     topology_files: Maybe[TopologyFileFacts] = _probed(
         "topology files",
         lambda run: topology_file.probe(run.host, run.answer("processes", ProcessFacts)),

@@ -165,7 +165,7 @@ def test_ras(snap_compare: Any, size: tuple[int, int]) -> None:
 def test_setup(
     snap_compare: Any, monkeypatch: pytest.MonkeyPatch, size: tuple[int, int], keys: tuple[str, ...]
 ) -> None:
-    monkeypatch.setattr("tui.controllers.setup.user_name", lambda: "admin")
+    monkeypatch.setattr("tui.runtime.lock.user_name", lambda: "admin")
     clock = SteppedClock()
     app = stepped_app(SimulatedHost("hgx-h100+iommu-translated,acs-on,memlock-login", clock=clock))
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import sys
-import time
 from collections.abc import Sequence
 from typing import Any, TextIO
 
@@ -14,9 +13,9 @@ from probes.facts.gpudirect import GdrPath
 from probes.host.protocol import Host
 from probes.plans.catalogue import Offer
 from probes.setup.step import SetupStep, StepState
-from probes.setup.steps.guide import Guide, read_guide, remaining_plan
+from probes.setup.steps.guide import ORDER, Guide, read_guide, remaining_plans
 from probes.setup.steps.situation_rows import situation_rows
-from tui.actions.script import script_of
+from tui.actions.script import script_of_all
 from tui.bandwidth.results_store import open_results_store
 from tui.commands.arguments import EXIT_WRONG_USAGE, UsageError, did_you_mean
 from tui.commands.do import EXIT_REFUSED, Do, confirm_and_run
@@ -30,7 +29,7 @@ from tui.files.setup_log import (
     remember_boot,
 )
 from tui.runtime.json_values import document, host_name, plain_value, write_json
-from tui.runtime.lock import user_name
+from tui.runtime.lock import user_and_day
 from tui.runtime.open_host import open_host
 from tui.runtime.printing import heading, print_lines, text_width
 from widgets.base.lines import Line
@@ -109,17 +108,12 @@ class SetupCommand:
 
     def run(self, options: argparse.Namespace) -> int:
         """Save a choice, show the steps, or run one; return the exit status."""
-        if options.path is not None:
-            self._log.add(PATH, _PATHS[options.path], by=f"chosen by {self._admin()}")
-        guide = self._guide()
         for name in filter(None, (*options.skip, *options.unskip, options.step)):
-            if guide.step(name) is None:
-                near = did_you_mean(name, [step.id for step in guide.steps]) or "; see gdrtop setup"
-                print(f"gdrtop: no step {printable(name)!r}{near}", file=sys.stderr)
-                return EXIT_WRONG_USAGE
-        if options.skip or options.unskip:
-            self._choose(options.skip, options.unskip)
-            guide = self._guide()
+            if name not in ORDER:
+                near = did_you_mean(name, ORDER) or ""
+                raise UsageError(f"no step {printable(name)!r}{near}")
+        self._choose(options.path, options.skip, options.unskip)
+        guide = self._guide()
         if options.json:
             self._write_json(guide)
         elif options.script:
@@ -143,16 +137,14 @@ class SetupCommand:
             print(f"gdrtop: the reboot cannot be checked later: {failure}", file=sys.stderr)
         return guide
 
-    def _choose(self, skip: Sequence[str], unskip: Sequence[str]) -> None:
+    def _choose(self, path: str | None, skip: Sequence[str], unskip: Sequence[str]) -> None:
+        by = user_and_day(self._host.wall_clock())
+        if path is not None:
+            self._log.add(PATH, _PATHS[path], by=f"chosen by {by}")
         for name in skip:
-            self._log.add(SKIP, f"skipped by {self._admin()}", name)
+            self._log.add(SKIP, f"skipped by {by}", name)
         for name in unskip:
             self._log.add(UNSKIP, "", name)
-
-    def _admin(self) -> str:
-        """Return who chooses and when: "root on 2026-11-22"."""
-        day = time.strftime("%Y-%m-%d", time.localtime(self._host.wall_clock()))
-        return f"{user_name()} on {day}"
 
     def _show_step(self, step: SetupStep) -> int:
         self._print([heading(self._do.examination.node), *draw_step(step, self._width)])
@@ -190,12 +182,12 @@ class SetupCommand:
         )
 
     def _write_script(self, guide: Guide) -> int:
-        plan = remaining_plan(guide)
-        if plan is None:
+        plans = remaining_plans(guide)
+        if not plans:
             print("gdrtop: no command is left to run", file=sys.stderr)
             return EXIT_REFUSED
         node = host_name(self._do.examination.node)
-        self._out.write(script_of(plan, node if isinstance(node, str) else ""))
+        self._out.write(script_of_all("Set up GPUDirect RDMA", plans, node if isinstance(node, str) else ""))
         return 0
 
     def _write_json(self, guide: Guide) -> None:

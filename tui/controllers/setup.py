@@ -22,7 +22,7 @@ from tui.files.setup_log import (
     remember_boot,
 )
 from tui.runtime.background import call_in_thread
-from tui.runtime.lock import user_name
+from tui.runtime.lock import user_and_day
 from tui.screens.confirm.state import file_word
 from tui.screens.setup.screen import SetupScreen
 from tui.screens.setup.state import GuideState
@@ -176,7 +176,7 @@ class SetupController:
         elif step.state in (StepState.DONE, StepState.SKIPPED):
             self._context.notify(f"{step.title} is {step.state.value}.")
         else:
-            self._choose(lambda: self._log.add(SKIP, f"skipped by {_admin()}", name))
+            self._choose(lambda: self._log.add(SKIP, f"skipped by {user_and_day(time.time())}", name))
 
     def change_path(self) -> None:
         """Choose the other path, or go back to the recommended one."""
@@ -185,7 +185,7 @@ class SetupController:
             return
         other = GdrPath.PEERMEM if guide.choice.recommended is GdrPath.DMABUF else GdrPath.DMABUF
         value = "" if self._log.record().path else other.value
-        self._choose(lambda: self._log.add(PATH, value, by=f"chosen by {_admin()}"))
+        self._choose(lambda: self._log.add(PATH, value, by=f"chosen by {user_and_day(time.time())}"))
 
     def _choose(self, save: Callable[[], None]) -> None:
         try:
@@ -194,8 +194,3 @@ class SetupController:
             self._context.report_error(str(error))
             return
         self.refresh()
-
-
-def _admin() -> str:
-    """Return who chooses and when: "root on 2026-11-22"."""
-    return f"{user_name()} on {time.strftime('%Y-%m-%d', time.localtime())}"

@@ -14,6 +14,7 @@ import os
 import pwd
 import re
 import stat
+import time
 
 from probes.base.text import printable
 from tui.files.xdg import STATE, own_directory
@@ -109,6 +110,11 @@ def user_name() -> str:
         name = str(os.getuid())
     before = printable(os.environ.get("SUDO_USER", ""), 64)
     return f"{name} (sudo by {before})" if before and os.getuid() == 0 else name
+
+
+def user_and_day(seconds: float) -> str:
+    """Return the user name and the local date of a time since the epoch: "root on 2026-11-22"."""
+    return f"{user_name()} on {time.strftime('%Y-%m-%d', time.localtime(seconds))}"
 
 
 def _close(*descriptors: int) -> None:

@@ -8,10 +8,12 @@ from probes.base.unknown import Maybe, Reason, Unknown, known, map_known
 from probes.facts.gpudirect import GdrPath
 from probes.facts.kernel.log import LogKind
 from probes.facts.pci.functions import PciKind
+from probes.plans.common import REBOOT_ENDS_JOBS
 from probes.plans.iommu import is_arm64, pass_through
 from probes.queries.acs_redirects import redirects_of
-from probes.queries.evidence_list import LIKE_THESE, first_distinct
-from probes.queries.finding import Area, Evidence, Outcome, Severity, found, passed
+from probes.queries.evidence_list import KERNEL_LOG, LIKE_THESE, first_distinct, join_limited
+from probes.queries.finding import Area, Evidence, Outcome, Severity, found, need, passed
+from probes.queries.kernel_log import bdfs_in, coverage, messages_about
 from probes.queries.pcie_paths import (
     DEVICES,
     NO_GPU_OR_NIC,
@@ -30,7 +32,9 @@ from probes.snapshot.examination import Examination
 AREA = Area("pcie", requires=(unknown_devices,))
 
 _GROUPS = "/sys/kernel/iommu_groups"
+_PARAMS, _REMAP = "/proc/driver/nvidia/params", "DmaRemapPeerMmio"
 _NOT_A_GUEST = Evidence("/sys/class/dmi/id", "not a virtual machine")
+_HOST_ONLY = Evidence("/sys/class/dmi/id", "a virtual machine: only the host's IOMMU matters")
 _NO_GROUPS = Evidence("/sys/class/iommu", "no IOMMU in use")
 
 
@@ -54,7 +58,7 @@ def iommu_translated(examination: Examination) -> Outcome:
     if not here:
         return passed(Evidence(DEVICES, "no GPU and no RDMA NIC here"))
     if is_guest(examination) is True:
-        return passed(Evidence("/sys/class/dmi/id", "a virtual machine: only the host's IOMMU matters"))
+        return passed(_HOST_ONLY)
     named = labels(examination)
     bad: dict[str, Evidence] = {}
     tally = Tally()
@@ -100,12 +104,51 @@ def _translated(examination: Examination, bad: dict[str, Evidence]) -> Outcome:
 
 def _refused(examination: Examination) -> tuple[Evidence, ...]:
     """Return the IOMMU faults of GPUs, NICs and the bridges above them from the kernel log."""
-    log = examination.kernel_log
-    if isinstance(log, Unknown):
-        return ()
     chains = {bdf for function in gpus_and_nics(examination).values() for bdf in function.chain}
-    faults = (message for message in reversed(log.messages) if message.kind is LogKind.IOMMU_FAULT)
-    return first_distinct(Evidence(log.source, fault.text) for fault in faults if fault.bdf in chains)
+    return messages_about(examination, (LogKind.IOMMU_FAULT,), chains)
+
+
+@AREA.check(
+    "iommu-fault",
+    Severity.WARNING,
+    "The IOMMU refused DMA of a GPU or a NIC",
+    "Linux drivers/iommu/intel/dmar.c, drivers/iommu/amd/iommu.c, drivers/iommu/arm/arm-smmu-v3; "
+    "NVIDIA/open-gpu-kernel-modules issue 1324",
+    ok="The IOMMU refused no DMA of GPUs and NICs",
+    impact="The refused transfers failed or their data is lost. Jobs hang or compute with wrong data.",
+    data_path=True,
+    part_of=("iommu-translated", "acs-redirect-enabled"),
+)
+def iommu_fault(examination: Examination) -> Outcome:
+    """Find IOMMU faults in the kernel log that name a GPU, a NIC or a bridge above one."""
+    here = gpus_and_nics(examination)
+    if not here:
+        return passed(Evidence(DEVICES, "no GPU and no RDMA NIC here"))
+    log = need(examination.kernel_log, KERNEL_LOG)
+    chains = {bdf for function in here.values() for bdf in function.chain}
+    faults = [
+        message for message in log.messages if message.kind is LogKind.IOMMU_FAULT and message.bdf in chains
+    ]
+    if not faults:
+        return passed(Evidence(log.source, f"no such message{coverage(log)}"))
+    named = labels(examination)
+    bdfs = bdfs_in(faults)
+    devices = join_limited(f"{named.get(bdf, 'bridge')} {bdf}" for bdf in bdfs)
+    return found(
+        f"{devices}: the device accessed an address that the IOMMU does not map for it. Usual causes are a "
+        "translating IOMMU, ACS redirect, or a driver that hands out raw addresses.",
+        *messages_about(examination, (LogKind.IOMMU_FAULT,), bdfs),
+        fix=Plan(
+            "Let peer-to-peer transfers bypass the IOMMU",
+            (
+                instruction("If gdrtop finds iommu-translated or acs-redirect-enabled, fix that first."),
+                instruction("Otherwise update the drivers of GPU and NIC, and read the kernel log again."),
+            ),
+            needs_reboot=True,
+            disturbs=REBOOT_ENDS_JOBS,
+        ),
+        devices=bdfs,
+    )
 
 
 def _type_of(examination: Examination, group: Maybe[int], kind: Maybe[str]) -> Maybe[str]:
@@ -129,6 +172,47 @@ def _is_direct(word: str, arm: bool) -> bool:
     if name == "iommu":
         return not arm and "pt" in value.split(",")
     return name == "iommu.passthrough" and value in ("1", "on", "y", "Y")
+
+
+@AREA.check(
+    "peer-mmio-not-remapped",
+    Severity.CRITICAL,
+    "A driver option hides GPU memory from the IOMMU that translates NICs",
+    "https://github.com/NVIDIA/open-gpu-kernel-modules, kernel-open/nvidia/nv-reg.h, NVreg_DmaRemapPeerMmio",
+    ok="The NVIDIA driver maps GPU memory in the IOMMU where it translates",
+    impact="The IOMMU refuses what NICs write to GPU memory: transfers fail, or their data is lost.",
+    data_path=True,
+    part_of=("iommu-translated",),
+)
+def peer_mmio_not_remapped(examination: Examination) -> Outcome:
+    """Check NVreg_DmaRemapPeerMmio=0 where an IOMMU translates the DMA of a NIC."""
+    found_here = map_known(examination.node.gpus, lambda gpus: gpus.driver.parameters)
+    if isinstance(found_here, Unknown) and found_here.reason is Reason.NOT_THERE:
+        return passed(Evidence(_PARAMS, "not there: the NVIDIA driver is not loaded"))
+    parameters = need(found_here, _PARAMS)
+    value = parameters.get(_REMAP, "1")
+    option = Evidence(_PARAMS, f"{_REMAP}: {value}")
+    if value != "0":
+        return passed(option)
+    if need_guest(examination, option):
+        return passed(option, _HOST_ONLY)
+    tally = Tally()
+    for bdf, function in gpus_and_nics(examination).items():
+        kind = _type_of(examination, function.iommu_group, function.iommu_type)
+        if isinstance(kind, Unknown):
+            tally.unknowns.append(kind)
+        elif function.kind is PciKind.NIC and kind.startswith("DMA"):
+            tally.fault(Evidence(f"{_GROUPS}/{known(function.iommu_group, 0)}/type", f"{kind}: {bdf}"), bdf)
+    steps = (
+        instruction("Delete NVreg_DmaRemapPeerMmio=0 from `options nvidia` in /etc/modprobe.d"),
+        instruction("Rebuild the initramfs: `update-initramfs -u` (Debian) or `dracut -f` (RPM), and reboot"),
+    )
+    return tally.outcome(
+        "With NVreg_DmaRemapPeerMmio=0 the driver gives NICs the CPU's addresses of GPU memory, for which "
+        "the IOMMU has no mapping.",
+        option,
+        Plan("Remove the option", steps, needs_reboot=True, disturbs=REBOOT_ENDS_JOBS),
+    )
 
 
 @AREA.check(
@@ -224,6 +308,10 @@ def vm_without_p2p_ats(examination: Examination) -> Outcome:
         Plan(
             "Enable ATS on the host",
             (
+                instruction(
+                    "On the host, look at the NIC's firmware: `mlxconfig -d <NIC> q ATS_ENABLED`. False(0) "
+                    "is the default."
+                ),
                 instruction(
                     "On the host, run: mlxconfig -d <NIC> set ATS_ENABLED=true. Then reboot the host."
                 ),

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from probes.base.text import printable
 from probes.base.unknown import Maybe, Reason, Unknown, known
+from probes.facts.pci.functions import PciFacts
+from probes.facts.rdma.bonds import Bond, read_bond
 from probes.host.protocol import Host
 from probes.host.values import read_numa_node
 
@@ -28,7 +30,7 @@ class RdmaPort:
     number: int
     state: Maybe[str]  # "ACTIVE", "DOWN", "INIT", …
     physical_state: Maybe[str]  # "LinkUp", "Polling", "Disabled", …
-    rate_gbps: Maybe[float]  # 400.0
+    rate_gbps: Maybe[float]  # 400.0; of a bond the sum of its ports
     rate_text: Maybe[str]  # "4X NDR"; old kernels print unknown speeds as SDR
     link_layer: Maybe[str]  # "InfiniBand", "Ethernet"
     lid: Maybe[int]
@@ -36,6 +38,7 @@ class RdmaPort:
     gids: Maybe[tuple[Gid, ...]]
     counters: Maybe[tuple[str, ...]]  # names in counters/
     hw_counters: Maybe[tuple[str, ...]]
+    bond: Bond | None = None  # that the port spans; None: no bond
 
 
 @dataclass(frozen=True)
@@ -67,10 +70,11 @@ _NOT_ASKED = Unknown(Reason.NOT_THERE, " ".join(NAMESPACE_ARGV), "not asked")
 class RdmaFacts:
     """RDMA devices in natural order of name (mlx5_2 before mlx5_10)."""
 
-    devices: tuple[RdmaDevice, ...]
+    devices: tuple[RdmaDevice, ...]  # without those of `management`
     # BDFs of NICs whose RDMA device exists in another network namespace, a pod's for example
     devices_elsewhere: tuple[str, ...] = ()
     namespace_mode: Maybe[str] = _NOT_ASKED  # "exclusive", "shared"; asked only if a device is elsewhere
+    management: tuple[RdmaDevice, ...] = ()  # of functions that manage NVSwitches and carry no data
 
 
 _CLASS = "/sys/class/infiniband"
@@ -226,18 +230,23 @@ def _port(host: Host, device: str, parent: str, number: int) -> RdmaPort:
         good = re.fullmatch(r"0x[0-9a-fA-F]{1,8}", lid_text)
         lid = int(lid_text, 16) if good else Unknown(Reason.MALFORMED, f"{port}/lid", lid_text)
     gids = _gids(host, port)
+    layer, netdev = _word(host, f"{port}/link_layer"), _netdev(host, parent, number, gids)
+    bond = read_bond(host, device.rpartition("/")[2], netdev) if layer == "Ethernet" else None
+    if bond is not None and not isinstance(bond.rate_gbps, Unknown):
+        rate = bond.rate_gbps
     return RdmaPort(
         number=number,
         state=_numbered(host, f"{port}/state"),
         physical_state=_numbered(host, f"{port}/phys_state"),
         rate_gbps=rate,
         rate_text=words,
-        link_layer=_word(host, f"{port}/link_layer"),
+        link_layer=layer,
         lid=lid,
-        netdev=_netdev(host, parent, number, gids),
+        netdev=netdev,
         gids=gids,
         counters=_names(host, f"{port}/counters"),
         hw_counters=_names(host, f"{port}/hw_counters", f"{device}/hw_counters"),
+        bond=bond,
     )
 
 
@@ -322,6 +331,15 @@ def probe(host: Host) -> Maybe[RdmaFacts]:
     devices = tuple(_device(host, name, uverbs) for name in sorted(names, key=natural))
     elsewhere = _devices_elsewhere(host, devices)
     return RdmaFacts(devices, elsewhere, _namespace_mode(host) if elsewhere else _NOT_ASKED)
+
+
+def for_functions(facts: Maybe[RdmaFacts], pci: Maybe[PciFacts]) -> Maybe[RdmaFacts]:
+    """Return the same devices, with those that manage NVSwitches apart."""
+    if isinstance(facts, Unknown) or isinstance(pci, Unknown) or not pci.management:
+        return facts
+    apart = tuple(device for device in facts.devices if device.bdf in pci.management)
+    others = tuple(device for device in facts.devices if device not in apart)
+    return replace(facts, devices=others, management=apart)
 
 
 def _devices_elsewhere(host: Host, devices: tuple[RdmaDevice, ...]) -> tuple[str, ...]:

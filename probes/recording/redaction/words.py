@@ -40,6 +40,7 @@ _PATHS = """
     iommu_group iommu_groups physfn virtfn power_state runtime_status current_link_speed current_link_width
     max_link_speed max_link_width aer_dev_correctable aer_dev_fatal aer_dev_nonfatal msi_bus reset_method
     broken_parity_status dma_mask_bits d3cold_allowed boot_vga ari_enabled sriov_numvfs sriov_totalvfs
+    hca_handle hca_object rdma.max rdma.current cgroup.controllers
     board_id hca_type fw_ver node_desc node_guid node_type sys_image_guid hw_rev ports gids gid_attrs ndevs
     types lid lid_mask_count sm_lid sm_sl cap_mask link_layer phys_state rate state pkeys counters
     hw_counters tc traffic_class ecn roce_rp roce_np ibdev abi_version carrier carrier_changes operstate mtu
@@ -48,16 +49,21 @@ _PATHS = """
     memfree bufinfo dma_buf debug sync_file memory_peers nv_mem num_alloc_mrs num_dealloc_mrs
     num_dereg_bytes num_reg_bytes num_reg_pages num_dereg_pages num_free_callbacks version refcnt initstate
     srcversion parameters taint holders coresize options peerdirect_support persistent_api_support
-    sig_enforce nvreg_registrydwords grdmapcitopocheckoverride registrydwords dmi product_name
+    sig_enforce nvreg_registrydwords grdmapcitopocheckoverride registrydwords
+    peermappingoverride enablestreammemops dmaremappeermmio dmi product_name
     product_version board_name board_vendor sys_vendor bios_version bios_vendor chassis_type hostname
     osrelease ostype cmdline modules_disabled dmesg_restrict kptr_restrict cpuinfo mounts mountinfo comm
     environ maps status stat fd fdinfo cgroup cgroup.procs cpuset route ipv6_route tcp tcp6 self ns firmware
     efi efivars secureboot-8be4df61-93ca-11d2-aa0d-00e098032b8c hypervisor xen capabilities security
     lockdown params information gpus nvidia-topologyd virtualtopology.xml topo.xml ndv4 ndv5 nccl
     sharp hpcx
-    nccl_rdma_sharp_plugin bond bonding slaves active_slave mode misc_cmd os-release passwd systemd topology
+    dscp pcp dscp2prio mapping receive total_size len ratelimit unlimited tsa vendor cable configuration
+    enabled app prio_pfc pfc_cap macsec_bypass delay dscp_prio rdma_cm default_roce_tos dcbx
+    ipv4 rp_filter arp_ignore arp_announce arp_filter rule table main priority src srclen dst gateway
+    nccl_rdma_sharp_plugin bond bonding slaves active_slave active-backup balance-xor
+    mode misc_cmd os-release passwd systemd topology
     shm hugepages pci id kvm md0 srv scratch control_d filesystems uptime loadavg infiniband_cm issm fabric
-    nvlink nvlinks nvswitch numa topo.xml
+    nvlink nvlinks nvswitch numa topo.xml vpd
 """
 # Boot loaders, kernels on disk, keys, Slurm, and files of Kubernetes and of NVIDIA's operators.
 _SETUP = """
@@ -101,6 +107,7 @@ _MODULES = """
 """
 _SERVICES = """
     systemd systemd-modules-load sysinit multi-user openibd opensm opensmd opensmd.service kubelet dockerd
+    nvidia-caps-imex-channels nodes_config.cfg
     nvidia-persistenced nvidia-fabricmanager nvidia-imex nvidia-dcgm nvidia-powerd dcgm nvsm nvsm-core
     rdma-ndd rdma-load-modules rdma-hw.target rdma-ndd.service ibacm.service srp_daemon.service
     s99nv_peer_mem s99openibd subsystem socket target timer mount unit fabricmanager imex persistenced
@@ -114,6 +121,7 @@ _PRODUCTS = """
     nutanix ahv apple virtualization hvm domu bhyve openstack openshift kubevirt rhev qemu bochs red hat
     standard pc q35 ich9 i440fx machine virtual platform hypervisor poweredge proliant thinksystem
     superserver apollo cray ex metal ecs xe9680 xe8545 xe8640 xe9640 r750xa r760xa dl380 dl385 sr670 sr675
+    xe9780 ac
     sys-821ge-tnhr sys-421ge-tnrt sys-420gp-tnar as-8125gs-tnhr dgxa100 dgxh100 dgxh200 dgxb200 dgx hgx mgx
     egx gb200 gb300 nvl nvl72 nvl36 nvl4 920-23687-2530-000 dgx-1 dgx-2 dgx-h100 g593 g593-sd0
     virtual-machine gen10 gen11 gen12 grace hopper blackwell ampere ada lovelace volta turing pascal geforce
@@ -236,6 +244,8 @@ _SETTINGS = """
     sysv cma knem xpmem mm efa;ofi_rxm ofi_rxm verbs tcp;ofi_rxm sockets psm2 psm3 opx cxi ibrc ibdevx ibgda
     ibuc fastest_first pci_bus_id void nodevfiles lo af_inet af_inet6 sharp spectrum nccl_spectrum ofi
     aws-ofi google-fastsocket fastsocket gpudirecttcpx fabric-x port all-ports
+    expandable_segments true false max_split_size_mb garbage_collection_threshold
+    roundup_power2_divisions cudamallocasync native
 """
 # Words of sentences that gdrtop writes itself: titles of plans, commands, results of bandwidth tests. A name
 # on a node can be plain English too: OWN_WORDS are kept in gdrtop's text only.
@@ -264,7 +274,7 @@ _PROGRAMS = """
     perl java node torchrun deepspeed accelerate mpirun mpiexec mpiexec.hydra orterun orted prterun prted
     prte srun slurmd slurmstepd slurmctld sbatch pbs_mom kubelet containerd containerd-shim
     containerd-shim-runc-v2 dockerd docker crio conmon runc nvidia-container-runtime tini dumb-init pause
-    s6-svscan supervisord ray raylet vllm tritonserver trtllm-serve nv-hostengine nv-fabricmanager
+    s6-svscan supervisord ray raylet vllm tritonserver trtllm-serve nv-hostengine nv-fabricmanager nvlsm
     nv-fabricmanage nvidia-smi dcgm-exporter dcgmi nvidia-cuda-mps-server nvidia-cuda-mps-control
     nvidia-device-plugin nvidia-cuda-mps nvidia-device-p nvtop xorg ibacm srp_daemon nvidia-persistenced
     nvidia-persiste nvidia-imex opensm gdrtop nvbandwidth perftest ibstat ibstatus ibv_devinfo ibv_devices
@@ -272,7 +282,7 @@ _PROGRAMS = """
     dkms mokutil rdma_topo modinfo modprobe lsmod insmod rmmod dmesg journalctl systemctl dpkg-query rpm ip
     ss findmnt kubectl oc scontrol squeue ucx_info ucx_perftest fi_info gdrcopy_sanity gdrcopy_copybw
     gdrcopy_copylat p2pbandwidthlatencytest nvidia-bug-report.sh dcgmproftester12 cuda_attributes htop top
-    btop
+    btop dcb
 """
 PROGRAMS = frozenset(_PROGRAMS.split()) | frozenset(TOOLS)
 
@@ -350,7 +360,7 @@ _FORMS = re.compile(
     "|".join(
         (
             r"(?:mlx[45]|bnxt_re|irdma|efa|erdma|hfi1|qedr|rxe|siw|mana|ionic|hns|cxi|usnic|ocrdma|cxgb4)_?\d{1,3}",
-            r"mlx5_bond_\d{1,2}",
+            r"mlx5_bond_\d{1,2}|802\.3ad",
             r"(?:ib|roce|iw|opa|rdma)(?:P\d{1,5})?p\d{1,3}s\d{1,3}(?:f\d{1,2})?(?:v\d{1,3})?",
             r"(?:en|ib|wl|ww)(?:P\d{1,5})?(?:p\d{1,3})?s\d{1,4}(?:f\d{1,2})?(?:np\d{1,2})?(?:d\d{1,2})?(?:v\d{1,3})?"
             r"(?:\.\d{1,4})?",
@@ -358,7 +368,7 @@ _FORMS = re.compile(
             r"(?:np\d{1,2})?(?:\.[0-9a-f]{1,4})?",
             r"(?:node|cpu|uverbs|umad|issm|nvidia|dmar|ivhd|card|renderD|ptp|hwmon|nvme|loop|sd[a-z]|dm-|md)\d{0,4}",
             r"(?:nvidia-(?:nvswitch|cap)|mei|kmsg|smmu3\.0x|nvme\d{1,3}n)\d{1,4}(?:p\d{1,3})?",
-            r"pci[0-9a-f]{4,8}",
+            r"pci[0-9a-f]{4,8}|channel\d{1,5}",
             r"resource\d(?:_wc)?",
             r"MT\d{3,5}",
             r"[ABHLTVPKM]\d{1,4}[A-Z]{0,2}|G[BHA]\d{2,3}[A-Z]?",
@@ -369,12 +379,13 @@ _FORMS = re.compile(
             r"nvidia_nccl_cu\d{1,3}-[0-9.]{1,30}\.dist-info",
             r"lib(?:nccl(?:-net|-tuner)?(?:-(?:aws|ofi|sharp|ucx|spectrum))?|ibverbs|mlx[45]|cuda|cudart|ucp|uct|ucs|fabric"
             r"|nvshmem_host|gdrapi|nvidia-ml|efa|rdmacm)\.so(?:\.\d{1,6}){0,5}",
+            r"nvshmem_transport_ibgda\.so(?:\.\d{1,6}){0,5}",
             r"[-+_.%@]{1,4}",
             r"(?:MLNX_OFED_LINUX|MLNX_EN|OFED-internal|DOCA_OFED|doca-ofed)-\d{1,3}(?:[.-]\d{1,5}){1,8}",
             r"smmu\d{1,3}",
             r"mlx5_core\.(?:rdma|eth|sf|vnet)\.\d{1,4}",
             r"(?:kernel|config|vmlinu[xz]|Image|initrd(?:\.img)?|initramfs|linux-modules)-\d{1,3}(?:\.\d{1,8})+(?:[-_.](?:\d{1,8}|el\d{1,2}(?:_\d{1,2})?|generic|nvidia|azure|aws|gcp|64k|x86_64"
-            r"|aarch64|uek|amzn\d{1,4}|default))*(?:\.img)?",
+            r"|aarch64|uek|oracle|amzn\d{1,4}|default))*(?:\.img)?",
             # NVIDIA's operators and NIC driver, and packages of the driver: their branch is part of the name.
             r"(?:gpu-operator-)?v\d{2}\.\d{1,2}\.\d{1,2}|doca\d(?:[.-]\d{1,4}){3,9}",
             r"nvidia-(?:utils|driver|dkms|kernel-source|compute-utils)-\d{3}(?:-(?:server|open))*",

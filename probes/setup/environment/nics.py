@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from probes.base.unknown import Unknown, known
+from probes.base.unknown import Unknown
 from probes.facts.rdma.devices import RdmaDevice, RdmaPort
 from probes.nccl.topology_file import file_of_new_jobs
 from probes.queries.evidence_list import join_limited
@@ -14,7 +14,6 @@ from probes.snapshot.examination import Examination
 from probes.snapshot.nic_roles import Role, roles_of
 from probes.snapshot.served_gpus import hardware_devices
 from probes.topology.endpoints import is_down, port_gbps
-from probes.topology.nccl_words import ORDER, Nccl
 
 HCA = "NCCL_IB_HCA"
 
@@ -28,26 +27,12 @@ def active_ports(examination: Examination) -> Iterator[tuple[RdmaDevice, RdmaPor
 
 
 def default_nics(examination: Examination) -> dict[str, tuple[str, ...]] | None:
-    """Return the NICs that NCCL chooses for each GPU without NCCL_IB_HCA; None: a path is unknown.
-
-    The fastest ones, and of those the nearest (src/graph/topo.cc ncclTopoGetLocal). Between sockets NCCL
-    counts the SMP link, which carries less than a NIC, so these come last.
-    """
+    """Return the NICs that NCCL chooses for each GPU without NCCL_IB_HCA; None: a path is unknown."""
     topology = examination.topology
-    devices = {device.name: device for device, _ in active_ports(examination)}
-    chosen: dict[str, tuple[str, ...]] = {}
-    for gpu in topology.gpus:
-        keys: dict[str, tuple[bool, float, int]] = {}
-        for name, device in devices.items():
-            path = topology.paths.get((gpu.id, name))
-            if path is None or isinstance(path.nccl_pcie, Unknown):
-                return None
-            word = path.nccl_pcie
-            rate = port_gbps(device)
-            keys[name] = (word is Nccl.SYS, -min(rate, known(path.best_gbps, rate)), ORDER[word])
-        best = min(keys.values(), default=None)
-        chosen[gpu.id] = tuple(name for name, key in keys.items() if key == best)
-    return chosen
+    names = dict.fromkeys(device.name for device, _ in active_ports(examination))
+    chosen = {gpu.id: topology.nics_of_nccl(gpu.id, names) for gpu in topology.gpus}
+    found = {gpu: nics for gpu, nics in chosen.items() if nics is not None}
+    return found if len(found) == len(chosen) else None
 
 
 def file_in_use(examination: Examination) -> str | None:
@@ -87,8 +72,13 @@ def nic_settings(examination: Examination) -> tuple[list[Setting], list[Note]]:
         return [], [Note(HCA, State.FIX_FIRST, "no RDMA port is ACTIVE; see gdrtop check"), *notes]
     used = sorted({name for names in chosen.values() for name in names}, key=list(active).index)
     wrong = [name for name in used if name in others]
+    rivals = _rivals(examination, [active[name] for name in used])
+    if rivals and compute and not wrong:
+        reason = f"{join_limited(rivals)} only manage NVSwitches, and NCCL may choose them; “=” is exact"
+        return [Setting(HCA, f"={','.join(compute)}", reason)], notes
     if not wrong or not compute:
-        return [], [Note(HCA, State.NOT_NEEDED, _not_needed(used, others, len(active))), *notes]
+        text = _not_needed(used, others, len(active)) + _management(examination)
+        return [], [Note(HCA, State.NOT_NEEDED, text), *notes]
     labels = {gpu.id: gpu.label for gpu in examination.topology.gpus}
     gpus = [labels[gpu] for gpu, names in chosen.items() if set(names) & set(wrong)]
     role = roles[wrong[0]].role.value
@@ -109,6 +99,20 @@ def _not_needed(used: list[str], others: list[str], opened: int) -> str:
         return f"NCCL uses the {opened} active NICs" if opened > 1 else f"{used[0]} is the only active NIC"
     rest = f"; it does not use {join_limited(others)}" if others else ""
     return f"NCCL chooses {join_limited(used)} by speed and distance{rest}"
+
+
+def _rivals(examination: Examination, used: list[RdmaDevice]) -> list[str]:
+    """Return what manages NVSwitches and is not slower than the NICs: NCCL chooses the fastest ports."""
+    rdma = examination.node.rdma
+    slowest = min(map(port_gbps, used), default=0.0)
+    return [] if isinstance(rdma, Unknown) else [d.name for d in rdma.management if port_gbps(d) >= slowest]
+
+
+def _management(examination: Examination) -> str:
+    """Say that NCCL also opens the ports that manage NVSwitches, which are slower than the NICs."""
+    rdma = examination.node.rdma
+    names = [] if isinstance(rdma, Unknown) else [device.name for device in rdma.management]
+    return f"; {join_limited(names)} only manage NVSwitches, and NCCL does not choose them" if names else ""
 
 
 def _ports_down(examination: Examination, compute: list[str]) -> list[Note]:

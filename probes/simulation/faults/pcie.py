@@ -8,7 +8,7 @@ from dataclasses import replace
 from probes.simulation.faults.fault import ChangeDescription, ChangeTree, Fault, fault
 from probes.simulation.node import config_space as config
 from probes.simulation.node.description import NodeDescription, RootDescription
-from probes.simulation.node.tree import Tree
+from probes.simulation.node.tree import Tree, log
 
 
 def _nic(tree: Tree, name: str) -> str | None:
@@ -83,6 +83,12 @@ def _ats_off(tree: Tree) -> None:
         config.set_bits(tree, nic.bdf, config.ATS_CONTROL, 0, 0x8000)
 
 
+def _ats_on(tree: Tree) -> None:
+    nic = _nic(tree, "mlx5_0")
+    if nic is not None:
+        config.set_bits(tree, nic, config.ATS_CONTROL, 0x8000, 0x8000)
+
+
 def _wrong_direct_nic(tree: Tree) -> None:
     """Add a ConnectX DMA function below the first GPU's root port, which fails in rdma_topo."""
     port = config.real_path(tree, _above(tree, tree.gpus[0].bdf))
@@ -120,6 +126,23 @@ def _as_guest(description: NodeDescription) -> NodeDescription:
             RootDescription(f"{number:04x}:00", 0, flat=[device]) for number, device in enumerate(devices, 1)
         ),
     )
+
+
+def _desktop_host_bridges(tree: Tree) -> None:
+    """Show the host bridge of Raptor Lake (8086:a700, pci.ids) at device 0 of every root bus."""
+    for root in tree.description.root:
+        bdf = f"{root.bus}:00.0"
+        path = f"/sys/devices/pci{root.bus}/{bdf}"
+        if path in tree.directories:
+            continue
+        tree.add(f"{path}/uevent", f"PCI_CLASS=60000\nPCI_ID=8086:A700\nPCI_SLOT_NAME={bdf}\n")
+        for name, value in (("vendor", "8086"), ("device", "a700"), ("class", "060000")):
+            tree.add(f"{path}/{name}", f"0x{value}\n")
+        tree.link(f"/sys/bus/pci/devices/{bdf}", f"../../../{path.removeprefix('/sys/')}")
+
+
+def _unmapped_peers(tree: Tree) -> None:
+    tree.add("/proc/driver/nvidia/params", 'RegistryDwords: ""\nDmaRemapPeerMmio: 0\n')
 
 
 def _without_nics(*names: str) -> ChangeDescription:
@@ -170,6 +193,27 @@ def _count(severity: str, of: Callable[[Tree], str | None], **errors: int) -> Ch
     return change
 
 
+def _corrected(tree: Tree) -> None:
+    """Count corrected errors of GPU0 and log the last one (drivers/pci/pcie/aer.c, aer_print_error)."""
+    gpu = _gpu(tree, 0)
+    _count("correctable", lambda tree: gpu, BadTLP=1294)(tree)
+    if gpu is not None:
+        log(tree, f"pcieport {_above(tree, gpu)}: AER: Correctable error message received from {gpu}")
+        log(
+            tree,
+            f"nvidia {gpu}: PCIe Bus Error: severity=Correctable, type=Data Link Layer, (Receiver ID)",
+        )
+
+
+def _refused_dma(tree: Tree) -> None:
+    """Log an access of a NIC that the IOMMU refused (drivers/iommu/intel/dmar.c, dmar_fault_do_one)."""
+    nic = _nic(tree, "mlx5_1")
+    if nic is not None:
+        log(tree, "DMAR: DRHD: handling fault status reg 2", level=3)
+        text = "fault addr 0x2f000000000 [fault reason 0x05] PTE Write access is not set"
+        log(tree, f"DMAR: [DMA Write NO_PASID] Request device [{nic[5:]}] {text}", level=3)
+
+
 def _without_extended_space(tree: Tree) -> None:
     nic = _nic(tree, "mlx5_9")
     if nic is None:
@@ -210,6 +254,7 @@ FAULTS: tuple[Fault, ...] = (
         "A switch port relies on ATS, which is off on its NIC (mlx5_2)",
         _direct_translated,
     ),
+    fault("nic-ats-on-bare-metal", "ATS is on for a NIC of a bare-metal node (mlx5_0)", _ats_on),
     fault(
         "acs-option-ignored",
         "pci=noacs is on the kernel command line and has no effect",
@@ -218,6 +263,13 @@ FAULTS: tuple[Fault, ...] = (
     fault(
         "iommu-translated",
         "The IOMMU translates DMA addresses (intel_iommu=on without iommu=pt)",
+        change_description=_translated,
+    ),
+    fault("iommu-fault", "The IOMMU refused DMA of a NIC (mlx5_1)", _refused_dma),
+    fault(
+        "peer-mmio-not-remapped",
+        "The IOMMU translates, and NVreg_DmaRemapPeerMmio=0 leaves GPU memory out of its tables",
+        _unmapped_peers,
         change_description=_translated,
     ),
     fault(
@@ -236,6 +288,13 @@ FAULTS: tuple[Fault, ...] = (
     fault(
         "gpu-nic-through-cpu",
         "Some GPUs have a NIC only behind the CPU's host bridge",
+        change_description=_without_nics("mlx5_8", "mlx5_9"),
+        on="dgx-a100",
+    ),
+    fault(
+        "p2p-host-bridge-unlisted",
+        "Some GPUs reach their NIC only through the host bridge of a desktop CPU",
+        _desktop_host_bridges,
         change_description=_without_nics("mlx5_8", "mlx5_9"),
         on="dgx-a100",
     ),
@@ -315,7 +374,7 @@ FAULTS: tuple[Fault, ...] = (
     fault(
         "pcie-aer-correctable",
         "GPU0 had corrected PCIe errors",
-        _count("correctable", lambda tree: _gpu(tree, 0), BadTLP=1294),
+        _corrected,
     ),
     fault(
         "pcie-error-unreported",

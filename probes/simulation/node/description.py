@@ -41,6 +41,16 @@ class GpuDescription:
 
 
 @dataclass(frozen=True)
+class QosDescription:
+    """How RoCE netdevs choose the priority of packets."""
+
+    tool: str  # that shows it: "dcb" or "mlnx_qos"
+    pfc: tuple[int, ...]  # priorities with flow control
+    trusts_dscp: bool = True
+    priorities: dict[int, int] = field(default_factory=dict)  # DSCP -> priority, where not the usual one
+
+
+@dataclass(frozen=True)
 class NicDescription:
     """One kind of NIC; `gbps` is the traffic of a training job per port."""
 
@@ -52,6 +62,15 @@ class NicDescription:
     layer: str
     link: tuple[int, int]
     gbps: float
+    subsystem: str = "15b3:0041"
+    vpd: str = ""  # its text fields; "": no VPD is described
+    manages_nvswitches: bool = False  # no NIC of jobs, see probes/facts/pci/nvswitch_management.py
+    # In these, {number} is the NIC's among those of its kind, from 0.
+    netdev: str = ""  # "rdma{number}"; "": a name by slot
+    address: str = ""  # IPv4 with prefix, "192.168.{number}.157/16"; "": no route leads over it
+    mtu: int = 0  # of the netdev; 0: the usual one
+    qos: QosDescription | None = None
+    bonded_ports: int = 1  # 2: the RDMA device spans both functions of its card, bonded as `netdev`
 
     @property
     def driver(self) -> str:
@@ -65,6 +84,7 @@ class SwitchDescription:
 
     id: str = "1000:c030"
     link: tuple[int, int] = (5, 16)
+    uplink: tuple[int, int] | None = None  # to the CPU, if that link differs
 
 
 @dataclass(frozen=True)
@@ -114,6 +134,9 @@ class NvmlDescription:
     lost: frozenset[int] = frozenset()  # fallen off the bus
     unlisted: frozenset[int] = frozenset()
     with_fewer_nvlinks: frozenset[int] = frozenset()
+    outside_fabric: frozenset[int] = frozenset()  # not registered with the NVLink fabric
+    in_other_clique: frozenset[int] = frozenset()
+    with_reduced_nvlink: frozenset[int] = frozenset()  # the fabric's health mask says so
     persistence: bool = True
     mig: bool = False
     is_vgpu: bool = False
@@ -188,6 +211,8 @@ class NodeDescription:
     nvml: NvmlDescription = NvmlDescription()
     topology_file: TopologyFileDescription | None = None
     tests: tuple[str, ...] = ()  # installed besides perftest: "gdrcopy", "nvbandwidth", "nccl-tests"
+    sysctl: dict[str, int] = field(default_factory=dict)  # "net.ipv4.conf.all.arp_ignore" -> 1
+    job: dict[str, str] = field(default_factory=dict)  # variables that the site's job script sets
 
     @property
     def offers_gdr(self) -> bool:
@@ -220,9 +245,9 @@ def from_toml(name: str, table: dict[str, Any]) -> NodeDescription:
     parts = dict(table)
     gpu = parts.pop("gpu")
     nics = {
-        kind: NicDescription(**{**nic, "link": tuple(nic["link"])}) for kind, nic in parts.pop("nic").items()
+        kind: NicDescription(**{**nic, "link": tuple(nic["link"]), "qos": _qos(nic.get("qos"))})
+        for kind, nic in parts.pop("nic").items()
     }
-    switch = parts.pop("switch", {})
     modules = parts.pop("modules")
     return NodeDescription(
         name=name,
@@ -234,7 +259,7 @@ def from_toml(name: str, table: dict[str, Any]) -> NodeDescription:
             }
         ),
         nic=nics,
-        switch=SwitchDescription(**{**switch, "link": tuple(switch.get("link", (5, 16)))}),
+        switch=_switch(parts.pop("switch", {})),
         numa=tuple(
             NumaDescription(numa["cpus"], numa["memory_gib"], tuple(numa["distances"]))
             for numa in parts.pop("numa")
@@ -250,6 +275,18 @@ def from_toml(name: str, table: dict[str, Any]) -> NodeDescription:
         tests=tuple(parts.pop("tests", ())),
         **parts,
     )
+
+
+def _switch(table: dict[str, Any]) -> SwitchDescription:
+    links: dict[str, Any] = {key: tuple(table[key]) for key in ("link", "uplink") if key in table}
+    return SwitchDescription(**{**table, **links})
+
+
+def _qos(table: dict[str, Any] | None) -> QosDescription | None:
+    if table is None:
+        return None
+    priorities = {int(dscp): priority for dscp, priority in table.get("priorities", {}).items()}
+    return QosDescription(table["tool"], tuple(table["pfc"]), table.get("trusts_dscp", True), priorities)
 
 
 def _topology_file(table: dict[str, Any] | None) -> TopologyFileDescription | None:

@@ -35,7 +35,7 @@ def _connect(tree: Tree, programs: Sequence[Program], program: Program, world: i
         yield f"{host}:{program.pid}:{program.pid} [0] NCCL INFO NCCL version {_VERSION}+cuda{_cuda(tree)}"
     numbers = {nic.name: number for number, nic in enumerate(_compute(tree))}
     nics = [nic for nic in tree.nics if nic.name in program.nics]
-    network = "Socket" if program.path_in_log is Via.TCP or not numbers else "IB"
+    network = "Socket" if program.path_in_log is Via.TCP or not numbers else _plugin(tree) or "IB"
     yield from (f"{head}{text}" for text in program.logged_lines)
     yield from (f"{head}{text}" for text in _network(tree, programs, program, network))
     if program.path_in_log is Via.DMABUF:
@@ -45,14 +45,14 @@ def _connect(tree: Tree, programs: Sequence[Program], program: Program, world: i
     comm = f"comm 0x55{program.pid:010x} rank {rank}"
     about = f"{comm} nranks {world} cudaDev 0 nvmlDev {gpu} busId {bus} commId 0x7d1cf3a2b4e59686"
     yield f"{head}ncclCommInitRankConfig {about} - Init START"
-    if network == "IB":
+    if network != "Socket":
         yield from (f"{head}{text}" for text in _distances(tree, program, nics, numbers))
     nodes = max(1, world // len(programs))
     yield f"{head}{comm} nRanks {world} nNodes {nodes} localRanks {len(programs)} localRank {rank} MNNVL 0"
     yield f"{head}ncclCommInitRankConfig {about} - Init COMPLETE"
     if program.path_in_log is Via.NONE:
         return
-    number = numbers.get(nics[0].name, 0) if nics and network == "IB" else 0
+    number = numbers.get(nics[0].name, 0) if nics and network != "Socket" else 0
     path = f"via NET/{network}/{number}{'/GDRDMA' if program.path_in_log in _GDR else ''}"
     next_rank, last_rank = (rank + len(programs)) % world, (rank - len(programs)) % world
     for channel in range(_CHANNELS):
@@ -85,6 +85,9 @@ def _network(
         yield "NET/IB : No device found."
         yield "NET/Socket : Using [0]eno1:10.0.0.1<0>"
         return
+    if network != "IB":
+        yield f"NET/Plugin: Loaded net plugin {network} (v10)"
+        return
     yield f"NCCL_IB_HCA set to ={','.join(nic.name for nic in nics)}"
     layer = {nic.name: "RoCE" if nic.kind.layer == "Ethernet" else "IB" for nic in nics}
     listed = " ".join(f"[{number}]{nic.name}:1/{layer[nic.name]}" for number, nic in enumerate(nics))
@@ -112,6 +115,11 @@ def _steps(programs: Sequence[Program], seconds: float) -> Iterator[str]:
     count = int((min([seconds, *stopped]) - since) / _STEP_SECONDS)
     for number in range(1, min(count, _MOST_STEPS) + 1):
         yield f"step {number * 10} loss {1.7 + 8 / (number + 4):.4f}"
+
+
+def _plugin(tree: Tree) -> str:
+    """Return the network that the job chooses by NCCL_NET; NCCL's own code for IB then finds no NICs."""
+    return tree.description.job.get("NCCL_NET", "")
 
 
 def _compute(tree: Tree) -> list[PlacedNic]:

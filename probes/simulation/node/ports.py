@@ -34,7 +34,7 @@ _ETHTOOL_COUNTERS = (
 
 def add_ports(tree: Tree) -> None:
     """Add the subnet manager, counters and netdev of every port."""
-    for index, nic in enumerate(tree.nics, 3):  # 1 is lo, 2 the management NIC
+    for index, nic in enumerate(tree.cards, 3):  # 1 is lo, 2 the management NIC
         port = port_of(nic)
         infiniband = nic.kind.layer == "InfiniBand"
         tree.add(f"{port}/sm_lid", "0x1\n" if infiniband else "0x0\n")
@@ -47,7 +47,7 @@ def add_ports(tree: Tree) -> None:
         tree.link(f"/sys/class/net/{netdev}", f"../../{base.removeprefix('/sys/')}")
         tree.link(f"{base}/device", f"../../../{nic.bdf}")
         for name, value in (
-            ("mtu", "4092" if infiniband else "9000"),
+            ("mtu", str(nic.kind.mtu or (4092 if infiniband else 9000))),
             ("operstate", "up"),
             ("flags", "0x1003"),
             ("carrier_changes", "2"),
@@ -56,7 +56,7 @@ def add_ports(tree: Tree) -> None:
         ):
             tree.add(f"{base}/{name}", f"{value}\n")
         for direction in ("tx", "rx"):
-            tree.add(f"{base}/statistics/{direction}_bytes", _few_bytes)
+            tree.add(f"{base}/statistics/{direction}_bytes", few_bytes)
         if not infiniband:
             tree.ethtool[netdev] = dict.fromkeys(_ETHTOOL_COUNTERS, _zero)
         if tree.description.modules.ofed and not infiniband:
@@ -64,7 +64,7 @@ def add_ports(tree: Tree) -> None:
                 tree.add(f"{base}/ecn/roce_rp/enable/{priority}", "1\n")
 
 
-def _few_bytes(seconds: float) -> str:
+def few_bytes(seconds: float) -> str:
     """Bytes through a netdev that only monitoring uses, besides RDMA."""
     return f"{round(seconds * 20_000)}\n"
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from probes.facts.jobs.nccl_conf import NCCL_CONF
 from probes.simulation.node.nccl_log import job_output
 from probes.simulation.node.program import Program, Via
 from probes.simulation.node.programs import nearest_nics, path_between, path_of
@@ -39,6 +40,8 @@ def add_processes(tree: Tree) -> None:
     tree.link("/proc/self", str(_OWN))
     tree.add(f"/proc/{_OWN}/limits", limits())
     tree.add(f"/proc/{_OWN}/status", _own_status(tree))
+    tree.add(f"/proc/{_OWN}/cgroup", "0::/user.slice/user-0.slice/session-1.scope\n")
+    tree.add("/sys/fs/cgroup/cgroup.controllers", "cpuset cpu io memory hugetlb pids rdma misc\n")
     tree.directory("/etc/systemd/system")
     tree.add("/etc/security/limits.d/rdma.conf", "* soft memlock unlimited\n* hard memlock unlimited\n")
     users = "".join(f"{job.user}:x:{job.uid}:{job.uid}::/home/{job.user}:\n" for job in (JOB, OTHER_JOB))
@@ -92,7 +95,8 @@ def add_rank(
     tree.add(f"{base}/stat", lambda seconds: f"{pid} (python3) {_times(program, seconds)}\n")
     tree.add(f"{base}/limits", limits())
     _add_threads(tree, program, job.uid, _cpus_near(tree, gpu))
-    given = {"CUDA_VISIBLE_DEVICES": "0", **compute_nics(tree), **(variables or {})}
+    given = {"CUDA_VISIBLE_DEVICES": "0", **compute_nics(tree), **tree.description.job}
+    given |= variables or {}
     tree.add(f"{base}/environ", "".join(f"{name}={value}\0" for name, value in given.items()).encode())
     verbs = [f"uverbs{number}" for number in range(len(tree.nics))]
     files = [f"/dev/nvidia{gpu}", "/dev/nvidiactl", "/dev/nvidia-uvm"]
@@ -100,6 +104,8 @@ def add_rank(
         tree.link(f"{base}/fd/{number}", file)
     for name in (*verbs, "rdma_cm"):
         tree.add(f"{base}/root/dev/infiniband/{name}", "")
+    if tree.is_there(NCCL_CONF):
+        tree.link(f"{base}/root{NCCL_CONF}", NCCL_CONF)
     map_libraries(tree, pid, default_libraries(tree) if libraries is None else libraries)
 
 

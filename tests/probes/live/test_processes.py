@@ -180,9 +180,8 @@ def test_sources_are_read_every_few_seconds_and_facts_once(host: LiveNode) -> No
     assert host.asked["/proc/42/environ"] == host.asked["/proc/42/maps"] == host.asked["/proc/42/fd"] == 0
 
 
-def test_a_slow_source_is_read_rarely(host: LiveNode) -> None:
-    rank(host)
-    samples = Samples(host)
+def answer_slowly(host: LiveNode, samples: Samples) -> None:
+    """Let each list of RDMA objects take 0.1 s."""
     answer = host.resources
 
     def slow() -> Maybe[RdmaResources]:
@@ -191,6 +190,12 @@ def test_a_slow_source_is_read_rarely(host: LiveNode) -> None:
         return answer
 
     host.resources = slow
+
+
+def test_a_slow_source_is_read_rarely(host: LiveNode) -> None:
+    rank(host)
+    samples = Samples(host)
+    answer_slowly(host, samples)
     for _ in range(30):
         samples.next()
     assert host.asked["rdma_resources"] == 6  # 0.2 s for both lists: every 10 s
@@ -199,14 +204,7 @@ def test_a_slow_source_is_read_rarely(host: LiveNode) -> None:
 def test_a_slow_source_is_read_early_only_while_devices_are_opened_or_closed(host: LiveNode) -> None:
     rank(host)
     samples = Samples(host)
-    answer = host.resources
-
-    def slow() -> Maybe[RdmaResources]:
-        samples.seconds += 0.1
-        assert isinstance(answer, RdmaResources)
-        return answer
-
-    host.resources = slow
+    answer_slowly(host, samples)
     for _ in range(4):
         samples.next()
     assert host.asked["rdma_resources"] == 2
@@ -224,14 +222,7 @@ def test_a_gpu_process_of_another_namespace_does_not_make_a_slow_source_be_read_
     rank(host)
     host.gpus["0000:10:00.0"] = (77,)  # not in this /proc
     samples = Samples(host)
-    answer = host.resources
-
-    def slow() -> Maybe[RdmaResources]:
-        samples.seconds += 0.1
-        assert isinstance(answer, RdmaResources)
-        return answer
-
-    host.resources = slow
+    answer_slowly(host, samples)
     for _ in range(30):
         samples.next()
     assert host.asked["rdma_resources"] == 6

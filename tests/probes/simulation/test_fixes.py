@@ -33,6 +33,9 @@ STAYS = {
     "subnet-manager-stalled": _ASKS,
     "half-rate": _NO_SUCH_PROGRAM,
     "one-lane": _NO_SUCH_PROGRAM,
+    "roce-bond-port-down": _ASKS,
+    "roce-class-not-lossless": _ASKS,
+    "roce-trust-pcp": _ASKS,
     "roce-gid-wrong-namespace": _ASKS,
     "nic-without-driver": "the driver is loaded, and has left this device: a reboot",
     "nic-without-rdma-device": "the driver is loaded; the simulated node has no devlink to ask further",
@@ -42,6 +45,7 @@ STAYS = {
     "nic-firmware-command-failed": _NO_SUCH_PROGRAM,
     "gpu-without-driver": "the driver is loaded, and did not take this GPU: its log tells",
     "nvlink-down": _NO_SUCH_PROGRAM,
+    "gpu-fabric-not-registered": _ASKS,
     "nvshmem-needs-peermem": "built without peer-memory symbols, as the step says",
     "perftest-port-in-use": _NO_SUCH_PROGRAM,
 }

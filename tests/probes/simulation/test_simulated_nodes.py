@@ -29,6 +29,11 @@ SHAPES = {  # GPUs, NICs, NUMA nodes, NVSwitches
     "gb200": (4, 4, 2, 0),
     "cloud-vm": (8, 8, 2, 0),
     "azure-nd-h100": (8, 8, 2, 0),
+    "bare-roce": (8, 8, 2, 4),
+    "gcp-a4": (8, 8, 2, 0),
+    "oci-h100": (8, 18, 2, 4),
+    "hgx-b200": (8, 8, 2, 0),  # the NVSwitches are no PCI functions of the host
+    "hgx-b300": (8, 8, 2, 0),
 }
 STATES = {
     "hgx-h100": (State.ACTIVE, 8),
@@ -37,6 +42,11 @@ STATES = {
     "gb200": (State.READY, 4),
     "cloud-vm": (State.UNKNOWN, 0),
     "azure-nd-h100": (State.ACTIVE, 8),
+    "bare-roce": (State.READY, 8),
+    "gcp-a4": (State.READY, 8),
+    "oci-h100": (State.ACTIVE, 8),
+    "hgx-b200": (State.READY, 8),
+    "hgx-b300": (State.READY, 8),
 }
 
 

@@ -53,7 +53,7 @@ class RasScreen(ListScreen[RasState]):
         yield KeyFooter()
 
     def _draw_panes(self) -> None:
-        self.query_one("#summary", LinesView).show(self._state.summary(self.size.width))
+        self.query_one("#summary", LinesView).show(self._state.summary())
         super()._draw_panes()
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:

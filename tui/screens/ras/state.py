@@ -88,7 +88,7 @@ class RasState(ListState):
 
     # Drawing
 
-    def summary(self, width: int) -> list[Line]:
+    def summary(self) -> list[Line]:
         """Draw the title."""
         return [line(Run("RAS ", Tone.TITLE), origin_run(self._origin))]
 
