@@ -24,7 +24,7 @@ test-all: test test-slow ## the fast and the slow tests
 
 test-vm: $(VENV)/.developing ## a virtual GPU node with a real kernel; needs root once, see tests/node_vm/README.md
 	$(BIN)/python -m tests.node_vm.prerequisites
-	$(BIN)/python -m pytest -m node_vm -n 3 --dist loadgroup --durations 12 tests/node_vm
+	$(BIN)/python -m pytest -m node_vm -n 2 --dist loadgroup --durations 12 tests/node_vm
 
 lint: $(VENV)/.developing ## ruff, mypy and codespell
 	$(BIN)/ruff check .
