@@ -34,7 +34,9 @@ KEPT_SECONDS = 10.0  # a path stays, at most this long, while the regions change
 # Threads are named when NCCL connects; user, memory and CPUs of a process hardly ever change.
 _THREADS_SECONDS = 5.0
 _USAGE_SECONDS = 10.0
-_STATES_SECONDS = 3.0  # at most between two readings of /proc/PID/stat
+# At most between two readings of /proc/PID/stat, however slow they are: an event needs two samples, which
+# must not be two looks at one reading.
+_STATES_SECONDS = 1.0
 _CHANGING_SECONDS = 5.0  # from opening a device to connected queue pairs, or from a signal to the end
 _SHARED_RANK = Unknown(Reason.NOT_THERE, "/proc/PID/environ", "several processes have the same rank")
 _NO_RDMA = Unknown(Reason.NOT_RECORDED, "/proc/PID/status", "read only with RDMA resources")

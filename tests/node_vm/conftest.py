@@ -15,7 +15,7 @@ from tests.node_vm.shape import TWO_LEVELS, TWO_SOCKETS
 
 @pytest.hookimpl(tryfirst=True)  # before xdist looks for groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Two workers share the work by guests, so that each guest is booted once."""
+    """Workers share the work by guests, so that each guest is booted once."""
     for item in items:
         if "node_vm" in item.path.parts:
             item.add_marker(pytest.mark.node_vm)

@@ -41,8 +41,19 @@ class LiveStream:
             time.sleep(0.5)
             self.update()
 
-    def event(self, since: float, kind: str, subject: str) -> tuple[dict[str, Any], int]:
-        """The event, and in which sample it is: 1 is the first after `since` (guest's clock, seconds)."""
+    def event(
+        self,
+        since: float,
+        kind: str,
+        subject: str,
+        source: str | None = None,
+        counted_from: float | None = None,
+    ) -> tuple[dict[str, Any], int]:
+        """The event after `since`, and in which sample it is: 1 is the first after `counted_from`.
+
+        Times are the guest's, in seconds. Samples do not count of which gdrtop says that `source` has not
+        answered yet.
+        """
 
         def found(sample: Sample) -> list[dict[str, Any]]:
             return [
@@ -56,8 +67,15 @@ class LiveStream:
         last = next((s for s in self.samples if s["taken_at"] > since and found(s)), None) or self.until(
             lambda sample: sample["taken_at"] > since and bool(found(sample))
         )
-        later = [sample for sample in self.samples if since < sample["taken_at"] <= last["taken_at"]]
-        return found(last)[0], len(later)
+        began = since if counted_from is None else counted_from
+        later = [sample for sample in self.samples if began < sample["taken_at"] <= last["taken_at"]]
+        late = [sample for sample in later if source and is_late(sample, source)]
+        return found(last)[0], len(later) - len(late)
+
+
+def is_late(sample: Sample, source: str) -> bool:
+    """Whether a sample says that it repeats an answer of a source."""
+    return any(limit.startswith("No answer from") and source in limit for limit in sample["limits"])
 
 
 @contextmanager

@@ -19,7 +19,7 @@ NODE = "gpunode"
 
 
 def do(guest: Guest, *arguments: str) -> Answer:
-    return guest.ask("gdrtop", "do", *arguments)
+    return guest.gdrtop("do", *arguments)
 
 
 def log_of(guest: Guest, path: str) -> list[dict[str, object]]:

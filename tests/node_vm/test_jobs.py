@@ -14,9 +14,8 @@ from tests.node_vm.machine import Machine
 
 JOBS = {"admin": ("4711", (0, 1)), "visitor": ("4712", (2, 3))}  # user: Slurm's job, RDMA devices
 SAMPLES = 1 + 3  # until an event is there; the first may be under way
-# States of processes are read every three seconds at least, in a reading that under emulation may end after
-# its sample; and a state counts in the second sample that has it.
-SAMPLES_OF_PROCESSES = 12
+# What says how processes are; under emulation it may answer after its sample.
+STATES = "process states"
 
 
 @dataclass(frozen=True)
@@ -52,14 +51,13 @@ class Jobs:
 
     def event(self, script: str, kind: str, subject: str) -> list[str]:
         """What the event that a change of the node makes says, to each who looks."""
-        since = float(self.guest.shell(f"date +%s.%N; {script}"))
+        since, changed = map(float, self.guest.shell(f"date +%s.%N; {script}; date +%s.%N").split())
         texts = []
         for stream in self.streams:
-            event, number = stream.event(since, kind, subject)
-            assert number <= (SAMPLES_OF_PROCESSES if kind.startswith("process") else SAMPLES), (
-                event,
-                number,
-            )
+            source = STATES if kind.startswith("process") else None
+            event, number = stream.event(since, kind, subject, source, changed)
+            print(f"{kind} in sample {number}")
+            assert number <= SAMPLES, event
             texts.append(event["text"])
         return texts
 
@@ -159,6 +157,8 @@ def test_a_module_that_is_unloaded(jobs: Jobs) -> None:
 
 def test_a_killed_process(jobs: Jobs) -> None:
     client = jobs.pairs[2].client
-    for text in jobs.event(f"kill -KILL {client}", "process-ended", f"pid {client}"):
+    # With its share of a CPU it takes a while to end.
+    kill = f"kill -KILL {client}; while [ -e /proc/{client} ]; do sleep 0.1; done"
+    for text in jobs.event(kill, "process-ended", f"pid {client}"):
         assert "ib_write_bw" in text
         assert "ended" in text

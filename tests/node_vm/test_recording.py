@@ -75,6 +75,6 @@ def test_a_recording_says_outside_what_the_guest_said(
         # What the screens are drawn with.
         drawn = told_outside(command, "--replay", str(recorded))
         assert "RECORDED" in drawn.splitlines()[0]
-        assert drawing(drawn) == drawing(node.run("gdrtop", command))
+        assert drawing(drawn) == drawing(node.run_gdrtop(command))
     if request.config.getoption("--keep-recording"):
         NODE_VM.write_bytes(recorded.read_bytes())

@@ -11,14 +11,14 @@ DONE, TO_DO = "done", "to do"
 
 def setup(guest: Guest, *options: str) -> dict[str, dict[str, Any]]:
     """The steps by their ids; the status is not 0 as long as some are left."""
-    document = json.loads(guest.ask("gdrtop", "setup", "--json", *options).output)
+    document = json.loads(guest.gdrtop("setup", "--json", *options).output)
     assert document["path"] == "nvidia-peermem"
     return {step["id"]: step for step in document["steps"]}
 
 
 def run_step(guest: Guest, name: str) -> str:
     """Runs a step as an admin would, without being asked."""
-    return guest.ask("gdrtop", "setup", name, "--run", "--yes").output
+    return guest.gdrtop("setup", name, "--run", "--yes").output
 
 
 def test_from_nothing_loaded_to_a_measured_loopback_that_survives_reboots(rebooting: Machine) -> None:
@@ -56,5 +56,5 @@ def test_from_nothing_loaded_to_a_measured_loopback_that_survives_reboots(reboot
     last = setup(guest)
     assert last["reboot"]["state"] == DONE
     assert "Gb/s" in last["measure-host"]["reason"]
-    guest.run("gdrtop", "do", "unpersist-modules", "--yes")
+    guest.run_gdrtop("do", "unpersist-modules", "--yes")
     guest.run("rm", "-rf", "/var/log/gdrtop", "/root/.local/share/gdrtop")

@@ -107,7 +107,7 @@ def test_links_are_lspcis(guest: Guest, told: dict[str, Any]) -> None:
         if state is not None and state.groups() != ("32", "16"):
             slow[block.split()[0]] = state.groups()
     assert list(slow.values()) == [("8", "8")]  # the one that dress-up degrades
-    screen = guest.run("gdrtop", "topo")
+    screen = guest.run_gdrtop("topo")
     assert all(bdf in screen for bdf in slow)
 
 

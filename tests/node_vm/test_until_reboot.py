@@ -12,12 +12,12 @@ CONFIG = "/etc/modules-load.d/gdrtop.conf"
 def test_what_is_loaded_at_boot_is_there_after_a_reboot_until_that_is_taken_back(rebooting: Machine) -> None:
     guest = rebooting.guest
     guest.run("reset-node")
-    guest.run("gdrtop", "do", "persist-modules", "--yes")
+    guest.run_gdrtop("do", "persist-modules", "--yes")
     assert {"mlx5_ib", "nvidia_uvm"} <= set(guest.read(CONFIG).splitlines())
     rebooting.reboot()
     loaded = lsmod(guest)
     assert {"mlx5_ib", "nvidia", "nvidia_uvm"} <= loaded.keys()
-    guest.run("gdrtop", "do", "unpersist-modules", "--yes")
+    guest.run_gdrtop("do", "unpersist-modules", "--yes")
     assert guest.ask("test", "-e", CONFIG).status == 1
 
 
@@ -27,7 +27,7 @@ def test_signatures_enforced_and_then_all_loading_forbidden(rebooting: Machine) 
     guest.write("/sys/module/module/parameters/sig_enforce", "1\n")
     assert "Key was rejected by service" in guest.ask("modprobe", "nvidia").errors
     # The distribution's own are signed; the others are not even tried.
-    tried = guest.run("gdrtop", "do", "load-modules", "--yes")
+    tried = guest.run_gdrtop("do", "load-modules", "--yes")
     assert "its file is unsigned, but this kernel accepts only signed modules" in " ".join(tried.split())
     told = assert_equal_to_lsmod(guest)
     assert told["mlx5_ib"]["state"] == "live"
@@ -37,6 +37,6 @@ def test_signatures_enforced_and_then_all_loading_forbidden(rebooting: Machine) 
     rdma_cm = assert_equal_to_lsmod(guest)["rdma_cm"]
     forbidden = "kernel.modules_disabled is 1: no module can be loaded until a reboot"
     assert rdma_cm["explanation"] == forbidden
-    refused = guest.ask("gdrtop", "do", "load-modules", "--yes")
+    refused = guest.gdrtop("do", "load-modules", "--yes")
     assert refused.status == 2
     assert "modules_disabled" in refused.output

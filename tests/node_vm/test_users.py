@@ -36,7 +36,7 @@ def test_rules_that_a_visitor_may_not_read_are_not_passed_over(node: Guest) -> N
     visitor = node.as_user("visitor")
     peermem = next(m for m in visitor.json("modules")["modules"] if m["name"] == "nvidia_peermem")
     assert peermem["blacklisted"] is None
-    assert "/etc/modprobe.d/test.conf could not be read" in visitor.run("gdrtop", "modules")
+    assert "/etc/modprobe.d/test.conf could not be read" in visitor.run_gdrtop("modules")
 
 
 def test_the_dashboard_of_a_visitor(node: Guest) -> None:
