@@ -18,6 +18,7 @@ from probes.facts.kernel.modules import ModuleFacts
 from probes.facts.kernel.release import KernelFacts
 from probes.facts.pci import functions as pci
 from probes.facts.pci.functions import PciFacts
+from probes.facts.rdma import cxi
 from probes.facts.rdma import devices as rdma
 from probes.facts.rdma.devices import RdmaFacts
 from probes.facts.system import network_use, numa, platform
@@ -75,7 +76,9 @@ class Node:
     numa: Maybe[NumaFacts] = _probed("numa", lambda run: numa.probe(run.host))
     pci: Maybe[PciFacts] = _probed("pci", lambda run: pci.probe(run.host))
     gpus: Maybe[GpuFacts] = _probed("gpus", _gpus, needs=("pci", "nvml"))
-    rdma: Maybe[RdmaFacts] = _probed("rdma", lambda run: rdma.probe(run.host))
+    rdma: Maybe[RdmaFacts] = _probed(
+        "rdma", lambda run: cxi.add_slingshot(run.host, rdma.probe(run.host))
+    )
     modules: Maybe[ModuleFacts] = _probed(
         "modules",
         lambda run: modules.for_cards(modules.probe(run.host), run.answer("pci", PciFacts)),

@@ -68,7 +68,7 @@ def draw(
 
 
 def _name(path: GdrPath) -> str:
-    return {GdrPath.DMABUF: "DMA-BUF", GdrPath.PEERMEM: "peermem", GdrPath.EFA: "EFA"}[path]
+    return {GdrPath.DMABUF: "DMA-BUF", GdrPath.PEERMEM: "peermem", GdrPath.EFA: "EFA", GdrPath.CXI: "cxi"}[path]
 
 
 def _nics(facts: GpuDirectFacts, path: GdrPath) -> Run:

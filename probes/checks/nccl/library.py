@@ -25,14 +25,13 @@ from probes.queries.jobs import (
     values_of,
     without_variable,
 )
+from probes.queries.network_plugin import driver_with_plugin
 from probes.queries.references import NCCL_VARIABLES
 from probes.snapshot.examination import Examination
 
 AREA = Area("nccl")
 _DMABUF = "NCCL_DMABUF_ENABLE"
 _FIRST_WITH_DMABUF = (2, 13, 4)
-# NCCL's own code uses InfiniBand and Ethernet ports only (src/transport/net_ib/init.cc).
-PLUGIN_ONLY = ("efa", "cxi")  # prefixes of the PCI drivers of EFA and Slingshot
 _NEWER = Plan(
     "Use a newer NCCL",
     (
@@ -200,10 +199,9 @@ def _plugins(process: Process) -> list[str]:
 def nccl_net_plugin_trouble(examination: Examination) -> Outcome:
     """Find libnccl-net in the maps of jobs, if NCCL could use the NICs without it."""
     jobs = jobs_of(examination)
-    pci = examination.node.pci
-    for bdf, function in ({} if isinstance(pci, Unknown) else pci.functions).items():
-        if known(function.driver, "").startswith(PLUGIN_ONLY):
-            return passed(Evidence(f"/sys/bus/pci/devices/{bdf}/driver", known(function.driver, "")))
+    bdf, driver = driver_with_plugin(examination)
+    if driver:
+        return passed(Evidence(f"/sys/bus/pci/devices/{bdf}/driver", driver))
     return conclude(
         jobs,
         [

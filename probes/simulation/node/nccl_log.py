@@ -9,15 +9,17 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from probes.simulation.node.program import Program, Via
+from probes.simulation.node.programs import needs_plugin
 from probes.simulation.node.tree import PlacedNic, Tree
 
 _VERSION = "2.27.7"
+PLUGIN_VERSION, LIBFABRIC_VERSION = "1.13.2-aws", "1.22"  # awslabs/awsome-distributed-training, FSDP on P5
 _LEVEL = 5  # PXB, the default of NCCL_NET_GDR_LEVEL
 _NEAR, _FAR = 4, 9  # PIX and SYS in this version
 _CHANNELS = 2  # of each rank to the next node
 _STEP_SECONDS = 10.0
 _MOST_STEPS = 10_000
-_GDR = (Via.PEERMEM, Via.DMABUF)
+_GDR = (Via.PEERMEM, Via.DMABUF, Via.PLUGIN)
 
 
 def job_output(tree: Tree, programs: Sequence[Program], world: int, seconds: float) -> str:
@@ -35,7 +37,8 @@ def _connect(tree: Tree, programs: Sequence[Program], program: Program, world: i
         yield f"{host}:{program.pid}:{program.pid} [0] NCCL INFO NCCL version {_VERSION}+cuda{_cuda(tree)}"
     numbers = {nic.name: number for number, nic in enumerate(_compute(tree))}
     nics = [nic for nic in tree.nics if nic.name in program.nics]
-    network = "Socket" if program.path_in_log is Via.TCP or not numbers else "IB"
+    network = "AWS Libfabric" if needs_plugin(tree) else "IB"
+    network = "Socket" if program.path_in_log is Via.TCP or not numbers else network
     yield from (f"{head}{text}" for text in program.logged_lines)
     yield from (f"{head}{text}" for text in _network(tree, programs, program, network))
     if program.path_in_log is Via.DMABUF:
@@ -45,14 +48,14 @@ def _connect(tree: Tree, programs: Sequence[Program], program: Program, world: i
     comm = f"comm 0x55{program.pid:010x} rank {rank}"
     about = f"{comm} nranks {world} cudaDev 0 nvmlDev {gpu} busId {bus} commId 0x7d1cf3a2b4e59686"
     yield f"{head}ncclCommInitRankConfig {about} - Init START"
-    if network == "IB":
+    if network != "Socket":
         yield from (f"{head}{text}" for text in _distances(tree, program, nics, numbers))
     nodes = max(1, world // len(programs))
     yield f"{head}{comm} nRanks {world} nNodes {nodes} localRanks {len(programs)} localRank {rank} MNNVL 0"
     yield f"{head}ncclCommInitRankConfig {about} - Init COMPLETE"
     if program.path_in_log is Via.NONE:
         return
-    number = numbers.get(nics[0].name, 0) if nics and network == "IB" else 0
+    number = numbers.get(nics[0].name, 0) if nics and network != "Socket" else 0
     path = f"via NET/{network}/{number}{'/GDRDMA' if program.path_in_log in _GDR else ''}"
     next_rank, last_rank = (rank + len(programs)) % world, (rank - len(programs)) % world
     for channel in range(_CHANNELS):
@@ -84,6 +87,12 @@ def _network(
     if network == "Socket":
         yield "NET/IB : No device found."
         yield "NET/Socket : Using [0]eno1:10.0.0.1<0>"
+        return
+    if network != "IB":
+        provider = nics[0].kind.driver.partition("_")[0] if nics else "efa"
+        yield f"NET/OFI Initializing aws-ofi-nccl {PLUGIN_VERSION}"
+        yield f"NET/OFI Using Libfabric version {LIBFABRIC_VERSION}"
+        yield f"NET/OFI Selected provider is {provider}, fabric is {provider} (found {len(nics)} nics)"
         return
     yield f"NCCL_IB_HCA set to ={','.join(nic.name for nic in nics)}"
     layer = {nic.name: "RoCE" if nic.kind.layer == "Ethernet" else "IB" for nic in nics}

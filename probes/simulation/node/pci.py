@@ -22,6 +22,10 @@ class _Buses:
     def __init__(self, domain: str, bus: int) -> None:
         self._domain, self._next = domain, bus
 
+    def skip_to(self, bus: str) -> None:
+        """Go on with this bus number."""
+        self._next = int(bus, 16) - 1
+
     def next_bus(self) -> str:
         """Return the next bus with its domain."""
         self._next += 1
@@ -44,10 +48,12 @@ def _root(tree: Tree, root: RootDescription) -> None:
         _function(
             tree, port, "8086:352a", "060400", root.numa, tree.description.switch.link, driver="pcieport"
         )
-        _switch(tree, root.switch, port, buses, root.numa)
+        _switch(tree, root.switch, port, buses, root.numa, root.first)
 
 
-def _switch(tree: Tree, devices: list[object], above: str, buses: _Buses, numa: int) -> None:
+def _switch(
+    tree: Tree, devices: list[object], above: str, buses: _Buses, numa: int, first: str = ""
+) -> None:
     """Add an upstream port, and a downstream port for each child; a list is another switch."""
     kind = tree.description.switch
     upstream = f"{above}/{buses.next_bus()}:00.0"
@@ -55,6 +61,8 @@ def _switch(tree: Tree, devices: list[object], above: str, buses: _Buses, numa: 
     subsystem = "1000:a064" if kind.id == "1000:c010" else "1000:0100"
     _function(tree, upstream, kind.id, "060400", numa, kind.link, subsystem, "pcieport")
     inner = buses.next_bus()
+    if first:
+        buses.skip_to(first)
     for slot, device in enumerate(devices):
         downstream = f"{upstream}/{inner}:{slot:02x}.0"
         _function(tree, downstream, kind.id, "060400", numa, kind.link, subsystem, "pcieport")
@@ -89,8 +97,9 @@ def _endpoint(tree: Tree, device: str, path: str, numa: int) -> None:
     else:
         nic = node.nic[kind]
         infiniband = nic.layer == "InfiniBand"
+        subsystem = "15b3:0041" if nic.id.startswith("15b3") else nic.id
         _function(
-            tree, path, nic.id, "020700" if infiniband else "020000", numa, nic.link, "15b3:0041", nic.driver
+            tree, path, nic.id, "020700" if infiniband else "020000", numa, nic.link, subsystem, nic.driver
         )
         tree.add(f"{path}/resource", _resource((0x90_0000_0000, 32 << 20, _PREFETCHABLE)))
         if nic.id == "15b3:101e":

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from probes.simulation.node.nccl_log import job_output
 from probes.simulation.node.program import Program, Via
-from probes.simulation.node.programs import nearest_nics, path_between, path_of
+from probes.simulation.node.programs import needs_plugin, nearest_nics, path_between, path_of, uses_cxi
 from probes.simulation.node.rdma_resources import pinned_bytes, service_thread
 from probes.simulation.node.tree import Content, Tree
 
@@ -94,12 +94,16 @@ def add_rank(
     _add_threads(tree, program, job.uid, _cpus_near(tree, gpu))
     given = {"CUDA_VISIBLE_DEVICES": "0", **compute_nics(tree), **(variables or {})}
     tree.add(f"{base}/environ", "".join(f"{name}={value}\0" for name, value in given.items()).encode())
-    verbs = [f"uverbs{number}" for number in range(len(tree.nics))]
     files = [f"/dev/nvidia{gpu}", "/dev/nvidiactl", "/dev/nvidia-uvm"]
-    for number, file in enumerate([*files, *(f"/dev/infiniband/{name}" for name in verbs)], 3):
+    if uses_cxi(tree):
+        files += [f"/dev/{name}" for name in opened]
+    else:
+        verbs = [f"uverbs{number}" for number in range(len(tree.nics))]
+        files += [f"/dev/infiniband/{name}" for name in verbs]
+        for name in (*verbs, "rdma_cm"):
+            tree.add(f"{base}/root/dev/infiniband/{name}", "")
+    for number, file in enumerate(files, 3):
         tree.link(f"{base}/fd/{number}", file)
-    for name in (*verbs, "rdma_cm"):
-        tree.add(f"{base}/root/dev/infiniband/{name}", "")
     map_libraries(tree, pid, default_libraries(tree) if libraries is None else libraries)
 
 
@@ -240,16 +244,20 @@ def library_directory(tree: Tree) -> str:
 def default_libraries(tree: Tree, nccl: str = NCCL_VERSION) -> list[str]:
     """Return the libraries that a rank maps."""
     directory = library_directory(tree)
-    return [
-        f"{directory}/libnccl.so.{nccl}",
-        f"{directory}/libibverbs.so.1.14.39.0",
-        f"{directory}/libmlx5.so.1.24.39.0",
-        f"{directory}/libcuda.so.{tree.description.driver.version}",
-    ]
+    verbs = [f"{directory}/libibverbs.so.1.14.39.0"]
+    if needs_plugin(tree):
+        plugin = tree.description.system.plugin
+        network = [*([] if uses_cxi(tree) else verbs), *([plugin] if plugin else [])]
+    else:
+        network = [*verbs, f"{directory}/libmlx5.so.1.24.39.0"]
+    libcuda = f"{directory}/libcuda.so.{tree.description.driver.version}"
+    return [f"{directory}/libnccl.so.{nccl}", *network, libcuda]
 
 
 def compute_nics(tree: Tree) -> dict[str, str]:
-    """Return NCCL_IB_HCA with the exact names of all compute NICs."""
+    """Return NCCL_IB_HCA with the exact names of all compute NICs; a network plugin does not read it."""
+    if needs_plugin(tree):
+        return {}
     names = [nic.name for nic in tree.nics if nic.kind is tree.description.nic.get("compute")]
     return {"NCCL_IB_HCA": f"={','.join(names)}"} if names else {}
 

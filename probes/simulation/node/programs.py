@@ -22,8 +22,22 @@ def path_of(tree: Tree, program: Program) -> Via:
 def without_peermem(tree: Tree) -> Via:
     """Return the path that NCCL takes on this node without nvidia_peermem."""
     node = tree.description
+    if uses_cxi(tree) and node.offers_gdr:
+        return Via.PLUGIN
     has_dmabuf = node.gpudirect.dmabuf and node.driver.flavour == "open" and node.offers_gdr
     return Via.DMABUF if has_dmabuf else Via.HOST
+
+
+def uses_cxi(tree: Tree) -> bool:
+    """Return whether the compute NICs are Slingshot's, which have no verbs."""
+    nic = tree.description.nic.get("compute")
+    return nic is not None and nic.driver == "cxi_ss1"
+
+
+def needs_plugin(tree: Tree) -> bool:
+    """Return whether NCCL can use the compute NICs only through a network plugin: EFA and Slingshot."""
+    nic = tree.description.nic.get("compute")
+    return nic is not None and nic.driver in ("efa", "cxi_ss1")
 
 
 def path_between(tree: Tree, gpu: int, nic: PlacedNic) -> Via:

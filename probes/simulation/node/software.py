@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from probes.facts.system.tool_names import GDRCOPY, PERFTEST, programs_of
 from probes.simulation.node.processes import NCCL_VERSION, library_directory
+from probes.simulation.node.programs import needs_plugin
 from probes.simulation.node.tree import Tree
 
 # A perftest of 2025 built with CUDA: it loads libcuda.so by this name and accepts PCI addresses and IPv6.
@@ -33,10 +34,14 @@ def add_software(tree: Tree) -> None:
     for name in ("numactl", "lspci", "ibv_devinfo", "ethtool"):
         tree.add(f"/usr/bin/{name}", "")
     directory = library_directory(tree)
+    plugin = tree.description.system.plugin
+    if plugin:
+        tree.add(plugin, b"\x7fELF")
+        tree.link(f"{plugin.rpartition('/')[0]}/libnccl-net.so", plugin.rpartition("/")[2])
     for soname, file in (
         ("libnccl.so.2", f"libnccl.so.{NCCL_VERSION}"),
         ("libibverbs.so.1", "libibverbs.so.1.14.39.0"),
-        ("libmlx5.so.1", "libmlx5.so.1.24.39.0"),
+        *(() if needs_plugin(tree) else (("libmlx5.so.1", "libmlx5.so.1.24.39.0"),)),
         *((("libgdrapi.so.2", "libgdrapi.so.2.5"),) if "gdrdrv" in tree.live_modules else ()),
     ):
         tree.add(f"{directory}/{file}", "")
@@ -106,10 +111,12 @@ def add_device_files(tree: Tree, modules: Iterable[str]) -> None:
 
 
 def _device_files_of(tree: Tree, module: str) -> list[str]:
-    if module in ("mlx4_ib", "mlx5_ib"):
+    if module in ("mlx4_ib", "mlx5_ib", "efa"):
         return [f"/dev/infiniband/uverbs{number}" for number in range(len(tree.nics))]
     if module == "nvidia":
         return ["/dev/nvidiactl", *(f"/dev/nvidia{number}" for number in range(len(tree.gpus)))]
+    if module == "cxi_user":
+        return [f"/dev/{nic.name}" for nic in tree.nics]
     return {
         "rdma_cm": ["/dev/infiniband/rdma_cm"],
         "rdma_ucm": ["/dev/infiniband/rdma_cm"],

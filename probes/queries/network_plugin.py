@@ -1,0 +1,29 @@
+"""NICs that NCCL reaches only through a network plugin: AWS EFA and HPE Slingshot.
+
+NCCL's own code uses ports with the link layers InfiniBand and Ethernet (src/transport/net_ib/init.cc). EFA's is
+unspecified, and Slingshot has no verbs. aws-ofi-nccl serves both, through libfabric.
+"""
+
+from __future__ import annotations
+
+from probes.base.unknown import Unknown, known
+from probes.facts.gpudirect import hardware_of
+from probes.snapshot.examination import Examination
+
+PLUGIN = "aws-ofi-nccl"
+PLUGIN_ONLY = ("efa", "cxi")  # prefixes of the PCI drivers of EFA and Slingshot
+
+
+def plugin_only_driver(examination: Examination) -> str:
+    """Return the driver of NICs that all need a plugin, "efa" or "cxi_ss1"; "" if NCCL can use one itself."""
+    drivers = [known(device.driver, "") for device in hardware_of(examination.node.rdma)]
+    return drivers[0] if drivers and all(driver.startswith(PLUGIN_ONLY) for driver in drivers) else ""
+
+
+def driver_with_plugin(examination: Examination) -> tuple[str, str]:
+    """Return the BDF and the driver of the first NIC that needs a plugin; two empty texts if none does."""
+    pci = examination.node.pci
+    for bdf, function in ({} if isinstance(pci, Unknown) else pci.functions).items():
+        if known(function.driver, "").startswith(PLUGIN_ONLY):
+            return bdf, known(function.driver, "")
+    return "", ""
