@@ -31,7 +31,7 @@ from probes.checks.nic import (
     roce_mtu,
 )
 from probes.checks.nic import devices as nic_devices
-from probes.checks.path import dmabuf, gdr_path, p2p_topology
+from probes.checks.path import dmabuf, gdr_path, p2p_topology, vendor_paths
 from probes.checks.pcie import (
     acs,
     acs_direct_nic,
@@ -70,6 +70,7 @@ AREAS: tuple[Area, ...] = (
     boot.AREA,
     in_use.AREA,
     dmabuf.AREA,
+    vendor_paths.AREA,
     p2p_topology.AREA,
     errors.AREA,
     acs.AREA,

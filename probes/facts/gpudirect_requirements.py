@@ -23,6 +23,7 @@ from probes.host.cuda import DMABUF_SUPPORTED, RDMA_SUPPORTED, CudaGpu
 
 _FIRST_OPEN_DRIVER = (515, 43, 4)  # the first with nv-dmabuf.c
 _FIRST_KERNEL = (5, 12)
+_MOST_NAMED = 8  # NICs
 _OLDEST_CAPABILITY = (7, 5)  # Turing: the open kernel modules support nothing older
 _FIRST_TOPOLOGY_CHECK = (580, 65, 6)  # the first driver that reads GrdmaPciTopoCheckOverride
 _BY_DESIGN = (
@@ -220,7 +221,9 @@ def nic_requirement(rdma: Maybe[RdmaFacts], answers: dict[str, Maybe[bool]]) -> 
         unseen = Unknown(Reason.NOT_THERE, "/sys/class/infiniband", "in another network namespace")
         evidence = f"/sys/bus/auxiliary/devices: RDMA devices of {', '.join(elsewhere)}"
         return Requirement(name, unseen, evidence)
-    unable = ", ".join(answers)
+    unable = ", ".join([*answers][:_MOST_NAMED])
+    if len(answers) > _MOST_NAMED:
+        unable += f" and {len(answers) - _MOST_NAMED} more"
     lack = f"the kernel or the NIC driver does not support DMA-BUF on {unable}"
     return Requirement(name, False, f"{probe_name}: not supported on {unable}", lack)
 

@@ -1,13 +1,14 @@
 """NICs that NCCL reaches only through a network plugin: AWS EFA and HPE Slingshot.
 
-NCCL's own code uses ports with the link layers InfiniBand and Ethernet (src/transport/net_ib/init.cc). EFA's is
-unspecified, and Slingshot has no verbs. aws-ofi-nccl serves both, through libfabric.
+NCCL's own code uses ports with the link layers InfiniBand and Ethernet (src/transport/net_ib/init.cc). That of
+EFA is unspecified, and Slingshot has no verbs. aws-ofi-nccl serves both, through libfabric.
 """
 
 from __future__ import annotations
 
 from probes.base.unknown import Unknown, known
 from probes.facts.gpudirect import hardware_of
+from probes.facts.kernel.modules import vendor_cards
 from probes.snapshot.examination import Examination
 
 PLUGIN = "aws-ofi-nccl"
@@ -21,9 +22,9 @@ def plugin_only_driver(examination: Examination) -> str:
 
 
 def driver_with_plugin(examination: Examination) -> tuple[str, str]:
-    """Return the BDF and the driver of the first NIC that needs a plugin; two empty texts if none does."""
+    """Return the BDF and the driver of a NIC that needs a plugin, loaded or not; two empty texts if none does."""
     pci = examination.node.pci
-    for bdf, function in ({} if isinstance(pci, Unknown) else pci.functions).items():
-        if known(function.driver, "").startswith(PLUGIN_ONLY):
-            return bdf, known(function.driver, "")
+    for driver in () if isinstance(pci, Unknown) else PLUGIN_ONLY:
+        for bdf in vendor_cards(pci, driver):
+            return bdf, known(pci.functions[bdf].driver, driver)
     return "", ""

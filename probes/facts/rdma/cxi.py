@@ -1,4 +1,4 @@
-"""HPE Slingshot NICs, from /sys/class/cxi: RDMA devices without verbs, which programs reach through libfabric.
+"""HPE Slingshot NICs, from /sys/class/cxi: RDMA devices without verbs, used through libfabric.
 
 Source: HewlettPackard/shs-cxi-driver, drivers/net/ethernet/hpe/ss1. Each NIC has a netdev hsnN; its state and
 speed are those of the link.

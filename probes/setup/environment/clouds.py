@@ -2,7 +2,8 @@
 
 Sources: Azure/azhpc-images components/customizations/ndv4.sh, ndv5.sh; aws/aws-ofi-nccl src/platform-aws.cpp
 and doc/efa-env-var.md; GoogleCloudPlatform/container-engine-accelerators gpudirect-rdma/;
-oracle-quickstart/oci-hpc playbooks/roles/nccl-conf/templates, samples/gpu; HewlettPackard/shs-ccl-docs ccl_env.sh.
+oracle-quickstart/oci-hpc playbooks/roles/nccl-conf/templates, samples/gpu; HewlettPackard/shs-ccl-docs
+ccl_env.sh.
 """
 
 from __future__ import annotations
@@ -59,10 +60,10 @@ def stack_notes(stack: Stack) -> list[Note]:
             ),
         ]
     if stack is Stack.SLINGSHOT:
-        text = f"the site's NCCL module sets them, as HPE's {HPE_SCRIPT} does: NCCL_NET, NCCL_SOCKET_IFNAME, …"
+        text = f"the site's NCCL module sets NCCL_NET and others, as HPE's {HPE_SCRIPT} does"
         return [
             Note("NCCL_*", State.VENDOR, text),
-            Note("FI_*", State.VENDOR, "the same: libfabric's cxi provider needs other values than its defaults"),
+            Note("FI_*", State.VENDOR, "the same module, for libfabric's cxi provider"),
             Note("NCCL_IB_*", State.NOT_NEEDED, "these have no effect on Slingshot"),
         ]
     text = f"{GIB_SCRIPT} in the container sets them, with values for this machine type"

@@ -135,7 +135,7 @@ def _place_devices(tree: TwinTree, examination: Examination) -> None:
             continue
         ids = f"{known(function.vendor_id, 0):04x}:{known(function.device_id, 0):04x}"
         layer = known(nic.ports[0].link_layer, "")
-        kind = NicDescription(ids, "", "", "", "", layer, (0, 0), 0.0)
+        kind = NicDescription(ids, rate="", layer=layer, link=(0, 0), gbps=0.0)
         placed = PlacedNic(function.bdf, nic.name, kind, known(nic.numa_node, -1), function.sysfs_path)
         tree.nics.append(placed)
     if not isinstance(pci, Unknown):

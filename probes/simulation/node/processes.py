@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from probes.simulation.node.nccl_log import job_output
 from probes.simulation.node.program import Program, Via
-from probes.simulation.node.programs import needs_plugin, nearest_nics, path_between, path_of, uses_cxi
+from probes.simulation.node.programs import nearest_nics, needs_plugin, path_between, path_of, uses_cxi
 from probes.simulation.node.rdma_resources import pinned_bytes, service_thread
 from probes.simulation.node.tree import Content, Tree
 

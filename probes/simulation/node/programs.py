@@ -43,6 +43,8 @@ def needs_plugin(tree: Tree) -> bool:
 def path_between(tree: Tree, gpu: int, nic: PlacedNic) -> Via:
     """Return the path that NCCL takes between a GPU and a NIC; on different sockets it copies."""
     node = tree.description
+    if needs_plugin(tree) and not node.system.plugin:
+        return Via.TCP
     if tree.gpus[gpu].numa != nic.numa and not node.gpu.c2c:
         return Via.HOST
     if PEERMEM in tree.live_modules and node.offers_gdr and node.gpudirect.regions:
