@@ -6,7 +6,10 @@ import signal
 import sys
 import time
 
+import pytest
 from hypothesis import settings
+
+from tests.tiers import is_newer_node
 
 # Textual draws without colors where NO_COLOR is set, even empty (tests/tui/test_terminals.py sets it); the
 # text reports follow the other three.
@@ -28,6 +31,15 @@ gc.set_threshold(20_000, 10, 20)
 # Tests that run in the background of a script or under nohup inherit these signals ignored.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Put what a test does with a newer simulated node in the slow tier."""
+    for item in items:
+        call = getattr(item, "callspec", None)
+        if call is not None and any(is_newer_node(value) for value in call.params.values()):
+            item.add_marker(pytest.mark.slow)
 
 
 def pytest_collection_finish() -> None:

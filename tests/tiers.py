@@ -5,6 +5,11 @@ from typing import Any
 
 import pytest
 
+from probes.simulation.node.names import SIMULATED_NAMES
+
+# Nodes whose every test is in the fast tier. conftest.py puts what a test does with another one in the slow
+# tier; a loop over nodes inside a fast test uses these.
+USUAL_NODES = ("hgx-h100", "dgx-a100", "pcie-l40s", "gb200", "cloud-vm", "azure-nd-h100")
 # One or two faults of each area, for tests that do the same with every fault.
 USUAL_FAULTS = frozenset(
     {
@@ -39,3 +44,10 @@ def usual(values: Iterable[Any], chosen: Collection[Any]) -> list[Any]:
         value if value in chosen else pytest.param(value, marks=pytest.mark.slow, id=str(value))
         for value in values
     ]
+
+
+def is_newer_node(value: object) -> bool:
+    """Whether a parameter, alone or in a tuple, names a simulated node that is not one of USUAL_NODES."""
+    if isinstance(value, tuple):
+        return any(map(is_newer_node, value))
+    return isinstance(value, str) and value in SIMULATED_NAMES and value not in USUAL_NODES

@@ -43,7 +43,7 @@ from probes.checks.pcie import (
     read_requests,
 )
 from probes.checks.peermem import boot, in_use, on_disk, parameters, symbols
-from probes.checks.system import device_files, kubernetes, libraries, memlock, perftest
+from probes.checks.system import device_files, hung_tasks, kubernetes, libraries, memlock, perftest
 from probes.queries.finding import (
     Area,
     Check,
@@ -93,6 +93,7 @@ AREAS: tuple[Area, ...] = (
     modes.AREA,
     nvlink.AREA,
     xids.AREA,
+    hung_tasks.AREA,
     memlock.AREA,
     device_files.AREA,
     kubernetes.AREA,

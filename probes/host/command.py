@@ -13,6 +13,7 @@ import signal
 import stat
 import subprocess
 import time
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -23,6 +24,8 @@ from probes.host.progress import note
 
 TRUSTED_PATH = ("/usr/sbin", "/usr/bin", "/sbin", "/bin", "/usr/local/sbin", "/usr/local/bin")
 OUTPUT_LIMIT_BYTES = 1 << 20
+# Of a log, the newest lines are worth the most: of a longer output, the end is returned.
+LOGS = ("dmesg", "journalctl")
 # A command that used CPU in the second half of its time gets more time, up to this many times: if all CPUs
 # are busy, it is slow, not stuck.
 _MOST_TIMES = 6
@@ -32,12 +35,16 @@ _DIES_WITH_PARENT = ("setpriv", "--pdeathsig", "KILL")
 
 @dataclass(frozen=True)
 class CommandOutput:
-    """Output of a command, with control characters replaced, and its exit status."""
+    """Output of a command, with control characters replaced, and its exit status.
+
+    More than OUTPUT_LIMIT_BYTES is malformed, except of LOGS.
+    """
 
     argv: tuple[str, ...]
     exit_status: int
     stdout: str
     stderr: str
+    left_out_bytes: int = 0  # of a log's output: its oldest lines, before `stdout`
 
 
 def find_command(name: str) -> str | None:
@@ -92,7 +99,7 @@ def run_program(program: Sequence[str], seconds: float, argv: tuple[str, ...]) -
         return Unknown(Reason.IO_ERROR, name, os.strerror(error.errno or 0))
     with process:
         try:
-            streams = _collect(process, seconds, name)
+            streams = _collect(process, seconds, name, keep_end=argv[0] in LOGS)
             if isinstance(streams, Reason):
                 timeout = f"still running after {seconds:g} s"
                 detail = timeout if streams is Reason.TIMED_OUT else "too much output"
@@ -101,17 +108,24 @@ def run_program(program: Sequence[str], seconds: float, argv: tuple[str, ...]) -
                 return Unknown(Reason.TIMED_OUT, name, "closed its output but did not exit")
         finally:
             _kill_group(process)
-        stdout, stderr = (printable_lines(part.decode("utf-8", "replace")) for part in streams)
-        return CommandOutput(argv, process.wait(), stdout, stderr)
+        output, errors, left_out = streams
+        stdout, stderr = (printable_lines(part.decode("utf-8", "replace")) for part in (output, errors))
+        return CommandOutput(argv, process.wait(), stdout, stderr, left_out)
 
 
-def _collect(process: subprocess.Popen[bytes], seconds: float, name: str) -> tuple[bytes, bytes] | Reason:
-    """Read both streams to their end; return a reason if they take too long or are too large."""
+def _collect(
+    process: subprocess.Popen[bytes], seconds: float, name: str, keep_end: bool
+) -> tuple[bytes, bytes, int] | Reason:
+    """Read both streams to their end; return a reason if they take too long or are too large.
+
+    `keep_end`: of a long output keep only its last lines. The third value is how many bytes were left out.
+    """
     assert process.stdout is not None
     assert process.stderr is not None
-    parts: dict[int, list[bytes]] = {process.stdout.fileno(): [], process.stderr.fileno(): []}
+    output = process.stdout.fileno()
+    parts: dict[int, deque[bytes]] = {output: deque(), process.stderr.fileno(): deque()}
     outputs = list(parts.values())
-    total, halves, ticks = 0, 0, 0
+    total, halves, ticks, left_out = 0, 0, 0, 0
     until = time.monotonic() + seconds / 2
     with selectors.DefaultSelector() as selector:
         for descriptor in parts:
@@ -132,9 +146,16 @@ def _collect(process: subprocess.Popen[bytes], seconds: float, name: str) -> tup
                     continue
                 parts[key.fd].append(piece)
                 total += len(piece)
+                while keep_end and total > OUTPUT_LIMIT_BYTES and len(parts[output]) > 1:
+                    oldest = len(parts[output].popleft())
+                    left_out, total = left_out + oldest, total - oldest
                 if total > OUTPUT_LIMIT_BYTES:
                     return Reason.MALFORMED
-    return b"".join(outputs[0]), b"".join(outputs[1])
+    kept = b"".join(outputs[0])
+    if left_out:  # the first line is cut
+        cut, _, kept = kept.partition(b"\n")
+        left_out += len(cut) + 1
+    return kept, b"".join(outputs[1]), left_out
 
 
 def _cpu_ticks(group: int) -> int:

@@ -112,7 +112,11 @@ _XIDS = (
         xid_groups.PROGRAM,
         "Usually a bug of the program, or its peers died. If it hits many programs, suspect the hardware.",
     ),
-    ((xid_groups.RECOVERY,), "Another Xid requires a reset or a reboot: the line says which."),
+    (
+        (xid_groups.RECOVERY,),
+        "The GPU needs a reset or a reboot after another Xid: the line says which. New jobs on it fail until "
+        "then.",
+    ),
 )
 
 MESSAGES = {

@@ -128,6 +128,8 @@ def _classify(message: KernelMessage, at: float) -> LiveEvent | None:
     if is_boot and (kind in _AT_BOOT or (kind is LogKind.NIC_LINK and "unplugged" in message.text)):
         return None
     subject = known.bdf or known.module or "kernel log"
+    if kind is LogKind.HUNG_TASK and known.number:
+        subject = f"pid {known.number}"
     if kind is LogKind.XID:
         number = known.number
         severity = Severity.WARNING
@@ -142,6 +144,5 @@ def _classify(message: KernelMessage, at: float) -> LiveEvent | None:
     explanation = MESSAGES.get(kind, CANNOT_EXPLAIN)
     if kind is LogKind.GPU_LOST:
         return LiveEvent(at, EventKind.GPU_LOST, Severity.CRITICAL, subject, text, explanation)
-    is_corrected = kind is LogKind.AER and "orrected" in text and "ncorrected" not in text
-    severity = Severity.NOTE if kind in _FINE or is_corrected else Severity.WARNING
+    severity = Severity.NOTE if kind in _FINE or log.is_corrected(known) else Severity.WARNING
     return LiveEvent(at, EventKind.KERNEL_MESSAGE, severity, subject, text, explanation)

@@ -10,8 +10,8 @@ from probes.facts.pci.capabilities import Acs
 from probes.plans.common import REBOOT_ENDS_JOBS
 from probes.plans.iommu import pass_through_option
 from probes.plans.register_writes import why_no_setpci
-from probes.queries.acs_redirects import REDIRECTS, acs_exemption, is_translated, redirects_of
-from probes.queries.pcie_paths import is_guest, near_paths, passed_to_guests, reason_of
+from probes.queries.acs_redirects import REDIRECTS, acs_exemption, redirects_of, translates
+from probes.queries.pcie_paths import is_guest, passed_to_guests, reason_of
 from probes.snapshot.examination import Examination
 
 _DRAIN = "DMA of running jobs, because its path changes (drain the node first)"
@@ -32,7 +32,7 @@ def redirects_off(examination: Examination) -> Plan | str:
         if found.unknowns:
             return reason_of(found.unknowns[0])
         return f"none of the {found.checked} switch ports between GPUs and NICs has a redirect enabled"
-    if any(is_translated(examination, path) for path in near_paths(examination)):
+    if translates(examination):
         option = pass_through_option(examination)
         return f"the IOMMU translates DMA, so clearing ACS alone does not help; boot with {option} first"
     guest, guests = is_guest(examination), passed_to_guests(examination)
@@ -75,12 +75,18 @@ def clear(ports: Mapping[str, Acs]) -> Plan:
     )
 
 
-def boot_option(ports: Iterable[str]) -> str:
-    """Return the line for /etc/default/grub that clears the redirects of these ports at boot.
+def redirects_option(ports: Iterable[str]) -> str:
+    """Return the kernel option that clears the redirects of these ports at boot, quoted for grub.cfg.
 
     An unquoted `;` ends the command in grub.cfg, and the options after it are lost.
     """
-    return rf'GRUB_CMDLINE_LINUX="… pci=disable_acs_redir=\"{";".join(ports)}\""'
+    return f'pci=disable_acs_redir="{";".join(ports)}"'
+
+
+def boot_option(ports: Iterable[str]) -> str:
+    """Return the line for /etc/default/grub that clears the redirects of these ports at boot."""
+    quoted = redirects_option(ports).replace('"', r"\"")
+    return f'GRUB_CMDLINE_LINUX="… {quoted}"'
 
 
 def _lasting(ports: Iterable[str]) -> tuple[Step, ...]:

@@ -81,7 +81,12 @@ def nics_by_bridge(examination: Examination, paths: Sequence[Path]) -> dict[str,
     return nics_below
 
 
-def is_translated(examination: Examination, path: Path) -> bool:
+def translates(examination: Examination) -> bool:
+    """Return whether the IOMMU translates DMA between any GPU and a near NIC."""
+    return any(_is_translated(examination, path) for path in near_paths(examination))
+
+
+def _is_translated(examination: Examination, path: Path) -> bool:
     """Return whether the IOMMU translates the DMA of this path's GPU or NIC."""
     functions = functions_of(examination)
     bdfs = {nic.id: known(nic.bdf, "") for nic in examination.topology.nics}
@@ -101,7 +106,7 @@ def detours(examination: Examination) -> frozenset[tuple[str, str]]:
     return frozenset(
         (path.a, path.b)
         for path in near_paths(examination)
-        if is_translated(examination, path)
+        if _is_translated(examination, path)
         or any(
             _redirects_nic(examination, bridge, bdfs[path.b]) for bridge in turning_ports(examination, path)
         )

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
+from dataclasses import replace
 
 from probes.base.plan import Plan
-from probes.base.unknown import Unknown
+from probes.base.unknown import Unknown, known
 from probes.facts.kernel.log import KernelLogFacts, KernelMessage, LogKind
 from probes.facts.pci.functions import PciKind
-from probes.queries.evidence_list import KERNEL_LOG, first_n, join_limited
+from probes.queries.evidence_list import KERNEL_LOG, first_distinct, first_n, join_limited
 from probes.queries.finding import (
     Area,
     Evidence,
     Outcome,
     Severity,
+    Status,
     end_with,
     found,
     need,
@@ -53,7 +55,7 @@ def log_messages(
         if kind is not LogKind.XID and log.counts.get(kind, 0) > len(messages):
             count = f"{log.counts[kind]} were logged, and only the latest are kept"
             end_with(unknown(f"needs older kernel messages: {count}"))
-        end_with(passed(Evidence(log.source, f"no such message ({kind.value}){_coverage(log)}")))
+        end_with(passed(Evidence(log.source, f"no such message ({kind.value}){coverage(log)}")))
     return chosen
 
 
@@ -65,12 +67,36 @@ def _no_such_device(examination: Examination, kind: LogKind) -> Outcome | None:
     return passed(Evidence("/sys/bus/pci/devices", f"no {device.value} here"))
 
 
-def _coverage(log: KernelLogFacts) -> str:
+def coverage(log: KernelLogFacts) -> str:
+    """Return which messages are missing from the log, as the end of a sentence; "" for none."""
     levels = " of level warn or above" if log.only_warnings else ""
     since = log.since_seconds
     if not isinstance(since, Unknown) and since > _BOOT_SECONDS:
         return f"{levels} since {since:.0f} s after boot (older messages are gone)"
     return levels
+
+
+def messages_about(
+    examination: Examination, kinds: Collection[LogKind], bdfs: Collection[str]
+) -> tuple[Evidence, ...]:
+    """Return the latest messages of these kinds about these PCI functions; none if the log is unknown."""
+    log = examination.kernel_log
+    if isinstance(log, Unknown):
+        return ()
+    return first_distinct(
+        Evidence(log.source, message.text)
+        for message in reversed(log.messages)
+        if message.kind in kinds and message.bdf in bdfs
+    )
+
+
+def with_messages(examination: Examination, outcome: Outcome, *kinds: LogKind) -> Outcome:
+    """Add the messages of these kinds about the devices of a finding to its evidence."""
+    if outcome.status is not Status.FOUND:
+        return outcome
+    nics = {nic.id: known(nic.bdf, nic.id) for nic in examination.topology.nics}
+    messages = messages_about(examination, kinds, {nics.get(name, name) for name in outcome.devices})
+    return replace(outcome, evidence=(*outcome.evidence, *messages))
 
 
 def bdfs_in(messages: list[KernelMessage]) -> tuple[str, ...]:

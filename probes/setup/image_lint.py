@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
 
+from probes.base.text import plural
 from probes.base.unknown import Reason, Unknown, known
 from probes.checks.registry import findings
 from probes.facts.gpudirect import GdrPath
@@ -202,6 +203,7 @@ def _nccl_conf(host: Host) -> Iterable[ForecastRow]:
         setting = Evidence(NCCL_CONF, f"NCCL_DMABUF_ENABLE={values['NCCL_DMABUF_ENABLE']}")
         yield row.risk(f"NCCL will not use {GdrPath.DMABUF.value}: jobs need nvidia_peermem", setting)
     elif conf.ignored:
-        yield row.risk("NCCL ignores a line", Evidence(NCCL_CONF, conf.ignored[0]))
+        lines = (Evidence(NCCL_CONF, text) for text in conf.ignored[:3])
+        yield row.risk(f"NCCL ignores {plural(len(conf.ignored), 'line')}", *lines)
     else:
         yield row.will("no setting keeps NCCL from GPUDirect RDMA", Evidence(NCCL_CONF, f"{len(values)} set"))

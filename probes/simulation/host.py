@@ -32,7 +32,7 @@ from probes.simulation.faults.catalogue import NoSuchFault, split_name
 from probes.simulation.faults.fault import state_of
 from probes.simulation.node.build import build_tree
 from probes.simulation.node.description import NodeDescription, describe
-from probes.simulation.node.programs import programs_on
+from probes.simulation.node.programs import programs_on, settle_paths
 from probes.simulation.node.ras import ADDRESS, ras_events, ras_report
 from probes.simulation.node.rdma_resources import rdma_resources
 from probes.simulation.node.reboot import description_after, keep_disk
@@ -90,6 +90,7 @@ class SimulatedHost:
                 raise NoSuchFault(fault.name, plain_name) from None
             if before is not None and state_of(self.tree) != before:
                 idle.remove(fault.name)
+        settle_paths(self.tree)
         self.faults_without_effect = tuple(sorted(idle))
 
     def reboot(self) -> None:

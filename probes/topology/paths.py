@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import permutations
@@ -114,6 +114,22 @@ class Topology:
     def path(self, a: str, b: str) -> Path:
         """Return the path from a to b, hops in that order."""
         return self.paths[a, b]
+
+    def nics_of_nccl(self, gpu: str, among: Iterable[str]) -> tuple[str, ...] | None:
+        """Return the NICs that NCCL chooses for a GPU among these; None: a path is unknown.
+
+        The fastest ones, and of those the nearest (src/graph/topo.cc ncclTopoGetLocal). Between sockets NCCL
+        counts the SMP link, which carries less than a NIC, so these come last.
+        """
+        keys: dict[str, tuple[bool, float, int]] = {}
+        for name in among:
+            path = self.paths.get((gpu, name))
+            if path is None or isinstance(path.nccl_pcie, Unknown):
+                return None
+            word, rate = path.nccl_pcie, port_gbps(self.devices.get(name))
+            keys[name] = (word is Nccl.SYS, -min(rate, known(path.best_gbps, rate)), ORDER[word])
+        best = min(keys.values(), default=None)
+        return tuple(name for name, key in keys.items() if key == best)
 
 
 class Paths(Mapping[tuple[str, str], Path]):

@@ -20,7 +20,7 @@ from probes.snapshot.examination import Examination
 from probes.snapshot.verdict import State, Verdict
 from probes.topology.nccl_words import Nccl
 from tests.probes.checks.doctor import examination_of, findings_on
-from tests.tiers import USUAL_FAULTS
+from tests.tiers import USUAL_FAULTS, USUAL_NODES
 from tui.cli import main
 from tui.commands.check import check_json
 from tui.commands.topo_json import topology_json
@@ -30,9 +30,9 @@ from widgets.base.lines import Tone
 from widgets.node.verdict import draw
 
 NODES = (*SIMULATED_NAMES, *(f"{fault.on}+{fault.name}" for fault in FAULTS.values()))
-USUAL_NODES = (*SIMULATED_NAMES, *(f"{FAULTS[name].on}+{name}" for name in sorted(USUAL_FAULTS)))
+USUAL = (*USUAL_NODES, *(f"{FAULTS[name].on}+{name}" for name in sorted(USUAL_FAULTS)))
 ON_EACH = pytest.mark.parametrize(
-    "nodes", [USUAL_NODES, pytest.param(NODES, marks=pytest.mark.slow)], ids=["usual", "all"]
+    "nodes", [USUAL, pytest.param(NODES, marks=pytest.mark.slow)], ids=["usual", "all"]
 )
 GREEN = (State.ACTIVE, State.READY)
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Sequence
+from itertools import count
 
 from probes.base.plan import FileChange, Plan, Step
 from probes.base.text import printable
@@ -13,22 +15,32 @@ _END_OF_TEXT = "END_OF_FILE"
 
 def script_of(plan: Plan, node: str) -> str:
     """Return a script for sh(1) that stops at the first failure; manual steps and undos are comments."""
+    return script_of_all(plan.title, (plan,), node)
+
+
+def script_of_all(title: str, plans: Sequence[Plan], node: str) -> str:
+    """Return one script of several plans in order, each below its own title."""
+    needs_root = any(plan.needs_root for plan in plans)
     lines = [
         "#!/bin/sh",
-        f"# {printable(plan.title)}",
+        f"# {printable(title)}",
         f"# Written by gdrtop for {printable(node) or 'this node'}. Read it before you run it"
-        f"{', as root' if plan.needs_root else ''}",
+        f"{', as root' if needs_root else ''}",
     ]
-    if plan.disturbs:
-        lines.append(f"# affects: {printable(plan.disturbs)}")
-    if plan.note:
-        lines.append(f"# {printable(plan.note)}")
+    disturbs = dict.fromkeys(plan.disturbs for plan in plans if plan.disturbs)
+    if disturbs:
+        lines.append(f"# affects: {printable('; '.join(disturbs))}")
+    lines += [f"# {printable(plan.note)}" for plan in plans if plan.note]
     lines += ["set -eu", "PATH=/usr/sbin:/usr/bin:/sbin:/bin", ""]
-    for number, step in enumerate(plan.steps, 1):
-        lines += [f"# {number}. {printable(step.why)}", *_commands(step)]
-        if step.undo:
-            lines.append(f"#    undo: {shlex.join(map(printable, step.undo))}")
-        lines.append("")
+    numbers = count(1)
+    for plan in plans:
+        if len(plans) > 1:
+            lines += [f"## {printable(plan.title)}", ""]
+        for step in plan.steps:
+            lines += [f"# {next(numbers)}. {printable(step.why)}", *_commands(step)]
+            if step.undo:
+                lines.append(f"#    undo: {shlex.join(map(printable, step.undo))}")
+            lines.append("")
     return "\n".join(lines)
 
 

@@ -13,9 +13,9 @@ from probes.facts.gpudirect import GdrPath
 from probes.host.protocol import Host
 from probes.plans.catalogue import Offer
 from probes.setup.step import SetupStep, StepState
-from probes.setup.steps.guide import ORDER, Guide, read_guide, remaining_plan
+from probes.setup.steps.guide import ORDER, Guide, read_guide, remaining_plans
 from probes.setup.steps.situation_rows import situation_rows
-from tui.actions.script import script_of
+from tui.actions.script import script_of_all
 from tui.bandwidth.results_store import open_results_store
 from tui.commands.arguments import EXIT_WRONG_USAGE, UsageError, did_you_mean
 from tui.commands.do import EXIT_REFUSED, Do, confirm_and_run
@@ -182,12 +182,12 @@ class SetupCommand:
         )
 
     def _write_script(self, guide: Guide) -> int:
-        plan = remaining_plan(guide)
-        if plan is None:
+        plans = remaining_plans(guide)
+        if not plans:
             print("gdrtop: no command is left to run", file=sys.stderr)
             return EXIT_REFUSED
         node = host_name(self._do.examination.node)
-        self._out.write(script_of(plan, node if isinstance(node, str) else ""))
+        self._out.write(script_of_all("Set up GPUDirect RDMA", plans, node if isinstance(node, str) else ""))
         return 0
 
     def _write_json(self, guide: Guide) -> None:

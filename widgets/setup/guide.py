@@ -9,7 +9,7 @@ from probes.base.unknown import Unknown
 from probes.setup.step import SetupStep, StepState
 from probes.setup.steps.guide import Guide
 from probes.setup.steps.situation_rows import situation_rows
-from widgets.base.lines import Line, Run, Tone, fit, line, wrapped
+from widgets.base.lines import Line, Run, Tone, fit, line, width_of, wrapped
 from widgets.doctor.plan import draw_consequences, draw_steps
 
 _MARKS = {
@@ -51,10 +51,10 @@ def _path_words(guide: Guide) -> str:
     if guide.path is None:
         return f"no path: {guide.choice.reason}"
     if not guide.path_by:
-        return f"path {guide.path.value}"
+        return f"target path {guide.path.value}"
     recommended = guide.choice.recommended
     instead = "" if recommended in (None, guide.path) else f", not the recommended {recommended.value}"
-    return f"path {guide.path.value}, {guide.path_by}{instead}"
+    return f"target path {guide.path.value}, {guide.path_by}{instead}"
 
 
 def _next_words(guide: Guide) -> str:
@@ -116,7 +116,12 @@ def draw_path_table(guide: Guide, width: int) -> list[Line]:
                 if row.met
                 else Run("✗", Tone.BAD)
             )
-            lines.append(fit(line("  ", mark, f" {row.name}  ", Run(row.evidence, Tone.DIM)), width))
+            name = line("  ", mark, f" {row.name}  ")
+            whole = line(*name, Run(row.evidence, Tone.DIM))
+            if width_of(whole) <= width:
+                lines.append(whole)
+            else:
+                lines += [fit(name, width), *wrapped(row.evidence, width, Tone.DIM, indent="    ")]
     return lines
 
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
+from enum import IntEnum
 
 from probes.base.plan import Plan, instruction
 from probes.checks.gpu.devices import GSP_TIMEOUT, LOST_GPU, answer_now
-from probes.facts.kernel.log import LogKind
-from probes.queries.evidence_list import SHOWN
-from probes.queries.finding import Area, Outcome, Severity
+from probes.facts.kernel.log import KernelMessage, LogKind
+from probes.queries.evidence_list import SHOWN, join_limited
+from probes.queries.finding import Area, Evidence, Outcome, Severity, passed
 from probes.queries.kernel_log import Filter, add_log_check, found_in_log, log_messages
 from probes.queries.xid_groups import GSP, LOST, MEMORY, NVLINK, PROGRAM, RECOVERY
 from probes.snapshot.examination import Examination
@@ -110,6 +112,67 @@ add_log_check(
 )
 
 
+class _Action(IntEnum):
+    """What a GPU needs: nvmlDeviceGpuRecoveryAction_t, which Xid 154 prints with a text of the driver."""
+
+    NONE = 0
+    RESET = 1
+    REBOOT = 2
+    DRAIN_P2P = 3
+    DRAIN_AND_RESET = 4
+    RECOVER_IMEX = 5
+    BUS_RESET = 6
+    SYSTEM_REBOOT = 7
+
+
+_RECOVERY_ACTION = re.compile(r"recovery action changed from .{1,60} to 0x([0-9a-f]{1,4}) \(([^)]{1,60})\)")
+_STEPS = {
+    _Action.DRAIN_P2P: "End the jobs that use this GPU from other GPUs; the others may go on",
+    _Action.RECOVER_IMEX: "Recover the IMEX domain: restart nvidia-imex on its nodes when no job runs",
+    **dict.fromkeys(
+        (_Action.RESET, _Action.DRAIN_AND_RESET, _Action.BUS_RESET),
+        "End every job on this GPU and its NVLink peers, then run nvidia-smi --gpu-reset -i N",
+    ),
+    **dict.fromkeys((_Action.REBOOT, _Action.SYSTEM_REBOOT), "Drain the node and reboot it"),
+}
+
+
+@AREA.check(
+    "gpu-recovery-action",
+    Severity.WARNING,
+    "A GPU needs a reset or a reboot before it can be used again",
+    f"NVML, nvmlDeviceGpuRecoveryAction_t; Xid 154 of {_XIDS}",
+    ok="No GPU waits for a reset or a reboot",
+    impact="New jobs on this GPU fail to start, or die. NCCL then reports an error on all their nodes.",
+    part_of=(LOST_GPU, GSP_TIMEOUT),
+)
+def recovery_action(examination: Examination) -> Outcome:
+    """Read the latest Xid 154 of each GPU, which says what it needs; 0x0 means that it has recovered."""
+    waiting: dict[str, tuple[int, str, KernelMessage]] = {}
+    for message in log_messages(examination, LogKind.XID, _xids(RECOVERY)):
+        match = _RECOVERY_ACTION.search(message.text)
+        if match is None or message.bdf is None:
+            continue
+        number = int(match[1], 16)
+        if number == _Action.NONE:
+            waiting.pop(message.bdf, None)
+        else:
+            waiting[message.bdf] = number, match[2], message
+    if not waiting:
+        return passed(Evidence("Xid 154", "the latest action of every GPU is none"))
+    actions = {number for number, _, _ in waiting.values()}
+    steps = list(dict.fromkeys(text for action, text in _STEPS.items() if action in actions))
+    if not actions <= set(_STEPS):
+        steps.append("Follow NVIDIA's Xid catalog, Xid 154, for the action that the line names")
+    names = dict.fromkeys(text for _, text, _ in waiting.values())
+    return found_in_log(
+        examination,
+        [message for _, _, message in waiting.values()],
+        f"the driver asks for: {join_limited(names)}.",
+        Plan("Recover the GPU", tuple(instruction(step) for step in steps), disturbs=_DRAIN),
+    )
+
+
 @AREA.check(
     "xid-other",
     Severity.WARNING,
@@ -120,15 +183,12 @@ add_log_check(
 )
 def other_xids(examination: Examination) -> Outcome:
     """Find every other Xid."""
-    reported = _xids(*LOST, *GSP, *MEMORY, *NVLINK, *PROGRAM)
+    reported = _xids(*LOST, *GSP, *MEMORY, *NVLINK, *PROGRAM, RECOVERY)
     messages = log_messages(examination, LogKind.XID, lambda message: not reported(message))
     numbers = sorted({message.number for message in messages if message.number is not None})
     fix = Plan("Look up the Xid", (instruction("Follow NVIDIA's Xid manual for this number", False),))
     shown = ", ".join(str(number) for number in numbers[:SHOWN])
-    outcome = found_in_log(examination, messages, f"the kernel log has Xid {shown}.", fix)
-    if numbers == [RECOVERY]:
-        return replace(outcome, part_of=(LOST_GPU, GSP_TIMEOUT, "xid-memory-error", "xid-nvlink-error"))
-    return outcome
+    return found_in_log(examination, messages, f"the kernel log has Xid {shown}.", fix)
 
 
 @AREA.check(

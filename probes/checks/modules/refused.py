@@ -61,6 +61,14 @@ def _files(examination: Examination, names: tuple[str, ...], *evidence: Evidence
     ]
 
 
+def _messages(
+    examination: Examination, kinds: tuple[LogKind, ...], modules: tuple[str, ...] = ()
+) -> tuple[Evidence, ...]:
+    """Return the kernel's own messages about a refusal, if the log has them."""
+    messages = known(module_messages(examination, kinds, modules=modules), ())
+    return message_evidence(examination, messages) if messages else ()
+
+
 def _sign_plan(examination: Examination) -> Plan:
     """Plan the signing of modules and the enrollment of DKMS's key.
 
@@ -106,6 +114,8 @@ def _refused_unsigned(
         f"{', '.join(names)} {'is' if len(names) == 1 else 'are'} unsigned, and {cause}.",
         refuses,
         *(Evidence(f"modinfo -F signer {file.name}", "nothing: unsigned") for file in files[:SHOWN]),
+        *_messages(examination, (LogKind.LOCKDOWN,)),
+        *_messages(examination, (LogKind.UNSIGNED,), names),
         fix=_sign_plan(examination),
         severity=severity_of_missing(examination, names),
         devices=names,
@@ -218,6 +228,7 @@ def module_wrong_vermagic(examination: Examination) -> Outcome:
             Evidence(f"modinfo -F vermagic {file.name}", f"built for {file.kernel}; {release} is running")
             for file in others[:SHOWN]
         ),
+        *_messages(examination, (LogKind.OTHER_KERNEL,), names),
         fix=rebuild_plan(release),
         severity=severity_of_missing(examination, names),
         devices=names,

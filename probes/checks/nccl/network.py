@@ -279,14 +279,13 @@ def _rank(topology: Topology, gpu: str, nic: str) -> int | None:
 
 
 def used_devices(examination: Examination, settings: JobSettings) -> frozenset[str]:
-    """Return the NICs that NCCL chooses for a job: the nearest to one of its GPUs among those it may use."""
-    topology = examination.topology
+    """Return the NICs that NCCL chooses for a job's GPUs among those it may use."""
     hcas = parse_hca_list(settings.get(HCA) or "")
     chosen = {device.name for device, port in selected_ports(examination, hcas) if port.state == "ACTIVE"}
     used: set[str] = set()
     for gpu in gpus_of(examination, settings.process):
-        ranks = {nic: rank for nic in chosen if (rank := _rank(topology, gpu, nic)) is not None}
-        used |= {nic for nic, rank in ranks.items() if rank == min(ranks.values())} if ranks else chosen
+        nics = examination.topology.nics_of_nccl(gpu, chosen)
+        used |= chosen if nics is None else set(nics)
     return frozenset(used)
 
 

@@ -5,20 +5,22 @@ from __future__ import annotations
 import re
 
 from probes.base.plan import Plan, Step, instruction
-from probes.base.unknown import Reason, Unknown, map_known
+from probes.base.unknown import Reason, Unknown, known, map_known
+from probes.facts.kernel.log import LogKind
 from probes.plans.acs import CHECK_CMDLINE, boot_option, fix_redirects
 from probes.plans.common import REBOOT_ENDS_JOBS
 from probes.plans.iommu import pass_through
 from probes.queries.acs_redirects import (
     acs_exemption,
     detour_marks,
-    is_translated,
     nics_by_bridge,
     redirects,
     redirects_of,
+    translates,
 )
 from probes.queries.evidence_list import LIKE_THESE, first_distinct
 from probes.queries.finding import Area, Evidence, Outcome, Severity, found, passed
+from probes.queries.kernel_log import messages_about
 from probes.queries.pcie_paths import (
     DEVICES,
     Tally,
@@ -66,6 +68,11 @@ def acs_redirect_enabled(examination: Examination) -> Outcome:
     evidence = first_distinct((acs_evidence(bridge, acs) for bridge, acs in bad.items()), LIKE_THESE)
     need_guest(examination, *evidence)
     devices = (*detour_marks(examination), *bad)
+    nics = {nic.id: known(nic.bdf, "") for nic in examination.topology.nics}
+    refused = messages_about(
+        examination, (LogKind.IOMMU_FAULT,), {nics.get(device, device) for device in devices}
+    )
+    evidence = (*evidence, *refused)
     guests = passed_to_guests(examination)
     if guests:
         return found(
@@ -76,7 +83,7 @@ def acs_redirect_enabled(examination: Examination) -> Outcome:
             severity=Severity.NOTE,
             devices=devices,
         )
-    if any(is_translated(examination, path) for path in near_paths(examination)):
+    if translates(examination):
         # An address that needs translation goes up with or without ACS, so clearing ACS would not help yet.
         return found(
             "The IOMMU translates DMA, and the kernel then enables ACS redirect on every switch port. Stop "

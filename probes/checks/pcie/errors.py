@@ -7,8 +7,10 @@ from dataclasses import replace
 from probes.base.plan import Plan, instruction
 from probes.base.text import plural
 from probes.base.unknown import Maybe, Reason, Unknown, known
+from probes.facts.kernel.log import LogKind, is_corrected
 from probes.facts.pci.aer import ErrorCounts, PcieErrorFacts
 from probes.queries.finding import Area, Evidence, Outcome, Severity, Status, end_with, passed, unknown
+from probes.queries.kernel_log import with_messages
 from probes.queries.pcie_paths import (
     DEVICES,
     OUT_OF_SERVICE,
@@ -77,14 +79,26 @@ def pcie_aer_uncorrectable(examination: Examination) -> Outcome:
             if counts.total:
                 tally.fault(Evidence(path, f"{_count_text(counts)}: {_name(examination, bdf)}"), bdf)
     if not counted and not tally.unknowns and facts.functions:
-        return unknown(_NO_AER)
-    return tally.outcome(
+        _add_messages(examination, tally, corrected=False)
+        if not tally.faults:
+            return unknown(_NO_AER)
+    outcome = tally.outcome(
         "Packets were lost or damaged since boot.",
         Evidence(
             f"{DEVICES}/*/aer_dev_fatal", f"no such error in {plural(len(facts.functions), 'function')}"
         ),
         _FIND_LINK,
     )
+    return with_messages(examination, outcome, LogKind.AER) if counted else outcome
+
+
+def _add_messages(examination: Examination, tally: Tally, corrected: bool) -> None:
+    """Add the PCIe errors in the kernel log, for a kernel that does not count them."""
+    log = examination.kernel_log
+    chains = {bdf for function in gpus_and_nics(examination).values() for bdf in function.chain}
+    for message in () if isinstance(log, Unknown) else reversed(log.messages):
+        if message.kind is LogKind.AER and message.bdf in chains and is_corrected(message) is corrected:
+            tally.fault(Evidence(log.source, message.text), message.bdf)
 
 
 @AREA.check(
@@ -118,7 +132,9 @@ def pcie_aer_correctable(examination: Examination) -> Outcome:
             shown = f"+{counts.total - before} since the last check, {shown}"
         tally.fault(Evidence(path, shown), bdf)
     if not counted and not tally.unknowns and facts.functions:
-        return unknown(_NO_AER)
+        _add_messages(examination, tally, corrected=True)
+        if not tally.faults:
+            return unknown(_NO_AER)
     if tally.faults:
         tally.faults.sort(key=lambda fault: not fault.value.startswith("+"))
         cause = (
@@ -127,7 +143,8 @@ def pcie_aer_correctable(examination: Examination) -> Outcome:
             else "A link has had errors since boot. Check again to see whether they are still rising."
         )
         severity = Severity.WARNING if risen else None
-        return replace(tally.outcome(cause, tally.faults[0], _FIND_LINK), severity=severity)
+        outcome = replace(tally.outcome(cause, tally.faults[0], _FIND_LINK), severity=severity)
+        return with_messages(examination, outcome, LogKind.AER) if counted else outcome
     tally.end_if_unknown()
     return passed(Evidence(f"{DEVICES}/*/aer_dev_correctable", f"0 in {plural(counted, 'function')}"))
 
@@ -246,6 +263,7 @@ def pcie_function_gone(examination: Examination) -> Outcome:
             disturbs=OUT_OF_SERVICE,
         ),
     )
+    outcome = with_messages(examination, outcome, LogKind.AER, LogKind.GPU_LOST, LogKind.NIC_HEALTH)
     if outcome.status is Status.FOUND and not _cuts_off_a_gpu(examination, set(tally.devices)):
         return replace(outcome, severity=Severity.WARNING)
     return outcome

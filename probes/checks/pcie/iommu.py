@@ -8,10 +8,12 @@ from probes.base.unknown import Maybe, Reason, Unknown, known, map_known
 from probes.facts.gpudirect import GdrPath
 from probes.facts.kernel.log import LogKind
 from probes.facts.pci.functions import PciKind
+from probes.plans.common import REBOOT_ENDS_JOBS
 from probes.plans.iommu import is_arm64, pass_through
 from probes.queries.acs_redirects import redirects_of
-from probes.queries.evidence_list import LIKE_THESE, first_distinct
-from probes.queries.finding import Area, Evidence, Outcome, Severity, found, passed
+from probes.queries.evidence_list import KERNEL_LOG, LIKE_THESE, first_distinct, join_limited
+from probes.queries.finding import Area, Evidence, Outcome, Severity, found, need, passed
+from probes.queries.kernel_log import bdfs_in, coverage, messages_about
 from probes.queries.pcie_paths import (
     DEVICES,
     NO_GPU_OR_NIC,
@@ -101,12 +103,51 @@ def _translated(examination: Examination, bad: dict[str, Evidence]) -> Outcome:
 
 def _refused(examination: Examination) -> tuple[Evidence, ...]:
     """Return the IOMMU faults of GPUs, NICs and the bridges above them from the kernel log."""
-    log = examination.kernel_log
-    if isinstance(log, Unknown):
-        return ()
     chains = {bdf for function in gpus_and_nics(examination).values() for bdf in function.chain}
-    faults = (message for message in reversed(log.messages) if message.kind is LogKind.IOMMU_FAULT)
-    return first_distinct(Evidence(log.source, fault.text) for fault in faults if fault.bdf in chains)
+    return messages_about(examination, (LogKind.IOMMU_FAULT,), chains)
+
+
+@AREA.check(
+    "iommu-fault",
+    Severity.WARNING,
+    "The IOMMU refused DMA of a GPU or a NIC",
+    "Linux drivers/iommu/intel/dmar.c, drivers/iommu/amd/iommu.c, drivers/iommu/arm/arm-smmu-v3; "
+    "NVIDIA/open-gpu-kernel-modules issue 1324",
+    ok="The IOMMU refused no DMA of GPUs and NICs",
+    impact="The refused transfers failed or their data is lost. Jobs hang or compute with wrong data.",
+    data_path=True,
+    part_of=("iommu-translated", "acs-redirect-enabled"),
+)
+def iommu_fault(examination: Examination) -> Outcome:
+    """Find IOMMU faults in the kernel log that name a GPU, a NIC or a bridge above one."""
+    here = gpus_and_nics(examination)
+    if not here:
+        return passed(Evidence(DEVICES, "no GPU and no RDMA NIC here"))
+    log = need(examination.kernel_log, KERNEL_LOG)
+    chains = {bdf for function in here.values() for bdf in function.chain}
+    faults = [
+        message for message in log.messages if message.kind is LogKind.IOMMU_FAULT and message.bdf in chains
+    ]
+    if not faults:
+        return passed(Evidence(log.source, f"no such message{coverage(log)}"))
+    named = labels(examination)
+    bdfs = bdfs_in(faults)
+    devices = join_limited(f"{named.get(bdf, 'bridge')} {bdf}" for bdf in bdfs)
+    return found(
+        f"{devices}: the device accessed an address that the IOMMU does not map for it. Usual causes are a "
+        "translating IOMMU, ACS redirect, or a driver that hands out raw addresses.",
+        *messages_about(examination, (LogKind.IOMMU_FAULT,), bdfs),
+        fix=Plan(
+            "Let peer-to-peer transfers bypass the IOMMU",
+            (
+                instruction("If gdrtop finds iommu-translated or acs-redirect-enabled, fix that first."),
+                instruction("Otherwise update the drivers of GPU and NIC, and read the kernel log again."),
+            ),
+            needs_reboot=True,
+            disturbs=REBOOT_ENDS_JOBS,
+        ),
+        devices=bdfs,
+    )
 
 
 def _type_of(examination: Examination, group: Maybe[int], kind: Maybe[str]) -> Maybe[str]:

@@ -8,10 +8,12 @@ from dataclasses import dataclass
 from probes.base.plan import Plan, instruction
 from probes.base.text import plural
 from probes.base.unknown import Maybe, Reason, Unknown, known
+from probes.facts.kernel.log import LogKind
 from probes.facts.pci.functions import PciFunction, PciKind
 from probes.facts.pci.link_speed import capacity, generation, most_of, words
 from probes.host.nvml import NvmlLive
 from probes.queries.finding import Area, Evidence, Outcome, Severity, passed
+from probes.queries.kernel_log import with_messages
 from probes.queries.pcie_paths import (
     DEVICES,
     OUT_OF_SERVICE,
@@ -124,7 +126,9 @@ def _compared(
         else:
             shown = f"{now:g} of {best:g}{unit}: {_name(examination, link.lower)}"
             tally.fault(Evidence(f"{link.source}/{file}", shown), link.lower.bdf)
-    return tally.outcome(cause, Evidence(f"{DEVICES}/*/{file}", f"{plural(fine, 'link')} {good}"), _RESEAT)
+    evidence = Evidence(f"{DEVICES}/*/{file}", f"{plural(fine, 'link')} {good}")
+    outcome = tally.outcome(cause, evidence, _RESEAT)
+    return with_messages(examination, outcome, LogKind.PCIE_BANDWIDTH, LogKind.AER)
 
 
 @AREA.check(
@@ -272,7 +276,7 @@ def pcie_link_limited_by_slot(examination: Examination) -> Outcome:
                 ),
                 link.lower.bdf,
             )
-    return tally.outcome(
+    outcome = tally.outcome(
         "The slot, riser or switch port above the card has fewer lanes or a lower speed.",
         Evidence(
             f"{DEVICES}/*/max_link_speed",
@@ -285,6 +289,7 @@ def pcie_link_limited_by_slot(examination: Examination) -> Outcome:
             disturbs=OUT_OF_SERVICE,
         ),
     )
+    return with_messages(examination, outcome, LogKind.PCIE_BANDWIDTH)
 
 
 @AREA.check(

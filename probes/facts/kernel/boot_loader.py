@@ -83,11 +83,17 @@ def parse_efi_text(content: bytes) -> str:
 
 def grub_settings(host: Host) -> dict[str, str]:
     """Return the settings of /etc/default/grub and then of grub.d, which override it."""
-    below = [name for name in known(host.names(f"{GRUB_SETTINGS}.d"), ()) if name.endswith(".cfg")]
-    paths = (GRUB_SETTINGS, *(f"{GRUB_SETTINGS}.d/{name}" for name in below[:_MAX_FILES]))
     return {
-        key: value for path in paths for key, value in parse_grub_settings(known(host.read(path), "")).items()
+        key: value
+        for path in grub_setting_files(host)
+        for key, value in parse_grub_settings(known(host.read(path), "")).items()
     }
+
+
+def grub_setting_files(host: Host) -> tuple[str, ...]:
+    """Return the files of GRUB's settings in the order in which they are read."""
+    below = [name for name in known(host.names(f"{GRUB_SETTINGS}.d"), ()) if name.endswith(".cfg")]
+    return (GRUB_SETTINGS, *(f"{GRUB_SETTINGS}.d/{name}" for name in below[:_MAX_FILES]))
 
 
 def parse_grub_settings(text: str) -> dict[str, str]:

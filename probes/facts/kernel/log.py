@@ -8,12 +8,14 @@ without messages. The ring buffer drops old messages: `since_seconds` is the age
 from __future__ import annotations
 
 import re
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 
 from probes.base.text import printable
-from probes.base.unknown import Maybe, Reason, Unknown
+from probes.base.unknown import Maybe, Reason, Unknown, known
+from probes.host.command import CommandOutput
 from probes.host.protocol import Host
 
 
@@ -54,8 +56,8 @@ class KernelMessage:
     seconds: Maybe[float]  # since boot
     text: str  # at most 300 characters
     bdf: str | None = None  # "0000:9b:00.0"; an Xid's function is always 0
-    number: int | None = None  # Xid, SXid; errno of an unknown symbol (-22, -2, 0)
-    module: str | None = None
+    number: int | None = None  # Xid, SXid; errno of an unknown symbol (-22, -2, 0); pid of a blocked task
+    module: str | None = None  # of a blocked task: the driver of GPUs or RDMA in which it waits
     symbol: str | None = None
 
 
@@ -67,7 +69,7 @@ class KernelLogFacts:
     since_seconds: Maybe[float]  # time since boot of the oldest line
     messages: tuple[KernelMessage, ...]
     counts: dict[LogKind, int] = field(default_factory=dict)
-    only_warnings: bool = False  # the log was too long, so only warnings and errors were read
+    only_warnings: bool = False  # of a long log, only warnings and errors are complete since `since_seconds`
 
 
 KEPT_OF_EACH_KIND = 20  # and of each Xid
@@ -190,9 +192,17 @@ _PATTERNS: tuple[tuple[LogKind, re.Pattern[str]], ...] = tuple(
             rf"arm-smmu(?:-v3)? \S{{1,40}}: event: \S{{1,40}} client: (?P<bdf>{_BDF})",
         ),
         (LogKind.IOMMU_FAULT, r"arm-smmu(?:-v3)? \S{1,40}: (?:event: |event 0x|Unhandled context fault)"),
-        (LogKind.HUNG_TASK, r"INFO: task .{1,40} blocked for more than \d{1,6} seconds"),
+        (LogKind.HUNG_TASK, r"INFO: task .{1,40}:(?P<number>\d{1,7}) blocked for more than \d{1,6} seconds"),
     )
 )
+# A function of a stack trace with its module (kernel/kallsyms.c, __sprint_symbol).
+_IN_DRIVER = re.compile(
+    r"\+0x[0-9a-f]{1,8}/0x[0-9a-f]{1,8} "
+    r"\[(nvidia\w{0,40}|mlx[45]_\w{1,20}|ib_\w{1,20}|rdma_\w{1,20}|gdrdrv)\b"
+)
+_TRACE_LINES = 80  # of a blocked task, with its registers
+# drivers/pci/pcie/aer.c: "severity=Corrected", in newer kernels "Correctable"; "AER: Multiple Corrected …".
+_CORRECTED = re.compile(r"severity=Correct|AER: (?:Multiple )?Correct")
 # Rules out nearly every irrelevant line with a single search.
 _RELEVANT = re.compile(
     r"NVRM: |SXid|symbol|version magic|is rejected|verification failed|Lockdown|peer[-_]?mem|nv_mem"
@@ -203,22 +213,41 @@ _RELEVANT = re.compile(
 def probe(host: Host) -> Maybe[KernelLogFacts]:
     """Run dmesg, else journalctl.
 
+    Of a log of many megabytes only the end is read, and of the time before that the warnings.
     NEEDS_ROOT: both refuse. NOT_THERE: neither is installed, or the host is a dump, which runs no commands.
     """
     answer = host.run(_DMESG, _SECONDS)
     argv: tuple[str, ...] = _DMESG
-    if isinstance(answer, Unknown) and answer.reason is not Reason.NOT_THERE:
-        # A big node has megabytes of log: read only the warnings rather than nothing.
+    newest = ""
+    if (isinstance(answer, Unknown) and answer.reason is not Reason.NOT_THERE) or _is_cut(answer):
+        newest = answer.stdout if not isinstance(answer, Unknown) else ""
         argv = (*_DMESG, _WARNINGS)
         answer = host.run(argv, _SECONDS)
-    if not isinstance(answer, Unknown) and answer.exit_status == 0 and answer.stdout.strip():
-        return parse_log(answer.stdout, " ".join(argv), only_warnings=_WARNINGS in argv)
+        if newest and (isinstance(answer, Unknown) or answer.exit_status):
+            return parse_log(newest, " ".join(_DMESG))
+    if not isinstance(answer, Unknown) and answer.exit_status == 0 and (newest or answer.stdout.strip()):
+        text = _older(answer.stdout, newest) + newest
+        return parse_log(text, " ".join(argv), only_warnings=_WARNINGS in argv)
     journal = host.run(_JOURNAL, _SECONDS)
     if not isinstance(journal, Unknown) and journal.exit_status == 0 and journal.stdout.strip():
         return parse_log(journal.stdout, " ".join(_JOURNAL[:3]))
     if isinstance(answer, Unknown) and answer.reason is Reason.NOT_THERE and not isinstance(journal, Unknown):
         answer = journal
     return answer if isinstance(answer, Unknown) else _refusal(host, " ".join(answer.argv), answer.stderr)
+
+
+def _is_cut(answer: Maybe[CommandOutput]) -> bool:
+    return not isinstance(answer, Unknown) and answer.exit_status == 0 and answer.left_out_bytes > 0
+
+
+def _older(warnings: str, newest: str) -> str:
+    """Return the lines of `warnings` from before the first one of `newest`."""
+    first = next((at for at, _ in _lines(newest) if not isinstance(at, Unknown)), None)
+    if first is None:
+        return warnings if not newest else ""
+    lines = warnings.split("\n")
+    count = bisect_left(lines, first, key=lambda line: known(next(_lines(line))[0], first))
+    return "".join(f"{line}\n" for line in lines[:count])
 
 
 def newest_lines(host: Host) -> Maybe[tuple[str, ...]]:
@@ -245,17 +274,22 @@ def parse_log(text: str, source: str = "", only_warnings: bool = False) -> Kerne
     counts: dict[LogKind, int] = {}
     kept: dict[tuple[LogKind, int | None], list[tuple[int, KernelMessage]]] = {}
     since: Maybe[float] = Unknown(Reason.NOT_THERE, source, "no line has a time since boot")
+    hung: list[tuple[int, KernelMessage]] = []  # with the latest blocked task, until its driver is known
     for number, (seconds, line) in enumerate(_joined(_lines(text))):
         if isinstance(since, Unknown) and not isinstance(seconds, Unknown):
             since = seconds
         message = recognize(line, seconds)
         if message is None:
+            if hung and (match := _IN_DRIVER.search(line)) and number - hung[-1][0] <= _TRACE_LINES:
+                hung[-1] = hung[-1][0], replace(hung[-1][1], module=match[1])
+                hung = []
             continue
         counts[message.kind] = counts.get(message.kind, 0) + 1
         # A GPU that logs Xid 31 all day must not push out the only Xid 79.
         xid = message.number if message.kind is LogKind.XID and (message.number or 0) < _XIDS else None
         of_kind = kept.setdefault((message.kind, xid), [])
         of_kind.append((number, message))
+        hung = of_kind if message.kind is LogKind.HUNG_TASK else []
         del of_kind[:-KEPT_OF_EACH_KIND]
     ordered = sorted((pair for pairs in kept.values() for pair in pairs), key=lambda pair: pair[0])
     return KernelLogFacts(source, since, tuple(message for _, message in ordered), counts, only_warnings)
@@ -316,6 +350,11 @@ def recognize(line: str, seconds: Maybe[float]) -> KernelMessage | None:
             symbol=named.get("symbol"),
         )
     return None
+
+
+def is_corrected(message: KernelMessage) -> bool:
+    """Return whether a PCIe error was corrected, so that no transfer failed."""
+    return message.kind is LogKind.AER and _CORRECTED.search(message.text) is not None
 
 
 def full_bdf(text: str) -> str:

@@ -7,12 +7,13 @@ Sources: the `linux` lines of grub.cfg (GRUB manual, "linux"), the entries of th
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import islice
 
 from probes.base.text import printable, printable_lines
 from probes.base.unknown import Maybe, Reason, Unknown
-from probes.facts.kernel.boot_loader import ENTRIES, GRUB_DIRECTORIES
+from probes.facts.kernel.boot_loader import ENTRIES, GRUB_DIRECTORIES, GRUB_SETTINGS, grub_setting_files
 from probes.host.protocol import Host
 
 _GRUB_CONFIGS = tuple(f"{directory}/grub.cfg" for directory in GRUB_DIRECTORIES)
@@ -22,6 +23,9 @@ _MAX_ENTRIES = 64
 _MAX_WORDS = 256
 _LINE_LIMIT = 8192
 _SECONDS = 2.0
+_GRUB_OPTIONS = re.compile(
+    r"""^\s*(?:export\s+)?(GRUB_CMDLINE_LINUX(?:_DEFAULT)?)=(?:"((?:[^"\\\n]|\\.)*)"|'?([^'"\s]*)'?)""", re.M
+)
 _STAT = re.compile(r"([0-9]{1,12}) (/.{1,1000})")
 # Words of the command line that decide whether GPUDirect RDMA works, and how fast.
 _THAT_MATTER = (
@@ -92,6 +96,39 @@ def parse_entry(text: str, release: str) -> str | None:
     if version != release and not any(_is_image_of(image, release) for image in images):
         return None
     return printable(" ".join(fields.get("options", [])), _LINE_LIMIT)
+
+
+def read_grub_options(host: Host) -> Maybe[str]:
+    """Return the options that the next update-grub or grub2-mkconfig gives every kernel.
+
+    NOT_THERE: the files of GRUB's settings set none; MALFORMED: only a shell knows the value.
+    """
+    values: dict[str, str] = {}
+    for path in grub_setting_files(host):
+        text = _text(host, path)
+        if isinstance(text, Unknown):
+            if text.reason is not Reason.NOT_THERE:
+                return text
+            continue
+        for name, value in parse_grub_options(text, values):
+            if "$" in value or "`" in value:
+                return Unknown(Reason.MALFORMED, path, f"{name} is computed by a shell")
+            values[name] = value
+    if not values:
+        return Unknown(Reason.NOT_THERE, GRUB_SETTINGS, "no GRUB_CMDLINE_LINUX")
+    return " ".join(values.values()).strip()
+
+
+def parse_grub_options(text: str, earlier: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    """Parse the lines GRUB_CMDLINE_LINUX=VALUE of a shell file, in which earlier values are replaced."""
+    known_values = dict(earlier)
+    for match in islice(_GRUB_OPTIONS.finditer(text[:_CONFIG_LIMIT_BYTES]), _MAX_WORDS):
+        name, value = match[1], match[3] if match[2] is None else match[2].replace('\\"', '"')
+        for other in sorted(known_values, key=len, reverse=True):  # one name begins with the other
+            for reference in (f"${{{other}}}", f"${other}"):
+                value = value.replace(reference, known_values[other])[:_LINE_LIMIT]
+        known_values[name] = value
+        yield name, known_values[name]
 
 
 def _is_image_of(path: str, release: str) -> bool:

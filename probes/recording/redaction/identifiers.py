@@ -190,6 +190,7 @@ class Identifiers(Tokens):
             output.exit_status,
             rule(self, output.stdout),
             self.text(output.stderr),
+            output.left_out_bytes,
         )
 
     def _value(self, value: Any) -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from probes.base.unknown import Unknown, known
+from probes.base.unknown import Unknown
 from probes.facts.rdma.devices import RdmaDevice, RdmaPort
 from probes.nccl.topology_file import file_of_new_jobs
 from probes.queries.evidence_list import join_limited
@@ -13,8 +13,7 @@ from probes.setup.environment.advice import Note, Setting, State
 from probes.snapshot.examination import Examination
 from probes.snapshot.nic_roles import Role, roles_of
 from probes.snapshot.served_gpus import hardware_devices
-from probes.topology.endpoints import is_down, port_gbps
-from probes.topology.nccl_words import ORDER, Nccl
+from probes.topology.endpoints import is_down
 
 HCA = "NCCL_IB_HCA"
 
@@ -28,26 +27,12 @@ def active_ports(examination: Examination) -> Iterator[tuple[RdmaDevice, RdmaPor
 
 
 def default_nics(examination: Examination) -> dict[str, tuple[str, ...]] | None:
-    """Return the NICs that NCCL chooses for each GPU without NCCL_IB_HCA; None: a path is unknown.
-
-    The fastest ones, and of those the nearest (src/graph/topo.cc ncclTopoGetLocal). Between sockets NCCL
-    counts the SMP link, which carries less than a NIC, so these come last.
-    """
+    """Return the NICs that NCCL chooses for each GPU without NCCL_IB_HCA; None: a path is unknown."""
     topology = examination.topology
-    devices = {device.name: device for device, _ in active_ports(examination)}
-    chosen: dict[str, tuple[str, ...]] = {}
-    for gpu in topology.gpus:
-        keys: dict[str, tuple[bool, float, int]] = {}
-        for name, device in devices.items():
-            path = topology.paths.get((gpu.id, name))
-            if path is None or isinstance(path.nccl_pcie, Unknown):
-                return None
-            word = path.nccl_pcie
-            rate = port_gbps(device)
-            keys[name] = (word is Nccl.SYS, -min(rate, known(path.best_gbps, rate)), ORDER[word])
-        best = min(keys.values(), default=None)
-        chosen[gpu.id] = tuple(name for name, key in keys.items() if key == best)
-    return chosen
+    names = dict.fromkeys(device.name for device, _ in active_ports(examination))
+    chosen = {gpu.id: topology.nics_of_nccl(gpu.id, names) for gpu in topology.gpus}
+    found = {gpu: nics for gpu, nics in chosen.items() if nics is not None}
+    return found if len(found) == len(chosen) else None
 
 
 def file_in_use(examination: Examination) -> str | None:

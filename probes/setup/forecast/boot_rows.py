@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from probes.base.unknown import Maybe, Reason, Unknown, known
+from probes.facts.kernel.boot_loader import GRUB_SETTINGS
 from probes.facts.kernel.next_boot import words_that_matter
 from probes.queries.finding import Evidence
 from probes.setup.forecast.model import ForecastRow, RowBuilder
@@ -31,6 +32,11 @@ def _command_line(examination: Examination, start: Start) -> ForecastRow:
         reason = " ".join(later) or "no IOMMU, PCI or module options"
         return row.will(reason, shown)
     before = words_that_matter(now)
+    forgotten = [word for word in words_that_matter(known(start.configured, "")) if word not in later]
+    if forgotten:
+        written = Evidence(GRUB_SETTINGS, " ".join(forgotten))
+        reason = f"{' '.join(forgotten)} is set but not in {line.source}: write GRUB's configuration again"
+        return row.risk(reason, written, shown)
     gone = [word for word in before if word not in later]
     new = [word for word in later if word not in before]
     running = Evidence("/proc/cmdline", " ".join(before) or "no IOMMU, PCI or module options")

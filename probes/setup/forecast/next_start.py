@@ -9,9 +9,10 @@ from probes.base.unknown import Maybe, Reason, Unknown, known
 from probes.facts.gpudirect import hardware_of
 from probes.facts.gpudirect_vendors import EFA_PEERMEM
 from probes.facts.kernel.boot import BootFacts
+from probes.facts.kernel.boot_loader import GRUB_SETTINGS, BootLoader
 from probes.facts.kernel.installed_modules import InstalledModules, read_installed
 from probes.facts.kernel.modprobe_config import MODPROBE_DIRECTORIES, LoadingRules, read_rules
-from probes.facts.kernel.next_boot import NextLine, read_next_line, read_times
+from probes.facts.kernel.next_boot import NextLine, read_grub_options, read_next_line, read_times
 from probes.host.protocol import Host
 from probes.queries.modules import PEERMEM, gpu_functions, mlx4_functions, mlx5_functions
 from probes.snapshot.examination import Examination
@@ -61,6 +62,7 @@ class Start:
     is_running: bool
     rules: LoadingRules  # of modprobe.d and modules-load.d, with the next command line
     line: Maybe[NextLine]
+    configured: Maybe[str]  # the options of GRUB's settings, which grub.cfg has only after update-grub
     image: Maybe[str]  # the initial RAM disk
     times: Maybe[dict[str, int]]  # when files were changed, seconds since 1970
     settings: tuple[str, ...]  # files of modprobe.d about GPU and RDMA modules
@@ -107,6 +109,7 @@ def read_start(
         is_running=running,
         rules=read_rules(host, cmdline),
         line=line,
+        configured=_configured(host, boot),
         image=image,
         times=read_times(host, files),
         settings=settings,
@@ -130,6 +133,13 @@ def _is_enrolled(host: Host, key: str) -> Maybe[bool]:
     if "not enrolled" in words:
         return False
     return Unknown(Reason.MALFORMED, f"mokutil --test-key {key}", printable(" ".join(words.split()), 120))
+
+
+def _configured(host: Host, boot: Maybe[BootFacts]) -> Maybe[str]:
+    """Return the options of GRUB's settings; boot loader entries do not come from them."""
+    if isinstance(boot, Unknown) or boot.loader is not BootLoader.GRUB:
+        return Unknown(Reason.NOT_THERE, GRUB_SETTINGS)
+    return read_grub_options(host)
 
 
 def _image(boot: Maybe[BootFacts], release: str) -> Maybe[str]:

@@ -6,23 +6,30 @@ dracut(8), mkinitcpio(8), mokutil(1); Red Hat's, SUSE's and Fedora's manuals nam
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 from probes.base.plan import FileChange, Plan, Step, instruction
 from probes.base.unknown import Maybe, Unknown, known
 from probes.facts.kernel.boot import BootFacts, BootLoader, InitramfsTool
+from probes.facts.pci.capabilities import Acs
 from probes.facts.system.distribution import Distribution, Family
+from probes.plans.acs import CHECK_CMDLINE, fix_redirects, redirects_option
+from probes.queries.acs_redirects import translates
 from probes.setup.situation import Situation
 
-GRUB_FILE = "/etc/default/grub.d/gdrtop.cfg"
+_GRUB_FILE = "/etc/default/grub.d/gdrtop-{subject}.cfg"
 _WHY = "Add {option} to the kernel command line"
 _APPLY = "Write the boot loader's configuration"
 # What fixes of checks say without knowing the distribution; `for_this_node` names the one command.
 _REBUILD, _OTHER_TOOL = "Rebuild the initramfs", "On RPM distributions run"
 
 
-def command_line_steps(situation: Situation, option: str) -> tuple[Step, ...]:
-    """Return the steps that add an option to the kernel command line with this node's boot loader."""
+def command_line_steps(situation: Situation, option: str, subject: str) -> tuple[Step, ...]:
+    """Return the steps that add an option to the kernel command line with this node's boot loader.
+
+    `subject`: a word for the name of the file that is written for it.
+    """
     boot = situation.boot
     loader = boot.loader if isinstance(boot, BootFacts) else boot
     if isinstance(loader, Unknown):
@@ -43,16 +50,18 @@ def command_line_steps(situation: Situation, option: str) -> tuple[Step, ...]:
         text = f"Create a Talos boot image with the extra kernel argument {option}, and upgrade to it."
         return (instruction(text),)
     if loader is BootLoader.GRUB:
-        return _grub_steps(situation.distribution, option)
+        return _grub_steps(situation.distribution, option, subject)
     return (instruction(f"Add {option} to /etc/kernel/cmdline."), _kernel_install(situation))
 
 
-def _grub_steps(distribution: Maybe[Distribution], option: str) -> tuple[Step, ...]:
+def _grub_steps(distribution: Maybe[Distribution], option: str, subject: str) -> tuple[Step, ...]:
     """Write a file of our own where the distribution reads grub.d; else edit /etc/default/grub."""
     why = _WHY.format(option=option)
     if not isinstance(distribution, Unknown) and distribution.family is Family.DEBIAN:
-        text = f'GRUB_CMDLINE_LINUX="$GRUB_CMDLINE_LINUX {option}"\n'
-        return (Step(why, file=FileChange(GRUB_FILE, text)), Step(_APPLY, ("update-grub",)))
+        quoted = option.replace('"', r"\"")
+        text = f'GRUB_CMDLINE_LINUX="$GRUB_CMDLINE_LINUX {quoted}"\n'
+        file = FileChange(_GRUB_FILE.format(subject=subject), text)
+        return (Step(why, file=file), Step(_APPLY, ("update-grub",)))
     return (
         instruction(f"Add {option} to GRUB_CMDLINE_LINUX in /etc/default/grub."),
         Step(_APPLY, ("grub2-mkconfig", "-o", "/boot/grub2/grub.cfg")),
@@ -72,11 +81,26 @@ def _kernel_install(situation: Situation) -> Step:
 def pass_through_plan(situation: Situation, option: str, general: Plan) -> Plan:
     """Return the plan that sets the IOMMU to passthrough with this node's boot loader; `general`: for any."""
     steps = (
-        *command_line_steps(situation, option),
+        *command_line_steps(situation, option, "iommu"),
         instruction("Before the reboot, see what it brings: gdrtop check --after-reboot", needs_root=False),
         Step("Reboot; gdrtop then reads /proc/cmdline and the IOMMU groups again", ("systemctl", "reboot")),
     )
     return replace(general, steps=steps)
+
+
+def redirects_off_plan(situation: Situation, ports: Mapping[str, Acs]) -> Plan:
+    """Return the plan that clears ACS redirects now, and at every boot where GRUB's files can say it.
+
+    GRUB on Debian and Ubuntu only: there the way to quote `;` is known (linux-rdma's rdma_topo writes the
+    same). Elsewhere the lasting steps are manual.
+    """
+    general = fix_redirects(situation.examination, ports)
+    # An address that the IOMMU translates goes up anyway: then only the boots after this one matter.
+    now = () if translates(situation.examination) else tuple(step for step in general.steps if step.argv)
+    lasting = command_line_steps(situation, redirects_option(ports), "acs")
+    if not any(step.file for step in lasting):
+        return general
+    return replace(general, steps=(*now, *lasting, instruction(CHECK_CMDLINE, needs_root=False)))
 
 
 def initramfs_step(boot: Maybe[BootFacts]) -> Step:

@@ -14,12 +14,13 @@ from probes.host.protocol import Host
 from probes.plans.iommu import pass_through_option
 from probes.plans.load_at_boot import persist_peermem
 from probes.plans.load_modules import load_modules, load_peermem
+from probes.queries.acs_redirects import redirects_of
 from probes.queries.finding import Finding
 from probes.queries.modules import PEERMEM, is_present, module_of
 from probes.setup.path_choice import PathChoice, choose_path
 from probes.setup.situation import Situation, read_situation
 from probes.setup.step import SetupRecord, SetupStep, StepState
-from probes.setup.steps.boot_commands import for_this_node, pass_through_plan
+from probes.setup.steps.boot_commands import for_this_node, pass_through_plan, redirects_off_plan
 from probes.setup.steps.checked import CHECKED, checked_step, is_reboot, other_step
 from probes.setup.steps.drivers import gpu_driver_step, nic_driver_step
 from probes.setup.steps.environment import environment_step
@@ -161,6 +162,7 @@ def build_guide(
         boot = _with_peermem(situation, steps["boot"], persist_peermem, "is not loaded at boot")
         steps["boot"] = boot if driver_is_operators(situation) else with_openibd_drop_in(examination, boot)
     steps["iommu"] = _with_boot_loader(situation, steps["iommu"])
+    steps["acs"] = _with_boot_option(situation, steps["acs"])
     steps["containers"] = operators_step(situation, steps["containers"])
     steps["environment"] = environment_step(situation)
     steps["others"] = other_step(by_id, path)
@@ -212,6 +214,14 @@ def _with_boot_loader(situation: Situation, step: SetupStep) -> SetupStep:
     return replace(step, plan=pass_through_plan(situation, option, step.plan))
 
 
+def _with_boot_option(situation: Situation, step: SetupStep) -> SetupStep:
+    """Clear the ACS redirects now and at every boot; the step before this one stops the translation."""
+    ports = redirects_of(situation.examination).ports
+    if step.plan is None or step.findings != ("acs-redirect-enabled",) or not ports:
+        return step
+    return replace(step, plan=redirects_off_plan(situation, ports))
+
+
 def _in_load_order(examination: Examination, step: SetupStep) -> SetupStep:
     """Load all missing modules in their order first; what the checks still miss follows."""
     if step.state is not StepState.TO_DO:
@@ -254,26 +264,17 @@ def _with_install(situation: Situation, step: SetupStep) -> SetupStep:
     return replace(step, plan=Plan(step.title, steps, reversible=False))
 
 
-def remaining_plan(guide: Guide) -> Plan | None:
-    """Return all commands that are left, in order, as one plan; None if no step has commands."""
-    open_steps = [
-        step
-        for step in guide.steps
-        if step.state in _OPEN and step.plan is not None and step.id != "reboot"  # no script reboots for it
-    ]
-    plans = [step.plan for step in open_steps if step.plan is not None]
-    if not plans:
-        return None
-    commands: list[Step] = []
-    for step, plan in zip(open_steps, plans, strict=True):
+def remaining_plans(guide: Guide) -> tuple[Plan, ...]:
+    """Return the commands that are left, a plan for each step in order; a reboot comes last, and once."""
+    plans = []
+    reboot: Step | None = None
+    for step in guide.steps:
+        if step.state not in _OPEN or step.plan is None or step.id == "reboot":  # no script reboots for it
+            continue
         reason = f": {step.reason}" if step.state is StepState.TO_DO else ""
-        commands += (instruction(f"{step.title}{reason}", needs_root=False), *plan.steps)
-    reboots = [step for step in commands if is_reboot(step)]
-    commands = [step for step in commands if not is_reboot(step)] + reboots[-1:]
-    return Plan(
-        "Set up GPUDirect RDMA",
-        tuple(commands),
-        reversible=all(plan.reversible for plan in plans),
-        needs_reboot=any(plan.needs_reboot for plan in plans),
-        disturbs="; ".join(dict.fromkeys(plan.disturbs for plan in plans if plan.disturbs)),
-    )
+        reboot = next(filter(is_reboot, step.plan.steps), reboot)
+        left = tuple(one for one in step.plan.steps if not is_reboot(one))
+        plans.append(replace(step.plan, title=f"{step.title}{reason}", steps=left))
+    if reboot is not None:
+        plans.append(Plan("Reboot", (reboot,), needs_reboot=True))
+    return tuple(plans)

@@ -8,7 +8,7 @@ from probes.simulation.faults.fault import ChangeDescription, Fault, fault
 from probes.simulation.node.description import ClusterDescription, NodeDescription
 from probes.simulation.node.kubernetes import DRIVER, OFED, PEERMEM
 from probes.simulation.node.processes import FIRST_RANK, add_rank, limits, put_in_container
-from probes.simulation.node.tree import Tree
+from probes.simulation.node.tree import Tree, log
 
 _SMALL = str(8 << 20)
 
@@ -40,6 +40,14 @@ def _shell(tree: Tree) -> None:
 def _pid_namespace(tree: Tree) -> None:
     # The last rank, so that the others stay visible.
     tree.remove(f"/proc/{FIRST_RANK + len(tree.gpus) - 1}")
+
+
+def _hung(tree: Tree) -> None:
+    """Log a rank that waits in the GPU driver (kernel/hung_task.c, check_hung_task)."""
+    log(tree, f"INFO: task python3:{FIRST_RANK} blocked for more than 120 seconds.", level=3)
+    log(tree, f"task:python3 state:D stack:0 pid:{FIRST_RANK} tgid:{FIRST_RANK} ppid:1", level=6)
+    log(tree, " __schedule+0x2cb/0x760", level=6)
+    log(tree, " os_acquire_rwlock_write+0x35/0x50 [nvidia]", level=6)
 
 
 def _no_verbs(tree: Tree) -> None:
@@ -148,6 +156,7 @@ FAULTS: tuple[Fault, ...] = (
     fault("memlock-login", "Login sessions can lock only 64 MiB of memory", _login),
     fault("memlock-shell", "This shell can lock only 8 MiB of memory", _shell),
     fault("pid-namespace-hides-users", "A job that NVML lists is not in /proc", _pid_namespace),
+    fault("task-hung-in-driver", "A rank hangs in the GPU driver", _hung),
     fault("dev-infiniband-missing", "/dev/infiniband is missing", _no_verbs),
     fault(
         "dev-infiniband-incomplete",

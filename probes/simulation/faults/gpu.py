@@ -207,6 +207,11 @@ FAULTS: tuple[Fault, ...] = (
     ),
     fault(
         "xid-other",
+        "A context switch of GPU0 timed out (Xid 109)",
+        _xid(0, "109, pid=4711, name=python3, Ch 00000008, errorString CTX SWITCH TIMEOUT, Info 0x4c00e"),
+    ),
+    fault(
+        "gpu-recovery-action",
         "GPU0 needs a reset (Xid 154)",
         _xid(0, "154, GPU recovery action changed from 0x0 (None) to 0x1 (GPU Reset Required)"),
     ),

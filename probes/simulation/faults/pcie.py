@@ -8,7 +8,7 @@ from dataclasses import replace
 from probes.simulation.faults.fault import ChangeDescription, ChangeTree, Fault, fault
 from probes.simulation.node import config_space as config
 from probes.simulation.node.description import NodeDescription, RootDescription
-from probes.simulation.node.tree import Tree
+from probes.simulation.node.tree import Tree, log
 
 
 def _nic(tree: Tree, name: str) -> str | None:
@@ -170,6 +170,27 @@ def _count(severity: str, of: Callable[[Tree], str | None], **errors: int) -> Ch
     return change
 
 
+def _corrected(tree: Tree) -> None:
+    """Count corrected errors of GPU0 and log the last one (drivers/pci/pcie/aer.c, aer_print_error)."""
+    gpu = _gpu(tree, 0)
+    _count("correctable", lambda tree: gpu, BadTLP=1294)(tree)
+    if gpu is not None:
+        log(tree, f"pcieport {_above(tree, gpu)}: AER: Correctable error message received from {gpu}")
+        log(
+            tree,
+            f"nvidia {gpu}: PCIe Bus Error: severity=Correctable, type=Data Link Layer, (Receiver ID)",
+        )
+
+
+def _refused_dma(tree: Tree) -> None:
+    """Log an access of a NIC that the IOMMU refused (drivers/iommu/intel/dmar.c, dmar_fault_do_one)."""
+    nic = _nic(tree, "mlx5_1")
+    if nic is not None:
+        log(tree, "DMAR: DRHD: handling fault status reg 2", level=3)
+        text = "fault addr 0x2f000000000 [fault reason 0x05] PTE Write access is not set"
+        log(tree, f"DMAR: [DMA Write NO_PASID] Request device [{nic[5:]}] {text}", level=3)
+
+
 def _without_extended_space(tree: Tree) -> None:
     nic = _nic(tree, "mlx5_9")
     if nic is None:
@@ -220,6 +241,7 @@ FAULTS: tuple[Fault, ...] = (
         "The IOMMU translates DMA addresses (intel_iommu=on without iommu=pt)",
         change_description=_translated,
     ),
+    fault("iommu-fault", "The IOMMU refused DMA of a NIC (mlx5_1)", _refused_dma),
     fault(
         "vm-without-p2p",
         "A virtual machine that shows no PCIe switches",
@@ -315,7 +337,7 @@ FAULTS: tuple[Fault, ...] = (
     fault(
         "pcie-aer-correctable",
         "GPU0 had corrected PCIe errors",
-        _count("correctable", lambda tree: _gpu(tree, 0), BadTLP=1294),
+        _corrected,
     ),
     fault(
         "pcie-error-unreported",

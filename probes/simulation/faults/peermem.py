@@ -11,6 +11,7 @@ from probes.simulation.node.description import NodeDescription
 from probes.simulation.node.module_files import add_module_file, remove_module_file, set_modinfo
 from probes.simulation.node.module_loading import INVALID, insert_module, refuse_module, remove_modules
 from probes.simulation.node.modules import add_module, srcversion_of
+from probes.simulation.node.processes import end_program
 from probes.simulation.node.services import WANTS, stop
 from probes.simulation.node.tree import Refusal, Tree, log, module_path
 
@@ -145,6 +146,9 @@ def _old_package(tree: Tree) -> None:
 
 
 def _old_module_alone(tree: Tree) -> None:
+    """Exchange the modules while no job runs: a job would hold either of them."""
+    for program in list(tree.programs):
+        end_program(tree, program.pid)
     remove_modules(tree, _PEERMEM)
     _old_module(tree)
 

@@ -19,6 +19,13 @@ def path_of(tree: Tree, program: Program) -> Via:
     return program.via
 
 
+def settle_paths(tree: Tree) -> None:
+    """Give ranks that started without nvidia_peermem the other path from their start on."""
+    for program in tree.programs:
+        if program.via is Via.PEERMEM and "nvidia" in tree.live_modules:
+            program.via = path_of(tree, program)
+
+
 def without_peermem(tree: Tree) -> Via:
     """Return the path that NCCL takes on this node without nvidia_peermem."""
     node = tree.description

@@ -6,6 +6,7 @@ import re
 from dataclasses import replace
 
 from probes.simulation.node.description import NodeDescription
+from probes.simulation.node.system import GRUB_CONFIG, write_grub_config
 from probes.simulation.node.tree import Tree
 
 _ON_DISK = ("/boot", "/etc", "/home", "/lib", "/opt", "/root", "/usr", "/var")
@@ -40,7 +41,7 @@ def _options(tree: Tree) -> str | None:
     found: str | None = None
     for path in ("/etc/default/grub", *below):
         for match in _GRUB.finditer(tree.text(path)):
-            value = match[1].replace('\\"', '"')
+            value = match[1].replace('\\"', "")  # the shell of grub.cfg takes the quotes away
             found = value.replace("$GRUB_CMDLINE_LINUX", found or "").strip()
     return found
 
@@ -59,6 +60,8 @@ def keep_disk(tree: Tree, earlier: Tree) -> None:
     for path, content in earlier.files.items():
         if _is_on_disk(path):
             tree.add(path, content)
+    if earlier.is_there(GRUB_CONFIG):
+        write_grub_config(tree)
     # Answers about files on disk, and what firmware and shim remember.
     tree.commands["modinfo"] = earlier.commands["modinfo"]
     tree.refusals = earlier.refusals

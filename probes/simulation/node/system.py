@@ -6,6 +6,7 @@ from probes.simulation.node.description import NodeDescription
 from probes.simulation.node.services import UNITS, WANTS
 from probes.simulation.node.tree import Tree
 
+GRUB_CONFIG = "/boot/grub/grub.cfg"
 _MACHINE_ID = "51a01a7ed00000000000000000000001"
 _SLURM_CONF = """\
 ClusterName=simulated
@@ -64,11 +65,24 @@ def _options(node: NodeDescription) -> str:
 def _grub(tree: Tree) -> None:
     options = _options(tree.description)
     tree.add("/etc/default/grub", f'GRUB_DEFAULT=0\nGRUB_TIMEOUT=5\nGRUB_CMDLINE_LINUX="{options}"\n')
-    tree.add("/boot/grub/grub.cfg", "# simulated\n")
+    write_grub_config(tree)
     tree.add("/boot/grub/grubenv", _grubenv(""))
     tree.add("/usr/sbin/update-initramfs", "#!/bin/sh\n")
     tree.add("/usr/sbin/update-grub", "#!/bin/sh\n")
     tree.add("/var/lib/shim-signed/mok/MOK.der", "")
+
+
+def write_grub_config(tree: Tree) -> None:
+    """Write what update-grub writes: an entry for each kernel, with the command line of this boot."""
+    node = tree.description
+    root = next((word for word in node.cmdline.split() if word.startswith("root=")), "root=/dev/md0")
+    entries = (
+        f"menuentry '{node.distribution}, with Linux {release}' {{\n"
+        f"\tlinux\t/boot/vmlinuz-{release} {root} ro {_options(node)}\n"
+        f"\tinitrd\t/boot/initrd.img-{release}\n}}\n"
+        for release in filter(None, (node.kernel, node.system.older_kernel))
+    )
+    tree.add(GRUB_CONFIG, "".join(entries))
 
 
 def _grub_bls(tree: Tree) -> None:

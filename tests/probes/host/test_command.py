@@ -130,6 +130,18 @@ def test_endless_output_is_limited(bin_directory: Path) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="the rule is for root")
+def test_of_a_long_kernel_log_the_newest_lines_are_returned(bin_directory: Path) -> None:
+    count = 3 * command.OUTPUT_LIMIT_BYTES // len("line 1000000\n")
+    script(bin_directory, "dmesg", f"seq -f 'line %.0f' 1000001 {1000000 + count}")
+    output = run_command(["dmesg"], 10)
+    assert isinstance(output, CommandOutput)
+    lines = output.stdout.split("\n")
+    assert lines[-2:] == [f"line {1000000 + count}", ""]
+    assert lines[0] == f"line {1000000 + count - len(lines) + 2}"
+    assert len(output.stdout) + output.left_out_bytes == count * len("line 1000000\n")
+    assert len(output.stdout) <= command.OUTPUT_LIMIT_BYTES
+
+
 def test_root_runs_nothing_that_others_could_have_changed(bin_directory: Path) -> None:
     script(bin_directory, "tool", "echo evil")
     (bin_directory / "tool").chmod(0o777)

@@ -261,7 +261,7 @@ def test_a_boot_image_older_than_its_settings_is_at_risk() -> None:
 
 
 def test_an_unreadable_boot_image_or_command_line_does_not_decide() -> None:
-    kernel = judged(node())  # no stat, no grub.cfg
+    kernel = judged(node("hgx-h100", lambda host: host.tree.remove("/boot/grub/grub.cfg")))  # and no stat
     assert row(kernel, "boot-image")[0] is Outlook.UNKNOWN
     assert row(kernel, "command-line")[0] is Outlook.UNKNOWN
     assert kernel.outlook is Outlook.WILL
@@ -278,9 +278,23 @@ def test_an_unreadable_boot_image_or_command_line_does_not_decide() -> None:
 def test_the_next_command_line_is_compared_with_the_running_one(
     text: str, outlook: Outlook, words: str
 ) -> None:
-    kernel = judged(node("hgx-h100", lambda host: host.tree.add("/boot/grub/grub.cfg", text)))
+    def write(host: SimulatedHost) -> None:
+        host.tree.remove("/etc/default/grub")
+        host.tree.add("/boot/grub/grub.cfg", text)
+
+    kernel = judged(node("hgx-h100", write))
     assert row(kernel, "command-line")[0] is outlook
     assert words in row(kernel, "command-line")[1]
+
+
+def test_an_option_that_was_set_but_not_written_to_grub_cfg_is_at_risk() -> None:
+    line = 'GRUB_CMDLINE_LINUX="$GRUB_CMDLINE_LINUX pci=disable_acs_redir=\\"0000:17:00.0\\""\n'
+    kernel = judged(node("hgx-h100", lambda host: host.tree.add("/etc/default/grub.d/acs.cfg", line)))
+    assert row(kernel, "command-line") == (
+        Outlook.RISK,
+        "pci=disable_acs_redir=0000:17:00.0 is set but not in /boot/grub/grub.cfg: "
+        "write GRUB's configuration again",
+    )
 
 
 def test_a_module_that_the_next_command_line_forbids_is_lost() -> None:

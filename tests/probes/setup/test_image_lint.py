@@ -156,7 +156,7 @@ def test_findings_depend_on_the_hardware_that_the_image_meets(tmp_path: Path) ->
         ),
         ("NCCL_NET=Socket\n", Outlook.WILL_NOT, "NCCL will not use RDMA: NCCL_NET=Socket"),
         ("NCCL_DMABUF_ENABLE=0\n", Outlook.RISK, "jobs need nvidia_peermem"),
-        (" NCCL_DEBUG=INFO\n", Outlook.RISK, "NCCL ignores a line"),
+        (" NCCL_DEBUG=INFO\n", Outlook.RISK, "NCCL ignores 1 line"),
         ("NCCL_IB_HCA==mlx5_0,mlx5_1\n", Outlook.WILL, "no setting keeps NCCL from GPUDirect RDMA"),
     ],
 )

@@ -12,6 +12,7 @@ from probes.facts.jobs.nccl_conf import parse_nccl_conf
 from probes.simulation.host import SimulatedHost
 from probes.simulation.node.description import simulated_names
 from tests.test_architecture import modules_after
+from tests.tiers import USUAL_NODES
 from tests.tui.commands.test_schema import valid
 from tests.tui.pilot import SteppedClock
 from tui.cli import main
@@ -74,7 +75,7 @@ def test_a_healthy_infiniband_node_says_that_it_needs_nothing() -> None:
 
 
 def test_json_is_what_its_schema_says(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    for name in simulated_names():
+    for name in USUAL_NODES:
         document = valid("env", printed("shell", name, "", as_json=True))
         assert document["explanation"] is None
     document = valid("env", printed("shell", as_json=True))

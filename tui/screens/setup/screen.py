@@ -101,14 +101,14 @@ class SetupScreen(ExaminedListScreen[GuideState]):
 
     def action_write(self) -> None:
         """Write all remaining commands to a script."""
-        from probes.setup.steps.guide import remaining_plan
+        from probes.setup.steps.guide import remaining_plans
         from tui.actions.guards import node_name
-        from tui.actions.script import script_of
+        from tui.actions.script import script_of_all
 
         guide = self._state.guide
-        plan = None if guide is None else remaining_plan(guide)
-        if guide is None or plan is None:
+        plans = () if guide is None else remaining_plans(guide)
+        if guide is None or not plans:
             self.notify("No command is left to run.", markup=False)
             return
-        text = script_of(plan, node_name(guide.situation.examination))
+        text = script_of_all("Set up GPUDirect RDMA", plans, node_name(guide.situation.examination))
         save_and_copy.save_all(self, "gdrtop-setup", {"sh": text})

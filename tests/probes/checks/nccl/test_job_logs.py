@@ -13,12 +13,12 @@ from probes.live.verdict import examine_with_jobs
 from probes.queries.finding import Finding, Severity, Status
 from probes.simulation.faults.catalogue import FAULTS
 from probes.simulation.host import SimulatedHost
-from probes.simulation.node.names import SIMULATED_NAMES
 from probes.snapshot.examination import Examination
 from probes.snapshot.verdict import State
 from tests.probes.checks.doctor import examination_of, findings_on
 from tests.probes.live.test_log_reading import LOG, line
 from tests.probes.nccl.log.logs import channel
+from tests.tiers import USUAL_NODES
 
 OF_LOGS = frozenset(check.id for check in CHECKS if check.id.startswith("job-log-"))
 VERSION = "NCCL version 2.27.7+cuda12.9"
@@ -174,7 +174,7 @@ def test_errors_in_the_log_are_explained() -> None:
 
 
 def test_a_healthy_job_has_no_finding() -> None:
-    for name in SIMULATED_NAMES:
+    for name in USUAL_NODES:
         expected = {"job-log-staged"} if name == "pcie-l40s" else set()
         assert found_of_logs(examination_of(name)) == expected
 

@@ -11,6 +11,7 @@ from probes.facts.pci.config_space import ConfigSpaceFacts
 from probes.facts.pci.functions import PciKind
 from probes.queries.finding import Severity, Status
 from probes.snapshot.examination import Examination
+from tests.probes.checks.changed import with_log
 from tests.probes.checks.doctor import findings_on
 from tests.probes.checks.pcie.nodes import (
     ABSENT,
@@ -43,17 +44,19 @@ def test_corrected_errors_weigh_more_where_they_rise() -> None:
     assert "+7" in said(one)
 
 
-def test_missing_error_counters_are_not_zero() -> None:
+def uncounted() -> Examination:
     facts = healthy().pcie_errors
     assert isinstance(facts, PcieErrorFacts)
-    uncounted = PcieErrorFacts(
-        {
-            bdf: replace(one, correctable=ABSENT, nonfatal=ABSENT, fatal=ABSENT)
-            for bdf, one in facts.functions.items()
-        }
-    )
+    without = {
+        bdf: replace(one, correctable=ABSENT, nonfatal=ABSENT, fatal=ABSENT)
+        for bdf, one in facts.functions.items()
+    }
+    return replace(healthy(), pcie_errors=PcieErrorFacts(without))
+
+
+def test_missing_error_counters_are_not_zero() -> None:
     for name in ("pcie-aer-correctable", "pcie-aer-uncorrectable"):
-        one = finding(replace(healthy(), pcie_errors=uncounted), name)
+        one = finding(uncounted(), name)
         assert one.status is Status.UNKNOWN
         assert "AER" in one.cause
 
@@ -87,3 +90,27 @@ def test_a_function_that_is_gone_is_critical_where_a_gpu_is_cut_off_by_it() -> N
         here = with_spaces(examination, dict.fromkeys(lost, gone))
         assert finding(here, "pcie-function-gone").severity is severity
     assert findings_on("hgx-h100+pcie-function-gone")["pcie-function-gone"].severity is Severity.WARNING
+
+
+def test_without_counters_the_kernel_log_tells_of_errors() -> None:
+    """Firmware that handles AER itself leaves the kernel without counts."""
+    gpu = first(healthy(), PciKind.GPU)
+    port = f"pcieport {gpu.chain[-2]}: AER: Multiple Uncorrected (Fatal) error received: {gpu.bdf}"
+    for line, corrected in (
+        (f"nvidia {gpu.bdf}: PCIe Bus Error: severity=Corrected, type=Physical Layer, (Receiver ID)", True),
+        (f"nvidia {gpu.bdf}: PCIe Bus Error: severity=Correctable, type=Data Link Layer", True),
+        (f"nvidia {gpu.bdf}: PCIe Bus Error: severity=Uncorrectable (Fatal), type=Transaction Layer", False),
+        (port, False),
+    ):
+        node = with_log(uncounted(), line)
+        ids = {True: "pcie-aer-correctable", False: "pcie-aer-uncorrectable"}
+        assert finding(node, ids[corrected]).status is Status.FOUND
+        assert line in said(finding(node, ids[corrected]))
+        assert finding(node, ids[not corrected]).status is Status.UNKNOWN
+
+
+def test_a_device_that_is_gone_is_explained_by_the_log() -> None:
+    nic = first(healthy(), PciKind.NIC).bdf
+    line = f"mlx5_core {nic}: mlx5_health_check_fatal_sensors:365: PCI-sync, pci dead"
+    gone = with_spaces(healthy(), {nic: Unknown(Reason.DRIVER_ERROR, "config", "all ones")})
+    assert line in said(finding(with_log(gone, line), "pcie-function-gone"))

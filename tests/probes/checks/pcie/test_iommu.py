@@ -70,6 +70,28 @@ def test_iommu_faults_of_the_path_are_quoted_and_those_of_others_not() -> None:
     assert finding(with_log(translated, other), "iommu-translated").severity is Severity.WARNING
 
 
+def test_an_iommu_fault_names_its_device_on_every_node() -> None:
+    """Grace, virtual machines and nodes with iommu=pt refuse DMA too."""
+    for name in ("hgx-h100", "gb200", "cloud-vm"):
+        node = healthy(name)
+        nic = first(node, PciKind.NIC)
+        line = f"mlx5_core {nic.bdf}: AMD-Vi: Event logged [IO_PAGE_FAULT domain=0x0021 flags=0x0]"
+        one = finding(with_log(node, line), "iommu-fault")
+        assert one.status is Status.FOUND
+        assert one.devices == (nic.bdf,)
+        assert line in said(one)
+    other = "DMAR: [DMA Write NO_PASID] Request device [fe:1f.0] fault addr 0x1"
+    assert finding(with_log(healthy(), other), "iommu-fault").status is Status.PASSED
+    hidden = replace(healthy(), kernel_log=SLOW)
+    assert finding(hidden, "iommu-fault").status is Status.UNKNOWN
+
+
+def test_an_iommu_fault_behind_acs_is_evidence_of_acs() -> None:
+    both = findings_on("hgx-h100+acs-on,iommu-fault")
+    assert "Request device [1b:00.0]" in said(both["acs-redirect-enabled"])
+    assert both["iommu-fault"].part_of == "acs-redirect-enabled"
+
+
 def test_the_option_that_passes_dma_through_is_that_of_the_processor() -> None:
     def option(architecture: str) -> str:
         translated = with_functions(healthy(), iommu_type="DMA")

@@ -43,6 +43,7 @@ class Logging(LocalHost):
         super().__init__(str(root))
         self._answers = {"dmesg": dmesg, "warnings": warnings, "journalctl": journal}
         self._root_asks = is_root
+        self.left_out = 0  # bytes of dmesg's output
 
     def run(self, argv: Sequence[str], seconds: float = 2.0) -> Maybe[CommandOutput]:
         name = "warnings" if any(word.startswith("--level") for word in argv) else argv[0]
@@ -50,7 +51,8 @@ class Logging(LocalHost):
         if isinstance(answer, Unknown):
             return answer
         status, text = answer
-        return CommandOutput(tuple(argv), status, text, "" if status == 0 else "Operation not permitted")
+        error = "" if status == 0 else "Operation not permitted"
+        return CommandOutput(tuple(argv), status, text, error, self.left_out if name == "dmesg" else 0)
 
     def is_root(self) -> bool:
         return self._root_asks
@@ -297,6 +299,25 @@ def test_root_is_not_asked_to_become_root(tmp_path: Path) -> None:
 def test_of_a_log_too_long_the_warnings_are_read(tmp_path: Path) -> None:
     found = facts(probe(Logging(tmp_path, dmesg=TOO_MUCH, warnings=(0, LOG))))
     assert found.only_warnings
+    assert found.counts == {LogKind.XID: 1}
+
+
+def test_of_a_log_of_100_megabytes_the_end_and_older_warnings_are_read(tmp_path: Path) -> None:
+    newest = f"<6>[9000.000000] usb 1-1: new device\n<3>[9001.000000] {XID.replace('79', '31')}\n"
+    warnings = f"{LOG}<3>[9001.000000] {XID.replace('79', '31')}\n"
+    host = Logging(tmp_path, dmesg=(0, newest), warnings=(0, warnings))
+    host.left_out = 100 << 20
+    found = facts(probe(host))
+    assert found.only_warnings
+    assert [message.seconds for message in found.messages] == [171.620236, 9001.0]
+    assert found.since_seconds == 0.0
+
+
+def test_the_end_of_a_long_log_is_used_where_its_warnings_take_too_long(tmp_path: Path) -> None:
+    host = Logging(tmp_path, dmesg=(0, LOG), warnings=Unknown(Reason.TIMED_OUT, "dmesg", "3 s"))
+    host.left_out = 100 << 20
+    found = facts(probe(host))
+    assert not found.only_warnings
     assert found.counts == {LogKind.XID: 1}
 
 

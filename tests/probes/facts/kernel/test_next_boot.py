@@ -12,7 +12,9 @@ from probes.facts.kernel.next_boot import (
     NextLine,
     parse_entry,
     parse_grub,
+    parse_grub_options,
     parse_times,
+    read_grub_options,
     read_next_line,
     read_times,
     words_that_matter,
@@ -48,6 +50,32 @@ def test_grub_cfg_has_the_line_of_each_kernel() -> None:
 def test_an_entry_has_the_options_of_its_kernel() -> None:
     assert parse_entry(ENTRY, RELEASE) == "root=/dev/mapper/rhel-root ro intel_iommu=on $tuned_params"
     assert parse_entry(ENTRY, "6.8.0-4-generic") is None
+
+
+def test_grub_settings_are_joined_in_the_order_of_their_files(tmp_path: Path) -> None:
+    absent = read_grub_options(LocalHost(str(tmp_path)))
+    assert isinstance(absent, Unknown)
+    assert absent.reason is Reason.NOT_THERE
+    write(tmp_path, "/etc/default/grub", 'GRUB_CMDLINE_LINUX_DEFAULT="quiet"\nGRUB_CMDLINE_LINUX=iommu=pt\n')
+    write(
+        tmp_path,
+        "/etc/default/grub.d/a.cfg",
+        'GRUB_CMDLINE_LINUX="${GRUB_CMDLINE_LINUX} pci=disable_acs_redir=\\"a;b\\""\n'
+        'GRUB_CMDLINE_LINUX_DEFAULT="$GRUB_CMDLINE_LINUX_DEFAULT splash"\n',
+    )
+    assert read_grub_options(LocalHost(str(tmp_path))) == (
+        'quiet splash iommu=pt pci=disable_acs_redir="a;b"'
+    )
+    write(tmp_path, "/etc/default/grub.d/b.cfg", 'GRUB_CMDLINE_LINUX="$(cat /etc/kernel/cmdline)"\n')
+    computed = read_grub_options(LocalHost(str(tmp_path)))
+    assert isinstance(computed, Unknown)
+    assert computed.reason is Reason.MALFORMED
+
+
+@given(st.text())
+def test_any_grub_settings_are_read(text: str) -> None:
+    for _, value in parse_grub_options(f"GRUB_CMDLINE_LINUX={text}\n{text}", {}):
+        assert len(value) <= 8192
 
 
 def test_entries_come_before_grub_cfg(tmp_path: Path) -> None:

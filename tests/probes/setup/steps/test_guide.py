@@ -15,7 +15,7 @@ from probes.setup.situation import read_situation
 from probes.setup.step import SetupRecord, StepState
 from probes.setup.steps.boot_commands import command_line_steps
 from probes.setup.steps.checked import CHECKED
-from probes.setup.steps.guide import AFTER, ORDER, Guide, build_guide, remaining_plan
+from probes.setup.steps.guide import AFTER, ORDER, Guide, build_guide, remaining_plans
 from probes.simulation.faults.modules import take_driver_from_disk
 from probes.simulation.host import SimulatedHost
 from probes.simulation.node.module_loading import remove_modules
@@ -130,9 +130,9 @@ def test_an_unknown_boot_is_not_a_reboot() -> None:
 @pytest.mark.parametrize("name", ["hgx-h100+iommu-translated,acs-on,memlock-login", "hgx-h100+no-gdr-path"])
 def test_the_script_has_the_commands_of_every_open_step_once(name: str) -> None:
     guide = guide_of(name)
-    plan = remaining_plan(guide)
-    assert plan is not None
-    argvs = [step.argv for step in plan.steps if step.argv]
+    plans = remaining_plans(guide)
+    argvs = [step.argv for plan in plans for step in plan.steps if step.argv]
+    assert argvs.count(("systemctl", "reboot")) <= 1
     for step in guide.steps:
         is_open = step.state in (StepState.TO_DO, StepState.BLOCKED) and step.id != "reboot"
         if is_open and step.plan is not None:
@@ -141,7 +141,7 @@ def test_the_script_has_the_commands_of_every_open_step_once(name: str) -> None:
 
 
 def test_a_finished_node_leaves_no_command() -> None:
-    assert remaining_plan(guide_of("hgx-h100")) is None
+    assert remaining_plans(guide_of("hgx-h100")) == ()
 
 
 # What is missing, and the commands of this node
@@ -216,7 +216,8 @@ def test_the_command_line_is_set_by_the_boot_loader_that_the_node_has(
     host = SimulatedHost("pcie-l40s+iommu-translated")
     situation = read_situation(host, examine(host))
     assert isinstance(situation.boot, BootFacts)
-    steps = command_line_steps(replace(situation, boot=replace(situation.boot, loader=loader)), "iommu=pt")
+    situation = replace(situation, boot=replace(situation.boot, loader=loader))
+    steps = command_line_steps(situation, "iommu=pt", "iommu")
     assert any(command in (" ".join(step.argv) or step.why) for step in steps)
 
 
@@ -252,3 +253,24 @@ def test_a_node_that_cannot_do_it_by_design_is_told_first_and_nothing_is_offered
     guide = guide_of("pcie-l40s+geforce-no-gdr")
     assert state_of(guide, "hardware") == (StepState.BLOCKED, "GeForce GPUs do not support GPUDirect RDMA")
     assert guide.next_step is None
+
+
+def test_acs_redirects_are_cleared_now_and_at_every_boot() -> None:
+    host = SimulatedHost("hgx-h100+acs-on")
+    step = guide_on(host).step("acs")
+    assert step is not None
+    assert step.plan is not None
+    assert {one.argv[0] for one in step.plan.steps if one.argv} == {"setpci", "update-grub"}
+    file = next(one.file for one in step.plan.steps if one.file)
+    assert file.path == "/etc/default/grub.d/gdrtop-acs.cfg"
+    host.tree.add(file.path, file.text or "")
+    host.reboot()
+    assert state_of(guide_on(host), "acs")[0] is StepState.DONE
+
+
+def test_while_the_iommu_translates_acs_is_only_cleared_for_the_next_boots() -> None:
+    commands = commands_of(guide_on(SimulatedHost("hgx-h100+acs-on,iommu-translated")), "acs")
+    assert [command.partition(" ")[0] for command in commands[:2]] == [
+        "/etc/default/grub.d/gdrtop-acs.cfg",
+        "update-grub",
+    ]

@@ -1,0 +1,69 @@
+"""Processes that hang in the kernel, in a driver of GPUs or RDMA."""
+
+from __future__ import annotations
+
+from probes.base.plan import Plan, instruction
+from probes.base.unknown import Unknown
+from probes.checks.gpu.devices import GSP_TIMEOUT, LOST_GPU
+from probes.facts.jobs.processes import ProcessFacts
+from probes.facts.kernel.log import KernelMessage, LogKind
+from probes.queries.evidence_list import KERNEL_LOG, first_distinct, join_limited
+from probes.queries.finding import Area, Evidence, Outcome, Severity, found, need, passed
+from probes.queries.kernel_log import coverage
+from probes.snapshot.examination import Examination
+
+AREA = Area("system")
+
+
+@AREA.check(
+    "task-hung-in-driver",
+    Severity.WARNING,
+    "A process hung in the GPU or RDMA driver",
+    "Linux kernel/hung_task.c; Documentation/admin-guide/sysctl/kernel.rst, hung_task_timeout_secs",
+    ok="No process hung in the GPU or RDMA driver",
+    impact="The process cannot be killed while it waits. Its job hangs, and its GPUs cannot be reset.",
+    part_of=(LOST_GPU, GSP_TIMEOUT),
+)
+def task_hung_in_driver(examination: Examination) -> Outcome:
+    """Find blocked tasks whose stack is in a driver of GPUs or RDMA, or that have their devices open."""
+    log = need(examination.kernel_log, KERNEL_LOG)
+    users = _device_users(examination)
+    hung = [
+        message
+        for message in log.messages
+        if message.kind is LogKind.HUNG_TASK and (message.module or message.number in users)
+    ]
+    if not hung:
+        return passed(Evidence(log.source, f"no such message{coverage(log)}"))
+    modules = tuple(dict.fromkeys(message.module for message in hung if message.module))
+    where = f" in {join_limited(modules)}" if modules else " with a GPU or an RDMA device open"
+    return found(
+        f"{join_limited(_task(message) for message in hung)} waited for minutes{where}.",
+        *first_distinct(Evidence(log.source, message.text) for message in reversed(hung)),
+        fix=Plan(
+            "Find what the process waits for",
+            (
+                instruction("Look for errors of GPUs, NICs and storage before it in the kernel log", False),
+                instruction("Run ps -eo pid,stat,wchan:32,comm to see if it still waits (state D)", False),
+                instruction("If it does, drain the node and reboot it"),
+            ),
+        ),
+        devices=modules,
+    )
+
+
+def _device_users(examination: Examination) -> frozenset[int]:
+    """Return the processes that have a GPU or an RDMA device open."""
+    facts = examination.processes
+    if not isinstance(facts, ProcessFacts):
+        return frozenset()
+    return frozenset(
+        process.pid
+        for process in facts.processes
+        if any(files for files in (process.gpu_files, process.uverbs_files) if not isinstance(files, Unknown))
+    )
+
+
+def _task(message: KernelMessage) -> str:
+    name, _, _ = message.text.removeprefix("INFO: task ").partition(f":{message.number} ")
+    return f"{name} (pid {message.number})"
