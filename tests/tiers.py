@@ -38,6 +38,10 @@ USUAL_FAULTS = frozenset(
 )
 
 
+# Nodes whose NICs have verbs: perftest runs there, and the kernel lists RDMA objects.
+WITH_VERBS = tuple(name for name in SIMULATED_NAMES if name != "slingshot")
+
+
 def usual(values: Iterable[Any], chosen: Collection[Any]) -> list[Any]:
     """All values as pytest parameters; those that are not chosen are in the slow tier."""
     return [

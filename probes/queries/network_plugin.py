@@ -1,7 +1,7 @@
 """NICs that NCCL reaches only through a network plugin: AWS EFA and HPE Slingshot.
 
-NCCL's own code uses ports with the link layers InfiniBand and Ethernet (src/transport/net_ib/init.cc). That of
-EFA is unspecified, and Slingshot has no verbs. aws-ofi-nccl serves both, through libfabric.
+NCCL's own code uses ports with the link layers InfiniBand and Ethernet (src/transport/net_ib/init.cc).
+EFA's is unspecified, and Slingshot has no verbs. aws-ofi-nccl serves both, through libfabric.
 """
 
 from __future__ import annotations
@@ -22,9 +22,11 @@ def plugin_only_driver(examination: Examination) -> str:
 
 
 def driver_with_plugin(examination: Examination) -> tuple[str, str]:
-    """Return the BDF and the driver of a NIC that needs a plugin, loaded or not; two empty texts if none does."""
+    """Return the BDF and the driver of a NIC that needs a plugin; two empty texts if none does."""
     pci = examination.node.pci
-    for driver in () if isinstance(pci, Unknown) else PLUGIN_ONLY:
+    if isinstance(pci, Unknown):
+        return "", ""
+    for driver in PLUGIN_ONLY:
         for bdf in vendor_cards(pci, driver):
             return bdf, known(pci.functions[bdf].driver, driver)
     return "", ""

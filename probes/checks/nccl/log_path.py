@@ -198,7 +198,7 @@ def job_log_differs(examination: Examination) -> Outcome:
                 "or a setting changed, after the job connected."
             )
             lines = [Evidence(place_of(reading), f"GPUDirect RDMA: {reading.verdict.text}")]
-            lines.append(Evidence("this node", "neither DMA-BUF nor nvidia-peermem is usable"))
+            lines.append(Evidence("this node", "no path to GPU memory is usable"))
         else:
             continue
         affected.append(reading)

@@ -98,7 +98,7 @@ def _why_unusable(examination: Examination) -> tuple[str, Plan, tuple[Evidence, 
     gpus = examination.node.gpus
     flavour = gpus if isinstance(gpus, Unknown) else gpus.driver.flavour
     if flavour is Flavour.PROPRIETARY:
-        step = instruction("Install the open kernel modules (nvidia-open): EFA's module and DMA-BUF need them")
+        step = instruction("Install the open kernel modules (nvidia-open): both EFA paths need them")
         cause = f"{EFA_PEERMEM} refuses NVIDIA's proprietary kernel modules."
         evidence = Evidence("/proc/driver/nvidia/version", f"{flavour.value} kernel modules")
         return cause, Plan("Install the open kernel modules", (step,), needs_reboot=True), (evidence,)

@@ -269,7 +269,8 @@ def for_cards(facts: ModuleFacts, pci: Maybe[PciFacts]) -> ModuleFacts:
             rung = replace(rung, core=prefix in others and rung.module != "efa_nv_peermem")
         elif others and not any(cards.values()):
             # EFA has no use for nvidia_peermem, and Slingshot none for the RDMA stack either.
-            unused = ("mlx5_core", "mlx5_ib", "nvidia_peermem", *(() if "efa" in others else ("ib_core", "ib_uverbs")))
+            stack = () if "efa" in others else ("ib_core", "ib_uverbs")
+            unused = ("mlx5_core", "mlx5_ib", "nvidia_peermem", *stack)
             rung = replace(rung, core=rung.core and rung.module not in unused)
         if rung.module.startswith("mlx4_"):
             if not cards["mlx4"] and facts.modules[rung.module].state not in _PRESENT:

@@ -247,6 +247,7 @@ def default_libraries(tree: Tree, nccl: str = NCCL_VERSION) -> list[str]:
     verbs = [f"{directory}/libibverbs.so.1.14.39.0"]
     if needs_plugin(tree):
         plugin = tree.description.system.plugin
+        verbs.append(f"{directory}/libefa.so.1.3.50.0")
         network = [*([] if uses_cxi(tree) else verbs), *([plugin] if plugin else [])]
     else:
         network = [*verbs, f"{directory}/libmlx5.so.1.24.39.0"]

@@ -41,11 +41,18 @@ def add_software(tree: Tree) -> None:
     for soname, file in (
         ("libnccl.so.2", f"libnccl.so.{NCCL_VERSION}"),
         ("libibverbs.so.1", "libibverbs.so.1.14.39.0"),
-        *(() if needs_plugin(tree) else (("libmlx5.so.1", "libmlx5.so.1.24.39.0"),)),
+        _provider(tree),
         *((("libgdrapi.so.2", "libgdrapi.so.2.5"),) if "gdrdrv" in tree.live_modules else ()),
     ):
         tree.add(f"{directory}/{file}", "")
         tree.link(f"{directory}/{soname}", file)
+
+
+def _provider(tree: Tree) -> tuple[str, str]:
+    """Return the verbs library of the NICs, by the name that programs load, and its file."""
+    if needs_plugin(tree):
+        return "libefa.so.1", "libefa.so.1.3.50.0"
+    return "libmlx5.so.1", "libmlx5.so.1.24.39.0"
 
 
 # Libraries of the NVIDIA driver

@@ -116,7 +116,7 @@ def settings_on(
     examination = node.examination()
     bdf = None if gpu is None else examination.topology.gpus[gpu].id
     if bdf is None and nic is None:
-        nic = "mlx5_0"
+        nic = examination.topology.nics[0].id
     settings = perftest_defaults(examination, bdf, nic, dmabuf)
     assert isinstance(settings, PerftestSettings), settings
     return replace(settings, **changes)  # type: ignore[arg-type]

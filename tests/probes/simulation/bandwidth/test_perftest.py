@@ -19,8 +19,8 @@ from probes.bandwidth.model.samples import (
 )
 from probes.facts.system.tool_names import PERFTEST
 from probes.facts.system.tools import ToolFacts
-from probes.simulation.node.names import SIMULATED_NAMES
 from tests.probes.simulation.bandwidth.node import Node, Run, both, run_pair, settings_on
+from tests.tiers import WITH_VERBS
 
 BY_DEFAULT = {"dgx-a100": BY_PEERMEM}
 LATENCIES = [tool for tool in PERFTEST if tool.endswith("_lat")]
@@ -35,7 +35,7 @@ def listens(node: Node) -> bool:
 
 
 @pytest.mark.parametrize("gpu", [0, None])
-@pytest.mark.parametrize("name", SIMULATED_NAMES)
+@pytest.mark.parametrize("name", WITH_VERBS)
 @pytest.mark.slow
 def test_the_pair_that_fits_is_near_its_line(name: str, gpu: int | None) -> None:
     pair = run_pair(name, lambda node: settings_on(node, gpu))
