@@ -85,7 +85,7 @@ _SETUP = """
     doesn string owned any clusterpolicies nvidiadrivers nicclusterpolicies logged unauthorized
     credentials matches kind localhost 8080 configuration provided timeout deadline exceeded unable connect
     route dial tls x509 certificate server type forbidden notfound installed successfully loaded signal
-    gdr nv_p2p_persistent ofi-nccl amazon efa-nv-peermem cray-cxi-driver 64kb
+    gdr nv_p2p_persistent nvidia-compute-utils-g06 init_on_alloc hpe hpe_cray_ex254n ofi-nccl amazon efa-nv-peermem cray-cxi-driver 64kb
     drivers linux-modules kernel-modules-core nvidia-driver-cuda efi opt topo.xml
 """
 # Modules, and companions of GPU and RDMA drivers.
@@ -375,7 +375,7 @@ _FORMS = re.compile(
             r"(?:MLNX_OFED_LINUX|MLNX_EN|OFED-internal|DOCA_OFED|doca-ofed)-\d{1,3}(?:[.-]\d{1,5}){1,8}",
             r"smmu\d{1,3}",
             r"mlx5_core\.(?:rdma|eth|sf|vnet)\.\d{1,4}",
-            r"(?:kernel|config|vmlinu[xz]|Image|initrd(?:\.img)?|initramfs|linux-modules)-\d{1,3}(?:\.\d{1,8})+(?:[-_.](?:\d{1,8}|el\d{1,2}(?:_\d{1,2})?|generic|nvidia|azure|aws|gcp|64k|x86_64"
+            r"(?:kernel|config|vmlinu[xz]|Image|initrd(?:\.img)?|initramfs|linux-modules)-\d{1,3}(?:\.\d{1,8})+(?:[-_.](?:\d{1,8}|el\d{1,2}(?:_\d{1,2})?|generic|nvidia|azure|aws|gcp|64kb?|x86_64"
             r"|aarch64|uek|amzn\d{1,4}|default))*(?:\.img)?",
             # NVIDIA's operators and NIC driver, and packages of the driver: their branch is part of the name.
             r"(?:gpu-operator-)?v\d{2}\.\d{1,2}\.\d{1,2}|doca\d(?:[.-]\d{1,4}){3,9}",

@@ -32,6 +32,11 @@ USUAL_NODES_AT_SIZES = {("hgx-h100", (80, 24)), ("hgx-h100", (200, 60))} | {
 }
 
 
+def first_nic(name: str) -> str:
+    """Return the first NIC of a simulated node."""
+    return SimulatedHost(name).tree.nics[0].name
+
+
 @pytest.mark.parametrize("shown_at", usual(NODES_AT_SIZES, USUAL_NODES_AT_SIZES), ids=str)
 async def test_every_simulated_node_at_every_size(shown_at: tuple[str, tuple[int, int]]) -> None:
     name, size = shown_at
@@ -44,7 +49,7 @@ async def test_every_simulated_node_at_every_size(shown_at: tuple[str, tuple[int
         assert name in shown(pilot, "verdict")
         topology = shown(pilot, "topology")
         assert "GPU0" in topology
-        assert "mlx5_0" in topology
+        assert first_nic(name) in topology
         assert topology.count("↑") >= 6
         assert pilot.app.screen.query_one("#verdict").size.height <= 2
         for view in pilot.app.screen.query(LinesView):
@@ -181,7 +186,7 @@ async def test_at_the_design_size_nothing_of_topology_and_path_is_below_the_edge
         for panel in ("topology", "path"):
             view = pilot.app.screen.query_one(f"#{panel}", LinesView)
             assert view.size.height >= len(view.lines)
-        assert shown(pilot, "path").splitlines()[-1].startswith("mlx5_0")
+        assert shown(pilot, "path").splitlines()[-1].startswith(first_nic(name))
 
 
 @pytest.mark.slow
