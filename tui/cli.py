@@ -229,17 +229,20 @@ def _list_demos() -> None:
     from probes.simulation.node.names import SIMULATED_NAMES
     from tui.runtime.printing import text_width
 
-    for name in simulated_names():
-        print(f"{name:<10} {title(name)}")
+    width = text_width(sys.stdout)
+
+    def print_row(start: str, text: str) -> None:
+        print(textwrap.fill(start + text, width, break_on_hyphens=False, subsequent_indent=" " * len(start)))
+
+    names = simulated_names()
+    for name in names:
+        print_row(f"{name:<{max(map(len, names))}}  ", title(name))
     print("\nAppend faults to the name: --demo hgx-h100+no-gdr-path,port-down")
     print("If a node is named in parentheses, use the fault on that node.")
-    width = text_width(sys.stdout)
     longest = max(map(len, FAULTS))
     for fault in sorted(FAULTS.values(), key=lambda fault: fault.name):
         node = "" if fault.on == SIMULATED_NAMES[0] else f" ({fault.on})"
-        heading = f"  {fault.name:<{longest}}  "
-        text = f"{heading}{fault.summary}{node}"
-        print(textwrap.fill(text, width, break_on_hyphens=False, subsequent_indent=" " * len(heading)))
+        print_row(f"  {fault.name:<{longest}}  ", f"{fault.summary}{node}")
 
 
 def _dashboard(options: argparse.Namespace) -> int:

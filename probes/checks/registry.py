@@ -10,6 +10,7 @@ from probes.checks.gpu import devices as gpu_devices
 from probes.checks.gpu import driver, modes, nvlink, xids
 from probes.checks.modules import builds, loaded, refused
 from probes.checks.nccl import (
+    expandable_segments,
     files,
     gdr_level,
     gid,
@@ -19,9 +20,11 @@ from probes.checks.nccl import (
     log_path,
     log_settings,
     network,
+    nvshmem,
     other_settings,
 )
 from probes.checks.nic import (
+    bonds,
     counter_limits,
     counters,
     kernel_log,
@@ -29,6 +32,7 @@ from probes.checks.nic import (
     port_state,
     roce_gids,
     roce_mtu,
+    roce_rails,
 )
 from probes.checks.nic import devices as nic_devices
 from probes.checks.path import dmabuf, gdr_path, p2p_topology, vendor_paths
@@ -37,6 +41,7 @@ from probes.checks.pcie import (
     acs_direct_nic,
     device_control,
     errors,
+    host_bridges,
     iommu,
     links,
     placement,
@@ -77,14 +82,17 @@ AREAS: tuple[Area, ...] = (
     acs_direct_nic.AREA,
     iommu.AREA,
     placement.AREA,
+    host_bridges.AREA,
     links.AREA,
     device_control.AREA,
     read_requests.AREA,
     nic_devices.AREA,
     port_state.AREA,
     port_rates.AREA,
+    bonds.AREA,
     roce_gids.AREA,
     roce_mtu.AREA,
+    roce_rails.AREA,
     counters.AREA,
     counter_limits.AREA,
     kernel_log.AREA,
@@ -103,6 +111,8 @@ AREAS: tuple[Area, ...] = (
     library.AREA,
     files.AREA,
     other_settings.AREA,
+    nvshmem.AREA,
+    expandable_segments.AREA,
     log_network.AREA,
     log_path.AREA,
     log_settings.AREA,

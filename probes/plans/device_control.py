@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from probes.base.plan import Plan, Step, instruction
 from probes.base.unknown import Unknown
+from probes.plans.nic_firmware import look_at_reads
 from probes.plans.register_writes import why_no_setpci
 from probes.queries.pcie_paths import nic_registers, reason_of
 from probes.snapshot.examination import Examination
@@ -28,7 +29,7 @@ def raise_reads(examination: Examination) -> Plan | str:
         elif size < USUAL_READ_BYTES:
             low[bdf] = size
     if low:
-        return why_no_setpci(examination) or raising(low)
+        return why_no_setpci(examination) or raising(examination, low)
     if unknown:
         return reason_of(unknown[0])
     if not nics:
@@ -36,7 +37,7 @@ def raise_reads(examination: Examination) -> Plan | str:
     return f"all {len(nics)} NICs already have {USUAL_READ_BYTES} bytes or more"
 
 
-def raising(low: Mapping[str, int]) -> Plan:
+def raising(examination: Examination, low: Mapping[str, int]) -> Plan:
     """Raise the NICs of these BDFs, with their sizes now."""
     steps = [
         set_bits(
@@ -48,7 +49,8 @@ def raising(low: Mapping[str, int]) -> Plan:
         )
         for bdf, size in low.items()
     ]
-    return Plan("Raise MaxReadReq", (*steps, instruction(NOT_LASTING)), disturbs=DRAIN)
+    looks = look_at_reads(examination, low)
+    return Plan("Raise MaxReadReq", (*steps, instruction(NOT_LASTING), *looks), disturbs=DRAIN)
 
 
 def _code(size_bytes: int) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from enum import Enum
 
 from probes.base.plan import Plan
@@ -76,6 +77,11 @@ DMABUF_MISSING = (
     "dmabuf-nic-driver-lacks-support",
 )
 NOT_NEEDED_HERE = "None for jobs that use DMA-BUF. Programs without DMA-BUF support copy through host memory."
+# NVIDIA GPUDirect RDMA manual, Deprecation Notice, https://docs.nvidia.com/cuda/gpudirect-rdma/
+_DMABUF_FIRST = (
+    "Prefer DMA-BUF, which works here: NVIDIA deprecates nvidia_peermem. Repair it only for programs without "
+    "DMA-BUF support."
+)
 _FIRST = " must be loaded first"
 
 
@@ -163,12 +169,19 @@ def peermem_fault(
     return found(
         f"{cause} GPUDirect RDMA still works with DMA-BUF." if wanted else cause,
         *evidence,
-        fix=fix,
+        fix=spare_fix(examination, fix),
         severity=Severity.NOTE if wanted else Severity.CRITICAL,
         devices=(PEERMEM,),
         impact=NOT_NEEDED_HERE if wanted else STAGED,
         part_of=("gpu-too-old-for-gdr", *refused_by(examination, PEERMEM), *part_of, *dmabuf),
     )
+
+
+def spare_fix(examination: Examination, fix: Plan | None) -> Plan | None:
+    """Return a repair of nvidia_peermem; where DMA-BUF works, its note says that this is the better path."""
+    if fix is None or not is_spare(examination):
+        return fix
+    return replace(fix, note=f"{_DMABUF_FIRST} {fix.note}".rstrip())
 
 
 def dmabuf_comes_first(examination: Examination) -> bool:

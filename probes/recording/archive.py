@@ -174,8 +174,13 @@ class _Damage(Exception):
 
 
 def _inflated(chunks: Iterable[bytes]) -> Iterator[bytes]:
-    """Yield the content of each gzip member after checking its checksum; of a truncated one, what is left."""
+    """Yield the content of each gzip member after checking its checksum.
+
+    Of a truncated file that another tool packed as one member, yield what is left. Otherwise the rest is
+    dropped: a flipped bit can hide the end of a member, and then the rest is not what was recorded.
+    """
     total = 0
+    is_first = True
     source = iter(chunks)
     rest = next(source, b"")
     if rest[:2] != b"\x1f\x8b":
@@ -185,7 +190,8 @@ def _inflated(chunks: Iterable[bytes]) -> Iterator[bytes]:
         content: list[bytes] = []
         while not unpacker.eof:
             if not rest and not (rest := next(source, b"")):
-                yield b"".join(content)
+                if is_first:
+                    yield b"".join(content)
                 raise _Damage("the file is truncated")
             try:
                 piece = unpacker.decompress(rest, _PIECE_BYTES)
@@ -197,6 +203,7 @@ def _inflated(chunks: Iterable[bytes]) -> Iterator[bytes]:
                 raise RecordingError(f"the file unpacks to more than {MAX_TOTAL_BYTES >> 20} MiB")
             content.append(piece)
         yield b"".join(content)
+        is_first = False
         rest = unpacker.unused_data or next(source, b"")
 
 

@@ -29,7 +29,8 @@ def endpoints(node: Node) -> tuple[tuple[Endpoint, ...], tuple[Endpoint, ...]]:
     """Return GPUs in index order, and NICs by RDMA name, then those without an RDMA device.
 
     A software RDMA device has no PCI function, so no path leads to it. A virtual function without an RDMA
-    device is reserved for a guest. Neither is an endpoint.
+    device is reserved for a guest. The RDMA device of a bond is on the first of its functions. None of these
+    is an endpoint.
     """
     functions = node.pci.functions if isinstance(node.pci, PciFacts) else {}
     if isinstance(node.gpus, GpuFacts):
@@ -48,7 +49,7 @@ def endpoints(node: Node) -> tuple[tuple[Endpoint, ...], tuple[Endpoint, ...]]:
         numa = device.numa_node if function is None else function.numa_node
         nics.append(Endpoint(device.name, device.name, device.bdf, numa, False))
     nics.sort(key=lambda nic: natural(nic.label))
-    with_device = {nic.bdf for nic in nics}
+    with_device = {nic.bdf for nic in nics} | _bonded(node)
     others = _without_driver(node)
     nics.extend(
         Endpoint(function.bdf, function.bdf, function.bdf, function.numa_node, False)
@@ -67,6 +68,13 @@ def _without_driver(node: Node) -> frozenset[str]:
         return frozenset()
     cards = (*vendor_cards(node.pci, "efa"), *vendor_cards(node.pci, "cxi"))
     return frozenset(bdf for bdf in cards if isinstance(node.pci.functions[bdf].driver, Unknown))
+
+
+def _bonded(node: Node) -> set[Maybe[str]]:
+    """Return the functions that are ports of bonds which RDMA devices span."""
+    devices = node.rdma.devices if isinstance(node.rdma, RdmaFacts) else ()
+    bonds = [port.bond for device in devices for port in device.ports if port.bond is not None]
+    return {member.bdf for bond in bonds for member in bond.members}
 
 
 def is_down(device: RdmaDevice | None) -> bool:

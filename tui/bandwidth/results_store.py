@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import stat
 import time
 from collections.abc import Callable
 from functools import lru_cache
@@ -25,6 +24,7 @@ from probes.base.text import plural, printable
 from tui.bandwidth.session import MemoryResultsStore, ResultsStore, StoreError
 from tui.files.append_file import AppendFile
 from tui.files.new_file import NewFile, shown_path, why, why_not_as_root
+from tui.files.read_file import read_small
 from tui.files.xdg import DATA, NO_HOME, own_directory
 
 _MOST_RESULTS = 1000
@@ -32,7 +32,6 @@ _READ_BYTES = 8 << 20
 _SLUG_LIMIT = 120
 _TYPE_LIMIT = 200
 _MOST_TYPES = 32  # baselines of one product that are read
-_READ = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
 
 
 def open_results_store(origin: Origin) -> ResultsStore:
@@ -185,7 +184,7 @@ def _parsed(line: str) -> Result | None:
 def _object(path: str) -> dict[str, Any]:
     """Return the JSON object of a file, or raise ValueError or OSError."""
     try:
-        content = json.loads(_content(path))
+        content = json.loads(read_small(path, _READ_BYTES, "a baseline"))
     except RecursionError:
         content = None
     except ValueError:
@@ -197,15 +196,3 @@ def _object(path: str) -> dict[str, Any]:
 
 def _reason(error: OSError | ValueError) -> str:
     return why(error) if isinstance(error, OSError) else str(error)
-
-
-def _content(path: str) -> bytes:
-    """Return the bytes of a file; raise OSError if it is not a regular file, or too large."""
-    descriptor = os.open(path, _READ)
-    try:
-        status = os.fstat(descriptor)
-        if not stat.S_ISREG(status.st_mode) or status.st_size > _READ_BYTES:
-            raise OSError(0, "it is not a regular file, or too large for a baseline")
-        return os.pread(descriptor, _READ_BYTES, 0)
-    finally:
-        os.close(descriptor)

@@ -94,7 +94,8 @@ class SeriesRunner:
         settings = test.settings
         load = settings.load
         figure = headline(runner.samples, settings)
-        judgement = rate(figure or Sample("", ""), test.limit, _host_memory_figure(test, earlier))
+        host = _host_memory_figure(test, earlier)
+        judgement = rate(figure or Sample("", ""), test.limit, host, test.expected)
         uneven = stalls(runner.samples, settings)
         ending, failure = runner.outcome()
         platform = self._examination.node.platform
@@ -123,6 +124,8 @@ class SeriesRunner:
             if least is None or isinstance(least.nominal_gbps, Unknown)
             else least.nominal_gbps,
             limit_by="" if least is None else least.name,
+            expected_gbps=None if test.expected is None else test.expected.gbps,
+            expected_of="" if test.expected is None else test.expected.name,
             trouble=failure.text if failure else "",
             trouble_raw=failure.raw if failure else "",
             wants_nics=test.memory in ("", STAGED) and settings.nics != (),

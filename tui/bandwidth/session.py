@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Protocol
 
 from probes.bandwidth.model.command import Refused
+from probes.bandwidth.model.expected import ExpectedPair
 from probes.bandwidth.model.planned_test import PlannedTest, Series
 from probes.bandwidth.model.request import Request
 from probes.bandwidth.model.result import Ending, Result
 from probes.bandwidth.planning.affected_jobs import affected_by
+from probes.bandwidth.planning.expected_pairs import rows_of, with_expected
 from probes.bandwidth.planning.series import plan_series
 from probes.bandwidth.results.baseline import other_type_hint, updated_baseline
 from probes.base.origin import Source
@@ -106,10 +108,18 @@ class BenchSession:
         read_only: bool = False,
         starter: ProcessStarter | None = None,
         pause: Callable[[float], object] = time.sleep,
+        expected: Sequence[ExpectedPair] | None = None,
+        expected_trouble: str = "",
     ) -> None:
-        """`starter` starts the tools; by default the one that fits the host."""
+        """`starter` starts the tools; by default the one that fits the host.
+
+        `expected`: what machines reach; by default gdrtop's own table. `expected_trouble`: why the
+        site's table is not used, noted on every test.
+        """
         self._host, self._read_only, self.store = host, read_only, store
         self._given_starter, self._pause = starter, pause
+        self._expected = rows_of(None) if expected is None else expected
+        self._expected_trouble = expected_trouble
         self._runner: SeriesRunner | None = None
 
     @property
@@ -121,7 +131,10 @@ class BenchSession:
         """Return the tests of a request, on a free TCP port."""
         port = free_port(self._host, PERFTEST_PORT)
         # If the sockets cannot be read, perftest itself reports a port that is in use.
-        return plan_series(examination, request, PERFTEST_PORT if isinstance(port, Unknown) else port)
+        series = plan_series(examination, request, PERFTEST_PORT if isinstance(port, Unknown) else port)
+        if isinstance(series, Refused):
+            return series
+        return with_expected(examination, series, self._expected, self._expected_trouble)
 
     def affected_by(
         self, examination: Examination, series: Series, before: Reading | None = None

@@ -47,13 +47,18 @@ class BandwidthWorker(BackgroundTask["BandwidthEvent"]):
     def _opened(self) -> BenchSession:
         with self._lock:
             if self._bench is None:
+                from tui.bandwidth.expected_rows import expected_rows
                 from tui.bandwidth.results_store import open_results_store
                 from tui.bandwidth.session import BenchSession
 
                 host = self._host()
                 if host is None:
                     raise RuntimeError("the node is not open yet")
-                self._bench = BenchSession(host, open_results_store(host.origin), self._read_only)
+                rows, trouble = expected_rows(host)
+                store = open_results_store(host.origin)
+                self._bench = BenchSession(
+                    host, store, self._read_only, expected=rows, expected_trouble=trouble
+                )
             return self._bench
 
     # Questions

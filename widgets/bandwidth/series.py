@@ -34,6 +34,7 @@ def draw_series(series: Series, width: int, node: str = "") -> list[Line]:
         last_purpose = test.purpose
         lines += draw_commands(test, node)
         lines += draw_limits([test], width, Tone.DIM, "  ")
+        lines += draw_expected([test], width, "  ")
         for note in test.notes:
             lines += wrapped(note, width, Tone.WARNING, "  ")
     return [*lines, *draw_left_out(series, width)]
@@ -61,6 +62,16 @@ def draw_limits(
         more = f"; {others} more with the same limit" if others else ""
         text = f"{'' if number else 'at most '}{gbps(nominal)}{count}: {names[0]}{more}"
         lines += wrapped(text, width, tone, indent)
+    return lines
+
+
+def draw_expected(tests: Sequence[PlannedTest], width: int, indent: str = "") -> list[Line]:
+    """Return what this machine type should reach, and who says so; nothing if that is not known."""
+    expected = dict.fromkeys(test.expected for test in tests if test.expected is not None)
+    lines: list[Line] = []
+    for each in expected:
+        source = f" ({each.source})" if each.source else ""
+        lines += wrapped(f"{each.words}{source}", width, Tone.DIM, indent)
     return lines
 
 

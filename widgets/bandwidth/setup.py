@@ -13,6 +13,7 @@ from probes.base.text import plural
 from widgets.bandwidth.series import (
     command_lines,
     draw_affected,
+    draw_expected,
     draw_for_peer,
     draw_left_out,
     draw_limits,
@@ -74,6 +75,7 @@ def draw_planned(
     lines = draw_limits(series.tests, width)
     if not lines:
         lines += wrapped("limit of the path unknown", width, Tone.DIM)
+    lines += draw_expected(series.tests, width)
     lines.append((Run(f"takes {count}about {minutes(series.seconds)}"),))
     if affected:
         lines.extend(draw_affected(affected, width))

@@ -68,6 +68,12 @@ def draw_nic(
         kind = (
             f"{short(port.rate_gbps)} Gb/s {known(port.link_layer, '')} {known(port.rate_text, '')}".rstrip()
         )
+        if port.bond is not None:
+            members = " and ".join(
+                member.netdev if member in port.bond.up else f"{member.netdev} (down)"
+                for member in port.bond.members
+            )
+            kind = f"{short(port.rate_gbps)} Gb/s, {known(port.bond.mode, 'a')} bond of {members}"
         netdev = known(port.netdev, "")
         where = f"  netdev {netdev}" if netdev else ""
         lines.extend(wrapped(f"port {port.number}    {state}, {kind}{where}", width))

@@ -78,12 +78,17 @@ class Limit:
 
 
 def limit_of_pair(
-    examination: Examination, gpu: str, nic: str, port: int = 1, is_loopback: bool = False
+    examination: Examination,
+    gpu: str,
+    nic: str,
+    port: int = 1,
+    is_loopback: bool = False,
+    queue_pairs: int = 1,
 ) -> Limit:
     """Return the limit for GPU memory (a BDF) over a NIC (an RDMA device)."""
     functions = functions_of(examination)
     path = examination.topology.paths.get((gpu, nic))
-    bounds = [_of_port(examination, nic, port, is_loopback)]
+    bounds = [_of_port(examination, nic, port, is_loopback, queue_pairs)]
     notes = [_LOOPBACK_NOTE] if is_loopback else []
     if path is None or not path.hops:
         unknown = Unknown(Reason.NOT_THERE, DEVICES, "the path between them is unknown")
@@ -116,11 +121,11 @@ def limit_of_pair(
 
 
 def limit_of_host_memory(
-    examination: Examination, nic: str, port: int = 1, is_loopback: bool = False
+    examination: Examination, nic: str, port: int = 1, is_loopback: bool = False, queue_pairs: int = 1
 ) -> Limit:
     """Return the limit for host memory over a NIC."""
     device = _device(examination, nic)
-    bounds = [_of_port(examination, nic, port, is_loopback)]
+    bounds = [_of_port(examination, nic, port, is_loopback, queue_pairs)]
     if device is not None and not isinstance(device.bdf, Unknown):
         for lower, upper in _links_above(examination, device.bdf):
             bounds.append(_of_link(examination, lower, upper, _label(examination, lower, nic)))
@@ -160,7 +165,7 @@ def payload_share(payload_bytes: int) -> float:
     return payload_bytes / (payload_bytes + _TLP_HEADER_BYTES)
 
 
-def _of_port(examination: Examination, nic: str, number: int, is_loopback: bool) -> Bound:
+def _of_port(examination: Examination, nic: str, number: int, is_loopback: bool, queue_pairs: int) -> Bound:
     device = _device(examination, nic)
     port = None if device is None else next((each for each in device.ports if each.number == number), None)
     name = f"port {number} of {nic}"
@@ -172,6 +177,13 @@ def _of_port(examination: Examination, nic: str, number: int, is_loopback: bool)
     if isinstance(rate, Unknown):
         return Bound(name, rate, rate, "", (Evidence(source, str(rate)),))
     evidence = (Evidence(source, f"{rate:g} Gb/sec ({text})"),)
+    if port.bond is not None and port.bond.ports_at_once > queue_pairs:
+        # A queue pair stays on one port, by affinity or hash (mlx5: devlink parameter lag_port_select_mode).
+        ports = port.bond.ports_at_once
+        evidence = (Evidence(f"/sys/class/net/{port.bond.netdev}/bonding/slaves", f"{ports} ports"),)
+        rate = rate / ports * queue_pairs
+        use = "1 queue pair uses 1" if queue_pairs == 1 else f"{queue_pairs} queue pairs use {queue_pairs}"
+        text = f"{text}, {use} of the {ports} ports of {port.bond.netdev}: test with {ports} or more"
     if is_loopback:
         return Bound(name, rate, rate, f"{text}; in loopback the NIC reaches about its port's rate", evidence)
     share, mtu, seen = _packets(examination, nic, port)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from probes.bandwidth.model.command import Command
+from probes.bandwidth.model.expected import Expectation
 from probes.bandwidth.model.limits import Limit
 from probes.bandwidth.model.request import Mode
 from probes.bandwidth.model.settings import Purpose, Settings
@@ -49,6 +50,7 @@ class PlannedTest:
     tcp_port: int = 0  # on which its server on this node listens; 0: no server here
     for_peer: tuple[str, ...] = ()  # the argv that the user has to start on the peer
     far: Settings | None = None  # the server's, if its device or GPU on this node is another one
+    expected: Expectation | None = None  # what this machine type should reach; None: not known
     notes: tuple[str, ...] = ()  # what differs from the request or from the best, a sentence each
 
     @property

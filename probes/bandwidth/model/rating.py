@@ -1,24 +1,22 @@
 """How good a measured bandwidth is, compared with the limit of its path and with host memory.
 
-Near the limit means 90 % or more: azurehpc-health-checks accepts 180 of 200 Gb/s (ND A100 v4) and 380 of
-400 Gb/s (ND H100 v5) from ib_write_bw for a healthy GPU–NIC pair. If a PCIe link limits, it means 82 % or
-more: 90 % of what acknowledgements and flow control leave, which take 8 to 10 % of the link (Neugebauer et
-al., SIGCOMM 2018) and are not in the limit. As slow as host memory means within 5 %: runs on one pair differ
-by less than 1 %.
+Near the limit is a share of it (shares.py). A machine type whose figures are known is compared with those
+instead: what it reaches is near, whatever the limit. As slow as host memory means within 5 %: runs on one
+pair differ by less than 1 %.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 
+from probes.bandwidth.model.expected import Expectation
 from probes.bandwidth.model.limits import Limit
 from probes.bandwidth.model.samples import Sample
+from probes.bandwidth.model.shares import NEAR_PCIE, NEAR_PORT
 from probes.base.unknown import Unknown
 
-NEAR_PORT = 0.90
-NEAR_PCIE = 0.82
 LIKE_HOST = 0.95
 LARGE_BYTES = 65536
 """Smaller messages are limited by the NIC's message rate, not by a link."""
@@ -49,8 +47,27 @@ def best_of(samples: Iterable[Sample]) -> Sample | None:
     return max(measured, key=lambda sample: sample.gbps or 0.0, default=None)
 
 
-def rate(sample: Sample, limit: Limit, host: Sample | None = None) -> Judgement:
-    """Rate a sample; `host` is the same test with host memory on the same NIC, if it ran."""
+def rate(
+    sample: Sample, limit: Limit, host: Sample | None = None, expected: Expectation | None = None
+) -> Judgement:
+    """Rate a sample; `host` is the same test with host memory on the same NIC, if it ran.
+
+    `expected` is what this machine type reaches with large messages, if it is known.
+    """
+    by_limit = _by_limit(sample, limit, host)
+    is_small = sample.size_bytes is not None and sample.size_bytes < LARGE_BYTES
+    if expected is None or sample.gbps is None or is_small:
+        return by_limit
+    if sample.gbps < expected.gbps:
+        verdict = by_limit.verdict if by_limit.verdict is Rating.LIKE_HOST else Rating.BELOW
+        return replace(by_limit, verdict=verdict, why=f"{by_limit.why}; {expected.words}")
+    if by_limit.verdict is Rating.NEAR:
+        return by_limit
+    return replace(by_limit, verdict=Rating.NEAR, why=f"{expected.words}; {by_limit.why}")
+
+
+def _by_limit(sample: Sample, limit: Limit, host: Sample | None) -> Judgement:
+    """Rate a sample by what its path can carry."""
     if sample.gbps is None:
         return Judgement(Rating.UNKNOWN, "", "no bandwidth was measured")
     least, most = limit.least, limit.gbps

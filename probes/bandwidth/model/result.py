@@ -45,6 +45,8 @@ class Result:
     judgement: Judgement = Judgement()  # noqa: RUF009 - frozen
     limit_gbps: float | None  # nominal, of the limiting part
     limit_by: str  # "port 1 of mlx5_0"
+    expected_gbps: float | None = None  # what this machine type should reach; None: not known
+    expected_of: str = ""  # "Azure ND H100 v5"
     trouble: str = ""  # why it failed, a sentence
     trouble_raw: str = ""  # the line it was read from
     facts: tuple[Fact, ...]

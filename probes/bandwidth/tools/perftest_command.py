@@ -86,8 +86,12 @@ class PerftestSettings(Settings):
     def limit(self, examination: Examination, is_loopback: bool = False) -> Limit:
         """Return what this end can reach at most."""
         if self.gpu is None:
-            return limit_of_host_memory(examination, self.device, self.port, is_loopback)
-        return limit_of_pair(examination, self.gpu.bdf, self.device, self.port, is_loopback)
+            return limit_of_host_memory(
+                examination, self.device, self.port, is_loopback, self.queue_pairs
+            )
+        return limit_of_pair(
+            examination, self.gpu.bdf, self.device, self.port, is_loopback, self.queue_pairs
+        )
 
     def purpose(self, is_loopback: bool = False) -> Purpose:
         """Return what a test with these settings shows."""

@@ -268,7 +268,7 @@ def nccl_ib_hca_mixed_rates(examination: Examination) -> Outcome:
         evidence,
         "The list may contain a storage or management NIC.",
         f"or name the fast NICs only {_EXACT}",
-        part_of=("nccl-ib-hca-prefix", "nccl-ib-hca-mixed-layers"),
+        part_of=("nccl-ib-hca-prefix", "nccl-ib-hca-mixed-layers", "roce-bond-port-down"),
     )
 
 

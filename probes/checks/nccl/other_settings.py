@@ -1,21 +1,17 @@
-"""Other variables of jobs: what NCCL may use inside the node, UCX, NVSHMEM."""
+"""Other variables of jobs: what NCCL may use inside the node, and UCX."""
 
 from __future__ import annotations
 
-from probes.base.plan import Plan, Step
 from probes.base.unknown import Unknown
 from probes.checks.nccl.variables import add_variable_check
-from probes.facts.kernel.modules import ModuleState
 from probes.facts.system.platform import Environment
 from probes.nccl.settings import LOC, parse_level, parse_number
 from probes.queries.evidence_list import RDMA_DEVICES, SHOWN
-from probes.queries.finding import Area, Evidence, Outcome, Severity, need
+from probes.queries.finding import Area, Evidence, Outcome, Severity, need, passed
 from probes.queries.jobs import (
     JobSettings,
     conclude,
     jobs_of,
-    maps,
-    usable_paths,
     values_of,
     without_variable,
 )
@@ -23,8 +19,8 @@ from probes.queries.references import NCCL_VARIABLES
 from probes.snapshot.examination import Examination
 
 AREA = Area("nccl")
+_HOPPER = (9, 0)
 _UCX = "UCX frequently asked questions, https://openucx.readthedocs.io/en/master/faq.html"
-_MODULES = "the loaded modules"
 
 
 @AREA.check(
@@ -153,40 +149,61 @@ def ucx_net_devices_mismatch(examination: Examination) -> Outcome:
 
 
 @AREA.check(
-    "nvshmem-needs-peermem",
-    Severity.NOTE,
-    "A job uses NVSHMEM without nvidia_peermem, which older versions need",
-    "https://github.com/NVIDIA/nvshmem/issues/23",
-    ok="No job uses NVSHMEM, or nvidia_peermem is loaded",
-    impact="Older versions of NVSHMEM skip the InfiniBand transport.",
+    "nccl-nvls-forced",
+    Severity.WARNING,
+    "NCCL_NVLS_ENABLE=1 forces NVLink SHARP on GPUs that do not have it",
+    NCCL_VARIABLES + "#nccl-nvls-enable; NVIDIA/nccl src/transport/nvls.cc, ncclNvlsInit",
+    ok="No job forces NVLink SHARP on GPUs without it",
+    impact="NCCL fails at its start, or when it allocates multicast memory.",
 )
-def nvshmem_needs_peermem(examination: Examination) -> Outcome:
-    """Find processes that map libnvshmem_host, if nvidia_peermem is not loaded."""
+def nccl_nvls_forced(examination: Examination) -> Outcome:
+    """Find NCCL_NVLS_ENABLE=1 on GPUs before Hopper; with the default (2) NCCL asks the GPU first."""
+    name = "NCCL_NVLS_ENABLE"
     jobs = jobs_of(examination)
-    users = [process for process in jobs.processes if maps(process, "libnvshmem_host")]
-    if not users:
+
+    def forced(_: JobSettings, value: str) -> str | None:
+        return "forced" if parse_number(value) == 1 else None
+
+    evidence = list(values_of(examination, name, forced))
+    if not evidence:
         return conclude(jobs, (), "")
-    module = need(examination.node.modules, _MODULES).modules.get("nvidia_peermem")
-    is_loaded = module is not None and need(module.state, _MODULES) is ModuleState.LIVE
-    _, peermem = usable_paths(examination)
+    gpus = need(examination.node.gpus, "the GPUs").gpus
+    old = [gpu for gpu in gpus if need(gpu.compute_capability, "the GPUs' compute capability") < _HOPPER]
+    if not old:
+        return passed(*evidence[:1], Evidence("NVML, compute capability", "Hopper or newer"))
     return conclude(
         jobs,
-        [] if is_loaded else [Evidence(f"/proc/{user.pid}/maps", "libnvshmem_host") for user in users],
-        "Older versions print “neither nv_peer_mem, or nvidia_peermem detected. Skipping transport.” Newer"
-        " versions use DMA-BUF.",
-        fix=_LOAD_PEERMEM if peermem is not True else None,
-        devices=("nvidia_peermem",),
+        [*evidence, Evidence("NVML, compute capability", f"{old[0].name}: before Hopper (9.0)")],
+        "NVLink SHARP needs the NVSwitch of Hopper or newer, and with 1 NCCL does not ask for it.",
+        fix=without_variable(name),
     )
 
 
-_LOAD_PEERMEM = Plan(
-    "Load nvidia_peermem",
-    (
-        Step(
-            "Load the module; this fails if it was built without peer-memory symbols",
-            ("modprobe", "nvidia-peermem"),
-            undo=("modprobe", "-r", "nvidia-peermem"),
-        ),
-    ),
-    note="A newer NVSHMEM does not need it. Restart the job in either case.",
+@AREA.check(
+    "nccl-collnet-without-plugin",
+    Severity.NOTE,
+    "NCCL_COLLNET_ENABLE=1 is set, but the job has no network plugin",
+    NCCL_VARIABLES + "#nccl-collnet-enable; https://github.com/Mellanox/nccl-rdma-sharp-plugins",
+    ok="No job asks for SHARP without its plugin",
+    impact="NCCL does not use SHARP in the switches, and does not say so. Collectives take the usual path.",
 )
+def nccl_collnet_without_plugin(examination: Examination) -> Outcome:
+    """Find NCCL_COLLNET_ENABLE=1 in processes that have NCCL and RDMA open, and map no libnccl-net."""
+    name = "NCCL_COLLNET_ENABLE"
+
+    def wrong(settings: JobSettings, value: str) -> str | None:
+        process = settings.process
+        if process is None or not parse_number(value) or isinstance(process.libraries, Unknown):
+            return None
+        names = {library.name for library in process.libraries}
+        has_rdma = not isinstance(process.uverbs_files, Unknown) and bool(process.uverbs_files)
+        if not has_rdma or "libnccl" not in names or any(each.startswith("libnccl-net") for each in names):
+            return None
+        return "no libnccl-net is mapped"
+
+    return conclude(
+        jobs_of(examination),
+        values_of(examination, name, wrong),
+        "NCCL's own network code has no collectives in the network. The plugin of HPC-X has them.",
+        fix=without_variable(name, "or put HPC-X's nccl-rdma-sharp-plugin into LD_LIBRARY_PATH"),
+    )

@@ -1,9 +1,10 @@
-"""Checks of NICs as devices: driver, RDMA device, firmware, bond."""
+"""Checks of NICs as devices: driver, RDMA device, firmware."""
 
 from __future__ import annotations
 
 from probes.base.plan import Plan, Step, instruction
 from probes.base.unknown import Reason, Unknown, known
+from probes.checks.nic.bonds import is_bond
 from probes.facts.pci.functions import PciFunction, PciKind, is_for_guests
 from probes.facts.rdma.devices import NAMESPACE_ARGV, RdmaDevice
 from probes.queries.evidence_list import (
@@ -126,7 +127,7 @@ def without_rdma_device(examination: Examination) -> Outcome:
     devices = _devices(examination)
     with_rdma = {device.bdf for device in devices}
     # The second port of a bond has no RDMA device of its own: the bond's is on the first.
-    bonded = {known(device.bdf, "").rpartition(".")[0] for device in devices if _is_bond(device)}
+    bonded = {known(device.bdf, "").rpartition(".")[0] for device in devices if is_bond(device)}
     bare = [
         nic
         for nic in functions
@@ -222,36 +223,3 @@ def firmware_differs(examination: Examination) -> Outcome:
 
 def _firmware(device: RdmaDevice) -> Evidence:
     return Evidence(f"{device.sysfs_path}/fw_ver", known(device.firmware, "unknown"))
-
-
-def _is_bond(device: RdmaDevice) -> bool:
-    netdevs = [known(port.netdev, "") for port in device.ports]
-    return "_bond_" in device.name or any(name.startswith("bond") for name in netdevs)
-
-
-@AREA.check(
-    "single-rail-or-half-rate-bond",
-    Severity.NOTE,
-    "An RDMA device is a bond",
-    "NVIDIA NCCL environment variables, NCCL_IB_QPS_PER_CONNECTION",
-    ok="No RDMA device is a bond",
-    impact="A connection uses one port of the bond. With one queue pair per connection, NCCL gets half the "
-    "bond's rate.",
-)
-def bond(examination: Examination) -> Outcome:
-    """Find RDMA devices over a bond of two ports."""
-    devices = _devices(examination)
-    bonds = [device for device in devices if _is_bond(device)]
-    if bonds:
-        return found(
-            f"{join_limited(device.name for device in bonds)}: the RDMA device spans two bonded ports.",
-            *first_n(Evidence(f"/sys/class/infiniband/{device.name}", "a bond") for device in bonds),
-            fix=Plan(
-                "Let NCCL use both ports",
-                (instruction("Set NCCL_IB_QPS_PER_CONNECTION=2 (or 4) in the job, and measure", False),),
-                disturbs="the job, which must be restarted",
-            ),
-            devices=tuple(device.name for device in bonds),
-        )
-    names = [device.name for device in devices]
-    return passed(*first_n(Evidence("/sys/class/infiniband", name) for name in names) or (NO_PORTS,))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from probes.base.plan import Plan, Step, instruction
 from probes.base.unknown import Unknown, known
+from probes.checks.nic.bonds import lost_members
 from probes.plans.common import REBOOT_ENDS_JOBS
 from probes.queries.evidence_list import first_n
 from probes.queries.finding import Area, Evidence, Outcome, Severity, found, need, passed
@@ -63,6 +64,13 @@ def _is_one_lane(port: Port) -> bool:
     return port.facts.link_layer == "InfiniBand" and known(port.facts.rate_text, "").startswith("1X ")
 
 
+def _causes(slow: list[Port]) -> tuple[str, ...]:
+    """Return the findings that say why these ports are slow."""
+    if all(map(_is_one_lane, slow)):
+        return ("single-rail-or-half-rate-one-lane",)
+    return ("roce-bond-port-down",) if all(lost_members(port.device) for port in slow) else ()
+
+
 def _lost_rate(slow: list[Port], best: float) -> str:
     lost = best - min(known(port.facts.rate_gbps, best) for port in slow)
     return f"The slowest port loses {lost:g} of {best:g} Gb/s. A job runs at the pace of its slowest port."
@@ -70,6 +78,10 @@ def _lost_rate(slow: list[Port], best: float) -> str:
 
 def _rate(port: Port) -> Evidence:
     rate = port.facts.rate_gbps
+    bond = port.facts.bond
+    if bond is not None and not isinstance(rate, Unknown):
+        text = f"{rate:g} Gb/sec, over {len(bond.up)} of {len(bond.members)} ports"
+        return Evidence(f"/sys/class/net/{bond.netdev}/bonding/slaves", text)
     shown = "unknown" if isinstance(rate, Unknown) else f"{rate:g} Gb/sec ({known(port.facts.rate_text, '')})"
     return Evidence(f"{port.path}/rate", shown)
 
@@ -118,7 +130,7 @@ def slower_than_equals(examination: Examination) -> Outcome:
             ),
             devices=devices_of(slow),
             impact=_lost_rate(slow, best),
-            part_of=("single-rail-or-half-rate-one-lane",) if all(map(_is_one_lane, slow)) else (),
+            part_of=_causes(slow),
         )
     for port in active:
         need(port.facts.rate_gbps, "the port rates")

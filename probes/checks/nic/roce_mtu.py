@@ -8,6 +8,7 @@ from probes.base.plan import Plan, Step, instruction
 from probes.base.unknown import Maybe, Unknown, known, map_known
 from probes.checks.nic.roce_gids import NO_ROCE, roce_ports
 from probes.facts.rdma.port_health import roce_mtu
+from probes.plans.nic_firmware import look_at_congestion_control
 from probes.queries.evidence_list import SHOWN, first_n
 from probes.queries.finding import Area, Evidence, Outcome, Severity, found, passed, unknown, unknown_without
 from probes.queries.ports import Port, by_board, devices_of, port_names
@@ -185,6 +186,9 @@ def ecn_off(examination: Examination) -> Outcome:
                     instruction(
                         "Write 1 to ecn/roce_rp/enable/N and ecn/roce_np/enable/N of the site's RoCE "
                         "priority N. Set PFC and trust with mlnx_qos as on the switches."
+                    ),
+                    *look_at_congestion_control(
+                        examination, (known(port.device.bdf, "") for port in off)
                     ),
                 ),
                 disturbs="the whole fabric if the settings differ from the switches: use a maintenance "

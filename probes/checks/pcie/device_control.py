@@ -10,6 +10,7 @@ from probes.base.unknown import Reason, Unknown, known, map_known
 from probes.facts.pci.capabilities import PciExpress
 from probes.plans.common import REBOOT_ENDS_JOBS
 from probes.plans.device_control import DRAIN, NOT_LASTING, set_bits
+from probes.plans.nic_firmware import look_at_ordering
 from probes.queries.finding import Area, Evidence, Outcome, Severity, passed
 from probes.queries.pcie_paths import (
     BRIDGES,
@@ -72,8 +73,12 @@ def pcie_devctl_relaxed_ordering(examination: Examination) -> Outcome:
 
     def fix(bad: dict[str, PciExpress]) -> Plan:
         steps = [set_bits(bdf, f"Let {bdf} request relaxed ordering", 0x10, 0, 0x10) for bdf in bad]
+        looks = look_at_ordering(examination, bad)
         return Plan(
-            "Enable relaxed ordering", (*steps, instruction(NOT_LASTING)), disturbs=DRAIN, note=_WHY_OFF
+            "Enable relaxed ordering",
+            (*steps, instruction(NOT_LASTING), *looks),
+            disturbs=DRAIN,
+            note=_WHY_OFF,
         )
 
     return each_nic(

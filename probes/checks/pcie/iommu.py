@@ -33,7 +33,9 @@ AREA = Area("pcie", requires=(unknown_devices,))
 
 _GROUPS = "/sys/kernel/iommu_groups"
 _MELLANOX = 0x15B3
+_PARAMS, _REMAP = "/proc/driver/nvidia/params", "DmaRemapPeerMmio"
 _NOT_A_GUEST = Evidence("/sys/class/dmi/id", "not a virtual machine")
+_HOST_ONLY = Evidence("/sys/class/dmi/id", "a virtual machine: only the host's IOMMU matters")
 _NO_GROUPS = Evidence("/sys/class/iommu", "no IOMMU in use")
 
 
@@ -57,7 +59,7 @@ def iommu_translated(examination: Examination) -> Outcome:
     if not here:
         return passed(Evidence(DEVICES, "no GPU and no RDMA NIC here"))
     if is_guest(examination) is True:
-        return passed(Evidence("/sys/class/dmi/id", "a virtual machine: only the host's IOMMU matters"))
+        return passed(_HOST_ONLY)
     named = labels(examination)
     bad: dict[str, Evidence] = {}
     tally = Tally()
@@ -174,6 +176,47 @@ def _is_direct(word: str, arm: bool) -> bool:
 
 
 @AREA.check(
+    "peer-mmio-not-remapped",
+    Severity.CRITICAL,
+    "A driver option hides GPU memory from the IOMMU that translates NICs",
+    "https://github.com/NVIDIA/open-gpu-kernel-modules, kernel-open/nvidia/nv-reg.h, NVreg_DmaRemapPeerMmio",
+    ok="The NVIDIA driver maps GPU memory in the IOMMU where it translates",
+    impact="The IOMMU refuses what NICs write to GPU memory: transfers fail, or their data is lost.",
+    data_path=True,
+    part_of=("iommu-translated",),
+)
+def peer_mmio_not_remapped(examination: Examination) -> Outcome:
+    """Check NVreg_DmaRemapPeerMmio=0 where an IOMMU translates the DMA of a NIC."""
+    found_here = map_known(examination.node.gpus, lambda gpus: gpus.driver.parameters)
+    if isinstance(found_here, Unknown) and found_here.reason is Reason.NOT_THERE:
+        return passed(Evidence(_PARAMS, "not there: the NVIDIA driver is not loaded"))
+    parameters = need(found_here, _PARAMS)
+    value = parameters.get(_REMAP, "1")
+    option = Evidence(_PARAMS, f"{_REMAP}: {value}")
+    if value != "0":
+        return passed(option)
+    if need_guest(examination, option):
+        return passed(option, _HOST_ONLY)
+    tally = Tally()
+    for bdf, function in gpus_and_nics(examination).items():
+        kind = _type_of(examination, function.iommu_group, function.iommu_type)
+        if isinstance(kind, Unknown):
+            tally.unknowns.append(kind)
+        elif function.kind is PciKind.NIC and kind.startswith("DMA"):
+            tally.fault(Evidence(f"{_GROUPS}/{known(function.iommu_group, 0)}/type", f"{kind}: {bdf}"), bdf)
+    steps = (
+        instruction("Delete NVreg_DmaRemapPeerMmio=0 from `options nvidia` in /etc/modprobe.d"),
+        instruction("Rebuild the initramfs: `update-initramfs -u` (Debian) or `dracut -f` (RPM), and reboot"),
+    )
+    return tally.outcome(
+        "With NVreg_DmaRemapPeerMmio=0 the driver gives NICs the CPU's addresses of GPU memory, for which "
+        "the IOMMU has no mapping.",
+        option,
+        Plan("Remove the option", steps, needs_reboot=True, disturbs=REBOOT_ENDS_JOBS),
+    )
+
+
+@AREA.check(
     "vm-without-p2p",
     Severity.NOTE,
     "This virtual machine shows no PCIe switch between GPUs and NICs",
@@ -269,6 +312,10 @@ def vm_without_p2p_ats(examination: Examination) -> Outcome:
         Plan(
             "Enable ATS on the host",
             (
+                instruction(
+                    "On the host, look at the NIC's firmware: `mlxconfig -d <NIC> q ATS_ENABLED`. False(0) "
+                    "is the default."
+                ),
                 instruction(
                     "On the host, run: mlxconfig -d <NIC> set ATS_ENABLED=true. Then reboot the host."
                 ),

@@ -41,7 +41,9 @@ def pcie_devctl_read_request(examination: Examination) -> Outcome:
         wrong,
         "The NIC reads outgoing data in small pieces.",
         "MaxReadReq 4096 bytes on all NICs",
-        lambda bad: raising({bdf: known(nic.max_read_request_bytes, 0) for bdf, nic in bad.items()}),
+        lambda bad: raising(
+            examination, {bdf: known(nic.max_read_request_bytes, 0) for bdf, nic in bad.items()}
+        ),
     )
 
 

@@ -33,6 +33,7 @@ from probes.queries.module_need import (
     need_of_peermem,
     peermem_fault,
     required_need,
+    spare_fix,
     spare_severity,
 )
 from probes.queries.modules import (
@@ -93,7 +94,7 @@ def peermem_not_persistent(examination: Examination) -> Outcome:
         Evidence("grep -rE 'nvidia[-_]peermem' /etc/modules-load.d /usr/lib/modules-load.d", "nothing"),
         Evidence("grep -rE 'softdep.*nvidia[-_]peermem' /etc/modprobe.d /usr/lib/modprobe.d", "nothing"),
         Evidence("grep -rE 'modprobe.*nvidia[-_]peermem' /etc/systemd/system", "nothing"),
-        fix=plan_or_none(persist_peermem(examination)),
+        fix=spare_fix(examination, plan_or_none(persist_peermem(examination))),
         severity=Severity.NOTE if spare else None,
         devices=(PEERMEM,),
         impact="None for jobs that use DMA-BUF, which is usable here." if spare else "",
@@ -216,7 +217,8 @@ def peermem_lost_after_driver_update(examination: Examination) -> Outcome:
 def _replacement(examination: Examination) -> tuple[Plan | None, str]:
     """Return the plan that replaces the old module, and a sentence that says why there is none."""
     answer = replace_nv_peer_mem(examination)
-    return plan_or_none(answer), f" It cannot be replaced: {answer}." if isinstance(answer, str) else ""
+    fix = spare_fix(examination, plan_or_none(answer))
+    return fix, f" It cannot be replaced: {answer}." if isinstance(answer, str) else ""
 
 
 def _both(examination: Examination) -> tuple[bool, bool]:

@@ -16,6 +16,7 @@ from probes.queries.module_need import (
     need_of_peermem,
     not_needed,
     peermem_fault,
+    spare_fix,
     spare_severity,
 )
 from probes.queries.modules import (
@@ -44,14 +45,15 @@ def _parameter(examination: Examination, name: str) -> tuple[str, Evidence]:
     return value, Evidence(path, value)
 
 
-def _reload(examination: Examination, title: str, first: str) -> Plan:
+def _reload(examination: Examination, title: str, first: str) -> Plan | None:
     steps = (
         instruction(first),
         instruction("Rebuild the initramfs (may contain modprobe.d): `update-initramfs -u` or `dracut -f`"),
         unload_step(examination),
         load_step(examination, PEERMEM),
     )
-    return Plan(title, steps, disturbs="jobs that use nvidia_peermem, which must end first")
+    plan = Plan(title, steps, disturbs="jobs that use nvidia_peermem, which must end first")
+    return spare_fix(examination, plan)
 
 
 @AREA.check(

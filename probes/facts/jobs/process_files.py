@@ -34,12 +34,14 @@ SINGLES = (
     "CUDA_DEVICE_ORDER",
     "SLURM_JOB_ID",
     "LOCAL_RANK",
+    "PYTORCH_ALLOC_CONF",
+    "PYTORCH_CUDA_ALLOC_CONF",
     *RANKS,
     *WORLD_SIZES,
 )
 _LIBRARIES = re.compile(
     r"/(?P<name>libnccl(?:-net[\w-]*|-tuner[\w-]*)?|libibverbs|libmlx5|libcuda|libucp|libfabric|libnvshmem_host"
-    r"|libgdrapi)\.so(?:\.(?P<version>[0-9][0-9.]{0,30}))?$"
+    r"|nvshmem_transport_ibgda|libgdrapi)\.so(?:\.(?P<version>[0-9][0-9.]{0,30}))?$"
 )
 _TICKS_PER_SECOND = 100  # USER_HZ on x86 and Arm
 _NO_PINNED = Unknown(Reason.NOT_THERE, "/proc/PID/status", "no VmPin: the thread is ending")

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from probes.base.text import printable
 from probes.base.unknown import Maybe, Reason, Unknown, known
+from probes.facts.rdma.bonds import Bond, read_bond
 from probes.host.protocol import Host
 from probes.host.values import read_numa_node
 
@@ -28,7 +29,7 @@ class RdmaPort:
     number: int
     state: Maybe[str]  # "ACTIVE", "DOWN", "INIT", …
     physical_state: Maybe[str]  # "LinkUp", "Polling", "Disabled", …
-    rate_gbps: Maybe[float]  # 400.0
+    rate_gbps: Maybe[float]  # 400.0; of a bond the sum of its ports
     rate_text: Maybe[str]  # "4X NDR"; old kernels print unknown speeds as SDR
     link_layer: Maybe[str]  # "InfiniBand", "Ethernet"
     lid: Maybe[int]
@@ -36,6 +37,7 @@ class RdmaPort:
     gids: Maybe[tuple[Gid, ...]]
     counters: Maybe[tuple[str, ...]]  # names in counters/
     hw_counters: Maybe[tuple[str, ...]]
+    bond: Bond | None = None  # that the port spans; None: no bond
 
 
 @dataclass(frozen=True)
@@ -226,18 +228,23 @@ def _port(host: Host, device: str, parent: str, number: int) -> RdmaPort:
         good = re.fullmatch(r"0x[0-9a-fA-F]{1,8}", lid_text)
         lid = int(lid_text, 16) if good else Unknown(Reason.MALFORMED, f"{port}/lid", lid_text)
     gids = _gids(host, port)
+    layer, netdev = _word(host, f"{port}/link_layer"), _netdev(host, parent, number, gids)
+    bond = read_bond(host, device.rpartition("/")[2], netdev) if layer == "Ethernet" else None
+    if bond is not None and not isinstance(bond.rate_gbps, Unknown):
+        rate = bond.rate_gbps
     return RdmaPort(
         number=number,
         state=_numbered(host, f"{port}/state"),
         physical_state=_numbered(host, f"{port}/phys_state"),
         rate_gbps=rate,
         rate_text=words,
-        link_layer=_word(host, f"{port}/link_layer"),
+        link_layer=layer,
         lid=lid,
-        netdev=_netdev(host, parent, number, gids),
+        netdev=netdev,
         gids=gids,
         counters=_names(host, f"{port}/counters"),
         hw_counters=_names(host, f"{port}/hw_counters", f"{device}/hw_counters"),
+        bond=bond,
     )
 
 

@@ -46,7 +46,8 @@ def probe(host: Host) -> Maybe[InterfaceFacts]:
         if mapped is None or route.has_gateway or route.network.prefixlen <= 96:
             continue
         if _NAME.fullmatch(route.netdev) and (route.netdev in networks or len(networks) < _MAX_INTERFACES):
-            networks.setdefault(route.netdev, []).append(f"{mapped}/{route.network.prefixlen - 96}")
+            prefix = route.network.prefixlen - 96
+            networks.setdefault(route.netdev, []).append(f"{route.destination}/{prefix}")
     found: list[Interface] = []
     for name, of_name in networks.items():
         index = host.read(f"{NET}/{name}/ifindex", 64)

@@ -30,6 +30,8 @@ class Route:
     network: IPv6Network  # IPv4 as ::ffff:0:0/96
     has_gateway: bool
     metric: int
+    # As written. In a redacted recording it differs for each network; networks with their masks do not.
+    destination: Address
 
 
 def with_lower(host: Host, name: str) -> tuple[str, ...]:
@@ -100,12 +102,13 @@ def parse_routes(text: str) -> Iterator[Route]:
             metric, mask = int(words[6]), _v4(words[7])
             if not flags & _RTF_UP or flags & _RTF_REJECT:
                 continue
-            network = ip_network(f"{_v4(destination)}/{mask}", strict=False)
+            address = _v4(destination)
+            network = ip_network(f"{address}/{mask}", strict=False)
             has_gateway = int(gateway, 16) != 0
         except (IndexError, ValueError):
             continue
         wide = IPv6Network(f"::ffff:{network.network_address}/{96 + network.prefixlen}")
-        yield Route(name, wide, has_gateway, metric)
+        yield Route(name, wide, has_gateway, metric, address)
 
 
 def parse_routes_v6(text: str) -> Iterator[Route]:
@@ -113,12 +116,13 @@ def parse_routes_v6(text: str) -> Iterator[Route]:
     for line in text.split("\n"):
         words = line.split()
         try:
-            network = IPv6Network((int(words[0], 16), int(words[1], 16)), strict=False)
+            address = IPv6Address(int(words[0], 16))
+            network = IPv6Network((int(address), int(words[1], 16)), strict=False)
             gateway, metric, flags, name = int(words[4], 16), int(words[5], 16), int(words[8], 16), words[9]
         except (IndexError, ValueError):
             continue
         if flags & _RTF_UP and not flags & _RTF_REJECT and name != "lo":
-            yield Route(name, network, gateway != 0, metric)
+            yield Route(name, network, gateway != 0, metric, address)
 
 
 def parse_addresses_v6(text: str) -> dict[Address, str]:

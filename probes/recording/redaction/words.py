@@ -48,14 +48,17 @@ _PATHS = """
     memfree bufinfo dma_buf debug sync_file memory_peers nv_mem num_alloc_mrs num_dealloc_mrs
     num_dereg_bytes num_reg_bytes num_reg_pages num_dereg_pages num_free_callbacks version refcnt initstate
     srcversion parameters taint holders coresize options peerdirect_support persistent_api_support
-    sig_enforce nvreg_registrydwords grdmapcitopocheckoverride registrydwords dmi product_name
+    sig_enforce nvreg_registrydwords grdmapcitopocheckoverride registrydwords
+    peermappingoverride enablestreammemops dmaremappeermmio dmi product_name
     product_version board_name board_vendor sys_vendor bios_version bios_vendor chassis_type hostname
     osrelease ostype cmdline modules_disabled dmesg_restrict kptr_restrict cpuinfo mounts mountinfo comm
     environ maps status stat fd fdinfo cgroup cgroup.procs cpuset route ipv6_route tcp tcp6 self ns firmware
     efi efivars secureboot-8be4df61-93ca-11d2-aa0d-00e098032b8c hypervisor xen capabilities security
     lockdown params information gpus nvidia-topologyd virtualtopology.xml topo.xml ndv4 ndv5 nccl
     sharp hpcx
-    nccl_rdma_sharp_plugin bond bonding slaves active_slave mode misc_cmd os-release passwd systemd topology
+    ipv4 rp_filter arp_ignore arp_announce arp_filter rule table main priority src srclen dst gateway
+    nccl_rdma_sharp_plugin bond bonding slaves active_slave active-backup balance-xor
+    mode misc_cmd os-release passwd systemd topology
     shm hugepages pci id kvm md0 srv scratch control_d filesystems uptime loadavg infiniband_cm issm fabric
     nvlink nvlinks nvswitch numa topo.xml
 """
@@ -238,6 +241,8 @@ _SETTINGS = """
     sysv cma knem xpmem mm efa;ofi_rxm ofi_rxm verbs tcp;ofi_rxm sockets psm2 psm3 opx cxi ibrc ibdevx ibgda
     ibuc fastest_first pci_bus_id void nodevfiles lo af_inet af_inet6 sharp spectrum nccl_spectrum ofi
     aws-ofi google-fastsocket fastsocket gpudirecttcpx fabric-x port all-ports
+    expandable_segments true false max_split_size_mb garbage_collection_threshold
+    roundup_power2_divisions cudamallocasync native
 """
 # Words of sentences that gdrtop writes itself: titles of plans, commands, results of bandwidth tests. A name
 # on a node can be plain English too: OWN_WORDS are kept in gdrtop's text only.
@@ -371,12 +376,13 @@ _FORMS = re.compile(
             r"nvidia_nccl_cu\d{1,3}-[0-9.]{1,30}\.dist-info",
             r"lib(?:nccl(?:-net|-tuner)?(?:-(?:aws|ofi|sharp|ucx|spectrum))?|ibverbs|mlx[45]|cuda|cudart|ucp|uct|ucs|fabric"
             r"|nvshmem_host|gdrapi|nvidia-ml|efa|rdmacm)\.so(?:\.\d{1,6}){0,5}",
+            r"nvshmem_transport_ibgda\.so(?:\.\d{1,6}){0,5}",
             r"[-+_.%@]{1,4}",
             r"(?:MLNX_OFED_LINUX|MLNX_EN|OFED-internal|DOCA_OFED|doca-ofed)-\d{1,3}(?:[.-]\d{1,5}){1,8}",
             r"smmu\d{1,3}",
             r"mlx5_core\.(?:rdma|eth|sf|vnet)\.\d{1,4}",
             r"(?:kernel|config|vmlinu[xz]|Image|initrd(?:\.img)?|initramfs|linux-modules)-\d{1,3}(?:\.\d{1,8})+(?:[-_.](?:\d{1,8}|el\d{1,2}(?:_\d{1,2})?|generic|nvidia|azure|aws|gcp|64kb?|x86_64"
-            r"|aarch64|uek|amzn\d{1,4}|default))*(?:\.img)?",
+            r"|aarch64|uek|oracle|amzn\d{1,4}|default))*(?:\.img)?",
             # NVIDIA's operators and NIC driver, and packages of the driver: their branch is part of the name.
             r"(?:gpu-operator-)?v\d{2}\.\d{1,2}\.\d{1,2}|doca\d(?:[.-]\d{1,4}){3,9}",
             r"nvidia-(?:utils|driver|dkms|kernel-source|compute-utils)-\d{3}(?:-(?:server|open))*",

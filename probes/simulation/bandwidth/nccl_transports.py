@@ -25,6 +25,7 @@ _NVLINK_SHARE, _NVLS_SHARE = 0.8, 1.04  # of a GPU's NVLinks; with reductions in
 _PCIE_SHARE, _SHARED_MEMORY_SHARE = 0.78, 0.55
 _MOST_HOST_GBPS = 400.0  # all ranks share the CPU's buffers and its links
 _GDR_SHARE, _STAGED_SHARE = 0.94, 0.5
+_QUEUE_PAIRS = 8  # of the channels over one NIC: more than a bond has ports
 _CPU_CORES, _STAGED_CPU_CORES = 1.0, 1.25  # of each rank: its thread polls the NIC and the GPU
 _NO_GDR = ("LOC", "0")
 _SHM = "SHM/direct/direct"
@@ -111,7 +112,7 @@ def _network_ring(
     for gpu, nic, gdr in zip(gpus, chosen, direct, strict=True):
         device = speeds.device_of(examination, nic)
         ports = [port.number for port in device.ports if port.state == "ACTIVE"] if device else []
-        place = Place(examination, nic, next(iter(ports), 1), gpu if gdr else None)
+        place = Place(examination, nic, next(iter(ports), 1), gpu if gdr else None, _QUEUE_PAIRS)
         # One port serves both neighbors of the ring.
         gbps = min(speeds.sustained(place, reads, True) for reads in (True, False))
         carried.append(gbps * (_GDR_SHARE if gdr else _STAGED_SHARE) / ranks[nic])

@@ -74,7 +74,8 @@ class End:
     @property
     def place(self) -> Place:
         """Where its data is."""
-        return Place(self.examination, self.port.device, self.settings.port, self.gpu)
+        settings = self.settings
+        return Place(self.examination, self.port.device, settings.port, self.gpu, settings.queue_pairs)
 
     def head(self) -> tuple[str, ...]:
         """The table's head and its own address."""

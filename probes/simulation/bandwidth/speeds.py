@@ -52,15 +52,16 @@ class Place:
     nic: str
     port: int
     gpu: str | None  # BDF; None: host memory
+    queue_pairs: int = 1
 
 
 def sustained(place: Place, nic_reads: bool, is_loopback: bool) -> float:
     """Return Gb/s of large messages at this end, one way; `nic_reads`: the NIC reads from the memory."""
-    examination, nic, port = place.examination, place.nic, place.port
+    examination, nic, port, pairs = place.examination, place.nic, place.port, place.queue_pairs
     limit = (
-        limit_of_host_memory(examination, nic, port, is_loopback)
+        limit_of_host_memory(examination, nic, port, is_loopback, pairs)
         if place.gpu is None
-        else limit_of_pair(examination, place.gpu, nic, port, is_loopback)
+        else limit_of_pair(examination, place.gpu, nic, port, is_loopback, pairs)
     )
     ports = _least(bound for bound in limit.bounds if not bound.is_pcie) * PORT_SHARE
     links = _least(bound for bound in limit.bounds if bound.is_pcie)

@@ -213,10 +213,34 @@ FAULTS: tuple[Fault, ...] = (
         {"UCX_NET_DEVICES": "mlx5_0:1,mlx5_77:1"},
     ),
     _job(
+        "nccl-nvls-forced",
+        "A job on A100 GPUs sets NCCL_NVLS_ENABLE=1",
+        {"NCCL_NVLS_ENABLE": "1"},
+        on="dgx-a100",
+    ),
+    _job(
+        "nccl-collnet-without-plugin",
+        "A job sets NCCL_COLLNET_ENABLE=1 without the SHARP plugin",
+        {"NCCL_COLLNET_ENABLE": "1"},
+    ),
+    _job(
+        "vmm-memory-with-peermem",
+        "A job that uses UCX sets expandable_segments:True, and nvidia-peermem is the only path",
+        {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"},
+        on="dgx-a100",
+        libraries=("/opt/hpcx/ucx/lib/libucp.so.0.0.0",),
+    ),
+    _job(
         "nvshmem-needs-peermem",
         "A job uses NVSHMEM without nvidia_peermem",
         {},
         on="pcie-l40s",
         libraries=("/usr/lib64/libnvshmem_host.so.3.1.7",),
+    ),
+    _job(
+        "nvshmem-ibgda-driver-options",
+        "A job uses NVSHMEM's IBGDA without the driver options for it",
+        {"NVSHMEM_IB_ENABLE_IBGDA": "1"},
+        libraries=("/usr/lib64/libnvshmem_host.so.3.3.9", "/usr/lib64/nvshmem_transport_ibgda.so.3.0.0"),
     ),
 )

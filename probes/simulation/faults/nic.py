@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from probes.facts.jobs.nccl_conf import NCCL_CONF
 from probes.simulation.faults.fault import ChangeTree, Fault, fault
 from probes.simulation.node.ports import netdev_of, port_of
+from probes.simulation.node.rails import CONF
 from probes.simulation.node.tree import Content, PlacedNic, Tree, log
 
 _WITHOUT_DRIVER, _WITHOUT_RDMA, _FOR_GUESTS = "mlx5_6", "mlx5_5", "mlx5_7"
@@ -152,6 +154,29 @@ def _bond(tree: Tree) -> None:
         _write(tree, f"{port_of(nic)}/gid_attrs/ndevs/{index}", "bond0\n")
 
 
+def _bond_port_down(tree: Tree) -> None:
+    """Take one port of a bond down: its RDMA device stays ACTIVE, and the bond's rate halves."""
+    nic = _nic(tree, "mlx5_bond_2")
+    member = f"{nic.path}/net/{netdev_of(tree, nic)}"
+    for file, value in (("operstate", "down"), ("speed", "-1"), ("bonding_slave/mii_status", "down")):
+        _write(tree, f"{member}/{file}", f"{value}\n")
+
+
+def _rails(key: str, value: int) -> ChangeTree:
+    """Set one of the IPv4 settings of all netdevs."""
+
+    def change(tree: Tree) -> None:
+        for path in [path for path in tree.files if path.startswith(f"{CONF}/") and path.endswith(f"/{key}")]:
+            tree.add(path, f"{value}\n")
+
+    return change
+
+
+def _one_queue_pair(tree: Tree) -> None:
+    text = tree.text(NCCL_CONF)
+    tree.add(NCCL_CONF, text.replace("NCCL_IB_QPS_PER_CONNECTION=2\n", ""))
+
+
 def _no_counters(tree: Tree) -> None:
     tree.remove(f"{port_of(_nic(tree, 'mlx5_1'))}/counters")
 
@@ -236,6 +261,31 @@ FAULTS: tuple[Fault, ...] = (
         _bond,
         finds=("single-rail-or-half-rate-bond",),
         excludes=("roce-gid-wrong-no-v2",),
+    ),
+    fault(
+        "roce-bond-port-down",
+        "A port of a bonded NIC (mlx5_bond_2) has no link",
+        _bond_port_down,
+        on="bare-roce",
+    ),
+    fault(
+        "roce-rails-one-subnet",
+        "RoCE NICs in one subnet answer each other's ARP requests",
+        _rails("arp_ignore", 0),
+        on="bare-roce",
+    ),
+    fault(
+        "roce-rp-filter-strict",
+        "Strict reverse path filtering on RoCE NICs in one subnet",
+        _rails("rp_filter", 1),
+        on="oci-h100",
+    ),
+    fault(
+        "bond-one-queue-pair",
+        "NCCL uses one queue pair per connection over bonded NICs",
+        _one_queue_pair,
+        finds=("single-rail-or-half-rate-bond",),
+        on="bare-roce",
     ),
     fault("roce-gid-wrong", "A job sets NCCL_IB_GID_INDEX to an empty GID", _job_with_empty_gid),
     fault("roce-gid-wrong-namespace", "The GID table of a RoCE port is empty", _no_gids, on="pcie-l40s"),

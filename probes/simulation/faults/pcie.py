@@ -122,6 +122,23 @@ def _as_guest(description: NodeDescription) -> NodeDescription:
     )
 
 
+def _desktop_host_bridges(tree: Tree) -> None:
+    """Show the host bridge of Raptor Lake (8086:a700, pci.ids) at device 0 of every root bus."""
+    for root in tree.description.root:
+        bdf = f"{root.bus}:00.0"
+        path = f"/sys/devices/pci{root.bus}/{bdf}"
+        if path in tree.directories:
+            continue
+        tree.add(f"{path}/uevent", f"PCI_CLASS=60000\nPCI_ID=8086:A700\nPCI_SLOT_NAME={bdf}\n")
+        for name, value in (("vendor", "8086"), ("device", "a700"), ("class", "060000")):
+            tree.add(f"{path}/{name}", f"0x{value}\n")
+        tree.link(f"/sys/bus/pci/devices/{bdf}", f"../../../{path.removeprefix('/sys/')}")
+
+
+def _unmapped_peers(tree: Tree) -> None:
+    tree.add("/proc/driver/nvidia/params", 'RegistryDwords: ""\nDmaRemapPeerMmio: 0\n')
+
+
 def _without_nics(*names: str) -> ChangeDescription:
     """Remove NICs."""
 
@@ -243,6 +260,12 @@ FAULTS: tuple[Fault, ...] = (
     ),
     fault("iommu-fault", "The IOMMU refused DMA of a NIC (mlx5_1)", _refused_dma),
     fault(
+        "peer-mmio-not-remapped",
+        "The IOMMU translates, and NVreg_DmaRemapPeerMmio=0 leaves GPU memory out of its tables",
+        _unmapped_peers,
+        change_description=_translated,
+    ),
+    fault(
         "vm-without-p2p",
         "A virtual machine that shows no PCIe switches",
         change_description=_as_guest,
@@ -258,6 +281,13 @@ FAULTS: tuple[Fault, ...] = (
     fault(
         "gpu-nic-through-cpu",
         "Some GPUs have a NIC only behind the CPU's host bridge",
+        change_description=_without_nics("mlx5_8", "mlx5_9"),
+        on="dgx-a100",
+    ),
+    fault(
+        "p2p-host-bridge-unlisted",
+        "Some GPUs reach their NIC only through the host bridge of a desktop CPU",
+        _desktop_host_bridges,
         change_description=_without_nics("mlx5_8", "mlx5_9"),
         on="dgx-a100",
     ),

@@ -16,6 +16,7 @@ from probes.simulation.node.network import add_network
 from probes.simulation.node.pci import add_pci
 from probes.simulation.node.ports import add_ports
 from probes.simulation.node.processes import add_processes
+from probes.simulation.node.rails import add_rails, address_of, port_netdev
 from probes.simulation.node.ras import add_ras
 from probes.simulation.node.services import add_services
 from probes.simulation.node.software import add_device_files, add_driver_libraries, add_software
@@ -65,6 +66,7 @@ def build_tree(description: NodeDescription, seed: int, boot: int = 1) -> Tree:
     add_module_index(tree)
     add_config_space(tree)
     add_ports(tree)
+    add_rails(tree)
     add_kernel_log(tree)
     add_services(tree)
     add_slurm(tree)
@@ -147,9 +149,10 @@ def _add_rdma(tree: Tree, nic: PlacedNic, number: int) -> None:
         ("ports/1/lid", f"0x{number + 1:x}" if nic.kind.layer == "InfiniBand" else "0x0"),
     ):
         tree.add(f"{base}/{name}", f"{value}\n")
-    netdev = f"ib{number}" if nic.kind.layer == "InfiniBand" else f"ens{number}np0"
-    tree.add(f"{nic.path}/net/{netdev}/dev_port", "0\n")
-    _gids(tree, f"{base}/ports/1", guid, netdev, nic.kind.layer)
+    own = f"ib{number}" if nic.kind.layer == "InfiniBand" else f"ens{number}np0"
+    own = f"ens{number}f0np0" if nic.kind.bonded_ports > 1 else port_netdev(nic) or own
+    tree.add(f"{nic.path}/net/{own}/dev_port", "0\n")
+    _gids(tree, nic, guid, port_netdev(nic) or own)
     is_storage = nic.kind is tree.description.nic.get("storage")
     for name, share in (("port_xmit_data", 1.0), ("port_rcv_data", 0.99)):
         wave = Wave(nic.kind.gbps * share, phase(tree.seed, f"{nic.name} {name}"))
@@ -166,15 +169,13 @@ def _counter(total: SteppedTotal) -> Content:
     return lambda seconds: f"{round(total(seconds) * 1e9 / 32)}\n"
 
 
-def _gids(tree: Tree, port: str, guid: str, netdev: str, layer: str) -> None:
+def _gids(tree: Tree, nic: PlacedNic, guid: str, netdev: str) -> None:
+    port, layer, address = f"{nic.path}/infiniband/{nic.name}/ports/1", nic.kind.layer, address_of(nic)
     filled = [f"fe80:0000:0000:0000:{guid}"]
     if layer == "Ethernet":
-        filled = [
-            filled[0],
-            filled[0],
-            "0000:0000:0000:0000:0000:ffff:0a00:0001",
-            "0000:0000:0000:0000:0000:ffff:0a00:0001",
-        ]
+        digits = "0a000001" if address is None else address.ip.packed.hex()
+        mapped = f"0000:0000:0000:0000:0000:ffff:{digits[:4]}:{digits[4:]}"
+        filled = [filled[0], filled[0], mapped, mapped]
     for index in range(16 if layer == "Ethernet" else 8):
         empty = index >= len(filled)
         tree.add(f"{port}/gids/{index}", ("0000:" * 8)[:-1] + "\n" if empty else f"{filled[index]}\n")

@@ -5,6 +5,7 @@ Offsets and bits: include/uapi/linux/pci_regs.h.
 
 from __future__ import annotations
 
+from probes.facts.system.platform import hypervisor_of
 from probes.simulation.node.tree import Tree
 
 EXPRESS, ACS, ATS, REBAR = 0x60, 0x148, 0x150, 0x158
@@ -100,7 +101,8 @@ def _config(tree: Tree, path: str, fields: dict[str, str], code: int, bar_gib: i
         put(ACS + 4, _ACS_CAPABLE)
         put(ACS_CONTROL, _acs_of(tree))
     put(ATS, REBAR << 20 | (0x1_000F if code >> 16 == 0x02 else 0x1_0019), 4)
-    if code >> 16 == 0x02 and f"{path}/physfn" in tree.links:
+    is_guest = hypervisor_of(" ".join(tree.description.product)) is not None
+    if code >> 16 == 0x02 and (is_guest or f"{path}/physfn" in tree.links):
         put(ATS_CONTROL, 0x8000)  # as clouds configure the functions that they pass to guests
     if bar_gib:
         exponent = (bar_gib << 10).bit_length() - 1

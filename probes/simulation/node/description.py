@@ -52,6 +52,11 @@ class NicDescription:
     hca: str = ""  # EFA and Slingshot have none, nor a board
     firmware: str = ""
     board: str = ""
+    # In these, {number} is the NIC's among those of its kind, from 0.
+    netdev: str = ""  # "rdma{number}"; "": a name by slot
+    address: str = ""  # IPv4 with prefix, "192.168.{number}.157/16"; "": no route leads over it
+    mtu: int = 0  # of the netdev; 0: the usual one
+    bonded_ports: int = 1  # 2: the RDMA device spans both functions of its card, bonded as `netdev`
 
     @property
     def driver(self) -> str:
@@ -192,6 +197,8 @@ class NodeDescription:
     nvml: NvmlDescription = NvmlDescription()
     topology_file: TopologyFileDescription | None = None
     tests: tuple[str, ...] = ()  # installed besides perftest: "gdrcopy", "nvbandwidth", "nccl-tests"
+    sysctl: dict[str, int] = field(default_factory=dict)  # "net.ipv4.conf.all.arp_ignore" -> 1
+    job: dict[str, str] = field(default_factory=dict)  # variables that the site's job script sets
 
     @property
     def offers_gdr(self) -> bool:

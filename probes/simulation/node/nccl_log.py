@@ -37,7 +37,7 @@ def _connect(tree: Tree, programs: Sequence[Program], program: Program, world: i
         yield f"{host}:{program.pid}:{program.pid} [0] NCCL INFO NCCL version {_VERSION}+cuda{_cuda(tree)}"
     numbers = {nic.name: number for number, nic in enumerate(_compute(tree))}
     nics = [nic for nic in tree.nics if nic.name in program.nics]
-    network = "AWS Libfabric" if needs_plugin(tree) else "IB"
+    network = "AWS Libfabric" if needs_plugin(tree) else _plugin(tree) or "IB"
     network = "Socket" if program.path_in_log is Via.TCP or not numbers else network
     yield from (f"{head}{text}" for text in program.logged_lines)
     yield from (f"{head}{text}" for text in _network(tree, programs, program, network))
@@ -89,6 +89,9 @@ def _network(
         yield "NET/Socket : Using [0]eno1:10.0.0.1<0>"
         return
     if network != "IB":
+        if not needs_plugin(tree):
+            yield f"NET/Plugin: Loaded net plugin {network} (v10)"
+            return
         provider = nics[0].kind.driver.partition("_")[0] if nics else "efa"
         yield f"NET/OFI Initializing aws-ofi-nccl {PLUGIN_VERSION}"
         yield f"NET/OFI Using Libfabric version {LIBFABRIC_VERSION}"
@@ -121,6 +124,11 @@ def _steps(programs: Sequence[Program], seconds: float) -> Iterator[str]:
     count = int((min([seconds, *stopped]) - since) / _STEP_SECONDS)
     for number in range(1, min(count, _MOST_STEPS) + 1):
         yield f"step {number * 10} loss {1.7 + 8 / (number + 4):.4f}"
+
+
+def _plugin(tree: Tree) -> str:
+    """Return the network that the job chooses by NCCL_NET; NCCL's own code for IB then finds no NICs."""
+    return tree.description.job.get("NCCL_NET", "")
 
 
 def _compute(tree: Tree) -> list[PlacedNic]:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from ipaddress import IPv4Network
+
 from probes.simulation.node.ports import netdev_of
+from probes.simulation.node.rails import rails
 from probes.simulation.node.tree import Tree
 
 MANAGEMENT = "eno1"
 SOCKETS = "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode\n"
 _PARENT = 39990  # the shell that started gdrtop
 NODE_ADDRESS = "10.0.0.7"
-_ADMIN, _GATEWAY, _NETWORK = "10.0.0.5", "10.0.0.1", "10.0.0.0"
+_ADMIN, _GATEWAY, _NETWORK = "10.0.0.5", "10.0.0.1", "10.0.0.0/24"
 _PORT = 51000
 _ROUTES = "Iface\tDestination\tGateway \tFlags\tRefCnt\tUse\tMetric\tMask\t\tMTU\tWindow\tIRTT\n"
 
@@ -34,7 +37,8 @@ def add_network(tree: Tree) -> None:
     tree.add("/proc/net/tcp", f"{SOCKETS}{listening(22)}{established}")
     tree.add("/proc/net/tcp6", SOCKETS)
     local = "  |-- {}\n     /32 host LOCAL\n"
-    tree.add("/proc/net/fib_trie", f"Local:\n{local.format('127.0.0.1')}{local.format(NODE_ADDRESS)}")
+    own = ("127.0.0.1", NODE_ADDRESS, *(str(address.ip) for _, address in rails(tree)))
+    tree.add("/proc/net/fib_trie", f"Local:\n{''.join(map(local.format, own))}")
     tree.add("/proc/40000/mountinfo", "29 1 259:2 / / rw,relatime shared:1 - ext4 /dev/nvme0n1p2 rw\n")
     mounts = "".join(
         f"10.90.{number}.1:/export{number} /data{number} nfs4 rw,proto=rdma,addr=10.90.{number}.1 0 0\n"
@@ -52,10 +56,13 @@ def listening(port: int) -> str:
 def route_over(tree: Tree, netdev: str) -> None:
     """Route the SSH session and the default route over a netdev; storage keeps its own netdevs."""
     default = f"{netdev}\t00000000\t{_hex(_GATEWAY)}\t0003\t0\t0\t100\t00000000\t0\t0\t0\n"
-    storage = ((name, f"10.90.{number}.0") for number, name in enumerate(_storage(tree)))
+    storage = ((name, f"10.90.{number}.0/24") for number, name in enumerate(_storage(tree)))
+    addressed = ((name, str(address.network)) for name, address in rails(tree))
     on_link = "".join(
-        f"{name}\t{_hex(network)}\t00000000\t0001\t0\t0\t100\t00FFFFFF\t0\t0\t0\n"
-        for name, network in ((netdev, _NETWORK), *storage)
+        f"{name}\t{_hex(str(network.network_address))}\t00000000\t0001\t0\t0\t100\t{_hex(str(network.netmask))}"
+        "\t0\t0\t0\n"
+        for name, text in ((netdev, _NETWORK), *storage, *addressed)
+        for network in (IPv4Network(text),)
     )
     tree.add("/proc/net/route", f"{_ROUTES}{default}{on_link}")
 

@@ -79,6 +79,7 @@ def _link_of(tree: Tree, device: str) -> tuple[int, int]:
 
 
 def _endpoint(tree: Tree, device: str, path: str, numa: int) -> None:
+    """Add "gpu", "nvswitch" or "KIND NAME" of a NIC; "KIND NAME+NAME" is a card with two functions."""
     node = tree.description
     kind, _, name = device.partition(" ")
     bdf = path.rpartition("/")[2]
@@ -95,6 +96,10 @@ def _endpoint(tree: Tree, device: str, path: str, numa: int) -> None:
         _function(tree, path, model, "068000", numa, (2, 4), "10de:1796", "nvidia-nvswitch")
         tree.nvswitches.append(bdf)
     else:
+        if "+" in name:
+            for number, port in enumerate(name.split("+")):
+                _endpoint(tree, f"{kind} {port}", f"{path.removesuffix('.0')}.{number}", numa)
+            return
         nic = node.nic[kind]
         infiniband = nic.layer == "InfiniBand"
         subsystem = "15b3:0041" if nic.id.startswith("15b3") else nic.id
@@ -104,7 +109,17 @@ def _endpoint(tree: Tree, device: str, path: str, numa: int) -> None:
         tree.add(f"{path}/resource", _resource((0x90_0000_0000, 32 << 20, _PREFETCHABLE)))
         if nic.id == "15b3:101e":
             tree.link(f"{path}/physfn", "../0000:00:00.0")
-        tree.nics.append(PlacedNic(bdf, name, nic, numa, path))
+        number = sum(placed.kind is nic for placed in tree.nics)
+        tree.nics.append(PlacedNic(bdf, name, nic, numa, path, number))
+        if nic.bonded_ports > 1:
+            second = second_function(path)
+            _function(tree, second, nic.id, "020000", numa, nic.link, "15b3:0041", nic.driver)
+            tree.link(f"{second}/driver", f"../../../../bus/pci/drivers/{nic.driver}")
+
+
+def second_function(path: str) -> str:
+    """Return the directory of a card's second function, from that of its first."""
+    return f"{path.removesuffix('.0')}.1"
 
 
 def _resource(*bars: tuple[int, int, int]) -> str:

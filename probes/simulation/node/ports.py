@@ -50,7 +50,7 @@ def add_ports(tree: Tree) -> None:
         tree.link(f"/sys/class/net/{netdev}", f"../../{base.removeprefix('/sys/')}")
         tree.link(f"{base}/device", f"../../../{nic.bdf}")
         for name, value in (
-            ("mtu", "4092" if infiniband else "9000"),
+            ("mtu", str(nic.kind.mtu or (4092 if infiniband else 9000))),
             ("operstate", "up"),
             ("flags", "0x1003"),
             ("carrier_changes", "2"),
@@ -59,7 +59,7 @@ def add_ports(tree: Tree) -> None:
         ):
             tree.add(f"{base}/{name}", f"{value}\n")
         for direction in ("tx", "rx"):
-            tree.add(f"{base}/statistics/{direction}_bytes", _few_bytes)
+            tree.add(f"{base}/statistics/{direction}_bytes", few_bytes)
         if not infiniband:
             tree.ethtool[netdev] = dict.fromkeys(_ETHTOOL_COUNTERS, _zero)
         if tree.description.modules.ofed and not infiniband:
@@ -67,7 +67,7 @@ def add_ports(tree: Tree) -> None:
                 tree.add(f"{base}/ecn/roce_rp/enable/{priority}", "1\n")
 
 
-def _few_bytes(seconds: float) -> str:
+def few_bytes(seconds: float) -> str:
     """Bytes through a netdev that only monitoring uses, besides RDMA."""
     return f"{round(seconds * 20_000)}\n"
 

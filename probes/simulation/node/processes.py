@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from probes.facts.jobs.nccl_conf import NCCL_CONF
 from probes.simulation.node.nccl_log import job_output
 from probes.simulation.node.program import Program, Via
 from probes.simulation.node.programs import nearest_nics, needs_plugin, path_between, path_of, uses_cxi
@@ -92,7 +93,8 @@ def add_rank(
     tree.add(f"{base}/stat", lambda seconds: f"{pid} (python3) {_times(program, seconds)}\n")
     tree.add(f"{base}/limits", limits())
     _add_threads(tree, program, job.uid, _cpus_near(tree, gpu))
-    given = {"CUDA_VISIBLE_DEVICES": "0", **compute_nics(tree), **(variables or {})}
+    given = {"CUDA_VISIBLE_DEVICES": "0", **compute_nics(tree), **tree.description.job}
+    given |= variables or {}
     tree.add(f"{base}/environ", "".join(f"{name}={value}\0" for name, value in given.items()).encode())
     files = [f"/dev/nvidia{gpu}", "/dev/nvidiactl", "/dev/nvidia-uvm"]
     if uses_cxi(tree):
@@ -104,6 +106,8 @@ def add_rank(
             tree.add(f"{base}/root/dev/infiniband/{name}", "")
     for number, file in enumerate(files, 3):
         tree.link(f"{base}/fd/{number}", file)
+    if tree.is_there(NCCL_CONF):
+        tree.link(f"{base}/root{NCCL_CONF}", NCCL_CONF)
     map_libraries(tree, pid, default_libraries(tree) if libraries is None else libraries)
 
 

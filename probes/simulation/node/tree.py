@@ -71,6 +71,7 @@ class PlacedNic:
     kind: NicDescription
     numa: int
     path: str
+    number: int = 0  # among the NICs of its kind
 
 
 @dataclass(frozen=True)

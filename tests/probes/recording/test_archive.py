@@ -143,6 +143,21 @@ def test_a_flipped_bit_loses_nothing_before_it() -> None:
     assert recording.moments == read(valid(8)).moments[: len(recording.moments)]
 
 
+def test_a_member_without_its_checksum_adds_nothing() -> None:
+    """A flipped bit can hide the end of a member; what follows is then read as if it belonged to it."""
+    members, rest = [], VALID
+    while rest:
+        unpacker = zlib.decompressobj(16 + zlib.MAX_WBITS)
+        members.append((rest, unpacker.decompress(rest)))
+        rest = unpacker.unused_data
+    last_moment, content = members[-2]
+    packer = zlib.compressobj(6, zlib.DEFLATED, 16 + zlib.MAX_WBITS)
+    other = content.replace(b'"probed": ', b'"probed":\t')
+    changed = packer.compress(other) + packer.flush(zlib.Z_SYNC_FLUSH)
+    recording = read(VALID[: -len(last_moment)] + changed)
+    assert recording.damage == "damaged: only the first 2 moments can be read (the file is truncated)"
+
+
 def test_data_after_the_end_is_ignored() -> None:
     assert read(VALID + b"garbage") == read(VALID)
 

@@ -31,6 +31,9 @@ SHAPES = {  # GPUs, NICs, NUMA nodes, NVSwitches
     "azure-nd-h100": (8, 8, 2, 0),
     "aws-p5": (8, 32, 2, 4),
     "slingshot": (4, 4, 4, 0),
+    "bare-roce": (8, 8, 2, 4),
+    "gcp-a4": (8, 8, 2, 0),
+    "oci-h100": (8, 18, 2, 4),
 }
 STATES = {
     "hgx-h100": (State.ACTIVE, 8),
@@ -41,6 +44,9 @@ STATES = {
     "azure-nd-h100": (State.ACTIVE, 8),
     "aws-p5": (State.READY, 8),
     "slingshot": (State.READY, 4),
+    "bare-roce": (State.READY, 8),
+    "gcp-a4": (State.READY, 8),
+    "oci-h100": (State.ACTIVE, 8),
 }
 
 

@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import TextIO
 
 from probes.bandwidth.model.command import Refused
+from probes.bandwidth.model.expected import TableError
 from probes.bandwidth.model.planned_test import Series
 from probes.bandwidth.model.request import Mode
 from probes.bandwidth.model.result import Ending, Result
@@ -22,6 +23,7 @@ from probes.snapshot.examination import Examination, examine
 from probes.snapshot.rates import Reading
 from tui.actions.guards import node_name
 from tui.bandwidth.events import BandwidthEvent, SaveFailed, SeriesEnded, SeriesStarted, TestEnded
+from tui.bandwidth.expected_rows import expected_rows
 from tui.bandwidth.impact_check import read_twice
 from tui.bandwidth.processes import ProcessStarter
 from tui.bandwidth.results_store import open_results_store
@@ -75,7 +77,14 @@ def command(
             print(f"gdrtop: {error}", file=sys.stderr)
             return EXIT_NOT_WRITTEN
     output = BenchOutput(out, options.as_json, ascii_only)
-    session = BenchSession(host, store, read_only, starter, pause)
+    try:
+        rows, trouble = expected_rows(host, options.expected_file)
+    except TableError as error:
+        output.warn(str(error))
+        return EXIT_WRONG_USAGE
+    if trouble:
+        output.warn(trouble)
+    session = BenchSession(host, store, read_only, starter, pause, rows)
     status = BenchCommand(host, output, options, session, answers, pause).run()
     # A reader that closes the pipe is no error; truncated output is.
     is_truncated = output.lost is not None and not isinstance(output.lost, BrokenPipeError)

@@ -11,7 +11,7 @@ from probes.bandwidth.results.against_earlier import headline_text
 from probes.bandwidth.results.memory_path import is_as_requested, memory_used
 from probes.base.text import plural
 
-EXIT_BELOW = 1  # a test is below the threshold
+EXIT_BELOW = 1  # a test is below the threshold, or below what its machine type should reach
 EXIT_NOT_MEASURED = 2  # refused, failed, left out of a sweep, or running jobs would be affected without --yes
 EXIT_NOT_WRITTEN = 3
 EXIT_WRONG_USAGE = 3
@@ -57,7 +57,13 @@ def exit_status(
         return EXIT_NOT_MEASURED, f"{count}: {other[0].title}: measured {memory_used(other[0])}"
     measured = f"{len(done)} of {tests} measured"
     if min_gbps is None:
-        return 0, measured
+        under = below_expected(done)
+        if under:
+            worst, others = under[0], len(under) - 1
+            expected = f"at least {worst.expected_gbps:.0f} Gb/s is expected of {worst.expected_of}"
+            figure = f"{worst.title}, {headline_text(worst)}; {expected}"
+            return EXIT_BELOW, f"below what is expected: {figure}{f'; and {others} more' if others else ''}"
+        return 0, f"{measured}{_as_expected(done)}"
     low = below_threshold(done, min_gbps)
     if low:
         figure = headline_text(low[0]) or "no result"
@@ -74,6 +80,21 @@ def below_threshold(results: Sequence[Result], min_gbps: float | None) -> list[R
     done = [result for result in results if result.ending is Ending.DONE]
     done = [result for result in done if result.memory != STAGED] or done
     return [] if min_gbps is None else [result for result in done if (result.gbps or 0.0) < min_gbps]
+
+
+def below_expected(results: Sequence[Result]) -> list[Result]:
+    """Return the measured results below what their machine type should reach."""
+    return [
+        result
+        for result in results
+        if result.expected_gbps is not None and (result.gbps or 0.0) < result.expected_gbps
+    ]
+
+
+def _as_expected(done: Sequence[Result]) -> str:
+    """Return ", as expected of DGX H100" if figures are known for all these results."""
+    names = {result.expected_of for result in done if result.memory in _GPU_PATHS}
+    return f", as expected of {names.pop()}" if len(names) == 1 and names != {""} else ""
 
 
 def _has_other_path(left_out: LeftOut, done: Sequence[Result]) -> bool:

@@ -43,6 +43,8 @@ def plan_json(
             "commands": {process.name: list(process.command.argv) for process in test.processes},
             "for_peer": peer_command(test, peers_name),
             "limit_gbps": plain_value(test.limit.gbps),
+            "expected_gbps": None if test.expected is None else test.expected.gbps,
+            "expected_of": "" if test.expected is None else test.expected.name,
             "seconds": test.seconds,
             "notes": list(test.notes),
         }

@@ -35,8 +35,9 @@ examples:
   gdrtop bench --dry-run --matrix      show the commands and the affected jobs
 
 exit status:
-  0    measured, and every test reached --min-gbps
-  1    a test is below --min-gbps
+  0    measured, and every test reached --min-gbps, or what gdrtop's or the
+       site's table expects of this machine type
+  1    a test is below that
   2    not measured: the request was refused, a test failed, a test used other
        memory than requested (with --memory compare: no path to GPU memory
        works), a test of a sweep was skipped, or running jobs would be affected
@@ -67,6 +68,7 @@ class BenchOptions:
     min_gbps: float | None = None
     text_file: str | None = None
     save_baseline: bool = False
+    expected_file: str | None = None
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -128,6 +130,10 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     output.add_argument("--text", metavar="FILE", help=text_help)
     min_help = "fail if a test is below X Gb/s (10^9 bits per second)"
     output.add_argument("--min-gbps", type=_gbps, metavar="X", help=min_help)
+    expected_help = (
+        "table of what machines should reach (default: /etc/gdrtop/expected.toml, then gdrtop's own)"
+    )
+    output.add_argument("--expected", metavar="FILE", help=expected_help)
     output.add_argument(
         "--save-baseline",
         action="store_true",
@@ -181,6 +187,7 @@ def parse_options(options: argparse.Namespace) -> BenchOptions:
         min_gbps=options.min_gbps,
         text_file=options.text,
         save_baseline=options.save_baseline,
+        expected_file=options.expected,
     )
 
 

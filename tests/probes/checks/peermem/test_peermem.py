@@ -23,6 +23,7 @@ from tests.probes.checks.modules.nodes import (
     says,
     without_dmabuf,
 )
+from tests.tiers import usual
 
 
 def test_peermem_that_is_absent_is_no_fault_where_dmabuf_works() -> None:
@@ -248,3 +249,25 @@ def test_a_missing_memory_peers_directory_alone_is_no_fault() -> None:
     assert isinstance(node.reading.peermem.peers, Unknown)
     visible = replace(node, processes=replace(node.processes, hidden=0))  # type: ignore[type-var]
     assert says(visible, "memory-peers-missing-old-nccl").status is Status.PASSED
+
+
+_SPARE_FAULTS = [
+    name
+    for name, fault in FAULTS.items()
+    if name.startswith(("peermem-", "nv-peer-mem-"))
+    and fault.on == HGX
+    and name
+    not in ("peermem-reference-leak", "peermem-invalid-context-flood", "peermem-lock-inversion")  # no repair
+]
+
+
+@pytest.mark.parametrize("name", usual(_SPARE_FAULTS, ("peermem-not-loaded", "peermem-not-persistent")))
+def test_where_dmabuf_works_a_repair_of_peermem_says_that_dmabuf_is_better(name: str) -> None:
+    direct = examination_of(f"{HGX}+{name}").node.gpudirect
+    assert not isinstance(direct, Unknown)
+    assert direct.dmabuf.usable is True
+    for check in FAULTS[name].finds:
+        finding = findings_on(f"{HGX}+{name}")[check]
+        assert finding.severity is Severity.NOTE
+        assert finding.fix is not None
+        assert finding.fix.note.startswith("Prefer DMA-BUF")

@@ -1,0 +1,161 @@
+"""Jobs with NVSHMEM: the kernel module and the driver options that its transports need."""
+
+from __future__ import annotations
+
+from probes.base.plan import Plan, Step, instruction
+from probes.base.unknown import Maybe, Unknown, map_known
+from probes.facts.jobs.processes import Process
+from probes.facts.kernel.modules import ModuleState
+from probes.nccl.settings import parse_number
+from probes.plans.common import REBOOT_ENDS_JOBS, reboot_step
+from probes.queries.finding import Area, Evidence, Outcome, Severity, need, passed
+from probes.queries.jobs import Jobs, JobSettings, conclude, jobs_of, maps, no_fault, usable_paths
+from probes.snapshot.examination import Examination
+
+AREA = Area("nccl")
+
+_MODULES = "the loaded modules"
+_PARAMS = "/proc/driver/nvidia/params"
+_IBGDA, _HANDLER = "NVSHMEM_IB_ENABLE_IBGDA", "NVSHMEM_IBGDA_NIC_HANDLER"
+_HOST, _TRANSPORT = "libnvshmem_host", "nvshmem_transport_ibgda"
+
+
+@AREA.check(
+    "nvshmem-needs-peermem",
+    Severity.NOTE,
+    "A job uses NVSHMEM without nvidia_peermem, which older versions need",
+    "https://github.com/NVIDIA/nvshmem/issues/23",
+    ok="No job uses NVSHMEM, or nvidia_peermem is loaded",
+    impact="Older versions of NVSHMEM skip the InfiniBand transport.",
+)
+def nvshmem_needs_peermem(examination: Examination) -> Outcome:
+    """Find processes that map libnvshmem_host, if nvidia_peermem is not loaded."""
+    jobs = jobs_of(examination)
+    users = [process for process in jobs.processes if maps(process, _HOST)]
+    if not users:
+        return conclude(jobs, (), "")
+    is_loaded = need(_is_live(examination, "nvidia_peermem"), _MODULES)
+    dmabuf, peermem = usable_paths(examination)
+    return conclude(
+        jobs,
+        [] if is_loaded else [Evidence(f"/proc/{user.pid}/maps", _HOST) for user in users],
+        "Older versions print “neither nv_peer_mem, or nvidia_peermem detected. Skipping transport.” Newer"
+        " versions use DMA-BUF.",
+        fix=_without_peermem(dmabuf is True) if peermem is not True else None,
+        devices=("nvidia_peermem",),
+    )
+
+
+def _without_peermem(has_dmabuf: bool) -> Plan:
+    """Update NVSHMEM where DMA-BUF is usable, because NVIDIA deprecates nvidia_peermem; else load it."""
+    load = Step(
+        "Load the module; this fails if it was built without peer-memory symbols",
+        ("modprobe", "nvidia-peermem"),
+        undo=("modprobe", "-r", "nvidia-peermem"),
+    )
+    note = "A newer NVSHMEM does not need it. Restart the job in either case."
+    if not has_dmabuf:
+        return Plan("Load nvidia_peermem", (load,), note=note)
+    update = "Update NVSHMEM in the job's image, so that it uses DMA-BUF, which works on this node"
+    otherwise = instruction("If that is not possible, load the older path: `modprobe nvidia-peermem`")
+    steps = (instruction(update, needs_root=False), otherwise)
+    return Plan("Use DMA-BUF", steps, note="Restart the job in either case.")
+
+
+@AREA.check(
+    "nvshmem-ibgda-driver-options",
+    Severity.WARNING,
+    "A job uses NVSHMEM's IBGDA, but the driver options for it are not set",
+    "https://github.com/deepseek-ai/DeepEP, third-party/README.md, Enable NVSHMEM IBGDA support; "
+    "https://docs.nvidia.com/nvshmem/release-notes-install-guide/install-guide/",
+    ok="No job uses NVSHMEM's IBGDA, or its driver options are set",
+    impact="NVSHMEM cannot let the GPU ring the NIC's doorbell. DeepEP and other programs that need IBGDA "
+    "fail at their start.",
+)
+def nvshmem_ibgda_driver_options(examination: Examination) -> Outcome:
+    """Find IBGDA jobs without PeerMappingOverride=1 and EnableStreamMemOPs=1; a note with gdrdrv.
+
+    With the module gdrdrv NVSHMEM can ring the doorbell by the CPU, which NIC_HANDLER=cpu demands.
+    """
+    jobs = jobs_of(examination)
+    users = _ibgda_users(jobs)
+    if not users:
+        return no_fault(jobs) if not jobs.not_known else conclude(jobs, (), "")
+    parameters = need(map_known(examination.node.gpus, lambda gpus: gpus.driver.parameters), _PARAMS)
+    missing = _missing_options(parameters)
+    if not missing:
+        return passed(Evidence(_PARAMS, "PeerMappingOverride=1, EnableStreamMemOPs: 1"))
+    with_gdrcopy = _is_live(examination, "gdrdrv")
+    has_gdrcopy = with_gdrcopy is True
+    evidence = [*users.values(), *(Evidence(_PARAMS, text) for text in missing)]
+    return conclude(
+        jobs,
+        evidence,
+        "The GPU may map the NIC's doorbell only with PeerMappingOverride=1."
+        + (" NVSHMEM falls back to the CPU, because gdrdrv is loaded." if has_gdrcopy else ""),
+        fix=_set_options(has_gdrcopy),
+        severity=Severity.NOTE if has_gdrcopy else None,
+        impact="The CPU rings the NIC's doorbell, at a small cost in latency." if has_gdrcopy else "",
+        devices=("nvidia",),
+    )
+
+
+def _ibgda_users(jobs: Jobs) -> dict[int, Evidence]:
+    """Return evidence of each process that uses IBGDA with the GPU as its NIC handler, by pid."""
+    users: dict[int, Evidence] = {}
+    for settings in jobs.settings:
+        process = settings.process
+        if process is None or (settings.get(_HANDLER) or "").strip().lower() == "cpu":
+            continue
+        evidence = _uses_ibgda(settings, process)
+        if evidence is not None:
+            users[process.pid] = evidence
+    return users
+
+
+def _uses_ibgda(settings: JobSettings, process: Process) -> Evidence | None:
+    # A variable alone may be left over in an image that runs something else.
+    if maps(process, _TRANSPORT):
+        return Evidence(f"/proc/{process.pid}/maps", _TRANSPORT)
+    if parse_number(settings.get(_IBGDA) or "") and maps(process, _HOST):
+        return settings.evidence(_IBGDA)
+    return None
+
+
+def _missing_options(parameters: dict[str, str]) -> list[str]:
+    """Return the options that IBGDA needs and that the running driver does not have, as the file shows them.
+
+    An option that this driver does not list does not count.
+    """
+    missing = []
+    dwords = parameters.get("RegistryDwords", '""')
+    pairs = {pair.strip().replace(" ", "") for pair in dwords.strip('"').split(";")}
+    if "PeerMappingOverride=1" not in pairs:
+        missing.append(f"RegistryDwords: {dwords}")
+    if parameters.get("EnableStreamMemOPs", "1") == "0":
+        missing.append("EnableStreamMemOPs: 0")
+    return missing
+
+
+def _set_options(has_gdrcopy: bool) -> Plan:
+    options = 'options nvidia NVreg_EnableStreamMemOPs=1 NVreg_RegistryDwords="PeerMappingOverride=1;"'
+    steps = [
+        instruction(f"Add this line to a file in /etc/modprobe.d, such as nvidia-ibgda.conf: `{options}`"),
+        instruction("Rebuild the initramfs: `update-initramfs -u` (Debian) or `dracut -f` (RPM)"),
+        reboot_step("Reboot to load the driver with its new options"),
+    ]
+    if not has_gdrcopy:
+        otherwise = "To avoid the reboot, install GDRCopy and load gdrdrv: the CPU then rings the doorbell"
+        steps.insert(0, instruction(otherwise))
+    title = "Set the driver options for IBGDA"
+    return Plan(title, tuple(steps), needs_reboot=True, disturbs=REBOOT_ENDS_JOBS)
+
+
+def _is_live(examination: Examination, name: str) -> Maybe[bool]:
+    modules = examination.node.modules
+    if isinstance(modules, Unknown):
+        return modules
+    module = modules.modules.get(name)
+    if module is None:
+        return False
+    return map_known(module.state, lambda state: state is ModuleState.LIVE)

@@ -1,0 +1,20 @@
+"""Read small files of users and sites, which may be anything."""
+
+from __future__ import annotations
+
+import os
+import stat
+
+_READ = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
+
+
+def read_small(path: str, most_bytes: int, what: str) -> bytes:
+    """Return a file's bytes; raise OSError if it is no regular file, or larger than what it should be."""
+    descriptor = os.open(path, _READ)
+    try:
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode) or status.st_size > most_bytes:
+            raise OSError(0, f"it is not a regular file, or too large for {what}")
+        return os.pread(descriptor, most_bytes, 0)
+    finally:
+        os.close(descriptor)
