@@ -10,7 +10,7 @@ from probes.facts.gpudirect_vendors import EFA_PEERMEM
 from probes.facts.kernel.log import LogKind
 from probes.facts.rdma.devices import RdmaDevice
 from probes.plans.load_modules import load_step
-from probes.queries.evidence_list import STAGED, join_limited
+from probes.queries.evidence_list import RDMA_DEVICES, STAGED, join_limited
 from probes.queries.finding import Area, Evidence, Outcome, Severity, end_with, found, need, passed
 from probes.queries.modules import (
     MODULES,
@@ -40,9 +40,9 @@ _REBUILD = (
 
 def _efas(examination: Examination) -> tuple[RdmaDevice, ...]:
     """Return the EFA devices, or end the check if there is none or no GPU."""
-    rdma = examination.node.rdma
-    devices = () if isinstance(rdma, Unknown) else rdma.devices
-    efas = tuple(device for device in devices if device.driver == "efa")
+    absent = Evidence(_DEVICES, "no RDMA device here")
+    rdma = need(examination.node.rdma, RDMA_DEVICES, absent=absent)
+    efas = tuple(device for device in rdma.devices if device.driver == "efa")
     if not efas:
         end_with(passed(Evidence(_DEVICES, "no EFA here")))
     if gpu_functions(examination) == ():
@@ -164,9 +164,8 @@ def efa_peermem_symbol_mismatch(examination: Examination) -> Outcome:
 )
 def cxi_without_gpu_support(examination: Examination) -> Outcome:
     """Check for NVIDIA's P2P interface in cxi_ss1, and for open NVIDIA modules, which export DMA-BUFs."""
-    rdma = examination.node.rdma
-    devices = () if isinstance(rdma, Unknown) else rdma.devices
-    nics = tuple(device.name for device in devices if known(device.driver, "").startswith("cxi"))
+    rdma = need(examination.node.rdma, RDMA_DEVICES, absent=Evidence("/sys/class/cxi", "no RDMA NIC here"))
+    nics = tuple(device.name for device in rdma.devices if known(device.driver, "").startswith("cxi"))
     if not nics or gpu_functions(examination) == ():
         return passed(Evidence("/sys/class/cxi", "no Slingshot NIC here, or no NVIDIA GPU"))
     direct = need(examination.node.gpudirect, _STATE)
