@@ -48,7 +48,15 @@ from probes.checks.pcie import (
     read_requests,
 )
 from probes.checks.peermem import boot, in_use, on_disk, parameters, symbols
-from probes.checks.system import device_files, hung_tasks, kubernetes, libraries, memlock, perftest
+from probes.checks.system import (
+    device_files,
+    hung_tasks,
+    kubernetes,
+    libraries,
+    memlock,
+    perftest,
+    rdma_cgroup,
+)
 from probes.queries.finding import (
     Area,
     Check,
@@ -101,6 +109,7 @@ AREAS: tuple[Area, ...] = (
     modes.AREA,
     nvlink.AREA,
     xids.AREA,
+    rdma_cgroup.AREA,
     hung_tasks.AREA,
     memlock.AREA,
     device_files.AREA,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from probes.base.unknown import Maybe, Unknown
@@ -43,10 +43,16 @@ class EventDetector:
             "error counters": ErrorEvents().update,
         }
 
-    def update(self, sample: LiveSample, messages: Maybe[tuple[KernelMessage, ...]]) -> LiveSample:
+    def update(
+        self,
+        sample: LiveSample,
+        messages: Maybe[tuple[KernelMessage, ...]],
+        names: Mapping[str, str] | None = None,
+    ) -> LiveSample:
         """Return the sample with its events, and with limits for what could not be followed.
 
-        A detector that fails costs its own events only.
+        `names`: of the devices that kernel messages give as BDFs. A detector that fails costs only its own
+        events.
         """
         if self._at is not None and sample.at < self._at:
             self._start()  # a recording was rewound
@@ -56,7 +62,7 @@ class EventDetector:
             limits.append(limit_of(messages))
         events: list[LiveEvent] = []
         try:
-            events += self._kernel.update(messages, sample.at, sample.taken_at)
+            events += self._kernel.update(messages, sample.at, sample.taken_at, names)
         except Exception as error:
             limits.append(failed("kernel messages", error))
         for name, detect in self._detectors.items():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import deque
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from probes.base.text import printable
@@ -59,12 +60,19 @@ class KernelEvents:
         self._left_out = 0
 
     def update(
-        self, messages: Maybe[tuple[KernelMessage, ...]], at: float, taken_at: float
+        self,
+        messages: Maybe[tuple[KernelMessage, ...]],
+        at: float,
+        taken_at: float,
+        names: Mapping[str, str] | None = None,
     ) -> list[LiveEvent]:
-        """Return the new messages that matter. `at`: Host.monotonic(), `taken_at`: seconds since 1970."""
+        """Return the new messages that matter.
+
+        `at`: Host.monotonic(), `taken_at`: seconds since 1970, `names`: "GPU 3", "mlx5_0" by BDF.
+        """
         events = self._repeated(at, taken_at)
         for message in () if isinstance(messages, Unknown) else messages:
-            event = _classify(message, taken_at)
+            event = _classify(message, taken_at, names or {})
             if event is None:
                 continue
             key = _key(event)
@@ -116,7 +124,7 @@ def _key(event: LiveEvent) -> str:
     return f"{event.kind.value} {event.subject} {' '.join(words[:2])} {_NUMBERS.sub('#', event.text)}"
 
 
-def _classify(message: KernelMessage, at: float) -> LiveEvent | None:
+def _classify(message: KernelMessage, at: float, names: Mapping[str, str]) -> LiveEvent | None:
     known = log.recognize(message.text, message.at)
     text = printable(message.text, _TEXT)
     if known is None:
@@ -130,6 +138,7 @@ def _classify(message: KernelMessage, at: float) -> LiveEvent | None:
     subject = known.bdf or known.module or "kernel log"
     if kind is LogKind.HUNG_TASK and known.number:
         subject = f"pid {known.number}"
+    name = names.get(subject, "")
     if kind is LogKind.XID:
         number = known.number
         severity = Severity.WARNING
@@ -139,9 +148,11 @@ def _classify(message: KernelMessage, at: float) -> LiveEvent | None:
             severity = Severity.NOTE
         said = printable(message.text.partition("): ")[2], _TEXT)
         said = (said.partition(", ")[2] or said).removeprefix("pid='<unknown>', name=<unknown>, ")
-        text = f"Xid {number} on {subject}: {said.rstrip('.')}"
+        where = f"{name} ({subject})" if name else subject
+        text = f"Xid {number} on {where}: {said.rstrip('.')}"
         return LiveEvent(at, EventKind.XID, severity, subject, text, explain_xid(number))
     explanation = MESSAGES.get(kind, CANNOT_EXPLAIN)
+    text = f"{name}: {text}" if name else text
     if kind is LogKind.GPU_LOST:
         return LiveEvent(at, EventKind.GPU_LOST, Severity.CRITICAL, subject, text, explanation)
     severity = Severity.NOTE if kind in _FINE or log.is_corrected(known) else Severity.WARNING

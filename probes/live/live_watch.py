@@ -10,6 +10,7 @@ from probes.base.unknown import Maybe, Reason, Unknown
 from probes.facts.gpu.gpus import GpuFacts
 from probes.facts.kernel.modules import ModuleFacts
 from probes.facts.node import Node
+from probes.facts.rdma.devices import RdmaFacts
 from probes.host.kernel_messages import KernelMessage
 from probes.host.protocol import Host
 from probes.live.bus_bandwidth import BusBandwidth
@@ -87,7 +88,7 @@ class LiveWatch:
             limits=(*found.limits, *limits),
             no_ports="" if ports else _no_ports(node),
         )
-        sample = part("events", lambda: self._events.update(sample, messages), sample)
+        sample = part("events", lambda: self._events.update(sample, messages, _names(node)), sample)
         no_events: list[LiveEvent] = []
         followed = part("RAS events", lambda: self.ras.update(host, sample), no_events)
         self.latest = replace(sample, events=(*sample.events, *followed)) if followed else sample
@@ -106,6 +107,14 @@ def _gpus(node: Node, reading: Reading) -> tuple[GpuSample, ...]:
         )
         for gpu in facts
     )
+
+
+def _names(node: Node) -> dict[str, str]:
+    """Return the names of GPUs and NICs by BDF."""
+    gpus = node.gpus.gpus if isinstance(node.gpus, GpuFacts) else ()
+    nics = node.rdma.devices if isinstance(node.rdma, RdmaFacts) else ()
+    named = {gpu.bdf: f"GPU {gpu.index}" for gpu in gpus if not isinstance(gpu.index, Unknown)}
+    return named | {nic.bdf: nic.name for nic in nics if not isinstance(nic.bdf, Unknown)}
 
 
 def _no_ports(node: Node) -> str:

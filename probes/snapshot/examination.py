@@ -29,6 +29,7 @@ from probes.facts.system import (
     interfaces,
     libraries,
     memlock,
+    rdma_cgroup,
     services,
     tools,
 )
@@ -38,6 +39,7 @@ from probes.facts.system.driver_container import DriverContainerFacts
 from probes.facts.system.interfaces import InterfaceFacts
 from probes.facts.system.libraries import LibraryFacts
 from probes.facts.system.memlock import MemlockFacts
+from probes.facts.system.rdma_cgroup import RdmaCgroupFacts
 from probes.facts.system.services import ServiceFacts
 from probes.facts.system.tools import ToolFacts
 from probes.host.nvml import NvmlLive
@@ -81,6 +83,14 @@ def _rdma_topo(run: _Examining) -> Maybe[RdmaTopoFacts]:
     return pci if isinstance(pci, Unknown) else rdma_topo.probe(run.host, pci)
 
 
+def _rdma_cgroup(run: _Examining) -> Maybe[RdmaCgroupFacts]:
+    """Read the limits of the processes that use RDMA, and of gdrtop's own group."""
+    facts = run.answer("processes", ProcessFacts)
+    jobs = () if isinstance(facts, Unknown) else facts.processes
+    pids = [job.pid for job in jobs if job.uverbs_files != () and not job.is_ours]
+    return rdma_cgroup.probe(run.host, pids)
+
+
 _probed: ProbedFields[_Examining] = ProbedFields()
 
 
@@ -105,6 +115,7 @@ class Examination:
         "memlock", lambda run: memlock.probe(run.host), directories=("/etc",)
     )
     cpuset: Maybe[CpusetFacts] = _probed("cpuset", lambda run: cpuset.probe(run.host))
+    rdma_cgroup: Maybe[RdmaCgroupFacts] = _probed("RDMA control groups", _rdma_cgroup, needs=("processes",))
     services: Maybe[ServiceFacts] = _probed(
         "services", lambda run: services.probe(run.host), directories=("/etc", "/usr")
     )

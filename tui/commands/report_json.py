@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from probes.bandwidth.results.result_json import to_json
+from probes.queries.usable_here import usable_here
 from probes.setup.report import Report
 from tui.commands.check import check_json
 from tui.commands.live import live_json
@@ -23,7 +24,7 @@ def report_json(report: Report) -> dict[str, Any]:
         "redacted": report.is_redacted,
         "versions": object_of(dict(report.versions)),
         "check": check_json(node, at, verdict, found),
-        "topo": topology_json(node, examination.topology, verdict, at, found),
+        "topo": topology_json(node, examination.topology, verdict, at, found, usable_here(examination)),
         "live": None if report.sample is None else live_json(node, report.sample),
         "bench": document("bench", host_name(node), node.origin, at, results),
         "meaning": list(report.conclusions),

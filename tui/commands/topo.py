@@ -21,6 +21,7 @@ from probes.nccl.topology_writer import system_of
 from probes.nccl.topology_xml import xml_text
 from probes.queries.acs_redirects import detours
 from probes.queries.finding import Finding
+from probes.queries.usable_here import usable_here
 from probes.snapshot.examination import Examination
 from probes.snapshot.nic_roles import roles_of
 from probes.snapshot.verdict import Verdict
@@ -108,7 +109,8 @@ def write_topology(host: Host, out: TextIO, form: str = "text", ascii_only: bool
     verdict = summarize(examination.verdict, found)
     topology = examination.topology
     if form == "json":
-        write_json(topology_json(examination.node, topology, verdict, host.wall_clock(), found), out)
+        usable, at = usable_here(examination), host.wall_clock()
+        write_json(topology_json(examination.node, topology, verdict, at, found, usable), out)
     elif form == "graphml":
         out.write(export.graphml(marked_graph(topology, found)))
     elif form == "dot":
@@ -122,7 +124,12 @@ def _text(examination: Examination, found: Sequence[Finding], verdict: Verdict, 
     node, topology = examination.node, examination.topology
     reason = Run(f" · {verdict.reason}" if verdict.reason else "")
     roles = roles_of(node, topology)
-    highlights = Highlights(marks=marks_of(found), detours=detours(examination), roles=roles)
+    highlights = Highlights(
+        marks=marks_of(found),
+        detours=detours(examination),
+        roles=roles,
+        usable=usable_here(examination),
+    )
     lines: list[Line] = [heading(node), (*verdict_drawing.draw(verdict), reason), ()]
     lines.extend(topology_drawing.draw(node, topology, width, highlights=highlights))
     if topology.gpus and topology.nics:

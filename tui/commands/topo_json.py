@@ -13,6 +13,7 @@ from probes.facts.node import Node
 from probes.facts.rdma.devices import RdmaFacts
 from probes.queries.finding import Finding, Severity, Status
 from probes.snapshot.nic_roles import NicRole, roles_of
+from probes.snapshot.usable import UsableHere
 from probes.snapshot.verdict import Verdict
 from probes.topology.endpoints import Endpoint
 from probes.topology.export import Mark, node_link, plain_graph
@@ -24,19 +25,24 @@ if TYPE_CHECKING:
 
 
 def topology_json(
-    node: Node, topology: Topology, verdict: Verdict, at: float, found: Sequence[Finding] = ()
+    node: Node,
+    topology: Topology,
+    verdict: Verdict,
+    at: float,
+    found: Sequence[Finding] = (),
+    usable: UsableHere | None = None,
 ) -> dict[str, Any]:
     """Return the document; a path's "unknown" is one reason, that of its smi and nccl.
 
-    `at`: seconds since 1970.
+    `at`: seconds since 1970; `usable`: what this session may use, left out if not given.
     """
     gpus = {gpu.bdf: gpu for gpu in node.gpus.gpus} if isinstance(node.gpus, GpuFacts) else {}
     roles = roles_of(node, topology)
     ends = (*topology.gpus, *topology.nics)
     content: dict[str, Any] = {
         "verdict": verdict_json(verdict),
-        "gpus": [_gpu_json(node, topology, end, gpus.get(end.id)) for end in topology.gpus],
-        "nics": [_nic_json(node, end, roles.get(end.id)) for end in topology.nics],
+        "gpus": [_gpu_json(node, topology, end, gpus.get(end.id), usable) for end in topology.gpus],
+        "nics": [_nic_json(node, end, roles.get(end.id), usable) for end in topology.nics],
         "paths": [_path_json(topology.path(a.id, b.id)) for a, b in combinations(ends, 2)],
         "graph": node_link(marked_graph(topology, found)),
         "gpudirect": plain_value(node.gpudirect),
@@ -84,17 +90,32 @@ def _unlisted(facts: Maybe[GpuFacts] | Maybe[RdmaFacts], node: Node) -> Unknown 
     return None
 
 
-def _gpu_json(node: Node, topology: Topology, end: Endpoint, gpu: Gpu | None) -> dict[str, Any]:
+def _use(usable: UsableHere | None, end: Endpoint) -> dict[str, object]:
+    """Return whether this session may use a device, and if not, why."""
+    if usable is None:
+        return {}
+    why = usable.devices.get(end.id, Unknown(Reason.NOT_THERE))
+    if isinstance(why, Unknown):
+        return {"usable_here": why}
+    return {"usable_here": not why, **({"not_usable_because": why} if why else {})}
+
+
+def _gpu_json(
+    node: Node, topology: Topology, end: Endpoint, gpu: Gpu | None, usable: UsableHere | None
+) -> dict[str, Any]:
     fields: dict[str, object] = {"index": int(end.label.removeprefix("GPU")), "bdf": end.id}
     if gpu is None:
         fields.update(name=node.gpus, numa_node=end.numa_node, uuid=node.gpus)
     else:
         fields.update(_fields(gpu, ("index", "bdf", "nvml")))
     fields["best_nics"] = topology.best_nics[end.id]
+    fields |= _use(usable, end)
     return object_of(fields)
 
 
-def _nic_json(node: Node, end: Endpoint, role: NicRole | None) -> dict[str, Any]:
+def _nic_json(
+    node: Node, end: Endpoint, role: NicRole | None, usable: UsableHere | None
+) -> dict[str, Any]:
     devices = node.rdma.devices if isinstance(node.rdma, RdmaFacts) else ()
     device = next((device for device in devices if device.name == end.id), None)
     fields: dict[str, object] = {"name": end.label, "bdf": end.bdf, "numa_node": end.numa_node}
@@ -104,6 +125,7 @@ def _nic_json(node: Node, end: Endpoint, role: NicRole | None) -> dict[str, Any]
         fields["ports"] = no_device(node)
     if role is not None:
         fields.update(role=role.role, role_reasons=role.reasons)
+    fields |= _use(usable, end)
     return object_of(fields)
 
 

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from probes.snapshot.nic_roles import NicRole
+from probes.snapshot.usable import UsableHere
 from widgets.base.lines import Run, Tone
+
+NOTHING_LIMITED = UsableHere()
 
 
 @dataclass(frozen=True)
@@ -20,10 +24,18 @@ class Highlights:
     measured: Mapping[str, Run] = field(default_factory=dict)  # by GPU: bandwidth to its best NIC
     detours: frozenset[tuple[str, str]] = frozenset()  # (GPU, NIC) below one switch, through the root complex
     roles: Mapping[str, NicRole] = field(default_factory=dict)  # by NIC
+    usable: UsableHere = NOTHING_LIMITED
     only: frozenset[str] | None = None  # endpoints that match the filter; None: no filter
 
     def tone(self, id: str, otherwise: Tone) -> Tone:  # noqa: A002 - an Endpoint's own word
         """Return the tone of an endpoint or a switch under this selection."""
         if id == self.selected:
             return Tone.CURSOR
-        return Tone.LIT if id in self.partners or id in self.on_path else otherwise
+        if id in self.partners or id in self.on_path:
+            return Tone.LIT
+        return Tone.DIM if id in self.not_usable else otherwise
+
+    @cached_property
+    def not_usable(self) -> dict[str, str]:
+        """The endpoints that this session may not use, with the reason."""
+        return self.usable.not_usable

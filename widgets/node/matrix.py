@@ -18,6 +18,7 @@ from widgets.node.highlights import Highlights
 
 BEST_MARK = "•"
 DETOUR_MARK = "▲"
+NOT_USABLE_MARK = "⊘"  # by this session: its container, control group, namespace or user
 LONGEST_HEADING = 10
 _MEANINGS = {
     "PIX": "one switch",
@@ -135,9 +136,13 @@ def cell_of(topology: Topology, row: str, column: str, highlights: Highlights) -
     path = topology.path(row, column)
     is_best = column in topology.best_nics.get(row, ())[:1]
     is_detour = (row, column) in highlights.detours
-    text = shown_word(path, topology.file is not None) + BEST_MARK * is_best + DETOUR_MARK * is_detour
+    is_limited = row in highlights.not_usable or column in highlights.not_usable
+    text = shown_word(path, topology.file is not None)
+    text += NOT_USABLE_MARK if is_limited else BEST_MARK * is_best + DETOUR_MARK * is_detour
     if {row, column} <= {highlights.selected, *highlights.partners}:
         return text, Tone.CURSOR
+    if is_limited:
+        return text, Tone.DIM
     return text, Tone.WARNING if is_detour else _cell_tone(path, is_best)
 
 
@@ -152,6 +157,8 @@ def legend(topology: Topology, width: int, highlights: Highlights | None = None)
     words = [f"{BEST_MARK} best NIC"]
     if highlights is not None and highlights.detours:
         words.append(f"{DETOUR_MARK} via CPU")
+    if highlights is not None and highlights.not_usable:
+        words.append(f"{NOT_USABLE_MARK} not usable here")
     lines = _flowed([*words, *(f"{word} {_MEANINGS[word]}" for word in _MEANINGS if word in shown)], width)
     if topology.file is not None:
         text = f"These are NCCL's words, from its topology file {topology.file.path}."

@@ -14,6 +14,7 @@ from probes.facts.rdma.devices import RdmaFacts
 from probes.topology.paths import Topology
 from widgets.base.boxes import ROUND, frame
 from widgets.base.lines import Line, Run, Tone, fit, width_of, wrapped
+from widgets.node import usable_here
 from widgets.node.endpoint_lines import (
     NO_FIGURES,
     Detail,
@@ -24,6 +25,7 @@ from widgets.node.endpoint_lines import (
     nic_line,
 )
 from widgets.node.highlights import Highlights
+from widgets.node.matrix import NOT_USABLE_MARK
 from widgets.node.switch_boxes import (
     UNKNOWN_NUMA,
     Switch,
@@ -98,6 +100,7 @@ def endpoint_lines(
             lines[end.id].append(nic_line(device, port, label, live, tone, detail, role))
     for end in (*topology.gpus, *topology.nics):
         mark = highlights.marks.get(end.id) or highlights.marks.get(str(end.bdf))
+        mark = mark or usable_here.mark_of(highlights, end.id)
         if mark is not None:
             lines[end.id][0] = _marked(lines[end.id][0], mark)
     return lines
@@ -167,7 +170,11 @@ def draw(
     form = form or choose(node, topology, width, None, live, highlights)
     lines = endpoint_lines(node, topology, live, highlights, form.detail)
     if form.style is Style.LIST:
-        return [*draw_list(topology, lines, highlights, width), *_software_devices(node, width)]
+        return [
+            *draw_list(topology, lines, highlights, width),
+            *usable_here.legend(topology, width, highlights),
+            *_software_devices(node, width),
+        ]
     numas = switches_by_numa(topology)
     drawn = _draw_boxes(node, topology, numas, lines, highlights, width, form.style)
     if highlights.measured:
@@ -182,7 +189,7 @@ def draw(
         whole = sum(run in figures for line in measured for run in line)
         if len(measured) == len(drawn) and whole == len(highlights.measured):  # moves and cuts nothing
             drawn = measured
-    return [*drawn, *_software_devices(node, width)]
+    return [*drawn, *usable_here.legend(topology, width, highlights), *_software_devices(node, width)]
 
 
 def _draw_boxes(
@@ -198,7 +205,7 @@ def _draw_boxes(
     inside = width - (4 if style is Style.BOXES else 0)
     before: int | None = None
     for number in sorted(numas, key=unknown_last):
-        title = numa_title(node, number, numas[number])
+        title = numa_title(node, number, numas[number], highlights)
         between = "" if before is None or number == UNKNOWN_NUMA else _distance(node, before, number)
         body = [
             *draw_switches(topology, numas[number], lines, highlights, inside),
@@ -218,8 +225,8 @@ def _draw_boxes(
     return drawn
 
 
-def numa_title(node: Node, number: int, below: Switch) -> Line:
-    """Return the number of a NUMA node, its CPUs and how many NVSwitches it has."""
+def numa_title(node: Node, number: int, below: Switch, highlights: Highlights) -> Line:
+    """Return the number of a NUMA node, its CPUs and how many NVSwitches it has, and the session's mark."""
     if number == UNKNOWN_NUMA:
         return (Run(" NUMA node unknown ", Tone.TITLE), Run("(the firmware names none) ", Tone.DIM))
     cpus = ""
@@ -227,7 +234,9 @@ def numa_title(node: Node, number: int, below: Switch) -> Line:
         if numa.number == number and not isinstance(numa.cpulist, Unknown) and numa.cpulist:
             cpus = f"· CPU {numa.cpulist} "
     count = counted_nvswitches(sum(switch.only_nvswitches for switch in below.switches.values()))
-    return (Run(f" NUMA {number} ", Tone.TITLE), Run(cpus + (f"· {count} " if count else ""), Tone.DIM))
+    is_other = number in highlights.usable.other_numa_nodes
+    mark = Run(f"{NOT_USABLE_MARK} " if is_other else "", Tone.WARNING)
+    return (Run(f" NUMA {number} ", Tone.TITLE), mark, Run(cpus + (f"· {count} " if count else ""), Tone.DIM))
 
 
 def _distance(node: Node, a: int, b: int) -> str:

@@ -12,6 +12,7 @@ from probes.base.text import printable
 from probes.base.unknown import Reason, Unknown
 from probes.queries.acs_redirects import detours
 from probes.queries.finding import Finding, Status
+from probes.queries.usable_here import usable_here
 from probes.setup.report import Change, Report
 from probes.snapshot.nic_roles import roles_of
 from widgets.base.figures import local_time
@@ -30,6 +31,7 @@ from widgets.live.jobs import job_line, odd_sentence
 from widgets.node import matrix
 from widgets.node import verdict as verdict_drawing
 from widgets.node.highlights import Highlights
+from widgets.node.usable_here import legend as legend_of_use
 
 _WHOLE = 10_000  # cells: nothing is cut
 _TIME = "%Y-%m-%d %H:%M %Z"
@@ -173,7 +175,12 @@ def highlights_of(report: Report) -> Highlights:
     """Return what the drawings mark: findings, detours and the roles of NICs."""
     examination = report.examination
     roles = roles_of(examination.node, examination.topology)
-    return Highlights(marks=marks_of(report.findings), detours=detours(examination), roles=roles)
+    return Highlights(
+        marks=marks_of(report.findings),
+        detours=detours(examination),
+        roles=roles,
+        usable=usable_here(examination),
+    )
 
 
 def _matrix(report: Report) -> MatrixText | None:
@@ -184,7 +191,8 @@ def _matrix(report: Report) -> MatrixText | None:
         (gpu.label, tuple(matrix.cell_of(topology, gpu.id, nic.id, highlights) for nic in topology.nics))
         for gpu in topology.gpus
     )
-    legend = tuple(plain(line).replace("  ", " · ") for line in matrix.legend(topology, _WHOLE, highlights))
+    explained = (*matrix.legend(topology, _WHOLE, highlights), *legend_of_use(topology, _WHOLE, highlights))
+    legend = tuple(plain(line).replace("  ", " · ") for line in explained)
     prefix, columns = matrix.column_headings([nic.label for nic in topology.nics])
     return MatrixText(printable(prefix), tuple(map(printable, columns)), rows, legend)
 

@@ -52,7 +52,7 @@ class _Topology:
             row = numbers[start : start + across]
             height = max(self._height(numas[number]) for number in row)
             for place, number in enumerate(row):
-                title = numa_title(self._node, number, numas[number])
+                title = numa_title(self._node, number, numas[number], self._highlights)
                 self._box(drawing, place * (each + _GAP), top, each, height, numas[number], title, "numa")
             top += height + _GAP
         return drawing.text(top)

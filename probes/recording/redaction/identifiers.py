@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 
 from probes.base.unknown import Maybe, Reason, Unknown, known
 from probes.facts.jobs.process_files import parse_program
+from probes.facts.system.rdma_cgroup import CGROUPS
 from probes.host.command import CommandOutput
 from probes.host.rdma_resources import RdmaResources
 from probes.host.usage import ProcessUsage
@@ -31,7 +32,7 @@ from probes.recording.redaction.live_answers import (
 )
 from probes.recording.redaction.network import host_name
 from probes.recording.redaction.output import help_text
-from probes.recording.redaction.processes import is_variable
+from probes.recording.redaction.processes import cgroup_path, is_variable
 from probes.recording.redaction.table import COMMANDS, ENVIRONMENT, read_by_nccl, row_of
 from probes.recording.redaction.tokens import USER, Tokens
 from probes.recording.redaction.words import PROGRAMS
@@ -135,7 +136,8 @@ class Identifiers(Tokens):
         kind, of = question
         if kind in _OF_PATHS:
             row = row_of(of[0])
-            return None if row is None else Question(kind, (self.text(of[0]),))
+            path = cgroup_path(self, of[0]) if of[0].startswith(f"{CGROUPS}/") else self.text(of[0])
+            return None if row is None else Question(kind, (path,))
         if kind == "run":
             # Options come from gdrtop; all other words may come from the node.
             argv = tuple(word if word.startswith("-") else self.text(word) for word in of[1:])

@@ -134,9 +134,13 @@ def cgroup(tokens: Tokens, text: str) -> str:
     kept = []
     for line in text.splitlines():
         numbers, colon, path = line.rpartition(":")
-        parts = "/".join(_cgroup_part(tokens, part) for part in path.split("/"))
-        kept.append(f"{tokens.text(numbers)}{colon}{parts}\n")
+        kept.append(f"{tokens.text(numbers)}{colon}{cgroup_path(tokens, path)}\n")
     return "".join(kept)
+
+
+def cgroup_path(tokens: Tokens, path: str) -> str:
+    """Return a directory or file of control groups with the tokens that /proc/PID/cgroup has."""
+    return "/".join(_cgroup_part(tokens, part) for part in path.split("/"))
 
 
 def _cgroup_part(tokens: Tokens, part: str) -> str:

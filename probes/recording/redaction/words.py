@@ -40,6 +40,7 @@ _PATHS = """
     iommu_group iommu_groups physfn virtfn power_state runtime_status current_link_speed current_link_width
     max_link_speed max_link_width aer_dev_correctable aer_dev_fatal aer_dev_nonfatal msi_bus reset_method
     broken_parity_status dma_mask_bits d3cold_allowed boot_vga ari_enabled sriov_numvfs sriov_totalvfs
+    hca_handle hca_object rdma.max rdma.current cgroup.controllers
     board_id hca_type fw_ver node_desc node_guid node_type sys_image_guid hw_rev ports gids gid_attrs ndevs
     types lid lid_mask_count sm_lid sm_sl cap_mask link_layer phys_state rate state pkeys counters
     hw_counters tc traffic_class ecn roce_rp roce_np ibdev abi_version carrier carrier_changes operstate mtu

@@ -42,6 +42,15 @@ def _pid_namespace(tree: Tree) -> None:
     tree.remove(f"/proc/{FIRST_RANK + len(tree.gpus) - 1}")
 
 
+def _at_rdma_limit(tree: Tree) -> None:
+    """Limit the objects of the job's service on each NIC; the first NIC has no more of them."""
+    group = "/sys/fs/cgroup/system.slice/slurmd.service"
+    names = [nic.name for nic in tree.nics]
+    tree.add(f"{group}/rdma.max", "".join(f"{name} hca_handle=max hca_object=4096 \n" for name in names))
+    used = "".join(f"{name} hca_handle=8 hca_object={812 if i else 4096} \n" for i, name in enumerate(names))
+    tree.add(f"{group}/rdma.current", used)
+
+
 def _hung(tree: Tree) -> None:
     """Log a rank that waits in the GPU driver (kernel/hung_task.c, check_hung_task)."""
     log(tree, f"INFO: task python3:{FIRST_RANK} blocked for more than 120 seconds.", level=3)
@@ -156,6 +165,7 @@ FAULTS: tuple[Fault, ...] = (
     fault("memlock-login", "Login sessions can lock only 64 MiB of memory", _login),
     fault("memlock-shell", "This shell can lock only 8 MiB of memory", _shell),
     fault("pid-namespace-hides-users", "A job that NVML lists is not in /proc", _pid_namespace),
+    fault("rdma-cgroup-limit", "A job has all the RDMA objects that its cgroup allows", _at_rdma_limit),
     fault("task-hung-in-driver", "A rank hangs in the GPU driver", _hung),
     fault("dev-infiniband-missing", "/dev/infiniband is missing", _no_verbs),
     fault(

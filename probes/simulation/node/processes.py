@@ -40,6 +40,8 @@ def add_processes(tree: Tree) -> None:
     tree.link("/proc/self", str(_OWN))
     tree.add(f"/proc/{_OWN}/limits", limits())
     tree.add(f"/proc/{_OWN}/status", _own_status(tree))
+    tree.add(f"/proc/{_OWN}/cgroup", "0::/user.slice/user-0.slice/session-1.scope\n")
+    tree.add("/sys/fs/cgroup/cgroup.controllers", "cpuset cpu io memory hugetlb pids rdma misc\n")
     tree.directory("/etc/systemd/system")
     tree.add("/etc/security/limits.d/rdma.conf", "* soft memlock unlimited\n* hard memlock unlimited\n")
     users = "".join(f"{job.user}:x:{job.uid}:{job.uid}::/home/{job.user}:\n" for job in (JOB, OTHER_JOB))

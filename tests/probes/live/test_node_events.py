@@ -12,6 +12,7 @@ from probes.base.unknown import Maybe, Reason, Unknown
 from probes.facts.gpudirect import PeermemReading
 from probes.host.kernel_messages import KernelMessage
 from probes.host.nvml import LOST
+from probes.live.kernel_events import KernelEvents
 from probes.live.sample import EventKind, GpuSample, LiveSample
 from probes.queries.finding import Severity
 from tests.probes.live.following import Following, texts
@@ -49,6 +50,23 @@ def test_xid_79_and_nvml_report_one_loss() -> None:
     events = node.see(with_gpu(live=OFF_THE_BUS), 60, (message(XID_79), said))
     assert [(event.kind, event.severity) for event in events] == [(EventKind.XID, Severity.CRITICAL)]
     assert events[0].text == "Xid 79 on 0000:13:00.0: GPU has fallen off the bus"
+
+
+def test_kernel_messages_name_the_gpu_and_the_nic() -> None:
+    names = {"0000:13:00.0": "GPU 3", "0000:1b:00.0": "mlx5_1"}
+    fault = "DMAR: [DMA Write NO_PASID] Request device [1b:00.0] fault addr 0x2f000000000"
+    hung = "INFO: task python3:4711 blocked for more than 120 seconds."
+    corrected = "nvidia 0000:13:00.0: PCIe Bus Error: severity=Correctable, type=Data Link Layer"
+    said = (message(XID_79), message(fault), message(hung), message(corrected))
+    events = KernelEvents().update(said, 0.0, 0.0, names)
+    assert [event.text for event in events] == [
+        "Xid 79 on GPU 3 (0000:13:00.0): GPU has fallen off the bus",
+        f"mlx5_1: {fault}",
+        hung,
+        f"GPU 3: {corrected}",
+    ]
+    assert [event.subject for event in events] == ["0000:13:00.0", "0000:1b:00.0", "pid 4711", "0000:13:00.0"]
+    assert [event.severity for event in events[1:]] == [Severity.WARNING, Severity.NOTE, Severity.NOTE]
 
 
 def test_a_gpu_that_was_lost_from_the_start_is_no_event() -> None:

@@ -315,3 +315,17 @@ def test_words_of_gdrtops_sentences_are_kept_in_its_own_text_only() -> None:
     assert identifiers.text("redirect to login") == "redacted-1 to host-1"
     assert identifiers.value("Disable ACS redirect on login") == "Disable ACS redirect on host-1"
     assert identifiers.text("redirect") == "redacted-1"
+
+
+def test_the_limits_of_a_control_group_are_found_again_under_its_token() -> None:
+    cgroup = Question("file", ("/proc/77/cgroup",))
+    limits = Question("file", ("/sys/fs/cgroup/slurm/uid_4711/job_88123/rdma.max",))
+    answers: dict[Question, object] = {
+        cgroup: b"0::/slurm/uid_4711/job_88123\n",
+        limits: b"mlx5_0 hca_handle=2 hca_object=max \n",
+    }
+    recorded = Identifiers(redact=True).apply(Moment(0, 0.0, True, (), answers)).answers
+    path = recorded[cgroup].decode().strip().removeprefix("0::")
+    assert "4711" not in path
+    assert "88123" not in path
+    assert recorded[Question("file", (f"/sys/fs/cgroup{path}/rdma.max",))] == answers[limits]

@@ -13,6 +13,7 @@ from probes.facts.rdma.port_health import CounterValue, PortHealthFacts, counter
 from probes.live.sample import LiveSample, PathWord
 from probes.queries.cpu_placement import far_from_gpu
 from probes.queries.finding import Finding
+from probes.snapshot.usable import UsableHere
 from probes.topology.paths import Path, Topology
 from tui.screens.overview.readings import Readings
 from tui.screens.overview.selection import Selection
@@ -22,7 +23,7 @@ from widgets.live import jobs as live_jobs
 from widgets.node import gpudirect, jobs, matrix, modules, nic_detail, traffic
 from widgets.node import path as path_drawing
 from widgets.node import topology as topology_drawing
-from widgets.node.highlights import Highlights
+from widgets.node.highlights import NOTHING_LIMITED, Highlights
 from widgets.node.topology import Form
 
 if TYPE_CHECKING:  # loaded once something was measured
@@ -38,6 +39,7 @@ class Checked:
     examination: Examination | None = None
     detours: frozenset[tuple[str, str]] = frozenset()
     marks: dict[str, Run] = field(default_factory=dict)
+    usable: UsableHere = NOTHING_LIMITED
     failure: str = ""  # why the node could not be checked
 
     @property
@@ -90,6 +92,7 @@ class Panels:
             self._measured_of_gpus(topology),
             self.checked.detours,
             self._readings.roles,
+            self.checked.usable,
             self._selection.matching(),
         )
 

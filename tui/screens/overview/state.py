@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from probes.checks.summary import summarize
 from probes.queries.finding import Finding
+from probes.queries.usable_here import usable_here
 from probes.snapshot.rates import Reading
 from probes.snapshot.verdict import Verdict
 from tui.runtime.sampler import Probed, Replayed, Sampled
@@ -24,6 +25,7 @@ from widgets.doctor.findings import marks_of
 from widgets.node import topology as topology_drawing
 from widgets.node import traffic, verdict
 from widgets.node.endpoint_lines import Detail
+from widgets.node.highlights import NOTHING_LIMITED
 from widgets.node.topology import Form, Style
 
 if TYPE_CHECKING:  # loaded once something was measured
@@ -82,7 +84,8 @@ class OverviewState:
         detours: frozenset[tuple[str, str]] = frozenset(),
     ) -> None:
         """Use the findings of a check, and the pairs whose traffic leaves their switch."""
-        self._panels.checked = Checked(findings, examination, detours, marks_of(findings))
+        usable = NOTHING_LIMITED if examination is None else usable_here(examination)
+        self._panels.checked = Checked(findings, examination, detours, marks_of(findings), usable)
         if self._selection.finding not in self._finding_ids():
             self._selection.finding = ""
         self._summarize()

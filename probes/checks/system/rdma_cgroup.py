@@ -1,0 +1,92 @@
+"""RDMA limits of the control groups of jobs."""
+
+from __future__ import annotations
+
+from probes.base.plan import Plan, instruction
+from probes.base.unknown import Reason, Unknown, known
+from probes.facts.jobs.processes import Process, ProcessFacts, names_of
+from probes.facts.system.rdma_cgroup import CGROUPS, RdmaLimit
+from probes.queries.evidence_list import first_distinct, join_limited
+from probes.queries.finding import Area, Evidence, Outcome, Severity, found, need, passed
+from probes.snapshot.examination import Examination
+
+AREA = Area("environment")
+
+_TIGHT = 0.9
+_WORDS = {"hca_handle": "open handles", "hca_object": "objects"}
+
+
+@AREA.check(
+    "rdma-cgroup-limit",
+    Severity.WARNING,
+    "A control group limits the RDMA resources of a job",
+    "Linux Documentation/admin-guide/cgroup-v2.rst, RDMA Interface Files; kernel/cgroup/rdma.c",
+    ok="No control group limits the RDMA resources of a job",
+    impact="At the limit, new queue pairs and memory regions fail with EAGAIN (Resource temporarily "
+    "unavailable). NCCL then aborts while it connects, or cannot register GPU memory.",
+)
+def rdma_cgroup_limit(examination: Examination) -> Outcome:
+    """Find limits in rdma.max that are reached, nearly reached, or zero, of jobs and of gdrtop's group."""
+    facts = need(
+        examination.rdma_cgroup, CGROUPS, absent=Evidence(CGROUPS, "not there: no control groups are mounted")
+    )
+    processes = examination.processes.processes if isinstance(examination.processes, ProcessFacts) else ()
+    named = {process.pid: process for process in processes}
+    bad: dict[RdmaLimit, list[Process]] = {}
+    limits: dict[RdmaLimit, None] = {}
+    unread: Unknown | None = None
+    for pid, own in ((None, facts.own), *facts.processes.items()):
+        if isinstance(own, Unknown):
+            if pid is None or own.reason is not Reason.NOT_THERE:  # else the process has ended
+                unread = own
+            continue
+        limits |= dict.fromkeys(own)
+        for limit in own:
+            # An unused limit of gdrtop's own group is only bad if it forbids everything.
+            if limit.most == 0 or (pid is not None and _is_tight(limit)):
+                affected = bad.setdefault(limit, [])
+                affected.extend([named[pid]] if pid in named else [])
+    if not bad:
+        if unread is not None and not limits:
+            need(unread, f"the control groups ({unread.source})")
+        return passed(*_seen(list(limits)))
+    forbidden = [limit for limit in bad if limit.most == 0]
+    jobs = names_of({process.pid: process for users in bad.values() for process in users}.values())
+    group = next(iter(bad)).group
+    devices = tuple(dict.fromkeys(limit.device for limit in bad))
+    who = jobs or "this session"
+    full = any(known(limit.used, 0) >= limit.most for limit in bad)
+    words = join_limited(_WORDS[limit.resource] for limit in bad)
+    share = "all" if full else "nearly all"
+    return found(
+        f"The control group of {who} allows no {words} of {join_limited(devices)}."
+        if forbidden
+        else f"{who} uses {share} {words} of {join_limited(devices)} that the control group allows.",
+        *_seen(list(bad)),
+        fix=Plan(
+            "Raise the limit",
+            (
+                instruction("Raise the limit where the job's cgroup is made: Slurm, systemd, or the runtime"),
+                instruction(f"For now: echo '{devices[0]} hca_handle=max hca_object=max' > {group}/rdma.max"),
+                instruction("Restart the job if NCCL has already failed", False),
+            ),
+        ),
+        severity=Severity.CRITICAL if forbidden and jobs else None,
+        devices=devices,
+    )
+
+
+def _is_tight(limit: RdmaLimit) -> bool:
+    return not isinstance(limit.used, Unknown) and limit.used >= _TIGHT * limit.most
+
+
+def _seen(limits: list[RdmaLimit]) -> tuple[Evidence, ...]:
+    if not limits:
+        return (Evidence(f"{CGROUPS}/**/rdma.max", "no limit"),)
+    return first_distinct(
+        Evidence(
+            f"{limit.group}/rdma.max",
+            f"{limit.device}: {known(limit.used, '?')} of {limit.most} {_WORDS[limit.resource]} in use",
+        )
+        for limit in limits
+    )

@@ -1,0 +1,132 @@
+"""Which GPUs, NICs and NUMA nodes this session may use: its container, control group, namespace and user.
+
+sysfs shows a container every device of the node. Not seen here: the device program of a version 2 control
+group, which only opening a file would show (Documentation/admin-guide/cgroup-v2.rst, Device controller).
+"""
+
+from __future__ import annotations
+
+from probes.base.unknown import Maybe, Reason, Unknown, known, map_known
+from probes.facts.gpu.gpus import NOT_LISTED, Gpu, GpuFacts
+from probes.facts.pci.functions import is_for_guests
+from probes.facts.rdma.devices import RdmaDevice, RdmaFacts
+from probes.facts.system.device_nodes import DeviceNode
+from probes.facts.system.numa import parse_list
+from probes.facts.system.platform import in_container
+from probes.queries.pcie_paths import functions_of
+from probes.snapshot.examination import Examination
+from probes.snapshot.usable import UsableHere
+
+NO_FILE, DENIED = "no device file", "no permission for the device file"
+ELSEWHERE = "its RDMA device is in another network namespace"
+NO_HANDLE = "the control group allows no RDMA handle"
+FOR_GUESTS = "passed to a virtual machine"
+NOT_IN_CONTAINER = "not passed into the container"
+NO_CPU, NO_MEMORY = "no CPU in the cpuset", "no memory in the cpuset"
+
+
+def usable_here(examination: Examination) -> UsableHere:
+    """Return what this session may use, by device files, control group, cpuset and namespace."""
+    node, topology = examination.node, examination.topology
+    gpus = {gpu.bdf: gpu for gpu in node.gpus.gpus} if isinstance(node.gpus, GpuFacts) else {}
+    rdma = node.rdma.devices if isinstance(node.rdma, RdmaFacts) else ()
+    nics = {device.name: device for device in rdma}
+    elsewhere = node.rdma.devices_elsewhere if isinstance(node.rdma, RdmaFacts) else ()
+    devices: dict[str, Maybe[str]] = {}
+    for end in topology.gpus:
+        devices[end.id] = _of_gpu(examination, gpus.get(end.id))
+    for end in topology.nics:
+        if end.id in nics:
+            devices[end.id] = _of_nic(examination, nics[end.id])
+        elif end.bdf in elsewhere:
+            devices[end.id] = ELSEWHERE
+        elif _is_for_guests(examination, known(end.bdf, "")):
+            devices[end.id] = FOR_GUESTS
+        else:
+            devices[end.id] = Unknown(Reason.NOT_THERE, "/sys/class/infiniband", "no RDMA device")
+    return UsableHere(devices, _numa_nodes(examination), in_container(node.platform))
+
+
+def _is_for_guests(examination: Examination, bdf: str) -> bool:
+    function = functions_of(examination).get(bdf)
+    return function is not None and is_for_guests(function.driver)
+
+
+def _of_gpu(examination: Examination, gpu: Gpu | None) -> Maybe[str]:
+    if gpu is None:
+        return Unknown(Reason.NOT_THERE, "/sys/bus/pci/devices", "no facts about this GPU")
+    if is_for_guests(gpu.driver):
+        return FOR_GUESTS
+    if gpu.driver != "nvidia":
+        return Unknown(Reason.NOT_THERE, f"/sys/bus/pci/devices/{gpu.bdf}/driver", "no NVIDIA driver")
+    files = map_known(examination.device_nodes, lambda nodes: nodes.gpu)
+    if isinstance(gpu.minor, Unknown):
+        # NVIDIA's container toolkit shows /proc/driver/nvidia/gpus of the container's GPUs only.
+        if in_container(examination.node.platform) and _is_not_listed(gpu):
+            return NOT_IN_CONTAINER
+        return gpu.minor
+    return _of_file(files, f"/dev/nvidia{gpu.minor}")
+
+
+def _is_not_listed(gpu: Gpu) -> bool:
+    return isinstance(gpu.nvml, Unknown) and gpu.nvml.detail == NOT_LISTED
+
+
+def _of_nic(examination: Examination, device: RdmaDevice) -> Maybe[str]:
+    limits = map_known(examination.rdma_cgroup, lambda facts: facts.own)
+    for limit in known(limits, ()):
+        if limit.device == device.name and limit.most == 0:
+            return NO_HANDLE
+    if isinstance(device.uverbs, Unknown):
+        return device.uverbs
+    files = map_known(examination.device_nodes, lambda nodes: nodes.rdma)
+    if isinstance(files, Unknown) and files.reason is Reason.NOT_THERE:
+        return NO_FILE
+    return _of_file(files, device.uverbs)
+
+
+def _of_file(files: Maybe[tuple[DeviceNode, ...]], path: str) -> Maybe[str]:
+    if isinstance(files, Unknown):
+        return files
+    file = next((file for file in files if file.path == path), None)
+    if file is None:
+        return NO_FILE
+    if isinstance(file.usable, Unknown):
+        return file.usable
+    return "" if file.usable else DENIED
+
+
+def _numa_nodes(examination: Examination) -> dict[int, Maybe[str]]:
+    """Compare the CPUs and the memory of each NUMA node with those that the cpuset allows."""
+    numa, cpuset = examination.node.numa, examination.cpuset
+    if isinstance(numa, Unknown):
+        return {}
+    found: dict[int, Maybe[str]] = {}
+    for node in numa.nodes:
+        if isinstance(cpuset, Unknown):
+            found[node.number] = cpuset
+            continue
+        cpus, memory = _numbers(cpuset.cpus), _numbers(cpuset.memory_nodes)
+        own = _numbers(node.cpulist)
+        if cpus is None or memory is None or own is None:
+            missing = next(
+                fact
+                for fact in (cpuset.cpus, cpuset.memory_nodes, node.cpulist, _MALFORMED)
+                if isinstance(fact, Unknown)
+            )
+            found[node.number] = missing
+        elif own and own.isdisjoint(cpus):
+            found[node.number] = NO_CPU
+        elif own and node.number not in memory:
+            found[node.number] = NO_MEMORY
+        else:
+            found[node.number] = ""
+    return found
+
+
+_MALFORMED = Unknown(Reason.MALFORMED, "/proc/self/status")
+
+
+def _numbers(text: Maybe[str]) -> frozenset[int] | None:
+    numbers = None if isinstance(text, Unknown) else parse_list(text)
+    return None if numbers is None else frozenset(numbers)
