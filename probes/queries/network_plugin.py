@@ -26,7 +26,10 @@ def driver_with_plugin(examination: Examination) -> tuple[str, str]:
     pci = examination.node.pci
     if isinstance(pci, Unknown):
         return "", ""
-    for driver in PLUGIN_ONLY:
-        for bdf in vendor_cards(pci, driver):
-            return bdf, known(pci.functions[bdf].driver, driver)
+    for bdf, function in pci.functions.items():
+        if known(function.driver, "").startswith(PLUGIN_ONLY):
+            return bdf, known(function.driver, "")
+    for prefix in PLUGIN_ONLY:  # cards whose driver is not loaded
+        for bdf in vendor_cards(pci, prefix):
+            return bdf, prefix
     return "", ""

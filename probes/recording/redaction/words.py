@@ -89,8 +89,8 @@ _SETUP = """
     doesn string owned any clusterpolicies nvidiadrivers nicclusterpolicies logged unauthorized
     credentials matches kind localhost 8080 configuration provided timeout deadline exceeded unable connect
     route dial tls x509 certificate server type forbidden notfound installed successfully loaded signal
-    gdr nv_p2p_persistent nvidia-compute-utils-g06 init_on_alloc hpe hpe_cray_ex254n ofi-nccl amazon efa-nv-
-    peermem cray-cxi-driver 64kb
+    gdr nv_p2p_persistent nvidia-compute-utils-g06 init_on_alloc hpe hpe_cray_ex254n ofi-nccl amazon
+    efa-nv-peermem cray-cxi-driver 64kb
     drivers linux-modules kernel-modules-core nvidia-driver-cuda efi opt topo.xml
 """
 # Modules, and companions of GPU and RDMA drivers.
