@@ -32,6 +32,7 @@ from probes.checks.nic import (
     port_state,
     roce_gids,
     roce_mtu,
+    roce_qos,
     roce_rails,
 )
 from probes.checks.nic import devices as nic_devices
@@ -44,6 +45,7 @@ from probes.checks.pcie import (
     host_bridges,
     iommu,
     links,
+    nic_ats,
     placement,
     read_requests,
 )
@@ -89,6 +91,7 @@ AREAS: tuple[Area, ...] = (
     acs.AREA,
     acs_direct_nic.AREA,
     iommu.AREA,
+    nic_ats.AREA,
     placement.AREA,
     host_bridges.AREA,
     links.AREA,
@@ -100,6 +103,7 @@ AREAS: tuple[Area, ...] = (
     bonds.AREA,
     roce_gids.AREA,
     roce_mtu.AREA,
+    roce_qos.AREA,
     roce_rails.AREA,
     counters.AREA,
     counter_limits.AREA,

@@ -19,8 +19,9 @@ from probes.facts.pci import aer, config_space, rdma_topo
 from probes.facts.pci.aer import PcieErrorFacts
 from probes.facts.pci.config_space import ConfigSpaceFacts
 from probes.facts.pci.rdma_topo import RdmaTopoFacts
-from probes.facts.rdma import port_health, rail_networks
+from probes.facts.rdma import port_health, qos, rail_networks
 from probes.facts.rdma.port_health import PortHealthFacts
+from probes.facts.rdma.qos import QosFacts
 from probes.facts.rdma.rail_networks import RailNetworkFacts
 from probes.facts.system import (
     cpuset,
@@ -69,6 +70,11 @@ class _Examining(Probing):
 def _port_health(run: _Examining) -> Maybe[PortHealthFacts]:
     rdma = run.node.rdma
     return rdma if isinstance(rdma, Unknown) else port_health.probe(run.host, rdma)
+
+
+def _qos(run: _Examining) -> Maybe[QosFacts]:
+    rdma = run.node.rdma
+    return rdma if isinstance(rdma, Unknown) else qos.probe(run.host, rdma)
 
 
 def _rail_networks(run: _Examining) -> Maybe[RailNetworkFacts]:
@@ -136,6 +142,7 @@ class Examination:
         "driver container", lambda run: driver_container.probe(run.host)
     )
     interfaces: Maybe[InterfaceFacts] = _probed("interfaces", lambda run: interfaces.probe(run.host))
+    qos: Maybe[QosFacts] = _probed("RoCE QoS", _qos)
     rail_networks: Maybe[RailNetworkFacts] = _probed("RoCE networks", _rail_networks, needs=("interfaces",))
     topology_files: Maybe[TopologyFileFacts] = _probed(
         "topology files",

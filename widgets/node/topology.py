@@ -124,6 +124,8 @@ def choose(
 ) -> Form:
     """Return the richest form that is no higher than `rows` and cuts nothing; None: any height."""
     highlights = highlights or Highlights()
+    if rows is not None:
+        rows -= len(usable_here.legend(topology, width, highlights))
     levels = {detail: endpoint_lines(node, topology, live, highlights, detail) for detail in Detail}
     numas = switches_by_numa(topology)
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from probes.base.plan import Plan, Step, instruction
-from probes.base.unknown import Maybe, Unknown, known, map_known
+from probes.base.unknown import Maybe, Reason, Unknown, known, map_known
 from probes.checks.nic.roce_gids import NO_ROCE, roce_ports
 from probes.facts.rdma.port_health import roce_mtu
 from probes.plans.nic_firmware import look_at_congestion_control
 from probes.queries.evidence_list import SHOWN, first_n
-from probes.queries.finding import Area, Evidence, Outcome, Severity, found, passed, unknown, unknown_without
+from probes.queries.finding import Area, Evidence, Outcome, Severity, found, passed, unknown_without
 from probes.queries.ports import Port, by_board, devices_of, port_names
 from probes.snapshot.examination import Examination
 
@@ -158,12 +158,16 @@ def _share_lost(payload_bytes: int) -> int:
     "Congestion control (ECN) is disabled on a RoCE port",
     "NVIDIA MLNX_OFED manual, Explicit Congestion Notification, "
     "https://docs.nvidia.com/networking/display/mlnxofedv24100700/explicit+congestion+notification+(ecn)",
-    ok="Congestion control (ECN) is enabled on the RoCE ports",
+    ok="No driver setting disables congestion control (ECN) on a RoCE port",
     impact="The port does not slow down when the fabric is congested. With many hosts packets get lost, and "
     "throughput collapses.",
 )
 def ecn_off(examination: Examination) -> Outcome:
-    """Judge which priorities of active RoCE ports react to congestion (OFED's ecn/roce_rp)."""
+    """Judge which priorities of active RoCE ports react to congestion (OFED's ecn/roce_rp).
+
+    The kernel's own driver cannot disable ECN: the firmware's ROCE_CC_PRIO_MASK_P1 decides, by default for
+    all priorities (MLNX_OFED manual, as above). A port that handles notifications proves it.
+    """
     ports = roce_ports(examination)
     if not ports:
         return passed(NO_ROCE)
@@ -172,8 +176,8 @@ def ecn_off(examination: Examination) -> Outcome:
     for port in ports:
         ecn = map_known(port.health, lambda health: health.ecn_priorities)
         if isinstance(ecn, Unknown):
-            # The kernel's own driver has them in debugfs (cc_params), which only root can read.
-            missing = unknown("needs OFED's NIC driver (the inbox driver shows ECN only in debugfs)")
+            if ecn.reason is not Reason.NOT_THERE:
+                missing = unknown_without("the ECN settings of the RoCE ports", ecn)
         elif not ecn:
             off.append(port)
     if off:
@@ -196,8 +200,21 @@ def ecn_off(examination: Examination) -> Outcome:
             ),
             devices=devices_of(off),
         )
-    return missing or passed(*first_n(_ecn(port, "1 for at least one priority") for port in ports))
+    return missing or passed(*first_n(map(_enabled, ports)))
+
+
+def _enabled(port: Port) -> Evidence:
+    """Return what shows that the driver leaves ECN on."""
+    ecn = map_known(port.health, lambda health: health.ecn_priorities)
+    if not isinstance(ecn, Unknown):
+        return _ecn(port, "1 for at least one priority")
+    handled = map_known(port.health, lambda health: health.hw_errors)
+    count = known(known(handled, {}).get("rp_cnp_handled", 0), 0)
+    if count:
+        return Evidence(f"{port.path}/hw_counters/rp_cnp_handled", f"{count}: ECN works")
+    return _ecn(port, "not there: this driver cannot disable ECN, mlxconfig shows ROCE_CC_PRIO_MASK_P1")
 
 
 def _ecn(port: Port, value: str) -> Evidence:
-    return Evidence(f"/sys/class/net/{known(port.facts.netdev, '?')}/ecn/roce_rp/enable", value)
+    netdev = known(port.facts.netdev, "?") if port.facts.bond is None else port.facts.bond.members[0].netdev
+    return Evidence(f"/sys/class/net/{netdev}/ecn/roce_rp/enable", value)

@@ -26,6 +26,8 @@ AREA = Area("system")
 )
 def task_hung_in_driver(examination: Examination) -> Outcome:
     """Find blocked tasks whose stack is in a driver of GPUs or RDMA, or that have their devices open."""
+    if not examination.topology.gpus and not examination.topology.nics:
+        return passed(Evidence("/sys/bus/pci/devices", "no GPU and no RDMA NIC here"))
     log = need(examination.kernel_log, KERNEL_LOG)
     users = _device_users(examination)
     hung = [

@@ -160,7 +160,9 @@ def _port(host: Host, device: RdmaDevice, port: RdmaPort) -> PortHealth:
         text = host.read(f"{below}/operstate", 4096)
         state = text if isinstance(text, Unknown) else printable(text, 32)
         flags = read_integer(host, f"{below}/flags")
-        ecn = _ecn(host, f"{below}/ecn/roce_rp/enable")
+        # A bond has no such files, but its ports do.
+        queues = netdev if port.bond is None else port.bond.members[0].netdev
+        ecn = _ecn(host, f"/sys/class/net/{queues}/ecn/roce_rp/enable")
     return PortHealth(
         device=device.name,
         port=port.number,

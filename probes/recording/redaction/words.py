@@ -57,6 +57,8 @@ _PATHS = """
     efi efivars secureboot-8be4df61-93ca-11d2-aa0d-00e098032b8c hypervisor xen capabilities security
     lockdown params information gpus nvidia-topologyd virtualtopology.xml topo.xml ndv4 ndv5 nccl
     sharp hpcx
+    dscp pcp dscp2prio mapping receive total_size len ratelimit unlimited tsa vendor cable configuration
+    enabled app prio_pfc pfc_cap macsec_bypass delay dscp_prio rdma_cm default_roce_tos dcbx
     ipv4 rp_filter arp_ignore arp_announce arp_filter rule table main priority src srclen dst gateway
     nccl_rdma_sharp_plugin bond bonding slaves active_slave active-backup balance-xor
     mode misc_cmd os-release passwd systemd topology
@@ -281,7 +283,7 @@ _PROGRAMS = """
     dkms mokutil rdma_topo modinfo modprobe lsmod insmod rmmod dmesg journalctl systemctl dpkg-query rpm ip
     ss findmnt kubectl oc scontrol squeue ucx_info ucx_perftest fi_info gdrcopy_sanity gdrcopy_copybw
     gdrcopy_copylat p2pbandwidthlatencytest nvidia-bug-report.sh dcgmproftester12 cuda_attributes htop top
-    btop
+    btop dcb
 """
 PROGRAMS = frozenset(_PROGRAMS.split()) | frozenset(TOOLS)
 
@@ -359,7 +361,7 @@ _FORMS = re.compile(
     "|".join(
         (
             r"(?:mlx[45]|bnxt_re|irdma|efa|erdma|hfi1|qedr|rxe|siw|mana|ionic|hns|cxi|usnic|ocrdma|cxgb4)_?\d{1,3}",
-            r"mlx5_bond_\d{1,2}",
+            r"mlx5_bond_\d{1,2}|802\.3ad",
             r"(?:ib|roce|iw|opa|rdma)(?:P\d{1,5})?p\d{1,3}s\d{1,3}(?:f\d{1,2})?(?:v\d{1,3})?",
             r"(?:en|ib|wl|ww)(?:P\d{1,5})?(?:p\d{1,3})?s\d{1,4}(?:f\d{1,2})?(?:np\d{1,2})?(?:d\d{1,2})?(?:v\d{1,3})?"
             r"(?:\.\d{1,4})?",

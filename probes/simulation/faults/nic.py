@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from probes.facts.jobs.nccl_conf import NCCL_CONF
 from probes.simulation.faults.fault import ChangeTree, Fault, fault
 from probes.simulation.node.ports import netdev_of, port_of
+from probes.simulation.node.qos import set_qos
 from probes.simulation.node.rails import CONF
 from probes.simulation.node.tree import Content, PlacedNic, Tree, log
 
@@ -172,6 +174,21 @@ def _rails(key: str, value: int) -> ChangeTree:
     return change
 
 
+def _trust_pcp(tree: Tree) -> None:
+    described = tree.description.nic["compute"].qos
+    if described is not None:
+        set_qos(tree, replace(described, trusts_dscp=False))
+
+
+def _without_class(tree: Tree) -> None:
+    tree.add(NCCL_CONF, tree.text(NCCL_CONF).replace("NCCL_IB_TC=106\n", ""))
+
+
+def _class_of_driver(tree: Tree) -> None:
+    for nic in tree.nics:
+        tree.add(f"{nic.path}/infiniband/{nic.name}/tc/1/traffic_class", "Global tclass=104\n")
+
+
 def _one_queue_pair(tree: Tree) -> None:
     text = tree.text(NCCL_CONF)
     tree.add(NCCL_CONF, text.replace("NCCL_IB_QPS_PER_CONNECTION=2\n", ""))
@@ -266,6 +283,25 @@ FAULTS: tuple[Fault, ...] = (
         "roce-bond-port-down",
         "A port of a bonded NIC (mlx5_bond_2) has no link",
         _bond_port_down,
+        on="bare-roce",
+    ),
+    fault(
+        "roce-class-not-lossless",
+        "Jobs set no traffic class, and only one class is lossless",
+        _without_class,
+        on="bare-roce",
+    ),
+    fault(
+        "roce-trust-pcp",
+        "RoCE ports trust PCP, so the DSCP of jobs does not count",
+        _trust_pcp,
+        finds=("roce-class-not-lossless",),
+        on="oci-h100",
+    ),
+    fault(
+        "roce-class-overridden",
+        "The driver replaces the traffic class of jobs",
+        _class_of_driver,
         on="bare-roce",
     ),
     fault(

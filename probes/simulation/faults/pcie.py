@@ -83,6 +83,12 @@ def _ats_off(tree: Tree) -> None:
         config.set_bits(tree, nic.bdf, config.ATS_CONTROL, 0, 0x8000)
 
 
+def _ats_on(tree: Tree) -> None:
+    nic = _nic(tree, "mlx5_0")
+    if nic is not None:
+        config.set_bits(tree, nic, config.ATS_CONTROL, 0x8000, 0x8000)
+
+
 def _wrong_direct_nic(tree: Tree) -> None:
     """Add a ConnectX DMA function below the first GPU's root port, which fails in rdma_topo."""
     port = config.real_path(tree, _above(tree, tree.gpus[0].bdf))
@@ -248,6 +254,7 @@ FAULTS: tuple[Fault, ...] = (
         "A switch port relies on ATS, which is off on its NIC (mlx5_2)",
         _direct_translated,
     ),
+    fault("nic-ats-on-bare-metal", "ATS is on for a NIC of a bare-metal node (mlx5_0)", _ats_on),
     fault(
         "acs-option-ignored",
         "pci=noacs is on the kernel command line and has no effect",

@@ -16,6 +16,7 @@ from probes.simulation.node.network import add_network
 from probes.simulation.node.pci import add_pci
 from probes.simulation.node.ports import add_ports
 from probes.simulation.node.processes import add_processes
+from probes.simulation.node.qos import add_qos
 from probes.simulation.node.rails import add_rails, address_of, port_netdev
 from probes.simulation.node.ras import add_ras
 from probes.simulation.node.services import add_services
@@ -67,6 +68,7 @@ def build_tree(description: NodeDescription, seed: int, boot: int = 1) -> Tree:
     add_config_space(tree)
     add_ports(tree)
     add_rails(tree)
+    add_qos(tree)
     add_kernel_log(tree)
     add_services(tree)
     add_slurm(tree)

@@ -41,6 +41,16 @@ class GpuDescription:
 
 
 @dataclass(frozen=True)
+class QosDescription:
+    """How RoCE netdevs choose the priority of packets."""
+
+    tool: str  # that shows it: "dcb" or "mlnx_qos"
+    pfc: tuple[int, ...]  # priorities with flow control
+    trusts_dscp: bool = True
+    priorities: dict[int, int] = field(default_factory=dict)  # DSCP -> priority, where not the usual one
+
+
+@dataclass(frozen=True)
 class NicDescription:
     """One kind of NIC; `gbps` is the traffic of a training job per port."""
 
@@ -56,6 +66,7 @@ class NicDescription:
     netdev: str = ""  # "rdma{number}"; "": a name by slot
     address: str = ""  # IPv4 with prefix, "192.168.{number}.157/16"; "": no route leads over it
     mtu: int = 0  # of the netdev; 0: the usual one
+    qos: QosDescription | None = None
     bonded_ports: int = 1  # 2: the RDMA device spans both functions of its card, bonded as `netdev`
 
     @property
@@ -231,7 +242,8 @@ def from_toml(name: str, table: dict[str, Any]) -> NodeDescription:
     parts = dict(table)
     gpu = parts.pop("gpu")
     nics = {
-        kind: NicDescription(**{**nic, "link": tuple(nic["link"])}) for kind, nic in parts.pop("nic").items()
+        kind: NicDescription(**{**nic, "link": tuple(nic["link"]), "qos": _qos(nic.get("qos"))})
+        for kind, nic in parts.pop("nic").items()
     }
     switch = parts.pop("switch", {})
     modules = parts.pop("modules")
@@ -261,6 +273,13 @@ def from_toml(name: str, table: dict[str, Any]) -> NodeDescription:
         tests=tuple(parts.pop("tests", ())),
         **parts,
     )
+
+
+def _qos(table: dict[str, Any] | None) -> QosDescription | None:
+    if table is None:
+        return None
+    priorities = {int(dscp): priority for dscp, priority in table.get("priorities", {}).items()}
+    return QosDescription(table["tool"], tuple(table["pfc"]), table.get("trusts_dscp", True), priorities)
 
 
 def _topology_file(table: dict[str, Any] | None) -> TopologyFileDescription | None:

@@ -34,6 +34,8 @@ STAYS = {
     "half-rate": _NO_SUCH_PROGRAM,
     "one-lane": _NO_SUCH_PROGRAM,
     "roce-bond-port-down": _ASKS,
+    "roce-class-not-lossless": _ASKS,
+    "roce-trust-pcp": _ASKS,
     "roce-gid-wrong-namespace": _ASKS,
     "nic-without-driver": "the driver is loaded, and has left this device: a reboot",
     "nic-without-rdma-device": "the driver is loaded; the simulated node has no devlink to ask further",
