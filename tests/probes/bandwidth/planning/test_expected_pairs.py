@@ -35,6 +35,8 @@ def expected(name: str, request: Request = Request(), rows: tuple[ExpectedPair, 
     [
         ("azure-nd-h100", "Azure ND H100 v5 380"),
         ("dgx-a100", "DGX A100 180"),
+        ("gcp-a4", "Google Cloud A4 360"),
+        ("oci-h100", "OCI BM.GPU.H100.8 180"),
         ("hgx-h100", ""),  # a server of any vendor, whose ports can be of any rate
         ("cloud-vm", ""),  # it shows no paths, so the nearest NIC is not known
     ],

@@ -25,6 +25,7 @@ IDS = [check.id for check in PCIE_CHECKS]
 NEED_CONFIG = {
     "acs-redirect-enabled",
     "acs-direct-translated-without-ats",
+    "nic-ats-on-bare-metal",
     "pcie-devctl-relaxed-ordering",
     "pcie-devctl-read-request",
     "pcie-devctl-read-request-differs",
