@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from probes.base.text import printable
 from probes.checks.gpu import devices as gpu_devices
-from probes.checks.gpu import driver, modes, nvlink, xids
+from probes.checks.gpu import driver, fabric, imex, modes, nvlink, xids
 from probes.checks.modules import builds, loaded, refused
 from probes.checks.nccl import (
     expandable_segments,
@@ -112,6 +112,8 @@ AREAS: tuple[Area, ...] = (
     driver.AREA,
     modes.AREA,
     nvlink.AREA,
+    fabric.AREA,
+    imex.AREA,
     xids.AREA,
     rdma_cgroup.AREA,
     hung_tasks.AREA,

@@ -18,6 +18,7 @@ from probes.facts.kernel.modules import ModuleFacts
 from probes.facts.kernel.release import KernelFacts
 from probes.facts.pci import functions as pci
 from probes.facts.pci.functions import PciFacts
+from probes.facts.pci.nvswitch_management import with_management
 from probes.facts.rdma import cxi
 from probes.facts.rdma import devices as rdma
 from probes.facts.rdma.devices import RdmaFacts
@@ -35,6 +36,11 @@ from probes.host.protocol import Host
 PROBE_SECONDS = 5.0
 _NOT_NEEDED = Unknown(Reason.NOT_THERE, "libcuda", "not queried, because there is no RDMA NIC")
 _probed: ProbedFields[Probing] = ProbedFields()
+
+
+def _pci(run: Probing) -> Maybe[PciFacts]:
+    functions = pci.probe(run.host)
+    return functions if isinstance(functions, Unknown) else with_management(run.host, functions)
 
 
 def _gpus(run: Probing) -> Maybe[GpuFacts]:
@@ -74,10 +80,14 @@ class Node:
     platform: Maybe[PlatformFacts] = _probed("platform", lambda run: platform.probe(run.host))
     kernel: Maybe[KernelFacts] = _probed("kernel", lambda run: kernel.probe(run.host))
     numa: Maybe[NumaFacts] = _probed("numa", lambda run: numa.probe(run.host))
-    pci: Maybe[PciFacts] = _probed("pci", lambda run: pci.probe(run.host))
+    pci: Maybe[PciFacts] = _probed("pci", _pci)
     gpus: Maybe[GpuFacts] = _probed("gpus", _gpus, needs=("pci", "nvml"))
     rdma: Maybe[RdmaFacts] = _probed(
-        "rdma", lambda run: cxi.add_slingshot(run.host, rdma.probe(run.host))
+        "rdma",
+        lambda run: cxi.add_slingshot(
+            run.host, rdma.for_functions(rdma.probe(run.host), run.answer("pci", PciFacts))
+        ),
+        needs=("pci",),
     )
     modules: Maybe[ModuleFacts] = _probed(
         "modules",

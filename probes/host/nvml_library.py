@@ -6,6 +6,7 @@ import contextlib
 import ctypes
 import threading
 import time
+import uuid
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
@@ -34,6 +35,7 @@ _NVLINK_TX, _NVLINK_RX = (138, _ALL_LINKS, 1024), (139, _ALL_LINKS, 1024)
 _RATES = (_PCIE_TX, _PCIE_RX, _NVLINK_TX, _NVLINK_RX)
 _MOST_NVLINKS = 18
 _VGPU = 2  # NVML_GPU_VIRTUALIZATION_MODE_VGPU
+_NO_HEALTH = Unknown(Reason.NOT_THERE, "NVML", "not reported by this driver")
 _RETRY_SECONDS = 10.0
 _SLOW_SECONDS = 3.0  # between two readings of what changes slowly
 # A blocking PCIe reading takes 40 ms per GPU, in a thread; each round reads this many GPUs, in turn.
@@ -46,6 +48,15 @@ class _Slow(NamedTuple):
     bar1_used_bytes: Maybe[int]
     sm_clock_mhz: Maybe[int]
     throttle_reasons: Maybe[tuple[str, ...]]
+
+
+class _Fabric(NamedTuple):
+    """A GPU's registration with the NVLink fabric."""
+
+    state: Maybe[str]
+    clique: Maybe[int]
+    cluster: Maybe[str]
+    health: Maybe[int]
 
 
 class _Session:
@@ -180,6 +191,7 @@ class NvmlLibrary:
         memory = self._ask(bdf, lambda: int(nv.nvmlDeviceGetMemoryInfo(handle).total))
         bar1 = self._ask(bdf, lambda: int(nv.nvmlDeviceGetBAR1MemoryInfo(handle).bar1Total))
         peers = self._nvlink_peers(session, handle, bdf)
+        fabric = self._fabric(nv, handle, bdf)
         facts = NvmlGpu(
             index=self._index(session, number),
             bdf=bdf,
@@ -196,7 +208,10 @@ class NvmlLibrary:
             persistence=self._ask(bdf, lambda: bool(nv.nvmlDeviceGetPersistenceMode(handle))),
             mig=self._mig(nv, handle, bdf),
             is_vgpu=self._ask(bdf, lambda: nv.nvmlDeviceGetVirtualizationMode(handle) == _VGPU),
-            fabric=self._fabric(nv, handle, bdf),
+            fabric=fabric.state,
+            fabric_clique=fabric.clique,
+            fabric_cluster=fabric.cluster,
+            fabric_health=fabric.health,
         )
         # For a lost GPU, the driver may still return cached values such as the name.
         for answer in vars(facts).values():
@@ -204,16 +219,39 @@ class NvmlLibrary:
                 return Unknown(answer.reason, bdf, LOST)
         return facts
 
-    def _fabric(self, nv: Any, handle: Any, bdf: str) -> Maybe[str]:
-        def ask() -> str:
+    def _fabric(self, nv: Any, handle: Any, bdf: str) -> _Fabric:
+        """Ask nvmlDeviceGetGpuFabricInfoV, and the older call of drivers without it (no health)."""
+
+        def ask_newer() -> Any:
+            info = nv.c_nvmlGpuFabricInfo_v2_t()
+            nv.nvmlDeviceGetGpuFabricInfoV(handle, ctypes.byref(info))
+            return info
+
+        def ask_older() -> Any:
             info = nv.c_nvmlGpuFabricInfo_t()
             nv.nvmlDeviceGetGpuFabricInfo(handle, ctypes.byref(info))
-            state = FABRIC_STATES[int(info.state)] if int(info.state) < len(FABRIC_STATES) else "unknown"
-            return "failed" if state == "completed" and int(info.status) else state
+            return info
 
-        state = self._ask(bdf, ask)
-        # Not supported before Hopper and by old drivers.
-        return FABRIC_STATES[0] if isinstance(state, Unknown) and state.reason is Reason.NOT_THERE else state
+        info = self._ask(bdf, ask_newer)
+        if isinstance(info, Unknown):
+            info = self._ask(bdf, ask_older)
+        if isinstance(info, Unknown):
+            # Not supported before Hopper and by old drivers.
+            none = info.reason is Reason.NOT_THERE
+            return _Fabric(FABRIC_STATES[0] if none else info, info, info, info)
+        number = int(info.state) & 0xFF  # nvmlGpuFabricState_t is an unsigned char
+        state = FABRIC_STATES[number] if number < len(FABRIC_STATES) else "unknown"
+        if state == "completed" and int(info.status):
+            state = "failed"
+        if state != "completed":
+            unset = Unknown(Reason.NOT_THERE, bdf, f"the NVLink fabric is {state}")
+            return _Fabric(state, unset, unset, unset)
+        return _Fabric(
+            state,
+            self._ask(bdf, lambda: int(info.cliqueId)),
+            self._ask(bdf, lambda: str(uuid.UUID(bytes=bytes(info.clusterUuid)))),
+            self._ask(bdf, lambda: int(info.healthMask)) if hasattr(info, "healthMask") else _NO_HEALTH,
+        )
 
     def _index(self, session: _Session, number: int) -> int:
         return [i for i in range(len(session.handles) + len(session.lost)) if i not in session.lost][number]

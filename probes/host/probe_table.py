@@ -74,8 +74,12 @@ class Probing:
         return answer
 
     def run(self, probes: Mapping[str, Probe[Any]]) -> dict[str, Any]:
-        """Return the answers by field. Probes that need other answers start last."""
-        for name, probe in sorted(probes.items(), key=lambda item: bool(item[1].needs)):
+        """Return the answers by field. Probes start after those whose answers they need."""
+
+        def depth(name: str) -> int:
+            return max((1 + depth(needed) for needed in probes[name].needs), default=0)
+
+        for name, probe in sorted(probes.items(), key=lambda item: depth(item[0])):
             for needed in probe.needs:
                 self._running[needed].answer(self.seconds)
             running = start_probe(self.host, probe.name, partial(self._ask, probe))

@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from probes.base.plan import Plan, Step, instruction
 from probes.base.unknown import Reason, Unknown
 from probes.facts.kernel.modules import ModuleState
-from probes.facts.pci.functions import PciKind
 from probes.facts.system.driver_container import STORAGE
 from probes.facts.system.services import Service, ServiceState
 from probes.plans.load_modules import blocker_of, load_step
 from probes.plans.peermem import unload_step
 from probes.queries.jobs import has_pods
 from probes.queries.modules import PEERMEM, is_present, module_of
+from probes.queries.nvlink_fabric import nvswitches_of
 from probes.snapshot.examination import Examination
 
 _OPENIBD, _MANAGER, _DAEMON, _IMEX = "openibd", "nvidia-fabricmanager", "nvidia-persistenced", "nvidia-imex"
@@ -95,16 +95,15 @@ def _is_ofeds(user: str) -> bool:
 
 def restart_fabric_manager(examination: Examination) -> Plan | str:
     """Restart Fabric Manager on a node with NVSwitches."""
-    pci = examination.node.pci
-    if isinstance(pci, Unknown):
-        return f"it is unknown whether there are NVSwitches: {pci}"
-    switches = sum(function.kind is PciKind.NVSWITCH for function in pci.functions.values())
-    if not switches:
-        return "there is no NVSwitch"
+    switches = nvswitches_of(examination)
+    if isinstance(switches, Unknown):
+        return f"it is unknown whether there are NVSwitches: {switches}"
+    if switches is None:
+        return "there is no NVSwitch that this node configures"
     service = _installed(examination, _MANAGER)
     if isinstance(service, str):
         return service
-    step = Step(f"Configure the {switches} NVSwitches again", ("systemctl", "restart", _MANAGER))
+    step = Step("Configure the NVSwitches again", ("systemctl", "restart", _MANAGER))
     return Plan("Restart Fabric Manager", (step,), reversible=False, disturbs=_CUDA)
 
 

@@ -37,6 +37,7 @@ _WATCHERS = frozenset(
         "nvidia-persistenced",
         "nv-hostengine",
         "nv-fabricmanager",
+        "nvlsm",
         "nvidia-smi",
         "dcgm-exporter",
         "nvidia-cuda-mps-server",

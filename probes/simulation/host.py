@@ -32,6 +32,7 @@ from probes.simulation.faults.catalogue import NoSuchFault, split_name
 from probes.simulation.faults.fault import state_of
 from probes.simulation.node.build import build_tree
 from probes.simulation.node.description import NodeDescription, describe
+from probes.simulation.node.fabric import fabric_place, fabric_state
 from probes.simulation.node.programs import programs_on, settle_paths
 from probes.simulation.node.ras import ADDRESS, ras_events, ras_report
 from probes.simulation.node.rdma_resources import rdma_resources
@@ -244,6 +245,9 @@ class SimulatedHost:
             detail = "the GPU has fallen off the bus (see the kernel log, then reboot)"
             return Unknown(Reason.DRIVER_ERROR, bdf, detail)
         peers = self._nvlink_peers()
+        state = fabric_state(self.tree, number)
+        unset = Unknown(Reason.NOT_THERE, bdf, f"the NVLink fabric is {state}")
+        place = fabric_place(self.tree, number) if state == "completed" else (unset, unset, unset)
         if number in special.with_fewer_nvlinks:
             peers = tuple((switch, links - 1) for switch, links in peers)
         return NvmlGpu(
@@ -262,16 +266,11 @@ class SimulatedHost:
             persistence=number in self.tree.persistent,
             mig=number in self.tree.mig,
             is_vgpu=special.is_vgpu,
-            fabric=self._fabric(),
+            fabric=state,
+            fabric_clique=place[0],
+            fabric_cluster=place[1],
+            fabric_health=place[2],
         )
-
-    def _fabric(self) -> str:
-        """Return the fabric state; since Hopper, GPUs register with the Fabric Manager, here or elsewhere."""
-        gpu = self._description.gpu
-        if gpu.capability < (9, 0) or not (self.tree.nvswitches or gpu.c2c):
-            return "not supported"
-        is_managed = not self.tree.nvswitches or self.tree.units.get("nvidia-fabricmanager") == "active"
-        return "completed" if is_managed else "in progress"
 
     def _nvlink_peers(self) -> tuple[tuple[str, int], ...]:
         """Return the links to each NVSwitch; without one in this PCI tree, to one remote switch."""

@@ -7,6 +7,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from probes.base.unknown import Maybe, Reason, Unknown
+from probes.facts.gpu import fabric_services
+from probes.facts.gpu.fabric_services import FabricServiceFacts
 from probes.facts.jobs import processes
 from probes.facts.jobs.processes import ProcessFacts
 from probes.facts.kernel import dkms, module_files
@@ -136,6 +138,11 @@ class Examination:
     port_health: Maybe[PortHealthFacts] = _probed("port health", _port_health)
     device_nodes: Maybe[DeviceNodeFacts] = _probed(
         "device nodes", lambda run: device_nodes.probe(run.host), directories=("/dev",)
+    )
+    fabric_services: Maybe[FabricServiceFacts] = _probed(
+        "fabric services",
+        lambda run: fabric_services.probe(run.host, run.node.pci),
+        directories=("/dev", "/proc"),
     )
     rdma_topo: Maybe[RdmaTopoFacts] = _probed("rdma_topo", _rdma_topo)
     driver_container: Maybe[DriverContainerFacts] = _probed(

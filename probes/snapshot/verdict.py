@@ -8,6 +8,7 @@ from enum import Enum
 
 from probes.base.origin import Source
 from probes.base.unknown import Maybe, Reason, Unknown, known
+from probes.facts.gpu.fabric import UNFINISHED
 from probes.facts.gpu.gpus import NOT_LISTED, Gpu, GpuFacts
 from probes.facts.gpudirect import GdrPath, GpuDirectFacts
 from probes.facts.kernel.modules import ModuleFacts, ModuleState
@@ -55,7 +56,6 @@ class Verdict:
     warnings: int | None = None
 
 
-_UNFINISHED_FABRIC = ("not started", "in progress", "failed")
 # NICs of clouds and supercomputers that reach GPU memory without verbs, by driver.
 _WITHOUT_VERBS = {
     "cxi": "Slingshot (cxi) uses libfabric, and /sys/class/cxi shows no device",
@@ -286,8 +286,8 @@ def _gpu_fault(node: Node, gpu: Gpu) -> str:
         return f"GPU{gpu.index} is bound to {gpu.driver}"
     if isinstance(node.gpus, GpuFacts) and node.gpus.driver.nvml is None and isinstance(gpu.nvml, Unknown):
         return f"GPU{gpu.index} does not respond: {gpu.nvml.detail or gpu.nvml.reason.value}"
-    if not isinstance(gpu.nvml, Unknown) and known(gpu.nvml.fabric, "") in _UNFINISHED_FABRIC:
-        state = known(gpu.nvml.fabric, "")
+    state = known(gpu.fabric.state, "")
+    if state in UNFINISHED:
         return f"GPU{gpu.index}'s NVLink fabric is {state}: CUDA programs may fail with error 802"
     return ""
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from probes.base.text import printable
 from probes.base.unknown import Unknown
-from probes.topology.graph import C2C, CPU, GPU, INTERNAL, NIC, NUMA_NODE, NVLINK, NVSWITCH, SMP
+from probes.topology.graph import C2C, CPU, GPU, INTERNAL, MANAGEMENT, NIC, NUMA_NODE, NVLINK, NVSWITCH, SMP
 
 if TYPE_CHECKING:
     import networkx as nx
@@ -25,6 +25,7 @@ _NODE_STYLES = {
     GPU: 'style=filled fillcolor="#d8f0c0"',
     NIC: 'style=filled fillcolor="#d0e4f8"',
     NVSWITCH: 'style=filled fillcolor="#eef7e2"',
+    MANAGEMENT: 'style=filled fillcolor="#eeeeee"',
 }
 _EDGE_STYLES = {
     NVLINK: 'color="#76b900"',

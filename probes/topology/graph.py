@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 NUMA_NODE, CPU, HOST_BRIDGE = "NUMA node", "CPU", "host bridge"
 ROOT_PORT, UPSTREAM, DOWNSTREAM = "root port", "upstream port", "downstream port"
 GPU, NIC, NVSWITCH = PciKind.GPU.value, PciKind.NIC.value, PciKind.NVSWITCH.value
+MANAGEMENT = PciKind.NVSWITCH_MANAGEMENT.value
 PCIE, INTERNAL, SMP, NVLINK, C2C = "PCIe", "internal", "SMP", "NVLink", "C2C"
 NO_LINK = Unknown(Reason.NOT_THERE, "", "not a PCIe link")
 _IDS = ("vendor_id", "device_id", "subsystem_vendor_id", "subsystem_device_id")
@@ -47,7 +48,10 @@ def numa_id(number: int) -> str:
 
 
 def build_graph(node: Node, endpoints: Iterable[Endpoint]) -> nx.Graph[str]:
-    """Build the graph of everything between the endpoints, NVSwitches and NUMA nodes of a node."""
+    """Build the graph of everything between the endpoints, NVSwitches and NUMA nodes of a node.
+
+    The functions that manage NVSwitches are in it as well, though no path leads to them.
+    """
     import networkx as nx
 
     graph: nx.Graph[str] = nx.Graph()
@@ -68,7 +72,7 @@ def build_graph(node: Node, endpoints: Iterable[Endpoint]) -> nx.Graph[str]:
         labels = graph.nodes[bdf].get("label")
         graph.nodes[bdf]["label"] = f"{labels}, {endpoint.label}" if labels else endpoint.label
     for function in functions.values():
-        if function.kind is PciKind.NVSWITCH:
+        if function.kind in (PciKind.NVSWITCH, PciKind.NVSWITCH_MANAGEMENT):
             _add_branch(graph, function, functions)
     names = node.pci.names if isinstance(node.pci, PciFacts) else {}
     for bdf, name in names.items():

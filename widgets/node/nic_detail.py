@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from probes.base.unknown import Unknown, known
+from probes.facts.gpu.fabric import COMPLETED, NOT_SUPPORTED
 from probes.facts.gpu.gpus import Gpu
 from probes.facts.rdma.devices import RdmaDevice
 from probes.facts.rdma.port_health import CounterValue
@@ -96,7 +97,21 @@ def draw_gpu(gpu: Gpu, now: NvmlLive | None, width: int) -> list[Line]:
         facts.append(("state", f"{celsius}°C, {short(now.power_watts)} W"))
     if not isinstance(gpu.nvlinks, Unknown) and gpu.nvlinks:
         facts.append(("NVLinks", str(gpu.nvlinks)))
-    return [*lines, *_facts(facts)]
+    return [*lines, *_facts([*facts, *_fabric(gpu)])]
+
+
+def _fabric(gpu: Gpu) -> list[tuple[str, str]]:
+    """Return the GPU's place in the NVLink fabric; nothing where there is none."""
+    fabric = gpu.fabric
+    if isinstance(fabric.state, Unknown) or fabric.state == NOT_SUPPORTED:
+        return []
+    state = "registered" if fabric.state == COMPLETED else fabric.state
+    clique = "" if isinstance(fabric.clique, Unknown) else f", clique {fabric.clique}"
+    facts = [("fabric", f"{state}{clique}")]
+    if not isinstance(fabric.cluster, Unknown):
+        facts.append(("cluster", fabric.cluster))
+    problems = known(fabric.problems, ())
+    return [*facts, ("health", "; ".join(problems))] if problems else facts
 
 
 def _facts(facts: Sequence[tuple[str, str]]) -> list[Line]:

@@ -175,7 +175,7 @@ def draw(
         return [
             *draw_list(topology, lines, highlights, width),
             *usable_here.legend(topology, width, highlights),
-            *_software_devices(node, width),
+            *_apart(node, width),
         ]
     numas = switches_by_numa(topology)
     drawn = _draw_boxes(node, topology, numas, lines, highlights, width, form.style)
@@ -191,7 +191,7 @@ def draw(
         whole = sum(run in figures for line in measured for run in line)
         if len(measured) == len(drawn) and whole == len(highlights.measured):  # moves and cuts nothing
             drawn = measured
-    return [*drawn, *usable_here.legend(topology, width, highlights), *_software_devices(node, width)]
+    return [*drawn, *usable_here.legend(topology, width, highlights), *_apart(node, width)]
 
 
 def _draw_boxes(
@@ -256,6 +256,23 @@ def _is_whole(numas: dict[int, Switch], lines: dict[str, list[Line]], width: int
     return max(widths, default=0) <= width
 
 
+def _apart(node: Node, width: int) -> list[Line]:
+    """Name the devices that are no ends of paths."""
+    return [*_management(node, width), *_software_devices(node, width)]
+
+
+def _management(node: Node, width: int) -> list[Line]:
+    """Name the functions that manage NVSwitches, and how they are known."""
+    known_by = {} if isinstance(node.pci, Unknown) else node.pci.management
+    if not known_by:
+        return []
+    devices = node.rdma.management if isinstance(node.rdma, RdmaFacts) else ()
+    names = [device.name for device in devices] or list(known_by)
+    reasons = "; ".join(dict.fromkeys(known_by.values()))
+    text = f"NVSwitch management (carries no data): {', '.join(names)} · {reasons}"
+    return wrapped(text, width, Tone.DIM)
+
+
 def _software_devices(node: Node, width: int) -> list[Line]:
     """Name the RDMA devices without a known PCI function (rxe, siw): they have no place in the boxes."""
     devices = node.rdma.devices if isinstance(node.rdma, RdmaFacts) else ()
@@ -275,5 +292,5 @@ def _nothing_here(node: Node, width: int) -> list[Line]:
         *wrapped(text, width),
         (),
         *wrapped("To try gdrtop on a simulated node: gdrtop --demo", width, Tone.DIM),
-        *_software_devices(node, width),
+        *_apart(node, width),
     ]

@@ -8,6 +8,7 @@ from enum import Enum
 
 from probes.base.text import printable
 from probes.base.unknown import Maybe, Reason, Unknown, known, map_known
+from probes.facts.gpu.fabric import GpuFabric, fabric_of
 from probes.facts.pci.functions import PciFacts, PciFunction, PciKind
 from probes.host.nvml import NvmlFacts, NvmlGpu
 from probes.host.protocol import Host
@@ -51,6 +52,7 @@ class Gpu:
     c2c_links: Maybe[int]
     nvlinks: Maybe[int]
     nvlink_peers: Maybe[tuple[tuple[str, int], ...]]  # (BDF of GPU or NVSwitch, links)
+    fabric: GpuFabric
     nvml: Maybe[NvmlGpu]  # also Unknown if the GPU has fallen off the bus
 
 
@@ -172,6 +174,7 @@ def _gpu(host: Host, function: PciFunction, index: int, name: str, nvml: Maybe[N
         c2c_links=answered.c2c_links if answered else unanswered,
         nvlinks=answered.nvlinks if answered else unanswered,
         nvlink_peers=answered.nvlink_peers if answered else unanswered,
+        fabric=fabric_of(nvml),
         nvml=nvml,
     )
 

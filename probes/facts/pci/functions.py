@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import posixpath
 import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import cached_property
 
@@ -25,6 +25,7 @@ class PciKind(Enum):
     GPU = "GPU"  # NVIDIA, class 0x03…
     NIC = "NIC"  # class 0x02…
     NVSWITCH = "NVSwitch"  # NVIDIA, class 0x0680…
+    NVSWITCH_MANAGEMENT = "NVSwitch management"  # a ConnectX that carries no data (nvswitch_management.py)
     BRIDGE = "bridge"  # class 0x0604…: root port, switch upstream or downstream port
     OTHER = "other"
 
@@ -80,6 +81,8 @@ class PciFacts:
 
     functions: dict[str, PciFunction]
     names: dict[str, str]  # BDF -> "NVIDIA GH100 [H100 SXM5 80GB]", for all kinds but OTHER
+    # BDF -> how it is known ("VPD has SMDL=SW_MNG", "assumed from …"), for functions of NVSWITCH_MANAGEMENT.
+    management: dict[str, str] = field(default_factory=dict)
 
     @cached_property
     def gpus(self) -> tuple[PciFunction, ...]:

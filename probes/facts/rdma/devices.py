@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from probes.base.text import printable
 from probes.base.unknown import Maybe, Reason, Unknown, known
+from probes.facts.pci.functions import PciFacts
 from probes.facts.rdma.bonds import Bond, read_bond
 from probes.host.protocol import Host
 from probes.host.values import read_numa_node
@@ -69,10 +70,11 @@ _NOT_ASKED = Unknown(Reason.NOT_THERE, " ".join(NAMESPACE_ARGV), "not asked")
 class RdmaFacts:
     """RDMA devices in natural order of name (mlx5_2 before mlx5_10)."""
 
-    devices: tuple[RdmaDevice, ...]
+    devices: tuple[RdmaDevice, ...]  # without those of `management`
     # BDFs of NICs whose RDMA device exists in another network namespace, a pod's for example
     devices_elsewhere: tuple[str, ...] = ()
     namespace_mode: Maybe[str] = _NOT_ASKED  # "exclusive", "shared"; asked only if a device is elsewhere
+    management: tuple[RdmaDevice, ...] = ()  # of functions that manage NVSwitches and carry no data
 
 
 _CLASS = "/sys/class/infiniband"
@@ -329,6 +331,15 @@ def probe(host: Host) -> Maybe[RdmaFacts]:
     devices = tuple(_device(host, name, uverbs) for name in sorted(names, key=natural))
     elsewhere = _devices_elsewhere(host, devices)
     return RdmaFacts(devices, elsewhere, _namespace_mode(host) if elsewhere else _NOT_ASKED)
+
+
+def for_functions(facts: Maybe[RdmaFacts], pci: Maybe[PciFacts]) -> Maybe[RdmaFacts]:
+    """Return the same devices, with those that manage NVSwitches apart."""
+    if isinstance(facts, Unknown) or isinstance(pci, Unknown) or not pci.management:
+        return facts
+    apart = tuple(device for device in facts.devices if device.bdf in pci.management)
+    others = tuple(device for device in facts.devices if device not in apart)
+    return replace(facts, devices=others, management=apart)
 
 
 def _devices_elsewhere(host: Host, devices: tuple[RdmaDevice, ...]) -> tuple[str, ...]:

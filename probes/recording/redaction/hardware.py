@@ -11,6 +11,7 @@ from probes.facts.pci.capabilities import (
     extended_capabilities,
     is_gone,
 )
+from probes.facts.pci.nvswitch_management import MARK
 from probes.recording.redaction.tokens import Tokens
 
 
@@ -35,6 +36,11 @@ def dma_buffers(tokens: Tokens, text: str) -> str:
 # Capability -> bytes that probes read: PCI Express; ACS, ATS, Resizable BAR.
 _CAPABILITIES = {0x10: 0x3C}
 _EXTENDED_CAPABILITIES = {0x0D: 8, 0x0F: 8, 0x15: 52}
+
+
+def vital_product_data(tokens: Tokens, content: bytes) -> bytes:
+    """Keep only the mark of functions that manage NVSwitches; the rest has part and serial numbers."""
+    return MARK if MARK in content else b""
 
 
 def pci_config(tokens: Tokens, content: bytes) -> bytes:

@@ -22,7 +22,7 @@ from probes.recording.redaction.config_files import (
     symbol_lines,
     without_comments,
 )
-from probes.recording.redaction.hardware import cpuinfo, dma_buffers, pci_config
+from probes.recording.redaction.hardware import cpuinfo, dma_buffers, pci_config, vital_product_data
 from probes.recording.redaction.network import host_name_file, ipv6_routes, listening_sockets, routes
 from probes.recording.redaction.output import kernel_log, modinfo, program_strings
 from probes.recording.redaction.processes import (
@@ -106,6 +106,7 @@ FILES: Sequence[Row] = (
         kept_where(r"(?:MT_|SM_|HP_|FB_|DEL|HPE|LNV|MSF|NVD|IBM|ISR|INL|ORC)[0-9]{10}\s*"),
     ),
     Row("/sys/**/config", pci_config),
+    Row("/sys/**/vpd", vital_product_data),
     Row("/sys/**/resource", kept_where(r"(?:0x[0-9a-f]{16} 0x[0-9a-f]{16} 0x[0-9a-f]{16}\n?){1,32}")),
     Row("/sys/**/local_cpus", kept_where(_CPU_MASK)),
     Row("/sys/**/cpumap", kept_where(_CPU_MASK)),
@@ -137,6 +138,7 @@ FILES: Sequence[Row] = (
     Row("/boot/grub*/grubenv", of_text(grub_settings)),
     Row("**/loader/loader.conf", of_lines(r"default\s")),
     Row("/opt/amazon/efa_installed_packages", None),
+    Row("/opt/nvidia/nvlsm/**", None),
     Row("/home/kubernetes", None),
     Row("/efi/**", None),
     Row("/boot/config-*", kernel_config),

@@ -63,7 +63,7 @@ _PATHS = """
     nccl_rdma_sharp_plugin bond bonding slaves active_slave active-backup balance-xor
     mode misc_cmd os-release passwd systemd topology
     shm hugepages pci id kvm md0 srv scratch control_d filesystems uptime loadavg infiniband_cm issm fabric
-    nvlink nvlinks nvswitch numa topo.xml
+    nvlink nvlinks nvswitch numa topo.xml vpd
 """
 # Boot loaders, kernels on disk, keys, Slurm, and files of Kubernetes and of NVIDIA's operators.
 _SETUP = """
@@ -110,6 +110,7 @@ _MODULES = """
 """
 _SERVICES = """
     systemd systemd-modules-load sysinit multi-user openibd opensm opensmd opensmd.service kubelet dockerd
+    nvidia-caps-imex-channels nodes_config.cfg
     nvidia-persistenced nvidia-fabricmanager nvidia-imex nvidia-dcgm nvidia-powerd dcgm nvsm nvsm-core
     rdma-ndd rdma-load-modules rdma-hw.target rdma-ndd.service ibacm.service srp_daemon.service
     s99nv_peer_mem s99openibd subsystem socket target timer mount unit fabricmanager imex persistenced
@@ -123,6 +124,7 @@ _PRODUCTS = """
     nutanix ahv apple virtualization hvm domu bhyve openstack openshift kubevirt rhev qemu bochs red hat
     standard pc q35 ich9 i440fx machine virtual platform hypervisor poweredge proliant thinksystem
     superserver apollo cray ex metal ecs xe9680 xe8545 xe8640 xe9640 r750xa r760xa dl380 dl385 sr670 sr675
+    xe9780 ac
     sys-821ge-tnhr sys-421ge-tnrt sys-420gp-tnar as-8125gs-tnhr dgxa100 dgxh100 dgxh200 dgxb200 dgx hgx mgx
     egx gb200 gb300 nvl nvl72 nvl36 nvl4 920-23687-2530-000 dgx-1 dgx-2 dgx-h100 g593 g593-sd0
     virtual-machine gen10 gen11 gen12 grace hopper blackwell ampere ada lovelace volta turing pascal geforce
@@ -275,7 +277,7 @@ _PROGRAMS = """
     perl java node torchrun deepspeed accelerate mpirun mpiexec mpiexec.hydra orterun orted prterun prted
     prte srun slurmd slurmstepd slurmctld sbatch pbs_mom kubelet containerd containerd-shim
     containerd-shim-runc-v2 dockerd docker crio conmon runc nvidia-container-runtime tini dumb-init pause
-    s6-svscan supervisord ray raylet vllm tritonserver trtllm-serve nv-hostengine nv-fabricmanager
+    s6-svscan supervisord ray raylet vllm tritonserver trtllm-serve nv-hostengine nv-fabricmanager nvlsm
     nv-fabricmanage nvidia-smi dcgm-exporter dcgmi nvidia-cuda-mps-server nvidia-cuda-mps-control
     nvidia-device-plugin nvidia-cuda-mps nvidia-device-p nvtop xorg ibacm srp_daemon nvidia-persistenced
     nvidia-persiste nvidia-imex opensm gdrtop nvbandwidth perftest ibstat ibstatus ibv_devinfo ibv_devices
@@ -369,7 +371,7 @@ _FORMS = re.compile(
             r"(?:np\d{1,2})?(?:\.[0-9a-f]{1,4})?",
             r"(?:node|cpu|uverbs|umad|issm|nvidia|dmar|ivhd|card|renderD|ptp|hwmon|nvme|loop|sd[a-z]|dm-|md)\d{0,4}",
             r"(?:nvidia-(?:nvswitch|cap)|mei|kmsg|smmu3\.0x|nvme\d{1,3}n)\d{1,4}(?:p\d{1,3})?",
-            r"pci[0-9a-f]{4,8}",
+            r"pci[0-9a-f]{4,8}|channel\d{1,5}",
             r"resource\d(?:_wc)?",
             r"MT\d{3,5}",
             r"[ABHLTVPKM]\d{1,4}[A-Z]{0,2}|G[BHA]\d{2,3}[A-Z]?",

@@ -121,8 +121,9 @@ CHECKED = (
         "fabric",
         "Start the NVLink services",
         "NVLink services run, or none are needed",
-        "With NVSwitch, CUDA starts only after Fabric Manager; rack-scale NVLink needs IMEX.",
-        ("fabric-manager-down*", "imex-down", "nvlink-down"),
+        "With NVSwitch, CUDA starts only after Fabric Manager (on B200 and B300 also NVLSM and ib_umad);"
+        " rack-scale NVLink needs IMEX.",
+        ("fabric-manager-down*", "gpu-fabric-*", "nvlsm-*", "ib-umad-missing", "imex-*", "nvlink-down"),
     ),
     CheckedStep(
         "iommu",

@@ -138,6 +138,12 @@ def _place_devices(tree: TwinTree, examination: Examination) -> None:
         kind = NicDescription(ids, rate="", layer=layer, link=(0, 0), gbps=0.0)
         placed = PlacedNic(function.bdf, nic.name, kind, known(nic.numa_node, -1), function.sysfs_path)
         tree.nics.append(placed)
+    for nic in () if isinstance(rdma, Unknown) else rdma.management:
+        bridge = None if isinstance(pci, Unknown) else pci.functions.get(known(nic.bdf, ""))
+        if bridge is not None:
+            numa = known(nic.numa_node, -1)
+            kind = NicDescription("", rate="", layer="InfiniBand", link=(0, 0), gbps=0.0)
+            tree.bridges.append(PlacedNic(bridge.bdf, nic.name, kind, numa, bridge.sysfs_path))
     if not isinstance(pci, Unknown):
         switches = (bdf for bdf, function in pci.functions.items() if function.kind.value == "NVSwitch")
         tree.nvswitches.extend(switches)

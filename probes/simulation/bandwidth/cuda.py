@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from probes.simulation.node.fabric import MANAGER, fabric_state, has_switches
 from probes.simulation.node.tree import Tree
 
 ERRORS = {
@@ -39,7 +40,8 @@ def devices(tree: Tree, environment: Mapping[str, str]) -> tuple[CudaDevice, ...
         return _MISMATCH
     if "nvidia_uvm" not in tree.live_modules:
         return _UNKNOWN
-    if tree.nvswitches and node.gpu.nvlinks and tree.units.get("nvidia-fabricmanager") != "active":
+    is_managed = tree.units.get(MANAGER) == "active" and fabric_state(tree) != "in progress"
+    if has_switches(tree) and node.gpu.nvlinks and not is_managed:
         return _NOT_READY
     gone = node.nvml.lost | node.nvml.unlisted
     numbers = [number for number in range(len(tree.gpus)) if number not in gone and _is_open(tree, number)]

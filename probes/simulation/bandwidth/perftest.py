@@ -178,8 +178,9 @@ def _pair(client: End, server: End, at: float) -> None:
     memories = [register(end.node.tree, end.examination, end.command, end.settings, end.pid) for end in ends]
     moments = [at + (_GPU_MEMORY if end.settings.gpu else _HOST_MEMORY) for end in ends]
     met = max(moments) + 0.05
+    for end, memory in zip(ends, memories, strict=True):
+        end.gpu = memory.gpu  # of both, before either measures
     for end, memory, moment in zip(ends, memories, moments, strict=True):
-        end.gpu = memory.gpu
         lines = spread(at, moment - at, *memory.lines)
         if memory.has_failed:
             end.test.follow(Script(lines, moment, 1))

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from probes.simulation.commands.command_result import Invocation
 from probes.simulation.commands.modprobe import modprobe, rmmod
+from probes.simulation.node.fabric import start_errors
 from probes.simulation.node.modules import add_service_references
 from probes.simulation.node.services import UNITS, run, stop
 from probes.simulation.node.tree import Tree
@@ -64,8 +65,9 @@ def _fabric_manager(tree: Tree) -> list[str]:
     answer_text = "" if answer is None else str(answer(("nv-fabricmanager", "--version"), 0.0))
     if not tree.is_there("/usr/bin/nv-fabricmanager"):
         return ["nv-fabricmanager: No such file or directory"]
-    if not tree.nvswitches:
-        return ["request to query NVSwitch device information from NVSwitch driver failed"]
+    errors = start_errors(tree)
+    if errors:
+        return errors
     version, loaded = answer_text.rpartition(":")[2].strip(), tree.text("/sys/module/nvidia/version").strip()
     if version != loaded:
         return [

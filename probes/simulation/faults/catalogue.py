@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from probes.simulation.faults import (
     environment,
+    fabric,
     gpu,
     job_logs,
     live,
@@ -32,7 +33,7 @@ _HIDDEN_BY = {
 FAULTS: dict[str, Fault] = {
     fault.name: replace(fault, excludes=fault.excludes | _HIDDEN_BY.get(fault.name, frozenset()))
     for area in (
-        *(modules, peermem, path, pcie, nic, gpu, environment, nccl, network, tools, live, job_logs),
+        *(modules, peermem, path, pcie, nic, gpu, fabric, environment, nccl, network, tools, live, job_logs),
         vendor_nics,
     )
     for fault in area.FAULTS

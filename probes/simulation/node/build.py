@@ -60,7 +60,7 @@ def build_tree(description: NodeDescription, seed: int, boot: int = 1) -> Tree:
     _add_numa(tree)
     add_pci(tree)
     add_driver_proc(tree, description.driver.version)
-    for number, nic in enumerate(tree.nics):
+    for number, nic in enumerate(tree.cards):
         _add_rdma(tree, nic, number)
     add_modules(tree)
     add_gpu_parameter(tree)

@@ -62,6 +62,9 @@ class NicDescription:
     hca: str = ""  # EFA and Slingshot have none, nor a board
     firmware: str = ""
     board: str = ""
+    subsystem: str = ""  # "": the usual one of the vendor
+    vpd: str = ""  # its text fields; "": no VPD is described
+    manages_nvswitches: bool = False  # no NIC of jobs, see probes/facts/pci/nvswitch_management.py
     # In these, {number} is the NIC's among those of its kind, from 0.
     netdev: str = ""  # "rdma{number}"; "": a name by slot
     address: str = ""  # IPv4 with prefix, "192.168.{number}.157/16"; "": no route leads over it
@@ -83,6 +86,7 @@ class SwitchDescription:
 
     id: str = "1000:c030"
     link: tuple[int, int] = (5, 16)
+    uplink: tuple[int, int] | None = None  # to the CPU, if that link differs
 
 
 @dataclass(frozen=True)
@@ -133,6 +137,9 @@ class NvmlDescription:
     lost: frozenset[int] = frozenset()  # fallen off the bus
     unlisted: frozenset[int] = frozenset()
     with_fewer_nvlinks: frozenset[int] = frozenset()
+    outside_fabric: frozenset[int] = frozenset()  # not registered with the NVLink fabric
+    in_other_clique: frozenset[int] = frozenset()
+    with_reduced_nvlink: frozenset[int] = frozenset()  # the fabric's health mask says so
     persistence: bool = True
     mig: bool = False
     is_vgpu: bool = False
@@ -245,7 +252,6 @@ def from_toml(name: str, table: dict[str, Any]) -> NodeDescription:
         kind: NicDescription(**{**nic, "link": tuple(nic["link"]), "qos": _qos(nic.get("qos"))})
         for kind, nic in parts.pop("nic").items()
     }
-    switch = parts.pop("switch", {})
     modules = parts.pop("modules")
     return NodeDescription(
         name=name,
@@ -257,7 +263,7 @@ def from_toml(name: str, table: dict[str, Any]) -> NodeDescription:
             }
         ),
         nic=nics,
-        switch=SwitchDescription(**{**switch, "link": tuple(switch.get("link", (5, 16)))}),
+        switch=_switch(parts.pop("switch", {})),
         numa=tuple(
             NumaDescription(numa["cpus"], numa["memory_gib"], tuple(numa["distances"]))
             for numa in parts.pop("numa")
@@ -273,6 +279,11 @@ def from_toml(name: str, table: dict[str, Any]) -> NodeDescription:
         tests=tuple(parts.pop("tests", ())),
         **parts,
     )
+
+
+def _switch(table: dict[str, Any]) -> SwitchDescription:
+    links: dict[str, Any] = {key: tuple(table[key]) for key in ("link", "uplink") if key in table}
+    return SwitchDescription(**{**table, **links})
 
 
 def _qos(table: dict[str, Any] | None) -> QosDescription | None:

@@ -51,23 +51,26 @@ def remove_effects(tree: Tree, module: str) -> None:
 
 
 def _device_paths(tree: Tree, module: str) -> list[str]:
+    if module == "ib_umad":
+        listed = sorted(tree.directories.get("/dev/infiniband", set()))
+        return [f"/dev/infiniband/{file}" for file in listed if file.startswith("umad")]
     paths: list[str] = []
     if module in _VERBS_DRIVERS:
         verbs = tree.directories.get("/dev/infiniband", set())
         paths = [f"/dev/infiniband/{file}" for file in sorted(verbs) if file.startswith("uverbs")]
-        paths += [f"{nic.path}/infiniband" for nic in tree.nics]
+        paths += [f"{nic.path}/infiniband" for nic in tree.cards]
     if module not in _NIC_DRIVERS:
         return paths
     netdevs = [
         f"/sys/class/net/{netdev}"
-        for nic in tree.nics
+        for nic in tree.cards
         for netdev in sorted(tree.directories.get(f"{nic.path}/net", set()))
     ]
     return [
         *paths,
         *netdevs,
-        *(f"{nic.path}/net" for nic in tree.nics),
-        *(f"{nic.path}/driver" for nic in tree.nics),
+        *(f"{nic.path}/net" for nic in tree.cards),
+        *(f"{nic.path}/driver" for nic in tree.cards),
     ]
 
 
@@ -75,7 +78,7 @@ def _unbind(tree: Tree, driver: str) -> list[Removed]:
     """Unbind a driver from its devices; return their uevent files from before."""
     line = f"DRIVER={driver}\n"
     before: list[Removed] = []
-    for bdf in (*(gpu.bdf for gpu in tree.gpus), *(nic.bdf for nic in tree.nics)):
+    for bdf in (*(gpu.bdf for gpu in tree.gpus), *(nic.bdf for nic in tree.cards)):
         if f"{DEVICES}/{bdf}" not in tree.links:
             continue
         path = f"{real_path(tree, bdf)}/uevent"

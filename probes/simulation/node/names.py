@@ -3,5 +3,6 @@
 SIMULATED_NAMES = (
     *("hgx-h100", "dgx-a100", "pcie-l40s", "gb200", "cloud-vm", "azure-nd-h100"),
     *("bare-roce", "gcp-a4", "oci-h100"),
+    *("hgx-b200", "hgx-b300"),
     *("aws-p5", "slingshot"),
 )

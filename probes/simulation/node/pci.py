@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from probes.simulation.node.description import RootDescription
+from probes.simulation.node.description import NicDescription, RootDescription
 from probes.simulation.node.tree import GIB, PlacedGpu, PlacedNic, Tree
 
 _SPEEDS = {3: "8.0 GT/s PCIe", 4: "16.0 GT/s PCIe", 5: "32.0 GT/s PCIe", 6: "64.0 GT/s PCIe"}
@@ -44,22 +44,27 @@ def _root(tree: Tree, root: RootDescription) -> None:
         _function(tree, port, "8086:352a", "060400", root.numa, gen, driver="pcieport")
         _endpoint(tree, device, f"{port}/{buses.next_bus()}:00.0", root.numa)
     if root.switch:
-        port = f"{top}/{root.bus}:01.0"
-        _function(
-            tree, port, "8086:352a", "060400", root.numa, tree.description.switch.link, driver="pcieport"
-        )
-        _switch(tree, root.switch, port, buses, root.numa, root.first)
+        port, switch = f"{top}/{root.bus}:01.0", tree.description.switch
+        link = switch.uplink or switch.link
+        _function(tree, port, "8086:352a", "060400", root.numa, link, driver="pcieport")
+        _switch(tree, root.switch, port, buses, root.numa, link, root.first)
 
 
 def _switch(
-    tree: Tree, devices: list[object], above: str, buses: _Buses, numa: int, first: str = ""
+    tree: Tree,
+    devices: list[object],
+    above: str,
+    buses: _Buses,
+    numa: int,
+    link: tuple[int, int],
+    first: str = "",
 ) -> None:
-    """Add an upstream port, and a downstream port for each child; a list is another switch."""
+    """Add an upstream port with its link, and a downstream port for each child; a list is another switch."""
     kind = tree.description.switch
     upstream = f"{above}/{buses.next_bus()}:00.0"
     # Subsystem of Broadcom switches in base mode, by which NCCL recognizes two-level ones.
     subsystem = "1000:a064" if kind.id == "1000:c010" else "1000:0100"
-    _function(tree, upstream, kind.id, "060400", numa, kind.link, subsystem, "pcieport")
+    _function(tree, upstream, kind.id, "060400", numa, link, subsystem, "pcieport")
     inner = buses.next_bus()
     if first:
         buses.skip_to(first)
@@ -67,7 +72,7 @@ def _switch(
         downstream = f"{upstream}/{inner}:{slot:02x}.0"
         _function(tree, downstream, kind.id, "060400", numa, kind.link, subsystem, "pcieport")
         if isinstance(device, list):
-            _switch(tree, device, downstream, buses, numa)
+            _switch(tree, device, downstream, buses, numa, kind.link)
         else:
             _endpoint(tree, str(device), f"{downstream}/{buses.next_bus()}:00.0", numa)
 
@@ -102,24 +107,34 @@ def _endpoint(tree: Tree, device: str, path: str, numa: int) -> None:
             return
         nic = node.nic[kind]
         infiniband = nic.layer == "InfiniBand"
-        subsystem = "15b3:0041" if nic.id.startswith("15b3") else nic.id
-        _function(
-            tree, path, nic.id, "020700" if infiniband else "020000", numa, nic.link, subsystem, nic.driver
-        )
+        subsystem = nic.subsystem or ("15b3:0041" if nic.id.startswith("15b3") else nic.id)
+        code = "020700" if infiniband else "020000"
+        _function(tree, path, nic.id, code, numa, nic.link, subsystem, nic.driver)
+        if nic.vpd:
+            tree.add(f"{path}/vpd", _vpd(nic))
         tree.add(f"{path}/resource", _resource((0x90_0000_0000, 32 << 20, _PREFETCHABLE)))
         if nic.id == "15b3:101e":
             tree.link(f"{path}/physfn", "../0000:00:00.0")
-        number = sum(placed.kind is nic for placed in tree.nics)
-        tree.nics.append(PlacedNic(bdf, name, nic, numa, path, number))
+        cards = tree.bridges if nic.manages_nvswitches else tree.nics
+        number = sum(placed.kind is nic for placed in cards)
+        cards.append(PlacedNic(bdf, name, nic, numa, path, number))
         if nic.bonded_ports > 1:
             second = second_function(path)
-            _function(tree, second, nic.id, "020000", numa, nic.link, "15b3:0041", nic.driver)
+            _function(tree, second, nic.id, "020000", numa, nic.link, nic.subsystem, nic.driver)
             tree.link(f"{second}/driver", f"../../../../bus/pci/drivers/{nic.driver}")
 
 
 def second_function(path: str) -> str:
     """Return the directory of a card's second function, from that of its first."""
     return f"{path.removesuffix('.0')}.1"
+
+
+def _vpd(nic: NicDescription) -> bytes:
+    """Return vital product data: a product name, then read-only fields (PCI local bus 3.0, appendix I)."""
+    name = nic.hca.encode()
+    field = b"VA" + bytes([len(nic.vpd)]) + nic.vpd.encode()
+    parts = ((0x82, name), (0x90, field))
+    return b"".join(bytes([tag]) + len(data).to_bytes(2, "little") + data for tag, data in parts) + b"\x78"
 
 
 def _resource(*bars: tuple[int, int, int]) -> str:

@@ -34,7 +34,7 @@ _ETHTOOL_COUNTERS = (
 
 def add_ports(tree: Tree) -> None:
     """Add the subnet manager, counters and netdev of every port."""
-    for index, nic in enumerate(tree.nics, 3):  # 1 is lo, 2 the management NIC
+    for index, nic in enumerate(tree.cards, 3):  # 1 is lo, 2 the management NIC
         if nic.kind.driver == "efa":
             continue
         port = port_of(nic)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from probes.base.unknown import Maybe
+from probes.simulation.node.fabric import MANAGER, NVLSM, has_switches, start_nvlsm, stop_nvlsm
 from probes.simulation.node.tree import Tree
 
 UNITS = "/usr/lib/systemd/system"
@@ -20,12 +21,15 @@ def add_services(tree: Tree) -> None:
     tree.directory(WANTS)
     tree.commands["systemctl"] = lambda argv, seconds: _show(tree, argv)
     names = ["nvidia-persistenced"]
-    if tree.nvswitches:
-        names.append("nvidia-fabricmanager")
+    if has_switches(tree):
+        names.append(MANAGER)
         tree.add("/usr/bin/nv-fabricmanager", b"\x7fELF")
         set_fabric_manager_version(tree, node.driver.version)
+    if tree.bridges:
+        tree.add(NVLSM, b"\x7fELF")
     if node.gpu.c2c and node.gpu.nvlinks:
         names.append("nvidia-imex")
+        tree.add("/dev/nvidia-caps-imex-channels/channel0", "")
     if node.modules.ofed:
         names.append("openibd")
     for name in names:
@@ -42,6 +46,8 @@ def install(tree: Tree, name: str) -> None:
 def run(tree: Tree, name: str) -> None:
     """Make a service active, with a process unless it is a oneshot."""
     tree.units[name] = "active"
+    if name == MANAGER:
+        start_nvlsm(tree)
     if name not in ONESHOT:
         tree.add(f"{_GROUPS}/{name}.service/cgroup.procs", f"{_FIRST_PID + list(tree.units).index(name)}\n")
 
@@ -49,6 +55,8 @@ def run(tree: Tree, name: str) -> None:
 def stop(tree: Tree, name: str, state: str = "inactive") -> None:
     """Stop a service; its unit stays."""
     tree.units[name] = state
+    if name == MANAGER:
+        stop_nvlsm(tree)
     tree.drop_references(name)
     tree.remove(f"{_GROUPS}/{name}.service")
 

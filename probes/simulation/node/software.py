@@ -119,7 +119,9 @@ def add_device_files(tree: Tree, modules: Iterable[str]) -> None:
 
 def _device_files_of(tree: Tree, module: str) -> list[str]:
     if module in ("mlx4_ib", "mlx5_ib", "efa"):
-        return [f"/dev/infiniband/uverbs{number}" for number in range(len(tree.nics))]
+        return [f"/dev/infiniband/uverbs{number}" for number in range(len(tree.cards))]
+    if module == "ib_umad":
+        return [f"/dev/infiniband/umad{number}" for number in range(len(tree.cards))]
     if module == "nvidia":
         return ["/dev/nvidiactl", *(f"/dev/nvidia{number}" for number in range(len(tree.gpus)))]
     if module == "cxi_user":

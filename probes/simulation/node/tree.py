@@ -34,6 +34,7 @@ OUT_OF_TREE = ("efa", "cxi")
 _DEPENDENCIES = {
     "ib_core": (),
     "ib_uverbs": ("ib_core",),
+    "ib_umad": ("ib_core",),
     "rdma_cm": ("ib_core",),
     "cxi_eth": ("cxi_ss1",),
     "cxi_ss1": (),
@@ -104,6 +105,7 @@ class Tree:
     gpus: list[PlacedGpu] = field(default_factory=list)
     nics: list[PlacedNic] = field(default_factory=list)
     nvswitches: list[str] = field(default_factory=list)
+    bridges: list[PlacedNic] = field(default_factory=list)  # functions that manage NVSwitches
     live_modules: list[str] = field(default_factory=list)
     commands: dict[str, Answer] = field(default_factory=dict)  # by program name
     denied: set[str] = field(default_factory=set)  # device files that this user cannot open
@@ -124,6 +126,11 @@ class Tree:
     planned: list[tuple[float, Callable[[Tree], None]]] = field(default_factory=list)
     """Changes to come, by the seconds since the node started."""
     resolved: dict[str, str | Unknown] = field(default_factory=dict)  # a cache of real()
+
+    @property
+    def cards(self) -> list[PlacedNic]:
+        """Everything with an RDMA device: NICs, and the functions that manage NVSwitches."""
+        return [*self.nics, *self.bridges]
 
     def plan(self, seconds: float, change: Callable[[Tree], None]) -> None:
         """Make a change at a moment to come."""

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from probes.base.unknown import Maybe, Reason, Unknown
+from probes.facts.gpu.fabric import fabric_of
 from probes.facts.gpu.gpus import DriverFacts, Flavour, Gpu, GpuFacts
 from probes.facts.gpudirect import (
     GpuDirectFacts,
@@ -55,7 +56,8 @@ def a_driver(flavour: Maybe[Flavour] = Flavour.OPEN, version: Maybe[str] = "570.
 
 def a_gpu(index: int = 0, capability: Maybe[tuple[int, int]] = (9, 0)) -> Gpu:
     bdf = f"0000:{index + 1:02x}:00.0"
-    return Gpu(index, bdf, "H100", 0, "nvidia", ABSENT, 0, capability, ABSENT, ABSENT, 0, 0, (), ABSENT)
+    facts = (0, "nvidia", ABSENT, 0, capability, ABSENT, ABSENT, 0, 0, ())
+    return Gpu(index, bdf, "H100", *facts, fabric_of(ABSENT), ABSENT)
 
 
 def gpus_of(driver: DriverFacts | None = None, *gpus: Gpu) -> GpuFacts:

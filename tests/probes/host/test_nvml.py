@@ -248,6 +248,47 @@ def test_the_state_of_the_nvlink_fabric(state: int, status: int, shown: str) -> 
     assert gpu.fabric == shown
 
 
+def test_the_newer_call_adds_clique_cluster_and_health() -> None:
+    class Info(ctypes.Structure):  # nvmlGpuFabricInfo_v2_t
+        _fields_ = (
+            ("version", ctypes.c_uint),
+            ("clusterUuid", ctypes.c_uint8 * 16),
+            ("status", ctypes.c_uint),
+            ("cliqueId", ctypes.c_uint),
+            ("state", ctypes.c_uint),
+            ("healthMask", ctypes.c_uint),
+        )
+
+    class Fabric(FakeNvml):
+        c_nvmlGpuFabricInfo_v2_t = Info
+
+        def nvmlDeviceGetGpuFabricInfoV(self, handle: int, info: Any) -> None:
+            info._obj.clusterUuid[:] = list(range(16))
+            # The state is one byte; what is behind it is not part of it.
+            info._obj.state, info._obj.cliqueId, info._obj.healthMask = 0x0703, 32766, 0x1AA
+
+    gpu = facts_of(Fabric()).gpus[0]
+    assert isinstance(gpu, NvmlGpu)
+    assert (gpu.fabric, gpu.fabric_clique, gpu.fabric_health) == ("completed", 32766, 0x1AA)
+    assert gpu.fabric_cluster == "00010203-0405-0607-0809-0a0b0c0d0e0f"
+
+
+def test_a_gpu_that_is_not_registered_has_no_place() -> None:
+    class Fabric(FakeNvml):
+        c_nvmlGpuFabricInfo_v2_t = type(
+            "Info", (ctypes.Structure,), {"_fields_": (("state", ctypes.c_uint), ("status", ctypes.c_uint))}
+        )
+
+        def nvmlDeviceGetGpuFabricInfoV(self, handle: int, info: Any) -> None:
+            info._obj.state = 2
+
+    gpu = facts_of(Fabric()).gpus[0]
+    assert isinstance(gpu, NvmlGpu)
+    assert gpu.fabric == "in progress"
+    assert isinstance(gpu.fabric_clique, Unknown)
+    assert gpu.fabric_clique.detail == "the NVLink fabric is in progress"
+
+
 def test_a_driver_without_fabric_support() -> None:
     class Older(FakeNvml):
         c_nvmlGpuFabricInfo_t = ctypes.c_uint

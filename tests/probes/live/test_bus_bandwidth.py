@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from probes.base.unknown import Maybe, Reason, Unknown
+from probes.facts.gpu.fabric import fabric_of
 from probes.facts.gpu.gpus import DriverFacts, Gpu, GpuFacts
 from probes.facts.node import Node
 from probes.host.collectives import CollectiveSpeed
@@ -75,7 +76,7 @@ def ranks(count: int = 1, settings: dict[str, str] = SETTINGS) -> tuple[LiveProc
 
 def node_with_gpu() -> Node:
     no = Unknown(Reason.NOT_THERE)
-    gpu = Gpu(0, gpu_bdf(0), "H100", no, no, UUID, no, no, no, no, no, no, no, no)
+    gpu = Gpu(0, gpu_bdf(0), "H100", no, no, UUID, no, no, no, no, no, no, no, fabric_of(no), no)
     return replace(node_with(), gpus=GpuFacts(DriverFacts(no, no, no, no, None), (gpu,)))
 
 

@@ -77,7 +77,8 @@ def test_fabric_manager_needs_nvswitches() -> None:
     fix = plan("restart-fabric-manager", examination_of(HGX))
     assert commands(fix) == ["systemctl restart nvidia-fabricmanager"]
     assert fix.disturbs.startswith("every CUDA job")
-    assert why_not("restart-fabric-manager", examination_of("pcie-l40s")) == "there is no NVSwitch"
+    reason = "there is no NVSwitch that this node configures"
+    assert why_not("restart-fabric-manager", examination_of("pcie-l40s")) == reason
 
 
 def test_the_persistence_daemon() -> None:

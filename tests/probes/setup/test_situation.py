@@ -33,6 +33,8 @@ EXPECTED = {
     "bare-roce": (Family.DEBIAN, BootLoader.GRUB, NicStack.DOCA_OFED, True, None),
     "gcp-a4": (Family.DEBIAN, BootLoader.GRUB, NicStack.INBOX, True, Cloud(Provider.GOOGLE, "")),
     "oci-h100": (Family.DEBIAN, BootLoader.GRUB, NicStack.MLNX_OFED, True, Cloud(Provider.ORACLE, "")),
+    "hgx-b200": (Family.DEBIAN, BootLoader.GRUB, NicStack.INBOX, False, None),
+    "hgx-b300": (Family.DEBIAN, BootLoader.GRUB, NicStack.INBOX, False, None),
     "cloud-vm": (Family.DEBIAN, BootLoader.GRUB, NicStack.INBOX, True, Cloud(Provider.AZURE, "")),
 }
 

@@ -34,6 +34,8 @@ SHAPES = {  # GPUs, NICs, NUMA nodes, NVSwitches
     "bare-roce": (8, 8, 2, 4),
     "gcp-a4": (8, 8, 2, 0),
     "oci-h100": (8, 18, 2, 4),
+    "hgx-b200": (8, 8, 2, 0),  # the NVSwitches are no PCI functions of the host
+    "hgx-b300": (8, 8, 2, 0),
 }
 STATES = {
     "hgx-h100": (State.ACTIVE, 8),
@@ -47,6 +49,8 @@ STATES = {
     "bare-roce": (State.READY, 8),
     "gcp-a4": (State.READY, 8),
     "oci-h100": (State.ACTIVE, 8),
+    "hgx-b200": (State.READY, 8),
+    "hgx-b300": (State.READY, 8),
 }
 
 

@@ -160,8 +160,8 @@ def test_a_fabric_that_is_not_set_up_is_not_ready() -> None:
     node = a_node()
     assert isinstance(node.gpus, GpuFacts)
     for state in ("in progress", "not started", "failed"):
-        nvml = replace(node.gpus.gpus[0].nvml, fabric=state)  # type: ignore[type-var]
-        verdict = verdict_of(with_gpus(node, nvml=nvml, name="NVIDIA B200"))
+        fabric = replace(node.gpus.gpus[0].fabric, state=state)
+        verdict = verdict_of(with_gpus(node, fabric=fabric, name="NVIDIA B200"))
         assert verdict.state is State.DEGRADED
         assert "802" in verdict.reason
     failure = "CUDA programs fail to start: cuInit(0) returned 802"

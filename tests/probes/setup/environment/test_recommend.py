@@ -8,10 +8,12 @@ import pytest
 
 from probes.base.unknown import Reason, Unknown
 from probes.checks.registry import findings
+from probes.facts.rdma.devices import RdmaFacts
 from probes.nccl.variables.catalogue import CATALOGUE
 from probes.nccl.variables.variable import parse_version
 from probes.queries.finding import Severity, Status
 from probes.setup.environment.advice import State
+from probes.setup.environment.nics import nic_settings
 from probes.simulation.host import SimulatedHost
 from probes.simulation.node.description import simulated_names
 from probes.simulation.node.processes import add_rank
@@ -193,3 +195,18 @@ def test_the_doctor_does_not_object_to_a_job_with_these_settings(name: str, vers
 def test_nothing_that_is_the_default_is_recommended(name: str, version: str) -> None:
     for setting in advice_for(name, version)[0].settings:
         assert CATALOGUE[setting.name].default(parse_version(version)) != setting.value
+
+
+def test_what_manages_nvswitches_is_no_nic_of_jobs() -> None:
+    node = examination_of("hgx-b200")
+    rdma = node.node.rdma
+    assert isinstance(rdma, RdmaFacts)
+    settings, notes = nic_settings(node)
+    assert settings == []
+    assert "only manage NVSwitches" in notes[0].text
+    fast = tuple(
+        replace(device, ports=tuple(replace(port, rate_gbps=400.0) for port in device.ports))
+        for device in rdma.management
+    )
+    settings, _ = nic_settings(replace(node, node=replace(node.node, rdma=replace(rdma, management=fast))))
+    assert settings[0].value == "=" + ",".join(f"mlx5_{number}" for number in range(4, 12))

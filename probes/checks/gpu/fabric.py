@@ -1,0 +1,288 @@
+"""Checks of the NVLink fabric: the GPUs' registration and health, and what manages the NVSwitches."""
+
+from __future__ import annotations
+
+from probes.base.plan import FileChange, Plan, Step, instruction
+from probes.base.text import plural
+from probes.base.unknown import Reason, Unknown, known
+from probes.checks.gpu.devices import bdfs_of, names_of, need_gpus
+from probes.checks.gpu.nvlink import FABRIC_GUIDE, NEEDS_HOST, NO_CUDA, need_switches
+from probes.facts.gpu.fabric import COMPLETED, NOT_SUPPORTED, UNFINISHED
+from probes.facts.gpu.fabric_services import NVLSM, UMAD_MODULE, FabricServiceFacts
+from probes.facts.gpu.gpus import Gpu, GpuFacts
+from probes.facts.system.platform import in_container
+from probes.queries.evidence_list import first_n
+from probes.queries.finding import Area, Evidence, Outcome, Severity, end_with, found, need, passed, unknown
+from probes.queries.nvlink_fabric import nvswitches_of
+from probes.snapshot.examination import Examination
+
+AREA = Area("gpu")
+_API = "NVML API reference, nvmlDeviceGetGpuFabricInfoV, https://docs.nvidia.com/deploy/nvml-api/"
+_WORDS = {"not started": "has not started", "in progress": "is in progress", "failed": "failed"}
+_SERVICES = "NVLSM and ib_umad"
+_AT_BOOT = "/etc/modules-load.d/gdrtop-ib_umad.conf"
+_RUNS_ON = (
+    "Nothing fails yet, because the GPUs are registered. CUDA fails with error 802 after the next restart of"
+    " Fabric Manager, the driver or the node."
+)
+
+
+def _fabric_evidence(gpu: Gpu) -> Evidence:
+    fabric = gpu.fabric
+    words = [known(fabric.state, "?")]
+    words += [] if isinstance(fabric.clique, Unknown) else [f"clique {fabric.clique}"]
+    words += [] if isinstance(fabric.cluster, Unknown) else [f"cluster {fabric.cluster}"]
+    return Evidence(f"nvidia-smi -q -i {gpu.index} (Fabric)", ", ".join(words))
+
+
+def _in_fabric(examination: Examination) -> list[Gpu]:
+    """Return the GPUs that take part in an NVLink fabric; without any, end the check."""
+    gpus = need_gpus(examination)
+    unknowns = [gpu.fabric.state for gpu in gpus if isinstance(gpu.fabric.state, Unknown)]
+    taking_part = [gpu for gpu in gpus if known(gpu.fabric.state, NOT_SUPPORTED) != NOT_SUPPORTED]
+    if not taking_part:
+        need(next(iter(unknowns), None), "NVML")
+        end_with(passed(Evidence("NVML", "no GPU is part of an NVLink fabric")))
+    return taking_part
+
+
+@AREA.check(
+    "gpu-fabric-not-registered",
+    Severity.CRITICAL,
+    "GPUs are not registered with the NVLink fabric",
+    FABRIC_GUIDE,
+    ok="All GPUs are registered with the NVLink fabric, or there is none",
+    impact=NO_CUDA,
+    part_of=(
+        *("fabric-manager-down", "fabric-manager-down-absent", "fabric-manager-down-version"),
+        *("nvlsm-down", "nvlsm-missing", "ib-umad-missing"),
+    ),
+)
+def gpu_fabric_not_registered(examination: Examination) -> Outcome:
+    """Check that registration is completed; until then every CUDA program fails."""
+    gpus = _in_fabric(examination)
+    waiting = [gpu for gpu in gpus if known(gpu.fabric.state, "") in UNFINISHED]
+    if not waiting:
+        return passed(*first_n(map(_fabric_evidence, gpus)))
+    here = nvswitches_of(examination)
+    if isinstance(here, Unknown) or here is None:
+        cause = "The NVSwitches are configured elsewhere: in the rack's switch trays, or on this VM's host."
+        look = "Ask who runs the NVLink switches of this rack, or the host of this virtual machine"
+    else:
+        cause = f"{here.text} Fabric Manager has not finished their setup."
+        look = "Read /var/log/fabricmanager.log" + (" and /var/log/nvlsm.log" if here.needs_nvlsm else "")
+    states = sorted({_WORDS[known(gpu.fabric.state, "")] for gpu in waiting})
+    return found(
+        f"The registration of {names_of(waiting)} {' or '.join(states)}. {cause}",
+        *first_n(map(_fabric_evidence, waiting)),
+        fix=Plan(
+            "Find out what keeps the GPUs from registering",
+            (
+                Step("Show the state of each GPU", ("nvidia-smi", "-q"), needs_root=False),
+                instruction(look),
+            ),
+        ),
+        devices=bdfs_of(waiting),
+    )
+
+
+@AREA.check(
+    "gpu-fabric-unhealthy",
+    Severity.WARNING,
+    "The NVLink fabric reports a problem of a GPU",
+    _API,
+    ok="The NVLink fabric reports no problem",
+    impact="Jobs that use NVLink lose bandwidth, or fail when they reach the GPU.",
+    part_of=("gpu-fabric-not-registered", "xid-nvlink-error", "nvlink-down"),
+)
+def gpu_fabric_unhealthy(examination: Examination) -> Outcome:
+    """Report the conditions in the health mask of registered GPUs."""
+    gpus = _in_fabric(examination)
+    sick = [(gpu, known(gpu.fabric.problems, ())) for gpu in gpus if known(gpu.fabric.problems, ())]
+    if not sick:
+        known_gpus = [gpu for gpu in gpus if not isinstance(gpu.fabric.problems, Unknown)]
+        if not known_gpus:
+            need(gpus[0].fabric.problems, "NVML", absent=Evidence("NVML", "the driver reports no health"))
+        return passed(*first_n(map(_fabric_evidence, known_gpus)))
+    return found(
+        f"GPU{sick[0][0].index}: {', '.join(sick[0][1])}.",
+        *first_n(Evidence(f"nvidia-smi -q -i {gpu.index} (Fabric)", "; ".join(bad)) for gpu, bad in sick),
+        fix=Plan(
+            "Repair the NVLink fabric",
+            (
+                instruction("Search the logs of Fabric Manager and of the rack's switches for this GPU"),
+                instruction("Drain the node and reset all GPUs or reboot"),
+                instruction("Replace the part if the problem stays"),
+            ),
+            disturbs="every job on this node",
+        ),
+        devices=bdfs_of(gpu for gpu, _ in sick),
+    )
+
+
+@AREA.check(
+    "gpu-fabric-differs",
+    Severity.WARNING,
+    "GPUs of this node are in different NVLink cliques",
+    _API,
+    ok="All GPUs are in one NVLink clique, or there is none",
+    impact="These GPUs do not reach each other by NVLink. NCCL uses PCIe or the network between them.",
+)
+def gpu_fabric_differs(examination: Examination) -> Outcome:
+    """Compare cluster and clique of the registered GPUs of this node."""
+    gpus = [gpu for gpu in _in_fabric(examination) if not isinstance(gpu.fabric.clique, Unknown)]
+    places = {(known(gpu.fabric.cluster, ""), known(gpu.fabric.clique, 0)) for gpu in gpus}
+    if len(places) < 2:
+        return passed(*first_n(map(_fabric_evidence, gpus)))
+    return found(
+        f"The {plural(len(gpus), 'GPU')} are in {len(places)} cliques.",
+        *first_n(map(_fabric_evidence, gpus)),
+        fix=Plan(
+            "Join the GPUs again",
+            (
+                instruction("Check the partitions that Fabric Manager or the rack's manager has configured"),
+                instruction("Drain the node and reset all GPUs or reboot"),
+            ),
+            disturbs="every job on this node",
+        ),
+        devices=bdfs_of(gpus),
+    )
+
+
+def _nvlsm_facts(examination: Examination) -> FabricServiceFacts:
+    """Return the facts of NVLSM where NVSwitches need it; elsewhere end the check."""
+    switches = need_switches(examination)
+    if not switches.needs_nvlsm:
+        end_with(passed(Evidence("/sys/bus/pci/devices", "these NVSwitches do not need NVLSM")))
+    return need(examination.fabric_services, _SERVICES)
+
+
+def _devices(examination: Examination) -> tuple[str, ...]:
+    return need_switches(examination).devices
+
+
+def _severity(examination: Examination) -> Severity | None:
+    """Return a warning while all GPUs are registered, although a part is missing."""
+    gpus = examination.node.gpus
+    if not isinstance(gpus, GpuFacts) or not gpus.gpus:
+        return None
+    registered = all(known(gpu.fabric.state, "") == COMPLETED for gpu in gpus.gpus)
+    return Severity.WARNING if registered else None
+
+
+def _restart() -> Step:
+    return Step(
+        "Start Fabric Manager, whose unit also starts NVLSM", ("systemctl", "restart", "nvidia-fabricmanager")
+    )
+
+
+@AREA.check(
+    "nvlsm-down",
+    Severity.CRITICAL,
+    "NVLSM, the NVLink subnet manager, is not running",
+    FABRIC_GUIDE,
+    ok="NVLSM is running, or no NVSwitch needs it",
+    impact=NO_CUDA,
+    part_of=("fabric-manager-down", "fabric-manager-down-absent", "ib-umad-missing", "nvlsm-missing"),
+)
+def nvlsm_down(examination: Examination) -> Outcome:
+    """Check that NVLSM runs where NVSwitches are managed through a ConnectX."""
+    facts = _nvlsm_facts(examination)
+    if isinstance(facts.nvlsm_runs, Unknown) and in_container(examination.node.platform):
+        return unknown(NEEDS_HOST)
+    if need(facts.nvlsm_runs, "the processes of the host"):
+        return passed(Evidence("/proc/*/comm", "nvlsm runs"))
+    severity = _severity(examination)
+    return found(
+        f"{need_switches(examination).text} NVLSM programs their routes. Fabric Manager's unit starts it.",
+        Evidence("/proc/*/comm", "no process nvlsm"),
+        fix=Plan(
+            "Start NVLSM",
+            (_restart(), instruction("If it fails, read /var/log/nvlsm.log and /var/log/fabricmanager.log")),
+            disturbs="CUDA programs that start before Fabric Manager is back",
+        ),
+        devices=_devices(examination),
+        severity=severity,
+        impact=_RUNS_ON if severity else "",
+    )
+
+
+@AREA.check(
+    "nvlsm-missing",
+    Severity.CRITICAL,
+    "NVLSM is not installed",
+    FABRIC_GUIDE,
+    ok="NVLSM is installed, or no NVSwitch needs it",
+    impact=NO_CUDA,
+    part_of=("fabric-manager-down-absent",),
+)
+def nvlsm_missing(examination: Examination) -> Outcome:
+    """Check that the program of package nvlsm is there, unless it runs from a driver container."""
+    facts = _nvlsm_facts(examination)
+    if facts.nvlsm_runs is True:
+        return passed(Evidence("/proc/*/comm", "nvlsm runs"))
+    if not isinstance(facts.nvlsm_program, Unknown):
+        return passed(Evidence(facts.nvlsm_program, "installed"))
+    if facts.nvlsm_program.reason is not Reason.NOT_THERE:
+        need(facts.nvlsm_program, "the installed programs")
+    if in_container(examination.node.platform):
+        return unknown(NEEDS_HOST)
+    severity = _severity(examination)
+    return found(
+        f"{need_switches(examination).text} Fabric Manager needs NVLSM to configure them, and does not start"
+        " without it.",
+        Evidence(NVLSM, "not there"),
+        fix=Plan(
+            "Install NVLSM",
+            (
+                instruction("Install the package nvlsm from NVIDIA's CUDA repository"),
+                _restart(),
+            ),
+            disturbs="CUDA programs that start before Fabric Manager is back",
+        ),
+        devices=_devices(examination),
+        severity=severity,
+        impact=_RUNS_ON if severity else "",
+    )
+
+
+@AREA.check(
+    "ib-umad-missing",
+    Severity.CRITICAL,
+    "ib_umad is not loaded",
+    "spectrocloud/CanvOS pull request 700, https://github.com/spectrocloud/CanvOS/pull/700, and "
+    + FABRIC_GUIDE,
+    ok="ib_umad is loaded, or no NVSwitch needs it",
+    impact=NO_CUDA,
+)
+def ib_umad_missing(examination: Examination) -> Outcome:
+    """Check that ib_umad is loaded and has created its files: NVLSM reaches the NVSwitches through them."""
+    facts = _nvlsm_facts(examination)
+    loaded = need(facts.umad_loaded, "the loaded modules")
+    nodes = examination.device_nodes
+    files = nodes if isinstance(nodes, Unknown) else nodes.rdma
+    listed = [file for file in known(files, ()) if "/umad" in file.path]
+    if loaded and (listed or isinstance(files, Unknown) or in_container(examination.node.platform)):
+        return passed(
+            Evidence(UMAD_MODULE, "loaded"), *first_n(Evidence(file.path, "there") for file in listed)
+        )
+    severity = _severity(examination)
+    return found(
+        "ib_umad is loaded, but /dev/infiniband has no umad file. NVLSM needs one to reach the NVSwitches."
+        if loaded
+        else f"{need_switches(examination).text} Fabric Manager and NVLSM need ib_umad to reach them.",
+        Evidence(UMAD_MODULE, "loaded" if loaded else "not loaded"),
+        Evidence("/dev/infiniband", f"{len(listed)} umad files"),
+        fix=Plan(
+            "Load ib_umad",
+            (
+                Step("Load ib_umad", ("modprobe", "ib_umad"), undo=("modprobe", "-r", "ib_umad")),
+                Step("Load ib_umad at boot", file=FileChange(_AT_BOOT, "ib_umad\n")),
+                _restart(),
+            ),
+            disturbs="CUDA programs that start before Fabric Manager is back",
+        ),
+        devices=_devices(examination),
+        severity=severity,
+        impact=_RUNS_ON if severity else "",
+    )
