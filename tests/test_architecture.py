@@ -14,6 +14,7 @@ PACKAGES = ("probes", "widgets", "tui")
 INNER = (
     *("local", "rooted_tree", "command", "nvml_library", "dmabuf_probe", "cuda_driver", "live_usage"),
     *("cluster_login", "rdma_socket", "ethtool_socket", "kernel_log_reader", "range_reader", "ras_client"),
+    "counter_files",
 )
 # The host and its inner modules, of which others may use the dataclasses only.
 DOOR = {f"probes/host/{name}.py" for name in INNER}
@@ -254,6 +255,16 @@ def test_text_commands_do_not_import_textual(command: str) -> None:
     modules = modules_after(f"from tui.cli import main\nmain([{command!r}, '--demo'])")
     assert "tui.runtime.printing" in modules
     assert not modules & {"textual", "pynvml", "tarfile", "tui.files.new_file", "yaml"}
+
+
+def test_the_dashboard_imports_no_facts_before_its_first_paint() -> None:
+    modules = modules_after(
+        "import os, sys, tui.app, tui.cli\nos.environ['TERM'] = 'xterm'\n"
+        "tui.cli._is_terminal = lambda _: True\n"
+        "tui.app.GdrtopApp.run = lambda self: sys.exit(0)\ntui.cli.main(['--demo'])"
+    )
+    assert "tui.screens.overview.screen" in modules
+    assert not [name for name in modules if name.startswith(("probes.facts.", "probes.snapshot", "networkx"))]
 
 
 def test_live_ras_and_watch_do_not_import_textual(tmp_path: Path) -> None:

@@ -55,9 +55,6 @@ if TYPE_CHECKING:
     from tui.screens.ras.screen import RasScreen
     from tui.screens.setup.screen import SetupScreen
 
-# Importing the probes blocks the interpreter for a while; the first screen is painted before.
-FIRST_PAINT_SECONDS = 0.02
-
 
 class GdrtopApp(App[None]):
     """htop for GPUDirect RDMA.
@@ -157,7 +154,8 @@ class GdrtopApp(App[None]):
         self.readings.show_state()
         if self._replay is not None and self._replay.damage:
             self._shared.notify(f"This recording is {self._replay.damage}.", "warning", timeout=15)
-        self.set_timer(FIRST_PAINT_SECONDS, self.readings.start)
+        # Importing the probes blocks the interpreter for a while; the first screen is painted before.
+        self.call_after_refresh(self.readings.start)
 
     def on_resize(self, event: events.Resize) -> None:
         """Draw everything again if the terminal got its old size back before Textual saw the other one."""

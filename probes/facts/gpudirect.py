@@ -6,8 +6,10 @@ gpudirect_probe.py reads the facts; gpudirect_requirements.py decides what each 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
+from types import MappingProxyType
 
 from probes.base.text import printable
 from probes.base.unknown import Maybe, Reason, Unknown
@@ -114,11 +116,19 @@ def _difference(host: Host, client: str, added: str, removed: str) -> Maybe[int]
     return gone if isinstance(gone, Unknown) else total - gone
 
 
-def read_peermem(host: Host) -> PeermemReading:
-    """Read the refcount of nvidia_peermem (else nv_peer_mem) and memory_peers."""
-    refcnt = read_integer(host, "/sys/module/nvidia_peermem/refcnt", signed=True)
+def _refcnt(host: Host, module: str, refcnts: Mapping[str, Maybe[int]]) -> Maybe[int]:
+    read = refcnts.get(module)
+    return read_integer(host, f"/sys/module/{module}/refcnt", signed=True) if read is None else read
+
+
+def read_peermem(host: Host, refcnts: Mapping[str, Maybe[int]] = MappingProxyType({})) -> PeermemReading:
+    """Read the refcount of nvidia_peermem (else nv_peer_mem) and memory_peers.
+
+    `refcnts`: those that were read just now, by module.
+    """
+    refcnt = _refcnt(host, "nvidia_peermem", refcnts)
     if isinstance(refcnt, Unknown) and refcnt.reason is Reason.NOT_THERE:
-        older = read_integer(host, "/sys/module/nv_peer_mem/refcnt", signed=True)
+        older = _refcnt(host, "nv_peer_mem", refcnts)
         refcnt = refcnt if isinstance(older, Unknown) else older
     clients = host.names(MEMORY_PEERS)
     if isinstance(clients, Unknown):

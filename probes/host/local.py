@@ -21,6 +21,7 @@ from probes.base.text import printable, printable_lines
 from probes.base.unknown import Maybe, Reason, Unknown
 from probes.host.collectives import METRICS_BYTES, METRICS_SUFFIX, TAIL_BYTES, CollectiveSpeed, parse
 from probes.host.command import CommandOutput, run_command
+from probes.host.counter_files import CounterFiles
 from probes.host.cuda import CudaGpu
 from probes.host.cuda_driver import NEEDED, probe_cuda
 from probes.host.dmabuf_probe import PROBE_SECONDS, probe_dmabuf
@@ -108,6 +109,7 @@ class LocalHost:
         self._is_root = os.geteuid() == 0
         self._tree: RootedTree | None = None
         self._library = NvmlLibrary()
+        self._counter_files = CounterFiles()
         self._sleeping_gpus = SleepingGpus(self)
         self._resources: ResourceReader | None = None
         self._ethtool: EthtoolReader | None = None
@@ -208,6 +210,9 @@ class LocalHost:
             return unknown_from(error, path, self._is_root)
 
     def _read(self, path: str, limit: int) -> bytes:
+        counter = None if self._root else self._counter_files.read(path, PAGE_BYTES)
+        if counter is not None and len(counter) <= limit:
+            return counter
         if self._root:
             # A dump can have anything under any name: check before opening.
             found = self._find(path)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from queue import SimpleQueue
 from typing import Any, Generic, TypeVar
 
 from probes.base.text import printable
@@ -19,6 +20,30 @@ from probes.host.protocol import Host
 T = TypeVar("T")
 
 LONGEST_SECONDS = 60.0  # time limit of a slow probe
+_MOST_IDLE = 3  # threads that wait for the next probe
+
+
+class _Thread:
+    """A daemon thread that runs one probe after another: starting one costs twenty system calls."""
+
+    def __init__(self) -> None:
+        self._work: SimpleQueue[tuple[str, Callable[[], None]]] = SimpleQueue()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def give(self, name: str, work: Callable[[], None]) -> None:
+        """Run this now; the thread must be idle or new."""
+        self._work.put((name, work))
+
+    def _run(self) -> None:
+        while True:
+            self._thread.name, work = self._work.get()
+            work()
+            del work  # it keeps the answer
+            with _LOCK:
+                if len(_IDLE) >= _MOST_IDLE:
+                    return
+                _IDLE.append(self)
 
 
 class RunningProbe(Generic[T]):
@@ -36,7 +61,9 @@ class RunningProbe(Generic[T]):
     def start(self) -> None:
         """Start the thread."""
         try:
-            threading.Thread(target=self._run, name=f"probe {self._name}", daemon=True).start()
+            with _LOCK:
+                thread = _IDLE.pop() if _IDLE else None
+            (thread or _Thread()).give(f"probe {self._name}", self._run)
         except RuntimeError as error:  # no more threads available
             self._end(self._failure(error))
 
@@ -86,6 +113,7 @@ class RunningProbe(Generic[T]):
 # next round waits for the same probe instead of starting another one. Python does not reuse an id while its
 # object exists.
 _RUNNING: dict[tuple[int, str], RunningProbe[Any]] = {}
+_IDLE: list[_Thread] = []
 _LOCK = threading.Lock()
 
 

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from probes.base.unknown import Maybe, Reason, Unknown
-from probes.facts.jobs.process_files import parse_status
+from probes.facts.jobs.process_files import Status, parse_status
 from probes.host.protocol import Host
 from probes.host.rdma_resources import MemoryRegion, QueuePair, RdmaResources
 from probes.live.sample import NicUse
@@ -98,21 +98,22 @@ def read_round(host: Host, last: ResourceRound | None = None) -> Maybe[ResourceR
     before = _resources(host)
     if isinstance(before, Unknown):
         return before
-    if last is not None and last.is_settled and before == last.resources:
-        pinned = {pid: read_pinned(host, pid) for pid in sorted(last.ownership.uses)}
-        after = _resources(host)
-        if after == before:
-            return replace(last, pinned=pinned)
     groups: dict[int, int] = {}
-    _find_processes(host, before, groups)
-    ownership = attribute(before, groups)
-    pinned = {pid: read_pinned(host, pid) for pid in sorted(ownership.uses)}
+    statuses: dict[int, Maybe[Status]] = {}  # each is read once in a round
+    same = last if last is not None and last.is_settled and before == last.resources else None
+    if same is None:
+        _find_processes(host, before, groups, statuses)
+    ownership = attribute(before, groups) if same is None else same.ownership
+    pinned = {pid: read_pinned(host, pid, statuses) for pid in sorted(ownership.uses)}
     after = _resources(host)
     if isinstance(after, Unknown):
         return after
+    if same is not None and after == before:
+        return replace(same, pinned=pinned)
     changed: set[int | None] = set()
     if after != before:
-        _find_processes(host, after, groups)
+        _find_processes(host, before, groups, statuses)
+        _find_processes(host, after, groups, statuses)
         first, second = _by_owner(before, groups), _by_owner(after, groups)
         changed = {pid for pid in {*first, *second} if first.get(pid) != second.get(pid)}
         ownership = attribute(after, groups)
@@ -141,14 +142,25 @@ def _resources(host: Host) -> Maybe[RdmaResources]:
     return Unknown(Reason.IO_ERROR, "RDMA netlink", f"no list for {', '.join(resources.unread[:3])}")
 
 
-def read_pinned(host: Host, pid: int) -> Maybe[int]:
-    """Return VmPin in bytes. It is missing if the first thread has ended: then ask the others."""
-    status = host.read(f"/proc/{pid}/status")
+def _status(host: Host, thread: int, statuses: dict[int, Maybe[Status]]) -> Maybe[Status]:
+    """Return the status of a thread, which is read once for `statuses`."""
+    found = statuses.get(thread)
+    if found is None:
+        text = host.read(f"/proc/{thread}/status")
+        found = statuses[thread] = text if isinstance(text, Unknown) else parse_status(text)
+    return found
+
+
+def read_pinned(host: Host, pid: int, statuses: dict[int, Maybe[Status]]) -> Maybe[int]:
+    """Return VmPin in bytes. It is missing if the first thread has ended: then ask the others.
+
+    `statuses`: those that were read since the resources were listed, by thread.
+    """
+    status = _status(host, pid, statuses)
     if isinstance(status, Unknown):
         return status
-    pinned = parse_status(status).pinned_bytes
-    if not isinstance(pinned, Unknown):
-        return pinned
+    if not isinstance(status.pinned_bytes, Unknown):
+        return status.pinned_bytes
     names = host.names(f"/proc/{pid}/task")
     for name in () if isinstance(names, Unknown) else names[:_MAX_TASKS]:
         if not name.isdecimal():
@@ -160,7 +172,9 @@ def read_pinned(host: Host, pid: int) -> Maybe[int]:
     return Unknown(Reason.NOT_THERE, f"/proc/{pid}/status", "no VmPin: the process is ending")
 
 
-def _find_processes(host: Host, resources: RdmaResources, groups: dict[int, int]) -> None:
+def _find_processes(
+    host: Host, resources: RdmaResources, groups: dict[int, int], statuses: dict[int, Maybe[Status]]
+) -> None:
     """Add the process of each thread; a thread that has ended or is hidden has none."""
     objects: tuple[Iterable[object], ...] = (
         resources.contexts,
@@ -173,8 +187,8 @@ def _find_processes(host: Host, resources: RdmaResources, groups: dict[int, int]
     for thread in threads:
         if thread is None or thread in groups or len(groups) >= _MAX_THREADS:
             continue
-        status = host.read(f"/proc/{thread}/status")
-        group = status if isinstance(status, Unknown) else parse_status(status).thread_group
+        status = _status(host, thread, statuses)
+        group = status if isinstance(status, Unknown) else status.thread_group
         if not isinstance(group, Unknown):
             groups[thread] = group
 

@@ -28,6 +28,7 @@ from probes.live.sample import PortSample
 from probes.snapshot.rates import PortRate, Reading, port_rates
 
 COUNTER_SECONDS = 2.0
+LINK_SECONDS = 5.0  # line rates and PCIe links, which seldom change
 ETHTOOL_SECONDS = 1.0  # ethtool -S makes the driver query its firmware
 _REFUSED_SECONDS = 600.0
 _SECOND_SAMPLE = Unknown(Reason.NOT_THERE, "", "needs a second sample")
@@ -49,6 +50,7 @@ class _Counters:
     values: Mapping[tuple[str, int], Mapping[str, Maybe[int]]]
     line_rates: Mapping[tuple[str, int], float]
     links: Mapping[str, tuple[Maybe[float], Maybe[int]]]  # PCIe GT/s and lanes, by BDF
+    has_links: bool  # the two before were read in this round
 
 
 @dataclass(frozen=True)
@@ -104,6 +106,7 @@ class PortReader:
         self._counters: PacedSource[_Counters] = PacedSource("port counters", COUNTER_SECONDS)
         self._ethtool: PacedSource[_Ethtool] = PacedSource("ethtool -S", ETHTOOL_SECONDS)
         self._counted: Maybe[_Counters] | None = None  # the rounds that the ports have
+        self._links_at: float | None = None
         self._asked: Maybe[_Ethtool] | None = None
 
     def read(self, host: Host, node: Node, reading: Reading) -> tuple[PortSample, ...]:
@@ -113,8 +116,11 @@ class PortReader:
         now = host.monotonic()
         wanted = [(port.key, port.path, port.files(now)) for port in self._ports]
         functions = sorted({bdf for port in self._ports if (bdf := known(port.device.bdf, ""))})
-        counted = self._counters.read(host, now, lambda: _read_counters(host, wanted, functions))
+        with_links = self._links_at is None or not 0 <= now - self._links_at < LINK_SECONDS
+        counted = self._counters.read(host, now, lambda: _read_counters(host, wanted, functions, with_links))
         if counted is not self._counted:
+            if not isinstance(counted, Unknown) and counted.has_links:
+                self._links_at = counted.at
             for port in self._ports:
                 _count(port, self._counted, counted)
             self._counted = counted
@@ -188,9 +194,15 @@ def _read_link(host: Host, bdf: str) -> tuple[Maybe[float], Maybe[int]]:
 
 
 def _read_counters(
-    host: Host, ports: list[tuple[tuple[str, int], str, dict[str, str]]], functions: Sequence[str]
+    host: Host,
+    ports: list[tuple[tuple[str, int], str, dict[str, str]]],
+    functions: Sequence[str],
+    with_links: bool,
 ) -> _Counters:
-    """Read the counters of ports: (key, path, counter -> its file); and the PCIe links of functions."""
+    """Read the counters of ports: (key, path, counter -> its file).
+
+    `with_links`: also their line rates, and the PCIe links of functions.
+    """
     values: dict[tuple[str, int], dict[str, Maybe[int]]] = {}
     line_rates: dict[tuple[str, int], float] = {}
     at = host.monotonic()
@@ -205,11 +217,12 @@ def _read_counters(
                 refused[directory] = value
             found[name] = value
         values[key] = found
-        text = host.read(f"{path}/rate", 4096)
-        parsed = None if isinstance(text, Unknown) else parse_rate(text)
+        text = host.read(f"{path}/rate", 4096) if with_links else None
+        parsed = None if text is None or isinstance(text, Unknown) else parse_rate(text)
         if parsed is not None:
             line_rates[key] = parsed[0]
-    return _Counters(at, values, line_rates, {bdf: _read_link(host, bdf) for bdf in functions})
+    links = {bdf: _read_link(host, bdf) for bdf in functions} if with_links else {}
+    return _Counters(at, values, line_rates, links, with_links)
 
 
 def _count(port: _Port, before: Maybe[_Counters] | None, now: Maybe[_Counters]) -> None:

@@ -71,7 +71,7 @@ def acs_exemption(examination: Examination) -> Evidence | None:
 
 def nics_by_bridge(examination: Examination, paths: Sequence[Path]) -> dict[str, list[str]]:
     """Return the switch ports where a path turns, each with the NICs (BDFs) of those paths."""
-    bdfs = {nic.id: known(nic.bdf, "") for nic in examination.topology.nics}
+    bdfs = examination.topology.bdfs
     nics_below: dict[str, list[str]] = {}
     for path in paths:
         for bridge in turning_ports(examination, path):
@@ -89,7 +89,7 @@ def translates(examination: Examination) -> bool:
 def _is_translated(examination: Examination, path: Path) -> bool:
     """Return whether the IOMMU translates the DMA of this path's GPU or NIC."""
     functions = functions_of(examination)
-    bdfs = {nic.id: known(nic.bdf, "") for nic in examination.topology.nics}
+    bdfs = examination.topology.bdfs
     both = (functions.get(path.a), functions.get(bdfs[path.b]))
     return any(function and known(function.iommu_type, "").startswith("DMA") for function in both)
 
@@ -102,7 +102,7 @@ def detours(examination: Examination) -> frozenset[tuple[str, str]]:
     """
     if acs_exemption(examination) is not None:
         return frozenset()
-    bdfs = {nic.id: known(nic.bdf, "") for nic in examination.topology.nics}
+    bdfs = examination.topology.bdfs
     return frozenset(
         (path.a, path.b)
         for path in near_paths(examination)

@@ -25,7 +25,6 @@ from probes.queries.finding import (
     unknown,
 )
 from probes.snapshot.examination import Examination
-from probes.topology.nccl_words import Nccl
 from probes.topology.paths import Path
 
 T = TypeVar("T")
@@ -95,16 +94,8 @@ def labels(examination: Examination) -> dict[str, str]:
 def near_paths(examination: Examination) -> list[Path]:
     """Return the paths from a GPU to a NIC that use PCIe switches only: PIX and PXB."""
     topology, here = examination.topology, gpus_and_nics(examination)
-    bdfs = {nic.id: nic.bdf for nic in topology.nics}
-    return [
-        topology.paths[gpu.id, nic.id]
-        for gpu in topology.gpus
-        for nic in topology.nics
-        if gpu.bdf in here
-        and bdfs[nic.id] in here
-        and topology.paths[gpu.id, nic.id].nccl_pcie in (Nccl.PIX, Nccl.PXB)
-        and bridges_between(topology.paths[gpu.id, nic.id])
-    ]
+    pairs = (pair for pair in topology.near_pairs if all(topology.bdfs[end] in here for end in pair))
+    return [path for path in map(topology.paths.__getitem__, pairs) if bridges_between(path)]
 
 
 def bridges_between(path: Path) -> list[str]:
@@ -118,8 +109,7 @@ def turning_ports(examination: Examination, path: Path) -> list[str]:
     A request that must leave its switch goes up with or without ACS (PCI Express Base Specification, ACS
     P2P Request Redirect).
     """
-    functions = functions_of(examination)
-    bdfs = {nic.id: known(nic.bdf, "") for nic in examination.topology.nics}
+    functions, bdfs = functions_of(examination), examination.topology.bdfs
     gpu, nic = functions.get(path.a), functions.get(bdfs.get(path.b, ""))
     if gpu is None or nic is None:
         return []

@@ -131,12 +131,12 @@ def read(host: Host, node: Node, with_interfaces: bool = False) -> Reading:
     if isinstance(node.modules, ModuleFacts):
         for name, module in node.modules.modules.items():
             if module.state is ModuleState.LIVE:
-                refcnts[name] = read_integer(host, f"/sys/module/{name}/refcnt")
+                refcnts[name] = read_integer(host, f"/sys/module/{name}/refcnt", signed=True)
     return Reading(
         at=host.monotonic(),
         ports=ports,
         gpus=live if isinstance(live, Unknown) else {gpu.bdf: gpu for gpu in live},
-        peermem=read_peermem(host),
+        peermem=read_peermem(host, refcnts),
         module_refcnts=refcnts,
         port_states=states,
         interfaces=interfaces,

@@ -10,11 +10,15 @@ from probes.base.unknown import Maybe, Reason, Unknown, known
 from probes.facts.gpudirect import GpuDirectFacts
 from probes.facts.kernel.modules import COMPANIONS, CORE_LADDER
 from probes.facts.node import Node, probe_node
+from probes.facts.rdma.devices import RDMA_CLASS
 from probes.host.protocol import Host
 from probes.snapshot.rates import Reading, read
 
 # A probe that was too slow once, on a busy node, may be fast enough the next time.
 RETRY_SECONDS = 10.0
+# Between two looks at which devices and modules there are, unless a reading shows a change.
+FINGERPRINT_SECONDS = 5.0
+_TOLERANCE = 0.1  # seconds by which a reading may be early
 
 
 class Watch:
@@ -25,11 +29,18 @@ class Watch:
         self._node: Node | None = None
         self._before: Hashable = None
         self._probed_at = 0.0
+        self._looked_at = 0.0
+        self._first: Reading | None = None  # since that look
+        self._latest: Reading | None = None
 
     def probe(self, force: bool = False) -> Node | None:
         """Return the node if it is new, has changed or misses an answer, or with `force`; else None."""
+        retries = self._node is not None and self._retries(self._node)
+        if self._node is not None and not (force or retries or self._is_due()):
+            return None
         now = fingerprint(self.host)
-        if self._node is not None and not force and now == self._before and not self._retries(self._node):
+        self._looked_at, self._first = time.monotonic(), None
+        if self._node is not None and not force and not retries and now == self._before:
             return None
         self._before = now
         self._probed_at = time.monotonic()
@@ -39,20 +50,39 @@ class Watch:
     def read(self) -> Reading:
         """Read the devices that the node had when it was probed."""
         assert self._node is not None, "probe first"
-        return read(self.host, self._node, with_interfaces=True)
+        self._latest = read(self.host, self._node, with_interfaces=True)
+        self._first = self._first or self._latest
+        return self._latest
+
+    def _is_due(self) -> bool:
+        """Return whether devices or modules may have changed: by both clocks, for a host's may be its own."""
+        first, latest = self._first, self._latest
+        if first is None or latest is None or _present(first) != _present(latest):
+            return True
+        passed = max(time.monotonic() - self._looked_at, latest.at - first.at)
+        return passed >= FINGERPRINT_SECONDS - _TOLERANCE or latest.at < first.at
 
     def _retries(self, node: Node) -> bool:
         return time.monotonic() - self._probed_at >= RETRY_SECONDS and has_timeouts(node)
 
 
+def _present(reading: Reading) -> Hashable:
+    """Return what of the devices and modules answered."""
+    answers = (reading.port_states, reading.module_refcnts)
+    missing = [name for of in answers for name, answer in of.items() if isinstance(answer, Unknown)]
+    gpus = None if isinstance(reading.gpus, Unknown) else tuple(reading.gpus)
+    return tuple(missing), gpus, isinstance(reading.peermem.refcnt, Unknown)
+
+
 def fingerprint(host: Host) -> Hashable:
-    """Return a value that changes when a device or a module is added or removed."""
-    directories = ("/sys/bus/pci/devices", "/sys/class/infiniband", "/sys/module")
+    """Return a value that changes when a device or a module comes or goes, or an RDMA device is renamed."""
+    directories = ("/sys/bus/pci/devices", RDMA_CLASS, "/sys/module")
     names: list[Maybe[tuple[str, ...]]] = [host.names(directory) for directory in directories]
+    devices = [host.link(f"{RDMA_CLASS}/{name}") for name in known(names[1], ())]
     loaded = known(names[-1], ())
     modules = [module for module in (*CORE_LADDER, *COMPANIONS) if module in loaded]
     states = [host.read(f"/sys/module/{module}/initstate") for module in modules]
-    return (*names, *states)
+    return (*names, *devices, *states)
 
 
 def has_timeouts(node: Node) -> bool:

@@ -105,6 +105,18 @@ class Topology:
         return found
 
     @cached_property
+    def near_pairs(self) -> tuple[tuple[str, str], ...]:
+        """(GPU id, NIC id) of the pairs that are PIX or PXB by sysfs: few of a node's 65,000."""
+        over_pcie = self.paths.nccl.over_pcie
+        pairs = ((gpu.id, nic.id) for gpu in self.gpus for nic in self.nics)
+        return tuple(pair for pair in pairs if over_pcie(*pair) in (Nccl.PIX, Nccl.PXB))
+
+    @cached_property
+    def bdfs(self) -> dict[str, str]:
+        """The BDF of each endpoint by its id; "" where it is unknown."""
+        return {end.id: known(end.bdf, "") for end in (*self.gpus, *self.nics)}
+
+    @cached_property
     def switches(self) -> dict[str, tuple[str, ...]]:
         """The PCIe switches above each endpoint and NVSwitch: BDF -> upstream ports from the top down."""
         kinds = (GPU, NIC, NVSWITCH)

@@ -16,7 +16,8 @@ from probes.setup.forecast.model import Forecast, KernelForecast, exit_status
 from probes.snapshot.examination import Examination
 from tui.commands.arguments import UsageError
 from tui.runtime.json_values import document, host_name, object_of, plain_value, write_json
-from tui.runtime.printing import heading, print_lines, text_width
+from tui.runtime.node_heading import heading
+from tui.runtime.printing import print_lines, text_width
 from widgets.doctor.forecast import draw
 
 _SECONDS = 10.0

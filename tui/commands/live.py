@@ -19,8 +19,9 @@ from tui.commands.arguments import EXIT_WRONG_USAGE, UsageError
 from tui.commands.live_text import JobText, exit_status
 from tui.runtime.json_values import document, host_name, object_of
 from tui.runtime.live_reader import LiveReader
+from tui.runtime.node_heading import heading
 from tui.runtime.open_host import open_host
-from tui.runtime.printing import heading, print_lines, text_width
+from tui.runtime.printing import print_lines, text_width
 
 _MOST_SECONDS = 7 * 24 * 3600
 _SAMPLES = 5  # until start times and libraries of all processes are read

@@ -22,7 +22,8 @@ from tui.commands.arguments import EXIT_WRONG_USAGE
 from tui.commands.ras_consent import confirmed
 from tui.runtime.json_values import document, host_name, object_of
 from tui.runtime.live_reader import LiveReader
-from tui.runtime.printing import heading, print_lines, text_width
+from tui.runtime.node_heading import heading
+from tui.runtime.printing import print_lines, text_width
 from tui.runtime.ras_questions import RasAnswer, RasQuestions, ages_are_late, use_of
 from widgets.base.lines import Line, line
 from widgets.nccl.ras import diagnostics_lines, event_text, report_lines

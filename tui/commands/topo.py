@@ -31,8 +31,9 @@ from probes.topology.paths import Topology, build
 from tui.commands.arguments import UsageError
 from tui.commands.topo_json import marked_graph, no_device, topology_json
 from tui.runtime.json_values import write_json
+from tui.runtime.node_heading import heading
 from tui.runtime.open_host import open_host
-from tui.runtime.printing import ascii_text, heading, is_plain, print_lines, text_width
+from tui.runtime.printing import ascii_text, is_plain, print_lines, text_width
 from widgets.base.lines import Line, Run, line
 from widgets.doctor.findings import marks_of
 from widgets.node import matrix as matrix_drawing

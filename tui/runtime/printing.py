@@ -9,11 +9,7 @@ from typing import TextIO
 
 from rich.cells import cell_len
 
-from probes.base.unknown import known
-from probes.facts.node import Node
-from probes.facts.system.platform import PlatformFacts
-from widgets.base.lines import Line, line, plain
-from widgets.node import verdict as verdict_drawing
+from widgets.base.lines import Line, plain
 
 TEXT_WIDTH = 120
 NARROWEST = 40
@@ -86,9 +82,3 @@ def text_width(out: TextIO) -> int:
     if out.isatty() or (asked.isascii() and asked.isdecimal() and 0 < len(asked) < 5 and int(asked)):
         return max(NARROWEST, shutil.get_terminal_size((TEXT_WIDTH, 24)).columns)
     return TEXT_WIDTH
-
-
-def heading(node: Node) -> Line:
-    """Return the first line: gdrtop, the node's name, and where the facts are from."""
-    host = known(node.platform.hostname, "?") if isinstance(node.platform, PlatformFacts) else "?"
-    return line("gdrtop  ", host, " ", verdict_drawing.origin_run(node.origin))

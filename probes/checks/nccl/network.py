@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
+from functools import lru_cache
 
 from probes.base.unknown import Unknown
 from probes.checks.nccl.variables import add_variable_check
@@ -84,7 +85,13 @@ def _lists(examination: Examination) -> Iterator[tuple[JobSettings, HcaList]]:
 
 def selected_ports(examination: Examination, hcas: HcaList) -> list[tuple[RdmaDevice, RdmaPort]]:
     """Return the ports that a list selects."""
-    return [(device, port) for device, port in all_ports(examination) if hcas.uses(device.name, port.number)]
+    ports = all_ports(examination)
+    return [ports[place] for place in _selected(tuple((one.name, port.number) for one, port in ports), hcas)]
+
+
+@lru_cache(maxsize=64)  # hundreds of processes have the same list
+def _selected(ports: tuple[tuple[str, int], ...], hcas: HcaList) -> tuple[int, ...]:
+    return tuple(place for place, port in enumerate(ports) if hcas.uses(*port))
 
 
 def _conclude_lists(

@@ -26,6 +26,7 @@ _MANUAL = (
 )
 _NOBODY = Evidence("NCCL_IB_TC, tc/*/traffic_class, default_roce_tos", "no RoCE traffic has a class")
 _NO_ROCE_JOB = Evidence("/sys/class/infiniband/*/ports/*/link_layer", "no job uses an active RoCE port")
+_FEW = 2
 _NO_PFC = "no priority has PFC: this network is lossy by choice, or its switches are not configured"
 
 
@@ -118,6 +119,7 @@ def not_lossless(examination: Examination) -> Outcome:
     if not requests:
         return _without_requests(examination)
     facts = need(examination.qos, "the QoS settings of the RoCE netdevs")
+    asked: list[Evidence] = []
     evidence: list[Evidence] = []
     wrong: list[Request] = []
     unread: Unknown | None = None
@@ -137,10 +139,11 @@ def not_lossless(examination: Examination) -> Outcome:
                 text = f"{netdev}: DSCP {request.dscp}, priority {priority}, PFC on"
                 fits.append(Evidence(qos.sources[-1], text))
             else:
-                evidence += (request.evidence, _wrong(request, netdev, qos, priority))
+                asked.append(request.evidence)
+                evidence.append(_wrong(request, netdev, qos, priority))
                 wrong.append(request)
     if wrong:
-        return _found(examination, wrong, evidence, facts.netdevs)
+        return _found(examination, wrong, asked, evidence, facts.netdevs)
     if unread is not None:
         return unknown(needs("dcb (iproute2) or mlnx_qos", unread), requests[0].evidence)
     return passed(*first_distinct(fits) or (_NOBODY,))
@@ -157,7 +160,11 @@ def _without_requests(examination: Examination) -> Outcome:
 
 
 def _found(
-    examination: Examination, wrong: list[Request], evidence: list[Evidence], netdevs: Mapping[str, NetdevQos]
+    examination: Examination,
+    wrong: list[Request],
+    asked: list[Evidence],
+    evidence: list[Evidence],
+    netdevs: Mapping[str, NetdevQos],
 ) -> Outcome:
     ports = list({request.port.name: request.port for request in wrong}.values())
     names = [name for port in ports for name in netdevs_of(port.facts) if name in netdevs]
@@ -181,10 +188,10 @@ def _found(
     steps.append(instruction(text, needs_root=bool(by_pcp)))
     return found(
         about(
-            affected(jobs_of(examination), evidence),
+            affected(jobs_of(examination), asked),
             f"packets over {join_limited(port.name for port in ports)} are not in a priority with PFC.",
         ),
-        *first_distinct(evidence),
+        *(*list(dict.fromkeys(asked))[:_FEW], *first_distinct(evidence)),
         fix=Plan(
             "Give the traffic the class of the network's QoS",
             tuple(steps),

@@ -64,13 +64,10 @@ def _nearest(examination: Examination) -> dict[str, Path]:
     for gpu in topology.gpus:
         if gpu.id not in here:
             continue
-        paths = [topology.paths[gpu.id, nic] for nic in nics]
-        known_paths = [path for path in paths if not isinstance(path.nccl_pcie, Unknown)]
-        if known_paths:
-            nearest[gpu.id] = min(
-                known_paths,
-                key=lambda path: (ORDER[known(path.nccl_pcie, Nccl.SYS)], nics.index(path.b)),
-            )
+        words = {nic: topology.paths.nccl.over_pcie(gpu.id, nic) for nic in nics}
+        ranks = {nic: ORDER[word] for nic, word in words.items() if not isinstance(word, Unknown)}
+        if ranks:  # the first of equal ones
+            nearest[gpu.id] = topology.paths[gpu.id, min(ranks, key=ranks.__getitem__)]
     return nearest
 
 

@@ -77,7 +77,7 @@ class RdmaFacts:
     management: tuple[RdmaDevice, ...] = ()  # of functions that manage NVSwitches and carry no data
 
 
-_CLASS = "/sys/class/infiniband"
+RDMA_CLASS = "/sys/class/infiniband"
 _SOFTWARE = ("rxe", "siw")
 _BY_SOFTWARE = "a software device"
 # sw/rxe/rxe_hw_counters.c: no hardware counts these.
@@ -272,7 +272,7 @@ def _uverbs_number(host: Host, name: str) -> Maybe[tuple[int, int]]:
 
 
 def _device(host: Host, name: str, uverbs: dict[str, str]) -> RdmaDevice:
-    path = f"{_CLASS}/{name}"
+    path = f"{RDMA_CLASS}/{name}"
     resolved = host.resolve(f"{path}/device")
     parent = f"{path}/device" if isinstance(resolved, Unknown) else resolved
     function = pci_function(parent)
@@ -319,7 +319,7 @@ def _without_function(host: Host, name: str, path: str) -> str:
 
 def probe(host: Host) -> Maybe[RdmaFacts]:
     """Read /sys/class/infiniband; NOT_THERE: ib_core is not loaded."""
-    names = host.names(_CLASS)
+    names = host.names(RDMA_CLASS)
     if isinstance(names, Unknown):
         return names
     uverbs: dict[str, str] = {}

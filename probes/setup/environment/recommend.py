@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from probes.base.unknown import Maybe, Unknown
 from probes.checks.nccl.library import versions_of
 from probes.facts.system.cloud import Cloud
@@ -15,7 +17,7 @@ from probes.setup.environment.distances import level_settings, topology_settings
 from probes.setup.environment.gids import gid_settings
 from probes.setup.environment.judge import conf_values, has_gpus_and_nics, judge
 from probes.setup.environment.nics import HCA, nic_settings
-from probes.setup.environment.sockets import interface_settings, traffic_class_notes
+from probes.setup.environment.sockets import bond_notes, interface_settings, traffic_class_notes
 from probes.snapshot.examination import Examination
 
 
@@ -52,8 +54,10 @@ def recommend(examination: Examination, cloud: Maybe[Cloud], nccl: str = "") -> 
         topology_settings(examination),
         interface_settings(examination),
         ([], traffic_class_notes(examination, tuple(named))),
+        ([], bond_notes(examination, tuple(named))),
     )
-    notes = [note for _, of_part in parts for note in of_part]
+    conf = conf_values(examination)
+    notes = [_as_in_file(note, conf) for _, of_part in parts for note in of_part]
     settings = [*settings, *(setting for of_part, _ in parts for setting in of_part)]
     settings = [setting for setting in settings if not _is_default(setting, version)]
     settings, in_file = _without_conf(examination, settings)
@@ -117,6 +121,13 @@ def _without_findings(examination: Examination, settings: list[Setting]) -> tupl
         if setting.name in objections
     ]
     return [setting for setting in settings if setting.name not in objections], notes
+
+
+def _as_in_file(note: Note, conf: Mapping[str, str]) -> Note:
+    """Return the note, or what /etc/nccl.conf decides where one node cannot show the value."""
+    if note.state is not State.UNKNOWN or note.variable not in conf:
+        return note
+    return Note(note.variable, State.IN_FILE, f"{conf[note.variable]} is already in /etc/nccl.conf")
 
 
 def _conf_on_stack(examination: Examination, stack: Stack) -> list[Note]:

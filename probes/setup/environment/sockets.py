@@ -1,8 +1,11 @@
-"""The interface that NCCL's bootstrap uses, and the traffic class of RoCE."""
+"""The interface that NCCL's bootstrap uses, and the traffic class and queue pairs of RoCE."""
 
 from __future__ import annotations
 
 from probes.base.unknown import Unknown, known
+from probes.checks.nic.bonds import QUEUE_PAIRS
+from probes.facts.rdma.devices import RdmaPort
+from probes.facts.rdma.qos import netdevs_of
 from probes.facts.system.interfaces import Interface
 from probes.queries.evidence_list import join_limited
 from probes.setup.environment.advice import Note, Setting, State
@@ -76,7 +79,39 @@ def traffic_class_notes(examination: Examination, nics: tuple[str, ...] = ()) ->
     if found:
         shown = ", ".join(f"{join_limited(names)} {value}" for value, names in found.items())
         return [Note(CLASS, State.UNKNOWN, f"the driver sets a class on some NICs only: {shown}")]
+    text = "one node does not show which class the switches treat as lossless"
+    lossless = _lossless(examination, ports)
+    if lossless:
+        text = f"this node's NICs have PFC for {lossless}, but the switches decide"
+    return [Note(CLASS, State.UNKNOWN, f"{text}; ask the network's administrator")]
+
+
+def _lossless(examination: Examination, ports: dict[str, RdmaPort]) -> str:
+    """Return the priorities with PFC and their classes, where all these ports agree; "" otherwise."""
+    facts = examination.qos
+    netdevs = {} if isinstance(facts, Unknown) else facts.netdevs
+    found = {
+        tuple((dscp, priority) for dscp, priority in known(qos.priorities, {}).items() if priority in qos.pfc)
+        for port in ports.values()
+        for name in netdevs_of(port)
+        if (qos := netdevs.get(name)) is not None and not isinstance(qos.pfc, Unknown)
+    }
+    if len(found) != 1 or not (pairs := found.pop()):
+        return ""
+    priorities = join_limited(str(priority) for priority in sorted({priority for _, priority in pairs}))
+    return f"priority {priorities} (class {join_limited(str(dscp << 2) for dscp, _ in sorted(pairs))})"
+
+
+def bond_notes(examination: Examination, nics: tuple[str, ...] = ()) -> list[Note]:
+    """Say that jobs over bonds may need more queue pairs; NVIDIA lists the variable under debugging.
+
+    `nics`: as in `gid_settings`.
+    """
+    bonds = [name for name, port in roce_ports(examination, nics).items() if port.bond is not None]
+    if not bonds:
+        return []
     text = (
-        "one node does not show which class the switches treat as lossless; ask the network's administrator"
+        f"a queue pair uses one port of a bond ({join_limited(bonds, 2)}); measure a job with 2 queue pairs "
+        "per connection"
     )
-    return [Note(CLASS, State.UNKNOWN, text)]
+    return [Note(QUEUE_PAIRS, State.UNKNOWN, text)]

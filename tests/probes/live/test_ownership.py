@@ -150,15 +150,15 @@ def test_a_region_without_owner_that_goes_away_was_there(host: LiveNode) -> None
 
 def test_pinned_memory_is_read_from_a_thread_that_lives(host: LiveNode) -> None:
     host.add_process(42, pinned=None)
-    assert isinstance(read_pinned(host, 42), Unknown)
+    assert isinstance(read_pinned(host, 42, {}), Unknown)
     (host.path / "proc/42/task/43").mkdir(parents=True)
     (host.path / "proc/42/task/43/status").write_text("Tgid:\t42\nVmPin:\t    4096 kB\n")
-    assert read_pinned(host, 42) == 4 * MIB
+    assert read_pinned(host, 42, {}) == 4 * MIB
 
 
 def test_missing_pinned_memory_is_not_zero(host: LiveNode) -> None:
     host.add_process(42, pinned=None)
-    pinned = read_pinned(host, 42)
+    pinned = read_pinned(host, 42, {})
     assert isinstance(pinned, Unknown)
     assert pinned.reason is Reason.NOT_THERE
 

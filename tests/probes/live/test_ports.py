@@ -205,7 +205,7 @@ def test_a_changed_line_rate_shows_without_a_new_probe(host: Tree) -> None:
     samples = Samples(host)
     samples.at(100.0)
     host.write("rate", "100 Gb/sec (4X EDR)")
-    assert samples.at(102.0).line_rate_gbps == 100.0
+    assert samples.at(106.0).line_rate_gbps == 100.0
 
 
 def test_an_unchanged_port_is_the_same_object(host: Tree) -> None:
@@ -254,20 +254,21 @@ def test_a_rise_is_never_negative(before: int, after: int) -> None:
     assert isinstance(risen, Unknown) or risen >= 0
 
 
-def test_the_pcie_link_is_read_with_the_counters(host: Tree) -> None:
+def test_the_pcie_link_is_read_every_few_seconds(host: Tree) -> None:
     samples = Samples(host)
     assert isinstance(samples.at(100.0).pcie_gtps, Unknown)
     function = "/sys/devices/pci0000:15/0000:15:01.0"
     link(host.root, "/sys/bus/pci/devices/0000:15:01.0", f"../../../{function.removeprefix('/sys/')}")
     write(host.root, f"{function}/current_link_speed", "32.0 GT/s PCIe\n")
     write(host.root, f"{function}/current_link_width", "16\n")
-    sample = samples.at(102.0)
+    sample = samples.at(106.0)
     assert (sample.pcie_gtps, sample.pcie_width) == (32.0, 16)
     host.files_read.clear()
-    assert samples.at(103.0).pcie_width == 16
+    assert samples.at(108.0).pcie_width == 16
+    assert any("hw_counters" in path for path in host.files_read)
     assert not [path for path in host.files_read if "current_link" in path]
     write(host.root, f"{function}/current_link_speed", "Unknown\n")
-    assert isinstance(samples.at(104.0).pcie_gtps, Unknown)
+    assert isinstance(samples.at(112.0).pcie_gtps, Unknown)
 
 
 @pytest.mark.parametrize(

@@ -33,3 +33,57 @@ def test_a_probe_that_timed_out_is_repeated_later(monkeypatch: pytest.MonkeyPatc
     assert host.asked == 2
     now += RETRY_SECONDS
     assert watch.probe() is None
+
+
+class SteppedHost(SimulatedHost):
+    """A node that counts how often its devices are listed."""
+
+    listed = 0
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+        super().__init__("hgx-h100", clock=lambda: self.now)
+
+    def names(self, path: str) -> Maybe[tuple[str, ...]]:
+        self.listed += path == "/sys/bus/pci/devices"
+        return super().names(path)
+
+
+def readings(host: SteppedHost, watch: Watch, seconds: int) -> list[bool]:
+    """Return for each second whether the node was probed."""
+    probed = []
+    for _ in range(seconds):
+        host.now += 1.0
+        probed.append(watch.probe() is not None)
+        watch.read()
+    return probed
+
+
+def test_devices_are_listed_every_five_seconds() -> None:
+    host = SteppedHost()
+    watch = Watch(host)
+    watch.probe()
+    watch.read()
+    host.listed = 0
+    assert readings(host, watch, 30) == [False] * 30
+    assert host.listed == 5
+
+
+def test_a_module_that_goes_or_comes_is_seen_with_the_next_reading() -> None:
+    host = SteppedHost()
+    watch = Watch(host)
+    readings(host, watch, 3)
+    removed = host.tree.remove("/sys/module/nvidia_peermem")
+    assert readings(host, watch, 3) == [False, True, False]
+    host.tree.restore(removed)
+    assert readings(host, watch, 3) == [False, True, False]
+
+
+def test_two_rdma_devices_that_swap_their_names_are_probed_again() -> None:
+    host = SteppedHost()
+    watch = Watch(host)
+    readings(host, watch, 3)
+    links = host.tree.links
+    one, other = "/sys/class/infiniband/mlx5_0", "/sys/class/infiniband/mlx5_1"
+    links[one], links[other] = links[other], links[one]
+    assert any(readings(host, watch, 6))

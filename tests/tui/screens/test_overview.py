@@ -33,7 +33,7 @@ USUAL_NODES_AT_SIZES = {("hgx-h100", (80, 24)), ("hgx-h100", (200, 60))} | {
 
 
 def first_nic(name: str) -> str:
-    """Return the first NIC of a simulated node."""
+    """The first NIC of a simulated node."""
     return SimulatedHost(name).tree.nics[0].name
 
 
@@ -327,7 +327,10 @@ async def test_the_refcount_on_screen_follows_the_kernels(tmp_path: Path) -> Non
         assert "refcnt    12 memory regions" in shown(pilot, "gpudirect")
 
 
-async def test_a_device_that_appears_is_shown_without_asking(tmp_path: Path) -> None:
+async def test_a_device_that_appears_is_shown_without_asking(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("probes.snapshot.watch.FINGERPRINT_SECONDS", 0.0)  # no test waits five seconds
     add_function(tmp_path, ("pci0000:00", "0000:00:01.0", "0000:01:00.0"), NVIDIA, 0x2330, 0x030200)
     clock = SteppedClock()
     app = stepped_app(LocalHost(str(tmp_path)))

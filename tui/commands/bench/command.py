@@ -43,7 +43,7 @@ from tui.commands.bench.output import BenchOutput
 from tui.commands.bench.progress import BenchProgress
 from tui.commands.bench.save import BenchSaver
 from tui.files.new_file import NotWritten, check_new
-from tui.runtime.printing import heading
+from tui.runtime.node_heading import heading
 from tui.runtime.signals import signals_stop
 from widgets.bandwidth.series import draw_affected, draw_left_out, draw_not_started, draw_series
 from widgets.base.figures import minutes

@@ -8,6 +8,7 @@ import pytest
 
 from probes.base.unknown import Reason, Unknown
 from probes.checks.registry import findings
+from probes.facts.jobs.nccl_conf import NCCL_CONF
 from probes.facts.rdma.devices import RdmaFacts
 from probes.nccl.variables.catalogue import CATALOGUE
 from probes.nccl.variables.variable import parse_version
@@ -195,6 +196,28 @@ def test_the_doctor_does_not_object_to_a_job_with_these_settings(name: str, vers
 def test_nothing_that_is_the_default_is_recommended(name: str, version: str) -> None:
     for setting in advice_for(name, version)[0].settings:
         assert CATALOGUE[setting.name].default(parse_version(version)) != setting.value
+
+
+def without_conf(tree: Tree) -> None:
+    tree.add(NCCL_CONF, "")
+
+
+def test_what_the_conf_file_sets_is_not_unknown() -> None:
+    advice = advice_for("bare-roce")[0]
+    assert note_on(advice, "NCCL_IB_TC").state is State.IN_FILE
+    assert note_on(advice, "NCCL_IB_QPS_PER_CONNECTION").state is State.IN_FILE
+
+
+def test_bonds_need_a_measurement_with_more_queue_pairs() -> None:
+    note = note_on(advice_for(changed("bare-roce", without_conf))[0], "NCCL_IB_QPS_PER_CONNECTION")
+    assert note.state is State.UNKNOWN
+    assert "mlx5_bond_0" in note.text
+
+
+def test_the_priorities_with_flow_control_are_named_but_not_chosen() -> None:
+    note = note_on(advice_for(changed("bare-roce", without_conf))[0], "NCCL_IB_TC")
+    assert note.state is State.UNKNOWN
+    assert "PFC for priority 3 (class 96, 100, 104, 108" in note.text
 
 
 def test_what_manages_nvswitches_is_no_nic_of_jobs() -> None:
