@@ -12,6 +12,9 @@ from probes.simulation.node.names import SIMULATED_NAMES
 USUAL_NODES = ("hgx-h100", "dgx-a100", "pcie-l40s", "gb200", "cloud-vm", "azure-nd-h100")
 # Nodes on which GPUDirect RDMA can work: GB10 does not support it by design.
 GDR_NODES = tuple(name for name in SIMULATED_NAMES if name != "dgx-spark")
+# Nodes whose NICs have verbs: perftest runs there, and the kernel lists RDMA objects.
+WITH_VERBS = tuple(name for name in SIMULATED_NAMES if name != "slingshot")
+MEASURABLE = tuple(name for name in WITH_VERBS if name in GDR_NODES)
 # One or two faults of each area, for tests that do the same with every fault.
 USUAL_FAULTS = frozenset(
     {

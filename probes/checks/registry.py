@@ -36,7 +36,7 @@ from probes.checks.nic import (
     roce_rails,
 )
 from probes.checks.nic import devices as nic_devices
-from probes.checks.path import data_direct, dmabuf, gdr_path, p2p_topology
+from probes.checks.path import data_direct, dmabuf, gdr_path, p2p_topology, vendor_paths
 from probes.checks.pcie import (
     acs,
     acs_direct_nic,
@@ -85,6 +85,7 @@ AREAS: tuple[Area, ...] = (
     boot.AREA,
     in_use.AREA,
     dmabuf.AREA,
+    vendor_paths.AREA,
     p2p_topology.AREA,
     data_direct.AREA,
     errors.AREA,

@@ -26,6 +26,7 @@ class GdrPath(Enum):
     DMABUF = "DMA-BUF"
     PEERMEM = "nvidia-peermem"
     EFA = "efa_nv_peermem"  # AWS EFA's own peer-memory path, which does not use nvidia_peermem
+    CXI = "libfabric cxi"  # HPE Slingshot: no verbs; libfabric registers GPU memory with the cxi driver
 
 
 @dataclass(frozen=True)
@@ -72,7 +73,7 @@ class GpuDirectFacts:
     """Both paths, what each NIC and each GPU can do, and the signs of use."""
 
     dmabuf: PathState
-    peermem: PathState  # on a node whose NICs are all EFA: that of efa_nv_peermem
+    peermem: PathState  # where all NICs are EFA: that of efa_nv_peermem; all Slingshot: that of libfabric
     preferred: GdrPath | None  # what NCCL would take: DMA-BUF before peermem; None: neither is usable
     nic_dmabuf: dict[str, Maybe[bool]]  # RDMA device -> supports DMA-BUF (ibv_reg_dmabuf_mr probe)
     dmabuf_in_use: Maybe[bool]  # root only: bufinfo lists a NIC that is attached to a buffer of nv_dmabuf
@@ -106,7 +107,7 @@ def parse_driver_version(text: str) -> tuple[int, int, int] | None:
 
 
 def hardware_of(rdma: Maybe[RdmaFacts]) -> list[RdmaDevice]:
-    """Return the RDMA devices on a PCI function. rxe and siw cannot reach GPU memory."""
+    """Return the RDMA devices on a PCI function, Slingshot's too. rxe and siw cannot reach GPU memory."""
     devices = () if isinstance(rdma, Unknown) else rdma.devices
     return [device for device in devices if not isinstance(device.bdf, Unknown)]
 

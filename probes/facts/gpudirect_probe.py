@@ -11,9 +11,7 @@ from probes.facts.gpu.gpus import GpuFacts
 from probes.facts.gpudirect import GdrPath, GpuDirectFacts, PathState, hardware_of
 from probes.facts.gpudirect_requirements import (
     driver_requirements,
-    efa_requirement,
     gpu_support,
-    is_live,
     kernel_requirements,
     nic_requirement,
     path_state,
@@ -22,8 +20,10 @@ from probes.facts.gpudirect_requirements import (
     topology_requirements,
     verbs_requirement,
 )
+from probes.facts.gpudirect_vendors import cxi_requirements, efa_requirement, is_live
 from probes.facts.kernel.modules import ModuleFacts
 from probes.facts.kernel.release import KernelFacts
+from probes.facts.rdma.cxi import has_verbs
 from probes.facts.rdma.devices import RdmaDevice, RdmaFacts
 from probes.host.cuda import CudaGpu
 from probes.host.protocol import Host
@@ -82,6 +82,8 @@ def _nics_by_peer_memory(host: Host, devices: list[RdmaDevice], peermem: PathSta
         driver = known(device.driver, "")
         if driver == "efa":
             answers[device.name] = efa_requirement(host, device).met
+        elif not has_verbs(device):
+            answers[device.name] = peermem.usable if peermem.path is GdrPath.CXI else False
         elif driver == "bnxt_en":
             answers[device.name] = is_live(host, "ib_peer_mem") if peermem.usable is True else peermem.usable
         else:
@@ -123,7 +125,7 @@ def probe(
     `ask_cuda`: returns the answer of libcuda, if libcuda is being asked already.
     """
     hardware = hardware_of(rdma)
-    answers = _ask_nics(host, hardware)
+    answers = _ask_nics(host, [device for device in hardware if has_verbs(device)])
     cuda = (ask_cuda or host.cuda_gpus)()
     support = gpu_support(gpus, cuda)
     dmabuf = path_state(
@@ -139,7 +141,11 @@ def probe(
     of_gpus = support_requirements(support, GdrPath.PEERMEM)
     peermem = peermem_state(modules, [*topology_requirements(gpus, GdrPath.PEERMEM), *of_gpus])
     if hardware and all(known(device.driver, "") == "efa" for device in hardware):
-        peermem = path_state(GdrPath.EFA, (efa_requirement(host, hardware[0]), *of_gpus))
+        rows = [efa_requirement(host, device) for device in hardware]
+        first = next((row for row in rows if row.met is True), rows[0])
+        peermem = path_state(GdrPath.EFA, (first, *of_gpus))
+    elif hardware and not any(map(has_verbs, hardware)):
+        peermem = path_state(GdrPath.CXI, cxi_requirements(host, gpus, support))
     preferred = None
     for state in (dmabuf, peermem):
         if preferred is None and not isinstance(state.usable, Unknown) and state.usable:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from probes.base.text import printable
 from probes.base.unknown import Maybe, Reason, Unknown, all_of, known, map_known
 from probes.facts.gpu.gpus import DriverFacts, Flavour, Gpu, GpuFacts, is_vgpu
 from probes.facts.gpudirect import (
@@ -18,15 +17,15 @@ from probes.facts.gpudirect import (
 )
 from probes.facts.kernel.modules import PEER_MEMORY_SYMBOL, ModuleFacts, ModuleState
 from probes.facts.kernel.release import KernelFacts
-from probes.facts.rdma.devices import RdmaDevice, RdmaFacts
+from probes.facts.rdma.cxi import has_verbs
+from probes.facts.rdma.devices import RdmaFacts
 from probes.host.cuda import DMABUF_SUPPORTED, RDMA_SUPPORTED, CudaGpu
-from probes.host.protocol import Host
 
 _FIRST_OPEN_DRIVER = (515, 43, 4)  # the first with nv-dmabuf.c
 _FIRST_KERNEL = (5, 12)
+_MOST_NAMED = 8  # NICs
 _OLDEST_CAPABILITY = (7, 5)  # Turing: the open kernel modules support nothing older
 _FIRST_TOPOLOGY_CHECK = (580, 65, 6)  # the first driver that reads GrdmaPciTopoCheckOverride
-_EFA_MODULE = "efa_nv_peermem"
 _BY_DESIGN = (
     (re.compile(r"geforce", re.IGNORECASE), "GeForce GPUs do not support GPUDirect RDMA"),
     (re.compile(r"\bGB10\b"), "GB10 (DGX Spark) does not support GPUDirect RDMA"),
@@ -206,6 +205,10 @@ def nic_requirement(rdma: Maybe[RdmaFacts], answers: dict[str, Maybe[bool]]) -> 
     if isinstance(rdma, Unknown) and rdma.reason is not Reason.NOT_THERE:
         return Requirement(name, rdma, f"/sys/class/infiniband: {rdma}")
     elsewhere = () if isinstance(rdma, Unknown) else rdma.devices_elsewhere
+    if not answers and not elsewhere and not isinstance(rdma, Unknown) and rdma.devices:
+        lack = "Slingshot NICs have no verbs; libfabric uses DMA-BUF itself"
+        if not all(map(has_verbs, rdma.devices)):
+            return Requirement(name, False, f"{rdma.devices[0].sysfs_path}: no verbs", lack)
     if not answers and not elsewhere:
         return Requirement(name, False, "/sys/class/infiniband: no RDMA device", "there is no RDMA device")
     able = [nic for nic, answer in answers.items() if not isinstance(answer, Unknown) and answer]
@@ -218,7 +221,9 @@ def nic_requirement(rdma: Maybe[RdmaFacts], answers: dict[str, Maybe[bool]]) -> 
         unseen = Unknown(Reason.NOT_THERE, "/sys/class/infiniband", "in another network namespace")
         evidence = f"/sys/bus/auxiliary/devices: RDMA devices of {', '.join(elsewhere)}"
         return Requirement(name, unseen, evidence)
-    unable = ", ".join(answers)
+    unable = ", ".join([*answers][:_MOST_NAMED])
+    if len(answers) > _MOST_NAMED:
+        unable += f" and {len(answers) - _MOST_NAMED} more"
     lack = f"the kernel or the NIC driver does not support DMA-BUF on {unable}"
     return Requirement(name, False, f"{probe_name}: not supported on {unable}", lack)
 
@@ -276,25 +281,3 @@ def _exported(modules: ModuleFacts) -> Requirement:
     # modules.symbols lists modules only. It does not cover an IB core that is built into the kernel.
     absent = provider.reason is Reason.NOT_THERE and core is not ModuleState.BUILTIN
     return Requirement(name, False if absent else provider, f"modules.symbols: {provider}", lack)
-
-
-def is_live(host: Host, module: str) -> Maybe[bool]:
-    """Return whether a module is loaded now."""
-    state = host.read(f"/sys/module/{module}/initstate", 64)
-    if isinstance(state, Unknown):
-        return False if state.reason is Reason.NOT_THERE else state
-    return state == "live"
-
-
-def efa_requirement(host: Host, device: RdmaDevice) -> Requirement:
-    """Return whether EFA's own peer memory works, by its module or its driver (amzn-drivers efa_sysfs.c)."""
-    base = f"{device.sysfs_path}/device"
-    provider, built = known(host.read(f"{base}/p2p", 64), ""), known(host.read(f"{base}/gdr", 64), "")
-    live = is_live(host, _EFA_MODULE)
-    word = str(live) if isinstance(live, Unknown) else "live" if live else "not loaded"
-    evidence = f"/sys/module/{_EFA_MODULE}: {word}"
-    if provider.startswith("NVIDIA"):
-        live, evidence = True, f"{base}/p2p: {printable(provider, 40)}"
-    elif built == "1":
-        live, evidence = True, f"{base}/gdr: 1"
-    return Requirement("EFA's peer memory", live, evidence, f"{_EFA_MODULE} is not loaded")

@@ -19,7 +19,7 @@ from probes.facts.kernel.release import KernelFacts
 from probes.facts.pci import functions as pci
 from probes.facts.pci.functions import PciFacts
 from probes.facts.pci.nvswitch_management import with_management
-from probes.facts.rdma import data_direct
+from probes.facts.rdma import cxi, data_direct
 from probes.facts.rdma import devices as rdma
 from probes.facts.rdma.data_direct import DataDirectFacts
 from probes.facts.rdma.devices import RdmaFacts
@@ -85,7 +85,9 @@ class Node:
     gpus: Maybe[GpuFacts] = _probed("gpus", _gpus, needs=("pci", "nvml"))
     rdma: Maybe[RdmaFacts] = _probed(
         "rdma",
-        lambda run: rdma.for_functions(rdma.probe(run.host), run.answer("pci", PciFacts)),
+        lambda run: cxi.add_slingshot(
+            run.host, rdma.for_functions(rdma.probe(run.host), run.answer("pci", PciFacts))
+        ),
         needs=("pci",),
     )
     modules: Maybe[ModuleFacts] = _probed(

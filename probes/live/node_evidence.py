@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from probes.base.unknown import Maybe, Reason, Unknown, known
 from probes.facts.gpudirect import GpuDirectFacts, PeermemReading
 from probes.facts.jobs.processes import Process
-from probes.facts.kernel.modules import ModuleFacts
+from probes.facts.kernel.modules import ModuleFacts, ModuleState
 from probes.facts.kernel.release import KernelFacts
 from probes.facts.node import Node
 from probes.facts.rdma.devices import RdmaFacts
@@ -121,12 +121,13 @@ def node_evidence(
     ):
         in_use = Unknown(Reason.NOT_RECORDED, _BUFINFO, "read before the process started")
     kernel = node.kernel.version if isinstance(node.kernel, KernelFacts) else node.kernel
-    modules: Collection[str] = node.modules.modules if isinstance(node.modules, ModuleFacts) else ()
+    modules = node.modules.modules if isinstance(node.modules, ModuleFacts) else {}
+    loaded: Collection[str] = [name for name, one in modules.items() if one.state is ModuleState.LIVE]
     return NodeEvidence(
         peermem_regions=peermem_regions(reading.peermem),
         peermem_candidates=candidates,
         candidates_share_job=len(names) == 1,
-        other_peermem=tuple(name for name in _OTHER_PEERMEM if name in modules),
+        other_peermem=tuple(name for name in _OTHER_PEERMEM if name in loaded),
         unowned_regions=found.ownership.unowned_regions,
         unowned_queue_pairs=found.ownership.unowned_queue_pairs,
         is_hidden=is_hidden(node, found),

@@ -27,6 +27,8 @@ from probes.queries.modules import (
     DMABUF,
     MODULES,
     PEERMEM,
+    cxi_functions,
+    efa_functions,
     file_of,
     gpu_functions,
     is_present,
@@ -44,6 +46,8 @@ GPU_MODULES = ("nvidia", "nvidia_uvm")
 RDMA_MODULES = ("ib_core", "ib_uverbs")
 MLX5_MODULES, MLX4_MODULES = ("mlx5_core", "mlx5_ib"), ("mlx4_core", "mlx4_ib")
 OLDEST_OPEN_GPU = (7, 5)  # Turing: the open kernel modules serve nothing older
+
+EFA_MODULES, SLINGSHOT_MODULES = ("ib_core", "ib_uverbs", "efa"), ("cxi_ss1", "cxi_user")
 
 # Findings that name why nvidia_peermem cannot be loaded; peermem-not-loaded is the symptom of each.
 PEERMEM_REASONS = (
@@ -284,6 +288,8 @@ def missing_modules(examination: Examination) -> Maybe[tuple[str, ...]]:
         (RDMA_MODULES, mlx_functions(examination)),
         (MLX5_MODULES, mlx5_functions(examination)),
         (MLX4_MODULES, mlx4_functions(examination)),
+        (EFA_MODULES, efa_functions(examination)),
+        (SLINGSHOT_MODULES, cxi_functions(examination)),
     ):
         if isinstance(devices, Unknown):
             return devices
@@ -291,7 +297,7 @@ def missing_modules(examination: Examination) -> Maybe[tuple[str, ...]]:
     if need_of_peermem(examination) is not Need.NOT_NEEDED:
         needed.append(PEERMEM)
     missing = []
-    for name in needed:
+    for name in dict.fromkeys(needed):
         module = module_of(examination, name)
         if isinstance(module, Unknown):
             return module

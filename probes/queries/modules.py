@@ -16,6 +16,7 @@ from probes.facts.kernel.modules import (
     ModuleFacts,
     ModuleState,
     cards_of,
+    vendor_cards,
 )
 from probes.facts.pci.functions import PciFacts, is_for_guests
 from probes.queries.evidence_list import SHOWN
@@ -108,6 +109,16 @@ def mlx4_functions(examination: Examination) -> Maybe[tuple[str, ...]]:
 def mlx_functions(examination: Examination) -> Maybe[tuple[str, ...]]:
     """Return the BDFs of all NVIDIA RDMA cards, without those given to a virtual machine."""
     return map_known(examination.node.pci, lambda pci: (*cards_of(pci, "mlx5"), *cards_of(pci, "mlx4")))
+
+
+def efa_functions(examination: Examination) -> Maybe[tuple[str, ...]]:
+    """Return the BDFs of AWS EFAs."""
+    return map_known(examination.node.pci, lambda pci: vendor_cards(pci, "efa"))
+
+
+def cxi_functions(examination: Examination) -> Maybe[tuple[str, ...]]:
+    """Return the BDFs of HPE Slingshot NICs."""
+    return map_known(examination.node.pci, lambda pci: vendor_cards(pci, "cxi"))
 
 
 def peer_nics(examination: Examination) -> Maybe[tuple[str, ...]]:

@@ -29,6 +29,8 @@ def choose_path(examination: Examination) -> PathChoice:
     direct = examination.node.gpudirect
     if isinstance(direct, Unknown):
         return PathChoice(None, f"the state of GPUDirect RDMA is unknown: {direct}", ())
+    if direct.peermem.path is GdrPath.CXI:
+        return _of_slingshot(direct.peermem, direct.by_design)
     paths = (direct.dmabuf, direct.peermem)
     absent = no_gpu_or_rdma_device(examination)
     if absent is not None:
@@ -54,6 +56,15 @@ def choose_path(examination: Examination) -> PathChoice:
 def _old_peermem(examination: Examination) -> tuple[Evidence, ...]:
     module = module_of(examination, PEERMEM)
     return () if isinstance(module, Unknown) else boot_loaders(examination, module)
+
+
+def _of_slingshot(own: PathState, by_design: str) -> PathChoice:
+    """Return the only path of Slingshot NICs, which have no verbs."""
+    if by_design:
+        return PathChoice(None, by_design, (own,), is_impossible=True)
+    lacking = f"missing here: {_missing(own)}"
+    reason = "Slingshot NICs have no verbs; libfabric registers GPU memory with the cxi driver"
+    return PathChoice(GdrPath.CXI, reason if own.usable is True else f"{reason}; {lacking}", (own,))
 
 
 def _of_efa(dmabuf: PathState, own: PathState) -> tuple[GdrPath, str]:

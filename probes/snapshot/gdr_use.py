@@ -83,6 +83,10 @@ def idle_text(use: GdrUse, direct: GpuDirectFacts) -> str:
     """Return that nothing is registered; "" if only root can see that."""
     if use.path is GdrPath.DMABUF and isinstance(direct.dmabuf_in_use, Unknown):
         return ""
+    if use.path is GdrPath.CXI:
+        return "gdrtop cannot see which memory libfabric has registered with Slingshot NICs"
+    if use.path is GdrPath.EFA:
+        return "efa_nv_peermem does not report which memory is registered"
     return "no memory region is registered now"
 
 

@@ -10,6 +10,7 @@ from probes.base.unknown import Maybe, Reason, Unknown, known
 from probes.facts.gpudirect import PeermemReading, read_peermem
 from probes.facts.kernel.modules import ModuleFacts, ModuleState
 from probes.facts.node import Node
+from probes.facts.rdma.cxi import has_verbs, link_state
 from probes.facts.rdma.devices import RdmaFacts, RdmaPort, is_software, parse_numbered
 from probes.host.nvml import NvmlLive
 from probes.host.protocol import Host
@@ -108,6 +109,10 @@ def read(host: Host, node: Node, with_interfaces: bool = False) -> Reading:
     states: dict[tuple[str, int], Maybe[str]] = {}
     for device in node.rdma.devices if isinstance(node.rdma, RdmaFacts) else ():
         for port in device.ports:
+            if not has_verbs(device):  # its octets are in no file that gdrtop knows
+                states[device.name, port.number] = link_state(host, port.netdev)
+                ports[device.name, port.number] = _counters(host, device.sysfs_path, port)
+                continue
             path = f"{device.sysfs_path}/ports/{port.number}"
             state = host.read(f"{path}/state", 4096)
             if not isinstance(state, Unknown):

@@ -58,9 +58,10 @@ class Verdict:
 
 # NICs of clouds and supercomputers that reach GPU memory without verbs, by driver.
 _WITHOUT_VERBS = {
-    "cxi": "Slingshot (cxi) uses libfabric, which gdrtop does not read",
+    "cxi": "Slingshot (cxi) uses libfabric, and /sys/class/cxi shows no device",
     "gve": "gVNIC (gve) uses GPUDirect-TCPX, which gdrtop does not read",
 }
+_NIC_MODULES = ("ib_core", "mlx5_core", "mlx5_ib", "efa", "cxi_ss1", "cxi_user")
 _HIDDEN_SWITCHES = "paths between GPUs and NICs are unknown: this virtual machine hides its PCIe switches"
 
 
@@ -170,10 +171,12 @@ def _no_rdma_devices(node: Node, topology: Topology) -> Verdict:
         return verdict(State.UNKNOWN, f"{devices} in another network namespace; run gdrtop in that pod")
     nics = f"no RDMA device for {count} NIC{'s' if count > 1 else ''}"
     if isinstance(node.modules, ModuleFacts):
-        for name in ("ib_core", "mlx5_core", "mlx5_ib"):
-            module = node.modules.modules.get(name)
+        for rung in node.modules.ladder:
+            module = node.modules.modules.get(rung.module)
+            if rung.module not in _NIC_MODULES or not rung.core:
+                continue
             if module is not None and module.state is ModuleState.NOT_LOADED:
-                return verdict(State.BROKEN, f"{name} is not loaded ({nics})")
+                return verdict(State.BROKEN, f"{rung.module} is not loaded ({nics})")
     return verdict(State.BROKEN, nics)
 
 
@@ -199,6 +202,8 @@ def _is_not_listed(gpu: Gpu) -> bool:
 def _no_path(node: Node, direct: GpuDirectFacts, use: GdrUse, gpus: int) -> Verdict:
     unknown = isinstance(use.dmabuf, Unknown) or isinstance(use.peermem, Unknown)
     reasons = [first_unmet(direct.dmabuf), first_unmet(direct.peermem)]
+    if direct.peermem.path is GdrPath.CXI:  # libfabric hands DMA-BUFs to the driver itself
+        reasons = reasons[1:]
     driver = None
     if isinstance(node.modules, ModuleFacts):
         driver = node.modules.modules.get("nvidia")

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from probes.base.unknown import Maybe, Unknown, known
 from probes.facts.gpu.gpus import GpuFacts
+from probes.facts.kernel.modules import vendor_cards
 from probes.facts.node import Node
 from probes.facts.pci.functions import PciFacts, PciKind
 from probes.facts.rdma.data_direct import DataDirectFacts
@@ -58,15 +59,24 @@ def endpoints(node: Node) -> tuple[tuple[Endpoint, ...], tuple[Endpoint, ...]]:
         nics.append(Endpoint(device.name, device.name, device.bdf, numa, False, by_dma))
     nics.sort(key=lambda nic: natural(nic.label))
     with_device = {nic.bdf for nic in nics} | _bonded(node)
+    others = _without_driver(node)
     nics.extend(
         Endpoint(function.bdf, function.bdf, function.bdf, function.numa_node, False)
         for function in functions.values()
         if function.kind is PciKind.NIC
-        and function.vendor_id == _MELLANOX
+        and (function.vendor_id == _MELLANOX or function.bdf in others)
         and function.physical_function is None
         and function.bdf not in with_device
     )
     return tuple(gpus), tuple(nics)
+
+
+def _without_driver(node: Node) -> frozenset[str]:
+    """Return the EFAs and Slingshot NICs without a driver."""
+    if isinstance(node.pci, Unknown):
+        return frozenset()
+    cards = (*vendor_cards(node.pci, "efa"), *vendor_cards(node.pci, "cxi"))
+    return frozenset(bdf for bdf in cards if isinstance(node.pci.functions[bdf].driver, Unknown))
 
 
 def _bonded(node: Node) -> set[Maybe[str]]:

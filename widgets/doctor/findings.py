@@ -283,6 +283,11 @@ def _usable_path(verdict: Verdict, width: int) -> list[Line]:
         return wrapped(f"Unknown on this node{why}.", width, Tone.WARNING)
     if verdict.path is None or not verdict.gpus_served:
         return wrapped(f"No GPU on this node can use the direct path{why}.", width, Tone.BAD)
-    via = {GdrPath.DMABUF: "DMA-BUF", GdrPath.PEERMEM: "nvidia-peermem", GdrPath.EFA: "EFA's own peer memory"}
+    via = {
+        GdrPath.DMABUF: "DMA-BUF",
+        GdrPath.PEERMEM: "nvidia-peermem",
+        GdrPath.EFA: "EFA's own peer memory",
+        GdrPath.CXI: "libfabric",
+    }
     gpus = f"{verdict.gpus_served} of {plural(verdict.gpus, 'GPU')}"
     return wrapped(f"{gpus} on this node can use the direct path, via {via[verdict.path]}.", width, Tone.GOOD)

@@ -23,7 +23,12 @@ _WORDS = {
     Outlook.UNKNOWN: "unknown",
     Outlook.WILL_NOT: "will not work",
 }
-_VIA = {GdrPath.DMABUF: "via DMA-BUF", GdrPath.PEERMEM: "via nvidia-peermem"}
+_VIA = {
+    GdrPath.DMABUF: "via DMA-BUF",
+    GdrPath.PEERMEM: "via nvidia-peermem",
+    GdrPath.EFA: "via EFA's own peer memory",
+    GdrPath.CXI: "via libfabric",
+}
 _TITLE_CELLS = 24
 
 

@@ -10,6 +10,7 @@ from widgets.base.figures import UNKNOWN_MARK, gibibytes, sparkline
 from widgets.base.lines import Line, Run, Tone, wrapped
 
 SPARK_SECONDS = 300.0
+_NAMES = {GdrPath.DMABUF: "DMA-BUF", GdrPath.PEERMEM: "peermem", GdrPath.EFA: "EFA", GdrPath.CXI: "libfabric"}
 
 
 def _is_spare(state: PathState, other: PathState) -> bool:
@@ -68,7 +69,7 @@ def draw(
 
 
 def _name(path: GdrPath) -> str:
-    return {GdrPath.DMABUF: "DMA-BUF", GdrPath.PEERMEM: "peermem", GdrPath.EFA: "EFA"}[path]
+    return _NAMES[path]
 
 
 def _nics(facts: GpuDirectFacts, path: GdrPath) -> Run:

@@ -17,7 +17,12 @@ _MARKS = {
     State.NOT_APPLICABLE: ("–", Tone.DIM),
 }
 _UNCHECKED = ("○", Tone.PLAIN)  # no word is green before the checks have run
-_PATHS = {GdrPath.DMABUF: "DMA-BUF", GdrPath.PEERMEM: "peermem", GdrPath.EFA: "EFA peer memory"}
+_PATHS = {
+    GdrPath.DMABUF: "DMA-BUF",
+    GdrPath.PEERMEM: "peermem",
+    GdrPath.EFA: "EFA peer memory",
+    GdrPath.CXI: "libfabric (cxi)",
+}
 _SOURCES = {Source.TREE: "TREE", Source.SIMULATED: "SIMULATED", Source.RECORDED: "RECORDED"}
 _WITHOUT_NUMBERS = (State.UNKNOWN, State.NOT_APPLICABLE)
 

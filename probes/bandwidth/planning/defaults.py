@@ -10,6 +10,7 @@ from probes.bandwidth.tools.perftest_command import GpuMemory, PerftestSettings
 from probes.base.unknown import Maybe, Reason, Unknown
 from probes.facts.gpu.gpus import Gpu, GpuFacts
 from probes.facts.gpudirect import GdrPath, GpuDirectFacts
+from probes.facts.rdma.cxi import has_verbs
 from probes.facts.rdma.devices import Gid, RdmaDevice, RdmaFacts, RdmaPort
 from probes.facts.rdma.port_health import routable_gids
 from probes.facts.system.tools import ToolFacts
@@ -155,7 +156,10 @@ def perftest_defaults(
     port = active_port(device)
     if port is None:
         return Refused(f"no port of {device.name} is active")
-    index = gid_index(port)
+    if not has_verbs(device):
+        return Refused(f"{device.name} is a Slingshot NIC: perftest needs verbs, which it does not have")
+    is_efa = device.driver == "efa"
+    index = 0 if is_efa else gid_index(port)  # an EFA has one GID
     memory = None if card is None else gpu_memory(examination, card, device.name, dmabuf)
     if isinstance(memory, Refused):
         return memory
@@ -164,6 +168,7 @@ def perftest_defaults(
         port=port.number,
         # If no GID will do, perftest's own choice is as good as any, and its error shows why.
         gid_index=None if isinstance(index, Unknown) else index,
+        connection="SRD" if is_efa else "",  # EFA has no RC (hw/efa/efa_verbs.c)
         gpu=memory,
         size_bytes=LARGE_BYTES,
         duration_s=SECONDS,

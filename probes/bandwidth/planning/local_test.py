@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from probes.bandwidth.model.command import Refused
 from probes.bandwidth.model.planned_test import Pair, PlannedProcess, PlannedTest
 from probes.bandwidth.model.request import Mode, Request
+from probes.bandwidth.tools.nccl_tests import NcclSettings
 from probes.bandwidth.tools.numa_binding import bound_to
 from probes.bandwidth.tools.tool import LocalTool
 from probes.base.unknown import Unknown, known
 from probes.facts.gpu.gpus import Gpu
+from probes.queries.network_plugin import plugin_only_driver
 from probes.snapshot.examination import Examination
 
 _TIME_LIMIT_SECONDS = 600.0
@@ -25,6 +29,8 @@ def local_test(
     wanted_node = known(gpu.numa_node, None) if gpu and tool.binds_to_gpu and request.binds else None
     numa_node, notes = bound_to(examination, wanted_node)
     settings = tool.settings(request, gpus, numa_node)
+    if isinstance(settings, NcclSettings) and plugin_only_driver(examination):
+        settings = replace(settings, by_plugin=True)
     command = settings.command(tools)
     if isinstance(command, Refused):
         return command

@@ -62,8 +62,8 @@ _OVER_NETWORK = (
     ("NCCL_P2P_DISABLE", "1"),
     ("NCCL_SHM_DISABLE", "1"),
     ("NCCL_NVLS_ENABLE", "0"),
-    ("NCCL_NET", "IB"),
 )
+_BY_VERBS = (("NCCL_NET", "IB"),)
 _STAGED = (("NCCL_NET_GDR_LEVEL", "LOC"), ("NCCL_IB_GDR_LEVEL", "0"))
 
 
@@ -82,6 +82,7 @@ class NcclSettings(LocalSettings):
     is_staged: bool = False  # over the network without GPUDirect RDMA
     devices: tuple[str, ...] = ()  # RDMA devices, exactly these; () NCCL chooses
     debug: bool = True  # NCCL prints which transport it uses
+    by_plugin: bool = False  # NCCL uses the NICs through a network plugin: EFA, Slingshot
 
     seconds = 25.0
 
@@ -140,6 +141,8 @@ class NcclSettings(LocalSettings):
             or out_of_range("the factor", self.factor, 2, 1024)
             or out_of_range("the number of iterations", self.iterations, 1, 1_000_000)
         )
+        if self.by_plugin and self.devices:
+            reason = reason or "NCCL's network plugin chooses the NICs of this node; test without a NIC name"
         if self.over_network and len(self.gpus) < 2:
             reason = reason or "the network needs two GPUs: one alone has no peer to send to"
         if reason:
@@ -148,7 +151,8 @@ class NcclSettings(LocalSettings):
         counts = ("-g", str(len(self.gpus)), "-n", str(self.iterations), "-c", str(int(self.is_checked)))
         environment = list(visible_gpus(self.gpus))
         if self.over_network:
-            environment += [*_OVER_NETWORK, *(_STAGED if self.is_staged else ())]
+            environment += [*_OVER_NETWORK, *(() if self.by_plugin else _BY_VERBS)]
+            environment += _STAGED if self.is_staged else ()
         if self.devices:
             # "=" matches the names exactly: without it, mlx5_1 matches mlx5_10 as well.
             environment.append(("NCCL_IB_HCA", "=" + ",".join(self.devices)))

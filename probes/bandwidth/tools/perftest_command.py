@@ -51,6 +51,7 @@ class PerftestSettings(Settings):
     tool: str = "ib_write_bw"  # of PERFTEST
     port: int = 1
     gid_index: int | None = None  # RoCE; None: perftest chooses
+    connection: str = ""  # "SRD" on EFA; "": perftest's default, RC
     gpu: GpuMemory | None = None  # None: host memory
     size_bytes: int | None = None  # None: the tool's own, 64 KiB or 2 bytes
     all_sizes: bool = False  # 2 bytes to 8 MiB
@@ -128,6 +129,8 @@ def perftest(settings: PerftestSettings, tools: ToolFacts, server: str | None = 
     argv += ["-p", str(settings.tcp_port), "-F"]
     if settings.over_ipv6:
         argv.append("--ipv6-addr")
+    if settings.connection:
+        argv += ["-c", settings.connection]
     if settings.gid_index is not None:
         argv += ["-x", str(settings.gid_index)]
     if settings.all_sizes:

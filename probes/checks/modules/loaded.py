@@ -20,6 +20,8 @@ from probes.queries.modules import (
     MODULES,
     PCI,
     PEERMEM,
+    cxi_functions,
+    efa_functions,
     gpu_functions,
     is_present,
     mlx4_functions,
@@ -38,7 +40,11 @@ AREA = Area("modules")
 _RDMA_MANUAL = "Linux Documentation/infiniband/user_verbs.rst and rdma-core README.md"
 _MLX5_MANUAL = "Linux Documentation/networking/device_drivers/ethernet/mellanox/mlx5"
 _MLX4_MANUAL = "Linux drivers/net/ethernet/mellanox/mlx4 and drivers/infiniband/hw/mlx4"
+_EFA_MANUAL = "https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/efa-start.html"
+_CXI_MANUAL = "HewlettPackard/shs-cxi-driver, drivers/net/ethernet/hpe/ss1"
+_EFA_PACKAGE, _CXI_PACKAGE = "AWS's EFA installer", "HPE's Slingshot Host Software (cray-cxi-driver)"
 _WATCHED = (
+    *("efa", "cxi_ss1", "cxi_user"),
     *("ib_core", "ib_uverbs", "mlx4_core", "mlx4_ib", "mlx5_core", "mlx5_ib"),
     *("nvidia", "nvidia_uvm", PEERMEM),
 )
@@ -112,6 +118,34 @@ _MODULES = (
         "No program can use RDMA: /dev/infiniband/uverbsN is missing.",
         _RDMA_MANUAL,
         part_of=("ib-core-not-loaded", "mlx5-core-not-loaded", "mlx4-core-not-loaded"),
+    ),
+    _Module(
+        "efa",
+        efa_functions,
+        "udev loads efa for these cards unless something prevents it.",
+        "EFA does not work: this node has no EFA device, and NCCL uses TCP.",
+        _EFA_MANUAL,
+        _EFA_PACKAGE,
+        ok=_CARD_MODULE,
+    ),
+    _Module(
+        "cxi_ss1",
+        cxi_functions,
+        "udev loads cxi_ss1 for these cards unless something prevents it.",
+        "Slingshot NICs do not work at all: no network interface and no device for libfabric.",
+        _CXI_MANUAL,
+        _CXI_PACKAGE,
+        ok=_CARD_MODULE,
+    ),
+    _Module(
+        "cxi_user",
+        cxi_functions,
+        "Nothing has loaded it since boot, or something unloaded it.",
+        "libfabric finds no Slingshot NIC: /dev/cxiN is missing, and NCCL uses TCP.",
+        _CXI_MANUAL,
+        _CXI_PACKAGE,
+        ("cxi-ss1-not-loaded",),
+        ok=_CARD_MODULE,
     ),
     _Module(
         "nvidia",

@@ -7,12 +7,13 @@ from collections.abc import Iterator
 
 from probes.base.plan import Plan, instruction
 from probes.base.unknown import Unknown, known
-from probes.facts.jobs.process_files import MappedLibrary
+from probes.facts.jobs.process_files import WORLD_SIZES, MappedLibrary
 from probes.facts.jobs.processes import Process
 from probes.nccl.settings import parse_number
 from probes.queries.finding import Area, Evidence, Outcome, Severity, need, passed, unknown
 from probes.queries.jobs import (
     GDR_PATHS,
+    OVER_TCP,
     RESTART,
     RESTARTS,
     STAGED,
@@ -25,14 +26,14 @@ from probes.queries.jobs import (
     values_of,
     without_variable,
 )
+from probes.queries.network_plugin import PLUGIN, driver_with_plugin, plugin_only_driver
 from probes.queries.references import NCCL_VARIABLES
 from probes.snapshot.examination import Examination
 
 AREA = Area("nccl")
 _DMABUF = "NCCL_DMABUF_ENABLE"
+_SETTLED_SECONDS = 120.0
 _FIRST_WITH_DMABUF = (2, 13, 4)
-# NCCL's own code uses InfiniBand and Ethernet ports only (src/transport/net_ib/init.cc).
-PLUGIN_ONLY = ("efa", "cxi")  # prefixes of the PCI drivers of EFA and Slingshot
 _NEWER = Plan(
     "Use a newer NCCL",
     (
@@ -200,10 +201,9 @@ def _plugins(process: Process) -> list[str]:
 def nccl_net_plugin_trouble(examination: Examination) -> Outcome:
     """Find libnccl-net in the maps of jobs, if NCCL could use the NICs without it."""
     jobs = jobs_of(examination)
-    pci = examination.node.pci
-    for bdf, function in ({} if isinstance(pci, Unknown) else pci.functions).items():
-        if known(function.driver, "").startswith(PLUGIN_ONLY):
-            return passed(Evidence(f"/sys/bus/pci/devices/{bdf}/driver", known(function.driver, "")))
+    bdf, driver = driver_with_plugin(examination)
+    if driver:
+        return passed(Evidence(f"/sys/bus/pci/devices/{bdf}/driver", driver))
     return conclude(
         jobs,
         [
@@ -215,6 +215,65 @@ def nccl_net_plugin_trouble(examination: Examination) -> Outcome:
         " NCCL_NET=IB.",
         part_of=("nccl-net-plugin-mixed",),
     )
+
+
+@AREA.check(
+    "nccl-net-plugin-absent",
+    Severity.CRITICAL,
+    "A job of several nodes has no network plugin, which these NICs need",
+    "https://github.com/aws/aws-ofi-nccl",
+    ok="Every job of several nodes has the network plugin, or NCCL can use the NICs without one",
+    impact=OVER_TCP,
+    data_path=True,
+    part_of=("nccl-net-plugin-not-found", "nccl-net-plugin-mixed", "nccl-net-socket"),
+)
+def nccl_net_plugin_absent(examination: Examination) -> Outcome:
+    """Find jobs with more ranks than this node has GPUs that map NCCL and no libnccl-net.
+
+    NCCL loads the plugin with its first communicator, so processes of the last two minutes are left out.
+    """
+    jobs = jobs_of(examination)
+    driver = plugin_only_driver(examination)
+    if not driver:
+        drivers = "/sys/class/infiniband/*/device/driver"
+        return passed(Evidence(drivers, "NCCL needs no plugin for these NICs"))
+    here = len(examination.topology.gpus)
+    evidence = [
+        Evidence(f"/proc/{process.pid}/maps", f"{libraries[0].path}, and no libnccl-net")
+        for process in jobs.processes
+        if (libraries := [one for one, _ in versions_of(process, "libnccl")])
+        and not _plugins(process)
+        and _ranks(process) > here
+        and not _is_young(examination, process)
+    ]
+    return conclude(
+        jobs,
+        evidence,
+        f"NCCL's own code cannot use {driver.partition('_')[0]} NICs; {PLUGIN} does that through libfabric.",
+        fix=Plan(
+            "Give the job the plugin",
+            (
+                instruction(f"Install {PLUGIN} and libfabric in the job's image", needs_root=False),
+                instruction("Add the directory of libnccl-net.so to LD_LIBRARY_PATH", needs_root=False),
+                RESTART,
+            ),
+            disturbs=RESTARTS,
+        ),
+    )
+
+
+def _ranks(process: Process) -> int:
+    """Return the number of ranks that the environment names; 0 if it names none."""
+    values = known(process.environment, {})
+    return next((parse_number(values[name]) or 0 for name in WORLD_SIZES if name in values), 0)
+
+
+def _is_young(examination: Examination, process: Process) -> bool:
+    facts, usage = examination.processes, process.usage
+    started = usage if isinstance(usage, Unknown) else usage.started_at
+    if isinstance(facts, Unknown) or isinstance(started, Unknown):
+        return False
+    return facts.taken_at - started < _SETTLED_SECONDS
 
 
 @AREA.check(

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from probes.base.unknown import Unknown, known
-from probes.checks.nccl.library import PLUGIN_ONLY
 from probes.checks.nccl.network import HCA, nearest_left_out
 from probes.queries.evidence_list import join_limited
 from probes.queries.finding import Area, Evidence, Outcome, Severity
@@ -18,6 +16,7 @@ from probes.queries.job_logs import (
     readings_of,
 )
 from probes.queries.jobs import FAR_NIC, STAGED, usable_paths
+from probes.queries.network_plugin import driver_with_plugin
 from probes.queries.references import NCCL_VARIABLES
 from probes.snapshot.examination import Examination
 
@@ -167,9 +166,7 @@ def job_log_plugin_missing(examination: Examination) -> Outcome:
 
 def _needed_by(examination: Examination) -> str:
     """Return the driver of NICs that NCCL cannot use without a plugin; "" if there are none."""
-    pci = examination.node.pci
-    drivers = () if isinstance(pci, Unknown) else (known(one.driver, "") for one in pci.functions.values())
-    return next((driver for driver in drivers if driver.startswith(PLUGIN_ONLY)), "")
+    return driver_with_plugin(examination)[1]
 
 
 def _wanted(examination: Examination, reading: JobLogReading) -> str:

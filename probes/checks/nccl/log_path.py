@@ -18,6 +18,7 @@ from probes.queries.job_logs import (
     readings_of,
 )
 from probes.queries.jobs import OVER_TCP, STAGED, usable_paths
+from probes.queries.network_plugin import PLUGIN, plugin_only_driver
 from probes.queries.references import NCCL_VARIABLES
 from probes.snapshot.examination import Examination
 from probes.snapshot.verdict import State as NodeState
@@ -41,6 +42,7 @@ _CAUSES_OF_TCP = (
     "nccl-net-socket",
     "nccl-ib-hca-mismatch",
     "nccl-net-plugin-not-found",
+    "nccl-net-plugin-absent",
     "job-log-plugin-missing",
     "job-log-other-setting",
     "no-gdr-path",
@@ -120,6 +122,13 @@ def job_log_tcp(examination: Examination) -> Outcome:
         "Make /dev/infiniband visible in the job's container, with libibverbs and the provider of the NICs",
         "Set NCCL_NET=IB for the next run, so that NCCL fails instead of using TCP",
     )
+    if plugin_only_driver(examination):  # NCCL's own InfiniBand code cannot use these NICs
+        fix = manual_fix(
+            "Let NCCL use its network plugin",
+            "Remove NCCL_NET=Socket and NCCL_NET_PLUGIN=none from the job, also from its code",
+            f"Install {PLUGIN} and libfabric in the job's image, and add it to LD_LIBRARY_PATH",
+            "Make the device files of the NICs visible in the job's container",
+        )
     return conclude_logs(examination, affected, cause, evidence, fix)
 
 
@@ -189,7 +198,7 @@ def job_log_differs(examination: Examination) -> Outcome:
                 "or a setting changed, after the job connected."
             )
             lines = [Evidence(place_of(reading), f"GPUDirect RDMA: {reading.verdict.text}")]
-            lines.append(Evidence("this node", "neither DMA-BUF nor nvidia-peermem is usable"))
+            lines.append(Evidence("this node", "no path to GPU memory is usable"))
         else:
             continue
         affected.append(reading)

@@ -21,6 +21,7 @@ from probes.queries.jobs import (
     jobs_of,
     without_variable,
 )
+from probes.queries.network_plugin import plugin_only_driver
 from probes.queries.ports import same_cause_as_down
 from probes.queries.references import NCCL_VARIABLES
 from probes.snapshot.examination import Examination
@@ -45,6 +46,7 @@ add_variable_check(
     variable="NCCL_IB_DISABLE",
     wrong=lambda value: "disables RDMA" if parse_number(value) else None,
     cause=_NO_RDMA,
+    applies=lambda examination: not plugin_only_driver(examination),
 )
 add_variable_check(
     AREA,
@@ -58,7 +60,9 @@ add_variable_check(
     variable="NCCL_NET",
     wrong=lambda value: "forces TCP" if value.lower() == "socket" else None,  # NCCL ignores case here
     cause=_NO_RDMA,
-    instead="or set NCCL_NET=IB, which forbids TCP",
+    instead=lambda examination: ""
+    if plugin_only_driver(examination)
+    else "or set NCCL_NET=IB, which forbids TCP",
 )
 
 
@@ -70,7 +74,9 @@ def all_ports(examination: Examination) -> tuple[tuple[RdmaDevice, RdmaPort], ..
 
 
 def _lists(examination: Examination) -> Iterator[tuple[JobSettings, HcaList]]:
-    """Yield every NCCL_IB_HCA that is not empty."""
+    """Yield every NCCL_IB_HCA that is not empty; a network plugin does not read it."""
+    if plugin_only_driver(examination):
+        return
     for settings in jobs_of(examination).settings:
         value = settings.get(HCA)
         if value:

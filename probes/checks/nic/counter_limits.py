@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from probes.base.unknown import Maybe, Reason, Unknown, known, map_known
+from probes.facts.rdma.cxi import has_verbs
 from probes.facts.rdma.port_health import ErrorCounter
 from probes.plans.ports import zero_counters
 from probes.queries.evidence_list import first_n
@@ -64,8 +65,11 @@ def counter_full(examination: Examination) -> Outcome:
     impact="gdrtop cannot see errors of this port.",
 )
 def counters_missing(examination: Examination) -> Outcome:
-    """Find ports without counters, or whose firmware refuses them."""
-    ports = need_ports(examination)
+    """Find ports without counters, or whose firmware refuses them.
+
+    EFA has its own in hw_counters (hw/efa/efa_verbs.c), and Slingshot NICs have no port in sysfs.
+    """
+    ports = [port for port in need_ports(examination) if not _has_other_counters(port)]
     without: list[tuple[Port, Unknown]] = []
     other: Outcome | None = None
     for port in ports:
@@ -89,6 +93,10 @@ def counters_missing(examination: Examination) -> Outcome:
             devices=devices_of(port for port, _ in without),
         )
     return other or passed(*first_n(_count(port) for port in ports) or (NO_PORTS,))
+
+
+def _has_other_counters(port: Port) -> bool:
+    return port.device.driver == "efa" or not has_verbs(port.device)
 
 
 def _count(port: Port) -> Evidence:

@@ -31,14 +31,18 @@ from probes.queries.modules import (
     peer_nics,
     release_of,
 )
+from probes.queries.network_plugin import plugin_only_driver
 from probes.snapshot.examination import Examination
 
 
 def _not_applicable(examination: Examination) -> Outcome | None:
-    """Return the outcome for a node without GPU and NIC, or with EFA only, which has its own peer module."""
-    if has_efa_only(examination) and no_gpu_or_rdma_device(examination) is None:
+    """Return the outcome for a node without GPU and NIC, or whose NICs have checks of their own."""
+    absent = no_gpu_or_rdma_device(examination)
+    if absent is None and has_efa_only(examination):
         return passed(Evidence("/sys/class/infiniband/*/device/driver", "efa, with its own peer module"))
-    return no_gpu_or_rdma_device(examination)
+    if absent is None and plugin_only_driver(examination).startswith("cxi"):
+        return passed(Evidence("/sys/class/cxi", "Slingshot, where libfabric uses DMA-BUF itself"))
+    return absent
 
 
 AREA = Area("path", requires=(_not_applicable,))

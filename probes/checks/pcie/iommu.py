@@ -32,6 +32,7 @@ from probes.snapshot.examination import Examination
 AREA = Area("pcie", requires=(unknown_devices,))
 
 _GROUPS = "/sys/kernel/iommu_groups"
+_MELLANOX = 0x15B3
 _PARAMS, _REMAP = "/proc/driver/nvidia/params", "DmaRemapPeerMmio"
 _NOT_A_GUEST = Evidence("/sys/class/dmi/id", "not a virtual machine")
 _HOST_ONLY = Evidence("/sys/class/dmi/id", "a virtual machine: only the host's IOMMU matters")
@@ -278,11 +279,14 @@ def vm_without_p2p(examination: Examination) -> Outcome:
     data_path=True,
 )
 def vm_without_p2p_ats(examination: Examination) -> Outcome:
-    """Check ATSCtl of a guest's NICs."""
+    """Check ATSCtl of a guest's ConnectX NICs; clouds with NICs of their own do not use ATS."""
     functions = gpus_and_nics(examination).values()
     nics = [function for function in functions if function.kind is PciKind.NIC]
     if not nics:
         return passed(Evidence(DEVICES, "no RDMA NIC here"))
+    nics = [function for function in nics if known(function.vendor_id, _MELLANOX) == _MELLANOX]
+    if not nics:
+        return passed(Evidence(DEVICES, "no ConnectX NIC here"))
     if not need_guest(examination):
         return passed(_NOT_A_GUEST)
     file = examination.topology.file

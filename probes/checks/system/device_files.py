@@ -5,6 +5,7 @@ from __future__ import annotations
 from probes.base.plan import Plan, Step, instruction
 from probes.base.unknown import Reason, Unknown, map_known
 from probes.facts.jobs.processes import Process
+from probes.facts.rdma.cxi import has_verbs
 from probes.facts.rdma.devices import RdmaFacts
 from probes.facts.system.device_nodes import DeviceNode
 from probes.facts.system.platform import in_container
@@ -68,14 +69,15 @@ def _need_rdma(examination: Examination) -> RdmaFacts:
 def dev_infiniband_missing(examination: Examination) -> Outcome:
     """Look for /dev/infiniband/uverbsN if sysfs shows RDMA devices; critical if GPUs need them."""
     rdma = _need_rdma(examination)
-    if not rdma.devices:
+    devices = [device for device in rdma.devices if has_verbs(device)]
+    if not devices:
         return passed(NO_RDMA)
     files = _rdma_files(examination)
     verbs = [file for file in files or () if "uverbs" in file.path]
     if verbs:
         return passed(Evidence(INFINIBAND, f"{len(verbs)} uverbs files"))
     inside = in_container(examination.node.platform)
-    made = [device for device in rdma.devices if not isinstance(device.uverbs, Unknown)]
+    made = [device for device in devices if not isinstance(device.uverbs, Unknown)]
     return found(
         "sysfs shows the devices, but their files were not passed into this container."
         if inside
@@ -83,10 +85,10 @@ def dev_infiniband_missing(examination: Examination) -> Outcome:
         if made
         else "sysfs shows the devices, but ib_uverbs, which creates the files, has none of them.",
         Evidence(INFINIBAND, "no uverbs file"),
-        Evidence("/sys/class/infiniband", f"{len(rdma.devices)} devices"),
+        Evidence("/sys/class/infiniband", f"{len(devices)} devices"),
         fix=Plan("Pass the files into the container", _INTO_CONTAINER)
         if inside
-        else verbs_files(examination, made or rdma.devices, files is not None),
+        else verbs_files(examination, made or devices, files is not None),
         severity=None if examination.topology.gpus else Severity.WARNING,
         devices=tuple(device.name for device in made) or ("ib_uverbs",),
     )

@@ -31,6 +31,9 @@ class LogKind(Enum):
     P2P_REFUSED = "peer-to-peer refused by the GPU driver"
     SYMBOL_VERSION = "symbol version mismatch"
     UNKNOWN_SYMBOL = "unknown symbol"
+    NO_SYMBOL_VERSION = "symbol without a version"
+    EFA_PEERMEM = "EFA's peer memory module"
+    CXI_GPU = "Slingshot driver without GPU support"
     OTHER_KERNEL = "module built for another kernel"
     UNSIGNED = "unsigned module loaded"
     SIGNATURE_REJECTED = "module signature rejected"
@@ -130,6 +133,15 @@ _PATTERNS: tuple[tuple[LogKind, re.Pattern[str]], ...] = tuple(
             LogKind.UNKNOWN_SYMBOL,
             rf"(?P<module>{_NAME}): Unknown symbol (?P<symbol>{_NAME})(?: \(err (?P<number>-?\d{{1,4}})\))?",
         ),
+        (
+            LogKind.NO_SYMBOL_VERSION,
+            rf"(?P<module>{_NAME}): no symbol version for (?P<symbol>{_NAME})",
+        ),
+        (
+            LogKind.EFA_PEERMEM,
+            r"(?P<module>efa_nv_peermem): Nvidia (?:proprietary is unsupported|P2P symbols are unavailable)",
+        ),
+        (LogKind.CXI_GPU, r"\w{1,40}: (?:Failed to find Nvidia GPU symbols|Nvidia GPU P2P not supported)"),
         (LogKind.OTHER_KERNEL, rf"(?P<module>{_NAME}): version magic '"),
         (
             LogKind.SIGNATURE_REJECTED,

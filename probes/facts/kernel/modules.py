@@ -99,7 +99,10 @@ class ModuleFacts:
 
 
 CORE_LADDER = ("ib_core", "mlx5_core", "mlx5_ib", "nvidia", "nvidia_uvm", "nvidia_peermem")
-COMPANIONS = ("ib_uverbs", "rdma_cm", "mlx4_core", "mlx4_ib", "nv_peer_mem", "gdrdrv", "nvidia_fs")
+COMPANIONS = (
+    *("ib_uverbs", "rdma_cm", "mlx4_core", "mlx4_ib", "nv_peer_mem", "gdrdrv", "nvidia_fs"),
+    *("efa", "efa_nv_peermem", "cxi_ss1", "cxi_user"),
+)
 
 
 LADDER = (
@@ -110,10 +113,14 @@ LADDER = (
     "mlx4_ib",
     "mlx5_core",
     "mlx5_ib",
+    "efa",
+    "cxi_ss1",
+    "cxi_user",
     "nvidia",
     "nvidia_uvm",
     "nv_peer_mem",
     "nvidia_peermem",
+    "efa_nv_peermem",
     "gdrdrv",
     "nvidia_fs",
 )
@@ -130,10 +137,14 @@ _USUAL_NEEDS = {
     "mlx4_ib": ("ib_core", "ib_uverbs", "mlx4_core"),
     "mlx5_core": (),
     "mlx5_ib": ("ib_core", "ib_uverbs", "mlx5_core"),
+    "efa": ("ib_core", "ib_uverbs"),
+    "cxi_ss1": (),
+    "cxi_user": ("cxi_ss1",),
     "nvidia": (),
     "nvidia_uvm": ("nvidia",),
     "nv_peer_mem": ("ib_core", "nvidia"),
     "nvidia_peermem": ("ib_core", "ib_uverbs", "nvidia"),
+    "efa_nv_peermem": ("nvidia",),
     "gdrdrv": ("nvidia",),
     "nvidia_fs": ("nvidia",),
 }
@@ -146,10 +157,14 @@ _WHY = {
     "mlx4_ib": "RDMA devices of ConnectX-3 and older cards. It has no DMA-BUF: only nvidia_peermem works.",
     "mlx5_core": "The driver of ConnectX-4 and newer, Connect-IB and BlueField. Without it they do not work.",
     "mlx5_ib": "RDMA devices of the mlx5 cards. Without it they are network interfaces only.",
+    "efa": "The driver of AWS EFA. Without it there are no EFA devices.",
+    "cxi_ss1": "The driver of HPE Slingshot NICs. Without it they do not work at all.",
+    "cxi_user": "Opens Slingshot NICs for programs (/dev/cxiN). Without it libfabric finds none.",
     "nvidia": "The GPU driver. Without it there is no GPU memory to reach.",
     "nvidia_uvm": "CUDA's memory manager. No CUDA program starts without it; GPUDirect RDMA does not use it.",
     "nv_peer_mem": "Predecessor of nvidia_peermem. Only one of the two can be loaded.",
     "nvidia_peermem": "Legacy way for NICs to register GPU memory; not needed with DMA-BUF.",
+    "efa_nv_peermem": "How EFA registers GPU memory without DMA-BUF. The EFA driver loads it when needed.",
     "gdrdrv": "GDRCopy: small copies between CPU and GPU memory. Not on the path of the NIC.",
     "nvidia_fs": "GPUDirect Storage: files straight to GPU memory. Not needed for GPUDirect RDMA.",
 }
@@ -168,6 +183,10 @@ _PRESENT = (ModuleState.LIVE, ModuleState.BUILTIN)
 _MELLANOX = 0x15B3
 _FIRST_MLX5 = 0x1011  # Connect-IB
 _MLX4 = (range(0x1002, _FIRST_MLX5), range(0x6340, 0x676F))  # mlx4/main.c: ConnectX-3, and ConnectX, -2
+_VENDOR_CARDS = {  # prefix of the modules -> vendor, and device IDs (hw/efa/efa_main.c; Cassini 1 in pci.ids)
+    "efa": (0x1D0F, range(0xEFA0, 0xEFB0)),
+    "cxi": (0x17DB, range(0x0501, 0x0502)),
+}
 _OLDER = range(0x5A00, 0x7000)  # mthca's cards and those of mlx4: never mlx5's
 
 
@@ -214,6 +233,21 @@ def cards_of(pci: PciFacts, family: str) -> tuple[str, ...]:
     )
 
 
+def vendor_cards(pci: PciFacts, prefix: str) -> tuple[str, ...]:
+    """Return the BDFs of EFAs ("efa") or Slingshot NICs ("cxi"), without those of guests."""
+    vendor, devices = _VENDOR_CARDS[prefix]
+    return tuple(
+        nic.bdf
+        for nic in pci.nics
+        if known(nic.driver, "").startswith(prefix)
+        or (
+            known(nic.vendor_id, 0) == vendor
+            and known(nic.device_id, 0) in devices
+            and not is_for_guests(nic.driver)
+        )
+    )
+
+
 def _family(device_id: int) -> str:
     if any(device_id in ids for ids in _MLX4):
         return "mlx4"
@@ -221,12 +255,23 @@ def _family(device_id: int) -> str:
 
 
 def for_cards(facts: ModuleFacts, pci: Maybe[PciFacts]) -> ModuleFacts:
-    """Fit the ladder to the cards on the bus: mlx4 is shown only if a card (ConnectX-3) needs it."""
+    """Fit the ladder to the cards on the bus: mlx4, EFA's and Slingshot's modules only where a card is."""
     if isinstance(pci, Unknown):
         return facts
     cards = {family: bool(cards_of(pci, family)) for family in ("mlx4", "mlx5")}
+    others = [prefix for prefix in _VENDOR_CARDS if vendor_cards(pci, prefix)]
     ladder = []
     for rung in facts.ladder:
+        prefix = rung.module.partition("_")[0]
+        if prefix in _VENDOR_CARDS:
+            if prefix not in others and facts.modules[rung.module].state not in _PRESENT:
+                continue
+            rung = replace(rung, core=prefix in others and rung.module != "efa_nv_peermem")
+        elif others and not any(cards.values()):
+            # EFA has no use for nvidia_peermem, and Slingshot none for the RDMA stack either.
+            stack = () if "efa" in others else ("ib_core", "ib_uverbs")
+            unused = ("mlx5_core", "mlx5_ib", "nvidia_peermem", *stack)
+            rung = replace(rung, core=rung.core and rung.module not in unused)
         if rung.module.startswith("mlx4_"):
             if not cards["mlx4"] and facts.modules[rung.module].state not in _PRESENT:
                 continue

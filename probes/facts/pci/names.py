@@ -12,7 +12,15 @@ from probes.host.protocol import Host
 _PCI_IDS = ("/usr/share/misc/pci.ids", "/usr/share/hwdata/pci.ids")
 _PCI_IDS_LIMIT = 4 << 20
 _NEXT_VENDOR = re.compile(rb"\n[^\t#\r\n]")
-_VENDORS = {0x10DE: "NVIDIA", 0x15B3: "Mellanox", 0x1000: "Broadcom", 0x11F8: "Microchip", 0x8086: "Intel"}
+_VENDORS = {
+    0x10DE: "NVIDIA",
+    0x15B3: "Mellanox",
+    0x1000: "Broadcom",
+    0x11F8: "Microchip",
+    0x17DB: "HPE",
+    0x1D0F: "Amazon",
+    0x8086: "Intel",
+}
 _DEVICES = {
     (0x10DE, 0x1DB1): "V100-SXM2 16GB",
     (0x10DE, 0x1DB4): "V100-PCIe 16GB",
@@ -58,6 +66,9 @@ _DEVICES = {
     (0x15B3, 0xA2D6): "BlueField-2",
     (0x15B3, 0xA2DC): "BlueField-3",
     (0x15B3, 0x1979): "ConnectX-7 PCIe bridge",
+    (0x17DB, 0x0501): "Cassini 1 [Slingshot 200Gb]",
+    (0x1D0F, 0x0200): "PCIe bridge",
+    **{(0x1D0F, 0xEFA0 + version): "Elastic Fabric Adapter [EFA]" for version in range(4)},
     (0x1000, 0xC010): "PEX880xx Gen4 switch",
     (0x1000, 0xC012): "PEX880xx Gen4 switch",
     (0x1000, 0xC030): "PEX890xx Gen5 switch",

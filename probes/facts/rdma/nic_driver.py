@@ -1,4 +1,4 @@
-"""The NIC driver stack: the kernel's own, MLNX_OFED, DOCA-OFED, EFA, and its version."""
+"""The NIC driver stack: the kernel's own, MLNX_OFED, DOCA-OFED, EFA, Slingshot, and its version."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ class NicStack(Enum):
     MLNX_OFED = "MLNX_OFED"
     DOCA_OFED = "DOCA-OFED"
     EFA = "EFA installer"
+    SLINGSHOT = "HPE Slingshot Host Software"
     CONTAINER = "DOCA driver container"  # Network Operator: /run/mellanox/drivers
     OTHER = "vendor driver"  # Broadcom, Intel, HPE out of tree
 
@@ -48,8 +49,11 @@ _LOADED_VERSION = {
     NicStack.CONTAINER: "/sys/module/mlx5_core/version",
 }
 _FIRST_DOCA = 24  # DOCA-OFED has the numbers of OFED since 24.04; its ofed_info prints "OFED-internal-…"
+_SLINGSHOT_DKMS = "cray-cxi-driver"  # HewlettPackard/shs-cxi-driver, cray-cxi-driver.spec
+_DKMS_PACKAGES = {NicStack.EFA: ("efa",), NicStack.SLINGSHOT: (_SLINGSHOT_DKMS,)}
+_SLINGSHOT_MODULE = "/sys/module/cxi_ss1/initstate"
 _NVIDIA_MODULES = ("mlx5_core", "mlx5_ib", "ib_core", "ib_uverbs")
-_OTHER_DKMS = ("bnxt-re", "bnxt_re", "irdma", "ice", "cxi-driver", "ionic_rdma", "ionic-rdma")
+_OTHER_DKMS = ("bnxt-re", "bnxt_re", "irdma", "ice", "ionic_rdma", "ionic-rdma")
 _OFED_RELEASE = re.compile(r"(?P<family>[A-Za-z][A-Za-z_-]{1,30})-(?P<major>[0-9]{1,3})[.-]")
 
 
@@ -75,8 +79,8 @@ def probe(host: Host, traces: NicTraces) -> Maybe[NicDriver]:
     if isinstance(stack, Unknown):
         return stack
     package = _package(host, file)
-    names = ("efa",) if stack is NicStack.EFA else OFED_PACKAGES
-    is_built_here = stack in (NicStack.MLNX_OFED, NicStack.DOCA_OFED, NicStack.EFA)
+    names = _DKMS_PACKAGES.get(stack, OFED_PACKAGES)
+    is_built_here = stack in (NicStack.MLNX_OFED, NicStack.DOCA_OFED, *_DKMS_PACKAGES)
     return NicDriver(
         stack=stack,
         version=_version(host, stack, traces.ofed, file),
@@ -99,6 +103,11 @@ def _stack(host: Host, traces: NicTraces, file: Maybe[ModuleFile]) -> Maybe[NicS
         return NicStack.CONTAINER
     if not isinstance(host.size(_EFA_PACKAGES), Unknown) or _has_dkms(traces.dkms, ("efa",)):
         return NicStack.EFA
+    no_cards = isinstance(file, Unknown) and file.reason is Reason.NOT_THERE
+    if no_cards and (
+        _has_dkms(traces.dkms, (_SLINGSHOT_DKMS,)) or not isinstance(host.size(_SLINGSHOT_MODULE), Unknown)
+    ):
+        return NicStack.SLINGSHOT
     if isinstance(file, Unknown):
         has_other = _has_dkms(traces.dkms, _OTHER_DKMS)
         return NicStack.OTHER if has_other and file.reason is Reason.NOT_THERE else file
@@ -148,6 +157,8 @@ def _version(host: Host, stack: NicStack, ofed: Maybe[str], file: Maybe[ModuleFi
         return map_known(text, lambda version: printable(version, 64))
     if stack in (NicStack.MLNX_OFED, NicStack.DOCA_OFED) and not isinstance(ofed, Unknown):
         return ofed
+    if stack is NicStack.SLINGSHOT:
+        return Unknown(Reason.NOT_THERE, "/sys/module/cxi_ss1", "the loaded module has no version")
     if stack is NicStack.INBOX:
         return Unknown(Reason.NOT_THERE, "modinfo mlx5_core", "the kernel's own driver")
     return map_known(file, lambda found: found.version)

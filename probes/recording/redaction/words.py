@@ -91,6 +91,8 @@ _SETUP = """
     doesn string owned any clusterpolicies nvidiadrivers nicclusterpolicies logged unauthorized
     credentials matches kind localhost 8080 configuration provided timeout deadline exceeded unable connect
     route dial tls x509 certificate server type forbidden notfound installed successfully loaded signal
+    gdr nv_p2p_persistent nvidia-compute-utils-g06 init_on_alloc hpe hpe_cray_ex254n ofi-nccl amazon
+    efa-nv-peermem cray-cxi-driver 64kb
     drivers linux-modules kernel-modules-core nvidia-driver-cuda efi opt topo.xml
 """
 # Modules, and companions of GPU and RDMA drivers.
@@ -103,6 +105,7 @@ _MODULES = """
     cxgb4 iw_cxgb4 erdma mana mana_ib hfi1 rdmavt usnic knem xpmem rpcrdma nvme_rdma nvmet_rdma nvme_core
     psample tls tls_sw macsec pci_hyperv_intf lnet ko_iblnd lustre kiblnd rds_rdma smc video i2c_core drm
     drm_kms_helper ttm backlight rxe memtrack iser isert srp amdgpu i915 xe ast mgag200 ib_sa ib_mad ib_addr
+    efa_nv_peermem cxi_ss1 cxi_user cxi_eth
     ib_mthca mthca compat ipv6 udp_tunnel ip6_udp_tunnel netfs nfs nfsd
 """
 _SERVICES = """
@@ -364,7 +367,7 @@ _FORMS = re.compile(
             r"(?:ib|roce|iw|opa|rdma)(?:P\d{1,5})?p\d{1,3}s\d{1,3}(?:f\d{1,2})?(?:v\d{1,3})?",
             r"(?:en|ib|wl|ww)(?:P\d{1,5})?(?:p\d{1,3})?s\d{1,4}(?:f\d{1,2})?(?:np\d{1,2})?(?:d\d{1,2})?(?:v\d{1,3})?"
             r"(?:\.\d{1,4})?",
-            r"(?:eno|eth|ib|bond|br|docker|veth|team|vlan|rdma|wlan|tun|tap|virbr|gpu\d{1,2}rdma|en)\d{1,4}"
+            r"(?:eno|eth|hsn|ib|bond|br|docker|veth|team|vlan|rdma|wlan|tun|tap|virbr|gpu\d{1,2}rdma|en)\d{1,4}"
             r"(?:np\d{1,2})?(?:\.[0-9a-f]{1,4})?",
             r"(?:node|cpu|uverbs|umad|issm|nvidia|dmar|ivhd|card|renderD|ptp|hwmon|nvme|loop|sd[a-z]|dm-|md)\d{0,4}",
             r"(?:nvidia-(?:nvswitch|cap)|mei|kmsg|smmu3\.0x|nvme\d{1,3}n)\d{1,4}(?:p\d{1,3})?",
@@ -373,7 +376,7 @@ _FORMS = re.compile(
             r"MT\d{3,5}",
             r"[ABHLTVPKM]\d{1,4}[A-Z]{0,2}|G[BHA]\d{2,3}[A-Z]?",
             r"\d{1,7}(?:\.\d{1,4})?(?:[kKMGTP]i?[Bb]?|[KMGT]T?|GT|Gb|W|[kMG]?Hz|m?s|us|ns|[xXCB]|bit|st|nd|rd|th)",
-            r"x\d{1,2}",
+            r"x\d{1,2}|SP\d|\d{1,3}(?:\.\d{1,4}){2}g",  # SUSE's service packs; versions of AWS's efa
             r"el\d{1,2}(?:_\d{1,2})?|fc\d{2}|amzn\d{1,4}|sles\d{1,2}|deb\d{1,2}u?\d?|ubuntu\d(?:\.\d{1,2})*|p\d|rc\d{1,2}",
             r"cu\d{2,3}|python\d(?:\.\d{1,2})?",
             r"nvidia_nccl_cu\d{1,3}-[0-9.]{1,30}\.dist-info",
@@ -384,7 +387,7 @@ _FORMS = re.compile(
             r"(?:MLNX_OFED_LINUX|MLNX_EN|OFED-internal|DOCA_OFED|doca-ofed)-\d{1,3}(?:[.-]\d{1,5}){1,8}",
             r"smmu\d{1,3}",
             r"mlx5_core\.(?:rdma|eth|sf|vnet)\.\d{1,4}",
-            r"(?:kernel|config|vmlinu[xz]|Image|initrd(?:\.img)?|initramfs|linux-modules)-\d{1,3}(?:\.\d{1,8})+(?:[-_.](?:\d{1,8}|el\d{1,2}(?:_\d{1,2})?|generic|nvidia|azure|aws|gcp|64k|x86_64"
+            r"(?:kernel|config|vmlinu[xz]|Image|initrd(?:\.img)?|initramfs|linux-modules)-\d{1,3}(?:\.\d{1,8})+(?:[-_.](?:\d{1,8}|el\d{1,2}(?:_\d{1,2})?|generic|nvidia|azure|aws|gcp|64kb?|x86_64"
             r"|aarch64|uek|oracle|amzn\d{1,4}|default))*(?:\.img)?",
             # NVIDIA's operators and NIC driver, and packages of the driver: their branch is part of the name.
             r"(?:gpu-operator-)?v\d{2}\.\d{1,2}\.\d{1,2}|doca\d(?:[.-]\d{1,4}){3,9}",

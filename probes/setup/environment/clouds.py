@@ -2,7 +2,8 @@
 
 Sources: Azure/azhpc-images components/customizations/ndv4.sh, ndv5.sh; aws/aws-ofi-nccl src/platform-aws.cpp
 and doc/efa-env-var.md; GoogleCloudPlatform/container-engine-accelerators gpudirect-rdma/;
-oracle-quickstart/oci-hpc playbooks/roles/nccl-conf/templates, samples/gpu.
+oracle-quickstart/oci-hpc playbooks/roles/nccl-conf/templates, samples/gpu; HewlettPackard/shs-ccl-docs
+ccl_env.sh.
 """
 
 from __future__ import annotations
@@ -12,10 +13,12 @@ from enum import Enum
 from probes.base.unknown import Maybe, Unknown, known
 from probes.facts.rdma.devices import RdmaFacts
 from probes.facts.system.cloud import Cloud, Provider
+from probes.queries.network_plugin import plugin_only_driver
 from probes.setup.environment.advice import Note, Setting, State
 from probes.snapshot.examination import Examination
 
 GIB_SCRIPT = "/usr/local/gib/scripts/set_nccl_env.sh"
+HPE_SCRIPT = "ccl_env.sh"  # of HewlettPackard/shs-ccl-docs
 _AZURE_FILE = "Azure/azhpc-images, /etc/nccl.conf of ND A100 v4, H100 v5 and H200 v5"
 _ORACLE_FILE = "oracle-quickstart/oci-hpc, /etc/nccl.conf"
 # On EFA the plugin is the network: NCCL's own InfiniBand code does not run.
@@ -30,6 +33,7 @@ class Stack(Enum):
 
     EFA = "AWS with EFA"
     GIB = "Google Cloud with gIB"
+    SLINGSHOT = "HPE Slingshot"
 
 
 def stack_of(examination: Examination, cloud: Maybe[Cloud]) -> Stack | None:
@@ -39,6 +43,8 @@ def stack_of(examination: Examination, cloud: Maybe[Cloud]) -> Stack | None:
     drivers = {known(device.driver, "") for device in devices}
     if "efa" in drivers:
         return Stack.EFA
+    if plugin_only_driver(examination):
+        return Stack.SLINGSHOT
     is_google = not isinstance(cloud, Unknown) and cloud.provider is Provider.GOOGLE
     return Stack.GIB if is_google and any(driver.startswith("mlx5") for driver in drivers) else None
 
@@ -52,6 +58,13 @@ def stack_notes(stack: Stack) -> list[Note]:
             Note(
                 "FI_PROVIDER", State.NOT_NEEDED, "libfabric finds EFA itself; AWS advises against setting it"
             ),
+        ]
+    if stack is Stack.SLINGSHOT:
+        text = f"the site's NCCL module sets NCCL_NET and others, as HPE's {HPE_SCRIPT} does"
+        return [
+            Note("NCCL_*", State.VENDOR, text),
+            Note("FI_*", State.VENDOR, "the same module, for libfabric's cxi provider"),
+            Note("NCCL_IB_*", State.NOT_NEEDED, "these have no effect on Slingshot"),
         ]
     text = f"{GIB_SCRIPT} in the container sets them, with values for this machine type"
     return [Note("NCCL_*", State.VENDOR, text)]

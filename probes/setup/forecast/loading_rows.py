@@ -20,7 +20,7 @@ def loading_rows(examination: Examination, devices: Hardware, start: Start) -> l
     return [
         _forbidden(examination, devices, start),
         *_nouveau(start),
-        _peermem(examination, start),
+        *(() if devices.is_efa or devices.is_slingshot else (_peermem(examination, start),)),
     ]
 
 

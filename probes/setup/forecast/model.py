@@ -77,8 +77,9 @@ class KernelForecast:
     @property
     def path(self) -> GdrPath | None:
         """Return the better path: DMA-BUF where both are as likely; None: there will be none."""
-        of = {path: worst(row for row in self.rows if row.path is path) for path in _PATHS}
-        best = min(_PATHS, key=lambda path: _ORDER.index(of[path]))
+        here = [path for path in _PATHS if any(row.path is path for row in self.rows)] or list(_PATHS)
+        of = {path: worst(row for row in self.rows if row.path is path) for path in here}
+        best = min(here, key=lambda path: _ORDER.index(of[path]))
         return None if of[best] is Outlook.WILL_NOT else best
 
     @property
@@ -108,7 +109,7 @@ class KernelForecast:
         return tuple(row.reason for row in rows[:1])
 
 
-_PATHS = (GdrPath.DMABUF, GdrPath.PEERMEM)
+_PATHS = (GdrPath.DMABUF, GdrPath.PEERMEM, GdrPath.EFA, GdrPath.CXI)
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from probes.base.text import printable
 from probes.base.unknown import Maybe, Reason, Unknown, known
 from probes.facts.gpudirect import hardware_of
+from probes.facts.gpudirect_vendors import EFA_PEERMEM
 from probes.facts.kernel.boot import BootFacts
 from probes.facts.kernel.boot_loader import GRUB_SETTINGS, BootLoader
 from probes.facts.kernel.installed_modules import InstalledModules, read_installed
@@ -18,6 +19,7 @@ from probes.snapshot.examination import Examination
 
 OLD_PEERMEM, NOUVEAU = "nv_peer_mem", "nouveau"
 GPU_MODULES = ("nvidia", "nvidia_uvm")
+SLINGSHOT_MODULES = ("cxi_ss1", "cxi_user")
 _CORE = ("ib_core", "ib_uverbs")
 _NIC_MODULES = {"mlx5": ("mlx5_core", "mlx5_ib"), "mlx4": ("mlx4_core", "mlx4_ib")}
 _WORDS = ("nvidia", "nouveau", "mlx", "ib_", "nv_peer")
@@ -37,7 +39,19 @@ class Hardware:
     def nic_modules(self) -> tuple[str, ...]:
         """Return the modules of the NICs in load order."""
         named = [name for family in self.families for name in _NIC_MODULES[family]]
+        if self.is_slingshot:
+            return SLINGSHOT_MODULES
         return (*_CORE, *named, *self.others)
+
+    @property
+    def is_slingshot(self) -> bool:
+        """Return whether all NICs are Slingshot's, which need no RDMA stack."""
+        return not self.families and self.others == SLINGSHOT_MODULES[:1]
+
+    @property
+    def is_efa(self) -> bool:
+        """Return whether all NICs are EFAs, which never use nvidia_peermem."""
+        return not self.families and self.others == ("efa",)
 
 
 @dataclass(frozen=True)
@@ -79,7 +93,7 @@ def read_start(
     release: str,
 ) -> Start:
     """Read what decides the next start of the kernel `release`; `keys` as from `read_keys`."""
-    names = (*devices.nic_modules, *GPU_MODULES, PEERMEM, OLD_PEERMEM, NOUVEAU)
+    names = (*devices.nic_modules, *GPU_MODULES, PEERMEM, OLD_PEERMEM, NOUVEAU, EFA_PEERMEM)
     modules = read_installed(host, release, names)
     line = read_next_line(host, release)
     kernel = examination.node.kernel

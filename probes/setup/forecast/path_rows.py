@@ -5,6 +5,7 @@ from __future__ import annotations
 from probes.base.unknown import Maybe, Reason, Unknown, known
 from probes.checks.registry import findings
 from probes.facts.gpudirect import GdrPath, parse_driver_version
+from probes.facts.gpudirect_vendors import EFA_PEERMEM
 from probes.facts.kernel.depmod import origin_of
 from probes.facts.kernel.release import parse_version
 from probes.queries.finding import Evidence, Status
@@ -20,7 +21,11 @@ _PROVIDERS = ("ib_core", "ib_uverbs", "ib_peer_mem")
 
 
 def path_rows(examination: Examination, devices: Hardware, start: Start) -> list[ForecastRow]:
-    """Return the rows about DMA-BUF and about nvidia_peermem's build."""
+    """Return the rows about DMA-BUF and nvidia_peermem's build, or about what EFA and Slingshot use."""
+    if devices.is_slingshot:
+        return [_slingshot(examination, start)]
+    if devices.is_efa:
+        return [_dmabuf(examination, devices, start), _efa_peermem(examination, start)]
     return [_dmabuf(examination, devices, start), *_peermem(examination, devices, start)]
 
 
@@ -116,8 +121,6 @@ def _peermem(examination: Examination, devices: Hardware, start: Start) -> list[
     """Judge nvidia_peermem's file: there, built with symbols, against this kernel's RDMA core."""
     row, modules = RowBuilder("peermem-build", "nvidia_peermem", GdrPath.PEERMEM), start.modules
     if not devices.families and modules.peer_memory != "ib_peer_mem":
-        if "efa" in devices.others:
-            return [row.unknown("EFA has its own module, efa_nv_peermem, which gdrtop does not check")]
         return [row.will_not("no NIC here can use it")]
     entry = modules.entries.get(PEERMEM)
     if entry is None or isinstance(entry, Unknown):
@@ -142,6 +145,35 @@ def _peermem(examination: Examination, devices: Hardware, start: Start) -> list[
         reason = f"nvidia_peermem was built for another RDMA core: it does not use {provider}"
         return [row.will_not(reason, listed, exported)]
     return [_against_core(row, examination, start, (listed, exported))]
+
+
+def _efa_peermem(examination: Examination, start: Start) -> ForecastRow:
+    """Judge efa_nv_peermem: on disk, and the open NVIDIA modules that it needs (efa_nv_peermem_main.c)."""
+    row, modules = RowBuilder("efa-peermem", EFA_PEERMEM, GdrPath.EFA), start.modules
+    if modules.entry(EFA_PEERMEM) is None:
+        absent = Evidence(modules.index, "not listed")
+        return row.will_not(f"there is no {EFA_PEERMEM} for this kernel", absent)
+    is_open, evidence = _is_open(examination, start)
+    if isinstance(is_open, Unknown):
+        reason = f"it is unknown whether the driver's modules are the open ones ({is_open})"
+        return row.unknown(reason, evidence)
+    if not is_open:
+        return row.will_not(f"{EFA_PEERMEM} refuses NVIDIA's proprietary modules", evidence)
+    return row.will("the EFA driver loads it when a program registers GPU memory", evidence)
+
+
+def _slingshot(examination: Examination, start: Start) -> ForecastRow:
+    """Judge how the cxi driver reaches GPU memory: DMA-BUF with open modules, else its own P2P interface."""
+    row = RowBuilder("slingshot", "Slingshot", GdrPath.CXI)
+    if start.modules.entry("nvidia") is None:
+        return row.unknown("depends on the driver that is built for this kernel", decides=False)
+    is_open, evidence = _is_open(examination, start)
+    if is_open is True:
+        return row.will("open kernel modules, from which libfabric gets DMA-BUFs", evidence)
+    direct = examination.node.gpudirect
+    if start.is_running and not isinstance(direct, Unknown) and direct.peermem.usable is True:
+        return row.will("cxi_ss1 was built with NVIDIA's P2P interface", evidence)
+    return row.unknown("no file shows whether cxi_ss1 was built with NVIDIA's P2P interface", evidence)
 
 
 def _against_core(

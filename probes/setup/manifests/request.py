@@ -16,6 +16,7 @@ from probes.facts.system.distribution import Distribution, Family
 from probes.facts.system.kubernetes import GpuOperator, KubernetesFacts, NetworkOperator
 from probes.queries.module_need import OLDEST_OPEN_GPU
 from probes.queries.modules import has_efa_only, ofed_of
+from probes.queries.network_plugin import plugin_only_driver
 from probes.setup.path_choice import PathChoice, choose_path
 from probes.setup.situation import Situation
 from probes.snapshot.nic_roles import Role, roles_of
@@ -75,6 +76,8 @@ def _excluded(situation: Situation, path: GdrPath) -> str:
     old = [known(gpu.compute_capability, OLDEST_OPEN_GPU) < OLDEST_OPEN_GPU for gpu in found]
     if path is GdrPath.DMABUF and old and all(old):
         return "DMA-BUF needs compute capability 7.5 or newer; the GPUs of this node are older"
+    if path is not GdrPath.CXI and plugin_only_driver(situation.examination).startswith("cxi"):
+        return "the NICs are Slingshot, which uses libfabric; leave out --path"
     if path is GdrPath.PEERMEM:
         if has_efa_only(situation.examination):
             return "the NICs are EFA, which does not use nvidia-peermem"

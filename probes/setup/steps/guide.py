@@ -169,6 +169,9 @@ def build_guide(
     if not hardware_of(examination.node.rdma) and steps["ports"].state is StepState.DONE:
         steps["ports"] = replace(steps["ports"], state=StepState.BLOCKED, reason="no RDMA device exists yet")
     steps["tools"] = _with_install(situation, steps["tools"])
+    if path is GdrPath.CXI:
+        reason = "perftest needs verbs, which Slingshot NICs do not have"
+        steps["tools"] = replace(steps["tools"], state=StepState.SKIPPED, reason=reason, plan=None)
     steps["reboot"] = reboot_step(examination.verdict, record, boot_id)
     steps["report"] = report_step(record)
     if path is None and choice.is_impossible:

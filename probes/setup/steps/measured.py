@@ -26,6 +26,7 @@ from probes.setup.step import SetupStep, StepState
 from probes.snapshot.examination import Examination
 
 _ANY_PORT = 18515  # only the keys of the planned tests are used here
+_NO_VERBS = "perftest needs verbs, which Slingshot NICs do not have; nccl-tests measure them"
 _BAD = (Rating.BELOW, Rating.LIKE_HOST)
 
 
@@ -77,6 +78,8 @@ def measured_step(
     row: MeasuredStep, examination: Examination, results: Sequence[Result], path: GdrPath | None = None
 ) -> SetupStep:
     """Return the step in the state that the newest results of its tests give it; `path`: the node's."""
+    if path is GdrPath.CXI and row.request.tool not in NCCL_TESTS:
+        return SetupStep(row.id, row.title, StepState.SKIPPED, _NO_VERBS, row.why)
     series = plan_series(examination, row.request, _ANY_PORT)
     if isinstance(series, Refused):
         state = StepState.SKIPPED if row.is_optional else StepState.BLOCKED

@@ -135,14 +135,14 @@ def _place_devices(tree: TwinTree, examination: Examination) -> None:
             continue
         ids = f"{known(function.vendor_id, 0):04x}:{known(function.device_id, 0):04x}"
         layer = known(nic.ports[0].link_layer, "")
-        kind = NicDescription(ids, "", "", "", "", layer, (0, 0), 0.0)
+        kind = NicDescription(ids, rate="", layer=layer, link=(0, 0), gbps=0.0)
         placed = PlacedNic(function.bdf, nic.name, kind, known(nic.numa_node, -1), function.sysfs_path)
         tree.nics.append(placed)
     for nic in () if isinstance(rdma, Unknown) else rdma.management:
         bridge = None if isinstance(pci, Unknown) else pci.functions.get(known(nic.bdf, ""))
         if bridge is not None:
             numa = known(nic.numa_node, -1)
-            kind = NicDescription("", "", "", "", "", "InfiniBand", (0, 0), 0.0)
+            kind = NicDescription("", rate="", layer="InfiniBand", link=(0, 0), gbps=0.0)
             tree.bridges.append(PlacedNic(bridge.bdf, nic.name, kind, numa, bridge.sysfs_path))
     if not isinstance(pci, Unknown):
         switches = (bdf for bdf, function in pci.functions.items() if function.kind.value == "NVSwitch")

@@ -31,6 +31,7 @@ from probes.simulation.bandwidth.speeds import Place
 from probes.simulation.bandwidth.traffic import RECEIVED, SENT, Flow, stop
 from probes.simulation.node.processes import library_directory
 from probes.simulation.node.program import PEERMEM
+from probes.simulation.node.programs import needs_plugin
 from probes.snapshot.examination import Examination
 
 _PARSES, _LISTENS, _CONNECTS = 0.03, 0.12, 0.15  # seconds after its start
@@ -130,7 +131,8 @@ def _used_port(
     devices = rdma.devices if isinstance(rdma, RdmaFacts) else ()
     not_found = " Unable to find the Infiniband/RoCE device"
     # Without the provider's library libibverbs skips every device.
-    if not devices or not node.tree.is_there(f"{library_directory(node.tree)}/libmlx5.so.1"):
+    provider = "libefa.so.1" if needs_plugin(node.tree) else "libmlx5.so.1"
+    if not devices or not node.tree.is_there(f"{library_directory(node.tree)}/{provider}"):
         return "No IB devices found", not_found
     device = next((device for device in devices if device.name == settings.device), None)
     if device is None:

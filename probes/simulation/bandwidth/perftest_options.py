@@ -17,6 +17,7 @@ _NUMBERS = {
     "-n": "iterations",
     "-q": "queue_pairs",
 }
+_WORDS = {"-d": "device", "-c": "connection"}
 _FLAGS = {
     "-a": "all_sizes",
     "-b": "is_bidirectional",
@@ -50,11 +51,11 @@ def read_options(
             servers.append(word)
         elif name in _FLAGS:
             values[_FLAGS[name]] = True
-        elif name in (*_NUMBERS, "-d") and words:
+        elif name in (*_NUMBERS, *_WORDS) and words:
             text = words.pop(0)
-            if name != "-d" and not (text.isascii() and text.isdecimal() and len(text) <= 10):
+            if name in _NUMBERS and not (text.isascii() and text.isdecimal() and len(text) <= 10):
                 return f" Invalid value for {name}", _REJECTED
-            values[_NUMBERS.get(name, "device")] = text if name == "-d" else int(text)
+            values[_WORDS.get(name) or _NUMBERS[name]] = text if name in _WORDS else int(text)
         elif gpu_options.get(name) and name == _DMABUF and gpu is not None:
             gpu = replace(gpu, dmabuf=True)
         elif gpu_options.get(name) and name == _DATA_DIRECT and gpu is not None:

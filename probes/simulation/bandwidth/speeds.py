@@ -101,7 +101,9 @@ def path_share(examination: Examination, gpu: str, nic: str, nic_reads: bool) ->
     if path is None:
         return _THROUGH_CPU
     guest = is_guest(examination)
-    if not isinstance(guest, Unknown) and guest:
+    device = device_of(examination, nic)
+    has_own_nics = device is not None and device.driver == "efa"  # AWS shows its guests the switches
+    if not isinstance(guest, Unknown) and guest and not has_own_nics:
         return _in_guest(examination, gpu, nic)
     if path.nccl is Nccl.P2C:
         return 1.0

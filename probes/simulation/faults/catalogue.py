@@ -18,6 +18,7 @@ from probes.simulation.faults import (
     pcie,
     peermem,
     tools,
+    vendor_nics,
 )
 from probes.simulation.faults.fault import Fault
 
@@ -33,6 +34,7 @@ FAULTS: dict[str, Fault] = {
     fault.name: replace(fault, excludes=fault.excludes | _HIDDEN_BY.get(fault.name, frozenset()))
     for area in (
         *(modules, peermem, path, pcie, nic, gpu, fabric, environment, nccl, network, tools, live, job_logs),
+        vendor_nics,
     )
     for fault in area.FAULTS
 }

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from probes.simulation.node.config_space import add_config_space
+from probes.simulation.node.cxi import add_cxi, add_gpu_parameter
 from probes.simulation.node.depmod import add_module_index
 from probes.simulation.node.description import NodeDescription
+from probes.simulation.node.efa import add_efa
 from probes.simulation.node.kubernetes import add_kubernetes
 from probes.simulation.node.module_effects import add_driver_proc
 from probes.simulation.node.module_files import add_module_files
@@ -61,6 +63,7 @@ def build_tree(description: NodeDescription, seed: int, boot: int = 1) -> Tree:
     for number, nic in enumerate(tree.cards):
         _add_rdma(tree, nic, number)
     add_modules(tree)
+    add_gpu_parameter(tree)
     add_module_index(tree)
     add_config_space(tree)
     add_ports(tree)
@@ -121,10 +124,18 @@ def _add_numa(tree: Tree) -> None:
 
 
 def _add_rdma(tree: Tree, nic: PlacedNic, number: int) -> None:
+    tree.link(f"{nic.path}/driver", f"../../../../bus/pci/drivers/{nic.kind.driver}")
+    if nic.kind.driver == "cxi_ss1":
+        add_cxi(tree, nic, number)
+        return
     base = f"{nic.path}/infiniband/{nic.name}"
     tree.link(f"/sys/class/infiniband/{nic.name}", f"../../{base.removeprefix('/sys/')}")
     tree.link(f"{base}/device", "../..")
-    tree.link(f"{nic.path}/driver", f"../../../../bus/pci/drivers/{nic.kind.driver}")
+    tree.add(f"/sys/class/infiniband_verbs/uverbs{number}/ibdev", f"{nic.name}\n")
+    tree.add(f"/sys/class/infiniband_verbs/uverbs{number}/dev", f"231:{192 + number}\n")
+    if nic.kind.driver == "efa":
+        add_efa(tree, nic, number)
+        return
     guid = f"51a0:1a7e:0000:{number:04x}"
     for name, value in (
         ("node_type", "1: CA"),
@@ -153,8 +164,6 @@ def _add_rdma(tree: Tree, nic: PlacedNic, number: int) -> None:
         tree.add(f"{base}/ports/1/counters/{name}", "0\n")
     for name in ("out_of_sequence", "packet_seq_err", "local_ack_timeout_err", "rnr_nak_retry_err"):
         tree.add(f"{base}/ports/1/hw_counters/{name}", "0\n")
-    tree.add(f"/sys/class/infiniband_verbs/uverbs{number}/ibdev", f"{nic.name}\n")
-    tree.add(f"/sys/class/infiniband_verbs/uverbs{number}/dev", f"231:{192 + number}\n")
 
 
 def _counter(total: SteppedTotal) -> Content:

@@ -55,14 +55,14 @@ class NicDescription:
     """One kind of NIC; `gbps` is the traffic of a training job per port."""
 
     id: str
-    hca: str
-    firmware: str
-    board: str
     rate: str
     layer: str
     link: tuple[int, int]
     gbps: float
-    subsystem: str = "15b3:0041"
+    hca: str = ""  # EFA and Slingshot have none, nor a board
+    firmware: str = ""
+    board: str = ""
+    subsystem: str = ""  # "": the usual one of the vendor
     vpd: str = ""  # its text fields; "": no VPD is described
     manages_nvswitches: bool = False  # no NIC of jobs, see probes/facts/pci/nvswitch_management.py
     # In these, {number} is the NIC's among those of its kind, from 0.
@@ -74,8 +74,10 @@ class NicDescription:
 
     @property
     def driver(self) -> str:
-        """Return the kernel module: mlx4_core for ConnectX-3, mlx5_core for newer NICs."""
-        return "mlx4_core" if self.id in ("15b3:1003", "15b3:1007") else "mlx5_core"
+        """Return the PCI driver: by the vendor, and mlx4_core for ConnectX-3."""
+        if self.id in ("15b3:1003", "15b3:1007"):
+            return "mlx4_core"
+        return {"1d0f": "efa", "17db": "cxi_ss1"}.get(self.id.partition(":")[0], "mlx5_core")
 
 
 @dataclass(frozen=True)
@@ -107,6 +109,7 @@ class RootDescription:
     bus: str  # "0000:15"
     numa: int = -1
     link: tuple[int, int] | None = None  # between the root port and its switch; None: as of the switches
+    first: str = ""  # bus of the first device below the switch, "4f"; "": the next one
     switch: list[Any] = field(default_factory=list)
     ports: list[str] = field(default_factory=list)
     flat: list[str] = field(default_factory=list)
@@ -177,6 +180,7 @@ class SystemDescription:
     slurm: str = ""  # path of slurm.conf; "": no Slurm
     asset_tag: str = ""  # DMI, of a cloud
     nccl_conf: str = ""  # what /etc/nccl.conf contains; "": there is none
+    plugin: str = ""  # file of the aws-ofi-nccl plugin that jobs load; "": none
     cluster: ClusterDescription | None = None
 
 

@@ -12,12 +12,15 @@ _DRIVER_PROC = "/proc/driver/nvidia"
 _PATHS = {
     "nvidia": (_DRIVER_PROC,),
     PEERMEM: ("/sys/kernel/mm/memory_peers/nv_mem",),
-    **dict.fromkeys(("mlx4_ib", "mlx5_ib"), ("/sys/class/infiniband", "/sys/class/infiniband_verbs")),
+    **dict.fromkeys(("mlx4_ib", "mlx5_ib", "efa"), ("/sys/class/infiniband", "/sys/class/infiniband_verbs")),
+    "cxi_ss1": ("/sys/class/cxi",),
     "rdma_ucm": ("/dev/infiniband/rdma_cm",),
     "rdma_cm": ("/dev/infiniband/rdma_cm",),
     "gdrdrv": ("/dev/gdrdrv",),
 }
-_PCI_DRIVERS = ("nvidia", "mlx4_core", "mlx5_core")
+_VERBS_DRIVERS = ("mlx4_ib", "mlx5_ib", "efa")
+_NIC_DRIVERS = ("mlx4_core", "mlx5_core", "efa", "cxi_ss1")
+_PCI_DRIVERS = ("nvidia", *_NIC_DRIVERS)
 
 
 def add_effects(tree: Tree, module: str) -> None:
@@ -51,18 +54,20 @@ def _device_paths(tree: Tree, module: str) -> list[str]:
     if module == "ib_umad":
         listed = sorted(tree.directories.get("/dev/infiniband", set()))
         return [f"/dev/infiniband/{file}" for file in listed if file.startswith("umad")]
-    if module in ("mlx4_ib", "mlx5_ib"):
+    paths: list[str] = []
+    if module in _VERBS_DRIVERS:
         verbs = tree.directories.get("/dev/infiniband", set())
-        files = [f"/dev/infiniband/{file}" for file in sorted(verbs) if file.startswith("uverbs")]
-        return [*files, *(f"{nic.path}/infiniband" for nic in tree.cards)]
-    if module not in ("mlx4_core", "mlx5_core"):
-        return []
+        paths = [f"/dev/infiniband/{file}" for file in sorted(verbs) if file.startswith("uverbs")]
+        paths += [f"{nic.path}/infiniband" for nic in tree.cards]
+    if module not in _NIC_DRIVERS:
+        return paths
     netdevs = [
         f"/sys/class/net/{netdev}"
         for nic in tree.cards
         for netdev in sorted(tree.directories.get(f"{nic.path}/net", set()))
     ]
     return [
+        *paths,
         *netdevs,
         *(f"{nic.path}/net" for nic in tree.cards),
         *(f"{nic.path}/driver" for nic in tree.cards),

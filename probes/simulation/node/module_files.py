@@ -7,10 +7,15 @@ from dataclasses import dataclass, field
 from probes.base.unknown import Maybe
 from probes.simulation.node.depmod import module_of_file, modules_on_disk, write_index
 from probes.simulation.node.description import NodeDescription
-from probes.simulation.node.modules import srcversion_of
+from probes.simulation.node.modules import VERSIONS, srcversion_of
 from probes.simulation.node.tree import Tree, dependencies_of, module_path
 
 MODULES_LOAD = "/usr/lib/systemd/system/systemd-modules-load.service"
+_VENDOR_PACKAGES = {  # module -> DKMS package
+    "efa": "efa",
+    "efa_nv_peermem": "efa-nv-peermem",
+    "cxi_ss1": "cray-cxi-driver",
+}
 OFED_SYMVERS = "/usr/src/ofa_kernel/default/Module.symvers"
 
 
@@ -96,6 +101,7 @@ def _fields(node: NodeDescription, name: str) -> dict[str, str]:
         fields["license"] = open_license if node.driver.flavour == "open" else "NVIDIA"
     else:
         fields["license"] = "Dual BSD/GPL"
+        fields["version"] = VERSIONS.get(name, "")
     fields["srcversion"] = srcversion_of(name)
     fields["depends"] = ",".join(
         need.replace("_", "-") if need.startswith("nvidia_") else need for need in dependencies_of(node, name)
@@ -108,14 +114,17 @@ def _fields(node: NodeDescription, name: str) -> dict[str, str]:
 
 
 def _packages(node: NodeDescription) -> tuple[str, ...]:
-    return ("nvidia", "mlnx-ofed-kernel") if node.modules.ofed else ("nvidia",)
+    modules = modules_on_disk(node)
+    own = (name for module, name in _VENDOR_PACKAGES.items() if module in modules)
+    return ("nvidia", *(("mlnx-ofed-kernel",) if node.modules.ofed else ()), *own)
 
 
 def _dkms(tree: Tree, name: str) -> None:
     """Add a package that is built and installed for the running kernel."""
     node = tree.description
-    version = node.driver.version if name == "nvidia" else "24.10"
+    module = next((module for module, package in _VENDOR_PACKAGES.items() if package == name), "")
+    version = node.driver.version if name == "nvidia" else VERSIONS.get(module, "24.10")
     below = f"{version}/{node.kernel}/{node.architecture}"
-    file = "nvidia.ko" if name == "nvidia" else "ib_core.ko"
+    file = f"{module}.ko" if module else "nvidia.ko" if name == "nvidia" else "ib_core.ko"
     tree.add(f"/var/lib/dkms/{name}/{below}/module/{file}", "")
     tree.link(f"/var/lib/dkms/{name}/kernel-{node.kernel}-{node.architecture}", below)

@@ -7,9 +7,11 @@ from collections.abc import Mapping
 from probes.simulation.node.program import PEERMEM, PEERMEM_REGION_BYTES, Via
 from probes.simulation.node.programs import peermem_regions
 from probes.simulation.node.services import ONESHOT
-from probes.simulation.node.tree import Content, Tree, dependencies_of, hash_of
+from probes.simulation.node.tree import OUT_OF_TREE, Content, Tree, dependencies_of, hash_of
 
 PEERMEM_PARAMETERS = {"peerdirect_support": "0", "persistent_api_support": "1"}
+# Of vendors' modules that name one (amzn-drivers, MODULE_VERSION).
+VERSIONS = {"efa": "2.15.3g", "efa_nv_peermem": "1.2.2"}
 _MEMORY_PEERS = "/sys/kernel/mm/memory_peers/nv_mem"
 
 
@@ -18,7 +20,7 @@ def add_modules(tree: Tree) -> None:
     node = tree.description
     tree.add("/proc/modules", lambda seconds: _proc_modules(tree, seconds))
     for name in node.modules.live:
-        version = node.driver.version if name.startswith("nvidia") else ""
+        version = node.driver.version if name.startswith("nvidia") else VERSIONS.get(name, "")
         add_module(tree, name, version, srcversion_of(name))
     if node.gpudirect.memory_peers and node.offers_gdr:
         add_memory_peers(tree, node.gpudirect.regions)
@@ -54,7 +56,7 @@ def add_module_references(tree: Tree) -> None:
     # An open verbs device is a reference to ib_uverbs and to the device's driver (ib_uverbs_open).
     counts = {
         "nvidia": 4 * gpus - of_services,
-        **dict.fromkeys(("nvidia_uvm", "ib_uverbs", "mlx4_ib", "mlx5_ib"), 2 * gpus),
+        **dict.fromkeys(("nvidia_uvm", "ib_uverbs", "mlx4_ib", "mlx5_ib", "efa"), 2 * gpus),
     }
     for module, count in counts.items():
         if module in tree.live_modules:
@@ -105,7 +107,7 @@ def _proc_modules(tree: Tree, seconds: float) -> str:
     lines = []
     for name in reversed(tree.live_modules):
         users = "".join(f"{user}," for user in users_of(tree, name)) or "-"
-        taint = " (OE)" if name.startswith("nvidia") else ""
+        taint = " (OE)" if name.startswith(("nvidia", *OUT_OF_TREE)) else ""
         lines.append(f"{name} 65536 {refcnt(tree, name, seconds)} {users} Live 0x0000000000000000{taint}\n")
     return "".join(lines)
 

@@ -5,4 +5,5 @@ SIMULATED_NAMES = (
     *("bare-roce", "gcp-a4", "oci-h100"),
     *("hgx-b200", "hgx-b300"),
     *("gb300", "dgx-spark"),
+    *("aws-p5", "slingshot"),
 )

@@ -9,15 +9,17 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from probes.simulation.node.program import Program, Via
+from probes.simulation.node.programs import needs_plugin
 from probes.simulation.node.tree import PlacedNic, Tree
 
 _VERSION = "2.27.7"
+PLUGIN_VERSION, LIBFABRIC_VERSION = "1.13.2-aws", "1.22"  # awslabs/awsome-distributed-training, FSDP on P5
 _LEVEL = 5  # PXB, the default of NCCL_NET_GDR_LEVEL
 _NEAR, _FAR = 4, 9  # PIX and SYS in this version
 _CHANNELS = 2  # of each rank to the next node
 _STEP_SECONDS = 10.0
 _MOST_STEPS = 10_000
-_GDR = (Via.PEERMEM, Via.DMABUF)
+_GDR = (Via.PEERMEM, Via.DMABUF, Via.PLUGIN)
 
 
 def job_output(tree: Tree, programs: Sequence[Program], world: int, seconds: float) -> str:
@@ -35,7 +37,8 @@ def _connect(tree: Tree, programs: Sequence[Program], program: Program, world: i
         yield f"{host}:{program.pid}:{program.pid} [0] NCCL INFO NCCL version {_VERSION}+cuda{_cuda(tree)}"
     numbers = {nic.name: number for number, nic in enumerate(_compute(tree))}
     nics = [nic for nic in tree.nics if nic.name in program.nics]
-    network = "Socket" if program.path_in_log is Via.TCP or not numbers else _plugin(tree) or "IB"
+    network = "AWS Libfabric" if needs_plugin(tree) else _plugin(tree) or "IB"
+    network = "Socket" if program.path_in_log is Via.TCP or not numbers else network
     yield from (f"{head}{text}" for text in program.logged_lines)
     yield from (f"{head}{text}" for text in _network(tree, programs, program, network))
     if program.path_in_log is Via.DMABUF:
@@ -86,7 +89,13 @@ def _network(
         yield "NET/Socket : Using [0]eno1:10.0.0.1<0>"
         return
     if network != "IB":
-        yield f"NET/Plugin: Loaded net plugin {network} (v10)"
+        if not needs_plugin(tree):
+            yield f"NET/Plugin: Loaded net plugin {network} (v10)"
+            return
+        provider = nics[0].kind.driver.partition("_")[0] if nics else "efa"
+        yield f"NET/OFI Initializing aws-ofi-nccl {PLUGIN_VERSION}"
+        yield f"NET/OFI Using Libfabric version {LIBFABRIC_VERSION}"
+        yield f"NET/OFI Selected provider is {provider}, fabric is {provider} (found {len(nics)} nics)"
         return
     yield f"NCCL_IB_HCA set to ={','.join(nic.name for nic in nics)}"
     layer = {nic.name: "RoCE" if nic.kind.layer == "Ethernet" else "IB" for nic in nics}

@@ -22,6 +22,10 @@ class _Buses:
     def __init__(self, domain: str, bus: int) -> None:
         self._domain, self._next = domain, bus
 
+    def skip_to(self, bus: str) -> None:
+        """Go on with this bus number."""
+        self._next = int(bus, 16) - 1
+
     def next_bus(self) -> str:
         """Return the next bus with its domain."""
         self._next += 1
@@ -43,11 +47,17 @@ def _root(tree: Tree, root: RootDescription) -> None:
         port, switch = f"{top}/{root.bus}:01.0", tree.description.switch
         link = root.link or switch.uplink or switch.link
         _function(tree, port, tree.description.root_port, "060400", root.numa, link, driver="pcieport")
-        _switch(tree, root.switch, port, buses, root.numa, link)
+        _switch(tree, root.switch, port, buses, root.numa, link, root.first)
 
 
 def _switch(
-    tree: Tree, devices: list[object], above: str, buses: _Buses, numa: int, link: tuple[int, int]
+    tree: Tree,
+    devices: list[object],
+    above: str,
+    buses: _Buses,
+    numa: int,
+    link: tuple[int, int],
+    first: str = "",
 ) -> None:
     """Add an upstream port with its link, and a downstream port for each child; a list is another switch."""
     kind = tree.description.switch
@@ -56,6 +66,8 @@ def _switch(
     subsystem = "1000:a064" if kind.id == "1000:c010" else "1000:0100"
     _function(tree, upstream, kind.id, "060400", numa, link, subsystem, "pcieport")
     inner = buses.next_bus()
+    if first:
+        buses.skip_to(first)
     for slot, device in enumerate(devices):
         downstream = f"{upstream}/{inner}:{slot:02x}.0"
         _function(tree, downstream, kind.id, "060400", numa, kind.link, subsystem, "pcieport")
@@ -103,7 +115,8 @@ def _endpoint(tree: Tree, device: str, path: str, numa: int) -> None:
 
 def _nic(tree: Tree, nic: NicDescription, name: str, path: str, numa: int) -> None:
     class_code = "020700" if nic.layer == "InfiniBand" else "020000"
-    _function(tree, path, nic.id, class_code, numa, nic.link, nic.subsystem, nic.driver)
+    subsystem = nic.subsystem or ("15b3:0041" if nic.id.startswith("15b3") else nic.id)
+    _function(tree, path, nic.id, class_code, numa, nic.link, subsystem, nic.driver)
     if nic.vpd:
         tree.add(f"{path}/vpd", _vpd(nic))
     tree.add(f"{path}/resource", _resource((0x90_0000_0000, 32 << 20, _PREFETCHABLE)))
@@ -114,7 +127,7 @@ def _nic(tree: Tree, nic: NicDescription, name: str, path: str, numa: int) -> No
     cards.append(PlacedNic(path.rpartition("/")[2], name, nic, numa, path, number))
     if nic.bonded_ports > 1:
         second = second_function(path)
-        _function(tree, second, nic.id, "020000", numa, nic.link, nic.subsystem, nic.driver)
+        _function(tree, second, nic.id, "020000", numa, nic.link, subsystem, nic.driver)
         tree.link(f"{second}/driver", f"../../../../bus/pci/drivers/{nic.driver}")
 
 

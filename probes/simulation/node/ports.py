@@ -35,13 +35,16 @@ _ETHTOOL_COUNTERS = (
 def add_ports(tree: Tree) -> None:
     """Add the subnet manager, counters and netdev of every port."""
     for index, nic in enumerate(tree.cards, 3):  # 1 is lo, 2 the management NIC
+        if nic.kind.driver == "efa":
+            continue
         port = port_of(nic)
         infiniband = nic.kind.layer == "InfiniBand"
-        tree.add(f"{port}/sm_lid", "0x1\n" if infiniband else "0x0\n")
-        for name in ERROR_COUNTER_BITS:
-            tree.add(f"{port}/counters/{name}", "0\n")
-        for name in _HW_COUNTERS:
-            tree.add(f"{port}/hw_counters/{name}", "0\n")
+        if nic.kind.driver != "cxi_ss1":
+            tree.add(f"{port}/sm_lid", "0x1\n" if infiniband else "0x0\n")
+            for name in ERROR_COUNTER_BITS:
+                tree.add(f"{port}/counters/{name}", "0\n")
+            for name in _HW_COUNTERS:
+                tree.add(f"{port}/hw_counters/{name}", "0\n")
         netdev = netdev_of(tree, nic)
         base = f"{nic.path}/net/{netdev}"
         tree.link(f"/sys/class/net/{netdev}", f"../../{base.removeprefix('/sys/')}")

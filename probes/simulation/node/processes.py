@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from probes.facts.jobs.nccl_conf import NCCL_CONF
 from probes.simulation.node.nccl_log import job_output
 from probes.simulation.node.program import Program, Via
-from probes.simulation.node.programs import nearest_nics, path_between, path_of
+from probes.simulation.node.programs import nearest_nics, needs_plugin, path_between, path_of, uses_cxi
 from probes.simulation.node.rdma_resources import pinned_bytes, service_thread
 from probes.simulation.node.tree import Content, Tree
 
@@ -98,12 +98,16 @@ def add_rank(
     given = {"CUDA_VISIBLE_DEVICES": "0", **compute_nics(tree), **tree.description.job}
     given |= variables or {}
     tree.add(f"{base}/environ", "".join(f"{name}={value}\0" for name, value in given.items()).encode())
-    verbs = [f"uverbs{number}" for number in range(len(tree.nics))]
     files = [f"/dev/nvidia{gpu}", "/dev/nvidiactl", "/dev/nvidia-uvm"]
-    for number, file in enumerate([*files, *(f"/dev/infiniband/{name}" for name in verbs)], 3):
+    if uses_cxi(tree):
+        files += [f"/dev/{name}" for name in opened]
+    else:
+        verbs = [f"uverbs{number}" for number in range(len(tree.nics))]
+        files += [f"/dev/infiniband/{name}" for name in verbs]
+        for name in (*verbs, "rdma_cm"):
+            tree.add(f"{base}/root/dev/infiniband/{name}", "")
+    for number, file in enumerate(files, 3):
         tree.link(f"{base}/fd/{number}", file)
-    for name in (*verbs, "rdma_cm"):
-        tree.add(f"{base}/root/dev/infiniband/{name}", "")
     if tree.is_there(NCCL_CONF):
         tree.link(f"{base}/root{NCCL_CONF}", NCCL_CONF)
     map_libraries(tree, pid, default_libraries(tree) if libraries is None else libraries)
@@ -247,24 +251,29 @@ def verbs_libraries(tree: Tree) -> dict[str, str]:
     """Return the files of rdma-core's libraries by the names that programs load."""
     release = tree.description.rdma_core
     interface = 25 if release >= 54 else 24  # libmlx5.so.1.25.54.0 has mlx5dv_get_data_direct_sysfs_path
-    return {
-        "libibverbs.so.1": f"libibverbs.so.1.14.{release}.0",
-        "libmlx5.so.1": f"libmlx5.so.1.{interface}.{release}.0",
-    }
+    provider = ("libmlx5.so.1", f"libmlx5.so.1.{interface}.{release}.0")
+    if needs_plugin(tree):
+        provider = ("libefa.so.1", "libefa.so.1.3.50.0")
+    return {"libibverbs.so.1": f"libibverbs.so.1.14.{release}.0", provider[0]: provider[1]}
 
 
 def default_libraries(tree: Tree, nccl: str = NCCL_VERSION) -> list[str]:
     """Return the libraries that a rank maps."""
     directory = library_directory(tree)
+    verbs = () if uses_cxi(tree) else verbs_libraries(tree).values()
+    plugin = tree.description.system.plugin if needs_plugin(tree) else ""
     return [
         f"{directory}/libnccl.so.{nccl}",
-        *(f"{directory}/{name}" for name in verbs_libraries(tree).values()),
+        *(f"{directory}/{name}" for name in verbs),
+        *filter(None, [plugin]),
         f"{directory}/libcuda.so.{tree.description.driver.version}",
     ]
 
 
 def compute_nics(tree: Tree) -> dict[str, str]:
-    """Return NCCL_IB_HCA with the exact names of all compute NICs."""
+    """Return NCCL_IB_HCA with the exact names of all compute NICs; a network plugin does not read it."""
+    if needs_plugin(tree):
+        return {}
     names = [nic.name for nic in tree.nics if nic.kind is tree.description.nic.get("compute")]
     return {"NCCL_IB_HCA": f"={','.join(names)}"} if names else {}
 

@@ -14,6 +14,7 @@ class Via(Enum):
 
     PEERMEM = "peermem"
     DMABUF = "DMA-BUF"
+    PLUGIN = "network plugin"  # straight from GPU memory, without verbs
     HOST = "host memory"  # a rank copies GPU memory through it
     TCP = "TCP"
     NONE = "none"  # it has opened the NICs, and has no queue pairs

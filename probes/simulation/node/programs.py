@@ -29,13 +29,29 @@ def settle_paths(tree: Tree) -> None:
 def without_peermem(tree: Tree) -> Via:
     """Return the path that NCCL takes on this node without nvidia_peermem."""
     node = tree.description
+    if uses_cxi(tree) and node.offers_gdr:
+        return Via.PLUGIN
     has_dmabuf = node.gpudirect.dmabuf and node.driver.flavour == "open" and node.offers_gdr
     return Via.DMABUF if has_dmabuf else Via.HOST
+
+
+def uses_cxi(tree: Tree) -> bool:
+    """Return whether the compute NICs are Slingshot's, which have no verbs."""
+    nic = tree.description.nic.get("compute")
+    return nic is not None and nic.driver == "cxi_ss1"
+
+
+def needs_plugin(tree: Tree) -> bool:
+    """Return whether NCCL can use the compute NICs only through a network plugin: EFA and Slingshot."""
+    nic = tree.description.nic.get("compute")
+    return nic is not None and nic.driver in ("efa", "cxi_ss1")
 
 
 def path_between(tree: Tree, gpu: int, nic: PlacedNic) -> Via:
     """Return the path that NCCL takes between a GPU and a NIC; on different sockets it copies."""
     node = tree.description
+    if needs_plugin(tree) and not node.system.plugin:
+        return Via.TCP
     if tree.gpus[gpu].numa != nic.numa and not node.gpu.c2c:
         return Via.HOST
     if PEERMEM in tree.live_modules and node.offers_gdr and node.gpudirect.regions:

@@ -85,7 +85,7 @@ def rdma_resources(tree: Tree, seconds: float) -> RdmaResources:
 
 def _add(found: _Objects, tree: Tree, program: Program, devices: list[str], seconds: float) -> None:
     via = path_of(tree, program)
-    if via is Via.TCP:
+    if via in (Via.TCP, Via.PLUGIN):
         return
     # A process of another PID namespace has no pid here.
     is_alive_here = is_alive(tree, program)

@@ -33,6 +33,10 @@ def add_software(tree: Tree) -> None:
     for name in ("numactl", "lspci", "ibv_devinfo", "ethtool"):
         tree.add(f"/usr/bin/{name}", "")
     directory = library_directory(tree)
+    plugin = tree.description.system.plugin
+    if plugin:
+        tree.add(plugin, b"\x7fELF")
+        tree.link(f"{plugin.rpartition('/')[0]}/libnccl-net.so", plugin.rpartition("/")[2])
     for soname, file in (
         ("libnccl.so.2", f"libnccl.so.{NCCL_VERSION}"),
         *verbs_libraries(tree).items(),
@@ -105,12 +109,14 @@ def add_device_files(tree: Tree, modules: Iterable[str]) -> None:
 
 
 def _device_files_of(tree: Tree, module: str) -> list[str]:
-    if module in ("mlx4_ib", "mlx5_ib"):
+    if module in ("mlx4_ib", "mlx5_ib", "efa"):
         return [f"/dev/infiniband/uverbs{number}" for number in range(len(tree.cards))]
     if module == "ib_umad":
         return [f"/dev/infiniband/umad{number}" for number in range(len(tree.cards))]
     if module == "nvidia":
         return ["/dev/nvidiactl", *(f"/dev/nvidia{number}" for number in range(len(tree.gpus)))]
+    if module == "cxi_user":
+        return [f"/dev/{nic.name}" for nic in tree.nics]
     return {
         "rdma_cm": ["/dev/infiniband/rdma_cm"],
         "rdma_ucm": ["/dev/infiniband/rdma_cm"],

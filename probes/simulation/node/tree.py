@@ -27,12 +27,20 @@ _BOOT_MESSAGES = (
     (6, 12.731604, "nvidia-nvlink: Nvlink Core is being initialized, major device number 235"),
 )
 
+# Prefixes of vendors' modules that their own packages build: AWS's and HPE's.
+OUT_OF_TREE = ("efa", "cxi")
+
 # Direct dependencies of each module, from modules.dep of nodes with and without OFED.
 _DEPENDENCIES = {
     "ib_core": (),
     "ib_uverbs": ("ib_core",),
     "ib_umad": ("ib_core",),
     "rdma_cm": ("ib_core",),
+    "cxi_eth": ("cxi_ss1",),
+    "cxi_ss1": (),
+    "cxi_user": ("cxi_ss1",),
+    "efa": ("ib_core", "ib_uverbs"),
+    "efa_nv_peermem": ("nvidia",),
     "mlx4_core": (),
     "mlx4_ib": ("ib_core", "ib_uverbs", "mlx4_core"),
     "mlx5_core": (),
@@ -259,6 +267,8 @@ def dependencies_of(node: NodeDescription, name: str) -> tuple[str, ...]:
 
 def module_path(node: NodeDescription, name: str) -> str:
     """Return the path of the .ko below /lib/modules/RELEASE."""
+    if name.startswith(OUT_OF_TREE):
+        return f"updates/dkms/{name.replace('_', '-') if name.startswith('cxi') else name}.ko"
     if name.startswith("nvidia") or name in ("gdrdrv", "nv_peer_mem"):
         return f"updates/dkms/{name.replace('_', '-') if name != 'nvidia_fs' else name}.ko"
     if node.modules.ofed:

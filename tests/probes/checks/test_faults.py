@@ -94,7 +94,7 @@ def test_a_slow_port_carries_no_more_than_its_rate(fault: str, nic: str, gbps: i
 
 def test_titles_begin_with_a_capital() -> None:
     """A capital letter, but for the names of modules, commands and files."""
-    names = {"nvidia", "modprobe", "perftest", "perftest's", "gdrdrv", "libibverbs"}
+    names = {"nvidia", "modprobe", "perftest", "perftest's", "gdrdrv", "libibverbs", "efa"}
     begins = {text.split()[0] for check in CHECKS for text in (check.title, check.ok)}
     assert {word for word in begins if word[0].islower() and word.replace("'", "").isalpha()} <= names
 

@@ -122,7 +122,8 @@ def test_a_healthy_node_keeps_its_path(name: str) -> None:
     host = node(name)
     kernel = judged(host, boot_of(host.tree.description.kernel))
     assert kernel.outlook is Outlook.WILL
-    assert kernel.path is (GdrPath.PEERMEM if name == PEERMEM_ONLY else GdrPath.DMABUF)
+    others = {PEERMEM_ONLY: GdrPath.PEERMEM, "slingshot": GdrPath.CXI}
+    assert kernel.path is others.get(name, GdrPath.DMABUF)
     assert kernel.is_running
     assert exit_status(kernel) == 0
     assert kernel.reason == ""

@@ -28,6 +28,8 @@ EXPECTED = {
     "pcie-l40s": (Family.RED_HAT, BootLoader.GRUB_BLS, NicStack.INBOX, False, None),
     "gb200": (Family.DEBIAN, BootLoader.GRUB, NicStack.INBOX, False, None),
     "azure-nd-h100": (Family.DEBIAN, BootLoader.GRUB, NicStack.DOCA_OFED, True, Cloud(Provider.AZURE, "")),
+    "aws-p5": (Family.DEBIAN, BootLoader.GRUB, NicStack.EFA, True, Cloud(Provider.AWS, "p5.48xlarge")),
+    "slingshot": (Family.SUSE, BootLoader.GRUB, NicStack.SLINGSHOT, True, None),
     "bare-roce": (Family.DEBIAN, BootLoader.GRUB, NicStack.DOCA_OFED, True, None),
     "gcp-a4": (Family.DEBIAN, BootLoader.GRUB, NicStack.INBOX, True, Cloud(Provider.GOOGLE, "")),
     "oci-h100": (Family.DEBIAN, BootLoader.GRUB, NicStack.MLNX_OFED, True, Cloud(Provider.ORACLE, "")),

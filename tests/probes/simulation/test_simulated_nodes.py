@@ -29,6 +29,8 @@ SHAPES = {  # GPUs, NICs, NUMA nodes, NVSwitches
     "gb200": (4, 4, 2, 0),
     "cloud-vm": (8, 8, 2, 0),
     "azure-nd-h100": (8, 8, 2, 0),
+    "aws-p5": (8, 32, 2, 4),
+    "slingshot": (4, 4, 4, 0),
     "bare-roce": (8, 8, 2, 4),
     "gcp-a4": (8, 8, 2, 0),
     "oci-h100": (8, 18, 2, 4),
@@ -44,6 +46,8 @@ STATES = {
     "gb200": (State.READY, 4),
     "cloud-vm": (State.UNKNOWN, 0),
     "azure-nd-h100": (State.ACTIVE, 8),
+    "aws-p5": (State.READY, 8),
+    "slingshot": (State.READY, 4),
     "bare-roce": (State.READY, 8),
     "gcp-a4": (State.READY, 8),
     "oci-h100": (State.ACTIVE, 8),
@@ -171,6 +175,9 @@ def test_counters_rise_and_stay_below_the_line_rate(name: str) -> None:
         after = read(host, node)
         for port, rate in port_rates(before, after).items():
             most = line[port]
+            if name == "slingshot":  # no file that gdrtop knows counts its octets
+                assert isinstance(rate.sent_gbps, Unknown)
+                continue
             assert not isinstance(rate.sent_gbps, Unknown)
             assert not isinstance(most, Unknown)
             assert 0 < rate.sent_gbps <= most

@@ -20,11 +20,10 @@ from probes.simulation.faults.live import (
     STOPPED_AFTER,
 )
 from probes.simulation.host import SimulatedHost
-from probes.simulation.node.names import SIMULATED_NAMES
 from probes.simulation.node.processes import FIRST_RANK
 from probes.simulation.node.training import Phase, schedule
 from probes.snapshot.rates import port_rates, read
-from tests.tiers import usual
+from tests.tiers import WITH_VERBS, usual
 
 LIVE = tuple(fault.name for fault in FAULTS.values() if fault.is_live)
 MOMENTS = (0.0, 5.5, 16.0, 24.0, 33.0, 45.0, 90.0)
@@ -67,7 +66,7 @@ class SimulatedNode:
         }
 
 
-@pytest.fixture(params=[*SIMULATED_NAMES, *(f"hgx-h100+{name}" for name in LIVE)])
+@pytest.fixture(params=[*WITH_VERBS, *(f"hgx-h100+{name}" for name in LIVE)])
 def node(request: pytest.FixtureRequest) -> SimulatedNode:
     return SimulatedNode(str(request.param))
 
@@ -143,7 +142,7 @@ def test_a_job_goes_through_phases() -> None:
 
 
 @pytest.mark.parametrize("name", LIVE)
-@pytest.mark.parametrize("node_name", usual(SIMULATED_NAMES, SIMULATED_NAMES[:1]))
+@pytest.mark.parametrize("node_name", usual(WITH_VERBS, WITH_VERBS[:1]))
 def test_counters_never_go_back_nor_above_the_line_rate(name: str, node_name: str) -> None:
     node = SimulatedNode(f"{node_name}+{name}")
     facts = probe_node(node.host)

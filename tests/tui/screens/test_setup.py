@@ -78,12 +78,10 @@ async def play_to_the_end(site: Site) -> list[str]:
 @pytest.mark.parametrize("name", usual(GDR_NODES, {"gb200"}))
 async def test_a_node_is_set_up_by_keys_to_the_end(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     played = await play_to_the_end(site_of(monkeypatch, name))
-    # Where no tool measures the staged path, its step is skipped.
-    assert [title for title in played if title.startswith("Measure") and "staged" not in title] == [
-        "Measure a NIC with host memory",
-        "Measure one GPU and its NIC",
-        "Measure every GPU with its NIC",
-    ]
+    # Where no tool measures the staged path, its step is skipped; perftest cannot measure Slingshot.
+    what = ("a NIC with host memory", "one GPU and its NIC", "every GPU with its NIC")
+    expected = [] if name == "slingshot" else [f"Measure {one}" for one in what]
+    assert [title for title in played if title.startswith("Measure") and "staged" not in title] == expected
 
 
 # Nodes with something wrong, and what the admin sees

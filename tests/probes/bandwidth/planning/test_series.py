@@ -18,7 +18,7 @@ from probes.facts.system.tool_names import NCCL_TESTS, TEST_TOOLS
 from probes.facts.system.tools import Perftest, ToolFacts
 from probes.simulation.host import SimulatedHost
 from probes.snapshot.examination import Examination, examine
-from tests.tiers import GDR_NODES
+from tests.tiers import MEASURABLE
 
 HOSTILE = (
     "-oProxyCommand=reboot",
@@ -140,7 +140,7 @@ def test_with_no_wish_the_first_gpu_and_its_best_nic_in_loopback() -> None:
     assert test.end_after_s == 10.0
 
 
-@pytest.mark.parametrize("name", GDR_NODES)
+@pytest.mark.parametrize("name", MEASURABLE)
 def test_every_simulated_node_can_measure_its_first_gpu(name: str) -> None:
     test = only(Request(), node(name))
     assert test.pair.gpu_label == "GPU0"

@@ -20,7 +20,7 @@ from probes.bandwidth.model.samples import (
 from probes.facts.system.tool_names import PERFTEST
 from probes.facts.system.tools import ToolFacts
 from tests.probes.simulation.bandwidth.node import Node, Run, both, run_pair, settings_on
-from tests.tiers import GDR_NODES
+from tests.tiers import MEASURABLE
 
 BY_DEFAULT = {"dgx-a100": BY_PEERMEM}
 LATENCIES = [tool for tool in PERFTEST if tool.endswith("_lat")]
@@ -35,7 +35,7 @@ def listens(node: Node) -> bool:
 
 
 @pytest.mark.parametrize("gpu", [0, None])
-@pytest.mark.parametrize("name", GDR_NODES)
+@pytest.mark.parametrize("name", MEASURABLE)
 @pytest.mark.slow
 def test_the_pair_that_fits_is_near_its_line(name: str, gpu: int | None) -> None:
     pair = run_pair(name, lambda node: settings_on(node, gpu))

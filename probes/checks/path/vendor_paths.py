@@ -1,0 +1,190 @@
+"""The paths of AWS EFA and HPE Slingshot, which use neither OFED nor nvidia_peermem."""
+
+from __future__ import annotations
+
+from probes.base.plan import Plan, Step, instruction
+from probes.base.unknown import Reason, Unknown, known
+from probes.facts.gpu.gpus import Flavour
+from probes.facts.gpudirect import GdrPath, GpuDirectFacts, Requirement
+from probes.facts.gpudirect_vendors import EFA_PEERMEM
+from probes.facts.kernel.log import LogKind
+from probes.facts.rdma.devices import RdmaDevice
+from probes.plans.load_modules import load_step
+from probes.queries.evidence_list import RDMA_DEVICES, STAGED, join_limited
+from probes.queries.finding import Area, Evidence, Outcome, Severity, end_with, found, need, passed
+from probes.queries.modules import (
+    MODULES,
+    gpu_functions,
+    is_present,
+    message_evidence,
+    module_messages,
+    module_of,
+    state_evidence,
+)
+from probes.snapshot.examination import Examination
+
+AREA = Area("path")
+_EFA_SOURCE = "amzn-drivers, kernel/linux/efa_nv_peermem/src/efa_nv_peermem_main.c and efa/src/efa_p2p.c"
+_CXI_SOURCE = "HewlettPackard/shs-cxi-driver, drivers/net/ethernet/hpe/ss1/cass_nvidia_gpu.c"
+_SPARE = "None for programs that use DMA-BUF. Programs without it copy through host memory."
+_DEVICES = "/sys/class/infiniband/*/device/driver"
+_STATE = "the state of GPUDirect"
+_EFA_PACKAGE = "AWS's EFA installer (efa_installer.sh), or its DKMS package efa-nv-peermem"
+_UNUSABLE = (LogKind.EFA_PEERMEM, LogKind.SYMBOL_VERSION, LogKind.UNKNOWN_SYMBOL)
+_REBUILD = (
+    instruction("Rebuild it against the installed driver: dkms remove efa-nv-peermem/VERSION -k $(uname -r)"),
+    instruction("Then run: dkms install efa-nv-peermem/VERSION -k $(uname -r)"),
+    instruction("Load the new file when no job runs: modprobe -r efa_nv_peermem; modprobe efa_nv_peermem"),
+)
+
+
+def _efas(examination: Examination) -> tuple[RdmaDevice, ...]:
+    """Return the EFA devices, or end the check if there is none or no GPU."""
+    absent = Evidence(_DEVICES, "no RDMA device here")
+    rdma = need(examination.node.rdma, RDMA_DEVICES, absent=absent)
+    efas = tuple(device for device in rdma.devices if device.driver == "efa")
+    if not efas:
+        end_with(passed(Evidence(_DEVICES, "no EFA here")))
+    if gpu_functions(examination) == ():
+        end_with(passed(Evidence("/sys/bus/pci/devices", "no NVIDIA GPU here")))
+    return efas
+
+
+def _by_dmabuf(direct: GpuDirectFacts, devices: tuple[RdmaDevice, ...]) -> bool:
+    return direct.dmabuf.usable is True and all(direct.nic_dmabuf.get(one.name) is True for one in devices)
+
+
+@AREA.check(
+    "efa-peermem-unusable",
+    Severity.CRITICAL,
+    "EFA finds no NVIDIA peer memory",
+    _EFA_SOURCE,
+    ok="EFA finds NVIDIA peer memory, or there is no EFA",
+    impact=f"No GPUDirect RDMA over EFA. {STAGED}",
+    part_of=("nvidia-not-loaded", "efa-not-loaded"),
+)
+def efa_peermem_unusable(examination: Examination) -> Outcome:
+    """Check what each EFA says of its peer-memory provider; a note where DMA-BUF works."""
+    efas = _efas(examination)
+    direct = need(examination.node.gpudirect, _STATE)
+    if direct.by_design:
+        return passed(Evidence("libcuda", f"not applicable by design: {direct.by_design}"))
+    without = tuple(one for one in efas if need(direct.nic_peermem.get(one.name, False), _STATE) is False)
+    if not without:
+        return passed(Evidence(f"{efas[0].sysfs_path}/device", f"NVIDIA peer memory on {len(efas)} EFAs"))
+    is_spare = _by_dmabuf(direct, without)
+    own = direct.peermem.requirements if direct.peermem.path is GdrPath.EFA else ()
+    cause, fix, evidence = _why_unusable(examination)
+    more = " GPUDirect RDMA still works with DMA-BUF." if is_spare else ""
+    return found(
+        f"{cause}{more}",
+        *(_evidence(row) for row in own[:1]),
+        *evidence,
+        fix=fix,
+        severity=Severity.NOTE if is_spare else Severity.CRITICAL,
+        impact=_SPARE if is_spare else "",
+        devices=tuple(one.name for one in without),
+    )
+
+
+def _evidence(row: Requirement) -> Evidence:
+    source, _, value = row.evidence.rpartition(": ")
+    return Evidence(source, value)
+
+
+def _why_unusable(examination: Examination) -> tuple[str, Plan, tuple[Evidence, ...]]:
+    """Return why EFA's module cannot be used, the fix, and further evidence."""
+    module = need(module_of(examination, EFA_PEERMEM), MODULES)
+    gpus = examination.node.gpus
+    flavour = gpus if isinstance(gpus, Unknown) else gpus.driver.flavour
+    if flavour is Flavour.PROPRIETARY:
+        step = instruction("Install the open kernel modules (nvidia-open): both EFA paths need them")
+        cause = f"{EFA_PEERMEM} refuses NVIDIA's proprietary kernel modules."
+        evidence = Evidence("/proc/driver/nvidia/version", f"{flavour.value} kernel modules")
+        return cause, Plan("Install the open kernel modules", (step,), needs_reboot=True), (evidence,)
+    refused = known(module_messages(examination, _UNUSABLE, modules=(EFA_PEERMEM,)), ())
+    if refused:
+        plan = Plan(f"Rebuild {EFA_PEERMEM}", _REBUILD)
+        cause = f"The kernel or {EFA_PEERMEM} itself refused to load: it does not fit the NVIDIA driver."
+        return cause, plan, message_evidence(examination, refused)
+    if isinstance(module.on_disk, Unknown):
+        step = instruction(f"Install {_EFA_PACKAGE}")
+        absent = module.on_disk.reason is Reason.NOT_THERE
+        cause = f"There is no {EFA_PEERMEM} for this kernel." if absent else f"{EFA_PEERMEM} is not loaded."
+        listed = Evidence("modules.dep", str(module.on_disk))
+        return cause, Plan(f"Install {EFA_PEERMEM}", (step,)), (listed,)
+    steps: tuple[Step, ...] = (load_step(examination, EFA_PEERMEM),)
+    if is_present(module):
+        steps = (instruction("Reload the EFA driver when no job runs: modprobe -r efa; modprobe efa"),)
+        cause = f"{EFA_PEERMEM} is loaded, but the EFA driver does not find its symbols."
+        return cause, Plan("Reload the EFA driver", steps), (state_evidence(module),)
+    cause = f"{EFA_PEERMEM} is not loaded, and this EFA driver does not load it by itself."
+    return cause, Plan(f"Load {EFA_PEERMEM}", steps), (state_evidence(module),)
+
+
+@AREA.check(
+    "efa-peermem-symbol-mismatch",
+    Severity.WARNING,
+    "efa_nv_peermem was built for another NVIDIA driver",
+    "https://github.com/awslabs/amazon-eks-ami/issues/2672",
+    ok="efa_nv_peermem fits the NVIDIA driver, or is not used",
+    impact="Registration of GPU memory may fail or damage data in programs that use EFA without DMA-BUF.",
+    part_of=("efa-peermem-unusable",),
+)
+def efa_peermem_symbol_mismatch(examination: Examination) -> Outcome:
+    """Find symbols of nvidia.ko whose version the loaded efa_nv_peermem does not know.
+
+    DKMS builds it once; an update of the NVIDIA driver changes the symbols. A note where DMA-BUF works.
+    """
+    efas = _efas(examination)
+    kinds = (LogKind.NO_SYMBOL_VERSION, LogKind.SYMBOL_VERSION)
+    messages = need(module_messages(examination, kinds, "nvidia_p2p_", (EFA_PEERMEM,)), "the kernel log")
+    if not messages:
+        return passed(*message_evidence(examination, messages))
+    direct = examination.node.gpudirect
+    is_spare = isinstance(direct, GpuDirectFacts) and _by_dmabuf(direct, efas)
+    return found(
+        "DKMS built it against an earlier NVIDIA driver, and not again after the driver's update.",
+        *message_evidence(examination, messages),
+        fix=Plan(f"Rebuild {EFA_PEERMEM}", _REBUILD),
+        severity=Severity.NOTE if is_spare else None,
+        impact=_SPARE if is_spare else "",
+        devices=(EFA_PEERMEM,),
+    )
+
+
+@AREA.check(
+    "cxi-without-gpu-support",
+    Severity.CRITICAL,
+    "The Slingshot driver cannot reach GPU memory",
+    _CXI_SOURCE,
+    ok="The Slingshot driver can reach GPU memory, or there is none",
+    impact=f"No GPUDirect RDMA over Slingshot. {STAGED}",
+    part_of=("nvidia-not-loaded",),
+)
+def cxi_without_gpu_support(examination: Examination) -> Outcome:
+    """Check for NVIDIA's P2P interface in cxi_ss1, and for open NVIDIA modules, which export DMA-BUFs."""
+    rdma = need(examination.node.rdma, RDMA_DEVICES, absent=Evidence("/sys/class/cxi", "no RDMA NIC here"))
+    nics = tuple(device.name for device in rdma.devices if known(device.driver, "").startswith("cxi"))
+    if not nics or gpu_functions(examination) == ():
+        return passed(Evidence("/sys/class/cxi", "no Slingshot NIC here, or no NVIDIA GPU"))
+    direct = need(examination.node.gpudirect, _STATE)
+    row = next((row for row in direct.peermem.requirements if row.name.startswith("a cxi driver")), None)
+    if row is None or direct.by_design:
+        return passed(Evidence("/sys/class/cxi", "NICs with verbs are here, too"))
+    if need(row.met, "the NVIDIA driver's kernel modules"):
+        return passed(_evidence(row))
+    steps = (
+        instruction("Install the open kernel modules (nvidia-open), from which libfabric gets DMA-BUFs"),
+        instruction("Or rebuild the cray-cxi-driver package with the NVIDIA driver's sources installed"),
+    )
+    logged = known(module_messages(examination, (LogKind.CXI_GPU,)), ())
+    return found(
+        f"The driver of {join_limited(nics)} was built without NVIDIA's headers, and the proprietary NVIDIA "
+        "kernel modules export no DMA-BUF.",
+        _evidence(row),
+        Evidence("/proc/driver/nvidia/version", "proprietary kernel modules"),
+        *(message_evidence(examination, logged) if logged else ()),
+        fix=Plan("Give the Slingshot driver access to GPU memory", steps, needs_reboot=True),
+        devices=nics,
+    )

@@ -1,0 +1,112 @@
+"""HPE Slingshot NICs, from /sys/class/cxi: RDMA devices without verbs, used through libfabric.
+
+Source: HewlettPackard/shs-cxi-driver, drivers/net/ethernet/hpe/ss1. Each NIC has a netdev hsnN; its state and
+speed are those of the link.
+"""
+
+from __future__ import annotations
+
+import re
+
+from probes.base.text import printable
+from probes.base.unknown import Maybe, Reason, Unknown
+from probes.facts.rdma.devices import RdmaDevice, RdmaFacts, RdmaPort, natural, pci_function
+from probes.host.protocol import Host
+from probes.host.values import read_numa_node
+
+LINK_LAYER = "Slingshot"
+_CLASS = "/sys/class/cxi"
+_NET = "/sys/class/net"
+_MAX_DEVICES = 64
+_MBPS = re.compile(r"[1-9][0-9]{0,7}", re.ASCII)
+
+
+def has_verbs(device: RdmaDevice) -> bool:
+    """Return whether programs use a device through verbs; Slingshot NICs have none."""
+    return not device.sysfs_path.startswith(f"{_CLASS}/")
+
+
+def add_slingshot(host: Host, facts: Maybe[RdmaFacts]) -> Maybe[RdmaFacts]:
+    """Return the RDMA devices with the Slingshot NICs behind them; `facts` as it is if there are none."""
+    names = host.names(_CLASS)
+    if isinstance(names, Unknown):
+        return facts
+    found = (_device(host, name) for name in sorted(names, key=natural)[:_MAX_DEVICES])
+    nics = tuple(device for device in found if not isinstance(device.bdf, Unknown))
+    if not nics:
+        return facts
+    if isinstance(facts, Unknown):
+        return RdmaFacts(nics) if facts.reason is Reason.NOT_THERE else facts
+    return RdmaFacts((*facts.devices, *nics), facts.devices_elsewhere, facts.namespace_mode)
+
+
+def link_state(host: Host, netdev: Maybe[str]) -> Maybe[str]:
+    """Return the state of a NIC's link in the words of an RDMA port: "ACTIVE", "DOWN"."""
+    if isinstance(netdev, Unknown):
+        return netdev
+    state = host.read(f"{_NET}/{netdev}/operstate", 64)
+    if isinstance(state, Unknown):
+        return state
+    return {"up": "ACTIVE", "down": "DOWN"}.get(state, printable(state, 40))
+
+
+def _device(host: Host, name: str) -> RdmaDevice:
+    path = f"{_CLASS}/{name}"
+    resolved = host.resolve(f"{path}/device")
+    function = None if isinstance(resolved, Unknown) else pci_function(resolved)
+    no_function = Unknown(Reason.NOT_THERE, f"{path}/device", "on no PCI function")
+    below = function or f"{path}/device"
+    driver = host.link(f"{below}/driver")
+    no_verbs = Unknown(Reason.NOT_THERE, path, "Slingshot NICs have no verbs")
+    return RdmaDevice(
+        name=printable(name, 64),
+        sysfs_path=path,
+        bdf=no_function if function is None else function.rpartition("/")[2],
+        driver=driver if isinstance(driver, Unknown) else printable(driver.rpartition("/")[2], 64),
+        node_type=no_verbs,
+        firmware=no_verbs,
+        hca_type=no_verbs,
+        board_id=no_verbs,
+        node_guid=no_verbs,
+        system_image_guid=no_verbs,
+        numa_node=read_numa_node(host, f"{below}/numa_node"),
+        is_virtual_function=not isinstance(host.link(f"{below}/physfn"), Unknown),
+        uverbs=no_verbs,
+        uverbs_number=no_verbs,
+        ports=(_port(host, below, no_verbs),),
+    )
+
+
+def _port(host: Host, below: str, no_verbs: Unknown) -> RdmaPort:
+    names = host.names(f"{below}/net")
+    netdev: Maybe[str]
+    if isinstance(names, Unknown):
+        netdev = names
+    elif names:
+        netdev = printable(names[0], 64)
+    else:
+        netdev = Unknown(Reason.NOT_THERE, f"{below}/net", "no netdev")
+    rate = netdev if isinstance(netdev, Unknown) else _rate(host, f"{_NET}/{netdev}/speed")
+    return RdmaPort(
+        number=1,
+        state=link_state(host, netdev),
+        physical_state=no_verbs,
+        rate_gbps=rate,
+        rate_text="" if not isinstance(rate, Unknown) else rate,
+        link_layer=LINK_LAYER,
+        lid=no_verbs,
+        netdev=netdev,
+        gids=no_verbs,
+        counters=no_verbs,
+        hw_counters=no_verbs,
+    )
+
+
+def _rate(host: Host, path: str) -> Maybe[float]:
+    """Read a netdev's speed; a link that is down has none, or -1."""
+    text = host.read(path, 64)
+    if isinstance(text, Unknown):
+        return text
+    if not _MBPS.fullmatch(text):
+        return Unknown(Reason.NOT_THERE, path, printable(text, 40))
+    return int(text) / 1000

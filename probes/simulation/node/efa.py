@@ -1,0 +1,61 @@
+"""EFA devices of a simulated node: drivers/infiniband/hw/efa and AWS's driver package.
+
+An EFA has no netdev, no board and no standard counters; its port is always ACTIVE.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from probes.simulation.node.training import traffic_steps
+from probes.simulation.node.tree import PlacedNic, Tree
+from probes.simulation.node.waves import SteppedTotal, Wave, phase
+
+EFA_PEERMEM = "efa_nv_peermem"
+# hw/efa/efa_verbs.c, in its order; bytes besides are zero.
+_PORT_COUNTERS = (
+    *("tx_pkts", "rx_pkts", "rx_drops", "send_bytes", "send_wrs", "recv_bytes", "recv_wrs"),
+    *("rdma_read_wrs", "rdma_read_bytes", "rdma_read_wr_err", "rdma_read_resp_bytes"),
+    *("rdma_write_wrs", "rdma_write_bytes", "rdma_write_wr_err", "rdma_write_recv_bytes"),
+    *("retrans_bytes", "retrans_pkts", "retrans_timeout_events", "unresponsive_remote_events"),
+)
+
+
+def add_efa(tree: Tree, nic: PlacedNic, number: int) -> None:
+    """Add one EFA with its port and its peer-memory provider."""
+    base = f"{nic.path}/infiniband/{nic.name}"
+    guid = f"51a0:1a7e:0000:{number:04x}"
+    for name, value in (
+        ("node_type", "7: unspecified"),
+        ("fw_ver", ""),
+        ("node_guid", guid),
+        ("sys_image_guid", "0000:0000:0000:0000"),
+        ("ports/1/state", "4: ACTIVE"),
+        ("ports/1/phys_state", "5: LinkUp"),
+        ("ports/1/rate", nic.kind.rate),
+        ("ports/1/link_layer", nic.kind.layer),
+        ("ports/1/lid", "0x0"),
+        ("ports/1/sm_lid", "0x0"),
+        ("ports/1/gids/0", f"fe80:0000:0000:0000:{guid}"),
+        ("ports/1/gid_attrs/types/0", "IB/RoCE v1"),
+    ):
+        tree.add(f"{base}/{name}", f"{value}\n")
+    for name, share in (("tx_bytes", 1.0), ("rx_bytes", 0.99)):
+        wave = Wave(nic.kind.gbps * share, phase(tree.seed, f"{nic.name} {name}"))
+        total = SteppedTotal(wave.total, traffic_steps(tree.seed, nic.kind, is_storage=False))
+        tree.add(f"{base}/ports/1/hw_counters/{name}", _octets(total))
+    for name in _PORT_COUNTERS:
+        tree.add(f"{base}/ports/1/hw_counters/{name}", "0\n")
+    tree.add(f"{nic.path}/p2p", lambda seconds: f"{peer_provider(tree)}\n")
+
+
+def _octets(total: SteppedTotal) -> Callable[[float], str]:
+    return lambda seconds: f"{round(total(seconds) * 1e9 / 8)}\n"
+
+
+def peer_provider(tree: Tree) -> str:
+    """Return what efa_p2p.c names as its provider; it loads efa_nv_peermem by itself if it can."""
+    loadable = EFA_PEERMEM in tree.live_modules or (
+        EFA_PEERMEM in tree.description.modules.on_disk and EFA_PEERMEM not in tree.refusals
+    )
+    return "NVIDIA" if "nvidia" in tree.live_modules and loadable else ""
