@@ -84,7 +84,7 @@ IMPORT_ORDER = (
     ("widgets/node",),
     ("widgets/doctor", "widgets/bandwidth", "widgets/live", "widgets/nccl"),
     ("widgets/setup", "widgets/report"),
-    ("tui/files", "tui/manual"),
+    ("tui/files", "tui/manual", "tui/terminal"),
     ("tui/runtime",),
     ("tui/actions",),
     ("tui/bandwidth",),

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from probes.simulation.node.names import SIMULATED_NAMES
+from probes.simulation.node.model.names import SIMULATED_NAMES
 
 # Nodes whose every test is in the fast tier. conftest.py puts what a test does with another one in the slow
 # tier; a loop over nodes inside a fast test uses these.

@@ -27,11 +27,11 @@ from tui.runtime.sampler import (
     Sampler,
 )
 from tui.runtime.signals import TERMINAL_GONE
-from tui.runtime.terminal import TerminalDriver
-from tui.runtime.terminal_diff import MinimalOutput
 from tui.screens.keys import bind
 from tui.screens.list_screen import ExaminedListScreen
 from tui.screens.overview.screen import OverviewScreen
+from tui.terminal.diff import MinimalOutput
+from tui.terminal.driver import TerminalDriver
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

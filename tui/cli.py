@@ -225,8 +225,8 @@ def _list_demos() -> None:
     import textwrap
 
     from probes.simulation.faults.catalogue import FAULTS
-    from probes.simulation.node.description import simulated_names, title
-    from probes.simulation.node.names import SIMULATED_NAMES
+    from probes.simulation.node.model.description import simulated_names, title
+    from probes.simulation.node.model.names import SIMULATED_NAMES
     from tui.runtime.printing import text_width
 
     width = text_width(sys.stdout)

@@ -95,7 +95,7 @@ class Host(Protocol):
         """Return the answer of NCCL's RAS service to one of probes.host.ras.QUESTIONS, as text.
 
         `address`: "127.0.0.1:28028", "[::1]:28028"; only this host's. It makes the job gather data from all
-        its ranks and can harm it: ask only under the policy of probes/live/ras_policy.py.
+        its ranks and can harm it: ask only under the policy of probes/live/ras/policy.py.
         """
 
     def ras_events(self, address: str, last: bool = False) -> Maybe[tuple[str, ...]]:

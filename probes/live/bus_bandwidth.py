@@ -13,8 +13,8 @@ from probes.facts.jobs.processes import Process
 from probes.facts.node import Node
 from probes.host.collectives import METRICS_SUFFIX, CollectiveSpeed, newest
 from probes.host.protocol import Host
-from probes.live.paced_source import PacedSource
-from probes.live.sample import LiveJob, LiveProcess, Role, SlowestRank
+from probes.live.model.paced_source import PacedSource
+from probes.live.model.sample import LiveJob, LiveProcess, Role, SlowestRank
 
 READ_SECONDS = 5.0
 STALE_SECONDS = 120.0  # an older collective says nothing about now; metrics are rewritten every 30 s

@@ -14,13 +14,13 @@ from probes.facts.rdma.devices import RdmaFacts
 from probes.host.kernel_messages import KernelMessage
 from probes.host.protocol import Host
 from probes.live.bus_bandwidth import BusBandwidth
-from probes.live.events import EventDetector, failed
-from probes.live.jobs import group
+from probes.live.events.detectors import EventDetector, failed
+from probes.live.model.sample import GpuSample, LiveEvent, LiveJob, LiveSample, PortSample
 from probes.live.odd_one_out import OddOneOut
 from probes.live.ports import PortReader
-from probes.live.processes import ProcessReader, ProcessSnapshot
-from probes.live.ras_events import RasEvents
-from probes.live.sample import GpuSample, LiveEvent, LiveJob, LiveSample, PortSample
+from probes.live.processes.jobs import group
+from probes.live.processes.processes import ProcessReader, ProcessSnapshot
+from probes.live.ras.events import RasEvents
 from probes.snapshot.rates import Reading
 
 T = TypeVar("T")

@@ -9,10 +9,10 @@ from statistics import median
 
 from probes.base.unknown import Maybe, Unknown
 from probes.facts.node import Node
+from probes.live.events.ports import ACTIVE
+from probes.live.model.sample import GpuSample, LiveJob, LiveProcess, OddOne, PortSample
+from probes.live.model.settled import Lasting
 from probes.live.odd_ranks import LEAST, Places, odd_gpu_links, odd_nic_links, odd_ranks, places_of
-from probes.live.port_events import ACTIVE
-from probes.live.sample import GpuSample, LiveJob, LiveProcess, OddOne, PortSample
-from probes.live.settled import Lasting
 from probes.queries.finding import Evidence
 
 WINDOW_SECONDS = 10.0

@@ -15,8 +15,8 @@ from probes.facts.pci.functions import PciFacts, PciFunction
 from probes.facts.pci.link_speed import words
 from probes.facts.rdma.devices import RdmaFacts
 from probes.facts.system.numa import parse_list
-from probes.live.gpu_events import BUSY_PERCENT
-from probes.live.sample import GpuSample, LiveJob, LiveProcess, OddOne, PathWord, path_phrase
+from probes.live.events.gpus import BUSY_PERCENT
+from probes.live.model.sample import GpuSample, LiveJob, LiveProcess, OddOne, PathWord, path_phrase
 from probes.queries.finding import Evidence
 
 LEAST = 3  # members; of two, neither is the odd one

@@ -13,7 +13,8 @@ from probes.facts.pci.sleep import DEVICES, asleep
 from probes.facts.rdma.devices import RdmaDevice, RdmaFacts, RdmaPort, parse_rate
 from probes.host.protocol import Host
 from probes.host.values import read_integer
-from probes.live.paced_source import PacedSource
+from probes.live.model.paced_source import PacedSource
+from probes.live.model.sample import PortSample
 from probes.live.port_counters import (
     HARDWARE,
     STANDARD,
@@ -24,7 +25,6 @@ from probes.live.port_counters import (
     read_counter,
     rise,
 )
-from probes.live.sample import PortSample
 from probes.snapshot.rates import PortRate, Reading, port_rates
 
 COUNTER_SECONDS = 2.0

@@ -7,7 +7,7 @@ import zlib
 from collections import deque
 from dataclasses import dataclass
 
-from probes.live.sample import LiveEvent, LiveSample
+from probes.live.model.sample import LiveEvent, LiveSample
 
 KEPT_SECONDS = 3600.0
 MAX_SAMPLES = 3600

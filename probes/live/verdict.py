@@ -9,10 +9,10 @@ from probes.base.unknown import Maybe, Unknown
 from probes.facts.gpudirect import GdrPath
 from probes.facts.node import Node
 from probes.host.protocol import Host
-from probes.live.jobs import group, path_summary
-from probes.live.log_reading import read_job_logs
-from probes.live.processes import ProcessReader
-from probes.live.sample import LiveJob, LiveProcess, LiveSample, PathWord, Role
+from probes.live.model.sample import LiveJob, LiveProcess, LiveSample, PathWord, Role
+from probes.live.processes.jobs import group, path_summary
+from probes.live.processes.log_reading import read_job_logs
+from probes.live.processes.processes import ProcessReader
 from probes.snapshot.examination import Examination, examine
 from probes.snapshot.gdr_use import joined_sentences
 from probes.snapshot.verdict import State, Verdict

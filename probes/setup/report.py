@@ -16,7 +16,7 @@ from probes.base.unknown import Maybe, known
 from probes.checks.registry import findings
 from probes.checks.summary import summarize
 from probes.facts.system.platform import PlatformFacts
-from probes.live.sample import LiveSample
+from probes.live.model.sample import LiveSample
 from probes.queries.finding import Finding
 from probes.queries.versions import versions_of
 from probes.snapshot.examination import Examination

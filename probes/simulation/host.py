@@ -31,16 +31,16 @@ from probes.simulation.commands.command_result import CommandResult
 from probes.simulation.faults.catalogue import NoSuchFault, split_name
 from probes.simulation.faults.fault import state_of
 from probes.simulation.node.build import build_tree
-from probes.simulation.node.description import NodeDescription, describe
-from probes.simulation.node.fabric import fabric_place, fabric_state
-from probes.simulation.node.programs import programs_on, settle_paths
-from probes.simulation.node.ras import ADDRESS, ras_events, ras_report
-from probes.simulation.node.rdma_resources import rdma_resources
-from probes.simulation.node.reboot import description_after, keep_disk
-from probes.simulation.node.traffic import traffic_of_gpu
-from probes.simulation.node.training import OPENED, gpu_load
-from probes.simulation.node.tree import GIB, uuid_of
-from probes.simulation.node.waves import Wave, phase
+from probes.simulation.node.jobs.programs import programs_on, settle_paths
+from probes.simulation.node.jobs.ras import ADDRESS, ras_events, ras_report
+from probes.simulation.node.jobs.rdma_resources import rdma_resources
+from probes.simulation.node.jobs.traffic import traffic_of_gpu
+from probes.simulation.node.jobs.training import OPENED, gpu_load
+from probes.simulation.node.model.description import NodeDescription, describe
+from probes.simulation.node.model.tree import GIB, uuid_of
+from probes.simulation.node.model.waves import Wave, phase
+from probes.simulation.node.system.fabric import fabric_place, fabric_state
+from probes.simulation.node.system.reboot import description_after, keep_disk
 
 if TYPE_CHECKING:
     from probes.simulation.bandwidth.node_pair import NodeParts, SimulatedNode

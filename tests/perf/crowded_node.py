@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from probes.simulation.node.description import NodeDescription, RootDescription, describe
+from probes.simulation.node.model.description import NodeDescription, RootDescription, describe
 
 _BELOW_ONE_SWITCH = 8
 

@@ -13,8 +13,7 @@ from probes.facts.jobs.processes import Process
 from probes.facts.node import Node
 from probes.host.nvml import NvmlLive
 from probes.host.protocol import Host
-from probes.live.ras_events import RasEvents
-from probes.live.sample import (
+from probes.live.model.sample import (
     EventKind,
     GpuSample,
     LiveEvent,
@@ -28,6 +27,7 @@ from probes.live.sample import (
     PortSample,
     Role,
 )
+from probes.live.ras.events import RasEvents
 from probes.queries.finding import Evidence, Severity
 from probes.snapshot.rates import Reading
 

@@ -10,7 +10,7 @@ import pytest
 
 from probes.simulation.faults.catalogue import FAULTS
 from probes.simulation.host import SimulatedHost
-from probes.simulation.node.description import simulated_names
+from probes.simulation.node.model.description import simulated_names
 from tests.tiers import USUAL_FAULTS, usual
 from tests.trees import add_function, add_rdma_device
 from tui.cli import main

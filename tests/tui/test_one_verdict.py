@@ -15,7 +15,7 @@ from probes.facts.rdma.devices import RdmaFacts
 from probes.queries.finding import Severity
 from probes.simulation.bandwidth.speeds import Place, sustained
 from probes.simulation.faults.catalogue import FAULTS
-from probes.simulation.node.names import SIMULATED_NAMES
+from probes.simulation.node.model.names import SIMULATED_NAMES
 from probes.snapshot.examination import Examination
 from probes.snapshot.verdict import State, Verdict
 from probes.topology.nccl_words import Nccl

@@ -11,7 +11,7 @@ from probes.base.unknown import Maybe, Reason, Unknown
 from probes.facts.node import Node, probe_node
 from probes.queries.finding import Finding, Severity, Status
 from probes.simulation.host import SimulatedHost
-from probes.simulation.node.description import simulated_names
+from probes.simulation.node.model.description import simulated_names
 from probes.snapshot.nic_roles import roles_of
 from probes.snapshot.rates import PortRate
 from probes.topology.paths import Topology, build

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from probes.base.unknown import Maybe, Reason, Unknown
 from probes.host.collectives import CollectiveSpeed
-from probes.live.sample import LiveSample, SlowestRank
+from probes.live.model.sample import LiveSample, SlowestRank
 from tests.probes.live.live_samples import BEGAN, FIRST_PID, a_job, a_process, a_sample
 from widgets.base.lines import Line
 from widgets.live import detail, jobs, ranks

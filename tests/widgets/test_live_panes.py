@@ -10,7 +10,7 @@ import pytest
 from probes.base.origin import Origin, Source
 from probes.base.unknown import Reason, Unknown
 from probes.facts.gpudirect import MemoryPeer, PeermemReading
-from probes.live.sample import LiveSample, Role
+from probes.live.model.sample import LiveSample, Role
 from tests.probes.live.live_samples import ABSENT, FIRST_PID, a_job, a_port, a_process, a_sample
 from tui.screens.live.state import LiveState
 from widgets.base.lines import Line, plain

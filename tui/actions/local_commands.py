@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from probes.host.command import TRUSTED_PATH, find_command
-from tui.runtime.pty_reader import PtyReader
+from tui.terminal.pty_reader import PtyReader
 
 STEP_SECONDS = 300.0  # restarting openibd takes one or two minutes on a big node
 _LINE_LIMIT = 4096

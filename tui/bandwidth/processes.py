@@ -33,8 +33,8 @@ from typing import Any, Protocol
 
 from probes.host.command import TRUSTED_PATH, find_command
 from tui.bandwidth import supervisor
-from tui.runtime.ansi_text import without_colors
-from tui.runtime.pty_reader import PtyReader
+from tui.terminal.ansi_text import without_colors
+from tui.terminal.pty_reader import PtyReader
 
 LINE_LIMIT = 4096
 # While so many lines wait, no more are read, and the tool blocks. During a stop, the rest is only counted.

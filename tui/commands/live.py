@@ -14,7 +14,7 @@ from probes.base.origin import Source
 from probes.base.unknown import Maybe, Unknown
 from probes.facts.node import Node
 from probes.host.protocol import Host
-from probes.live.sample import LiveProcess, LiveSample
+from probes.live.model.sample import LiveProcess, LiveSample
 from tui.commands.arguments import EXIT_WRONG_USAGE, UsageError
 from tui.commands.live_text import JobText, exit_status
 from tui.runtime.json_values import document, host_name, object_of
@@ -93,8 +93,8 @@ def follow_ras_events(
 ) -> bool:
     """Subscribe to the events of the first job, if the policy and the user permit it; report why not."""
     from probes.host.ras import MONITOR
-    from probes.live.ras_policy import RasUse
-    from probes.live.ras_targets import find_targets
+    from probes.live.ras.policy import RasUse
+    from probes.live.ras.targets import find_targets
     from tui.commands.ras_consent import confirmed
     from tui.runtime.ras_questions import RasQuestions, ages_are_late
 

@@ -10,8 +10,8 @@ from itertools import zip_longest
 
 from probes.base.text import plural, printable
 from probes.base.unknown import Maybe, Unknown
-from probes.live.jobs import path_summary
-from probes.live.sample import LiveEvent, LiveJob, LiveProcess, LiveSample, PathWord, Role
+from probes.live.model.sample import LiveEvent, LiveJob, LiveProcess, LiveSample, PathWord, Role
+from probes.live.processes.jobs import path_summary
 from widgets.base.figures import short
 from widgets.base.lines import Line, Run, line
 from widgets.live.jobs import rates_text

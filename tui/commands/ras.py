@@ -8,7 +8,7 @@ import sys
 from typing import TextIO
 
 from probes.base.origin import Source
-from probes.live.ras_policy import LEAST_INTERVAL_SECONDS
+from probes.live.ras.policy import LEAST_INTERVAL_SECONDS
 from tui.commands.arguments import EXIT_WRONG_USAGE, UsageError
 from tui.commands.live import refusal
 from tui.commands.ras_session import Ras, RasOptions

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TextIO
 
-from probes.live.ras_policy import RasDecision
-from probes.live.ras_targets import RasTarget
+from probes.live.ras.policy import RasDecision
+from probes.live.ras.targets import RasTarget
 from tui.runtime.ras_questions import RasQuestions
 from widgets.nccl.ras import notice
 

@@ -13,9 +13,9 @@ from probes.base.origin import Source
 from probes.base.unknown import Maybe, Unknown
 from probes.host.protocol import Host
 from probes.host.ras import DIAGNOSTICS, MONITOR, STATUS, VERBOSE_STATUS
-from probes.live.ras_policy import RasDecision, RasUse
-from probes.live.ras_targets import LocalProcesses, RasTarget, find_targets, local_processes
-from probes.live.sample import LiveSample
+from probes.live.model.sample import LiveSample
+from probes.live.ras.policy import RasDecision, RasUse
+from probes.live.ras.targets import LocalProcesses, RasTarget, find_targets, local_processes
 from probes.nccl.ras.events import parse_event
 from probes.queries.finding import Severity
 from tui.commands.arguments import EXIT_WRONG_USAGE

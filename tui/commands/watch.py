@@ -15,7 +15,7 @@ from typing import Any, TextIO
 from probes.base.origin import Source
 from probes.facts.node import Node
 from probes.host.protocol import Host
-from probes.live.sample import LiveEvent
+from probes.live.model.sample import LiveEvent
 from probes.queries.finding import Severity
 from tui.commands.arguments import EXIT_WRONG_USAGE
 from tui.commands.live import refusal

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from probes.base.text import printable
 from probes.base.unknown import Maybe, Unknown
-from probes.live.job_logs import FoundLogs, JobLog, LogPath, find_logs
+from probes.live.processes.job_logs import FoundLogs, JobLog, LogPath, find_logs
 from tui.runtime.background import call_in_thread
 from tui.runtime.log_follower import Followed, LogFollower
 from tui.screens.nccl.screen import NcclScreen

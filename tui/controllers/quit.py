@@ -7,7 +7,7 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 from tui.runtime.signals import ExitSignals
-from tui.runtime.terminal import TerminalDriver
+from tui.terminal.driver import TerminalDriver
 
 if TYPE_CHECKING:
     from tui.controllers.context import AppContext

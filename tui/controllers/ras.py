@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from probes.base.unknown import Maybe, Unknown
 from probes.host.ras import MONITOR, STATUS
-from probes.live.ras_policy import RasDecision
-from probes.live.ras_targets import RasTarget, find_targets
+from probes.live.ras.policy import RasDecision
+from probes.live.ras.targets import RasTarget, find_targets
 from tui.runtime.background import call_in_thread
 from tui.runtime.ras_questions import RasAnswer, RasQuestions, use_of
 from tui.screens.ask import YES, ConsentScreen
@@ -18,7 +18,7 @@ from widgets.nccl.ras import notice
 
 if TYPE_CHECKING:
     from probes.host.protocol import Host
-    from probes.live.sample import LiveSample
+    from probes.live.model.sample import LiveSample
     from tui.controllers.context import AppContext
     from tui.controllers.readings import ReadingsController
 

@@ -17,7 +17,7 @@ from probes.base.text import printable
 from probes.base.unknown import Unknown
 from probes.host.protocol import Host
 from probes.host.rdma_resources import RdmaResources
-from probes.live.sample import LiveEvent, LiveSample
+from probes.live.model.sample import LiveEvent, LiveSample
 from probes.queries.finding import Severity
 from probes.recording.archive import MAX_MOMENTS, ArchiveWriter, Recording, read_archive
 from probes.recording.format import Question, RecordingError

@@ -6,8 +6,8 @@ from probes.base.origin import Source
 from probes.facts.node import Node
 from probes.host.protocol import Host
 from probes.live.live_watch import LiveWatch
-from probes.live.ras_events import RasEvents
-from probes.live.sample import LiveSample
+from probes.live.model.sample import LiveSample
+from probes.live.ras.events import RasEvents
 from probes.snapshot.rates import Reading
 from probes.snapshot.watch import Watch
 

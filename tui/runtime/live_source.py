@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from probes.host.local import LocalHost
 from probes.host.protocol import Host
 from probes.live.live_watch import LiveWatch
-from probes.live.ras_events import RasEvents
+from probes.live.ras.events import RasEvents
 from probes.live.verdict import examine_with_jobs, with_jobs
 from probes.snapshot.nic_roles import roles_of
 from probes.snapshot.verdict import judge

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from probes.base.unknown import Unknown
 from probes.host.file_range import FileRange
 from probes.host.protocol import Host
-from probes.live.job_logs import LogPath
+from probes.live.processes.job_logs import LogPath
 from probes.nccl.log.collect import Collector
 from probes.nccl.log.facts import LogFacts, LogFile, LogVerdict
 from probes.nccl.log.reader import LogReader

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from probes.base.origin import Origin, Source
 from probes.base.text import printable
-from probes.simulation.node.names import SIMULATED_NAMES
+from probes.simulation.node.model.names import SIMULATED_NAMES
 
 if TYPE_CHECKING:
     from probes.host.protocol import Host

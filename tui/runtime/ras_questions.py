@@ -10,11 +10,11 @@ from probes.base.origin import Source
 from probes.base.unknown import Maybe, Reason, Unknown
 from probes.host.protocol import Host
 from probes.host.ras import DIAGNOSTICS, DIAGNOSTICS_SECONDS, MONITOR
-from probes.live.ras_findings import RasFinding, findings
-from probes.live.ras_policy import RasDecision, RasUse, decide
-from probes.live.ras_stall import RasHistory, Stall
-from probes.live.ras_targets import RasTarget, local_processes
-from probes.live.sample import LiveSample
+from probes.live.model.sample import LiveSample
+from probes.live.ras.findings import RasFinding, findings
+from probes.live.ras.policy import RasDecision, RasUse, decide
+from probes.live.ras.stall import RasHistory, Stall
+from probes.live.ras.targets import RasTarget, local_processes
 from probes.nccl.ras.diagnostics import Diagnostics, parse_diagnostics
 from probes.nccl.ras.events import RasEvent
 from probes.nccl.ras.facts import RasReport

@@ -21,7 +21,7 @@ from tui.runtime.sampler import Probed, Replayed, Report, Sampled
 
 if TYPE_CHECKING:
     from probes.base.unknown import Maybe
-    from probes.live.sample import LiveSample
+    from probes.live.model.sample import LiveSample
     from probes.nccl.topology_file import TopologyFileFacts
     from probes.snapshot.examination import Examination
     from probes.snapshot.rates import Reading

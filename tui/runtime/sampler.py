@@ -12,7 +12,7 @@ from probes.host.progress import Progress, follow
 
 if TYPE_CHECKING:  # imported by the thread, after the first paint
     from probes.facts.node import Node
-    from probes.live.sample import LiveSample
+    from probes.live.model.sample import LiveSample
     from probes.snapshot.examination import Examination
     from probes.snapshot.nic_roles import NicRole
     from probes.snapshot.rates import Reading

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from probes.base.origin import Origin, Source
 from probes.host.protocol import Host
-from probes.live.sample import LiveSample
+from probes.live.model.sample import LiveSample
 from probes.live.verdict import examine_with_jobs
 from probes.recording.archive import ArchiveWriter, read_archive
 from probes.recording.recording_host import Moment, RecordingHost

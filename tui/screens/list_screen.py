@@ -12,9 +12,9 @@ from textual.message import Message
 from textual.screen import Screen
 from textual.widgets import Input
 
-from tui.runtime.partial_compositor import draw_partially
 from tui.screens.keys import bind, move_keys
 from tui.screens.list_state import ExaminedListState, ListState
+from tui.terminal.partial_compositor import draw_partially
 from widgets.base.lines import Run, Tone, rows_of
 from widgets.base.lines_view import LinesView
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from probes.live.sample import LiveEvent
+from probes.live.model.sample import LiveEvent
 from probes.queries.finding import Severity
 from widgets.base.figures import local_time
 from widgets.base.lines import Line, Run, Tone, fit, width_of, wrapped

@@ -10,8 +10,8 @@ from probes.base.unknown import Maybe, Reason, Unknown, known
 from probes.facts.gpudirect import PeermemReading
 from probes.facts.jobs.processes import name_of
 from probes.host.collectives import CollectiveSpeed
-from probes.live.link_events import link_name
-from probes.live.sample import (
+from probes.live.events.links import link_name
+from probes.live.model.sample import (
     GpuSample,
     LiveEvent,
     LiveProcess,

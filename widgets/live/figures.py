@@ -9,7 +9,7 @@ from statistics import median
 from probes.base.text import plural
 from probes.base.unknown import Maybe, Reason, Unknown, known
 from probes.facts.gpudirect import PeermemReading
-from probes.live.sample import LiveJob, LiveSample, PortSample
+from probes.live.model.sample import LiveJob, LiveSample, PortSample
 from widgets.base.figures import UNKNOWN_MARK, gibibytes, short
 from widgets.base.lines import Run, Tone
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from probes.base.unknown import Maybe, Unknown
 from probes.host.nvml import NvmlLive
-from probes.live.sample import GpuSample, LiveSample
+from probes.live.model.sample import GpuSample, LiveSample
 from widgets.base.columns import Column, draw_columns
 from widgets.base.figures import UNKNOWN_MARK, gibibytes, in_gbps, short
 from widgets.base.lines import Line, Run, Tone, line

@@ -7,8 +7,8 @@ from collections.abc import Collection, Mapping, Sequence
 from probes.base.text import plural
 from probes.base.unknown import Maybe, Unknown
 from probes.facts.jobs.processes import ProcessFacts
-from probes.live.jobs import path_shares
-from probes.live.sample import LiveJob, LiveProcess, LiveSample, OddOne, PathWord, Role
+from probes.live.model.sample import LiveJob, LiveProcess, LiveSample, OddOne, PathWord, Role
+from probes.live.processes.jobs import path_shares
 from widgets.base.figures import gbps, short
 from widgets.base.lines import Line, Run, Tone, fit, sentence, width_of, wrapped
 from widgets.live.figures import rate_of, slowest_port

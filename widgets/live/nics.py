@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from probes.base.text import plural
 from probes.base.unknown import Maybe, Unknown, known
 from probes.host.usage import cpu_list
-from probes.live.sample import LiveJob, LiveProcess, LiveSample, PortSample
+from probes.live.model.sample import LiveJob, LiveProcess, LiveSample, PortSample
 from widgets.base.columns import Column, draw_columns
 from widgets.base.figures import UNKNOWN_MARK, share, short, sparkline
 from widgets.base.lines import Line, Run, Tone, line, wrapped

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from probes.base.unknown import Maybe, Unknown, known
 from probes.host.usage import cpu_list
-from probes.live.sample import LiveEvent, LiveProcess, LiveSample, Role
+from probes.live.model.sample import LiveEvent, LiveProcess, LiveSample, Role
 from widgets.base.columns import Column, draw_columns
 from widgets.base.figures import UNKNOWN_MARK, gibibytes, local_time, short
 from widgets.base.lines import Line, Run, Tone, line, width_of, wrapped

@@ -23,7 +23,7 @@ from probes.queries.modules import (
 )
 from probes.setup.twin.host import TwinHost
 from probes.setup.twin.tree import TwinTree
-from probes.simulation.node.description import (
+from probes.simulation.node.model.description import (
     DriverDescription,
     GpuDescription,
     GpuDirectDescription,
@@ -34,8 +34,8 @@ from probes.simulation.node.description import (
     SwitchDescription,
     SystemDescription,
 )
-from probes.simulation.node.module_files import Modinfo
-from probes.simulation.node.tree import PlacedGpu, PlacedNic
+from probes.simulation.node.model.tree import PlacedGpu, PlacedNic
+from probes.simulation.node.modules.files import Modinfo
 from probes.snapshot.examination import Examination
 
 _SECONDS = 3.0

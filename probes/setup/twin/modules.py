@@ -7,7 +7,7 @@ from collections.abc import Callable
 from probes.base.unknown import known
 from probes.facts.kernel.modules import PROC_MODULES, PROC_MODULES_LIMIT_BYTES
 from probes.setup.twin.tree import TwinTree
-from probes.simulation.node.modules import users_of
+from probes.simulation.node.modules.modules import users_of
 
 
 class TwinModules:

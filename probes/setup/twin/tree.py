@@ -11,8 +11,8 @@ from typing import Any, TypeVar
 
 from probes.base.unknown import Maybe, Reason, Unknown, known
 from probes.host.protocol import Host
-from probes.simulation.node.description import NodeDescription
-from probes.simulation.node.tree import Content, Removed, Tree
+from probes.simulation.node.model.description import NodeDescription
+from probes.simulation.node.model.tree import Content, Removed, Tree
 
 FILE_LIMIT_BYTES = 32 << 20
 _MAX_DEPTH = 64

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from probes.facts.system.tool_names import TEST_TOOLS
 from probes.facts.system.tools import DIRECTORIES
 from probes.simulation.commands.command_result import NOT_FOUND, CommandResult, failed, unsupported
-from probes.simulation.node.tree import Tree
+from probes.simulation.node.model.tree import Tree
 
 _VARIABLE = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)=(.*)", re.DOTALL)
 _TIMEOUT = re.compile(r"--?[a-z-]{1,20}|\d{1,9}")  # its options and its seconds

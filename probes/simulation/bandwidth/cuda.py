@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from probes.simulation.node.fabric import MANAGER, fabric_state, has_switches
-from probes.simulation.node.tree import Tree
+from probes.simulation.node.model.tree import Tree
+from probes.simulation.node.system.fabric import MANAGER, fabric_state, has_switches
 
 ERRORS = {
     100: ("CUDA_ERROR_NO_DEVICE", "no CUDA-capable device is detected"),

@@ -12,7 +12,7 @@ from probes.simulation.bandwidth.nccl_transports import Ring, ring_of
 from probes.simulation.bandwidth.node_pair import SimulatedNode
 from probes.simulation.bandwidth.playback import Line, Script, SimulatedTest, ended
 from probes.simulation.bandwidth.traffic import RECEIVED, SENT, Flow, stop
-from probes.simulation.node.processes import NCCL_VERSION
+from probes.simulation.node.jobs.processes import NCCL_VERSION
 
 _STARTS, _SETS_UP, _BETWEEN_ROWS = 0.8, 1.6, 0.06  # seconds
 _ELEMENT_BYTES = 4

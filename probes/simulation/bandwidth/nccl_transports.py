@@ -15,7 +15,7 @@ from probes.facts.gpudirect import GpuDirectFacts
 from probes.facts.rdma.devices import RdmaFacts
 from probes.simulation.bandwidth import speeds
 from probes.simulation.bandwidth.speeds import Place
-from probes.simulation.node.tree import Tree
+from probes.simulation.node.model.tree import Tree
 from probes.snapshot.examination import Examination
 from probes.topology.endpoints import is_down
 from probes.topology.nccl_words import Nccl

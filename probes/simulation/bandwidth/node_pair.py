@@ -8,8 +8,8 @@ from probes.host.protocol import Host
 from probes.simulation.bandwidth.playback import Script, SimulatedTest
 from probes.simulation.bandwidth.sockets import Sockets
 from probes.simulation.bandwidth.traffic import Traffic
-from probes.simulation.node.tree import Tree
-from probes.simulation.node.waves import phase
+from probes.simulation.node.model.tree import Tree
+from probes.simulation.node.model.waves import phase
 from probes.snapshot.examination import Examination, examine
 
 HERE, PEER = "here", "peer"

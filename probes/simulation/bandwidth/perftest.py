@@ -29,9 +29,9 @@ from probes.simulation.bandwidth.registration import register
 from probes.simulation.bandwidth.sockets import Listener, is_taken
 from probes.simulation.bandwidth.speeds import Place
 from probes.simulation.bandwidth.traffic import RECEIVED, SENT, Flow, stop
-from probes.simulation.node.processes import library_directory
-from probes.simulation.node.program import PEERMEM
-from probes.simulation.node.programs import needs_plugin
+from probes.simulation.node.jobs.processes import library_directory
+from probes.simulation.node.jobs.programs import needs_plugin
+from probes.simulation.node.model.program import PEERMEM
 from probes.snapshot.examination import Examination
 
 _PARSES, _LISTENS, _CONNECTS = 0.03, 0.12, 0.15  # seconds after its start

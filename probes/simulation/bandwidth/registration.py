@@ -13,8 +13,8 @@ from probes.base.unknown import Unknown
 from probes.facts.gpu.gpus import GpuFacts
 from probes.simulation.bandwidth import cuda, perftest_text
 from probes.simulation.bandwidth.command_line import ParsedCommand, program_bytes
-from probes.simulation.node.processes import library_directory
-from probes.simulation.node.tree import Tree
+from probes.simulation.node.jobs.processes import library_directory
+from probes.simulation.node.model.tree import Tree
 from probes.snapshot.examination import Examination
 
 _NO_MEMORY = ("failed to create mr", "Failed to create MR", " Couldn't create IB resources")

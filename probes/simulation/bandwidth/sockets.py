@@ -8,8 +8,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from probes.simulation.bandwidth.playback import NEVER
-from probes.simulation.node.network import listening
-from probes.simulation.node.tree import Content, Tree
+from probes.simulation.node.devices.network import listening
+from probes.simulation.node.model.tree import Content, Tree
 
 TABLE = "/proc/net/tcp"
 

@@ -23,7 +23,7 @@ from probes.facts.pci.link_speed import link_gbps
 from probes.facts.rdma.devices import RdmaDevice, RdmaFacts
 from probes.queries.acs_redirects import acs_exemption, redirects_of
 from probes.queries.pcie_paths import config_of, express_of, functions_of, is_guest, turning_ports
-from probes.simulation.node.waves import phase
+from probes.simulation.node.model.waves import phase
 from probes.snapshot.examination import Examination
 from probes.topology.nccl_words import Nccl
 from probes.topology.paths import Path

@@ -8,10 +8,10 @@ from probes.facts.kernel.modprobe_config import read_rules
 from probes.facts.kernel.release import read_cmdline
 from probes.host.protocol import Host
 from probes.simulation.commands.catalogue import perform
-from probes.simulation.node.module_loading import remove_modules
-from probes.simulation.node.program import PEERMEM
-from probes.simulation.node.services import WANTS
-from probes.simulation.node.tree import Tree
+from probes.simulation.node.model.program import PEERMEM
+from probes.simulation.node.model.tree import Tree
+from probes.simulation.node.modules.loading import remove_modules
+from probes.simulation.node.system.services import WANTS
 
 _MODULES_DISABLED = "/proc/sys/kernel/modules_disabled"
 _OLD_PEERMEM = "nv_peer_mem"

@@ -14,7 +14,7 @@ from probes.facts.system.tools import DIRECTORIES
 from probes.host.protocol import Host
 from probes.simulation.commands import coreutils, modprobe, nvidia, ports, setpci, system, systemctl
 from probes.simulation.commands.command_result import CommandResult, Handler, Invocation, unsupported
-from probes.simulation.node.tree import Tree
+from probes.simulation.node.model.tree import Tree
 
 HANDLERS: Mapping[str, Handler] = {
     **modprobe.COMMANDS,

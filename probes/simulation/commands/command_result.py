@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from probes.host.protocol import Host
-from probes.simulation.node.tree import Tree
+from probes.simulation.node.model.tree import Tree
 
 BRIEFLY = 0.1
 NOT_FOUND = 127  # the exit status of a shell

@@ -14,7 +14,7 @@ from probes.simulation.commands.command_result import (
     failed,
     split_options,
 )
-from probes.simulation.node.tree import Content, Tree
+from probes.simulation.node.model.tree import Content, Tree
 
 _NO_SUCH = "No such file or directory"
 _DEVICES = "/dev/"

@@ -14,7 +14,7 @@ from probes.simulation.commands.command_result import (
     unsupported,
 )
 from probes.simulation.commands.modprobe import modprobe
-from probes.simulation.node.tree import Tree, uuid_of
+from probes.simulation.node.model.tree import Tree, uuid_of
 
 _NO_DRIVER = (
     "NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver. Make sure that the latest "

@@ -15,8 +15,8 @@ from probes.simulation.commands.command_result import (
     split_options,
     unsupported,
 )
-from probes.simulation.node.ports import port_of
-from probes.simulation.node.tree import Content, PlacedNic, Tree
+from probes.simulation.node.devices.ports import port_of
+from probes.simulation.node.model.tree import Content, PlacedNic, Tree
 
 _UP = 0x1  # IFF_UP
 _SMALLEST_MTU, _LARGEST_MTU, _LARGEST_IB_MTU = 68, 9978, 4092

@@ -6,10 +6,10 @@ from dataclasses import replace
 
 from probes.simulation.commands.command_result import Invocation
 from probes.simulation.commands.modprobe import modprobe, rmmod
-from probes.simulation.node.fabric import start_errors
-from probes.simulation.node.modules import add_service_references
-from probes.simulation.node.services import UNITS, run, stop
-from probes.simulation.node.tree import Tree
+from probes.simulation.node.model.tree import Tree
+from probes.simulation.node.modules.modules import add_service_references
+from probes.simulation.node.system.fabric import start_errors
+from probes.simulation.node.system.services import UNITS, run, stop
 
 _OFED = ("mlx5_core", "ib_core", "ib_uverbs", "mlx5_ib", "rdma_cm", "rdma_ucm")  # in load order
 _NO_DRIVER = "failed to initialize: the NVIDIA kernel module is not loaded"

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from probes.simulation.commands.command_result import CommandResult, Handler, Invocation, done, failed
-from probes.simulation.node.config_space import DEVICES, real_path
-from probes.simulation.node.tree import Tree
+from probes.simulation.node.devices.config_space import DEVICES, real_path
+from probes.simulation.node.model.tree import Tree
 
 _CAPABILITIES = {"PM": 0x01, "MSI": 0x05, "VNDR": 0x09, "EXP": 0x10, "MSIX": 0x11}
 # fmt: off

@@ -20,8 +20,8 @@ from probes.simulation.commands.command_result import (
 )
 from probes.simulation.commands.modprobe import modprobe
 from probes.simulation.commands.service_effects import start_service, stop_service
-from probes.simulation.node.services import UNITS, WANTS, run, stop
-from probes.simulation.node.tree import Tree
+from probes.simulation.node.model.tree import Tree
+from probes.simulation.node.system.services import UNITS, WANTS, run, stop
 
 _OWN_UNITS = "/etc/systemd/system"
 _RUNLEVELS = ("/etc/rc3.d", "/etc/rc5.d", "/etc/rc.d/rc3.d")

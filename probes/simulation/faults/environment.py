@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from probes.simulation.faults.fault import ChangeDescription, Fault, fault
-from probes.simulation.node.description import ClusterDescription, NodeDescription
-from probes.simulation.node.kubernetes import DRIVER, OFED, PEERMEM
-from probes.simulation.node.processes import FIRST_RANK, add_rank, limits, put_in_container
-from probes.simulation.node.tree import Tree, log
+from probes.simulation.node.jobs.processes import FIRST_RANK, add_rank, limits, put_in_container
+from probes.simulation.node.model.description import ClusterDescription, NodeDescription
+from probes.simulation.node.model.tree import Tree, log
+from probes.simulation.node.system.kubernetes import DRIVER, OFED, PEERMEM
 
 _SMALL = str(8 << 20)
 

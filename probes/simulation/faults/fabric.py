@@ -6,9 +6,9 @@ from dataclasses import replace
 from typing import Any
 
 from probes.simulation.faults.fault import ChangeDescription, Fault, fault
-from probes.simulation.node.fabric import MANAGER, NVLSM, stop_nvlsm
-from probes.simulation.node.services import stop
-from probes.simulation.node.tree import Tree
+from probes.simulation.node.model.tree import Tree
+from probes.simulation.node.system.fabric import MANAGER, NVLSM, stop_nvlsm
+from probes.simulation.node.system.services import stop
 
 _GPU = 3
 

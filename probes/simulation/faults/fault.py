@@ -6,9 +6,9 @@ from collections.abc import Callable, Collection
 from copy import copy
 from dataclasses import dataclass
 
-from probes.simulation.node.description import NodeDescription
-from probes.simulation.node.module_files import modinfo_of
-from probes.simulation.node.tree import Tree
+from probes.simulation.node.model.description import NodeDescription
+from probes.simulation.node.model.tree import Tree
+from probes.simulation.node.modules.files import modinfo_of
 
 ChangeTree = Callable[[Tree], None]
 ChangeDescription = Callable[[NodeDescription], NodeDescription]

@@ -6,10 +6,10 @@ from dataclasses import replace
 from typing import Any
 
 from probes.simulation.faults.fault import ChangeDescription, ChangeTree, Fault, fault
-from probes.simulation.node.description import NodeDescription, NumaDescription, RootDescription
-from probes.simulation.node.services import UNITS, set_fabric_manager_version, stop, uninstall
-from probes.simulation.node.software import install_library, set_library_version
-from probes.simulation.node.tree import Tree, log
+from probes.simulation.node.model.description import NodeDescription, NumaDescription, RootDescription
+from probes.simulation.node.model.tree import Tree, log
+from probes.simulation.node.system.services import UNITS, set_fabric_manager_version, stop, uninstall
+from probes.simulation.node.system.software import install_library, set_library_version
 
 _LOST, _UNLISTED, _WITHOUT_DRIVER, _NOUVEAU, _FOR_GUESTS, _WITH_FEWER_NVLINKS = 5, 6, 7, 4, 2, 3
 

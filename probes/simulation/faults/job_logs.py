@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from probes.simulation.faults.fault import Fault, fault
-from probes.simulation.node.program import Program, Via
-from probes.simulation.node.tree import Tree
+from probes.simulation.node.model.program import Program, Via
+from probes.simulation.node.model.tree import Tree
 
 
 def _ranks(tree: Tree) -> list[Program]:

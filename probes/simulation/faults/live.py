@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from probes.simulation.faults.fault import Fault, fault
-from probes.simulation.node.ports import netdev_of, port_of
-from probes.simulation.node.processes import (
+from probes.simulation.node.devices.ports import netdev_of, port_of
+from probes.simulation.node.jobs.processes import (
     FIRST_RANK,
     JOB,
     OTHER_JOB,
@@ -19,11 +19,11 @@ from probes.simulation.node.processes import (
     end_program,
     map_libraries,
 )
-from probes.simulation.node.program import PEERMEM, Program, Via
-from probes.simulation.node.traffic import RECEIVED, SENT, add_to, carry_over_tcp, scale
-from probes.simulation.node.training import OPENED
-from probes.simulation.node.tree import PlacedNic, Tree, log
-from probes.simulation.node.waves import Steps, changes
+from probes.simulation.node.jobs.traffic import RECEIVED, SENT, add_to, carry_over_tcp, scale
+from probes.simulation.node.jobs.training import OPENED
+from probes.simulation.node.model.program import PEERMEM, Program, Via
+from probes.simulation.node.model.tree import PlacedNic, Tree, log
+from probes.simulation.node.model.waves import Steps, changes
 
 STAGED_RANK, STOPPED_RANK, BEHIND_RANK, LOST_RANK, SLOW_RANK, FLAPPING_RANK = 5, 3, 2, 5, 5, 3
 """Ranks with a fault for seed 0; each seed has it on the next rank."""

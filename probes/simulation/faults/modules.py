@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from probes.simulation.faults.fault import ChangeTree, Fault, fault
-from probes.simulation.node.description import NodeDescription
-from probes.simulation.node.module_files import modinfo_of, remove_module_file, set_modinfo
-from probes.simulation.node.module_loading import refuse_module, remove_modules
-from probes.simulation.node.tree import Refusal, Tree
+from probes.simulation.node.model.description import NodeDescription
+from probes.simulation.node.model.tree import Refusal, Tree
+from probes.simulation.node.modules.files import modinfo_of, remove_module_file, set_modinfo
+from probes.simulation.node.modules.loading import refuse_module, remove_modules
 
 _PEERMEM = "nvidia_peermem"
 _OF_DRIVER = ("nvidia_fs", "gdrdrv", _PEERMEM, "nvidia_uvm", "nvidia")

@@ -6,10 +6,10 @@ from dataclasses import replace
 from itertools import count
 
 from probes.simulation.faults.fault import Fault, fault
-from probes.simulation.node.description import NodeDescription
-from probes.simulation.node.modules import end_rdma_traffic
-from probes.simulation.node.processes import FIRST_RANK, NCCL_VERSION, add_rank, default_libraries
-from probes.simulation.node.tree import Tree
+from probes.simulation.node.jobs.processes import FIRST_RANK, NCCL_VERSION, add_rank, default_libraries
+from probes.simulation.node.model.description import NodeDescription
+from probes.simulation.node.model.tree import Tree
+from probes.simulation.node.modules.modules import end_rdma_traffic
 
 _pids = count(43000)
 _PLUGIN = "/opt/hpcx/nccl_rdma_sharp_plugin/lib/libnccl-net.so.0.0.0"

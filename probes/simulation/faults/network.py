@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from probes.simulation.faults.fault import fault
-from probes.simulation.node.network import route_over
-from probes.simulation.node.ports import netdev_of
-from probes.simulation.node.tree import Tree
+from probes.simulation.node.devices.network import route_over
+from probes.simulation.node.devices.ports import netdev_of
+from probes.simulation.node.model.tree import Tree
 
 
 def _ssh_over_nic(tree: Tree) -> None:

@@ -7,9 +7,9 @@ from typing import Any
 
 from probes.simulation.faults.fault import ChangeTree, Fault, fault
 from probes.simulation.faults.peermem import GONE
-from probes.simulation.node.description import NodeDescription, RootDescription
-from probes.simulation.node.module_loading import remove_modules
-from probes.simulation.node.tree import Tree, log
+from probes.simulation.node.model.description import NodeDescription, RootDescription
+from probes.simulation.node.model.tree import Tree, log
+from probes.simulation.node.modules.loading import remove_modules
 
 
 def _without_either(description: NodeDescription) -> NodeDescription:

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from probes.simulation.faults.fault import ChangeDescription, ChangeTree, Fault, fault
-from probes.simulation.node import config_space as config
-from probes.simulation.node.description import NodeDescription, RootDescription
-from probes.simulation.node.tree import Tree, log
+from probes.simulation.node.devices import config_space as config
+from probes.simulation.node.model.description import NodeDescription, RootDescription
+from probes.simulation.node.model.tree import Tree, log
 
 
 def _nic(tree: Tree, name: str) -> str | None:

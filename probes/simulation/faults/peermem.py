@@ -7,13 +7,13 @@ from dataclasses import replace
 
 from probes.simulation.faults.fault import ChangeTree, Fault, fault
 from probes.simulation.faults.modules import NO_FILE, OTHER_KERNEL, take_driver_from_disk
-from probes.simulation.node.description import NodeDescription
-from probes.simulation.node.module_files import add_module_file, remove_module_file, set_modinfo
-from probes.simulation.node.module_loading import INVALID, insert_module, refuse_module, remove_modules
-from probes.simulation.node.modules import add_module, srcversion_of
-from probes.simulation.node.processes import end_program
-from probes.simulation.node.services import WANTS, stop
-from probes.simulation.node.tree import Refusal, Tree, log, module_path
+from probes.simulation.node.jobs.processes import end_program
+from probes.simulation.node.model.description import NodeDescription
+from probes.simulation.node.model.tree import Refusal, Tree, log, module_path
+from probes.simulation.node.modules.files import add_module_file, remove_module_file, set_modinfo
+from probes.simulation.node.modules.loading import INVALID, insert_module, refuse_module, remove_modules
+from probes.simulation.node.modules.modules import add_module, srcversion_of
+from probes.simulation.node.system.services import WANTS, stop
 
 _PEERMEM = "nvidia_peermem"
 _PARAMETERS = "/sys/module/nvidia_peermem/parameters"

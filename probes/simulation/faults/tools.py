@@ -6,10 +6,10 @@ from dataclasses import replace
 
 from probes.facts.system.tool_names import PERFTEST
 from probes.simulation.faults.fault import ChangeTree, Fault, fault
-from probes.simulation.node.description import NodeDescription
-from probes.simulation.node.network import SOCKETS, listening
-from probes.simulation.node.processes import add_rank, default_libraries, library_directory
-from probes.simulation.node.tree import Tree
+from probes.simulation.node.devices.network import SOCKETS, listening
+from probes.simulation.node.jobs.processes import add_rank, default_libraries, library_directory
+from probes.simulation.node.model.description import NodeDescription
+from probes.simulation.node.model.tree import Tree
 
 _OLD_VERBS = "libibverbs.so.1.11.32.0"
 

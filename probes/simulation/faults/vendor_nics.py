@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 from probes.simulation.faults.fault import fault
-from probes.simulation.node.cxi import GPU_PARAMETER
-from probes.simulation.node.description import NodeDescription
+from probes.simulation.node.devices.cxi import GPU_PARAMETER
 from probes.simulation.node.efa import EFA_PEERMEM
-from probes.simulation.node.module_files import remove_module_file
-from probes.simulation.node.module_loading import INVALID, refuse_module, remove_modules
-from probes.simulation.node.tree import Refusal, Tree, log
+from probes.simulation.node.model.description import NodeDescription
+from probes.simulation.node.model.tree import Refusal, Tree, log
+from probes.simulation.node.modules.files import remove_module_file
+from probes.simulation.node.modules.loading import INVALID, refuse_module, remove_modules
 
 _P2P = "nvidia_p2p_get_pages"
 

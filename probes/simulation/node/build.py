@@ -2,29 +2,29 @@
 
 from __future__ import annotations
 
-from probes.simulation.node.config_space import add_config_space
-from probes.simulation.node.cxi import add_cxi, add_gpu_parameter
-from probes.simulation.node.depmod import add_module_index
-from probes.simulation.node.description import NodeDescription
+from probes.simulation.node.devices.config_space import add_config_space
+from probes.simulation.node.devices.cxi import add_cxi, add_gpu_parameter
+from probes.simulation.node.devices.network import add_network
+from probes.simulation.node.devices.pci import add_pci
+from probes.simulation.node.devices.ports import add_ports
+from probes.simulation.node.devices.qos import add_qos
+from probes.simulation.node.devices.rails import add_rails, address_of, port_netdev
 from probes.simulation.node.efa import add_efa
-from probes.simulation.node.kubernetes import add_kubernetes
-from probes.simulation.node.module_effects import add_driver_proc
-from probes.simulation.node.module_files import add_module_files
-from probes.simulation.node.modules import add_module_references, add_modules
-from probes.simulation.node.nccl_files import add_nccl_files
-from probes.simulation.node.network import add_network
-from probes.simulation.node.pci import add_pci
-from probes.simulation.node.ports import add_ports
-from probes.simulation.node.processes import add_processes
-from probes.simulation.node.qos import add_qos
-from probes.simulation.node.rails import add_rails, address_of, port_netdev
-from probes.simulation.node.ras import add_ras
-from probes.simulation.node.services import add_services
-from probes.simulation.node.software import add_device_files, add_driver_libraries, add_software
-from probes.simulation.node.system import add_slurm, add_system
-from probes.simulation.node.training import traffic_steps
-from probes.simulation.node.tree import GIB, Content, PlacedNic, Tree, add_kernel_log
-from probes.simulation.node.waves import SteppedTotal, Wave, phase
+from probes.simulation.node.jobs.processes import add_processes
+from probes.simulation.node.jobs.ras import add_ras
+from probes.simulation.node.jobs.training import traffic_steps
+from probes.simulation.node.model.description import NodeDescription
+from probes.simulation.node.model.tree import GIB, Content, PlacedNic, Tree, add_kernel_log
+from probes.simulation.node.model.waves import SteppedTotal, Wave, phase
+from probes.simulation.node.modules.depmod import add_module_index
+from probes.simulation.node.modules.effects import add_driver_proc
+from probes.simulation.node.modules.files import add_module_files
+from probes.simulation.node.modules.modules import add_module_references, add_modules
+from probes.simulation.node.system.kubernetes import add_kubernetes
+from probes.simulation.node.system.nccl_files import add_nccl_files
+from probes.simulation.node.system.services import add_services
+from probes.simulation.node.system.software import add_device_files, add_driver_libraries, add_software
+from probes.simulation.node.system.system import add_slurm, add_system
 
 _CONFIG = """\
 CONFIG_MODULES=y

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from probes.simulation.node.training import traffic_steps
-from probes.simulation.node.tree import PlacedNic, Tree
-from probes.simulation.node.waves import SteppedTotal, Wave, phase
+from probes.simulation.node.jobs.training import traffic_steps
+from probes.simulation.node.model.tree import PlacedNic, Tree
+from probes.simulation.node.model.waves import SteppedTotal, Wave, phase
 
 EFA_PEERMEM = "efa_nv_peermem"
 # hw/efa/efa_verbs.c, in its order; bytes besides are zero.

@@ -8,7 +8,7 @@ from probes.checks.registry import CHECKS
 from probes.queries.finding import Severity, Status
 from probes.simulation.faults.catalogue import FAULTS
 from probes.simulation.host import SimulatedHost
-from probes.simulation.node.names import SIMULATED_NAMES
+from probes.simulation.node.model.names import SIMULATED_NAMES
 from tests.probes.checks.doctor import findings_on, found_on
 from tests.tiers import USUAL_FAULTS, usual
 

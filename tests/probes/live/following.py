@@ -6,8 +6,8 @@ from dataclasses import replace
 
 from probes.base.unknown import Maybe
 from probes.host.kernel_messages import KernelMessage
-from probes.live.events import EventDetector
-from probes.live.sample import LiveEvent, LiveSample
+from probes.live.events.detectors import EventDetector
+from probes.live.model.sample import LiveEvent, LiveSample
 from tests.probes.live.live_samples import BEGAN, a_sample
 
 

@@ -17,8 +17,8 @@ from probes.host.local import LocalHost
 from probes.host.nvml import NvmlLive
 from probes.host.rdma_resources import MemoryRegion, ProtectionDomain, QueuePair, RdmaContext, RdmaResources
 from probes.host.usage import ProcessUsage
-from probes.live.processes import ProcessReader, ProcessSnapshot
-from probes.live.sample import LiveProcess
+from probes.live.model.sample import LiveProcess
+from probes.live.processes.processes import ProcessReader, ProcessSnapshot
 from probes.snapshot.rates import Reading
 from tests.trees import link, write
 
@@ -166,7 +166,9 @@ def node_with(*devices: str, version: tuple[int, int] = (6, 8)) -> Node:
     """Return a node of which only RDMA devices and kernel version are known."""
     kernel = KernelFacts(_NO, version, _NO, _NO, _NO, _NO, _NO, _NO, _NO)
     rdma = RdmaFacts(tuple(_device(name) for name in devices or ("mlx5_0",)))
-    return Node(Origin(Source.LIVE), 1000.0, _NO, kernel, _NO, _NO, _NO, rdma, _NO, _NO, _NO)
+    names = ("platform", "numa", "pci", "gpus", "modules", "gpudirect", "data_direct", "network")
+    unread = dict.fromkeys(names, _NO)
+    return Node(Origin(Source.LIVE), 1000.0, kernel=kernel, rdma=rdma, **unread)
 
 
 def _device(name: str) -> RdmaDevice:

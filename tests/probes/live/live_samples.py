@@ -10,7 +10,7 @@ from probes.facts.gpudirect import PeermemReading
 from probes.facts.jobs.processes import Process
 from probes.host.nvml import NvmlLive
 from probes.host.usage import ProcessUsage
-from probes.live.sample import (
+from probes.live.model.sample import (
     GpuSample,
     LiveJob,
     LiveProcess,

@@ -10,9 +10,9 @@ from functools import cache
 from probes.base.unknown import Unknown
 from probes.facts.node import Node
 from probes.live.live_watch import LiveWatch
-from probes.live.paced_source import PacedSource
-from probes.live.processes import ProcessReader
-from probes.live.sample import LiveEvent, LiveProcess, LiveSample, Role
+from probes.live.model.paced_source import PacedSource
+from probes.live.model.sample import LiveEvent, LiveProcess, LiveSample, Role
+from probes.live.processes.processes import ProcessReader
 from probes.queries.finding import Severity
 from probes.simulation.host import SimulatedHost
 from probes.snapshot.watch import Watch

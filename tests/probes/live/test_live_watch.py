@@ -12,7 +12,7 @@ from probes.facts.node import Node, probe_node
 from probes.host.kernel_messages import KernelMessage
 from probes.live import live_watch
 from probes.live.live_watch import LiveWatch
-from probes.live.sample import LiveSample
+from probes.live.model.sample import LiveSample
 from probes.simulation.host import SimulatedHost
 from probes.snapshot.rates import read
 

@@ -12,8 +12,7 @@ import pytest
 from probes.base.unknown import Maybe, Reason, Unknown
 from probes.facts.node import Node, probe_node
 from probes.facts.pci.functions import PciFacts
-from probes.live.odd_one_out import OddOneOut
-from probes.live.sample import (
+from probes.live.model.sample import (
     GpuSample,
     LiveJob,
     LiveProcess,
@@ -23,6 +22,7 @@ from probes.live.sample import (
     PathWord,
     PortSample,
 )
+from probes.live.odd_one_out import OddOneOut
 from probes.simulation.host import SimulatedHost
 from tests.probes.live.live_samples import a_gpu, a_job, a_port, a_process
 

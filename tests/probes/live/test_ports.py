@@ -16,9 +16,9 @@ from probes.facts.node import Node, probe_node
 from probes.facts.rdma.devices import RdmaFacts
 from probes.host.local import LocalHost
 from probes.live.live_watch import LiveWatch
+from probes.live.model.sample import PortSample
 from probes.live.port_counters import rise
 from probes.live.ports import PortReader
-from probes.live.sample import PortSample
 from probes.snapshot.rates import read
 from tests.trees import add_rdma_device, link, write
 

@@ -7,10 +7,10 @@ from dataclasses import replace
 import pytest
 
 from probes.base.unknown import Maybe, Reason, Unknown
-from probes.live.ras_findings import findings
-from probes.live.ras_policy import RasJob, RasUse, decide, parse_version
-from probes.live.ras_stall import RasHistory, Stall
-from probes.live.ras_targets import LocalProcesses
+from probes.live.ras.findings import findings
+from probes.live.ras.policy import RasJob, RasUse, decide, parse_version
+from probes.live.ras.stall import RasHistory, Stall
+from probes.live.ras.targets import LocalProcesses
 from probes.nccl.ras.report import parse_report
 from probes.queries.finding import Severity
 from tests.probes.live.live_samples import FIRST_PID, a_process, gpu_bdf

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from probes.live.sample import EventKind, LiveSample, OddOne, PathWord, Role
+from probes.live.model.sample import EventKind, LiveSample, OddOne, PathWord, Role
 from probes.queries.finding import Severity
 from probes.simulation.faults.catalogue import FAULTS
 from probes.simulation.faults.live import (
@@ -15,7 +15,7 @@ from probes.simulation.faults.live import (
     STAGED_RANK,
     STOPPED_RANK,
 )
-from probes.simulation.node.names import SIMULATED_NAMES
+from probes.simulation.node.model.names import SIMULATED_NAMES
 from tests.probes.live.simulated_jobs import (
     TOLD,
     SimulatedWatch,

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from probes.live.sample import EventKind, LiveEvent, LiveSample
+from probes.live.model.sample import EventKind, LiveEvent, LiveSample
 from probes.live.timeline import KEPT_SECONDS, MAX_BYTES, MAX_EVENTS, Timeline
 from probes.queries.finding import Severity
 from tests.probes.live.live_samples import BEGAN, a_port, a_sample

@@ -13,9 +13,9 @@ from probes.queries.finding import Finding, Severity, Status
 from probes.recording.redaction.config_files import TOPOLOGY
 from probes.recording.redaction.tokens import Tokens
 from probes.simulation.host import SimulatedHost
-from probes.simulation.node.names import SIMULATED_NAMES
-from probes.simulation.node.processes import add_rank
-from probes.simulation.node.tree import Tree
+from probes.simulation.node.jobs.processes import add_rank
+from probes.simulation.node.model.names import SIMULATED_NAMES
+from probes.simulation.node.model.tree import Tree
 from probes.snapshot.examination import Examination
 from probes.snapshot.verdict import State
 from probes.topology.nccl_words import Nccl

@@ -13,7 +13,7 @@ from probes.plans import catalogue
 from probes.plans.catalogue import ACTIONS, Action, offers
 from probes.queries.finding import Status
 from probes.simulation.faults.catalogue import FAULTS
-from probes.simulation.node.names import SIMULATED_NAMES
+from probes.simulation.node.model.names import SIMULATED_NAMES
 from tests.probes.checks.doctor import examination_of, findings_on
 from tests.probes.plans.plans_of import offers_on
 from tests.tiers import USUAL_FAULTS, usual

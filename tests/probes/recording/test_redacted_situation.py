@@ -10,7 +10,7 @@ from probes.recording.redaction.words import is_known
 from probes.recording.replay_host import ReplayHost
 from probes.setup.situation import PROBES, Situation, read_situation
 from probes.simulation.host import SimulatedHost
-from probes.simulation.node.description import simulated_names
+from probes.simulation.node.model.description import simulated_names
 from probes.snapshot.examination import examine
 from tests.probes.recording.recordings import archive_of, read
 from tests.tiers import usual

@@ -12,7 +12,7 @@ from probes.recording.redaction.identifiers import Identifiers
 from probes.recording.redaction.words import is_known
 from probes.recording.replay_host import ReplayHost
 from probes.simulation.host import SimulatedHost
-from probes.simulation.node.description import simulated_names
+from probes.simulation.node.model.description import simulated_names
 from probes.snapshot.examination import examine
 from probes.snapshot.verdict import State
 from probes.snapshot.watch import Watch

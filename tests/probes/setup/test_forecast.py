@@ -12,7 +12,7 @@ from probes.facts.kernel.boot import BootFacts, BootLoader, InitramfsTool, Insta
 from probes.setup.forecast.forecast import forecast
 from probes.setup.forecast.model import Forecast, KernelForecast, Outlook, exit_status
 from probes.simulation.host import SimulatedHost
-from probes.simulation.node.module_files import modinfo_of, set_modinfo
+from probes.simulation.node.modules.files import modinfo_of, set_modinfo
 from probes.snapshot.examination import examine
 from tests.tiers import GDR_NODES, usual
 from tests.tui.pilot import SteppedClock

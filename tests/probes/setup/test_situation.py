@@ -18,7 +18,7 @@ from probes.host.local import LocalHost
 from probes.host.protocol import Host
 from probes.setup.situation import PROBES, Situation, read_situation
 from probes.simulation.host import SimulatedHost
-from probes.simulation.node.names import SIMULATED_NAMES
+from probes.simulation.node.model.names import SIMULATED_NAMES
 from probes.snapshot.examination import examine
 
 # Family, boot loader, NIC stack, Slurm, cloud.

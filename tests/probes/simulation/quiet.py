@@ -8,8 +8,8 @@ from dataclasses import replace
 from probes.base.unknown import Maybe, Unknown
 from probes.host.nvml import NvmlLive
 from probes.simulation.host import SimulatedHost
-from probes.simulation.node.ports import port_of
-from probes.simulation.node.processes import add_rank
+from probes.simulation.node.devices.ports import port_of
+from probes.simulation.node.jobs.processes import add_rank
 from tests.probes.simulation.node import end_job
 
 _JOB_PID = 4242

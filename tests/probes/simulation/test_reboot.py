@@ -11,7 +11,7 @@ from probes.checks.registry import findings
 from probes.queries.finding import Status
 from probes.simulation.faults.catalogue import FAULTS
 from probes.simulation.host import SimulatedHost
-from probes.simulation.node.description import simulated_names
+from probes.simulation.node.model.description import simulated_names
 from probes.snapshot.examination import examine
 from tests.tiers import usual
 

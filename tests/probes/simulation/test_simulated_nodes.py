@@ -16,7 +16,7 @@ from probes.facts.system.numa import NumaFacts
 from probes.facts.system.platform import Environment, PlatformFacts
 from probes.host.local import LocalHost
 from probes.simulation.host import SimulatedHost
-from probes.simulation.node.description import simulated_names, title
+from probes.simulation.node.model.description import simulated_names, title
 from probes.snapshot.rates import port_rates, read
 from probes.snapshot.verdict import State, judge
 from probes.topology.paths import build

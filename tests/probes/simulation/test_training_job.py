@@ -20,8 +20,8 @@ from probes.simulation.faults.live import (
     STOPPED_AFTER,
 )
 from probes.simulation.host import SimulatedHost
-from probes.simulation.node.processes import FIRST_RANK
-from probes.simulation.node.training import Phase, schedule
+from probes.simulation.node.jobs.processes import FIRST_RANK
+from probes.simulation.node.jobs.training import Phase, schedule
 from probes.snapshot.rates import port_rates, read
 from tests.tiers import WITH_VERBS, usual
 

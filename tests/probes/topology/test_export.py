@@ -9,7 +9,7 @@ import pytest
 
 from probes.facts.node import probe_node
 from probes.simulation.host import SimulatedHost
-from probes.simulation.node.description import simulated_names
+from probes.simulation.node.model.description import simulated_names
 from probes.topology.export import Mark, dot, graphml, node_link, plain_graph
 from probes.topology.graph import build_graph
 from probes.topology.paths import Topology, build

@@ -13,7 +13,7 @@ from probes.facts.pci.functions import PciFacts, PciFunction, PciKind, PciLink
 from probes.facts.pci.link_speed import generation, link_gbps
 from probes.host.local import LocalHost
 from probes.simulation.host import SimulatedHost
-from probes.simulation.node.description import simulated_names
+from probes.simulation.node.model.description import simulated_names
 from probes.topology.endpoints import endpoints
 from probes.topology.graph import build_graph
 from probes.topology.hops import Routes

@@ -16,7 +16,7 @@ from probes.host.local import LocalHost
 from probes.host.probe_thread import start_probe
 from probes.plans.catalogue import Offer
 from probes.simulation.host import SimulatedHost
-from probes.simulation.node.network import route_over
+from probes.simulation.node.devices.network import route_over
 from probes.snapshot.examination import Examination, examine
 from tests.tui.action_screens import QuickHost
 from tui.actions.dispatcher import Dispatcher, MemoryLog, Prepared

@@ -17,7 +17,7 @@ from probes.plans.catalogue import Offer, offers
 from probes.queries.finding import Finding, Status
 from probes.setup.twin.build import make_twin
 from probes.simulation.host import SimulatedHost
-from probes.simulation.node.module_loading import remove_modules
+from probes.simulation.node.modules.loading import remove_modules
 from probes.snapshot.examination import examine
 from probes.snapshot.verdict import State
 from tests.simulated_tree import write_tree

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from probes.live.sample import LiveSample
+from probes.live.model.sample import LiveSample
 from probes.queries.finding import Severity
 from tests.probes.live.live_samples import sample_of as sample_with
 from tests.probes.live.live_samples import with_path

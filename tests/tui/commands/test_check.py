@@ -12,7 +12,7 @@ from probes.checks.registry import CHECKS
 from probes.checks.summary import exit_status, summarize
 from probes.queries.finding import Severity, Status
 from probes.simulation.host import SimulatedHost
-from probes.simulation.node.names import SIMULATED_NAMES
+from probes.simulation.node.model.names import SIMULATED_NAMES
 from probes.snapshot.verdict import State
 from tests.probes.checks.doctor import examination_of, findings_on
 from tui.cli import main

@@ -10,7 +10,7 @@ import yaml
 
 from probes.facts.jobs.nccl_conf import parse_nccl_conf
 from probes.simulation.host import SimulatedHost
-from probes.simulation.node.description import simulated_names
+from probes.simulation.node.model.description import simulated_names
 from tests.test_architecture import modules_after
 from tests.tiers import USUAL_NODES
 from tests.tui.commands.test_schema import valid

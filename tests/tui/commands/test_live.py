@@ -9,7 +9,7 @@ import pytest
 
 from probes.base.unknown import Reason, Unknown
 from probes.host.collectives import CollectiveSpeed
-from probes.live.sample import OddOne, PathWord, Role, SlowestRank
+from probes.live.model.sample import OddOne, PathWord, Role, SlowestRank
 from probes.queries.finding import Severity
 from probes.recording.replay_host import ReplayHost
 from probes.simulation.host import SimulatedHost

@@ -13,7 +13,7 @@ import pytest
 from probes.base.unknown import Maybe, Reason, Unknown
 from probes.host.ras import ANSWER_SECONDS, DIAGNOSTICS, MONITOR, STATUS, VERBOSE_STATUS
 from probes.simulation.host import SimulatedHost
-from probes.simulation.node.processes import end_program
+from probes.simulation.node.jobs.processes import end_program
 from tests.tui.commands.test_schema import valid
 from tests.tui.pilot import SteppedClock
 from tui.cli import main

@@ -18,7 +18,7 @@ from probes.recording.archive import read_archive
 from probes.recording.format import RecordingError
 from probes.recording.replay_host import ReplayHost
 from probes.simulation.host import SimulatedHost
-from probes.simulation.node.description import simulated_names
+from probes.simulation.node.model.description import simulated_names
 from tests.tiers import usual
 from tests.tui.pilot import SteppedClock
 from tests.tui.test_cli import ROOT, gdrtop, printed

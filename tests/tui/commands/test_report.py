@@ -15,7 +15,7 @@ from probes.base.unknown import Unknown
 from probes.host.local import LocalHost
 from probes.setup.report import Change, Measured, Report
 from probes.simulation.host import SimulatedHost
-from probes.simulation.node.description import simulated_names
+from probes.simulation.node.model.description import simulated_names
 from tests.probes.bandwidth.sample_results import failed, result
 from tests.probes.recording.recordings import recorded
 from tests.tiers import usual

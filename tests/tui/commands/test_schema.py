@@ -14,7 +14,7 @@ from probes.host.local import LocalHost
 from probes.recording.redaction.identifiers import Identifiers
 from probes.recording.replay_host import ReplayHost
 from probes.simulation.host import SimulatedHost
-from probes.simulation.node.description import simulated_names
+from probes.simulation.node.model.description import simulated_names
 from tests.probes.recording.recordings import archive_of, moments_of, read
 from tests.tiers import usual
 from tests.tui.pilot import SteppedClock

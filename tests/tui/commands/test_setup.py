@@ -7,7 +7,7 @@ import os
 
 import pytest
 
-from probes.simulation.node.description import simulated_names
+from probes.simulation.node.model.description import simulated_names
 from tests.tiers import usual
 from tests.tui.commands.test_schema import valid
 from tui.cli import main

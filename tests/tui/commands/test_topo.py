@@ -17,7 +17,7 @@ from probes.host.local import LocalHost
 from probes.host.protocol import Host
 from probes.nccl.topology_xml import Element, parse_system
 from probes.simulation.host import SimulatedHost
-from probes.simulation.node.description import simulated_names
+from probes.simulation.node.model.description import simulated_names
 from probes.snapshot.verdict import judge
 from probes.topology.paths import build
 from tests.nccl_xml import pairs_below_switches

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from probes.base.unknown import Maybe
 from probes.host.file_range import FileRange
 from probes.host.local import LocalHost
-from probes.live.job_logs import LogPath
+from probes.live.processes.job_logs import LogPath
 from probes.nccl.log.facts import State
 from tests.probes.nccl.log.logs import channel, info, read
 from tui.runtime import log_follower

@@ -11,7 +11,7 @@ from probes.facts.node import probe_node
 from probes.recording.archive import read_archive
 from probes.recording.replay_host import ReplayHost
 from probes.simulation.host import SimulatedHost
-from probes.simulation.node.description import simulated_names
+from probes.simulation.node.model.description import simulated_names
 from tests.probes.recording.recordings import archive_of, moments_of, read
 from tests.tiers import usual
 from tests.tui.pilot import SteppedClock, overview, readings, settled, shown, stepped_app, until

@@ -8,7 +8,7 @@ from textual.pilot import Pilot
 from textual.widgets import Input
 
 from probes.simulation.host import SimulatedHost
-from probes.simulation.node.processes import FIRST_RANK, end_program
+from probes.simulation.node.jobs.processes import FIRST_RANK, end_program
 from tests.probes.nccl.log.logs import channel, info
 from tests.probes.recording.recordings import recorded
 from tests.tui.action_screens import is_on, on, seen

@@ -12,7 +12,7 @@ from probes.base.origin import Origin, Source
 from probes.base.unknown import Unknown
 from probes.host.local import LocalHost
 from probes.simulation.host import SimulatedHost
-from probes.simulation.node.description import simulated_names
+from probes.simulation.node.model.description import simulated_names
 from probes.topology.smi_words import Smi
 from tests.tiers import usual
 from tests.trees import MELLANOX, NVIDIA, add_function, add_rdma_device, write

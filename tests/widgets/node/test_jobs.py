@@ -8,7 +8,7 @@ from probes.facts.node import probe_node
 from probes.host.nvml import NvmlLive
 from probes.queries.cpu_placement import far_from_gpu
 from probes.simulation.host import SimulatedHost
-from probes.simulation.node.processes import FIRST_RANK
+from probes.simulation.node.jobs.processes import FIRST_RANK
 from widgets.base.lines import plain
 from widgets.node import jobs
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 
 from probes.base.history import History
 from probes.base.origin import Origin
-from probes.live.sample import LiveEvent, LiveSample
+from probes.live.model.sample import LiveEvent, LiveSample
 from probes.live.timeline import KEPT_SECONDS, Timeline
 from widgets.base.figures import local_time, minutes
 from widgets.base.lines import Line, Run, Tone, fit, plain, width_of, wrapped

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from probes.base.origin import Origin
 from probes.base.text import plural
-from probes.live.job_logs import NEXT_RUN, FoundLogs, JobLog
+from probes.live.processes.job_logs import NEXT_RUN, FoundLogs, JobLog
 from tui.runtime.log_follower import Followed
 from tui.screens.list_state import ListState
 from widgets.base.lines import Line, Run, Tone, fit, line, plain, wrapped

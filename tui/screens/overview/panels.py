@@ -10,7 +10,7 @@ from probes.facts.jobs.processes import ProcessFacts
 from probes.facts.node import Node
 from probes.facts.rdma.devices import RdmaDevice
 from probes.facts.rdma.port_health import CounterValue, PortHealthFacts, counter_values
-from probes.live.sample import LiveSample, PathWord
+from probes.live.model.sample import LiveSample, PathWord
 from probes.queries.cpu_placement import far_from_gpu
 from probes.queries.finding import Finding
 from probes.snapshot.usable import UsableHere

@@ -11,7 +11,7 @@ from probes.facts.gpudirect import PeermemReading
 from probes.facts.node import Node
 from probes.facts.rdma.devices import RdmaDevice, RdmaFacts
 from probes.facts.system.platform import PlatformFacts
-from probes.live.sample import LiveSample
+from probes.live.model.sample import LiveSample
 from probes.snapshot.nic_roles import NicRole
 from probes.snapshot.rates import PortRate, Reading, netdev_rates, port_rates
 from probes.topology.paths import Topology

@@ -12,11 +12,11 @@ from textual.screen import Screen
 from textual.widgets import Input
 
 from probes.base.origin import Origin
-from tui.runtime.partial_compositor import draw_partially
 from tui.runtime.sampler import Failed, Probed, Replayed, Sampled
 from tui.screens.key_footer import KeyFooter
 from tui.screens.keys import bind, move_keys
 from tui.screens.overview.head import HeadState
+from tui.terminal.partial_compositor import draw_partially
 from widgets.base.lines import Line, Run, Tone, rows_of
 from widgets.base.lines_view import LinesView
 from widgets.node import head as head_drawing

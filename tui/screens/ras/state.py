@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from probes.base.origin import Origin
 from probes.base.unknown import Maybe, Unknown
 from probes.host.ras import DIAGNOSTICS, STATUS
-from probes.live.ras_policy import RasDecision
-from probes.live.ras_targets import RasTarget
+from probes.live.ras.policy import RasDecision
+from probes.live.ras.targets import RasTarget
 from tui.runtime.ras_questions import RasAnswer
 from tui.screens.list_state import ListState
 from widgets.base.figures import local_time

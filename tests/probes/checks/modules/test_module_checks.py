@@ -13,7 +13,7 @@ from probes.checks.registry import CHECKS, findings
 from probes.facts.kernel.modules import ModuleFacts
 from probes.queries.finding import Status
 from probes.simulation.faults.catalogue import FAULTS, NoSuchFault
-from probes.simulation.node.names import SIMULATED_NAMES
+from probes.simulation.node.model.names import SIMULATED_NAMES
 from tests.probes.checks.doctor import examination_of, findings_on
 from tests.probes.checks.modules.nodes import (
     HGX,

@@ -16,7 +16,7 @@ from probes.simulation.host import SimulatedHost
 from probes.snapshot.examination import Examination
 from probes.snapshot.verdict import State
 from tests.probes.checks.doctor import examination_of, findings_on
-from tests.probes.live.test_log_reading import LOG, line
+from tests.probes.live.processes.test_log_reading import LOG, line
 from tests.probes.nccl.log.logs import channel
 from tests.tiers import USUAL_NODES
 

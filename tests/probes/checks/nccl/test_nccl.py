@@ -15,7 +15,7 @@ from probes.facts.jobs.processes import Process, ProcessFacts
 from probes.queries.finding import Finding, Severity, Status
 from probes.simulation.faults.catalogue import FAULTS
 from probes.simulation.host import SimulatedHost
-from probes.simulation.node.processes import add_rank
+from probes.simulation.node.jobs.processes import add_rank
 from probes.snapshot.examination import Examination, examine
 from tests.probes.checks.doctor import examination_of, findings_on
 from tests.tiers import usual

@@ -7,8 +7,8 @@ import pytest
 from probes.checks.registry import findings
 from probes.queries.finding import Finding, Severity, Status
 from probes.simulation.host import SimulatedHost
-from probes.simulation.node.module_loading import remove_modules
-from probes.simulation.node.processes import add_rank
+from probes.simulation.node.jobs.processes import add_rank
+from probes.simulation.node.modules.loading import remove_modules
 from probes.snapshot.examination import examine
 
 _HOST = "/usr/lib64/libnvshmem_host.so.3.3.9"

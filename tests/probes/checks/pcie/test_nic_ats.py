@@ -3,7 +3,7 @@
 from probes.checks.registry import findings
 from probes.queries.finding import Finding, Severity, Status
 from probes.simulation.host import SimulatedHost
-from probes.simulation.node import config_space
+from probes.simulation.node.devices import config_space
 from probes.snapshot.examination import examine
 from tests.probes.checks.doctor import findings_on
 

@@ -14,7 +14,7 @@ from probes.facts.system.routes import parse_addresses_v6, parse_routes, parse_r
 from probes.host.local import LocalHost
 from probes.plans.common import netdevs_taken_down
 from probes.simulation.host import SimulatedHost
-from probes.simulation.node.network import route_over
+from probes.simulation.node.devices.network import route_over
 from tests.trees import link, write
 
 CARD = "0000:17:00"

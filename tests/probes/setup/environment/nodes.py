@@ -9,7 +9,7 @@ from probes.facts.system.cloud import Cloud
 from probes.setup.environment.advice import Advice, Note
 from probes.setup.environment.recommend import recommend
 from probes.simulation.host import SimulatedHost
-from probes.simulation.node.tree import Tree
+from probes.simulation.node.model.tree import Tree
 from probes.snapshot.examination import Examination, examine
 from tests.probes.checks.doctor import examination_of
 

@@ -8,7 +8,7 @@ from probes.facts.rdma.devices import RdmaFacts
 from probes.facts.system.cloud import Cloud, Provider
 from probes.setup.environment.advice import State
 from probes.setup.environment.clouds import GIB_SCRIPT
-from probes.simulation.node.tree import Tree
+from probes.simulation.node.model.tree import Tree
 from probes.snapshot.examination import Examination
 from tests.nccl_xml import pairs_below_switches
 from tests.probes.checks.doctor import examination_of

@@ -16,9 +16,9 @@ from probes.queries.finding import Severity, Status
 from probes.setup.environment.advice import State
 from probes.setup.environment.nics import nic_settings
 from probes.simulation.host import SimulatedHost
-from probes.simulation.node.description import simulated_names
-from probes.simulation.node.processes import add_rank
-from probes.simulation.node.tree import Tree
+from probes.simulation.node.jobs.processes import add_rank
+from probes.simulation.node.model.description import simulated_names
+from probes.simulation.node.model.tree import Tree
 from probes.snapshot.examination import examine
 from tests.probes.checks.doctor import examination_of
 from tests.probes.setup.environment.nodes import advice_for, changed, note_on

@@ -10,7 +10,7 @@ from probes.facts.gpudirect import GdrPath
 from probes.setup.manifests.catalogue import WRITERS
 from probes.setup.manifests.request import DriverOwner, Refused, make_request
 from probes.setup.path_choice import choose_path
-from probes.simulation.node.description import simulated_names
+from probes.simulation.node.model.description import simulated_names
 from tests.probes.checks.changed import with_module
 from tests.probes.checks.doctor import examination_of
 from tests.probes.setup.manifests import schemas

@@ -18,7 +18,7 @@ from probes.setup.steps.checked import CHECKED
 from probes.setup.steps.guide import AFTER, ORDER, Guide, build_guide, remaining_plans
 from probes.simulation.faults.modules import take_driver_from_disk
 from probes.simulation.host import SimulatedHost
-from probes.simulation.node.module_loading import remove_modules
+from probes.simulation.node.modules.loading import remove_modules
 from probes.snapshot.examination import examine
 
 FIRST_BOOT, SECOND_BOOT = "boot-1", "boot-2"

@@ -8,7 +8,7 @@ from probes.facts.node import probe_node
 from probes.host.local import LocalHost
 from probes.host.protocol import Host
 from probes.simulation.host import SimulatedHost
-from probes.simulation.node.description import simulated_names
+from probes.simulation.node.model.description import simulated_names
 from probes.snapshot.nic_roles import roles_of
 from probes.snapshot.rates import read
 from probes.snapshot.verdict import judge

@@ -1,0 +1,88 @@
+"""What changed between samples, as events; debounced."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+from probes.base.unknown import Maybe, Unknown
+from probes.host.kernel_messages import KernelMessage
+from probes.live.events.errors import ErrorEvents
+from probes.live.events.gpus import GpuEvents
+from probes.live.events.kernel import KernelEvents, limit_of
+from probes.live.events.links import NicLinkEvents
+from probes.live.events.node import MissedSamples, ModuleEvents, PeermemEvents
+from probes.live.events.ports import PortEvents
+from probes.live.events.processes import ProcessEvents
+from probes.live.events.rates import RateEvents
+from probes.live.model.sample import EventKind, LiveEvent, LiveSample
+
+_ONE_LOSS_SECONDS = 120.0  # NVML and several kernel messages report one lost GPU
+
+
+class EventDetector:
+    """Compare each sample with the ones before."""
+
+    def __init__(self) -> None:
+        self._start()
+
+    def _start(self) -> None:
+        self._at: float | None = None
+        self._kernel = KernelEvents()
+        self._lost: dict[str, float] = {}
+        # Causes before their effects.
+        self._detectors: dict[str, Callable[[LiveSample], list[LiveEvent]]] = {
+            "missed samples": MissedSamples().update,
+            "modules": ModuleEvents().update,
+            "GPUs": GpuEvents().update,
+            "PCIe links of NICs": NicLinkEvents().update,
+            "ports": PortEvents().update,
+            "processes": ProcessEvents().update,
+            "nvidia_peermem": PeermemEvents().update,
+            "rates": RateEvents().update,
+            "error counters": ErrorEvents().update,
+        }
+
+    def update(
+        self,
+        sample: LiveSample,
+        messages: Maybe[tuple[KernelMessage, ...]],
+        names: Mapping[str, str] | None = None,
+    ) -> LiveSample:
+        """Return the sample with its events, and with limits for what could not be followed.
+
+        `names`: of the devices that kernel messages give as BDFs. A detector that fails costs only its own
+        events.
+        """
+        if self._at is not None and sample.at < self._at:
+            self._start()  # a recording was rewound
+        self._at = sample.at
+        limits = list(sample.limits)
+        if isinstance(messages, Unknown):
+            limits.append(limit_of(messages))
+        events: list[LiveEvent] = []
+        try:
+            events += self._kernel.update(messages, sample.at, sample.taken_at, names)
+        except Exception as error:
+            limits.append(failed("kernel messages", error))
+        for name, detect in self._detectors.items():
+            try:
+                events += detect(sample)
+            except Exception as error:
+                limits.append(failed(f"events of {name}", error))
+        events = [event for event in events if not self._is_known_loss(event, sample.at)]
+        return replace(sample, events=tuple(events), limits=tuple(dict.fromkeys(limits)))
+
+    def _is_known_loss(self, event: LiveEvent, at: float) -> bool:
+        """Return whether a lost GPU was reported already, by NVML, by Xid 79 or by another message."""
+        is_loss = event.kind is EventKind.GPU_LOST
+        if not is_loss and not (event.kind is EventKind.XID and event.text.startswith("Xid 79 ")):
+            return False
+        before = self._lost.get(event.subject)
+        self._lost[event.subject] = at
+        return is_loss and before is not None and at - before < _ONE_LOSS_SECONDS
+
+
+def failed(what: str, error: Exception) -> str:
+    """Return the sentence that says which part of the live view is missing because of an error in gdrtop."""
+    return f"An error in gdrtop hides {what} ({type(error).__name__})"

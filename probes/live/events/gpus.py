@@ -1,0 +1,117 @@
+"""Events of GPUs: lost, PCIe link retrained under load, throttled."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from probes.base.unknown import Unknown
+from probes.host.nvml import NvmlLive
+from probes.live.model.explanations import EXPLANATIONS
+from probes.live.model.sample import EventKind, GpuSample, LiveEvent, LiveSample
+from probes.live.model.settled import Lasting, Settled
+from probes.queries.finding import Severity
+
+BUSY_PERCENT = 10  # a GPU with this load runs its link at full speed
+_BUSY_SAMPLES = 3  # until a link that was slowed down while idle is fast again
+_MISSED = 3
+_OFF_THE_BUS = "fallen off the bus"  # NVML_ERROR_GPU_IS_LOST
+_THROTTLED, _CLEAR = 3, 60  # samples
+# A GPU at its power limit is normal in training, and so are clocks that are set or idle.
+_NORMAL = ("power cap", "idle", "clock", "boost", "setting")
+
+
+@dataclass
+class _Gpu:
+    is_known: bool = False  # NVML has shown figures
+    is_lost: bool = False
+    missed: int = 0
+    busy: int = 0  # samples in a row
+    link: Settled[tuple[int, int]] = field(default_factory=lambda: Settled(_BUSY_SAMPLES))
+    width: Settled[int] = field(default_factory=lambda: Settled(_BUSY_SAMPLES))
+    throttling: dict[str, Lasting] = field(default_factory=dict)
+
+
+def name_of(gpu: GpuSample) -> str:
+    """Return "GPU 3 (0000:9b:00.0)"."""
+    return gpu.bdf if isinstance(gpu.index, Unknown) else f"GPU {gpu.index} ({gpu.bdf})"
+
+
+class GpuEvents:
+    """Compare the GPUs of each sample with those before."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, _Gpu] = {}
+
+    def update(self, sample: LiveSample) -> list[LiveEvent]:
+        """Return what has changed; nothing of GPUs that NVML does not show."""
+        events: list[LiveEvent] = []
+        any_known = any(not isinstance(gpu.live, Unknown) for gpu in sample.gpus)
+        for gpu in sample.gpus:
+            known = self._known.setdefault(gpu.bdf, _Gpu())
+            live = gpu.live
+            if isinstance(live, Unknown):
+                # Without any GPU, NVML itself does not answer, as while the driver is reloaded.
+                if any_known or _OFF_THE_BUS in live.detail:
+                    events += _missed(known, gpu, sample.taken_at)
+                continue
+            known.is_known, known.is_lost, known.missed = True, False, 0
+            events += _link(known, gpu, live, sample.taken_at)
+            events += _throttling(known, gpu, live, sample.taken_at)
+        return events
+
+
+def _missed(known: _Gpu, gpu: GpuSample, at: float) -> list[LiveEvent]:
+    known.missed += 1
+    if not known.is_known or known.is_lost or known.missed < _MISSED:
+        return []
+    known.is_lost = True
+    kind = EventKind.GPU_LOST
+    text = f"{name_of(gpu)} no longer answers, the other GPUs do"
+    if isinstance(gpu.live, Unknown) and _OFF_THE_BUS in gpu.live.detail:
+        text = f"{name_of(gpu)} has fallen off the bus"
+    return [LiveEvent(at, kind, Severity.CRITICAL, gpu.bdf, text, EXPLANATIONS[kind])]
+
+
+def _link(known: _Gpu, gpu: GpuSample, live: NvmlLive, at: float) -> list[LiveEvent]:
+    """Compare the link with the one before under load: idle GPUs lower their speed, but not their width."""
+    if isinstance(live.link_width, Unknown) or isinstance(live.link_generation, Unknown):
+        return []
+    busy = live.utilisation_percent
+    if isinstance(busy, Unknown) or busy < BUSY_PERCENT:
+        changed = known.width.update(live.link_width)
+        if changed is None or known.link.value is None or known.link.value[1] == live.link_width:
+            return []
+        old: tuple[int, int] = known.link.value
+        new = (old[0], live.link_width)
+        known.link.value = new
+        return [_retrained(gpu, f"x{changed[0]}", f"x{changed[1]}", new < old, at)]
+    known.width.update(live.link_width)
+    link = known.link.update((live.link_generation, live.link_width))
+    if link is None:
+        return []
+    before, now = (f"Gen{speed} x{width}" for speed, width in link)
+    is_slower = link[1][0] < link[0][0] or link[1][1] < link[0][1]
+    return [_retrained(gpu, before, now, is_slower, at)]
+
+
+def _retrained(gpu: GpuSample, before: str, now: str, is_slower: bool, at: float) -> LiveEvent:
+    kind = EventKind.LINK_RETRAINED
+    text = f"the PCIe link of {name_of(gpu)} changed from {before} to {now}"
+    severity = Severity.WARNING if is_slower else Severity.NOTE
+    return LiveEvent(at, kind, severity, gpu.bdf, text, EXPLANATIONS[kind])
+
+
+def _throttling(known: _Gpu, gpu: GpuSample, live: NvmlLive, at: float) -> list[LiveEvent]:
+    if isinstance(live.throttle_reasons, Unknown):
+        return []
+    reasons = {
+        reason for reason in live.throttle_reasons if not any(word in reason.lower() for word in _NORMAL)
+    }
+    for reason in reasons:
+        known.throttling.setdefault(reason, Lasting(_THROTTLED, _CLEAR))
+    begun = [reason for reason, lasting in known.throttling.items() if lasting.update(reason in reasons)]
+    if not begun:
+        return []
+    kind = EventKind.THROTTLED
+    text = f"{name_of(gpu)} is throttled ({', '.join(sorted(begun))})"
+    return [LiveEvent(at, kind, Severity.WARNING, gpu.bdf, text, EXPLANATIONS[kind])]

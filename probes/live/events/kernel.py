@@ -1,0 +1,159 @@
+"""Events from the kernel log: those about GPUs, NICs and what connects them, each with what it means."""
+
+from __future__ import annotations
+
+import re
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from probes.base.text import printable
+from probes.base.unknown import Maybe, Reason, Unknown
+from probes.facts.kernel import log
+from probes.facts.kernel.log import LogKind
+from probes.host.kernel_messages import KernelMessage
+from probes.live.model.explanations import CANNOT_EXPLAIN, MESSAGES, explain_xid
+from probes.live.model.sample import EventKind, LiveEvent
+from probes.queries import xid_groups
+from probes.queries.finding import Severity
+
+_TEXT = 200  # characters
+_REPEAT_SECONDS = 60.0  # the same text is counted for this long
+_MAX_TEXTS = 512
+_MAX_EVENTS, _MAX_EVENTS_SECONDS = 30, 60.0  # over all texts
+_BOOT_SECONDS = 300.0  # what drivers log while they start
+_AT_BOOT = (LogKind.NVLINK, LogKind.PCIE_BANDWIDTH)
+_WARNING = 4  # the kernel's priority
+_RELEVANT = re.compile(
+    "NVRM:|nvidia|nv_peer_mem|peer_?mem|mlx[45]_(?:core|ib)|infiniband|\bib_(?:core|uverbs|umad|cm)\b|\brdma_rxe\b|\bAER:|pcieport|DMAR|AMD-Vi|arm-smmu|iommu",
+    re.IGNORECASE,
+)
+_NUMBERS = re.compile(r"0x[0-9a-fA-F]+|\d+")
+_FINE = (LogKind.UNSIGNED, LogKind.LOCKDOWN, LogKind.HUNG_TASK)
+_CRITICAL_XIDS = (*xid_groups.LOST, *xid_groups.GSP)
+
+
+def limit_of(messages: Unknown) -> str:
+    """Return one sentence that says why the kernel log is not followed."""
+    if messages.reason is Reason.NEEDS_ROOT:
+        return "Run as root to see kernel messages as they come"
+    if messages.reason is Reason.NOT_RECORDED:
+        return "The recording has no kernel messages"
+    return f"Kernel messages are not visible ({messages})"
+
+
+@dataclass
+class _Seen:
+    """A text that was reported, and how often it has come since."""
+
+    at: float
+    event: LiveEvent
+    more: int = 0
+
+
+class KernelEvents:
+    """Classify kernel messages; count repeated ones."""
+
+    def __init__(self) -> None:
+        self._seen: dict[str, _Seen] = {}
+        self._reported: deque[float] = deque()
+        self._left_out = 0
+
+    def update(
+        self,
+        messages: Maybe[tuple[KernelMessage, ...]],
+        at: float,
+        taken_at: float,
+        names: Mapping[str, str] | None = None,
+    ) -> list[LiveEvent]:
+        """Return the new messages that matter.
+
+        `at`: Host.monotonic(), `taken_at`: seconds since 1970, `names`: "GPU 3", "mlx5_0" by BDF.
+        """
+        events = self._repeated(at, taken_at)
+        for message in () if isinstance(messages, Unknown) else messages:
+            event = _classify(message, taken_at, names or {})
+            if event is None:
+                continue
+            key = _key(event)
+            seen = self._seen.get(key)
+            if seen is not None:
+                seen.more += 1
+            elif self._may_report(at) or event.severity is Severity.CRITICAL:
+                while len(self._seen) >= _MAX_TEXTS:
+                    del self._seen[next(iter(self._seen))]
+                self._seen[key] = _Seen(at, event)
+                events.append(event)
+            else:
+                self._left_out += 1
+        return events
+
+    def _may_report(self, at: float) -> bool:
+        while self._reported and not 0 <= at - self._reported[0] < _MAX_EVENTS_SECONDS:
+            self._reported.popleft()
+        if len(self._reported) >= _MAX_EVENTS:
+            return False
+        self._reported.append(at)
+        return True
+
+    def _repeated(self, at: float, taken_at: float) -> list[LiveEvent]:
+        """Report how often the texts of a minute ago were repeated, and forget them."""
+        events = []
+        for key in [key for key, seen in self._seen.items() if not 0 <= at - seen.at < _REPEAT_SECONDS]:
+            seen = self._seen.pop(key)
+            if seen.more:
+                event = seen.event
+                times = "once more" if seen.more == 1 else f"{seen.more:,} more times"
+                text = f"{times} in the last minute: {event.text}"
+                again = LiveEvent(
+                    taken_at, event.kind, event.severity, event.subject, text, event.explanation
+                )
+                events.append(again)
+                self._seen[key] = _Seen(at, event)
+        if self._left_out and self._may_report(at):
+            text = f"{self._left_out:,} further kernel messages about GPUs and NICs are not listed"
+            kind = EventKind.KERNEL_MESSAGE
+            events.append(LiveEvent(taken_at, kind, Severity.NOTE, "kernel log", text, CANNOT_EXPLAIN))
+            self._left_out = 0
+        return events
+
+
+def _key(event: LiveEvent) -> str:
+    """Return the text with its numbers left out, except that of an Xid."""
+    words = event.text.split(maxsplit=2) if event.kind is EventKind.XID else ()
+    return f"{event.kind.value} {event.subject} {' '.join(words[:2])} {_NUMBERS.sub('#', event.text)}"
+
+
+def _classify(message: KernelMessage, at: float, names: Mapping[str, str]) -> LiveEvent | None:
+    known = log.recognize(message.text, message.at)
+    text = printable(message.text, _TEXT)
+    if known is None:
+        if message.priority > _WARNING or not _RELEVANT.search(message.text):
+            return None
+        return LiveEvent(at, EventKind.KERNEL_MESSAGE, Severity.NOTE, "kernel log", text, CANNOT_EXPLAIN)
+    kind = known.kind
+    is_boot = message.at < _BOOT_SECONDS
+    if is_boot and (kind in _AT_BOOT or (kind is LogKind.NIC_LINK and "unplugged" in message.text)):
+        return None
+    subject = known.bdf or known.module or "kernel log"
+    if kind is LogKind.HUNG_TASK and known.number:
+        subject = f"pid {known.number}"
+    name = names.get(subject, "")
+    if kind is LogKind.XID:
+        number = known.number
+        severity = Severity.WARNING
+        if number in _CRITICAL_XIDS:
+            severity = Severity.CRITICAL
+        elif number in xid_groups.PROGRAM:
+            severity = Severity.NOTE
+        said = printable(message.text.partition("): ")[2], _TEXT)
+        said = (said.partition(", ")[2] or said).removeprefix("pid='<unknown>', name=<unknown>, ")
+        where = f"{name} ({subject})" if name else subject
+        text = f"Xid {number} on {where}: {said.rstrip('.')}"
+        return LiveEvent(at, EventKind.XID, severity, subject, text, explain_xid(number))
+    explanation = MESSAGES.get(kind, CANNOT_EXPLAIN)
+    text = f"{name}: {text}" if name else text
+    if kind is LogKind.GPU_LOST:
+        return LiveEvent(at, EventKind.GPU_LOST, Severity.CRITICAL, subject, text, explanation)
+    severity = Severity.NOTE if kind in _FINE or log.is_corrected(known) else Severity.WARNING
+    return LiveEvent(at, EventKind.KERNEL_MESSAGE, severity, subject, text, explanation)

@@ -1,0 +1,157 @@
+"""Events of ports: up, down, flapping, line rate, pauses."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+
+from probes.base.unknown import Unknown
+from probes.live.model import explanations
+from probes.live.model.explanations import EXPLANATIONS
+from probes.live.model.sample import EventKind, LiveEvent, LiveSample, PortSample
+from probes.live.model.settled import Lasting, Settled
+from probes.queries.finding import Severity
+
+ACTIVE = "ACTIVE"
+PAUSE_PERCENT = 5.0
+_PAUSE_SAMPLES = 3
+_QUIET_SAMPLES = 30  # without pauses, before the next event
+_RATE_SAMPLES = 2
+_MISSED = 2  # samples without the port
+# A link that goes down this often in ten minutes is reported once, until it is quiet for a minute.
+_FLAPS, _FLAP_SECONDS, _QUIET_SECONDS = 3, 600.0, 60.0
+
+
+@dataclass
+class _Port:
+    is_up: bool
+    state: str
+    changed_at: float
+    missed: int = 0
+    downs: deque[float] = field(default_factory=deque)
+    is_flapping: bool = False
+    rate: Settled[float] = field(default_factory=lambda: Settled(_RATE_SAMPLES))
+    pause: Lasting = field(default_factory=lambda: Lasting(_PAUSE_SAMPLES, _QUIET_SAMPLES))
+
+
+class PortEvents:
+    """Compare the ports of each sample with those before."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, _Port] = {}
+        self._is_first = True
+
+    def update(self, sample: LiveSample) -> list[LiveEvent]:
+        """Return what has changed. A port that was down from the start is no event."""
+        events: list[LiveEvent] = []
+        used = _used(sample)
+        names = set()
+        for port in sample.ports:
+            names.add(port.name)
+            if not isinstance(port.state, Unknown):
+                events += self._state(port, port.state, sample, port.device in used)
+            known = self._known.get(port.name)
+            if known is not None:
+                events += _rate_and_pause(known, port, sample.taken_at)
+        events += self._gone(names, sample, used)
+        self._is_first = False
+        return events
+
+    def _state(self, port: PortSample, state: str, sample: LiveSample, is_used: bool) -> list[LiveEvent]:
+        is_up = state == ACTIVE
+        known = self._known.get(port.name)
+        if known is None:
+            self._known[port.name] = _Port(is_up, state, sample.at)
+            if self._is_first:
+                return []
+            return [_event(port, sample, Severity.NOTE, f"{port.name} is new, its state is {state}", "")]
+        known.missed = 0
+        if known.is_flapping and sample.at - known.changed_at > _QUIET_SECONDS:
+            known.is_flapping = False
+            known.downs.clear()
+            if not is_up and not known.is_up:
+                return [
+                    _event(port, sample, _down(is_used), f"{port.name} stays down", explanations.PORT_DOWN)
+                ]
+        if is_up == known.is_up:
+            known.state = state
+            return []
+        since, known.changed_at = sample.at - known.changed_at, sample.at
+        known.is_up, known.state = is_up, state
+        if is_up:
+            if known.is_flapping:
+                return []
+            text = f"{port.name} is up again after {_duration(since)}"
+            return [_event(port, sample, Severity.NOTE, text, explanations.PORT_UP)]
+        while known.downs and sample.at - known.downs[0] > _FLAP_SECONDS:
+            known.downs.popleft()
+        known.downs.append(sample.at)
+        if known.is_flapping:
+            return []
+        if len(known.downs) >= _FLAPS:
+            known.is_flapping = True
+            over = _duration(sample.at - known.downs[0])
+            text = f"{port.name} is flapping, {len(known.downs)} times down in {over}"
+            return [_event(port, sample, _down(is_used), text, explanations.PORT_FLAPPING)]
+        if state in ("INIT", "ARMED"):
+            text, why = f"{port.name} is in state {state}", explanations.PORT_WAITS
+        else:
+            text, why = f"{port.name} went down", explanations.PORT_DOWN
+        return [_event(port, sample, _down(is_used), text, why)]
+
+    def _gone(self, names: set[str], sample: LiveSample, used: frozenset[str]) -> list[LiveEvent]:
+        gone = []
+        for name in [name for name in self._known if name not in names]:
+            known = self._known[name]
+            known.missed += 1
+            if known.missed >= _MISSED:
+                gone.append(name)
+                del self._known[name]
+        kind, why = EventKind.PORT_STATE, explanations.PORT_GONE
+        if len(gone) > 1 and not self._known:
+            text = f"all {len(gone)} RDMA ports are gone"
+            return [LiveEvent(sample.taken_at, kind, Severity.CRITICAL, gone[0], text, why)]
+        return [
+            LiveEvent(
+                sample.taken_at, kind, _down(name.partition("/")[0] in used), name, f"{name} is gone", why
+            )
+            for name in gone
+        ]
+
+
+def _used(sample: LiveSample) -> frozenset[str]:
+    """Return the devices with connected queue pairs."""
+    if isinstance(sample.processes, Unknown):
+        return frozenset()
+    return frozenset(device for process in sample.processes for device in process.ready_nics)
+
+
+def _down(is_used: bool) -> Severity:
+    return Severity.CRITICAL if is_used else Severity.WARNING
+
+
+def _event(port: PortSample, sample: LiveSample, severity: Severity, text: str, why: str) -> LiveEvent:
+    return LiveEvent(sample.taken_at, EventKind.PORT_STATE, severity, port.name, text, why)
+
+
+def _duration(seconds: float) -> str:
+    return f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"
+
+
+def _rate_and_pause(known: _Port, port: PortSample, at: float) -> list[LiveEvent]:
+    events = []
+    # A port that is down shows the rate of its last link, or the lowest one.
+    if known.is_up and not isinstance(port.line_rate_gbps, Unknown):
+        changed = known.rate.update(port.line_rate_gbps)
+        if changed is not None:
+            before, now = changed
+            severity = Severity.WARNING if now < before else Severity.NOTE
+            text = f"the line rate of {port.name} changed from {before:g} to {now:g} Gb/s"
+            kind = EventKind.PORT_RATE
+            events.append(LiveEvent(at, kind, severity, port.name, text, EXPLANATIONS[kind]))
+    pause = port.pause_percent
+    if not isinstance(pause, Unknown) and known.pause.update(pause > PAUSE_PERCENT):
+        text = f"{port.name} is paused {pause:.0f} % of the time"
+        kind = EventKind.PAUSE
+        events.append(LiveEvent(at, kind, Severity.WARNING, port.name, text, EXPLANATIONS[kind]))
+    return events

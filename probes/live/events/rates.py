@@ -1,0 +1,216 @@
+"""Events of rates: the traffic of a job's NIC fell below half of its last minute, or recovered.
+
+Training alternates between compute, all-reduce and checkpoint every few seconds, so a rate is compared by
+its highest values over windows of time, and the windows are longer where the traffic pauses by itself.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from statistics import median
+
+from probes.base.unknown import Unknown
+from probes.live.events.ports import ACTIVE
+from probes.live.model.explanations import EXPLANATIONS
+from probes.live.model.sample import EventKind, LiveEvent, LiveJob, LiveSample, PortSample, Role
+from probes.queries.finding import Severity
+
+LEAST_GBPS = 1.0
+_LEAST_SHARE = 0.01  # of the line rate, where that is less
+_LEAST_SOFTWARE_GBPS = 0.005  # software RDMA, whose line rate says little
+_SHARE = 0.5
+_RECOVERED_SHARE = 0.7
+_BASE_SECONDS = 60.0
+_BUCKET_SECONDS = 10.0  # the last minute's rate is the median of the highest rates in these
+_KEPT_SECONDS = 120.0
+_GAP_SECONDS = 1800.0  # how long a pause of the traffic is remembered
+# Seconds below half before it is an event, and the history that this needs.
+_STEADY = (1.5, 5.0)  # a benchmark sends all the time
+_BESIDE_OTHERS = (4.5, 10.0)  # while the job's other NICs go on
+_PHASES = (20.0, 10.0)
+_RECOVERED_SAMPLES = 2
+
+
+@dataclass
+class _Nic:
+    """The rates of one device while it has the same users."""
+
+    users: frozenset[int]
+    least: float = LEAST_GBPS  # rates below are noise
+    rates: deque[tuple[float, float]] = field(default_factory=deque)  # (at, Gb/s)
+    gaps: deque[tuple[float, float]] = field(default_factory=deque)  # (ended at, seconds) below half
+    low_since: float | None = None
+    usual: float = 0.0  # Gb/s, of the last minute before the rate fell
+    is_low: bool = False
+    reported_as: str = ""  # the subject of the event: this device, or the job
+    high: int = 0  # samples in a row
+
+    def add(self, at: float, rate: float) -> None:
+        """Append a rate, and note since when it is below half of the usual one."""
+        if self.low_since is None:
+            self.usual = self._usual(at)
+        self.rates.append((at, rate))
+        while self.rates[0][0] < at - _KEPT_SECONDS:
+            self.rates.popleft()
+        while self.gaps and self.gaps[0][0] < at - _GAP_SECONDS:
+            self.gaps.popleft()
+        if self.usual < self.least:
+            return
+        if rate < _SHARE * self.usual:
+            self.high = 0
+            if self.low_since is None:
+                self.low_since = at
+        elif self.is_low:
+            self.high += rate >= _RECOVERED_SHARE * self.usual
+        elif self.low_since is not None:
+            self.gaps.append((at, at - self.low_since))
+            self.low_since = None
+
+    def low_seconds(self, at: float) -> float:
+        """Return for how long the rate is below half."""
+        return 0.0 if self.low_since is None else at - self.low_since
+
+    def history(self) -> float:
+        """Return for how long the rate was watched before it fell."""
+        if not self.rates:
+            return 0.0
+        until = self.rates[-1][0] if self.low_since is None else self.low_since
+        return until - self.rates[0][0]
+
+    def longest_gap(self) -> float:
+        """Return the longest time below half that ended by itself."""
+        return max((seconds for _, seconds in self.gaps), default=0.0)
+
+    def _usual(self, at: float) -> float:
+        buckets: dict[int, float] = {}
+        for when, rate in self.rates:
+            age = at - when
+            if age <= _BASE_SECONDS:
+                place = int(age / _BUCKET_SECONDS)
+                buckets[place] = max(buckets.get(place, 0.0), rate)
+        return median(buckets.values()) if buckets else 0.0
+
+
+class RateEvents:
+    """Compare the rate of each NIC that a job uses with its last minute."""
+
+    def __init__(self) -> None:
+        self._nics: dict[str, _Nic] = {}
+
+    def update(self, sample: LiveSample) -> list[LiveEvent]:
+        """Return the rates that fell or recovered; nothing of NICs without connected queue pairs."""
+        ports = {port.device: port for port in sample.ports}
+        users = _users(sample)
+        for name in [name for name in self._nics if name not in users]:
+            del self._nics[name]
+        for name, pids in users.items():
+            self._add(name, pids, ports.get(name), sample.at)
+        events: list[LiveEvent] = []
+        for job in sample.jobs:
+            if job.role is not Role.STORAGE:  # its traffic comes in bursts
+                events += self._fallen(job, sample)
+        return events + self._recovered(sample)
+
+    def _add(self, name: str, pids: frozenset[int], port: PortSample | None, at: float) -> None:
+        nic = self._nics.get(name)
+        if nic is None or not nic.users & pids:
+            nic = self._nics[name] = _Nic(pids)
+        nic.users = pids
+        rate = None if port is None else _rate(port)
+        if rate is None or port is None or port.state != ACTIVE:
+            # A port that is down is an event of its own.
+            nic.low_since = nic.low_since if nic.is_low else None
+            return
+        if port.rates_from:
+            nic.least = _LEAST_SOFTWARE_GBPS
+        elif not isinstance(port.line_rate_gbps, Unknown) and port.line_rate_gbps > 0:
+            nic.least = min(LEAST_GBPS, _LEAST_SHARE * port.line_rate_gbps)
+        nic.add(at, rate)
+
+    def _fallen(self, job: LiveJob, sample: LiveSample) -> list[LiveEvent]:
+        nics = {name: self._nics[name] for name in job.nics if name in self._nics}
+        new = [
+            name for name, nic in nics.items() if not nic.is_low and self._is_low(nic, nics, job, sample.at)
+        ]
+        if not new:
+            return []
+        # The NICs of a job that stops do not fall in one second.
+        low = [name for name, nic in nics.items() if nic.low_since is not None]
+        if len(low) > 1 and 2 * len(low) > len(nics):
+            is_reported = any(nics[name].reported_as for name in low)
+            for name in low:
+                nics[name].is_low = True
+            if is_reported:
+                return []
+            nics[new[0]].reported_as = job.name
+            before = sum(nics[name].usual for name in low)
+            now = sum(nics[name].rates[-1][1] for name in low)
+            text = f"{len(low)} NICs of {job.name} carry {_fallen_text(now, before)}"
+            return [_event(EventKind.RATE_FELL, job.name, text, sample.taken_at)]
+        events = []
+        for name in new:
+            nic = nics[name]
+            nic.is_low, nic.reported_as = True, name
+            now, before = nic.rates[-1][1], nic.usual
+            text = f"{name} carries {_fallen_text(now, before)}"
+            events.append(_event(EventKind.RATE_FELL, name, text, sample.taken_at))
+        return events
+
+    def _is_low(self, nic: _Nic, nics: Mapping[str, _Nic], job: LiveJob, at: float) -> bool:
+        low = nic.low_seconds(at)
+        if low <= 0:
+            return False
+        history = nic.history()
+        if job.role is Role.PERFTEST:
+            return low >= _STEADY[0] and history >= _STEADY[1]
+        others = [other for other in nics.values() if other is not nic]
+        if len(others) > 1 and all(other.low_since is None for other in others):
+            return low >= max(_BESIDE_OTHERS[0], 2 * nic.longest_gap()) and history >= _BESIDE_OTHERS[1]
+        return low >= max(_PHASES[0], 2 * nic.longest_gap()) and history >= _PHASES[1]
+
+    def _recovered(self, sample: LiveSample) -> list[LiveEvent]:
+        events = []
+        for name, nic in self._nics.items():
+            if not nic.is_low or nic.high < _RECOVERED_SAMPLES:
+                continue
+            subject = nic.reported_as
+            nic.is_low, nic.reported_as, nic.low_since, nic.high = False, "", None, 0
+            if subject:
+                now = _gbps(nic.rates[-1][1], nic.usual)
+                text = f"{name} carries {now} again" if subject == name else f"{subject} sends again"
+                events.append(_event(EventKind.RATE_RECOVERED, subject, text, sample.taken_at))
+        return events
+
+
+def _users(sample: LiveSample) -> dict[str, frozenset[int]]:
+    """Return the pids with connected queue pairs by device; empty if the processes are unknown."""
+    users: dict[str, set[int]] = {}
+    for process in () if isinstance(sample.processes, Unknown) else sample.processes:
+        for device in process.ready_nics:
+            users.setdefault(device, set()).add(process.pid)
+    return {device: frozenset(pids) for device, pids in users.items()}
+
+
+def _rate(port: PortSample) -> float | None:
+    if isinstance(port.sent_gbps, Unknown) or isinstance(port.received_gbps, Unknown):
+        return None
+    return max(port.sent_gbps, port.received_gbps)
+
+
+def _fallen_text(now: float, before: float) -> str:
+    """Return "148 Gb/s, 370 Gb/s in the minute before"."""
+    return f"{_gbps(now, before)}, {_gbps(before, before)} in the minute before"
+
+
+def _gbps(rate: float, usual: float) -> str:
+    """Return a rate in Gb/s, or in Mb/s where the usual one is below 1 Gb/s."""
+    if usual < 1:
+        return f"{rate * 1000:.0f} Mb/s"
+    return f"{rate:,.0f} Gb/s" if rate >= 10 else f"{rate:.1f} Gb/s"
+
+
+def _event(kind: EventKind, subject: str, text: str, at: float) -> LiveEvent:
+    severity = Severity.WARNING if kind is EventKind.RATE_FELL else Severity.NOTE
+    return LiveEvent(at, kind, severity, subject, text, EXPLANATIONS[kind])

@@ -1,0 +1,1 @@
+"""Samples of the live view, and what its detectors share."""

@@ -1,0 +1,163 @@
+"""What each event means, and what to do about it."""
+
+from __future__ import annotations
+
+from probes.facts.kernel.log import LogKind
+from probes.live.model.sample import EventKind, PathWord
+from probes.queries import xid_groups
+
+EXPLANATIONS = {
+    EventKind.PROCESS_STARTED: "The process has created queue pairs, so it can use RDMA from now on.",
+    EventKind.PROCESS_ENDED: "Its queue pairs are gone. If the job should still run, look at its log first: "
+    "the other ranks fail with completion error 12 after about a minute.",
+    EventKind.PROCESS_STOPPED: "A signal (SIGSTOP, SIGTSTP) or a debugger has stopped it. All ranks of the "
+    "job wait for it. Run kill -CONT PID to resume it.",
+    EventKind.PROCESS_RESUMED: "It runs again, and the job continues.",
+    EventKind.PEERMEM_IN_USE: "A process has registered GPU memory through nvidia_peermem. The module "
+    "cannot be unloaded now.",
+    EventKind.PEERMEM_RELEASED: "No memory region uses nvidia_peermem now. If a job runs, it uses DMA-BUF "
+    "or copies through host memory.",
+    EventKind.PORT_RATE: "The link was trained again at another speed. A lower rate is often a bad cable or "
+    "optic: run mlxlink -d BDF -m -c -e.",
+    EventKind.LINK_RETRAINED: "The PCIe link changed under load. Look for PCIe errors (AER) in the kernel "
+    "log, then reseat the card or its riser. Idle GPUs lower their link speed by design; this one was "
+    "busy.",
+    EventKind.RATE_FELL: "The traffic fell below half of the last minute's while the queue pairs stayed "
+    "connected. Look for a stopped rank, a slow peer, pauses and retransmits.",
+    EventKind.RATE_RECOVERED: "The traffic is back.",
+    EventKind.PAUSE: "The switch or the NIC stops the sender with PFC pause frames: a receiver or the "
+    "network is congested. Check which switch port sends them, and whether ECN is configured.",
+    EventKind.THROTTLED: "The GPU lowers its clocks, and the whole job waits for the slowest GPU. Check "
+    "cooling and power: nvidia-smi -q -d PERFORMANCE,TEMPERATURE,POWER.",
+    EventKind.GPU_LOST: "The driver cannot reach the GPU any more, and jobs on it have died. Drain the node "
+    "and reboot it, or power-cycle it. Replace the GPU if it happens again.",
+    EventKind.MODULE_LOADED: "A module that GPUDirect RDMA depends on was loaded.",
+    EventKind.MODULE_UNLOADED: "A module that GPUDirect RDMA depends on was unloaded. New jobs cannot use "
+    "what it provides.",
+    EventKind.RAS_PEER: "NCCL's RAS service reports it. A process that does not answer is stopped, has "
+    "ended, or its network is down. gdrtop ras asks which ranks are affected.",
+    EventKind.RAS_EVENTS: "The job reports RAS events only while gdrtop is connected to it. m on the Live "
+    "screen starts and ends that.",
+    EventKind.SAMPLES_MISSED: "gdrtop could not look in that time: it was suspended, the node was "
+    "overloaded, or a read took long. Rates are averages over the gap, and short events in it are "
+    "missing.",
+}
+"""By kind; the tables below have those that differ within a kind."""
+
+PORT_DOWN = (
+    "The link is down: cable, optic, switch port, or it was disabled. Jobs on the port fail with completion "
+    "error 12 after about a minute."
+)
+PORT_UP = "The port works again. A job that failed in the meantime has to be restarted."
+PORT_WAITS = (
+    "The cable is connected, but the port is not active yet. On InfiniBand the subnet manager activates it."
+)
+PORT_FLAPPING = (
+    "A link that goes down and up again has a bad cable, optic or switch port. Clean, reseat or replace them."
+)
+PORT_GONE = (
+    "Its RDMA device is gone: its driver was unloaded or reset, or the device moved to another namespace."
+)
+NIC_PCIE_LINK = (
+    "The PCIe link of the NIC was retrained. Look for PCIe errors (AER) in the kernel log, then reseat "
+    "the card or its riser. A NIC does not slow its link down while it is idle."
+)
+CANNOT_EXPLAIN = "A kernel message about GPUs, NICs or what connects them."
+
+PATHS = {
+    PathWord.DMABUF: "NICs access GPU memory directly, via DMA-BUF.",
+    PathWord.PEERMEM: "NICs access GPU memory directly, by nvidia_peermem.",
+    PathWord.STAGED: "GPU memory is copied through host memory, at about half the bandwidth. Run the "
+    "doctor, check NCCL_NET_GDR_LEVEL, and look for GDRDMA in the job's log.",
+    PathWord.TCP: "The job uses TCP instead of RDMA, at a fraction of the port rate. Check NCCL_IB_DISABLE, "
+    "NCCL_NET and the devices in its container.",
+    PathWord.HOST_MEMORY: "Only host memory is registered with the NICs.",
+}
+
+ERRORS = {
+    "signal": "The cable, connector or optic is marginal. Run mlxlink -d BDF -m -c -e, then clean, reseat "
+    "or replace it.",
+    "timeout": "A peer did not acknowledge in time: it died, its link flaps, or packets are lost. Check the "
+    "peers first. When the retries are used up, the job fails with completion error 12.",
+    "loss": "Packets are lost in the network and sent again, which slows the job down. Check drops and "
+    "pause frames of the switch ports, and compare ECN, PFC and traffic class of hosts and switches.",
+    "retry": "The NIC has given up on a peer, and the job fails with completion error 12. Check the peer: "
+    "an Xid, a reboot or a link down at this time.",
+    "receiver": "A receiver had no buffer ready, so the sender waits. The receiving program is too slow, or "
+    "its host is overloaded.",
+    "corrupt": "RoCE packets arrive damaged. Something on the path changes or corrupts them: a cable, or a "
+    "switch.",
+    "congestion": "Switches report congestion (ECN), and senders slow down. Some of it is normal; this much "
+    "costs bandwidth. Look for several senders to one receiver.",
+    "flap": PORT_FLAPPING,
+}
+
+_XIDS = (
+    (xid_groups.LOST, EXPLANATIONS[EventKind.GPU_LOST]),
+    (
+        xid_groups.GSP,
+        "The GPU's system processor (GSP) timed out. Jobs and nvidia-smi hang. Drain the node, then reset "
+        "the GPU or reboot.",
+    ),
+    (
+        xid_groups.MEMORY,
+        "A GPU memory error. Jobs may have died. Run nvidia-smi -q -d ROW_REMAPPER,ECC, and reset the GPU "
+        "when it is idle. Replace it if remapping failed (Xid 64).",
+    ),
+    (
+        xid_groups.NVLINK,
+        "An NVLink error. Run nvidia-smi nvlink -e. Reset the GPUs, and replace the part if it returns.",
+    ),
+    (
+        xid_groups.PROGRAM,
+        "Usually a bug of the program, or its peers died. If it hits many programs, suspect the hardware.",
+    ),
+    (
+        (xid_groups.RECOVERY,),
+        "The GPU needs a reset or a reboot after another Xid: the line says which. New jobs on it fail until "
+        "then.",
+    ),
+)
+
+MESSAGES = {
+    LogKind.SXID: "An NVSwitch reported an error. After a fatal SXid, CUDA returns error 802 until the GPUs "
+    "are reset.",
+    LogKind.GPU_LOST: EXPLANATIONS[EventKind.GPU_LOST],
+    LogKind.NVLINK: "The driver did not find all NVLinks. Run nvidia-smi nvlink -s.",
+    LogKind.GPU_DRIVER: "The GPU driver did not start. Compare the versions of module and libraries, then "
+    "reload it.",
+    LogKind.PEERMEM: "The peer memory module reported something. Without it, jobs need DMA-BUF for "
+    "GPUDirect RDMA.",
+    LogKind.P2P_REFUSED: "The GPU driver refused a peer-to-peer mapping, so this transfer is copied through "
+    "host memory.",
+    LogKind.SYMBOL_VERSION: "The module was built for other kernel or OFED headers. Rebuild it with DKMS.",
+    LogKind.UNKNOWN_SYMBOL: "The module needs another one that is missing or too old. Run the doctor for "
+    "details.",
+    LogKind.OTHER_KERNEL: "The module was built for another kernel. Rebuild it with DKMS.",
+    LogKind.UNSIGNED: "An unsigned module was loaded. It works unless the kernel enforces signatures.",
+    LogKind.SIGNATURE_REJECTED: "The kernel refuses the module's signature. Sign it, and enroll the key "
+    "with mokutil.",
+    LogKind.LOCKDOWN: "Kernel lockdown (Secure Boot) refused an operation.",
+    LogKind.NIC_HEALTH: "The NIC's firmware reported a fault. Jobs lose the NIC while it recovers. Run "
+    "devlink health show, and update the firmware.",
+    LogKind.NIC_COMMAND: "A firmware command failed, such as a memory registration or a queue pair setup. "
+    "Update the firmware if it happens again.",
+    LogKind.NIC_POWER: "The NIC has too little power or is too hot, and slows down. Check power and cooling.",
+    LogKind.NIC_LINK: PORT_DOWN,
+    LogKind.PCIE_BANDWIDTH: "The PCIe link has less bandwidth than the device supports. Check the slot and "
+    "the riser.",
+    LogKind.AER: "A PCIe error. Corrected errors cost little bandwidth; many of them mean a bad riser, slot "
+    "or card.",
+    LogKind.IOMMU_FAULT: "The IOMMU refused a DMA, so a peer-to-peer transfer failed. Check the IOMMU mode "
+    "(iommu=pt) and ACS with the doctor.",
+    LogKind.HUNG_TASK: "A process waits in the kernel for more than two minutes. It often waits for a "
+    "device or storage that does not respond.",
+}
+
+
+def explain_xid(number: int | None) -> str:
+    """Return what an Xid means, by its group in NVIDIA's catalog."""
+    for numbers, text in _XIDS:
+        if number in numbers:
+            return text
+    return "Look up the number in NVIDIA's Xid catalog: https://docs.nvidia.com/deploy/xid-errors/"

@@ -1,0 +1,1 @@
+"""Processes that use RDMA, their jobs, and the path of their data."""

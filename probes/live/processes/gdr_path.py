@@ -1,0 +1,313 @@
+"""The path between a process's memory and the network, judged from what every user can read.
+
+The kernel charges host memory that is registered with a NIC to VmPin, and GPU memory registered by
+nvidia-peermem too, but no DMA-BUF: what a process has registered beyond VmPin is DMA-BUF. The other direction
+is weaker, because queues and other pinned memory are charged without being regions. So "DMA-BUF" is at most
+likely without root, and "all host memory" needs bounds for the rest. Rules and traps: tests/probes/live/
+test_gdr_path.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from probes.base.text import plural
+from probes.base.unknown import Maybe, Reason, Unknown, known
+from probes.live.model.sample import PathJudgement, PathWord, Role
+from probes.live.processes.ownership import LARGE, PAGE, RdmaUse
+from probes.queries.finding import Evidence
+
+DMABUF_THRESHOLD = 1 << 20  # bytes; less may be a region that appeared between two readings
+QUEUE_BYTES = 256 << 10  # at most pinned for the ring of a queue pair or a completion queue (an estimate)
+LARGEST_PAGE = 64 << 10  # of kernels on Arm
+TRACKS_DMABUF = (5, 15)  # the first kernel that lists DMA-BUF regions (RDMA/uverbs, f6018cc46026)
+# Drivers that register DMA-BUFs and leave their length 0 (no assignment in Linux 6.12 and 7.2).
+NO_DMABUF_LENGTH = ("bnxt_en", "bnxt_re", "irdma", "ice", "idpf", "mana", "mana_ib")
+SOCKET_THREAD = "NCCL Sock"  # NCCL's socket transport (net_socket.cc)
+VERBS_THREAD = "NCCL IbAsync"  # NCCL's InfiniBand and RoCE transport (net_ib/init.cc)
+_NOT_READ = Unknown(Reason.NEEDS_ROOT, "/sys/kernel/debug/dma_buf/bufinfo")
+_DEVICE_THREAD = "NCCL GIN"  # the GPU itself may post to DEVX queue pairs
+_LIKELY_SHARE = 10  # at most a tenth of a rank's large regions may be DMA-BUF
+
+
+@dataclass(frozen=True)
+class ProcessEvidence:
+    """What is known of one process."""
+
+    pid: int
+    role: Role
+    use: Maybe[RdmaUse]
+    pinned: Maybe[int]  # VmPin in bytes
+    threads: Maybe[tuple[str, ...]]
+    has_gpu: Maybe[bool]
+    is_settled: bool = True  # False: its regions changed while they were read
+    libraries: frozenset[str] = frozenset()  # those that are known
+    is_far: bool = False  # its NICs are on other NUMA nodes than its GPUs
+
+
+@dataclass(frozen=True)
+class NodeEvidence:
+    """What is known of the node at the same moment."""
+
+    peermem_regions: Maybe[int] = 0  # refcnt of nvidia_peermem; 0 if it is not loaded
+    peermem_candidates: frozenset[int] = frozenset()  # processes with regions that may have a GPU
+    candidates_share_job: bool = False
+    other_peermem: tuple[str, ...] = ()  # loaded modules whose use cannot be read: "efa_nv_peermem"
+    unowned_regions: int = 0
+    unowned_queue_pairs: int = 0
+    is_hidden: bool = False  # devices or their objects may be in other network namespaces
+    kernel: Maybe[tuple[int, int]] = (6, 8)
+    dmabuf_usable: Maybe[bool] = True
+    dmabuf_in_use: Maybe[bool] = _NOT_READ
+    dmabuf_candidates: frozenset[int] = frozenset()  # processes with more regions than VmPin
+    drivers: Mapping[str, Maybe[str]] = field(default_factory=dict)  # by RDMA device
+    has_small_pages: bool = True  # 4 KiB, as always on x86
+    numa_nodes: Mapping[str, int] = field(default_factory=dict)  # of GPUs by BDF and RDMA devices by name
+
+
+def uncharged_bytes(use: RdmaUse, pinned: int) -> int:
+    """Return the registered bytes that VmPin does not count, with those of ended threads if that matters."""
+    sure = use.own.bytes - pinned
+    return sure if sure >= DMABUF_THRESHOLD else sure + use.inherited.bytes
+
+
+def judge(process: ProcessEvidence, node: NodeEvidence) -> PathJudgement:
+    """Return the path of a process."""
+    if isinstance(process.use, Unknown):
+        if _has_sockets(process) and not _has_thread(process, VERBS_THREAD):
+            return _judged(PathWord.TCP, process, likely=True)
+        return _unknown(process, _without_list(process.use))
+    use = process.use
+    if not use.queue_pairs:
+        return _without_queue_pairs(process, use, node)
+    if not use.ready:
+        return _unknown(process, "no queue pair is connected (RTS)")
+    if _has_sockets(process):
+        if _has_thread(process, VERBS_THREAD):
+            return _unknown(process, "NCCL has both socket and InfiniBand threads")
+        return _judged(PathWord.TCP, process, likely=True)  # another library has the queue pairs
+    if not process.is_settled:
+        return _unknown(process, "its memory regions changed while they were read")
+    return _with_regions(process, use, node)
+
+
+def _without_list(why: Unknown) -> str:
+    if why.reason is Reason.NEEDS_ROOT:
+        return "needs root"
+    if why.reason is Reason.NOT_THERE:
+        return "the kernel does not list RDMA resources"
+    return f"RDMA resources: {why}"
+
+
+def _without_queue_pairs(process: ProcessEvidence, use: RdmaUse, node: NodeEvidence) -> PathJudgement:
+    has_rdma = bool(use.contexts or use.own.total or use.inherited.total)
+    if node.is_hidden and not has_rdma:
+        return _unknown(process, "its RDMA devices may be in another network namespace")
+    if node.unowned_queue_pairs:
+        if _has_sockets(process) and not _has_thread(process, VERBS_THREAD):
+            return _judged(PathWord.TCP, process, likely=True)
+        return _unknown(process, "some queue pairs on this node have no visible owner")
+    if _has_sockets(process):
+        return _judged(PathWord.TCP, process)
+    if isinstance(process.threads, Unknown):
+        return _unknown(process, f"its threads: {process.threads}")
+    if use.own.total or use.inherited.total:
+        return _unknown(
+            process, "it has memory regions but no listed queue pair (DEVX queues are not listed)"
+        )
+    if has_rdma and (process.role is Role.NVSHMEM or _has_thread(process, _DEVICE_THREAD)):
+        return _unknown(process, "GPUs may post to DEVX queues, which the kernel does not list")
+    if process.role is Role.NCCL and _has_plugin(process):
+        return _unknown(process, "NCCL uses a network plugin, whose connections are not visible")
+    # Old NCCL versions do not name their threads.
+    unnamed = process.role is Role.NCCL and not any(name.startswith("NCCL") for name in process.threads)
+    return _judged(PathWord.NO_NIC, process, likely=unnamed)
+
+
+def _with_regions(process: ProcessEvidence, use: RdmaUse, node: NodeEvidence) -> PathJudgement:
+    unreported = {*use.own.without_length, *use.inherited.without_length}
+    if unreported:
+        return _without_length(process, sorted(unreported), node)
+    if isinstance(process.pinned, Unknown):
+        return _unknown(process, _without_pinned(process.pinned))
+    if uncharged_bytes(use, process.pinned) >= DMABUF_THRESHOLD:
+        return _dmabuf(process, node)
+    if not (use.own.bytes or use.inherited.bytes):
+        return _unknown(process, "it has no memory region")
+    peermem = _peermem(process, node)
+    return _host_memory(process, use, process.pinned, node) if peermem is None else peermem
+
+
+def _without_pinned(why: Unknown) -> str:
+    if why.reason is Reason.NEEDS_ROOT:
+        return "needs root"
+    if why.reason is Reason.NOT_THERE:
+        return "its pinned memory is not readable: it is ending, or hidden (hidepid)"
+    return f"its pinned memory: {why}"
+
+
+def _without_length(process: ProcessEvidence, devices: list[str], node: NodeEvidence) -> PathJudgement:
+    drivers = {known(node.drivers.get(device, ""), "") for device in devices}
+    if not drivers <= set(NO_DMABUF_LENGTH):
+        return _unknown(process, f"the driver of {devices[0]} does not report the length of a region")
+    sign = Evidence(
+        "rdma resource show mr",
+        f"length 0 on {', '.join(devices)}: a DMA-BUF, size not reported by {', '.join(sorted(drivers))}",
+    )
+    return _dmabuf(process, node, sign)
+
+
+def _dmabuf(process: ProcessEvidence, node: NodeEvidence, *signs: Evidence) -> PathJudgement:
+    if not isinstance(process.has_gpu, Unknown) and not process.has_gpu:
+        return _unknown(process, "it has DMA-BUF regions but no GPU", *signs)
+    attached = Evidence("/sys/kernel/debug/dma_buf/bufinfo", "a NIC is attached to GPU memory")
+    if not isinstance(node.dmabuf_in_use, Unknown) and node.dmabuf_in_use:
+        is_only = node.dmabuf_candidates == {process.pid} and not node.unowned_regions and not node.is_hidden
+        likely = not is_only or isinstance(process.has_gpu, Unknown)
+        return _judged(PathWord.DMABUF, process, *signs, attached, likely=likely)
+    return _judged(PathWord.DMABUF, process, *signs, likely=True)
+
+
+def _peermem(process: ProcessEvidence, node: NodeEvidence) -> PathJudgement | None:
+    """Return the judgement if regions through nvidia-peermem exist; they are charged like host memory."""
+    regions = node.peermem_regions
+    source = "/sys/module/nvidia_peermem/refcnt"
+    if isinstance(regions, Unknown):
+        return _unknown(process, f"the use of nvidia_peermem: {regions}")
+    if node.other_peermem:
+        return _unknown(process, f"{node.other_peermem[0]} does not report its regions")
+    if regions <= 0 or process.pid not in node.peermem_candidates:
+        return None
+    sign = Evidence(source, f"{regions}")
+    count = len(node.peermem_candidates)
+    if node.unowned_regions or node.is_hidden:
+        return _unknown(
+            process, "nvidia_peermem is in use, but not all memory regions have a visible owner", sign
+        )
+    if count == 1:
+        is_sure = not isinstance(process.has_gpu, Unknown)
+        return _judged(PathWord.PEERMEM, process, sign, likely=not is_sure)
+    if process.is_far:  # NCCL's default level does not reach so far
+        return _unknown(process, "its NIC and its GPU are on different NUMA nodes", sign)
+    if node.candidates_share_job and process.role is Role.NCCL and regions >= count:
+        return _judged(PathWord.PEERMEM, process, sign, likely=True)
+    return _unknown(process, f"one of {count} processes uses nvidia_peermem", sign)
+
+
+def _host_memory(process: ProcessEvidence, use: RdmaUse, pinned: int, node: NodeEvidence) -> PathJudgement:
+    """Judge regions that VmPin covers. A bound for what else it counts shows which are host memory."""
+    obstacle = _obstacle(node)
+    if obstacle:
+        return _unknown(process, obstacle)
+    count = use.own.count + use.inherited.count
+    other = count * (PAGE if node.has_small_pages else LARGEST_PAGE + PAGE)
+    other += (use.queue_pairs + use.completion_queues) * QUEUE_BYTES
+    bound = use.own.bytes + use.inherited.bytes - pinned + other  # of DMA-BUF bytes
+    if bound < 0:
+        return _unknown(
+            process, f"{size_text(pinned)} are pinned, also by other than RDMA, which hides DMA-BUF"
+        )
+    large = use.own.large_bytes + use.inherited.large_bytes
+    shortest = min(filter(None, (use.own.shortest_large, use.inherited.shortest_large)), default=0)
+    if not large:
+        return _unknown(process, f"all its memory regions are smaller than {size_text(LARGE)}")
+    sign = Evidence("/sys/module/nvidia_peermem/refcnt", f"{known(node.peermem_regions, 0)}")
+    most = Evidence("rdma resource show", f"at most {size_text(bound)} of the regions may be DMA-BUF")
+    is_proven = shortest > bound
+    if process.role is not Role.NCCL:
+        if not is_proven:
+            return _unknown(process, f"up to {size_text(bound)} of its memory regions may be DMA-BUF", sign)
+        return _judged(PathWord.HOST_MEMORY, process, sign, most, likely=bool(use.inherited.count))
+    if not is_proven and bound * _LIKELY_SHARE > large:
+        return _unknown(process, f"up to {size_text(bound)} of its memory regions may be DMA-BUF", sign)
+    if not _has_thread(process, VERBS_THREAD) and not _has_plugin(process):
+        return _unknown(process, f"no {VERBS_THREAD} thread: another library may have the queue pairs", sign)
+    is_rank = (
+        _has_thread(process, VERBS_THREAD) and not isinstance(process.has_gpu, Unknown) and process.has_gpu
+    )
+    likely = not is_proven or not is_rank or bool(use.inherited.count)
+    return _judged(PathWord.STAGED, process, sign, most, likely=likely)
+
+
+def _obstacle(node: NodeEvidence) -> str:
+    """Return why DMA-BUF regions may be missing from the list; "": they are not."""
+    if node.unowned_regions:
+        return f"{plural(node.unowned_regions, 'memory region')} on this node without a visible owner"
+    is_unusable = not isinstance(node.dmabuf_usable, Unknown) and not node.dmabuf_usable
+    if isinstance(node.kernel, Unknown):
+        return "" if is_unusable else f"the kernel version: {node.kernel}"
+    # Distributions add newer RDMA code to older kernels: a listed region is the proof.
+    if node.kernel < TRACKS_DMABUF and not is_unusable and not node.dmabuf_candidates:
+        return f"kernel {node.kernel[0]}.{node.kernel[1]} does not list DMA-BUF regions"
+    return ""
+
+
+def _has_thread(process: ProcessEvidence, prefix: str) -> bool:
+    return any(name.startswith(prefix) for name in known(process.threads, ()))
+
+
+def _has_sockets(process: ProcessEvidence) -> bool:
+    return _has_thread(process, SOCKET_THREAD)
+
+
+def _has_plugin(process: ProcessEvidence) -> bool:
+    return any(name.startswith("libnccl-net") for name in process.libraries)
+
+
+def _judged(
+    word: PathWord, process: ProcessEvidence, *signs: Evidence, likely: bool = False
+) -> PathJudgement:
+    return PathJudgement(word, likely, evidence=(*_evidence(process), *signs))
+
+
+def _unknown(process: ProcessEvidence, why: str, *signs: Evidence) -> PathJudgement:
+    return PathJudgement(PathWord.UNKNOWN, why=why, evidence=(*_evidence(process), *signs))
+
+
+def _evidence(process: ProcessEvidence) -> tuple[Evidence, ...]:
+    """Return what was read of the process itself."""
+    lines: list[Evidence] = []
+    use = process.use
+    if isinstance(use, Unknown):
+        lines.append(Evidence("rdma resource show", f"{use}"))
+    else:
+        ready = ", ".join(nic.device for nic in use.nics if nic.ready)
+        pairs = f"{plural(use.queue_pairs, 'queue pair')}, {use.ready} in RTS{f': {ready}' if ready else ''}"
+        lines.append(Evidence("rdma resource show qp", pairs))
+        lines.extend(_region_lines(process, use))
+    if not isinstance(process.threads, Unknown):
+        names = [name for name in process.threads if name.startswith("NCCL")]
+        if names:
+            lines.append(Evidence(f"/proc/{process.pid}/task/*/comm", ", ".join(names[:8])))
+    return tuple(lines)
+
+
+def _region_lines(process: ProcessEvidence, use: RdmaUse) -> list[Evidence]:
+    if not (use.own.total or use.inherited.total):
+        return []
+    registered = use.own.bytes + use.inherited.bytes
+    text = f"{plural(use.own.total + use.inherited.total, 'memory region')}, {size_text(registered)}"
+    if use.inherited.total:
+        text += f" ({size_text(use.inherited.bytes)} by threads that have ended)"
+    if use.own.on_demand + use.inherited.on_demand:
+        text += f" without {use.own.on_demand + use.inherited.on_demand} on-demand regions"
+    lines = [Evidence("rdma resource show mr", text)]
+    if isinstance(process.pinned, Unknown):
+        lines.append(Evidence(f"/proc/{process.pid}/status", f"VmPin unknown: {process.pinned}"))
+    else:
+        difference = registered - process.pinned
+        less = f"{size_text(abs(difference))} {'less' if difference > 0 else 'more'} than the regions"
+        pinned = f"VmPin {size_text(process.pinned)}, {less if difference else 'the same as the regions'}"
+        lines.append(Evidence(f"/proc/{process.pid}/status", pinned))
+    return lines
+
+
+def size_text(count: int) -> str:
+    """Return bytes as "312 MiB"."""
+    value, unit = float(count), "bytes"
+    for larger in ("KiB", "MiB", "GiB", "TiB"):
+        if abs(value) < 1024:
+            break
+        value, unit = value / 1024, larger
+    return f"{value:.0f} {unit}" if value >= 100 or value == int(value) else f"{value:.1f} {unit}"

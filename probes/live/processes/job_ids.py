@@ -1,0 +1,75 @@
+"""Which processes are one job, and an id for it that does not change while it runs."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from probes.base.unknown import Maybe, Unknown
+from probes.facts.jobs.processes import Process, program_of, user_of
+from probes.live.processes.jobs import scheduler_id
+
+
+@dataclass(frozen=True)
+class _Member:
+    pid: int
+    group: tuple[str, ...]
+
+
+class JobIds:
+    """Remember the id of each job until its last process has ended."""
+
+    def __init__(self) -> None:
+        self._ids: dict[int, tuple[tuple[str, ...], str]] = {}  # group and job id, by pid
+
+    def update(self, processes: Iterable[tuple[int, Process, Maybe[int], int]]) -> dict[int, str]:
+        """Return the job id of each process, given as pid, process, rank and parent."""
+        groups: dict[tuple[str, ...], list[int]] = {}
+        for member in _members(list(processes)):
+            groups.setdefault(member.group, []).append(member.pid)
+        # A group keeps the id that most of its processes have; ids of others are taken.
+        kept: dict[tuple[str, ...], str] = {}
+        for group, pids in groups.items():
+            before = [self._ids[pid][1] for pid in pids if pid in self._ids and self._ids[pid][0] == group]
+            if before:
+                kept[group] = Counter(before).most_common(1)[0][0]
+        taken = set(kept.values())
+        for group, pids in sorted(groups.items(), key=lambda item: min(item[1])):
+            if group not in kept:
+                kept[group] = _new_id(group, min(pids), taken)
+                taken.add(kept[group])
+        self._ids = {pid: (group, kept[group]) for group, pids in groups.items() for pid in pids}
+        return {pid: name for pid, (_, name) in self._ids.items()}
+
+
+def _members(processes: list[tuple[int, Process, Maybe[int], int]]) -> list[_Member]:
+    """Return each process with its group: program, user and job.
+
+    Without a scheduler, two jobs of one user may run the same program. Then ranks occur twice, and the
+    processes of each launcher are one job.
+    """
+    ranks = Counter(
+        (_group(process), rank) for _, process, rank, _ in processes if not isinstance(rank, Unknown)
+    )
+    twice = {group for (group, _), count in ranks.items() if count > 1}
+    found = []
+    for pid, process, _, parent in processes:
+        group = _group(process)
+        found.append(_Member(pid, (*group, f"{parent}") if group in twice and not group[2] else group))
+    return found
+
+
+def _group(process: Process) -> tuple[str, str, str]:
+    return program_of(process), user_of(process), process.job
+
+
+def _new_id(group: tuple[str, ...], lowest: int, taken: set[str]) -> str:
+    program, _, job = group[:3]
+    scheduled = scheduler_id(job)
+    if not scheduled:
+        return f"pid:{lowest}:{program}"
+    if scheduled not in taken:
+        return scheduled
+    named = f"{scheduled}:{program}"
+    return named if named not in taken else f"{named}:{lowest}"

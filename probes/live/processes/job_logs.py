@@ -1,0 +1,288 @@
+"""Where the NCCL jobs on a node write their logs: stdout and stderr, NCCL_DEBUG_FILE, Slurm's output file.
+
+Sources: /proc/PID/fd/1 and 2, environment and nccl.conf of the processes, `scontrol show job`. NCCL expands
+%h to the host name up to its first dot and %p to the pid as the process sees it (src/debug.cc).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from probes.base.text import printable
+from probes.base.unknown import Maybe, Reason, Unknown, known
+from probes.facts.jobs.processes import Process
+from probes.host.protocol import Host
+from probes.live.model.sample import LiveJob, LiveProcess, LiveSample, Role
+from probes.live.processes.job_names import COMMAND_SECONDS
+
+NEXT_RUN = (
+    ("NCCL_DEBUG=INFO", "NCCL reports version, networks, channels and errors."),
+    ("NCCL_DEBUG_SUBSYS=INIT,NET,GRAPH,ENV", "Only the parts that show the path of each channel, and why."),
+    ("NCCL_DEBUG_FILE=/tmp/nccl.%h.%p.log", "A file per process (%h: host, %p: pid), so that no lines mix."),
+)
+"""What to set for the next run, and why."""
+_MOST_PROCESSES = 64  # of a job
+_MOST_JOBS = 32
+_SLURM = re.compile(r"Slurm job ([0-9]{1,10})")
+_SPECIAL = ("/dev/", "/proc/", "/sys/")  # /dev/stdout is what the process has as fd 1
+
+
+@dataclass(frozen=True)
+class LogPath:
+    """A file of a log."""
+
+    path: str  # to read it by: "/proc/41003/fd/1"
+    shown: str  # "/home/alice/slurm-4711.out"
+    size_bytes: int
+
+
+@dataclass(frozen=True)
+class JobLog:
+    """The files that the processes of a job write to in one way."""
+
+    job: str  # id of the LiveJob; "": a file that the user named
+    name: str  # of the job
+    source: str  # "stdout", "NCCL_DEBUG_FILE", "Slurm output file"
+    files: tuple[LogPath, ...]
+
+    @property
+    def key(self) -> str:
+        """Identify it."""
+        return f"{self.job} {self.source} {self.files[0].path if not self.job else ''}"
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """What to read."""
+        return tuple(file.path for file in self.files)
+
+    @property
+    def size_bytes(self) -> int:
+        """The size of all files."""
+        return sum(file.size_bytes for file in self.files)
+
+
+@dataclass(frozen=True)
+class FoundLogs:
+    """The logs of all jobs, and why others were not found, one sentence each."""
+
+    logs: tuple[JobLog, ...] = ()
+    missing: tuple[str, ...] = ()
+    jobs: int = 0  # that use NCCL
+    need_root: frozenset[str] = frozenset()  # ids of jobs with a log that only root may see
+
+
+def find_logs(host: Host, sample: LiveSample | None) -> FoundLogs:
+    """Find the logs of the jobs in a sample that use NCCL; nothing is opened."""
+    if sample is None or isinstance(sample.processes, Unknown):
+        return FoundLogs()
+    return find_logs_of(host, sample.processes, [job for job in sample.jobs if job.role is Role.NCCL])
+
+
+def find_logs_of(
+    host: Host, members: Iterable[LiveProcess], jobs: Sequence[LiveJob], with_scheduler: bool = True
+) -> FoundLogs:
+    """Find the logs of these jobs; `with_scheduler`: also ask Slurm, which can take seconds."""
+    processes = {process.pid: process for process in members}
+    logs: list[JobLog] = []
+    missing: list[str] = []
+    need_root: set[str] = set()
+    for job in jobs[:_MOST_JOBS]:
+        search = _Search(host, job, [processes[pid] for pid in job.pids if pid in processes])
+        search.find(with_scheduler)
+        logs.extend(search.logs)
+        missing.extend(search.sentences())
+        if search.needs_root:
+            need_root.add(job.id)
+    return FoundLogs(tuple(logs), tuple(missing), len(jobs), frozenset(need_root))
+
+
+def writers_of(host: Host, processes: Iterable[LiveProcess]) -> dict[int, frozenset[str]]:
+    """Return the pids that NCCL's lines of these processes begin with, and the host names that go with each.
+
+    A container has pids and mostly a host name of its own. No host name: none could be read.
+    """
+    writers: dict[int, frozenset[str]] = {}
+    for process in processes:
+        hosts = frozenset(name for name in _host_names(host, process.pid) if name)
+        pid = int(_own_pid(host, process.pid))
+        writers[pid] = writers.get(pid, frozenset()) | hosts
+    return writers
+
+
+class _Search:
+    """The search for the logs of one job."""
+
+    def __init__(self, host: Host, job: LiveJob, processes: Iterable[LiveProcess]) -> None:
+        self._host, self._job = host, job
+        self._processes = tuple(processes)[:_MOST_PROCESSES]
+        self._seen: set[str] = set()  # files by identity
+        self._missing: dict[str, str] = {}  # what -> why
+        self.logs: list[JobLog] = []
+        self.needs_root = False
+
+    def find(self, with_scheduler: bool) -> None:
+        """Find all, the most telling first."""
+        self._add("NCCL_DEBUG_FILE", self._debug_files())
+        self._add("stdout", self._streams("stdout", 1))
+        self._add("stderr", self._streams("stderr", 2))
+        if with_scheduler:
+            self._add("Slurm output file", self._slurm_file())
+
+    def sentences(self) -> list[str]:
+        """Return what is missing and why, and what the job's settings prevent."""
+        words = [f"{what} {why}" for what, why in self._missing.items()]
+        found = [f"{self._job.name}: {'; '.join(words)}."] if words else []
+        level = _level(self._processes)
+        if level is not None and level.upper() not in ("INFO", "TRACE"):
+            is_set = f"NCCL_DEBUG is {level}" if level else "NCCL_DEBUG is not set"
+            found.append(f"{self._job.name}: {is_set}, so NCCL may not report its channels.")
+        return found
+
+    def _add(self, source: str, files: Iterable[LogPath]) -> None:
+        kept = tuple(files)
+        if kept:
+            self.logs.append(JobLog(self._job.id, self._job.name, source, kept))
+
+    def _file(self, path: str, shown: str, what: str) -> LogPath | None:
+        """Return a file that was not seen before, or note why there is none."""
+        found = self._host.read_range(path, 0, 0)
+        if isinstance(found, Unknown):
+            self._note(what, found)
+            return None
+        if found.file in self._seen:
+            return None
+        self._seen.add(found.file)
+        if shown.startswith("/") and not shown.startswith(_SPECIAL):
+            by_name = self._host.read_range(shown, 0, 0)  # stays readable when the process has ended
+            if not isinstance(by_name, Unknown) and by_name.file == found.file:
+                path = shown
+        return LogPath(path, printable(shown, 1024), found.size_bytes)
+
+    def _note(self, what: str, why: Unknown) -> None:
+        self.needs_root |= why.reason is Reason.NEEDS_ROOT
+        self._missing.setdefault(what, _phrase(why))
+
+    def _streams(self, name: str, number: int) -> Iterable[LogPath]:
+        for process in self._processes:
+            path = f"/proc/{process.pid}/fd/{number}"
+            target = self._host.link(path)
+            if isinstance(target, Unknown):
+                self._note(name, target)
+                continue
+            file = self._file(path, target, name)
+            if file is not None:
+                yield file
+
+    def _debug_files(self) -> Iterable[LogPath]:
+        for process in self._processes:
+            pattern = setting(process.process, "NCCL_DEBUG_FILE")
+            if isinstance(pattern, Unknown):
+                if pattern.reason is not Reason.NOT_THERE:
+                    self._note("NCCL_DEBUG_FILE", pattern)
+                continue
+            if not pattern or pattern.startswith(_SPECIAL):
+                continue
+            directory = "root" if pattern.startswith("/") else "cwd/"
+            names = _expanded(self._host, process.pid, pattern)
+            for name in names:
+                path = f"/proc/{process.pid}/{directory}{name}"
+                if name != names[-1] and isinstance(self._host.read_range(path, 0, 0), Unknown):
+                    continue
+                file = self._file(path, name, f"NCCL_DEBUG_FILE {printable(name, 200)}")
+                if file is not None:
+                    yield file
+                break
+
+    def _slurm_file(self) -> Iterable[LogPath]:
+        names = {process.process.job for process in self._processes}
+        match = _SLURM.fullmatch(names.pop()) if len(names) == 1 else None
+        if match is None:
+            return
+        output = self._host.run(("scontrol", "--oneliner", "show", "job", match[1]), COMMAND_SECONDS)
+        path = "" if isinstance(output, Unknown) else parse_output_file(output.stdout)
+        if path.startswith("/") and not path.startswith(_SPECIAL):
+            file = self._file(path, path, f"Slurm output file {printable(path, 200)}")
+            if file is not None:
+                yield file
+
+
+def setting(process: Process, name: str) -> Maybe[str]:
+    """Return a variable as NCCL reads it: from the environment, the user's nccl.conf or /etc/nccl.conf."""
+    if isinstance(process.environment, Unknown):
+        return process.environment
+    if name in process.environment:
+        return process.environment[name]
+    if isinstance(process.user_conf, Unknown):
+        if process.user_conf.reason not in (Reason.NOT_THERE, Reason.NOT_RECORDED):
+            return process.user_conf
+    elif name in process.user_conf.values:
+        return process.user_conf.values[name]
+    if isinstance(process.nccl_conf, Unknown):
+        return process.nccl_conf
+    value = process.nccl_conf.values.get(name)
+    return Unknown(Reason.NOT_THERE, name) if value is None else value
+
+
+def _level(processes: Iterable[LiveProcess]) -> str | None:
+    """Return NCCL_DEBUG of the first process whose settings can be read; "": not set."""
+    for process in processes:
+        level = setting(process.process, "NCCL_DEBUG")
+        if not isinstance(level, Unknown):
+            return level.strip()
+        if level.reason is Reason.NOT_THERE:
+            return ""
+    return None
+
+
+def _phrase(why: Unknown) -> str:
+    """Return why a file cannot be read, to stand after its name."""
+    if why.reason is Reason.MALFORMED and why.detail.endswith(", not a file"):
+        return f"is {why.detail.removesuffix(', not a file')}"
+    if why.reason is Reason.NOT_THERE:
+        return "is not there"
+    return f"unknown ({why})"
+
+
+def _expanded(host: Host, pid: int, pattern: str) -> list[str]:
+    """Return the file names that a pattern can mean: a container may have its own host name."""
+    hosts = _host_names(host, pid) if "%h" in pattern else [""]
+    own_pid = _own_pid(host, pid) if "%p" in pattern else ""
+    names = [
+        _filled(pattern, {"%%": "%", "%h": name, "%p": own_pid}) for name in hosts if name or len(hosts) == 1
+    ]
+    return list(dict.fromkeys(names))
+
+
+def _filled(pattern: str, values: dict[str, str]) -> str:
+    return re.sub("%[%hp]", lambda match: values[match[0]], pattern)
+
+
+def _host_names(host: Host, pid: int) -> list[str]:
+    """Return the host name in the process's container, and that of the node."""
+    paths = (f"/proc/{pid}/root/etc/hostname", "/proc/sys/kernel/hostname")
+    return [_host_name(host, path) for path in paths]
+
+
+def _host_name(host: Host, path: str) -> str:
+    if path.startswith("/proc/sys/"):
+        name = known(host.read(path, 4096), "")
+    else:  # a container may have anything there
+        found = host.read_range(path, 0, 4096)
+        name = "" if isinstance(found, Unknown) else found.content.decode("utf-8", "replace")
+    return name.strip().partition("\n")[0].partition(".")[0]
+
+
+def _own_pid(host: Host, pid: int) -> str:
+    """Return the pid in the process's own namespace, the last one of NSpid in /proc/PID/status."""
+    match = re.search(
+        r"^NSpid:[ \t0-9]*[ \t]([0-9]{1,10})$", known(host.read(f"/proc/{pid}/status"), ""), re.M
+    )
+    return match[1] if match else str(pid)
+
+
+def parse_output_file(text: str) -> str:
+    """Return StdOut of a job from `scontrol --oneliner show job`; "" if there is none."""
+    match = re.search(r" StdOut=(/.{1,1024}?)(?: [A-Z][A-Za-z]{1,30}=|[ \t]*$)", text, re.M)
+    return match[1] if match else ""

@@ -1,0 +1,130 @@
+"""Group processes into jobs."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from probes.base.unknown import Maybe, Reason, Unknown, known
+from probes.facts.jobs.processes import program_of, user_of
+from probes.live.model.sample import LiveJob, LiveProcess, PathJudgement, PathWord, PortSample, Role
+
+_SCHEDULED = (("Slurm job ", "slurm:"), ("pod ", "pod:"), ("container ", "container:"))
+_BY_ROLE = (Role.NCCL, Role.NVSHMEM, Role.UCX, Role.OTHER, Role.PERFTEST, Role.GPU, Role.STORAGE)
+_RANKS_NAMED = 3
+
+
+def scheduler_id(job: str) -> str:
+    """Return "slurm:4711" for "Slurm job 4711"; "" if no scheduler or container is known."""
+    for prefix, short in _SCHEDULED:
+        match = re.match(rf"{prefix}([0-9a-f]{{1,64}})(?![0-9a-f])", job)
+        if match:
+            return f"{short}{match[1]}"
+    return ""
+
+
+def group(processes: Maybe[tuple[LiveProcess, ...]], ports: tuple[PortSample, ...]) -> tuple[LiveJob, ...]:
+    """Return the jobs, NCCL jobs first, those with the most ranks first."""
+    members: dict[str, list[LiveProcess]] = {}
+    for process in () if isinstance(processes, Unknown) else processes:
+        members.setdefault(process.job, []).append(process)
+    users = Counter(device for group_ in members.values() for device in _devices(group_))
+    jobs = [_job(name, sorted(group_, key=_by_rank), ports, users) for name, group_ in members.items()]
+    return tuple(sorted(jobs, key=lambda job: (_BY_ROLE.index(job.role), -len(job.pids), job.id)))
+
+
+def _by_rank(process: LiveProcess) -> tuple[int, int]:
+    return known(process.rank, 1 << 31), process.pid
+
+
+def _devices(processes: Iterable[LiveProcess]) -> list[str]:
+    """Return the devices with connected queue pairs, each once."""
+    return sorted({device for process in processes for device in process.ready_nics})
+
+
+def _job(
+    name: str, members: Sequence[LiveProcess], ports: tuple[PortSample, ...], users: Counter[str]
+) -> LiveJob:
+    first = members[0].process
+    devices = _devices(members)
+    about = ", ".join(part for part in (user_of(first), first.job) if part)
+    shared = [device for device in devices if users[device] > 1]
+    sizes = [size for process in members if not isinstance(size := process.world_size, Unknown)]
+    used = [port for port in ports if port.device in devices]
+    return LiveJob(
+        id=name,
+        name=f"{program_of(first)} ({about})" if about else program_of(first),
+        role=min((process.role for process in members), key=_BY_ROLE.index),
+        pids=tuple(process.pid for process in members),
+        world_size=max(sizes) if sizes else members[0].world_size,
+        nics=tuple(devices),
+        sent_gbps=_sum([port.sent_gbps for port in used], devices, shared),
+        received_gbps=_sum([port.received_gbps for port in used], devices, shared),
+    )
+
+
+def _sum(rates: Sequence[Maybe[float]], devices: Sequence[str], shared: Sequence[str]) -> Maybe[float]:
+    """Return the rate through all NICs of a job."""
+    if not devices:
+        return Unknown(Reason.NOT_THERE, "rdma resource show qp", "no connected queue pair")
+    if shared:
+        detail = f"another job also has connected queue pairs on {', '.join(shared[:3])}"
+        return Unknown(Reason.NOT_THERE, "rdma resource show qp", detail)
+    if not rates:
+        return Unknown(Reason.NOT_RECORDED, "ports", "the rates of its NICs are unknown")
+    total = 0.0
+    for rate in rates:
+        if isinstance(rate, Unknown):
+            return rate
+        total += rate
+    return total
+
+
+@dataclass(frozen=True)
+class PathShare:
+    """The members of a job that have one path."""
+
+    path: PathJudgement  # of the first one
+    text: str  # "likely GDR (DMA-BUF)"
+    where: str  # " on 7 of 8 ranks", " on rank 4 (needs root)"; "" for a job of one process
+
+
+def path_shares(members: Sequence[LiveProcess]) -> tuple[PathShare, ...]:
+    """Return the paths of a job, the most frequent first."""
+    groups: dict[str, list[LiveProcess]] = {}
+    for process in sorted(members, key=_by_rank):
+        # The reasons for unknown paths may differ in figures only.
+        text = process.path.word.value if process.path.word is PathWord.UNKNOWN else process.path.text
+        groups.setdefault(text, []).append(process)
+    noun = "ranks" if all(process.role is Role.NCCL for process in members) else "processes"
+    shares: list[PathShare] = []
+    for text, group_ in sorted(groups.items(), key=lambda item: -len(item[1])):
+        reasons = {process.path.why for process in group_}
+        why = f" ({group_[0].path.why})" if reasons != {""} and len(reasons) == 1 else ""
+        if len(members) == 1:
+            where, text, why = "", group_[0].path.text, ""
+        elif len(group_) == len(members):
+            where = f" on all {len(group_)} {noun}"
+        elif not shares:
+            where = f" on {len(group_)} of {len(members)} {noun}"
+        else:
+            where = f" on {_ranks(group_)}"
+        shares.append(PathShare(group_[0].path, text, where + why))
+    return tuple(shares)
+
+
+def path_summary(members: Sequence[LiveProcess]) -> str:
+    """Return the paths of a job: "GDR (DMA-BUF) on 7 of 8 ranks, likely staged on rank 5"."""
+    return ", ".join(f"{share.text}{share.where}" for share in path_shares(members))
+
+
+def _ranks(processes: Sequence[LiveProcess]) -> str:
+    ranks = [process.rank for process in processes if not isinstance(process.rank, Unknown)]
+    is_known = len(ranks) == len(processes)
+    numbers = [str(rank) for rank in ranks] if is_known else [str(process.pid) for process in processes]
+    noun = ("rank" if is_known else "pid") + "s" * (len(numbers) > 1)
+    if len(numbers) > _RANKS_NAMED:
+        return f"{len(numbers)} {noun}"
+    return f"{noun} {', '.join(numbers)}"

@@ -1,0 +1,159 @@
+"""What the paths of all processes depend on: nvidia_peermem, the kernel, namespaces, GPUs."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+
+from probes.base.unknown import Maybe, Reason, Unknown, known
+from probes.facts.gpudirect import GpuDirectFacts, PeermemReading
+from probes.facts.jobs.processes import Process
+from probes.facts.kernel.modules import ModuleFacts, ModuleState
+from probes.facts.kernel.release import KernelFacts
+from probes.facts.node import Node
+from probes.facts.rdma.devices import RdmaFacts
+from probes.live.processes.gdr_path import DMABUF_THRESHOLD, NodeEvidence, uncharged_bytes
+from probes.live.processes.ownership import RdmaUse, ResourceRound
+from probes.snapshot.rates import Reading
+
+_OTHER_PEERMEM = ("efa_nv_peermem",)  # AWS EFA's own module has no refcnt of regions
+_BUFINFO = "/sys/kernel/debug/dma_buf/bufinfo"
+
+
+@dataclass(frozen=True)
+class GpuUsers:
+    """The processes of each GPU by NVML."""
+
+    gpus: Mapping[int, tuple[str, ...]]  # BDFs by pid
+    is_complete: bool  # every GPU has answered
+
+
+def gpu_users(reading: Reading) -> GpuUsers:
+    """Return the GPUs of each process."""
+    if isinstance(reading.gpus, Unknown):
+        return GpuUsers({}, False)
+    found: dict[int, list[str]] = {}
+    is_complete = True
+    for bdf, live in sorted(reading.gpus.items()):
+        if isinstance(live.processes, Unknown):
+            is_complete = False
+        else:
+            for pid in live.processes:
+                found.setdefault(pid, []).append(bdf)
+    return GpuUsers({pid: tuple(bdfs) for pid, bdfs in found.items()}, is_complete)
+
+
+def has_gpu(pid: int, process: Maybe[Process], users: GpuUsers) -> Maybe[bool]:
+    """Return whether a process uses a GPU: by NVML, else by its open files."""
+    if pid in users.gpus:
+        return True
+    files = process if isinstance(process, Unknown) else process.gpu_files
+    if not isinstance(files, Unknown):
+        return any(file[len("/dev/nvidia") :].isdecimal() for file in files)
+    return False if users.is_complete else Unknown(Reason.NOT_RECORDED, "NVML", "its GPUs are unknown")
+
+
+def numa_nodes(node: Node) -> dict[str, int]:
+    """Return the NUMA nodes of GPUs, by BDF, and of RDMA devices, by name; without those that are unknown."""
+    gpus = () if isinstance(node.gpus, Unknown) else node.gpus.gpus
+    devices = () if isinstance(node.rdma, Unknown) else node.rdma.devices
+    found = [(gpu.bdf, gpu.numa_node) for gpu in gpus]
+    found += [(device.name, device.numa_node) for device in devices]
+    return {name: number for name, number in found if not isinstance(number, Unknown)}
+
+
+def is_far(nodes: Mapping[str, int], gpus: Iterable[str], use: RdmaUse) -> bool:
+    """Return whether all NICs with connected queue pairs are on other NUMA nodes than the GPUs."""
+    near = {nodes[gpu] for gpu in gpus if gpu in nodes}
+    nics = {nodes[nic.device] for nic in use.nics if nic.ready and nic.device in nodes}
+    return bool(near and nics and not near & nics)
+
+
+def has_devices(node: Node) -> bool:
+    """Return whether this node may have RDMA devices."""
+    if isinstance(node.rdma, Unknown):
+        return node.rdma.reason is not Reason.NOT_THERE
+    return bool(node.rdma.devices or node.rdma.devices_elsewhere)
+
+
+def peermem_regions(peermem: PeermemReading) -> Maybe[int]:
+    """Return the regions that are registered through nvidia-peermem: its refcnt, else memory_peers."""
+    if not isinstance(peermem.refcnt, Unknown):
+        return peermem.refcnt
+    if peermem.refcnt.reason is not Reason.NOT_THERE:
+        return peermem.refcnt
+    return sum(max(0, known(peer.live_mrs, 0)) for peer in known(peermem.peers, ()))
+
+
+def dmabuf_candidates(found: ResourceRound) -> frozenset[int]:
+    """Return the processes with regions that VmPin does not count."""
+
+    def is_candidate(pid: int, use: RdmaUse) -> bool:
+        pinned = found.pinned.get(pid)
+        if use.own.without_length or use.inherited.without_length:
+            return True
+        return isinstance(pinned, int) and uncharged_bytes(use, pinned) >= DMABUF_THRESHOLD
+
+    return frozenset(pid for pid, use in found.ownership.uses.items() if is_candidate(pid, use))
+
+
+def node_evidence(
+    node: Node,
+    reading: Reading,
+    found: ResourceRound,
+    with_gpu: Mapping[int, Maybe[bool]],
+    jobs: Mapping[int, str],
+    started: Iterable[Maybe[float]],
+) -> NodeEvidence:
+    """Return the evidence. `started`: when the processes with DMA-BUF regions started, by the wall clock."""
+    uses = found.ownership.uses
+    candidates = frozenset(
+        pid
+        for pid, use in uses.items()
+        if (use.own.total or use.inherited.total) and with_gpu.get(pid, True) is not False
+    )
+    names = {jobs.get(pid, f"pid {pid}") for pid in candidates}
+    direct = node.gpudirect
+    in_use: Maybe[bool] = direct if isinstance(direct, Unknown) else direct.dmabuf_in_use
+    # bufinfo is read with the node, not with each sample: older than a process, it says nothing about it.
+    if not isinstance(in_use, Unknown) and not all(
+        not isinstance(at, Unknown) and at <= node.taken_at for at in started
+    ):
+        in_use = Unknown(Reason.NOT_RECORDED, _BUFINFO, "read before the process started")
+    kernel = node.kernel.version if isinstance(node.kernel, KernelFacts) else node.kernel
+    modules = node.modules.modules if isinstance(node.modules, ModuleFacts) else {}
+    loaded: Collection[str] = [name for name, one in modules.items() if one.state is ModuleState.LIVE]
+    return NodeEvidence(
+        peermem_regions=peermem_regions(reading.peermem),
+        peermem_candidates=candidates,
+        candidates_share_job=len(names) == 1,
+        other_peermem=tuple(name for name in _OTHER_PEERMEM if name in loaded),
+        unowned_regions=found.ownership.unowned_regions,
+        unowned_queue_pairs=found.ownership.unowned_queue_pairs,
+        is_hidden=is_hidden(node, found),
+        kernel=kernel,
+        dmabuf_usable=direct.dmabuf.usable if isinstance(direct, GpuDirectFacts) else direct,
+        dmabuf_in_use=in_use,
+        dmabuf_candidates=dmabuf_candidates(found),
+        drivers={
+            device.name: device.driver
+            for device in (node.rdma.devices if isinstance(node.rdma, RdmaFacts) else ())
+        },
+        has_small_pages=_architecture(node) == "x86_64",
+        numa_nodes=numa_nodes(node),
+    )
+
+
+def is_hidden(node: Node, found: ResourceRound) -> bool:
+    """Return whether objects may be in other network namespaces.
+
+    An empty list is no proof that there are none, unless the devices are in all namespaces: even an idle NIC
+    has the kernel's own queue pairs.
+    """
+    return has_devices(node) and (
+        found.shares_namespaces is False or (found.is_empty and found.shares_namespaces is None)
+    )
+
+
+def _architecture(node: Node) -> str:
+    return "" if isinstance(node.platform, Unknown) else known(node.platform.cpu_architecture, "")

@@ -1,0 +1,135 @@
+"""What RAS's reports say about the ranks of this node and of others, in sentences."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from probes.base.unknown import Maybe, Unknown, known
+from probes.live.ras.stall import Stall
+from probes.live.ras.targets import LocalProcesses
+from probes.nccl.ras.facts import RasProcess, RasRank, RasReport
+from probes.queries.finding import Severity
+
+CONFIRMED_SECONDS = 60.0  # until then, a long computation step is as likely
+_NAMED = 4
+
+
+@dataclass(frozen=True)
+class RasFinding:
+    """One sentence, without a period, and which process of this node it is about."""
+
+    severity: Severity
+    text: str
+    pid: int | None = None  # None: on another node, or not one process
+    explanation: str = ""
+
+
+def findings(report: RasReport, stalls: Sequence[Stall], local: LocalProcesses) -> tuple[RasFinding, ...]:
+    """Return what is wrong, the worst first."""
+    found: dict[str, RasFinding] = {}
+    for process in report.dead:
+        _add(found, _dead(process, local))
+    for process in report.missing:
+        _add(found, _silent(process, local))
+    _add_unnamed(found, report)
+    for one in report.communicators:
+        for errors in one.errors:
+            who = _ranks(errors.ranks, errors.count, one.hash, local)
+            _add(
+                found,
+                RasFinding(Severity.CRITICAL, f"{who} reported: {errors.value}", _pid(errors.ranks, local)),
+            )
+    # The ranks that are behind in one communicator make others wait in the next.
+    for stall in stalls:
+        _add(found, _stalled(stall, local))
+    order = list(Severity)
+    return tuple(sorted(found.values(), key=lambda one: order.index(one.severity)))
+
+
+def _add(found: dict[str, RasFinding], one: RasFinding) -> None:
+    found.setdefault(one.text, one)
+
+
+def _add_unnamed(found: dict[str, RasFinding], report: RasReport) -> None:
+    """Add the processes that RAS counts and does not name."""
+    for count, named, what in (
+        (report.dead_count, report.dead, "considered dead by RAS"),
+        (report.missing_count, report.missing, "not answering RAS"),
+    ):
+        rest = count - len(named)
+        if rest > 0:
+            text = f"{rest} {'more ' if named else ''}process{'es are' if rest > 1 else ' is'} {what}"
+            _add(found, RasFinding(Severity.CRITICAL, text, None, "gdrtop ras --verbose may name them"))
+
+
+def _dead(process: RasProcess, local: LocalProcesses) -> RasFinding:
+    text = f"{_process(process, local)} is considered dead: it has not answered RAS for 60 s"
+    explanation = (
+        "RAS never asks such a process again. Check whether it has ended, is stopped, or its node is down."
+    )
+    return RasFinding(Severity.CRITICAL, text, _local_pid(process, local), explanation)
+
+
+def _silent(process: RasProcess, local: LocalProcesses) -> RasFinding:
+    live = local.find(process)
+    text = f"{_process(process, local)} does not answer RAS"
+    if live is not None and known(live.state, "") in ("T", "t"):
+        text += "; it is stopped"
+    explanation = "Its RAS thread sends no answer: the process is stopped, has ended, or its network is down."
+    return RasFinding(Severity.CRITICAL, text, _local_pid(process, local), explanation)
+
+
+def _stalled(stall: Stall, local: LocalProcesses) -> RasFinding:
+    behind = stall.behind
+    plural = "" if behind.fewer == 1 else "s"
+    has = "has" if behind.count == 1 else "have"
+    who = _ranks(behind.ranks, behind.count, stall.hash, local)
+    launched = f"{who} {has} launched {behind.fewer} collective{plural} fewer"
+    text = f"{launched} and nothing has moved for {stall.seconds:.0f} s"
+    severity = Severity.CRITICAL if stall.seconds >= CONFIRMED_SECONDS else Severity.WARNING
+    explanation = (
+        "The other ranks wait for it. Look at what this process does: data loading, a checkpoint, an"
+        " exception, or a different order of collectives."
+    )
+    return RasFinding(severity, text, _pid(behind.ranks, local), explanation)
+
+
+def _ranks(ranks: Sequence[RasRank], count: int, communicator: str, local: LocalProcesses) -> str:
+    if not ranks:
+        return (
+            f"{count} ranks of communicator {communicator}"
+            if count != 1
+            else f"a rank of communicator {communicator}"
+        )
+    names = []
+    for rank in ranks[:_NAMED]:
+        live = local.find(rank.process)
+        if live is not None:
+            names.append(local.text(live))
+        elif isinstance(rank.process, Unknown):
+            names.append(f"rank {rank.rank} of communicator {communicator}")
+        else:
+            names.append(f"rank {rank.rank} of communicator {communicator} ({_place(rank.process)})")
+    rest = max(count, len(ranks)) - len(names)
+    more = f" and {rest} more" if rest > 0 else ""
+    return ", ".join(names) + more
+
+
+def _process(process: RasProcess, local: LocalProcesses) -> str:
+    live = local.find(process)
+    return f"a process ({_place(process)})" if live is None else local.text(live)
+
+
+def _place(process: RasProcess) -> str:
+    gpus = ", ".join(f"GPU{number}" for number in process.nvml[:8])
+    return f"pid {process.pid} on node {process.node}{', ' if gpus else ''}{gpus}"
+
+
+def _local_pid(process: Maybe[RasProcess], local: LocalProcesses) -> int | None:
+    live = local.find(process)
+    return None if live is None else live.pid
+
+
+def _pid(ranks: Sequence[RasRank], local: LocalProcesses) -> int | None:
+    return _local_pid(ranks[0].process, local) if len(ranks) == 1 else None

@@ -1,0 +1,218 @@
+"""Where the NCCL jobs of a node answer to RAS, and which process of the node a report means."""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from probes.base.unknown import Maybe, Reason, Unknown, known
+from probes.facts.jobs.nccl_conf import NcclConf, read_nccl_conf
+from probes.host.protocol import Host
+from probes.host.ras import PORT, parse_addresses
+from probes.live.model.sample import LiveJob, LiveProcess, LiveSample, Role
+from probes.live.ras.policy import RasJob
+from probes.nccl.ras.facts import RasProcess
+
+_DEFAULT = f"localhost:{PORT}"
+_LISTENS = re.compile(r"^ *\d+: [0-9A-Fa-f]{8,32}:([0-9A-Fa-f]{4}) \S+ 0A ", re.M)
+_LOCAL = re.compile(r"\|-- ([0-9.]{7,15})\n\s+/32 host LOCAL")
+_FILE_LIMIT = 4 << 20
+_STOPPED = ("T", "t")
+
+
+@dataclass(frozen=True)
+class RasTarget:
+    """A port of this host, and the jobs that may answer there."""
+
+    addresses: tuple[str, ...]  # in the order to try
+    jobs: tuple[RasJob, ...]
+    pids: tuple[int, ...]
+    problem: str = ""  # why it cannot answer; "": nothing is known against it
+
+    @property
+    def name(self) -> str:
+        """The port as shown."""
+        return f"port {self.addresses[0].rpartition(':')[2]}" if self.addresses else "RAS"
+
+
+def find_targets(host: Host, sample: LiveSample, version: str = "") -> tuple[RasTarget, ...]:
+    """Return the ports of all NCCL jobs; jobs that share a port are one target.
+
+    `version`: of NCCL, where gdrtop cannot read it.
+    """
+    processes = known(sample.processes, ())
+    conf = read_nccl_conf(host)
+    listening = _listening(host)
+    own = host.link("/proc/self/ns/net")
+    found: dict[tuple[str, str], tuple[list[RasJob], list[int]]] = {}
+    for job in sample.jobs:
+        members = [one for one in processes if one.job == job.id and one.role is Role.NCCL]
+        if not members:
+            continue
+        problem = _problem(host, members, own)
+        jobs, pids = found.setdefault((_address_text(members, conf), problem), ([], []))
+        jobs.append(_ras_job(job, members, sample.taken_at, version))
+        pids += [one.pid for one in members]
+    targets = []
+    for addresses, (text, problem), (jobs, pids) in _by_port(found):
+        ports = {int(one.rpartition(":")[2]) for one in addresses}
+        if not problem and not addresses:
+            problem = f"NCCL_RAS_ADDR={text} is no address of the loopback interface"
+        elif not problem and listening is not None and not ports & listening:
+            problem = f"nothing listens on port {min(ports)}; RAS exists since NCCL 2.24"
+        targets.append(RasTarget(addresses, tuple(jobs), tuple(pids), problem))
+    return tuple(targets)
+
+
+def _by_port(
+    found: Mapping[tuple[str, str], tuple[list[RasJob], list[int]]],
+) -> list[tuple[tuple[str, ...], tuple[str, str], tuple[list[RasJob], list[int]]]]:
+    """Merge what differs only in how the address is written: every job on a port may get the question."""
+    merged: dict[object, tuple[tuple[str, ...], tuple[str, str], tuple[list[RasJob], list[int]]]] = {}
+    for (text, problem), (jobs, pids) in found.items():
+        addresses = tuple(map(str, parse_addresses(text)))
+        ports = frozenset(one.rpartition(":")[2] for one in addresses) or text
+        if (ports, problem) not in merged:
+            merged[ports, problem] = addresses, (text, problem), (list(jobs), list(pids))
+            continue
+        before, key, (all_jobs, all_pids) = merged[ports, problem]
+        all_jobs += jobs
+        all_pids += pids
+        merged[ports, problem] = tuple(dict.fromkeys((*before, *addresses))), key, (all_jobs, all_pids)
+    return list(merged.values())
+
+
+def _listening(host: Host) -> frozenset[int] | None:
+    """Return the ports on which something listens; None: unknown."""
+    texts = [host.read(path, _FILE_LIMIT) for path in ("/proc/net/tcp", "/proc/net/tcp6")]
+    if isinstance(texts[0], Unknown):
+        return None
+    return frozenset(int(port, 16) for text in texts for port in _LISTENS.findall(known(text, "")))
+
+
+def _problem(host: Host, members: Sequence[LiveProcess], own: Maybe[str]) -> str:
+    first = members[0]
+    space = host.link(f"/proc/{first.pid}/ns/net")
+    if not isinstance(space, Unknown) and not isinstance(own, Unknown) and space != own:
+        return f"pid {first.pid} is in another network namespace; run gdrtop in its container"
+    if _setting(first, "NCCL_RAS_ENABLE", Unknown(Reason.NOT_THERE)) == "0":
+        return "NCCL_RAS_ENABLE=0 disables it"
+    return ""
+
+
+def _address_text(members: Sequence[LiveProcess], conf: Maybe[NcclConf]) -> str:
+    texts = (_setting(one, "NCCL_RAS_ADDR", conf) for one in members)
+    return next((text for text in texts if text), _DEFAULT)
+
+
+def _setting(process: LiveProcess, name: str, conf: Maybe[NcclConf]) -> str:
+    """Return a variable as NCCL finds it; "" if it is not set or not readable."""
+    user, inside = process.process.user_conf, process.process.nccl_conf
+    values = (
+        known(process.process.environment, {}),
+        user.values if isinstance(user, NcclConf) else {},
+        inside.values if isinstance(inside, NcclConf) else {},
+        conf.values if isinstance(conf, NcclConf) else {},
+    )
+    return next((one[name].strip() for one in values if name in one), "")
+
+
+def _ras_job(job: LiveJob, members: Sequence[LiveProcess], now: float, version: str) -> RasJob:
+    return RasJob(
+        job.name,
+        _lowest_version(members, version),
+        _youngest(members, now),
+        tuple(one.pid for one in members if known(one.state, "") in _STOPPED),
+    )
+
+
+def _lowest_version(members: Sequence[LiveProcess], otherwise: str) -> Maybe[str]:
+    """Return the version of libnccl that the processes map; unknown if that of one is."""
+    versions: list[str] = []
+    for one in members:
+        libraries = one.process.libraries
+        if isinstance(libraries, Unknown):
+            version: Maybe[str] = libraries
+        else:
+            missing = Unknown(Reason.NOT_THERE, f"/proc/{one.pid}/maps", "libnccl may be linked statically")
+            version = next((found.version for found in libraries if found.name == "libnccl"), missing)
+        if isinstance(version, Unknown):
+            if not otherwise:
+                return version
+            version = otherwise
+        versions.append(version)
+    return min(versions, key=lambda text: tuple(map(int, re.findall(r"[0-9]{1,6}", text)[:3])))
+
+
+def _youngest(members: Sequence[LiveProcess], now: float) -> Maybe[float]:
+    ages: list[float] = []
+    for one in members:
+        usage = one.process.usage
+        started = usage if isinstance(usage, Unknown) else usage.started_at
+        if isinstance(started, Unknown):
+            return started
+        ages.append(now - started)
+    return min(ages)
+
+
+@dataclass(frozen=True)
+class LocalProcesses:
+    """The NCCL processes of this node, by what RAS says about a process: its node's address and its pid."""
+
+    processes: tuple[LiveProcess, ...] = ()
+    pids: Mapping[int, int] = field(default_factory=dict)  # in its own PID namespace, by pid
+    addresses: frozenset[str] = frozenset()  # of this node, as its processes see them
+    gpu_numbers: Mapping[str, int] = field(default_factory=dict)  # NVML's, by BDF
+
+    def find(self, process: Maybe[RasProcess]) -> LiveProcess | None:
+        """Return the live process; None: on another node, or not certain.
+
+        Processes in containers of several nodes often have the same pids, so the address decides first.
+        """
+        if isinstance(process, Unknown) or process.node not in self.addresses:
+            return None
+        same = [one for one in self.processes if self.pids.get(one.pid) == process.pid]
+        if len(same) > 1:
+            same = [one for one in same if set(process.nvml) & {*self._gpus(one)}]
+        return same[0] if len(same) == 1 else None
+
+    def text(self, process: LiveProcess) -> str:
+        """Return a process as shown: "rank 5 (GPU5, mlx5_5)"."""
+        what = [f"GPU{number}" for number in self._gpus(process)[:2]] + list(process.ready_nics[:2])
+        what = what or [f"pid {process.pid}"]
+        rank = f"pid {process.pid}" if isinstance(process.rank, Unknown) else f"rank {process.rank}"
+        return f"{rank} ({', '.join(what)})"
+
+    def _gpus(self, process: LiveProcess) -> list[int]:
+        return [self.gpu_numbers[bdf] for bdf in process.gpus if bdf in self.gpu_numbers]
+
+
+def local_processes(host: Host, sample: LiveSample, pids: Iterable[int]) -> LocalProcesses:
+    """Return what is needed to find the processes of these pids in a report."""
+    wanted = set(pids)
+    found = tuple(one for one in known(sample.processes, ()) if one.pid in wanted)
+    return LocalProcesses(
+        found,
+        {one.pid: _inner_pid(host, one.pid) for one in found},
+        _addresses(host),
+        {gpu.bdf: gpu.index for gpu in sample.gpus if not isinstance(gpu.index, Unknown)},
+    )
+
+
+def _inner_pid(host: Host, pid: int) -> int:
+    """Return the pid in the process's own namespace; without NSpid in its status there is one namespace."""
+    match = re.search(r"^NSpid:([\t 0-9]{1,400})$", known(host.read(f"/proc/{pid}/status"), ""), re.M)
+    numbers = match[1].split() if match else []
+    return int(numbers[-1]) if numbers else pid
+
+
+def _addresses(host: Host) -> frozenset[str]:
+    """Return the addresses of this network namespace; RAS of another one is never asked."""
+    found = set(_LOCAL.findall(known(host.read("/proc/net/fib_trie", _FILE_LIMIT), "")))
+    for line in known(host.read("/proc/net/if_inet6", _FILE_LIMIT), "").splitlines():
+        digits = line.partition(" ")[0]
+        if re.fullmatch(r"[0-9a-f]{32}", digits):
+            found.add(str(ipaddress.IPv6Address(int(digits, 16))))
+    return frozenset(found)

@@ -1,0 +1,1 @@
+"""PCI functions, ports and networks of a simulated node."""

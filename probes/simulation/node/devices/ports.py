@@ -1,0 +1,86 @@
+"""RDMA ports of a simulated node: what the checks need besides state and rate."""
+
+from __future__ import annotations
+
+from probes.facts.rdma.port_health import ERROR_COUNTER_BITS
+from probes.simulation.node.model.tree import PlacedNic, Tree
+
+_HW_COUNTERS = (
+    "out_of_sequence",
+    "packet_seq_err",
+    "local_ack_timeout_err",
+    "rnr_nak_retry_err",
+    "np_cnp_sent",
+    "np_ecn_marked_roce_packets",
+    "rp_cnp_handled",
+    "rp_cnp_ignored",
+)
+# Of mlx5, networking/device_drivers/ethernet/mellanox/mlx5/counters.rst; the stalls are percentages.
+_ETHTOOL_COUNTERS = (
+    *(f"{direction}_prio{priority}_pause" for direction in ("rx", "tx") for priority in range(8)),
+    *(f"{direction}_prio{priority}_pause_duration" for direction in ("rx", "tx") for priority in range(8)),
+    *(f"rx_prio{priority}_discards" for priority in range(8)),
+    "rx_discards_phy",
+    "link_down_events_phy",
+    "outbound_pci_stalled_rd",
+    "outbound_pci_stalled_wr",
+    "outbound_pci_stalled_rd_events",
+    "outbound_pci_stalled_wr_events",
+    "outbound_pci_buffer_overflow",
+    "rx_pci_signal_integrity",
+    "tx_pci_signal_integrity",
+)
+
+
+def add_ports(tree: Tree) -> None:
+    """Add the subnet manager, counters and netdev of every port."""
+    for index, nic in enumerate(tree.cards, 3):  # 1 is lo, 2 the management NIC
+        if nic.kind.driver == "efa":
+            continue
+        port = port_of(nic)
+        infiniband = nic.kind.layer == "InfiniBand"
+        if nic.kind.driver != "cxi_ss1":
+            tree.add(f"{port}/sm_lid", "0x1\n" if infiniband else "0x0\n")
+            for name in ERROR_COUNTER_BITS:
+                tree.add(f"{port}/counters/{name}", "0\n")
+            for name in _HW_COUNTERS:
+                tree.add(f"{port}/hw_counters/{name}", "0\n")
+        netdev = netdev_of(tree, nic)
+        base = f"{nic.path}/net/{netdev}"
+        tree.link(f"/sys/class/net/{netdev}", f"../../{base.removeprefix('/sys/')}")
+        tree.link(f"{base}/device", f"../../../{nic.bdf}")
+        for name, value in (
+            ("mtu", str(nic.kind.mtu or (4092 if infiniband else 9000))),
+            ("operstate", "up"),
+            ("flags", "0x1003"),
+            ("carrier_changes", "2"),
+            ("ifindex", str(index)),
+            ("type", "32" if infiniband else "1"),
+        ):
+            tree.add(f"{base}/{name}", f"{value}\n")
+        for direction in ("tx", "rx"):
+            tree.add(f"{base}/statistics/{direction}_bytes", few_bytes)
+        if not infiniband:
+            tree.ethtool[netdev] = dict.fromkeys(_ETHTOOL_COUNTERS, _zero)
+        if tree.description.modules.ofed and not infiniband:
+            for priority in range(8):
+                tree.add(f"{base}/ecn/roce_rp/enable/{priority}", "1\n")
+
+
+def few_bytes(seconds: float) -> str:
+    """Bytes through a netdev that only monitoring uses, besides RDMA."""
+    return f"{round(seconds * 20_000)}\n"
+
+
+def _zero(seconds: float) -> float:
+    return 0.0
+
+
+def port_of(nic: PlacedNic) -> str:
+    """Return the directory of the NIC's only port."""
+    return f"{nic.path}/infiniband/{nic.name}/ports/1"
+
+
+def netdev_of(tree: Tree, nic: PlacedNic) -> str:
+    """Return the NIC's netdev."""
+    return next(iter(tree.directories[f"{nic.path}/net"]))

@@ -1,0 +1,104 @@
+"""The IPv4 side of the RDMA NICs of a simulated node: names of netdevs, bonds, addresses, ARP settings."""
+
+from __future__ import annotations
+
+import json
+from ipaddress import IPv4Interface
+
+from probes.facts.rdma.rail_networks import RULES
+from probes.simulation.node.devices.pci import second_function
+from probes.simulation.node.devices.ports import few_bytes, netdev_of
+from probes.simulation.node.model.tree import PlacedNic, Tree
+
+CONF = "/proc/sys/net/ipv4/conf"
+# rp_filter: Ubuntu's /etc/sysctl.d/10-network-security.conf; the others: the kernel's defaults.
+_DEFAULTS = {"rp_filter": 2, "arp_ignore": 0, "arp_announce": 0, "arp_filter": 0}
+_FIRST_BOND_INDEX = 100
+
+
+def port_netdev(nic: PlacedNic) -> str:
+    """Return the netdev that the RDMA port belongs to; "": that of its function."""
+    return nic.kind.netdev.format(number=nic.number)
+
+
+def address_of(nic: PlacedNic) -> IPv4Interface | None:
+    """Return the address of a port's netdev."""
+    text = nic.kind.address.format(number=nic.number)
+    return IPv4Interface(text) if text else None
+
+
+def rails(tree: Tree) -> list[tuple[str, IPv4Interface]]:
+    """Return the netdevs of RDMA ports with an address."""
+    return [
+        (port_netdev(nic) or netdev_of(tree, nic), address)
+        for nic in tree.nics
+        if (address := address_of(nic)) is not None
+    ]
+
+
+def add_rails(tree: Tree) -> None:
+    """Add bonds, and the settings of ARP and of the reverse path filter of every RoCE netdev."""
+    names = ["all", "default"]
+    for nic in tree.nics:
+        if nic.kind.layer != "Ethernet":
+            continue
+        names.append(netdev_of(tree, nic))
+        if nic.kind.bonded_ports > 1:
+            names.append(port_netdev(nic))
+            _add_bond(tree, nic)
+    for name in names:
+        for setting, value in _DEFAULTS.items():
+            tree.add(f"{CONF}/{name}/{setting}", f"{value}\n")
+    for key, value in tree.description.sysctl.items():
+        tree.add(f"/proc/sys/{key.replace('.', '/')}", f"{value}\n")
+    if rails(tree):
+        set_policy_routing(tree, by_source=False)
+
+
+def set_policy_routing(tree: Tree, by_source: bool) -> None:
+    """Let `ip -j rule` and `ip -j route` show the main table, and with `by_source` one for each rail."""
+    addressed = rails(tree)
+    rules: list[dict[str, object]] = [{"priority": 0, "src": "all", "table": "local"}]
+    routes = [{"dst": str(address.network), "dev": name, "scope": "link"} for name, address in addressed]
+    for number, (name, address) in enumerate(addressed if by_source else (), 101):
+        rules.append({"priority": number, "src": str(address.ip), "table": str(number)})
+        routes.append({"dst": str(address.network), "dev": name, "table": str(number), "scope": "link"})
+    rules.append({"priority": 32766, "src": "all", "table": "main"})
+    answers = {True: json.dumps(rules), False: json.dumps(routes)}
+    tree.commands["ip"] = lambda argv, seconds: answers[argv == RULES]
+
+
+def _add_bond(tree: Tree, nic: PlacedNic) -> None:
+    """Add the second port's netdev, and the bond over both (Documentation/networking/bonding.rst)."""
+    bond = port_netdev(nic)
+    master = f"/sys/devices/virtual/net/{bond}"
+    tree.link(f"/sys/class/net/{bond}", f"../../devices/virtual/net/{bond}")
+    first = f"{nic.path}/net/{netdev_of(tree, nic)}"
+    second_name = netdev_of(tree, nic).replace("f0np0", "f1np1")
+    second = f"{second_function(nic.path)}/net/{second_name}"
+    tree.link(f"/sys/class/net/{second_name}", f"../../{second.removeprefix('/sys/')}")
+    tree.link(f"{second}/device", "../..")
+    index = _FIRST_BOND_INDEX + 2 * nic.number
+    mbps = str(round(float(nic.kind.rate.partition(" ")[0]) * 1000))
+    usual = {"mtu": str(nic.kind.mtu or 9000), "operstate": "up", "carrier_changes": "2", "type": "1"}
+    for path, flags, number, speed in (
+        (first, "0x1803", None, mbps),  # IFF_SLAVE
+        (second, "0x1803", index, mbps),
+        (master, "0x1403", index + 1, str(2 * int(mbps))),  # IFF_MASTER
+    ):
+        given = {**usual, "flags": flags, "speed": speed}
+        for name, value in given.items() if number is None else (*given.items(), ("ifindex", str(number))):
+            tree.add(f"{path}/{name}", f"{value}\n")
+    for member in (first, second):
+        name = member.rpartition("/")[2]
+        tree.link(f"{member}/master", f"../../../../../virtual/net/{bond}")
+        tree.link(f"{master}/lower_{name}", member)
+        tree.add(f"{member}/bonding_slave/mii_status", "up\n")
+    for name, value in (
+        ("slaves", f"{first.rpartition('/')[2]} {second_name}"),
+        ("mode", "802.3ad 4"),
+        ("xmit_hash_policy", "layer3+4 1"),
+    ):
+        tree.add(f"{master}/bonding/{name}", f"{value}\n")
+    for direction in ("tx", "rx"):
+        tree.add(f"{master}/statistics/{direction}_bytes", few_bytes)

@@ -1,0 +1,1 @@
+"""Programs of a simulated node: a training job, its traffic, its logs."""

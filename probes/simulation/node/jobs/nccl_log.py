@@ -1,0 +1,139 @@
+"""The output of a simulated training job: NCCL's lines of 2.27 as it connects, then a line every ten steps.
+
+Every file descriptor 1 and 2 of the job is this file, as with `sbatch --output`. The path of a rank in the
+log is the one that the rank has had since its start.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from probes.simulation.node.jobs.programs import needs_plugin
+from probes.simulation.node.model.program import Program, Via
+from probes.simulation.node.model.tree import PlacedNic, Tree
+
+_VERSION = "2.27.7"
+PLUGIN_VERSION, LIBFABRIC_VERSION = "1.13.2-aws", "1.22"  # awslabs/awsome-distributed-training, FSDP on P5
+_LEVEL = 5  # PXB, the default of NCCL_NET_GDR_LEVEL
+_NEAR, _FAR = 4, 9  # PIX and SYS in this version
+_CHANNELS = 2  # of each rank to the next node
+_STEP_SECONDS = 10.0
+_MOST_STEPS = 10_000
+_GDR = (Via.PEERMEM, Via.DMABUF, Via.PLUGIN)
+
+
+def job_output(tree: Tree, programs: Sequence[Program], world: int, seconds: float) -> str:
+    """Return what the job has printed up to a moment."""
+    lines = [line for program in programs for line in _connect(tree, programs, program, world)]
+    warnings = [line for program in programs for line in _warnings(tree, program)]
+    return "".join(f"{line}\n" for line in (*lines, *_steps(programs, seconds), *warnings))
+
+
+def _connect(tree: Tree, programs: Sequence[Program], program: Program, world: int) -> Iterator[str]:
+    host = _host(tree)
+    gpu, rank = program.gpu or 0, program.slot
+    head = f"{host}:{program.pid}:{program.pid + 600} [0] NCCL INFO "
+    if rank == 0:
+        yield f"{host}:{program.pid}:{program.pid} [0] NCCL INFO NCCL version {_VERSION}+cuda{_cuda(tree)}"
+    numbers = {nic.name: number for number, nic in enumerate(_compute(tree))}
+    nics = [nic for nic in tree.nics if nic.name in program.nics]
+    network = "AWS Libfabric" if needs_plugin(tree) else _plugin(tree) or "IB"
+    network = "Socket" if program.path_in_log is Via.TCP or not numbers else network
+    yield from (f"{head}{text}" for text in program.logged_lines)
+    yield from (f"{head}{text}" for text in _network(tree, programs, program, network))
+    if program.path_in_log is Via.DMABUF:
+        yield f"{head}DMA-BUF is available on GPU device 0"
+    yield f"{head}Using network {network}"
+    bus = tree.gpus[gpu].bdf.replace(":", "").replace(".", "").lstrip("0")
+    comm = f"comm 0x55{program.pid:010x} rank {rank}"
+    about = f"{comm} nranks {world} cudaDev 0 nvmlDev {gpu} busId {bus} commId 0x7d1cf3a2b4e59686"
+    yield f"{head}ncclCommInitRankConfig {about} - Init START"
+    if network != "Socket":
+        yield from (f"{head}{text}" for text in _distances(tree, program, nics, numbers))
+    nodes = max(1, world // len(programs))
+    yield f"{head}{comm} nRanks {world} nNodes {nodes} localRanks {len(programs)} localRank {rank} MNNVL 0"
+    yield f"{head}ncclCommInitRankConfig {about} - Init COMPLETE"
+    if program.path_in_log is Via.NONE:
+        return
+    number = numbers.get(nics[0].name, 0) if nics and network != "Socket" else 0
+    path = f"via NET/{network}/{number}{'/GDRDMA' if program.path_in_log in _GDR else ''}"
+    next_rank, last_rank = (rank + len(programs)) % world, (rank - len(programs)) % world
+    for channel in range(_CHANNELS):
+        name = f"Channel {channel:02d}/0 : "
+        yield f"{head}{name}{last_rank}[{gpu}] -> {rank}[{gpu}] [receive] {path}"
+        yield f"{head}{name}{rank}[{gpu}] -> {next_rank}[{gpu}] [send] {path}"
+        if rank + 1 < len(programs):
+            yield f"{head}{name}{rank}[{gpu}] -> {rank + 1}[{gpu + 1}] via P2P/CUMEM"
+    is_gdr = all(one.path_in_log in _GDR for one in programs)
+    yield f"{head}Connected all rings, use ring PXN 0 GDR {int(is_gdr)}"
+
+
+def _warnings(tree: Tree, program: Program) -> Iterator[str]:
+    """Return the WARN lines of a rank, each after an empty line."""
+    head = f"{_host(tree)}:{program.pid}:{program.pid + 600} [0] "
+    yield from (f"\n{head}{text}" for text in program.logged_warnings)
+
+
+def _host(tree: Tree) -> str:
+    return tree.description.hostname.partition(".")[0]
+
+
+def _network(
+    tree: Tree, programs: Sequence[Program], program: Program, network: str
+) -> Iterator[str]:
+    """Return the lines about the NICs that NCCL finds."""
+    names = program.logged_nics
+    nics = _compute(tree) if names is None else [nic for nic in tree.nics if nic.name in names]
+    if network == "Socket":
+        yield "NET/IB : No device found."
+        yield "NET/Socket : Using [0]eno1:10.0.0.1<0>"
+        return
+    if network != "IB":
+        if not needs_plugin(tree):
+            yield f"NET/Plugin: Loaded net plugin {network} (v10)"
+            return
+        provider = nics[0].kind.driver.partition("_")[0] if nics else "efa"
+        yield f"NET/OFI Initializing aws-ofi-nccl {PLUGIN_VERSION}"
+        yield f"NET/OFI Using Libfabric version {LIBFABRIC_VERSION}"
+        yield f"NET/OFI Selected provider is {provider}, fabric is {provider} (found {len(nics)} nics)"
+        return
+    yield f"NCCL_IB_HCA set to ={','.join(nic.name for nic in nics)}"
+    layer = {nic.name: "RoCE" if nic.kind.layer == "Ethernet" else "IB" for nic in nics}
+    listed = " ".join(f"[{number}]{nic.name}:1/{layer[nic.name]}" for number, nic in enumerate(nics))
+    yield f"NET/IB : Using {listed} [RO]; OOB eno1:10.0.0.1<0>"
+    state = "Enabled" if any(program.path_in_log in _GDR for program in programs) else "Disabled"
+    for number, nic in enumerate(nics):
+        yield f"NET/IB : GPU Direct RDMA {state} for HCA {number} '{nic.name}'"
+
+
+def _distances(
+    tree: Tree, program: Program, nics: Sequence[PlacedNic], numbers: dict[str, int]
+) -> Iterator[str]:
+    for nic in nics:
+        pair = f"GPU {program.slot} / HCA {numbers.get(nic.name, 0):x}"
+        if program.path_in_log in _GDR:
+            limit = f"(distance {_NEAR} <= {_LEVEL}), read 1 mode Default"
+            yield f"GPU Direct RDMA Enabled for {pair} {limit}"
+        elif program.gpu is not None and tree.gpus[program.gpu].numa != nic.numa:
+            yield f"GPU Direct RDMA Disabled for {pair} (distance {_FAR} > {_LEVEL})"
+
+
+def _steps(programs: Sequence[Program], seconds: float) -> Iterator[str]:
+    since = min((program.since for program in programs), default=seconds)
+    stopped = [program.stopped_at for program in programs if program.stopped_at is not None]
+    count = int((min([seconds, *stopped]) - since) / _STEP_SECONDS)
+    for number in range(1, min(count, _MOST_STEPS) + 1):
+        yield f"step {number * 10} loss {1.7 + 8 / (number + 4):.4f}"
+
+
+def _plugin(tree: Tree) -> str:
+    """Return the network that the job chooses by NCCL_NET; NCCL's own code for IB then finds no NICs."""
+    return tree.description.job.get("NCCL_NET", "")
+
+
+def _compute(tree: Tree) -> list[PlacedNic]:
+    return [nic for nic in tree.nics if nic.kind is tree.description.nic.get("compute")]
+
+
+def _cuda(tree: Tree) -> str:
+    return ".".join(tree.description.driver.cuda.split(".")[:2])

@@ -1,0 +1,286 @@
+"""Processes of a simulated node: init, gdrtop, and a training job with one rank per GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from probes.facts.jobs.nccl_conf import NCCL_CONF
+from probes.simulation.node.jobs.nccl_log import job_output
+from probes.simulation.node.jobs.programs import nearest_nics, needs_plugin, path_between, path_of, uses_cxi
+from probes.simulation.node.jobs.rdma_resources import pinned_bytes, service_thread
+from probes.simulation.node.model.program import Program, Via
+from probes.simulation.node.model.tree import Content, Tree
+
+FIRST_RANK = 41000
+_OWN = 40000
+NCCL_VERSION = "2.27.7"
+_RESIDENT_KB = 18 << 20
+_NODES = 4  # of each job
+
+
+@dataclass(frozen=True)
+class Job:
+    """A training job."""
+
+    user: str
+    uid: int
+    slurm_job: int
+    script: str
+
+
+JOB = Job("alice", 1000, 4711, "train.py")
+OTHER_JOB = Job("bob", 1001, 4712, "finetune.py")
+
+
+def add_processes(tree: Tree) -> None:
+    """Add process 1, gdrtop, and a rank on every GPU if the driver is loaded."""
+    tree.add("/proc/1/comm", "systemd\n")
+    tree.add("/proc/1/cmdline", b"/sbin/init\0")
+    tree.link("/proc/self", str(_OWN))
+    tree.add(f"/proc/{_OWN}/limits", limits())
+    tree.add(f"/proc/{_OWN}/status", _own_status(tree))
+    tree.add(f"/proc/{_OWN}/cgroup", "0::/user.slice/user-0.slice/session-1.scope\n")
+    tree.add("/sys/fs/cgroup/cgroup.controllers", "cpuset cpu io memory hugetlb pids rdma misc\n")
+    tree.directory("/etc/systemd/system")
+    tree.add("/etc/security/limits.d/rdma.conf", "* soft memlock unlimited\n* hard memlock unlimited\n")
+    users = "".join(f"{job.user}:x:{job.uid}:{job.uid}::/home/{job.user}:\n" for job in (JOB, OTHER_JOB))
+    tree.add("/etc/passwd", f"root:x:0:0:root:/root:/bin/bash\n{users}")
+    if "nvidia" in tree.live_modules:
+        add_job(tree, FIRST_RANK, range(len(tree.gpus)), JOB)
+
+
+def _own_status(tree: Tree) -> str:
+    """Return the status of gdrtop's process, which may use all CPUs and NUMA nodes."""
+    nodes = tree.description.numa
+    cpus = ",".join(node.cpus for node in nodes if node.cpus)
+    memory = ",".join(str(number) for number, node in enumerate(nodes) if node.memory_gib)
+    return (
+        "Name:\tgdrtop\nState:\tR (running)\nUid:\t0\t0\t0\t0\nCapEff:\t000001ffffffffff\n"
+        f"Cpus_allowed_list:\t{cpus}\nMems_allowed_list:\t{memory}\n"
+    )
+
+
+def put_in_container(tree: Tree, pid: int) -> None:
+    """Move a process into a Kubernetes pod."""
+    pod = "kubepods-burstable-pod1b2c3d4e_5f60_4718_9a8b_0c1d2e3f4a5b.slice"
+    path = f"/kubepods.slice/kubepods-burstable.slice/{pod}/cri-containerd-{'3f' * 32}.scope"
+    tree.add(f"/proc/{pid}/cgroup", f"0::{path}\n")
+
+
+def add_rank(
+    tree: Tree,
+    pid: int,
+    gpu: int = 0,
+    variables: Mapping[str, str] | None = None,
+    libraries: Sequence[str] | None = None,
+    job: Job | None = None,
+    program: Program | None = None,
+) -> None:
+    """Add one process of a training job, with a GPU and every NIC open.
+
+    Without a program it has no queue pairs: it has not reached its first collective.
+    """
+    job = job or JOB
+    base = f"/proc/{pid}"
+    opened = tuple(nic.name for nic in tree.nics)
+    program = program or Program(pid, gpu, (), opened, Via.NONE, gpu)
+    tree.programs.append(program)
+    tree.add(f"{base}/comm", "python3\n")
+    script = f"/home/{job.user}/llm/{job.script}"
+    tree.add(f"{base}/cmdline", f"/usr/bin/python3\0-u\0{script}\0--config\0llama.yaml\0".encode())
+    group = f"/slurm/uid_{job.uid}/job_{job.slurm_job}/step_0/task_{gpu}"
+    tree.add(f"{base}/cgroup", f"4:memory:{group}\n2:cpuset:{group}\n0::/system.slice/slurmd.service\n")
+    tree.add(f"{base}/status", _status(tree, program, pid, job.uid, _cpus_near(tree, gpu)))
+    tree.add(f"{base}/stat", lambda seconds: f"{pid} (python3) {_times(program, seconds)}\n")
+    tree.add(f"{base}/limits", limits())
+    _add_threads(tree, program, job.uid, _cpus_near(tree, gpu))
+    given = {"CUDA_VISIBLE_DEVICES": "0", **compute_nics(tree), **tree.description.job}
+    given |= variables or {}
+    tree.add(f"{base}/environ", "".join(f"{name}={value}\0" for name, value in given.items()).encode())
+    files = [f"/dev/nvidia{gpu}", "/dev/nvidiactl", "/dev/nvidia-uvm"]
+    if uses_cxi(tree):
+        files += [f"/dev/{name}" for name in opened]
+    else:
+        verbs = [f"uverbs{number}" for number in range(len(tree.nics))]
+        files += [f"/dev/infiniband/{name}" for name in verbs]
+        for name in (*verbs, "rdma_cm"):
+            tree.add(f"{base}/root/dev/infiniband/{name}", "")
+    for number, file in enumerate(files, 3):
+        tree.link(f"{base}/fd/{number}", file)
+    if tree.is_there(NCCL_CONF):
+        tree.link(f"{base}/root{NCCL_CONF}", NCCL_CONF)
+    map_libraries(tree, pid, default_libraries(tree) if libraries is None else libraries)
+
+
+def map_libraries(tree: Tree, pid: int, paths: Sequence[str]) -> None:
+    """Let a process map these libraries."""
+    tree.add(f"/proc/{pid}/maps", "".join(
+        f"7f{number:02x}00000000-7f{number:02x}00100000 r-xp 00000000 08:01 {number} {path}\n"
+        for number, path in enumerate(paths)
+    ))  # fmt: skip
+
+
+def add_job(
+    tree: Tree, first_pid: int, gpus: Sequence[int], job: Job, via: Via | None = None, since: float = 0.0
+) -> None:
+    """Add a rank on each of these GPUs, connected over its nearest NIC; the job has as many nodes again.
+
+    `via`: the path of all ranks; None: the one that NCCL takes.
+    """
+    near = nearest_nics(tree)
+    opened = tuple(nic.name for nic in tree.nics)
+    programs: list[Program] = []
+    output = f"/home/{job.user}/llm/slurm-{job.slurm_job}.out"
+    for rank, gpu in enumerate(gpus):
+        nic = near[gpu] if near else None
+        path = Via.NONE if nic is None else via or path_between(tree, gpu, nic)
+        program = Program(first_pid + rank, gpu, (nic.name,) if nic else (), opened, path, rank, since=since)
+        world = str(len(gpus) * _NODES)
+        variables = {
+            "RANK": str(rank),
+            "WORLD_SIZE": world,
+            "LOCAL_RANK": str(rank),
+            "LOCAL_WORLD_SIZE": str(len(gpus)),
+            "SLURM_JOB_ID": str(job.slurm_job),
+            "SLURM_PROCID": str(rank),
+            "SLURM_LOCALID": str(rank),
+            "SLURM_NTASKS": world,
+            "SLURM_NODEID": "0",
+            "NCCL_DEBUG": "INFO",
+            "NCCL_DEBUG_SUBSYS": "INIT,NET,GRAPH,ENV",
+        }
+        add_rank(tree, program.pid, gpu, variables, job=job, program=program)
+        programs.append(program)
+        for stream in (1, 2):
+            tree.link(f"/proc/{program.pid}/fd/{stream}", output)
+    tree.add(output, lambda seconds: job_output(tree, programs, len(gpus) * _NODES, seconds))
+
+
+def end_program(tree: Tree, pid: int) -> None:
+    """End a process."""
+    tree.programs[:] = [program for program in tree.programs if program.pid != pid]
+    tree.remove(f"/proc/{pid}")
+
+
+def add_storage_client(tree: Tree, pid: int, nics: Sequence[str]) -> None:
+    """Add IBM Storage Scale's daemon, which uses RDMA from user space with a cache in host memory."""
+    program = Program(pid, None, tuple(nics), tuple(nics), Via.HOST, 0, is_nccl=False)
+    tree.programs.append(program)
+    base = f"/proc/{pid}"
+    tree.add(f"{base}/comm", "mmfsd\n")
+    tree.add(f"{base}/cmdline", b"/usr/lpp/mmfs/bin/mmfsd\0")
+    tree.add(f"{base}/cgroup", "0::/system.slice/gpfs.service\n")
+    tree.add(f"{base}/status", _status(tree, program, pid, 0, "", "mmfsd"))
+    tree.add(f"{base}/stat", lambda seconds: f"{pid} (mmfsd) {_times(program, seconds)}\n")
+    tree.add(f"{base}/limits", limits())
+    tree.add(f"{base}/environ", b"")
+    tree.add(f"{base}/maps", "7f0000000000-7f0000100000 r-xp 00000000 08:01 1 "
+             f"{library_directory(tree)}/{verbs_libraries(tree)['libibverbs.so.1']}\n")  # fmt: skip
+    tree.add(f"{base}/task/{pid}/comm", "mmfsd\n")
+    numbers = [number for number, nic in enumerate(tree.nics) if nic.name in nics]
+    for file, number in enumerate(numbers, 3):
+        tree.link(f"{base}/fd/{file}", f"/dev/infiniband/uverbs{number}")
+
+
+def _add_threads(tree: Tree, program: Program, uid: int, cpus: str) -> None:
+    """Add the threads that NCCL and PyTorch start, as of NCCL 2.27 (live names: 15 characters)."""
+    threads = {program.pid: ("python3", "python3")}
+    if program.via is not Via.NONE:
+        names = (
+            ("NCCL Service  0", "NCCL Service  0"),
+            ("NCCL Progress 0", "NCCL Progress 0"),
+            ("NCCL IbAsync  0", "NCCL SockS 0 0"),
+            ("NCCL RAS", "NCCL RAS"),
+            ("pt_nccl_watchdg", "pt_nccl_watchdg"),
+            ("pt_nccl_heartbt", "pt_nccl_heartbt"),
+        )
+        threads.update(enumerate(names, service_thread(program)))
+    for thread, (name, over_tcp) in threads.items():
+        base = f"/proc/{program.pid}/task/{thread}"
+        tree.add(f"{base}/comm", _name_of_thread(tree, program, name, over_tcp))
+        if thread == service_thread(program):
+            tree.add(f"{base}/status", _status(tree, program, thread, uid, cpus, name))
+            # Linux answers for threads too, but /proc does not list them.
+            tree.hidden_link(f"/proc/{thread}", f"{program.pid}/task/{thread}")
+
+
+def _name_of_thread(tree: Tree, program: Program, name: str, over_tcp: str) -> Content:
+    if name == over_tcp:
+        return f"{name}\n"
+    return lambda seconds: f"{over_tcp if path_of(tree, program) is Via.TCP else name}\n"
+
+
+def _status(tree: Tree, program: Program, thread: int, uid: int, cpus: str, name: str = "python3") -> Content:
+    """Return /proc/PID/status: VmPin follows the regions, State a stop."""
+
+    def status(seconds: float) -> str:
+        state = "T (stopped)" if program.is_stopped(seconds) else "R (running)"
+        pinned = pinned_bytes(tree, program, seconds) // 1024
+        return (
+            f"Name:\t{name}\nState:\t{state}\nTgid:\t{program.pid}\nPid:\t{thread}\n"
+            f"Uid:\t{uid}\t{uid}\t{uid}\t{uid}\nVmPin:\t{pinned} kB\nVmRSS:\t{_RESIDENT_KB} kB\n"
+            f"CapEff:\t0000000000000000\nCpus_allowed_list:\t{cpus}\n"
+        )
+
+    return status
+
+
+def _cpus_near(tree: Tree, gpu: int) -> str:
+    """The CPUs of a GPU's NUMA node, to which the launcher binds its rank."""
+    nodes = tree.description.numa
+    numa = tree.gpus[gpu].numa if gpu < len(tree.gpus) else 0
+    return nodes[numa].cpus if numa < len(nodes) else ""
+
+
+def _times(program: Program, seconds: float) -> str:
+    """Fields 3 to 22 of /proc/PID/stat: a training process keeps about two CPUs busy."""
+    state = "T" if program.is_stopped(seconds) else "R"
+    until = seconds if program.stopped_at is None else min(seconds, program.stopped_at)
+    busy = max(0.0, until - program.since)
+    start = round(program.since * 100)
+    return f"{state} 1 {'0 ' * 9}{round(busy * 170)} {round(busy * 30)} 0 0 20 0 64 0 {start}"
+
+
+def library_directory(tree: Tree) -> str:
+    """Return the directory of the shared libraries."""
+    return f"/usr/lib/{tree.description.architecture}-linux-gnu"
+
+
+def verbs_libraries(tree: Tree) -> dict[str, str]:
+    """Return the files of rdma-core's libraries by the names that programs load."""
+    release = tree.description.rdma_core
+    interface = 25 if release >= 54 else 24  # libmlx5.so.1.25.54.0 has mlx5dv_get_data_direct_sysfs_path
+    provider = ("libmlx5.so.1", f"libmlx5.so.1.{interface}.{release}.0")
+    if needs_plugin(tree):
+        provider = ("libefa.so.1", "libefa.so.1.3.50.0")
+    return {"libibverbs.so.1": f"libibverbs.so.1.14.{release}.0", provider[0]: provider[1]}
+
+
+def default_libraries(tree: Tree, nccl: str = NCCL_VERSION) -> list[str]:
+    """Return the libraries that a rank maps."""
+    directory = library_directory(tree)
+    verbs = () if uses_cxi(tree) else verbs_libraries(tree).values()
+    plugin = tree.description.system.plugin if needs_plugin(tree) else ""
+    return [
+        f"{directory}/libnccl.so.{nccl}",
+        *(f"{directory}/{name}" for name in verbs),
+        *filter(None, [plugin]),
+        f"{directory}/libcuda.so.{tree.description.driver.version}",
+    ]
+
+
+def compute_nics(tree: Tree) -> dict[str, str]:
+    """Return NCCL_IB_HCA with the exact names of all compute NICs; a network plugin does not read it."""
+    if needs_plugin(tree):
+        return {}
+    names = [nic.name for nic in tree.nics if nic.kind is tree.description.nic.get("compute")]
+    return {"NCCL_IB_HCA": f"={','.join(names)}"} if names else {}
+
+
+def limits(soft: str = "unlimited", hard: str = "unlimited") -> str:
+    """Return a /proc/PID/limits file with this limit of locked memory, in bytes."""
+    return (
+        "Limit                     Soft Limit           Hard Limit           Units     \n"
+        f"Max locked memory         {soft:<20} {hard:<20} bytes     \n"
+    )

@@ -1,0 +1,105 @@
+"""Where the programs of a simulated node run, and the path of their data."""
+
+from __future__ import annotations
+
+from probes.simulation.node.model.program import PEERMEM, Program, Via
+from probes.simulation.node.model.tree import PlacedNic, Tree
+from probes.simulation.node.model.waves import phase, regions
+
+
+def path_of(tree: Tree, program: Program) -> Via:
+    """Return the path of a program now.
+
+    Regions of nvidia_peermem exist only while the module is loaded, and no rank runs without the driver.
+    """
+    if program.is_nccl and "nvidia" not in tree.live_modules:
+        return Via.NONE
+    if program.via is Via.PEERMEM and (PEERMEM, "job") not in tree.references:
+        return without_peermem(tree)
+    return program.via
+
+
+def settle_paths(tree: Tree) -> None:
+    """Give ranks that started without nvidia_peermem the other path from their start on."""
+    for program in tree.programs:
+        if program.via is Via.PEERMEM and "nvidia" in tree.live_modules:
+            program.via = path_of(tree, program)
+
+
+def without_peermem(tree: Tree) -> Via:
+    """Return the path that NCCL takes on this node without nvidia_peermem."""
+    node = tree.description
+    if uses_cxi(tree) and node.offers_gdr:
+        return Via.PLUGIN
+    has_dmabuf = node.gpudirect.dmabuf and node.driver.flavour == "open" and node.offers_gdr
+    return Via.DMABUF if has_dmabuf else Via.HOST
+
+
+def uses_cxi(tree: Tree) -> bool:
+    """Return whether the compute NICs are Slingshot's, which have no verbs."""
+    nic = tree.description.nic.get("compute")
+    return nic is not None and nic.driver == "cxi_ss1"
+
+
+def needs_plugin(tree: Tree) -> bool:
+    """Return whether NCCL can use the compute NICs only through a network plugin: EFA and Slingshot."""
+    nic = tree.description.nic.get("compute")
+    return nic is not None and nic.driver in ("efa", "cxi_ss1")
+
+
+def path_between(tree: Tree, gpu: int, nic: PlacedNic) -> Via:
+    """Return the path that NCCL takes between a GPU and a NIC; on different sockets it copies."""
+    node = tree.description
+    if needs_plugin(tree) and not node.system.plugin:
+        return Via.TCP
+    if tree.gpus[gpu].numa != nic.numa and not node.gpu.c2c:
+        return Via.HOST
+    if PEERMEM in tree.live_modules and node.offers_gdr and node.gpudirect.regions:
+        return Via.PEERMEM
+    return without_peermem(tree)
+
+
+def nearest_nics(tree: Tree) -> list[PlacedNic]:
+    """Return the compute NIC of each GPU: the one with most of its PCIe path in common, used least so far."""
+    compute = tree.description.nic.get("compute")
+    nics = [nic for nic in tree.nics if nic.kind is compute]
+    uses = dict.fromkeys((nic.name for nic in nics), 0)
+    chosen: list[PlacedNic] = []
+    for gpu in tree.gpus if nics else ():
+        path = str(tree.real(f"/sys/bus/pci/devices/{gpu.bdf}")).split("/")
+
+        def nearness(nic: PlacedNic, path: list[str] = path, numa: int = gpu.numa) -> tuple[int, bool, int]:
+            common = 0
+            for one, other in zip(path, nic.path.split("/"), strict=False):
+                if one != other:
+                    break
+                common += 1
+            return common, nic.numa == numa, -uses[nic.name]
+
+        best = max(nics, key=nearness)
+        uses[best.name] += 1
+        chosen.append(best)
+    return chosen
+
+
+def peermem_regions(tree: Tree, seconds: float) -> dict[int, int]:
+    """Return the number of regions of each pid through nvidia-peermem; it varies as the job runs."""
+    total = regions(tree.description.gpudirect.regions, phase(tree.seed, "regions"), seconds)
+    each, more = divmod(total, len(tree.gpus)) if tree.gpus else (0, 0)
+    return {
+        program.pid: each + (program.gpu < more)
+        for program in tree.programs
+        if program.via is Via.PEERMEM and program.gpu is not None
+    }
+
+
+def is_alive(tree: Tree, program: Program) -> bool:
+    """Say whether a program's process is in /proc."""
+    return tree.is_there(f"/proc/{program.pid}")
+
+
+def programs_on(tree: Tree, gpu: int) -> tuple[int, ...]:
+    """Return the pids that NVML lists for a GPU."""
+    return tuple(
+        program.pid for program in tree.programs if program.gpu == gpu and program.via is not Via.NONE
+    )

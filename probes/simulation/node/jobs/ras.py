@@ -1,0 +1,159 @@
+"""NCCL's RAS service of the simulated training job: its report and its events."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from probes.host.ras import PORT
+from probes.simulation.node.devices.network import NODE_ADDRESS
+from probes.simulation.node.model.program import Program, Via
+from probes.simulation.node.model.tree import Tree
+
+ADDRESS = f"[::1]:{PORT}"
+_SILENT_SECONDS, _CLOSED_SECONDS, _DEAD_SECONDS = 5.0, 20.0, 60.0  # RAS's limits
+_OPERATIONS_PER_SECOND = 3.0
+_HASH = "5d1f0c7a93be4e20"
+_NODES = 4
+_PIDS_OF_A_JOB = 100
+
+
+def ras_report(tree: Tree, seconds: float) -> str | None:
+    """Return the text report of the first job; None: no job has RAS."""
+    ranks = _ranks(tree)
+    if not ranks:
+        return None
+    silent = [rank for rank in ranks if _since_stop(rank, seconds) > 0]
+    dead = [rank for rank in silent if _since_stop(rank, seconds) >= _DEAD_SECONDS]
+    missing = [rank for rank in silent if rank not in dead]
+    per_node, total = len(ranks), len(ranks) * _NODES
+    answered = total - len(silent)
+    per_node_text = f"{per_node - len(silent)}-{per_node}" if silent else f"{per_node}"
+    # Most of the time the ranks of a running job differ by one operation; after a stop all wait alike.
+    operations = int(_until(ranks, seconds) * _OPERATIONS_PER_SECOND)
+    late = next((rank for rank in ranks if rank.behind_at is not None and seconds > rank.behind_at), None)
+    differs = late is not None or (not silent and operations % 3 != 0)
+    words = [word for word, is_on in (("INCOMPLETE", silent), ("MISMATCH", differs)) if is_on]
+    lines = [
+        f"NCCL version {_version(tree, ranks[0])} compiled with CUDA 12.8",
+        "CUDA runtime version 12080, driver version 12080",
+        "",
+        *_titled("Job summary", "="),
+        "  Nodes  Processes         GPUs  Processes     GPUs",
+        "(total)   per node  per process    (total)  (total)",
+        f"{_NODES:7}  {per_node:9}  {1:11}  {total:9}  {total:7}",
+        "",
+        f"Communicators... ({2.004 if missing else 0.003:.3f}s)",
+        "=============",
+        "",
+        "Group     Comms     Nodes     Ranks     Ranks     Ranks    Status  Errors",
+        "    #  in group  per comm  per node  per comm  in group",
+        f"{0:5}  {1:8}  {_NODES:8}  {per_node_text:>8}  {total:8}  {answered:8}  {'RUNNING':>8}"
+        f"  {','.join(words) or 'OK':>6}",
+        "",
+        *_titled("Errors", "="),
+    ]
+    if missing:
+        lines += ["INCOMPLETE", f"  Missing communicator data from {_count(missing, 'job process', 'es')}"]
+        lines += [f"  {_process(rank)}" for rank in missing] + [""]
+    if dead:
+        verb = "processes are" if len(dead) > 1 else "process is"
+        lines += ["DEAD", f"  {len(dead)} job {verb} considered dead (unreachable via the RAS network)"]
+        lines += [f"  {_process(rank)}" for rank in dead] + [""]
+    if silent:
+        lines += [
+            f"#0-0 ({_HASH}) INCOMPLETE",
+            f"  Missing communicator data from {_count(silent, 'rank', 's')}",
+        ]
+        lines += [f"  Rank {rank.slot} -- {_place(rank)}" for rank in silent] + [""]
+    lines += _titled("Warnings", "=")
+    if missing:
+        lines += ["TIMEOUT", "  Encountered 1 communication timeout while gathering communicator data", ""]
+    if differs:
+        behind, fewer = (ranks[operations % len(ranks)], 1) if late is None else (late, 3)
+        lines += [
+            f"#0-0 ({_HASH}) MISMATCH",
+            "  Communicator ranks have different AllReduce operation counts",
+            f"  {total - 1} ranks have launched up to operation {operations}",
+            f"  Rank {behind.slot} has launched up to operation {operations - fewer} -- {_place(behind)}",
+            "",
+        ]
+    return "\n".join([*lines, ""])
+
+
+@dataclass(frozen=True)
+class _Event:
+    at: float  # seconds since the node started
+    text: str
+
+
+def ras_events(tree: Tree, after: float, until: float, clock_text: str) -> tuple[str, ...]:
+    """Return the events between two moments, in seconds since the node started."""
+    events = []
+    for rank in _ranks(tree):
+        if rank.stopped_at is None:
+            continue
+        events += [
+            _Event(
+                rank.stopped_at + _SILENT_SECONDS, _event(rank, "UNRESPONSIVE", "peer not responding for 5s")
+            ),
+            _Event(
+                rank.stopped_at + _CLOSED_SECONDS,
+                _event(rank, "KEEPALIVE_TIMEOUT", "keepalive timeout after 20s"),
+            ),
+            _Event(rank.stopped_at + _DEAD_SECONDS, _event(rank, "DEAD", "")),
+        ]
+    found = sorted((one for one in events if after < one.at <= until), key=lambda one: one.at)
+    return tuple(f"[{clock_text}] {one.text}" for one in found)
+
+
+def _event(rank: Program, kind: str, details: str) -> str:
+    return f"PEER_{kind}: {_process(rank)} {details}".rstrip()
+
+
+def _ranks(tree: Tree) -> list[Program]:
+    """Return the ranks of the first job, in order; one that has not started yet has no RAS."""
+    nccl = [one for one in tree.programs if one.is_nccl and one.via is not Via.NONE and one.gpu is not None]
+    nccl.sort(key=lambda one: one.pid)
+    # A second user's job cannot listen on the same port.
+    return [one for one in nccl if one.pid < nccl[0].pid + _PIDS_OF_A_JOB]
+
+
+def _version(tree: Tree, rank: Program) -> str:
+    match = re.search(r"libnccl\.so\.([0-9.]+)", tree.text(f"/proc/{rank.pid}/maps"))
+    return match[1] if match else "?"
+
+
+def _since_stop(rank: Program, seconds: float) -> float:
+    return 0.0 if rank.stopped_at is None else seconds - rank.stopped_at
+
+
+def _until(ranks: Sequence[Program], seconds: float) -> float:
+    """Return when the job last launched an operation: one rank stops all."""
+    ends = (end for rank in ranks for end in (rank.stopped_at, rank.behind_at) if end is not None)
+    return min([seconds, *ends])
+
+
+def _titled(title: str, rule: str) -> list[str]:
+    return [title, rule * len(title), ""]
+
+
+def _count(ranks: Sequence[Program], noun: str, plural: str) -> str:
+    return f"{len(ranks)} {noun}{plural if len(ranks) > 1 else ''}"
+
+
+def _place(rank: Program) -> str:
+    return f"GPU {rank.gpu} managed by process {rank.pid} on node {NODE_ADDRESS}"
+
+
+def _process(rank: Program) -> str:
+    return f"Process {rank.pid} on node {NODE_ADDRESS} managing GPU {rank.gpu}"
+
+
+def add_ras(tree: Tree) -> None:
+    """Let the job's RAS service listen on ::1."""
+    if _ranks(tree):
+        rest = "0A 00000000:00000000 00:00000000 00000000 0 0 1"
+        line = f"   0: {'0' * 24}01000000:{PORT:04X} {'0' * 32}:0000 {rest}\n"
+        tree.add("/proc/net/tcp6", tree.text("/proc/net/tcp6") + line)

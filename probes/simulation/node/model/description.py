@@ -1,0 +1,318 @@
+"""The description of a simulated node in its TOML file."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass, field
+from functools import cache
+from importlib import resources
+from typing import Any, Literal
+
+from probes.simulation.node.model.names import SIMULATED_NAMES
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+
+@dataclass(frozen=True)
+class DriverDescription:
+    """The NVIDIA driver."""
+
+    version: str
+    flavour: Literal["open", "proprietary"]
+    cuda: str
+
+
+@dataclass(frozen=True)
+class GpuDescription:
+    """All GPUs of the node; `link` is PCIe generation and width, `watts` idle and busy."""
+
+    name: str
+    id: str
+    memory_gib: int  # 0: it uses the CPU's, and NVML reports neither memory nor BAR1
+    bar1_gib: int
+    capability: tuple[int, int]
+    link: tuple[int, int]
+    nvlinks: int
+    watts: tuple[int, int]
+    c2c: int = 0
+
+
+@dataclass(frozen=True)
+class QosDescription:
+    """How RoCE netdevs choose the priority of packets."""
+
+    tool: str  # that shows it: "dcb" or "mlnx_qos"
+    pfc: tuple[int, ...]  # priorities with flow control
+    trusts_dscp: bool = True
+    priorities: dict[int, int] = field(default_factory=dict)  # DSCP -> priority, where not the usual one
+
+
+@dataclass(frozen=True)
+class NicDescription:
+    """One kind of NIC; `gbps` is the traffic of a training job per port."""
+
+    id: str
+    rate: str
+    layer: str
+    link: tuple[int, int]
+    gbps: float
+    hca: str = ""  # EFA and Slingshot have none, nor a board
+    firmware: str = ""
+    board: str = ""
+    subsystem: str = ""  # "": the usual one of the vendor
+    vpd: str = ""  # its text fields; "": no VPD is described
+    manages_nvswitches: bool = False  # no NIC of jobs, see probes/facts/pci/nvswitch_management.py
+    # In these, {number} is the NIC's among those of its kind, from 0.
+    netdev: str = ""  # "rdma{number}"; "": a name by slot
+    address: str = ""  # IPv4 with prefix, "192.168.{number}.157/16"; "": no route leads over it
+    mtu: int = 0  # of the netdev; 0: the usual one
+    qos: QosDescription | None = None
+    bonded_ports: int = 1  # 2: the RDMA device spans both functions of its card, bonded as `netdev`
+
+    @property
+    def driver(self) -> str:
+        """Return the PCI driver: by the vendor, and mlx4_core for ConnectX-3."""
+        if self.id in ("15b3:1003", "15b3:1007"):
+            return "mlx4_core"
+        return {"1d0f": "efa", "17db": "cxi_ss1"}.get(self.id.partition(":")[0], "mlx5_core")
+
+
+@dataclass(frozen=True)
+class SwitchDescription:
+    """All PCIe switches of the node."""
+
+    id: str = "1000:c030"
+    link: tuple[int, int] = (5, 16)
+    uplink: tuple[int, int] | None = None  # to the CPU, if that link differs
+
+
+@dataclass(frozen=True)
+class NumaDescription:
+    """One NUMA node."""
+
+    cpus: str
+    memory_gib: int
+    distances: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class RootDescription:
+    """One host bridge with a switch below a root port, devices on root ports or devices on the bus itself.
+
+    A device is "gpu", "nvswitch", a kind of NIC with its name ("compute mlx5_0", or "compute mlx5_0+mlx5_1"
+    for a card with two functions), or the DMA function of a NIC ("dma mlx5_0").
+    """
+
+    bus: str  # "0000:15"
+    numa: int = -1
+    link: tuple[int, int] | None = None  # between the root port and its switch; None: as of the switches
+    first: str = ""  # bus of the first device below the switch, "4f"; "": the next one
+    switch: list[Any] = field(default_factory=list)
+    ports: list[str] = field(default_factory=list)
+    flat: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class ModulesDescription:
+    """Kernel modules: loaded ones, and others on disk for this kernel."""
+
+    live: tuple[str, ...]
+    on_disk: tuple[str, ...] = ()
+    ofed: bool = False  # with OFED's ib_core, which exports the peer-memory symbols
+
+
+@dataclass(frozen=True)
+class GpuDirectDescription:
+    """Which paths work, and how many memory regions the job has registered through nvidia-peermem."""
+
+    dmabuf: bool
+    regions: int = 0
+    memory_peers: bool = False
+    refusing: tuple[str, ...] = ()  # RDMA devices whose driver does not support dma-buf regions
+
+
+@dataclass(frozen=True)
+class NvmlDescription:
+    """What NVML reports beyond the GPUs' properties; GPUs by number."""
+
+    refusal: str = ""  # why NVML does not answer at all
+    lost: frozenset[int] = frozenset()  # fallen off the bus
+    unlisted: frozenset[int] = frozenset()
+    with_fewer_nvlinks: frozenset[int] = frozenset()
+    outside_fabric: frozenset[int] = frozenset()  # not registered with the NVLink fabric
+    in_other_clique: frozenset[int] = frozenset()
+    with_reduced_nvlink: frozenset[int] = frozenset()  # the fabric's health mask says so
+    persistence: bool = True
+    mig: bool = False
+    is_vgpu: bool = False
+    confidential_computing: bool = False
+
+
+@dataclass(frozen=True)
+class ClusterDescription:
+    """The node as part of a Kubernetes cluster with NVIDIA's operators."""
+
+    tool: Literal["kubectl", "oc"] = "kubectl"
+    driver: str = ""  # version that the GPU Operator installs; "": the driver is on the host
+    rdma: bool = False  # driver.rdma.enabled: with a container that loads nvidia_peermem
+    use_host_mofed: bool = False
+    ofed: str = ""  # version that the Network Operator installs; "": none
+    waiting: tuple[str, ...] = ()  # containers that are not ready
+    log: tuple[str, ...] = ()  # of the first of them
+    reason: str = ""  # of the first of them: "CrashLoopBackOff"
+
+
+@dataclass(frozen=True)
+class SystemDescription:
+    """The operating system: how it boots, where the drivers are from, Slurm, the cloud, Kubernetes."""
+
+    id: str  # os-release
+    version: str
+    like: str = ""
+    boot: Literal["grub", "grub-bls", "systemd-boot"] = "grub"
+    efi: bool = True
+    older_kernel: str = ""  # a second one on disk
+    packages: dict[str, tuple[str, str]] = field(default_factory=dict)  # file -> name and version
+    ofed: str = ""  # what ofed_info prints; "": OFED is not installed
+    slurm: str = ""  # path of slurm.conf; "": no Slurm
+    asset_tag: str = ""  # DMI, of a cloud
+    nccl_conf: str = ""  # what /etc/nccl.conf contains; "": there is none
+    plugin: str = ""  # file of the aws-ofi-nccl plugin that jobs load; "": none
+    cluster: ClusterDescription | None = None
+
+
+@dataclass(frozen=True)
+class TopologyFileDescription:
+    """A topology file of the cloud's image, with one invented switch for each group of devices."""
+
+    path: str
+    link: tuple[str, str]  # link_speed and link_width of every element
+    numa: tuple[tuple[str, ...], ...]  # for each NUMA node the switches, each the bus IDs below it
+
+
+@dataclass(frozen=True)
+class NodeDescription:
+    """A whole node."""
+
+    name: str
+    title: str
+    hostname: str
+    product: tuple[str, str]
+    distribution: str
+    kernel: str
+    architecture: str
+    cmdline: str
+    driver: DriverDescription
+    gpu: GpuDescription
+    nic: dict[str, NicDescription]
+    switch: SwitchDescription
+    numa: tuple[NumaDescription, ...]
+    root: tuple[RootDescription, ...]
+    modules: ModulesDescription
+    gpudirect: GpuDirectDescription
+    system: SystemDescription
+    root_port: str = "8086:352a"
+    rdma_core: int = 39
+    gpu_memory_mode: str = ""  # NVreg_CoherentGPUMemoryMode: "driver" or "numa"; "": not set
+    iommu: str = ""
+    iommu_kind: str = "dmar"
+    uncore: int = 0
+    nvml: NvmlDescription = NvmlDescription()
+    topology_file: TopologyFileDescription | None = None
+    tests: tuple[str, ...] = ()  # installed besides perftest: "gdrcopy", "nvbandwidth", "nccl-tests"
+    sysctl: dict[str, int] = field(default_factory=dict)  # "net.ipv4.conf.all.arp_ignore" -> 1
+    job: dict[str, str] = field(default_factory=dict)  # variables that the site's job script sets
+
+    @property
+    def offers_gdr(self) -> bool:
+        """Return whether the GPUs support GPUDirect RDMA (CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_SUPPORTED)."""
+        by_name = "GeForce" in self.gpu.name or "GB10" in self.gpu.name
+        return not (by_name or self.nvml.is_vgpu or self.nvml.confidential_computing)
+
+
+def simulated_names() -> tuple[str, ...]:
+    """Return the names that `--demo` accepts, the default first."""
+    return SIMULATED_NAMES
+
+
+def title(name: str) -> str:
+    """Return a one-line description of the node."""
+    return describe(name).title
+
+
+@cache
+def describe(name: str) -> NodeDescription:
+    """Read a description; KeyError for an unknown name."""
+    if name not in SIMULATED_NAMES:
+        raise KeyError(name)
+    text = (resources.files("probes.simulation") / "nodes" / f"{name}.toml").read_text(encoding="utf-8")
+    return from_toml(name, tomllib.loads(text))
+
+
+def from_toml(name: str, table: dict[str, Any]) -> NodeDescription:
+    """Convert a parsed TOML file; TypeError for a wrong or missing key."""
+    parts = dict(table)
+    gpu = parts.pop("gpu")
+    nics = {
+        kind: NicDescription(**{**nic, "link": tuple(nic["link"]), "qos": _qos(nic.get("qos"))})
+        for kind, nic in parts.pop("nic").items()
+    }
+    modules = parts.pop("modules")
+    return NodeDescription(
+        name=name,
+        driver=DriverDescription(**parts.pop("driver")),
+        gpu=GpuDescription(
+            **{
+                **gpu,
+                **{key: (gpu[key][0], gpu[key][1]) for key in ("capability", "link", "watts")},
+            }
+        ),
+        nic=nics,
+        switch=_switch(parts.pop("switch", {})),
+        numa=tuple(
+            NumaDescription(numa["cpus"], numa["memory_gib"], tuple(numa["distances"]))
+            for numa in parts.pop("numa")
+        ),
+        root=tuple(_root(root) for root in parts.pop("root")),
+        modules=ModulesDescription(
+            tuple(modules["live"]), tuple(modules.get("on_disk", ())), modules.get("ofed", False)
+        ),
+        gpudirect=GpuDirectDescription(**parts.pop("gpudirect")),
+        system=_system(parts.pop("system")),
+        topology_file=_topology_file(parts.pop("topology_file", None)),
+        product=tuple(parts.pop("product")),
+        tests=tuple(parts.pop("tests", ())),
+        **parts,
+    )
+
+
+def _root(table: dict[str, Any]) -> RootDescription:
+    link = table.pop("link", None)
+    return RootDescription(**table, link=None if link is None else (link[0], link[1]))
+
+
+def _switch(table: dict[str, Any]) -> SwitchDescription:
+    links: dict[str, Any] = {key: tuple(table[key]) for key in ("link", "uplink") if key in table}
+    return SwitchDescription(**{**table, **links})
+
+
+def _qos(table: dict[str, Any] | None) -> QosDescription | None:
+    if table is None:
+        return None
+    priorities = {int(dscp): priority for dscp, priority in table.get("priorities", {}).items()}
+    return QosDescription(table["tool"], tuple(table["pfc"]), table.get("trusts_dscp", True), priorities)
+
+
+def _topology_file(table: dict[str, Any] | None) -> TopologyFileDescription | None:
+    if table is None:
+        return None
+    speed, width = table["link"]
+    return TopologyFileDescription(table["path"], (speed, width), tuple(map(tuple, table["numa"])))
+
+
+def _system(table: dict[str, Any]) -> SystemDescription:
+    packages = {path: (name, version) for path, (name, version) in table.pop("packages", {}).items()}
+    return SystemDescription(packages=packages, **table)

@@ -1,0 +1,290 @@
+"""The tree of a simulated node: files, links and directories as a kernel shows them, and other state."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+from probes.base.unknown import Maybe, Reason, Unknown
+from probes.host.command import CommandOutput
+from probes.simulation.node.model.description import NicDescription, NodeDescription
+from probes.simulation.node.model.program import Program
+from probes.simulation.node.model.waves import Steps
+
+Content = str | bytes | Callable[[float], str]
+"""Content of a file, or a function that returns it for the seconds since the node started."""
+
+Answer = Callable[[tuple[str, ...], float], Maybe[str | CommandOutput]]
+"""Output of a command for its argv and the seconds since the node started; a text is a success."""
+
+GIB = 1 << 30
+_MAX_LINKS = 40  # the kernel's limit, path_resolution(7)
+WARNING = 4
+_BOOT_MESSAGES = (
+    (5, 0.0, "Linux version {kernel} (simulated) #1 SMP"),
+    (6, 0.0, "Command line: {cmdline}"),
+    (4, 11.204118, "nvidia: loading out-of-tree module taints kernel."),
+    (6, 12.731604, "nvidia-nvlink: Nvlink Core is being initialized, major device number 235"),
+)
+
+# Prefixes of vendors' modules that their own packages build: AWS's and HPE's.
+OUT_OF_TREE = ("efa", "cxi")
+
+# Direct dependencies of each module, from modules.dep of nodes with and without OFED.
+_DEPENDENCIES = {
+    "ib_core": (),
+    "ib_uverbs": ("ib_core",),
+    "ib_umad": ("ib_core",),
+    "rdma_cm": ("ib_core",),
+    "cxi_eth": ("cxi_ss1",),
+    "cxi_ss1": (),
+    "cxi_user": ("cxi_ss1",),
+    "efa": ("ib_core", "ib_uverbs"),
+    "efa_nv_peermem": ("nvidia",),
+    "mlx4_core": (),
+    "mlx4_ib": ("ib_core", "ib_uverbs", "mlx4_core"),
+    "mlx5_core": (),
+    "mlx5_ib": ("ib_core", "ib_uverbs", "mlx5_core"),
+    "nvidia": (),
+    "nvidia_uvm": ("nvidia",),
+    "nvidia_peermem": ("nvidia", "ib_core"),
+    "gdrdrv": ("nvidia",),
+    "nvidia_fs": ("nvidia",),
+    "nv_peer_mem": ("ib_core", "nvidia"),
+    "rdma_ucm": ("rdma_cm", "ib_uverbs"),
+}
+
+
+@dataclass(frozen=True)
+class PlacedGpu:
+    """A GPU and its place."""
+
+    bdf: str
+    numa: int
+
+
+@dataclass(frozen=True)
+class PlacedNic:
+    """A NIC with its kind, RDMA device name and place."""
+
+    bdf: str
+    name: str
+    kind: NicDescription
+    numa: int
+    path: str
+    number: int = 0  # among the NICs of its kind
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """Why the kernel refuses a module."""
+
+    error: str  # as modprobe prints it
+    log_lines: tuple[tuple[int, str], ...] = ()  # level and text
+
+
+@dataclass(frozen=True)
+class Removed:
+    """Everything that was at a path and below it."""
+
+    files: dict[str, Content] = field(default_factory=dict)
+    links: dict[str, str] = field(default_factory=dict)
+    directories: frozenset[str] = frozenset()
+
+
+@dataclass
+class Tree:
+    """A node: the files, links and directories that a probe can ask for, and the state behind them."""
+
+    description: NodeDescription
+    seed: int
+    boot: int = 1  # how often the node has started
+    files: dict[str, Content] = field(default_factory=dict)
+    links: dict[str, str] = field(default_factory=dict)
+    directories: dict[str, set[str]] = field(default_factory=lambda: {"/": set()})
+    gpus: list[PlacedGpu] = field(default_factory=list)
+    nics: list[PlacedNic] = field(default_factory=list)
+    dma_functions: dict[str, str] = field(default_factory=dict)  # path of a NIC's DMA function, by its name
+    nvswitches: list[str] = field(default_factory=list)
+    bridges: list[PlacedNic] = field(default_factory=list)  # functions that manage NVSwitches
+    live_modules: list[str] = field(default_factory=list)
+    commands: dict[str, Answer] = field(default_factory=dict)  # by program name
+    denied: set[str] = field(default_factory=set)  # device files that this user cannot open
+    kernel_log: list[str] = field(default_factory=list)  # lines in the format of `dmesg --raw`
+    units: dict[str, str] = field(default_factory=dict)  # service, without ".service" -> ActiveState
+    journal: dict[str, list[str]] = field(default_factory=dict)  # service -> messages
+    references: dict[tuple[str, str], Callable[[float], int]] = field(default_factory=dict)
+    """(module, holder) -> number of references, as a function of the seconds."""
+    refusals: dict[str, Refusal] = field(default_factory=dict)  # by module
+    removed_with: dict[str, list[Removed]] = field(default_factory=dict)  # by module
+    mig: set[int] = field(default_factory=set)  # GPUs with MIG enabled
+    persistent: set[int] = field(default_factory=set)  # GPUs in persistence mode
+    programs: list[Program] = field(default_factory=list)  # with GPUs or RDMA
+    lost: set[int] = field(default_factory=set)  # GPUs that fell off the bus while gdrtop ran
+    ethtool: dict[str, dict[str, Callable[[float], float]]] = field(default_factory=dict)
+    """Counters of `ethtool -S` by netdev."""
+    traffic: dict[str, list[Steps]] = field(default_factory=dict)  # what faults do to a NIC's, by device
+    planned: list[tuple[float, Callable[[Tree], None]]] = field(default_factory=list)
+    """Changes to come, by the seconds since the node started."""
+    resolved: dict[str, str | Unknown] = field(default_factory=dict)  # a cache of real()
+
+    @property
+    def cards(self) -> list[PlacedNic]:
+        """Everything with an RDMA device: NICs, and the functions that manage NVSwitches."""
+        return [*self.nics, *self.bridges]
+
+    def plan(self, seconds: float, change: Callable[[Tree], None]) -> None:
+        """Make a change at a moment to come."""
+        self.planned.append((seconds, change))
+        self.planned.sort(key=lambda one: one[0])
+
+    def advance(self, seconds: float) -> None:
+        """Make the changes that are due."""
+        while self.planned and self.planned[0][0] <= seconds:
+            self.planned.pop(0)[1](self)
+
+    def add(self, path: str, content: Content) -> None:
+        """Add a file and its directories."""
+        self.files[path] = content
+        self._enter(path)
+
+    def remove(self, path: str) -> Removed:
+        """Remove a file, a link, or a directory and everything below it."""
+
+        def below(names: Iterable[str]) -> list[str]:
+            return [name for name in names if name == path or name.startswith(f"{path}/")]
+
+        removed = Removed(
+            {name: self.files.pop(name) for name in below(self.files)},
+            {name: self.links.pop(name) for name in below(self.links)},
+            frozenset(below(self.directories)),
+        )
+        for name in removed.directories:
+            self.directories.pop(name)
+        self.resolved = {}
+        parent, _, name = path.rpartition("/")
+        self.directories.get(parent or "/", set()).discard(name)
+        return removed
+
+    def restore(self, removed: Removed) -> None:
+        """Restore what `remove` returned."""
+        for path in removed.directories:
+            self.directory(path)
+        for path, target in removed.links.items():
+            self.link(path, target)
+        for path, content in removed.files.items():
+            self.add(path, content)
+
+    def link(self, path: str, target: str) -> None:
+        """Add a symbolic link and its directories."""
+        self.links[path] = target
+        self._enter(path)
+
+    def hidden_link(self, path: str, target: str) -> None:
+        """Add a symbolic link that its directory does not list, like /proc/TID."""
+        self.links[path] = target
+        self.resolved = {}
+
+    def directory(self, path: str) -> None:
+        """Add a directory."""
+        if path not in self.directories:
+            self.directories[path] = set()
+            self._enter(path)
+
+    def drop_references(self, holder: str) -> None:
+        """Drop the module references of a holder that has ended."""
+        for key in [key for key in self.references if key[1] == holder]:
+            del self.references[key]
+
+    def is_there(self, path: str) -> bool:
+        """Return whether a file, link or directory has this path."""
+        return path in self.files or path in self.links or path in self.directories
+
+    def text(self, path: str) -> str:
+        """Return the text of a file; empty if there is none or it is computed."""
+        content = self.files.get(path)
+        return content if isinstance(content, str) else ""
+
+    def real(self, path: str) -> str | Unknown:
+        """Return the path with its links resolved."""
+        if path in self.files or (path in self.directories and path not in self.links):
+            return path
+        cache = self.resolved
+        if path not in cache:
+            cache[path] = self._resolve(path)
+        return cache[path]
+
+    def _resolve(self, path: str) -> str | Unknown:
+        done: list[str] = []
+        left = path.split("/")[::-1]
+        links = 0
+        while left:
+            part = left.pop()
+            if part in ("", "."):
+                continue
+            if part == "..":
+                del done[-1:]
+                continue
+            here = "/" + "/".join((*done, part))
+            target = self.links.get(here)
+            if target is None:
+                done.append(part)
+                continue
+            links += 1
+            if links > _MAX_LINKS:
+                return Unknown(Reason.MALFORMED, path, "too many links")
+            if target.startswith("/"):
+                done.clear()
+            left.extend(target.split("/")[::-1])
+        real = "/" + "/".join(done)
+        if real in self.files or real in self.directories:
+            return real
+        return Unknown(Reason.NOT_THERE, path)
+
+    def _enter(self, path: str) -> None:
+        self.resolved = {}
+        parent, _, name = path.rpartition("/")
+        self.directory(parent or "/")
+        self.directories[parent or "/"].add(name)
+
+
+def uuid_of(number: int) -> str:
+    """Return a UUID that is recognizable as made up."""
+    return f"GPU-51a01a7e-d000-0000-0000-{number:012x}"
+
+
+def hash_of(name: str) -> int:
+    """Return a hash of a name that is the same in every process."""
+    return int.from_bytes(name.encode()[:12], "big")
+
+
+def dependencies_of(node: NodeDescription, name: str) -> tuple[str, ...]:
+    """Return the direct dependencies; nvidia_peermem built without OFED does not depend on ib_core."""
+    if name == "nvidia_peermem" and not node.modules.ofed:
+        return ("nvidia",)
+    return _DEPENDENCIES.get(name, ())
+
+
+def module_path(node: NodeDescription, name: str) -> str:
+    """Return the path of the .ko below /lib/modules/RELEASE."""
+    if name.startswith(OUT_OF_TREE):
+        return f"updates/dkms/{name.replace('_', '-') if name.startswith('cxi') else name}.ko"
+    if name.startswith("nvidia") or name in ("gdrdrv", "nv_peer_mem"):
+        return f"updates/dkms/{name.replace('_', '-') if name != 'nvidia_fs' else name}.ko"
+    if node.modules.ofed:
+        return f"updates/dkms/mlnx-ofed-kernel/{name}.ko"
+    return f"kernel/drivers/infiniband/{name}.ko"
+
+
+def add_kernel_log(tree: Tree) -> None:
+    """Add the messages of every boot."""
+    tree.add("/proc/sys/kernel/dmesg_restrict", "0\n")
+    tree.commands["dmesg"] = lambda argv, seconds: "".join(tree.kernel_log)
+    node = tree.description
+    for level, at_seconds, line in _BOOT_MESSAGES:
+        log(tree, line.format(kernel=node.kernel, cmdline=node.cmdline), at_seconds, level)
+
+
+def log(tree: Tree, text: str, at_seconds: float = 3000.0, level: int = WARNING) -> None:
+    """Append a line to the kernel log."""
+    tree.kernel_log.append(f"<{level}>[{at_seconds:12.6f}] {text}\n")

@@ -1,0 +1,1 @@
+"""Kernel modules of a simulated node: files, loading, effects."""

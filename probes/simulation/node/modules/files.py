@@ -1,0 +1,130 @@
+"""Module files of a simulated node: modinfo, Module.symvers, DKMS, OFED, systemd-modules-load."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from probes.base.unknown import Maybe
+from probes.simulation.node.model.description import NodeDescription
+from probes.simulation.node.model.tree import Tree, dependencies_of, module_path
+from probes.simulation.node.modules.depmod import module_of_file, modules_on_disk, write_index
+from probes.simulation.node.modules.modules import VERSIONS, srcversion_of
+
+MODULES_LOAD = "/usr/lib/systemd/system/systemd-modules-load.service"
+_VENDOR_PACKAGES = {  # module -> DKMS package
+    "efa": "efa",
+    "efa_nv_peermem": "efa-nv-peermem",
+    "cxi_ss1": "cray-cxi-driver",
+}
+OFED_SYMVERS = "/usr/src/ofa_kernel/default/Module.symvers"
+
+
+@dataclass
+class Modinfo:
+    """modinfo(8): the fields of each module's file, which a fault may change."""
+
+    files: dict[str, dict[str, str]] = field(default_factory=dict)
+
+    def __call__(self, argv: tuple[str, ...], seconds: float) -> Maybe[str]:
+        """Return the fields of the named modules; unknown modules are left out. `-k` names a kernel."""
+        del seconds
+        names, below = argv[1:], "/lib/modules/"
+        if names[:1] == ("-k",):
+            names, below = names[2:], f"/lib/modules/{''.join(names[1:2])}/"
+        blocks = [self.files[name] for name in names if name in self.files]
+        blocks = [block for block in blocks if block.get("filename", below).startswith(below)]
+        return "".join(f"{key + ':':<16}{value}\n" for block in blocks for key, value in block.items())
+
+
+def add_module_files(tree: Tree) -> None:
+    """Add modinfo, the symbols to build against, DKMS, OFED and systemd-modules-load."""
+    node = tree.description
+    files = {name: _fields(node, name) for name in modules_on_disk(node)}
+    tree.commands["modinfo"] = Modinfo(files)
+    symvers = "0x1b2c3d4e\tprintk\tvmlinux\tEXPORT_SYMBOL\t\n"
+    tree.add(f"/lib/modules/{node.kernel}/build/Module.symvers", symvers)
+    for name in _packages(node):
+        _dkms(tree, name)
+    if node.modules.ofed:
+        line = (
+            "0x{:08x}\tib_{}register_peer_memory_client\tdrivers/infiniband/core/ib_core\tEXPORT_SYMBOL\t\n"
+        )
+        tree.add(OFED_SYMVERS, line.format(0x6E1AAA01, "") + line.format(0x6E1AAA02, "un"))
+        tree.add("/usr/bin/ofed_info", "#!/bin/sh\n")
+        tree.commands.setdefault("ofed_info", lambda argv, seconds: f"{node.system.ofed}:\n")
+    tree.add(MODULES_LOAD, "[Unit]\nDescription=Load Kernel Modules\n")
+    tree.link(
+        "/usr/lib/systemd/system/sysinit.target.wants/systemd-modules-load.service",
+        f"../{MODULES_LOAD.rpartition('/')[2]}",
+    )
+    tree.units["systemd-modules-load"] = "active"
+
+
+def modinfo_of(tree: Tree) -> Modinfo:
+    """Return the node's modinfo, for changes."""
+    command = tree.commands["modinfo"]
+    assert isinstance(command, Modinfo)
+    return command
+
+
+def set_modinfo(tree: Tree, module: str, field_name: str, value: str) -> None:
+    """Set a modinfo field of a module, if its file exists."""
+    if module in modinfo_of(tree).files:
+        modinfo_of(tree).files[module][field_name] = value
+
+
+def add_module_file(tree: Tree, name: str) -> None:
+    """Add a module's file for the running kernel."""
+    modinfo_of(tree).files[name] = _fields(tree.description, name)
+    write_index(tree, modinfo_of(tree).files)
+
+
+def remove_module_file(tree: Tree, name: str) -> None:
+    """Remove a module's file of the running kernel."""
+    modinfo_of(tree).files.pop(name, None)
+    path = f"/lib/modules/{tree.description.kernel}/modules.dep"
+    lines = tree.text(path).splitlines(True)
+    tree.add(path, "".join(line for line in lines if module_of_file(line.partition(":")[0]) != name))
+
+
+def modinfo_fields(tree: Tree, name: str) -> dict[str, str]:
+    """Return the modinfo fields of a module; empty if it has no file."""
+    return modinfo_of(tree).files.get(name, {})
+
+
+def _fields(node: NodeDescription, name: str) -> dict[str, str]:
+    path = f"/lib/modules/{node.kernel}/{module_path(node, name)}"
+    fields = {"filename": path}
+    if name.startswith("nvidia"):
+        fields["version"] = node.driver.version
+        open_license = "Dual BSD/GPL" if name == "nvidia_peermem" else "Dual MIT/GPL"
+        fields["license"] = open_license if node.driver.flavour == "open" else "NVIDIA"
+    else:
+        fields["license"] = "Dual BSD/GPL"
+        fields["version"] = VERSIONS.get(name, "")
+    fields["srcversion"] = srcversion_of(name)
+    fields["depends"] = ",".join(
+        need.replace("_", "-") if need.startswith("nvidia_") else need for need in dependencies_of(node, name)
+    )
+    fields["name"] = name
+    fields["vermagic"] = f"{node.kernel} SMP preempt mod_unload modversions"
+    if path.partition(node.kernel)[2].startswith("/kernel/"):
+        fields["signer"] = "Build time autogenerated kernel key"
+    return {key: value for key, value in fields.items() if value}
+
+
+def _packages(node: NodeDescription) -> tuple[str, ...]:
+    modules = modules_on_disk(node)
+    own = (name for module, name in _VENDOR_PACKAGES.items() if module in modules)
+    return ("nvidia", *(("mlnx-ofed-kernel",) if node.modules.ofed else ()), *own)
+
+
+def _dkms(tree: Tree, name: str) -> None:
+    """Add a package that is built and installed for the running kernel."""
+    node = tree.description
+    module = next((module for module, package in _VENDOR_PACKAGES.items() if package == name), "")
+    version = node.driver.version if name == "nvidia" else VERSIONS.get(module, "24.10")
+    below = f"{version}/{node.kernel}/{node.architecture}"
+    file = f"{module}.ko" if module else "nvidia.ko" if name == "nvidia" else "ib_core.ko"
+    tree.add(f"/var/lib/dkms/{name}/{below}/module/{file}", "")
+    tree.link(f"/var/lib/dkms/{name}/kernel-{node.kernel}-{node.architecture}", below)

@@ -1,0 +1,137 @@
+"""How the kernel of a simulated node loads, removes and refuses modules."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from probes.facts.kernel.modprobe_config import parse_cmdline
+from probes.simulation.node.model.program import PEERMEM
+from probes.simulation.node.model.tree import Refusal, Tree, log
+from probes.simulation.node.modules.effects import add_effects, remove_effects
+from probes.simulation.node.modules.files import modinfo_fields
+from probes.simulation.node.modules.modules import PEERMEM_PARAMETERS, add_module
+
+_MODULES_DISABLED = "/proc/sys/kernel/modules_disabled"
+_SIG_ENFORCE = "/sys/module/module/parameters/sig_enforce"
+_LOCKDOWN = "/sys/kernel/security/lockdown"
+NOT_PERMITTED = Refusal("Operation not permitted")
+INVALID = Refusal("Invalid argument")
+_ERROR, _WARNING, _NOTICE = 3, 4, 5
+_PARAMETER = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
+_NAME_TAKEN = "nvidia-peermem nv_mem_client_init:674 ERROR nv_mem_client_init -- error while registering "
+_OLD_NAME_TAKEN = "nv_mem_client_init:382: nv_mem_client_init -- error while registering client"
+
+
+def insert_module(tree: Tree, name: str, parameters: Mapping[str, str], seconds: float) -> Refusal | None:
+    """Insert a module whose dependencies are loaded; return the kernel's refusal, if any."""
+    refusal = _refusal(tree, name, parameters)
+    for level, line in refusal.log_lines if refusal else ():
+        log(tree, line, seconds, level)
+    if refusal is not None:
+        return refusal
+    fields = modinfo_fields(tree, name)
+    taken = {}
+    for parameter, value in parameters.items():
+        # Only the parameters of nvidia_peermem are known.
+        if parameter in PEERMEM_PARAMETERS if name == PEERMEM else _PARAMETER.fullmatch(parameter):
+            taken[parameter] = value
+        else:  # the kernel ignores them (kernel/module/main.c, unknown_module_param_cb)
+            log(tree, f"{name}: unknown parameter '{parameter}' ignored", seconds)
+    tree.live_modules.append(name)
+    add_module(tree, name, fields.get("version", ""), fields.get("srcversion", ""), taken)
+    add_effects(tree, name)
+    return None
+
+
+def remove_modules(tree: Tree, *names: str) -> None:
+    """Remove modules even if they are in use; name dependent modules first."""
+    for name in names:
+        if name in tree.live_modules:
+            tree.live_modules.remove(name)
+            tree.remove(f"/sys/module/{name}")
+            remove_effects(tree, name)
+        for key in [key for key in tree.references if key[0] == name]:
+            del tree.references[key]
+
+
+def refuse_module(tree: Tree, name: str, refusal: Refusal, at_seconds: float) -> None:
+    """Make the kernel refuse a module from now on, as it did at boot."""
+    remove_modules(tree, name)
+    tree.refusals[name] = refusal
+    for level, line in refusal.log_lines:
+        log(tree, line, at_seconds, level)
+
+
+def modules_are_locked(tree: Tree) -> bool:
+    """Return whether modules can be neither loaded nor removed until a reboot."""
+    return tree.text(_MODULES_DISABLED).strip() == "1"
+
+
+def _refusal(tree: Tree, name: str, parameters: Mapping[str, str]) -> Refusal | None:
+    """Check in the kernel's order: permission, signature, kernel version, symbols, the module's own init."""
+    fields = modinfo_fields(tree, name)
+    if modules_are_locked(tree):
+        return NOT_PERMITTED
+    if "signer" not in fields:
+        if tree.text(_SIG_ENFORCE).strip() == "Y":
+            lines = ((_NOTICE, "Loading of unsigned module is rejected"),)
+            return Refusal("Key was rejected by service", lines)
+        if "[none]" not in (tree.text(_LOCKDOWN) or "[none]"):
+            text = "Lockdown: modprobe: unsigned module loading is restricted; see man kernel_lockdown.7"
+            lines = ((_NOTICE, text),)
+            return Refusal(NOT_PERMITTED.error, lines)
+    if name in parse_cmdline(tree.text("/proc/cmdline")).kernel:
+        return Refusal(NOT_PERMITTED.error, ((_ERROR, f"Module {name} is blacklisted"),))
+    if name in tree.refusals:
+        return tree.refusals[name]
+    return _version_mismatch(tree, name, fields) or _init_failure(tree, name, fields, parameters)
+
+
+def _version_mismatch(tree: Tree, name: str, fields: Mapping[str, str]) -> Refusal | None:
+    """Refuse a file built for another kernel, or for another driver than the loaded one."""
+    built_for = fields.get("vermagic", "")
+    release = tree.description.kernel
+    if built_for and built_for.split(" ", 1)[0] != release:
+        magic = f"{release} SMP preempt mod_unload modversions"
+        line = f"{name}: version magic '{built_for}' should be '{magic}'"
+        return Refusal("Exec format error", ((_ERROR, line),))
+    loaded = tree.text("/sys/module/nvidia/version").strip()
+    version = fields.get("version", "")
+    if name.startswith("nvidia_") and "nvidia" in fields.get("depends", "").split(",") and version != loaded:
+        symbol = {
+            PEERMEM: "nvidia_p2p_dma_map_pages",
+            "nvidia_uvm": "nvUvmInterfaceRegisterUvmCallbacks",
+        }.get(name, "nvidia_p2p_get_pages")
+        return Refusal(
+            INVALID.error,
+            (
+                (_WARNING, f"{name}: disagrees about version of symbol {symbol}"),
+                (_WARNING, f"{name}: Unknown symbol {symbol} (err -22)"),
+            ),
+        )
+    return None
+
+
+def _init_failure(
+    tree: Tree, name: str, fields: Mapping[str, str], parameters: Mapping[str, str]
+) -> Refusal | None:
+    """Return why the module's own init fails."""
+    if name == "nv_peer_mem" and PEERMEM in tree.live_modules:
+        return Refusal(INVALID.error, ((_ERROR, _OLD_NAME_TAKEN),))
+    if name != PEERMEM:
+        return None
+    if not any(need.startswith("ib_") for need in fields.get("depends", "").split(",")):
+        return INVALID  # built without peer-memory symbols: it logs nothing
+    for parameter in PEERMEM_PARAMETERS:
+        value = parameters.get(parameter, "0")
+        if not value.lstrip("-").isdecimal():
+            line = f"{name}: `{value}' invalid for parameter `{parameter}'"
+            return Refusal(INVALID.error, ((_ERROR, line),))
+        if value not in ("0", "1"):
+            line = f"nvidia-peermem nv_mem_param_conf_check:617 ERROR invalid {parameter} param value {value}"
+            return Refusal(INVALID.error, ((_ERROR, line),))
+    if "nv_peer_mem" in tree.live_modules:
+        client = "nc client" if parameters.get("persistent_api_support", "1") == "1" else "traditional client"
+        return Refusal(INVALID.error, ((_ERROR, f"{_NAME_TAKEN}{client}"),))
+    return None

@@ -1,0 +1,1 @@
+"""The operating system of a simulated node: services, boot loader, Kubernetes."""

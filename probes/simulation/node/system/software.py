@@ -1,0 +1,125 @@
+"""Software of a simulated node: the driver's libraries, test tools, the package database, device files."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from probes.facts.system.tool_names import GDRCOPY, PERFTEST, programs_of
+from probes.simulation.node.jobs.processes import NCCL_VERSION, library_directory, verbs_libraries
+from probes.simulation.node.model.tree import Tree
+
+# A perftest of 2025 built with CUDA: it loads libcuda.so by this name and accepts PCI addresses and IPv6.
+PERFTEST_PROGRAM = (
+    b"\x7fELF\0libcuda.so\0cuMemGetHandleForAddressRange\0ibv_reg_dmabuf_mr\0use_cuda\0use_cuda_bus_id\0"
+    b"use_cuda_dmabuf\0use_data_direct\0ipv6-addr\0"
+)
+_BUILT_FROM_SOURCE = "/usr/local/bin"
+_DIRECTORIES = {"gdrcopy": "/usr/bin"}  # NVIDIA's repository has a package of it, but not of the others
+_PACKAGES = {f"/usr/bin/{name}": ("gdrcopy-tests", "2.5-1") for name in GDRCOPY}
+_DRIVER_LIBRARIES = ("libnvidia-ml.so.1", "libcuda.so.1")
+_DPKG_DISTRIBUTIONS = ("Ubuntu", "Debian")
+
+
+def add_software(tree: Tree) -> None:
+    """Add perftest with CUDA and DMA-BUF, other tests, some tools, and the libraries that jobs load."""
+    for name in PERFTEST:
+        tree.add(f"/usr/bin/{name}", PERFTEST_PROGRAM)
+        tree.commands.setdefault(name, lambda argv, seconds: "Version: 6.23\n")
+    for package in tree.description.tests:
+        for name in programs_of(package):
+            tree.add(f"{_DIRECTORIES.get(package, _BUILT_FROM_SOURCE)}/{name}", b"\x7fELF")
+    add_packages(tree, _PACKAGES | tree.description.system.packages)
+    tree.add("/usr/bin/nvidia-smi", b"\x7fELF")
+    for name in ("numactl", "lspci", "ibv_devinfo", "ethtool"):
+        tree.add(f"/usr/bin/{name}", "")
+    directory = library_directory(tree)
+    plugin = tree.description.system.plugin
+    if plugin:
+        tree.add(plugin, b"\x7fELF")
+        tree.link(f"{plugin.rpartition('/')[0]}/libnccl-net.so", plugin.rpartition("/")[2])
+    for soname, file in (
+        ("libnccl.so.2", f"libnccl.so.{NCCL_VERSION}"),
+        *verbs_libraries(tree).items(),
+        *((("libgdrapi.so.2", "libgdrapi.so.2.5"),) if "gdrdrv" in tree.live_modules else ()),
+    ):
+        tree.add(f"{directory}/{file}", "")
+        tree.link(f"{directory}/{soname}", file)
+
+
+# Libraries of the NVIDIA driver
+
+
+def add_driver_libraries(tree: Tree) -> None:
+    """Add NVML and CUDA of the driver's version, and the link from development packages."""
+    set_library_version(tree, tree.description.driver.version)
+    tree.link(f"{library_directory(tree)}/libcuda.so", "libcuda.so.1")
+
+
+def set_library_version(tree: Tree, version: str) -> None:
+    """Set the version of both libraries."""
+    for name in _DRIVER_LIBRARIES:
+        install_library(tree, name, f"{name.removesuffix('.1')}.{version}")
+
+
+def install_library(tree: Tree, soname: str, file: str) -> None:
+    """Install a library like a package: the file, and a link with the name that programs load."""
+    directory = library_directory(tree)
+    tree.add(f"{directory}/{file}", b"\x7fELF")
+    tree.link(f"{directory}/{soname}", file)
+
+
+# Package database
+
+
+def add_packages(tree: Tree, packages: Mapping[str, tuple[str, str]]) -> None:
+    """Add dpkg-query or rpm, depending on the distribution; `packages` maps files to name and version."""
+
+    def owner(path: str) -> tuple[str, str] | None:
+        # The tree has no .ko files, only what modinfo prints about them.
+        return packages.get(path) if tree.is_there(path) or path.endswith(".ko") else None
+
+    def dpkg(argv: Sequence[str], seconds: float) -> str:
+        if "--show" in argv:
+            return "".join(f"{name} {version}\n" for name, version in sorted({*packages.values()}))
+        return "".join(f"{of[0]}: {path}\n" for path in argv[2:] if (of := owner(path)))
+
+    def rpm(argv: Sequence[str], seconds: float) -> str:
+        return "".join(
+            f"{of[0]} {of[1]}\n" if (of := owner(path)) else f"file {path} is not owned by any package\n"
+            for path in argv[4:]
+        )
+
+    if tree.description.distribution.startswith(_DPKG_DISTRIBUTIONS):
+        tree.add("/usr/bin/dpkg-query", b"\x7fELF")
+        tree.commands.setdefault("dpkg-query", dpkg)
+    else:
+        tree.add("/usr/bin/rpm", b"\x7fELF")
+        tree.commands.setdefault("rpm", rpm)
+
+
+# Device files
+
+
+def add_device_files(tree: Tree, modules: Iterable[str]) -> None:
+    """Add the files in /dev that devtmpfs (RDMA) and udev's rules (NVIDIA) create for these modules."""
+    tree.add("/dev/null", "")
+    for name in modules:
+        for path in _device_files_of(tree, name):
+            tree.add(path, "")
+
+
+def _device_files_of(tree: Tree, module: str) -> list[str]:
+    if module in ("mlx4_ib", "mlx5_ib", "efa"):
+        return [f"/dev/infiniband/uverbs{number}" for number in range(len(tree.cards))]
+    if module == "ib_umad":
+        return [f"/dev/infiniband/umad{number}" for number in range(len(tree.cards))]
+    if module == "nvidia":
+        return ["/dev/nvidiactl", *(f"/dev/nvidia{number}" for number in range(len(tree.gpus)))]
+    if module == "cxi_user":
+        return [f"/dev/{nic.name}" for nic in tree.nics]
+    return {
+        "rdma_cm": ["/dev/infiniband/rdma_cm"],
+        "rdma_ucm": ["/dev/infiniband/rdma_cm"],
+        "nvidia_uvm": ["/dev/nvidia-uvm"],
+        "gdrdrv": ["/dev/gdrdrv"],
+    }.get(module, [])

@@ -1,0 +1,136 @@
+"""The operating system of a simulated node: os-release, boot loader, kernels on disk, cloud, Slurm."""
+
+from __future__ import annotations
+
+from probes.simulation.node.model.description import NodeDescription
+from probes.simulation.node.model.tree import Tree
+from probes.simulation.node.system.services import UNITS, WANTS
+
+GRUB_CONFIG = "/boot/grub/grub.cfg"
+_MACHINE_ID = "51a01a7ed00000000000000000000001"
+_SLURM_CONF = """\
+ClusterName=simulated
+SlurmctldHost=login0
+ProctrackType=proctrack/cgroup
+PropagateResourceLimitsExcept=MEMLOCK
+Prolog=/etc/slurm/prolog.sh
+HealthCheckProgram=/usr/sbin/nhc
+"""
+_SLURM_UNIT = """\
+[Unit]
+Description=slurmd (simulated)
+[Service]
+ExecStart=/usr/sbin/slurmd -D -s
+LimitMEMLOCK=infinity
+LimitNOFILE=131072
+"""
+
+
+def add_system(tree: Tree) -> None:
+    """Add os-release, DMI's asset tag, the boot loader's files and the kernels on disk."""
+    node = tree.description
+    system = node.system
+    like = f"ID_LIKE={_quoted(system.like)}\n" if system.like else ""
+    tree.add(
+        "/etc/os-release",
+        f"PRETTY_NAME={_quoted(node.distribution)}\nID={system.id}\n{like}VERSION_ID={_quoted(system.version)}\n",
+    )
+    tree.add("/sys/class/dmi/id/chassis_asset_tag", f"{system.asset_tag or 'Default string'}\n")
+    tree.directory("/sys/firmware")
+    if system.efi:
+        tree.directory("/sys/firmware/efi")
+    _BOOT[system.boot](tree)
+    for release in filter(None, (node.kernel, system.older_kernel)):
+        _add_kernel(tree, release)
+
+
+def _quoted(text: str) -> str:
+    return f'"{text}"'
+
+
+def _add_kernel(tree: Tree, release: str) -> None:
+    ram_disk = "initramfs-{}.img" if tree.description.system.boot == "grub-bls" else "initrd.img-{}"
+    tree.add(f"/boot/vmlinuz-{release}", "")
+    tree.add(f"/boot/{ram_disk.format(release)}", "")
+    if release != tree.description.kernel:
+        tree.add(f"/lib/modules/{release}/modules.dep", "")
+        tree.directory(f"/lib/modules/{release}/build")
+
+
+def _options(node: NodeDescription) -> str:
+    """Return the admin's words of the command line: those after "ro"."""
+    return node.cmdline.partition(" ro ")[2]
+
+
+def _grub(tree: Tree) -> None:
+    options = _options(tree.description)
+    tree.add("/etc/default/grub", f'GRUB_DEFAULT=0\nGRUB_TIMEOUT=5\nGRUB_CMDLINE_LINUX="{options}"\n')
+    write_grub_config(tree)
+    tree.add("/boot/grub/grubenv", _grubenv(""))
+    tree.add("/usr/sbin/update-initramfs", "#!/bin/sh\n")
+    tree.add("/usr/sbin/update-grub", "#!/bin/sh\n")
+    tree.add("/var/lib/shim-signed/mok/MOK.der", "")
+
+
+def write_grub_config(tree: Tree) -> None:
+    """Write what update-grub writes: an entry for each kernel, with the command line of this boot."""
+    node = tree.description
+    root = next((word for word in node.cmdline.split() if word.startswith("root=")), "root=/dev/md0")
+    entries = (
+        f"menuentry '{node.distribution}, with Linux {release}' {{\n"
+        f"\tlinux\t/boot/vmlinuz-{release} {root} ro {_options(node)}\n"
+        f"\tinitrd\t/boot/initrd.img-{release}\n}}\n"
+        for release in filter(None, (node.kernel, node.system.older_kernel))
+    )
+    tree.add(GRUB_CONFIG, "".join(entries))
+
+
+def _grub_bls(tree: Tree) -> None:
+    node = tree.description
+    entry = f"{_MACHINE_ID}-{node.kernel}"
+    tree.add(
+        "/etc/default/grub",
+        f'GRUB_DEFAULT=saved\nGRUB_CMDLINE_LINUX="{_options(node)}"\nGRUB_ENABLE_BLSCFG=true\n',
+    )
+    tree.add(f"/boot/loader/entries/{entry}.conf", _entry(node))
+    tree.add("/boot/grub2/grub.cfg", "# simulated\n")
+    tree.add("/boot/grub2/grubenv", _grubenv(entry))
+    tree.add("/usr/bin/dracut", "#!/bin/sh\n")
+    tree.add("/usr/sbin/grubby", "#!/bin/sh\n")
+
+
+def _systemd_boot(tree: Tree) -> None:
+    node = tree.description
+    entry = f"{_MACHINE_ID}-{node.kernel}.conf"
+    tree.add(f"/boot/loader/entries/{entry}", _entry(node))
+    tree.add("/boot/loader/loader.conf", f"timeout 5\ndefault {_MACHINE_ID}-*\n")
+    tree.add("/etc/kernel/cmdline", f"{_options(node)}\n")
+    tree.add("/usr/bin/dracut", "#!/bin/sh\n")
+
+
+_BOOT = {"grub": _grub, "grub-bls": _grub_bls, "systemd-boot": _systemd_boot}
+
+
+def _entry(node: NodeDescription) -> str:
+    return (
+        f"title {node.distribution}\nversion {node.kernel}\nlinux /vmlinuz-{node.kernel}\n"
+        f"initrd /initramfs-{node.kernel}.img\noptions root=/dev/md0 ro {_options(node)}\n"
+    )
+
+
+def _grubenv(entry: str) -> str:
+    """Return a GRUB environment block of 1024 bytes."""
+    text = "# GRUB Environment Block\n" + (f"saved_entry={entry}\n" if entry else "")
+    return text.ljust(1024, "#")
+
+
+def add_slurm(tree: Tree) -> None:
+    """Add slurmd and its configuration, if the node has Slurm."""
+    path = tree.description.system.slurm
+    if not path:
+        return
+    tree.add(path, _SLURM_CONF)
+    tree.add("/usr/sbin/slurmd", b"\x7fELF")
+    tree.add(f"{UNITS}/slurmd.service", _SLURM_UNIT)
+    tree.link(f"{WANTS}/slurmd.service", f"{UNITS}/slurmd.service")
+    tree.units["slurmd"] = "active"

@@ -1,0 +1,232 @@
+"""Which process owns an RDMA object, as seen through RDMA netlink and /proc."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from probes.base.unknown import Maybe, Reason, Unknown
+from probes.host.rdma_resources import (
+    CompletionQueue,
+    MemoryRegion,
+    ProtectionDomain,
+    QueuePair,
+    RdmaContext,
+    RdmaResources,
+)
+from probes.live.processes.ownership import PAGE, ResourceRound, attribute, read_pinned, read_round, summed
+from tests.probes.live.live_node import MIB, LiveNode, resources_of
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> LiveNode:
+    return LiveNode(tmp_path)
+
+
+def round_of(host: LiveNode) -> ResourceRound:
+    found = read_round(host)
+    assert isinstance(found, ResourceRound)
+    return found
+
+
+def test_a_region_of_another_thread_belongs_to_its_process(host: LiveNode) -> None:
+    host.add_process(42, pinned=32 * MIB)
+    host.set_status(1042, 42, 32 * MIB)
+    host.resources = RdmaResources(regions=(MemoryRegion("mlx5_0", 1, 32 * MIB, 1, 1042),))
+    found = round_of(host)
+    assert found.ownership.uses[42].own.bytes == 32 * MIB
+    assert found.pinned == {42: 32 * MIB}
+
+
+@pytest.mark.parametrize(
+    ("domain_thread", "context_thread"), [(42, None), (None, 42)], ids=["by-domain", "by-context"]
+)
+def test_a_region_of_an_ended_thread_belongs_to_the_owner_of_its_domain(
+    host: LiveNode, domain_thread: int | None, context_thread: int | None
+) -> None:
+    host.add_process(42)
+    host.resources = RdmaResources(
+        queue_pairs=(QueuePair("mlx5_0", 5, "RC", "RTS", pd=1),),
+        regions=(MemoryRegion("mlx5_0", 1, 8 * MIB, 1, None),),
+        domains=(ProtectionDomain("mlx5_0", 1, 7, domain_thread),),
+        contexts=(RdmaContext("mlx5_0", 7, context_thread),),
+        completion_queues=(CompletionQueue("mlx5_0", 3, 7, 42),),
+    )
+    use = round_of(host).ownership.uses[42]
+    assert (use.own.bytes, use.inherited.bytes) == (0, 8 * MIB)
+    assert (use.queue_pairs, use.ready, use.completion_queues) == (1, 1, 1)
+
+
+def test_a_domain_of_another_device_with_the_same_number_is_not_asked(host: LiveNode) -> None:
+    host.add_process(42)
+    host.resources = RdmaResources(
+        regions=(MemoryRegion("mlx5_1", 1, 8 * MIB, 1, None),),
+        domains=(ProtectionDomain("mlx5_0", 1, 7, 42),),
+    )
+    ownership = round_of(host).ownership
+    assert ownership.unowned_regions == 1
+    assert ownership.uses == {}
+
+
+def test_what_the_kernel_made_is_neither_owned_nor_a_rest(host: LiveNode) -> None:
+    host.resources = RdmaResources(
+        queue_pairs=(QueuePair("mlx5_0", 1, "GSI", "RTS", kernel_name="ib_core"),),
+        regions=(MemoryRegion("mlx5_0", 1, 4096, 1, None, "nvme_rdma"),),
+    )
+    assert round_of(host).ownership == attribute(RdmaResources(), {})
+
+
+def test_objects_of_ended_and_hidden_owners_are_a_rest(host: LiveNode) -> None:
+    """A child with an inherited device that outlives its parent, or a process of another PID namespace."""
+    host.resources = replace(resources_of((77, [4 * MIB])), left_out=3)
+    ownership = round_of(host).ownership
+    assert (ownership.unowned_regions, ownership.unowned_queue_pairs) == (4, 5)
+
+
+def test_regions_that_change_while_pinned_memory_is_read_are_not_compared(host: LiveNode) -> None:
+    for pid in (42, 43):
+        host.add_process(pid)
+    answers = [
+        resources_of((42, [4 * MIB]), (43, [4 * MIB])),
+        resources_of((42, [4 * MIB, 8 * MIB]), (43, [4 * MIB])),
+    ]
+    host.resources = lambda: answers.pop(0)
+    assert round_of(host).unsettled == {42}
+
+
+def test_the_owners_of_an_unchanged_list_are_not_looked_up_again(host: LiveNode) -> None:
+    host.add_process(42, pinned=4 * MIB)
+    host.resources = resources_of((42, [4 * MIB]))
+    first = round_of(host)
+    host.asked.clear()
+    host.set_status(42, 42, 8 * MIB)
+    second = read_round(host, first)
+    assert isinstance(second, ResourceRound)
+    assert (second.ownership, second.pinned) == (first.ownership, {42: 8 * MIB})
+    assert (host.asked["rdma_resources"], host.asked["/proc/42/status"]) == (2, 1)
+
+
+def test_an_unowned_object_is_looked_up_in_each_round(host: LiveNode) -> None:
+    host.resources = resources_of((42, [4 * MIB]))
+    first = round_of(host)
+    assert first.ownership.unowned_regions == 1
+    host.add_process(42)
+    second = read_round(host, first)
+    assert isinstance(second, ResourceRound)
+    assert second.ownership.unowned_regions == 0
+
+
+def test_a_list_that_changes_after_an_unchanged_one_is_unsettled(host: LiveNode) -> None:
+    host.add_process(42)
+    host.resources = resources_of((42, [4 * MIB]))
+    first = round_of(host)
+    answers = [resources_of((42, [4 * MIB])), resources_of((42, [4 * MIB, 8 * MIB]))]
+    host.resources = lambda: answers.pop(0) if len(answers) > 1 else answers[0]
+    second = read_round(host, first)
+    assert isinstance(second, ResourceRound)
+    assert second.unsettled == {42}
+
+
+def test_a_device_that_gives_no_list_makes_the_round_unknown(host: LiveNode) -> None:
+    host.add_process(42)
+    host.resources = lambda: replace(resources_of((42, [4 * MIB])), unread=("mlx5_3",))
+    found = read_round(host)
+    assert isinstance(found, Unknown)
+    assert "mlx5_3" in found.detail
+
+
+def test_a_region_without_owner_that_goes_away_was_there(host: LiveNode) -> None:
+    host.add_process(42)
+    answers = [resources_of((42, [4 * MIB]), (77, [4 * MIB])), resources_of((42, [4 * MIB]))]
+    host.resources = lambda: answers.pop(0)
+    found = round_of(host)
+    assert found.ownership.unowned_regions == 1
+    assert not found.unsettled
+
+
+def test_pinned_memory_is_read_from_a_thread_that_lives(host: LiveNode) -> None:
+    host.add_process(42, pinned=None)
+    assert isinstance(read_pinned(host, 42, {}), Unknown)
+    (host.path / "proc/42/task/43").mkdir(parents=True)
+    (host.path / "proc/42/task/43/status").write_text("Tgid:\t42\nVmPin:\t    4096 kB\n")
+    assert read_pinned(host, 42, {}) == 4 * MIB
+
+
+def test_missing_pinned_memory_is_not_zero(host: LiveNode) -> None:
+    host.add_process(42, pinned=None)
+    pinned = read_pinned(host, 42, {})
+    assert isinstance(pinned, Unknown)
+    assert pinned.reason is Reason.NOT_THERE
+
+
+def test_a_list_without_even_the_kernels_objects_is_noted(host: LiveNode) -> None:
+    host.resources = RdmaResources(shares_namespaces=False)
+    found = round_of(host)
+    assert (found.is_empty, found.shares_namespaces) == (True, False)
+
+
+def test_no_list_has_its_reason(host: LiveNode) -> None:
+    failures: list[Maybe[RdmaResources]] = [RdmaResources(), Unknown(Reason.IO_ERROR, "netlink")]
+    host.resources = lambda: failures.pop(0)
+    assert isinstance(read_round(host), Unknown)
+
+
+def test_sums_are_in_whole_pages_without_on_demand_paging() -> None:
+    regions = [
+        MemoryRegion("mlx5_0", 1, 5001),
+        MemoryRegion("mlx5_0", 2, 4 * MIB),
+        MemoryRegion("mlx5_0", 3, 16 * MIB, is_odp=True),
+        MemoryRegion("mlx5_0", 4, (1 << 64) - 1),
+        MemoryRegion("mlx5_1", 5, 0),
+        MemoryRegion("mlx5_1", 2, 4 * MIB),
+    ]
+    found = summed(regions)
+    assert found.bytes == 2 * PAGE + 8 * MIB
+    assert (found.count, found.on_demand, found.total) == (4, 2, 6)
+    assert (found.large_bytes, found.shortest_large) == (8 * MIB, 4 * MIB)
+    assert found.without_length == ("mlx5_1",)
+
+
+NUMBERS = st.integers(0, 3)
+THREADS = st.none() | st.integers(40, 45)
+DEVICES = st.sampled_from(["mlx5_0", "mlx5_1"])
+RESOURCES = st.builds(
+    RdmaResources,
+    queue_pairs=st.lists(
+        st.builds(
+            QueuePair,
+            DEVICES,
+            NUMBERS,
+            st.just("RC"),
+            st.sampled_from(["RTS", "INIT"]),
+            pd=NUMBERS,
+            pid=THREADS,
+        ),
+        max_size=6,
+    ).map(tuple),
+    regions=st.lists(
+        st.builds(
+            MemoryRegion, DEVICES, NUMBERS, st.integers(0, 1 << 64), pd=NUMBERS | st.none(), pid=THREADS
+        ),
+        max_size=6,
+    ).map(tuple),
+    domains=st.lists(
+        st.builds(ProtectionDomain, DEVICES, NUMBERS, NUMBERS | st.none(), THREADS), max_size=4
+    ).map(tuple),
+    contexts=st.lists(st.builds(RdmaContext, DEVICES, NUMBERS, THREADS), max_size=4).map(tuple),
+    left_out=st.integers(0, 2),
+)
+
+
+@given(RESOURCES, st.dictionaries(st.integers(40, 45), st.integers(1, 3)))
+def test_every_region_has_one_owner_or_is_in_the_rest(
+    resources: RdmaResources, groups: dict[int, int]
+) -> None:
+    found = attribute(resources, groups)
+    owned = sum(use.own.total + use.inherited.total for use in found.uses.values())
+    assert owned + found.unowned_regions == len(resources.regions) + resources.left_out
+    assert set(found.uses) <= set(groups.values())

@@ -1,0 +1,126 @@
+"""Textual's terminal driver, extended for terminals that go away.
+
+A terminal can vanish without SIGHUP: under nohup, or where gdrtop is not in the foreground. Textual's input
+thread then reads EOF in a loop, its writer thread dies of EIO, and the main thread waits forever for room in
+the writer's queue.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import select
+import threading
+from contextlib import suppress
+from queue import Empty, Full
+
+from textual._xterm_parser import XTermParser
+from textual.app import App
+from textual.drivers.linux_driver import LinuxDriver
+from textual.message import Message
+
+from tui.terminal.input import WakingEvent, read_input
+from tui.terminal.textual_version import is_tested
+
+_FULL_SECONDS = 0.2
+_CLOSE_SECONDS = 2.0
+
+
+class TerminalDriver(LinuxDriver):
+    """Read keys and write the screen until the terminal has gone, then end the program."""
+
+    class Gone(Message):
+        """The terminal has gone."""
+
+    class Restarted(Message):
+        """The terminal shows what others wrote: gdrtop was suspended."""
+
+    def __init__(
+        self, app: App[None], *, debug: bool = False, mouse: bool = True, size: tuple[int, int] | None = None
+    ) -> None:
+        super().__init__(app, debug=debug, mouse=mouse, size=size)
+        self._gone = threading.Event()
+        self._terminals = [descriptor for descriptor in (0, 1, 2) if os.isatty(descriptor)]
+        self._is_leaving = False
+        self._watcher: threading.Thread | None = None
+        if is_tested():
+            self.exit_event = WakingEvent()
+        self.starts = 0
+        """How many times it has taken over the terminal, which shows nothing then."""
+
+    @property
+    def is_stuck(self) -> bool:
+        """Return whether output still waits for a terminal that takes none."""
+        return self._writer_thread is not None and self._writer_thread.is_alive()
+
+    def leave(self) -> None:
+        """Wait only briefly for a terminal that takes no output; safe in a signal handler."""
+        self._is_leaving = True
+
+    def start_application_mode(self) -> None:
+        """Take over the terminal, and watch it."""
+        # The kernel sends SIGCONT after SIGHUP, and Textual's handler would start a second pair of threads.
+        if self._gone.is_set() or _have_hung_up(self._terminals):
+            return
+        if self._key_thread is not None and self._key_thread.is_alive():  # SIGSTOP, which no handler sees
+            self.suspend_application_mode()
+        loop = asyncio.get_running_loop()
+        if self._watcher is None:
+            self._watcher = threading.Thread(target=self._watch, args=(loop,), name="terminal", daemon=True)
+            self._watcher.start()
+        self.starts += 1
+        super().start_application_mode()  # type: ignore[no-untyped-call]
+        if self.starts > 1:  # Textual draws nothing after SIGCONT; this may be its handler
+            loop.call_soon_threadsafe(self._app.post_message, self.Restarted())
+
+    def run_input_thread(self) -> None:
+        """Process keys and the mouse until `exit_event` is set."""
+        if isinstance(self.exit_event, WakingEvent):
+            read_input(self.fileno, self.exit_event, XTermParser(self._debug), self.process_message)
+        else:
+            super().run_input_thread()
+
+    def write(self, data: str | None) -> None:
+        """Hand output to the writer thread (None ends it); drop it once the terminal has gone."""
+        assert self._writer_thread is not None, "the driver is not in application mode"
+        waits = 0
+        while not self._gone.is_set():
+            try:
+                self._writer_thread._queue.put(data, timeout=_FULL_SECONDS)
+                return
+            except Full:
+                waits += self._is_leaving
+                if waits * _FULL_SECONDS >= _CLOSE_SECONDS:
+                    self._gone.set()
+
+    def close(self) -> None:
+        """End the writer thread; one that cannot write is left behind."""
+        writer = self._writer_thread
+        if writer is None:
+            return
+        self.write(None)
+        if self._gone.is_set():
+            with suppress(Empty):
+                while True:
+                    writer._queue.get_nowait()
+            with suppress(Full):
+                writer._queue.put_nowait(None)
+        writer.join(_CLOSE_SECONDS if self._gone.is_set() or self._is_leaving else None)
+
+    def _watch(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Wait until input or output has hung up, then replace both with /dev/null."""
+        _have_hung_up(self._terminals, wait=True)
+        self._gone.set()
+        null = os.open(os.devnull, os.O_RDWR)
+        for descriptor in self._terminals:  # so that no thread dies of an I/O error before the program ends
+            os.dup2(null, descriptor)
+        if not loop.is_closed():
+            loop.call_soon_threadsafe(self._app.post_message, self.Gone())
+
+
+def _have_hung_up(descriptors: list[int], wait: bool = False) -> bool:
+    """Return whether one of these has hung up, which poll(2) always reports; with `wait`, wait for it."""
+    poll = select.poll()
+    for descriptor in descriptors:
+        poll.register(descriptor, 0)
+    return bool(poll.poll(None if wait else 0))
