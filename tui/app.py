@@ -55,6 +55,8 @@ if TYPE_CHECKING:
     from tui.screens.ras.screen import RasScreen
     from tui.screens.setup.screen import SetupScreen
 
+LATEST_START_SECONDS = 0.3
+
 
 class GdrtopApp(App[None]):
     """htop for GPUDirect RDMA.
@@ -156,6 +158,8 @@ class GdrtopApp(App[None]):
             self._shared.notify(f"This recording is {self._replay.damage}.", "warning", timeout=15)
         # Importing the probes blocks the interpreter for a while; the first screen is painted before.
         self.call_after_refresh(self.readings.start)
+        # A key that opens another screen at once keeps the first one from being painted.
+        self.set_timer(LATEST_START_SECONDS, self.readings.start)
 
     def on_resize(self, event: events.Resize) -> None:
         """Draw everything again if the terminal got its old size back before Textual saw the other one."""

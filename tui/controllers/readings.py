@@ -41,6 +41,7 @@ class ReadingsController:
         self._context = context
         self.interval = interval
         self.paused = False
+        self._is_started = False
         self._replay = replay
         self._live: LiveSource | None = None
         self._timer: Timer | None = None
@@ -70,7 +71,10 @@ class ReadingsController:
             self._live.ras.stop(self._live.host)
 
     def start(self) -> None:
-        """Open the node and read it from now on."""
+        """Open the node and read it from now on; a second call does nothing."""
+        if self._is_started:
+            return
+        self._is_started = True
         self._context.sampler.start()
         self._restart_timer()
 
