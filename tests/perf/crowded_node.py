@@ -16,12 +16,14 @@ def crowded_node(gpus: int, nics: int, functions: int = 0) -> NodeDescription:
     switches = -(-max(gpus, nics) // _BELOW_ONE_SWITCH)
     shares = [[kind[number::switches] for kind in devices] for number in range(switches)]
     roots = tuple(
-        RootDescription(f"{number + 1:04x}:00", number * len(node.numa) // switches, [*of_gpus, *of_nics])
+        RootDescription(
+            f"{number + 1:04x}:00", number * len(node.numa) // switches, switch=[*of_gpus, *of_nics]
+        )
         for number, (of_gpus, of_nics) in enumerate(shares)
     )
     return replace(
         node,
         name=f"{gpus} × {nics}",
-        root=(*roots, RootDescription("0000:80", 0, ["nvswitch"] * 4)),
+        root=(*roots, RootDescription("0000:80", 0, switch=["nvswitch"] * 4)),
         uncore=functions,
     )
