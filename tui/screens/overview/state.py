@@ -6,7 +6,7 @@ Does not know Textual. It is loaded after the first paint, because it imports al
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from probes.checks.summary import summarize
 from probes.queries.finding import Finding
@@ -19,7 +19,7 @@ from tui.screens.overview.layout import Arrangement
 from tui.screens.overview.panels import Checked, Panels
 from tui.screens.overview.readings import Readings
 from tui.screens.overview.selection import Selection, stepped
-from widgets.base.lines import Line
+from widgets.base.lines import Line, rows_of
 from widgets.doctor import findings_rows
 from widgets.doctor.findings import marks_of
 from widgets.node import topology as topology_drawing
@@ -37,6 +37,14 @@ _STILL = ("findings", "matrix")
 _GUTTER = 3  # the topology's border and scroll bar
 
 
+class _Fit(NamedTuple):
+    """The topology in so many cells and rows."""
+
+    form: Form
+    height: int  # rows of the whole drawing
+    hidden: int  # number of GPUs and NICs below the last row
+
+
 class OverviewState:
     """Facts and selection; changed only by `apply…` and by the methods for keys."""
 
@@ -48,7 +56,7 @@ class OverviewState:
         self._judged: Verdict | None = None
         self._still: dict[tuple[object, ...], list[Line]] = {}
         self._fresh: dict[tuple[object, ...], list[Line]] = {}  # until the next reading
-        self._forms: dict[tuple[object, ...], tuple[Form, int]] = {}
+        self._forms: dict[tuple[object, ...], _Fit] = {}
 
     def _forget_drawings(self) -> None:
         """Draw everything again: something other than a reading is new."""
@@ -197,35 +205,37 @@ class OverviewState:
         cells = {"matrix": left, "path": right, "gpudirect": right, "modules": right}
         cells |= {"findings": top, "jobs": top}
         needs = {
-            "topology": self._form(left - _GUTTER, 0)[1],
+            "topology": self._fit(left - _GUTTER, 0).height,
             "rates": len(self._readings.port_histories) + 1,
             "traffic": len(traffic.TOTALS) + 1,
             **{name: len(self.lines(name, room - 2, False)) for name, room in cells.items()},
         }
         return overview_layout.arrange(
-            width, height, head_rows, one_column, needs, lambda rows: self._form(left - _GUTTER, rows)[1]
+            width, height, head_rows, one_column, needs, lambda rows: self._fit(left - _GUTTER, rows).height
         )
 
     def _is_one_column(self, width: int, height: int, head_rows: int) -> bool:
-        """Return whether the topology gets the whole width: the terminal is narrow, or more of it fits so."""
+        """Return whether the topology gets the whole width: it is narrow, or more GPUs and NICs fit so."""
 
         def hidden(one_column: bool) -> int:
             rows = overview_layout.most_topology_rows(height, head_rows, one_column)
             cells = overview_layout.left_cells(width, one_column)
-            return max(0, self._form(cells - _GUTTER, rows)[1] - rows)
+            return self._fit(cells - _GUTTER, rows).hidden
 
         return width < overview_layout.TWO_COLUMNS or hidden(one_column=False) > hidden(one_column=True)
 
-    def _form(self, width: int, rows: int) -> tuple[Form, int]:
-        """Return the richest form of the topology within so many rows, and its height."""
+    def _fit(self, width: int, rows: int) -> _Fit:
+        """Return the richest form of the topology within so many rows."""
         node, topology = self._readings.node, self._readings.topology
         if node is None or topology is None:
-            return Form(Style.LIST, Detail.SHORT), 1
+            return _Fit(Form(Style.LIST, Detail.SHORT), 1, 0)
         key = width, rows
         if key not in self._forms:
             live, highlights = self._readings.live, self._panels.highlights(topology)
             form = topology_drawing.choose(node, topology, width, rows, live, highlights)
-            self._forms[key] = form, len(topology_drawing.draw(node, topology, width, live, highlights, form))
+            lines = topology_drawing.draw(node, topology, width, live, highlights, form)
+            hidden = sum(row >= rows for row in rows_of(lines).values())
+            self._forms[key] = _Fit(form, len(lines), hidden)
         return self._forms[key]
 
     def lines(self, panel: str, width: int, alone: bool, rows: int = 0) -> list[Line]:
@@ -237,7 +247,7 @@ class OverviewState:
         drawn = self._still if is_still else self._fresh
         key = panel, width, alone, rows
         if key not in drawn:
-            form = self._form(width, rows)[0] if panel == "topology" else None
+            form = self._fit(width, rows).form if panel == "topology" else None
             drawn[key] = self._panels.draw(node, topology, panel, width, alone, form)
         return drawn[key]
 
