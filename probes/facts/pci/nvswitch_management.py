@@ -17,7 +17,7 @@ from probes.facts.pci.sleep import asleep
 from probes.host.protocol import Host
 
 MARK = b"SW_MNG"
-_MELLANOX, _BRIDGE_SUBSYSTEM = 0x15B3, 0x0087
+_MELLANOX, _CONNECTX7, _BRIDGE_SUBSYSTEM = 0x15B3, 0x1021, 0x0087
 _MOST_LANES = 2
 _MOST_READ = 16
 
@@ -52,10 +52,10 @@ def _evidence(host: Host, function: PciFunction) -> str:
     vpd = host.read_bytes(f"{function.sysfs_path}/vpd") if sleeps is None else sleeps
     if not isinstance(vpd, Unknown):
         return "VPD has SMDL=SW_MNG" if MARK in vpd else ""
-    lanes = known(function.link.max_width, 0)
-    reason = (
-        "subsystem 15b3:0087"
-        if function.subsystem_device_id == _BRIDGE_SUBSYSTEM
-        else f"a ConnectX with {lanes} PCIe lane{'s' if lanes > 1 else ''}"
-    )
+    if function.subsystem_device_id == _BRIDGE_SUBSYSTEM:
+        reason = "subsystem 15b3:0087"
+    elif function.device_id == _CONNECTX7 and function.link.max_width == _MOST_LANES:
+        reason = "a ConnectX-7 with 2 PCIe lanes"
+    else:  # hypervisors show guests other links than the card has
+        return ""
     return f"assumed from {reason}, because the VPD is unknown ({vpd})"

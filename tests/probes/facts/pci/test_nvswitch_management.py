@@ -47,7 +47,8 @@ def test_the_vpd_tells_the_bridge_from_nics() -> None:
 
 
 @pytest.mark.parametrize(
-    ("node", "evidence"), [("hgx-b200", "subsystem 15b3:0087"), ("hgx-b300", "a ConnectX with 2 PCIe lanes")]
+    ("node", "evidence"),
+    [("hgx-b200", "subsystem 15b3:0087"), ("hgx-b300", "a ConnectX-7 with 2 PCIe lanes")],
 )
 def test_without_root_it_is_assumed_and_said_so(node: str, evidence: str) -> None:
     host = Host(node)
