@@ -16,7 +16,7 @@ from probes.host.protocol import Host
 
 NCCL_CONF = "/etc/nccl.conf"
 _MAX_VARIABLES = 128
-_VALUE_LIMIT = 256
+_VALUE_LIMIT = 1024  # NCCL_IB_HCA of 32 NICs has 400 characters
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from probes.base.text import printable
 from probes.base.unknown import Maybe, Reason, Unknown
 
 _MAX_VARIABLES = 128
-_VALUE_LIMIT = 256
+_VALUE_LIMIT = 1024  # NCCL_IB_HCA of 32 NICs has 400 characters
 _NAME_LIMIT = 48  # of a program's or a user's name
 
 

@@ -215,7 +215,12 @@ def test_nothing_else_of_the_environment_is_kept(name: str) -> None:
 def test_values_are_printable_and_bounded() -> None:
     value = parse_environment(b"NCCL_DEBUG=\x1b[2J" + b"a" * 10_000)["NCCL_DEBUG"]
     assert value.isprintable()
-    assert len(value) <= 256
+    assert len(value) <= 1024
+
+
+def test_the_names_of_32_nics_are_kept_whole() -> None:
+    names = ",".join(f"rdmap{number}s0" for number in range(100, 132))
+    assert parse_environment(f"NCCL_IB_HCA=={names}\0".encode()) == {"NCCL_IB_HCA": f"={names}"}
 
 
 def test_a_library_replaced_on_disk_is_still_named() -> None:
