@@ -27,20 +27,22 @@ class _Thread:
     """A daemon thread that runs one probe after another: starting one costs twenty system calls."""
 
     def __init__(self) -> None:
-        self._work: SimpleQueue[tuple[str, Callable[[], None]]] = SimpleQueue()
+        self._work: SimpleQueue[Callable[[], None]] = SimpleQueue()
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
 
     def give(self, name: str, work: Callable[[], None]) -> None:
         """Run this now; the thread must be idle or new."""
-        self._work.put((name, work))
+        self._thread.name = name
+        self._work.put(work)
 
     def _run(self) -> None:
         while True:
-            self._thread.name, work = self._work.get()
+            work = self._work.get()
             work()
             del work  # it keeps the answer
             with _LOCK:
+                self._thread.name = "idle probe"
                 if len(_IDLE) >= _MOST_IDLE:
                     return
                 _IDLE.append(self)

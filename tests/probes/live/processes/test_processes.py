@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import count
@@ -399,9 +400,10 @@ def test_without_the_commands_nothing_is_asked_again(host: LiveNode) -> None:
 
 
 def wait_for_threads(name: str) -> None:
-    for thread in threading.enumerate():
-        if thread.name == f"probe {name}":
-            thread.join(10)
+    until = time.monotonic() + 10
+    while any(thread.name == f"probe {name}" for thread in threading.enumerate()):
+        assert time.monotonic() < until
+        time.sleep(0.01)
 
 
 class Hangs(LiveNode):
