@@ -69,6 +69,7 @@ async def test_a_node_that_cannot_be_looked_at_lets_nothing_begin(monkeypatch: p
         assert "Enter: run" in seen(pilot, "question")
 
 
+@pytest.mark.slow
 async def test_who_comes_between_two_tests_ends_the_series_and_is_named(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -30,6 +30,7 @@ class PrintingHost(SimulatedHost):
         return CommandResult(self._printed, self._exit_status, 0.0)
 
 
+@pytest.mark.slow
 async def test_a_flood_does_not_freeze_the_screen() -> None:
     clock = SteppedClock()
     host = PrintingHost(NODE, clock, [f"line {number}" for number in range(LINES)])

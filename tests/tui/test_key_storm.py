@@ -89,6 +89,7 @@ async def test_paging_in_the_palette_before_its_new_list_is_drawn_does_nothing()
         assert pilot.app.screen is overview(pilot)
 
 
+@pytest.mark.slow
 async def test_a_burst_of_keys_is_followed_by_escape_at_once() -> None:
     clock = SteppedClock()
     app = stepped_app(QuickHost("hgx-h100+acs-on", clock=clock))

@@ -50,14 +50,14 @@ def test_overview(snap_compare: Any, name: str, size: tuple[int, int]) -> None:
     assert snap_compare(app, terminal_size=size, run_before=after(clock))
 
 
-@pytest.mark.parametrize("size", SIZES, ids=lambda size: f"{size[0]}x{size[1]}")
+@pytest.mark.parametrize("size", SMALL_OR_SLOW)
 def test_a_selected_gpu(snap_compare: Any, size: tuple[int, int]) -> None:
     clock = SteppedClock()
     app = stepped_app(SimulatedHost("dgx-a100", clock=clock))
     assert snap_compare(app, terminal_size=size, run_before=after(clock, "down", "down"))
 
 
-@pytest.mark.parametrize("size", SIZES, ids=lambda size: f"{size[0]}x{size[1]}")
+@pytest.mark.parametrize("size", SMALL_OR_SLOW)
 def test_a_recording(snap_compare: Any, size: tuple[int, int]) -> None:
     clock = SteppedClock()
     host = recorded(SimulatedHost("hgx-h100", clock=clock), clock, 5)
@@ -72,14 +72,14 @@ def test_a_recording(snap_compare: Any, size: tuple[int, int]) -> None:
     assert snap_compare(app, terminal_size=size, run_before=to_the_third)
 
 
-@pytest.mark.parametrize("size", SIZES, ids=lambda size: f"{size[0]}x{size[1]}")
+@pytest.mark.parametrize("size", SMALL_OR_SLOW)
 def test_help(snap_compare: Any, size: tuple[int, int]) -> None:
     clock = SteppedClock()
     app = stepped_app(SimulatedHost("hgx-h100", clock=clock))
     assert snap_compare(app, terminal_size=size, run_before=after(clock, "question_mark"))
 
 
-@pytest.mark.parametrize("size", SIZES, ids=lambda size: f"{size[0]}x{size[1]}")
+@pytest.mark.parametrize("size", SMALL_OR_SLOW)
 def test_the_doctor(snap_compare: Any, size: tuple[int, int]) -> None:
     clock = SteppedClock()
     app = stepped_app(SimulatedHost("hgx-h100+no-gdr-path", clock=clock))
@@ -122,7 +122,7 @@ def test_live_in_the_past(snap_compare: Any, monkeypatch: pytest.MonkeyPatch, si
     assert snap_compare(app, terminal_size=size, run_before=to_an_event)
 
 
-@pytest.mark.parametrize("size", SIZES, ids=lambda size: f"{size[0]}x{size[1]}")
+@pytest.mark.parametrize("size", SMALL_OR_SLOW)
 def test_nccl(snap_compare: Any, size: tuple[int, int]) -> None:
     clock = SteppedClock()
     app = stepped_app(SimulatedHost("hgx-h100+job-rank-staged", clock=clock))
@@ -139,7 +139,7 @@ def test_nccl(snap_compare: Any, size: tuple[int, int]) -> None:
     assert snap_compare(app, terminal_size=size, run_before=to_a_log)
 
 
-@pytest.mark.parametrize("size", SIZES, ids=lambda size: f"{size[0]}x{size[1]}")
+@pytest.mark.parametrize("size", SMALL_OR_SLOW)
 def test_ras(snap_compare: Any, size: tuple[int, int]) -> None:
     clock = SteppedClock()
     app = stepped_app(SimulatedHost("hgx-h100+rank-behind", clock=clock))
@@ -160,7 +160,7 @@ def test_ras(snap_compare: Any, size: tuple[int, int]) -> None:
     assert snap_compare(app, terminal_size=size, run_before=to_an_answer)
 
 
-@pytest.mark.parametrize("size", SIZES, ids=lambda size: f"{size[0]}x{size[1]}")
+@pytest.mark.parametrize("size", SMALL_OR_SLOW)
 @pytest.mark.parametrize("keys", [(), ("o",)], ids=["steps", "paths"])
 def test_setup(
     snap_compare: Any, monkeypatch: pytest.MonkeyPatch, size: tuple[int, int], keys: tuple[str, ...]
@@ -230,7 +230,7 @@ def test_acting(
     assert snap_compare(app, terminal_size=size, run_before=run_before)
 
 
-@pytest.mark.parametrize("size", SIZES, ids=lambda size: f"{size[0]}x{size[1]}")
+@pytest.mark.parametrize("size", SMALL_OR_SLOW)
 def test_bandwidth_setup(snap_compare: Any, size: tuple[int, int]) -> None:
     clock = SteppedClock()
     app = stepped_app(SimulatedHost("hgx-h100", clock=clock))

@@ -116,6 +116,7 @@ async def compare_frames(size: tuple[int, int], keys: Sequence[str]) -> None:
         assert frames.bytes_written < frames.bytes_by_textual / 3
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(shutil.which("tmux") is None, reason="tmux is not installed")
 @pytest.mark.parametrize("option", usual(["", "--ascii", "NO_COLOR=1"], [""]))
 def test_in_tmux_no_cell_is_wrong(option: str, tmp_path: Path) -> None:

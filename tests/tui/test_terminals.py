@@ -109,6 +109,7 @@ def test_no_character_has_the_color_of_its_background(drawn: str) -> None:
                 assert any(cell.bold or cell.reverse for cell in terminal.cells)
 
 
+@pytest.mark.slow
 def test_with_ascii_only_ascii_is_drawn() -> None:
     with dashboard("--ascii", "--demo", "hgx-h100+no-gdr-path", TERM="xterm-256color") as terminal:
         for key, words in (("", "BROKEN"), ("d", "Evidence"), ("b", "Settings"), ("?", "EVERYWHERE")):

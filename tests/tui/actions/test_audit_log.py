@@ -150,6 +150,7 @@ FIELDS = (
 )
 
 
+@pytest.mark.slow
 @given(
     st.lists(
         st.dictionaries(st.sampled_from(FIELDS), JSON | st.sampled_from(["begin", "step", "end"])), max_size=6

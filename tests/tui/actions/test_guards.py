@@ -314,6 +314,7 @@ def test_a_session_that_started_while_the_host_name_was_typed_is_noticed() -> No
     assert "changed since the plan was shown (systemctl restart openibd takes down ens0np0" in ended.why
 
 
+@pytest.mark.slow
 def test_a_running_check_does_not_answer_for_the_network() -> None:
     """Both read routes: the check for the roles of NICs, an action for what it would cut."""
     host = with_openibd(f"{IDLE},ssh-over-nic")

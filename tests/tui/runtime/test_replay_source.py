@@ -66,6 +66,7 @@ async def test_a_recording_shows_the_screens_of_the_live_node(name: str, size: t
             await pilot.press("right_square_bracket")
 
 
+@pytest.mark.slow
 async def test_brackets_move_in_time_and_the_histories_follow() -> None:
     async with replay_app(recording_of()).run_test(size=(120, 40)) as pilot:
         await at(pilot, 1)
@@ -101,6 +102,7 @@ async def test_keys_move_to_start_and_end_and_by_ten() -> None:
             await at(pilot, moment, 25)
 
 
+@pytest.mark.slow
 async def test_a_recording_plays_pauses_and_stops_at_the_end() -> None:
     app = replay_app(recording_of(count=3))
     async with app.run_test(size=(120, 40)) as pilot:

@@ -143,6 +143,7 @@ def test_a_terminal_that_vanishes_without_a_signal_ends_the_program(tmp_path: Pa
         terminal.process.kill()
 
 
+@pytest.mark.slow
 def test_a_blocked_terminal_does_not_keep_sigterm_from_ending_the_program(tmp_path: Path) -> None:
     terminal = Terminal(tmp_path, _FLOOD)
     try:

@@ -35,6 +35,7 @@ async def test_every_action_is_listed_with_its_reason(size: tuple[int, int]) -> 
         await on(pilot, OverviewScreen)
 
 
+@pytest.mark.slow
 async def test_refresh_examines_the_node_again_on_both_screens() -> None:
     clock = SteppedClock()
     async with stepped_app(QuickHost(NODE, clock=clock)).run_test(size=(120, 40)) as pilot:
@@ -50,6 +51,7 @@ async def test_refresh_examines_the_node_again_on_both_screens() -> None:
         await until(pilot, lambda: state.examination is not second)
 
 
+@pytest.mark.slow
 async def test_the_filter_lists_matching_entries() -> None:
     clock = SteppedClock()
     async with stepped_app(QuickHost(NODE, clock=clock)).run_test(size=(120, 40)) as pilot:
@@ -173,6 +175,7 @@ async def test_a_run_can_be_left_and_shown_again_and_stopped() -> None:
         assert len(host.ran) == 1
 
 
+@pytest.mark.slow
 async def test_quitting_waits_for_the_running_step() -> None:
     clock = SteppedClock()
     host = HeldHost("hgx-h100+nvidia-not-loaded", clock)

@@ -69,6 +69,7 @@ async def test_below_the_line_is_said_so(monkeypatch: pytest.MonkeyPatch) -> Non
         assert "▲ done · 98 of 400 Gb/s, 24 %" in seen(pilot, "summary")
 
 
+@pytest.mark.slow
 async def test_cancelling_ends_both_ends_and_the_series(monkeypatch: pytest.MonkeyPatch) -> None:
     async with begun(monkeypatch, *TO_COMPARE) as (pilot, clock, processes):
         await met(pilot, clock, processes)
@@ -83,6 +84,7 @@ async def test_cancelling_ends_both_ends_and_the_series(monkeypatch: pytest.Monk
         assert all(process.was_ended for process in processes.started)
 
 
+@pytest.mark.slow
 async def test_skipping_goes_on_with_the_next_test(monkeypatch: pytest.MonkeyPatch) -> None:
     async with begun(monkeypatch, *TO_COMPARE) as (pilot, clock, processes):
         await met(pilot, clock, processes)
@@ -155,6 +157,7 @@ async def test_leaving_the_screen_lets_the_test_go_on(monkeypatch: pytest.Monkey
         await until(pilot, lambda: "✓387G" in shown(pilot, "topology"))
 
 
+@pytest.mark.slow
 async def test_quitting_ends_both_ends_first(monkeypatch: pytest.MonkeyPatch) -> None:
     processes, clock = scripted(monkeypatch), SteppedClock()
     app = stepped_app(SimulatedHost("hgx-h100", clock=clock))
@@ -257,6 +260,7 @@ async def test_running_it_again_asks_again(monkeypatch: pytest.MonkeyPatch) -> N
         await until(pilot, lambda: len(processes.started) == 2)
 
 
+@pytest.mark.slow
 async def test_again_is_the_test_on_the_screen(monkeypatch: pytest.MonkeyPatch) -> None:
     async with begun(monkeypatch) as (pilot, clock, processes):
         await met(pilot, clock, processes)

@@ -136,6 +136,7 @@ async def to_row_upwards(pilot: Pilot[None], label: str) -> None:
     assert any(line.startswith(label) and "‹" in line for line in seen(pilot, "settings").splitlines())
 
 
+@pytest.mark.slow
 async def test_a_test_is_bound_or_not() -> None:
     clock = SteppedClock()
     async with stepped_app(SimulatedHost("hgx-h100", clock=clock)).run_test(size=SIZE) as pilot:
@@ -215,6 +216,7 @@ def command_shown(pilot: Pilot[None]) -> str:
     return " ".join(one.removesuffix("\\") for one in lines[: last + 1])
 
 
+@pytest.mark.slow
 async def test_a_peers_name_is_typed_and_checked() -> None:
     clock = SteppedClock()
     async with stepped_app(SimulatedHost("hgx-h100", clock=clock)).run_test(size=SIZE) as pilot:
@@ -236,6 +238,7 @@ async def test_a_peers_name_is_typed_and_checked() -> None:
         assert isinstance(pilot.app.screen, BandwidthSetupScreen)
 
 
+@pytest.mark.slow
 async def test_somebody_who_would_feel_it_is_asked_for_and_escape_runs_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -284,6 +287,7 @@ async def test_with_read_only_it_says_why_nothing_is_measured(monkeypatch: pytes
         assert processes.started == []
 
 
+@pytest.mark.slow
 async def test_every_setting_fits_at_every_size() -> None:
     clock = SteppedClock()
     async with stepped_app(SimulatedHost("gb200", clock=clock)).run_test(size=(80, 24)) as pilot:

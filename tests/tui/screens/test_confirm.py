@@ -130,6 +130,7 @@ async def test_past_runs_are_listed_and_undone() -> None:
         assert is_on(pilot, HistoryScreen)
 
 
+@pytest.mark.slow
 async def test_the_palette_opens_a_plan() -> None:
     clock = SteppedClock()
     async with stepped_app(QuickHost(NODE, clock=clock)).run_test(size=(120, 40)) as pilot:

@@ -65,6 +65,7 @@ async def test_passed_checks_are_listed_on_request() -> None:
         assert all(check.id in listed for check in CHECKS)
 
 
+@pytest.mark.slow
 async def test_the_filter_lists_matching_entries() -> None:
     clock = SteppedClock()
     async with stepped_app(SimulatedHost(BROKEN, clock=clock)).run_test(size=(120, 40)) as pilot:

@@ -150,6 +150,7 @@ async def test_the_last_samples_are_there_although_live_was_closed() -> None:
         assert is_on(pilot, LiveScreen)
 
 
+@pytest.mark.slow
 async def test_jumping_between_events() -> None:
     app, clock = app_and_clock()
     async with app.run_test(size=(120, 40)) as pilot:
@@ -168,6 +169,7 @@ async def test_jumping_between_events() -> None:
         await until(pilot, lambda: "6 s ago" in seen(pilot, "summary"))
 
 
+@pytest.mark.slow
 async def test_the_filter_lists_only_events_that_contain_a_word() -> None:
     app, clock = app_and_clock()
     async with app.run_test(size=(120, 40)) as pilot:

@@ -84,6 +84,7 @@ async def test_space_stops_the_readings_and_resumes_them() -> None:
         assert "PAUSED" not in shown(pilot, "verdict")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", USUAL_SIZE, ids=lambda size: f"{size[0]}x{size[1]}")
 async def test_each_panel_alone_and_back(size: tuple[int, int]) -> None:
     clock = SteppedClock()

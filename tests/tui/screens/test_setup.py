@@ -75,7 +75,7 @@ async def play_to_the_end(site: Site) -> list[str]:
     return played
 
 
-@pytest.mark.parametrize("name", usual(GDR_NODES, {"gb200"}))
+@pytest.mark.parametrize("name", usual(GDR_NODES, {"pcie-l40s"}))
 async def test_a_node_is_set_up_by_keys_to_the_end(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     played = await play_to_the_end(site_of(monkeypatch, name))
     # Where no tool measures the staged path, its step is skipped; perftest cannot measure Slingshot.
@@ -182,6 +182,7 @@ class Container(QuickNode):
         return "docker" if name == "container" else super().environment(name)
 
 
+@pytest.mark.slow
 async def test_in_a_container_setup_sends_to_the_node(monkeypatch: pytest.MonkeyPatch) -> None:
     site = site_of(monkeypatch, "hgx-h100+acs-on", Container)
     async with site.opened() as pilot:
