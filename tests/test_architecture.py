@@ -242,6 +242,7 @@ def modules_after(code: str) -> set[str]:
     return set(done.stdout.rpartition("MODULES ")[2].split())
 
 
+@pytest.mark.slow
 def test_bandwidth_tests_as_text_do_not_import_textual() -> None:
     modules = modules_after(
         "from tui.cli import main\nassert main(['bench', '--demo', '--test', 'write-lat']) == 0"
@@ -267,6 +268,7 @@ def test_the_dashboard_imports_no_facts_before_its_first_paint() -> None:
     assert not [name for name in modules if name.startswith(("probes.facts.", "probes.snapshot", "networkx"))]
 
 
+@pytest.mark.slow
 def test_live_ras_and_watch_do_not_import_textual(tmp_path: Path) -> None:
     live = ["live", "--demo", "cloud-vm", "--seconds", "1"]
     modules = modules_after(f"from tui.cli import main\nmain({live!r})")
@@ -298,6 +300,7 @@ def test_a_node_without_gpus_and_nics_needs_no_networkx(tmp_path: Path) -> None:
     assert "networkx" not in modules_after(code)
 
 
+@pytest.mark.slow
 def test_recording_and_replaying_as_text_do_not_import_textual(tmp_path: Path) -> None:
     file = str(tmp_path / "node.tar.gz")
     record = ["record", file, "--seconds", "1", "--demo", "cloud-vm"]

@@ -169,6 +169,7 @@ def test_this_machine_is_answered_calmly() -> None:
         assert done.stderr == ""
 
 
+@pytest.mark.slow
 def test_a_dumb_terminal_gets_ascii_only() -> None:
     done = gdrtop("topo", "--demo", TERM="dumb")
     assert done.returncode == 0

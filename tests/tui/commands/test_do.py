@@ -181,6 +181,7 @@ def test_the_script_of_a_file_writes_that_file(capsys: pytest.CaptureFixture[str
     assert Path(f"{path}.before").read_text() == "mine\n"
 
 
+@pytest.mark.slow
 def test_ctrl_c_ends_a_run_after_the_step_under_way(tmp_path: Path) -> None:
     """Of sixteen steps some are done; the rest is not begun, and the node is looked at again."""
     demo = "hgx-h100+acs-on"

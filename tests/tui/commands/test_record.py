@@ -343,6 +343,7 @@ def test_an_interrupt_before_anything_was_read_leaves_nothing(tmp_path: Path) ->
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", usual([signal.SIGINT, signal.SIGTERM, signal.SIGHUP], {signal.SIGTERM}))
 def test_a_signal_ends_a_real_one_early_with_status_0(number: int, tmp_path: Path) -> None:
     file = tmp_path / "node.tar.gz"

@@ -197,6 +197,7 @@ async def test_quitting_waits_for_the_running_step() -> None:
     assert len(host.ran) == 1
 
 
+@pytest.mark.slow
 async def test_a_fix_of_the_doctor_is_an_action() -> None:
     clock = SteppedClock()
     async with stepped_app(QuickHost("hgx-h100+no-gdr-path", clock=clock)).run_test(size=(120, 40)) as pilot:

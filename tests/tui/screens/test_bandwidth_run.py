@@ -32,6 +32,7 @@ SIZE = (120, 40)
 TO_COMPARE = ("down", "down", "down", "down", "down", "left")
 
 
+@pytest.mark.slow
 async def test_rows_come_as_they_are_printed_and_the_end_is_judged(monkeypatch: pytest.MonkeyPatch) -> None:
     async with begun(monkeypatch) as (pilot, clock, processes):
         assert "SIMULATED" in seen(pilot, "summary")
@@ -110,6 +111,7 @@ async def test_a_comparison_says_what_it_means(monkeypatch: pytest.MonkeyPatch) 
         assert "nvidia-peermem is 61 % slower than DMA-BUF" in told
 
 
+@pytest.mark.slow
 async def test_a_failure_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
     async with begun(monkeypatch) as (pilot, clock, processes):
         await until(pilot, lambda: len(processes.started) == 1)
@@ -172,6 +174,7 @@ async def test_quitting_ends_both_ends_first(monkeypatch: pytest.MonkeyPatch) ->
         assert all(process.was_ended for process in processes.started)
 
 
+@pytest.mark.slow
 async def test_a_hangup_ends_both_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     processes, clock = scripted(monkeypatch), SteppedClock()
     app = stepped_app(SimulatedHost("hgx-h100", clock=clock))
@@ -291,6 +294,7 @@ async def test_no_to_running_it_again_shows_what_is_set(monkeypatch: pytest.Monk
         assert len(processes.started) == 1
 
 
+@pytest.mark.slow
 async def test_no_action_begins_while_a_test_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     async with begun(monkeypatch, name=NODE) as (pilot, clock, processes):
         await met(pilot, clock, processes)
@@ -301,6 +305,7 @@ async def test_no_action_begins_while_a_test_runs(monkeypatch: pytest.MonkeyPatc
         assert is_on(pilot, ConfirmScreen)
 
 
+@pytest.mark.slow
 async def test_rows_that_are_not_kept_any_more_have_had_their_seconds(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -341,6 +346,7 @@ async def test_what_the_ends_print_cannot_reach_the_terminal(monkeypatch: pytest
         assert sum(line.count("x") for line in seen(pilot, "lines").splitlines() if "xxx" in line) == 400
 
 
+@pytest.mark.slow
 async def test_chart_and_console_change_places_on_a_small_screen(monkeypatch: pytest.MonkeyPatch) -> None:
     async with begun(monkeypatch, size=(80, 24)) as (pilot, _clock, processes):
         await until(pilot, lambda: len(processes.started) == 1)

@@ -249,6 +249,7 @@ async def test_help_opens_at_the_current_screen_and_names_the_origin(key: str, f
             assert KEYS[name].meaning in words
 
 
+@pytest.mark.slow
 async def test_the_palette_lists_prefix_matches_first() -> None:
     clock = SteppedClock()
     async with stepped_app(QuickHost(NODE, clock=clock)).run_test(size=(120, 40)) as pilot:

@@ -99,6 +99,7 @@ async def test_unknown_figures_are_question_marks_and_the_detail_says_why() -> N
         assert "This port has none of these counters." in detail
 
 
+@pytest.mark.slow
 async def test_enter_shows_the_evidence_of_a_process_and_escape_goes_back() -> None:
     app, clock = app_and_clock()
     async with app.run_test(size=(80, 24)) as pilot:
@@ -209,6 +210,7 @@ async def test_what_is_shown_is_written_as_text_and_json_lines(
     assert [json.loads(line)["kind"] for line in events] == ["port-state", "path-changed"]
 
 
+@pytest.mark.slow
 async def test_live_opens_from_other_screens_and_the_palette_names_it() -> None:
     app, clock = app_and_clock()
     async with app.run_test(size=(120, 40)) as pilot:

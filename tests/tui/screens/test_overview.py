@@ -137,6 +137,7 @@ async def test_enter_on_a_finding_opens_the_doctor_at_it() -> None:
         assert "ACS redirect" not in seen(pilot, "details")
 
 
+@pytest.mark.slow
 async def test_a_click_selects_a_gpu_and_a_finding_and_a_title_shows_its_panel_alone() -> None:
     clock = SteppedClock()
     app = stepped_app(SimulatedHost("hgx-h100+port-down", clock=clock))
@@ -154,6 +155,7 @@ async def test_a_click_selects_a_gpu_and_a_finding_and_a_title_shows_its_panel_a
         assert panels_seen(pilot) == ["matrix"]
 
 
+@pytest.mark.slow
 async def test_a_filter_leaves_the_gpus_and_nics_that_match() -> None:
     clock = SteppedClock()
     app = stepped_app(SimulatedHost("hgx-h100", clock=clock))
