@@ -58,7 +58,9 @@ def test_a_larger_terminal_shows_no_fewer_gpus_and_nics(name: str) -> None:
     state = state_of(SimulatedHost(name, clock=clock), clock)
     check(state)
     everything = visible(state, 220, 60)
-    assert visible(state, 100, 30) == visible(state, 120, 40) == everything
+    assert visible(state, 120, 40) == everything
+    if len(everything) <= 32:  # the 40 GPUs and NICs of aws-p5 scroll on smaller screens
+        assert visible(state, 100, 30) == everything
 
 
 @pytest.mark.slow
