@@ -101,7 +101,7 @@ class Guest:
         return self.ask("true", seconds=10).status == 0
 
     def hang_up(self) -> None:
-        """Ends the connections that commands share: a guest that is booted anew does not know them."""
+        """Ends the connections that commands share: a guest does not know them after a reboot."""
         for user in list(self._all_forks):
             self._all_forks.pop(user).end()
         for path in self._sockets.iterdir():
@@ -147,7 +147,7 @@ class Guest:
     def gdrtop(self, *arguments: str, seconds: float = COMMAND_SECONDS) -> Answer:
         """Runs a gdrtop command in a fork of a process that has gdrtop imported (`ask-gdrtop`).
 
-        For commands without a terminal that nobody signals: they begin in a fraction of the time.
+        For commands without a terminal that get no signal: they begin in a fraction of the time.
         """
         forks = self._all_forks.get(self._user)
         if forks is None:

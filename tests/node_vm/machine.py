@@ -96,7 +96,7 @@ class Machine:
             "sync; (sleep 0.5; echo u > /proc/sysrq-trigger; echo b > /proc/sysrq-trigger) >/dev/null 2>&1 &"
         )
         self.guest.hang_up()
-        # Its QEMU ends instead: one started anew boots in half the time, for it has translated nothing yet.
+        # Its QEMU ends instead: a new one boots in half the time, because it has translated nothing yet.
         assert self._process is not None
         try:
             self._process.wait(BOOT_SECONDS)

@@ -192,15 +192,25 @@ def nvlsm_down(examination: Examination) -> Outcome:
         return unknown(NEEDS_HOST)
     if need(facts.nvlsm_runs, "the processes of the host"):
         return passed(Evidence("/proc/*/comm", "nvlsm runs"))
+    return _missing(
+        examination,
+        f"{need_switches(examination).text} NVLSM programs their routes. Fabric Manager's unit starts it.",
+        (Evidence("/proc/*/comm", "no process nvlsm"),),
+        "Start NVLSM",
+        _restart(),
+        instruction("If it fails, read /var/log/nvlsm.log and /var/log/fabricmanager.log"),
+    )
+
+
+def _missing(
+    examination: Examination, cause: str, evidence: tuple[Evidence, ...], title: str, *steps: Step
+) -> Outcome:
+    """Return what is wrong with a part that Fabric Manager needs, with the steps that provide it."""
     severity = _severity(examination)
     return found(
-        f"{need_switches(examination).text} NVLSM programs their routes. Fabric Manager's unit starts it.",
-        Evidence("/proc/*/comm", "no process nvlsm"),
-        fix=Plan(
-            "Start NVLSM",
-            (_restart(), instruction("If it fails, read /var/log/nvlsm.log and /var/log/fabricmanager.log")),
-            disturbs="CUDA programs that start before Fabric Manager is back",
-        ),
+        cause,
+        *evidence,
+        fix=Plan(title, steps, disturbs="CUDA programs that start before Fabric Manager is back"),
         devices=_devices(examination),
         severity=severity,
         impact=_RUNS_ON if severity else "",
@@ -227,22 +237,14 @@ def nvlsm_missing(examination: Examination) -> Outcome:
         need(facts.nvlsm_program, "the installed programs")
     if in_container(examination.node.platform):
         return unknown(NEEDS_HOST)
-    severity = _severity(examination)
-    return found(
+    return _missing(
+        examination,
         f"{need_switches(examination).text} Fabric Manager needs NVLSM to configure them, and does not start"
         " without it.",
-        Evidence(NVLSM, "not there"),
-        fix=Plan(
-            "Install NVLSM",
-            (
-                instruction("Install the package nvlsm from NVIDIA's CUDA repository"),
-                _restart(),
-            ),
-            disturbs="CUDA programs that start before Fabric Manager is back",
-        ),
-        devices=_devices(examination),
-        severity=severity,
-        impact=_RUNS_ON if severity else "",
+        (Evidence(NVLSM, "not there"),),
+        "Install NVLSM",
+        instruction("Install the package nvlsm from NVIDIA's CUDA repository"),
+        _restart(),
     )
 
 
@@ -266,23 +268,17 @@ def ib_umad_missing(examination: Examination) -> Outcome:
         return passed(
             Evidence(UMAD_MODULE, "loaded"), *first_n(Evidence(file.path, "there") for file in listed)
         )
-    severity = _severity(examination)
-    return found(
+    return _missing(
+        examination,
         "ib_umad is loaded, but /dev/infiniband has no umad file. NVLSM needs one to reach the NVSwitches."
         if loaded
         else f"{need_switches(examination).text} Fabric Manager and NVLSM need ib_umad to reach them.",
-        Evidence(UMAD_MODULE, "loaded" if loaded else "not loaded"),
-        Evidence("/dev/infiniband", f"{len(listed)} umad files"),
-        fix=Plan(
-            "Load ib_umad",
-            (
-                Step("Load ib_umad", ("modprobe", "ib_umad"), undo=("modprobe", "-r", "ib_umad")),
-                Step("Load ib_umad at boot", file=FileChange(_AT_BOOT, "ib_umad\n")),
-                _restart(),
-            ),
-            disturbs="CUDA programs that start before Fabric Manager is back",
+        (
+            Evidence(UMAD_MODULE, "loaded" if loaded else "not loaded"),
+            Evidence("/dev/infiniband", f"{len(listed)} umad files"),
         ),
-        devices=_devices(examination),
-        severity=severity,
-        impact=_RUNS_ON if severity else "",
+        "Load ib_umad",
+        Step("Load ib_umad", ("modprobe", "ib_umad"), undo=("modprobe", "-r", "ib_umad")),
+        Step("Load ib_umad at boot", file=FileChange(_AT_BOOT, "ib_umad\n")),
+        _restart(),
     )

@@ -91,8 +91,8 @@ def pass_through_plan(situation: Situation, option: str, general: Plan) -> Plan:
 def redirects_off_plan(situation: Situation, ports: Mapping[str, Acs]) -> Plan:
     """Return the plan that clears ACS redirects now, and at every boot where GRUB's files can say it.
 
-    GRUB on Debian and Ubuntu only: there the way to quote `;` is known (linux-rdma's rdma_topo writes the
-    same). Elsewhere the lasting steps are manual.
+    Only for GRUB on Debian and Ubuntu, where linux-rdma's rdma_topo quotes `;` in the same way. Elsewhere the
+    lasting steps are manual.
     """
     general = fix_redirects(situation.examination, ports)
     # An address that the IOMMU translates goes up anyway: then only the boots after this one matter.
