@@ -59,7 +59,8 @@ def odd_members(members: Sequence[T], value: Callable[[T], H | None]) -> tuple[l
     None: all are alike, there is no uniform majority, or a value is unknown (None).
     """
     values = [value(member) for member in members]
-    if len(values) < LEAST or any(one is None for one in values):
+    # Nearly always all are alike.
+    if len(values) < LEAST or values.count(values[0]) == len(values) or None in values:
         return None
     usual, count = Counter(values).most_common(1)[0]
     odd = [member for member, one in zip(members, values, strict=True) if one != usual]

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from probes.base.text import plural
 from probes.base.unknown import Maybe, Reason, Unknown, known
@@ -44,6 +45,11 @@ class ProcessEvidence:
     is_settled: bool = True  # False: its regions changed while they were read
     libraries: frozenset[str] = frozenset()  # those that are known
     is_far: bool = False  # its NICs are on other NUMA nodes than its GPUs
+
+    @cached_property
+    def shown(self) -> tuple[Evidence, ...]:
+        """What was read of the process itself, as evidence of every judgement."""
+        return _evidence(self)
 
 
 @dataclass(frozen=True)
@@ -258,11 +264,11 @@ def _has_plugin(process: ProcessEvidence) -> bool:
 def _judged(
     word: PathWord, process: ProcessEvidence, *signs: Evidence, likely: bool = False
 ) -> PathJudgement:
-    return PathJudgement(word, likely, evidence=(*_evidence(process), *signs))
+    return PathJudgement(word, likely, evidence=(*process.shown, *signs))
 
 
 def _unknown(process: ProcessEvidence, why: str, *signs: Evidence) -> PathJudgement:
-    return PathJudgement(PathWord.UNKNOWN, why=why, evidence=(*_evidence(process), *signs))
+    return PathJudgement(PathWord.UNKNOWN, why=why, evidence=(*process.shown, *signs))
 
 
 def _evidence(process: ProcessEvidence) -> tuple[Evidence, ...]:
