@@ -74,13 +74,20 @@ def odd_members(members: Sequence[T], value: Callable[[T], H | None]) -> tuple[l
     return odd, usual
 
 
-def odd_ranks(
-    job: LiveJob, processes: Iterable[LiveProcess], places: Places
-) -> dict[tuple[str, str], OddOne]:
-    """Return the odd ranks of a job by aspect and subject."""
+def members_of(job: LiveJob, processes: Iterable[LiveProcess]) -> list[LiveProcess]:
+    """Return the processes of a job that use a GPU or a NIC: not its launcher and its data loaders."""
     pids = frozenset(job.pids)
-    # Not its launcher and its data loaders.
-    members = [one for one in processes if one.pid in pids and (one.gpus or one.ready_nics)]
+    return [one for one in processes if one.pid in pids and (one.gpus or one.ready_nics)]
+
+
+def what_counts(process: LiveProcess) -> tuple[object, ...]:
+    """Return everything of a member that may be odd."""
+    path = process.path.word
+    return process.pid, process.process, process.state, path, process.gpus, process.ready_nics
+
+
+def odd_ranks(members: Sequence[LiveProcess], places: Places) -> dict[tuple[str, str], OddOne]:
+    """Return the odd ranks of a job by aspect and subject."""
     found: dict[tuple[str, str], OddOne] = {}
 
     def add(aspect: str, process: LiveProcess, said: str, *evidence: Evidence) -> None:

@@ -47,6 +47,11 @@ class ProcessEvidence:
     is_far: bool = False  # its NICs are on other NUMA nodes than its GPUs
 
     @cached_property
+    def has_sockets(self) -> bool:
+        """Whether NCCL sends through sockets."""
+        return _has_thread(self, SOCKET_THREAD)
+
+    @cached_property
     def shown(self) -> tuple[Evidence, ...]:
         """What was read of the process itself, as evidence of every judgement."""
         return _evidence(self)
@@ -81,7 +86,7 @@ def uncharged_bytes(use: RdmaUse, pinned: int) -> int:
 def judge(process: ProcessEvidence, node: NodeEvidence) -> PathJudgement:
     """Return the path of a process."""
     if isinstance(process.use, Unknown):
-        if _has_sockets(process) and not _has_thread(process, VERBS_THREAD):
+        if process.has_sockets and not _has_thread(process, VERBS_THREAD):
             return _judged(PathWord.TCP, process, likely=True)
         return _unknown(process, _without_list(process.use))
     use = process.use
@@ -89,7 +94,7 @@ def judge(process: ProcessEvidence, node: NodeEvidence) -> PathJudgement:
         return _without_queue_pairs(process, use, node)
     if not use.ready:
         return _unknown(process, "no queue pair is connected (RTS)")
-    if _has_sockets(process):
+    if process.has_sockets:
         if _has_thread(process, VERBS_THREAD):
             return _unknown(process, "NCCL has both socket and InfiniBand threads")
         return _judged(PathWord.TCP, process, likely=True)  # another library has the queue pairs
@@ -111,10 +116,10 @@ def _without_queue_pairs(process: ProcessEvidence, use: RdmaUse, node: NodeEvide
     if node.is_hidden and not has_rdma:
         return _unknown(process, "its RDMA devices may be in another network namespace")
     if node.unowned_queue_pairs:
-        if _has_sockets(process) and not _has_thread(process, VERBS_THREAD):
+        if process.has_sockets and not _has_thread(process, VERBS_THREAD):
             return _judged(PathWord.TCP, process, likely=True)
         return _unknown(process, "some queue pairs on this node have no visible owner")
-    if _has_sockets(process):
+    if process.has_sockets:
         return _judged(PathWord.TCP, process)
     if isinstance(process.threads, Unknown):
         return _unknown(process, f"its threads: {process.threads}")
@@ -251,10 +256,6 @@ def _obstacle(node: NodeEvidence) -> str:
 
 def _has_thread(process: ProcessEvidence, prefix: str) -> bool:
     return any(name.startswith(prefix) for name in known(process.threads, ()))
-
-
-def _has_sockets(process: ProcessEvidence) -> bool:
-    return _has_thread(process, SOCKET_THREAD)
 
 
 def _has_plugin(process: ProcessEvidence) -> bool:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 from probes.base.unknown import Maybe, Reason, Unknown
 from probes.facts.jobs.process_files import Status, parse_status
@@ -55,12 +56,12 @@ class RdmaUse:
     completion_queues: int = 0
     contexts: tuple[str, ...] = ()  # devices that it has opened
 
-    @property
+    @cached_property
     def queue_pairs(self) -> int:
         """Queue pairs on all devices."""
         return sum(nic.queue_pairs for nic in self.nics)
 
-    @property
+    @cached_property
     def ready(self) -> int:
         """Connected queue pairs on all devices."""
         return sum(nic.ready for nic in self.nics)
