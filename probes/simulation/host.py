@@ -132,13 +132,15 @@ class SimulatedHost:
         return content.encode() if isinstance(content, str) else content
 
     def _content(self, path: str) -> Maybe[str | bytes]:
-        seconds = self._seconds()
-        real = self.tree.real(path)
-        if isinstance(real, Unknown):
-            # debugfs is for root, and a simulated node is never read as root.
-            hidden = path.startswith("/sys/kernel/debug/")
-            return Unknown(Reason.NEEDS_ROOT, path) if hidden else real
-        content = self.tree.files.get(real)
+        seconds, tree = self._seconds(), self.tree
+        content = tree.files.get(path)
+        if content is None:
+            real = tree.real(path)
+            if isinstance(real, Unknown):
+                # debugfs is for root, and a simulated node is never read as root.
+                hidden = path.startswith("/sys/kernel/debug/")
+                return Unknown(Reason.NEEDS_ROOT, path) if hidden else real
+            content = tree.files.get(real)
         if content is None:
             return Unknown(Reason.MALFORMED, path, "Is a directory")
         return content(seconds) if callable(content) else content
@@ -327,7 +329,7 @@ class SimulatedHost:
             power_watts=round(idle + (busy - idle) * min(1.0, load), 1),
             pcie_tx_bytes_per_second=traffic * waves.sent.at(seconds),
             pcie_rx_bytes_per_second=traffic * 0.98 * waves.received.at(seconds),
-            link_generation=generation(parse_speed(self._link(bdf, "speed")) or 0.0) or gpu.link[0],
+            link_generation=_generation(self._link(bdf, "speed")) or gpu.link[0],
             link_width=int(self._link(bdf, "width") or gpu.link[1]),
             processes=programs_on(self.tree, number) if is_used else (),
             nvlink_tx_bytes_per_second=nvlink * waves.nvlink_sent.at(seconds)
@@ -496,6 +498,12 @@ def _gpu_waves(seed: int, bdf: str) -> _GpuWaves:
 
     load = Wave(1.0, phase(seed, f"{bdf} load"), 61.0, 7.1)
     return _GpuWaves(load, wave("tx"), wave("rx"), wave("nvlink tx"), wave("nvlink rx"))
+
+
+@lru_cache(maxsize=64)
+def _generation(speed: str) -> int:
+    """Return the PCIe generation of "32.0 GT/s PCIe", 0 if it is none."""
+    return generation(parse_speed(speed) or 0.0) or 0
 
 
 def _reported(bdf: str, figure: int, more: int = 0) -> Maybe[int]:
