@@ -122,16 +122,12 @@ class SimulatedHost:
 
     def read_bytes(self, path: str, limit: int = READ_LIMIT_BYTES) -> Maybe[bytes]:
         """Return a file's content."""
-        encoded = self._encoded(path)
+        encoded = self._content(path)
         if not isinstance(encoded, Unknown) and len(encoded) > limit:
             return Unknown(Reason.IO_ERROR, path, f"more than {limit} bytes")
         return encoded
 
-    def _encoded(self, path: str) -> Maybe[bytes]:
-        content = self._content(path)
-        return content.encode() if isinstance(content, str) else content
-
-    def _content(self, path: str) -> Maybe[str | bytes]:
+    def _content(self, path: str) -> Maybe[bytes]:
         seconds, tree = self._seconds(), self.tree
         content = tree.files.get(path)
         if content is None:
@@ -143,25 +139,20 @@ class SimulatedHost:
             content = tree.files.get(real)
         if content is None:
             return Unknown(Reason.MALFORMED, path, "Is a directory")
-        return content(seconds) if callable(content) else content
+        content = content(seconds) if callable(content) else content
+        return content.encode() if isinstance(content, str) else content
 
     def read_range(self, path: str, offset: int, limit: int) -> Maybe[FileRange]:
         """Return up to `limit` bytes of a file from an offset on."""
-        content = self._encoded(path)
+        content = self._content(path)
         if isinstance(content, Unknown):
             return content
         return FileRange(content[offset : offset + limit], len(content), str(self.tree.real(path)))
 
     def read(self, path: str, limit: int = READ_LIMIT_BYTES) -> Maybe[str]:
         """Return a file's text."""
-        content = self._content(path)
-        if isinstance(content, Unknown):
-            return content
-        # A character has at most four bytes: hardly any file has to be encoded to know its size.
-        size = len(content)
-        if 4 * size > limit and len(content.encode() if isinstance(content, str) else content) > limit:
-            return Unknown(Reason.IO_ERROR, path, f"more than {limit} bytes")
-        return printable_lines((content if isinstance(content, str) else content.decode()).strip())
+        content = self.read_bytes(path, limit)
+        return content if isinstance(content, Unknown) else printable_lines(content.decode().strip())
 
     def names(self, path: str) -> Maybe[tuple[str, ...]]:
         """Return the sorted names in a directory."""
