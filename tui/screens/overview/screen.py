@@ -76,6 +76,7 @@ class OverviewScreen(Screen[None]):
         self._state: OverviewState | None = None
         self._head = HeadState(origin)
         self._zoomed = ""
+        self._word: Input | None = None  # the filter, once it has been asked for
         self._arranged: object = None
         self._is_outdated = False  # changed while another screen covered this one
         self.readings = 0
@@ -96,9 +97,6 @@ class OverviewScreen(Screen[None]):
             with Vertical(id="right"):
                 yield from panels.values()
         yield strips
-        word = Input(placeholder="Part of a name, model, address or role; Esc clears", id="filter")
-        word.display = False
-        yield word
         yield KeyFooter()
 
     def on_mount(self) -> None:
@@ -281,13 +279,16 @@ class OverviewScreen(Screen[None]):
 
     def action_filter(self) -> None:
         """Ask for a word that GPUs and NICs must contain."""
+        if self._word is None:
+            self._word = Input(placeholder="Part of a name, model, address or role; Esc clears", id="filter")
+            self.mount(self._word, before=self.query_one(KeyFooter))
         self._word.display = True
         self._word.focus()
         self.draw()
 
     @property
-    def _word(self) -> Input:
-        return self.query_one("#filter", Input)
+    def _is_filter_shown(self) -> bool:
+        return self._word is not None and self._word.display
 
     def on_input_changed(self, changed: Input.Changed) -> None:
         """Show only the GPUs and NICs that match."""
@@ -295,15 +296,15 @@ class OverviewScreen(Screen[None]):
             self._state.filter(changed.value)
             self.draw()
 
-    def on_input_submitted(self) -> None:
+    def on_input_submitted(self, submitted: Input.Submitted) -> None:
         """Go back to the topology and keep the filter."""
-        self._word.display = bool(self._word.value.strip())
+        submitted.input.display = bool(submitted.value.strip())
         self._panel("topology").focus()
         self.draw()
 
     def action_back(self) -> None:
         """Clear the filter, else show all panels again, else clear the selection."""
-        if self._word.display:
+        if self._word is not None and self._word.display:
             self._word.value = ""
             self._word.display = False
             self._panel("topology").focus()
@@ -379,7 +380,7 @@ class OverviewScreen(Screen[None]):
         from tui.screens.overview import layout as overview_layout
 
         width, height = self.size
-        height -= _FILTER_ROWS if self._word.display else 0
+        height -= _FILTER_ROWS if self._is_filter_shown else 0
         if self._zoomed:
             arranged = overview_layout.zoomed(self._zoomed, width, height, head_rows)
         else:
