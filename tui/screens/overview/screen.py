@@ -39,6 +39,11 @@ PANELS = {
     "traffic": "Traffic",
     "path": "Path",
 }
+_PLACES = {
+    "top": ("findings", "jobs"),
+    "left": ("topology", "matrix", "rates"),
+    "right": ("modules", "gpudirect", "traffic", "path"),
+}
 _END = 1 << 20
 _FILTER_ROWS = 3
 _ENDPOINTS = ("topology", "matrix", "rates")  # panels whose rows are GPUs and NICs
@@ -46,6 +51,11 @@ _ENDPOINTS = ("topology", "matrix", "rates")  # panels whose rows are GPUs and N
 
 class Panel(LinesView):
     """A panel with a border, which can be shown alone."""
+
+
+def _without_focus(view: LinesView) -> LinesView:
+    view.can_focus = False
+    return view
 
 
 class OverviewScreen(Screen[None]):
@@ -75,6 +85,7 @@ class OverviewScreen(Screen[None]):
         draw_partially(self)
         self._state: OverviewState | None = None
         self._head = HeadState(origin)
+        self._has_panels = False  # those that show what was read
         self._zoomed = ""
         self._word: Input | None = None  # the filter, once it has been asked for
         self._arranged: object = None
@@ -82,27 +93,27 @@ class OverviewScreen(Screen[None]):
         self.readings = 0
 
     def compose(self) -> ComposeResult:
-        """Yield the panels; their lines come with the readings."""
-        panels = {name: Panel(title, id=name) for name, title in PANELS.items()}
-        verdict, strips = LinesView(id="verdict"), LinesView(id="strips")
-        verdict.can_focus = strips.can_focus = False
-        yield verdict
-        with Horizontal(id="top"):
-            yield panels.pop("findings")
-            yield panels.pop("jobs")
+        """Yield what the first frame shows; the other panels come with the first reading."""
+        yield _without_focus(LinesView(id="verdict"))
+        yield Horizontal(id="top")
         with Horizontal(id="body"):
             with Vertical(id="left"):
-                for name in ("topology", "matrix", "rates"):
-                    yield panels.pop(name)
-            with Vertical(id="right"):
-                yield from panels.values()
-        yield strips
+                yield Panel(PANELS["topology"], id="topology")
+            yield Vertical(id="right")
         yield KeyFooter()
+
+    def _mount_panels(self) -> None:
+        """Mount the other panels, once."""
+        if self._has_panels:
+            return
+        self._has_panels = True
+        for place, names in _PLACES.items():
+            panels = [Panel(PANELS[name], id=name) for name in names if name != "topology"]
+            self.query_one(f"#{place}").mount(*panels)
+        self.mount(_without_focus(LinesView(id="strips")), after="#body")
 
     def on_mount(self) -> None:
         """Show at once that the node is being read."""
-        for name in PANELS:
-            self._panel(name).display = name == "topology"
         self._panel("topology").show([(Run("Reading the node…", Tone.DIM),)])
         self._panel("topology").focus()
         self._draw_verdict()
@@ -336,7 +347,7 @@ class OverviewScreen(Screen[None]):
         focused = self._zoomed or (
             "topology" if before == "path" and self.selected_pair != ("", "") else before
         )
-        if self._panel(focused).display:
+        if self._has_panels and self._panel(focused).display:
             self._panel(focused).focus()
 
     # Drawing
@@ -352,6 +363,7 @@ class OverviewScreen(Screen[None]):
         head_rows = self._draw_verdict()
         if self._state is None or not self.children or not self.readings:
             return
+        self._mount_panels()
         topology_rows = self._arrange(self._state, head_rows)
         for name in PANELS:
             panel = self._panel(name)
@@ -398,12 +410,8 @@ class OverviewScreen(Screen[None]):
             )
             self.set_class(arranged.is_one_column, "one-column")
             self.query_one("#right").styles.width = "1fr" if arranged.is_one_column else arranged.right_cells
-            for name, panels in (
-                ("top", ("findings", "jobs")),
-                ("left", ("topology", "matrix", "rates")),
-                ("right", ("modules", "gpudirect", "traffic", "path")),
-            ):
-                self.query_one(f"#{name}").display = any(panel in arranged.rows for panel in panels)
+            for place, names in _PLACES.items():
+                self.query_one(f"#{place}").display = any(name in arranged.rows for name in names)
             self._panel("strips").display = bool(arranged.strip_rows)
         if self.focused is not None and not self.focused.display:
             self._panel(self._zoomed or "topology").focus()
