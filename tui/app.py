@@ -29,7 +29,6 @@ from tui.runtime.sampler import (
 )
 from tui.runtime.signals import TERMINAL_GONE
 from tui.screens.keys import bind
-from tui.screens.list_screen import ExaminedListScreen
 from tui.screens.overview.screen import OverviewScreen
 from tui.terminal.diff import MinimalOutput
 from tui.terminal.driver import TerminalDriver
@@ -92,8 +91,8 @@ class GdrtopApp(App[None]):
         bind("pace", "slower", "minus", show=False),
     ]
 
-    # The terminal's colors are right on light and dark backgrounds, and take a third of the bytes. This is the
-    # default: setting a theme would make Textual read all CSS a second time.
+    # The terminal's colors are right on light and dark backgrounds, and take a third of the bytes.
+    # As the default: setting a theme would make Textual read all CSS a second time.
     theme: Reactive[str] = Reactive("ansi-dark")
 
     @dataclass
@@ -369,8 +368,7 @@ class GdrtopApp(App[None]):
         self._shared.doctor.selected = message.finding
         self.action_doctor()
 
-    @on(ExaminedListScreen.CheckRequested)
-    def _ask_examination(self) -> None:
+    def _on_examined_list_screen_check_requested(self) -> None:
         self._sampler.ask_examination()
 
     def _on_live_screen_moment_requested(self, message: LiveScreen.MomentRequested) -> None:

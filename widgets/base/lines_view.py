@@ -288,3 +288,10 @@ def _equal_characters(left: str, right: str) -> int:
         else:
             high = middle - 1
     return low
+
+
+def static_view(id: str) -> LinesView:  # noqa: A002 - Textual's own word
+    """Return a view that takes no focus."""
+    view = LinesView(id=id)
+    view.can_focus = False
+    return view

@@ -12,10 +12,10 @@ from textual.widgets import Input
 from tui.screens import save_and_copy
 from tui.screens.key_footer import KeyFooter
 from tui.screens.keys import bind, leave_keys
-from tui.screens.list_screen import FILTER_KEY, PanesScreen, static_view
+from tui.screens.list_screen import FILTER_KEY, PanesScreen
 from tui.screens.live.state import PANES, LiveState
 from widgets.base.lines import Line, rows_of
-from widgets.base.lines_view import LinesView
+from widgets.base.lines_view import LinesView, static_view
 
 _TITLES = {"ranks": "Ranks", "nics": "NICs", "gpus": "GPUs · Gb/s", "changes": "What changed"}
 _END = 1 << 20

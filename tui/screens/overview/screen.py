@@ -18,7 +18,7 @@ from tui.screens.keys import bind, move_keys
 from tui.screens.overview.head import HeadState
 from tui.terminal.partial_compositor import draw_partially
 from widgets.base.lines import Line, Run, Tone, rows_of
-from widgets.base.lines_view import LinesView
+from widgets.base.lines_view import LinesView, static_view
 from widgets.node import head as head_drawing
 
 if TYPE_CHECKING:
@@ -53,14 +53,10 @@ class Panel(LinesView):
     """A panel with a border, which can be shown alone."""
 
 
-def _without_focus(view: LinesView) -> LinesView:
-    view.can_focus = False
-    return view
-
-
 class OverviewScreen(Screen[None]):
     """Verdict, findings, jobs, topology, matrix, rates, modules, GPUDirect state, traffic, path."""
 
+    AUTO_FOCUS = "#topology"
     BINDINGS = [  # noqa: RUF012 - Textual's own type
         *move_keys(),
         bind("open", "open"),
@@ -94,7 +90,7 @@ class OverviewScreen(Screen[None]):
 
     def compose(self) -> ComposeResult:
         """Yield what the first frame shows; the other panels come with the first reading."""
-        yield _without_focus(LinesView(id="verdict"))
+        yield static_view("verdict")
         yield Horizontal(id="top")
         with Horizontal(id="body"):
             with Vertical(id="left"):
@@ -110,12 +106,11 @@ class OverviewScreen(Screen[None]):
         for place, names in _PLACES.items():
             panels = [Panel(PANELS[name], id=name) for name in names if name != "topology"]
             self.query_one(f"#{place}").mount(*panels)
-        self.mount(_without_focus(LinesView(id="strips")), after="#body")
+        self.mount(static_view("strips"), after="#body")
 
     def on_mount(self) -> None:
         """Show at once that the node is being read."""
         self._panel("topology").show([(Run("Reading the node…", Tone.DIM),)])
-        self._panel("topology").focus()
         self._draw_verdict()
 
     def on_lines_view_resized(self) -> None:
