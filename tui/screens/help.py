@@ -11,9 +11,9 @@ from probes.base.origin import Origin
 from tui.manual import SUBJECTS, page, title
 from tui.screens.key_footer import KeyFooter
 from tui.screens.keys import KEYS, bind, leave_keys
-from tui.screens.list_screen import PanesScreen
+from tui.screens.list_screen import PanesScreen, static_view
 from widgets.base.lines import Line, Run, Tone, line
-from widgets.base.lines_view import LinesView, static_view
+from widgets.base.lines_view import LinesView
 from widgets.base.markdown import markdown_lines
 from widgets.node.verdict import origin_run
 

@@ -1,21 +1,28 @@
-"""Draw only the panes of which something changed, where Textual draws all within the bounds of the changes.
+"""Draw only what has changed, where Textual draws all panes within the bounds of the changes.
 
 Compositor.render_partial_update renders each widget that meets the smallest rectangle around all changed
 regions. If a figure changes in the first row and one in the last, that is every widget of the screen, with
-the containers behind the panes: fifteen on the overview each second, of which seven have changed.
+the containers behind the panes: fifteen on the overview each second, of which seven have changed. Of a pane
+of which one figure has changed, it renders all lines.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from textual._compositor import ChopsUpdate, Compositor
 from textual.geometry import Region
 from textual.screen import Screen
+from textual.strip import Strip
 from textual.widget import Widget
 
+from tui.terminal.parts_update import Part, PartsUpdate
 from tui.terminal.textual_version import is_tested
+from widgets.base.lines_view import LinesView
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 Placed = Mapping[Widget, tuple[Region, Region]]  # region and clip of each widget, the foremost first
 
@@ -23,9 +30,13 @@ Placed = Mapping[Widget, tuple[Region, Region]]  # region and clip of each widge
 class PartialCompositor(Compositor):
     """Textual's compositor, which leaves out what cannot be seen in any changed region."""
 
-    def render_partial_update(self) -> ChopsUpdate | None:
+    def render_partial_update(self) -> ChopsUpdate | PartsUpdate | None:  # type: ignore[override]
         """Return the update, or None if nothing has changed."""
         visible, cuts = self.visible_widgets, self.cuts
+        parts = parts_of_lines(self._dirty_regions, visible)
+        if parts:
+            self._dirty_regions.clear()
+            return PartsUpdate(parts)
         self._visible_widgets = seen = seen_in(self._dirty_regions, visible)
         try:
             return super().render_partial_update()
@@ -38,6 +49,79 @@ def draw_partially(screen: Screen[Any]) -> None:
     """Have a new screen drawn by it, if this version of Textual was tested with it."""
     if is_tested():
         screen._compositor = PartialCompositor()
+
+
+class DirectLinesView(LinesView):
+    """A pane that marks its changed cells on its screen itself.
+
+    Textual sends three messages for it, which cost more than drawing the cells.
+    """
+
+    _own_screen: Screen[Any] | None = None
+
+    def refresh(
+        self, *regions: Region, repaint: bool = True, layout: bool = False, recompose: bool = False
+    ) -> Self:
+        """Have these regions of the content, or with none the whole pane, drawn again."""
+        is_plain = regions and repaint and not layout and not recompose
+        if not is_plain or not self._is_mounted or not self.is_running or not self.display:
+            return super().refresh(*regions, repaint=repaint, layout=layout, recompose=recompose)
+        if self._own_screen is None:
+            self._own_screen = self.screen
+        screen = self._own_screen
+        if not isinstance(screen._compositor, PartialCompositor):
+            return super().refresh(*regions)
+        corner = self.content.offset
+        placed = [region.translate(corner) for region in regions]
+        self._repaint_regions.update(placed)
+        self._styles_cache.set_dirty(*placed)
+        screen._dirty_widgets.add(self)
+        screen.check_idle()
+        return self
+
+
+def parts_of_lines(regions: Iterable[Region], visible: Placed) -> list[Part]:
+    """Return the cells of these regions, top down, if all are lines of panes; else nothing."""
+    shown = [(widget, place, place.intersection(clip)) for widget, (place, clip) in visible.items()]
+    parts: list[Part] = []
+    lines_of: dict[Widget, _PaneLines] = {}
+    for region in regions:
+        x, y, width, height = region
+        right, bottom = x + width, y + height
+        for widget, place, (left, top, shown_width, shown_height) in shown:
+            if left >= right or top >= bottom or left + shown_width <= x or top + shown_height <= y:
+                continue
+            if left > x or top > y or left + shown_width < right or top + shown_height < bottom:
+                return []
+            lines = lines_of.get(widget)
+            if lines is None:
+                if not isinstance(widget, LinesView) or widget.opacity != 1:
+                    return []
+                lines = lines_of[widget] = _PaneLines(widget, place)
+            if not lines.content.contains_region(region):
+                return []
+            parts.extend((row, x, (lines.cells(row, x, right),)) for row in range(y, bottom))
+            break
+        else:
+            return []
+    parts.sort(key=lambda part: part[:2])
+    return parts
+
+
+class _PaneLines:
+    """The lines of a pane as the screen shows them."""
+
+    def __init__(self, view: LinesView, place: Region) -> None:
+        self._view = view
+        self.content = view.content.translate(place.offset)
+        self._filters = view.get_line_filters()
+
+    def cells(self, row: int, left: int, right: int) -> Strip:
+        """Return the cells of a row of the screen from one column to another."""
+        strip = self._view.render_line(row - self.content.y)
+        for line_filter in self._filters:
+            strip = strip.apply_filter(line_filter, self._view.background_colors[1])
+        return strip.crop(left - self.content.x, right - self.content.x)
 
 
 def seen_in(regions: Iterable[Region], visible: Placed) -> dict[Widget, tuple[Region, Region]]:

@@ -12,8 +12,8 @@ from textual.widgets import Input
 from tui.screens.actions.state import ActionsState
 from tui.screens.key_footer import KeyFooter
 from tui.screens.keys import leave_keys
-from tui.screens.list_screen import FILTER_KEY, REFRESH_KEY, ExaminedListScreen
-from widgets.base.lines_view import LinesView, static_view
+from tui.screens.list_screen import FILTER_KEY, REFRESH_KEY, ExaminedListScreen, static_view
+from widgets.base.lines_view import LinesView
 
 
 class ActionsScreen(ExaminedListScreen[ActionsState]):

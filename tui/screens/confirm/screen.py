@@ -12,9 +12,9 @@ from textual.widgets import Input
 from tui.screens import save_and_copy
 from tui.screens.key_footer import KeyFooter
 from tui.screens.keys import bind, leave_keys
-from tui.screens.list_screen import PanesScreen
+from tui.screens.list_screen import PanesScreen, static_view
 from widgets.base.lines import Run, Tone
-from widgets.base.lines_view import LinesView, static_view
+from widgets.base.lines_view import LinesView
 
 if TYPE_CHECKING:
     from tui.actions.dispatcher import Prepared

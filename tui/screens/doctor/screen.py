@@ -12,8 +12,8 @@ from textual.widgets import Input
 from tui.screens.doctor.state import DoctorState
 from tui.screens.key_footer import KeyFooter
 from tui.screens.keys import bind, leave_keys
-from tui.screens.list_screen import FILTER_KEY, REFRESH_KEY, ExaminedListScreen
-from widgets.base.lines_view import LinesView, static_view
+from tui.screens.list_screen import FILTER_KEY, REFRESH_KEY, ExaminedListScreen, static_view
+from widgets.base.lines_view import LinesView
 
 
 class DoctorScreen(ExaminedListScreen[DoctorState]):

@@ -12,8 +12,8 @@ from textual.message import Message
 from tui.screens.history.state import HistoryState
 from tui.screens.key_footer import KeyFooter
 from tui.screens.keys import bind, leave_keys
-from tui.screens.list_screen import ListScreen
-from widgets.base.lines_view import LinesView, static_view
+from tui.screens.list_screen import ListScreen, static_view
+from widgets.base.lines_view import LinesView
 
 if TYPE_CHECKING:
     from tui.actions.audit_log import PastRun

@@ -12,9 +12,9 @@ from textual.widgets import Input
 from tui.screens import save_and_copy
 from tui.screens.key_footer import KeyFooter
 from tui.screens.keys import bind, leave_keys
-from tui.screens.list_screen import FILTER_KEY, REFRESH_KEY, ListScreen
+from tui.screens.list_screen import FILTER_KEY, REFRESH_KEY, ListScreen, static_view
 from tui.screens.nccl.state import NcclState
-from widgets.base.lines_view import LinesView, static_view
+from widgets.base.lines_view import LinesView
 
 FOLLOW_SECONDS = 1.0
 

@@ -16,9 +16,9 @@ from tui.runtime.sampler import Failed, Probed, Replayed, Sampled
 from tui.screens.key_footer import KeyFooter
 from tui.screens.keys import bind, move_keys
 from tui.screens.overview.head import HeadState
-from tui.terminal.partial_compositor import draw_partially
+from tui.terminal.partial_compositor import DirectLinesView, draw_partially
 from widgets.base.lines import Line, Run, Tone, rows_of
-from widgets.base.lines_view import LinesView, static_view
+from widgets.base.lines_view import LinesView
 from widgets.node import head as head_drawing
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ _FILTER_ROWS = 3
 _ENDPOINTS = ("topology", "matrix", "rates")  # panels whose rows are GPUs and NICs
 
 
-class Panel(LinesView):
+class Panel(DirectLinesView):
     """A panel with a border, which can be shown alone."""
 
 
@@ -90,7 +90,9 @@ class OverviewScreen(Screen[None]):
 
     def compose(self) -> ComposeResult:
         """Yield what the first frame shows; the other panels come with the first reading."""
-        yield static_view("verdict")
+        verdict = DirectLinesView(id="verdict")
+        verdict.can_focus = False
+        yield verdict
         yield Horizontal(id="top")
         with Horizontal(id="body"):
             with Vertical(id="left"):
@@ -106,7 +108,9 @@ class OverviewScreen(Screen[None]):
         for place, names in _PLACES.items():
             panels = [Panel(PANELS[name], id=name) for name in names if name != "topology"]
             self.query_one(f"#{place}").mount(*panels)
-        self.mount(static_view("strips"), after="#body")
+        strips = DirectLinesView(id="strips")
+        strips.can_focus = False
+        self.mount(strips, after="#body")
 
     def on_mount(self) -> None:
         """Show at once that the node is being read."""

@@ -12,9 +12,9 @@ from probes.host.ras import DIAGNOSTICS, STATUS, VERBOSE_STATUS
 from tui.screens import save_and_copy
 from tui.screens.key_footer import KeyFooter
 from tui.screens.keys import bind, leave_keys
-from tui.screens.list_screen import REFRESH_KEY, ListScreen
+from tui.screens.list_screen import REFRESH_KEY, ListScreen, static_view
 from tui.screens.ras.state import RasState
-from widgets.base.lines_view import LinesView, static_view
+from widgets.base.lines_view import LinesView
 
 _COMMANDS = {"status": STATUS, "verbose": VERBOSE_STATUS, "diagnostics": DIAGNOSTICS}
 

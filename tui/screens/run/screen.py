@@ -11,8 +11,8 @@ from textual.message import Message
 from tui.screens import save_and_copy
 from tui.screens.key_footer import KeyFooter
 from tui.screens.keys import bind, leave_keys
-from tui.screens.list_screen import PanesScreen
-from widgets.base.lines_view import LinesView, static_view
+from tui.screens.list_screen import PanesScreen, static_view
+from widgets.base.lines_view import LinesView
 
 if TYPE_CHECKING:
     from tui.screens.run.state import RunState
