@@ -12,9 +12,9 @@ import pytest
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("probes", "widgets", "tui")
 INNER = (
-    *("local", "rooted_tree", "command", "nvml_library", "verbs_probe", "cuda_driver", "live_usage"),
+    *("local", "rooted_tree", "command", "nvml_library", "verbs_probe", "verbs_child", "live_usage"),
     *("cluster_login", "rdma_socket", "ethtool_socket", "kernel_log_reader", "range_reader", "ras_client"),
-    "counter_files",
+    *("counter_files", "cuda_driver", "cuda_child"),
 )
 # The host and its inner modules, of which others may use the dataclasses only.
 DOOR = {f"probes/host/{name}.py" for name in INNER}

@@ -38,7 +38,8 @@ from probes.host.rooted_tree import Found, RootedTree, split
 from probes.host.sleeping_gpus import SleepingGpus
 from probes.host.thread_names import thread_names_from_files
 from probes.host.usage import InterfaceCounters, ProcessUsage, counters_from_files, usage_from_files
-from probes.host.verbs_probe import DATA_DIRECT, DMABUF, PROBE_SECONDS, probe_data_direct, probe_dmabuf
+from probes.host.verbs_child import DATA_DIRECT, DMABUF
+from probes.host.verbs_probe import PROBE_SECONDS, probe_data_direct, probe_dmabuf
 
 if TYPE_CHECKING:  # imported on first use
     from probes.host.ethtool_socket import EthtoolReader
