@@ -6,7 +6,6 @@ A word is worked out when it is asked for: a node with 256 GPUs and 256 NICs has
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
 
 from probes.base.unknown import Maybe, Reason, Unknown, known
 from probes.facts.pci.functions import PciFunction
@@ -15,9 +14,7 @@ from probes.topology.endpoints import Endpoint, is_down, port_gbps
 from probes.topology.file_tree import FileTree
 from probes.topology.nccl_words import ORDER, Nccl, Seat, pci_path, seat_of
 from probes.topology.nvlink import has_c2c, has_relay, nvlink_peers, nvlinks_between
-
-if TYPE_CHECKING:
-    import networkx as nx
+from probes.topology.parts import Parts
 
 _NEAR = (Nccl.PIX, Nccl.PXB, Nccl.P2C)
 
@@ -27,16 +24,16 @@ class NcclPaths:
 
     def __init__(
         self,
-        graph: nx.Graph[str],
+        parts: Parts,
         gpus: Sequence[Endpoint],
         nics: Sequence[Endpoint],
         functions: Mapping[str, PciFunction],
         devices: Mapping[str, RdmaDevice],
         file: FileTree | None,
     ) -> None:
-        self._graph, self._gpus, self._nics, self._devices = graph, gpus, nics, devices
+        self._parts, self._gpus, self._nics, self._devices = parts, gpus, nics, devices
         self._seats = {
-            end.id: _seat(graph, end, functions.get(known(end.to_gpus, "")), file) for end in (*gpus, *nics)
+            end.id: _seat(parts, end, functions.get(known(end.to_gpus, "")), file) for end in (*gpus, *nics)
         }
         self._by_cpu_link: dict[str, frozenset[str]] = {}  # GPU -> NICs
         self._near: dict[str, frozenset[str]] = {}  # NIC -> GPUs
@@ -51,13 +48,13 @@ class NcclPaths:
 
     def between_gpus(self, a: str, b: str) -> tuple[Maybe[Nccl], int]:
         """Return the word and the NVLinks: NVLink, a relaying GPU (NVB), or C2C links of both to one CPU."""
-        links = nvlinks_between(self._graph, a, b)
+        links = nvlinks_between(self._parts, a, b)
         if links:
             return Nccl.NVL, links
-        if has_relay(self._graph, a, b):
+        if has_relay(self._parts, a, b):
             return Nccl.NVB, 0
         word = self.over_pcie(a, b)
-        if word is Nccl.PHB and has_c2c(self._graph, a) and has_c2c(self._graph, b):
+        if word is Nccl.PHB and has_c2c(self._parts, a) and has_c2c(self._parts, b):
             return Nccl.C2C, 0
         return word, 0
 
@@ -70,7 +67,7 @@ class NcclPaths:
         if word not in (Nccl.PHB, Nccl.SYS):
             return word
         if gpu not in self._peers:
-            self._peers[gpu] = nvlink_peers(self._graph, gpu)
+            self._peers[gpu] = nvlink_peers(self._parts, gpu)
         return word if self._peers[gpu].isdisjoint(self._gpus_near(nic)) else Nccl.PXN
 
     def _gpus_near(self, nic: str) -> frozenset[str]:
@@ -91,7 +88,7 @@ class NcclPaths:
 
         paths.cc:794-810. Nearest are the fastest, of those the ones with the best type (ncclTopoGetLocal).
         """
-        if not has_c2c(self._graph, gpu):
+        if not has_c2c(self._parts, gpu):
             return frozenset()
         rates = {
             nic.id: port_gbps(self._devices.get(nic.id))
@@ -110,12 +107,12 @@ class NcclPaths:
 
 
 def _seat(
-    graph: nx.Graph[str], end: Endpoint, function: PciFunction | None, file: FileTree | None
+    parts: Parts, end: Endpoint, function: PciFunction | None, file: FileTree | None
 ) -> Maybe[Seat]:
     """Return an endpoint's seat in NCCL's tree."""
     if function is None:
         return Unknown(Reason.NOT_THERE, "/sys/bus/pci/devices", f"no PCI function for {end.label}")
     if not function.root:
         return Unknown(Reason.MALFORMED, function.sysfs_path, f"no host bridge in the path of {function.bdf}")
-    seat = seat_of(graph, function)
+    seat = seat_of(parts, function)
     return seat if file is None else file.seat(seat)
