@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import Enum
 
+from probes.base.frozen import dataclass
 from probes.base.origin import Source
 from probes.base.unknown import Maybe, Reason, Unknown, known
 from probes.facts.gpu.fabric import UNFINISHED

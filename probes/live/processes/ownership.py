@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
+from probes.base.frozen import dataclass
 from probes.base.unknown import Maybe, Reason, Unknown
 from probes.facts.jobs.process_files import Status, parse_status
 from probes.host.protocol import Host
