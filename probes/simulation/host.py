@@ -6,9 +6,11 @@ import errno
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import lru_cache
 from threading import Lock
 from typing import TYPE_CHECKING
 
+from probes.base.frozen import dataclass
 from probes.base.origin import Origin, Source
 from probes.base.text import printable, printable_lines
 from probes.base.unknown import Maybe, Reason, Unknown, known
@@ -134,13 +136,15 @@ class SimulatedHost:
         return encoded
 
     def _content(self, path: str) -> Maybe[bytes]:
-        seconds = self._seconds()
-        real = self.tree.real(path)
-        if isinstance(real, Unknown):
-            # debugfs is for root, and a simulated node is never read as root.
-            hidden = path.startswith("/sys/kernel/debug/")
-            return Unknown(Reason.NEEDS_ROOT, path) if hidden else real
-        content = self.tree.files.get(real)
+        seconds, tree = self._seconds(), self.tree
+        content = tree.files.get(path)
+        if content is None:
+            real = tree.real(path)
+            if isinstance(real, Unknown):
+                # debugfs is for root, and a simulated node is never read as root.
+                hidden = path.startswith("/sys/kernel/debug/")
+                return Unknown(Reason.NEEDS_ROOT, path) if hidden else real
+            content = tree.files.get(real)
         if content is None:
             return Unknown(Reason.MALFORMED, path, "Is a directory")
         content = content(seconds) if callable(content) else content
@@ -302,21 +306,20 @@ class SimulatedHost:
             return Unknown(Reason.DRIVER_ERROR, "NVML", special.refusal)
         seconds = self._seconds()
         silent = special.lost | special.unlisted | self.tree.lost
+        gbps = max((nic.gbps for nic in self._description.nic.values()), default=0.0)
         return tuple(
-            self._live(number, placed.bdf, seconds)
+            self._live(number, placed.bdf, gbps, seconds)
             for number, placed in enumerate(self.tree.gpus)
             if number not in silent
         )
 
-    def _live(self, number: int, bdf: str, seconds: float) -> NvmlLive:
+    def _live(self, number: int, bdf: str, gbps: float, seconds: float) -> NvmlLive:
         gpu = self._description.gpu
-        busy_share = gpu_load(self._seed, seconds)
-        load = Wave(0.76, phase(self._seed, f"{bdf} load"), 61.0, 7.1).at(seconds) * busy_share
-        traffic = max((nic.gbps for nic in self._description.nic.values()), default=0.0) / 8 * 1e9
-        traffic *= traffic_of_gpu(self.tree, number, seconds)
-        sent = Wave(traffic, phase(self._seed, f"{bdf} tx")).at(seconds)
-        received = Wave(traffic * 0.98, phase(self._seed, f"{bdf} rx")).at(seconds)
-        nvlink = gpu.nvlinks * _NVLINK_BYTES_PER_SECOND * traffic_of_gpu(self.tree, number, seconds)
+        waves = _gpu_waves(self._seed, bdf)
+        load = 0.76 * waves.load.at(seconds) * gpu_load(self._seed, seconds)
+        share = traffic_of_gpu(self.tree, number, seconds)
+        traffic = gbps / 8 * 1e9 * share
+        nvlink = gpu.nvlinks * _NVLINK_BYTES_PER_SECOND * share
         idle, busy = gpu.watts
         is_used = ("nvidia", "job") in self.tree.references
         return NvmlLive(
@@ -325,15 +328,15 @@ class SimulatedHost:
             memory_used_bytes=_reported(bdf, round(gpu.memory_gib * GIB * 0.87), number * (37 << 20)),
             temperature_celsius=round(34 + 30 * load),
             power_watts=round(idle + (busy - idle) * min(1.0, load), 1),
-            pcie_tx_bytes_per_second=sent,
-            pcie_rx_bytes_per_second=received,
-            link_generation=generation(parse_speed(self._link(bdf, "speed")) or 0.0) or gpu.link[0],
+            pcie_tx_bytes_per_second=traffic * waves.sent.at(seconds),
+            pcie_rx_bytes_per_second=traffic * 0.98 * waves.received.at(seconds),
+            link_generation=_generation(self._link(bdf, "speed")) or gpu.link[0],
             link_width=int(self._link(bdf, "width") or gpu.link[1]),
             processes=programs_on(self.tree, number) if is_used else (),
-            nvlink_tx_bytes_per_second=Wave(nvlink, phase(self._seed, f"{bdf} nvlink tx")).at(seconds)
+            nvlink_tx_bytes_per_second=nvlink * waves.nvlink_sent.at(seconds)
             if gpu.nvlinks
             else Unknown(Reason.NOT_THERE, bdf, "no NVLink"),
-            nvlink_rx_bytes_per_second=Wave(nvlink, phase(self._seed, f"{bdf} nvlink rx")).at(seconds)
+            nvlink_rx_bytes_per_second=nvlink * waves.nvlink_received.at(seconds)
             if gpu.nvlinks
             else Unknown(Reason.NOT_THERE, bdf, "no NVLink"),
             bar1_used_bytes=_reported(bdf, gpu.bar1_gib and _BAR1_MIB << 20, number * 3 << 20),
@@ -485,6 +488,32 @@ def _faults_of(wanted: str) -> tuple[Fault, ...]:
     from probes.simulation.faults.catalogue import faults_of
 
     return faults_of(wanted)
+
+
+@dataclass(frozen=True)
+class _GpuWaves:
+    """The figures of a GPU that oscillate, as shares of their mean."""
+
+    load: Wave
+    sent: Wave  # over PCIe
+    received: Wave
+    nvlink_sent: Wave
+    nvlink_received: Wave
+
+
+@lru_cache(maxsize=256)
+def _gpu_waves(seed: int, bdf: str) -> _GpuWaves:
+    def wave(what: str) -> Wave:
+        return Wave(1.0, phase(seed, f"{bdf} {what}"))
+
+    load = Wave(1.0, phase(seed, f"{bdf} load"), 61.0, 7.1)
+    return _GpuWaves(load, wave("tx"), wave("rx"), wave("nvlink tx"), wave("nvlink rx"))
+
+
+@lru_cache(maxsize=64)
+def _generation(speed: str) -> int:
+    """Return the PCIe generation of "32.0 GT/s PCIe", 0 if it is none."""
+    return generation(parse_speed(speed) or 0.0) or 0
 
 
 def _reported(bdf: str, figure: int, more: int = 0) -> Maybe[int]:

@@ -10,6 +10,10 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import field, replace
+from functools import cached_property, lru_cache
+from itertools import groupby
+from operator import attrgetter
+from types import MappingProxyType
 
 from probes.base.frozen import dataclass
 from probes.base.unknown import Maybe, Reason, Unknown
@@ -22,6 +26,8 @@ PAGE = 4096  # bytes; the smallest page of all architectures, so that sums are n
 LARGE = 1 << 20  # bytes: NCCL's buffers are 4 MiB, what it registers for control is smaller
 CONNECTED = "RTS"
 _IMPLICIT_ODP = (1 << 64) - 1  # length: the whole address space (mlx5/odp.c)
+_BY_DOMAIN = attrgetter("device", "pid", "pd", "kernel_name")
+_BY_CONTEXT = attrgetter("device", "pid", "context", "kernel_name")
 _MAX_THREADS = 4096  # whose owner is looked up in one round
 _MAX_TASKS = 64  # asked for VmPin if the first thread has ended
 
@@ -43,22 +49,25 @@ class Registrations:
         return self.count + self.on_demand
 
 
+_NOTHING = Registrations()
+
+
 @dataclass(frozen=True)
 class RdmaUse:
     """What a process has on all RDMA devices."""
 
     nics: tuple[NicUse, ...] = ()
-    own: Registrations = Registrations()  # made by its threads
-    inherited: Registrations = Registrations()  # made by a thread that has ended, in its protection domain
+    own: Registrations = _NOTHING  # made by its threads
+    inherited: Registrations = _NOTHING  # made by a thread that has ended, in its protection domain
     completion_queues: int = 0
     contexts: tuple[str, ...] = ()  # devices that it has opened
 
-    @property
+    @cached_property
     def queue_pairs(self) -> int:
         """Queue pairs on all devices."""
         return sum(nic.queue_pairs for nic in self.nics)
 
-    @property
+    @cached_property
     def ready(self) -> int:
         """Connected queue pairs on all devices."""
         return sum(nic.ready for nic in self.nics)
@@ -83,6 +92,7 @@ class ResourceRound:
     shares_namespaces: bool | None = None
     is_empty: bool = False  # not even the kernel's own queue pairs are listed
     resources: RdmaResources = field(default_factory=RdmaResources)  # that the rest was worked out from
+    groups: Mapping[int, int] = field(default_factory=dict)  # the process of each thread that made them
 
     @property
     def is_settled(self) -> bool:
@@ -94,7 +104,8 @@ class ResourceRound:
 def read_round(host: Host, last: ResourceRound | None = None) -> Maybe[ResourceRound]:
     """List the resources, read the owners' status, and list the resources again.
 
-    Where both lists equal the one of the `last` round, its owners are used again.
+    Where both lists equal the one of the `last` round, its owners are used again, and where the same threads
+    have opened the devices, their processes.
     """
     before = _resources(host)
     if isinstance(before, Unknown):
@@ -103,7 +114,9 @@ def read_round(host: Host, last: ResourceRound | None = None) -> Maybe[ResourceR
     statuses: dict[int, Maybe[Status]] = {}  # each is read once in a round
     same = last if last is not None and last.is_settled and before == last.resources else None
     if same is None:
-        _find_processes(host, before, groups, statuses)
+        has_same_users = last is not None and last.is_settled and _have_same_users(before, last.resources)
+        earlier = last.groups if last is not None and has_same_users else {}
+        _find_processes(host, before, groups, statuses, earlier)
     ownership = attribute(before, groups) if same is None else same.ownership
     pinned = {pid: read_pinned(host, pid, statuses) for pid in sorted(ownership.uses)}
     after = _resources(host)
@@ -132,7 +145,13 @@ def read_round(host: Host, last: ResourceRound | None = None) -> Maybe[ResourceR
         shares_namespaces=after.shares_namespaces,
         is_empty=not (after.queue_pairs or after.contexts or after.domains or after.regions),
         resources=after,
+        groups=groups,
     )
+
+
+def _have_same_users(one: RdmaResources, other: RdmaResources) -> bool:
+    """Return whether the same threads have opened the devices: each is still alive, or it had no id."""
+    return one.contexts == other.contexts and one.domains == other.domains
 
 
 def _resources(host: Host) -> Maybe[RdmaResources]:
@@ -174,22 +193,31 @@ def read_pinned(host: Host, pid: int, statuses: dict[int, Maybe[Status]]) -> May
 
 
 def _find_processes(
-    host: Host, resources: RdmaResources, groups: dict[int, int], statuses: dict[int, Maybe[Status]]
+    host: Host,
+    resources: RdmaResources,
+    groups: dict[int, int],
+    statuses: dict[int, Maybe[Status]],
+    earlier: Mapping[int, int] = MappingProxyType({}),
 ) -> None:
-    """Add the process of each thread; a thread that has ended or is hidden has none."""
-    objects: tuple[Iterable[object], ...] = (
+    """Add the process of each thread; a thread that has ended or is hidden has none.
+
+    `earlier`: the processes of threads that are known to be the same.
+    """
+    objects = (
         resources.contexts,
         resources.domains,
         resources.regions,
         resources.queue_pairs,
         resources.completion_queues,
     )
-    threads = {getattr(item, "pid", None): None for items in objects for item in items}
+    threads = dict.fromkeys(item.pid for items in objects for item in items)
     for thread in threads:
         if thread is None or thread in groups or len(groups) >= _MAX_THREADS:
             continue
-        status = _status(host, thread, statuses)
-        group = status if isinstance(status, Unknown) else status.thread_group
+        group: Maybe[int] | None = earlier.get(thread)
+        if group is None:
+            status = _status(host, thread, statuses)
+            group = status if isinstance(status, Unknown) else status.thread_group
         if not isinstance(group, Unknown):
             groups[thread] = group
 
@@ -211,12 +239,12 @@ class _Owners:
     def _of(self, thread: int | None) -> int | None:
         return None if thread is None else self._groups.get(thread)
 
-    def of(self, item: QueuePair | MemoryRegion) -> tuple[int | None, bool]:
-        """Return the process, and whether its own thread made the object."""
-        owner = self._of(item.pid)
+    def of(self, device: str, thread: int | None, domain: int | None) -> tuple[int | None, bool]:
+        """Return the process of an object in a protection domain, and whether its own thread made it."""
+        owner = self._of(thread)
         if owner is not None:
             return owner, True
-        return (None if item.pd is None else self._domains.get((item.device, item.pd))), False
+        return (None if domain is None else self._domains.get((device, domain))), False
 
     def of_context(self, device: str, thread: int | None, context: int | None) -> int | None:
         """Return the process of an object that belongs to a context."""
@@ -226,11 +254,11 @@ class _Owners:
 
 @dataclass
 class _Found:
-    """What is found of one process."""
+    """What is found of one process, by device."""
 
     queue_pairs: dict[str, list[QueuePair]] = field(default_factory=lambda: defaultdict(list))
-    own: list[MemoryRegion] = field(default_factory=list)
-    inherited: list[MemoryRegion] = field(default_factory=list)
+    own: dict[str, list[MemoryRegion]] = field(default_factory=lambda: defaultdict(list))
+    inherited: dict[str, list[MemoryRegion]] = field(default_factory=lambda: defaultdict(list))
     completion_queues: int = 0
     contexts: set[str] = field(default_factory=set)
 
@@ -240,74 +268,101 @@ def attribute(resources: RdmaResources, groups: Mapping[int, int]) -> Ownership:
     owners = _Owners(resources, groups)
     found: dict[int, _Found] = defaultdict(_Found)
     unowned_regions = unowned_pairs = 0
-    for pair in resources.queue_pairs:
-        owner, _ = owners.of(pair)
-        if pair.kernel_name:
+    # Objects of one process follow each other, and there are hundreds.
+    for (device, thread, domain, kernel), pairs in groupby(resources.queue_pairs, _BY_DOMAIN):
+        if kernel:
             continue
+        owner, _ = owners.of(device, thread, domain)
         if owner is None:
-            unowned_pairs += 1
+            unowned_pairs += len(list(pairs))
         else:
-            found[owner].queue_pairs[pair.device].append(pair)
-    for region in resources.regions:
-        owner, is_own = owners.of(region)
-        if region.kernel_name:
+            found[owner].queue_pairs[device].extend(pairs)
+    for (device, thread, domain, kernel), regions in groupby(resources.regions, _BY_DOMAIN):
+        if kernel:
             continue
+        owner, is_own = owners.of(device, thread, domain)
         if owner is None:
-            unowned_regions += 1
+            unowned_regions += len(list(regions))
         else:
-            (found[owner].own if is_own else found[owner].inherited).append(region)
-    for queue in resources.completion_queues:
-        owner = owners.of_context(queue.device, queue.pid, queue.context)
-        if owner is not None and not queue.kernel_name:
-            found[owner].completion_queues += 1
-    for context in resources.contexts:
-        owner = owners.of_context(context.device, context.pid, None)
-        if owner is not None and not context.kernel_name:
-            found[owner].contexts.add(context.device)
+            (found[owner].own if is_own else found[owner].inherited)[device].extend(regions)
+    for (device, thread, context, kernel), queues in groupby(resources.completion_queues, _BY_CONTEXT):
+        owner = None if kernel else owners.of_context(device, thread, context)
+        if owner is not None:
+            found[owner].completion_queues += len(list(queues))
+    for opened in resources.contexts:
+        owner = owners.of_context(opened.device, opened.pid, None)
+        if owner is not None and not opened.kernel_name:
+            found[owner].contexts.add(opened.device)
     uses = {pid: _use(what) for pid, what in found.items()}
     # What is beyond the limit of one answer may be of any process.
     return Ownership(uses, unowned_regions + resources.left_out, unowned_pairs + resources.left_out)
 
 
 def _use(found: _Found) -> RdmaUse:
-    regions: dict[str, list[MemoryRegion]] = defaultdict(list)
-    for region in (*found.own, *found.inherited):
-        regions[region.device].append(region)
-    return RdmaUse(
-        nics=tuple(
+    own = {device: summed(regions) for device, regions in found.own.items()}
+    inherited = {device: summed(regions) for device, regions in found.inherited.items()}
+    nics = []
+    for device in sorted({*found.queue_pairs, *own, *inherited, *found.contexts}):
+        pairs = found.queue_pairs.get(device, ())
+        if not pairs and device not in own and device not in inherited:
+            nics.append(_only_opened(device))
+            continue
+        here = own.get(device, _NOTHING), inherited.get(device, _NOTHING)
+        nics.append(
             NicUse(
                 device=device,
-                queue_pairs=len(found.queue_pairs.get(device, ())),
-                ready=sum(pair.state == CONNECTED for pair in found.queue_pairs.get(device, ())),
-                regions=len(regions.get(device, ())),
-                registered_bytes=summed(regions.get(device, ())).bytes,
+                queue_pairs=len(pairs),
+                ready=sum(pair.state == CONNECTED for pair in pairs),
+                regions=here[0].total + here[1].total,
+                registered_bytes=here[0].bytes + here[1].bytes,
             )
-            for device in sorted({*found.queue_pairs, *regions, *found.contexts})
-        ),
-        own=summed(found.own),
-        inherited=summed(found.inherited),
+        )
+    return RdmaUse(
+        nics=tuple(nics),
+        own=_together(list(own.values())),
+        inherited=_together(list(inherited.values())),
         completion_queues=found.completion_queues,
         contexts=tuple(sorted(found.contexts)),
     )
 
 
+@lru_cache(maxsize=1024)
+def _only_opened(device: str) -> NicUse:
+    """Return the use of a device without objects: NCCL opens every NIC."""
+    return NicUse(device, 0, 0, 0, 0)
+
+
+def _together(sums: list[Registrations]) -> Registrations:
+    """Return the sum of the sums of several devices."""
+    if len(sums) < 2:
+        return sums[0] if sums else _NOTHING
+    return Registrations(
+        sum(one.count for one in sums),
+        sum(one.bytes for one in sums),
+        sum(one.large_bytes for one in sums),
+        min(filter(None, (one.shortest_large for one in sums)), default=0),
+        tuple(sorted({device for one in sums for device in one.without_length})),
+        sum(one.on_demand for one in sums),
+    )
+
+
 def summed(regions: Iterable[MemoryRegion]) -> Registrations:
     """Sum memory regions in whole pages; a buffer that is registered twice counts twice, as in VmPin."""
-    count = total = large = shortest = on_demand = 0
-    without_length = set()
-    for region in regions:
-        if region.is_odp or region.length_bytes >= _IMPLICIT_ODP:
-            on_demand += 1
-            continue
-        count += 1
-        length = -(-region.length_bytes // PAGE) * PAGE
-        total += length
-        if not region.length_bytes:
-            without_length.add(region.device)
-        if length >= LARGE:
-            large += length
-            shortest = min(shortest, length) if shortest else length
-    return Registrations(count, total, large, shortest, tuple(sorted(without_length)), on_demand)
+    all_regions = list(regions)
+    if not all_regions:
+        return _NOTHING
+    in_sum = [one for one in all_regions if not one.is_odp and one.length_bytes < _IMPLICIT_ODP]
+    lengths = [-(-region.length_bytes // PAGE) * PAGE for region in in_sum]
+    large = [length for length in lengths if length >= LARGE]
+    without_length = {region.device for region in in_sum if not region.length_bytes} if 0 in lengths else ()
+    return Registrations(
+        len(in_sum),
+        sum(lengths),
+        sum(large),
+        min(large, default=0),
+        tuple(sorted(without_length)),
+        len(all_regions) - len(in_sum),
+    )
 
 
 def _by_owner(
@@ -316,7 +371,7 @@ def _by_owner(
     """Return the regions of each process, as far as the sums depend on them; None: without an owner."""
     owners = _Owners(resources, groups)
     found: dict[int | None, set[MemoryRegion]] = defaultdict(set)
-    for region in resources.regions:
-        if not region.kernel_name:
-            found[owners.of(region)[0]].add(region)
+    for (device, thread, domain, kernel), regions in groupby(resources.regions, _BY_DOMAIN):
+        if not kernel:
+            found[owners.of(device, thread, domain)[0]].update(regions)
     return {owner: frozenset(regions) for owner, regions in found.items()}
