@@ -481,15 +481,6 @@ class SimulatedHost:
         return self._started_at + self._seconds() - OPENED
 
 
-def _faults_of(wanted: str) -> tuple[Fault, ...]:
-    """Return the faults after the "+" of a node's name."""
-    if not wanted:
-        return ()
-    from probes.simulation.faults.catalogue import faults_of
-
-    return faults_of(wanted)
-
-
 @dataclass(frozen=True)
 class _GpuWaves:
     """The figures of a GPU that oscillate, as shares of their mean."""
@@ -514,6 +505,15 @@ def _gpu_waves(seed: int, bdf: str) -> _GpuWaves:
 def _generation(speed: str) -> int:
     """Return the PCIe generation of "32.0 GT/s PCIe", 0 if it is none."""
     return generation(parse_speed(speed) or 0.0) or 0
+
+
+def _faults_of(wanted: str) -> tuple[Fault, ...]:
+    """Return the faults after the "+" of a node's name."""
+    if not wanted:
+        return ()
+    from probes.simulation.faults.catalogue import faults_of
+
+    return faults_of(wanted)
 
 
 def _reported(bdf: str, figure: int, more: int = 0) -> Maybe[int]:
