@@ -25,12 +25,18 @@ def bench_text() -> None:
 
 
 def _cpu_seconds(argv: Sequence[str]) -> list[float]:
-    """Return the CPU time of each run, whatever its exit status: a check reports findings by it."""
+    """Return the CPU time of each run, whatever its exit status: a check reports findings by it.
+
+    Raises:
+        RuntimeError: the command has failed.
+    """
     values = []
     for _ in range(_TIMES):
         before = resource.getrusage(resource.RUSAGE_CHILDREN)
-        subprocess.run(argv, check=False, capture_output=True)
+        done = subprocess.run(argv, check=False, capture_output=True, text=True)
         after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        if not done.stdout:
+            raise RuntimeError(f"{' '.join(argv)} printed nothing: {done.stderr}")
         values.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
     return values
 
