@@ -150,8 +150,8 @@ def read_round(host: Host, last: ResourceRound | None = None) -> Maybe[ResourceR
 
 
 def _have_same_users(one: RdmaResources, other: RdmaResources) -> bool:
-    """Return whether the same threads have opened the devices: each is still alive, or it had no id."""
-    return one.contexts == other.contexts and one.domains == other.domains
+    """Return whether the same threads have opened the devices, so that no process has come or gone."""
+    return bool(one.contexts) and one.contexts == other.contexts and one.domains == other.domains
 
 
 def _resources(host: Host) -> Maybe[RdmaResources]:
