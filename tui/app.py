@@ -6,11 +6,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from textual import on
+from textual import events, on
 from textual.app import App
 from textual.filter import LineFilter
 from textual.message import Message
 from textual.reactive import Reactive
+from textual.widgets import Input
 
 from tui.controllers.actions import ActionsController
 from tui.controllers.bandwidth import BandwidthController
@@ -35,7 +36,6 @@ from tui.terminal.driver import TerminalDriver
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
-    from textual import events
     from textual.geometry import Size
     from textual.screen import Screen
 
@@ -214,6 +214,13 @@ class GdrtopApp(App[None]):
             self._setup.note_examination(report)
 
     # Keys
+
+    async def _on_key(self, event: events.Key) -> None:
+        """Give an input what was typed before it had the focus: a slow link delivers several keys at once."""
+        if isinstance(self.focused, Input) and event.is_printable:  # which it would not have let pass
+            self.focused.post_message(events.Key(event.key, event.character))
+        else:
+            await super()._on_key(event)
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """Disable the keys that do nothing in a recording."""

@@ -202,7 +202,7 @@ class ExaminedListScreen(ListScreen[E]):
         """Show the input of the filter."""
         self.remove_class("opened")
         self._word.display = True
-        self._word.focus()
+        self.set_focus(self._word)
 
     def on_input_changed(self, changed: Input.Changed) -> None:
         """List only what contains the word."""

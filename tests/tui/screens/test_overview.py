@@ -6,7 +6,9 @@ import time
 from pathlib import Path
 
 import pytest
+from textual import events
 from textual.pilot import Pilot
+from textual.widgets import Input
 
 from probes.base.origin import Origin, Source
 from probes.base.unknown import Unknown
@@ -406,6 +408,20 @@ async def test_a_probe_that_fails_spoils_only_its_own_panel(monkeypatch: pytest.
         await readings(pilot, clock, 2)
         assert "GPU7" in shown(pilot, "topology")
         assert "Traceback" not in shown(pilot, "verdict")
+
+
+@pytest.mark.parametrize("screen", ["", "d", pytest.param("t", marks=pytest.mark.slow)])
+async def test_a_word_that_comes_at_once_with_the_filter_s_key_is_its_word(screen: str) -> None:
+    clock = SteppedClock()
+    app = stepped_app(SimulatedHost("hgx-h100", clock=clock))
+    async with app.run_test(size=(120, 40)) as pilot:
+        await examined(pilot, clock)
+        await pilot.press(*screen)
+        stack = list(app.screen_stack)
+        for character in "/mlx5 q":  # as a slow link delivers what was typed
+            app.post_message(events.Key({"/": "slash", " ": "space"}.get(character, character), character))
+        await until(pilot, lambda: [word.value for word in app.screen.query(Input)] == ["mlx5 q"])
+        assert app.screen_stack == stack
 
 
 async def test_only_changed_cells_are_repainted() -> None:

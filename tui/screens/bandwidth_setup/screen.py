@@ -139,7 +139,7 @@ class BandwidthSetupScreen(PanesScreen):
         """Ask for the peer's name."""
         self._peer.value = self.state.chosen.peer
         self._peer.display = True
-        self._peer.focus()
+        self.set_focus(self._peer)
 
     def on_input_submitted(self, submitted: Input.Submitted) -> None:
         """Use the typed name, if it is valid."""

@@ -101,7 +101,7 @@ class ConfirmScreen(PanesScreen):
             return
         if self._state.word:
             self._typed.display = True
-            self._typed.focus()
+            self.set_focus(self._typed)
         else:
             self._confirm()
 

@@ -294,7 +294,7 @@ class LiveScreen(PanesScreen):
         self.remove_class("opened")
         self._pane = "changes"
         self._word.display = True
-        self._word.focus()
+        self.set_focus(self._word)
         self.draw()
 
     def on_input_changed(self, changed: Input.Changed) -> None:

@@ -117,12 +117,12 @@ class NcclScreen(ListScreen[NcclState]):
     def action_type_path(self) -> None:
         """Ask for the path of a log."""
         self._path.display = True
-        self._path.focus()
+        self.set_focus(self._path)
 
     def action_filter(self) -> None:
         """Show the input of the filter."""
         self._word.display = True
-        self._word.focus()
+        self.set_focus(self._word)
 
     def on_input_changed(self, changed: Input.Changed) -> None:
         """Show only lines that contain the word."""

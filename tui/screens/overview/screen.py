@@ -293,7 +293,7 @@ class OverviewScreen(Screen[None]):
             self._word = Input(placeholder="Part of a name, model, address or role; Esc clears", id="filter")
             self.mount(self._word, before=self.query_one(KeyFooter))
         self._word.display = True
-        self._word.focus()
+        self.set_focus(self._word)
         self.draw()
 
     @property
