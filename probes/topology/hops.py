@@ -60,6 +60,10 @@ class Routes:
         kinds = (HOST_BRIDGE, NUMA_NODE, CPU)
         return self.graph.subgraph([part for part, kind in self._kinds.items() if kind in kinds])
 
+    def has(self, bdf: str) -> bool:
+        """Return whether the place of a function in the tree is known."""
+        return bool(self.graph.nodes.get(bdf, {}).get("root"))
+
     def branch(self, bdf: str) -> Branch:
         """Return the branch of a function whose place in the tree is known."""
         branch = self._branches.get(bdf)

@@ -19,7 +19,9 @@ from probes.topology.nvlink import has_c2c, has_relay, nvlink_peers, nvlinks_bet
 if TYPE_CHECKING:
     import networkx as nx
 
-_NEAR = (Nccl.PIX, Nccl.PXB, Nccl.P2C)
+# NCCL uses GPUDirect RDMA by default up to these levels; P2C exists only for GPUs with C2C links
+# (src/graph/paths.cc ncclTopoCheckGdr: the level is P2C, before 2.29 PXB).
+NEAR = (Nccl.PIX, Nccl.PXB, Nccl.P2C)
 
 
 class NcclPaths:
@@ -41,6 +43,10 @@ class NcclPaths:
         self._by_cpu_link: dict[str, frozenset[str]] = {}  # GPU -> NICs
         self._near: dict[str, frozenset[str]] = {}  # NIC -> GPUs
         self._peers: dict[str, frozenset[str]] = {}  # GPU -> GPUs
+
+    def seat(self, end: str) -> Maybe[Seat]:
+        """Return an endpoint's seat in NCCL's tree."""
+        return self._seats[end]
 
     def over_pcie(self, a: str, b: str) -> Maybe[Nccl]:
         """Return the word for PCIe alone."""
@@ -76,15 +82,20 @@ class NcclPaths:
     def _gpus_near(self, nic: str) -> frozenset[str]:
         near = self._near.get(nic)
         if near is None:
-            near = frozenset(gpu.id for gpu in self._gpus if self._without_peers(gpu.id, nic) in _NEAR)
+            near = frozenset(gpu.id for gpu in self._gpus if self._without_peers(gpu.id, nic) in NEAR)
             self._near[nic] = near
         return near
 
     def _without_peers(self, gpu: str, nic: str) -> Maybe[Nccl]:
         """Return the word over PCIe and the GPU's own chip-to-chip links."""
-        if gpu not in self._by_cpu_link:
-            self._by_cpu_link[gpu] = self._nics_by_cpu_link(gpu)
-        return Nccl.P2C if nic in self._by_cpu_link[gpu] else self.over_pcie(gpu, nic)
+        return Nccl.P2C if nic in self.by_cpu_link(gpu) else self.over_pcie(gpu, nic)
+
+    def by_cpu_link(self, gpu: str) -> frozenset[str]:
+        """Return the NICs with P2C."""
+        found = self._by_cpu_link.get(gpu)
+        if found is None:
+            found = self._by_cpu_link[gpu] = self._nics_by_cpu_link(gpu)
+        return found
 
     def _nics_by_cpu_link(self, gpu: str) -> frozenset[str]:
         """Return the NICs with P2C: the nearest ones of a CPU to which the GPU has chip-to-chip links.
