@@ -14,7 +14,7 @@ from textual.widgets import Input
 
 from tui.screens.keys import bind, move_keys
 from tui.screens.list_state import ExaminedListState, ListState
-from tui.terminal.partial_compositor import draw_partially
+from tui.terminal.partial_compositor import DirectLinesView, draw_partially
 from widgets.base.lines import Run, Tone, rows_of
 from widgets.base.lines_view import LinesView
 
@@ -43,7 +43,7 @@ _END = 1 << 20
 
 def static_view(id: str) -> LinesView:  # noqa: A002 - Textual's own word
     """Return a view that takes no focus."""
-    view = LinesView(id=id)
+    view = DirectLinesView(id=id)
     view.can_focus = False
     return view
 

@@ -21,6 +21,7 @@ from textual.strip import Strip
 
 from tui.terminal.cells import PLAIN, Pen, agreed_width, cells_of, change_pen, parse_pen
 from tui.terminal.driver import TerminalDriver
+from tui.terminal.parts_update import Part, PartsUpdate
 from tui.terminal.textual_version import is_tested
 
 if TYPE_CHECKING:
@@ -33,9 +34,7 @@ _MOST_STYLES = 1024
 # A longer gap of unchanged cells is never cheaper to write than to skip.
 _LONGEST_GAP = 4
 
-# Row, column and content of a part of the screen.
-Part = tuple[int, int, Iterable[Strip]]
-Update = LayoutUpdate | ChopsUpdate
+Update = LayoutUpdate | ChopsUpdate | PartsUpdate
 
 
 class TerminalContent:
@@ -198,7 +197,10 @@ def _cursor_to(row: int, column: int) -> str:
 
 
 def _parts(update: Update) -> Iterator[Part]:
-    """Yield what an update of Textual's draws."""
+    """Yield what an update draws."""
+    if isinstance(update, PartsUpdate):
+        yield from update.parts
+        return
     if isinstance(update, LayoutUpdate):
         for row, line in enumerate(update.strips, update.region.y):
             yield row, update.region.x, line

@@ -14,6 +14,7 @@ from tui.screens.key_footer import KeyFooter
 from tui.screens.keys import bind, leave_keys
 from tui.screens.list_screen import FILTER_KEY, PanesScreen, static_view
 from tui.screens.live.state import PANES, LiveState
+from tui.terminal.partial_compositor import DirectLinesView
 from widgets.base.lines import Line, rows_of
 from widgets.base.lines_view import LinesView
 
@@ -85,12 +86,12 @@ class LiveScreen(PanesScreen):
         """Compose summary, panes and details."""
         yield static_view("summary")
         with Vertical(id="live"):
-            yield LinesView(_TITLES["ranks"], id="ranks")
-            yield LinesView(_TITLES["nics"], id="nics")
+            yield DirectLinesView(_TITLES["ranks"], id="ranks")
+            yield DirectLinesView(_TITLES["nics"], id="nics")
             with Horizontal(id="below"):
-                yield LinesView(_TITLES["changes"], id="changes")
-                yield LinesView(_TITLES["gpus"], id="gpus")
-            yield LinesView("", id="details")
+                yield DirectLinesView(_TITLES["changes"], id="changes")
+                yield DirectLinesView(_TITLES["gpus"], id="gpus")
+            yield DirectLinesView("", id="details")
         yield Input(placeholder="A word in the event, its subject or its kind. Esc: clear", id="word")
         yield KeyFooter()
 

@@ -16,7 +16,7 @@ from tui.runtime.sampler import Failed, Probed, Replayed, Sampled
 from tui.screens.key_footer import KeyFooter
 from tui.screens.keys import bind, move_keys
 from tui.screens.overview.head import HeadState
-from tui.terminal.partial_compositor import draw_partially
+from tui.terminal.partial_compositor import DirectLinesView, draw_partially
 from widgets.base.lines import Line, Run, Tone, rows_of
 from widgets.base.lines_view import LinesView
 from widgets.node import head as head_drawing
@@ -44,7 +44,7 @@ _FILTER_ROWS = 3
 _ENDPOINTS = ("topology", "matrix", "rates")  # panels whose rows are GPUs and NICs
 
 
-class Panel(LinesView):
+class Panel(DirectLinesView):
     """A panel with a border, which can be shown alone."""
 
 
@@ -83,7 +83,7 @@ class OverviewScreen(Screen[None]):
     def compose(self) -> ComposeResult:
         """Yield the panels; their lines come with the readings."""
         panels = {name: Panel(title, id=name) for name, title in PANELS.items()}
-        verdict, strips = LinesView(id="verdict"), LinesView(id="strips")
+        verdict, strips = DirectLinesView(id="verdict"), DirectLinesView(id="strips")
         verdict.can_focus = strips.can_focus = False
         yield verdict
         with Horizontal(id="top"):
