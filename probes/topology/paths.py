@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import permutations
+from itertools import permutations, product
 from math import inf
 from typing import TYPE_CHECKING
 
@@ -101,16 +101,30 @@ class Topology:
         """GPU id -> NIC id -> NCCL's word, of the NICs that NCCL counts as near, nearest first."""
         near: dict[str, dict[str, Nccl]] = {}
         for gpu, nics in self.best_nics.items():
-            words = self.paths.near_words(gpu)
-            near[gpu] = {nic: words[nic] for nic in nics if nic in words}
+            words = ((nic, self.paths.nccl.without_peers(gpu, nic)) for nic in nics)
+            near[gpu] = {nic: word for nic, word in words if not isinstance(word, Unknown) and word in NEAR}
         return near
 
     @cached_property
     def near_pairs(self) -> tuple[tuple[str, str], ...]:
         """(GPU id, NIC id) of the pairs that are PIX or PXB by sysfs: few of a node's 65,000."""
-        over_pcie = self.paths.over_pcie
+        over_pcie = self.paths.nccl.over_pcie
         pairs = ((gpu.id, nic.id) for gpu in self.gpus for nic in self.nics)
         return tuple(pair for pair in pairs if over_pcie(*pair) in (Nccl.PIX, Nccl.PXB))
+
+    @cached_property
+    def kinds_of_paths(self) -> tuple[tuple[Path, int], ...]:
+        """One path of each kind between GPUs and NICs, and how many have its words."""
+        nccl, places = self.paths.nccl, self.paths.places
+        gpus: dict[object, list[str]] = {}
+        for gpu in self.gpus:
+            alike = places[gpu.id], nccl.peers(gpu.id) | {gpu.id}, nccl.by_cpu_link(gpu.id)
+            gpus.setdefault(alike, []).append(gpu.id)
+        nics: dict[object, list[str]] = {}
+        for nic in self.nics:
+            nics.setdefault((places[nic.id], nccl.gpus_near(nic.id)), []).append(nic.id)
+        pairs = product(gpus.values(), nics.values())
+        return tuple((self.paths[of_gpu[0], of_nic[0]], len(of_gpu) * len(of_nic)) for of_gpu, of_nic in pairs)
 
     @cached_property
     def bdfs(self) -> dict[str, str]:
@@ -158,9 +172,7 @@ class Paths(Mapping[tuple[str, str], Path]):
         self._ends = {end.id: end for end in (*topology.gpus, *topology.nics)}
         self._place = {end: place for place, end in enumerate(self._ends)}
         self._found: dict[tuple[str, str], Path] = {}
-        # By the places of both ends.
-        self._words: dict[tuple[int, int], Nccl] = {}
-        self._smi: dict[tuple[int, int], Smi] = {}
+        self._smi: dict[tuple[int, int], Smi] = {}  # by the places of both ends
 
     @cached_property
     def places(self) -> dict[str, int]:
@@ -196,23 +208,6 @@ class Paths(Mapping[tuple[str, str], Path]):
     def __len__(self) -> int:
         return len(self._ends) * (len(self._ends) - 1)
 
-    def over_pcie(self, a: str, b: str) -> Maybe[Nccl]:
-        """Return NCCL's word for PCIe alone."""
-        pair = self.places[a], self.places[b]
-        word: Maybe[Nccl] | None = self._words.get(pair)
-        if word is None:
-            word = self.nccl.over_pcie(a, b)
-            if not isinstance(word, Unknown):  # the reason names the endpoint
-                self._words[pair] = word
-        return word
-
-    def near_words(self, gpu: str) -> dict[str, Nccl]:
-        """Return NCCL's word for each NIC that it counts as near the GPU."""
-        by_cpu_link = self.nccl.by_cpu_link(gpu)
-        words = {nic.id: self.over_pcie(gpu, nic.id) for nic in self._topology.nics}
-        words |= dict.fromkeys(by_cpu_link, Nccl.P2C)
-        return {nic: word for nic, word in words.items() if not isinstance(word, Unknown) and word in NEAR}
-
     def smi(self, a: str, b: str) -> Maybe[Smi]:
         """Return nvidia-smi's word for the path from a to b."""
         pair = self.places[a], self.places[b]
@@ -232,7 +227,7 @@ class Paths(Mapping[tuple[str, str], Path]):
 
         `rate`: what the NIC's port carries, in Gb/s. A node may have 65,000 pairs, so no Path is made.
         """
-        over_pcie = self.over_pcie(a, b)
+        over_pcie = self.nccl.over_pcie(a, b)
         if isinstance(over_pcie, Unknown):
             return 99, 99, -rate, 0
         smi = self.smi(a, b)
@@ -300,7 +295,7 @@ def _best_nics(topology: Topology) -> dict[str, tuple[str, ...]]:
             for nic in in_order:
                 distance = down[nic], topology.paths.distance(gpu.id, nic, rates[nic])
                 groups.setdefault(distance, []).append(nic)
-            equal[places[gpu.id]] = [groups[key] for key in sorted(groups)]  # type: ignore[type-var]
+            equal[places[gpu.id]] = [groups[key] for key in sorted(groups)]
         groups_of_gpu = equal[places[gpu.id]]
         best[gpu.id] = tuple(nic for group in groups_of_gpu for nic in sorted(group, key=taken.__getitem__))
         if best[gpu.id]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -58,7 +59,7 @@ class Panels:
 
     def draw(
         self, node: Node, topology: Topology, panel: str, width: int, alone: bool, form: Form | None = None
-    ) -> list[Line]:
+    ) -> Sequence[Line]:
         """Return a panel's lines; `alone` with all details, the topology in the given form."""
         readings, marks = self._readings, self.checked.marks
         match panel:
@@ -147,16 +148,15 @@ class Panels:
             lines += [(), *traffic.draw_ports(node, live, histories, width, self.checked.marks)]
         return lines
 
-    def _matrix(self, topology: Topology, width: int, alone: bool) -> list[Line]:
+    def _matrix(self, topology: Topology, width: int, alone: bool) -> Sequence[Line]:
         highlights = self.highlights(topology)
-        lines = matrix.draw(topology, width, highlights=highlights)
-        lines += matrix.legend(topology, width, highlights)
+        below = matrix.legend(topology, width, highlights)
         if alone and self.measured:
             from widgets.bandwidth.matrix import draw_matrix
 
             newest = list(self.measured.values())
-            lines += [(), (Run("MEASURED", Tone.TITLE),), *draw_matrix(newest, width)]
-        return lines
+            below += [(), (Run("MEASURED", Tone.TITLE),), *draw_matrix(newest, width)]
+        return matrix.draw(topology, width, highlights=highlights).followed_by(below)
 
     def _path(self, topology: Topology, width: int, alone: bool) -> list[Line]:
         path, end = self._selection.path(self.checked.detours), self._selection.end

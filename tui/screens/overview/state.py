@@ -5,7 +5,7 @@ Does not know Textual. It is loaded after the first paint, because it imports al
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from probes.checks.summary import summarize
@@ -54,8 +54,8 @@ class OverviewState:
         self._panels = Panels(self._readings, self._selection)
         self.verdict: Verdict | None = None  # with the findings; None before the first reading
         self._judged: Verdict | None = None
-        self._still: dict[tuple[object, ...], list[Line]] = {}
-        self._fresh: dict[tuple[object, ...], list[Line]] = {}  # until the next reading
+        self._still: dict[tuple[object, ...], Sequence[Line]] = {}
+        self._fresh: dict[tuple[object, ...], Sequence[Line]] = {}  # until the next reading
         self._forms: dict[tuple[object, ...], _Fit] = {}
 
     def _forget_drawings(self) -> None:
@@ -238,7 +238,7 @@ class OverviewState:
             self._forms[key] = _Fit(form, len(lines), hidden)
         return self._forms[key]
 
-    def lines(self, panel: str, width: int, alone: bool, rows: int = 0) -> list[Line]:
+    def lines(self, panel: str, width: int, alone: bool, rows: int = 0) -> Sequence[Line]:
         """Return a panel's lines; `alone` with all details, the topology as rich as `rows` allow."""
         node, topology = self._readings.node, self._readings.topology
         if node is None or topology is None:
