@@ -201,7 +201,7 @@ class GdrtopApp(App[None]):
             doctor.fail(report.failure)
             self._overview.fail_check(report.failure)
         else:
-            doctor.set_examination(report.examination)
+            doctor.set_examination(report.examination, report.findings)
             self._overview.apply_findings(doctor.findings, report.examination, report.detours)
         from tui.screens.doctor.screen import DoctorScreen
 

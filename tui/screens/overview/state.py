@@ -60,9 +60,13 @@ class OverviewState:
 
     def _forget_drawings(self) -> None:
         """Draw everything again: something other than a reading is new."""
+        self._forget_lines()
+        self._forms.clear()
+
+    def _forget_lines(self) -> None:
+        """Draw everything again in the same form: only colors and the path are new."""
         self._still.clear()
         self._fresh.clear()
-        self._forms.clear()
 
     def apply(self, report: Probed | Sampled | Replayed) -> None:
         """Use what was read."""
@@ -165,7 +169,7 @@ class OverviewState:
     def select_end(self, end: str) -> None:
         """Select this endpoint, with its nearest partner."""
         self._selection.select_end(end)
-        self._forget_drawings()
+        self._forget_lines()
 
     def select_finding(self, step: int, wraps: bool = True) -> None:
         """Select the finding `step` further in the list."""
@@ -177,17 +181,17 @@ class OverviewState:
         """Select this finding."""
         if finding in self._finding_ids():
             self._selection.finding = finding
-            self._forget_drawings()
+            self._forget_lines()
 
     def next_partner(self, step: int) -> None:
         """Show the path to another partner of the selected endpoint."""
         self._selection.next_partner(step)
-        self._forget_drawings()
+        self._forget_lines()
 
     def select_nothing(self) -> None:
         """Clear the selection."""
         self._selection.clear()
-        self._forget_drawings()
+        self._forget_lines()
 
     def filter(self, word: str) -> None:
         """Show only GPUs and NICs whose name, model, address, interface or role contains the word."""
