@@ -42,10 +42,11 @@ def list_rows(
         if is_broken:
             drawn.extend([(*head, *tail), *((Run("   └ "), *port) for port in ports)])
             continue
-        pad = Run(" " * width_of(head))
-        for number, port in enumerate(ports or [()]):
-            row: Line = (*(head if not number else (pad,)), *port)
-            drawn.append((*row, *tail) if not number and width_of(row) + width_of(tail) <= width else row)
+        row: Line = (*head, *ports[0]) if ports else head
+        drawn.append((*row, *tail) if tail and width_of(row) + width_of(tail) <= width else row)
+        if len(ports) > 1:
+            pad = Run(" " * width_of(head))
+            drawn.extend((pad, *port) for port in ports[1:])
     return drawn, is_broken
 
 

@@ -56,6 +56,8 @@ class Panels:
         self._readings, self._selection = readings, selection
         self.checked = Checked()
         self.measured: dict[tuple[str, str], Result] = {}  # by GPU and NIC
+        self._far_of: object = None  # what the next depends on
+        self._far_pids: tuple[int, ...] = ()
 
     def draw(
         self, node: Node, topology: Topology, panel: str, width: int, alone: bool, form: Form | None = None
@@ -137,7 +139,13 @@ class Panels:
     def _far(self, node: Node) -> tuple[int, ...]:
         """Return the processes that are bound to CPUs far from their GPU."""
         facts = self.checked.processes
-        return far_from_gpu(node, facts, self._readings.live.gpus) if isinstance(facts, ProcessFacts) else ()
+        if not isinstance(facts, ProcessFacts):
+            return ()
+        gpus = self._readings.live.gpus
+        users = {bdf: gpu.processes for bdf, gpu in gpus.items()}
+        if (node, facts, users) != self._far_of:
+            self._far_of, self._far_pids = (node, facts, users), far_from_gpu(node, facts, gpus)
+        return self._far_pids
 
     def _traffic(self, node: Node, topology: Topology, width: int, alone: bool) -> list[Line]:
         live = self._readings.live
