@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from probes.base.unknown import Maybe, Reason, Unknown, all_of, any_of
@@ -71,36 +71,6 @@ def _port_states(device: RdmaDevice, reading: Reading | None) -> list[Maybe[str]
     """Return the states of a device's ports, from the reading if it has them."""
     fresh = {} if reading is None else reading.port_states
     return [fresh.get((device.name, port.number), port.state) for port in device.ports]
-
-
-class ServedGpus:
-    """The NICs that serve each GPU; found again only after a change of something on which they depend."""
-
-    def __init__(self) -> None:
-        self._of: tuple[Node, Topology] | None = None
-        self._state: object = None
-        self._found: dict[str, ServingNics] = {}
-
-    def find(
-        self,
-        node: Node,
-        topology: Topology,
-        gpus: Iterable[str],
-        devices: Mapping[str, RdmaDevice],
-        reach: Reachability,
-        reading: Reading | None,
-    ) -> dict[str, ServingNics]:
-        """Return the answer for each of these GPUs, which depend on the node alone."""
-        use = reach.use
-        ports = {} if reading is None else reading.port_states
-        # The number of regions changes all the time; only whether there are any matters.
-        state = use.dmabuf, use.peermem, use.attached, bool(use.regions), ports
-        if self._of is None or self._of[0] is not node or self._of[1] is not topology or self._state != state:
-            self._of, self._state = (node, topology), state
-            self._found = {
-                gpu: serving_nics(node, topology, gpu, devices, reach, reading) for gpu in gpus
-            }
-        return self._found
 
 
 def serving_nics(

@@ -27,7 +27,7 @@ from probes.snapshot.gdr_use import (
     signs_of_use,
 )
 from probes.snapshot.rates import Reading
-from probes.snapshot.served_gpus import Reachability, ServedGpus, hardware_devices, has_active_port
+from probes.snapshot.served_gpus import Reachability, hardware_devices, has_active_port, serving_nics
 from probes.topology.paths import Topology
 
 
@@ -71,12 +71,10 @@ def judge(
     reading: Reading | None,
     before: Reading | None = None,
     files: Maybe[TopologyFileFacts] | None = None,
-    served_gpus: ServedGpus | None = None,
 ) -> Verdict:
     """Return the verdict at one moment; without a reading, by the node's own facts.
 
-    `before`: the reading before, for the traffic between the two; `files`: NCCL's topology files;
-    `served_gpus`: of earlier readings, to save work.
+    `before`: the reading before, for the traffic between the two; `files`: NCCL's topology files.
     """
     missing = _missing_devices(node, topology)
     if missing is not None:
@@ -96,8 +94,7 @@ def judge(
         return Verdict(State.BROKEN, None, 0, count, direct.cuda_failure)
     if use.path is None:
         return _no_path(node, direct, use, count)
-    served_gpus = served_gpus or ServedGpus()
-    verdict = _usable_path(node, topology, reading, direct, use, _topology_file(files), served_gpus)
+    verdict = _usable_path(node, topology, reading, direct, use, _topology_file(files))
     if direct.cuda_failure and verdict.state in (State.ACTIVE, State.READY, State.DEGRADED):
         return replace(verdict, state=State.DEGRADED, reason=direct.cuda_failure)
     hidden = use.path is GdrPath.DMABUF and isinstance(direct.dmabuf_in_use, Unknown)
@@ -217,13 +214,7 @@ def _no_path(node: Node, direct: GpuDirectFacts, use: GdrUse, gpus: int) -> Verd
 
 
 def _usable_path(
-    node: Node,
-    topology: Topology,
-    reading: Reading | None,
-    direct: GpuDirectFacts,
-    use: GdrUse,
-    file: str,
-    served_gpus: ServedGpus,
+    node: Node, topology: Topology, reading: Reading | None, direct: GpuDirectFacts, use: GdrUse, file: str
 ) -> Verdict:
     """Return the verdict for a usable path, by the GPUs with a NIC near; `file`: NCCL's topology file."""
     devices = hardware_devices(node)
@@ -234,7 +225,7 @@ def _usable_path(
     # A GPU that can never use it does not count next to others that can.
     gpus = [gpu for gpu in gpus if not direct.never_supports(gpu.id)]
     faults = {gpu.id: fault for gpu in gpus if gpu.id in facts and (fault := _gpu_fault(node, facts[gpu.id]))}
-    answers = served_gpus.find(node, topology, [gpu.id for gpu in gpus], devices, reach, reading)
+    answers = {gpu.id: serving_nics(node, topology, gpu.id, devices, reach, reading) for gpu in gpus}
     served = [gpu for gpu in gpus if gpu.id not in faults and answers[gpu.id].nics]
     # A file that gdrtop has read shows NCCL's own paths, on a virtual machine too.
     guest_paths = (
@@ -258,8 +249,7 @@ def _usable_path(
         others = len(faults) - 1
         more = f", and {others} other GPU{'s' if others > 1 else ''}" if others else ""
         return verdict(State.DEGRADED, next(iter(faults.values())) + more)
-    ids = {gpu.id for gpu in served}
-    left = [gpu for gpu in gpus if gpu.id not in ids]
+    left = [gpu for gpu in gpus if gpu not in served]
     doubts = [f"{gpu.label}: {answers[gpu.id].doubt}" for gpu in left if answers[gpu.id].doubt]
     unserved = [gpu for gpu in left if not answers[gpu.id].doubt]
     if unserved and guest_paths:

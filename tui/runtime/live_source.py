@@ -11,7 +11,6 @@ from probes.live.live_watch import LiveWatch
 from probes.live.ras.events import RasEvents
 from probes.live.verdict import examine_with_jobs, with_jobs
 from probes.snapshot.nic_roles import roles_of
-from probes.snapshot.served_gpus import ServedGpus
 from probes.snapshot.verdict import judge
 from probes.snapshot.watch import Watch
 from probes.topology.paths import build
@@ -32,7 +31,6 @@ class LiveSource:
         self._host = host
         self._watch = Watch(host)
         self._live = LiveWatch()
-        self._served_gpus = ServedGpus()
         self._probed: Probed | None = None
         self._reading: Reading | None = None
         self._examination: Examination | None = None
@@ -63,7 +61,7 @@ class LiveSource:
             yield from self._end_moment(self._recorder)
         before, self._reading = self._reading, reading
         files = None if self._examination is None else self._examination.topology_files
-        verdict = judge(self._probed.node, self._probed.topology, reading, before, files, self._served_gpus)
+        verdict = judge(self._probed.node, self._probed.topology, reading, before, files)
         yield Sampled(reading, with_jobs(verdict, live.processes, live.jobs), live.taken_at, live)
 
     @property
