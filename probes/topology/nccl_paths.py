@@ -66,7 +66,7 @@ class NcclPaths:
         return word
 
     def _numbered_places(self) -> dict[str, int]:
-        """Return a number for each endpoint: equal ones have equal words, because NCCL sees them at one place.
+        """Return a number for each endpoint; those with equal ones are at one place and have equal words.
 
         Endpoints that NCCL takes for one device have numbers of their own.
         """

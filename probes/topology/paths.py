@@ -124,7 +124,7 @@ class Topology:
         for nic in self.nics:
             nics.setdefault((places[nic.id], nccl.gpus_near(nic.id)), []).append(nic.id)
         pairs = product(gpus.values(), nics.values())
-        return tuple((self.paths[of_gpu[0], of_nic[0]], len(of_gpu) * len(of_nic)) for of_gpu, of_nic in pairs)
+        return tuple((self.paths[some[0], others[0]], len(some) * len(others)) for some, others in pairs)
 
     @cached_property
     def bdfs(self) -> dict[str, str]:

@@ -6,7 +6,7 @@ A node with 256 GPUs and 256 NICs has 65,000 pairs, but its 32 switches have 1,0
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import cached_property
 from math import inf
 
@@ -21,7 +21,6 @@ class Places:
 
     def __init__(self, ends: Mapping[str, Endpoint], routes: Routes, nccl: NcclPaths) -> None:
         self._ends, self._routes, self._nccl = ends, routes, nccl
-        self._numbers: dict[object, int] = {}
 
     @cached_property
     def by_end(self) -> dict[str, int]:
@@ -30,42 +29,35 @@ class Places:
         An endpoint has a place of its own if its place in a tree is unknown, if it shares its bus, or if no
         link above it reports what it carries at its best: then what it carries now decides.
         """
-        return {id: self._numbers.setdefault(self._key(id), len(self._numbers)) for id in self._ends}
+        numbers: dict[object, int] = {}
+        return {end: numbers.setdefault(self._key(end), len(numbers)) for end in self._ends}
 
     @cached_property
     def _below(self) -> Counter[str]:
         """How many functions at which paths end are below each part of the trees."""
-        functions = {function for id in self._ends for function in self._functions(id)}
-        parts = (self._routes.branch(bdf).parts for bdf in functions)
-        return Counter(part for of_one in parts for part in of_one)
+        functions = {function for end in self._ends for function in self._functions(end)}
+        return Counter(part for bdf in functions for part in self._routes.branch(bdf).parts)
 
-    def _functions(self, id: str) -> Sequence[str]:  # noqa: A002 - an endpoint's own word
+    def _functions(self, end: str) -> tuple[str, ...]:
         """Return the endpoint's own function, and the one at which its paths to GPUs end."""
-        end = self._ends[id]
-        functions = known(end.bdf, ""), known(end.to_gpus, "")
-        is_placed = not isinstance(self._nccl.seat(id), Unknown) and all(map(self._routes.has, functions))
+        functions = known(self._ends[end].bdf, ""), known(self._ends[end].to_gpus, "")
+        is_placed = not isinstance(self._nccl.seat(end), Unknown) and all(map(self._routes.has, functions))
         return functions if is_placed else ()
 
-    def _key(self, id: str) -> object:  # noqa: A002 - an endpoint's own word
+    def _key(self, end: str) -> object:
         """Return everything on which its paths depend, but its own name and port."""
-        functions, seat = self._functions(id), self._nccl.seat(id)
+        functions, seat = self._functions(end), self._nccl.seat(end)
         if not functions or isinstance(seat, Unknown):
-            return id
-        branches = [self._routes.branch(bdf) for bdf in functions]
-        shared = [self._shared(branch) for branch in branches]
-        if any(len(branch.parts) - 1 == count for branch, count in zip(branches, shared, strict=True)):
-            return id
-        if any(inf in branch.best_gbps[: max(1, count)] for branch, count in zip(branches, shared, strict=True)):
-            return id
-        return (
-            seat.switches,
-            seat.cpu,
-            known(self._routes.graph.nodes[functions[0]]["numa_node"], None),
-            tuple(
-                (branch.parts[:count], len(branch.parts), branch.best_gbps[: max(1, count)])
-                for branch, count in zip(branches, shared, strict=True)
-            ),
-        )
+            return end
+        branches = [(branch, self._shared(branch)) for branch in map(self._routes.branch, functions)]
+        if any(shared == len(branch.parts) - 1 for branch, shared in branches):
+            return end
+        best = [branch.best_gbps[: max(1, shared)] for branch, shared in branches]
+        if any(inf in gbps for gbps in best):
+            return end
+        parts = [(len(branch.parts), branch.parts[:shared]) for branch, shared in branches]
+        numa = known(self._routes.graph.nodes[functions[0]]["numa_node"], None)
+        return seat.switches, seat.cpu, numa, *parts, *best
 
     def _shared(self, branch: Branch) -> int:
         """Return how many parts of a branch, from the top, are above other functions too."""

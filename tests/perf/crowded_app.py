@@ -1,4 +1,4 @@
-"""The dashboard on a simulated node that is far bigger than usual: `python -m tests.perf.crowded_app 256 256`."""
+"""The dashboard on a simulated node that is far bigger than usual: `… tests.perf.crowded_app 256 256`."""
 
 from __future__ import annotations
 

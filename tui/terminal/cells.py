@@ -28,6 +28,8 @@ _NEVER_WRITTEN = dict.fromkeys(
 # The code that turns an attribute off; 22 ends bold and dim.
 _OFF = {"1": "22", "2": "22", "3": "23", "4": "24", "5": "25", "6": "25", "7": "27", "8": "28", "9": "29"}
 _OFF |= {"21": "24", "53": "55"}
+# Characters of one cell that were seen already, of the few thousand in _NARROW.
+_one_cell = {chr(code) for code in range(*_NARROW[0])}
 
 
 @lru_cache(4096)
@@ -47,7 +49,7 @@ def cells_of(text: str) -> tuple[tuple[str, ...], bool]:
     A cell has a character, or a run of characters of which only the whole has a width. Cells that it covers
     besides its first one are empty. Controls are left out, and marks without a character before them.
     """
-    if text.isascii() and text.isprintable():
+    if _one_cell.issuperset(text):
         return tuple(text), False
     cells: list[str] = []
     place, is_disputed = 0, False
@@ -62,6 +64,8 @@ def cells_of(text: str) -> tuple[tuple[str, ...], bool]:
             cells += [text[start:place].translate(_NEVER_WRITTEN), *[""] * (width - 1)]
     width = cell_len(text)
     if len(cells) == width:
+        if not is_disputed and len(text) == width:
+            _one_cell.update(text)
         return tuple(cells), is_disputed
     return (text.translate(_NEVER_WRITTEN), *[""] * (width - 1))[:width], True
 

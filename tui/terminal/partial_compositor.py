@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from textual._compositor import ChopsUpdate, Compositor
 from textual.geometry import Region
 from textual.screen import Screen
+from textual.strip import Strip
 from textual.widget import Widget
 
 from tui.terminal.parts_update import Part, PartsUpdate
@@ -56,16 +57,22 @@ class DirectLinesView(LinesView):
     Textual sends three messages for it, which cost more than drawing the cells.
     """
 
+    _own_screen: Screen[Any] | None = None
+
     def refresh(
         self, *regions: Region, repaint: bool = True, layout: bool = False, recompose: bool = False
     ) -> Self:
         """Have these regions of the content, or with none the whole pane, drawn again."""
-        screen = self.screen if regions and self._is_mounted and self.is_attached else None
-        is_plain = repaint and not layout and not recompose and self.display
-        if screen is None or not is_plain or not isinstance(screen._compositor, PartialCompositor):
+        is_plain = regions and repaint and not layout and not recompose
+        if not is_plain or not self._is_mounted or not self.is_running or not self.display:
             return super().refresh(*regions, repaint=repaint, layout=layout, recompose=recompose)
-        left, top = self.content_offset
-        placed = [region.translate((left, top)) for region in regions]
+        if self._own_screen is None:
+            self._own_screen = self.screen
+        screen = self._own_screen
+        if not isinstance(screen._compositor, PartialCompositor):
+            return super().refresh(*regions)
+        corner = self.content.offset
+        placed = [region.translate(corner) for region in regions]
         self._repaint_regions.update(placed)
         self._styles_cache.set_dirty(*placed)
         screen._dirty_widgets.add(self)
@@ -75,29 +82,46 @@ class DirectLinesView(LinesView):
 
 def parts_of_lines(regions: Iterable[Region], visible: Placed) -> list[Part]:
     """Return the cells of these regions, top down, if all are lines of panes; else nothing."""
+    shown = [(widget, place, place.intersection(clip)) for widget, (place, clip) in visible.items()]
     parts: list[Part] = []
+    lines_of: dict[Widget, _PaneLines] = {}
     for region in regions:
         x, y, width, height = region
-        for widget, (place, clip) in visible.items():
-            shown = place.intersection(clip)
-            if not shown.overlaps(region):
+        right, bottom = x + width, y + height
+        for widget, place, (left, top, shown_width, shown_height) in shown:
+            if left >= right or top >= bottom or left + shown_width <= x or top + shown_height <= y:
                 continue
-            if not isinstance(widget, LinesView) or widget.opacity != 1:
+            if left > x or top > y or left + shown_width < right or top + shown_height < bottom:
                 return []
-            left, top, room, rows = place.shrink(widget.gutter)
-            if not shown.contains_region(region) or not Region(left, top, room, rows).contains_region(region):
+            lines = lines_of.get(widget)
+            if lines is None:
+                if not isinstance(widget, LinesView) or widget.opacity != 1:
+                    return []
+                lines = lines_of[widget] = _PaneLines(widget, place)
+            if not lines.content.contains_region(region):
                 return []
-            filters, background = widget.get_line_filters(), widget.background_colors[1]
-            for row in range(y, y + height):
-                strip = widget.render_line(row - top)
-                for line_filter in filters:
-                    strip = strip.apply_filter(line_filter, background)
-                parts.append((row, x, (strip.crop(x - left, x - left + width),)))
+            parts.extend((row, x, (lines.cells(row, x, right),)) for row in range(y, bottom))
             break
         else:
             return []
     parts.sort(key=lambda part: part[:2])
     return parts
+
+
+class _PaneLines:
+    """The lines of a pane as the screen shows them."""
+
+    def __init__(self, view: LinesView, place: Region) -> None:
+        self._view = view
+        self.content = view.content.translate(place.offset)
+        self._filters = view.get_line_filters()
+
+    def cells(self, row: int, left: int, right: int) -> Strip:
+        """Return the cells of a row of the screen from one column to another."""
+        strip = self._view.render_line(row - self.content.y)
+        for line_filter in self._filters:
+            strip = strip.apply_filter(line_filter, self._view.background_colors[1])
+        return strip.crop(left - self.content.x, right - self.content.x)
 
 
 def seen_in(regions: Iterable[Region], visible: Placed) -> dict[Widget, tuple[Region, Region]]:

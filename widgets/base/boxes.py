@@ -31,8 +31,13 @@ def frame(
     return lines
 
 
-def beside(blocks: Sequence[Sequence[Line]], widths: Sequence[int], gap: int = 1) -> list[Line]:
-    """Place blocks side by side, and fill the shorter ones with blank lines."""
+def beside(
+    blocks: Sequence[Sequence[Line]], widths: Sequence[int], gap: int = 1, are_frames: bool = False
+) -> list[Line]:
+    """Place blocks side by side, and fill the shorter ones with blank lines.
+
+    `are_frames`: each line has its width already.
+    """
     height = max((len(block) for block in blocks), default=0)
     space = Run(" " * gap)
     lines: list[Line] = []
@@ -41,7 +46,10 @@ def beside(blocks: Sequence[Sequence[Line]], widths: Sequence[int], gap: int = 1
         for number, (block, width) in enumerate(zip(blocks, widths, strict=True)):
             if number:
                 runs.append(space)
-            runs.extend(fit(block[row], width) if row < len(block) else (Run(" " * width),))
+            if row >= len(block):
+                runs.append(Run(" " * width))
+            else:
+                runs.extend(block[row] if are_frames else fit(block[row], width))
         lines.append(tuple(runs))
     return lines
 

@@ -58,7 +58,7 @@ class LinesView(ScrollView, can_focus=True, inherit_bindings=False):
         self._strips: dict[int, Strip] = {}
         self._styles_of: dict[Tone, Style] = {}
         self._drawn_for = 0
-        self._room: tuple[object, int] | None = None  # what it depends on, and the width
+        self._content: tuple[object, Region] | None = None  # with what it depends on
 
     @property
     def lines(self) -> Sequence[Line]:
@@ -92,7 +92,7 @@ class LinesView(ScrollView, can_focus=True, inherit_bindings=False):
             return
         regions = []
         top = self.scroll_offset.y
-        visible = range(max(0, top), min(len(lines), top + self.size.height))
+        visible = range(max(0, top), min(len(lines), top + self.content.height))
         self._strips = {row: strip for row, strip in self._strips.items() if row in visible}
         for row in visible:
             old, new = before[row], lines[row]
@@ -102,8 +102,8 @@ class LinesView(ScrollView, can_focus=True, inherit_bindings=False):
             if painted is None:  # the terminal shows it in an old style
                 regions.append(Region(0, row - top, width, 1))
                 continue
-            strip = self._strips[row] = self._strip(new)
-            start, end = changed_cells(painted, strip)
+            self._strips[row] = self._strip(new)
+            start, end = changed_cells(old, new)
             if start < end:
                 regions.append(Region(start, row - top, end - start, 1))
         if regions:
@@ -133,7 +133,9 @@ class LinesView(ScrollView, can_focus=True, inherit_bindings=False):
             return
         at_end = self.scroll_offset.y >= self.max_scroll_y
         width = self.room
-        self._lines = [*self._lines, *(_within(of, width) for of in lines)]
+        if not isinstance(self._lines, list):
+            self._lines = list(self._lines)
+        self._lines.extend(_within(of, width) for of in lines)
         self._set_size(Size(width, len(self._lines)))
         self.refresh()
         self._mark_rest()
@@ -199,12 +201,18 @@ class LinesView(ScrollView, can_focus=True, inherit_bindings=False):
             self.post_message(self.Picked(self, ids[0]))
 
     @property
-    def room(self) -> int:
-        """The width for lines in cells: that of the pane without border and scroll bar."""
+    def content(self) -> Region:
+        """The cells of the lines, seen from the corner of the pane: without border and scroll bar."""
         state = self.outer_size, self.show_vertical_scrollbar
-        if self._room is None or self._room[0] != state:  # Textual computes it from many styles
-            self._room = state, self.scrollable_content_region.width
-        return self._room[1]
+        if self._content is None or self._content[0] != state:  # Textual computes it from many styles
+            size = self.scrollable_content_region.size
+            self._content = state, Region.from_offset(self.content_offset, size)
+        return self._content[1]
+
+    @property
+    def room(self) -> int:
+        """The width for lines in cells."""
+        return self.content.width
 
     def on_resize(self) -> None:
         """Ask for new lines if the width has changed."""
@@ -229,7 +237,7 @@ class LinesView(ScrollView, can_focus=True, inherit_bindings=False):
     def notify_style_update(self) -> None:
         """Forget the styles of the old theme."""
         super().notify_style_update()
-        self._room = None
+        self._content = None
         self._styles_of.clear()
         self._strips.clear()
 
@@ -263,29 +271,24 @@ def _within(of: Line, width: int) -> Line:
     return of if not width or width_of(of) <= width else fit(of, width)
 
 
-def changed_cells(old: Strip, new: Strip) -> tuple[int, int]:
-    """Return the range of cells in which two strips differ, or a little more; (0, 0) if they are equal."""
-    before, after = list(old), list(new)
-    if before == after:
-        return 0, 0
-    start = _equal_cells(before, after)
-    length = max(old.cell_length, new.cell_length)
-    if old.cell_length != new.cell_length:
-        return start, length
-    return start, max(start, length - _equal_cells(before, after, from_end=True))
-
-
-def _equal_cells(before: list[Segment], after: list[Segment], from_end: bool = False) -> int:
-    """Return the cells that are equal at the beginning or at the end."""
-    cells, step = 0, -1 if from_end else 1
-    for old, new in zip(before[::step], after[::step]):  # noqa: B905 - the rest differs
-        if old == new:
-            cells += old.cell_length
-            continue
-        if old.style == new.style and old.text.isascii() and new.text.isascii():
-            cells += _equal_characters(old.text[::step], new.text[::step])
-        break
-    return cells
+def changed_cells(old: Line, new: Line) -> tuple[int, int]:
+    """Return the range of cells in which two lines differ, or a little more."""
+    first, most = 0, min(len(old), len(new))
+    while first < most and old[first] == new[first]:
+        first += 1
+    last = 0
+    while last < most - first and old[-1 - last] == new[-1 - last]:
+        last += 1
+    before, after = old[first : len(old) - last], new[first : len(new) - last]
+    start, width = width_of(old[:first]), width_of(before)
+    if width != width_of(after):  # what follows has moved
+        return start, max(width_of(old), width_of(new))
+    if len(before) == len(after) == 1:
+        (left, tone, _), (right, new_tone, _) = before[0], after[0]
+        if tone is new_tone and left.isascii() and right.isascii():
+            equal = _equal_characters(left, right)
+            return start + equal, start + width - _equal_characters(left[equal:][::-1], right[equal:][::-1])
+    return start, start + width
 
 
 def _equal_characters(left: str, right: str) -> int:

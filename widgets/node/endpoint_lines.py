@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 from enum import IntEnum
+from functools import lru_cache
 
 from probes.base.unknown import Reason, Unknown, known
 from probes.facts.gpu.gpus import NOT_LISTED, Gpu
@@ -40,6 +41,7 @@ class Detail(IntEnum):
 _ROLE_WORDS = {Role.STORAGE: "storage", Role.MANAGEMENT: "mgmt", Role.OTHER: "other"}
 
 
+@lru_cache(256)
 def model(name: str) -> str:
     """Return the short name of a GPU: "H100" for "NVIDIA H100 80GB HBM3"."""
     inside = re.search(r"\[(.+?)\]", name)

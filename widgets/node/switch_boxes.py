@@ -100,7 +100,8 @@ def draw_switches(
         row = below[start : start + across]
         boxes = [_draw_switch(topology, child, lines, highlights, each) for child in row]
         height = max(map(len, boxes))
-        drawn.extend(beside([_stretched(box, height, each) for box in boxes], [each] * len(row)))
+        even = [_stretched(box, height, each) for box in boxes]
+        drawn.extend(beside(even, [each] * len(row), are_frames=True))
     return drawn
 
 

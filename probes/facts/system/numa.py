@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import lru_cache
 
 from probes.base.text import printable
 from probes.base.unknown import Maybe, Reason, Unknown
@@ -34,6 +35,7 @@ _NODES = "/sys/devices/system/node"
 _RANGE = re.compile(r"([0-9]{1,6})(?:-([0-9]{1,6}))?")
 
 
+@lru_cache(32)
 def parse_list(text: str) -> tuple[int, ...] | None:
     """Parse a kernel list such as "0-2,4" (lib/bitmap.c bitmap_parselist); None if it is malformed."""
     numbers: list[int] = []
