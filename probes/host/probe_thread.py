@@ -27,37 +27,42 @@ class _Thread:
     """A daemon thread that runs one probe after another: starting one costs twenty system calls."""
 
     def __init__(self) -> None:
-        self._work: SimpleQueue[Callable[[], None]] = SimpleQueue()
+        self._work: SimpleQueue[RunningProbe[Any]] = SimpleQueue()
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
 
-    def give(self, name: str, work: Callable[[], None]) -> None:
+    def give(self, probe: RunningProbe[Any]) -> None:
         """Run this now; the thread must be idle or new."""
-        self._thread.name = name
-        self._work.put(work)
+        self._thread.name = f"probe {probe.name}"
+        self._work.put(probe)
 
     def _run(self) -> None:
         while True:
-            work = self._work.get()
-            work()
-            del work  # it keeps the answer
+            probe = self._work.get()
+            probe.run()
+            self._thread.name = "idle probe"
+            # Idle first: who waits for the answer may give this thread the next probe at once.
             with _LOCK:
-                self._thread.name = "idle probe"
-                if len(_IDLE) >= _MOST_IDLE:
-                    return
-                _IDLE.append(self)
+                is_idle = len(_IDLE) < _MOST_IDLE
+                if is_idle:
+                    _IDLE.append(self)
+            probe.end()
+            del probe  # it keeps the answer
+            if not is_idle:
+                return
 
 
 class RunningProbe(Generic[T]):
     """A probe in a daemon thread, which does not delay the end of the program."""
 
     def __init__(self, host: Host, name: str, ask: Callable[[], Maybe[T]]) -> None:
+        self.name = name
         self._host = host
-        self._name = name
         self._ask = ask
         self._began = time.monotonic()
         self._progress = Progress()
-        self._done = threading.Event()
+        self._done = threading.Lock()  # locked until there is an answer; cheaper than an Event
+        self._done.acquire()
         self._answer: Maybe[T] = Unknown(Reason.TIMED_OUT, name)
 
     def start(self) -> None:
@@ -65,13 +70,17 @@ class RunningProbe(Generic[T]):
         try:
             with _LOCK:
                 thread = _IDLE.pop() if _IDLE else None
-            (thread or _Thread()).give(f"probe {self._name}", self._run)
+            (thread or _Thread()).give(self)
         except RuntimeError as error:  # no more threads available
-            self._end(self._failure(error))
+            self._answer = self._failure(error)
+            self.end()
 
-    def wait(self, seconds: float) -> None:
-        """Wait for the probe, at most this long."""
-        self._done.wait(seconds)
+    def wait(self, seconds: float) -> bool:
+        """Wait for the probe, at most this long; return whether it has ended."""
+        if not self._done.acquire(timeout=max(0.0, seconds)):
+            return False
+        self._done.release()  # for the next one who waits
+        return True
 
     def answer(self, seconds: float) -> Maybe[T]:
         """Return the answer; give up when a single question has been open for `seconds`."""
@@ -79,36 +88,36 @@ class RunningProbe(Generic[T]):
             left = min(
                 seconds - self._progress.quiet_seconds(), self._began + LONGEST_SECONDS - time.monotonic()
             )
-            if self._done.wait(max(0.0, left)):
+            if self.wait(max(0.0, left)):
                 return self._answer
             if left <= 0:
                 return self._timed_out(seconds)
 
     def _timed_out(self, seconds: float) -> Unknown:
         if self._progress.quiet_seconds() < seconds:
-            return Unknown(Reason.TIMED_OUT, self._name, f"not finished after {LONGEST_SECONDS:.0f} s")
+            return Unknown(Reason.TIMED_OUT, self.name, f"not finished after {LONGEST_SECONDS:.0f} s")
         question, waited = self._progress.question, time.monotonic() - self._progress.asked_at
         source = f" from {printable(question, 120)}" if question else ""
-        return Unknown(Reason.TIMED_OUT, self._name, f"no answer{source} for {waited:.0f} s")
+        return Unknown(Reason.TIMED_OUT, self.name, f"no answer{source} for {waited:.0f} s")
 
-    def _run(self) -> None:
+    def run(self) -> None:
+        """Ask, in this thread."""
         follow(self._progress)
         try:
-            answer = self._ask()
+            self._answer = self._ask()
         except Exception as error:  # a probe that fails affects only its own panel
-            answer = self._failure(error)
-        self._end(answer)
+            self._answer = self._failure(error)
 
     def _failure(self, error: Exception) -> Unknown:
         reason = Reason.IO_ERROR if isinstance(error, OSError) else Reason.MALFORMED
         detail = printable(f"the probe failed: {type(error).__name__}: {error}", 200)
-        return Unknown(reason, self._name, detail)
+        return Unknown(reason, self.name, detail)
 
-    def _end(self, answer: Maybe[T]) -> None:
-        self._answer = answer
+    def end(self) -> None:
+        """Let those who wait have the answer."""
         with _LOCK:
-            _RUNNING.pop((id(self._host), self._name), None)
-        self._done.set()
+            _RUNNING.pop((id(self._host), self.name), None)
+        self._done.release()
 
 
 # Probes that have not returned, by host and name. A read that hangs in the kernel cannot be ended, so the

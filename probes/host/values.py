@@ -8,6 +8,7 @@ from typing import Protocol
 from probes.base.text import printable
 from probes.base.unknown import Maybe, Reason, Unknown
 
+_DIGITS = 19  # of a number that both of these match
 _UNSIGNED = re.compile(r"[0-9]{1,20}|0x[0-9a-fA-F]{1,8}")
 _SIGNED = re.compile(r"-?[0-9]{1,19}")
 _NO_NODE = "the firmware reports no NUMA node (-1)"
@@ -25,6 +26,8 @@ def read_integer(host: Files, path: str, signed: bool = False) -> Maybe[int]:
     text = host.read(path)
     if isinstance(text, Unknown):
         return text
+    if len(text) <= _DIGITS and text.isdecimal() and text.isascii():  # nearly always
+        return int(text)
     if not (_SIGNED if signed else _UNSIGNED).fullmatch(text):
         return Unknown(Reason.MALFORMED, path, printable(text, 40))
     return int(text, 16 if text.startswith("0x") else 10)

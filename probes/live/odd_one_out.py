@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from statistics import median
 
@@ -12,7 +13,16 @@ from probes.facts.node import Node
 from probes.live.events.ports import ACTIVE
 from probes.live.model.sample import GpuSample, LiveJob, LiveProcess, OddOne, PortSample
 from probes.live.model.settled import Lasting
-from probes.live.odd_ranks import LEAST, Places, odd_gpu_links, odd_nic_links, odd_ranks, places_of
+from probes.live.odd_ranks import (
+    LEAST,
+    Places,
+    members_of,
+    odd_gpu_links,
+    odd_nic_links,
+    odd_ranks,
+    places_of,
+    what_counts,
+)
 from probes.queries.finding import Evidence
 
 WINDOW_SECONDS = 10.0
@@ -39,6 +49,7 @@ class OddOneOut:
         self._rates: dict[str, deque[_Rates]] = {}  # by job
         self._node: Node | None = None
         self._places = Places({}, {}, {}, {})
+        self._alike: dict[str, tuple[object, ...]] = {}  # the members of jobs in which nothing is odd
         self._at = 0.0
 
     def update(
@@ -57,14 +68,14 @@ class OddOneOut:
         self._at = at
         if node is not self._node:
             self._node, self._places = node, places_of(node)
+            self._alike.clear()
         seen: dict[tuple[str, str, str], OddOne] = {}
         if not isinstance(processes, Unknown):
             shared = _shared(jobs)
             by_device = {port.device: port for port in ports}
             for job in jobs:
                 own = [name for name in job.nics if name not in shared]
-                found = odd_ranks(job, processes, self._places)
-                found |= odd_nic_links(job.nics, self._places)
+                found = self._odd_ranks(job, processes)
                 found |= odd_gpu_links(job, processes, gpus)
                 found |= self._slow(job, own, by_device, at)
                 seen.update({(job.id, *key): odd for key, odd in found.items()})
@@ -78,6 +89,21 @@ class OddOneOut:
         self._forget(jobs)
         return tuple(self._stated(job) for job in jobs)
 
+    def _odd_ranks(
+        self, job: LiveJob, processes: Iterable[LiveProcess]
+    ) -> dict[tuple[str, str], OddOne]:
+        """Return the odd ranks and NIC links; the members of a job are compared when one has changed."""
+        members = members_of(job, processes)
+        now = (job.nics, [what_counts(process) for process in members])
+        if self._alike.get(job.id) == now:
+            return {}
+        found = odd_ranks(members, self._places) | odd_nic_links(job.nics, self._places)
+        if found:
+            self._alike.pop(job.id, None)
+        else:
+            self._alike[job.id] = now
+        return found
+
     def _stated(self, job: LiveJob) -> LiveJob:
         odd = tuple(
             statement.said
@@ -88,8 +114,9 @@ class OddOneOut:
 
     def _forget(self, jobs: tuple[LiveJob, ...]) -> None:
         ids = {job.id for job in jobs}
-        for job_id in [job_id for job_id in self._rates if job_id not in ids]:
-            del self._rates[job_id]
+        for by_job in (self._rates, self._alike):
+            for job_id in [job_id for job_id in by_job if job_id not in ids]:
+                del by_job[job_id]
 
     def _slow(
         self, job: LiveJob, names: list[str], ports: Mapping[str, PortSample], at: float
@@ -101,26 +128,28 @@ class OddOneOut:
         if len(names) < LEAST or len(known) < len(now) or (rates and rates[-1].names != names):
             rates.clear()
             return {}
-        rates.append(_Rates(at, names, known))
+        sent, received = [pair[0] for pair in known], [pair[1] for pair in known]
+        rates.append(_Rates(at, names, (sent, received), (median(sent), median(received))))
         while len(rates) > 1 and rates[1].at <= at - WINDOW_SECONDS:
             rates.popleft()
         if at - rates[0].at < WINDOW_SECONDS:
             return {}
-        sent, received = (_shares(rates, place) for place in (0, 1))
+        shares_sent, shares_received = _shares(rates, 0), _shares(rates, 1)
         found: dict[tuple[str, str], OddOne] = {}
         for place, name in enumerate(names):
-            slow = [share for share in (sent[place], received[place]) if share.is_odd]
+            here = shares_sent[place], shares_received[place]
+            slow = [share for share in here if share.is_odd]
             if not slow:
                 continue
             one, many, share = "carries", "carry", slow[0]
-            if len(slow) == 1 and max(sent[place].of_others, received[place].of_others) > _NORMAL_SHARE:
-                one, many = ("sends", "send") if sent[place].is_odd else ("receives", "receive")
+            if len(slow) == 1 and max(share.of_others for share in here) > _NORMAL_SHARE:
+                one, many = ("sends", "send") if here[0].is_odd else ("receives", "receive")
             sentence = (
                 f"{name} {one} {_gbps(share.rate)}; "
                 f"the other {len(names) - 1} NICs of this job {many} {_gbps(share.others)} (median)"
             )
             path = f"/sys/class/infiniband/{name}/ports/{ports[name].port}/counters"
-            source = f"{path}/{'port_xmit_data' if sent[place].is_odd else 'port_rcv_data'}"
+            source = f"{path}/{'port_xmit_data' if here[0].is_odd else 'port_rcv_data'}"
             evidence = Evidence(
                 source, f"{_gbps(share.rate)} on average in {WINDOW_SECONDS:.0f} s of traffic"
             )
@@ -130,11 +159,12 @@ class OddOneOut:
 
 @dataclass(frozen=True)
 class _Rates:
-    """The rates of a job's NICs at one moment: (sent, received) in Gb/s."""
+    """The rates of a job's NICs at one moment, sent and received, in Gb/s."""
 
     at: float
     names: list[str]
-    pairs: list[tuple[float, float]]
+    rows: tuple[list[float], list[float]]
+    medians: tuple[float, float]
 
 
 @dataclass(frozen=True)
@@ -164,20 +194,30 @@ def _shares(rates: deque[_Rates], direction: int) -> list[_Share]:
     A job sends in phases, and a slow NIC goes on while the others wait for it. So only the samples count in
     which most NICs send.
     """
-    rows = [[pair[direction] for pair in one.pairs] for one in rates]
-    medians = [median(row) for row in rows]
-    least = max(LEAST_GBPS, _SENDING_SHARE * max(medians))
-    sending = [row for row, usual in zip(rows, medians, strict=True) if usual > least]
+    least = max(LEAST_GBPS, _SENDING_SHARE * max(one.medians[direction] for one in rates))
+    sending = [one.rows[direction] for one in rates if one.medians[direction] > least]
     if len(sending) < LEAST:  # too short a burst to compare
-        return [_Share(0.0, 0.0, is_odd=False) for _ in rows[0]]
+        return [_Share(0.0, 0.0, is_odd=False)] * len(rates[0].names)
     columns = list(zip(*sending, strict=True))
     means = [sum(column) / len(column) for column in columns]
     highest = [max(column) for column in columns]
+    return [
+        _Share(mean, others, mean < _SHARE * others and peak < _SHARE * others_peak)
+        for mean, others, peak, others_peak in zip(
+            means, _medians_of_others(means), highest, _medians_of_others(highest), strict=True
+        )
+    ]
+
+
+def _medians_of_others(values: list[float]) -> list[float]:
+    """Return for each of at least two values the median of all others."""
+    ordered = sorted(values)
+    low, high = (len(values) - 2) // 2, (len(values) - 1) // 2  # in the middle of the others
     found = []
-    for place, mean in enumerate(means):
-        others = median(means[:place] + means[place + 1 :])
-        peak = median(highest[:place] + highest[place + 1 :])
-        found.append(_Share(mean, others, mean < _SHARE * others and highest[place] < _SHARE * peak))
+    for value in values:
+        place = bisect_left(ordered, value)
+        # Without it, those behind it move up.
+        found.append((ordered[low + (place <= low)] + ordered[high + (place <= high)]) / 2)
     return found
 
 

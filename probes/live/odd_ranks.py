@@ -59,7 +59,8 @@ def odd_members(members: Sequence[T], value: Callable[[T], H | None]) -> tuple[l
     None: all are alike, there is no uniform majority, or a value is unknown (None).
     """
     values = [value(member) for member in members]
-    if len(values) < LEAST or any(one is None for one in values):
+    # Nearly always all are alike.
+    if len(values) < LEAST or values.count(values[0]) == len(values) or None in values:
         return None
     usual, count = Counter(values).most_common(1)[0]
     odd = [member for member, one in zip(members, values, strict=True) if one != usual]
@@ -73,13 +74,20 @@ def odd_members(members: Sequence[T], value: Callable[[T], H | None]) -> tuple[l
     return odd, usual
 
 
-def odd_ranks(
-    job: LiveJob, processes: Iterable[LiveProcess], places: Places
-) -> dict[tuple[str, str], OddOne]:
-    """Return the odd ranks of a job by aspect and subject."""
+def members_of(job: LiveJob, processes: Iterable[LiveProcess]) -> list[LiveProcess]:
+    """Return the processes of a job that use a GPU or a NIC: not its launcher and its data loaders."""
     pids = frozenset(job.pids)
-    # Not its launcher and its data loaders.
-    members = [one for one in processes if one.pid in pids and (one.gpus or one.ready_nics)]
+    return [one for one in processes if one.pid in pids and (one.gpus or one.ready_nics)]
+
+
+def what_counts(process: LiveProcess) -> tuple[object, ...]:
+    """Return everything of a member that may be odd."""
+    path = process.path.word
+    return process.pid, process.process, process.state, path, process.gpus, process.ready_nics
+
+
+def odd_ranks(members: Sequence[LiveProcess], places: Places) -> dict[tuple[str, str], OddOne]:
+    """Return the odd ranks of a job by aspect and subject."""
     found: dict[tuple[str, str], OddOne] = {}
 
     def add(aspect: str, process: LiveProcess, said: str, *evidence: Evidence) -> None:

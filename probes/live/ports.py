@@ -75,9 +75,11 @@ class _Port:
     stall: Maybe[float]
     link: tuple[Maybe[float], Maybe[int]]  # PCIe GT/s and lanes
     values: dict[str, int] = field(default_factory=dict)  # of the round before
+    still: Mapping[str, Maybe[int]] | None = None  # the same values, if they did not change in that round
     ethtool: dict[str, int] = field(default_factory=dict)
     events: dict[str, Maybe[float]] = field(default_factory=dict)  # of ethtool
     refused: dict[str, tuple[float, Unknown]] = field(default_factory=dict)  # directory -> when and why
+    merged: tuple[object, object, Mapping[str, Maybe[float]]] | None = None  # the two, and both in one
     sample: PortSample | None = None
 
     @property
@@ -88,11 +90,18 @@ class _Port:
     def path(self) -> str:
         return f"{self.device.sysfs_path}/ports/{self.facts.number}"
 
+    @property
+    def unread(self) -> dict[str, Unknown]:
+        """The counters that it does not have."""
+        return {name: unknown for name, unknown in self.absent.items() if name not in self.paths}
+
     def files(self, now: float) -> dict[str, str]:
         """Return the files to read; a directory that the firmware has refused is left alone for a while."""
         for directory, (at, _) in list(self.refused.items()):
             if not 0 <= now - at < _REFUSED_SECONDS:
                 del self.refused[directory]
+        if not self.refused:
+            return self.paths
         return {name: file for name, file in self.paths.items() if _directory(file) not in self.refused}
 
 
@@ -227,32 +236,34 @@ def _read_counters(
 
 def _count(port: _Port, before: Maybe[_Counters] | None, now: Maybe[_Counters]) -> None:
     """Take a round of counters over into a port."""
-    rates: dict[str, Maybe[float]] = {
-        name: unknown for name, unknown in port.absent.items() if name not in port.paths
-    }
     if isinstance(now, Unknown):
-        rates.update(dict.fromkeys(port.paths, now))
-        port.values, port.counters = {}, rates
+        port.values, port.counters = {}, {**port.unread, **dict.fromkeys(port.paths, now)}
+        port.still = None
         return
+    port.line_rate = now.line_rates.get(port.key, port.line_rate)
+    port.link = now.links.get(known(port.device.bdf, ""), port.link)
     found = now.values.get(port.key, {})
     seconds = now.at - before.at if before is not None and not isinstance(before, Unknown) else 0.0
+    if seconds > 0 and found == port.still:
+        return
+    is_still = seconds > 0 and found == port.values  # every one is known, and none has risen
+    port.still = found if is_still else None
+    rates: dict[str, Maybe[float]] = dict(port.unread)
     values: dict[str, int] = {}
     for name, file in port.paths.items():
-        directory = _directory(file)
         value = found.get(name)
         if value is None:
+            directory = _directory(file)
             rates[name] = port.refused[directory][1] if directory in port.refused else _SECOND_SAMPLE
             continue
         if isinstance(value, Unknown):
             rates[name] = value
             if value.reason is Reason.IO_ERROR:
-                port.refused[directory] = (now.at, value)
+                port.refused[_directory(file)] = (now.at, value)
             continue
         values[name] = value
         rates[name] = _rate(name, port.values.get(name), value, seconds)
     port.values, port.counters = values, rates
-    port.line_rate = now.line_rates.get(port.key, port.line_rate)
-    port.link = now.links.get(known(port.device.bdf, ""), port.link)
 
 
 def _rate(name: str, before: int | None, after: int, seconds: float) -> Maybe[float]:
@@ -285,21 +296,24 @@ def _note_ethtool(port: _Port, before: Maybe[_Ethtool] | None, now: Maybe[_Ethto
     seconds = now.at - before.at if before is not None and not isinstance(before, Unknown) else 0.0
     port.pause = pause_percent(port.ethtool, answer, seconds)
     port.stall = pcie_stall_percent(answer)
-    port.events = {
+    events = {
         name: _rate(name, port.ethtool.get(name), answer[name], seconds)
         for name in _ETHTOOL_EVENTS
         if name in answer
     }
+    port.events = port.events if port.events == events else events
     port.ethtool = dict(answer)
 
 
 def _sample(port: _Port, reading: Reading, rates: Mapping[tuple[str, int], PortRate]) -> PortSample:
     key = port.key
     rate = rates.get(key, _NO_RATE)
-    counters: Mapping[str, Maybe[float]] = {**port.counters, **port.events}
-    old = port.sample
-    if old is not None and old.counters == counters:
-        counters = old.counters  # one dictionary for as long as nothing rises differently
+    old, merged = port.sample, port.merged
+    if merged is None or merged[0] is not port.counters or merged[1] is not port.events:
+        both = {**port.counters, **port.events}
+        # One dictionary for as long as nothing rises differently.
+        counters = old.counters if old is not None and old.counters == both else both
+        merged = port.merged = port.counters, port.events, counters
     new = PortSample(
         device=port.device.name,
         port=port.facts.number,
@@ -308,7 +322,7 @@ def _sample(port: _Port, reading: Reading, rates: Mapping[tuple[str, int], PortR
         line_rate_gbps=port.line_rate,
         sent_gbps=rate.sent_gbps,
         received_gbps=rate.received_gbps,
-        counters=counters,
+        counters=merged[2],
         pause_percent=port.pause,
         pcie_stall_percent=port.stall,
         pcie_gtps=port.link[0],

@@ -5,7 +5,8 @@ from __future__ import annotations
 import errno
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import lru_cache
 from threading import Lock
 from typing import TYPE_CHECKING
 
@@ -121,12 +122,16 @@ class SimulatedHost:
 
     def read_bytes(self, path: str, limit: int = READ_LIMIT_BYTES) -> Maybe[bytes]:
         """Return a file's content."""
-        encoded = self._content(path)
+        encoded = self._encoded(path)
         if not isinstance(encoded, Unknown) and len(encoded) > limit:
             return Unknown(Reason.IO_ERROR, path, f"more than {limit} bytes")
         return encoded
 
-    def _content(self, path: str) -> Maybe[bytes]:
+    def _encoded(self, path: str) -> Maybe[bytes]:
+        content = self._content(path)
+        return content.encode() if isinstance(content, str) else content
+
+    def _content(self, path: str) -> Maybe[str | bytes]:
         seconds = self._seconds()
         real = self.tree.real(path)
         if isinstance(real, Unknown):
@@ -136,20 +141,25 @@ class SimulatedHost:
         content = self.tree.files.get(real)
         if content is None:
             return Unknown(Reason.MALFORMED, path, "Is a directory")
-        content = content(seconds) if callable(content) else content
-        return content.encode() if isinstance(content, str) else content
+        return content(seconds) if callable(content) else content
 
     def read_range(self, path: str, offset: int, limit: int) -> Maybe[FileRange]:
         """Return up to `limit` bytes of a file from an offset on."""
-        content = self._content(path)
+        content = self._encoded(path)
         if isinstance(content, Unknown):
             return content
         return FileRange(content[offset : offset + limit], len(content), str(self.tree.real(path)))
 
     def read(self, path: str, limit: int = READ_LIMIT_BYTES) -> Maybe[str]:
         """Return a file's text."""
-        content = self.read_bytes(path, limit)
-        return content if isinstance(content, Unknown) else printable_lines(content.decode().strip())
+        content = self._content(path)
+        if isinstance(content, Unknown):
+            return content
+        # A character has at most four bytes: hardly any file has to be encoded to know its size.
+        size = len(content)
+        if 4 * size > limit and len(content.encode() if isinstance(content, str) else content) > limit:
+            return Unknown(Reason.IO_ERROR, path, f"more than {limit} bytes")
+        return printable_lines((content if isinstance(content, str) else content.decode()).strip())
 
     def names(self, path: str) -> Maybe[tuple[str, ...]]:
         """Return the sorted names in a directory."""
@@ -293,21 +303,20 @@ class SimulatedHost:
             return Unknown(Reason.DRIVER_ERROR, "NVML", special.refusal)
         seconds = self._seconds()
         silent = special.lost | special.unlisted | self.tree.lost
+        gbps = max((nic.gbps for nic in self._description.nic.values()), default=0.0)
         return tuple(
-            self._live(number, placed.bdf, seconds)
+            self._live(number, placed.bdf, gbps, seconds)
             for number, placed in enumerate(self.tree.gpus)
             if number not in silent
         )
 
-    def _live(self, number: int, bdf: str, seconds: float) -> NvmlLive:
+    def _live(self, number: int, bdf: str, gbps: float, seconds: float) -> NvmlLive:
         gpu = self._description.gpu
-        busy_share = gpu_load(self._seed, seconds)
-        load = Wave(0.76, phase(self._seed, f"{bdf} load"), 61.0, 7.1).at(seconds) * busy_share
-        traffic = max((nic.gbps for nic in self._description.nic.values()), default=0.0) / 8 * 1e9
-        traffic *= traffic_of_gpu(self.tree, number, seconds)
-        sent = Wave(traffic, phase(self._seed, f"{bdf} tx")).at(seconds)
-        received = Wave(traffic * 0.98, phase(self._seed, f"{bdf} rx")).at(seconds)
-        nvlink = gpu.nvlinks * _NVLINK_BYTES_PER_SECOND * traffic_of_gpu(self.tree, number, seconds)
+        waves = _gpu_waves(self._seed, bdf)
+        load = 0.76 * waves.load.at(seconds) * gpu_load(self._seed, seconds)
+        share = traffic_of_gpu(self.tree, number, seconds)
+        traffic = gbps / 8 * 1e9 * share
+        nvlink = gpu.nvlinks * _NVLINK_BYTES_PER_SECOND * share
         idle, busy = gpu.watts
         is_used = ("nvidia", "job") in self.tree.references
         return NvmlLive(
@@ -316,15 +325,15 @@ class SimulatedHost:
             memory_used_bytes=_reported(bdf, round(gpu.memory_gib * GIB * 0.87), number * (37 << 20)),
             temperature_celsius=round(34 + 30 * load),
             power_watts=round(idle + (busy - idle) * min(1.0, load), 1),
-            pcie_tx_bytes_per_second=sent,
-            pcie_rx_bytes_per_second=received,
+            pcie_tx_bytes_per_second=traffic * waves.sent.at(seconds),
+            pcie_rx_bytes_per_second=traffic * 0.98 * waves.received.at(seconds),
             link_generation=generation(parse_speed(self._link(bdf, "speed")) or 0.0) or gpu.link[0],
             link_width=int(self._link(bdf, "width") or gpu.link[1]),
             processes=programs_on(self.tree, number) if is_used else (),
-            nvlink_tx_bytes_per_second=Wave(nvlink, phase(self._seed, f"{bdf} nvlink tx")).at(seconds)
+            nvlink_tx_bytes_per_second=nvlink * waves.nvlink_sent.at(seconds)
             if gpu.nvlinks
             else Unknown(Reason.NOT_THERE, bdf, "no NVLink"),
-            nvlink_rx_bytes_per_second=Wave(nvlink, phase(self._seed, f"{bdf} nvlink rx")).at(seconds)
+            nvlink_rx_bytes_per_second=nvlink * waves.nvlink_received.at(seconds)
             if gpu.nvlinks
             else Unknown(Reason.NOT_THERE, bdf, "no NVLink"),
             bar1_used_bytes=_reported(bdf, gpu.bar1_gib and _BAR1_MIB << 20, number * 3 << 20),
@@ -467,6 +476,26 @@ class SimulatedHost:
     def wall_clock(self) -> float:
         """Return the time of day: the real one with the real clock, one in 2023 with a test clock."""
         return self._started_at + self._seconds() - OPENED
+
+
+@dataclass(frozen=True)
+class _GpuWaves:
+    """The figures of a GPU that oscillate, as shares of their mean."""
+
+    load: Wave
+    sent: Wave  # over PCIe
+    received: Wave
+    nvlink_sent: Wave
+    nvlink_received: Wave
+
+
+@lru_cache(maxsize=256)
+def _gpu_waves(seed: int, bdf: str) -> _GpuWaves:
+    def wave(what: str) -> Wave:
+        return Wave(1.0, phase(seed, f"{bdf} {what}"))
+
+    load = Wave(1.0, phase(seed, f"{bdf} load"), 61.0, 7.1)
+    return _GpuWaves(load, wave("tx"), wave("rx"), wave("nvlink tx"), wave("nvlink rx"))
 
 
 def _reported(bdf: str, figure: int, more: int = 0) -> Maybe[int]:

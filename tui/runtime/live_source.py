@@ -11,7 +11,7 @@ from probes.live.live_watch import LiveWatch
 from probes.live.ras.events import RasEvents
 from probes.live.verdict import examine_with_jobs, with_jobs
 from probes.snapshot.nic_roles import roles_of
-from probes.snapshot.verdict import judge
+from probes.snapshot.verdict import ServedCache, judge
 from probes.snapshot.watch import Watch
 from probes.topology.paths import build
 from tui.runtime.sampler import Probed, RecordingEnded, RecordingState, Report, Sampled
@@ -33,6 +33,7 @@ class LiveSource:
         self._live = LiveWatch()
         self._probed: Probed | None = None
         self._reading: Reading | None = None
+        self._served = ServedCache()
         self._examination: Examination | None = None
         self._recorder: Recorder | None = None
         self._record = False
@@ -61,7 +62,7 @@ class LiveSource:
             yield from self._end_moment(self._recorder)
         before, self._reading = self._reading, reading
         files = None if self._examination is None else self._examination.topology_files
-        verdict = judge(self._probed.node, self._probed.topology, reading, before, files)
+        verdict = judge(self._probed.node, self._probed.topology, reading, before, files, self._served)
         yield Sampled(reading, with_jobs(verdict, live.processes, live.jobs), live.taken_at, live)
 
     @property

@@ -14,7 +14,7 @@ from probes.nccl.topology_file import tree_in_use
 from probes.recording.replay_host import ReplayHost
 from probes.snapshot.nic_roles import roles_of
 from probes.snapshot.rates import read
-from probes.snapshot.verdict import judge
+from probes.snapshot.verdict import ServedCache, judge
 from probes.topology.paths import build
 from tui.runtime.live_reader import recorded_events
 from tui.runtime.sampler import Probed, Replayed, Report, Sampled
@@ -47,6 +47,7 @@ class ReplaySource:
         self._watched: int | None = None  # the moment of the newest sample of `_live`
         self._live_samples: dict[int, LiveSample] = {}
         self._files: Maybe[TopologyFileFacts] | None = None
+        self._served = ServedCache()
 
     def _new_watch(self) -> LiveWatch:
         return LiveWatch(recorded_events(self._host))
@@ -126,7 +127,7 @@ class ReplaySource:
             reading = read(self._host, probed.node, with_interfaces=True)
             earlier = self._sampled.get(moment - 1)
             before = None if earlier is None else earlier.reading
-            verdict = judge(probed.node, probed.topology, reading, before, self._files)
+            verdict = judge(probed.node, probed.topology, reading, before, self._files, self._served)
             sampled = Sampled(reading, verdict, self._host.wall_clock())
             _cache(self._sampled, moment, sampled, _CACHED)
         live = self._live_sample(moment, sampled.reading)

@@ -107,11 +107,35 @@ class _Count:
             self.began, self.last, self.most = at, self.most, 0.0
 
 
+@dataclass
+class _Port:
+    """What is remembered of one port."""
+
+    counts: dict[_Rule, _Count] = field(default_factory=dict)
+    counters: object = None  # the mapping that `rules` were chosen for
+    rules: tuple[_Rule, ...] = ()  # whose counters move, or have moved before
+
+    def choose(self, port: PortSample) -> None:
+        """Choose the rules to judge: nearly every counter stands still, and there are forty a port."""
+        if port.counters is self.counters:
+            return
+        self.counters = port.counters
+        moving = {name for name in port.counters if _rate(port, name) > 0}
+        rules = _RULES if moving.isdisjoint(_LOST) else _RULES + _REORDERED_RULES
+        self.rules = tuple(
+            rule
+            for rule in rules
+            if rule.counter in moving
+            or rule in self.counts
+            or (rule.is_relative and isinstance(port.counters.get(rule.counter), int | float))
+        )
+
+
 class ErrorEvents:
     """Sum up the error counters of each port."""
 
     def __init__(self) -> None:
-        self._counts: dict[tuple[str, _Rule], _Count] = {}
+        self._ports: dict[str, _Port] = {}
         self._above_at: dict[tuple[str, str], float] = {}  # by port and text: when it was last above a limit
         self._down_at: dict[str, float] = {}  # by port
         self._at: float | None = None
@@ -130,21 +154,15 @@ class ErrorEvents:
         is_teardown = sample.at - self._ended_at < _TEARDOWN_SECONDS
         rising: dict[str, list[LiveEvent]] = {}  # by the text of their rules
         for port in sample.ports:
-            rules = _RULES
-            if any(_rate(port, name) > 0 for name in _LOST):
-                rules += _REORDERED_RULES
+            known = self._ports.setdefault(port.name, _Port())
+            known.choose(port)
             if not isinstance(port.state, Unknown) and port.state != ACTIVE:
                 self._down_at[port.name] = sample.at
             was_down = sample.at - self._down_at.get(port.name, float("-inf")) < _TEARDOWN_SECONDS
-            for rule in rules:
+            for rule in known.rules:
                 if (is_teardown and not rule.at_teardown) or (was_down and rule.group in _OF_A_LINK_DOWN):
                     continue
-                # Nearly every counter stands still, and hundreds of rules are looked at in each second.
-                rate = port.counters.get(rule.counter)
-                is_still = (rate is None or rate == 0) and not rule.is_relative
-                if is_still and (port.name, rule) not in self._counts:
-                    continue
-                event = self._judge(port, rule, sample, step)
+                event = self._judge(port, known.counts, rule, sample, step)
                 if event is not None:
                     rising.setdefault(rule.text, []).append(event)
         for key in [key for key, at in self._above_at.items() if sample.at - at >= _QUIET_SECONDS]:
@@ -161,14 +179,15 @@ class ErrorEvents:
             self._usual_from = max(self._usual_from, sample.at + _JOB_START_SECONDS)
         self._processes = now
 
-    def _judge(self, port: PortSample, rule: _Rule, sample: LiveSample, step: float) -> LiveEvent | None:
+    def _judge(
+        self, port: PortSample, counts: dict[_Rule, _Count], rule: _Rule, sample: LiveSample, step: float
+    ) -> LiveEvent | None:
         rate = _rate(port, rule.counter)
-        key = (port.name, rule)
-        count = self._counts.get(key)
+        count = counts.get(rule)
         if count is None:
             if rate <= 0 and not rule.is_relative:  # unknown, or set back
                 return None
-            count = self._counts[key] = _Count(began=sample.at)
+            count = counts[rule] = _Count(began=sample.at)
         if rate > 0:
             count.steps.append((sample.at, rate * step))
             count.total += rate * step
@@ -177,7 +196,7 @@ class ErrorEvents:
         if not count.steps:
             count.total = 0.0
             if not rule.is_relative:
-                del self._counts[key]
+                del counts[rule]
                 return None
         if rule.is_relative:
             count.renew(sample.at, rule.seconds)

@@ -6,6 +6,7 @@ its highest values over windows of time, and the windows are longer where the tr
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -24,6 +25,7 @@ _SHARE = 0.5
 _RECOVERED_SHARE = 0.7
 _BASE_SECONDS = 60.0
 _BUCKET_SECONDS = 10.0  # the last minute's rate is the median of the highest rates in these
+_BUCKET_AGES = tuple(_BUCKET_SECONDS * number for number in range(6, -1, -1))  # where they end, oldest first
 _KEPT_SECONDS = 120.0
 _GAP_SECONDS = 1800.0  # how long a pause of the traffic is remembered
 # Seconds below half before it is an event, and the history that this needs.
@@ -39,7 +41,8 @@ class _Nic:
 
     users: frozenset[int]
     least: float = LEAST_GBPS  # rates below are noise
-    rates: deque[tuple[float, float]] = field(default_factory=deque)  # (at, Gb/s)
+    times: list[float] = field(default_factory=list)
+    rates: list[float] = field(default_factory=list)  # Gb/s, at these times
     gaps: deque[tuple[float, float]] = field(default_factory=deque)  # (ended at, seconds) below half
     low_since: float | None = None
     usual: float = 0.0  # Gb/s, of the last minute before the rate fell
@@ -51,9 +54,11 @@ class _Nic:
         """Append a rate, and note since when it is below half of the usual one."""
         if self.low_since is None:
             self.usual = self._usual(at)
-        self.rates.append((at, rate))
-        while self.rates[0][0] < at - _KEPT_SECONDS:
-            self.rates.popleft()
+        self.times.append(at)
+        self.rates.append(rate)
+        old = bisect_left(self.times, at - _KEPT_SECONDS)
+        if old:
+            del self.times[:old], self.rates[:old]
         while self.gaps and self.gaps[0][0] < at - _GAP_SECONDS:
             self.gaps.popleft()
         if self.usual < self.least:
@@ -76,21 +81,22 @@ class _Nic:
         """Return for how long the rate was watched before it fell."""
         if not self.rates:
             return 0.0
-        until = self.rates[-1][0] if self.low_since is None else self.low_since
-        return until - self.rates[0][0]
+        until = self.times[-1] if self.low_since is None else self.low_since
+        return until - self.times[0]
 
     def longest_gap(self) -> float:
         """Return the longest time below half that ended by itself."""
         return max((seconds for _, seconds in self.gaps), default=0.0)
 
     def _usual(self, at: float) -> float:
-        buckets: dict[int, float] = {}
-        for when, rate in self.rates:
-            age = at - when
-            if age <= _BASE_SECONDS:
-                place = int(age / _BUCKET_SECONDS)
-                buckets[place] = max(buckets.get(place, 0.0), rate)
-        return median(buckets.values()) if buckets else 0.0
+        highest: list[float] = []
+        first = bisect_left(self.times, at - _BASE_SECONDS)
+        for age in _BUCKET_AGES:
+            end = bisect_right(self.times, at - age, first)
+            if end > first:
+                highest.append(max(self.rates[first:end]))
+            first = end
+        return median(highest) if highest else 0.0
 
 
 class RateEvents:
@@ -146,14 +152,14 @@ class RateEvents:
                 return []
             nics[new[0]].reported_as = job.name
             before = sum(nics[name].usual for name in low)
-            now = sum(nics[name].rates[-1][1] for name in low)
+            now = sum(nics[name].rates[-1] for name in low)
             text = f"{len(low)} NICs of {job.name} carry {_fallen_text(now, before)}"
             return [_event(EventKind.RATE_FELL, job.name, text, sample.taken_at)]
         events = []
         for name in new:
             nic = nics[name]
             nic.is_low, nic.reported_as = True, name
-            now, before = nic.rates[-1][1], nic.usual
+            now, before = nic.rates[-1], nic.usual
             text = f"{name} carries {_fallen_text(now, before)}"
             events.append(_event(EventKind.RATE_FELL, name, text, sample.taken_at))
         return events
@@ -178,7 +184,7 @@ class RateEvents:
             subject = nic.reported_as
             nic.is_low, nic.reported_as, nic.low_since, nic.high = False, "", None, 0
             if subject:
-                now = _gbps(nic.rates[-1][1], nic.usual)
+                now = _gbps(nic.rates[-1], nic.usual)
                 text = f"{name} carries {now} again" if subject == name else f"{subject} sends again"
                 events.append(_event(EventKind.RATE_RECOVERED, subject, text, sample.taken_at))
         return events

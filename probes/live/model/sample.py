@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
+from functools import cached_property
 
 from probes.base.unknown import Maybe, Reason, Unknown
 from probes.facts.gpudirect import PeermemReading
@@ -102,7 +103,7 @@ class LiveProcess:
     bus_gbps: Maybe[float] = _NO_INSPECTOR  # GB/s; of the communicator with the most nodes and ranks
     collectives: tuple[CollectiveSpeed, ...] = ()  # the newest one of each communicator
 
-    @property
+    @cached_property
     def ready_nics(self) -> tuple[str, ...]:
         """The devices on which it has connected queue pairs."""
         return tuple(nic.device for nic in self.nics if nic.ready)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from probes.base.text import plural
 from probes.base.unknown import Maybe, Reason, Unknown, known
@@ -45,6 +46,16 @@ class ProcessEvidence:
     libraries: frozenset[str] = frozenset()  # those that are known
     is_far: bool = False  # its NICs are on other NUMA nodes than its GPUs
 
+    @cached_property
+    def has_sockets(self) -> bool:
+        """Whether NCCL sends through sockets."""
+        return _has_thread(self, SOCKET_THREAD)
+
+    @cached_property
+    def shown(self) -> tuple[Evidence, ...]:
+        """What was read of the process itself, as evidence of every judgement."""
+        return _evidence(self)
+
 
 @dataclass(frozen=True)
 class NodeEvidence:
@@ -75,7 +86,7 @@ def uncharged_bytes(use: RdmaUse, pinned: int) -> int:
 def judge(process: ProcessEvidence, node: NodeEvidence) -> PathJudgement:
     """Return the path of a process."""
     if isinstance(process.use, Unknown):
-        if _has_sockets(process) and not _has_thread(process, VERBS_THREAD):
+        if process.has_sockets and not _has_thread(process, VERBS_THREAD):
             return _judged(PathWord.TCP, process, likely=True)
         return _unknown(process, _without_list(process.use))
     use = process.use
@@ -83,7 +94,7 @@ def judge(process: ProcessEvidence, node: NodeEvidence) -> PathJudgement:
         return _without_queue_pairs(process, use, node)
     if not use.ready:
         return _unknown(process, "no queue pair is connected (RTS)")
-    if _has_sockets(process):
+    if process.has_sockets:
         if _has_thread(process, VERBS_THREAD):
             return _unknown(process, "NCCL has both socket and InfiniBand threads")
         return _judged(PathWord.TCP, process, likely=True)  # another library has the queue pairs
@@ -105,10 +116,10 @@ def _without_queue_pairs(process: ProcessEvidence, use: RdmaUse, node: NodeEvide
     if node.is_hidden and not has_rdma:
         return _unknown(process, "its RDMA devices may be in another network namespace")
     if node.unowned_queue_pairs:
-        if _has_sockets(process) and not _has_thread(process, VERBS_THREAD):
+        if process.has_sockets and not _has_thread(process, VERBS_THREAD):
             return _judged(PathWord.TCP, process, likely=True)
         return _unknown(process, "some queue pairs on this node have no visible owner")
-    if _has_sockets(process):
+    if process.has_sockets:
         return _judged(PathWord.TCP, process)
     if isinstance(process.threads, Unknown):
         return _unknown(process, f"its threads: {process.threads}")
@@ -247,10 +258,6 @@ def _has_thread(process: ProcessEvidence, prefix: str) -> bool:
     return any(name.startswith(prefix) for name in known(process.threads, ()))
 
 
-def _has_sockets(process: ProcessEvidence) -> bool:
-    return _has_thread(process, SOCKET_THREAD)
-
-
 def _has_plugin(process: ProcessEvidence) -> bool:
     return any(name.startswith("libnccl-net") for name in process.libraries)
 
@@ -258,11 +265,11 @@ def _has_plugin(process: ProcessEvidence) -> bool:
 def _judged(
     word: PathWord, process: ProcessEvidence, *signs: Evidence, likely: bool = False
 ) -> PathJudgement:
-    return PathJudgement(word, likely, evidence=(*_evidence(process), *signs))
+    return PathJudgement(word, likely, evidence=(*process.shown, *signs))
 
 
 def _unknown(process: ProcessEvidence, why: str, *signs: Evidence) -> PathJudgement:
-    return PathJudgement(PathWord.UNKNOWN, why=why, evidence=(*_evidence(process), *signs))
+    return PathJudgement(PathWord.UNKNOWN, why=why, evidence=(*process.shown, *signs))
 
 
 def _evidence(process: ProcessEvidence) -> tuple[Evidence, ...]:

@@ -22,11 +22,16 @@ class JobIds:
 
     def __init__(self) -> None:
         self._ids: dict[int, tuple[tuple[str, ...], str]] = {}  # group and job id, by pid
+        self._asked: list[tuple[int, Process, Maybe[int], int]] = []
+        self._answer: dict[int, str] = {}  # to that
 
     def update(self, processes: Iterable[tuple[int, Process, Maybe[int], int]]) -> dict[int, str]:
         """Return the job id of each process, given as pid, process, rank and parent."""
+        asked = list(processes)
+        if asked == self._asked:
+            return self._answer
         groups: dict[tuple[str, ...], list[int]] = {}
-        for member in _members(list(processes)):
+        for member in _members(asked):
             groups.setdefault(member.group, []).append(member.pid)
         # A group keeps the id that most of its processes have; ids of others are taken.
         kept: dict[tuple[str, ...], str] = {}
@@ -40,7 +45,8 @@ class JobIds:
                 kept[group] = _new_id(group, min(pids), taken)
                 taken.add(kept[group])
         self._ids = {pid: (group, kept[group]) for group, pids in groups.items() for pid in pids}
-        return {pid: name for pid, (_, name) in self._ids.items()}
+        self._asked, self._answer = asked, {pid: name for pid, (_, name) in self._ids.items()}
+        return self._answer
 
 
 def _members(processes: list[tuple[int, Process, Maybe[int], int]]) -> list[_Member]:

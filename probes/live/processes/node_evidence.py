@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from probes.base.unknown import Maybe, Reason, Unknown, known
 from probes.facts.gpudirect import GpuDirectFacts, PeermemReading
@@ -97,15 +97,36 @@ def dmabuf_candidates(found: ResourceRound) -> frozenset[int]:
     return frozenset(pid for pid, use in found.ownership.uses.items() if is_candidate(pid, use))
 
 
+def evidence_of_node(node: Node) -> NodeEvidence:
+    """Return the part of the evidence that stays the same until the node is probed again."""
+    kernel = node.kernel.version if isinstance(node.kernel, KernelFacts) else node.kernel
+    direct = node.gpudirect
+    modules = node.modules.modules if isinstance(node.modules, ModuleFacts) else {}
+    loaded: Collection[str] = [name for name, one in modules.items() if one.state is ModuleState.LIVE]
+    devices = node.rdma.devices if isinstance(node.rdma, RdmaFacts) else ()
+    return NodeEvidence(
+        other_peermem=tuple(name for name in _OTHER_PEERMEM if name in loaded),
+        kernel=kernel,
+        dmabuf_usable=direct.dmabuf.usable if isinstance(direct, GpuDirectFacts) else direct,
+        drivers={device.name: device.driver for device in devices},
+        has_small_pages=_architecture(node) == "x86_64",
+        numa_nodes=numa_nodes(node),
+    )
+
+
 def node_evidence(
     node: Node,
+    of_node: NodeEvidence,
     reading: Reading,
     found: ResourceRound,
     with_gpu: Mapping[int, Maybe[bool]],
     jobs: Mapping[int, str],
     started: Iterable[Maybe[float]],
 ) -> NodeEvidence:
-    """Return the evidence. `started`: when the processes with DMA-BUF regions started, by the wall clock."""
+    """Return the evidence at one moment, with that `of_node` as it is.
+
+    `started`: when the processes with DMA-BUF regions started, by the wall clock.
+    """
     uses = found.ownership.uses
     candidates = frozenset(
         pid
@@ -120,27 +141,16 @@ def node_evidence(
         not isinstance(at, Unknown) and at <= node.taken_at for at in started
     ):
         in_use = Unknown(Reason.NOT_RECORDED, _BUFINFO, "read before the process started")
-    kernel = node.kernel.version if isinstance(node.kernel, KernelFacts) else node.kernel
-    modules = node.modules.modules if isinstance(node.modules, ModuleFacts) else {}
-    loaded: Collection[str] = [name for name, one in modules.items() if one.state is ModuleState.LIVE]
-    return NodeEvidence(
+    return replace(
+        of_node,
         peermem_regions=peermem_regions(reading.peermem),
         peermem_candidates=candidates,
         candidates_share_job=len(names) == 1,
-        other_peermem=tuple(name for name in _OTHER_PEERMEM if name in loaded),
         unowned_regions=found.ownership.unowned_regions,
         unowned_queue_pairs=found.ownership.unowned_queue_pairs,
         is_hidden=is_hidden(node, found),
-        kernel=kernel,
-        dmabuf_usable=direct.dmabuf.usable if isinstance(direct, GpuDirectFacts) else direct,
         dmabuf_in_use=in_use,
         dmabuf_candidates=dmabuf_candidates(found),
-        drivers={
-            device.name: device.driver
-            for device in (node.rdma.devices if isinstance(node.rdma, RdmaFacts) else ())
-        },
-        has_small_pages=_architecture(node) == "x86_64",
-        numa_nodes=numa_nodes(node),
     )
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 from probes.base.unknown import Maybe, Reason, Unknown
 from probes.facts.jobs.process_files import Status, parse_status
@@ -42,22 +43,25 @@ class Registrations:
         return self.count + self.on_demand
 
 
+_NOTHING = Registrations()
+
+
 @dataclass(frozen=True)
 class RdmaUse:
     """What a process has on all RDMA devices."""
 
     nics: tuple[NicUse, ...] = ()
-    own: Registrations = Registrations()  # made by its threads
-    inherited: Registrations = Registrations()  # made by a thread that has ended, in its protection domain
+    own: Registrations = _NOTHING  # made by its threads
+    inherited: Registrations = _NOTHING  # made by a thread that has ended, in its protection domain
     completion_queues: int = 0
     contexts: tuple[str, ...] = ()  # devices that it has opened
 
-    @property
+    @cached_property
     def queue_pairs(self) -> int:
         """Queue pairs on all devices."""
         return sum(nic.queue_pairs for nic in self.nics)
 
-    @property
+    @cached_property
     def ready(self) -> int:
         """Connected queue pairs on all devices."""
         return sum(nic.ready for nic in self.nics)
@@ -176,14 +180,14 @@ def _find_processes(
     host: Host, resources: RdmaResources, groups: dict[int, int], statuses: dict[int, Maybe[Status]]
 ) -> None:
     """Add the process of each thread; a thread that has ended or is hidden has none."""
-    objects: tuple[Iterable[object], ...] = (
+    objects = (
         resources.contexts,
         resources.domains,
         resources.regions,
         resources.queue_pairs,
         resources.completion_queues,
     )
-    threads = {getattr(item, "pid", None): None for items in objects for item in items}
+    threads = dict.fromkeys(item.pid for items in objects for item in items)
     for thread in threads:
         if thread is None or thread in groups or len(groups) >= _MAX_THREADS:
             continue
@@ -212,7 +216,7 @@ class _Owners:
 
     def of(self, item: QueuePair | MemoryRegion) -> tuple[int | None, bool]:
         """Return the process, and whether its own thread made the object."""
-        owner = self._of(item.pid)
+        owner = None if item.pid is None else self._groups.get(item.pid)
         if owner is not None:
             return owner, True
         return (None if item.pd is None else self._domains.get((item.device, item.pd))), False
@@ -240,24 +244,26 @@ def attribute(resources: RdmaResources, groups: Mapping[int, int]) -> Ownership:
     found: dict[int, _Found] = defaultdict(_Found)
     unowned_regions = unowned_pairs = 0
     for pair in resources.queue_pairs:
-        owner, _ = owners.of(pair)
         if pair.kernel_name:
             continue
+        owner, _ = owners.of(pair)
         if owner is None:
             unowned_pairs += 1
         else:
             found[owner].queue_pairs[pair.device].append(pair)
     for region in resources.regions:
-        owner, is_own = owners.of(region)
         if region.kernel_name:
             continue
+        owner, is_own = owners.of(region)
         if owner is None:
             unowned_regions += 1
         else:
             (found[owner].own if is_own else found[owner].inherited).append(region)
     for queue in resources.completion_queues:
+        if queue.kernel_name:
+            continue
         owner = owners.of_context(queue.device, queue.pid, queue.context)
-        if owner is not None and not queue.kernel_name:
+        if owner is not None:
             found[owner].completion_queues += 1
     for context in resources.contexts:
         owner = owners.of_context(context.device, context.pid, None)
@@ -272,19 +278,18 @@ def _use(found: _Found) -> RdmaUse:
     regions: dict[str, list[MemoryRegion]] = defaultdict(list)
     for region in (*found.own, *found.inherited):
         regions[region.device].append(region)
+    own, inherited = summed(found.own), summed(found.inherited)
+    nics = []
+    for device in sorted({*found.queue_pairs, *regions, *found.contexts}):
+        pairs, here = found.queue_pairs.get(device, ()), regions.get(device, ())
+        is_all = len(regions) == 1 and bool(here)  # nearly every rank uses one NIC
+        registered = own.bytes + inherited.bytes if is_all else summed(here).bytes
+        ready = sum(pair.state == CONNECTED for pair in pairs)
+        nics.append(NicUse(device, len(pairs), ready, len(here), registered))
     return RdmaUse(
-        nics=tuple(
-            NicUse(
-                device=device,
-                queue_pairs=len(found.queue_pairs.get(device, ())),
-                ready=sum(pair.state == CONNECTED for pair in found.queue_pairs.get(device, ())),
-                regions=len(regions.get(device, ())),
-                registered_bytes=summed(regions.get(device, ())).bytes,
-            )
-            for device in sorted({*found.queue_pairs, *regions, *found.contexts})
-        ),
-        own=summed(found.own),
-        inherited=summed(found.inherited),
+        nics=tuple(nics),
+        own=own,
+        inherited=inherited,
         completion_queues=found.completion_queues,
         contexts=tuple(sorted(found.contexts)),
     )
@@ -292,21 +297,21 @@ def _use(found: _Found) -> RdmaUse:
 
 def summed(regions: Iterable[MemoryRegion]) -> Registrations:
     """Sum memory regions in whole pages; a buffer that is registered twice counts twice, as in VmPin."""
-    count = total = large = shortest = on_demand = 0
-    without_length = set()
-    for region in regions:
-        if region.is_odp or region.length_bytes >= _IMPLICIT_ODP:
-            on_demand += 1
-            continue
-        count += 1
-        length = -(-region.length_bytes // PAGE) * PAGE
-        total += length
-        if not region.length_bytes:
-            without_length.add(region.device)
-        if length >= LARGE:
-            large += length
-            shortest = min(shortest, length) if shortest else length
-    return Registrations(count, total, large, shortest, tuple(sorted(without_length)), on_demand)
+    all_regions = list(regions)
+    if not all_regions:
+        return _NOTHING
+    in_sum = [one for one in all_regions if not one.is_odp and one.length_bytes < _IMPLICIT_ODP]
+    lengths = [-(-region.length_bytes // PAGE) * PAGE for region in in_sum]
+    large = [length for length in lengths if length >= LARGE]
+    without_length = {region.device for region in in_sum if not region.length_bytes} if 0 in lengths else ()
+    return Registrations(
+        len(in_sum),
+        sum(lengths),
+        sum(large),
+        min(large, default=0),
+        tuple(sorted(without_length)),
+        len(all_regions) - len(in_sum),
+    )
 
 
 def _by_owner(

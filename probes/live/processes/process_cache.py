@@ -46,7 +46,8 @@ class ProcessCache:
 
     def get(self, key: Key) -> Maybe[Process]:
         """Return the process; TIMED_OUT: not read yet."""
-        return self._read.get(key, Unknown(Reason.TIMED_OUT, f"/proc/{key[0]}", "not read yet"))
+        found = self._read.get(key)
+        return Unknown(Reason.TIMED_OUT, f"/proc/{key[0]}", "not read yet") if found is None else found
 
     @property
     def unread(self) -> int:

@@ -22,6 +22,7 @@ from probes.live.processes.job_ids import JobIds
 from probes.live.processes.job_names import JobNames
 from probes.live.processes.node_evidence import (
     GpuUsers,
+    evidence_of_node,
     gpu_users,
     has_devices,
     has_gpu,
@@ -30,7 +31,7 @@ from probes.live.processes.node_evidence import (
 )
 from probes.live.processes.ownership import Ownership, RdmaUse, ResourceRound, read_round
 from probes.live.processes.process_cache import ProcessCache
-from probes.live.processes.roles import rank_of, role_of, world_size_of
+from probes.live.processes.roles import role_of
 from probes.live.processes.tracked_process import TrackedProcess
 from probes.queries.jobs import is_watcher
 from probes.snapshot.rates import Reading
@@ -47,6 +48,7 @@ _STATES_SECONDS = 1.0
 _CHANGING_SECONDS = 5.0  # from opening a device to connected queue pairs, or from a signal to the end
 _SHARED_RANK = Unknown(Reason.NOT_THERE, "/proc/PID/environ", "several processes have the same rank")
 _NO_RDMA = Unknown(Reason.NOT_RECORDED, "/proc/PID/status", "read only with RDMA resources")
+_NO_USE = RdmaUse()
 _NOT_YET = "not read yet"
 
 
@@ -93,6 +95,7 @@ class ProcessReader:
         self._cache = ProcessCache(clock)
         self._names = JobNames()
         self._known: dict[int, TrackedProcess] = {}
+        self._evidence: tuple[Node, ResourceRound, object, NodeEvidence] | None = None
         self._signals: object = None
         self._changed_at = -_CHANGING_SECONDS
 
@@ -118,21 +121,12 @@ class ProcessReader:
             self._threads.read(host, now, lambda: host.thread_names(asked), is_early=is_new)
             self._usage.read(host, now, lambda: host.process_usage(asked), is_early=is_new)
         seen = self._seen(users, rdma, unlisted)
-        jobs = self._ids.update((one.pid, one.process, rank_of(one.process), one.parent) for one in seen)
+        jobs = self._ids.update((one.pid, one.process, one.known.rank, one.parent) for one in seen)
         self._names.update(host, (one.process.job for one in seen))
-        evidence = node_evidence(
-            node,
-            reading,
-            rdma,
-            {one.pid: one.has_gpu for one in seen},
-            jobs,
-            [_started(one.process) for one in seen if one.has_gpu is not False],
-        )
-        ranks = Counter((jobs[one.pid], rank_of(one.process)) for one in seen)
+        evidence = self._node_evidence(node, reading, rdma, seen, jobs)
+        ranks = Counter((jobs[one.pid], one.known.rank) for one in seen)
         processes = tuple(
-            self._live(
-                one, jobs[one.pid], evidence, users, now, ranks[jobs[one.pid], rank_of(one.process)] > 1
-            )
+            self._live(one, jobs[one.pid], evidence, users, now, ranks[jobs[one.pid], one.known.rank] > 1)
             for one in seen
         )
         limits = limits_of(
@@ -199,7 +193,7 @@ class ProcessReader:
             elif one.first_seen > _time(self._resources.asked_at, one.first_seen):
                 use = Unknown(Reason.TIMED_OUT, "RDMA resources", _NOT_YET)
             else:
-                use = RdmaUse()
+                use = _NO_USE
             seen.append(
                 _Seen(
                     pid=pid,
@@ -214,6 +208,28 @@ class ProcessReader:
             )
         return seen
 
+    def _node_evidence(
+        self,
+        node: Node,
+        reading: Reading,
+        rdma: ResourceRound,
+        seen: Iterable[_Seen],
+        jobs: Mapping[int, str],
+    ) -> NodeEvidence:
+        """Return the evidence, the same object as before if nothing changed."""
+        with_gpu = {one.pid: one.has_gpu for one in seen}
+        started = [_started(one.process) for one in seen if one.has_gpu is not False]
+        made_of = (reading.peermem, with_gpu, jobs, started)
+        before = self._evidence
+        if before is not None and before[0] is node and before[1] is rdma and before[2] == made_of:
+            return before[3]
+        of_node = evidence_of_node(node) if before is None or before[0] is not node else before[3]
+        evidence = node_evidence(node, of_node, reading, rdma, with_gpu, jobs, started)
+        if before is not None and before[3] == evidence:
+            evidence = before[3]
+        self._evidence = node, rdma, made_of, evidence
+        return evidence
+
     def _live(
         self, one: _Seen, job: str, node: NodeEvidence, users: GpuUsers, now: float, shares_rank: bool
     ) -> LiveProcess:
@@ -221,52 +237,64 @@ class ProcessReader:
 
         `shares_rank`: another process of the job has the same rank, which is then that of their parent.
         """
-        use = RdmaUse() if isinstance(one.use, Unknown) else one.use
-        role = role_of(one.process, one.threads, bool(use.nics))
         kept = one.known
-        path = kept.path
-        libraries = frozenset(library.name for library in known(one.process.libraries, ()))
-        evidence = ProcessEvidence(
-            one.pid,
-            role,
-            one.use,
-            one.pinned,
-            one.threads,
-            one.has_gpu,
-            one.is_settled,
-            libraries,
-            is_far(node.numa_nodes, users.gpus.get(one.pid, ()), use),
-        )
+        name = self._names.name(one.process.job)
+        gpus = users.gpus.get(one.pid, ())
+        state = kept.stat.state if kept.stat else one.process.state
+        made_of = (*one.facts, job, name, node, gpus, state, kept.cpu_percent, shares_rank)
+        if one.is_settled and kept.live is not None and made_of == kept.made_of:
+            kept.judged_at = now
+            return kept.live
+        use = _NO_USE if isinstance(one.use, Unknown) else one.use
+        path, evidence = kept.path, self._evidence_of(one, node, gpus, use)
         if one.is_settled or path is None or not 0 <= now - kept.judged_at <= KEPT_SECONDS:
             path = judge(evidence, node)
             if one.is_settled:
                 kept.path, kept.judged_at = path, now
-        name = self._names.name(one.process.job)
         process = one.process if name == one.process.job else replace(one.process, job=name)
-        rank = rank_of(process)
+        rank, world_size = kept.rank, kept.world_size
+        if shares_rank and not isinstance(rank, Unknown):
+            rank = world_size = _SHARED_RANK
         live = LiveProcess(
             pid=one.pid,
             process=process,
-            role=role,
+            role=evidence.role,
             job=job,
-            rank=_SHARED_RANK if shares_rank and not isinstance(rank, Unknown) else rank,
-            world_size=_SHARED_RANK
-            if shares_rank and not isinstance(rank, Unknown)
-            else world_size_of(process),
-            gpus=users.gpus.get(one.pid, ()),
+            rank=rank,
+            world_size=world_size,
+            gpus=gpus,
             nics=use.nics,
             registered_bytes=use.own.bytes + use.inherited.bytes,
             pinned_bytes=one.pinned,
             threads=one.threads,
-            state=kept.stat.state if kept.stat else process.state,
+            state=state,
             cpu_percent=kept.cpu_percent,
             path=path,
             is_listed=not isinstance(one.use, Unknown),
         )
-        if kept.live != live:
+        if kept.live is None or kept.live != live:
             kept.live = live
-        assert kept.live is not None
+        kept.made_of = made_of
         return kept.live
+
+    def _evidence_of(
+        self, one: _Seen, node: NodeEvidence, gpus: tuple[str, ...], use: RdmaUse
+    ) -> ProcessEvidence:
+        """Return what is known of a process, the same object as before if nothing changed."""
+        kept, made_of = one.known, (*one.facts, gpus, node.numa_nodes)
+        if kept.evidence is None or made_of != kept.evidence[0]:
+            kept.evidence = made_of, ProcessEvidence(
+                one.pid,
+                role_of(one.process, one.threads, bool(use.nics)),
+                one.use,
+                one.pinned,
+                one.threads,
+                one.has_gpu,
+                one.is_settled,
+                frozenset(library.name for library in known(one.process.libraries, ())),
+                is_far(node.numa_nodes, gpus, use),
+            )
+        return kept.evidence[1]
 
 
 @dataclass(frozen=True)
@@ -281,6 +309,11 @@ class _Seen:
     pinned: Maybe[int]
     is_settled: bool
     has_gpu: Maybe[bool]
+
+    @property
+    def facts(self) -> tuple[object, ...]:
+        """What the source answered, to compare with the sample before."""
+        return self.process, self.threads, self.use, self.pinned, self.is_settled, self.has_gpu
 
     @property
     def parent(self) -> int:
@@ -315,10 +348,9 @@ def _answer(source: PacedSource[Mapping[int, Maybe[_T]]], one: TrackedProcess) -
     """Return a source's answer for a process, unless it is older than the process."""
     if isinstance(source.answer, Unknown):
         return source.answer
-    missing = Unknown(Reason.TIMED_OUT, source.name, _NOT_YET)
-    if source.asked_at is None or source.asked_at < one.first_seen:
-        return missing
-    return source.answer.get(one.pid, missing)
+    is_older = source.asked_at is None or source.asked_at < one.first_seen
+    answer = None if is_older else source.answer.get(one.pid)
+    return Unknown(Reason.TIMED_OUT, source.name, _NOT_YET) if answer is None else answer
 
 
 def _unread(pid: int, why: Unknown) -> Process:

@@ -9,7 +9,11 @@ from probes.facts.jobs.process_files import Stat
 from probes.facts.jobs.processes import Process
 from probes.host.usage import ProcessUsage
 from probes.live.model.sample import LiveProcess, PathJudgement
+from probes.live.processes.gdr_path import ProcessEvidence
 from probes.live.processes.process_cache import Key
+from probes.live.processes.roles import rank_of, world_size_of
+
+_NOT_SHOWN = Unknown(Reason.TIMED_OUT, "/proc/PID/environ", "not read yet")
 
 
 class TrackedProcess:
@@ -24,6 +28,10 @@ class TrackedProcess:
         self.path: PathJudgement | None = None
         self.judged_at = 0.0
         self.live: LiveProcess | None = None
+        self.evidence: tuple[tuple[object, ...], ProcessEvidence] | None = None  # and what it was made of
+        self.made_of: tuple[object, ...] = ()  # what `live` was worked out from
+        self.rank: Maybe[int] = _NOT_SHOWN
+        self.world_size: Maybe[int] = _NOT_SHOWN
         self._cpu = (read_at, stat.cpu_seconds) if stat else None
         self._shown: Process | None = None
         self._facts: Process | None = None
@@ -52,6 +60,8 @@ class TrackedProcess:
         user = facts.user if isinstance(usage, Unknown) else usage.user
         if before is not None and isinstance(usage, Unknown) and facts is self._facts:
             return before
+        if facts is not self._facts:
+            self.rank, self.world_size = rank_of(facts), world_size_of(facts)
         self._facts = facts
         self._shown = replace(facts, usage=usage, user=user)
         return self._shown

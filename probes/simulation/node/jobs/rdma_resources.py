@@ -7,9 +7,10 @@ buffers: LL in host memory; LL128 and Simple in GPU memory, unless it copies thr
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from functools import lru_cache
+from typing import NamedTuple
 
 from probes.host.rdma_resources import (
     CompletionQueue,
@@ -36,14 +37,20 @@ _FIRST_THREAD = 1_000_000
 _THREADS = 8  # of one program
 _KERNEL = "ib_core"
 
+# What a program's regions depend on: its NICs, whether it is NCCL, its path, regions of nvidia-peermem.
+_Kind = tuple[tuple[str, ...], bool, Via, int]
 
-@dataclass
-class _Objects:
-    queue_pairs: list[QueuePair] = field(default_factory=list)
-    regions: list[MemoryRegion] = field(default_factory=list)
-    domains: list[ProtectionDomain] = field(default_factory=list)
-    contexts: list[RdmaContext] = field(default_factory=list)
-    completion_queues: list[CompletionQueue] = field(default_factory=list)
+
+class _Owner(NamedTuple):
+    """What the objects of a program depend on."""
+
+    kind: _Kind
+    opened: tuple[str, ...]  # of these devices, those that are there
+    used: tuple[str, ...]  # with queue pairs
+    connections: int  # on each of them
+    first: int  # object number
+    pid: int | None
+    thread: int | None
 
 
 @dataclass(frozen=True)
@@ -53,10 +60,6 @@ class _Region:
     is_charged: bool  # to VmPin: host memory, and GPU memory through nvidia-peermem
 
 
-# What a program's regions depend on: its NICs, whether it is NCCL, its path, regions of nvidia-peermem.
-_Kind = tuple[tuple[str, ...], bool, Via, int]
-
-
 def service_thread(program: Program) -> int:
     """Return the id of the thread that registers memory: NCCL's proxy service, else the first thread."""
     return _FIRST_THREAD + program.pid * _THREADS if program.is_nccl else program.pid
@@ -64,46 +67,71 @@ def service_thread(program: Program) -> int:
 
 def rdma_resources(tree: Tree, seconds: float) -> RdmaResources:
     """Return everything that netlink lists at a moment."""
-    found = _Objects()
-    devices = [nic.name for nic in tree.nics if tree.is_there(f"/sys/class/infiniband/{nic.name}")]
-    for device in devices:
-        found.domains.append(ProtectionDomain(device, 1, kernel_name=_KERNEL))
-        found.completion_queues.append(CompletionQueue(device, 1, kernel_name=_KERNEL))
-        found.queue_pairs.append(QueuePair(device, 1, "GSI", "RTS", 1, None, 1, kernel_name=_KERNEL))
-    anyone = any(is_alive(tree, program) for program in tree.programs)
-    for program in tree.programs if anyone else ():
-        _add(found, tree, program, devices, seconds)
+    devices = tuple(nic.name for nic in tree.nics if tree.is_there(f"/sys/class/infiniband/{nic.name}"))
+    alive = [is_alive(tree, program) for program in tree.programs]
+    through_peermem = peermem_regions(tree, seconds)
+    owners = tuple(
+        _owner(program, via, through_peermem, devices, is_here)
+        for program, is_here in zip(tree.programs, alive, strict=True)
+        if any(alive) and (via := path_of(tree, program)) not in (Via.TCP, Via.PLUGIN)
+    )
+    return _listed(devices, owners)
+
+
+def _owner(
+    program: Program, via: Via, through_peermem: Mapping[int, int], devices: tuple[str, ...], is_here: bool
+) -> _Owner:
+    """Return what is listed of a program; one of another PID namespace has no pid here."""
+    return _Owner(
+        kind=_kind_of(program, via, through_peermem),
+        opened=tuple(device for device in program.opened if device in devices),
+        used=tuple(device for device in program.nics if device in devices and via is not Via.NONE),
+        connections=connections(program),
+        first=program.pid * _OWN_NUMBERS,
+        pid=program.pid if is_here else None,
+        thread=service_thread(program) if is_here else None,
+    )
+
+
+@lru_cache(64)
+def _listed(devices: tuple[str, ...], owners: tuple[_Owner, ...]) -> RdmaResources:
+    """Return the kernel's own objects, and those of the programs."""
+    each = [_objects_of(owner) for owner in owners]
     return RdmaResources(
-        tuple(found.queue_pairs),
-        tuple(found.regions),
-        tuple(found.domains),
-        tuple(found.contexts),
-        tuple(found.completion_queues),
+        (
+            *(QueuePair(device, 1, "GSI", "RTS", 1, None, 1, kernel_name=_KERNEL) for device in devices),
+            *(pair for one in each for pair in one.queue_pairs),
+        ),
+        tuple(region for one in each for region in one.regions),
+        (
+            *(ProtectionDomain(device, 1, kernel_name=_KERNEL) for device in devices),
+            *(domain for one in each for domain in one.domains),
+        ),
+        tuple(context for one in each for context in one.contexts),
+        (
+            *(CompletionQueue(device, 1, kernel_name=_KERNEL) for device in devices),
+            *(queue for one in each for queue in one.completion_queues),
+        ),
         shares_namespaces=True,
     )
 
 
-def _add(found: _Objects, tree: Tree, program: Program, devices: list[str], seconds: float) -> None:
-    via = path_of(tree, program)
-    if via in (Via.TCP, Via.PLUGIN):
-        return
-    # A process of another PID namespace has no pid here.
-    is_alive_here = is_alive(tree, program)
-    pid = program.pid if is_alive_here else None
-    thread = service_thread(program) if is_alive_here else None
-    first = program.pid * _OWN_NUMBERS
-    for device in program.opened:
-        if device in devices:
-            found.contexts.append(RdmaContext(device, first, pid))
-            found.domains.append(ProtectionDomain(device, first, first, thread))
-    used = tuple(device for device in program.nics if device in devices and via is not Via.NONE)
-    count = connections(program)
-    for device in used:
-        for number in range(first, first + count):
-            found.completion_queues.append(CompletionQueue(device, number, first, thread))
-            remote = number ^ 0x5000
-            found.queue_pairs.append(QueuePair(device, number, "RC", "RTS", 1, remote, first, thread))
-    found.regions += _memory_regions(_kind_of(tree, program, seconds), used, first, thread)
+@lru_cache(1024)
+def _objects_of(owner: _Owner) -> RdmaResources:
+    first, thread = owner.first, owner.thread
+    numbers = [
+        (device, number) for device in owner.used for number in range(first, first + owner.connections)
+    ]
+    return RdmaResources(
+        tuple(
+            QueuePair(device, number, "RC", "RTS", 1, number ^ 0x5000, first, thread)
+            for device, number in numbers
+        ),
+        _memory_regions(owner.kind, owner.used, first, thread),
+        tuple(ProtectionDomain(device, first, first, thread) for device in owner.opened),
+        tuple(RdmaContext(device, first, owner.pid) for device in owner.opened),
+        tuple(CompletionQueue(device, number, first, thread) for device, number in numbers),
+    )
 
 
 def connections(program: Program) -> int:
@@ -111,9 +139,8 @@ def connections(program: Program) -> int:
     return 2 * _CHANNELS if program.is_nccl else _STORAGE_QUEUE_PAIRS
 
 
-def _kind_of(tree: Tree, program: Program, seconds: float) -> _Kind:
-    via = path_of(tree, program)
-    count = peermem_regions(tree, seconds).get(program.pid, 0) if via is Via.PEERMEM else 0
+def _kind_of(program: Program, via: Via, through_peermem: Mapping[int, int]) -> _Kind:
+    count = through_peermem.get(program.pid, 0) if via is Via.PEERMEM else 0
     return program.nics, program.is_nccl, via, count
 
 
@@ -161,6 +188,8 @@ def _charged_bytes(kind: _Kind) -> int:
 
 def pinned_bytes(tree: Tree, program: Program, seconds: float) -> int:
     """Return VmPin: regions in whole pages, and the rings of the queues."""
-    charged = _charged_bytes(_kind_of(tree, program, seconds))
-    has_queues = path_of(tree, program) not in (Via.TCP, Via.NONE)
+    via = path_of(tree, program)
+    through_peermem = peermem_regions(tree, seconds) if via is Via.PEERMEM else {}
+    charged = _charged_bytes(_kind_of(program, via, through_peermem))
+    has_queues = via not in (Via.TCP, Via.NONE)
     return charged + _RING_BYTES * connections(program) * len(program.nics) * has_queues

@@ -11,12 +11,14 @@ import zlib
 from bisect import bisect_right
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property, lru_cache
 from itertools import count
 from threading import Lock
 
 _SLOW, _FAST = 0.22, 0.08  # amplitudes, as shares of the mean
 
 
+@lru_cache(maxsize=4096)
 def phase(seed: int, what: str) -> float:
     """Return the angle of a figure for a seed."""
     return zlib.crc32(f"{seed}/{what}".encode()) / 2**32 * math.tau
@@ -39,15 +41,16 @@ class Wave:
 
     def total(self, seconds: float) -> float:
         """Return the integral from 0 to a moment."""
+        return self._primitive(seconds) - self._at_start
 
-        def primitive(time: float) -> float:
-            slow = self.slow_seconds / math.tau * math.cos(math.tau * time / self.slow_seconds + self.angle)
-            fast = (
-                self.fast_seconds / math.tau * math.cos(math.tau * time / self.fast_seconds + 2 * self.angle)
-            )
-            return self.mean * (time - _SLOW * slow - _FAST * fast)
+    @cached_property
+    def _at_start(self) -> float:
+        return self._primitive(0.0)
 
-        return primitive(seconds) - primitive(0.0)
+    def _primitive(self, time: float) -> float:
+        slow = self.slow_seconds / math.tau * math.cos(math.tau * time / self.slow_seconds + self.angle)
+        fast = self.fast_seconds / math.tau * math.cos(math.tau * time / self.fast_seconds + 2 * self.angle)
+        return self.mean * (time - _SLOW * slow - _FAST * fast)
 
 
 def regions(count: int, angle: float, seconds: float) -> int:
@@ -85,23 +88,25 @@ class SteppedTotal:
 
     def __init__(self, total: Callable[[float], float], steps: Steps) -> None:
         self._total, self._steps = total, steps
-        # Ends, and the integral up to each end: counters are read for hours, each second.
+        # Ends, and both integrals up to each end: counters are read for hours, each second.
         self._ends: list[float] = [0.0]
+        self._totals: list[float] = [total(0.0)]
         self._sums: list[float] = [0.0]
+        self._current = steps.step(0)  # since the last of these ends
         self._lock = Lock()
 
     def __call__(self, seconds: float) -> float:
         """Return the integral from 0 to a moment."""
         with self._lock:
-            while True:
-                until, factor = self._steps.step(len(self._ends) - 1)
-                if seconds < until:
-                    break
-                self._sums.append(self._sums[-1] + factor * self._between(self._ends[-1], until))
+            while seconds >= self._current[0]:
+                until, factor = self._current
+                total = self._total(until)
+                self._sums.append(self._sums[-1] + factor * (total - self._totals[-1]))
+                self._totals.append(total)
                 self._ends.append(until)
-            number = bisect_right(self._ends, seconds) - 1
-            factor = self._steps.step(number)[1]
-            return self._sums[number] + factor * self._between(self._ends[number], seconds)
-
-    def _between(self, begin: float, end: float) -> float:
-        return self._total(end) - self._total(begin)
+                self._current = self._steps.step(len(self._ends) - 1)
+            number, factor = len(self._ends) - 1, self._current[1]
+            if seconds < self._ends[number]:
+                number = bisect_right(self._ends, seconds) - 1
+                factor = self._steps.step(number)[1]
+            return self._sums[number] + factor * (self._total(seconds) - self._totals[number])

@@ -1,0 +1,192 @@
+"""The verdict for a usable path: which GPUs can use it, and why others cannot."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from probes.base.unknown import Maybe, Reason, Unknown, known
+from probes.facts.gpu.fabric import UNFINISHED
+from probes.facts.gpu.gpus import NOT_LISTED, Gpu, GpuFacts
+from probes.facts.gpudirect import GpuDirectFacts
+from probes.facts.node import Node
+from probes.facts.pci.functions import is_for_guests
+from probes.facts.rdma.devices import RdmaDevice
+from probes.facts.system.platform import in_container, is_guest
+from probes.snapshot.gdr_use import GdrUse, active_text, idle_text, joined_sentences
+from probes.snapshot.rates import Reading
+from probes.snapshot.served_gpus import Reachability, hardware_devices, has_active_port, serving_nics
+from probes.snapshot.verdict_state import State, Verdict
+from probes.topology.paths import Topology
+
+_HIDDEN_SWITCHES = "paths between GPUs and NICs are unknown: this virtual machine hides its PCIe switches"
+
+
+class ServedCache:
+    """The GPUs that were served in the reading before, for a caller that judges each second."""
+
+    def __init__(self) -> None:
+        self._node: Node | None = None
+        self._topology: Topology | None = None
+        self._of: object = None
+        self._served: _Served | None = None
+
+    def served(
+        self, node: Node, topology: Topology, of: object, work_out: Callable[[], _Served]
+    ) -> _Served:
+        """Return what `work_out` returned before, if node, topology and all else (`of`) are the same."""
+        is_same = node is self._node and topology is self._topology and of == self._of
+        if self._served is None or not is_same:
+            self._served = work_out()
+            self._node, self._topology, self._of = node, topology, of
+        return self._served
+
+
+@dataclass(frozen=True)
+class _Served:
+    """The verdict for a usable path, as far as it does not depend on what is in use."""
+
+    verdict: Verdict
+    notes: tuple[str, ...] | None = None  # after the reason why it is READY or ACTIVE; None: it is neither
+
+
+def path_verdict(
+    node: Node,
+    topology: Topology,
+    reading: Reading | None,
+    use: GdrUse,
+    file: str,
+    cache: ServedCache,
+) -> Verdict:
+    """Return the verdict for a usable path; `file`: NCCL's topology file."""
+    direct = node.gpudirect
+    assert not isinstance(direct, Unknown)
+    # How many regions there are changes all the time, and which GPUs are served depends only on whether any.
+    in_use = replace(use, regions=min(use.regions, 1))
+    states = None if reading is None else reading.port_states
+    served = cache.served(
+        node,
+        topology,
+        (in_use, states, file),
+        lambda: _served_gpus(node, topology, reading, direct, in_use, file),
+    )
+    if served.notes is None:
+        return served.verdict
+    is_active = use.attached or use.regions
+    sign = active_text(use, direct) if is_active else idle_text(use, direct)
+    state = State.ACTIVE if is_active else State.READY
+    return replace(served.verdict, state=state, reason=joined_sentences(sign, *served.notes))
+
+
+def _served_gpus(
+    node: Node, topology: Topology, reading: Reading | None, direct: GpuDirectFacts, use: GdrUse, file: str
+) -> _Served:
+    """Return the verdict for a usable path, by the GPUs with a NIC near."""
+    devices = hardware_devices(node)
+    active = {name: has_active_port(device, reading) for name, device in devices.items()}
+    reach = Reachability(direct, use, active)
+    facts = {gpu.bdf: gpu for gpu in usable_gpus(node)}
+    gpus = [gpu for gpu in topology.gpus if gpu.id in facts or isinstance(node.gpus, Unknown)]
+    # A GPU that can never use it does not count next to others that can.
+    gpus = [gpu for gpu in gpus if not direct.never_supports(gpu.id)]
+    faults = {gpu.id: fault for gpu in gpus if gpu.id in facts and (fault := _gpu_fault(node, facts[gpu.id]))}
+    answers = {gpu.id: serving_nics(node, topology, gpu.id, devices, reach, reading) for gpu in gpus}
+    served = [gpu for gpu in gpus if gpu.id not in faults and answers[gpu.id].nics]
+    # A file that gdrtop has read shows NCCL's own paths, on a virtual machine too.
+    guest_paths = (
+        topology.file is None
+        and is_guest(node.platform) is True
+        and any(answer.far for answer in answers.values())
+    )
+    if guest_paths and (file or use.attached or use.regions):
+        # NCCL has other paths than this PCI tree shows, or uses them already.
+        served = [gpu for gpu in gpus if gpu.id not in faults]
+        answers = {gpu.id: replace(answers[gpu.id], nics=reach.nics_of(gpu.id)) for gpu in gpus}
+    nics = {nic for gpu in served for nic in answers[gpu.id].nics}
+
+    def verdict(state: State, *reasons: str) -> Verdict:
+        return Verdict(state, use.path, len(served), len(gpus), joined_sentences(*reasons), len(nics))
+
+    reaching = (reach.reaches(name, gpu.id) for name in devices for gpu in gpus)
+    if gpus and not any(isinstance(answer, Unknown) or answer for answer in reaching):
+        return _Served(replace(verdict(State.BROKEN, _no_nic(devices, active)), path=None))
+    if faults:
+        others = len(faults) - 1
+        more = f", and {others} other GPU{'s' if others > 1 else ''}" if others else ""
+        return _Served(verdict(State.DEGRADED, next(iter(faults.values())) + more))
+    left = [gpu for gpu in gpus if gpu not in served]
+    doubts = [f"{gpu.label}: {answers[gpu.id].doubt}" for gpu in left if answers[gpu.id].doubt]
+    unserved = [gpu for gpu in left if not answers[gpu.id].doubt]
+    if unserved and guest_paths:
+        reason = f"{_HIDDEN_SWITCHES}, and NCCL has no topology file"
+        return _Served(replace(verdict(State.UNKNOWN, reason), gpus_served=0, nics=0))
+    if unserved:
+        labels = [gpu.label for gpu in unserved]
+        reason = _unserved_text(facts, labels, answers[unserved[0].id].reason)
+        return _Served(verdict(State.DEGRADED, reason))
+    if doubts:
+        return _Served(verdict(State.UNKNOWN, doubts[0]))
+    notes = [_pxn_text([gpu.label for gpu in served if answers[gpu.id].by_pxn])]
+    if guest_paths:
+        from_file = f"paths come from NCCL's topology file {file}, and were not checked"
+        notes.append(from_file if file else _HIDDEN_SWITCHES)
+    if topology.file is not None:
+        notes.append(f"paths come from NCCL's topology file {topology.file.path}")
+    return _Served(verdict(State.READY), tuple(notes))
+
+
+def _gpu_fault(node: Node, gpu: Gpu) -> str:
+    """Return why a GPU does not work although the driver does; "" if nothing is known."""
+    if isinstance(gpu.driver, Unknown):
+        # A dump may contain no drivers at all; a GPU without one is a fault only next to others with one.
+        bound = isinstance(node.gpus, GpuFacts) and any(known(other.driver, "") for other in node.gpus.gpus)
+        return f"GPU{gpu.index} has no driver" if bound and gpu.driver.reason is Reason.NOT_THERE else ""
+    if gpu.driver != "nvidia":
+        return f"GPU{gpu.index} is bound to {gpu.driver}"
+    if isinstance(node.gpus, GpuFacts) and node.gpus.driver.nvml is None and isinstance(gpu.nvml, Unknown):
+        return f"GPU{gpu.index} does not respond: {gpu.nvml.detail or gpu.nvml.reason.value}"
+    state = known(gpu.fabric.state, "")
+    if state in UNFINISHED:
+        return f"GPU{gpu.index}'s NVLink fabric is {state}: CUDA programs may fail with error 802"
+    return ""
+
+
+def _no_nic(devices: dict[str, RdmaDevice], active: dict[str, Maybe[bool]]) -> str:
+    names = short_list(list(devices))
+    if not any(answer is True for answer in active.values()):
+        return f"no port of {names} is ACTIVE"
+    return f"no NIC with an ACTIVE port can register GPU memory: {names}"
+
+
+def _unserved_text(facts: dict[str, Gpu], gpus: list[str], reason: str) -> str:
+    level = "P2C" if any(known(gpu.c2c_links, 0) for gpu in facts.values()) else "PXB"
+    verb = "has" if len(gpus) == 1 else "have"
+    return f"{short_list(gpus)} {verb} no usable NIC within {level}: {reason}"
+
+
+def _pxn_text(gpus: list[str]) -> str:
+    if not gpus:
+        return ""
+    verb = "reaches" if len(gpus) == 1 else "reach"
+    return f"{short_list(gpus)} {verb} a NIC over NVLink through another GPU (PXN)"
+
+
+def usable_gpus(node: Node) -> tuple[Gpu, ...]:
+    """Return the GPUs of this node: not passed to a virtual machine, visible in this container."""
+    if isinstance(node.gpus, Unknown):
+        return ()
+    contained = in_container(node.platform)
+    return tuple(
+        gpu
+        for gpu in node.gpus.gpus
+        if not is_for_guests(gpu.driver) and not (contained and _is_not_listed(gpu))
+    )
+
+
+def _is_not_listed(gpu: Gpu) -> bool:
+    return isinstance(gpu.nvml, Unknown) and gpu.nvml.detail == NOT_LISTED
+
+
+def short_list(names: list[str]) -> str:
+    """Return "mlx5_0, mlx5_1 and 3 more"."""
+    return ", ".join(names) if len(names) <= 3 else f"{', '.join(names[:2])} and {len(names) - 2} more"
