@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 from probes.base.unknown import Maybe, Reason, Unknown
 from probes.facts.jobs.process_files import Status, parse_status
@@ -281,6 +281,9 @@ def _use(found: _Found) -> RdmaUse:
     own, inherited = summed(found.own), summed(found.inherited)
     nics = []
     for device in sorted({*found.queue_pairs, *regions, *found.contexts}):
+        if device not in found.queue_pairs and device not in regions:
+            nics.append(_only_opened(device))
+            continue
         pairs, here = found.queue_pairs.get(device, ()), regions.get(device, ())
         is_all = len(regions) == 1 and bool(here)  # nearly every rank uses one NIC
         registered = own.bytes + inherited.bytes if is_all else summed(here).bytes
@@ -293,6 +296,12 @@ def _use(found: _Found) -> RdmaUse:
         completion_queues=found.completion_queues,
         contexts=tuple(sorted(found.contexts)),
     )
+
+
+@lru_cache(1024)
+def _only_opened(device: str) -> NicUse:
+    """Return the use of a device that was opened: every rank opens all, so each is the same object."""
+    return NicUse(device, 0, 0, 0, 0)
 
 
 def summed(regions: Iterable[MemoryRegion]) -> Registrations:
