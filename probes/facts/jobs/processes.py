@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import posixpath
 import re
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -215,7 +216,7 @@ def _device_files(host: Host, pid: int) -> Maybe[tuple[str, ...]]:
     for number in sorted((name for name in names if name.isdecimal()), key=len)[:_MAX_OPEN_FILES]:
         target = known(host.link(f"{directory}/{number}"), "")
         if _GPU_FILE.fullmatch(target) or _UVERBS_FILE.fullmatch(target):
-            found[target] = None
+            found[sys.intern(target)] = None  # hundreds of ranks have the same NICs open
     return tuple(sorted(found))
 
 

@@ -58,6 +58,8 @@ class Panels:
         self.measured: dict[tuple[str, str], Result] = {}  # by GPU and NIC
         self._far_of: object = None  # what the next depends on
         self._far_pids: tuple[int, ...] = ()
+        self._jobs_of: object = None  # what the next depend on
+        self._drawn_jobs: dict[int, list[Line]] = {}  # by width
 
     def draw(
         self, node: Node, topology: Topology, panel: str, width: int, alone: bool, form: Form | None = None
@@ -124,7 +126,12 @@ class Panels:
         """Draw the jobs with their paths and rates; if those are unknown, what the last check found."""
         sample, facts, gpus = self._live, self.checked.processes, self._readings.gpus_by_pid()
         if sample is None:
-            return jobs.draw(facts, gpus, width, self._far(node))
+            far = self._far(node)
+            if (facts, gpus, far) != self._jobs_of:
+                self._jobs_of, self._drawn_jobs = (facts, gpus, far), {}
+            if width not in self._drawn_jobs:
+                self._drawn_jobs[width] = jobs.draw(facts, gpus, width, far)
+            return self._drawn_jobs[width]
         return live_jobs.draw_overview(sample, facts, gpus, width, self._far(node))
 
     @property
