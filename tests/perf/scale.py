@@ -87,6 +87,7 @@ def _dashboard_on(arguments: Sequence[str], file: Path) -> None:
     terminal = Terminal(program)
     try:
         first = terminal.wait_for(b"GPU1")
+        until_then = _simulated_seconds(terminal, file)
         terminal.read_for(_SETTLE_SECONDS)
         before = _simulated_seconds(terminal, file)
         cost = terminal.cost_over(SECONDS)
@@ -95,7 +96,8 @@ def _dashboard_on(arguments: Sequence[str], file: Path) -> None:
     finally:
         terminal.close()
     own = 100 * cost.cpu_seconds / cost.seconds - simulated
-    row(f"first figures, {what}", f"{first:.2f} s", "2 s", first <= 2, [first])
+    text = f"{first:.2f} s, of it {until_then:.2f} s CPU of the simulated node"
+    row(f"first figures, {what}", text, "2 s", first - until_then <= 2, [first - until_then])
     text = f"{own:.1f} %, and {simulated:.1f} % the simulated node"
     row(f"CPU at 1 Hz, {what}", text, "5 %", own <= 5, [own])
     row(f"a key, {what}", f"{key * 1e3:.0f} ms", "100 ms", key <= 0.1)
