@@ -12,9 +12,9 @@ import pytest
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("probes", "widgets", "tui")
 INNER = (
-    *("local", "rooted_tree", "command", "nvml_library", "verbs_probe", "cuda_driver", "live_usage"),
+    *("local", "rooted_tree", "command", "nvml_library", "verbs_probe", "verbs_child", "live_usage"),
     *("cluster_login", "rdma_socket", "ethtool_socket", "kernel_log_reader", "range_reader", "ras_client"),
-    "counter_files",
+    *("counter_files", "cuda_driver", "cuda_child"),
 )
 # The host and its inner modules, of which others may use the dataclasses only.
 DOOR = {f"probes/host/{name}.py" for name in INNER}
@@ -255,7 +255,7 @@ def test_bandwidth_tests_as_text_do_not_import_textual() -> None:
 def test_text_commands_do_not_import_textual(command: str) -> None:
     modules = modules_after(f"from tui.cli import main\nmain([{command!r}, '--demo'])")
     assert "tui.runtime.printing" in modules
-    assert not modules & {"textual", "pynvml", "tarfile", "tui.files.new_file", "yaml"}
+    assert not modules & {"textual", "pynvml", "tarfile", "tui.files.new_file", "yaml", "networkx"}
 
 
 def test_the_dashboard_imports_no_facts_before_its_first_paint() -> None:
@@ -290,14 +290,14 @@ def test_reading_a_log_does_not_import_textual(tmp_path: Path) -> None:
     assert not modules & {"textual", "pynvml", "networkx", "tarfile"}
 
 
-@pytest.mark.parametrize("arguments", [["modules", "--demo"], ["schema"], ["--version"], ["--demo", "list"]])
+def test_a_node_whose_nics_are_not_below_the_switches_of_its_gpus_needs_no_networkx() -> None:
+    code = "from tui.cli import main\nmain(['check', '--demo', 'pcie-l40s'])"
+    assert "networkx" not in modules_after(code)
+
+
+@pytest.mark.parametrize("arguments", [["schema"], ["--version"], ["--demo", "list"]])
 def test_commands_that_need_no_topology_do_not_import_networkx(arguments: list[str]) -> None:
     assert "networkx" not in modules_after(f"from tui.cli import main\nmain({arguments!r})")
-
-
-def test_a_node_without_gpus_and_nics_needs_no_networkx(tmp_path: Path) -> None:
-    code = f"from tui.cli import main\nmain(['check', '--root', '{tmp_path}'])"
-    assert "networkx" not in modules_after(code)
 
 
 @pytest.mark.slow

@@ -48,6 +48,7 @@ def test_git_does_not_ignore_a_data_file() -> None:
     # hatchling leaves out of the wheel what git ignores.
     data = sorted(files(*DATA))
     assert "tui/app.tcss" in data
+    assert "tui/screens/panes.tcss" in data
     assert "tui/commands/schemas/check.json" in data
     assert any(name.startswith("probes/simulation/nodes/") for name in data)
     try:

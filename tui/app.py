@@ -10,6 +10,7 @@ from textual import on
 from textual.app import App
 from textual.filter import LineFilter
 from textual.message import Message
+from textual.reactive import Reactive
 
 from tui.controllers.actions import ActionsController
 from tui.controllers.bandwidth import BandwidthController
@@ -28,7 +29,6 @@ from tui.runtime.sampler import (
 )
 from tui.runtime.signals import TERMINAL_GONE
 from tui.screens.keys import bind
-from tui.screens.list_screen import ExaminedListScreen
 from tui.screens.overview.screen import OverviewScreen
 from tui.terminal.diff import MinimalOutput
 from tui.terminal.driver import TerminalDriver
@@ -91,6 +91,10 @@ class GdrtopApp(App[None]):
         bind("pace", "slower", "minus", show=False),
     ]
 
+    # The terminal's colors are right on light and dark backgrounds, and take a third of the bytes.
+    # As the default: setting a theme would make Textual read all CSS a second time.
+    theme: Reactive[str] = Reactive("ansi-dark")
+
     @dataclass
     class NodeRead(Message):
         """The sampler has something to show."""
@@ -106,15 +110,12 @@ class GdrtopApp(App[None]):
         read_only: bool = False,
         ascii_only: bool = False,
     ) -> None:
-        # Use the terminal's own sixteen colors; NO_COLOR is applied before a theme could be set.
         super().__init__(driver_class=TerminalDriver, ansi_color=True)
         self._ascii_filters: tuple[LineFilter, ...] = ()
         if ascii_only:
             from tui.runtime.ascii_filter import AsciiFilter
 
             self._ascii_filters = (AsciiFilter(),)
-        # The terminal's colors are right on light and dark backgrounds, and take a third of the bytes.
-        self.theme = "ansi-dark"
         self.animation_level = "none"
         self._output = MinimalOutput(self)
         self._last_size: Size | None = None
@@ -368,8 +369,7 @@ class GdrtopApp(App[None]):
         self._shared.doctor.selected = message.finding
         self.action_doctor()
 
-    @on(ExaminedListScreen.CheckRequested)
-    def _ask_examination(self) -> None:
+    def _on_examined_list_screen_check_requested(self) -> None:
         self._sampler.ask_examination()
 
     def _on_live_screen_moment_requested(self, message: LiveScreen.MomentRequested) -> None:

@@ -7,7 +7,7 @@ import gc
 import os
 import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TextIO, cast
@@ -165,7 +165,8 @@ def _fill(name: str, parser: argparse.ArgumentParser) -> None:
         _command(name).add_options(parser)
 
 
-def _parser() -> _Parser:
+def _parser(names: Collection[str] = tuple(_COMMANDS)) -> _Parser:
+    """Return the parser of the command line, with these commands."""
     parser = _Parser(
         prog="gdrtop",
         description=_DESCRIPTION,
@@ -182,8 +183,11 @@ def _parser() -> _Parser:
     )
     parser.add_argument("--read-only", action="store_true", help="disable all actions and bandwidth tests")
     parser.add_argument("-V", "--version", action="store_true", help="print the version and exit")
-    commands = parser.add_subparsers(dest="command", metavar="COMMAND", parser_class=_Parser)
-    for name, summary in _COMMANDS.items():
+    commands = parser.add_subparsers(
+        dest="command", metavar="COMMAND", parser_class=_Parser, prog=parser.prog
+    )
+    for name in names:
+        summary = _COMMANDS[name]
         command = commands.add_parser(name, help=summary, description=f"{summary[:1].upper()}{summary[1:]}.")
         command.fill = partial(_fill, name)
     return parser
@@ -205,6 +209,13 @@ def _bench(options: argparse.Namespace, out: TextIO) -> int:
         read_only=options.read_only,
         answers=sys.stdin,
     )
+
+
+def _commands_in(arguments: Sequence[str]) -> list[str]:
+    """Return the commands whose parsers are needed, each of which takes half a millisecond to make."""
+    if any(word.startswith("-") and "h" in word for word in arguments):
+        return list(_COMMANDS)
+    return [name for name in _COMMANDS if name in arguments]
 
 
 def _arguments(argv: Sequence[str]) -> list[str]:
@@ -336,7 +347,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     gc.disable()  # imports leave no garbage, and looking for it would take a tenth of the time of a check
     try:
         try:
-            status = _run(_parser().parse_args(_arguments(sys.argv[1:] if argv is None else argv)))
+            arguments = _arguments(sys.argv[1:] if argv is None else argv)
+            status = _run(_parser(_commands_in(arguments)).parse_args(arguments))
         except SystemExit as stop:  # argparse has printed its message
             status = stop.code if isinstance(stop.code, int) else EXIT_WRONG_USAGE
         if sys.stdout is not None:

@@ -30,7 +30,7 @@ from probes.host.kernel_messages import KernelMessage
 from probes.host.nvml import NvmlFacts, NvmlLive
 from probes.host.nvml_library import NvmlLibrary
 from probes.host.progress import note
-from probes.host.protocol import READ_LIMIT_BYTES
+from probes.host.protocol import READ_LIMIT_BYTES, TREE_ONLY
 from probes.host.range_reader import read_range
 from probes.host.ras import ANSWER_SECONDS
 from probes.host.rdma_resources import RdmaResources
@@ -38,7 +38,8 @@ from probes.host.rooted_tree import Found, RootedTree, split
 from probes.host.sleeping_gpus import SleepingGpus
 from probes.host.thread_names import thread_names_from_files
 from probes.host.usage import InterfaceCounters, ProcessUsage, counters_from_files, usage_from_files
-from probes.host.verbs_probe import DATA_DIRECT, DMABUF, PROBE_SECONDS, probe_data_direct, probe_dmabuf
+from probes.host.verbs_child import DATA_DIRECT, DMABUF
+from probes.host.verbs_probe import PROBE_SECONDS, probe_data_direct, probe_dmabuf
 
 if TYPE_CHECKING:  # imported on first use
     from probes.host.ethtool_socket import EthtoolReader
@@ -46,7 +47,6 @@ if TYPE_CHECKING:  # imported on first use
     from probes.host.rdma_socket import ResourceReader
 
 T = TypeVar("T")
-TREE_ONLY = "a directory tree has no commands, drivers or devices"
 READ_SECONDS = 1.0
 MAX_NAMES = 65536
 RDMA_CLASS = "/sys/class/infiniband"

@@ -18,6 +18,7 @@ from probes.host.rdma_resources import RdmaResources
 from probes.host.usage import InterfaceCounters, ProcessUsage
 
 READ_LIMIT_BYTES = 64 * 1024
+TREE_ONLY = "a directory tree has no commands, drivers or devices"
 
 
 class Host(Protocol):

@@ -1,22 +1,19 @@
 """What NCCL asks libibverbs and libmlx5 about each RDMA device: DMA-BUF, and its Data Direct function.
 
-A child process runs this file and forks once per device: a provider library may print, hang or crash, which
-then costs only the answer for one device.
+A child process runs verbs_child.py and forks once per device: a provider library may print, hang or crash,
+which then costs only the answer for one device.
 """
 
 from __future__ import annotations
 
-import ctypes
-import errno
-import json
-import os
 import re
-import select
-import signal
 import sys
-import time
-from collections.abc import Callable, Mapping, Sequence
+from ast import literal_eval
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
+
+from probes.host import verbs_child
+from probes.host.verbs_child import DATA_DIRECT, DMABUF
 
 if TYPE_CHECKING:
     from probes.base.unknown import Maybe
@@ -24,10 +21,7 @@ if TYPE_CHECKING:
     T = TypeVar("T")
 
 PROBE_SECONDS = 4.0  # of the child process
-DEVICE_SECONDS = 3.0  # of all devices, which are probed in parallel
-LONGEST_SECONDS = 18.0  # for running processes, if all CPUs are busy
 LIBRARY, MLX5_LIBRARY = "libibverbs.so.1", "libmlx5.so.1"
-DMABUF, DATA_DIRECT = "ibv_reg_dmabuf_mr", "mlx5dv_get_data_direct_sysfs_path"
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
 
@@ -65,14 +59,14 @@ def _probe(
     }
     if not valid:
         return results
-    child = [sys.executable, "-I", "-S", __file__, question, *libraries, *valid]
+    child = [sys.executable, "-I", "-S", verbs_child.__file__, question, *libraries, *valid]
     output = run_program(child, PROBE_SECONDS, (question, *valid))
     if isinstance(output, Unknown):
         return {**results, **dict.fromkeys(valid, output)}
     try:
-        answers = json.loads(output.stdout)
+        answers = dict(literal_eval(line) for line in output.stdout.splitlines())
         return {**results, **{device: _answer(question, device, answers[device], kind) for device in valid}}
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, SyntaxError, KeyError, TypeError, AttributeError):
         failed = Unknown(Reason.IO_ERROR, libraries[0], f"the probe exited with status {output.exit_status}")
         return {**results, **dict.fromkeys(valid, failed)}
 
@@ -84,176 +78,3 @@ def _answer(question: str, device: str, answer: Mapping[str, Any], kind: type[T]
     if isinstance(value, kind):
         return value
     return Unknown(Reason(answer["reason"]), f"{question} on {device}", str(answer["detail"])[:200])
-
-
-# From here on, code of the child process
-
-_PR_SET_PDEATHSIG = 1  # include/uapi/linux/prctl.h
-
-
-class _ProbeError(Exception):
-    """Why the probe failed: the value of a Reason, and a detail."""
-
-    def __init__(self, reason: str, detail: str) -> None:
-        super().__init__(reason, detail)
-        self.reason, self.detail = reason, detail
-
-
-_POINTER, _INTEGER = ctypes.c_void_p, ctypes.c_int
-_Signatures = Mapping[str, tuple[Any, Sequence[Any]]]  # function -> types of its result and its arguments
-_VERBS: _Signatures = {
-    "ibv_get_device_list": (ctypes.POINTER(_POINTER), [ctypes.POINTER(_INTEGER)]),
-    "ibv_free_device_list": (None, [ctypes.POINTER(_POINTER)]),
-    "ibv_get_device_name": (ctypes.c_char_p, [_POINTER]),
-    "ibv_open_device": (_POINTER, [_POINTER]),
-    "ibv_close_device": (_INTEGER, [_POINTER]),
-    "ibv_alloc_pd": (_POINTER, [_POINTER]),
-    "ibv_dealloc_pd": (_INTEGER, [_POINTER]),
-}
-_OF_DMABUF: _Signatures = {
-    DMABUF: (
-        _POINTER,
-        [_POINTER, ctypes.c_uint64, ctypes.c_size_t, ctypes.c_uint64, _INTEGER, _INTEGER],
-    )
-}
-_OF_DATA_DIRECT: _Signatures = {
-    "mlx5dv_is_supported": (ctypes.c_bool, [_POINTER]),
-    DATA_DIRECT: (_INTEGER, [_POINTER, ctypes.c_char_p, ctypes.c_size_t]),
-}
-_PATH_BYTES = 1024
-# What an older kernel answers: its uverbs has no such method.
-_NO_METHOD = (errno.EPROTONOSUPPORT, errno.EOPNOTSUPP)
-
-
-def _library(name: str, signatures: _Signatures, too_old: str) -> ctypes.CDLL:
-    try:
-        library = ctypes.CDLL(name, use_errno=True)
-    except OSError:
-        raise _ProbeError("not there", f"{name} is not installed") from None
-    for function, (result, arguments) in signatures.items():
-        if not hasattr(library, function):
-            raise _ProbeError("not there", f"{too_old} on this host (containers have their own)")
-        call = getattr(library, function)
-        call.restype, call.argtypes = result, arguments
-    return library
-
-
-def _open(library: ctypes.CDLL, device: str) -> int:
-    """Return a context of the device."""
-    count = ctypes.c_int(0)
-    devices = library.ibv_get_device_list(ctypes.byref(count))
-    if not devices:
-        raise _ProbeError("not there", "libibverbs lists no devices")
-    try:
-        for number in range(count.value):
-            if library.ibv_get_device_name(devices[number]) == device.encode():
-                context = library.ibv_open_device(devices[number])
-                if context:
-                    return int(context)
-                raise _refused(ctypes.get_errno(), "opening the device")
-    finally:
-        library.ibv_free_device_list(devices)
-    raise _ProbeError("not there", f"libibverbs does not know {device}: no provider, or no uverbs device")
-
-
-def _refused(number: int, what: str) -> _ProbeError:
-    if number in (errno.EACCES, errno.EPERM):
-        return _ProbeError("needs root", f"{what}: no access to /dev/infiniband")
-    return _ProbeError("I/O error", f"{what}: {os.strerror(number)}")
-
-
-def _ask_dmabuf(context: int, verbs: ctypes.CDLL) -> int:
-    domain = verbs.ibv_alloc_pd(context)
-    if not domain:
-        raise _refused(ctypes.get_errno(), "ibv_alloc_pd")
-    try:
-        ctypes.set_errno(0)
-        verbs.ibv_reg_dmabuf_mr(domain, 0, 0, 0, -1, 0)
-        return ctypes.get_errno()
-    finally:
-        verbs.ibv_dealloc_pd(domain)
-
-
-def _ask_data_direct(context: int, mlx5: ctypes.CDLL) -> str:
-    # The first member of struct ibv_context is its device (infiniband/verbs.h).
-    if not mlx5.mlx5dv_is_supported(_POINTER.from_address(context).value):
-        return ""
-    path = ctypes.create_string_buffer(_PATH_BYTES)
-    number = mlx5.mlx5dv_get_data_direct_sysfs_path(context, path, len(path))
-    if number == 0:
-        return path.value.decode("utf-8", "replace")
-    if number == errno.ENODEV:
-        return ""
-    if number in _NO_METHOD:
-        raise _ProbeError("not there", "mlx5_ib has no Data Direct: it came with Linux 6.12 and DOCA-OFED")
-    raise _refused(number, DATA_DIRECT)
-
-
-def _ask(question: str, device: str, libraries: Sequence[str]) -> int | str:
-    too_old = "libibverbs is older than rdma-core 34"
-    if question == DMABUF:
-        verbs = last = _library(libraries[0], {**_VERBS, **_OF_DMABUF}, too_old)
-        ask: Callable[[int, ctypes.CDLL], int | str] = _ask_dmabuf
-    else:
-        verbs = _library(libraries[0], _VERBS, too_old)
-        last = _library(libraries[1], _OF_DATA_DIRECT, "libmlx5 is older than rdma-core 54")
-        ask = _ask_data_direct
-    context = _open(verbs, device)
-    try:
-        return ask(context, last)
-    finally:
-        verbs.ibv_close_device(context)
-
-
-def _start_probe(question: str, device: str, libraries: Sequence[str]) -> tuple[int, int]:
-    """Probe a device in a process of its own; return its pid and the pipe of its answer."""
-    reading, writing = os.pipe()
-    pid = os.fork()
-    if pid:
-        os.close(writing)
-        return pid, reading
-    try:
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL))
-        silence = os.open(os.devnull, os.O_RDWR)
-        os.dup2(silence, 1)
-        os.dup2(silence, 2)
-        answer: dict[str, object]
-        try:
-            answer = {"answer": _ask(question, device, libraries)}
-        except _ProbeError as error:
-            answer = {"reason": error.reason, "detail": error.detail}
-        os.write(writing, json.dumps(answer).encode())
-    finally:
-        os._exit(0)
-
-
-def _is_running(pid: int) -> bool:
-    """Return whether a process uses a CPU or waits only for one (proc(5), state R)."""
-    with open(f"/proc/{pid}/stat", "rb") as file:
-        return file.read(1024).rpartition(b")")[2].split()[0] == b"R"
-
-
-def _collect(pid: int, reading: int, until: float) -> dict[str, object]:
-    """Return the answer for a device, and end its process."""
-    longest = until - DEVICE_SECONDS + LONGEST_SECONDS
-    while not select.select([reading], [], [], max(0.1, until - time.monotonic()))[0]:
-        if time.monotonic() < longest and _is_running(pid):
-            continue
-        os.kill(pid, signal.SIGKILL)
-        return {"reason": "timed out", "detail": f"no answer within {DEVICE_SECONDS:g} s"}
-    text = os.read(reading, 4096)
-    if not text:
-        return {"reason": "I/O error", "detail": "the provider library crashed"}
-    answer: dict[str, object] = json.loads(text)
-    return answer
-
-
-def main(question: str, libraries: Sequence[str], devices: Sequence[str]) -> None:
-    """Print the answers as one line of JSON."""
-    until = time.monotonic() + DEVICE_SECONDS
-    probes = {device: _start_probe(question, device, libraries) for device in devices}
-    print(json.dumps({device: _collect(*probe, until) for device, probe in probes.items()}), flush=True)
-
-
-if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2:4], sys.argv[4:])

@@ -47,7 +47,7 @@ def system_of(topology: Topology) -> Element:
         function = functions.get(merged_bdf(function)) if function is not None else None
         if function is None or not function.root:
             continue
-        chain = chain_of(topology.graph, function.bdf)
+        chain = chain_of(topology.parts, function.bdf)
         parts = [part for bdf in reversed(upstream_ports(chain)) if (part := functions.get(bdf)) is not None]
         top = parts[0] if parts else function
         numa = known(top.numa_node, UNKNOWN_NUMA)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 from probes.base.plan import Plan
 from probes.base.unknown import Maybe, Reason, Unknown
-from probes.host.local import TREE_ONLY
+from probes.host.protocol import TREE_ONLY
 
 if TYPE_CHECKING:
     from probes.snapshot.examination import Examination

@@ -11,7 +11,7 @@ from probes.base.unknown import Maybe, Reason, Unknown, known, map_known
 from probes.facts.pci.capabilities import Acs, ConfigSpace, PciExpress
 from probes.facts.pci.functions import PciFunction, PciKind, is_for_guests
 from probes.facts.system import platform
-from probes.host.local import TREE_ONLY
+from probes.host.protocol import TREE_ONLY
 from probes.queries.evidence_list import LIKE_THESE, first_distinct
 from probes.queries.finding import (
     CheckEnded,

@@ -19,9 +19,9 @@ from probes.host.command import CommandOutput
 from probes.host.cuda import CudaGpu
 from probes.host.file_range import FileRange
 from probes.host.kernel_messages import KernelMessage
-from probes.host.local import TREE_ONLY, text_of
+from probes.host.local import text_of
 from probes.host.nvml import NvmlFacts, NvmlLive
-from probes.host.protocol import READ_LIMIT_BYTES, Host
+from probes.host.protocol import READ_LIMIT_BYTES, TREE_ONLY, Host
 from probes.host.ras import ANSWER_SECONDS
 from probes.host.rdma_resources import RdmaResources
 from probes.host.usage import InterfaceCounters, ProcessUsage

@@ -25,12 +25,6 @@ from probes.host.protocol import READ_LIMIT_BYTES
 from probes.host.ras import ANSWER_SECONDS, REPORTS
 from probes.host.rdma_resources import RdmaResources
 from probes.host.usage import InterfaceCounters, ProcessUsage, counters_from_files, usage_from_files
-from probes.simulation.bandwidth.playback import SimulatedTest
-from probes.simulation.commands.boot import start
-from probes.simulation.commands.catalogue import perform
-from probes.simulation.commands.command_result import CommandResult
-from probes.simulation.faults.catalogue import NoSuchFault, split_name
-from probes.simulation.faults.fault import state_of
 from probes.simulation.node.build import build_tree
 from probes.simulation.node.jobs.programs import programs_by_gpu, settle_paths
 from probes.simulation.node.jobs.ras import ADDRESS, ras_events, ras_report
@@ -43,10 +37,11 @@ from probes.simulation.node.model.waves import Wave, phase
 from probes.simulation.node.system.fabric import fabric_place, fabric_state
 from probes.simulation.node.system.reboot import description_after, keep_disk
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # a node that is only read needs neither faults nor commands nor benchmark tools
     from probes.simulation.bandwidth.node_pair import NodeParts, SimulatedNode
-
-__all__ = ["SimulatedHost", "SimulatedTest"]
+    from probes.simulation.bandwidth.playback import SimulatedTest
+    from probes.simulation.commands.command_result import CommandResult
+    from probes.simulation.faults.fault import Fault
 
 _NVLINK_BYTES_PER_SECOND = 7e9  # of each link during an all-reduce
 _BAR1_MIB = 1412
@@ -65,11 +60,12 @@ class SimulatedHost:
         description: NodeDescription | None = None,
     ) -> None:
         """`name`: of a described node, with its faults; or any name with a `description`."""
-        plain_name, faults = split_name(name)
+        plain_name, _, wanted = name.partition("+")
+        self._faults = _faults_of(wanted)
         self._given = description
         self._description = description or describe(plain_name)
-        idle = set()  # names of faults that change nothing on this node
-        for fault in faults:
+        idle: set[str] = set()  # names of faults that change nothing on this node
+        for fault in self._faults:
             changed = fault.change_description(self._description)
             if changed == self._description:
                 idle.add(fault.name)
@@ -84,17 +80,26 @@ class SimulatedHost:
         self._started_at = time.time() if clock is time.monotonic else 1_700_000_000.0
         self.tree = build_tree(self._description, seed)
         self._node: SimulatedNode | None = None
-        self._faults = faults
-        for fault in faults:
+        if self._faults:
+            idle -= self._change_tree(plain_name, idle)
+        settle_paths(self.tree)
+        self.faults_without_effect = tuple(sorted(idle))
+
+    def _change_tree(self, plain_name: str, idle: set[str]) -> set[str]:
+        """Let the faults change the tree, and return which of `idle` have done it."""
+        from probes.simulation.faults.catalogue import NoSuchFault
+        from probes.simulation.faults.fault import state_of
+
+        changing = set()
+        for fault in self._faults:
             before = state_of(self.tree) if fault.name in idle else None
             try:
                 fault.change_tree(self.tree)
             except (LookupError, StopIteration):
                 raise NoSuchFault(fault.name, plain_name) from None
             if before is not None and state_of(self.tree) != before:
-                idle.remove(fault.name)
-        settle_paths(self.tree)
-        self.faults_without_effect = tuple(sorted(idle))
+                changing.add(fault.name)
+        return changing
 
     def reboot(self) -> None:
         """Start the node again: its disk stays, its faults and boot configuration decide the rest.
@@ -110,6 +115,8 @@ class SimulatedHost:
         self._began, self._started_at = self._clock() - OPENED, self.wall_clock()
         self._messages_read = self._events_read = None
         self._node, self.tree = None, tree
+        from probes.simulation.commands.boot import start
+
         start(self, tree)
 
     def _seconds(self) -> float:
@@ -122,44 +129,37 @@ class SimulatedHost:
 
     def read_bytes(self, path: str, limit: int = READ_LIMIT_BYTES) -> Maybe[bytes]:
         """Return a file's content."""
-        encoded = self._encoded(path)
+        encoded = self._content(path)
         if not isinstance(encoded, Unknown) and len(encoded) > limit:
             return Unknown(Reason.IO_ERROR, path, f"more than {limit} bytes")
         return encoded
 
-    def _encoded(self, path: str) -> Maybe[bytes]:
-        content = self._content(path)
-        return content.encode() if isinstance(content, str) else content
-
-    def _content(self, path: str) -> Maybe[str | bytes]:
-        seconds = self._seconds()
-        real = self.tree.real(path)
-        if isinstance(real, Unknown):
-            # debugfs is for root, and a simulated node is never read as root.
-            hidden = path.startswith("/sys/kernel/debug/")
-            return Unknown(Reason.NEEDS_ROOT, path) if hidden else real
-        content = self.tree.files.get(real)
+    def _content(self, path: str) -> Maybe[bytes]:
+        seconds, tree = self._seconds(), self.tree
+        content = tree.files.get(path)
+        if content is None:
+            real = tree.real(path)
+            if isinstance(real, Unknown):
+                # debugfs is for root, and a simulated node is never read as root.
+                hidden = path.startswith("/sys/kernel/debug/")
+                return Unknown(Reason.NEEDS_ROOT, path) if hidden else real
+            content = tree.files.get(real)
         if content is None:
             return Unknown(Reason.MALFORMED, path, "Is a directory")
-        return content(seconds) if callable(content) else content
+        content = content(seconds) if callable(content) else content
+        return content.encode() if isinstance(content, str) else content
 
     def read_range(self, path: str, offset: int, limit: int) -> Maybe[FileRange]:
         """Return up to `limit` bytes of a file from an offset on."""
-        content = self._encoded(path)
+        content = self._content(path)
         if isinstance(content, Unknown):
             return content
         return FileRange(content[offset : offset + limit], len(content), str(self.tree.real(path)))
 
     def read(self, path: str, limit: int = READ_LIMIT_BYTES) -> Maybe[str]:
         """Return a file's text."""
-        content = self._content(path)
-        if isinstance(content, Unknown):
-            return content
-        # A character has at most four bytes: hardly any file has to be encoded to know its size.
-        size = len(content)
-        if 4 * size > limit and len(content.encode() if isinstance(content, str) else content) > limit:
-            return Unknown(Reason.IO_ERROR, path, f"more than {limit} bytes")
-        return printable_lines((content if isinstance(content, str) else content.decode()).strip())
+        content = self.read_bytes(path, limit)
+        return content if isinstance(content, Unknown) else printable_lines(content.decode().strip())
 
     def names(self, path: str) -> Maybe[tuple[str, ...]]:
         """Return the sorted names in a directory."""
@@ -210,6 +210,8 @@ class SimulatedHost:
 
     def perform(self, argv: Sequence[str], stdin: str = "") -> CommandResult:
         """Run a command that changes the simulated node, with `stdin` as its standard input."""
+        from probes.simulation.commands.catalogue import perform
+
         return perform(self, self.tree, argv, stdin, self._seconds())
 
     def begin_test(self, argv: Sequence[str]) -> SimulatedTest:
@@ -330,7 +332,7 @@ class SimulatedHost:
             power_watts=round(idle + (busy - idle) * min(1.0, load), 1),
             pcie_tx_bytes_per_second=traffic * waves.sent.at(seconds),
             pcie_rx_bytes_per_second=traffic * 0.98 * waves.received.at(seconds),
-            link_generation=generation(parse_speed(self._link(bdf, "speed")) or 0.0) or gpu.link[0],
+            link_generation=_generation(self._link(bdf, "speed")) or gpu.link[0],
             link_width=int(self._link(bdf, "width") or gpu.link[1]),
             processes=pids,
             nvlink_tx_bytes_per_second=nvlink * waves.nvlink_sent.at(seconds)
@@ -499,6 +501,21 @@ def _gpu_waves(seed: int, bdf: str) -> _GpuWaves:
 
     load = Wave(1.0, phase(seed, f"{bdf} load"), 61.0, 7.1)
     return _GpuWaves(load, wave("tx"), wave("rx"), wave("nvlink tx"), wave("nvlink rx"))
+
+
+@lru_cache(maxsize=64)
+def _generation(speed: str) -> int:
+    """Return the PCIe generation of "32.0 GT/s PCIe", 0 if it is none."""
+    return generation(parse_speed(speed) or 0.0) or 0
+
+
+def _faults_of(wanted: str) -> tuple[Fault, ...]:
+    """Return the faults after the "+" of a node's name."""
+    if not wanted:
+        return ()
+    from probes.simulation.faults.catalogue import faults_of
+
+    return faults_of(wanted)
 
 
 def _reported(bdf: str, figure: int, more: int = 0) -> Maybe[int]:

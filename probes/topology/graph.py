@@ -1,4 +1,4 @@
-"""The node as a networkx graph: what is attached to what, and by which link.
+"""The graph of a node: what is attached to what, and by which link.
 
 | nodes: `kind`    | id               |
 |------------------|------------------|
@@ -10,15 +10,13 @@ A node of a PCI function has `depth` (1: root port), `root`, `label`, `numa_node
 function that is not listed has `kind` and `depth` alone. An edge has a `type` and a `text`; a PCIe edge also
 `gbps` and `best_gbps` (10^9 bits/s each way, as it is and at its best), speeds in GT/s and widths in lanes. A
 value may be Unknown.
-
-networkx takes 0.1 s to import, so it is imported where the first graph is built.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from itertools import combinations
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from probes.base.unknown import Reason, Unknown, known
 from probes.facts.gpu.gpus import GpuFacts
@@ -27,9 +25,7 @@ from probes.facts.pci.functions import PciFacts, PciFunction, PciKind
 from probes.facts.pci.link_speed import capacity, carried, describe, most_of, now_of
 from probes.facts.system.numa import NumaFacts
 from probes.topology.endpoints import Endpoint
-
-if TYPE_CHECKING:
-    import networkx as nx
+from probes.topology.parts import Parts
 
 NUMA_NODE, CPU, HOST_BRIDGE = "NUMA node", "CPU", "host bridge"
 ROOT_PORT, UPSTREAM, DOWNSTREAM = "root port", "upstream port", "downstream port"
@@ -48,44 +44,42 @@ def numa_id(number: int) -> str:
     return f"NUMA {number}"
 
 
-def build_graph(node: Node, endpoints: Iterable[Endpoint]) -> nx.Graph[str]:
-    """Build the graph of everything between the endpoints, NVSwitches and NUMA nodes of a node.
+def build_parts(node: Node, endpoints: Iterable[Endpoint]) -> Parts:
+    """Return everything between the endpoints, NVSwitches and NUMA nodes of a node.
 
     The functions that manage NVSwitches are in it as well, though no path leads to them.
     """
-    import networkx as nx
-
-    graph: nx.Graph[str] = nx.Graph()
+    parts = Parts()
     functions = node.pci.functions if isinstance(node.pci, PciFacts) else {}
     for numa in node.numa.nodes if isinstance(node.numa, NumaFacts) else ():
         if numa.cpulist != "":  # memory of a GPU or an expander is a NUMA node without CPUs
-            graph.add_node(numa_id(numa.number), kind=NUMA_NODE)
+            parts.add(numa_id(numa.number), kind=NUMA_NODE)
     for endpoint in endpoints:
         bdf = known(endpoint.bdf, endpoint.id)
         function = functions.get(bdf)
         if function is None:
-            graph.add_node(bdf, kind=GPU if endpoint.is_gpu else NIC)
+            parts.add(bdf, kind=GPU if endpoint.is_gpu else NIC)
         else:
-            _add_branch(graph, function, functions)
+            _add_branch(parts, function, functions)
             first = functions.get(merged_bdf(function))
             if first is not None:
-                _add_branch(graph, first, functions)
-        labels = graph.nodes[bdf].get("label")
-        graph.nodes[bdf]["label"] = f"{labels}, {endpoint.label}" if labels else endpoint.label
+                _add_branch(parts, first, functions)
+        labels = parts.nodes[bdf].get("label")
+        parts.nodes[bdf]["label"] = f"{labels}, {endpoint.label}" if labels else endpoint.label
         direct = functions.get(endpoint.data_direct)
         if direct is not None:
-            _add_branch(graph, direct, functions)
-            graph.nodes[direct.bdf]["label"] = f"{endpoint.label}_dma"
+            _add_branch(parts, direct, functions)
+            parts.nodes[direct.bdf]["label"] = f"{endpoint.label}_dma"
     for function in functions.values():
         if function.kind in (PciKind.NVSWITCH, PciKind.NVSWITCH_MANAGEMENT):
-            _add_branch(graph, function, functions)
+            _add_branch(parts, function, functions)
     names = node.pci.names if isinstance(node.pci, PciFacts) else {}
     for bdf, name in names.items():
-        if bdf in graph:
-            graph.nodes[bdf]["name"] = name
-    _join_numa_nodes(graph, node)
-    _add_gpu_links(graph, node)
-    return graph
+        if bdf in parts:
+            parts.nodes[bdf]["name"] = name
+    _join_numa_nodes(parts, node)
+    _add_gpu_links(parts, node)
+    return parts
 
 
 def merged_bdf(function: PciFunction) -> str:
@@ -98,24 +92,24 @@ def merged_bdf(function: PciFunction) -> str:
     return f"{function.bdf[:-4]}00.0" if is_merged else function.bdf
 
 
-def _add_branch(graph: nx.Graph[str], function: PciFunction, functions: Mapping[str, PciFunction]) -> None:
+def _add_branch(parts: Parts, function: PciFunction, functions: Mapping[str, PciFunction]) -> None:
     """Add a function, its host bridge and all ports between them."""
     above, upper = function.root, None
     if above:
-        graph.add_node(above, kind=HOST_BRIDGE)
+        parts.add(above, kind=HOST_BRIDGE)
         if not isinstance(function.numa_node, Unknown):
             numa = numa_id(function.numa_node)
-            graph.add_node(numa, kind=NUMA_NODE)
-            _connect(graph, numa, above, INTERNAL)
+            parts.add(numa, kind=NUMA_NODE)
+            _connect(parts, numa, above, INTERNAL)
     for place, bdf in enumerate(function.chain):
         part = functions.get(bdf)
-        if bdf not in graph:
-            graph.add_node(bdf, kind=_kind(part, place), depth=place + 1, **_facts(part))
+        if bdf not in parts:
+            parts.add(bdf, kind=_kind(part, place), depth=place + 1, **_facts(part))
             if place:
-                kinds = graph.nodes[above]["kind"], graph.nodes[bdf]["kind"]
-                graph.add_edge(above, bdf, **_link(upper, part, *kinds))
+                kinds = parts.nodes[above]["kind"], parts.nodes[bdf]["kind"]
+                parts.join(above, bdf, **_link(upper, part, *kinds))
             elif above:
-                _connect(graph, above, bdf, INTERNAL)
+                _connect(parts, above, bdf, INTERNAL)
         above, upper = bdf, part
 
 
@@ -134,10 +128,10 @@ def _facts(function: PciFunction | None) -> dict[str, Any]:
     return {name: getattr(function, name) for name in _FACTS}
 
 
-def _connect(graph: nx.Graph[str], a: str, b: str, kind: str, text: str = "", **more: Any) -> None:
+def _connect(parts: Parts, a: str, b: str, kind: str, text: str = "", **more: Any) -> None:
     """Add an edge that is not PCIe, unless the two are connected already."""
-    if a != b and not graph.has_edge(a, b):
-        graph.add_edge(a, b, type=kind, text=text, **more)
+    if a != b and b not in parts.adj[a]:
+        parts.join(a, b, type=kind, text=text, **more)
 
 
 def _link(upper: PciFunction | None, lower: PciFunction | None, above: str, below: str) -> dict[str, Any]:
@@ -165,64 +159,64 @@ def _link(upper: PciFunction | None, lower: PciFunction | None, above: str, belo
     }
 
 
-def _of_kind(graph: nx.Graph[str], kind: str) -> list[str]:
-    return [name for name, facts in graph.nodes.items() if facts["kind"] == kind]
+def _of_kind(parts: Parts, kind: str) -> list[str]:
+    return [name for name, facts in parts.nodes.items() if facts["kind"] == kind]
 
 
-def _join_numa_nodes(graph: nx.Graph[str], node: Node) -> None:
+def _join_numa_nodes(parts: Parts, node: Node) -> None:
     """Connect the NUMA nodes with each other, and host bridges of no known NUMA node with all of them."""
-    numas = _of_kind(graph, NUMA_NODE)
+    numas = _of_kind(parts, NUMA_NODE)
     distances = {}
     for numa in node.numa.nodes if isinstance(node.numa, NumaFacts) else ():
         for other, value in known(numa.distances, {}).items():
             distances[numa_id(numa.number), numa_id(other)] = value
     for a, b in combinations(numas, 2):
         distance = {"distance": distances[a, b]} if (a, b) in distances else {}
-        _connect(graph, a, b, SMP, "between sockets", **distance)
-    bridges = _of_kind(graph, HOST_BRIDGE)
-    stray = [bridge for bridge in bridges if not any(numa in graph.adj[bridge] for numa in numas)]
+        _connect(parts, a, b, SMP, "between sockets", **distance)
+    bridges = _of_kind(parts, HOST_BRIDGE)
+    stray = [bridge for bridge in bridges if not any(numa in parts.adj[bridge] for numa in numas)]
     if stray:
-        graph.add_node(CPU, kind=CPU)
+        parts.add(CPU, kind=CPU)
         for part in (*stray, *numas):
-            _connect(graph, CPU, part, INTERNAL)
+            _connect(parts, CPU, part, INTERNAL)
 
 
-def _add_gpu_links(graph: nx.Graph[str], node: Node) -> None:
+def _add_gpu_links(parts: Parts, node: Node) -> None:
     """Add NVLinks between GPUs and to NVSwitches, and the chip-to-chip links of GPUs to their CPU."""
     gpus = node.gpus.gpus if isinstance(node.gpus, GpuFacts) else ()
-    for gpu in gpus:
+    for gpu in (gpu for gpu in gpus if gpu.bdf in parts):
         # A peer that is not on this node's PCI tree is an NVSwitch: a guest need not see it.
         for peer, links in () if isinstance(gpu.nvlink_peers, Unknown) else gpu.nvlink_peers:
-            if peer not in graph:
-                graph.add_node(peer, kind=NVSWITCH)
-            _connect(graph, gpu.bdf, peer, NVLINK, f"NV{links}", links=links)
+            if peer not in parts:
+                parts.add(peer, kind=NVSWITCH)
+            _connect(parts, gpu.bdf, peer, NVLINK, f"NV{links}", links=links)
         chip_links = known(gpu.c2c_links, 0)
         if chip_links:
             cpu = CPU if isinstance(gpu.numa_node, Unknown) else numa_id(gpu.numa_node)
-            if cpu not in graph:
-                graph.add_node(cpu, kind=CPU if cpu == CPU else NUMA_NODE)
+            if cpu not in parts:
+                parts.add(cpu, kind=CPU if cpu == CPU else NUMA_NODE)
             text = f"C2C x{chip_links}" if chip_links > 1 else "C2C"
-            _connect(graph, gpu.bdf, cpu, C2C, text, links=chip_links)
+            _connect(parts, gpu.bdf, cpu, C2C, text, links=chip_links)
 
 
-def chain_of(graph: nx.Graph[str], bdf: str) -> tuple[str, ...]:
+def chain_of(parts: Parts, bdf: str) -> tuple[str, ...]:
     """Return the functions from the root port down to this one; () if its place in the tree is unknown."""
     chain: list[str] = []
-    above: str | None = bdf if graph.nodes.get(bdf, {}).get("root") else None
+    above: str | None = bdf if parts.nodes.get(bdf, {}).get("root") else None
     while above is not None:
         chain.append(above)
-        depth = graph.nodes[above]["depth"] - 1
-        neighbors = (name for name, edge in graph.adj[above].items() if edge["type"] in (PCIE, INTERNAL))
-        above = next((name for name in neighbors if graph.nodes[name].get("depth") == depth), None)
+        depth = parts.nodes[above]["depth"] - 1
+        neighbors = (name for name, edge in parts.adj[above].items() if edge["type"] in (PCIE, INTERNAL))
+        above = next((name for name in neighbors if parts.nodes[name].get("depth") == depth), None)
     return tuple(reversed(chain))
 
 
-def switches_above(graph: nx.Graph[str], bdf: str) -> tuple[str, ...]:
+def switches_above(parts: Parts, bdf: str) -> tuple[str, ...]:
     """Return the PCIe switches above a function, from the top, by their upstream ports."""
-    return tuple(port for port in chain_of(graph, bdf)[:-2] if graph.nodes[port]["kind"] == UPSTREAM)
+    return tuple(port for port in chain_of(parts, bdf)[:-2] if parts.nodes[port]["kind"] == UPSTREAM)
 
 
-def root_port(graph: nx.Graph[str], bdf: str) -> str:
+def root_port(parts: Parts, bdf: str) -> str:
     """Return the root port above a function; "" if it has none or its place is unknown."""
-    chain = chain_of(graph, bdf)
+    chain = chain_of(parts, bdf)
     return chain[0] if len(chain) > 1 else ""

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from probes.base.unknown import Maybe, Unknown, known
 from probes.topology.graph import CPU, HOST_BRIDGE, INTERNAL, NO_LINK, NUMA_NODE, chain_of
+from probes.topology.parts import Parts
 
 if TYPE_CHECKING:
     import networkx as nx
@@ -45,30 +46,25 @@ class Branch:
 
 
 class Routes:
-    """The PCIe routes through a graph, in which each host bridge is the root of a tree."""
+    """The PCIe routes through a node's parts, in which each host bridge is the root of a tree."""
 
-    def __init__(self, graph: nx.Graph[str]) -> None:
-        self.graph = graph
-        self._kinds: dict[str, str] = {part: facts["kind"] for part, facts in graph.nodes.items()}
+    def __init__(self, parts: Parts) -> None:
+        self._parts = parts
         self._branches: dict[str, Branch] = {}
         self._over_cpus: dict[tuple[str, str], list[str]] = {}
         self._hops: dict[tuple[str, str], Hop] = {}
+        self._numa: dict[str, frozenset[str]] = {}  # host bridge -> NUMA nodes
 
     @cached_property
     def _cpus(self) -> nx.Graph[str]:
         """The part of the graph above the trees: host bridges, NUMA nodes and what joins them."""
-        kinds = (HOST_BRIDGE, NUMA_NODE, CPU)
-        return self.graph.subgraph([part for part, kind in self._kinds.items() if kind in kinds])
-
-    def has(self, bdf: str) -> bool:
-        """Return whether the place of a function in the tree is known."""
-        return bool(self.graph.nodes.get(bdf, {}).get("root"))
+        return self._parts.graph((HOST_BRIDGE, NUMA_NODE, CPU))
 
     def branch(self, bdf: str) -> Branch:
         """Return the branch of a function whose place in the tree is known."""
         branch = self._branches.get(bdf)
         if branch is None:
-            parts = (self.graph.nodes[bdf]["root"], *chain_of(self.graph, bdf))
+            parts = (self._parts.nodes[bdf]["root"], *chain_of(self._parts, bdf))
             best = [known(hop.best_gbps, inf) for hop in self.hops(list(parts))[1:]]
             least = accumulate(reversed(best), min, initial=inf)
             branch = self._branches[bdf] = Branch(parts, tuple(reversed(tuple(least))))
@@ -83,6 +79,10 @@ class Routes:
         over = self._between_bridges(up.parts[0], down.parts[0])
         return [*up.parts[:0:-1], *over, *down.parts[1:]]
 
+    def crosses_host_bridge(self, a: str, b: str) -> bool:
+        """Return whether the route from a to b goes through a host bridge or from one to another."""
+        return self.branch(a).common(self.branch(b)) <= 1
+
     def distance(self, a: str, b: str) -> tuple[float, int]:
         """Return what the weakest link carries at its best (infinite: unknown), and the number of hops."""
         up, down = self.branch(a), self.branch(b)
@@ -90,20 +90,32 @@ class Routes:
         top = max(0, common - 1)
         count = len(up.parts) + len(down.parts) - 2 * top - 1
         if not common:
-            count += len(self._between_bridges(up.parts[0], down.parts[0])) - 1
+            count += 1 if self._share_numa_node(up.parts[0], down.parts[0]) else 3
         return min(up.best_gbps[top], down.best_gbps[top]), count
 
     def _between_bridges(self, a: str, b: str) -> list[str]:
         """Return the shortest route between two host bridges; two of one NUMA node are neighbors."""
-        import networkx as nx
-
+        if self._share_numa_node(a, b):
+            return [a, b]
         route = self._over_cpus.get((a, b))
         if route is None:
-            route = nx.shortest_path(self._cpus, a, b)
-            if sum(self._kinds[part] == NUMA_NODE for part in route) < 2:
-                route = [a, b]
-            self._over_cpus[a, b] = route
+            import networkx as nx
+
+            route = self._over_cpus[a, b] = nx.shortest_path(self._cpus, a, b)
         return route
+
+    def _share_numa_node(self, a: str, b: str) -> bool:
+        """Return whether two host bridges may be of one NUMA node; if not, a link joins them."""
+        of_a, of_b = self._numa_nodes(a), self._numa_nodes(b)
+        return not of_a or not of_b or not of_a.isdisjoint(of_b)
+
+    def _numa_nodes(self, bridge: str) -> frozenset[str]:
+        found = self._numa.get(bridge)
+        if found is None:
+            nodes = self._parts.nodes
+            near = (name for name in self._parts.adj[bridge] if nodes[name]["kind"] == NUMA_NODE)
+            found = self._numa[bridge] = frozenset(near)
+        return found
 
     def hops(self, route: list[str]) -> tuple[Hop, ...]:
         """Return the hops of a route."""
@@ -112,8 +124,8 @@ class Routes:
     def _hop(self, before: str, bdf: str) -> Hop:
         hop = self._hops.get((before, bdf))
         if hop is None:
-            edge = self.graph.get_edge_data(before, bdf, {"type": INTERNAL if before else "", "text": ""})
-            kind, gbps = self._kinds[bdf], edge.get("gbps", NO_LINK)
+            edge = self._parts.link(before, bdf) or {"type": INTERNAL if before else "", "text": ""}
+            kind, gbps = self._parts.nodes[bdf]["kind"], edge.get("gbps", NO_LINK)
             hop = Hop(bdf, kind, edge["type"], gbps, edge["text"], edge.get("best_gbps", NO_LINK))
             self._hops[before, bdf] = hop
         return hop

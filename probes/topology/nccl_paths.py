@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
 
 from probes.base.unknown import Maybe, Reason, Unknown, known
 from probes.facts.pci.functions import PciFunction
@@ -16,9 +15,7 @@ from probes.topology.endpoints import Endpoint, is_down, port_gbps
 from probes.topology.file_tree import FileTree
 from probes.topology.nccl_words import ORDER, Nccl, Seat, pci_path, seat_of
 from probes.topology.nvlink import has_c2c, has_relay, nvlink_peers, nvlinks_between
-
-if TYPE_CHECKING:
-    import networkx as nx
+from probes.topology.parts import Parts
 
 # NCCL uses GPUDirect RDMA by default up to these levels; P2C exists only for GPUs with C2C links
 # (src/graph/paths.cc ncclTopoCheckGdr: the level is P2C, before 2.29 PXB).
@@ -30,16 +27,16 @@ class NcclPaths:
 
     def __init__(
         self,
-        graph: nx.Graph[str],
+        parts: Parts,
         gpus: Sequence[Endpoint],
         nics: Sequence[Endpoint],
         functions: Mapping[str, PciFunction],
         devices: Mapping[str, RdmaDevice],
         file: FileTree | None,
     ) -> None:
-        self._graph, self._gpus, self._nics, self._devices = graph, gpus, nics, devices
+        self._parts, self._gpus, self._nics, self._devices = parts, gpus, nics, devices
         self._seats = {
-            end.id: _seat(graph, end, functions.get(known(end.to_gpus, "")), file) for end in (*gpus, *nics)
+            end.id: _seat(parts, end, functions.get(known(end.to_gpus, "")), file) for end in (*gpus, *nics)
         }
         self._places = self._numbered_places()
         self._over_pcie: dict[tuple[int, int], Nccl] = {}  # by place
@@ -82,13 +79,13 @@ class NcclPaths:
 
     def between_gpus(self, a: str, b: str) -> tuple[Maybe[Nccl], int]:
         """Return the word and the NVLinks: NVLink, a relaying GPU (NVB), or C2C links of both to one CPU."""
-        links = nvlinks_between(self._graph, a, b)
+        links = nvlinks_between(self._parts, a, b)
         if links:
             return Nccl.NVL, links
-        if has_relay(self._graph, a, b):
+        if has_relay(self._parts, a, b):
             return Nccl.NVB, 0
         word = self.over_pcie(a, b)
-        if word is Nccl.PHB and has_c2c(self._graph, a) and has_c2c(self._graph, b):
+        if word is Nccl.PHB and has_c2c(self._parts, a) and has_c2c(self._parts, b):
             return Nccl.C2C, 0
         return word, 0
 
@@ -106,7 +103,7 @@ class NcclPaths:
         """Return the GPUs to which a GPU has NVLinks."""
         peers = self._peers.get(gpu)
         if peers is None:
-            peers = self._peers[gpu] = nvlink_peers(self._graph, gpu)
+            peers = self._peers[gpu] = nvlink_peers(self._parts, gpu)
         return peers
 
     def gpus_near(self, nic: str) -> frozenset[str]:
@@ -133,7 +130,7 @@ class NcclPaths:
 
         paths.cc:794-810. Nearest are the fastest, of those the ones with the best type (ncclTopoGetLocal).
         """
-        if not has_c2c(self._graph, gpu):
+        if not has_c2c(self._parts, gpu):
             return frozenset()
         rates = {
             nic.id: port_gbps(self._devices.get(nic.id))
@@ -152,12 +149,12 @@ class NcclPaths:
 
 
 def _seat(
-    graph: nx.Graph[str], end: Endpoint, function: PciFunction | None, file: FileTree | None
+    parts: Parts, end: Endpoint, function: PciFunction | None, file: FileTree | None
 ) -> Maybe[Seat]:
     """Return an endpoint's seat in NCCL's tree."""
     if function is None:
         return Unknown(Reason.NOT_THERE, "/sys/bus/pci/devices", f"no PCI function for {end.label}")
     if not function.root:
         return Unknown(Reason.MALFORMED, function.sysfs_path, f"no host bridge in the path of {function.bdf}")
-    seat = seat_of(graph, function)
+    seat = seat_of(parts, function)
     return seat if file is None else file.seat(seat)

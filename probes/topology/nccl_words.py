@@ -5,17 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from probes.base.unknown import known
 from probes.facts.pci.functions import PciFunction
 from probes.topology.graph import chain_of, merged_bdf
-
-if TYPE_CHECKING:
-    import networkx as nx
+from probes.topology.parts import Parts
 
 UNKNOWN_NUMA = -1  # to NCCL the kernel's -1 is a NUMA node of its own
-Functions = Mapping[str, Mapping[str, Any]]  # the graph's nodes
+Functions = Mapping[str, Mapping[str, Any]]  # the nodes of Parts
 _BROADCOM = 0x1000
 _BDF_LENGTH = len("0000:00:00.0")
 _PEX_GEN4, _PEX_GEN5 = 0xC010, 0xC030
@@ -47,16 +45,16 @@ class Seat:
     cpu: int  # the NUMA node above those
 
 
-def seat_of(graph: nx.Graph[str], function: PciFunction) -> Seat:
+def seat_of(parts: Parts, function: PciFunction) -> Seat:
     """Return the switches above a function and the NUMA node above those.
 
     NCCL puts a NIC below an unknown NUMA node if sysfs does not have the function that it asks for.
     """
     bus_id = merged_bdf(function)
-    functions = graph.nodes
+    functions = parts.nodes
     if "sysfs_path" not in functions.get(bus_id, {}):
         return Seat(bus_id, (), UNKNOWN_NUMA)
-    above = flattened(upstream_ports(chain_of(graph, bus_id)), functions)
+    above = flattened(upstream_ports(chain_of(parts, bus_id)), functions)
     # The NUMA node is that of the last PCI device before the root (xml.cc ncclTopoGetXmlFromSys).
     top = above[-1] if above and "sysfs_path" in functions[above[-1]] else bus_id
     return Seat(bus_id, above, known(functions[top]["numa_node"], UNKNOWN_NUMA))

@@ -3,53 +3,50 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 from probes.topology.graph import C2C, GPU, NVLINK
-
-if TYPE_CHECKING:
-    import networkx as nx
+from probes.topology.parts import Parts
 
 
-def nvlinks_between(graph: nx.Graph[str], a: str, b: str) -> int:
+def nvlinks_between(parts: Parts, a: str, b: str) -> int:
     """Return the NVLinks that join two GPUs, directly or through NVSwitches; 0 where NVML names none.
 
     An NVSwitch is also a peer that this virtual machine does not see (NCCL src/graph/xml.cc). A GPU that both
     are connected to switches nothing: see `has_relay`.
     """
-    direct = graph.get_edge_data(a, b, {})
+    direct = parts.link(a, b)
     if direct.get("type") == NVLINK:
         return int(direct["links"])
-    switches = [peer for peer in _common_peers(graph, a, b) if graph.nodes[peer]["kind"] != GPU]
-    return min(sum(int(graph.edges[gpu, switch]["links"]) for switch in switches) for gpu in (a, b))
+    switches = [peer for peer in _common_peers(parts, a, b) if parts.nodes[peer]["kind"] != GPU]
+    return min(sum(int(parts.link(gpu, switch)["links"]) for switch in switches) for gpu in (a, b))
 
 
-def has_relay(graph: nx.Graph[str], a: str, b: str) -> bool:
+def has_relay(parts: Parts, a: str, b: str) -> bool:
     """Return whether a third GPU has NVLinks directly to both: NCCL's NVB (src/graph/paths.cc)."""
-    return any(graph.nodes[peer]["kind"] == GPU for peer in _common_peers(graph, a, b))
+    return any(parts.nodes[peer]["kind"] == GPU for peer in _common_peers(parts, a, b))
 
 
-def _common_peers(graph: nx.Graph[str], a: str, b: str) -> Iterator[str]:
+def _common_peers(parts: Parts, a: str, b: str) -> Iterator[str]:
     """Yield what both GPUs have NVLinks to."""
-    for peer, edge in graph.adj[a].items():
-        if edge["type"] == NVLINK and graph.get_edge_data(peer, b, {}).get("type") == NVLINK:
+    for peer, edge in parts.adj[a].items():
+        if edge["type"] == NVLINK and parts.link(peer, b).get("type") == NVLINK:
             yield peer
 
 
-def nvlink_peers(graph: nx.Graph[str], gpu: str) -> frozenset[str]:
+def nvlink_peers(parts: Parts, gpu: str) -> frozenset[str]:
     """Return the GPUs that a GPU has NVLinks to, directly or through NVSwitches (`nvlinks_between`)."""
     found: set[str] = set()
-    for peer, edge in graph.adj[gpu].items():
+    for peer, edge in parts.adj[gpu].items():
         if edge["type"] != NVLINK or not edge["links"]:
             continue
-        if graph.nodes[peer]["kind"] == GPU:
+        if parts.nodes[peer]["kind"] == GPU:
             found.add(peer)
         else:
-            others = graph.adj[peer].items()
+            others = parts.adj[peer].items()
             found.update(other for other, far in others if far["type"] == NVLINK and far["links"])
     return frozenset(found - {gpu})
 
 
-def has_c2c(graph: nx.Graph[str], gpu: str) -> bool:
+def has_c2c(parts: Parts, gpu: str) -> bool:
     """Return whether a GPU is attached to its CPU by chip-to-chip links."""
-    return any(edge["type"] == C2C for edge in graph.adj[gpu].values())
+    return any(edge["type"] == C2C for edge in parts.adj[gpu].values())

@@ -15,10 +15,11 @@ from probes.facts.pci.functions import PciFacts
 from probes.facts.rdma.devices import RdmaDevice, RdmaFacts, natural
 from probes.topology.endpoints import Endpoint, endpoints, is_down, port_gbps
 from probes.topology.file_tree import FileTree
-from probes.topology.graph import DMA, GPU, NIC, NVSWITCH, build_graph, switches_above
+from probes.topology.graph import DMA, GPU, NIC, NVSWITCH, build_parts, switches_above
 from probes.topology.hops import Hop, Routes, weakest_of
 from probes.topology.nccl_paths import NEAR, NcclPaths
 from probes.topology.nccl_words import ORDER, Nccl
+from probes.topology.parts import Parts
 from probes.topology.places import Places
 from probes.topology.smi_words import Smi, smi_path
 
@@ -47,6 +48,11 @@ class Path:
         """The elements from a to b; () if the place of an end is unknown."""
         return self._routes.hops(self._routes.between(*self._ends)) if self._ends else ()
 
+    @property
+    def crosses_host_bridge(self) -> bool:
+        """Whether a host bridge is among the hops."""
+        return self._ends is not None and self._routes.crosses_host_bridge(*self._ends)
+
     @cached_property
     def weakest(self) -> int | None:
         """The index of the hop whose link carries least; None if no link reports what it carries."""
@@ -62,8 +68,8 @@ class Path:
     @property
     def best_gbps(self) -> Maybe[float]:
         """The same with every link at its best, as NCCL counts it (max_link_speed, max_link_width)."""
-        best = (hop.best_gbps for hop in self.hops)
-        return min((gbps for gbps in best if not isinstance(gbps, Unknown)), default=self.gbps)
+        best = self._routes.distance(*self._ends)[0] if self._ends else inf
+        return self.gbps if best == inf else best
 
 
 @dataclass(frozen=True)
@@ -76,9 +82,14 @@ class Topology:
     file: FileTree | None = None  # the topology file from which NCCL's words come, not sysfs
 
     @cached_property
-    def graph(self) -> nx.Graph[str]:
+    def parts(self) -> Parts:
         """Everything between the endpoints, as `probes.topology.graph` describes it."""
-        return build_graph(self.node, (*self.gpus, *self.nics))
+        return build_parts(self.node, (*self.gpus, *self.nics))
+
+    @cached_property
+    def graph(self) -> nx.Graph[str]:
+        """The parts as a graph for searches and exports."""
+        return self.parts.graph()
 
     @cached_property
     def devices(self) -> dict[str, RdmaDevice]:
@@ -140,8 +151,8 @@ class Topology:
     def switches(self) -> dict[str, tuple[str, ...]]:
         """The PCIe switches above each endpoint and NVSwitch: BDF -> upstream ports from the top down."""
         kinds = (GPU, NIC, DMA, NVSWITCH)
-        bdfs = (bdf for bdf, facts in self.graph.nodes.items() if facts["kind"] in kinds)
-        return {bdf: switches_above(self.graph, bdf) for bdf in bdfs}
+        bdfs = (bdf for bdf, facts in self.parts.nodes.items() if facts["kind"] in kinds)
+        return {bdf: switches_above(self.parts, bdf) for bdf in bdfs}
 
     def path(self, a: str, b: str) -> Path:
         """Return the path from a to b, hops in that order."""
@@ -177,12 +188,12 @@ class Paths(Mapping[tuple[str, str], Path]):
     @cached_property
     def places(self) -> dict[str, int]:
         """The place of each endpoint: of all pairs of two places, only one has to be looked at."""
-        return Places(self._ends, self.routes, self.nccl).by_end
+        return Places(self._ends, self._topology.parts, self.routes, self.nccl).by_end
 
     @cached_property
     def routes(self) -> Routes:
         """The routes that the paths take."""
-        return Routes(self._topology.graph)
+        return Routes(self._topology.parts)
 
     @cached_property
     def nccl(self) -> NcclPaths:
@@ -190,7 +201,7 @@ class Paths(Mapping[tuple[str, str], Path]):
         topology = self._topology
         functions = topology.node.pci.functions if isinstance(topology.node.pci, PciFacts) else {}
         ends = topology.gpus, topology.nics
-        return NcclPaths(topology.graph, *ends, functions, topology.devices, topology.file)
+        return NcclPaths(topology.parts, *ends, functions, topology.devices, topology.file)
 
     def __getitem__(self, pair: tuple[str, str]) -> Path:
         path = self._found.get(pair)
@@ -217,7 +228,7 @@ class Paths(Mapping[tuple[str, str], Path]):
         if isinstance(over_pcie, Unknown):
             return over_pcie
         branches = (self.routes.branch(known(self._ends[end].bdf, "")) for end in (a, b))
-        word = smi_path(self._topology.graph, *branches)
+        word = smi_path(self._topology.parts, *branches)
         if not isinstance(word, Unknown):  # the reason names the function
             self._smi[pair] = word
         return word

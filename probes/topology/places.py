@@ -14,13 +14,16 @@ from probes.base.unknown import Unknown, known
 from probes.topology.endpoints import Endpoint
 from probes.topology.hops import Branch, Routes
 from probes.topology.nccl_paths import NcclPaths
+from probes.topology.parts import Parts
 
 
 class Places:
     """The places of endpoints, as numbers."""
 
-    def __init__(self, ends: Mapping[str, Endpoint], routes: Routes, nccl: NcclPaths) -> None:
-        self._ends, self._routes, self._nccl = ends, routes, nccl
+    def __init__(
+        self, ends: Mapping[str, Endpoint], parts: Parts, routes: Routes, nccl: NcclPaths
+    ) -> None:
+        self._ends, self._parts, self._routes, self._nccl = ends, parts, routes, nccl
 
     @cached_property
     def by_end(self) -> dict[str, int]:
@@ -41,8 +44,9 @@ class Places:
     def _functions(self, end: str) -> tuple[str, ...]:
         """Return the endpoint's own function, and the one at which its paths to GPUs end."""
         functions = known(self._ends[end].bdf, ""), known(self._ends[end].to_gpus, "")
-        is_placed = not isinstance(self._nccl.seat(end), Unknown) and all(map(self._routes.has, functions))
-        return functions if is_placed else ()
+        is_known = not isinstance(self._nccl.seat(end), Unknown)
+        is_placed = all(self._parts.nodes.get(bdf, {}).get("root") for bdf in functions)
+        return functions if is_known and is_placed else ()
 
     def _key(self, end: str) -> object:
         """Return everything on which its paths depend, but its own name and port."""
@@ -56,7 +60,7 @@ class Places:
         if any(inf in gbps for gbps in best):
             return end
         parts = [(len(branch.parts), branch.parts[:shared]) for branch, shared in branches]
-        numa = known(self._routes.graph.nodes[functions[0]]["numa_node"], None)
+        numa = known(self._parts.nodes[functions[0]]["numa_node"], None)
         return seat.switches, seat.cpu, numa, *parts, *best
 
     def _shared(self, branch: Branch) -> int:

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from enum import Enum
-from typing import TYPE_CHECKING
 
 from probes.base.unknown import Maybe, Reason, Unknown
 from probes.topology.hops import Branch
-
-if TYPE_CHECKING:
-    import networkx as nx
+from probes.topology.parts import Parts
 
 
 class Smi(Enum):
@@ -22,7 +19,7 @@ class Smi(Enum):
     SYS = "SYS"
 
 
-def smi_path(graph: nx.Graph[str], up: Branch, down: Branch) -> Maybe[Smi]:
+def smi_path(parts: Parts, up: Branch, down: Branch) -> Maybe[Smi]:
     """Return the word for two functions, by the legend of `topo -m` (nvidia-smi's source is closed).
 
     Unknown if the route crosses from one host bridge to another and a NUMA node is missing.
@@ -39,7 +36,7 @@ def smi_path(graph: nx.Graph[str], up: Branch, down: Branch) -> Maybe[Smi]:
         return Smi.PHB
     numa = []
     for bdf in (a, b):
-        facts = graph.nodes[bdf]
+        facts = parts.nodes[bdf]
         if isinstance(facts["numa_node"], Unknown):
             detail = f"NODE or SYS: the NUMA node of {bdf} is unknown"
             return Unknown(Reason.NOT_THERE, f"{facts['sysfs_path']}/numa_node", detail)

@@ -46,8 +46,6 @@ def crowded_host(gpus: int, nics: int, functions: int = 0) -> Any:
 
 def bench_topologies() -> None:
     """Building the topology, and the readings of one second, by GPUs × NICs."""
-    import networkx  # noqa: F401 - not part of the first measurement
-
     from probes.facts.node import probe_node
     from probes.snapshot.rates import read
     from probes.snapshot.verdict import judge

@@ -7,14 +7,13 @@ import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
 
-from tests.perf.table import NODE, row
+from tests.perf.mounted_node import mounted_node
+from tests.perf.table import row
 from tests.perf.terminal import Terminal
 
 _SECONDS = 10.0
-_BIND = 'mount --rbind "$0/sys" /sys && exec "$@"'
 _ROW = "system calls a second, 8 GPU + 10 NIC"
 
 
@@ -23,16 +22,12 @@ def bench_system_calls() -> None:
     if shutil.which("perf") is None and shutil.which("strace") is None:
         row(_ROW, "neither perf nor strace is installed", "250", None)
         return
-    from probes.simulation.host import SimulatedHost
-    from tests.simulated_tree import write_tree
-
-    with tempfile.TemporaryDirectory() as directory:
-        write_tree(SimulatedHost(NODE), Path(directory))
-        terminal = Terminal(["unshare", "--mount", "sh", "-c", _BIND, directory, sys.executable, "-m", "tui"])
+    with mounted_node() as (before, directory):
+        terminal = Terminal([*before, sys.executable, "-m", "tui"])
         try:
             terminal.wait_for(b"gdrtop")
             terminal.read_for(10.0)
-            calls = _counted(terminal, Path(directory) / "calls")
+            calls = _counted(terminal, directory / "calls")
         except (TimeoutError, OSError) as error:
             row(_ROW, f"not measured ({type(error).__name__}: needs root)", "250", None)
             return

@@ -13,7 +13,8 @@ from tui.bandwidth.supervisor import GRACE_SECONDS
 from tui.terminal.ansi_text import sanitized, without_colors
 
 if TYPE_CHECKING:
-    from probes.simulation.host import SimulatedHost, SimulatedTest
+    from probes.simulation.bandwidth.playback import SimulatedTest
+    from probes.simulation.host import SimulatedHost
 
 _STEP_SECONDS = 0.05
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 
 from probes.base.history import HISTORY_SECONDS
@@ -131,7 +130,7 @@ class ReplaySource:
             sampled = Sampled(reading, verdict, self._host.wall_clock())
             _cache(self._sampled, moment, sampled, _CACHED)
         live = self._live_sample(moment, sampled.reading)
-        return replace(sampled, verdict=with_jobs(sampled.verdict, live.processes, live.jobs), live=live)
+        return sampled._replace(verdict=with_jobs(sampled.verdict, live.processes, live.jobs), live=live)
 
     def _live_sample(self, moment: int, reading: Reading) -> LiveSample:
         """Return the live sample of a moment; rates and events need the moments before it."""

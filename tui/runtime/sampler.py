@@ -5,8 +5,8 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol, Union
+from types import MappingProxyType
+from typing import TYPE_CHECKING, NamedTuple, Protocol, Union
 
 from probes.host.progress import Progress, follow
 
@@ -21,17 +21,15 @@ if TYPE_CHECKING:  # imported by the thread, after the first paint
     from probes.topology.paths import Topology
 
 
-@dataclass(frozen=True)
-class Probed:
+class Probed(NamedTuple):
     """The whole node, its topology and the roles of its NICs."""
 
     node: Node
     topology: Topology
-    roles: Mapping[str, NicRole] = field(default_factory=dict)  # by NIC id; empty if they were not probed
+    roles: Mapping[str, NicRole] = MappingProxyType({})  # by NIC id; empty if they were not probed
 
 
-@dataclass(frozen=True)
-class Sampled:
+class Sampled(NamedTuple):
     """One reading, and the verdict with it."""
 
     reading: Reading
@@ -40,15 +38,13 @@ class Sampled:
     live: LiveSample | None = None
 
 
-@dataclass(frozen=True)
-class Failed:
+class Failed(NamedTuple):
     """Sampling failed; `what` is a sentence."""
 
     what: str
 
 
-@dataclass(frozen=True)
-class Replayed:
+class Replayed(NamedTuple):
     """A recording at a moment: what is new there, or with `is_full` all that the screens show."""
 
     moment: int
@@ -56,8 +52,7 @@ class Replayed:
     reports: tuple[Probed | Sampled, ...]  # in the order of time, ending with a Sampled
 
 
-@dataclass(frozen=True)
-class Examined:
+class Examined(NamedTuple):
     """An examination, or why it failed."""
 
     examination: Examination | None
@@ -67,16 +62,14 @@ class Examined:
     findings: tuple[Finding, ...] = ()
 
 
-@dataclass(frozen=True)
-class RecordingState:
+class RecordingState(NamedTuple):
     """The length of the running recording."""
 
     moments: int
     size_bytes: int
 
 
-@dataclass(frozen=True)
-class RecordingEnded:
+class RecordingEnded(NamedTuple):
     """A recording has ended; `what` says where the file is, or why there is none."""
 
     what: str

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from textual.binding import Binding
 
 
-@dataclass(frozen=True)
-class Key:
+class Key(NamedTuple):
     """A meaning, and its keys."""
 
     keys: str  # Textual's names, the main one first

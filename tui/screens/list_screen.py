@@ -6,6 +6,7 @@ an Input `#word` below.
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import ClassVar, Generic, TypeVar
 
 from textual.message import Message
@@ -51,6 +52,7 @@ def static_view(id: str) -> LinesView:  # noqa: A002 - Textual's own word
 class PanesScreen(Screen[None]):
     """Panes of text. The keys scroll the focused one."""
 
+    CSS_PATH = Path(__file__).with_name("panes.tcss")
     BINDINGS = [*move_keys()]  # noqa: RUF012 - Textual's own type
     CONDITIONAL: ClassVar[tuple[str, ...]] = ()  # actions that `check_action` enables and disables
     _enabled: tuple[bool | None, ...] = ()

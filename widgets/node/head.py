@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from widgets.base.lines import Line, Run, Tone, fit, width_of
 
 
-@dataclass(frozen=True)
-class Head:
+class Head(NamedTuple):
     """The parts of the head; verdict and status are always shown, the others if there is room."""
 
     verdict: Line
@@ -21,8 +20,7 @@ class Head:
     clock: str = ""
 
 
-@dataclass(frozen=True)
-class _Row:
+class _Row(NamedTuple):
     """What the first row shows in addition to the verdict."""
 
     pace: bool = False

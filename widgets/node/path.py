@@ -117,7 +117,7 @@ def _link(hop: Hop) -> str:
 def _with_detour(topology: Topology, path: Path, elements: list[_Element]) -> list[_Element]:
     """Return the path with the way up to the root port and back, in place of the turn in the switch."""
     gpu = next((end.id for end in topology.gpus if end.id in (path.a, path.b)), "")
-    root = root_port(topology.graph, gpu)
+    root = root_port(topology.parts, gpu)
     switches = [at for at, element in enumerate(elements) if element.name.startswith("switch ")]
     if not switches or not root:
         return elements
@@ -133,9 +133,9 @@ def _with_detour(topology: Topology, path: Path, elements: list[_Element]) -> li
 
 def _uplink(topology: Topology, gpu: str) -> str:
     """Return the link between the root port above a GPU and the switch below that port."""
-    chain = chain_of(topology.graph, gpu)
-    link = topology.graph.get_edge_data(*chain[:2]) if len(chain) > 1 else None
-    if link is None:
+    chain = chain_of(topology.parts, gpu)
+    link = topology.parts.link(*chain[:2]) if len(chain) > 1 else {}
+    if not link:
         return "PCIe"
     rate = link.get("gbps", NO_LINK)
     return f"{link['text']}{'' if isinstance(rate, Unknown) else f' {gbps(rate)}'}, shared"

@@ -62,7 +62,7 @@ def switches_by_numa(topology: Topology) -> dict[int, Switch]:
 
     for end in (*topology.gpus, *topology.nics):
         below(known(end.to_gpus, ""), known(end.numa_node, UNKNOWN_NUMA)).endpoints.append(end)
-    for bdf, facts in topology.graph.nodes.items():
+    for bdf, facts in topology.parts.nodes.items():
         if facts["kind"] == NVSWITCH and "sysfs_path" in facts:
             below(bdf, known(facts["numa_node"], UNKNOWN_NUMA)).nvswitches += 1
     return numas
@@ -143,7 +143,7 @@ def detour_text(
     below = [{end.id for end in child.all_endpoints()} for child in lowest.switches.values()]
     if all(any(child.issuperset(pair) for child in below) for pair in detours):
         return ""
-    root = root_port(topology.graph, min(detours)[0]).removeprefix("0000:")
+    root = root_port(topology.parts, min(detours)[0]).removeprefix("0000:")
     text = f" GPU ⇄ NIC traffic leaves here ↑ {root} ↓ and returns" if root else ""
     return text if text and len(text) + 30 <= width else " ↑↓ via CPU"
 

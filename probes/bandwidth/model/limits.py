@@ -122,7 +122,7 @@ def limit_of_pair(
         bounds.append(_of_link(examination, lower, upper, _label(examination, lower, nic)))
     if by_cpu:
         notes.append(_OVER_CPU_LINK)
-    elif not is_near and any(hop.kind == "host bridge" for hop in path.hops):
+    elif not is_near and path.crosses_host_bridge:
         notes.append(
             "the path leads through the CPU, which forwards peer-to-peer traffic slower than its links"
         )

@@ -93,8 +93,7 @@ def _crossing(
         if gpu not in here or nic not in here:
             continue
         path = topology.paths[gpu, nics[0]]
-        crosses = any(hop.kind == "host bridge" for hop in path.hops)
-        if crosses and path.nccl_pcie not in (Nccl.PIX, Nccl.PXB):
+        if path.crosses_host_bridge and path.nccl_pcie not in (Nccl.PIX, Nccl.PXB):
             pairs.append((here[gpu], here[nic]))
     return pairs
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 
 from probes.base.text import printable
 from probes.base.unknown import Maybe, Reason, Unknown
@@ -124,14 +125,23 @@ class Status:
     pinned_bytes: Maybe[int]  # VmPin; NOT_THERE: the thread is ending, or a kernel thread, which is not 0
 
 
+@cache
+def _status_fields() -> tuple[re.Pattern[str], ...]:
+    """Return the expressions of the fields of Status, which are compiled with the first process."""
+    fields = (
+        r"^Uid:\s+[0-9]{1,10}\s+([0-9]{1,10})\s",
+        r"^State:\s+([A-Za-z])\b",
+        r"^CapEff:\s+([0-9a-f]{1,16})$",
+        r"^PPid:\s+([0-9]{1,10})$",
+        r"^Tgid:\s+([0-9]{1,10})$",
+        r"^VmPin:\s+([0-9]{1,15}) kB$",
+    )
+    return tuple(re.compile(field, re.M) for field in fields)
+
+
 def parse_status(text: str) -> Status:
     """Parse some fields; the kernel escapes newlines in process names."""
-    uid = re.search(r"^Uid:\s+[0-9]{1,10}\s+([0-9]{1,10})\s", text, re.M)
-    state = re.search(r"^State:\s+([A-Za-z])\b", text, re.M)
-    capabilities = re.search(r"^CapEff:\s+([0-9a-f]{1,16})$", text, re.M)
-    parent = re.search(r"^PPid:\s+([0-9]{1,10})$", text, re.M)
-    group = re.search(r"^Tgid:\s+([0-9]{1,10})$", text, re.M)
-    pinned = re.search(r"^VmPin:\s+([0-9]{1,15}) kB$", text, re.M)
+    uid, state, capabilities, parent, group, pinned = (field.search(text) for field in _status_fields())
     malformed = Unknown(Reason.MALFORMED, "/proc/PID/status", "the line is missing")
     return Status(
         uid=int(uid[1]) if uid else malformed,
@@ -153,11 +163,15 @@ class Stat:
     started: int  # clock ticks after boot: with the pid, it identifies a process
 
 
+def _is_figure(text: str) -> bool:
+    return len(text) <= 20 and text.isascii() and text.isdigit()
+
+
 def parse_stat(text: str) -> Maybe[Stat]:
     """Parse fields 3, 4, 14, 15 and 22. The name, field 2, may contain anything."""
     fields = text.rpartition(") ")[2].split()
     figures = (*fields[1:2], *fields[11:13], *fields[19:20])
-    if len(figures) < 4 or not all(re.fullmatch(r"[0-9]{1,20}", figure) for figure in figures):
+    if len(figures) < 4 or not all(map(_is_figure, figures)):
         return Unknown(Reason.MALFORMED, "/proc/PID/stat")
     parent, user, system, started = (int(figure) for figure in figures)
     return Stat(printable(fields[0], 1), parent, (user + system) / _TICKS_PER_SECOND, started)

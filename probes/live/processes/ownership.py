@@ -11,6 +11,9 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
+from itertools import groupby
+from operator import attrgetter
+from types import MappingProxyType
 
 from probes.base.unknown import Maybe, Reason, Unknown
 from probes.facts.jobs.process_files import Status, parse_status
@@ -22,6 +25,8 @@ PAGE = 4096  # bytes; the smallest page of all architectures, so that sums are n
 LARGE = 1 << 20  # bytes: NCCL's buffers are 4 MiB, what it registers for control is smaller
 CONNECTED = "RTS"
 _IMPLICIT_ODP = (1 << 64) - 1  # length: the whole address space (mlx5/odp.c)
+_BY_DOMAIN = attrgetter("device", "pid", "pd", "kernel_name")
+_BY_CONTEXT = attrgetter("device", "pid", "context", "kernel_name")
 _MAX_THREADS = 4096  # whose owner is looked up in one round
 _MAX_TASKS = 64  # asked for VmPin if the first thread has ended
 
@@ -86,6 +91,7 @@ class ResourceRound:
     shares_namespaces: bool | None = None
     is_empty: bool = False  # not even the kernel's own queue pairs are listed
     resources: RdmaResources = field(default_factory=RdmaResources)  # that the rest was worked out from
+    groups: Mapping[int, int] = field(default_factory=dict)  # the process of each thread that made them
 
     @property
     def is_settled(self) -> bool:
@@ -97,7 +103,8 @@ class ResourceRound:
 def read_round(host: Host, last: ResourceRound | None = None) -> Maybe[ResourceRound]:
     """List the resources, read the owners' status, and list the resources again.
 
-    Where both lists equal the one of the `last` round, its owners are used again.
+    Where both lists equal the one of the `last` round, its owners are used again, and where the same threads
+    have opened the devices, their processes.
     """
     before = _resources(host)
     if isinstance(before, Unknown):
@@ -106,7 +113,9 @@ def read_round(host: Host, last: ResourceRound | None = None) -> Maybe[ResourceR
     statuses: dict[int, Maybe[Status]] = {}  # each is read once in a round
     same = last if last is not None and last.is_settled and before == last.resources else None
     if same is None:
-        _find_processes(host, before, groups, statuses)
+        has_same_users = last is not None and last.is_settled and _have_same_users(before, last.resources)
+        earlier = last.groups if last is not None and has_same_users else {}
+        _find_processes(host, before, groups, statuses, earlier)
     ownership = attribute(before, groups) if same is None else same.ownership
     pinned = {pid: read_pinned(host, pid, statuses) for pid in sorted(ownership.uses)}
     after = _resources(host)
@@ -135,7 +144,13 @@ def read_round(host: Host, last: ResourceRound | None = None) -> Maybe[ResourceR
         shares_namespaces=after.shares_namespaces,
         is_empty=not (after.queue_pairs or after.contexts or after.domains or after.regions),
         resources=after,
+        groups=groups,
     )
+
+
+def _have_same_users(one: RdmaResources, other: RdmaResources) -> bool:
+    """Return whether the same threads have opened the devices: each is still alive, or it had no id."""
+    return one.contexts == other.contexts and one.domains == other.domains
 
 
 def _resources(host: Host) -> Maybe[RdmaResources]:
@@ -177,9 +192,16 @@ def read_pinned(host: Host, pid: int, statuses: dict[int, Maybe[Status]]) -> May
 
 
 def _find_processes(
-    host: Host, resources: RdmaResources, groups: dict[int, int], statuses: dict[int, Maybe[Status]]
+    host: Host,
+    resources: RdmaResources,
+    groups: dict[int, int],
+    statuses: dict[int, Maybe[Status]],
+    earlier: Mapping[int, int] = MappingProxyType({}),
 ) -> None:
-    """Add the process of each thread; a thread that has ended or is hidden has none."""
+    """Add the process of each thread; a thread that has ended or is hidden has none.
+
+    `earlier`: the processes of threads that are known to be the same.
+    """
     objects = (
         resources.contexts,
         resources.domains,
@@ -191,8 +213,10 @@ def _find_processes(
     for thread in threads:
         if thread is None or thread in groups or len(groups) >= _MAX_THREADS:
             continue
-        status = _status(host, thread, statuses)
-        group = status if isinstance(status, Unknown) else status.thread_group
+        group: Maybe[int] | None = earlier.get(thread)
+        if group is None:
+            status = _status(host, thread, statuses)
+            group = status if isinstance(status, Unknown) else status.thread_group
         if not isinstance(group, Unknown):
             groups[thread] = group
 
@@ -220,12 +244,12 @@ class _Owners:
     def _of(self, thread: int | None) -> int | None:
         return None if thread is None else self._groups.get(thread)
 
-    def of(self, item: QueuePair | MemoryRegion) -> tuple[int | None, bool]:
-        """Return the process, and whether its own thread made the object."""
-        owner = None if item.pid is None else self._groups.get(item.pid)
+    def of(self, device: str, thread: int | None, domain: int | None) -> tuple[int | None, bool]:
+        """Return the process of an object in a protection domain, and whether its own thread made it."""
+        owner = self._of(thread)
         if owner is not None:
             return owner, True
-        return (None if item.pd is None else self._domains.get((item.device, item.pd))), False
+        return (None if domain is None else self._domains.get((device, domain))), False
 
     def of_context(self, device: str, thread: int | None, context: int | None) -> int | None:
         """Return the process of an object that belongs to a context."""
@@ -235,11 +259,11 @@ class _Owners:
 
 @dataclass
 class _Found:
-    """What is found of one process."""
+    """What is found of one process, by device."""
 
     queue_pairs: dict[str, list[QueuePair]] = field(default_factory=lambda: defaultdict(list))
-    own: list[MemoryRegion] = field(default_factory=list)
-    inherited: list[MemoryRegion] = field(default_factory=list)
+    own: dict[str, list[MemoryRegion]] = field(default_factory=lambda: defaultdict(list))
+    inherited: dict[str, list[MemoryRegion]] = field(default_factory=lambda: defaultdict(list))
     completion_queues: int = 0
     contexts: set[str] = field(default_factory=set)
 
@@ -249,65 +273,82 @@ def attribute(resources: RdmaResources, groups: Mapping[int, int]) -> Ownership:
     owners = _Owners(resources, groups)
     found: dict[int, _Found] = defaultdict(_Found)
     unowned_regions = unowned_pairs = 0
-    for pair in resources.queue_pairs:
-        if pair.kernel_name:
+    # Objects of one process follow each other, and there are hundreds.
+    for (device, thread, domain, kernel), pairs in groupby(resources.queue_pairs, _BY_DOMAIN):
+        if kernel:
             continue
-        owner, _ = owners.of(pair)
+        owner, _ = owners.of(device, thread, domain)
         if owner is None:
-            unowned_pairs += 1
+            unowned_pairs += len(list(pairs))
         else:
-            found[owner].queue_pairs[pair.device].append(pair)
-    for region in resources.regions:
-        if region.kernel_name:
+            found[owner].queue_pairs[device].extend(pairs)
+    for (device, thread, domain, kernel), regions in groupby(resources.regions, _BY_DOMAIN):
+        if kernel:
             continue
-        owner, is_own = owners.of(region)
+        owner, is_own = owners.of(device, thread, domain)
         if owner is None:
-            unowned_regions += 1
+            unowned_regions += len(list(regions))
         else:
-            (found[owner].own if is_own else found[owner].inherited).append(region)
-    for queue in resources.completion_queues:
-        if queue.kernel_name:
-            continue
-        owner = owners.of_context(queue.device, queue.pid, queue.context)
+            (found[owner].own if is_own else found[owner].inherited)[device].extend(regions)
+    for (device, thread, context, kernel), queues in groupby(resources.completion_queues, _BY_CONTEXT):
+        owner = None if kernel else owners.of_context(device, thread, context)
         if owner is not None:
-            found[owner].completion_queues += 1
-    for context in resources.contexts:
-        owner = owners.of_context(context.device, context.pid, None)
-        if owner is not None and not context.kernel_name:
-            found[owner].contexts.add(context.device)
+            found[owner].completion_queues += len(list(queues))
+    for opened in resources.contexts:
+        owner = owners.of_context(opened.device, opened.pid, None)
+        if owner is not None and not opened.kernel_name:
+            found[owner].contexts.add(opened.device)
     uses = {pid: _use(what) for pid, what in found.items()}
     # What is beyond the limit of one answer may be of any process.
     return Ownership(uses, unowned_regions + resources.left_out, unowned_pairs + resources.left_out)
 
 
 def _use(found: _Found) -> RdmaUse:
-    regions: dict[str, list[MemoryRegion]] = defaultdict(list)
-    for region in (*found.own, *found.inherited):
-        regions[region.device].append(region)
-    own, inherited = summed(found.own), summed(found.inherited)
+    own = {device: summed(regions) for device, regions in found.own.items()}
+    inherited = {device: summed(regions) for device, regions in found.inherited.items()}
     nics = []
-    for device in sorted({*found.queue_pairs, *regions, *found.contexts}):
-        if device not in found.queue_pairs and device not in regions:
+    for device in sorted({*found.queue_pairs, *own, *inherited, *found.contexts}):
+        pairs = found.queue_pairs.get(device, ())
+        if not pairs and device not in own and device not in inherited:
             nics.append(_only_opened(device))
             continue
-        pairs, here = found.queue_pairs.get(device, ()), regions.get(device, ())
-        is_all = len(regions) == 1 and bool(here)  # nearly every rank uses one NIC
-        registered = own.bytes + inherited.bytes if is_all else summed(here).bytes
-        ready = sum(pair.state == CONNECTED for pair in pairs)
-        nics.append(NicUse(device, len(pairs), ready, len(here), registered))
+        here = own.get(device, _NOTHING), inherited.get(device, _NOTHING)
+        nics.append(
+            NicUse(
+                device=device,
+                queue_pairs=len(pairs),
+                ready=sum(pair.state == CONNECTED for pair in pairs),
+                regions=here[0].total + here[1].total,
+                registered_bytes=here[0].bytes + here[1].bytes,
+            )
+        )
     return RdmaUse(
         nics=tuple(nics),
-        own=own,
-        inherited=inherited,
+        own=_together(list(own.values())),
+        inherited=_together(list(inherited.values())),
         completion_queues=found.completion_queues,
         contexts=tuple(sorted(found.contexts)),
     )
 
 
-@lru_cache(1024)
+@lru_cache(maxsize=1024)
 def _only_opened(device: str) -> NicUse:
-    """Return the use of a device that was opened: every rank opens all, so each is the same object."""
+    """Return the use of a device without objects: NCCL opens every NIC."""
     return NicUse(device, 0, 0, 0, 0)
+
+
+def _together(sums: list[Registrations]) -> Registrations:
+    """Return the sum of the sums of several devices."""
+    if len(sums) < 2:
+        return sums[0] if sums else _NOTHING
+    return Registrations(
+        sum(one.count for one in sums),
+        sum(one.bytes for one in sums),
+        sum(one.large_bytes for one in sums),
+        min(filter(None, (one.shortest_large for one in sums)), default=0),
+        tuple(sorted({device for one in sums for device in one.without_length})),
+        sum(one.on_demand for one in sums),
+    )
 
 
 def summed(regions: Iterable[MemoryRegion]) -> Registrations:
@@ -335,7 +376,7 @@ def _by_owner(
     """Return the regions of each process, as far as the sums depend on them; None: without an owner."""
     owners = _Owners(resources, groups)
     found: dict[int | None, set[MemoryRegion]] = defaultdict(set)
-    for region in resources.regions:
-        if not region.kernel_name:
-            found[owners.of(region)[0]].add(region)
+    for (device, thread, domain, kernel), regions in groupby(resources.regions, _BY_DOMAIN):
+        if not kernel:
+            found[owners.of(device, thread, domain)[0]].update(regions)
     return {owner: frozenset(regions) for owner, regions in found.items()}

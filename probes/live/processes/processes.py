@@ -248,7 +248,10 @@ class ProcessReader:
         use = _NO_USE if isinstance(one.use, Unknown) else one.use
         path, evidence = kept.path, self._evidence_of(one, node, gpus, use)
         if one.is_settled or path is None or not 0 <= now - kept.judged_at <= KEPT_SECONDS:
-            path = judge(evidence, node)
+            judged = kept.judged
+            if judged is None or judged[0] is not evidence or judged[1] is not node:
+                judged = kept.judged = evidence, node, judge(evidence, node)
+            path = judged[2]
             if one.is_settled:
                 kept.path, kept.judged_at = path, now
         process = one.process if name == one.process.job else replace(one.process, job=name)

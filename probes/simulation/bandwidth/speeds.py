@@ -113,7 +113,7 @@ def path_share(examination: Examination, gpu: str, nic: str, nic_reads: bool) ->
         cards = () if isinstance(facts, Unknown) else facts.gpus
         by_c2c = any(card.bdf == gpu and known(card.c2c_links, 0) for card in cards)
         return _BETWEEN_GRACES if by_c2c else _BETWEEN_SOCKETS * reading
-    if any(hop.kind == "host bridge" for hop in path.hops):
+    if path.crosses_host_bridge:
         return _THROUGH_CPU * reading
     return _REDIRECTED * reading if is_redirected(examination, path) else 1.0
 

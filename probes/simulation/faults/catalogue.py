@@ -44,15 +44,14 @@ class NoSuchFault(KeyError):
     """No fault has this name, or this node cannot have the fault."""
 
 
-def split_name(name: str) -> tuple[str, tuple[Fault, ...]]:
-    """Split "hgx-h100+acs-on,port-down" into the node and its faults.
+def faults_of(wanted: str) -> tuple[Fault, ...]:
+    """Return the faults of "acs-on,port-down".
 
     Raises:
         NoSuchFault: a fault is unknown.
     """
-    node, _, wanted = name.partition("+")
     names = [fault for fault in wanted.split(",") if fault]
     for fault in names:
         if fault not in FAULTS:
             raise NoSuchFault(fault)
-    return node, tuple(FAULTS[fault] for fault in names)
+    return tuple(FAULTS[fault] for fault in names)

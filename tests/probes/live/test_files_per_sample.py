@@ -25,10 +25,6 @@ class CountingHost(SimulatedHost):
         self.opened[path] += 1
         return super().read_bytes(path, limit)
 
-    def read(self, path: str, limit: int = READ_LIMIT_BYTES) -> Maybe[str]:
-        self.opened[path] += 1
-        return super().read(path, limit)
-
     def process_usage(self, pids: Sequence[int]) -> Mapping[int, Maybe[ProcessUsage]]:
         before = self.opened.copy()  # psutil reads files of its own, every ten seconds
         usage = super().process_usage(pids)

@@ -210,9 +210,10 @@ def test_any_tree_gives_paths_that_hold_both_ways(node: Node) -> None:
             assert (word_of(there.smi), word_of(there.nccl)) == (word_of(back.smi), word_of(back.nccl))
             assert [hop.id for hop in there.hops] == [hop.id for hop in reversed(back.hops)]
             assert (there.hops[0].id, there.hops[-1].id) == (a.id, b.id)
+            assert there.crosses_host_bridge == any(hop.kind == "host bridge" for hop in there.hops)
             assert there.weakest is None or there.gbps == back.gbps
             of_a, of_b = node.pci.functions[a.id], node.pci.functions[b.id]
-            seats = seat_of(found.graph, of_a), seat_of(found.graph, of_b)
+            seats = seat_of(found.parts, of_a), seat_of(found.parts, of_b)
             assert pci_path(*seats) is pci_path(*reversed(seats))
             meet = of_a.root == of_b.root and of_a.chain[0] == of_b.chain[0]
             assert (there.smi in (Smi.PIX, Smi.PXB)) == meet

@@ -11,7 +11,7 @@ from probes.facts.node import probe_node
 from probes.simulation.host import SimulatedHost
 from probes.simulation.node.model.description import simulated_names
 from probes.topology.export import Mark, dot, graphml, node_link, plain_graph
-from probes.topology.graph import build_graph
+from probes.topology.graph import build_parts
 from probes.topology.paths import Topology, build
 
 QUOTED = r'"(?:[^"\\]|\\.)*"'
@@ -76,7 +76,7 @@ def test_marked_devices_name_their_findings() -> None:
 
 def test_names_from_the_node_cannot_leave_their_quotes() -> None:
     found = topology()
-    graph = build_graph(found.node, (*found.gpus, *found.nics))
+    graph = build_parts(found.node, (*found.gpus, *found.nics)).graph()
     for name in (found.gpus[0].id, str(found.nics[0].bdf)):
         graph.nodes[name]["name"] = '"]; evil [label="\\" \x1b[2J <b>&amp;</b> é \\'
     plain = plain_graph(graph, {})

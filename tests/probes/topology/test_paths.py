@@ -15,7 +15,7 @@ from probes.host.local import LocalHost
 from probes.simulation.host import SimulatedHost
 from probes.simulation.node.model.description import simulated_names
 from probes.topology.endpoints import endpoints
-from probes.topology.graph import build_graph
+from probes.topology.graph import build_parts
 from probes.topology.hops import Routes
 from probes.topology.nccl_words import Nccl
 from probes.topology.paths import Topology, build
@@ -263,10 +263,11 @@ CHAINS = st.lists(st.integers(0, 3), min_size=1, max_size=6).map(chain_of)
 def test_paths_are_the_same_both_ways(a: tuple[str, ...], b: tuple[str, ...], na: int, nb: int) -> None:
     functions = {chain[-1]: function(chain, numa) for chain, numa in ((a, na), (b, nb))}
     node = replace(NOTHING, pci=PciFacts(functions, {}))
-    graph = build_graph(node, endpoints(node)[0])
-    routes = Routes(graph)
+    parts = build_parts(node, endpoints(node)[0])
+    routes = Routes(parts)
+    assert routes.distance(a[-1], b[-1])[1] == len(routes.between(a[-1], b[-1]))
     assert routes.between(a[-1], b[-1]) == routes.between(b[-1], a[-1])[::-1]
     of_a, of_b = routes.branch(a[-1]), routes.branch(b[-1])
-    assert smi_path(graph, of_a, of_b) == smi_path(graph, of_b, of_a)
+    assert smi_path(parts, of_a, of_b) == smi_path(parts, of_b, of_a)
     if a != b:
-        assert (smi_path(graph, of_a, of_b) in (Smi.PIX, Smi.PXB)) == (a[0] == b[0])
+        assert (smi_path(parts, of_a, of_b) in (Smi.PIX, Smi.PXB)) == (a[0] == b[0])

@@ -39,6 +39,11 @@ PANELS = {
     "traffic": "Traffic",
     "path": "Path",
 }
+_PLACES = {
+    "top": ("findings", "jobs"),
+    "left": ("topology", "matrix", "rates"),
+    "right": ("modules", "gpudirect", "traffic", "path"),
+}
 _END = 1 << 20
 _FILTER_ROWS = 3
 _ENDPOINTS = ("topology", "matrix", "rates")  # panels whose rows are GPUs and NICs
@@ -51,6 +56,7 @@ class Panel(DirectLinesView):
 class OverviewScreen(Screen[None]):
     """Verdict, findings, jobs, topology, matrix, rates, modules, GPUDirect state, traffic, path."""
 
+    AUTO_FOCUS = "#topology"
     BINDINGS = [  # noqa: RUF012 - Textual's own type
         *move_keys(),
         bind("open", "open"),
@@ -75,38 +81,40 @@ class OverviewScreen(Screen[None]):
         draw_partially(self)
         self._state: OverviewState | None = None
         self._head = HeadState(origin)
+        self._has_panels = False  # those that show what was read
         self._zoomed = ""
+        self._word: Input | None = None  # the filter, once it has been asked for
         self._arranged: object = None
         self._is_outdated = False  # changed while another screen covered this one
         self.readings = 0
 
     def compose(self) -> ComposeResult:
-        """Yield the panels; their lines come with the readings."""
-        panels = {name: Panel(title, id=name) for name, title in PANELS.items()}
-        verdict, strips = DirectLinesView(id="verdict"), DirectLinesView(id="strips")
-        verdict.can_focus = strips.can_focus = False
+        """Yield what the first frame shows; the other panels come with the first reading."""
+        verdict = DirectLinesView(id="verdict")
+        verdict.can_focus = False
         yield verdict
-        with Horizontal(id="top"):
-            yield panels.pop("findings")
-            yield panels.pop("jobs")
+        yield Horizontal(id="top")
         with Horizontal(id="body"):
             with Vertical(id="left"):
-                for name in ("topology", "matrix", "rates"):
-                    yield panels.pop(name)
-            with Vertical(id="right"):
-                yield from panels.values()
-        yield strips
-        word = Input(placeholder="Part of a name, model, address or role; Esc clears", id="filter")
-        word.display = False
-        yield word
+                yield Panel(PANELS["topology"], id="topology")
+            yield Vertical(id="right")
         yield KeyFooter()
+
+    def _mount_panels(self) -> None:
+        """Mount the other panels, once."""
+        if self._has_panels:
+            return
+        self._has_panels = True
+        for place, names in _PLACES.items():
+            panels = [Panel(PANELS[name], id=name) for name in names if name != "topology"]
+            self.query_one(f"#{place}").mount(*panels)
+        strips = DirectLinesView(id="strips")
+        strips.can_focus = False
+        self.mount(strips, after="#body")
 
     def on_mount(self) -> None:
         """Show at once that the node is being read."""
-        for name in PANELS:
-            self._panel(name).display = name == "topology"
         self._panel("topology").show([(Run("Reading the node…", Tone.DIM),)])
-        self._panel("topology").focus()
         self._draw_verdict()
 
     def on_lines_view_resized(self) -> None:
@@ -281,13 +289,16 @@ class OverviewScreen(Screen[None]):
 
     def action_filter(self) -> None:
         """Ask for a word that GPUs and NICs must contain."""
+        if self._word is None:
+            self._word = Input(placeholder="Part of a name, model, address or role; Esc clears", id="filter")
+            self.mount(self._word, before=self.query_one(KeyFooter))
         self._word.display = True
         self._word.focus()
         self.draw()
 
     @property
-    def _word(self) -> Input:
-        return self.query_one("#filter", Input)
+    def _is_filter_shown(self) -> bool:
+        return self._word is not None and self._word.display
 
     def on_input_changed(self, changed: Input.Changed) -> None:
         """Show only the GPUs and NICs that match."""
@@ -295,15 +306,15 @@ class OverviewScreen(Screen[None]):
             self._state.filter(changed.value)
             self.draw()
 
-    def on_input_submitted(self) -> None:
+    def on_input_submitted(self, submitted: Input.Submitted) -> None:
         """Go back to the topology and keep the filter."""
-        self._word.display = bool(self._word.value.strip())
+        submitted.input.display = bool(submitted.value.strip())
         self._panel("topology").focus()
         self.draw()
 
     def action_back(self) -> None:
         """Clear the filter, else show all panels again, else clear the selection."""
-        if self._word.display:
+        if self._word is not None and self._word.display:
             self._word.value = ""
             self._word.display = False
             self._panel("topology").focus()
@@ -335,7 +346,7 @@ class OverviewScreen(Screen[None]):
         focused = self._zoomed or (
             "topology" if before == "path" and self.selected_pair != ("", "") else before
         )
-        if self._panel(focused).display:
+        if self._has_panels and self._panel(focused).display:
             self._panel(focused).focus()
 
     # Drawing
@@ -351,6 +362,7 @@ class OverviewScreen(Screen[None]):
         head_rows = self._draw_verdict()
         if self._state is None or not self.children or not self.readings:
             return
+        self._mount_panels()
         topology_rows = self._arrange(self._state, head_rows)
         for name in PANELS:
             panel = self._panel(name)
@@ -379,7 +391,7 @@ class OverviewScreen(Screen[None]):
         from tui.screens.overview import layout as overview_layout
 
         width, height = self.size
-        height -= _FILTER_ROWS if self._word.display else 0
+        height -= _FILTER_ROWS if self._is_filter_shown else 0
         if self._zoomed:
             arranged = overview_layout.zoomed(self._zoomed, width, height, head_rows)
         else:
@@ -397,12 +409,8 @@ class OverviewScreen(Screen[None]):
             )
             self.set_class(arranged.is_one_column, "one-column")
             self.query_one("#right").styles.width = "1fr" if arranged.is_one_column else arranged.right_cells
-            for name, panels in (
-                ("top", ("findings", "jobs")),
-                ("left", ("topology", "matrix", "rates")),
-                ("right", ("modules", "gpudirect", "traffic", "path")),
-            ):
-                self.query_one(f"#{name}").display = any(panel in arranged.rows for panel in panels)
+            for place, names in _PLACES.items():
+                self.query_one(f"#{place}").display = any(name in arranged.rows for name in names)
             self._panel("strips").display = bool(arranged.strip_rows)
         if self.focused is not None and not self.focused.display:
             self._panel(self._zoomed or "topology").focus()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from dataclasses import dataclass, field
 from functools import cache
-from importlib import resources
+from pkgutil import get_data
 from typing import Any, Literal
 
 from probes.simulation.node.model.names import SIMULATED_NAMES
@@ -248,8 +248,9 @@ def describe(name: str) -> NodeDescription:
     """Read a description; KeyError for an unknown name."""
     if name not in SIMULATED_NAMES:
         raise KeyError(name)
-    text = (resources.files("probes.simulation") / "nodes" / f"{name}.toml").read_text(encoding="utf-8")
-    return from_toml(name, tomllib.loads(text))
+    content = get_data("probes.simulation", f"nodes/{name}.toml")  # importlib.resources imports much more
+    assert content is not None
+    return from_toml(name, tomllib.loads(content.decode()))
 
 
 def from_toml(name: str, table: dict[str, Any]) -> NodeDescription:

@@ -207,12 +207,14 @@ class Tree:
 
     def real(self, path: str) -> str | Unknown:
         """Return the path with its links resolved."""
+        cache = self.resolved  # another one from the next change of the tree on
+        found = cache.get(path)
+        if found is not None:
+            return found
         if path in self.files or (path in self.directories and path not in self.links):
             return path
-        cache = self.resolved
-        if path not in cache:
-            cache[path] = self._resolve(path)
-        return cache[path]
+        found = cache[path] = self._resolve(path)
+        return found
 
     def _resolve(self, path: str) -> str | Unknown:
         done: list[str] = []

@@ -10,7 +10,8 @@ from probes.bandwidth.tools.failures import Failure
 from probes.bandwidth.tools.perftest_command import PerftestSettings, loopback
 from probes.bandwidth.tools.perftest_output import PerftestOutput
 from probes.facts.system.tools import ToolFacts
-from probes.simulation.host import SimulatedHost, SimulatedTest
+from probes.simulation.bandwidth.playback import SimulatedTest
+from probes.simulation.host import SimulatedHost
 from probes.snapshot.examination import Examination, examine
 from tests.probes.bandwidth.all_failures import explain
 

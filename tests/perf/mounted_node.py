@@ -1,0 +1,23 @@
+"""Let a command see the /sys of a simulated node: in a mount namespace, which needs root."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from tests.perf.table import NODE
+
+_BIND = 'mount --rbind "$0/sys" /sys && exec "$@"'
+
+
+@contextmanager
+def mounted_node() -> Iterator[tuple[list[str], Path]]:
+    """Yield what to put before a command line, and a directory for files."""
+    from probes.simulation.host import SimulatedHost
+    from tests.simulated_tree import write_tree
+
+    with tempfile.TemporaryDirectory() as directory:
+        write_tree(SimulatedHost(NODE), Path(directory))
+        yield ["unshare", "--mount", "sh", "-c", _BIND, directory], Path(directory)
