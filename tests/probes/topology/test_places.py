@@ -27,12 +27,12 @@ def test_a_place_gives_the_same_words_as_looking_at_each_pair(name: str) -> None
     fresh = topology_of(name)
     for gpu in topology.gpus:
         for nic in topology.nics:
-            alone = topology_of_pair(fresh, gpu.id, nic.id)
+            alone = words_of_pair(fresh, gpu.id, nic.id)
             path = topology.path(gpu.id, nic.id)
             assert (path.smi, path.nccl_pcie) == alone
 
 
-def topology_of_pair(topology: Topology, gpu: str, nic: str) -> tuple[object, object]:
+def words_of_pair(topology: Topology, gpu: str, nic: str) -> tuple[object, object]:
     """Return the words of a pair as if it were the only one of the node."""
     pair = [end for end in topology.gpus if end.id == gpu], [end for end in topology.nics if end.id == nic]
     alone = Topology(topology.node, tuple(pair[0]), tuple(pair[1]), topology.file)
