@@ -205,8 +205,10 @@ class LinesView(ScrollView, can_focus=True, inherit_bindings=False):
         """The cells of the lines, seen from the corner of the pane: without border and scroll bar."""
         state = self.outer_size, self.show_vertical_scrollbar
         if self._content is None or self._content[0] != state:  # Textual computes it from many styles
-            size = self.scrollable_content_region.size
-            self._content = state, Region.from_offset(self.content_offset, size)
+            content = Region.from_offset(self.content_offset, self.scrollable_content_region.size)
+            if not content.size:  # hidden: its size is the old one, and it may get the same place again
+                return content
+            self._content = state, content
         return self._content[1]
 
     @property

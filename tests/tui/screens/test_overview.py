@@ -422,6 +422,19 @@ async def test_only_changed_cells_are_repainted() -> None:
         assert screen_text(pilot) == before
 
 
+async def test_panels_show_their_lines_again_after_another_one_was_alone() -> None:
+    clock = SteppedClock()
+    app = stepped_app(SimulatedHost("hgx-h100", clock=clock))
+    async with app.run_test(size=(120, 40)) as pilot:
+        await readings(pilot, clock, 3)
+        before = screen_text(pilot)
+        await pilot.press("z")
+        await settled(pilot)
+        await pilot.press("z")
+        await settled(pilot)
+        assert screen_text(pilot) == before
+
+
 async def alone(pilot: Pilot[None], panel: str) -> None:
     await pilot.press("z")
     while panels_seen(pilot) != [panel]:
