@@ -255,7 +255,12 @@ def test_bandwidth_tests_as_text_do_not_import_textual() -> None:
 def test_text_commands_do_not_import_textual(command: str) -> None:
     modules = modules_after(f"from tui.cli import main\nmain([{command!r}, '--demo'])")
     assert "tui.runtime.printing" in modules
-    assert not modules & {"textual", "pynvml", "tarfile", "tui.files.new_file", "yaml", "networkx"}
+    assert not modules & {"textual", "pynvml", "tarfile", "tui.files.new_file", "yaml"}
+    is_graph_drawn = command == "topo"
+    assert ("networkx" in modules) == is_graph_drawn
+    assert is_graph_drawn or "importlib.resources" not in modules  # networkx imports it
+    later = ("probes.simulation.faults", "probes.simulation.commands")
+    assert not [name for name in modules if name.startswith(later)]
 
 
 def test_the_dashboard_imports_no_facts_before_its_first_paint() -> None:
@@ -322,6 +327,6 @@ def test_the_dashboard_starts_without_networkx_and_nvml() -> None:
     later = {
         *("networkx", "pynvml", "probes.plans.catalogue", "probes.checks.registry", "tui.actions.dispatcher"),
         *("probes.bandwidth", "tui.bandwidth.session", "probes.facts.node", "probes.snapshot.verdict"),
-        *("tui.screens.bandwidth_run.state", "tui.screens.bandwidth_setup.state"),
+        *("tui.screens.bandwidth_run.state", "tui.screens.bandwidth_setup.state", "tui.screens.list_screen"),
     }
     assert not modules_after("import tui.app") & later

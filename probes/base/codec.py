@@ -15,12 +15,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import MISSING, dataclass, field, fields, is_dataclass
+from dataclasses import MISSING, field, fields, is_dataclass
 from enum import Enum
 from functools import cache
 from types import NoneType, UnionType
 from typing import Any, NamedTuple, Union, get_args, get_origin, get_type_hints
 
+from probes.base.frozen import dataclass
 from probes.base.text import printable, printable_lines
 from probes.base.unknown import Reason, Unknown
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from enum import Enum
 from typing import NoReturn, TypeVar, Union
+
+from probes.base.frozen import dataclass
 
 T = TypeVar("T")
 U = TypeVar("U")

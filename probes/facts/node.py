@@ -1,11 +1,8 @@
 """A node: the facts that the overview needs, read at one moment."""
 
-# ruff: noqa: RUF009 - _probed() returns a dataclasses.field()
-
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from probes.base.frozen import dataclass
 from probes.base.origin import Origin
 from probes.base.unknown import Maybe, Reason, Unknown
 from probes.facts import gpudirect_probe

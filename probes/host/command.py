@@ -15,8 +15,8 @@ import subprocess
 import time
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
 
+from probes.base.frozen import dataclass
 from probes.base.text import printable_lines
 from probes.base.unknown import Maybe, Reason, Unknown
 from probes.host.cluster_login import CLUSTER_CLIENTS, cluster_login

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from probes.base.frozen import dataclass
 from probes.base.unknown import Maybe, Reason, Unknown
 
 _NOT_ASKED = Unknown(Reason.NOT_RECORDED, "NVML", "not queried")

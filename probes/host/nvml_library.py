@@ -6,7 +6,6 @@ import contextlib
 import ctypes
 import threading
 import time
-import uuid
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
@@ -249,7 +248,7 @@ class NvmlLibrary:
         return _Fabric(
             state,
             self._ask(bdf, lambda: int(info.cliqueId)),
-            self._ask(bdf, lambda: str(uuid.UUID(bytes=bytes(info.clusterUuid)))),
+            self._ask(bdf, lambda: _uuid_text(bytes(info.clusterUuid))),
             self._ask(bdf, lambda: int(info.healthMask)) if hasattr(info, "healthMask") else _NO_HEALTH,
         )
 
@@ -435,3 +434,9 @@ def _pair(values: Any) -> tuple[int, int]:
 
 def _string(text: Any) -> str:
     return text.decode("ascii", "replace") if isinstance(text, bytes) else str(text)
+
+
+def _uuid_text(content: bytes) -> str:
+    from uuid import UUID  # imports platform, for the few nodes that are in a fabric
+
+    return str(UUID(bytes=content))

@@ -6,10 +6,11 @@ A new probe is one field of `probes.facts.node.Node` or `probes.snapshot.examina
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import field, fields
 from functools import partial
 from typing import Any, Generic, TypeVar
 
+from probes.base.frozen import dataclass
 from probes.base.origin import Source
 from probes.base.unknown import Maybe, Reason, Unknown
 from probes.host.probe_thread import RunningProbe, start_probe

@@ -7,7 +7,7 @@ The same answers as `rdma resource show` (rdma-resource(8)); without root, keys 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from probes.base.frozen import dataclass
 
 MAX_OBJECTS = 65536  # of each kind
 

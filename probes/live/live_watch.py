@@ -40,11 +40,16 @@ class LiveWatch:
         self._odd = OddOneOut()
         self._events = EventDetector()
         self.ras = RasEvents() if ras is None else ras
+        self._node: Node | None = None
+        self._modules: dict[str, str] = {}  # of this node, and the names of its devices
+        self._names: dict[str, str] = {}
         self.latest: LiveSample | None = None
 
     def sample(self, host: Host, node: Node, reading: Reading) -> LiveSample:
         """Return the sample that belongs to a reading taken just now."""
         limits: list[str] = []
+        if node is not self._node:
+            self._node, self._modules, self._names = node, _modules(node), _names(node)
 
         def part(what: str, read: Callable[[], T], otherwise: T) -> T:
             try:
@@ -84,11 +89,11 @@ class LiveWatch:
             ports=ports,
             gpus=gpus,
             peermem=reading.peermem,
-            modules=_modules(node),
+            modules=self._modules,
             limits=(*found.limits, *limits),
             no_ports="" if ports else _no_ports(node),
         )
-        sample = part("events", lambda: self._events.update(sample, messages, _names(node)), sample)
+        sample = part("events", lambda: self._events.update(sample, messages, self._names), sample)
         no_events: list[LiveEvent] = []
         followed = part("RAS events", lambda: self.ras.update(host, sample), no_events)
         self.latest = replace(sample, events=(*sample.events, *followed)) if followed else sample

@@ -6,8 +6,8 @@ src/graph/paths.cc ncclGetLevel, src/misc/utils.cc parseStringList and matchIfLi
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 
+from probes.base.frozen import dataclass
 from probes.topology.nccl_words import ORDER, Nccl
 
 LOC = -1  # rank of LOC, nearer than any other word

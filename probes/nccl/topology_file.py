@@ -8,8 +8,8 @@ A file for another machine sends every GPU to the wrong NIC.
 from __future__ import annotations
 
 import posixpath
-from dataclasses import dataclass
 
+from probes.base.frozen import dataclass
 from probes.base.text import printable
 from probes.base.unknown import Maybe, Reason, Unknown, known
 from probes.facts.jobs.nccl_conf import NCCL_CONF, NcclConf, read_nccl_conf

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
+from probes.base.frozen import dataclass
 from probes.base.unknown import Unknown, known
 from probes.facts.pci.capabilities import Acs
 from probes.facts.pci.rdma_topo import ARGV, is_dma_function

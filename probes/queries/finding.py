@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
+from probes.base.frozen import dataclass
 from probes.base.plan import Plan
 from probes.base.unknown import Maybe, Reason, Unknown
 from probes.host.protocol import TREE_ONLY

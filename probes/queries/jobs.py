@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 
+from probes.base.frozen import dataclass
 from probes.base.plan import Plan, instruction
 from probes.base.unknown import Maybe, Reason, Unknown, known
 from probes.facts.jobs.nccl_conf import NCCL_CONF

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 
+from probes.base.frozen import dataclass
 from probes.base.text import plural
 from probes.base.unknown import Maybe, Unknown, known
 from probes.facts.gpu.fabric import NOT_SUPPORTED

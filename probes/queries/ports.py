@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass
 from enum import Enum
 
+from probes.base.frozen import dataclass
 from probes.base.unknown import Maybe, Reason, Unknown, known, map_known
 from probes.facts.rdma.devices import RdmaDevice, RdmaFacts, RdmaPort
 from probes.facts.rdma.port_health import PortHealth, PortHealthFacts

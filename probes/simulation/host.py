@@ -5,11 +5,12 @@ from __future__ import annotations
 import errno
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 from threading import Lock
 from typing import TYPE_CHECKING
 
+from probes.base.frozen import dataclass
 from probes.base.origin import Origin, Source
 from probes.base.text import printable, printable_lines
 from probes.base.unknown import Maybe, Reason, Unknown, known

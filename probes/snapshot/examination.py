@@ -1,11 +1,8 @@
 """An examination: the node, and the facts for the doctor that are too slow to read every second."""
 
-# ruff: noqa: RUF009 - _probed() returns a dataclasses.field()
-
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from probes.base.frozen import dataclass
 from probes.base.unknown import Maybe, Reason, Unknown
 from probes.facts.gpu import fabric_services
 from probes.facts.gpu.fabric_services import FabricServiceFacts

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
+from probes.base.frozen import dataclass
 from probes.base.unknown import Maybe, Reason, Unknown, all_of, any_of
 from probes.facts.gpudirect import GpuDirectFacts, hardware_of
 from probes.facts.node import Node

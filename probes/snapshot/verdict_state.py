@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import Enum
 
+from probes.base.frozen import dataclass
 from probes.facts.gpudirect import GdrPath
 
 

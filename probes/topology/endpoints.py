@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from probes.base.frozen import dataclass
 from probes.base.unknown import Maybe, Unknown, known
 from probes.facts.gpu.gpus import GpuFacts
 from probes.facts.kernel.modules import vendor_cards

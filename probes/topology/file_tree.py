@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
+from probes.base.frozen import dataclass
 from probes.topology.nccl_words import Seat
 
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
 from math import inf
 from typing import TYPE_CHECKING
 
+from probes.base.frozen import dataclass
 from probes.base.unknown import Maybe, Unknown, known
 from probes.topology.graph import CPU, HOST_BRIDGE, INTERNAL, NO_LINK, NUMA_NODE, chain_of
 from probes.topology.parts import Parts

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
+from probes.base.frozen import dataclass
 from probes.base.unknown import known
 from probes.facts.pci.functions import PciFunction
 from probes.topology.graph import chain_of, merged_bdf

@@ -1,7 +1,7 @@
 """The parts of a node and the links between them: plain dictionaries, of which networkx's graph is made.
 
 Most rules only ask for the neighbors of a part. networkx takes 0.1 s to import, a third of `gdrtop check`, so
-it is imported where a graph is searched or exported.
+it is imported where the graph is drawn, searched or exported.
 """
 
 from __future__ import annotations

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cached_property
 from itertools import permutations, product
 from math import inf
 from typing import TYPE_CHECKING
 
+from probes.base.frozen import dataclass
 from probes.base.unknown import Maybe, Reason, Unknown, known
 from probes.facts.node import Node
 from probes.facts.pci.functions import PciFacts

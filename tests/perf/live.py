@@ -113,6 +113,6 @@ def bench_sampling() -> None:
     row(
         "readings of one second, without drawing",
         f"{(both - simulated) * 1e3:.1f} ms CPU, and {simulated * 1e3:.1f} ms the simulated node",
-        "",
-        None,
+        "2 ms of gdrtop's own",
+        both - simulated <= 2e-3,
     )

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 
+from probes.base.frozen import dataclass
 from probes.base.plan import Plan, Step, instruction
 from probes.base.unknown import Maybe, Reason, Unknown, map_known
 from probes.facts.kernel.module_blockers import explain, loads_nothing

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
+from probes.base.frozen import dataclass
 from probes.base.unknown import Maybe, Reason, Unknown, known, map_known
 from probes.facts.rdma.port_health import ERROR_COUNTER_BITS, ErrorCounter, PortHealth
 from probes.queries.evidence_list import first_n

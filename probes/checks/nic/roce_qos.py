@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 
+from probes.base.frozen import dataclass
 from probes.base.plan import Plan, Step, instruction
 from probes.base.unknown import Reason, Unknown, known, map_known
 from probes.checks.nccl.network import used_devices

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 
+from probes.base.frozen import dataclass
 from probes.base.plan import Plan, instruction
 from probes.base.text import plural
 from probes.base.unknown import Maybe, Reason, Unknown, known

@@ -6,8 +6,7 @@ user guide). GPUs of one cluster and clique reach each other by NVLink, also bet
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from probes.base.frozen import dataclass
 from probes.base.unknown import Maybe, Reason, Unknown, map_known
 from probes.host.nvml import FABRIC_STATES, NvmlGpu
 

@@ -8,8 +8,8 @@ Jobs that reach GPUs of other nodes by NVLink need an IMEX channel (NVIDIA IMEX 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 
+from probes.base.frozen import dataclass
 from probes.base.unknown import Maybe, Reason, Unknown, map_known
 from probes.facts.pci.functions import PciFacts
 from probes.host.protocol import Host

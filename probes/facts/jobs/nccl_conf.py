@@ -8,8 +8,8 @@ precedence, then NCCL_CONF_FILE or ~/.nccl.conf, then /etc/nccl.conf.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 
+from probes.base.frozen import dataclass
 from probes.base.text import printable, printable_lines
 from probes.base.unknown import Maybe, Unknown
 from probes.host.protocol import Host

@@ -13,9 +13,9 @@ import posixpath
 import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 
+from probes.base.frozen import dataclass
 from probes.base.origin import Source
 from probes.base.text import printable
 from probes.base.unknown import Maybe, Reason, Unknown, known, map_known

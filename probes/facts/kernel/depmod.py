@@ -5,8 +5,7 @@ They are more than a megabyte, and only a few lines matter, so they stay bytes a
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from probes.base.frozen import dataclass
 from probes.base.text import printable
 from probes.base.unknown import Maybe, Reason, Unknown
 from probes.host.protocol import Host

@@ -7,8 +7,8 @@ one in /var/lib/dkms/NAME/kernel-KERNEL-ARCH, and the log of the last failed bui
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass
 
+from probes.base.frozen import dataclass
 from probes.base.text import printable
 from probes.base.unknown import Maybe, Reason, Unknown, known
 from probes.host.protocol import Host

@@ -10,9 +10,10 @@ from __future__ import annotations
 import re
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from enum import Enum
 
+from probes.base.frozen import dataclass
 from probes.base.text import printable
 from probes.base.unknown import Maybe, Reason, Unknown, known
 from probes.host.command import CommandOutput

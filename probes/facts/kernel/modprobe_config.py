@@ -7,9 +7,10 @@ Files are found and read in the same way as kmod (libkmod-config.c, modprobe.d(5
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from fnmatch import fnmatchcase
 
+from probes.base.frozen import dataclass
 from probes.base.text import printable, printable_lines
 from probes.base.unknown import Maybe, Reason, Unknown
 from probes.host.protocol import Host

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 import zlib
-from dataclasses import dataclass
 
+from probes.base.frozen import dataclass
 from probes.base.text import printable
 from probes.base.unknown import Maybe, Reason, Unknown, map_known
 from probes.host.protocol import Host

@@ -6,9 +6,10 @@ capability that extends beyond the bytes read is malformed.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from enum import Enum
 
+from probes.base.frozen import dataclass
 from probes.base.unknown import Maybe, Reason, Unknown
 
 HEADER_BYTES = 64  # PCI_STD_HEADER_SIZEOF: readable by every user

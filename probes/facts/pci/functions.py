@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import posixpath
 import re
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from enum import Enum
 from functools import cached_property
 
+from probes.base.frozen import dataclass
 from probes.base.origin import Source
 from probes.base.text import printable
 from probes.base.unknown import Maybe, Reason, Unknown, known, map_known

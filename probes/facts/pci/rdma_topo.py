@@ -8,8 +8,7 @@ only on machines that it can judge.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from probes.base.frozen import dataclass
 from probes.base.text import printable
 from probes.base.unknown import Maybe, Reason, Unknown
 from probes.facts.pci.functions import PciFacts, PciFunction, PciKind

@@ -7,8 +7,8 @@ that of one member (drivers/infiniband/hw/mlx5/main.c, mlx5_query_port_roce).
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 
+from probes.base.frozen import dataclass
 from probes.base.text import printable
 from probes.base.unknown import Maybe, Reason, Unknown, known
 from probes.host.protocol import Host

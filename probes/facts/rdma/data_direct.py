@@ -9,8 +9,9 @@ a NIC with its function by an ID that only root can read (the VPD), so libmlx5 i
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from probes.base.frozen import dataclass
 from probes.base.text import printable
 from probes.base.unknown import Maybe, Reason, Unknown, known
 from probes.facts.pci.functions import PciFacts, PciKind

@@ -8,8 +8,8 @@ value counts from the last reset, and many counters are so narrow that they stop
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 
+from probes.base.frozen import dataclass
 from probes.base.text import printable
 from probes.base.unknown import Maybe, Reason, Unknown, known
 from probes.facts.rdma.devices import Gid, RdmaDevice, RdmaFacts, RdmaPort

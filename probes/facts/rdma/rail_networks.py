@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass
 
+from probes.base.frozen import dataclass
 from probes.base.text import printable
 from probes.base.unknown import Maybe, Reason, Unknown, known
 from probes.facts.rdma.devices import RdmaFacts

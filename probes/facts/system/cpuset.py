@@ -6,8 +6,8 @@ The programs that it starts have the same limits. libnuma reads the same lines (
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 
+from probes.base.frozen import dataclass
 from probes.base.text import printable
 from probes.base.unknown import Maybe, Reason, Unknown, map_known
 from probes.facts.system.numa import parse_list

@@ -7,8 +7,8 @@ kernel may still refuse to open a file that the mode allows, because device cgro
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 
+from probes.base.frozen import dataclass
 from probes.base.text import printable
 from probes.base.unknown import Maybe, Reason, Unknown
 from probes.host.protocol import Host

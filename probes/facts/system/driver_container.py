@@ -7,8 +7,8 @@ The GPU driver's container mounts its file system at /run/nvidia/driver. The MOF
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 
+from probes.base.frozen import dataclass
 from probes.base.text import printable
 from probes.base.unknown import Maybe, Reason, Unknown
 from probes.host.protocol import Host

@@ -7,8 +7,8 @@ kernel lists addresses by interface index, IPv4 before IPv6 (net/core/rtnetlink.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 
+from probes.base.frozen import dataclass
 from probes.base.unknown import Maybe, Unknown
 from probes.facts.system.routes import NET, parse_routes
 from probes.host.protocol import Host

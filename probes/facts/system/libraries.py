@@ -7,8 +7,8 @@ libnvidia-ml and libcuda must have the version of the loaded kernel module, else
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 
+from probes.base.frozen import dataclass
 from probes.base.text import printable
 from probes.base.unknown import Maybe, Reason, Unknown
 from probes.host.protocol import Host

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import math
 import re
-from dataclasses import dataclass
 
+from probes.base.frozen import dataclass
 from probes.base.text import printable, printable_lines
 from probes.base.unknown import Maybe, Reason, Unknown, known, map_known
 from probes.facts.system.systemd_units import UnitSetting, manager_setting, unit_setting

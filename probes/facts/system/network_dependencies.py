@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv6Address, ip_address
 
+from probes.base.frozen import dataclass
 from probes.base.text import printable
 from probes.base.unknown import Reason, Unknown, known
 from probes.facts.system.routes import (

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from functools import lru_cache
 
+from probes.base.frozen import dataclass
 from probes.base.text import printable
 from probes.base.unknown import Maybe, Reason, Unknown
 from probes.host.protocol import Host

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_network
 
+from probes.base.frozen import dataclass
 from probes.base.text import printable
 from probes.base.unknown import known
 from probes.host.protocol import Host

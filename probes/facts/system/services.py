@@ -7,9 +7,10 @@ a oneshot service (openibd) is active without one, and only systemd knows about 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import Enum
 
+from probes.base.frozen import dataclass
 from probes.base.text import printable
 from probes.base.unknown import Maybe, Reason, Unknown, known
 from probes.facts.system.systemd_units import UnitFile, modprobe_lines, read_units

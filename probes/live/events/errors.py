@@ -127,7 +127,7 @@ class _Port:
             for rule in rules
             if rule.counter in moving
             or rule in self.counts
-            or (rule.is_relative and isinstance(port.counters.get(rule.counter), int | float))
+            or (rule.is_relative and rule.counter in port.counters)  # what is usual is counted from the start
         )
 
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import Enum
 from functools import cached_property
 
+from probes.base.frozen import dataclass
 from probes.base.unknown import Maybe, Reason, Unknown
 from probes.facts.gpudirect import PeermemReading
 from probes.facts.jobs.processes import Process

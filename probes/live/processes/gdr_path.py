@@ -10,9 +10,10 @@ test_gdr_path.py.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cached_property
 
+from probes.base.frozen import dataclass
 from probes.base.text import plural
 from probes.base.unknown import Maybe, Reason, Unknown, known
 from probes.live.model.sample import PathJudgement, PathWord, Role

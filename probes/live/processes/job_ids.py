@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass
 
+from probes.base.frozen import dataclass
 from probes.base.unknown import Maybe, Unknown
 from probes.facts.jobs.processes import Process, program_of, user_of
 from probes.live.processes.jobs import scheduler_id

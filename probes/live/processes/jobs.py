@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
+from probes.base.frozen import dataclass
 from probes.base.unknown import Maybe, Reason, Unknown, known
 from probes.facts.jobs.processes import program_of, user_of
 from probes.live.model.sample import LiveJob, LiveProcess, PathJudgement, PathWord, PortSample, Role

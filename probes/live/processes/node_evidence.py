@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from probes.base.frozen import dataclass
 from probes.base.unknown import Maybe, Reason, Unknown, known
 from probes.facts.gpudirect import GpuDirectFacts, PeermemReading
 from probes.facts.jobs.processes import Process

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import cached_property, lru_cache
 from itertools import groupby
 from operator import attrgetter
 from types import MappingProxyType
 
+from probes.base.frozen import dataclass
 from probes.base.unknown import Maybe, Reason, Unknown
 from probes.facts.jobs.process_files import Status, parse_status
 from probes.host.protocol import Host
@@ -149,8 +150,8 @@ def read_round(host: Host, last: ResourceRound | None = None) -> Maybe[ResourceR
 
 
 def _have_same_users(one: RdmaResources, other: RdmaResources) -> bool:
-    """Return whether the same threads have opened the devices: each is still alive, or it had no id."""
-    return one.contexts == other.contexts and one.domains == other.domains
+    """Return whether the same threads have opened the devices, so that no process has come or gone."""
+    return bool(one.contexts) and one.contexts == other.contexts and one.domains == other.domains
 
 
 def _resources(host: Host) -> Maybe[RdmaResources]:

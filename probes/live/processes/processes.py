@@ -5,9 +5,10 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from typing import TypeVar
 
+from probes.base.frozen import dataclass
 from probes.base.unknown import Maybe, Reason, Unknown, known
 from probes.facts.jobs.process_files import Stat, parse_stat
 from probes.facts.jobs.processes import MAX_PROCESSES, Process

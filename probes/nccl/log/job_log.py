@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from probes.base.frozen import dataclass
 from probes.base.unknown import Maybe
 
 if TYPE_CHECKING:  # imported by what reads a log: most nodes that are checked have no job

@@ -8,7 +8,8 @@ on a time may stand before that. Launchers put their own tags before: `[1,0]<std
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+
+from probes.base.frozen import dataclass
 
 MAX_LINE_BYTES = 1 << 16
 _WINDOW_BYTES = 512  # what is searched before "NCCL" for its prefix

@@ -7,7 +7,8 @@ Status numbers: enum ibv_wc_status of rdma-core's infiniband/verbs.h; NCCL print
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+
+from probes.base.frozen import dataclass
 
 STATUSES = [
     "SUCCESS",

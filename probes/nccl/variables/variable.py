@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from enum import Enum
 from typing import Any
+
+from probes.base.frozen import dataclass
 
 NEWEST = (2, 30)
 """The NCCL whose defaults gdrtop assumes where the version is unknown."""

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
+from probes.base.frozen import dataclass
 from probes.simulation.node.model.tree import Tree
 from probes.simulation.node.system.fabric import MANAGER, fabric_state, has_switches
 

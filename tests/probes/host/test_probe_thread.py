@@ -32,6 +32,21 @@ def test_a_probe_that_hangs_holds_up_no_other() -> None:
     assert stuck.answer(5.0) is True
 
 
+def test_everyone_who_waits_for_a_probe_gets_its_answer() -> None:
+    host, released = LocalHost(), threading.Event()
+    probe = start_probe(host, "slow", lambda: released.wait(30.0))
+    assert not probe.wait(-1.0)
+    answers: list[object] = []
+    waiting = [threading.Thread(target=lambda: answers.append(probe.answer(20.0))) for _ in range(3)]
+    for thread in waiting:
+        thread.start()
+    released.set()
+    for thread in waiting:
+        thread.join(20.0)
+    assert answers == [True] * 3
+    assert probe.answer(0.0) is True
+
+
 def test_an_error_ends_one_probe_and_not_its_thread() -> None:
     host = LocalHost()
 

@@ -105,6 +105,13 @@ def test_a_uniform_job_has_no_odd_one() -> None:
     assert not Watching().see(60)
 
 
+def test_a_rank_that_stops_later_is_odd_until_it_runs_again() -> None:
+    watching = Watching()
+    assert not watching.see(20)
+    assert len(watching.see(5, processes=ranks(8, 5, state="T"))) == 1
+    assert not watching.see(5)
+
+
 def test_a_nic_below_half_the_median_for_ten_seconds() -> None:
     node = Watching()
     assert not node.see(9, SLOW)

@@ -19,7 +19,7 @@ from probes.facts.rdma.devices import RdmaFacts
 from probes.facts.system.platform import Environment
 from probes.simulation.host import SimulatedHost
 from probes.snapshot.rates import read
-from probes.snapshot.verdict import State, judge
+from probes.snapshot.verdict import ServedCache, State, judge
 from probes.topology.paths import build
 from tests.probes.snapshot.verdict_nodes import (
     ABSENT,
@@ -146,6 +146,23 @@ def test_the_reading_overrides_the_probed_state_of_a_port() -> None:
     assert verdict_of(node, reading_of(states=down)).state is State.DEGRADED
     up: dict[tuple[str, int], Maybe[str]] = {(name, 1): "ACTIVE" for name in near}
     assert verdict_of(with_ports(node, "DOWN", *near), reading_of(states=up)).state is State.READY
+
+
+def test_a_verdict_each_second_follows_ports_and_use() -> None:
+    node = a_node(direct(peermem=True))
+    topology, cache = build(node), ServedCache()
+    down: dict[tuple[str, int], Maybe[str]] = {(name, 1): "DOWN" for name in nearest(node, 0)}
+    readings = [
+        reading_of(refcnt=112),
+        reading_of(refcnt=96),
+        reading_of(refcnt=0),
+        reading_of(states=down, refcnt=96),
+        reading_of(refcnt=96),
+    ]
+    each_second = [judge(node, topology, reading, cache=cache) for reading in readings]
+    assert each_second == [judge(node, topology, reading) for reading in readings]
+    words = [verdict.state for verdict in each_second]
+    assert words == [State.ACTIVE, State.ACTIVE, State.READY, State.DEGRADED, State.ACTIVE]
 
 
 @pytest.mark.parametrize("state", ["INIT", "ARMED", "ACTIVE_DEFER"])

@@ -17,7 +17,7 @@ from probes.topology.smi_words import Smi
 from tests.tiers import usual
 from tests.trees import MELLANOX, NVIDIA, add_function, add_rdma_device, write
 from tests.tui.action_screens import seen
-from tests.tui.pilot import SteppedClock, examined, overview, readings, shown, stepped_app, until
+from tests.tui.pilot import SteppedClock, examined, overview, readings, settled, shown, stepped_app, until
 from tui.app import GdrtopApp
 from tui.screens.doctor.screen import DoctorScreen
 from widgets.base.lines import Tone

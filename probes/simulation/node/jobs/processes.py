@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
+from probes.base.frozen import dataclass
 from probes.facts.jobs.nccl_conf import NCCL_CONF
 from probes.simulation.node.jobs.nccl_log import JobOutput
 from probes.simulation.node.jobs.programs import nearest_nics, needs_plugin, path_between, path_of, uses_cxi

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 
+from probes.base.frozen import dataclass
 from probes.host.ras import PORT
 from probes.simulation.node.devices.network import NODE_ADDRESS
 from probes.simulation.node.model.program import Program, Via

@@ -8,10 +8,10 @@ buffers: LL in host memory; LL128 and Simple in GPU memory, unless it copies thr
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
 
+from probes.base.frozen import dataclass
 from probes.host.rdma_resources import (
     CompletionQueue,
     MemoryRegion,

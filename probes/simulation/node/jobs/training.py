@@ -6,11 +6,11 @@ Times in seconds since the node started; before it was opened, the job was in on
 from __future__ import annotations
 
 from bisect import bisect_right
-from dataclasses import dataclass
 from enum import Enum
 from functools import cache
 from itertools import accumulate
 
+from probes.base.frozen import dataclass
 from probes.simulation.node.model.description import NicDescription
 from probes.simulation.node.model.waves import Steps
 

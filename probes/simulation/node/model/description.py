@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cache
 from pkgutil import get_data
 from typing import Any, Literal
 
+from probes.base.frozen import dataclass
 from probes.simulation.node.model.names import SIMULATED_NAMES
 
 if sys.version_info >= (3, 11):

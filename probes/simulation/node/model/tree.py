@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from probes.base.frozen import dataclass
 from probes.base.unknown import Maybe, Reason, Unknown
 from probes.host.command import CommandOutput
 from probes.simulation.node.model.description import NicDescription, NodeDescription

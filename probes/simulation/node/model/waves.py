@@ -10,10 +10,11 @@ import math
 import zlib
 from bisect import bisect_right
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from itertools import count
 from threading import Lock
+
+from probes.base.frozen import dataclass
 
 _SLOW, _FAST = 0.22, 0.08  # amplitudes, as shares of the mean
 

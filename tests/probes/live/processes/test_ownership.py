@@ -110,6 +110,27 @@ def test_the_owners_of_an_unchanged_list_are_not_looked_up_again(host: LiveNode)
     assert (host.asked["rdma_resources"], host.asked["/proc/42/status"]) == (2, 1)
 
 
+def test_only_new_threads_of_a_running_job_are_looked_up(host: LiveNode) -> None:
+    host.add_process(42)
+    for thread in (1042, 1043):
+        host.set_status(thread, 42, 4 * MIB)
+    opened = RdmaResources(contexts=(RdmaContext("mlx5_0", 7, 42),))
+    regions = tuple(MemoryRegion("mlx5_0", thread, 4 * MIB, 1, thread) for thread in (1042, 1043))
+    host.resources = replace(opened, regions=regions[:1])
+    first = round_of(host)
+    host.asked.clear()
+    host.resources = replace(opened, regions=regions)
+    second = read_round(host, first)
+    assert isinstance(second, ResourceRound)
+    assert second.ownership.uses[42].own.bytes == 8 * MIB
+    assert (host.asked["/proc/1042/status"], host.asked["/proc/1043/status"]) == (0, 1)
+    # Another process has opened the device since: every thread may be another one.
+    host.resources = replace(opened, regions=regions, contexts=(RdmaContext("mlx5_0", 8, 42),))
+    host.asked.clear()
+    assert isinstance(read_round(host, second), ResourceRound)
+    assert host.asked["/proc/1042/status"] == 1
+
+
 def test_an_unowned_object_is_looked_up_in_each_round(host: LiveNode) -> None:
     host.resources = resources_of((42, [4 * MIB]))
     first = round_of(host)

@@ -1,0 +1,74 @@
+"""Frozen classes with shared methods, against those of the standard library."""
+
+import dataclasses
+from collections.abc import Callable
+from dataclasses import FrozenInstanceError, field
+from typing import Any
+
+import pytest
+
+from probes.base.frozen import dataclass
+
+
+def classes(make: Callable[..., Any]) -> tuple[type[Any], ...]:
+    @make(frozen=True)
+    class Empty:
+        """No field."""
+
+    @make(frozen=True)
+    class One:
+        """One field."""
+
+        value: object
+
+    @make(frozen=True)
+    class Hidden(One):
+        """Fields that are inherited, not compared and not shown."""
+
+        seen: int = 0
+        note: list[int] = field(default_factory=list, compare=False)
+        secret: str = field(default="s", repr=False)
+
+    @make(frozen=True)
+    class Own(One):
+        """Its own equality and hash."""
+
+        def __eq__(self, other: object) -> bool:
+            return isinstance(other, Own)
+
+        def __hash__(self) -> int:
+            return 7
+
+    return Empty, One, Hidden, Own
+
+
+def instances(make: Callable[..., Any]) -> list[Any]:
+    empty, one, hidden, own = classes(make)
+    values = [empty(), one(1), one(1.0), one("a"), one((1,)), one(one(1)), own(1), own(2)]
+    return [*values, hidden(1), hidden(1, 2), hidden(1, 0, [3]), hidden(1, 0, [], "t")]
+
+
+def test_equality_hash_and_representation_are_those_of_dataclasses() -> None:
+    ours, theirs = instances(dataclass), instances(dataclasses.dataclass)
+    for mine, plain in zip(ours, theirs, strict=True):
+        assert repr(mine) == repr(plain)
+        assert hash(mine) == hash(plain)
+        assert [mine == other for other in ours] == [plain == other for other in theirs]
+        assert mine != plain
+        assert mine.__eq__(3) is plain.__eq__(3)
+
+
+def test_a_field_cannot_be_set_or_deleted_but_replaced() -> None:
+    _, one, *_ = classes(dataclass)
+    with pytest.raises(FrozenInstanceError):
+        one(1).value = 2
+    with pytest.raises(FrozenInstanceError):
+        del one(1).value
+    assert dataclasses.replace(one(1), value=2) == one(2)
+
+
+def test_an_instance_that_contains_itself_can_be_shown() -> None:
+    _, one, *_ = classes(dataclass)
+    values: list[object] = []
+    values.append(one(values))
+    assert repr(values[0]).endswith("One(value=[...])")
