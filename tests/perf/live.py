@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from tests.perf.crowded_node import add_processes
 from tests.perf.table import GDRTOP, NODE, best, row, running_cost
 
 
@@ -25,8 +26,7 @@ def bench_live() -> None:
         """CPU seconds of one sample, readings included."""
         clock = SteppedClock()
         host = SimulatedHost(NODE, clock=clock)
-        for pid in range(100000, 100000 + processes):
-            host.tree.add(f"/proc/{pid}/comm", "sleep\n")
+        add_processes(host.tree, processes)
         node, watch = probe_node(host), LiveWatch()
         for _ in range(30):
             clock.now += 1.0
