@@ -194,7 +194,8 @@ class GdrtopApp(App[None]):
                 self.bandwidth.setup.load_results_once()
             if any(isinstance(part, Sampled) for part in parts):
                 self.bandwidth.setup.note_reading()
-            self.readings.ask_examination_if_due()
+            if not isinstance(report, Probed):  # a check of a big node would delay its first figures
+                self.call_after_refresh(self.readings.ask_examination_if_due)
 
     def _show_examination(self, report: Examined) -> None:
         doctor = self._shared.doctor
@@ -202,7 +203,7 @@ class GdrtopApp(App[None]):
             doctor.fail(report.failure)
             self._overview.fail_check(report.failure)
         else:
-            doctor.set_examination(report.examination)
+            doctor.set_examination(report.examination, report.findings)
             self._overview.apply_findings(doctor.findings, report.examination, report.detours)
         from tui.screens.doctor.screen import DoctorScreen
 

@@ -27,7 +27,7 @@ from probes.host.ras import ANSWER_SECONDS, REPORTS
 from probes.host.rdma_resources import RdmaResources
 from probes.host.usage import InterfaceCounters, ProcessUsage, counters_from_files, usage_from_files
 from probes.simulation.node.build import build_tree
-from probes.simulation.node.jobs.programs import programs_on, settle_paths
+from probes.simulation.node.jobs.programs import programs_by_gpu, settle_paths
 from probes.simulation.node.jobs.ras import ADDRESS, ras_events, ras_report
 from probes.simulation.node.jobs.rdma_resources import rdma_resources
 from probes.simulation.node.jobs.traffic import traffic_of_gpu
@@ -307,13 +307,17 @@ class SimulatedHost:
         seconds = self._seconds()
         silent = special.lost | special.unlisted | self.tree.lost
         gbps = max((nic.gbps for nic in self._description.nic.values()), default=0.0)
+        is_used = ("nvidia", "job") in self.tree.references
+        pids = programs_by_gpu(self.tree) if is_used else {}
         return tuple(
-            self._live(number, placed.bdf, gbps, seconds)
+            self._live(number, placed.bdf, gbps, seconds, pids.get(number, ()))
             for number, placed in enumerate(self.tree.gpus)
             if number not in silent
         )
 
-    def _live(self, number: int, bdf: str, gbps: float, seconds: float) -> NvmlLive:
+    def _live(
+        self, number: int, bdf: str, gbps: float, seconds: float, pids: tuple[int, ...]
+    ) -> NvmlLive:
         gpu = self._description.gpu
         waves = _gpu_waves(self._seed, bdf)
         load = 0.76 * waves.load.at(seconds) * gpu_load(self._seed, seconds)
@@ -321,7 +325,6 @@ class SimulatedHost:
         traffic = gbps / 8 * 1e9 * share
         nvlink = gpu.nvlinks * _NVLINK_BYTES_PER_SECOND * share
         idle, busy = gpu.watts
-        is_used = ("nvidia", "job") in self.tree.references
         return NvmlLive(
             bdf=bdf,
             utilisation_percent=min(100, round(load * 100)),
@@ -332,7 +335,7 @@ class SimulatedHost:
             pcie_rx_bytes_per_second=traffic * 0.98 * waves.received.at(seconds),
             link_generation=_generation(self._link(bdf, "speed")) or gpu.link[0],
             link_width=int(self._link(bdf, "width") or gpu.link[1]),
-            processes=programs_on(self.tree, number) if is_used else (),
+            processes=pids,
             nvlink_tx_bytes_per_second=nvlink * waves.nvlink_sent.at(seconds)
             if gpu.nvlinks
             else Unknown(Reason.NOT_THERE, bdf, "no NVLink"),

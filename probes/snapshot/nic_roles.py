@@ -10,7 +10,6 @@ from probes.facts.node import Node
 from probes.facts.rdma.devices import RdmaDevice, RdmaFacts
 from probes.facts.system.network_use import NOT_ASKED, NetworkUse
 from probes.topology.endpoints import Endpoint, is_down, port_gbps
-from probes.topology.nccl_words import Nccl
 from probes.topology.paths import Topology
 from probes.topology.smi_words import Smi
 
@@ -77,7 +76,7 @@ def _gpus_near(topology: Topology, nic: Endpoint) -> list[str]:
         smi = topology.paths.smi(gpu.id, nic.id)
         if not isinstance(smi, Unknown) and smi in _NEAR:
             near.append(f"{gpu.label} ({smi.value})")
-        elif topology.paths.nccl.to_nic(gpu.id, nic.id) is Nccl.P2C:
+        elif nic.id in topology.paths.nccl.by_cpu_link(gpu.id):
             near.append(f"{gpu.label} (NCCL P2C)")
     return near
 

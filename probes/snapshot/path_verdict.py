@@ -114,7 +114,8 @@ def _served_gpus(
         others = len(faults) - 1
         more = f", and {others} other GPU{'s' if others > 1 else ''}" if others else ""
         return _Served(verdict(State.DEGRADED, next(iter(faults.values())) + more))
-    left = [gpu for gpu in gpus if gpu not in served]
+    ids = {gpu.id for gpu in served}
+    left = [gpu for gpu in gpus if gpu.id not in ids]
     doubts = [f"{gpu.label}: {answers[gpu.id].doubt}" for gpu in left if answers[gpu.id].doubt]
     unserved = [gpu for gpu in left if not answers[gpu.id].doubt]
     if unserved and guest_paths:

@@ -11,12 +11,9 @@ from probes.facts.node import Node
 from probes.facts.rdma.devices import RdmaDevice
 from probes.snapshot.gdr_use import GdrUse
 from probes.snapshot.rates import Reading
+from probes.topology.nccl_paths import NEAR
 from probes.topology.nccl_words import Nccl
 from probes.topology.paths import Topology
-
-# NCCL uses GPUDirect RDMA by default up to these levels; P2C exists only for GPUs with C2C links
-# (src/graph/paths.cc ncclTopoCheckGdr: the level is P2C, before 2.29 PXB).
-_NEAR = (Nccl.PIX, Nccl.PXB, Nccl.P2C)
 
 
 @dataclass(frozen=True)
@@ -88,20 +85,22 @@ def serving_nics(
 
     `devices`: those that are hardware. Of a node's thousands of pairs only the near ones are looked at.
     """
-    by_word = topology.nics_by_word.get(gpu, {})
-    words = {name: word for word in _NEAR for name in by_word.get(word, ())}
-    near = [name for name in topology.best_nics.get(gpu, ()) if name in words and name in devices]
+    words = topology.near_nics.get(gpu, {})
+    near = [name for name in words if name in devices]
     serving = [name for name in near if reach.reaches(name, gpu) is True]
     if serving:
         best = words[serving[0]]
         return ServingNics(tuple(name for name in serving if words[name] is best))
     if doubt := _doubt(node, topology, gpu, reach):
         return ServingNics(doubt=doubt)
-    by_nvlink = [
-        name for name in by_word.get(Nccl.PXN, ()) if name in devices and reach.reaches(name, gpu) is True
-    ]
-    if by_nvlink and not near:
-        return ServingNics(tuple(by_nvlink), by_pxn=True)
+    to_nic, others = topology.paths.nccl.to_nic, () if near else topology.best_nics.get(gpu, ())
+    by_nvlink = tuple(
+        name
+        for name in others
+        if name in devices and to_nic(gpu, name) is Nccl.PXN and reach.reaches(name, gpu) is True
+    )
+    if by_nvlink:
+        return ServingNics(by_nvlink, by_pxn=True)
     far = not near and bool(reach.nics_of(gpu))
     return ServingNics(reason=_why_unserved(topology, gpu, near, devices, reach, reading), far=far)
 
@@ -115,11 +114,11 @@ def _doubt(node: Node, topology: Topology, gpu: str, reach: Reachability) -> str
             continue
         if isinstance(path.nccl, Unknown):
             return f"the path to {name} is unknown: {path.nccl}"
-        if isinstance(reaches, Unknown) and path.nccl in _NEAR:
+        if isinstance(reaches, Unknown) and path.nccl in NEAR:
             return f"the state of {name} is unknown: {reaches}"
     for bdf in () if isinstance(node.rdma, Unknown) else node.rdma.devices_elsewhere:
         path = topology.paths.get((gpu, bdf))
-        if path is not None and path.nccl in _NEAR:
+        if path is not None and path.nccl in NEAR:
             return f"the RDMA device of {bdf} is in another network namespace; run gdrtop in that pod"
     return ""
 

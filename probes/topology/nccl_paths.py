@@ -5,6 +5,7 @@ A word is worked out when it is asked for: a node with 256 GPUs and 256 NICs has
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from probes.base.unknown import Maybe, Reason, Unknown, known
@@ -16,7 +17,9 @@ from probes.topology.nccl_words import ORDER, Nccl, Seat, pci_path, seat_of
 from probes.topology.nvlink import has_c2c, has_relay, nvlink_peers, nvlinks_between
 from probes.topology.parts import Parts
 
-_NEAR = (Nccl.PIX, Nccl.PXB, Nccl.P2C)
+# NCCL uses GPUDirect RDMA by default up to these levels; P2C exists only for GPUs with C2C links
+# (src/graph/paths.cc ncclTopoCheckGdr: the level is P2C, before 2.29 PXB).
+NEAR = (Nccl.PIX, Nccl.PXB, Nccl.P2C)
 
 
 class NcclPaths:
@@ -35,16 +38,44 @@ class NcclPaths:
         self._seats = {
             end.id: _seat(parts, end, functions.get(known(end.to_gpus, "")), file) for end in (*gpus, *nics)
         }
+        self._places = self._numbered_places()
+        self._over_pcie: dict[tuple[int, int], Nccl] = {}  # by place
         self._by_cpu_link: dict[str, frozenset[str]] = {}  # GPU -> NICs
         self._near: dict[str, frozenset[str]] = {}  # NIC -> GPUs
         self._peers: dict[str, frozenset[str]] = {}  # GPU -> GPUs
 
+    def seat(self, end: str) -> Maybe[Seat]:
+        """Return an endpoint's seat in NCCL's tree."""
+        return self._seats[end]
+
     def over_pcie(self, a: str, b: str) -> Maybe[Nccl]:
         """Return the word for PCIe alone."""
+        places = self._places[a], self._places[b]
+        word = self._over_pcie.get(places)
+        if word is not None:
+            return word
         of_a, of_b = self._seats[a], self._seats[b]
         if isinstance(of_a, Unknown):
             return of_a
-        return of_b if isinstance(of_b, Unknown) else pci_path(of_a, of_b)
+        if isinstance(of_b, Unknown):
+            return of_b
+        word = self._over_pcie[places] = pci_path(of_a, of_b)
+        return word
+
+    def _numbered_places(self) -> dict[str, int]:
+        """Return a number for each endpoint; those with equal ones are at one place and have equal words.
+
+        Endpoints that NCCL takes for one device have numbers of their own.
+        """
+        buses = Counter(seat.bus_id for seat in self._seats.values() if not isinstance(seat, Unknown))
+        numbers: dict[object, int] = {}
+        places: dict[str, int] = {}
+        for end, seat in self._seats.items():
+            key: object = end
+            if not isinstance(seat, Unknown) and buses[seat.bus_id] == 1:
+                key = seat.switches, seat.cpu
+            places[end] = numbers.setdefault(key, len(numbers))
+        return places
 
     def between_gpus(self, a: str, b: str) -> tuple[Maybe[Nccl], int]:
         """Return the word and the NVLinks: NVLink, a relaying GPU (NVB), or C2C links of both to one CPU."""
@@ -63,25 +94,36 @@ class NcclPaths:
 
         PXN: a GPU far from a NIC uses NVLink to a GPU that is near it (paths.cc:812-843).
         """
-        word = self._without_peers(gpu, nic)
+        word = self.without_peers(gpu, nic)
         if word not in (Nccl.PHB, Nccl.SYS):
             return word
-        if gpu not in self._peers:
-            self._peers[gpu] = nvlink_peers(self._parts, gpu)
-        return word if self._peers[gpu].isdisjoint(self._gpus_near(nic)) else Nccl.PXN
+        return word if self.peers(gpu).isdisjoint(self.gpus_near(nic)) else Nccl.PXN
 
-    def _gpus_near(self, nic: str) -> frozenset[str]:
+    def peers(self, gpu: str) -> frozenset[str]:
+        """Return the GPUs to which a GPU has NVLinks."""
+        peers = self._peers.get(gpu)
+        if peers is None:
+            peers = self._peers[gpu] = nvlink_peers(self._parts, gpu)
+        return peers
+
+    def gpus_near(self, nic: str) -> frozenset[str]:
+        """Return the GPUs that a NIC is near."""
         near = self._near.get(nic)
         if near is None:
-            near = frozenset(gpu.id for gpu in self._gpus if self._without_peers(gpu.id, nic) in _NEAR)
+            near = frozenset(gpu.id for gpu in self._gpus if self.without_peers(gpu.id, nic) in NEAR)
             self._near[nic] = near
         return near
 
-    def _without_peers(self, gpu: str, nic: str) -> Maybe[Nccl]:
+    def without_peers(self, gpu: str, nic: str) -> Maybe[Nccl]:
         """Return the word over PCIe and the GPU's own chip-to-chip links."""
-        if gpu not in self._by_cpu_link:
-            self._by_cpu_link[gpu] = self._nics_by_cpu_link(gpu)
-        return Nccl.P2C if nic in self._by_cpu_link[gpu] else self.over_pcie(gpu, nic)
+        return Nccl.P2C if nic in self.by_cpu_link(gpu) else self.over_pcie(gpu, nic)
+
+    def by_cpu_link(self, gpu: str) -> frozenset[str]:
+        """Return the NICs with P2C."""
+        found = self._by_cpu_link.get(gpu)
+        if found is None:
+            found = self._by_cpu_link[gpu] = self._nics_by_cpu_link(gpu)
+        return found
 
     def _nics_by_cpu_link(self, gpu: str) -> frozenset[str]:
         """Return the NICs with P2C: the nearest ones of a CPU to which the GPU has chip-to-chip links.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import field
 from functools import cached_property
-from itertools import permutations
+from itertools import permutations, product
 from math import inf
 from typing import TYPE_CHECKING
 
@@ -18,9 +18,10 @@ from probes.topology.endpoints import Endpoint, endpoints, is_down, port_gbps
 from probes.topology.file_tree import FileTree
 from probes.topology.graph import DMA, GPU, NIC, NVSWITCH, build_parts, switches_above
 from probes.topology.hops import Hop, Routes, weakest_of
-from probes.topology.nccl_paths import NcclPaths
+from probes.topology.nccl_paths import NEAR, NcclPaths
 from probes.topology.nccl_words import ORDER, Nccl
 from probes.topology.parts import Parts
+from probes.topology.places import Places
 from probes.topology.smi_words import Smi, smi_path
 
 if TYPE_CHECKING:
@@ -108,14 +109,13 @@ class Topology:
         return _best_nics(self)
 
     @cached_property
-    def nics_by_word(self) -> dict[str, dict[Maybe[Nccl], list[str]]]:
-        """GPU id -> NCCL's word -> NIC ids, nearest first."""
-        found: dict[str, dict[Maybe[Nccl], list[str]]] = {}
+    def near_nics(self) -> dict[str, dict[str, Nccl]]:
+        """GPU id -> NIC id -> NCCL's word, of the NICs that NCCL counts as near, nearest first."""
+        near: dict[str, dict[str, Nccl]] = {}
         for gpu, nics in self.best_nics.items():
-            words = found[gpu] = {}
-            for nic in nics:
-                words.setdefault(self.paths.nccl.to_nic(gpu, nic), []).append(nic)
-        return found
+            words = ((nic, self.paths.nccl.without_peers(gpu, nic)) for nic in nics)
+            near[gpu] = {nic: word for nic, word in words if not isinstance(word, Unknown) and word in NEAR}
+        return near
 
     @cached_property
     def near_pairs(self) -> tuple[tuple[str, str], ...]:
@@ -123,6 +123,20 @@ class Topology:
         over_pcie = self.paths.nccl.over_pcie
         pairs = ((gpu.id, nic.id) for gpu in self.gpus for nic in self.nics)
         return tuple(pair for pair in pairs if over_pcie(*pair) in (Nccl.PIX, Nccl.PXB))
+
+    @cached_property
+    def kinds_of_paths(self) -> tuple[tuple[Path, int], ...]:
+        """One path of each kind between GPUs and NICs, and how many have its words."""
+        nccl, places = self.paths.nccl, self.paths.places
+        gpus: dict[object, list[str]] = {}
+        for gpu in self.gpus:
+            alike = places[gpu.id], nccl.peers(gpu.id) | {gpu.id}, nccl.by_cpu_link(gpu.id)
+            gpus.setdefault(alike, []).append(gpu.id)
+        nics: dict[object, list[str]] = {}
+        for nic in self.nics:
+            nics.setdefault((places[nic.id], nccl.gpus_near(nic.id)), []).append(nic.id)
+        pairs = product(gpus.values(), nics.values())
+        return tuple((self.paths[some[0], others[0]], len(some) * len(others)) for some, others in pairs)
 
     @cached_property
     def bdfs(self) -> dict[str, str]:
@@ -170,6 +184,12 @@ class Paths(Mapping[tuple[str, str], Path]):
         self._ends = {end.id: end for end in (*topology.gpus, *topology.nics)}
         self._place = {end: place for place, end in enumerate(self._ends)}
         self._found: dict[tuple[str, str], Path] = {}
+        self._smi: dict[tuple[int, int], Smi] = {}  # by the places of both ends
+
+    @cached_property
+    def places(self) -> dict[str, int]:
+        """The place of each endpoint: of all pairs of two places, only one has to be looked at."""
+        return Places(self._ends, self._topology.parts, self.routes, self.nccl).by_end
 
     @cached_property
     def routes(self) -> Routes:
@@ -202,11 +222,17 @@ class Paths(Mapping[tuple[str, str], Path]):
 
     def smi(self, a: str, b: str) -> Maybe[Smi]:
         """Return nvidia-smi's word for the path from a to b."""
+        pair = self.places[a], self.places[b]
+        if pair in self._smi:
+            return self._smi[pair]
         over_pcie = self.nccl.over_pcie(a, b)
         if isinstance(over_pcie, Unknown):
             return over_pcie
         branches = (self.routes.branch(known(self._ends[end].bdf, "")) for end in (a, b))
-        return smi_path(self._topology.parts, *branches)
+        word = smi_path(self._topology.parts, *branches)
+        if not isinstance(word, Unknown):  # the reason names the function
+            self._smi[pair] = word
+        return word
 
     def distance(self, a: str, b: str, rate: float) -> tuple[int, int, float, int]:
         """Return the ranks of NCCL's PCIe word and nvidia-smi's, bandwidth (negated) and hops of a path.
@@ -270,14 +296,20 @@ def _best_nics(topology: Topology) -> dict[str, tuple[str, ...]]:
     down = {nic.id: is_down(devices.get(nic.id)) for nic in nics}
     rates = {nic.id: port_gbps(devices.get(nic.id)) for nic in nics}
     names = {nic.id: natural(nic.label) for nic in nics}
+    in_order = sorted(names, key=names.__getitem__)
     taken = dict.fromkeys(names, 0)
+    places = topology.paths.places
+    equal: dict[int, list[list[str]]] = {}  # by the GPU's place: NICs at equal distances, nearest first
     best: dict[str, tuple[str, ...]] = {}
     for gpu in topology.gpus:
-
-        def distance(nic: str, gpu: str = gpu.id) -> tuple[object, ...]:
-            return down[nic], topology.paths.distance(gpu, nic, rates[nic]), taken[nic], names[nic]
-
-        best[gpu.id] = tuple(sorted(names, key=distance))
+        if places[gpu.id] not in equal:
+            groups: dict[tuple[object, ...], list[str]] = {}
+            for nic in in_order:
+                distance = down[nic], topology.paths.distance(gpu.id, nic, rates[nic])
+                groups.setdefault(distance, []).append(nic)
+            equal[places[gpu.id]] = [groups[key] for key in sorted(groups)]
+        groups_of_gpu = equal[places[gpu.id]]
+        best[gpu.id] = tuple(nic for group in groups_of_gpu for nic in sorted(group, key=taken.__getitem__))
         if best[gpu.id]:
             taken[best[gpu.id][0]] += 1
     return best

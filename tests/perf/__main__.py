@@ -21,7 +21,7 @@ from statistics import median
 
 from tests.perf.compare import print_comparison
 from tests.perf.live import bench_live, bench_sampling
-from tests.perf.scale import bench_hours, bench_pci, bench_topologies
+from tests.perf.scale import bench_crowded_dashboard, bench_hours, bench_pci, bench_topologies
 from tests.perf.system_calls import bench_system_calls
 from tests.perf.table import GDRTOP, NODE, ROWS, best, row, running_cost
 from tests.perf.terminal import Terminal
@@ -242,6 +242,7 @@ BENCHES: tuple[Callable[[], None], ...] = (
     bench_system_calls,
     bench_topologies,
     bench_pci,
+    bench_crowded_dashboard,
     bench_hours,
     bench_recording,
     bench_text,

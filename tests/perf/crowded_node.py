@@ -5,8 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from probes.simulation.node.model.description import NodeDescription, RootDescription, describe
+from probes.simulation.node.model.tree import Tree
 
 _BELOW_ONE_SWITCH = 8
+_FIRST_PID = 100_000
 
 
 def crowded_node(gpus: int, nics: int, functions: int = 0) -> NodeDescription:
@@ -27,3 +29,11 @@ def crowded_node(gpus: int, nics: int, functions: int = 0) -> NodeDescription:
         root=(*roots, RootDescription("0000:80", 0, switch=["nvswitch"] * 4)),
         uncore=functions,
     )
+
+
+def add_processes(tree: Tree, count: int, files: int = 8) -> None:
+    """Add processes that use neither GPUs nor RDMA, each with so many open files."""
+    for pid in range(_FIRST_PID, _FIRST_PID + count):
+        tree.add(f"/proc/{pid}/comm", "sleep\n")
+        for file in range(files):
+            tree.link(f"/proc/{pid}/fd/{file}", "/dev/null")

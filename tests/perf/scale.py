@@ -2,16 +2,28 @@
 
 from __future__ import annotations
 
+import os
+import re
+import signal
+import sys
+import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import psutil
 
 from tests.perf.crowded_node import crowded_node
-from tests.perf.table import row
+from tests.perf.table import SECONDS, row
+from tests.perf.terminal import Terminal
 
 _SAMPLES = 20_000
+_LONG_SAMPLES = 144_000  # four hours at 0.1 s
+_PARTS = 4
+_SETTLE_SECONDS = 15.0
+_KEYS = 5
+_REVERSE = re.compile(rb"\x1b\[(\d+;)*7[;m]")  # the selected name
 
 
 def cpu_seconds(work: Callable[[], object], times: int) -> list[float]:
@@ -51,6 +63,68 @@ def bench_topologies() -> None:
         row(f"verdict of {gpus} × {nics}", f"{min(values) * 1e3:.1f} ms CPU a second", "", None, values)
 
 
+# GPUs, NICs, and options of tests/perf/crowded_app.py.
+_CROWDED = (
+    ("64", "64"),
+    ("8", "256"),
+    ("256", "256"),
+    ("8", "10", "--functions", "10240", "--processes", "5000"),
+)
+
+
+def bench_crowded_dashboard() -> None:
+    """The dashboard on big nodes with a rank on every GPU: its first figures, 1 Hz, and a key."""
+    for arguments in _CROWDED:
+        with tempfile.TemporaryDirectory() as directory:
+            _dashboard_on(arguments, Path(directory) / "seconds")
+
+
+def _dashboard_on(arguments: Sequence[str], file: Path) -> None:
+    program = [sys.executable, "-m", "tests.perf.crowded_app", *arguments, "--seconds-file", str(file)]
+    what = " × ".join(arguments[:2]) + (", 10,240 functions, 5,000 processes" if arguments[2:] else "")
+    terminal = Terminal(program)
+    try:
+        first = terminal.wait_for(b"GPU1")
+        until_then = _simulated_seconds(terminal, file)
+        terminal.read_for(_SETTLE_SECONDS)
+        before = _simulated_seconds(terminal, file)
+        cost = terminal.cost_over(SECONDS)
+        simulated = 100 * (_simulated_seconds(terminal, file) - before) / cost.seconds
+        key = min(_key_seconds(terminal) for _ in range(_KEYS))
+    finally:
+        terminal.close()
+    own = 100 * cost.cpu_seconds / cost.seconds - simulated
+    text = f"{first:.2f} s, of it {until_then:.2f} s CPU of the simulated node"
+    row(f"first figures, {what}", text, "2 s", first - until_then <= 2, [first - until_then])
+    text = f"{own:.1f} %, and {simulated:.1f} % the simulated node"
+    row(f"CPU at 1 Hz, {what}", text, "5 %", own <= 5, [own])
+    row(f"a key, {what}", f"{key * 1e3:.0f} ms", "100 ms", key <= 0.1)
+
+
+def _simulated_seconds(terminal: Terminal, file: Path) -> float:
+    """Return the CPU seconds of the simulated node's answers so far."""
+    file.unlink(missing_ok=True)
+    os.kill(terminal.pid, signal.SIGUSR1)
+    for _ in range(100):
+        terminal.read_for(0.05)
+        if file.exists() and (text := file.read_text()).endswith("\n"):
+            return float(text)
+    raise TimeoutError("the dashboard did not write its seconds")
+
+
+def _key_seconds(terminal: Terminal) -> float:
+    """Return how long it takes until an arrow key has moved the selection."""
+    terminal.read_for(0.7)  # not always at the same time of a second
+    terminal.text = b""
+    began = time.perf_counter()
+    terminal.send(b"\x1b[B")
+    while not _REVERSE.search(terminal.text):
+        terminal.read_for(0.005)
+        if time.perf_counter() - began > 10:
+            raise TimeoutError("the selection did not move")
+    return time.perf_counter() - began
+
+
 def bench_pci() -> None:
     """A probe of 10,000 PCI functions against one of 517, per function."""
     from probes.facts.pci import functions as pci
@@ -65,7 +139,10 @@ def bench_pci() -> None:
 
 
 def bench_hours() -> None:
-    """Memory over many live samples, run as fast as they go: the last half against the first."""
+    """Memory over many live samples, run as fast as they go: the last half against the first.
+
+    GDRTOP_LONG=1 in the environment takes seven times as many.
+    """
     from probes.live.live_watch import LiveWatch
     from probes.snapshot.watch import Watch
 
@@ -73,11 +150,14 @@ def bench_hours() -> None:
     watch, live, process = Watch(host), LiveWatch(), psutil.Process()
     node = watch.probe()
     assert node is not None
+    samples = _LONG_SAMPLES if os.environ.get("GDRTOP_LONG") else _SAMPLES
     sizes = []
-    for number in range(_SAMPLES):
-        host._clock.now += 0.1
-        live.sample(host, node, watch.read())
-        if number % (_SAMPLES // 4) == _SAMPLES // 4 - 1:
-            sizes.append(process.memory_info().rss / 1e6)
+    for _ in range(_PARTS):
+        for _ in range(samples // _PARTS):
+            host._clock.now += 0.1
+            live.sample(host, node, watch.read())
+        sizes.append(process.memory_info().rss / 1e6)
     grown = sizes[-1] - sizes[1]
-    row(f"memory, {_SAMPLES:,} samples at 0.1 s", f"{grown:+.1f} MB in the last half", "+2 MB", grown <= 2)
+    after = ", ".join(f"{size:.0f}" for size in sizes)
+    text = f"{after} MB by quarters: {grown:+.1f} MB in the last half"
+    row(f"memory, {samples:,} samples at 0.1 s", text, "+2 MB", grown <= 2)

@@ -13,6 +13,7 @@ from probes.host.progress import Progress, follow
 if TYPE_CHECKING:  # imported by the thread, after the first paint
     from probes.facts.node import Node
     from probes.live.model.sample import LiveSample
+    from probes.queries.finding import Finding
     from probes.snapshot.examination import Examination
     from probes.snapshot.nic_roles import NicRole
     from probes.snapshot.rates import Reading
@@ -58,6 +59,7 @@ class Examined(NamedTuple):
     failure: str = ""
     is_recheck: bool = False  # requested to see what an action has changed
     detours: frozenset[tuple[str, str]] = frozenset()  # (GPU, NIC) whose traffic passes the root complex
+    findings: tuple[Finding, ...] = ()
 
 
 class RecordingState(NamedTuple):
@@ -98,6 +100,15 @@ def _detours_of(examination: Examination | None) -> frozenset[tuple[str, str]]:
     from probes.queries.acs_redirects import detours
 
     return detours(examination)
+
+
+def _findings_of(examination: Examination | None) -> tuple[Finding, ...]:
+    """Return the findings of all checks; on a big node that takes too long for the screen's own thread."""
+    if examination is None:
+        return ()
+    from probes.checks.registry import findings
+
+    return findings(examination)
 
 
 class Sampler:
@@ -202,7 +213,8 @@ class Sampler:
         self._examination_requested = False
         try:
             examination = source.examine()
-            examined = Examined(examination, "", is_recheck, _detours_of(examination))
+            detours, found = _detours_of(examination), _findings_of(examination)
+            examined = Examined(examination, "", is_recheck, detours, found)
         except Exception as error:  # the screen shows it and goes on
             examined = Examined(None, f"{type(error).__name__}: {error}", is_recheck)
         self._asked_at = None

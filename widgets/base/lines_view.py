@@ -18,6 +18,7 @@ from textual.message import Message
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
+from widgets.base.lazy_lines import LazyLines
 from widgets.base.lines import Line, Tone, fit, width_of
 
 # Color of the theme and attributes of each tone. With component classes, each change of focus or size
@@ -50,7 +51,7 @@ class LinesView(ScrollView, can_focus=True, inherit_bindings=False):
     def __init__(self, title: str = "", *, id: str | None = None) -> None:  # noqa: A002 - Textual's word
         super().__init__(id=id)
         self.border_title = self._title = title
-        self._lines: list[Line] = []
+        self._lines: Sequence[Line] = []
         self._source: Sequence[Line] = ()  # the lines as they were given, and for which width
         self._source_width = -1
         # Painted strips by row: a changed line is compared with its strip, cell by cell.
@@ -75,7 +76,10 @@ class LinesView(ScrollView, can_focus=True, inherit_bindings=False):
         if lines is self._source and width == self._source_width:
             return
         self._source, self._source_width = lines, width
-        lines = [of if not width or width_of(of) <= width else fit(of, width) for of in lines]
+        if isinstance(lines, LazyLines):
+            lines = lines.mapped(lambda of: _within(of, width))
+        else:
+            lines = [_within(of, width) for of in lines]
         before, self._lines = self._lines, lines
         if self._set_size(Size(width, len(lines))):
             self._mark_rest()
@@ -87,13 +91,14 @@ class LinesView(ScrollView, can_focus=True, inherit_bindings=False):
                 self.refresh(layout=True)
             return
         regions = []
-        top, height = self.scroll_offset.y, self.content.height
-        for row, (old, new) in enumerate(zip(before, lines, strict=True)):
+        top = self.scroll_offset.y
+        visible = range(max(0, top), min(len(lines), top + self.content.height))
+        self._strips = {row: strip for row, strip in self._strips.items() if row in visible}
+        for row in visible:
+            old, new = before[row], lines[row]
             if old == new:
                 continue
             painted = self._strips.pop(row, None)
-            if not 0 <= row - top < height:
-                continue
             if painted is None:  # the terminal shows it in an old style
                 regions.append(Region(0, row - top, width, 1))
                 continue
@@ -128,7 +133,9 @@ class LinesView(ScrollView, can_focus=True, inherit_bindings=False):
             return
         at_end = self.scroll_offset.y >= self.max_scroll_y
         width = self.room
-        self._lines.extend(of if not width or width_of(of) <= width else fit(of, width) for of in lines)
+        if not isinstance(self._lines, list):
+            self._lines = list(self._lines)
+        self._lines.extend(_within(of, width) for of in lines)
         self._set_size(Size(width, len(self._lines)))
         self.refresh()
         self._mark_rest()
@@ -198,8 +205,10 @@ class LinesView(ScrollView, can_focus=True, inherit_bindings=False):
         """The cells of the lines, seen from the corner of the pane: without border and scroll bar."""
         state = self.outer_size, self.show_vertical_scrollbar
         if self._content is None or self._content[0] != state:  # Textual computes it from many styles
-            size = self.scrollable_content_region.size
-            self._content = state, Region.from_offset(self.content_offset, size)
+            content = Region.from_offset(self.content_offset, self.scrollable_content_region.size)
+            if not content.size:  # hidden: its size is the old one, and it may get the same place again
+                return content
+            self._content = state, content
         return self._content[1]
 
     @property
@@ -257,6 +266,11 @@ class LinesView(ScrollView, can_focus=True, inherit_bindings=False):
     def _strip(self, of: Line) -> Strip:
         segments = [Segment(run.text, self._style(run.tone)) for run in of if run.text]
         return Strip(segments, width_of(of))
+
+
+def _within(of: Line, width: int) -> Line:
+    """Return the line, cut if it is wider than the pane; 0: the pane has no width yet."""
+    return of if not width or width_of(of) <= width else fit(of, width)
 
 
 def changed_cells(old: Line, new: Line) -> tuple[int, int]:

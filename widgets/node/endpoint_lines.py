@@ -42,6 +42,7 @@ _ROLE_WORDS = {Role.STORAGE: "storage", Role.MANAGEMENT: "mgmt", Role.OTHER: "ot
 
 
 @lru_cache(256)
+@lru_cache(64)
 def model(name: str) -> str:
     """Return the short name of a GPU: "H100" for "NVIDIA H100 80GB HBM3"."""
     inside = re.search(r"\[(.+?)\]", name)

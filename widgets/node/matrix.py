@@ -13,6 +13,7 @@ from probes.topology.nccl_words import Nccl
 from probes.topology.paths import Path, Topology
 from probes.topology.smi_words import Smi
 from widgets.base.figures import UNKNOWN_MARK
+from widgets.base.lazy_lines import LazyLines
 from widgets.base.lines import Line, Run, Tone, fit, width_of, wrapped
 from widgets.node.highlights import Highlights
 
@@ -102,35 +103,39 @@ def draw(
     rows: Sequence[Endpoint] | None = None,
     columns: Sequence[Endpoint] | None = None,
     highlights: Highlights | None = None,
-) -> list[Line]:
+) -> LazyLines:
     """Draw GPUs by NICs (GPUs by GPUs if there is no NIC); columns that do not fit go below.
 
-    A GPU's best NIC is marked `•`.
+    A GPU's best NIC is marked `•`. A node may have 65,000 cells, so a line is drawn when it is asked for.
     """
-    highlights = highlights or Highlights()
-    rows = topology.gpus if rows is None else rows
+    marked = highlights or Highlights()
+    ends = topology.gpus if rows is None else rows
     columns = (topology.nics or topology.gpus) if columns is None else columns
-    if not rows or not columns:
-        return wrapped("There is no pair of GPU and NIC.", width, Tone.DIM)
+    if not ends or not columns:
+        nothing = wrapped("There is no pair of GPU and NIC.", width, Tone.DIM)
+        return LazyLines(len(nothing), nothing.__getitem__)
     prefix, headings = column_headings([end.label for end in columns])
-    label_width = max(len(prefix), *(len(end.label) for end in rows))
+    label_width = max(len(prefix), *(len(end.label) for end in ends))
     cell = max(5, *map(len, headings)) + 1  # "NODE•" and a space
     across = max(1, (width - label_width) // cell)
     pairs = list(zip(columns, headings, strict=True))
-    lines: list[Line] = []
-    for start in range(0, len(pairs), across):
-        if lines:
-            lines.append(())
-        block = pairs[start : start + across]
-        head = [
-            Run(f" {heading:<{cell - 1}}", highlights.tone(end.id, Tone.TITLE)) for end, heading in block
-        ]
-        lines.append((Run(f"{prefix:<{label_width}}", Tone.DIM), *head))
-        for row in rows:
-            label = Run(f"{row.label:<{label_width}}", highlights.tone(row.id, Tone.TITLE), row.id)
-            cells = (cell_of(topology, row.id, end.id, highlights) for end, _ in block)
-            lines.append((label, *(Run(f" {text:<{cell - 1}}", tone) for text, tone in cells)))
-    return lines
+    height = len(ends) + 2  # of a block of columns, with an empty line above all but the first
+
+    def drawn(number: int) -> Line:
+        block_number, place = divmod(number + 1, height)
+        block = pairs[block_number * across : (block_number + 1) * across]
+        if not place:
+            return ()
+        if place == 1:
+            heads = ((heading, marked.tone(end.id, Tone.TITLE)) for end, heading in block)
+            head = Run(f"{prefix:<{label_width}}", Tone.DIM)
+            return (head, *(Run(f" {heading:<{cell - 1}}", tone) for heading, tone in heads))
+        row = ends[place - 2]
+        label = Run(f"{row.label:<{label_width}}", marked.tone(row.id, Tone.TITLE), row.id)
+        cells = (cell_of(topology, row.id, end.id, marked) for end, _ in block)
+        return (label, *(Run(f" {text:<{cell - 1}}", tone) for text, tone in cells))
+
+    return LazyLines(-(-len(pairs) // across) * height - 1, drawn)
 
 
 def cell_of(topology: Topology, row: str, column: str, highlights: Highlights) -> tuple[str, Tone]:
@@ -152,11 +157,13 @@ def cell_of(topology: Topology, row: str, column: str, highlights: Highlights) -
 
 def legend(topology: Topology, width: int, highlights: Highlights | None = None) -> list[Line]:
     """Explain the words that are in the matrix, and where NCCL's word for a path differs."""
-    pairs = [topology.path(gpu.id, nic.id) for gpu in topology.gpus for nic in topology.nics]
-    if not pairs:
+    paths = topology.kinds_of_paths
+    if not paths:
         return []
     from_file = topology.file is not None
-    counts = Counter((shown_word(path, from_file), nccl_word(path)) for path in pairs)
+    counts: Counter[tuple[str, str]] = Counter()
+    for path, count in paths:
+        counts[shown_word(path, from_file), nccl_word(path)] += count
     shown = {word for word, _ in counts}
     words = [f"{BEST_MARK} best NIC"]
     if highlights is not None and highlights.detours:
@@ -167,10 +174,10 @@ def legend(topology: Topology, width: int, highlights: Highlights | None = None)
     if topology.file is not None:
         text = f"These are NCCL's words, from its topology file {topology.file.path}."
         return [*lines, *wrapped(text, width, Tone.DIM)]
-    if any(path.by_data_direct for path in pairs):
+    if any(path.by_data_direct for path, _ in paths):
         text = "These are NCCL's words, by the NICs' Data Direct functions, which nvidia-smi does not show."
         return [*lines, *wrapped(text, width, Tone.DIM)]
-    if any(isinstance(path.smi, Unknown) and not isinstance(path.nccl, Unknown) for path in pairs):
+    if any(isinstance(path.smi, Unknown) and not isinstance(path.nccl, Unknown) for path, _ in paths):
         text = "These are NCCL's words. nvidia-smi's are unknown: no NUMA node."
         return [*lines, *wrapped(text, width, Tone.DIM)]
     for word in sorted(shown, key=lambda word: ([*_MEANINGS, word].index(word), word)):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
+from functools import cache
 
 from probes.base.text import plural
 from probes.base.unknown import Unknown
@@ -126,19 +127,33 @@ def choose(
     highlights = highlights or Highlights()
     if rows is not None:
         rows -= len(usable_here.legend(topology, width, highlights))
-    levels = {detail: endpoint_lines(node, topology, live, highlights, detail) for detail in Detail}
+
+    @cache
+    def lines_of(detail: Detail) -> dict[str, list[Line]]:
+        return endpoint_lines(node, topology, live, highlights, detail)
+
+    def listed() -> Form:
+        for detail in (Detail.USUAL, Detail.SHORT):
+            if not list_rows(topology, lines_of(detail), highlights, width)[1]:
+                return Form(Style.LIST, detail)
+        return Form(Style.LIST, Detail.SHORT)
+
     numas = switches_by_numa(topology)
 
     def height(style: Style, detail: Detail) -> int:
-        return len(_draw_boxes(node, topology, numas, levels[detail], highlights, width, style))
+        return len(_draw_boxes(node, topology, numas, lines_of(detail), highlights, width, style))
+
+    # Rules with the least detail are the lowest of all boxes.
+    if rows is not None and height(Style.RULES, Detail.SHORT) > rows:
+        return listed()
 
     def richest(style: Style) -> Detail | None:
         """Return the most detail that cuts nothing and needs no more rows than the least."""
         inside = width - (4 if style is Style.BOXES else 0)
-        if not _is_whole(numas, levels[Detail.SHORT], inside):
+        if not _is_whole(numas, lines_of(Detail.SHORT), inside):
             return None
         least = height(style, Detail.SHORT)
-        more = (level for level in sorted(levels, reverse=True) if _is_whole(numas, levels[level], inside))
+        more = (level for level in sorted(Detail, reverse=True) if _is_whole(numas, lines_of(level), inside))
         return next(level for level in more if height(style, level) <= least)
 
     boxes, rules = richest(Style.BOXES), richest(Style.RULES)
@@ -149,10 +164,7 @@ def choose(
             continue
         if height(style, detail) <= rows:
             return Form(style, detail)
-    for detail in (Detail.USUAL, Detail.SHORT):
-        if not list_rows(topology, levels[detail], highlights, width)[1]:
-            return Form(Style.LIST, detail)
-    return Form(Style.LIST, Detail.SHORT)
+    return listed()
 
 
 def draw(

@@ -11,6 +11,7 @@ from widgets.node.highlights import Highlights
 from widgets.node.matrix import DETOUR_MARK, shown_word
 from widgets.node.switch_boxes import UNKNOWN_NUMA
 
+_NO_NIC = " no NIC"
 _WORD_TONES = {"PIX": Tone.GOOD, "PXB": Tone.GOOD, "SYS": Tone.BAD}
 
 
@@ -35,40 +36,46 @@ def list_rows(
 ) -> tuple[list[Line], bool]:
     """Return one line a GPU, or two if GPU and NIC do not fit in one; then the second value is true."""
     heads = _heads(topology, lines, highlights)
-    is_broken = any(width_of(head) + max(map(width_of, ports), default=0) > width for _, head, ports in heads)
+    is_broken = any(cells + max(map(width_of, ports), default=0) > width for _, _, cells, ports in heads)
     drawn: list[Line] = []
-    for gpu, head, ports in heads:
+    for gpu, head, cells, ports in heads:
         tail: Line = (Run(" "), highlights.measured[gpu]) if gpu in highlights.measured else ()
         if is_broken:
             drawn.extend([(*head, *tail), *((Run("   └ "), *port) for port in ports)])
             continue
-        pad = Run(" " * width_of(head))
-        for number, port in enumerate(ports or [()]):
-            row: Line = (*(head if not number else (pad,)), *port)
-            drawn.append((*row, *tail) if not number and width_of(row) + width_of(tail) <= width else row)
+        row: Line = (*head, *ports[0]) if ports else head
+        drawn.append((*row, *tail) if tail and width_of(row) + width_of(tail) <= width else row)
+        if len(ports) > 1:
+            pad = Run(" " * cells)
+            drawn.extend((pad, *port) for port in ports[1:])
     return drawn, is_broken
 
 
 def _heads(
     topology: Topology, lines: dict[str, list[Line]], highlights: Highlights
-) -> list[tuple[str, Line, list[Line]]]:
-    """Return for each GPU its id, its line up to the path word, and the lines of its best NIC."""
-    numbers = max((len(_numa_text(gpu)) for gpu in topology.gpus), default=1)
-    cells = max((width_of(lines[gpu.id][0]) for gpu in topology.gpus), default=0)
-    heads: list[tuple[str, Line, list[Line]]] = []
+) -> list[tuple[str, Line, int, list[Line]]]:
+    """Return for each GPU its id, its line up to the path word, its width, and the lines of its best NIC."""
+    numas = {gpu.id: _numa_text(gpu) for gpu in topology.gpus}
+    numbers = max(map(len, numas.values()), default=1)
+    widths = {gpu.id: width_of(lines[gpu.id][0]) for gpu in topology.gpus}
+    most = max(widths.values(), default=0)
+    heads: list[tuple[str, Line, int, list[Line]]] = []
     for gpu in sorted(topology.gpus, key=lambda gpu: unknown_last(known(gpu.numa_node, UNKNOWN_NUMA))):
         best = topology.best_nics.get(gpu.id, ())[:1]
         if highlights.only is not None and not highlights.only.intersection((gpu.id, *best)):
             continue
-        head: Line = (Run(f"{_numa_text(gpu):>{numbers}} ", Tone.DIM), *fit(lines[gpu.id][0], cells))
+        head: Line = (Run(f"{numas[gpu.id]:>{numbers}} ", Tone.DIM), *lines[gpu.id][0])
+        if widths[gpu.id] < most:
+            head = (*head, Run(" " * (most - widths[gpu.id])))
+        cells = numbers + 1 + most
         if not best:
-            heads.append((gpu.id, (*head, Run(" no NIC", Tone.WARNING)), []))
+            heads.append((gpu.id, (*head, Run(_NO_NIC, Tone.WARNING)), cells + len(_NO_NIC), []))
             continue
         word = shown_word(topology.path(gpu.id, best[0]), topology.file is not None)
         is_detour = (gpu.id, best[0]) in highlights.detours
         tone = Tone.WARNING if is_detour else _WORD_TONES.get(word, Tone.WARNING)
-        text = word + (DETOUR_MARK if is_detour else "")
-        heads.append((gpu.id, (*head, Run(f" {text:<5}", tone)), lines[best[0]]))
+        text = f" {word + DETOUR_MARK if is_detour else word:<5}"
+        heads.append((gpu.id, (*head, Run(text, tone)), cells + len(text), lines[best[0]]))
     return heads
 
 

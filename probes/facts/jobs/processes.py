@@ -11,7 +11,9 @@ from __future__ import annotations
 
 import posixpath
 import re
+import sys
 from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
 
 from probes.base.frozen import dataclass
 from probes.base.origin import Source
@@ -200,6 +202,19 @@ def _is_program(host: Host, pid: int) -> bool:
     return bool(cmdline) if not isinstance(cmdline, Unknown) else cmdline.reason is Reason.MALFORMED
 
 
+# Hundreds of ranks have hundreds of the same files open.
+
+
+@lru_cache(1024)
+def _is_gpu_file(file: str) -> bool:
+    return _GPU_FILE.fullmatch(file) is not None
+
+
+@lru_cache(1024)
+def _is_uverbs_file(file: str) -> bool:
+    return _UVERBS_FILE.fullmatch(file) is not None
+
+
 def _device_files(host: Host, pid: int) -> Maybe[tuple[str, ...]]:
     """Return the GPU and RDMA device files that a process has open, each once."""
     directory = f"/proc/{pid}/fd"
@@ -214,8 +229,8 @@ def _device_files(host: Host, pid: int) -> Maybe[tuple[str, ...]]:
     found: dict[str, None] = {}
     for number in sorted((name for name in names if name.isdecimal()), key=len)[:_MAX_OPEN_FILES]:
         target = known(host.link(f"{directory}/{number}"), "")
-        if _GPU_FILE.fullmatch(target) or _UVERBS_FILE.fullmatch(target):
-            found[target] = None
+        if target.startswith("/dev/") and (_is_gpu_file(target) or _is_uverbs_file(target)):
+            found[sys.intern(target)] = None  # hundreds of ranks have the same NICs open
     return tuple(sorted(found))
 
 
@@ -245,8 +260,8 @@ def _process(
     gpus: Maybe[tuple[str, ...]] = files
     uverbs: Maybe[tuple[str, ...]] = files
     if not isinstance(files, Unknown):
-        gpus = tuple(file for file in files if _GPU_FILE.fullmatch(file))
-        uverbs = tuple(file for file in files if _UVERBS_FILE.fullmatch(file))
+        gpus = tuple(filter(_is_gpu_file, files))
+        uverbs = tuple(filter(_is_uverbs_file, files))
     conf_path = "" if isinstance(environ, Unknown) else user_conf_path(pid, environ, known(environment, {}))
     return Process(
         pid=pid,
@@ -261,7 +276,7 @@ def _process(
         libraries=_libraries(host, pid),
         rdma_nodes=nodes
         if isinstance(nodes, Unknown)
-        else tuple(printable(name, 64) for name in nodes[:256]),
+        else tuple(sys.intern(printable(name, 64)) for name in nodes[:256]),
         nccl_conf=_nccl_conf_inside(host, f"{base}/root{NCCL_CONF}"),
         user_conf=environ if isinstance(environ, Unknown) else _user_conf(host, conf_path),
         user_conf_path=printable(conf_path, 256),

@@ -52,7 +52,8 @@ def _job(
     about = ", ".join(part for part in (user_of(first), first.job) if part)
     shared = [device for device in devices if users[device] > 1]
     sizes = [size for process in members if not isinstance(size := process.world_size, Unknown)]
-    used = [port for port in ports if port.device in devices]
+    names = frozenset(devices)
+    used = [port for port in ports if port.device in names]
     return LiveJob(
         id=name,
         name=f"{program_of(first)} ({about})" if about else program_of(first),

@@ -226,14 +226,20 @@ class _Owners:
     """Find the process of an object: by its thread, its protection domain, its context."""
 
     def __init__(self, resources: RdmaResources, groups: Mapping[int, int]) -> None:
-        self._groups = groups
-        self._contexts = {
-            (context.device, context.number): self._of(context.pid) for context in resources.contexts
-        }
-        self._domains = {
+        self._resources, self._groups = resources, groups
+
+    # Needed only for objects whose thread has ended; with 256 ranks and NICs there are 65,000 of each.
+
+    @cached_property
+    def _contexts(self) -> dict[tuple[str, int], int | None]:
+        return {(one.device, one.number): self._of(one.pid) for one in self._resources.contexts}
+
+    @cached_property
+    def _domains(self) -> dict[tuple[str, int], int | None]:
+        return {
             (domain.device, domain.number): self._of(domain.pid)
             or (None if domain.context is None else self._contexts.get((domain.device, domain.context)))
-            for domain in resources.domains
+            for domain in self._resources.domains
         }
 
     def _of(self, thread: int | None) -> int | None:

@@ -19,7 +19,7 @@ from probes.topology.smi_words import Smi
 from tests.tiers import usual
 from tests.trees import MELLANOX, NVIDIA, add_function, add_rdma_device, write
 from tests.tui.action_screens import seen
-from tests.tui.pilot import SteppedClock, examined, overview, readings, shown, stepped_app, until
+from tests.tui.pilot import SteppedClock, examined, overview, readings, settled, shown, stepped_app, until
 from tui.app import GdrtopApp
 from tui.screens.doctor.screen import DoctorScreen
 from widgets.base.lines import Tone
@@ -435,6 +435,19 @@ async def test_only_changed_cells_are_repainted() -> None:
         for view in pilot.app.screen.query(LinesView):
             view.refresh()
         await pilot.pause()
+        assert screen_text(pilot) == before
+
+
+async def test_panels_show_their_lines_again_after_another_one_was_alone() -> None:
+    clock = SteppedClock()
+    app = stepped_app(SimulatedHost("hgx-h100", clock=clock))
+    async with app.run_test(size=(120, 40)) as pilot:
+        await readings(pilot, clock, 3)
+        before = screen_text(pilot)
+        await pilot.press("z")
+        await settled(pilot)
+        await pilot.press("z")
+        await settled(pilot)
         assert screen_text(pilot) == before
 
 

@@ -25,12 +25,10 @@ class DoctorState(ExaminedListState):
         self.findings: tuple[Finding, ...] = ()
         self._all = False
 
-    def set_examination(self, examination: Examination) -> None:
+    def set_examination(self, examination: Examination, findings: tuple[Finding, ...]) -> None:
         """Show a new examination."""
-        from probes.checks.registry import findings
-
         self._examined(examination)
-        self.findings = findings(examination)
+        self.findings = findings
         self._keep_selection()
 
     # Keys

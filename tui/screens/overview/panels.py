@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -55,10 +56,14 @@ class Panels:
         self._readings, self._selection = readings, selection
         self.checked = Checked()
         self.measured: dict[tuple[str, str], Result] = {}  # by GPU and NIC
+        self._far_of: object = None  # what the next depends on
+        self._far_pids: tuple[int, ...] = ()
+        self._jobs_of: object = None  # what the next depend on
+        self._drawn_jobs: dict[int, list[Line]] = {}  # by width
 
     def draw(
         self, node: Node, topology: Topology, panel: str, width: int, alone: bool, form: Form | None = None
-    ) -> list[Line]:
+    ) -> Sequence[Line]:
         """Return a panel's lines; `alone` with all details, the topology in the given form."""
         readings, marks = self._readings, self.checked.marks
         match panel:
@@ -121,7 +126,12 @@ class Panels:
         """Draw the jobs with their paths and rates; if those are unknown, what the last check found."""
         sample, facts, gpus = self._live, self.checked.processes, self._readings.gpus_by_pid()
         if sample is None:
-            return jobs.draw(facts, gpus, width, self._far(node))
+            far = self._far(node)
+            if (facts, gpus, far) != self._jobs_of:
+                self._jobs_of, self._drawn_jobs = (facts, gpus, far), {}
+            if width not in self._drawn_jobs:
+                self._drawn_jobs[width] = jobs.draw(facts, gpus, width, far)
+            return self._drawn_jobs[width]
         return live_jobs.draw_overview(sample, facts, gpus, width, self._far(node))
 
     @property
@@ -136,7 +146,13 @@ class Panels:
     def _far(self, node: Node) -> tuple[int, ...]:
         """Return the processes that are bound to CPUs far from their GPU."""
         facts = self.checked.processes
-        return far_from_gpu(node, facts, self._readings.live.gpus) if isinstance(facts, ProcessFacts) else ()
+        if not isinstance(facts, ProcessFacts):
+            return ()
+        gpus = self._readings.live.gpus
+        users = {bdf: gpu.processes for bdf, gpu in gpus.items()}
+        if (node, facts, users) != self._far_of:
+            self._far_of, self._far_pids = (node, facts, users), far_from_gpu(node, facts, gpus)
+        return self._far_pids
 
     def _traffic(self, node: Node, topology: Topology, width: int, alone: bool) -> list[Line]:
         live = self._readings.live
@@ -147,16 +163,15 @@ class Panels:
             lines += [(), *traffic.draw_ports(node, live, histories, width, self.checked.marks)]
         return lines
 
-    def _matrix(self, topology: Topology, width: int, alone: bool) -> list[Line]:
+    def _matrix(self, topology: Topology, width: int, alone: bool) -> Sequence[Line]:
         highlights = self.highlights(topology)
-        lines = matrix.draw(topology, width, highlights=highlights)
-        lines += matrix.legend(topology, width, highlights)
+        below = matrix.legend(topology, width, highlights)
         if alone and self.measured:
             from widgets.bandwidth.matrix import draw_matrix
 
             newest = list(self.measured.values())
-            lines += [(), (Run("MEASURED", Tone.TITLE),), *draw_matrix(newest, width)]
-        return lines
+            below += [(), (Run("MEASURED", Tone.TITLE),), *draw_matrix(newest, width)]
+        return matrix.draw(topology, width, highlights=highlights).followed_by(below)
 
     def _path(self, topology: Topology, width: int, alone: bool) -> list[Line]:
         path, end = self._selection.path(self.checked.detours), self._selection.end

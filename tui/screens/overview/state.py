@@ -5,7 +5,7 @@ Does not know Textual. It is loaded after the first paint, because it imports al
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from probes.checks.summary import summarize
@@ -54,15 +54,19 @@ class OverviewState:
         self._panels = Panels(self._readings, self._selection)
         self.verdict: Verdict | None = None  # with the findings; None before the first reading
         self._judged: Verdict | None = None
-        self._still: dict[tuple[object, ...], list[Line]] = {}
-        self._fresh: dict[tuple[object, ...], list[Line]] = {}  # until the next reading
+        self._still: dict[tuple[object, ...], Sequence[Line]] = {}
+        self._fresh: dict[tuple[object, ...], Sequence[Line]] = {}  # until the next reading
         self._forms: dict[tuple[object, ...], _Fit] = {}
 
     def _forget_drawings(self) -> None:
         """Draw everything again: something other than a reading is new."""
+        self._forget_lines()
+        self._forms.clear()
+
+    def _forget_lines(self) -> None:
+        """Draw everything again in the same form: only colors and the path are new."""
         self._still.clear()
         self._fresh.clear()
-        self._forms.clear()
 
     def apply(self, report: Probed | Sampled | Replayed) -> None:
         """Use what was read."""
@@ -165,7 +169,7 @@ class OverviewState:
     def select_end(self, end: str) -> None:
         """Select this endpoint, with its nearest partner."""
         self._selection.select_end(end)
-        self._forget_drawings()
+        self._forget_lines()
 
     def select_finding(self, step: int, wraps: bool = True) -> None:
         """Select the finding `step` further in the list."""
@@ -177,17 +181,17 @@ class OverviewState:
         """Select this finding."""
         if finding in self._finding_ids():
             self._selection.finding = finding
-            self._forget_drawings()
+            self._forget_lines()
 
     def next_partner(self, step: int) -> None:
         """Show the path to another partner of the selected endpoint."""
         self._selection.next_partner(step)
-        self._forget_drawings()
+        self._forget_lines()
 
     def select_nothing(self) -> None:
         """Clear the selection."""
         self._selection.clear()
-        self._forget_drawings()
+        self._forget_lines()
 
     def filter(self, word: str) -> None:
         """Show only GPUs and NICs whose name, model, address, interface or role contains the word."""
@@ -238,7 +242,7 @@ class OverviewState:
             self._forms[key] = _Fit(form, len(lines), hidden)
         return self._forms[key]
 
-    def lines(self, panel: str, width: int, alone: bool, rows: int = 0) -> list[Line]:
+    def lines(self, panel: str, width: int, alone: bool, rows: int = 0) -> Sequence[Line]:
         """Return a panel's lines; `alone` with all details, the topology as rich as `rows` allow."""
         node, topology = self._readings.node, self._readings.topology
         if node is None or topology is None:

@@ -22,11 +22,27 @@ _MOST_STEPS = 10_000
 _GDR = (Via.PEERMEM, Via.DMABUF, Via.PLUGIN)
 
 
-def job_output(tree: Tree, programs: Sequence[Program], world: int, seconds: float) -> str:
-    """Return what the job has printed up to a moment."""
+class JobOutput:
+    """What a job prints. With hundreds of ranks the text is large, and each rank's file is the same one."""
+
+    def __init__(self, tree: Tree, programs: Sequence[Program], world: int) -> None:
+        self._tree, self._programs, self._world = tree, programs, world
+        self._printed: tuple[object, str] = None, ""
+
+    def text(self, seconds: float) -> str:
+        """Return what the job has printed up to a moment."""
+        nics = tuple(nic.name for nic in self._tree.nics)
+        steps = _step_count(self._programs, seconds)
+        state = steps, nics, self._tree.description, *(tuple(vars(one).values()) for one in self._programs)
+        if state != self._printed[0]:
+            self._printed = state, _text(self._tree, self._programs, self._world, steps)
+        return self._printed[1]
+
+
+def _text(tree: Tree, programs: Sequence[Program], world: int, steps: int) -> str:
     lines = [line for program in programs for line in _connect(tree, programs, program, world)]
     warnings = [line for program in programs for line in _warnings(tree, program)]
-    return "".join(f"{line}\n" for line in (*lines, *_steps(programs, seconds), *warnings))
+    return "".join(f"{line}\n" for line in (*lines, *_steps(steps), *warnings))
 
 
 def _connect(tree: Tree, programs: Sequence[Program], program: Program, world: int) -> Iterator[str]:
@@ -118,11 +134,14 @@ def _distances(
             yield f"GPU Direct RDMA Disabled for {pair} (distance {_FAR} > {_LEVEL})"
 
 
-def _steps(programs: Sequence[Program], seconds: float) -> Iterator[str]:
+def _step_count(programs: Sequence[Program], seconds: float) -> int:
     since = min((program.since for program in programs), default=seconds)
     stopped = [program.stopped_at for program in programs if program.stopped_at is not None]
-    count = int((min([seconds, *stopped]) - since) / _STEP_SECONDS)
-    for number in range(1, min(count, _MOST_STEPS) + 1):
+    return min(int((min([seconds, *stopped]) - since) / _STEP_SECONDS), _MOST_STEPS)
+
+
+def _steps(count: int) -> Iterator[str]:
+    for number in range(1, count + 1):
         yield f"step {number * 10} loss {1.7 + 8 / (number + 4):.4f}"
 
 

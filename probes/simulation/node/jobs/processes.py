@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from probes.base.frozen import dataclass
 from probes.facts.jobs.nccl_conf import NCCL_CONF
-from probes.simulation.node.jobs.nccl_log import job_output
+from probes.simulation.node.jobs.nccl_log import JobOutput
 from probes.simulation.node.jobs.programs import nearest_nics, needs_plugin, path_between, path_of, uses_cxi
 from probes.simulation.node.jobs.rdma_resources import pinned_bytes, service_thread
 from probes.simulation.node.model.program import Program, Via
@@ -154,7 +154,8 @@ def add_job(
         programs.append(program)
         for stream in (1, 2):
             tree.link(f"/proc/{program.pid}/fd/{stream}", output)
-    tree.add(output, lambda seconds: job_output(tree, programs, len(gpus) * _NODES, seconds))
+    job_log = JobOutput(tree, programs, len(gpus) * _NODES)
+    tree.add(output, job_log.text)
 
 
 def end_program(tree: Tree, pid: int) -> None:

@@ -98,8 +98,10 @@ def is_alive(tree: Tree, program: Program) -> bool:
     return tree.is_there(f"/proc/{program.pid}")
 
 
-def programs_on(tree: Tree, gpu: int) -> tuple[int, ...]:
-    """Return the pids that NVML lists for a GPU."""
-    return tuple(
-        program.pid for program in tree.programs if program.gpu == gpu and program.via is not Via.NONE
-    )
+def programs_by_gpu(tree: Tree) -> dict[int, tuple[int, ...]]:
+    """Return the pids that NVML lists for each GPU, by its number."""
+    found: dict[int, tuple[int, ...]] = {}
+    for program in tree.programs:
+        if program.gpu is not None and program.via is not Via.NONE:
+            found[program.gpu] = (*found.get(program.gpu, ()), program.pid)
+    return found

@@ -7,7 +7,7 @@ buffers: LL in host memory; LL128 and Simple in GPU memory, unless it copies thr
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -67,7 +67,8 @@ def service_thread(program: Program) -> int:
 
 def rdma_resources(tree: Tree, seconds: float) -> RdmaResources:
     """Return everything that netlink lists at a moment."""
-    devices = tuple(nic.name for nic in tree.nics if tree.is_there(f"/sys/class/infiniband/{nic.name}"))
+    present = (nic.name for nic in tree.nics if tree.is_there(f"/sys/class/infiniband/{nic.name}"))
+    devices = dict.fromkeys(present)
     alive = [is_alive(tree, program) for program in tree.programs]
     through_peermem = peermem_regions(tree, seconds)
     owners = tuple(
@@ -75,11 +76,11 @@ def rdma_resources(tree: Tree, seconds: float) -> RdmaResources:
         for program, is_here in zip(tree.programs, alive, strict=True)
         if any(alive) and (via := path_of(tree, program)) not in (Via.TCP, Via.PLUGIN)
     )
-    return _listed(devices, owners)
+    return _listed(tuple(devices), owners)
 
 
 def _owner(
-    program: Program, via: Via, through_peermem: Mapping[int, int], devices: tuple[str, ...], is_here: bool
+    program: Program, via: Via, through_peermem: Mapping[int, int], devices: Collection[str], is_here: bool
 ) -> _Owner:
     """Return what is listed of a program; one of another PID namespace has no pid here."""
     return _Owner(
