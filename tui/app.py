@@ -216,12 +216,11 @@ class GdrtopApp(App[None]):
 
     # Keys
 
-    async def _on_key(self, event: events.Key) -> None:
+    def on_key(self, event: events.Key) -> None:
         """Give an input what was typed before it had the focus: a slow link delivers several keys at once."""
         if isinstance(self.focused, Input) and event.is_printable:  # which it would not have let pass
+            event.prevent_default()
             self.focused.post_message(events.Key(event.key, event.character))
-        else:
-            await super()._on_key(event)
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """Disable the keys that do nothing in a recording."""

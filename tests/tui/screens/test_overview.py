@@ -417,6 +417,7 @@ async def test_a_word_that_comes_at_once_with_the_filter_s_key_is_its_word(scree
     async with app.run_test(size=(120, 40)) as pilot:
         await examined(pilot, clock)
         await pilot.press(*screen)
+        await settled(pilot)
         stack = list(app.screen_stack)
         for character in "/mlx5 q":  # as a slow link delivers what was typed
             app.post_message(events.Key({"/": "slash", " ": "space"}.get(character, character), character))
