@@ -26,6 +26,7 @@ DMABUF, DATA_DIRECT = "ibv_reg_dmabuf_mr", "mlx5dv_get_data_direct_sysfs_path"
 _PR_SET_PDEATHSIG = 1  # include/uapi/linux/prctl.h
 _SIGKILL = 9  # signal(7)
 
+
 class _ProbeError(Exception):
     """Why the probe failed: the value of a Reason, and a detail."""
 
