@@ -8,7 +8,7 @@ of which one figure has changed, it renders all lines.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from textual._compositor import ChopsUpdate, Compositor
@@ -82,28 +82,23 @@ class DirectLinesView(LinesView):
 
 def parts_of_lines(regions: Iterable[Region], visible: Placed) -> list[Part]:
     """Return the cells of these regions, top down, if all are lines of panes; else nothing."""
-    shown = [(widget, place, place.intersection(clip)) for widget, (place, clip) in visible.items()]
+    shown = _shown(visible)
     parts: list[Part] = []
     lines_of: dict[Widget, _PaneLines] = {}
     for region in regions:
-        x, y, width, height = region
-        right, bottom = x + width, y + height
-        for widget, place, (left, top, shown_width, shown_height) in shown:
-            if left >= right or top >= bottom or left + shown_width <= x or top + shown_height <= y:
-                continue
-            if left > x or top > y or left + shown_width < right or top + shown_height < bottom:
-                return []
-            lines = lines_of.get(widget)
-            if lines is None:
-                if not isinstance(widget, LinesView) or widget.opacity != 1:
-                    return []
-                lines = lines_of[widget] = _PaneLines(widget, place)
-            if not lines.content.contains_region(region):
-                return []
-            parts.extend((row, x, (lines.cells(row, x, right),)) for row in range(y, bottom))
-            break
-        else:
+        seen = list(_seen(region, shown))
+        if len(seen) != 1:
             return []
+        (widget,) = seen
+        lines = lines_of.get(widget)
+        if lines is None:
+            if not isinstance(widget, LinesView) or widget.opacity != 1:
+                return []
+            lines = lines_of[widget] = _PaneLines(widget, visible[widget][0])
+        if not lines.content.contains_region(region):
+            return []
+        x, y, width, height = region
+        parts.extend((row, x, (lines.cells(row, x, x + width),)) for row in range(y, y + height))
     parts.sort(key=lambda part: part[:2])
     return parts
 
@@ -125,18 +120,26 @@ class _PaneLines:
 
 
 def seen_in(regions: Iterable[Region], visible: Placed) -> dict[Widget, tuple[Region, Region]]:
-    """Return the widgets that are seen in some of the regions, in the same order.
+    """Return the widgets that are seen in some of the regions, in the same order."""
+    shown = _shown(visible)
+    seen = {widget for region in regions for widget in _seen(region, shown)}
+    return {widget: placed for widget, placed in visible.items() if widget in seen}
+
+
+def _shown(visible: Placed) -> list[tuple[Widget, Region]]:
+    return [(widget, place.intersection(clip)) for widget, (place, clip) in visible.items()]
+
+
+def _seen(region: Region, shown: Iterable[tuple[Widget, Region]]) -> Iterator[Widget]:
+    """Yield the widgets that are seen in a region, the foremost first.
 
     A widget that contains a region hides everything behind it there: Textual mixes no cells.
     """
-    shown = [(widget, region.intersection(clip)) for widget, (region, clip) in visible.items()]
-    seen: set[Widget] = set()
-    for x, y, width, height in regions:
-        right, bottom = x + width, y + height
-        for widget, (left, top, shown_width, shown_height) in shown:
-            if left >= right or top >= bottom or left + shown_width <= x or top + shown_height <= y:
-                continue
-            seen.add(widget)
-            if left <= x and top <= y and left + shown_width >= right and top + shown_height >= bottom:
-                break
-    return {widget: placed for widget, placed in visible.items() if widget in seen}
+    x, y, width, height = region
+    right, bottom = x + width, y + height
+    for widget, (left, top, shown_width, shown_height) in shown:
+        if left >= right or top >= bottom or left + shown_width <= x or top + shown_height <= y:
+            continue
+        yield widget
+        if left <= x and top <= y and left + shown_width >= right and top + shown_height >= bottom:
+            return
