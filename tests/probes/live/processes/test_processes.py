@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import count
@@ -14,6 +13,7 @@ import pytest
 from probes.base.unknown import Maybe, Reason, Unknown
 from probes.facts.gpudirect import GdrPath, GpuDirectFacts, PathState, PeermemReading
 from probes.facts.jobs.processes import program_of
+from probes.host.probe_thread import start_probe
 from probes.host.rdma_resources import RdmaResources
 from probes.live.live_watch import LiveWatch
 from probes.live.model.sample import LiveProcess, Role
@@ -365,7 +365,7 @@ def test_a_slurm_job_gets_its_name_once(host: LiveNode) -> None:
     host.commands["scontrol"] = "JobId=4711 JobName=llama 70b UserId=alice(1001) GroupId=users(100)\n"
     samples = Samples(host)
     samples.next()
-    wait_for_threads("live job names")
+    wait_for_names(host)
     process = only(samples.next())
     assert process.process.job == "Slurm job 4711 (llama 70b)"
     assert (process.job, process.rank, process.world_size) == ("slurm:4711", 2, 8)
@@ -383,7 +383,7 @@ def test_a_pod_gets_its_name(host: LiveNode) -> None:
     )
     samples = Samples(host)
     samples.next()
-    wait_for_threads("live job names")
+    wait_for_names(host)
     process = only(samples.next())
     assert (process.process.job, process.job) == ("pod 1b2c3d4e (ml/llama-0)", "pod:1b2c3d4e")
 
@@ -394,16 +394,13 @@ def test_without_the_commands_nothing_is_asked_again(host: LiveNode) -> None:
     samples = Samples(host)
     for _ in range(3):
         samples.next()
-        wait_for_threads("live job names")
+        wait_for_names(host)
     assert host.asked["scontrol"] == 1
     assert host.asked["crictl"] == 0
 
 
-def wait_for_threads(name: str) -> None:
-    until = time.monotonic() + 10
-    while any(thread.name == f"probe {name}" for thread in threading.enumerate()):
-        assert time.monotonic() < until
-        time.sleep(0.01)
+def wait_for_names(host: LiveNode) -> None:
+    assert start_probe(host, "live job names", lambda: None).wait(10)  # the running one, if there is one
 
 
 class Hangs(LiveNode):
