@@ -7,7 +7,7 @@ import sys
 import time
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 from tests.tiers import is_newer_node
 
@@ -23,8 +23,10 @@ os.environ["TZ"] = "UTC"
 time.tzset()
 # A dumb terminal gets ASCII only. TEXTUAL_THEME needs nothing here: the app chooses its theme itself.
 os.environ["TERM"] = "xterm-256color"
-# A busy machine is no error.
-settings.register_profile("gdrtop", deadline=None)
+# A busy machine is no error. Every run tries the same examples; with --hypothesis-profile random, others.
+_EXAMPLES = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True)
+settings.register_profile("gdrtop", _EXAMPLES)
+settings.register_profile("random", _EXAMPLES, derandomize=False)
 settings.load_profile("gdrtop")
 # With thousands of tests and of remembered examinations, looking for garbage often is a tenth of the time.
 gc.set_threshold(20_000, 10, 20)

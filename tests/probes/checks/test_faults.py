@@ -61,7 +61,7 @@ COMBINED = [
 
 @pytest.mark.slow
 @given(st.lists(st.sampled_from(COMBINED), min_size=1, max_size=6, unique_by=lambda fault: fault.name))
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=60)
 def test_faults_are_found_together(faults: list) -> None:  # type: ignore[type-arg]
     names = {fault.name for fault in faults}
     chosen = [fault for fault in faults if not fault.excludes & names]

@@ -11,7 +11,7 @@ from hashlib import sha256
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, example, given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from probes.facts.node import probe_node
@@ -310,7 +310,7 @@ def only_recording_errors(content: bytes) -> None:
     take_reading(host, node)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(st.binary(max_size=2000))
 @example(b"\x1f\x8b")
 @example(b"\x1f\x8b\x08\x00" + b"\0" * 20)
@@ -318,7 +318,7 @@ def test_no_bytes_raise_anything_else(content: bytes) -> None:
     only_recording_errors(content)
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=100)
 @given(st.integers(0, 2**32))
 def test_no_damage_raises_anything_else(seed: int) -> None:
     chance = random.Random(seed)
@@ -336,7 +336,7 @@ with gzip.open(io.BytesIO(VALID)) as _unpacked:
     PLAIN = _unpacked.read()
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=100)
 @given(st.integers(0, 2**32))
 def test_damage_with_valid_checksums_raises_nothing_else(seed: int) -> None:
     """Damage before packing: checksums match, but the content is bad."""
@@ -348,7 +348,7 @@ def test_damage_with_valid_checksums_raises_nothing_else(seed: int) -> None:
     only_recording_errors(gzip.compress(bytes(content), 1))
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(
     st.recursive(
         st.none() | st.booleans() | st.floats() | st.integers() | st.text(max_size=5),

@@ -196,7 +196,7 @@ def test_two_switches_are_pxb_whichever_side_is_the_deeper(tmp_path: Path) -> No
     assert (path.smi, path.nccl) == (Smi.PXB, Nccl.PXB)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(nodes())
 def test_any_tree_gives_paths_that_hold_both_ways(node: Node) -> None:
     assert isinstance(node.pci, PciFacts)

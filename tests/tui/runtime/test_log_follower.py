@@ -110,7 +110,7 @@ def test_what_is_no_text_is_not_read(tmp_path: Path) -> None:
     assert "a pipe" in followed.facts.files[1].error
 
 
-@settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(pieces=st.lists(st.one_of(st.binary(max_size=200), st.just(info(channel()).encode())), max_size=6))
 def test_any_bytes_say_the_same_as_when_read_at_once(tmp_path: Path, pieces: list[bytes]) -> None:
     log = tmp_path / "log"

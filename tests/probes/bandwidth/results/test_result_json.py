@@ -13,7 +13,9 @@ from probes.bandwidth.model.samples import About, Fact, Latency, Sample
 from probes.bandwidth.results.result_json import SCHEMA, from_json, to_json
 from tests.probes.bandwidth.sample_results import failed, latency, result
 
-TEXT = st.text(st.characters(codec="utf-8", categories=("L", "N", "P")), max_size=40)
+CHARACTERS = st.characters(codec="utf-8", categories=("L", "N", "P"))
+TEXT = st.text(CHARACTERS, max_size=40)
+NAME = st.text(CHARACTERS, min_size=1, max_size=40)
 FIGURE = st.floats(0, 1e6)
 COUNT = st.integers(0, 1 << 40)
 SAMPLES = st.builds(
@@ -39,8 +41,8 @@ RESULTS = st.builds(
     node=TEXT,
     machine=TEXT,
     origin=TEXT,
-    title=TEXT.filter(bool),
-    tool=TEXT.filter(bool),
+    title=NAME,
+    tool=NAME,
     setup=TEXT,
     pair=st.builds(Pair, TEXT, TEXT, TEXT, st.integers(0, 254), TEXT, TEXT),
     memory=TEXT,

@@ -90,7 +90,7 @@ def test_a_node_without_gpu_or_nic_needs_no_module() -> None:
 
 @pytest.mark.slow
 @given(st.lists(st.sampled_from(sorted(FAULTS)), max_size=8, unique=True), st.sampled_from(SIMULATED_NAMES))
-@settings(max_examples=30, deadline=None, derandomize=True)
+@settings(max_examples=30)
 def test_no_combination_of_faults_crashes_a_check(faults: list[str], node: str) -> None:
     try:
         found = findings_on(f"{node}+{','.join(faults)}")

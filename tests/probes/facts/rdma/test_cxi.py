@@ -64,7 +64,7 @@ def test_without_the_class_nothing_changes(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @given(state=st.binary(max_size=80), speed=st.binary(max_size=80))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_any_bytes_are_an_answer(
     tmp_path_factory: pytest.TempPathFactory, state: bytes, speed: bytes
 ) -> None:

@@ -50,7 +50,7 @@ def node() -> SimulatedHost:
     return SimulatedHost("hgx-h100", clock=lambda: 1000.0)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.text(max_size=200), st.text(max_size=20))
 def test_any_route_table_is_read(routes: str, index: str) -> None:
     host = node()

@@ -154,7 +154,7 @@ def count(content: bytes, collector: Collector) -> Collector:
 
 
 @given(LINES)
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=60)
 def test_every_line_is_of_a_writer_or_of_another_one(lines: list[bytes]) -> None:
     """Whatever the bytes: the choice of writers loses no line, and reads none twice."""
     content = b"\n".join(lines)

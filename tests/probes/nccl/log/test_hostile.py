@@ -34,7 +34,7 @@ pieces = st.one_of(st.sampled_from(PARTS).map(str.encode), st.binary(max_size=60
 logs = st.lists(pieces, max_size=25).map(b"".join)
 
 
-@settings(deadline=None, max_examples=150)
+@settings(max_examples=150)
 @given(logs, st.integers(40, 200))
 def test_any_bytes_are_read_and_drawn_without_escapes(log: bytes, width: int) -> None:
     facts = read(log)
@@ -42,7 +42,7 @@ def test_any_bytes_are_read_and_drawn_without_escapes(log: bytes, width: int) ->
         assert shown.isprintable()
 
 
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=100)
 @given(logs, st.lists(st.integers(0, 1 << 18), max_size=30))
 def test_the_borders_of_pieces_change_nothing(log: bytes, borders: list[int]) -> None:
     reader = LogReader()
@@ -54,7 +54,7 @@ def test_the_borders_of_pieces_change_nothing(log: bytes, borders: list[int]) ->
     assert reader.facts() == read(log)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(logs, st.sampled_from([1, 7, 64, 1000, 65_536, 65_537]))
 def test_pieces_of_one_size_change_nothing(log: bytes, piece: int) -> None:
     if len(log) // piece < 5000:

@@ -36,7 +36,7 @@ def check(parsed: ParsedFile) -> None:
         assert f"{problem.title}{problem.detail}{problem.fix}".isprintable()
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(FILES)
 @example("export NCCL_DEBUG='\nNCCL_NET=Socket")
 @example("\\")
@@ -44,7 +44,7 @@ def test_any_text_is_a_shell_file(text: str) -> None:
     check(parse_shell(text))
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(FILES)
 def test_any_text_is_an_nccl_conf(text: str) -> None:
     parsed = parse_conf(text)
@@ -52,7 +52,7 @@ def test_any_text_is_an_nccl_conf(text: str) -> None:
     assert parsed.kind is FileKind.NCCL_CONF
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(FILES)
 @example("a: &a [*a, *a]")
 @example("!!binary x: y")
