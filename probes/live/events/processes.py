@@ -71,7 +71,7 @@ class ProcessEvents:
         self, known: dict[int, _Known], process: LiveProcess, at: float, is_first: bool
     ) -> list[LiveEvent]:
         events: list[LiveEvent] = []
-        has_queue_pairs = any(nic.queue_pairs for nic in process.nics)
+        has_queue_pairs = process.has_queue_pairs
         one = known.get(process.pid)
         if one is None:
             one = known[process.pid] = _Known(process, has_queue_pairs)

@@ -14,13 +14,23 @@ from functools import cached_property, lru_cache
 from itertools import groupby
 from operator import attrgetter
 from types import MappingProxyType
+from typing import Union
 
 from probes.base.frozen import dataclass
 from probes.base.unknown import Maybe, Reason, Unknown
 from probes.facts.jobs.process_files import Status, parse_status
 from probes.host.protocol import Host
-from probes.host.rdma_resources import MemoryRegion, QueuePair, RdmaResources
+from probes.host.rdma_resources import (
+    CompletionQueue,
+    MemoryRegion,
+    ProtectionDomain,
+    QueuePair,
+    RdmaContext,
+    RdmaResources,
+)
 from probes.live.model.sample import NicUse
+
+_Made = Union[MemoryRegion, QueuePair, ProtectionDomain, RdmaContext, CompletionQueue]  # noqa: UP007
 
 PAGE = 4096  # bytes; the smallest page of all architectures, so that sums are never too large
 LARGE = 1 << 20  # bytes: NCCL's buffers are 4 MiB, what it registers for control is smaller
@@ -83,6 +93,14 @@ class Ownership:
 
 
 @dataclass(frozen=True)
+class DeviceUsers:
+    """Who has opened the devices; 256 ranks on 256 NICs have 65,000 contexts, which seldom change."""
+
+    groups: Mapping[int, int] = field(default_factory=dict)  # the process of each thread
+    devices: Mapping[int, tuple[str, ...]] = field(default_factory=dict)  # by pid, sorted
+
+
+@dataclass(frozen=True)
 class ResourceRound:
     """One reading of all RDMA resources and of the memory that their owners have pinned."""
 
@@ -93,6 +111,7 @@ class ResourceRound:
     is_empty: bool = False  # not even the kernel's own queue pairs are listed
     resources: RdmaResources = field(default_factory=RdmaResources)  # that the rest was worked out from
     groups: Mapping[int, int] = field(default_factory=dict)  # the process of each thread that made them
+    users: DeviceUsers = field(default_factory=DeviceUsers)
 
     @property
     def is_settled(self) -> bool:
@@ -112,12 +131,19 @@ def read_round(host: Host, last: ResourceRound | None = None) -> Maybe[ResourceR
         return before
     groups: dict[int, int] = {}
     statuses: dict[int, Maybe[Status]] = {}  # each is read once in a round
-    same = last if last is not None and last.is_settled and before == last.resources else None
-    if same is None:
-        has_same_users = last is not None and last.is_settled and _have_same_users(before, last.resources)
-        earlier = last.groups if last is not None and has_same_users else {}
-        _find_processes(host, before, groups, statuses, earlier)
-    ownership = attribute(before, groups) if same is None else same.ownership
+    settled = last if last is not None and last.is_settled else None
+    same = settled if settled is not None and before == settled.resources else None
+    if same is not None:
+        users, ownership = same.users, same.ownership
+    elif settled is not None and _have_same_users(before, settled.resources):
+        users = settled.users
+        groups.update(users.groups)
+        _find_processes(host, _makers(before), groups, statuses, settled.groups)
+        ownership = _kept(attribute(before, groups, users.devices), settled.ownership)
+    else:
+        _find_processes(host, (*_openers(before), *_makers(before)), groups, statuses)
+        users = _users(before, groups)
+        ownership = attribute(before, groups, users.devices)
     pinned = {pid: read_pinned(host, pid, statuses) for pid in sorted(ownership.uses)}
     after = _resources(host)
     if isinstance(after, Unknown):
@@ -126,17 +152,18 @@ def read_round(host: Host, last: ResourceRound | None = None) -> Maybe[ResourceR
         return replace(same, pinned=pinned)
     changed: set[int | None] = set()
     if after != before:
-        _find_processes(host, before, groups, statuses)
-        _find_processes(host, after, groups, statuses)
+        for one in (before, after):
+            _find_processes(host, (*_openers(one), *_makers(one)), groups, statuses)
+        users = _users(after, groups)
         first, second = _by_owner(before, groups), _by_owner(after, groups)
         changed = {pid for pid in {*first, *second} if first.get(pid) != second.get(pid)}
-        ownership = attribute(after, groups)
+        ownership = attribute(after, groups, users.devices)
     for pid in ownership.uses:
         if pid not in pinned:  # its first object has just appeared
             pinned[pid] = Unknown(Reason.NOT_RECORDED, f"/proc/{pid}/status", "not read yet")
     if None in changed:
         # A region without an owner came or went: it may be of any process.
-        unowned = max(ownership.unowned_regions, attribute(before, groups).unowned_regions)
+        unowned = max(ownership.unowned_regions, attribute(before, groups, {}).unowned_regions)
         ownership = Ownership(ownership.uses, unowned, ownership.unowned_queue_pairs)
     return ResourceRound(
         ownership=ownership,
@@ -146,12 +173,37 @@ def read_round(host: Host, last: ResourceRound | None = None) -> Maybe[ResourceR
         is_empty=not (after.queue_pairs or after.contexts or after.domains or after.regions),
         resources=after,
         groups=groups,
+        users=users,
     )
 
 
 def _have_same_users(one: RdmaResources, other: RdmaResources) -> bool:
     """Return whether the same threads have opened the devices, so that no process has come or gone."""
     return bool(one.contexts) and one.contexts == other.contexts and one.domains == other.domains
+
+
+def _users(resources: RdmaResources, groups: Mapping[int, int]) -> DeviceUsers:
+    devices: dict[int, set[str]] = defaultdict(set)
+    for opened in resources.contexts:
+        owner = None if opened.pid is None else groups.get(opened.pid)
+        if owner is not None and not opened.kernel_name:
+            devices[owner].add(opened.device)
+    return DeviceUsers(
+        {thread: groups[thread] for thread in _openers(resources) if thread in groups},
+        {pid: tuple(sorted(names)) for pid, names in devices.items()},
+    )
+
+
+def _openers(resources: RdmaResources) -> dict[int, None]:
+    return _threads(resources.contexts, resources.domains)
+
+
+def _makers(resources: RdmaResources) -> dict[int, None]:
+    return _threads(resources.regions, resources.queue_pairs, resources.completion_queues)
+
+
+def _threads(*lists: Iterable[_Made]) -> dict[int, None]:
+    return {item.pid: None for items in lists for item in items if item.pid is not None}
 
 
 def _resources(host: Host) -> Maybe[RdmaResources]:
@@ -194,7 +246,7 @@ def read_pinned(host: Host, pid: int, statuses: dict[int, Maybe[Status]]) -> May
 
 def _find_processes(
     host: Host,
-    resources: RdmaResources,
+    threads: Iterable[int],
     groups: dict[int, int],
     statuses: dict[int, Maybe[Status]],
     earlier: Mapping[int, int] = MappingProxyType({}),
@@ -203,16 +255,8 @@ def _find_processes(
 
     `earlier`: the processes of threads that are known to be the same.
     """
-    objects = (
-        resources.contexts,
-        resources.domains,
-        resources.regions,
-        resources.queue_pairs,
-        resources.completion_queues,
-    )
-    threads = dict.fromkeys(item.pid for items in objects for item in items)
     for thread in threads:
-        if thread is None or thread in groups or len(groups) >= _MAX_THREADS:
+        if thread in groups or len(groups) >= _MAX_THREADS:
             continue
         group: Maybe[int] | None = earlier.get(thread)
         if group is None:
@@ -266,11 +310,15 @@ class _Found:
     own: dict[str, list[MemoryRegion]] = field(default_factory=lambda: defaultdict(list))
     inherited: dict[str, list[MemoryRegion]] = field(default_factory=lambda: defaultdict(list))
     completion_queues: int = 0
-    contexts: set[str] = field(default_factory=set)
 
 
-def attribute(resources: RdmaResources, groups: Mapping[int, int]) -> Ownership:
-    """Return the objects of each process, without the kernel's. `groups`: the process of each thread."""
+def attribute(
+    resources: RdmaResources, groups: Mapping[int, int], devices: Mapping[int, tuple[str, ...]]
+) -> Ownership:
+    """Return the objects of each process, without the kernel's.
+
+    `groups`: the process of each thread; `devices`: those that each process has opened.
+    """
     owners = _Owners(resources, groups)
     found: dict[int, _Found] = defaultdict(_Found)
     unowned_regions = unowned_pairs = 0
@@ -295,47 +343,47 @@ def attribute(resources: RdmaResources, groups: Mapping[int, int]) -> Ownership:
         owner = None if kernel else owners.of_context(device, thread, context)
         if owner is not None:
             found[owner].completion_queues += len(list(queues))
-    for opened in resources.contexts:
-        owner = owners.of_context(opened.device, opened.pid, None)
-        if owner is not None and not opened.kernel_name:
-            found[owner].contexts.add(opened.device)
-    uses = {pid: _use(what) for pid, what in found.items()}
+    nothing = _Found()
+    uses = {pid: _use(found.get(pid, nothing), devices.get(pid, ())) for pid in {**found, **devices}}
     # What is beyond the limit of one answer may be of any process.
     return Ownership(uses, unowned_regions + resources.left_out, unowned_pairs + resources.left_out)
 
 
-def _use(found: _Found) -> RdmaUse:
+def _use(found: _Found, opened: tuple[str, ...]) -> RdmaUse:
     own = {device: summed(regions) for device, regions in found.own.items()}
     inherited = {device: summed(regions) for device, regions in found.inherited.items()}
-    nics = []
-    for device in sorted({*found.queue_pairs, *own, *inherited, *found.contexts}):
+    nics = dict(_only_opened(opened))
+    for device in {**found.queue_pairs, **own, **inherited}:
         pairs = found.queue_pairs.get(device, ())
-        if not pairs and device not in own and device not in inherited:
-            nics.append(_only_opened(device))
-            continue
         here = own.get(device, _NOTHING), inherited.get(device, _NOTHING)
-        nics.append(
-            NicUse(
-                device=device,
-                queue_pairs=len(pairs),
-                ready=sum(pair.state == CONNECTED for pair in pairs),
-                regions=here[0].total + here[1].total,
-                registered_bytes=here[0].bytes + here[1].bytes,
-            )
+        nics[device] = NicUse(
+            device=device,
+            queue_pairs=len(pairs),
+            ready=sum(pair.state == CONNECTED for pair in pairs),
+            regions=here[0].total + here[1].total,
+            registered_bytes=here[0].bytes + here[1].bytes,
         )
+    if len(nics) > len(opened):
+        nics = dict(sorted(nics.items()))
     return RdmaUse(
-        nics=tuple(nics),
+        nics=tuple(nics.values()),
         own=_together(list(own.values())),
         inherited=_together(list(inherited.values())),
         completion_queues=found.completion_queues,
-        contexts=tuple(sorted(found.contexts)),
+        contexts=opened,
     )
 
 
 @lru_cache(maxsize=1024)
-def _only_opened(device: str) -> NicUse:
-    """Return the use of a device without objects: NCCL opens every NIC."""
-    return NicUse(device, 0, 0, 0, 0)
+def _only_opened(devices: tuple[str, ...]) -> Mapping[str, NicUse]:
+    """Return the use of devices without objects: NCCL opens every NIC."""
+    return {device: NicUse(device, 0, 0, 0, 0) for device in devices}
+
+
+def _kept(new: Ownership, old: Ownership) -> Ownership:
+    """Return the new one with the old objects where they are equal, which saves comparing them later."""
+    uses = {pid: old.uses[pid] if old.uses.get(pid) == use else use for pid, use in new.uses.items()}
+    return replace(new, uses=uses)
 
 
 def _together(sums: list[Registrations]) -> Registrations:

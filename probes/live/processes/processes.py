@@ -6,7 +6,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields, replace
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from probes.base.frozen import dataclass
 from probes.base.unknown import Maybe, Reason, Unknown, known
@@ -29,6 +29,7 @@ from probes.live.processes.node_evidence import (
     has_gpu,
     is_far,
     node_evidence,
+    peermem_regions,
 )
 from probes.live.processes.ownership import Ownership, RdmaUse, ResourceRound, read_round
 from probes.live.processes.process_cache import ProcessCache
@@ -217,10 +218,15 @@ class ProcessReader:
         seen: Iterable[_Seen],
         jobs: Mapping[int, str],
     ) -> NodeEvidence:
-        """Return the evidence, the same object as before if nothing changed."""
+        """Return the evidence, the same object as before if nothing changed.
+
+        How many regions are in nvidia-peermem belongs to one list of all regions, and is as old as that.
+        """
         with_gpu = {one.pid: one.has_gpu for one in seen}
         started = [_started(one.process) for one in seen if one.has_gpu is not False]
-        made_of = (reading.peermem, with_gpu, jobs, started)
+        regions = peermem_regions(reading.peermem)
+        in_use = regions if isinstance(regions, Unknown) else regions > 0
+        made_of = (in_use, with_gpu, jobs, started)
         before = self._evidence
         if before is not None and before[0] is node and before[1] is rdma and before[2] == made_of:
             return before[3]
@@ -242,9 +248,11 @@ class ProcessReader:
         name = self._names.name(one.process.job)
         gpus = users.gpus.get(one.pid, ())
         state = kept.stat.state if kept.stat else one.process.state
-        made_of = (*one.facts, job, name, node, gpus, state, kept.cpu_percent, shares_rank)
+        made_of = (*one.facts, job, name, node, gpus, shares_rank)
         if one.is_settled and kept.live is not None and made_of == kept.made_of:
             kept.judged_at = now
+            if (state, kept.cpu_percent) != (kept.live.state, kept.live.cpu_percent):
+                kept.live = kept.live.moved(state, kept.cpu_percent)
             return kept.live
         use = _NO_USE if isinstance(one.use, Unknown) else one.use
         path, evidence = kept.path, self._evidence_of(one, node, gpus, use)
@@ -301,8 +309,7 @@ class ProcessReader:
         return kept.evidence[1]
 
 
-@dataclass(frozen=True)
-class _Seen:
+class _Seen(NamedTuple):
     """The answers about one process in one sample."""
 
     pid: int

@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from probes.base.unknown import Maybe, Reason, Unknown
@@ -77,7 +77,7 @@ def test_what_the_kernel_made_is_neither_owned_nor_a_rest(host: LiveNode) -> Non
         queue_pairs=(QueuePair("mlx5_0", 1, "GSI", "RTS", kernel_name="ib_core"),),
         regions=(MemoryRegion("mlx5_0", 1, 4096, 1, None, "nvme_rdma"),),
     )
-    assert round_of(host).ownership == attribute(RdmaResources(), {})
+    assert round_of(host).ownership == attribute(RdmaResources(), {}, {})
 
 
 def test_objects_of_ended_and_hidden_owners_are_a_rest(host: LiveNode) -> None:
@@ -247,7 +247,26 @@ RESOURCES = st.builds(
 def test_every_region_has_one_owner_or_is_in_the_rest(
     resources: RdmaResources, groups: dict[int, int]
 ) -> None:
-    found = attribute(resources, groups)
+    found = attribute(resources, groups, {})
     owned = sum(use.own.total + use.inherited.total for use in found.uses.values())
     assert owned + found.unowned_regions == len(resources.regions) + resources.left_out
     assert set(found.uses) <= set(groups.values())
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+@given(first=RESOURCES, second=RESOURCES, are_users_equal=st.booleans())
+def test_a_round_after_another_one_finds_the_same_as_a_first_one(
+    host: LiveNode, first: RdmaResources, second: RdmaResources, are_users_equal: bool
+) -> None:
+    for thread in range(40, 45):  # 45 is hidden
+        host.set_status(thread, 40 + thread % 2, 4 * MIB)
+    if are_users_equal:
+        second = replace(second, contexts=first.contexts, domains=first.domains)
+    host.resources = first
+    last = round_of(host)
+    host.resources = second
+    found = read_round(host, last)
+    expected = round_of(host)
+    assert isinstance(found, ResourceRound)
+    assert (found.ownership, found.pinned) == (expected.ownership, expected.pinned)
+    assert found.is_settled == expected.is_settled
