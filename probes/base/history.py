@@ -29,7 +29,8 @@ class History:
         old = max(0, len(self._times) - self._max_samples)
         while old < len(self._times) and self._times[old] < at - self._seconds:
             old += 1
-        del self._times[:old], self._values[:old]
+        if old:
+            del self._times[:old], self._values[:old]
 
     def samples(self) -> tuple[tuple[float, float], ...]:
         """Return all samples, oldest first."""

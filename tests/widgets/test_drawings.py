@@ -1,6 +1,7 @@
 """The drawings: right at every width, and nothing of the node left out."""
 
 import re
+from collections.abc import Sequence
 
 import pytest
 from hypothesis import given
@@ -55,7 +56,7 @@ def draw_list(
     width: int,
     live: LiveFigures = NO_FIGURES,
     highlights: Highlights | None = None,
-) -> list[Line]:
+) -> Sequence[Line]:
     """The topology where no box has room."""
     form = topology_drawing.choose(node, topology, width, 0, live, highlights)
     return topology_drawing.draw(node, topology, width, live, highlights, form)
@@ -198,7 +199,7 @@ def test_rates_are_shares_of_the_line_rate() -> None:
     assert "↑372  93% ↓ 40  10%" in text
     rates = traffic_drawing.line_rates(node, topology, live)
     assert rates["NIC"] == 8 * 400 + 2 * 100
-    assert " 11% " in plain(traffic_drawing.draw(live, {}, 60, rates)[0])
+    assert " 11% " in plain(traffic_drawing.draw(traffic_drawing.totals(live), {}, 60, rates)[0])
 
 
 def test_a_steady_load_far_below_the_line_rate_is_no_wall() -> None:
@@ -206,7 +207,7 @@ def test_a_steady_load_far_below_the_line_rate_is_no_wall() -> None:
     for second in range(120):
         history.add(float(second), 80.0)
     live = LiveFigures(ports={("mlx5_0", 1): PortRate(80.0, Unknown(Reason.NOT_THERE))})
-    low = plain(traffic_drawing.draw(live, {"NIC ↑": history}, 60, {"NIC": 400.0})[0])
+    low = plain(traffic_drawing.draw(traffic_drawing.totals(live), {"NIC ↑": history}, 60, {"NIC": 400.0})[0])
     assert "█" not in low
     assert "20%" in low
     assert "peak 20%" in low

@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
 from functools import lru_cache
 
 from probes.base.unknown import Reason, Unknown, known
-from probes.facts.gpu.gpus import NOT_LISTED, Gpu
-from probes.facts.rdma.devices import RdmaDevice, RdmaPort
+from probes.facts.gpu.gpus import NOT_LISTED, Gpu, GpuFacts
+from probes.facts.node import Node
+from probes.facts.pci.functions import PciFacts
+from probes.facts.rdma.devices import RdmaDevice, RdmaFacts, RdmaPort
 from probes.host.nvml import NvmlLive
 from probes.snapshot.nic_roles import NicRole, Role
 from probes.snapshot.rates import PortRate
+from probes.topology.endpoints import Endpoint
+from probes.topology.paths import Topology
 from widgets.base.figures import UNKNOWN_MARK, in_gbps, percent, share, short, used_of
 from widgets.base.lines import Line, Run, Tone
+from widgets.node import usable_here
+from widgets.node.highlights import Highlights
 
 
 @dataclass(frozen=True)
@@ -42,13 +49,19 @@ _ROLE_WORDS = {Role.STORAGE: "storage", Role.MANAGEMENT: "mgmt", Role.OTHER: "ot
 
 
 @lru_cache(256)
-@lru_cache(64)
 def model(name: str) -> str:
     """Return the short name of a GPU: "H100" for "NVIDIA H100 80GB HBM3"."""
     inside = re.search(r"\[(.+?)\]", name)
     words = (inside.group(1) if inside else name).replace("NVIDIA", "").replace("Corporation", "").split()
     words = [word for word in words if word not in ("Tesla", "GeForce", "RTX", "Quadro", "Graphics")] or words
     return words[0].split("-")[0] if words else "GPU"
+
+
+def common_model(node: Node) -> str:
+    """Return the model of all GPUs, "H100"; "" if they differ or there are none."""
+    gpus = node.gpus.gpus if isinstance(node.gpus, GpuFacts) else ()
+    models = {model(gpu.name) for gpu in gpus}
+    return models.pop() if len(models) == 1 else ""
 
 
 def gpu_trouble(gpu: Gpu) -> str:
@@ -154,3 +167,78 @@ def nic_line(
 def bare_nic_line(label: str, name: str, tone: Tone) -> Line:
     """Return the line of a NIC without an RDMA device: no driver is loaded that claims it."""
     return Run(label, tone, label), Run(f" {name}" if name else ""), Run(" no RDMA device", Tone.WARNING)
+
+
+class EndpointLines(Mapping[str, list[Line]]):
+    """The lines of each endpoint by its id: one, or one a port for a NIC with several ports.
+
+    They are made when they are asked for: of 512 endpoints, few are visible.
+    """
+
+    def __init__(
+        self, node: Node, topology: Topology, live: LiveFigures, highlights: Highlights, detail: Detail
+    ) -> None:
+        gpus = node.gpus.gpus if isinstance(node.gpus, GpuFacts) else ()
+        rdma = node.rdma.devices if isinstance(node.rdma, RdmaFacts) else ()
+        self._gpus = {gpu.bdf: gpu for gpu in gpus}
+        self._devices = {device.name: device for device in rdma}
+        self._names = node.pci.names if isinstance(node.pci, PciFacts) else {}
+        self._with_model = detail >= Detail.UNITS or not common_model(node)
+        self._live, self._highlights, self._detail = live, highlights, detail
+        self._gpu_ends = {end.id: end for end in topology.gpus}
+        self._nic_ends = {end.id: end for end in topology.nics}
+        self._gpu_cells = max((len(end.label) for end in topology.gpus), default=0)
+        self._nic_cells = max((len(end.label) for end in topology.nics), default=0)
+        self._made: dict[str, list[Line]] = {}
+
+    def __iter__(self) -> Iterator[str]:
+        return iter({**self._gpu_ends, **self._nic_ends})
+
+    def __len__(self) -> int:
+        return len(self._gpu_ends) + len(self._nic_ends)
+
+    def __getitem__(self, end: str) -> list[Line]:
+        made = self._made.get(end)
+        if made is None:
+            gpu = self._gpu_ends.get(end)
+            made = [self._of_gpu(gpu)] if gpu is not None else self._of_nic(self._nic_ends[end])
+            bdf = str((gpu or self._nic_ends[end]).bdf)
+            mark = self._highlights.marks.get(end) or self._highlights.marks.get(bdf)
+            mark = mark or usable_here.mark_of(self._highlights, end)
+            if mark is not None:
+                made[0] = _marked(made[0], mark)
+            self._made[end] = made
+        return made
+
+    def count(self, end: str) -> int:
+        """Return how many lines an endpoint has, without making them."""
+        device = self._devices.get(end)
+        return 1 if device is None or end in self._gpu_ends else max(1, len(device.ports))
+
+    def _of_gpu(self, end: Endpoint) -> Line:
+        tone, label = self._highlights.tone(end.id, Tone.GPU), f"{end.label:<{self._gpu_cells}}"
+        gpu = self._gpus.get(end.id)
+        if gpu is None:
+            return (Run(label, tone, end.id), Run(" GPU"))
+        return gpu_line(gpu, label, self._live, tone, self._detail, self._with_model)
+
+    def _of_nic(self, end: Endpoint) -> list[Line]:
+        tone, device = self._highlights.tone(end.id, Tone.NIC), self._devices.get(end.id)
+        if device is None:
+            return [bare_nic_line(end.label, self._names.get(end.id, ""), tone)]
+        role = self._highlights.roles.get(end.id)
+        lines = []
+        for port in device.ports or (None,):
+            label = f"{end.label:<{self._nic_cells}}"
+            if port is not None and len(device.ports) > 1:
+                label = f"{end.label}/{port.number}"
+            lines.append(nic_line(device, port, label, self._live, tone, self._detail, role))
+        return lines
+
+
+def _marked(line: Line, mark: Run) -> Line:
+    """Return the line with a mark in place of the space behind its name, so that nothing moves."""
+    name, *rest = line
+    if rest and rest[0].text.startswith(" "):
+        rest[0] = rest[0]._replace(text=rest[0].text[1:])
+    return (name, mark, *rest)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from probes.base.unknown import known
@@ -73,13 +73,13 @@ def counted_nvswitches(count: int) -> str:
     return f"{count} NVSwitch{'es' if count > 1 else ''}" if count else ""
 
 
-def content(switch: Switch, lines: dict[str, list[Line]]) -> list[Line]:
+def content(switch: Switch, lines: Mapping[str, list[Line]]) -> list[Line]:
     """Return the lines of what is directly below a switch."""
     own = [line for end in switch.endpoints for line in lines[end.id]]
     return [*own, (Run(counted_nvswitches(switch.nvswitches)),)] if switch.nvswitches else own
 
 
-def least_width(switch: Switch, lines: dict[str, list[Line]]) -> int:
+def least_width(switch: Switch, lines: Mapping[str, list[Line]]) -> int:
     """Return the width of a box that cuts nothing."""
     names, lowest = switch.folded()
     widths = [8 + 8 * len(names), *map(width_of, content(lowest, lines))]
@@ -87,7 +87,7 @@ def least_width(switch: Switch, lines: dict[str, list[Line]]) -> int:
 
 
 def draw_switches(
-    topology: Topology, switch: Switch, lines: dict[str, list[Line]], highlights: Highlights, width: int
+    topology: Topology, switch: Switch, lines: Mapping[str, list[Line]], highlights: Highlights, width: int
 ) -> list[Line]:
     """Draw the switches below a switch, as many boxes in a row as fit."""
     below = switch.boxed()
@@ -105,7 +105,7 @@ def draw_switches(
     return drawn
 
 
-def draw_direct(switch: Switch, lines: dict[str, list[Line]], width: int) -> list[Line]:
+def draw_direct(switch: Switch, lines: Mapping[str, list[Line]], width: int) -> list[Line]:
     """Draw the endpoints that are directly below root ports, as many in a row as fit."""
     own = content(switch, lines)
     if not own:
@@ -117,7 +117,7 @@ def draw_direct(switch: Switch, lines: dict[str, list[Line]], width: int) -> lis
 
 
 def _draw_switch(
-    topology: Topology, switch: Switch, lines: dict[str, list[Line]], highlights: Highlights, width: int
+    topology: Topology, switch: Switch, lines: Mapping[str, list[Line]], highlights: Highlights, width: int
 ) -> list[Line]:
     names, lowest = switch.folded()
     detour = detour_text(topology, switch, lowest, highlights, width)

@@ -2,29 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from functools import cache
 
 from probes.base.text import plural
 from probes.base.unknown import Unknown
-from probes.facts.gpu.gpus import GpuFacts
 from probes.facts.node import Node
-from probes.facts.pci.functions import PciFacts
 from probes.facts.rdma.devices import RdmaFacts
 from probes.topology.paths import Topology
 from widgets.base.boxes import ROUND, frame
 from widgets.base.lines import Line, Run, Tone, fit, width_of, wrapped
 from widgets.node import usable_here
-from widgets.node.endpoint_lines import (
-    NO_FIGURES,
-    Detail,
-    LiveFigures,
-    bare_nic_line,
-    gpu_line,
-    model,
-    nic_line,
-)
+from widgets.node.endpoint_lines import NO_FIGURES, Detail, EndpointLines, LiveFigures, common_model
 from widgets.node.highlights import Highlights
 from widgets.node.matrix import NOT_USABLE_MARK
 from widgets.node.switch_boxes import (
@@ -37,7 +28,7 @@ from widgets.node.switch_boxes import (
     least_width,
     switches_by_numa,
 )
-from widgets.node.topology_list import draw_list, list_rows, unknown_last
+from widgets.node.topology_list import Columns, draw_list, measure, unknown_last
 
 
 class Style(Enum):
@@ -54,13 +45,7 @@ class Form:
 
     style: Style
     detail: Detail
-
-
-def common_model(node: Node) -> str:
-    """Return the model of all GPUs, "H100"; "" if they differ or there are none."""
-    gpus = node.gpus.gpus if isinstance(node.gpus, GpuFacts) else ()
-    models = {model(gpu.name) for gpu in gpus}
-    return models.pop() if len(models) == 1 else ""
+    columns: Columns | None = None  # of a list, as wide as its lines were when the form was chosen
 
 
 def heading(node: Node, topology: Topology) -> str:
@@ -71,50 +56,6 @@ def heading(node: Node, topology: Topology) -> str:
     return f"{what} · Gb/s: GPU over PCIe, NIC over RDMA" if what else ""
 
 
-def endpoint_lines(
-    node: Node, topology: Topology, live: LiveFigures, highlights: Highlights, detail: Detail
-) -> dict[str, list[Line]]:
-    """Return each endpoint's lines by its id: one, or one a port for a NIC with several ports."""
-    gpus = {gpu.bdf: gpu for gpu in node.gpus.gpus} if isinstance(node.gpus, GpuFacts) else {}
-    rdma = node.rdma.devices if isinstance(node.rdma, RdmaFacts) else ()
-    devices = {device.name: device for device in rdma}
-    names = node.pci.names if isinstance(node.pci, PciFacts) else {}
-    with_model = detail >= Detail.UNITS or not common_model(node)
-    lines: dict[str, list[Line]] = {}
-    cells = max((len(gpu.label) for gpu in topology.gpus), default=0)
-    for end in topology.gpus:
-        tone, label, gpu = highlights.tone(end.id, Tone.GPU), f"{end.label:<{cells}}", gpus.get(end.id)
-        bare: Line = (Run(label, tone, end.id), Run(" GPU"))
-        lines[end.id] = [gpu_line(gpu, label, live, tone, detail, with_model) if gpu else bare]
-    cells = max((len(nic.label) for nic in topology.nics), default=0)
-    for end in topology.nics:
-        tone, device = highlights.tone(end.id, Tone.NIC), devices.get(end.id)
-        if device is None:
-            lines[end.id] = [bare_nic_line(end.label, names.get(end.id, ""), tone)]
-            continue
-        lines[end.id] = []
-        for port in device.ports or (None,):
-            label = f"{end.label:<{cells}}"
-            if port is not None and len(device.ports) > 1:
-                label = f"{end.label}/{port.number}"
-            role = highlights.roles.get(end.id)
-            lines[end.id].append(nic_line(device, port, label, live, tone, detail, role))
-    for end in (*topology.gpus, *topology.nics):
-        mark = highlights.marks.get(end.id) or highlights.marks.get(str(end.bdf))
-        mark = mark or usable_here.mark_of(highlights, end.id)
-        if mark is not None:
-            lines[end.id][0] = _marked(lines[end.id][0], mark)
-    return lines
-
-
-def _marked(line: Line, mark: Run) -> Line:
-    """Return the line with a mark in place of the space behind its name, so that nothing moves."""
-    name, *rest = line
-    if rest and rest[0].text.startswith(" "):
-        rest[0] = rest[0]._replace(text=rest[0].text[1:])
-    return (name, mark, *rest)
-
-
 def choose(
     node: Node,
     topology: Topology,
@@ -123,21 +64,27 @@ def choose(
     live: LiveFigures = NO_FIGURES,
     highlights: Highlights | None = None,
 ) -> Form:
-    """Return the richest form that is no higher than `rows` and cuts nothing; None: any height."""
+    """Return the richest form that is no higher than `rows` and cuts nothing; None: any height.
+
+    It is a list if a filter is set (`highlights.only`).
+    """
     highlights = highlights or Highlights()
     if rows is not None:
         rows -= len(usable_here.legend(topology, width, highlights))
 
     @cache
-    def lines_of(detail: Detail) -> dict[str, list[Line]]:
-        return endpoint_lines(node, topology, live, highlights, detail)
+    def lines_of(detail: Detail) -> EndpointLines:
+        return EndpointLines(node, topology, live, highlights, detail)
 
     def listed() -> Form:
         for detail in (Detail.USUAL, Detail.SHORT):
-            if not list_rows(topology, lines_of(detail), highlights, width)[1]:
-                return Form(Style.LIST, detail)
-        return Form(Style.LIST, Detail.SHORT)
+            columns = measure(topology, lines_of(detail), highlights, width)
+            if not columns.is_broken or detail is Detail.SHORT:
+                break
+        return Form(Style.LIST, detail, columns)
 
+    if highlights.only is not None:
+        return listed()
     numas = switches_by_numa(topology)
 
     def height(style: Style, detail: Detail) -> int:
@@ -174,43 +121,39 @@ def draw(
     live: LiveFigures = NO_FIGURES,
     highlights: Highlights | None = None,
     form: Form | None = None,
-) -> list[Line]:
-    """Draw the topology, `width` cells wide; always as a list if a filter is set (`highlights.only`)."""
+) -> Sequence[Line]:
+    """Draw the topology, `width` cells wide, in the form that `choose` returned for the same width."""
     highlights = highlights or Highlights()
     if not topology.gpus and not topology.nics:
         return _nothing_here(node, width)
-    if highlights.only is not None:
-        form = choose(node, topology, width, 0, live, highlights)
     form = form or choose(node, topology, width, None, live, highlights)
-    lines = endpoint_lines(node, topology, live, highlights, form.detail)
+    lines = EndpointLines(node, topology, live, highlights, form.detail)
+    below = [*usable_here.legend(topology, width, highlights), *_apart(node, width)]
     if form.style is Style.LIST:
-        return [
-            *draw_list(topology, lines, highlights, width),
-            *usable_here.legend(topology, width, highlights),
-            *_apart(node, width),
-        ]
+        columns = form.columns or measure(topology, lines, highlights, width)
+        return draw_list(topology, lines, highlights, width, columns).followed_by(below)
     numas = switches_by_numa(topology)
     drawn = _draw_boxes(node, topology, numas, lines, highlights, width, form.style)
     if highlights.measured:
-        lines = {
+        with_figures = {
             end: [(*first, Run(" "), highlights.measured[end]), *more]
             if end in highlights.measured
             else [first, *more]
             for end, (first, *more) in lines.items()
         }
-        measured = _draw_boxes(node, topology, numas, lines, highlights, width, form.style)
+        measured = _draw_boxes(node, topology, numas, with_figures, highlights, width, form.style)
         figures = set(highlights.measured.values())
         whole = sum(run in figures for line in measured for run in line)
         if len(measured) == len(drawn) and whole == len(highlights.measured):  # moves and cuts nothing
             drawn = measured
-    return [*drawn, *usable_here.legend(topology, width, highlights), *_apart(node, width)]
+    return [*drawn, *below]
 
 
 def _draw_boxes(
     node: Node,
     topology: Topology,
     numas: dict[int, Switch],
-    lines: dict[str, list[Line]],
+    lines: Mapping[str, list[Line]],
     highlights: Highlights,
     width: int,
     style: Style,
@@ -261,7 +204,7 @@ def _distance(node: Node, a: int, b: int) -> str:
     return ""
 
 
-def _is_whole(numas: dict[int, Switch], lines: dict[str, list[Line]], width: int) -> bool:
+def _is_whole(numas: dict[int, Switch], lines: Mapping[str, list[Line]], width: int) -> bool:
     """Return whether no box and no line is wider than `width`."""
     widths = [least_width(switch, lines) for below in numas.values() for switch in below.boxed()]
     widths.extend(width_of(line) for below in numas.values() for line in content(below, lines))

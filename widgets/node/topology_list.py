@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
+
 from probes.base.unknown import Unknown, known
 from probes.topology.endpoints import Endpoint
 from probes.topology.paths import Topology
 from widgets.base.boxes import columns_that_fit
+from widgets.base.lazy_lines import LazyLines
 from widgets.base.lines import Line, Run, Tone, fit, joined, width_of, wrapped
+from widgets.node.endpoint_lines import EndpointLines
 from widgets.node.highlights import Highlights
 from widgets.node.matrix import DETOUR_MARK, shown_word
 from widgets.node.switch_boxes import UNKNOWN_NUMA
@@ -20,101 +24,133 @@ def unknown_last(numa: int) -> tuple[bool, int]:
     return numa == UNKNOWN_NUMA, numa
 
 
+@dataclass(frozen=True)
+class Columns:
+    """The widths of the columns in cells: with them, a line is drawn without all the others."""
+
+    numbers: int  # of the names of NUMA nodes
+    gpu: int
+    other: int  # of a NIC that is no GPU's best, with its NUMA node
+    is_broken: bool  # a GPU and its NIC do not fit in one line
+
+
+def measure(topology: Topology, lines: EndpointLines, highlights: Highlights, width: int) -> Columns:
+    """Return the widths that all lines need."""
+    numbers = max((len(_numa_text(gpu)) for gpu in topology.gpus), default=1)
+    gpu_cells = max((width_of(lines[gpu.id][0]) for gpu in topology.gpus), default=0)
+    columns = Columns(numbers, gpu_cells, 0, is_broken=False)
+    is_broken = any(
+        width_of(_head(topology, gpu, nic, lines, highlights, columns))
+        + max(map(width_of, lines[nic] if nic else []), default=0)
+        > width
+        for gpu, nic in _pairs(topology, highlights)
+    )
+    others = _others(topology, highlights)
+    cells = (len(_numa_text(nic)) + 1 + width_of(line) for nic in others for line in lines[nic.id])
+    return replace(columns, other=max(cells, default=0), is_broken=is_broken)
+
+
 def draw_list(
-    topology: Topology, lines: dict[str, list[Line]], highlights: Highlights, width: int
-) -> list[Line]:
-    """Draw the list; `lines`: of each endpoint by its id."""
-    rows, is_broken = list_rows(topology, lines, highlights, width)
-    others = _other_nics(topology, lines, highlights, width)
-    if not rows and not others:
-        return wrapped("No GPU or NIC matches the filter.", width, Tone.DIM)
-    return [*_heading(rows, is_broken), *rows, *others]
+    topology: Topology, lines: EndpointLines, highlights: Highlights, width: int, columns: Columns
+) -> LazyLines:
+    """Draw one line a GPU with its best NIC, or two if they do not fit in one; then the other NICs."""
+    places: list[tuple[Endpoint, str, int]] = []  # of each line: the GPU, its NIC, and which line of both
+    for gpu, nic in _pairs(topology, highlights):
+        ports = lines.count(nic) if nic else 0
+        places += [(gpu, nic, number) for number in range(ports + 1 if columns.is_broken else max(1, ports))]
+
+    def drawn(row: int) -> Line:
+        gpu, nic, number = places[row]
+        if number and columns.is_broken:
+            return Run("   └ "), *lines[nic][number - 1]
+        head = _head(topology, gpu, nic, lines, highlights, columns)
+        if number:
+            return Run(" " * width_of(head)), *lines[nic][number]
+        whole = (*head, *lines[nic][0]) if nic and not columns.is_broken else head
+        if gpu.id not in highlights.measured:
+            return whole
+        measured: Line = (*whole, Run(" "), highlights.measured[gpu.id])
+        return measured if columns.is_broken or width_of(measured) <= width else whole
+
+    others = _other_nics(topology, lines, highlights, width, columns)
+    if not places and not others:
+        nothing = wrapped("No GPU or NIC matches the filter.", width, Tone.DIM)
+        return LazyLines(len(nothing), nothing.__getitem__)
+    if not places:
+        return others
+    heading = LazyLines(1, lambda _: _heading(drawn(0), columns.is_broken))
+    return heading.followed_by(LazyLines(len(places), drawn)).followed_by(others)
 
 
-def list_rows(
-    topology: Topology, lines: dict[str, list[Line]], highlights: Highlights, width: int
-) -> tuple[list[Line], bool]:
-    """Return one line a GPU, or two if GPU and NIC do not fit in one; then the second value is true."""
-    heads = _heads(topology, lines, highlights)
-    is_broken = any(cells + max(map(width_of, ports), default=0) > width for _, _, cells, ports in heads)
-    drawn: list[Line] = []
-    for gpu, head, cells, ports in heads:
-        tail: Line = (Run(" "), highlights.measured[gpu]) if gpu in highlights.measured else ()
-        if is_broken:
-            drawn.extend([(*head, *tail), *((Run("   └ "), *port) for port in ports)])
-            continue
-        row: Line = (*head, *ports[0]) if ports else head
-        drawn.append((*row, *tail) if tail and width_of(row) + width_of(tail) <= width else row)
-        if len(ports) > 1:
-            pad = Run(" " * cells)
-            drawn.extend((pad, *port) for port in ports[1:])
-    return drawn, is_broken
+def _pairs(topology: Topology, highlights: Highlights) -> list[tuple[Endpoint, str]]:
+    """Return the GPUs to show in their order, each with its best NIC; "" if it has none."""
+    only = highlights.only
+    pairs = [(gpu, next(iter(topology.best_nics.get(gpu.id, ())), "")) for gpu in topology.gpus]
+    shown = [(gpu, nic) for gpu, nic in pairs if only is None or only.intersection((gpu.id, nic))]
+    return sorted(shown, key=lambda pair: unknown_last(known(pair[0].numa_node, UNKNOWN_NUMA)))
 
 
-def _heads(
-    topology: Topology, lines: dict[str, list[Line]], highlights: Highlights
-) -> list[tuple[str, Line, int, list[Line]]]:
-    """Return for each GPU its id, its line up to the path word, its width, and the lines of its best NIC."""
-    numas = {gpu.id: _numa_text(gpu) for gpu in topology.gpus}
-    numbers = max(map(len, numas.values()), default=1)
-    widths = {gpu.id: width_of(lines[gpu.id][0]) for gpu in topology.gpus}
-    most = max(widths.values(), default=0)
-    heads: list[tuple[str, Line, int, list[Line]]] = []
-    for gpu in sorted(topology.gpus, key=lambda gpu: unknown_last(known(gpu.numa_node, UNKNOWN_NUMA))):
-        best = topology.best_nics.get(gpu.id, ())[:1]
-        if highlights.only is not None and not highlights.only.intersection((gpu.id, *best)):
-            continue
-        head: Line = (Run(f"{numas[gpu.id]:>{numbers}} ", Tone.DIM), *lines[gpu.id][0])
-        if widths[gpu.id] < most:
-            head = (*head, Run(" " * (most - widths[gpu.id])))
-        cells = numbers + 1 + most
-        if not best:
-            heads.append((gpu.id, (*head, Run(_NO_NIC, Tone.WARNING)), cells + len(_NO_NIC), []))
-            continue
-        word = shown_word(topology.path(gpu.id, best[0]), topology.file is not None)
-        is_detour = (gpu.id, best[0]) in highlights.detours
-        tone = Tone.WARNING if is_detour else _WORD_TONES.get(word, Tone.WARNING)
-        text = f" {word + DETOUR_MARK if is_detour else word:<5}"
-        heads.append((gpu.id, (*head, Run(text, tone)), cells + len(text), lines[best[0]]))
-    return heads
+def _head(
+    topology: Topology,
+    gpu: Endpoint,
+    nic: str,
+    lines: EndpointLines,
+    highlights: Highlights,
+    columns: Columns,
+) -> Line:
+    """Return a GPU's line up to the word of the path to its NIC."""
+    line = lines[gpu.id][0]
+    pad = " " * (columns.gpu - width_of(line))
+    head: Line = (Run(f"{_numa_text(gpu):>{columns.numbers}} ", Tone.DIM), *line)
+    if pad:
+        head = (*head, Run(pad))
+    if not nic:
+        return (*head, Run(_NO_NIC, Tone.WARNING))
+    word = shown_word(topology.path(gpu.id, nic), topology.file is not None)
+    is_detour = (gpu.id, nic) in highlights.detours
+    tone = Tone.WARNING if is_detour else _WORD_TONES.get(word, Tone.WARNING)
+    return (*head, Run(f" {word + DETOUR_MARK if is_detour else word:<5}", tone))
 
 
 def _numa_text(end: Endpoint) -> str:
     return "N?" if isinstance(end.numa_node, Unknown) or end.numa_node < 0 else f"N{end.numa_node}"
 
 
-def _heading(rows: list[Line], is_broken: bool) -> list[Line]:
+def _heading(first: Line, is_broken: bool) -> Line:
     """Return what the columns show, above the first figures of each kind."""
-    if not rows:
-        return []
     if is_broken:
-        return [(Run("N", Tone.DIM), Run(" = NUMA node; ↑↓ GPU: PCIe, NIC: RDMA, Gb/s", Tone.DIM))]
+        return (Run("N", Tone.DIM), Run(" = NUMA node; ↑↓ GPU: PCIe, NIC: RDMA, Gb/s", Tone.DIM))
     text, at, names = "NUMA, GPU", 0, 0
-    for run in rows[0]:
+    for run in first:
         names += bool(run.id)
         if "↑" in run.text and "↓" in run.text:
             place = at + run.text.index("↑")
             word = "PCIe Gb/s" if names == 1 else "RDMA Gb/s, share"
             text = f"{text:<{place}}{word}" if len(text) < place else text
         at += width_of((run,))
-    return [(Run(text, Tone.DIM),)]
+    return (Run(text, Tone.DIM),)
+
+
+def _others(topology: Topology, highlights: Highlights) -> list[Endpoint]:
+    """Return the NICs to show that are no GPU's best."""
+    best = {nics[0] for nics in topology.best_nics.values() if nics}
+    only = highlights.only
+    return [nic for nic in topology.nics if nic.id not in best and (only is None or nic.id in only)]
 
 
 def _other_nics(
-    topology: Topology, lines: dict[str, list[Line]], highlights: Highlights, width: int
-) -> list[Line]:
+    topology: Topology, lines: EndpointLines, highlights: Highlights, width: int, columns: Columns
+) -> LazyLines:
     """Draw the NICs that are no GPU's best, as many in a row as fit."""
-    best = {nics[0] for nics in topology.best_nics.values() if nics}
-    others = [nic for nic in topology.nics if nic.id not in best]
-    if highlights.only is not None:
-        others = [nic for nic in others if nic.id in highlights.only]
-    cells: list[Line] = [
-        (Run(f"{_numa_text(nic)} ", Tone.DIM), *line) for nic in others for line in lines[nic.id]
-    ]
-    if not cells:
-        return []
-    least = max(map(width_of, cells))
-    across = columns_that_fit(least, len(cells), width, gap=2)
-    each = min(least, (width - 2 * (across - 1)) // across)
-    rows = (cells[start : start + across] for start in range(0, len(cells), across))
-    return [joined([fit(cell, each) for cell in row]) for row in rows]
+    others = _others(topology, highlights)
+    cells = [(nic, port) for nic in others for port in range(lines.count(nic.id))]
+    across = columns_that_fit(columns.other, len(cells), width, gap=2) if cells else 1
+    each = min(columns.other, (width - 2 * (across - 1)) // across)
+
+    def drawn(row: int) -> Line:
+        here = cells[row * across : (row + 1) * across]
+        return joined(
+            fit((Run(f"{_numa_text(nic)} ", Tone.DIM), *lines[nic.id][port]), each) for nic, port in here
+        )
+
+    return LazyLines(-(-len(cells) // across), drawn)

@@ -59,13 +59,12 @@ def _gpu_link_gbps(topology: Topology, gpu: str) -> float:
 
 
 def draw(
-    live: LiveFigures,
+    sums: Mapping[str, float],
     history: Mapping[str, History],
     width: int,
     line_rate: Mapping[str, float] | None = None,
 ) -> list[Line]:
     """Draw the totals with two minutes of history, scaled to the line rate (see `line_rates`)."""
-    sums = totals(live)
     most = line_rate or {}
     lines: list[Line] = []
     buckets = max(6, width - _HEAD_CELLS - _PEAK_CELLS)

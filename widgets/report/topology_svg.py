@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from probes.setup.report import Report
 from widgets.base.lines import Line, Run, Tone, line
-from widgets.node.endpoint_lines import NO_FIGURES, Detail
+from widgets.node.endpoint_lines import NO_FIGURES, Detail, EndpointLines
 from widgets.node.highlights import Highlights
 from widgets.node.switch_boxes import Switch, counted_nvswitches, detour_text, switches_by_numa
-from widgets.node.topology import endpoint_lines, numa_title
+from widgets.node.topology import numa_title
 from widgets.node.topology_list import unknown_last
 from widgets.report.page import highlights_of
 from widgets.report.svg import CELL, LINE_HEIGHT, Drawing, box_class
@@ -35,7 +35,7 @@ class _Topology:
         self._node = report.examination.node
         self._topology = report.examination.topology
         self._highlights = highlights
-        self._lines = endpoint_lines(self._node, self._topology, NO_FIGURES, highlights, Detail.FULL)
+        self._lines = EndpointLines(self._node, self._topology, NO_FIGURES, highlights, Detail.FULL)
         marks = highlights.marks
         ends = (*self._topology.gpus, *self._topology.nics)
         self._marks = {end.id: marks.get(end.id) or marks.get(str(end.bdf)) for end in ends}

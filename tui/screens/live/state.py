@@ -51,7 +51,9 @@ class LiveState:
         if sample.events or self._later:
             self._later = [event for event in self._later if event.at > sample.taken_at]
         for port in sample.ports:
-            graph = self._graphs.setdefault(port.name, History(KEPT_SECONDS, _MOST_SAMPLES))
+            graph = self._graphs.get(port.name)
+            if graph is None:
+                graph = self._graphs[port.name] = History(KEPT_SECONDS, _MOST_SAMPLES)
             graph.add(sample.at, rate_of(port))
 
     # Time

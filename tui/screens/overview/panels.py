@@ -157,7 +157,7 @@ class Panels:
     def _traffic(self, node: Node, topology: Topology, width: int, alone: bool) -> list[Line]:
         live = self._readings.live
         rates = traffic.line_rates(node, topology, live)
-        lines = traffic.draw(live, self._readings.histories, width, rates)
+        lines = traffic.draw(self._readings.totals, self._readings.histories, width, rates)
         if alone:
             histories = self._readings.port_histories
             lines += [(), *traffic.draw_ports(node, live, histories, width, self.checked.marks)]

@@ -35,6 +35,8 @@ class Readings:
         self.live_sample: LiveSample | None = None
         self.rates: dict[tuple[str, int], PortRate] = {}
         self.netdev_rates: dict[str, PortRate] = {}
+        self.live = NO_FIGURES  # the moving figures of the newest reading
+        self.totals: dict[str, float] = {}  # and their sums
         self.clear_histories()
 
     def clear_histories(self) -> None:
@@ -46,6 +48,7 @@ class Readings:
         """Use newly probed facts; the next readings belong to them."""
         self.node, self.topology, self.roles = report.node, report.topology, report.roles
         self.newest, self.before, self.rates, self.netdev_rates = None, None, {}, {}
+        self.live, self.totals = NO_FIGURES, {}
         ports = [(device.name, port.number) for device in self.devices.values() for port in device.ports]
         self.port_histories = {port: self.port_histories.get(port, _histories()) for port in ports}
 
@@ -59,10 +62,14 @@ class Readings:
         at = report.reading.at
         refcnt = report.reading.peermem.refcnt
         self.histories["refcnt"].add(at, refcnt if isinstance(refcnt, Unknown) else float(refcnt))
-        for name, total in traffic.totals(self.live).items():
+        self.live = _figures(report.reading, self.rates)
+        self.totals = traffic.totals(self.live)
+        for name, total in self.totals.items():
             self.histories[name].add(at, total)
         for port, rate in self.rates.items():
-            sent, received = self.port_histories.setdefault(port, _histories())
+            if port not in self.port_histories:
+                self.port_histories[port] = _histories()
+            sent, received = self.port_histories[port]
             sent.add(at, rate.sent_gbps)
             received.add(at, rate.received_gbps)
 
@@ -86,16 +93,6 @@ class Readings:
         return gpus.gpus if isinstance(gpus, GpuFacts) else ()
 
     @property
-    def live(self) -> LiveFigures:
-        """The moving figures of the newest reading."""
-        if self.newest is None:
-            return NO_FIGURES
-        ports = self.newest.port_states.items()
-        states = {port: state for port, state in ports if not isinstance(state, Unknown)}
-        gpus = {} if isinstance(self.newest.gpus, Unknown) else self.newest.gpus
-        return LiveFigures(gpus, self.rates, states)
-
-    @property
     def refcnts(self) -> dict[str, Maybe[int]]:
         """The reference counts of the modules."""
         return self.newest.module_refcnts if self.newest else {}
@@ -113,6 +110,12 @@ class Readings:
             for pid in known(live[gpu.bdf].processes, ()) if gpu.bdf in live else ():
                 found.setdefault(pid, []).append(f"GPU{gpu.index}")
         return found
+
+
+def _figures(reading: Reading, rates: dict[tuple[str, int], PortRate]) -> LiveFigures:
+    ports = reading.port_states.items()
+    states = {port: state for port, state in ports if not isinstance(state, Unknown)}
+    return LiveFigures({} if isinstance(reading.gpus, Unknown) else reading.gpus, rates, states)
 
 
 def _histories() -> tuple[History, History]:
