@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from probes.base.text import printable
@@ -40,6 +40,9 @@ _ETHTOOL_EVENTS = (
     "tx_discards_phy",
     "outbound_pci_buffer_overflow",
 )
+
+
+_Wanted = tuple[tuple[str, int], str, Mapping[str, str]]  # a port's key, its path, counter -> its file
 
 
 @dataclass(frozen=True)
@@ -111,6 +114,9 @@ class PortReader:
     def __init__(self) -> None:
         self._node: Node | None = None
         self._ports: list[_Port] = []
+        self._wanted: list[_Wanted] = []  # this and the next two change with the node
+        self._functions: list[str] = []
+        self._netdevs: tuple[str, ...] = ()
         self._before: Reading | None = None
         self._counters: PacedSource[_Counters] = PacedSource("port counters", COUNTER_SECONDS)
         self._ethtool: PacedSource[_Ethtool] = PacedSource("ethtool -S", ETHTOOL_SECONDS)
@@ -122,9 +128,13 @@ class PortReader:
         """Return a sample of each port, in the order of the node; a port that did not change stays itself."""
         if node is not self._node:
             self._node, self._ports = node, self._renewed(host, node)
+            self._wanted = _wanted(self._ports, host.monotonic())
+            self._functions = sorted({bdf for port in self._ports if (bdf := known(port.device.bdf, ""))})
+            self._netdevs = tuple(dict.fromkeys(netdev for port in self._ports if (netdev := _netdev(port))))
         now = host.monotonic()
-        wanted = [(port.key, port.path, port.files(now)) for port in self._ports]
-        functions = sorted({bdf for port in self._ports if (bdf := known(port.device.bdf, ""))})
+        if any(port.refused for port in self._ports):
+            self._wanted = _wanted(self._ports, now)
+        wanted, functions, netdevs = self._wanted, self._functions, self._netdevs
         with_links = self._links_at is None or not 0 <= now - self._links_at < LINK_SECONDS
         counted = self._counters.read(host, now, lambda: _read_counters(host, wanted, functions, with_links))
         if counted is not self._counted:
@@ -133,7 +143,6 @@ class PortReader:
             for port in self._ports:
                 _count(port, self._counted, counted)
             self._counted = counted
-        netdevs = tuple(dict.fromkeys(netdev for port in self._ports if (netdev := _netdev(port))))
         asked = self._ethtool.read(host, now, lambda: _read_ethtool(host, netdevs))
         if asked is not self._asked:
             for port in self._ports:
@@ -180,6 +189,10 @@ def _first(host: Host, device: RdmaDevice, facts: RdmaPort) -> _Port:
     return _Port(device, facts, paths, absent, facts.rate_gbps, waiting, first, first, (link, link))
 
 
+def _wanted(ports: Iterable[_Port], now: float) -> list[_Wanted]:
+    return [(port.key, port.path, port.files(now)) for port in ports]
+
+
 def _directory(file: str) -> str:
     return file.rpartition("/")[0]
 
@@ -204,11 +217,11 @@ def _read_link(host: Host, bdf: str) -> tuple[Maybe[float], Maybe[int]]:
 
 def _read_counters(
     host: Host,
-    ports: list[tuple[tuple[str, int], str, dict[str, str]]],
+    ports: Iterable[_Wanted],
     functions: Sequence[str],
     with_links: bool,
 ) -> _Counters:
-    """Read the counters of ports: (key, path, counter -> its file).
+    """Read the counters of ports.
 
     `with_links`: also their line rates, and the PCIe links of functions.
     """

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tracemalloc
 from dataclasses import replace
+from random import Random
 
 import pytest
 
@@ -80,6 +81,18 @@ def test_a_clock_that_is_set_back_loses_no_sample() -> None:
     timeline.add(replace(a_sample(1.0), taken_at=BEGAN - 3600.0))
     assert timeline.times == (BEGAN, BEGAN - 3600.0)
     assert timeline.at(BEGAN) == replace(a_sample(1.0), taken_at=BEGAN - 3600.0)
+
+
+def test_big_samples_are_kept_further_apart_so_that_an_hour_fits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("probes.live.timeline.MAX_BYTES", 100_000)
+    timeline, random = Timeline(), Random(1)
+    for number in range(5000):
+        ports = tuple(a_port(name, random.uniform(0, 400)) for name in range(4))
+        timeline.add(a_sample(float(number), ports=ports, events=(event(float(number)),)))
+    assert timeline.size_bytes <= 100_000
+    times = timeline.times
+    assert 0.9 * KEPT_SECONDS <= times[-1] - times[0] <= KEPT_SECONDS + 200
+    assert len(timeline.events) >= KEPT_SECONDS
 
 
 @pytest.mark.slow
