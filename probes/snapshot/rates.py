@@ -158,11 +158,13 @@ def _of_software(
     found: dict[tuple[str, int], PortCounters] = {}
     at = host.monotonic()
     for device in node.rdma.devices if isinstance(node.rdma, RdmaFacts) else ():
-        for port in device.ports if is_software(device) else ():
+        for port in device.ports:
             own = ports[device.name, port.number]
+            if not isinstance(own.sent_bytes, Unknown) or not is_software(device):
+                continue
             netdev = known(port.netdev, "")
             counters = interfaces.get(netdev)
-            if counters is None or isinstance(counters, Unknown) or not isinstance(own.sent_bytes, Unknown):
+            if counters is None or isinstance(counters, Unknown):
                 continue
             found[device.name, port.number] = PortCounters(
                 at, counters.sent_bytes, counters.received_bytes, netdev

@@ -98,6 +98,7 @@ class DeviceUsers:
 
     groups: Mapping[int, int] = field(default_factory=dict)  # the process of each thread
     devices: Mapping[int, tuple[str, ...]] = field(default_factory=dict)  # by pid, sorted
+    are_all_known: bool = False  # each thread has a process
 
 
 @dataclass(frozen=True)
@@ -131,15 +132,14 @@ def read_round(host: Host, last: ResourceRound | None = None) -> Maybe[ResourceR
         return before
     groups: dict[int, int] = {}
     statuses: dict[int, Maybe[Status]] = {}  # each is read once in a round
-    settled = last if last is not None and last.is_settled else None
-    same = settled if settled is not None and before == settled.resources else None
+    same = last if last is not None and last.is_settled and before == last.resources else None
     if same is not None:
         users, ownership = same.users, same.ownership
-    elif settled is not None and _have_same_users(before, settled.resources):
-        users = settled.users
+    elif last is not None and last.users.are_all_known and _have_same_users(before, last.resources):
+        users = last.users
         groups.update(users.groups)
-        _find_processes(host, _makers(before), groups, statuses, settled.groups)
-        ownership = _kept(attribute(before, groups, users.devices), settled.ownership)
+        _find_processes(host, _makers(before), groups, statuses, last.groups)
+        ownership = _kept(attribute(before, groups, users.devices), last.ownership)
     else:
         _find_processes(host, (*_openers(before), *_makers(before)), groups, statuses)
         users = _users(before, groups)
@@ -152,9 +152,11 @@ def read_round(host: Host, last: ResourceRound | None = None) -> Maybe[ResourceR
         return replace(same, pinned=pinned)
     changed: set[int | None] = set()
     if after != before:
-        for one in (before, after):
-            _find_processes(host, (*_openers(one), *_makers(one)), groups, statuses)
-        users = _users(after, groups)
+        groups.update(users.groups)
+        _find_processes(host, (*_makers(before), *_makers(after)), groups, statuses)
+        if not _have_same_users(before, after):
+            _find_processes(host, _openers(after), groups, statuses)
+            users = _users(after, groups)
         first, second = _by_owner(before, groups), _by_owner(after, groups)
         changed = {pid for pid in {*first, *second} if first.get(pid) != second.get(pid)}
         ownership = attribute(after, groups, users.devices)
@@ -188,10 +190,10 @@ def _users(resources: RdmaResources, groups: Mapping[int, int]) -> DeviceUsers:
         owner = None if opened.pid is None else groups.get(opened.pid)
         if owner is not None and not opened.kernel_name:
             devices[owner].add(opened.device)
-    return DeviceUsers(
-        {thread: groups[thread] for thread in _openers(resources) if thread in groups},
-        {pid: tuple(sorted(names)) for pid, names in devices.items()},
-    )
+    openers = _openers(resources)
+    known = {thread: groups[thread] for thread in openers if thread in groups}
+    sorted_devices = {pid: tuple(sorted(names)) for pid, names in devices.items()}
+    return DeviceUsers(known, sorted_devices, len(known) == len(openers))
 
 
 def _openers(resources: RdmaResources) -> dict[int, None]:
