@@ -14,7 +14,7 @@ from probes.host.protocol import Host
 T = TypeVar("T")
 
 SHORTEST_SECONDS = 2.0
-TIMES = 50  # a source takes at most this part of the time: 2 %
+TIMES = 100  # a source takes at most this part of the time: 1 %
 EARLY_TIMES = 10  # while something changes
 LONGEST_SECONDS = 15.0  # between two answers, if the source is not slower itself: paths must not get stale
 PATIENCE_SECONDS = 0.25  # for one answer; then the last one is used

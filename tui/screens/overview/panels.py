@@ -77,7 +77,7 @@ class Panels:
                 history = readings.histories["refcnt"]
                 return gpudirect.draw(node, readings.peermem, history, width, full=alone)
             case "traffic":
-                return self._traffic(node, topology, width, alone)
+                return self._traffic(node, width, alone)
             case "rates":
                 return traffic.draw_ports(node, readings.live, readings.port_histories, width, marks)
             case "matrix":
@@ -154,13 +154,12 @@ class Panels:
             self._far_of, self._far_pids = (node, facts, users), far_from_gpu(node, facts, gpus)
         return self._far_pids
 
-    def _traffic(self, node: Node, topology: Topology, width: int, alone: bool) -> list[Line]:
-        live = self._readings.live
-        rates = traffic.line_rates(node, topology, live)
-        lines = traffic.draw(self._readings.totals, self._readings.histories, width, rates)
+    def _traffic(self, node: Node, width: int, alone: bool) -> list[Line]:
+        readings = self._readings
+        lines = traffic.draw(readings.totals, readings.histories, width, readings.line_rates)
         if alone:
-            histories = self._readings.port_histories
-            lines += [(), *traffic.draw_ports(node, live, histories, width, self.checked.marks)]
+            histories = readings.port_histories
+            lines += [(), *traffic.draw_ports(node, readings.live, histories, width, self.checked.marks)]
         return lines
 
     def _matrix(self, topology: Topology, width: int, alone: bool) -> Sequence[Line]:

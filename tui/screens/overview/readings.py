@@ -37,6 +37,7 @@ class Readings:
         self.netdev_rates: dict[str, PortRate] = {}
         self.live = NO_FIGURES  # the moving figures of the newest reading
         self.totals: dict[str, float] = {}  # and their sums
+        self.line_rates: dict[str, float] = {}  # that the sums can reach
         self.clear_histories()
 
     def clear_histories(self) -> None:
@@ -48,7 +49,7 @@ class Readings:
         """Use newly probed facts; the next readings belong to them."""
         self.node, self.topology, self.roles = report.node, report.topology, report.roles
         self.newest, self.before, self.rates, self.netdev_rates = None, None, {}, {}
-        self.live, self.totals = NO_FIGURES, {}
+        self.live, self.totals, self.line_rates = NO_FIGURES, {}, {}
         ports = [(device.name, port.number) for device in self.devices.values() for port in device.ports]
         self.port_histories = {port: self.port_histories.get(port, _histories()) for port in ports}
 
@@ -62,7 +63,10 @@ class Readings:
         at = report.reading.at
         refcnt = report.reading.peermem.refcnt
         self.histories["refcnt"].add(at, refcnt if isinstance(refcnt, Unknown) else float(refcnt))
-        self.live = _figures(report.reading, self.rates)
+        states, self.live = self.live.states, _figures(report.reading, self.rates)
+        is_same = self.line_rates and self.live.states == states
+        if self.node is not None and self.topology is not None and not is_same:
+            self.line_rates = traffic.line_rates(self.node, self.topology, self.live)
         self.totals = traffic.totals(self.live)
         for name, total in self.totals.items():
             self.histories[name].add(at, total)

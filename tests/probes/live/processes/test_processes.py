@@ -199,7 +199,7 @@ def test_a_slow_source_is_read_rarely(host: LiveNode) -> None:
     answer_slowly(host, samples)
     for _ in range(30):
         samples.next()
-    assert host.asked["rdma_resources"] == 6  # 0.2 s for both lists: every 10 s
+    assert host.asked["rdma_resources"] == 4  # 0.2 s for both lists: every 15 s
 
 
 def test_a_slow_source_is_read_early_only_while_devices_are_opened_or_closed(host: LiveNode) -> None:
@@ -214,7 +214,7 @@ def test_a_slow_source_is_read_early_only_while_devices_are_opened_or_closed(hos
     assert host.asked["rdma_resources"] == 4
     for _ in range(100):
         samples.next()
-    assert host.asked["rdma_resources"] <= 4 + 2 * 3 + 2 * 10  # a tenth of five seconds, then every 10 s
+    assert host.asked["rdma_resources"] <= 4 + 2 * 3 + 2 * 7  # a tenth of five seconds, then every 15 s
 
 
 def test_a_gpu_process_of_another_namespace_does_not_make_a_slow_source_be_read_more_often(
@@ -226,7 +226,7 @@ def test_a_gpu_process_of_another_namespace_does_not_make_a_slow_source_be_read_
     answer_slowly(host, samples)
     for _ in range(30):
         samples.next()
-    assert host.asked["rdma_resources"] == 6
+    assert host.asked["rdma_resources"] == 4
 
 
 def test_on_a_busy_node_a_process_that_stops_or_ends_is_seen_in_the_next_sample(host: LiveNode) -> None:
