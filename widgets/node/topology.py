@@ -83,7 +83,9 @@ def choose(
                 break
         return Form(Style.LIST, detail, columns)
 
-    if highlights.only is not None:
+    names = sum(len(end.label) for end in (*topology.gpus, *topology.nics))
+    # Of hundreds of GPUs and NICs, not even the names have room.
+    if highlights.only is not None or (rows is not None and names > rows * width):
         return listed()
     numas = switches_by_numa(topology)
 

@@ -42,7 +42,7 @@ class _Fit(NamedTuple):
 
     form: Form
     height: int  # rows of the whole drawing
-    hidden: int  # number of GPUs and NICs below the last row
+    visible: int  # number of GPUs and NICs above the last row
 
 
 class OverviewState:
@@ -221,12 +221,12 @@ class OverviewState:
     def _is_one_column(self, width: int, height: int, head_rows: int) -> bool:
         """Return whether the topology gets the whole width: it is narrow, or more GPUs and NICs fit so."""
 
-        def hidden(one_column: bool) -> int:
+        def visible(one_column: bool) -> int:
             rows = overview_layout.most_topology_rows(height, head_rows, one_column)
             cells = overview_layout.left_cells(width, one_column)
-            return self._fit(cells - _GUTTER, rows).hidden
+            return self._fit(cells - _GUTTER, rows).visible
 
-        return width < overview_layout.TWO_COLUMNS or hidden(one_column=False) > hidden(one_column=True)
+        return width < overview_layout.TWO_COLUMNS or visible(one_column=False) < visible(one_column=True)
 
     def _fit(self, width: int, rows: int) -> _Fit:
         """Return the richest form of the topology within so many rows."""
@@ -238,8 +238,7 @@ class OverviewState:
             live, highlights = self._readings.live, self._panels.highlights(topology)
             form = topology_drawing.choose(node, topology, width, rows, live, highlights)
             lines = topology_drawing.draw(node, topology, width, live, highlights, form)
-            hidden = sum(row >= rows for row in rows_of(lines).values())
-            self._forms[key] = _Fit(form, len(lines), hidden)
+            self._forms[key] = _Fit(form, len(lines), len(rows_of(lines[:rows])))
         return self._forms[key]
 
     def lines(self, panel: str, width: int, alone: bool, rows: int = 0) -> Sequence[Line]:
