@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from probes.simulation.node.model.waves import SteppedTotal, Wave, changes
+from probes.simulation.node.model.waves import SteppedTotal, Steps, Wave, changes
 
 
 def test_a_total_is_the_same_whatever_was_asked_before() -> None:
@@ -15,3 +15,13 @@ def test_a_total_is_the_same_whatever_was_asked_before() -> None:
     assert totals == sorted(totals)
     assert totals[1] == wave.total(5.0)
     assert totals[4] == forward(20.0)  # the factor is 0
+
+
+def test_a_total_of_many_steps_forgets_the_oldest_and_is_still_the_same() -> None:
+    wave, steps = Wave(100.0, 0.3), Steps(lambda number: (number + 1.0, number % 3))
+    total = SteppedTotal(wave.total, steps)
+    moments = [number + 0.5 for number in range(1000)]
+    totals = [total(moment) for moment in moments]
+    assert totals == sorted(totals)
+    assert total(0.5) == totals[0]
+    assert total(700.5) == totals[700] == SteppedTotal(wave.total, steps)(700.5)

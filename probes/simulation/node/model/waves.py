@@ -84,12 +84,17 @@ def changes(*steps: tuple[float, float], before: float = 1.0) -> Steps:
     return Steps(lambda number: (ends[number], factors[number]))
 
 
+_KEPT_STEPS = 64
+
+
 class SteppedTotal:
     """The integral of a rate times a factor, from the integral of the rate; it never goes back."""
 
     def __init__(self, total: Callable[[float], float], steps: Steps) -> None:
         self._total, self._steps = total, steps
-        # Ends, and both integrals up to each end: counters are read for hours, each second.
+        # The ends of the newest steps, and both integrals up to each end: counters are read for days, each
+        # second.
+        self._first = 0  # the number of the step before the first end
         self._ends: list[float] = [0.0]
         self._totals: list[float] = [total(0.0)]
         self._sums: list[float] = [0.0]
@@ -105,9 +110,15 @@ class SteppedTotal:
                 self._sums.append(self._sums[-1] + factor * (total - self._totals[-1]))
                 self._totals.append(total)
                 self._ends.append(until)
-                self._current = self._steps.step(len(self._ends) - 1)
+                self._current = self._steps.step(self._first + len(self._ends) - 1)
+            old = len(self._ends) - _KEPT_STEPS
+            if old > _KEPT_STEPS:
+                del self._ends[:old], self._totals[:old], self._sums[:old]
+                self._first += old
+            if seconds < self._ends[0]:
+                return SteppedTotal(self._total, self._steps)(seconds)
             number, factor = len(self._ends) - 1, self._current[1]
             if seconds < self._ends[number]:
                 number = bisect_right(self._ends, seconds) - 1
-                factor = self._steps.step(number)[1]
+                factor = self._steps.step(self._first + number)[1]
             return self._sums[number] + factor * (self._total(seconds) - self._totals[number])
