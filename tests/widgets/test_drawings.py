@@ -202,6 +202,15 @@ def test_rates_are_shares_of_the_line_rate() -> None:
     assert " 11% " in plain(traffic_drawing.draw(traffic_drawing.totals(live), {}, 60, rates)[0])
 
 
+@pytest.mark.parametrize("width", [40, 100])
+def test_the_heading_of_the_list_names_the_share_only_where_it_is_shown(width: int) -> None:
+    node = probe_node(SimulatedHost("hgx-h100"))
+    live = LiveFigures(ports={("mlx5_0", 1): PortRate(372.0, 40.0)})
+    heading, first, *_ = map(plain, draw_list(node, build(node), width, live))
+    assert heading.endswith("share") is ("93%" in first) is (width == 100)
+    assert first.index("↑372") == heading.index("RDMA Gb/s")
+
+
 def test_a_steady_load_far_below_the_line_rate_is_no_wall() -> None:
     history = History()
     for second in range(120):

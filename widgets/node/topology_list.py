@@ -125,7 +125,7 @@ def _heading(first: Line, is_broken: bool) -> Line:
         names += bool(run.id)
         if "↑" in run.text and "↓" in run.text:
             place = at + run.text.index("↑")
-            word = "PCIe Gb/s" if names == 1 else "RDMA Gb/s, share"
+            word = "PCIe Gb/s" if names == 1 else f"RDMA Gb/s{', share' if '%' in run.text else ''}"
             text = f"{text:<{place}}{word}" if len(text) < place else text
         at += width_of((run,))
     return (Run(text, Tone.DIM),)
