@@ -98,8 +98,7 @@ def test_regions_through_memory_peers_are_below_the_ranks_where_they_exist() -> 
 def test_at_200_columns_the_graphs_stay_beside_the_names_of_two_jobs() -> None:
     for sample in (a_sample(), two_jobs("train.py (alice)", "finetune.py (bob)")):
         cells = nics.graph_cells(sample, 196)
-        graphs = {port.name: [1.0] * cells for port in sample.ports}
-        heading = text(nics.draw(sample, 196, graphs=graphs)).splitlines()[0]
+        heading = text(nics.draw(sample, 196, graph=lambda _: [1.0] * cells)).splitlines()[0]  # noqa: B023
         assert "used by" in heading
         assert "2 min" in heading
     assert nics.graph_cells(a_sample(), 120) == 0

@@ -7,9 +7,11 @@ from dataclasses import dataclass
 
 from rich.cells import cell_len
 
+from widgets.base.lazy_lines import LazyLines
 from widgets.base.lines import Line, Run, Tone, fit, width_of
 
 _GAP = 2
+_USES = 30  # drawings, until columns may become narrower again
 
 
 @dataclass(frozen=True)
@@ -24,59 +26,92 @@ class Column:
     grows: bool = False  # shrinks to `least` before columns are left out, and takes the room that is left
 
 
-def draw_columns(columns: Sequence[Column], ids: Sequence[str], width: int, selected: str = "") -> list[Line]:
-    """Draw a heading and one row an id; the first cell of the selected row is marked."""
-    shown = _that_fit([_Sized.of(column) for column in columns], width)
-    total = sum(sized.room for sized in shown) + _GAP * (len(shown) - 1)
-    headings: list[Run] = []
-    rows: list[list[Run]] = [[] for _ in ids]
-    for number, sized in enumerate(shown):
-        column, gap = sized.column, Run(" " * _GAP)
-        if number:
-            headings.append(gap)
-        title = (Run(column.title, Tone.DIM),)
-        headings.extend(_padded(title, cell_len(column.title), sized.room, column.to_right))
-        for row, (cell, cells, key) in enumerate(zip(column.cells, sized.cells, ids, strict=True)):
-            if number:
-                rows[row].append(gap)
-            else:
-                is_selected = bool(key) and key == selected
-                tone = Tone.CURSOR if is_selected else None
+class Rooms:
+    """The columns of a table that is drawn again and again, so that not every cell is measured each time.
+
+    They are measured again if the table has other rows, if a cell that was drawn needed more, and sometimes.
+    """
+
+    def __init__(self) -> None:
+        self._of: object = None
+        self._uses = 0
+        self._shown: list[_Shown] = []
+        self.is_outgrown = False
+
+    def of(self, columns: Sequence[Column], ids: Sequence[str], width: int) -> list[_Shown]:
+        """Return the columns that there is room for, with their rooms."""
+        now = width, [column.title for column in columns], list(ids)
+        self._uses += 1
+        if self.is_outgrown or self._uses >= _USES or now != self._of:
+            self._shown = _that_fit([_Shown.of(place, column) for place, column in enumerate(columns)], width)
+            self._of, self._uses, self.is_outgrown = now, 0, False
+        return self._shown
+
+
+def draw_columns(
+    columns: Sequence[Column],
+    ids: Sequence[str],
+    width: int,
+    selected: str = "",
+    rooms: Rooms | None = None,
+) -> LazyLines:
+    """Draw a heading and one row an id; the first cell of the selected row is marked.
+
+    `rooms`: those of the drawing before; then only the cells of the rows that are asked for are made.
+    """
+    rooms = rooms or Rooms()
+    shown = [(columns[one.place], one) for one in rooms.of(columns, ids, width)]
+    total = sum(one.room for _, one in shown) + _GAP * (len(shown) - 1)
+
+    def drawn(number: int) -> Line:
+        runs: list[Run] = []
+        for column, one in shown:
+            cell = column.cells[number - 1] if number else (Run(column.title, Tone.DIM),)
+            if runs:
+                runs.append(Run(" " * _GAP))
+            elif number:
+                key = ids[number - 1]
+                tone = Tone.CURSOR if key and key == selected else None
                 cell = tuple(run._replace(tone=tone or run.tone, id=key) for run in cell)
-            rows[row].extend(_padded(cell, cells, sized.room, column.to_right))
-    lines = [tuple(headings), *map(tuple, rows)]
-    return [fit(line, width) for line in lines] if total > width else lines
+            cells = width_of(cell)
+            room = one.room
+            if cells > one.needed:
+                rooms.is_outgrown = True
+                room = room if column.grows else cells  # until the next drawing: no figure is cut
+            runs.extend(_padded(cell, cells, room, column.to_right))
+        return fit(tuple(runs), width) if max(total, width_of(tuple(runs))) > width else tuple(runs)
+
+    return LazyLines(len(ids) + 1, drawn)
 
 
 @dataclass(eq=False)
-class _Sized:
-    """A column, the widths of its cells, and the room that it gets."""
+class _Shown:
+    """The column at this place, the cells that it needs, and the room that it gets."""
 
-    column: Column
-    cells: list[int]
+    place: int
+    importance: int
     needed: int
     room: int
 
     @classmethod
-    def of(cls, column: Column) -> _Sized:
-        cells = [width_of(cell) for cell in column.cells]
-        title = max(column.least, cell_len(column.title), 1)
-        needed = max(title, *cells, 0)
-        return cls(column, cells, needed, title if column.grows else needed)
+    def of(cls, place: int, column: Column) -> _Shown:
+        least = max(column.least, cell_len(column.title), 1)
+        needed = max(least, *map(width_of, column.cells), 0)
+        return cls(place, column.importance, needed, least if column.grows else needed)
 
 
-def _that_fit(columns: Sequence[_Sized], width: int) -> list[_Sized]:
+def _that_fit(columns: Sequence[_Shown], width: int) -> list[_Shown]:
     """Return the columns that there is room for, in their order; those that grow share the rest."""
-    chosen: list[_Sized] = []
+    chosen: list[_Shown] = []
     left = width + _GAP
-    for sized in sorted(columns, key=lambda sized: sized.column.importance):
-        if _GAP + sized.room <= left or sized.column.importance == 1:
-            chosen.append(sized)
-            left -= _GAP + sized.room
-    shown = [sized for sized in columns if sized in chosen]
-    for sized in shown:
-        more = max(0, min(left, sized.needed - sized.room))
-        sized.room += more
+    for one in sorted(columns, key=lambda one: one.importance):
+        if _GAP + one.room <= left or one.importance == 1:
+            chosen.append(one)
+            left -= _GAP + one.room
+    shown = [one for one in columns if one in chosen]
+    for one in shown:
+        more = max(0, min(left, one.needed - one.room))
+        one.room += more
         left -= more
     return shown
 

@@ -124,7 +124,7 @@ def draw_kernels(forecast: Forecast, selected: str, width: int) -> list[Line]:
         Column("GPUDIRECT RDMA", cells(states), 1),
         Column("PATH", cells([kernel.path.value if kernel.path else "–" for kernel in kernels]), 3),
     ]
-    lines = draw_columns(columns, ["" for _ in kernels], width, selected)
+    lines = list(draw_columns(columns, ["" for _ in kernels], width, selected))
     for kernel in kernels:
         if kernel.reason and kernel.release != selected:  # that of the selected kernel is shown above
             lines.extend(wrapped(f"{kernel.release}: {kernel.reason}", width, Tone.DIM, "  "))

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from probes.live.model.sample import LiveEvent
 from probes.queries.finding import Severity
 from widgets.base.figures import local_time
+from widgets.base.lazy_lines import LazyLines
 from widgets.base.lines import Line, Run, Tone, fit, width_of, wrapped
 
 _MARKS = {
@@ -28,7 +29,7 @@ def draw(
     word: str = "",
     since: float = 0.0,
     shown_at: float = 0.0,
-) -> list[Line]:
+) -> Sequence[Line]:
     """Draw events in the given order, one line each; those after the moment that is shown are dimmed.
 
     `word`: the filter; `since`: the time of the first sample; `shown_at`: that of the shown one, 0 for now.
@@ -38,10 +39,12 @@ def draw(
             return wrapped(f"No event contains {word!r}.", width, Tone.DIM)
         begin = f" since {local_time(since)}" if since else " yet"
         return wrapped(f"Nothing has changed{begin}.", width, Tone.DIM)
-    return [
-        _row(event, width, key_of(event) == selected, bool(shown_at) and event.at > shown_at + 1.0)
-        for event in events
-    ]
+
+    def drawn(number: int) -> Line:
+        event = events[number]
+        return _row(event, width, key_of(event) == selected, bool(shown_at) and event.at > shown_at + 1.0)
+
+    return LazyLines(len(events), drawn)
 
 
 def _row(event: LiveEvent, width: int, is_selected: bool, is_later: bool) -> Line:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from probes.base.text import plural, printable
 from probes.base.unknown import Maybe, Reason, Unknown, known
@@ -396,7 +396,7 @@ def of_event(
     return lines
 
 
-def _figures_of(event: LiveEvent, sample: LiveSample, width: int) -> list[Line]:
+def _figures_of(event: LiveEvent, sample: LiveSample, width: int) -> Sequence[Line]:
     """Return the figures of the event's subject: a port, a process or a GPU; of other subjects all ports."""
     pid = re.search(r"\bpid (\d{1,10})\b", event.subject)
     if any(event.subject == port.name for port in sample.ports):

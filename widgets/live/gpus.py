@@ -2,46 +2,48 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from probes.base.unknown import Maybe, Unknown
 from probes.host.nvml import NvmlLive
 from probes.live.model.sample import GpuSample, LiveSample
-from widgets.base.columns import Column, draw_columns
+from widgets.base.columns import Column, Rooms, draw_columns
 from widgets.base.figures import UNKNOWN_MARK, gibibytes, in_gbps, short
-from widgets.base.lines import Line, Run, Tone, line
+from widgets.base.lazy_lines import LazyLines
+from widgets.base.lines import Line, Run, Tone
 from widgets.live.figures import gpu_labels
 
 
-def draw(sample: LiveSample, width: int, selected: str = "", only: str = "") -> list[Line]:
+def draw(
+    sample: LiveSample, width: int, selected: str = "", only: str = "", rooms: Rooms | None = None
+) -> Sequence[Line]:
     """Draw a row a GPU, or one GPU `only`; a GPU that does not respond shows why."""
     if not sample.gpus:
         return [(Run("No NVIDIA GPU.", Tone.DIM),)]
     labels = gpu_labels(sample)
     shown = [gpu for gpu in sample.gpus if not only or gpu.bdf == only]
-    lives = [gpu.live for gpu in shown]
 
-    def figures(of: Sequence[Run]) -> list[Line]:
-        return [line(run) for run in of]
+    def cells(of: Callable[[GpuSample], Run]) -> LazyLines:
+        return LazyLines(len(shown), lambda row: (of(shown[row]),))
 
-    def column(title: str, importance: int, cells: Sequence[Run], least: int = 0) -> Column:
-        return Column(title, figures(cells), importance, True, least=least)
+    def column(title: str, importance: int, of: Callable[[Maybe[NvmlLive]], Run], least: int = 0) -> Column:
+        return Column(title, cells(lambda gpu: of(gpu.live)), importance, True, least=least)
 
     columns = [
-        Column("GPU", figures([_name(gpu, labels) for gpu in shown]), 1, least=4),
-        column("use", 2, [_percent(live) for live in lives], 4),
-        column("↑PCIe", 3, [_rate(live, "pcie_tx_bytes_per_second") for live in lives]),
-        column("↓PCIe", 3, [_rate(live, "pcie_rx_bytes_per_second") for live in lives]),
-        column("↑NVLink", 7, [_rate(live, "nvlink_tx_bytes_per_second") for live in lives]),
-        column("↓NVLink", 7, [_rate(live, "nvlink_rx_bytes_per_second") for live in lives]),
-        column("memory", 5, [_bytes(live, "memory_used_bytes") for live in lives], 6),
-        column("BAR1", 8, [_bytes(live, "bar1_used_bytes") for live in lives], 6),
-        column("°C", 6, [_integer(live, "temperature_celsius") for live in lives], 3),
-        column("W", 9, [_integer(live, "power_watts") for live in lives], 4),
-        column("SM MHz", 10, [_integer(live, "sm_clock_mhz") for live in lives]),
-        Column("throttled", figures([_throttle(live) for live in lives]), 4, least=9, grows=True),
+        Column("GPU", cells(lambda gpu: _name(gpu, labels)), 1, least=4),
+        column("use", 2, _percent, 4),
+        column("↑PCIe", 3, lambda live: _rate(live, "pcie_tx_bytes_per_second")),
+        column("↓PCIe", 3, lambda live: _rate(live, "pcie_rx_bytes_per_second")),
+        column("↑NVLink", 7, lambda live: _rate(live, "nvlink_tx_bytes_per_second")),
+        column("↓NVLink", 7, lambda live: _rate(live, "nvlink_rx_bytes_per_second")),
+        column("memory", 5, lambda live: _bytes(live, "memory_used_bytes"), 6),
+        column("BAR1", 8, lambda live: _bytes(live, "bar1_used_bytes"), 6),
+        column("°C", 6, lambda live: _integer(live, "temperature_celsius"), 3),
+        column("W", 9, lambda live: _integer(live, "power_watts"), 4),
+        column("SM MHz", 10, lambda live: _integer(live, "sm_clock_mhz")),
+        Column("throttled", cells(lambda gpu: _throttle(gpu.live)), 4, least=9, grows=True),
     ]
-    return draw_columns(columns, [gpu.bdf for gpu in shown], width, selected)
+    return draw_columns(columns, [gpu.bdf for gpu in shown], width, selected, rooms)
 
 
 def _name(gpu: GpuSample, labels: dict[str, str]) -> Run:

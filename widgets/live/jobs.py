@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 
 from probes.base.text import plural
-from probes.base.unknown import Maybe, Unknown
+from probes.base.unknown import Maybe, Unknown, known
 from probes.facts.jobs.processes import ProcessFacts
 from probes.live.model.sample import LiveJob, LiveProcess, LiveSample, OddOne, PathWord, Role
 from probes.live.processes.jobs import path_shares
@@ -25,8 +25,9 @@ PATH_TONES = {
 
 def processes_of(job: LiveJob, sample: LiveSample) -> list[LiveProcess]:
     """Return the processes of a job."""
-    found = (sample.process(pid) for pid in job.pids)
-    return [process for process in found if process is not None]
+    pids = frozenset(job.pids)
+    found = {process.pid: process for process in known(sample.processes, ()) if process.pid in pids}
+    return [found[pid] for pid in job.pids if pid in found]
 
 
 def path_summary(processes: Sequence[LiveProcess], is_brief: bool = False) -> Line:

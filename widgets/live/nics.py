@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
+from functools import lru_cache
 
 from probes.base.text import plural
 from probes.base.unknown import Maybe, Unknown, known
 from probes.host.usage import cpu_list
-from probes.live.model.sample import LiveJob, LiveProcess, LiveSample, PortSample
-from widgets.base.columns import Column, draw_columns
+from probes.live.model.sample import LiveSample, PortSample
+from widgets.base.columns import Column, Rooms, draw_columns
 from widgets.base.figures import UNKNOWN_MARK, share, short, sparkline
-from widgets.base.lines import Line, Run, Tone, line, wrapped
-from widgets.live.figures import COUNTER_GROUPS, per_second, percent_of_time
+from widgets.base.lazy_lines import LazyLines
+from widgets.base.lines import Line, Run, Tone, wrapped
+from widgets.live.figures import COUNTER_GROUPS, CounterGroup, per_second, percent_of_time
 
 PAUSE_PERCENT = 5.0  # marked above, as in the events
 STALL_PERCENT = 30.0  # mlx5 counts such seconds in outbound_pci_stalled_…_events
@@ -25,46 +27,52 @@ def draw(
     sample: LiveSample,
     width: int,
     selected: str = "",
-    graphs: Mapping[str, Graph] | None = None,
+    graph: Callable[[str], Graph] | None = None,
     only: str = "",
-) -> list[Line]:
+    rooms: Rooms | None = None,
+) -> Sequence[Line]:
     """Draw a row a port, or one port `only`.
 
-    `graphs`: the busier direction in the last two minutes, by port.
+    `graph`: returns the busier direction of a port in the last two minutes; `rooms`: of the drawing before.
     """
     if not sample.ports:
         return wrapped(sample.no_ports or "There is no RDMA port.", width, Tone.DIM)
     ports = [port for port in sample.ports if not only or port.name == only]
     users = _users(sample)
 
-    def cells(of: Sequence[Run]) -> list[Line]:
-        return [line(run) for run in of]
+    def cells(of: Callable[[PortSample], Run]) -> LazyLines:
+        return LazyLines(len(ports), lambda row: (of(ports[row]),))
+
+    def rates(of: Callable[[PortSample], Maybe[float]]) -> LazyLines:
+        return LazyLines(len(ports), lambda row: _rate(of(ports[row]), ports[row]))
+
+    def events(group: CounterGroup) -> LazyLines:
+        return cells(lambda port: per_second(group.rate(port.counters), group.tone))
 
     columns = [
-        Column("NIC", cells([Run(port.name, Tone.NIC) for port in ports]), 1, least=6),
-        Column("state", cells([_state(port.state) for port in ports]), 9, least=6),
-        Column("line", cells([_line_rate(port) for port in ports]), 6, True, least=4),
-        Column("↑Gb/s", [_rate(port.sent_gbps, port) for port in ports], 2, True, least=9),
-        Column("↓Gb/s", [_rate(port.received_gbps, port) for port in ports], 2, True, least=9),
+        Column("NIC", cells(lambda port: Run(port.name, Tone.NIC)), 1, least=6),
+        Column("state", cells(lambda port: _state(port.state)), 9, least=6),
+        Column("line", cells(_line_rate), 6, True, least=4),
+        Column("↑Gb/s", rates(lambda port: port.sent_gbps), 2, True, least=9),
+        Column("↓Gb/s", rates(lambda port: port.received_gbps), 2, True, least=9),
     ]
     order = {"CNP": 3, "retrans": 3, "RNR": 7, "discards": 7, "errors": 4, "wait": 8}
     for group in COUNTER_GROUPS:
-        values = [group.rate(port.counters) for port in ports]
-        if group.title == "wait" and all(isinstance(value, Unknown) for value in values):
+        is_wait = group.title == "wait"
+        if is_wait and all(isinstance(group.rate(port.counters), Unknown) for port in ports):
             continue
-        figures = cells([per_second(value, group.tone) for value in values])
-        columns.append(Column(f"{group.title}/s", figures, order[group.title], True, least=5))
-    pauses = cells([percent_of_time(port.pause_percent, PAUSE_PERCENT) for port in ports])
-    stalls = cells([percent_of_time(port.pcie_stall_percent, STALL_PERCENT) for port in ports])
-    columns.append(Column("pause", pauses, 3, True))
-    columns.append(Column("PCIe stall", stalls, 5, True))
-    columns.append(
-        Column("used by", cells([Run(users.get(port.device, ""), Tone.DIM) for port in ports]), 10)
-    )
-    if graphs:
-        blocks = cells([_graph(graphs.get(port.name, ()), port) for port in ports])
+        columns.append(Column(f"{group.title}/s", events(group), order[group.title], True, least=5))
+    columns += [
+        Column("pause", cells(lambda port: percent_of_time(port.pause_percent, PAUSE_PERCENT)), 3, True),
+        Column(
+            "PCIe stall", cells(lambda port: percent_of_time(port.pcie_stall_percent, STALL_PERCENT)), 5, True
+        ),
+        Column("used by", cells(lambda port: Run(users.get(port.device, ""), Tone.DIM)), 10),
+    ]
+    if graph is not None:
+        blocks = cells(lambda port: _graph(graph(port.name), port))
         columns.append(Column("2 min, █ = line rate", blocks, 11, least=_LEAST_GRAPH))
-    return draw_columns(columns, [port.name for port in ports], width, selected)
+    return draw_columns(columns, [port.name for port in ports], width, selected, rooms)
 
 
 def graph_cells(sample: LiveSample, width: int) -> int:
@@ -79,40 +87,46 @@ def _users(sample: LiveSample) -> dict[str, str]:
 
     The job is left out if there is only one.
     """
-    users: dict[str, dict[str, list[LiveProcess]]] = {}  # by NIC and job
-    for process in known(sample.processes, ()):
-        for nic in process.ready_nics:
-            users.setdefault(nic, {}).setdefault(process.job, []).append(process)
-    names = _job_names([job for job in sample.jobs if job.nics])
+    members = tuple((one.job, known(one.rank, None), one.ready_nics) for one in known(sample.processes, ()))
+    return _users_of(members, tuple((job.id, job.name) for job in sample.jobs if job.nics))
+
+
+@lru_cache(maxsize=2)
+def _users_of(
+    processes: tuple[tuple[str, int | None, tuple[str, ...]], ...], jobs: tuple[tuple[str, str], ...]
+) -> dict[str, str]:
+    """`processes`: job, rank and NICs of each; they seldom change."""
+    users: dict[str, dict[str, list[int | None]]] = {}  # ranks by NIC and job
+    for job, rank, nics in processes:
+        for nic in nics:
+            users.setdefault(nic, {}).setdefault(job, []).append(rank)
+    names = _job_names(jobs)
     return {
-        nic: ", ".join(_members(members, names.get(job, "")) for job, members in jobs.items())
-        for nic, jobs in users.items()
+        nic: ", ".join(_members(members, names.get(job, "")) for job, members in by_job.items())
+        for nic, by_job in users.items()
     }
 
 
-def _members(processes: Sequence[LiveProcess], job: str) -> str:
-    """Return "ranks 0,4 and 1 process of train.py"."""
-    ranks = [process.rank for process in processes if not isinstance(process.rank, Unknown)]
-    others = len(processes) - len(ranks)
+def _members(members: Sequence[int | None], job: str) -> str:
+    """Return "ranks 0,4 and 1 process of train.py"; the rank of a member may be unknown."""
+    ranks = [rank for rank in members if rank is not None]
+    others = len(members) - len(ranks)
     parts = [f"rank{'s' * (len(ranks) > 1)} {cpu_list(ranks)}"] if ranks else []
     if others:
         parts.append(plural(others, "process", "processes"))
     return " and ".join(parts) + (f" of {job}" if job else "")
 
 
-def _job_names(jobs: Sequence[LiveJob]) -> dict[str, str]:
+def _job_names(jobs: Sequence[tuple[str, str]]) -> dict[str, str]:
     """Return the shortest names that differ, by job: program, program and user, all; none for one job."""
     if len(jobs) < 2:
         return {}
-    programs = {job.id: job.name.partition(" (")[0] for job in jobs}
-    users = {
-        job.id: re.sub(r" \(([^,)]*),.*\)$", r" (\1)", job.name)  # "train.py (alice)"
-        for job in jobs
-    }
+    programs = {job: name.partition(" (")[0] for job, name in jobs}
+    users = {job: re.sub(r" \(([^,)]*),.*\)$", r" (\1)", name) for job, name in jobs}  # "train.py (alice)"
     for names in (programs, users):
         if len(set(names.values())) == len(jobs):
             return names
-    return {job.id: job.name for job in jobs}
+    return dict(jobs)
 
 
 def _state(state: Maybe[str]) -> Run:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+
+from rich.cells import cell_len
 
 from probes.base.unknown import Maybe, Unknown, known
 from probes.host.usage import cpu_list
 from probes.live.model.sample import LiveEvent, LiveProcess, LiveSample, Role
-from widgets.base.columns import Column, draw_columns
+from widgets.base.columns import Column, Rooms, draw_columns
 from widgets.base.figures import UNKNOWN_MARK, gibibytes, local_time, short
-from widgets.base.lines import Line, Run, Tone, line, width_of, wrapped
+from widgets.base.lazy_lines import LazyLines
+from widgets.base.lines import Line, Run, Tone, wrapped
 from widgets.live.figures import RankRate, gpu_labels, medians, rank_rates
 from widgets.live.jobs import PATH_TONES
 
@@ -35,10 +38,11 @@ def draw(
     selected: str = "",
     events: Sequence[LiveEvent] = (),
     only: int | None = None,
-) -> list[Line]:
+    rooms: Rooms | None = None,
+) -> Sequence[Line]:
     """Draw a row a process in the order of jobs and ranks, or one process `only`.
 
-    `events`: those so far, oldest first.
+    `events`: those so far, oldest first; `rooms`: of the drawing before.
     """
     if isinstance(sample.processes, Unknown):
         return wrapped(f"Processes are unknown ({sample.processes}).", width, Tone.WARNING)
@@ -49,53 +53,34 @@ def draw(
         return [(Run("No process uses an RDMA NIC or a GPU.", Tone.DIM),)]
     labels, rates = gpu_labels(sample), rank_rates(sample)
     middle = medians(sample, rates)
-    shares = [share_of_median(process, rates.get(process.pid), middle) for process in processes]
     newest = _last_events(events)
     several = len({process.job for process in processes}) > 1
+    has_bus = any(not isinstance(process.bus_gbps, Unknown) for process in processes)
 
-    def cells(of: Sequence[Run]) -> list[Line]:
-        return [line(run) for run in of]
+    def cells(of: Callable[[LiveProcess], Run]) -> LazyLines:
+        return LazyLines(len(processes), lambda row: (of(processes[row]),))
 
-    paths = cells([_path(process) for process in processes])
-    most = max(map(width_of, paths))
+    def share(process: LiveProcess) -> Run:
+        return _share(share_of_median(process, rates.get(process.pid), middle))
+
+    most = max(map(cell_len, {process.path.text for process in processes}))
     columns = [
-        Column("GPU", cells([_gpus(process, labels) for process in processes]), 1, least=4),
-        Column("rank", cells([_number(process.rank) for process in processes]), 4, to_right=True),
-        Column("pid", cells([Run(str(process.pid)) for process in processes]), 3, to_right=True),
-        Column("program", cells([_program(process) for process in processes]), 7 if several else 13, least=8),
-        Column("path", paths, 2, least=min(_PATH_CELLS, most), grows=True),
-        Column("NICs", cells([_nics(process) for process in processes]), 5, least=6),
-        Column("Gb/s", cells([_rate(rates.get(process.pid)) for process in processes]), 3, True, least=5),
-        Column("share", cells([_share(share) for share in shares]), 6, True, least=5),
-        Column("registered", cells([_registered(process) for process in processes]), 8, True, least=10),
-        Column("NCCL", cells([_threads(process) for process in processes]), 10, least=4),
-        Column("state", cells([_state(process) for process in processes]), 7, least=7),
-        Column("CPU", cells([_cpu(process) for process in processes]), 9, True, least=5),
-        *_bus_column(processes),
-        Column(
-            "last event",
-            cells([_event(newest.get(process.pid)) for process in processes]),
-            12,
-            least=16,
-            grows=True,
-        ),
+        Column("GPU", cells(lambda process: _gpus(process, labels)), 1, least=4),
+        Column("rank", cells(lambda process: _number(process.rank)), 4, to_right=True),
+        Column("pid", cells(lambda process: Run(str(process.pid))), 3, to_right=True),
+        Column("program", cells(_program), 7 if several else 13, least=8),
+        Column("path", cells(_path), 2, least=min(_PATH_CELLS, most), grows=True),
+        Column("NICs", cells(_nics), 5, least=6),
+        Column("Gb/s", cells(lambda process: _rate(rates.get(process.pid))), 3, True, least=5),
+        Column("share", cells(share), 6, True, least=5),
+        Column("registered", cells(_registered), 8, True, least=10),
+        Column("NCCL", cells(_threads), 10, least=4),
+        Column("state", cells(_state), 7, least=7),
+        Column("CPU", cells(_cpu), 9, True, least=5),
+        *([Column("bus GB/s", cells(_bus), 11, to_right=True)] if has_bus else []),
+        Column("last event", cells(lambda one: _event(newest.get(one.pid))), 12, least=16, grows=True),
     ]
-    return draw_columns(columns, [str(process.pid) for process in processes], width, selected)
-
-
-def _bus_column(processes: Sequence[LiveProcess]) -> list[Column]:
-    """Return the column of bus bandwidths, only if a rank has one."""
-    if all(isinstance(process.bus_gbps, Unknown) for process in processes):
-        return []
-    cells = [
-        line(
-            Run(UNKNOWN_MARK, Tone.DIM)
-            if isinstance(process.bus_gbps, Unknown)
-            else Run(short(process.bus_gbps))
-        )
-        for process in processes
-    ]
-    return [Column("bus GB/s", cells, 11, to_right=True)]
+    return draw_columns(columns, [str(process.pid) for process in processes], width, selected, rooms)
 
 
 def in_order(sample: LiveSample) -> list[LiveProcess]:
@@ -223,6 +208,11 @@ def _state(process: LiveProcess) -> Run:
 def _cpu(process: LiveProcess) -> Run:
     cpu = process.cpu_percent
     return Run(UNKNOWN_MARK, Tone.DIM) if isinstance(cpu, Unknown) else Run(f"{cpu:.0f}%")
+
+
+def _bus(process: LiveProcess) -> Run:
+    value = process.bus_gbps
+    return Run(UNKNOWN_MARK, Tone.DIM) if isinstance(value, Unknown) else Run(short(value))
 
 
 def _event(event: LiveEvent | None) -> Run:

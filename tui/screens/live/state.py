@@ -7,13 +7,16 @@ from __future__ import annotations
 
 import json
 from bisect import bisect_left, bisect_right
-from collections.abc import Mapping
+from collections.abc import Sequence
+from functools import partial
 
 from probes.base.history import History
 from probes.base.origin import Origin
 from probes.live.model.sample import LiveEvent, LiveSample
 from probes.live.timeline import KEPT_SECONDS, Timeline
+from widgets.base.columns import Rooms
 from widgets.base.figures import local_time, minutes
+from widgets.base.lazy_lines import LazyLines
 from widgets.base.lines import Line, Run, Tone, fit, plain, width_of, wrapped
 from widgets.live import changes, detail, gpus, jobs, nics, ranks
 from widgets.live.figures import memory_peers, rate_of
@@ -39,7 +42,9 @@ class LiveState:
         self._past: LiveSample | None = None
         self._later: list[LiveEvent] = []  # of a recording that was rewound
         self._graphs: dict[str, History] = {}
-        self._drawn: dict[str, tuple[object, list[Line]]] = {}
+        self._drawn: dict[str, tuple[object, Sequence[Line]]] = {}
+        self._rooms = {pane: Rooms() for pane in PANES}
+        self._order: dict[str, tuple[object, object, list[str]]] = {}  # of which sample and events
 
     def add(self, sample: LiveSample) -> None:
         """Append a sample; a recording that was rewound continues with an earlier one."""
@@ -127,7 +132,8 @@ class LiveState:
     @property
     def events(self) -> list[LiveEvent]:
         """The events that match the filter, oldest first."""
-        return [event for event in self._all_events if changes.matches(event, self.word)]
+        events = self._all_events
+        return [event for event in events if changes.matches(event, self.word)] if self.word else events
 
     def filter(self, word: str) -> None:
         """List only events that contain the word."""
@@ -135,6 +141,14 @@ class LiveState:
 
     def order(self, pane: str) -> list[str]:
         """Return the keys of a pane's rows, from the top."""
+        events = self._all_events if pane == "changes" else ()
+        now = len(events), events[-1] if events else None, self.word
+        known = self._order.get(pane)
+        if known is None or known[0] is not self.sample or known[1] != now:
+            known = self._order[pane] = self.sample, now, self._keys(pane)
+        return known[2]
+
+    def _keys(self, pane: str) -> list[str]:
         sample = self.sample
         if pane == "changes":
             return [changes.key_of(event) for event in reversed(self.events)]
@@ -182,7 +196,7 @@ class LiveState:
         verdicts = [] if sample is None else jobs.draw_verdicts(sample, width, rows - 1)
         return [head, *verdicts]
 
-    def lines(self, pane: str, width: int) -> list[Line]:
+    def lines(self, pane: str, width: int) -> Sequence[Line]:
         """Return a pane's lines; they are drawn again only if something in them may have changed."""
         sample = self.sample
         if sample is None:
@@ -194,39 +208,41 @@ class LiveState:
             key = (*key, len(events), events[-1] if events else None, self.word)
         drawn = self._drawn.get(pane)
         if drawn is None or drawn[0] != key:
-            drawn = self._drawn[pane] = key, self._draw(pane, sample, width, selected)
+            drawn = self._drawn[pane] = key, self._draw(pane, sample, width, selected, self._rooms[pane])
         return drawn[1]
 
-    def _draw(self, pane: str, sample: LiveSample, width: int, selected: str) -> list[Line]:
+    def _draw(
+        self, pane: str, sample: LiveSample, width: int, selected: str, rooms: Rooms | None = None
+    ) -> Sequence[Line]:
         match pane:
             case "ranks":
                 past = [event for event in self.timeline.events if event.at <= sample.taken_at + 1.0]
-                lines = ranks.draw(sample, width, selected, past)
-                for note in self.notes:
-                    lines += wrapped(note, width, Tone.DIM)
-                return lines
+                lines = ranks.draw(sample, width, selected, past, rooms=rooms)
+                notes = [line for note in self.notes for line in wrapped(note, width, Tone.DIM)]
+                return LazyLines(len(lines), lines.__getitem__).followed_by(notes)
             case "nics":
                 cells = nics.graph_cells(sample, width)
-                return nics.draw(sample, width, selected, self._graphs_at(sample, cells) if cells else None)
+                graph = partial(self._graph, sample, cells) if cells else None
+                return nics.draw(sample, width, selected, graph, rooms=rooms)
             case "gpus":
-                return gpus.draw(sample, width, selected)
+                return gpus.draw(sample, width, selected, rooms=rooms)
         times = self.timeline.times
         since = times[0] if times else 0.0
         events = list(reversed(self.events))
         return changes.draw(events, width, selected, self.word, since, sample.taken_at)
 
-    def _graphs_at(self, sample: LiveSample, cells: int) -> Mapping[str, list[float | None]]:
-        """Return what each port sent and received in the two minutes before a sample."""
-        graphs: dict[str, list[float | None]] = {}
-        for name, history in self._graphs.items():
-            shown = history
-            if self.is_past:
-                shown = History(_GRAPH_SECONDS, _MOST_SAMPLES)
-                for at, value in history.samples():
-                    if sample.at - _GRAPH_SECONDS <= at <= sample.at:
-                        shown.add(at, value)
-            graphs[name] = shown.buckets(cells, _GRAPH_SECONDS / cells)
-        return graphs
+    def _graph(self, sample: LiveSample, cells: int, port: str) -> list[float | None]:
+        """Return what a port sent or received in the two minutes before a sample."""
+        history = self._graphs.get(port)
+        if history is None:
+            return []
+        shown = history
+        if self.is_past:
+            shown = History(_GRAPH_SECONDS, _MOST_SAMPLES)
+            for at, value in history.samples():
+                if sample.at - _GRAPH_SECONDS <= at <= sample.at:
+                    shown.add(at, value)
+        return shown.buckets(cells, _GRAPH_SECONDS / cells)
 
     @property
     def notes(self) -> list[str]:
