@@ -81,12 +81,14 @@ class OverviewState:
             self._selection.keep_existing()
             self._forget_drawings()
         else:
-            is_first, had_rates = readings.newest is None, bool(readings.rates)
+            before, had_rates = readings.live, bool(readings.rates)
             readings.apply_sample(report)
             self._judged = report.verdict
             self._summarize()
             self._fresh.clear()
-            if is_first or (readings.rates and not had_rates):  # with live figures, lines are wider
+            now = readings.live
+            has_new_figures = now.gpus.keys() != before.gpus.keys() or (readings.rates and not had_rates)
+            if has_new_figures or now.states != before.states:  # lines are wider or narrower with them
                 self._forms.clear()
 
     def apply_findings(

@@ -1,5 +1,6 @@
 """The overview's rows: a larger terminal never shows fewer GPUs and NICs."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -19,7 +20,7 @@ from tests.tui.screens.test_overview import many_devices
 from tui.runtime.sampler import Probed, Sampled
 from tui.screens.overview.layout import left_cells
 from tui.screens.overview.state import OverviewState
-from widgets.base.lines import rows_of
+from widgets.base.lines import plain, rows_of
 
 WIDTHS, HEIGHTS = range(80, 221, 10), range(24, 61, 2)
 HEAD_ROWS = 2
@@ -61,6 +62,28 @@ def test_a_larger_terminal_shows_no_fewer_gpus_and_nics(name: str) -> None:
     assert visible(state, 120, 40) == everything
     if len(everything) <= 32:  # the 40 GPUs and NICs of aws-p5 scroll on smaller screens
         assert visible(state, 100, 30) == everything
+
+
+def test_the_list_of_ports_that_come_up_is_as_if_they_had_always_been_up() -> None:
+    clock = SteppedClock()
+    host = SimulatedHost("hgx-h100", clock=clock)
+    node = probe_node(host)
+    topology = build(node)
+    readings = []
+    for _ in range(3):
+        clock.now += 1.0
+        readings.append(read(host, node))
+
+    def listed(words: list[str]) -> list[str]:
+        state = OverviewState()
+        state.apply(Probed(node, topology, roles_of(node, topology)))
+        for reading, word in zip(readings, words, strict=True):
+            now = replace(reading, port_states=dict.fromkeys(reading.port_states, word))
+            state.apply(Sampled(now, judge(node, topology, now), 0.0))
+            lines = [plain(line) for line in state.lines("topology", 60, False, 5)]
+        return lines
+
+    assert listed(["DOWN", "DOWN", "ACTIVE"]) == listed(["ACTIVE"] * 3)
 
 
 @pytest.mark.slow
