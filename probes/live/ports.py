@@ -114,7 +114,7 @@ class PortReader:
     def __init__(self) -> None:
         self._node: Node | None = None
         self._ports: list[_Port] = []
-        self._wanted: list[_Wanted] = []  # this and the next two change with the node
+        self._wanted: list[_Wanted] = []  # of the node, without what was refused
         self._functions: list[str] = []
         self._netdevs: tuple[str, ...] = ()
         self._before: Reading | None = None
@@ -126,12 +126,12 @@ class PortReader:
 
     def read(self, host: Host, node: Node, reading: Reading) -> tuple[PortSample, ...]:
         """Return a sample of each port, in the order of the node; a port that did not change stays itself."""
+        now = host.monotonic()
         if node is not self._node:
             self._node, self._ports = node, self._renewed(host, node)
-            self._wanted = _wanted(self._ports, host.monotonic())
+            self._wanted = _wanted(self._ports, now)
             self._functions = sorted({bdf for port in self._ports if (bdf := known(port.device.bdf, ""))})
             self._netdevs = tuple(dict.fromkeys(netdev for port in self._ports if (netdev := _netdev(port))))
-        now = host.monotonic()
         if any(port.refused for port in self._ports):
             self._wanted = _wanted(self._ports, now)
         wanted, functions, netdevs = self._wanted, self._functions, self._netdevs

@@ -14,7 +14,7 @@ MAX_SAMPLES = 3600
 MAX_EVENTS = 5000
 MAX_BYTES = 32 << 20  # of compressed samples; the newest block and one read block are not compressed
 _BLOCK = 16  # samples that are compressed together: neighbors are alike, and share unchanged parts
-_LEAST_SECONDS = 0.75  # between two samples; those in between are skipped, but their events are kept
+_LEAST_SECONDS = 0.75  # between any two samples; those in between are skipped, but their events are kept
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Timeline:
         self._compressed_bytes = 0
         self._numbered = 0
         self._times: tuple[float, ...] | None = None  # None: not yet put together since the last sample
-        self._apart = _LEAST_SECONDS
+        self._apart = _LEAST_SECONDS  # between two samples without events
         self._read: tuple[int, list[LiveSample]] | None = None  # the block that was read last
 
     def add(self, sample: LiveSample) -> None:
@@ -51,7 +51,7 @@ class Timeline:
             self._rewind(sample.at)
             newest = self._newest_at
         self._events.extend((sample.at, event) for event in sample.events)
-        if newest is None or sample.at - newest >= self._apart:
+        if newest is None or sample.at - newest >= (_LEAST_SECONDS if sample.events else self._apart):
             self._newest.append(sample)
         if len(self._newest) >= _BLOCK:
             self._compress()

@@ -21,7 +21,7 @@ from tests.perf.terminal import Terminal
 _SAMPLES = 20_000
 _LONG_SAMPLES = 144_000  # four hours at 0.1 s
 _PARTS = 4
-_SETTLE_SECONDS = 25.0  # after 16 samples, the timeline knows how many of an hour it may keep
+_SETTLE_SECONDS = 25.0  # after 16 samples, the timeline knows how many samples of an hour it may keep
 _KEYS = 5
 _REVERSE = re.compile(rb"\x1b\[(\d+;)*7[;m]")  # the selected name
 

@@ -211,6 +211,17 @@ def test_the_heading_of_the_list_names_the_share_only_where_it_is_shown(width: i
     assert first.index("↑372") == heading.index("RDMA Gb/s")
 
 
+def test_a_list_notices_that_a_line_needs_more_than_when_its_form_was_chosen() -> None:
+    node = probe_node(SimulatedHost("hgx-h100"))
+    topology = build(node)
+    idle, busy = (LiveFigures(ports={("mlx5_0", 1): PortRate(rate, rate)}) for rate in (0.0, 0.03))
+    form = topology_drawing.choose(node, topology, 100, 0, idle)
+    assert form.columns is not None
+    for live, is_outgrown in ((idle, False), (busy, True)):
+        list(topology_drawing.draw(node, topology, 100, live, None, form))
+        assert form.columns.is_outgrown is is_outgrown
+
+
 def test_a_steady_load_far_below_the_line_rate_is_no_wall() -> None:
     history = History()
     for second in range(120):

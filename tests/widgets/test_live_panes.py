@@ -10,8 +10,8 @@ import pytest
 from probes.base.origin import Origin, Source
 from probes.base.unknown import Reason, Unknown
 from probes.facts.gpudirect import MemoryPeer, PeermemReading
-from probes.live.model.sample import LiveSample, Role
-from tests.probes.live.live_samples import ABSENT, FIRST_PID, a_job, a_port, a_process, a_sample
+from probes.live.model.sample import LiveSample, PathJudgement, PathWord, Role
+from tests.probes.live.live_samples import ABSENT, BEGAN, FIRST_PID, a_job, a_port, a_process, a_sample
 from tui.screens.live.state import LiveState
 from widgets.base.lines import Line, plain
 from widgets.live import detail, nics
@@ -82,6 +82,30 @@ def test_the_pcie_link_of_a_nic_is_in_its_details() -> None:
     hidden = Unknown(Reason.NOT_THERE, "current_link_speed")
     unknown = text(detail.of_port(a_port(0, pcie_gtps=hidden, pcie_width=hidden), a_sample(), 200))
     assert "PCIe link   ? (not there)" in unknown
+
+
+def test_a_longer_path_of_another_moment_is_not_cut() -> None:
+    state = LiveState(Origin(Source.LIVE))
+    long = "one of 8 processes uses nvidia_peermem"
+    for at, why in ((1.0, long), (2.0, "no queue pair is connected")):
+        path = PathJudgement(PathWord.UNKNOWN, why=why)
+        state.add(a_sample(at, processes=tuple(a_process(rank, path=path) for rank in range(8))))
+    assert long not in text(state.lines("ranks", 200))
+    state.step(-1)
+    text(state.lines("ranks", 200))  # the screen draws it, and again if a line has outgrown its columns
+    assert state.is_outgrown("ranks")
+    assert long in text(state.lines("ranks", 200))
+    assert not state.is_outgrown("ranks")
+
+
+def test_a_step_back_shows_the_last_sample_that_is_kept() -> None:
+    state = LiveState(Origin(Source.LIVE))
+    for at in (0.0, 1.0, 1.2):  # the timeline does not keep the last one
+        state.add(a_sample(at))
+    state.step(-1)
+    assert state.shown_at == BEGAN + 1.0
+    state.step(1)
+    assert (state.is_past, state.shown_at) == (False, BEGAN + 1.2)
 
 
 def test_regions_through_memory_peers_are_below_the_ranks_where_they_exist() -> None:

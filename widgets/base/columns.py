@@ -29,18 +29,19 @@ class Column:
 class Rooms:
     """The columns of a table that is drawn again and again, so that not every cell is measured each time.
 
-    They are measured again if the table has other rows, if a cell that was drawn needed more, and sometimes.
+    All cells are measured if the table has other columns or rows, if a cell that was drawn needed more, and
+    in every thirtieth drawing.
     """
 
     def __init__(self) -> None:
         self._of: object = None
         self._uses = 0
         self._shown: list[_Shown] = []
-        self.is_outgrown = False
+        self.is_outgrown = False  # a cell that was drawn needed more: draw again
 
     def of(self, columns: Sequence[Column], ids: Sequence[str], width: int) -> list[_Shown]:
         """Return the columns that there is room for, with their rooms."""
-        now = width, [column.title for column in columns], list(ids)
+        now = width, [(column.title, column.importance, column.least) for column in columns], list(ids)
         self._uses += 1
         if self.is_outgrown or self._uses >= _USES or now != self._of:
             self._shown = _that_fit([_Shown.of(place, column) for place, column in enumerate(columns)], width)

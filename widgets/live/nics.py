@@ -95,7 +95,7 @@ def _users(sample: LiveSample) -> dict[str, str]:
 def _users_of(
     processes: tuple[tuple[str, int | None, tuple[str, ...]], ...], jobs: tuple[tuple[str, str], ...]
 ) -> dict[str, str]:
-    """`processes`: job, rank and NICs of each; they seldom change."""
+    """Return the text by NIC, the same one as before: `processes` (job, rank, NICs) seldom change."""
     users: dict[str, dict[str, list[int | None]]] = {}  # ranks by NIC and job
     for job, rank, nics in processes:
         for nic in nics:
@@ -108,7 +108,7 @@ def _users_of(
 
 
 def _members(members: Sequence[int | None], job: str) -> str:
-    """Return "ranks 0,4 and 1 process of train.py"; the rank of a member may be unknown."""
+    """Return "ranks 0,4 and 1 process of train.py". `members`: their ranks; None: unknown."""
     ranks = [rank for rank in members if rank is not None]
     others = len(members) - len(ranks)
     parts = [f"rank{'s' * (len(ranks) > 1)} {cpu_list(ranks)}"] if ranks else []

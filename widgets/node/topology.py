@@ -124,7 +124,10 @@ def draw(
     highlights: Highlights | None = None,
     form: Form | None = None,
 ) -> Sequence[Line]:
-    """Draw the topology, `width` cells wide, in the form that `choose` returned for the same width."""
+    """Draw the topology, `width` cells wide, in the form chosen for the same width and filter.
+
+    Without a form: in the richest one of any height.
+    """
     highlights = highlights or Highlights()
     if not topology.gpus and not topology.nics:
         return _nothing_here(node, width)

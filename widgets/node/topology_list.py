@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from probes.base.unknown import Unknown, known
 from probes.topology.endpoints import Endpoint
@@ -24,30 +24,35 @@ def unknown_last(numa: int) -> tuple[bool, int]:
     return numa == UNKNOWN_NUMA, numa
 
 
-@dataclass(frozen=True)
+@dataclass
 class Columns:
     """The widths of the columns in cells: with them, a line is drawn without all the others."""
 
     numbers: int  # of the names of NUMA nodes
     gpu: int
-    other: int  # of a NIC that is no GPU's best, with its NUMA node
-    is_broken: bool  # a GPU and its NIC do not fit in one line
+    nic: int  # of a GPU's best NIC
+    other: int  # of a NIC that is no GPU's best
+    is_broken: bool = False  # a GPU and its NIC do not fit in one line
+    is_outgrown: bool = False  # a line that was drawn needed more: measure again
 
 
 def measure(topology: Topology, lines: EndpointLines, highlights: Highlights, width: int) -> Columns:
     """Return the widths that all lines need."""
     numbers = max((len(_numa_text(gpu)) for gpu in topology.gpus), default=1)
-    gpu_cells = max((width_of(lines[gpu.id][0]) for gpu in topology.gpus), default=0)
-    columns = Columns(numbers, gpu_cells, 0, is_broken=False)
-    is_broken = any(
+    pairs, others = _pairs(topology, highlights), _others(topology, highlights)
+    columns = Columns(
+        numbers,
+        max((width_of(lines[gpu.id][0]) for gpu in topology.gpus), default=0),
+        max((width_of(line) for _, nic in pairs if nic for line in lines[nic]), default=0),
+        max((width_of(line) for nic in others for line in lines[nic.id]), default=0),
+    )
+    columns.is_broken = any(
         width_of(_head(topology, gpu, nic, lines, highlights, columns))
         + max(map(width_of, lines[nic] if nic else []), default=0)
         > width
-        for gpu, nic in _pairs(topology, highlights)
+        for gpu, nic in pairs
     )
-    others = _others(topology, highlights)
-    cells = (len(_numa_text(nic)) + 1 + width_of(line) for nic in others for line in lines[nic.id])
-    return replace(columns, other=max(cells, default=0), is_broken=is_broken)
+    return columns
 
 
 def draw_list(
@@ -61,6 +66,8 @@ def draw_list(
 
     def drawn(row: int) -> Line:
         gpu, nic, number = places[row]
+        nic_cells = max(map(width_of, lines[nic] if nic else []), default=0)
+        columns.is_outgrown |= width_of(lines[gpu.id][0]) > columns.gpu or nic_cells > columns.nic
         if number and columns.is_broken:
             return Run("   └ "), *lines[nic][number - 1]
         head = _head(topology, gpu, nic, lines, highlights, columns)
@@ -144,13 +151,16 @@ def _other_nics(
     """Draw the NICs that are no GPU's best, as many in a row as fit."""
     others = _others(topology, highlights)
     cells = [(nic, port) for nic in others for port in range(lines.count(nic.id))]
-    across = columns_that_fit(columns.other, len(cells), width, gap=2) if cells else 1
-    each = min(columns.other, (width - 2 * (across - 1)) // across)
+    least = columns.other + 1 + max((len(_numa_text(nic)) for nic in others), default=0)
+    across = columns_that_fit(least, len(cells), width, gap=2) if cells else 1
+    each = min(least, (width - 2 * (across - 1)) // across)
 
     def drawn(row: int) -> Line:
-        here = cells[row * across : (row + 1) * across]
-        return joined(
-            fit((Run(f"{_numa_text(nic)} ", Tone.DIM), *lines[nic.id][port]), each) for nic, port in here
-        )
+        parts: list[Line] = []
+        for nic, port in cells[row * across : (row + 1) * across]:
+            line = lines[nic.id][port]
+            columns.is_outgrown |= width_of(line) > columns.other
+            parts.append(fit((Run(f"{_numa_text(nic)} ", Tone.DIM), *line), each))
+        return joined(parts)
 
     return LazyLines(-(-len(cells) // across), drawn)

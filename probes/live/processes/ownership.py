@@ -96,7 +96,7 @@ class Ownership:
 class DeviceUsers:
     """Who has opened the devices; 256 ranks on 256 NICs have 65,000 contexts, which seldom change."""
 
-    groups: Mapping[int, int] = field(default_factory=dict)  # the process of each thread
+    groups: Mapping[int, int] = field(default_factory=dict)  # the process of each thread that is known
     devices: Mapping[int, tuple[str, ...]] = field(default_factory=dict)  # by pid, sorted
     are_all_known: bool = False  # each thread has a process
 
@@ -124,8 +124,9 @@ class ResourceRound:
 def read_round(host: Host, last: ResourceRound | None = None) -> Maybe[ResourceRound]:
     """List the resources, read the owners' status, and list the resources again.
 
-    Where both lists equal the one of the `last` round, its owners are used again, and where the same threads
-    have opened the devices, their processes.
+    Where both lists equal that of the `last` round, its owners are used again. Where the same threads have
+    opened the devices, and the process of each is known, those are; and of a settled round the processes of
+    all other threads.
     """
     before = _resources(host)
     if isinstance(before, Unknown):
@@ -138,7 +139,7 @@ def read_round(host: Host, last: ResourceRound | None = None) -> Maybe[ResourceR
     elif last is not None and last.users.are_all_known and _have_same_users(before, last.resources):
         users = last.users
         groups.update(users.groups)
-        _find_processes(host, _makers(before), groups, statuses, last.groups)
+        _find_processes(host, _makers(before), groups, statuses, last.groups if last.is_settled else {})
         ownership = _kept(attribute(before, groups, users.devices), last.ownership)
     else:
         _find_processes(host, (*_openers(before), *_makers(before)), groups, statuses)

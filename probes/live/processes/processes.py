@@ -220,14 +220,16 @@ class ProcessReader:
     ) -> NodeEvidence:
         """Return the evidence, the same object as before if nothing changed.
 
-        How many regions are in nvidia-peermem belongs to one list of all regions, and is as old as that.
+        The number of regions through nvidia-peermem is renewed with the list of regions, or when it passes a
+        limit of the judgement.
         """
         with_gpu = {one.pid: one.has_gpu for one in seen}
         started = [_started(one.process) for one in seen if one.has_gpu is not False]
         regions = peermem_regions(reading.peermem)
-        in_use = regions if isinstance(regions, Unknown) else regions > 0
-        made_of = (in_use, with_gpu, jobs, started)
         before = self._evidence
+        users = 0 if before is None else len(before[3].peermem_candidates)
+        in_use = regions if isinstance(regions, Unknown) else (regions > 0, regions >= users)
+        made_of = (in_use, with_gpu, jobs, started)
         if before is not None and before[0] is node and before[1] is rdma and before[2] == made_of:
             return before[3]
         of_node = evidence_of_node(node) if before is None or before[0] is not node else before[3]

@@ -148,6 +148,8 @@ class LiveScreen(PanesScreen):
             if view.display and view.room:
                 self._state.keep_selection(pane)
                 view.show(self._state.lines(pane, view.room))
+                if self._state.is_outgrown(pane):
+                    view.show(self._state.lines(pane, view.room))
 
     def _draw_details(self) -> None:
         details = self._view("details")

@@ -43,7 +43,7 @@ class LiveState:
         self._later: list[LiveEvent] = []  # of a recording that was rewound
         self._graphs: dict[str, History] = {}
         self._drawn: dict[str, tuple[object, Sequence[Line]]] = {}
-        self._rooms = {pane: Rooms() for pane in PANES}
+        self._rooms = {pane: Rooms() for pane in ("ranks", "nics", "gpus")}
         self._order: dict[str, tuple[object, object, list[str]]] = {}  # of which sample and events
 
     def add(self, sample: LiveSample) -> None:
@@ -89,7 +89,7 @@ class LiveState:
         """Go to the oldest sample (-1), or back to now (1)."""
         times = self.timeline.times
         if times:
-            self._show(times, len(times) - 1 if side > 0 else 0)
+            self._show(times, self._now(times) if side > 0 else 0)
 
     def next_event(self, side: int, is_local: bool = True) -> LiveEvent | None:
         """Select the next event (1) or the one before (-1), and return it; show its moment if `is_local`."""
@@ -113,11 +113,18 @@ class LiveState:
 
     def _place(self, times: tuple[float, ...]) -> int:
         """Return the index of the sample that is shown."""
-        return len(times) - 1 if self._shown_at is None else max(0, bisect_right(times, self._shown_at) - 1)
+        if self._shown_at is None:
+            return self._now(times)
+        return max(0, bisect_right(times, self._shown_at) - 1)
+
+    def _now(self, times: tuple[float, ...]) -> int:
+        """Return the index of the newest sample; of big nodes, the timeline does not keep every one."""
+        is_kept = self.newest is not None and times[-1] == self.newest.taken_at
+        return len(times) - is_kept
 
     def _show(self, times: tuple[float, ...], place: int) -> None:
         place = max(0, place)
-        if place >= len(times) - 1:
+        if place >= self._now(times):
             self._shown_at = self._past = None
             return
         self._shown_at = times[place]
@@ -207,9 +214,13 @@ class LiveState:
             events = self._all_events
             key = (*key, len(events), events[-1] if events else None, self.word)
         drawn = self._drawn.get(pane)
-        if drawn is None or drawn[0] != key:
-            drawn = self._drawn[pane] = key, self._draw(pane, sample, width, selected, self._rooms[pane])
+        if drawn is None or drawn[0] != key or self.is_outgrown(pane):
+            drawn = self._drawn[pane] = key, self._draw(pane, sample, width, selected, self._rooms.get(pane))
         return drawn[1]
+
+    def is_outgrown(self, pane: str) -> bool:
+        """Return whether a line of a pane that was drawn needed more room: `lines` returns others then."""
+        return pane in self._rooms and self._rooms[pane].is_outgrown
 
     def _draw(
         self, pane: str, sample: LiveSample, width: int, selected: str, rooms: Rooms | None = None

@@ -36,8 +36,8 @@ class Readings:
         self.rates: dict[tuple[str, int], PortRate] = {}
         self.netdev_rates: dict[str, PortRate] = {}
         self.live = NO_FIGURES  # the moving figures of the newest reading
-        self.totals: dict[str, float] = {}  # and their sums
-        self.line_rates: dict[str, float] = {}  # that the sums can reach
+        self.totals: dict[str, float] = {}  # the sums of all ports and GPUs, by widgets.node.traffic.TOTALS
+        self.line_rates: dict[str, float] = {}  # the most that the totals can be
         self.clear_histories()
 
     def clear_histories(self) -> None:

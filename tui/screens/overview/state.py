@@ -42,7 +42,12 @@ class _Fit(NamedTuple):
 
     form: Form
     height: int  # rows of the whole drawing
-    visible: int  # number of GPUs and NICs above the last row
+    visible: int  # number of GPUs and NICs in these rows
+
+    @property
+    def is_outgrown(self) -> bool:
+        """Whether a line that was drawn needed more room."""
+        return self.form.columns is not None and self.form.columns.is_outgrown
 
 
 class OverviewState:
@@ -88,7 +93,8 @@ class OverviewState:
             self._fresh.clear()
             now = readings.live
             has_new_figures = now.gpus.keys() != before.gpus.keys() or (readings.rates and not had_rates)
-            if has_new_figures or now.states != before.states:  # lines are wider or narrower with them
+            is_outgrown = any(fit.is_outgrown for fit in self._forms.values())
+            if has_new_figures or now.states != before.states or is_outgrown:  # other lines have other widths
                 self._forms.clear()
 
     def apply_findings(

@@ -94,7 +94,7 @@ class SteppedTotal:
         self._total, self._steps = total, steps
         # The ends of the newest steps, and both integrals up to each end: counters are read for days, each
         # second.
-        self._first = 0  # the number of the step before the first end
+        self._first = 0  # the number of the step that begins at the first end
         self._ends: list[float] = [0.0]
         self._totals: list[float] = [total(0.0)]
         self._sums: list[float] = [0.0]
@@ -115,7 +115,7 @@ class SteppedTotal:
             if old > _KEPT_STEPS:
                 del self._ends[:old], self._totals[:old], self._sums[:old]
                 self._first += old
-            if seconds < self._ends[0]:
+            if self._first and seconds < self._ends[0]:
                 return SteppedTotal(self._total, self._steps)(seconds)
             number, factor = len(self._ends) - 1, self._current[1]
             if seconds < self._ends[number]:
