@@ -80,7 +80,9 @@ async def test_every_partial_frame_is_a_full_repaint(monkeypatch: pytest.MonkeyP
         for keys in ("down tab", "z", "d", "q", "t", "q"):
             await pilot.press(*keys.split())
             await pilot.pause()
-        await readings(pilot, clock, 6)
+        for _ in range(30):  # on a busy machine, few frames are complete
+            if frames.compared["PartsUpdate"] <= 3:
+                await readings(pilot, clock, 3)
     assert frames.wrong == []
     assert frames.compared["ChopsUpdate"] > 1
     assert frames.compared["PartsUpdate"] > 3
