@@ -34,6 +34,9 @@ class Terminal:
     def __init__(self, argv: Sequence[str], columns: int = 120, lines: int = 40) -> None:
         self.started = time.perf_counter()
         self._master, slave = pty.openpty()
+        # Not select(), whose descriptors end at 1024: hosts of other measurements have files open.
+        self._poll = select.poll()
+        self._poll.register(self._master, select.POLLIN)
         fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))
         environment = {
             name: value
@@ -77,7 +80,7 @@ class Terminal:
         os.write(self._master, keys)
 
     def _read(self, seconds: float) -> None:
-        if select.select([self._master], [], [], seconds)[0]:
+        if self._poll.poll(seconds * 1000):
             try:
                 came = os.read(self._master, 1 << 16)
             except OSError:
