@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 from rich.cells import cell_len
 
 from widgets.base.lazy_lines import LazyLines
 from widgets.base.lines import Line, Run, Tone, fit, width_of
 
+T = TypeVar("T")
 _GAP = 2
 _USES = 30  # drawings, until columns may become narrower again
 
@@ -24,6 +26,11 @@ class Column:
     to_right: bool = False  # figures
     least: int = 0  # cells, so that the columns to the right do not move with each figure
     grows: bool = False  # shrinks to `least` before columns are left out, and takes the room that is left
+
+
+def cells_of(rows: Sequence[T], of: Callable[[T], Run]) -> LazyLines:
+    """Return the cells of a column, which are made when they are asked for."""
+    return LazyLines(len(rows), lambda number: (of(rows[number]),))
 
 
 class Rooms:

@@ -15,6 +15,11 @@ class LazyLines(Sequence[Line]):
         self._count, self._make = count, make
         self._made: dict[int, Line] = {}
 
+    @classmethod
+    def of(cls, lines: Sequence[Line]) -> LazyLines:
+        """Return lines that are there already."""
+        return cls(len(lines), lines.__getitem__)
+
     def __len__(self) -> int:
         return self._count
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from probes.base.unknown import Maybe, Unknown
 from probes.host.nvml import NvmlLive
 from probes.live.model.sample import GpuSample, LiveSample
-from widgets.base.columns import Column, Rooms, draw_columns
+from widgets.base.columns import Column, Rooms, cells_of, draw_columns
 from widgets.base.figures import UNKNOWN_MARK, gibibytes, in_gbps, short
 from widgets.base.lazy_lines import LazyLines
 from widgets.base.lines import Line, Run, Tone
@@ -24,7 +24,7 @@ def draw(
     shown = [gpu for gpu in sample.gpus if not only or gpu.bdf == only]
 
     def cells(of: Callable[[GpuSample], Run]) -> LazyLines:
-        return LazyLines(len(shown), lambda row: (of(shown[row]),))
+        return cells_of(shown, of)
 
     def column(title: str, importance: int, of: Callable[[Maybe[NvmlLive]], Run], least: int = 0) -> Column:
         return Column(title, cells(lambda gpu: of(gpu.live)), importance, True, least=least)

@@ -10,7 +10,7 @@ from probes.base.text import plural
 from probes.base.unknown import Maybe, Unknown, known
 from probes.host.usage import cpu_list
 from probes.live.model.sample import LiveSample, PortSample
-from widgets.base.columns import Column, Rooms, draw_columns
+from widgets.base.columns import Column, Rooms, cells_of, draw_columns
 from widgets.base.figures import UNKNOWN_MARK, share, short, sparkline
 from widgets.base.lazy_lines import LazyLines
 from widgets.base.lines import Line, Run, Tone, wrapped
@@ -41,7 +41,7 @@ def draw(
     users = _users(sample)
 
     def cells(of: Callable[[PortSample], Run]) -> LazyLines:
-        return LazyLines(len(ports), lambda row: (of(ports[row]),))
+        return cells_of(ports, of)
 
     def rates(of: Callable[[PortSample], Maybe[float]]) -> LazyLines:
         return LazyLines(len(ports), lambda row: _rate(of(ports[row]), ports[row]))

@@ -10,7 +10,7 @@ from rich.cells import cell_len
 from probes.base.unknown import Maybe, Unknown, known
 from probes.host.usage import cpu_list
 from probes.live.model.sample import LiveEvent, LiveProcess, LiveSample, Role
-from widgets.base.columns import Column, Rooms, draw_columns
+from widgets.base.columns import Column, Rooms, cells_of, draw_columns
 from widgets.base.figures import UNKNOWN_MARK, gibibytes, local_time, short
 from widgets.base.lazy_lines import LazyLines
 from widgets.base.lines import Line, Run, Tone, wrapped
@@ -58,7 +58,7 @@ def draw(
     has_bus = any(not isinstance(process.bus_gbps, Unknown) for process in processes)
 
     def cells(of: Callable[[LiveProcess], Run]) -> LazyLines:
-        return LazyLines(len(processes), lambda row: (of(processes[row]),))
+        return cells_of(processes, of)
 
     def share(process: LiveProcess) -> Run:
         return _share(share_of_median(process, rates.get(process.pid), middle))

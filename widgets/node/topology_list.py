@@ -43,13 +43,11 @@ def measure(topology: Topology, lines: EndpointLines, highlights: Highlights, wi
     columns = Columns(
         numbers,
         max((width_of(lines[gpu.id][0]) for gpu in topology.gpus), default=0),
-        max((width_of(line) for _, nic in pairs if nic for line in lines[nic]), default=0),
+        max((_nic_cells(nic, lines) for _, nic in pairs), default=0),
         max((width_of(line) for nic in others for line in lines[nic.id]), default=0),
     )
     columns.is_broken = any(
-        width_of(_head(topology, gpu, nic, lines, highlights, columns))
-        + max(map(width_of, lines[nic] if nic else []), default=0)
-        > width
+        width_of(_head(topology, gpu, nic, lines, highlights, columns)) + _nic_cells(nic, lines) > width
         for gpu, nic in pairs
     )
     return columns
@@ -66,8 +64,8 @@ def draw_list(
 
     def drawn(row: int) -> Line:
         gpu, nic, number = places[row]
-        nic_cells = max(map(width_of, lines[nic] if nic else []), default=0)
-        columns.is_outgrown |= width_of(lines[gpu.id][0]) > columns.gpu or nic_cells > columns.nic
+        columns.is_outgrown |= width_of(lines[gpu.id][0]) > columns.gpu
+        columns.is_outgrown |= _nic_cells(nic, lines) > columns.nic
         if number and columns.is_broken:
             return Run("   └ "), *lines[nic][number - 1]
         head = _head(topology, gpu, nic, lines, highlights, columns)
@@ -81,8 +79,7 @@ def draw_list(
 
     others = _other_nics(topology, lines, highlights, width, columns)
     if not places and not others:
-        nothing = wrapped("No GPU or NIC matches the filter.", width, Tone.DIM)
-        return LazyLines(len(nothing), nothing.__getitem__)
+        return LazyLines.of(wrapped("No GPU or NIC matches the filter.", width, Tone.DIM))
     if not places:
         return others
     heading = LazyLines(1, lambda _: _heading(drawn(0), columns.is_broken))
@@ -95,6 +92,11 @@ def _pairs(topology: Topology, highlights: Highlights) -> list[tuple[Endpoint, s
     pairs = [(gpu, next(iter(topology.best_nics.get(gpu.id, ())), "")) for gpu in topology.gpus]
     shown = [(gpu, nic) for gpu, nic in pairs if only is None or only.intersection((gpu.id, nic))]
     return sorted(shown, key=lambda pair: unknown_last(known(pair[0].numa_node, UNKNOWN_NUMA)))
+
+
+def _nic_cells(nic: str, lines: EndpointLines) -> int:
+    """Return the width of a NIC's widest line; 0 for no NIC."""
+    return max(map(width_of, lines[nic] if nic else ()), default=0)
 
 
 def _head(

@@ -14,23 +14,14 @@ from functools import cached_property, lru_cache
 from itertools import groupby
 from operator import attrgetter
 from types import MappingProxyType
-from typing import Union
+from typing import Protocol
 
 from probes.base.frozen import dataclass
 from probes.base.unknown import Maybe, Reason, Unknown
 from probes.facts.jobs.process_files import Status, parse_status
 from probes.host.protocol import Host
-from probes.host.rdma_resources import (
-    CompletionQueue,
-    MemoryRegion,
-    ProtectionDomain,
-    QueuePair,
-    RdmaContext,
-    RdmaResources,
-)
+from probes.host.rdma_resources import MemoryRegion, QueuePair, RdmaResources
 from probes.live.model.sample import NicUse
-
-_Made = Union[MemoryRegion, QueuePair, ProtectionDomain, RdmaContext, CompletionQueue]  # noqa: UP007
 
 PAGE = 4096  # bytes; the smallest page of all architectures, so that sums are never too large
 LARGE = 1 << 20  # bytes: NCCL's buffers are 4 MiB, what it registers for control is smaller
@@ -203,6 +194,14 @@ def _openers(resources: RdmaResources) -> dict[int, None]:
 
 def _makers(resources: RdmaResources) -> dict[int, None]:
     return _threads(resources.regions, resources.queue_pairs, resources.completion_queues)
+
+
+class _Made(Protocol):
+    """An object of a list."""
+
+    @property
+    def pid(self) -> int | None:
+        """The thread that made it."""
 
 
 def _threads(*lists: Iterable[_Made]) -> dict[int, None]:

@@ -230,7 +230,7 @@ class LiveState:
                 past = [event for event in self.timeline.events if event.at <= sample.taken_at + 1.0]
                 lines = ranks.draw(sample, width, selected, past, rooms=rooms)
                 notes = [line for note in self.notes for line in wrapped(note, width, Tone.DIM)]
-                return LazyLines(len(lines), lines.__getitem__).followed_by(notes)
+                return LazyLines.of(lines).followed_by(notes)
             case "nics":
                 cells = nics.graph_cells(sample, width)
                 graph = partial(self._graph, sample, cells) if cells else None
