@@ -190,6 +190,9 @@ class GdrtopApp(App[None]):
                     self._shared.live.add(part.live)
             self.readings.show(report)
             self._shared.draw_live()
+            newest = parts[-1]
+            if isinstance(newest, Sampled) and self._shared.doctor.follow(newest.judgement, newest.taken_at):
+                self._draw_doctor()
             if any(isinstance(part, Probed) for part in parts):
                 self.bandwidth.setup.load_results_once()
             if any(isinstance(part, Sampled) for part in parts):
@@ -199,20 +202,24 @@ class GdrtopApp(App[None]):
 
     def _show_examination(self, report: Examined) -> None:
         doctor = self._shared.doctor
-        if report.examination is None:
+        if report.examination is None or report.judgement is None:
             doctor.fail(report.failure)
             self._overview.fail_check(report.failure)
         else:
-            doctor.set_examination(report.examination, report.findings)
-            self._overview.apply_findings(doctor.findings, report.examination, report.detours)
-        from tui.screens.doctor.screen import DoctorScreen
-
-        for screen in self._shared.shown(DoctorScreen):
-            screen.draw()
+            doctor.set_examination(report.examination, report.judgement)
+            self._overview.apply_check(report.examination, report.judgement, report.detours)
+        self._draw_doctor()
         self.actions.note_examination(report)
         self.bandwidth.note_examination(report)
         if self._setup is not None:
             self._setup.note_examination(report)
+
+    def _draw_doctor(self) -> None:
+        if len(self.screen_stack) > 1:
+            from tui.screens.doctor.screen import DoctorScreen
+
+            for screen in self._shared.shown(DoctorScreen):
+                screen.draw()
 
     # Keys
 
@@ -342,8 +349,9 @@ class GdrtopApp(App[None]):
         self.readings.toggle_recording()
 
     def action_probe(self) -> None:
-        """Read the whole node again."""
-        self._sampler.ask(probe=True)
+        """Read and check the whole node again."""
+        self._sampler.ask_examination(probe=True)
+        self._sampler.ask()
 
     def action_repaint(self) -> None:
         """Draw every cell again: something else may have written to the terminal."""
@@ -376,7 +384,7 @@ class GdrtopApp(App[None]):
         self.action_doctor()
 
     def _on_examined_list_screen_check_requested(self) -> None:
-        self._sampler.ask_examination()
+        self.action_probe()
 
     def _on_live_screen_moment_requested(self, message: LiveScreen.MomentRequested) -> None:
         if message.end:

@@ -20,7 +20,7 @@ from tui.commands.arguments import (
     add_node_options,
     did_you_mean,
 )
-from tui.runtime.open_host import NoSuchHost, chosen_origin, open_host, open_recording
+from tui.runtime.open_host import NoSuchHost, chosen_origin, moment_of, open_host, open_recording
 
 if TYPE_CHECKING:
     from tui.app import GdrtopApp
@@ -278,6 +278,8 @@ def _dashboard(options: argparse.Namespace) -> int:
         from tui.runtime.replay_source import ReplaySource
 
         replay = ReplaySource(recording)
+        if options.at:
+            replay.move(moment_of(recording.recording, options.at))
         app = GdrtopApp(lambda: recording, origin, options.interval, replay, ascii_only=ascii_only)
         app.run()
         return app.return_code or 0

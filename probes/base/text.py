@@ -24,3 +24,8 @@ def printable_lines(text: str) -> str:
 def plural(count: int, noun: str, plural_noun: str = "") -> str:
     """Return a count with its noun: "1 test", "2 tests", "2 processes" with that as the plural."""
     return f"{count} {noun}" if count == 1 else f"{count} {plural_noun or f'{noun}s'}"
+
+
+def capitalized(text: str) -> str:
+    """Return the text with a capital first letter, unless it begins with a name such as mlx5_0."""
+    return f"{text[0].upper()}{text[1:]}" if text.partition(" ")[0].isalpha() else text

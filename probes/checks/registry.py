@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
+from typing import TypeAlias
 
 from probes.base.text import printable
 from probes.checks.gpu import devices as gpu_devices
 from probes.checks.gpu import driver, fabric, imex, memory_mode, modes, nvlink, xids
+from probes.checks.live import jobs as live_jobs
+from probes.checks.live import ports as live_ports
 from probes.checks.modules import builds, loaded, refused
 from probes.checks.nccl import (
     expandable_segments,
@@ -76,6 +79,7 @@ from probes.snapshot.examination import Examination
 # Add a new file of checks here. Findings with the same severity are listed in this order.
 AREAS: tuple[Area, ...] = (
     gdr_path.AREA,  # whether GPUDirect RDMA works at all comes before the reasons
+    gdr_path.GPUS,
     loaded.AREA,
     refused.AREA,
     builds.AREA,
@@ -134,6 +138,8 @@ AREAS: tuple[Area, ...] = (
     log_path.AREA,
     log_settings.AREA,
     log_errors.AREA,
+    live_jobs.AREA,
+    live_ports.AREA,
     perftest.AREA,
     libraries.AREA,
 )
@@ -143,22 +149,35 @@ _STATUSES = (Status.FOUND, Status.UNKNOWN, Status.PASSED)
 _SEVERITIES = tuple(Severity)
 
 
+Outcomes: TypeAlias = "Sequence[tuple[Check, Outcome]]"
+
+
+def run_checks(examination: Examination, checks: Iterable[Check]) -> Outcomes:
+    """Run checks, and return how each ended."""
+    return tuple((check, _outcome(check, examination)) for check in checks)
+
+
+def findings_of(outcomes: Outcomes) -> tuple[Finding, ...]:
+    """Return found, unknown and passed findings, in the order in which every list shows them."""
+    grouped = _group_by_cause([_finding(check, outcome) for check, outcome in outcomes], outcomes)
+    return tuple(sorted(grouped, key=_rank))
+
+
 def findings(
     examination: Examination, only: Collection[str] = (), skip: Collection[str] = ()
 ) -> tuple[Finding, ...]:
     """Run all checks, or those whose ids are chosen; return found, unknown and passed, by severity."""
     chosen = [check for check in CHECKS if (not only or check.id in only) and check.id not in skip]
-    outcomes = [(check, _outcome(check, examination)) for check in chosen]
-    grouped = _group_by_cause([_finding(check, outcome) for check, outcome in outcomes], outcomes)
-    return tuple(sorted(grouped, key=_rank))
+    return findings_of(run_checks(examination, chosen))
 
 
-def _rank(finding: Finding) -> tuple[int, int, bool]:
-    """Sort by status, then severity, then causes before their consequences."""
-    return _STATUSES.index(finding.status), _SEVERITIES.index(finding.severity), bool(finding.part_of)
+def _rank(finding: Finding) -> tuple[int, int, bool, bool]:
+    """Sort by status, then severity, then causes before their consequences, then the data path first."""
+    status, severity = _STATUSES.index(finding.status), _SEVERITIES.index(finding.severity)
+    return status, severity, bool(finding.part_of), not finding.data_path
 
 
-def _group_by_cause(all_findings: list[Finding], outcomes: list[tuple[Check, Outcome]]) -> Iterable[Finding]:
+def _group_by_cause(all_findings: list[Finding], outcomes: Outcomes) -> Iterable[Finding]:
     """Put each finding under the root of its chain of causes; the root gets the highest severity below it.
 
     In a circle of causes the check that is registered first is the root.
@@ -223,4 +242,8 @@ def _finding(check: Check, outcome: Outcome) -> Finding:
         ok=check.ok,
         impact=outcome.impact or check.impact,
         data_path=check.data_path if outcome.data_path is None else outcome.data_path,
+        takes=outcome.takes,
+        ranks=outcome.ranks,
+        jobs=outcome.jobs,
+        since=outcome.since,
     )

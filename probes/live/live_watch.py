@@ -14,6 +14,7 @@ from probes.facts.rdma.devices import RdmaFacts
 from probes.host.kernel_messages import KernelMessage
 from probes.host.protocol import Host
 from probes.live.bus_bandwidth import BusBandwidth
+from probes.live.conditions import Conditions
 from probes.live.events.detectors import EventDetector, failed
 from probes.live.model.sample import GpuSample, LiveEvent, LiveJob, LiveSample, PortSample
 from probes.live.odd_one_out import OddOneOut
@@ -33,12 +34,13 @@ class LiveWatch:
     A part that fails leaves the others as they are, and one sentence in the sample's limits.
     """
 
-    def __init__(self, ras: RasEvents | None = None) -> None:
+    def __init__(self, ras: RasEvents | None = None, settles: bool = True) -> None:
+        """With `settles`, what is odd has to last; without, one sample decides: there is no second one."""
         self._processes = ProcessReader()
         self._ports = PortReader()
         self._bus = BusBandwidth()
-        self._odd = OddOneOut()
-        self._events = EventDetector()
+        self._odd = OddOneOut(settles)
+        self._events = EventDetector() if settles else None
         self.ras = RasEvents() if ras is None else ras
         self._node: Node | None = None
         self._modules: dict[str, str] = {}  # of this node, and the names of its devices
@@ -80,7 +82,8 @@ class LiveWatch:
             jobs,
         )
         jobs = part("the slowest ranks", lambda: self._bus.with_slowest(jobs, host.wall_clock()), jobs)
-        messages = part("kernel messages", host.kernel_messages, unseen)
+        if self._events is not None:
+            unseen = part("kernel messages", host.kernel_messages, unseen)
         sample = LiveSample(
             at=reading.at,
             taken_at=taken_at,
@@ -93,7 +96,10 @@ class LiveWatch:
             limits=(*found.limits, *limits),
             no_ports="" if ports else _no_ports(node),
         )
-        sample = part("events", lambda: self._events.update(sample, messages, self._names), sample)
+        if self._events is None:
+            return part("what lasts", lambda: replace(sample, watched=Conditions().update(sample)), sample)
+        detector = self._events
+        sample = part("events", lambda: detector.update(sample, unseen, self._names), sample)
         no_events: list[LiveEvent] = []
         followed = part("RAS events", lambda: self.ras.update(host, sample), no_events)
         self.latest = replace(sample, events=(*sample.events, *followed)) if followed else sample

@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from statistics import median
 
 from probes.base.unknown import Maybe, Unknown
@@ -37,14 +37,16 @@ _ON, _OFF = 3, 3  # samples until a statement is made and withdrawn
 class _Statement:
     """Something odd, that has to last before it is stated."""
 
-    lasting: Lasting = field(default_factory=lambda: Lasting(_ON, _OFF))
+    lasting: Lasting
     said: OddOne | None = None
 
 
 class OddOneOut:
     """Compare NICs and ranks of each job over time."""
 
-    def __init__(self) -> None:
+    def __init__(self, settles: bool = True) -> None:
+        """With `settles`, a statement has to last; without, what one sample shows counts."""
+        self._on = _ON if settles else 1
         self._statements: dict[tuple[str, str, str], _Statement] = {}  # by job, aspect and subject
         self._rates: dict[str, deque[_Rates]] = {}  # by job
         self._node: Node | None = None
@@ -80,7 +82,7 @@ class OddOneOut:
                 found |= self._slow(job, own, by_device, at)
                 seen.update({(job.id, *key): odd for key, odd in found.items()})
         for key, odd in seen.items():
-            self._statements.setdefault(key, _Statement()).said = odd
+            self._statements.setdefault(key, _Statement(Lasting(self._on, _OFF))).said = odd
         for key in list(self._statements):
             statement = self._statements[key]
             statement.lasting.update(key in seen)
@@ -153,7 +155,7 @@ class OddOneOut:
             evidence = Evidence(
                 source, f"{_gbps(share.rate)} on average in {WINDOW_SECONDS:.0f} s of traffic"
             )
-            found["rate", name] = OddOne(name, sentence, (evidence,), device=name)
+            found["rate", name] = OddOne(name, sentence, (evidence,), None, name, "rate")
         return found
 
 

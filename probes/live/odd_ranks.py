@@ -92,7 +92,7 @@ def odd_ranks(members: Sequence[LiveProcess], places: Places) -> dict[tuple[str,
 
     def add(aspect: str, process: LiveProcess, said: str, *evidence: Evidence) -> None:
         subject = subject_of(process)
-        found[aspect, subject] = OddOne(subject, f"{subject} {said}", evidence, pid=process.pid)
+        found[aspect, subject] = OddOne(subject, f"{subject} {said}", evidence, process.pid, aspect=aspect)
 
     stopped = odd_members(members, _is_stopped)
     for process in stopped[0] if stopped else ():
@@ -141,7 +141,8 @@ def odd_nic_links(names: Sequence[str], places: Places) -> dict[tuple[str, str],
             others = f"the other {len(names) - len(odd[0])} NICs of this job have {odd[1]}"
             source = f"/sys/bus/pci/devices/{places.nics[name]}/current_link_speed"
             sentence = f"{name} has a PCIe link of {link(name)}; {others}"
-            found["link", name] = OddOne(name, sentence, (Evidence(source, link(name) or ""),), device=name)
+            evidence = (Evidence(source, link(name) or ""),)
+            found["link", name] = OddOne(name, sentence, evidence, None, name, "link")
     return found
 
 
@@ -171,7 +172,9 @@ def odd_gpu_links(
             others = f"the other {len(members) - len(odd[0])} GPUs of this job have {odd[1]}"
             sentence = f"{name} has a PCIe link of {link(gpu)}; {others}"
             evidence = (Evidence(f"NVML, {gpu.bdf}", link(gpu) or ""),)
-            found["link", name] = OddOne(name, sentence, evidence, pid=owners[gpu.bdf].pid, device=gpu.bdf)
+            found["link", name] = OddOne(
+                name, sentence, evidence, owners[gpu.bdf].pid, gpu.bdf, "link"
+            )
     return found
 
 

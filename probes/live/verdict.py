@@ -1,4 +1,4 @@
-"""The verdict with what the node's jobs do now: whether they use GPUDirect RDMA."""
+"""What the node's jobs do now, as part of its examination: whether they use GPUDirect RDMA."""
 
 from __future__ import annotations
 
@@ -9,43 +9,36 @@ from probes.base.unknown import Maybe, Unknown
 from probes.facts.gpudirect import GdrPath
 from probes.facts.node import Node
 from probes.host.protocol import Host
+from probes.live.live_watch import LiveWatch
 from probes.live.model.sample import LiveJob, LiveProcess, LiveSample, PathWord, Role
-from probes.live.processes.jobs import group, path_summary
+from probes.live.processes.jobs import path_summary
 from probes.live.processes.log_reading import read_job_logs
-from probes.live.processes.processes import ProcessReader
 from probes.snapshot.examination import Examination, examine
 from probes.snapshot.gdr_use import joined_sentences
-from probes.snapshot.verdict import State, Verdict
+from probes.snapshot.verdict import State, Usability
 
-_WITHOUT = (PathWord.STAGED, PathWord.TCP)
 _PATHS = {PathWord.DMABUF: GdrPath.DMABUF, PathWord.PEERMEM: GdrPath.PEERMEM}
 
 
 def with_jobs(
-    verdict: Verdict, processes: Maybe[tuple[LiveProcess, ...]], jobs: tuple[LiveJob, ...]
-) -> Verdict:
-    """Return the verdict as NCCL's ranks use the node; a verdict that is not green stays as it is.
+    usability: Usability, processes: Maybe[tuple[LiveProcess, ...]], jobs: tuple[LiveJob, ...]
+) -> Usability:
+    """Return whether a usable path is in use, as NCCL's ranks show it.
 
-    A rank on TCP, or one that copies through host memory, makes it DEGRADED. A rank that is proven to use
-    GPUDirect RDMA makes it ACTIVE; a likely one is only named.
+    A rank that is proven to use GPUDirect RDMA makes it ACTIVE; a likely one is only named. Ranks that do not
+    use it are conditions, which the checks report.
     """
-    if verdict.state not in (State.ACTIVE, State.READY):
-        return verdict
+    if usability.state is not State.READY:
+        return usability
     ranks_of = list(_nccl_ranks(processes, jobs))
-    for job, ranks in ranks_of:
-        if any(rank.path.word in _WITHOUT for rank in ranks):
-            reason = joined_sentences(_text(job, ranks), "running jobs keep their path until they restart")
-            return replace(verdict, state=State.DEGRADED, reason=reason)
-    if verdict.state is State.ACTIVE:
-        return verdict
     for job, ranks in ranks_of:
         proven = [rank.path.word for rank in ranks if rank.path.word in _PATHS and not rank.path.is_likely]
         if proven:
-            return replace(verdict, state=State.ACTIVE, path=_PATHS[proven[0]], reason=_text(job, ranks))
+            return replace(usability, state=State.ACTIVE, path=_PATHS[proven[0]], reason=_text(job, ranks))
     for job, ranks in ranks_of:
         if any(rank.path.word in _PATHS for rank in ranks):
-            return replace(verdict, reason=joined_sentences(_text(job, ranks), "run as root to confirm"))
-    return verdict
+            return replace(usability, reason=joined_sentences(_text(job, ranks), "run as root to confirm"))
+    return usability
 
 
 def _nccl_ranks(
@@ -66,15 +59,14 @@ def _text(job: LiveJob, ranks: list[LiveProcess]) -> str:
 def examine_with_jobs(
     host: Host, node: Node | None = None, before: Examination | None = None, sample: LiveSample | None = None
 ) -> Examination:
-    """Examine the node (see `examine`) with its jobs and their logs; without a `sample`, read the jobs."""
+    """Examine the node (see `examine`) with its jobs and their logs; without a `sample`, take one."""
     examination = examine(host, node, before)
     if sample is None:
-        processes = ProcessReader().read(host, examination.node, examination.reading).processes
-        jobs = group(processes, ())
-    else:
-        processes, jobs = sample.processes, sample.jobs
+        sample = LiveWatch(settles=False).sample(host, examination.node, examination.reading)
+    processes, jobs = sample.processes, sample.jobs
     return replace(
         examination,
-        verdict=with_jobs(examination.verdict, processes, jobs),
+        usability=with_jobs(examination.usability, processes, jobs),
         job_logs=read_job_logs(host, processes, jobs),
+        watched=sample.watched,
     )

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from enum import Enum
 from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
+from probes.base.evidence import Evidence, Severity
 from probes.base.frozen import dataclass
 from probes.base.plan import Plan
 from probes.base.unknown import Maybe, Reason, Unknown
@@ -14,18 +15,28 @@ from probes.host.protocol import TREE_ONLY
 if TYPE_CHECKING:
     from probes.snapshot.examination import Examination
 
+__all__ = [
+    "Area",
+    "Check",
+    "CheckEnded",
+    "Evidence",
+    "Finding",
+    "Outcome",
+    "Precondition",
+    "Severity",
+    "Status",
+    "end_with",
+    "found",
+    "need",
+    "needs",
+    "passed",
+    "unknown",
+    "unknown_without",
+]
 
 T = TypeVar("T")
 # A condition of a check: the outcome if the check cannot or need not run, else None.
 Precondition: TypeAlias = "Callable[[Examination], Outcome | None]"
-
-
-class Severity(Enum):
-    """What a finding costs, the most severe first."""
-
-    CRITICAL = "critical"  # GPUDirect RDMA does not work, for the node or for some of its GPUs
-    WARNING = "warning"  # it works, but slower than it could, or not after the next reboot
-    NOTE = "note"  # worth knowing
 
 
 class Status(Enum):
@@ -34,14 +45,6 @@ class Status(Enum):
     FOUND = "found"
     PASSED = "passed"
     UNKNOWN = "unknown"  # the check could not run; the cause says what it needs
-
-
-@dataclass(frozen=True)
-class Evidence:
-    """A source and what it showed."""
-
-    source: str  # a path, or a command as typed
-    value: str
 
 
 @dataclass(frozen=True)
@@ -57,6 +60,10 @@ class Outcome:
     impact: str = ""  # what the user loses on this node; empty: the check's own text
     data_path: bool | None = None  # None: the check's own value
     part_of: tuple[str, ...] = ()  # ids of findings that, where found, have the same cause as this one
+    takes: tuple[str, ...] = ()  # GPUs (BDF) and NICs that cannot use GPUDirect RDMA because of it
+    ranks: tuple[str, ...] = ()  # "rank 5", "pid 4716"
+    jobs: tuple[str, ...] = ()  # names of the jobs that it affects
+    since: float | None = None  # seconds since 1970, where the time is known
 
 
 @dataclass(frozen=True)
@@ -74,6 +81,7 @@ class Check:
     data_path: bool = False  # a warning costs bandwidth or latency between NIC and GPU: DEGRADED
     part_of: tuple[str, ...] = ()  # as in Outcome, on every node
     requires: tuple[Precondition, ...] = ()
+    is_moving: bool = False  # what it looks at may change with every reading
 
 
 @dataclass(frozen=True)
@@ -94,6 +102,10 @@ class Finding:
     impact: str = ""
     data_path: bool = False
     part_of: str = ""  # the id of the finding with the same cause, which is counted instead of this one
+    takes: tuple[str, ...] = ()  # as in Outcome
+    ranks: tuple[str, ...] = ()
+    jobs: tuple[str, ...] = ()
+    since: float | None = None
 
 
 def found(
@@ -105,9 +117,27 @@ def found(
     impact: str = "",
     data_path: bool | None = None,
     part_of: tuple[str, ...] = (),
+    takes: tuple[str, ...] = (),
+    ranks: tuple[str, ...] = (),
+    jobs: tuple[str, ...] = (),
+    since: float | None = None,
 ) -> Outcome:
     """Return the outcome of a check that found its problem."""
-    return Outcome(Status.FOUND, evidence, cause, fix, severity, devices, impact, data_path, part_of)
+    return Outcome(
+        Status.FOUND,
+        evidence,
+        cause,
+        fix,
+        severity,
+        devices,
+        impact,
+        data_path,
+        part_of,
+        takes,
+        ranks,
+        jobs,
+        since,
+    )
 
 
 def passed(*evidence: Evidence) -> Outcome:
@@ -172,12 +202,16 @@ def end_with(outcome: Outcome | None) -> None:
 class Area:
     """The checks of one file, in the order in which the file defines them.
 
-    A check runs only where every precondition in `requires` returns None.
+    A check runs only where every precondition in `requires` returns None. With `is_moving` the checks look at
+    what changes with every reading, so they are run again each second; all others run in an examination.
     """
 
-    def __init__(self, name: str, requires: tuple[Precondition, ...] = ()) -> None:
+    def __init__(
+        self, name: str, requires: tuple[Precondition, ...] = (), is_moving: bool = False
+    ) -> None:
         self.name = name
         self.requires = requires
+        self.is_moving = is_moving
         self.checks: list[Check] = []
 
     def check(
@@ -198,7 +232,8 @@ class Area:
 
         def add(judge: Callable[[Examination], Outcome]) -> Callable[[Examination], Outcome]:
             texts = (name, self.name, severity, title, reference)
-            self.checks.append(Check(*texts, judge, ok, impact, data_path, part_of, conditions))
+            added = Check(*texts, judge, ok, impact, data_path, part_of, conditions, self.is_moving)
+            self.checks.append(added)
             return judge
 
         return add

@@ -97,8 +97,17 @@ class Recording:
         at = self.manifest.open_at
         if at is None:
             return 0
+        return self.moment_at(at)
+
+    def moment_at(self, at: float) -> int:
+        """Return the first moment at or after a time in seconds since 1970; else the last one."""
         numbers = range(len(self.moments))
         return next((number for number in numbers if self.moments[number].at >= at), numbers[-1])
+
+    def clock_at(self, moment: int) -> float:
+        """Return the time of a moment by Host.monotonic(), in seconds."""
+        head = self.moments[moment]
+        return head.clock[-1] if head.clock else head.at
 
 
 class ArchiveWriter:

@@ -13,8 +13,7 @@ from probes.bandwidth.model.result import Result
 from probes.bandwidth.results.against_earlier import changes
 from probes.bandwidth.results.comparison import conclusions
 from probes.base.unknown import Maybe, known
-from probes.checks.registry import findings
-from probes.checks.summary import summarize
+from probes.checks.judgement import Judgement
 from probes.facts.system.platform import PlatformFacts
 from probes.live.model.sample import LiveSample
 from probes.queries.finding import Finding
@@ -62,8 +61,7 @@ class Report:
 
     at: float  # seconds since 1970, the host's clock
     examination: Examination
-    verdict: Verdict  # with the counts of findings
-    findings: tuple[Finding, ...]
+    judgement: Judgement
     sample: LiveSample | None  # None: a tree of files has no processes
     versions: dict[str, Maybe[str]]
     measured: tuple[Measured, ...]
@@ -77,6 +75,16 @@ class Report:
         """The host name, or "?"."""
         return name_of(self.examination)
 
+    @property
+    def verdict(self) -> Verdict:
+        """The verdict, with the counts of findings."""
+        return self.judgement.verdict
+
+    @property
+    def findings(self) -> tuple[Finding, ...]:
+        """All findings: found, unknown and passed."""
+        return self.judgement.findings
+
 
 def name_of(examination: Examination) -> str:
     """Return the host name of the examined node; "?" if it is unknown."""
@@ -86,19 +94,18 @@ def name_of(examination: Examination) -> str:
 
 def report_of(
     examination: Examination,
+    judgement: Judgement,
     sample: LiveSample | None,
     at: float,
     saved: Saved = Saved(),
     is_redacted: bool = False,
 ) -> Report:
     """Return the report of a node; `at`: seconds since 1970, by the host's clock."""
-    found = findings(examination)
     newest = newest_of_each_test(saved.results)
     return Report(
         at=at,
         examination=examination,
-        verdict=summarize(examination.verdict, found),
-        findings=found,
+        judgement=judgement,
         sample=sample,
         versions=versions_of(examination),
         measured=tuple(Measured(result, changes(result, saved.results, saved.baseline)) for result in newest),

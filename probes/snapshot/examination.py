@@ -48,12 +48,14 @@ from probes.host.protocol import Host
 from probes.nccl import topology_file
 from probes.nccl.log.job_log import JobLogReading
 from probes.nccl.topology_file import TopologyFileFacts, tree_in_use
+from probes.snapshot.condition import Watched
 from probes.snapshot.rates import Reading, read
-from probes.snapshot.verdict import Verdict, judge
+from probes.snapshot.verdict import Usability, assess
 from probes.topology.paths import Topology, build
 
 EXAMINE_SECONDS = 10.0
 _NOT_READ = Unknown(Reason.NOT_RECORDED, "logs of jobs", "not read")
+_NOT_WATCHED = Unknown(Reason.NOT_RECORDED, "live view", "not watched")
 
 
 class _Examining(Probing):
@@ -106,8 +108,9 @@ class Examination:
     node: Node
     topology: Topology
     reading: Reading
-    verdict: Verdict
+    usability: Usability
     is_root: bool
+    taken_at: float  # seconds since 1970, by the host's clock
     config_space: Maybe[ConfigSpaceFacts] = _probed(
         "config space", lambda run: config_space.probe(run.host, run.functions)
     )
@@ -158,6 +161,7 @@ class Examination:
     earlier_pcie_errors: Maybe[PcieErrorFacts] | None = None
     earlier_at: float | None = None  # seconds, Reading.at of that examination
     job_logs: Maybe[tuple[JobLogReading, ...]] = _NOT_READ  # of jobs that use NCCL
+    watched: Maybe[Watched] = _NOT_WATCHED  # what jobs and ports do, over the time that gdrtop watched
 
 
 PROBES = probes_of(Examination)
@@ -166,7 +170,7 @@ PROBES = probes_of(Examination)
 def examine(
     host: Host, node: Node | None = None, before: Examination | None = None, seconds: float = EXAMINE_SECONDS
 ) -> Examination:
-    """Run every probe of the doctor, each within `seconds`, and judge the node.
+    """Run every probe of the doctor, each within `seconds`, and assess the paths.
 
     `node`: the node if it has just been probed; `before`: the examination before, for errors that rise.
     """
@@ -178,8 +182,9 @@ def examine(
         node=node,
         topology=topology,
         reading=reading,
-        verdict=judge(node, topology, reading, files=answers["topology_files"]),
+        usability=assess(node, topology, reading, files=answers["topology_files"]),
         is_root=host.is_root(),
+        taken_at=host.wall_clock(),
         earlier_port_health=None if before is None else before.port_health,
         earlier_pcie_errors=None if before is None else before.pcie_errors,
         earlier_at=None if before is None else before.reading.at,

@@ -1,4 +1,4 @@
-"""The verdict for a usable path: which GPUs can use it, and why others cannot."""
+"""A usable path: which GPUs can use it through which NICs, and why others cannot."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from probes.facts.system.platform import in_container, is_guest
 from probes.snapshot.gdr_use import GdrUse, active_text, idle_text, joined_sentences
 from probes.snapshot.rates import Reading
 from probes.snapshot.served_gpus import Reachability, hardware_devices, has_active_port, serving_nics
-from probes.snapshot.verdict_state import State, Verdict
+from probes.snapshot.verdict_state import State, Usability
 from probes.topology.paths import Topology
 
 _HIDDEN_SWITCHES = "paths between GPUs and NICs are unknown: this virtual machine hides its PCIe switches"
@@ -31,9 +31,7 @@ class ServedCache:
         self._of: object = None
         self._served: _Served | None = None
 
-    def served(
-        self, node: Node, topology: Topology, of: object, work_out: Callable[[], _Served]
-    ) -> _Served:
+    def served(self, node: Node, topology: Topology, of: object, work_out: Callable[[], _Served]) -> _Served:
         """Return what `work_out` returned before, if node, topology and all else (`of`) are the same."""
         is_same = node is self._node and topology is self._topology and of == self._of
         if self._served is None or not is_same:
@@ -44,21 +42,21 @@ class ServedCache:
 
 @dataclass(frozen=True)
 class _Served:
-    """The verdict for a usable path, as far as it does not depend on what is in use."""
+    """The GPUs that can use the path, as far as that does not depend on how much is in use."""
 
-    verdict: Verdict
+    usability: Usability
     notes: tuple[str, ...] | None = None  # after the reason why it is READY or ACTIVE; None: it is neither
 
 
-def path_verdict(
+def path_usability(
     node: Node,
     topology: Topology,
     reading: Reading | None,
     use: GdrUse,
     file: str,
     cache: ServedCache,
-) -> Verdict:
-    """Return the verdict for a usable path; `file`: NCCL's topology file."""
+) -> Usability:
+    """Return who can use a usable path; `file`: NCCL's topology file."""
     direct = node.gpudirect
     assert not isinstance(direct, Unknown)
     # How many regions there are changes all the time, and which GPUs are served depends only on whether any.
@@ -71,17 +69,17 @@ def path_verdict(
         lambda: _served_gpus(node, topology, reading, direct, in_use, file),
     )
     if served.notes is None:
-        return served.verdict
+        return served.usability
     is_active = use.attached or use.regions
     sign = active_text(use, direct) if is_active else idle_text(use, direct)
     state = State.ACTIVE if is_active else State.READY
-    return replace(served.verdict, state=state, reason=joined_sentences(sign, *served.notes))
+    return replace(served.usability, state=state, reason=joined_sentences(sign, *served.notes))
 
 
 def _served_gpus(
     node: Node, topology: Topology, reading: Reading | None, direct: GpuDirectFacts, use: GdrUse, file: str
 ) -> _Served:
-    """Return the verdict for a usable path, by the GPUs with a NIC near."""
+    """Return the GPUs with a NIC near, and why the others have none."""
     devices = hardware_devices(node)
     active = {name: has_active_port(device, reading) for name, device in devices.items()}
     reach = Reachability(direct, use, active)
@@ -89,9 +87,12 @@ def _served_gpus(
     gpus = [gpu for gpu in topology.gpus if gpu.id in facts or isinstance(node.gpus, Unknown)]
     # A GPU that can never use it does not count next to others that can.
     gpus = [gpu for gpu in gpus if not direct.never_supports(gpu.id)]
-    faults = {gpu.id: fault for gpu in gpus if gpu.id in facts and (fault := _gpu_fault(node, facts[gpu.id]))}
+    names = tuple(gpu.id for gpu in gpus)
+    unserved = {
+        gpu.id: fault for gpu in gpus if gpu.id in facts and (fault := _gpu_fault(node, facts[gpu.id]))
+    }
     answers = {gpu.id: serving_nics(node, topology, gpu.id, devices, reach, reading) for gpu in gpus}
-    served = [gpu for gpu in gpus if gpu.id not in faults and answers[gpu.id].nics]
+    served = [gpu for gpu in gpus if gpu.id not in unserved and answers[gpu.id].nics]
     # A file that gdrtop has read shows NCCL's own paths, on a virtual machine too.
     guest_paths = (
         topology.file is None
@@ -100,40 +101,30 @@ def _served_gpus(
     )
     if guest_paths and (file or use.attached or use.regions):
         # NCCL has other paths than this PCI tree shows, or uses them already.
-        served = [gpu for gpu in gpus if gpu.id not in faults]
+        served = [gpu for gpu in gpus if gpu.id not in unserved]
         answers = {gpu.id: replace(answers[gpu.id], nics=reach.nics_of(gpu.id)) for gpu in gpus}
-    nics = {nic for gpu in served for nic in answers[gpu.id].nics}
-
-    def verdict(state: State, *reasons: str) -> Verdict:
-        return Verdict(state, use.path, len(served), len(gpus), joined_sentences(*reasons), len(nics))
-
+    nics = {gpu.id: answers[gpu.id].nics for gpu in served}
     reaching = (reach.reaches(name, gpu.id) for name in devices for gpu in gpus)
     if gpus and not any(isinstance(answer, Unknown) or answer for answer in reaching):
-        return _Served(replace(verdict(State.BROKEN, _no_nic(devices, active)), path=None))
-    if faults:
-        others = len(faults) - 1
-        more = f", and {others} other GPU{'s' if others > 1 else ''}" if others else ""
-        return _Served(verdict(State.DEGRADED, next(iter(faults.values())) + more))
-    ids = {gpu.id for gpu in served}
-    left = [gpu for gpu in gpus if gpu.id not in ids]
+        return _Served(Usability(State.BROKEN, None, _no_nic(devices, active), names))
+    left = [gpu for gpu in gpus if gpu.id not in nics and gpu.id not in unserved]
     doubts = [f"{gpu.label}: {answers[gpu.id].doubt}" for gpu in left if answers[gpu.id].doubt]
-    unserved = [gpu for gpu in left if not answers[gpu.id].doubt]
-    if unserved and guest_paths:
+    without = [gpu for gpu in left if not answers[gpu.id].doubt]
+    if without and guest_paths:
         reason = f"{_HIDDEN_SWITCHES}, and NCCL has no topology file"
-        return _Served(replace(verdict(State.UNKNOWN, reason), gpus_served=0, nics=0))
-    if unserved:
-        labels = [gpu.label for gpu in unserved]
-        reason = _unserved_text(facts, labels, answers[unserved[0].id].reason)
-        return _Served(verdict(State.DEGRADED, reason))
-    if doubts:
-        return _Served(verdict(State.UNKNOWN, doubts[0]))
+        return _Served(Usability(State.UNKNOWN, use.path, reason, names))
+    level = "P2C" if any(known(gpu.c2c_links, 0) for gpu in facts.values()) else "PXB"
+    for gpu in without:
+        unserved[gpu.id] = f"{gpu.label} has no usable NIC within {level}: {answers[gpu.id].reason}"
+    if doubts and not unserved:
+        return _Served(Usability(State.UNKNOWN, use.path, doubts[0], names, nics))
     notes = [_pxn_text([gpu.label for gpu in served if answers[gpu.id].by_pxn])]
     if guest_paths:
         from_file = f"paths come from NCCL's topology file {file}, and were not checked"
         notes.append(from_file if file else _HIDDEN_SWITCHES)
     if topology.file is not None:
         notes.append(f"paths come from NCCL's topology file {topology.file.path}")
-    return _Served(verdict(State.READY), tuple(notes))
+    return _Served(Usability(State.READY, use.path, "", names, nics, unserved), tuple(notes))
 
 
 def _gpu_fault(node: Node, gpu: Gpu) -> str:
@@ -157,12 +148,6 @@ def _no_nic(devices: dict[str, RdmaDevice], active: dict[str, Maybe[bool]]) -> s
     if not any(answer is True for answer in active.values()):
         return f"no port of {names} is ACTIVE"
     return f"no NIC with an ACTIVE port can register GPU memory: {names}"
-
-
-def _unserved_text(facts: dict[str, Gpu], gpus: list[str], reason: str) -> str:
-    level = "P2C" if any(known(gpu.c2c_links, 0) for gpu in facts.values()) else "PXB"
-    verb = "has" if len(gpus) == 1 else "have"
-    return f"{short_list(gpus)} {verb} no usable NIC within {level}: {reason}"
 
 
 def _pxn_text(gpus: list[str]) -> str:

@@ -1,4 +1,4 @@
-"""The verdict: does GPUDirect RDMA work on this node, by which path, and if not, the first reason."""
+"""What the requirements of the paths say of a node: which path is usable, by whom, and if none, why."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from probes.facts.node import Node
 from probes.facts.pci.functions import PciFacts, PciKind, is_for_guests
 from probes.nccl.topology_file import TopologyFileFacts, file_of_new_jobs
 from probes.snapshot.gdr_use import GdrUse, first_unmet, joined_sentences, read_use, signs_of_use
-from probes.snapshot.path_verdict import ServedCache, path_verdict, short_list, usable_gpus
+from probes.snapshot.path_verdict import ServedCache, path_usability, short_list, usable_gpus
 from probes.snapshot.rates import Reading
 from probes.snapshot.served_gpus import hardware_devices
-from probes.snapshot.verdict_state import State, Verdict
+from probes.snapshot.verdict_state import State, Usability, Verdict
 from probes.topology.paths import Topology
 
-__all__ = ["ServedCache", "State", "Verdict", "judge"]
+__all__ = ["ServedCache", "State", "Usability", "Verdict", "assess"]
 
 # NICs of clouds and supercomputers that reach GPU memory without verbs, by driver.
 _WITHOUT_VERBS = {
@@ -30,54 +30,51 @@ _WITHOUT_VERBS = {
 _NIC_MODULES = ("ib_core", "mlx5_core", "mlx5_ib", "efa", "cxi_ss1", "cxi_user")
 
 
-def judge(
+def assess(
     node: Node,
     topology: Topology,
     reading: Reading | None,
     before: Reading | None = None,
     files: Maybe[TopologyFileFacts] | None = None,
     cache: ServedCache | None = None,
-) -> Verdict:
-    """Return the verdict at one moment; without a reading, by the node's own facts.
+) -> Usability:
+    """Return what the requirements say at one moment; without a reading, by the node's own facts.
 
     `before`: the reading before, for the traffic between the two; `files`: NCCL's topology files;
-    `cache`: the caller's own, if it judges again and again.
+    `cache`: the caller's own, if it asks again and again.
     """
     missing = _missing_devices(node, topology)
     if missing is not None:
         return missing
     gpus = usable_gpus(node)
-    count = len(gpus) if gpus else len(topology.gpus)
+    names = tuple(gpu.bdf for gpu in gpus) or tuple(gpu.id for gpu in topology.gpus)
     direct = node.gpudirect
     if isinstance(direct, Unknown):
-        return Verdict(State.UNKNOWN, None, 0, count, f"the state of GPUDirect is unknown: {direct}")
+        return Usability(State.UNKNOWN, None, f"the state of GPUDirect is unknown: {direct}", names)
     if gpus and all(direct.never_supports(gpu.bdf) for gpu in gpus):
         reason = direct.gpu_support[gpus[0].bdf].reason
-        return Verdict(State.NOT_APPLICABLE, None, 0, count, f"by design: {reason}")
+        return Usability(State.NOT_APPLICABLE, None, f"by design: {reason}", names)
     if not hardware_devices(node):
         return _no_rdma_devices(node, topology)
     use = read_use(node, direct, reading)
-    if direct.cuda_failure and not use.regions and not use.attached:
-        return Verdict(State.BROKEN, None, 0, count, direct.cuda_failure)
     if use.path is None:
-        return _no_path(node, direct, use, count)
-    verdict = path_verdict(node, topology, reading, use, _topology_file(files), cache or ServedCache())
-    if direct.cuda_failure and verdict.state in (State.ACTIVE, State.READY, State.DEGRADED):
-        return replace(verdict, state=State.DEGRADED, reason=direct.cuda_failure)
+        return _no_path(node, direct, use, names)
+    usability = path_usability(node, topology, reading, use, _topology_file(files), cache or ServedCache())
     hidden = use.path is GdrPath.DMABUF and isinstance(direct.dmabuf_in_use, Unknown)
-    if verdict.state is State.READY and hidden:
-        return replace(verdict, reason=joined_sentences(signs_of_use(node, reading, before), verdict.reason))
-    return verdict
+    if usability.state is State.READY and hidden:
+        reason = joined_sentences(signs_of_use(node, reading, before), usability.reason)
+        return replace(usability, reason=reason)
+    return usability
 
 
 # GPUs or NICs are missing
 
 
-def _missing_devices(node: Node, topology: Topology) -> Verdict | None:
-    """Return the verdict if GPUs or NICs are missing or unknown."""
+def _missing_devices(node: Node, topology: Topology) -> Usability | None:
+    """Return the answer if GPUs or NICs are missing or unknown."""
 
-    def verdict(state: State, reason: str) -> Verdict:
-        return Verdict(state, None, 0, len(topology.gpus), reason)
+    def verdict(state: State, reason: str) -> Usability:
+        return Usability(state, None, reason, tuple(gpu.id for gpu in topology.gpus))
 
     rdma_unread = isinstance(node.rdma, Unknown) and node.rdma.reason is not Reason.NOT_THERE
     if not topology.gpus:
@@ -97,7 +94,9 @@ def _missing_devices(node: Node, topology: Topology) -> Verdict | None:
     return verdict(State.NOT_APPLICABLE, _nics_without_verbs(node.pci) or f"no RDMA NIC here{besides}")
 
 
-def _missing_gpus(node: Node, verdict_for: Callable[[State, str], Verdict], has_nics: bool) -> Verdict:
+def _missing_gpus(
+    node: Node, verdict_for: Callable[[State, str], Usability], has_nics: bool
+) -> Usability:
     if isinstance(node.pci, Unknown):
         return verdict_for(State.UNKNOWN, f"the PCI devices could not be read: {node.pci}")
     unplaced = () if isinstance(node.gpus, Unknown) else node.gpus.unplaced
@@ -121,11 +120,11 @@ def _nics_without_verbs(pci: PciFacts) -> str:
     return ""
 
 
-def _no_rdma_devices(node: Node, topology: Topology) -> Verdict:
-    """Return the verdict for NICs on the bus without an RDMA device."""
+def _no_rdma_devices(node: Node, topology: Topology) -> Usability:
+    """Return the answer for NICs on the bus without an RDMA device."""
 
-    def verdict(state: State, reason: str) -> Verdict:
-        return Verdict(state, None, 0, len(topology.gpus), reason)
+    def verdict(state: State, reason: str) -> Usability:
+        return Usability(state, None, reason, tuple(gpu.id for gpu in topology.gpus))
 
     functions = node.pci.functions if isinstance(node.pci, PciFacts) else {}
     drivers = [functions[nic.id].driver for nic in topology.nics if nic.id in functions]
@@ -150,7 +149,7 @@ def _no_rdma_devices(node: Node, topology: Topology) -> Verdict:
 # No path
 
 
-def _no_path(node: Node, direct: GpuDirectFacts, use: GdrUse, gpus: int) -> Verdict:
+def _no_path(node: Node, direct: GpuDirectFacts, use: GdrUse, gpus: tuple[str, ...]) -> Usability:
     unknown = isinstance(use.dmabuf, Unknown) or isinstance(use.peermem, Unknown)
     reasons = [first_unmet(direct.dmabuf), first_unmet(direct.peermem)]
     if direct.peermem.path is GdrPath.CXI:  # libfabric hands DMA-BUFs to the driver itself
@@ -161,7 +160,7 @@ def _no_path(node: Node, direct: GpuDirectFacts, use: GdrUse, gpus: int) -> Verd
     if not unknown and driver is not None and driver.state is ModuleState.NOT_LOADED:
         reasons = reasons[:1]  # nothing else matters before that
     state = State.UNKNOWN if unknown else State.BROKEN
-    return Verdict(state, None, 0, gpus, "; ".join(dict.fromkeys(reasons)))
+    return Usability(state, None, "; ".join(dict.fromkeys(reasons)), gpus)
 
 
 def _topology_file(files: Maybe[TopologyFileFacts] | None) -> str:

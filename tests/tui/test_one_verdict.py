@@ -10,7 +10,7 @@ import pytest
 
 from probes.bandwidth.model.limits import limit_of_pair
 from probes.base.unknown import Unknown
-from probes.checks.summary import exit_status, summarize, with_severity
+from probes.checks.judgement import exit_status, summarize, with_severity
 from probes.facts.rdma.devices import RdmaFacts
 from probes.queries.finding import Severity
 from probes.simulation.bandwidth.speeds import Place, sustained

@@ -9,10 +9,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from probes.base.plan import Plan
-from probes.checks.registry import findings
+from probes.checks.judgement import Judgement, judge
 from probes.host.protocol import Host
 from probes.live.verdict import examine_with_jobs
-from probes.queries.finding import Finding
 from probes.setup.twin.build import make_twin
 from probes.snapshot.examination import Examination
 from tui.actions.audit_log import Actor, Audit
@@ -28,7 +27,7 @@ class Rehearsal:
 
     ended: RunEnded
     examination: Examination
-    findings: tuple[Finding, ...]
+    judgement: Judgement
     not_rehearsed: tuple[str, ...]  # commands that the twin could not play, and why; assumed to succeed
 
 
@@ -45,4 +44,4 @@ def rehearse(
     audit = Audit(MemoryLog(), Actor("twin", "", "", 0), host.wall_clock)
     ended = Runner(twin, commands, audit, on_event).run(action, plan)
     after = examine_with_jobs(twin, before=examination)
-    return Rehearsal(ended, after, findings(after), tuple(twin.not_rehearsed))
+    return Rehearsal(ended, after, judge(after), tuple(twin.not_rehearsed))

@@ -6,8 +6,8 @@ import argparse
 from collections.abc import Collection, Sequence
 from typing import Any, TextIO
 
-from probes.checks.registry import CHECKS, findings
-from probes.checks.summary import exit_status, summarize
+from probes.checks.judgement import exit_status, judge
+from probes.checks.registry import CHECKS
 from probes.facts.node import Node
 from probes.host.protocol import Host
 from probes.live.verdict import examine_with_jobs
@@ -116,8 +116,8 @@ def write_check(
     `with_passed` prints all checks, `ids` only these, whatever their outcome.
     """
     examination = examine_with_jobs(host)
-    found = findings(examination, only, skip)
-    verdict = summarize(examination.verdict, found)
+    judgement = judge(examination, only, skip)
+    verdict, found = judgement.verdict, judgement.findings
     if as_json:
         shown = [finding for finding in found if not ids or finding.id in ids]
         write_json(check_json(examination.node, host.wall_clock(), verdict, shown), out)

@@ -10,7 +10,7 @@ from typing import Any, TextIO
 from probes.base.origin import Source
 from probes.base.plan import Step
 from probes.base.text import printable
-from probes.checks.registry import findings
+from probes.checks.judgement import judge
 from probes.host.protocol import Host
 from probes.live.verdict import examine_with_jobs
 from probes.plans.catalogue import Offer
@@ -28,7 +28,7 @@ from tui.runtime.printing import print_lines, text_width
 from tui.runtime.signals import TERMINAL_GONE, signals_stop
 from tui.screens.confirm.state import draw_warnings, not_run
 from widgets.base.lines import Line, Run, Tone, line, wrapped
-from widgets.doctor.changes import Assessment, draw_change, draw_rehearsal
+from widgets.doctor.changes import draw_change, draw_rehearsal
 from widgets.doctor.plan import draw_consequences, draw_steps, step_groups
 
 EXIT_FAILED = 1  # a step failed, or its outcome is unknown
@@ -109,11 +109,11 @@ class Do:
         self._width = text_width(out)
         self._dispatcher = Dispatcher(host, read_only)
         self.examination = examine_with_jobs(host)
-        self.findings = findings(self.examination)
+        self.judgement = judge(self.examination)
 
     def list(self, as_json: bool) -> int:
         """Print one action a line: whether it is possible, its id, and its title or why not."""
-        offers = self._dispatcher.offers(self.examination, self.findings)
+        offers = self._dispatcher.offers(self.examination, self.judgement.findings)
         if as_json:
             content = {"actions": [_offer_json(offer) for offer in offers]}
             node = self.examination.node
@@ -134,7 +134,7 @@ class Do:
 
     def offer(self, name: str) -> Offer | None:
         """Return the action of this name; None if this node has none."""
-        offers = self._dispatcher.offers(self.examination, self.findings)
+        offers = self._dispatcher.offers(self.examination, self.judgement.findings)
         return next((offer for offer in offers if offer.id == name), None)
 
     def prepare(self, offer: Offer) -> Prepared | int:
@@ -205,8 +205,7 @@ class Do:
         self.show(prepared)
         self._print([()])
         rehearsed = rehearse(self._host, self.examination, prepared.action, prepared.plan, self._on_event)
-        now = Assessment(self.examination.verdict, self.findings)
-        then = Assessment(rehearsed.examination.verdict, rehearsed.findings)
+        now, then = self.judgement, rehearsed.judgement
         self._print([(), *draw_rehearsal(now, then, rehearsed.not_rehearsed, self._width)])
         return _STATUSES.get(rehearsed.ended.outcome, EXIT_FAILED)
 
@@ -222,11 +221,10 @@ class Do:
 
     def _show_change(self) -> None:
         """Check the node again and show what has changed."""
-        before, earlier = self.examination, self.findings
-        self.examination = examine_with_jobs(self._host, before=before)
-        self.findings = findings(self.examination)
-        after = Assessment(self.examination.verdict, self.findings)
-        change = draw_change(Assessment(before.verdict, earlier), after, self._width)
+        before = self.judgement
+        self.examination = examine_with_jobs(self._host, before=self.examination)
+        self.judgement = judge(self.examination)
+        change = draw_change(before, self.judgement, self._width)
         try:
             self._print([(), *change])
         except OSError:

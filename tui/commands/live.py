@@ -7,7 +7,7 @@ import json
 import sys
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Any, TextIO
 
 from probes.base.origin import Source
@@ -15,6 +15,7 @@ from probes.base.unknown import Maybe, Unknown
 from probes.facts.node import Node
 from probes.host.protocol import Host
 from probes.live.model.sample import LiveProcess, LiveSample
+from probes.queries.finding import Finding
 from tui.commands.arguments import EXIT_WRONG_USAGE, UsageError
 from tui.commands.live_text import JobText, exit_status
 from tui.runtime.json_values import document, host_name, object_of
@@ -26,11 +27,11 @@ from tui.runtime.printing import print_lines, text_width
 _MOST_SECONDS = 7 * 24 * 3600
 _SAMPLES = 5  # until start times and libraries of all processes are read
 _STATUS_HELP = """\
-exit status, by the last sample:
-  0    all NCCL jobs use GPUDirect RDMA
-  1    some ranks do not, or one NIC or rank differs from the others of its job
-  2    no NCCL job uses GPUDirect RDMA
-  3    unknown, or no NCCL job uses the network; wrong usage
+exit status, by the last sample (as gdrtop check, with what was seen while watching):
+  0    NCCL jobs use GPUDirect RDMA, and there is no warning
+  1    warnings, or DEGRADED: a staged rank, a slow NIC, congestion, …
+  2    critical findings, or BROKEN: no rank of a job uses GPUDirect RDMA, a lost GPU, …
+  3    UNKNOWN or NOT APPLICABLE, or no NCCL job is known to use GPUDirect RDMA; wrong usage
   130  interrupted
 """
 
@@ -50,8 +51,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         type=_seconds,
         help=f"number of samples, one a second, 1 to {_MOST_SECONDS} (default: until Ctrl-C)",
     )
-
-
     parser.add_argument(
         "--ras-events",
         action="store_true",
@@ -68,7 +67,9 @@ def _seconds(text: str) -> int:
 
 def run(options: argparse.Namespace, out: TextIO) -> int:
     """Print the samples of the node that the options name, and return its exit status."""
-    host = open_host(options)
+    if options.at:
+        raise UsageError("gdrtop live shows all moments of a recording; --at is for gdrtop check and report")
+    host = open_host(options, is_whole=True)
     if host.origin.source is Source.TREE:
         print(refusal("live"), file=sys.stderr)
         return EXIT_WRONG_USAGE
@@ -171,19 +172,30 @@ def _samples(
         last = len(host.recording.moments) - 1
         for moment in range(last + 1 if seconds is None else min(last, seconds) + 1):
             host.seek(moment)
-            sample = reader.read()
+            sample = reader.read(host.recording.moments[moment].probed)
             if moment or not last:
-                yield sample
+                yield _judged(reader, sample)
+            elif reader.needs_check:
+                reader.check()
         return
     if reader.node is None:
         reader.read()
+    reader.check()
     next_at = clock() + 1.0
     count = 0
     while seconds is None or count < seconds:
         wait(max(0.0, next_at - clock()))
         next_at = max(next_at, clock()) + 1.0  # never faster, however slow the node was
-        yield reader.read()
+        yield _judged(reader, reader.read())
         count += 1
+
+
+def _judged(reader: LiveReader, sample: LiveSample) -> LiveSample:
+    """Check the node if something has happened, and return the sample with what the check has found."""
+    if not reader.needs_check:
+        return sample
+    judgement = reader.check()
+    return replace(sample, verdict=judgement.verdict, findings=judgement.listed)
 
 
 def live_json(node: Node, sample: LiveSample) -> dict[str, Any]:
@@ -192,6 +204,8 @@ def live_json(node: Node, sample: LiveSample) -> dict[str, Any]:
         {
             "exit_status": exit_status(sample),
             "taken_at": sample.taken_at,
+            "verdict": sample.verdict,
+            "findings": [_finding_json(finding) for finding in sample.findings],
             "jobs": sample.jobs,
             "processes": _processes_json(sample.processes),
             "ports": sample.ports,
@@ -203,6 +217,12 @@ def live_json(node: Node, sample: LiveSample) -> dict[str, Any]:
         }
     )
     return document("live", host_name(node), node.origin, sample.taken_at, content)
+
+
+def _finding_json(finding: Finding) -> dict[str, Any]:
+    """Return a finding without evidence and fix, which gdrtop check prints."""
+    names = ("id", "severity", "title", "cause", "devices", "ranks", "jobs", "takes", "since")
+    return object_of({name: getattr(finding, name) for name in names})
 
 
 def _processes_json(processes: Maybe[tuple[LiveProcess, ...]]) -> Maybe[list[dict[str, Any]]]:

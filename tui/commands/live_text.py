@@ -3,36 +3,35 @@
 from __future__ import annotations
 
 import textwrap
-from collections import Counter
 from collections.abc import Sequence
 from datetime import datetime
 from itertools import zip_longest
 
 from probes.base.text import plural, printable
 from probes.base.unknown import Maybe, Unknown
+from probes.checks import judgement
 from probes.live.model.sample import LiveEvent, LiveJob, LiveProcess, LiveSample, PathWord, Role
 from probes.live.processes.jobs import path_summary
+from probes.snapshot.verdict import Verdict
 from widgets.base.figures import short
-from widgets.base.lines import Line, Run, line
+from widgets.base.lines import Line, Run, line, plain
 from widgets.live.jobs import rates_text
+from widgets.node import verdict as verdict_drawing
 
 _GDR = (PathWord.DMABUF, PathWord.PEERMEM)
-_NOT_GDR = (PathWord.STAGED, PathWord.TCP, PathWord.HOST_MEMORY)
 INDENT = " " * 10
 
 
 def exit_status(sample: LiveSample | None) -> int:
-    """Return 0 if all NCCL jobs use GPUDirect RDMA, 1 partly or degraded, 2 none, 3 unknown or no job."""
-    if sample is None:
+    """Return the status of `gdrtop check` for this moment; 3 also without a job that uses it."""
+    if sample is None or sample.verdict is None:
         return 3
+    status = judgement.exit_status(sample.verdict)
+    if status:
+        return status
     jobs = [job for job in sample.jobs if job.role is Role.NCCL]
-    words = Counter(process.path.word for job in jobs for process in members(sample, job))
-    gdr, other = sum(words[word] for word in _GDR), sum(words[word] for word in _NOT_GDR)
-    if other:
-        return 1 if gdr or words[PathWord.UNKNOWN] else 2
-    if not gdr or words[PathWord.UNKNOWN]:
-        return 3
-    return 1 if any(job.odd for job in jobs) else 0
+    words = {process.path.word for job in jobs for process in members(sample, job)}
+    return 0 if words.intersection(_GDR) and PathWord.UNKNOWN not in words else 3
 
 
 def members(sample: LiveSample, job: LiveJob) -> list[LiveProcess]:
@@ -65,24 +64,28 @@ class JobText:
         self._paths: dict[str, str] = {}
         self._limits: tuple[str, ...] = ()
         self._had_jobs = True
+        self._counts: object = None  # of the verdict that was printed
 
     def lines(self, sample: LiveSample, width: int) -> list[Line]:
-        """Return what is new in the sample: what cannot be seen, jobs that changed, events."""
+        """Return what is new in the sample: what cannot be seen, the verdict, jobs that changed, events."""
         shown: list[Line] = []
         if sample.limits != self._limits:
             self._limits = sample.limits
             for limit in sample.limits:
                 shown.extend(wrapped_below(f"note: {limit}", width))
         clock = clock_text(sample.taken_at)
+        if sample.verdict is not None and _counts(sample.verdict) != self._counts:
+            self._counts = _counts(sample.verdict)
+            verdict = plain(verdict_drawing.draw(sample.verdict))
+            shown.extend(wrapped_below(f"{clock}  {verdict}", width))
+            if sample.findings:
+                shown.extend(wrapped_below(sample.verdict.reason, width, INDENT))
         printed, paths = self._printed, self._paths
         self._printed, self._paths = {}, {}
         for job in sample.jobs:
             before, path = printed.get(job.id), path_summary(members(sample, job))
             if before is None or path != paths[job.id] or _differ(before, job):
                 shown.extend(wrapped_below(f"{clock}  {_job_text(job, path)}", width))
-                if before is None or _odd_of(before) != _odd_of(job):
-                    for odd in job.odd:
-                        shown.extend(wrapped_below(f"! {odd.sentence}", width, INDENT))
                 before = job
             self._printed[job.id], self._paths[job.id] = before, path
         if not sample.jobs and self._had_jobs:
@@ -93,18 +96,18 @@ class JobText:
         return [*shown, *event_lines(sample.events, width)]
 
 
+def _counts(verdict: Verdict) -> object:
+    """Return what of a verdict is worth a line when it changes."""
+    return verdict.state, verdict.gpus_served, verdict.critical, verdict.warnings
+
+
 def _differ(before: LiveJob, now: LiveJob) -> bool:
     """Return whether a job has to be printed again: something changed, or a rate by a quarter or more."""
     return (
         (before.name, before.pids, before.nics) != (now.name, now.pids, now.nics)
-        or _odd_of(before) != _odd_of(now)
         or _has_changed(before.sent_gbps, now.sent_gbps)
         or _has_changed(before.received_gbps, now.received_gbps)
     )
-
-
-def _odd_of(job: LiveJob) -> list[str]:
-    return [odd.subject for odd in job.odd]
 
 
 def _has_changed(before: Maybe[float], now: Maybe[float]) -> bool:

@@ -12,7 +12,6 @@ from typing import TextIO
 
 from probes.host.protocol import Host
 from probes.recording.format import RecordingError
-from probes.snapshot.examination import examine
 from tui.commands.arguments import EXIT_WRONG_USAGE
 from tui.runtime.live_reader import LiveReader
 from tui.runtime.open_host import open_host
@@ -109,8 +108,8 @@ def _readings(
         reader.read()
         if reader.is_probed:
             recorder.host.note_probe()
-        if not recorder.moments and reader.node is not None:
-            examine(recorder.host, reader.node)  # once: a replay can be judged as the node itself
+        if reader.needs_check:  # at first, and when an event says so: a replay is judged as the node itself
+            reader.check()
         recorder.host.end_moment()
         progress.show(reading_began - began, recorder)
         # Never faster, however slow the one before was.

@@ -132,7 +132,7 @@ class SetupCommand:
     def _guide(self) -> Guide:
         do = self._do
         results, record = self._results.results(), self._log.record()
-        guide = read_guide(self._host, do.examination, do.findings, results, record)
+        guide = read_guide(self._host, do.examination, do.judgement.findings, results, record)
         failure = remember_boot(self._log, guide)
         if failure:
             print(f"gdrtop: the reboot cannot be checked later: {failure}", file=sys.stderr)

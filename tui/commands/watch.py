@@ -201,6 +201,8 @@ class Watcher:
             assert self._reader.node is not None
             self._output.node = self._reader.node
             self._output.notice(Notice(sample.taken_at, NoticeKind.STARTED, self._started()))
+        if self._reader.needs_check:  # within this moment, so that the ring has what the doctor read
+            self._reader.check()
         for event in sample.events:
             self._output.event(event)
         self._box.end_moment(sample)

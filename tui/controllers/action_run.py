@@ -44,15 +44,13 @@ class ActionRunController:
         """Run what was confirmed, unless something else is running."""
         from tui.screens.run.screen import RunScreen
         from tui.screens.run.state import RunState
-        from widgets.doctor.changes import Assessment
 
-        examination = self._context.doctor.examination
+        before = self._context.doctor.judgement
         if self._context.warn_if_busy():
             return
-        if examination is None:
+        if before is None:
             self._context.notify("The node is being checked. Try again in a moment.", "warning")
             return
-        before = Assessment(examination.verdict, self._context.doctor.findings)
         state = RunState(prepared, self._context.origin, before)
         self._worker.start(
             prepared,
@@ -110,13 +108,9 @@ class ActionRunController:
 
     def note_examination(self, report: Examined) -> None:
         """Show what the run has changed, if this is the check after it."""
-        from widgets.doctor.changes import Assessment
-
-        state, examination = self._worker.state, report.examination
+        state = self._worker.state
         if report.is_recheck and state is not None:
-            findings = self._context.doctor.findings
-            after = None if examination is None else Assessment(examination.verdict, findings)
-            state.note_recheck(after, report.failure)
+            state.note_recheck(report.judgement, report.failure)
             self._draw(state)
 
     # The console

@@ -133,18 +133,16 @@ class ActionsController:
     def rehearse(self, prepared: Prepared, screen: ConfirmScreen) -> None:
         """Run a plan on a simulated twin of the node, and show on its screen what to expect afterwards."""
         from tui.actions.rehearsal import Rehearsal, rehearse
-        from widgets.doctor.changes import Assessment
 
+        before = self._context.doctor.judgement
         examination, host = self._context.doctor.examination, self._context.host
-        if examination is None or host is None:
+        if examination is None or before is None or host is None:
             self._context.notify("The node is being checked. Try again in a moment.", "warning")
             return
-        before = Assessment(examination.verdict, self._context.doctor.findings)
         screen.show_rehearsing()
 
         def apply(rehearsed: Rehearsal) -> None:
-            after = Assessment(rehearsed.examination.verdict, rehearsed.findings)
-            screen.show_rehearsal(before, after, rehearsed.not_rehearsed)
+            screen.show_rehearsal(before, rehearsed.judgement, rehearsed.not_rehearsed)
 
         def run() -> Rehearsal:
             return rehearse(host, examination, prepared.action, prepared.plan)

@@ -6,7 +6,6 @@ import time
 from typing import TYPE_CHECKING
 
 from probes.host.progress import quiet_seconds
-from tui.runtime.examination_schedule import ExaminationSchedule, ReadingSchedule
 from tui.runtime.sampler import (
     Failed,
     Probed,
@@ -16,6 +15,7 @@ from tui.runtime.sampler import (
     Replayed,
     Sampled,
 )
+from tui.runtime.schedules import ReadingSchedule
 
 if TYPE_CHECKING:
     from textual.timer import Timer
@@ -47,7 +47,7 @@ class ReadingsController:
         self._timer: Timer | None = None
         self._shown_moment = 0
         self._state: str | None = None
-        self._examination_schedule = ExaminationSchedule()
+        self._needs_check = False
         self._reading_schedule = ReadingSchedule()
         self._asked_at = -LONGEST_INTERVAL_SECONDS
 
@@ -128,15 +128,17 @@ class ReadingsController:
         for part in parts_of(report):
             if isinstance(part, Probed):
                 self._context.probed_at = part.node.taken_at
-                self._examination_schedule.note_change()
+            elif isinstance(part, Sampled):
+                self._needs_check = part.needs_check
 
     def ask(self) -> None:
         """Ask for one reading now."""
         self._context.sampler.ask()
 
     def ask_examination_if_due(self) -> None:
-        """Ask for a check if the node has changed since the last one."""
-        if self.interval is not None and self._examination_schedule.is_due(time.monotonic()):
+        """Ask for a check if the newest reading needs one."""
+        if self.interval is not None and self._needs_check:
+            self._needs_check = False
             self._context.sampler.ask_examination()
 
     def show_state(self) -> None:

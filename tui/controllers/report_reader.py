@@ -31,12 +31,13 @@ def read_report(
     if not redact:
         snapshot = take_snapshot(host, wait)
         saved = saved_about(host, snapshot.examination, store, dispatcher)
-        return report_of(snapshot.examination, snapshot.sample, snapshot.at, saved)
+        return report_of(snapshot.examination, snapshot.judgement, snapshot.sample, snapshot.at, saved)
     identifiers = Identifiers(redact=True)
     plain, snapshot = take_redacted_snapshot(host, identifiers, wait)
     # Saved results and runs are found by the node's own name.
     saved = _redacted(saved_about(host, plain.examination, store, dispatcher), identifiers)
-    return report_of(snapshot.examination, snapshot.sample, snapshot.at, saved, is_redacted=True)
+    judgement, at = snapshot.judgement, snapshot.at
+    return report_of(snapshot.examination, judgement, snapshot.sample, at, saved, is_redacted=True)
 
 
 def saved_about(

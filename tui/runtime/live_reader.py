@@ -1,15 +1,61 @@
-"""Read live samples of a node without a dashboard."""
+"""A node over time, with one judgement: read each second, and checked again when an event says so.
+
+The dashboard, `gdrtop live`, `watch`, `record` and every command that shows a recording read through this.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from dataclasses import replace
+
 from probes.base.origin import Source
+from probes.base.text import capitalized
+from probes.checks.judgement import Judge, Judgement
 from probes.facts.node import Node
 from probes.host.protocol import Host
+from probes.live.conditions import OVER_TCP, STAGED, STOPPED
+from probes.live.events.errors import ERRORS_RISING
+from probes.live.events.gpus import THROTTLED
+from probes.live.events.ports import FLAPPING, PAUSED
+from probes.live.events.rates import TRAFFIC_FELL
 from probes.live.live_watch import LiveWatch
-from probes.live.model.sample import LiveSample
+from probes.live.model.sample import EventKind, LiveEvent, LiveSample
 from probes.live.ras.events import RasEvents
+from probes.live.verdict import examine_with_jobs, with_jobs
+from probes.queries.finding import Finding, Severity
+from probes.snapshot.examination import Examination
 from probes.snapshot.rates import Reading
+from probes.snapshot.verdict import ServedCache, assess
 from probes.snapshot.watch import Watch
+from probes.topology.file_tree import FileTree
+from probes.topology.paths import Topology, build
+from tui.runtime.schedules import CheckSchedule
+
+# Events after which something else may be true of the node or of a job.
+_CHANGES = frozenset(
+    (
+        EventKind.PROCESS_STARTED,
+        EventKind.PROCESS_ENDED,
+        EventKind.PATH_CHANGED,
+        EventKind.PORT_STATE,
+        EventKind.PORT_RATE,
+        EventKind.LINK_RETRAINED,
+        EventKind.RATE_FELL,
+        EventKind.ERRORS_RISING,
+        EventKind.XID,
+        EventKind.GPU_LOST,
+        EventKind.MODULE_LOADED,
+        EventKind.MODULE_UNLOADED,
+        EventKind.KERNEL_MESSAGE,
+    )
+)
+_OFTEN_NOTES = (EventKind.KERNEL_MESSAGE, EventKind.ERRORS_RISING)  # as notes, they change nothing
+# Findings whose beginning is an event of its own already, and those whose end is one, too.
+_BEGIN_WITH_EVENT = frozenset(
+    (STAGED, OVER_TCP, STOPPED, TRAFFIC_FELL, FLAPPING, PAUSED, ERRORS_RISING, THROTTLED)
+)
+_END_WITH_EVENT = frozenset((STOPPED, TRAFFIC_FELL))
+_MOST_FINDING_EVENTS = 8  # in one sample
 
 
 def recorded_events(host: Host) -> RasEvents:
@@ -25,26 +71,135 @@ def recorded_events(host: Host) -> RasEvents:
 
 
 class LiveReader:
-    """A node over time; each `read` is a sample. Rates and debounced values need earlier samples."""
+    """The latest facts, sample and judgement of a node; it asks its host only when it is called."""
 
-    def __init__(self, host: Host) -> None:
+    def __init__(self, host: Host, settles: bool = True) -> None:
+        """With `settles`, what is odd has to last for some samples; without, one sample decides."""
         self._watch = Watch(host)
-        self._live = LiveWatch(recorded_events(host))
+        self._live = LiveWatch(recorded_events(host), settles)
+        self._judge = Judge()
+        self._served = ServedCache()
+        self._schedule = CheckSchedule()
+        self._file: FileTree | None = None  # NCCL's topology file, from the newest examination
+        self._found: dict[str, Finding] | None = None  # None: not checked yet
+        self._judged: tuple[Finding, ...] | None = None  # what `_found` was taken from
+        self._unseen: list[LiveEvent] = []  # of a check since the last sample
+        self._is_outdated = False  # an event since the last probe may have changed the facts
         self.node: Node | None = None
+        self.topology: Topology | None = None
         self.reading: Reading | None = None
+        self.sample: LiveSample | None = None
         self.is_probed = False  # the last `read` has probed the whole node
 
     @property
+    def host(self) -> Host:
+        """The node, or what records it."""
+        return self._watch.host
+
+    @host.setter
+    def host(self, host: Host) -> None:
+        self._watch.host = host
+
+    @property
     def ras(self) -> RasEvents:
-        """Return the RAS events in the samples."""
+        """The RAS events in the samples."""
         return self._live.ras
+
+    @property
+    def judgement(self) -> Judgement:
+        """The judgement of the newest sample; without findings until the node is checked."""
+        assert self._judge.judgement is not None, "read first"
+        return self._judge.judgement
+
+    @property
+    def examination(self) -> Examination | None:
+        """The examination that the judgement comes from, with what the newest sample shows."""
+        return self._judge.examination
+
+    @property
+    def needs_check(self) -> bool:
+        """Whether something has happened that may change the findings, or the last check is old."""
+        return self.reading is not None and self._schedule.is_due(self.reading.at)
 
     def read(self, probe: bool = False) -> LiveSample:
         """Return a sample, after probing the node if it has changed or with `probe`."""
         node = self._watch.probe(probe)
         self.is_probed = node is not None
         if node is not None:
-            self.node = node
+            self._place(node)
+            self._schedule.note_change("node")
         assert self.node is not None
-        self.reading = self._watch.read()
-        return self._live.sample(self._watch.host, self.node, self.reading)
+        assert self.topology is not None
+        before, self.reading = self.reading, self._watch.read()
+        sample = self._live.sample(self.host, self.node, self.reading)
+        for event in sample.events:
+            is_often = event.severity is Severity.NOTE and event.kind in _OFTEN_NOTES
+            if event.kind in _CHANGES and not is_often:
+                self._schedule.note_change(event.kind)
+                self._is_outdated = True
+        files = None if self.examination is None else self.examination.topology_files
+        usability = assess(self.node, self.topology, self.reading, before, files, self._served)
+        usability = with_jobs(usability, sample.processes, sample.jobs)
+        self._judge.update(usability, sample.watched, sample.taken_at)
+        events = [*self._unseen, *self._finding_events(sample.taken_at)]
+        self._unseen = []
+        self.sample = replace(
+            sample,
+            events=(*sample.events, *events),
+            verdict=self.judgement.verdict,
+            findings=self.judgement.listed,
+        )
+        return self.sample
+
+    def check(self, probe: bool = False) -> Judgement:
+        """Run all checks, after a probe if something has changed or with `probe`; return the judgement."""
+        assert self.reading is not None, "read first"
+        if probe or self._is_outdated or self._schedule.is_old(self.reading.at):
+            node = self._watch.probe(force=True)
+            assert node is not None
+            self._place(node)
+        self._is_outdated = False
+        examination = examine_with_jobs(self.host, self.node, self.examination, self.sample)
+        self._schedule.note_check(self.reading.at)
+        if examination.topology.file != self._file:
+            self._file = examination.topology.file
+            self._place(examination.node)
+        self._judge.examine(examination)
+        self._unseen += self._finding_events(self.host.wall_clock())
+        return self.judgement
+
+    def _place(self, node: Node) -> None:
+        """Find the paths of a node again, with the topology file that NCCL uses."""
+        self.node, self.topology = node, build(node, self._file)
+
+    def _finding_events(self, at: float) -> list[LiveEvent]:
+        """Return the findings that are new or have ended since the last call."""
+        judgement = self.judgement
+        if not judgement.is_checked:
+            return []
+        before = self._found
+        if before is not None and judgement.findings is self._judged:
+            return []
+        self._judged = judgement.findings
+        self._found = {finding.id: finding for finding in judgement.found}
+        if before is None:
+            return []
+        new = [finding for name, finding in self._found.items() if name not in before]
+        gone = [finding for name, finding in before.items() if name not in self._found]
+        return [*_events(new, EventKind.FOUND, at), *_events(gone, EventKind.ENDED, at)]
+
+def _events(findings: Iterable[Finding], kind: EventKind, at: float) -> list[LiveEvent]:
+    is_end = kind is EventKind.ENDED
+    events: list[LiveEvent] = []
+    for finding in findings:
+        is_reported = finding.id in (_END_WITH_EVENT if is_end else _BEGIN_WITH_EVENT)
+        if finding.part_of or finding.severity is Severity.NOTE or is_reported:
+            continue
+        about = (*finding.ranks, *finding.devices)
+        where = f" ({about[0]}{f' and {len(about) - 1} more' if len(about) > 1 else ''})" if about else ""
+        text = f"ended: {finding.title}{where}" if is_end else f"{finding.title}{where}"
+        explanation = finding.ok if is_end else capitalized(finding.cause)
+        severity = Severity.NOTE if is_end else finding.severity
+        subject = about[0] if about else finding.id
+        events.append(LiveEvent(at, kind, severity, subject, text, explanation))
+    return events[:_MOST_FINDING_EVENTS]

@@ -1,4 +1,4 @@
-"""Read a live node, and record it on request with the same readings."""
+"""Read a live node for the dashboard, and record it on request with the same readings."""
 
 from __future__ import annotations
 
@@ -7,20 +7,15 @@ from typing import TYPE_CHECKING
 
 from probes.host.local import LocalHost
 from probes.host.protocol import Host
-from probes.live.live_watch import LiveWatch
 from probes.live.ras.events import RasEvents
-from probes.live.verdict import examine_with_jobs, with_jobs
 from probes.snapshot.nic_roles import roles_of
-from probes.snapshot.verdict import ServedCache, judge
-from probes.snapshot.watch import Watch
-from probes.topology.paths import build
+from tui.runtime.live_reader import LiveReader
 from tui.runtime.sampler import Probed, RecordingEnded, RecordingState, Report, Sampled
 
 if TYPE_CHECKING:  # imported on first use
-    from probes.facts.node import Node
+    from probes.checks.judgement import Judgement
     from probes.snapshot.examination import Examination
-    from probes.snapshot.rates import Reading
-    from probes.topology.file_tree import FileTree
+    from probes.topology.paths import Topology
     from tui.runtime.recorder import Recorded, Recorder
 
 
@@ -29,67 +24,52 @@ class LiveSource:
 
     def __init__(self, host: Host) -> None:
         self._host = host
-        self._watch = Watch(host)
-        self._live = LiveWatch()
-        self._probed: Probed | None = None
-        self._reading: Reading | None = None
-        self._served = ServedCache()
-        self._examination: Examination | None = None
+        self._reader = LiveReader(host)
+        self._shown: Topology | None = None
         self._recorder: Recorder | None = None
         self._record = False
-        self._file: FileTree | None = None  # NCCL's topology file, from the newest examination
 
     def read(self, probe: bool) -> Iterator[Report]:
         """Yield a reading, after a probe of the whole node if that has changed or with `probe`."""
+        reader = self._reader
         failed = self._begin() if self._record and self._recorder is None else None
         if failed is not None:
             yield failed
         # A recording starts with the whole node.
         begins = self._recorder is not None and not self._recorder.moments
-        node = self._watch.probe(probe or begins)
-        if node is not None:
-            if self._recorder is not None:
-                self._recorder.host.note_probe()
-            yield self._place(node)
-        assert self._probed is not None
-        if self._probed.topology.file is not self._file:  # the doctor has read another one since
-            yield self._place(self._probed.node)
+        live = reader.read(probe or begins)
+        if reader.is_probed and self._recorder is not None:
+            self._recorder.host.note_probe()
         if begins:  # record what the doctor reads too
-            self.examine()
-        reading = self._watch.read()
-        live = self._live.sample(self._watch.host, self._probed.node, reading)
+            reader.check()
+        node, topology, reading = reader.node, reader.topology, reader.reading
+        assert node is not None
+        assert topology is not None
+        assert reading is not None
+        if topology is not self._shown:  # probed again, now or by a check
+            self._shown = topology
+            yield Probed(node, topology, roles_of(node, topology))
         if self._recorder is not None:
             yield from self._end_moment(self._recorder)
-        before, self._reading = self._reading, reading
-        files = None if self._examination is None else self._examination.topology_files
-        verdict = judge(self._probed.node, self._probed.topology, reading, before, files, self._served)
-        yield Sampled(reading, with_jobs(verdict, live.processes, live.jobs), live.taken_at, live)
+        yield Sampled(reading, reader.judgement, live.taken_at, live, reader.needs_check)
 
     @property
     def host(self) -> Host:
         """Return the node, or its recording while one runs."""
-        return self._watch.host
+        return self._reader.host
 
     @property
     def ras(self) -> RasEvents:
         """Return the RAS events in the samples."""
-        return self._live.ras
+        return self._reader.ras
 
-    def _place(self, node: Node) -> Probed:
-        """Find the paths of a node again, with the topology file that NCCL uses."""
-        topology = build(node, self._file)
-        self._probed = Probed(node, topology, roles_of(node, topology))
-        return self._probed
-
-    def examine(self) -> Examination:
-        """Examine the node; rising counters are compared with the previous examination."""
-        node = self._probed.node if self._probed is not None else None
-        live = self._live.latest
-        self._examination = examine_with_jobs(self._watch.host, node, self._examination, live)
-        file = self._examination.topology.file
-        if file != self._file:
-            self._file = file
-        return self._examination
+    def examine(self, probe: bool = False) -> tuple[Examination, Judgement]:
+        """Check the node, after a probe if something has changed or with `probe`."""
+        if self._reader.reading is None:
+            self._reader.read()
+        judgement = self._reader.check(probe)
+        assert self._reader.examination is not None
+        return self._reader.examination, judgement
 
     def release(self) -> None:
         """Release what keeps the NVIDIA driver from being unloaded, until the next reading."""
@@ -118,12 +98,12 @@ class LiveSource:
         from tui.runtime.recorder import Recorder, default_path
 
         try:
-            platform = self._probed.node.platform if self._probed else None
+            platform = self._reader.node.platform if self._reader.node else None
             self._recorder = Recorder(self._host, default_path(platform, self._host.wall_clock()))
         except RecordingError as error:
             self._record = False
             return RecordingEnded(str(error), failed=True)
-        self._watch.host = self._recorder.host
+        self._reader.host = self._recorder.host
         return None
 
     def _end_moment(self, recorder: Recorder) -> Iterator[Report]:
@@ -141,5 +121,5 @@ class LiveSource:
         except RecordingError as error:
             recorder.drop()
             ended = RecordingEnded(str(error), failed=True)
-        self._watch.host, self._recorder, self._record = self._host, None, False
+        self._reader.host, self._recorder, self._record = self._host, None, False
         yield ended

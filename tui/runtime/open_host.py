@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import sys
+from bisect import bisect_right
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
 from probes.base.origin import Origin, Source
@@ -13,6 +16,7 @@ from probes.simulation.node.model.names import SIMULATED_NAMES
 
 if TYPE_CHECKING:
     from probes.host.protocol import Host
+    from probes.recording.archive import Recording
     from probes.recording.replay_host import ReplayHost
 
 
@@ -63,13 +67,17 @@ def _simulated_name(asked: str) -> str:
     return f"{node}{plus}{wanted}"
 
 
-def open_host(options: argparse.Namespace) -> Host:
-    """Return the host that the options choose."""
+def open_host(options: argparse.Namespace, is_whole: bool = False) -> Host:
+    """Return the host that the options choose; a recording at one moment, or with `is_whole` all of it."""
     if options.replay is not None:
         host = open_recording(options)
         if host.recording.damage:
             print(f"gdrtop: {printable(options.replay)} is {host.recording.damage}", file=sys.stderr)
+        if not is_whole:
+            show_moment(host, moment_of(host.recording, options.at))
         return host
+    if options.at:
+        raise NoSuchHost("--at needs --replay")
     origin = chosen_origin(options)
     if origin.source is Source.SIMULATED:
         from probes.simulation.host import SimulatedHost
@@ -78,6 +86,51 @@ def open_host(options: argparse.Namespace) -> Host:
     from probes.host.local import LocalHost
 
     return LocalHost(options.root)
+
+
+def moment_of(recording: Recording, text: str) -> int:
+    """Return the last moment up to a time: 14:03:11, an ISO 8601 time or +SECONDS; "" is the last moment.
+
+    NoSuchHost: this is no time, or the recording has none so early.
+    """
+    times = [moment.at for moment in recording.moments]
+    if not text:
+        return len(times) - 1
+    at = _seconds(text, times[0])
+    if at is None:
+        raise NoSuchHost(f"--at {text!r} is no time; write 14:03:11, 2026-11-23T14:03:11 or +90")
+    number = bisect_right(times, at + 0.999) - 1  # 14:03:11 includes the whole second
+    if number < 0:
+        raise NoSuchHost(f"--at {text!r}: the recording begins at {_clock(times[0])}")
+    return number
+
+
+def _seconds(text: str, began_at: float) -> float | None:
+    """Return seconds since 1970; a time of day is the first one after the recording's begin."""
+    if re.fullmatch(r"\+[0-9]{1,6}", text):
+        return began_at + int(text[1:])
+    try:
+        if not re.fullmatch(r"[0-9]{1,2}:[0-9]{2}(:[0-9]{2})?", text):
+            return datetime.fromisoformat(text).timestamp()
+        hour, minute, second = (int(part) for part in (*text.split(":"), "0")[:3])
+        began = datetime.fromtimestamp(began_at).astimezone()
+        chosen = began.replace(hour=hour, minute=minute, second=second, microsecond=0)
+        # An hour of tolerance: a time shortly before the begin is a mistake, not the next day.
+        return (chosen + timedelta(days=chosen < began - timedelta(hours=1))).timestamp()
+    except (ValueError, OverflowError):
+        return None
+
+
+def _clock(at: float) -> str:
+    return f"{datetime.fromtimestamp(at).astimezone():%Y-%m-%d %H:%M:%S %Z}"
+
+
+def show_moment(host: ReplayHost, number: int) -> None:
+    """Go to a moment of a recording, and name it in the origin that every output begins with."""
+    host.seek(number)
+    moments = host.recording.moments
+    which = f"moment {number + 1} of {len(moments)}, {_clock(moments[number].at)}"
+    host.origin = Origin(host.origin.source, f"{host.origin.label}, {which}")
 
 
 def open_simulated(name: str, seed: int = 0) -> Host:

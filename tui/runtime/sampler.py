@@ -11,13 +11,12 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol, Union
 from probes.host.progress import Progress, follow
 
 if TYPE_CHECKING:  # imported by the thread, after the first paint
+    from probes.checks.judgement import Judgement
     from probes.facts.node import Node
     from probes.live.model.sample import LiveSample
-    from probes.queries.finding import Finding
     from probes.snapshot.examination import Examination
     from probes.snapshot.nic_roles import NicRole
     from probes.snapshot.rates import Reading
-    from probes.snapshot.verdict import Verdict
     from probes.topology.paths import Topology
 
 
@@ -30,12 +29,13 @@ class Probed(NamedTuple):
 
 
 class Sampled(NamedTuple):
-    """One reading, and the verdict with it."""
+    """One reading, and the judgement with it."""
 
     reading: Reading
-    verdict: Verdict
+    judgement: Judgement
     taken_at: float  # seconds since 1970, by the host's clock
     live: LiveSample | None = None
+    needs_check: bool = False  # something has happened that may change the findings
 
 
 class Failed(NamedTuple):
@@ -56,10 +56,10 @@ class Examined(NamedTuple):
     """An examination, or why it failed."""
 
     examination: Examination | None
+    judgement: Judgement | None = None  # None: the examination failed
     failure: str = ""
     is_recheck: bool = False  # requested to see what an action has changed
     detours: frozenset[tuple[str, str]] = frozenset()  # (GPU, NIC) whose traffic passes the root complex
-    findings: tuple[Finding, ...] = ()
 
 
 class RecordingState(NamedTuple):
@@ -86,8 +86,8 @@ class ReadingSource(Protocol):
     def read(self, probe: bool) -> Iterator[Report]:
         """Yield reports that end with one reading; with `probe`, probe the whole node first."""
 
-    def examine(self) -> Examination:
-        """Return an examination of the node now, or at the moment shown."""
+    def examine(self, probe: bool = False) -> tuple[Examination, Judgement]:
+        """Check the node now, or at the moment shown; with `probe`, after a probe of the whole node."""
 
     def release(self) -> None:
         """Release what keeps the NVIDIA driver from being unloaded."""
@@ -100,15 +100,6 @@ def _detours_of(examination: Examination | None) -> frozenset[tuple[str, str]]:
     from probes.queries.acs_redirects import detours
 
     return detours(examination)
-
-
-def _findings_of(examination: Examination | None) -> tuple[Finding, ...]:
-    """Return the findings of all checks; on a big node that takes too long for the screen's own thread."""
-    if examination is None:
-        return ()
-    from probes.checks.registry import findings
-
-    return findings(examination)
 
 
 class Sampler:
@@ -124,6 +115,7 @@ class Sampler:
         self._probe_requested = False
         self._reading_requested = False
         self._examination_requested = False
+        self._fresh_requested = False  # the examination shall probe the whole node
         self._recheck_requested = False
         self._rest_requested = False
         self._rests = threading.Event()
@@ -149,9 +141,10 @@ class Sampler:
             self._asked_at = self._asked_at or time.monotonic()
             self._wanted.set()
 
-    def ask_examination(self) -> None:
-        """Ask for an examination."""
+    def ask_examination(self, probe: bool = False) -> None:
+        """Ask for an examination, with `probe` after a probe of the whole node."""
         self._examination_requested = True
+        self._fresh_requested = self._fresh_requested or probe
         self._asked_at = self._asked_at or time.monotonic()
         self._wanted.set()
 
@@ -210,13 +203,13 @@ class Sampler:
                 self._examine(source, is_recheck=True)
 
     def _examine(self, source: ReadingSource, is_recheck: bool = False) -> None:
+        probe, self._fresh_requested = self._fresh_requested, False
         self._examination_requested = False
         try:
-            examination = source.examine()
-            detours, found = _detours_of(examination), _findings_of(examination)
-            examined = Examined(examination, "", is_recheck, detours, found)
+            examination, judgement = source.examine(probe)
+            examined = Examined(examination, judgement, "", is_recheck, _detours_of(examination))
         except Exception as error:  # the screen shows it and goes on
-            examined = Examined(None, f"{type(error).__name__}: {error}", is_recheck)
+            examined = Examined(None, None, f"{type(error).__name__}: {error}", is_recheck)
         self._asked_at = None
         self._report(examined)
 

@@ -1,4 +1,4 @@
-"""Read a node once, with the rates of its jobs: for a report, also one without identifiers."""
+"""Read and judge a node once, with the rates of its jobs: for a report, also one without identifiers."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from probes.base.origin import Origin, Source
+from probes.checks.judgement import Judgement, judge
 from probes.host.protocol import Host
 from probes.live.model.sample import LiveSample
 from probes.live.verdict import examine_with_jobs
@@ -19,6 +20,7 @@ from tui.runtime.live_reader import LiveReader
 from tui.runtime.recorder import manifest_of
 
 _SECONDS = 1.0  # between two readings: rates are the difference
+_MOST_MOMENTS = 300  # of a recording before the one that is judged: they show what lasts
 
 
 @dataclass(frozen=True)
@@ -27,12 +29,26 @@ class Snapshot:
 
     at: float  # seconds since 1970, the host's clock
     examination: Examination
+    judgement: Judgement
     sample: LiveSample | None  # None: a tree of files has no processes
 
 
 def take_snapshot(host: Host, wait: Callable[[float], object] = time.sleep) -> Snapshot:
-    """Read the node twice, one second apart, and examine it; of a recording, read its opening moment."""
+    """Read the node twice, one second apart, and judge it; of a recording, the moment that it shows."""
     return _snapshot(host, host, wait)
+
+
+def watch_for(host: Host, seconds: float, wait: Callable[[float], object] = time.sleep) -> Snapshot:
+    """Watch a node for some seconds, and judge what is true at the end."""
+    reader = LiveReader(host)
+    sample = reader.read()
+    end = sample.at + seconds
+    while sample.at < end:
+        if reader.needs_check:
+            reader.check()
+        wait(max(0.0, sample.at + _SECONDS - host.monotonic()))
+        sample = reader.read()
+    return _checked(reader)
 
 
 def take_redacted_snapshot(
@@ -61,21 +77,30 @@ def take_redacted_snapshot(
 def _snapshot(host: Host, node: Host, wait: Callable[[float], object]) -> Snapshot:
     """Read `node` through `host`, which is the node itself or records it."""
     if host.origin.source is Source.TREE:
-        return Snapshot(host.wall_clock(), examine_with_jobs(host), None)
-    reader = LiveReader(host)
-    if isinstance(node, ReplayHost):
-        opening = node.recording.opening
-        if opening:
-            node.seek(opening - 1)
-            reader.read()
-            _end_moment(host)
-        node.seek(opening)
-    else:
+        examination = examine_with_jobs(host)
+        return Snapshot(host.wall_clock(), examination, judge(examination), None)
+    if not isinstance(node, ReplayHost):
+        reader = LiveReader(host, settles=False)
         reader.read()
         _end_moment(host)
         wait(_SECONDS)
-    sample = reader.read()
-    return Snapshot(host.wall_clock(), examine_with_jobs(host, reader.node, sample=sample), sample)
+        reader.read()
+        return _checked(reader)
+    reader, last = LiveReader(host), node.moment
+    for moment in range(max(0, last - _MOST_MOMENTS), last + 1):
+        node.seek(moment)
+        if reader.node is not None:
+            _end_moment(host)
+        reader.read(node.recording.moments[moment].probed)
+        if reader.needs_check and moment != last:
+            reader.check()
+    return _checked(reader)
+
+
+def _checked(reader: LiveReader) -> Snapshot:
+    judgement = reader.check()
+    assert reader.examination is not None
+    return Snapshot(reader.host.wall_clock(), reader.examination, judgement, reader.sample)
 
 
 def _end_moment(host: Host) -> None:

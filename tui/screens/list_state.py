@@ -56,6 +56,7 @@ class ExaminedListState(ListState):
         self.word = ""
         self._reading = False
         self._failure = ""
+        self._minutes = 0  # since the examination
 
     def begin(self) -> None:
         """Note that an examination was requested."""
@@ -68,6 +69,14 @@ class ExaminedListState(ListState):
     def _examined(self, examination: Examination) -> None:
         """Use a new examination."""
         self.examination, self._reading, self._failure = examination, False, ""
+        self._minutes = 0
+
+    def _set_time(self, at: float) -> bool:
+        """Note the time of the newest reading; return whether the examination has become a minute older."""
+        before = self._minutes
+        if self.examination is not None:
+            self._minutes = max(0, int((at - self.examination.taken_at) // 60))
+        return self._minutes != before
 
     def filter(self, word: str) -> None:
         """List only what contains the word."""
@@ -79,8 +88,9 @@ class ExaminedListState(ListState):
         if self.examination is None:
             text = f"✗ {self._failure}" if self._failure else "Checking the node …"
             return wrapped(text, width, Tone.BAD if self._failure else Tone.DIM)
-        at = local_time(self.examination.node.taken_at)
-        as_of = self._failure or ("checking …" if self._reading else f"checked {at}")
+        age = f", {self._minutes} min ago" if self._minutes else ""
+        checked = f"checked {local_time(self.examination.taken_at)}{age}"
+        as_of = self._failure or ("checking …" if self._reading else checked)
         return self._draw_summary(self.examination, as_of, width)
 
     @abstractmethod

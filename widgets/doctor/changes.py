@@ -3,31 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
-from probes.checks.summary import summarize
+from probes.checks.judgement import Judgement
 from probes.queries.finding import Finding, Status
-from probes.snapshot.verdict import Verdict
 from widgets.base.lines import Line, Run, Tone, fit, wrapped
 from widgets.doctor.findings import mark_of
 from widgets.node.verdict import draw
 
 
-@dataclass(frozen=True)
-class Assessment:
-    """The verdict and findings of a node at one moment."""
-
-    verdict: Verdict
-    findings: Sequence[Finding]
-
-
-def draw_change(before: Assessment, after: Assessment, width: int) -> list[Line]:
+def draw_change(before: Judgement, after: Judgement, width: int) -> list[Line]:
     """Draw both verdicts, and the findings that differ."""
     return [(Run("CHECKED AGAIN", Tone.TITLE),), *_difference(before, after, ("before", "after"), width)]
 
 
 def draw_rehearsal(
-    before: Assessment, after: Assessment, not_rehearsed: Sequence[str], width: int
+    before: Judgement, after: Judgement, not_rehearsed: Sequence[str], width: int
 ) -> list[Line]:
     """Draw what a plan did to a twin of the node, and what the twin could not play."""
     lines: list[Line] = [
@@ -41,7 +31,7 @@ def draw_rehearsal(
     return lines
 
 
-def _difference(before: Assessment, after: Assessment, words: tuple[str, str], width: int) -> list[Line]:
+def _difference(before: Judgement, after: Judgement, words: tuple[str, str], width: int) -> list[Line]:
     lines = [*_verdict(words[0], before, width), *_verdict(words[1], after, width)]
     earlier, later = _found(before.findings), _found(after.findings)
     not_run = {finding.id: finding for finding in after.findings if finding.status is Status.UNKNOWN}
@@ -57,10 +47,9 @@ def _difference(before: Assessment, after: Assessment, words: tuple[str, str], w
     return lines
 
 
-def _verdict(word: str, assessment: Assessment, width: int) -> list[Line]:
-    verdict = summarize(assessment.verdict, assessment.findings)
-    head: Line = (Run(f"  {word:<8}", Tone.DIM), *draw(verdict))
-    return [fit(head, width), *wrapped(verdict.reason, width, Tone.DIM, " " * 12)[:2]]
+def _verdict(word: str, judgement: Judgement, width: int) -> list[Line]:
+    head: Line = (Run(f"  {word:<8}", Tone.DIM), *draw(judgement.verdict))
+    return [fit(head, width), *wrapped(judgement.verdict.reason, width, Tone.DIM, " " * 12)[:2]]
 
 
 def _found(findings: Sequence[Finding]) -> dict[str, Finding]:

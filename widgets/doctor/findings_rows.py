@@ -4,17 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 
-from probes.checks.summary import with_severity
+from probes.checks.judgement import listed, with_severity
 from probes.queries.finding import Finding, Severity
 from widgets.base.lines import Line, Run, Tone, fit
 from widgets.doctor.findings import mark_of
 
 _MOST_DEVICE_CELLS = 15
-
-
-def listed(findings: Sequence[Finding]) -> tuple[Finding, ...]:
-    """Return critical findings, then warnings; one per cause."""
-    return (*with_severity(findings, Severity.CRITICAL), *with_severity(findings, Severity.WARNING))
 
 
 def draw(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 
-from probes.base.text import plural, printable
+from probes.base.text import capitalized, plural, printable
 from probes.base.unknown import Maybe, Reason, Unknown, known
 from probes.facts.gpudirect import PeermemReading
 from probes.facts.jobs.processes import name_of
@@ -35,7 +35,7 @@ from widgets.live.figures import (
     per_second,
     rank_rates,
 )
-from widgets.live.jobs import PATH_TONES, odd_sentence
+from widgets.live.jobs import PATH_TONES
 
 _LABEL_CELLS = 12
 
@@ -167,7 +167,7 @@ def _odd_of(sample: LiveSample, pid: int) -> list[OddOne]:
 def _odd(found: Iterable[OddOne], width: int) -> list[Line]:
     lines: list[Line] = []
     for odd in found:
-        lines += _field("Odd one out", odd_sentence(odd), width, Tone.WARNING)
+        lines += _field("Odd one out", f"{capitalized(odd.sentence)}.", width, Tone.WARNING)
         lines += _evidence(odd.evidence, width, "")
     return lines
 

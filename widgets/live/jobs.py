@@ -1,4 +1,4 @@
-"""One line a job: its path, its rates, and which of its ranks or NICs is the odd one out."""
+"""One line a job: its path and its rates, and below it the findings that concern it."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ from collections.abc import Collection, Mapping, Sequence
 from probes.base.text import plural
 from probes.base.unknown import Maybe, Unknown, known
 from probes.facts.jobs.processes import ProcessFacts
-from probes.live.model.sample import LiveJob, LiveProcess, LiveSample, OddOne, PathWord, Role
+from probes.live.model.sample import LiveJob, LiveProcess, LiveSample, PathWord, Role
 from probes.live.processes.jobs import path_shares
+from probes.queries.finding import Finding, Severity
 from widgets.base.figures import gbps, short
 from widgets.base.lines import Line, Run, Tone, fit, sentence, width_of, wrapped
-from widgets.live.figures import rate_of, slowest_port
+from widgets.live.figures import gpu_labels, rate_of, slowest_port
 from widgets.node import jobs as node_jobs
 
 PATH_TONES = {
@@ -63,7 +64,7 @@ def rates_text(job: LiveJob, with_reason: bool = False) -> str:
 def job_line(job: LiveJob, sample: LiveSample, width: int) -> Line:
     """Return the verdict on a job: mark, name, ranks, path, rates, and the slowest NIC."""
     processes = processes_of(job, sample)
-    mark = _mark(job, processes)
+    mark = _mark(job, processes, sample)
     slowest = slowest_port(job, sample)
     ranks = _count(job, processes)
     path = path_summary(processes)
@@ -93,24 +94,45 @@ def _slowest_rank(job: LiveJob, processes: Sequence[LiveProcess]) -> str:
     return f" · slowest {name}, bus {short(slowest.bus_gbps)} GB/s, others {short(slowest.others_gbps)}"
 
 
-def odd_lines(job: LiveJob, width: int, rows: int = 4) -> list[Line]:
-    """Draw what is odd in a job, one sentence each, in at most so many rows."""
+def problems_of(job: LiveJob, sample: LiveSample) -> list[Finding]:
+    """Return the findings that concern a job: its ranks, its GPUs or its NICs."""
+    pids = frozenset(job.pids)
+    ends = {gpu for process in known(sample.processes, ()) if process.pid in pids for gpu in process.gpus}
+    ends.update(job.nics)
+    return [
+        finding
+        for finding in sample.findings
+        if job.name in finding.jobs
+        or (not finding.jobs and _costs_bandwidth(finding) and not ends.isdisjoint(finding.devices))
+    ]
+
+
+def _costs_bandwidth(finding: Finding) -> bool:
+    return finding.data_path or finding.severity is Severity.CRITICAL or bool(finding.takes)
+
+
+def problem_lines(job: LiveJob, sample: LiveSample, width: int, rows: int = 4) -> list[Line]:
+    """Draw what is wrong with a job, a sentence for each finding, in at most so many rows."""
     lines: list[Line] = []
-    mark = Run("  ▲ ", Tone.WARNING)
-    for odd in job.odd:
-        pieces = wrapped(odd_sentence(odd), width - 4, Tone.WARNING)
+    labels = gpu_labels(sample)
+    for finding in problems_of(job, sample):
+        tone = Tone.BAD if finding.severity is Severity.CRITICAL else Tone.WARNING
+        text = finding.cause if finding.jobs else _title(finding, labels)
+        pieces = wrapped(text, width - 4, tone)
         left = rows - len(lines)
         if left > 0 and len(pieces) > left:
-            pieces = [fit((Run(odd_sentence(odd), Tone.WARNING),), width - 4)]
+            pieces = [fit((Run(text, tone),), width - 4)]
+        mark = Run("  ✗ " if tone is Tone.BAD else "  ▲ ", tone)
         for number, piece in enumerate(pieces if left > 0 else ()):
             lines.append((Run("    ") if number else mark, *piece))
     return lines
 
 
-def odd_sentence(odd: OddOne) -> str:
-    """Return the sentence with a period, and with a capital unless it begins with a device's name."""
-    first = odd.sentence.partition(" ")[0]
-    return sentence(odd.sentence) if first.isalpha() else f"{odd.sentence}."
+def _title(finding: Finding, labels: Mapping[str, str]) -> str:
+    """Return "A GPU has fallen off the bus: GPU5."."""
+    names = [labels.get(device, device) for device in finding.devices]
+    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+    return sentence(f"{finding.title}: {', '.join(names[:3])}{more}" if names else finding.title)
 
 
 def draw_verdicts(sample: LiveSample, width: int, rows: int) -> list[Line]:
@@ -126,14 +148,18 @@ def draw_verdicts(sample: LiveSample, width: int, rows: int) -> list[Line]:
             names = ", ".join(job.name for job in sample.jobs[number:])
             return [*lines, fit((Run(f"  and {plural(left, 'more job')}: {names}", Tone.DIM),), width)]
         lines.append(job_line(job, sample, width))
-        lines.extend(odd_lines(job, width, min(4, rows - len(lines) - (left > 1))))
+        lines.extend(problem_lines(job, sample, width, min(4, rows - len(lines) - (left > 1))))
     return lines[:rows]
 
 
-def _mark(job: LiveJob, processes: Sequence[LiveProcess]) -> Run:
+def _mark(job: LiveJob, processes: Sequence[LiveProcess], sample: LiveSample) -> Run:
+    """Return a green mark only where no finding concerns the job, and its path is known."""
     words = {process.path.word for process in processes}
     tones = {PATH_TONES.get(word, Tone.PLAIN) for word in words}
-    if Tone.WARNING in tones or job.odd:
+    problems = problems_of(job, sample)
+    if any(problem.severity is Severity.CRITICAL for problem in problems):
+        return Run("✗ ", Tone.BAD)
+    if Tone.WARNING in tones or problems:
         return Run("▲ ", Tone.WARNING)
     if Tone.DIM in tones:
         return Run("? ", Tone.DIM)
@@ -176,7 +202,7 @@ def draw_overview(
             about = node_jobs.about_processes(members, checked.taken_at, far) if members else ()
         where = node_jobs.gpus_used(job.pids, gpus)
         rates = rates_text(job)
-        head: Line = (_mark(job, processes), Run(job.name), Run(f"  {rates}" if rates else ""))
+        head: Line = (_mark(job, processes, sample), Run(job.name), Run(f"  {rates}" if rates else ""))
         ranks = f"  {_count(job, processes)}{f' on {where}' if where else ''}"
         path = path_summary(processes)
         if width_of(path) > width - 2:
@@ -186,7 +212,7 @@ def draw_overview(
         slow += _slowest_rank(job, processes)
         lines.append(_cut((*head, Run(ranks), *about), width))
         lines.append(_cut((Run("  "), *path, Run(slow)), width))
-        lines += odd_lines(job, width)
+        lines += problem_lines(job, sample, width)
     others = sum(len(job.pids) for job in sample.jobs) - sum(len(job.pids) for job in _with_rdma(sample))
     if not shown:
         lines.append((Run("no job uses RDMA" if others else "no job uses RDMA or a GPU", Tone.DIM),))

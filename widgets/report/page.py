@@ -10,6 +10,7 @@ from probes.base.origin import Origin, Source
 from probes.base.plan import Plan, Step
 from probes.base.text import printable
 from probes.base.unknown import Reason, Unknown
+from probes.live.model.sample import LiveJob, LiveSample
 from probes.queries.acs_redirects import detours
 from probes.queries.finding import Finding, Status
 from probes.queries.usable_here import usable_here
@@ -27,7 +28,7 @@ from widgets.doctor.findings import (
     needs_text,
 )
 from widgets.doctor.plan import command_of, consequences, step_groups
-from widgets.live.jobs import job_line, odd_sentence
+from widgets.live.jobs import job_line, problems_of
 from widgets.node import matrix
 from widgets.node import verdict as verdict_drawing
 from widgets.node.highlights import Highlights
@@ -240,10 +241,12 @@ def _jobs(report: Report) -> tuple[str, ...]:
         return (f"Jobs are unknown ({printable(str(sample.processes))}).",)
     if not sample.jobs:
         return ("No process uses an RDMA NIC or a GPU.",)
-    return tuple(
-        " ".join([plain(job_line(job, sample, _WHOLE)), *(printable(odd_sentence(odd)) for odd in job.odd)])
-        for job in sample.jobs
-    )
+    return tuple(_job(job, sample) for job in sample.jobs)
+
+
+def _job(job: LiveJob, sample: LiveSample) -> str:
+    causes = (printable(problem.cause) for problem in problems_of(job, sample))
+    return " ".join([plain(job_line(job, sample, _WHOLE)), *causes])
 
 
 def _change(change: Change) -> ChangeText:

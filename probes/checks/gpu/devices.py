@@ -238,6 +238,7 @@ def fell_off_the_bus(examination: Examination) -> Outcome:
             severity=Severity.WARNING if back else None,
             impact="Jobs that ran on this GPU are dead." if back else "",
             devices=where,
+            takes=() if back else where,
         )
     if len(answering) == len(gpus):
         return passed(*first_n(Evidence(f"NVML, GPU{gpu.index}", "it answers") for gpu in gpus) or (NO_GPU,))

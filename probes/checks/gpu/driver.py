@@ -61,6 +61,7 @@ def library_mismatch(examination: Examination) -> Outcome:
                 note="Hold the driver's packages (apt-mark hold) to update in a maintenance window only.",
             ),
             devices=("nvidia",),
+            takes=examination.usability.gpus,
         )
     if driver.nvml is None:
         return passed(loaded, Evidence("NVML", "it answers"), *first_n(shown))

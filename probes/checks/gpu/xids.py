@@ -53,7 +53,8 @@ def gsp_timeout(examination: Examination) -> Outcome:
         outcome = found_in_log(examination, messages, f"{cause} The GPU responds now.", fix, Severity.WARNING)
         impact = "Jobs that ran at that time died or hung. The timeout often happens again."
         return replace(outcome, impact=impact)
-    return found_in_log(examination, messages, cause, fix)
+    outcome = found_in_log(examination, messages, cause, fix)
+    return replace(outcome, takes=outcome.devices)
 
 
 add_log_check(
@@ -125,6 +126,8 @@ class _Action(IntEnum):
     SYSTEM_REBOOT = 7
 
 
+# The GPU itself goes on: other GPUs' jobs must let go of it, or another service is to be recovered.
+_STILL_USABLE = (_Action.DRAIN_P2P, _Action.RECOVER_IMEX)
 _RECOVERY_ACTION = re.compile(r"recovery action changed from .{1,60} to 0x([0-9a-f]{1,4}) \(([^)]{1,60})\)")
 _STEPS = {
     _Action.DRAIN_P2P: "End the jobs that use this GPU from other GPUs; the others may go on",
@@ -165,12 +168,14 @@ def recovery_action(examination: Examination) -> Outcome:
     if not actions <= set(_STEPS):
         steps.append("Follow NVIDIA's Xid catalog, Xid 154, for the action that the line names")
     names = dict.fromkeys(text for _, text, _ in waiting.values())
-    return found_in_log(
+    outcome = found_in_log(
         examination,
         [message for _, _, message in waiting.values()],
         f"the driver asks for: {join_limited(names)}.",
         Plan("Recover the GPU", tuple(instruction(step) for step in steps), disturbs=_DRAIN),
     )
+    lost = tuple(bdf for bdf, (action, _, _) in waiting.items() if action not in _STILL_USABLE)
+    return replace(outcome, takes=lost)
 
 
 @AREA.check(

@@ -76,7 +76,7 @@ def _has_rdma(examination: Examination) -> bool:
 
 def _is_by_design(examination: Examination) -> bool:
     """Say whether this hardware cannot use GPUDirect RDMA, which the verdict says."""
-    return examination.verdict.state is NodeState.NOT_APPLICABLE
+    return examination.usability.state is NodeState.NOT_APPLICABLE
 
 
 def _reason_lines(reading: JobLogReading) -> Iterator[Evidence]:

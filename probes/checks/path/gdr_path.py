@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from probes.base.plan import Plan, plan_or_none
+from probes.base.plan import Plan, instruction, plan_or_none
+from probes.base.text import plural
 from probes.base.unknown import Unknown
 from probes.facts.gpudirect import GdrPath, GpuDirectFacts, PathState
 from probes.plans.load_modules import load_peermem, refused_before
+from probes.queries.evidence_list import first_n
 from probes.queries.finding import Area, Evidence, Outcome, Severity, end_with, found, need, passed
 from probes.queries.module_need import DMABUF_MISSING, PEERMEM_MISSING
 from probes.queries.modules import PEERMEM, no_gpu_or_nic, no_gpu_or_rdma_device, peer_nics
+from probes.queries.ports import PORT_DOWN
 from probes.snapshot.examination import Examination
 
 AREA = Area("path")
+GPUS = Area("path", is_moving=True)  # a port that goes down takes its GPUs away at once
 
 
 def _unmet(state: PathState) -> list[Evidence]:
@@ -60,6 +64,75 @@ def no_gdr_path(examination: Examination) -> Outcome:
         f"A NIC reaches GPU memory through {ways}, but {', and '.join(reasons)}.",
         *(evidence for state in states for evidence in _unmet(state)),
         fix=_load_peermem(examination, direct),
+    )
+
+
+@AREA.check(
+    "cuda-fails-to-start",
+    Severity.CRITICAL,
+    "CUDA programs fail to start",
+    "CUDA driver API, cuInit, errors 802 and 803",
+    ok="CUDA programs can start",
+    impact="No program can use a GPU of this node. Programs that are already running are not affected.",
+    part_of=(
+        *("nvidia-not-loaded", "driver-library-mismatch", "gpu-fabric-not-registered"),
+        *("fabric-manager-down", "fabric-manager-down-absent", "fabric-manager-down-version"),
+        *("nvlsm-down", "nvlsm-missing", "ib-umad-missing", "gpu-driver-start-failed"),
+    ),
+)
+def cuda_fails_to_start(examination: Examination) -> Outcome:
+    """Find an error of cuInit that every CUDA program on the node gets."""
+    direct = need(examination.node.gpudirect, "the state of GPUDirect")
+    if not direct.cuda_failure:
+        return passed(Evidence("cuInit(0)", "no error that the node causes"))
+    return found(
+        f"{direct.cuda_failure}.",
+        Evidence("cuInit(0)", direct.cuda_failure.partition("cuInit(0) ")[2] or direct.cuda_failure),
+        takes=examination.usability.gpus,
+        devices=examination.usability.gpus,
+    )
+
+
+@GPUS.check(
+    "gpu-not-served",
+    Severity.WARNING,
+    "A GPU has no usable NIC",
+    "NCCL src/graph/paths.cc, ncclTopoCheckGdr; NCCL_NET_GDR_LEVEL",
+    ok="Every GPU has a usable NIC",
+    impact="Jobs on these GPUs copy through host memory, or use a farther NIC.",
+    data_path=True,
+    part_of=(
+        *("gpu-without-driver", "gpu-without-driver-nouveau", "gpu-without-driver-passed-through"),
+        *("xid-79-fell-off-bus", "xid-119-gsp-timeout", "gpu-missing-from-nvml", "gpu-driver-start-failed"),
+        *("driver-library-mismatch", "nvidia-not-loaded"),
+        *("fabric-manager-down", "fabric-manager-down-absent", "fabric-manager-down-version"),
+        *("nvlsm-down", "nvlsm-missing", "ib-umad-missing", "gpu-fabric-not-registered"),
+        *("no-gdr-path", "gpu-too-old-for-gdr", "dmabuf-gpu-too-old"),
+        *("pcie-function-gone", "nic-without-driver", "nic-without-rdma-device", *PORT_DOWN),
+        *("dmabuf-nic-driver-lacks-support", "efa-peermem-unusable", "nic-without-driver-passed-through"),
+        *("gpu-nic-cross-socket", "gpu-nic-through-cpu", "gpu-without-near-nic", "nccl-topo-file-stale"),
+    ),
+)
+def gpu_not_served(examination: Examination) -> Outcome:
+    """Find GPUs that no NIC serves: the GPU or its near NICs do not work, or no NIC is near enough."""
+    usability = examination.usability
+    if not usability.unserved:
+        served = f"{len(usability.nics)} of {plural(len(usability.gpus), 'GPU')} have a NIC"
+        return passed(Evidence("paths between GPUs and NICs", served))
+    reasons = tuple(usability.unserved.values())
+    more = f" and {plural(len(reasons) - 1, 'other GPU')}" if len(reasons) > 1 else ""
+    return found(
+        f"{reasons[0]}{more}.",
+        *first_n(Evidence(gpu, reason) for gpu, reason in usability.unserved.items()),
+        fix=Plan(
+            "Give the GPU a NIC that works",
+            (
+                instruction("Bring a port of a NIC near the GPU up, if it is down"),
+                instruction("Else move a NIC below the GPU's PCIe switch, or pair the GPU with another NIC"),
+            ),
+        ),
+        devices=tuple(usability.unserved),
+        takes=tuple(usability.unserved),
     )
 
 

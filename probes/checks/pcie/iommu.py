@@ -84,7 +84,7 @@ def _translated(examination: Examination, bad: dict[str, Evidence]) -> Outcome:
     impact = ""
     if refused:
         impact = "The IOMMU has refused DMA of these devices: such transfers fail, or their data is lost."
-    elif examination.verdict.path is GdrPath.DMABUF:
+    elif examination.usability.path is GdrPath.DMABUF:
         # The driver handed out raw BAR addresses: OGK issue 1324 (595.84, Linux 7.0).
         impact = (
             "Data can be lost without an error: with DMA-BUF, an open driver was seen to hand out raw BAR "

@@ -91,6 +91,7 @@ def dev_infiniband_missing(examination: Examination) -> Outcome:
         else verbs_files(examination, made or devices, files is not None),
         severity=None if examination.topology.gpus else Severity.WARNING,
         devices=tuple(device.name for device in made) or ("ib_uverbs",),
+        takes=examination.usability.gpus,
     )
 
 

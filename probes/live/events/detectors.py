@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 
 from probes.base.unknown import Maybe, Unknown
 from probes.host.kernel_messages import KernelMessage
+from probes.live.conditions import Conditions
 from probes.live.events.errors import ErrorEvents
 from probes.live.events.gpus import GpuEvents
 from probes.live.events.kernel import KernelEvents, limit_of
@@ -16,6 +17,7 @@ from probes.live.events.ports import PortEvents
 from probes.live.events.processes import ProcessEvents
 from probes.live.events.rates import RateEvents
 from probes.live.model.sample import EventKind, LiveEvent, LiveSample
+from probes.snapshot.condition import Condition
 
 _ONE_LOSS_SECONDS = 120.0  # NVML and several kernel messages report one lost GPU
 
@@ -31,16 +33,19 @@ class EventDetector:
         self._kernel = KernelEvents()
         self._lost: dict[str, float] = {}
         # Causes before their effects.
+        self._gpus, self._ports, self._processes = GpuEvents(), PortEvents(), ProcessEvents()
+        self._rates, self._errors = RateEvents(), ErrorEvents()
+        self._conditions = Conditions()
         self._detectors: dict[str, Callable[[LiveSample], list[LiveEvent]]] = {
             "missed samples": MissedSamples().update,
             "modules": ModuleEvents().update,
-            "GPUs": GpuEvents().update,
+            "GPUs": self._gpus.update,
             "PCIe links of NICs": NicLinkEvents().update,
-            "ports": PortEvents().update,
-            "processes": ProcessEvents().update,
+            "ports": self._ports.update,
+            "processes": self._processes.update,
             "nvidia_peermem": PeermemEvents().update,
-            "rates": RateEvents().update,
-            "error counters": ErrorEvents().update,
+            "rates": self._rates.update,
+            "error counters": self._errors.update,
         }
 
     def update(
@@ -71,7 +76,20 @@ class EventDetector:
             except Exception as error:
                 limits.append(failed(f"events of {name}", error))
         events = [event for event in events if not self._is_known_loss(event, sample.at)]
-        return replace(sample, events=tuple(events), limits=tuple(dict.fromkeys(limits)))
+        watched = sample.watched
+        try:
+            watched = self._conditions.update(sample, self._detected(sample), self._processes.is_stopped)
+        except Exception as error:
+            limits.append(failed("what lasts", error))
+        return replace(sample, events=tuple(events), limits=tuple(dict.fromkeys(limits)), watched=watched)
+
+    def _detected(self, sample: LiveSample) -> Iterator[Condition]:
+        """Yield the conditions of the detectors that compare samples; a job that waits comes last."""
+        yield from self._ports.conditions()
+        yield from self._gpus.conditions()
+        yield from self._errors.conditions()
+        yield from self._rates.congested(sample, self._errors.congested())
+        yield from self._rates.conditions()
 
     def _is_known_loss(self, event: LiveEvent, at: float) -> bool:
         """Return whether a lost GPU was reported already, by NVML, by Xid 79 or by another message."""

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from probes.base.unknown import Unknown
 from probes.live.events.ports import ACTIVE
 from probes.live.model.explanations import ERRORS
 from probes.live.model.sample import EventKind, LiveEvent, LiveSample, PortSample
-from probes.queries.finding import Severity
+from probes.queries.finding import Evidence, Severity
+from probes.snapshot.condition import Condition
 
+ERRORS_RISING = "port-errors-rising"
 _QUIET_SECONDS = 60.0  # below the limit, before the next event of a counter
 # Peers that end at different times leave timeouts and refused packets behind.
 _TEARDOWN_SECONDS = 15.0
@@ -96,6 +99,7 @@ class _Count:
     total: float = 0.0
     began: float = 0.0  # the current window
     most: float = 0.0  # of the totals in the current window
+    above_since: float | None = None  # since when the total is above the limit
     last: float = 0.0  # of the window before
     usual: float = 0.0  # of all windows before that one, the older the less
 
@@ -137,6 +141,7 @@ class ErrorEvents:
     def __init__(self) -> None:
         self._ports: dict[str, _Port] = {}
         self._above_at: dict[tuple[str, str], float] = {}  # by port and text: when it was last above a limit
+        self._rising: dict[tuple[str, str], Condition] = {}  # those of them that are warnings
         self._down_at: dict[str, float] = {}  # by port
         self._at: float | None = None
         self._processes: frozenset[int] = frozenset()
@@ -167,7 +172,24 @@ class ErrorEvents:
                     rising.setdefault(rule.text, []).append(event)
         for key in [key for key, at in self._above_at.items() if sample.at - at >= _QUIET_SECONDS]:
             del self._above_at[key]
+            self._rising.pop(key, None)
         return [event for text, events in rising.items() for event in _grouped(text, events)]
+
+    def conditions(self) -> Iterator[Condition]:
+        """Yield the errors that still rise."""
+        yield from self._rising.values()
+
+    def congested(self) -> Mapping[str, tuple[float, str]]:
+        """Return the devices whose counters show congestion now: since when (Host.monotonic()), and which."""
+        found: dict[str, tuple[float, str]] = {}
+        for port_name, port in self._ports.items():
+            name = port_name.partition("/")[0]
+            for rule, count in port.counts.items():
+                if rule.group == "congestion" and count.above_since is not None:
+                    earlier = found.get(name)
+                    if earlier is None or count.above_since < earlier[0]:
+                        found[name] = count.above_since, rule.counter
+        return found
 
     def _note_processes(self, sample: LiveSample) -> None:
         if isinstance(sample.processes, Unknown):
@@ -198,6 +220,10 @@ class ErrorEvents:
             if not rule.is_relative:
                 del counts[rule]
                 return None
+        if count.total <= rule.limit:
+            count.above_since = None
+        elif count.above_since is None:
+            count.above_since = sample.at
         if rule.is_relative:
             count.renew(sample.at, rule.seconds)
             if count.total <= _TIMES * count.usual or sample.at < self._usual_from:
@@ -206,7 +232,21 @@ class ErrorEvents:
             return None
         was_above = (port.name, rule.text) in self._above_at
         self._above_at[port.name, rule.text] = sample.at
-        return None if was_above else _event(port, rule, count.total, sample.taken_at)
+        if was_above:
+            return None
+        event = _event(port, rule, count.total, sample.taken_at)
+        if rule.severity is not Severity.NOTE:
+            counters = f"/sys/class/infiniband/{port.device}/ports/{port.port}"
+            self._rising[port.name, rule.text] = Condition(
+                ERRORS_RISING,
+                f"{port.name} {rule.text}",
+                event.text,
+                sample.taken_at,
+                rule.severity,
+                (Evidence(counters, f"{rule.counter}: {max(1, round(count.total)):,} more"),),
+                (port.device,),
+            )
+        return event
 
 
 def _grouped(text: str, events: list[LiveEvent]) -> list[LiveEvent]:

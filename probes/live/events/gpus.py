@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from probes.base.unknown import Unknown
@@ -9,8 +10,10 @@ from probes.host.nvml import NvmlLive
 from probes.live.model.explanations import EXPLANATIONS
 from probes.live.model.sample import EventKind, GpuSample, LiveEvent, LiveSample
 from probes.live.model.settled import Lasting, Settled
-from probes.queries.finding import Severity
+from probes.queries.finding import Evidence, Severity
+from probes.snapshot.condition import Condition
 
+THROTTLED = "gpu-throttled"
 BUSY_PERCENT = 10  # a GPU with this load runs its link at full speed
 _BUSY_SAMPLES = 3  # until a link that was slowed down while idle is fast again
 _MISSED = 3
@@ -29,6 +32,7 @@ class _Gpu:
     link: Settled[tuple[int, int]] = field(default_factory=lambda: Settled(_BUSY_SAMPLES))
     width: Settled[int] = field(default_factory=lambda: Settled(_BUSY_SAMPLES))
     throttling: dict[str, Lasting] = field(default_factory=dict)
+    throttled: Condition | None = None
 
 
 def name_of(gpu: GpuSample) -> str:
@@ -58,6 +62,12 @@ class GpuEvents:
             events += _link(known, gpu, live, sample.taken_at)
             events += _throttling(known, gpu, live, sample.taken_at)
         return events
+
+    def conditions(self) -> Iterator[Condition]:
+        """Yield the GPUs that are throttled, until they have run at full speed for a minute."""
+        for gpu in self._known.values():
+            if gpu.throttled is not None and any(lasting.is_on for lasting in gpu.throttling.values()):
+                yield gpu.throttled
 
 
 def _missed(known: _Gpu, gpu: GpuSample, at: float) -> list[LiveEvent]:
@@ -114,4 +124,6 @@ def _throttling(known: _Gpu, gpu: GpuSample, live: NvmlLive, at: float) -> list[
         return []
     kind = EventKind.THROTTLED
     text = f"{name_of(gpu)} is throttled ({', '.join(sorted(begun))})"
+    shown = Evidence(f"NVML, {gpu.bdf}", ", ".join(sorted(begun)))
+    known.throttled = Condition(THROTTLED, gpu.bdf, text, at, evidence=(shown,), devices=(gpu.bdf,))
     return [LiveEvent(at, kind, Severity.WARNING, gpu.bdf, text, EXPLANATIONS[kind])]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from probes.base.unknown import Unknown
@@ -10,9 +11,11 @@ from probes.live.model import explanations
 from probes.live.model.explanations import EXPLANATIONS
 from probes.live.model.sample import EventKind, LiveEvent, LiveSample, PortSample
 from probes.live.model.settled import Lasting, Settled
-from probes.queries.finding import Severity
+from probes.queries.finding import Evidence, Severity
+from probes.snapshot.condition import Condition
 
 ACTIVE = "ACTIVE"
+FLAPPING, PAUSED = "port-flapping", "port-paused"
 PAUSE_PERCENT = 5.0
 _PAUSE_SAMPLES = 3
 _QUIET_SAMPLES = 30  # without pauses, before the next event
@@ -30,6 +33,8 @@ class _Port:
     missed: int = 0
     downs: deque[float] = field(default_factory=deque)
     is_flapping: bool = False
+    flapping: Condition | None = None
+    paused: Condition | None = None
     rate: Settled[float] = field(default_factory=lambda: Settled(_RATE_SAMPLES))
     pause: Lasting = field(default_factory=lambda: Lasting(_PAUSE_SAMPLES, _QUIET_SAMPLES))
 
@@ -56,6 +61,14 @@ class PortEvents:
         events += self._gone(names, sample, used)
         self._is_first = False
         return events
+
+    def conditions(self) -> Iterator[Condition]:
+        """Yield the ports that flap or are paused, until that has ended for a while."""
+        for port in self._known.values():
+            if port.is_flapping and port.flapping is not None:
+                yield port.flapping
+            if port.pause.is_on and port.paused is not None:
+                yield port.paused
 
     def _state(self, port: PortSample, state: str, sample: LiveSample, is_used: bool) -> list[LiveEvent]:
         is_up = state == ACTIVE
@@ -92,6 +105,15 @@ class PortEvents:
             known.is_flapping = True
             over = _duration(sample.at - known.downs[0])
             text = f"{port.name} is flapping, {len(known.downs)} times down in {over}"
+            state_file = f"/sys/class/infiniband/{port.device}/ports/{port.port}/state"
+            known.flapping = Condition(
+                FLAPPING,
+                port.name,
+                text,
+                sample.taken_at,
+                evidence=(Evidence(state_file, f"{len(known.downs)} times down in {over}"),),
+                devices=(port.device,),
+            )
             return [_event(port, sample, _down(is_used), text, explanations.PORT_FLAPPING)]
         if state in ("INIT", "ARMED"):
             text, why = f"{port.name} is in state {state}", explanations.PORT_WAITS
@@ -134,6 +156,11 @@ def _event(port: PortSample, sample: LiveSample, severity: Severity, text: str, 
     return LiveEvent(sample.taken_at, EventKind.PORT_STATE, severity, port.name, text, why)
 
 
+def known_netdev(port: PortSample) -> str:
+    """Return the interface of a port, or the port's own name."""
+    return port.name if isinstance(port.netdev, Unknown) else port.netdev
+
+
 def _duration(seconds: float) -> str:
     return f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"
 
@@ -153,5 +180,14 @@ def _rate_and_pause(known: _Port, port: PortSample, at: float) -> list[LiveEvent
     if not isinstance(pause, Unknown) and known.pause.update(pause > PAUSE_PERCENT):
         text = f"{port.name} is paused {pause:.0f} % of the time"
         kind = EventKind.PAUSE
+        counter = f"ethtool -S {known_netdev(port)}"
+        known.paused = Condition(
+            PAUSED,
+            port.name,
+            text,
+            at,
+            evidence=(Evidence(counter, f"pause frames for {pause:.0f} % of the time"),),
+            devices=(port.device,),
+        )
         events.append(LiveEvent(at, kind, Severity.WARNING, port.name, text, EXPLANATIONS[kind]))
     return events

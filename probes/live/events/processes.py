@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from probes.base.unknown import Unknown
+from probes.facts.jobs.processes import program_of
 from probes.live.model.explanations import EXPLANATIONS, PATHS
 from probes.live.model.sample import EventKind, LiveEvent, LiveProcess, LiveSample, PathWord, path_phrase
 from probes.live.model.settled import Settled
@@ -17,6 +19,19 @@ _STOPPED_STATES = ("T", "t")
 _DIRECT = (PathWord.DMABUF, PathWord.PEERMEM)
 _NO_PATH = (PathWord.UNKNOWN, PathWord.NO_NIC)
 _MAX_PREDECESSORS = 1024
+_MOST_SPANS = 12
+
+
+@dataclass(frozen=True)
+class _Change:
+    """What happened to one process; the same of several processes of a job is one event."""
+
+    process: LiveProcess
+    kind: EventKind
+    severity: Severity
+    text: str  # after the process's name
+    text_of_many: str
+    explanation: str
 
 
 @dataclass
@@ -26,6 +41,7 @@ class _Known:
     process: LiveProcess
     has_queue_pairs: bool
     missed: int = 0
+    is_new: bool = False  # it started while gdrtop watched
     stopped: Settled[bool] = field(default_factory=lambda: Settled(_STOPPED))
     path: Settled[PathWord] = field(default_factory=lambda: Settled(_PATH))
 
@@ -45,17 +61,18 @@ class ProcessEvents:
     def __init__(self) -> None:
         self._known: dict[int, _Known] | None = None  # None: no sample yet
         self._paths: dict[tuple[str, ...], PathWord] = {}  # of processes that have ended
+        self._job_names: dict[str, str] = {}
 
     def update(self, sample: LiveSample) -> list[LiveEvent]:
         """Return what has changed; nothing while the processes are unknown."""
         if isinstance(sample.processes, Unknown):
             return []
-        events: list[LiveEvent] = []
+        changes: list[_Change] = []
         is_first = self._known is None
         known = {} if self._known is None else self._known
         now = {process.pid: process for process in sample.processes}
         for process in now.values():
-            events += self._seen(known, process, sample.taken_at, is_first)
+            changes += self._seen(known, process, is_first)
         for pid in [pid for pid in known if pid not in now]:
             gone = known[pid]
             gone.missed += 1
@@ -63,22 +80,29 @@ class ProcessEvents:
                 del known[pid]
                 self._remember(gone)
                 if gone.has_queue_pairs:
-                    events.append(_ended(gone.process, sample.taken_at, "ended"))
+                    changes.append(_ended(gone.process, "ended", "ended"))
         self._known = known
+        names = {job.id: job.name for job in sample.jobs}
+        events = _folded(changes, self._job_names | names, sample.taken_at)
+        left = {known_process.process.job for known_process in known.values()}
+        self._job_names = {job: name for job, name in self._job_names.items() if job in left} | names
         return events
 
-    def _seen(
-        self, known: dict[int, _Known], process: LiveProcess, at: float, is_first: bool
-    ) -> list[LiveEvent]:
-        events: list[LiveEvent] = []
+    def is_stopped(self, process: LiveProcess) -> bool:
+        """Return whether a process is stopped, and not only for a moment by a profiler."""
+        known = (self._known or {}).get(process.pid)
+        return known is not None and known.stopped.value is True
+
+    def _seen(self, known: dict[int, _Known], process: LiveProcess, is_first: bool) -> list[_Change]:
+        events: list[_Change] = []
         has_queue_pairs = process.has_queue_pairs
         one = known.get(process.pid)
         if one is None:
-            one = known[process.pid] = _Known(process, has_queue_pairs)
+            one = known[process.pid] = _Known(process, has_queue_pairs, is_new=not is_first)
             if has_queue_pairs and not is_first:
-                events.append(_started(process, at))
+                events.append(_started(process))
         elif has_queue_pairs and not one.has_queue_pairs:
-            events.append(_started(process, at))
+            events.append(_started(process))
             one.missed = 0
         elif not process.is_listed:
             has_queue_pairs = one.has_queue_pairs
@@ -87,27 +111,31 @@ class ProcessEvents:
             if one.missed < _MISSED:
                 has_queue_pairs = True
             else:
-                events.append(_ended(process, at, "has closed its queue pairs"))
+                events.append(
+                    _ended(process, "has closed its queue pairs", "have closed their queue pairs")
+                )
         else:
             one.missed = 0
         one.process, one.has_queue_pairs = process, has_queue_pairs
         if not isinstance(process.state, Unknown):
             changed = one.stopped.update(process.state in _STOPPED_STATES)
             if changed is not None:
-                events.append(_stopped(process, at, changed[1]))
+                events.append(_stopped(process, changed[1]))
         if process.path.word not in _NO_PATH:
-            events += self._path(one, process, at)
+            events += self._path(one, process)
         return events
 
-    def _path(self, one: _Known, process: LiveProcess, at: float) -> list[LiveEvent]:
+    def _path(self, one: _Known, process: LiveProcess) -> list[_Change]:
         was_settled = one.path.value is not None
         changed = one.path.update(process.path.word)
         if changed is not None:
-            return [_path_changed(process, at, changed[0], f"{name_of(process)} now")]
+            return [_path_changed(process, changed[0], ("now", "now"))]
         if not was_settled and one.path.value is not None:
             before = self._paths.pop(_key(process), None)
             if before is not None and before is not one.path.value:
-                return [_path_changed(process, at, before, f"{name_of(process)} was restarted and now")]
+                return [_path_changed(process, before, ("was restarted and now", "were restarted and now"))]
+            if before is None and one.is_new and one.path.value in (PathWord.STAGED, PathWord.TCP):
+                return [_path_changed(process, None, ("has started and", "have started and"))]
         return []
 
     def _remember(self, gone: _Known) -> None:
@@ -123,35 +151,74 @@ def _key(process: LiveProcess) -> tuple[str, ...]:
     return (str(process.process.program), str(process.process.uid), str(process.rank), *process.gpus)
 
 
-def _started(process: LiveProcess, at: float) -> LiveEvent:
+def _folded(changes: Sequence[_Change], names: Mapping[str, str], at: float) -> list[LiveEvent]:
+    """Return an event for each change; the same change of several processes of a job is one."""
+    groups: dict[tuple[object, ...], list[_Change]] = {}
+    for change in changes:
+        key = change.process.job, change.kind, change.severity, change.text_of_many
+        groups.setdefault(key, []).append(change)
+    events = []
+    for group in groups.values():
+        first = group[0]
+        subject, text = f"pid {first.process.pid}", f"{name_of(first.process)} {first.text}"
+        if len(group) > 1:
+            subject = names.get(first.process.job) or program_of(first.process.process)
+            text = f"{_ranks([change.process for change in group])} of {subject} {first.text_of_many}"
+        events.append(LiveEvent(at, first.kind, first.severity, subject, text, first.explanation))
+    return events
+
+
+def _ranks(processes: Sequence[LiveProcess]) -> str:
+    """Return "ranks 0-3, 7"; pids where a rank is unknown."""
+    ranks = [process.rank for process in processes if not isinstance(process.rank, Unknown)]
+    if len(ranks) < len(processes):
+        return f"pids {_ranges(process.pid for process in processes)}"
+    return f"ranks {_ranges(ranks)}"
+
+
+def _ranges(numbers: Iterable[int]) -> str:
+    """Return "0-3, 7"."""
+    spans: list[list[int]] = []
+    for number in sorted(set(numbers)):
+        if spans and number == spans[-1][1] + 1:
+            spans[-1][1] = number
+        else:
+            spans.append([number, number])
+    shown = [str(first) if first == last else f"{first}-{last}" for first, last in spans]
+    return ", ".join(shown[:_MOST_SPANS]) + (", …" if len(shown) > _MOST_SPANS else "")
+
+
+def _started(process: LiveProcess) -> _Change:
     nics = [nic.device for nic in process.nics if nic.queue_pairs]
     where = nics[0] if len(nics) == 1 else f"{len(nics)} NICs"
     kind = EventKind.PROCESS_STARTED
-    text = f"{name_of(process)} has queue pairs on {where}"
-    return LiveEvent(at, kind, Severity.NOTE, f"pid {process.pid}", text, EXPLANATIONS[kind])
+    return _Change(
+        process, kind, Severity.NOTE, f"has queue pairs on {where}", "have queue pairs", EXPLANATIONS[kind]
+    )
 
 
-def _ended(process: LiveProcess, at: float, what: str) -> LiveEvent:
+def _ended(process: LiveProcess, text: str, text_of_many: str) -> _Change:
     kind = EventKind.PROCESS_ENDED
-    text = f"{name_of(process)} {what}"
-    return LiveEvent(at, kind, Severity.NOTE, f"pid {process.pid}", text, EXPLANATIONS[kind])
+    return _Change(process, kind, Severity.NOTE, text, text_of_many, EXPLANATIONS[kind])
 
 
-def _stopped(process: LiveProcess, at: float, is_stopped: bool) -> LiveEvent:
+def _stopped(process: LiveProcess, is_stopped: bool) -> _Change:
     kind = EventKind.PROCESS_STOPPED if is_stopped else EventKind.PROCESS_RESUMED
     severity = Severity.WARNING if is_stopped else Severity.NOTE
-    text = f"{name_of(process)} {'is stopped' if is_stopped else 'runs again'}"
-    return LiveEvent(at, kind, severity, f"pid {process.pid}", text, EXPLANATIONS[kind])
+    texts = ("is stopped", "are stopped") if is_stopped else ("runs again", "run again")
+    return _Change(process, kind, severity, *texts, EXPLANATIONS[kind])
 
 
-def _path_changed(process: LiveProcess, at: float, before: PathWord, what: str) -> LiveEvent:
+def _path_changed(process: LiveProcess, before: PathWord | None, verbs: tuple[str, str]) -> _Change:
     now = process.path
-    is_worse = before in _DIRECT and now.word not in _DIRECT
-    return LiveEvent(
-        at,
+    is_worse = now.word not in _DIRECT and (before is None or before in _DIRECT)
+    likely = "likely " * now.is_likely
+    earlier = "" if before is None else f", before: {before.value}"
+    return _Change(
+        process,
         EventKind.PATH_CHANGED,
         Severity.WARNING if is_worse else Severity.NOTE,
-        f"pid {process.pid}",
-        f"{what} {'likely ' * now.is_likely}{path_phrase(now.word)}, before: {before.value}",
+        f"{verbs[0]} {likely}{path_phrase(now.word)}{earlier}",
+        f"{verbs[1]} {likely}{path_phrase(now.word, of_many=True)}{earlier}",
         PATHS.get(now.word, ""),
     )

@@ -8,16 +8,19 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from statistics import median
 
+from probes.base.text import plural
 from probes.base.unknown import Unknown
 from probes.live.events.ports import ACTIVE
 from probes.live.model.explanations import EXPLANATIONS
 from probes.live.model.sample import EventKind, LiveEvent, LiveJob, LiveSample, PortSample, Role
-from probes.queries.finding import Severity
+from probes.queries.finding import Evidence, Severity
+from probes.snapshot.condition import Condition
 
+TRAFFIC_FELL, CONGESTED = "job-traffic-fell", "network-congested"
 LEAST_GBPS = 1.0
 _LEAST_SHARE = 0.01  # of the line rate, where that is less
 _LEAST_SOFTWARE_GBPS = 0.005  # software RDMA, whose line rate says little
@@ -33,6 +36,7 @@ _STEADY = (1.5, 5.0)  # a benchmark sends all the time
 _BESIDE_OTHERS = (4.5, 10.0)  # while the job's other NICs go on
 _PHASES = (20.0, 10.0)
 _RECOVERED_SAMPLES = 2
+_CONGESTED_SHARE = 0.8  # of the rate before the congestion
 
 
 @dataclass
@@ -49,6 +53,7 @@ class _Nic:
     is_low: bool = False
     reported_as: str = ""  # the subject of the event: this device, or the job
     high: int = 0  # samples in a row
+    fallen: Condition | None = None  # while the rate is low, where the event was about it
 
     def add(self, at: float, rate: float) -> None:
         """Append a rate, and note since when it is below half of the usual one."""
@@ -99,11 +104,18 @@ class _Nic:
         return median(highest) if highest else 0.0
 
 
+    def peak(self, begin: float, end: float) -> float:
+        """Return the highest rate between two times; 0 if there is no sample."""
+        first, last = bisect_left(self.times, begin), bisect_right(self.times, end)
+        return max(self.rates[first:last], default=0.0)
+
+
 class RateEvents:
     """Compare the rate of each NIC that a job uses with its last minute."""
 
     def __init__(self) -> None:
         self._nics: dict[str, _Nic] = {}
+        self._before: dict[str, float] = {}  # Gb/s before the congestion, by job
 
     def update(self, sample: LiveSample) -> list[LiveEvent]:
         """Return the rates that fell or recovered; nothing of NICs without connected queue pairs."""
@@ -118,6 +130,49 @@ class RateEvents:
             if job.role is not Role.STORAGE:  # its traffic comes in bursts
                 events += self._fallen(job, sample)
         return events + self._recovered(sample)
+
+    def conditions(self) -> Iterator[Condition]:
+        """Yield the jobs and NICs whose traffic is still below half of what it was."""
+        for nic in self._nics.values():
+            if nic.is_low and nic.fallen is not None:
+                yield nic.fallen
+
+    def congested(
+        self, sample: LiveSample, ports: Mapping[str, tuple[float, str]]
+    ) -> Iterator[Condition]:
+        """Yield the jobs that carry clearly less since their ports show congestion.
+
+        `ports`: since when (seconds, Host.monotonic()) and by which counter, by device.
+        """
+        earlier, self._before = self._before, {}
+        for job in sample.jobs:
+            names = [name for name in job.nics if name in ports and name in self._nics]
+            if not names or job.role is Role.STORAGE:
+                continue
+            begin = min(ports[name][0] for name in names)
+            nics = [self._nics[name] for name in names]
+            usual = earlier.get(job.id)
+            if usual is None:  # the rates of that time are forgotten after two minutes
+                usual = sum(nic.peak(begin - _BASE_SECONDS, begin - _BUCKET_SECONDS) for nic in nics)
+            self._before[job.id] = usual
+            rate = sum(nic.peak(sample.at - _BASE_SECONDS / 2, sample.at) for nic in nics)
+            is_early = sample.at - begin < _BASE_SECONDS / 2
+            if is_early or usual < LEAST_GBPS or rate >= _CONGESTED_SHARE * usual:
+                continue
+            text = (
+                f"{job.name} carries {_gbps(rate, usual)} at most on {plural(len(names), 'NIC')} that report "
+                f"congestion; before, it carried {_gbps(usual, usual)}"
+            )
+            yield Condition(
+                CONGESTED,
+                job.id,
+                text,
+                sample.taken_at - (sample.at - begin),
+                evidence=tuple(Evidence(_port(name), f"{ports[name][1]} rises") for name in names),
+                devices=tuple(names),
+                job=job.id,
+                job_name=job.name,
+            )
 
     def _add(self, name: str, pids: frozenset[int], port: PortSample | None, at: float) -> None:
         nic = self._nics.get(name)
@@ -150,10 +205,12 @@ class RateEvents:
                 nics[name].is_low = True
             if is_reported:
                 return []
-            nics[new[0]].reported_as = job.name
+            first = nics[new[0]]
+            first.reported_as = job.name
             before = sum(nics[name].usual for name in low)
             now = sum(nics[name].rates[-1] for name in low)
             text = f"{len(low)} NICs of {job.name} carry {_fallen_text(now, before)}"
+            first.fallen = _condition(job, job.id, text, low, sample.taken_at)
             return [_event(EventKind.RATE_FELL, job.name, text, sample.taken_at)]
         events = []
         for name in new:
@@ -161,6 +218,7 @@ class RateEvents:
             nic.is_low, nic.reported_as = True, name
             now, before = nic.rates[-1], nic.usual
             text = f"{name} carries {_fallen_text(now, before)}"
+            nic.fallen = _condition(job, name, text, [name], sample.taken_at)
             events.append(_event(EventKind.RATE_FELL, name, text, sample.taken_at))
         return events
 
@@ -182,12 +240,29 @@ class RateEvents:
             if not nic.is_low or nic.high < _RECOVERED_SAMPLES:
                 continue
             subject = nic.reported_as
-            nic.is_low, nic.reported_as, nic.low_since, nic.high = False, "", None, 0
+            nic.is_low, nic.reported_as, nic.low_since, nic.high, nic.fallen = False, "", None, 0, None
             if subject:
                 now = _gbps(nic.rates[-1], nic.usual)
                 text = f"{name} carries {now} again" if subject == name else f"{subject} sends again"
                 events.append(_event(EventKind.RATE_RECOVERED, subject, text, sample.taken_at))
         return events
+
+
+def _port(device: str) -> str:
+    return f"/sys/class/infiniband/{device}/ports/1"
+
+
+def _condition(job: LiveJob, subject: str, text: str, names: list[str], at: float) -> Condition:
+    return Condition(
+        TRAFFIC_FELL,
+        subject,
+        text,
+        at,
+        evidence=tuple(Evidence(f"{_port(name)}/counters/port_xmit_data", text) for name in names[:1]),
+        devices=tuple(names),
+        job=job.id,
+        job_name=job.name,
+    )
 
 
 def _users(sample: LiveSample) -> dict[str, frozenset[int]]:

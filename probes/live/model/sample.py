@@ -13,7 +13,9 @@ from probes.facts.gpudirect import PeermemReading
 from probes.facts.jobs.processes import Process
 from probes.host.collectives import CollectiveSpeed
 from probes.host.nvml import NvmlLive
-from probes.queries.finding import Evidence, Severity
+from probes.queries.finding import Evidence, Finding, Severity
+from probes.snapshot.condition import Watched
+from probes.snapshot.verdict_state import Verdict
 
 
 class PathWord(Enum):
@@ -166,6 +168,7 @@ class OddOne:
     evidence: tuple[Evidence, ...] = ()
     pid: int | None = None
     device: str = ""
+    aspect: str = ""  # "rate", "link", "path", "state", "nics", "place", "cpus"
 
 
 @dataclass(frozen=True)
@@ -222,6 +225,8 @@ class EventKind(Enum):
     RAS_PEER = "ras-peer"  # NCCL's RAS reports a process that does not answer, is dead, is back
     RAS_EVENTS = "ras-events"  # gdrtop follows RAS events from here on, or no longer
     SAMPLES_MISSED = "samples-missed"  # gdrtop itself could not look
+    FOUND = "found"  # a check has found something that it did not find before
+    ENDED = "ended"  # what a check had found is no longer there
 
 
 @dataclass(frozen=True)
@@ -234,6 +239,9 @@ class LiveEvent:
     subject: str  # "mlx5_3", "pid 4716", "nvidia_peermem"
     text: str  # one sentence without a period: "mlx5_3 went down"
     explanation: str = ""  # what it means and what to do
+
+
+_NOT_WATCHED = Watched(0.0, Unknown(Reason.NOT_RECORDED, "jobs", "not read"))
 
 
 @dataclass(frozen=True)
@@ -251,6 +259,9 @@ class LiveSample:
     limits: tuple[str, ...] = ()  # what cannot be seen and why: "Run as root to …", one sentence each
     events: tuple[LiveEvent, ...] = ()  # new in this sample
     no_ports: str = ""  # why there are no ports, as a sentence; "" if there are
+    watched: Watched = _NOT_WATCHED  # the problems that last
+    verdict: Verdict | None = None  # of the node at this moment; None: not judged
+    findings: tuple[Finding, ...] = ()  # critical ones and warnings, one for each cause
 
     def process(self, pid: int) -> LiveProcess | None:
         """Return the process with this pid, if it is there."""

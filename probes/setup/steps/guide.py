@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from probes.bandwidth.model.result import Result
 from probes.base.plan import Plan, Step, instruction, plan_or_none
 from probes.base.unknown import Maybe, Unknown
+from probes.checks.judgement import conclude
 from probes.facts.gpudirect import GdrPath, hardware_of
 from probes.facts.system.platform import in_container
 from probes.host.protocol import Host
@@ -172,7 +173,7 @@ def build_guide(
     if path is GdrPath.CXI:
         reason = "perftest needs verbs, which Slingshot NICs do not have"
         steps["tools"] = replace(steps["tools"], state=StepState.SKIPPED, reason=reason, plan=None)
-    steps["reboot"] = reboot_step(examination.verdict, record, boot_id)
+    steps["reboot"] = reboot_step(conclude(examination.usability, findings), record, boot_id)
     steps["report"] = report_step(record)
     if path is None and choice.is_impossible:
         steps["hardware"] = replace(steps["hardware"], state=StepState.BLOCKED, reason=choice.reason)

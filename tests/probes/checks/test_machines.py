@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from probes.checks.judgement import exit_status, summarize
 from probes.checks.registry import findings
-from probes.checks.summary import exit_status, summarize
 from probes.host.local import LocalHost
 from probes.queries.finding import Finding, Severity, Status
 from probes.snapshot.examination import examine

@@ -3,7 +3,7 @@
 import pytest
 
 from probes.base.unknown import Reason, Unknown
-from probes.checks.summary import exit_status
+from probes.checks.judgement import exit_status
 from probes.live.verdict import examine_with_jobs, with_jobs
 from probes.simulation.host import SimulatedHost
 from probes.snapshot.verdict import State

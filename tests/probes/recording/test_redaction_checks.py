@@ -3,8 +3,8 @@
 import pytest
 
 from probes.base.unknown import Maybe
+from probes.checks.judgement import summarize
 from probes.checks.registry import findings
-from probes.checks.summary import summarize
 from probes.facts.gpudirect import GdrPath
 from probes.queries.finding import Severity, Status
 from probes.recording.recording_host import Moment, RecordingHost

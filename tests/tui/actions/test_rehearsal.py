@@ -10,8 +10,8 @@ import pytest
 
 from probes.base.plan import FileChange, Plan, Step
 from probes.base.unknown import Unknown
+from probes.checks.judgement import summarize
 from probes.checks.registry import findings
-from probes.checks.summary import summarize
 from probes.live.verdict import examine_with_jobs
 from probes.plans.catalogue import Offer, offers
 from probes.queries.finding import Finding, Status

@@ -8,8 +8,8 @@ from dataclasses import replace
 
 import pytest
 
+from probes.checks.judgement import exit_status, summarize
 from probes.checks.registry import CHECKS
-from probes.checks.summary import exit_status, summarize
 from probes.queries.finding import Severity, Status
 from probes.simulation.host import SimulatedHost
 from probes.simulation.node.model.names import SIMULATED_NAMES

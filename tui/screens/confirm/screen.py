@@ -17,9 +17,9 @@ from widgets.base.lines import Run, Tone
 from widgets.base.lines_view import LinesView
 
 if TYPE_CHECKING:
+    from probes.checks.judgement import Judgement
     from tui.actions.dispatcher import Prepared
     from tui.screens.confirm.state import ConfirmState
-    from widgets.doctor.changes import Assessment
 
 
 class ConfirmScreen(PanesScreen):
@@ -136,7 +136,7 @@ class ConfirmScreen(PanesScreen):
         self._state.is_rehearsing = True
         self._redraw()
 
-    def show_rehearsal(self, before: Assessment, after: Assessment, not_rehearsed: tuple[str, ...]) -> None:
+    def show_rehearsal(self, before: Judgement, after: Judgement, not_rehearsed: tuple[str, ...]) -> None:
         """Show what to expect afterwards, above the steps."""
         self._state.set_rehearsal(before, after, not_rehearsed)
         self._redraw()

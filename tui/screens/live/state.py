@@ -20,6 +20,7 @@ from widgets.base.lazy_lines import LazyLines
 from widgets.base.lines import Line, Run, Tone, fit, plain, width_of, wrapped
 from widgets.live import changes, detail, gpus, jobs, nics, ranks
 from widgets.live.figures import memory_peers, rate_of
+from widgets.node import verdict as verdict_drawing
 from widgets.node.verdict import origin_run
 
 PANES = ("ranks", "nics", "gpus", "changes")
@@ -189,6 +190,8 @@ class LiveState:
         runs: Line = (Run("Live ", Tone.TITLE), *((origin, Run(" ")) if origin.text else ()))
         if sample is None or newest is None:
             return (*runs, Run("reading…", Tone.DIM))
+        if sample.verdict is not None:
+            runs = (*runs, *verdict_drawing.draw(sample.verdict, key="d"), Run("  "))
         time = local_time(sample.taken_at)
         if not self.is_past:
             return _cut((*runs, Run(time, Tone.DIM), *status), width)

@@ -23,7 +23,7 @@ from widgets.node import head as head_drawing
 
 if TYPE_CHECKING:
     from probes.bandwidth.model.result import Result
-    from probes.queries.finding import Finding
+    from probes.checks.judgement import Judgement
     from probes.snapshot.examination import Examination
     from probes.snapshot.rates import Reading
     from tui.screens.overview.state import OverviewState
@@ -159,15 +159,15 @@ class OverviewScreen(Screen[None]):
             self.readings += 1
             self.draw()
 
-    def apply_findings(
+    def apply_check(
         self,
-        findings: tuple[Finding, ...],
-        examination: Examination | None = None,
+        examination: Examination,
+        judgement: Judgement,
         detours: frozenset[tuple[str, str]] = frozenset(),
     ) -> None:
         """List and mark what the checks found."""
         if self._state is not None:
-            self._state.apply_findings(findings, examination, detours)
+            self._state.apply_check(examination, judgement, detours)
             self.draw()
 
     def fail_check(self, what: str) -> None:

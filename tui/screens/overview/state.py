@@ -8,24 +8,21 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from probes.checks.summary import summarize
-from probes.queries.finding import Finding
+from probes.checks.judgement import Judgement, listed
 from probes.queries.usable_here import usable_here
 from probes.snapshot.rates import Reading
 from probes.snapshot.verdict import Verdict
 from tui.runtime.sampler import Probed, Replayed, Sampled
 from tui.screens.overview import layout as overview_layout
 from tui.screens.overview.layout import Arrangement
-from tui.screens.overview.panels import Checked, Panels
+from tui.screens.overview.panels import Panels
 from tui.screens.overview.readings import Readings
 from tui.screens.overview.selection import Selection, stepped
 from widgets.base.lines import Line, rows_of
-from widgets.doctor import findings_rows
 from widgets.doctor.findings import marks_of
 from widgets.node import topology as topology_drawing
 from widgets.node import traffic, verdict
 from widgets.node.endpoint_lines import Detail
-from widgets.node.highlights import NOTHING_LIMITED
 from widgets.node.topology import Form, Style
 
 if TYPE_CHECKING:  # loaded once something was measured
@@ -57,8 +54,7 @@ class OverviewState:
         self._readings = Readings()
         self._selection = Selection(self._readings)
         self._panels = Panels(self._readings, self._selection)
-        self.verdict: Verdict | None = None  # with the findings; None before the first reading
-        self._judged: Verdict | None = None
+        self.judgement: Judgement | None = None  # None before the first reading
         self._still: dict[tuple[object, ...], Sequence[Line]] = {}
         self._fresh: dict[tuple[object, ...], Sequence[Line]] = {}  # until the next reading
         self._forms: dict[tuple[object, ...], _Fit] = {}
@@ -88,8 +84,7 @@ class OverviewState:
         else:
             before, had_rates = readings.live, bool(readings.rates)
             readings.apply_sample(report)
-            self._judged = report.verdict
-            self._summarize()
+            self._judge(report.judgement)
             self._fresh.clear()
             now = readings.live
             has_new_figures = now.gpus.keys() != before.gpus.keys() or (readings.rates and not had_rates)
@@ -97,18 +92,30 @@ class OverviewState:
             if has_new_figures or now.states != before.states or is_outgrown:  # other lines have other widths
                 self._forms.clear()
 
-    def apply_findings(
+    def apply_check(
         self,
-        findings: tuple[Finding, ...],
-        examination: Examination | None = None,
+        examination: Examination,
+        judgement: Judgement,
         detours: frozenset[tuple[str, str]] = frozenset(),
     ) -> None:
-        """Use the findings of a check, and the pairs whose traffic leaves their switch."""
-        usable = NOTHING_LIMITED if examination is None else usable_here(examination)
-        self._panels.checked = Checked(findings, examination, detours, marks_of(findings), usable)
+        """Use what a check has read and found, and the pairs whose traffic leaves their switch."""
+        checked = self._panels.checked
+        checked.examination, checked.detours, checked.failure = examination, detours, ""
+        checked.usable = usable_here(examination)
+        self._judge(judgement)
+        self._forget_drawings()
+
+    def _judge(self, judgement: Judgement) -> None:
+        """Show the findings of a judgement, where they are others than before."""
+        self.judgement = judgement
+        checked = self._panels.checked
+        findings = judgement.findings if judgement.is_checked else None
+        if findings is checked.findings:
+            return
+        checked.findings = findings
+        checked.marks = marks_of(findings or ())
         if self._selection.finding not in self._finding_ids():
             self._selection.finding = ""
-        self._summarize()
         self._forget_drawings()
 
     def fail_check(self, what: str) -> None:
@@ -126,12 +133,10 @@ class OverviewState:
             self._panels.measured = newest_by_pair(results, self.hostname, origin_word(node.origin))
             self._forget_drawings()
 
-    def _summarize(self) -> None:
-        findings = self._panels.checked.findings
-        if self._judged is None or findings is None:
-            self.verdict = self._judged  # without counts it shows that the checks are running
-        else:
-            self.verdict = summarize(self._judged, findings)
+    @property
+    def verdict(self) -> Verdict | None:
+        """The verdict; None before the first reading."""
+        return None if self.judgement is None else self.judgement.verdict
 
     @property
     def hostname(self) -> str:
@@ -166,7 +171,7 @@ class OverviewState:
         return self._selection.finding or next(iter(self._finding_ids()), "")
 
     def _finding_ids(self) -> list[str]:
-        return [finding.id for finding in findings_rows.listed(self._panels.checked.findings or ())]
+        return [finding.id for finding in listed(self._panels.checked.findings or ())]
 
     def select(self, step: int, order: list[str], wraps: bool = True) -> None:
         """Select the endpoint `step` further in the order in which they are drawn."""

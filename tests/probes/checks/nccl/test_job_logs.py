@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from probes.base.unknown import Reason, Unknown
+from probes.checks.judgement import summarize
 from probes.checks.registry import CHECKS, findings
-from probes.checks.summary import summarize
 from probes.live.verdict import examine_with_jobs
 from probes.queries.finding import Finding, Severity, Status
 from probes.simulation.faults.catalogue import FAULTS

@@ -1,0 +1,169 @@
+"""The one judgement of a node: its findings, and the verdict that follows from them.
+
+Every screen, command and exit status shows a Judgement and nothing beside it, so none can say otherwise than
+another one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, replace
+
+from probes.checks.registry import CHECKS, Outcomes, findings_of, run_checks
+from probes.queries.finding import Finding, Severity, Status
+from probes.snapshot.condition import Watched
+from probes.snapshot.examination import Examination
+from probes.snapshot.gdr_use import joined_sentences
+from probes.snapshot.verdict import State, Usability, Verdict
+
+_GREEN = (State.ACTIVE, State.READY)
+_MOVING = tuple(check for check in CHECKS if check.is_moving)
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """The verdict and all findings of one moment: found, unknown and passed."""
+
+    verdict: Verdict
+    findings: tuple[Finding, ...] = ()
+    skipped: tuple[str, ...] = ()  # ids of the checks that the user left out
+
+    @property
+    def is_checked(self) -> bool:
+        """Whether the checks have run; before, there is a verdict without findings."""
+        return self.verdict.critical is not None
+
+    @property
+    def found(self) -> tuple[Finding, ...]:
+        """The findings that were found."""
+        return tuple(finding for finding in self.findings if finding.status is Status.FOUND)
+
+    @property
+    def listed(self) -> tuple[Finding, ...]:
+        """The critical findings, then the warnings, one for each cause."""
+        return listed(self.findings)
+
+
+def judge(examination: Examination, only: Collection[str] = (), skip: Collection[str] = ()) -> Judgement:
+    """Run all checks, or those whose ids are chosen, and conclude the verdict."""
+    chosen = [check for check in CHECKS if (not only or check.id in only) and check.id not in skip]
+    left_out = {check.id for check in CHECKS} - {check.id for check in chosen}
+    found = findings_of(run_checks(examination, chosen))
+    return Judgement(conclude(examination.usability, found), found, tuple(sorted(left_out)))
+
+
+def with_severity(findings: Iterable[Finding], severity: Severity) -> tuple[Finding, ...]:
+    """Return the found findings of this severity, without those that are part of another."""
+    return tuple(
+        finding
+        for finding in findings
+        if finding.status is Status.FOUND and finding.severity is severity and not finding.part_of
+    )
+
+
+def listed(findings: Iterable[Finding]) -> tuple[Finding, ...]:
+    """Return the critical findings, then the warnings, one for each cause."""
+    found = tuple(findings)
+    return (*with_severity(found, Severity.CRITICAL), *with_severity(found, Severity.WARNING))
+
+
+def degrading(findings: Iterable[Finding]) -> tuple[Finding, ...]:
+    """Return what makes a usable node DEGRADED: critical findings, and warnings on the data path."""
+    found = tuple(findings)
+    warnings = with_severity(found, Severity.WARNING)
+    return (*with_severity(found, Severity.CRITICAL), *(one for one in warnings if one.data_path))
+
+
+def conclude(usability: Usability, findings: Iterable[Finding] | None) -> Verdict:
+    """Return the verdict: a function of the requirements and the findings, and of nothing else.
+
+    `findings` None: the checks have not run yet.
+    """
+    found = tuple(findings or ())
+    taken = {end for finding in found if finding.status is Status.FOUND for end in finding.takes}
+    served = [gpu for gpu in usability.gpus if gpu in usability.nics and gpu not in taken]
+    nics = {nic for gpu in served for nic in usability.nics[gpu]} - taken
+    state, path, reason = usability.state, usability.path, usability.reason
+    reasons = degrading(found)
+    if state in _GREEN and reasons:
+        state = State.BROKEN if usability.gpus and taken.issuperset(usability.gpus) else State.DEGRADED
+        others = len(reasons) - 1
+        more = f", and {others} other finding{'s' if others > 1 else ''}" if others else ""
+        reason = f"{reasons[0].title}{more}"
+    elif state is State.BROKEN and reasons:
+        reason = joined_sentences(reasons[0].title, "" if reason in reasons[0].title else reason)
+    return Verdict(
+        state,
+        None if state is State.BROKEN else path,
+        len(served) if state in (*_GREEN, State.DEGRADED) else 0,
+        len(usability.gpus),
+        reason,
+        len(nics) if state in (*_GREEN, State.DEGRADED) else 0,
+        None if findings is None else len(with_severity(found, Severity.CRITICAL)),
+        None if findings is None else len(with_severity(found, Severity.WARNING)),
+    )
+
+
+def exit_status(verdict: Verdict) -> int:
+    """Return the status for monitoring: 0 ok, 1 warnings, 2 critical, 3 unknown or not applicable.
+
+    A node that GPUDirect RDMA does not apply to is never critical.
+    """
+    if verdict.state is State.NOT_APPLICABLE:
+        return 3
+    if verdict.critical or verdict.state is State.BROKEN:
+        return 2
+    if verdict.state is State.UNKNOWN:
+        return 3
+    return 1 if verdict.warnings or verdict.state is State.DEGRADED else 0
+
+
+class Judge:
+    """Judges a watched node: with all checks at an examination, with the moving ones at each reading."""
+
+    def __init__(self) -> None:
+        self.examination: Examination | None = None
+        self.judgement: Judgement | None = None
+        self._outcomes: Outcomes = ()
+        self._since: Mapping[str, float | None] | None = None  # None: not examined yet
+
+    def examine(self, examination: Examination) -> Judgement:
+        """Run all checks on a new examination."""
+        self.examination = examination
+        return self._use(examination, run_checks(examination, CHECKS), examination.node.taken_at)
+
+    def update(self, usability: Usability, watched: Watched, taken_at: float) -> Judgement:
+        """Run the moving checks on what a reading shows; everything else is as in the last examination."""
+        if self.examination is None:
+            self.judgement = Judgement(conclude(usability, None))
+            return self.judgement
+        self.examination = replace(self.examination, usability=usability, watched=watched)
+        moved = dict(run_checks(self.examination, _MOVING))
+        outcomes = tuple((check, moved.get(check, outcome)) for check, outcome in self._outcomes)
+        before = self.judgement
+        if outcomes == self._outcomes and before is not None:
+            verdict = conclude(usability, before.findings)
+            if verdict != before.verdict:
+                self.judgement = replace(before, verdict=verdict)
+                return self.judgement
+            return before
+        return self._use(self.examination, outcomes, taken_at)
+
+    def _use(self, examination: Examination, outcomes: Outcomes, at: float) -> Judgement:
+        self._outcomes = outcomes
+        findings = findings_of(outcomes)
+        earlier = self._since
+        since = {
+            finding.id: finding.since
+            if finding.since is not None or earlier is None
+            else earlier.get(finding.id, at)
+            for finding in findings
+            if finding.status is Status.FOUND
+        }
+        self._since = since
+        findings = tuple(
+            replace(finding, since=since[finding.id]) if since.get(finding.id) is not None else finding
+            for finding in findings
+        )
+        self.judgement = Judgement(conclude(examination.usability, findings), findings)
+        return self.judgement

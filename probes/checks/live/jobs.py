@@ -1,0 +1,192 @@
+"""Running jobs: ranks without GPUDirect RDMA, ranks and NICs that hold the others up, traffic that fell."""
+
+from __future__ import annotations
+
+from probes.base.evidence import Evidence
+from probes.base.plan import Plan, instruction
+from probes.checks.live.watched import report_conditions
+from probes.live.conditions import ODD_RANK, OVER_TCP, SLOW_NIC, STAGED, STOPPED
+from probes.live.events.rates import TRAFFIC_FELL
+from probes.queries.finding import Area, Outcome, Severity, end_with, passed
+from probes.queries.jobs import OVER_TCP as TCP_IMPACT
+from probes.queries.jobs import RESTART, RESTARTS
+from probes.queries.jobs import STAGED as STAGED_IMPACT
+from probes.queries.ports import PORT_DOWN
+from probes.queries.references import NCCL_VARIABLES
+from probes.snapshot.examination import Examination
+from probes.snapshot.verdict import State
+
+AREA = Area("jobs", is_moving=True)
+_NCCL_LOG = instruction(
+    "Read the job's log with gdrtop nccl-log FILE: it names distances, disabled NICs and settings. If it is "
+    "silent, set NCCL_DEBUG=INFO and NCCL_DEBUG_SUBSYS=INIT,NET,GRAPH,ENV for the next run",
+    needs_root=False,
+)
+_KEEPS = "Running jobs keep their path until they restart."
+_SLOW_LINKS = (
+    "pcie-link-degraded-width",
+    "pcie-link-degraded-speed",
+    "pcie-link-below-port-rate",
+    "pcie-link-limited-by-slot",
+    "single-rail-or-half-rate",
+    "single-rail-or-half-rate-one-lane",
+    "mtu-mismatch",
+    "mtu-mismatch-small",
+)
+_LOST_GPUS = ("xid-79-fell-off-bus", "gpu-missing-from-nvml", "xid-119-gsp-timeout", "gpu-recovery-action")
+CAUSES_OF_STAGING = (
+    "no-gdr-path",
+    "cuda-fails-to-start",
+    "nccl-gdr-level-off",
+    "nccl-gdr-level-too-low",
+    "nccl-gdr-read-off",
+    "nccl-gdr-c2c-off",
+    "nccl-dmabuf-disabled",
+    "nccl-too-old-for-dmabuf",
+    "memory-peers-missing-old-nccl",
+    "job-log-gdr-disabled",
+    "job-log-other-setting",
+    "job-log-other-nics",
+    "job-log-staged",
+    "gpu-nic-cross-socket",
+    "gpu-nic-through-cpu",
+    "gpu-without-near-nic",
+    "peermem-not-loaded",
+)
+CAUSES_OF_TCP = (
+    "nccl-ib-disabled",
+    "nccl-net-socket",
+    "nccl-ib-hca-mismatch",
+    "nccl-net-plugin-not-found",
+    "nccl-net-plugin-absent",
+    "job-log-plugin-missing",
+    "job-log-other-setting",
+    "job-log-tcp",
+    "dev-infiniband-missing",
+    "no-gdr-path",
+)
+
+
+def _end_by_design(examination: Examination) -> None:
+    """End a check where the hardware cannot use GPUDirect RDMA: that is no fault of a job."""
+    if examination.usability.state is State.NOT_APPLICABLE:
+        end_with(passed(Evidence("verdict", examination.usability.reason)))
+
+
+@AREA.check(
+    STAGED,
+    Severity.WARNING,
+    "A running job copies GPU memory through host memory",
+    NCCL_VARIABLES,
+    ok="No running job copies GPU memory through host memory",
+    impact=STAGED_IMPACT,
+    data_path=True,
+    part_of=CAUSES_OF_STAGING,
+)
+def job_staged(examination: Examination) -> Outcome:
+    """Find NCCL ranks with RDMA but without GPUDirect RDMA; critical if it is certain of a whole job."""
+    _end_by_design(examination)
+    steps = (_NCCL_LOG, RESTART)
+    fix = Plan("Find out why NCCL does not use GPUDirect RDMA", steps, disturbs=RESTARTS, note=_KEEPS)
+    return report_conditions(examination, STAGED, fix)
+
+
+@AREA.check(
+    OVER_TCP,
+    Severity.WARNING,
+    "A running job uses TCP instead of RDMA",
+    NCCL_VARIABLES + "#nccl-net",
+    ok="No running job uses TCP instead of RDMA",
+    impact=TCP_IMPACT,
+    data_path=True,
+    part_of=CAUSES_OF_TCP,
+)
+def job_over_tcp(examination: Examination) -> Outcome:
+    """Find NCCL ranks that use TCP on a node with RDMA NICs; critical if it is certain of a whole job."""
+    _end_by_design(examination)
+    steps = (
+        instruction("Remove NCCL_IB_DISABLE and NCCL_NET=Socket from the job, if they are set", False),
+        instruction("Make /dev/infiniband visible in the job's container", False),
+        _NCCL_LOG,
+        RESTART,
+    )
+    return report_conditions(
+        examination, OVER_TCP, Plan("Let NCCL use RDMA", steps, disturbs=RESTARTS, note=_KEEPS)
+    )
+
+
+@AREA.check(
+    STOPPED,
+    Severity.WARNING,
+    "A process of a running job is stopped",
+    "signal(7), SIGSTOP; proc_pid_stat(5), state T",
+    ok="No process of a running job is stopped",
+    impact="All ranks of the job wait for it. NCCL gives up after its timeout, and the job fails.",
+    data_path=True,
+)
+def rank_stopped(examination: Examination) -> Outcome:
+    """Find processes of jobs in the state T: stopped by a signal or a debugger."""
+    steps = (
+        instruction("Run kill -CONT PID for each process of the evidence"),
+        instruction("If a debugger has stopped it, detach the debugger instead", needs_root=False),
+    )
+    return report_conditions(examination, STOPPED, Plan("Resume the process", steps))
+
+
+@AREA.check(
+    SLOW_NIC,
+    Severity.WARNING,
+    "One NIC carries far less than the other NICs of its job",
+    "NVIDIA/nccl issue 1149, a slow rail slows the whole collective",
+    ok="The NICs of each running job carry about the same",
+    impact="A collective is as slow as its slowest NIC: the whole job loses bandwidth.",
+    data_path=True,
+    part_of=(*PORT_DOWN, "port-flapping", *_SLOW_LINKS, STAGED, "network-congested"),
+)
+def nic_slow_in_job(examination: Examination) -> Outcome:
+    """Find NICs below half the median of their job's NICs while the job sends."""
+    steps = (
+        instruction("Measure the NIC alone when it is idle: gdrtop bench --nic NIC", needs_root=False),
+        instruction("Compare PCIe link, errors and PCIe stalls of the NICs in the live view (t)", False),
+        instruction("Check the NIC's cable and switch port, and the settings of its rail"),
+    )
+    return report_conditions(examination, SLOW_NIC, Plan("Find out what slows the NIC", steps), 13.0)
+
+
+@AREA.check(
+    TRAFFIC_FELL,
+    Severity.WARNING,
+    "A running job moves far less than before",
+    "NCCL user guide, RAS, https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting/ras.html",
+    ok="Running jobs move as much as in their last minutes",
+    impact="The job waits: for a rank, a NIC, a peer or the network. Its GPUs are idle.",
+    data_path=True,
+    part_of=(*_LOST_GPUS, STOPPED, *PORT_DOWN, "port-flapping", *_SLOW_LINKS, "network-congested", SLOW_NIC),
+)
+def job_traffic_fell(examination: Examination) -> Outcome:
+    """Find jobs and NICs whose traffic fell below half of the minute before and has not come back."""
+    steps = (
+        instruction("Ask NCCL which rank the others wait for: gdrtop ras (R on the Live screen)", False),
+        instruction("Look at the job's log and at the peers: a rank on another node may have ended", False),
+        instruction("Look for pauses, retransmits and ports that went down in the live view (t)", False),
+    )
+    return report_conditions(examination, TRAFFIC_FELL, Plan("Find out what the job waits for", steps), 30.0)
+
+
+@AREA.check(
+    ODD_RANK,
+    Severity.WARNING,
+    "A rank or NIC of a running job differs from the others",
+    NCCL_VARIABLES,
+    ok="The ranks and NICs of each running job are alike",
+    impact="The slowest rank sets the pace of the whole job.",
+    data_path=True,
+    part_of=(*PORT_DOWN, *_SLOW_LINKS, "gpu-nic-cross-socket", "gpu-nic-through-cpu", "gpu-without-near-nic"),
+)
+def rank_differs(examination: Examination) -> Outcome:
+    """Find ranks whose NICs, distance, CPUs or PCIe link differ from an otherwise uniform job."""
+    steps = (
+        instruction("Compare the rank's NICs, CPUs and environment with another one's (Live, Enter)", False),
+        instruction("Give every rank the GPU, NIC and CPUs of one NUMA node, then restart the job", False),
+    )
+    return report_conditions(examination, ODD_RANK, Plan("Make the ranks alike", steps, disturbs=RESTARTS))

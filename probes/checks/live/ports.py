@@ -1,0 +1,121 @@
+"""Ports and GPUs under load: links that flap, pauses, rising errors, congestion, throttled GPUs."""
+
+from __future__ import annotations
+
+from probes.base.plan import Plan, Step, instruction
+from probes.checks.live.watched import report_conditions
+from probes.live.events.errors import ERRORS_RISING
+from probes.live.events.gpus import THROTTLED
+from probes.live.events.ports import FLAPPING, PAUSED
+from probes.live.events.rates import CONGESTED
+from probes.queries.finding import Area, Outcome, Severity
+from probes.queries.ports import PORT_DOWN
+from probes.snapshot.examination import Examination
+
+AREA = Area("nic", is_moving=True)
+_COUNTERS = "NVIDIA, Understanding mlx5 Linux counters, https://enterprise-support.nvidia.com/s/article/"
+
+
+@AREA.check(
+    FLAPPING,
+    Severity.WARNING,
+    "The link of a port goes down again and again",
+    "NVIDIA NVSentinel, NIC health monitor",
+    ok="No link goes down again and again",
+    impact="Jobs on the port stall, and fail when NCCL's retries are used up.",
+    data_path=True,
+    part_of=PORT_DOWN,
+)
+def port_flapping(examination: Examination) -> Outcome:
+    """Find ports that went down three times in ten minutes, until they are quiet for a minute."""
+    steps = (
+        instruction("Read the link's quality: mlxlink -d BDF -m -c -e"),
+        instruction("Clean, reseat or replace cable and optic; try another switch port"),
+    )
+    return report_conditions(
+        examination, FLAPPING, Plan("Repair the link", steps, disturbs="jobs on this port"), 30.0, False
+    )
+
+
+@AREA.check(
+    ERRORS_RISING,
+    Severity.WARNING,
+    "Error counters of a port are rising now",
+    _COUNTERS,
+    ok="No error counter of a port is rising faster than normal",
+    impact="Packets are lost or damaged and sent again, which costs bandwidth.",
+    data_path=True,
+    part_of=(
+        *PORT_DOWN,
+        FLAPPING,
+        "link-flaps",
+        "symbol-errors-rising",
+        "out-of-sequence-rising",
+        "local-ack-timeout",
+    ),
+)
+def port_errors_rising(examination: Examination) -> Outcome:
+    """Find counters above their limits, until they are quiet for a minute."""
+    steps = (
+        instruction("Signal errors: run mlxlink -d BDF -m -c -e, then clean or replace the cable"),
+        instruction("Losses: compare ECN, PFC and traffic class of hosts and switches, and switch drops"),
+        instruction("Timeouts: check the peers of the job first"),
+    )
+    return report_conditions(
+        examination, ERRORS_RISING, Plan("Find out where packets are lost", steps), 10.0, False
+    )
+
+
+@AREA.check(
+    PAUSED,
+    Severity.WARNING,
+    "A port is paused by PFC",
+    _COUNTERS,
+    ok="No port is paused by PFC for more than 5 % of the time",
+    impact="The port may not send, or stops its sender, for the share of time that the evidence shows.",
+    data_path=True,
+    part_of=(CONGESTED,),
+)
+def port_paused(examination: Examination) -> Outcome:
+    """Find ports with PFC pauses for more than 5 % of the time."""
+    steps = (
+        instruction("Find the switch port that sends pause frames, and the receiver behind it"),
+        instruction("Check that ECN (DCQCN) is configured on switches and hosts, so that pauses are rare"),
+    )
+    return report_conditions(examination, PAUSED, Plan("Find the congested receiver", steps), 5.0, False)
+
+
+@AREA.check(
+    CONGESTED,
+    Severity.WARNING,
+    "Congestion in the network costs a job bandwidth",
+    _COUNTERS,
+    ok="No running job loses bandwidth to congestion",
+    impact="The job is slower than before by the share that the cause shows.",
+    data_path=True,
+)
+def network_congested(examination: Examination) -> Outcome:
+    """Find jobs that carry less than 80 % of before since their ports report congestion."""
+    steps = (
+        instruction("Look for several senders to one receiver: another job, storage or a checkpoint", False),
+        instruction("Compare ECN and PFC of the switches with the hosts, and enable adaptive routing"),
+        Step("Watch which ports report it", ("gdrtop", "live"), needs_root=False),
+    )
+    return report_conditions(examination, CONGESTED, Plan("Find the bottleneck of the network", steps), 90.0)
+
+
+@AREA.check(
+    THROTTLED,
+    Severity.WARNING,
+    "A GPU is throttled",
+    "nvidia-smi(1), Clocks Event Reasons",
+    ok="No GPU is throttled",
+    impact="The GPU lowers its clocks, and the whole job waits for the slowest GPU.",
+)
+def gpu_throttled(examination: Examination) -> Outcome:
+    """Find GPUs that lower their clocks for heat or power brakes, not for their normal power limit."""
+    steps = (
+        Step("Show why", ("nvidia-smi", "-q", "-d", "PERFORMANCE,TEMPERATURE,POWER"), needs_root=False),
+        instruction("Check cooling and power of the node"),
+    )
+    return report_conditions(examination, THROTTLED, Plan("Check cooling and power", steps), 5.0, False)

@@ -1,0 +1,53 @@
+"""How a check reports conditions that were seen by watching the node."""
+
+from __future__ import annotations
+
+from probes.base.evidence import Evidence, Severity
+from probes.base.plan import Plan
+from probes.base.text import capitalized
+from probes.queries.evidence_list import join_limited
+from probes.queries.finding import Outcome, found, need, passed, unknown
+from probes.snapshot.condition import Condition
+from probes.snapshot.examination import Examination
+
+WATCH_SECONDS = 90  # after which every condition that is there has been seen
+_MOST_EVIDENCE = 12
+_SEVERITIES = tuple(Severity)
+
+
+def report_conditions(
+    examination: Examination, check: str, fix: Plan, seconds: float = 0.0, is_about_jobs: bool = True
+) -> Outcome:
+    """Return one finding for all conditions of a check.
+
+    `seconds`: for how long the node has to be watched before the check is ok. With `is_about_jobs` a node
+    without jobs needs no watching.
+    """
+    watched = need(examination.watched, "running jobs")
+    conditions = [condition for condition in watched.conditions if condition.check == check]
+    if conditions:
+        return _found(conditions, fix)
+    jobs = need(watched.jobs, "the processes of jobs") if is_about_jobs else 1
+    if not jobs:
+        return passed(Evidence("processes", "no job uses the network"))
+    if watched.seconds < seconds:
+        return unknown(f"needs up to {WATCH_SECONDS} s of watching (check --seconds {WATCH_SECONDS})")
+    return passed(Evidence("live view", "not seen while watching" if seconds else "not seen"))
+
+
+def _found(conditions: list[Condition], fix: Plan) -> Outcome:
+    first, *others = conditions
+    cause = capitalized(first.text)
+    if others:
+        names = dict.fromkeys(end for other in others for end in other.devices[:2] or (other.subject,))
+        cause += f". The same is true of {join_limited(names)}"
+    return found(
+        cause.rstrip(".") + ".",
+        *[shown for condition in conditions for shown in condition.evidence][:_MOST_EVIDENCE],
+        fix=fix,
+        severity=min((condition.severity for condition in conditions), key=_SEVERITIES.index),
+        devices=tuple(dict.fromkeys(end for condition in conditions for end in condition.devices)),
+        ranks=tuple(dict.fromkeys(rank for condition in conditions for rank in condition.ranks)),
+        jobs=tuple(dict.fromkeys(condition.job_name for condition in conditions if condition.job_name)),
+        since=min(condition.since for condition in conditions),
+    )

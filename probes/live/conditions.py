@@ -1,0 +1,173 @@
+"""Problems of running jobs that last, from the paths and states of ranks and from what detectors know."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
+
+from probes.base.evidence import Evidence, Severity
+from probes.base.text import plural
+from probes.base.unknown import Maybe, Unknown
+from probes.live.model.sample import LiveJob, LiveProcess, LiveSample, PathWord, Role, path_phrase
+from probes.live.processes.jobs import path_summary
+from probes.snapshot.condition import Condition, Watched
+
+STAGED, OVER_TCP, STOPPED = "job-staged", "job-over-tcp", "rank-stopped"
+SLOW_NIC, ODD_RANK = "nic-slow-in-job", "rank-differs"
+STOPPED_STATES = ("T", "t")
+_WITHOUT_GDR = {PathWord.STAGED: STAGED, PathWord.TCP: OVER_TCP}
+_MOST_EVIDENCE = 8
+Key = tuple[str, str]
+
+
+class Conditions:
+    """The conditions of a node over time; each keeps its text and its beginning until it ends."""
+
+    def __init__(self) -> None:
+        self._known: dict[Key, Condition] = {}
+        self._began_at: float | None = None
+
+    def update(
+        self,
+        sample: LiveSample,
+        detected: Iterable[Condition] = (),
+        is_stopped: Callable[[LiveProcess], bool] | None = None,
+    ) -> Watched:
+        """Return what the sample shows; `detected`: by detectors that compare samples.
+
+        `is_stopped`: whether a process counts as stopped; by default at once.
+        """
+        if self._began_at is None or sample.at < self._began_at:  # a recording was rewound
+            self._known.clear()
+            self._began_at = sample.at
+        found: dict[Key, Condition] = {}
+        for condition in (*_of_jobs(sample, is_stopped or _is_stopped), *detected):
+            key = condition.check, condition.subject
+            found.setdefault(key, _continued(self._known.get(key), condition))
+        self._known = found
+        return Watched(sample.at - self._began_at, _jobs(sample), tuple(found.values()))
+
+
+def _continued(before: Condition | None, now: Condition) -> Condition:
+    """Return a condition with its beginning; with its text, too, while it affects the same."""
+    if before is None:
+        return now
+    is_same = (before.devices, before.ranks, before.severity) == (now.devices, now.ranks, now.severity)
+    return before if is_same else replace(now, since=before.since)
+
+
+def _jobs(sample: LiveSample) -> Maybe[int]:
+    """Return how many jobs use the network now."""
+    if isinstance(sample.processes, Unknown):
+        return sample.processes
+    return sum(job.role is not Role.GPU for job in sample.jobs)
+
+
+def _is_stopped(process: LiveProcess) -> bool:
+    return not isinstance(process.state, Unknown) and process.state in STOPPED_STATES
+
+
+def rank_name(process: LiveProcess) -> str:
+    """Return "rank 5", or the pid where the rank is unknown."""
+    return f"pid {process.pid}" if isinstance(process.rank, Unknown) else f"rank {process.rank}"
+
+
+def _of_jobs(sample: LiveSample, is_stopped: Callable[[LiveProcess], bool]) -> Iterator[Condition]:
+    if isinstance(sample.processes, Unknown):
+        return
+    members: dict[str, list[LiveProcess]] = {}
+    for process in sample.processes:
+        members.setdefault(process.job, []).append(process)
+    for job in sample.jobs:
+        if job.role is Role.NCCL:
+            ranks = [process for process in members.get(job.id, ()) if process.role is Role.NCCL]
+            yield from _without_gdr(job, ranks, sample)
+        stopped = [process for process in members.get(job.id, ()) if is_stopped(process)]
+        if stopped and job.role is not Role.GPU:
+            yield _stopped(job, stopped, sample)
+        yield from _odd(job, sample)
+
+
+def _without_gdr(job: LiveJob, ranks: Sequence[LiveProcess], sample: LiveSample) -> Iterator[Condition]:
+    """Yield that ranks copy through host memory, or use TCP; critical if that is certain of all of them."""
+    for word, check in _WITHOUT_GDR.items():
+        affected = [rank for rank in ranks if rank.path.word is word]
+        if not affected:
+            continue
+        is_certain = len(affected) == len(ranks) and not any(rank.path.is_likely for rank in affected)
+        evidence = [Evidence(job.name, path_summary(ranks))]
+        for rank in affected[:_MOST_EVIDENCE]:
+            evidence += [
+                Evidence(shown.source, f"{rank_name(rank)}: {shown.value}")
+                for shown in rank.path.evidence[:1]
+            ]
+        yield Condition(
+            check=check,
+            subject=job.id,
+            text=f"{_names(affected, ranks)} of {job.name} {path_phrase(word, len(affected) > 1)}",
+            since=sample.taken_at,
+            severity=Severity.CRITICAL if is_certain else Severity.WARNING,
+            evidence=tuple(evidence),
+            devices=_devices(affected),
+            ranks=tuple(map(rank_name, affected)),
+            job=job.id,
+            job_name=job.name,
+        )
+
+
+def _stopped(job: LiveJob, stopped: Sequence[LiveProcess], sample: LiveSample) -> Condition:
+    verb = "is" if len(stopped) == 1 else "are"
+    return Condition(
+        check=STOPPED,
+        subject=job.id,
+        text=f"{_names(stopped, ())} of {job.name} {verb} stopped, so the whole job waits",
+        since=sample.taken_at,
+        evidence=tuple(
+            Evidence(f"/proc/{process.pid}/stat", f"{rank_name(process)}: state {process.state}")
+            for process in stopped[:_MOST_EVIDENCE]
+        ),
+        devices=_devices(stopped),
+        ranks=tuple(map(rank_name, stopped)),
+        job=job.id,
+        job_name=job.name,
+    )
+
+
+def _odd(job: LiveJob, sample: LiveSample) -> Iterator[Condition]:
+    """Yield what is odd in a job, but for paths and stopped ranks, which are conditions of their own."""
+    for odd in job.odd:
+        if odd.aspect in ("path", "state"):
+            continue
+        process = None if odd.pid is None else sample.process(odd.pid)
+        devices = (odd.device,) if odd.device else () if process is None else process.gpus
+        yield Condition(
+            check=SLOW_NIC if odd.aspect == "rate" else ODD_RANK,
+            subject=odd.device or f"{job.id} {odd.subject}",
+            text=odd.sentence,
+            since=sample.taken_at,
+            evidence=odd.evidence,
+            devices=devices,
+            ranks=() if process is None else (rank_name(process),),
+            job=job.id,
+            job_name=job.name,
+        )
+
+
+def _names(affected: Sequence[LiveProcess], ranks: Sequence[LiveProcess]) -> str:
+    """Return "all 8 ranks", "rank 5" or "3 ranks"."""
+    if len(affected) == 1:
+        return rank_name(affected[0])
+    if len(affected) == len(ranks):
+        return f"all {len(affected)} ranks"
+    if len(affected) <= 3:
+        names = ", ".join(rank_name(process).rpartition(" ")[2] for process in affected)
+        return f"{rank_name(affected[0]).partition(' ')[0]}s {names}"
+    return plural(len(affected), "rank")
+
+
+def _devices(processes: Iterable[LiveProcess]) -> tuple[str, ...]:
+    """Return GPUs and NICs of processes, GPUs first, each once."""
+    chosen = list(processes)
+    gpus = [gpu for process in chosen for gpu in process.gpus]
+    nics = [nic for process in chosen for nic in process.ready_nics]
+    return tuple(dict.fromkeys((*gpus, *nics)))

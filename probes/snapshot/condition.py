@@ -1,0 +1,36 @@
+"""What watching a node shows: problems that last, from when until they end.
+
+Each condition is reported by the check of its name, so the live view, NCCL's RAS service and bandwidth tests
+have no judgement of their own.
+"""
+
+from __future__ import annotations
+
+from probes.base.evidence import Evidence, Severity
+from probes.base.frozen import dataclass
+from probes.base.unknown import Maybe
+
+
+@dataclass(frozen=True)
+class Condition:
+    """A problem that lasts, and whom it affects."""
+
+    check: str  # the id of the check that reports it
+    subject: str  # what tells it from others of its kind: a port, a job's id
+    text: str  # one sentence without a period: "mlx5_5 carries 148 Gb/s, …"
+    since: float  # seconds since 1970, by the host's clock
+    severity: Severity = Severity.WARNING
+    evidence: tuple[Evidence, ...] = ()
+    devices: tuple[str, ...] = ()  # GPUs (BDF) and RDMA devices
+    ranks: tuple[str, ...] = ()  # "rank 5", "pid 4716"
+    job: str = ""  # the job's id
+    job_name: str = ""
+
+
+@dataclass(frozen=True)
+class Watched:
+    """What was seen so far."""
+
+    seconds: float  # for how long; 0: one moment only
+    jobs: Maybe[int]  # that use the network now
+    conditions: tuple[Condition, ...] = ()
