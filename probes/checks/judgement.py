@@ -68,10 +68,12 @@ def listed(findings: Iterable[Finding]) -> tuple[Finding, ...]:
 
 
 def degrading(findings: Iterable[Finding]) -> tuple[Finding, ...]:
-    """Return what makes a usable node DEGRADED: critical findings, and warnings on the data path."""
-    found = tuple(findings)
-    warnings = with_severity(found, Severity.WARNING)
-    return (*with_severity(found, Severity.CRITICAL), *(one for one in warnings if one.data_path))
+    """Return what degrades a usable node: critical findings, and warnings that cost GPUs or bandwidth."""
+    return tuple(
+        finding
+        for finding in listed(findings)
+        if finding.severity is Severity.CRITICAL or finding.data_path or finding.takes
+    )
 
 
 def conclude(usability: Usability, findings: Iterable[Finding] | None) -> Verdict:
@@ -86,7 +88,8 @@ def conclude(usability: Usability, findings: Iterable[Finding] | None) -> Verdic
     state, path, reason = usability.state, usability.path, usability.reason
     reasons = degrading(found)
     if state in _GREEN and reasons:
-        state = State.BROKEN if usability.gpus and taken.issuperset(usability.gpus) else State.DEGRADED
+        lost = {end for finding in with_severity(found, Severity.CRITICAL) for end in finding.takes}
+        state = State.BROKEN if usability.gpus and lost.issuperset(usability.gpus) else State.DEGRADED
         others = len(reasons) - 1
         more = f", and {others} other finding{'s' if others > 1 else ''}" if others else ""
         reason = f"{reasons[0].title}{more}"

@@ -12,7 +12,7 @@ from probes.live.model.sample import LiveJob, LiveProcess, LiveSample, PathWord,
 from probes.live.processes.jobs import path_summary
 from probes.snapshot.condition import Condition, Watched
 
-STAGED, OVER_TCP, STOPPED = "job-staged", "job-over-tcp", "rank-stopped"
+STAGED, OVER_TCP, STOPPED, RANK_ENDED = "job-staged", "job-over-tcp", "rank-stopped", "rank-ended"
 SLOW_NIC, ODD_RANK = "nic-slow-in-job", "rank-differs"
 STOPPED_STATES = ("T", "t")
 _WITHOUT_GDR = {PathWord.STAGED: STAGED, PathWord.TCP: OVER_TCP}

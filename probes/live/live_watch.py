@@ -16,7 +16,14 @@ from probes.host.protocol import Host
 from probes.live.bus_bandwidth import BusBandwidth
 from probes.live.conditions import Conditions
 from probes.live.events.detectors import EventDetector, failed
-from probes.live.model.sample import GpuSample, LiveEvent, LiveJob, LiveSample, PortSample
+from probes.live.model.sample import (
+    GpuSample,
+    LiveEvent,
+    LiveJob,
+    LiveProcess,
+    LiveSample,
+    PortSample,
+)
 from probes.live.odd_one_out import OddOneOut
 from probes.live.ports import PortReader
 from probes.live.processes.jobs import group
@@ -45,6 +52,7 @@ class LiveWatch:
         self._node: Node | None = None
         self._modules: dict[str, str] = {}  # of this node, and the names of its devices
         self._names: dict[str, str] = {}
+        self._gpus_of_jobs: dict[str, tuple[str, ...]] = {}  # by the job's id
         self.latest: LiveSample | None = None
 
     def sample(self, host: Host, node: Node, reading: Reading) -> LiveSample:
@@ -81,6 +89,7 @@ class LiveWatch:
             lambda: self._odd.update(jobs, processes, ports, node, reading.at, gpus),
             jobs,
         )
+        jobs = part("the GPUs of jobs", lambda: self._with_gpus(jobs, processes), jobs)
         jobs = part("the slowest ranks", lambda: self._bus.with_slowest(jobs, host.wall_clock()), jobs)
         if self._events is not None:
             unseen = part("kernel messages", host.kernel_messages, unseen)
@@ -104,6 +113,21 @@ class LiveWatch:
         followed = part("RAS events", lambda: self.ras.update(host, sample), no_events)
         self.latest = replace(sample, events=(*sample.events, *followed)) if followed else sample
         return self.latest
+
+    def _with_gpus(
+        self, jobs: tuple[LiveJob, ...], processes: Maybe[tuple[LiveProcess, ...]]
+    ) -> tuple[LiveJob, ...]:
+        """Return the jobs with their GPUs; one that NVML no longer shows stays with the job that used it."""
+        now: dict[str, list[str]] = {job.id: [] for job in jobs}
+        for process in () if isinstance(processes, Unknown) else processes:
+            if process.job in now:
+                now[process.job].extend(process.gpus)
+        taken = {gpu for gpus in now.values() for gpu in gpus}
+        for name, gpus in now.items():
+            earlier = (gpu for gpu in self._gpus_of_jobs.get(name, ()) if gpu not in taken)
+            gpus.extend(earlier)
+        self._gpus_of_jobs = {name: tuple(dict.fromkeys(gpus)) for name, gpus in now.items()}
+        return tuple(replace(job, gpus=self._gpus_of_jobs[job.id]) for job in jobs)
 
 
 def _gpus(node: Node, reading: Reading) -> tuple[GpuSample, ...]:

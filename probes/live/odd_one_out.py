@@ -91,9 +91,7 @@ class OddOneOut:
         self._forget(jobs)
         return tuple(self._stated(job) for job in jobs)
 
-    def _odd_ranks(
-        self, job: LiveJob, processes: Iterable[LiveProcess]
-    ) -> dict[tuple[str, str], OddOne]:
+    def _odd_ranks(self, job: LiveJob, processes: Iterable[LiveProcess]) -> dict[tuple[str, str], OddOne]:
         """Return the odd ranks and NIC links; the members of a job are compared when one has changed."""
         members = members_of(job, processes)
         now = (job.nics, [what_counts(process) for process in members])

@@ -172,9 +172,7 @@ def odd_gpu_links(
             others = f"the other {len(members) - len(odd[0])} GPUs of this job have {odd[1]}"
             sentence = f"{name} has a PCIe link of {link(gpu)}; {others}"
             evidence = (Evidence(f"NVML, {gpu.bdf}", link(gpu) or ""),)
-            found["link", name] = OddOne(
-                name, sentence, evidence, owners[gpu.bdf].pid, gpu.bdf, "link"
-            )
+            found["link", name] = OddOne(name, sentence, evidence, owners[gpu.bdf].pid, gpu.bdf, "link")
     return found
 
 

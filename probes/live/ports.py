@@ -253,7 +253,8 @@ def _count(port: _Port, before: Maybe[_Counters] | None, now: Maybe[_Counters]) 
         port.values, port.counters = {}, {**port.unread, **dict.fromkeys(port.paths, now)}
         port.still = None
         return
-    port.line_rate = now.line_rates.get(port.key, port.line_rate)
+    if port.facts.bond is None:  # the file has the rate of one of a bond's ports
+        port.line_rate = now.line_rates.get(port.key, port.line_rate)
     port.link = now.links.get(known(port.device.bdf, ""), port.link)
     found = now.values.get(port.key, {})
     seconds = now.at - before.at if before is not None and not isinstance(before, Unknown) else 0.0

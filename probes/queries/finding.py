@@ -206,9 +206,7 @@ class Area:
     what changes with every reading, so they are run again each second; all others run in an examination.
     """
 
-    def __init__(
-        self, name: str, requires: tuple[Precondition, ...] = (), is_moving: bool = False
-    ) -> None:
+    def __init__(self, name: str, requires: tuple[Precondition, ...] = (), is_moving: bool = False) -> None:
         self.name = name
         self.requires = requires
         self.is_moving = is_moving

@@ -344,7 +344,7 @@ class SimulatedHost:
             else Unknown(Reason.NOT_THERE, bdf, "no NVLink"),
             bar1_used_bytes=_reported(bdf, gpu.bar1_gib and _BAR1_MIB << 20, number * 3 << 20),
             sm_clock_mhz=_SM_CLOCK_MHZ,
-            throttle_reasons=(),
+            throttle_reasons=("HW thermal",) if number in self.tree.throttled else (),
         )
 
     def _link(self, bdf: str, what: str) -> str:

@@ -94,9 +94,7 @@ def _missing_devices(node: Node, topology: Topology) -> Usability | None:
     return verdict(State.NOT_APPLICABLE, _nics_without_verbs(node.pci) or f"no RDMA NIC here{besides}")
 
 
-def _missing_gpus(
-    node: Node, verdict_for: Callable[[State, str], Usability], has_nics: bool
-) -> Usability:
+def _missing_gpus(node: Node, verdict_for: Callable[[State, str], Usability], has_nics: bool) -> Usability:
     if isinstance(node.pci, Unknown):
         return verdict_for(State.UNKNOWN, f"the PCI devices could not be read: {node.pci}")
     unplaced = () if isinstance(node.gpus, Unknown) else node.gpus.unplaced

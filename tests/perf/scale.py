@@ -48,7 +48,7 @@ def bench_topologies() -> None:
     """Building the topology, and the readings of one second, by GPUs × NICs."""
     from probes.facts.node import probe_node
     from probes.snapshot.rates import read
-    from probes.snapshot.verdict import judge
+    from probes.snapshot.verdict import assess
     from probes.topology.paths import build
 
     for gpus, nics, budget in ((8, 10, 0.0), (64, 64, 0.1), (8, 256, 0.1), (256, 256, 2.0)):
@@ -58,8 +58,8 @@ def bench_topologies() -> None:
         what, text = f"topology of {gpus} × {nics}", f"{min(values) * 1e3:.1f} ms CPU"
         row(what, text, f"{budget * 1e3:.0f} ms" if budget else "", min(values) <= budget or None, values)
         topology, reading = build(node), read(host, node)
-        judge(node, topology, reading)
-        values = cpu_seconds(lambda: judge(node, topology, reading), 5)  # noqa: B023 - called at once
+        assess(node, topology, reading)
+        values = cpu_seconds(lambda: assess(node, topology, reading), 5)  # noqa: B023 - called at once
         row(f"verdict of {gpus} × {nics}", f"{min(values) * 1e3:.1f} ms CPU a second", "", None, values)
 
 

@@ -67,7 +67,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--json", dest="format", action="store_const", const="json", help="the same as --format json"
     )
 
-
     parser.add_argument(
         "--nccl-xml",
         metavar="FILE",

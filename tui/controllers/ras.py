@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING
 
 from probes.base.unknown import Maybe, Unknown
 from probes.host.ras import MONITOR, STATUS
+from probes.live.ras.findings import conditions_of
 from probes.live.ras.policy import RasDecision
 from probes.live.ras.targets import RasTarget, find_targets
+from probes.nccl.ras.facts import RasReport
 from tui.runtime.background import call_in_thread
 from tui.runtime.ras_questions import RasAnswer, RasQuestions, use_of
 from tui.screens.ask import YES, ConsentScreen
@@ -163,6 +165,10 @@ class RasController:
         def take(answer: RasAnswer) -> None:
             self.state.set_answer(answer)
             self._draw()
+            live = self._readings.live
+            if live is not None and isinstance(answer.report, RasReport):
+                jobs = [job for job in sample.jobs if not set(job.pids).isdisjoint(target.pids)]
+                live.note(target.name, conditions_of(answer.found, answer.taken_at, answer.address, jobs))
 
         call_in_thread(
             self._context.app.call_later,

@@ -23,6 +23,7 @@ from probes.live.model.sample import EventKind, LiveEvent, LiveSample
 from probes.live.ras.events import RasEvents
 from probes.live.verdict import examine_with_jobs, with_jobs
 from probes.queries.finding import Finding, Severity
+from probes.snapshot.condition import Condition, Watched
 from probes.snapshot.examination import Examination
 from probes.snapshot.rates import Reading
 from probes.snapshot.verdict import ServedCache, assess
@@ -85,6 +86,7 @@ class LiveReader:
         self._judged: tuple[Finding, ...] | None = None  # what `_found` was taken from
         self._unseen: list[LiveEvent] = []  # of a check since the last sample
         self._is_outdated = False  # an event since the last probe may have changed the facts
+        self._noted: dict[str, tuple[Condition, ...]] = {}  # by who has seen them
         self.node: Node | None = None
         self.topology: Topology | None = None
         self.reading: Reading | None = None
@@ -121,6 +123,13 @@ class LiveReader:
         """Whether something has happened that may change the findings, or the last check is old."""
         return self.reading is not None and self._schedule.is_due(self.reading.at)
 
+    def note(self, who: str, conditions: Iterable[Condition]) -> None:
+        """Judge also what something else has seen, such as RAS or a bandwidth test; from any thread.
+
+        It replaces what the same one has noted before, and counts until then or until its job has ended.
+        """
+        self._noted = {**self._noted, who: tuple(conditions)}
+
     def read(self, probe: bool = False) -> LiveSample:
         """Return a sample, after probing the node if it has changed or with `probe`."""
         node = self._watch.probe(probe)
@@ -140,6 +149,7 @@ class LiveReader:
         files = None if self.examination is None else self.examination.topology_files
         usability = assess(self.node, self.topology, self.reading, before, files, self._served)
         usability = with_jobs(usability, sample.processes, sample.jobs)
+        sample = replace(sample, watched=self._with_noted(sample))
         self._judge.update(usability, sample.watched, sample.taken_at)
         events = [*self._unseen, *self._finding_events(sample.taken_at)]
         self._unseen = []
@@ -168,6 +178,17 @@ class LiveReader:
         self._unseen += self._finding_events(self.host.wall_clock())
         return self.judgement
 
+    def _with_noted(self, sample: LiveSample) -> Watched:
+        jobs = {job.id for job in sample.jobs}
+        noted = [
+            condition
+            for conditions in self._noted.values()
+            for condition in conditions
+            if not condition.job or condition.job in jobs
+        ]
+        watched = sample.watched
+        return replace(watched, conditions=(*watched.conditions, *noted)) if noted else watched
+
     def _place(self, node: Node) -> None:
         """Find the paths of a node again, with the topology file that NCCL uses."""
         self.node, self.topology = node, build(node, self._file)
@@ -187,6 +208,7 @@ class LiveReader:
         new = [finding for name, finding in self._found.items() if name not in before]
         gone = [finding for name, finding in before.items() if name not in self._found]
         return [*_events(new, EventKind.FOUND, at), *_events(gone, EventKind.ENDED, at)]
+
 
 def _events(findings: Iterable[Finding], kind: EventKind, at: float) -> list[LiveEvent]:
     is_end = kind is EventKind.ENDED

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from probes.host.local import LocalHost
@@ -14,6 +14,7 @@ from tui.runtime.sampler import Probed, RecordingEnded, RecordingState, Report, 
 
 if TYPE_CHECKING:  # imported on first use
     from probes.checks.judgement import Judgement
+    from probes.snapshot.condition import Condition
     from probes.snapshot.examination import Examination
     from probes.topology.paths import Topology
     from tui.runtime.recorder import Recorded, Recorder
@@ -62,6 +63,10 @@ class LiveSource:
     def ras(self) -> RasEvents:
         """Return the RAS events in the samples."""
         return self._reader.ras
+
+    def note(self, who: str, conditions: Iterable[Condition]) -> None:
+        """Judge also what something else has seen (see LiveReader.note); from any thread."""
+        self._reader.note(who, conditions)
 
     def examine(self, probe: bool = False) -> tuple[Examination, Judgement]:
         """Check the node, after a probe if something has changed or with `probe`."""

@@ -61,9 +61,7 @@ def _simulated_name(asked: str) -> str:
             fault = FAULTS[idle[0]]
             if node == fault.on:
                 raise NoSuchHost(f"fault {fault.name!r} changes nothing with these other faults")
-            raise NoSuchHost(
-                f"fault {fault.name!r} changes nothing on {node}; try {fault.on}+{fault.name}"
-            )
+            raise NoSuchHost(f"fault {fault.name!r} changes nothing on {node}; try {fault.on}+{fault.name}")
     return f"{node}{plus}{wanted}"
 
 

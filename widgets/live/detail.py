@@ -288,8 +288,10 @@ def _link_text(port: PortSample) -> str:
     """Return "32 GT/s x16"."""
     if isinstance(port.pcie_gtps, Unknown):
         return _why(port.pcie_gtps)
-    return _why(port.pcie_width) if isinstance(port.pcie_width, Unknown) else link_name(
-        port.pcie_gtps, port.pcie_width
+    return (
+        _why(port.pcie_width)
+        if isinstance(port.pcie_width, Unknown)
+        else link_name(port.pcie_gtps, port.pcie_width)
     )
 
 

@@ -96,9 +96,7 @@ def _slowest_rank(job: LiveJob, processes: Sequence[LiveProcess]) -> str:
 
 def problems_of(job: LiveJob, sample: LiveSample) -> list[Finding]:
     """Return the findings that concern a job: its ranks, its GPUs or its NICs."""
-    pids = frozenset(job.pids)
-    ends = {gpu for process in known(sample.processes, ()) if process.pid in pids for gpu in process.gpus}
-    ends.update(job.nics)
+    ends = {*job.gpus, *job.nics}
     return [
         finding
         for finding in sample.findings

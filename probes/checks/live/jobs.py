@@ -5,8 +5,9 @@ from __future__ import annotations
 from probes.base.evidence import Evidence
 from probes.base.plan import Plan, instruction
 from probes.checks.live.watched import report_conditions
-from probes.live.conditions import ODD_RANK, OVER_TCP, SLOW_NIC, STAGED, STOPPED
+from probes.live.conditions import ODD_RANK, OVER_TCP, RANK_ENDED, SLOW_NIC, STAGED, STOPPED
 from probes.live.events.rates import TRAFFIC_FELL
+from probes.live.ras.findings import RAS_PROBLEM
 from probes.queries.finding import Area, Outcome, Severity, end_with, passed
 from probes.queries.jobs import OVER_TCP as TCP_IMPACT
 from probes.queries.jobs import RESTART, RESTARTS
@@ -134,6 +135,44 @@ def rank_stopped(examination: Examination) -> Outcome:
 
 
 @AREA.check(
+    RANK_ENDED,
+    Severity.WARNING,
+    "A rank of a running job has ended",
+    "NCCL user guide, RAS, https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting/ras.html",
+    ok="No rank of a running job has ended",
+    impact="The other ranks wait for it until NCCL's timeout, then the job fails. Its GPUs are idle.",
+    data_path=True,
+    part_of=_LOST_GPUS,
+)
+def rank_ended(examination: Examination) -> Outcome:
+    """Find ranks that ended while the other ranks of their job stay for more than some seconds."""
+    steps = (
+        instruction("Read the end of the rank's log: it has the error that ended it", needs_root=False),
+        instruction("End the job and start it again", needs_root=False),
+    )
+    return report_conditions(examination, RANK_ENDED, Plan("Restart the job", steps, disturbs=RESTARTS), 10.0)
+
+
+@AREA.check(
+    RAS_PROBLEM,
+    Severity.WARNING,
+    "NCCL's RAS service reports a problem of a job",
+    "NCCL user guide, RAS, https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting/ras.html",
+    ok="NCCL's RAS service has reported no problem, or was not asked",
+    impact="The other ranks wait for the one that RAS names.",
+    data_path=True,
+    part_of=(*_LOST_GPUS, RANK_ENDED, STOPPED),
+)
+def ras_problem(examination: Examination) -> Outcome:
+    """Report what the last answer of RAS says; gdrtop asks RAS only when the user wants it."""
+    steps = (
+        instruction("Look at the process that RAS names: its log, its stacks (py-spy dump), its node", False),
+        instruction("Ask RAS again to see whether it has moved: gdrtop ras (R on the Live screen)", False),
+    )
+    return report_conditions(examination, RAS_PROBLEM, Plan("Look at the rank that RAS names", steps))
+
+
+@AREA.check(
     SLOW_NIC,
     Severity.WARNING,
     "One NIC carries far less than the other NICs of its job",
@@ -161,7 +200,10 @@ def nic_slow_in_job(examination: Examination) -> Outcome:
     ok="Running jobs move as much as in their last minutes",
     impact="The job waits: for a rank, a NIC, a peer or the network. Its GPUs are idle.",
     data_path=True,
-    part_of=(*_LOST_GPUS, STOPPED, *PORT_DOWN, "port-flapping", *_SLOW_LINKS, "network-congested", SLOW_NIC),
+    part_of=(
+        *(*_LOST_GPUS, RANK_ENDED, STOPPED, RAS_PROBLEM, *PORT_DOWN, "port-flapping"),
+        *(*_SLOW_LINKS, "network-congested", SLOW_NIC),
+    ),
 )
 def job_traffic_fell(examination: Examination) -> Outcome:
     """Find jobs and NICs whose traffic fell below half of the minute before and has not come back."""

@@ -8,11 +8,12 @@ from probes.base.unknown import Unknown
 from probes.facts.gpudirect import GdrPath, GpuDirectFacts, PathState
 from probes.plans.load_modules import load_peermem, refused_before
 from probes.queries.evidence_list import first_n
-from probes.queries.finding import Area, Evidence, Outcome, Severity, end_with, found, need, passed
+from probes.queries.finding import Area, Evidence, Outcome, Severity, end_with, found, need, passed, unknown
 from probes.queries.module_need import DMABUF_MISSING, PEERMEM_MISSING
 from probes.queries.modules import PEERMEM, no_gpu_or_nic, no_gpu_or_rdma_device, peer_nics
 from probes.queries.ports import PORT_DOWN
 from probes.snapshot.examination import Examination
+from probes.snapshot.verdict import State
 
 AREA = Area("path")
 GPUS = Area("path", is_moving=True)  # a port that goes down takes its GPUs away at once
@@ -115,7 +116,10 @@ def cuda_fails_to_start(examination: Examination) -> Outcome:
 )
 def gpu_not_served(examination: Examination) -> Outcome:
     """Find GPUs that no NIC serves: the GPU or its near NICs do not work, or no NIC is near enough."""
+    need(examination.node.gpudirect, "the state of GPUDirect")
     usability = examination.usability
+    if not usability.unserved and usability.state is State.UNKNOWN:
+        end_with(unknown(f"needs the paths between GPUs and NICs ({usability.reason})"))
     if not usability.unserved:
         served = f"{len(usability.nics)} of {plural(len(usability.gpus), 'GPU')} have a NIC"
         return passed(Evidence("paths between GPUs and NICs", served))

@@ -87,6 +87,7 @@ class EventDetector:
         """Yield the conditions of the detectors that compare samples; a job that waits comes last."""
         yield from self._ports.conditions()
         yield from self._gpus.conditions()
+        yield from self._processes.conditions(sample)
         yield from self._errors.conditions()
         yield from self._rates.congested(sample, self._errors.congested())
         yield from self._rates.conditions()

@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from probes.base.unknown import Unknown
+from probes.base.unknown import Unknown, known
 from probes.facts.jobs.processes import program_of
+from probes.live.conditions import RANK_ENDED, rank_name
 from probes.live.model.explanations import EXPLANATIONS, PATHS
-from probes.live.model.sample import EventKind, LiveEvent, LiveProcess, LiveSample, PathWord, path_phrase
+from probes.live.model.sample import (
+    EventKind,
+    LiveEvent,
+    LiveProcess,
+    LiveSample,
+    PathWord,
+    Role,
+    path_phrase,
+)
 from probes.live.model.settled import Settled
-from probes.queries.finding import Severity
+from probes.queries.finding import Evidence, Severity
+from probes.snapshot.condition import Condition
 
 _MISSED = 2  # samples without a process before it has ended: the sources are not read at one moment
 _STOPPED = 2  # a profiler stops a process for less than a second
@@ -20,6 +30,7 @@ _DIRECT = (PathWord.DMABUF, PathWord.PEERMEM)
 _NO_PATH = (PathWord.UNKNOWN, PathWord.NO_NIC)
 _MAX_PREDECESSORS = 1024
 _MOST_SPANS = 12
+_TEARDOWN_SECONDS = 8.0  # the ranks of a job that ends do not end in one second
 
 
 @dataclass(frozen=True)
@@ -62,6 +73,7 @@ class ProcessEvents:
         self._known: dict[int, _Known] | None = None  # None: no sample yet
         self._paths: dict[tuple[str, ...], PathWord] = {}  # of processes that have ended
         self._job_names: dict[str, str] = {}
+        self._ended: dict[int, tuple[LiveProcess, float, float]] = {}  # ranks: (it, at, taken at)
 
     def update(self, sample: LiveSample) -> list[LiveEvent]:
         """Return what has changed; nothing while the processes are unknown."""
@@ -81,12 +93,41 @@ class ProcessEvents:
                 self._remember(gone)
                 if gone.has_queue_pairs:
                     changes.append(_ended(gone.process, "ended", "ended"))
+                    if gone.process.role is Role.NCCL:
+                        self._ended[pid] = gone.process, sample.at, sample.taken_at
         self._known = known
         names = {job.id: job.name for job in sample.jobs}
         events = _folded(changes, self._job_names | names, sample.taken_at)
         left = {known_process.process.job for known_process in known.values()}
         self._job_names = {job: name for job, name in self._job_names.items() if job in left} | names
         return events
+
+    def conditions(self, sample: LiveSample) -> Iterator[Condition]:
+        """Yield the ranks that have ended while the other ranks of their job stay."""
+        if not self._ended:
+            return
+        running = {_key(process) for process in known(sample.processes, ())}
+        jobs = {job.id: job for job in sample.jobs}
+        for pid, (process, at, _) in list(self._ended.items()):
+            if process.job not in jobs or _key(process) in running or sample.at < at:
+                del self._ended[pid]
+        lost: dict[str, list[int]] = {}
+        for pid, (process, at, _) in self._ended.items():
+            if sample.at - at >= _TEARDOWN_SECONDS:
+                lost.setdefault(process.job, []).append(pid)
+        for name, pids in lost.items():
+            ranks = [self._ended[pid][0] for pid in pids]
+            verb = "have" if len(ranks) > 1 else "has"
+            yield Condition(
+                check=RANK_ENDED,
+                subject=name,
+                text=f"{_ranks(ranks)} of {jobs[name].name} {verb} ended, and the other ranks wait",
+                since=min(self._ended[pid][2] for pid in pids),
+                evidence=tuple(Evidence(f"/proc/{pid}", "the process has ended") for pid in pids[:8]),
+                ranks=tuple(map(rank_name, ranks)),
+                job=name,
+                job_name=jobs[name].name,
+            )
 
     def is_stopped(self, process: LiveProcess) -> bool:
         """Return whether a process is stopped, and not only for a moment by a profiler."""
@@ -111,9 +152,7 @@ class ProcessEvents:
             if one.missed < _MISSED:
                 has_queue_pairs = True
             else:
-                events.append(
-                    _ended(process, "has closed its queue pairs", "have closed their queue pairs")
-                )
+                events.append(_ended(process, "has closed its queue pairs", "have closed their queue pairs"))
         else:
             one.missed = 0
         one.process, one.has_queue_pairs = process, has_queue_pairs
@@ -170,6 +209,8 @@ def _folded(changes: Sequence[_Change], names: Mapping[str, str], at: float) -> 
 
 def _ranks(processes: Sequence[LiveProcess]) -> str:
     """Return "ranks 0-3, 7"; pids where a rank is unknown."""
+    if len(processes) == 1:
+        return rank_name(processes[0])
     ranks = [process.rank for process in processes if not isinstance(process.rank, Unknown)]
     if len(ranks) < len(processes):
         return f"pids {_ranges(process.pid for process in processes)}"

@@ -103,7 +103,6 @@ class _Nic:
             first = end
         return median(highest) if highest else 0.0
 
-
     def peak(self, begin: float, end: float) -> float:
         """Return the highest rate between two times; 0 if there is no sample."""
         first, last = bisect_left(self.times, begin), bisect_right(self.times, end)
@@ -137,9 +136,7 @@ class RateEvents:
             if nic.is_low and nic.fallen is not None:
                 yield nic.fallen
 
-    def congested(
-        self, sample: LiveSample, ports: Mapping[str, tuple[float, str]]
-    ) -> Iterator[Condition]:
+    def congested(self, sample: LiveSample, ports: Mapping[str, tuple[float, str]]) -> Iterator[Condition]:
         """Yield the jobs that carry clearly less since their ports show congestion.
 
         `ports`: since when (seconds, Host.monotonic()) and by which counter, by device.

@@ -197,6 +197,7 @@ class LiveJob:
     received_gbps: Maybe[float]
     odd: tuple[OddOne, ...] = ()
     slowest: SlowestRank | None = None  # None: no rank is clearly slower, or there are no inspector files
+    gpus: tuple[str, ...] = ()  # BDFs; also one that a rank used before it was lost
 
 
 class EventKind(Enum):

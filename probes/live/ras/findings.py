@@ -1,4 +1,4 @@
-"""What RAS's reports say about the ranks of this node and of others, in sentences."""
+"""What RAS's reports say about the ranks of this node and of others, in sentences and as conditions."""
 
 from __future__ import annotations
 
@@ -6,10 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from probes.base.unknown import Maybe, Unknown, known
+from probes.live.model.sample import LiveJob
 from probes.live.ras.stall import Stall
 from probes.live.ras.targets import LocalProcesses
 from probes.nccl.ras.facts import RasProcess, RasRank, RasReport
-from probes.queries.finding import Severity
+from probes.queries.finding import Evidence, Severity
+from probes.snapshot.condition import Condition
 
 CONFIRMED_SECONDS = 60.0  # until then, a long computation step is as likely
 _NAMED = 4
@@ -23,6 +25,35 @@ class RasFinding:
     text: str
     pid: int | None = None  # None: on another node, or not one process
     explanation: str = ""
+
+
+RAS_PROBLEM = "ras-problem"
+
+
+def conditions_of(
+    found: Sequence[RasFinding], at: float, address: str, jobs: Sequence[LiveJob]
+) -> tuple[Condition, ...]:
+    """Return what RAS has found as conditions of the job of each process.
+
+    `jobs`: those that the answer is about; `at`: seconds since 1970.
+    """
+    conditions = []
+    for number, one in enumerate(found):
+        job = next((job for job in jobs if one.pid in job.pids), jobs[0] if len(jobs) == 1 else None)
+        conditions.append(
+            Condition(
+                check=RAS_PROBLEM,
+                subject=f"{address} {number}",
+                text=one.text,
+                since=at,
+                severity=one.severity,
+                evidence=(Evidence(f"NCCL RAS at {address}", one.text),),
+                ranks=() if one.pid is None else (f"pid {one.pid}",),
+                job="" if job is None else job.id,
+                job_name="" if job is None else job.name,
+            )
+        )
+    return tuple(conditions)
 
 
 def findings(report: RasReport, stalls: Sequence[Stall], local: LocalProcesses) -> tuple[RasFinding, ...]:

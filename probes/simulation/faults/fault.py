@@ -26,6 +26,7 @@ class Fault:
     on: str  # a node that can have the fault
     excludes: frozenset[str]  # faults that hide this one
     is_live: bool = False  # it shows over time, in the live view; a check finds it only by the job's log
+    shows: frozenset[str] = frozenset()  # ids of checks that find it once gdrtop has watched it for a while
 
 
 def state_of(tree: Tree) -> dict[str, object]:
@@ -48,7 +49,18 @@ def fault(
     on: str = "hgx-h100",
     excludes: Collection[str] = (),
     is_live: bool = False,
+    shows: Collection[str] = (),
 ) -> Fault:
     """Return a fault; without `finds` the check of its name must find it, unless the live view shows it."""
     checks = frozenset((() if is_live else (name,)) if finds is None else finds)
-    return Fault(name, summary, checks, change_description, change_tree, on, frozenset(excludes), is_live)
+    return Fault(
+        name,
+        summary,
+        checks,
+        change_description,
+        change_tree,
+        on,
+        frozenset(excludes),
+        is_live,
+        frozenset(shows),
+    )

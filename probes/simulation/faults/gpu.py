@@ -103,6 +103,7 @@ FAULTS: tuple[Fault, ...] = (
         "GPU7 has no driver",
         _bound(_WITHOUT_DRIVER, ""),
         change_description=_unlisted(_WITHOUT_DRIVER),
+        finds=("gpu-without-driver", "gpu-not-served"),
     ),
     fault(
         "gpu-without-driver-nouveau",
@@ -236,6 +237,7 @@ FAULTS: tuple[Fault, ...] = (
         "fabric-manager-down",
         "Fabric Manager is stopped",
         lambda tree: stop(tree, "nvidia-fabricmanager"),
+        finds=("fabric-manager-down", "cuda-fails-to-start"),
         excludes=("fabric-manager-down-absent",),
     ),
     fault("fabric-manager-down-absent", "Fabric Manager is not installed", _without_manager),

@@ -268,6 +268,19 @@ def _congestion(tree: Tree) -> None:
         counters["rx_prio3_pause_duration"] = lambda seconds: 120_000 * _congested_for(seconds)  # 12 %
 
 
+def _gpu_throttled(tree: Tree) -> None:
+    rank = rank_on(tree, 0)
+    if rank is not None and rank.gpu is not None:
+        number = rank.gpu
+        tree.plan(OPENED + CONGESTED_AFTER, lambda tree: tree.throttled.add(number))
+
+
+def _packets_lost(tree: Tree) -> None:
+    rank = rank_on(tree, 0)
+    if rank is not None:
+        _replace(tree, f"{port_of(nic_of(tree, rank))}/hw_counters/packet_seq_err", _rising(50))
+
+
 def _congested_for(seconds: float) -> float:
     return max(0.0, seconds - OPENED - CONGESTED_AFTER)
 
@@ -310,7 +323,7 @@ FAULTS: tuple[Fault, ...] = (
         "job-rank-staged",
         "One rank of the job copies through host memory",
         _rank_staged,
-        finds=("job-log-staged",),
+        finds=("job-log-staged", "job-staged"),
         is_live=True,
     ),
     fault(
@@ -318,26 +331,78 @@ FAULTS: tuple[Fault, ...] = (
         "After 30 s the job restarts, and copies through host memory",
         _restarted_staged,
         is_live=True,
+        shows=("job-staged",),
     ),
     fault(
         "job-tcp",
         "The job uses TCP, and no setting says why",
         _tcp,
-        finds=("job-log-tcp",),
+        finds=("job-log-tcp", "job-over-tcp"),
         is_live=True,
     ),
-    fault("nic-slow", "One NIC carries less than half of what the others carry", _nic_slow, is_live=True),
-    fault("nic-flapping", "A port goes down for 5 s, every 20 s", _nic_flapping, is_live=True),
+    fault(
+        "nic-slow",
+        "One NIC carries less than half of what the others carry",
+        _nic_slow,
+        is_live=True,
+        shows=("nic-slow-in-job",),
+    ),
+    fault(
+        "nic-flapping",
+        "A port goes down for 5 s, every 20 s",
+        _nic_flapping,
+        is_live=True,
+        shows=("port-flapping",),
+    ),
     fault(
         "nic-link-retrained",
         "After 15 s the PCIe link of a NIC falls to half its speed",
         _nic_link_retrained,
         is_live=True,
+        shows=("pcie-link-degraded-speed",),
     ),
-    fault("rank-stopped", "After 35 s one rank is stopped, and the others wait", _rank_stopped, is_live=True),
-    fault("rank-behind", "After 20 s one rank launches no collectives", _rank_behind, is_live=True),
-    fault("gpu-off-bus-live", "After 15 s a GPU falls off the bus (Xid 79)", _gpu_lost, is_live=True),
-    fault("congestion", "After 10 s the network is congested", _congestion, is_live=True),
+    fault(
+        "rank-stopped",
+        "After 35 s one rank is stopped, and the others wait",
+        _rank_stopped,
+        is_live=True,
+        shows=("rank-stopped",),
+    ),
+    fault(
+        "rank-behind",
+        "After 20 s one rank launches no collectives",
+        _rank_behind,
+        is_live=True,
+        shows=("job-traffic-fell", "ras-problem"),
+    ),
+    fault(
+        "gpu-off-bus-live",
+        "After 15 s a GPU falls off the bus (Xid 79)",
+        _gpu_lost,
+        is_live=True,
+        shows=("xid-79-fell-off-bus", "rank-ended"),
+    ),
+    fault(
+        "gpu-throttled-live",
+        "After 10 s a GPU is throttled",
+        _gpu_throttled,
+        is_live=True,
+        shows=("gpu-throttled",),
+    ),
+    fault(
+        "congestion",
+        "After 10 s the network is congested",
+        _congestion,
+        is_live=True,
+        shows=("network-congested", "port-paused"),
+    ),
+    fault(
+        "packets-lost-live",
+        "After 10 s a port loses packets",
+        _packets_lost,
+        is_live=True,
+        shows=("port-errors-rising",),
+    ),
     fault("storage-traffic", "A storage client uses a NIC of the job", _storage_traffic, is_live=True),
     fault("two-jobs-two-users", "Two users each run a job on half of the GPUs", _two_jobs, is_live=True),
 )

@@ -309,6 +309,7 @@ FAULTS: tuple[Fault, ...] = (
         "pcie-link-degraded-width",
         "The PCIe link of a NIC (mlx5_2) runs at x8",
         _set_link(lambda tree: _nic(tree, "mlx5_2"), current_link_width="8"),
+        finds=("pcie-link-degraded-width", "rank-differs"),
     ),
     fault(
         "pcie-link-degraded-speed",

@@ -71,7 +71,8 @@ def test_faults_are_found_together(faults: list) -> None:  # type: ignore[type-a
 
 
 def test_every_check_has_a_fault() -> None:
-    assert {check.id for check in CHECKS} == {found for fault in FAULTS.values() for found in fault.finds}
+    faulted = {found for fault in FAULTS.values() for found in (*fault.finds, *fault.shows)}
+    assert {check.id for check in CHECKS} == faulted, "add a fault to probes/simulation/faults"
 
 
 @pytest.mark.parametrize("name", ["hgx-h100", "dgx-a100", "gb200", "cloud-vm"])

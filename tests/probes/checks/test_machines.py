@@ -5,10 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from probes.checks.judgement import exit_status, summarize
-from probes.checks.registry import findings
+from probes.checks.judgement import exit_status, judge
 from probes.host.local import LocalHost
-from probes.queries.finding import Finding, Severity, Status
+from probes.queries.finding import Finding, Severity
 from probes.snapshot.examination import examine
 from probes.snapshot.verdict import State
 from tests.machines import machine_file
@@ -20,9 +19,8 @@ from tests.trees import tree_from_lspci
 def examined(host: LocalHost) -> tuple[State, int, dict[str, Finding]]:
     """Return verdict, exit status, and the found findings by id."""
     examination = examine(host)
-    all_findings = findings(examination)
-    found = {one.id: one for one in all_findings if one.status is Status.FOUND}
-    verdict = summarize(examination.verdict, all_findings)
+    judgement = judge(examination)
+    found, verdict = {one.id: one for one in judgement.found}, judgement.verdict
     return verdict.state, exit_status(verdict), found
 
 

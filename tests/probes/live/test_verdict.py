@@ -3,7 +3,7 @@
 import pytest
 
 from probes.base.unknown import Reason, Unknown
-from probes.checks.judgement import exit_status
+from probes.checks.judgement import exit_status, judge
 from probes.live.verdict import examine_with_jobs, with_jobs
 from probes.simulation.host import SimulatedHost
 from probes.snapshot.verdict import State
@@ -13,8 +13,8 @@ from tests.probes.checks.doctor import examination_of
 @pytest.mark.parametrize(
     ("name", "state", "said"),
     [
-        ("hgx-h100+job-tcp", State.DEGRADED, "TCP on all 8 ranks"),
-        ("hgx-h100+job-rank-staged", State.DEGRADED, "on 7 of 8 ranks, staged on rank 5"),
+        ("hgx-h100+job-tcp", State.DEGRADED, "All 8 ranks of train.py"),
+        ("hgx-h100+job-rank-staged", State.DEGRADED, "Slurm job 4711) copies through host memory"),
         ("gb200", State.READY, "likely GDR (DMA-BUF) on all 4 ranks. Run as root to confirm"),
         ("hgx-h100", State.ACTIVE, "registered via peermem"),
         ("hgx-h100+no-gdr-path", State.BROKEN, "nvidia_peermem is not loaded"),
@@ -22,12 +22,14 @@ from tests.probes.checks.doctor import examination_of
     ],
 )
 def test_a_job_without_gpudirect_degrades_a_green_verdict(name: str, state: State, said: str) -> None:
-    verdict = examine_with_jobs(SimulatedHost(name)).verdict
+    judgement = judge(examine_with_jobs(SimulatedHost(name)))
+    verdict = judgement.verdict
+    causes = " ".join(finding.cause for finding in judgement.found)
     assert verdict.state is state
-    assert said in verdict.reason
+    assert said in f"{verdict.reason} {causes}"
     assert (exit_status(verdict) == 0) == (state in (State.ACTIVE, State.READY))
 
 
 def test_unknown_processes_change_nothing() -> None:
-    verdict = examination_of("hgx-h100").verdict
-    assert with_jobs(verdict, Unknown(Reason.NEEDS_ROOT), ()) is verdict
+    usability = examination_of("hgx-h100").usability
+    assert with_jobs(usability, Unknown(Reason.NEEDS_ROOT), ()) is usability

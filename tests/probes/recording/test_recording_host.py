@@ -20,7 +20,7 @@ from probes.simulation.node.jobs.processes import FIRST_RANK
 from probes.simulation.node.model.description import simulated_names
 from probes.snapshot.rates import Reading, port_rates
 from probes.snapshot.rates import read as take_reading
-from probes.snapshot.verdict import judge
+from probes.snapshot.verdict import assess
 from probes.snapshot.watch import Watch
 from probes.topology.paths import build
 from tests.probes.recording.recordings import archive_of, moments_of, read, recorded
@@ -53,7 +53,7 @@ def test_every_simulated_node_replays_to_the_same_facts(name: str) -> None:
     for (node, reading), (same_node, same_reading) in zip(live, replayed, strict=True):
         assert same_node == node
         assert same_reading == reading
-        assert judge(same_node, build(same_node), same_reading) == judge(node, build(node), reading)
+        assert assess(same_node, build(same_node), same_reading) == assess(node, build(node), reading)
 
 
 def test_moving_back_shows_the_earlier_figures_again() -> None:

@@ -23,7 +23,7 @@ from probes.recording.replay_host import ReplayHost
 from probes.simulation.host import SimulatedHost
 from probes.simulation.node.model.description import simulated_names
 from probes.snapshot.rates import read as take_reading
-from probes.snapshot.verdict import judge
+from probes.snapshot.verdict import assess
 from probes.topology.paths import build
 from tests.probes.recording import planted
 from tests.probes.recording.recordings import archive_of, moments_of, read
@@ -190,7 +190,7 @@ def test_every_simulated_node_has_the_same_topology_and_verdict_when_redacted(na
             if a != b:
                 assert build(masked).path(a, b) == build(plain).path(a, b)
     verdicts = [
-        judge(node, build(node), take_reading(host, node))
+        assess(node, build(node), take_reading(host, node))
         for node, host in zip((plain, masked), hosts, strict=True)
     ]
     assert verdicts[0] == verdicts[1]

@@ -18,8 +18,9 @@ from probes.host.local import LocalHost
 from probes.simulation.host import SimulatedHost
 from probes.simulation.node.model.description import simulated_names, title
 from probes.snapshot.rates import port_rates, read
-from probes.snapshot.verdict import State, judge
+from probes.snapshot.verdict import State, assess
 from probes.topology.paths import build
+from tests.probes.snapshot.verdict_nodes import judged
 from tests.simulated_tree import write_tree
 
 SHAPES = {  # GPUs, NICs, NUMA nodes, NVSwitches
@@ -117,7 +118,7 @@ def test_the_origin_is_simulated(name: str, node: Node) -> None:
 
 def test_verdict(name: str, node: Node) -> None:
     host = SimulatedHost(name)
-    verdict = judge(node, build(node), read(host, node))
+    verdict = judged(node, assess(node, build(node), read(host, node)))
     assert (verdict.state, verdict.gpus_served) == STATES[name]
 
 

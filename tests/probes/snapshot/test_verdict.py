@@ -19,7 +19,7 @@ from probes.facts.rdma.devices import RdmaFacts
 from probes.facts.system.platform import Environment
 from probes.simulation.host import SimulatedHost
 from probes.snapshot.rates import read
-from probes.snapshot.verdict import ServedCache, State, judge
+from probes.snapshot.verdict import ServedCache, State, assess
 from probes.topology.paths import build
 from tests.probes.snapshot.verdict_nodes import (
     ABSENT,
@@ -29,6 +29,7 @@ from tests.probes.snapshot.verdict_nodes import (
     a_node,
     direct,
     in_place,
+    judged,
     nearest,
     reading_of,
     simulated,
@@ -78,7 +79,7 @@ def test_signs_of_use_are_shown_if_only_root_can_see_dmabuf() -> None:
     node = simulated("gb200")
     host = SimulatedHost("gb200", clock=iter([0.0, *range(1, 999)]).__next__)
     before, reading = read(host, node), read(host, node)
-    reason = judge(node, build(node), reading, before).reason
+    reason = assess(node, build(node), reading, before).reason
     assert "GPU processes" in reason
     assert "8 RDMA contexts" in reason
     assert "Tb/s on the NICs" in reason
@@ -117,7 +118,7 @@ def test_without_a_reading_the_probed_facts_decide() -> None:
         peermem = replace(node.modules.modules["nvidia_peermem"], refcnt=refcnt)
         modules = replace(node.modules, modules={**node.modules.modules, "nvidia_peermem": peermem})
         here = replace(node, modules=modules)
-        assert judge(here, build(here), None).state is state
+        assert judged(here, assess(here, build(here), None)).state is state
 
 
 def test_grace_is_served_by_its_cpu_link() -> None:
@@ -159,9 +160,9 @@ def test_a_verdict_each_second_follows_ports_and_use() -> None:
         reading_of(states=down, refcnt=96),
         reading_of(refcnt=96),
     ]
-    each_second = [judge(node, topology, reading, cache=cache) for reading in readings]
-    assert each_second == [judge(node, topology, reading) for reading in readings]
-    words = [verdict.state for verdict in each_second]
+    each_second = [assess(node, topology, reading, cache=cache) for reading in readings]
+    assert each_second == [assess(node, topology, reading) for reading in readings]
+    words = [judged(node, usability).state for usability in each_second]
     assert words == [State.ACTIVE, State.ACTIVE, State.READY, State.DEGRADED, State.ACTIVE]
 
 
@@ -326,7 +327,7 @@ def test_ports_that_could_not_be_read_are_unknown_not_down() -> None:
 def test_every_verdict_has_a_reason() -> None:
     for name in ("hgx-h100", "dgx-a100", "pcie-l40s", "cloud-vm", "gb200"):
         node = simulated(name)
-        assert judge(node, build(node), None).reason
+        assert assess(node, build(node), None).reason
 
 
 # Numbers

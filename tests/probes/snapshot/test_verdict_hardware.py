@@ -20,13 +20,14 @@ from probes.facts.rdma.devices import RdmaFacts
 from probes.nccl.topology_file import TopologyFile, TopologyFileFacts
 from probes.simulation.host import SimulatedHost
 from probes.snapshot.rates import read
-from probes.snapshot.verdict import State, judge
+from probes.snapshot.verdict import State, assess
 from probes.topology.paths import build
 from tests.probes.snapshot.verdict_nodes import (
     ABSENT,
     a_node,
     direct,
     driven_by,
+    judged,
     nearest,
     reading_of,
     simulated,
@@ -62,7 +63,7 @@ NEVER = GpuSupport(False, False, "GeForce GPUs do not support GPUDirect RDMA", "
 )
 def test_hardware_that_cannot_by_design_is_not_applicable_and_named(name: str) -> None:
     node = simulated(name)
-    verdict = judge(node, build(node), read(SimulatedHost(name), node))
+    verdict = judged(node, assess(node, build(node), read(SimulatedHost(name), node)))
     assert verdict.state is State.NOT_APPLICABLE
     assert verdict.reason.startswith("by design: ")
 
@@ -180,13 +181,13 @@ def test_the_paths_of_a_virtual_machine_are_unknown_not_degraded() -> None:
     assert "no topology file" in verdict.reason
     missing = topology_file(Unknown(Reason.NOT_THERE, "/opt/microsoft/ndv5/topo.xml"))
     node = a_node(name="cloud-vm")
-    assert judge(node, build(node), reading_of(), files=missing).state is State.UNKNOWN
+    assert assess(node, build(node), reading_of(), files=missing).state is State.UNKNOWN
 
 
 @pytest.mark.parametrize("endpoints", [("0001:00:00.0",), Unknown(Reason.NEEDS_ROOT, "/proc/7/root/topo")])
 def test_a_virtual_machine_with_a_topology_file_is_ready(endpoints: Maybe[tuple[str, ...]]) -> None:
     node = a_node(name="cloud-vm")
-    verdict = judge(node, build(node), reading_of(), files=topology_file(endpoints))
+    verdict = judged(node, assess(node, build(node), reading_of(), files=topology_file(endpoints)))
     assert (verdict.state, verdict.gpus_served) == (State.READY, 8)
     assert "/opt/microsoft/ndv5/topo.xml, and were not checked" in verdict.reason
 

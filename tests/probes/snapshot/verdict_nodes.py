@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import cache
+from types import SimpleNamespace
 from typing import Any
 
 from probes.base.unknown import Maybe, Reason, Unknown
+from probes.checks.judgement import conclude
+from probes.checks.path.gdr_path import GPUS
+from probes.checks.registry import findings_of, run_checks
 from probes.facts.gpu.gpus import GpuFacts
 from probes.facts.gpudirect import (
     GdrPath,
@@ -21,9 +25,10 @@ from probes.facts.node import Node, probe_node
 from probes.facts.pci.functions import PciFacts, PciKind
 from probes.facts.rdma.devices import RdmaFacts
 from probes.facts.system.platform import Environment, PlatformFacts
+from probes.queries.finding import Status
 from probes.simulation.host import SimulatedHost
 from probes.snapshot.rates import Reading
-from probes.snapshot.verdict import Verdict, judge
+from probes.snapshot.verdict import State, Usability, Verdict, assess
 from probes.topology.paths import build
 
 ABSENT = Unknown(Reason.NOT_THERE, "absent")
@@ -70,8 +75,17 @@ def reading_of(
     return Reading(0.0, {}, ABSENT, PeermemReading(refcnt, peers), {}, states or {})
 
 
+def judged(node: Node, usability: Usability) -> Verdict:
+    """Return the verdict, with the cause of a finding about GPUs without a NIC as its reason."""
+    examination: Any = SimpleNamespace(node=node, usability=usability)
+    found = findings_of(run_checks(examination, GPUS.checks))
+    verdict = conclude(usability, found)
+    causes = [finding.cause for finding in found if finding.status is Status.FOUND]
+    return replace(verdict, reason=causes[0]) if causes and usability.state is not State.UNKNOWN else verdict
+
+
 def verdict_of(node: Node, reading: Reading | None = None) -> Verdict:
-    return judge(node, build(node), reading_of() if reading is None else reading)
+    return judged(node, assess(node, build(node), reading_of() if reading is None else reading))
 
 
 def with_ports(node: Node, state: Maybe[str], *names: str) -> Node:

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from probes.checks.judgement import exit_status, summarize
+from probes.checks.judgement import conclude, exit_status
 from probes.checks.registry import CHECKS
 from probes.queries.finding import Severity, Status
 from probes.simulation.host import SimulatedHost
@@ -127,41 +127,42 @@ def test_a_fault_that_does_not_fit_the_node_is_wrong_usage(capsys: pytest.Captur
 
 
 def test_the_status_says_what_the_findings_cost() -> None:
-    verdict = examination_of("hgx-h100").verdict
+    usability = examination_of("hgx-h100").usability
     found = replace(findings_on(BROKEN)["no-gdr-path"], part_of="")
     for severity, status in ((Severity.CRITICAL, 2), (Severity.WARNING, 1), (Severity.NOTE, 0)):
-        assert exit_status(summarize(verdict, [replace(found, severity=severity)])) == status
-    assert exit_status(summarize(verdict, [replace(found, status=Status.UNKNOWN)])) == 0
-    unknown = replace(verdict, state=State.UNKNOWN)
-    assert exit_status(summarize(unknown, [])) == 3
-    assert exit_status(summarize(unknown, [found])) == 2
-    assert exit_status(summarize(replace(verdict, state=State.BROKEN), [])) == 2
-    assert exit_status(summarize(replace(verdict, state=State.DEGRADED), [])) == 1
+        assert exit_status(conclude(usability, [replace(found, severity=severity)])) == status
+    assert exit_status(conclude(usability, [replace(found, status=Status.UNKNOWN)])) == 0
+    unknown = replace(usability, state=State.UNKNOWN)
+    assert exit_status(conclude(unknown, [])) == 3
+    assert exit_status(conclude(unknown, [found])) == 2
+    assert exit_status(conclude(replace(usability, state=State.BROKEN), [])) == 2
+    costly = replace(found, severity=Severity.WARNING, data_path=True)
+    assert exit_status(conclude(usability, [costly])) == 1
 
 
 def test_a_node_that_cannot_by_design_is_never_critical() -> None:
-    verdict = replace(examination_of("hgx-h100").verdict, state=State.NOT_APPLICABLE)
-    assert exit_status(summarize(verdict, [findings_on(BROKEN)["no-gdr-path"]])) == 3
+    usability = replace(examination_of("hgx-h100").usability, state=State.NOT_APPLICABLE)
+    assert exit_status(conclude(usability, [findings_on(BROKEN)["no-gdr-path"]])) == 3
 
 
 def test_the_verdict_counts_the_findings_and_gives_way_to_what_costs() -> None:
-    verdict = examination_of("hgx-h100").verdict
+    usability = examination_of("hgx-h100").usability
     found = replace(findings_on(BROKEN)["no-gdr-path"], part_of="")
     warning = replace(found, id="mtu", severity=Severity.WARNING)
-    warned = summarize(verdict, [warning])
-    assert (warned.state, warned.critical, warned.warnings) == (verdict.state, 0, 1)
-    costly = summarize(verdict, [replace(warning, data_path=True)])
+    warned = conclude(usability, [warning])
+    assert (warned.state, warned.critical, warned.warnings) == (usability.state, 0, 1)
+    costly = conclude(usability, [replace(warning, data_path=True)])
     assert (costly.state, costly.warnings) == (State.DEGRADED, 1)
-    critical = summarize(verdict, [found, warning])
+    critical = conclude(usability, [found, warning])
     assert (critical.state, critical.critical, critical.warnings) == (State.DEGRADED, 1, 1)
     assert found.title in critical.reason
 
 
 def test_findings_with_one_cause_count_once() -> None:
-    verdict = examination_of("hgx-h100").verdict
+    usability = examination_of("hgx-h100").usability
     found = replace(findings_on(BROKEN)["no-gdr-path"], part_of="")
     part = replace(found, id="peermem-not-loaded", part_of="no-gdr-path")
-    assert summarize(verdict, [found, part]).critical == 1
+    assert conclude(usability, [found, part]).critical == 1
 
 
 @pytest.mark.parametrize("name", SIMULATED_NAMES)

@@ -12,6 +12,7 @@ import pytest
 from markdown_it import MarkdownIt
 
 from probes.base.unknown import Unknown
+from probes.checks.judgement import Judgement
 from probes.host.local import LocalHost
 from probes.setup.report import Change, Measured, Report
 from probes.simulation.host import SimulatedHost
@@ -173,12 +174,11 @@ def test_hostile_words_are_text_in_every_format() -> None:
     changes = tuple(replace(one, title=HOSTILE, user=HOSTILE, commands=(HOSTILE,)) for one in report.changes)
     hostile = replace(
         report,
-        findings=findings,
+        judgement=Judgement(replace(report.verdict, reason=HOSTILE), findings),
         measured=measured,
         changes=changes,
         versions={"kernel": HOSTILE},
         unread=(HOSTILE,),
-        verdict=replace(report.verdict, reason=HOSTILE),
     )
     html, markdown = text_of(hostile, "html"), text_of(hostile, "md")
     assert "<script>alert(1)</script>" in harmless(html).text

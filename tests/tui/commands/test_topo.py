@@ -12,13 +12,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from probes.base.unknown import Reason, Unknown
+from probes.checks.judgement import conclude
 from probes.facts.node import Node, probe_node
 from probes.host.local import LocalHost
 from probes.host.protocol import Host
 from probes.nccl.topology_xml import Element, parse_system
 from probes.simulation.host import SimulatedHost
 from probes.simulation.node.model.description import simulated_names
-from probes.snapshot.verdict import judge
+from probes.snapshot.verdict import assess
 from probes.topology.paths import build
 from tests.nccl_xml import pairs_below_switches
 from tests.trees import NVIDIA, add_function, add_rdma_device
@@ -68,7 +69,7 @@ def topology_text(host: Host, out: Stream | None = None, ascii_only: bool = Fals
 
 def told_of(node: Node) -> dict[str, Any]:
     topology = build(node)
-    content = topology_json(node, topology, judge(node, topology, None), 0.0)
+    content = topology_json(node, topology, conclude(assess(node, topology, None), None), 0.0)
     told: dict[str, Any] = json.loads(json.dumps(content, allow_nan=False))
     return told
 

@@ -2,20 +2,21 @@
 
 from dataclasses import replace
 
+from probes.checks.judgement import Judgement, conclude
 from probes.checks.registry import findings
 from probes.queries.finding import Finding, Status
 from probes.simulation.host import SimulatedHost
 from probes.snapshot.examination import Examination, examine
 from widgets.base.lines import plain
-from widgets.doctor.changes import Assessment, draw_change
+from widgets.doctor.changes import draw_change
 
 
-def judged(examination: Examination, *changed: Finding) -> Assessment:
+def judged(examination: Examination, *changed: Finding) -> Judgement:
     by_id = {one.id: one for one in (*findings(examination), *changed)}
-    return Assessment(examination.verdict, tuple(by_id.values()))
+    return Judgement(conclude(examination.usability, by_id.values()), tuple(by_id.values()))
 
 
-def rows(before: Assessment, after: Assessment) -> dict[str, str]:
+def rows(before: Judgement, after: Judgement) -> dict[str, str]:
     """The first word of each row, by the finding's id."""
     told = [plain(of).split() for of in draw_change(before, after, 200)]
     return {words[2]: words[0] for words in told if len(words) > 2 and words[0] in ("gone", "new", "unknown")}

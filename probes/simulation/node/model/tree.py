@@ -122,6 +122,7 @@ class Tree:
     persistent: set[int] = field(default_factory=set)  # GPUs in persistence mode
     programs: list[Program] = field(default_factory=list)  # with GPUs or RDMA
     lost: set[int] = field(default_factory=set)  # GPUs that fell off the bus while gdrtop ran
+    throttled: set[int] = field(default_factory=set)  # GPUs that are too hot
     ethtool: dict[str, dict[str, Callable[[float], float]]] = field(default_factory=dict)
     """Counters of `ethtool -S` by netdev."""
     traffic: dict[str, list[Steps]] = field(default_factory=dict)  # what faults do to a NIC's, by device

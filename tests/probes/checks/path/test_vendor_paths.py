@@ -32,7 +32,7 @@ def words(plan: Plan | None) -> str:
 @pytest.mark.slow
 @pytest.mark.parametrize("node", FAULTY)
 def test_no_fix_names_what_plays_no_part(node: str) -> None:
-    assert examination_of(node).verdict.state is State.BROKEN
+    assert examination_of(node).usability.state is State.BROKEN
     for finding in found(node):
         assert not [word for word in FOREIGN if word in words(finding.fix)], finding.id
 

@@ -51,7 +51,8 @@ def test_translation_on_the_path_of_dmabuf_is_critical() -> None:
     """OGK issue 1324: raw BAR addresses are handed out, and writes are lost without an error."""
     translated = with_functions(healthy(), iommu_type="DMA-FQ")
     for path, severity in ((GdrPath.DMABUF, Severity.CRITICAL), (GdrPath.PEERMEM, Severity.WARNING)):
-        one = finding(replace(translated, verdict=replace(translated.verdict, path=path)), "iommu-translated")
+        usability = replace(translated.usability, path=path)
+        one = finding(replace(translated, usability=usability), "iommu-translated")
         assert one.severity is severity
         assert one.data_path
         assert ("lost without an error" in one.impact) == (path is GdrPath.DMABUF)

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from probes.checks.judgement import Judgement, conclude
 from probes.facts.node import probe_node
 from probes.host.local import LocalHost
 from probes.host.protocol import Host
@@ -12,7 +13,7 @@ from probes.simulation.host import SimulatedHost
 from probes.simulation.node.model.description import simulated_names
 from probes.snapshot.nic_roles import roles_of
 from probes.snapshot.rates import read
-from probes.snapshot.verdict import judge
+from probes.snapshot.verdict import Usability, assess
 from probes.topology.paths import build
 from tests.tiers import usual
 from tests.tui.pilot import SteppedClock
@@ -26,6 +27,10 @@ WIDTHS, HEIGHTS = range(80, 221, 10), range(24, 61, 2)
 HEAD_ROWS = 2
 
 
+def unchecked(usability: Usability) -> Judgement:
+    return Judgement(conclude(usability, None))
+
+
 def state_of(host: Host, clock: SteppedClock) -> OverviewState:
     node = probe_node(host)
     topology = build(node)
@@ -34,7 +39,7 @@ def state_of(host: Host, clock: SteppedClock) -> OverviewState:
     for _ in range(3):
         clock.now += 1.0
         reading = read(host, node)
-        state.apply(Sampled(reading, judge(node, topology, reading), 0.0))
+        state.apply(Sampled(reading, unchecked(assess(node, topology, reading)), 0.0))
     return state
 
 
@@ -79,7 +84,7 @@ def test_the_list_of_ports_that_come_up_is_as_if_they_had_always_been_up() -> No
         state.apply(Probed(node, topology, roles_of(node, topology)))
         for reading, word in zip(readings, words, strict=True):
             now = replace(reading, port_states=dict.fromkeys(reading.port_states, word))
-            state.apply(Sampled(now, judge(node, topology, now), 0.0))
+            state.apply(Sampled(now, unchecked(assess(node, topology, now)), 0.0))
             lines = [plain(line) for line in state.lines("topology", 60, False, 5)]
         return lines
 

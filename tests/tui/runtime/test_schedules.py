@@ -2,17 +2,18 @@
 
 import itertools
 
-from tui.runtime.examination_schedule import LONGEST_SECONDS, ExaminationSchedule, ReadingSchedule
+from tui.runtime.schedules import EVERY_SECONDS, LONGEST_SECONDS, CheckSchedule, ReadingSchedule
 
 
 def examinations(changes: set[int], seconds: int) -> list[int]:
     """The seconds at which the node is examined, asked once a second."""
-    pace = ExaminationSchedule()
+    schedule = CheckSchedule()
     found = []
     for now in range(seconds):
         if now in changes:
-            pace.note_change()
-        if pace.is_due(float(now)):
+            schedule.note_change("port")
+        if schedule.is_due(float(now)):
+            schedule.note_check(float(now))
             found.append(now)
     return found
 
@@ -35,6 +36,21 @@ def test_a_constantly_changing_node_is_examined_every_half_minute() -> None:
     found = examinations(set(range(600)), 600)
     assert len(found) < 600 / LONGEST_SECONDS + 6
     assert max(later - earlier for earlier, later in itertools.pairwise(found)) == LONGEST_SECONDS
+
+
+def test_a_change_of_another_kind_does_not_wait_for_those_before() -> None:
+    schedule = CheckSchedule()
+    for now in (0.0, 2.0, 6.0):
+        schedule.note_change("port")
+        schedule.note_check(now)
+    schedule.note_change("port")
+    assert not schedule.is_due(7.0)
+    schedule.note_change("xid")
+    assert schedule.is_due(7.0)
+
+
+def test_what_no_event_shows_is_seen_after_some_minutes() -> None:
+    assert examinations({0}, 1300) == [0, int(EVERY_SECONDS), int(2 * EVERY_SECONDS)]
 
 
 def test_fast_readings_keep_their_interval() -> None:

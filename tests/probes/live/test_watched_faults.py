@@ -1,0 +1,130 @@
+"""What goes wrong while gdrtop watches is a finding, on the node and in its verdict, until it has ended."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import pytest
+
+from probes.checks.judgement import Judgement
+from probes.host.ras import VERBOSE_STATUS
+from probes.live.model.sample import EventKind, LiveEvent, Role
+from probes.live.ras.findings import conditions_of
+from probes.live.ras.policy import RasUse
+from probes.live.ras.targets import find_targets
+from probes.simulation.faults.catalogue import FAULTS
+from probes.simulation.host import SimulatedHost
+from probes.snapshot.verdict import State
+from tests.tiers import usual
+from tests.tui.pilot import SteppedClock
+from tui.runtime.live_reader import LiveReader
+from tui.runtime.ras_questions import RasQuestions
+
+GREEN = (State.ACTIVE, State.READY)
+SHOWN = {name: fault for name, fault in FAULTS.items() if fault.shows}
+# Seconds after which each of them is a finding, counted from the start of gdrtop.
+LATEST = {"congestion": 110, "rank-behind": 80, "nic-flapping": 70}
+
+
+@dataclass
+class Watched:
+    """A node that is watched second by second."""
+
+    name: str
+    clock: SteppedClock = field(default_factory=SteppedClock)
+    events: list[LiveEvent] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.host = SimulatedHost(self.name, clock=self.clock)
+        self.reader = LiveReader(self.host)
+
+    def step(self, seconds: int = 1) -> Judgement:
+        for _ in range(seconds):
+            sample = self.reader.read()
+            self.events += sample.events
+            if self.reader.needs_check:
+                self.reader.check()
+            self.clock.now += 1.0
+        return self.reader.judgement
+
+    @property
+    def found(self) -> set[str]:
+        return {finding.id for finding in self.reader.judgement.found}
+
+    def ask_ras(self) -> None:
+        """Ask the job's RAS service twice, as an admin would on the RAS screen."""
+        questions = RasQuestions(self.host)
+        sample = self.reader.sample
+        assert sample is not None
+        for _ in range(2):
+            (target,) = find_targets(self.host, sample)
+            questions.confirm(target, VERBOSE_STATUS, questions.decide(target, RasUse.ONCE))
+            answer = questions.ask(target, VERBOSE_STATUS, RasUse.ONCE, sample)
+            jobs = [job for job in sample.jobs if job.role is Role.NCCL]
+            self.reader.note(
+                target.name, conditions_of(answer.found, answer.taken_at, answer.address, jobs)
+            )
+            self.step(15)
+
+
+@pytest.mark.parametrize("name", usual(SHOWN, {"gpu-off-bus-live", "nic-slow", "job-restarted-staged"}))
+def test_a_fault_that_comes_while_watching_is_found(name: str) -> None:
+    fault = SHOWN[name]
+    watched = Watched(f"{fault.on}+{name}")
+    expected = fault.shows - {"ras-problem"}
+    for _ in range(LATEST.get(name, 60)):
+        watched.step()
+        if expected <= watched.found:
+            break
+    if "ras-problem" in fault.shows:
+        watched.ask_ras()
+        expected = fault.shows
+    assert expected <= watched.found
+    shown = [finding for finding in watched.reader.judgement.found if finding.id in fault.shows]
+    assert all(finding.since is not None and finding.cause and finding.evidence for finding in shown)
+    is_degraded = watched.reader.judgement.verdict.state not in GREEN
+    assert is_degraded == any(finding.data_path or finding.takes for finding in shown)
+
+
+def test_a_lost_gpu_is_in_the_verdict_within_three_samples() -> None:
+    watched = Watched("hgx-h100+gpu-off-bus-live")
+    watched.step(15)
+    assert watched.reader.judgement.verdict.state in GREEN
+    verdict = watched.step(3).verdict
+    assert (verdict.state, verdict.gpus_served, verdict.gpus) == (State.DEGRADED, 7, 8)
+    assert verdict.reason.startswith("A GPU has fallen off the bus")
+    for _ in range(75):
+        assert watched.step().verdict.state is State.DEGRADED
+
+
+def test_ranks_with_one_cause_are_one_event_and_one_finding() -> None:
+    watched = Watched("hgx-h100+job-restarted-staged")
+    judgement = watched.step(50)
+    changes = [event for event in watched.events if event.kind is EventKind.PATH_CHANGED]
+    assert len(changes) == 1
+    assert changes[0].text.startswith("ranks 0-7 of train.py (alice, Slurm job 4711)")
+    (staged,) = (finding for finding in judgement.found if finding.id == "job-staged")
+    assert len(staged.ranks) == 8
+    assert len(judgement.listed) == 1
+
+
+def test_a_finding_ends_with_its_condition_and_says_so() -> None:
+    watched = Watched("hgx-h100")
+    watched.step(20)
+    path = "/sys/class/infiniband/mlx5_3"
+    state = f"{watched.host.tree.real(path)}/ports/1/state"
+    watched.host.tree.add(state, "1: DOWN\n")
+    assert watched.step(3).verdict.state is State.DEGRADED
+    assert any("mlx5_3" in finding.devices for finding in watched.reader.judgement.listed)
+    watched.host.tree.add(state, "4: ACTIVE\n")
+    assert watched.step(40).verdict.state is State.ACTIVE
+    ended = [event.text for event in watched.events if event.kind is EventKind.ENDED]
+    assert any(text.startswith("ended: ") and "mlx5_3" in text for text in ended)
+
+
+@pytest.mark.parametrize("name", ["hgx-h100", "dgx-a100", "gb200"])
+def test_a_healthy_job_stays_green_for_minutes(name: str) -> None:
+    watched = Watched(name)
+    for _ in range(240):
+        judgement = watched.step()
+        assert judgement.verdict.state in GREEN, [finding.id for finding in judgement.listed]
