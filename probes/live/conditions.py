@@ -94,7 +94,9 @@ def _without_gdr(job: LiveJob, ranks: Sequence[LiveProcess], sample: LiveSample)
         affected = [rank for rank in ranks if rank.path.word is word]
         if not affected:
             continue
-        is_certain = len(affected) == len(ranks) and not any(rank.path.is_likely for rank in affected)
+        # Some may copy through host memory, and others use TCP.
+        is_certain = all(rank.path.word in _WITHOUT_GDR and not rank.path.is_likely for rank in ranks)
+        likely = "likely " * any(rank.path.is_likely for rank in affected)
         evidence = [Evidence(job.name, path_summary(ranks))]
         for rank in affected[:_MOST_EVIDENCE]:
             evidence += [
@@ -104,7 +106,7 @@ def _without_gdr(job: LiveJob, ranks: Sequence[LiveProcess], sample: LiveSample)
         yield Condition(
             check=check,
             subject=job.id,
-            text=f"{_names(affected, ranks)} of {job.name} {path_phrase(word, len(affected) > 1)}",
+            text=f"{_names(affected, ranks)} of {job.name} {likely}{path_phrase(word, len(affected) > 1)}",
             since=sample.taken_at,
             severity=Severity.CRITICAL if is_certain else Severity.WARNING,
             evidence=tuple(evidence),

@@ -13,6 +13,7 @@ from probes.facts.jobs.processes import Process
 from probes.facts.node import Node
 from probes.host.nvml import NvmlLive
 from probes.host.protocol import Host
+from probes.live.conditions import Conditions
 from probes.live.model.sample import (
     EventKind,
     GpuSample,
@@ -139,6 +140,7 @@ def training(second: int, at: float, taken_at: float) -> LiveSample:
         (Evidence("port_xmit_data", "148 Gb/s for 10 s"),),
         pid=4716,
         device="mlx5_5",
+        aspect="rate",
     )
     events: tuple[LiveEvent, ...] = ()
     if second == 4:
@@ -187,17 +189,19 @@ def training(second: int, at: float, taken_at: float) -> LiveSample:
 class TrainingWatch:
     """Answers in place of LiveWatch, one second further each time."""
 
-    def __init__(self, ras: RasEvents | None = None) -> None:
+    def __init__(self, ras: RasEvents | None = None, settles: bool = True) -> None:
+        del settles
         self._second = 0
+        self._conditions = Conditions()
         self.ras = RasEvents() if ras is None else ras
 
     def sample(self, host: Host, node: Node, reading: Reading) -> LiveSample:
         del node
         self._second += 1
-        return training(self._second, reading.at, host.wall_clock())
+        taken = training(self._second, reading.at, host.wall_clock())
+        return replace(taken, watched=self._conditions.update(taken))
 
 
 def install(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the app show the training job, whatever its node is."""
-    monkeypatch.setattr("tui.runtime.live_source.LiveWatch", TrainingWatch)
-    monkeypatch.setattr("tui.runtime.replay_source.LiveWatch", TrainingWatch)
+    monkeypatch.setattr("tui.runtime.live_reader.LiveWatch", TrainingWatch)

@@ -56,6 +56,14 @@ def draw(verdict: Verdict, key: str = "") -> Line:
     return (*runs, *_findings(verdict, key))
 
 
+def forms(verdict: Verdict | None, key: str = "") -> tuple[Line, ...]:
+    """Return the verdict in full, then its word with the counts of findings, then its word alone."""
+    if verdict is None:
+        return ((),)
+    full = draw(verdict, key)
+    return full, (full[0], *_findings(verdict, key)), full[:1]
+
+
 def _findings(verdict: Verdict, key: str) -> list[Run]:
     """Return the counts of findings, critical ones first, in the color of the most severe."""
     if verdict.critical is None or verdict.warnings is None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from probes.base.evidence import Evidence, Severity
 from probes.base.plan import Plan
 from probes.base.text import capitalized
+from probes.base.unknown import Unknown
+from probes.host.protocol import TREE_ONLY
 from probes.queries.evidence_list import join_limited
 from probes.queries.finding import Outcome, found, need, passed, unknown
 from probes.snapshot.condition import Condition
@@ -27,8 +29,10 @@ def report_conditions(
     conditions = [condition for condition in watched.conditions if condition.check == check]
     if conditions:
         return _found(conditions, fix)
-    jobs = need(watched.jobs, "the processes of jobs") if is_about_jobs else 1
-    if not jobs:
+    jobs = watched.jobs
+    if is_about_jobs or (isinstance(jobs, Unknown) and TREE_ONLY in str(jobs)):
+        jobs = need(jobs, "the processes of jobs")
+    if is_about_jobs and not jobs:
         return passed(Evidence("processes", "no job uses the network"))
     if watched.seconds < seconds:
         return unknown(f"needs up to {WATCH_SECONDS} s of watching (check --seconds {WATCH_SECONDS})")

@@ -83,6 +83,7 @@ def no_gdr_path(examination: Examination) -> Outcome:
 )
 def cuda_fails_to_start(examination: Examination) -> Outcome:
     """Find an error of cuInit that every CUDA program on the node gets."""
+    end_with(no_gpu_or_nic(examination))
     direct = need(examination.node.gpudirect, "the state of GPUDirect")
     if not direct.cuda_failure:
         return passed(Evidence("cuInit(0)", "no error that the node causes"))
@@ -116,6 +117,7 @@ def cuda_fails_to_start(examination: Examination) -> Outcome:
 )
 def gpu_not_served(examination: Examination) -> Outcome:
     """Find GPUs that no NIC serves: the GPU or its near NICs do not work, or no NIC is near enough."""
+    end_with(no_gpu_or_nic(examination))
     need(examination.node.gpudirect, "the state of GPUDirect")
     usability = examination.usability
     if not usability.unserved and usability.state is State.UNKNOWN:
@@ -124,9 +126,10 @@ def gpu_not_served(examination: Examination) -> Outcome:
         served = f"{len(usability.nics)} of {plural(len(usability.gpus), 'GPU')} have a NIC"
         return passed(Evidence("paths between GPUs and NICs", served))
     reasons = tuple(usability.unserved.values())
-    more = f" and {plural(len(reasons) - 1, 'other GPU')}" if len(reasons) > 1 else ""
+    others = len(reasons) - 1
+    more = f" {plural(others, 'other GPU')} {'has' if others == 1 else 'have'} none either." if others else ""
     return found(
-        f"{reasons[0]}{more}.",
+        f"{reasons[0]}.{more}",
         *first_n(Evidence(gpu, reason) for gpu, reason in usability.unserved.items()),
         fix=Plan(
             "Give the GPU a NIC that works",

@@ -15,7 +15,7 @@ from tests.tiers import USUAL_FAULTS, usual
 # Findings on healthy nodes, and why they are correct.
 ARGUED: dict[str, set[str]] = {name: set() for name in SIMULATED_NAMES}
 # Two of its GPUs are on a socket without a NIC, while the others have one below their switch.
-ARGUED["pcie-l40s"] |= {"gpu-nic-cross-socket", "job-log-staged"}
+ARGUED["pcie-l40s"] |= {"gpu-nic-cross-socket", "gpu-not-served", "job-log-staged", "job-staged"}
 
 
 @pytest.mark.parametrize("name", SIMULATED_NAMES)

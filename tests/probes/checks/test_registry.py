@@ -96,7 +96,7 @@ def test_the_proprietary_driver_is_not_marked() -> None:
 
 def test_without_ofed_the_open_driver_is_the_repair() -> None:
     names = Counter(one.part_of for one in findings_on("pcie-l40s+k8s-rdma-not-enabled").values())
-    assert names["dmabuf-needs-open-module"] == 4  # no-gdr-path, twice nvidia_peermem, and the log
+    assert names["dmabuf-needs-open-module"] == 5  # no-gdr-path, twice nvidia_peermem, the log, and the job
 
 
 @pytest.mark.parametrize("root", ["nvidia-not-loaded", "ib-core-not-loaded", "dkms-not-built-for-kernel"])

@@ -44,9 +44,9 @@ TOLD: dict[str, Told] = {
     "job-restarted-staged": Told(
         path="staged",
         events=(
-            "process-ended pid 41000: .*ended",
-            "process-started pid 41100: .*has queue pairs on mlx5_0",
-            r"path-changed pid 41100: .*restarted and now copies .*\(staged\), before: GDR \(DMA-BUF\)",
+            "process-ended train.py .*: ranks 0-7 of train.py .* ended",
+            "process-started train.py .*: ranks 0-7 of train.py .* have queue pairs",
+            r"path-changed train.py .*: ranks 0-7 .* now copy .*\(staged\), before: GDR \(DMA-BUF\)",
         ),
         besides="path-changed",
     ),
@@ -80,6 +80,8 @@ TOLD: dict[str, Told] = {
     "congestion": Told(
         events=("pause mlx5_4: mlx5_4 is paused 12 % of the time",), besides="(pause|rate-fell) "
     ),
+    "gpu-throttled-live": Told(events=(r"throttled 0000:.*: GPU 0 .*is throttled \(HW thermal\)",)),
+    "packets-lost-live": Told(events=("errors-rising mlx5_0: mlx5_0 sends packets again",)),
     "storage-traffic": Told(jobs=(r"train.py \(alice", r"mmfsd \(root\)")),
     "two-jobs-two-users": Told(
         path=r"likely GDR \(DMA-BUF\)",
@@ -97,7 +99,7 @@ class SimulatedWatch:
         self._now = 5000.0
         self._host = SimulatedHost(name, seed, lambda: self._now)
         self._watch = Watch(self._host)
-        self._live = _patient(LiveWatch())
+        self._live = patient(LiveWatch())
         self._node: Node | None = None
 
     def samples(self, seconds: int) -> Iterator[LiveSample]:
@@ -109,7 +111,7 @@ class SimulatedWatch:
             self._now += 1.0
 
 
-def _patient(live: LiveWatch) -> LiveWatch:
+def patient(live: LiveWatch) -> LiveWatch:
     """Let the view wait for its sources as long as a busy machine needs, and ask them at their usual pace."""
     reader = ProcessReader(clock=lambda: 0.0)
     for source in vars(reader).values():

@@ -126,6 +126,10 @@ def judge(samples: tuple[LiveSample, ...]) -> tuple[str, int | None]:
         return "two-jobs-two-users", None
     if set(words.values()) == {PathWord.TCP}:
         return "job-tcp", None
+    if EventKind.THROTTLED in kinds:
+        return "gpu-throttled-live", rank_with(samples[0], kinds[EventKind.THROTTLED].subject)
+    if EventKind.ERRORS_RISING in kinds and kinds[EventKind.ERRORS_RISING].severity is Severity.WARNING:
+        return "packets-lost-live", rank_with(samples[0], kinds[EventKind.ERRORS_RISING].subject)
     odd: list[OddOne] = [odd for job in jobs for odd in job.odd]
     if any(odd.pid is not None for odd in odd):
         return "job-rank-staged", next(rank for rank, word in words.items() if word is PathWord.STAGED)
@@ -158,6 +162,8 @@ _RANKS = {
     "nic-link-retrained": RETRAINED_RANK,
     "rank-stopped": STOPPED_RANK,
     "gpu-off-bus-live": LOST_RANK,
+    "gpu-throttled-live": 0,
+    "packets-lost-live": 0,
 }
 _CASES = 60
 _OFTEN = 3  # of them in `make test`

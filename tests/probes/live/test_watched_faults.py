@@ -15,6 +15,7 @@ from probes.live.ras.targets import find_targets
 from probes.simulation.faults.catalogue import FAULTS
 from probes.simulation.host import SimulatedHost
 from probes.snapshot.verdict import State
+from tests.probes.live.simulated_jobs import patient
 from tests.tiers import usual
 from tests.tui.pilot import SteppedClock
 from tui.runtime.live_reader import LiveReader
@@ -37,6 +38,7 @@ class Watched:
     def __post_init__(self) -> None:
         self.host = SimulatedHost(self.name, clock=self.clock)
         self.reader = LiveReader(self.host)
+        patient(self.reader._live)
 
     def step(self, seconds: int = 1) -> Judgement:
         for _ in range(seconds):

@@ -22,6 +22,6 @@ def scripted(monkeypatch: pytest.MonkeyPatch) -> Scripted:
         events_of: Callable[[int], Sequence[Severity]] = lambda _: (),
     ) -> None:
         watch = "tui.runtime.live_reader.LiveWatch"
-        monkeypatch.setattr(watch, lambda _: ScriptedWatch(sample_of, events_of))
+        monkeypatch.setattr(watch, lambda *_: ScriptedWatch(sample_of, events_of))
 
     return script

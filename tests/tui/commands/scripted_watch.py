@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from probes.facts.node import Node
 from probes.host.protocol import Host
+from probes.live.conditions import Conditions
 from probes.live.model.sample import EventKind, LiveEvent, LiveSample
 from probes.queries.finding import Severity
 from probes.snapshot.rates import Reading
@@ -28,6 +29,7 @@ class ScriptedWatch:
     ) -> None:
         self._sample_of, self._events_of = sample_of, events_of
         self.count = 0
+        self._conditions = Conditions()
 
     def sample(self, host: Host, node: Node, reading: Reading) -> LiveSample:
         """Return the next sample with the time of the host."""
@@ -35,4 +37,4 @@ class ScriptedWatch:
         events = tuple(port_down(at, severity) for severity in self._events_of(self.count))
         taken = replace(self._sample_of(self.count), at=reading.at, taken_at=at, events=events)
         self.count += 1
-        return taken
+        return replace(taken, watched=self._conditions.update(taken))

@@ -4,15 +4,23 @@ import io
 import json
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from probes.base.unknown import Reason, Unknown
+from probes.checks.judgement import conclude
+from probes.checks.live.jobs import AREA
+from probes.checks.registry import findings_of, run_checks
+from probes.facts.gpudirect import GdrPath
 from probes.host.collectives import CollectiveSpeed
-from probes.live.model.sample import OddOne, PathWord, Role, SlowestRank
+from probes.live.conditions import Conditions
+from probes.live.model.sample import LiveSample, OddOne, PathWord, Role, SlowestRank
 from probes.queries.finding import Severity
 from probes.recording.replay_host import ReplayHost
 from probes.simulation.host import SimulatedHost
+from probes.snapshot.verdict import State, Usability
 from tests.probes.live.live_samples import sample_of, with_path
 from tests.probes.recording.recordings import archive_of, moments_of, read
 from tests.tui.commands.scripted_watch import Scripted
@@ -38,11 +46,19 @@ def printed(seconds: int = 1, as_json: bool = False, ascii_only: bool = False) -
 RANKS = (with_path(0), with_path(1))
 
 
+def judged(sample: LiveSample) -> LiveSample:
+    """The sample with the verdict on a node whose path is usable."""
+    usability = Usability(State.READY, GdrPath.DMABUF, "", ("gpu",), {"gpu": ("mlx5_0",)})
+    examination: Any = SimpleNamespace(usability=usability, watched=Conditions().update(sample))
+    return replace(sample, verdict=conclude(usability, findings_of(run_checks(examination, AREA.checks))))
+
+
 def test_a_job_is_one_line_with_ranks_path_rates_and_nics(scripted: Scripted) -> None:
     scripted(lambda _: sample_of(*RANKS))
     status, text = printed()
-    heading, job = text.splitlines()
+    heading, verdict, job = text.splitlines()
     assert status == 0
+    assert verdict[10:].endswith("ACTIVE via peermem - 8 of 8 GPUs - 8 NICs")
     assert heading.startswith("gdrtop  hgx-h100")
     paths = "GDR (DMA-BUF) on all 2 ranks"
     assert job[10:] == f"train.py (alice): 2 ranks of 8, {paths}, ^370 v369 Gb/s, 2 NICs"
@@ -52,18 +68,28 @@ def test_a_job_is_printed_again_only_when_it_changes(scripted: Scripted) -> None
     rates = [370.0, 370.0, 365.0, 372.0, 180.0, 179.0]
     scripted(lambda second: sample_of(*RANKS, sent=rates[min(second, 5)]))
     _, text = printed(5)
-    assert [line.partition("^")[2].split()[0] for line in text.splitlines()[1:]] == ["370", "180"]
+    assert [line.partition("^")[2].split()[0] for line in text.splitlines()[2:]] == ["370", "180"]
 
 
-def test_an_odd_rank_and_an_odd_nic_are_named(scripted: Scripted) -> None:
-    taken = sample_of(with_path(0), with_path(1), with_path(2, PathWord.STAGED))
-    odd = OddOne("mlx5_1", "mlx5_1 carries 148 Gb/s; the other NICs of this job carry 370 Gb/s")
-    scripted(lambda _: replace(taken, jobs=(replace(taken.jobs[0], odd=(odd,)),)))
-    status, text = printed()
+def test_a_staged_rank_and_a_slow_nic_are_findings_as_they_begin_and_end(scripted: Scripted) -> None:
+    fine = sample_of(with_path(0), with_path(1), with_path(2))
+    staged = sample_of(with_path(0), with_path(1), with_path(2, PathWord.STAGED))
+    scripted(lambda second: staged if second >= 2 else fine)
+    status, text = printed(3)
     assert status == 1
     words = " ".join(text.split())
     assert "GDR (DMA-BUF) on 2 of 3 ranks, staged on rank 2" in words
-    assert "! mlx5_1 carries 148 Gb/s; the other NICs of this job carry 370 Gb/s" in words
+    assert "A running job copies GPU memory through host memory" in words
+    odd = OddOne("mlx5_1", "mlx5_1 carries 148 Gb/s", device="mlx5_1", aspect="rate")
+    slow = replace(fine, jobs=(replace(fine.jobs[0], odd=(odd,)),))
+    scripted(lambda second: slow if 2 <= second < 5 else fine)
+    status, text = printed(3)
+    assert status == 1
+    words = " ".join(text.split())
+    assert "warning One NIC carries far less than the other NICs of its job (mlx5_1)" in words
+    status, text = printed(8)
+    assert status == 0
+    assert "note ended: One NIC carries far less" in " ".join(text.split())
 
 
 def test_events_come_with_severity_and_explanation(scripted: Scripted) -> None:
@@ -107,11 +133,12 @@ def test_no_control_character_of_a_job_reaches_the_terminal_and_ascii_is_ascii(s
     ],
 )
 def test_the_exit_status_is_that_of_the_nccl_jobs(words: list[PathWord], status: int) -> None:
-    assert exit_status(sample_of(*(with_path(rank, word) for rank, word in enumerate(words)))) == status
+    sample = sample_of(*(with_path(rank, word) for rank, word in enumerate(words)))
+    assert exit_status(judged(sample)) == status
 
 
 def test_other_programs_do_not_count_in_the_exit_status() -> None:
-    assert exit_status(sample_of(with_path(0, PathWord.HOST_MEMORY, Role.STORAGE))) == 3
+    assert exit_status(judged(sample_of(with_path(0, PathWord.HOST_MEMORY, Role.STORAGE)))) == 3
 
 
 def test_json_is_one_document_a_line_that_its_schema_describes(scripted: Scripted) -> None:

@@ -17,7 +17,7 @@ class NotedSource:
         self.asked.append("probe" if probe else "reading")
         yield Failed("made up")
 
-    def examine(self) -> Any:
+    def examine(self, probe: bool = False) -> Any:
         self.asked.append("examination")
         return None
 

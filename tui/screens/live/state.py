@@ -190,14 +190,18 @@ class LiveState:
         runs: Line = (Run("Live ", Tone.TITLE), *((origin, Run(" ")) if origin.text else ()))
         if sample is None or newest is None:
             return (*runs, Run("reading…", Tone.DIM))
-        if sample.verdict is not None:
-            runs = (*runs, *verdict_drawing.draw(sample.verdict, key="d"), Run("  "))
         time = local_time(sample.taken_at)
-        if not self.is_past:
-            return _cut((*runs, Run(time, Tone.DIM), *status), width)
-        earlier = minutes(max(0.0, newest.taken_at - sample.taken_at))
-        mark = Run(f" {time}, {earlier} ago ", Tone.CURSOR)
-        return _cut((*runs, mark, Run(" · End returns to now", Tone.WARNING), *status), width)
+        tail: Line = (Run(time, Tone.DIM), *status)
+        if self.is_past:
+            earlier = minutes(max(0.0, newest.taken_at - sample.taken_at))
+            mark = Run(f" {time}, {earlier} ago ", Tone.CURSOR)
+            tail = (mark, Run(" · End returns to now", Tone.WARNING), *status)
+        # The verdict as long as there is room for it.
+        for verdict in verdict_drawing.forms(sample.verdict, key="d"):
+            head: Line = (*runs, *verdict, Run("  "), *tail)
+            if width_of(head) <= width:
+                return head
+        return _cut((*runs, *tail), width)
 
     def summary(self, width: int, rows: int, status: Line = ()) -> list[Line]:
         """Draw the time and one verdict a job, in at most so many rows."""
