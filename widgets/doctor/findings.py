@@ -15,6 +15,7 @@ from probes.base.text import plural
 from probes.facts.gpudirect import GdrPath
 from probes.queries.finding import Evidence, Finding, Severity, Status
 from probes.snapshot.verdict import State, Verdict
+from widgets.base.figures import local_time
 from widgets.base.lines import Line, Run, Tone, fit, line, width_of, wrapped
 from widgets.doctor.plan import draw_consequences, draw_steps
 
@@ -201,6 +202,9 @@ def draw_details(finding: Finding, width: int) -> list[Line]:
     word = finding.severity.value if finding.status is Status.FOUND else "ok or not applicable"
     devices = f" · {devices_text(finding)}" if finding.devices else ""
     lines.extend(wrapped(f"{finding.id} · {word}{devices}", width, Tone.DIM, "  "))
+    affected = affected_text(finding)
+    if affected:
+        lines.extend(wrapped(affected, width, Tone.DIM, "  "))
     if finding.part_of:
         lines.extend(wrapped(f"same cause as {finding.part_of}", width, Tone.DIM, "  "))
     lines.append(())
@@ -215,6 +219,19 @@ def draw_details(finding: Finding, width: int) -> list[Line]:
         lines.extend(_labelled("Fix", _fix(finding.fix, room)))
     lines.extend(_labelled("More", wrapped(finding.reference, room, Tone.DIM)))
     return lines
+
+
+def affected_text(finding: Finding) -> str:
+    """Return "affects rank 5 of train.py (alice) · takes 1 GPU away · since 14:03:11 EST"."""
+    ranks = f"{', '.join(finding.ranks[:_MOST_DEVICES])}{' …' if len(finding.ranks) > _MOST_DEVICES else ''}"
+    jobs = ", ".join(finding.jobs)
+    whom = f"{ranks} of {jobs}" if ranks and jobs else ranks or jobs
+    parts = [f"affects {whom}"] if whom else []
+    if finding.takes:
+        parts.append(f"takes {plural(len(finding.takes), 'GPU')} away")
+    if finding.since is not None:
+        parts.append(f"since {local_time(finding.since)}")
+    return " · ".join(parts)
 
 
 def devices_text(finding: Finding) -> str:

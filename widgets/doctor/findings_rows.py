@@ -38,7 +38,9 @@ def draw(
 
 
 def device_of(finding: Finding, labels: Mapping[str, str], gpus: Collection[str]) -> str:
-    """Return what a finding is about, in a few characters: "mlx5_3", "8 GPUs", "17:01.0 +15"."""
+    """Return what a finding is about, in a few characters: "mlx5_3", "rank 5", "8 GPUs", "17:01.0 +15"."""
+    if finding.ranks:
+        return finding.ranks[0] if len(finding.ranks) == 1 else f"{len(finding.ranks)} ranks"
     ends = dict.fromkeys(labels[device] for device in finding.devices if device in labels)
     if len(ends) == 1:
         return next(iter(ends))

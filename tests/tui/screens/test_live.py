@@ -62,7 +62,7 @@ async def test_the_head_says_which_path_each_job_uses_and_what_is_odd(size: tupl
         head = seen(pilot, "summary")
         assert re.search(r"train\.py.* · likely GDR.* 7 of 8 ranks, likely staged on rank 5 · ↑2\.83", head)
         words = " ".join(head.split())
-        assert "Rank 5 of train.py (alice, Slurm job 4711) likely copies through host memory" in words
+        assert "▲ Rank 5 of train.py (alice, Slurm job 4711) likely copies through" in words
         assert "fio (alice) · storage client" in head
         assert "SIMULATED" in head
 
@@ -142,9 +142,9 @@ async def test_stepping_back_shows_the_figures_of_that_moment_on_all_panes() -> 
 async def test_the_last_samples_are_there_although_live_was_closed() -> None:
     app, clock = app_and_clock()
     async with app.run_test(size=(120, 40)) as pilot:
-        await opened(pilot, clock)
+        await opened(pilot, clock, 13)
         await pilot.press("less_than_sign")
-        await until(pilot, lambda: "10 s ago" in seen(pilot, "summary"))
+        await until(pilot, lambda: "11 s ago" in seen(pilot, "summary"))
         assert "371" in seen(pilot, "nics")
         await pilot.press("right_curly_bracket")
         await until(pilot, lambda: "1 s ago" in seen(pilot, "summary"))
@@ -229,7 +229,8 @@ async def test_live_opens_from_other_screens_and_the_palette_names_it() -> None:
 async def test_the_overview_shows_each_job_with_its_path_and_rates() -> None:
     app, clock = app_and_clock()
     async with app.run_test(size=(120, 40)) as pilot:
-        await readings(pilot, clock, 12)
+        await examined(pilot, clock)
+        await readings(pilot, clock, 10)
         jobs = shown(pilot, "jobs").splitlines()
         assert "train.py (alice, Slurm job 4711)  ↑2.83 ↓2.83 Tb/s" in jobs[0]
         assert "likely GDR on 7 of 8 ranks, likely staged on rank 5" in jobs[1]
