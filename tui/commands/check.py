@@ -142,8 +142,8 @@ def _left_out(skipped: Sequence[str], only: Collection[str], skip: Collection[st
     if only:
         options = "--only, --skip" if skip else "--only"
         return f"{plural(len(skipped), 'check')} left out ({options})"
-    named, more = skipped[:_MOST_NAMED], len(skipped) - _MOST_NAMED
-    return f"{plural(len(skipped), 'check')} skipped ({', '.join(named)}{f', … {more} more' if more > 0 else ''})"
+    more = [f"{len(skipped) - _MOST_NAMED} more"] if len(skipped) > _MOST_NAMED else []
+    return f"{plural(len(skipped), 'check')} skipped ({', '.join((*skipped[:_MOST_NAMED], *more))})"
 
 
 def check_json(
