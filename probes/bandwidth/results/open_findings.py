@@ -19,9 +19,9 @@ _OF_JOBS = ("nccl", "environment")  # areas of findings about jobs, which a benc
 def open_findings(
     examination: Examination, findings: Iterable[Finding], pair: Pair
 ) -> tuple[OpenFinding, ...]:
-    """Return at most MOST_FINDINGS findings about the GPU, the NICs or a bridge between, or the whole data path.
+    """Return the findings about GPU, NICs and the bridges between them, or about the whole data path.
 
-    Those that cost bandwidth come first; a finding is left out if its cause is another one of them.
+    They are MOST_FINDINGS at most. Those that cost bandwidth come first; a finding is left out if its cause is another one of them.
     """
     devices = _devices_of(examination, pair)
     concerned = [
