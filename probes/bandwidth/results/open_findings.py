@@ -21,7 +21,8 @@ def open_findings(
 ) -> tuple[OpenFinding, ...]:
     """Return the findings about GPU, NICs and the bridges between them, or about the whole data path.
 
-    They are MOST_FINDINGS at most. Those that cost bandwidth come first; a finding is left out if its cause is another one of them.
+    They are MOST_FINDINGS at most. Those that cost bandwidth come first; a finding is left out if its cause
+    is another one of them.
     """
     devices = _devices_of(examination, pair)
     concerned = [
