@@ -59,9 +59,8 @@ def _simulated_name(asked: str) -> str:
             fault, reason = idle
             if node == fault.on:
                 raise NoSuchHost(f"fault {fault.name!r} changes nothing with these other faults")
-            because = f": {reason}" if reason else ""
             raise NoSuchHost(
-                f"fault {fault.name!r} changes nothing on {node}{because}; try {fault.on}+{fault.name}"
+                f"fault {fault.name!r} changes nothing on {node}: {reason}; try {fault.on}+{fault.name}"
             )
     return f"{node}{plus}{wanted}"
 
@@ -93,7 +92,7 @@ def fault_without_effect(node: str, wanted: str) -> tuple[Fault, str] | None:
         own = [outcomes[name] for name in sorted(fault.finds)]
         is_found = any(finding.status is Status.FOUND for finding in own)
         if fault.name in idle or (own and not is_found):
-            return fault, _reason(own[0]) if own else ""
+            return fault, _reason(own[0]) if own else "this node has no job or part that it could change"
     return None
 
 

@@ -162,6 +162,8 @@ def _nic_flapping(tree: Tree) -> None:
         return
     nic = nic_of(tree, rank)
     port = port_of(nic)
+    if f"{port}/counters/link_downed" not in tree.files:  # an EFA's port is always ACTIVE
+        return
     _scale_all(tree, _flaps(_STALLED), besides=(nic,))
     scale(tree, nic, _flaps(0.0))
 
