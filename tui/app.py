@@ -18,6 +18,7 @@ from tui.controllers.bandwidth import BandwidthController
 from tui.controllers.context import AppContext
 from tui.controllers.quit import QuitController
 from tui.controllers.readings import ReadingsController, parts_of
+from tui.files.crash_file import EXIT_CRASHED
 from tui.runtime.sampler import (
     Examined,
     Probed,
@@ -135,6 +136,19 @@ class GdrtopApp(App[None]):
         self._ras: RasController | None = None
         self._setup: SetupController | None = None
         self._shared.activities = (self.bandwidth, self.actions.run)
+
+    def _handle_exception(self, error: Exception) -> None:
+        """Leave at once; Textual would spend seconds on a traceback with the values of all variables."""
+        self._return_code = EXIT_CRASHED
+        if self._exception is None:
+            self._exception = error
+            self._exception_event.set()
+        self._close_messages_no_wait()
+
+    @property
+    def crash(self) -> Exception | None:
+        """The error that has ended the dashboard."""
+        return self._exception
 
     def _open_source(self) -> ReadingSource:
         self._shared.host = self._open_host()

@@ -53,7 +53,7 @@ examples:
   gdrtop report node.html         write one page for a ticket or a handover
   gdrtop --replay node.tar.gz     open the dashboard on a recorded node
 
-Exit status 3: wrong usage, no such node, or the output cannot be written.
+Exit status 3: wrong usage, no such node, or the output cannot be written; 70: an error in gdrtop.
 """
 _COMMANDS = {
     "check": "show what keeps GPUDirect RDMA from working well, why, and how to fix it",
@@ -282,6 +282,7 @@ def _dashboard(options: argparse.Namespace) -> int:
             replay.move(moment_of(recording.recording, options.at))
         app = GdrtopApp(lambda: recording, origin, options.interval, replay, ascii_only=ascii_only)
         app.run()
+        _show_crash(app)
         return app.return_code or 0
     app = GdrtopApp(lambda: open_host(options), origin, options.interval, None, options.read_only, ascii_only)
     try:
@@ -289,7 +290,19 @@ def _dashboard(options: argparse.Namespace) -> int:
     finally:  # the terminal may be gone while a step is running
         app.readings.end_ras_events()  # also after an error
         app.quitting.finish()
+    _show_crash(app)
     return _ended(app)
+
+
+def _show_crash(app: GdrtopApp) -> None:
+    """Describe the error that has ended the dashboard, if there was one."""
+    if app.crash is None:
+        return
+    from tui.files.crash_file import describe_crash
+
+    text = describe_crash(app.crash)
+    if not app.quitting.is_stuck:
+        print(text, file=sys.stderr)
 
 
 def _ended(app: GdrtopApp) -> int:
@@ -364,9 +377,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # head or less has exited
         _discard_output()
         return status
-    except OSError as error:
-        print(f"gdrtop: the output cannot be written: {error.strerror}", file=sys.stderr)
-        _discard_output()
-        return status or EXIT_WRONG_USAGE
+    except Exception as error:
+        if isinstance(error, OSError) and error.filename is None:  # of a stream
+            print(f"gdrtop: the output cannot be written: {error.strerror}", file=sys.stderr)
+            _discard_output()
+            return status or EXIT_WRONG_USAGE
+        from tui.files.crash_file import EXIT_CRASHED, describe_crash
+
+        print(describe_crash(error), file=sys.stderr)
+        return EXIT_CRASHED
     finally:
         gc.enable()

@@ -48,6 +48,12 @@ class Plan:
         return any(step.needs_root for step in self.steps)
 
 
+class NothingToDo(str):
+    """Why an action has no plan: what it would do is done already. Any other reason is a refusal."""
+
+    __slots__ = ()
+
+
 def instruction(text: str, needs_root: bool = True) -> Step:
     """Return a manual step: a firmware setting, a package to choose."""
     return Step(text, needs_root=needs_root)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from probes.base.plan import Plan, Step, instruction
+from probes.base.plan import NothingToDo, Plan, Step, instruction
+from probes.base.text import plural
 from probes.base.unknown import Unknown
 from probes.facts.pci.capabilities import Acs
 from probes.plans.common import REBOOT_ENDS_JOBS
@@ -31,7 +32,8 @@ def redirects_off(examination: Examination) -> Plan | str:
     if not found.ports:
         if found.unknowns:
             return reason_of(found.unknowns[0])
-        return f"none of the {found.checked} switch ports between GPUs and NICs has a redirect enabled"
+        ports = plural(found.checked, "switch port")
+        return NothingToDo(f"none of the {ports} between GPUs and NICs has a redirect enabled")
     if translates(examination):
         option = pass_through_option(examination)
         return f"the IOMMU translates DMA, so clearing ACS alone does not help; boot with {option} first"

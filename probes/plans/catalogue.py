@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from probes.base.plan import Plan
+from probes.base.plan import NothingToDo, Plan
 from probes.base.text import printable
 from probes.plans.acs import redirects_off
 from probes.plans.device_control import raise_reads
@@ -27,6 +27,11 @@ class Offer:
     title: str  # "Load missing modules"; one line, constant for the id
     plan: Plan | None
     why_not: str = ""  # why there is no plan, as a sentence
+
+    @property
+    def is_done(self) -> bool:
+        """Return whether there is no plan because nothing is left to do."""
+        return self.plan is None and isinstance(self.why_not, NothingToDo)
 
 
 @dataclass(frozen=True)

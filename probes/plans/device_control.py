@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from probes.base.plan import Plan, Step, instruction
+from probes.base.plan import NothingToDo, Plan, Step, instruction
 from probes.base.unknown import Unknown
 from probes.plans.nic_firmware import look_at_reads
 from probes.plans.register_writes import why_no_setpci
@@ -34,7 +34,7 @@ def raise_reads(examination: Examination) -> Plan | str:
         return reason_of(unknown[0])
     if not nics:
         return "this node controls no NIC"
-    return f"all {len(nics)} NICs already have {USUAL_READ_BYTES} bytes or more"
+    return NothingToDo(f"all {len(nics)} NICs already have {USUAL_READ_BYTES} bytes or more")
 
 
 def raising(examination: Examination, low: Mapping[str, int]) -> Plan:

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from probes.base.plan import Plan, Step, instruction
+from probes.base.plan import NothingToDo, Plan, Step, instruction
+from probes.base.text import plural
 from probes.base.unknown import Reason, Unknown
 from probes.facts.gpu.gpus import Gpu
 from probes.facts.pci.functions import is_for_guests
@@ -37,7 +38,8 @@ def persistence_on(examination: Examination) -> Plan | str:
         elif not mode:
             off.append(gpu)
     if not off:
-        return unknown[0] if unknown else f"persistence mode is on for all {len(gpus)} GPUs"
+        on = f"persistence mode is on for all {plural(len(gpus), 'GPU')}"
+        return unknown[0] if unknown else NothingToDo(on)
     services = examination.services
     daemon = services if isinstance(services, Unknown) else services.services[_DAEMON]
     if isinstance(daemon, Unknown):

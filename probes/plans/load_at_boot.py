@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from probes.base.plan import FileChange, Plan, Step, instruction, sentences
+from probes.base.plan import FileChange, NothingToDo, Plan, Step, instruction, sentences
 from probes.base.unknown import Unknown
 from probes.facts.kernel.modules import LADDER, ModuleFacts, ModuleState
 from probes.facts.system.platform import in_container
@@ -65,7 +65,10 @@ def _persist(examination: Examination, names: Sequence[str], note: str) -> Plan 
         else:
             blocked.append(f"Skip {name} for now: it cannot be loaded at boot, because {blocker}")
     if not added:
-        return "; ".join(blocked) or f"all modules that this node needs load at boot: {', '.join(names)}"
+        if blocked:
+            return "; ".join(blocked)
+        listed = f"all modules that this node needs load at boot: {', '.join(names)}"
+        return f"{listed}; {note}" if note else NothingToDo(listed)
     kept = own_modules(facts)
     text = _HEAD + "".join(f"{name}\n" for name in LADDER if name in kept or name in added)
     instructions = [instruction(reason) for reason in blocked]
@@ -99,7 +102,7 @@ def unpersist_modules(examination: Examination) -> Plan | str:
         return (
             f"needs root: {unread} cannot be read"
             if unread
-            else f"{OWN_FILE} does not exist or names no module"
+            else NothingToDo(f"{OWN_FILE} does not exist or names no module")
         )
     step = Step(f"Stop loading {', '.join(named)} at boot", file=FileChange(OWN_FILE, None))
     return Plan(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import replace
 
-from probes.base.plan import Plan, Step, instruction, sentences
+from probes.base.plan import NothingToDo, Plan, Step, instruction, sentences
 from probes.base.unknown import Maybe, Reason, Unknown, known
 from probes.facts.kernel import module_blockers
 from probes.facts.kernel.log import LogKind
@@ -92,9 +92,10 @@ def load_modules(examination: Examination) -> Plan | str:
         planned |= {name, *absent_needs(examination, name)}
     open_question = _open_question(examination)
     if not steps:
-        return "; ".join(blocked or [f"all needed modules are loaded ({', '.join(wanted)})"]) + (
-            f"; {open_question}" if open_question else ""
-        )
+        loaded = f"all needed modules are loaded ({', '.join(wanted)})"
+        if not blocked and not open_question:
+            return NothingToDo(loaded)
+        return "; ".join(filter(None, (*(blocked or [loaded]), open_question)))
     return Plan(
         "Load missing modules",
         (*steps, *(instruction(reason) for reason in blocked)),
@@ -116,7 +117,7 @@ def load_peermem(examination: Examination) -> Plan | str:
     if isinstance(module, Unknown):
         return f"it is unknown whether nvidia_peermem is loaded: {module}"
     if is_present(module):
-        return "nvidia_peermem is already loaded"
+        return NothingToDo("nvidia_peermem is already loaded")
     gpus, nics = gpu_functions(examination), peer_nics(examination)
     if not isinstance(gpus, Unknown) and not gpus:
         return "there is no NVIDIA GPU"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from probes.base.plan import Plan, Step, instruction, sentences
+from probes.base.plan import NothingToDo, Plan, Step, instruction, sentences
 from probes.base.unknown import Maybe, Reason, Unknown
 from probes.facts.kernel.modules import KernelModule, ModuleState
 from probes.facts.system.services import ServiceState
@@ -20,6 +20,9 @@ from probes.snapshot.examination import Examination
 
 def unload_peermem(examination: Examination) -> Plan | str:
     """Unload nvidia_peermem alone."""
+    module = module_of(examination, PEERMEM)
+    if not isinstance(module, Unknown) and module.state is ModuleState.NOT_LOADED:
+        return NothingToDo(_absence(module))
     refcnt = _removable(examination)
     if isinstance(refcnt, str):
         return refcnt
@@ -128,7 +131,7 @@ def replace_nv_peer_mem(examination: Examination) -> Plan | str:
         return service
     loaded = is_present(older)
     if not loaded and not service:
-        return "nv_peer_mem is not loaded, and no service loads it"
+        return NothingToDo("nv_peer_mem is not loaded, and no service loads it")
     unload = Step(
         "Unload the old module first (fails and changes nothing while jobs use it)",
         ("rmmod", OLDER),

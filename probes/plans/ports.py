@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from probes.base.plan import Plan, Step, instruction, sentences
+from probes.base.plan import NothingToDo, Plan, Step, instruction, sentences
 from probes.base.unknown import Unknown, known
 from probes.facts.pci.functions import PciKind
 from probes.queries.evidence_list import join_limited
@@ -31,7 +31,7 @@ def raise_ports(examination: Examination) -> Plan | str:
     unknown = [(port, condition) for port, condition in conditions if isinstance(condition, Unknown)]
     unread = "; ".join(f"the state of {port.name} is unknown: {condition}" for port, condition in unknown[:4])
     if not steps:
-        return unread or f"none of the {len(ports)} ports is disabled"
+        return unread or NothingToDo(f"none of the {len(ports)} ports is disabled")
     return Plan(
         "Enable disabled ports",
         steps,

@@ -65,7 +65,7 @@ def test_an_admin_replaces_the_rival_by_sudo_and_has_a_log_of_his_own(node: Gues
     assert "nv_peer_mem" not in lsmod(node)
     assert "nvidia_peermem" in lsmod(node)
     (*_, last) = log_of(admin, ".local/state/gdrtop/actions.jsonl")
-    assert last["outcome"] in ("done", "left to you")  # the old package is a person's to remove
+    assert last["outcome"] in ("done", "steps left")  # the old package is a person's to remove
 
 
 def test_a_module_of_another_build_is_explained_with_the_kernels_lines(node: Guest) -> None:

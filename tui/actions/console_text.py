@@ -61,7 +61,7 @@ def _step_ended(event: StepEnded, width: int) -> list[Line]:
 
 
 def _run_ended(event: RunEnded, width: int) -> list[Line]:
-    lines: list[Line] = [(), line(mark_of(event.outcome), Run(f" {event.outcome.value}", Tone.TITLE))]
+    lines: list[Line] = [(), line(mark_of(event.outcome), Run(f" {event.summary}", Tone.TITLE))]
     # Why a step failed is shown right above.
     if event.why and not event.why.startswith("step "):
         lines.extend(wrapped(event.why, width, Tone.PLAIN, "  "))

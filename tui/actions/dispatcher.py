@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from probes.base.origin import Source
-from probes.base.plan import Plan
+from probes.base.plan import NothingToDo, Plan
 from probes.base.unknown import Maybe, Unknown, known
 from probes.facts.jobs import processes
 from probes.facts.system import network_dependencies
@@ -118,7 +118,8 @@ class Dispatcher:
         acs = next((run for run in runs if run.action in _ACS_OFF and not is_undone(run, runs)), None)
         title = "Restore ACS redirects"
         if acs is None:
-            restore = Offer("acs-redirect-back", title, None, "gdrtop has not cleared them on this node")
+            why_not = NothingToDo("gdrtop has not cleared them on this node")
+            restore = Offer("acs-redirect-back", title, None, why_not)
         else:
             restore = self._undo_offer(acs, "acs-redirect-back", title)
         undos = (self._undo_offer(run, f"undo:{run.id}", f"Undo: {run.title}") for run in runs)

@@ -7,6 +7,7 @@ from enum import Enum
 from typing import Union
 
 from probes.base.plan import Plan, Step
+from probes.base.text import plural
 from probes.base.unknown import Maybe
 
 
@@ -17,7 +18,7 @@ class RunOutcome(Enum):
     FAILED = "failed"
     STILL_RUNNING = "still running"  # gdrtop no longer waits for it
     STOPPED = "stopped"  # by the user, or because the terminal closed
-    LEFT = "left to you"  # the remaining steps are manual
+    LEFT = "steps left"  # the others are done; gdrtop does not run these
     REFUSED = "refused"  # nothing was run
     UNKNOWN = "unknown"  # gdrtop died during the run, so the log has no end of it
 
@@ -64,6 +65,12 @@ class RunEnded:
     outcome: RunOutcome
     why: str = ""
     left: tuple[Step, ...] = ()  # not run
+
+    @property
+    def summary(self) -> str:
+        """Return how the run ended: "failed", "done; 2 manual steps left"."""
+        left = f"done; {plural(len(self.left), 'manual step')} left"
+        return left if self.outcome is RunOutcome.LEFT else str(self.outcome.value)
 
 
 RunEvent = Union[RunBegan, StepBegan, Printed, StepEnded, RunEnded]  # noqa: UP007 - for Python 3.10

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from probes.base.plan import FileChange, Plan, Step
+from probes.base.plan import FileChange, Plan, Step, sentences
 from probes.base.unknown import Maybe, Reason, Unknown
 from probes.facts.kernel.log import newest_lines
 from probes.facts.kernel.modprobe_errors import explain
@@ -74,8 +74,8 @@ class Runner:
                 break
         left = left_to_do(plan)
         if ended.outcome is RunOutcome.DONE and left:
-            why = "" if left[0].is_instruction else f": {why_manual(left[0])}"
-            ended = RunEnded(RunOutcome.LEFT, f"the remaining steps are manual{why}", left)
+            why = "" if left[0].is_instruction else sentences(why_manual(left[0]))
+            ended = RunEnded(RunOutcome.LEFT, why, left)
         try:
             self._audit.end(ended.outcome, ended.why)
         except AuditError as error:

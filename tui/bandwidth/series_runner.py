@@ -12,15 +12,18 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from probes.bandwidth.model.planned_test import PlannedTest, Series
-from probes.bandwidth.model.rating import rate
+from probes.bandwidth.model.rating import Judgement, rate
 from probes.bandwidth.model.result import MOST_SAMPLES, Ending, Result
 from probes.bandwidth.model.samples import HOST_MEMORY, STAGED, Sample
 from probes.bandwidth.results.baseline import machine_type
 from probes.bandwidth.results.headline import headline, stalls
+from probes.bandwidth.results.open_findings import open_findings
 from probes.base.origin import origin_word
 from probes.base.unknown import Unknown, known
+from probes.checks.registry import findings
 from probes.facts.system.platform import PlatformFacts
 from probes.host.protocol import Host
+from probes.queries.finding import Finding
 from probes.snapshot.examination import Examination
 from tui.bandwidth.events import (
     BandwidthEvent,
@@ -49,6 +52,7 @@ class SeriesRunner:
         """`affected_now` returns whom a test would affect, a line each; asked before each but the first."""
         self._host, self._starter = host, starter
         self._examination, self._on_event, self._affected_now = examination, on_event, affected_now
+        self._findings: tuple[Finding, ...] | None = None  # checked when the first result is slow
         self._stopped, self._skipped = threading.Event(), threading.Event()
 
     def stop(self) -> None:
@@ -95,7 +99,7 @@ class SeriesRunner:
         load = settings.load
         figure = headline(runner.samples, settings)
         host = _host_memory_figure(test, earlier)
-        judgement = rate(figure or Sample("", ""), test.limit, host, test.expected)
+        judgement = self._judge(test, figure, host)
         uneven = stalls(runner.samples, settings)
         ending, failure = runner.outcome()
         platform = self._examination.node.platform
@@ -131,6 +135,16 @@ class SeriesRunner:
             wants_nics=test.memory in ("", STAGED) and settings.nics != (),
             cpu_seconds=runner.cpu_seconds(),
         )
+
+    def _judge(self, test: PlannedTest, figure: Sample | None, host: Sample | None) -> Judgement:
+        """Rate a figure; a slow one names the open findings on its path."""
+        judgement = rate(figure or Sample("", ""), test.limit, host, test.expected)
+        if not judgement.is_slow:
+            return judgement
+        if self._findings is None:
+            self._findings = findings(self._examination)
+        named = open_findings(self._examination, self._findings, test.pair)
+        return replace(judgement, findings=named)
 
 
 def _host_memory_figure(test: PlannedTest, earlier: Sequence[Result]) -> Sample | None:

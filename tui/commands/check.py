@@ -6,6 +6,7 @@ import argparse
 from collections.abc import Collection, Sequence
 from typing import Any, TextIO
 
+from probes.base.text import plural
 from probes.checks.judgement import exit_status, judge
 from probes.checks.registry import CHECKS
 from probes.facts.node import Node
@@ -15,7 +16,7 @@ from probes.queries.finding import Finding, Status
 from probes.snapshot.examination import Examination
 from probes.snapshot.verdict import Verdict
 from tui.commands.arguments import UsageError, did_you_mean
-from tui.commands.finding_json import finding_json
+from tui.commands.finding_json import check_row_json, finding_json
 from tui.runtime.json_values import document, host_name, verdict_json, write_json
 from tui.runtime.node_heading import heading
 from tui.runtime.open_host import open_host
@@ -24,6 +25,7 @@ from widgets.base.lines import Line, Run, Tone, line, wrapped
 from widgets.doctor.findings import Entry, counted, draw_entries, draw_entry, entries_of
 from widgets.node import verdict as verdict_drawing
 
+_MOST_NAMED = 4  # skipped checks
 _STATUS_HELP = """\
 exit status (the monitoring plugin convention):
   0    no warning
@@ -41,7 +43,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print JSON (gdrtop schema check)")
     parser.add_argument("--only", metavar="ID,…", type=_ids, default=(), help="run only these checks")
     parser.add_argument("--skip", metavar="ID,…", type=_ids, default=(), help="do not run these checks")
-    parser.add_argument("--all", action="store_true", help="also list checks that are ok (JSON always does)")
+    parser.add_argument(
+        "--all", action="store_true", help="also list checks that are ok; with --json, all details of each"
+    )
     parser.add_argument(
         "--after-reboot",
         action="store_true",
@@ -111,27 +115,54 @@ def write_check(
     with_passed: bool = False,
     ids: Collection[str] = (),
 ) -> int:
-    """Check the node, print the findings, and return the exit status of the whole node.
+    """Check the node, print the findings, and return the exit status of the checks that ran.
 
     `with_passed` prints all checks, `ids` only these, whatever their outcome.
     """
     examination = examine_with_jobs(host)
     judgement = judge(examination, only, skip)
-    verdict, found = judgement.verdict, judgement.findings
+    verdict, found, skipped = judgement.verdict, judgement.findings, judgement.skipped
     if as_json:
         shown = [finding for finding in found if not ids or finding.id in ids]
-        write_json(check_json(examination.node, host.wall_clock(), verdict, shown), out)
+        in_full = with_passed or bool(ids)
+        write_json(check_json(examination.node, host.wall_clock(), verdict, shown, skipped, in_full), out)
     else:
-        print_lines(_text(examination, verdict, found, text_width(out), with_passed, ids), out, ascii_only)
+        note = _left_out(skipped, only, skip)
+        width = text_width(out)
+        print_lines(_text(examination, verdict, found, note, width, with_passed, ids), out, ascii_only)
     return exit_status(verdict)
 
 
-def check_json(node: Node, at: float, verdict: Verdict, found: Sequence[Finding]) -> dict[str, Any]:
-    """Return the JSON document; `at`: seconds since 1970."""
+def _left_out(skipped: Sequence[str], only: Collection[str], skip: Collection[str]) -> str:
+    """Return "1 check skipped (acs-redirect-enabled)"; "" if every check has run."""
+    if not skipped:
+        return ""
+    if only:
+        options = "--only, --skip" if skip else "--only"
+        return f"{plural(len(skipped), 'check')} left out ({options})"
+    more = [f"{len(skipped) - _MOST_NAMED} more"] if len(skipped) > _MOST_NAMED else []
+    return f"{plural(len(skipped), 'check')} skipped ({', '.join((*skipped[:_MOST_NAMED], *more))})"
+
+
+def check_json(
+    node: Node,
+    at: float,
+    verdict: Verdict,
+    ran: Sequence[Finding],
+    skipped: Sequence[str] = (),
+    in_full: bool = False,
+) -> dict[str, Any]:
+    """Return the JSON document: findings in full, and a short row for each check that ran.
+
+    `at`: seconds since 1970; `skipped`: ids of the checks that were left out; `in_full`: with all details
+    of every check.
+    """
     content = {
         "verdict": verdict_json(verdict),
         "exit_status": exit_status(verdict),
-        "findings": [finding_json(finding) for finding in found],
+        "skipped": list(skipped),
+        "findings": [finding_json(finding) for finding in ran if finding.status is Status.FOUND],
+        "checks": [check_row_json(finding, in_full) for finding in ran],
     }
     return document("check", host_name(node), node.origin, at, content)
 
@@ -140,11 +171,13 @@ def _text(
     examination: Examination,
     verdict: Verdict,
     found: Sequence[Finding],
+    note: str,
     width: int,
     with_passed: bool,
     ids: Collection[str],
 ) -> list[Line]:
     lines: list[Line] = [heading(examination.node), verdict_drawing.draw(verdict)]
+    lines.extend(wrapped(note, width, Tone.WARNING, "  ") if note else ())
     lines.extend(wrapped(verdict.reason, width, Tone.PLAIN, "  "))
     if ids:
         for finding in found:

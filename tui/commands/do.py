@@ -8,12 +8,13 @@ from collections.abc import Sequence
 from typing import Any, TextIO
 
 from probes.base.origin import Source
-from probes.base.plan import Step
+from probes.base.plan import NothingToDo, Step
 from probes.base.text import printable
 from probes.checks.judgement import judge
 from probes.host.protocol import Host
 from probes.live.verdict import examine_with_jobs
 from probes.plans.catalogue import Offer
+from probes.queries.finding import Status
 from tui.actions.console_text import lines_of
 from tui.actions.dispatcher import Dispatcher, Prepared
 from tui.actions.events import RunEvent, RunOutcome
@@ -29,10 +30,11 @@ from tui.runtime.signals import TERMINAL_GONE, signals_stop
 from tui.screens.confirm.state import draw_warnings, not_run
 from widgets.base.lines import Line, Run, Tone, line, wrapped
 from widgets.doctor.changes import draw_change, draw_rehearsal
+from widgets.doctor.findings import title_of
 from widgets.doctor.plan import draw_consequences, draw_steps, step_groups
 
 EXIT_FAILED = 1  # a step failed, or its outcome is unknown
-EXIT_REFUSED = 2  # nothing was started: the action is not possible here, a guard, no confirmation
+EXIT_REFUSED = 2  # nothing was run: the action is not possible here, a guard, no confirmation
 EXIT_STOPPED = EXIT_INTERRUPTED
 _STATUSES = {
     RunOutcome.DONE: 0,
@@ -44,9 +46,9 @@ _STATUSES = {
 
 _STATUS_HELP = """\
 exit status:
-  0    done
+  0    done, or nothing is left to do
   1    a step failed, or its outcome is unknown
-  2    nothing was run: not possible on this node, or not confirmed
+  2    refused: not possible on this node, stopped by a guard, or not confirmed
   3    wrong usage, or no such action
   130  stopped
 """
@@ -135,15 +137,35 @@ class Do:
     def offer(self, name: str) -> Offer | None:
         """Return the action of this name; None if this node has none."""
         offers = self._dispatcher.offers(self.examination, self.judgement.findings)
-        return next((offer for offer in offers if offer.id == name), None)
+        return next((offer for offer in offers if offer.id == name), None) or self._unlisted_fix(name)
 
-    def prepare(self, offer: Offer) -> Prepared | int:
+    def _unlisted_fix(self, name: str) -> Offer | None:
+        """Return the fix of a check that has none to offer: there is no finding, or no command for it."""
+        checks = {f"fix:{finding.id}": finding for finding in self.judgement.findings}
+        finding = checks.get(name)
+        if finding is None:
+            return None
+        why = {
+            Status.PASSED: NothingToDo(f"{title_of(finding)}, or the check does not apply"),
+            Status.UNKNOWN: f"the check could not run: {finding.cause}",
+            Status.FOUND: "no command fixes this",
+        }[finding.status]
+        return Offer(name, f"Fix: {finding.title}", None, why)
+
+    def prepare(self, offer: Offer, script: bool = False) -> Prepared | int:
         """Return the plan, or the exit status if there is none."""
         prepared = self._dispatcher.prepared(offer, self.examination)
-        if isinstance(prepared, str):
-            self._print([line(heading(self.examination.node)[1], f"  {offer.title} · {prepared}")])
-            return EXIT_REFUSED
-        return prepared
+        if not isinstance(prepared, str):
+            return prepared
+        if offer.is_done:
+            done = f"{offer.title}: nothing is left to do; {prepared}"
+            if script:
+                self._out.write(f"#!/bin/sh\n# {done}\n")
+            else:
+                self._print([heading(self.examination.node), *wrapped(done, self._width)])
+            return 0
+        print(f"gdrtop: nothing was run: {printable(prepared)}", file=sys.stderr)
+        return EXIT_REFUSED
 
     def show(self, prepared: Prepared) -> None:
         """Show a plan and its warnings."""
@@ -236,7 +258,8 @@ class Do:
 
 def _offer_json(offer: Offer) -> dict[str, Any]:
     steps = [] if offer.plan is None else [_step_json(step) for step in offer.plan.steps]
-    fields = {"id": offer.id, "title": offer.title, "possible": offer.plan is not None, "steps": steps}
+    state = {"possible": offer.plan is not None, "done": offer.is_done}
+    fields = {"id": offer.id, "title": offer.title, **state, "steps": steps}
     return {**fields, "why_not": offer.why_not} if offer.plan is None else fields
 
 
@@ -271,7 +294,7 @@ def command(
         print(message, file=sys.stderr)
         return EXIT_WRONG_USAGE
     if script:
-        prepared = do.prepare(offer)
+        prepared = do.prepare(offer, script)
         if isinstance(prepared, int):
             return prepared
         do.show_script(prepared)

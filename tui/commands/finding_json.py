@@ -7,6 +7,7 @@ from typing import Any
 from probes.base.plan import Plan
 from probes.queries.finding import Finding
 from tui.runtime.json_values import plain_value
+from widgets.doctor.findings import title_of
 
 
 def finding_json(finding: Finding) -> dict[str, Any]:
@@ -27,6 +28,18 @@ def finding_json(finding: Finding) -> dict[str, Any]:
         "fix": [] if finding.fix is None else _fix_json(finding.fix),
         "reference": finding.reference,
     }
+
+
+def check_row_json(finding: Finding, in_full: bool) -> dict[str, Any]:
+    """Return a check that ran; its title says the outcome, as on screen."""
+    outcome = {
+        "id": finding.id,
+        "status": finding.status.value,
+        "severity": finding.severity.value,
+        "title": title_of(finding),
+        "cause": finding.cause,
+    }
+    return {**finding_json(finding), **outcome} if in_full else outcome
 
 
 def _fix_json(plan: Plan) -> list[dict[str, Any]]:

@@ -8,6 +8,7 @@ import re
 import sys
 from bisect import bisect_right
 from datetime import datetime, timedelta
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from probes.base.origin import Origin, Source
@@ -16,8 +17,10 @@ from probes.simulation.node.model.names import SIMULATED_NAMES
 
 if TYPE_CHECKING:
     from probes.host.protocol import Host
+    from probes.queries.finding import Finding
     from probes.recording.archive import Recording
     from probes.recording.replay_host import ReplayHost
+    from probes.simulation.faults.fault import Fault
 
 
 class NoSuchHost(Exception):
@@ -42,10 +45,9 @@ def _simulated_name(asked: str) -> str:
         raise NoSuchHost(f"unknown simulated node {node!r}; choose one of {', '.join(SIMULATED_NAMES)}")
     if wanted:
         from probes.simulation.faults.catalogue import FAULTS, NoSuchFault
-        from probes.simulation.host import SimulatedHost
 
         try:
-            idle = SimulatedHost(f"{node}{plus}{wanted}").faults_without_effect
+            idle = fault_without_effect(node, wanted)
         except NoSuchFault as error:
             from difflib import get_close_matches
 
@@ -58,11 +60,52 @@ def _simulated_name(asked: str) -> str:
             hint = f" (did you mean {' or '.join(near)}?)" if near else ""
             raise NoSuchHost(f"unknown fault {error.args[0]!r}{hint}; gdrtop --demo list shows all") from None
         if idle:
-            fault = FAULTS[idle[0]]
+            fault, reason = idle
             if node == fault.on:
                 raise NoSuchHost(f"fault {fault.name!r} changes nothing with these other faults")
-            raise NoSuchHost(f"fault {fault.name!r} changes nothing on {node}; try {fault.on}+{fault.name}")
+            raise NoSuchHost(
+                f"fault {fault.name!r} changes nothing on {node}: {reason}; try {fault.on}+{fault.name}"
+            )
     return f"{node}{plus}{wanted}"
+
+
+@lru_cache(maxsize=64)
+def fault_without_effect(node: str, wanted: str) -> tuple[Fault, str] | None:
+    """Return the first of the faults "acs-on,port-down" that no check finds on a node, and why.
+
+    A fault without checks shows in the live view; it has an effect if it changes anything. That a fault is
+    found on the node that it is described for is not checked here: tests prove it.
+
+    Raises:
+        NoSuchFault: there is no fault of this name, or this node cannot have it.
+    """
+    from probes.checks.registry import findings
+    from probes.live.verdict import examine_with_jobs
+    from probes.queries.finding import Status
+    from probes.simulation.faults.catalogue import faults_of
+    from probes.simulation.host import SimulatedHost
+
+    host = SimulatedHost(f"{node}+{wanted}")
+    idle = host.faults_without_effect
+    doubtful = [fault for fault in faults_of(wanted) if fault.name in idle or fault.on != node]
+    checks = frozenset[str]().union(*(fault.finds for fault in doubtful))
+    outcomes: dict[str, Finding] = {}
+    if checks:
+        outcomes = {finding.id: finding for finding in findings(examine_with_jobs(host), checks)}
+    for fault in doubtful:
+        own = [outcomes[name] for name in sorted(fault.finds)]
+        is_found = any(finding.status is Status.FOUND for finding in own)
+        if fault.name in idle or (own and not is_found):
+            return fault, _reason(own[0]) if own else "this node has no job or part that it could change"
+    return None
+
+
+def _reason(finding: Finding) -> str:
+    """Return what a check says that has not found a fault."""
+    if finding.cause:
+        return f"{finding.id} could not run ({finding.cause})"
+    seen = f" ({finding.evidence[0].value})" if finding.evidence and finding.evidence[0].value else ""
+    return f"{finding.ok}{seen}"
 
 
 def open_host(options: argparse.Namespace, is_whole: bool = False) -> Host:

@@ -107,7 +107,7 @@ def draw_result(
     else:
         add(result.trouble, Tone.BAD)
         if result.gbps is not None and result.tool not in (*GDRCOPY, *NCCL_TESTS):
-            add(result.judgement.why)
+            add(result.judgement.reason)
         for text in memory_lines(result):
             add(text, Tone.DIM)
         add(_cpu(result), Tone.DIM)

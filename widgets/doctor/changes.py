@@ -1,13 +1,14 @@
-"""Draw what an action has changed: the verdict before and after, findings gone and new."""
+"""Draw what an action has changed: the verdict before and after, findings fixed and new."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from probes.checks.judgement import Judgement
 from probes.queries.finding import Finding, Status
 from widgets.base.lines import Line, Run, Tone, fit, wrapped
-from widgets.doctor.findings import mark_of
+from widgets.doctor.findings import mark_of, title_of
 from widgets.node.verdict import draw
 
 
@@ -35,14 +36,15 @@ def _difference(before: Judgement, after: Judgement, words: tuple[str, str], wid
     lines = [*_verdict(words[0], before, width), *_verdict(words[1], after, width)]
     earlier, later = _found(before.findings), _found(after.findings)
     not_run = {finding.id: finding for finding in after.findings if finding.status is Status.UNKNOWN}
-    # A finding whose check could not run again is not gone.
+    # A finding whose check could not run again is not fixed.
     unknown = [not_run[name] for name in earlier if name in not_run]
-    gone = [finding for name, finding in earlier.items() if name not in later and name not in not_run]
+    fixed = [finding for name, finding in earlier.items() if name not in later and name not in not_run]
     new = [finding for name, finding in later.items() if name not in earlier]
-    lines.extend(_row("gone", Run("✓", Tone.GOOD), finding, width) for finding in gone)
+    for finding in fixed:
+        lines.append(_row("fixed", Run("✓", Tone.GOOD), replace(finding, status=Status.PASSED), width))
     lines.extend(_row("unknown", mark_of(finding), finding, width) for finding in unknown)
     lines.extend(_row("new", mark_of(finding), finding, width) for finding in new)
-    if not gone and not new and not unknown:
+    if not fixed and not new and not unknown:
         lines.extend(wrapped("The findings are the same as before.", width, Tone.DIM, "  "))
     return lines
 
@@ -57,6 +59,6 @@ def _found(findings: Sequence[Finding]) -> dict[str, Finding]:
 
 
 def _row(word: str, mark: Run, finding: Finding, width: int) -> Line:
-    text = finding.title if finding.status is not Status.UNKNOWN else finding.cause
+    text = title_of(finding) if finding.status is not Status.UNKNOWN else finding.cause
     row: Line = (Run(f"  {word:<8}", Tone.DIM), mark, Run(f" {finding.id}", Tone.TITLE), Run(f" {text}"))
     return fit(row, width)

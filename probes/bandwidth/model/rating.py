@@ -32,6 +32,14 @@ class Rating(Enum):
 
 
 @dataclass(frozen=True)
+class OpenFinding:
+    """A finding of the doctor about the path of a test, when it ran."""
+
+    id: str
+    title: str
+
+
+@dataclass(frozen=True)
 class Judgement:
     """A rating with its reason; the field names are those of saved results."""
 
@@ -39,6 +47,23 @@ class Judgement:
     words: str = ""  # "186 of 200 Gb/s, 93 %"
     why: str = ""  # one line
     share: float | None = None  # of the limit, which is without headers
+    findings: tuple[OpenFinding, ...] = ()  # open on the path of a slow result
+
+    @property
+    def reason(self) -> str:
+        """Return why, after the open findings: "open finding: ACS redirect … (acs-redirect-enabled); …"."""
+        return "; ".join(filter(None, (self.open_findings, self.why)))
+
+    @property
+    def open_findings(self) -> str:
+        """Return "open finding: ACS redirect is enabled … (acs-redirect-enabled)"; "" if there is none."""
+        named = ", ".join(f"{finding.title} ({finding.id})" for finding in self.findings)
+        return f"open finding{'s' if len(self.findings) > 1 else ''}: {named}" if named else ""
+
+    @property
+    def is_slow(self) -> bool:
+        """Return whether the path should carry more."""
+        return self.verdict in (Rating.BELOW, Rating.LIKE_HOST)
 
 
 def best_of(samples: Iterable[Sample]) -> Sample | None:

@@ -151,7 +151,8 @@ def _bandwidth(result: Result, host: Result | None) -> str:
     if host is None or host.ending is not Ending.DONE or not host.gbps:
         if near:
             return works
-        return f"{memory} reaches {figure}; without a result for host memory, the cause is unknown"
+        cause = result.judgement.open_findings or "without a result for host memory, the cause is unknown"
+        return f"{memory} reaches {figure}; {cause}"
     share, theirs = result.gbps / host.gbps, gbps_text(host.gbps)
     if near and share < LIKE_HOST:
         return f"{works}, {100 * (1 - share):.0f} % less than host memory ({theirs})"
@@ -160,9 +161,10 @@ def _bandwidth(result: Result, host: Result | None) -> str:
     if share < LIKE_HOST:
         notes = result.judgement.why.partition("; ")[2] if result.judgement.verdict is Rating.BELOW else ""
         because = f" ({notes})" if notes else ""
+        then = f"; {result.judgement.open_findings}" if result.judgement.findings else f". {_CHECK}"
         return (
             f"limited by the path between {nic} and {gpu}{because}: {memory} reaches {ours}, host memory on"
-            f" the same NIC {theirs}. {_CHECK}"
+            f" the same NIC {theirs}{then}"
         )
     if result.judgement.verdict is Rating.UNKNOWN:
         return (

@@ -32,6 +32,7 @@ _CODEC = Codec(
         "commands": Bounds(text=4096, items=8),
         "samples": Bounds(items=-MOST_SAMPLES),
         "facts": Bounds(items=100),
+        "findings": Bounds(items=16),
         "latencies": Bounds(items=16),
     },
 )

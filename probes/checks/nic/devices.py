@@ -26,13 +26,14 @@ _DRIVER = "Linux, Documentation/networking/device_drivers/ethernet/mellanox/mlx5
 
 
 def _functions(examination: Examination) -> list[PciFunction]:
-    """Return ConnectX and BlueField NICs, without virtual functions, which may be reserved for guests."""
+    """Return ConnectX and BlueField NICs, without virtual functions that this node may reserve for guests."""
+    functions = need(examination.node.pci, PCI_FUNCTIONS).functions
     return [
         function
-        for function in need(examination.node.pci, PCI_FUNCTIONS).functions.values()
+        for function in functions.values()
         if function.kind is PciKind.NIC
         and function.vendor_id == _MELLANOX
-        and function.physical_function is None
+        and function.physical_function not in functions  # in a guest, that is on the host
     ]
 
 

@@ -103,7 +103,7 @@ def measured_step(
     elif other:
         reason = f"{other[0].title}: {mismatch_evidence(other[0])}"
     elif slow:
-        reason = f"{slow[0].title}: {slow[0].judgement.words}, {slow[0].judgement.why}"
+        reason = f"{slow[0].title}: {slow[0].judgement.words}, {slow[0].judgement.reason}"
     elif done and len(done) < len(tests):
         reason = f"{len(done)} of {plural(len(tests), 'test')} measured"
     elif done:

@@ -25,8 +25,9 @@ def _without_nvlsm(tree: Tree) -> None:
 
 def _without_umad(tree: Tree) -> None:
     stop(tree, MANAGER, "failed")
-    tree.live_modules.remove("ib_umad")
-    tree.remove("/sys/module/ib_umad")
+    if "ib_umad" in tree.live_modules:
+        tree.live_modules.remove("ib_umad")
+        tree.remove("/sys/module/ib_umad")
     for number in range(len(tree.cards)):
         tree.remove(f"/dev/infiniband/umad{number}")
 

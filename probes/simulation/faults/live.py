@@ -19,7 +19,15 @@ from probes.simulation.node.jobs.processes import (
     end_program,
     map_libraries,
 )
-from probes.simulation.node.jobs.traffic import RECEIVED, SENT, add_to, carry_over_tcp, scale
+from probes.simulation.node.jobs.traffic import (
+    ALL_STAGED_SHARE,
+    ONE_STAGED_SHARE,
+    RECEIVED,
+    SENT,
+    add_to,
+    carry_over_tcp,
+    scale,
+)
 from probes.simulation.node.jobs.training import OPENED
 from probes.simulation.node.model.program import PEERMEM, Program, Via
 from probes.simulation.node.model.tree import PlacedNic, Tree, log
@@ -37,8 +45,6 @@ _STALLED = 0.02  # of the traffic: the other ranks wait for one
 _CONGESTED = 0.6
 RETRAINED_RANK, RETRAINED_AFTER = 6, 15.0
 _RETRAINED_SHARE = 0.6  # of the traffic, over half of the PCIe bandwidth
-_ONE_STAGED_SHARE = 0.75  # of a rank's traffic, when it alone copies through host memory
-_ALL_STAGED_SHARE = 0.55
 _SLOW_SHARE = 0.33
 _SLOW_STALL_PERCENT = 45.0  # of the time it waits for PCIe reads
 
@@ -77,14 +83,14 @@ def _rank_staged(tree: Tree) -> None:
     if rank is not None:
         _over_dmabuf(tree)
         rank.via = Via.HOST
-        scale(tree, nic_of(tree, rank), changes(before=_ONE_STAGED_SHARE))
+        scale(tree, nic_of(tree, rank), changes(before=ONE_STAGED_SHARE))
 
 
 def _restarted_staged(tree: Tree) -> None:
     _over_dmabuf(tree)
     if rank_on(tree, 0) is None:
         return
-    pause = changes((OPENED + RESTART_BEGINS, 0.0), (OPENED + RESTART_ENDS, _ALL_STAGED_SHARE))
+    pause = changes((OPENED + RESTART_BEGINS, 0.0), (OPENED + RESTART_ENDS, ALL_STAGED_SHARE))
     _scale_all(tree, pause)
 
     def end(tree: Tree) -> None:
@@ -101,6 +107,8 @@ def _restarted_staged(tree: Tree) -> None:
 
 def _tcp(tree: Tree) -> None:
     nics = _compute_nics(tree)
+    if not nics:
+        return
     tree.references.pop((PEERMEM, "job"), None)
     for program in tree.programs:
         if program.is_nccl:
@@ -154,6 +162,8 @@ def _nic_flapping(tree: Tree) -> None:
         return
     nic = nic_of(tree, rank)
     port = port_of(nic)
+    if f"{port}/counters/link_downed" not in tree.files:  # an EFA's port is always ACTIVE
+        return
     _scale_all(tree, _flaps(_STALLED), besides=(nic,))
     scale(tree, nic, _flaps(0.0))
 

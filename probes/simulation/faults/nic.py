@@ -10,10 +10,17 @@ from probes.simulation.faults.fault import ChangeTree, Fault, fault
 from probes.simulation.node.devices.ports import netdev_of, port_of
 from probes.simulation.node.devices.qos import set_qos
 from probes.simulation.node.devices.rails import CONF
+from probes.simulation.node.jobs.traffic import leave_port
 from probes.simulation.node.model.tree import Content, PlacedNic, Tree, log
 
 _WITHOUT_DRIVER, _WITHOUT_RDMA, _FOR_GUESTS = "mlx5_6", "mlx5_5", "mlx5_7"
 _ROCE = ("mlx5_4", "mlx5_9")
+_HALF_RATES = {
+    "800": "400 Gb/sec (4X NDR)",
+    "400": "200 Gb/sec (4X HDR)",
+    "200": "100 Gb/sec (4X EDR)",
+    "100": "50 Gb/sec (2X EDR)",
+}
 _JOB = "/proc/41900"
 
 
@@ -28,11 +35,14 @@ def _write(tree: Tree, path: str, content: Content) -> None:
 
 
 def _port(name: str, **files: str) -> ChangeTree:
-    """Change files of a port."""
+    """Change files of a port; no job uses one that is not active."""
 
     def change(tree: Tree) -> None:
+        nic = _nic(tree, name)
         for file, value in files.items():
-            _write(tree, f"{port_of(_nic(tree, name))}/{file}", f"{value}\n")
+            _write(tree, f"{port_of(nic)}/{file}", f"{value}\n")
+        if not files.get("state", "4: ACTIVE").endswith("ACTIVE"):
+            leave_port(tree, nic)
 
     return change
 
@@ -40,8 +50,9 @@ def _port(name: str, **files: str) -> ChangeTree:
 def _half_rate(tree: Tree) -> None:
     """Halve the rate of one port, and its traffic."""
     port = port_of(_nic(tree, "mlx5_2"))
-    half = "200 Gb/sec (4X HDR)" if tree.text(f"{port}/rate").startswith("400") else "100 Gb/sec (4X EDR)"
-    _slow_port("mlx5_2", half, 2)(tree)
+    whole = tree.text(f"{port}/rate").partition(" ")[0]
+    if whole in _HALF_RATES:
+        _slow_port("mlx5_2", _HALF_RATES[whole], 2)(tree)
 
 
 def _slow_port(name: str, rate: str, divisor: int) -> ChangeTree:

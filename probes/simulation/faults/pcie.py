@@ -58,13 +58,14 @@ def _set_link(of: Callable[[Tree], str | None], both: bool = True, **files: str)
 
 
 def _ports_below_switches(tree: Tree) -> list[str]:
-    """Return the downstream ports above GPUs and NICs."""
+    """Return all downstream ports above GPUs and NICs: firmware sets those of every switch alike."""
     ends = [*(gpu.bdf for gpu in tree.gpus), *(nic.bdf for nic in tree.nics)]
-    ports = dict.fromkeys(_above(tree, bdf) for bdf in ends if _is_there(tree, bdf))
-    # A root port's directory is two levels below /sys/devices, a downstream port's four.
-    return [
-        port for port in ports if config.real_path(tree, port).count("/") > len(("sys", "devices", "", ""))
-    ]
+    ports: dict[str, None] = {}
+    for bdf in ends:
+        if _is_there(tree, bdf):
+            _, _, _, _, _root_port, *below = config.real_path(tree, bdf).split("/")
+            ports |= dict.fromkeys(below[1:-1:2])  # after each switch's upstream port
+    return list(ports)
 
 
 def _acs_on(tree: Tree) -> None:
@@ -117,7 +118,9 @@ def _noacs(description: NodeDescription) -> NodeDescription:
 
 
 def _as_guest(description: NodeDescription) -> NodeDescription:
-    """Turn the node into a virtual machine that shows each device on a root bus."""
+    """Turn the node into a virtual machine that shows each device on a root bus, unless it is one."""
+    if any(root.flat for root in description.root):
+        return description
     devices = ["gpu", "gpu", "gpu", "gpu", "compute mlx5_0", "compute mlx5_1"]
     return replace(
         description,

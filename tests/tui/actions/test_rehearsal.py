@@ -234,7 +234,7 @@ def test_the_command_shows_now_and_then_and_changes_nothing(capsys: pytest.Captu
     assert "EXPECTED AFTERWARDS (rehearsed on a copy; this node was not changed)" in out
     assert "now     ▲ DEGRADED" in out
     assert "then    ● ACTIVE" in out
-    assert "gone    ✓ acs-redirect-enabled" in out
+    assert "fixed   ✓ acs-redirect-enabled" in out
     assert main(["do", "--demo", "hgx-h100", "--rehearse"]) == 3
 
 

@@ -47,9 +47,10 @@ class Scene:
     log: list[str] = field(default_factory=list)
     now: float = 1000.0
     most_alive: int = 0
+    node: str = "hgx-h100"
 
     def __post_init__(self) -> None:
-        self.host = SimulatedHost("hgx-h100", clock=lambda: self.now)
+        self.host = SimulatedHost(self.node, clock=lambda: self.now)
         self.running: list[_Played] = []
         self.started: list[tuple[str, ...]] = []
         self._left = list(self.plays)

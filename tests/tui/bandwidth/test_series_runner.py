@@ -5,6 +5,7 @@ import pytest
 from probes.bandwidth.model.rating import Rating
 from probes.bandwidth.model.request import MemoryPath, Request, Scope
 from probes.bandwidth.model.result import Ending, Result
+from probes.bandwidth.results.result_json import from_json, to_json
 from tests.tui.bandwidth.scripted import SERVER, Play, Scene, rows
 from tui.bandwidth.events import (
     BandwidthEvent,
@@ -54,6 +55,32 @@ def test_a_result_says_what_was_measured_and_what_it_is_worth() -> None:
     assert result.commands[1].endswith(" 127.0.0.1")
     kinds = [type(event) for event in heard]
     assert (kinds[0], kinds[1], kinds[-2], kinds[-1]) == (SeriesStarted, TestStarted, TestEnded, SeriesEnded)
+
+
+def test_a_slow_result_names_the_open_findings_on_its_path_and_a_good_one_does_not() -> None:
+    redirected = "hgx-h100+acs-on"
+    (slow,), _ = run(Scene(ends(150.0), node=redirected), Request(duration_s=5))
+    (named,) = slow.judgement.findings
+    assert named.id == "acs-redirect-enabled"
+    assert named.title == "ACS redirect is enabled between GPU and NIC"
+    assert slow.judgement.reason.startswith(f"open finding: {named.title} (acs-redirect-enabled); ")
+    (good,), _ = run(Scene(ends(380.0), node=redirected), Request(duration_s=5))
+    assert good.judgement.findings == ()
+    assert from_json(to_json(slow)) == slow
+
+
+@pytest.mark.parametrize(
+    ("fault", "expected"),
+    [
+        ("half-rate", ()),  # another NIC
+        ("nccl-gdr-level-off", ()),  # of a job: the benchmark tool does not read its environment
+        ("pcie-aer-correctable", ()),  # a note that costs no bandwidth
+        ("iommu-translated", ("iommu-translated",)),
+    ],
+)
+def test_findings_about_other_devices_or_jobs_explain_nothing(fault: str, expected: tuple[str, ...]) -> None:
+    (slow,), _ = run(Scene(ends(150.0), node=f"hgx-h100+{fault}"), Request(duration_s=5))
+    assert tuple(finding.id for finding in slow.judgement.findings) == expected
 
 
 def test_gpu_memory_is_judged_against_host_memory_of_the_same_series() -> None:

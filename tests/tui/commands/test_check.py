@@ -69,7 +69,9 @@ def test_one_check_with_all_details() -> None:
     _, text = check("hgx-h100", ids=("nvidia-not-loaded",))
     assert "nvidia-not-loaded - ok or not applicable" in text
     _, text = check("pcie-l40s", ids=("nccl-gdr-level-off",), as_json=True)
-    assert [one["id"] for one in json.loads(text)["findings"]] == ["nccl-gdr-level-off"]
+    only = json.loads(text)["checks"]
+    assert [one["id"] for one in only] == ["nccl-gdr-level-off"]
+    assert "evidence" in only[0]
 
 
 def test_a_wrong_id_names_those_alike(capsys: pytest.CaptureFixture[str]) -> None:
@@ -89,13 +91,35 @@ def test_what_passed_is_listed_where_that_is_wished() -> None:
     assert all(one.id in text for one in CHECKS)
 
 
-def test_json_has_every_check_with_its_status() -> None:
+def test_json_has_only_findings_as_findings() -> None:
+    """The first query that people write is `.findings[] | select(.severity == "critical")`."""
+    _, text = check("slingshot", as_json=True)
+    told = json.loads(text)
+    assert told["verdict"]["state"] == "READY"
+    assert [one["id"] for one in told["findings"] if one["severity"] == "critical"] == []
+    assert {one["status"] for one in told["findings"]} <= {"found"}
+
+
+def test_json_has_a_short_row_for_every_check_and_all_of_it_on_request() -> None:
+    _, text = check("hgx-h100+acs-on", as_json=True)
+    told = json.loads(text)
+    assert {one["id"] for one in told["checks"]} == {one.id for one in CHECKS}
+    assert {tuple(one) for one in told["checks"]} == {("id", "status", "severity", "title", "cause")}
+    rows = {one["id"]: one for one in told["checks"]}
+    assert rows["acs-redirect-enabled"]["title"] == "ACS redirect is enabled between GPU and NIC"
+    assert rows["nvidia-not-loaded"]["status"] == "passed"
+    assert rows["nvidia-not-loaded"]["title"] == "nvidia driver is loaded"
+    assert told["skipped"] == []
+    _, whole = check("hgx-h100+acs-on", as_json=True, with_passed=True)
+    assert all("evidence" in one and "fix" in one for one in json.loads(whole)["checks"])
+    assert len(text) < len(whole) / 3
+
+
+def test_json_has_all_of_a_finding() -> None:
     status, text = check(BROKEN, as_json=True)
     told = json.loads(text)
     assert status == 2
     assert told["verdict"]["state"] == "BROKEN"
-    assert {one["id"] for one in told["findings"]} == {one.id for one in CHECKS}
-    assert {one["status"] for one in told["findings"]} <= {"found", "passed", "unknown"}
     broken = told["findings"][0]
     assert broken["id"] == "peermem-not-loaded"
     assert broken["severity"] == "critical"
@@ -108,9 +132,30 @@ def test_json_has_every_check_with_its_status() -> None:
 
 def test_only_and_skip() -> None:
     _, text = check(BROKEN, as_json=True, only=("no-gdr-path",))
-    assert [one["id"] for one in json.loads(text)["findings"]] == ["no-gdr-path"]
+    told = json.loads(text)
+    assert [one["id"] for one in told["checks"]] == ["no-gdr-path"]
+    assert len(told["skipped"]) == len(CHECKS) - 1
     _, text = check(BROKEN, as_json=True, skip=("no-gdr-path",))
-    assert "no-gdr-path" not in {one["id"] for one in json.loads(text)["findings"]}
+    told = json.loads(text)
+    assert "no-gdr-path" not in {one["id"] for one in [*told["checks"], *told["findings"]]}
+    assert told["skipped"] == ["no-gdr-path"]
+
+
+@pytest.mark.parametrize(
+    ("options", "note"),
+    [
+        ({"skip": ("acs-redirect-enabled",)}, "1 check skipped (acs-redirect-enabled)"),
+        ({"only": ("nvidia-not-loaded",)}, f"{len(CHECKS) - 1} checks left out (--only)"),
+    ],
+)
+def test_a_verdict_without_some_checks_says_so_on_the_next_line(
+    options: dict[str, tuple[str, ...]], note: str
+) -> None:
+    status, text = check("hgx-h100+acs-on", **options)
+    lines = text.splitlines()
+    assert status == 0
+    assert "ACTIVE" in lines[1]
+    assert lines[2].strip() == note
 
 
 def test_a_check_that_is_none_is_wrong_usage(capsys: pytest.CaptureFixture[str]) -> None:

@@ -76,7 +76,8 @@ def test_what_is_done_is_told_and_the_node_looked_at_again(capsys: pytest.Captur
     assert status == 0
     assert "on the simulated node" in out
     assert "✓ done" in out
-    assert re.search(r"gone +✓ peermem-not-loaded", out.partition("CHECKED AGAIN")[2])
+    checked = out.partition("CHECKED AGAIN")[2]
+    assert re.search(r"fixed +✓ peermem-not-loaded nvidia_peermem is loaded", checked)
 
 
 def test_what_somebody_feels_is_not_confirmed_by_yes(capsys: pytest.CaptureFixture[str]) -> None:
@@ -143,9 +144,43 @@ def test_an_unknown_action_is_named(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_an_impossible_action_says_why(capsys: pytest.CaptureFixture[str]) -> None:
-    status, out, _ = run(capsys, "--demo", IDLE, "unload-peermem", "--yes")
+    status, _, err = run(capsys, "--demo", IDLE, "reload-peermem", "--yes")
     assert status == 2
-    assert "nvidia_peermem is not loaded" in out
+    assert "nothing was run: nvidia_peermem is not loaded" in err
+    status, _, err = run(capsys, "--demo", "dgx-spark", "load-peermem", "--yes")
+    assert status == 2
+    assert "nvidia_peermem cannot be loaded" in err
+
+
+@pytest.mark.parametrize(
+    ("demo", "action", "why"),
+    [
+        ("hgx-h100", "load-modules", "all needed modules are loaded"),
+        ("hgx-h100", "load-peermem", "nvidia_peermem is already loaded"),
+        ("hgx-h100", "acs-redirect-off", "has a redirect enabled"),
+        ("hgx-h100", "acs-redirect-back", "gdrtop has not cleared them"),
+        ("hgx-h100", "mrrs", "already have 4096 bytes"),
+        ("hgx-h100", "persistence-on", "persistence mode is on"),
+        ("hgx-h100", "raise-ports", "is disabled"),
+        ("hgx-h100", "unpersist-modules", "names no module"),
+        ("hgx-h100", "replace-nv-peer-mem", "nv_peer_mem is not loaded"),
+        ("hgx-h100", "fix:nvidia-not-loaded", "nvidia driver is loaded"),
+        (IDLE, "unload-peermem", "nvidia_peermem is not loaded"),
+    ],
+)
+def test_an_action_with_nothing_left_to_do_has_succeeded(
+    capsys: pytest.CaptureFixture[str], demo: str, action: str, why: str
+) -> None:
+    """A fleet script runs it on every node, twice: done and refused must differ."""
+    status, out, err = run(capsys, "--demo", demo, action, "--yes")
+    assert (status, err) == (0, "")
+    assert "nothing is left to do" in out
+    assert why in " ".join(out.split())
+    listed = json.loads(run(capsys, "--demo", demo, "--json")[1])["actions"]
+    assert all(one["done"] for one in listed if one["id"] == action)
+    status, script, _ = run(capsys, "--demo", demo, action, "--script")
+    assert status == 0
+    assert subprocess.run(["sh"], input=script, text=True, capture_output=True).returncode == 0
 
 
 @pytest.mark.parametrize("options", [("--read-only", "do", "--demo", IDLE), ("do", "--root", "{tree}")])

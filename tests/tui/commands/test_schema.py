@@ -69,11 +69,15 @@ def test_check_topo_modules_and_do_print_what_their_schemas_say(name: str) -> No
     assert check["exit_status"] == status
     assert check["source"] == "simulated"
     assert check["label"] == name
-    found = {one["id"] for one in check["findings"] if one["status"] == "found"}
+    found = {one["id"] for one in check["findings"]}
+    assert found == {one["id"] for one in check["checks"] if one["status"] == "found"}
     assert {one["part_of"] for one in check["findings"]} - {None} <= found
-    counted = [one for one in check["findings"] if one["status"] == "found" and not one["part_of"]]
+    counted = [one for one in check["findings"] if not one["part_of"]]
     for key, severity in (("critical", "critical"), ("warnings", "warning")):
         assert check["verdict"][key] == sum(one["severity"] == severity for one in counted)
+    out = io.StringIO()
+    write_check(host, out, as_json=True, with_passed=True)
+    assert len(valid("check", out.getvalue())["checks"]) == len(check["checks"])
     for kind, write in WRITERS:
         out = io.StringIO()
         write(host, out)

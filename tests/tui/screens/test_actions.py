@@ -82,7 +82,7 @@ async def test_a_plan_is_shown_and_run_and_the_node_checked_again() -> None:
         assert "on the simulated node" in console
         assert "1 modprobe nvidia_peermem" in console
         assert "✓ done" in console
-        assert "gone    ✓ peermem-not-loaded" in console
+        assert "fixed   ✓ peermem-not-loaded" in console
         await pilot.press("escape")
         await on(pilot, ActionsScreen)
         await until(pilot, lambda: "– load-peermem" in seen(pilot, "offers"))

@@ -250,7 +250,7 @@ async def test_a_plan_is_rehearsed_by_a_key_before_it_runs(monkeypatch: pytest.M
         await on(pilot, ConfirmScreen)
         await pilot.press("T")
         await until(pilot, lambda: "EXPECTED AFTERWARDS" in seen(pilot, "plan"))
-        assert "gone ✓ acs-redirect-enabled" in " ".join(seen(pilot, "plan").split())
+        assert "fixed ✓ acs-redirect-enabled" in " ".join(seen(pilot, "plan").split())
         assert site.host.ran == []
 
 

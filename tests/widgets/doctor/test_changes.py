@@ -10,6 +10,8 @@ from probes.snapshot.examination import Examination, examine
 from widgets.base.lines import plain
 from widgets.doctor.changes import draw_change
 
+_WORDS = ("fixed", "new", "unknown")
+
 
 def judged(examination: Examination, *changed: Finding) -> Judgement:
     by_id = {one.id: one for one in (*findings(examination), *changed)}
@@ -19,17 +21,20 @@ def judged(examination: Examination, *changed: Finding) -> Judgement:
 def rows(before: Judgement, after: Judgement) -> dict[str, str]:
     """The first word of each row, by the finding's id."""
     told = [plain(of).split() for of in draw_change(before, after, 200)]
-    return {words[2]: words[0] for words in told if len(words) > 2 and words[0] in ("gone", "new", "unknown")}
+    return {words[2]: words[0] for words in told if len(words) > 2 and words[0] in _WORDS}
 
 
-def test_findings_that_disappear_are_gone_and_others_are_new() -> None:
+def test_findings_that_disappear_are_fixed_and_others_are_new() -> None:
     broken = judged(examine(SimulatedHost("hgx-h100+peermem-not-loaded")))
     whole = judged(examine(SimulatedHost("hgx-h100")))
-    assert rows(broken, whole)["peermem-not-loaded"] == "gone"
+    assert rows(broken, whole)["peermem-not-loaded"] == "fixed"
     assert rows(whole, broken)["peermem-not-loaded"] == "new"
+    drawn = "\n".join(map(plain, draw_change(broken, whole, 200)))
+    assert "✓ peermem-not-loaded nvidia_peermem is loaded" in drawn
+    assert "nvidia_peermem is not loaded" not in drawn.partition("fixed")[2]
 
 
-def test_a_check_that_could_not_run_again_is_not_gone() -> None:
+def test_a_check_that_could_not_run_again_is_not_fixed() -> None:
     examination = examine(SimulatedHost("hgx-h100+peermem-not-loaded"))
     before = judged(examination)
     found = next(one for one in before.findings if one.id == "peermem-not-loaded")

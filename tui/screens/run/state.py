@@ -95,8 +95,8 @@ class RunState:
     def _status(self, seconds: float) -> Line:
         if self.ended is not None:
             checking = "" if self.is_over else " · checking the node again …"
-            outcome = self.ended.outcome
-            return (mark_of(outcome), Run(f" {outcome.value}", Tone.TITLE), Run(checking))
+            mark = mark_of(self.ended.outcome)
+            return (mark, Run(f" {self.ended.summary}", Tone.TITLE), Run(checking))
         if self._stops > 1:
             return (Run(" no longer waiting for this step", Tone.WARNING),)
         if self._stops:

@@ -6,10 +6,13 @@ from collections.abc import Callable
 
 from probes.simulation.node.devices.ports import netdev_of, port_of
 from probes.simulation.node.jobs.training import gpu_traffic
+from probes.simulation.node.model.program import Via
 from probes.simulation.node.model.tree import Content, PlacedNic, Tree
 from probes.simulation.node.model.waves import SteppedTotal, Steps, changes
 
 SENT, RECEIVED = "port_xmit_data", "port_rcv_data"
+ONE_STAGED_SHARE = 0.75  # of a rank's traffic, when it alone copies through host memory
+ALL_STAGED_SHARE = 0.55
 _TCP_SHARE = 0.08  # of the traffic with RDMA
 
 
@@ -21,6 +24,43 @@ def scale(tree: Tree, nic: PlacedNic, steps: Steps) -> None:
         content = tree.files.get(path)
         if callable(content):
             tree.add(path, _scaled(content, steps))
+
+
+def slow_down_staged(tree: Tree) -> None:
+    """Slow down the ranks that copy through host memory; if all do, they compete for it."""
+    ranks = [program for program in tree.programs if program.is_nccl and program.nics]
+    staged = {name for program in ranks if program.via is Via.HOST for name in program.nics}
+    is_alone = any(program.via is not Via.HOST for program in ranks)
+    for nic in tree.nics:
+        if nic.name in staged:
+            scale(tree, nic, changes(before=ONE_STAGED_SHARE if is_alone else ALL_STAGED_SHARE))
+
+
+def leave_port(tree: Tree, nic: PlacedNic) -> None:
+    """Move a job off a port that is not active, which NCCL skips when it starts.
+
+    Its ranks share the nearest other NIC of the job, and the whole job runs at the pace of that port.
+    """
+    scale(tree, nic, changes(before=0.0))
+    ranks = [program for program in tree.programs if program.is_nccl and program.nics]
+    moved = [program for program in ranks if nic.name in program.nics]
+    used = {name for program in ranks for name in program.nics} - {nic.name}
+    others = [other for other in tree.nics if other.name in used]
+    if not moved or not others:
+        return
+    place = tree.nics.index(nic)
+    nearest = min(
+        others, key=lambda other: (other.numa != nic.numa, abs(tree.nics.index(other) - place))
+    )
+    for program in moved:
+        program.nics = (nearest.name,)
+    for program in ranks:
+        listed = program.logged_nics or tuple(one.name for one in tree.nics if one.kind is nic.kind)
+        program.logged_nics = tuple(name for name in listed if name != nic.name)
+    sharing = sum(nearest.name in program.nics for program in ranks)
+    for other in others:
+        if other is not nearest:
+            scale(tree, other, changes(before=1 / sharing))
 
 
 def _scaled(content: Content, steps: Steps) -> Content:
