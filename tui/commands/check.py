@@ -6,6 +6,7 @@ import argparse
 from collections.abc import Collection, Sequence
 from typing import Any, TextIO
 
+from probes.base.origin import Source
 from probes.base.text import plural
 from probes.checks.judgement import exit_status, judge
 from probes.checks.registry import CHECKS
@@ -26,6 +27,7 @@ from widgets.doctor.findings import Entry, counted, draw_entries, draw_entry, en
 from widgets.node import verdict as verdict_drawing
 
 _MOST_NAMED = 4  # skipped checks
+_MOST_SECONDS = 3600
 _STATUS_HELP = """\
 exit status (the monitoring plugin convention):
   0    no warning
@@ -45,6 +47,13 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--skip", metavar="ID,…", type=_ids, default=(), help="do not run these checks")
     parser.add_argument(
         "--all", action="store_true", help="also list checks that are ok; with --json, all details of each"
+    )
+    parser.add_argument(
+        "--seconds",
+        metavar="N",
+        type=_seconds,
+        default=0,
+        help="watch the node for N seconds first: slow NICs, congestion and stalled jobs show only over time",
     )
     parser.add_argument(
         "--after-reboot",
@@ -67,6 +76,12 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "ids", metavar="ID", nargs="*", type=_id, help="show only these checks, with all details"
     )
+
+
+def _seconds(text: str) -> int:
+    if not (text.isascii() and text.isdecimal() and len(text) < 5 and 1 <= int(text) <= _MOST_SECONDS):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 1 to {_MOST_SECONDS}")
+    return int(text)
 
 
 def _id(text: str) -> str:
@@ -96,12 +111,22 @@ def run(options: argparse.Namespace, out: TextIO) -> int:
             raise UsageError("--as includes what --after-reboot shows; use one of them")
         return check_image.run(options, out)
     host = open_host(options)
+    if options.seconds and host.origin.source in (Source.TREE, Source.RECORDED):
+        raise UsageError("--seconds needs a running node; a recording is judged at --at TIME")
     if options.after_reboot:
         from tui.commands.after_reboot import write_forecast
 
         return write_forecast(host, out, options.kernel, options.json, options.ascii)
     return write_check(
-        host, out, options.json, options.ascii, options.only, options.skip, options.all, options.ids
+        host,
+        out,
+        options.json,
+        options.ascii,
+        options.only,
+        options.skip,
+        options.all,
+        options.ids,
+        options.seconds,
     )
 
 
@@ -114,12 +139,13 @@ def write_check(
     skip: Collection[str] = (),
     with_passed: bool = False,
     ids: Collection[str] = (),
+    seconds: int = 0,
 ) -> int:
     """Check the node, print the findings, and return the exit status of the checks that ran.
 
-    `with_passed` prints all checks, `ids` only these, whatever their outcome.
+    `with_passed` prints all checks, `ids` only these, whatever their outcome; `seconds`: watch first.
     """
-    examination = examine_with_jobs(host)
+    examination = _examine(host, seconds)
     judgement = judge(examination, only, skip)
     verdict, found, skipped = judgement.verdict, judgement.findings, judgement.skipped
     if as_json:
@@ -131,6 +157,15 @@ def write_check(
         width = text_width(out)
         print_lines(_text(examination, verdict, found, note, width, with_passed, ids), out, ascii_only)
     return exit_status(verdict)
+
+
+def _examine(host: Host, seconds: int) -> Examination:
+    """Return one moment of the node; of a recording or after watching, with what the time before shows."""
+    if host.origin.source is not Source.RECORDED and not seconds:
+        return examine_with_jobs(host)
+    from tui.runtime.snapshot import take_snapshot, watch_for
+
+    return (watch_for(host, seconds) if seconds else take_snapshot(host)).examination
 
 
 def _left_out(skipped: Sequence[str], only: Collection[str], skip: Collection[str]) -> str:

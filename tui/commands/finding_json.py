@@ -25,6 +25,10 @@ def finding_json(finding: Finding) -> dict[str, Any]:
         "evidence": [plain_value(evidence) for evidence in finding.evidence],
         "cause": finding.cause,
         "devices": list(finding.devices),
+        "takes": list(finding.takes),
+        "ranks": list(finding.ranks),
+        "jobs": list(finding.jobs),
+        "since": finding.since,
         "fix": [] if finding.fix is None else _fix_json(finding.fix),
         "reference": finding.reference,
     }

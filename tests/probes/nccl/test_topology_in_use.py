@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
+from probes.checks.judgement import judge
 from probes.checks.registry import findings
 from probes.facts.node import probe_node
 from probes.nccl.topology_places import file_tree
@@ -55,9 +56,10 @@ def finding(examination: Examination, name: str) -> Finding:
 def test_a_virtual_machine_takes_its_paths_from_the_file_of_nccl_conf() -> None:
     examination = changed("cloud-vm", configured(pairs_below_switches()))
     assert near(examination) == {f"GPU{number}": (f"mlx5_{number}",) for number in range(8)}
-    assert examination.verdict.state in (State.ACTIVE, State.READY)
-    assert (examination.verdict.gpus_served, examination.verdict.nics) == (8, 8)
-    assert f"NCCL's topology file {NDV5}" in examination.verdict.reason
+    verdict = judge(examination).verdict
+    assert verdict.state in (State.ACTIVE, State.READY)
+    assert (verdict.gpus_served, verdict.nics) == (8, 8)
+    assert f"NCCL's topology file {NDV5}" in verdict.reason
     assert examination.topology.best_nics["0008:00:00.0"][0] == "mlx5_3"
     assert finding(examination, "vm-without-p2p").status is Status.PASSED
 
@@ -125,7 +127,7 @@ def test_a_device_below_a_switch_of_the_file_joins_the_files_tree() -> None:
 def test_a_missing_file_of_nccl_conf_is_found_and_the_paths_are_unknown() -> None:
     examination = changed("cloud-vm", configured(pairs_below_switches(), "/opt/gone.xml"))
     assert examination.topology.file is None
-    assert examination.verdict.state is State.UNKNOWN
+    assert examination.usability.state is State.UNKNOWN
     missing = finding(examination, "nccl-topo-file-missing")
     assert missing.status is Status.FOUND
     assert missing.evidence[0].source == "/opt/gone.xml"
@@ -160,7 +162,8 @@ def test_a_healthy_azure_node_has_no_finding_and_every_check_runs() -> None:
     found = findings_on("azure-nd-h100").values()
     wrong = (Severity.CRITICAL, Severity.WARNING)
     assert not [one.id for one in found if one.status is Status.FOUND and one.severity in wrong]
-    assert not [one.id for one in found if one.status is Status.UNKNOWN]
+    moving = {check.id for check in CHECKS if check.is_moving}  # some need watching
+    assert {one.id for one in found if one.status is Status.UNKNOWN} <= moving
 
 
 def test_a_redacted_file_gives_the_same_paths() -> None:

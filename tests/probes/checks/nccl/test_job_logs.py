@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from probes.base.unknown import Reason, Unknown
-from probes.checks.judgement import summarize
+from probes.checks.judgement import judge
 from probes.checks.registry import CHECKS, findings
 from probes.live.verdict import examine_with_jobs
 from probes.queries.finding import Finding, Severity, Status
@@ -71,7 +71,7 @@ def test_some_channels_without_gdr_are_a_warning_and_degrade_the_node() -> None:
     finding = findings_on("hgx-h100+job-rank-staged")["job-log-staged"]
     assert finding.severity is Severity.WARNING
     assert "28 of 32 channels on 7 of 8 ranks" in values(finding)
-    assert summarize(node.verdict, findings(node)).state is State.DEGRADED
+    assert judge(node).verdict.state is State.DEGRADED
 
 
 def test_a_setting_in_the_environment_is_the_cause_of_what_the_log_says() -> None:
