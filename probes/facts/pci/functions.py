@@ -11,7 +11,7 @@ from functools import cached_property
 from probes.base.frozen import dataclass
 from probes.base.origin import Source
 from probes.base.text import printable
-from probes.base.unknown import Maybe, Reason, Unknown, first_unread, known, map_known
+from probes.base.unknown import Maybe, Reason, Unknown, first_unread, known, map_known, not_found
 from probes.facts.pci.names import names_of
 from probes.facts.pci.sleep import DEVICES as _DEVICES
 from probes.facts.pci.sleep import asleep
@@ -270,6 +270,8 @@ def _function(host: Host, bdf: str) -> Maybe[PciFunction]:
         driver = printable(event["DRIVER"], 64)
     elif not event:
         target = host.link(f"{path}/driver")
+        if isinstance(target, Unknown):
+            target = not_found((text, target), target.source, target.detail)
         driver = target if isinstance(target, Unknown) else printable(target.rpartition("/")[2], 64)
     end = kind in (PciKind.GPU, PciKind.NIC, PciKind.DMA, PciKind.NVSWITCH)
     numa_node = read_numa_node(host, f"{path}/numa_node")
