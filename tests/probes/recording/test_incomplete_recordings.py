@@ -35,8 +35,8 @@ FEW, MORE = (1,), (2, 3)  # depths: everything below /sys; everything below /sys
 def nodes(*fast: str, failing: str = "") -> list[Any]:
     """Return the nodes as parameters; those that are not `fast` are in the slow tier."""
     marks = {name: [pytest.mark.slow] for name in NODES if name not in fast}
-    # probes/snapshot/path_verdict.py takes a machine whose platform is unknown for bare metal, and a port whose
-    # state is unknown for one that is down.
+    # probes/snapshot/path_verdict.py takes a machine whose platform is unknown for bare metal, and a port in
+    # an unknown state for one that is down.
     marks.setdefault(failing, []).append(pytest.mark.xfail(reason="the verdict of virtual machines"))
     return [pytest.param(name, marks=marks.get(name, ())) for name in NODES]
 
