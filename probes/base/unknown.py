@@ -76,6 +76,25 @@ def all_of(answers: Iterable[Maybe[bool]]) -> Maybe[bool]:
     return True if unknown is None else unknown
 
 
+def is_there(fact: Maybe[object]) -> Maybe[bool]:
+    """Return whether something is there: only the reason NOT_THERE says that it is not."""
+    if isinstance(fact, Unknown):
+        return False if fact.reason is Reason.NOT_THERE else fact
+    return True
+
+
+def first_unread(answers: Iterable[object]) -> Unknown | None:
+    """Return the first unknown answer for another reason than NOT_THERE; None: each place was read."""
+    unread = (one for one in answers if isinstance(one, Unknown) and one.reason is not Reason.NOT_THERE)
+    return next(unread, None)
+
+
+def not_found(answers: Iterable[object], source: str, detail: str = "") -> Unknown:
+    """Return NOT_THERE if every place where it could be was read, else the first other reason."""
+    unread = first_unread(answers)
+    return Unknown(Reason.NOT_THERE, source, detail) if unread is None else unread
+
+
 def map_known(fact: Maybe[T], read: Callable[[T], Maybe[U]]) -> Maybe[U]:
     """Return what `read` makes of a known fact; an unknown fact stays as it is."""
     return fact if isinstance(fact, Unknown) else read(fact)

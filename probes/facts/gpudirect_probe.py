@@ -6,9 +6,9 @@ import errno
 import re
 from collections.abc import Callable
 
-from probes.base.unknown import Maybe, Unknown, known
+from probes.base.unknown import Maybe, Reason, Unknown, known
 from probes.facts.gpu.gpus import GpuFacts
-from probes.facts.gpudirect import GdrPath, GpuDirectFacts, PathState, hardware_of
+from probes.facts.gpudirect import GdrPath, GpuDirectFacts, PathState, Requirement, hardware_of
 from probes.facts.gpudirect_requirements import (
     driver_requirements,
     gpu_support,
@@ -146,6 +146,10 @@ def probe(
         peermem = path_state(GdrPath.EFA, (first, *of_gpus))
     elif hardware and not any(map(has_verbs, hardware)):
         peermem = path_state(GdrPath.CXI, cxi_requirements(host, gpus, support))
+    if isinstance(rdma, Unknown) and rdma.reason is not Reason.NOT_THERE:
+        unread = Requirement("NICs whose kind is known", rdma, f"/sys/class/infiniband: {rdma}")
+        dmabuf = path_state(GdrPath.DMABUF, (*driver_requirements(modules, gpus), unread))
+        peermem = path_state(GdrPath.PEERMEM, (unread, *of_gpus))
     preferred = None
     for state in (dmabuf, peermem):
         if preferred is None and not isinstance(state.usable, Unknown) and state.usable:

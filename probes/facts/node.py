@@ -49,6 +49,11 @@ def _gpus(run: Probing) -> Maybe[GpuFacts]:
     return gpus.probe(run.host, functions, run.answer("nvml", NvmlFacts))
 
 
+def _rdma(run: Probing) -> Maybe[RdmaFacts]:
+    pci = run.answer("pci", PciFacts)
+    return cxi.add_slingshot(run.host, rdma.for_functions(rdma.probe(run.host), pci), pci)
+
+
 def _cuda(run: Probing) -> Maybe[tuple[CudaGpu, ...]]:
     """Ask libcuda only if there is a NIC: its start may take seconds and wakes sleeping GPUs."""
     return run.host.cuda_gpus() if hardware_of(run.answer("rdma", RdmaFacts)) else _NOT_NEEDED
@@ -80,13 +85,7 @@ class Node:
     numa: Maybe[NumaFacts] = _probed("numa", lambda run: numa.probe(run.host))
     pci: Maybe[PciFacts] = _probed("pci", _pci)
     gpus: Maybe[GpuFacts] = _probed("gpus", _gpus, needs=("pci", "nvml"))
-    rdma: Maybe[RdmaFacts] = _probed(
-        "rdma",
-        lambda run: cxi.add_slingshot(
-            run.host, rdma.for_functions(rdma.probe(run.host), run.answer("pci", PciFacts))
-        ),
-        needs=("pci",),
-    )
+    rdma: Maybe[RdmaFacts] = _probed("rdma", _rdma, needs=("pci",))
     modules: Maybe[ModuleFacts] = _probed(
         "modules",
         lambda run: modules.for_cards(modules.probe(run.host), run.answer("pci", PciFacts)),

@@ -139,7 +139,8 @@ def has_efa_only(examination: Examination) -> bool:
     """Return whether every NIC is an EFA, which has a peer-memory module of its own, efa_nv_peermem."""
     rdma = examination.node.rdma
     nics = [] if isinstance(rdma, Unknown) else [nic for nic in rdma.devices if isinstance(nic.bdf, str)]
-    return bool(nics) and all(nic.driver == "efa" for nic in nics) and not mlx_functions(examination)
+    others = known(mlx_functions(examination), ())
+    return bool(nics) and all(nic.driver == "efa" for nic in nics) and not others
 
 
 def gpu_functions(examination: Examination) -> Maybe[tuple[str, ...]]:

@@ -118,7 +118,9 @@ def _used_nccl(processes: Maybe[ProcessFacts]) -> list[str]:
 def _library(libraries: Maybe[LibraryFacts], soname: str) -> Maybe[str]:
     if isinstance(libraries, Unknown):
         return libraries
-    found = libraries.found.get(soname, ())
+    found = libraries.installed(soname)
+    if isinstance(found, Unknown):
+        return found
     if not found:
         return Unknown(Reason.NOT_THERE, soname, "not installed")
     versions = dict.fromkeys(str(library.version) for library in found)

@@ -42,7 +42,7 @@ from probes.recording.format import (
 from probes.recording.recording_host import Moment
 
 MAX_MOMENTS = 3601  # an hour
-MAX_TOTAL_BYTES = 96 << 20  # unpacked; reading it takes about three times as much memory
+MAX_TOTAL_BYTES = 96 << 20  # unpacked; reading it takes about as much memory
 _MAX_MEMBERS = 16384
 _MAX_LINES = 1 << 18  # questions with their answers: half a kilobyte of memory each
 _BLOCK = tarfile.BLOCKSIZE
@@ -183,7 +183,7 @@ class _Damage(Exception):
 
 
 def _inflated(chunks: Iterable[bytes]) -> Iterator[bytes]:
-    """Yield the content of each gzip member after checking its checksum.
+    """Yield the content of each gzip member piece by piece, after checking its checksum.
 
     Of a truncated file that another tool packed as one member, yield what is left. Otherwise the rest is
     dropped: a flipped bit can hide the end of a member, and then the rest is not what was recorded.
@@ -200,7 +200,7 @@ def _inflated(chunks: Iterable[bytes]) -> Iterator[bytes]:
         while not unpacker.eof:
             if not rest and not (rest := next(source, b"")):
                 if is_first:
-                    yield b"".join(content)
+                    yield from _drained(content)
                 raise _Damage("the file is truncated")
             try:
                 piece = unpacker.decompress(rest, _PIECE_BYTES)
@@ -211,24 +211,35 @@ def _inflated(chunks: Iterable[bytes]) -> Iterator[bytes]:
             if total > MAX_TOTAL_BYTES:
                 raise RecordingError(f"the file unpacks to more than {MAX_TOTAL_BYTES >> 20} MiB")
             content.append(piece)
-        yield b"".join(content)
+        yield from _drained(content)
         is_first = False
         rest = unpacker.unused_data or next(source, b"")
 
 
+def _drained(pieces: list[bytes]) -> Iterator[bytes]:
+    """Yield the pieces, and free each as soon as it is used: together they are as large as the recording."""
+    pieces.reverse()
+    while pieces:
+        yield pieces.pop()
+
+
 def _members(pieces: Iterator[bytes]) -> Iterator[tuple[str, bytes]]:
     """Yield name and content of each member; RecordingError for one that no recording has."""
-    buffer = bytearray()
+    rest = memoryview(b"")
 
     def read(size: int) -> bytes:
-        while len(buffer) < size:
+        nonlocal rest
+        parts: list[memoryview] = []
+        while size > len(rest):
+            parts.append(rest)
+            size -= len(rest)
             piece = next(pieces, None)
             if piece is None:
                 raise _Damage("the file is truncated")
-            buffer.extend(piece)
-        content = bytes(buffer[:size])
-        del buffer[:size]
-        return content
+            rest = memoryview(piece)
+        parts.append(rest[:size])
+        rest = rest[size:]
+        return b"".join(parts)
 
     count = 0
     while True:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from probes.base.frozen import dataclass
-from probes.base.unknown import Maybe, Unknown, known
+from probes.base.unknown import Maybe, Unknown, is_there, known
 from probes.facts.gpu.gpus import GpuFacts
 from probes.facts.kernel.modules import vendor_cards
 from probes.facts.node import Node
@@ -75,7 +75,7 @@ def _without_driver(node: Node) -> frozenset[str]:
     if isinstance(node.pci, Unknown):
         return frozenset()
     cards = (*vendor_cards(node.pci, "efa"), *vendor_cards(node.pci, "cxi"))
-    return frozenset(bdf for bdf in cards if isinstance(node.pci.functions[bdf].driver, Unknown))
+    return frozenset(bdf for bdf in cards if is_there(node.pci.functions[bdf].driver) is False)
 
 
 def _bonded(node: Node) -> set[Maybe[str]]:

@@ -33,8 +33,10 @@ class NcclPaths:
         functions: Mapping[str, PciFunction],
         devices: Mapping[str, RdmaDevice],
         file: FileTree | None,
+        unread_c2c: Mapping[str, Unknown],
     ) -> None:
         self._parts, self._gpus, self._nics, self._devices = parts, gpus, nics, devices
+        self._unread_c2c = unread_c2c  # GPU -> why its chip-to-chip links are unknown
         self._seats = {
             end.id: _seat(parts, end, functions.get(known(end.to_gpus, "")), file) for end in (*gpus, *nics)
         }
@@ -116,7 +118,10 @@ class NcclPaths:
 
     def without_peers(self, gpu: str, nic: str) -> Maybe[Nccl]:
         """Return the word over PCIe and the GPU's own chip-to-chip links."""
-        return Nccl.P2C if nic in self.by_cpu_link(gpu) else self.over_pcie(gpu, nic)
+        if nic in self.by_cpu_link(gpu):
+            return Nccl.P2C
+        word = self.over_pcie(gpu, nic)
+        return self._unread_c2c.get(gpu, word) if word in (Nccl.PHB, Nccl.SYS) else word
 
     def by_cpu_link(self, gpu: str) -> frozenset[str]:
         """Return the NICs with P2C."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from probes.base.unknown import Unknown, first_unread
+from probes.facts.node import Node
 from probes.topology.graph import C2C, GPU, NVLINK
 from probes.topology.parts import Parts
 
@@ -45,6 +47,16 @@ def nvlink_peers(parts: Parts, gpu: str) -> frozenset[str]:
             others = parts.adj[peer].items()
             found.update(other for other, far in others if far["type"] == NVLINK and far["links"])
     return frozenset(found - {gpu})
+
+
+def unread_c2c(node: Node) -> dict[str, Unknown]:
+    """Return the GPUs that may have chip-to-chip links, which could not be read; x86 CPUs have none."""
+    platform = node.platform
+    architecture = platform if isinstance(platform, Unknown) else platform.cpu_architecture
+    if isinstance(node.gpus, Unknown) or architecture == "x86_64":
+        return {}
+    unread = {gpu.bdf: first_unread((gpu.c2c_links,)) for gpu in node.gpus.gpus}
+    return {bdf: why for bdf, why in unread.items() if why is not None}
 
 
 def has_c2c(parts: Parts, gpu: str) -> bool:

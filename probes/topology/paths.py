@@ -20,6 +20,7 @@ from probes.topology.graph import DMA, GPU, NIC, NVSWITCH, build_parts, switches
 from probes.topology.hops import Hop, Routes, weakest_of
 from probes.topology.nccl_paths import NEAR, NcclPaths
 from probes.topology.nccl_words import ORDER, Nccl
+from probes.topology.nvlink import unread_c2c
 from probes.topology.parts import Parts
 from probes.topology.places import Places
 from probes.topology.smi_words import Smi, smi_path
@@ -201,8 +202,8 @@ class Paths(Mapping[tuple[str, str], Path]):
         """NCCL's words for the paths."""
         topology = self._topology
         functions = topology.node.pci.functions if isinstance(topology.node.pci, PciFacts) else {}
-        ends = topology.gpus, topology.nics
-        return NcclPaths(topology.parts, *ends, functions, topology.devices, topology.file)
+        ends, c2c = (topology.gpus, topology.nics), unread_c2c(topology.node)
+        return NcclPaths(topology.parts, *ends, functions, topology.devices, topology.file, c2c)
 
     def __getitem__(self, pair: tuple[str, str]) -> Path:
         path = self._found.get(pair)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterable
 from typing import TypeVar
 
 from probes.base.plan import Plan, Step, instruction
-from probes.base.unknown import Maybe, Reason, Unknown, known, map_known
+from probes.base.unknown import Maybe, Reason, Unknown, first_unread, known, map_known
 from probes.facts.gpu.gpus import NOT_LISTED, Gpu
 from probes.facts.kernel.log import KernelMessage, LogKind
 from probes.facts.pci.functions import is_for_guests
@@ -341,6 +341,7 @@ def _words(topology: Topology, gpu: str) -> dict[str, Maybe[str]]:
 def without_near_nic(examination: Examination) -> Outcome:
     """Find GPUs whose NICs are all beyond a host bridge; those across sockets are another check's."""
     topology = examination.topology
+    need(first_unread((examination.node.rdma,)), "the RDMA devices")
     if not topology.gpus or not topology.nics:
         return passed(Evidence("/sys/bus/pci/devices", "no GPU or no RDMA NIC here"))
     far: list[tuple[str, str]] = []

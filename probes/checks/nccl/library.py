@@ -10,6 +10,7 @@ from probes.base.unknown import Unknown, known
 from probes.facts.jobs.process_files import WORLD_SIZES, MappedLibrary
 from probes.facts.jobs.processes import Process
 from probes.nccl.settings import parse_number
+from probes.queries.evidence_list import RDMA_DEVICES
 from probes.queries.finding import Area, Evidence, Outcome, Severity, need, passed, unknown
 from probes.queries.jobs import (
     GDR_PATHS,
@@ -204,6 +205,7 @@ def nccl_net_plugin_trouble(examination: Examination) -> Outcome:
     bdf, driver = driver_with_plugin(examination)
     if driver:
         return passed(Evidence(f"/sys/bus/pci/devices/{bdf}/driver", driver))
+    need(examination.node.pci, "the PCI devices")
     return conclude(
         jobs,
         [
@@ -235,6 +237,7 @@ def nccl_net_plugin_absent(examination: Examination) -> Outcome:
     jobs = jobs_of(examination)
     driver = plugin_only_driver(examination)
     if not driver:
+        need(examination.node.rdma, RDMA_DEVICES, absent=Evidence("/sys/class/infiniband", "no RDMA device"))
         drivers = "/sys/class/infiniband/*/device/driver"
         return passed(Evidence(drivers, "NCCL needs no plugin for these NICs"))
     here = len(examination.topology.gpus)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from functools import lru_cache
 
-from probes.base.unknown import Unknown
+from probes.base.unknown import Maybe, Unknown, first_unread
 from probes.checks.nccl.variables import add_variable_check
 from probes.facts.rdma.devices import RdmaDevice, RdmaPort
 from probes.nccl.settings import HcaList, parse_hca_list, parse_number
@@ -60,9 +60,9 @@ add_variable_check(
     variable="NCCL_NET",
     wrong=lambda value: "forces TCP" if value.lower() == "socket" else None,  # NCCL ignores case here
     cause=_NO_RDMA,
-    instead=lambda examination: ""
-    if plugin_only_driver(examination)
-    else "or set NCCL_NET=IB, which forbids TCP",
+    instead=lambda examination: (
+        "" if plugin_only_driver(examination) else "or set NCCL_NET=IB, which forbids TCP"
+    ),
 )
 
 
@@ -208,13 +208,17 @@ def nccl_ib_hca_port_down(examination: Examination) -> Outcome:
     """Find ports in lists that are not ACTIVE."""
     evidence = []
     down: set[str] = set()
+    states: list[Maybe[str]] = []
     for settings, hcas in _lists(examination):
         if hcas.excludes:
             continue
         for device, port in selected_ports(examination, hcas):
+            states.append(port.state)
             if not isinstance(port.state, Unknown) and port.state != "ACTIVE":
                 down.add(device.name)
                 evidence.append(settings.evidence(HCA, f"{device.name}:{port.number} is {port.state}"))
+    if not evidence:
+        need(first_unread(states), "the state of the ports")
     return _conclude_lists(
         examination,
         evidence,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from probes.base.unknown import Maybe, Reason, Unknown, known, map_known
+from probes.base.unknown import Maybe, Reason, Unknown, first_unread, known, map_known
 from probes.facts.rdma.cxi import has_verbs
 from probes.facts.rdma.port_health import ErrorCounter
 from probes.plans.ports import zero_counters
@@ -81,7 +81,10 @@ def counters_missing(examination: Examination) -> Outcome:
             if len(refused) < len(errors) or not errors:
                 continue
             errors = refused[0]
-        if errors.reason in (Reason.NOT_THERE, Reason.IO_ERROR):
+        unread = first_unread((port.device.driver,))  # an EFA's counters are elsewhere
+        if errors.reason in (Reason.NOT_THERE, Reason.IO_ERROR) and unread is not None:
+            other = unknown_without("the driver of the NIC", unread)
+        elif errors.reason in (Reason.NOT_THERE, Reason.IO_ERROR):
             without.append((port, errors))
         else:
             other = unknown_without("the port counters", errors)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from probes.base.plan import Plan, Step, instruction
-from probes.base.unknown import Unknown, known
+from probes.base.unknown import Unknown, first_unread, known
 from probes.checks.nccl.gid import INDEX, NEARER, is_empty, is_v1, use_another_gid, wrong_gids
 from probes.checks.nccl.network import used_devices
 from probes.facts.rdma.devices import Gid
@@ -21,11 +21,19 @@ _GID_ABI = "Linux, Documentation/ABI/stable/sysfs-class-infiniband: gids, gid_at
 def roce_ports(examination: Examination) -> tuple[Port, ...]:
     """Return the active RoCE ports, or end the check as unknown."""
     ports = need_ports(examination)
-    return tuple(port for port in ports if port.is_ethernet and port.is_active)
+    need(first_unread(port.facts.link_layer for port in ports), "the link layer of the ports")
+    ethernet = tuple(port for port in ports if port.is_ethernet)
+    need(first_unread(port.facts.state for port in ethernet), "the state of the ports")
+    return tuple(port for port in ethernet if port.is_active)
 
 
 def _is_link_local(gid: Gid) -> bool:
     return gid.gid.startswith("fe80:")
+
+
+def _may_be_local(gid: Gid) -> bool:
+    """Return whether a GID is known to be RoCE v1 or link-local."""
+    return gid.type == "IB/RoCE v1" or _is_link_local(gid)
 
 
 def _v2_gids(port: Port) -> list[Gid]:
@@ -203,7 +211,7 @@ def _is_needed(examination: Examination, ports: list[Port]) -> bool:
 def only_link_local(examination: Examination) -> Outcome:
     """Find active RoCE ports whose RoCE v2 GIDs are all link-local; a note if no job here needs more."""
     ports = roce_ports(examination)
-    local = [port for port in ports if (gids := _v2_gids(port)) and all(_is_link_local(gid) for gid in gids)]
+    local = [port for port in ports if _v2_gids(port) and all(map(_may_be_local, known(port.facts.gids, ())))]
     if local:
         return found(
             f"{port_names(local)}: the netdev has no IP address, so all RoCE v2 GIDs are link-local.",

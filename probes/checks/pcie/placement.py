@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from probes.base.plan import Plan, instruction
 from probes.base.text import plural
-from probes.base.unknown import Reason, Unknown, known
+from probes.base.unknown import Reason, Unknown, first_unread, known
 from probes.facts.rdma.devices import RdmaFacts
 from probes.plans.common import REBOOT_ENDS_JOBS
 from probes.queries.evidence_list import LIKE_THESE, first_distinct, join_limited
-from probes.queries.finding import Area, Evidence, Outcome, Severity, end_with, found, passed
+from probes.queries.finding import Area, Evidence, Outcome, Severity, end_with, found, need, passed
 from probes.queries.pcie_paths import (
     DEVICES,
     NO_GPU_OR_NIC,
@@ -27,6 +27,7 @@ from probes.queries.ports import PORT_DOWN
 from probes.snapshot.examination import Examination
 from probes.topology.endpoints import Endpoint, is_down
 from probes.topology.nccl_words import ORDER, Nccl
+from probes.topology.nvlink import unread_c2c
 from probes.topology.paths import Path
 
 AREA = Area("pcie", requires=(unknown_devices,))
@@ -49,6 +50,7 @@ def _distance_exemption(examination: Examination) -> Outcome | None:
         return passed(Evidence(DEVICES, f"no distance is near enough, by design: {direct.by_design}"))
     if is_grace(examination):
         return passed(Evidence(DEVICES, "on Grace NICs reach GPUs through the CPU's C2C links"))
+    need(first_unread(unread_c2c(examination.node).values()), "the C2C links of the GPUs")
     if examination.topology.file is None and need_guest(examination):
         text = "a virtual machine: its PCI tree is not the host's, see vm-without-p2p"
         return passed(Evidence("/sys/class/dmi/id", text))

@@ -23,8 +23,8 @@ _GDRDRV = "/dev/gdrdrv"
 MODULES = "the loaded modules"
 
 
-def _libraries(examination: Examination) -> dict[str, tuple[InstalledLibrary, ...]]:
-    return need(examination.libraries, LIBRARIES).found
+def _installed(examination: Examination, soname: str) -> tuple[InstalledLibrary, ...]:
+    return need(need(examination.libraries, LIBRARIES).installed(soname), LIBRARIES)
 
 
 def _abi(library: InstalledLibrary) -> tuple[int, ...] | None:
@@ -44,7 +44,7 @@ def _abi(library: InstalledLibrary) -> tuple[int, ...] | None:
 )
 def rdma_core_without_dmabuf(examination: Examination) -> Outcome:
     """Compare libibverbs.so.1 with version 1.12 (rdma-core 34), the first with ibv_reg_dmabuf_mr."""
-    here = _libraries(examination)["libibverbs.so.1"]
+    here = _installed(examination, "libibverbs.so.1")
     if not here:
         return passed(Evidence(DIRECTORIES[0], "no libibverbs here"))
     versions = [(library, _abi(library)) for library in here]
@@ -120,14 +120,13 @@ def old_userspace_abi(examination: Examination) -> Outcome:
 )
 def libibverbs_missing(examination: Examination) -> Outcome:
     """Look for libibverbs.so.1 and libmlx5.so.1; containers bring their own."""
-    libraries = _libraries(examination)
     no_rdma = Evidence("/sys/class/infiniband", "no RDMA device here")
     devices = need(examination.node.rdma, RDMA_DEVICES, absent=no_rdma).devices
     is_mlx5 = any(device.driver == "mlx5_core" for device in devices)
     wanted = ["libibverbs.so.1", *(["libmlx5.so.1"] if is_mlx5 else [])]
-    missing = [soname for soname in wanted if not libraries[soname]]
-    if not missing or not devices:
-        files = (file for soname in wanted for file in libraries[soname])
+    missing = [soname for soname in wanted if not _installed(examination, soname)] if devices else []
+    if not missing:
+        files = (file for soname in wanted for file in _installed(examination, soname))
         return passed(*first_distinct(Evidence(file.path, "there") for file in files))
     return found(
         "It is not in the loader's default directories. ld.so.conf may add others.",
@@ -155,7 +154,7 @@ def libibverbs_missing(examination: Examination) -> Outcome:
 )
 def gdrdrv_missing(examination: Examination) -> Outcome:
     """Look for the gdrdrv module, which CPU copies to GPU memory need and GPUDirect RDMA does not."""
-    here = _libraries(examination)["libgdrapi.so.2"]
+    here = _installed(examination, "libgdrapi.so.2")
     modules = need(examination.node.modules, MODULES).modules
     if not here:
         return passed(Evidence("libgdrapi.so.2", "not installed"))

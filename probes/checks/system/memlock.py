@@ -224,7 +224,7 @@ def memlock_login(examination: Examination) -> Outcome:
     """Read the memlock lines of /etc/security, without any the limit of process 1 or of sshd."""
     facts = need(examination.memlock, "the limits of logins")
     if facts.unread:
-        return unknown(f"needs root: {facts.unread[0]}")
+        return unknown(needs(facts.unread[0].source, facts.unread[0]))
     groups = [line for line in facts.lines if line.domain.startswith("@") and math.isinf(line.value_bytes)]
     line = _last_for_all(facts.lines)
     if line is not None and math.isinf(line.value_bytes):

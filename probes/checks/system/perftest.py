@@ -120,8 +120,8 @@ def libcuda_link_missing(examination: Examination) -> Outcome:
     libraries = need(examination.libraries, LIBRARIES)
     if not need(perftest.opens_libcuda, "perftest"):
         return passed(Evidence(perftest.evidence, "does not open libcuda.so"))
-    driver = libraries.found["libcuda.so.1"]
-    if libraries.found["libcuda.so"] or not driver:
+    driver = need(libraries.installed("libcuda.so.1"), LIBRARIES)
+    if not driver or need(libraries.installed("libcuda.so"), LIBRARIES):
         return passed(Evidence("libcuda.so", "there" if driver else "no CUDA driver library here"))
     place = driver[0].path.rpartition("/")[0]
     return found(

@@ -79,6 +79,7 @@ class ProcessFacts:
     left_out: int  # users of these devices beyond MAX_PROCESSES
     nccl_conf: Maybe[NcclConf]  # the node's own /etc/nccl.conf
     taken_at: float = 0.0  # seconds since 1970, the host's clock
+    unread: Unknown | None = None  # of a program that not even root could read; NVML may not list it
 
 
 _GPU_FILE = re.compile(r"/dev/nvidia(?:\d{1,4}|ctl|-uvm)")
@@ -102,6 +103,7 @@ def probe(host: Host, also: Iterable[int] = ()) -> Maybe[ProcessFacts]:
     scanned = sorted({*pids[:_MAX_SCANNED], *wanted.intersection(pids)})
     found: list[tuple[int, Maybe[tuple[str, ...]]]] = []
     hidden = 0
+    unread: Unknown | None = None
     for pid in scanned:
         if str(pid) == own:
             continue
@@ -110,6 +112,8 @@ def probe(host: Host, also: Iterable[int] = ()) -> Maybe[ProcessFacts]:
             if files.reason is Reason.NOT_THERE:  # the process has ended
                 continue
             hidden += _is_program(host, pid)
+            if files.reason is not Reason.NEEDS_ROOT:
+                unread = files
             if pid in wanted:
                 found.append((pid, files))
         elif files or pid in wanted:
@@ -122,6 +126,7 @@ def probe(host: Host, also: Iterable[int] = ()) -> Maybe[ProcessFacts]:
         left_out=max(0, len(found) - MAX_PROCESSES),
         nccl_conf=read_nccl_conf(host),
         taken_at=host.wall_clock(),
+        unread=unread,
     )
 
 
@@ -199,7 +204,7 @@ def _is_pid(name: str) -> bool:
 def _is_program(host: Host, pid: int) -> bool:
     """Return whether this is a program: kernel threads have no command line."""
     cmdline = host.read_bytes(f"/proc/{pid}/cmdline", 4096)
-    return bool(cmdline) if not isinstance(cmdline, Unknown) else cmdline.reason is Reason.MALFORMED
+    return bool(cmdline) if not isinstance(cmdline, Unknown) else cmdline.reason is not Reason.NOT_THERE
 
 
 # Hundreds of ranks have hundreds of the same files open.
@@ -228,8 +233,12 @@ def _device_files(host: Host, pid: int) -> Maybe[tuple[str, ...]]:
         return names
     found: dict[str, None] = {}
     for number in sorted((name for name in names if name.isdecimal()), key=len)[:_MAX_OPEN_FILES]:
-        target = known(host.link(f"{directory}/{number}"), "")
-        if target.startswith("/dev/") and (_is_gpu_file(target) or _is_uverbs_file(target)):
+        target = host.link(f"{directory}/{number}")
+        if isinstance(target, Unknown):
+            # Recordings leave out links to other files (_is_other_file of their redaction).
+            if target.reason not in (Reason.NOT_THERE, Reason.NOT_RECORDED):
+                return target
+        elif target.startswith("/dev/") and (_is_gpu_file(target) or _is_uverbs_file(target)):
             found[sys.intern(target)] = None  # hundreds of ranks have the same NICs open
     return tuple(sorted(found))
 

@@ -11,7 +11,7 @@ from functools import cached_property
 from probes.base.frozen import dataclass
 from probes.base.origin import Source
 from probes.base.text import printable
-from probes.base.unknown import Maybe, Reason, Unknown, known, map_known
+from probes.base.unknown import Maybe, Reason, Unknown, first_unread, known, map_known, not_found
 from probes.facts.pci.names import names_of
 from probes.facts.pci.sleep import DEVICES as _DEVICES
 from probes.facts.pci.sleep import asleep
@@ -98,6 +98,7 @@ class PciFacts:
 
 
 _BDF = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
+_WITHOUT_FILE = (Reason.NOT_THERE, Reason.MALFORMED)  # an odd tree: the function counts as any other
 _HEX = re.compile(r"(?:0x)?[0-9a-fA-F]{1,6}")
 _ROOT = re.compile(r"pci[0-9a-f]{4,8}:[0-9a-f]{2}")
 _NVIDIA, _MELLANOX = 0x10DE, 0x15B3
@@ -237,11 +238,15 @@ def _iommu(host: Host, path: str) -> tuple[Maybe[int], Maybe[str]]:
     return int(number), kind if isinstance(kind, Unknown) else printable(kind, 40)
 
 
-def _function(host: Host, bdf: str) -> PciFunction:
+def _function(host: Host, bdf: str) -> Maybe[PciFunction]:
+    """Read a function; unknown if what it is or where it is could not be read."""
     target = host.link(f"{_DEVICES}/{bdf}")
     if isinstance(target, Unknown):
         # Some dumps have directories in place of the kernel's links.
-        path = known(host.resolve(f"{_DEVICES}/{bdf}"), f"{_DEVICES}/{bdf}")
+        resolved = host.resolve(f"{_DEVICES}/{bdf}")
+        if isinstance(resolved, Unknown) and (unread := first_unread((resolved, target))) is not None:
+            return unread
+        path = known(resolved, f"{_DEVICES}/{bdf}")
     else:
         path = posixpath.normpath(posixpath.join(_DEVICES, target))
     root, chain = chain_of(path)
@@ -254,6 +259,10 @@ def _function(host: Host, bdf: str) -> PciFunction:
         return _hex(from_event or host.read(f"{path}/{name}"), f"{path}/{name}")
 
     class_code, vendor_id = number(event.get("PCI_CLASS", ""), "class"), number(vendor, "vendor")
+    if isinstance(text, Unknown):  # without uevent, the other files must say what it is
+        for number_read in (class_code, vendor_id):
+            if isinstance(number_read, Unknown) and number_read.reason not in _WITHOUT_FILE:
+                return number_read
     kind = kind_of(class_code, vendor_id)
     shown = kind is not PciKind.OTHER
     driver: Maybe[str] = Unknown(Reason.NOT_THERE, f"{path}/driver", "no driver bound")
@@ -261,6 +270,8 @@ def _function(host: Host, bdf: str) -> PciFunction:
         driver = printable(event["DRIVER"], 64)
     elif not event:
         target = host.link(f"{path}/driver")
+        if isinstance(target, Unknown):
+            target = not_found((text, target), target.source, target.detail)
         driver = target if isinstance(target, Unknown) else printable(target.rpartition("/")[2], 64)
     end = kind in (PciKind.GPU, PciKind.NIC, PciKind.DMA, PciKind.NVSWITCH)
     numa_node = read_numa_node(host, f"{path}/numa_node")
@@ -340,7 +351,11 @@ def probe(host: Host) -> Maybe[PciFacts]:
     if isinstance(names, Unknown):
         return names
     bdfs = sorted((name for name in names if _BDF.fullmatch(name)), key=sort_key)
-    functions = {bdf: _function(host, bdf) for bdf in bdfs}
+    read = {bdf: _function(host, bdf) for bdf in bdfs}
+    unread = first_unread(read.values())  # it may be a GPU or a NIC
+    if unread is not None:
+        return unread
+    functions = {bdf: function for bdf, function in read.items() if not isinstance(function, Unknown)}
     functions = _without_recorded_drivers(host, _with_nodes_of_cpus(host, functions))
     ids = {
         bdf: (function.vendor_id, function.device_id)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from probes.base.unknown import Maybe, Reason, Unknown
+from probes.base.unknown import Maybe, Reason, Unknown, first_unread
 from probes.facts.pci.functions import PciLink
 
 _GENERATIONS = {2.5: 1, 5.0: 2, 8.0: 3, 16.0: 4, 32.0: 5, 64.0: 6}
@@ -22,6 +22,9 @@ def link_gbps(speed_gtps: float, width: int) -> float:
 
 
 def _most(a: Maybe[float], b: Maybe[float]) -> Maybe[float]:
+    unread = first_unread((a, b))  # that end may support less
+    if unread is not None:
+        return unread
     if isinstance(a, Unknown):
         return b
     return a if isinstance(b, Unknown) else min(a, b)

@@ -9,7 +9,9 @@ from __future__ import annotations
 import re
 
 from probes.base.text import printable
-from probes.base.unknown import Maybe, Reason, Unknown
+from probes.base.unknown import Maybe, Reason, Unknown, first_unread, not_found
+from probes.facts.kernel.modules import vendor_cards
+from probes.facts.pci.functions import PciFacts
 from probes.facts.rdma.devices import RdmaDevice, RdmaFacts, RdmaPort, natural, pci_function
 from probes.host.protocol import Host
 from probes.host.values import read_numa_node
@@ -26,12 +28,16 @@ def has_verbs(device: RdmaDevice) -> bool:
     return not device.sysfs_path.startswith(f"{_CLASS}/")
 
 
-def add_slingshot(host: Host, facts: Maybe[RdmaFacts]) -> Maybe[RdmaFacts]:
+def add_slingshot(host: Host, facts: Maybe[RdmaFacts], pci: Maybe[PciFacts]) -> Maybe[RdmaFacts]:
     """Return the RDMA devices with the Slingshot NICs behind them; `facts` as it is if there are none."""
     names = host.names(_CLASS)
     if isinstance(names, Unknown):
-        return facts
-    found = (_device(host, name) for name in sorted(names, key=natural)[:_MAX_DEVICES])
+        may_be_here = isinstance(pci, Unknown) or vendor_cards(pci, "cxi")
+        return names if may_be_here and names.reason is not Reason.NOT_THERE else facts
+    found = tuple(_device(host, name) for name in sorted(names, key=natural)[:_MAX_DEVICES])
+    unread = first_unread(device.bdf for device in found)
+    if unread is not None:
+        return unread
     nics = tuple(device for device in found if not isinstance(device.bdf, Unknown))
     if not nics:
         return facts
@@ -54,7 +60,7 @@ def _device(host: Host, name: str) -> RdmaDevice:
     path = f"{_CLASS}/{name}"
     resolved = host.resolve(f"{path}/device")
     function = None if isinstance(resolved, Unknown) else pci_function(resolved)
-    no_function = Unknown(Reason.NOT_THERE, f"{path}/device", "on no PCI function")
+    no_function = not_found((resolved,), f"{path}/device", "on no PCI function")
     below = function or f"{path}/device"
     driver = host.link(f"{below}/driver")
     no_verbs = Unknown(Reason.NOT_THERE, path, "Slingshot NICs have no verbs")

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from probes.base.frozen import dataclass
 from probes.base.text import printable
-from probes.base.unknown import Maybe, Reason, Unknown, known
+from probes.base.unknown import Maybe, Reason, Unknown, first_unread, is_there, known
 from probes.facts.pci.functions import PciFacts
 from probes.facts.rdma.bonds import Bond, read_bond
 from probes.host.protocol import Host
@@ -98,6 +98,8 @@ _BDF = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 # where addresses were removed. After this many empty entries in a row, the rest counts as empty.
 _EMPTY_GIDS_IN_A_ROW = 8
 _MAX_GIDS = 256
+# An entry may be missing in the table; for other reasons it is empty: old kernels answer EINVAL.
+_UNREAD = (Reason.NOT_RECORDED, Reason.TIMED_OUT, Reason.NEEDS_ROOT)
 _RATE = re.compile(r"(\d{1,5}(?:\.\d{1,3})?) Gb/sec(?: \((.{1,40}?)\))?")
 
 
@@ -179,10 +181,10 @@ def _gids(host: Host, port: str) -> Maybe[tuple[Gid, ...]]:
         empty += 1
         if empty == _EMPTY_GIDS_IN_A_ROW:
             break
+    if failure is not None and (not gids or failure.reason in _UNREAD):
+        return failure
     if gids:
         return tuple(gids)
-    if failure is not None:
-        return failure
     return Unknown(Reason.NOT_THERE, f"{port}/gids") if missing == empty else ()
 
 
@@ -272,7 +274,7 @@ def _uverbs_number(host: Host, name: str) -> Maybe[tuple[int, int]]:
     return (int(match[1]), int(match[2])) if match else Unknown(Reason.MALFORMED, path, printable(text, 40))
 
 
-def _device(host: Host, name: str, uverbs: dict[str, str]) -> RdmaDevice:
+def _device(host: Host, name: str, uverbs: dict[str, str], no_verbs: Unknown) -> RdmaDevice:
     path = f"{RDMA_CLASS}/{name}"
     resolved = host.resolve(f"{path}/device")
     parent = f"{path}/device" if isinstance(resolved, Unknown) else resolved
@@ -287,7 +289,9 @@ def _device(host: Host, name: str, uverbs: dict[str, str]) -> RdmaDevice:
     below = function or parent
     driver = host.link(f"{below}/driver")
     listed = host.names(f"{path}/ports")
-    numbers = () if isinstance(listed, Unknown) else listed
+    # Every device has a port 1, so that an unread directory does not look like a device without ports.
+    unlisted = () if is_there(listed) is False else ("1",)
+    numbers = unlisted if isinstance(listed, Unknown) else listed
     return RdmaDevice(
         name=printable(name, 64),
         sysfs_path=path,
@@ -301,8 +305,8 @@ def _device(host: Host, name: str, uverbs: dict[str, str]) -> RdmaDevice:
         system_image_guid=_word(host, f"{path}/sys_image_guid"),
         numa_node=read_numa_node(host, f"{below}/numa_node"),
         is_virtual_function=not isinstance(host.link(f"{below}/physfn"), Unknown),
-        uverbs=f"/dev/infiniband/{printable(uverbs[name], 64)}" if name in uverbs else _NO_VERBS,
-        uverbs_number=_uverbs_number(host, uverbs[name]) if name in uverbs else _NO_VERBS,
+        uverbs=f"/dev/infiniband/{printable(uverbs[name], 64)}" if name in uverbs else no_verbs,
+        uverbs_number=_uverbs_number(host, uverbs[name]) if name in uverbs else no_verbs,
         ports=tuple(
             _port(host, path, parent, number)
             for number in sorted(int(n) for n in numbers if n.isdecimal() and len(n) < 4)
@@ -323,13 +327,15 @@ def probe(host: Host) -> Maybe[RdmaFacts]:
     names = host.names(RDMA_CLASS)
     if isinstance(names, Unknown):
         return names
-    uverbs: dict[str, str] = {}
     listed = host.names(_VERBS)
-    for name in () if isinstance(listed, Unknown) else listed:
-        device = host.read(f"{_VERBS}/{name}/ibdev", 4096)
-        if not isinstance(device, Unknown):
-            uverbs[device] = name
-    devices = tuple(_device(host, name, uverbs) for name in sorted(names, key=natural))
+    read = {name: host.read(f"{_VERBS}/{name}/ibdev", 4096) for name in known(listed, ())}
+    uverbs = {device: name for name, device in read.items() if not isinstance(device, Unknown)}
+    no_verbs = first_unread((listed, *read.values()))
+    no_verbs = _NO_VERBS if no_verbs is None else no_verbs
+    devices = tuple(_device(host, name, uverbs, no_verbs) for name in sorted(names, key=natural))
+    unread = first_unread(device.bdf for device in devices)  # its NIC would seem to have no RDMA device
+    if unread is not None:
+        return unread
     elsewhere = _devices_elsewhere(host, devices)
     return RdmaFacts(devices, elsewhere, _namespace_mode(host) if elsewhere else _NOT_ASKED)
 

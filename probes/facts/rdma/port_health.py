@@ -11,7 +11,7 @@ import re
 
 from probes.base.frozen import dataclass
 from probes.base.text import printable
-from probes.base.unknown import Maybe, Reason, Unknown, known
+from probes.base.unknown import Maybe, Reason, Unknown, first_unread, known
 from probes.facts.rdma.devices import Gid, RdmaDevice, RdmaFacts, RdmaPort
 from probes.host.protocol import Host
 from probes.host.values import read_integer
@@ -250,7 +250,10 @@ def _ecn(host: Host, directory: str) -> Maybe[tuple[int, ...]]:
     names = host.names(directory)
     if isinstance(names, Unknown):
         return names
-    return tuple(number for number in _PRIORITIES if host.read(f"{directory}/{number}", 4096) == "1")
+    enabled = [host.read(f"{directory}/{number}", 4096) for number in _PRIORITIES]
+    unread = first_unread(enabled)
+    on = tuple(number for number, text in zip(_PRIORITIES, enabled, strict=True) if text == "1")
+    return on if on or unread is None else unread
 
 
 def _traffic_class(host: Host, path: str) -> Maybe[int]:

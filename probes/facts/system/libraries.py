@@ -7,10 +7,11 @@ libnvidia-ml and libcuda must have the version of the loaded kernel module, else
 from __future__ import annotations
 
 import re
+from dataclasses import field
 
 from probes.base.frozen import dataclass
 from probes.base.text import printable
-from probes.base.unknown import Maybe, Reason, Unknown
+from probes.base.unknown import Maybe, Reason, Unknown, first_unread
 from probes.host.protocol import Host
 
 DIRECTORIES = (
@@ -50,23 +51,31 @@ class InstalledLibrary:
 
 @dataclass(frozen=True)
 class LibraryFacts:
-    """Name that programs load -> files, in the loader's search order; () if there are none."""
+    """Name that programs load -> files, in the loader's search order; () if none was found."""
 
     found: dict[str, tuple[InstalledLibrary, ...]]
+    unread: dict[str, Unknown] = field(default_factory=dict)  # the same name -> a directory not read for it
+
+    def installed(self, soname: str) -> Maybe[tuple[InstalledLibrary, ...]]:
+        """Return the files of a name; unknown if none was found and it may be where nothing could be read."""
+        found = self.found.get(soname, ())
+        return found if found or soname not in self.unread else self.unread[soname]
 
 
 def probe(host: Host) -> LibraryFacts:
     """Follow the links in the loader's default directories; ld.so.conf is not read."""
-    return LibraryFacts({soname: _installed(host, soname) for soname in LIBRARIES})
-
-
-def _installed(host: Host, soname: str) -> tuple[InstalledLibrary, ...]:
-    found: dict[str, InstalledLibrary] = {}
-    for directory in DIRECTORIES:
-        path = host.resolve(f"{directory}/{soname}")
-        if not isinstance(path, Unknown):
-            found.setdefault(path, InstalledLibrary(soname, printable(path, 256), version_of(path)))
-    return tuple(found.values())
+    found: dict[str, tuple[InstalledLibrary, ...]] = {}
+    unread: dict[str, Unknown] = {}
+    for soname in LIBRARIES:
+        paths = [host.resolve(f"{directory}/{soname}") for directory in DIRECTORIES]
+        distinct = dict.fromkeys(path for path in paths if not isinstance(path, Unknown))
+        found[soname] = tuple(
+            InstalledLibrary(soname, printable(path, 256), version_of(path)) for path in distinct
+        )
+        missing = first_unread(paths)
+        if missing is not None:
+            unread[soname] = missing
+    return LibraryFacts(found, unread)
 
 
 def version_of(path: str) -> Maybe[str]:

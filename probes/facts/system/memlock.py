@@ -61,7 +61,7 @@ class MemlockFacts:
 
     own: Maybe[MemlockLimit]  # of the shell that started gdrtop
     lines: tuple[LimitsLine, ...]  # for logins through PAM, in reading order: the last match wins
-    unread: tuple[str, ...]  # existing files that could not be read
+    unread: tuple[Unknown, ...]  # what could not be read of /etc/security
     manager_default: Maybe[UnitSetting]  # DefaultLimitMEMLOCK=; NOT_THERE: systemd's own default of 8 MiB
     services: dict[str, Maybe[UnitSetting]]  # LimitMEMLOCK= of installed services that start jobs
     # The limit of logins without a matching line. pam_limits of Debian and Ubuntu takes it from process 1
@@ -145,16 +145,19 @@ def parse_unit_limit(value: str) -> Maybe[MemlockLimit]:
     return MemlockLimit(sizes[0], sizes[-1])
 
 
-def _lines(host: Host) -> tuple[tuple[LimitsLine, ...], tuple[str, ...]]:
+def _lines(host: Host) -> tuple[tuple[LimitsLine, ...], tuple[Unknown, ...]]:
     """Read limits.conf, then limits.d by name: later lines override earlier ones (pam_limits(8))."""
     lines: list[LimitsLine] = []
-    unread: list[str] = []
-    below = [name for name in known(host.names(LIMITS_DIRECTORY), ()) if name.endswith(".conf")][:_MAX_FILES]
+    unread: list[Unknown] = []
+    names = host.names(LIMITS_DIRECTORY)
+    if isinstance(names, Unknown) and names.reason is not Reason.NOT_THERE:
+        unread.append(names)
+    below = [name for name in known(names, ()) if name.endswith(".conf")][:_MAX_FILES]
     for path in (LIMITS, *(f"{LIMITS_DIRECTORY}/{name}" for name in below)):
         content = host.read_bytes(path)  # not the text, which is stripped, so that line numbers are correct
         if not isinstance(content, Unknown):
             text = printable_lines(content.decode("utf-8", "replace"))
             lines.extend(parse_limits_conf(text, printable(path)))
         elif content.reason is not Reason.NOT_THERE:
-            unread.append(printable(path))
+            unread.append(content)
     return tuple(lines), tuple(unread)

@@ -7,7 +7,7 @@ from enum import Enum
 
 from probes.base.frozen import dataclass
 from probes.base.text import printable
-from probes.base.unknown import Maybe, Reason, Unknown, known, map_known
+from probes.base.unknown import Maybe, Reason, Unknown, first_unread, known, map_known
 from probes.host.protocol import Host
 
 CPUINFO_LIMIT_BYTES = 8 * 1024 * 1024  # about 1.5 KB for each CPU
@@ -99,11 +99,12 @@ def probe(host: Host) -> PlatformFacts:
     machine = f"{known(vendor, '')} {known(name, '')}".strip()
     architecture = _architecture(host)
     processor: Processor | None = None
-    if isinstance(architecture, Unknown) or not machine:
+    unread = first_unread((vendor, name))
+    if isinstance(architecture, Unknown) or not machine or unread is not None:
         processor = _processor(host)
         if isinstance(architecture, Unknown):
             architecture = processor.architecture
-    guest = _guest(host, machine, processor)
+    guest = _guest(host, machine, unread, processor)
     return PlatformFacts(
         hostname=_hostname(host),
         environment=_environment(host, guest.is_guest),
@@ -228,8 +229,11 @@ def _processor(host: Host) -> Processor:
     return parse_cpuinfo(text[: 64 * 1024].decode("utf-8", errors="replace"))
 
 
-def _guest(host: Host, machine: str, processor: Processor | None) -> Guest:
-    """Ask Xen, DMI and the CPU, in this order. /proc/cpuinfo is last because it is slow on big nodes."""
+def _guest(host: Host, machine: str, unread: Unknown | None, processor: Processor | None) -> Guest:
+    """Ask Xen, DMI and the CPU, in this order. /proc/cpuinfo is last because it is slow on big nodes.
+
+    `unread`: a part of DMI that could not be read, and may name a hypervisor that the rest does not.
+    """
     kind = host.read("/sys/hypervisor/type")
     if not isinstance(kind, Unknown) and kind:
         # Xen's privileged domain runs on a hypervisor too, but it owns the hardware.
@@ -238,7 +242,8 @@ def _guest(host: Host, machine: str, processor: Processor | None) -> Guest:
         return Guest(True, "Xen" if kind == "xen" else printable(kind, 32))
     if machine:
         named = hypervisor_of(machine)
-        return _NO_GUEST if named is None else Guest(True, named)
+        if named is not None or unread is None:
+            return _NO_GUEST if named is None else Guest(True, named)
     if processor is None or isinstance(processor.hypervisor, Unknown):
         nothing = Unknown(Reason.NOT_THERE, DMI, "neither DMI nor the CPU identifies this machine")
         return Guest(nothing, nothing)

@@ -12,7 +12,7 @@ from enum import Enum
 
 from probes.base.frozen import dataclass
 from probes.base.text import printable
-from probes.base.unknown import Maybe, Reason, Unknown, known
+from probes.base.unknown import Maybe, Reason, Unknown, first_unread, known, not_found
 from probes.facts.system.systemd_units import UnitFile, modprobe_lines, read_units
 from probes.host.protocol import Host
 
@@ -95,8 +95,12 @@ def probe(host: Host) -> ServiceFacts:
 
 def _service(host: Host, name: str, unit: UnitFile, running: frozenset[str], not_running: Unknown) -> Service:
     path, enabled = unit.path, unit.enabled
-    if isinstance(path, Unknown) and not isinstance(host.size(f"{_INIT}/{name}"), Unknown):
-        path, enabled = f"{_INIT}/{name}", _enabled_script(host, name)
+    if isinstance(path, Unknown):
+        script = host.size(f"{_INIT}/{name}")
+        if not isinstance(script, Unknown):
+            path, enabled = f"{_INIT}/{name}", _enabled_script(host, name)
+        else:
+            path = not_found((path, script), path.source, path.detail)
     state: Maybe[ServiceState] = path if isinstance(path, Unknown) else not_running
     if name in running:
         state = ServiceState.ACTIVE
@@ -117,14 +121,13 @@ def _with_state(service: Service, state: Maybe[ServiceState]) -> Service:
 
 def _enabled_script(host: Host, name: str) -> Maybe[bool]:
     """Return whether a link S??NAME in the directory of a usual runlevel (3, 5) starts a script."""
-    seen: Maybe[bool] = Unknown(Reason.NOT_THERE, "/etc/rc3.d")
-    for directory in ("/etc/rc3.d", "/etc/rc5.d", "/etc/rc.d/rc3.d"):
-        names = host.names(directory)
-        if not isinstance(names, Unknown):
-            seen = any(entry[:1] == "S" and entry[3:] == name for entry in names)
-            if seen:
-                break
-    return seen
+    listed = [host.names(directory) for directory in ("/etc/rc3.d", "/etc/rc5.d", "/etc/rc.d/rc3.d")]
+    if any(entry[:1] == "S" and entry[3:] == name for names in listed for entry in known(names, ())):
+        return True
+    unread = first_unread(listed)
+    if unread is not None or all(isinstance(names, Unknown) for names in listed):
+        return Unknown(Reason.NOT_THERE, "/etc/rc3.d") if unread is None else unread
+    return False
 
 
 def _running(host: Host) -> tuple[frozenset[str], Unknown]:

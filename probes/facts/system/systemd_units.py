@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 from probes.base.frozen import dataclass
 from probes.base.text import printable
-from probes.base.unknown import Maybe, Reason, Unknown, known
+from probes.base.unknown import Maybe, Reason, Unknown, first_unread, known, not_found
 from probes.host.protocol import Host
 
 UNIT_DIRECTORIES = (
@@ -46,6 +46,20 @@ class UnitFile:
 
 
 @dataclass(frozen=True)
+class WantedUnits:
+    """The units that another unit wants or requires by a link."""
+
+    names: frozenset[str]
+    unread: (
+        Unknown | None
+    )  # of a directory that may have more links; NOT_THERE: no systemd
+
+    def wants(self, name: str) -> Maybe[bool]:
+        """Return whether another unit wants this one."""
+        return True if name in self.names else False if self.unread is None else self.unread
+
+
+@dataclass(frozen=True)
 class UnitSetting:
     """The value of a setting, and the file that sets it."""
 
@@ -59,57 +73,84 @@ def read_units(host: Host, names: tuple[str, ...]) -> tuple[UnitFile, ...]:
     return tuple(_unit(host, name, wanted) for name in names)
 
 
-def wanted_units(host: Host) -> Maybe[frozenset[str]]:
-    """Return the names of all units that another unit wants or requires by a link."""
+def wanted_units(host: Host) -> WantedUnits:
+    """Find the units that another unit wants or requires by a link."""
     found: set[str] = set()
+    answers: list[Maybe[tuple[str, ...]]] = []
     seen = False
     for directory in UNIT_DIRECTORIES:
         names = host.names(directory)
+        answers.append(names)
         if isinstance(names, Unknown):
             continue
         seen = True
         for name in [n for n in names if n.endswith((".wants", ".requires"))][:MAX_FILES]:
-            found.update(known(host.names(f"{directory}/{name}"), ()))
-    return frozenset(found) if seen else Unknown(Reason.NOT_THERE, UNIT_DIRECTORIES[0], "no systemd here")
+            answers.append(host.names(f"{directory}/{name}"))
+            found.update(known(answers[-1], ()))
+    unread = first_unread(answers)
+    if unread is None and not seen:
+        unread = Unknown(Reason.NOT_THERE, UNIT_DIRECTORIES[0], "no systemd here")
+    return WantedUnits(frozenset(found), unread)
 
 
-def _unit(host: Host, name: str, wanted: Maybe[frozenset[str]]) -> UnitFile:
-    enabled: Maybe[bool] = wanted if isinstance(wanted, Unknown) else name in wanted
+def _unit(host: Host, name: str, wanted: WantedUnits) -> UnitFile:
+    sizes: list[Maybe[int]] = []
     for directory in UNIT_DIRECTORIES:
         path = f"{directory}/{name}"
         target = host.link(path)
         if target == "/dev/null":
             return UnitFile(name, path, masked=True, enabled=False)
+        size = host.size(path)
         # A link counts even if its target is elsewhere: `systemctl link`, or an alias of another unit.
-        if not isinstance(target, Unknown) or not isinstance(host.size(path), Unknown):
-            return UnitFile(name, path, masked=host.size(path) == 0, enabled=enabled)
-    absent = Unknown(Reason.NOT_THERE, f"{UNIT_DIRECTORIES[0]}/{name}", "no such unit")
+        if not isinstance(target, Unknown) or not isinstance(size, Unknown):
+            unread = first_unread(sizes)  # a unit there would come first
+            enabled = wanted.wants(name) if unread is None else unread
+            return UnitFile(name, path, masked=size == 0 and unread is None, enabled=enabled)
+        sizes.append(size)
+    absent = not_found(sizes, f"{UNIT_DIRECTORIES[0]}/{name}", "no such unit")
     return UnitFile(name, absent, masked=False, enabled=absent)
 
 
 def unit_setting(host: Host, unit: str, section: str, key: str) -> Maybe[UnitSetting]:
     """Return a setting of a unit, including drop-ins; NOT_THERE: none of its files sets it."""
-    files = [path for d in UNIT_DIRECTORIES if isinstance(host.size(path := f"{d}/{unit}"), int)][:1]
-    if not files:
-        return Unknown(Reason.NOT_THERE, f"{UNIT_DIRECTORIES[0]}/{unit}", "no such unit")
-    return _last(host, (*files, *_drop_ins(host, UNIT_DIRECTORIES, unit)), section, key)
+    sizes = {f"{directory}/{unit}": host.size(f"{directory}/{unit}") for directory in UNIT_DIRECTORIES}
+    if all(isinstance(size, Unknown) for size in sizes.values()):
+        return not_found(sizes.values(), f"{UNIT_DIRECTORIES[0]}/{unit}", "no such unit")
+    return _setting(host, sizes, UNIT_DIRECTORIES, unit, section, key)
 
 
 def manager_setting(host: Host, key: str) -> Maybe[UnitSetting]:
     """Return a setting of the system manager: system.conf and system.conf.d (systemd-system.conf(5))."""
-    files = [path for d in CONFIG_DIRECTORIES if isinstance(host.size(path := f"{d}/system.conf"), int)][:1]
-    return _last(host, (*files, *_drop_ins(host, CONFIG_DIRECTORIES, "system.conf")), "Manager", key)
+    name = "system.conf"
+    sizes = {f"{directory}/{name}": host.size(f"{directory}/{name}") for directory in CONFIG_DIRECTORIES}
+    return _setting(host, sizes, CONFIG_DIRECTORIES, name, "Manager", key)
+
+
+def _setting(
+    host: Host,
+    sizes: dict[str, Maybe[int]],
+    directories: tuple[str, ...],
+    name: str,
+    section: str,
+    key: str,
+) -> Maybe[UnitSetting]:
+    """Return a setting of the first of the files with these sizes and of its drop-ins."""
+    files = [path for path, size in sizes.items() if not isinstance(size, Unknown)][:1]
+    before = [size for path, size in sizes.items() if path not in files]
+    drop_ins, unread = _drop_ins(host, directories, name)
+    unread = first_unread((*before, unread))
+    return _last(host, (*files, *drop_ins), section, key) if unread is None else unread
 
 
 def modprobe_lines(host: Host) -> tuple[dict[str, str], tuple[str, ...]]:
-    """Find the modules that enabled services load with modprobe, and the files that could not be read.
+    """Find the modules that enabled services load with modprobe, and what could not be read of them.
 
     Module -> "/etc/systemd/system/x.service: ExecStart=/sbin/modprobe nvidia-peermem", for every unit and
     drop-in of the admin, and for vendors' units with names related to GPUs or RDMA.
     """
     found: dict[str, str] = {}
     unread: list[str] = []
-    for path in _service_files(host):
+    for path in _service_files(host, unread):
         text = host.read(path, _FILE_LIMIT)
         if isinstance(text, Unknown):
             unread += [] if text.reason is Reason.NOT_THERE else [printable(path)]
@@ -123,21 +164,27 @@ def modprobe_lines(host: Host) -> tuple[dict[str, str], tuple[str, ...]]:
     return found, tuple(unread)
 
 
-def _service_files(host: Host) -> Iterator[str]:
-    """Yield the files and drop-ins of services that start at boot."""
-    wanted = known(wanted_units(host), frozenset())
+def _service_files(host: Host, unread: list[str]) -> Iterator[str]:
+    """Yield the files and drop-ins of services that start at boot; add what cannot be read to `unread`."""
+    wanted = wanted_units(host)
+    if wanted.unread is not None and wanted.unread.reason is not Reason.NOT_THERE:
+        unread.append(wanted.unread.source)
     for directory in UNIT_DIRECTORIES:
-        names = known(host.names(directory), ())
+        names = _names(host, directory, unread)
         if directory in _VENDORS:
             names = tuple(name for name in names if any(word in name for word in _RELATED))
         for name in names[:MAX_FILES]:
             path = f"{directory}/{name}"
-            if name.removesuffix(".d") not in wanted:
+            if name.removesuffix(".d") not in wanted.names:
                 continue
-            if name.endswith(".service") and isinstance(host.size(path), int):
-                yield path
+            if name.endswith(".service"):
+                size = host.size(path)
+                if not isinstance(size, Unknown):
+                    yield path
+                elif size.reason is not Reason.NOT_THERE:
+                    unread.append(printable(path))
             elif name.endswith(".service.d"):
-                files = known(host.names(path), ())[:MAX_FILES]
+                files = _names(host, path, unread)[:MAX_FILES]
                 yield from (f"{path}/{file}" for file in files if file.endswith(".conf"))
 
 
@@ -154,16 +201,25 @@ def _modprobed(command: str) -> tuple[str, ...]:
     )
 
 
-def _drop_ins(host: Host, directories: tuple[str, ...], name: str) -> Iterator[str]:
-    """Yield drop-ins by name; of the same name, the one in the directory with the highest precedence."""
+def _names(host: Host, directory: str, unread: list[str]) -> tuple[str, ...]:
+    names = host.names(directory)
+    if isinstance(names, Unknown) and names.reason is not Reason.NOT_THERE:
+        unread.append(printable(directory))
+    return known(names, ())
+
+
+def _drop_ins(host: Host, directories: tuple[str, ...], name: str) -> tuple[list[str], Unknown | None]:
+    """Return drop-ins by name, and a directory that could not be read.
+
+    Of the same name, the one in the directory with the highest precedence counts.
+    """
     by_name: dict[str, str] = {}
-    for directory in directories:
-        below = f"{directory}/{name}.d"
-        for file in known(host.names(below), ()):
+    listed = {below: host.names(below) for below in (f"{directory}/{name}.d" for directory in directories)}
+    for below, names in listed.items():
+        for file in known(names, ()):
             if file.endswith(".conf"):
                 by_name.setdefault(file, f"{below}/{file}")
-    for file in sorted(by_name)[:MAX_FILES]:
-        yield by_name[file]
+    return [by_name[file] for file in sorted(by_name)[:MAX_FILES]], first_unread(listed.values())
 
 
 def _last(host: Host, paths: tuple[str, ...], section: str, key: str) -> Maybe[UnitSetting]:

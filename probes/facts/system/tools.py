@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 
 from probes.base.frozen import dataclass
 from probes.base.text import printable
-from probes.base.unknown import Maybe, Reason, Unknown
+from probes.base.unknown import Maybe, Reason, Unknown, not_found
 from probes.facts.system.tcp_ports import listening
 from probes.facts.system.tool_names import PERFTEST, PROGRAMS
 from probes.host.protocol import Host
@@ -93,20 +93,18 @@ def probe(host: Host) -> ToolFacts:
 
 
 def _find(host: Host, name: str) -> Maybe[str]:
-    refused: Unknown | None = None
+    sizes: list[Maybe[int]] = []
     for directory in DIRECTORIES:
-        size = host.size(f"{directory}/{name}")
-        if not isinstance(size, Unknown):
+        sizes.append(host.size(f"{directory}/{name}"))
+        if not isinstance(sizes[-1], Unknown):
             return f"{directory}/{name}"
-        if size.reason is not Reason.NOT_THERE:
-            refused = size
-    return Unknown(Reason.NOT_THERE, name, "not installed") if refused is None else refused
+    return not_found(sizes, name, "not installed")
 
 
 def _perftest(host: Host, paths: dict[str, Maybe[str]]) -> Maybe[Perftest]:
     installed = tuple(name for name in PERFTEST if not isinstance(paths[name], Unknown))
     if not installed:
-        return Unknown(Reason.NOT_THERE, PERFTEST[0], "perftest is not installed")
+        return not_found((paths[name] for name in PERFTEST), PERFTEST[0], "perftest is not installed")
     name, path = installed[0], paths[installed[0]]
     cuda: Maybe[bool]
     dmabuf: Maybe[bool]

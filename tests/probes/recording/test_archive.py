@@ -5,6 +5,7 @@ import io
 import json
 import random
 import tarfile
+import tracemalloc
 import zlib
 from collections.abc import Callable
 from hashlib import sha256
@@ -16,7 +17,8 @@ from hypothesis import strategies as st
 
 from probes.facts.node import probe_node
 from probes.recording.archive import MAX_TOTAL_BYTES
-from probes.recording.format import RecordingError
+from probes.recording.format import Question, RecordingError
+from probes.recording.recording_host import Moment
 from probes.recording.replay_host import ReplayHost
 from probes.simulation.host import SimulatedHost
 from probes.snapshot.rates import read as take_reading
@@ -160,6 +162,20 @@ def test_a_member_without_its_checksum_adds_nothing() -> None:
 
 def test_data_after_the_end_is_ignored() -> None:
     assert read(VALID + b"garbage") == read(VALID)
+
+
+def test_reading_long_answers_takes_little_more_memory_than_they_have() -> None:
+    files = {f"/etc/file{number}": bytes([number]) * (4 << 20) for number in range(6)}
+    moment = Moment(0, 1.7e9, True, (1.0,), {Question("file", (path,)): text for path, text in files.items()})
+    content = archive_of([moment])
+    tracemalloc.start()
+    try:
+        recording = read(content)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert len(recording.answers) == len(files)
+    assert peak < 1.5 * sum(map(len, files.values()))
 
 
 def bomb() -> bytes:

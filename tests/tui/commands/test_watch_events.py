@@ -7,13 +7,18 @@ from pathlib import Path
 
 import pytest
 
-from probes.queries.finding import Severity
+from probes.base.unknown import Reason, Unknown
+from probes.checks.registry import findings
+from probes.facts.system.services import ServiceFacts
+from probes.facts.system.tools import ToolFacts
+from probes.queries.finding import Severity, Status
 from probes.recording.format import Question
 from probes.recording.replay_host import ReplayHost
+from probes.snapshot.examination import Examination, examine
 from tests.tui.commands.scripted_watch import Scripted
 from tests.tui.commands.watched_node import Watched, recording, rings, saved
 from tui.commands.live import write_live
-from tui.runtime.black_box import Limits
+from tui.runtime.black_box import BlackBox, Limits
 from tui.runtime.replay_source import ReplaySource
 
 
@@ -71,6 +76,59 @@ def test_a_replay_shows_the_same_event_at_the_moment_at_which_it_opens(tmp_path:
     shown = next(one for one in samples if one["taken_at"] == opening)
     assert "mlx5_3" in " ".join(event["text"] for event in shown["events"])
     assert [len(one["jobs"]) for one in samples] == [1] * len(samples)
+
+
+def test_a_saved_recording_knows_what_the_doctor_reads_and_invents_no_finding(tmp_path: Path) -> None:
+    watched = Watched(tmp_path / "ring", name="hgx-h100+gpu-off-bus-live")
+    watched.seconds(30)
+    watched.end()
+    file = next(file for file in saved(tmp_path / "ring") if "xid" in file.name)
+    replayed = examine(ReplayHost(recording(file)))
+    expected = examine(watched.host)
+    assert isinstance(replayed.services, ServiceFacts)
+    assert isinstance(expected.services, ServiceFacts)
+    service = "nvidia-fabricmanager"
+    assert replayed.services.services[service] == expected.services.services[service]
+    assert isinstance(replayed.tools, ToolFacts)
+    assert isinstance(expected.tools, ToolFacts)
+    assert replayed.tools.perftest == expected.tools.perftest
+    assert found_in(replayed) <= found_in(expected)
+
+
+def test_a_ring_without_an_examination_invents_no_finding(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(BlackBox, "record_examination", lambda *_: None)  # as an older gdrtop recorded
+    watched = Watched(tmp_path / "ring", name="hgx-h100")
+    watched.seconds(5)
+    watched.end()
+    (ring,) = rings(tmp_path / "ring")
+    replayed = examine(ReplayHost(recording(ring)))
+    assert found_in(replayed) == set()
+    assert isinstance(replayed.services, ServiceFacts)
+    path = replayed.services.services["nvidia-fabricmanager"].path
+    assert isinstance(path, Unknown)
+    assert path.reason is Reason.NOT_RECORDED
+
+
+def test_the_node_is_examined_at_first_after_a_while_and_at_events(
+    tmp_path: Path, scripted: Scripted, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scripted(events_of=lambda second: [Severity.WARNING] if second in range(30, 45) else [])
+    monkeypatch.setattr("tui.runtime.black_box.EXAMINATION_SECONDS", 60.0)
+    monkeypatch.setattr("tui.runtime.black_box.EVENT_EXAMINATION_SECONDS", 10.0)
+    examined: list[float] = []
+    watched = Watched(tmp_path / "ring", begin=1000.0)
+    monkeypatch.setattr(
+        "tui.runtime.black_box.examine", lambda *_: examined.append(watched.clock.now - 1000.0)
+    )
+    watched.seconds(110)
+    watched.end()
+    assert examined == [0, 30, 40, 100]
+
+
+def found_in(examination: Examination) -> set[str]:
+    return {finding.id for finding in findings(examination) if finding.status is Status.FOUND}
 
 
 def _flat(question: Question) -> tuple[str, ...]:

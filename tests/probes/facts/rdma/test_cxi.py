@@ -12,6 +12,7 @@ from probes.facts.rdma.devices import Gid, RdmaFacts
 from probes.host.local import LocalHost
 from tests.trees import write
 
+NO_PCI = Unknown(Reason.NOT_THERE, "/sys/bus/pci/devices")
 FUNCTION = "/sys/devices/pci0000:00/0000:00:01.0/0000:01:00.0"
 
 
@@ -33,7 +34,7 @@ def node(root: Path, state: str = "up", speed: str = "200000") -> LocalHost:
 
 
 def found(host: LocalHost) -> RdmaFacts:
-    facts = cxi.add_slingshot(host, devices.probe(host))
+    facts = cxi.add_slingshot(host, devices.probe(host), NO_PCI)
     assert isinstance(facts, RdmaFacts)
     return facts
 
@@ -56,10 +57,10 @@ def test_a_link_that_is_down_has_no_rate(tmp_path: Path) -> None:
 def test_without_the_class_nothing_changes(tmp_path: Path) -> None:
     absent = Unknown(Reason.NOT_THERE, "/sys/class/infiniband")
     unread = Unknown(Reason.TIMED_OUT, "/sys/class/infiniband")
-    assert cxi.add_slingshot(LocalHost(str(tmp_path)), absent) is absent
+    assert cxi.add_slingshot(LocalHost(str(tmp_path)), absent, NO_PCI) is absent
     host = node(tmp_path)
-    assert cxi.add_slingshot(host, unread) is unread
-    assert isinstance(cxi.add_slingshot(host, absent), RdmaFacts)
+    assert cxi.add_slingshot(host, unread, NO_PCI) is unread
+    assert isinstance(cxi.add_slingshot(host, absent, NO_PCI), RdmaFacts)
 
 
 @pytest.mark.slow

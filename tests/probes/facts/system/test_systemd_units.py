@@ -50,7 +50,7 @@ def test_a_unit_that_is_not_installed(tmp_path: Path) -> None:
     assert isinstance(unit.path, Unknown)
     assert isinstance(unit.enabled, Unknown)
     assert unit.path.reason is Reason.NOT_THERE
-    assert isinstance(wanted_units(LocalHost(str(tmp_path))), Unknown)
+    assert isinstance(wanted_units(LocalHost(str(tmp_path))).wants(UNIT), Unknown)
 
 
 def test_a_drop_in_overrides_the_unit(tmp_path: Path) -> None:

@@ -1,0 +1,93 @@
+"""What a recording does not hold, or a node does not answer, is unknown: it is never absent, and never ok."""
+
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+
+from probes.base.unknown import Reason
+from probes.simulation.host import SimulatedHost
+from tests.probes.recording.incomplete import (
+    RefusingHost,
+    Removed,
+    contradictions,
+    groups,
+    judged,
+    recorded_moment,
+    replayed,
+    single_questions,
+)
+from tests.tui.pilot import SteppedClock
+
+NODES = (
+    *("hgx-h100", "dgx-a100", "aws-p5", "slingshot", "gb200", "pcie-l40s", "cloud-vm"),
+    "hgx-h100+acs-on",
+    "hgx-h100+xid-79-fell-off-bus",
+    "dgx-a100+port-down",
+    "dgx-a100+fabric-manager-down-absent,perftest-without-dmabuf",
+    "gb200+no-gdr-path",
+    "pcie-l40s+roce-gid-wrong,memlock-login",
+)
+USUAL = ("gb200", "dgx-a100+port-down", "pcie-l40s+roce-gid-wrong,memlock-login")
+FEW, MORE = (1,), (2, 3)  # depths: everything below /sys; everything below /sys/class/net, …
+
+
+def nodes(*fast: str, failing: str = "") -> list[Any]:
+    """Return the nodes as parameters; those that are not `fast` are in the slow tier."""
+    marks = {name: [pytest.mark.slow] for name in NODES if name not in fast}
+    # probes/snapshot/path_verdict.py takes a machine whose platform is unknown for bare metal, and a port in
+    # an unknown state for one that is down.
+    marks.setdefault(failing, []).append(pytest.mark.xfail(reason="the verdict of virtual machines"))
+    return [pytest.param(name, marks=marks.get(name, ())) for name in NODES]
+
+
+def without(name: str, choices: Iterable[Removed]) -> dict[str, str]:
+    """Return the first question of each choice whose loss makes gdrtop say something else."""
+    moment = recorded_moment(name)
+    complete = judged(replayed(moment, frozenset()))
+    return {
+        text: " ".join((question.kind, *question.of))
+        for removed in choices
+        for question in sorted(removed)[:1]
+        for text in contradictions(complete, judged(replayed(moment, removed)))
+    }
+
+
+def refused(name: str, reason: Reason, choices: Iterable[Removed]) -> dict[str, str]:
+    """Return the same for a node that answers with this reason."""
+    complete = judged(SimulatedHost(name, clock=SteppedClock()))
+    return {
+        text: " ".join((question.kind, *question.of))
+        for removed in choices
+        for question in sorted(removed)[:1]
+        for text in contradictions(
+            complete, judged(RefusingHost(SimulatedHost(name, clock=SteppedClock()), removed, reason))
+        )
+    }
+
+
+@pytest.mark.parametrize("name", nodes(*USUAL))
+def test_a_recording_without_a_group_of_answers_says_nothing_else(name: str) -> None:
+    assert without(name, groups(recorded_moment(name), FEW)) == {}
+
+
+@pytest.mark.parametrize("name", nodes(failing="cloud-vm"))
+def test_a_recording_without_a_smaller_group_of_answers_says_nothing_else(name: str) -> None:
+    assert without(name, groups(recorded_moment(name), MORE)) == {}
+
+
+@pytest.mark.parametrize("name", nodes(failing="cloud-vm"))
+def test_a_recording_without_one_answer_says_nothing_else(name: str) -> None:
+    assert without(name, single_questions(recorded_moment(name))) == {}
+
+
+# Whether this user may open a file is known when the answer is that root is needed.
+_ACCESS = ("readable", "writable")
+
+
+@pytest.mark.parametrize("name", nodes("gb200", failing="cloud-vm"))
+@pytest.mark.parametrize("reason", [Reason.NEEDS_ROOT, Reason.TIMED_OUT])
+def test_a_node_that_does_not_answer_says_nothing_else(name: str, reason: Reason) -> None:
+    moment = recorded_moment(name)
+    choices = (frozenset(one for one in group if one.kind not in _ACCESS) for group in groups(moment, FEW))
+    assert refused(name, reason, choices) == {}
