@@ -205,7 +205,6 @@ class Watcher:
             self._reader.check()
         for event in sample.events:
             self._output.event(event)
-        self._box.record_examination(self._reader.node, sample)
         self._box.end_moment(sample)
 
     def _started(self) -> str:

@@ -8,7 +8,6 @@ and ring together never exceed the size limit.
 from __future__ import annotations
 
 import contextlib
-import math
 import re
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
@@ -16,7 +15,6 @@ from enum import Enum
 
 from probes.base.text import printable
 from probes.base.unknown import Unknown
-from probes.facts.node import Node
 from probes.host.protocol import Host
 from probes.host.rdma_resources import RdmaResources
 from probes.live.model.sample import LiveEvent, LiveSample
@@ -25,15 +23,12 @@ from probes.recording.archive import MAX_MOMENTS, ArchiveWriter, Recording, read
 from probes.recording.format import Question, RecordingError
 from probes.recording.recording_host import Moment, RecordingHost
 from probes.recording.redaction.identifiers import Identifiers
-from probes.snapshot.examination import examine
 from tui.files.new_file import chunks_of, why
 from tui.runtime.event_recording import moments_between
 from tui.runtime.recorder import Recorded, Recorder, manifest_of
 from tui.runtime.ring_directory import OwnFile, RingDirectory, SegmentFile
 
 SEGMENT_SECONDS = 60.0
-EXAMINATION_SECONDS = 600.0  # an examination takes about a second of CPU time on a big node
-EVENT_EXAMINATION_SECONDS = 60.0
 LONGEST_SAVED_SECONDS = 900.0  # further events start another recording
 _SAVED_AT_ONCE = 10  # moments each second: all at once would delay the next samples
 _RETRY_SECONDS = 10.0
@@ -95,7 +90,6 @@ class BlackBox:
         self._writer: ArchiveWriter | None = None
         self._identifiers = Identifiers()
         self._last_at = 0.0  # seconds since 1970
-        self._examined_at: float | None = None  # by the monotonic clock
         self._segment_began = 0.0  # by the monotonic clock
         self._retry_at: float | None = None  # by the monotonic clock; not None while the ring is paused
         self._event: LiveEvent | None = None  # the first one of the recording to be saved
@@ -105,18 +99,6 @@ class BlackBox:
         self._segment_bytes = limits.max_bytes // 8
 
     # Each second
-
-    def record_examination(self, node: Node, sample: LiveSample) -> None:
-        """Ask what the doctor asks, so that the recordings have the answers.
-
-        At first, each ten minutes, and when an event is to be saved, but then at most once a minute.
-        """
-        now = self._node.monotonic()
-        since = math.inf if self._examined_at is None else now - self._examined_at
-        gap = EVENT_EXAMINATION_SECONDS if any(map(self._is_saved, sample.events)) else EXAMINATION_SECONDS
-        if since < 0 or since >= gap:
-            self._examined_at = now
-            examine(self.host, node)
 
     def _is_saved(self, event: LiveEvent) -> bool:
         return _ORDER.index(event.severity) <= _ORDER.index(self._limits.severity)

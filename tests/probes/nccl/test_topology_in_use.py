@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from probes.checks.judgement import judge
-from probes.checks.registry import findings
+from probes.checks.registry import CHECKS, findings
 from probes.facts.node import probe_node
 from probes.nccl.topology_places import file_tree
 from probes.nccl.topology_writer import cpu_mask, system_of

@@ -11,8 +11,7 @@ from typing import TypeVar
 
 from probes.base.frozen import dataclass
 from probes.base.unknown import Maybe, Reason, Unknown
-from probes.checks.registry import findings
-from probes.checks.summary import summarize
+from probes.checks.judgement import judge
 from probes.host.protocol import Host
 from probes.live.verdict import examine_with_jobs
 from probes.queries.finding import Finding, Status
@@ -35,7 +34,7 @@ _OF_A_SHAPE = 2  # questions that differ in numbers only, as those about eight e
 
 
 @dataclass(frozen=True)
-class Judgement:
+class Judged:
     """What gdrtop says about a node."""
 
     state: State
@@ -43,12 +42,11 @@ class Judgement:
     findings: dict[str, Finding]
 
 
-def judged(host: Host) -> Judgement:
+def judged(host: Host) -> Judged:
     """Examine a host as `gdrtop check` does."""
-    examination = examine_with_jobs(host)
-    found = findings(examination)
-    verdict = summarize(examination.verdict, found)
-    return Judgement(verdict.state, verdict.reason, {finding.id: finding for finding in found})
+    judgement = judge(examine_with_jobs(host))
+    verdict = judgement.verdict
+    return Judged(verdict.state, verdict.reason, {finding.id: finding for finding in judgement.findings})
 
 
 @lru_cache(maxsize=4)
@@ -89,7 +87,7 @@ class RefusingHost(RecordingHost):
         return {**answers, **{key: Unknown(self._reason, str(key)) for key in refused}}
 
 
-def contradictions(complete: Judgement, incomplete: Judgement) -> Iterator[str]:
+def contradictions(complete: Judged, incomplete: Judged) -> Iterator[str]:
     """Yield what the incomplete answers say, and the complete ones do not."""
     for name, finding in incomplete.findings.items():
         before = complete.findings[name]
@@ -107,7 +105,7 @@ def contradictions(complete: Judgement, incomplete: Judgement) -> Iterator[str]:
         yield f"{changed[0].name} became {changed[1].name}: {incomplete.reason}"
 
 
-def _is_without_its_finding(complete: Judgement, incomplete: Judgement) -> bool:
+def _is_without_its_finding(complete: Judged, incomplete: Judged) -> bool:
     """Return whether a finding that degrades the node cannot be checked, as the doctor says."""
     states = complete.state, incomplete.state
     return states in ((State.DEGRADED, State.ACTIVE), (State.DEGRADED, State.READY)) and any(
