@@ -45,7 +45,9 @@ class Conditions:
             key = condition.check, condition.subject
             found.setdefault(key, _continued(self._known.get(key), condition))
         self._known = found
-        return Watched(sample.at - self._began_at, _jobs(sample), tuple(found.values()))
+        return Watched(
+            sample.at - self._began_at, _jobs(sample), tuple(found.values()), _unknown_path(sample)
+        )
 
 
 def _continued(before: Condition | None, now: Condition) -> Condition:
@@ -61,6 +63,13 @@ def _jobs(sample: LiveSample) -> Maybe[int]:
     if isinstance(sample.processes, Unknown):
         return sample.processes
     return sum(job.role is not Role.GPU for job in sample.jobs)
+
+
+def _unknown_path(sample: LiveSample) -> str:
+    """Return why the path of a NCCL rank is unknown; "" if all are known."""
+    processes = () if isinstance(sample.processes, Unknown) else sample.processes
+    ranks = (process for process in processes if process.role is Role.NCCL)
+    return next((rank.path.why or "unknown" for rank in ranks if rank.path.word is PathWord.UNKNOWN), "")
 
 
 def _is_stopped(process: LiveProcess) -> bool:

@@ -34,3 +34,4 @@ class Watched:
     seconds: float  # for how long; 0: one moment only
     jobs: Maybe[int]  # that use the network now
     conditions: tuple[Condition, ...] = ()
+    unknown_path: str = ""  # why the path of a NCCL rank is unknown; "": all are known

@@ -89,7 +89,7 @@ def job_staged(examination: Examination) -> Outcome:
     _end_by_design(examination)
     steps = (_NCCL_LOG, RESTART)
     fix = Plan("Find out why NCCL does not use GPUDirect RDMA", steps, disturbs=RESTARTS, note=_KEEPS)
-    return report_conditions(examination, STAGED, fix)
+    return report_conditions(examination, STAGED, fix, needs_paths=True)
 
 
 @AREA.check(
@@ -111,9 +111,8 @@ def job_over_tcp(examination: Examination) -> Outcome:
         _NCCL_LOG,
         RESTART,
     )
-    return report_conditions(
-        examination, OVER_TCP, Plan("Let NCCL use RDMA", steps, disturbs=RESTARTS, note=_KEEPS)
-    )
+    fix = Plan("Let NCCL use RDMA", steps, disturbs=RESTARTS, note=_KEEPS)
+    return report_conditions(examination, OVER_TCP, fix, needs_paths=True)
 
 
 @AREA.check(

@@ -18,12 +18,17 @@ _SEVERITIES = tuple(Severity)
 
 
 def report_conditions(
-    examination: Examination, check: str, fix: Plan, seconds: float = 0.0, is_about_jobs: bool = True
+    examination: Examination,
+    check: str,
+    fix: Plan,
+    seconds: float = 0.0,
+    is_about_jobs: bool = True,
+    needs_paths: bool = False,
 ) -> Outcome:
     """Return one finding for all conditions of a check.
 
     `seconds`: for how long the node has to be watched before the check is ok. With `is_about_jobs` a node
-    without jobs needs no watching.
+    without jobs needs no watching. With `needs_paths` the check is ok only if the path of each rank is known.
     """
     watched = need(examination.watched, "running jobs")
     conditions = [condition for condition in watched.conditions if condition.check == check]
@@ -34,6 +39,8 @@ def report_conditions(
         jobs = need(jobs, "the processes of jobs")
     if is_about_jobs and not jobs:
         return passed(Evidence("processes", "no job uses the network"))
+    if needs_paths and watched.unknown_path:
+        return unknown(f"needs the path of each rank ({watched.unknown_path})")
     if watched.seconds < seconds:
         return unknown(f"needs up to {WATCH_SECONDS} s of watching (check --seconds {WATCH_SECONDS})")
     return passed(Evidence("live view", "not seen while watching" if seconds else "not seen"))

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from probes.base.unknown import Reason, Unknown
+from probes.checks.judgement import Judgement
 from probes.checks.registry import findings
 from probes.facts.system.services import ServiceFacts
 from probes.facts.system.tools import ToolFacts
@@ -18,7 +19,8 @@ from probes.snapshot.examination import Examination, examine
 from tests.tui.commands.scripted_watch import Scripted
 from tests.tui.commands.watched_node import Watched, recording, rings, saved
 from tui.commands.live import write_live
-from tui.runtime.black_box import BlackBox, Limits
+from tui.runtime.black_box import Limits
+from tui.runtime.live_reader import LiveReader
 from tui.runtime.replay_source import ReplaySource
 
 
@@ -98,7 +100,7 @@ def test_a_saved_recording_knows_what_the_doctor_reads_and_invents_no_finding(tm
 def test_a_ring_without_an_examination_invents_no_finding(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(BlackBox, "record_examination", lambda *_: None)  # as an older gdrtop recorded
+    monkeypatch.setattr(LiveReader, "needs_check", False)  # as an older gdrtop recorded
     watched = Watched(tmp_path / "ring", name="hgx-h100")
     watched.seconds(5)
     watched.end()
@@ -111,20 +113,24 @@ def test_a_ring_without_an_examination_invents_no_finding(
     assert path.reason is Reason.NOT_RECORDED
 
 
-def test_the_node_is_examined_at_first_after_a_while_and_at_events(
+def test_the_node_is_examined_at_first_and_at_events(
     tmp_path: Path, scripted: Scripted, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     scripted(events_of=lambda second: [Severity.WARNING] if second in range(30, 45) else [])
-    monkeypatch.setattr("tui.runtime.black_box.EXAMINATION_SECONDS", 60.0)
-    monkeypatch.setattr("tui.runtime.black_box.EVENT_EXAMINATION_SECONDS", 10.0)
     examined: list[float] = []
+    check = LiveReader.check
+
+    def noted(reader: LiveReader, probe: bool = False) -> Judgement:
+        examined.append(watched.clock.now - 1000.0)
+        return check(reader, probe)
+
+    monkeypatch.setattr(LiveReader, "check", noted)
     watched = Watched(tmp_path / "ring", begin=1000.0)
-    monkeypatch.setattr(
-        "tui.runtime.black_box.examine", lambda *_: examined.append(watched.clock.now - 1000.0)
-    )
     watched.seconds(110)
     watched.end()
-    assert examined == [0, 30, 40, 100]
+    assert examined[:2] == [0, 30]
+    assert len(examined) < 8
+    assert examined[-1] > 40
 
 
 def found_in(examination: Examination) -> set[str]:
