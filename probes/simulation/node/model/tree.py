@@ -21,7 +21,7 @@ Answer = Callable[[tuple[str, ...], float], Maybe[str | CommandOutput]]
 GIB = 1 << 30
 _MAX_LINKS = 40  # the kernel's limit, path_resolution(7)
 WARNING = 4
-_BOOT_MESSAGES = (
+BOOT_MESSAGES = (
     (5, 0.0, "Linux version {kernel} (simulated) #1 SMP"),
     (6, 0.0, "Command line: {cmdline}"),
     (4, 11.204118, "nvidia: loading out-of-tree module taints kernel."),
@@ -284,7 +284,7 @@ def add_kernel_log(tree: Tree) -> None:
     tree.add("/proc/sys/kernel/dmesg_restrict", "0\n")
     tree.commands["dmesg"] = lambda argv, seconds: "".join(tree.kernel_log)
     node = tree.description
-    for level, at_seconds, line in _BOOT_MESSAGES:
+    for level, at_seconds, line in BOOT_MESSAGES:
         log(tree, line.format(kernel=node.kernel, cmdline=node.cmdline), at_seconds, level)
 
 
