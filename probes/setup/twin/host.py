@@ -130,10 +130,10 @@ class TwinHost:
         if isinstance(real, Unknown):
             # Only the node knows why: needs root, not there.
             changed = self.tree.is_hidden(path) or real.reason is Reason.NOT_RECORDED
-            return real if changed else self._base.read_bytes(path, limit)
+            return real if changed else self.tree.host_of(path).read_bytes(path, limit)
         written = self.tree.changed_file(real)
         if written is None:
-            return self._base.read_bytes(real, limit)
+            return self.tree.host_of(real).read_bytes(real, limit)
         written = written(self.monotonic()) if callable(written) else written
         return written.encode() if isinstance(written, str) else written
 
@@ -154,14 +154,14 @@ class TwinHost:
 
     def read_range(self, path: str, offset: int, limit: int) -> Maybe[FileRange]:
         """Return a part of a file of the node."""
-        return self._base.read_range(path, offset, limit)
+        return self.tree.host_of(path).read_range(path, offset, limit)
 
     def names(self, path: str) -> Maybe[tuple[str, ...]]:
         """Return the sorted names in a directory."""
         real = self._real(path)
         if isinstance(real, Unknown):
             changed = self.tree.is_hidden(path) or real.reason is Reason.NOT_RECORDED
-            return real if changed else self._base.names(path)
+            return real if changed else self.tree.host_of(path).names(path)
         return self.tree.node_names(real)
 
     def link(self, path: str) -> Maybe[str]:
@@ -174,13 +174,13 @@ class TwinHost:
         target = self.tree.changed_link(place)
         if target is not None:
             return target
-        return Unknown(Reason.NOT_THERE, path) if self.tree.is_hidden(place) else self._base.link(path)
+        return Unknown(Reason.NOT_THERE, path) if self.tree.is_hidden(place) else self.tree.host_of(path).link(path)
 
     def resolve(self, path: str) -> Maybe[str]:
         """Return the path with every link resolved."""
         real = self._real(path)
         if isinstance(real, Unknown) and not self.tree.is_hidden(path) and real.reason is Reason.NOT_THERE:
-            return self._base.resolve(path)
+            return self.tree.host_of(path).resolve(path)
         return real
 
     def size(self, path: str) -> Maybe[int]:
@@ -188,10 +188,10 @@ class TwinHost:
         real = self._real(path)
         if isinstance(real, Unknown):
             changed = self.tree.is_hidden(path) or real.reason is Reason.NOT_RECORDED
-            return real if changed else self._base.size(path)
+            return real if changed else self.tree.host_of(path).size(path)
         written = self.tree.changed_file(real)
         if written is None:
-            return 0 if real in self.tree.made else self._base.size(path)
+            return 0 if real in self.tree.made else self.tree.host_of(path).size(path)
         content = self.read_bytes(path, 1 << 30)
         return content if isinstance(content, Unknown) else len(content)
 
@@ -200,10 +200,10 @@ class TwinHost:
         real = self._real(path)
         if isinstance(real, Unknown):
             changed = self.tree.is_hidden(path) or real.reason is Reason.NOT_RECORDED
-            return real if changed else self._base.access(path, write)
+            return real if changed else self.tree.host_of(path).access(path, write)
         if self.tree.changed_file(real) is not None:
             return real not in self.tree.denied
-        return real not in self.tree.denied and self._base.access(path, write)
+        return real not in self.tree.denied and self.tree.host_of(path).access(path, write)
 
     # Programs and libraries
 

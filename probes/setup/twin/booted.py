@@ -1,0 +1,206 @@
+"""A twin that was started again: with the kernel, modules, options and services that its next boot has.
+
+Nothing that only ran is there: no jobs, no messages of the boot before. What a driver shows of its devices
+stays as it is now; what depends on another driver file follows from the file, or is unknown.
+"""
+
+from __future__ import annotations
+
+import errno
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from probes.base.frozen import dataclass
+from probes.base.unknown import Maybe, Reason, Unknown, known
+from probes.facts.gpudirect import parse_driver_version
+from probes.facts.kernel.modules import PROC_MODULES
+from probes.facts.system import libraries
+from probes.host.command import CommandOutput
+from probes.host.cuda import CudaGpu
+from probes.host.nvml import NvmlFacts, NvmlLive
+from probes.host.rdma_resources import RdmaResources
+from probes.setup.twin.host import TwinHost
+from probes.setup.twin.tree import TwinTree
+from probes.simulation.commands import boot
+from probes.simulation.node.modules.modules import refcnt, users_of
+
+ONLY_AFTER = "only known after the boot"
+_FIRST_WITH_DMABUF = (515, 43, 4)  # the first open driver that exports DMA-BUFs
+_TURING = (7, 5)  # the open modules support nothing older
+_PROCESS = re.compile(r"/proc/(\d+)(?:/.*)?")
+_IOMMU_GROUP = re.compile(r"/sys/kernel/iommu_groups/\d+/type")
+_REFCNT = re.compile(r"/sys/module/(\w+)/refcnt")
+_MISMATCH = "driver/library version mismatch: {} is installed, and the kernel module will be {}"
+_NVML = "libnvidia-ml.so.1"
+
+
+@dataclass(frozen=True)
+class NextStart:
+    """What the next start of a kernel has that the node does not have now."""
+
+    release: str
+    cmdline: Maybe[str]
+    iommu: Maybe[str] | None  # type of IOMMU groups, "": no IOMMU; None: as now
+    dmabuf: Maybe[bool] | None  # whether the NIC driver supports DMA-BUF; None: as now
+    later: Mapping[str, str]  # module -> what may install it during or after the boot
+    changed: bool  # the NVIDIA driver's file is another one than the loaded driver's
+    missing: str = ""  # what cannot be read, in words
+
+
+class BootedTwin(TwinHost):
+    """A twin after its next start."""
+
+    def __init__(
+        self,
+        tree: TwinTree,
+        refused: Mapping[str, str],
+        devices: Mapping[str, Sequence[str]],
+        start: NextStart,
+    ) -> None:
+        super().__init__(tree, refused, devices)
+        self.start = start
+        self._own = str(known(self._base.link("/proc/self"), ""))
+        before = tuple(tree.live_modules)
+        boot.start(self, tree, [name for name, paths in devices.items() if paths], before)
+        self._bind_drivers()
+
+    def _why_not(self, argv: Sequence[str]) -> str:
+        """Return "": what the kernel refused before is in the tree, and it refuses it again."""
+        return "needs root" if argv[0] == "setpci" and self._is_config_cut(list(argv[1:])) else ""
+
+    def _unknown(self, source: str) -> Unknown:
+        return Unknown(Reason.NOT_RECORDED, source, ONLY_AFTER)
+
+    def _later(self, source: str, *modules: str) -> Unknown | None:
+        """Return that a module is installed later, if it is not loaded by the boot alone."""
+        for module in modules or tuple(self.start.later):
+            if module in self.start.later and module not in self.tree.live_modules:
+                return Unknown(Reason.NOT_RECORDED, source, f"{ONLY_AFTER}: {self.start.later[module]}")
+        return None
+
+    # Files
+
+    def _content(self, path: str, limit: int) -> Maybe[bytes]:
+        gone = self._gone(path)
+        if gone is not None:
+            return gone
+        if path == PROC_MODULES:
+            return self._later(path) or self._proc_modules().encode()
+        if self.start.iommu is not None and _IOMMU_GROUP.fullmatch(path):
+            kind = self.start.iommu
+            return kind if isinstance(kind, Unknown) else f"{kind}\n".encode()
+        counted = _REFCNT.fullmatch(path)
+        if counted is not None and counted[1] in boot.MODULES:
+            is_live = counted[1] in self.tree.live_modules
+            count = f"{refcnt(self.tree, counted[1], 0.0)}\n".encode()
+            return count if is_live else Unknown(Reason.NOT_THERE, path)
+        if path == "/proc/cmdline" and isinstance(self.start.cmdline, Unknown):
+            return self.start.cmdline
+        return super()._content(path, limit)
+
+    def names(self, path: str) -> Maybe[tuple[str, ...]]:
+        """Return the names in a directory; of processes only the first and gdrtop's own."""
+        gone = self._gone(path)
+        names = super().names(path) if gone is None else gone
+        if isinstance(names, Unknown):
+            return names
+        if path == "/sys/class/iommu" and self.start.iommu is not None:
+            return () if self.start.iommu == "" else names
+        if path != "/proc":
+            return names
+        return tuple(name for name in names if self._gone(f"/proc/{name}") is None)
+
+    def _gone(self, path: str) -> Unknown | None:
+        match = _PROCESS.fullmatch(path)
+        if match is None or match[1] in ("1", self._own) or self.tree.changed_file(f"/proc/{match[1]}/comm"):
+            return None
+        return Unknown(Reason.NOT_THERE, path)
+
+    def _proc_modules(self) -> str:
+        """Return /proc/modules with the references of services only."""
+        lines = []
+        for line in self._modules.proc_modules().splitlines():
+            name, size, _, _, *rest = line.split(" ")
+            users = "".join(f"{user}," for user in users_of(self.tree, name)) or "-"
+            lines.append(" ".join((name, size, str(refcnt(self.tree, name, 0.0)), users, *rest)) + "\n")
+        return "".join(lines)
+
+    # Programs and libraries
+
+    def run(self, argv: Sequence[str], seconds: float = 2.0) -> Maybe[CommandOutput]:
+        """Return what modinfo, systemctl and dmesg print then; other commands as now."""
+        command = self.tree.commands.get(argv[0]) if argv[0] in ("modinfo", "dmesg", "systemctl") else None
+        if command is None:
+            return super().run(argv, seconds)
+        output = command(tuple(argv), 0.0)
+        if isinstance(output, Unknown | CommandOutput):
+            return output
+        return CommandOutput(tuple(argv), 0, output, "")
+
+    def nvml(self) -> Maybe[NvmlFacts]:
+        """Return what NVML reports now, with the driver version and the services of the next boot."""
+        if (later := self._later("NVML", "nvidia")) is not None:
+            return later
+        absent = self._changed("nvml", "nvidia")
+        if absent is not None:
+            return absent
+        version = self._version()
+        if differing := self._mismatch(version):
+            return Unknown(Reason.DRIVER_ERROR, "NVML", differing)
+        facts = super().nvml()
+        if isinstance(facts, Unknown):
+            return self._unknown("NVML") if self.start.changed else facts
+        return replace(facts, driver_version=version or facts.driver_version)
+
+    def nvml_live(self) -> Maybe[tuple[NvmlLive, ...]]:
+        """Return the figures of idle GPUs: without processes."""
+        live = super().nvml_live()
+        return live if isinstance(live, Unknown) else tuple(replace(gpu, processes=()) for gpu in live)
+
+    def cuda_gpus(self) -> Maybe[tuple[CudaGpu, ...]]:
+        """Return what libcuda reports now; another driver's support for DMA-BUF follows from its file."""
+        if (later := self._later("libcuda", "nvidia", "nvidia_uvm")) is not None:
+            return later
+        if self._changed("cuda", "nvidia", "nvidia_uvm") is None and self._mismatch(self._version()):
+            return Unknown(Reason.DRIVER_ERROR, "libcuda", "cuInit(0) returned 803")
+        gpus = super().cuda_gpus()
+        if not self.start.changed:
+            return gpus
+        if isinstance(gpus, Unknown):
+            return gpus if gpus.reason is Reason.NOT_THERE else self._unknown("libcuda")
+        exports = self._exports_dmabuf()
+        return tuple(
+            replace(gpu, dmabuf_supported=known(gpu.rdma_supported, False) and exports) for gpu in gpus
+        )
+
+    def _exports_dmabuf(self) -> bool:
+        description = self.tree.description
+        number = parse_driver_version(self._version())
+        is_new = number is None or number >= _FIRST_WITH_DMABUF
+        return description.driver.flavour == "open" and is_new and description.gpu.capability >= _TURING
+
+    def _version(self) -> str:
+        return self.tree.text("/sys/module/nvidia/version").strip()
+
+    def _mismatch(self, version: str) -> str:
+        """Return how the driver's library differs from its kernel module; "" if it does not."""
+        found = libraries.probe(self).found[_NVML]
+        here = next((known(library.version, "") for library in found), "")
+        return _MISMATCH.format(here, version) if here and version and here != version else ""
+
+    def dmabuf_errnos(self, devices: Sequence[str]) -> Mapping[str, Maybe[int]]:
+        """Return the answers of now, if the NIC driver is the same; else what the kernel's config shows."""
+        answers = super().dmabuf_errnos(devices)
+        supports = self.start.dmabuf
+        if supports is None or supports is True:
+            return answers
+        new = self._unknown("ibv_reg_dmabuf_mr") if isinstance(supports, Unknown) else errno.EOPNOTSUPP
+        return {name: answer if isinstance(answer, Unknown) else new for name, answer in answers.items()}
+
+    def rdma_resources(self) -> Maybe[RdmaResources]:
+        """Return that no program uses RDMA."""
+        resources = super().rdma_resources()
+        if isinstance(resources, Unknown):
+            return resources
+        return RdmaResources(shares_namespaces=resources.shares_namespaces)
