@@ -30,7 +30,7 @@ def add_slingshot(host: Host, facts: Maybe[RdmaFacts]) -> Maybe[RdmaFacts]:
     """Return the RDMA devices with the Slingshot NICs behind them; `facts` as it is if there are none."""
     names = host.names(_CLASS)
     if isinstance(names, Unknown):
-        return facts
+        return names if names.reason is Reason.NOT_YET else facts
     found = (_device(host, name) for name in sorted(names, key=natural)[:_MAX_DEVICES])
     nics = tuple(device for device in found if not isinstance(device.bdf, Unknown))
     if not nics:

@@ -13,6 +13,7 @@ from dataclasses import replace
 
 from probes.base.frozen import dataclass
 from probes.base.unknown import Maybe, Reason, Unknown, known
+from probes.facts.gpu.fabric import UNFINISHED
 from probes.facts.gpudirect import parse_driver_version
 from probes.facts.kernel.modules import PROC_MODULES
 from probes.facts.system import libraries
@@ -24,12 +25,16 @@ from probes.setup.twin.host import TwinHost
 from probes.setup.twin.tree import TwinTree
 from probes.simulation.commands import boot
 from probes.simulation.node.modules.modules import refcnt, users_of
+from probes.simulation.node.system.fabric import MANAGER, has_switches
 
 ONLY_AFTER = "only known after the boot"
 _FIRST_WITH_DMABUF = (515, 43, 4)  # the first open driver that exports DMA-BUFs
 _TURING = (7, 5)  # the open modules support nothing older
+# Drivers -> their modules, which bring nothing without a device.
+_DRIVERS = {"mlx5_core": ("mlx5_core", "mlx5_ib"), "mlx4_core": ("mlx4_core", "mlx4_ib"), "nvidia": ("nvidia",)}
 _PROCESS = re.compile(r"/proc/(\d+)(?:/.*)?")
 _IOMMU_GROUP = re.compile(r"/sys/kernel/iommu_groups/\d+/type")
+_BY_FILE = ("/proc/driver/nvidia/version", "/proc/driver/nvidia/params")  # what modinfo and modprobe.d decide
 _REFCNT = re.compile(r"/sys/module/(\w+)/refcnt")
 _MISMATCH = "driver/library version mismatch: {} is installed, and the kernel module will be {}"
 _NVML = "libnvidia-ml.so.1"
@@ -54,11 +59,13 @@ class BootedTwin(TwinHost):
     def __init__(
         self,
         tree: TwinTree,
-        refused: Mapping[str, str],
         devices: Mapping[str, Sequence[str]],
         start: NextStart,
     ) -> None:
-        super().__init__(tree, refused, devices)
+        super().__init__(tree, {}, devices)
+        self._modules.idle = frozenset(
+            name for driver, names in _DRIVERS.items() if not devices.get(driver) for name in names
+        )
         self.start = start
         self._own = str(known(self._base.link("/proc/self"), ""))
         before = tuple(tree.live_modules)
@@ -69,14 +76,17 @@ class BootedTwin(TwinHost):
         """Return "": what the kernel refused before is in the tree, and it refuses it again."""
         return "needs root" if argv[0] == "setpci" and self._is_config_cut(list(argv[1:])) else ""
 
+    def _unknown_path(self, path: str) -> Unknown | None:
+        return None if path in _BY_FILE else super()._unknown_path(path)
+
     def _unknown(self, source: str) -> Unknown:
-        return Unknown(Reason.NOT_RECORDED, source, ONLY_AFTER)
+        return Unknown(Reason.NOT_YET, source, ONLY_AFTER)
 
     def _later(self, source: str, *modules: str) -> Unknown | None:
         """Return that a module is installed later, if it is not loaded by the boot alone."""
         for module in modules or tuple(self.start.later):
             if module in self.start.later and module not in self.tree.live_modules:
-                return Unknown(Reason.NOT_RECORDED, source, f"{ONLY_AFTER}: {self.start.later[module]}")
+                return Unknown(Reason.NOT_YET, source, f"{ONLY_AFTER}: {self.start.later[module]}")
         return None
 
     # Files
@@ -86,7 +96,8 @@ class BootedTwin(TwinHost):
         if gone is not None:
             return gone
         if path == PROC_MODULES:
-            return self._later(path) or self._proc_modules().encode()
+            later = self._later(path)
+            return self._proc_modules().encode() if later is None else later
         if self.start.iommu is not None and _IOMMU_GROUP.fullmatch(path):
             kind = self.start.iommu
             return kind if isinstance(kind, Unknown) else f"{kind}\n".encode()
@@ -164,6 +175,8 @@ class BootedTwin(TwinHost):
             return later
         if self._changed("cuda", "nvidia", "nvidia_uvm") is None and self._mismatch(self._version()):
             return Unknown(Reason.DRIVER_ERROR, "libcuda", "cuInit(0) returned 803")
+        if self._changed("cuda", "nvidia", "nvidia_uvm") is None and self._is_without_manager():
+            return Unknown(Reason.DRIVER_ERROR, "libcuda", "cuInit(0) returned 802")
         gpus = super().cuda_gpus()
         if not self.start.changed:
             return gpus
@@ -173,6 +186,20 @@ class BootedTwin(TwinHost):
         return tuple(
             replace(gpu, dmabuf_supported=known(gpu.rdma_supported, False) and exports) for gpu in gpus
         )
+
+    def _is_without_manager(self) -> bool:
+        """Return whether Fabric Manager, which runs now, will not set up this node's NVSwitches."""
+        states = (units.get(MANAGER) == "active" for units in (self._units, self.tree.units))
+        return has_switches(self.tree) and tuple(states) == (True, False)
+
+    def _unknown_fabric(self) -> Unknown | None:
+        """Return that the NVLink fabric's state is unknown: a service that does not work now starts again."""
+        now = self._base.nvml()
+        gpus = () if isinstance(now, Unknown) else now.gpus
+        states = [known(gpu.fabric, "") for gpu in gpus if not isinstance(gpu, Unknown)]
+        if states and set(states) <= UNFINISHED and self.tree.units.get(MANAGER) == "active":
+            return self._unknown(MANAGER)
+        return super()._unknown_fabric()
 
     def _exports_dmabuf(self) -> bool:
         description = self.tree.description

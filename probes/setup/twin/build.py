@@ -94,7 +94,7 @@ def start_twin(
         refused = {name: text for name, text in _refused(examination).items() if name in absent}
         tree.refusals.update({name: Refusal(_INVALID, ((4, text),)) for name, text in refused.items()})
     tree.refusals.update(files.rejected)
-    return BootedTwin(tree, {}, _devices(examination), files.start)
+    return BootedTwin(tree, _devices(examination), files.start)
 
 
 def _tree(host: Host, examination: Examination, disk: Host, description: NodeDescription) -> TwinTree:

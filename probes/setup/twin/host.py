@@ -129,7 +129,7 @@ class TwinHost:
         real = self._real(path)
         if isinstance(real, Unknown):
             # Only the node knows why: needs root, not there.
-            changed = self.tree.is_hidden(path) or real.reason is Reason.NOT_RECORDED
+            changed = self.tree.is_hidden(path) or real.reason is Reason.NOT_YET
             return real if changed else self.tree.host_of(path).read_bytes(path, limit)
         written = self.tree.changed_file(real)
         if written is None:
@@ -138,14 +138,18 @@ class TwinHost:
         return written.encode() if isinstance(written, str) else written
 
     def _real(self, path: str) -> str | Unknown:
-        """Return the path without links; NOT_RECORDED: only a module that is new on the twin shows it."""
+        """Return the path without links; NOT_YET: only a module that is new on the twin shows it."""
         new = self._modules.new
-        if new and (unknown := unknown_path(path, new)) is not None:
+        if new and (unknown := self._unknown_path(path)) is not None:
             return unknown
         real = self.tree.real(path)
-        if new and not isinstance(real, Unknown) and (unknown := unknown_path(real, new)) is not None:
+        if new and not isinstance(real, Unknown) and (unknown := self._unknown_path(real)) is not None:
             return unknown
         return real
+
+    def _unknown_path(self, path: str) -> Unknown | None:
+        """Return why a path is unknown: a module that is new on the twin decides it."""
+        return unknown_path(path, self._modules.new)
 
     def read(self, path: str, limit: int = READ_LIMIT_BYTES) -> Maybe[str]:
         """Return a file's text."""
@@ -160,7 +164,7 @@ class TwinHost:
         """Return the sorted names in a directory."""
         real = self._real(path)
         if isinstance(real, Unknown):
-            changed = self.tree.is_hidden(path) or real.reason is Reason.NOT_RECORDED
+            changed = self.tree.is_hidden(path) or real.reason is Reason.NOT_YET
             return real if changed else self.tree.host_of(path).names(path)
         return self.tree.node_names(real)
 
@@ -169,7 +173,7 @@ class TwinHost:
         parent, _, name = path.rpartition("/")
         real = self._real(parent)
         place = path if isinstance(real, Unknown) else f"{real}/{name}"
-        if (unknown := unknown_path(place, self._modules.new)) is not None:
+        if (unknown := self._unknown_path(place)) is not None:
             return unknown
         target = self.tree.changed_link(place)
         if target is not None:
@@ -187,7 +191,7 @@ class TwinHost:
         """Return a file's size."""
         real = self._real(path)
         if isinstance(real, Unknown):
-            changed = self.tree.is_hidden(path) or real.reason is Reason.NOT_RECORDED
+            changed = self.tree.is_hidden(path) or real.reason is Reason.NOT_YET
             return real if changed else self.tree.host_of(path).size(path)
         written = self.tree.changed_file(real)
         if written is None:
@@ -199,7 +203,7 @@ class TwinHost:
         """Return whether the file can be read (and written)."""
         real = self._real(path)
         if isinstance(real, Unknown):
-            changed = self.tree.is_hidden(path) or real.reason is Reason.NOT_RECORDED
+            changed = self.tree.is_hidden(path) or real.reason is Reason.NOT_YET
             return real if changed else self.tree.host_of(path).access(path, write)
         if self.tree.changed_file(real) is not None:
             return real not in self.tree.denied

@@ -55,7 +55,7 @@ def read_kernel_files(
     modules = read_installed(disk, release, _NAMES)
     line = read_next_line(disk, release)
     now = examination.node.kernel
-    cmdline: Maybe[str] = Unknown(Reason.NOT_RECORDED, "/proc/cmdline", _NO_ENTRY) if is_image else ""
+    cmdline: Maybe[str] = Unknown(Reason.NOT_YET, "/proc/cmdline", _NO_ENTRY) if is_image else ""
     missing = ""
     if not isinstance(line, Unknown):
         cmdline = line.line
@@ -94,13 +94,13 @@ def _iommu(disk: Host, release: str, cmdline: Maybe[str], before: Maybe[str]) ->
         return ""
     config = disk.read_bytes(f"/boot/config-{release}", CONFIG_LIMIT_BYTES)
     if isinstance(config, Unknown):
-        return Unknown(Reason.NOT_RECORDED, f"/boot/config-{release}", ONLY_AFTER)
+        return Unknown(Reason.NOT_YET, f"/boot/config-{release}", ONLY_AFTER)
     if known(parse_config(config, "CONFIG_IOMMU_DEFAULT_PASSTHROUGH"), False):
         return "identity"
     is_on = {"intel_iommu=on", "amd_iommu=on", "iommu=force"} & words
     if is_on or known(parse_config(config, "CONFIG_INTEL_IOMMU_DEFAULT_ON"), False):
         return "DMA-FQ"
-    return Unknown(Reason.NOT_RECORDED, f"/boot/config-{release}", ONLY_AFTER)
+    return Unknown(Reason.NOT_YET, f"/boot/config-{release}", ONLY_AFTER)
 
 
 def _iommu_words(line: str) -> frozenset[str]:
@@ -146,7 +146,7 @@ def _dmabuf(examination: Examination, modules: InstalledModules) -> Maybe[bool] 
         if is_ofed and not isinstance(file.version, Unknown) and file.version == now.version:
             return None
     if is_ofed:
-        return Unknown(Reason.NOT_RECORDED, entry.path, ONLY_AFTER)
+        return Unknown(Reason.NOT_YET, entry.path, ONLY_AFTER)
     version = parse_version(modules.release)
     if not isinstance(version, Unknown) and version < _FIRST_KERNEL:
         return False
