@@ -197,7 +197,7 @@ class BootedTwin(TwinHost):
         now = self._base.nvml()
         gpus = () if isinstance(now, Unknown) else now.gpus
         states = [known(gpu.fabric, "") for gpu in gpus if not isinstance(gpu, Unknown)]
-        if states and set(states) <= UNFINISHED and self.tree.units.get(MANAGER) == "active":
+        if states and set(states) <= set(UNFINISHED) and self.tree.units.get(MANAGER) == "active":
             return self._unknown(MANAGER)
         return super()._unknown_fabric()
 

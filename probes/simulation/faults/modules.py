@@ -12,7 +12,7 @@ from probes.simulation.node.modules.loading import refuse_module, remove_modules
 
 _PEERMEM = "nvidia_peermem"
 _OF_DRIVER = ("nvidia_fs", "gdrdrv", _PEERMEM, "nvidia_uvm", "nvidia")
-_RDMA = ("mlx5_ib", "ib_uverbs", "rdma_cm", "ib_core")
+_RDMA = ("mlx5_ib", "efa", "ib_uverbs", "rdma_cm", "ib_core")
 OTHER_KERNEL = "6.8.0-58-generic"
 
 
@@ -110,7 +110,7 @@ FAULTS: tuple[Fault, ...] = (
     fault(
         "ib-uverbs-not-loaded",
         "ib_uverbs is not loaded, so no program can use RDMA",
-        _unloaded("mlx5_ib", "ib_uverbs"),
+        _unloaded("mlx5_ib", "efa", "ib_uverbs"),
         on="pcie-l40s",
     ),
     fault("nvidia-not-loaded", "The NVIDIA driver is not loaded", _unloaded(*_OF_DRIVER), on="pcie-l40s"),
