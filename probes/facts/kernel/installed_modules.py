@@ -37,6 +37,7 @@ class InstalledModules:
     peer_memory: Maybe[str]  # the module that exports the peer-memory symbols; NOT_THERE: none
     files: Maybe[dict[str, ModuleFile]]  # without modules that have no file
     dmabuf_config: Maybe[bool]  # the kernel's config has what DMA-BUF needs
+    lacks_index: bool  # depmod has not written modules.dep: modprobe loads nothing
     has_headers: Maybe[bool]  # /lib/modules/RELEASE/build leads to the files to build modules with
 
     @property
@@ -83,9 +84,10 @@ def read_installed(host: Host, release: str, names: Iterable[str]) -> InstalledM
     """Read what depmod and modinfo say about the modules `names` on a kernel."""
     if not is_release(release):
         nothing = Unknown(Reason.MALFORMED, MODULES_DIRECTORY, "not a kernel release")
-        return InstalledModules(release[:64], {}, frozenset(), nothing, nothing, nothing, nothing)
+        return InstalledModules(release[:64], {}, frozenset(), nothing, nothing, nothing, False, nothing)
     wanted = tuple(names)
     tree = read_tree(host, release)
+    index = host.size(f"{MODULES_DIRECTORY}/{release}/modules.dep")
     build = host.names(f"{MODULES_DIRECTORY}/{release}/build")
     has_headers: Maybe[bool] = True
     if isinstance(build, Unknown):
@@ -98,6 +100,7 @@ def read_installed(host: Host, release: str, names: Iterable[str]) -> InstalledM
         find_provider(tree, PEER_MEMORY_SYMBOL),
         _files(host, release, entries),
         _dmabuf_config(host, release),
+        isinstance(index, Unknown) and index.reason is Reason.NOT_THERE,
         has_headers,
     )
 

@@ -23,6 +23,7 @@ from probes.host.nvml import NvmlFacts, NvmlLive
 from probes.host.rdma_resources import RdmaResources
 from probes.setup.twin.host import TwinHost
 from probes.setup.twin.tree import TwinTree
+from probes.setup.twin.unknowns import unknown_path
 from probes.simulation.commands import boot
 from probes.simulation.node.modules.modules import refcnt, users_of
 from probes.simulation.node.system.fabric import MANAGER, has_switches
@@ -77,16 +78,26 @@ class BootedTwin(TwinHost):
         return "needs root" if argv[0] == "setpci" and self._is_config_cut(list(argv[1:])) else ""
 
     def _unknown_path(self, path: str) -> Unknown | None:
-        return None if path in _BY_FILE else super()._unknown_path(path)
+        if path in _BY_FILE and "nvidia" in self.tree.live_modules:
+            return None
+        unknown = super()._unknown_path(path)
+        if unknown is None and unknown_path(path, self._absent_later) is not None:
+            return self._later(path)
+        return unknown
+
+    @property
+    def _absent_later(self) -> tuple[str, ...]:
+        """Return the modules that the boot alone does not load, and something else may."""
+        return tuple(name for name in self.start.later if name not in self.tree.live_modules)
 
     def _unknown(self, source: str) -> Unknown:
         return Unknown(Reason.NOT_YET, source, ONLY_AFTER)
 
     def _later(self, source: str, *modules: str) -> Unknown | None:
         """Return that a module is installed later, if it is not loaded by the boot alone."""
-        for module in modules or tuple(self.start.later):
-            if module in self.start.later and module not in self.tree.live_modules:
-                return Unknown(Reason.NOT_YET, source, f"{ONLY_AFTER}: {self.start.later[module]}")
+        for module in self._absent_later:
+            if not modules or module in modules:
+                return Unknown(Reason.NOT_YET, source, self.start.later[module])
         return None
 
     # Files
@@ -143,7 +154,8 @@ class BootedTwin(TwinHost):
         """Return what modinfo, systemctl and dmesg print then; other commands as now."""
         command = self.tree.commands.get(argv[0]) if argv[0] in ("modinfo", "dmesg", "systemctl") else None
         if command is None:
-            return super().run(argv, seconds)
+            is_image = self.tree.disk is not self.tree.base
+            return self.tree.disk.run(argv, seconds) if is_image else super().run(argv, seconds)
         output = command(tuple(argv), 0.0)
         if isinstance(output, Unknown | CommandOutput):
             return output

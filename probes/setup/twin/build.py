@@ -97,6 +97,13 @@ def start_twin(
     return BootedTwin(tree, _devices(examination), files.start)
 
 
+def with_disk(node: TwinHost, examination: Examination, image: Host) -> TwinHost:
+    """Make a twin on which a container with the files of `image` runs."""
+    tree = TwinTree(node, _description(node, examination), image)
+    tree.add("/.dockerenv", "")
+    return TwinHost(tree, {}, {})
+
+
 def _tree(host: Host, examination: Examination, disk: Host, description: NodeDescription) -> TwinTree:
     tree = TwinTree(host, description, disk)
     _place_devices(tree, examination)

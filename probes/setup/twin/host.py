@@ -139,11 +139,10 @@ class TwinHost:
 
     def _real(self, path: str) -> str | Unknown:
         """Return the path without links; NOT_YET: only a module that is new on the twin shows it."""
-        new = self._modules.new
-        if new and (unknown := self._unknown_path(path)) is not None:
+        if (unknown := self._unknown_path(path)) is not None:
             return unknown
         real = self.tree.real(path)
-        if new and not isinstance(real, Unknown) and (unknown := self._unknown_path(real)) is not None:
+        if not isinstance(real, Unknown) and (unknown := self._unknown_path(real)) is not None:
             return unknown
         return real
 

@@ -171,7 +171,8 @@ def _later(examination: Examination, modules: InstalledModules) -> dict[str, str
         ours = [] if isinstance(dkms, Unknown) else [one for one in dkms.modules if one.name in packages]
         if not why and ours and ours[-1].failed_log is None and modules.has_headers is True:
             why = f"DKMS may build {ours[-1].name} {ours[-1].version} during the boot"
-        if not why and any(modules.is_there(name) is not False for name in absent):
+        unread = any(modules.is_there(name) is not False for name in absent)
+        if not why and unread and not modules.lacks_index:
             why = f"the modules of {modules.release} cannot be read"
         found.update(dict.fromkeys(absent, why) if why else {})
     return found
