@@ -73,9 +73,7 @@ def exit_status(check: ImageCheck) -> int:
     return status_of(check.verdict)
 
 
-def _container(
-    image: Host, hardware: Host, examination: Examination, label: str, product: str
-) -> ImageCheck:
+def _container(image: Host, hardware: Host, examination: Examination, label: str, product: str) -> ImageCheck:
     """Run the programs of a container image on the node as it is after its next start: without jobs."""
     release = known(examination.node.kernel_release, "")
     boot_facts = boot.probe(hardware, distribution.probe(hardware), examination.node.kernel_release)

@@ -38,6 +38,7 @@ from probes.simulation.node.model.tree import GIB, uuid_of
 from probes.simulation.node.model.waves import Wave, phase
 from probes.simulation.node.system.fabric import fabric_place, fabric_state
 from probes.simulation.node.system.reboot import description_after, end_programs, forget_running, keep_disk
+from probes.simulation.node.system.software import library_mismatch
 
 if TYPE_CHECKING:  # a node that is only read needs neither faults nor commands nor benchmark tools
     from probes.simulation.bandwidth.node_pair import NodeParts, SimulatedNode
@@ -246,8 +247,8 @@ class SimulatedHost:
         if "nvidia" not in self.tree.live_modules:
             return Unknown(Reason.NOT_THERE, "NVML", "the NVIDIA driver is not loaded")
         driver, special = self._description.driver, self._description.nvml
-        if special.refusal:
-            return Unknown(Reason.DRIVER_ERROR, "NVML", special.refusal)
+        if refusal := special.refusal or library_mismatch(self.tree):
+            return Unknown(Reason.DRIVER_ERROR, "NVML", refusal)
         return NvmlFacts(
             driver_version=self.tree.text("/sys/module/nvidia/version").strip() or driver.version,
             nvml_version=f"{driver.cuda}.{driver.version}",

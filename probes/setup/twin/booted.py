@@ -15,6 +15,7 @@ from probes.base.frozen import dataclass
 from probes.base.unknown import Maybe, Reason, Unknown, known
 from probes.facts.gpu.fabric import UNFINISHED
 from probes.facts.gpudirect import parse_driver_version
+from probes.facts.gpudirect_vendors import EFA_PEERMEM
 from probes.facts.kernel.modules import PROC_MODULES
 from probes.facts.system import libraries
 from probes.host.command import CommandOutput
@@ -25,6 +26,7 @@ from probes.setup.twin.host import TwinHost
 from probes.setup.twin.tree import TwinTree
 from probes.setup.twin.unknowns import unknown_path
 from probes.simulation.commands import boot
+from probes.simulation.node.modules.files import modinfo_fields
 from probes.simulation.node.modules.modules import refcnt, users_of
 from probes.simulation.node.system.fabric import MANAGER, has_switches
 
@@ -32,10 +34,15 @@ ONLY_AFTER = "only known after the boot"
 _FIRST_WITH_DMABUF = (515, 43, 4)  # the first open driver that exports DMA-BUFs
 _TURING = (7, 5)  # the open modules support nothing older
 # Drivers -> their modules, which bring nothing without a device.
-_DRIVERS = {"mlx5_core": ("mlx5_core", "mlx5_ib"), "mlx4_core": ("mlx4_core", "mlx4_ib"), "nvidia": ("nvidia",)}
+_DRIVERS = {
+    "mlx5_core": ("mlx5_core", "mlx5_ib"),
+    "mlx4_core": ("mlx4_core", "mlx4_ib"),
+    "nvidia": ("nvidia",),
+}
 _PROCESS = re.compile(r"/proc/(\d+)(?:/.*)?")
 _IOMMU_GROUP = re.compile(r"/sys/kernel/iommu_groups/\d+/type")
 _BY_FILE = ("/proc/driver/nvidia/version", "/proc/driver/nvidia/params")  # what modinfo and modprobe.d decide
+_PARAMETER = re.compile(r"/sys/module/(\w+)/parameters/")
 _REFCNT = re.compile(r"/sys/module/(\w+)/refcnt")
 _MISMATCH = "driver/library version mismatch: {} is installed, and the kernel module will be {}"
 _NVML = "libnvidia-ml.so.1"
@@ -72,6 +79,16 @@ class BootedTwin(TwinHost):
         before = tuple(tree.live_modules)
         boot.start(self, tree, [name for name, paths in devices.items() if paths], before)
         self._bind_drivers()
+        for path in devices.get("efa", ()):
+            if not isinstance(self._base.size(f"{path}/p2p"), Unknown):
+                tree.add(f"{path}/p2p", f"{self._peer_provider()}\n")
+
+    def _peer_provider(self) -> str:
+        """Return what the EFA driver names: it loads efa_nv_peermem by itself, which needs open modules."""
+        live, refused = self.tree.live_modules, self.tree.refusals
+        is_open = self.tree.description.driver.flavour == "open"
+        has_file = bool(modinfo_fields(self.tree, EFA_PEERMEM)) and EFA_PEERMEM not in refused
+        return "NVIDIA" if "nvidia" in live and is_open and (EFA_PEERMEM in live or has_file) else ""
 
     def _why_not(self, argv: Sequence[str]) -> str:
         """Return "": what the kernel refused before is in the tree, and it refuses it again."""
@@ -117,6 +134,8 @@ class BootedTwin(TwinHost):
             is_live = counted[1] in self.tree.live_modules
             count = f"{refcnt(self.tree, counted[1], 0.0)}\n".encode()
             return count if is_live else Unknown(Reason.NOT_THERE, path)
+        if self._is_parameter_of_now(path) and self.tree.changed_file(path) is None:
+            return self._base.read_bytes(path, limit)
         if path == "/proc/cmdline" and isinstance(self.start.cmdline, Unknown):
             return self.start.cmdline
         return super()._content(path, limit)
@@ -129,9 +148,16 @@ class BootedTwin(TwinHost):
             return names
         if path == "/sys/class/iommu" and self.start.iommu is not None:
             return () if self.start.iommu == "" else names
+        if self._is_parameter_of_now(f"{path}/"):
+            return tuple(sorted({*names, *known(self._base.names(path), ())}))
         if path != "/proc":
             return names
         return tuple(name for name in names if self._gone(f"/proc/{name}") is None)
+
+    def _is_parameter_of_now(self, path: str) -> bool:
+        """Return whether a path is a parameter of a module that was loaded and is loaded again."""
+        match = _PARAMETER.match(path)
+        return match is not None and match[1] in self.tree.live_modules and self._modules.is_of_node(match[1])
 
     def _gone(self, path: str) -> Unknown | None:
         match = _PROCESS.fullmatch(path)

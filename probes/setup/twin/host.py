@@ -177,7 +177,9 @@ class TwinHost:
         target = self.tree.changed_link(place)
         if target is not None:
             return target
-        return Unknown(Reason.NOT_THERE, path) if self.tree.is_hidden(place) else self.tree.host_of(path).link(path)
+        if self.tree.is_hidden(place):
+            return Unknown(Reason.NOT_THERE, path)
+        return self.tree.host_of(path).link(path)
 
     def resolve(self, path: str) -> Maybe[str]:
         """Return the path with every link resolved."""

@@ -38,7 +38,7 @@ class TwinTree(Tree):
 
     def host_of(self, path: str) -> Host:
         """Return the host that has a path: the node for what its kernel shows, else the disk."""
-        return self.base if path.startswith(_OF_KERNEL) else self.disk
+        return self.base if f"{path}/".startswith(_OF_KERNEL) else self.disk
 
     # What has changed
 

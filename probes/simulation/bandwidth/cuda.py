@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from probes.base.frozen import dataclass
 from probes.simulation.node.model.tree import Tree
 from probes.simulation.node.system.fabric import MANAGER, fabric_state, has_switches
+from probes.simulation.node.system.software import library_mismatch
 
 ERRORS = {
     100: ("CUDA_ERROR_NO_DEVICE", "no CUDA-capable device is detected"),
@@ -36,7 +37,7 @@ def devices(tree: Tree, environment: Mapping[str, str]) -> tuple[CudaDevice, ...
     node = tree.description
     if "nvidia" not in tree.live_modules:
         return _NO_DEVICE
-    if node.nvml.refusal:
+    if node.nvml.refusal or library_mismatch(tree):
         return _MISMATCH
     if "nvidia_uvm" not in tree.live_modules:
         return _UNKNOWN

@@ -78,7 +78,7 @@ def start(host: Host, tree: Tree, drivers: Collection[str], before: Collection[s
 
 
 def _needs_are_met(tree: Tree, name: str) -> bool:
-    """Return whether a module's dependencies are loaded: a program does not load drivers of absent devices."""
+    """Return whether a module's dependencies are loaded: no program loads drivers of absent devices."""
     index = read_index(tree)
     return name in index and set(index[name]) <= set(tree.live_modules)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -108,7 +109,7 @@ def _wrong_direct_nic(tree: Tree) -> None:
 
 
 def _translated(description: NodeDescription) -> NodeDescription:
-    cmdline = description.cmdline.replace(" iommu=pt", " intel_iommu=on")
+    cmdline = re.sub(r" iommu(=pt|\.passthrough=1)", " intel_iommu=on", description.cmdline)
     return replace(description, iommu="DMA-FQ", cmdline=cmdline)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from probes.simulation.node.devices.config_space import DEVICES, real_path
+from probes.simulation.node.devices.cxi import GPU_PARAMETER
 from probes.simulation.node.model.program import PEERMEM
 from probes.simulation.node.model.tree import Removed, Tree, uuid_of
 from probes.simulation.node.modules.modules import add_memory_peers
@@ -13,7 +14,7 @@ _PATHS = {
     "nvidia": (_DRIVER_PROC,),
     PEERMEM: ("/sys/kernel/mm/memory_peers/nv_mem",),
     **dict.fromkeys(("mlx4_ib", "mlx5_ib", "efa"), ("/sys/class/infiniband", "/sys/class/infiniband_verbs")),
-    "cxi_ss1": ("/sys/class/cxi",),
+    "cxi_ss1": ("/sys/class/cxi", GPU_PARAMETER),
     "rdma_ucm": ("/dev/infiniband/rdma_cm",),
     "rdma_cm": ("/dev/infiniband/rdma_cm",),
     "gdrdrv": ("/dev/gdrdrv",),

@@ -49,8 +49,8 @@ def remove_modules(tree: Tree, *names: str) -> None:
     for name in names:
         if name in tree.live_modules:
             tree.live_modules.remove(name)
-            tree.remove(f"/sys/module/{name}")
             remove_effects(tree, name)
+            tree.remove(f"/sys/module/{name}")
         for key in [key for key in tree.references if key[0] == name]:
             del tree.references[key]
 
