@@ -84,10 +84,11 @@ def forecast(
     boot: Maybe[BootFacts],
     release: str = "",
     disk: Host | None = None,
+    only: bool = False,
 ) -> Forecast:
     """Judge up to four installed kernels: the next, the running, `release`, and the newest others.
 
-    `disk`: the files of an image, which then starts on the hardware of `host`.
+    `only`: judge `release` alone. `disk`: the files of an image, which then starts on the hardware of `host`.
     """
     next_kernel = boot if isinstance(boot, Unknown) else boot.next_kernel
     if disk is None and in_container(examination.node.platform):
@@ -99,7 +100,7 @@ def forecast(
         return Forecast((), next_kernel, f"no installed kernel can be read{why}")
     running = examination.node.kernel_release if disk is None else Unknown(Reason.NOT_THERE)
     first = [name for name in (release, known(next_kernel, ""), known(running, "")) if name in installed]
-    judged = tuple(dict.fromkeys((*first, *installed)))[:MAX_JUDGED]
+    judged = (release,) if only else tuple(dict.fromkeys((*first, *installed)))[:MAX_JUDGED]
     kernels = []
     for name in [name for name in installed if name in judged]:
         twin = start_twin(host, examination, boot, name, disk)

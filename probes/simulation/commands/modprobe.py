@@ -210,13 +210,18 @@ def rmmod(call: Invocation) -> CommandResult:
 
 
 def _parameters_in_config(host: Host) -> dict[str, dict[str, str]]:
-    """Return module -> parameters; of files with the same name, the first directory wins."""
+    """Return module -> parameters, also of the command line; of files with one name the first wins."""
     files: dict[str, str] = {}
     for directory in MODPROBE_DIRECTORIES:
         for name in known(host.names(directory), ()):
             if name.endswith(".conf") and not name.startswith("."):
                 files.setdefault(name, f"{directory}/{name}")
     found: dict[str, dict[str, str]] = {}
+    for word in known(read_cmdline(host), "").replace('"', "").split():
+        module, dot, option = word.partition(".")
+        if dot and "=" in option:
+            parameter, _, value = option.partition("=")
+            found.setdefault(module.replace("-", "_"), {})[parameter.replace("-", "_")] = value
     for name in sorted(files):
         for line in known(host.read(files[name]), "").replace("\\\n", " ").splitlines():
             words = line.split()

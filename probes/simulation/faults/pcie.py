@@ -143,6 +143,7 @@ def _desktop_host_bridges(tree: Tree) -> None:
 
 
 def _unmapped_peers(tree: Tree) -> None:
+    tree.add("/etc/modprobe.d/nvidia-options.conf", "options nvidia NVreg_DmaRemapPeerMmio=0\n")
     tree.add("/proc/driver/nvidia/params", 'RegistryDwords: ""\nDmaRemapPeerMmio: 0\n')
 
 

@@ -40,7 +40,7 @@ def insert_module(tree: Tree, name: str, parameters: Mapping[str, str], seconds:
             log(tree, f"{name}: unknown parameter '{parameter}' ignored", seconds)
     tree.live_modules.append(name)
     add_module(tree, name, fields.get("version", ""), fields.get("srcversion", ""), taken)
-    add_effects(tree, name)
+    add_effects(tree, name, taken)
     return None
 
 
