@@ -9,6 +9,7 @@ from probes.base.text import printable
 from probes.checks.gpu import devices as gpu_devices
 from probes.checks.gpu import driver, fabric, imex, memory_mode, modes, nvlink, xids
 from probes.checks.modules import builds, loaded, refused
+from probes.checks.modules import files as module_files
 from probes.checks.nccl import (
     expandable_segments,
     files,
@@ -78,6 +79,7 @@ AREAS: tuple[Area, ...] = (
     gdr_path.AREA,  # whether GPUDirect RDMA works at all comes before the reasons
     loaded.AREA,
     refused.AREA,
+    module_files.AREA,
     builds.AREA,
     on_disk.AREA,
     symbols.AREA,

@@ -57,6 +57,7 @@ class NextStart:
     iommu: Maybe[str] | None  # type of IOMMU groups, "": no IOMMU; None: as now
     dmabuf: Maybe[bool] | None  # whether the NIC driver supports DMA-BUF; None: as now
     later: Mapping[str, str]  # module -> what may install it during or after the boot
+    driver: Unknown | None  # why version and flavor of the NVIDIA driver's file are unknown
     changed: bool  # the NVIDIA driver's file is another one than the loaded driver's
     missing: str = ""  # what cannot be read, in words
 
@@ -134,6 +135,8 @@ class BootedTwin(TwinHost):
             is_live = counted[1] in self.tree.live_modules
             count = f"{refcnt(self.tree, counted[1], 0.0)}\n".encode()
             return count if is_live else Unknown(Reason.NOT_THERE, path)
+        if path == _BY_FILE[0] and self.start.driver is not None and self.tree.changed_file(path):
+            return self.start.driver
         if self._is_parameter_of_now(path) and self.tree.changed_file(path) is None:
             return self._base.read_bytes(path, limit)
         if path == "/proc/cmdline" and isinstance(self.start.cmdline, Unknown):
@@ -148,6 +151,8 @@ class BootedTwin(TwinHost):
             return names
         if path == "/sys/class/iommu" and self.start.iommu is not None:
             return () if self.start.iommu == "" else names
+        if path == _BY_FILE[0] and self.start.driver is not None and self.tree.changed_file(path):
+            return self.start.driver
         if self._is_parameter_of_now(f"{path}/"):
             return tuple(sorted({*names, *known(self._base.names(path), ())}))
         if path != "/proc":
@@ -220,6 +225,8 @@ class BootedTwin(TwinHost):
             return gpus
         if isinstance(gpus, Unknown):
             return gpus if gpus.reason is Reason.NOT_THERE else self._unknown("libcuda")
+        if self.start.driver is not None:
+            return tuple(replace(gpu, dmabuf_supported=self.start.driver) for gpu in gpus)
         exports = self._exports_dmabuf()
         return tuple(
             replace(gpu, dmabuf_supported=known(gpu.rdma_supported, False) and exports) for gpu in gpus

@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Literal
 
-from probes.base.unknown import Maybe, Unknown, known
+from probes.base.unknown import Maybe, Reason, Unknown, known
 from probes.facts.gpu.gpus import Flavour
 from probes.facts.gpudirect import MEMORY_PEERS
 from probes.facts.kernel.boot import BootFacts
+from probes.facts.kernel.installed_modules import DAMAGED
 from probes.facts.kernel.log import LogKind
 from probes.facts.kernel.module_files import ModuleFile, parse_modinfo
 from probes.facts.kernel.modules import LADDER, PROC_MODULES, PROC_MODULES_LIMIT_BYTES, ModuleFacts
@@ -80,6 +81,11 @@ def start_twin(
     description = replace(description, kernel=release, cmdline=known(files.start.cmdline, ""))
     tree = _tree(host, examination, disk, description)
     loadable = {name: _fields(file) for name, file in known(files.modules.files, {}).items()}
+    arm = " aarch64" * (known(files.modules.architecture, description.architecture) == "aarch64")
+    for name, why in files.modules.unread.items():
+        entry = files.modules.entry(name)
+        if entry is not None and why.detail != DAMAGED and why.reason is not Reason.NOT_THERE:
+            loadable[name] = {"filename": entry.path, "name": name, "vermagic": f"{release} SMP{arm}"}
     tree.commands["modinfo"] = Modinfo({name: one for name, one in loadable.items() if one["filename"]})
     tree.commands["dmesg"] = lambda argv, seconds: "".join(tree.kernel_log)
     tree.commands["systemctl"] = lambda argv, seconds: show_units(tree, argv)
@@ -155,7 +161,8 @@ def _fields(file: ModuleFile) -> dict[str, str]:
         "srcversion": known(file.srcversion, ""),
         "depends": ",".join(file.depends),
         "name": file.name,
-        "vermagic": f"{kernel} SMP" if kernel else "",
+        "vermagic": f"{kernel} SMP{' aarch64' * (file.architecture == 'aarch64')}" if kernel else "",
+        "firmware": "\n".join(file.firmware),
         "signer": known(file.signer, ""),
     }
     return {key: value for key, value in fields.items() if value or key == "depends"}

@@ -10,7 +10,7 @@ from probes.base.unknown import Maybe, Reason, Unknown, known
 from probes.facts.kernel.boot import BootFacts
 from probes.facts.kernel.depmod import origin_of
 from probes.facts.kernel.dkms import DRIVER_PACKAGES
-from probes.facts.kernel.installed_modules import InstalledModules, read_installed
+from probes.facts.kernel.installed_modules import DAMAGED, InstalledModules, read_installed
 from probes.facts.kernel.module_files import ModuleFile
 from probes.facts.kernel.modules import LADDER
 from probes.facts.kernel.next_boot import read_next_line, words_that_matter
@@ -72,6 +72,7 @@ def read_kernel_files(
         _iommu(disk, release, cmdline, before),
         _dmabuf(examination, modules),
         {**_later(examination, modules), **doubted},
+        _unread_driver(modules),
         _is_other_driver(examination, modules),
         missing,
     )
@@ -131,6 +132,14 @@ def _is_other_driver(examination: Examination, modules: InstalledModules) -> boo
     if isinstance(file.srcversion, Unknown) or isinstance(now.srcversion, Unknown):
         return known(file.version, "?") != known(now.version, "")
     return file.srcversion != now.srcversion
+
+
+def _unread_driver(modules: InstalledModules) -> Unknown | None:
+    """Return why nothing is known about the file of the NVIDIA driver, which is there."""
+    why = modules.unread.get("nvidia")
+    if why is None or why.detail == DAMAGED or why.reason is Reason.NOT_THERE:
+        return None
+    return Unknown(Reason.NOT_YET, why.source, f"{ONLY_AFTER}: the driver's file is {why.detail or why}")
 
 
 def _dmabuf(examination: Examination, modules: InstalledModules) -> Maybe[bool] | None:

@@ -73,6 +73,10 @@ def _refusal(tree: Tree, name: str, parameters: Mapping[str, str]) -> Refusal | 
     fields = modinfo_fields(tree, name)
     if modules_are_locked(tree):
         return NOT_PERMITTED
+    if not fields:  # the file is damaged, or was deleted after depmod ran
+        return INVALID
+    if ("aarch64" in fields.get("vermagic", "").split()) != (tree.description.architecture == "aarch64"):
+        return Refusal("Exec format error", ((_ERROR, f"{name}: Invalid architecture in ELF header"),))
     if "signer" not in fields:
         if tree.text(_SIG_ENFORCE).strip() == "Y":
             lines = ((_NOTICE, "Loading of unsigned module is rejected"),)
