@@ -6,7 +6,7 @@ from dataclasses import replace
 from enum import Enum
 
 from probes.base.plan import Plan
-from probes.base.unknown import Maybe, Reason, Unknown, known
+from probes.base.unknown import Maybe, Reason, Unknown, known, map_known
 from probes.facts.gpu.gpus import Flavour
 from probes.facts.kernel.dkms import DRIVER_PACKAGES
 from probes.facts.kernel.module_blockers import loads_nothing
@@ -255,9 +255,9 @@ def architecture_differs(examination: Examination, file: ModuleFile) -> Maybe[bo
     """Return whether a module's file is for another architecture than this CPU."""
     platform = examination.node.platform
     cpu = platform if isinstance(platform, Unknown) else platform.cpu_architecture
-    if isinstance(cpu, Unknown) or isinstance(file.architecture, Unknown):
-        return cpu if isinstance(cpu, Unknown) else file.architecture
-    return cpu != file.architecture
+    if isinstance(cpu, Unknown):
+        return cpu
+    return map_known(file.architecture, lambda architecture: architecture != cpu)
 
 
 def _refused_file(examination: Examination, name: str) -> list[str]:

@@ -38,7 +38,7 @@ from probes.simulation.node.model.tree import GIB, uuid_of
 from probes.simulation.node.model.waves import Wave, phase
 from probes.simulation.node.system.fabric import fabric_place, fabric_state
 from probes.simulation.node.system.reboot import description_after, end_programs, forget_running, keep_disk
-from probes.simulation.node.system.software import library_mismatch
+from probes.simulation.node.system.software import library_mismatch, library_missing
 
 if TYPE_CHECKING:  # a node that is only read needs neither faults nor commands nor benchmark tools
     from probes.simulation.bandwidth.node_pair import NodeParts, SimulatedNode
@@ -247,7 +247,9 @@ class SimulatedHost:
         if "nvidia" not in self.tree.live_modules:
             return Unknown(Reason.NOT_THERE, "NVML", "the NVIDIA driver is not loaded")
         driver, special = self._description.driver, self._description.nvml
-        if refusal := special.refusal or library_mismatch(self.tree):
+        if missing := library_missing(self.tree):
+            return Unknown(Reason.NOT_THERE, "NVML", missing)
+        if refusal := special.refusal or library_mismatch(self.tree) or self.tree.unstarted:
             return Unknown(Reason.DRIVER_ERROR, "NVML", refusal)
         return NvmlFacts(
             driver_version=self.tree.text("/sys/module/nvidia/version").strip() or driver.version,
@@ -392,6 +394,8 @@ class SimulatedHost:
             if module not in self.tree.live_modules:
                 detail = f"not queried, because /sys/module/{module} is missing"
                 return Unknown(Reason.NOT_THERE, "libcuda", detail)
+        if missing := library_missing(self.tree):
+            return Unknown(Reason.NOT_THERE, "libcuda", missing)
         found = devices(self.tree, {})
         if isinstance(found, int):
             return Unknown(Reason.DRIVER_ERROR, "libcuda", f"cuInit(0) returned {found}")

@@ -14,7 +14,7 @@ from tui.commands.after_reboot import kernel_json
 from tui.commands.arguments import UsageError
 from tui.commands.finding_json import finding_json
 from tui.runtime.json_values import document, verdict_json, write_json
-from tui.runtime.open_host import open_host, open_hardware
+from tui.runtime.open_host import open_hardware, open_host
 from tui.runtime.printing import print_lines, text_width
 from widgets.base.lines import Line, Run, Tone
 from widgets.doctor.image import draw

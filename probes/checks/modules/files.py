@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from probes.base.plan import Plan, Step, instruction
-from probes.base.unknown import Reason, Unknown
+from probes.base.unknown import Reason, Unknown, known
 from probes.facts.system.platform import in_container
 from probes.plans.driver import rebuild_plan
 from probes.queries.finding import Area, Evidence, Outcome, Severity, found, need, passed
@@ -47,8 +47,9 @@ def module_file_unusable(examination: Examination) -> Outcome:
 
 
 def _rebuild(examination: Examination, names: tuple[str, ...]) -> Plan | None:
-    if any(name in GPU_MODULES for name in names):
-        return rebuild_plan(examination)
+    release = known(examination.node.kernel_release, "")
+    if release and any(name in GPU_MODULES for name in names):
+        return rebuild_plan(release)
     return Plan("Restore the modules", (instruction("Install the package of these modules again"),))
 
 

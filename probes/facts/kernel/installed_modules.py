@@ -37,7 +37,7 @@ class InstalledModules:
     builtin: frozenset[str]
     peer_memory: Maybe[str]  # the module that exports the peer-memory symbols; NOT_THERE: none
     files: Maybe[dict[str, ModuleFile]]  # without modules that have no file
-    unread: dict[str, Unknown]  # modules with a line in modules.dep whose file shows nothing; MALFORMED: damaged
+    unread: dict[str, Unknown]  # listed in modules.dep, but their files show nothing
     dmabuf_config: Maybe[bool]  # the kernel's config has what DMA-BUF needs
     architecture: Maybe[str]  # "x86_64", "aarch64", from the kernel's config
     lacks_index: bool  # depmod has not written modules.dep: modprobe loads nothing
@@ -87,7 +87,10 @@ def read_installed(host: Host, release: str, names: Iterable[str]) -> InstalledM
     """Read what depmod and modinfo say about the modules `names` on a kernel."""
     if not is_release(release):
         nothing = Unknown(Reason.MALFORMED, MODULES_DIRECTORY, "not a kernel release")
-        return InstalledModules(release[:64], {}, frozenset(), nothing, nothing, nothing, False, nothing)
+        unread: dict[str, Unknown] = {}
+        return InstalledModules(
+            release[:64], {}, frozenset(), nothing, nothing, unread, nothing, nothing, False, nothing
+        )
     wanted = tuple(names)
     tree = read_tree(host, release)
     config = _config(host, release)

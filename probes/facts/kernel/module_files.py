@@ -39,7 +39,7 @@ class ModuleFile:
     signer: Maybe[str]  # NOT_THERE: unsigned
     depends: tuple[str, ...]
     architecture: Maybe[str] = _NO_VERMAGIC  # "x86_64", "aarch64", from vermagic
-    firmware: tuple[str, ...] = ()  # files below /lib/firmware that it may load: "nvidia/580.65.06/gsp_ga10x.bin"
+    firmware: tuple[str, ...] = ()  # it may load, below /lib/firmware: "nvidia/580.65.06/gsp_ga10x.bin"
 
 
 @dataclass(frozen=True)

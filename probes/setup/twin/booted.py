@@ -202,6 +202,10 @@ class BootedTwin(TwinHost):
         version = self._version()
         if differing := self._mismatch(version):
             return Unknown(Reason.DRIVER_ERROR, "NVML", differing)
+        if self.tree.unstarted:
+            return Unknown(Reason.DRIVER_ERROR, "NVML", self.tree.unstarted)
+        if missing := self._missing_library("libnvidia-ml.so.1"):
+            return Unknown(Reason.NOT_THERE, "NVML", missing)
         facts = super().nvml()
         if isinstance(facts, Unknown):
             return self._unknown("NVML") if self.start.changed else facts
@@ -218,6 +222,10 @@ class BootedTwin(TwinHost):
             return later
         if self._changed("cuda", "nvidia", "nvidia_uvm") is None and self._mismatch(self._version()):
             return Unknown(Reason.DRIVER_ERROR, "libcuda", "cuInit(0) returned 803")
+        if self._changed("cuda", "nvidia", "nvidia_uvm") is None and self.tree.unstarted:
+            return Unknown(Reason.DRIVER_ERROR, "libcuda", "cuInit(0) returned 100")
+        if missing := self._missing_library("libcuda.so.1"):
+            return Unknown(Reason.NOT_THERE, "libcuda", missing)
         if self._changed("cuda", "nvidia", "nvidia_uvm") is None and self._is_without_manager():
             return Unknown(Reason.DRIVER_ERROR, "libcuda", "cuInit(0) returned 802")
         gpus = super().cuda_gpus()
@@ -254,6 +262,12 @@ class BootedTwin(TwinHost):
 
     def _version(self) -> str:
         return self.tree.text("/sys/module/nvidia/version").strip()
+
+    def _missing_library(self, name: str) -> str:
+        """Return that an image has no library of the driver; a live node may have it elsewhere."""
+        if self.tree.disk is self.tree.base or libraries.probe(self).found[name]:
+            return ""
+        return f"{name} is not installed"
 
     def _mismatch(self, version: str) -> str:
         """Return how the driver's library differs from its kernel module; "" if it does not."""

@@ -98,7 +98,7 @@ def _iommu(disk: Host, release: str, cmdline: Maybe[str], before: Maybe[str]) ->
         return Unknown(Reason.NOT_YET, f"/boot/config-{release}", ONLY_AFTER)
     if known(parse_config(config, "CONFIG_IOMMU_DEFAULT_PASSTHROUGH"), False):
         return "identity"
-    is_on = {"intel_iommu=on", "amd_iommu=on", "iommu=force"} & words
+    is_on = bool({"intel_iommu=on", "amd_iommu=on", "iommu=force"} & words)
     if is_on or known(parse_config(config, "CONFIG_INTEL_IOMMU_DEFAULT_ON"), False):
         return "DMA-FQ"
     return Unknown(Reason.NOT_YET, f"/boot/config-{release}", ONLY_AFTER)

@@ -110,7 +110,13 @@ class TwinTree(Tree):
 
     def is_there(self, path: str) -> bool:
         """Return whether a file, link or directory has this path."""
-        return path in self.files or path in self.links or path in self.directories
+        if path in self.made or self.changed_file(path) is not None or self.changed_link(path) is not None:
+            return True
+        if self.is_hidden(path):
+            return False
+        host = self.host_of(path)
+        asked = (host.size, host.link, host.names)
+        return any(not isinstance(ask(path), Unknown) for ask in asked)
 
     def text(self, path: str) -> str:
         """Return the text of a file; empty if there is none or it is computed."""

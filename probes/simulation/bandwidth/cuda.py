@@ -35,7 +35,7 @@ class CudaDevice:
 def devices(tree: Tree, environment: Mapping[str, str]) -> tuple[CudaDevice, ...] | int:
     """Return the devices in PCI order, those that CUDA_VISIBLE_DEVICES names; or the CUresult of cuInit."""
     node = tree.description
-    if "nvidia" not in tree.live_modules:
+    if "nvidia" not in tree.live_modules or tree.unstarted:
         return _NO_DEVICE
     if node.nvml.refusal or library_mismatch(tree):
         return _MISMATCH

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
+from probes.setup.forecast.forecast import forecast
+from probes.setup.forecast.model import Forecast, KernelForecast, Outlook, exit_status
 
 from probes.base.unknown import Maybe, Reason, Unknown
 from probes.facts.gpudirect import GdrPath
 from probes.facts.kernel.boot import BootFacts, BootLoader, InitramfsTool, InstalledKernel
-from probes.setup.forecast.forecast import forecast
-from probes.setup.forecast.model import Forecast, KernelForecast, Outlook, exit_status
 from probes.simulation.host import SimulatedHost
 from probes.simulation.node.modules.files import modinfo_of, set_modinfo
 from probes.snapshot.examination import examine

@@ -6,15 +6,15 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from probes.setup.forecast.model import Outlook
+from probes.setup.image_host import ImageHost
+from probes.setup.image_lint import ImageKind, ImageLint, exit_status, lint_image
 
 from probes.base.unknown import Reason, Unknown
 from probes.checks.registry import findings
 from probes.facts.gpudirect import GdrPath
 from probes.host.local import LocalHost
 from probes.queries.finding import Status
-from probes.setup.forecast.model import Outlook
-from probes.setup.image_host import ImageHost
-from probes.setup.image_lint import ImageKind, ImageLint, exit_status, lint_image
 from probes.simulation.host import SimulatedHost
 from probes.snapshot.examination import examine
 from tests.probes.setup.module_elf import module_file

@@ -29,7 +29,7 @@ UNKNOWN_IS_RIGHT = {
     **dict.fromkeys(("ib-uverbs-not-loaded", "mlx4-core-not-loaded", "mlx4-ib-not-loaded"), _DRIVER_OF_NICS),
     **dict.fromkeys(("efa-not-loaded", "cxi-ss1-not-loaded"), _DRIVER_OF_NICS),
     "nvidia-not-loaded": "only NVML shows whether a GPU has C2C links to the CPU, which bring NICs near",
-    "dkms-not-built-for-kernel": "dkms.service may build the driver during the boot; the simulated one does not",
+    "dkms-not-built-for-kernel": "dkms.service may build the driver during the boot",
 }
 NO_PROBE_FAILS = "the probe failed"
 
@@ -113,4 +113,5 @@ def test_unknown_is_said_only_where_a_reason_is_written_here() -> None:
     """The list above is short, and each of its faults makes some forecast unknown."""
     for fault in UNKNOWN_IS_RIGHT:
         node = "gb200" if fault == "nvidia-not-loaded" else FAULTS[fault].on
-        assert forecast_of(SimulatedHost(f"{node}+{fault}", clock=SteppedClock())).verdict.state is State.UNKNOWN
+        kernel = forecast_of(SimulatedHost(f"{node}+{fault}", clock=SteppedClock()))
+        assert kernel.verdict.state is State.UNKNOWN, fault

@@ -116,6 +116,7 @@ class Tree:
     journal: dict[str, list[str]] = field(default_factory=dict)  # service -> messages
     references: dict[tuple[str, str], Callable[[float], int]] = field(default_factory=dict)
     """(module, holder) -> number of references, as a function of the seconds."""
+    unstarted: str = ""  # why the driver has started no GPU; "": it has
     refusals: dict[str, Refusal] = field(default_factory=dict)  # by module
     removed_with: dict[str, list[Removed]] = field(default_factory=dict)  # by module
     mig: set[int] = field(default_factory=set)  # GPUs with MIG enabled

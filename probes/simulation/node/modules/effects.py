@@ -100,8 +100,9 @@ def _set_options(tree: Tree, parameters: Mapping[str, str]) -> None:
     options = {name.removeprefix("NVreg_"): value for name, value in parameters.items()}
     shown = dict(line.split(": ", 1) for line in tree.text(_PARAMS).splitlines() if ": " in line)
     usual = {name: value for name, value in _OPTIONS.items() if name in shown}
-    quoted = {name: f'"{value}"' if shown.get(name, "")[:1] == '"' else value for name, value in options.items()}
-    lines = ({**shown, **usual, **quoted}).items()
+    for name, value in options.items():
+        options[name] = f'"{value}"' if shown.get(name, "").startswith('"') else value
+    lines = {**shown, **usual, **options}.items()
     tree.add(_PARAMS, "".join(f"{name}: {value}\n" for name, value in lines))
 
 

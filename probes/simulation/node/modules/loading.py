@@ -38,6 +38,10 @@ def insert_module(tree: Tree, name: str, parameters: Mapping[str, str], seconds:
             taken[parameter] = value
         else:  # the kernel ignores them (kernel/module/main.c, unknown_module_param_cb)
             log(tree, f"{name}: unknown parameter '{parameter}' ignored", seconds)
+    if name == "nvidia":
+        tree.unstarted = _missing_firmware(tree, fields)
+        for gpu in tree.gpus if tree.unstarted else ():
+            log(tree, f"NVRM: GPU {gpu.bdf}: RmInitAdapter failed! (0x62:0xffff:2477)", seconds, _ERROR)
     tree.live_modules.append(name)
     add_module(tree, name, fields.get("version", ""), fields.get("srcversion", ""), taken)
     add_effects(tree, name, taken)
@@ -90,6 +94,15 @@ def _refusal(tree: Tree, name: str, parameters: Mapping[str, str]) -> Refusal | 
     if name in tree.refusals:
         return tree.refusals[name]
     return _version_mismatch(tree, name, fields) or _init_failure(tree, name, fields, parameters)
+
+
+def _missing_firmware(tree: Tree, fields: Mapping[str, str]) -> str:
+    """Return that the open driver does not find the firmware that it names; "" if it does."""
+    names = [name for name in fields.get("firmware", "").split("\n") if name]
+    paths = [f"/lib/firmware/{name}{packed}" for name in names for packed in ("", ".xz", ".zst")]
+    if not names or "GPL" not in fields.get("license", "") or any(map(tree.is_there, paths)):
+        return ""
+    return f"no GPU has started: /lib/firmware/{names[0]} is missing"
 
 
 def _version_mismatch(tree: Tree, name: str, fields: Mapping[str, str]) -> Refusal | None:

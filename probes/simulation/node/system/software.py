@@ -69,6 +69,12 @@ def library_mismatch(tree: Tree) -> str:
     return _MISMATCH if installed and loaded and installed != loaded else ""
 
 
+def library_missing(tree: Tree) -> str:
+    """Return that the driver's libraries are not installed; "": they are."""
+    missing = [name for name in _DRIVER_LIBRARIES if f"{library_directory(tree)}/{name}" not in tree.links]
+    return f"{missing[0]} is not installed" if missing else ""
+
+
 def install_library(tree: Tree, soname: str, file: str) -> None:
     """Install a library like a package: the file, and a link with the name that programs load."""
     directory = library_directory(tree)
