@@ -48,16 +48,34 @@ class InstalledLibrary:
     version: Maybe[str]  # "2.21.5", from the file's name; NOT_THERE: the name has none
 
 
+_NOT_READ = Unknown(Reason.NOT_RECORDED, "LIBDIR/libibverbs")
+
+
 @dataclass(frozen=True)
 class LibraryFacts:
     """Name that programs load -> files, in the loader's search order; () if there are none."""
 
     found: dict[str, tuple[InstalledLibrary, ...]]
+    verbs_providers: Maybe[tuple[str, ...]] = _NOT_READ  # plugins of libibverbs: "libmlx5-rdmav34.so"
 
 
 def probe(host: Host) -> LibraryFacts:
     """Follow the links in the loader's default directories; ld.so.conf is not read."""
-    return LibraryFacts({soname: _installed(host, soname) for soname in LIBRARIES})
+    found = {soname: _installed(host, soname) for soname in LIBRARIES}
+    return LibraryFacts(found, _verbs_providers(host))
+
+
+def _verbs_providers(host: Host) -> Maybe[tuple[str, ...]]:
+    """List the plugins of libibverbs, LIBDIR/libibverbs/libNAME-rdmavNN.so (rdma-core, verbs.h)."""
+    found: set[str] = set()
+    refused: Unknown | None = None
+    for directory in DIRECTORIES:
+        names = host.names(f"{directory}/libibverbs")
+        if not isinstance(names, Unknown):
+            found.update(printable(name, 64) for name in names if "-rdmav" in name)
+        elif names.reason is not Reason.NOT_THERE:
+            refused = names
+    return refused if refused is not None and not found else tuple(sorted(found))
 
 
 def _installed(host: Host, soname: str) -> tuple[InstalledLibrary, ...]:

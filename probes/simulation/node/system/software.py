@@ -18,6 +18,7 @@ _DIRECTORIES = {"gdrcopy": "/usr/bin"}  # NVIDIA's repository has a package of i
 _PACKAGES = {f"/usr/bin/{name}": ("gdrcopy-tests", "2.5-1") for name in GDRCOPY}
 _DRIVER_LIBRARIES = ("libnvidia-ml.so.1", "libcuda.so.1")
 _MISMATCH = "driver/library version mismatch: reload the kernel modules or reboot"
+_VERBS_ABI = 34
 _DPKG_DISTRIBUTIONS = ("Ubuntu", "Debian")
 
 
@@ -45,6 +46,10 @@ def add_software(tree: Tree) -> None:
     ):
         tree.add(f"{directory}/{file}", "")
         tree.link(f"{directory}/{soname}", file)
+    for soname in verbs_libraries(tree):
+        if soname != "libibverbs.so.1":
+            plugin_name = f"{soname.partition('.')[0]}-rdmav{_VERBS_ABI}.so"
+            tree.add(f"{directory}/libibverbs/{plugin_name}", "")
 
 
 # Libraries of the NVIDIA driver
