@@ -57,6 +57,7 @@ from probes.checks.system import (
     kubernetes,
     libraries,
     memlock,
+    next_boot,
     perftest,
     rdma_cgroup,
 )
@@ -136,6 +137,7 @@ AREAS: tuple[Area, ...] = (
     log_path.AREA,
     log_settings.AREA,
     log_errors.AREA,
+    next_boot.AREA,
     perftest.AREA,
     libraries.AREA,
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from probes.base.unknown import Maybe, Reason, Unknown, known
 from probes.checks.registry import findings
@@ -10,6 +10,7 @@ from probes.checks.summary import exit_status as status_of
 from probes.checks.summary import summarize
 from probes.facts.kernel.boot import BootFacts, version_key
 from probes.facts.kernel.installed_modules import MODULES_DIRECTORY, installed_releases
+from probes.facts.kernel.next_boot import read_next_boot
 from probes.facts.kernel.release import is_release
 from probes.facts.system.platform import in_container
 from probes.host.protocol import Host
@@ -104,7 +105,7 @@ def forecast(
     kernels = []
     for name in [name for name in installed if name in judged]:
         twin = start_twin(host, examination, boot, name, disk)
-        after = examine(twin)
+        after = replace(examine(twin), next_boot=read_next_boot(host if disk is None else disk, boot, name))
         found = findings(after)
         kernels.append(
             KernelForecast(

@@ -14,7 +14,7 @@ from probes.queries.module_need import (
     severity_of_missing,
     unusable_file,
 )
-from probes.queries.modules import FILES, MODULES, file_of, module_of
+from probes.queries.modules import FILES, MODULES, module_of
 from probes.snapshot.examination import Examination
 
 AREA = Area("modules")
@@ -111,5 +111,4 @@ def _has_no_index(examination: Examination, name: str) -> bool:
     module = module_of(examination, name)
     if isinstance(module, Unknown) or not isinstance(module.on_disk, Unknown):
         return False
-    is_missing = module.on_disk.reason is Reason.NOT_RECORDED and module.on_disk.detail.endswith("is missing")
-    return is_missing and isinstance(file_of(examination, name), Unknown)
+    return module.on_disk.reason is Reason.NOT_RECORDED and module.on_disk.detail.endswith("is missing")

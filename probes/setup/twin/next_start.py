@@ -178,7 +178,9 @@ def _later(examination: Examination, modules: InstalledModules) -> dict[str, str
             runs = containers.driver if is_driver else containers.mofed
             why = "a driver container installs the module" if runs is True else ""
         ours = [] if isinstance(dkms, Unknown) else [one for one in dkms.modules if one.name in packages]
-        if not why and ours and ours[-1].failed_log is None and modules.has_headers is True:
+        built = [release for one in ours for release in (*one.installed, *one.built)]
+        may_build = bool(ours) and modules.has_headers is True and not modules.lacks_index
+        if not why and may_build and modules.release not in built and ours[-1].failed_log is None:
             why = f"DKMS may build {ours[-1].name} {ours[-1].version} during the boot"
         unread = any(modules.is_there(name) is not False for name in absent)
         if not why and unread and not modules.lacks_index:
