@@ -99,6 +99,7 @@ def start_twin(
         absent = _absent(examination)
         refused = {name: text for name, text in _refused(examination).items() if name in absent}
         tree.refusals.update({name: Refusal(_INVALID, ((4, text),)) for name, text in refused.items()})
+    tree.refusals.update(dict.fromkeys(files.start.later, Refusal(_INVALID)))
     tree.refusals.update(files.rejected)
     return BootedTwin(tree, _devices(examination), files.start)
 
