@@ -29,6 +29,7 @@ from probes.simulation.commands import boot
 from probes.simulation.node.modules.files import modinfo_fields
 from probes.simulation.node.modules.modules import refcnt, users_of
 from probes.simulation.node.system.fabric import MANAGER, has_switches
+from probes.simulation.node.system.services import run
 
 ONLY_AFTER = "only known after the boot"
 _FIRST_WITH_DMABUF = (515, 43, 4)  # the first open driver that exports DMA-BUFs
@@ -80,6 +81,9 @@ class BootedTwin(TwinHost):
         before = tuple(tree.live_modules)
         boot.start(self, tree, [name for name, paths in devices.items() if paths], before)
         self._bind_drivers()
+        for name, state in self._units.items() if "nvidia" in self._absent_later else ():
+            if name.startswith("nvidia-") and state == "active":  # it starts when the driver is there
+                run(tree, name)
         for path in devices.get("efa", ()):
             if not isinstance(self._base.size(f"{path}/p2p"), Unknown):
                 tree.add(f"{path}/p2p", f"{self._peer_provider()}\n")
