@@ -87,7 +87,9 @@ def library_missing(examination: Examination) -> Outcome:
     missing = [name for name in ("libcuda.so.1", "libnvidia-ml.so.1") if not libraries.get(name)]
     containers = examination.driver_container
     in_driver_container = not isinstance(containers, Unknown) and containers.driver is True
-    if driver.nvml is None or not missing or in_driver_container:
+    # Libraries may be in places that gdrtop does not know, but then both are.
+    answers = driver.nvml is None and "libnvidia-ml.so.1" in missing
+    if answers or not missing or in_driver_container:
         return passed(Evidence("libnvidia-ml.so.1", "there" if driver.nvml else "NVML answers"))
     return found(
         "The kernel modules are installed without the driver's user-space packages.",

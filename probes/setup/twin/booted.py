@@ -29,7 +29,7 @@ from probes.simulation.commands import boot
 from probes.simulation.node.modules.files import modinfo_fields
 from probes.simulation.node.modules.modules import refcnt, users_of
 from probes.simulation.node.system.fabric import MANAGER, has_switches
-from probes.simulation.node.system.services import run
+from probes.simulation.node.system.services import run, stop
 
 ONLY_AFTER = "only known after the boot"
 _FIRST_WITH_DMABUF = (515, 43, 4)  # the first open driver that exports DMA-BUFs
@@ -79,6 +79,8 @@ class BootedTwin(TwinHost):
         self.start = start
         self._own = str(known(self._base.link("/proc/self"), ""))
         before = tuple(tree.live_modules)
+        for name in tuple(tree.units) if tree.disk is not tree.base else ():
+            stop(tree, name)  # what runs on the hardware now is not in the image
         boot.start(self, tree, [name for name, paths in devices.items() if paths], before)
         self._bind_drivers()
         for name, state in self._units.items() if "nvidia" in self._absent_later else ():

@@ -264,12 +264,12 @@ def test_without_a_boot_entry_the_command_line_is_taken_as_it_is_and_that_is_sai
 
 
 @pytest.mark.parametrize(
-    ("text", "is_translated"),
-    [(GRUB, False), (GRUB.replace(" iommu=pt", ""), True), (GRUB.replace("iommu=pt", "intel_iommu=off"), False)],
+    ("option", "is_translated"), [("iommu=pt", False), ("", True), ("intel_iommu=off", False)]
 )
-def test_the_next_command_line_decides_about_the_iommu(text: str, is_translated: bool) -> None:
+def test_the_next_command_line_decides_about_the_iommu(option: str, is_translated: bool) -> None:
     config = write(f"/boot/config-{RUNNING}", CONFIG)
-    kernel = judged(node("hgx-h100", config, write("/boot/grub/grub.cfg", text)))
+    text = write("/boot/grub/grub.cfg", GRUB.replace("iommu=pt", option))
+    kernel = judged(node("hgx-h100", config, text))
     assert ("iommu-translated" in found(kernel)) is is_translated
 
 
