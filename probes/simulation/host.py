@@ -37,7 +37,7 @@ from probes.simulation.node.model.description import NodeDescription, describe
 from probes.simulation.node.model.tree import GIB, uuid_of
 from probes.simulation.node.model.waves import Wave, phase
 from probes.simulation.node.system.fabric import fabric_place, fabric_state
-from probes.simulation.node.system.reboot import description_after, end_programs, forget_running, keep_disk
+from probes.simulation.node.system.reboot import description_after, keep_disk
 from probes.simulation.node.system.software import library_mismatch, library_missing
 
 if TYPE_CHECKING:  # a node that is only read needs neither faults nor commands nor benchmark tools
@@ -117,14 +117,14 @@ class SimulatedHost:
             with suppress(LookupError, StopIteration):  # it changes a job, and none runs now
                 fault.change_tree(tree)
         keep_disk(tree, earlier)
+        from probes.simulation.commands.boot import end_programs, forget_running, start
+
         forget_running(tree)
         if not with_jobs:
             end_programs(tree)
         self._began, self._started_at = self._clock() - OPENED, self.wall_clock()
         self._messages_read = self._events_read = None
         self._node, self.tree = None, tree
-        from probes.simulation.commands.boot import start
-
         drivers = {nic.kind.driver for nic in tree.cards} | ({"nvidia"} if tree.gpus else set())
         start(self, tree, drivers, earlier.live_modules)
 

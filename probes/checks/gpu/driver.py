@@ -114,7 +114,7 @@ def library_missing(examination: Examination) -> Outcome:
     impact="The driver starts no GPU: the open modules need the GSP firmware.",
 )
 def firmware_missing(examination: Examination) -> Outcome:
-    """Look for the files that nvidia.ko names below /lib/firmware; proprietary modules can do without."""
+    """Look for the files below /lib/firmware that nvidia.ko names, which open modules need."""
     file = need(file_of(examination, "nvidia"), FILES, absent=Evidence("modinfo nvidia", "no such module"))
     missing = need(examination.module_files, FILES).without_firmware
     if not file.firmware or len(missing) < len(file.firmware) or "GPL" not in known(file.license, ""):

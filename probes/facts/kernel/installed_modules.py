@@ -130,7 +130,8 @@ def _files(
     for name, entry in listed.items():
         file = read_module_file(host, entry.path)
         if isinstance(file, Unknown):
-            unread[name] = file
+            is_bad = file.reason is Reason.MALFORMED and "unpack" not in file.detail
+            unread[name] = Unknown(Reason.MALFORMED, entry.path, DAMAGED) if is_bad else file
         else:
             found[name] = replace(file, name=name)
     return found if found or not unread else next(iter(unread.values())), unread

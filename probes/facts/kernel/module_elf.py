@@ -81,7 +81,7 @@ def unpack(packed: bytes) -> Maybe[bytes]:
 def _module_file(path: str, read: _Read, size: int) -> Maybe[ModuleFile]:
     strings = modinfo_of(read)
     if strings is None:
-        return Unknown(Reason.MALFORMED, printable(path, 256), "damaged")
+        return Unknown(Reason.MALFORMED, printable(path, 256), "not a kernel module")
     lines = [f"filename:       {path}"]
     for string in strings:
         name, equals, value = string.partition(b"=")

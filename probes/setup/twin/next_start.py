@@ -83,7 +83,7 @@ def read_kernel_files(
 
 
 def _iommu(disk: Host, release: str, cmdline: Maybe[str], before: Maybe[str]) -> Maybe[str] | None:
-    """Return the type that IOMMU groups will have, "" for no IOMMU; None: no word about it changes."""
+    """Return the type that IOMMU groups will have, "" for no IOMMU; None: the same as now."""
     if isinstance(cmdline, Unknown):
         return cmdline
     words, old = _iommu_words(cmdline), _iommu_words(known(before, ""))

@@ -15,9 +15,10 @@ from probes.facts.system import services
 from probes.host.protocol import Host
 from probes.simulation.commands.catalogue import perform
 from probes.simulation.node.model.program import PEERMEM
-from probes.simulation.node.model.tree import Tree
+from probes.simulation.node.model.tree import BOOT_MESSAGES, Tree
 from probes.simulation.node.modules.depmod import read_index
 from probes.simulation.node.modules.loading import remove_modules
+from probes.simulation.node.modules.modules import end_rdma_traffic
 from probes.simulation.node.system.services import stop
 
 _MODULES_DISABLED = "/proc/sys/kernel/modules_disabled"
@@ -85,3 +86,19 @@ def _needs_are_met(tree: Tree, name: str) -> bool:
 
 def _run(host: Host, tree: Tree, *argv: str) -> None:
     perform(host, tree, argv, "", _BOOT_SECONDS)
+
+
+def forget_running(tree: Tree) -> None:
+    """Forget the kernel's messages of the boot before, and the changes that were to come."""
+    del tree.kernel_log[len(BOOT_MESSAGES) :]
+    tree.planned.clear()
+
+
+def end_programs(tree: Tree) -> None:
+    """End every program and its RDMA traffic."""
+    end_rdma_traffic(tree)
+    for name in list(tree.directories.get("/proc", set())):
+        if name.isdecimal() and name not in ("1", tree.links.get("/proc/self")):
+            tree.remove(f"/proc/{name}")
+    tree.programs.clear()
+    tree.drop_references("job")

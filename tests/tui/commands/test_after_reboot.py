@@ -9,6 +9,7 @@ import pytest
 
 from probes.simulation.host import SimulatedHost
 from probes.simulation.node.model.description import simulated_names
+from tests.probes.recording.recordings import archive_of, moments_of
 from tests.tiers import usual
 from tests.tui.commands.test_schema import valid
 from tests.tui.pilot import SteppedClock
@@ -111,8 +112,8 @@ def test_a_recording_can_be_the_hardware_of_an_image(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "node.tar.gz"
-    assert main(["record", "--demo", "hgx-h100", "--once", "--output", str(file)]) == 0
-    capsys.readouterr()
+    clock = SteppedClock()
+    file.write_bytes(archive_of(moments_of(SimulatedHost("hgx-h100", clock=clock), clock)))
     image = tmp_path / "image"
     image.mkdir()
     assert main(["check", "--root", str(image), "--as", str(file)]) == 2

@@ -6,8 +6,7 @@ import re
 from dataclasses import replace
 
 from probes.simulation.node.model.description import NodeDescription
-from probes.simulation.node.model.tree import BOOT_MESSAGES, Tree
-from probes.simulation.node.modules.modules import end_rdma_traffic
+from probes.simulation.node.model.tree import Tree
 from probes.simulation.node.system.system import GRUB_CONFIG, write_grub_config
 
 _ON_DISK = ("/boot", "/etc", "/home", "/lib", "/opt", "/root", "/usr", "/var")
@@ -66,22 +65,6 @@ def keep_disk(tree: Tree, earlier: Tree) -> None:
     # Answers about files on disk, and what firmware and shim remember.
     tree.commands["modinfo"] = earlier.commands["modinfo"]
     tree.refusals = earlier.refusals
-
-
-def forget_running(tree: Tree) -> None:
-    """Forget the kernel's messages of the boot before, and the changes that were to come."""
-    del tree.kernel_log[len(BOOT_MESSAGES) :]
-    tree.planned.clear()
-
-
-def end_programs(tree: Tree) -> None:
-    """End every program and its RDMA traffic."""
-    end_rdma_traffic(tree)
-    for name in list(tree.directories.get("/proc", set())):
-        if name.isdecimal() and name not in ("1", tree.links.get("/proc/self")):
-            tree.remove(f"/proc/{name}")
-    tree.programs.clear()
-    tree.drop_references("job")
 
 
 def _is_on_disk(path: str) -> bool:
