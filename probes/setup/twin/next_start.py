@@ -16,7 +16,7 @@ from probes.facts.kernel.modules import LADDER
 from probes.facts.kernel.next_boot import read_next_line, words_that_matter
 from probes.facts.kernel.release import CONFIG_LIMIT_BYTES, parse_config, parse_version
 from probes.host.protocol import Host
-from probes.queries.modules import file_of, is_present, module_of
+from probes.queries.modules import file_of, gpu_functions, is_present, mlx5_functions, module_of
 from probes.setup.twin.booted import ONLY_AFTER, NextStart
 from probes.simulation.commands.boot import MODULES
 from probes.simulation.node.model.tree import Refusal
@@ -171,7 +171,8 @@ def _later(examination: Examination, modules: InstalledModules) -> dict[str, str
         (("mlx5_core", "mlx5_ib"), _OFED_PACKAGES, False),
     ):
         absent = [name for name in names if modules.is_there(name) is not True]
-        if not absent:
+        devices = gpu_functions(examination) if is_driver else mlx5_functions(examination)
+        if not absent or devices == ():
             continue
         why = ""
         if not isinstance(containers, Unknown):

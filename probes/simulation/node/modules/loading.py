@@ -136,6 +136,8 @@ def _init_failure(
     """Return why the module's own init fails."""
     if name == "nv_peer_mem" and PEERMEM in tree.live_modules:
         return Refusal(INVALID.error, ((_ERROR, _OLD_NAME_TAKEN),))
+    if name == "efa_nv_peermem" and "GPL" not in modinfo_fields(tree, "nvidia").get("license", ""):
+        return Refusal(INVALID.error, ((6, "efa_nv_peermem: Nvidia proprietary is unsupported"),))
     if name != PEERMEM:
         return None
     if not any(need.startswith("ib_") for need in fields.get("depends", "").split(",")):
