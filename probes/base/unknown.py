@@ -23,6 +23,7 @@ class Reason(Enum):
     IO_ERROR = "I/O error"
     DRIVER_ERROR = "driver error"
     NOT_RECORDED = "not recorded"
+    NOT_YET = "not known yet"  # only a later moment shows it: after a boot, when a module is loaded
 
 
 @dataclass(frozen=True)

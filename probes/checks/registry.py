@@ -12,6 +12,7 @@ from probes.checks.gpu import driver, fabric, imex, memory_mode, modes, nvlink, 
 from probes.checks.live import jobs as live_jobs
 from probes.checks.live import ports as live_ports
 from probes.checks.modules import builds, loaded, refused
+from probes.checks.modules import files as module_files
 from probes.checks.nccl import (
     expandable_segments,
     files,
@@ -59,6 +60,7 @@ from probes.checks.system import (
     kubernetes,
     libraries,
     memlock,
+    next_boot,
     perftest,
     rdma_cgroup,
 )
@@ -82,6 +84,7 @@ AREAS: tuple[Area, ...] = (
     gdr_path.GPUS,
     loaded.AREA,
     refused.AREA,
+    module_files.AREA,
     builds.AREA,
     on_disk.AREA,
     symbols.AREA,
@@ -140,6 +143,7 @@ AREAS: tuple[Area, ...] = (
     log_errors.AREA,
     live_jobs.AREA,
     live_ports.AREA,
+    next_boot.AREA,
     perftest.AREA,
     libraries.AREA,
 )

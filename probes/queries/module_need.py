@@ -6,10 +6,12 @@ from dataclasses import replace
 from enum import Enum
 
 from probes.base.plan import Plan
-from probes.base.unknown import Maybe, Reason, Unknown, known
+from probes.base.unknown import Maybe, Reason, Unknown, known, map_known
 from probes.facts.gpu.gpus import Flavour
 from probes.facts.kernel.dkms import DRIVER_PACKAGES
 from probes.facts.kernel.module_blockers import loads_nothing
+from probes.facts.kernel.module_files import MODULES as MODULE_FILES
+from probes.facts.kernel.module_files import ModuleFile
 from probes.facts.kernel.modules import PEER_MEMORY_SYMBOL, PROC_MODULES, KernelModule
 from probes.queries.evidence_list import STAGED
 from probes.queries.finding import (
@@ -233,14 +235,37 @@ def refused_by(examination: Examination, name: str) -> tuple[str, ...]:
         ids.append("module-blacklisted")
     if isinstance(module.on_disk, Unknown) and module.on_disk.reason is Reason.NOT_THERE:
         ids += _not_built(examination, name)
+    elif isinstance(module.on_disk, Unknown):
+        ids.append("modules-index-missing")
+    if unusable_file(examination, name):
+        ids.append("module-file-unusable")
     return tuple(ids)
+
+
+def unusable_file(examination: Examination, name: str) -> str:
+    """Return the path of a file that depmod lists and modinfo cannot read; "" if it can, or is unknown."""
+    module, facts = module_of(examination, name), examination.module_files
+    if isinstance(module, Unknown) or isinstance(facts, Unknown) or isinstance(facts.files, Unknown):
+        return ""
+    is_listed = not isinstance(module.on_disk, Unknown)
+    return str(module.on_disk) if is_listed and name in MODULE_FILES and name not in facts.files else ""
+
+
+def architecture_differs(examination: Examination, file: ModuleFile) -> Maybe[bool]:
+    """Return whether a module's file is for another architecture than this CPU."""
+    platform = examination.node.platform
+    cpu = platform if isinstance(platform, Unknown) else platform.cpu_architecture
+    if isinstance(cpu, Unknown):
+        return cpu
+    return map_known(file.architecture, lambda architecture: architecture != cpu)
 
 
 def _refused_file(examination: Examination, name: str) -> list[str]:
     file, release = file_of(examination, name), examination.node.kernel_release
     if isinstance(file, Unknown):
         return []
-    ids = ["secure-boot-key-rejected"]  # the kernel does not name the module that it rejected
+    ids = ["module-wrong-architecture"] * (architecture_differs(examination, file) is True)
+    ids.append("secure-boot-key-rejected")  # the kernel does not name the module that it rejected
     if isinstance(file.signer, Unknown):
         ids = ["kernel-forbids-modules-lockdown", "secure-boot-unsigned", *ids]
     if not isinstance(file.kernel, Unknown) and file.kernel != release:

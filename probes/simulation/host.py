@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import lru_cache
 from threading import Lock
@@ -37,6 +38,7 @@ from probes.simulation.node.model.tree import GIB, uuid_of
 from probes.simulation.node.model.waves import Wave, phase
 from probes.simulation.node.system.fabric import fabric_place, fabric_state
 from probes.simulation.node.system.reboot import description_after, keep_disk
+from probes.simulation.node.system.software import library_mismatch, library_missing
 
 if TYPE_CHECKING:  # a node that is only read needs neither faults nor commands nor benchmark tools
     from probes.simulation.bandwidth.node_pair import NodeParts, SimulatedNode
@@ -102,23 +104,29 @@ class SimulatedHost:
                 changing.add(fault.name)
         return changing
 
-    def reboot(self) -> None:
+    def reboot(self, with_jobs: bool = True) -> None:
         """Start the node again: its disk stays, its faults and boot configuration decide the rest.
 
-        Nothing in the program calls it: gdrtop reboots no node.
+        `with_jobs`: the scheduler starts the same jobs again. Nothing in the program calls it: gdrtop reboots
+        no node.
         """
         earlier = self.tree
         self._description = description_after(earlier)
         tree = build_tree(self._description, self._seed, earlier.boot + 1)
         for fault in self._faults:
-            fault.change_tree(tree)
+            with suppress(LookupError, StopIteration):  # it changes a job, and none runs now
+                fault.change_tree(tree)
         keep_disk(tree, earlier)
+        from probes.simulation.commands.boot import end_programs, forget_running, start
+
+        forget_running(tree)
+        if not with_jobs:
+            end_programs(tree)
         self._began, self._started_at = self._clock() - OPENED, self.wall_clock()
         self._messages_read = self._events_read = None
         self._node, self.tree = None, tree
-        from probes.simulation.commands.boot import start
-
-        start(self, tree)
+        drivers = {nic.kind.driver for nic in tree.cards} | ({"nvidia"} if tree.gpus else set())
+        start(self, tree, drivers, earlier.live_modules)
 
     def _seconds(self) -> float:
         """Return the seconds since the node started, after the changes that are due."""
@@ -239,8 +247,10 @@ class SimulatedHost:
         if "nvidia" not in self.tree.live_modules:
             return Unknown(Reason.NOT_THERE, "NVML", "the NVIDIA driver is not loaded")
         driver, special = self._description.driver, self._description.nvml
-        if special.refusal:
-            return Unknown(Reason.DRIVER_ERROR, "NVML", special.refusal)
+        if missing := library_missing(self.tree):
+            return Unknown(Reason.NOT_THERE, "NVML", missing)
+        if refusal := special.refusal or library_mismatch(self.tree) or self.tree.unstarted:
+            return Unknown(Reason.DRIVER_ERROR, "NVML", refusal)
         return NvmlFacts(
             driver_version=self.tree.text("/sys/module/nvidia/version").strip() or driver.version,
             nvml_version=f"{driver.cuda}.{driver.version}",
@@ -384,6 +394,8 @@ class SimulatedHost:
             if module not in self.tree.live_modules:
                 detail = f"not queried, because /sys/module/{module} is missing"
                 return Unknown(Reason.NOT_THERE, "libcuda", detail)
+        if missing := library_missing(self.tree):
+            return Unknown(Reason.NOT_THERE, "libcuda", missing)
         found = devices(self.tree, {})
         if isinstance(found, int):
             return Unknown(Reason.DRIVER_ERROR, "libcuda", f"cuInit(0) returned {found}")

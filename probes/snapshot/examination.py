@@ -13,6 +13,7 @@ from probes.facts.kernel import log as kernel_log
 from probes.facts.kernel.dkms import DkmsFacts
 from probes.facts.kernel.log import KernelLogFacts
 from probes.facts.kernel.module_files import ModuleFileFacts
+from probes.facts.kernel.next_boot import NextBootFacts
 from probes.facts.node import Node, probe_node
 from probes.facts.pci import aer, config_space, rdma_topo
 from probes.facts.pci.aer import PcieErrorFacts
@@ -160,6 +161,7 @@ class Examination:
     earlier_port_health: Maybe[PortHealthFacts] | None = None
     earlier_pcie_errors: Maybe[PcieErrorFacts] | None = None
     earlier_at: float | None = None  # seconds, Reading.at of that examination
+    next_boot: NextBootFacts | None = None  # of a copy that was started for a forecast; None: of no forecast
     job_logs: Maybe[tuple[JobLogReading, ...]] = _NOT_READ  # of jobs that use NCCL
     watched: Maybe[Watched] = _NOT_WATCHED  # what jobs and ports do, over the time that gdrtop watched
 

@@ -107,8 +107,11 @@ def serving_nics(
 
 def _doubt(node: Node, topology: Topology, gpu: str, reach: Reachability) -> str:
     """Return what is unknown and could serve the GPU: a near NIC, or the path to one that is up."""
+    c2c = _c2c_links(node, gpu)
     for name in reach.active:
         path = topology.paths.get((gpu, name))
+        if path is not None and isinstance(c2c, Unknown) and path.nccl is Nccl.PHB:
+            return f"the links between CPU and GPU are {c2c}"  # with C2C this NIC is near
         reaches = reach.reaches(name, gpu)
         if path is None or (not isinstance(reaches, Unknown) and not reaches):
             continue
@@ -121,6 +124,13 @@ def _doubt(node: Node, topology: Topology, gpu: str, reach: Reachability) -> str
         if path is not None and path.nccl in NEAR:
             return f"the RDMA device of {bdf} is in another network namespace; run gdrtop in that pod"
     return ""
+
+
+def _c2c_links(node: Node, gpu: str) -> Maybe[int]:
+    """Return a GPU's C2C links if they are known or will be; a driver that shows none is taken for none."""
+    gpus = () if isinstance(node.gpus, Unknown) else node.gpus.gpus
+    links = next((one.c2c_links for one in gpus if one.bdf == gpu), 0)
+    return links if isinstance(links, Unknown) and links.reason is Reason.NOT_YET else 0
 
 
 def _why_unserved(

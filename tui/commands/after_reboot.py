@@ -10,17 +10,17 @@ from probes.facts.kernel import boot
 from probes.facts.system import distribution
 from probes.host.probe_thread import start_probe
 from probes.host.protocol import Host
-from probes.live.verdict import examine_with_jobs
-from probes.setup.forecast.forecast import forecast
-from probes.setup.forecast.model import Forecast, KernelForecast, exit_status
-from probes.snapshot.examination import Examination
+from probes.queries.finding import Status
+from probes.setup.forecast import Forecast, KernelForecast, exit_status, forecast
+from probes.snapshot.examination import Examination, examine
 from tui.commands.arguments import UsageError
-from tui.runtime.json_values import document, host_name, object_of, plain_value, write_json
+from tui.commands.finding_json import finding_json
+from tui.runtime.json_values import document, host_name, object_of, verdict_json, write_json
 from tui.runtime.node_heading import heading
 from tui.runtime.printing import print_lines, text_width
 from widgets.doctor.forecast import draw
 
-_SECONDS = 10.0
+_SECONDS = 30.0
 
 
 def write_forecast(
@@ -31,11 +31,11 @@ def write_forecast(
     Raises:
         UsageError: the kernel is not installed.
     """
-    examination = examine_with_jobs(host)
-    found = read_forecast(host, examination)
+    examination = examine(host)
+    found = read_forecast(host, examination, release)
     kernel = found.chosen(release)
     if kernel is None and release and found.kernels:
-        installed = ", ".join(one.release for one in found.kernels)
+        installed = ", ".join(found.installed)
         raise UsageError(f"kernel {printable(release, 80)!r} is not installed; installed: {installed}")
     status = exit_status(kernel)
     if as_json:
@@ -46,12 +46,13 @@ def write_forecast(
     return status
 
 
-def read_forecast(host: Host, examination: Examination) -> Forecast:
-    """Read what decides the next boot, in at most 10 s, and judge every kernel."""
+def read_forecast(host: Host, examination: Examination, release: str = "") -> Forecast:
+    """Start a copy of the node with each kernel, in at most 30 s, and judge it."""
 
     def read() -> Forecast:
         system = distribution.probe(host)
-        return forecast(host, examination, boot.probe(host, system, examination.node.kernel_release))
+        facts = boot.probe(host, system, examination.node.kernel_release)
+        return forecast(host, examination, facts, release)
 
     answer = start_probe(host, "forecast", read).answer(_SECONDS)
     return (
@@ -71,6 +72,7 @@ def forecast_json(
         "kernel": None if kernel is None else kernel.release,
         "not_applicable": found.not_applicable,
         "kernels": [kernel_json(one) for one in found.kernels],
+        "installed": list(found.installed),
         "not_known": list(found.not_known),
     }
     node = examination.node
@@ -81,8 +83,9 @@ def kernel_json(kernel: KernelForecast) -> dict[str, Any]:
     """Return one kernel's forecast."""
     return {
         **object_of({"release": kernel.release, "running": kernel.is_running, "next": kernel.is_next}),
-        "outlook": kernel.outlook.value,
-        "path": None if kernel.path is None else kernel.path.value,
-        "reason": kernel.reason,
-        "conditions": [plain_value(row) for row in kernel.rows],
+        "outlook": kernel.outlook,
+        "exit_status": exit_status(kernel),
+        "verdict": verdict_json(kernel.verdict),
+        "findings": [finding_json(one) for one in kernel.findings if one.status is Status.FOUND],
+        "assumed": kernel.missing,
     }

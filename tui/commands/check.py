@@ -34,7 +34,7 @@ exit status (the monitoring plugin convention):
   1    warnings, or DEGRADED
   2    critical findings, or BROKEN
   3    UNKNOWN or NOT APPLICABLE; wrong usage
-with --after-reboot: 0 will work, 1 at risk, 2 will not work, 3 unknown
+with --after-reboot and --as: the same, for the node after its next start
 """
 
 
@@ -58,7 +58,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--after-reboot",
         action="store_true",
-        help="predict from files whether GPUDirect RDMA works after a reboot (JSON: gdrtop schema forecast)",
+        help="check the node as it will be after a reboot, for each kernel (JSON: gdrtop schema forecast)",
     )
     parser.add_argument(
         "--kernel",
@@ -71,7 +71,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         metavar="NODE",
         dest="assumed",
         default="",
-        help="check the image at --root against the hardware of a simulated node (JSON: gdrtop schema image)",
+        help="check the image at --root on the hardware of a simulated node or a recording FILE "
+        "(JSON: gdrtop schema image)",
     )
     parser.add_argument(
         "ids", metavar="ID", nargs="*", type=_id, help="show only these checks, with all details"

@@ -89,6 +89,9 @@ def run(options: argparse.Namespace, out: TextIO) -> int:
     if options.step is not None and (options.paths or options.script or options.json):
         raise UsageError("--paths, --script and --json are about all steps and take no STEP")
     host = open_host(options)
+    if host.origin.source is Source.TREE:
+        tree = f"{printable(host.origin.label)} is a directory tree"
+        raise UsageError(f"{tree}; setup needs a node. Use gdrtop check --root IMAGE --as NODE for an image")
     log = open_setup_log(host.origin.source is Source.LIVE)
     command = SetupCommand(host, out, log, options.ascii, options.read_only)
     try:

@@ -174,8 +174,10 @@ def show_moment(host: ReplayHost, number: int) -> None:
     host.origin = Origin(host.origin.source, f"{host.origin.label}, {which}")
 
 
-def open_simulated(name: str, seed: int = 0) -> Host:
-    """Return a simulated node with its faults; NoSuchHost: there is none of this name."""
+def open_hardware(name: str, seed: int = 0) -> Host:
+    """Return a simulated node with its faults, or the node of a recording; NoSuchHost: there is neither."""
+    if os.path.isfile(name):
+        return _replay(name)
     from probes.simulation.host import SimulatedHost
 
     return SimulatedHost(_simulated_name(name), seed)
@@ -185,12 +187,16 @@ def open_recording(options: argparse.Namespace) -> ReplayHost:
     """Return the recorded node; NoSuchHost: the file cannot be used."""
     if options.demo is not None or options.root != "/":
         raise NoSuchHost("--replay cannot be used with --demo or --root")
+    return _replay(options.replay)
+
+
+def _replay(path: str) -> ReplayHost:
     from probes.recording.archive import read_archive
     from probes.recording.format import RecordingError
     from probes.recording.replay_host import ReplayHost
     from tui.files.new_file import chunks_of
 
     try:
-        return ReplayHost(read_archive(chunks_of(options.replay)))
+        return ReplayHost(read_archive(chunks_of(path)))
     except RecordingError as error:
-        raise NoSuchHost(f"cannot replay {printable(options.replay)}: {error}") from None
+        raise NoSuchHost(f"cannot replay {printable(path)}: {error}") from None

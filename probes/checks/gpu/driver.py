@@ -15,6 +15,7 @@ from probes.plans.gpu import persistence_on
 from probes.queries.evidence_list import first_n
 from probes.queries.finding import Area, Evidence, Outcome, Severity, found, need, needs, passed, unknown
 from probes.queries.kernel_log import bdfs_in, found_in_log, log_messages
+from probes.queries.modules import FILES, file_of
 from probes.queries.references import DRIVER_README
 from probes.snapshot.examination import Examination
 
@@ -68,6 +69,70 @@ def library_mismatch(examination: Examination) -> Outcome:
     if not files:
         return unknown(needs("NVML", driver.nvml), loaded)
     return passed(loaded, *first_n(shown))
+
+
+@AREA.check(
+    "driver-library-missing",
+    Severity.CRITICAL,
+    "The GPU driver's libraries are not installed",
+    DRIVER_README + "installedcomponents.html",
+    ok="The GPU driver's libraries are installed",
+    impact="No CUDA program starts, also in containers: their runtime mounts the libraries of the node.",
+)
+def library_missing(examination: Examination) -> Outcome:
+    """Look for libcuda and libnvidia-ml where the driver is loaded and NVML does not answer."""
+    driver = need(examination.node.gpus, "the driver's version").driver
+    not_loaded = Evidence("/sys/module/nvidia", "the driver is not loaded")
+    need(driver.version, "the driver's version", absent=not_loaded)
+    libraries = need(examination.libraries, "the libraries").found
+    missing = [name for name in ("libcuda.so.1", "libnvidia-ml.so.1") if not libraries.get(name)]
+    containers = examination.driver_container
+    in_driver_container = not isinstance(containers, Unknown) and containers.driver is True
+    # Libraries may be in places that gdrtop does not know, but then both are.
+    answers = driver.nvml is None and "libnvidia-ml.so.1" in missing
+    if answers or not missing or in_driver_container:
+        return passed(Evidence("libnvidia-ml.so.1", "there" if driver.nvml else "NVML answers"))
+    return found(
+        "The kernel modules are installed without the driver's user-space packages.",
+        *(Evidence(f"/usr/lib/*/{name}", "not there, nor in the loader's other places") for name in missing),
+        fix=Plan(
+            "Install the driver's libraries",
+            (
+                instruction("Debian, Ubuntu: install libnvidia-compute of the modules' version"),
+                instruction("Other distributions: install nvidia-driver-cuda-libs of the modules' version"),
+            ),
+        ),
+        devices=("nvidia",),
+    )
+
+
+@AREA.check(
+    "gsp-firmware-missing",
+    Severity.CRITICAL,
+    "The firmware that the GPU driver loads is not installed",
+    DRIVER_README + "gsp.html",
+    ok="The firmware of the GPU driver is installed",
+    impact="The driver starts no GPU: the open modules need the GSP firmware.",
+)
+def firmware_missing(examination: Examination) -> Outcome:
+    """Look for the files below /lib/firmware that nvidia.ko names, which open modules need."""
+    file = need(file_of(examination, "nvidia"), FILES, absent=Evidence("modinfo nvidia", "no such module"))
+    missing = need(examination.module_files, FILES).without_firmware
+    if not file.firmware or len(missing) < len(file.firmware) or "GPL" not in known(file.license, ""):
+        return passed(Evidence("modinfo -F firmware nvidia", "there" if file.firmware else "none"))
+    gpus = examination.node.gpus
+    answers = not isinstance(gpus, Unknown) and gpus.driver.nvml is None
+    return found(
+        "The package with the firmware is missing, or has another version than the modules.",
+        *first_n(Evidence(f"/lib/firmware/{path}", "not there") for path in missing),
+        fix=Plan(
+            "Install the firmware",
+            (instruction("Install nvidia-firmware or nvidia-kernel-common of the modules' version"),),
+        ),
+        severity=Severity.WARNING if answers else None,
+        impact="None while the driver is loaded; at the next start it starts no GPU." if answers else "",
+        devices=("nvidia",),
+    )
 
 
 def _nvml_libraries(examination: Examination) -> tuple[tuple[str, str], ...]:

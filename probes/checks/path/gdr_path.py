@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from probes.base.plan import Plan, instruction, plan_or_none
 from probes.base.text import plural
-from probes.base.unknown import Unknown
+from probes.base.unknown import Reason, Unknown
 from probes.facts.gpudirect import GdrPath, GpuDirectFacts, PathState
 from probes.plans.load_modules import load_peermem, refused_before
-from probes.queries.evidence_list import first_n
+from probes.queries.evidence_list import RDMA_DEVICES, first_n
 from probes.queries.finding import Area, Evidence, Outcome, Severity, end_with, found, need, passed, unknown
 from probes.queries.module_need import DMABUF_MISSING, PEERMEM_MISSING
 from probes.queries.modules import PEERMEM, no_gpu_or_nic, no_gpu_or_rdma_device, peer_nics
@@ -48,6 +48,9 @@ def no_gdr_path(examination: Examination) -> Outcome:
     """Find a node on which neither path is usable."""
     if no_gpu_or_nic(examination) is not None:
         end_with(no_gpu_or_rdma_device(examination))
+    rdma = examination.node.rdma
+    if isinstance(rdma, Unknown) and rdma.reason is Reason.NOT_YET:
+        need(rdma, RDMA_DEVICES)  # they decide which paths there are
     direct = need(examination.node.gpudirect, "the state of GPUDirect")
     if direct.by_design:
         return passed(Evidence("libcuda", f"not applicable by design: {direct.by_design}"))

@@ -10,6 +10,7 @@ from probes.checks.nccl.library import needs_version
 from probes.checks.system.perftest import LIBRARIES
 from probes.facts.kernel.modules import ModuleState
 from probes.facts.system.libraries import DIRECTORIES, InstalledLibrary
+from probes.facts.system.platform import in_container
 from probes.queries.evidence_list import RDMA_DEVICES, first_distinct
 from probes.queries.finding import Area, Evidence, Outcome, Severity, found, need, passed, unknown
 from probes.queries.jobs import OVER_TCP, RESTART, RESTARTS, conclude, jobs_of, usable_paths
@@ -125,8 +126,12 @@ def libibverbs_missing(examination: Examination) -> Outcome:
     is_mlx5 = any(device.driver == "mlx5_core" for device in devices)
     wanted = ["libibverbs.so.1", *(["libmlx5.so.1"] if is_mlx5 else [])]
     missing = [soname for soname in wanted if not _installed(examination, soname)] if devices else []
-    if not missing:
-        files = (file for soname in wanted for file in _installed(examination, soname))
+    plugins = need(examination.libraries, LIBRARIES).verbs_providers
+    if is_mlx5 and not isinstance(plugins, Unknown) and not any("mlx5-" in name for name in plugins):
+        missing.append("libibverbs/libmlx5-rdmav*.so")
+    inside = in_container(examination.node.platform)
+    if not missing or not devices:
+        files = (file for soname in wanted for file in _installed(examination, soname)) if devices else ()
         return passed(*first_distinct(Evidence(file.path, "there") for file in files))
     return found(
         "It is not in the loader's default directories. ld.so.conf may add others.",
@@ -141,6 +146,9 @@ def libibverbs_missing(examination: Examination) -> Outcome:
                 instruction("Other distributions: install libibverbs, or OFED/DOCA"),
             ),
         ),
+        severity=Severity.CRITICAL if inside else None,
+        impact=f"Programs in this container find no RDMA device. {OVER_TCP}" if inside else "",
+        data_path=inside,
     )
 
 

@@ -19,6 +19,7 @@ from probes.host.protocol import Host
 
 MODULES_DIRECTORY = "/lib/modules"
 MAX_KERNELS = 16
+DAMAGED = "damaged"
 _SECONDS = 3.0
 _DMABUF_OPTIONS = (
     "CONFIG_DMA_SHARED_BUFFER",
@@ -36,7 +37,10 @@ class InstalledModules:
     builtin: frozenset[str]
     peer_memory: Maybe[str]  # the module that exports the peer-memory symbols; NOT_THERE: none
     files: Maybe[dict[str, ModuleFile]]  # without modules that have no file
+    unread: dict[str, Unknown]  # listed in modules.dep, but their files show nothing
     dmabuf_config: Maybe[bool]  # the kernel's config has what DMA-BUF needs
+    architecture: Maybe[str]  # "x86_64", "aarch64", from the kernel's config
+    lacks_index: bool  # depmod has not written modules.dep: modprobe loads nothing
     has_headers: Maybe[bool]  # /lib/modules/RELEASE/build leads to the files to build modules with
 
     @property
@@ -83,9 +87,14 @@ def read_installed(host: Host, release: str, names: Iterable[str]) -> InstalledM
     """Read what depmod and modinfo say about the modules `names` on a kernel."""
     if not is_release(release):
         nothing = Unknown(Reason.MALFORMED, MODULES_DIRECTORY, "not a kernel release")
-        return InstalledModules(release[:64], {}, frozenset(), nothing, nothing, nothing, nothing)
+        unread: dict[str, Unknown] = {}
+        return InstalledModules(
+            release[:64], {}, frozenset(), nothing, nothing, unread, nothing, nothing, False, nothing
+        )
     wanted = tuple(names)
     tree = read_tree(host, release)
+    config = _config(host, release)
+    index = host.size(f"{MODULES_DIRECTORY}/{release}/modules.dep")
     build = host.names(f"{MODULES_DIRECTORY}/{release}/build")
     has_headers: Maybe[bool] = True
     if isinstance(build, Unknown):
@@ -96,41 +105,56 @@ def read_installed(host: Host, release: str, names: Iterable[str]) -> InstalledM
         entries,
         frozenset(name for name in wanted if known(is_builtin(tree, name), False)),
         find_provider(tree, PEER_MEMORY_SYMBOL),
-        _files(host, release, entries),
-        _dmabuf_config(host, release),
+        *_files(host, release, entries),
+        _dmabuf_config(config),
+        _architecture(config),
+        isinstance(index, Unknown) and index.reason is Reason.NOT_THERE,
         has_headers,
     )
 
 
 def _files(
     host: Host, release: str, entries: dict[str, Maybe[DepmodEntry]]
-) -> Maybe[dict[str, ModuleFile]]:
-    """Run modinfo; in a directory tree, where nothing runs, read the files."""
+) -> tuple[Maybe[dict[str, ModuleFile]], dict[str, Unknown]]:
+    """Run modinfo; in a directory tree, where nothing runs, read the files. Also say what is unreadable."""
+    listed = {name: entry for name, entry in entries.items() if not isinstance(entry, Unknown)}
     answer = host.run(("modinfo", "-k", release, *entries), _SECONDS)
     if not isinstance(answer, Unknown):
-        return parse_modinfo(answer.stdout)
+        files = parse_modinfo(answer.stdout)
+        bad = Unknown(Reason.MALFORMED, "modinfo", DAMAGED)
+        return files, {name: bad for name in listed if name not in files}
     if host.origin.source is not Source.TREE:
-        return answer
+        return answer, dict.fromkeys(listed, answer)
     found: dict[str, ModuleFile] = {}
-    refused: Unknown | None = None
-    for name, entry in entries.items():
-        if isinstance(entry, Unknown):
-            continue
+    unread: dict[str, Unknown] = {}
+    for name, entry in listed.items():
         file = read_module_file(host, entry.path)
         if isinstance(file, Unknown):
-            refused = file if refused is None else refused
+            is_bad = file.reason is Reason.MALFORMED and "unpack" not in file.detail
+            unread[name] = Unknown(Reason.MALFORMED, entry.path, DAMAGED) if is_bad else file
         else:
             found[name] = replace(file, name=name)
-    return found if found or refused is None else refused
+    return found if found or not unread else next(iter(unread.values())), unread
 
 
-def _dmabuf_config(host: Host, release: str) -> Maybe[bool]:
-    """Return whether the kernel's config has dma-buf and what mlx5 needs for it (mlx5/mr.c)."""
+def _config(host: Host, release: str) -> Maybe[bytes]:
     config: Maybe[bytes] = Unknown(Reason.NOT_THERE, f"/boot/config-{release}")
     for path in (f"/boot/config-{release}", f"{MODULES_DIRECTORY}/{release}/config"):
         config = host.read_bytes(path, CONFIG_LIMIT_BYTES)
         if not isinstance(config, Unknown):
             break
+    return config
+
+
+def _architecture(config: Maybe[bytes]) -> Maybe[str]:
+    options = (("CONFIG_X86_64", "x86_64"), ("CONFIG_ARM64", "aarch64"))
+    names = [name for option, name in options if not isinstance(config, Unknown)
+             and parse_config(config, option) is True]  # fmt: skip
+    return names[0] if names else Unknown(Reason.NOT_RECORDED, "kernel config")
+
+
+def _dmabuf_config(config: Maybe[bytes]) -> Maybe[bool]:
+    """Return whether the kernel's config has dma-buf and what mlx5 needs for it (mlx5/mr.c)."""
     if isinstance(config, Unknown):
         return config
     answers = [parse_config(config, option) for option in _DMABUF_OPTIONS]

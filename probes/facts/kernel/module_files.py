@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 
 from probes.base.frozen import dataclass
 from probes.base.text import printable
-from probes.base.unknown import Maybe, Reason, Unknown, known
+from probes.base.unknown import Maybe, Reason, Unknown, known, map_known
 from probes.facts.kernel.depmod import FILE_LIMIT_BYTES
 from probes.host.protocol import Host
 
@@ -21,6 +21,9 @@ _SYMVERS_LIMIT_BYTES = 32 << 20
 _MAX_FIELDS = 4096
 _MAX_KERNELS = 8
 _PEERMEM = re.compile(rb"nvidia[-_]peermem\.ko[.a-z0-9]{0,4}:")
+
+
+_NO_VERMAGIC = Unknown(Reason.NOT_RECORDED, "modinfo -F vermagic")
 
 
 @dataclass(frozen=True)
@@ -35,6 +38,8 @@ class ModuleFile:
     kernel: Maybe[str]  # first word of vermagic: the release it was built for
     signer: Maybe[str]  # NOT_THERE: unsigned
     depends: tuple[str, ...]
+    architecture: Maybe[str] = _NO_VERMAGIC  # "x86_64", "aarch64", from vermagic
+    firmware: tuple[str, ...] = ()  # it may load, below /lib/firmware: "nvidia/580.65.06/gsp_ga10x.bin"
 
 
 @dataclass(frozen=True)
@@ -54,6 +59,7 @@ class ModuleFileFacts:
     peer_memory: tuple[ExportedSymbol, ...]  # ib_register_peer_memory_client, in the driver's search order
     unread: tuple[str, ...]  # existing Module.symvers that could not be read
     elsewhere: tuple[str, ...] = ()  # other kernels with nvidia_peermem, if the running kernel has none
+    without_firmware: tuple[str, ...] = ()  # files of firmware that nvidia.ko names and that are not there
 
 
 PEER_MEMORY_SYMBOL = "ib_register_peer_memory_client"
@@ -77,7 +83,27 @@ def probe(host: Host, release: Maybe[str], names: Iterable[str] = MODULES) -> Mo
     files = _files(host, tuple(names))
     absent = not isinstance(files, Unknown) and "nvidia_peermem" not in files
     elsewhere = _elsewhere(host, release) if absent else ()
-    return ModuleFileFacts(files, tuple(symbols), tuple(unread), elsewhere)
+    driver = None if isinstance(files, Unknown) else files.get("nvidia")
+    firmware = () if driver is None else _missing_firmware(host, known(release, ""), driver.firmware)
+    return ModuleFileFacts(files, tuple(symbols), tuple(unread), elsewhere, firmware)
+
+
+def _missing_firmware(host: Host, release: str, names: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the files that the kernel does not find (firmware_loader/main.c, fw_path), also compressed."""
+    places = [f"/lib/firmware/{place}" for place in (f"updates/{release}/", "updates/", f"{release}/", "")]
+    return tuple(
+        name
+        for name in names
+        if all(
+            _is_absent(host.size(f"{place}{name}{packed}"))
+            for place in places
+            for packed in ("", ".xz", ".zst")
+        )
+    )
+
+
+def _is_absent(size: Maybe[int]) -> bool:
+    return isinstance(size, Unknown) and size.reason is Reason.NOT_THERE
 
 
 def _elsewhere(host: Host, release: Maybe[str]) -> tuple[str, ...]:
@@ -144,7 +170,9 @@ def parse_modinfo(text: str) -> dict[str, ModuleFile]:
         elif name:
             fields.setdefault("name", name)
         name = value if key == "name" else ""
-        if key != "name" and len(fields) < _MAX_FIELDS:
+        if key == "firmware" and key in fields:
+            fields[key] = f"{fields[key]}\n{value}"[:_MAX_FIELDS]
+        elif key != "name" and len(fields) < _MAX_FIELDS:
             fields.setdefault(key, value)
     return found
 
@@ -170,6 +198,9 @@ def _module_file(fields: dict[str, str]) -> ModuleFile:
         kernel=vermagic if isinstance(vermagic, Unknown) else vermagic.split(" ", 1)[0],
         signer=field("signer"),
         depends=tuple(printable(word.replace("-", "_"), 64) for word in depends[:64] if word),
+        # On arm64 vermagic ends in "aarch64" (asm/vermagic.h); x86-64 adds nothing.
+        architecture=map_known(vermagic, lambda words: "aarch64" if "aarch64" in words else "x86_64"),
+        firmware=tuple(printable(path, 256) for path in fields.get("firmware", "").split("\n")[:16] if path),
     )
 
 

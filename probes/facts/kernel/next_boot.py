@@ -12,8 +12,16 @@ from dataclasses import dataclass
 from itertools import islice
 
 from probes.base.text import printable, printable_lines
-from probes.base.unknown import Maybe, Reason, Unknown
-from probes.facts.kernel.boot_loader import ENTRIES, GRUB_DIRECTORIES, GRUB_SETTINGS, grub_setting_files
+from probes.base.unknown import Maybe, Reason, Unknown, known
+from probes.facts.kernel.boot import BootFacts
+from probes.facts.kernel.boot_loader import (
+    ENTRIES,
+    GRUB_DIRECTORIES,
+    GRUB_SETTINGS,
+    BootLoader,
+    grub_setting_files,
+)
+from probes.facts.kernel.modprobe_config import MODPROBE_DIRECTORIES
 from probes.host.protocol import Host
 
 _GRUB_CONFIGS = tuple(f"{directory}/grub.cfg" for directory in GRUB_DIRECTORIES)
@@ -35,6 +43,10 @@ _THAT_MATTER = (
 _PREFIXES = ("nvidia.", "nvidia_peermem.", "mlx5_core.", "ib_core.", "rd.driver.blacklist")
 
 
+_MODULE_WORDS = ("nvidia", "nouveau", "mlx", "ib_", "nv_peer")
+_MAX_SETTINGS = 64
+
+
 @dataclass(frozen=True)
 class NextLine:
     """A kernel's command line at its next boot."""
@@ -42,6 +54,51 @@ class NextLine:
     source: str  # "/boot/grub/grub.cfg"
     line: str
     has_variables: bool  # parts of it are variables of the boot loader
+
+
+@dataclass(frozen=True)
+class NextBootFacts:
+    """What the boot loader starts a kernel with, and whether it is as the configuration says."""
+
+    line: Maybe[NextLine]
+    configured: Maybe[str]  # options that the settings of GRUB give every kernel; NOT_THERE: not GRUB
+    image: Maybe[str]  # the initial RAM disk
+    newer: Maybe[tuple[str, ...]]  # settings of GPU and RDMA modules that are newer than the image
+
+
+def read_next_boot(host: Host, boot: Maybe[BootFacts], release: str) -> NextBootFacts:
+    """Read the boot loader's files, and whether settings in modprobe.d are newer than the boot image."""
+    is_grub = not isinstance(boot, Unknown) and boot.loader is BootLoader.GRUB
+    configured = read_grub_options(host) if is_grub else Unknown(Reason.NOT_THERE, GRUB_SETTINGS)
+    kernels = boot if isinstance(boot, Unknown) else boot.kernels
+    absent = Unknown(Reason.NOT_THERE, "/boot", "no initial RAM disk")
+    image: Maybe[str] = kernels if isinstance(kernels, Unknown) else absent
+    for kernel in known(kernels, ()):
+        image = kernel.initramfs if kernel.release == release else image
+    newer: Maybe[tuple[str, ...]] = image if isinstance(image, Unknown) else _newer(host, image)
+    return NextBootFacts(read_next_line(host, release), configured, image, newer)
+
+
+def _newer(host: Host, image: str) -> Maybe[tuple[str, ...]]:
+    settings = _settings(host)
+    times = read_times(host, (image, *settings))
+    if isinstance(times, Unknown):
+        return times
+    if image not in times:
+        return Unknown(Reason.NOT_THERE, f"stat {image}", "no answer")
+    return tuple(path for path in settings if times.get(path, 0) > times[image])
+
+
+def _settings(host: Host) -> tuple[str, ...]:
+    """Return the files of /etc/modprobe.d that name GPU or RDMA modules: the admin's own."""
+    found = []
+    directory = MODPROBE_DIRECTORIES[0]
+    names = [name for name in known(host.names(directory), ()) if name.endswith(".conf")]
+    for name in names[:_MAX_SETTINGS]:
+        lines = known(host.read(f"{directory}/{name}"), "").split("\n")
+        if any(word in line for line in lines if line.lstrip()[:1] != "#" for word in _MODULE_WORDS):
+            found.append(f"{directory}/{name}")
+    return tuple(found)
 
 
 def read_next_line(host: Host, release: str) -> Maybe[NextLine]:

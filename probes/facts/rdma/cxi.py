@@ -32,7 +32,7 @@ def add_slingshot(host: Host, facts: Maybe[RdmaFacts], pci: Maybe[PciFacts]) -> 
     """Return the RDMA devices with the Slingshot NICs behind them; `facts` as it is if there are none."""
     names = host.names(_CLASS)
     if isinstance(names, Unknown):
-        may_be_here = isinstance(pci, Unknown) or vendor_cards(pci, "cxi")
+        may_be_here = isinstance(pci, Unknown) or vendor_cards(pci, "cxi") or names.reason is Reason.NOT_YET
         return names if may_be_here and names.reason is not Reason.NOT_THERE else facts
     found = tuple(_device(host, name) for name in sorted(names, key=natural)[:_MAX_DEVICES])
     unread = first_unread(device.bdf for device in found)

@@ -49,12 +49,16 @@ class InstalledLibrary:
     version: Maybe[str]  # "2.21.5", from the file's name; NOT_THERE: the name has none
 
 
+_NOT_READ = Unknown(Reason.NOT_RECORDED, "LIBDIR/libibverbs")
+
+
 @dataclass(frozen=True)
 class LibraryFacts:
     """Name that programs load -> files, in the loader's search order; () if none was found."""
 
     found: dict[str, tuple[InstalledLibrary, ...]]
     unread: dict[str, Unknown] = field(default_factory=dict)  # the same name -> a directory not read for it
+    verbs_providers: Maybe[tuple[str, ...]] = _NOT_READ  # plugins of libibverbs: "libmlx5-rdmav34.so"
 
     def installed(self, soname: str) -> Maybe[tuple[InstalledLibrary, ...]]:
         """Return the files of a name; unknown if none was found and it may be where nothing could be read."""
@@ -75,7 +79,16 @@ def probe(host: Host) -> LibraryFacts:
         missing = first_unread(paths)
         if missing is not None:
             unread[soname] = missing
-    return LibraryFacts(found, unread)
+    return LibraryFacts(found, unread, _verbs_providers(host))
+
+
+def _verbs_providers(host: Host) -> Maybe[tuple[str, ...]]:
+    """List the plugins of libibverbs, LIBDIR/libibverbs/libNAME-rdmavNN.so (rdma-core, verbs.h)."""
+    listed = [host.names(f"{directory}/libibverbs") for directory in DIRECTORIES]
+    names = {name for part in listed if not isinstance(part, Unknown) for name in part}
+    found = tuple(sorted(printable(name, 64) for name in names if "-rdmav" in name))
+    unread = first_unread(listed)
+    return unread if unread is not None and not found else found
 
 
 def version_of(path: str) -> Maybe[str]:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Literal
 
-from probes.base.unknown import Unknown, known
+from probes.base.unknown import Maybe, Reason, Unknown, known
 from probes.facts.gpu.gpus import Flavour
 from probes.facts.gpudirect import MEMORY_PEERS
+from probes.facts.kernel.boot import BootFacts
+from probes.facts.kernel.installed_modules import DAMAGED
 from probes.facts.kernel.log import LogKind
 from probes.facts.kernel.module_files import ModuleFile, parse_modinfo
 from probes.facts.kernel.modules import LADDER, PROC_MODULES, PROC_MODULES_LIMIT_BYTES, ModuleFacts
@@ -15,13 +18,17 @@ from probes.facts.system.services import ServiceFacts
 from probes.host.protocol import Host
 from probes.queries.modules import (
     PEERMEM,
+    cxi_functions,
+    efa_functions,
     gpu_functions,
     is_present,
     mlx4_functions,
     mlx5_functions,
     module_messages,
 )
+from probes.setup.twin.booted import BootedTwin
 from probes.setup.twin.host import TwinHost
+from probes.setup.twin.next_start import read_kernel_files
 from probes.setup.twin.tree import TwinTree
 from probes.simulation.node.model.description import (
     DriverDescription,
@@ -34,23 +41,81 @@ from probes.simulation.node.model.description import (
     SwitchDescription,
     SystemDescription,
 )
-from probes.simulation.node.model.tree import PlacedGpu, PlacedNic
+from probes.simulation.node.model.tree import PlacedGpu, PlacedNic, Refusal, log
 from probes.simulation.node.modules.files import Modinfo
+from probes.simulation.node.system.services import show_units
 from probes.snapshot.examination import Examination
 
 _SECONDS = 3.0
 _REFUSALS = (LogKind.UNKNOWN_SYMBOL, LogKind.SYMBOL_VERSION, LogKind.SIGNATURE_REJECTED)
+_SIG_ENFORCE = "/sys/module/module/parameters/sig_enforce"
+_INVALID = "Invalid argument"
 _FABRIC_MANAGER = ("nv-fabricmanager", "--version")
 
 
 def make_twin(host: Host, examination: Examination) -> TwinHost:
     """Make a twin that answers as `host` does; nothing of the node is copied before it is asked for."""
-    tree = TwinTree(host, _description(host, examination))
-    _place_devices(tree, examination)
-    tree.live_modules = _loaded(host)
+    tree = _tree(host, examination, host, _description(host, examination))
     tree.commands["modinfo"] = Modinfo(_files(host))
     tree.commands["dmesg"] = lambda argv, seconds: _output(host, ("dmesg", *argv[1:]))
-    tree.commands["nv-fabricmanager"] = lambda argv, seconds: _output(host, _FABRIC_MANAGER)
+    return TwinHost(tree, _refused(examination), _devices(examination))
+
+
+def start_twin(
+    host: Host, examination: Examination, boot: Maybe[BootFacts], release: str, disk: Host | None = None
+) -> BootedTwin:
+    """Make a twin as it is after the next start with the kernel `release`.
+
+    `disk`: the files of an image, which then starts on the hardware of `host`.
+    """
+    is_image = disk is not None
+    disk = host if disk is None else disk
+    files = read_kernel_files(disk, examination, boot, release, is_image)
+    driver = files.modules.file("nvidia")
+    description = _description(host, examination)
+    if not isinstance(driver, Unknown):
+        is_open = "GPL" in known(driver.license, "")
+        flavour: Literal["open", "proprietary"] = "open" if is_open else "proprietary"
+        version = known(driver.version, description.driver.version)
+        description = replace(description, driver=DriverDescription(version, flavour, ""))
+    description = replace(description, kernel=release, cmdline=known(files.start.cmdline, ""))
+    tree = _tree(host, examination, disk, description)
+    loadable = {name: _fields(file) for name, file in known(files.modules.files, {}).items()}
+    arm = " aarch64" * (known(files.modules.architecture, description.architecture) == "aarch64")
+    for name, why in files.modules.unread.items():
+        entry = files.modules.entry(name)
+        if entry is not None and why.detail != DAMAGED and why.reason is not Reason.NOT_THERE:
+            loadable[name] = {"filename": entry.path, "name": name, "vermagic": f"{release} SMP{arm}"}
+    tree.commands["modinfo"] = Modinfo({name: one for name, one in loadable.items() if one["filename"]})
+    tree.commands["dmesg"] = lambda argv, seconds: "".join(tree.kernel_log)
+    tree.commands["systemctl"] = lambda argv, seconds: show_units(tree, argv)
+    tree.add("/proc/sys/kernel/osrelease", f"{release}\n")
+    tree.add("/proc/cmdline", f"{known(files.start.cmdline, '')}\n")
+    tree.add(_SIG_ENFORCE, "Y\n" if files.enforces_signatures else "N\n")
+    log(tree, f"Linux version {release}", 0.0, 5)
+    if is_image:
+        tree.hidden.update(("/run", "/var/run"))
+    if not is_image and examination.node.kernel_release == release:
+        absent = _absent(examination)
+        refused = {name: text for name, text in _refused(examination).items() if name in absent}
+        tree.refusals.update({name: Refusal(_INVALID, ((4, text),)) for name, text in refused.items()})
+    tree.refusals.update(dict.fromkeys(files.start.later, Refusal(_INVALID)))
+    tree.refusals.update(files.rejected)
+    return BootedTwin(tree, _devices(examination), files.start)
+
+
+def with_disk(node: TwinHost, examination: Examination, image: Host) -> TwinHost:
+    """Make a twin on which a container with the files of `image` runs."""
+    tree = TwinTree(node, _description(node, examination), image)
+    tree.add("/.dockerenv", "")
+    return TwinHost(tree, {}, {})
+
+
+def _tree(host: Host, examination: Examination, disk: Host, description: NodeDescription) -> TwinTree:
+    tree = TwinTree(host, description, disk)
+    _place_devices(tree, examination)
+    tree.live_modules = _loaded(host)
+    tree.commands["nv-fabricmanager"] = lambda argv, seconds: _output(disk, _FABRIC_MANAGER)
     services = examination.services
     if isinstance(services, ServiceFacts):
         for name, service in services.services.items():
@@ -60,7 +125,14 @@ def make_twin(host: Host, examination: Examination) -> TwinHost:
     for gpu in () if isinstance(gpus, Unknown) else gpus.gpus:
         if not isinstance(gpu.nvml, Unknown) and gpu.nvml.persistence is True:
             tree.persistent.add(gpu.index)
-    return TwinHost(tree, _refused(examination), _devices(examination))
+    return tree
+
+
+def _absent(examination: Examination) -> frozenset[str]:
+    """Return the modules of the ladder that are not loaded now."""
+    facts = examination.node.modules
+    modules = {} if isinstance(facts, Unknown) else facts.modules
+    return frozenset(name for name, module in modules.items() if not is_present(module))
 
 
 def _output(host: Host, argv: tuple[str, ...]) -> str | Unknown:
@@ -90,7 +162,8 @@ def _fields(file: ModuleFile) -> dict[str, str]:
         "srcversion": known(file.srcversion, ""),
         "depends": ",".join(file.depends),
         "name": file.name,
-        "vermagic": f"{kernel} SMP" if kernel else "",
+        "vermagic": f"{kernel} SMP{' aarch64' * (file.architecture == 'aarch64')}" if kernel else "",
+        "firmware": "\n".join(file.firmware),
         "signer": known(file.signer, ""),
     }
     return {key: value for key, value in fields.items() if value or key == "depends"}
@@ -102,10 +175,9 @@ def _refused(examination: Examination) -> dict[str, str]:
     found = () if isinstance(messages, Unknown) else messages
     refused = {message.module: message.text[:160] for message in found if message.module}
     rejected = [message for message in found if message.kind is LogKind.SIGNATURE_REJECTED]
-    facts = examination.node.modules
-    if rejected and not isinstance(facts, Unknown):
+    if rejected:
         # The message does not name the module, so it may be any that is not loaded.
-        absent = (name for name, module in facts.modules.items() if not is_present(module))
+        absent = _absent(examination)
         refused = {**dict.fromkeys(absent, rejected[-1].text[:160]), **refused}
     return refused
 
@@ -117,6 +189,8 @@ def _devices(examination: Examination) -> dict[str, tuple[str, ...]]:
         "nvidia": gpu_functions(examination),
         "mlx5_core": mlx5_functions(examination),
         "mlx4_core": mlx4_functions(examination),
+        "efa": efa_functions(examination),
+        "cxi_ss1": cxi_functions(examination),
     }
     functions = {} if isinstance(pci, Unknown) else pci.functions
     return {

@@ -129,23 +129,26 @@ class TwinHost:
         real = self._real(path)
         if isinstance(real, Unknown):
             # Only the node knows why: needs root, not there.
-            changed = self.tree.is_hidden(path) or real.reason is Reason.NOT_RECORDED
-            return real if changed else self._base.read_bytes(path, limit)
+            changed = self.tree.is_hidden(path) or real.reason is Reason.NOT_YET
+            return real if changed else self.tree.host_of(path).read_bytes(path, limit)
         written = self.tree.changed_file(real)
         if written is None:
-            return self._base.read_bytes(real, limit)
+            return self.tree.host_of(real).read_bytes(real, limit)
         written = written(self.monotonic()) if callable(written) else written
         return written.encode() if isinstance(written, str) else written
 
     def _real(self, path: str) -> str | Unknown:
-        """Return the path without links; NOT_RECORDED: only a module that is new on the twin shows it."""
-        new = self._modules.new
-        if new and (unknown := unknown_path(path, new)) is not None:
+        """Return the path without links; NOT_YET: only a module that is new on the twin shows it."""
+        if (unknown := self._unknown_path(path)) is not None:
             return unknown
         real = self.tree.real(path)
-        if new and not isinstance(real, Unknown) and (unknown := unknown_path(real, new)) is not None:
+        if not isinstance(real, Unknown) and (unknown := self._unknown_path(real)) is not None:
             return unknown
         return real
+
+    def _unknown_path(self, path: str) -> Unknown | None:
+        """Return why a path is unknown: a module that is new on the twin decides it."""
+        return unknown_path(path, self._modules.new)
 
     def read(self, path: str, limit: int = READ_LIMIT_BYTES) -> Maybe[str]:
         """Return a file's text."""
@@ -154,14 +157,14 @@ class TwinHost:
 
     def read_range(self, path: str, offset: int, limit: int) -> Maybe[FileRange]:
         """Return a part of a file of the node."""
-        return self._base.read_range(path, offset, limit)
+        return self.tree.host_of(path).read_range(path, offset, limit)
 
     def names(self, path: str) -> Maybe[tuple[str, ...]]:
         """Return the sorted names in a directory."""
         real = self._real(path)
         if isinstance(real, Unknown):
-            changed = self.tree.is_hidden(path) or real.reason is Reason.NOT_RECORDED
-            return real if changed else self._base.names(path)
+            changed = self.tree.is_hidden(path) or real.reason is Reason.NOT_YET
+            return real if changed else self.tree.host_of(path).names(path)
         return self.tree.node_names(real)
 
     def link(self, path: str) -> Maybe[str]:
@@ -169,29 +172,31 @@ class TwinHost:
         parent, _, name = path.rpartition("/")
         real = self._real(parent)
         place = path if isinstance(real, Unknown) else f"{real}/{name}"
-        if (unknown := unknown_path(place, self._modules.new)) is not None:
+        if (unknown := self._unknown_path(place)) is not None:
             return unknown
         target = self.tree.changed_link(place)
         if target is not None:
             return target
-        return Unknown(Reason.NOT_THERE, path) if self.tree.is_hidden(place) else self._base.link(path)
+        if self.tree.is_hidden(place):
+            return Unknown(Reason.NOT_THERE, path)
+        return self.tree.host_of(path).link(path)
 
     def resolve(self, path: str) -> Maybe[str]:
         """Return the path with every link resolved."""
         real = self._real(path)
         if isinstance(real, Unknown) and not self.tree.is_hidden(path) and real.reason is Reason.NOT_THERE:
-            return self._base.resolve(path)
+            return self.tree.host_of(path).resolve(path)
         return real
 
     def size(self, path: str) -> Maybe[int]:
         """Return a file's size."""
         real = self._real(path)
         if isinstance(real, Unknown):
-            changed = self.tree.is_hidden(path) or real.reason is Reason.NOT_RECORDED
-            return real if changed else self._base.size(path)
+            changed = self.tree.is_hidden(path) or real.reason is Reason.NOT_YET
+            return real if changed else self.tree.host_of(path).size(path)
         written = self.tree.changed_file(real)
         if written is None:
-            return 0 if real in self.tree.made else self._base.size(path)
+            return 0 if real in self.tree.made else self.tree.host_of(path).size(path)
         content = self.read_bytes(path, 1 << 30)
         return content if isinstance(content, Unknown) else len(content)
 
@@ -199,11 +204,11 @@ class TwinHost:
         """Return whether the file can be read (and written)."""
         real = self._real(path)
         if isinstance(real, Unknown):
-            changed = self.tree.is_hidden(path) or real.reason is Reason.NOT_RECORDED
-            return real if changed else self._base.access(path, write)
+            changed = self.tree.is_hidden(path) or real.reason is Reason.NOT_YET
+            return real if changed else self.tree.host_of(path).access(path, write)
         if self.tree.changed_file(real) is not None:
             return real not in self.tree.denied
-        return real not in self.tree.denied and self._base.access(path, write)
+        return real not in self.tree.denied and self.tree.host_of(path).access(path, write)
 
     # Programs and libraries
 

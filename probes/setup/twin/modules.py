@@ -16,6 +16,7 @@ class TwinModules:
     def __init__(self, tree: TwinTree) -> None:
         self._tree = tree
         self._old = tuple(tree.live_modules)
+        self.idle: frozenset[str] = frozenset()  # drivers without devices, which bring nothing
         for name in self._old:
             tree.references[name, "node"] = self._references(name)
 
@@ -27,7 +28,8 @@ class TwinModules:
     @property
     def new(self) -> tuple[str, ...]:
         """Return the modules that were loaded on the twin and not on the node."""
-        return tuple(name for name in self._tree.live_modules if name not in self._old)
+        known_ones = {*self._old, *self.idle}
+        return tuple(name for name in self._tree.live_modules if name not in known_ones)
 
     def is_of_node(self, name: str) -> bool:
         """Return whether a module was loaded when the twin was made."""

@@ -16,20 +16,29 @@ from probes.simulation.node.model.tree import Content, Removed, Tree
 
 FILE_LIMIT_BYTES = 32 << 20
 _MAX_DEPTH = 64
+_OF_KERNEL = ("/proc/", "/sys/", "/dev/")
+_INDEXES = "/lib/modules/"
 T = TypeVar("T")
 
 
 class TwinTree(Tree):
     """Changes over a host; every path in it is resolved."""
 
-    def __init__(self, base: Host, description: NodeDescription) -> None:
+    def __init__(self, base: Host, description: NodeDescription, disk: Host | None = None) -> None:
+        """Make a tree over a node; `disk`: what has the files of its disk, if not the node itself."""
         super().__init__(description, 0)
         self.base = base
+        self.disk = base if disk is None else disk
+        self._texts: dict[str, str] = {}  # of the disk's large files, which many commands read
         self.hidden: set[str] = set()  # removed, with everything below
         self.made: dict[str, set[str]] = {"/": set()}  # directory -> names that were added to it
         self.files: dict[str, Content] = _Overlay(self._node_file)
         self.links: dict[str, str] = _Overlay(self._node_link)
         self.directories: dict[str, set[str]] = _Overlay(self._directory_now)
+
+    def host_of(self, path: str) -> Host:
+        """Return the host that has a path: the node for what its kernel shows, else the disk."""
+        return self.base if f"{path}/".startswith(_OF_KERNEL) else self.disk
 
     # What has changed
 
@@ -101,12 +110,23 @@ class TwinTree(Tree):
 
     def is_there(self, path: str) -> bool:
         """Return whether a file, link or directory has this path."""
-        return path in self.files or path in self.links or path in self.directories
+        if path in self.made or self.changed_file(path) is not None or self.changed_link(path) is not None:
+            return True
+        if self.is_hidden(path):
+            return False
+        host = self.host_of(path)
+        asked = (host.size, host.link, host.names)
+        return any(not isinstance(ask(path), Unknown) for ask in asked)
 
     def text(self, path: str) -> str:
         """Return the text of a file; empty if there is none or it is computed."""
+        if path in self._texts and self.changed_file(path) is None:
+            return self._texts[path]
         content = self.files.get(path)
-        return content if isinstance(content, str) else ""
+        text = content if isinstance(content, str) else ""
+        if path.startswith(_INDEXES):
+            self._texts[path] = text
+        return text
 
     def real(self, path: str) -> str | Unknown:
         """Return the path with its links resolved."""
@@ -123,7 +143,7 @@ class TwinTree(Tree):
             return self._real(_joined(parent, target), depth + 1)
         if self.is_hidden(path):
             return Unknown(Reason.NOT_THERE, path)
-        resolved = self.base.resolve(path)
+        resolved = self.host_of(path).resolve(path)
         if not isinstance(resolved, Unknown):
             return Unknown(Reason.NOT_THERE, path) if self.is_hidden(resolved) else resolved
         parent, _, name = path.rpartition("/")
@@ -149,13 +169,13 @@ class TwinTree(Tree):
         """Return a file of the node: bytes of configuration space, text of everything else."""
         if self.is_hidden(path):
             return None
-        content = self.base.read_bytes(path, FILE_LIMIT_BYTES)
+        content = self.host_of(path).read_bytes(path, FILE_LIMIT_BYTES)
         if isinstance(content, Unknown):
             return None
         return content if path.endswith("/config") else content.decode("utf-8", "replace")
 
     def _node_link(self, path: str) -> str | None:
-        return None if self.is_hidden(path) else known(self.base.link(path), None)
+        return None if self.is_hidden(path) else known(self.host_of(path).link(path), None)
 
     def _directory_now(self, path: str) -> set[str] | None:
         """Return the names in a directory, with the changes: `made` has them."""
@@ -167,7 +187,7 @@ class TwinTree(Tree):
         made = self.made.get(path)
         names: Maybe[tuple[str, ...]] = Unknown(Reason.NOT_THERE, path)
         if not (path in self.hidden or self.is_hidden(path)):
-            names = self.base.names(path)
+            names = self.host_of(path).names(path)
         if isinstance(names, Unknown):
             return names if made is None else tuple(sorted(made))
         left = {name for name in names if not self.hidden or f"{path.rstrip('/')}/{name}" not in self.hidden}

@@ -16,6 +16,9 @@ _PATHS = {
     "mlx5_ib": ("/sys/class/infiniband", "/dev/infiniband"),
     "mlx4_core": ("/sys/class/net", "/sys/class/infiniband"),
     "mlx4_ib": ("/sys/class/infiniband", "/dev/infiniband"),
+    "efa": ("/sys/class/infiniband", "/dev/infiniband"),
+    "cxi_ss1": ("/sys/class/cxi", "/dev/cxi"),
+    "cxi_user": ("/dev/cxi",),
     "ib_uverbs": ("/sys/class/infiniband_verbs", "/dev/infiniband"),
     "rdma_cm": ("/dev/infiniband/rdma_cm",),
     "gdrdrv": ("/dev/gdrdrv",),
@@ -26,13 +29,15 @@ _OF_DEVICES = {
     "mlx5_ib": ("/infiniband",),
     "mlx4_core": ("/infiniband", "/net", "/driver"),
     "mlx4_ib": ("/infiniband",),
+    "efa": ("/infiniband", "/driver"),
+    "cxi_ss1": ("/cxi", "/net", "/driver"),
     "nvidia": ("/driver",),
 }
 _ANSWERS = {
     "nvml": ("nvidia",),
     "cuda": ("nvidia", "nvidia_uvm"),
-    "dmabuf": ("mlx5_core", "mlx5_ib", "mlx4_core", "mlx4_ib", "ib_uverbs", "ib_core"),
-    "rdma": ("ib_core", "mlx5_ib", "mlx4_ib"),
+    "dmabuf": ("mlx5_core", "mlx5_ib", "mlx4_core", "mlx4_ib", "ib_uverbs", "ib_core", "efa"),
+    "rdma": ("ib_core", "mlx5_ib", "mlx4_ib", "efa"),
 }
 
 
@@ -58,4 +63,4 @@ def unknown_answer(kind: str, new_modules: Iterable[str]) -> Unknown | None:
 
 def not_known(source: str, module: str) -> Unknown:
     """Return that only the loaded module shows this."""
-    return Unknown(Reason.NOT_RECORDED, source, f"only known once {module} is loaded")
+    return Unknown(Reason.NOT_YET, source, f"only known once {module} is loaded")

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from probes.base.frozen import dataclass
 from probes.simulation.node.model.tree import Tree
 from probes.simulation.node.system.fabric import MANAGER, fabric_state, has_switches
+from probes.simulation.node.system.software import library_mismatch
 
 ERRORS = {
     100: ("CUDA_ERROR_NO_DEVICE", "no CUDA-capable device is detected"),
@@ -34,9 +35,9 @@ class CudaDevice:
 def devices(tree: Tree, environment: Mapping[str, str]) -> tuple[CudaDevice, ...] | int:
     """Return the devices in PCI order, those that CUDA_VISIBLE_DEVICES names; or the CUresult of cuInit."""
     node = tree.description
-    if "nvidia" not in tree.live_modules:
+    if "nvidia" not in tree.live_modules or tree.unstarted:
         return _NO_DEVICE
-    if node.nvml.refusal:
+    if node.nvml.refusal or library_mismatch(tree):
         return _MISMATCH
     if "nvidia_uvm" not in tree.live_modules:
         return _UNKNOWN

@@ -1,59 +1,104 @@
-"""Start a simulated node: kernel options, services, and the modules that only a configuration loads."""
+"""Boot a node: kernel options, the modules that udev, systemd and modprobe.d load, and the services.
+
+A simulated node starts like this, and so does the copy of a real node that a forecast starts.
+"""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 
+from probes.base.unknown import known
 from probes.facts.kernel.modprobe_config import read_rules
 from probes.facts.kernel.release import read_cmdline
+from probes.facts.system import services
 from probes.host.protocol import Host
 from probes.simulation.commands.catalogue import perform
 from probes.simulation.node.model.program import PEERMEM
-from probes.simulation.node.model.tree import Tree
+from probes.simulation.node.model.tree import BOOT_MESSAGES, Tree
+from probes.simulation.node.modules.depmod import read_index
 from probes.simulation.node.modules.loading import remove_modules
-from probes.simulation.node.system.services import WANTS
+from probes.simulation.node.modules.modules import end_rdma_traffic
+from probes.simulation.node.system.services import stop
 
 _MODULES_DISABLED = "/proc/sys/kernel/modules_disabled"
-_OLD_PEERMEM = "nv_peer_mem"
+_MODULES_LOAD = "systemd-modules-load"
 _NO_REDIRECTS = re.compile(r"disable_acs_redir=[\\\"]*([0-9a-f:.;]+)")
-_LOADS = re.compile(r"^ExecStart(?:Post|Pre)?=-?\S*modprobe (?:-\S+ )*([\w-]+)", re.M)
 _BOOT_SECONDS = 20.0
+# Drivers that udev loads by the alias of a device on the bus.
+_BY_DEVICE = ("mlx4_core", "mlx5_core", "efa", "cxi_ss1", "nvidia")
+# Loaded by nvidia-modprobe with the first CUDA program, by rdma-core's udev rules, by the cxi driver.
+_BY_PROGRAMS = ("nvidia_uvm", "ib_uverbs", "cxi_user")
+# Loaded by packages whose rules gdrtop does not know; they are there again if they were there before.
+_AS_BEFORE = ("rdma_cm", "rdma_ucm", "ib_umad", "cxi_eth", "efa_nv_peermem", "gdrdrv", "nvidia_fs")
+MODULES = (  # each before those that it needs
+    *("nvidia_fs", "gdrdrv", "efa_nv_peermem", PEERMEM, "nv_peer_mem", "nvidia_uvm", "nvidia"),
+    *("rdma_ucm", "rdma_cm", "ib_umad", "mlx5_ib", "mlx4_ib", "efa", "ib_uverbs", "ib_core"),
+    *("mlx5_core", "mlx4_core", "cxi_user", "cxi_eth", "cxi_ss1"),
+)
+"""Modules whose loading a boot decides; others stay as they are."""
 
 
-def start(host: Host, tree: Tree) -> None:
-    """Do what kernel and systemd do at boot on a tree that was just built, with its disk in place."""
+def start(host: Host, tree: Tree, drivers: Collection[str], before: Collection[str]) -> None:
+    """Do what kernel, udev and systemd do at boot on a tree with its disk in place.
+
+    `drivers`: those of the devices on the PCI bus; `before`: the modules that were loaded before the boot.
+    """
     tree.add(_MODULES_DISABLED, "0\n")
-    for match in _NO_REDIRECTS.finditer(tree.text("/proc/cmdline")):
+    cmdline = read_cmdline(host)
+    for match in _NO_REDIRECTS.finditer(known(cmdline, "")):
         for port in filter(None, match[1].split(";")):
             _run(host, tree, "setpci", "-s", port, "ECAP_ACS+6.w=0000:000c")
-    # No device triggers these two; each is loaded again, because modprobe.d may have other options now.
-    held = {key: count for key, count in tree.references.items() if key[0] == PEERMEM}
-    remove_modules(tree, PEERMEM, _OLD_PEERMEM)
-    for name in list(tree.units):
-        is_enabled = _is_enabled(tree, name)
-        if is_enabled and (tree.units[name] != "active" or name == _OLD_PEERMEM):
-            _run(host, tree, "systemctl", "restart", name)
-        elif not is_enabled and tree.units[name] == "active" and _is_unit(tree, name):
-            _run(host, tree, "systemctl", "stop", name)
-    if read_rules(host, read_cmdline(host)).at_boot:
-        _run(host, tree, "systemctl", "restart", "systemd-modules-load")
-    for path, target in sorted(tree.links.items()):
-        if path.startswith(f"{WANTS}/"):
-            for match in _LOADS.finditer(tree.text(target)):
-                _run(host, tree, "modprobe", match[1])
-    if PEERMEM in tree.live_modules:
-        tree.references.update(held)
+    users = {key: count for key, count in tree.references.items() if key[1] == "job"}
+    remove_modules(tree, *MODULES)
+    rules, facts = read_rules(host, cmdline), services.probe(host)
+    for name in _BY_DEVICE:
+        if name in drivers and rules.blacklisted(name) is None:
+            _run(host, tree, "modprobe", "-b", name)
+    for name in (*_BY_PROGRAMS, *(name for name in _AS_BEFORE if name in before)):
+        if _needs_are_met(tree, name):
+            _run(host, tree, "modprobe", name)
+    installed = {name: one for name, one in facts.services.items() if isinstance(known(one.path, None), str)}
+    if rules.at_boot and (_MODULES_LOAD not in installed or not installed[_MODULES_LOAD].masked):
+        if _MODULES_LOAD in installed:
+            _run(host, tree, "systemctl", "restart", _MODULES_LOAD)
+        else:
+            for name in rules.at_boot:
+                _run(host, tree, "modprobe", "-b", name)
+    for name, service in installed.items():
+        if name == _MODULES_LOAD:
+            continue
+        was_active = tree.units.get(name) == "active"
+        if name in tree.units:
+            stop(tree, name)
+        if known(service.enabled, was_active) and not service.masked:
+            _run(host, tree, "systemctl", "start", name)
+    for module in facts.modprobe:
+        _run(host, tree, "modprobe", module)
+    tree.references.update({key: count for key, count in users.items() if key[0] in tree.live_modules})
 
 
-def _is_unit(tree: Tree, name: str) -> bool:
-    """Return whether the service is enabled by a link; systemd-modules-load is by another target."""
-    return tree.is_there(f"/usr/lib/systemd/system/{name}.service") and name != "systemd-modules-load"
-
-
-def _is_enabled(tree: Tree, name: str) -> bool:
-    levels = [path for path in tree.links if path.startswith("/etc/rc") and path.endswith(name)]
-    return f"{WANTS}/{name}.service" in tree.links or any(re.search(r"/S\d\d[^/]*$", path) for path in levels)
+def _needs_are_met(tree: Tree, name: str) -> bool:
+    """Return whether a module's dependencies are loaded: no program loads drivers of absent devices."""
+    index = read_index(tree)
+    return name in index and set(index[name]) <= set(tree.live_modules)
 
 
 def _run(host: Host, tree: Tree, *argv: str) -> None:
     perform(host, tree, argv, "", _BOOT_SECONDS)
+
+
+def forget_running(tree: Tree) -> None:
+    """Forget the kernel's messages of the boot before, and the changes that were to come."""
+    del tree.kernel_log[len(BOOT_MESSAGES) :]
+    tree.planned.clear()
+
+
+def end_programs(tree: Tree) -> None:
+    """End every program and its RDMA traffic."""
+    end_rdma_traffic(tree)
+    for name in list(tree.directories.get("/proc", set())):
+        if name.isdecimal() and name not in ("1", tree.links.get("/proc/self")):
+            tree.remove(f"/proc/{name}")
+    tree.programs.clear()
+    tree.drop_references("job")

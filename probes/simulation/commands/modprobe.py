@@ -41,6 +41,10 @@ class _Modprobe:
         self._tree, self._now = call.tree, call.seconds
         self._options = options
         self._rules: LoadingRules = read_rules(call.host, read_cmdline(call.host))
+        self._softdeps: dict[str, list[str]] = {}
+        for pulled, where in self._rules.config.softdeps.items():
+            words = where.partition(": softdep ")[2].split()
+            self._softdeps.setdefault("".join(words[:1]).replace("-", "_"), []).append(pulled)
         self._configured = _parameters_in_config(call.host)
         self._index = read_index(call.tree)
         self._level = "WARNING" if options.keys() & {"-a", "--all"} else "FATAL"
@@ -120,9 +124,9 @@ class _Modprobe:
         return True
 
     def _autoload(self, name: str) -> None:
-        """Load what udev loads by alias, unless it is blacklisted; errors are not printed."""
+        """Load what udev loads by alias and softdep lines ask for, unless blacklisted; print no errors."""
         saved_lines = list(self.lines)
-        for other in _AUTOLOADED.get(name, ()):
+        for other in (*_AUTOLOADED.get(name, ()), *self._softdeps.get(name, ())):
             if other in self._index and not self._rules.blacklisted(other):
                 self._insert(other, {})
         self.lines = saved_lines
@@ -210,13 +214,18 @@ def rmmod(call: Invocation) -> CommandResult:
 
 
 def _parameters_in_config(host: Host) -> dict[str, dict[str, str]]:
-    """Return module -> parameters; of files with the same name, the first directory wins."""
+    """Return module -> parameters, also of the command line; of files with one name the first wins."""
     files: dict[str, str] = {}
     for directory in MODPROBE_DIRECTORIES:
         for name in known(host.names(directory), ()):
             if name.endswith(".conf") and not name.startswith("."):
                 files.setdefault(name, f"{directory}/{name}")
     found: dict[str, dict[str, str]] = {}
+    for word in known(read_cmdline(host), "").replace('"', "").split():
+        module, dot, option = word.partition(".")
+        if dot and "=" in option:
+            parameter, _, value = option.partition("=")
+            found.setdefault(module.replace("-", "_"), {})[parameter.replace("-", "_")] = value
     for name in sorted(files):
         for line in known(host.read(files[name]), "").replace("\\\n", " ").splitlines():
             words = line.split()

@@ -24,6 +24,8 @@ def _without_nvlsm(tree: Tree) -> None:
 
 
 def _without_umad(tree: Tree) -> None:
+    if "ib_umad" not in tree.live_modules:
+        raise LookupError("ib_umad")  # no Fabric Manager of this node needs it
     stop(tree, MANAGER, "failed")
     if "ib_umad" in tree.live_modules:
         tree.live_modules.remove("ib_umad")

@@ -6,8 +6,10 @@ from dataclasses import replace
 from typing import Any
 
 from probes.simulation.faults.fault import ChangeDescription, ChangeTree, Fault, fault
+from probes.simulation.node.jobs.processes import library_directory
 from probes.simulation.node.model.description import NodeDescription, NumaDescription, RootDescription
 from probes.simulation.node.model.tree import Tree, log
+from probes.simulation.node.modules.files import set_modinfo
 from probes.simulation.node.system.services import UNITS, set_fabric_manager_version, stop, uninstall
 from probes.simulation.node.system.software import install_library, set_library_version
 
@@ -97,6 +99,16 @@ def _numa_mode(node: NodeDescription) -> NodeDescription:
     return replace(node, gpu_memory_mode="", numa=(*cpus, memory, memory, memory, memory))
 
 
+def _no_libraries(tree: Tree) -> None:
+    for name in ("libcuda.so", "libcuda.so.1", "libnvidia-ml.so.1"):
+        tree.remove(f"{library_directory(tree)}/{name}")
+
+
+def _no_firmware(tree: Tree) -> None:
+    version = tree.description.driver.version
+    set_modinfo(tree, "nvidia", "firmware", f"nvidia/{version}/gsp_ga10x.bin\nnvidia/{version}/gsp_tu10x.bin")
+
+
 FAULTS: tuple[Fault, ...] = (
     fault(
         "gpu-without-driver",
@@ -117,6 +129,8 @@ FAULTS: tuple[Fault, ...] = (
         _bound(_FOR_GUESTS, "vfio-pci"),
         change_description=_unlisted(_FOR_GUESTS),
     ),
+    fault("driver-library-missing", "The driver's libraries are not installed", _no_libraries),
+    fault("gsp-firmware-missing", "The GPU driver's firmware is not installed", _no_firmware),
     fault(
         "driver-library-mismatch",
         "The driver's libraries are older than the loaded driver",

@@ -7,12 +7,12 @@ from dataclasses import replace
 from probes.simulation.faults.fault import ChangeTree, Fault, fault
 from probes.simulation.node.model.description import NodeDescription
 from probes.simulation.node.model.tree import Refusal, Tree
-from probes.simulation.node.modules.files import modinfo_of, remove_module_file, set_modinfo
+from probes.simulation.node.modules.files import modinfo_fields, modinfo_of, remove_module_file, set_modinfo
 from probes.simulation.node.modules.loading import refuse_module, remove_modules
 
 _PEERMEM = "nvidia_peermem"
 _OF_DRIVER = ("nvidia_fs", "gdrdrv", _PEERMEM, "nvidia_uvm", "nvidia")
-_RDMA = ("mlx5_ib", "ib_uverbs", "rdma_cm", "ib_core")
+_RDMA = ("mlx5_ib", "efa", "ib_uverbs", "rdma_cm", "ib_core")
 OTHER_KERNEL = "6.8.0-58-generic"
 
 
@@ -89,6 +89,24 @@ def _stale(tree: Tree) -> None:
     set_modinfo(tree, "mlx5_core", "srcversion", "51A01A7E51A01A7E51A01A7E")
 
 
+def _file_damaged(tree: Tree) -> None:
+    remove_modules(tree, *_OF_DRIVER)
+    modinfo_of(tree).files.pop("nvidia", None)
+
+
+def _other_architecture(tree: Tree) -> None:
+    remove_modules(tree, *_OF_DRIVER)
+    for name in ("nvidia", "nvidia_uvm", _PEERMEM):
+        magic = modinfo_fields(tree, name).get("vermagic", "")
+        other = magic.removesuffix(" aarch64") if magic.endswith(" aarch64") else f"{magic} aarch64"
+        set_modinfo(tree, name, "vermagic", other)
+
+
+def _without_index(tree: Tree) -> None:
+    remove_modules(tree, *_OF_DRIVER)
+    tree.remove(f"/lib/modules/{tree.description.kernel}/modules.dep")
+
+
 # Faults that remove the module's file hide faults in that file.
 NO_FILE = ("peermem-not-on-disk", "peermem-not-on-disk-other-kernel", "peermem-not-on-disk-old-driver")
 
@@ -110,7 +128,7 @@ FAULTS: tuple[Fault, ...] = (
     fault(
         "ib-uverbs-not-loaded",
         "ib_uverbs is not loaded, so no program can use RDMA",
-        _unloaded("mlx5_ib", "ib_uverbs"),
+        _unloaded("mlx5_ib", "efa", "ib_uverbs"),
         on="pcie-l40s",
     ),
     fault("nvidia-not-loaded", "The NVIDIA driver is not loaded", _unloaded(*_OF_DRIVER), on="pcie-l40s"),
@@ -161,6 +179,24 @@ FAULTS: tuple[Fault, ...] = (
         "After a kernel update DKMS has not built the NVIDIA driver",
         _built_for_other_kernel,
         finds=("dkms-not-built-for-kernel", "nvidia-not-loaded"),
+        on="pcie-l40s",
+    ),
+    fault(
+        "module-file-unusable",
+        "The file of the NVIDIA driver is damaged",
+        _file_damaged,
+        on="pcie-l40s",
+    ),
+    fault(
+        "module-wrong-architecture",
+        "The NVIDIA driver on disk is for another CPU architecture",
+        _other_architecture,
+        on="pcie-l40s",
+    ),
+    fault(
+        "modules-index-missing",
+        "The kernel's modules have no index, and the NVIDIA driver is not loaded",
+        _without_index,
         on="pcie-l40s",
     ),
     fault("dkms-build-failed", "DKMS failed to build OFED", _build_failed),

@@ -111,6 +111,7 @@ def _one_refuses(description: NodeDescription) -> NodeDescription:
 
 
 def _denied(tree: Tree) -> None:
+    tree.add("/etc/modprobe.d/nvidia-options.conf", "options nvidia NVreg_GrdmaPciTopoCheckOverride=2\n")
     tree.add("/proc/driver/nvidia/params", 'RegistryDwords: ""\nGrdmaPciTopoCheckOverride: 2\n')
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -109,7 +110,7 @@ def _wrong_direct_nic(tree: Tree) -> None:
 
 
 def _translated(description: NodeDescription) -> NodeDescription:
-    cmdline = description.cmdline.replace(" iommu=pt", " intel_iommu=on")
+    cmdline = re.sub(r" iommu(=pt|\.passthrough=1)", " intel_iommu=on", description.cmdline)
     return replace(description, iommu="DMA-FQ", cmdline=cmdline)
 
 
@@ -145,6 +146,7 @@ def _desktop_host_bridges(tree: Tree) -> None:
 
 
 def _unmapped_peers(tree: Tree) -> None:
+    tree.add("/etc/modprobe.d/nvidia-options.conf", "options nvidia NVreg_DmaRemapPeerMmio=0\n")
     tree.add("/proc/driver/nvidia/params", 'RegistryDwords: ""\nDmaRemapPeerMmio: 0\n')
 
 

@@ -7,6 +7,7 @@ from probes.facts.node import probe_node
 from probes.facts.rdma.devices import RdmaFacts
 from probes.host.nvml import NvmlFacts
 from probes.simulation.host import SimulatedHost
+from probes.simulation.node.system.software import set_library_version
 from tests.probes.simulation.node import end_job, node, run
 
 PEERMEM = "nvidia_peermem"
@@ -192,6 +193,7 @@ def test_devices_are_restored() -> None:
 
 def test_a_driver_replaced_on_disk_is_loaded() -> None:
     host = node("hgx-h100+driver-half-updated")
+    set_library_version(host.tree, "570.133.20")
     end_job(host)
     for service in ("nvidia-persistenced", "nvidia-fabricmanager"):
         assert run(host, f"systemctl stop {service}") == (0, "")

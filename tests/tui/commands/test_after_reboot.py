@@ -8,12 +8,24 @@ from pathlib import Path
 import pytest
 
 from probes.simulation.host import SimulatedHost
+from probes.simulation.node.model.description import simulated_names
+from tests.probes.recording.recordings import archive_of, moments_of
+from tests.tiers import usual
 from tests.tui.commands.test_schema import valid
 from tests.tui.pilot import SteppedClock
 from tui.cli import main
 from tui.commands.after_reboot import write_forecast
 
 FAULTY = "dgx-a100+peermem-built-without-symbols"
+
+
+@pytest.mark.parametrize("name", usual(simulated_names(), {"hgx-h100", "slingshot", "aws-p5"}))
+def test_the_forecast_of_every_node_is_what_the_schema_says(name: str) -> None:
+    out = io.StringIO()
+    write_forecast(SimulatedHost(name, clock=SteppedClock()), out, as_json=True)
+    document = valid("forecast", out.getvalue())
+    states = {kernel["verdict"]["state"] for kernel in document["kernels"]}
+    assert "ACTIVE" not in states  # no job runs after a boot
 
 
 @pytest.mark.parametrize(("name", "status", "outlook"), [("hgx-h100", 0, "will"), (FAULTY, 2, "will not")])
@@ -29,8 +41,27 @@ def test_the_forecast_as_json_is_what_its_schema_says(name: str, status: int, ou
 def test_the_forecast_as_text_names_kernel_and_path(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["check", "--demo", "hgx-h100", "--after-reboot"]) == 0
     out = capsys.readouterr().out
-    assert "✓ After a reboot into 6.8.0-60-generic: GPUDirect RDMA will work (via DMA-BUF)" in out
-    assert "Not known from files: the contents of the boot image" in out
+    title = "✓ After a reboot into 6.8.0-60-generic: GPUDirect RDMA will work (via DMA-BUF, 8 of 8 GPUs)"
+    assert title in out
+    assert "Not known before the boot: the contents of the boot image" in out
+
+
+@pytest.mark.parametrize(
+    ("name", "status", "words"),
+    [
+        ("aws-p5+efa-not-loaded", 3, "only known once efa is loaded"),
+        ("slingshot+cxi-ss1-not-loaded", 3, "only known once cxi_ss1 is loaded"),
+        ("pcie-l40s", 1, "▲ After a reboot"),
+        (FAULTY, 2, "✗ After a reboot"),
+    ],
+)
+def test_headline_and_exit_status_are_those_of_one_verdict(
+    name: str, status: int, words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["check", "--demo", name, "--after-reboot"]) == status
+    out = capsys.readouterr().out
+    assert words in " ".join(out.split())
+    assert "there is no RDMA NIC" not in out
 
 
 def test_an_image_as_text_and_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -38,8 +69,8 @@ def test_an_image_as_text_and_json(tmp_path: Path, capsys: pytest.CaptureFixture
     out = capsys.readouterr().out
     assert f"IMAGE {tmp_path}" in out
     assert "Container image; the hardware is assumed: hgx-h100, 8 GPUs" in out
-    assert "libibverbs.so.1 is missing" in out
-    assert "need the running node" in out
+    assert "▲ Programs in this image: GPUDirect RDMA will work, but not fully" in out
+    assert "libibverbs or its provider for ConnectX is not installed" in out
     assert main(["check", "--root", str(tmp_path), "--as", "hgx-h100", "--json"]) == 2
     document = valid("image", capsys.readouterr().out)
     assert (document["kind"], document["assumed_hardware"]) == ("container image", "hgx-h100")
@@ -68,3 +99,22 @@ def test_an_unknown_node_to_assume_lists_those_there_are(
 ) -> None:
     assert main(["check", "--root", str(tmp_path), "--as", "dgx-a10"]) == 3
     assert "choose one of hgx-h100" in capsys.readouterr().err
+
+
+def test_setup_refuses_an_image_and_names_the_command_for_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["setup", "--root", str(tmp_path)]) == 3
+    assert "gdrtop check --root IMAGE --as NODE" in capsys.readouterr().err
+
+
+def test_a_recording_can_be_the_hardware_of_an_image(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "node.tar.gz"
+    clock = SteppedClock()
+    file.write_bytes(archive_of(moments_of(SimulatedHost("hgx-h100", clock=clock), clock)))
+    image = tmp_path / "image"
+    image.mkdir()
+    assert main(["check", "--root", str(image), "--as", str(file)]) == 2
+    assert "8 GPUs" in capsys.readouterr().out

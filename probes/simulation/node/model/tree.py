@@ -21,7 +21,7 @@ Answer = Callable[[tuple[str, ...], float], Maybe[str | CommandOutput]]
 GIB = 1 << 30
 _MAX_LINKS = 40  # the kernel's limit, path_resolution(7)
 WARNING = 4
-_BOOT_MESSAGES = (
+BOOT_MESSAGES = (
     (5, 0.0, "Linux version {kernel} (simulated) #1 SMP"),
     (6, 0.0, "Command line: {cmdline}"),
     (4, 11.204118, "nvidia: loading out-of-tree module taints kernel."),
@@ -116,6 +116,7 @@ class Tree:
     journal: dict[str, list[str]] = field(default_factory=dict)  # service -> messages
     references: dict[tuple[str, str], Callable[[float], int]] = field(default_factory=dict)
     """(module, holder) -> number of references, as a function of the seconds."""
+    unstarted: str = ""  # why the driver has started no GPU; "": it has
     refusals: dict[str, Refusal] = field(default_factory=dict)  # by module
     removed_with: dict[str, list[Removed]] = field(default_factory=dict)  # by module
     mig: set[int] = field(default_factory=set)  # GPUs with MIG enabled
@@ -285,7 +286,7 @@ def add_kernel_log(tree: Tree) -> None:
     tree.add("/proc/sys/kernel/dmesg_restrict", "0\n")
     tree.commands["dmesg"] = lambda argv, seconds: "".join(tree.kernel_log)
     node = tree.description
-    for level, at_seconds, line in _BOOT_MESSAGES:
+    for level, at_seconds, line in BOOT_MESSAGES:
         log(tree, line.format(kernel=node.kernel, cmdline=node.cmdline), at_seconds, level)
 
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from probes.simulation.node.devices.config_space import DEVICES, real_path
+from probes.simulation.node.devices.cxi import GPU_PARAMETER
 from probes.simulation.node.model.program import PEERMEM
 from probes.simulation.node.model.tree import Removed, Tree, uuid_of
 from probes.simulation.node.modules.modules import add_memory_peers
@@ -13,23 +16,26 @@ _PATHS = {
     "nvidia": (_DRIVER_PROC,),
     PEERMEM: ("/sys/kernel/mm/memory_peers/nv_mem",),
     **dict.fromkeys(("mlx4_ib", "mlx5_ib", "efa"), ("/sys/class/infiniband", "/sys/class/infiniband_verbs")),
-    "cxi_ss1": ("/sys/class/cxi",),
+    "cxi_ss1": ("/sys/class/cxi", GPU_PARAMETER),
     "rdma_ucm": ("/dev/infiniband/rdma_cm",),
     "rdma_cm": ("/dev/infiniband/rdma_cm",),
     "gdrdrv": ("/dev/gdrdrv",),
 }
+_PARAMS = f"{_DRIVER_PROC}/params"
+_OPTIONS = {"GrdmaPciTopoCheckOverride": "0", "DmaRemapPeerMmio": "1"}  # their values without an option
 _VERBS_DRIVERS = ("mlx4_ib", "mlx5_ib", "efa")
 _NIC_DRIVERS = ("mlx4_core", "mlx5_core", "efa", "cxi_ss1")
 _PCI_DRIVERS = ("nvidia", *_NIC_DRIVERS)
 
 
-def add_effects(tree: Tree, module: str) -> None:
-    """Add what a loaded module creates: what its removal took away, or new."""
+def add_effects(tree: Tree, module: str, parameters: Mapping[str, str]) -> None:
+    """Add what a module that was loaded with these parameters creates: what its removal took away, or new."""
     removed = tree.removed_with.pop(module, None)
     for part in removed or ():
         tree.restore(part)
     if module == "nvidia":
         add_driver_proc(tree, tree.text("/sys/module/nvidia/version").strip())
+        _set_options(tree, parameters)
     if module == PEERMEM and tree.description.gpudirect.memory_peers:
         add_memory_peers(tree, 0)
     if removed is None or module.startswith("nvidia"):
@@ -89,6 +95,17 @@ def _unbind(tree: Tree, driver: str) -> list[Removed]:
     return before
 
 
+def _set_options(tree: Tree, parameters: Mapping[str, str]) -> None:
+    """Show the options that the driver was loaded with: NVreg_NAME=VALUE as "NAME: VALUE"."""
+    options = {name.removeprefix("NVreg_"): value for name, value in parameters.items()}
+    shown = dict(line.split(": ", 1) for line in tree.text(_PARAMS).splitlines() if ": " in line)
+    usual = {name: value for name, value in _OPTIONS.items() if name in shown}
+    for name, value in options.items():
+        options[name] = f'"{value}"' if shown.get(name, "").startswith('"') else value
+    lines = {**shown, **usual, **options}.items()
+    tree.add(_PARAMS, "".join(f"{name}: {value}\n" for name, value in lines))
+
+
 def add_driver_proc(tree: Tree, version: str) -> None:
     """Add the driver's version, parameters and GPUs to /proc; parameters and GPUs only if not there yet."""
     driver = tree.description.driver
@@ -99,11 +116,11 @@ def add_driver_proc(tree: Tree, version: str) -> None:
         else f"NVIDIA UNIX {architecture} Kernel Module"
     )
     tree.add(f"{_DRIVER_PROC}/version", f"NVRM version: {banner}  {version}  Release Build  (simulated)\n")
-    if tree.is_there(f"{_DRIVER_PROC}/params"):
+    if tree.is_there(_PARAMS):
         return
     mode = tree.description.gpu_memory_mode
     tree.add(
-        f"{_DRIVER_PROC}/params",
+        _PARAMS,
         f'RegistryDwords: ""\nGrdmaPciTopoCheckOverride: 0\nCoherentGPUMemoryMode: "{mode}"\n',
     )
     for number, gpu in enumerate(tree.gpus):

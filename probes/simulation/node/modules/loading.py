@@ -38,9 +38,13 @@ def insert_module(tree: Tree, name: str, parameters: Mapping[str, str], seconds:
             taken[parameter] = value
         else:  # the kernel ignores them (kernel/module/main.c, unknown_module_param_cb)
             log(tree, f"{name}: unknown parameter '{parameter}' ignored", seconds)
+    if name == "nvidia":
+        tree.unstarted = _missing_firmware(tree, fields)
+        for gpu in tree.gpus if tree.unstarted else ():
+            log(tree, f"NVRM: GPU {gpu.bdf}: RmInitAdapter failed! (0x62:0xffff:2477)", seconds, _ERROR)
     tree.live_modules.append(name)
     add_module(tree, name, fields.get("version", ""), fields.get("srcversion", ""), taken)
-    add_effects(tree, name)
+    add_effects(tree, name, taken)
     return None
 
 
@@ -49,8 +53,8 @@ def remove_modules(tree: Tree, *names: str) -> None:
     for name in names:
         if name in tree.live_modules:
             tree.live_modules.remove(name)
-            tree.remove(f"/sys/module/{name}")
             remove_effects(tree, name)
+            tree.remove(f"/sys/module/{name}")
         for key in [key for key in tree.references if key[0] == name]:
             del tree.references[key]
 
@@ -73,6 +77,10 @@ def _refusal(tree: Tree, name: str, parameters: Mapping[str, str]) -> Refusal | 
     fields = modinfo_fields(tree, name)
     if modules_are_locked(tree):
         return NOT_PERMITTED
+    if not fields:  # the file is damaged, or was deleted after depmod ran
+        return INVALID
+    if ("aarch64" in fields.get("vermagic", "").split()) != (tree.description.architecture == "aarch64"):
+        return Refusal("Exec format error", ((_ERROR, f"{name}: Invalid architecture in ELF header"),))
     if "signer" not in fields:
         if tree.text(_SIG_ENFORCE).strip() == "Y":
             lines = ((_NOTICE, "Loading of unsigned module is rejected"),)
@@ -86,6 +94,15 @@ def _refusal(tree: Tree, name: str, parameters: Mapping[str, str]) -> Refusal | 
     if name in tree.refusals:
         return tree.refusals[name]
     return _version_mismatch(tree, name, fields) or _init_failure(tree, name, fields, parameters)
+
+
+def _missing_firmware(tree: Tree, fields: Mapping[str, str]) -> str:
+    """Return that the open driver does not find the firmware that it names; "" if it does."""
+    names = [name for name in fields.get("firmware", "").split("\n") if name]
+    paths = [f"/lib/firmware/{name}{packed}" for name in names for packed in ("", ".xz", ".zst")]
+    if not names or "GPL" not in fields.get("license", "") or any(map(tree.is_there, paths)):
+        return ""
+    return f"no GPU has started: /lib/firmware/{names[0]} is missing"
 
 
 def _version_mismatch(tree: Tree, name: str, fields: Mapping[str, str]) -> Refusal | None:
@@ -119,6 +136,8 @@ def _init_failure(
     """Return why the module's own init fails."""
     if name == "nv_peer_mem" and PEERMEM in tree.live_modules:
         return Refusal(INVALID.error, ((_ERROR, _OLD_NAME_TAKEN),))
+    if name == "efa_nv_peermem" and "GPL" not in modinfo_fields(tree, "nvidia").get("license", ""):
+        return Refusal(INVALID.error, ((6, "efa_nv_peermem: Nvidia proprietary is unsupported"),))
     if name != PEERMEM:
         return None
     if not any(need.startswith("ib_") for need in fields.get("depends", "").split(",")):

@@ -19,7 +19,7 @@ def add_services(tree: Tree) -> None:
     node = tree.description
     tree.directory(_GROUPS)
     tree.directory(WANTS)
-    tree.commands["systemctl"] = lambda argv, seconds: _show(tree, argv)
+    tree.commands["systemctl"] = lambda argv, seconds: show_units(tree, argv)
     names = ["nvidia-persistenced"]
     if has_switches(tree):
         names.append(MANAGER)
@@ -79,7 +79,7 @@ def set_fabric_manager_version(tree: Tree, version: str) -> None:
     tree.commands["nv-fabricmanager"] = answer
 
 
-def _show(tree: Tree, argv: tuple[str, ...]) -> str:
+def show_units(tree: Tree, argv: tuple[str, ...]) -> str:
     """Answer `systemctl show --property=Id,ActiveState`; a missing unit is inactive."""
     names = [word.removesuffix(".service") for word in argv[1:] if word.endswith(".service")]
     return "\n".join(f"Id={name}.service\nActiveState={tree.units.get(name, 'inactive')}\n" for name in names)

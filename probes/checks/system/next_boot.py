@@ -1,0 +1,84 @@
+"""What keeps a boot from using its configuration: only a forecast looks at it."""
+
+from __future__ import annotations
+
+from probes.base.plan import Plan, Step, instruction
+from probes.base.unknown import Reason, Unknown
+from probes.facts.kernel.boot_loader import GRUB_SETTINGS
+from probes.facts.kernel.next_boot import NextBootFacts, words_that_matter
+from probes.queries.finding import Area, Evidence, Outcome, Severity, end_with, found, need, passed
+from probes.snapshot.examination import Examination
+
+AREA = Area("system")
+_NOT_ASKED = Evidence("gdrtop check --after-reboot", "judges the next boot")
+
+
+def _facts(examination: Examination) -> NextBootFacts:
+    """Return the facts of the boot that is forecast; end the check on a node that runs."""
+    if examination.next_boot is None:
+        end_with(passed(_NOT_ASKED))
+    assert examination.next_boot is not None
+    return examination.next_boot
+
+
+@AREA.check(
+    "boot-settings-not-written",
+    Severity.WARNING,
+    "Kernel options are set in GRUB's settings, but not in its configuration",
+    "GRUB manual, Simple configuration handling; update-grub(8), grub2-mkconfig(8)",
+    ok="GRUB's configuration has every kernel option of its settings",
+    impact="The boot does not have these options.",
+)
+def boot_settings_not_written(examination: Examination) -> Outcome:
+    """Compare the options of /etc/default/grub with the entry of the kernel."""
+    facts = _facts(examination)
+    source = Evidence(GRUB_SETTINGS, "not used by this boot loader")
+    options = need(facts.configured, GRUB_SETTINGS, absent=source)
+    line = need(facts.line, "the boot entry", absent=Evidence("grub.cfg", "no entry for this kernel"))
+    later = words_that_matter(line.line)
+    forgotten = [word for word in words_that_matter(options) if word not in later]
+    if not forgotten:
+        return passed(Evidence(line.source, " ".join(later) or "no IOMMU, PCI or module options"))
+    return found(
+        "The settings were edited after the configuration was written.",
+        Evidence(GRUB_SETTINGS, " ".join(forgotten)),
+        Evidence(line.source, " ".join(later) or "no IOMMU, PCI or module options"),
+        fix=Plan(
+            "Write GRUB's configuration",
+            (
+                instruction("Debian, Ubuntu: run update-grub"),
+                instruction("Other distributions: run grub2-mkconfig -o /boot/grub2/grub.cfg"),
+            ),
+        ),
+    )
+
+
+@AREA.check(
+    "boot-image-older-than-settings",
+    Severity.WARNING,
+    "The boot image is older than settings of GPU or RDMA modules",
+    "initramfs-tools(7), dracut(8)",
+    ok="The boot image is newer than the settings of GPU and RDMA modules",
+    impact="Modules that load from the boot image get the old options and blacklists.",
+)
+def boot_image_older_than_settings(examination: Examination) -> Outcome:
+    """Compare the age of the initial RAM disk with the files of modprobe.d that it contains."""
+    facts = _facts(examination)
+    if isinstance(facts.newer, Unknown) and facts.newer.reason is not Reason.NOT_THERE:
+        need(facts.newer, "the age of the boot image")
+    none = Evidence("/boot", "no initial RAM disk under the usual names, or its age is not shown")
+    newer = need(facts.newer, "the age of the boot image", absent=none)
+    image = need(facts.image, "the boot image", absent=none)
+    if not newer:
+        return passed(Evidence(f"stat {image}", "newer than every setting"))
+    return found(
+        "It was built before the settings changed, and contains a copy of the old ones.",
+        *(Evidence(f"stat {path}", f"newer than {image}") for path in newer[:4]),
+        fix=Plan(
+            "Rebuild the boot image",
+            (
+                Step("Debian, Ubuntu: rebuild it", ("update-initramfs", "-u", "-k", "all")),
+                instruction("Other distributions: run dracut --regenerate-all --force"),
+            ),
+        ),
+    )

@@ -1,0 +1,99 @@
+"""Check an operating-system or container image: start a copy of it on the hardware of another node."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from probes.base.text import plural
+from probes.base.unknown import Reason, Unknown, known
+from probes.checks.judgement import conclude
+from probes.checks.judgement import exit_status as status_of
+from probes.checks.registry import findings
+from probes.facts.gpudirect import hardware_of
+from probes.facts.kernel import boot
+from probes.facts.kernel.installed_modules import MODULES_DIRECTORY
+from probes.facts.kernel.release import is_release
+from probes.facts.system import distribution
+from probes.host.protocol import Host
+from probes.queries.finding import Finding
+from probes.setup.forecast import Forecast, forecast
+from probes.setup.twin.build import start_twin, with_disk
+from probes.snapshot.examination import Examination, examine
+from probes.snapshot.verdict import State, Verdict
+
+# What checks of these areas look at is in a container too; services, limits and drivers are the node's.
+_CONTAINER_AREAS = ("nccl", "tools")
+_NOT_KNOWN = (
+    "firmware settings, Secure Boot and its keys",
+    "ports, links and the fabric of the real node",
+    "what is installed or mounted when the image starts",
+)
+
+
+class ImageKind(Enum):
+    """What an image is."""
+
+    SYSTEM = "operating-system image"
+    CONTAINER = "container image"  # it has no kernel
+
+
+@dataclass(frozen=True)
+class ImageCheck:
+    """What an image will and will not do on the assumed hardware."""
+
+    kind: ImageKind
+    hardware: str  # name of the node that is assumed
+    product: str  # "8 GPUs, NVIDIA H100 SXM5 80GB; NICs: mlx5_core"
+    forecast: Forecast  # without kernels for a container image
+    verdict: Verdict
+    findings: tuple[Finding, ...]
+    not_known: tuple[str, ...] = _NOT_KNOWN
+
+
+def check_image(image: Host, hardware: Host) -> ImageCheck:
+    """Judge the files of `image` for the devices of `hardware`: a simulated node or a recorded one."""
+    examination = examine(hardware)
+    label, product = hardware.origin.label, _product(examination)
+    if _has_kernel(image):
+        system = distribution.probe(image)
+        no_kernel = Unknown(Reason.NOT_THERE, "/proc/sys/kernel/osrelease", "an image runs no kernel")
+        found = forecast(hardware, examination, boot.probe(image, system, no_kernel), disk=image)
+        kernel = found.chosen()
+        verdict = Verdict(State.UNKNOWN, None, 0, 0, found.not_applicable, critical=0, warnings=0)
+        of_kernel: tuple[Finding, ...] = ()
+        if kernel is not None:
+            verdict, of_kernel = kernel.verdict, kernel.findings
+        return ImageCheck(ImageKind.SYSTEM, label, product, found, verdict, of_kernel)
+    return _container(image, hardware, examination, label, product)
+
+
+def exit_status(check: ImageCheck) -> int:
+    """Return 0 fine, 1 at risk or warnings, 2 it will not work or critical, 3 unknown."""
+    return status_of(check.verdict)
+
+
+def _container(image: Host, hardware: Host, examination: Examination, label: str, product: str) -> ImageCheck:
+    """Run the programs of a container image on the node as it is after its next start: without jobs."""
+    release = known(examination.node.kernel_release, "")
+    boot_facts = boot.probe(hardware, distribution.probe(hardware), examination.node.kernel_release)
+    node = start_twin(hardware, examination, boot_facts, release)
+    inside = examine(with_disk(node, examination, image))
+    found = tuple(one for one in findings(inside) if one.area in _CONTAINER_AREAS)
+    verdict = conclude(examine(node).usability, found)
+    none = Forecast((), release, "a container image has no kernel")
+    return ImageCheck(ImageKind.CONTAINER, label, product, none, verdict, found)
+
+
+def _has_kernel(image: Host) -> bool:
+    """Return whether an image has a kernel, or the modules of one."""
+    kernels = [name for name in known(image.names("/boot"), ()) if name.startswith(("vmlinuz-", "vmlinux-"))]
+    return bool(kernels or [name for name in known(image.names(MODULES_DIRECTORY), ()) if is_release(name)])
+
+
+def _product(examination: Examination) -> str:
+    gpus = examination.node.gpus
+    names = [] if isinstance(gpus, Unknown) else [gpu.name for gpu in gpus.gpus]
+    drivers = sorted({known(nic.driver, "") for nic in hardware_of(examination.node.rdma)} - {""})
+    kinds = f" ({', '.join(sorted(set(names)))})" if names else ""
+    return f"{plural(len(names), 'GPU')}{kinds}; NICs: {', '.join(drivers) or 'none'}"

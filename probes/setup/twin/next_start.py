@@ -1,0 +1,235 @@
+"""Read what the next start of a kernel has: modules, command line, IOMMU, NIC driver, trusted keys."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from probes.base.frozen import dataclass
+from probes.base.text import printable
+from probes.base.unknown import Maybe, Reason, Unknown, known
+from probes.facts.kernel.boot import BootFacts
+from probes.facts.kernel.depmod import origin_of
+from probes.facts.kernel.dkms import DRIVER_PACKAGES
+from probes.facts.kernel.installed_modules import DAMAGED, InstalledModules, read_installed
+from probes.facts.kernel.module_files import ModuleFile
+from probes.facts.kernel.modules import LADDER
+from probes.facts.kernel.next_boot import read_next_line, words_that_matter
+from probes.facts.kernel.release import CONFIG_LIMIT_BYTES, parse_config, parse_version
+from probes.host.protocol import Host
+from probes.queries.modules import file_of, gpu_functions, is_present, mlx5_functions, module_of
+from probes.setup.twin.booted import ONLY_AFTER, NextStart
+from probes.simulation.commands.boot import MODULES
+from probes.simulation.node.model.tree import Refusal
+from probes.snapshot.examination import Examination
+
+_NAMES = tuple(dict.fromkeys((*LADDER, *MODULES, "nouveau", "ib_peer_mem")))
+_PASSTHROUGH = {"iommu=pt", "iommu.passthrough=1"}
+_OFF = {"intel_iommu=off", "amd_iommu=off", "iommu=off"}
+_IOMMU_WORDS = ("iommu", "intel_iommu", "amd_iommu", "iommu.passthrough", "iommu.strict")
+_FIRST_KERNEL = (5, 12)
+_REJECTED = Refusal(
+    "Key was rejected by service", ((5, "Loading of module with unavailable key is rejected"),)
+)
+_OFED_PACKAGES = ("mlnx-ofed-kernel", "mlnx-ofa_kernel")
+_SECONDS = 2.0
+_NO_ENTRY = "no boot entry shows the next kernel command line"
+
+
+@dataclass(frozen=True)
+class KernelFiles:
+    """The files that decide a start, and what follows from them."""
+
+    start: NextStart
+    modules: InstalledModules
+    enforces_signatures: bool
+    rejected: Mapping[str, Refusal]  # modules whose signature the kernel will not trust
+
+
+def read_kernel_files(
+    disk: Host, examination: Examination, boot: Maybe[BootFacts], release: str, is_image: bool
+) -> KernelFiles:
+    """Read the files of the kernel `release` on `disk`.
+
+    `is_image`: the disk is not that of the examined node, so nothing on it is as now.
+    """
+    modules = read_installed(disk, release, _NAMES)
+    line = read_next_line(disk, release)
+    now = examination.node.kernel
+    cmdline: Maybe[str] = Unknown(Reason.NOT_YET, "/proc/cmdline", _NO_ENTRY) if is_image else ""
+    missing = ""
+    if not isinstance(line, Unknown):
+        cmdline = line.line
+        missing = "values of boot loader variables in the kernel command line" * line.has_variables
+    elif not is_image:
+        cmdline = now if isinstance(now, Unknown) else now.cmdline
+        missing = f"the next kernel command line ({line}): taken as it is now"
+    before: Maybe[str] = now if isinstance(now, Unknown) else now.cmdline
+    enforces = _enforces(examination, cmdline, is_image)
+    rejected, doubted = _by_signatures(disk, examination, boot, modules) if enforces else ({}, {})
+    start = NextStart(
+        release,
+        cmdline,
+        _iommu(disk, release, cmdline, before),
+        _dmabuf(examination, modules),
+        {**_later(examination, modules), **doubted},
+        _unread_driver(modules),
+        _is_other_driver(examination, modules),
+        missing,
+    )
+    return KernelFiles(start, modules, enforces, rejected)
+
+
+# The command line
+
+
+def _iommu(disk: Host, release: str, cmdline: Maybe[str], before: Maybe[str]) -> Maybe[str] | None:
+    """Return the type that IOMMU groups will have, "" for no IOMMU; None: the same as now."""
+    if isinstance(cmdline, Unknown):
+        return cmdline
+    words, old = _iommu_words(cmdline), _iommu_words(known(before, ""))
+    if words == old and not isinstance(before, Unknown):
+        return None
+    if words & _PASSTHROUGH:
+        return "identity"
+    if words & _OFF:
+        return ""
+    config = disk.read_bytes(f"/boot/config-{release}", CONFIG_LIMIT_BYTES)
+    if isinstance(config, Unknown):
+        return Unknown(Reason.NOT_YET, f"/boot/config-{release}", ONLY_AFTER)
+    if known(parse_config(config, "CONFIG_IOMMU_DEFAULT_PASSTHROUGH"), False):
+        return "identity"
+    is_on = bool({"intel_iommu=on", "amd_iommu=on", "iommu=force"} & words)
+    if is_on or known(parse_config(config, "CONFIG_INTEL_IOMMU_DEFAULT_ON"), False):
+        return "DMA-FQ"
+    return Unknown(Reason.NOT_YET, f"/boot/config-{release}", ONLY_AFTER)
+
+
+def _iommu_words(line: str) -> frozenset[str]:
+    return frozenset(word for word in words_that_matter(line) if word.partition("=")[0] in _IOMMU_WORDS)
+
+
+def _enforces(examination: Examination, cmdline: Maybe[str], is_image: bool) -> bool:
+    """Return whether the kernel will load only modules with a trusted signature."""
+    words = [word for word in known(cmdline, "").split() if word.startswith("module.sig_enforce")]
+    if words and words[-1].partition("=")[2] not in ("0", "n", "N"):
+        return True
+    kernel = examination.node.kernel
+    if isinstance(kernel, Unknown):
+        return False
+    by_line = "module.sig_enforce" in known(kernel.cmdline, "")
+    now = known(kernel.signatures_enforced, False) and not by_line and not is_image
+    return known(kernel.secure_boot, False) or now
+
+
+# Modules
+
+
+def _is_other_driver(examination: Examination, modules: InstalledModules) -> bool:
+    """Return whether the kernel's nvidia.ko is not the one whose driver answers now."""
+    file, now = modules.file("nvidia"), module_of(examination, "nvidia")
+    if isinstance(file, Unknown) or isinstance(now, Unknown) or not is_present(now):
+        return True
+    if isinstance(file.srcversion, Unknown) or isinstance(now.srcversion, Unknown):
+        return known(file.version, "?") != known(now.version, "")
+    return file.srcversion != now.srcversion
+
+
+def _unread_driver(modules: InstalledModules) -> Unknown | None:
+    """Return why nothing is known about the file of the NVIDIA driver, which is there."""
+    why = modules.unread.get("nvidia")
+    if why is None or why.detail == DAMAGED or why.reason is Reason.NOT_THERE:
+        return None
+    return Unknown(Reason.NOT_YET, why.source, f"{ONLY_AFTER}: the driver's file is {why.detail or why}")
+
+
+def _dmabuf(examination: Examination, modules: InstalledModules) -> Maybe[bool] | None:
+    """Return whether the NIC driver of this kernel supports DMA-BUF; None: it is the driver of now."""
+    file, now = modules.file("mlx5_ib"), module_of(examination, "mlx5_ib")
+    entry = modules.entry("mlx5_ib")
+    if entry is None or isinstance(now, Unknown) or not is_present(now):
+        return None
+    is_ofed = origin_of(entry.relative) != "kernel"
+    if not isinstance(file, Unknown):
+        if not isinstance(file.srcversion, Unknown) and file.srcversion == now.srcversion:
+            return None
+        if is_ofed and not isinstance(file.version, Unknown) and file.version == now.version:
+            return None
+    if is_ofed:
+        return Unknown(Reason.NOT_YET, entry.path, ONLY_AFTER)
+    version = parse_version(modules.release)
+    if not isinstance(version, Unknown) and version < _FIRST_KERNEL:
+        return False
+    return modules.dmabuf_config
+
+
+def _later(examination: Examination, modules: InstalledModules) -> dict[str, str]:
+    """Return the modules without a file that a driver container or DKMS may install, and who may."""
+    found: dict[str, str] = {}
+    containers, dkms = examination.driver_container, examination.dkms
+    for names, packages, is_driver in (
+        (("nvidia", "nvidia_uvm"), DRIVER_PACKAGES, True),
+        (("mlx5_core", "mlx5_ib"), _OFED_PACKAGES, False),
+    ):
+        absent = [name for name in names if modules.is_there(name) is not True]
+        devices = gpu_functions(examination) if is_driver else mlx5_functions(examination)
+        if not absent or devices == ():
+            continue
+        why = ""
+        if not isinstance(containers, Unknown):
+            runs = containers.driver if is_driver else containers.mofed
+            why = "a driver container installs the module" if runs is True else ""
+        ours = [] if isinstance(dkms, Unknown) else [one for one in dkms.modules if one.name in packages]
+        built = [release for one in ours for release in (*one.installed, *one.built)]
+        may_build = bool(ours) and modules.has_headers is True and not modules.lacks_index
+        if not why and may_build and modules.release not in built and ours[-1].failed_log is None:
+            why = f"DKMS may build {ours[-1].name} {ours[-1].version} during the boot"
+        unread = any(modules.is_there(name) is not False for name in absent)
+        if not why and unread and not modules.lacks_index:
+            why = f"the modules of {modules.release} cannot be read"
+        found.update(dict.fromkeys(absent, why) if why else {})
+    return found
+
+
+# Signatures
+
+
+def _by_signatures(
+    disk: Host, examination: Examination, boot: Maybe[BootFacts], modules: InstalledModules
+) -> tuple[dict[str, Refusal], dict[str, str]]:
+    """Return the out-of-tree modules whose key is not enrolled, and those whose key is unknown."""
+    files = known(modules.files, {})
+    strangers = [
+        name
+        for name, file in files.items()
+        if not isinstance(file.signer, Unknown) or file.signer.reason is not Reason.NOT_THERE
+        if (entry := modules.entry(name)) is not None and origin_of(entry.relative) != "kernel"
+        if not _is_trusted_now(examination, file)
+    ]
+    keys = known(boot.mok_keys, ()) if not isinstance(boot, Unknown) else ()
+    answers = {_is_enrolled(disk, key) for key in keys[:4]} if strangers else set()
+    if answers == {True}:
+        return {}, {}
+    if answers == {False}:
+        return dict.fromkeys(strangers, _REJECTED), {}
+    doubt = "whether the kernel trusts the signature of its file is unknown"
+    return {}, {name: doubt for name in strangers if name in ("nvidia", "nvidia_uvm", "mlx5_core", "mlx5_ib")}
+
+
+def _is_enrolled(host: Host, key: str) -> bool | None:
+    """Ask mokutil whether shim trusts a key that DKMS signs with (mokutil(1), --test-key)."""
+    answer = host.run(("mokutil", "--test-key", printable(key, 256)), _SECONDS)
+    words = "" if isinstance(answer, Unknown) else f"{answer.stdout} {answer.stderr}"
+    return True if "already enrolled" in words else False if "not enrolled" in words else None
+
+
+def _is_trusted_now(examination: Examination, file: ModuleFile) -> bool:
+    """Return whether the running kernel enforces signatures and has loaded a module of the same signer."""
+    kernel = examination.node.kernel
+    if isinstance(kernel, Unknown) or isinstance(file.signer, Unknown):
+        return False
+    if not (kernel.signatures_enforced is True or kernel.secure_boot is True):
+        return False
+    loaded = (name for name in LADDER if not isinstance(module := module_of(examination, name), Unknown)
+              and is_present(module))  # fmt: skip
+    signers = (file_of(examination, name) for name in loaded)
+    return any(not isinstance(other, Unknown) and other.signer == file.signer for other in signers)
