@@ -197,13 +197,13 @@ class Watcher:
         sample = self._reader.read(probe)
         if self._reader.is_probed:
             self._box.host.note_probe()
-        assert self._reader.node is not None
         if is_first:
+            assert self._reader.node is not None
             self._output.node = self._reader.node
             self._output.notice(Notice(sample.taken_at, NoticeKind.STARTED, self._started()))
         for event in sample.events:
             self._output.event(event)
-        self._box.record_examination(self._reader.node, sample)
+        self._box.record_examination(sample)
         self._box.end_moment(sample)
 
     def _started(self) -> str:

@@ -16,7 +16,6 @@ from enum import Enum
 
 from probes.base.text import printable
 from probes.base.unknown import Unknown
-from probes.facts.node import Node
 from probes.host.protocol import Host
 from probes.host.rdma_resources import RdmaResources
 from probes.live.model.sample import LiveEvent, LiveSample
@@ -33,7 +32,7 @@ from tui.runtime.ring_directory import OwnFile, RingDirectory, SegmentFile
 
 SEGMENT_SECONDS = 60.0
 EXAMINATION_SECONDS = 600.0  # an examination takes about a second of CPU time on a big node
-EVENT_EXAMINATION_SECONDS = 60.0
+EVENT_EXAMINATION_SECONDS = 10.0  # the shortest time between two, even if events follow each other
 LONGEST_SAVED_SECONDS = 900.0  # further events start another recording
 _SAVED_AT_ONCE = 10  # moments each second: all at once would delay the next samples
 _RETRY_SECONDS = 10.0
@@ -106,17 +105,20 @@ class BlackBox:
 
     # Each second
 
-    def record_examination(self, node: Node, sample: LiveSample) -> None:
+    def record_examination(self, sample: LiveSample) -> None:
         """Ask what the doctor asks, so that the recordings have the answers.
 
-        At first, each ten minutes, and when an event is to be saved, but then at most once a minute.
+        At first, each ten minutes, and at the event and at the end of a recording that will be saved.
         """
         now = self._node.monotonic()
         since = math.inf if self._examined_at is None else now - self._examined_at
-        gap = EVENT_EXAMINATION_SECONDS if any(map(self._is_saved, sample.events)) else EXAMINATION_SECONDS
+        begins = self._event is None and any(map(self._is_saved, sample.events))
+        ends = self._event is not None and sample.taken_at >= self._save_at
+        gap = EVENT_EXAMINATION_SECONDS if begins or ends else EXAMINATION_SECONDS
         if since < 0 or since >= gap:
             self._examined_at = now
-            examine(self.host, node)
+            self.host.note_probe()
+            examine(self.host)  # with the node, which an event may have changed
 
     def _is_saved(self, event: LiveEvent) -> bool:
         return _ORDER.index(event.severity) <= _ORDER.index(self._limits.severity)
