@@ -197,11 +197,12 @@ class Watcher:
         sample = self._reader.read(probe)
         if self._reader.is_probed:
             self._box.host.note_probe()
-        assert self._reader.node is not None
         if is_first:
+            assert self._reader.node is not None
             self._output.node = self._reader.node
             self._output.notice(Notice(sample.taken_at, NoticeKind.STARTED, self._started()))
-        if self._reader.needs_check:  # within this moment, so that the ring has what the doctor read
+        # Within this moment, so that the ring has what the doctor read, and a saved recording ends with it.
+        if self._reader.needs_check or self._box.is_save_due(sample):
             self._reader.check()
         for event in sample.events:
             self._output.event(event)

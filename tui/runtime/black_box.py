@@ -103,6 +103,10 @@ class BlackBox:
     def _is_saved(self, event: LiveEvent) -> bool:
         return _ORDER.index(event.severity) <= _ORDER.index(self._limits.severity)
 
+    def is_save_due(self, sample: LiveSample) -> bool:
+        """Return whether the time after an event has passed, so that a recording ends with this moment."""
+        return self._saving is None and self._event is not None and sample.taken_at >= self._save_at
+
     def end_moment(self, sample: LiveSample) -> None:
         """Write the moment to the ring, and save a recording if an event's time has passed."""
         self.host.end_moment()
@@ -114,7 +118,7 @@ class BlackBox:
                 self._event = event
             latest = self._event.at + LONGEST_SAVED_SECONDS - self._limits.before_seconds
             self._save_at = min(event.at + self._limits.after_seconds, latest)
-        if self._saving is None and self._event is not None and sample.taken_at >= self._save_at:
+        if self._event is not None and self.is_save_due(sample):
             self._saving = self._save(self._event, sample.taken_at)
             self._event = None
         self._save_some(_SAVED_AT_ONCE)
