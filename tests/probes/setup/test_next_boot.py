@@ -84,7 +84,8 @@ def compare(name: str) -> None:
     if said.state is State.UNKNOWN and said != real:
         assert fault in UNKNOWN_IS_RIGHT, (name, kernel.verdict.reason, real)
         assert "not known yet" in kernel.verdict.reason, (name, kernel.verdict.reason)
-        assert said.data_path <= real.data_path, name
+        # Without NVML a GB10, to which findings do not apply by design, is any GPU.
+        assert said.data_path <= real.data_path or real.state is State.NOT_APPLICABLE, name
         return
     assert said == real, name
 
