@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
+# Modules, commands and libraries with names of letters only, with which titles begin.
+_NAMES = frozenset({"nvidia", "modprobe", "perftest", "gdrdrv", "libibverbs", "efa"})
 
 
 def printable(text: str, limit: int = 4096) -> str:
@@ -27,5 +29,6 @@ def plural(count: int, noun: str, plural_noun: str = "") -> str:
 
 
 def capitalized(text: str) -> str:
-    """Return the text with a capital first letter, unless it begins with a name such as mlx5_0."""
-    return f"{text[0].upper()}{text[1:]}" if text.partition(" ")[0].isalpha() else text
+    """Return the text with a capital first letter, unless it begins with a name such as mlx5_0 or gdrdrv."""
+    first = text.partition(" ")[0].removesuffix("'s")
+    return f"{text[0].upper()}{text[1:]}" if first.isalpha() and first not in _NAMES else text

@@ -88,8 +88,7 @@ def conclude(usability: Usability, findings: Iterable[Finding] | None) -> Verdic
     state, path, reason = usability.state, usability.path, usability.reason
     reasons = degrading(found)
     if state in _GREEN and reasons:
-        lost = {end for finding in with_severity(found, Severity.CRITICAL) for end in finding.takes}
-        state = State.BROKEN if usability.gpus and lost.issuperset(usability.gpus) else State.DEGRADED
+        state = State.BROKEN if usability.gpus and not served else State.DEGRADED
         others = len(reasons) - 1
         more = f", and {others} other finding{'s' if others > 1 else ''}" if others else ""
         reason = f"{reasons[0].title}{more}"

@@ -103,6 +103,7 @@ def library_missing(examination: Examination) -> Outcome:
             ),
         ),
         devices=("nvidia",),
+        takes=examination.usability.gpus,
     )
 
 
@@ -132,6 +133,7 @@ def firmware_missing(examination: Examination) -> Outcome:
         severity=Severity.WARNING if answers else None,
         impact="None while the driver is loaded; at the next start it starts no GPU." if answers else "",
         devices=("nvidia",),
+        takes=() if answers else examination.usability.gpus,
     )
 
 

@@ -86,7 +86,7 @@ def module_wrong_architecture(examination: Examination) -> Outcome:
     Severity.CRITICAL,
     "The kernel's modules have no index (modules.dep)",
     _DEPMOD,
-    ok="depmod has indexed the kernel's modules",
+    ok="The kernel's modules have an index",
     impact="modprobe and udev load no module.",
 )
 def modules_index_missing(examination: Examination) -> Outcome:

@@ -78,6 +78,7 @@ def no_gdr_path(examination: Examination) -> Outcome:
     "CUDA driver API, cuInit, errors 802 and 803",
     ok="CUDA programs can start",
     impact="No program can use a GPU of this node. Programs that are already running are not affected.",
+    data_path=True,
     part_of=(
         *("nvidia-not-loaded", "driver-library-mismatch", "gpu-fabric-not-registered"),
         *("fabric-manager-down", "fabric-manager-down-absent", "fabric-manager-down-version"),

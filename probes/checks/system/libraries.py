@@ -149,6 +149,7 @@ def libibverbs_missing(examination: Examination) -> Outcome:
         severity=Severity.CRITICAL if inside else None,
         impact=f"Programs in this container find no RDMA device. {OVER_TCP}" if inside else "",
         data_path=inside,
+        takes=examination.usability.gpus if inside else (),
     )
 
 

@@ -174,10 +174,10 @@ BROKEN: dict[str, tuple[Change, State, str]] = {
     ),
     "the firmware is missing": (
         lambda root: modules(root, firmware=f"nvidia/{VERSION}/gsp_ga10x.bin"),
-        State.DEGRADED,
+        State.BROKEN,
         "gsp-firmware-missing",
     ),
-    "libcuda is missing": (remove(f"{LIBRARIES}/libcuda.so.1"), State.DEGRADED, "driver-library-missing"),
+    "libcuda is missing": (remove(f"{LIBRARIES}/libcuda.so.1"), State.BROKEN, "driver-library-missing"),
     "the driver's libraries have another version": (
         lambda root: (
             remove(f"{LIBRARIES}/libnvidia-ml.so.1")(root),
@@ -276,7 +276,7 @@ def test_a_container_image_has_no_kernel_and_an_image_without_an_index_is_none(t
 def test_a_container_image_without_verbs_cannot_use_rdma(tmp_path: Path) -> None:
     result = check(tmp_path)
     assert "libibverbs-missing" in found(result)
-    assert result.verdict.state is State.DEGRADED
+    assert result.verdict.state is State.BROKEN
     assert exit_status(result) == 2
 
 

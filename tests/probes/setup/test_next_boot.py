@@ -41,14 +41,17 @@ class Outcome:
     state: State
     path: GdrPath | None
     gpus: tuple[int, int]
-    data_path: frozenset[str]  # findings that cost bandwidth
+    data_path: frozenset[str]  # causes that cost bandwidth
 
 
 def outcome(verdict: Verdict, found: tuple[Finding, ...]) -> Outcome:
     data_path = (
         finding.id
         for finding in found
-        if finding.status is Status.FOUND and finding.data_path and finding.severity is not Severity.NOTE
+        if finding.status is Status.FOUND
+        and finding.data_path
+        and finding.severity is not Severity.NOTE
+        and not finding.part_of
     )
     return Outcome(verdict.state, verdict.path, (verdict.gpus_served, verdict.gpus), frozenset(data_path))
 
