@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from probes.base.frozen import dataclass
+from probes.base.text import capitalized
 
 
 @dataclass(frozen=True)
@@ -61,7 +62,7 @@ def instruction(text: str, needs_root: bool = True) -> Step:
 
 def sentences(*parts: str) -> str:
     """Join the parts that are not empty as "One thing. Another thing."."""
-    return " ".join(f"{part[0].upper()}{part[1:]}." for part in parts if part)
+    return " ".join(f"{capitalized(part)}." for part in parts if part)
 
 
 def plan_or_none(answer: Plan | str) -> Plan | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from probes.base.frozen import dataclass
+from probes.base.text import capitalized
 from probes.base.unknown import Maybe, Unknown, known
 from probes.facts.gpudirect import GdrPath, GpuDirectFacts, PathState
 from probes.facts.kernel.modules import ModuleFacts
@@ -63,7 +64,7 @@ def first_unmet(state: PathState) -> str:
 def joined_sentences(*sentences: str) -> str:
     """Return sentences as one text; all but the first begin with a capital letter."""
     parts = [sentence for sentence in sentences if sentence]
-    return ". ".join(parts[:1] + [f"{part[:1].upper()}{part[1:]}" for part in parts[1:]])
+    return ". ".join(parts[:1] + [capitalized(part) for part in parts[1:]])
 
 
 def active_text(use: GdrUse, direct: GpuDirectFacts) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from probes.base.text import capitalized
 from tui.controllers.bandwidth_setup import BandwidthSetupController
 from tui.controllers.bandwidth_worker import BandwidthWorker
 from tui.runtime.background import DRAW_SECONDS
@@ -160,8 +161,9 @@ class BandwidthController:
         state, setup = message.state, self.setup.state
         why = "" if setup is None else state.baseline_warning(setup.baseline)
         if why and not message.is_confirmed:
-            reason = f"{why[0].upper()}{why[1:]}"
-            self._context.notify(f"{reason}. Press B again to save it as the baseline anyway.", "warning")
+            self._context.notify(
+                f"{capitalized(why)}. Press B again to save it as the baseline anyway.", "warning"
+            )
             return
         self._worker.save_baseline(state.measured, self._note_baseline, self._context.report_error)
 

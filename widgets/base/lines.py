@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from rich.cells import cell_len, set_cell_size
 
-from probes.base.text import printable
+from probes.base.text import capitalized, printable
 
 
 class Tone(Enum):
@@ -116,7 +116,7 @@ def wrapped(text: str, width: int, tone: Tone = Tone.PLAIN, indent: str = "") ->
 
 def sentence(words: str) -> str:
     """Return a phrase as a sentence: with a capital and a period."""
-    return f"{words[:1].upper()}{words[1:]}."
+    return f"{capitalized(words)}."
 
 
 def folded(of: Line, width: int) -> list[Line]:

@@ -7,7 +7,7 @@ import shlex
 import textwrap
 from collections.abc import Iterator
 
-from probes.base.text import printable
+from probes.base.text import capitalized, printable
 from probes.setup.environment.advice import OF_JOBS, STATED, Advice, Setting, State
 
 FORMATS = ("shell", "slurm", "k8s", "nccl-conf")
@@ -122,6 +122,4 @@ def _comments(text: str, first: str = "# ", more: str = "# ") -> list[str]:
 
 def _sentence(text: str) -> str:
     """Return the text with a capital and a full stop; names of devices and variables stay as they are."""
-    first = text.split(" ", 1)[0]
-    is_word = first.isalpha() and first.islower()
-    return f"{text[:1].upper() if is_word else text[:1]}{text[1:]}{'' if text.endswith('.') else '.'}"
+    return f"{capitalized(text)}{'' if text.endswith('.') else '.'}"

@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+from probes.base.text import capitalized
 from probes.base.unknown import Reason, Unknown, known
 from probes.checks.nccl import files, gdr_level, gid, library, network, other_settings
 from probes.checks.registry import findings
@@ -82,15 +83,10 @@ def _judgement(finding: Finding, variable: str) -> Judgement:
     steps = () if finding.fix is None else finding.fix.steps
     remark = next((line.value for line in finding.evidence if line.value.startswith(f"{variable}=")), "")
     shown = re.search(r" \((.{1,200})\)$", remark)
-    detail = _capitalized(cause)
+    detail = capitalized(cause)
     if shown and len(shown[1].split()) > 3:  # shorter remarks only repeat the title
-        detail = f"{_capitalized(shown[1])}. {detail}"
+        detail = f"{capitalized(shown[1])}. {detail}"
     return Judgement(variable, finding.severity, finding.title, detail, steps[0].why if steps else "")
-
-
-def _capitalized(text: str) -> str:
-    """Return the text with a capital, unless it begins with a name such as mlx5_0."""
-    return f"{text[:1].upper()}{text[1:]}" if text.split(" ", 1)[0].isalpha() else text
 
 
 def conf_values(examination: Examination) -> dict[str, str]:

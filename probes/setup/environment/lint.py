@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from difflib import get_close_matches
 
+from probes.base.text import capitalized
 from probes.base.unknown import Maybe
 from probes.facts.system.cloud import Cloud
 from probes.nccl.settings import parse_number
@@ -243,4 +244,4 @@ def _missing(chosen: dict[str, Assignment], advice: Advice, is_conf: bool) -> It
     for setting in advice.settings if chosen else ():
         if setting.name not in chosen and (setting.name.startswith("NCCL_") or not is_conf):
             text = f"This node also needs {setting.name}={setting.value}"
-            yield Problem(0, Severity.NOTE, text, f"{setting.reason[:1].upper()}{setting.reason[1:]}.")
+            yield Problem(0, Severity.NOTE, text, f"{capitalized(setting.reason)}.")
