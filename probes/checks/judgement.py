@@ -85,10 +85,12 @@ def conclude(usability: Usability, findings: Iterable[Finding] | None) -> Verdic
     taken = {end for finding in found if finding.status is Status.FOUND for end in finding.takes}
     served = [gpu for gpu in usability.gpus if gpu in usability.nics and gpu not in taken]
     nics = {nic for gpu in served for nic in usability.nics[gpu]} - taken
+    critical = (one for one in found if one.status is Status.FOUND and one.severity is Severity.CRITICAL)
+    lost = {end for finding in critical for end in finding.takes}  # also by what is part of another finding
     state, path, reason = usability.state, usability.path, usability.reason
     reasons = degrading(found)
     if state in _GREEN and reasons:
-        state = State.BROKEN if usability.gpus and not served else State.DEGRADED
+        state = State.BROKEN if usability.gpus and lost.issuperset(usability.gpus) else State.DEGRADED
         others = len(reasons) - 1
         more = f", and {others} other finding{'s' if others > 1 else ''}" if others else ""
         reason = f"{reasons[0].title}{more}"

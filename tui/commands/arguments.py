@@ -41,7 +41,7 @@ def add_node_options(parser: argparse.ArgumentParser, with_defaults: bool = Fals
         "--at",
         metavar="TIME",
         default=default(""),
-        help="with --replay: the moment, as 14:03:11, 2026-11-23T14:03:11 or +90 (seconds after its begin); "
+        help="with --replay: the moment, for example 14:03:11, 2026-11-23T14:03:11 or +90 (seconds after its begin); "
         "default: the last one",
     )
     parser.add_argument(

@@ -130,7 +130,7 @@ def open_host(options: argparse.Namespace, is_whole: bool = False) -> Host:
 
 
 def moment_of(recording: Recording, text: str) -> int:
-    """Return the last moment up to a time: 14:03:11, an ISO 8601 time or +SECONDS; "" is the last moment.
+    """Return the last moment up to a time: 14:03:11, an ISO 8601 time or +SECONDS; "" means the last one of all.
 
     NoSuchHost: this is no time, or the recording has none so early.
     """

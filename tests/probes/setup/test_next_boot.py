@@ -18,6 +18,7 @@ from probes.simulation.host import SimulatedHost
 from probes.simulation.node.model.description import simulated_names
 from probes.snapshot.examination import examine
 from probes.snapshot.verdict import State, Verdict
+from tests.probes.checks.contradictions import contradictions
 from tests.tiers import USUAL_FAULTS, usual
 from tests.tui.pilot import SteppedClock
 
@@ -82,6 +83,7 @@ def compare(name: str) -> None:
         return
     kernel = forecast_of(host)
     said, real = outcome(kernel.verdict, kernel.findings), restarted(host)
+    assert not contradictions(kernel.verdict, kernel.findings), name
     assert NO_PROBE_FAILS not in kernel.verdict.reason, name
     assert "a bug in gdrtop" not in " ".join(one.cause for one in kernel.findings), name
     if said.state is State.UNKNOWN and said != real:

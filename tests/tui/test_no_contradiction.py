@@ -1,0 +1,223 @@
+"""No judgement contradicts itself or another one: on all nodes, with all faults, and at every moment.
+
+A node is judged as it is now, without its jobs, from a recording, after its next boot, as an image for its
+own hardware, and second by second while a fault comes. tests/probes/setup/test_next_boot.py compares the next
+boot with a real one.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+from collections.abc import Callable
+
+import pytest
+
+from probes.checks.judgement import exit_status, judge, listed
+from probes.live.verdict import examine_with_jobs
+from probes.queries.finding import Status
+from probes.setup.image import check_image
+from probes.simulation.faults.catalogue import FAULTS, NoSuchFault
+from probes.simulation.host import SimulatedHost
+from probes.simulation.node.model.names import SIMULATED_NAMES
+from probes.snapshot.verdict import State
+from tests.probes.checks.contradictions import GREEN, contradictions
+from tests.probes.checks.doctor import examination_of, findings_on
+from tests.probes.live.simulated_jobs import patient
+from tests.probes.recording.recordings import recorded
+from tests.probes.setup.test_next_boot import forecast_of
+from tests.tiers import USUAL_FAULTS, usual
+from tests.tui.pilot import SteppedClock
+from tui.commands.check import write_check
+from tui.commands.live import write_live
+from tui.commands.report import text_of
+from tui.commands.topo import write_topology
+from tui.controllers.report_reader import read_report
+from tui.runtime.live_reader import LiveReader
+from tui.runtime.sampler import Probed, Sampled
+from tui.runtime.snapshot import Snapshot, take_snapshot
+from tui.screens.overview.state import OverviewState
+
+LIVE_FAULTS = tuple(name for name, fault in FAULTS.items() if fault.is_live)
+SECONDS = 60  # by then every live fault has begun
+
+
+def waiting(clock: SteppedClock) -> Callable[[float], None]:
+    def wait(seconds: float) -> None:
+        clock.now += seconds
+
+    return wait
+
+
+def wrong_in(snapshot: Snapshot) -> list[str]:
+    judgement, usability = snapshot.judgement, snapshot.examination.usability
+    return contradictions(judgement.verdict, judgement.findings, usability, snapshot.sample)
+
+
+def wrong_without_jobs(name: str) -> list[str]:
+    host = SimulatedHost(name, clock=SteppedClock())
+    host.reboot(with_jobs=False)
+    examination = examine_with_jobs(host)
+    judgement = judge(examination)
+    return contradictions(judgement.verdict, judgement.findings, examination.usability)
+
+
+def wrong_on(name: str) -> dict[str, list[str]]:
+    """Return what contradicts itself in each view of a simulated node."""
+    clock = SteppedClock()
+    host = SimulatedHost(name, clock=clock)
+    kernel = forecast_of(host)
+    image = check_image(host, SimulatedHost(name.partition("+")[0], clock=clock))
+    views = {
+        "next boot": contradictions(kernel.verdict, kernel.findings),
+        "image": contradictions(image.verdict, image.findings),
+        "now": wrong_in(take_snapshot(host, waiting(clock))),
+        "recorded": wrong_in(take_snapshot(recorded(host, clock, 2))),
+        "without jobs": wrong_without_jobs(name),
+    }
+    return {view: wrong for view, wrong in views.items() if wrong}
+
+
+@pytest.mark.parametrize("name", SIMULATED_NAMES)
+def test_no_view_of_a_node_contradicts_itself(name: str) -> None:
+    assert not wrong_on(name)
+
+
+@pytest.mark.parametrize("fault", usual(FAULTS, USUAL_FAULTS))
+def test_no_view_of_a_faulty_node_contradicts_itself(fault: str) -> None:
+    assert not wrong_on(f"{FAULTS[fault].on}+{fault}")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("fault", FAULTS)
+def test_no_fault_on_any_node_makes_a_contradiction(fault: str) -> None:
+    for node in SIMULATED_NAMES:
+        try:
+            clock = SteppedClock()
+            now = take_snapshot(SimulatedHost(f"{node}+{fault}", clock=clock), waiting(clock))
+        except NoSuchFault:
+            continue
+        assert not wrong_in(now), node
+        assert not wrong_without_jobs(f"{node}+{fault}"), node
+
+
+def wrong_while_watching(name: str, seconds: int) -> None:
+    clock = SteppedClock()
+    reader = LiveReader(SimulatedHost(name, clock=clock))
+    patient(reader._live)
+    for second in range(seconds):
+        sample = reader.read()
+        if reader.needs_check:
+            reader.check()
+        judgement, examination = reader.judgement, reader.examination
+        assert examination is not None
+        wrong = contradictions(judgement.verdict, judgement.findings, examination.usability)
+        assert not wrong, (name, second)
+        # What the sample itself says is what it was judged by.
+        if judgement.verdict == sample.verdict:
+            wrong = contradictions(sample.verdict, judgement.findings, examination.usability, sample)
+            assert not wrong, (name, second)
+        clock.now += 1.0
+
+
+@pytest.mark.parametrize(
+    "fault", usual(LIVE_FAULTS, {"gpu-off-bus-live", "nic-slow", "job-restarted-staged", "nic-flapping"})
+)
+def test_no_second_contradicts_itself_while_a_fault_comes(fault: str) -> None:
+    wrong_while_watching(f"{FAULTS[fault].on}+{fault}", SECONDS)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("fault", LIVE_FAULTS)
+def test_no_second_contradicts_itself_on_any_node(fault: str) -> None:
+    for node in SIMULATED_NAMES:
+        try:
+            wrong_while_watching(f"{node}+{fault}", SECONDS)
+        except NoSuchFault:
+            continue
+
+
+def without_numbers(reason: str) -> str:
+    """Memory regions are registered each second, and the commands do not look at the same one."""
+    return re.sub(r"\d+ memory regions", "memory regions", reason)
+
+
+def said_by_each(name: str) -> dict[str, tuple[object, ...]]:
+    """Return verdict, exit status, and the first finding's title as each screen and command shows them."""
+    said: dict[str, tuple[object, ...]] = {}
+
+    def note(where: str, document: dict[str, object], title: object) -> None:
+        verdict = document["verdict"]
+        assert isinstance(verdict, dict)
+        counts = (verdict["gpus_served"], verdict["gpus"], verdict["critical"], verdict["warnings"])
+        reason = without_numbers(verdict["reason"])
+        said[where] = (verdict["state"], reason, *counts, document["exit_status"], title)
+
+    def first_title(findings: list[dict[str, str]]) -> str:
+        shown = [one for one in findings if one["severity"] != "note" and not one.get("part_of")]
+        order = {"critical": 0, "warning": 1}
+        return min(shown, key=lambda one: order[one["severity"]])["title"] if shown else ""
+
+    def host_of(clock: SteppedClock) -> SimulatedHost:
+        return SimulatedHost(name, clock=clock)
+
+    clock, out = SteppedClock(), io.StringIO()
+    status = write_check(host_of(clock), out, as_json=True)
+    checked = json.loads(out.getvalue())
+    assert checked["exit_status"] == status
+    note("check", checked, first_title(checked["findings"]))
+
+    clock, out = SteppedClock(), io.StringIO()
+    status = write_live(host_of(clock), out, True, 1, clock=clock, wait=waiting(clock))
+    sample = json.loads(out.getvalue().splitlines()[-1])
+    assert sample["exit_status"] == status
+    note("live", sample, first_title(sample["findings"]))
+
+    clock = SteppedClock()
+    report = read_report(host_of(clock), wait=waiting(clock))
+    document = json.loads(text_of(report, "json"))["check"]
+    note("report", document, first_title(document["findings"]))
+
+    clock, out = SteppedClock(), io.StringIO()
+    write_topology(host_of(clock), out, "json")
+    document = json.loads(out.getvalue())
+    assert document["verdict"] == checked["verdict"]
+
+    clock = SteppedClock()
+    now = take_snapshot(host_of(clock), waiting(clock))
+    state = OverviewState()
+    state.apply(Probed(now.examination.node, now.examination.topology))
+    state.apply(Sampled(now.examination.reading, now.judgement, 0.0))
+    state.apply_check(now.examination, now.judgement)
+    verdict = state.verdict
+    opened = state.finding_to_open
+    titles = {finding.id: finding.title for finding in now.judgement.findings}
+    counts = (verdict.gpus_served, verdict.gpus, verdict.critical, verdict.warnings)
+    status, title = exit_status(verdict), titles.get(opened, "")
+    said["overview"] = (verdict.state.value, without_numbers(verdict.reason), *counts, status, title)
+    return said
+
+
+@pytest.mark.parametrize("name", SIMULATED_NAMES)
+def test_every_screen_and_command_says_the_same_of_a_node(name: str) -> None:
+    said = said_by_each(name)
+    assert len(set(said.values())) == 1, said
+
+
+@pytest.mark.parametrize("fault", usual([name for name in FAULTS if name not in LIVE_FAULTS], USUAL_FAULTS))
+def test_every_screen_and_command_says_the_same_of_a_faulty_node(fault: str) -> None:
+    said = said_by_each(f"{FAULTS[fault].on}+{fault}")
+    assert len(set(said.values())) == 1, said
+
+
+def test_a_contradiction_is_seen() -> None:
+    """The other side of all tests above: they do not pass because nothing is compared."""
+    good, bad = examination_of("hgx-h100"), tuple(findings_on("hgx-h100+acs-on").values())
+    verdict = judge(good).verdict
+    assert verdict.state in GREEN
+    assert contradictions(verdict, bad)
+    assert not contradictions(verdict, tuple(findings_on("hgx-h100").values()), good.usability)
+    assert listed(bad)
+    assert any(finding.status is Status.FOUND for finding in bad)
+    assert judge(examination_of("hgx-h100+acs-on")).verdict.state is State.DEGRADED
