@@ -296,6 +296,7 @@ def missing_from_nvml(examination: Examination) -> Outcome:
         )
     for gpu in driven:
         need_nvml(gpu, gpu.nvml)
+    need(first_unread(gpu.driver for gpu in facts.gpus), "the drivers of the GPUs")
     return passed(*first_n(Evidence(f"NVML, GPU{gpu.index}", "it answers") for gpu in driven) or (NO_GPU,))
 
 

@@ -261,8 +261,10 @@ def _function(host: Host, bdf: str) -> Maybe[PciFunction]:
     class_code, vendor_id = number(event.get("PCI_CLASS", ""), "class"), number(vendor, "vendor")
     if isinstance(text, Unknown):  # without uevent, the other files must say what it is
         for number_read in (class_code, vendor_id):
-            if isinstance(number_read, Unknown) and number_read.reason not in _WITHOUT_FILE:
-                return number_read
+            if isinstance(number_read, Unknown):
+                for unread in (text, number_read):
+                    if unread.reason not in _WITHOUT_FILE:
+                        return unread
     kind = kind_of(class_code, vendor_id)
     shown = kind is not PciKind.OTHER
     driver: Maybe[str] = Unknown(Reason.NOT_THERE, f"{path}/driver", "no driver bound")

@@ -30,7 +30,6 @@ Removed = frozenset[Question]
 _OPEN_FILE = re.compile(r"/proc/[^/]+/fd/[0-9]+")
 _NUMBER = re.compile(r"[0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]|[0-9]+")
 _RANDOM_GROUPS = 6
-_OF_A_SHAPE = 2  # questions that differ in numbers only, as those about eight equal NICs
 
 
 @dataclass(frozen=True)
@@ -124,13 +123,12 @@ def _removable(moment: Moment) -> list[Question]:
 
 
 def single_questions(moment: Moment) -> Iterator[Removed]:
-    """Yield each question, of those about equal devices and processes only a few."""
-    count: dict[str, int] = defaultdict(int)
+    """Yield each question; of those that differ in numbers only, as about equal NICs, only the first."""
+    first: dict[str, Question] = {}
     for question in _removable(moment):
-        shape = _NUMBER.sub("#", " ".join((question.kind, *question.of)))
-        count[shape] += 1
-        if count[shape] <= _OF_A_SHAPE:
-            yield frozenset({question})
+        first.setdefault(_NUMBER.sub("#", " ".join((question.kind, *question.of))), question)
+    for question in first.values():
+        yield frozenset({question})
 
 
 def groups(moment: Moment, depths: Collection[int]) -> Iterator[Removed]:
