@@ -41,8 +41,8 @@ def add_node_options(parser: argparse.ArgumentParser, with_defaults: bool = Fals
         "--at",
         metavar="TIME",
         default=default(""),
-        help="with --replay: the moment, for example 14:03:11, 2026-11-23T14:03:11 or +90 (seconds after its begin); "
-        "default: the last one",
+        help="with --replay: the moment, for example 14:03:11, 2026-11-23T14:03:11 or +90 (seconds after "
+        "its begin); default: the last one",
     )
     parser.add_argument(
         "--seed", metavar="N", type=int, default=default(0), help="vary the figures of a simulated node"

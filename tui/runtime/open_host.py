@@ -130,16 +130,16 @@ def open_host(options: argparse.Namespace, is_whole: bool = False) -> Host:
 
 
 def moment_of(recording: Recording, text: str) -> int:
-    """Return the last moment up to a time: 14:03:11, an ISO 8601 time or +SECONDS; "" means the last one of all.
+    """Return the last moment up to a time: 14:03:11, an ISO 8601 time or +SECONDS; "" means the last one.
 
-    NoSuchHost: this is no time, or the recording has none so early.
+    NoSuchHost: the text does not name a time, or the recording begins later.
     """
     times = [moment.at for moment in recording.moments]
     if not text:
         return len(times) - 1
     at = _seconds(text, times[0])
     if at is None:
-        raise NoSuchHost(f"--at {text!r} is no time; write 14:03:11, 2026-11-23T14:03:11 or +90")
+        raise NoSuchHost(f"--at {text!r} does not name a time; write 14:03:11, 2026-11-23T14:03:11 or +90")
     number = bisect_right(times, at + 0.999) - 1  # 14:03:11 includes the whole second
     if number < 0:
         raise NoSuchHost(f"--at {text!r}: the recording begins at {_clock(times[0])}")

@@ -91,10 +91,12 @@ def cuda_fails_to_start(examination: Examination) -> Outcome:
     direct = need(examination.node.gpudirect, "the state of GPUDirect")
     if not direct.cuda_failure:
         return passed(Evidence("cuInit(0)", "no error that the node causes"))
+    # Programs that run already keep their GPUs.
+    is_used = examination.usability.state is State.ACTIVE
     return found(
         f"{direct.cuda_failure}.",
         Evidence("cuInit(0)", direct.cuda_failure.partition("cuInit(0) ")[2] or direct.cuda_failure),
-        takes=examination.usability.gpus,
+        takes=() if is_used else examination.usability.gpus,
         devices=examination.usability.gpus,
     )
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from probes.base.unknown import Maybe, Reason, Unknown
 from probes.checks.judgement import conclude
-from probes.checks.path.gdr_path import GPUS
+from probes.checks.path.gdr_path import AREA, GPUS
 from probes.checks.registry import findings_of, run_checks
 from probes.facts.gpu.gpus import GpuFacts
 from probes.facts.gpudirect import (
@@ -78,7 +78,8 @@ def reading_of(
 def judged(node: Node, usability: Usability) -> Verdict:
     """Return the verdict, with the cause of a finding about GPUs without a NIC as its reason."""
     examination: Any = SimpleNamespace(node=node, usability=usability)
-    found = findings_of(run_checks(examination, GPUS.checks))
+    starts = [check for check in AREA.checks if check.id == "cuda-fails-to-start"]
+    found = findings_of(run_checks(examination, [*starts, *GPUS.checks]))
     verdict = conclude(usability, found)
     causes = [finding.cause for finding in found if finding.status is Status.FOUND]
     return replace(verdict, reason=causes[0]) if causes and usability.state is not State.UNKNOWN else verdict
