@@ -130,7 +130,7 @@ class GdrtopApp(App[None]):
         self._shared = AppContext(self, origin, self._sampler, self._overview)
         self.readings = ReadingsController(self._shared, interval, replay)
         self.actions = ActionsController(self._shared, read_only)
-        self.bandwidth = BandwidthController(self._shared, read_only)
+        self.bandwidth = BandwidthController(self._shared, self.readings, read_only)
         self.quitting = QuitController(self._shared)
         self._nccl: NcclController | None = None
         self._ras: RasController | None = None

@@ -9,6 +9,7 @@ from typing import TypeAlias
 from probes.base.text import printable
 from probes.checks.gpu import devices as gpu_devices
 from probes.checks.gpu import driver, fabric, imex, memory_mode, modes, nvlink, xids
+from probes.checks.live import bandwidth
 from probes.checks.live import jobs as live_jobs
 from probes.checks.live import ports as live_ports
 from probes.checks.modules import builds, loaded, refused
@@ -143,6 +144,7 @@ AREAS: tuple[Area, ...] = (
     log_errors.AREA,
     live_jobs.AREA,
     live_ports.AREA,
+    bandwidth.AREA,
     next_boot.AREA,
     perftest.AREA,
     libraries.AREA,

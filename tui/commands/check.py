@@ -16,6 +16,7 @@ from probes.live.verdict import examine_with_jobs
 from probes.queries.finding import Finding, Status
 from probes.snapshot.examination import Examination
 from probes.snapshot.verdict import Verdict
+from tui.bandwidth.slow_results import with_slow_results
 from tui.commands.arguments import UsageError, did_you_mean
 from tui.commands.finding_json import check_row_json, finding_json
 from tui.runtime.json_values import document, host_name, verdict_json, write_json
@@ -146,7 +147,7 @@ def write_check(
 
     `with_passed` prints all checks, `ids` only these, whatever their outcome; `seconds`: watch first.
     """
-    examination = _examine(host, seconds)
+    examination = with_slow_results(host, _examine(host, seconds))
     judgement = judge(examination, only, skip)
     verdict, found, skipped = judgement.verdict, judgement.findings, judgement.skipped
     if as_json:

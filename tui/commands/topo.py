@@ -27,6 +27,7 @@ from probes.snapshot.verdict import Verdict
 from probes.topology import export
 from probes.topology.endpoints import is_down
 from probes.topology.paths import Topology, build
+from tui.bandwidth.slow_results import with_slow_results
 from tui.commands.arguments import UsageError
 from tui.commands.topo_json import marked_graph, no_device, topology_json
 from tui.runtime.json_values import write_json
@@ -103,7 +104,7 @@ def write_topology(host: Host, out: TextIO, form: str = "text", ascii_only: bool
 
     The verdict counts the findings, so that every command reports the same about a node.
     """
-    examination = examine_with_jobs(host)
+    examination = with_slow_results(host, examine_with_jobs(host))
     judgement = judge(examination)
     verdict, found = judgement.verdict, judgement.findings
     topology = examination.topology

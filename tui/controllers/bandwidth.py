@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from probes.bandwidth.model.result import Result
     from tui.bandwidth.session import ResultsStore
     from tui.controllers.context import AppContext
+    from tui.controllers.readings import ReadingsController
     from tui.runtime.sampler import Examined
     from tui.screens.bandwidth_run.screen import BandwidthRunScreen
     from tui.screens.bandwidth_run.state import SeriesState
@@ -29,10 +30,10 @@ class BandwidthController:
     key = "b"
     defers_exit = False
 
-    def __init__(self, context: AppContext, read_only: bool) -> None:
+    def __init__(self, context: AppContext, readings: ReadingsController, read_only: bool) -> None:
         self._context, self._app = context, context.app
         self._worker = BandwidthWorker(lambda: context.host, read_only, context.app.call_later)
-        self.setup = BandwidthSetupController(context, self._worker, self._start)
+        self.setup = BandwidthSetupController(context, readings, self._worker, self._start)
 
     @property
     def is_active(self) -> bool:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from probes.bandwidth.model.result import Result
     from probes.snapshot.examination import Examination
     from tui.controllers.context import AppContext
+    from tui.controllers.readings import ReadingsController
     from tui.runtime.sampler import Examined
     from tui.screens.bandwidth_setup.state import SetupState, ToRun
 
@@ -24,8 +25,13 @@ class BandwidthSetupController:
     """The settings of the next test. `start` runs what was planned."""
 
     def __init__(
-        self, context: AppContext, worker: BandwidthWorker, start: Callable[[SetupState], object]
+        self,
+        context: AppContext,
+        readings: ReadingsController,
+        worker: BandwidthWorker,
+        start: Callable[[SetupState], object],
     ) -> None:
+        self._readings = readings
         self._context, self._app, self._worker, self._start = context, context.app, worker, start
         self.state: SetupState | None = None
         self._results_wanted = True
@@ -126,12 +132,21 @@ class BandwidthSetupController:
 
         def apply(results: tuple[Result, ...]) -> None:
             self._context.overview.apply_results(results)
+            self._note_slow(results)
             self.on_results()
             if self.state is not None:
                 self.state.set_earlier(results, self._worker.unread)
                 self._load_baseline(self.state)
 
         self._worker.load(apply, self._report_not_loaded)
+
+    def _note_slow(self, results: tuple[Result, ...]) -> None:
+        """Judge the node also by its slow results."""
+        from tui.bandwidth.slow_results import slow_results_of
+
+        live = self._readings.live
+        if live is not None and live.topology is not None:
+            live.note("bandwidth", slow_results_of(live.host, live.topology, results))
 
     def _load_baseline(self, setup: SetupState) -> None:
         def apply(baseline: tuple[Result, ...], why_none: str) -> None:

@@ -9,6 +9,7 @@ from dataclasses import replace
 from probes.bandwidth.model.result import Result
 from probes.bandwidth.results.baseline import machine_type
 from probes.base.origin import origin_word
+from probes.checks.judgement import judge
 from probes.host.protocol import Host
 from probes.recording.redaction.identifiers import Identifiers
 from probes.setup.report import Report, Saved, name_of, report_of
@@ -17,7 +18,8 @@ from tui.actions.dispatcher import Dispatcher
 from tui.actions.past_changes import changes_on
 from tui.bandwidth.results_store import open_results_store
 from tui.bandwidth.session import ResultsStore
-from tui.runtime.snapshot import take_redacted_snapshot, take_snapshot
+from tui.bandwidth.slow_results import with_slow_results
+from tui.runtime.snapshot import Snapshot, take_redacted_snapshot, take_snapshot
 
 
 def read_report(
@@ -31,13 +33,20 @@ def read_report(
     if not redact:
         snapshot = take_snapshot(host, wait)
         saved = saved_about(host, snapshot.examination, store, dispatcher)
-        return report_of(snapshot.examination, snapshot.judgement, snapshot.sample, snapshot.at, saved)
+        return _report_of(host, snapshot, saved)
     identifiers = Identifiers(redact=True)
     plain, snapshot = take_redacted_snapshot(host, identifiers, wait)
     # Saved results and runs are found by the node's own name.
     saved = _redacted(saved_about(host, plain.examination, store, dispatcher), identifiers)
-    judgement, at = snapshot.judgement, snapshot.at
-    return report_of(snapshot.examination, judgement, snapshot.sample, at, saved, is_redacted=True)
+    return _report_of(host, snapshot, saved, is_redacted=True)
+
+
+def _report_of(host: Host, snapshot: Snapshot, saved: Saved, is_redacted: bool = False) -> Report:
+    """Return the report, whose judgement counts the slow results."""
+    examination = with_slow_results(host, snapshot.examination, saved.results)
+    is_same = examination is snapshot.examination
+    judgement = snapshot.judgement if is_same else judge(examination)
+    return report_of(examination, judgement, snapshot.sample, snapshot.at, saved, is_redacted)
 
 
 def saved_about(

@@ -60,6 +60,11 @@ class LiveSource:
         return self._reader.host
 
     @property
+    def topology(self) -> Topology | None:
+        """Return the newest paths; None before the first reading."""
+        return self._reader.topology
+
+    @property
     def ras(self) -> RasEvents:
         """Return the RAS events in the samples."""
         return self._reader.ras

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 from probes.bandwidth.model.planned_test import Pair
 from probes.bandwidth.model.rating import OpenFinding
+from probes.bandwidth.results.slow_results import BELOW_LIMIT
 from probes.base.unknown import known
 from probes.facts.rdma.devices import RdmaFacts
 from probes.queries.finding import Finding, Severity, Status
@@ -29,6 +30,7 @@ def open_findings(
         finding
         for finding in findings
         if finding.status is Status.FOUND
+        and finding.id != BELOW_LIMIT  # an earlier result is no reason for this one
         and (finding.data_path or finding.severity is not Severity.NOTE)
         and (devices & set(finding.devices) if finding.devices else _is_of_node(finding))
     ]

@@ -24,11 +24,13 @@ def report_conditions(
     seconds: float = 0.0,
     is_about_jobs: bool = True,
     needs_paths: bool = False,
+    none: Evidence | None = None,
 ) -> Outcome:
     """Return one finding for all conditions of a check.
 
     `seconds`: for how long the node has to be watched before the check is ok. With `is_about_jobs` a node
     without jobs needs no watching. With `needs_paths` the check is ok only if the path of each rank is known.
+    `none`: why the check is ok without conditions; by default that nothing was seen.
     """
     watched = need(examination.watched, "running jobs")
     conditions = [condition for condition in watched.conditions if condition.check == check]
@@ -43,7 +45,7 @@ def report_conditions(
         return unknown(f"needs the path of each rank ({watched.unknown_path})")
     if watched.seconds < seconds:
         return unknown(f"needs up to {WATCH_SECONDS} s of watching (check --seconds {WATCH_SECONDS})")
-    return passed(Evidence("live view", "not seen while watching" if seconds else "not seen"))
+    return passed(none or Evidence("live view", "not seen while watching" if seconds else "not seen"))
 
 
 def _found(conditions: list[Condition], fix: Plan) -> Outcome:

@@ -1,0 +1,150 @@
+"""Which saved results count as a problem of the node, and what the finding shows."""
+
+from dataclasses import replace
+
+import pytest
+
+from probes.bandwidth.model.planned_test import Pair
+from probes.bandwidth.model.rating import Rating
+from probes.bandwidth.model.result import Ending, Result
+from probes.bandwidth.model.samples import BY_PEERMEM, HOST_MEMORY, STAGED, About, Fact
+from probes.bandwidth.results.open_findings import open_findings
+from probes.bandwidth.results.slow_results import BELOW_LIMIT, slow_results
+from probes.base.origin import Origin, Source
+from probes.checks.judgement import Judgement, judge
+from probes.queries.finding import Status
+from probes.snapshot.condition import Condition, Watched
+from probes.snapshot.verdict import State
+from tests.probes.bandwidth.sample_results import MORNING, judged, result
+from tests.probes.checks.doctor import examination_of
+from tui.runtime.json_values import host_name
+
+NODE = "hgx-h100"
+BOOTED = MORNING - 3600.0
+
+
+def measured(
+    gbps: float = 121.0, number: int = 0, nic: str = "", on: str = NODE, **changed: object
+) -> Result:
+    """A result of a GPU of a simulated node, by default over its nearest NIC, in loopback."""
+    topology = examination_of(on).topology
+    gpu = topology.gpus[number]
+    pair = Pair(gpu.id, gpu.label, nic or topology.best_nics[gpu.id][0], 1)
+    own = {"node": str(host_name(topology.node)), "origin": f"simulated {on}", "pair": pair}
+    return result(gbps, **{**own, **changed})  # type: ignore[arg-type]
+
+
+def slow(*results: Result) -> tuple[Condition, ...]:
+    return slow_results(results, examination_of(NODE).topology, Origin(Source.SIMULATED, NODE), BOOTED)
+
+
+def judgement_with(node: str, *results: Result) -> Judgement:
+    examination = examination_of(node)
+    watched = examination.watched
+    assert isinstance(watched, Watched)
+    conditions = slow_results(results, examination.topology, Origin(Source.SIMULATED, node), BOOTED)
+    assert conditions
+    return judge(
+        replace(examination, watched=replace(watched, conditions=(*watched.conditions, *conditions)))
+    )
+
+
+def test_a_slow_result_names_figure_limit_devices_and_time() -> None:
+    one = measured()
+    (condition,) = slow(one)
+    assert condition.check == BELOW_LIMIT
+    reached = "reached 121 of 200 Gb/s (60 % of the limit) with DMA-BUF"
+    assert condition.text == f"GPU0 to {one.pair.nic} {reached}"
+    assert condition.devices == (one.pair.gpu, one.pair.nic)
+    assert condition.since == one.taken_at
+    (evidence,) = condition.evidence
+    assert evidence.source.startswith("ib_write_bw, 20")
+    assert "121 of 200 Gb/s" in evidence.value
+
+
+def test_only_the_newest_result_of_a_test_counts() -> None:
+    good = measured(190.0, taken_at=MORNING + 60)
+    assert slow(measured())
+    assert not slow(measured(), good)
+    assert not slow(good, measured())
+    assert slow(good, measured(taken_at=MORNING + 120))
+
+
+@pytest.mark.parametrize(
+    "other",
+    [{"memory": BY_PEERMEM}, {"tool": "ib_read_bw"}, {"is_bidirectional": True}, {"number": 1}],
+    ids=str,
+)
+def test_a_good_result_of_another_test_does_not_hide_a_slow_one(other: dict[str, object]) -> None:
+    assert slow(measured(), measured(190.0, taken_at=MORNING + 60, **other))  # type: ignore[arg-type]
+
+
+def test_a_result_that_says_nothing_about_the_path_does_not_hide_a_slow_one() -> None:
+    small = judged(measured(3.0, taken_at=MORNING + 60), Rating.UNKNOWN)
+    failed = measured(190.0, taken_at=MORNING + 60, ending=Ending.FAILED)
+    assert slow(measured(), small, failed)
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"memory": HOST_MEMORY},
+        {"memory": STAGED},
+        {"memory": ""},
+        {"ending": Ending.CANCELLED},
+        {"facts": (Fact(About.MEMORY, HOST_MEMORY, ""),)},  # other memory than requested
+        {"pair": Pair(nic="mlx5_0")},
+        {"pair": Pair("0000:18:00.0", "GPU0")},
+        {"taken_at": BOOTED - 1},
+        {"node": "another-node"},
+        {"origin": "live"},
+        {"origin": "simulated dgx-a100"},
+        {"gbps": 190.0},
+    ],
+    ids=str,
+)
+def test_what_does_not_count(changed: dict[str, object]) -> None:
+    assert slow(measured())
+    assert not slow(measured(**changed))  # type: ignore[arg-type]
+
+
+def test_a_result_of_a_simulated_node_never_counts_on_a_real_one() -> None:
+    topology = examination_of(NODE).topology
+    assert not slow_results([measured()], topology, Origin(Source.LIVE), BOOTED)
+    assert slow_results([measured(origin="live")], topology, Origin(Source.LIVE), BOOTED)
+
+
+def test_a_path_through_the_cpu_is_slow_by_design() -> None:
+    topology = examination_of(NODE).topology
+    far = next(nic.id for nic in topology.nics if nic.id not in topology.near_nics[topology.gpus[0].id])
+    assert not slow(measured(nic=far))
+
+
+def test_a_slow_result_degrades_a_green_node_by_one_finding() -> None:
+    assert judge(examination_of(NODE)).verdict.state is State.ACTIVE
+    judgement = judgement_with(NODE, measured(), measured(number=1))
+    assert judgement.verdict.state is State.DEGRADED
+    (finding,) = judgement.listed
+    assert finding.id == BELOW_LIMIT
+    assert {measured(number=number).pair.gpu for number in (0, 1)} <= set(finding.devices)
+    assert finding.since == MORNING
+
+
+def test_a_slow_result_is_part_of_the_finding_that_explains_it() -> None:
+    node = "hgx-h100+acs-on"
+    judgement = judgement_with(node, measured(on=node))
+    assert [finding.id for finding in judgement.listed] == ["acs-redirect-enabled"]
+    (finding,) = (one for one in judgement.found if one.id == BELOW_LIMIT)
+    assert finding.part_of == "acs-redirect-enabled"
+
+
+def test_an_earlier_slow_result_is_no_reason_for_the_next_one() -> None:
+    one = measured()
+    judgement = judgement_with(NODE, one)
+    assert not open_findings(examination_of(NODE), judgement.findings, one.pair)
+
+
+def test_without_slow_results_the_check_is_ok_and_says_that_maybe_nothing_was_measured() -> None:
+    (finding,) = (one for one in judge(examination_of(NODE)).findings if one.id == BELOW_LIMIT)
+    assert finding.status is Status.PASSED
+    assert "nothing was measured" in finding.evidence[0].value

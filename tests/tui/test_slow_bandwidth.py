@@ -1,0 +1,104 @@
+"""A slow bandwidth result is a finding of the node, in the dashboard and in every command."""
+
+import io
+import json
+from pathlib import Path
+
+import pytest
+
+from probes.bandwidth.model.result import Result
+from probes.bandwidth.results.slow_results import BELOW_LIMIT
+from probes.simulation.host import SimulatedHost
+from probes.snapshot.verdict import State
+from tests.probes.bandwidth.results.test_slow_results import NODE, measured
+from tests.tui.pilot import SteppedClock, examined, overview, readings, stepped_app, until
+from tui.app import GdrtopApp
+from tui.bandwidth.session import MemoryResultsStore
+from tui.commands.check import write_check
+from tui.commands.live import write_live
+from tui.commands.topo import write_topology
+from tui.controllers.report_reader import read_report
+
+TITLE = "A bandwidth test was slow"
+# Simulated nodes that end with gdrtop have no results of earlier runs; here they do.
+SLOW, GOOD = measured(taken_at=1.8e9), measured(190.0, taken_at=1.8e9 + 60)
+
+
+@pytest.fixture
+def store(monkeypatch: pytest.MonkeyPatch) -> MemoryResultsStore:
+    kept = MemoryResultsStore()
+    monkeypatch.setattr("tui.bandwidth.results_store.open_results_store", lambda origin: kept)
+    monkeypatch.setattr("tui.bandwidth.slow_results.saved_results", lambda origin: kept.results())
+    return kept
+
+
+def state_by_check() -> tuple[str, set[str]]:
+    out = io.StringIO()
+    write_check(SimulatedHost(NODE, clock=lambda: 1000.0), out, as_json=True)
+    content = json.loads(out.getvalue())
+    return content["verdict"]["state"], {finding["id"] for finding in content["findings"]}
+
+
+async def test_the_dashboard_is_degraded_until_a_newer_result_is_good(store: MemoryResultsStore) -> None:
+    clock = SteppedClock()
+    async with stepped_app(SimulatedHost(NODE, clock=clock)).run_test(size=(120, 40)) as pilot:
+        app = pilot.app
+        assert isinstance(app, GdrtopApp)
+
+        async def measure(result: Result) -> None:
+            store.add(result)
+            app.bandwidth.setup.load_results()  # as at the end of a series
+            await until(pilot, lambda: result in app.bandwidth.saved_results)
+            await readings(pilot, clock, 2)
+
+        await examined(pilot, clock)
+        state = overview(pilot)._state
+        assert state is not None
+        assert state.verdict is not None
+        assert state.verdict.state is State.ACTIVE
+        await measure(SLOW)
+        assert state.verdict.state is State.DEGRADED
+        assert TITLE in state.verdict.reason
+        await measure(GOOD)
+        assert state.verdict.state is State.ACTIVE
+
+
+def test_check_lists_a_slow_result_until_a_newer_one_is_good(store: MemoryResultsStore) -> None:
+    assert state_by_check() == ("ACTIVE", set())
+    store.add(SLOW)
+    assert state_by_check() == ("DEGRADED", {BELOW_LIMIT})
+    store.add(GOOD)
+    assert state_by_check() == ("ACTIVE", set())
+
+
+def test_topo_live_and_report_say_what_check_says(store: MemoryResultsStore) -> None:
+    store.add(SLOW)
+    clock = SteppedClock()
+
+    def wait(seconds: float) -> None:
+        clock.now += seconds
+
+    host = SimulatedHost(NODE, clock=clock)
+    for write in (
+        lambda out: write_topology(host, out, "json"),
+        lambda out: write_live(host, out, as_json=True, seconds=1, clock=clock, wait=wait),
+    ):
+        out = io.StringIO()
+        write(out)
+        assert json.loads(out.getvalue())["verdict"]["reason"] == TITLE
+    for redact in (False, True):
+        report = read_report(host, redact, wait, store)
+        assert report.judgement.verdict.reason == TITLE
+        assert BELOW_LIMIT in [finding.id for finding in report.judgement.listed]
+
+
+@pytest.mark.parametrize("content", [b"\xff\x00{[", b"[" * 100_000, b'{"schema": 1}\nnull\n3\n'], ids=len)
+def test_a_broken_results_file_does_not_break_check(
+    content: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from tui.bandwidth.results_store import DiskResultsStore
+
+    (tmp_path / "results.jsonl").write_bytes(content)
+    kept = DiskResultsStore(str(tmp_path))
+    monkeypatch.setattr("tui.bandwidth.slow_results.saved_results", lambda origin: kept.results())
+    assert state_by_check() == ("ACTIVE", set())

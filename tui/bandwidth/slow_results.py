@@ -1,0 +1,49 @@
+"""The saved slow results of a node as part of its examination, for every command that judges it.
+
+The results store is loaded only where results outlive gdrtop: on this machine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from probes.bandwidth.results.slow_results import slow_results
+from probes.base.origin import Origin, Source
+from probes.base.unknown import Unknown
+from probes.host.protocol import Host
+from probes.snapshot.condition import Condition
+from probes.snapshot.examination import Examination
+from probes.topology.paths import Topology
+
+if TYPE_CHECKING:
+    from probes.bandwidth.model.result import Result
+
+
+def saved_results(origin: Origin) -> tuple[Result, ...]:
+    """Return the results of earlier runs, oldest first; none of simulated nodes, recordings and images."""
+    if origin.source is not Source.LIVE:
+        return ()
+    from tui.bandwidth.results_store import open_results_store
+
+    return open_results_store(origin).results()
+
+
+def slow_results_of(
+    host: Host, topology: Topology, results: Iterable[Result] | None = None
+) -> tuple[Condition, ...]:
+    """Return the node's slow results since its boot; by default of those saved."""
+    results = saved_results(host.origin) if results is None else results
+    return slow_results(results, topology, host.origin, host.wall_clock() - host.monotonic())
+
+
+def with_slow_results(
+    host: Host, examination: Examination, results: Iterable[Result] | None = None
+) -> Examination:
+    """Return the examination with the node's slow results since its boot, by default of those saved."""
+    watched = examination.watched
+    conditions = slow_results_of(host, examination.topology, results)
+    if not conditions or isinstance(watched, Unknown):
+        return examination
+    return replace(examination, watched=replace(watched, conditions=(*watched.conditions, *conditions)))
