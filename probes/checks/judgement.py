@@ -95,7 +95,7 @@ def conclude(usability: Usability, findings: Iterable[Finding] | None) -> Verdic
         more = f", and {others} other finding{'s' if others > 1 else ''}" if others else ""
         reason = f"{reasons[0].title}{more}"
     elif state is State.BROKEN and reasons:
-        reason = joined_sentences(reasons[0].title, "" if reason in reasons[0].title else reason)
+        reason = _with_lack(reasons[0].title, reason)
     return Verdict(
         state,
         None if state is State.BROKEN else path,
@@ -106,6 +106,11 @@ def conclude(usability: Usability, findings: Iterable[Finding] | None) -> Verdic
         None if findings is None else len(with_severity(found, Severity.CRITICAL)),
         None if findings is None else len(with_severity(found, Severity.WARNING)),
     )
+
+
+def _with_lack(title: str, lack: str) -> str:
+    """Return the finding's title, then the unmet requirement unless it is the same."""
+    return title if lack.casefold() in title.casefold() else joined_sentences(title, lack)
 
 
 def exit_status(verdict: Verdict) -> int:

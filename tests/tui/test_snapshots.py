@@ -99,7 +99,9 @@ def test_live(snap_compare: Any, monkeypatch: pytest.MonkeyPatch, size: tuple[in
     app = stepped_app(SimulatedHost("hgx-h100", clock=clock))
 
     async def to_live(pilot: Pilot[None]) -> None:
-        await readings(pilot, clock, 12)
+        await opened(pilot, clock)
+        await pilot.press("escape")
+        await readings(pilot, clock, 11)
         await pilot.press("t")
         await until(pilot, lambda: "mlx5_0" in seen(pilot, "nics"))
         await pilot.pause()
@@ -114,7 +116,9 @@ def test_live_in_the_past(snap_compare: Any, monkeypatch: pytest.MonkeyPatch, si
     app = stepped_app(SimulatedHost("hgx-h100", clock=clock))
 
     async def to_an_event(pilot: Pilot[None]) -> None:
-        await readings(pilot, clock, 12)
+        await opened(pilot, clock)
+        await pilot.press("escape")
+        await readings(pilot, clock, 11)
         await pilot.press("t", "left_parenthesis", "left_parenthesis")
         await until(pilot, lambda: "ago" in seen(pilot, "summary"))
         await pilot.pause()
