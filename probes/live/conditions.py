@@ -67,9 +67,12 @@ def _jobs(sample: LiveSample) -> Maybe[int]:
 
 def _unknown_path(sample: LiveSample) -> str:
     """Return why the path of a NCCL rank is unknown; "" if all are known."""
-    processes = () if isinstance(sample.processes, Unknown) else sample.processes
-    ranks = (process for process in processes if process.role is Role.NCCL)
-    return next((rank.path.why or "unknown" for rank in ranks if rank.path.word is PathWord.UNKNOWN), "")
+    for process in () if isinstance(sample.processes, Unknown) else sample.processes:
+        if process.role in (Role.OTHER, Role.GPU) and isinstance(process.threads, Unknown):
+            return str(process.threads)  # it may be a rank: NCCL's threads would tell
+        if process.role is Role.NCCL and process.path.word is PathWord.UNKNOWN:
+            return process.path.why or "unknown"
+    return ""
 
 
 def _is_stopped(process: LiveProcess) -> bool:

@@ -29,27 +29,26 @@ class Readings:
         self.node: Node | None = None
         self.topology: Topology | None = None
         self.roles: Mapping[str, NicRole] = {}
-        self.newest: Reading | None = None
-        self.before: Reading | None = None
         self.taken_at = 0.0
         self.live_sample: LiveSample | None = None
+        self.line_rates: dict[str, float] = {}  # the most that the totals can be
+        self.clear()
+
+    def clear(self) -> None:
+        """Start the figures and their histories again: the next reading does not follow the newest one."""
+        self.newest: Reading | None = None
+        self.before: Reading | None = None
         self.rates: dict[tuple[str, int], PortRate] = {}
         self.netdev_rates: dict[str, PortRate] = {}
         self.live = NO_FIGURES  # the moving figures of the newest reading
         self.totals: dict[str, float] = {}  # the sums of all ports and GPUs, by widgets.node.traffic.TOTALS
-        self.line_rates: dict[str, float] = {}  # the most that the totals can be
-        self.clear_histories()
-
-    def clear_histories(self) -> None:
-        """Start the histories again."""
         self.histories = {name: History() for name in ("refcnt", *traffic.TOTALS)}
         self.port_histories: dict[tuple[str, int], tuple[History, History]] = {}
 
     def apply_probe(self, report: Probed) -> None:
-        """Use newly probed facts; the next readings belong to them."""
+        """Use newly probed facts; the figures stay, because the same devices count on."""
         self.node, self.topology, self.roles = report.node, report.topology, report.roles
-        self.newest, self.before, self.rates, self.netdev_rates = None, None, {}, {}
-        self.live, self.totals, self.line_rates = NO_FIGURES, {}, {}
+        self.line_rates = traffic.line_rates(report.node, report.topology, self.live)
         ports = [(device.name, port.number) for device in self.devices.values() for port in device.ports]
         self.port_histories = {port: self.port_histories.get(port, _histories()) for port in ports}
 
@@ -64,8 +63,7 @@ class Readings:
         refcnt = report.reading.peermem.refcnt
         self.histories["refcnt"].add(at, refcnt if isinstance(refcnt, Unknown) else float(refcnt))
         states, self.live = self.live.states, _figures(report.reading, self.rates)
-        is_same = self.line_rates and self.live.states == states
-        if self.node is not None and self.topology is not None and not is_same:
+        if self.node is not None and self.topology is not None and self.live.states != states:
             self.line_rates = traffic.line_rates(self.node, self.topology, self.live)
         self.totals = traffic.totals(self.live)
         for name, total in self.totals.items():

@@ -74,7 +74,7 @@ class OverviewState:
         readings = self._readings
         if isinstance(report, Replayed):
             if report.is_full:
-                readings.clear_histories()
+                readings.clear()
             for replayed in report.reports:
                 self.apply(replayed)
         elif isinstance(report, Probed):

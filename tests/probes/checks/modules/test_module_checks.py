@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, reject, settings
 from hypothesis import strategies as st
 
+from probes.bandwidth.results.slow_results import BELOW_LIMIT
 from probes.base.unknown import Unknown
 from probes.checks.registry import CHECKS, findings
 from probes.facts.kernel.modules import ModuleFacts
@@ -23,7 +24,8 @@ from tests.probes.checks.modules.nodes import (
 )
 from tests.tiers import USUAL_FAULTS, usual
 
-OURS = [check.id for check in CHECKS if check.area in ("modules", "path")]
+# Without those about bandwidth tests, which need results and no facts.
+OURS = [check.id for check in CHECKS if check.area in ("modules", "path") and check.id != BELOW_LIMIT]
 FAULTED = {found: fault for fault in FAULTS.values() for found in fault.finds}
 # For tests that examine the node that has the finding.
 FAULTED_OURS = usual(OURS, {found for found in OURS if FAULTED[found].name in USUAL_FAULTS})

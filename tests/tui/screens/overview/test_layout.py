@@ -69,6 +69,18 @@ def test_a_larger_terminal_shows_no_fewer_gpus_and_nics(name: str) -> None:
         assert visible(state, 100, 30) == everything
 
 
+def test_figures_stay_when_the_node_is_read_again() -> None:
+    clock = SteppedClock()
+    host = SimulatedHost("hgx-h100+rank-behind", clock=clock)
+    state = state_of(host, clock)
+    names = ("topology", "traffic", "rates")
+    before = [list(map(plain, state.lines(name, 100, False))) for name in names]
+    node = probe_node(host)
+    topology = build(node)
+    state.apply(Probed(node, topology, roles_of(node, topology)))
+    assert [list(map(plain, state.lines(name, 100, False))) for name in names] == before
+
+
 def test_the_list_of_ports_that_come_up_is_as_if_they_had_always_been_up() -> None:
     clock = SteppedClock()
     host = SimulatedHost("hgx-h100", clock=clock)
