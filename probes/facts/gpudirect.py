@@ -80,7 +80,7 @@ class GpuDirectFacts:
     dmabuf_in_use: Maybe[bool]  # root only: bufinfo lists a NIC that is attached to a buffer of nv_dmabuf
     nic_peermem: dict[str, Maybe[bool]] = field(default_factory=dict)  # RDMA device -> can use peer memory
     gpu_support: dict[str, GpuSupport] = field(default_factory=dict)  # by BDF
-    cuda_failure: str = ""  # why CUDA programs fail to start: "… cuInit(0) returned 802 …"
+    cuda_failure: Maybe[str] = ""  # why CUDA programs fail to start: "… cuInit(0) returned 802 …"
 
     def never_supports(self, gpu: str) -> bool:
         """Return whether a GPU (BDF) cannot use GPUDirect RDMA by design."""

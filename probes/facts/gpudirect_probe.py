@@ -67,9 +67,14 @@ def dmabuf_verdict(number: Maybe[int]) -> Maybe[bool]:
     return number not in (errno.EOPNOTSUPP, errno.EPROTONOSUPPORT)
 
 
-def _cuda_failure(cuda: Maybe[tuple[CudaGpu, ...]]) -> str:
+_NOT_ASKED = (Reason.NEEDS_ROOT, Reason.TIMED_OUT, Reason.NOT_RECORDED, Reason.NOT_YET)
+
+
+def _cuda_failure(cuda: Maybe[tuple[CudaGpu, ...]]) -> Maybe[str]:
     """Return the error of cuInit that every CUDA program gets; "" if it is not caused by the node's state."""
     match = re.search(r"cuInit\(0\) returned (\d{1,4})", cuda.detail) if isinstance(cuda, Unknown) else None
+    if match is None and isinstance(cuda, Unknown) and cuda.reason in _NOT_ASKED:
+        return cuda
     if match is None or match[1] not in _CUDA_ERRORS:
         return ""
     return f"CUDA programs fail to start: cuInit(0) returned {match[1]} ({_CUDA_ERRORS[match[1]]})"

@@ -56,7 +56,10 @@ def _rdma(run: Probing) -> Maybe[RdmaFacts]:
 
 def _cuda(run: Probing) -> Maybe[tuple[CudaGpu, ...]]:
     """Ask libcuda only if there is a NIC: its start may take seconds and wakes sleeping GPUs."""
-    return run.host.cuda_gpus() if hardware_of(run.answer("rdma", RdmaFacts)) else _NOT_NEEDED
+    found = run.answer("rdma", RdmaFacts)
+    if isinstance(found, Unknown) and found.reason is not Reason.NOT_THERE:
+        return Unknown(found.reason, "libcuda", f"not queried, because the RDMA devices are unknown: {found}")
+    return run.host.cuda_gpus() if hardware_of(found) else _NOT_NEEDED
 
 
 def _gpudirect(run: Probing) -> Maybe[GpuDirectFacts]:

@@ -46,7 +46,11 @@ class Conditions:
             found.setdefault(key, _continued(self._known.get(key), condition))
         self._known = found
         return Watched(
-            sample.at - self._began_at, _jobs(sample), tuple(found.values()), _unknown_path(sample)
+            sample.at - self._began_at,
+            _jobs(sample),
+            tuple(found.values()),
+            sample.missing,
+            _unknown_path(sample),
         )
 
 

@@ -86,7 +86,7 @@ class LiveWatch:
         jobs = part("the jobs", lambda: group(processes, ports), no_jobs)
         jobs = part(
             "the odd one out",
-            lambda: self._odd.update(jobs, processes, ports, node, reading.at, gpus),
+            lambda: self._odd.update(jobs, processes, ports, node, reading.at, gpus, not found.missing),
             jobs,
         )
         jobs = part("the GPUs of jobs", lambda: self._with_gpus(jobs, processes), jobs)
@@ -103,6 +103,7 @@ class LiveWatch:
             peermem=reading.peermem,
             modules=self._modules,
             limits=(*found.limits, *limits),
+            missing=found.missing,
             no_ports="" if ports else _no_ports(node),
         )
         if self._events is None:

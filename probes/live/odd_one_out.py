@@ -62,8 +62,12 @@ class OddOneOut:
         node: Node,
         at: float,
         gpus: tuple[GpuSample, ...] = (),
+        are_all_listed: bool = True,
     ) -> tuple[LiveJob, ...]:
-        """Return the jobs with what is odd in them; nothing where a figure that it needs is unknown."""
+        """Return the jobs with what is odd in them; nothing where a figure that it needs is unknown.
+
+        Ranks are compared only where `are_all_listed`: one of two that differ is odd if the other is missing.
+        """
         if at < self._at:  # a recording was rewound
             self._statements.clear()
             self._rates.clear()
@@ -77,7 +81,7 @@ class OddOneOut:
             by_device = {port.device: port for port in ports}
             for job in jobs:
                 own = [name for name in job.nics if name not in shared]
-                found = self._odd_ranks(job, processes)
+                found = self._odd_ranks(job, processes) if are_all_listed else {}
                 found |= odd_gpu_links(job, processes, gpus)
                 found |= self._slow(job, own, by_device, at)
                 seen.update({(job.id, *key): odd for key, odd in found.items()})

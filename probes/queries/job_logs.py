@@ -71,6 +71,9 @@ def conclude_logs(
 def _without_fault(examination: Examination, readings: tuple[JobLogReading, ...]) -> Outcome:
     if any(reading.needs_root and not reading.says_something for reading in readings):
         return unknown(f"needs root: {_LOGS}")
+    watched = examination.watched
+    if not isinstance(watched, Unknown) and watched.missing:
+        return unknown(f"needs all processes of jobs ({watched.missing})")
     said = [reading for reading in readings if reading.says_something]
     if not said:
         return passed(Evidence(_LOGS, _NEXT_RUN))

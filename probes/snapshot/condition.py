@@ -34,4 +34,5 @@ class Watched:
     seconds: float  # for how long; 0: one moment only
     jobs: Maybe[int]  # that use the network now
     conditions: tuple[Condition, ...] = ()
+    missing: str = ""  # why some processes may not have been seen
     unknown_path: str = ""  # why the path of a NCCL rank is unknown; "": all are known

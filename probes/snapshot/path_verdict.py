@@ -53,10 +53,10 @@ def path_usability(
     topology: Topology,
     reading: Reading | None,
     use: GdrUse,
-    file: str,
+    file: Maybe[str],
     cache: ServedCache,
 ) -> Usability:
-    """Return who can use a usable path; `file`: NCCL's topology file."""
+    """Return who can use a usable path; `file`: NCCL's topology file, "" if there is none."""
     direct = node.gpudirect
     assert not isinstance(direct, Unknown)
     # How many regions there are changes all the time, and which GPUs are served depends only on whether any.
@@ -77,7 +77,12 @@ def path_usability(
 
 
 def _served_gpus(
-    node: Node, topology: Topology, reading: Reading | None, direct: GpuDirectFacts, use: GdrUse, file: str
+    node: Node,
+    topology: Topology,
+    reading: Reading | None,
+    direct: GpuDirectFacts,
+    use: GdrUse,
+    file: Maybe[str],
 ) -> _Served:
     """Return the GPUs with a NIC near, and why the others have none."""
     devices = hardware_devices(node)
@@ -94,12 +99,10 @@ def _served_gpus(
     answers = {gpu.id: serving_nics(node, topology, gpu.id, devices, reach, reading) for gpu in gpus}
     served = [gpu for gpu in gpus if gpu.id not in unserved and answers[gpu.id].nics]
     # A file that gdrtop has read shows NCCL's own paths, on a virtual machine too.
-    guest_paths = (
-        topology.file is None
-        and is_guest(node.platform) is True
-        and any(answer.far for answer in answers.values())
-    )
-    if guest_paths and (file or use.attached or use.regions):
+    is_far = topology.file is None and any(answer.far for answer in answers.values())
+    guest = is_guest(node.platform) if is_far else False
+    guest_paths = guest is True
+    if guest_paths and (known(file, "") or use.attached or use.regions):
         # NCCL has other paths than this PCI tree shows, or uses them already.
         served = [gpu for gpu in gpus if gpu.id not in unserved]
         answers = {gpu.id: replace(answers[gpu.id], nics=reach.nics_of(gpu.id)) for gpu in gpus}
@@ -110,8 +113,12 @@ def _served_gpus(
     left = [gpu for gpu in gpus if gpu.id not in nics and gpu.id not in unserved]
     doubts = [f"{gpu.label}: {answers[gpu.id].doubt}" for gpu in left if answers[gpu.id].doubt]
     without = [gpu for gpu in left if not answers[gpu.id].doubt]
-    if without and guest_paths:
+    if without and guest is not False:
         reason = f"{_HIDDEN_SWITCHES}, and NCCL has no topology file"
+        if isinstance(guest, Unknown):
+            reason = f"whether this is a virtual machine, which hides PCIe switches, is unknown: {guest}"
+        elif isinstance(file, Unknown):
+            reason = f"{_HIDDEN_SWITCHES}, and whether NCCL has a topology file is unknown: {file}"
         return _Served(Usability(State.UNKNOWN, use.path, reason, names))
     level = "P2C" if any(known(gpu.c2c_links, 0) for gpu in facts.values()) else "PXB"
     for gpu in without:
@@ -120,8 +127,9 @@ def _served_gpus(
         return _Served(Usability(State.UNKNOWN, use.path, doubts[0], names, nics))
     notes = [_pxn_text([gpu.label for gpu in served if answers[gpu.id].by_pxn])]
     if guest_paths:
-        from_file = f"paths come from NCCL's topology file {file}, and were not checked"
-        notes.append(from_file if file else _HIDDEN_SWITCHES)
+        named = known(file, "")
+        from_file = f"paths come from NCCL's topology file {named}, and were not checked"
+        notes.append(from_file if named else _HIDDEN_SWITCHES)
     if topology.file is not None:
         notes.append(f"paths come from NCCL's topology file {topology.file.path}")
     return _Served(Usability(State.READY, use.path, "", names, nics, unserved), tuple(notes))

@@ -12,7 +12,7 @@ from probes.facts.gpudirect import GdrPath, GpuDirectFacts
 from probes.facts.kernel.modules import ModuleFacts, ModuleState
 from probes.facts.node import Node
 from probes.facts.pci.functions import PciFacts, PciKind, is_for_guests
-from probes.nccl.topology_file import TopologyFileFacts, file_of_new_jobs
+from probes.nccl.topology_file import VIRTUAL, TopologyFileFacts, file_of_new_jobs
 from probes.snapshot.gdr_use import GdrUse, first_unmet, joined_sentences, read_use, signs_of_use
 from probes.snapshot.path_verdict import ServedCache, path_usability, short_list, usable_gpus
 from probes.snapshot.rates import Reading
@@ -161,13 +161,19 @@ def _no_path(node: Node, direct: GpuDirectFacts, use: GdrUse, gpus: tuple[str, .
     return Usability(state, None, "; ".join(dict.fromkeys(reasons)), gpus)
 
 
-def _topology_file(files: Maybe[TopologyFileFacts] | None) -> str:
+def _topology_file(files: Maybe[TopologyFileFacts] | None) -> Maybe[str]:
     """Return the file that gives NCCL the PCI tree of a virtual machine; "" if there is none."""
-    if files is None or isinstance(files, Unknown):
+    if files is None:
         return ""
-    candidates = [file_of_new_jobs(files), *files.files]
+    if isinstance(files, Unknown):
+        return files
+    default = file_of_new_jobs(files)
+    candidates = [default, *(file for file in files.files if file.path != VIRTUAL)]
     for file in (candidate for candidate in candidates if candidate is not None):
-        # A file in another user's container may not be readable for gdrtop, but the job reads it.
-        if not isinstance(file.endpoints, Unknown) or file.endpoints.reason is Reason.NEEDS_ROOT:
+        if not isinstance(file.endpoints, Unknown):
             return file.path
-    return ""
+        # A file in another user's container may not be readable for gdrtop, but the job reads it. Of the
+        # default file, nobody says that it is there.
+        if file.endpoints.reason is Reason.NEEDS_ROOT and file.path != VIRTUAL:
+            return file.path
+    return "" if default is None or not isinstance(default.endpoints, Unknown) else default.endpoints

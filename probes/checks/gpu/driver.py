@@ -84,14 +84,19 @@ def library_missing(examination: Examination) -> Outcome:
     driver = need(examination.node.gpus, "the driver's version").driver
     not_loaded = Evidence("/sys/module/nvidia", "the driver is not loaded")
     need(driver.version, "the driver's version", absent=not_loaded)
-    libraries = need(examination.libraries, "the libraries").found
-    missing = [name for name in ("libcuda.so.1", "libnvidia-ml.so.1") if not libraries.get(name)]
+    libraries = need(examination.libraries, "the libraries")
+    installed = {name: libraries.installed(name) for name in ("libcuda.so.1", "libnvidia-ml.so.1")}
+    missing = [name for name, files in installed.items() if files == ()]
     containers = examination.driver_container
     in_driver_container = not isinstance(containers, Unknown) and containers.driver is True
     # Libraries may be in places that gdrtop does not know, but then both are.
     answers = driver.nvml is None and "libnvidia-ml.so.1" in missing
-    if answers or not missing or in_driver_container:
+    if answers or in_driver_container:
         return passed(Evidence("libnvidia-ml.so.1", "there" if driver.nvml else "NVML answers"))
+    if not missing:
+        for name, files in installed.items():
+            need(files, name)
+        return passed(*(Evidence(name, "there") for name in installed))
     return found(
         "The kernel modules are installed without the driver's user-space packages.",
         *(Evidence(f"/usr/lib/*/{name}", "not there, nor in the loader's other places") for name in missing),

@@ -39,6 +39,8 @@ def report_conditions(
     jobs = watched.jobs
     if is_about_jobs or (isinstance(jobs, Unknown) and TREE_ONLY in str(jobs)):
         jobs = need(jobs, "the processes of jobs")
+    if is_about_jobs and watched.missing:
+        return unknown(f"needs all processes of jobs ({watched.missing})")
     if is_about_jobs and not jobs:
         return passed(Evidence("processes", "no job uses the network"))
     if needs_paths and watched.unknown_path:

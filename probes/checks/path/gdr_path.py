@@ -8,7 +8,18 @@ from probes.base.unknown import Reason, Unknown
 from probes.facts.gpudirect import GdrPath, GpuDirectFacts, PathState
 from probes.plans.load_modules import load_peermem, refused_before
 from probes.queries.evidence_list import RDMA_DEVICES, first_n
-from probes.queries.finding import Area, Evidence, Outcome, Severity, end_with, found, need, passed, unknown
+from probes.queries.finding import (
+    Area,
+    Evidence,
+    Outcome,
+    Severity,
+    end_with,
+    found,
+    need,
+    passed,
+    unknown,
+    unknown_without,
+)
 from probes.queries.module_need import DMABUF_MISSING, PEERMEM_MISSING
 from probes.queries.modules import PEERMEM, no_gpu_or_nic, no_gpu_or_rdma_device, peer_nics
 from probes.queries.ports import PORT_DOWN
@@ -17,6 +28,8 @@ from probes.snapshot.verdict import State
 
 AREA = Area("path")
 GPUS = Area("path", is_moving=True)  # a port that goes down takes its GPUs away at once
+# NVML could not be asked; where it is not installed or answers with an error, other checks say so.
+_WITHOUT_ANSWER = (Reason.NEEDS_ROOT, Reason.TIMED_OUT, Reason.NOT_RECORDED)
 
 
 def _unmet(state: PathState) -> list[Evidence]:
@@ -89,13 +102,14 @@ def cuda_fails_to_start(examination: Examination) -> Outcome:
     """Find an error of cuInit that every CUDA program on the node gets."""
     end_with(no_gpu_or_nic(examination))
     direct = need(examination.node.gpudirect, "the state of GPUDirect")
-    if not direct.cuda_failure:
+    failure = need(direct.cuda_failure, "the answer of CUDA")
+    if not failure:
         return passed(Evidence("cuInit(0)", "no error that the node causes"))
     # Programs that run already keep their GPUs.
     is_used = examination.usability.state is State.ACTIVE
     return found(
-        f"{direct.cuda_failure}.",
-        Evidence("cuInit(0)", direct.cuda_failure.partition("cuInit(0) ")[2] or direct.cuda_failure),
+        f"{failure}.",
+        Evidence("cuInit(0)", failure.partition("cuInit(0) ")[2] or failure),
         takes=() if is_used else examination.usability.gpus,
         devices=examination.usability.gpus,
     )
@@ -129,6 +143,9 @@ def gpu_not_served(examination: Examination) -> Outcome:
     if not usability.unserved and usability.state is State.UNKNOWN:
         end_with(unknown(f"needs the paths between GPUs and NICs ({usability.reason})"))
     if not usability.unserved:
+        for gpu in need(examination.node.gpus, "the GPUs").gpus:
+            if isinstance(gpu.nvml, Unknown) and gpu.nvml.reason in _WITHOUT_ANSWER:
+                end_with(unknown_without("NVML, which says whether each GPU responds", gpu.nvml))
         served = f"{len(usability.nics)} of {plural(len(usability.gpus), 'GPU')} have a NIC"
         return passed(Evidence("paths between GPUs and NICs", served))
     reasons = tuple(usability.unserved.values())

@@ -258,6 +258,7 @@ class LiveSample:
     peermem: PeermemReading
     modules: Mapping[str, str] = field(default_factory=dict)  # loaded modules that matter, and their state
     limits: tuple[str, ...] = ()  # what cannot be seen and why: "Run as root to …", one sentence each
+    missing: str = ""  # why some processes may not be listed
     events: tuple[LiveEvent, ...] = ()  # new in this sample
     no_ports: str = ""  # why there are no ports, as a sentence; "" if there are
     watched: Watched = _NOT_WATCHED  # the problems that last

@@ -24,44 +24,50 @@ def limits_of(
     elsewhere: int,
     unread: int,
     late: Sequence[str],
-) -> tuple[str, ...]:
-    """Return the sentences.
+) -> tuple[tuple[str, ...], str]:
+    """Return the sentences, and the first of those by which whole processes may be missing; "": none is.
 
     `left_out`: processes beyond the limit. `elsewhere`: processes that NVML lists and /proc does not.
     `unread`: processes without facts. `late`: sources that have not answered.
     """
     sentences: list[str] = []
+    missing: list[str] = []
     if late:
         sentences.append(f"No answer from {', '.join(late)}; the last answer is shown")
     if isinstance(found, Unknown):
         if found.reason is not Reason.TIMED_OUT or not late:
             sentences.append(f"RDMA resources of processes are unknown: {found}")
     else:
-        sentences += _resource_limits(found, node, bool(processes))
+        missing += _without_owner(found)
+        sentences += [*missing, *_resource_limits(found, node, bool(processes))]
     if any(_needs_root(process.process.environment) for process in processes):
         sentences.append("Run as root to see the environment of other users' jobs")
     if any(_needs_root(process.pinned_bytes) for process in processes if process.nics):
         sentences.append("Run as root to see the pinned memory of other users' jobs")
     if isinstance(reading.gpus, Unknown) and reading.gpus.reason is not Reason.NOT_THERE:
-        sentences.append(f"The GPUs of processes are unknown: {reading.gpus}")
+        missing.append(f"The GPUs of processes are unknown: {reading.gpus}")
     if elsewhere:
-        sentences.append(
+        missing.append(
             f"{plural(elsewhere, 'process with a GPU is', 'processes with a GPU are')} not visible here: "
             "run gdrtop on the host, or as root"
         )
     if unread:
-        sentences.append(f"{plural(unread, 'process', 'processes')} not read yet")
+        missing.append(f"{plural(unread, 'process', 'processes')} not read yet")
     if left_out > 0:
-        sentences.append(f"{plural(left_out, 'more process uses', 'more processes use')} GPUs or RDMA")
-    return tuple(sentences)
+        missing.append(f"{plural(left_out, 'more process uses', 'more processes use')} GPUs or RDMA")
+    return tuple(dict.fromkeys((*sentences, *missing))), next(iter(missing), "")
+
+
+def _without_owner(found: ResourceRound) -> list[str]:
+    unowned = found.ownership.unowned_regions + found.ownership.unowned_queue_pairs
+    if not unowned:
+        return []
+    what = plural(unowned, "RDMA object has", "RDMA objects have")
+    return [f"{what} no visible owner: it ended, is hidden, or is in another PID namespace"]
 
 
 def _resource_limits(found: ResourceRound, node: Node, has_processes: bool) -> list[str]:
     sentences = []
-    unowned = found.ownership.unowned_regions + found.ownership.unowned_queue_pairs
-    if unowned:
-        what = plural(unowned, "RDMA object has", "RDMA objects have")
-        sentences.append(f"{what} no visible owner: it ended, is hidden, or is in another PID namespace")
     if is_hidden(node, found):
         sentences.append("RDMA devices in other network namespaces are not visible from here")
     version = node.kernel.version if isinstance(node.kernel, KernelFacts) else node.kernel

@@ -15,6 +15,7 @@ from probes.facts.node import Node
 from probes.facts.rdma.devices import RdmaFacts
 from probes.live.processes.gdr_path import DMABUF_THRESHOLD, NodeEvidence, uncharged_bytes
 from probes.live.processes.ownership import RdmaUse, ResourceRound
+from probes.snapshot.path_verdict import usable_gpus
 from probes.snapshot.rates import Reading
 
 _OTHER_PEERMEM = ("efa_nv_peermem",)  # AWS EFA's own module has no refcnt of regions
@@ -29,12 +30,15 @@ class GpuUsers:
     is_complete: bool  # every GPU has answered
 
 
-def gpu_users(reading: Reading) -> GpuUsers:
-    """Return the GPUs of each process."""
+def gpu_users(node: Node, reading: Reading) -> GpuUsers:
+    """Return the GPUs of each process; a GPU that fell off the bus is in the node, and not in the reading."""
     if isinstance(reading.gpus, Unknown):
         return GpuUsers({}, False)
     found: dict[int, list[str]] = {}
-    is_complete = True
+    # All that are there are known, and have answered.
+    is_complete = not isinstance(node.gpus, Unknown) and all(
+        gpu.bdf in reading.gpus for gpu in usable_gpus(node)
+    )
     for bdf, live in sorted(reading.gpus.items()):
         if isinstance(live.processes, Unknown):
             is_complete = False

@@ -60,6 +60,7 @@ class ProcessSnapshot:
 
     processes: Maybe[tuple[LiveProcess, ...]]
     limits: tuple[str, ...] = ()
+    missing: str = ""  # why some processes may not be listed
 
 
 class ProcessReader:
@@ -107,7 +108,7 @@ class ProcessReader:
         if host is not self._host or now < self._now:  # a recording may go back
             self._reset(host)
         self._now = now
-        users = gpu_users(reading)
+        users = gpu_users(node, reading)
         last = known(self._resources.answer, None)
         found = self._resources.read(
             host, now, lambda: read_round(host, last), is_early=self._is_changing(reading, users)
@@ -131,7 +132,7 @@ class ProcessReader:
             self._live(one, jobs[one.pid], evidence, users, now, ranks[jobs[one.pid], one.known.rank] > 1)
             for one in seen
         )
-        limits = limits_of(
+        limits, missing = limits_of(
             processes,
             node,
             found if has_devices(node) else rdma,
@@ -146,8 +147,8 @@ class ProcessReader:
             ],
         )
         if unlisted is not None and not processes:
-            return ProcessSnapshot(unlisted, limits)
-        return ProcessSnapshot(processes, limits)
+            return ProcessSnapshot(unlisted, limits, missing)
+        return ProcessSnapshot(processes, limits, missing)
 
     def _is_changing(self, reading: Reading, users: GpuUsers) -> bool:
         """Return whether processes come or go: NVML lists others, or RDMA devices were opened or closed.

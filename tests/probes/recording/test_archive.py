@@ -136,13 +136,13 @@ def test_cuts_of_a_long_recording_lose_only_the_end() -> None:
 
 
 def test_a_flipped_bit_loses_nothing_before_it() -> None:
-    whole = bytearray(valid(8))
-    place = len(whole) - len(whole) // 20
-    whole[place] ^= 0x10
-    recording = read(bytes(whole))
+    whole = valid(8)
+    damaged = bytearray(whole)
+    damaged[len(whole) - len(whole) // 20] ^= 0x10
+    recording = read(bytes(damaged))
     assert "checksum" in recording.damage or "truncated" in recording.damage
     assert 1 <= len(recording.moments) < 8
-    assert recording.moments == read(valid(8)).moments[: len(recording.moments)]
+    assert recording.moments == read(whole).moments[: len(recording.moments)]
 
 
 def test_a_member_without_its_checksum_adds_nothing() -> None:

@@ -1,6 +1,6 @@
 """What a recording does not hold, or a node does not answer, is unknown: it is never absent, and never ok."""
 
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 import pytest
@@ -28,19 +28,13 @@ NODES = (
     "gb200+no-gdr-path",
     "pcie-l40s+roce-gid-wrong,memlock-login",
 )
-FAILING = {
-    "cloud-vm": "path_verdict.py takes an unknown platform for bare metal and an unknown port for down",
-    "hgx-h100+xid-79-fell-off-bus": "probes/live calls a rank whose open files are unread likely staged",
-}
 USUAL = ("gb200", "dgx-a100+port-down", "pcie-l40s+roce-gid-wrong,memlock-login")
 FEW, MORE = (1,), (2, 3)  # depths: everything below /sys; everything below /sys/class/net, …
 
 
-def nodes(*fast: str, failing: Collection[str] = ()) -> list[Any]:
+def nodes(*fast: str) -> list[Any]:
     """Return the nodes as parameters; those that are not `fast` are in the slow tier."""
-    slow = {name: [pytest.mark.slow] if name not in fast else [] for name in NODES}
-    known = {name: [pytest.mark.xfail(reason=FAILING[name])] if name in failing else [] for name in NODES}
-    return [pytest.param(name, marks=[*slow[name], *known[name]]) for name in NODES]
+    return [pytest.param(name, marks=[] if name in fast else [pytest.mark.slow]) for name in NODES]
 
 
 def without(name: str, choices: Iterable[Removed]) -> dict[str, str]:
@@ -79,7 +73,7 @@ def test_a_recording_without_a_smaller_group_of_answers_says_nothing_else(name: 
     assert without(name, groups(recorded_moment(name), MORE)) == {}
 
 
-@pytest.mark.parametrize("name", nodes(failing=("cloud-vm",)))
+@pytest.mark.parametrize("name", nodes())
 def test_a_recording_without_one_answer_says_nothing_else(name: str) -> None:
     assert without(name, single_questions(recorded_moment(name))) == {}
 
@@ -88,7 +82,7 @@ def test_a_recording_without_one_answer_says_nothing_else(name: str) -> None:
 _ACCESS = ("readable", "writable")
 
 
-@pytest.mark.parametrize("name", nodes("gb200", failing=FAILING))
+@pytest.mark.parametrize("name", nodes("gb200"))
 @pytest.mark.parametrize("reason", [Reason.NEEDS_ROOT, Reason.TIMED_OUT])
 def test_a_node_that_does_not_answer_says_nothing_else(name: str, reason: Reason) -> None:
     moment = recorded_moment(name)

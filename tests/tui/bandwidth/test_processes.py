@@ -1,5 +1,6 @@
 """Tests print while they run, and how they ended is told."""
 
+import os
 import signal
 import sys
 from pathlib import Path
@@ -12,9 +13,9 @@ from tests.tui.bandwidth.families import (
     STAYS,
     descriptors,
     gone,
-    my_supervisor,
     start,
     start_family,
+    supervisors_of,
     to_the_end,
     until_line,
     wait_for,
@@ -214,8 +215,7 @@ def test_its_time_is_limited() -> None:
 
 def test_its_time_is_limited_though_nobody_reads_what_it_prints() -> None:
     process = start(f"{FAMILY}\nchild(group)\n{STAYS}", 1.0)
-    kept = my_supervisor()
-    wait_for(lambda: gone(kept))
+    wait_for(lambda: not supervisors_of(os.getpid()))
     lines, ended = to_the_end(process)
     assert [line for line in lines if line.startswith("PID ") and not gone(int(line.split()[1]))] == []
     assert "time limit" in ended.why
