@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from probes.base.text import capitalized
 from probes.base.unknown import Unknown
 from probes.queries.evidence_list import join_limited
 from probes.queries.finding import Area, Evidence, Outcome, Severity
@@ -25,7 +26,7 @@ from probes.snapshot.verdict import State as NodeState
 
 if TYPE_CHECKING:
     from probes.nccl.log.facts import Place, Rank
-    from probes.nccl.log.job_log import JobLogReading
+    from probes.nccl.log.job_log import JobLogReading, RankPath
 
 AREA = Area("nccl")
 _TO_TCP = ("NCCL_NET", "NCCL_IB_DISABLE", "NCCL_NET_PLUGIN")
@@ -147,21 +148,50 @@ def job_log_staged(examination: Examination) -> Outcome:
     readings, is_fault = readings_of(examination), not _is_by_design(examination)
     affected = [one for one in readings if is_fault and _staged(one, over_tcp=False)]
     evidence: list[Evidence] = []
+    devices: list[str] = []
     cause = ""
     for reading in affected:
+        ranks = _staged_here(reading)
         evidence.append(Evidence(place_of(reading), f"GPUDirect RDMA: {reading.verdict.text}"))
         evidence.extend(_reason_lines(reading))
         evidence.extend(environment_evidence(examination, reading, _OF_GDR))
         environment = environment_sentence(examination, reading, _OF_GDR, "disables it")
-        cause = cause or f"{_first_reason(reading)} {environment}"
+        who = _ranks_sentence(examination, reading, ranks)
+        cause = cause or f"{who}{_first_reason(reading)} {environment}"
+        devices += [end for rank in ranks for end in (*rank.gpus, *rank.nics)]
     is_partly = all(one.facts.channels.gdr for one in affected)
+    compare = (
+        "Compare the ranks that the cause names with the others: NIC, distance, CPUs and environment (live "
+        "view: t, then Enter on the rank)"
+    )
     fix = manual_fix(
         "Find out why NCCL does not use GPUDirect RDMA",
+        *([compare] if is_partly else []),
         "Follow the reasons in the evidence. The log names distances, disabled NICs and settings",
         "Without a reason in the log, set NCCL_DEBUG_SUBSYS=INIT,NET,GRAPH,ENV for the next run",
     )
     severity = Severity.WARNING if is_partly else None
-    return conclude_logs(examination, affected, cause, evidence, fix, severity)
+    named = tuple(dict.fromkeys(devices)) if is_partly else ()
+    return conclude_logs(examination, affected, cause, evidence, fix, severity, devices=named)
+
+
+def _staged_here(reading: JobLogReading) -> list[RankPath]:
+    """Return the ranks of this node whose RDMA channels are without GPUDirect RDMA; a log may have others."""
+    numbers = {rank.rank for rank in _staged(reading, over_tcp=False)}
+    return [rank for rank in reading.ranks if isinstance(rank.rank, int) and rank.rank in numbers]
+
+
+def _ranks_sentence(examination: Examination, reading: JobLogReading, ranks: list[RankPath]) -> str:
+    """Name the ranks if others of the job have GPUDirect RDMA: "Rank 5 (GPU5, mlx5_6) has channels …"."""
+    if not ranks or len(ranks) == len(reading.ranks):
+        return ""
+    labels = {gpu.id: gpu.label for gpu in examination.topology.gpus}
+    named = []
+    for rank in ranks:
+        ends = [*(labels.get(gpu, gpu) for gpu in rank.gpus), *rank.nics]
+        named.append(f"{rank.name} ({', '.join(ends)})" if ends else rank.name)
+    verb = "has" if len(ranks) == 1 else "have"
+    return capitalized(f"{join_limited(named, 3)} {verb} channels without GPUDirect RDMA. ")
 
 
 @AREA.check(

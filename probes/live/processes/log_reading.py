@@ -83,7 +83,8 @@ def _rank(process: LiveProcess) -> RankPath:
     word = process.path.word
     uses_gdr = True if word in _GDR else False if word in _NO_GDR else None
     path = process.path
-    return RankPath(process.pid, process.rank, process.gpus, path.text, uses_gdr, path.is_likely)
+    gpus, nics = process.gpus, process.ready_nics
+    return RankPath(process.pid, process.rank, gpus, nics, path.text, uses_gdr, path.is_likely)
 
 
 class _JobReading:

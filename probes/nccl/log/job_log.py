@@ -18,6 +18,7 @@ class RankPath:
     pid: int
     rank: Maybe[int]
     gpus: tuple[str, ...]  # BDFs
+    nics: tuple[str, ...]  # RDMA devices on which it has connected queue pairs
     path: str  # "GDR (DMA-BUF)", "likely staged", "unknown: needs root"
     uses_gdr: bool | None  # None: unknown
     is_likely: bool  # the evidence is no proof

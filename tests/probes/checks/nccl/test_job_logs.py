@@ -72,6 +72,10 @@ def test_some_channels_without_gdr_are_a_warning_and_degrade_the_node() -> None:
     assert finding.severity is Severity.WARNING
     assert "28 of 32 channels on 7 of 8 ranks" in values(finding)
     assert judge(node).verdict.state is State.DEGRADED
+    assert "Rank 5 (GPU5, mlx5_6) has channels without GPUDirect RDMA" in finding.cause
+    assert finding.devices == ("0000:9b:00.0", "mlx5_6")
+    assert finding.fix is not None
+    assert "Compare the ranks" in finding.fix.steps[0].why
 
 
 def test_a_setting_in_the_environment_is_the_cause_of_what_the_log_says() -> None:
