@@ -14,7 +14,7 @@ from probes.facts.rdma.devices import RdmaFacts
 from probes.host.kernel_messages import KernelMessage
 from probes.host.protocol import Host
 from probes.live.bus_bandwidth import BusBandwidth
-from probes.live.conditions import Conditions
+from probes.live.events.conditions import Conditions
 from probes.live.events.detectors import EventDetector, failed
 from probes.live.model.sample import (
     GpuSample,

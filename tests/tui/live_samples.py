@@ -13,7 +13,7 @@ from probes.facts.jobs.processes import Process
 from probes.facts.node import Node
 from probes.host.nvml import NvmlLive
 from probes.host.protocol import Host
-from probes.live.conditions import Conditions
+from probes.live.events.conditions import Conditions
 from probes.live.model.sample import (
     EventKind,
     GpuSample,

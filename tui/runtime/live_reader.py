@@ -13,7 +13,7 @@ from probes.base.text import capitalized
 from probes.checks.judgement import Judge, Judgement
 from probes.facts.node import Node
 from probes.host.protocol import Host
-from probes.live.conditions import OVER_TCP, STAGED, STOPPED
+from probes.live.events.conditions import OVER_TCP, STAGED, STOPPED
 from probes.live.events.errors import ERRORS_RISING
 from probes.live.events.gpus import THROTTLED
 from probes.live.events.ports import FLAPPING, PAUSED

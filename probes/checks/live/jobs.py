@@ -5,7 +5,7 @@ from __future__ import annotations
 from probes.base.evidence import Evidence
 from probes.base.plan import Plan, instruction
 from probes.checks.live.watched import report_conditions
-from probes.live.conditions import ODD_RANK, OVER_TCP, RANK_ENDED, SLOW_NIC, STAGED, STOPPED
+from probes.live.events.conditions import ODD_RANK, OVER_TCP, RANK_ENDED, SLOW_NIC, STAGED, STOPPED
 from probes.live.events.rates import TRAFFIC_FELL
 from probes.live.ras.findings import RAS_PROBLEM
 from probes.queries.finding import Area, Outcome, Severity, end_with, passed

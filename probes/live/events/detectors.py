@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from probes.base.unknown import Maybe, Unknown
 from probes.host.kernel_messages import KernelMessage
-from probes.live.conditions import Conditions
+from probes.live.events.conditions import Conditions
 from probes.live.events.errors import ErrorEvents
 from probes.live.events.gpus import GpuEvents
 from probes.live.events.kernel import KernelEvents, limit_of

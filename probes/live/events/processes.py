@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from probes.base.unknown import Unknown, known
 from probes.facts.jobs.processes import program_of
-from probes.live.conditions import RANK_ENDED, rank_name
+from probes.live.events.conditions import RANK_ENDED, rank_name
 from probes.live.model.explanations import EXPLANATIONS, PATHS
 from probes.live.model.sample import (
     EventKind,

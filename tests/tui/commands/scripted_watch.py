@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from probes.facts.node import Node
 from probes.host.protocol import Host
-from probes.live.conditions import Conditions
+from probes.live.events.conditions import Conditions
 from probes.live.model.sample import EventKind, LiveEvent, LiveSample
 from probes.queries.finding import Severity
 from probes.snapshot.rates import Reading

@@ -15,7 +15,7 @@ from probes.checks.live.jobs import AREA
 from probes.checks.registry import findings_of, run_checks
 from probes.facts.gpudirect import GdrPath
 from probes.host.collectives import CollectiveSpeed
-from probes.live.conditions import Conditions
+from probes.live.events.conditions import Conditions
 from probes.live.model.sample import LiveSample, OddOne, PathWord, Role, SlowestRank
 from probes.queries.finding import Severity
 from probes.recording.replay_host import ReplayHost
