@@ -222,6 +222,8 @@ class GdrtopApp(App[None]):
         else:
             doctor.set_examination(report.examination, report.judgement)
             self._overview.apply_check(report.examination, report.judgement, report.detours)
+            self._shared.live.judge(report.judgement)
+            self._shared.draw_live()
         self._draw_doctor()
         self.actions.note_examination(report)
         self.bandwidth.note_examination(report)

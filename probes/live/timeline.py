@@ -57,6 +57,11 @@ class Timeline:
             self._compress()
         self._drop(sample.at - KEPT_SECONDS)
 
+    def replace_newest(self, sample: LiveSample) -> None:
+        """Keep this sample, which is of the same moment as the newest one."""
+        if self._newest and self._newest[-1].at == sample.at:
+            self._newest[-1] = sample
+
     @property
     def times(self) -> tuple[float, ...]:
         """The times of the samples, in seconds since 1970, oldest first."""

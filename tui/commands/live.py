@@ -7,7 +7,7 @@ import json
 import sys
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import fields, replace
+from dataclasses import fields
 from typing import Any, TextIO
 
 from probes.base.origin import Source
@@ -173,11 +173,9 @@ def _samples(
         last = len(host.recording.moments) - 1
         for moment in range(last + 1 if seconds is None else min(last, seconds) + 1):
             host.seek(moment)
-            sample = reader.read(host.recording.moments[moment].probed)
+            sample = _read(reader, host.recording.moments[moment].probed)
             if moment or not last:
-                yield _judged(reader, sample)
-            elif reader.needs_check:
-                reader.check()
+                yield sample
         return
     if reader.node is None:
         reader.read()
@@ -189,16 +187,16 @@ def _samples(
     while seconds is None or count < seconds:
         wait(max(0.0, next_at - clock()))
         next_at = max(next_at, clock()) + 1.0  # never faster, however slow the node was
-        yield _judged(reader, reader.read())
+        yield _read(reader)
         count += 1
 
 
-def _judged(reader: LiveReader, sample: LiveSample) -> LiveSample:
-    """Check the node if something has happened, and return the sample with what the check has found."""
-    if not reader.needs_check:
-        return sample
-    judgement = reader.check()
-    return replace(sample, verdict=judgement.verdict, findings=judgement.listed)
+def _read(reader: LiveReader, probe: bool = False) -> LiveSample:
+    """Return a sample; if something has happened, with what a check of the node has found."""
+    sample = reader.read(probe)
+    if reader.needs_check:
+        reader.check()
+    return reader.sample or sample
 
 
 def live_json(node: Node, sample: LiveSample) -> dict[str, Any]:

@@ -153,12 +153,7 @@ class LiveReader:
         self._judge.update(usability, sample.watched, sample.taken_at)
         events = [*self._unseen, *self._finding_events(sample.taken_at)]
         self._unseen = []
-        self.sample = replace(
-            sample,
-            events=(*sample.events, *events),
-            verdict=self.judgement.verdict,
-            findings=self.judgement.listed,
-        )
+        self.sample = with_judgement(replace(sample, events=(*sample.events, *events)), self.judgement)
         return self.sample
 
     def check(self, probe: bool = False) -> Judgement:
@@ -175,6 +170,8 @@ class LiveReader:
             self._file = examination.topology.file
             self._place(examination.node)
         self._judge.examine(examination)
+        if self.sample is not None:
+            self.sample = with_judgement(self.sample, self.judgement)
         self._unseen += self._finding_events(self.host.wall_clock())
         return self.judgement
 
@@ -208,6 +205,11 @@ class LiveReader:
         new = [finding for name, finding in self._found.items() if name not in before]
         gone = [finding for name, finding in before.items() if name not in self._found]
         return [*_events(new, EventKind.FOUND, at), *_events(gone, EventKind.ENDED, at)]
+
+
+def with_judgement(sample: LiveSample, judgement: Judgement) -> LiveSample:
+    """Return a sample with what a judgement of the same moment says."""
+    return replace(sample, verdict=judgement.verdict, findings=judgement.listed)
 
 
 def _events(findings: Iterable[Finding], kind: EventKind, at: float) -> list[LiveEvent]:

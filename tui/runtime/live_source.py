@@ -38,13 +38,14 @@ class LiveSource:
             yield failed
         # A recording starts with the whole node.
         begins = self._recorder is not None and not self._recorder.moments
-        live = reader.read(probe or begins)
+        reader.read(probe or begins)
         if reader.is_probed and self._recorder is not None:
             self._recorder.host.note_probe()
         if begins:  # record what the doctor reads too
             reader.check()
-        node, topology, reading = reader.node, reader.topology, reader.reading
+        node, topology, reading, live = reader.node, reader.topology, reader.reading, reader.sample
         assert node is not None
+        assert live is not None
         assert topology is not None
         assert reading is not None
         if topology is not self._shown:  # probed again, now or by a check

@@ -77,7 +77,7 @@ class ReplaySource:
         judgement = self._reader.check(probe)
         examination = self._reader.examination
         assert examination is not None
-        sampled = shown.sampled._replace(judgement=judgement, needs_check=False)
+        sampled = shown.sampled._replace(judgement=judgement, live=self._reader.sample, needs_check=False)
         probed = self._probed(shown.probed)
         if probed is not shown.probed:
             self._shown = None  # the paths are others, by NCCL's topology file

@@ -1,12 +1,13 @@
 """The dashboard of a recording, and the dashboard's own recording: keys pressed, screens read."""
 
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from textual.pilot import Pilot
 
-from probes.base.origin import Source
+from probes.base.origin import Origin, Source
 from probes.facts.node import probe_node
 from probes.recording.archive import read_archive
 from probes.recording.replay_host import ReplayHost
@@ -18,6 +19,8 @@ from tests.tui.pilot import SteppedClock, overview, readings, settled, shown, st
 from tui.app import GdrtopApp
 from tui.files.new_file import chunks_of
 from tui.runtime.replay_source import ReplaySource
+from tui.runtime.sampler import Replayed, Sampled
+from tui.screens.live.state import LiveState
 from tui.screens.overview.screen import PANELS
 
 SIZES = [(80, 24), (120, 40)]
@@ -64,6 +67,25 @@ async def test_a_recording_shows_the_screens_of_the_live_node(name: str, size: t
             assert "RECORDED" in shown(pilot, "verdict")
             assert f"SIMULATED {name}" in shown(pilot, "verdict")
             await pilot.press("right_square_bracket")
+
+
+def test_live_says_what_the_check_of_the_moment_says() -> None:
+    source = ReplaySource(ReplayHost(read(recording_of("hgx-h100+port-down", 3))))
+    source.move(2)
+    list(source.read(False))
+    _, judgement = source.examine()
+    (replayed,) = source.read(True)
+    assert isinstance(replayed, Replayed)
+    sampled = replayed.reports[-1]
+    assert isinstance(sampled, Sampled)
+    assert sampled.live is not None
+    assert judgement.listed
+    assert (sampled.live.verdict, sampled.live.findings) == (judgement.verdict, judgement.listed)
+    state = LiveState(Origin(Source.LIVE))
+    state.add(replace(sampled.live, findings=()))
+    state.judge(judgement)
+    assert state.sample == sampled.live
+    assert state.timeline.at(sampled.taken_at) == sampled.live
 
 
 @pytest.mark.slow
