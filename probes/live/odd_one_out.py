@@ -45,8 +45,11 @@ class OddOneOut:
     """Compare NICs and ranks of each job over time."""
 
     def __init__(self, settles: bool = True) -> None:
-        """With `settles`, a statement has to last; without, what one sample shows counts."""
-        self._on = _ON if settles else 1
+        """With `settles`, a statement has to last; without, and in the first sample, it counts at once.
+
+        What is there when gdrtop begins to look is no passing state, so that each command says it.
+        """
+        self._on, self._settles = 1, settles
         self._statements: dict[tuple[str, str, str], _Statement] = {}  # by job, aspect and subject
         self._rates: dict[str, deque[_Rates]] = {}  # by job
         self._node: Node | None = None
@@ -92,6 +95,8 @@ class OddOneOut:
             statement.lasting.update(key in seen)
             if key not in seen and not statement.lasting.is_on:
                 del self._statements[key]
+        if self._settles and jobs:
+            self._on = _ON
         self._forget(jobs)
         return tuple(self._stated(job) for job in jobs)
 

