@@ -8,6 +8,7 @@ import pytest
 
 from probes.base.unknown import Reason, Unknown
 from probes.live.events.errors import ERRORS_RISING
+from probes.live.events.ports import PAUSED
 from probes.live.model.sample import EventKind, LiveSample
 from probes.queries.finding import Severity
 from tests.probes.live.following import Following, lasting, texts
@@ -121,6 +122,17 @@ def test_pauses_above_five_percent_that_last_are_one_event() -> None:
 def test_unknown_pauses_are_no_event() -> None:
     absent = Unknown(Reason.NOT_THERE)
     assert not Following().see(with_port(pause_percent=absent), 10)
+
+
+def test_a_paused_port_whose_pauses_become_unknown_is_not_paused_forever() -> None:
+    node = Following()
+    node.see(a_sample(), 3)
+    node.see(with_port(pause_percent=60.0), 5)
+    assert lasting(node, PAUSED) == ["mlx5_3 is paused 60 % of the time"]
+    assert not node.see(with_port(pause_percent=Unknown(Reason.NOT_THERE)), 10)
+    assert not lasting(node, PAUSED)
+    assert not node.see(a_sample(), 5)
+    assert not lasting(node, PAUSED)
 
 
 @pytest.mark.parametrize(
