@@ -36,3 +36,4 @@ class Watched:
     conditions: tuple[Condition, ...] = ()
     missing: str = ""  # why some processes may not have been seen
     unknown_path: str = ""  # why the path of a NCCL rank is unknown; "": all are known
+    job_seconds: float = 0.0  # for how long the newest job that uses the network was watched

@@ -28,8 +28,9 @@ def report_conditions(
 ) -> Outcome:
     """Return one finding for all conditions of a check.
 
-    `seconds`: for how long the node has to be watched before the check is ok. With `is_about_jobs` a node
-    without jobs needs no watching. With `needs_paths` the check is ok only if the path of each rank is known.
+    `seconds`: for how long the node has to be watched before the check is ok; with `is_about_jobs`, for how
+    long each of its jobs, and a node without jobs needs no watching. With `needs_paths` the check is ok only
+    if the path of each rank is known.
     `none`: why the check is ok without conditions; by default that nothing was seen.
     """
     watched = need(examination.watched, "running jobs")
@@ -45,7 +46,7 @@ def report_conditions(
         return passed(Evidence("processes", "no job uses the network"))
     if needs_paths and watched.unknown_path:
         return unknown(f"needs the path of each rank ({watched.unknown_path})")
-    if watched.seconds < seconds:
+    if (watched.job_seconds if is_about_jobs else watched.seconds) < seconds:
         return unknown(f"needs up to {WATCH_SECONDS} s of watching (check --seconds {WATCH_SECONDS})")
     return passed(none or Evidence("live view", "not seen while watching" if seconds else "not seen"))
 

@@ -26,6 +26,7 @@ class Conditions:
     def __init__(self) -> None:
         self._known: dict[Key, Condition] = {}
         self._began_at: float | None = None
+        self._seen_at: dict[int, float] = {}  # since when a process is in a job that uses the network, by pid
 
     def update(
         self,
@@ -39,6 +40,7 @@ class Conditions:
         """
         if self._began_at is None or sample.at < self._began_at:  # a recording was rewound
             self._known.clear()
+            self._seen_at.clear()
             self._began_at = sample.at
         found: dict[Key, Condition] = {}
         for condition in (*_of_jobs(sample, is_stopped or _is_stopped), *detected):
@@ -51,7 +53,17 @@ class Conditions:
             tuple(found.values()),
             sample.missing,
             _unknown_path(sample),
+            self._job_seconds(sample),
         )
+
+    def _job_seconds(self, sample: LiveSample) -> float:
+        """Return for how long the newest job that uses the network was watched; a restarted job is new."""
+        if isinstance(sample.processes, Unknown):
+            return 0.0
+        jobs = _network_jobs(sample)
+        self._seen_at = {pid: self._seen_at.get(pid, sample.at) for job in jobs for pid in job.pids}
+        began = (min(self._seen_at[pid] for pid in job.pids) for job in jobs)
+        return sample.at - max(began, default=sample.at)
 
 
 def _continued(before: Condition | None, now: Condition) -> Condition:
@@ -66,7 +78,11 @@ def _jobs(sample: LiveSample) -> Maybe[int]:
     """Return how many jobs use the network now."""
     if isinstance(sample.processes, Unknown):
         return sample.processes
-    return sum(job.role is not Role.GPU for job in sample.jobs)
+    return len(_network_jobs(sample))
+
+
+def _network_jobs(sample: LiveSample) -> list[LiveJob]:
+    return [job for job in sample.jobs if job.role is not Role.GPU]
 
 
 def _unknown_path(sample: LiveSample) -> str:

@@ -14,7 +14,7 @@ from probes.queries.finding import Evidence, Severity
 from probes.snapshot.condition import Condition
 
 ERRORS_RISING = "port-errors-rising"
-_QUIET_SECONDS = 60.0  # below the limit, before the next event of a counter
+_QUIET_SECONDS = 60.0  # without a rise above the limit, before the next event of a counter
 # Peers that end at different times leave timeouts and refused packets behind.
 _TEARDOWN_SECONDS = 15.0
 _MANY = 3  # ports
@@ -140,7 +140,7 @@ class ErrorEvents:
 
     def __init__(self) -> None:
         self._ports: dict[str, _Port] = {}
-        self._above_at: dict[tuple[str, str], float] = {}  # by port and text: when it was last above a limit
+        self._above_at: dict[tuple[str, str], float] = {}  # by port and text: when it last rose above a limit
         self._rising: dict[tuple[str, str], Condition] = {}  # those of them that are warnings
         self._down_at: dict[str, float] = {}  # by port
         self._at: float | None = None
@@ -228,7 +228,7 @@ class ErrorEvents:
             count.renew(sample.at, rule.seconds)
             if count.total <= _TIMES * count.usual or sample.at < self._usual_from:
                 return None
-        if count.total <= rule.limit:
+        if count.total <= rule.limit or rate <= 0:
             return None
         was_above = (port.name, rule.text) in self._above_at
         self._above_at[port.name, rule.text] = sample.at

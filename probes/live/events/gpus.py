@@ -57,6 +57,7 @@ class GpuEvents:
                 # Without any GPU, NVML itself does not answer, as while the driver is reloaded.
                 if any_known or _OFF_THE_BUS in live.detail:
                     events += _missed(known, gpu, sample.taken_at)
+                known.throttling.clear()
                 continue
             known.is_known, known.is_lost, known.missed = True, False, 0
             events += _link(known, gpu, live, sample.taken_at)
@@ -64,7 +65,7 @@ class GpuEvents:
         return events
 
     def conditions(self) -> Iterator[Condition]:
-        """Yield the GPUs that are throttled, until they have run at full speed for a minute."""
+        """Yield the GPUs that are throttled, until they run at full speed for a minute or show no figures."""
         for gpu in self._known.values():
             if gpu.throttled is not None and any(lasting.is_on for lasting in gpu.throttling.values()):
                 yield gpu.throttled
@@ -113,6 +114,7 @@ def _retrained(gpu: GpuSample, before: str, now: str, is_slower: bool, at: float
 
 def _throttling(known: _Gpu, gpu: GpuSample, live: NvmlLive, at: float) -> list[LiveEvent]:
     if isinstance(live.throttle_reasons, Unknown):
+        known.throttling.clear()
         return []
     reasons = {
         reason for reason in live.throttle_reasons if not any(word in reason.lower() for word in _NORMAL)

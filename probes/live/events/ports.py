@@ -63,7 +63,7 @@ class PortEvents:
         return events
 
     def conditions(self) -> Iterator[Condition]:
-        """Yield the ports that flap or are paused, until that has ended for a while."""
+        """Yield the ports that flap or are paused, until they are quiet for a while or pauses are unknown."""
         for port in self._known.values():
             if port.is_flapping and port.flapping is not None:
                 yield port.flapping
@@ -177,7 +177,9 @@ def _rate_and_pause(known: _Port, port: PortSample, at: float) -> list[LiveEvent
             kind = EventKind.PORT_RATE
             events.append(LiveEvent(at, kind, severity, port.name, text, EXPLANATIONS[kind]))
     pause = port.pause_percent
-    if not isinstance(pause, Unknown) and known.pause.update(pause > PAUSE_PERCENT):
+    if isinstance(pause, Unknown):
+        known.pause.reset()
+    elif known.pause.update(pause > PAUSE_PERCENT):
         text = f"{port.name} is paused {pause:.0f} % of the time"
         kind = EventKind.PAUSE
         counter = f"ethtool -S {known_netdev(port)}"

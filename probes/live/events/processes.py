@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from probes.base.unknown import Unknown, known
+from probes.base.unknown import Unknown
 from probes.facts.jobs.processes import program_of
 from probes.live.events.conditions import RANK_ENDED, rank_name
 from probes.live.model.explanations import EXPLANATIONS, PATHS
@@ -104,12 +104,12 @@ class ProcessEvents:
 
     def conditions(self, sample: LiveSample) -> Iterator[Condition]:
         """Yield the ranks that have ended while the other ranks of their job stay."""
-        if not self._ended:
+        if not self._ended or isinstance(sample.processes, Unknown):
             return
-        running = {_key(process) for process in known(sample.processes, ())}
+        running = {_place_in_job(process) for process in sample.processes}
         jobs = {job.id: job for job in sample.jobs}
         for pid, (process, at, _) in list(self._ended.items()):
-            if process.job not in jobs or _key(process) in running or sample.at < at:
+            if process.job not in jobs or _place_in_job(process) in running or sample.at < at:
                 del self._ended[pid]
         lost: dict[str, list[int]] = {}
         for pid, (process, at, _) in self._ended.items():
@@ -188,6 +188,13 @@ class ProcessEvents:
 def _key(process: LiveProcess) -> tuple[str, ...]:
     """Return what a process and its successor after a restart have in common."""
     return (str(process.process.program), str(process.process.uid), str(process.rank), *process.gpus)
+
+
+def _place_in_job(process: LiveProcess) -> tuple[str, ...]:
+    """Return what tells a process from the others of its job: its rank, or its GPUs where that is unknown."""
+    if isinstance(process.rank, Unknown):
+        return (process.job, *process.gpus)
+    return process.job, str(process.rank)
 
 
 def _folded(changes: Sequence[_Change], names: Mapping[str, str], at: float) -> list[LiveEvent]:

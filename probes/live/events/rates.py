@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from statistics import median
 
@@ -16,7 +16,7 @@ from probes.base.text import plural
 from probes.base.unknown import Unknown
 from probes.live.events.ports import ACTIVE
 from probes.live.model.explanations import EXPLANATIONS
-from probes.live.model.sample import EventKind, LiveEvent, LiveJob, LiveSample, PortSample, Role
+from probes.live.model.sample import EventKind, LiveEvent, LiveJob, LiveProcess, LiveSample, PortSample, Role
 from probes.queries.finding import Evidence, Severity
 from probes.snapshot.condition import Condition
 
@@ -50,10 +50,8 @@ class _Nic:
     gaps: deque[tuple[float, float]] = field(default_factory=deque)  # (ended at, seconds) below half
     low_since: float | None = None
     usual: float = 0.0  # Gb/s, of the last minute before the rate fell
-    is_low: bool = False
-    reported_as: str = ""  # the subject of the event: this device, or the job
+    is_low: bool = False  # it belongs to a fall that was reported
     high: int = 0  # samples in a row
-    fallen: Condition | None = None  # while the rate is low, where the event was about it
 
     def add(self, at: float, rate: float) -> None:
         """Append a rate, and note since when it is below half of the usual one."""
@@ -93,6 +91,10 @@ class _Nic:
         """Return the longest time below half that ended by itself."""
         return max((seconds for _, seconds in self.gaps), default=0.0)
 
+    def end_low(self) -> None:
+        """Judge the rate again by its last minute."""
+        self.is_low, self.low_since, self.high = False, None, 0
+
     def _usual(self, at: float) -> float:
         highest: list[float] = []
         first = bisect_left(self.times, at - _BASE_SECONDS)
@@ -109,17 +111,66 @@ class _Nic:
         return max(self.rates[first:last], default=0.0)
 
 
+@dataclass
+class _Fall:
+    """Traffic of a job, or of one of its NICs, that fell and has not recovered."""
+
+    job: LiveJob
+    nic: str  # "": of the job
+    since: float  # seconds since 1970
+    low: dict[str, _Nic]  # NICs that have not recovered
+
+    @property
+    def subject(self) -> str:
+        """What tells it from other falls."""
+        return self.nic or self.job.id
+
+    @property
+    def name(self) -> str:
+        """The NIC, or the job's name."""
+        return self.nic or self.job.name
+
+    @property
+    def text(self) -> str:
+        """What the NICs carry now, and what they carried before."""
+        now = sum(nic.rates[-1] for nic in self.low.values())
+        before = sum(nic.usual for nic in self.low.values())
+        who = self.nic or f"{plural(len(self.low), 'NIC')} of {self.job.name}"
+        verb = "carries" if len(self.low) == 1 else "carry"
+        return f"{who} {verb} {_gbps(now, before)}, {_gbps(before, before)} in the minute before"
+
+    def condition(self) -> Condition:
+        """Return what lasts, with the NICs that are still low."""
+        text = self.text
+        return Condition(
+            TRAFFIC_FELL,
+            self.subject,
+            text,
+            self.since,
+            evidence=(Evidence(f"{_port(next(iter(self.low)))}/counters/port_xmit_data", text),),
+            devices=tuple(self.low),
+            job=self.job.id,
+            job_name=self.job.name,
+        )
+
+
 class RateEvents:
     """Compare the rate of each NIC that a job uses with its last minute."""
 
     def __init__(self) -> None:
         self._nics: dict[str, _Nic] = {}
+        self._falls: dict[str, _Fall] = {}  # by subject
         self._before: dict[str, float] = {}  # Gb/s before the congestion, by job
 
     def update(self, sample: LiveSample) -> list[LiveEvent]:
-        """Return the rates that fell or recovered; nothing of NICs without connected queue pairs."""
+        """Return the rates that fell or recovered; nothing of NICs without connected queue pairs.
+
+        A sample whose processes are unknown changes nothing.
+        """
+        if isinstance(sample.processes, Unknown):
+            return []
         ports = {port.device: port for port in sample.ports}
-        users = _users(sample)
+        users = self._users(sample.processes)
         for name in [name for name in self._nics if name not in users]:
             del self._nics[name]
         for name, pids in users.items():
@@ -132,18 +183,19 @@ class RateEvents:
 
     def conditions(self) -> Iterator[Condition]:
         """Yield the jobs and NICs whose traffic is still below half of what it was."""
-        for nic in self._nics.values():
-            if nic.is_low and nic.fallen is not None:
-                yield nic.fallen
+        for fall in self._falls.values():
+            yield fall.condition()
 
     def congested(self, sample: LiveSample, ports: Mapping[str, tuple[float, str]]) -> Iterator[Condition]:
         """Yield the jobs that carry clearly less since their ports show congestion.
 
         `ports`: since when (seconds, Host.monotonic()) and by which counter, by device.
         """
+        if isinstance(sample.processes, Unknown):
+            return
         earlier, self._before = self._before, {}
         for job in sample.jobs:
-            names = [name for name in job.nics if name in ports and name in self._nics]
+            names = [name for name in self._nics_of(job) if name in ports]
             if not names or job.role is Role.STORAGE:
                 continue
             begin = min(ports[name][0] for name in names)
@@ -187,37 +239,44 @@ class RateEvents:
             nic.least = min(LEAST_GBPS, _LEAST_SHARE * port.line_rate_gbps)
         nic.add(at, rate)
 
+    def _users(self, processes: Iterable[LiveProcess]) -> dict[str, frozenset[int]]:
+        """Return the pids with connected queue pairs by device; those not listed keep their devices."""
+        users: dict[str, set[int]] = {}
+        for process in processes:
+            devices: Iterable[str] = process.ready_nics
+            if not process.is_listed:
+                devices = [name for name, nic in self._nics.items() if process.pid in nic.users]
+            for device in devices:
+                users.setdefault(device, set()).add(process.pid)
+        return {device: frozenset(pids) for device, pids in users.items()}
+
+    def _nics_of(self, job: LiveJob) -> dict[str, _Nic]:
+        return {name: nic for name, nic in self._nics.items() if not nic.users.isdisjoint(job.pids)}
+
     def _fallen(self, job: LiveJob, sample: LiveSample) -> list[LiveEvent]:
-        nics = {name: self._nics[name] for name in job.nics if name in self._nics}
-        new = [
-            name for name, nic in nics.items() if not nic.is_low and self._is_low(nic, nics, job, sample.at)
-        ]
+        nics = self._nics_of(job)
+        new = {
+            name: nic
+            for name, nic in nics.items()
+            if not nic.is_low and self._is_low(nic, nics, job, sample.at)
+        }
         if not new:
             return []
+        falls = [_Fall(job, name, sample.taken_at, {name: nic}) for name, nic in new.items()]
         # The NICs of a job that stops do not fall in one second.
-        low = [name for name, nic in nics.items() if nic.low_since is not None]
+        low = {name: nic for name, nic in nics.items() if nic.low_since is not None}
         if len(low) > 1 and 2 * len(low) > len(nics):
-            is_reported = any(nics[name].reported_as for name in low)
-            for name in low:
-                nics[name].is_low = True
-            if is_reported:
-                return []
-            first = nics[new[0]]
-            first.reported_as = job.name
-            before = sum(nics[name].usual for name in low)
-            now = sum(nics[name].rates[-1] for name in low)
-            text = f"{len(low)} NICs of {job.name} carry {_fallen_text(now, before)}"
-            first.fallen = _condition(job, job.id, text, low, sample.taken_at)
-            return [_event(EventKind.RATE_FELL, job.name, text, sample.taken_at)]
-        events = []
-        for name in new:
-            nic = nics[name]
-            nic.is_low, nic.reported_as = True, name
-            now, before = nic.rates[-1], nic.usual
-            text = f"{name} carries {_fallen_text(now, before)}"
-            nic.fallen = _condition(job, name, text, [name], sample.taken_at)
-            events.append(_event(EventKind.RATE_FELL, name, text, sample.taken_at))
-        return events
+            new = {name: nic for name, nic in low.items() if not nic.is_low}
+            known = self._falls.get(job.id)
+            if known is not None:
+                known.low.update(new)
+                falls = []
+            elif len(new) > 1:
+                falls = [_Fall(job, "", sample.taken_at, new)]
+        for nic in new.values():
+            nic.is_low = True
+        self._falls.update((fall.subject, fall) for fall in falls)
+        return [_event(EventKind.RATE_FELL, fall.name, fall.text, sample.taken_at) for fall in falls]
 
     def _is_low(self, nic: _Nic, nics: Mapping[str, _Nic], job: LiveJob, at: float) -> bool:
         low = nic.low_seconds(at)
@@ -232,16 +291,27 @@ class RateEvents:
         return low >= max(_PHASES[0], 2 * nic.longest_gap()) and history >= _PHASES[1]
 
     def _recovered(self, sample: LiveSample) -> list[LiveEvent]:
+        """Return the falls of which every NIC that the job still uses has recovered."""
         events = []
-        for name, nic in self._nics.items():
-            if not nic.is_low or nic.high < _RECOVERED_SAMPLES:
+        jobs = {job.id: job for job in sample.jobs}
+        for fall in list(self._falls.values()):
+            job = jobs.get(fall.job.id)
+            used = {} if job is None else self._nics_of(job)
+            recovered = []
+            for name, nic in list(fall.low.items()):
+                is_used = used.get(name) is nic
+                if is_used and nic.high < _RECOVERED_SAMPLES:
+                    continue
+                del fall.low[name]
+                if is_used:
+                    recovered.append(_gbps(nic.rates[-1], nic.usual))
+                nic.end_low()
+            if fall.low:
                 continue
-            subject = nic.reported_as
-            nic.is_low, nic.reported_as, nic.low_since, nic.high, nic.fallen = False, "", None, 0, None
-            if subject:
-                now = _gbps(nic.rates[-1], nic.usual)
-                text = f"{name} carries {now} again" if subject == name else f"{subject} sends again"
-                events.append(_event(EventKind.RATE_RECOVERED, subject, text, sample.taken_at))
+            del self._falls[fall.subject]
+            if recovered:
+                text = f"{fall.name} {f'carries {recovered[0]}' if fall.nic else 'sends'} again"
+                events.append(_event(EventKind.RATE_RECOVERED, fall.name, text, sample.taken_at))
         return events
 
 
@@ -249,37 +319,10 @@ def _port(device: str) -> str:
     return f"/sys/class/infiniband/{device}/ports/1"
 
 
-def _condition(job: LiveJob, subject: str, text: str, names: list[str], at: float) -> Condition:
-    return Condition(
-        TRAFFIC_FELL,
-        subject,
-        text,
-        at,
-        evidence=tuple(Evidence(f"{_port(name)}/counters/port_xmit_data", text) for name in names[:1]),
-        devices=tuple(names),
-        job=job.id,
-        job_name=job.name,
-    )
-
-
-def _users(sample: LiveSample) -> dict[str, frozenset[int]]:
-    """Return the pids with connected queue pairs by device; empty if the processes are unknown."""
-    users: dict[str, set[int]] = {}
-    for process in () if isinstance(sample.processes, Unknown) else sample.processes:
-        for device in process.ready_nics:
-            users.setdefault(device, set()).add(process.pid)
-    return {device: frozenset(pids) for device, pids in users.items()}
-
-
 def _rate(port: PortSample) -> float | None:
     if isinstance(port.sent_gbps, Unknown) or isinstance(port.received_gbps, Unknown):
         return None
     return max(port.sent_gbps, port.received_gbps)
-
-
-def _fallen_text(now: float, before: float) -> str:
-    """Return "148 Gb/s, 370 Gb/s in the minute before"."""
-    return f"{_gbps(now, before)}, {_gbps(before, before)} in the minute before"
 
 
 def _gbps(rate: float, usual: float) -> str:

@@ -46,3 +46,7 @@ class Lasting:
             return False
         self.is_on, self._seen = holds, 0
         return holds
+
+    def reset(self) -> None:
+        """Note that nothing is known of the condition."""
+        self.is_on, self._seen = False, 0

@@ -36,5 +36,10 @@ class Following:
         return events
 
 
+def lasting(node: Following, check: str) -> list[str]:
+    """Return the texts of a check's problems that last."""
+    return [one.text for one in node.sample.watched.conditions if one.check == check]
+
+
 def texts(events: list[LiveEvent]) -> list[str]:
     return [event.text for event in events]

@@ -12,10 +12,11 @@ from probes.base.unknown import Maybe, Reason, Unknown
 from probes.facts.gpudirect import PeermemReading
 from probes.host.kernel_messages import KernelMessage
 from probes.host.nvml import LOST
+from probes.live.events.gpus import THROTTLED
 from probes.live.events.kernel import KernelEvents
 from probes.live.model.sample import EventKind, GpuSample, LiveSample
 from probes.queries.finding import Severity
-from tests.probes.live.following import Following, texts
+from tests.probes.live.following import Following, lasting, texts
 from tests.probes.live.live_samples import ABSENT, a_gpu, a_port, a_process, a_sample, gpu_bdf
 
 OFF_THE_BUS = Unknown(Reason.DRIVER_ERROR, "GPU 3", LOST)
@@ -116,6 +117,18 @@ def test_a_gpu_that_is_too_hot_is_throttled_but_one_at_its_power_limit_is_not() 
     for _ in range(5):
         assert not node.see(a_sample(), 10)
         assert not node.see(with_gpu(throttle_reasons=("thermal",)), 5)
+
+
+@pytest.mark.parametrize("parts", [{"live": OFF_THE_BUS}, {"throttle_reasons": OFF_THE_BUS}])
+def test_a_throttled_gpu_that_shows_no_figures_is_not_throttled_forever(parts: dict[str, Unknown]) -> None:
+    node = Following()
+    node.see(a_sample(), 3)
+    node.see(with_gpu(throttle_reasons=("thermal",)), 5)
+    assert lasting(node, THROTTLED) == ["GPU 3 (0000:13:00.0) is throttled (thermal)"]
+    assert EventKind.THROTTLED not in {event.kind for event in node.see(with_gpu(**parts), 10)}
+    assert not lasting(node, THROTTLED)
+    assert not node.see(a_sample(), 5)
+    assert not lasting(node, THROTTLED)
 
 
 def test_modules_that_are_loaded_and_unloaded() -> None:

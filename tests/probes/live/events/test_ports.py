@@ -7,9 +7,11 @@ from typing import Any
 import pytest
 
 from probes.base.unknown import Reason, Unknown
+from probes.live.events.errors import ERRORS_RISING
+from probes.live.events.ports import PAUSED
 from probes.live.model.sample import EventKind, LiveSample
 from probes.queries.finding import Severity
-from tests.probes.live.following import Following, texts
+from tests.probes.live.following import Following, lasting, texts
 from tests.probes.live.live_samples import a_port, a_sample
 
 
@@ -122,6 +124,17 @@ def test_unknown_pauses_are_no_event() -> None:
     assert not Following().see(with_port(pause_percent=absent), 10)
 
 
+def test_a_paused_port_whose_pauses_become_unknown_is_not_paused_forever() -> None:
+    node = Following()
+    node.see(a_sample(), 3)
+    node.see(with_port(pause_percent=60.0), 5)
+    assert lasting(node, PAUSED) == ["mlx5_3 is paused 60 % of the time"]
+    assert not node.see(with_port(pause_percent=Unknown(Reason.NOT_THERE)), 10)
+    assert not lasting(node, PAUSED)
+    assert not node.see(a_sample(), 5)
+    assert not lasting(node, PAUSED)
+
+
 @pytest.mark.parametrize(
     ("counter", "slow", "fast"),
     [
@@ -153,6 +166,16 @@ def test_signal_errors_that_add_up_in_an_hour_are_an_event() -> None:
     assert not node.see(counting(symbol_error=0.5), 230)
     (rising,) = node.see(counting(symbol_error=0.5), 30)
     assert rising.text.endswith("(symbol_error rose by 120 in the last hour)")
+
+
+def test_errors_are_rising_until_they_are_quiet_for_a_minute() -> None:
+    node = Following()
+    node.see(a_sample(), 3)
+    node.see(counting(symbol_error=100.0), 5)
+    node.see(a_sample(), 55)
+    assert lasting(node, ERRORS_RISING)
+    node.see(a_sample(), 10)
+    assert not lasting(node, ERRORS_RISING)
 
 
 def test_a_counter_that_rises_again_after_a_minute_is_a_new_event() -> None:

@@ -6,9 +6,10 @@ from dataclasses import replace
 from typing import Any
 
 from probes.base.unknown import Reason, Unknown
+from probes.live.events.conditions import RANK_ENDED
 from probes.live.model.sample import EventKind, LiveSample, NicUse, PathJudgement, PathWord
 from probes.queries.finding import Severity
-from tests.probes.live.following import Following, texts
+from tests.probes.live.following import Following, lasting, texts
 from tests.probes.live.live_samples import a_process, a_sample
 
 UNKNOWN = PathJudgement(PathWord.UNKNOWN, why="needs root")
@@ -135,3 +136,24 @@ def test_ranks_that_are_staged_after_a_restart_are_one_event() -> None:
         "ranks 0-1 of train.py (alice) were restarted and now likely copy through host memory (staged), "
         "before: GDR (DMA-BUF)"
     ]
+
+
+def test_a_restarted_rank_has_not_ended() -> None:
+    node = Following()
+    node.see(a_sample(), 20)
+    node.see(with_rank(3, gpus=()))  # NVML no longer lists a process that ends
+    rest = tuple(a_process(number) for number in range(8) if number != 3)
+    node.see(a_sample(processes=rest), 20)
+    assert lasting(node, RANK_ENDED) == ["rank 3 of train.py (alice) has ended, and the other ranks wait"]
+    node.see(a_sample(processes=(*rest, a_process(3, pid=9999))))
+    assert not lasting(node, RANK_ENDED)
+
+
+def test_a_rank_has_ended_also_after_a_sample_without_processes() -> None:
+    node = Following()
+    node.see(a_sample(), 20)
+    rest = a_sample(processes=tuple(a_process(number) for number in range(7)))
+    node.see(rest, 20)
+    node.see(replace(rest, processes=Unknown(Reason.TIMED_OUT), jobs=()))
+    node.see(rest)
+    assert lasting(node, RANK_ENDED) == ["rank 7 of train.py (alice) has ended, and the other ranks wait"]

@@ -8,10 +8,11 @@ from itertools import cycle
 import pytest
 
 from probes.base.unknown import Maybe, Reason, Unknown
+from probes.live.events.rates import TRAFFIC_FELL
 from probes.live.model.sample import EventKind, LiveEvent, LiveSample, Role
 from probes.queries.finding import Severity
 from tests.probes.live.following import Following, texts
-from tests.probes.live.live_samples import a_port, a_process, a_sample
+from tests.probes.live.live_samples import a_job, a_port, a_process, a_sample
 
 
 def carrying(*rates: Maybe[float], role: Role = Role.NCCL, ranks: int = 8) -> LiveSample:
@@ -30,6 +31,12 @@ def train(node: Following, *phases: tuple[float, int], seconds: int) -> list[Liv
             return events
         events += node.see(carrying(rate), length)
     return events
+
+
+def fallen(node: Following) -> dict[str, int]:
+    """Return what the traffic that fell is reported of, with the number of NICs."""
+    conditions = node.sample.watched.conditions
+    return {one.subject: len(one.devices) for one in conditions if one.check == TRAFFIC_FELL}
 
 
 def test_on_a_slow_line_less_than_a_gigabit_counts() -> None:
@@ -85,6 +92,61 @@ def test_a_job_that_stops_sending_is_one_event_and_one_when_it_goes_on() -> None
     events = train(node, (370.0, 16), (55.0, 3), seconds=120)
     assert {event.kind for event in events} == {EventKind.RATE_RECOVERED}
     assert len(events) == 1
+
+
+def test_a_job_stays_stalled_until_its_last_nic_recovers() -> None:
+    node = Following()
+    node.see(carrying(370.0), 60)
+    node.see(carrying(0.0), 40)
+    assert fallen(node) == {"job": 8}
+    assert not node.see(carrying(370.0, 0.0), 60)
+    assert fallen(node) == {"job": 7}
+    assert texts(node.see(carrying(370.0), 5)) == ["train.py (alice) sends again"]
+    assert not fallen(node)
+
+
+def test_a_job_stays_stalled_when_its_first_rank_ends() -> None:
+    node = Following()
+    node.see(carrying(370.0), 60)
+    node.see(carrying(0.0), 40)
+    job, ranks = a_job(), tuple(a_process(rank) for rank in range(1, 8))
+    rest = replace(carrying(0.0), processes=ranks, jobs=(replace(job, pids=job.pids[1:], nics=job.nics[1:]),))
+    node.see(rest, 60)
+    assert fallen(node) == {"job": 7}
+    node.see(carrying(0.0, ranks=0), 5)
+    assert not fallen(node)
+
+
+def test_a_job_that_stops_after_one_of_its_nics_was_slow_is_reported_too() -> None:
+    node = Following()
+    node.see(carrying(370.0), 60)
+    node.see(carrying(120.0, 370.0), 20)
+    assert fallen(node) == {"mlx5_0": 1}
+    node.see(carrying(0.0), 40)
+    assert fallen(node) == {"mlx5_0": 1, "job": 7}
+    assert texts(node.see(carrying(120.0, 370.0), 5)) == ["train.py (alice) sends again"]
+    assert fallen(node) == {"mlx5_0": 1}
+
+
+@pytest.mark.parametrize("seconds", [10, 40])
+def test_a_stalled_rate_is_not_usual_after_a_sample_without_processes(seconds: int) -> None:
+    node = Following()
+    node.see(carrying(370.0), 60)
+    node.see(carrying(0.0), seconds)
+    node.see(replace(carrying(0.0), processes=Unknown(Reason.TIMED_OUT), jobs=()))
+    node.see(carrying(0.0), 30)
+    assert fallen(node) == {"job": 8}
+    assert texts(node.see(carrying(370.0), 5)) == ["train.py (alice) sends again"]
+
+
+def test_a_stalled_rate_is_not_usual_after_queue_pairs_could_not_be_listed() -> None:
+    node = Following()
+    node.see(carrying(370.0), 60)
+    node.see(carrying(0.0), 40)
+    ranks = tuple(a_process(rank, nics=(), is_listed=False) for rank in range(8))
+    node.see(replace(carrying(0.0), processes=ranks, jobs=(replace(a_job(), nics=()),)))
+    node.see(carrying(0.0), 5)
+    assert fallen(node) == {"job": 8}
 
 
 def test_one_slow_nic_while_the_others_go_on() -> None:

@@ -1,0 +1,65 @@
+"""How long a job has to be watched before its checks are ok."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from probes.base.unknown import Reason, Unknown
+from probes.checks.registry import CHECKS, run_checks
+from probes.live.events.conditions import RANK_ENDED, SLOW_NIC, STOPPED
+from probes.live.events.rates import CONGESTED, TRAFFIC_FELL
+from probes.queries.finding import Status
+from tests.probes.checks.doctor import examination_of
+from tests.probes.live.following import Following
+from tests.probes.live.live_samples import a_job, a_sample
+
+NEED_WATCHING = {RANK_ENDED, SLOW_NIC, TRAFFIC_FELL, CONGESTED}
+
+
+def unknown(node: Following) -> set[str]:
+    """Return the checks of jobs that cannot say yet whether they are ok."""
+    examination = replace(examination_of("hgx-h100"), watched=node.sample.watched)
+    checks = [check for check in CHECKS if check.id in NEED_WATCHING | {STOPPED}]
+    return {
+        check.id for check, outcome in run_checks(examination, checks) if outcome.status is Status.UNKNOWN
+    }
+
+
+def test_a_job_that_has_just_started_was_not_watched() -> None:
+    node = Following()
+    node.see(a_sample(ranks=0), 120)
+    assert not unknown(node)
+    node.see(a_sample())
+    assert unknown(node) == NEED_WATCHING
+    node.see(a_sample(), 40)
+    assert unknown(node) == {CONGESTED}
+    node.see(a_sample(), 50)
+    assert not unknown(node)
+
+
+@pytest.mark.parametrize("name", ["job", "other"])
+def test_a_job_that_restarts_or_joins_another_is_watched_from_its_start(name: str) -> None:
+    node = Following()
+    node.see(a_sample(), 120)
+    assert not unknown(node)
+    job = replace(a_job(), id=name, pids=tuple(range(6000, 6008)))
+    jobs = (job,) if name == "job" else (a_job(), job)
+    node.see(a_sample(jobs=jobs))
+    assert unknown(node) == NEED_WATCHING
+
+
+def test_a_job_stays_watched_when_a_rank_restarts_or_processes_are_unknown_for_a_moment() -> None:
+    node = Following()
+    node.see(a_sample(), 120)
+    node.see(a_sample(processes=Unknown(Reason.TIMED_OUT), jobs=()))
+    job = a_job()
+    node.see(a_sample(jobs=(replace(job, pids=(*job.pids[1:], 6000)),)))
+    assert not unknown(node)
+
+
+def test_one_moment_is_not_watching() -> None:
+    node = Following()
+    node.see(a_sample())
+    assert unknown(node) == NEED_WATCHING
