@@ -7,7 +7,7 @@ import json
 import sys
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import fields, replace
+from dataclasses import fields
 from typing import Any, TextIO
 
 from probes.base.origin import Source
@@ -24,6 +24,7 @@ from tui.runtime.live_reader import LiveReader
 from tui.runtime.node_heading import heading
 from tui.runtime.open_host import open_host
 from tui.runtime.printing import print_lines, text_width
+from tui.runtime.replayed_moments import read_judged, read_up_to
 
 _MOST_SECONDS = 7 * 24 * 3600
 _SAMPLES = 5  # until start times and libraries of all processes are read
@@ -170,14 +171,11 @@ def _samples(
         from probes.recording.replay_host import ReplayHost
 
         assert isinstance(host, ReplayHost)
-        last = len(host.recording.moments) - 1
-        for moment in range(last + 1 if seconds is None else min(last, seconds) + 1):
-            host.seek(moment)
-            sample = reader.read(host.recording.moments[moment].probed)
-            if moment or not last:
-                yield _judged(reader, sample)
-            elif reader.needs_check:
-                reader.check()
+        only = len(host.recording.moments) == 1
+        last = len(host.recording.moments) - 1 if seconds is None else seconds
+        for moment, sample in enumerate(read_up_to(reader, host, last)):
+            if moment or only:
+                yield sample
         return
     if reader.node is None:
         reader.read()
@@ -189,16 +187,8 @@ def _samples(
     while seconds is None or count < seconds:
         wait(max(0.0, next_at - clock()))
         next_at = max(next_at, clock()) + 1.0  # never faster, however slow the node was
-        yield _judged(reader, reader.read())
+        yield read_judged(reader)
         count += 1
-
-
-def _judged(reader: LiveReader, sample: LiveSample) -> LiveSample:
-    """Check the node if something has happened, and return the sample with what the check has found."""
-    if not reader.needs_check:
-        return sample
-    judgement = reader.check()
-    return replace(sample, verdict=judgement.verdict, findings=judgement.listed)
 
 
 def live_json(node: Node, sample: LiveSample) -> dict[str, Any]:
