@@ -16,7 +16,7 @@ from probes.facts.node import Node
 from probes.host.protocol import Host
 from probes.live.model.sample import LiveProcess, LiveSample
 from probes.queries.finding import Finding
-from tui.bandwidth.slow_results import slow_results_of
+from tui.bandwidth.slow_results import note_slow_results
 from tui.commands.arguments import EXIT_WRONG_USAGE, UsageError
 from tui.commands.live_text import JobText, exit_status
 from tui.runtime.json_values import document, host_name, object_of
@@ -179,8 +179,7 @@ def _samples(
         return
     if reader.node is None:
         reader.read()
-    assert reader.topology is not None
-    reader.note("bandwidth", slow_results_of(host, reader.topology))
+    note_slow_results(reader, host)
     reader.check()
     next_at = clock() + 1.0
     count = 0
