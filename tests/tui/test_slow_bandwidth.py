@@ -2,6 +2,7 @@
 
 import io
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,9 +12,11 @@ from probes.bandwidth.results.slow_results import BELOW_LIMIT
 from probes.simulation.host import SimulatedHost
 from probes.snapshot.verdict import State
 from tests.probes.bandwidth.results.test_slow_results import NODE, measured
+from tests.tui.commands.watched_node import Watched
 from tests.tui.pilot import SteppedClock, examined, overview, readings, stepped_app, until
 from tui.app import GdrtopApp
 from tui.bandwidth.session import MemoryResultsStore
+from tui.cli import main
 from tui.commands.check import write_check
 from tui.commands.live import write_live
 from tui.commands.topo import write_topology
@@ -90,6 +93,45 @@ def test_topo_live_and_report_say_what_check_says(store: MemoryResultsStore) -> 
         report = read_report(host, redact, wait, store)
         assert report.judgement.verdict.reason == TITLE
         assert BELOW_LIMIT in [finding.id for finding in report.judgement.listed]
+
+
+def slow_on(node: str) -> Result:
+    """Return the slow result of a node with a fault."""
+    return measured(taken_at=1.8e9, origin=f"simulated {node}")
+
+
+def test_do_shows_the_fix_of_the_finding_that_check_lists(
+    store: MemoryResultsStore, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store.add(SLOW)
+    assert main(["do", "--demo", NODE, f"fix:{BELOW_LIMIT}"]) == 2
+    assert "gdrtop bench --sweep" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("how", ["--yes", "--rehearse"])
+def test_an_action_that_measures_nothing_does_not_fix_a_slow_result(
+    how: str, store: MemoryResultsStore, capsys: pytest.CaptureFixture[str]
+) -> None:
+    node = f"{NODE}+peermem-not-loaded"
+    store.add(slow_on(node))
+    assert main(["do", "--demo", node, "load-peermem", how]) == 0
+    changed = capsys.readouterr().out.partition("CHECKED AGAIN" if how == "--yes" else "EXPECTED")[2]
+    assert changed.count("DEGRADED") == 2
+    assert BELOW_LIMIT not in changed
+
+
+def test_watch_reports_results_that_are_saved_while_it_runs(
+    store: MemoryResultsStore, tmp_path: Path
+) -> None:
+    node = f"{NODE}+rank-stopped"
+    slow = slow_on(node)
+    store.add(slow)
+    watched = Watched(tmp_path / "ring", name=node)
+    watched.seconds(5)
+    assert TITLE not in watched.out.getvalue()
+    store.add(replace(slow, taken_at=slow.taken_at + 60, judgement=GOOD.judgement))
+    watched.seconds(50)  # until a rank stops, and the node is checked again
+    assert f"ended: {TITLE}" in watched.end()
 
 
 @pytest.mark.parametrize("content", [b"\xff\x00{[", b"[" * 100_000, b'{"schema": 1}\nnull\n3\n'], ids=len)

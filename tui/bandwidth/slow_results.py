@@ -12,13 +12,15 @@ from typing import TYPE_CHECKING
 from probes.bandwidth.results.slow_results import slow_results
 from probes.base.origin import Origin, Source
 from probes.base.unknown import Unknown
+from probes.facts.node import probe_node
 from probes.host.protocol import Host
 from probes.snapshot.condition import Condition
 from probes.snapshot.examination import Examination
-from probes.topology.paths import Topology
+from probes.topology.paths import Topology, build
 
 if TYPE_CHECKING:
     from probes.bandwidth.model.result import Result
+    from tui.runtime.live_reader import LiveReader
 
 
 def saved_results(origin: Origin) -> tuple[Result, ...]:
@@ -36,6 +38,17 @@ def slow_results_of(
     """Return the node's slow results since its boot; by default of those saved."""
     results = saved_results(host.origin) if results is None else results
     return slow_results(results, topology, host.origin, host.wall_clock() - host.monotonic())
+
+
+def note_slow_results(reader: LiveReader, host: Host) -> None:
+    """Let the reader judge the results saved so far, from its next sample on; `host`: the node itself."""
+    results = saved_results(host.origin)
+    topology = reader.topology
+    if topology is None:
+        if not results:
+            return
+        topology = build(probe_node(host))
+    reader.note("bandwidth", slow_results_of(host, topology, results))
 
 
 def with_slow_results(

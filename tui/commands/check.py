@@ -12,12 +12,11 @@ from probes.checks.judgement import exit_status, judge
 from probes.checks.registry import CHECKS
 from probes.facts.node import Node
 from probes.host.protocol import Host
-from probes.live.verdict import examine_with_jobs
 from probes.queries.finding import Finding, Status
 from probes.snapshot.examination import Examination
 from probes.snapshot.verdict import Verdict
-from tui.bandwidth.slow_results import with_slow_results
 from tui.commands.arguments import UsageError, did_you_mean
+from tui.commands.examine_host import examine_host
 from tui.commands.finding_json import check_row_json, finding_json
 from tui.runtime.json_values import document, host_name, verdict_json, write_json
 from tui.runtime.node_heading import heading
@@ -147,7 +146,7 @@ def write_check(
 
     `with_passed` prints all checks, `ids` only these, whatever their outcome; `seconds`: watch first.
     """
-    examination = with_slow_results(host, _examine(host, seconds))
+    examination = examine_host(host, seconds)
     judgement = judge(examination, only, skip)
     verdict, found, skipped = judgement.verdict, judgement.findings, judgement.skipped
     if as_json:
@@ -159,15 +158,6 @@ def write_check(
         width = text_width(out)
         print_lines(_text(examination, verdict, found, note, width, with_passed, ids), out, ascii_only)
     return exit_status(verdict)
-
-
-def _examine(host: Host, seconds: int) -> Examination:
-    """Return one moment of the node; of a recording or after watching, with what the time before shows."""
-    if host.origin.source is not Source.RECORDED and not seconds:
-        return examine_with_jobs(host)
-    from tui.runtime.snapshot import take_snapshot, watch_for
-
-    return (watch_for(host, seconds) if seconds else take_snapshot(host)).examination
 
 
 def _left_out(skipped: Sequence[str], only: Collection[str], skip: Collection[str]) -> str:

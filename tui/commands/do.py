@@ -12,7 +12,6 @@ from probes.base.plan import NothingToDo, Step
 from probes.base.text import printable
 from probes.checks.judgement import judge
 from probes.host.protocol import Host
-from probes.live.verdict import examine_with_jobs
 from probes.plans.catalogue import Offer
 from probes.queries.finding import Status
 from tui.actions.console_text import lines_of
@@ -21,7 +20,9 @@ from tui.actions.events import RunEvent, RunOutcome
 from tui.actions.local_commands import ask_for_password
 from tui.actions.manual_steps import why_manual
 from tui.actions.script import script_of
+from tui.bandwidth.slow_results import with_slow_results
 from tui.commands.arguments import EXIT_INTERRUPTED, EXIT_WRONG_USAGE, UsageError
+from tui.commands.examine_host import examine_host
 from tui.runtime.json_values import document, host_name, plain_value, write_json
 from tui.runtime.node_heading import heading
 from tui.runtime.open_host import open_host
@@ -110,7 +111,7 @@ class Do:
         self._host, self._out, self._ascii = host, out, ascii_only
         self._width = text_width(out)
         self._dispatcher = Dispatcher(host, read_only)
-        self.examination = examine_with_jobs(host)
+        self.examination = examine_host(host)
         self.judgement = judge(self.examination)
 
     def list(self, as_json: bool) -> int:
@@ -227,7 +228,7 @@ class Do:
         self.show(prepared)
         self._print([()])
         rehearsed = rehearse(self._host, self.examination, prepared.action, prepared.plan, self._on_event)
-        now, then = self.judgement, rehearsed.judgement
+        now, then = self.judgement, judge(with_slow_results(self._host, rehearsed.examination))
         self._print([(), *draw_rehearsal(now, then, rehearsed.not_rehearsed, self._width)])
         return _STATUSES.get(rehearsed.ended.outcome, EXIT_FAILED)
 
@@ -244,7 +245,7 @@ class Do:
     def _show_change(self) -> None:
         """Check the node again and show what has changed."""
         before = self.judgement
-        self.examination = examine_with_jobs(self._host, before=self.examination)
+        self.examination = examine_host(self._host, before=self.examination)
         self.judgement = judge(self.examination)
         change = draw_change(before, self.judgement, self._width)
         try:

@@ -16,11 +16,11 @@ from probes.facts.node import Node
 from probes.host.protocol import Host
 from probes.live.model.sample import LiveProcess, LiveSample
 from probes.queries.finding import Finding
-from tui.bandwidth.slow_results import slow_results_of
+from tui.bandwidth.slow_results import note_slow_results
 from tui.commands.arguments import EXIT_WRONG_USAGE, UsageError
 from tui.commands.live_text import JobText, exit_status
 from tui.runtime.json_values import document, host_name, object_of
-from tui.runtime.live_reader import LiveReader
+from tui.runtime.live_reader import LiveReader, read_judged, read_up_to
 from tui.runtime.node_heading import heading
 from tui.runtime.open_host import open_host
 from tui.runtime.printing import print_lines, text_width
@@ -170,33 +170,23 @@ def _samples(
         from probes.recording.replay_host import ReplayHost
 
         assert isinstance(host, ReplayHost)
-        last = len(host.recording.moments) - 1
-        for moment in range(last + 1 if seconds is None else min(last, seconds) + 1):
-            host.seek(moment)
-            sample = _read(reader, host.recording.moments[moment].probed)
-            if moment or not last:
+        only = len(host.recording.moments) == 1
+        last = len(host.recording.moments) - 1 if seconds is None else seconds
+        for moment, sample in enumerate(read_up_to(reader, host, last)):
+            if moment or only:
                 yield sample
         return
     if reader.node is None:
         reader.read()
-    assert reader.topology is not None
-    reader.note("bandwidth", slow_results_of(host, reader.topology))
+    note_slow_results(reader, host)
     reader.check()
     next_at = clock() + 1.0
     count = 0
     while seconds is None or count < seconds:
         wait(max(0.0, next_at - clock()))
         next_at = max(next_at, clock()) + 1.0  # never faster, however slow the node was
-        yield _read(reader)
+        yield read_judged(reader)
         count += 1
-
-
-def _read(reader: LiveReader, probe: bool = False) -> LiveSample:
-    """Return a sample; if something has happened, with what a check of the node has found."""
-    sample = reader.read(probe)
-    if reader.needs_check:
-        reader.check()
-    return reader.sample or sample
 
 
 def live_json(node: Node, sample: LiveSample) -> dict[str, Any]:

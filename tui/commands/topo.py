@@ -14,7 +14,6 @@ from probes.checks.judgement import judge
 from probes.facts.node import probe_node
 from probes.facts.rdma.devices import RdmaFacts
 from probes.host.protocol import Host
-from probes.live.verdict import examine_with_jobs
 from probes.nccl.topology_file import read_system
 from probes.nccl.topology_writer import system_of
 from probes.nccl.topology_xml import xml_text
@@ -27,8 +26,8 @@ from probes.snapshot.verdict import Verdict
 from probes.topology import export
 from probes.topology.endpoints import is_down
 from probes.topology.paths import Topology, build
-from tui.bandwidth.slow_results import with_slow_results
 from tui.commands.arguments import UsageError
+from tui.commands.examine_host import examine_host
 from tui.commands.topo_json import marked_graph, no_device, topology_json
 from tui.runtime.json_values import write_json
 from tui.runtime.node_heading import heading
@@ -104,7 +103,7 @@ def write_topology(host: Host, out: TextIO, form: str = "text", ascii_only: bool
 
     The verdict counts the findings, so that every command reports the same about a node.
     """
-    examination = with_slow_results(host, examine_with_jobs(host))
+    examination = examine_host(host)
     judgement = judge(examination)
     verdict, found = judgement.verdict, judgement.findings
     topology = examination.topology

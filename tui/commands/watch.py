@@ -17,6 +17,7 @@ from probes.facts.node import Node
 from probes.host.protocol import Host
 from probes.live.model.sample import LiveEvent
 from probes.queries.finding import Severity
+from tui.bandwidth.slow_results import note_slow_results
 from tui.commands.arguments import EXIT_WRONG_USAGE
 from tui.commands.live import refusal
 from tui.commands.live_text import INDENT, wrapped_below
@@ -193,6 +194,8 @@ class Watcher:
     def step(self) -> None:
         """Take one sample."""
         is_first = self._reader.node is None
+        if is_first:  # so that results from before are no events
+            note_slow_results(self._reader, self._host)
         probe, self._box.needs_probe = self._box.needs_probe, False
         sample = self._reader.read(probe)
         if self._reader.is_probed:
@@ -203,6 +206,7 @@ class Watcher:
             self._output.notice(Notice(sample.taken_at, NoticeKind.STARTED, self._started()))
         # Within this moment, so that the ring has what the doctor read, and a saved recording ends with it.
         if self._reader.needs_check or self._box.is_save_due(sample):
+            note_slow_results(self._reader, self._host)
             self._reader.check()
         for event in sample.events:
             self._output.event(event)

@@ -5,8 +5,9 @@ The dashboard, `gdrtop live`, `watch`, `record` and every command that shows a r
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from probes.base.origin import Source
 from probes.base.text import capitalized
@@ -31,6 +32,9 @@ from probes.snapshot.watch import Watch
 from probes.topology.file_tree import FileTree
 from probes.topology.paths import Topology, build
 from tui.runtime.schedules import CheckSchedule
+
+if TYPE_CHECKING:  # imported when a recording is opened
+    from probes.recording.replay_host import ReplayHost
 
 # Events after which something else may be true of the node or of a job.
 _CHANGES = frozenset(
@@ -205,6 +209,26 @@ class LiveReader:
         new = [finding for name, finding in self._found.items() if name not in before]
         gone = [finding for name, finding in before.items() if name not in self._found]
         return [*_events(new, EventKind.FOUND, at), *_events(gone, EventKind.ENDED, at)]
+
+
+def read_judged(reader: LiveReader, probe: bool = False, check: bool = False) -> LiveSample:
+    """Return a sample, with what a check has found if something has happened or with `check`."""
+    sample = reader.read(probe)
+    if check or reader.needs_check:
+        reader.check()
+    return reader.sample or sample
+
+
+def read_up_to(reader: LiveReader, node: ReplayHost, last: int) -> Iterator[LiveSample]:
+    """Yield the samples of a recording from the first moment; the last one is always checked.
+
+    What lasts is judged by what was before, such as the rates of the first minute. So a moment is always read
+    after all moments before it; a recording has an hour of them at most.
+    """
+    last = min(last, len(node.recording.moments) - 1)
+    for moment in range(last + 1):
+        node.seek(moment)
+        yield read_judged(reader, node.recording.moments[moment].probed, moment == last)
 
 
 def with_judgement(sample: LiveSample, judgement: Judgement) -> LiveSample:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from probes.checks.judgement import Judgement
     from probes.snapshot.examination import Examination
 
-_MOST_MOMENTS = 512  # before the one that is shown
+_MOST_MOMENTS = 512  # of the histories
 _CACHED = 1024  # moments: those of the histories, and room to move back and forth
 
 
@@ -102,14 +102,16 @@ class ReplaySource:
         shown = self._moments.get(moment)
         if shown is not None:
             return shown
-        if self._read_at is None or self._read_at != moment - 1:
-            self._reader = LiveReader(self._host)
-            for earlier in range(self._first(moment), moment):
-                self._read(earlier)
+        if self._read_at is None or self._read_at >= moment:
+            self._reader, self._read_at = LiveReader(self._host), None
+        for earlier in range(0 if self._read_at is None else self._read_at + 1, moment):
+            self._read(earlier)
         return self._read(moment)
 
     def _read(self, moment: int) -> _Shown:
         reader = self._reader
+        if reader.needs_check and self._read_at != self._shown:  # of what is shown, the screen asks itself
+            reader.check()
         self._host.seek(moment)
         live = reader.read(self._host.recording.moments[moment].probed)
         self._read_at = moment

@@ -16,11 +16,10 @@ from probes.recording.recording_host import Moment, RecordingHost
 from probes.recording.redaction.identifiers import Identifiers
 from probes.recording.replay_host import ReplayHost
 from probes.snapshot.examination import Examination
-from tui.runtime.live_reader import LiveReader
+from tui.runtime.live_reader import LiveReader, read_up_to
 from tui.runtime.recorder import manifest_of
 
 _SECONDS = 1.0  # between two readings: rates are the difference
-_MOST_MOMENTS = 300  # of a recording before the one that is judged: they show what lasts
 
 
 @dataclass(frozen=True)
@@ -48,7 +47,8 @@ def watch_for(host: Host, seconds: float, wait: Callable[[float], object] = time
             reader.check()
         wait(max(0.0, sample.at + _SECONDS - host.monotonic()))
         sample = reader.read()
-    return _checked(reader)
+    reader.check()
+    return _judged(reader)
 
 
 def take_redacted_snapshot(
@@ -85,22 +85,17 @@ def _snapshot(host: Host, node: Host, wait: Callable[[float], object]) -> Snapsh
         _end_moment(host)
         wait(_SECONDS)
         reader.read()
-        return _checked(reader)
-    reader, last = LiveReader(host), node.moment
-    for moment in range(max(0, last - _MOST_MOMENTS), last + 1):
-        node.seek(moment)
-        if reader.node is not None:
-            _end_moment(host)
-        reader.read(node.recording.moments[moment].probed)
-        if reader.needs_check and moment != last:
-            reader.check()
-    return _checked(reader)
+        reader.check()
+        return _judged(reader)
+    reader = LiveReader(host)
+    for _ in read_up_to(reader, node, node.moment):
+        _end_moment(host)
+    return _judged(reader)
 
 
-def _checked(reader: LiveReader) -> Snapshot:
-    judgement = reader.check()
+def _judged(reader: LiveReader) -> Snapshot:
     assert reader.examination is not None
-    return Snapshot(reader.host.wall_clock(), reader.examination, judgement, reader.sample)
+    return Snapshot(reader.host.wall_clock(), reader.examination, reader.judgement, reader.sample)
 
 
 def _end_moment(host: Host) -> None:
