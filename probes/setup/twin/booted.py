@@ -226,13 +226,15 @@ class BootedTwin(TwinHost):
         """Return what libcuda reports now; another driver's support for DMA-BUF follows from its file."""
         if (later := self._later("libcuda", "nvidia", "nvidia_uvm")) is not None:
             return later
-        if self._changed("cuda", "nvidia", "nvidia_uvm") is None and self._mismatch(self._version()):
+        has_driver = {"nvidia", "nvidia_uvm"} <= set(self.tree.live_modules)
+        is_asked = has_driver and self._changed("cuda", "nvidia", "nvidia_uvm") is None
+        if is_asked and self._mismatch(self._version()):
             return Unknown(Reason.DRIVER_ERROR, "libcuda", "cuInit(0) returned 803")
-        if self._changed("cuda", "nvidia", "nvidia_uvm") is None and self.tree.unstarted:
+        if is_asked and self.tree.unstarted:
             return Unknown(Reason.DRIVER_ERROR, "libcuda", "cuInit(0) returned 100")
         if missing := self._missing_library("libcuda.so.1"):
             return Unknown(Reason.NOT_THERE, "libcuda", missing)
-        if self._changed("cuda", "nvidia", "nvidia_uvm") is None and self._is_without_manager():
+        if is_asked and self._is_without_manager():
             return Unknown(Reason.DRIVER_ERROR, "libcuda", "cuInit(0) returned 802")
         gpus = super().cuda_gpus()
         if not self.start.changed:

@@ -23,7 +23,19 @@ from probes.simulation.faults import (
 from probes.simulation.faults.fault import Fault
 
 # A fault -> the faults of other areas that hide it, because they remove what it changes.
+_ALL_OVER_TCP = frozenset({"nccl-ib-disabled", "nccl-net-socket", "job-tcp"})
+_OTHER_JOBS = frozenset({"two-jobs-two-users"})
 _HIDDEN_BY = {
+    "job-rank-staged": _ALL_OVER_TCP
+    | _OTHER_JOBS
+    | {"job-log-differs", "nic-without-driver", "pid-namespace-hides-users"},
+    "job-tcp": _OTHER_JOBS | {"job-log-differs", "job-log-gdr-disabled"},
+    "job-log-differs": _OTHER_JOBS | {"pid-namespace-hides-users"},
+    "job-log-other-setting": _OTHER_JOBS,
+    "pcie-link-degraded-width": _ALL_OVER_TCP | {"pid-namespace-hides-users"},
+    "gpu-without-driver": frozenset({"no-gdr-path"}),
+    "driver-library-missing": frozenset({"k8s-operators", "k8s-waiting-for-mofed"}),
+    "fabric-manager-down": frozenset({"driver-library-missing", "nvidia-uvm-not-loaded"}),
     "pid-namespace-hides-users": frozenset({"gpu-without-driver"}),
     "pcie-link-degraded-gpu-speed": frozenset({"gpu-without-driver-nouveau"}),
     "dmabuf-nic-driver-lacks-support": frozenset({"nic-without-driver"}),
