@@ -211,9 +211,9 @@ async def test_a_fix_of_the_doctor_is_an_action() -> None:
         await ended(pilot)
         console = seen(pilot, "console")
         assert "✗ BROKEN" in console
-        # The fix works for new jobs.
+        # The fix works for new jobs; the running one keeps its path.
         assert "▲ DEGRADED" in console
-        assert "keep their path until they restart" in " ".join(console.split())
+        assert "new     ✗ job-log-gdr-disabled" in console
         assert "no-gdr-path" in console
         await pilot.press("escape")
         await on(pilot, DoctorScreen)
