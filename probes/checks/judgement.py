@@ -109,8 +109,9 @@ def conclude(usability: Usability, findings: Iterable[Finding] | None) -> Verdic
 
 
 def _with_lack(title: str, lack: str) -> str:
-    """Return the finding's title, then the unmet requirement unless it is the same."""
-    return title if lack.casefold() in title.casefold() else joined_sentences(title, lack)
+    """Return the finding's title, then the unmet requirements that it does not name."""
+    others = [one for one in lack.split("; ") if one.casefold() not in title.casefold()]
+    return joined_sentences(title, "; ".join(others)) if others else title
 
 
 def exit_status(verdict: Verdict) -> int:
