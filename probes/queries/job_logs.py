@@ -75,6 +75,8 @@ def _without_fault(examination: Examination, readings: tuple[JobLogReading, ...]
     if not isinstance(watched, Unknown) and watched.missing:
         return unknown(f"needs all processes of jobs ({watched.missing})")
     said = [reading for reading in readings if reading.says_something]
+    if any(reading.is_partial and len(reading.facts.ranks) < len(reading.ranks) for reading in said):
+        return unknown(f"needs all of {_LOGS}; time ran out, or they are long")
     if not said:
         return passed(Evidence(_LOGS, _NEXT_RUN))
     return passed(

@@ -53,6 +53,9 @@ def limits_of(
         )
     if unread:
         missing.append(f"{plural(unread, 'process', 'processes')} not read yet")
+    refused = sum(isinstance(process.process.comm, Unknown) for process in processes)
+    if refused and not unread:
+        missing.append(f"{plural(refused, 'process', 'processes')} could not be read")
     if left_out > 0:
         missing.append(f"{plural(left_out, 'more process uses', 'more processes use')} GPUs or RDMA")
     return tuple(dict.fromkeys((*sentences, *missing))), next(iter(missing), "")

@@ -55,15 +55,27 @@ def _members(processes: list[tuple[int, Process, Maybe[int], int]]) -> list[_Mem
     Without a scheduler, two jobs of one user may run the same program. Then ranks occur twice, and the
     processes of each launcher are one job.
     """
-    ranks = Counter(
-        (_group(process), rank) for _, process, rank, _ in processes if not isinstance(rank, Unknown)
-    )
+    groups = _groups([process for _, process, _, _ in processes])
+    ranks = Counter((groups[pid], rank) for pid, _, rank, _ in processes if not isinstance(rank, Unknown))
     twice = {group for (group, _), count in ranks.items() if count > 1}
     found = []
-    for pid, process, _, parent in processes:
-        group = _group(process)
+    for pid, _, _, parent in processes:
+        group = groups[pid]
         found.append(_Member(pid, (*group, f"{parent}") if group in twice and not group[2] else group))
     return found
+
+
+def _groups(processes: list[Process]) -> dict[int, tuple[str, str, str]]:
+    """Return the group of each process; an unknown program of a scheduler's job is its only known one."""
+    groups = {process.pid: _group(process) for process in processes}
+    named = {groups[process.pid] for process in processes if not isinstance(process.program, Unknown)}
+    for process in processes:
+        if isinstance(process.program, Unknown):
+            _, user, job = groups[process.pid]
+            same = [group for group in named if job and group[1:] == (user, job)]
+            if len(same) == 1:
+                groups[process.pid] = same[0]
+    return groups
 
 
 def _group(process: Process) -> tuple[str, str, str]:
