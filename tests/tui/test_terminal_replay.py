@@ -29,7 +29,7 @@ LONGEST_WAIT_SECONDS = 60.0
 SIZES = [(80, 24), (120, 40), (200, 60)]
 # The doctor, scrolled, with a fix; Live; help; actions with a filter; bandwidth; the palette; a zoomed pane.
 KEYS = [
-    *("d", "down", "down", "pagedown", "e", "f", "q", "q", "t", "down", "q", "question_mark", "pagedown"),
+    *("d", "down", "pagedown", "pageup", "e", "f", "q", "q", "t", "down", "q", "question_mark", "pagedown"),
     *("q", "x", "slash", "p", "o", "r", "t", "enter", "q", "b", "down", "q", "ctrl+p", "l", "o", "a"),
     *("escape", "tab", "down", "z", "z", "ctrl+l"),
 ]
