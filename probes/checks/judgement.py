@@ -82,11 +82,12 @@ def conclude(usability: Usability, findings: Iterable[Finding] | None) -> Verdic
     `findings` None: the checks have not run yet.
     """
     found = tuple(findings or ())
-    taken = {end for finding in found if finding.status is Status.FOUND for end in finding.takes}
+    loud = [one for one in found if one.status is Status.FOUND and one.severity is not Severity.NOTE]
+    taken = {end for finding in loud for end in finding.takes}
     served = [gpu for gpu in usability.gpus if gpu in usability.nics and gpu not in taken]
     nics = {nic for gpu in served for nic in usability.nics[gpu]} - taken
-    critical = (one for one in found if one.status is Status.FOUND and one.severity is Severity.CRITICAL)
-    lost = {end for finding in critical for end in finding.takes}  # also by what is part of another finding
+    # Also by what is part of another finding. What only warnings take may work, by a farther NIC.
+    lost = {end for finding in loud if finding.severity is Severity.CRITICAL for end in finding.takes}
     state, path, reason = usability.state, usability.path, usability.reason
     reasons = degrading(found)
     if state in _GREEN and reasons:

@@ -6,11 +6,13 @@ The same runner runs the same steps as for real. Nothing of the node changes.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from probes.base.plan import Plan
+from probes.base.unknown import Unknown
 from probes.checks.judgement import Judgement, judge
 from probes.host.protocol import Host
+from probes.live.events.conditions import SEEN_AT_ONCE
 from probes.live.verdict import examine_with_jobs
 from probes.setup.twin.build import make_twin
 from probes.snapshot.examination import Examination
@@ -43,5 +45,16 @@ def rehearse(
     commands = SimulatedCommands(twin, wait=lambda seconds: None, as_root="on a simulated copy of this node")
     audit = Audit(MemoryLog(), Actor("twin", "", "", 0), host.wall_clock)
     ended = Runner(twin, commands, audit, on_event).run(action, plan)
-    after = examine_with_jobs(twin, before=examination)
+    after = _with_watched(examine_with_jobs(twin, before=examination), examination)
     return Rehearsal(ended, after, judge(after), tuple(twin.not_rehearsed))
+
+
+def _with_watched(after: Examination, before: Examination) -> Examination:
+    """Return the twin's examination with what only watching the node itself has shown."""
+    now, then = before.watched, after.watched
+    if isinstance(now, Unknown) or isinstance(then, Unknown):
+        return after
+    kept = (condition for condition in now.conditions if condition.check not in SEEN_AT_ONCE)
+    seen = (condition for condition in then.conditions if condition.check in SEEN_AT_ONCE)
+    watched = replace(then, seconds=now.seconds, job_seconds=now.job_seconds, conditions=(*seen, *kept))
+    return replace(after, watched=watched)

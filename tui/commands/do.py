@@ -20,7 +20,6 @@ from tui.actions.events import RunEvent, RunOutcome
 from tui.actions.local_commands import ask_for_password
 from tui.actions.manual_steps import why_manual
 from tui.actions.script import script_of
-from tui.bandwidth.slow_results import with_slow_results
 from tui.commands.arguments import EXIT_INTERRUPTED, EXIT_WRONG_USAGE, UsageError
 from tui.commands.examine_host import examine_host
 from tui.runtime.json_values import document, host_name, plain_value, write_json
@@ -228,7 +227,7 @@ class Do:
         self.show(prepared)
         self._print([()])
         rehearsed = rehearse(self._host, self.examination, prepared.action, prepared.plan, self._on_event)
-        now, then = self.judgement, judge(with_slow_results(self._host, rehearsed.examination))
+        now, then = self.judgement, rehearsed.judgement
         self._print([(), *draw_rehearsal(now, then, rehearsed.not_rehearsed, self._width)])
         return _STATUSES.get(rehearsed.ended.outcome, EXIT_FAILED)
 

@@ -14,6 +14,7 @@ from probes.snapshot.condition import Condition, Watched
 
 STAGED, OVER_TCP, STOPPED, RANK_ENDED = "job-staged", "job-over-tcp", "rank-stopped", "rank-ended"
 SLOW_NIC, ODD_RANK = "nic-slow-in-job", "rank-differs"
+SEEN_AT_ONCE = frozenset({STAGED, OVER_TCP, STOPPED, ODD_RANK})  # in one sample; others need rates
 STOPPED_STATES = ("T", "t")
 _WITHOUT_GDR = {PathWord.STAGED: STAGED, PathWord.TCP: OVER_TCP}
 _MOST_EVIDENCE = 8

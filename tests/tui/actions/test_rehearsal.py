@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -12,12 +12,14 @@ from probes.base.plan import FileChange, Plan, Step
 from probes.base.unknown import Unknown
 from probes.checks.judgement import conclude
 from probes.checks.registry import findings
+from probes.live.events.rates import CONGESTED
 from probes.live.verdict import examine_with_jobs
 from probes.plans.catalogue import Offer, offers
 from probes.queries.finding import Finding, Status
 from probes.setup.twin.build import make_twin
 from probes.simulation.host import SimulatedHost
 from probes.simulation.node.modules.loading import remove_modules
+from probes.snapshot.condition import Condition
 from probes.snapshot.examination import examine
 from probes.snapshot.verdict import State
 from tests.simulated_tree import write_tree
@@ -172,6 +174,18 @@ def test_a_module_that_comes_back_brings_what_it_had() -> None:
     assert twin.names("/sys/class/infiniband") == host.names("/sys/class/infiniband")
     port = "/sys/class/infiniband/mlx5_0/ports/1/state"
     assert twin.read(port) == host.read(port) == "4: ACTIVE"
+
+
+def test_what_only_watching_shows_is_not_said_to_be_fixed() -> None:
+    host = SimulatedHost("hgx-h100", clock=SteppedClock())
+    examination = examine_with_jobs(host)
+    assert not isinstance(examination.watched, Unknown)
+    congested = Condition(CONGESTED, "mlx5_0", "the network is congested", 0.0, devices=("mlx5_0",))
+    watched = replace(examination.watched, seconds=120.0, conditions=(congested,))
+    (offer,) = (offer for offer in offers_of("hgx-h100") if offer.id == "unload-peermem")
+    assert offer.plan is not None
+    after = rehearse(host, replace(examination, watched=watched), "unload-peermem", offer.plan).judgement
+    assert CONGESTED in {finding.id for finding in after.found}
 
 
 def test_reference_counts_follow_the_modules() -> None:
