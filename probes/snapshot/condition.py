@@ -6,9 +6,12 @@ have no judgement of their own.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import field
+
 from probes.base.evidence import Evidence, Severity
 from probes.base.frozen import dataclass
-from probes.base.unknown import Maybe
+from probes.base.unknown import Maybe, Unknown
 
 
 @dataclass(frozen=True)
@@ -36,4 +39,5 @@ class Watched:
     conditions: tuple[Condition, ...] = ()
     missing: str = ""  # why some processes may not have been seen
     unknown_path: str = ""  # why the path of a NCCL rank is unknown; "": all are known
+    unread: Mapping[str, Unknown] = field(default_factory=dict)  # a check -> why none of its figures is known
     job_seconds: float = 0.0  # for how long the newest job that uses the network was watched

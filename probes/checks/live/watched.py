@@ -8,7 +8,7 @@ from probes.base.text import capitalized
 from probes.base.unknown import Unknown
 from probes.host.protocol import TREE_ONLY
 from probes.queries.evidence_list import join_limited
-from probes.queries.finding import Outcome, found, need, passed, unknown
+from probes.queries.finding import Outcome, found, need, passed, unknown, unknown_without
 from probes.snapshot.condition import Condition
 from probes.snapshot.examination import Examination
 
@@ -48,6 +48,8 @@ def report_conditions(
         return unknown(f"needs the path of each rank ({watched.unknown_path})")
     if (watched.job_seconds if is_about_jobs else watched.seconds) < seconds:
         return unknown(f"needs up to {WATCH_SECONDS} s of watching (check --seconds {WATCH_SECONDS})")
+    if check in watched.unread:
+        return unknown_without("figures of the live view", watched.unread[check])
     return passed(none or Evidence("live view", "not seen while watching" if seconds else "not seen"))
 
 

@@ -7,8 +7,12 @@ from dataclasses import replace
 
 from probes.base.evidence import Evidence, Severity
 from probes.base.text import plural
-from probes.base.unknown import Maybe, Unknown
-from probes.live.model.sample import LiveJob, LiveProcess, LiveSample, PathWord, Role, path_phrase
+from probes.base.unknown import Maybe, Reason, Unknown
+from probes.live.events.errors import ERRORS_RISING
+from probes.live.events.gpus import THROTTLED
+from probes.live.events.ports import FLAPPING, PAUSED
+from probes.live.events.rates import CONGESTED, TRAFFIC_FELL
+from probes.live.model.sample import GpuSample, LiveJob, LiveProcess, LiveSample, PathWord, Role, path_phrase
 from probes.live.processes.jobs import path_summary
 from probes.snapshot.condition import Condition, Watched
 
@@ -54,6 +58,7 @@ class Conditions:
             tuple(found.values()),
             sample.missing,
             _unknown_path(sample),
+            _unread(sample),
             self._job_seconds(sample),
         )
 
@@ -94,6 +99,36 @@ def _unknown_path(sample: LiveSample) -> str:
         if process.role is Role.NCCL and process.path.word is PathWord.UNKNOWN:
             return process.path.why or "unknown"
     return ""
+
+
+def _unread(sample: LiveSample) -> dict[str, Unknown]:
+    """Return why nothing that a check looks at is known: without figures, nothing is seen."""
+    rates = [port.sent_gbps for port in sample.ports]
+    processes = () if isinstance(sample.processes, Unknown) else sample.processes
+    figures: dict[str, Iterable[Maybe[object]]] = {
+        FLAPPING: (port.state for port in sample.ports),
+        PAUSED: (port.pause_percent for port in sample.ports),
+        ERRORS_RISING: (count for port in sample.ports for count in port.counters.values()),
+        THROTTLED: (_throttle_reasons(gpu) for gpu in sample.gpus),
+        STOPPED: (process.state for process in processes),
+        **dict.fromkeys((SLOW_NIC, TRAFFIC_FELL, CONGESTED), rates),
+    }
+    reasons = ((check, _all_unknown(values)) for check, values in figures.items())
+    return {check: why for check, why in reasons if why is not None}
+
+
+def _throttle_reasons(gpu: GpuSample) -> Maybe[tuple[str, ...]]:
+    return gpu.live if isinstance(gpu.live, Unknown) else gpu.live.throttle_reasons
+
+
+def _all_unknown(values: Iterable[Maybe[object]]) -> Unknown | None:
+    """Return the first reason if no value is known; None also where the node has no such figure."""
+    first: Unknown | None = None
+    for value in values:
+        if not isinstance(value, Unknown):
+            return None
+        first = value if first is None else first
+    return None if first is None or first.reason is Reason.NOT_THERE else first
 
 
 def _is_stopped(process: LiveProcess) -> bool:

@@ -6,12 +6,15 @@ from dataclasses import dataclass, field
 
 import pytest
 
+from probes.base.unknown import Maybe, Reason, Unknown
 from probes.checks.judgement import Judgement
+from probes.host.nvml import NvmlLive
 from probes.host.ras import VERBOSE_STATUS
 from probes.live.model.sample import EventKind, LiveEvent, Role
 from probes.live.ras.findings import conditions_of
 from probes.live.ras.policy import RasUse
 from probes.live.ras.targets import find_targets
+from probes.queries.finding import Status
 from probes.simulation.faults.catalogue import FAULTS
 from probes.simulation.host import SimulatedHost
 from probes.snapshot.verdict import State
@@ -130,3 +133,21 @@ def test_a_healthy_job_stays_green_for_minutes(name: str) -> None:
     for _ in range(240):
         judgement = watched.step()
         assert judgement.verdict.state in GREEN, [finding.id for finding in judgement.listed]
+
+
+class SilentHost(SimulatedHost):
+    """A node on which NVML answers nothing about the present."""
+
+    def nvml_live(self) -> Maybe[tuple[NvmlLive, ...]]:
+        return Unknown(Reason.TIMED_OUT, "NVML")
+
+
+def test_nothing_is_ok_whose_figures_are_unknown() -> None:
+    watched = Watched("hgx-h100")
+    watched.reader = LiveReader(SilentHost("hgx-h100", clock=watched.clock))
+    watched.step(20)
+    outcomes = {finding.id: finding for finding in watched.reader.check().findings}
+    throttled = outcomes["gpu-throttled"]
+    assert throttled.status is Status.UNKNOWN
+    assert "timed out" in throttled.cause
+    assert outcomes["port-paused"].status is Status.PASSED
