@@ -23,7 +23,7 @@ from probes.live.live_watch import LiveWatch
 from probes.live.model.sample import EventKind, LiveEvent, LiveSample
 from probes.live.ras.events import RasEvents
 from probes.live.verdict import examine_with_jobs, with_jobs
-from probes.queries.finding import Finding, Severity
+from probes.queries.finding import Finding, Severity, Status
 from probes.snapshot.condition import Condition, Watched
 from probes.snapshot.examination import Examination
 from probes.snapshot.rates import Reading
@@ -207,7 +207,9 @@ class LiveReader:
         if before is None:
             return []
         new = [finding for name, finding in self._found.items() if name not in before]
-        gone = [finding for name, finding in before.items() if name not in self._found]
+        # What cannot be seen any more has not ended.
+        unseen = {finding.id for finding in judgement.findings if finding.status is Status.UNKNOWN}
+        gone = [finding for name, finding in before.items() if name not in self._found.keys() | unseen]
         return [*_events(new, EventKind.FOUND, at), *_events(gone, EventKind.ENDED, at)]
 
 

@@ -151,3 +151,14 @@ def test_nothing_is_ok_whose_figures_are_unknown() -> None:
     assert throttled.status is Status.UNKNOWN
     assert "timed out" in throttled.cause
     assert outcomes["port-paused"].status is Status.PASSED
+
+
+def test_a_problem_that_can_no_longer_be_seen_has_not_ended() -> None:
+    watched = Watched("hgx-h100+gpu-throttled-live")
+    watched.step(60)
+    assert "gpu-throttled" in {finding.id for finding in watched.reader.judgement.found}
+    watched.events.clear()
+    watched.reader.host = SilentHost("hgx-h100+gpu-throttled-live", clock=watched.clock)
+    watched.step(30)
+    assert "gpu-throttled" not in {finding.id for finding in watched.reader.judgement.found}
+    assert [event.text for event in watched.events if event.kind is EventKind.ENDED] == []
