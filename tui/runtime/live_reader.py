@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from probes.base.origin import Source
 from probes.base.text import capitalized
 from probes.checks.judgement import Judge, Judgement
+from probes.checks.live.watched import NOT_LONG_ENOUGH
 from probes.facts.node import Node
 from probes.host.protocol import Host
 from probes.live.events.conditions import OVER_TCP, STAGED, STOPPED
@@ -207,8 +208,9 @@ class LiveReader:
         if before is None:
             return []
         new = [finding for name, finding in self._found.items() if name not in before]
-        # What cannot be seen any more has not ended.
-        unseen = {finding.id for finding in judgement.findings if finding.status is Status.UNKNOWN}
+        # What cannot be seen any more has not ended; what came and went before its check can pass has.
+        unknown = (finding for finding in judgement.findings if finding.status is Status.UNKNOWN)
+        unseen = {finding.id for finding in unknown if finding.cause != NOT_LONG_ENOUGH}
         gone = [finding for name, finding in before.items() if name not in self._found.keys() | unseen]
         return [*_events(new, EventKind.FOUND, at), *_events(gone, EventKind.ENDED, at)]
 

@@ -13,6 +13,7 @@ from probes.snapshot.condition import Condition
 from probes.snapshot.examination import Examination
 
 WATCH_SECONDS = 90  # after which every condition that is there has been seen
+NOT_LONG_ENOUGH = f"needs up to {WATCH_SECONDS} s of watching (check --seconds {WATCH_SECONDS})"
 _MOST_EVIDENCE = 12
 _SEVERITIES = tuple(Severity)
 
@@ -47,7 +48,7 @@ def report_conditions(
     if needs_paths and watched.unknown_path:
         return unknown(f"needs the path of each rank ({watched.unknown_path})")
     if (watched.job_seconds if is_about_jobs else watched.seconds) < seconds:
-        return unknown(f"needs up to {WATCH_SECONDS} s of watching (check --seconds {WATCH_SECONDS})")
+        return unknown(NOT_LONG_ENOUGH)
     if check in watched.unread:
         return unknown_without("figures of the live view", watched.unread[check])
     return passed(none or Evidence("live view", "not seen while watching" if seconds else "not seen"))
