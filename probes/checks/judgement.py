@@ -82,7 +82,11 @@ def conclude(usability: Usability, findings: Iterable[Finding] | None) -> Verdic
     `findings` None: the checks have not run yet.
     """
     found = tuple(findings or ())
-    loud = [one for one in found if one.status is Status.FOUND and one.severity is not Severity.NOTE]
+    loud = [
+        finding
+        for finding in found
+        if finding.status is Status.FOUND and finding.severity is not Severity.NOTE
+    ]
     taken = {end for finding in loud for end in finding.takes}
     served = [gpu for gpu in usability.gpus if gpu in usability.nics and gpu not in taken]
     nics = {nic for gpu in served for nic in usability.nics[gpu]} - taken
@@ -111,7 +115,7 @@ def conclude(usability: Usability, findings: Iterable[Finding] | None) -> Verdic
 
 def _with_lack(title: str, lack: str) -> str:
     """Return the finding's title, then the unmet requirements that it does not name."""
-    others = [one for one in lack.split("; ") if one.casefold() not in title.casefold()]
+    others = [clause for clause in lack.split("; ") if clause.casefold() not in title.casefold()]
     return joined_sentences(title, "; ".join(others)) if others else title
 
 

@@ -95,7 +95,7 @@ class OddOneOut:
             statement.lasting.update(key in seen)
             if key not in seen and not statement.lasting.is_on:
                 del self._statements[key]
-        if self._settles and jobs:
+        if self._settles and not isinstance(processes, Unknown):
             self._on = _ON
         self._forget(jobs)
         return tuple(self._stated(job) for job in jobs)

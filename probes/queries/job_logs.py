@@ -18,7 +18,7 @@ from probes.queries.finding import (
     passed,
     unknown,
 )
-from probes.queries.jobs import RESTART, RESTARTS, JobSettings, jobs_of, no_fault
+from probes.queries.jobs import RESTART, RESTARTS, JobSettings, jobs_of, need_all_processes, no_fault
 from probes.snapshot.examination import Examination
 
 if TYPE_CHECKING:
@@ -72,8 +72,8 @@ def _without_fault(examination: Examination, readings: tuple[JobLogReading, ...]
     if any(reading.needs_root and not reading.says_something for reading in readings):
         return unknown(f"needs root: {_LOGS}")
     watched = examination.watched
-    if not isinstance(watched, Unknown) and watched.missing:
-        return unknown(f"needs all processes of jobs ({watched.missing})")
+    if not isinstance(watched, Unknown):
+        need_all_processes(watched)
     said = [reading for reading in readings if reading.says_something]
     if any(reading.is_partial and len(reading.facts.ranks) < len(reading.ranks) for reading in said):
         return unknown(f"needs all of {_LOGS}; time ran out, or they are long")

@@ -12,7 +12,8 @@ from probes.facts.jobs.nccl_conf import NCCL_CONF
 from probes.facts.jobs.processes import MAX_PROCESSES, Process, ProcessFacts, names_of
 from probes.facts.system.platform import Environment
 from probes.queries.evidence_list import first_distinct
-from probes.queries.finding import Evidence, Outcome, Severity, found, needs, passed, unknown
+from probes.queries.finding import Evidence, Outcome, Severity, end_with, found, needs, passed, unknown
+from probes.snapshot.condition import Watched
 from probes.snapshot.examination import Examination
 from probes.topology.nccl_words import ORDER, Nccl
 from probes.topology.paths import Topology
@@ -98,6 +99,12 @@ def jobs_of(examination: Examination) -> Jobs:
     jobs = _jobs_of(examination)
     _latest[:] = [(examination, jobs)]
     return jobs
+
+
+def need_all_processes(watched: Watched) -> None:
+    """End a check of what every process of a job has in common if some may not have been seen."""
+    if watched.missing:
+        end_with(unknown(f"needs all processes of jobs ({watched.missing})"))
 
 
 def has_pods(examination: Examination) -> bool:

@@ -101,8 +101,8 @@ def _served_gpus(
     # A file that gdrtop has read shows NCCL's own paths, on a virtual machine too.
     is_far = topology.file is None and any(answer.far for answer in answers.values())
     guest = is_guest(node.platform) if is_far else False
-    guest_paths = guest is True
-    if guest_paths and (known(file, "") or use.attached or use.regions):
+    guest_paths, named = guest is True, known(file, "")
+    if guest_paths and (named or use.attached or use.regions):
         # NCCL has other paths than this PCI tree shows, or uses them already.
         served = [gpu for gpu in gpus if gpu.id not in unserved]
         answers = {gpu.id: replace(answers[gpu.id], nics=reach.nics_of(gpu.id)) for gpu in gpus}
@@ -127,7 +127,6 @@ def _served_gpus(
         return _Served(Usability(State.UNKNOWN, use.path, doubts[0], names, nics))
     notes = [_pxn_text([gpu.label for gpu in served if answers[gpu.id].by_pxn])]
     if guest_paths:
-        named = known(file, "")
         from_file = f"paths come from NCCL's topology file {named}, and were not checked"
         notes.append(from_file if named else _HIDDEN_SWITCHES)
     if topology.file is not None:

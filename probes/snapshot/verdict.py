@@ -173,7 +173,7 @@ def _topology_file(files: Maybe[TopologyFileFacts] | None) -> Maybe[str]:
         if not isinstance(file.endpoints, Unknown):
             return file.path
         # A file in another user's container may not be readable for gdrtop, but the job reads it. Of the
-        # default file, nobody says that it is there.
+        # default file, nothing says that it is there.
         if file.endpoints.reason is Reason.NEEDS_ROOT and file.path != VIRTUAL:
             return file.path
     return "" if default is None or not isinstance(default.endpoints, Unknown) else default.endpoints

@@ -9,6 +9,7 @@ from probes.base.unknown import Unknown
 from probes.host.protocol import TREE_ONLY
 from probes.queries.evidence_list import join_limited
 from probes.queries.finding import Outcome, found, need, passed, unknown, unknown_without
+from probes.queries.jobs import need_all_processes
 from probes.snapshot.condition import Condition
 from probes.snapshot.examination import Examination
 
@@ -41,8 +42,8 @@ def report_conditions(
     jobs = watched.jobs
     if is_about_jobs or (isinstance(jobs, Unknown) and TREE_ONLY in str(jobs)):
         jobs = need(jobs, "the processes of jobs")
-    if is_about_jobs and watched.missing:
-        return unknown(f"needs all processes of jobs ({watched.missing})")
+    if is_about_jobs:
+        need_all_processes(watched)
     if is_about_jobs and not jobs:
         return passed(Evidence("processes", "no job uses the network"))
     if needs_paths and watched.unknown_path:

@@ -158,20 +158,20 @@ def job_log_staged(examination: Examination) -> Outcome:
         environment = environment_sentence(examination, reading, _OF_GDR, "disables it")
         who = _ranks_sentence(examination, reading, ranks)
         cause = cause or f"{who}{_first_reason(reading)} {environment}"
-        devices += [end for rank in ranks for end in (*rank.gpus, *rank.nics)]
+        devices += [end for rank in ranks for end in (*rank.gpus, *rank.nics)] if who else []
     is_partly = all(one.facts.channels.gdr for one in affected)
     compare = (
-        "Compare the ranks that the cause names with the others: NIC, distance, CPUs and environment (live "
-        "view: t, then Enter on the rank)"
+        "Compare the ranks without GPUDirect RDMA with the others of their job: NIC, distance, CPUs and "
+        "environment (live view: t, then Enter on the rank)"
     )
     fix = manual_fix(
         "Find out why NCCL does not use GPUDirect RDMA",
-        *([compare] if is_partly else []),
+        *([compare] if devices else []),
         "Follow the reasons in the evidence. The log names distances, disabled NICs and settings",
         "Without a reason in the log, set NCCL_DEBUG_SUBSYS=INIT,NET,GRAPH,ENV for the next run",
     )
     severity = Severity.WARNING if is_partly else None
-    named = tuple(dict.fromkeys(devices)) if is_partly else ()
+    named = tuple(dict.fromkeys(devices))
     return conclude_logs(examination, affected, cause, evidence, fix, severity, devices=named)
 
 

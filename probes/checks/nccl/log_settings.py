@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from probes.base.unknown import Unknown
 from probes.nccl.settings import parse_level, parse_number
 from probes.queries.evidence_list import join_limited
-from probes.queries.finding import Area, Evidence, Outcome, Severity, needs, unknown
+from probes.queries.finding import Area, Evidence, Outcome, Severity, unknown
 from probes.queries.job_logs import (
     conclude_logs,
     environment_is_read,
@@ -15,6 +14,7 @@ from probes.queries.job_logs import (
     readings_of,
     settings_of,
 )
+from probes.queries.jobs import jobs_of
 from probes.queries.references import NCCL_VARIABLES
 from probes.snapshot.examination import Examination
 
@@ -45,7 +45,7 @@ def job_log_other_setting(examination: Examination) -> Outcome:
     cause = unread = ""
     for reading in readings_of(examination):
         if not environment_is_read(examination, reading):
-            unread = unread or _why_unread(examination, reading)
+            unread = jobs_of(examination).not_known or f"needs the environment of each rank of {reading.name}"
             continue
         values = [settings.values for settings in settings_of(examination, reading)]
         other = []
@@ -70,14 +70,6 @@ def job_log_other_setting(examination: Examination) -> Outcome:
         return unknown(unread)
     fix = manual_fix("Find what sets the variable", "Search the job's code and its launcher for the variable")
     return conclude_logs(examination, affected, cause, evidence, fix)
-
-
-def _why_unread(examination: Examination, reading: JobLogReading) -> str:
-    """Say why the settings of a job's ranks are not known."""
-    processes = (settings.process for settings in settings_of(examination, reading))
-    environments = (process.environment for process in processes if process is not None)
-    why = next((one for one in environments if isinstance(one, Unknown)), "not all could be read")
-    return needs(f"the environment and nccl.conf of each rank of {reading.name}", why)
 
 
 def _is_same(setting: Setting, value: str) -> bool:

@@ -8,18 +8,7 @@ from probes.base.unknown import Reason, Unknown
 from probes.facts.gpudirect import GdrPath, GpuDirectFacts, PathState
 from probes.plans.load_modules import load_peermem, refused_before
 from probes.queries.evidence_list import RDMA_DEVICES, first_n
-from probes.queries.finding import (
-    Area,
-    Evidence,
-    Outcome,
-    Severity,
-    end_with,
-    found,
-    need,
-    passed,
-    unknown,
-    unknown_without,
-)
+from probes.queries.finding import Area, Evidence, Outcome, Severity, end_with, found, need, passed, unknown
 from probes.queries.module_need import DMABUF_MISSING, PEERMEM_MISSING
 from probes.queries.modules import PEERMEM, no_gpu_or_nic, no_gpu_or_rdma_device, peer_nics
 from probes.queries.ports import PORT_DOWN
@@ -145,7 +134,7 @@ def gpu_not_served(examination: Examination) -> Outcome:
     if not usability.unserved:
         for gpu in need(examination.node.gpus, "the GPUs").gpus:
             if isinstance(gpu.nvml, Unknown) and gpu.nvml.reason in _WITHOUT_ANSWER:
-                end_with(unknown_without("NVML, which says whether each GPU responds", gpu.nvml))
+                need(gpu.nvml, "NVML, which says whether each GPU responds")
         served = f"{len(usability.nics)} of {plural(len(usability.gpus), 'GPU')} have a NIC"
         return passed(Evidence("paths between GPUs and NICs", served))
     reasons = tuple(usability.unserved.values())

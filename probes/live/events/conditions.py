@@ -53,13 +53,13 @@ class Conditions:
             found.setdefault(key, _continued(self._known.get(key), condition))
         self._known = found
         return Watched(
-            sample.at - self._began_at,
-            _jobs(sample),
-            tuple(found.values()),
-            sample.missing,
-            _unknown_path(sample),
-            _unread(sample),
-            self._job_seconds(sample),
+            seconds=sample.at - self._began_at,
+            jobs=_jobs(sample),
+            conditions=tuple(found.values()),
+            missing=sample.missing,
+            unknown_path=_unknown_path(sample),
+            unread=_unread(sample),
+            job_seconds=self._job_seconds(sample),
         )
 
     def _job_seconds(self, sample: LiveSample) -> float:
@@ -127,8 +127,9 @@ def _all_unknown(values: Iterable[Maybe[object]]) -> Unknown | None:
     for value in values:
         if not isinstance(value, Unknown):
             return None
-        first = value if first is None else first
-    return None if first is None or first.reason is Reason.NOT_THERE else first
+        if first is None and value.reason is not Reason.NOT_THERE:
+            first = value
+    return first
 
 
 def _is_stopped(process: LiveProcess) -> bool:

@@ -22,9 +22,9 @@ from probes.simulation.faults import (
 )
 from probes.simulation.faults.fault import Fault
 
-# A fault -> the faults of other areas that hide it, because they remove what it changes.
 _ALL_OVER_TCP = frozenset({"nccl-ib-disabled", "nccl-net-socket", "job-tcp"})
 _OTHER_JOBS = frozenset({"two-jobs-two-users"})
+# A fault -> the faults of other areas that hide it, because they remove what it changes.
 _HIDDEN_BY = {
     "job-rank-staged": _ALL_OVER_TCP
     | _OTHER_JOBS

@@ -213,6 +213,12 @@ def test_what_differs_from_the_beginning_is_said_at_once() -> None:
     assert Watching().see(1, processes=ranks(odd=5, cpus="0-55"))
 
 
+def test_a_job_that_starts_later_has_to_differ_for_a_while() -> None:
+    node = Watching()
+    assert not node.see(1, processes=(), jobs=())
+    assert not node.see(2, processes=ranks(odd=5, cpus="0-55"))
+
+
 @pytest.mark.parametrize(
     "parts",
     [
