@@ -5,6 +5,7 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Iterator
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -33,6 +34,15 @@ gc.set_threshold(20_000, 10, 20)
 # Tests that run in the background of a script or under nohup inherit these signals ignored.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def patient_sources() -> Iterator[None]:
+    """Let each reading wait for its sources: on a busy machine a process would be "not read yet"."""
+    with pytest.MonkeyPatch.context() as patch:
+        for module in ("probes.live.model.paced_source", "probes.live.processes.process_cache"):
+            patch.setattr(f"{module}.PATIENCE_SECONDS", 30.0)
+        yield
 
 
 @pytest.hookimpl(tryfirst=True)

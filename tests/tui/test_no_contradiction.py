@@ -24,7 +24,7 @@ from probes.simulation.node.model.names import SIMULATED_NAMES
 from probes.snapshot.verdict import State
 from tests.probes.checks.contradictions import GREEN, contradictions
 from tests.probes.checks.doctor import examination_of, findings_on
-from tests.probes.live.simulated_jobs import patient
+from tests.probes.live.simulated_jobs import evenly_paced
 from tests.probes.recording.recordings import recorded
 from tests.probes.setup.test_next_boot import forecast_of
 from tests.tiers import USUAL_FAULTS, usual
@@ -105,7 +105,7 @@ def test_no_fault_on_any_node_makes_a_contradiction(fault: str) -> None:
 def wrong_while_watching(name: str, seconds: int) -> None:
     clock = SteppedClock()
     reader = LiveReader(SimulatedHost(name, clock=clock))
-    patient(reader._live)
+    evenly_paced(reader._live)
     for second in range(seconds):
         sample = reader.read()
         if reader.needs_check:

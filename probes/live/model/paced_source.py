@@ -29,11 +29,14 @@ class PacedSource(Generic[T]):
         self,
         name: str,
         shortest: float = SHORTEST_SECONDS,
-        patience: float = PATIENCE_SECONDS,
+        patience: float | None = None,
         clock: Callable[[], float] = time.monotonic,
         longest: float = LONGEST_SECONDS,
     ) -> None:
-        """`clock` measures what an answer costs; it is called in the source's own thread."""
+        """`clock` measures what an answer costs; it is called in the source's own thread.
+
+        `patience` in seconds; None: PATIENCE_SECONDS.
+        """
         self.name = name
         self.answer: Maybe[T] = Unknown(Reason.TIMED_OUT, name, "not read yet")
         self.asked_at: float | None = None  # when the answer was asked for
@@ -41,7 +44,7 @@ class PacedSource(Generic[T]):
         self.is_late = False  # the newest question has no answer yet
         self._shortest = shortest
         self._longest = longest
-        self._patience = patience
+        self._patience = PATIENCE_SECONDS if patience is None else patience
         self._clock = clock
         self._running: RunningProbe[None] | None = None
         self._started_at = 0.0

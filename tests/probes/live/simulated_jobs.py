@@ -10,14 +10,11 @@ from functools import cache
 from probes.base.unknown import Unknown
 from probes.facts.node import Node
 from probes.live.live_watch import LiveWatch
-from probes.live.model.paced_source import PacedSource
 from probes.live.model.sample import LiveEvent, LiveProcess, LiveSample, Role
 from probes.live.processes.processes import ProcessReader
 from probes.queries.finding import Severity
 from probes.simulation.host import SimulatedHost
 from probes.snapshot.watch import Watch
-
-_LONGEST_WAIT_SECONDS = 60.0
 
 
 @dataclass(frozen=True)
@@ -99,7 +96,7 @@ class SimulatedWatch:
         self._now = 5000.0
         self._host = SimulatedHost(name, seed, lambda: self._now)
         self._watch = Watch(self._host)
-        self._live = patient(LiveWatch())
+        self._live = evenly_paced(LiveWatch())
         self._node: Node | None = None
 
     def samples(self, seconds: int) -> Iterator[LiveSample]:
@@ -111,13 +108,9 @@ class SimulatedWatch:
             self._now += 1.0
 
 
-def patient(live: LiveWatch) -> LiveWatch:
-    """Let the view wait for its sources as long as a busy machine needs, and ask them at their usual pace."""
-    reader = ProcessReader(clock=lambda: 0.0)
-    for source in vars(reader).values():
-        if isinstance(source, PacedSource):
-            source._patience = _LONGEST_WAIT_SECONDS
-    live._processes = reader
+def evenly_paced(live: LiveWatch) -> LiveWatch:
+    """Let the view ask its sources at their usual pace, also on a busy machine."""
+    live._processes = ProcessReader(clock=lambda: 0.0)
     return live
 
 

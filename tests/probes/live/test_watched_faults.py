@@ -18,7 +18,7 @@ from probes.queries.finding import Status
 from probes.simulation.faults.catalogue import FAULTS
 from probes.simulation.host import SimulatedHost
 from probes.snapshot.verdict import State
-from tests.probes.live.simulated_jobs import patient
+from tests.probes.live.simulated_jobs import evenly_paced
 from tests.tiers import usual
 from tests.tui.pilot import SteppedClock
 from tui.runtime.live_reader import LiveReader
@@ -41,7 +41,7 @@ class Watched:
     def __post_init__(self) -> None:
         self.host = SimulatedHost(self.name, clock=self.clock)
         self.reader = LiveReader(self.host)
-        patient(self.reader._live)
+        evenly_paced(self.reader._live)
 
     def step(self, seconds: int = 1) -> Judgement:
         for _ in range(seconds):
