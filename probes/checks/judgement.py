@@ -63,7 +63,7 @@ def with_severity(findings: Iterable[Finding], severity: Severity) -> tuple[Find
 
 def listed(findings: Iterable[Finding]) -> tuple[Finding, ...]:
     """Return the critical findings, then the warnings, one for each cause."""
-    found = tuple(findings)
+    found = [finding for finding in findings if finding.status is Status.FOUND]
     return (*with_severity(found, Severity.CRITICAL), *with_severity(found, Severity.WARNING))
 
 
@@ -81,10 +81,9 @@ def conclude(usability: Usability, findings: Iterable[Finding] | None) -> Verdic
 
     `findings` None: the checks have not run yet.
     """
-    found = tuple(findings or ())
     loud = [
         finding
-        for finding in found
+        for finding in findings or ()
         if finding.status is Status.FOUND and finding.severity is not Severity.NOTE
     ]
     taken = {end for finding in loud for end in finding.takes}
@@ -93,7 +92,7 @@ def conclude(usability: Usability, findings: Iterable[Finding] | None) -> Verdic
     # Also by what is part of another finding. What only warnings take may work, by a farther NIC.
     lost = {end for finding in loud if finding.severity is Severity.CRITICAL for end in finding.takes}
     state, path, reason = usability.state, usability.path, usability.reason
-    reasons = degrading(found)
+    reasons = degrading(loud)
     if state in _GREEN and reasons:
         state = State.BROKEN if usability.gpus and lost.issuperset(usability.gpus) else State.DEGRADED
         others = len(reasons) - 1
@@ -108,8 +107,8 @@ def conclude(usability: Usability, findings: Iterable[Finding] | None) -> Verdic
         len(usability.gpus),
         reason,
         len(nics) if state in (*_GREEN, State.DEGRADED) else 0,
-        None if findings is None else len(with_severity(found, Severity.CRITICAL)),
-        None if findings is None else len(with_severity(found, Severity.WARNING)),
+        None if findings is None else len(with_severity(loud, Severity.CRITICAL)),
+        None if findings is None else len(with_severity(loud, Severity.WARNING)),
     )
 
 
@@ -140,6 +139,7 @@ class Judge:
         self.examination: Examination | None = None
         self.judgement: Judgement | None = None
         self._outcomes: Outcomes = ()
+        self._moved: Outcomes = ()  # those of the moving checks
         self._since: Mapping[str, float | None] | None = None  # None: not examined yet
 
     def examine(self, examination: Examination) -> Judgement:
@@ -153,19 +153,20 @@ class Judge:
             self.judgement = Judgement(conclude(usability, None))
             return self.judgement
         self.examination = replace(self.examination, usability=usability, watched=watched)
-        moved = dict(run_checks(self.examination, _MOVING))
-        outcomes = tuple((check, moved.get(check, outcome)) for check, outcome in self._outcomes)
-        before = self.judgement
-        if outcomes == self._outcomes and before is not None:
+        moved, before = run_checks(self.examination, _MOVING), self.judgement
+        if moved == self._moved and before is not None:
             verdict = conclude(usability, before.findings)
             if verdict != before.verdict:
                 self.judgement = replace(before, verdict=verdict)
                 return self.judgement
             return before
+        newest = dict(moved)
+        outcomes = tuple((check, newest.get(check, outcome)) for check, outcome in self._outcomes)
         return self._use(self.examination, outcomes, taken_at)
 
     def _use(self, examination: Examination, outcomes: Outcomes, at: float) -> Judgement:
         self._outcomes = outcomes
+        self._moved = tuple(pair for pair in outcomes if pair[0].is_moving)
         findings = findings_of(outcomes)
         earlier = self._since
         since = {

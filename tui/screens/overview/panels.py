@@ -36,7 +36,7 @@ if TYPE_CHECKING:  # loaded once something was measured
 class Checked:
     """What the checks found."""
 
-    findings: tuple[Finding, ...] | None = None  # None: not checked yet
+    findings: tuple[Finding, ...] | None = None  # those found; None: not checked yet
     examination: Examination | None = None
     detours: frozenset[tuple[str, str]] = frozenset()
     marks: dict[str, Run] = field(default_factory=dict)

@@ -109,8 +109,8 @@ class OverviewState:
         """Show the findings of a judgement, where they are others than before."""
         self.judgement = judgement
         checked = self._panels.checked
-        findings = judgement.findings if judgement.is_checked else None
-        if findings is checked.findings:
+        findings = judgement.found if judgement.is_checked else None
+        if findings == checked.findings:
             return
         checked.findings = findings
         checked.marks = marks_of(findings or ())
