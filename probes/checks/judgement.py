@@ -7,8 +7,9 @@ another one.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from probes.base.frozen import dataclass
 from probes.checks.registry import CHECKS, Outcomes, findings_of, run_checks
 from probes.queries.finding import Finding, Severity, Status
 from probes.snapshot.condition import Watched

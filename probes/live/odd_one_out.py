@@ -5,9 +5,10 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from statistics import median
 
+from probes.base.frozen import dataclass
 from probes.base.unknown import Maybe, Unknown
 from probes.facts.node import Node
 from probes.live.events.ports import ACTIVE

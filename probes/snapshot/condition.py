@@ -13,6 +13,13 @@ from probes.base.evidence import Evidence, Severity
 from probes.base.frozen import dataclass
 from probes.base.unknown import Maybe, Unknown
 
+# The checks that report them.
+STAGED, OVER_TCP = "job-staged", "job-over-tcp"
+STOPPED, RANK_ENDED, ODD_RANK = "rank-stopped", "rank-ended", "rank-differs"
+SLOW_NIC, TRAFFIC_FELL, CONGESTED = "nic-slow-in-job", "job-traffic-fell", "network-congested"
+FLAPPING, PAUSED, ERRORS_RISING = "port-flapping", "port-paused", "port-errors-rising"
+THROTTLED, RAS_PROBLEM, BELOW_LIMIT = "gpu-throttled", "ras-problem", "bandwidth-below-limit"
+
 
 @dataclass(frozen=True)
 class Condition:

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from probes.bandwidth.model.result import Result
-from probes.bandwidth.results.slow_results import BELOW_LIMIT
 from probes.simulation.host import SimulatedHost
+from probes.snapshot.condition import BELOW_LIMIT
 from probes.snapshot.verdict import State
 from tests.probes.bandwidth.results.test_slow_results import NODE, measured
 from tests.tui.commands.watched_node import Watched

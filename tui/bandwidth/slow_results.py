@@ -1,15 +1,15 @@
 """The saved slow results of a node as part of its examination, for every command that judges it.
 
-The results store is loaded only where results outlive gdrtop: on this machine.
+The results store is loaded only where there are saved results: on this machine, once a test has run.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from probes.bandwidth.results.slow_results import slow_results
 from probes.base.origin import Origin, Source
 from probes.base.unknown import Unknown
 from probes.facts.node import probe_node
@@ -17,6 +17,7 @@ from probes.host.protocol import Host
 from probes.snapshot.condition import Condition
 from probes.snapshot.examination import Examination
 from probes.topology.paths import Topology, build
+from tui.files.xdg import DATA, RESULTS, own_directory
 
 if TYPE_CHECKING:
     from probes.bandwidth.model.result import Result
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
 def saved_results(origin: Origin) -> tuple[Result, ...]:
     """Return the results of earlier runs, oldest first; none of simulated nodes, recordings and images."""
-    if origin.source is not Source.LIVE:
+    if origin.source is not Source.LIVE or not os.path.exists(os.path.join(own_directory(DATA), RESULTS)):
         return ()
     from tui.bandwidth.results_store import open_results_store
 
@@ -36,7 +37,11 @@ def slow_results_of(
     host: Host, topology: Topology, results: Iterable[Result] | None = None
 ) -> tuple[Condition, ...]:
     """Return the node's slow results since its boot; by default of those saved."""
-    results = saved_results(host.origin) if results is None else results
+    results = tuple(saved_results(host.origin) if results is None else results)
+    if not results:  # nothing to import for a node that was never tested
+        return ()
+    from probes.bandwidth.results.slow_results import slow_results
+
     return slow_results(results, topology, host.origin, host.wall_clock() - host.monotonic())
 
 

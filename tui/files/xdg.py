@@ -6,6 +6,7 @@ import os
 
 DATA = ("XDG_DATA_HOME", ".local/share")
 STATE = ("XDG_STATE_HOME", ".local/state")
+RESULTS = "results.jsonl"  # in the data directory
 NO_HOME = "there is no home directory: set HOME, or XDG_DATA_HOME and XDG_STATE_HOME"
 
 

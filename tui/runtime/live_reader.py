@@ -15,17 +15,23 @@ from probes.checks.judgement import Judge, Judgement
 from probes.checks.live.watched import NOT_LONG_ENOUGH
 from probes.facts.node import Node
 from probes.host.protocol import Host
-from probes.live.events.conditions import OVER_TCP, STAGED, STOPPED
-from probes.live.events.errors import ERRORS_RISING
-from probes.live.events.gpus import THROTTLED
-from probes.live.events.ports import FLAPPING, PAUSED
-from probes.live.events.rates import TRAFFIC_FELL
 from probes.live.live_watch import LiveWatch
 from probes.live.model.sample import EventKind, LiveEvent, LiveSample
 from probes.live.ras.events import RasEvents
 from probes.live.verdict import examine_with_jobs, with_jobs
 from probes.queries.finding import Finding, Severity, Status
-from probes.snapshot.condition import Condition, Watched
+from probes.snapshot.condition import (
+    ERRORS_RISING,
+    FLAPPING,
+    OVER_TCP,
+    PAUSED,
+    STAGED,
+    STOPPED,
+    THROTTLED,
+    TRAFFIC_FELL,
+    Condition,
+    Watched,
+)
 from probes.snapshot.examination import Examination
 from probes.snapshot.rates import Reading
 from probes.snapshot.verdict import ServedCache, assess

@@ -6,11 +6,11 @@ from collections.abc import Iterable
 
 from probes.bandwidth.model.planned_test import Pair
 from probes.bandwidth.model.rating import OpenFinding
-from probes.bandwidth.results.slow_results import BELOW_LIMIT
 from probes.base.unknown import known
 from probes.facts.rdma.devices import RdmaFacts
 from probes.queries.finding import Finding, Severity, Status
 from probes.queries.pcie_paths import functions_of
+from probes.snapshot.condition import BELOW_LIMIT
 from probes.snapshot.examination import Examination
 
 MOST_FINDINGS = 4

@@ -16,10 +16,9 @@ from probes.base.evidence import Evidence
 from probes.base.origin import Origin, origin_word
 from probes.base.unknown import known
 from probes.facts.system.platform import PlatformFacts
-from probes.snapshot.condition import Condition
+from probes.snapshot.condition import BELOW_LIMIT, Condition
 from probes.topology.paths import Topology
 
-BELOW_LIMIT = "bandwidth-below-limit"
 _GPU_MEMORY = (BY_DMABUF, BY_PEERMEM)
 
 

@@ -5,15 +5,22 @@ from __future__ import annotations
 from probes.base.evidence import Evidence
 from probes.base.plan import Plan, instruction
 from probes.checks.live.watched import report_conditions
-from probes.live.events.conditions import ODD_RANK, OVER_TCP, RANK_ENDED, SLOW_NIC, STAGED, STOPPED
-from probes.live.events.rates import TRAFFIC_FELL
-from probes.live.ras.findings import RAS_PROBLEM
 from probes.queries.finding import Area, Outcome, Severity, end_with, passed
 from probes.queries.jobs import OVER_TCP as TCP_IMPACT
 from probes.queries.jobs import RESTART, RESTARTS
 from probes.queries.jobs import STAGED as STAGED_IMPACT
 from probes.queries.ports import PORT_DOWN
 from probes.queries.references import NCCL_VARIABLES
+from probes.snapshot.condition import (
+    ODD_RANK,
+    OVER_TCP,
+    RANK_ENDED,
+    RAS_PROBLEM,
+    SLOW_NIC,
+    STAGED,
+    STOPPED,
+    TRAFFIC_FELL,
+)
 from probes.snapshot.examination import Examination
 from probes.snapshot.verdict import State
 

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from probes.base.plan import Plan, Step, instruction
 from probes.checks.live.watched import report_conditions
-from probes.live.events.errors import ERRORS_RISING
-from probes.live.events.gpus import THROTTLED
-from probes.live.events.ports import FLAPPING, PAUSED
-from probes.live.events.rates import CONGESTED
 from probes.queries.finding import Area, Outcome, Severity
 from probes.queries.ports import PORT_DOWN
+from probes.snapshot.condition import CONGESTED, ERRORS_RISING, FLAPPING, PAUSED, THROTTLED
 from probes.snapshot.examination import Examination
 
 AREA = Area("nic", is_moving=True)

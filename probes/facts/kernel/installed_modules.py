@@ -6,8 +6,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from probes.base.frozen import dataclass
 from probes.base.origin import Source
 from probes.base.unknown import Maybe, Reason, Unknown, known
 from probes.facts.kernel.boot import version_key

@@ -8,16 +8,24 @@ from dataclasses import replace
 from probes.base.evidence import Evidence, Severity
 from probes.base.text import plural
 from probes.base.unknown import Maybe, Reason, Unknown
-from probes.live.events.errors import ERRORS_RISING
-from probes.live.events.gpus import THROTTLED
-from probes.live.events.ports import FLAPPING, PAUSED
-from probes.live.events.rates import CONGESTED, TRAFFIC_FELL
 from probes.live.model.sample import GpuSample, LiveJob, LiveProcess, LiveSample, PathWord, Role, path_phrase
 from probes.live.processes.jobs import path_summary
-from probes.snapshot.condition import Condition, Watched
+from probes.snapshot.condition import (
+    CONGESTED,
+    ERRORS_RISING,
+    FLAPPING,
+    ODD_RANK,
+    OVER_TCP,
+    PAUSED,
+    SLOW_NIC,
+    STAGED,
+    STOPPED,
+    THROTTLED,
+    TRAFFIC_FELL,
+    Condition,
+    Watched,
+)
 
-STAGED, OVER_TCP, STOPPED, RANK_ENDED = "job-staged", "job-over-tcp", "rank-stopped", "rank-ended"
-SLOW_NIC, ODD_RANK = "nic-slow-in-job", "rank-differs"
 SEEN_AT_ONCE = frozenset({STAGED, OVER_TCP, STOPPED, ODD_RANK})  # in one sample; others need rates
 STOPPED_STATES = ("T", "t")
 _WITHOUT_GDR = {PathWord.STAGED: STAGED, PathWord.TCP: OVER_TCP}

@@ -11,9 +11,8 @@ from probes.live.events.ports import ACTIVE
 from probes.live.model.explanations import ERRORS
 from probes.live.model.sample import EventKind, LiveEvent, LiveSample, PortSample
 from probes.queries.finding import Evidence, Severity
-from probes.snapshot.condition import Condition
+from probes.snapshot.condition import ERRORS_RISING, Condition
 
-ERRORS_RISING = "port-errors-rising"
 _QUIET_SECONDS = 60.0  # without a rise above the limit, before the next event of a counter
 # Peers that end at different times leave timeouts and refused packets behind.
 _TEARDOWN_SECONDS = 15.0

@@ -11,9 +11,8 @@ from probes.live.model.explanations import EXPLANATIONS
 from probes.live.model.sample import EventKind, GpuSample, LiveEvent, LiveSample
 from probes.live.model.settled import Lasting, Settled
 from probes.queries.finding import Evidence, Severity
-from probes.snapshot.condition import Condition
+from probes.snapshot.condition import THROTTLED, Condition
 
-THROTTLED = "gpu-throttled"
 BUSY_PERCENT = 10  # a GPU with this load runs its link at full speed
 _BUSY_SAMPLES = 3  # until a link that was slowed down while idle is fast again
 _MISSED = 3

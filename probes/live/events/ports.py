@@ -12,10 +12,9 @@ from probes.live.model.explanations import EXPLANATIONS
 from probes.live.model.sample import EventKind, LiveEvent, LiveSample, PortSample
 from probes.live.model.settled import Lasting, Settled
 from probes.queries.finding import Evidence, Severity
-from probes.snapshot.condition import Condition
+from probes.snapshot.condition import FLAPPING, PAUSED, Condition
 
 ACTIVE = "ACTIVE"
-FLAPPING, PAUSED = "port-flapping", "port-paused"
 PAUSE_PERCENT = 5.0
 _PAUSE_SAMPLES = 3
 _QUIET_SAMPLES = 30  # without pauses, before the next event

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from probes.base.frozen import dataclass
 from probes.base.unknown import Unknown
 from probes.facts.jobs.processes import program_of
-from probes.live.events.conditions import RANK_ENDED, rank_name
+from probes.live.events.conditions import rank_name
 from probes.live.model.explanations import EXPLANATIONS, PATHS
 from probes.live.model.sample import (
     EventKind,
@@ -20,7 +21,7 @@ from probes.live.model.sample import (
 )
 from probes.live.model.settled import Settled
 from probes.queries.finding import Evidence, Severity
-from probes.snapshot.condition import Condition
+from probes.snapshot.condition import RANK_ENDED, Condition
 
 _MISSED = 2  # samples without a process before it has ended: the sources are not read at one moment
 _STOPPED = 2  # a profiler stops a process for less than a second

@@ -18,9 +18,8 @@ from probes.live.events.ports import ACTIVE
 from probes.live.model.explanations import EXPLANATIONS
 from probes.live.model.sample import EventKind, LiveEvent, LiveJob, LiveProcess, LiveSample, PortSample, Role
 from probes.queries.finding import Evidence, Severity
-from probes.snapshot.condition import Condition
+from probes.snapshot.condition import CONGESTED, TRAFFIC_FELL, Condition
 
-TRAFFIC_FELL, CONGESTED = "job-traffic-fell", "network-congested"
 LEAST_GBPS = 1.0
 _LEAST_SHARE = 0.01  # of the line rate, where that is less
 _LEAST_SOFTWARE_GBPS = 0.005  # software RDMA, whose line rate says little

@@ -11,7 +11,7 @@ from probes.live.ras.stall import Stall
 from probes.live.ras.targets import LocalProcesses
 from probes.nccl.ras.facts import RasProcess, RasRank, RasReport
 from probes.queries.finding import Evidence, Severity
-from probes.snapshot.condition import Condition
+from probes.snapshot.condition import RAS_PROBLEM, Condition
 
 CONFIRMED_SECONDS = 60.0  # until then, a long computation step is as likely
 _NAMED = 4
@@ -25,9 +25,6 @@ class RasFinding:
     text: str
     pid: int | None = None  # None: on another node, or not one process
     explanation: str = ""
-
-
-RAS_PROBLEM = "ras-problem"
 
 
 def conditions_of(

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from enum import Enum
 
+from probes.base.frozen import dataclass
 from probes.base.unknown import Maybe, Unknown
 
 YOUNGEST_SECONDS = 120.0

@@ -12,14 +12,13 @@ from probes.base.plan import FileChange, Plan, Step
 from probes.base.unknown import Unknown
 from probes.checks.judgement import conclude
 from probes.checks.registry import findings
-from probes.live.events.rates import CONGESTED
 from probes.live.verdict import examine_with_jobs
 from probes.plans.catalogue import Offer, offers
 from probes.queries.finding import Finding, Status
 from probes.setup.twin.build import make_twin
 from probes.simulation.host import SimulatedHost
 from probes.simulation.node.modules.loading import remove_modules
-from probes.snapshot.condition import Condition
+from probes.snapshot.condition import CONGESTED, Condition
 from probes.snapshot.examination import examine
 from probes.snapshot.verdict import State
 from tests.simulated_tree import write_tree

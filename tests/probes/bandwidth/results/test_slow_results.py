@@ -9,11 +9,11 @@ from probes.bandwidth.model.rating import Rating
 from probes.bandwidth.model.result import Ending, Result
 from probes.bandwidth.model.samples import BY_PEERMEM, HOST_MEMORY, STAGED, About, Fact
 from probes.bandwidth.results.open_findings import open_findings
-from probes.bandwidth.results.slow_results import BELOW_LIMIT, slow_results
+from probes.bandwidth.results.slow_results import slow_results
 from probes.base.origin import Origin, Source
 from probes.checks.judgement import Judgement, judge
 from probes.queries.finding import Status
-from probes.snapshot.condition import Condition, Watched
+from probes.snapshot.condition import BELOW_LIMIT, Condition, Watched
 from probes.snapshot.verdict import State
 from tests.probes.bandwidth.sample_results import MORNING, judged, result
 from tests.probes.checks.doctor import examination_of

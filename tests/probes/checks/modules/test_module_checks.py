@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given, reject, settings
 from hypothesis import strategies as st
 
-from probes.bandwidth.results.slow_results import BELOW_LIMIT
 from probes.base.unknown import Unknown
 from probes.checks.registry import CHECKS, findings
 from probes.facts.kernel.modules import ModuleFacts
 from probes.queries.finding import Status
 from probes.simulation.faults.catalogue import FAULTS, NoSuchFault
 from probes.simulation.node.model.names import SIMULATED_NAMES
+from probes.snapshot.condition import BELOW_LIMIT
 from tests.probes.checks.doctor import examination_of, findings_on
 from tests.probes.checks.modules.nodes import (
     HGX,

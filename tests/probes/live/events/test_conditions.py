@@ -8,9 +8,8 @@ import pytest
 
 from probes.base.unknown import Reason, Unknown
 from probes.checks.registry import CHECKS, run_checks
-from probes.live.events.conditions import RANK_ENDED, SLOW_NIC, STOPPED
-from probes.live.events.rates import CONGESTED, TRAFFIC_FELL
 from probes.queries.finding import Status
+from probes.snapshot.condition import CONGESTED, RANK_ENDED, SLOW_NIC, STOPPED, TRAFFIC_FELL
 from tests.probes.checks.doctor import examination_of
 from tests.probes.live.following import Following
 from tests.probes.live.live_samples import a_job, a_sample

@@ -12,10 +12,10 @@ from probes.base.unknown import Maybe, Reason, Unknown
 from probes.facts.gpudirect import PeermemReading
 from probes.host.kernel_messages import KernelMessage
 from probes.host.nvml import LOST
-from probes.live.events.gpus import THROTTLED
 from probes.live.events.kernel import KernelEvents
 from probes.live.model.sample import EventKind, GpuSample, LiveSample
 from probes.queries.finding import Severity
+from probes.snapshot.condition import THROTTLED
 from tests.probes.live.following import Following, lasting, texts
 from tests.probes.live.live_samples import ABSENT, a_gpu, a_port, a_process, a_sample, gpu_bdf
 

@@ -7,10 +7,9 @@ from typing import Any
 import pytest
 
 from probes.base.unknown import Reason, Unknown
-from probes.live.events.errors import ERRORS_RISING
-from probes.live.events.ports import PAUSED
 from probes.live.model.sample import EventKind, LiveSample
 from probes.queries.finding import Severity
+from probes.snapshot.condition import ERRORS_RISING, PAUSED
 from tests.probes.live.following import Following, lasting, texts
 from tests.probes.live.live_samples import a_port, a_sample
 

@@ -6,9 +6,9 @@ from dataclasses import replace
 from typing import Any
 
 from probes.base.unknown import Reason, Unknown
-from probes.live.events.conditions import RANK_ENDED
 from probes.live.model.sample import EventKind, LiveSample, NicUse, PathJudgement, PathWord
 from probes.queries.finding import Severity
+from probes.snapshot.condition import RANK_ENDED
 from tests.probes.live.following import Following, lasting, texts
 from tests.probes.live.live_samples import a_process, a_sample
 

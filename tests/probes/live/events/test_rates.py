@@ -8,9 +8,9 @@ from itertools import cycle
 import pytest
 
 from probes.base.unknown import Maybe, Reason, Unknown
-from probes.live.events.rates import TRAFFIC_FELL
 from probes.live.model.sample import EventKind, LiveEvent, LiveSample, Role
 from probes.queries.finding import Severity
+from probes.snapshot.condition import TRAFFIC_FELL
 from tests.probes.live.following import Following, texts
 from tests.probes.live.live_samples import a_job, a_port, a_process, a_sample
 
