@@ -26,6 +26,7 @@ JOB_BYTES = 16 << 20  # of all files of a job
 JOB_SECONDS = 1.0
 ALL_SECONDS = 2.0
 _PIECE_BYTES = 1 << 18
+_FED_BYTES = 1 << 16  # between two looks at the clock
 _MOST_PROCESSES = 256  # of a job, whose lines are looked for
 _GDR = (PathWord.DMABUF, PathWord.PEERMEM)
 _NO_GDR = (PathWord.STAGED, PathWord.TCP)
@@ -129,7 +130,10 @@ class _JobReading:
                 return ""
             # The end of a file begins inside a line.
             begin = part.content.find(b"\n") + 1 if offset and offset == first else 0
-            self.reader.feed(part.content[begin:])
+            for start in range(begin, len(part.content), _FED_BYTES):
+                self.reader.feed(part.content[start : start + _FED_BYTES])
+                if time.monotonic() >= self._until:
+                    break
             offset += len(part.content)
             self._left -= len(part.content)
         return ""
