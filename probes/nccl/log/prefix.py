@@ -20,7 +20,7 @@ _ESCAPES = re.compile(
     rb"\x1b(?:\[[0-9:;<=>?]{0,64}[ -/]{0,8}[@-~]"
     rb"|\][^\x07\x1b\r\n]{0,1024}(?:\x07|\x1b\\)|[ -/]{0,4}[0-Z\\^-~])"
 )
-# Tried at the beginning of a line only: at each byte of it, the time would grow with the square of its length.
+# Tried at the beginning of a line only: at each byte, the time would grow with the square of its length.
 _LONG = re.compile(rb"(?<![^\r\n])([^\r\n]{%d})[^\r\n]+" % MAX_LINE_BYTES)
 _HOST = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_.-"
 _MOST_HOST = 255
