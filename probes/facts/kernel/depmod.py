@@ -5,6 +5,9 @@ They are more than a megabyte, and only a few lines matter, so they stay bytes a
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import field
+
 from probes.base.frozen import dataclass
 from probes.base.text import printable
 from probes.base.unknown import Maybe, Reason, Unknown
@@ -24,6 +27,11 @@ class ModuleTree:
     folded_dependencies: bytes  # the same with underscores instead of dashes, for searching; b"" if unknown
     symbols: Maybe[bytes]
     builtin: Maybe[bytes]  # with underscores instead of dashes
+    file_names: Mapping[str, str] = field(default_factory=dict)  # a module -> its file, if named otherwise
+
+    def module_of(self, name: str) -> str:
+        """Return the module that a file's name stands for."""
+        return next((module for module, file in self.file_names.items() if file == name), name)
 
 
 @dataclass(frozen=True)
@@ -35,8 +43,8 @@ class DepmodEntry:
     depends: tuple[str, ...]  # direct and indirect, in load order
 
 
-def read_tree(host: Host, release: Maybe[str]) -> ModuleTree:
-    """Read the files that modprobe would use for this release."""
+def read_tree(host: Host, release: Maybe[str], file_names: Mapping[str, str] | None = None) -> ModuleTree:
+    """Read the files that modprobe would use for this release; `file_names` as in ModuleTree."""
     if isinstance(release, Unknown):
         nothing = Unknown(Reason.NOT_RECORDED, release.source, "the running kernel is unknown")
         return ModuleTree("", nothing, b"", nothing, nothing)
@@ -46,7 +54,8 @@ def read_tree(host: Host, release: Maybe[str]) -> ModuleTree:
     builtin = _read(host, f"{directory}/modules.builtin")
     if not isinstance(builtin, Unknown):
         builtin = _folded(builtin)
-    return ModuleTree(directory, dependencies, folded, _read(host, f"{directory}/modules.symbols"), builtin)
+    symbols = _read(host, f"{directory}/modules.symbols")
+    return ModuleTree(directory, dependencies, folded, symbols, builtin, file_names or {})
 
 
 def find_module(tree: ModuleTree, name: str) -> Maybe[DepmodEntry]:
@@ -57,16 +66,18 @@ def find_module(tree: ModuleTree, name: str) -> Maybe[DepmodEntry]:
     """
     if isinstance(tree.dependencies, Unknown):
         return tree.dependencies
-    start = _line_of(tree.folded_dependencies, name.encode("utf-8", errors="replace"))
+    file = tree.file_names.get(name, name)
+    start = _line_of(tree.folded_dependencies, file.encode("utf-8", errors="replace"))
     if start < 0:
-        return Unknown(Reason.NOT_THERE, f"{tree.directory}/modules.dep", f"no {name}.ko")
+        return Unknown(Reason.NOT_THERE, f"{tree.directory}/modules.dep", f"no {file}.ko")
     end = tree.dependencies.find(b"\n", start)
     line = tree.dependencies[start : end if end >= 0 else None]
     path, _, rest = line.partition(b":")
     relative = printable(path.decode("utf-8", errors="replace"), 1024)
     absolute = relative if relative.startswith("/") else f"{tree.directory}/{relative}"
     before = rest.split(maxsplit=MAX_DEPENDENCIES)[:MAX_DEPENDENCIES]
-    return DepmodEntry(absolute, relative, tuple(module_name(word) for word in reversed(before)))
+    depends = tuple(tree.module_of(module_name(word)) for word in reversed(before))
+    return DepmodEntry(absolute, relative, depends)
 
 
 def is_builtin(tree: ModuleTree, name: str) -> Maybe[bool]:

@@ -12,7 +12,15 @@ from probes.base.frozen import dataclass
 from probes.base.origin import Source
 from probes.base.unknown import Maybe, Reason, Unknown, known
 from probes.facts.kernel.boot import version_key
-from probes.facts.kernel.depmod import DepmodEntry, find_module, find_provider, is_builtin, read_tree
+from probes.facts.kernel.depmod import (
+    DepmodEntry,
+    ModuleTree,
+    find_module,
+    find_provider,
+    is_builtin,
+    read_tree,
+)
+from probes.facts.kernel.modprobe_config import read_rules
 from probes.facts.kernel.module_elf import read_module_file
 from probes.facts.kernel.module_files import PEER_MEMORY_SYMBOL, ModuleFile, parse_modinfo
 from probes.facts.kernel.release import CONFIG_LIMIT_BYTES, is_release, parse_config
@@ -93,7 +101,7 @@ def read_installed(host: Host, release: str, names: Iterable[str]) -> InstalledM
             release[:64], {}, frozenset(), nothing, nothing, unread, nothing, nothing, False, nothing
         )
     wanted = tuple(names)
-    tree = read_tree(host, release)
+    tree = read_tree(host, release, read_rules(host, "").file_names(wanted))
     config = _config(host, release)
     index = host.size(f"{MODULES_DIRECTORY}/{release}/modules.dep")
     build = host.names(f"{MODULES_DIRECTORY}/{release}/build")
@@ -106,7 +114,7 @@ def read_installed(host: Host, release: str, names: Iterable[str]) -> InstalledM
         entries,
         frozenset(name for name in wanted if known(is_builtin(tree, name), False)),
         find_provider(tree, PEER_MEMORY_SYMBOL),
-        *_files(host, release, entries),
+        *_files(host, tree, release, entries),
         _dmabuf_config(config),
         _architecture(config),
         isinstance(index, Unknown) and index.reason is Reason.NOT_THERE,
@@ -115,15 +123,16 @@ def read_installed(host: Host, release: str, names: Iterable[str]) -> InstalledM
 
 
 def _files(
-    host: Host, release: str, entries: dict[str, Maybe[DepmodEntry]]
+    host: Host, tree: ModuleTree, release: str, entries: dict[str, Maybe[DepmodEntry]]
 ) -> tuple[Maybe[dict[str, ModuleFile]], dict[str, Unknown]]:
     """Run modinfo; in a directory tree, where nothing runs, read the files. Also say what is unreadable."""
     listed = {name: entry for name, entry in entries.items() if not isinstance(entry, Unknown)}
-    answer = host.run(("modinfo", "-k", release, *entries), _SECONDS)
+    files = (tree.file_names.get(name, name) for name in entries)
+    answer = host.run(("modinfo", "-k", release, *files), _SECONDS)
     if not isinstance(answer, Unknown):
-        files = parse_modinfo(answer.stdout)
+        known_files = parse_modinfo(answer.stdout)
         bad = Unknown(Reason.MALFORMED, "modinfo", DAMAGED)
-        return files, {name: bad for name in listed if name not in files}
+        return known_files, {name: bad for name in listed if name not in known_files}
     if host.origin.source is not Source.TREE:
         return answer, dict.fromkeys(listed, answer)
     found: dict[str, ModuleFile] = {}

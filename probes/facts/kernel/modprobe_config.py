@@ -1,4 +1,4 @@
-"""Settings of modprobe and of the boot: blacklists, install and softdep lines, modules loaded at boot.
+"""Settings of modprobe and of the boot: blacklists, alias, install and softdep lines, modules loaded at boot.
 
 Files are found and read in the same way as kmod (libkmod-config.c, modprobe.d(5)) and systemd
 (modules-load.d(5)) do it.
@@ -6,9 +6,11 @@ Files are found and read in the same way as kmod (libkmod-config.c, modprobe.d(5
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterable, Iterator
 from dataclasses import field
 from fnmatch import fnmatchcase
+from itertools import takewhile
 
 from probes.base.frozen import dataclass
 from probes.base.text import printable, printable_lines
@@ -31,6 +33,8 @@ LOAD_DIRECTORIES = (
 )
 MAX_FILES = 512
 _MAX_SOFTDEPS = 64
+_DIRECTIVES = ("blacklist", "install", "alias", "softdep")
+_END_OF_COMMAND = re.compile(r"[;&|]+")
 CMDLINE = "/proc/cmdline"
 
 
@@ -52,6 +56,7 @@ class ModprobeConfig:
 
     blacklist: dict[str, str] = field(default_factory=dict)  # module -> "/etc/modprobe.d/x.conf:3"
     install: tuple[InstallLine, ...] = ()
+    aliases: tuple[tuple[str, str], ...] = ()  # (pattern, module)
     softdeps: dict[str, str] = field(default_factory=dict)
     """Module that another one pulls in -> "/etc/modprobe.d/x.conf:3: softdep nvidia post: nvidia_peermem"."""
 
@@ -85,11 +90,47 @@ class LoadingRules:
         """Return the first line that matches, which is the one used (kmod_module_get_install_commands)."""
         return next((line for line in self.config.install if fnmatchcase(module, line.pattern)), None)
 
+    def file_names(self, modules: Iterable[str]) -> dict[str, str]:
+        """Return the names of the .ko files of the modules whose files are named otherwise."""
+        names = {module: self.file_name(module) for module in modules}
+        return {module: name for module, name in names.items() if name != module}
+
+    def file_name(self, module: str) -> str:
+        """Return the name of the .ko that `modprobe MODULE` loads, with underscores.
+
+        A line `alias` comes first, then the module's line `install` (libkmod-module.c,
+        kmod_module_new_from_lookup and kmod_module_probe_insert_module). Aliases of modules.alias are left
+        out: the modules that gdrtop looks for have none of their own name.
+        """
+        aliases = (target for pattern, target in self.config.aliases if fnmatchcase(module, pattern))
+        target = next(aliases, module)
+        line = self.install_line(target)
+        return (None if line is None else loaded_by(line.command)) or target
+
+
+def loaded_by(command: str) -> str | None:
+    """Return the module that the command of an install line loads; None: the command shows none.
+
+    It does so with `modprobe -i`, which runs no install line again. Debian's driver is named like this:
+    `install nvidia-uvm modprobe nvidia ; modprobe -i nvidia-current-open-uvm $CMDLINE_OPTS`.
+    """
+    for single in _END_OF_COMMAND.split(command):
+        program, *words = single.split() or [""]
+        options = list(takewhile(lambda word: word.startswith("-"), words))
+        ignores = any(
+            option == "--ignore-install" or (not option.startswith("--") and "i" in option)
+            for option in options
+        )
+        if program.rpartition("/")[2] == "modprobe" and ignores and len(words) > len(options):
+            return _underscored(words[len(options)])
+    return None
+
 
 def read_rules(host: Host, cmdline: Maybe[str]) -> LoadingRules:
     """Read the rules in force, and which files could not be read."""
     blacklist: dict[str, str] = {}
     install: list[InstallLine] = []
+    aliases: list[tuple[str, str]] = []
     softdeps: dict[str, str] = {}
     unread: list[str] = []
     for path, text in _files(host, MODPROBE_DIRECTORIES):
@@ -100,6 +141,7 @@ def read_rules(host: Host, cmdline: Maybe[str]) -> LoadingRules:
         for module, where in config.blacklist.items():
             blacklist.setdefault(module, where)
         install.extend(config.install)
+        aliases.extend(config.aliases)
         for module, where in config.softdeps.items():
             softdeps.setdefault(module, where)
     boot = BootBlacklist() if isinstance(cmdline, Unknown) else parse_cmdline(cmdline)
@@ -110,16 +152,21 @@ def read_rules(host: Host, cmdline: Maybe[str]) -> LoadingRules:
             continue
         for module in parse_load_list(text):
             at_boot.setdefault(module, printable(path))
-    return LoadingRules(ModprobeConfig(blacklist, tuple(install), softdeps), boot, at_boot, tuple(unread))
+    lines = ModprobeConfig(blacklist, tuple(install), tuple(aliases), softdeps)
+    return LoadingRules(lines, boot, at_boot, tuple(unread))
 
 
 def parse_modprobe(text: str, path: str) -> ModprobeConfig:
-    """Parse the `blacklist`, `install` and `softdep` lines of one file."""
+    """Parse the `blacklist`, `install`, `alias` and `softdep` lines of one file.
+
+    Of `alias`, those of a device (`pci:v000010DE…`) are left out.
+    """
     blacklist: dict[str, str] = {}
     install: list[InstallLine] = []
+    aliases: list[tuple[str, str]] = []
     softdeps: dict[str, str] = {}
     for number, line in _logical_lines(text):
-        if "blacklist" not in line and "install" not in line and "softdep" not in line:
+        if not any(directive in line for directive in _DIRECTIVES):
             continue
         words = line.split(maxsplit=2)
         if line.startswith("#") or len(words) < 2:
@@ -129,12 +176,14 @@ def parse_modprobe(text: str, path: str) -> ModprobeConfig:
             blacklist.setdefault(module, f"{path}:{number}")
         elif words[0] == "install" and len(words) == 3 and len(module) <= 256:
             install.append(InstallLine(module, printable(words[2].strip(), 256), f"{path}:{number}"))
+        elif words[0] == "alias" and len(words) == 3 and len(module) <= 256 and ":" not in module:
+            aliases.append((module, _underscored(words[2].split()[0])[:256]))
         elif words[0] == "softdep" and len(words) == 3 and len(module) <= 256:
             pulled_in = [word for word in words[2].split()[:_MAX_SOFTDEPS] if not word.endswith(":")]
             for name in pulled_in:
                 where = printable(f"{path}:{number}: softdep {module} {words[2].strip()}", 256)
                 softdeps.setdefault(_underscored(name)[:256], where)
-    return ModprobeConfig(blacklist, tuple(install), softdeps)
+    return ModprobeConfig(blacklist, tuple(install), tuple(aliases), softdeps)
 
 
 def parse_cmdline(cmdline: str) -> BootBlacklist:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from probes.base.unknown import Reason, Unknown, known
+from probes.facts.kernel.modprobe_config import loaded_by
 from probes.facts.kernel.modules import PEER_MEMORY_SYMBOL, KernelModule, ModuleFacts, ModuleState
 
+_NOTHING = ("false", "true", ":")
 _RIVALS = {"nvidia_peermem": "nv_peer_mem", "nv_peer_mem": "nvidia_peermem"}
 
 
@@ -27,14 +29,16 @@ def blocker_of(facts: ModuleFacts, module: KernelModule) -> str | None:
         return "kernel.modules_disabled is 1: no module can be loaded until a reboot"
     if module.kernel_forbids:
         return "blocked by module_blacklist= on the kernel command line"
-    if module.install_line is not None and not loads_nothing(module.install_line):
+    command = _command(module.install_line or "")
+    loads_a_file = loaded_by(command) is not None
+    if command and not loads_a_file and not _loads_nothing(command):
         return None  # the command loads the module, as in the files of distributions
     if isinstance(module.on_disk, Unknown):
         if module.on_disk.reason is Reason.NOT_THERE:
             return f"no .ko for kernel {known(facts.kernel_release, 'unknown')}"
         return f"not loaded; .ko unknown ({module.on_disk})"
-    if module.install_line is not None:
-        return _replaced(module.install_line)
+    if command and not loads_a_file:
+        return _replaced(module.install_line or "")
     if module.name in _RIVALS:
         rival = facts.modules.get(_RIVALS[module.name])
         if rival is not None and rival.state is ModuleState.LIVE:
@@ -50,7 +54,7 @@ def _why_not_loaded(facts: ModuleFacts, module: KernelModule) -> str:
     blocker = blocker_of(facts, module)
     if blocker is not None:
         return blocker
-    if module.install_line is not None:
+    if module.install_line is not None and loaded_by(_command(module.install_line)) is None:
         return _replaced(module.install_line)
     if module.blacklisted is not None:
         return f"blacklisted by {module.blacklisted}"
@@ -67,8 +71,17 @@ def _replaced(install_line: str) -> str:
 
 def loads_nothing(install_line: str) -> bool:
     """Return whether an install line runs false(1) or true(1), which prevents loading."""
-    command = install_line.partition(": ")[2].split()[2:3]
-    return bool(command) and command[0].rpartition("/")[2] in ("false", "true", ":")
+    return _loads_nothing(_command(install_line))
+
+
+def _loads_nothing(command: str) -> bool:
+    program = next(iter(command.split(maxsplit=1)), "")
+    return program.rpartition("/")[2] in _NOTHING
+
+
+def _command(install_line: str) -> str:
+    """Return the command of "/etc/modprobe.d/x.conf:3: install MODULE COMMAND"."""
+    return install_line.partition(": ")[2].partition(" ")[2].partition(" ")[2]
 
 
 def _lacks_peer_memory(facts: ModuleFacts, module: KernelModule) -> str | None:

@@ -14,13 +14,15 @@ from probes.base.frozen import dataclass
 from probes.base.text import printable
 from probes.base.unknown import Maybe, Reason, Unknown, known, map_known
 from probes.facts.kernel.depmod import FILE_LIMIT_BYTES
+from probes.facts.kernel.modprobe_config import read_rules
 from probes.host.protocol import Host
 
 _SECONDS = 3.0
 _SYMVERS_LIMIT_BYTES = 32 << 20
 _MAX_FIELDS = 4096
 _MAX_KERNELS = 8
-_PEERMEM = re.compile(rb"nvidia[-_]peermem\.ko[.a-z0-9]{0,4}:")
+# Debian's names have the alternative that provides them.
+_PEERMEM = re.compile(rb"nvidia[-_](?:current[-_](?:open[-_])?)?peermem\.ko[.a-z0-9]{0,4}:")
 
 
 _NO_VERMAGIC = Unknown(Reason.NOT_RECORDED, "modinfo -F vermagic")
@@ -141,6 +143,14 @@ def _files(host: Host, names: tuple[str, ...]) -> Maybe[dict[str, ModuleFile]]:
     if not files and "not found" not in answer.stderr:
         error = printable(" ".join(answer.stderr.split()), 120)
         return Unknown(Reason.IO_ERROR, "modinfo", error or "modinfo printed nothing")
+    missing = [name for name in names if name not in files]
+    # modinfo does not follow install lines, by which Debian names the driver's files.
+    renamed = read_rules(host, "").file_names(missing) if missing else {}
+    if renamed:
+        answer = host.run(("modinfo", *renamed.values()), _SECONDS)
+        if isinstance(answer, Unknown):
+            return answer
+        files |= parse_modinfo(answer.stdout)
     return files
 
 

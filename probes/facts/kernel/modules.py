@@ -204,8 +204,8 @@ class LoadedModule:
 def probe(host: Host) -> ModuleFacts:
     """Read /proc/modules, /sys/module, /lib/modules/RELEASE and modprobe.d."""
     release = read_release(host)
-    tree = read_tree(host, release)
     rules = read_rules(host, read_cmdline(host))
+    tree = read_tree(host, release, rules.file_names(LADDER))
     loaded = _loaded(host)
     modules = {name: _module(host, name, loaded, tree, rules) for name in LADDER}
     peers = host.names("/sys/kernel/mm/memory_peers")

@@ -74,6 +74,25 @@ def test_an_install_line_counts_for_what_fits_its_pattern_and_the_first_one_coun
     assert rules.install_line("nvidia") is None
 
 
+@pytest.mark.parametrize(
+    ("lines", "file"),
+    [
+        ("install nvidia-peermem modprobe -i nvidia-current-peermem $CMDLINE_OPTS", "nvidia_current_peermem"),
+        ("install nvidia-* modprobe nvidia; /sbin/modprobe -qi nvidia-tesla-peermem", "nvidia_tesla_peermem"),
+        ("install nvidia-peermem modprobe --ignore-install nvidia-peermem && /sbin/set-up", "nvidia_peermem"),
+        ("install nvidia-peermem modprobe nvidia", "nvidia_peermem"),
+        ("install nvidia-peermem /bin/false", "nvidia_peermem"),
+        ("install nvidia-peermem modprobe -i", "nvidia_peermem"),
+        ("alias nvidia-peermem nvidia-550-peermem", "nvidia_550_peermem"),
+        ("alias nvidia_p* other\ninstall other modprobe -i other-550", "other_550"),
+        ("alias pci:v000010DE* nvidia_peermem", "nvidia_peermem"),
+    ],
+)
+def test_which_file_modprobe_loads(tmp_path: Path, lines: str, file: str) -> None:
+    write(tmp_path, "/etc/modprobe.d/a.conf", f"{lines}\n")
+    assert rules_of(tmp_path).file_name("nvidia_peermem") == file
+
+
 def test_of_two_files_with_one_name_the_admins_counts(tmp_path: Path) -> None:
     write(tmp_path, "/etc/modprobe.d/nvidia.conf", "# nothing\n")
     for directory in ("/run", "/usr/local/lib", "/usr/lib", "/lib"):

@@ -104,6 +104,21 @@ def test_a_modinfo_that_fails_is_not_a_node_without_modules(tmp_path: Path) -> N
     assert isinstance(probe(LocalHost(str(tmp_path)), RELEASE).files, Unknown)
 
 
+def test_modinfo_is_asked_for_the_names_of_debians_files(tmp_path: Path) -> None:
+    class Debian(LocalHost):
+        def run(self, argv: Sequence[str], seconds: float = 2.0) -> Maybe[CommandOutput]:
+            printed = PRINTED.replace("nvidia-peermem.ko", "nvidia-current-peermem.ko")
+            if "nvidia_current_peermem" in argv:
+                return CommandOutput(tuple(argv), 0, printed[: printed.index("name:           ib_core")], "")
+            return CommandOutput(tuple(argv), 1, "", "modinfo: ERROR: Module nvidia_peermem not found.")
+
+    write(
+        tmp_path, "/etc/modprobe.d/nvidia.conf", "install nvidia-peermem modprobe -i nvidia-current-peermem\n"
+    )
+    found = files(probe(Debian(str(tmp_path)), RELEASE))
+    assert found["nvidia_peermem"].path.endswith("/nvidia-current-peermem.ko.zst")
+
+
 def test_the_symbols_that_the_drivers_build_would_find(tmp_path: Path) -> None:
     path = f"/usr/src/ofa_kernel/x86_64/{RELEASE}/Module.symvers"
     write(tmp_path, path, SYMVERS)

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from probes.base.unknown import Reason, Unknown
+from probes.facts.kernel.installed_modules import read_installed
 from probes.facts.kernel.module_blockers import explain
 from probes.facts.kernel.modules import (
     COMPANIONS,
@@ -131,6 +132,52 @@ def test_where_modules_are_on_disk_and_who_installed_them(node: Path) -> None:
     gdrdrv = modules["gdrdrv"].on_disk
     assert isinstance(gdrdrv, Unknown)
     assert gdrdrv.reason is Reason.NOT_THERE
+
+
+# As Debian's nvidia-kernel-common and nvidia-open-kernel-dkms have it.
+DEBIAN_MODPROBE = """\
+install nvidia modprobe -i nvidia-current-open $CMDLINE_OPTS
+install nvidia-uvm modprobe nvidia ; modprobe -i nvidia-current-open-uvm $CMDLINE_OPTS
+install nvidia-peermem modprobe nvidia ; modprobe -i nvidia-current-open-peermem $CMDLINE_OPTS
+alias pci:v000010DEd00000E00sv*sd*bc04sc80i00* nvidia
+"""
+
+
+@pytest.fixture
+def debian(node: Path) -> Path:
+    """A node whose NVIDIA modules have Debian's names, which an alternative chooses."""
+    dependencies = DEPENDENCIES.replace("dkms/nvidia", "dkms/nvidia-current-open")
+    write(node, f"{TREE}/modules.dep", dependencies)
+    write(node, "/etc/nvidia/current-open/nvidia-modprobe.conf", DEBIAN_MODPROBE)
+    for link, target in (
+        ("/etc/modprobe.d/nvidia.conf", "/etc/alternatives/glx--nvidia-modprobe.conf"),
+        ("/etc/alternatives/glx--nvidia-modprobe.conf", "/etc/nvidia/current-open/nvidia-modprobe.conf"),
+    ):
+        (node / link.lstrip("/")).parent.mkdir(parents=True, exist_ok=True)
+        (node / link.lstrip("/")).symlink_to(target)
+    return node
+
+
+def test_debians_driver_is_found_as_modprobe_finds_it(debian: Path) -> None:
+    facts = facts_of(debian)
+    for name in ("nvidia", "nvidia_uvm", "nvidia_peermem"):
+        file = f"nvidia-current-open{name.removeprefix('nvidia').replace('_', '-')}.ko"
+        assert facts.modules[name].on_disk == f"{TREE}/updates/dkms/{file}"
+        assert facts.modules[name].origin == "DKMS"
+    assert facts.modules["nvidia_peermem"].depends == ("ib_core", "nvidia")
+    assert "replaced" not in explain(facts, "nvidia_peermem")
+
+
+def test_debians_driver_that_was_not_built_is_missing(debian: Path) -> None:
+    write(debian, f"{TREE}/modules.dep", DEPENDENCIES.split("updates")[0])
+    assert explain(facts_of(debian), "nvidia").startswith("no .ko")
+
+
+def test_the_image_of_debians_driver_has_its_modules(debian: Path) -> None:
+    installed = read_installed(LocalHost(str(debian)), RELEASE, ("nvidia", "nvidia_peermem", "gdrdrv"))
+    assert installed.is_there("nvidia") is True
+    assert installed.is_there("nvidia_peermem") is True
+    assert installed.is_there("gdrdrv") is False
 
 
 def test_a_kernel_that_cannot_unload_has_no_refcnt() -> None:
