@@ -36,6 +36,18 @@ def test_processes_that_no_check_needs_are_recorded_without_command_line() -> No
         assert recorded[Question("file", ("/proc/78/cmdline",))] == b""
 
 
+def test_the_names_of_debians_driver_files_are_kept() -> None:
+    install = b"install nvidia-uvm modprobe nvidia ; modprobe -i nvidia-current-open-uvm $CMDLINE_OPTS"
+    index = b"updates/dkms/nvidia-current-open-uvm.ko.zst: updates/dkms/nvidia-current-open.ko\n"
+    for path, content in (
+        ("/etc/modprobe.d/nvidia.conf", install),
+        ("/lib/modules/6.1.0-50-amd64/modules.dep", index),
+    ):
+        question = Question("file", (path,))
+        answers: dict[Question, object] = {question: content}
+        assert Identifiers(redact=True).apply(Moment(0, 0.0, True, (), answers)).answers[question] == content
+
+
 @pytest.mark.parametrize(
     ("cmdline", "recorded"),
     [
