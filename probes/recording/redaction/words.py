@@ -372,7 +372,8 @@ _FORMS = re.compile(
             r"(?:node|cpu|uverbs|umad|issm|nvidia|dmar|ivhd|card|renderD|ptp|hwmon|nvme|loop|sd[a-z]|dm-|md)\d{0,4}",
             r"(?:nvidia-(?:nvswitch|cap)|mei|kmsg|smmu3\.0x|nvme\d{1,3}n)\d{1,4}(?:p\d{1,3})?",
             r"pci[0-9a-f]{4,8}|channel\d{1,5}",
-            r"nvidia[-_](?:current|tesla(?:[-_]\d{3})?)(?:[-_]open)?(?:[-_](?:uvm|modeset|drm|peermem))?"  # Debian's
+            # Debian's names of the driver's files
+            r"nvidia[-_](?:current|tesla(?:[-_]\d{3})?)(?:[-_]open)?(?:[-_](?:uvm|modeset|drm|peermem))?"
             r"(?:\.ko(?:\.(?:gz|xz|zst))?)?|-[ir]|--ignore-install|CMDLINE_OPTS",
             r"resource\d(?:_wc)?",
             r"MT\d{3,5}",

@@ -50,7 +50,10 @@ def nic_cluster_policy(request: ManifestRequest) -> str | Refused:
     spec: dict[str, Any] = {}
     comments: dict[Key, str] = {}
     note = _ofed(request, spec, comments)
-    config, why = _plugin_config(request, nics)
+    plugin = _plugin_config(request, nics)
+    if isinstance(plugin, Refused):
+        return plugin
+    config, why = plugin
     spec["rdmaSharedDevicePlugin"] = {
         "image": "k8s-rdma-shared-dev-plugin",
         "repository": REPOSITORY,
@@ -160,18 +163,22 @@ def _env(request: ManifestRequest) -> list[tuple[str, str]]:
 # The device plugin
 
 
-def _plugin_config(request: ManifestRequest, nics: Iterable[RdmaDevice]) -> tuple[dict[str, Any], str]:
+def _plugin_config(
+    request: ManifestRequest, nics: Iterable[RdmaDevice]
+) -> tuple[dict[str, Any], str] | Refused:
     """Return the plugin's config and why its selectors are as they are.
 
     Vendor and device id are the same on every node of a kind. Interface names are added only where a NIC of
-    another role has the same ids.
+    another role has the same ids. Refused where only unknown names could keep a pod from a port that manages
+    NVSwitches: on DGX B200 it has the ids of the compute NICs.
     """
     functions = _functions(request)
     chosen = list(nics)
     names = {nic.name for nic in chosen}
     rdma = request.situation.examination.node.rdma
-    devices = rdma.devices if isinstance(rdma, RdmaFacts) else ()
-    others = {ids for nic in devices if nic.name not in names and (ids := _ids(functions, nic))}
+    devices, management = (rdma.devices, rdma.management) if isinstance(rdma, RdmaFacts) else ((), ())
+    managing = {ids for nic in management if (ids := _ids(functions, nic))}
+    others = {ids for nic in devices if nic.name not in names and (ids := _ids(functions, nic))} | managing
     entries: dict[str, dict[str, Any]] = {}
     shared = False
     for nic in chosen:
@@ -183,8 +190,13 @@ def _plugin_config(request: ManifestRequest, nics: Iterable[RdmaDevice]) -> tupl
             continue
         selectors["deviceIDs"].append(f"{ids[1]:04x}")
         shared = shared or ids in others
-        netdevs = [known(port.netdev, "") for port in nic.ports]
-        selectors["ifNames"] += [netdev for netdev in netdevs if _NETDEV.fullmatch(netdev)]
+        netdevs = [name for port in nic.ports if _NETDEV.fullmatch(name := known(port.netdev, ""))]
+        if ids in managing and not netdevs:
+            return Refused(
+                f"{nic.name} has no network interface. Its name alone tells this NIC from the ports that "
+                "manage NVSwitches, which no pod may get. For InfiniBand, load ib_ipoib first"
+            )
+        selectors["ifNames"] += netdevs
     needs_names = shared or len(entries) > 1
     config: list[dict[str, Any]] = []
     for resource, selectors in sorted(entries.items()):

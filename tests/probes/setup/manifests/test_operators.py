@@ -10,6 +10,7 @@ import yaml
 from probes.base.unknown import Unknown
 from probes.facts.gpu.driver_package import DriverOrigin, DriverPackage
 from probes.facts.gpudirect import GdrPath
+from probes.facts.rdma.devices import RdmaFacts
 from probes.facts.rdma.nic_driver import NicStack
 from probes.facts.system.driver_container import DriverContainerFacts
 from probes.facts.system.kubernetes import NetworkOperator
@@ -37,6 +38,23 @@ from tests.probes.setup.manifests.parsed import (
 )
 
 HGX, DGX, L40S = "hgx-h100", "dgx-a100", "pcie-l40s"
+
+
+def test_pods_never_get_the_ports_that_manage_nvswitches() -> None:
+    situation = situation_of("hgx-b200")
+    policy = parse("nicclusterpolicy", text_of("nicclusterpolicy", request_of(situation, DMABUF)))
+    (entry,) = policy["spec"]["rdmaSharedDevicePlugin"]["config"]["configList"]
+    assert entry["selectors"]["ifNames"] == [f"ib{number}" for number in range(8)]
+    rdma = situation.examination.node.rdma
+    assert isinstance(rdma, RdmaFacts)
+    nameless = tuple(
+        replace(device, ports=tuple(replace(port, netdev=ABSENT) for port in device.ports))
+        for device in rdma.devices
+    )
+    examination = situation.examination
+    node = replace(examination.node, rdma=replace(rdma, devices=nameless))
+    without = changed(situation, examination=replace(examination, node=node))
+    assert "manage NVSwitches" in refusal_of("nicclusterpolicy", request_of(without, DMABUF))
 
 
 def test_the_driver_of_the_host_stays() -> None:
