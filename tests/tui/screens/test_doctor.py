@@ -3,14 +3,17 @@
 import re
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from textual.pilot import Pilot
 from textual.widgets import Input
 
 from probes.checks.registry import CHECKS
+from probes.host.local import LocalHost
 from probes.host.protocol import Host
 from probes.simulation.host import SimulatedHost
+from tests.simulated_tree import write_tree
 from tests.tui.pilot import SteppedClock, readings, shown, stepped_app, until
 from tui.screens.actions.screen import ActionsScreen
 from tui.screens.doctor.screen import DoctorScreen
@@ -53,6 +56,24 @@ async def test_a_finding_shows_cause_evidence_and_fix(size: tuple[int, int]) -> 
         assert "Evidence" in seen(pilot, "details")
         await pilot.press("escape")
         await until(pilot, lambda: not isinstance(pilot.app.screen, DoctorScreen))
+
+
+async def test_refresh_reads_also_what_no_event_shows(tmp_path: Path) -> None:
+    write_tree(SimulatedHost("hgx-h100"), tmp_path)
+    width = tmp_path / "sys/class/infiniband/mlx5_0/device/current_link_width"
+    async with stepped_app(LocalHost(str(tmp_path))).run_test(size=(120, 40)) as pilot:
+        await opened(pilot, SteppedClock())
+        for lanes, is_found in ((8, True), (16, False)):
+            width.write_text(f"{lanes}\n")
+            await pilot.press("r")
+            await until(
+                pilot, lambda is_found=is_found: ("fewer lanes" in seen(pilot, "findings")) is is_found
+            )
+            await pilot.press("escape")
+            await until(
+                pilot, lambda is_found=is_found: ("fewer lanes" in shown(pilot, "findings")) is is_found
+            )
+            await pilot.press("d")
 
 
 async def test_passed_checks_are_listed_on_request() -> None:
