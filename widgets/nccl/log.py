@@ -101,7 +101,7 @@ def _job(facts: LogFacts, width: int) -> list[Line]:
     size = plural(comms.largest, "rank") if comms.largest else ""
     if comms.nodes:
         size += f" on {plural(comms.nodes, 'node')}"
-    if comms.started > comms.completed:
+    if comms.started > comms.completed and not facts.cut_lines:  # the missing lines may be those
         size += f"; {plural(comms.started - comms.completed, 'initialization')} not completed"
     rows = [
         ("NCCL", _texts(facts.versions)),

@@ -7,13 +7,21 @@ from dataclasses import dataclass, field
 
 from probes.base.text import printable
 from probes.nccl.log.facts import Channels, Place, Rank
-from probes.nccl.log.grammar import NETWORK_PATH
+from probes.nccl.log.grammar import NETWORK_PATH, TORN_INIT
 from probes.nccl.log.prefix import Header
 
 MOST_RANKS = 4096
 _MOST_DEVICES = 16
-_CHANNEL_START = re.compile(r"NCCL INFO (?:Channel|CollNet) \d[^\r\n]{0,80}\[(send|receive)\]")
+_CHANNEL_START = re.compile(r"NCCL INFO (?:Channel|CollNet|Ring) \d[^\r\n]{0,80}\[(send|receive)\]")
 _RankKey = tuple[str, int, int]
+
+
+@dataclass(frozen=True)
+class Count:
+    """How many lines one stands for."""
+
+    lines: int = 1  # equal ones, read later
+    repeats: int = 1  # each, by Ray's mark: "[repeated 7x across cluster]"
 
 
 @dataclass
@@ -30,6 +38,7 @@ class RankCounts:
     c2c_pci: int = 0
     first_staged: Place | None = None
     first_gdr: Place | None = None
+    first_unknown: Place | None = None
 
     def channels(self, direction: str) -> Channels:
         """Return the channels of a direction."""
@@ -47,6 +56,7 @@ class RankCounts:
         self.c2c_pci += other.c2c_pci
         self.first_staged = self.first_staged or other.first_staged
         self.first_gdr = self.first_gdr or other.first_gdr
+        self.first_unknown = self.first_unknown or other.first_unknown
 
 
 class ChannelTable:
@@ -56,6 +66,7 @@ class ChannelTable:
         self.totals = RankCounts()
         self.local = 0  # inside nodes
         self.cut = 0  # lines
+        self.repeated = 0  # network channels whose lines Ray left out
         self.more_ranks = False
         self._ranks: dict[_RankKey, RankCounts] = {}
 
@@ -75,59 +86,79 @@ class ChannelTable:
         found.is_named |= header is not None and not header.is_glued
         return found
 
-    def channel(self, match: re.Match[str], place: Place, header: Header | None, is_whole: bool) -> None:
+    def channel(
+        self, match: re.Match[str], place: Place, header: Header | None, is_whole: bool, line: Count
+    ) -> None:
         """Count a line with a channel."""
         sender, receiver, direction, path = match.groups()
         if direction is None:
-            self.local += 1
+            self.local += line.lines * line.repeats
             return
         rank = int(sender if direction == "send" else receiver)
-        self._network_path(path, rank, direction, place, header, is_whole)
+        self._network_path(path, rank, direction, place, header, is_whole, line)
 
-    def collnet(self, match: re.Match[str], place: Place, header: Header | None, is_whole: bool) -> None:
+    def collnet(
+        self, match: re.Match[str], place: Place, header: Header | None, is_whole: bool, line: Count
+    ) -> None:
         """Count a line with a channel of CollNet."""
         rank, direction, path = match.groups()
-        self._network_path(path, int(rank), direction, place, header, is_whole)
+        self._network_path(path, int(rank), direction, place, header, is_whole, line)
 
     def _network_path(
-        self, path: str, rank: int, direction: str, place: Place, header: Header | None, is_whole: bool
+        self,
+        path: str,
+        rank: int,
+        direction: str,
+        place: Place,
+        header: Header | None,
+        is_whole: bool,
+        line: Count,
     ) -> None:
-        match = NETWORK_PATH.match(path)
+        match, lines = NETWORK_PATH.match(path), line.lines
         one = self.rank_of(header, rank)
         counted = [each for each in (self.totals, one) if each is not None]
+        if line.repeats > 1:
+            # Ray takes lines for equal that differ in words with digits, thus also in rank, network and path.
+            self.repeated += (line.repeats - 1) * lines
+            self._count([self.totals], direction, "unknown", place, (line.repeats - 1) * lines)
         if match is None:
-            self.cut += 1
-            self._count(counted, direction, "unknown", place)
+            self.cut += lines
+            self._count(counted, direction, "unknown", place, lines)
             return
         network, number, proxy, gdr, pci, shared, rest = match.groups()
         is_clean = is_whole and not rest.strip()
         if not is_clean:
-            self.cut += 1
-        # Without its end, a line that has no /GDRDMA yet shows nothing.
-        self._count(counted, direction, "gdr" if gdr else "staged" if is_clean else "unknown", place)
+            self.cut += lines
+        # Without its end, a line shows nothing, unless what follows the number has begun.
+        is_gdr = gdr is not None or rest.startswith("/GD")
+        self._count(
+            counted, direction, "gdr" if is_gdr else "staged" if is_clean else "unknown", place, lines
+        )
         for each in counted:
-            each.pxn += proxy is not None
-            each.shared += shared is not None
-            each.c2c_pci += pci is not None
+            each.pxn += lines * (proxy is not None)
+            each.shared += lines * (shared is not None)
+            each.c2c_pci += lines * (pci is not None)
             if is_clean and len(each.devices) < _MOST_DEVICES:
                 each.devices[printable(f"{network}/{number}", 80)] = None
 
     @staticmethod
-    def _count(counted: list[RankCounts], direction: str, path: str, place: Place) -> None:
+    def _count(counted: list[RankCounts], direction: str, path: str, place: Place, lines: int) -> None:
         for each in counted:
-            each.counts[direction, path] = each.counts.get((direction, path), 0) + 1
+            each.counts[direction, path] = each.counts.get((direction, path), 0) + lines
             if path == "gdr":
                 each.first_gdr = each.first_gdr or place
             elif path == "staged":
                 each.first_staged = each.first_staged or place
+            else:
+                each.first_unknown = each.first_unknown or place
 
     def unparsed(self, text: str, place: Place, header: Header | None, is_whole: bool) -> None:
         """Count a channel line that ends before its path; it is a network channel with an unknown path."""
         match = _CHANNEL_START.match(text)
         if match is not None:
             self.cut += 1
-            self._count([self.totals], match[1], "unknown", place)
-        elif not is_whole:
+            self._count([self.totals], match[1], "unknown", place, 1)
+        elif not is_whole or TORN_INIT.match(text):
             self.cut += 1
 
     def all_ranks(self) -> tuple[Rank, ...]:

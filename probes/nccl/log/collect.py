@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from probes.base.text import printable
-from probes.nccl.log.channels import ChannelTable
+from probes.nccl.log.channels import ChannelTable, Count
 from probes.nccl.log.distances import distance_word, version_numbers
 from probes.nccl.log.facts import (
     Capability,
@@ -21,7 +21,7 @@ from probes.nccl.log.facts import (
     Rings,
     Setting,
 )
-from probes.nccl.log.grammar import Kind, devices_in, parse
+from probes.nccl.log.grammar import REPEATED, Kind, devices_in, parse
 from probes.nccl.log.prefix import Header, before_next_header
 from probes.nccl.log.problems import Explanation, explain_torch, explain_warning
 from probes.nccl.variables.catalogue import meaning_of
@@ -32,6 +32,7 @@ ALIKE_BYTES = 130  # of a warning, which decide that it is like another one
 _MOST_KINDS = 4096  # of warnings
 _MOST_REPORTERS = 8
 _NUMBERS = b"0123456789abcdef"  # decimal and hexadecimal
+_CHANNELS = ("NCCL INFO Channel", "NCCL INFO CollNet", "NCCL INFO Ring")
 _DIGITS = re.compile(r"\d+")
 _TORCH_RANK = re.compile(r"\[rank(\d{1,9})\]|\bRank (\d{1,9})\]")
 _COMPLETED = re.compile(r"last completed work: (-?\d{1,20})")
@@ -89,9 +90,8 @@ class Collector:
         self._channels = ChannelTable()
         self._rings = Rings()
         self._comms = Communicators()
+        self._repeats = 1  # that the line stands for
         self._takers: dict[Kind, Callable[[re.Match[str], Place, Header | None, bool], None]] = {
-            Kind.CHANNEL: self._channels.channel,
-            Kind.COLLNET: self._channels.collnet,
             Kind.CAPABILITY: self._capability,
             Kind.DISTANCE: self._distance,
             Kind.RINGS: self._ring,
@@ -119,14 +119,18 @@ class Collector:
         self.nccl_lines += 1
         return True
 
-    def take(self, text: str, place: Place, header: Header | None, is_whole: bool) -> None:
-        """Read a line from its word "NCCL" on; `is_whole`: its end is there."""
+    def take(self, text: str, place: Place, header: Header | None, is_whole: bool, lines: int = 1) -> None:
+        """Read a line from its word "NCCL" on; `is_whole`: its end is there; `lines`: how many are equal."""
         if not self._counts(header):
-            self.other_lines += 1
+            self.other_lines += lines
             return
-        self.nccl_lines += 1
+        self.nccl_lines += lines
+        self._repeats = 1
+        if "x across cluster]" in text and (repeated := REPEATED.search(text)):
+            self._repeats = max(1, int(repeated[1]))
+            text = text[: repeated.start()]
         message = text
-        if not text.startswith(("NCCL INFO Channel", "NCCL INFO CollNet")):  # which read their own end
+        if not text.startswith(_CHANNELS):  # which read their own end
             message = before_next_header(text)
             is_whole = is_whole and len(message) == len(text)
         said = parse(message)
@@ -134,7 +138,12 @@ class Collector:
             self._channels.unparsed(text, place, header, is_whole)
             return
         kind, match = said
-        self._takers[kind](match, place, header, is_whole)
+        if kind in (Kind.CHANNEL, Kind.COLLNET):
+            count = Count(lines, self._repeats)
+            take = self._channels.channel if kind is Kind.CHANNEL else self._channels.collnet
+            take(match, place, header, is_whole, count)
+        else:
+            self._takers[kind](match, place, header, is_whole)
 
     def begin_file(self) -> None:
         """Begin another file, in which no writer was seen yet."""
@@ -176,6 +185,8 @@ class Collector:
             send=self._channels.totals.channels("send"),
             receive=self._channels.totals.channels("receive"),
             local_channels=self._channels.local,
+            repeated_channels=self._channels.repeated,
+            first_unknown=self._channels.totals.first_unknown,
             left_out=self._left_out,
         )
 
@@ -292,8 +303,8 @@ class Collector:
         self._comms = replace(
             comms,
             largest=max(comms.largest, size),
-            started=comms.started + started,
-            completed=comms.completed + completed,
+            started=comms.started + started * self._repeats,
+            completed=comms.completed + completed * self._repeats,
         )
         rank = self._channels.rank_of(header, int(match[1]))
         if rank is not None and size > rank.world:

@@ -35,7 +35,7 @@ class Channels:
 
     gdr: int = 0
     staged: int = 0  # through host memory
-    unknown: int = 0  # the line is cut off before its end
+    unknown: int = 0  # the line is cut off before its end, or Ray left it out
 
     @property
     def total(self) -> int:
@@ -171,6 +171,8 @@ class LogFacts:
     send: Channels = Channels()  # of all ranks
     receive: Channels = Channels()
     local_channels: int = 0  # inside nodes: P2P, shared memory
+    repeated_channels: int = 0  # of the unknown ones, whose lines Ray left out
+    first_unknown: Place | None = None  # the first line of a channel whose path is unknown
     left_out: int = 0  # mentions beyond the limits of the tables
 
     @property

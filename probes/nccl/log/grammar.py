@@ -1,8 +1,9 @@
-"""The lines of NCCL 2.6 to 2.30 that gdrtop looks for, and those of PyTorch's watchdog.
+"""The lines of NCCL 2.4 to 2.31 that gdrtop looks for, and those of PyTorch's watchdog.
 
 Sources: NVIDIA/nccl src/init.cc, graph/{topo,paths}.cc, transport/{net,net_ib,coll_net,generic}.cc,
-misc/{param,ibvwrap,socket}.cc and plugin/net.cc of 19 tags from 2.18.1 to 2.30.7; pytorch
-ProcessGroupNCCL.cpp. Where versions differ, one pattern reads all forms.
+misc/{param,ibvwrap,socket}.cc and plugin/net.cc of 19 tags from 2.18.1 to 2.30.7, and transport/net.cc of
+2.4.8, 2.6.4 and 2.31; pytorch ProcessGroupNCCL.cpp; ray's ray_logging/__init__.py. Where versions differ,
+one pattern reads all forms.
 """
 
 from __future__ import annotations
@@ -11,7 +12,8 @@ import re
 from enum import Enum
 
 INTEREST = re.compile(
-    rb"NCCL(?: (?:INFO (?:Channel \d|CollNet \d|NET/|GPU Direct RDMA|Connected all"
+    rb"NCCL(?: (?:INFO (?:Channel \d|CollNet \d|Ring \d\d : [^>\n]{1,30}> [\d\[\]a-f]{1,30} (?:\[|via)"
+    rb"|NET/|GPU Direct RDMA|Connected all"
     rb"|Using network|DMA-BUF is|NCCL_"
     rb"|comm 0x|nccl\w{1,40} comm 0x|\[Rank \d{1,9}\] \w{1,40} comm 0x|NVLS|Call to |ibv_)"
     rb"|WARN |version \d|error in)|\.cpp|Utils\.)"
@@ -42,14 +44,25 @@ class Kind(Enum):
 
 
 _NUMBER = r"(\d{1,9})"
-_PEER = r"(\d{1,9})\[[0-9a-fA-F]{1,16}\]"
-# %02d/%d since 2.12; bus ids in brackets up to 2.18.1, NVML numbers later.
+_PEER = r"(\d{1,9})(?:\[[0-9a-fA-F]{1,16}\])?"
+_ARROW = r"(?:->|-&gt;|-\\u003e)"  # as in HTML and JSON
+# "Ring 00 : 1 -> 2" up to 2.6; %02d/%d since 2.12; bus ids in brackets up to 2.18.1, NVML numbers later.
 CHANNEL = re.compile(
-    rf"Channel \d{{1,5}}(?:/\d{{1,5}})? : {_PEER} -> {_PEER} (?:\[(send|receive)\] )?via (.{{0,400}})"
+    rf"(?:Channel \d{{1,5}}(?:/\d{{1,5}})?|Ring \d\d) : {_PEER} {_ARROW} {_PEER} (?:\[(send|receive)\] )?"
+    r"via (.{0,400})"
 )
 COLLNET = re.compile(rf"CollNet \d{{1,5}}/\d{{1,5}} : {_NUMBER} \[(send|receive)\] via COLL(.{{0,400}})")
-# Names of networks contain blanks. The number in parentheses is the rank whose NIC is used (PXN).
-NETWORK_PATH = re.compile(r"NET/([^/]{1,64})/(\d{1,9})(?:\((\d{1,9})\))?(/GDRDMA)?(\(PCI\))?(/Shared)?(.*)")
+# Names of networks contain blanks. The number in parentheses is the rank whose NIC is used (PXN). Lines of
+# receiving channels end with the kind of flush from 2.31 on.
+NETWORK_PATH = re.compile(
+    r"NET/([^/]{1,64})/(\d{1,9})(?:\((\d{1,9})\))?(/GDRDMA)?(\(PCI\))?(/Shared)?(?:/flush=\w{1,16})?(.*)"
+)
+TORN_INIT = re.compile(
+    r"NCCL INFO (?:\[Rank \d{1,9}\] )?(?:nccl\w{1,40} )?comm 0x(?!.*(?:START|COMPLETE|nRanks))"
+)
+"""A line of an initialization whose end is missing."""
+REPEATED = re.compile(r" \[repeated (\d{1,9})x across cluster\]")
+"""What Ray adds to a line that stands for several, which are equal but for words with digits."""
 _CAPABILITY = re.compile(
     rf"NET/([^/]{{1,64}}?) : GPU Direct RDMA (Enabled|Disabled) for HCA {_NUMBER} '([^']{{1,200}})'"
 )
@@ -79,6 +92,7 @@ _VERSION = re.compile(r"NCCL version (\d[\w.+-]{0,60})")
 
 _INFO: tuple[tuple[str, Kind, re.Pattern[str]], ...] = (
     ("Channel", Kind.CHANNEL, CHANNEL),
+    ("Ring", Kind.CHANNEL, CHANNEL),
     ("CollNet", Kind.COLLNET, COLLNET),
     ("NET/", Kind.CAPABILITY, _CAPABILITY),
     ("NET/", Kind.USING, _USING),

@@ -1,8 +1,9 @@
-"""Undo what launchers and terminals add to a line: tags, colors, CRLF, glued and endless lines.
+r"""Undo what launchers and terminals add to a line: tags, colors, CRLF, glued and endless lines.
 
 NCCL itself begins a line with `host:pid:tid [device] ` and, for warnings, `file:line ` (debug.cc). From 2.26
 on a time may stand before that. Launchers put their own tags before: `[1,0]<stdout>:` (mpirun),
-`[default0]:` (torchrun), `0: ` (srun), `[pod/name/container] ` (kubectl).
+`[default0]:` (torchrun), `0: ` (srun), `[pod/name/container] ` (kubectl). Docker's json-file driver writes
+`{"log":"…\n","stream":"stdout",…}` (moby daemon/logger/jsonfilelog).
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ _ESCAPES = re.compile(
 )
 # Tried at the beginning of a line only: at each byte, the time would grow with the square of its length.
 _LONG = re.compile(rb"(?<![^\r\n])([^\r\n]{%d})[^\r\n]+" % MAX_LINE_BYTES)
+_DOCKER = re.compile(rb'(?<![^\r\n])\{"log":"([^"\\\r\n]*(?:\\.[^"\\\r\n]*)*)","stream":"[^\r\n]*')
+_JSON_ESCAPE = re.compile(rb"\\(?:u([0-9a-fA-F]{4})|(.))")
 _HOST = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_.-"
 _MOST_HOST = 255
 _HEADER_END = re.compile(rb" \[(-?\d{1,5})\] (?:[^\[\]\r\n]{1,200} )?$")
@@ -46,9 +49,26 @@ def clean(block: bytes) -> bytes:
     """
     if _may_have_long_line(block):
         block = _LONG.sub(rb"\1" + CUT_MARK, block)
+    if b'{"log":"' in block:
+        block = _DOCKER.sub(_docker_text, block)
     if b"\x1b" in block:
         block = _ESCAPES.sub(b"", block)
     return block
+
+
+def _docker_text(line: re.Match[bytes]) -> bytes:
+    """Return the text of a line of Docker, which divides long lines; only the last part has a newline."""
+    if b"NCCL" not in line[1]:
+        return line[0]
+    text = _JSON_ESCAPE.sub(_character, line[1])
+    return text if line[1].endswith(b"\\n") else text + CUT_MARK
+
+
+def _character(escape: re.Match[bytes]) -> bytes:
+    if escape[1]:
+        code = int(escape[1], 16)
+        return b"" if code == 10 else chr(code).encode("utf-8", "replace")
+    return {b"n": b"", b"r": b"\r", b"t": b"\t"}.get(escape[2], escape[2])
 
 
 def _may_have_long_line(block: bytes) -> bool:

@@ -33,7 +33,7 @@ def verdict_of(facts: LogFacts) -> LogVerdict:
     if not channels.total:
         return _without_channels(facts)
     state = _state(channels)
-    reasons = [] if state is State.ALL else _reasons(facts)
+    reasons = [*([] if state is State.ALL else _reasons(facts)), *_unread(facts)]
     if state is State.ALL and any(file.error for file in facts.files):
         state = State.UNKNOWN
         reasons = [Reason("A part of the input could not be read, so other channels may differ")]
@@ -41,9 +41,12 @@ def verdict_of(facts: LogFacts) -> LogVerdict:
 
 
 def _state(channels: Channels) -> State:
-    if channels.staged:
-        return State.PARTLY if channels.gdr else State.NONE
-    return State.UNKNOWN if channels.unknown else State.ALL
+    """Decide by the channels that were read, if they are the most; a torn line changes nothing."""
+    if channels.staged and channels.gdr:
+        return State.PARTLY
+    if channels.unknown >= channels.staged + channels.gdr:
+        return State.UNKNOWN
+    return State.NONE if channels.staged else State.ALL
 
 
 def _count(facts: LogFacts) -> str:
@@ -58,8 +61,25 @@ def _count(facts: LogFacts) -> str:
     if send.gdr * receive.total != receive.gdr * send.total:
         text += f" (send {send.gdr} of {send.total}, receive {receive.gdr} of {receive.total})"
     if channels.unknown:
-        text += f"; {plural(channels.unknown, 'channel')} unknown because the line is cut off"
+        text += f"; {plural(channels.unknown, 'channel')} unknown"
     return text
+
+
+def _unread(facts: LogFacts) -> list[Reason]:
+    """Return why the paths of some channels are unknown."""
+    reasons, repeated = [], facts.repeated_channels
+    cut = facts.channels.unknown - repeated
+    places = () if facts.first_unknown is None else (facts.first_unknown,)
+    if cut:
+        lines = "1 channel line is" if cut == 1 else f"{cut} channel lines are"
+        reasons.append(Reason(f"{lines} cut off or torn before the path shows", places))
+    if repeated:
+        text = (
+            f"Ray left out the lines of {plural(repeated, 'channel')}, whose paths may differ. For the next run, "
+            "set RAY_DEDUP_LOGS=0"
+        )
+        reasons.append(Reason(text, () if cut else places))
+    return reasons
 
 
 def _without_channels(facts: LogFacts) -> LogVerdict:

@@ -4,7 +4,7 @@
 
 import pytest
 
-from probes.nccl.log.facts import LogFacts, LogVerdict, State
+from probes.nccl.log.facts import Channels, LogFacts, LogVerdict, State
 from probes.nccl.log.verdict import verdict_of
 from tests.machines import machine_file, machine_files
 from tests.probes.nccl.log.logs import read
@@ -29,8 +29,8 @@ EXPECTED = {
     "moc-h100-roce-gdr-disabled.log": (State.NONE, "0 of 16 channels on 0 of 2 ranks", "disabled for mlx5_2"),
     # Two communicators of four ranks; two of them have network channels, one by PXN.
     "moc-h100-roce-gdr-enabled.log": (State.ALL, "16 of 16 channels on 2 of 2 ranks", ""),
-    # GDR read is off: receives have it, sends do not. One receive is cut off inside its /GDRDMA.
-    "moc-ocp-gdr-noread-ncclsubsys.log": (State.PARTLY, "7 of 18 channels on 0 of 3 ranks", "Only receiving"),
+    # GDR read is off: receives have it, sends do not. One receive is cut off inside its /GDRDMA, which shows enough.
+    "moc-ocp-gdr-noread-ncclsubsys.log": (State.PARTLY, "8 of 18 channels on 1 of 3 ranks", "Only receiving"),
     # Not a log of NCCL: times only.
     "moc-ocp-gdr-withread-dmabuf.txt": (State.UNKNOWN, "not known: this is not a log of NCCL", "NCCL_DEBUG=INFO"),
     # NET/IB without /GDRDMA in both directions, and both HCAs are Disabled under each of their numbers.
@@ -63,13 +63,13 @@ def test_the_counts_are_those_of_grep() -> None:
         channels = read(path.read_bytes()).channels
         content = path.read_text(errors="replace")
         assert channels.total == content.count("] via NET/")
-        assert channels.gdr == content.count("/GDRDMA")
+        assert channels.gdr == content.count("/GD")
 
 
 def test_glued_hosts_are_no_further_ranks() -> None:
     facts, _ = capture("moc-ocp-gdr-noread-ncclsubsys.log")
     assert {rank.host for rank in facts.ranks} == {"moc-r4pcc04u25"}
-    assert facts.receive.unknown == 1
+    assert facts.receive == Channels(gdr=8)
     assert facts.cut_lines
 
 

@@ -1,10 +1,17 @@
 """Launchers, terminals and cuts: what is read is the same, and what is cut is unknown."""
 
+import json
+from dataclasses import replace
+
 import pytest
 
 from probes.nccl.log.facts import Channels, State
 from probes.nccl.log.prefix import MAX_LINE_BYTES
+from probes.nccl.log.verdict import verdict_of
 from tests.probes.nccl.log.logs import HEADER, channel, info, read, verdict
+from tests.probes.nccl.log.test_versions import log_of
+from widgets.base.lines import plain
+from widgets.nccl.log import draw
 
 PREFIXES = (
     "",
@@ -55,7 +62,7 @@ def test_a_host_keeps_its_name_where_another_one_ends_like_it() -> None:
     assert [(rank.host, rank.send) for rank in glued.ranks] == [("node1", Channels(gdr=3))]
 
 
-@pytest.mark.parametrize("cut", ["via NET/IB/0/GDRD", "via NET/IB/0", "via NET/IB", "via NE"])
+@pytest.mark.parametrize("cut", ["via NET/IB/0", "via NET/IB", "via NE"])
 def test_a_channel_without_the_end_of_its_line_is_unknown(cut: str) -> None:
     line = channel().partition("via ")[0] + cut
     for log in (f"{HEADER}{line}", f"{HEADER}{line}{info(channel())}"):
@@ -65,8 +72,75 @@ def test_a_channel_without_the_end_of_its_line_is_unknown(cut: str) -> None:
         assert verdict(log).state is State.UNKNOWN
 
 
-def test_a_proof_needs_no_line_end() -> None:
-    assert read(f"{HEADER}{channel()}").send == Channels(gdr=1)
+@pytest.mark.parametrize("missing", [0, 3, 4])
+def test_a_proof_needs_no_line_end(missing: int) -> None:
+    line = f"{HEADER}{channel()}"
+    assert read(line[: len(line) - missing]).send == Channels(gdr=1)  # nothing else begins with "/GD"
+
+
+@pytest.mark.parametrize("torn", ["via NET/IB", "via NET/IB/6node2:1:1 [0] NC"])
+def test_one_torn_line_changes_no_verdict_and_is_named(torn: str) -> None:
+    log = info(channel(), channel(), channel().partition("via ")[0] + torn, channel("receive"))
+    answer = verdict(log)
+    assert answer.state is State.ALL
+    assert answer.text == "3 of 4 channels on 0 of 1 rank (send 2 of 3, receive 1 of 1); 1 channel unknown"
+    (reason,) = answer.reasons
+    assert reason.text == "1 channel line is cut off or torn before the path shows"
+    assert [str(place) for place in reason.places] == ["log:3"]
+
+
+@pytest.mark.parametrize("tail", ["", "[0] NCCL INFO Using network IB"])
+def test_torn_lines_make_no_rank_hang(tail: str) -> None:
+    """Ranks that share stdout tear each other's lines."""
+    begin = "ncclCommInitRank comm 0x5 rank 0 nranks 2 cudaDev 0 nvmlDev 0 busId 1b000 commId 0x1 - Init"
+    facts = read(info(f"{begin} START", f"{begin} COMPL{tail}"))
+    assert (facts.communicators.started, facts.communicators.completed) == (1, 0)
+    shown = "\n".join(plain(each) for each in draw(facts, verdict_of(facts), 100))
+    assert "not completed" not in shown
+    whole = read(info(f"{begin} START"))
+    assert "1 initialization not completed" in "\n".join(
+        plain(each) for each in draw(whole, verdict_of(whole), 100)
+    )
+
+
+@pytest.mark.parametrize("arrow", ["-&gt;", "-\\u003e"])
+def test_arrows_of_html_and_json_are_read(arrow: str) -> None:
+    facts = read(info(channel().replace("->", arrow)))
+    assert (facts.send, facts.cut_lines) == (Channels(gdr=1), 0)
+
+
+def docker(text: str) -> str:
+    """The lines as Docker's json-file driver writes them."""
+    escape = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026", "\x1b": "\\u001b"}
+    lines = []
+    for each in text.splitlines(keepends=True):
+        said = json.dumps(each)
+        for char, code in escape.items():
+            said = said.replace(char, code)
+        lines.append(f'{{"log":{said},"stream":"stdout","time":"2026-05-05T06:16:47.123456789Z"}}\n')
+    return "".join(lines)
+
+
+def test_docker_logs_read_like_the_text_that_they_hold() -> None:
+    text = log_of("2.26.2") + "\x1b[31m" + info('NCCL_IB_HCA set to "mlx5_0"', channel(network="A&B/0"))
+    assert read(docker(text)) == replace(read(text), files=read(docker(text)).files)
+
+
+def test_ray_leaves_out_lines_and_the_log_says_so() -> None:
+    line = channel()
+    ray = "(RayWorkerWrapper pid=100) "
+    init = "ncclCommInitRank comm 0x5 rank 0 nranks 8 cudaDev 0 nvmlDev 0 busId 1b000 - Init COMPLETE"
+    mark = "\x1b[32m [repeated 7x across cluster] (Ray deduplicates logs by default.)\x1b[0m\n"
+    log = "".join(f"{ray}{each}" for each in (info(line), info(line)[:-1] + mark, info(init)[:-1] + mark))
+    facts = read(log)
+    assert facts.send == Channels(gdr=2, unknown=6)
+    assert facts.ranks[0].devices == ("IB/0",)
+    assert (facts.cut_lines, facts.communicators.completed) == (0, 7)
+    answer = verdict(log)
+    assert answer.state is State.UNKNOWN  # Ray ignores words with digits, thus also /GDRDMA
+    assert [reason.text.partition(",")[0] for reason in answer.reasons] == [
+        "Ray left out the lines of 6 channels"
+    ]
 
 
 def test_a_line_of_a_megabyte_is_cut() -> None:

@@ -195,6 +195,28 @@ def test_old_channel_lines_have_no_connection_number() -> None:
     assert facts.ranks[0].devices == ("AWS Libfabric/1",)
 
 
+@pytest.mark.parametrize("peers", ["35 -> 34", "35[1b000] -> 34[2b000]"])
+def test_channels_up_to_2_6_are_called_rings(peers: str) -> None:
+    log = info(
+        f"Ring 00 : {peers} [send] via NET/Socket/0",
+        f"Ring 00 : {peers} [receive] via NET/IB/0/GDRDMA",
+        "Ring 00 : 3[1] -> 2[0] via P2P/IPC",
+        "Ring 00 : 0 -> 7 -> 6",
+    )
+    facts = read(log)
+    assert (facts.send, facts.receive, facts.local_channels) == (Channels(staged=1), Channels(gdr=1), 1)
+    assert (facts.nccl_lines, facts.cut_lines) == (3, 0)
+
+
+@pytest.mark.parametrize(
+    "path", ["/GDRDMA/flush=None", "/GDRDMA(PCI)/Shared/flush=C2c", "/GDRDMA/flush=Always"]
+)
+def test_receiving_channels_of_2_31_end_with_the_flush(path: str) -> None:
+    facts = read(info(f"Channel 00/0 : 8[0] -> 0[0] [receive] via NET/IB/0{path}"))
+    assert (facts.receive, facts.cut_lines) == (Channels(gdr=1), 0)
+    assert facts.ranks[0].devices == ("IB/0",)
+
+
 def test_collnet_channels_count() -> None:
     facts = read(
         info(
