@@ -36,9 +36,11 @@ def draw(facts: LogFacts, verdict: LogVerdict, width: int) -> list[Line]:
     lines = wrapped(f"{mark} GPUDirect RDMA: {verdict.text}", width, tone)
     for reason in verdict.reasons:
         lines.extend(_indented(f"- {reason.text}{_at(reason.places)}", width))
-    for problem in _shown(facts.problems, lines):
-        lines.extend(_problem(problem, width))
-    lines.extend(_more(facts.problems, "problem"))
+    for title, noun, is_note in (("Errors", "problem", False), ("Notes", "note", True)):
+        problems = [one for one in facts.problems if one.is_note is is_note]
+        for problem in _shown(problems, title, lines):
+            lines.extend(_problem(problem, width))
+        lines.extend(_more(problems, noun))
     sections = (
         _job(facts, width),
         _ranks(facts, width),
@@ -52,9 +54,9 @@ def draw(facts: LogFacts, verdict: LogVerdict, width: int) -> list[Line]:
     return lines
 
 
-def _shown(problems: Sequence[Problem], lines: list[Line]) -> Sequence[Problem]:
+def _shown(problems: Sequence[Problem], title: str, lines: list[Line]) -> Sequence[Problem]:
     if problems:
-        lines.extend([(), line(Run("Errors", Tone.TITLE))])
+        lines.extend([(), line(Run(title, Tone.TITLE))])
     return problems[:_MOST_ROWS]
 
 
@@ -81,7 +83,7 @@ def _at(places: Iterable[Place]) -> str:
 def _problem(problem: Problem, width: int) -> list[Line]:
     seen = problem.seen
     count = f", {seen.count} lines, last {seen.last}" if seen.count > 1 else ""
-    lines = _indented(f"✗ {problem.title} ({seen.first}{count})", width)
+    lines = _indented(f"{'-' if problem.is_note else '✗'} {problem.title} ({seen.first}{count})", width)
     if problem.ranks:
         lines.extend(_labelled("From", ", ".join(problem.ranks), width))
     for label, text in (("Line", seen.text), ("Cause", problem.cause), ("Fix", problem.fix)):

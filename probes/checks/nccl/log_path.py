@@ -67,7 +67,13 @@ _CAUSES_OF_STAGING = (
 def _staged(reading: JobLogReading, over_tcp: bool) -> list[Rank]:
     """Return the ranks with channels without GPUDirect RDMA, by TCP or by RDMA."""
     ranks = [rank for rank in reading.facts.ranks if rank.first_staged is not None]
-    return [rank for rank in ranks if any(name.startswith("Socket/") for name in rank.devices) == over_tcp]
+    return [rank for rank in ranks if _uses_tcp(rank) == over_tcp]
+
+
+def _uses_tcp(rank: Rank) -> bool:
+    from probes.nccl.log.verdict import TCP_NETWORKS
+
+    return any(name.partition("/")[0] in TCP_NETWORKS for name in rank.devices)
 
 
 def _has_rdma(examination: Examination) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 
 from probes.base.text import printable
 from probes.nccl.log.channels import ChannelTable, Count
@@ -102,6 +103,7 @@ class Collector:
             Kind.INIT: self._init,
             Kind.USING: self._using,
             Kind.NO_DEVICE: self._no_device,
+            Kind.NO_VERBS: self._no_verbs,
             Kind.PLUGIN: self._plugin,
             Kind.NVLS: self._nvls,
             Kind.VERSION: self._version,
@@ -172,6 +174,7 @@ class Collector:
             plugins=self._mentions("plugin"),
             nics=self._mentions("nic"),
             no_device=next(iter(self._mentions("no-device")), None),
+            no_verbs=next(iter(self._mentions("no-verbs")), None),
             capabilities=self._capabilities(),
             distances=self._distances(versions),
             dmabuf=next(iter(self._mentions("dmabuf")), None),
@@ -318,6 +321,9 @@ class Collector:
     def _no_device(self, match: re.Match[str], place: Place, header: Header | None, is_whole: bool) -> None:
         self._tally("no-device", "", match[0], place)
 
+    def _no_verbs(self, match: re.Match[str], place: Place, header: Header | None, is_whole: bool) -> None:
+        self._tally("no-verbs", "", match[0], place)
+
     def _plugin(self, match: re.Match[str], place: Place, header: Header | None, is_whole: bool) -> None:
         self._tally("plugin", _DIGITS.sub("#", match[1]), match[1], place)
 
@@ -331,7 +337,9 @@ class Collector:
     # Errors
 
     def _warning(self, match: re.Match[str], place: Place, header: Header | None, is_whole: bool) -> None:
-        self._problem(explain_warning, match.string.removeprefix("NCCL WARN "), place, header)
+        source = "" if header is None else header.source
+        explain = partial(explain_warning, source=source)
+        self._problem(explain, match.string.removeprefix("NCCL WARN "), place, header)
 
     def _torch(self, match: re.Match[str], place: Place, header: Header | None, is_whole: bool) -> None:
         said = _TORCH_RANK.search(match.string)
@@ -402,5 +410,5 @@ class Collector:
             if detail.kind == "watchdog-failure" and self._slowest is not None:
                 work, rank, place = self._slowest
                 cause = f"{cause} The lowest last completed work in the log is {work}, of {rank} ({place})."
-            found.append(Problem(detail.kind, title, cause, detail.fix, seen, ranks))
+            found.append(Problem(detail.kind, title, cause, detail.fix, seen, ranks, detail.is_note))
         return tuple(found)

@@ -114,6 +114,7 @@ class Problem:
     fix: str
     seen: Mention  # its text is the first line
     ranks: tuple[str, ...] = ()  # who reports it, the first of them
+    is_note: bool = False  # no error: NCCL goes on
 
 
 @dataclass(frozen=True)
@@ -158,6 +159,7 @@ class LogFacts:
     plugins: tuple[Mention, ...] = ()
     nics: tuple[Mention, ...] = ()
     no_device: Mention | None = None
+    no_verbs: Mention | None = None  # libibverbs is missing
     capabilities: tuple[Capability, ...] = ()
     distances: tuple[Distance, ...] = ()
     dmabuf: Mention | None = None

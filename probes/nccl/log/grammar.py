@@ -15,7 +15,8 @@ INTEREST = re.compile(
     rb"NCCL(?: (?:INFO (?:Channel \d|CollNet \d|Ring \d\d : [^>\n]{1,30}> [\d\[\]a-f]{1,30} (?:\[|via)"
     rb"|NET/|GPU Direct RDMA|Connected all"
     rb"|Using network|DMA-BUF is|NCCL_"
-    rb"|comm 0x|nccl\w{1,40} comm 0x|\[Rank \d{1,9}\] \w{1,40} comm 0x|NVLS|Call to |ibv_)"
+    rb"|comm 0x|nccl\w{1,40} comm 0x|\[Rank \d{1,9}\] \w{1,40} comm 0x|NVLS multicast|Call to |ibv_"
+    rb"|Failed to open libibv|Count not open |dlvsym failed|cuMem host )"
     rb"|WARN |version \d|error in)|\.cpp|Utils\.)"
 )
 """What begins a line worth reading; a literal first, so that other lines cost next to nothing."""
@@ -36,6 +37,7 @@ class Kind(Enum):
     INIT = "init"
     USING = "using"
     NO_DEVICE = "no-device"
+    NO_VERBS = "no-verbs"
     PLUGIN = "plugin"
     NVLS = "nvls"
     VERSION = "version"
@@ -85,9 +87,13 @@ _USING = re.compile(r"NET/(IB|Socket) : Using ?(.{1,1500})")
 _NO_DEVICE = re.compile(r"NET/IB : No device found")
 _PLUGIN = re.compile(r"NET/Plugin ?: ?(.{1,300})")
 _OFI = re.compile(r"NET/(OFI .{1,200})")
-_NVLS = re.compile(r"(NVLS .{1,200})")
+_NO_VERBS = re.compile(r"(?:Failed to open libibverbs\.so\[\.1\]|Co(?:unt|uld) not open libibverbs\.so\.1)")
+_NVLS = re.compile(r"(NVLS multicast .{1,200})")
 _COMPLETION = re.compile(r"NET/IB(?:/GIN)? ?: .{0,80}Got completion")
-_FAILED_CALL = re.compile(r"(?:Call to \S{1,60}|ibv_\w{1,40}\(\)|NET/MLX5: Call to \S{1,60}) failed")
+_FAILED_CALL = re.compile(
+    r"(?:Call to \S{1,60}|ibv_\w{1,40}\(\)|NET/MLX5: Call to \S{1,60}) failed(?!.*retrying \d)"
+)
+_NOTE = re.compile(r"dlvsym failed on mlx5dv_|cuMem host allocations do not")
 _VERSION = re.compile(r"NCCL version (\d[\w.+-]{0,60})")
 
 _INFO: tuple[tuple[str, Kind, re.Pattern[str]], ...] = (
@@ -110,6 +116,10 @@ _INFO: tuple[tuple[str, Kind, re.Pattern[str]], ...] = (
     ("", Kind.INIT, _INIT),
     ("NVLS", Kind.NVLS, _NVLS),
     ("Call to", Kind.WARNING, _FAILED_CALL),
+    ("Failed to open", Kind.NO_VERBS, _NO_VERBS),
+    ("Count not open", Kind.NO_VERBS, _NO_VERBS),
+    ("dlvsym", Kind.WARNING, _NOTE),
+    ("cuMem", Kind.WARNING, _NOTE),
     ("ibv_", Kind.WARNING, _FAILED_CALL),
 )
 _ANY = re.compile(r"(.{0,1500})")
@@ -124,6 +134,8 @@ def parse(text: str) -> tuple[Kind, re.Match[str]] | None:
                 return kind, match
         return None
     if text.startswith("NCCL WARN "):
+        if match := _NO_VERBS.match(text, 10):
+            return Kind.NO_VERBS, match
         match = _ANY.match(text, 10)
         return None if match is None else (Kind.WARNING, match)
     if match := _VERSION.match(text):

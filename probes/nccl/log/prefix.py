@@ -27,7 +27,7 @@ _DOCKER = re.compile(rb'(?<![^\r\n])\{"log":"([^"\\\r\n]*(?:\\.[^"\\\r\n]*)*)","
 _JSON_ESCAPE = re.compile(rb"\\(?:u([0-9a-fA-F]{4})|(.))")
 _HOST = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_.-"
 _MOST_HOST = 255
-_HEADER_END = re.compile(rb" \[(-?\d{1,5})\] (?:[^\[\]\r\n]{1,200} )?$")
+_HEADER_END = re.compile(rb" \[(-?\d{1,5})\] (?:([^\[\]\r\n]{1,200}) )?$")
 _IDS = re.compile(rb":(\d{1,10}):\d{1,10}$")
 _NEXT_HEADER = re.compile(r":\d{1,10}:\d{1,10} \[-?\d{1,5}\] ")
 
@@ -39,6 +39,7 @@ class Header:
     host: str
     pid: int
     device: int
+    source: str = ""  # line of NCCL's source, of a warning: "transport/nvls.cc:254"
     is_glued: bool = False  # another line stands before it, and its end may be taken for the host's begin
 
 
@@ -92,7 +93,8 @@ def header_before(block: bytes, start: int, line_start: int) -> Header | None:
     if not host:
         return None
     is_glued = block.find(b"NCCL ", line_start, start) >= 0
-    return Header(host.decode("ascii"), int(ids[1]), int(device[1]), is_glued)
+    source = (device[2] or b"").decode("utf-8", "replace")
+    return Header(host.decode("ascii"), int(ids[1]), int(device[1]), source, is_glued)
 
 
 def before_next_header(message: str) -> str:

@@ -2,6 +2,11 @@
 
 Status numbers: enum ibv_wc_status of rdma-core's infiniband/verbs.h; NCCL prints only the number up to 2.28.7
 (net_ib.cc), and the name from 2.28.9 on. Vendor error 129 (0x81) of mlx5 is "retry counter exceeded".
+
+Causes of other lines, in NVIDIA/nccl: the hints of misc/ibvwrap.cc for ibv_modify_qp; os/linux.cc and
+docs/userguide troubleshooting (Docker) for /dev/shm; misc/cudawrap.cc for cuMem; misc/mlx5dvsymbols.cc and
+net_ib/init.cc for Data Direct; net_ib/connect.cc for GIDs; init.cc for GPUs and NICs; mnnvl.cc; issues 976,
+1338 and 1488 for NVLS, issue 1573 for GIDs in containers.
 """
 
 from __future__ import annotations
@@ -82,6 +87,7 @@ class Explanation:
     title: str
     cause: str
     fix: str
+    is_note: bool = False  # no error: NCCL goes on
 
 
 @dataclass(frozen=True)
@@ -91,10 +97,11 @@ class _Form:
     title: str  # {a} and {b} are the groups
     cause: str
     fix: str
+    is_note: bool = False
 
 
-def _form(pattern: str, kind: str, title: str, cause: str, fix: str) -> _Form:
-    return _Form(re.compile(pattern), kind, title, cause, fix)
+def _form(pattern: str, kind: str, title: str, cause: str, fix: str, is_note: bool = False) -> _Form:
+    return _Form(re.compile(pattern), kind, title, cause, fix, is_note)
 
 
 _COMPLETION = re.compile(
@@ -104,6 +111,17 @@ _COMPLETION = re.compile(
 _GPU_MEMORY = (
     "The NIC could not register GPU memory, most often because neither nvidia_peermem nor DMA-BUF is usable."
 )
+_MODIFY_QP = r"Call to (?P<a>ibv_modify_qp) failed with (?:error|\d{1,4})"
+_ON_DEVICE = r"(?:, on dev [^\s,]{1,64})?"
+_NVLS = (
+    "NVLink SHARP (NVLS) does not work",
+    "NVLS could not set up its multicast memory. By NCCL's maintainers, the usual cause is a Fabric Manager "
+    "that was restarted without a reset of the GPUs.",
+    "Run once with NCCL_NVLS_ENABLE=0. If it works, drain the node, stop Fabric Manager, reset the GPUs and "
+    "start it again, or reboot.",
+)
+_NVLS_SOURCE = "transport/nvls.cc:"
+_NVLS_FAILURE = re.compile(r"(?:Cuda|CUDA) failure (?:1 )?'invalid argument'")
 _FORMS = (
     _form(
         r"Got non-fatal async event ?: ?(?P<a>[^(]{1,60})",
@@ -113,7 +131,7 @@ _FORMS = (
         "If the port went down, check its link (gdrtop check).",
     ),
     _form(
-        r"async fatal event on (?P<a>QP|CQ|SRQ|device)[^:]{0,60}: ?(?P<b>.{1,80})",
+        r"async fatal event on (?P<a>QP|CQ|SRQ|device)[^:]{0,250}: ?(?P<b>.{1,80})",
         "async-event",
         "Fatal RDMA event on a {a}: {b}",
         "The NIC reports that a queue cannot continue.",
@@ -156,11 +174,99 @@ _FORMS = (
         "Check ulimit -l and how many queue pairs the node's jobs use (rdma resource).",
     ),
     _form(
-        r"Call to (?P<a>ibv_modify_qp) failed with error (?P<b>.{1,60})",
+        rf"{_MODIFY_QP} (?P<b>Connection timed out{_ON_DEVICE})",
+        "connect-queue",
+        "{a} failed: {b}",
+        "The NIC did not reach the peer's NIC in time. By NCCL's own hint, NICs of different rails are often "
+        "not connected with each other.",
+        "Run once with NCCL_CROSS_NIC=0. If it works, connect the rails or keep the setting. If not, check "
+        "the routes and RoCE GIDs of both NICs (gdrtop check).",
+    ),
+    _form(
+        rf"{_MODIFY_QP} (?P<b>Invalid argument{_ON_DEVICE})",
+        "connect-queue",
+        "{a} failed: {b}",
+        "By NCCL's own hint, NCCL_IB_GID_INDEX often selects a wrong GID.",
+        "Remove NCCL_IB_GID_INDEX: NCCL 2.21 and newer then select the GID. Check the RoCE GIDs (gdrtop "
+        "check).",
+    ),
+    _form(
+        rf"{_MODIFY_QP} (?P<b>[^,]{{1,60}}{_ON_DEVICE})",
         "connect-queue",
         "{a} failed: {b}",
         "A queue pair could not connect. With RoCE: a wrong GID index, no route, or a port that is down.",
         "Check the RoCE GIDs and the routes between the ports (gdrtop check).",
+    ),
+    _form(
+        r"failed to (?:extend|create shared memory file) /dev/shm/|Could not map /dev/shm/"
+        r"|(?:creating|attaching to) shared memory segment|Call to posix_fallocate failed",
+        "shared-memory",
+        "NCCL could not use shared memory in /dev/shm",
+        "Most often /dev/shm is full, or too small: a container of Docker has 64 MiB by default.",
+        "Check df -h /dev/shm in the job's container. With Docker use --shm-size=1g, in Kubernetes mount an "
+        "emptyDir with medium: Memory at /dev/shm.",
+    ),
+    _form(
+        r"Duplicate GPU detected|Multiple Ranks are using the same GPU",
+        "duplicate-gpu",
+        "Two ranks use the same GPU",
+        "NCCL needs a GPU for each rank. The job starts more ranks than this node has GPUs, or the ranks do "
+        "not select their GPU by local rank.",
+        "Check the ranks per node, and CUDA_VISIBLE_DEVICES and the selected device of each rank.",
+    ),
+    _form(
+        r"(?:no socket interface|no interface|No IP interface|No usable listening interface) found",
+        "no-interface",
+        "NCCL found no network interface for TCP",
+        "Even with RDMA, ranks connect by TCP first. No interface of this node or container that has an "
+        "address matches NCCL_SOCKET_IFNAME.",
+        "Compare NCCL_SOCKET_IFNAME with ip addr, in the job's container.",
+    ),
+    _form(
+        r"Detected mixed local Net device counts across ranks \(min (?P<a>\d{1,9}), max (?P<b>\d{1,9})\)",
+        "mixed-nics",
+        "Ranks have different numbers of NICs: {a} to {b}",
+        "A node lost a NIC or a port, or NCCL_IB_HCA selects other NICs there.",
+        "The lines “Rank … has … local Net devices” before this one name the ranks with fewer NICs. Run "
+        "gdrtop check on their nodes.",
+    ),
+    _form(
+        r"MNNVL .{0,60}available but not working",
+        "mnnvl",
+        "NVLink between nodes (MNNVL) does not work",
+        "The GPUs are in one NVLink domain, but IMEX cannot share their memory: its service is not ready on "
+        "all nodes, or the job has no IMEX channel.",
+        "Check nvidia-imex-ctl -N and /dev/nvidia-caps-imex-channels, also in the job's container (gdrtop "
+        "check).",
+    ),
+    _form(
+        r"read failed in ncclIbRoceGetVersionNum: Invalid argument",
+        "gid-table",
+        "NCCL could not read the type of a RoCE GID",
+        "In a container, some indexes of the GID table cannot be read. NCCL before 2.26 stops there.",
+        "Use NCCL 2.26 or newer, or set NCCL_IB_GID_INDEX to the index of a RoCE v2 GID.",
+    ),
+    _form(
+        r"dlvsym failed on mlx5dv_(?:get_data_direct_sysfs_path|reg_dmabuf_mr)",
+        "data-direct-missing",
+        "libmlx5 has no Data Direct functions",
+        "It is older than this NCCL expects. Only NICs with Data Direct (ConnectX-8 and newer) need them; "
+        "others use GPUDirect RDMA without.",
+        "With ConnectX-7 or older, ignore it. With newer NICs, install a newer rdma-core in the job's image.",
+        is_note=True,
+    ),
+    _form(
+        r"cuMem host allocations do not appear to be working",
+        "cumem-host",
+        "NCCL uses /dev/shm instead of cuMem for host memory",
+        "The container runtime disables NUMA system calls; Docker does so by default.",
+        "Give the container CAP_SYS_NICE (docker run --cap-add SYS_NICE), or make its /dev/shm large enough.",
+        is_note=True,
+    ),
+    _form(
+        r"Failed to bind NVLink SHARP \(NVLS\) Multicast memory",
+        "nvls",
+        *_NVLS,
     ),
     _form(
         r"(?:Call to (?P<a>[\w.]{1,60})|(?P<c>ibv_\w{1,40}\(\))) failed with error (?P<b>.{1,60})",
@@ -205,7 +311,7 @@ _FORMS = (
         "Check NCCL_SOCKET_IFNAME, the firewall, and whether the rank still runs.",
     ),
     _form(
-        r"No (?:GID|valid GID|IP address|socket interface|interface)(?P<a>.{0,80})",
+        r"No (?:GID|valid GID|IP address)(?P<a>.{0,80})",
         "address",
         "No usable address or interface",
         "NCCL found no address where its settings ask for one.",
@@ -239,14 +345,16 @@ _TORCH_FORMS = (
 )  # fmt: skip
 
 
-def explain_warning(text: str) -> Explanation:
-    """Return what a WARN line means; one that is not known is still an error."""
+def explain_warning(text: str, source: str = "") -> Explanation:
+    """Return what a WARN line means, written by a line of NCCL's source; an unknown one is still an error."""
     match = _COMPLETION.search(text)
     if match:
         number = next((int(match[group]) for group in (1, 3, 5, 6) if match[group]), None)
         if number is None:
             number = _NAMED.get((match[4] or match[2] or "").removeprefix("IBV_WC_"), 99)
         return _completion(number, text)
+    if source.startswith(_NVLS_SOURCE) and _NVLS_FAILURE.search(text):
+        return Explanation("nvls", *_NVLS)
     for form in _FORMS:
         match = form.pattern.search(text)
         if match:
@@ -267,7 +375,7 @@ def _explained(form: _Form, match: re.Match[str]) -> Explanation:
     groups = {name: (text or "").strip() for name, text in match.groupdict().items()}
     groups["a"] = groups.get("a") or groups.get("c", "")
     title = form.title.format(**groups)
-    return Explanation(form.kind, title, form.cause.format(**groups), form.fix)
+    return Explanation(form.kind, title, form.cause.format(**groups), form.fix, form.is_note)
 
 
 def _completion(number: int, text: str) -> Explanation:

@@ -24,6 +24,8 @@ from probes.nccl.log.facts import (
 _LAZY = (2, 22, 0)  # connects at the first collective
 _DMABUF = (2, 13, 4)  # reports DMA-BUF
 _MOST_PLACES = 3
+TCP_NETWORKS = frozenset(("Socket", "FastSocket"))
+"""FastSocket: Google's plugin, https://github.com/google/nccl-fastsocket."""
 NEXT_RUN = "NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,NET,GRAPH,ENV"
 
 
@@ -74,18 +76,15 @@ def _unread(facts: LogFacts) -> list[Reason]:
         lines = "1 channel line is" if cut == 1 else f"{cut} channel lines are"
         reasons.append(Reason(f"{lines} cut off or torn before the path shows", places))
     if repeated:
-        text = (
-            f"Ray left out the lines of {plural(repeated, 'channel')}, whose paths may differ. For the next run, "
-            "set RAY_DEDUP_LOGS=0"
-        )
-        reasons.append(Reason(text, () if cut else places))
+        text = f"Ray left out the lines of {plural(repeated, 'channel')}, whose paths may differ"
+        reasons.append(Reason(f"{text}. For the next run, set RAY_DEDUP_LOGS=0", () if cut else places))
     return reasons
 
 
 def _without_channels(facts: LogFacts) -> LogVerdict:
     comms, reasons = facts.communicators, []
     versions = [numbers for one in facts.versions if (numbers := version_numbers(one.text))]
-    sockets = [one for one in facts.networks if one.text == "Socket"]
+    sockets = [one for one in facts.networks if one.text in TCP_NETWORKS]
     if sockets and len(facts.networks) == 1:
         reasons.append(Reason("NCCL chose TCP sockets, which cannot use GPUDirect RDMA", (sockets[0].first,)))
         reasons.extend(_why_sockets(facts))
@@ -127,11 +126,11 @@ def _reasons(facts: LogFacts) -> list[Reason]:
     reasons: list[Reason] = []
     if not facts.channels.staged:
         return reasons
-    if "Socket" in networks:
+    if networks & TCP_NETWORKS:
         places = _places(rank.first_staged for rank in staged)
         reasons.append(Reason("Channels use TCP sockets, which cannot use GPUDirect RDMA", places))
         reasons.extend(_why_sockets(facts))
-    if networks != {"Socket"}:
+    if not networks or networks - TCP_NETWORKS:
         reasons.extend([*_incapable(facts), *_too_far(facts), *_one_direction(facts), *_settings(facts)])
     if not reasons:
         places = _places(rank.first_staged for rank in staged)
@@ -146,6 +145,9 @@ def _places(places: Iterable[Place | None]) -> tuple[Place, ...]:
 
 def _why_sockets(facts: LogFacts) -> list[Reason]:
     reasons = []
+    if facts.no_verbs is not None:
+        text = "NCCL could not open libibverbs: rdma-core is missing in the job's image"
+        return [Reason(text, (facts.no_verbs.first,))]
     if facts.no_device is not None:
         reasons.append(Reason("NCCL found no InfiniBand or RoCE device", (facts.no_device.first,)))
     for setting in facts.settings:
@@ -162,7 +164,7 @@ def _why_sockets(facts: LogFacts) -> list[Reason]:
 
 
 def _incapable(facts: LogFacts) -> list[Reason]:
-    disabled = [one for one in facts.capabilities if not one.is_enabled and one.network != "Socket"]
+    disabled = [one for one in facts.capabilities if not one.is_enabled and one.network not in TCP_NETWORKS]
     if not disabled:
         return []
     names = ", ".join(dict.fromkeys(one.name for one in disabled[:8]))

@@ -3,7 +3,7 @@
 import pytest
 
 from probes.nccl.log.facts import State
-from tests.probes.nccl.log.logs import channel, info, read, verdict
+from tests.probes.nccl.log.logs import WARNING, channel, info, read, verdict
 
 VERSION = "NCCL version 2.26.2+cuda12.2"
 INIT = "ncclCommInitRank comm 0x5 rank 0 nranks 16 cudaDev 0 nvmlDev 0 busId 1b000 commId 0x1 - Init COMPLETE"
@@ -105,6 +105,38 @@ def test_sockets_and_why() -> None:
     assert "found no InfiniBand or RoCE device" in said
     assert "NCCL_IB_DISABLE=1" in said
     assert "No network plugin" in said
+
+
+def test_the_plugin_of_google_is_tcp() -> None:
+    answer = verdict(info("Using network FastSocket", channel(gdr=False, network="FastSocket/0")))
+    assert answer.state is State.NONE
+    assert [reason.text for reason in answer.reasons] == [
+        "Channels use TCP sockets, which cannot use GPUDirect RDMA"
+    ]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        info("Failed to open libibverbs.so[.1]"),
+        info("Count not open libibverbs.so", "Count not open libibverbs.so.1"),
+        f"{WARNING}Failed to open libibverbs.so[.1]\n",
+    ],
+)
+def test_sockets_because_the_image_has_no_libibverbs(line: str) -> None:
+    log = info("NET/Plugin : No plugin found (libnccl-net.so)") + line + info("Using network Socket")
+    answer = verdict(log)
+    said = [reason.text for reason in answer.reasons]
+    assert said[:2] == [
+        "NCCL chose TCP sockets, which cannot use GPUDirect RDMA",
+        "NCCL could not open libibverbs: rdma-core is missing in the job's image",
+    ]
+    assert not any("plugin" in text for text in said)
+    assert not read(log).problems
+
+
+def test_an_attempt_by_another_name_is_no_missing_libibverbs() -> None:
+    assert read(info("Count not open libibverbs.so", "Using network IB")).no_verbs is None
 
 
 def test_ranks_of_several_communicators_are_one() -> None:

@@ -5,7 +5,10 @@
 import pytest
 
 from probes.nccl.log.facts import Channels, State
+from probes.nccl.log.verdict import verdict_of
 from tests.probes.nccl.log.logs import HEADER, WARNING, info, read, verdict
+from widgets.base.lines import plain
+from widgets.nccl.log import draw
 
 TAGS = (
     *("2.18.1", "2.18.5", "2.19.3", "2.20.5", "2.21.5", "2.22.3", "2.23.4", "2.24.3", "2.25.1", "2.26.2"),
@@ -182,6 +185,88 @@ def test_a_completion_error_is_named_in_every_version(tag: str) -> None:
 def test_a_warning_has_a_title(message: str, title: str) -> None:
     (problem,) = read(f"{WARNING}{message}\n").problems
     assert title in problem.title
+
+
+_QP = "curr state INIT, next state RTR, local GID index 3, local GID ::1, remote GID ::2"
+_RANKS = "rank 1 and rank 0 both on CUDA device 1b000"
+_MIXED = "Detected mixed local Net device counts across ranks (min 7, max 8). Set NCCL_IGNORE_NET_MISMATCH=1 to continue."
+_MNNVL = "MNNVL (cliqueSize 8) is available but not working on this system. Check the IMEX configuration (nvidia-imex-ctl -N)."
+
+
+@pytest.mark.parametrize(
+    ("message", "title", "words"),
+    [
+        (f"Call to ibv_modify_qp failed with 110 Connection timed out, on dev mlx5_5:1, {_QP}",
+         "ibv_modify_qp failed: Connection timed out, on dev mlx5_5:1", "NCCL_CROSS_NIC=0"),
+        (f"Call to ibv_modify_qp failed with 22 Invalid argument, on dev mlx5_5:1, {_QP}",
+         "ibv_modify_qp failed: Invalid argument, on dev mlx5_5:1", "NCCL_IB_GID_INDEX"),
+        ("Error: failed to extend /dev/shm/nccl-aB3dE5 to 33030532 bytes, error: No space left on device (28)",
+         "NCCL could not use shared memory in /dev/shm", "--shm-size"),
+        ("Error while creating shared memory segment /dev/shm/nccl-aB3dE5 (size 33030528)",
+         "NCCL could not use shared memory in /dev/shm", "--shm-size"),
+        ("Call to posix_fallocate failed : No space left on device",
+         "NCCL could not use shared memory in /dev/shm", "--shm-size"),
+        (f"Duplicate GPU detected : {_RANKS}", "Two ranks use the same GPU", "CUDA_VISIBLE_DEVICES"),
+        ("Multiple Ranks are using the same GPU/Partition. Set NCCL_MULTI_RANK_GPU_ENABLE=1 to enable this configuration.",
+         "Two ranks use the same GPU", "CUDA_VISIBLE_DEVICES"),
+        ("Bootstrap : no socket interface found", "NCCL found no network interface for TCP", "NCCL_SOCKET_IFNAME"),
+        ("NET/IB : No IP interface found.", "NCCL found no network interface for TCP", "NCCL_SOCKET_IFNAME"),
+        (_MIXED, "Ranks have different numbers of NICs: 7 to 8", "NCCL_IB_HCA"),
+        (_MNNVL, "NVLink between nodes (MNNVL) does not work", "IMEX"),
+        ("NET/IB : mlx5_0:1 async fatal event on QP (0x7f5e1c0a1b2c) qpn=4711 handle=12 send_cq=4294967295 recv_cq=4294967295"
+         " state=6 sq_psn=16777215 rq_psn=16777215: local access violation work queue error",
+         "Fatal RDMA event on a QP: local access violation work queue error", "kernel log"),
+        ("NET/IB: read failed in ncclIbRoceGetVersionNum: Invalid argument",
+         "NCCL could not read the type of a RoCE GID", "2.26"),
+        ("Failed to bind NVLink SHARP (NVLS) Multicast memory of size 2097152 : CUDA error 401 'the operation cannot be"
+         " performed in the present state'.", "NVLink SHARP (NVLS) does not work", "Fabric Manager"),
+    ],
+)  # fmt: skip
+def test_an_error_at_startup_is_explained(message: str, title: str, words: str) -> None:
+    (problem,) = read(f"{WARNING}{message}\n").problems
+    assert problem.title == title
+    assert words in problem.cause + problem.fix
+    assert not problem.is_note
+
+
+@pytest.mark.parametrize("failure", ["Cuda failure 1 'invalid argument'", "Cuda failure 'invalid argument'"])
+def test_a_cuda_failure_of_nvls_is_explained_by_its_source(failure: str) -> None:
+    warning = WARNING.replace("transport/net_ib.cc:1296", "transport/nvls.cc:254")
+    (problem,) = read(f"{warning}{failure}\n").problems
+    assert (problem.kind, "NCCL_NVLS_ENABLE=0" in problem.fix) == ("nvls", True)
+    (other,) = read(f"{WARNING}{failure}\n").problems
+    assert other.kind == "cuda-failure"
+
+
+def test_a_call_that_is_retried_is_no_error() -> None:
+    retry = f"Call to ibv_modify_qp failed with 110 Connection timed out, on dev mlx5_5:1, {_QP}, retrying 1/34 after 100 msec of sleep"
+    assert not read(info(retry)).problems
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        f"{WARNING}dlvsym failed on mlx5dv_get_data_direct_sysfs_path - undefined symbol version MLX5_1.25\n",
+        info("dlvsym failed on mlx5dv_reg_dmabuf_mr - undefined symbol version MLX5_1.25"),
+        info(
+            "cuMem host allocations do not appear to be working; falling back to a /dev/shm/ based implementation."
+        ),
+    ],
+)
+def test_what_nccl_gets_over_is_a_note(line: str) -> None:
+    facts = read(line)
+    assert [problem.is_note for problem in facts.problems] == [True]
+    shown = "\n".join(plain(each) for each in draw(facts, verdict_of(facts), 100))
+    assert "Notes" in shown
+    assert not {"Errors", "✗"} & set(shown.split())
+
+
+def test_pointers_of_nvls_are_not_listed() -> None:
+    names = [f"NVLS comm 0x55aa{n}ff headRank {n} nHeads 8 buffSize 1 nvlsTotalSize 4" for n in range(8)]
+    facts = read(info("NVLS multicast support is available on dev 0 (NVLS_NCHANNELS 16)", *names))
+    assert [one.text for one in facts.nvls] == [
+        "NVLS multicast support is available on dev 0 (NVLS_NCHANNELS 16)"
+    ]
 
 
 def test_failed_calls_of_2_19_to_2_27_are_also_info_lines() -> None:
