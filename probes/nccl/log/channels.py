@@ -24,6 +24,19 @@ class Count:
     repeats: int = 1  # each, by Ray's mark: "[repeated 7x across cluster]"
 
 
+SINGLE = Count()
+
+
+@dataclass
+class ChannelLine:
+    """A line of a channel that was read, and how many since differ only in the number of the channel."""
+
+    text: str
+    place: Place
+    header: Header
+    count: int = 0
+
+
 @dataclass
 class RankCounts:
     """What is counted of one rank, or of all."""

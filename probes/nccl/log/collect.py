@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 
 from probes.base.text import printable
-from probes.nccl.log.channels import ChannelTable, Count
+from probes.nccl.log.channels import SINGLE, ChannelLine, ChannelTable, Count
 from probes.nccl.log.distances import distance_word, version_numbers
 from probes.nccl.log.facts import (
     Capability,
@@ -25,47 +25,20 @@ from probes.nccl.log.facts import (
 from probes.nccl.log.grammar import REPEATED, Kind, devices_in, parse
 from probes.nccl.log.prefix import Header, before_next_header
 from probes.nccl.log.problems import Explanation, explain_torch, explain_warning
+from probes.nccl.log.tallies import Alike, Tally, with_skipped
 from probes.nccl.variables.catalogue import meaning_of
 
 MOST_ROWS = 256  # of every other table
 MOST_ALIKE = 1000  # warnings alike, but for numbers, that are looked up; further ones are only counted
 ALIKE_BYTES = 130  # of a warning, which decide that it is like another one
 _MOST_KINDS = 4096  # of warnings
+_MOST_CHANNEL_LINES = 1 << 14  # that differ in more than the channel
 _MOST_REPORTERS = 8
 _NUMBERS = b"0123456789abcdef"  # decimal and hexadecimal
 _CHANNELS = ("NCCL INFO Channel", "NCCL INFO CollNet", "NCCL INFO Ring")
 _DIGITS = re.compile(r"\d+")
 _TORCH_RANK = re.compile(r"\[rank(\d{1,9})\]|\bRank (\d{1,9})\]")
 _COMPLETED = re.compile(r"last completed work: (-?\d{1,20})")
-
-
-def _with_skipped(seen: Mention, alike: _Alike) -> Mention:
-    """Add the lines that were only counted."""
-    last = Place(alike.file, alike.line)
-    is_later = last.file != seen.last.file or last.line > seen.last.line
-    return replace(seen, count=seen.count + alike.skipped, last=last if is_later else seen.last)
-
-
-@dataclass
-class _Alike:
-    """Lines that differ only in numbers."""
-
-    read: int = 0
-    skipped: int = 0
-    problem: object = None  # the key of their problem; None: its table is full
-    file: str = ""  # of the last line that was skipped
-    line: int = 0
-
-
-@dataclass
-class _Tally:
-    text: str
-    first: Place
-    last: Place
-    count: int = 1
-
-    def mention(self) -> Mention:
-        return Mention(self.text, self.count, self.first, self.last)
 
 
 class Collector:
@@ -82,15 +55,16 @@ class Collector:
         self.nccl_lines = 0
         self._cut = 0
         self._left_out = 0
-        self._alike: dict[bytes, _Alike] = {}
-        self._newest_alike: _Alike | None = None
+        self._alike: dict[bytes, Alike] = {}
+        self._newest_alike: Alike | None = None
         self._slowest: tuple[int, str, Place] | None = None  # last completed work
-        self._tables: dict[str, dict[object, _Tally]] = {}
+        self._tables: dict[str, dict[object, Tally]] = {}
         self._details: dict[tuple[str, object], object] = {}
         self._reporters: dict[object, dict[str, None]] = {}
         self._channels = ChannelTable()
         self._rings = Rings()
         self._comms = Communicators()
+        self.channel_lines: dict[tuple[bytes, bytes], ChannelLine] = {}
         self._repeats = 1  # that the line stands for
         self._takers: dict[Kind, Callable[[re.Match[str], Place, Header | None, bool], None]] = {
             Kind.CAPABILITY: self._capability,
@@ -141,14 +115,29 @@ class Collector:
             return
         kind, match = said
         if kind in (Kind.CHANNEL, Kind.COLLNET):
-            count = Count(lines, self._repeats)
+            count = SINGLE if lines == self._repeats == 1 else Count(lines, self._repeats)
             take = self._channels.channel if kind is Kind.CHANNEL else self._channels.collnet
             take(match, place, header, is_whole, count)
         else:
             self._takers[kind](match, place, header, is_whole)
 
+    def remember(self, key: tuple[bytes, bytes], line: ChannelLine) -> None:
+        """Let the reader only count lines with the same writer and text; a full table begins again."""
+        if len(self.channel_lines) >= _MOST_CHANNEL_LINES:
+            self._take_counted()
+            self.channel_lines.clear()
+        self.channel_lines[key] = line
+
+    def _take_counted(self) -> None:
+        for line in self.channel_lines.values():
+            if line.count:
+                self.take(line.text, line.place, line.header, True, line.count)
+                line.count = 0
+
     def begin_file(self) -> None:
         """Begin another file, in which no writer was seen yet."""
+        self._take_counted()
+        self.channel_lines.clear()
         self._has_begun = self._writers is None
 
     def _counts(self, header: Header | None) -> bool:
@@ -164,6 +153,7 @@ class Collector:
 
     def facts(self, files: tuple[LogFile, ...]) -> LogFacts:
         """Return all that was read."""
+        self._take_counted()
         versions = self._mentions("version")
         return LogFacts(
             files=files,
@@ -208,7 +198,7 @@ class Collector:
         if len(rows) >= MOST_ROWS:
             self._left_out += 1
             return False
-        rows[key] = _Tally(printable(text, 400).strip(), place, place)
+        rows[key] = Tally(printable(text, 400).strip(), place, place)
         self._details[table, key] = detail
         return True
 
@@ -361,7 +351,7 @@ class Collector:
             if len(self._alike) >= _MOST_KINDS:
                 self._left_out += 1
                 return True
-            alike = self._alike[key] = _Alike()
+            alike = self._alike[key] = Alike()
         self._newest_alike = alike
         if alike.read < MOST_ALIKE:
             alike.read += 1
@@ -397,14 +387,14 @@ class Collector:
 
     def _problems(self) -> tuple[Problem, ...]:
         found = []
-        skipped: dict[object, list[_Alike]] = {}
+        skipped: dict[object, list[Alike]] = {}
         for alike in self._alike.values():
             if alike.skipped:
                 skipped.setdefault(alike.problem, []).append(alike)
         for key, detail, seen in self._rows("problem"):
             assert isinstance(detail, Explanation)
             for alike in skipped.get(key, ()):
-                seen = _with_skipped(seen, alike)
+                seen = with_skipped(seen, alike)
             ranks = tuple(self._reporters.get(key, ()))
             title, cause = printable(detail.title, 200), detail.cause
             if detail.kind == "watchdog-failure" and self._slowest is not None:

@@ -12,14 +12,18 @@ import re
 from enum import Enum
 
 INTEREST = re.compile(
-    rb"NCCL(?: (?:INFO (?:Channel \d|CollNet \d|Ring \d\d : [^>\n]{1,30}> [\d\[\]a-f]{1,30} (?:\[|via)"
+    rb"NCCL(?: (?:INFO (?:Channel \d(?:(?=[\d/]{0,12}( : [^\n]{1,400})\n)|)"
+    rb"|CollNet \d|Ring \d\d : [^>\n]{1,30}> [\d\[\]a-f]{1,30} (?:\[|via)"
     rb"|NET/|GPU Direct RDMA|Connected all"
     rb"|Using network|DMA-BUF is|NCCL_"
     rb"|comm 0x|nccl\w{1,40} comm 0x|\[Rank \d{1,9}\] \w{1,40} comm 0x|NVLS multicast|Call to |ibv_"
     rb"|Failed to open libibv|Count not open |dlvsym failed|cuMem host )"
     rb"|WARN |version \d|error in)|\.cpp|Utils\.)"
 )
-"""What begins a line worth reading; a literal first, so that other lines cost next to nothing."""
+"""What begins a line worth reading; a literal first, so that other lines cost next to nothing.
+
+The group is what a channel's line says after the number of the channel, up to its end.
+"""
 
 
 class Kind(Enum):

@@ -97,6 +97,13 @@ def header_before(block: bytes, start: int, line_start: int) -> Header | None:
     return Header(host.decode("ascii"), int(ids[1]), int(device[1]), source, is_glued)
 
 
+def writer_of(prefix: bytes) -> bytes:
+    """Return the part of a line's prefix that decides its header, unless another line is glued to it."""
+    if prefix.count(b" ") <= 2:
+        return prefix
+    return prefix[prefix.rfind(b" ", 0, max(0, prefix.rfind(b" ["))) + 1 :]
+
+
 def before_next_header(message: str) -> str:
     """Return a message without another one that was glued to it."""
     match = _NEXT_HEADER.search(message)

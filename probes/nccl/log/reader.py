@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 from probes.base.text import printable
+from probes.nccl.log.channels import ChannelLine
 from probes.nccl.log.collect import ALIKE_BYTES, Collector
 from probes.nccl.log.facts import LogFacts, LogFile, Place
 from probes.nccl.log.grammar import INTEREST
-from probes.nccl.log.prefix import CUT_MARK, MAX_LINE_BYTES, clean, header_before
+from probes.nccl.log.prefix import CUT_MARK, MAX_LINE_BYTES, clean, header_before, writer_of
 
 _MOST_MESSAGE_BYTES = 2000
 _MOST_FILES = 4096
@@ -70,8 +71,16 @@ class LogReader:
         # A carriage return ends a line for the search, as a progress bar does, but is not counted as a line.
         lines = block.replace(b"\r", b"\n") if b"\r" in block else block
         number, counted = self._lines + 1, 0
+        known = self._collector.channel_lines
         for match in INTEREST.finditer(lines):
             start = match.start()
+            key = None
+            if match.lastindex:  # a log may be full of channels, most of which differ only in their number
+                key = writer_of(lines[lines.rfind(b"\n", 0, start) + 1 : start]), match[1]
+                alike = known.get(key)
+                if alike is not None:
+                    alike.count += 1
+                    continue
             end = lines.find(b"\n", start)
             has_end = end >= 0 or is_whole
             end = len(lines) if end < 0 else end
@@ -89,4 +98,7 @@ class LogReader:
             text = lines[first:kept].decode("utf-8", "replace")
             header = header_before(lines, start, line_start)
             has_end = has_end and kept == end and lines[end - 1 : end] != CUT_MARK
-            self._collector.take(text, Place(self._name, number), header, has_end)
+            place = Place(self._name, number)
+            self._collector.take(text, place, header, has_end)
+            if key is not None and has_end and header is not None and not header.is_glued:
+                self._collector.remember(key, ChannelLine(text, place, header))

@@ -1,12 +1,14 @@
 """Any bytes: no crash, bounded memory, the same result for all pieces."""
 
 import re
+from dataclasses import replace
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from probes.nccl.log import collect
 from probes.nccl.log.channels import MOST_RANKS
+from probes.nccl.log.collect import Collector
 from probes.nccl.log.facts import Channels, State
 from probes.nccl.log.reader import LogReader
 from probes.nccl.log.verdict import verdict_of
@@ -32,6 +34,11 @@ PARTS = [
     "[rank1]:[E ProcessGroupNCCL.cpp:1] [Rank 1] Watchdog caught collective operation timeout: WorkNCCL("
     "SeqNum=1, OpType=ALLREDUCE, NumelIn=1, NumelOut=1, Timeout(ms)=6) ran\n",
     "x" * 70_000,
+]
+CHANNELS = [
+    f"{before}{HEADER}{channel(direction, gdr)}{end}\n"
+    for before in ("", "2026-05-05T06:16:47Z ", "m", "x" * 600 + " ", f"{HEADER}Using network IB ")
+    for direction, gdr, end in (("send", True, ""), ("receive", False, ""), ("send", True, " node1"))
 ]
 pieces = st.one_of(st.sampled_from(PARTS).map(str.encode), st.binary(max_size=60))
 logs = st.lists(pieces, max_size=25).map(b"".join)
@@ -88,6 +95,24 @@ def test_a_flood_of_one_warning_hides_no_other() -> None:
     assert [problem.seen.count for problem in facts.problems] == [collect.MOST_ALIKE + 500, 1]
     assert facts.problems[0].seen.last.line == collect.MOST_ALIKE + 500
     assert facts.left_out == 0
+
+
+@settings(max_examples=100)
+@given(st.lists(st.sampled_from(CHANNELS), max_size=40), st.sampled_from([None, frozenset(("node1",))]))
+def test_channels_count_alike_whether_read_or_counted(lines: list[str], hosts: frozenset[str] | None) -> None:
+    """Lines that differ are read, and equal ones are only counted: the totals are the same."""
+    readings = []
+    for number in (False, True):
+        collector = Collector(None if hosts is None else {100: hosts})
+        reader = LogReader(collector)
+        reader.begin("log")
+        for place, line in enumerate(lines):
+            reader.feed(line.replace("/IB/", f"/IB{place * number}/").encode())
+        reader.end()
+        facts = reader.facts()
+        ranks = tuple(replace(rank, devices=()) for rank in facts.ranks)
+        readings.append((replace(facts, files=(), ranks=ranks, left_out=0), collector.other_lines))
+    assert readings[0] == readings[1]
 
 
 def test_long_values_are_cut() -> None:
