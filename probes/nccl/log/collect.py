@@ -71,13 +71,13 @@ class Collector:
             Kind.DISTANCE: self._distance,
             Kind.RINGS: self._ring,
             Kind.NETWORK: self._network,
-            Kind.DMABUF: self._dmabuf,
+            Kind.DMABUF: partial(self._mention, "dmabuf"),
             Kind.SETTING: self._setting,
             Kind.COMMUNICATOR: self._communicator,
             Kind.INIT: self._init,
             Kind.USING: self._using,
-            Kind.NO_DEVICE: self._no_device,
-            Kind.NO_VERBS: self._no_verbs,
+            Kind.NO_DEVICE: partial(self._mention, "no-device"),
+            Kind.NO_VERBS: partial(self._mention, "no-verbs"),
             Kind.PLUGIN: self._plugin,
             Kind.NVLS: self._nvls,
             Kind.VERSION: self._version,
@@ -263,8 +263,10 @@ class Collector:
             name = match[1].strip()
             self._tally("network", name, name, place)
 
-    def _dmabuf(self, match: re.Match[str], place: Place, header: Header | None, is_whole: bool) -> None:
-        self._tally("dmabuf", "", match[0], place)
+    def _mention(
+        self, table: str, match: re.Match[str], place: Place, header: Header | None, is_whole: bool
+    ) -> None:
+        self._tally(table, "", match[0], place)
 
     def _setting(self, match: re.Match[str], place: Place, header: Header | None, is_whole: bool) -> None:
         if not is_whole:
@@ -307,12 +309,6 @@ class Collector:
         devices = devices_in(match[2]) if match[1] == "IB" else []
         for name in devices if is_whole else devices[:-1]:
             self._tally("nic", name, name, place)
-
-    def _no_device(self, match: re.Match[str], place: Place, header: Header | None, is_whole: bool) -> None:
-        self._tally("no-device", "", match[0], place)
-
-    def _no_verbs(self, match: re.Match[str], place: Place, header: Header | None, is_whole: bool) -> None:
-        self._tally("no-verbs", "", match[0], place)
 
     def _plugin(self, match: re.Match[str], place: Place, header: Header | None, is_whole: bool) -> None:
         self._tally("plugin", _DIGITS.sub("#", match[1]), match[1], place)

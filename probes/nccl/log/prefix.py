@@ -21,8 +21,6 @@ _ESCAPES = re.compile(
     rb"\x1b(?:\[[0-9:;<=>?]{0,64}[ -/]{0,8}[@-~]"
     rb"|\][^\x07\x1b\r\n]{0,1024}(?:\x07|\x1b\\)|[ -/]{0,4}[0-Z\\^-~])"
 )
-# Tried at the beginning of a line only: at each byte, the time would grow with the square of its length.
-_LONG = re.compile(rb"(?<![^\r\n])([^\r\n]{%d})[^\r\n]+" % MAX_LINE_BYTES)
 _DOCKER = re.compile(rb'(?<![^\r\n])\{"log":"([^"\\\r\n]*(?:\\.[^"\\\r\n]*)*)","stream":"[^\r\n]*')
 _JSON_ESCAPE = re.compile(rb"\\(?:u([0-9a-fA-F]{4})|(.))")
 _HOST = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_.-"
@@ -49,12 +47,19 @@ def clean(block: bytes) -> bytes:
     All newlines stay, so lines can still be counted.
     """
     if _may_have_long_line(block):
-        block = _LONG.sub(rb"\1" + CUT_MARK, block)
+        block = b"".join(map(_shortened, block.splitlines(keepends=True)))
     if b'{"log":"' in block:
         block = _DOCKER.sub(_docker_text, block)
     if b"\x1b" in block:
         block = _ESCAPES.sub(b"", block)
     return block
+
+
+def _shortened(line: bytes) -> bytes:
+    if len(line) <= MAX_LINE_BYTES:
+        return line
+    text = line.rstrip(b"\r\n")
+    return line if len(text) <= MAX_LINE_BYTES else text[:MAX_LINE_BYTES] + CUT_MARK + line[len(text) :]
 
 
 def _docker_text(line: re.Match[bytes]) -> bytes:

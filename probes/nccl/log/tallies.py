@@ -27,10 +27,13 @@ class Alike:
 
 @dataclass
 class Tally:
+    """A row: what its first line says, and how many lines say so."""
+
     text: str
     first: Place
     last: Place
     count: int = 1
 
     def mention(self) -> Mention:
+        """Return the row as a fact."""
         return Mention(self.text, self.count, self.first, self.last)
