@@ -3,9 +3,10 @@
 Options: NVIDIA/nccl-tests README.md. Output, of new and old versions (src/common.cu): the header names the
 columns; a row holds size, count, type, then redop and root where the collective has them, then one or two
 groups of time, algbw, busbw and #wrong ("error" in old versions, a difference and not a count; more columns
-with -I). GB are 10^9 bytes. algbw is the size over the time; busbw is what each GPU's link carries,
-whatever their number (doc/PERFORMANCE.md). That a node uses the network between its own GPUs when P2P and
-shared memory are disabled is shown by NVIDIA/nccl-tests issue #206. Errors: src/common.h.
+with -I). With -C the first column is cputime, and with -S a row ends with date and time. GB are 10^9 bytes.
+algbw is the size over the time; busbw is what each GPU's link carries, whatever their number
+(doc/PERFORMANCE.md). That a node uses the network between its own GPUs when P2P and shared memory are
+disabled is shown by NVIDIA/nccl-tests issue #206. Errors: src/common.h.
 
 Staged: with NCCL_NET_GDR_LEVEL=LOC no NIC is near enough for GPUDirect RDMA (NCCL src/graph/paths.cc), and
 NCCL copies through host memory. NCCL_DMABUF_ENABLE=0 alone would only make it use nvidia-peermem. Versions
@@ -185,9 +186,11 @@ _RANK = re.compile(
 _AVERAGE = re.compile(r"^# Avg bus bandwidth\s{0,8}: (?P<number>\S{1,30})")
 # Names of plugins may have a blank: "NET/AWS Libfabric/0/GDRDMA".
 _ROUTE = re.compile(
-    r"NCCL INFO .{0,200} via (?P<route>NET/[\w.\- ]{1,40}/\d{1,4}(?:\(\d{1,6}\))?(?:/\w{1,20}|\(PCI\)){0,3}"
+    r"NCCL INFO .{0,200} via (?P<route>"
+    r"NET/[\w.\- ]{1,40}/\d{1,4}(?:\(\d{1,6}\))?(?:/(?!flush=)\w{1,20}|\(PCI\)){0,3}"
     r"|(?:NET|P2P|SHM|COLLNET|NVLS)[/\w.\-]{0,60})"
 )
+_TIMESTAMP = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d")
 _ROUTES = 16
 _GROUPS = ("out-of-place", "in-place")
 
@@ -200,6 +203,7 @@ class NcclTestsOutput:
         self._what = what
         self._group: tuple[str, ...] = ()  # the columns of one group
         self._groups = 0
+        self._has_timestamps = False
         self._routes: set[str] = set()
 
     def feed(self, line: str) -> tuple[Output, ...]:
@@ -246,13 +250,15 @@ class NcclTestsOutput:
         return failures_in(line, TOOL.patterns)
 
     def _header(self, names: list[str], line: str) -> tuple[Output, ...]:
-        self._groups = min(names.count("time"), len(_GROUPS))
+        time = "cputime" if "cputime" in names else "time"
+        self._has_timestamps = names[-1] == "timestamp"
+        self._groups = min(names.count(time), len(_GROUPS))
         if not self._groups:
             self._group = ()
             return ()
-        first = names.index("time")
-        rest = names[first:]
-        length = len(rest) // names.count("time")
+        first = names.index(time)
+        rest = names[first : len(names) - self._has_timestamps]
+        length = len(rest) // names.count(time)
         group = tuple(rest[:length])
         self._group = group if "algbw" in group and "busbw" in group else ()
         return (Fact(About.PHASE, MEASURING, clean_line(line)),)
@@ -262,6 +268,8 @@ class NcclTestsOutput:
         length = len(self._group)
         if not length:
             return ()
+        if self._has_timestamps and _TIMESTAMP.fullmatch(" ".join(fields[-2:])):
+            fields = fields[:-2]
         groups = self._groups
         while groups and not 3 <= len(fields) - groups * length <= 5:
             groups -= 1
@@ -286,8 +294,10 @@ class NcclTestsOutput:
         return tuple(samples)
 
     def _sample(self, size: str, group: dict[str, str], variant: str, line: str) -> Sample | None:
-        time, algorithm, bus = (parse_number(group[name]) for name in ("time", "algbw", "busbw"))
-        if time is None or algorithm is None or bus is None:
+        algorithm, bus = parse_number(group["algbw"]), parse_number(group["busbw"])
+        has_time = "time" in group  # cputime is that of the CPU
+        time = parse_number(group["time"]) if has_time else None
+        if algorithm is None or bus is None or (time is None and has_time):
             return None
         wrong = parse_number(group.get("#wrong", "N/A"))
         return Sample(

@@ -86,6 +86,18 @@ def test_more_columns() -> None:
     assert [(one.variant, one.gbps) for one in found] == [("out-of-place", 100.0), ("in-place", 100.8)]
 
 
+@pytest.mark.parametrize("time", ["time", "cputime"])
+@pytest.mark.parametrize("more", ["", "#wrong i_min i_max i_p99 i_cv%"])
+def test_cpu_times_and_timestamps(time: str, more: str) -> None:
+    """With -C a row has the CPU's time, which is not that of the collective; with -S it ends with a date."""
+    header = HEADER.replace("time", time).replace("#wrong", more or "#wrong")
+    row = ROW.format(wrong="0 1.0 2.0 3.0 0.5" if more else "0")
+    found = samples(f"{header}           timestamp\n{row}  2026-07-09 16:03:21")
+    took = (100_000.0, 99_000.0) if time == "time" else (None, None)
+    assert [(one.variant, one.gbps) for one in found] == [("out-of-place", 100.0), ("in-place", 100.8)]
+    assert tuple(one.time_us for one in found) == took
+
+
 @pytest.mark.parametrize(
     "text", [ROW.format(wrong="0"), f"{HEADER}\n1048576 262144 float", f"{HEADER}\n1 2 3"]
 )
@@ -95,7 +107,7 @@ def test_what_is_no_row(text: str) -> None:
 
 def test_the_route_is_told_once() -> None:
     line = "node7:1:1 [0] NCCL INFO Channel 00/0 : 1[0] -> 0[0] [receive] via NET/IB/0/GDRDMA"
-    told = read(f"{line}\n{line}\n{line.replace('/GDRDMA', '')}")
+    told = read(f"{line}\n{line}/flush=None\n{line.replace('/GDRDMA', '')}")
     assert [one.value for one in told if isinstance(one, Fact)] == ["NET/IB/0/GDRDMA", "NET/IB/0"]
 
 
