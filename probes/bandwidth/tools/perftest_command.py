@@ -87,7 +87,9 @@ class PerftestSettings(Settings):
     def limit(self, examination: Examination, is_loopback: bool = False) -> Limit:
         """Return what this end can reach at most."""
         if self.gpu is None:
-            return limit_of_host_memory(examination, self.device, self.port, is_loopback, self.queue_pairs)
+            return limit_of_host_memory(
+                examination, self.device, self.port, is_loopback, self.queue_pairs
+            )
         memory, pairs = self.gpu, self.queue_pairs
         return limit_of_pair(
             examination, memory.bdf, self.device, self.port, is_loopback, pairs, memory.data_direct

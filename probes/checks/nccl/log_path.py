@@ -117,7 +117,8 @@ def job_log_tcp(examination: Examination) -> Outcome:
         ranks = _staged(reading, over_tcp=True)
         places = [rank.first_staged for rank in ranks if rank.first_staged is not None]
         reasons = [line for line in _reason_lines(reading) if "TCP sockets" not in line.value]
-        evidence.append(Evidence(str(places[0]), f"{len(ranks)} of its ranks on this node use NET/Socket"))
+        network = next(name for name in ranks[0].devices if "Socket/" in name).partition("/")[0]
+        evidence.append(Evidence(str(places[0]), f"{len(ranks)} of its ranks on this node use NET/{network}"))
         evidence.extend(reasons)
         evidence.extend(environment_evidence(examination, reading, _OF_NETWORK))
         why = f"{reasons[0].value}." if reasons else "The log does not say why."

@@ -91,6 +91,12 @@ def test_the_environment_is_said_where_it_does_not_explain_tcp() -> None:
     assert finding.cause.endswith("The environment sets no variable that selects TCP.")
 
 
+def test_the_socket_plugin_of_google_is_tcp() -> None:
+    node = examined(channel(gdr=False, network="FastSocket/0"))
+    assert {"job-log-tcp", "job-log-staged"} & found_of_logs(node) == {"job-log-tcp"}
+    assert "1 of its ranks on this node use NET/FastSocket" in values(said(node, "job-log-tcp"))
+
+
 def test_a_node_without_rdma_devices_has_no_finding_about_tcp() -> None:
     node = examined(channel(gdr=False, network="Socket/0"))
     assert said(node, "job-log-tcp").status is Status.FOUND
@@ -175,6 +181,20 @@ def test_errors_in_the_log_are_explained() -> None:
     assert "Completion error 12" in finding.cause
     assert "1 line, hgx-h100:41000[0]" in values(finding)
     assert "10.0.0.2" not in values(finding) + finding.cause, "addresses of the log stay in the log"
+
+
+@pytest.mark.parametrize(
+    ("warning", "is_found"),
+    [
+        ("Error: failed to extend /dev/shm/nccl-aB3dE5 to 33030532 bytes, error: No space left on device", True),
+        ("dlvsym failed on mlx5dv_get_data_direct_sysfs_path - undefined symbol version MLX5_1.25", False),
+    ],
+)  # fmt: skip
+def test_errors_that_end_a_job_are_found_and_notes_are_not(warning: str, is_found: bool) -> None:
+    host = SimulatedHost("hgx-h100", clock=lambda: 1000.0)
+    host.tree.add(LOG, line(41000, warning).replace("NCCL INFO", "misc/x.cc:1 NCCL WARN").encode())
+    node = examine_with_jobs(host)
+    assert (said(node, "job-log-errors").status is Status.FOUND) == is_found
 
 
 def test_a_healthy_job_has_no_finding() -> None:
