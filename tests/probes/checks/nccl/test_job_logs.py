@@ -186,7 +186,7 @@ def test_errors_in_the_log_are_explained() -> None:
 @pytest.mark.parametrize(
     ("warning", "is_found"),
     [
-        ("Error: failed to extend /dev/shm/nccl-aB3dE5 to 33030532 bytes, error: No space left on device", True),
+        ("Error: failed to extend /dev/shm/nccl-aB3dE5 to 33030532 bytes, error: No space left", True),
         ("dlvsym failed on mlx5dv_get_data_direct_sysfs_path - undefined symbol version MLX5_1.25", False),
     ],
 )  # fmt: skip
