@@ -37,8 +37,10 @@ VARIABLES: tuple[Variable, ...] = (
         notes=(
             _NUMBERS,
             _EXACT_WORDS,
-            "P2C differs from PXB only on nodes with C2C links. There NCCL_NET_GDR_C2C=1, its default since"
-            " 2.27, allows C2C paths although the level is PXB. The name before 2.4 was NCCL_IB_GDR_LEVEL.",
+            "P2C differs from PXB only on nodes with C2C links. From 2.27.3 to 2.28.9, NCCL_NET_GDR_C2C=1,"
+            " the default, allows C2C paths at any level from C2C on. From 2.29.2 on a level that is set"
+            " comes first, so PXB turns off the C2C paths that the default allows.",
+            "The name before 2.4 was NCCL_IB_GDR_LEVEL.",
         ),
     ),
     nccl_variable(
@@ -181,7 +183,7 @@ VARIABLES: tuple[Variable, ...] = (
         "NCCL_NVLS_ENABLE",
         "0: no NVLink SHARP",
         Kind.NUMBER,
-        defaults=(("2.17", "2"),),
+        defaults=(("2.17", "1"), ("2.18", "2")),
         limits=(0, 2),
         since="2.17",
         for_debugging=True,

@@ -68,8 +68,8 @@ def meaning_of_value(variable: Variable, value: str, version: Version) -> Iterat
         text = dict(variable.values).get(value)
         if text:
             yield f"{value}: {text}."
-        elif variable.is_closed:
-            yield f"{value} is not one of {join_limited(name for name, _ in variable.values)}."
+        for word in variable.unknown_words(value):
+            yield f"{word} is not one of {join_limited(name for name, _ in variable.values)}."
     if variable.default(version) == value:
         yield f"This is the default of {'.'.join(map(str, version))}, so the variable is not needed."
 

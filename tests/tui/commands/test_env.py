@@ -97,6 +97,8 @@ def test_json_is_what_its_schema_says(capsys: pytest.CaptureFixture[str], tmp_pa
         ("a.sh", "NCCL_DEBUG=INFO\n", 1, "a.sh:1: warning: NCCL_DEBUG is set but not exported"),
         ("nccl.conf", "NCCL_NET=Socket\n", 2, "nccl.conf:1: error: NCCL_NET=Socket makes a job use TCP"),
         ("pod.yaml", "a: [\n", 2, "error: The file is not valid YAML"),
+        ("pod.yaml", "a: b\n", 3, "pod.yaml (YAML, no variable found): nothing was checked"),
+        ("a.sh", "export NCCL_NET=$X\n", 3, "0 variables checked, 1 known only when the job runs"),
     ],
 )
 def test_lint_names_the_line_and_ends_with_a_status(
@@ -105,6 +107,29 @@ def test_lint_names_the_line_and_ends_with_a_status(
     (tmp_path / name).write_text(text)
     assert run("--lint", str(tmp_path / name)) == status
     assert words in " ".join(capsys.readouterr().out.split())
+
+
+def test_lint_checks_several_files_and_ends_with_the_worst_status(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    names = []
+    for name, text in {
+        "a.sh": "export NCCL_DEBUG=INFO\n",
+        "b.sh": "true\n",
+        "c.sh": "export NCCL_NET=Socket\n",
+    }.items():
+        (tmp_path / name).write_text(text)
+        names.append(str(tmp_path / name))
+    assert run("--lint", *names) == 2
+    out = " ".join(capsys.readouterr().out.split())
+    assert "c.sh:1: error: NCCL_NET=Socket" in out
+    assert "b.sh (shell, no variable found): nothing was checked" in out
+    assert run("--lint", *names[:2]) == 0
+    assert run("--lint", names[1]) == 3
+    capsys.readouterr()
+    assert run("--json", "--lint", *names) == 2
+    document = valid("env", capsys.readouterr().out)
+    assert [Path(one["file"]).name for one in document["more_files"]] == ["b.sh", "c.sh"]
 
 
 @pytest.mark.parametrize(
