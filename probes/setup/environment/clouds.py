@@ -105,7 +105,8 @@ def cloud_settings(examination: Examination, cloud: Maybe[Cloud]) -> tuple[str, 
             Setting("NCCL_IB_PCI_RELAXED_ORDERING", "1", ordering, _AZURE_FILE),
             Setting("NCCL_IGNORE_CPU_AFFINITY", "1", affinity, _AZURE_FILE),
         ]
-    if cloud.provider is Provider.ORACLE and _has_roce(examination):
+    has_template = _has_gpu(examination, "A100", "H100", "B200", "B300")
+    if cloud.provider is Provider.ORACLE and has_template and _has_roce(examination):
         why = "Oracle's images set it for their RoCE network"
         settings = [Setting("NCCL_IB_TC", "41", why, _ORACLE_FILE)]
         if not _has_gpu(examination, "A100"):

@@ -6,6 +6,7 @@ Commands, blocks of `run` and `script`, and every text of several lines are read
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -139,7 +140,7 @@ def _of_commands(
         script = Script(inherited)
         script.run(Command(words, ""))
         for word in words:
-            if "\n" in word.text:  # for an entrypoint that is a shell
+            if re.search(r"\s", word.text):  # for an entrypoint that is a shell
                 script.read(word.text, word.line)
         yield from _finished(name, script, problems)
     for word in scripts:

@@ -352,6 +352,7 @@ def test_helm_and_compose_maps_are_read() -> None:
         ("write_files:\n- path: /etc/nccl.conf\n  content: |\n    # a\n    NCCL_NET=Socket\n", 5),
         ("data:\n  nccl.conf: |\n    NCCL_NET=Socket\n", 3),
         ("a:\n  image: b\n  command: [env, NCCL_NET=Socket, ./a]\n", 3),
+        ("a:\n  image: b\n  args:\n  - mpirun -x NCCL_NET=Socket ./a\n", 4),
         ("a:\n  image: b\n  command: [bash, -c]\n  args: ['NCCL_NET=Socket ./a']\n", 4),
     ],
 )
