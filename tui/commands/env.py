@@ -14,6 +14,7 @@ from probes.base.unknown import known
 from probes.facts.system import cloud as cloud_facts
 from probes.host.protocol import Host
 from probes.nccl.variables.catalogue import CATALOGUE
+from probes.nccl.variables.variable import VARIABLE_NAME
 from probes.queries.finding import Severity
 from probes.setup.environment.advice import Advice
 from probes.setup.environment.assignments import LIMIT_BYTES, FileKind, Problem
@@ -40,6 +41,7 @@ exit status of --lint, the worst of all files:
   0  ok    1  warnings    2  errors    3  no value to check in any file, a file cannot be read, or wrong usage
 """
 _VERSION = re.compile(r"v?([0-9]{1,3}\.[0-9]{1,3}(?:\.[0-9]{1,3})?)")
+_SIMILAR = 0.75  # most names share a prefix and words such as DEVICES
 _WORDS = {Severity.CRITICAL: "error", Severity.WARNING: "warning", Severity.NOTE: "note"}
 
 
@@ -128,7 +130,10 @@ def write_explanation(
     found = explain(text, examination, version_of(examination, nccl)[0])
     if found is None:
         name = text.partition("=")[0]
-        raise UsageError(f"{name!r} is not in gdrtop's list of variables{did_you_mean(name, CATALOGUE)}")
+        hint = did_you_mean(name.upper(), CATALOGUE, _SIMILAR)
+        if not hint and not VARIABLE_NAME.fullmatch(name.upper()):
+            raise UsageError(f"{name!r} is not a variable of NCCL, UCX, NVSHMEM or libfabric")
+        raise UsageError(f"{name!r} is not in gdrtop's list of variables{hint}")
     if as_json:
         write_json(_document(host, examination, explanation=_explanation_json(found)), out)
     else:

@@ -19,6 +19,14 @@ _LEVEL_VALUES = (
     ("PHB", "in the same NUMA node, through the CPU; nvidia-smi says PHB or NODE"),
     ("SYS", "always, also between NUMA nodes"),
 )
+_GPU_LEVEL_VALUES = (
+    ("LOC", "never"),
+    ("NVL", "GPUs with NVLink between them"),
+    ("PIX", "GPUs below the same PCIe switch"),
+    ("PXB", "GPUs below several PCIe switches of one host bridge"),
+    ("PHB", "GPUs of the same NUMA node, through the CPU; nvidia-smi says PHB or NODE"),
+    ("SYS", "always, also between NUMA nodes"),
+)
 _NUMBERS = (
     "As a number: 0 LOC, 1 PIX, 2 PXB, 3 PHB, 4 and above SYS, in every version since 2.8. The distances in"
     " NCCL's log are other numbers, which change between versions."
@@ -166,7 +174,7 @@ VARIABLES: tuple[Variable, ...] = (
         "NCCL_P2P_LEVEL",
         "the largest distance between GPUs at which NCCL uses P2P",
         Kind.LEVEL,
-        values=_LEVEL_VALUES,
+        values=_GPU_LEVEL_VALUES,
         since="2.3.4",
         for_debugging=True,
         notes=(_NUMBERS, _EXACT_WORDS),

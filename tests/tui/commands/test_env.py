@@ -9,6 +9,8 @@ import pytest
 import yaml
 
 from probes.facts.jobs.nccl_conf import parse_nccl_conf
+from probes.setup.environment.advice import Advice, Setting
+from probes.setup.environment.formats import lines_of
 from probes.simulation.host import SimulatedHost
 from probes.simulation.node.model.description import simulated_names
 from tests.test_architecture import modules_after
@@ -35,6 +37,23 @@ def test_a_shell_can_source_it() -> None:
     text = printed("shell") + '\necho "$NCCL_NET_GDR_LEVEL $NCCL_IB_GID_INDEX"\n'
     done = subprocess.run(["/bin/sh"], input=text, capture_output=True, text=True, check=True)
     assert (done.stdout, done.stderr) == ("SYS 3\n", "")
+
+
+def test_values_that_zsh_would_expand_are_quoted() -> None:
+    advice = Advice(
+        (2, 27), "stated", (Setting("NCCL_IB_HCA", "=mlx5_0,mlx5_1", "a"), Setting("NCCL_DEBUG", "it's", "b"))
+    )
+    lines = [line for line in lines_of(advice, "node", "shell") if line.startswith("export ")]
+    assert lines[0] == "export NCCL_IB_HCA='=mlx5_0,mlx5_1'"
+    script = "\n".join((*lines, 'echo "$NCCL_IB_HCA $NCCL_DEBUG"'))
+    done = subprocess.run(["/bin/sh"], input=script, capture_output=True, text=True, check=True)
+    assert (done.stdout, done.stderr) == ("=mlx5_0,mlx5_1 it's\n", "")
+
+
+def test_the_script_of_a_cloud_is_read_by_every_shell() -> None:
+    lines = printed("shell", "gcp-a4", "").splitlines()
+    assert ". /usr/local/gib/scripts/set_nccl_env.sh" in lines
+    assert not any(line.startswith("source ") for line in lines)
 
 
 def test_a_task_prolog_prints_what_the_user_has_not_set() -> None:
@@ -138,6 +157,11 @@ def test_lint_checks_several_files_and_ends_with_the_worst_status(
         (["--lint", "/nowhere/job.sh"], "cannot be read"),
         (["--lint", "/tmp"], "a directory"),
         (["--explain", "NCCL_NET_GDR_LEVL=5"], "did you mean NCCL_NET_GDR_LEVEL"),
+        (["--explain", "nccl_debug"], "did you mean NCCL_DEBUG"),
+        (
+            ["--explain", "CUDA_VISIBLE_DEVICES=0"],
+            "is not a variable of NCCL, UCX, NVSHMEM or libfabric; try",
+        ),
         (["--kind", "pod"], "--kind needs --lint"),
         (["--k8s", "--explain", "NCCL_NET"], "--k8s formats the recommendation"),
         (["--nccl", "new"], "is not an NCCL version"),
