@@ -153,7 +153,7 @@ def _of_group(
     broken = {problem.variable for problem in parsed.problems if problem.severity is Severity.CRITICAL}
     conf = {} if is_conf else conf_values(examination)
     judged: set[str] = set()
-    for judgement in judge(examination, {**conf, **values}):
+    for judgement in judge(examination, {**conf, **values}, advice.version):
         if judgement.variable in values:
             judged.add(judgement.variable)
             line = chosen[judgement.variable].line

@@ -211,6 +211,12 @@ def test_the_version_decides_what_exists() -> None:
     assert not has(judged(split, nccl="2.20"), 1, NOTE, "is the default")
 
 
+def test_the_version_decides_whether_pxb_turns_off_c2c() -> None:
+    line = "export NCCL_NET_GDR_LEVEL=PXB\n"
+    assert has(judged(line, node="gb200", nccl="2.29.2"), 1, WARNING, "lower than the distance")
+    assert judged(line, node="gb200", nccl="2.27.7").exit_status == 0
+
+
 def test_variables_that_disable_each_other() -> None:
     both = "export NCCL_IB_GID_INDEX=3 NCCL_IB_ADDR_FAMILY=AF_INET6\n"
     assert has(judged(both), 1, WARNING, "no effect, because NCCL_IB_GID_INDEX is set")
