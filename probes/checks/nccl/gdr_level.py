@@ -29,7 +29,9 @@ _LEVEL_REFERENCE = NCCL_VARIABLES + "#nccl-net-gdr-level-formerly-nccl-ib-gdr-le
 _C2C = "NCCL_NET_GDR_C2C"
 
 
-_LOST_C2C = ", which NCCL 2.29 and newer use by default"
+_LOST_C2C = (
+    " From 2.29 on NCCL's default allows P2C, so the variable disables GPUDirect RDMA that works without it."
+)
 _FIRST_WITH_C2C, _C2C_BY_DEFAULT, _LEVEL_COMES_FIRST = (2, 26), (2, 27), (2, 29)
 
 
@@ -118,7 +120,7 @@ def nccl_gdr_level_too_low(examination: Examination) -> Outcome:
         own = gpus_of(examination, settings.process)
         ignores_level = _ignores_level_over_c2c(settings, _nccl_of(examination, settings.process))
         far = [
-            f"{gpu.label} is {word.value} from its nearest NIC{_LOST_C2C if word is Nccl.P2C else ''}"
+            f"{gpu.label} is {word.value} from its nearest NIC"
             for gpu in topology.gpus
             if gpu.id in own and (word := distances[gpu.id]) is not None and ORDER[word] > level.rank
             if not (word is Nccl.P2C and ignores_level)
@@ -129,7 +131,7 @@ def nccl_gdr_level_too_low(examination: Examination) -> Outcome:
         jobs,
         values_of(examination, _LEVEL, wrong),
         "The level is the largest distance at which NCCL uses GPUDirect RDMA. These GPUs are farther from"
-        " every NIC.",
+        f" every NIC.{_LOST_C2C if Nccl.P2C in distances.values() else ''}",
         fix=without_variable(_LEVEL, "or set it to the distance shown, and measure"),
     )
 

@@ -10,7 +10,7 @@ from difflib import get_close_matches
 from probes.base.text import capitalized
 from probes.base.unknown import Maybe
 from probes.facts.system.cloud import Cloud
-from probes.nccl.settings import parse_number
+from probes.nccl.settings import parse_level, parse_number
 from probes.nccl.variables.catalogue import CATALOGUE, is_known
 from probes.nccl.variables.variable import Kind, Variable, Version
 from probes.queries.evidence_list import join_limited
@@ -226,6 +226,10 @@ def _of_value(variable: Variable | None, value: str, line: int, version: Version
         low, high = variable.limits
         text = f"{name}={value} is outside {low} to {high}"
         yield Problem(line, Severity.WARNING, text, variable.meaning_sentence, variable=name)
+    elif variable.kind is Kind.LEVEL and parse_level(value) is None:
+        text = f"NCCL silently ignores {name}={value}"
+        fix = "Write a word in capital letters, as gdrtop env --explain lists them, or remove it"
+        yield Problem(line, Severity.WARNING, text, fix=fix, variable=name)
     elif words := variable.unknown_words(value):
         known = join_limited((word for word, _ in variable.values), len(variable.values))
         text = f"{name}: “{words[0]}” is not one of {known}"

@@ -122,7 +122,7 @@ def test_the_version_decides_whether_a_level_disables_c2c(
     finding = said(node, "nccl-gdr-level-too-low")
     assert finding.status is status
     if version == "2.29.2":
-        assert "which NCCL 2.29 and newer use by default" in finding.evidence[0].value
+        assert "disables GPUDirect RDMA that works without it" in finding.cause
 
 
 def test_dmabuf_is_on_by_default() -> None:

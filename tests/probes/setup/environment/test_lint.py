@@ -87,6 +87,7 @@ def test_a_good_script_is_ok() -> None:
         ("OUT=$(NCCL_IB_DISABLE=1 ./a.out)", ERROR, "makes a job use TCP"),
         ("ARGS=(-x NCCL_NET=Socket)", ERROR, "makes a job use TCP"),
         ('FLAGS="-x NCCL_DEBUG=INFO -x NCCL_NET=Socket"', ERROR, "makes a job use TCP"),
+        ("export NCCL_P2P_LEVEL=NODE", WARNING, "silently ignores NCCL_P2P_LEVEL=NODE"),
         ("export NCCL_DEBUG=RED", WARNING, "“RED” is not one of VERSION, WARN"),
         ("export NCCL_ALGO=Rong", WARNING, "“Rong” is not one of Tree, Ring"),
         ("export NCCL_PROTO='^LL128;allreduce:LL1'", WARNING, "“LL1” is not one of LL, LL128, Simple"),
