@@ -43,8 +43,8 @@ _SCRIPTS = frozenset(
 _PROSE = frozenset(("description", "summary", "title", "message", "help", "notes", "comment"))
 
 
-def parse_pod(text: str) -> ParsedFile:
-    """Parse all documents; text that is no YAML is one problem."""
+def parse_pod(text: str, is_inner: bool = False) -> ParsedFile:
+    """Parse all documents; text that is no YAML is one problem. `is_inner`: a file in a ConfigMap."""
     try:
         documents = read_yaml(text)
     except YamlError as error:
@@ -58,7 +58,7 @@ def parse_pod(text: str) -> ParsedFile:
             problems.append(Problem(mapping.line, Severity.WARNING, title))
             break
         if id(mapping) not in known:
-            groups.extend(_groups_of(mapping, problems, known))
+            groups.extend(_groups_of(mapping, problems, known, is_inner))
         if "envFrom" in mapping.items and "image" in mapping.items:
             source = mapping.items["envFrom"]
             text = "envFrom sets more variables, which are not in this file"
@@ -75,7 +75,7 @@ def _unreadable(text: str, error: YamlError) -> Problem:
     return Problem(error.line, Severity.CRITICAL, f"The file is not valid YAML: {error.reason}")
 
 
-def _groups_of(mapping: Mapping, problems: list[Problem], known: set[int]) -> Iterator[Group]:
+def _groups_of(mapping: Mapping, problems: list[Problem], known: set[int], is_inner: bool) -> Iterator[Group]:
     """Yield the environments of a container, of a script, or of a map of variables."""
     name = _name_of(mapping)
     found = _of_map(mapping)
@@ -95,7 +95,10 @@ def _groups_of(mapping: Mapping, problems: list[Problem], known: set[int]) -> It
                 found.extend(_of_list(value, problems))
         elif isinstance(value, Scalar) and VARIABLE_NAME.search(value.text):
             if _is_conf(key, mapping):
-                yield from _of_conf(_word(value), problems)
+                yield from _moved(parse_conf(value.text), _word(value).line, problems)
+            elif key.endswith((".yaml", ".yml")) and not is_inner:
+                inner = parse_pod(value.text, True)
+                yield from _moved(inner, _word(value).line, problems if inner.groups else [])
             elif key in _ARGUMENTS or key in _SCRIPTS or ("\n" in value.text and key not in _PROSE):
                 scripts.append(_word(value))
     inherited = {one.name: one for one in found[:MAX_ASSIGNMENTS]}
@@ -124,12 +127,14 @@ def _is_conf(key: str, mapping: Mapping) -> bool:
     )
 
 
-def _of_conf(word: Word, problems: list[Problem]) -> Iterator[Group]:
-    parsed = parse_conf(word.text)
-    problems.extend(replace(one, line=one.line + word.line - 1) for one in parsed.problems)
+def _moved(parsed: ParsedFile, line: int, problems: list[Problem]) -> Iterator[Group]:
+    """Yield the groups of a file inside another one; `line` is that of its first line."""
+    problems.extend(replace(one, line=one.line + line - 1) for one in parsed.problems if one.line)
+    is_conf = parsed.kind is FileKind.NCCL_CONF
     for group in parsed.groups:
-        found = group.effective(first_wins=True).values()
-        yield Group("nccl.conf", tuple(replace(one, line=one.line + word.line - 1) for one in found))
+        found = group.effective(first_wins=is_conf).values()
+        name = group.name or ("nccl.conf" if is_conf else "")
+        yield Group(name, tuple(replace(one, line=one.line + line - 1) for one in found))
 
 
 def _of_commands(

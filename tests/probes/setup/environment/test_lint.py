@@ -348,6 +348,11 @@ def test_helm_and_compose_maps_are_read() -> None:
     ("text", "line"),
     [
         ("data:\n  run.sh: |\n    mpirun \\\n      -x NCCL_NET=Socket ./a.out\n", 4),
+        (
+            "data:\n  job.yaml: |-\n    name: a\n    image: b\n    env:\n"
+            "    - name: NCCL_NET\n      value: Socket\n",
+            6,
+        ),
         ("services:\n  a:\n    image: b\n    environment:\n    - NCCL_NET=Socket\n", 5),
         ("services:\n  a:\n    image: b\n    environment:\n      NCCL_NET: Socket\n", 5),
         ("services:\n  a:\n    image: b\n    command: bash -c 'NCCL_NET=Socket ./a'\n", 4),
