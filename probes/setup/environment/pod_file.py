@@ -94,11 +94,16 @@ def _groups_of(mapping: Mapping, problems: list[Problem], known: set[int], is_in
             else:
                 found.extend(_of_list(value, problems))
         elif isinstance(value, Scalar) and VARIABLE_NAME.search(value.text):
-            if _is_conf(key, mapping):
+            file = _file_of(key, mapping)
+            if file.endswith("nccl.conf"):
                 yield from _moved(parse_conf(value.text), _word(value).line, problems)
             elif key.endswith((".yaml", ".yml")) and not is_inner:
                 inner = parse_pod(value.text, True)
                 yield from _moved(inner, _word(value).line, problems if inner.groups else [])
+            elif file.endswith(("/environment", ".env")):  # pam_env(8): no export
+                script = Script(exports_all=True)
+                script.read(value.text, _word(value).line)
+                yield from _finished(name, script, problems)
             elif key in _ARGUMENTS or key in _SCRIPTS or ("\n" in value.text and key not in _PROSE):
                 scripts.append(_word(value))
     inherited = {one.name: one for one in found[:MAX_ASSIGNMENTS]}
@@ -119,12 +124,11 @@ def _word(value: Scalar) -> Word:
     return Word(value.text, value.line + ("\n" in value.text))
 
 
-def _is_conf(key: str, mapping: Mapping) -> bool:
-    """Return whether a text is an nccl.conf: a key of a ConfigMap, or a file that cloud-init writes."""
-    path = mapping.items.get("path")
-    return key.endswith("nccl.conf") or (
-        key == "content" and isinstance(path, Scalar) and path.text.endswith("nccl.conf")
-    )
+def _file_of(key: str, mapping: Mapping) -> str:
+    """Return the name of a file that a text becomes: a key of a ConfigMap, or a path beside `content`."""
+    paths = (mapping.items.get(name) for name in ("path", "destination"))
+    path = next((one.text for one in paths if isinstance(one, Scalar)), "")
+    return path if key == "content" else key
 
 
 def _moved(parsed: ParsedFile, line: int, problems: list[Problem]) -> Iterator[Group]:

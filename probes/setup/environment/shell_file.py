@@ -86,15 +86,15 @@ def _export_none(lines: list[str]) -> Iterator[Problem]:
 class Script:
     """The variables of a script and the environments in which its commands run."""
 
-    def __init__(self, inherited: Environment | None = None) -> None:
-        """Begin with the variables that a container sets."""
+    def __init__(self, inherited: Environment | None = None, exports_all: bool = False) -> None:
+        """Begin with the variables that a container sets; `exports_all`: as after set -a."""
         self.problems: list[Problem] = []
         self._in_force: Environment = dict(inherited or {})
         self._used: Environment = {}  # in force when a command last ran
         self._environments: list[Environment] = []
         self._found: list[Assignment] = []
         self._exported: set[str] = set(self._in_force)
-        self._exports_all = False  # set -a
+        self._exports_all = exports_all
         self._depth = 0
 
     def environments(self) -> list[Environment]:
