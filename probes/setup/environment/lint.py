@@ -39,9 +39,9 @@ _DEBUG = ("NCCL_DEBUG", "NCCL_TOPO_DUMP")
 _MAX_UNKNOWN = 64  # names that are compared with the catalogue; comparing is slow
 _ORDER = (Severity.CRITICAL, Severity.WARNING, Severity.NOTE)
 _SOURCES_GIB = re.compile(r"^[^#\n]{0,400}set_nccl_env\.sh", re.MULTILINE)
-# Source: NVIDIA/nccl-tests, src/Makefile; common.cu uses MPI for the communicator's id and the results.
+# Source: NVIDIA/nccl-tests, src/Makefile, src/common.cu (what it passes to MPI).
 _NCCL_TESTS = re.compile(
-    r"\b(?:all_gather|all_reduce|alltoall|broadcast|gather|hypercube|reduce|reduce_scatter|scatter|sendrecv)_perf\b"
+    r"\b(?:all_gather|all_reduce|alltoallv?|broadcast|gather|hypercube|reduce|reduce_scatter|scatter|sendrecv)_perf\b"
 )
 
 
@@ -160,7 +160,7 @@ def _of_group(
             severity, detail = judgement.severity, judgement.detail
             if used.runs_nccl_tests and judgement.variable.startswith("UCX_"):
                 severity = Severity.NOTE
-                detail = "nccl-tests uses MPI only to start; its GPU traffic is NCCL's, not UCX's."
+                detail = "nccl-tests passes only host memory to MPI; its GPU traffic is NCCL's, not UCX's."
             yield Problem(line, severity, judgement.title, detail, judgement.fix, judgement.variable)
     for name, one in chosen.items():
         if name not in broken:
