@@ -52,9 +52,12 @@ def add_node_options(parser: argparse.ArgumentParser, with_defaults: bool = Fals
     )
 
 
-def did_you_mean(word: str, names: Iterable[str]) -> str:
-    """Return a hint as "; did you mean check or do?"; "" if no name is similar."""
+def did_you_mean(word: str, names: Iterable[str], cutoff: float = 0.5) -> str:
+    """Return a hint as "; did you mean check or do?"; "" if no name is similar.
+
+    `cutoff`: from 0, any name, to 1, the same name.
+    """
     from difflib import get_close_matches
 
-    similar = get_close_matches(word, list(names), cutoff=0.5)
+    similar = get_close_matches(word, list(names), cutoff=cutoff)
     return f"; did you mean {' or '.join(similar)}?" if similar else ""

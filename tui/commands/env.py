@@ -5,7 +5,8 @@ from __future__ import annotations
 import argparse
 import re
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, TextIO
 
 from probes.base.text import printable
@@ -13,12 +14,13 @@ from probes.base.unknown import known
 from probes.facts.system import cloud as cloud_facts
 from probes.host.protocol import Host
 from probes.nccl.variables.catalogue import CATALOGUE
+from probes.nccl.variables.variable import VARIABLE_NAME
 from probes.queries.finding import Severity
 from probes.setup.environment.advice import Advice
 from probes.setup.environment.assignments import LIMIT_BYTES, FileKind, Problem
 from probes.setup.environment.explain import Explanation, explain
 from probes.setup.environment.formats import FORMATS, lines_of
-from probes.setup.environment.lint import FileReport, kind_of, lint
+from probes.setup.environment.lint import FileReport, kind_of, lint, worst_status
 from probes.setup.environment.recommend import recommend, version_of
 from probes.snapshot.examination import Examination, examine
 from tui.commands.arguments import UsageError, did_you_mean
@@ -30,16 +32,26 @@ from tui.runtime.printing import ascii_text, is_plain, text_width
 
 _HELP = """\
 examples:
-  gdrtop env > nccl.env; source nccl.env       the variables as shell commands
+  gdrtop env > nccl.env; . ./nccl.env          the variables as shell commands
   gdrtop env --nccl-conf                       for /etc/nccl.conf
   gdrtop env --explain NCCL_NET_GDR_LEVEL=5    what a value means, by version and on this node
-  gdrtop env --lint job.sbatch                 check a script, a pod specification or nccl.conf; - is stdin
+  gdrtop env --lint job.sbatch pods/*.yaml     check scripts, YAML or nccl.conf; - is stdin
 
-exit status of --lint:
-  0  ok    1  warnings    2  errors    3  the file cannot be read, or wrong usage
+exit status of --lint, the worst of all files:
+  0  ok    1  warnings    2  errors    3  no value to check in any file, a file cannot be read, or wrong usage
 """
 _VERSION = re.compile(r"v?([0-9]{1,3}\.[0-9]{1,3}(?:\.[0-9]{1,3})?)")
+_SIMILAR = 0.75  # most names share a prefix and words such as DEVICES
 _WORDS = {Severity.CRITICAL: "error", Severity.WARNING: "warning", Severity.NOTE: "note"}
+
+
+@dataclass(frozen=True)
+class File:
+    """One file to check."""
+
+    name: str  # as shown
+    text: str
+    kind: FileKind
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -59,7 +71,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(form="shell")
     what = parser.add_mutually_exclusive_group()
     what.add_argument("--explain", metavar="NAME[=VALUE]", help="explain a variable, or one of its values")
-    what.add_argument("--lint", metavar="FILE", help="check what a file sets; - reads standard input")
+    what.add_argument(
+        "--lint", metavar="FILE", nargs="+", help="check what files set; - reads standard input"
+    )
     parser.add_argument(
         "--kind",
         choices=[kind.value for kind in FileKind],
@@ -79,15 +93,13 @@ def run(options: argparse.Namespace, out: TextIO) -> int:
         raise UsageError("--kind needs --lint")
     if (options.explain or options.lint) and options.form != "shell":
         raise UsageError(f"--{options.form} formats the recommendation; omit it with --explain or --lint")
-    text = None if options.lint is None else _read(options.lint)
+    files = [_file(name, options.kind) for name in options.lint or ()]
     host = open_host(options)
     nccl = options.nccl or ""
     if options.explain is not None:
         return write_explanation(host, out, options.explain, nccl, options.json, options.ascii)
-    if text is not None:
-        kind = FileKind(options.kind) if options.kind else kind_of(options.lint, text)
-        name = "stdin" if options.lint == STDIN else shown_path(options.lint)
-        return write_lint(host, out, text, name, kind, nccl, options.json, options.ascii)
+    if files:
+        return write_lint(host, out, files, nccl, options.json, options.ascii)
     return write_environment(host, out, options.form, nccl, options.json, options.ascii)
 
 
@@ -118,7 +130,10 @@ def write_explanation(
     found = explain(text, examination, version_of(examination, nccl)[0])
     if found is None:
         name = text.partition("=")[0]
-        raise UsageError(f"{name!r} is not in gdrtop's list of variables{did_you_mean(name, CATALOGUE)}")
+        hint = did_you_mean(name.upper(), CATALOGUE, _SIMILAR)
+        if not hint and not VARIABLE_NAME.fullmatch(name.upper()):
+            raise UsageError(f"{name!r} is not a variable of NCCL, UCX, NVSHMEM or libfabric")
+        raise UsageError(f"{name!r} is not in gdrtop's list of variables{hint}")
     if as_json:
         write_json(_document(host, examination, explanation=_explanation_json(found)), out)
     else:
@@ -130,23 +145,29 @@ def write_explanation(
 def write_lint(
     host: Host,
     out: TextIO,
-    text: str,
-    name: str,
-    kind: FileKind,
+    files: Sequence[File],
     nccl: str = "",
     as_json: bool = False,
     ascii_only: bool = False,
 ) -> int:
-    """Print what is wrong in a file, line by line; return 0 ok, 1 warnings, 2 errors."""
+    """Print what is wrong in files, line by line; return 0 ok, 1 warnings, 2 errors, 3 nothing to check."""
     examination = examine(host)
-    report = lint(text, kind, examination, cloud_facts.probe(host), nccl)
+    cloud = cloud_facts.probe(host)
+    reports = [lint(file.text, file.kind, examination, cloud, nccl) for file in files]
+    status = worst_status(reports)
     if as_json:
-        content = _report_json(report, name)
-        write_json(_document(host, examination, report.exit_status, lint=content), out)
-    else:
-        width = text_width(out)
-        _print([line for part in _report(report, name) for line in _wrapped(part, width)], out, ascii_only)
-    return report.exit_status
+        content = [_report_json(report, file.name) for report, file in zip(reports, files, strict=True)]
+        write_json(_document(host, examination, status, lint=content[0], more_files=content[1:]), out)
+        return status
+    width = text_width(out)
+    for report, file in zip(reports, files, strict=True):
+        parts = _report(report, file.name)
+        _print([line for part in parts for line in _wrapped(part, width)], out, ascii_only)
+    reason = next((report.not_compared for report in reports if report.not_compared), "")
+    if reason:
+        text = f"NICs and distances were not compared: {reason}."
+        _print(_wrapped(text, width), out, ascii_only)
+    return status
 
 
 def _version(text: str) -> str:
@@ -154,6 +175,12 @@ def _version(text: str) -> str:
     if match is None:
         raise argparse.ArgumentTypeError(f"{text!r} is not an NCCL version such as 2.20")
     return match[1]
+
+
+def _file(name: str, kind: str | None) -> File:
+    text = _read(name)
+    shown = "stdin" if name == STDIN else shown_path(name)
+    return File(shown, text, FileKind(kind) if kind else kind_of(name, text))
 
 
 def _read(name: str) -> str:
@@ -217,11 +244,14 @@ def _report(report: FileReport, name: str) -> Iterator[str]:
         for severity, word in _WORDS.items()
         if (count := report.number_of(severity))
     ]
-    variables = f"{report.count} variable{'s' * (report.count != 1)}"
-    kind = {FileKind.NCCL_CONF: "nccl.conf", FileKind.POD: "Kubernetes"}.get(report.kind, report.kind.value)
-    yield f"{name} ({kind}, {variables} checked): {', '.join(counts) or 'ok'}"
-    if report.not_compared:
-        yield f"NICs and distances were not compared: {report.not_compared}."
+    kind = {FileKind.NCCL_CONF: "nccl.conf", FileKind.POD: "YAML"}.get(report.kind, report.kind.value)
+    found = f"{report.count} variable{'s' * (report.count != 1)} checked"
+    if report.dynamic:
+        found += f", {report.dynamic} known only when the job runs"
+    elif not report.count:
+        found = "no variable found"
+    result = ", ".join(counts) or ("ok" if report.count else "nothing was checked")
+    yield f"{name} ({kind}, {found}): {result}"
 
 
 def _problem(problem: Problem, name: str) -> Iterator[str]:
@@ -240,12 +270,14 @@ def _document(
     recommendation: dict[str, Any] | None = None,
     explanation: dict[str, Any] | None = None,
     lint: dict[str, Any] | None = None,
+    more_files: Sequence[dict[str, Any]] = (),
 ) -> dict[str, Any]:
     content = {
         "exit_status": exit_status,
         "recommendation": recommendation,
         "explanation": explanation,
         "lint": lint,
+        "more_files": list(more_files),
     }
     return document("env", host_name(examination.node), host.origin, host.wall_clock(), content)
 
@@ -290,6 +322,7 @@ def _report_json(report: FileReport, name: str) -> dict[str, Any]:
         "file": name,
         "kind": report.kind.value,
         "variables": report.count,
+        "variables_known_at_run_time": report.dynamic,
         "not_compared": report.not_compared,
         "problems": [
             {

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from probes.base.unknown import Unknown
+from probes.checks.nccl.library import versions_of
 from probes.checks.nccl.variables import add_variable_check
+from probes.facts.jobs.processes import Process
 from probes.nccl.settings import parse_level, parse_number
 from probes.queries.evidence_list import SHOWN
 from probes.queries.finding import Area, Evidence, Outcome, Severity, need, passed, unknown
@@ -24,6 +27,31 @@ AREA = Area("nccl")
 _LEVEL = "NCCL_NET_GDR_LEVEL"
 _LEVEL_REFERENCE = NCCL_VARIABLES + "#nccl-net-gdr-level-formerly-nccl-ib-gdr-level"
 _C2C = "NCCL_NET_GDR_C2C"
+
+
+_LOST_C2C = (
+    " From 2.29 on NCCL's default allows P2C, so the variable disables GPUDirect RDMA that works without it."
+)
+_FIRST_WITH_C2C, _C2C_BY_DEFAULT, _LEVEL_COMES_FIRST = (2, 26), (2, 27), (2, 29)
+
+
+def _nccl_of(examination: Examination, process: Process | None) -> tuple[int, ...]:
+    """Return the version of a process's NCCL, or of new jobs if it was stated; () if unknown."""
+    if process is not None:
+        return min((version for _, version in versions_of(process, "libnccl")), default=())
+    facts = examination.processes
+    return () if isinstance(facts, Unknown) else facts.new_jobs_nccl
+
+
+def _ignores_level_over_c2c(settings: JobSettings, version: tuple[int, ...]) -> bool:
+    """Return whether NCCL uses C2C paths at this level.
+
+    From 2.26 to 2.28 NCCL_NET_GDR_C2C=1 makes it compare C2C instead of the distance; from 2.29 on a level
+    that is set comes first (src/graph/paths.cc ncclTopoCheckGdr of v2.26.2-1, v2.28.9-1 and v2.29.2-1).
+    """
+    value = parse_number(settings.get(_C2C) or "")
+    is_on = version >= _C2C_BY_DEFAULT if value is None else value != 0
+    return is_on and _FIRST_WITH_C2C <= version < _LEVEL_COMES_FIRST
 
 
 def _never(value: str) -> str | None:
@@ -90,10 +118,12 @@ def nccl_gdr_level_too_low(examination: Examination) -> Outcome:
         if level is None or level.rank < ORDER[Nccl.PIX]:
             return None
         own = gpus_of(examination, settings.process)
+        ignores_level = _ignores_level_over_c2c(settings, _nccl_of(examination, settings.process))
         far = [
             f"{gpu.label} is {word.value} from its nearest NIC"
             for gpu in topology.gpus
             if gpu.id in own and (word := distances[gpu.id]) is not None and ORDER[word] > level.rank
+            if not (word is Nccl.P2C and ignores_level)
         ]
         return f"but {', '.join(far[:SHOWN])}" if far else None
 
@@ -101,7 +131,7 @@ def nccl_gdr_level_too_low(examination: Examination) -> Outcome:
         jobs,
         values_of(examination, _LEVEL, wrong),
         "The level is the largest distance at which NCCL uses GPUDirect RDMA. These GPUs are farther from"
-        " every NIC.",
+        f" every NIC.{_LOST_C2C if Nccl.P2C in distances.values() else ''}",
         fix=without_variable(_LEVEL, "or set it to the distance shown, and measure"),
     )
 

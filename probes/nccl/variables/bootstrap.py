@@ -9,6 +9,11 @@ from __future__ import annotations
 from probes.nccl.variables.variable import Kind, Variable, nccl_variable
 
 _TUNING = "NCCL chooses it by topology and message size. A fixed value is often wrong after an update."
+_UNKNOWN_WORDS = "From 2.24 on NCCL fails if it does not know a word; before, it ignores the word."
+_SUBSYSTEMS = (
+    *("INIT", "COLL", "P2P", "SHM", "NET", "GRAPH", "TUNING", "ENV", "ALLOC", "ALLOC_HOST", "CALL", "PROXY"),
+    *("NVLS", "BOOTSTRAP", "REG", "PROFILE", "RAS", "DESTROY", "ALL"),
+)
 VARIABLES: tuple[Variable, ...] = (
     nccl_variable(
         "NCCL_SOCKET_IFNAME",
@@ -35,14 +40,38 @@ VARIABLES: tuple[Variable, ...] = (
     nccl_variable("NCCL_COMM_ID", "the address of the first rank", anchor="debugging"),
     nccl_variable("NCCL_HOSTID", "used instead of the host name to tell nodes apart", anchor="debugging"),
     nccl_variable(
-        "NCCL_ALGO", "the algorithms that NCCL may use", since="2.5", for_debugging=True, notes=(_TUNING,)
+        "NCCL_ALGO",
+        "the algorithms that NCCL may use",
+        Kind.WORDS,
+        since="2.5",
+        for_debugging=True,
+        is_closed=True,
+        ignores_case=True,
+        values=tuple(
+            (word, "")
+            for word in (
+                "Tree",
+                "Ring",
+                "CollnetDirect",
+                "CollnetChain",
+                "NVLS",
+                "NVLSTree",
+                "PAT",
+                "CollNet",
+            )
+        ),
+        notes=(_TUNING, _UNKNOWN_WORDS),
     ),
     nccl_variable(
         "NCCL_PROTO",
         "the protocols that NCCL may use",
+        Kind.WORDS,
         since="2.5",
         for_debugging=True,
-        notes=(_TUNING, "LL128 on a platform that does not support it can corrupt data."),
+        is_closed=True,
+        ignores_case=True,
+        values=(("LL", ""), ("LL128", ""), ("Simple", "")),
+        notes=(_TUNING, _UNKNOWN_WORDS, "LL128 on a platform that does not support it can corrupt data."),
     ),
     nccl_variable(
         "NCCL_MIN_NCHANNELS",
@@ -111,15 +140,26 @@ VARIABLES: tuple[Variable, ...] = (
     nccl_variable(
         "NCCL_DEBUG",
         "what NCCL writes to its log",
+        is_closed=True,
+        ignores_case=True,
         values=(
             ("VERSION", "the version only"),
             ("WARN", "errors"),
             ("ATTN", "errors and notices, from 2.32 on; older versions then log nothing"),
             ("INFO", "what gdrtop nccl-log needs"),
+            ("ABORT", ""),
             ("TRACE", "every call, and only in a special build"),
         ),
     ),
-    nccl_variable("NCCL_DEBUG_SUBSYS", "which parts of NCCL write to the log", since="2.3.4"),
+    nccl_variable(
+        "NCCL_DEBUG_SUBSYS",
+        "which parts of NCCL write to the log",
+        Kind.WORDS,
+        since="2.3.4",
+        is_closed=True,
+        ignores_case=True,
+        values=tuple((word, "") for word in _SUBSYSTEMS),
+    ),
     nccl_variable("NCCL_DEBUG_FILE", "the log file; %h is the host, %p the pid", Kind.PATH, since="2.2.12"),
     nccl_variable(
         "NCCL_CONF_FILE",

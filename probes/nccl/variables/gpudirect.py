@@ -19,6 +19,14 @@ _LEVEL_VALUES = (
     ("PHB", "in the same NUMA node, through the CPU; nvidia-smi says PHB or NODE"),
     ("SYS", "always, also between NUMA nodes"),
 )
+_GPU_LEVEL_VALUES = (
+    ("LOC", "never"),
+    ("NVL", "GPUs with NVLink between them"),
+    ("PIX", "GPUs below the same PCIe switch"),
+    ("PXB", "GPUs below several PCIe switches of one host bridge"),
+    ("PHB", "GPUs of the same NUMA node, through the CPU; nvidia-smi says PHB or NODE"),
+    ("SYS", "always, also between NUMA nodes"),
+)
 _NUMBERS = (
     "As a number: 0 LOC, 1 PIX, 2 PXB, 3 PHB, 4 and above SYS, in every version since 2.8. The distances in"
     " NCCL's log are other numbers, which change between versions."
@@ -37,8 +45,10 @@ VARIABLES: tuple[Variable, ...] = (
         notes=(
             _NUMBERS,
             _EXACT_WORDS,
-            "P2C differs from PXB only on nodes with C2C links. There NCCL_NET_GDR_C2C=1, its default since"
-            " 2.27, allows C2C paths although the level is PXB. The name before 2.4 was NCCL_IB_GDR_LEVEL.",
+            "P2C differs from PXB only on nodes with C2C links. From 2.27.3 to 2.28.9, NCCL_NET_GDR_C2C=1,"
+            " the default, allows C2C paths at any level from C2C on. From 2.29.2 on a level that is set"
+            " comes first, so PXB turns off the C2C paths that the default allows.",
+            "The name before 2.4 was NCCL_IB_GDR_LEVEL.",
         ),
     ),
     nccl_variable(
@@ -164,7 +174,7 @@ VARIABLES: tuple[Variable, ...] = (
         "NCCL_P2P_LEVEL",
         "the largest distance between GPUs at which NCCL uses P2P",
         Kind.LEVEL,
-        values=_LEVEL_VALUES,
+        values=_GPU_LEVEL_VALUES,
         since="2.3.4",
         for_debugging=True,
         notes=(_NUMBERS, _EXACT_WORDS),
@@ -181,7 +191,7 @@ VARIABLES: tuple[Variable, ...] = (
         "NCCL_NVLS_ENABLE",
         "0: no NVLink SHARP",
         Kind.NUMBER,
-        defaults=(("2.17", "2"),),
+        defaults=(("2.17", "1"), ("2.18", "2")),
         limits=(0, 2),
         since="2.17",
         for_debugging=True,

@@ -166,6 +166,7 @@ VARIABLES: tuple[Variable, ...] = (
         defaults=(("2.6", "8192"),),
         since="2.6",
         for_debugging=True,
+        notes=("From 2.30.3 on, NCCL ignores it if NCCL_IB_OOO_RQ=1.",),
     ),
     nccl_variable(
         "NCCL_IB_PCI_RELAXED_ORDERING",

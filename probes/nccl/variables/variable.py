@@ -21,6 +21,7 @@ class Kind(Enum):
     HCA_LIST = "list of NICs"  # [^][=]NAME[:PORT],…
     INTERFACES = "list of interfaces"  # [^][=]PREFIX,…
     WORD = "word"  # one of `values`, or free text
+    WORDS = "list of words"  # [^]WORD,…; since 2.24 also FUNCTION:[^]WORD,… after semicolons
     PATH = "path"
 
 
@@ -34,6 +35,7 @@ class Variable:
     defaults: tuple[tuple[str, str], ...] = ()  # (since version, value), oldest first; (): unset
     values: tuple[tuple[str, str], ...] = ()  # value -> what it does
     is_closed: bool = False  # no other values than these
+    ignores_case: bool = False  # of the words
     limits: tuple[int, int] | None = None  # of a NUMBER
     since: str = ""
     removed: str = ""  # the first version without it
@@ -46,6 +48,21 @@ class Variable:
     def meaning_sentence(self) -> str:
         """The meaning as a sentence: "The RoCE GID; …."."""
         return f"{self.name}: {self.meaning}."
+
+    def unknown_words(self, value: str) -> list[str]:
+        """Return the words of a value that a closed variable does not know.
+
+        A list begins with “^” for all but these; since 2.24 NCCL accepts FUNCTION:LIST after semicolons
+        (src/graph/tuning.cc).
+        """
+        if not self.is_closed:
+            return []
+        words = [value]
+        if self.kind is Kind.WORDS:
+            lists = (part.rpartition(":")[2].removeprefix("^") for part in value.split(";"))
+            words = [word for part in lists for word in part.split(",") if word]
+        known = {word.lower() if self.ignores_case else word for word, _ in self.values}
+        return [word for word in words if (word.lower() if self.ignores_case else word) not in known]
 
     def default(self, version: Version = NEWEST) -> str:
         """Return the default of a version; "" if it is unset or depends on the platform."""
@@ -72,5 +89,13 @@ def nccl_variable(
     return Variable(name, meaning, kind, reference=f"{_GUIDE}#{section}", **facts)
 
 
-VARIABLE_NAME = re.compile(r"(?:NCCL|UCX|FI|NVSHMEM)_[A-Za-z0-9_]{1,60}|RDMAV_FORK_SAFE")
-"""The names of variables that gdrtop judges; of FI_ and UCX_ most are not in the catalogue."""
+_LIBRARIES = r"(?:NCCL|UCX|FI|NVSHMEM)_"
+_OF_BUILDS = (  # NCCL_HOME, UCX_DIR: of scripts and build systems; no library reads them
+    r"(?:NCCL|UCX)_(?:HOME|ROOT|DIR|PATH|PREFIX|VERSION|VER|LIB|LIB_DIR|INCLUDE|INCLUDE_DIR|SRC|SRC_DIR|BRANCH|TAG)"
+    r"(?![A-Za-z0-9_])|NCCL_TESTS?_"
+)
+VARIABLE_NAME = re.compile(rf"(?!{_OF_BUILDS}){_LIBRARIES}[A-Za-z0-9_]{{1,60}}|RDMAV_FORK_SAFE")
+"""The names of variables that gdrtop judges; of FI_ and UCX_ most are not in the catalogue.
+
+NCCL_TESTS_… are variables of nccl-tests.
+"""

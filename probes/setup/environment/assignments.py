@@ -9,6 +9,7 @@ from probes.queries.finding import Severity
 
 LIMIT_BYTES = 1 << 20
 MAX_ASSIGNMENTS = 512
+MAX_ENVIRONMENTS = 32  # different ones in one file; the checks run once for each
 VALUE_LIMIT = 256
 
 
@@ -43,11 +44,18 @@ class Problem:
     variable: str = ""
 
 
+TOO_MANY = Problem(
+    0,
+    Severity.WARNING,
+    f"The file sets too many variables; only the first {MAX_ASSIGNMENTS} are checked",
+)
+
+
 @dataclass(frozen=True)
 class Group:
-    """The variables of one environment: the job of a script, one container, one nccl.conf."""
+    """The variables of one environment: some commands of a script, one container, one nccl.conf."""
 
-    name: str  # "container trainer"; "" where a file has one environment
+    name: str  # "container trainer"; "" where a file has no containers
     assignments: tuple[Assignment, ...]  # in the order of the file
 
     def effective(self, first_wins: bool = False) -> dict[str, Assignment]:

@@ -13,6 +13,7 @@ from enum import Enum
 from probes.base.unknown import Maybe, Unknown, known
 from probes.facts.rdma.devices import RdmaFacts
 from probes.facts.system.cloud import Cloud, Provider
+from probes.queries.finding import Severity
 from probes.queries.network_plugin import plugin_only_driver
 from probes.setup.environment.advice import Note, Setting, State
 from probes.snapshot.examination import Examination
@@ -23,9 +24,30 @@ _AZURE_FILE = "Azure/azhpc-images, /etc/nccl.conf of ND A100 v4, H100 v5 and H20
 _ORACLE_FILE = "oracle-quickstart/oci-hpc, /etc/nccl.conf"
 # On EFA the plugin is the network: NCCL's own InfiniBand code does not run.
 PLUGIN_SETS = (
-    *("FI_PROVIDER", "FI_EFA_USE_DEVICE_RDMA", "RDMAV_FORK_SAFE", "NCCL_PROTO", "NCCL_MIN_NCHANNELS"),
-    *("NCCL_BUFFSIZE", "NCCL_P2P_NET_CHUNKSIZE", "NCCL_NET_FORCE_FLUSH", "NCCL_NETDEVS_POLICY"),
+    *("NCCL_PROTO", "NCCL_BUFFSIZE", "NCCL_P2P_NET_CHUNKSIZE", "NCCL_NET_FORCE_FLUSH"),
+    *("NCCL_NETDEVS_POLICY", "NCCL_NVLS_CHUNKSIZE", "NCCL_NVLSTREE_MAX_CHUNKSIZE"),
 )
+_NO_THREADS = (Severity.NOTE, "has no effect on EFA", "It is for TCP sockets.")
+ON_EFA: dict[str, tuple[Severity, str, str]] = {
+    "FI_PROVIDER": (Severity.NOTE, "is needed only before aws-ofi-nccl 1.6", "Newer plugins choose efa."),
+    "FI_EFA_USE_DEVICE_RDMA": (
+        Severity.NOTE,
+        "is not needed with libfabric 1.18 and aws-ofi-nccl 1.7 or newer",
+        "Setting it to 1 does no harm.",
+    ),
+    "FI_EFA_FORK_SAFE": (Severity.NOTE, "is set by the aws-ofi-nccl plugin", ""),
+    "RDMAV_FORK_SAFE": (Severity.WARNING, "can break jobs on newer kernels", "AWS: “Do not use.”"),
+    "NCCL_MIN_NCHANNELS": (
+        Severity.WARNING,
+        "can slow down EFA",
+        "More channels than needed make messages too small for EFA. AWS recommends the default.",
+    ),
+    "NCCL_SOCKET_NTHREADS": _NO_THREADS,
+    "NCCL_NSOCKS_PERTHREAD": _NO_THREADS,
+}
+"""Severity, title after the name, and detail, as in aws/aws-ofi-nccl doc/efa-env-var.md."""
+# Google's own scripts set these after they source set_nccl_env.sh (cluster-toolkit, run-nccl-tests.sh).
+WITH_GIB = ("NCCL_NET", "NCCL_SOCKET_IFNAME")
 
 
 class Stack(Enum):
@@ -75,17 +97,21 @@ def cloud_settings(examination: Examination, cloud: Maybe[Cloud]) -> tuple[str, 
     if isinstance(cloud, Unknown):
         return "", []
     if cloud.provider is Provider.AZURE:
+        if not _has_gpu(examination, "A100", "H100", "H200"):
+            return cloud.provider.value, []
         affinity = "Microsoft's images set it, because a virtual machine's CPU affinity is not the host's"
         ordering = "Microsoft's images set it; virtual machines need relaxed ordering for full bandwidth"
         return cloud.provider.value, [
             Setting("NCCL_IB_PCI_RELAXED_ORDERING", "1", ordering, _AZURE_FILE),
             Setting("NCCL_IGNORE_CPU_AFFINITY", "1", affinity, _AZURE_FILE),
         ]
-    if cloud.provider is Provider.ORACLE and _has_roce(examination):
+    has_template = _has_gpu(examination, "A100", "H100", "B200", "B300")
+    if cloud.provider is Provider.ORACLE and has_template and _has_roce(examination):
         why = "Oracle's images set it for their RoCE network"
         settings = [Setting("NCCL_IB_TC", "41", why, _ORACLE_FILE)]
-        settings.append(Setting("NCCL_IB_TIMEOUT", "22", why, _ORACLE_FILE))
-        if _has_a100(examination):
+        if not _has_gpu(examination, "A100"):
+            settings.append(Setting("NCCL_IB_TIMEOUT", "22", why, _ORACLE_FILE))
+        else:
             settings.append(Setting("NCCL_IB_QPS_PER_CONNECTION", "4", f"{why}, on A100", _ORACLE_FILE))
         affinity = "Oracle's images set it: NCCL places its threads by GPU"
         settings.append(Setting("NCCL_IGNORE_CPU_AFFINITY", "1", affinity, _ORACLE_FILE))
@@ -99,6 +125,8 @@ def _has_roce(examination: Examination) -> bool:
     return any(port.link_layer == "Ethernet" for device in devices for port in device.ports)
 
 
-def _has_a100(examination: Examination) -> bool:
+def _has_gpu(examination: Examination, *models: str) -> bool:
     gpus = examination.node.gpus
-    return not isinstance(gpus, Unknown) and any("A100" in known(gpu.name, "") for gpu in gpus.gpus)
+    return not isinstance(gpus, Unknown) and any(
+        model in known(gpu.name, "") for gpu in gpus.gpus for model in models
+    )

@@ -16,8 +16,10 @@ from probes.setup.environment.gids import INDEX
 from probes.setup.environment.judge import conf_values, has_gpus_and_nics, judge
 from probes.setup.environment.nics import HCA, active_ports
 from probes.snapshot.examination import Examination
+from probes.topology.nccl_words import Nccl
 
-_LEVELS = ("NCCL_NET_GDR_LEVEL", "NCCL_P2P_LEVEL", "NCCL_IB_GDR_LEVEL")
+_LEVELS = ("NCCL_NET_GDR_LEVEL", "NCCL_IB_GDR_LEVEL")
+_NIC_WORDS = (Nccl.P2C.value, Nccl.PXN.value)
 
 
 @dataclass(frozen=True)
@@ -47,7 +49,7 @@ def explain(text: str, examination: Examination, version: Version) -> Explanatio
         tuple(_defaults(variable)),
         variable.values,
         tuple(_notes(variable)),
-        tuple(_on_node(variable, shown, examination)),
+        tuple(_on_node(variable, shown, examination, version)),
     )
 
 
@@ -68,8 +70,8 @@ def meaning_of_value(variable: Variable, value: str, version: Version) -> Iterat
         text = dict(variable.values).get(value)
         if text:
             yield f"{value}: {text}."
-        elif variable.is_closed:
-            yield f"{value} is not one of {join_limited(name for name, _ in variable.values)}."
+        for word in variable.unknown_words(value):
+            yield f"{word} is not one of {join_limited(name for name, _ in variable.values)}."
     if variable.default(version) == value:
         yield f"This is the default of {'.'.join(map(str, version))}, so the variable is not needed."
 
@@ -78,7 +80,8 @@ def _of_level(variable: Variable, value: str) -> str:
     level = parse_level(value)
     if level is None:
         return f"NCCL silently ignores “{value}” and uses its default."
-    text = dict(variable.values).get(level.word, "a distance between GPUs only")
+    ends = "GPU and NIC" if level.word in _NIC_WORDS else "GPUs"
+    text = dict(variable.values).get(level.word, f"a distance between {ends} only")
     return f"{level.word if level.word == value else f'{value} means {level.word}'}: {text}."
 
 
@@ -124,7 +127,9 @@ def _notes(variable: Variable) -> Iterator[str]:
         yield "NVIDIA lists it under “Debugging”: do not keep it in production unless you need it."
 
 
-def _on_node(variable: Variable, value: str | None, examination: Examination) -> Iterator[str]:
+def _on_node(
+    variable: Variable, value: str | None, examination: Examination, version: Version
+) -> Iterator[str]:
     conf = conf_values(examination).get(variable.name)
     if conf is not None:
         yield f"/etc/nccl.conf sets {variable.name}={conf}; the job's environment comes before it."
@@ -137,7 +142,7 @@ def _on_node(variable: Variable, value: str | None, examination: Examination) ->
     if variable.name == INDEX and value is not None:
         yield from _gids(examination, parse_number(value))
     if value is not None:
-        for judgement in judge(examination, {variable.name: value}):
+        for judgement in judge(examination, {variable.name: value}, version):
             yield f"{judgement.severity.value.capitalize()}: {judgement.title}."
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 import textwrap
 from collections.abc import Iterator
@@ -12,6 +13,7 @@ from probes.setup.environment.advice import OF_JOBS, STATED, Advice, Setting, St
 
 FORMATS = ("shell", "slurm", "k8s", "nccl-conf")
 _WIDTH = 78
+_SAFE = re.compile(r"[A-Za-z0-9_./,:-]+")
 _NOT_IN_CONF = "nccl.conf holds variables of NCCL only; set these in the job's environment:"
 
 
@@ -55,7 +57,7 @@ def _script(advice: Advice, form: str) -> Iterator[str]:
     if not script:
         return
     if form == "shell":
-        yield f"source {script}"
+        yield f". {script}"
     elif form == "k8s":
         yield f'# In the container: command: ["/bin/bash", "-c", "source {script} && exec …"]'
     else:
@@ -88,7 +90,7 @@ def _with_reasons(settings: tuple[Setting, ...], form: str) -> Iterator[str]:
 def _assignment(setting: Setting, form: str) -> Iterator[str]:
     name, value = setting.name, printable(setting.value, 1024)
     if form == "shell":
-        yield f"export {name}={shlex.quote(value)}"
+        yield f"export {name}={_quoted(value)}"
     elif form == "slurm":  # everything after the first “=” is the value, without quotation marks
         yield f'[ -n "${{{name}+set}}" ] || echo {shlex.quote(f"export {name}={value}")}'
     elif form == "k8s":
@@ -96,6 +98,12 @@ def _assignment(setting: Setting, form: str) -> Iterator[str]:
         yield f"    value: {json.dumps(value)}"
     else:
         yield f"{name}={value}"
+
+
+def _quoted(value: str) -> str:
+    """Quote a value for every shell; zsh also expands an unquoted word that begins with “=” (zshexpn(1))."""
+    apostrophe = "'\"'\"'"
+    return value if _SAFE.fullmatch(value) else "'" + value.replace("'", apostrophe) + "'"
 
 
 def _notes(advice: Advice) -> Iterator[str]:

@@ -14,6 +14,7 @@ from probes.facts.gpu.gpus import GpuFacts
 from probes.facts.jobs.nccl_conf import NcclConf
 from probes.facts.jobs.processes import ProcessFacts
 from probes.facts.rdma.devices import RdmaFacts
+from probes.nccl.variables.variable import Version
 from probes.queries.finding import Finding, Severity, Status
 from probes.queries.jobs import NEW_JOBS
 from probes.snapshot.examination import Examination
@@ -43,24 +44,26 @@ def has_gpus_and_nics(examination: Examination) -> bool:
     )
 
 
-def with_settings(examination: Examination, values: Mapping[str, str]) -> Examination:
-    """Return the node as if a new job had these variables and no other job were running."""
+def with_settings(examination: Examination, values: Mapping[str, str], version: Version = ()) -> Examination:
+    """Return the node as if a new job had these variables and this NCCL, and no other job were running."""
     facts = examination.processes
     taken_at = 0.0 if isinstance(facts, Unknown) else facts.taken_at
     conf = NcclConf(dict(values), ())
-    changed = replace(examination, processes=ProcessFacts((), 0, 0, conf, taken_at))
+    changed = replace(examination, processes=ProcessFacts((), 0, 0, conf, taken_at, new_jobs_nccl=version))
     if has_gpus_and_nics(examination):
         return changed
     return replace(changed, node=replace(examination.node, rdma=_LOGIN_NODE))
 
 
-def judge(examination: Examination, values: Mapping[str, str]) -> tuple[Judgement, ...]:
-    """Return what the doctor finds in these settings, the most severe first."""
+def judge(
+    examination: Examination, values: Mapping[str, str], version: Version = ()
+) -> tuple[Judgement, ...]:
+    """Return what the doctor finds in these settings, the most severe first; (): an unknown version."""
     if not values:
         return ()
     found = [
         finding
-        for finding in findings(with_settings(examination, values), only=_CHECKS)
+        for finding in findings(with_settings(examination, values, version), only=_CHECKS)
         if finding.status is Status.FOUND
     ]
     reported = {finding.id for finding in found}

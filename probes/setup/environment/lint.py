@@ -2,28 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 
 from probes.base.text import capitalized
 from probes.base.unknown import Maybe
 from probes.facts.system.cloud import Cloud
-from probes.nccl.settings import parse_number
-from probes.nccl.variables.catalogue import CATALOGUE
+from probes.nccl.settings import parse_level, parse_number
+from probes.nccl.variables.catalogue import CATALOGUE, is_known
 from probes.nccl.variables.variable import Kind, Variable, Version
 from probes.queries.evidence_list import join_limited
 from probes.queries.finding import Severity
 from probes.setup.environment.advice import Advice
 from probes.setup.environment.assignments import (
     MAX_ASSIGNMENTS,
+    TOO_MANY,
     Assignment,
     FileKind,
     Group,
     ParsedFile,
     Problem,
 )
-from probes.setup.environment.clouds import PLUGIN_SETS, Stack, stack_of
+from probes.setup.environment.clouds import ON_EFA, PLUGIN_SETS, WITH_GIB, Stack, stack_of
 from probes.setup.environment.conf_file import parse_conf
 from probes.setup.environment.judge import conf_values, has_gpus_and_nics, judge
 from probes.setup.environment.pod_file import parse_pod
@@ -36,6 +38,20 @@ _MAPPINGS = ("NVSHMEM_HCA_LIST", "NVSHMEM_HCA_PE_MAPPING")
 _DEBUG = ("NCCL_DEBUG", "NCCL_TOPO_DUMP")
 _MAX_UNKNOWN = 64  # names that are compared with the catalogue; comparing is slow
 _ORDER = (Severity.CRITICAL, Severity.WARNING, Severity.NOTE)
+_SOURCES_GIB = re.compile(r"^[^#\n]{0,400}set_nccl_env\.sh", re.MULTILINE)
+# Source: NVIDIA/nccl-tests, src/Makefile, src/common.cu (what it passes to MPI).
+_NCCL_TESTS = re.compile(
+    r"\b(?:all_gather|all_reduce|alltoallv?|broadcast|gather|hypercube|reduce|reduce_scatter|scatter|sendrecv)_perf\b"
+)
+
+
+@dataclass(frozen=True)
+class _Software:
+    """What a file's jobs run on and run, as far as it decides about variables."""
+
+    stack: Stack | None
+    sources_gib: bool
+    runs_nccl_tests: bool
 
 
 @dataclass(frozen=True)
@@ -44,7 +60,8 @@ class FileReport:
 
     kind: FileKind
     problems: tuple[Problem, ...]
-    count: int  # variables that were judged
+    count: int  # variables whose values were judged
+    dynamic: int  # variables whose values are known only when the job runs
     not_compared: str  # why names of NICs and distances were not compared with this node
 
     def number_of(self, severity: Severity) -> int:
@@ -53,10 +70,18 @@ class FileReport:
 
     @property
     def exit_status(self) -> int:
-        """0 ok, 1 warnings, 2 errors."""
+        """0 ok, 1 warnings, 2 errors, 3 no value to check."""
         if self.number_of(Severity.CRITICAL):
             return 2
-        return 1 if self.number_of(Severity.WARNING) else 0
+        if self.number_of(Severity.WARNING):
+            return 1
+        return 0 if self.count else 3
+
+
+def worst_status(reports: Sequence[FileReport]) -> int:
+    """Return the exit status of several files; files that set nothing count only if all do."""
+    statuses = {report.exit_status for report in reports}
+    return next((status for status in (2, 1, 0) if status in statuses), 3)
 
 
 def kind_of(name: str, text: str) -> FileKind:
@@ -83,20 +108,25 @@ def lint(
     stack = stack_of(examination, cloud)
     problems = list(parsed.problems)
     if windows and kind is not FileKind.POD:
-        text = "The file has Windows line endings, which become part of values"
-        problems.append(Problem(1, Severity.CRITICAL, text, fix="Convert it with dos2unix"))
-    problems.extend(_misspelled(parsed))
+        title = "The file has Windows line endings, which become part of values"
+        problems.append(Problem(1, Severity.CRITICAL, title, fix="Convert it with dos2unix"))
+    if any(len(group.assignments) >= MAX_ASSIGNMENTS for group in parsed.groups):
+        problems.append(TOO_MANY)
+    problems.extend(_unknown_names(parsed, stack))
+    used = _Software(stack, bool(_SOURCES_GIB.search(text)), bool(_NCCL_TESTS.search(text)))
     for group in parsed.groups:
-        problems.extend(_named(group, _of_group(group, parsed, examination, advice, stack)))
+        problems.extend(_named(group, _of_group(group, parsed, examination, advice, used)))
+    for name in dict.fromkeys(group.name for group in parsed.groups):
+        in_group = {one.name for group in parsed.groups if group.name == name for one in group.assignments}
+        problems.extend(_named(Group(name, ()), _missing(in_group, advice, kind is FileKind.NCCL_CONF)))
     compared = "" if has_gpus_and_nics(examination) else advice.nothing
     ordered = sorted(
         dict.fromkeys(problems), key=lambda one: (one.line == 0, one.line, _ORDER.index(one.severity))
     )
-    count = sum(len(group.effective()) for group in parsed.groups)
-    if any(len(group.assignments) >= MAX_ASSIGNMENTS for group in parsed.groups):
-        title = f"The file sets too many variables; only the first {MAX_ASSIGNMENTS} are checked"
-        ordered.append(Problem(0, Severity.WARNING, title))
-    return FileReport(parsed.kind, tuple(ordered), count, compared)
+    chosen = [(group.name, one) for group in parsed.groups for one in group.effective().values()]
+    judged = {(name, one.name) for name, one in chosen if one.value is not None}
+    dynamic = {(name, one.name) for name, one in chosen} - judged
+    return FileReport(parsed.kind, tuple(ordered), len(judged), len(dynamic), compared)
 
 
 def _parse(text: str, kind: FileKind) -> ParsedFile:
@@ -113,7 +143,7 @@ def _named(group: Group, problems: Iterator[Problem]) -> Iterator[Problem]:
 
 
 def _of_group(
-    group: Group, parsed: ParsedFile, examination: Examination, advice: Advice, stack: Stack | None
+    group: Group, parsed: ParsedFile, examination: Examination, advice: Advice, used: _Software
 ) -> Iterator[Problem]:
     is_conf = parsed.kind is FileKind.NCCL_CONF
     chosen = {
@@ -123,36 +153,42 @@ def _of_group(
     broken = {problem.variable for problem in parsed.problems if problem.severity is Severity.CRITICAL}
     conf = {} if is_conf else conf_values(examination)
     judged: set[str] = set()
-    for judgement in judge(examination, {**conf, **values}):
+    for judgement in judge(examination, {**conf, **values}, advice.version):
         if judgement.variable in values:
             judged.add(judgement.variable)
             line = chosen[judgement.variable].line
-            texts = (judgement.title, judgement.detail, judgement.fix)
-            yield Problem(line, judgement.severity, *texts, judgement.variable)
+            severity, detail = judgement.severity, judgement.detail
+            if used.runs_nccl_tests and judgement.variable.startswith("UCX_"):
+                severity = Severity.NOTE
+                detail = "nccl-tests passes only host memory to MPI; its GPU traffic is NCCL's, not UCX's."
+            yield Problem(line, severity, judgement.title, detail, judgement.fix, judgement.variable)
     for name, one in chosen.items():
         if name not in broken:
             yield from _of_name(one, advice.version, name in judged)
-            yield from _of_stack(one, stack)
+            yield from _of_stack(one, used)
             if one.value is not None and name not in judged and not _is_advised(advice, name, one.value):
                 yield from _of_value(CATALOGUE.get(name), one.value, one.line, advice.version)
             if name in conf and one.value not in (None, conf[name]):
                 text = f"{name} overrides {conf[name]} of /etc/nccl.conf"
                 yield Problem(one.line, Severity.NOTE, text, variable=name)
     yield from _of_pairs(chosen, values)
-    yield from _missing(chosen, advice, is_conf)
 
 
-def _misspelled(parsed: ParsedFile) -> Iterator[Problem]:
-    """Find names that are almost those of variables."""
-    unknown: dict[str, int] = {}
+def _unknown_names(parsed: ParsedFile, stack: Stack | None) -> Iterator[Problem]:
+    """Find names that are almost those of variables, and names that NCCL does not read."""
+    unknown: dict[str, Assignment] = {}
     for group in parsed.groups:
         for one in group.assignments:
-            if one.name not in CATALOGUE and len(unknown) < _MAX_UNKNOWN:
-                unknown.setdefault(one.name, one.line)
-    for name, line in unknown.items():
-        for near in get_close_matches(name, CATALOGUE, n=1, cutoff=0.92):
-            text = f"gdrtop does not know {name}; did you mean {near}?"
-            yield Problem(line, Severity.WARNING, text, fix=f"Write {near}", variable=name)
+            if not is_known(one.name) and len(unknown) < _MAX_UNKNOWN:
+                unknown.setdefault(one.name, one)
+    for name, one in unknown.items():
+        near = get_close_matches(name.upper(), CATALOGUE, n=1, cutoff=0.92)
+        if near:
+            text = f"gdrtop does not know {name}; did you mean {near[0]}?"
+            yield Problem(one.line, Severity.WARNING, text, fix=f"Write {near[0]}", variable=name)
+        elif name.startswith("NCCL_") and one.is_exported and stack is not Stack.GIB:  # gIB has its own
+            text = f"NCCL does not read {name}"
+            yield Problem(one.line, Severity.NOTE, text, "Only a plugin could.", variable=name)
 
 
 def _is_advised(advice: Advice, name: str, value: str) -> bool:
@@ -190,11 +226,15 @@ def _of_value(variable: Variable | None, value: str, line: int, version: Version
         low, high = variable.limits
         text = f"{name}={value} is outside {low} to {high}"
         yield Problem(line, Severity.WARNING, text, variable.meaning_sentence, variable=name)
-    elif variable.is_closed and value not in dict(variable.values):
-        text = f"{name}: “{value}” is not one of {join_limited(word for word, _ in variable.values)}"
-        yield Problem(
-            line, Severity.WARNING, text, fix="Write one of these words, or remove it", variable=name
-        )
+    elif variable.kind is Kind.LEVEL and parse_level(value) is None:
+        text = f"NCCL silently ignores {name}={value}"
+        fix = "Write a word in capital letters, as gdrtop env --explain lists them, or remove it"
+        yield Problem(line, Severity.WARNING, text, fix=fix, variable=name)
+    elif words := variable.unknown_words(value):
+        known = join_limited((word for word, _ in variable.values), len(variable.values))
+        text = f"{name}: “{words[0]}” is not one of {known}"
+        fix = "Write one of these words, or remove it"
+        yield Problem(line, Severity.WARNING, text, fix=fix, variable=name)
     elif value and variable.default(version) == value:
         text = f"{name}={value} is the default"
         yield Problem(line, Severity.NOTE, text, fix="Remove it", variable=name)
@@ -206,18 +246,26 @@ def _of_value(variable: Variable | None, value: str, line: int, version: Version
         yield Problem(line, Severity.NOTE, text, detail, "Remove it unless you measured its effect", name)
 
 
-def _of_stack(one: Assignment, stack: Stack | None) -> Iterator[Problem]:
-    if stack is Stack.EFA and one.name.startswith("NCCL_IB_"):
-        text = f"{one.name} has no effect on EFA"
+def _of_stack(one: Assignment, used: _Software) -> Iterator[Problem]:
+    """Find what is stacked on a cloud's own settings."""
+    name = one.name
+    if used.stack is Stack.EFA and name.startswith("NCCL_IB_"):
+        text = f"{name} has no effect on EFA"
         detail = "The network is a plugin (aws-ofi-nccl); NCCL's own InfiniBand code does not run."
-        yield Problem(one.line, Severity.WARNING, text, detail, "Remove it", one.name)
-    elif stack is Stack.EFA and one.name in PLUGIN_SETS:
-        text = f"{one.name} overrides what the aws-ofi-nccl plugin sets for this instance type"
-        yield Problem(one.line, Severity.WARNING, text, fix="Remove it", variable=one.name)
-    elif stack is Stack.GIB and one.name.startswith("NCCL_") and not one.name.startswith(_DEBUG):
-        text = f"{one.name} is set on top of Google's set_nccl_env.sh"
+        yield Problem(one.line, Severity.WARNING, text, detail, "Remove it", name)
+    elif used.stack is Stack.EFA and name in PLUGIN_SETS:
+        text = f"{name} overrides what the aws-ofi-nccl plugin sets for this instance type"
+        yield Problem(one.line, Severity.WARNING, text, fix="Remove it", variable=name)
+    elif used.stack is Stack.EFA and name in ON_EFA:
+        severity, text, detail = ON_EFA[name]
+        yield Problem(one.line, severity, f"{name} {text}", detail, "Remove it", name)
+    elif used.stack is Stack.GIB and name.startswith("NCCL_") and is_known(name):
+        if name.startswith(_DEBUG) or (used.sources_gib and name in WITH_GIB):
+            return
+        text = f"{name} is set on top of Google's set_nccl_env.sh"
         detail = "gIB checks and sets these variables itself."
-        yield Problem(one.line, Severity.WARNING, text, detail, "Remove it and source the script", one.name)
+        fix = "Remove it" if used.sources_gib else "Remove it and source the script"
+        yield Problem(one.line, Severity.WARNING, text, detail, fix, name)
 
 
 def _of_pairs(chosen: dict[str, Assignment], values: dict[str, str]) -> Iterator[Problem]:
@@ -239,7 +287,7 @@ def _of_pairs(chosen: dict[str, Assignment], values: dict[str, str]) -> Iterator
         yield Problem(line, Severity.CRITICAL, text, "NCCL fails to start.", fix, "NCCL_CUMEM_ENABLE")
 
 
-def _missing(chosen: dict[str, Assignment], advice: Advice, is_conf: bool) -> Iterator[Problem]:
+def _missing(chosen: set[str], advice: Advice, is_conf: bool) -> Iterator[Problem]:
     """Name what this node needs and the file does not set, if it sets anything."""
     for setting in advice.settings if chosen else ():
         if setting.name not in chosen and (setting.name.startswith("NCCL_") or not is_conf):

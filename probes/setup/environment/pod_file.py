@@ -1,10 +1,14 @@
-"""Parse Kubernetes manifests for the environment of every container.
+"""Parse YAML for the environment of programs: Kubernetes, Compose, Helm values, workflows, cloud-init.
 
-Any mapping with `env` counts: containers and initContainers of pods, jobs and custom resources, and the
-`env` maps of Helm values and of Compose files. Launchers in `command` and `args` are read like a shell.
+Lists of `name` and `value`, maps whose keys are variables, and lists of NAME=VALUE count under any key.
+Commands, blocks of `run` and `script`, and every text of several lines are read like a shell script.
 """
 
 from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import replace
 
 from probes.base.text import printable
 from probes.nccl.variables.variable import VARIABLE_NAME
@@ -18,7 +22,9 @@ from probes.setup.environment.assignments import (
     ParsedFile,
     Problem,
 )
-from probes.setup.environment.shell_file import assignments_in
+from probes.setup.environment.conf_file import parse_conf
+from probes.setup.environment.shell_commands import Command, Word
+from probes.setup.environment.shell_file import Environment, Script
 from probes.setup.environment.yaml_tree import (
     Mapping,
     Scalar,
@@ -30,52 +36,154 @@ from probes.setup.environment.yaml_tree import (
 )
 
 _MAX_GROUPS = 64
+_ARGUMENTS = ("command", "args", "entrypoint")
+_SCRIPTS = frozenset(
+    ("run", "script", "before_script", "cmd", "shell", "inline", "runcmd", "bootcmd", "commands")
+)
+_PROSE = frozenset(("description", "summary", "title", "message", "help", "notes", "comment"))
 
 
-def parse_pod(text: str) -> ParsedFile:
-    """Parse all documents; text that is no YAML is one problem."""
+def parse_pod(text: str, is_inner: bool = False) -> ParsedFile:
+    """Parse all documents; text that is no YAML is one problem. `is_inner`: a file in a ConfigMap."""
     try:
         documents = read_yaml(text)
     except YamlError as error:
-        problem = Problem(error.line, Severity.CRITICAL, f"The file is not valid YAML: {error.reason}")
-        return ParsedFile(FileKind.POD, (), (problem,))
+        return ParsedFile(FileKind.POD, (), (_unreadable(text, error),))
     groups: list[Group] = []
     problems: list[Problem] = []
+    known: set[int] = set()  # maps that belong to a container that was read
     for mapping in mappings_of(documents):
         if len(groups) >= _MAX_GROUPS:
             title = f"Only the first {_MAX_GROUPS} containers are checked"
             problems.append(Problem(mapping.line, Severity.WARNING, title))
             break
-        found = [*_of_env(mapping.items.get("env"), problems), *_of_commands(mapping)]
-        if found or ("image" in mapping.items and "name" in mapping.items):
-            groups.append(Group(_name_of(mapping), tuple(found[:MAX_ASSIGNMENTS])))
+        if id(mapping) not in known:
+            groups.extend(_groups_of(mapping, problems, known, is_inner))
         if "envFrom" in mapping.items and "image" in mapping.items:
             source = mapping.items["envFrom"]
             text = "envFrom sets more variables, which are not in this file"
             problems.append(Problem(source.line, Severity.NOTE, text))
-    return ParsedFile(FileKind.POD, tuple(groups), tuple(problems))
+    return ParsedFile(FileKind.POD, tuple(groups[:_MAX_GROUPS]), tuple(problems[:MAX_ASSIGNMENTS]))
+
+
+def _unreadable(text: str, error: YamlError) -> Problem:
+    if "{{" in text or "{%" in text:
+        title = "The file is a template, not YAML, so it was not checked"
+        return Problem(
+            error.line, Severity.NOTE, title, fix="Render it first, for example with helm template"
+        )
+    return Problem(error.line, Severity.CRITICAL, f"The file is not valid YAML: {error.reason}")
+
+
+def _groups_of(mapping: Mapping, problems: list[Problem], known: set[int], is_inner: bool) -> Iterator[Group]:
+    """Yield the environments of a container, of a script, or of a map of variables."""
+    name = _name_of(mapping)
+    found = _of_map(mapping)
+    words: list[Word] = []
+    scripts: list[Word] = []
+    for key, value in mapping.items.items():
+        if key in ("env", "environment") and isinstance(value, Mapping):
+            known.add(id(value))
+            found.extend(_of_map(value))
+        elif isinstance(value, Sequence):
+            entries = [_word(item) for item in value.items if isinstance(item, Scalar)]
+            if key in _ARGUMENTS:
+                words.extend(entries)
+            elif key in _SCRIPTS:
+                scripts.extend(entries)
+            else:
+                found.extend(_of_list(value, problems))
+        elif isinstance(value, Scalar) and VARIABLE_NAME.search(value.text):
+            file = _file_of(key, mapping)
+            if file.endswith("nccl.conf"):
+                yield from _moved(parse_conf(value.text), _word(value).line, problems)
+            elif key.endswith((".yaml", ".yml")) and not is_inner:
+                inner = parse_pod(value.text, True)
+                yield from _moved(inner, _word(value).line, problems if inner.groups else [])
+            elif file.endswith(("/environment", ".env")):  # pam_env(8): no export
+                script = Script(exports_all=True)
+                script.read(value.text, _word(value).line)
+                yield from _finished(name, script, problems)
+            elif key in _ARGUMENTS or key in _SCRIPTS or ("\n" in value.text and key not in _PROSE):
+                scripts.append(_word(value))
+    inherited = {one.name: one for one in found[:MAX_ASSIGNMENTS]}
+    if words or scripts:
+        yield from _of_commands(name, inherited, words, scripts, problems)
+    elif inherited:
+        yield Group(name, tuple(inherited.values()))
 
 
 def _name_of(mapping: Mapping) -> str:
     name = mapping.items.get("name")
-    return f"container {printable(name.text, 63)}" if isinstance(name, Scalar) else ""
+    is_container = isinstance(name, Scalar) and "image" in mapping.items
+    return f"container {printable(name.text, 63)}" if is_container and isinstance(name, Scalar) else ""
 
 
-def _of_env(env: Value | None, problems: list[Problem]) -> list[Assignment]:
-    """Return the variables of an env list, or of an env map as Helm and Compose have it."""
+def _word(value: Scalar) -> Word:
+    """Return a text with the line where it begins; a block begins below its key."""
+    return Word(value.text, value.line + ("\n" in value.text))
+
+
+def _file_of(key: str, mapping: Mapping) -> str:
+    """Return the name of a file that a text becomes: a key of a ConfigMap, or a path beside `content`."""
+    paths = (mapping.items.get(name) for name in ("path", "destination"))
+    path = next((one.text for one in paths if isinstance(one, Scalar)), "")
+    return path if key == "content" else key
+
+
+def _moved(parsed: ParsedFile, line: int, problems: list[Problem]) -> Iterator[Group]:
+    """Yield the groups of a file inside another one; `line` is that of its first line."""
+    problems.extend(replace(one, line=one.line + line - 1) for one in parsed.problems if one.line)
+    is_conf = parsed.kind is FileKind.NCCL_CONF
+    for group in parsed.groups:
+        found = group.effective(first_wins=is_conf).values()
+        name = group.name or ("nccl.conf" if is_conf else "")
+        yield Group(name, tuple(replace(one, line=one.line + line - 1) for one in found))
+
+
+def _of_commands(
+    name: str, inherited: Environment, words: list[Word], scripts: list[Word], problems: list[Problem]
+) -> Iterator[Group]:
+    """Read the arguments of a container and its scripts, each with the variables of the container."""
+    if words:
+        script = Script(inherited)
+        script.run(Command(words, ""))
+        for word in words:
+            if re.search(r"\s", word.text):  # for an entrypoint that is a shell
+                script.read(word.text, word.line)
+        yield from _finished(name, script, problems)
+    for word in scripts:
+        script = Script(inherited)
+        script.read(word.text, word.line)
+        yield from _finished(name, script, problems)
+
+
+def _finished(name: str, script: Script, problems: list[Problem]) -> Iterator[Group]:
+    problems.extend((*script.problems, *script.not_exported()))
+    yield from (Group(name, tuple(found.values())) for found in script.environments())
+
+
+def _of_map(mapping: Mapping) -> list[Assignment]:
+    """Return the variables of a map, as Helm values and Compose have it."""
+    return [
+        Assignment(key, _text(value) if isinstance(value, Scalar) else None, value.line)
+        for key, value in mapping.items.items()
+        if VARIABLE_NAME.fullmatch(key)
+    ]
+
+
+def _of_list(entries: Sequence, problems: list[Problem]) -> list[Assignment]:
+    """Return the variables of a list: `name` and `value` in Kubernetes, NAME=VALUE in Compose."""
     found: list[Assignment] = []
-    if isinstance(env, Mapping):
-        for key, value in env.items.items():
-            if VARIABLE_NAME.fullmatch(key):
-                text = _text(value) if isinstance(value, Scalar) else None
-                found.append(Assignment(key, text, value.line))
-    for entry in env.items if isinstance(env, Sequence) else ():
-        if isinstance(entry, Scalar):  # Compose: - NAME=value
-            found.extend(assignments_in(f"env {entry.text}", entry.line))
+    for entry in entries.items:
+        if isinstance(entry, Scalar):
+            name, equals, value = entry.text.partition("=")
+            if equals and VARIABLE_NAME.fullmatch(name):
+                found.append(Assignment(name, _text(Scalar(entry.line, value, True)), entry.line))
             continue
-        name = entry.items.get("name") if isinstance(entry, Mapping) else None
-        if isinstance(entry, Mapping) and isinstance(name, Scalar) and _is_variable(name):
-            found.append(_of_entry(name, entry.items.get("value"), problems))
+        name_value = entry.items.get("name") if isinstance(entry, Mapping) else None
+        if isinstance(entry, Mapping) and isinstance(name_value, Scalar) and _is_variable(name_value):
+            found.append(_of_entry(name_value, entry.items.get("value"), problems))
     _find_duplicates(found, problems)
     return found[:MAX_ASSIGNMENTS]
 
@@ -105,25 +213,8 @@ def _of_entry(name: Scalar, value: Value | None, problems: list[Problem]) -> Ass
 
 
 def _text(value: Scalar) -> str | None:
-    return None if "$(" in value.text or "{{" in value.text else printable(value.text, VALUE_LIMIT)
-
-
-def _of_commands(mapping: Mapping) -> list[Assignment]:
-    """Return what `command` and `args` pass to programs."""
-    if "image" not in mapping.items:
-        return []
-    found: list[Assignment] = []
-    before = ""
-    for key in ("command", "args"):
-        value = mapping.items.get(key)
-        for item in value.items if isinstance(value, Sequence) else ():
-            if not isinstance(item, Scalar):
-                continue
-            if VARIABLE_NAME.search(item.text):
-                option = before if before.startswith("-") and " " not in before else ""
-                found.extend(assignments_in(f"command {option} {item.text}", item.line))
-            before = item.text
-    return found
+    is_dynamic = "$" in value.text or "{{" in value.text
+    return None if is_dynamic else printable(value.text, VALUE_LIMIT)
 
 
 def _find_duplicates(found: list[Assignment], problems: list[Problem]) -> None:

@@ -61,7 +61,7 @@ def recommend(examination: Examination, cloud: Maybe[Cloud], nccl: str = "") -> 
     settings = [*settings, *(setting for of_part, _ in parts for setting in of_part)]
     settings = [setting for setting in settings if not _is_default(setting, version)]
     settings, in_file = _without_conf(examination, settings)
-    settings, refused = _without_findings(examination, settings)
+    settings, refused = _without_findings(examination, settings, version)
     decided = {setting.name for setting in settings}
     kept = [
         note
@@ -107,12 +107,14 @@ def _without_conf(examination: Examination, settings: list[Setting]) -> tuple[li
     return kept, notes
 
 
-def _without_findings(examination: Examination, settings: list[Setting]) -> tuple[list[Setting], list[Note]]:
+def _without_findings(
+    examination: Examination, settings: list[Setting], version: Version
+) -> tuple[list[Setting], list[Note]]:
     """Leave out what the doctor would object to, so that both never contradict each other."""
     values = {**conf_values(examination), **{setting.name: setting.value for setting in settings}}
     objections = {
         judgement.variable: judgement.title
-        for judgement in judge(examination, values)
+        for judgement in judge(examination, values, version)
         if judgement.severity is not Severity.NOTE
     }
     notes = [

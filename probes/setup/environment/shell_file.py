@@ -1,21 +1,26 @@
 """Parse shell scripts and sbatch scripts for variables, without running anything.
 
 It knows `export`, `declare -x`, `set -a`, `unset`, `setenv`, variables before a command, and the options
-with which launchers pass variables: mpirun -x, -genv, --env, docker -e, srun --export. Values with `$` or a
-backtick are known only when the script runs.
+with which launchers pass variables: mpirun -x, -genv, --env, docker -e, srun --export. It reads quoted text
+as commands only where a shell does: sh -c, ssh, eval. Values with `$` or a backtick are known only when the
+script runs.
 """
 
 from __future__ import annotations
 
+import posixpath
 import re
-import shlex
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
 
 from probes.base.text import printable
+from probes.nccl.variables.catalogue import is_known
 from probes.nccl.variables.variable import VARIABLE_NAME
 from probes.queries.finding import Severity
 from probes.setup.environment.assignments import (
     MAX_ASSIGNMENTS,
+    MAX_ENVIRONMENTS,
+    TOO_MANY,
     VALUE_LIMIT,
     Assignment,
     FileKind,
@@ -23,58 +28,44 @@ from probes.setup.environment.assignments import (
     ParsedFile,
     Problem,
 )
+from probes.setup.environment.shell_commands import Command, Word, split_commands
 
-_MAX_LINES = 20_000
-_MAX_LINE = 16_384
+Environment = dict[str, Assignment]
 _DEEPEST = 3  # bash -c "bash -c '…'"
-_ASSIGNED = re.compile(rf"(?:--?[A-Za-z][A-Za-z-]{{0,30}}=?)?({VARIABLE_NAME.pattern})=(.*)", re.DOTALL)
+_MAX_WORDS = 4096  # of one command
+_PAIR = re.compile(rf"({VARIABLE_NAME.pattern})=(.*)", re.DOTALL)
+_OPTION = re.compile(rf"(?:-x|-e|-E|--env=|-env=)({VARIABLE_NAME.pattern})=(.*)", re.DOTALL)
 _LEADING = re.compile(r"([A-Za-z_][A-Za-z0-9_]{0,127})\+?=(.*)", re.DOTALL)
-_BROKEN = re.compile(rf"(?<![A-Za-z0-9_])({VARIABLE_NAME.pattern})=(\"[^\"]*|'[^']*|[^\s;&|]*)")
-_OPERATOR = re.compile(r"[;&|()<>]+")
 _KEYWORDS = frozenset(("then", "do", "else", "elif", "if", "while", "until", "time", "!", "{", "exec"))
+_BRANCHES = frozenset(("if", "elif", "else", "case", "while", "until", "for", "&&", "||", ";;"))
 _EXPORTS = frozenset(("export", "declare", "typeset", "readonly", "local"))
-_PASSES_NAME = frozenset(("-x", "-e", "--env", "-genvlist"))
+_PRINTS = frozenset(
+    ("echo", "printf", "logger", "cat", "grep", "egrep", "sed", "awk", "test", "[", "[[", "read", "trap")
+)
+# Commands that end before a job begins; other commands use what is set before them.
+_USE_NOTHING = _PRINTS | frozenset(
+    (":", "cd", "mkdir", "module", "ml", "source", ".", "sleep", "true", "shift", "ulimit", "shopt", "return")
+)
+_SHELLS = frozenset(("sh", "bash", "dash", "zsh", "ksh", "ash", "su", "runuser"))
+_REMOTE = frozenset(("ssh", "eval", "pdsh", "clush", "pssh", "parallel"))
+_COMMAND_OPTION = re.compile(r"-[A-Za-z]{0,8}c|--command|--wrap")
+_PASSES = frozenset(("-x", "-e", "-E", "--env", "-env", "-genvlist"))
 _PASSES_PAIR = frozenset(("-genv", "-env"))
 _NONE = re.compile(r"#SBATCH\s.*--export[=\s]\s*(?:NONE|NIL)\b")
 
 
 def parse_shell(text: str) -> ParsedFile:
     """Parse a script; one with #SBATCH lines is an sbatch script."""
-    lines = text.split("\n")[:_MAX_LINES]
-    script = _Script()
-    for number, line in _logical_lines(lines):
-        if line.lstrip().startswith("#SBATCH"):
-            script.read_words(line.split()[1:], number)
-        elif not line.lstrip().startswith("#"):
-            script.read_line(line, number)
-    is_sbatch = any(line.startswith("#SBATCH") for line in lines)
-    problems = [*script.problems, *script.not_exported(), *(_export_none(lines) if is_sbatch else ())]
-    kind = FileKind.SBATCH if is_sbatch else FileKind.SHELL
-    return ParsedFile(kind, (Group("", script.assignments()),), tuple(problems))
-
-
-def assignments_in(text: str, line: int) -> tuple[Assignment, ...]:
-    """Return what commands in a YAML file set for their programs; those of a block begin below `line`."""
-    script = _Script()
-    lines = text.split("\n")[:_MAX_LINES]
-    for number, part in _logical_lines(lines):
-        script.read_line(part, line + number if len(lines) > 1 else line)
-    return tuple(assignment for assignment in script.assignments() if assignment.is_exported)
-
-
-def _logical_lines(lines: list[str]) -> Iterator[tuple[int, str]]:
-    """Join lines that end with a backslash; yield the number of the first one."""
-    start, joined = 0, ""
+    lines = text.split("\n")
+    script = Script()
     for number, line in enumerate(lines, 1):
-        start = start or number
-        joined = (joined + line)[:_MAX_LINE]
-        if line.endswith("\\") and not line.lstrip().startswith("#"):
-            joined = joined[:-1] + " "
-            continue
-        yield start, joined
-        start, joined = 0, ""
-    if joined:
-        yield start, joined
+        if line.startswith("#SBATCH"):
+            script.pass_to_all([Word(word, number) for word in line.split()[1:]])
+    script.read(text, 1)
+    is_sbatch = any(line.startswith("#SBATCH") for line in lines)
+    groups = tuple(Group("", tuple(found.values())) for found in script.environments())
+    problems = [*script.problems, *script.not_exported(), *(_export_none(lines) if is_sbatch else ())]
+    return ParsedFile(FileKind.SBATCH if is_sbatch else FileKind.SHELL, groups, tuple(problems))
 
 
 def _export_none(lines: list[str]) -> Iterator[Problem]:
@@ -92,32 +83,37 @@ def _export_none(lines: list[str]) -> Iterator[Problem]:
             )
 
 
-def _is_dynamic(value: str) -> bool:
-    return "$" in value or "`" in value
+class Script:
+    """The variables of a script and the environments in which its commands run."""
 
-
-class _Script:
-    """The variables of a script, line by line."""
-
-    def __init__(self) -> None:
+    def __init__(self, inherited: Environment | None = None, exports_all: bool = False) -> None:
+        """Begin with the variables that a container sets; `exports_all`: as after set -a."""
         self.problems: list[Problem] = []
+        self._in_force: Environment = dict(inherited or {})
+        self._used: Environment = {}  # in force when a command last ran
+        self._environments: list[Environment] = []
         self._found: list[Assignment] = []
-        self._exported: set[str] = set()
-        self._all = False  # set -a
+        self._exported: set[str] = set(self._in_force)
+        self._exports_all = exports_all
         self._depth = 0
 
-    def assignments(self) -> tuple[Assignment, ...]:
-        """Return what was set, with what was exported by name on another line."""
-        return tuple(
-            Assignment(one.name, one.value, one.line, one.is_exported or one.name in self._exported)
-            for one in self._found
-        )
+    def environments(self) -> list[Environment]:
+        """Return every environment that differs for some command, the last one of the script at the end."""
+        found: list[Environment] = []
+        for environment in (*self._environments, self._in_force):
+            complete = {
+                name: replace(one, is_exported=one.is_exported or name in self._exported)
+                for name, one in environment.items()
+            }
+            if complete and complete not in found:
+                found.append(complete)
+        return found
 
     def not_exported(self) -> Iterator[Problem]:
-        """Yield the variables that no program gets."""
-        exported = {one.name for one in self.assignments() if one.is_exported}
+        """Yield the variables that no program gets; other names may be the script's own."""
+        exported = self._exported | {one.name for one in self._found if one.is_exported}
         for one in self._found:
-            if one.name not in exported:
+            if one.name not in exported and is_known(one.name):
                 yield Problem(
                     one.line,
                     Severity.WARNING,
@@ -127,112 +123,193 @@ class _Script:
                     one.name,
                 )
 
-    def read_line(self, line: str, number: int) -> None:
-        """Read the commands of one line."""
-        if not VARIABLE_NAME.search(line) and "set " not in line:
-            return
-        lexer = shlex.shlex(line, posix=True, punctuation_chars=";&|()<>")
-        lexer.whitespace_split = True
-        lexer.commenters = ""
-        command: list[str] = []
-        try:
-            for word in lexer:
-                if word.startswith("#"):
-                    break
-                if _OPERATOR.fullmatch(word):
-                    self.read_words(command, number)
-                    command = []
-                else:
-                    command.append(word)
-        except ValueError:  # a quotation that spans lines
-            for match in _BROKEN.finditer(line):
-                self._add(match[1], match[2].strip("\"'"), number, True)
-            return
-        self.read_words(command, number)
+    def pass_to_all(self, words: list[Word]) -> None:
+        """Read options that set variables for all commands."""
+        for one in self._passed(words):
+            self._in_force[one.name] = one
 
-    def read_words(self, words: list[str], number: int) -> None:
+    def read(self, text: str, line: int) -> None:
+        """Read commands; `line` is the number of the first line."""
+        if self._depth >= _DEEPEST or not VARIABLE_NAME.search(text):
+            return
+        self._depth += 1
+        for command in split_commands(text, line):
+            self.run(command)
+        self._depth -= 1
+
+    def run(self, command: Command) -> None:
         """Read one command."""
-        while words and words[0] in _KEYWORDS:
+        words = command.words[:_MAX_WORDS]
+        if command.operator == "=(":  # ARGS=(-x NAME=VALUE), an array of options
+            self._record(self._passed(words))
+            return
+        if command.operator in _BRANCHES or words[0].text in _BRANCHES:
+            self._used = dict(self._in_force)  # a branch may be skipped
+        while words and words[0].text in _KEYWORDS:
             words = words[1:]
-        leading: list[tuple[str, str]] = []
-        while words and (match := _LEADING.fullmatch(words[0])):
-            leading.append((match[1], match[2]))
+        leading: list[tuple[str, Word, str]] = []
+        while words and (match := _LEADING.fullmatch(words[0].text)):
+            leading.append((match[1], words[0], match[2]))
             words = words[1:]
-        for name, value in leading:
-            if VARIABLE_NAME.fullmatch(name):
-                self._add(name, value, number, bool(words) or self._all)
         if not words:
+            self._assign(leading)
             return
         first, rest = words[0], words[1:]
-        if VARIABLE_NAME.fullmatch(first) and rest[:1] == ["="]:
-            self._blanks(first, number)
-        elif first in _EXPORTS:
-            self._export(first, rest, number)
-        elif first == "unset":
-            self._found = [one for one in self._found if one.name not in rest]
-        elif first == "setenv" and len(rest) > 1 and VARIABLE_NAME.fullmatch(rest[0]):
-            self._add(rest[0], rest[1], number, True)
-        elif first == "set":
-            self._all = ("-a" in rest or "allexport" in rest) or (self._all and "+a" not in rest)
-        else:
-            self._arguments(rest if first != "--export" else words, number)
+        name = posixpath.basename(first.text)
+        if VARIABLE_NAME.fullmatch(first.text) and rest and rest[0].text == "=":
+            self._blanks(first)
+        elif name in _EXPORTS:
+            self._export(name, rest)
+        elif name == "unset":
+            for word in rest:
+                self._replace(word.text, None)
+        elif name == "setenv" and len(rest) > 1 and VARIABLE_NAME.fullmatch(rest[0].text):
+            self._set(rest[0].text, rest[1].text, rest[0].line, True)
+        elif name == "set":
+            self._set_options([word.text for word in rest])
+        elif name not in _USE_NOTHING:
+            before = [self._assignment(name, value, word.line, True) for name, word, value in leading]
+            self._launch(command, words, [one for one in before if one is not None])
 
-    def _export(self, command: str, words: list[str], number: int) -> None:
-        exports = command == "export" or any(word.startswith("-") and "x" in word for word in words)
+    def _launch(self, command: Command, words: list[Word], leading: list[Assignment]) -> None:
+        """Read a command that gets the variables in force, those before it and those of its options."""
+        self._record([*leading, *self._passed(words)])
+        code = [*_code_in(words)]
+        names = {posixpath.basename(word.text) for word in words}
+        if command.heredoc is not None and not code and names & {*_SHELLS, *_REMOTE, "sbatch"}:
+            code.append(command.heredoc)
+        if code:
+            outside = dict(self._in_force)
+            self._in_force |= {one.name: one for one in leading}
+            for word in code:
+                self.read(word.text, word.line)
+                if self._in_force != outside:
+                    self._keep(self._in_force)
+            if words[0].text != "eval":
+                self._in_force = outside
+            self._used = dict(self._in_force)
+
+    def _assign(self, leading: list[tuple[str, Word, str]]) -> None:
+        for name, word, value in leading:
+            if VARIABLE_NAME.fullmatch(name):
+                self._set(name, value, word.line, self._exports_all)
+            elif value.lstrip().startswith("-"):  # FLAGS="-x NAME=VALUE"
+                self._record(self._passed([Word(part, word.line) for part in value.split()[:_MAX_WORDS]]))
+
+    def _set_options(self, options: list[str]) -> None:
+        if any(re.fullmatch("-[a-zA-Z]*a[a-zA-Z]*", option) or option == "allexport" for option in options):
+            self._exports_all = "+o" not in options
+        elif "+a" in options:
+            self._exports_all = False
+
+    def _export(self, command: str, words: list[Word]) -> None:
+        exports = command == "export" or any(word.text.startswith("-") and "x" in word.text for word in words)
         for place, word in enumerate(words):
-            name, equals, value = word.partition("=")
+            name, equals, value = word.text.partition("=")
+            after = words[place + 1].text if place + 1 < len(words) else ""
             if not VARIABLE_NAME.fullmatch(name):
                 continue
-            if equals and not value and place + 1 < len(words) and not words[place + 1].startswith("-"):
-                self._blanks(name, number)
+            if equals and not value and after and not after.startswith("-") and "=" not in after:
+                self._blanks(word)
             elif equals:
-                self._add(name, value, number, exports or self._all)
-            elif words[place + 1 : place + 2] and words[place + 1].startswith("="):
-                self._blanks(name, number)
+                self._set(name, value, word.line, exports or self._exports_all)
+            elif after.startswith("="):
+                self._blanks(word)
             elif exports:
                 self._exported.add(name)
 
-    def _arguments(self, words: list[str], number: int) -> None:
-        """Read the arguments of a launcher."""
+    def _passed(self, words: list[Word]) -> list[Assignment]:
+        """Return the variables that options of a launcher, or `env`, pass to a program."""
+        pairs: list[tuple[str, str, int]] = []
+        is_env = False
         for place, word in enumerate(words):
-            before = words[place - 1] if place else ""
-            if word.startswith("--export=") or before == "--export":
-                for part in word.removeprefix("--export=").split(","):
-                    self._argument(part, number)
-            elif before in _PASSES_PAIR and VARIABLE_NAME.fullmatch(word):
-                self._add(word, words[place + 1] if place + 1 < len(words) else "", number, True)
-            elif before in _PASSES_NAME and VARIABLE_NAME.fullmatch(word):
-                self._exported.add(word)
-            elif not self._argument(word, number) and " " in word and VARIABLE_NAME.search(word):
-                self._inner(word, number)
+            before = words[place - 1].text if place else ""
+            pair = _PAIR.fullmatch(word.text)
+            if word.text.startswith("--export=") or before == "--export":
+                parts = (_PAIR.fullmatch(part) for part in word.text.removeprefix("--export=").split(","))
+                pairs.extend((part[1], part[2], word.line) for part in parts if part)
+            elif before in _PASSES_PAIR and VARIABLE_NAME.fullmatch(word.text):
+                pairs.append((word.text, words[place + 1].text if place + 1 < len(words) else "", word.line))
+            elif before in _PASSES and pair:
+                pairs.append((pair[1], pair[2], word.line))
+            elif before in _PASSES and VARIABLE_NAME.fullmatch(word.text):
+                self._exported.add(word.text)
+            elif match := _OPTION.fullmatch(word.text):
+                pairs.append((match[1], match[2], word.line))
+            elif posixpath.basename(word.text) in ("env", "sudo"):
+                is_env = True
+            elif is_env and pair:
+                pairs.append((pair[1], pair[2], word.line))
+            elif is_env:
+                is_env = word.text.startswith("-") or "=" in word.text or before == "-u"
+        found = (self._assignment(name, value, line, True) for name, value, line in pairs)
+        return [one for one in found if one is not None]
 
-    def _argument(self, word: str, number: int) -> bool:
-        match = _ASSIGNED.fullmatch(word)
-        if match and " " not in match[2]:
-            self._add(match[1], match[2], number, True)
-        return bool(match) and " " not in word
+    def _assignment(self, name: str, value: str, line: int, is_exported: bool) -> Assignment | None:
+        if not VARIABLE_NAME.fullmatch(name):
+            return None
+        if len(self._found) >= MAX_ASSIGNMENTS:
+            if TOO_MANY not in self.problems:
+                self.problems.append(TOO_MANY)
+            return None
+        is_dynamic = "$" in value or "`" in value
+        one = Assignment(name, None if is_dynamic else printable(value, VALUE_LIMIT), line, is_exported)
+        self._found.append(one)
+        return one
 
-    def _inner(self, text: str, number: int) -> None:
-        """Read a command line within a word: bash -c "…"."""
-        if self._depth < _DEEPEST:
-            self._depth += 1
-            self.read_line(text, number)
-            self._depth -= 1
+    def _set(self, name: str, value: str, line: int, is_exported: bool) -> None:
+        one = self._assignment(name, value, line, is_exported)
+        if one is not None:
+            self._replace(name, one)
 
-    def _add(self, name: str, value: str, number: int, is_exported: bool) -> None:
-        if len(self._found) < MAX_ASSIGNMENTS:
-            shown = None if _is_dynamic(value) else printable(value, VALUE_LIMIT)
-            self._found.append(Assignment(name, shown, number, is_exported))
+    def _replace(self, name: str, one: Assignment | None) -> None:
+        """Set or unset a variable; a value that a command used is judged too."""
+        old = self._in_force.pop(name, None)
+        if old is not None and self._used.get(name) == old:
+            self._keep(self._used)
+        if one is not None:
+            self._in_force[name] = one
 
-    def _blanks(self, name: str, number: int) -> None:
+    def _record(self, passed: Iterable[Assignment]) -> None:
+        """Remember what is in force for a command."""
+        if self._used != self._in_force:
+            self._used = dict(self._in_force)
+        only_here = {one.name: one for one in passed}
+        if only_here:
+            self._keep({**self._in_force, **only_here})
+
+    def _keep(self, environment: Environment) -> None:
+        if environment in self._environments:
+            return
+        if len(self._environments) > MAX_ENVIRONMENTS:
+            return
+        self._environments.append(dict(environment))
+        if len(self._environments) > MAX_ENVIRONMENTS:
+            title = f"Only the first {MAX_ENVIRONMENTS} different environments are checked"
+            self.problems.append(Problem(0, Severity.WARNING, title))
+
+    def _blanks(self, word: Word) -> None:
+        name = word.text.partition("=")[0]
         if len(self.problems) < MAX_ASSIGNMENTS:
-            self.problems.append(
-                Problem(
-                    number,
-                    Severity.CRITICAL,
-                    f"Spaces around “=”: the line does not set {name}",
-                    "",
-                    f"Write “export {name}=VALUE”",
-                    name,
-                )
-            )
+            title = f"Spaces around “=”: the line does not set {name}"
+            fix = f"Write “export {name}=VALUE”"
+            self.problems.append(Problem(word.line, Severity.CRITICAL, title, fix=fix, variable=name))
+
+
+def _code_in(words: list[Word]) -> Iterator[Word]:
+    """Yield the arguments that a shell runs as commands."""
+    names = [posixpath.basename(word.text) for word in words]
+    if names[0] == "eval":
+        yield Word(" ".join(word.text for word in words[1:]), words[0].line)
+        return
+    in_shell, is_remote = False, False
+    for place, word in enumerate(words):
+        is_command = place > 0 and bool(_COMMAND_OPTION.fullmatch(words[place - 1].text))
+        if word.text.startswith("--wrap="):
+            yield Word(word.text.removeprefix("--wrap="), word.line)
+        elif (is_command and (in_shell or words[place - 1].text == "--wrap")) or (
+            is_remote and re.search(r"\s", word.text)
+        ):
+            yield word
+        in_shell = in_shell or names[place] in _SHELLS
+        is_remote = is_remote or names[place] in _REMOTE

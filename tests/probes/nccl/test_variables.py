@@ -5,7 +5,8 @@ import re
 import pytest
 
 from probes.nccl.settings import parse_level, parse_number
-from probes.nccl.variables.catalogue import CATALOGUE, meaning_of
+from probes.nccl.variables.catalogue import CATALOGUE, is_known, meaning_of
+from probes.nccl.variables.undocumented import UNDOCUMENTED
 from probes.nccl.variables.variable import VARIABLE_NAME, Kind, Variable, parse_version
 
 
@@ -45,10 +46,32 @@ def test_a_variable_is_described(variable: Variable) -> None:
         ("NCCL_NET_GDR_LEVEL", "2.28.9", "PXB"),
         ("NCCL_NET_GDR_LEVEL", "2.29.2", "P2C"),
         ("NCCL_CUMEM_ENABLE", "2.18.5", "0"),
+        ("NCCL_NVLS_ENABLE", "2.17.1", "1"),
+        ("NCCL_NVLS_ENABLE", "2.18.1", "2"),
     ],
 )
 def test_defaults_follow_the_version(name: str, version: str, default: str) -> None:
     assert CATALOGUE[name].default(parse_version(version)) == default
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "unknown"),
+    [
+        ("NCCL_DEBUG", "info", []),
+        ("NCCL_DEBUG", "RED", ["RED"]),
+        ("NCCL_ALGO", "^Ring,nvlstree", []),
+        ("NCCL_ALGO", "ring;allreduce:tree,Rong", ["Rong"]),
+        ("NCCL_SOCKET_FAMILY", "af_inet", ["af_inet"]),
+    ],
+)
+def test_words_are_compared_as_nccl_compares_them(name: str, value: str, unknown: list[str]) -> None:
+    assert CATALOGUE[name].unknown_words(value) == unknown
+
+
+def test_names_of_the_catalogue_are_not_called_undocumented() -> None:
+    assert not UNDOCUMENTED & set(CATALOGUE)
+    assert is_known("NCCL_IB_OOO_RQ")
+    assert not is_known("NCCL_HOME")
 
 
 def test_logs_and_the_environment_share_one_meaning() -> None:

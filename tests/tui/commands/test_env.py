@@ -9,6 +9,8 @@ import pytest
 import yaml
 
 from probes.facts.jobs.nccl_conf import parse_nccl_conf
+from probes.setup.environment.advice import Advice, Setting
+from probes.setup.environment.formats import lines_of
 from probes.simulation.host import SimulatedHost
 from probes.simulation.node.model.description import simulated_names
 from tests.test_architecture import modules_after
@@ -35,6 +37,23 @@ def test_a_shell_can_source_it() -> None:
     text = printed("shell") + '\necho "$NCCL_NET_GDR_LEVEL $NCCL_IB_GID_INDEX"\n'
     done = subprocess.run(["/bin/sh"], input=text, capture_output=True, text=True, check=True)
     assert (done.stdout, done.stderr) == ("SYS 3\n", "")
+
+
+def test_values_that_zsh_would_expand_are_quoted() -> None:
+    advice = Advice(
+        (2, 27), "stated", (Setting("NCCL_IB_HCA", "=mlx5_0,mlx5_1", "a"), Setting("NCCL_DEBUG", "it's", "b"))
+    )
+    lines = [line for line in lines_of(advice, "node", "shell") if line.startswith("export ")]
+    assert lines[0] == "export NCCL_IB_HCA='=mlx5_0,mlx5_1'"
+    script = "\n".join((*lines, 'echo "$NCCL_IB_HCA $NCCL_DEBUG"'))
+    done = subprocess.run(["/bin/sh"], input=script, capture_output=True, text=True, check=True)
+    assert (done.stdout, done.stderr) == ("=mlx5_0,mlx5_1 it's\n", "")
+
+
+def test_the_script_of_a_cloud_is_read_by_every_shell() -> None:
+    lines = printed("shell", "gcp-a4", "").splitlines()
+    assert ". /usr/local/gib/scripts/set_nccl_env.sh" in lines
+    assert not any(line.startswith("source ") for line in lines)
 
 
 def test_a_task_prolog_prints_what_the_user_has_not_set() -> None:
@@ -97,6 +116,8 @@ def test_json_is_what_its_schema_says(capsys: pytest.CaptureFixture[str], tmp_pa
         ("a.sh", "NCCL_DEBUG=INFO\n", 1, "a.sh:1: warning: NCCL_DEBUG is set but not exported"),
         ("nccl.conf", "NCCL_NET=Socket\n", 2, "nccl.conf:1: error: NCCL_NET=Socket makes a job use TCP"),
         ("pod.yaml", "a: [\n", 2, "error: The file is not valid YAML"),
+        ("pod.yaml", "a: b\n", 3, "pod.yaml (YAML, no variable found): nothing was checked"),
+        ("a.sh", "export NCCL_NET=$X\n", 3, "0 variables checked, 1 known only when the job runs"),
     ],
 )
 def test_lint_names_the_line_and_ends_with_a_status(
@@ -107,12 +128,40 @@ def test_lint_names_the_line_and_ends_with_a_status(
     assert words in " ".join(capsys.readouterr().out.split())
 
 
+def test_lint_checks_several_files_and_ends_with_the_worst_status(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    names = []
+    for name, text in {
+        "a.sh": "export NCCL_DEBUG=INFO\n",
+        "b.sh": "true\n",
+        "c.sh": "export NCCL_NET=Socket\n",
+    }.items():
+        (tmp_path / name).write_text(text)
+        names.append(str(tmp_path / name))
+    assert run("--lint", *names) == 2
+    out = " ".join(capsys.readouterr().out.split())
+    assert "c.sh:1: error: NCCL_NET=Socket" in out
+    assert "b.sh (shell, no variable found): nothing was checked" in out
+    assert run("--lint", *names[:2]) == 0
+    assert run("--lint", names[1]) == 3
+    capsys.readouterr()
+    assert run("--json", "--lint", *names) == 2
+    document = valid("env", capsys.readouterr().out)
+    assert [Path(one["file"]).name for one in document["more_files"]] == ["b.sh", "c.sh"]
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
         (["--lint", "/nowhere/job.sh"], "cannot be read"),
         (["--lint", "/tmp"], "a directory"),
         (["--explain", "NCCL_NET_GDR_LEVL=5"], "did you mean NCCL_NET_GDR_LEVEL"),
+        (["--explain", "nccl_debug"], "did you mean NCCL_DEBUG"),
+        (
+            ["--explain", "CUDA_VISIBLE_DEVICES=0"],
+            "is not a variable of NCCL, UCX, NVSHMEM or libfabric; try",
+        ),
         (["--kind", "pod"], "--kind needs --lint"),
         (["--k8s", "--explain", "NCCL_NET"], "--k8s formats the recommendation"),
         (["--nccl", "new"], "is not an NCCL version"),

@@ -11,6 +11,7 @@ import pytest
 from probes.base.unknown import Reason, Unknown
 from probes.checks.registry import findings
 from probes.facts.jobs.nccl_conf import NcclConf
+from probes.facts.jobs.process_files import MappedLibrary
 from probes.facts.jobs.processes import Process, ProcessFacts
 from probes.queries.finding import Finding, Severity, Status
 from probes.simulation.faults.catalogue import FAULTS
@@ -99,6 +100,29 @@ def test_a_level_is_judged_by_the_gpus_of_its_job() -> None:
     assert said(low(gpu=2), "nccl-gdr-level-too-low").status is Status.FOUND
     wide = with_job("pcie-l40s", gpu=2, NCCL_NET_GDR_LEVEL="SYS")
     assert said(wide, "nccl-gdr-level-too-low").status is Status.PASSED
+
+
+@pytest.mark.parametrize(
+    ("version", "variables", "status"),
+    [
+        ("2.26.2", {}, Status.FOUND),
+        ("2.26.2", {"NCCL_NET_GDR_C2C": "1"}, Status.PASSED),
+        ("2.27.3", {}, Status.PASSED),
+        ("2.28.9", {}, Status.PASSED),
+        ("2.28.9", {"NCCL_NET_GDR_C2C": "0"}, Status.FOUND),
+        ("2.29.2", {}, Status.FOUND),
+        ("2.29.2", {"NCCL_NET_GDR_C2C": "1"}, Status.FOUND),
+    ],
+)
+def test_the_version_decides_whether_a_level_disables_c2c(
+    version: str, variables: dict[str, str], status: Status
+) -> None:
+    library = MappedLibrary("libnccl", f"/usr/lib/libnccl.so.{version}", version)
+    node = with_processes(with_job("gb200", NCCL_NET_GDR_LEVEL="PXB", **variables), libraries=(library,))
+    finding = said(node, "nccl-gdr-level-too-low")
+    assert finding.status is status
+    if version == "2.29.2":
+        assert "disables GPUDirect RDMA that works without it" in finding.cause
 
 
 def test_dmabuf_is_on_by_default() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from probes.facts.gpu.gpus import GpuFacts
 from probes.facts.rdma.devices import RdmaFacts
 from probes.facts.system.cloud import Cloud, Provider
 from probes.setup.environment.advice import State
@@ -25,6 +26,14 @@ def with_efa(name: str = "cloud-vm") -> Examination:
     assert isinstance(rdma, RdmaFacts)
     devices = tuple(replace(device, driver="efa") for device in rdma.devices)
     return replace(examination, node=replace(examination.node, rdma=replace(rdma, devices=devices)))
+
+
+def with_gpus(node: str | Examination, name: str) -> Examination:
+    examination = examination_of(node) if isinstance(node, str) else node
+    gpus = examination.node.gpus
+    assert isinstance(gpus, GpuFacts)
+    changed_gpus = replace(gpus, gpus=tuple(replace(gpu, name=name) for gpu in gpus.gpus))
+    return replace(examination, node=replace(examination.node, gpus=changed_gpus))
 
 
 def topology(buses: tuple[str, ...]) -> str:
@@ -81,12 +90,21 @@ def test_with_azures_own_nccl_conf_nothing_is_added() -> None:
 
 
 def test_oracle_gets_its_traffic_class_and_its_own_file_wins() -> None:
-    advice, settings = advice_for("pcie-l40s", cloud=ORACLE)
+    advice, settings = advice_for(with_gpus("pcie-l40s", "NVIDIA H100"), cloud=ORACLE)
     assert settings["NCCL_IB_TC"] == "41"
     assert settings["NCCL_IB_TIMEOUT"] == "22"
     assert "NCCL_IB_QPS_PER_CONNECTION" not in settings  # 1 is the default; only A100 has 4
     assert "NCCL_IB_TC" not in advice_for("hgx-h100", cloud=AZURE)[1]
     own = changed("pcie-l40s", lambda tree: tree.add("/etc/nccl.conf", "NCCL_IB_TC=105\n"))
-    advice, settings = advice_for(own, cloud=ORACLE)
+    advice, settings = advice_for(with_gpus(own, "NVIDIA H100"), cloud=ORACLE)
     assert "NCCL_IB_TC" not in settings
     assert any(note.state is State.IN_FILE and "has 105" in note.text for note in advice.notes)
+
+
+def test_a_cloud_advises_only_for_machines_whose_images_set_it() -> None:
+    gb200 = advice_for(with_gpus("cloud-vm", "NVIDIA GB200"), cloud=AZURE)[1]
+    assert "NCCL_IB_PCI_RELAXED_ORDERING" not in gb200
+    a100 = advice_for(with_gpus("pcie-l40s", "NVIDIA A100-SXM4-80GB"), cloud=ORACLE)[1]
+    assert a100["NCCL_IB_QPS_PER_CONNECTION"] == "4"
+    assert "NCCL_IB_TIMEOUT" not in a100
+    assert "NCCL_IB_TC" not in advice_for("pcie-l40s", cloud=ORACLE)[1]

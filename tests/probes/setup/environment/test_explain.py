@@ -26,6 +26,8 @@ def explained(text: str, node: str = "hgx-h100", nccl: str = "") -> Explanation:
         ("NCCL_NET_GDR_LEVEL=0x3", "0x3 means PHB"),
         ("NCCL_NET_GDR_LEVEL=PHB", "PHB: in the same NUMA node"),
         ("NCCL_NET_GDR_LEVEL=NODE", "silently ignores “NODE”"),
+        ("NCCL_P2P_LEVEL=PIX", "PIX: GPUs below the same PCIe switch"),
+        ("NCCL_P2P_LEVEL=P2C", "P2C: a distance between GPU and NIC only"),
         ("NCCL_P2P_LEVEL=NVB", "NVB: a distance between GPUs only"),
         ("NCCL_IB_HCA==mlx5_0,mlx5_1:2", "NICs named mlx5_0, mlx5_1:2."),
         ("NCCL_IB_HCA=mlx5_1", "NICs whose names begin with mlx5_1."),
@@ -49,6 +51,11 @@ def test_a_value_is_explained(text: str, words: str) -> None:
 def test_defaults_by_version_are_listed() -> None:
     assert explained("NCCL_IB_TIMEOUT").defaults == ("14", "18 since 2.14", "20 since 2.23")
     assert explained("NCCL_IB_HCA").defaults == ()
+
+
+def test_the_level_of_gpus_is_not_explained_by_nics() -> None:
+    found = explained("NCCL_P2P_LEVEL=SYS", "pcie-l40s")
+    assert "NIC" not in " ".join((*found.of_value, *found.on_this_node, *(text for _, text in found.values)))
 
 
 def test_the_node_is_part_of_the_explanation() -> None:

@@ -51,7 +51,8 @@ srun python train.py
 def test_a_good_script_is_ok() -> None:
     report = judged(GOOD)
     assert said(report) == []
-    assert (report.exit_status, report.count, report.kind) == (0, 3, FileKind.SBATCH)
+    assert (report.exit_status, report.count, report.kind) == (0, 2, FileKind.SBATCH)
+    assert report.dynamic == 1  # NCCL_DEBUG_FILE
 
 
 @pytest.mark.parametrize(
@@ -82,6 +83,15 @@ def test_a_good_script_is_ok() -> None:
         ("declare NCCL_DEBUG=INFO", WARNING, "not exported"),
         ("export NCCL_DEBUG = INFO", ERROR, "Spaces around"),
         ("NCCL_DEBUG = INFO", ERROR, "Spaces around"),
+        ("ssh node2 'NCCL_IB_DISABLE=1 python train.py'", ERROR, "makes a job use TCP"),
+        ("OUT=$(NCCL_IB_DISABLE=1 ./a.out)", ERROR, "makes a job use TCP"),
+        ("ARGS=(-x NCCL_NET=Socket)", ERROR, "makes a job use TCP"),
+        ('FLAGS="-x NCCL_DEBUG=INFO -x NCCL_NET=Socket"', ERROR, "makes a job use TCP"),
+        ("export NCCL_P2P_LEVEL=NODE", WARNING, "silently ignores NCCL_P2P_LEVEL=NODE"),
+        ("export NCCL_DEBUG=RED", WARNING, "“RED” is not one of VERSION, WARN"),
+        ("export NCCL_ALGO=Rong", WARNING, "“Rong” is not one of Tree, Ring"),
+        ("export NCCL_PROTO='^LL128;allreduce:LL1'", WARNING, "“LL1” is not one of LL, LL128, Simple"),
+        ("export NCCL_FOOBAR=1", NOTE, "NCCL does not read NCCL_FOOBAR"),
         ("export UCX_TLS=rc,sm", WARNING, "UCX_TLS excludes"),
         ("export NVSHMEM_HCA_LIST=mlx5_0", WARNING, "no effect without NVSHMEM_ENABLE_NIC_PE_MAPPING=1"),
     ],
@@ -98,19 +108,81 @@ def test_a_wrong_line_is_named(line: str, severity: Severity, words: str) -> Non
         "NCCL_DEBUG=INFO\nexport NCCL_DEBUG\n",
         "set -a\nNCCL_DEBUG=INFO\nset +a\n",
         "declare -x NCCL_DEBUG=INFO\n",
-        "export NCCL_IB_DISABLE=1\nunset NCCL_IB_DISABLE\n",
+        "export NCCL_DEBUG=info NCCL_ALGO=^ring,tree NCCL_DEBUG_SUBSYS=init,net\n",
+        "export NCCL_ALGO='ring,collnetdirect;allreduce:tree'\n",
         "export NCCL_IB_DISABLE=1\nexport NCCL_IB_DISABLE=0x0\n",
-        "export NCCL_IB_HCA=$NICS NCCL_SOCKET_IFNAME=`first_nic`\n",
-        "echo done  # NCCL_IB_DISABLE=1\n",
-        "",
     ],
 )
 def test_these_scripts_are_ok(text: str) -> None:
     assert judged(text).exit_status == 0, said(judged(text))
 
 
-def test_lines_that_are_continued_have_the_number_of_the_first() -> None:
-    assert has(judged("\nmpirun \\\n -x NCCL_NET=Socket \\\n ./a.out\n"), 2, ERROR, "use TCP")
+@pytest.mark.parametrize(
+    "text",
+    [
+        'echo "NCCL_IB_HCA = ${NCCL_IB_HCA}"\n',
+        'echo "If it hangs, set NCCL_IB_DISABLE=1 and run again"\n',
+        'echo "export NCCL_IB_DISABLE=1\nNCCL_NET=Socket"\n',
+        "printf '%s' 'NCCL_IB_DISABLE=1 python train.py'; logger NCCL_NET=Socket\n",
+        "echo -e NCCL_IB_DISABLE=1\n",
+        "cat > /tmp/note <<EOF\nexport NCCL_IB_DISABLE=1\nEOF\n",
+        "cat <<-'EOF'\n\tNCCL_NET=Socket ./a.out\n\tEOF\n",
+        "echo done  # NCCL_IB_DISABLE=1\n",
+        "export NCCL_IB_DISABLE=1\nunset NCCL_IB_DISABLE\n",
+        "NCCL_VERSION=2.27.7 NCCL_HOME=/opt/nccl\nexport NCCL_TESTS_SPLIT_MASK=0x7 UCX_DIR=/opt/ucx\n",
+        "make NCCL_HOME=/opt/nccl\n",
+        "",
+    ],
+)
+def test_a_script_that_sets_nothing_is_not_called_ok(text: str) -> None:
+    report = judged(text)
+    assert (report.exit_status, report.count, said(report)) == (3, 0, [])
+
+
+def test_a_value_that_only_the_job_knows_is_not_checked() -> None:
+    report = judged("export NCCL_IB_HCA=$NICS NCCL_SOCKET_IFNAME=`first_nic`\n")
+    assert (report.exit_status, report.count, report.dynamic) == (3, 0, 2)
+
+
+@pytest.mark.parametrize(
+    ("script", "line"),
+    [
+        ("NCCL_NET_GDR_LEVEL=LOC srun good\nNCCL_NET_GDR_LEVEL=PXB srun better\n", 1),
+        ("export NCCL_NET_GDR_LEVEL=LOC\nsrun a\nexport NCCL_NET_GDR_LEVEL=PXB\nsrun b\n", 1),
+        ("export NCCL_NET_GDR_LEVEL=LOC; srun a; unset NCCL_NET_GDR_LEVEL; srun b\n", 1),
+        ("if a; then\nexport NCCL_NET_GDR_LEVEL=LOC\nelse\nexport NCCL_NET_GDR_LEVEL=PXB\nfi\n", 2),
+        ("mpirun -x NCCL_NET_GDR_LEVEL=LOC a\nmpirun -x NCCL_NET_GDR_LEVEL=PXB b\n", 1),
+        ("bash -c '\nexport NCCL_NET_GDR_LEVEL=LOC\nsrun a'\nexport NCCL_NET_GDR_LEVEL=PXB\n", 2),
+        ("ssh a bash -s <<EOF\nexport NCCL_NET_GDR_LEVEL=LOC\nEOF\nexport NCCL_NET_GDR_LEVEL=PXB\n", 2),
+    ],
+)
+def test_every_value_that_a_command_gets_is_judged(script: str, line: int) -> None:
+    report = judged(script)
+    assert has(report, line, ERROR, "disables GPUDirect RDMA"), said(report)
+    assert report.exit_status == 2
+
+
+def test_variables_of_one_command_do_not_reach_the_next() -> None:
+    script = "NCCL_IB_GID_INDEX=3 srun a\nNCCL_IB_ADDR_FAMILY=AF_INET6 srun b\n"
+    assert not has(judged(script), 2, WARNING, "no effect, because NCCL_IB_GID_INDEX is set")
+    both = "export NCCL_IB_GID_INDEX=3\nNCCL_IB_ADDR_FAMILY=AF_INET6 srun b\n"
+    assert has(judged(both), 2, WARNING, "no effect, because NCCL_IB_GID_INDEX is set")
+
+
+def test_a_script_with_too_many_environments_says_so() -> None:
+    script = "".join(f"NCCL_IB_TC={number} srun a\n" for number in range(40))
+    assert has(judged(script), 0, WARNING, "Only the first 32 different environments")
+
+
+def test_ucx_is_a_note_where_mpi_only_starts_nccl_tests() -> None:
+    report = judged("mpirun -x UCX_TLS=tcp -x NCCL_DEBUG=INFO ./all_reduce_perf -b 8\n")
+    assert has(report, 1, NOTE, "UCX_TLS excludes")
+    assert report.exit_status == 0
+    assert judged("mpirun -x UCX_TLS=tcp ./a.out\n").exit_status == 1
+
+
+def test_each_line_of_a_continued_command_has_its_own_number() -> None:
+    assert has(judged("\nmpirun \\\n -x NCCL_NET=Socket \\\n ./a.out\n"), 3, ERROR, "use TCP")
 
 
 def test_export_none_keeps_variables_from_the_tasks() -> None:
@@ -140,6 +212,12 @@ def test_the_version_decides_what_exists() -> None:
     assert not has(judged(split, nccl="2.20"), 1, NOTE, "is the default")
 
 
+def test_the_version_decides_whether_pxb_turns_off_c2c() -> None:
+    line = "export NCCL_NET_GDR_LEVEL=PXB\n"
+    assert has(judged(line, node="gb200", nccl="2.29.2"), 1, WARNING, "lower than the distance")
+    assert judged(line, node="gb200", nccl="2.27.7").exit_status == 0
+
+
 def test_variables_that_disable_each_other() -> None:
     both = "export NCCL_IB_GID_INDEX=3 NCCL_IB_ADDR_FAMILY=AF_INET6\n"
     assert has(judged(both), 1, WARNING, "no effect, because NCCL_IB_GID_INDEX is set")
@@ -152,10 +230,29 @@ def test_nothing_is_stacked_on_efa_and_gib() -> None:
     report = judged(text, node=with_efa())
     assert has(report, 1, WARNING, "NCCL_IB_HCA has no effect on EFA")
     assert has(report, 1, WARNING, "NCCL_PROTO overrides what the aws-ofi-nccl plugin sets")
-    assert has(report, 1, WARNING, "FI_PROVIDER overrides")
+    assert has(report, 1, NOTE, "FI_PROVIDER is needed only before aws-ofi-nccl 1.6")
+    text_of_efa = "export NCCL_MIN_NCHANNELS=8 FI_EFA_USE_DEVICE_RDMA=1 RDMAV_FORK_SAFE=1\n"
+    report = judged(text_of_efa, node=with_efa())
+    assert has(report, 1, WARNING, "NCCL_MIN_NCHANNELS can slow down EFA")
+    assert has(report, 1, NOTE, "FI_EFA_USE_DEVICE_RDMA is not needed")
+    assert has(report, 1, WARNING, "RDMAV_FORK_SAFE can break jobs")
     report = judged(text, node="cloud-vm", cloud=Cloud(Provider.GOOGLE, ""))
     assert has(report, 1, WARNING, "NCCL_IB_HCA is set on top of Google's set_nccl_env.sh")
     assert not any(one.variable == "NCCL_DEBUG" for one in report.problems)
+
+
+def test_scripts_that_source_the_script_of_gib_are_right() -> None:
+    script = (
+        "source /usr/local/gib/scripts/set_nccl_env.sh\n"
+        "export NCCL_NET=gIB NCCL_SOCKET_IFNAME=enp0s19 NCCL_TESTS_SPLIT_MASK=0x7\n"
+        "export NCCL_SHIMNET_GUEST_CONFIG_CHECKER_CONFIG_FILE=/usr/local/gib/configs/a\n"
+    )
+    google = Cloud(Provider.GOOGLE, "")
+    assert not any(
+        one.severity is not NOTE for one in judged(script, node="cloud-vm", cloud=google).problems
+    ), said(judged(script, node="cloud-vm", cloud=google))
+    report = judged(f"{script}export NCCL_IB_TC=52\n", node="cloud-vm", cloud=google)
+    assert has(report, 4, WARNING, "NCCL_IB_TC is set on top of")
 
 
 def test_a_node_without_gpus_does_not_judge_names_of_nics() -> None:
@@ -236,7 +333,7 @@ def test_every_container_of_a_manifest_is_judged() -> None:
     assert has(report, 19, ERROR, "disables GPUDirect RDMA")  # the last entry counts
     assert has(report, 23, ERROR, "NCCL_NET=Socket")
     assert has(report, 11, NOTE, "envFrom")
-    assert report.count == 5
+    assert (report.count, report.dynamic) == (4, 1)
     assert judged(POD[: POD.index("      containers")], FileKind.POD).exit_status == 0
 
 
@@ -247,11 +344,63 @@ def test_helm_and_compose_maps_are_read() -> None:
     assert has(judged(compose, FileKind.POD), 6, ERROR, "use TCP")
 
 
-@pytest.mark.parametrize("text", ["{{ .Values.env }}\na: b", "a: [", "\tkey: value", "a: *unknown"])
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("data:\n  run.sh: |\n    mpirun \\\n      -x NCCL_NET=Socket ./a.out\n", 4),
+        (
+            "data:\n  job.yaml: |-\n    name: a\n    image: b\n    env:\n"
+            "    - name: NCCL_NET\n      value: Socket\n",
+            6,
+        ),
+        ("services:\n  a:\n    image: b\n    environment:\n    - NCCL_NET=Socket\n", 5),
+        ("services:\n  a:\n    image: b\n    environment:\n      NCCL_NET: Socket\n", 5),
+        ("services:\n  a:\n    image: b\n    command: bash -c 'NCCL_NET=Socket ./a'\n", 4),
+        ("worker:\n  extraEnv:\n  - name: NCCL_NET\n    value: Socket\n", 3),
+        ("nccl:\n  NCCL_NET: Socket\n", 2),
+        ("jobs:\n  a:\n    steps:\n    - name: train\n      run: NCCL_NET=Socket ./a\n", 5),
+        ("jobs:\n  a:\n    steps:\n    - run: |\n        cd a\n        export NCCL_NET=Socket\n", 6),
+        ("runcmd:\n- NCCL_NET=Socket ./a\n", 2),
+        ("write_files:\n- path: /etc/nccl.conf\n  content: |\n    # a\n    NCCL_NET=Socket\n", 5),
+        ("- destination: /etc/environment\n  content: |\n    A=1\n    NCCL_NET=Socket\n", 4),
+        ("data:\n  nccl.conf: |\n    NCCL_NET=Socket\n", 3),
+        ("a:\n  image: b\n  command: [env, NCCL_NET=Socket, ./a]\n", 3),
+        ("a:\n  image: b\n  args:\n  - mpirun -x NCCL_NET=Socket ./a\n", 4),
+        ("a:\n  image: b\n  command: [bash, -c]\n  args: ['NCCL_NET=Socket ./a']\n", 4),
+    ],
+)
+def test_all_places_where_yaml_sets_variables_are_read(text: str, line: int) -> None:
+    report = judged(text, FileKind.POD)
+    assert has(report, line, ERROR, "makes a job use TCP"), said(report)
+    assert (report.count, len(report.problems)) == (1, 1)
+
+
+def test_prose_in_yaml_sets_nothing() -> None:
+    text = "description: |\n  Set\n  NCCL_NET=Socket\nrun: echo NCCL_NET=Socket\n"
+    assert (judged(text, FileKind.POD).exit_status, said(judged(text, FileKind.POD))) == (3, [])
+
+
+def test_the_variables_of_a_container_reach_its_commands() -> None:
+    text = (
+        "name: a\nimage: b\nenv:\n- {name: NCCL_IB_GID_INDEX, value: '3'}\n"
+        "command: [bash, -c, 'NCCL_IB_ADDR_FAMILY=AF_INET6 ./a']\n"
+    )
+    assert has(judged(text, FileKind.POD), 5, WARNING, "no effect, because NCCL_IB_GID_INDEX is set")
+
+
+@pytest.mark.parametrize("text", ["a: [", "\tkey: value"])
 def test_text_that_is_no_yaml_is_one_error(text: str) -> None:
     report = judged(text, FileKind.POD)
-    assert report.exit_status in (0, 2)
-    assert all("not valid YAML" in title for _, _, title in said(report))
+    assert report.exit_status == 2
+    assert ["not valid YAML" in title for _, _, title in said(report)] == [True]
+
+
+def test_a_template_is_called_a_template() -> None:
+    report = judged("env:\n{{- range .Values.env }}\n- name: a\n{{ end }}\n", FileKind.POD)
+    assert report.exit_status == 3
+    assert [title for _, _, title in said(report)] == [
+        "The file is a template, not YAML, so it was not checked"
+    ]
 
 
 def test_windows_line_endings_are_an_error() -> None:
@@ -262,6 +411,8 @@ def test_windows_line_endings_are_an_error() -> None:
 def test_a_file_with_too_many_variables_is_not_called_ok() -> None:
     text = "\n".join(f"export NCCL_X{number}=1" for number in range(600))
     assert has(judged(text), 0, WARNING, "only the first 512 are checked")
+    of_commands = "".join(f"NCCL_IB_TC={number} srun a\n" for number in range(600))
+    assert has(judged(of_commands), 0, WARNING, "only the first 512 are checked")
 
 
 @pytest.mark.parametrize(
