@@ -171,14 +171,13 @@ def test_a_blacklist_does_not_stop_loading_by_name() -> None:
 
 def test_an_install_line_that_loads_the_module_does_not_stop_it() -> None:
     """As Debian's: the file is called nvidia-current.ko there."""
-    node = with_module(
-        without(examination_of(HGX), "nvidia", "nvidia_uvm", PEERMEM),
-        "nvidia",
-        install_line="/etc/modprobe.d/nvidia.conf:1: install nvidia modprobe -i nvidia-current",
-        on_disk=Unknown(Reason.NOT_THERE, "modules.dep"),
-        depends=Unknown(Reason.NOT_THERE, "modules.dep"),
-    )
-    assert commands(plan("load-modules", node))[0] == "modprobe nvidia"
+    install = "/etc/modprobe.d/nvidia.conf:1: install nvidia modprobe -i nvidia-current"
+    node = without(examination_of(HGX), "nvidia", "nvidia_uvm", PEERMEM)
+    there = with_module(node, "nvidia", install_line=install)
+    assert commands(plan("load-modules", there))[0] == "modprobe nvidia"
+    absent = Unknown(Reason.NOT_THERE, "modules.dep")
+    missing = with_module(node, "nvidia", install_line=install, on_disk=absent, depends=absent)
+    assert "no .ko" in why_not("load-modules", missing)
 
 
 def test_a_module_that_is_being_loaded_is_left_alone() -> None:
