@@ -37,7 +37,10 @@ def script_of_all(title: str, plans: Sequence[Plan], node: str) -> str:
         if len(plans) > 1:
             lines += [f"## {printable(plan.title)}", ""]
         for step in plan.steps:
-            lines += [f"# {next(numbers)}. {printable(step.why)}", *_commands(step)]
+            why, *to_copy = step.why.split("\n")
+            lines.append(f"# {next(numbers)}. {printable(why)}")
+            lines += [f"#    {printable(text)}" for text in to_copy]
+            lines += _commands(step)
             if step.undo:
                 lines.append(f"#    undo: {shlex.join(map(printable, step.undo))}")
             lines.append("")

@@ -228,9 +228,11 @@ def _steps(plan: Plan) -> tuple[StepText, ...]:
 
 def _step(steps: Sequence[Step]) -> StepText:
     first, more = steps[0], len(steps) - 1
-    command = "" if first.is_instruction else printable(command_of(first))
+    command = printable(first.to_copy if first.is_instruction else command_of(first))
     undo = printable(shlex.join(first.undo)) if first.undo else ""
-    return StepText(printable(first.why), command, undo, more, first.group if more else "")
+    why = printable(first.why.partition("\n")[0])
+    why = f"manual: {why}" if first.to_copy else why
+    return StepText(why, command, undo, more, first.group if more else "")
 
 
 def _jobs(report: Report) -> tuple[str, ...]:
