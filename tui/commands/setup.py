@@ -33,7 +33,7 @@ from tui.runtime.lock import user_and_day
 from tui.runtime.node_heading import heading
 from tui.runtime.open_host import open_host
 from tui.runtime.printing import print_lines, text_width
-from widgets.base.lines import Line
+from widgets.base.lines import Line, line
 from widgets.setup.guide import draw_guide, draw_path_table, draw_step
 
 _WITHOUT_COMMANDS = ("measure-host", "measure-pair", "measure-staged", "measure-all", "reboot", "report")
@@ -137,6 +137,10 @@ class SetupCommand:
             self._print([*draw_path_table(guide, self._width)])
         else:
             self._print([heading(self._do.examination.node), *draw_guide(guide, self._width)])
+            following = guide.next_step
+            if following is not None and following.id == "reboot" and not self._log.record().boots:
+                hint = "Before the reboot, run gdrtop setup reboot --run, so that it can be checked later."
+                self._print([(), line(hint)])
         if guide.is_impossible:
             return EXIT_NOT_APPLICABLE
         return 0 if guide.is_finished else EXIT_NOT_FINISHED

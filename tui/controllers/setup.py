@@ -86,23 +86,22 @@ class SetupController:
 
         is_live = self._context.origin.source is Source.LIVE
 
-        def read() -> tuple[Guide, str]:
+        may_write = not self._actions.dispatcher.refusal
+
+        def read() -> tuple[Guide, str, str]:
             guide = read_guide(host, examination, findings, results, log.record())
-            return guide, why_no_root() if is_live else ""
+            failure = remember_boot(log, guide) if may_write else ""
+            return guide, failure, why_no_root() if is_live else ""
 
         call_in_thread(self._context.app.call_later, read, self._take, self._fail)
 
-    def _take(self, answer: tuple[Guide, str]) -> None:
-        guide, no_root = answer
+    def _take(self, answer: tuple[Guide, str, str]) -> None:
+        guide, failure, no_root = answer
         self._end_reading()
         self.state.set_guide(guide, self._bandwidth.refusal or no_root)
-        self._draw()
-
-    def _remember_boot(self) -> None:
-        """Save that setup changes something in this boot; only showing the steps writes nothing."""
-        failure = "" if self.state.guide is None else remember_boot(self._log, self.state.guide)
         if failure:
             self._context.notify(f"The reboot cannot be checked later: {failure}.", "warning")
+        self._draw()
 
     def _end_reading(self) -> None:
         self._is_reading = False
@@ -127,8 +126,6 @@ class SetupController:
         step = None if guide is None else guide.step(name)
         if guide is None or step is None:
             return
-        if not self._actions.dispatcher.refusal:
-            self._remember_boot()
         if step.test is not None:
             self._bandwidth.show_request(step.test)
         elif step.plan is not None:
@@ -199,5 +196,4 @@ class SetupController:
         except SetupLogError as error:
             self._context.report_error(str(error))
             return
-        self._remember_boot()
         self.refresh()
