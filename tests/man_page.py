@@ -1,6 +1,7 @@
 """Write the man page gdrtop(1): the command line from its parser, the rest from the manual (make man)."""
 
 import argparse
+import re
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,17 @@ def roff(markdown: str) -> tuple[str, str]:
     whole = publish_string(markdown, parser=Parser(), writer="manpage", settings_overrides=SETTINGS)
     macros, _, rest = whole.partition(".TH ")
     _, _, body = rest.partition(".SH Name\n")
-    return macros, body.partition("\n")[2].partition(".\\\" End of generated")[0].strip() + "\n"
+    return macros, body.partition("\n")[2].partition('.\\" End of generated')[0].strip() + "\n"
+
+
+def own_sections(markdown: str) -> tuple[str, dict[str, str]]:
+    """The page without the sections that every man page has, and these by name."""
+    text, *sections = re.split(r"^## ", markdown, flags=re.M)
+    named = {section.partition("\n")[0]: section.partition("\n")[2] for section in sections}
+    # Of the exit statuses, those of all commands are in the page about JSON.
+    names = ("Files", "Environment", *(["Exit status"] if text.startswith("# JSON") else []))
+    rest = [f"## {name}\n{body}" for name, body in named.items() if name not in names]
+    return "".join([text, *rest]), {name: named[name] for name in names if name in named}
 
 
 def complete(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
@@ -41,8 +52,13 @@ def man_page() -> str:
     manual.description = "htop for GPUDirect RDMA"
     macros = ""
     for subject in SUBJECTS:
-        macros, body = roff(page(subject))
-        manual.add_section(title(subject), ">", body.replace("\n.SH ", "\n.SS "))
+        text, own = own_sections(page(subject))
+        if text.strip() != f"# {title(subject)}":
+            macros, body = roff(text)
+            manual.add_section(title(subject), ">", body.replace("\n.SH ", "\n.SS "))
+        for name, section in own.items():
+            macros, body = roff(f"# {name}\n\n{section}")
+            manual.add_section(name.upper(), ">", body)
     return macros + str(manual)
 
 

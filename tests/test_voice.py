@@ -21,7 +21,7 @@ PHRASES = re.compile(
 )
 
 
-RATING = "near the line"  # a value in saved results, never shown
+RATING = "near the line"  # a value in saved results of earlier versions, never shown
 
 
 def constants(path: Path) -> Iterator[tuple[int, str]]:

@@ -239,6 +239,9 @@ def _member(kind: Any, value: object) -> Any:
     for member in kind:
         if type(member.value) is type(value) and member.value == value:
             return member
+    renamed = kind._missing_(value)  # a value that earlier versions have written
+    if renamed is not None:
+        return renamed
     raise _expected(f"a known {kind.__name__.lower()}", value)
 
 

@@ -19,7 +19,7 @@ class FileChange:
 class Step:
     """One command, one file change, or, if there is neither, one manual step."""
 
-    why: str  # one line: what it does, and why here
+    why: str  # one line: what it does, and why here; a manual step's second line is text to copy
     argv: tuple[str, ...] = ()
     needs_root: bool = True
     undo: tuple[str, ...] = ()  # the command that undoes it; empty: none
@@ -30,6 +30,11 @@ class Step:
     def is_instruction(self) -> bool:
         """Return whether the step is manual."""
         return not self.argv and self.file is None
+
+    @property
+    def to_copy(self) -> str:
+        """Return the text that a manual step asks the user to copy; "" if there is none."""
+        return self.why.partition("\n")[2] if self.is_instruction else ""
 
 
 @dataclass(frozen=True)
@@ -55,9 +60,9 @@ class NothingToDo(str):
     __slots__ = ()
 
 
-def instruction(text: str, needs_root: bool = True) -> Step:
-    """Return a manual step: a firmware setting, a package to choose."""
-    return Step(text, needs_root=needs_root)
+def instruction(text: str, needs_root: bool = True, to_copy: str = "") -> Step:
+    """Return a manual step: a firmware setting, a package to choose; `to_copy`: the text to put in a file."""
+    return Step(f"{text}\n{to_copy}" if to_copy else text, needs_root=needs_root)
 
 
 def sentences(*parts: str) -> str:

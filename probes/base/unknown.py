@@ -23,6 +23,7 @@ class Reason(Enum):
     IO_ERROR = "I/O error"
     DRIVER_ERROR = "driver error"
     NOT_RECORDED = "not recorded"
+    FILE_MISSING = "file missing"  # the file that lists the fact; NOT_THERE would mean that it lists none
     NOT_YET = "not known yet"  # only a later moment shows it: after a boot, when a module is loaded
 
 

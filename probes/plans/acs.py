@@ -86,16 +86,17 @@ def redirects_option(ports: Iterable[str]) -> str:
 
 
 def boot_option(ports: Iterable[str]) -> str:
-    """Return the line for /etc/default/grub that clears the redirects of these ports at boot."""
-    quoted = redirects_option(ports).replace('"', r"\"")
-    return f'GRUB_CMDLINE_LINUX="… {quoted}"'
+    """Return the same option as it is written inside the quotes of GRUB_CMDLINE_LINUX."""
+    return redirects_option(ports).replace('"', r"\"")
 
 
 def _lasting(ports: Iterable[str]) -> tuple[Step, ...]:
     return (
         instruction(
-            "A reboot enables the redirects again. Turn ACS off in the BIOS, or set in /etc/default/grub "
-            f"{boot_option(ports)}. Keep the inner quotes: grub ends the command at an unquoted semicolon."
+            "A reboot enables the redirects again. Turn ACS off in the BIOS, or add this inside the quotes "
+            "of GRUB_CMDLINE_LINUX in /etc/default/grub. Keep the inner quotes: grub ends the command at an "
+            "unquoted semicolon.",
+            to_copy=boot_option(ports),
         ),
         instruction(CHECK_CMDLINE),
     )

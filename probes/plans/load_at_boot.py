@@ -28,7 +28,7 @@ def persist_modules(examination: Examination) -> Plan | str:
     if is_present(peermem) and PEERMEM not in names:
         names = (*names, PEERMEM)
     if not names:
-        return "there is no NVIDIA GPU or mlx5 NIC that needs a module"
+        return "this node has no NVIDIA GPU and no mlx5 NIC"
     wanted = wants_peermem(examination)
     question = (
         f"it is unknown whether nvidia_peermem is needed as well: {wanted.detail or wanted}"

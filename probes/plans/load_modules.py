@@ -74,7 +74,7 @@ def load_modules(examination: Examination) -> Plan | str:
     if isinstance(wanted, Unknown):
         return f"it is unknown which devices this node has: {wanted}"
     if not wanted:
-        return "there is no NVIDIA GPU or mlx5 or mlx4 NIC that needs a module"
+        return "this node has no NVIDIA GPU and no mlx5 or mlx4 NIC"
     steps: list[Step] = []
     blocked: list[str] = []
     planned: set[str] = set()

@@ -38,6 +38,11 @@ class SetupStep:
     findings: tuple[str, ...] = ()  # ids of the findings behind it, for the doctor
 
     @property
+    def is_open(self) -> bool:
+        """Return whether something is left to do, or to find out."""
+        return self.state not in (StepState.DONE, StepState.SKIPPED)
+
+    @property
     def can_begin(self) -> bool:
         """Return whether a plan, a test or a command completes the step now; a test can run again."""
         if self.state is StepState.DONE:

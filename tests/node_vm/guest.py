@@ -174,7 +174,7 @@ class Guest:
     def json(self, *argv: str) -> Any:
         """What a gdrtop command says as JSON; asked again where a slow guest left a question unanswered."""
         for _ in range(PATIENCE):
-            told = self.run_gdrtop(*argv, "--json")
+            told = self.gdrtop(*argv, "--json").output  # the status says whether the answer is good
             if TIMED_OUT not in told:
                 break
         return json.loads(told)

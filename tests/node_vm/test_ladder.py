@@ -130,7 +130,7 @@ def test_the_rival_of_peermem(node: Guest, dashboard: Dashboard) -> None:
     assert "Invalid argument" in refused.errors
     assert explanation(node, "nvidia_peermem") == "nv_peer_mem is loaded, and only one of the two can be"
     dashboard.until_shown("nv_peer_mem")
-    assert "– nvidia_peermem" in node.run_gdrtop("modules")
+    assert "– nvidia_peermem" in node.gdrtop("modules").output
 
 
 def test_the_memory_peers_that_the_kernel_lists(node: Guest) -> None:

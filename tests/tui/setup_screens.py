@@ -80,7 +80,7 @@ async def to_setup(pilot: Pilot[None], clock: SteppedClock) -> None:
     await readings(pilot, clock, 3)
     await pilot.press("s")
     await on(pilot, SetupScreen)
-    await until(pilot, lambda: "path" in seen(pilot, "summary"))
+    await until(pilot, lambda: "path" in summary(pilot) or "cannot work" in summary(pilot))
     await pilot.pause()
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from probes.simulation.node.model.description import simulated_names
 from tests.man_page import PATH, man_page
 from tui.commands.help import command
 from tui.manual import SUBJECTS, title
@@ -34,6 +35,13 @@ def test_the_list_names_every_subject() -> None:
     listed = shown(None)
     for subject in SUBJECTS:
         assert re.search(rf"^  {subject} +{re.escape(title(subject))}$", listed, re.M)
+
+
+def test_every_simulated_node_and_kind_of_section_is_in_the_manual() -> None:
+    simulation = shown("simulation")
+    assert [name for name in simulated_names() if name not in simulation] == []
+    sections = re.findall(r'^\.SH "?([A-Z ]+)"?$', man_page(), re.M)
+    assert {"EXIT STATUS", "FILES", "ENVIRONMENT"} <= set(sections)
 
 
 @pytest.mark.parametrize("subject", SUBJECTS)

@@ -143,7 +143,7 @@ class DiskResultsStore:
         try:
             new = updated_baseline(results, self._before)
         except StoreError as error:
-            raise StoreError(f"{error}. Move it away first; gdrtop does not overwrite it") from None
+            raise StoreError(f"{error}. Rename or remove it first; gdrtop does not overwrite it") from None
         if isinstance(new, Refused):
             raise StoreError(new.reason)
         content = {

@@ -43,6 +43,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.epilog = _STATUS_HELP
     parser.add_argument("--json", action="store_true", help="print JSON (gdrtop schema check)")
+    parser.add_argument("--one-line", action="store_true", help="print only the verdict, with its reason")
     parser.add_argument("--only", metavar="ID,…", type=_ids, default=(), help="run only these checks")
     parser.add_argument("--skip", metavar="ID,…", type=_ids, default=(), help="do not run these checks")
     parser.add_argument(
@@ -101,10 +102,12 @@ def run(options: argparse.Namespace, out: TextIO) -> int:
     """Check the node that the options name and return its exit status."""
     if options.kernel and not options.after_reboot:
         raise UsageError("--kernel needs --after-reboot")
+    if options.one_line and (options.json or options.all or options.ids):
+        raise UsageError("--one-line prints the verdict only; use it without --json, --all and ID")
     if options.after_reboot or options.assumed:
         option = "--as" if options.assumed else "--after-reboot"
-        if options.ids or options.only or options.skip or options.all:
-            raise UsageError(f"{option} takes no ID, --only, --skip or --all")
+        if options.ids or options.only or options.skip or options.all or options.one_line:
+            raise UsageError(f"{option} takes no ID, --only, --skip, --all or --one-line")
     if options.assumed:
         from tui.commands import check_image
 
@@ -128,6 +131,7 @@ def run(options: argparse.Namespace, out: TextIO) -> int:
         options.all,
         options.ids,
         options.seconds,
+        options.one_line,
     )
 
 
@@ -141,10 +145,12 @@ def write_check(
     with_passed: bool = False,
     ids: Collection[str] = (),
     seconds: int = 0,
+    one_line: bool = False,
 ) -> int:
     """Check the node, print the findings, and return the exit status of the checks that ran.
 
-    `with_passed` prints all checks, `ids` only these, whatever their outcome; `seconds`: watch first.
+    `with_passed` prints all checks, `ids` only these, whatever their outcome; `seconds`: watch first;
+    `one_line`: the verdict only.
     """
     examination = examine_host(host, seconds)
     judgement = judge(examination, only, skip)
@@ -153,6 +159,9 @@ def write_check(
         shown = [finding for finding in found if not ids or finding.id in ids]
         in_full = with_passed or bool(ids)
         write_json(check_json(examination.node, host.wall_clock(), verdict, shown, skipped, in_full), out)
+    elif one_line:
+        why = Run(f": {verdict.reason}" if verdict.reason else "")
+        print_lines([(*verdict_drawing.draw(verdict), why)], out, ascii_only)
     else:
         note = _left_out(skipped, only, skip)
         width = text_width(out)

@@ -148,7 +148,9 @@ class Do:
         why = {
             Status.PASSED: NothingToDo(f"{title_of(finding)}, or the check does not apply"),
             Status.UNKNOWN: f"the check could not run: {finding.cause}",
-            Status.FOUND: "no command fixes this",
+            Status.FOUND: f"no command fixes this; try fix:{finding.part_of}, which has the same cause"
+            if finding.part_of
+            else "no command fixes this",
         }[finding.status]
         return Offer(name, f"Fix: {finding.title}", None, why)
 

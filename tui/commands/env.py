@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import argparse
 import re
-import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, TextIO
 
@@ -28,7 +27,8 @@ from tui.files.log_files import STDIN, UnreadableLog, chunks_of_log
 from tui.files.new_file import shown_path
 from tui.runtime.json_values import document, host_name, object_of, write_json
 from tui.runtime.open_host import open_host
-from tui.runtime.printing import ascii_text, is_plain, text_width
+from tui.runtime.printing import print_lines, text_width
+from widgets.base.lines import Line, line, wrapped
 
 _HELP = """\
 examples:
@@ -118,7 +118,8 @@ def write_environment(
         write_json(_document(host, examination, recommendation=advice_json(advice)), out)
     else:
         name = known(host_name(examination.node), "this node")
-        _print(lines_of(advice, printable(name, 64), form), out, ascii_only)
+        # A line of a script is never broken.
+        print_lines([line(text) for text in lines_of(advice, printable(name, 64), form)], out, ascii_only)
     return 0
 
 
@@ -137,8 +138,7 @@ def write_explanation(
     if as_json:
         write_json(_document(host, examination, explanation=_explanation_json(found)), out)
     else:
-        width = text_width(out)
-        _print([line for part in _explanation(found) for line in _wrapped(part, width)], out, ascii_only)
+        _print(_explanation(found), out, ascii_only)
     return 0
 
 
@@ -159,14 +159,11 @@ def write_lint(
         content = [_report_json(report, file.name) for report, file in zip(reports, files, strict=True)]
         write_json(_document(host, examination, status, lint=content[0], more_files=content[1:]), out)
         return status
-    width = text_width(out)
     for report, file in zip(reports, files, strict=True):
-        parts = _report(report, file.name)
-        _print([line for part in parts for line in _wrapped(part, width)], out, ascii_only)
+        _print(_report(report, file.name), out, ascii_only)
     reason = next((report.not_compared for report in reports if report.not_compared), "")
     if reason:
-        text = f"NICs and distances were not compared: {reason}."
-        _print(_wrapped(text, width), out, ascii_only)
+        _print([f"NICs and distances were not compared: {reason}."], out, ascii_only)
     return status
 
 
@@ -196,22 +193,16 @@ def _read(name: str) -> str:
     return content.decode("utf-8-sig", "replace")
 
 
-def _print(lines: list[str], out: TextIO, ascii_only: bool) -> None:
-    is_ascii = is_plain(out, ascii_only)
-    for text in lines:
-        out.write((ascii_text(text) if is_ascii else text) + "\n")
-
-
-def _wrapped(text: str, width: int) -> list[str]:
-    """Break a line at words; lines that continue are indented like the text."""
-    indent = " " * (len(text) - len(text.lstrip(" -")))
-    return textwrap.wrap(
-        printable(text, 4000),
-        max(width, len(indent) + 20),
-        subsequent_indent=indent or "  ",
-        break_on_hyphens=False,
-        break_long_words=False,
-    ) or [""]
+def _print(texts: Iterable[str], out: TextIO, ascii_only: bool) -> None:
+    """Print texts; a long one is broken at words, and its further lines are indented like the text."""
+    width = text_width(out)
+    lines: list[Line] = []
+    for text in texts:
+        indent = text[: len(text) - len(text.lstrip(" "))]
+        words = text[len(indent) :]
+        hanging = "  " if words.startswith("- ") or not indent else ""
+        lines += wrapped(words, max(width, len(indent) + 20), indent=indent, hanging=hanging)
+    print_lines(lines, out, ascii_only)
 
 
 def _explanation(found: Explanation) -> Iterator[str]:

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Sequence
 from datetime import datetime
 from itertools import zip_longest
 
-from probes.base.text import plural, printable
+from probes.base.text import plural
 from probes.base.unknown import Maybe, Unknown
 from probes.checks import judgement
 from probes.live.model.sample import LiveEvent, LiveJob, LiveProcess, LiveSample, PathWord, Role
 from probes.live.processes.jobs import path_summary
 from probes.snapshot.verdict import Verdict
 from widgets.base.figures import short
-from widgets.base.lines import Line, Run, line, plain
+from widgets.base.lines import Line, line, plain, wrapped
 from widgets.live.jobs import rates_text
 from widgets.node import verdict as verdict_drawing
 
@@ -132,12 +131,4 @@ def _job_text(job: LiveJob, path: str) -> str:
 
 def wrapped_below(text: str, width: int, indent: str = "") -> list[Line]:
     """Wrap a text of the node; all lines but the first are indented below the text beside the clock."""
-    pieces = textwrap.wrap(
-        printable(text),
-        width,
-        initial_indent=indent,
-        subsequent_indent=INDENT,
-        break_on_hyphens=False,
-        break_long_words=False,
-    )
-    return [(Run(piece),) for piece in pieces or [""]]
+    return wrapped(text, width, indent=indent, hanging=INDENT[len(indent) :])

@@ -9,6 +9,7 @@ from typing import TextIO
 
 from probes.facts.gpudirect import GdrPath
 from probes.host.protocol import Host
+from probes.setup.manifests.request import Refused
 from probes.setup.situation import read_situation
 from probes.snapshot.examination import examine
 from tui.commands.arguments import EXIT_WRONG_USAGE, UsageError, did_you_mean
@@ -25,7 +26,7 @@ KINDS = {
     "machineconfig": "OpenShift: MachineConfig, with its pool if needed (--role)",
     "talos": "Talos: patch of the machine configuration (--talos-version)",
     "modules-load": "systemd: modules to load at boot (--drop-in: for openibd)",
-    "slurm-prolog": "Slurm: Prolog that checks the node before each job",
+    "slurm-prolog": "Slurm: Prolog that checks the node before each job; loads nvidia_peermem on its path",
     "container": "containers: Dockerfile snippet and run options",
 }
 _PATHS = {"dmabuf": GdrPath.DMABUF, "peermem": GdrPath.PEERMEM}
@@ -40,7 +41,7 @@ The comments in a manifest say what it was derived from and why.
 exit status:
   0    written
   2    refused: this node or path cannot use it; the message says why
-  3    wrong usage, or the file cannot be written
+  3    not applicable: GPUDirect RDMA cannot work on this node; wrong usage, or the file cannot be written
 """
 
 
@@ -83,8 +84,9 @@ def run(options: argparse.Namespace, out: TextIO) -> int:
         if options.output is not None:
             check_new(options.output)
         text = _text(open_host(options), options, talos)
-        if text is None:
-            return EXIT_REFUSED
+        if isinstance(text, Refused):
+            print(f"gdrtop: no {options.kind} manifest for this node: {text.reason}", file=sys.stderr)
+            return EXIT_WRONG_USAGE if text.is_impossible else EXIT_REFUSED
         if options.output is None:
             out.write(ascii_text(text) if is_plain(out, options.ascii) else text)
         else:
@@ -105,19 +107,15 @@ def _talos_version(text: str | None) -> tuple[int, int] | None:
     return int(match[1]), int(match[2])
 
 
-def _text(host: Host, options: argparse.Namespace, talos: tuple[int, int] | None) -> str | None:
-    """Return the manifest; None: it was refused and the reason printed."""
+def _text(host: Host, options: argparse.Namespace, talos: tuple[int, int] | None) -> str | Refused:
+    """Return the manifest, or why there is none."""
     from probes.setup.manifests.catalogue import WRITERS
     from probes.setup.manifests.modules_load import openibd_drop_in
-    from probes.setup.manifests.request import DriverOwner, Refused, make_request
+    from probes.setup.manifests.request import DriverOwner, make_request
 
     situation = read_situation(host, examine(host))
     path = None if options.path is None else _PATHS[options.path]
     driver = None if options.driver is None else DriverOwner(options.driver)
     request = make_request(situation, path, driver, options.role, talos)
     write = openibd_drop_in if options.drop_in else WRITERS[options.kind]
-    text = request if isinstance(request, Refused) else write(request)
-    if isinstance(text, Refused):
-        print(f"gdrtop: no {options.kind} manifest for this node: {text.reason}", file=sys.stderr)
-        return None
-    return text
+    return request if isinstance(request, Refused) else write(request)

@@ -16,40 +16,55 @@ from tui.runtime.json_values import document, host_name, object_of, plain_value,
 from tui.runtime.node_heading import heading
 from tui.runtime.open_host import open_host
 from tui.runtime.printing import print_lines
+from widgets.base.figures import UNKNOWN_MARK
 from widgets.base.lines import Line, Run, line, width_of
 from widgets.node import modules as modules_drawing
+
+_STATUS_HELP = """\
+exit status:
+  0    all modules that this node needs are loaded
+  1    a module is missing
+  3    the state of a module is unknown; wrong usage
+"""
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the command's options."""
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.epilog = _STATUS_HELP
     parser.add_argument("--json", action="store_true", help="print JSON (gdrtop schema modules)")
 
 
 def run(options: argparse.Namespace, out: TextIO) -> int:
-    """Print the modules of the node that the options name."""
-    write_modules(open_host(options), out, as_json=options.json, ascii_only=options.ascii)
-    return 0
+    """Print the modules of the node that the options name, and return the exit status."""
+    return write_modules(open_host(options), out, as_json=options.json, ascii_only=options.ascii)
 
 
-def write_modules(host: Host, out: TextIO, as_json: bool = False, ascii_only: bool = False) -> None:
-    """Print the modules in load order, what is missing and why it matters; or all of it as JSON."""
+def write_modules(host: Host, out: TextIO, as_json: bool = False, ascii_only: bool = False) -> int:
+    """Print the modules in load order, what is missing and why it matters; or all of it as JSON.
+
+    Return 0 if this node has all it needs, 1 if a module is missing, 3 if a state is unknown.
+    """
     node = probe_node(host)
     if as_json:
         write_json(modules_json(node, host.wall_clock()), out)
     else:
-        print_lines([heading(node), (), *_text(node)], out, ascii_only)
+        print_lines([heading(node), *_text(node)], out, ascii_only)
+    facts = node.modules
+    mark = UNKNOWN_MARK if isinstance(facts, Unknown) else modules_drawing.summary(node, facts)[0].text
+    return {"✓": 0, "✗": 1}.get(mark, 3)
 
 
 def _text(node: Node) -> list[Line]:
     facts = node.modules
     if isinstance(facts, Unknown):
-        return [line(f"The modules could not be read: {facts}")]
+        return [(), line(f"The modules could not be read: {facts}")]
     states = {facts.modules[rung.module].state for rung in facts.ladder}
     (state,) = states if len(states) == 1 else (None,)
     if isinstance(state, Unknown):
         unread = f"The state of every module is unknown: {state} ({state.source})"
-        return [line(unread), line("To try a simulated node: gdrtop modules --demo")]
-    lines = _table(node, facts)
+        return [(), line(unread), line("To try a simulated node: gdrtop modules --demo")]
+    lines = [modules_drawing.summary(node, facts), (), *_table(node, facts)]
     for rung in facts.ladder:
         mark, _ = modules_drawing.mark_of(node, rung, facts.modules[rung.module])
         if mark in "✗?":

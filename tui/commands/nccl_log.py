@@ -120,7 +120,7 @@ def _read(reader: LogReader, files: dict[str, str], progress: _Progress) -> list
                     reader.feed(chunk)
             except UnreadableLog as unreadable:
                 error = str(unreadable)
-                notes.append(f"{shown} cannot be read: {error}")
+                notes.append(f"{'stdin' if name == STDIN else shown_path(name)} cannot be read: {error}")
             reader.end(error)
     except KeyboardInterrupt:
         reader.end()

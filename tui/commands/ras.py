@@ -82,9 +82,9 @@ def _version(text: str) -> str:
 def run(options: argparse.Namespace, out: TextIO) -> int:
     """Ask the jobs of the node that the options name, and return the exit status."""
     if options.monitor and (options.watch or options.verbose):
-        raise UsageError("--monitor asks for no report; use it without --watch and --verbose")
+        raise UsageError("--monitor cannot be combined with --watch or --verbose")
     if options.diagnostics and (options.watch or options.verbose or options.monitor):
-        raise UsageError("--diagnostics is one question; use it without --watch, --verbose and --monitor")
+        raise UsageError("--diagnostics cannot be combined with --watch, --verbose or --monitor")
     if options.count and not options.watch and not options.monitor:
         raise UsageError("--count needs --watch or --monitor")
     host = open_host(options)

@@ -30,7 +30,7 @@ from widgets.nccl.ras import diagnostics_lines, event_text, report_lines
 
 _SAMPLES = 5  # until start times and libraries of all processes are read
 EXIT_UNKNOWN = EXIT_WRONG_USAGE
-_NO_JOB = "no NCCL job uses RDMA or a GPU on this node, or it is not visible"
+_NO_JOB = "no NCCL job found; only root sees other users' jobs"
 T = TypeVar("T")
 
 

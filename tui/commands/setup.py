@@ -33,17 +33,19 @@ from tui.runtime.lock import user_and_day
 from tui.runtime.node_heading import heading
 from tui.runtime.open_host import open_host
 from tui.runtime.printing import print_lines, text_width
-from widgets.base.lines import Line
+from widgets.base.lines import Line, line
 from widgets.setup.guide import draw_guide, draw_path_table, draw_step
 
+_WITHOUT_COMMANDS = ("measure-host", "measure-pair", "measure-staged", "measure-all", "reboot", "report")
 EXIT_NOT_FINISHED = 1
+EXIT_NOT_APPLICABLE = 3
 _PATHS = {"dmabuf": GdrPath.DMABUF.value, "peermem": GdrPath.PEERMEM.value, "recommended": ""}
 _STATUS_HELP = """\
 exit status:
   0    the node is set up; or the step is done
   1    steps are left to do; or a step failed
-  2    nothing was run: not possible on this node, or not confirmed
-  3    wrong usage
+  2    nothing was run: not possible now, or not confirmed
+  3    not applicable: GPUDirect RDMA cannot work on this node; or wrong usage
   130  stopped
 """
 
@@ -116,8 +118,13 @@ class SetupCommand:
             if name not in ORDER:
                 near = did_you_mean(name, ORDER) or ""
                 raise UsageError(f"no step {printable(name)!r}{near}")
-        self._choose(options.path, options.skip, options.unskip)
         guide = self._guide()
+        if guide.is_impossible and not options.json:
+            return self._show_impossible(guide, options)
+        if options.path is not None or options.skip or options.unskip:
+            self._choose(options.path, options.skip, options.unskip)
+            guide = self._guide()
+            self._remember_boot(guide)
         if options.json:
             self._write_json(guide)
         elif options.script:
@@ -125,21 +132,39 @@ class SetupCommand:
         elif options.step is not None:
             step = guide.step(options.step)
             assert step is not None
-            return self._run_step(step, options) if options.run else self._show_step(step)
+            return self._run_step(guide, step, options) if options.run else self._show_step(step)
         elif options.paths:
             self._print([*draw_path_table(guide, self._width)])
         else:
             self._print([heading(self._do.examination.node), *draw_guide(guide, self._width)])
+            following = guide.next_step
+            if following is not None and following.id == "reboot" and not self._log.record().boots:
+                hint = "Before the reboot, run gdrtop setup reboot --run, so that it can be checked later."
+                self._print([(), line(hint)])
+        if guide.is_impossible:
+            return EXIT_NOT_APPLICABLE
         return 0 if guide.is_finished else EXIT_NOT_FINISHED
+
+    def _show_impossible(self, guide: Guide, options: argparse.Namespace) -> int:
+        """Say once that no step can help; a choice or a step is refused."""
+        if options.step or options.script or options.path is not None or options.skip or options.unskip:
+            reason = printable(guide.choice.reason)
+            print(f"gdrtop: GPUDirect RDMA cannot work on this node: {reason}", file=sys.stderr)
+        else:
+            draw = draw_path_table if options.paths else draw_guide
+            self._print([heading(self._do.examination.node), *draw(guide, self._width)])
+        return EXIT_NOT_APPLICABLE
 
     def _guide(self) -> Guide:
         do = self._do
         results, record = self._results.results(), self._log.record()
-        guide = read_guide(self._host, do.examination, do.judgement.findings, results, record)
+        return read_guide(self._host, do.examination, do.judgement.findings, results, record)
+
+    def _remember_boot(self, guide: Guide) -> None:
+        """Save that setup changed something in this boot; only showing the steps writes nothing."""
         failure = remember_boot(self._log, guide)
         if failure:
             print(f"gdrtop: the reboot cannot be checked later: {failure}", file=sys.stderr)
-        return guide
 
     def _choose(self, path: str | None, skip: Sequence[str], unskip: Sequence[str]) -> None:
         by = user_and_day(self._host.wall_clock())
@@ -154,13 +179,14 @@ class SetupCommand:
         self._print([heading(self._do.examination.node), *draw_step(step, self._width)])
         return 0 if step.state in (StepState.DONE, StepState.SKIPPED) else EXIT_NOT_FINISHED
 
-    def _run_step(self, step: SetupStep, options: argparse.Namespace) -> int:
+    def _run_step(self, guide: Guide, step: SetupStep, options: argparse.Namespace) -> int:
         if step.state is not StepState.TO_DO:
             message = f"gdrtop: nothing was run; {step.id} is {step.state.value}: {step.reason}"
             print(message, file=sys.stderr)
             if step.can_begin:
                 print("To measure again, run gdrtop bench.", file=sys.stderr)
             return 0 if step.state is StepState.DONE else EXIT_REFUSED
+        self._remember_boot(guide)
         if step.test is not None:
             return self._measure(step, options)
         if step.plan is None:
@@ -188,8 +214,15 @@ class SetupCommand:
     def _write_script(self, guide: Guide) -> int:
         plans = remaining_plans(guide)
         if not plans:
-            print("gdrtop: no command is left to run", file=sys.stderr)
-            return EXIT_REFUSED
+            left = [step.id for step in guide.steps if step.is_open and step.id not in _WITHOUT_COMMANDS]
+            if left:
+                print(f"gdrtop: no command completes the steps left: {', '.join(left)}", file=sys.stderr)
+                return EXIT_REFUSED
+            done = (
+                "the node is set up" if guide.is_finished else "only tests, a reboot or the report are left"
+            )
+            self._out.write(f"#!/bin/sh\n# Nothing to script: {done} (gdrtop setup)\n")
+            return 0
         node = host_name(self._do.examination.node)
         self._out.write(script_of_all("Set up GPUDirect RDMA", plans, node if isinstance(node, str) else ""))
         return 0

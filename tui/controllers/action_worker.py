@@ -75,7 +75,7 @@ class ActionWorker(BackgroundTask["RunEvent"]):
 
                 host = self._host()
                 if host is None:
-                    raise RuntimeError("the node is not open yet")
+                    raise RuntimeError("Still reading the node; try again in a moment")
                 self._dispatcher = Dispatcher(host, self._read_only)
             return self._dispatcher
 

@@ -53,7 +53,7 @@ class BandwidthWorker(BackgroundTask["BandwidthEvent"]):
 
                 host = self._host()
                 if host is None:
-                    raise RuntimeError("the node is not open yet")
+                    raise RuntimeError("Still reading the node; try again in a moment")
                 rows, trouble = expected_rows(host)
                 store = open_results_store(host.origin)
                 self._bench = BenchSession(

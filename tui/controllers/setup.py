@@ -86,9 +86,12 @@ class SetupController:
 
         is_live = self._context.origin.source is Source.LIVE
 
+        may_write = not self._actions.dispatcher.refusal
+
         def read() -> tuple[Guide, str, str]:
             guide = read_guide(host, examination, findings, results, log.record())
-            return guide, remember_boot(log, guide), why_no_root() if is_live else ""
+            failure = remember_boot(log, guide) if may_write else ""
+            return guide, failure, why_no_root() if is_live else ""
 
         call_in_thread(self._context.app.call_later, read, self._take, self._fail)
 

@@ -76,7 +76,7 @@ def _raw(name: str, advance: Callable[[int], None]) -> Iterator[bytes]:
     try:
         mode = os.fstat(descriptor).st_mode
         if stat.S_ISDIR(mode):
-            raise UnreadableLog("a directory; name its files, as DIR/*")
+            raise UnreadableLog("a directory; use DIR/*")
         if name != STDIN and not (stat.S_ISREG(mode) or stat.S_ISFIFO(mode)):
             raise UnreadableLog("neither a file nor a pipe")
         while chunk := os.read(descriptor, _CHUNK_BYTES):

@@ -23,6 +23,7 @@ SUBJECTS = (
     "ras",
     "manifests",
     "json",
+    "files",
     "simulation",
     "install",
 )

@@ -9,7 +9,7 @@ from typing import TextIO
 
 from rich.cells import cell_len
 
-from widgets.base.lines import Line, plain
+from widgets.base.lines import Line, plain, unwrapped
 
 TEXT_WIDTH = 120
 NARROWEST = 40
@@ -69,16 +69,23 @@ def is_plain(out: TextIO, ascii_only: bool) -> bool:
 
 
 def print_lines(lines: Sequence[Line], out: TextIO, ascii_only: bool) -> None:
-    """Write lines without tones; no control character from the node reaches the terminal."""
+    """Write lines without tones; no control character from the node reaches the terminal.
+
+    In a pipe a sentence is one line, for grep. On a terminal no address or command is broken: people copy it.
+    """
     is_ascii = is_plain(out, ascii_only)
-    for shown in lines:
+    for shown in unwrapped(lines, only_words=_has_width(out)):
         text = plain(shown)
         out.write((ascii_text(text) if is_ascii else text) + "\n")
 
 
 def text_width(out: TextIO) -> int:
     """Return the width from $COLUMNS or the terminal, else TEXT_WIDTH."""
-    asked = os.environ.get("COLUMNS", "")
-    if out.isatty() or (asked.isascii() and asked.isdecimal() and 0 < len(asked) < 5 and int(asked)):
+    if _has_width(out):
         return max(NARROWEST, shutil.get_terminal_size((TEXT_WIDTH, 24)).columns)
     return TEXT_WIDTH
+
+
+def _has_width(out: TextIO) -> bool:
+    asked = os.environ.get("COLUMNS", "")
+    return out.isatty() or (asked.isascii() and asked.isdecimal() and 0 < len(asked) < 5 and int(asked) > 0)

@@ -51,7 +51,7 @@ _SCREENS: dict[str, tuple[str, str, tuple[str, ...]]] = {
     ),
     "DoctorScreen": (
         "DOCTOR",
-        "Findings with impact, cause, evidence and fix. Findings with one cause stand under it.",
+        "Findings with impact, cause, evidence and fix. Findings with the same cause are grouped.",
         ("open", "fix", "explain", "all", "filter", "refresh"),
     ),
     "SetupScreen": (
@@ -66,7 +66,7 @@ _SCREENS: dict[str, tuple[str, str, tuple[str, ...]]] = {
     ),
     "ConfirmScreen": (
         "PLAN",
-        "Every step before it runs. If running jobs would be affected, type the host name to confirm.",
+        "Review every step before it runs. If running jobs would be affected, type the host name to confirm.",
         ("open", "rehearse", "copy", "write"),
     ),
     "RunScreen": ("CONSOLE", "A running action. Leaving the screen does not stop it.", ("cancel", "write")),

@@ -38,6 +38,21 @@ class Run(NamedTuple):
     id: str = ""
 
 
+_EDGE = " │"  # before each line of a file
+
+
+class Piece(Run):
+    """A piece of a text that was wrapped; the first one."""
+
+
+class Rest(Piece):
+    """A later piece, which followed a space."""
+
+
+class Fragment(Piece):
+    """A later piece that begins inside a word too long for the line."""
+
+
 Line = tuple[Run, ...]
 
 
@@ -106,12 +121,57 @@ def joined(parts: Iterable[Line], gap: str = "  ") -> Line:
     return tuple(runs)
 
 
-def wrapped(text: str, width: int, tone: Tone = Tone.PLAIN, indent: str = "") -> list[Line]:
-    """Wrap a sentence into lines of at most `width` cells, each indented with `indent`."""
-    room = max(8, width - cell_len(indent))
+def wrapped(
+    text: str, width: int, tone: Tone = Tone.PLAIN, indent: str = "", hanging: str = ""
+) -> list[Line]:
+    """Wrap a sentence into lines of at most `width` cells, each indented with `indent`.
+
+    `hanging`: the further indent of all lines but the first.
+    """
+    whole = printable(text)
     # An id or an option is never broken at its hyphens.
-    pieces = textwrap.wrap(printable(text), room, break_on_hyphens=False) or [""]
-    return [(Run(indent + piece, tone),) for piece in pieces]
+    pieces = textwrap.wrap(
+        whole,
+        max(8, width - cell_len(indent)) + len(indent),
+        initial_indent=indent,
+        subsequent_indent=indent + hanging,
+        break_on_hyphens=False,
+    )
+    lines: list[Line] = []
+    end = 0
+    for piece in pieces or [indent]:
+        before = indent + hanging if lines else indent
+        words = piece[len(before) :]
+        kind = (Fragment if whole.startswith(words, end) else Rest) if lines else Piece
+        end = max(0, whole.find(words, end)) + len(words)
+        lines.append((Run(before, tone), kind(words, tone)) if before else (kind(words, tone),))
+    return lines
+
+
+def unwrapped(lines: Iterable[Line], only_words: bool = False) -> list[Line]:
+    """Join the pieces of wrapped texts, for a pipe; with `only_words`, only those of words that were broken.
+
+    A piece inside a box, or beside other text, stays as it is drawn.
+    """
+    whole: list[Line] = []
+    for of in lines:
+        before, start = _last_run(whole[-1]) if whole else (Run(""), ())
+        piece, indent = _last_run(of)
+        is_joined = isinstance(piece, Fragment) or (isinstance(piece, Rest) and not only_words)
+        if is_joined and isinstance(before, Piece) and not plain(indent).strip(_EDGE):
+            gap = "" if isinstance(piece, Fragment) else " "
+            whole[-1] = (*start, before._replace(text=f"{before.text}{gap}{piece.text}"))
+        else:
+            whole.append(of)
+    return whole
+
+
+def _last_run(of: Line) -> tuple[Run, Line]:
+    """Return the last run that is not blank, and the runs before it."""
+    for place in range(len(of) - 1, -1, -1):
+        if of[place].text.strip():
+            return of[place], of[:place]
+    return Run(""), ()
 
 
 def sentence(words: str) -> str:

@@ -10,7 +10,6 @@ from itertools import groupby
 
 from rich.cells import cell_len
 
-from probes.base.plan import Plan
 from probes.base.text import plural
 from probes.facts.gpudirect import GdrPath
 from probes.queries.finding import Evidence, Finding, Severity, Status
@@ -216,7 +215,7 @@ def draw_details(finding: Finding, width: int) -> list[Line]:
     evidence = [line for piece, more in folded for line in _evidence(piece, more, room)]
     lines.extend(_labelled("Evidence", evidence))
     if finding.status is Status.FOUND:
-        lines.extend(_labelled("Fix", _fix(finding.fix, room)))
+        lines.extend(_labelled("Fix", _fix(finding, room)))
     lines.extend(_labelled("More", wrapped(finding.reference, room, Tone.DIM)))
     return lines
 
@@ -272,10 +271,17 @@ def _evidence(evidence: Evidence, more: int, width: int, indent: str = "") -> li
     return [*value, *wrapped(source, width, Tone.DIM, f"{indent}  ")]
 
 
-def _fix(plan: Plan | None, width: int) -> list[Line]:
+def _fix(finding: Finding, width: int) -> list[Line]:
+    plan = finding.fix
     if plan is None:
-        return wrapped("No command fixes this.", width, Tone.DIM)
+        return wrapped(why_no_fix(finding), width, Tone.DIM)
     return [*wrapped(plan.title, width), *draw_consequences(plan, width), *draw_steps(plan, width)]
+
+
+def why_no_fix(finding: Finding) -> str:
+    """Return what to do about a finding without a fix of its own: fix its cause."""
+    same_cause = f"See {finding.part_of}, which has the same cause."
+    return same_cause if finding.part_of else "No command fixes this."
 
 
 def explain_path(verdict: Verdict, width: int) -> list[Line]:

@@ -69,7 +69,9 @@ def consequences(plan: Plan, names_jobs: bool = False) -> list[str]:
 def draw_step(step: Step, width: int) -> list[Line]:
     """Draw the reason, the command or the file's new text, and the undo."""
     if step.is_instruction:
-        return wrapped(f"manual: {step.why}", width, Tone.PLAIN, "  ")
+        text, _, to_copy = step.why.partition("\n")
+        lines = wrapped(f"manual: {text}", width, Tone.PLAIN, "  ")
+        return [*lines, *(wrapped(to_copy, width, Tone.GOOD, "    ") if to_copy else ())]
     lines = wrapped(f"# {step.why}", width, Tone.DIM, "  ")
     if step.file is not None:
         return [*lines, *_file(step.file, width)]

@@ -95,7 +95,7 @@ def _problem(problem: Problem, width: int) -> list[Line]:
 def _labelled(label: str, text: str, width: int) -> list[Line]:
     lines = wrapped(text, width, indent=" " * (_LABEL + 4))
     first = f"    {label:<{_LABEL}}"
-    return [(Run(first + lines[0][0].text.lstrip()),), *lines[1:]]
+    return [(Run(first), *lines[0][1:]), *lines[1:]]
 
 
 def _job(facts: LogFacts, width: int) -> list[Line]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Sequence
 
 from probes.base.text import plural, printable
@@ -16,7 +15,7 @@ from probes.nccl.ras.diagnostics import Diagnostics
 from probes.nccl.ras.events import BAD, RasEvent
 from probes.nccl.ras.facts import RasReport
 from probes.queries.finding import Severity
-from widgets.base.lines import Line, Run, Tone
+from widgets.base.lines import Line, Tone, wrapped
 
 _MARKS = {
     Severity.CRITICAL: ("✗", Tone.BAD),
@@ -77,15 +76,7 @@ def report_lines(
 
 
 def _wrapped(text: str, width: int, indent: str = "", tone: Tone = Tone.PLAIN) -> list[Line]:
-    pieces = textwrap.wrap(
-        printable(text),
-        width,
-        initial_indent=indent,
-        subsequent_indent=indent + _INDENT,
-        break_on_hyphens=False,
-        break_long_words=False,
-    )
-    return [(Run(piece, tone),) for piece in pieces]
+    return wrapped(text, width, tone, indent, hanging=_INDENT)
 
 
 def _job_text(report: RasReport) -> str:

@@ -32,6 +32,8 @@ def not_needed(node: Node, rung: Rung) -> str:
     family = rung.module.partition("_")[0]
     if family in ("mlx4", "mlx5") and isinstance(node.pci, PciFacts):
         return "" if cards_of(node.pci, family) else "no such card here"
+    if family in ("nvidia", "gdrdrv") and isinstance(node.pci, PciFacts) and not node.pci.gpus:
+        return "no NVIDIA GPU here"
     direct = node.gpudirect
     if rung.module == "nvidia_peermem" and isinstance(direct, GpuDirectFacts):
         if direct.by_design:
@@ -52,6 +54,19 @@ def mark_of(node: Node, rung: Rung, module: KernelModule) -> tuple[str, Tone]:
     if module.state in _MARKS:
         return _MARKS[module.state]
     return ("–", Tone.DIM) if not_needed(node, rung) else ("✗", Tone.BAD)
+
+
+def summary(node: Node, facts: ModuleFacts) -> Line:
+    """Return "✗ 1 module is missing: nvidia_peermem", or that this node's modules are loaded."""
+    marked = [(mark_of(node, rung, facts.modules[rung.module])[0], rung.module) for rung in facts.ladder]
+    missing, unread = ([name for mark, name in marked if mark == wanted] for wanted in ("✗", UNKNOWN_MARK))
+    if missing:
+        verb = "is" if len(missing) == 1 else "are"
+        text = f" {plural(len(missing), 'module')} {verb} missing: {', '.join(missing)}"
+        return (Run("✗", Tone.BAD), Run(text, Tone.TITLE))
+    if unread:
+        return (Run(UNKNOWN_MARK, Tone.WARNING), Run(f" state unknown: {', '.join(unread)}", Tone.TITLE))
+    return (Run("✓", Tone.GOOD), Run(" All modules that this node needs are loaded", Tone.TITLE))
 
 
 def _refcnt(module: KernelModule, refcnts: dict[str, Maybe[int]]) -> str:

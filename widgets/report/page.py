@@ -26,6 +26,7 @@ from widgets.doctor.findings import (
     mark_of,
     marks_of,
     needs_text,
+    why_no_fix,
 )
 from widgets.doctor.plan import command_of, consequences, step_groups
 from widgets.live.jobs import job_line, problems_of
@@ -214,7 +215,7 @@ def _finding(finding: Finding) -> FindingText:
             (printable(piece.value), printable(piece.source) + (f" and {more} more like it" if more else ""))
             for piece, more in folded_evidence(finding.evidence)
         ),
-        fix="No command fixes this." if plan is None else printable(plan.title),
+        fix=printable(why_no_fix(finding)) if plan is None else printable(plan.title),
         consequences="" if plan is None else printable(" · ".join(consequences(plan))),
         steps=() if plan is None else _steps(plan),
         note="" if plan is None else printable(plan.note),
@@ -228,9 +229,11 @@ def _steps(plan: Plan) -> tuple[StepText, ...]:
 
 def _step(steps: Sequence[Step]) -> StepText:
     first, more = steps[0], len(steps) - 1
-    command = "" if first.is_instruction else printable(command_of(first))
+    command = printable(first.to_copy if first.is_instruction else command_of(first))
     undo = printable(shlex.join(first.undo)) if first.undo else ""
-    return StepText(printable(first.why), command, undo, more, first.group if more else "")
+    why = printable(first.why.partition("\n")[0])
+    why = f"manual: {why}" if first.to_copy else why
+    return StepText(why, command, undo, more, first.group if more else "")
 
 
 def _jobs(report: Report) -> tuple[str, ...]:

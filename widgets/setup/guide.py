@@ -33,6 +33,8 @@ def draw_situation(guide: Guide, width: int) -> list[Line]:
 
 def draw_summary(guide: Guide, width: int) -> list[Line]:
     """Draw the path, how many steps are done, and what comes next."""
+    if guide.is_impossible:
+        return wrapped(f"GPUDirect RDMA cannot work on this node: {guide.choice.reason}", width, Tone.TITLE)
     wanted = [step for step in guide.steps if step.state is not StepState.SKIPPED]
     done = sum(step.state is StepState.DONE for step in wanted)
     head = f"{_path_words(guide)} · {done} of {plural(len(wanted), 'step')} done"
@@ -126,6 +128,7 @@ def draw_path_table(guide: Guide, width: int) -> list[Line]:
 
 
 def draw_guide(guide: Guide, width: int) -> list[Line]:
-    """Draw everything, for a terminal or a pipe."""
-    rows: Sequence[Line] = [draw_step_row(step, width) for step in guide.steps]
+    """Draw everything, for a terminal or a pipe; no step where none can help."""
+    steps = () if guide.is_impossible else guide.steps
+    rows: Sequence[Line] = [draw_step_row(step, width) for step in steps]
     return [*draw_situation(guide, width), (), *draw_summary(guide, width), *rows]

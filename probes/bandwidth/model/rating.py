@@ -25,10 +25,14 @@ LARGE_BYTES = 65536
 class Rating(Enum):
     """The rating of a measurement; the values are those of saved results."""
 
-    NEAR = "near the line"
+    NEAR = "near line rate"
     BELOW = "below"
     LIKE_HOST = "as slow as host memory"
     UNKNOWN = "not judged"
+
+    @classmethod
+    def _missing_(cls, value: object) -> Rating | None:
+        return cls.NEAR if value == "near the line" else None  # of results saved by earlier versions
 
 
 @dataclass(frozen=True)

@@ -241,7 +241,7 @@ def _between_paths(pair: _Pair) -> list[str]:
     share = dmabuf.gbps / peermem.gbps
     figures = f"{gbps_text(dmabuf.gbps)} and {gbps_text(peermem.gbps)}"
     if LIKE_HOST <= share <= 1 / LIKE_HOST:
-        return [f"DMA-BUF and nvidia-peermem are equally fast ({figures}): either will do, NCCL uses DMA-BUF"]
+        return [f"DMA-BUF and nvidia-peermem are equally fast ({figures}): either works; NCCL uses DMA-BUF"]
     if share < 1:
         return [
             f"DMA-BUF is {100 * (1 - share):.0f} % slower than nvidia-peermem ({figures}), and NCCL uses"

@@ -67,7 +67,7 @@ def gpu_fabric_not_registered(examination: Examination) -> Outcome:
     here = nvswitches_of(examination)
     if isinstance(here, Unknown) or here is None:
         cause = "The NVSwitches are configured elsewhere: in the rack's switch trays, or on this VM's host."
-        look = "Ask who runs the NVLink switches of this rack, or the host of this virtual machine"
+        look = "Contact whoever runs this rack's NVLink switches or this VM's host"
     else:
         cause = f"{here.text} Fabric Manager has not finished their setup."
         look = "Read /var/log/fabricmanager.log" + (" and /var/log/nvlsm.log" if here.needs_nvlsm else "")
@@ -126,7 +126,7 @@ def gpu_fabric_unhealthy(examination: Examination) -> Outcome:
     "GPUs of this node are in different NVLink cliques",
     _API,
     ok="All GPUs are in one NVLink clique, or there is none",
-    impact="These GPUs do not reach each other by NVLink. NCCL uses PCIe or the network between them.",
+    impact="These GPUs cannot reach each other over NVLink. NCCL uses PCIe or the network between them.",
 )
 def gpu_fabric_differs(examination: Examination) -> Outcome:
     """Compare cluster and clique of the registered GPUs of this node."""
@@ -190,7 +190,7 @@ def nvlsm_down(examination: Examination) -> Outcome:
     facts = _nvlsm_facts(examination)
     if isinstance(facts.nvlsm_runs, Unknown) and in_container(examination.node.platform):
         return unknown(NEEDS_HOST)
-    if need(facts.nvlsm_runs, "the processes of the host"):
+    if need(facts.nvlsm_runs, "the host's processes"):
         return passed(Evidence("/proc/*/comm", "nvlsm runs"))
     return _missing(
         examination,

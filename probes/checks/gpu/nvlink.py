@@ -190,7 +190,7 @@ def nvlink_down(examination: Examination) -> Outcome:
                 "Reset the links",
                 (
                     Step("Show every link's state", ("nvidia-smi", "nvlink", "--status"), False),
-                    instruction("Drain, and reset all GPUs or reboot"),
+                    instruction("Drain the node, then reset all GPUs or reboot"),
                     instruction("Replace the part if a link stays down"),
                 ),
                 disturbs="every job on this node",

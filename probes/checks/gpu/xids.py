@@ -93,7 +93,7 @@ add_log_check(
         "Reset the GPUs of the NVLink domain",
         (
             instruction("Run nvidia-smi nvlink -e to see the error counters of every link", False),
-            instruction("Drain, and reset all GPUs of the NVLink domain"),
+            instruction("Drain the node, then reset all GPUs of the NVLink domain"),
             instruction("Replace the part if errors return"),
         ),
         disturbs="every job on this node",
@@ -130,7 +130,7 @@ class _Action(IntEnum):
 _STILL_USABLE = (_Action.DRAIN_P2P, _Action.RECOVER_IMEX)
 _RECOVERY_ACTION = re.compile(r"recovery action changed from .{1,60} to 0x([0-9a-f]{1,4}) \(([^)]{1,60})\)")
 _STEPS = {
-    _Action.DRAIN_P2P: "End the jobs that use this GPU from other GPUs; the others may go on",
+    _Action.DRAIN_P2P: "Stop jobs on other GPUs that access this GPU; all other jobs can continue",
     _Action.RECOVER_IMEX: "Recover the IMEX domain: restart nvidia-imex on its nodes when no job runs",
     **dict.fromkeys(
         (_Action.RESET, _Action.DRAIN_AND_RESET, _Action.BUS_RESET),
@@ -162,7 +162,7 @@ def recovery_action(examination: Examination) -> Outcome:
         else:
             waiting[message.bdf] = number, match[2], message
     if not waiting:
-        return passed(Evidence("Xid 154", "the latest action of every GPU is none"))
+        return passed(Evidence("Xid 154", "no GPU asks for a recovery action"))
     actions = {number for number, _, _ in waiting.values()}
     steps = list(dict.fromkeys(text for action, text in _STEPS.items() if action in actions))
     if not actions <= set(_STEPS):
@@ -211,7 +211,9 @@ def sxids(examination: Examination) -> Outcome:
         "Reset the GPUs after a fatal SXid",
         (
             instruction("Check in the Fabric Manager user guide whether this SXid is fatal", False),
-            instruction("After a fatal SXid drain, stop Fabric Manager, reset all GPUs and start it again"),
+            instruction(
+                "After a fatal SXid, drain the node, stop Fabric Manager, reset all GPUs, then start it again"
+            ),
         ),
         disturbs="every job on this node",
     )

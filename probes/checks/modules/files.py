@@ -111,4 +111,4 @@ def _has_no_index(examination: Examination, name: str) -> bool:
     module = module_of(examination, name)
     if isinstance(module, Unknown) or not isinstance(module.on_disk, Unknown):
         return False
-    return module.on_disk.reason is Reason.NOT_RECORDED and module.on_disk.detail.endswith("is missing")
+    return module.on_disk.reason is Reason.FILE_MISSING

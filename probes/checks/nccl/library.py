@@ -224,7 +224,7 @@ def nccl_net_plugin_trouble(examination: Examination) -> Outcome:
     Severity.CRITICAL,
     "A job of several nodes has no network plugin, which these NICs need",
     "https://github.com/aws/aws-ofi-nccl",
-    ok="Every job of several nodes has the network plugin, or NCCL can use the NICs without one",
+    ok="Every multi-node job has its network plugin, or needs none",
     impact=OVER_TCP,
     data_path=True,
     part_of=("nccl-net-plugin-not-found", "nccl-net-plugin-mixed", "nccl-net-socket"),

@@ -51,7 +51,7 @@ def _is_serious(problem: Problem) -> bool:
     Severity.WARNING,
     "A job's NCCL log has errors",
     "NCCL troubleshooting, https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting.html",
-    ok="No NCCL log of a job has errors",
+    ok="The jobs' NCCL logs show no errors",
     impact="The job hangs, or ends soon.",
 )
 def job_log_errors(examination: Examination) -> Outcome:

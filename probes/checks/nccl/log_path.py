@@ -101,7 +101,7 @@ def _first_reason(reading: JobLogReading) -> str:
     Severity.CRITICAL,
     "A job's NCCL log shows TCP instead of RDMA",
     NCCL_VARIABLES + "#nccl-net",
-    ok="No NCCL log of a job shows TCP",
+    ok="No job's NCCL log shows TCP",
     impact=OVER_TCP,
     data_path=True,
     part_of=_CAUSES_OF_TCP,
@@ -145,7 +145,7 @@ def job_log_tcp(examination: Examination) -> Outcome:
     Severity.CRITICAL,
     "A job's NCCL log shows channels without GPUDirect RDMA",
     NCCL_VARIABLES + "#nccl-net-gdr-level-formerly-nccl-ib-gdr-level",
-    ok="No NCCL log of a job shows RDMA channels without GPUDirect RDMA",
+    ok="No job's NCCL log shows RDMA channels without GPUDirect RDMA",
     impact=STAGED,
     data_path=True,
     part_of=_CAUSES_OF_STAGING,
@@ -175,7 +175,7 @@ def job_log_staged(examination: Examination) -> Outcome:
         "Find out why NCCL does not use GPUDirect RDMA",
         *([compare] if devices else []),
         "Follow the reasons in the evidence. The log names distances, disabled NICs and settings",
-        "Without a reason in the log, set NCCL_DEBUG_SUBSYS=INIT,NET,GRAPH,ENV for the next run",
+        "If the log gives no reason, set NCCL_DEBUG_SUBSYS=INIT,NET,GRAPH,ENV for the next run",
     )
     severity = Severity.WARNING if is_partly else None
     named = tuple(dict.fromkeys(devices))

@@ -74,7 +74,7 @@ def _raise_mtu(examination: Examination, low: Sequence[Port], ports: Sequence[Po
     return Plan(
         "Raise the MTU",
         tuple(steps),
-        disturbs="each of these ports loses its link for a moment",
+        disturbs="the link of each port drops briefly",
         note="Set the switches and the peers to this MTU first; any MTU of 4200 bytes or more works. Set it "
         "in netplan or NetworkManager too.",
     )

@@ -116,7 +116,7 @@ def one_subnet(examination: Examination) -> Outcome:
     Severity.WARNING,
     "Strict reverse path filtering drops packets of RoCE NICs in one subnet",
     f"{_SYSCTL}, rp_filter; Linux net/ipv4/arp.c, arp_process",
-    ok="Reverse path filtering fits the RoCE networks",
+    ok="Reverse path filtering does not drop RoCE traffic",
     impact="The kernel ignores ARP requests on all but one of these NICs. Connections to the others time "
     "out.",
 )

@@ -105,7 +105,7 @@ def _why_unusable(examination: Examination) -> tuple[str, Plan, tuple[Evidence, 
     refused = known(module_messages(examination, _UNUSABLE, modules=(EFA_PEERMEM,)), ())
     if refused:
         plan = Plan(f"Rebuild {EFA_PEERMEM}", _REBUILD)
-        cause = f"The kernel or {EFA_PEERMEM} itself refused to load: it does not fit the NVIDIA driver."
+        cause = f"The kernel or {EFA_PEERMEM} refused to load because it does not match the NVIDIA driver."
         return cause, plan, message_evidence(examination, refused)
     if isinstance(module.on_disk, Unknown):
         step = instruction(f"Install {_EFA_PACKAGE}")
@@ -127,7 +127,7 @@ def _why_unusable(examination: Examination) -> tuple[str, Plan, tuple[Evidence, 
     Severity.WARNING,
     "efa_nv_peermem was built for another NVIDIA driver",
     "https://github.com/awslabs/amazon-eks-ami/issues/2672",
-    ok="efa_nv_peermem fits the NVIDIA driver, or is not used",
+    ok="efa_nv_peermem matches the NVIDIA driver, or is not used",
     impact="Registration of GPU memory may fail or damage data in programs that use EFA without DMA-BUF.",
     part_of=("efa-peermem-unusable",),
 )
@@ -171,7 +171,7 @@ def cxi_without_gpu_support(examination: Examination) -> Outcome:
     direct = need(examination.node.gpudirect, _STATE)
     row = next((row for row in direct.peermem.requirements if row.name.startswith("a cxi driver")), None)
     if row is None or direct.by_design:
-        return passed(Evidence("/sys/class/cxi", "NICs with verbs are here, too"))
+        return passed(Evidence("/sys/class/cxi", "this node also has NICs with verbs"))
     if need(row.met, "the NVIDIA driver's kernel modules"):
         return passed(_evidence(row))
     steps = (

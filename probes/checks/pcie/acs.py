@@ -182,9 +182,10 @@ def acs_option_ignored(examination: Examination) -> Outcome:
                     "Replace pci=noacs",
                     (
                         instruction(
-                            "Replace it in the boot loader's configuration; for grub: "
-                            f"{boot_option(['<BDF>', '<BDF>'])} with the BDFs of the switch ports. "
-                            "Linux 6.11 also has pci=config_acs=."
+                            "Replace it in the boot loader's configuration, with the BDFs of the switch "
+                            "ports. For grub, add this inside the quotes of GRUB_CMDLINE_LINUX. "
+                            "Linux 6.11 also has pci=config_acs=.",
+                            to_copy=boot_option(["<BDF>", "<BDF>"]),
                         ),
                         instruction(CHECK_CMDLINE),
                     ),

@@ -134,7 +134,7 @@ def pcie_devctl_payload_differs(examination: Examination) -> Outcome:
                     f"lspci -vvv -s {bdf}", f"{named}: DevCtl: MaxPayload {size} bytes, its peer sends {sent}"
                 )
     return Tally(list(bad.values()), list(bad), list(unknowns.values())).outcome(
-        "The firmware set a smaller MaxPayload on part of the path, and nothing splits packets between "
+        "The firmware set a smaller MaxPayload on part of the path, and switches split no packets between "
         "peers.",
         Evidence(
             "lspci -vvv", f"the same MaxPayload on {plural(len(paths), 'path')}" if paths else "no near pairs"

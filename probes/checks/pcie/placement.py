@@ -47,7 +47,7 @@ def _distance_exemption(examination: Examination) -> Outcome | None:
         return passed(NO_GPU_OR_NIC)
     direct = examination.node.gpudirect
     if not isinstance(direct, Unknown) and direct.by_design:
-        return passed(Evidence(DEVICES, f"no distance is near enough, by design: {direct.by_design}"))
+        return passed(Evidence(DEVICES, f"not supported at any distance here: {direct.by_design}"))
     if is_grace(examination):
         return passed(Evidence(DEVICES, "on Grace NICs reach GPUs through the CPU's C2C links"))
     need(first_unread(unread_c2c(examination.node).values()), "the C2C links of the GPUs")
@@ -107,7 +107,7 @@ def _far(examination: Examination, word: Nccl, good: str) -> Outcome:
     elif lost:
         cause = "The NICs near these GPUs are down or missing."
     else:
-        cause = "Other GPUs of this node have a NIC below their PCIe switch; these have none."
+        cause = "These GPUs have no NIC under their PCIe switch; the others do."
     return found(
         cause,
         *first_distinct(tally.faults, LIKE_THESE),

@@ -7,9 +7,10 @@ from probes.base.unknown import Maybe, Reason, Unknown, map_known
 from probes.facts.system.tools import PERFTEST_BUILD, Perftest
 from probes.queries.finding import Area, Evidence, Outcome, Severity, found, need, passed
 from probes.queries.jobs import usable_paths
+from probes.queries.modules import no_gpu_or_rdma_device
 from probes.snapshot.examination import Examination
 
-AREA = Area("tools")
+AREA = Area("tools", requires=(no_gpu_or_rdma_device,))
 LIBRARIES = "the installed libraries"
 _PERFTEST = "https://github.com/linux-rdma/perftest"
 _BUILD = Plan(
@@ -19,7 +20,7 @@ _BUILD = Plan(
             "Install the CUDA toolkit and the headers of rdma-core (libibverbs-dev, librdmacm-dev, …)"
         ),
         Step("Download the source", ("git", "clone", f"{_PERFTEST}.git"), needs_root=False),
-        instruction(f"In the directory perftest, run {PERFTEST_BUILD}"),
+        instruction("In the directory perftest, run", to_copy=PERFTEST_BUILD),
     ),
     note="DOCA, HPC-X and NVIDIA's containers have a perftest that is built with CUDA.",
 )

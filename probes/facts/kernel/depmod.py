@@ -62,7 +62,7 @@ def find_module(tree: ModuleTree, name: str) -> Maybe[DepmodEntry]:
     """Return the .ko of module `name` (underscores) and what must be loaded before it.
 
     A line of modules.dep is `PATH: PATH…`, relative to the tree's directory; the last path is loaded first
-    (modules.dep(5)). NOT_THERE: depmod lists no such module; NOT_RECORDED: there is no modules.dep.
+    (modules.dep(5)). NOT_THERE: depmod lists no such module; FILE_MISSING: there is no modules.dep.
     """
     if isinstance(tree.dependencies, Unknown):
         return tree.dependencies
@@ -91,7 +91,7 @@ def is_builtin(tree: ModuleTree, name: str) -> Maybe[bool]:
 def find_provider(tree: ModuleTree, symbol: str) -> Maybe[str]:
     """Return the module that exports a symbol, from the line `alias symbol:NAME MODULE` of modules.symbols.
 
-    NOT_THERE: no module exports it; NOT_RECORDED: there is no modules.symbols.
+    NOT_THERE: no module exports it; FILE_MISSING: there is no modules.symbols.
     """
     if isinstance(tree.symbols, Unknown):
         return tree.symbols
@@ -139,7 +139,7 @@ def _read(host: Host, path: str) -> Maybe[bytes]:
     content = host.read_bytes(path, FILE_LIMIT_BYTES)
     if isinstance(content, Unknown) and content.reason is Reason.NOT_THERE:
         # NOT_THERE is reserved for modules that depmod does not list.
-        return Unknown(Reason.NOT_RECORDED, path, f"{path} is missing")
+        return Unknown(Reason.FILE_MISSING, path, path)
     return content
 
 

@@ -42,7 +42,7 @@ class InstalledModules:
     """The modules of one kernel."""
 
     release: str
-    entries: dict[str, Maybe[DepmodEntry]]  # NOT_THERE: no file; NOT_RECORDED: there is no modules.dep
+    entries: dict[str, Maybe[DepmodEntry]]  # NOT_THERE: no file; FILE_MISSING: there is no modules.dep
     builtin: frozenset[str]
     peer_memory: Maybe[str]  # the module that exports the peer-memory symbols; NOT_THERE: none
     files: Maybe[dict[str, ModuleFile]]  # without modules that have no file

@@ -55,7 +55,7 @@ class KernelModule:
     taint: Maybe[str]
     parameters: dict[str, Maybe[str]]
     on_disk: Maybe[str]  # path of the .ko for the running kernel; NOT_THERE: none or built in;
-    #                      NOT_RECORDED: there is no modules.dep
+    #                      FILE_MISSING: there is no modules.dep
     origin: Maybe[str]  # who installed it, from its path: "kernel", "DKMS", "OFED", "extra", "updates"
     depends: Maybe[tuple[str, ...]]  # direct and indirect, from modules.dep, load order
     blacklisted: str | None  # "/etc/modprobe.d/x.conf:3", the line that blacklists it
@@ -72,7 +72,7 @@ class SymbolProvider:
     symbol: str  # "ib_register_peer_memory_client"
     needed_by: str
     provider: Maybe[str]  # module name, never "vmlinux"; NOT_THERE: no module on disk exports it;
-    #                       NOT_RECORDED: there is no modules.symbols
+    #                       FILE_MISSING: there is no modules.symbols
 
 
 @dataclass(frozen=True)
@@ -164,7 +164,7 @@ _WHY = {
     "nvidia": "The GPU driver. Without it there is no GPU memory to reach.",
     "nvidia_uvm": "CUDA's memory manager. No CUDA program starts without it; GPUDirect RDMA does not use it.",
     "nv_peer_mem": "Predecessor of nvidia_peermem. Only one of the two can be loaded.",
-    "nvidia_peermem": "Legacy way for NICs to register GPU memory; not needed with DMA-BUF.",
+    "nvidia_peermem": "Lets NICs register GPU memory where DMA-BUF does not work.",
     "efa_nv_peermem": "How EFA registers GPU memory without DMA-BUF. The EFA driver loads it when needed.",
     "gdrdrv": "GDRCopy: small copies between CPU and GPU memory. Not on the path of the NIC.",
     "nvidia_fs": "GPUDirect Storage: files straight to GPU memory. Not needed for GPUDirect RDMA.",

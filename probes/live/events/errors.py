@@ -77,7 +77,7 @@ _RULES = (
     _Rule("out_of_buffer", 1000, 10, "has no receive buffers", "receiver", Severity.NOTE, False),
     *_congested(5_000, "is slowed down by congestion", "rp_cnp_handled", "rx_cnp_pkts"),
     *_congested(5_000, "receives from a congested network", "np_cnp_sent", "tx_cnp_pkts"),
-    *_congested(1_000_000, "waits for credits of the switch", "port_xmit_wait"),
+    *_congested(1_000_000, "waits for credits from the switch", "port_xmit_wait"),
 )
 # Packets out of order are normal with adaptive routing; together with timeouts or retransmits they are loss.
 _REORDERED = ("out_of_sequence", "out_of_seq_request")

@@ -38,7 +38,7 @@ EXPLANATIONS = {
     "ended, or its network is down. gdrtop ras asks which ranks are affected.",
     EventKind.RAS_EVENTS: "The job reports RAS events only while gdrtop is connected to it. m on the Live "
     "screen starts and ends that.",
-    EventKind.SAMPLES_MISSED: "gdrtop could not look in that time: it was suspended, the node was "
+    EventKind.SAMPLES_MISSED: "gdrtop took no samples during this time: it was suspended, the node was "
     "overloaded, or a read took long. Rates are averages over the gap, and short events in it are "
     "missing.",
 }

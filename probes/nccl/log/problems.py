@@ -273,7 +273,7 @@ _FORMS = (
         "call-failed",
         "{a} failed: {b}",
         "A system or RDMA call failed.",
-        "Look for the first error of this rank, and in the kernel log.",
+        "Find this rank's first error, and check the kernel log.",
     ),
     _form(
         r"HINT: .{0,80}ACS",
@@ -334,7 +334,7 @@ _TORCH_FORMS = (
           "Look for the first rank that failed."),
     _form(r"FlightRecorder is disabled|Trace buffer.{0,40}disabled", "flight-recorder-off",
           "PyTorch: the flight recorder is disabled",
-          "So there is no trace of the last collectives. It cannot be enabled in a running job.",
+          "There is no trace of the last collectives. It cannot be enabled in a running job.",
           "Set TORCH_FR_BUFFER_SIZE=2000 (older PyTorch: TORCH_NCCL_TRACE_BUFFER_SIZE) for the next run."),
     _form(r"dump(?:ing)? debug info|Finished writing|flight recorder (?:dump|trace)", "flight-recorder",
           "PyTorch: the flight recorder wrote a trace",

@@ -90,8 +90,8 @@ def _without_channels(facts: LogFacts) -> LogVerdict:
         reasons.extend(_why_sockets(facts))
     began = facts.networks or facts.plugins or facts.nics or comms.largest
     if not facts.nccl_lines:
-        reasons.append(Reason(f"No line of NCCL was found. For the next run, set {NEXT_RUN}"))
-        return LogVerdict(State.UNKNOWN, "not known: this is not a log of NCCL", tuple(reasons))
+        reasons.append(Reason(f"No NCCL lines found. For the next run, set {NEXT_RUN}"))
+        return LogVerdict(State.UNKNOWN, "unknown: not an NCCL log", tuple(reasons))
     if comms.nodes == 1 and facts.local_channels:
         reasons.append(Reason("All ranks are on one node; their channels use no network"))
         return LogVerdict(State.UNKNOWN, "not known: no channel uses the network", (*reasons, *_rings(facts)))

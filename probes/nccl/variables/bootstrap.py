@@ -20,7 +20,7 @@ VARIABLES: tuple[Variable, ...] = (
         "the interfaces of bootstrap and of TCP sockets",
         Kind.INTERFACES,
         notes=(
-            "Unset, NCCL prefers interfaces whose names begin with ib, then the others except docker and lo.",
+            "If unset, NCCL prefers interfaces whose names begin with ib, then others except docker and lo.",
             "Without “=”, each name is a prefix: eth also selects eth0 and eth1.",
             "It does not choose the NICs for RDMA; that is NCCL_IB_HCA.",
         ),

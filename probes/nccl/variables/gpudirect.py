@@ -14,10 +14,10 @@ _LEVEL_VALUES = (
     ("NVL", "GPUs with NVLink between them; no NIC is that close"),
     ("PIX", "below the same PCIe switch"),
     ("PXB", "below several PCIe switches of one host bridge"),
-    ("P2C", "a NIC of the CPU to which the GPU has C2C links"),
+    ("P2C", "a NIC attached to the CPU that the GPU reaches over C2C"),
     ("PXN", "through NVLink to a GPU that is near the NIC"),
     ("PHB", "in the same NUMA node, through the CPU; nvidia-smi says PHB or NODE"),
-    ("SYS", "always, also between NUMA nodes"),
+    ("SYS", "always, even across NUMA nodes"),
 )
 _GPU_LEVEL_VALUES = (
     ("LOC", "never"),
@@ -114,7 +114,8 @@ VARIABLES: tuple[Variable, ...] = (
         Kind.PATH,
         since="2.6",
         notes=(
-            "Unset, NCCL reads /var/run/nvidia-topologyd/virtualTopology.xml if it exists. Virtual machines"
+            "If unset, NCCL reads /var/run/nvidia-topologyd/virtualTopology.xml if that exists. Virtual "
+            "machines"
             " need the cloud's file; bare metal needs none.",
             "In a container the path has to exist inside the container. NCCL does not report a missing file.",
         ),

@@ -16,7 +16,7 @@ VARIABLES: tuple[Variable, ...] = (
         Kind.HCA_LIST,
         notes=(
             "Without “=”, each name is a prefix: mlx5_1 also selects mlx5_10 to mlx5_19.",
-            "Unset, NCCL opens every NIC with an ACTIVE port, and each GPU uses the fastest and nearest.",
+            "If unset, NCCL opens every NIC with an ACTIVE port, and each GPU uses the fastest and nearest.",
             "Rail and plane (NAME:PORT:RAIL:PLANE) since 2.30.7. NCCL reads 32 entries at most.",
         ),
     ),

@@ -14,7 +14,7 @@ from probes.setup.environment.advice import OF_JOBS, STATED, Advice, Setting, St
 FORMATS = ("shell", "slurm", "k8s", "nccl-conf")
 _WIDTH = 78
 _SAFE = re.compile(r"[A-Za-z0-9_./,:-]+")
-_NOT_IN_CONF = "nccl.conf holds variables of NCCL only; set these in the job's environment:"
+_NOT_IN_CONF = "nccl.conf takes only NCCL variables; set these in the job's environment:"
 
 
 def lines_of(advice: Advice, node: str, form: str) -> list[str]:

@@ -241,7 +241,7 @@ def _of_value(variable: Variable | None, value: str, line: int, version: Version
     elif variable.for_debugging:
         text = f"{name} is for debugging"
         detail = (
-            "NVIDIA advises against it in production: new versions may choose better, or need another value."
+            "NVIDIA advises against it in production: newer NCCL versions may pick a better value."
         )
         yield Problem(line, Severity.NOTE, text, detail, "Remove it unless you measured its effect", name)
 

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from probes.base.origin import Source
-from probes.base.text import printable
+from probes.base.text import plural, printable
 from probes.base.unknown import Unknown, known
 from probes.facts.gpu.gpus import GpuFacts
 from probes.facts.gpudirect import GdrPath
@@ -79,6 +79,7 @@ def _facts(request: ManifestRequest) -> list[tuple[str, str]]:
     owner += "" if request.driver == driver_owner(situation) else " (chosen with --driver)"
     stack = nic_stack(situation)
     advice = request.choice.recommended
+    idle = f"; {plural(others, 'other NIC')} not for compute" if others > 0 else ""
     given = f", chosen with --path; gdrtop recommends {advice.value if advice else 'none'}"
     return [
         ("GPUs", ", ".join(f"{count} × {model}" for model, count in models.items()) or "none seen"),
@@ -86,7 +87,7 @@ def _facts(request: ManifestRequest) -> list[tuple[str, str]]:
         (
             "NICs",
             f"{', '.join(f'{count} × {printable(layer, 20)}' for layer, count in layers.items()) or 'none'}"
-            f"{f': {names}' if names else ''}{f'; {others} more are not for compute' if others > 0 else ''}",
+            f"{f': {names}' if names else ''}{idle}",
         ),
         ("NIC driver", "unknown" if isinstance(stack, Unknown) else _release(situation, stack.value)),
         ("System", f"{printable(name, 80)}, kernel {known(node.kernel_release, 'unknown')}"),

@@ -44,7 +44,7 @@ def boot_modules(request: ManifestRequest) -> tuple[str, ...] | Refused:
         modules.append(PEERMEM)
     elif request.path is GdrPath.EFA:
         modules.append("efa_nv_peermem")
-    return tuple(modules) if modules else Refused("there is no NVIDIA GPU or mlx5 NIC that needs a module")
+    return tuple(modules) if modules else Refused("this node has no NVIDIA GPU and no mlx5 NIC")
 
 
 def modules_load(request: ManifestRequest) -> str | Refused:

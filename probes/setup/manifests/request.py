@@ -36,6 +36,7 @@ class Refused:
     """Why there is no such manifest for this node and path, as a sentence without a full stop."""
 
     reason: str
+    is_impossible: bool = False  # no path can ever work on this node
 
 
 @dataclass(frozen=True)
@@ -59,9 +60,11 @@ def make_request(
 ) -> ManifestRequest | Refused:
     """Fill in what the admin did not choose: the recommended path, and who installs the driver here."""
     choice = choose_path(situation.examination)
+    if choice.is_impossible:
+        return Refused(f"GPUDirect RDMA cannot work on it ({choice.reason})", is_impossible=True)
     chosen = path or choice.recommended
     if chosen is None:
-        return Refused(f"no path is recommended: {choice.reason}; choose one with --path")
+        return Refused(f"gdrtop recommends no path here ({choice.reason}). Choose one with --path")
     reason = _excluded(situation, chosen)
     if reason:
         return Refused(reason)

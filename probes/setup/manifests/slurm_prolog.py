@@ -1,5 +1,7 @@
 """A Slurm Prolog that checks the node before each job, and never drains it because of a warning.
 
+Where the path is nvidia-peermem, it loads the module first.
+
 Slurm's Prolog and Epilog Guide: no search path is set; a non-zero exit drains the node and requeues the job;
 scripts should be short and should not call Slurm commands.
 """
@@ -34,10 +36,8 @@ if ! command -v gdrtop >/dev/null 2>&1; then
 fi
 
 # timeout ends a check that hangs in a driver; -k kills one that ignores the signal.
-report=$(timeout -k 2 "$LIMIT_SECONDS" gdrtop check --ascii </dev/null 2>/dev/null)
+verdict=$(timeout -k 2 "$LIMIT_SECONDS" gdrtop check --one-line --ascii </dev/null 2>/dev/null)
 status=$?
-# The second line is the verdict.
-verdict=$(printf '%s\\n' "$report" | sed -n 2p)
 
 case $status in
     0) ;;
@@ -75,9 +75,11 @@ def slurm_prolog(request: ManifestRequest) -> str | Refused:
         "install -m 0755 FILE /etc/slurm/prolog.d/50-gdrtop.sh",
         "Prolog=/etc/slurm/prolog.d/*    in slurm.conf, then: scontrol reconfigure",
     ]
-    lines = head(request, "Slurm Prolog: check GPUDirect RDMA before each job", use, _notes(request))
-    parts = ["#!/bin/sh", *lines, "", _SETTINGS]
-    if request.path is GdrPath.PEERMEM and request.driver is not DriverOwner.OPERATOR:
+    loads = request.path is GdrPath.PEERMEM and request.driver is not DriverOwner.OPERATOR
+    first = "load nvidia_peermem if it is missing, and " if loads else ""
+    title = f"Slurm Prolog: {first}check GPUDirect RDMA before each job"
+    parts = ["#!/bin/sh", *head(request, title, use, _notes(request)), "", _SETTINGS]
+    if loads:
         options = "".join(f" {option}" for option in peermem_options(request.situation.examination))
         parts.append(
             "# Nothing but this and modules-load.d loads it; a restart of openibd unloads it.\n"

@@ -245,6 +245,7 @@ def other_step(findings: Mapping[str, Finding], path: GdrPath | None) -> SetupSt
         if finding.status is Status.FOUND
         and finding.severity is not Severity.NOTE
         and finding.id != _WHOLE_NODE
+        and finding.part_of not in findings  # it ends with its cause
         and not any(_is_of(row, finding.id) for row in CHECKED)
     ]
     return _step_of(_OTHERS, own, path)

@@ -34,7 +34,7 @@ from probes.snapshot.examination import Examination
 
 BOOT_ID = "/proc/sys/kernel/random/boot_id"
 _OPEN = (StepState.TO_DO, StepState.BLOCKED)
-_NO_PATH = "no path can work on this node"
+_NO_PATH = "GPUDirect RDMA cannot work on this node"
 _IN_CONTAINER = "this is a container; run gdrtop setup on the node itself"
 _OPERATOR_LOADS = "Set driver.rdma.enabled to true in the ClusterPolicy: gdrtop manifest clusterpolicy"
 _INSIDE = ("environment", "measure-host", "measure-pair", "measure-all", "report")  # possible in a container
@@ -101,6 +101,11 @@ class Guide:
     path_by: str = ""  # "chosen by root on 2026-11-22"; "": the recommended path
 
     @property
+    def is_impossible(self) -> bool:
+        """Return whether GPUDirect RDMA can never work on this node: setup has nothing to do."""
+        return self.choice.is_impossible
+
+    @property
     def next_step(self) -> SetupStep | None:
         """Return the first step that can be done now."""
         return next((step for step in self.steps if step.state is StepState.TO_DO), None)
@@ -108,7 +113,7 @@ class Guide:
     @property
     def is_finished(self) -> bool:
         """Return whether nothing is left to do."""
-        return all(step.state in (StepState.DONE, StepState.SKIPPED) for step in self.steps)
+        return not any(step.is_open for step in self.steps)
 
     @property
     def is_prepared(self) -> bool:
@@ -149,7 +154,7 @@ def build_guide(
     examination = situation.examination
     choice = choose_path(examination)
     chosen = next((path for path in GdrPath if path.value == record.path), None)
-    path = chosen or choice.recommended
+    path = None if choice.is_impossible else chosen or choice.recommended
     by_id = {finding.id: finding for finding in findings}
     steps = {row.id: checked_step(row, by_id, path) for row in CHECKED}
     steps = {name: replace(step, plan=for_this_node(situation, step.plan)) for name, step in steps.items()}
@@ -175,14 +180,14 @@ def build_guide(
         steps["tools"] = replace(steps["tools"], state=StepState.SKIPPED, reason=reason, plan=None)
     steps["reboot"] = reboot_step(conclude(examination.usability, findings), record, boot_id)
     steps["report"] = report_step(record)
-    if path is None and choice.is_impossible:
+    if choice.is_impossible:
         steps["hardware"] = replace(steps["hardware"], state=StepState.BLOCKED, reason=choice.reason)
         for name in steps.keys() - {"hardware"}:
             steps[name] = replace(steps[name], state=StepState.SKIPPED, reason=_NO_PATH, plan=None)
     if in_container(examination.node.platform):
         steps = {name: _in_container(step) for name, step in steps.items()}
     ordered = _in_order(steps, record.skipped or {})
-    return Guide(situation, choice, path, ordered, boot_id, record.path_by if chosen else "")
+    return Guide(situation, choice, path, ordered, boot_id, record.path_by if chosen and path else "")
 
 
 def _in_order(steps: Mapping[str, SetupStep], skipped: Mapping[str, str]) -> tuple[SetupStep, ...]:
@@ -271,6 +276,9 @@ def remaining_plans(guide: Guide) -> tuple[Plan, ...]:
     reboot: Step | None = None
     for step in guide.steps:
         if step.state not in _OPEN or step.plan is None or step.id == "reboot":  # no script reboots for it
+            continue
+        # A manual step that comes after another one may then be done, or be another.
+        if step.state is StepState.BLOCKED and all(one.is_instruction for one in step.plan.steps):
             continue
         reason = f": {step.reason}" if step.state is StepState.TO_DO else ""
         reboot = next(filter(is_reboot, step.plan.steps), reboot)

@@ -21,7 +21,7 @@ _PLAN = Plan(
     ),
     needs_reboot=True,
     disturbs=REBOOT_ENDS_JOBS,
-    note="Then open setup again: gdrtop goes on where this boot ended.",
+    note="Then open setup again: it continues from here.",
 )
 
 

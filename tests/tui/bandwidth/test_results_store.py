@@ -164,7 +164,7 @@ def test_a_baseline_that_is_not_understood_is_never_overwritten(
 ) -> None:
     path = Path(kept.save_baseline((result(195.0),)))
     path.write_text(content)
-    with pytest.raises(StoreError, match=f"{why}.*Move it away first"):
+    with pytest.raises(StoreError, match=f"{why}.*Rename or remove it first"):
         kept.save_baseline((result(197.0),))
     assert path.read_text() == content
     assert list(path.parent.iterdir()) == [path]

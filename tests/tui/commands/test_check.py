@@ -27,6 +27,40 @@ def check(name: str, **options: object) -> tuple[int, str]:
     return status, out.getvalue()
 
 
+class Terminal(io.StringIO):
+    """A terminal, whose width the variable COLUMNS says."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def test_a_value_for_the_kernel_command_line_can_be_copied(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    terminal = Terminal()
+    write_check(SimulatedHost("hgx-h100+acs-on"), terminal)
+    (option,) = (line for line in terminal.getvalue().splitlines() if "disable_acs_redir" in line)
+    assert option.strip().startswith(r"pci=disable_acs_redir=\"0000:17:00.0;")
+    assert option.endswith(r"0000:b9:01.0\"")
+
+
+def test_a_sentence_is_one_line_in_a_pipe(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("COLUMNS", raising=False)
+    status, text = check("hgx-h100+acs-on")
+    assert status == 1
+    for label in ("Impact", "Cause"):
+        (place,) = (number for number, line in enumerate(text.splitlines()) if line.startswith(label))
+        assert text.splitlines()[place].endswith(".")
+        assert not text.splitlines()[place + 1].startswith("   " * 4)
+
+
+def test_the_verdict_alone_is_one_line() -> None:
+    """The Slurm prolog and scripts read it."""
+    status, text = check("hgx-h100+acs-on", one_line=True, ascii_only=True)
+    assert (status, text.count("\n")) == (1, 1)
+    assert text.startswith("! DEGRADED via peermem - 8 of 8 GPUs")
+    assert text.endswith(": ACS redirect is enabled between GPU and NIC\n")
+
+
 def test_a_ticket_says_what_is_wrong_where_it_was_seen_and_what_to_do() -> None:
     status, text = check(BROKEN)
     assert status == 2

@@ -46,6 +46,16 @@ def test_what_does_not_fit_the_node_is_refused(
     assert reason in printed.err
 
 
+@pytest.mark.parametrize("path", [[], ["--path", "dmabuf"]])
+def test_hardware_that_can_never_work_gets_no_manifest(
+    path: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["manifest", "modules-load", *path, "--demo", "dgx-spark"]) == 3
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert "GPUDirect RDMA cannot work on it" in printed.err
+
+
 @pytest.mark.parametrize(
     ("arguments", "error"),
     [

@@ -268,3 +268,12 @@ def test_the_command_line_has_it(good: Path, capsys: pytest.CaptureFixture[str])
     assert "2 of 2 channels" in capsys.readouterr().out
     assert main(["nccl-log"]) == 3
     assert "FILE" in capsys.readouterr().err
+
+
+def test_a_file_that_cannot_be_read_is_named_with_its_directory(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """In a list of the logs of many nodes, the last part is no name."""
+    (tmp_path / "node7").mkdir()
+    main(["nccl-log", str(tmp_path / "node7" / "slurm.out"), str(tmp_path / "node7")])
+    assert f"{tmp_path}/node7/slurm.out cannot be read" in capsys.readouterr().err

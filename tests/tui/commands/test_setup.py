@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+from pathlib import Path
 
 import pytest
 
+from probes.base.plan import Plan, Step, instruction
 from probes.simulation.node.model.description import simulated_names
 from tests.tiers import usual
 from tests.tui.commands.test_schema import valid
+from tui.actions.script import script_of
 from tui.cli import main
 from tui.files.append_file import AppendFile
 from tui.files.setup_log import (
@@ -93,8 +97,75 @@ def test_the_script_stops_at_errors_and_has_every_command(capsys: pytest.Capture
     assert "set -eu" in out
     assert out.count("setpci -s 0000:17:00.0 ECAP_ACS+6.w=0000:000c\n") == 1
     status, out, err = run(capsys, "--demo", "hgx-h100", "--script")
-    assert (status, out) == (2, "")
-    assert "no command is left" in err
+    assert (status, err) == (0, "")
+    assert "Nothing to script: only tests, a reboot or the report are left" in out
+
+
+def shell(script: str, *arguments: str) -> tuple[int, str]:
+    """Run a script in which no command does anything."""
+    harmless = script.replace("PATH=/usr/sbin:/usr/bin:/sbin:/bin", "PATH=/usr/bin:/bin")
+    ended = subprocess.run(["sh", "-s", *arguments], input=harmless, text=True, capture_output=True)
+    return ended.returncode, ended.stdout + ended.stderr
+
+
+def test_the_script_prints_manual_steps_and_stops_there(capsys: pytest.CaptureFixture[str]) -> None:
+    status, script, _ = run(capsys, "--demo", "pcie-l40s+no-gdr-path", "--script")
+    assert status == 0
+    status, printed = shell(script)
+    assert status == 2
+    assert "   dnf module enable nvidia-driver:open-dkms" in printed
+    assert "open kernel modules (nvidia-open" not in printed  # the steps above install them
+
+
+def test_a_script_goes_on_after_manual_steps() -> None:
+    steps = (
+        Step("Begin", ("echo", "begun")),
+        instruction("Turn the key", to_copy="a='1' $HOME"),
+        Step("Install it", ("dnf", "install", "x"), undo=("dnf", "remove", "x")),
+        Step("End", ("echo", "ended")),
+    )
+    # echo stands for a program that gdrtop runs.
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("tui.actions.script.why_manual", lambda step: step.argv[:1] != ("echo",))
+        script = script_of(Plan("A plan", steps), "node")
+    status, printed = shell(script)
+    assert (status, "begun" in printed, "ended" in printed) == (2, True, False)
+    assert (
+        "2. Turn the key\n   a='1' $HOME\n3. Install it\n   dnf install x\n   undo: dnf remove x\n" in printed
+    )
+    assert "again with the argument 4" in printed
+    assert shell(script, "4") == (0, "ended\n")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [(), ("--paths",), ("--json",), ("--script",), ("modules",), ("modules", "--run"), ("--path", "dmabuf")],
+    ids=" ".join,
+)
+def test_where_it_can_never_work_setup_does_not_apply(
+    capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...]
+) -> None:
+    status, out, err = run(capsys, "--demo", "dgx-spark", *arguments)
+    assert status == 3
+    if "--json" not in arguments:
+        assert (out + err).count("GPUDirect RDMA cannot work on this node") <= 1
+        assert "does not support GPUDirect RDMA" in out + err
+
+
+def test_only_a_step_or_a_choice_is_written_down(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Listing the steps changes nothing, as all looking."""
+    from tui.commands import setup
+
+    path = tmp_path / "setup.jsonl"
+    log = DiskSetupLog(str(path), roots=f"{tmp_path}/absent")
+    monkeypatch.setattr(setup, "open_setup_log", lambda is_live: log)
+    for arguments in ((), ("--json",), ("--script",), ("acs",), ("acs", "--run")):
+        run(capsys, "--demo", "hgx-h100", *arguments)
+    assert not path.exists()
+    run(capsys, "--demo", "hgx-h100", "--skip", "ports")
+    assert len(log.record().boots) == 1
 
 
 @pytest.mark.parametrize("name", usual(simulated_names(), {"hgx-h100"}))

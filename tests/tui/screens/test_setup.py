@@ -87,6 +87,14 @@ async def test_a_node_is_set_up_by_keys_to_the_end(name: str, monkeypatch: pytes
 # Nodes with something wrong, and what the admin sees
 
 
+async def test_read_only_saves_no_boot(monkeypatch: pytest.MonkeyPatch) -> None:
+    site = site_of(monkeypatch, "hgx-h100")
+    async with site.opened(read_only=True):
+        assert not site.log.record().boots
+    async with site.opened():
+        assert len(site.log.record().boots) == 1
+
+
 @pytest.mark.slow
 async def test_what_comes_back_at_a_reboot_is_a_step_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """ACS is cleared by a key; a reboot without update-grub brings it back, one after it does not."""

@@ -83,6 +83,12 @@ def test_the_parts_of_a_finding_are_in_order() -> None:
     assert "Evidence  not loaded  /proc/modules" in lines
 
 
+def test_a_finding_without_a_fix_of_its_own_names_the_one_to_fix() -> None:
+    part = replace(finding("part"), part_of="root")
+    assert "Fix       See root, which has the same cause." in text(draw_details(part, 80))
+    assert "Fix       No command fixes this." in text(draw_details(finding("root"), 80))
+
+
 def test_only_equal_evidence_is_folded() -> None:
     equal = tuple(Evidence(f"setpci -s 0000:17:{n:02x}.0 ECAP_ACS+6.w", "001d") for n in range(16))
     other = (Evidence("/proc/cmdline", "pci=noacs"), Evidence("/proc/modules", "001d"))

@@ -253,7 +253,7 @@ class BenchCommand:
         at = self._host.wall_clock()
         content = results_json(self._examination, at, series, affected, results, self._comparisons)
         content["no_baseline"] = no_baseline
-        content["exit"] = {"status": ended[0], "reason": ended[1]}
+        content["exit_status"], content["exit_reason"] = ended
         self._output.write_json(content)
 
     def _interrupt(self, why: str) -> None:

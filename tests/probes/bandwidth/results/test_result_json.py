@@ -1,7 +1,7 @@
 """Results come back from JSON as they were; no JSON value does any harm."""
 
 import json
-from dataclasses import fields
+from dataclasses import fields, replace
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,6 +12,14 @@ from probes.bandwidth.model.result import MOST_SAMPLES, Ending, Result
 from probes.bandwidth.model.samples import About, Fact, Latency, Sample
 from probes.bandwidth.results.result_json import SCHEMA, from_json, to_json
 from tests.probes.bandwidth.sample_results import failed, latency, result
+
+
+def test_a_rating_that_an_earlier_version_saved_is_read() -> None:
+    saved = json.loads(json.dumps(to_json(replace(result(190.0), judgement=Judgement(Rating.NEAR)))))
+    assert saved["judgement"]["verdict"] == "near line rate"
+    saved["judgement"]["verdict"] = "near the line"
+    assert from_json(saved).judgement.verdict is Rating.NEAR
+
 
 CHARACTERS = st.characters(codec="utf-8", categories=("L", "N", "P"))
 TEXT = st.text(CHARACTERS, max_size=40)

@@ -22,7 +22,7 @@ def _log(*actions: tuple[str, str]) -> list[str]:
         ("0x1 (GPU Reset Required)", "nvidia-smi --gpu-reset"),
         ("0x2 (Node Reboot Required)", "reboot"),
         ("0x2 (OS Reboot)", "reboot"),
-        ("0x3 (Drain P2P)", "End the jobs"),
+        ("0x3 (Drain P2P)", "Stop jobs on other GPUs"),
         ("0x5 (Recover IMEX Domain)", "nvidia-imex"),
         ("0x63 (Something new)", "Xid catalog"),
     ],

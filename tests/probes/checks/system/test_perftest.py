@@ -44,6 +44,12 @@ def test_a_missing_perftest_is_reported_once() -> None:
     assert found == ["perftest-missing"]
 
 
+def test_a_host_without_a_gpu_needs_no_perftest() -> None:
+    node = with_perftest(ABSENT)
+    login = replace(node, topology=replace(node.topology, gpus=()))
+    assert said(login, "perftest-missing").status is Status.PASSED
+
+
 def test_a_distribution_perftest_is_reported_once() -> None:
     node = with_perftest(built(cuda=False, dmabuf=False))
     found = [check for check in OF_PERFTEST if said(node, check).status is Status.FOUND]

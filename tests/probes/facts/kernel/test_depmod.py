@@ -45,7 +45,7 @@ alias symbol:ib_register_peer_memory_client ib-peer-mem
 def tree_of(
     dependencies: bytes | None = DEPENDENCIES, symbols: bytes | None = SYMBOLS, builtin: bytes | None = b""
 ) -> ModuleTree:
-    missing = Unknown(Reason.NOT_RECORDED)
+    missing = Unknown(Reason.FILE_MISSING)
     return ModuleTree(
         f"/lib/modules/{RELEASE}",
         missing if dependencies is None else dependencies,
@@ -90,7 +90,7 @@ def test_modules_at_the_top_of_the_tree_and_outside_of_it_have_their_own_paths()
 def test_without_modules_dep_nothing_is_said_to_be_missing(tmp_path: Path) -> None:
     file = find_module(read_tree(LocalHost(str(tmp_path)), RELEASE), "nvidia")
     assert isinstance(file, Unknown)
-    assert file.reason is Reason.NOT_RECORDED
+    assert file.reason is Reason.FILE_MISSING
     assert f"/lib/modules/{RELEASE}/modules.dep" in str(file)
 
 
@@ -118,7 +118,7 @@ def test_a_symbol_without_exporter_differs_from_a_missing_list() -> None:
     no_list = find_provider(tree_of(symbols=None), "nvUvmInterfaceRegisterUvmCallbacks")
     assert isinstance(nobody, Unknown)
     assert isinstance(no_list, Unknown)
-    assert (nobody.reason, no_list.reason) == (Reason.NOT_THERE, Reason.NOT_RECORDED)
+    assert (nobody.reason, no_list.reason) == (Reason.NOT_THERE, Reason.FILE_MISSING)
 
 
 def test_builtin_modules_are_recognised_by_their_whole_name() -> None:

@@ -226,7 +226,7 @@ def test_a_kernel_without_proc_modules_is_unknown_calmly(tmp_path: Path) -> None
         )
     symbol = facts.symbols[0].provider
     assert isinstance(symbol, Unknown)
-    assert symbol.reason is Reason.NOT_RECORDED
+    assert symbol.reason is Reason.FILE_MISSING
 
 
 def test_sysfs_shows_the_state_if_proc_modules_is_hidden(tmp_path: Path) -> None:

@@ -261,6 +261,6 @@ def test_many_ports_with_the_same_trouble_are_one_event() -> None:
     congested = a_sample(ports=tuple(a_port(n, counters={"port_xmit_wait": 1e6}) for n in range(8)))
     (rising,) = node.see(congested, 30)
     assert rising.text == (
-        "mlx5_0 waits for credits of the switch, and so do 7 more ports"
+        "mlx5_0 waits for credits from the switch, and so do 7 more ports"
         " (port_xmit_wait rose by 2,000,000 in the last 10 s)"
     )

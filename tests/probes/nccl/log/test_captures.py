@@ -32,7 +32,7 @@ EXPECTED = {
     # GDR read is off: receives have it, sends do not. One receive is cut off inside its /GDRDMA, which shows enough.
     "moc-ocp-gdr-noread-ncclsubsys.log": (State.PARTLY, "8 of 18 channels on 1 of 3 ranks", "Only receiving"),
     # Not a log of NCCL: times only.
-    "moc-ocp-gdr-withread-dmabuf.txt": (State.UNKNOWN, "not known: this is not a log of NCCL", "NCCL_DEBUG=INFO"),
+    "moc-ocp-gdr-withread-dmabuf.txt": (State.UNKNOWN, "unknown: not an NCCL log", "NCCL_DEBUG=INFO"),
     # NET/IB without /GDRDMA in both directions, and both HCAs are Disabled under each of their numbers.
     "v100-2node-roce-25g.log": (State.NONE, "0 of 16 channels on 0 of 4 ranks", "disabled for mlx5_0, mlx5_2"),
 }  # fmt: skip

@@ -56,7 +56,7 @@ def test_a_version_alone_is_no_begun_job() -> None:
 
 def test_no_log_of_nccl() -> None:
     answer = verdict("Epoch 1\nEpoch 2\n")
-    assert answer.text == "not known: this is not a log of NCCL"
+    assert answer.text == "unknown: not an NCCL log"
     assert "NCCL_DEBUG=INFO" in answer.reasons[0].text
 
 

@@ -20,15 +20,16 @@ from tests.probes.setup.manifests.parsed import (
 )
 
 HGX = "hgx-h100"
+ASKED = '[ "$*" = "check --one-line --ascii" ] || exit 3'
 
 
 @pytest.mark.parametrize(
     ("check", "on_critical", "status", "logged"),
     [
         ("exit 0", "log", 0, ""),
-        ("echo head; echo verdict-line; exit 1", "fail", 0, "warning: verdict-line"),
-        ("echo head; echo verdict-line; exit 2", "log", 0, "critical: verdict-line"),
-        ("echo head; echo verdict-line; exit 2", "fail", 1, "critical: verdict-line"),
+        (f"{ASKED}; echo verdict-line; exit 1", "fail", 0, "warning: verdict-line"),
+        (f"{ASKED}; echo verdict-line; exit 2", "log", 0, "critical: verdict-line"),
+        (f"{ASKED}; echo verdict-line; exit 2", "fail", 1, "critical: verdict-line"),
         ("exit 3", "fail", 0, "has no result (exit status 3)"),
         ("sleep 30", "fail", 0, "did not finish within 0.2 s"),
         (None, "fail", 0, "gdrtop is not installed"),
@@ -45,7 +46,7 @@ def test_the_prolog_stops_a_job_only_if_asked_to(
     ):
         assert script.count(old) == 1
         script = script.replace(old, new)
-    for tool in ("sh", "sed", "timeout", "sleep"):
+    for tool in ("sh", "timeout", "sleep"):
         (tmp_path / tool).symlink_to(shutil.which(tool) or tool)
     programs = {"logger": f'echo "$@" >> {tmp_path}/log', **({} if check is None else {"gdrtop": check})}
     for name, body in programs.items():
@@ -68,7 +69,9 @@ def test_the_prolog_mentions_what_slurm_conf_already_has() -> None:
 
 
 def test_the_prolog_loads_peermem_where_the_host_owns_the_driver() -> None:
-    assert "modprobe nvidia_peermem" in text_of("slurm-prolog", request_of(HGX, PEERMEM))
+    loading = text_of("slurm-prolog", request_of(HGX, PEERMEM))
+    assert "modprobe nvidia_peermem" in loading
+    assert "# Slurm Prolog: load nvidia_peermem if it is missing, and check" in loading
     assert "modprobe" not in text_of("slurm-prolog", request_of(HGX, DMABUF))
     assert "modprobe" not in text_of("slurm-prolog", request_of(HGX, PEERMEM, driver=OPERATOR))
 

@@ -70,7 +70,7 @@ def test_yes_is_enough() -> None:
 def test_json_never_asks(capsys: pytest.CaptureFixture[str]) -> None:
     status, out = Scene(live=True).run("--json", answers=Terminal("y\n"))
     assert status == 2
-    assert json.loads(out)["exit"]["status"] == 2
+    assert json.loads(out)["exit_status"] == 2
     assert "pid 41000" in capsys.readouterr().err
 
 

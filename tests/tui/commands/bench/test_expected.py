@@ -40,7 +40,7 @@ def test_json_has_what_is_expected(tmp_path: Path) -> None:
     content = valid("bench", out)
     (result,) = content["results"]
     assert (result["expected_gbps"], result["expected_of"]) == (399.0, "our H100 nodes")
-    assert content["exit"]["status"] == status == 1
+    assert content["exit_status"] == status == 1
 
 
 def test_a_plan_shows_what_is_expected_and_by_whom() -> None:

@@ -78,8 +78,8 @@ def test_json_and_the_ticket_have_what_was_not_begun(tmp_path: Path) -> None:
     ticket = tmp_path / "ticket.txt"
     status, out = QuietScene(at=2).run(*SWEEP, "--json", "--text", str(ticket))
     told = json.loads(out)
-    assert status == told["exit"]["status"] == 2
-    assert CAME in told["exit"]["reason"]
+    assert status == told["exit_status"] == 2
+    assert CAME in told["exit_reason"]
     assert len(told["results"]) == 1
     assert len(told["left_out"]) == 7
     assert told["left_out"][0] == {"title": "GPU1 → mlx5_1 · DMA-BUF", "reason": f"not started: {CAME}"}

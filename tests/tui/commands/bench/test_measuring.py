@@ -188,12 +188,12 @@ def test_the_bar(bar: str, status: int, told: str) -> None:
 def test_json_is_one_object_at_the_end() -> None:
     status, out = Scene().run("--json", "--memory", "compare", "--seconds", "3", "--min-gbps", "399")
     told = valid("bench", out)
-    assert status == told["exit"]["status"] == 1
-    assert "below the threshold" in told["exit"]["reason"]
+    assert status == told["exit_status"] == 1
+    assert "below the threshold" in told["exit_reason"]
     assert (told["source"], told["label"]) == ("simulated", "hgx-h100")
     assert [one["memory"] for one in told["results"]] == ["host memory", "nvidia-peermem", "DMA-BUF"]
     assert told["results"][0]["gbps"] > 300
-    assert told["results"][0]["judgement"]["verdict"] == "near the line"
+    assert told["results"][0]["judgement"]["verdict"] == "near line rate"
     assert any("works" in one for one in told["meaning"])
     assert "pid 41000" in told["affected"][0]
 
@@ -201,8 +201,8 @@ def test_json_is_one_object_at_the_end() -> None:
 def test_json_tells_a_refusal_too() -> None:
     status, out = Scene().run("--json", "--nic", "mlx5_99")
     told = valid("bench", out)
-    assert status == told["exit"]["status"] == 2
-    assert "mlx5_99" in told["exit"]["reason"]
+    assert status == told["exit_status"] == 2
+    assert "mlx5_99" in told["exit_reason"]
     assert told["results"] == []
 
 
