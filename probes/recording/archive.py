@@ -24,7 +24,6 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass, field
 from hashlib import sha256
-from io import BytesIO
 from typing import Any
 
 from probes.base.codec import Bounds, Codec, CodecError
@@ -196,6 +195,16 @@ def _memory_of(question: Question, is_new: bool, size: int) -> int:
 
 def _pretty(content: dict[str, Any]) -> bytes:
     return (json.dumps(content, indent=2) + "\n").encode()
+
+
+def _lines(content: bytes) -> Iterator[bytes]:
+    """Yield one line at a time, because all together would take the memory of the content again."""
+    begin = 0
+    while begin < len(content):
+        end = content.find(b"\n", begin)
+        end = len(content) if end < 0 else end
+        yield content[begin:end]
+        begin = end + 1
 
 
 def _compact(value: object) -> bytes:
@@ -382,8 +391,7 @@ class _Loader:
             raise RecordingError(f"the recording has more than {MAX_MOMENTS} moments")
         head: MomentHead | None = None
         self._reserve(len(content))
-        for line_number, line in enumerate(BytesIO(content), 1):  # which copies one line at a time
-            line = line.removesuffix(b"\n")
+        for line_number, line in enumerate(_lines(content), 1):
             self._lines += 1
             if self._lines > _MAX_LINES + MAX_MOMENTS:
                 raise RecordingError(f"the recording has more than {_MAX_LINES} lines")
