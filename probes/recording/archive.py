@@ -334,7 +334,10 @@ def read_archive(chunks: Iterable[bytes]) -> Recording:
             raise _Damage("its end is missing")
     except _Damage as damage:
         if recording is None or not recording.moments:
-            raise RecordingError(f"{damage} and has no complete moment; copy it again") from None
+            raise RecordingError(
+                f"{damage} and has no complete moment; gdrtop was killed while it wrote the file,"
+                " or the file is an incomplete copy"
+            ) from None
         count = len(recording.moments)
         readable = f"the first {count} moments" if count > 1 else "the first moment"
         recording.damage = f"damaged: only {readable} can be read ({damage})"

@@ -160,6 +160,11 @@ def test_a_member_without_its_checksum_adds_nothing() -> None:
     assert recording.damage == "damaged: only the first 2 moments can be read (the file is truncated)"
 
 
+def test_a_file_cut_in_its_first_moment_says_what_may_have_happened() -> None:
+    with pytest.raises(RecordingError, match="killed while it wrote the file, or the file is an incomplete"):
+        read(VALID[:2000])
+
+
 def test_data_after_the_end_is_ignored() -> None:
     assert read(VALID + b"garbage") == read(VALID)
 
