@@ -14,7 +14,7 @@ PACKAGES = ("probes", "widgets", "tui")
 INNER = (
     *("local", "rooted_tree", "command", "nvml_library", "verbs_probe", "verbs_child", "live_usage"),
     *("cluster_login", "rdma_socket", "ethtool_socket", "kernel_log_reader", "range_reader", "ras_client"),
-    *("counter_files", "cuda_driver", "cuda_child"),
+    *("counter_files", "cuda_driver", "cuda_child", "command_server"),
 )
 # The host and its inner modules, of which others may use the dataclasses only.
 DOOR = {f"probes/host/{name}.py" for name in INNER}

@@ -1,17 +1,23 @@
 """Run a read-only command: argv, trusted path, time and output limits.
 
-No process stays behind: the command's process group is killed when the command ends or times out, and the
-kernel kills the command when gdrtop itself dies (prctl(2), PR_SET_PDEATHSIG).
+No process stays behind: probes/host/command_server.py kills what a command has started when the command ends
+or times out, and when gdrtop itself dies.
 """
 
 from __future__ import annotations
 
+import atexit
 import contextlib
+import errno
+import json
 import os
+import select
 import selectors
-import signal
+import socket
 import stat
 import subprocess
+import sys
+import threading
 import time
 from collections import deque
 from collections.abc import Sequence
@@ -19,6 +25,7 @@ from collections.abc import Sequence
 from probes.base.frozen import dataclass
 from probes.base.text import printable_lines
 from probes.base.unknown import Maybe, Reason, Unknown
+from probes.host import command_server
 from probes.host.cluster_login import CLUSTER_CLIENTS, cluster_login
 from probes.host.progress import note
 
@@ -29,8 +36,8 @@ LOGS = ("dmesg", "journalctl")
 # A command that used CPU in the second half of its time gets more time, up to this many times: if all CPUs
 # are busy, it is slow, not stuck.
 _MOST_TIMES = 6
-# From util-linux. Where it is missing, a command survives a gdrtop that is killed with SIGKILL.
-_DIES_WITH_PARENT = ("setpriv", "--pdeathsig", "KILL")
+_START_SECONDS = 30.0  # then the server hangs
+_EXIT_SECONDS = 1.0  # from the end of a command's output to its exit
 
 
 @dataclass(frozen=True)
@@ -82,48 +89,154 @@ def run_program(program: Sequence[str], seconds: float, argv: tuple[str, ...]) -
         if isinstance(login, Unknown):
             return login
         environment |= login
-    setpriv = find_command(_DIES_WITH_PARENT[0])
-    if setpriv is not None:
-        program = [setpriv, *_DIES_WITH_PARENT[1:], *program]
     try:
-        process = subprocess.Popen(
-            program,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            env=environment,
-            cwd="/",
-            start_new_session=True,
-        )
+        process = _start(program, environment)
     except OSError as error:
-        return Unknown(Reason.IO_ERROR, name, os.strerror(error.errno or 0))
+        return Unknown(Reason.IO_ERROR, name, str(error.strerror))
     with process:
-        try:
-            streams = _collect(process, seconds, name, keep_end=argv[0] in LOGS)
-            if isinstance(streams, Reason):
-                timeout = f"still running after {seconds:g} s"
-                detail = timeout if streams is Reason.TIMED_OUT else "too much output"
-                return Unknown(streams, name, detail)
-            if not _has_ended(process, 1.0):
-                return Unknown(Reason.TIMED_OUT, name, "closed its output but did not exit")
-        finally:
-            _kill_group(process)
+        streams = _collect(process, seconds, name, keep_end=argv[0] in LOGS)
+        if isinstance(streams, Reason):
+            timeout = f"still running after {seconds:g} s"
+            detail = timeout if streams is Reason.TIMED_OUT else "too much output"
+            return Unknown(streams, name, detail)
+        ended = process.message(_EXIT_SECONDS)
+        if ended is None:
+            return Unknown(Reason.TIMED_OUT, name, "closed its output but did not exit")
+        if "errno" in ended:
+            return Unknown(Reason.IO_ERROR, name, os.strerror(ended["errno"]))
+        if "status" not in ended:
+            return Unknown(Reason.IO_ERROR, name, "killed together with its supervisor")
         output, errors, left_out = streams
         stdout, stderr = (printable_lines(part.decode("utf-8", "replace")) for part in (output, errors))
-        return CommandOutput(argv, process.wait(), stdout, stderr, left_out)
+        return CommandOutput(argv, ended["status"], stdout, stderr, left_out)
+
+
+class _Process:
+    """A command that was started, and its supervisor's socket."""
+
+    def __init__(self, control: socket.socket, output: int, errors: int) -> None:
+        self._control, self.output, self.errors = control, output, errors
+        self.pid = 0
+
+    def wait_until_started(self) -> bool:
+        """Return whether the command was started; it may still fail to execute."""
+        self.pid = (self.message(_START_SECONDS) or {}).get("pid", 0)
+        return self.pid > 0
+
+    def message(self, seconds: float) -> dict[str, int] | None:
+        """Return the supervisor's next message; {} if there are no more, None if it takes too long."""
+        if not select.select([self._control], [], [], seconds)[0]:
+            return None
+        try:
+            content = self._control.recv(1024)
+        except ConnectionError:
+            return {}
+        found: dict[str, int] = json.loads(content or "{}")
+        return found
+
+    def __enter__(self) -> _Process:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Wait until the command and all that it has started are gone, or are stuck in the kernel."""
+        os.close(self.output)
+        os.close(self.errors)
+        with self._control, contextlib.suppress(OSError):  # the supervisor was killed
+            self._control.shutdown(socket.SHUT_WR)
+            while self.message(command_server.KILL_SECONDS):
+                continue
+
+
+class _Server:
+    """The program that starts commands; it starts with the first command, and again if it was killed."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._orders: socket.socket | None = None
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def send(self, order: bytes, descriptors: Sequence[int]) -> None:
+        """Let it start a command, or raise OSError."""
+        with self._lock:
+            if self._orders is not None:
+                with contextlib.suppress(ConnectionError):
+                    socket.send_fds(self._orders, [order], descriptors)
+                    return
+            self._close()
+            self._orders = self._start()
+            socket.send_fds(self._orders, [order], descriptors)
+
+    def close(self) -> None:
+        """End it; a later command starts it again."""
+        with self._lock:
+            self._close()
+
+    def _start(self) -> socket.socket:
+        orders, remote = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with remote:
+            try:
+                self._process = subprocess.Popen(
+                    [sys.executable, "-I", "-S", command_server.__file__],
+                    stdin=remote.fileno(),
+                    stdout=subprocess.DEVNULL,
+                    stderr=subprocess.DEVNULL,
+                    env={},
+                    cwd="/",
+                    start_new_session=True,
+                )
+            except OSError:
+                orders.close()
+                raise
+        return orders
+
+    def _close(self) -> None:
+        if self._orders is not None:
+            self._orders.close()
+            self._orders = None
+        if self._process is not None:
+            self._process.kill()  # the supervisors end by themselves
+            self._process.wait()
+            self._process = None
+
+
+_SERVER = _Server()
+atexit.register(_SERVER.close)
+
+
+def _start(program: Sequence[str], environment: dict[str, str]) -> _Process:
+    """Start a program under a supervisor, or raise OSError."""
+    pairs = [f"{name}={value}" for name, value in environment.items()]
+    order = json.dumps({"program": list(program), "environment": pairs}).encode()
+    with contextlib.ExitStack() as theirs, contextlib.ExitStack() as on_error:
+        control, remote = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        theirs.enter_context(remote)
+        on_error.enter_context(control)
+        ours: list[int] = []
+        given: list[int] = []
+        for _ in range(2):
+            reading, writing = os.pipe()
+            on_error.callback(os.close, reading)
+            theirs.callback(os.close, writing)
+            ours.append(reading)
+            given.append(writing)
+        _SERVER.send(order, [*given, remote.fileno()])
+        theirs.close()
+        process = _Process(control, *ours)
+        if not process.wait_until_started():
+            raise OSError(errno.EIO, "its supervisor did not start it")
+        on_error.pop_all()
+        return process
 
 
 def _collect(
-    process: subprocess.Popen[bytes], seconds: float, name: str, keep_end: bool
+    process: _Process, seconds: float, name: str, keep_end: bool
 ) -> tuple[bytes, bytes, int] | Reason:
     """Read both streams to their end; return a reason if they take too long or are too large.
 
     `keep_end`: of a long output keep only its last lines. The third value is how many bytes were left out.
     """
-    assert process.stdout is not None
-    assert process.stderr is not None
-    output = process.stdout.fileno()
-    parts: dict[int, deque[bytes]] = {output: deque(), process.stderr.fileno(): deque()}
+    output = process.output
+    parts: dict[int, deque[bytes]] = {output: deque(), process.errors: deque()}
     outputs = list(parts.values())
     total, halves, ticks, left_out = 0, 0, 0, 0
     until = time.monotonic() + seconds / 2
@@ -171,19 +284,3 @@ def _cpu_ticks(group: int) -> int:
             if int(fields[2]) == group:
                 ticks += int(fields[11]) + int(fields[12])
     return ticks
-
-
-def _has_ended(process: subprocess.Popen[bytes], seconds: float) -> bool:
-    """Return whether the process ends in time. It is not reaped, so that its group ID is not reused."""
-    until = time.monotonic() + seconds
-    while os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
-        if time.monotonic() >= until:
-            return False
-        time.sleep(0.005)
-    return True
-
-
-def _kill_group(process: subprocess.Popen[bytes]) -> None:
-    """Kill the command and the children that it left in the background."""
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(process.pid, signal.SIGKILL)

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 import tarfile
 import time
 import zlib
@@ -37,14 +38,17 @@ from probes.recording.format import (
     decode,
     decode_blob,
     encode,
+    packed,
     parse_json,
 )
 from probes.recording.recording_host import Moment
 
 MAX_MOMENTS = 3601  # an hour
-MAX_TOTAL_BYTES = 96 << 20  # unpacked; reading it takes about as much memory
+MAX_TOTAL_BYTES = 96 << 20  # unpacked
+MAX_MEMORY_BYTES = 144 << 20  # of a recording while it is read
 _MAX_MEMBERS = 16384
-_MAX_LINES = 1 << 18  # questions with their answers: half a kilobyte of memory each
+_MAX_LINES = 1 << 18  # questions with their answers
+_QUESTION_BYTES, _ANSWER_BYTES = 400, 160  # of memory, beside the text
 _BLOCK = tarfile.BLOCKSIZE
 _PIECE_BYTES = 1 << 20
 _TIMES = Bounds(least=0, most=253402300799)  # up to the year 9999
@@ -88,6 +92,7 @@ class Recording:
 
     manifest: Manifest
     moments: list[MomentHead] = field(default_factory=list)
+    # Some are a PackedAnswer.
     answers: dict[Question, list[tuple[int, Maybe[Any]]]] = field(default_factory=dict)
     damage: str = ""  # a sentence if the end is lost
 
@@ -119,6 +124,8 @@ class ArchiveWriter:
         self._members = 2
         self._total = 0
         self._lines = 0
+        self._memory = 0
+        self._questions: set[Question] = set()
         self.moments = 0
 
     def begin(self, manifest: Manifest) -> None:
@@ -132,13 +139,16 @@ class ArchiveWriter:
         lines = [json.dumps(head)]
         members: list[tuple[str, bytes, float]] = []
         new: set[str] = set()
+        memory = self._memory
         for question, answer in moment.answers.items():
             encoded = encode(question, answer)
             if len(encoded.text) >= MAX_LINE_BYTES:
                 continue  # no question of gdrtop has a path or command of that length
             lines.append(encoded.text)
+            memory += _memory_of(question, question not in self._questions, len(encoded.text))
             if encoded.blob_name and encoded.blob_name not in self._blobs | new:
                 new.add(encoded.blob_name)
+                memory += len(encoded.blob)
                 members.append((f"blobs/{encoded.blob_name}", encoded.blob, moment.at))
         members.append((f"moments/{self.moments:06}.jsonl", "\n".join([*lines, ""]).encode(), moment.at))
         size = sum(len(content) + 2 * _BLOCK for _, content, _ in members)
@@ -147,11 +157,14 @@ class ArchiveWriter:
             or self._members + len(members) > _MAX_MEMBERS
             or self._lines + len(lines) > _MAX_LINES
             or self._total + size > MAX_TOTAL_BYTES - _PIECE_BYTES
+            or memory + size > MAX_MEMORY_BYTES - 2 * _PIECE_BYTES
         ):
             return False
         self._pack(members)
         # Only now, so that an interrupt while writing changes nothing.
         self._blobs |= new
+        self._memory = memory
+        self._questions.update(moment.answers)
         self._members += len(members)
         self._lines += len(lines)
         self._total += size
@@ -174,15 +187,42 @@ class ArchiveWriter:
         self._write(b"".join((*packed, packer.compress(rest), packer.flush())))
 
 
+def _memory_of(question: Question, is_new: bool, size: int) -> int:
+    """Return the bytes of memory of an answer of this size and, if it is new, of its question."""
+    own = _QUESTION_BYTES + sum(map(sys.getsizeof, question.of)) if is_new else 0
+    return own + _ANSWER_BYTES + size
+
+
 def _pretty(content: dict[str, Any]) -> bytes:
     return (json.dumps(content, indent=2) + "\n").encode()
+
+
+def _lines(content: bytes) -> Iterator[bytes]:
+    """Yield one line at a time, because all together would take the memory of the content again."""
+    begin = 0
+    while begin < len(content):
+        end = content.find(b"\n", begin)
+        end = len(content) if end < 0 else end
+        yield content[begin:end]
+        begin = end + 1
+
+
+def _compact(value: object) -> bytes:
+    return json.dumps(value, separators=(",", ":")).encode()
 
 
 class _Damage(Exception):
     """The rest cannot be read; the message says why."""
 
 
-def _inflated(chunks: Iterable[bytes]) -> Iterator[bytes]:
+@dataclass
+class _Waiting:
+    """Bytes that were unpacked and not read yet."""
+
+    size: int = 0
+
+
+def _inflated(chunks: Iterable[bytes], waiting: _Waiting) -> Iterator[bytes]:
     """Yield the content of each gzip member piece by piece, after checking its checksum.
 
     Of a truncated file that another tool packed as one member, yield what is left. Otherwise the rest is
@@ -200,7 +240,7 @@ def _inflated(chunks: Iterable[bytes]) -> Iterator[bytes]:
         while not unpacker.eof:
             if not rest and not (rest := next(source, b"")):
                 if is_first:
-                    yield from _drained(content)
+                    yield from _drained(content, waiting)
                 raise _Damage("the file is truncated")
             try:
                 piece = unpacker.decompress(rest, _PIECE_BYTES)
@@ -211,16 +251,19 @@ def _inflated(chunks: Iterable[bytes]) -> Iterator[bytes]:
             if total > MAX_TOTAL_BYTES:
                 raise RecordingError(f"the file unpacks to more than {MAX_TOTAL_BYTES >> 20} MiB")
             content.append(piece)
-        yield from _drained(content)
+        yield from _drained(content, waiting)
         is_first = False
         rest = unpacker.unused_data or next(source, b"")
 
 
-def _drained(pieces: list[bytes]) -> Iterator[bytes]:
+def _drained(pieces: list[bytes], waiting: _Waiting) -> Iterator[bytes]:
     """Yield the pieces, and free each as soon as it is used: together they are as large as the recording."""
     pieces.reverse()
+    waiting.size = sum(map(len, pieces))
     while pieces:
-        yield pieces.pop()
+        piece = pieces.pop()
+        waiting.size -= len(piece)
+        yield piece
 
 
 def _members(pieces: Iterator[bytes]) -> Iterator[tuple[str, bytes]]:
@@ -271,13 +314,14 @@ def read_archive(chunks: Iterable[bytes]) -> Recording:
     """Return the recording, with `damage` set if its end is lost; RecordingError if it is not a recording."""
     recording: Recording | None = None
     loader: _Loader | None = None
+    waiting = _Waiting()
     try:
-        for name, content in _members(_inflated(chunks)):
+        for name, content in _members(_inflated(chunks, waiting)):
             if name == "manifest.json":
                 if recording is not None:
                     raise RecordingError("the archive has two manifests")
                 recording = Recording(_manifest(content))
-                loader = _Loader(recording)
+                loader = _Loader(recording, waiting)
             elif loader is None:
                 raise RecordingError("the first archive member is not manifest.json")
             elif name == "end.json":
@@ -290,7 +334,10 @@ def read_archive(chunks: Iterable[bytes]) -> Recording:
             raise _Damage("its end is missing")
     except _Damage as damage:
         if recording is None or not recording.moments:
-            raise RecordingError(f"{damage} and has no complete moment; copy it again") from None
+            raise RecordingError(
+                f"{damage} and has no complete moment; gdrtop was killed while it wrote the file,"
+                " or the file is an incomplete copy"
+            ) from None
         count = len(recording.moments)
         readable = f"the first {count} moments" if count > 1 else "the first moment"
         recording.damage = f"damaged: only {readable} can be read ({damage})"
@@ -320,8 +367,9 @@ def _manifest(content: bytes) -> Manifest:
 class _Loader:
     """Adds members to a recording."""
 
-    def __init__(self, recording: Recording) -> None:
-        self._recording = recording
+    def __init__(self, recording: Recording, waiting: _Waiting) -> None:
+        self._recording, self._waiting = recording, waiting
+        self._memory = 0
         self._blobs: dict[str, bytes] = {}
         self._decoded: dict[tuple[str, str], Maybe[Any]] = {}
         self._lines = 0
@@ -330,6 +378,12 @@ class _Loader:
         if sha256(content).hexdigest() != name:
             raise RecordingError(f"checksum of blob {name[:12]}… does not match its name")
         self._blobs[name] = content
+        self._reserve(len(content))
+
+    def _reserve(self, size: int) -> None:
+        self._memory += size
+        if self._memory + self._waiting.size > MAX_MEMORY_BYTES:
+            raise RecordingError(f"the recording takes more than {MAX_MEMORY_BYTES >> 20} MiB of memory")
 
     def add_moment(self, number: int, content: bytes) -> None:
         recording = self._recording
@@ -338,12 +392,12 @@ class _Loader:
             raise RecordingError(f"{where} does not follow moment {len(recording.moments) - 1}")
         if number >= MAX_MOMENTS:
             raise RecordingError(f"the recording has more than {MAX_MOMENTS} moments")
-        lines = content.split(b"\n")
-        self._lines += len(lines)
-        if self._lines > 2 * _MAX_LINES:
-            raise RecordingError(f"the recording has more than {_MAX_LINES} lines")
         head: MomentHead | None = None
-        for line_number, line in enumerate(lines, 1):
+        self._reserve(len(content))
+        for line_number, line in enumerate(_lines(content), 1):
+            self._lines += 1
+            if self._lines > _MAX_LINES + MAX_MOMENTS:
+                raise RecordingError(f"the recording has more than {_MAX_LINES} lines")
             if not line and line_number > 1:
                 continue
             if len(line) > MAX_LINE_BYTES:
@@ -356,22 +410,25 @@ class _Loader:
                     head = _head(fields)
                     continue
                 question, answer = self._answer(fields)
+                self._reserve(_memory_of(question, question not in recording.answers, len(line)))
                 recording.answers.setdefault(question, []).append((number, answer))
             except RecordingError as error:
                 raise RecordingError(f"{where}, line {line_number}: {error}") from None
-        assert head is not None  # the first line is never skipped
+        if head is None:
+            raise RecordingError(f"{where} is empty")
+        self._reserve(-len(content))
         recording.moments.append(head)
 
     def _answer(self, fields: dict[str, Any]) -> tuple[Question, Maybe[Any]]:
         line = decode(fields)
         if not line.blob:
-            return line.question, line.answer
+            return line.question, packed(line.question, line.answer, lambda: _compact(fields["answer"]))
         key = line.question.kind, line.blob
         if key not in self._decoded:
             blob = self._blobs.get(line.blob)
             if blob is None:
                 raise RecordingError(f"blob {line.blob[:12]!r} is missing")
-            self._decoded[key] = decode_blob(line.question, blob)
+            self._decoded[key] = packed(line.question, decode_blob(line.question, blob), lambda: blob)
         return line.question, self._decoded[key]
 
 

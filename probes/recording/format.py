@@ -16,10 +16,12 @@ again.
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from hashlib import sha256
 from typing import Any, NamedTuple
 
 from probes.base.codec import Codec, CodecError, decode_unknown
+from probes.base.frozen import dataclass
 from probes.base.text import printable
 from probes.base.unknown import Maybe, Reason, Unknown
 from probes.host.collectives import CollectiveSpeed
@@ -182,6 +184,25 @@ def decode_answer(question: Question, value: Any) -> Maybe[Any]:
     if kind == "names" and not all(_is_name(name) for name in answer):
         raise RecordingError(f"invalid file name in the listing of {printable(question.of[0], 80)}")
     return answer
+
+
+@dataclass(frozen=True)
+class PackedAnswer:
+    """An answer as JSON, which takes a tenth of the memory of its objects."""
+
+    kind: str
+    content: bytes
+
+    def answer(self) -> Maybe[Any]:
+        """Return the answer."""
+        return decode_answer(Question(self.kind, ("",)), parse_json(self.content))
+
+
+def packed(question: Question, answer: Maybe[Any], content: Callable[[], bytes]) -> Maybe[Any]:
+    """Return the answer, or its JSON `content` packed, if the answer takes more memory than that."""
+    if isinstance(answer, bytes | int | Unknown) or (isinstance(answer, str) and answer.isascii()):
+        return answer
+    return PackedAnswer(question.kind, content())
 
 
 def _is_name(text: str) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from bisect import bisect_right
+from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -23,7 +24,9 @@ from probes.host.ras import ANSWER_SECONDS
 from probes.host.rdma_resources import RdmaResources
 from probes.host.usage import InterfaceCounters, ProcessUsage, usage_from_files
 from probes.recording.archive import Manifest, Recording
-from probes.recording.format import Question
+from probes.recording.format import PackedAnswer, Question
+
+_UNPACKED_BYTES = 4 << 20  # of packed answers, whose objects take ten times as much memory
 
 
 def origin_of(manifest: Manifest) -> Origin:
@@ -44,6 +47,8 @@ class ReplayHost:
         self._moment = recording.opening
         self._clock_at = 0
         self._lock = threading.Lock()
+        self._unpacked: OrderedDict[PackedAnswer, Maybe[Any]] = OrderedDict()
+        self._unpacked_bytes = 0
 
     @property
     def moment(self) -> int:
@@ -67,9 +72,25 @@ class ReplayHost:
         if answers:
             count = bisect_right(answers, self._moment, key=lambda answer: answer[0])
             if count:
-                return answers[count - 1]
+                number, answer = answers[count - 1]
+                return number, self._unpack(answer) if isinstance(answer, PackedAnswer) else answer
         detail = "or redacted" if self.recording.manifest.redacted else ""
         return -1, Unknown(Reason.NOT_RECORDED, printable(" ".join(of) or kind), detail)
+
+    def _unpack(self, packed: PackedAnswer) -> Maybe[Any]:
+        """Return an answer, one of the latest without decoding it again."""
+        with self._lock:
+            if packed in self._unpacked:
+                self._unpacked.move_to_end(packed)
+                return self._unpacked[packed]
+        answer = packed.answer()
+        with self._lock:
+            if packed not in self._unpacked:
+                self._unpacked[packed] = answer
+                self._unpacked_bytes += len(packed.content)
+            while self._unpacked_bytes > _UNPACKED_BYTES and len(self._unpacked) > 1:
+                self._unpacked_bytes -= len(self._unpacked.popitem(last=False)[0].content)
+        return answer
 
     def read_bytes(self, path: str, limit: int = READ_LIMIT_BYTES) -> Maybe[bytes]:
         """Return a file's content; a file longer than `limit` is malformed, not truncated."""

@@ -10,7 +10,7 @@ import pytest
 from probes.base.origin import Origin, Source
 from probes.base.unknown import Reason, Unknown
 from probes.facts.gpudirect import MemoryPeer, PeermemReading
-from probes.live.model.sample import LiveSample, PathJudgement, PathWord, Role
+from probes.live.model.sample import LiveSample, NicUse, PathJudgement, PathWord, Role
 from tests.probes.live.live_samples import ABSENT, BEGAN, FIRST_PID, a_job, a_port, a_process, a_sample
 from tui.screens.live.state import LiveState
 from widgets.base.lines import Line, plain
@@ -82,6 +82,19 @@ def test_the_pcie_link_of_a_nic_is_in_its_details() -> None:
     hidden = Unknown(Reason.NOT_THERE, "current_link_speed")
     unknown = text(detail.of_port(a_port(0, pcie_gtps=hidden, pcie_width=hidden), a_sample(), 200))
     assert "PCIe link   ? (not there)" in unknown
+
+
+def test_nics_that_a_rank_does_not_use_share_one_line() -> None:
+    nics = (NicUse("mlx5_0", 4, 4, 9, 1 << 30), *(NicUse(f"mlx5_{n}", 0, 0, 0, 0) for n in range(1, 9)))
+    process = a_process(nics=nics)
+    shown = text(detail.of_process(process, a_sample(processes=(process,)), 200))
+    assert "mlx5_0: 4 queue pairs (4 connected), 9 memory regions" in shown
+    assert "no queue pairs or memory regions: mlx5_1, mlx5_2, mlx5_3" in shown
+    assert shown.count("mlx5_8") == 1
+    assert "0 queue pairs" not in shown
+    unread = replace(process, is_listed=False, nics=nics[1:])
+    shown = text(detail.of_process(unread, a_sample(), 200))
+    assert "queue pairs and memory regions unknown: mlx5_1" in shown
 
 
 def test_a_longer_path_of_another_moment_is_not_cut() -> None:

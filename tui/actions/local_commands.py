@@ -8,7 +8,6 @@ ends, or it is reported as still running.
 from __future__ import annotations
 
 import os
-import pty
 import re
 import subprocess
 import sys
@@ -73,7 +72,10 @@ class LocalCommands:
             # -n: `ask_for_password` lets sudo ask on the real terminal.
             program += [path, "-n", "--"] if name == "sudo" else [path]
         began = time.monotonic()
-        master, slave = pty.openpty()
+        try:
+            master, slave = os.openpty()
+        except OSError as error:
+            return CommandResult(None, 0.0, f"no pseudo-terminal for {argv[0]}: {error.strerror}")
         output = PtyReader(master, _LINE_LIMIT)
         try:
             process = self._start([*program, *argv[1:]], slave, bool(text))

@@ -16,7 +16,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import pty
 import select
 import signal
 import socket
@@ -132,7 +131,10 @@ class _NotStarted:
 
 def _start(order: dict[str, Any]) -> _LocalProcess:
     """Start a supervisor, or raise OSError if there is no process, terminal or descriptor left for it."""
-    master, slave = pty.openpty()
+    try:
+        master, slave = os.openpty()
+    except OSError as error:
+        raise OSError(error.errno, f"no pseudo-terminal ({error.strerror})") from None
     output = PtyReader(master, LINE_LIMIT)
     control: socket.socket | None = None
     remote: socket.socket | None = None

@@ -115,7 +115,7 @@ def follow_ras_events(
         if decision.is_allowed:
             address, first = questions.subscribe(target)
             if not isinstance(first, Unknown):
-                reader.ras.follow(address, first)
+                reader.ras.follow(address, first, questions.end_events)
                 return True
             why = str(first)
     print(f"gdrtop: no RAS events: {why}", file=errors)

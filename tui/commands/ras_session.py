@@ -149,6 +149,9 @@ class Ras:
         if not decision.is_allowed:
             return RasAnswer(target, command, decision=decision)
         answer = self._questions.ask(target, command, use, sample)
+        if not answer.decision.is_allowed:  # another gdrtop was faster
+            self._print([f"not asked: {why}" for why in answer.decision.refusals])
+            return answer
         width = text_width(self._out)
         if command == DIAGNOSTICS:
             self._print_result(answer.diagnostics, lambda found: diagnostics_lines(found, width))
@@ -219,6 +222,7 @@ class Ras:
                 events = self._host.ras_events(answer.address)
         finally:
             self._host.ras_events(answer.address, last=True)
+            self._questions.end_events()
 
     def _print_events(
         self, answer: RasAnswer, lines: Maybe[tuple[str, ...]], local: LocalProcesses, sample: LiveSample

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import shlex
 import shutil
 import sys
 
@@ -76,16 +77,20 @@ _PATH = "/etc/systemd/system/gdrtop-watch.service"
 
 def unit_text(options: argparse.Namespace) -> str:
     """Return the unit, which runs this gdrtop with the options given."""
-    directory = "%S/gdrtop/watch" if options.dir is None else _escaped(os.path.abspath(options.dir))
+    asked = None if options.dir is None else os.path.abspath(options.dir)
+    directory = "%S/gdrtop/watch" if asked is None else _escaped(asked)
     words = [_escaped(program()), "watch", "--dir", directory]
     words += ["--keep", _seconds(options.keep), "--max-size", _size(options.max_size)]
     words += ["--freeze", options.freeze]
     words += ["--before", _seconds(options.before), "--after", _seconds(options.after)]
     words += [option for option in ("--redact", "--json") if getattr(options, option[2:])]
-    text = _UNIT.format(path=_PATH, command=" ".join(words), directory=shown_directory(options.dir))
-    if options.dir is None:
+    shown = shlex.quote(shown_directory(options.dir))
+    text = _UNIT.format(path=_PATH, command=" ".join(words), directory=shown)
+    if asked is None:
         return text
-    return text.replace("UMask=0077\n", f"UMask=0077\nReadWritePaths={directory}\n")
+    # Without the directory, systemd does not start the unit, in which only this path can be written.
+    text = text.replace("#   systemctl", f"#   install -d -m 0700 {shown}\n#   systemctl", 1)
+    return text.replace("UMask=0077\n", f"UMask=0077\nReadWritePaths={_quoted(asked)}\n")
 
 
 def shown_directory(asked: str | None) -> str:
@@ -115,8 +120,13 @@ def _in_units(number: int, units: dict[str, int]) -> str:
 
 
 def _escaped(text: str) -> str:
-    """Return a word for ExecStart=, quoted if necessary (systemd.service(5), systemd.unit(5))."""
-    text = printable(text).replace("%", "%%").replace("$", "$$")
+    """Return a word for ExecStart=, where "$" begins a variable (systemd.service(5))."""
+    return _quoted(text.replace("$", "$$"))
+
+
+def _quoted(text: str) -> str:
+    """Return a word, quoted if necessary; "%" begins a specifier (systemd.unit(5))."""
+    text = printable(text).replace("%", "%%")
     if any(character in text for character in " \t\"'\\;"):
         return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
     return text

@@ -228,9 +228,10 @@ class RasController:
             address, first = found
             live = self._readings.live
             if isinstance(first, Unknown) or live is None:
+                questions.end_events()
                 self._end_subscribing(f"RAS events are not available: {first}.")
                 return
-            live.ras.follow(address, first)
+            live.ras.follow(address, first, questions.end_events)
             self._is_subscribing = False
             if self._context.is_leaving:
                 self._readings.end_ras_events()

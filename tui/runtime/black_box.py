@@ -26,7 +26,7 @@ from probes.recording.redaction.identifiers import Identifiers
 from tui.files.new_file import chunks_of, why
 from tui.runtime.event_recording import moments_between
 from tui.runtime.recorder import Recorded, Recorder, manifest_of
-from tui.runtime.ring_directory import OwnFile, RingDirectory, SegmentFile
+from tui.runtime.ring_directory import OwnFile, RingDirectory, RingError, SegmentFile
 
 SEGMENT_SECONDS = 60.0
 LONGEST_SAVED_SECONDS = 900.0  # further events start another recording
@@ -142,11 +142,17 @@ class BlackBox:
             self._write(moment, now)
         except OSError as error:
             self._pause(moment.at, now, f"the ring cannot be written: {why(error)}")
+        except RingError as error:
+            self._pause(moment.at, now, f"the ring cannot be written: {error}")
         except Exception as error:  # an answer of an unexpected kind
             what = printable(f"{type(error).__name__}: {error}", 200)
             self._pause(moment.at, now, f"the ring cannot be written: {what}")
 
     def _write(self, moment: Moment, now: float) -> None:
+        if not self._directory.is_in_place:
+            removed = f"{printable(self._directory.path)} was removed, with the ring and the saved recordings"
+            self._pause(moment.at, now, removed)
+            self._directory.open_again()
         segment = self._segment
         is_due = now - self._segment_began >= SEGMENT_SECONDS or now < self._segment_began
         if segment is not None and (is_due or segment.size_bytes >= self._segment_bytes):
@@ -203,8 +209,8 @@ class BlackBox:
         segments = self._directory.segments()
         most = self._limits.max_bytes - self._segment_bytes - self._saving_bytes - _SLACK_BYTES
         size = sum(file.size_bytes for file in (*segments, *self._directory.saved()))
-        for segment, ended_at in _with_ends(segments, at):
-            if ended_at >= at - self._limits.keep_seconds and size <= most:
+        for segment, newer_seconds in _with_newer_seconds(segments, at):
+            if newer_seconds <= self._limits.keep_seconds and size <= most:
                 return
             self._directory.remove(segment.name)
             size -= segment.size_bytes
@@ -305,3 +311,16 @@ def _with_ends(segments: list[OwnFile], now: float) -> Iterator[tuple[OwnFile, f
     """Yield each segment with the time at which the next one begins."""
     ends = [segment.began_at for segment in segments[1:]]
     yield from zip(segments, [*ends, now], strict=False)
+
+
+def _with_newer_seconds(segments: list[OwnFile], now: float) -> list[tuple[OwnFile, float]]:
+    """Return each segment with the length of the newer ones together.
+
+    By their lengths, not by the time of day: a clock that is set forward must not make all of them old.
+    """
+    found: list[tuple[OwnFile, float]] = []
+    newer = 0.0
+    for segment, ended_at in reversed(list(_with_ends(segments, now))):
+        found.append((segment, newer))
+        newer += min(max(0.0, ended_at - segment.began_at), SEGMENT_SECONDS)
+    return found[::-1]

@@ -7,7 +7,7 @@ from typing import Any
 
 from probes.base.unknown import Maybe
 from probes.recording.archive import MomentHead, Recording
-from probes.recording.format import Question
+from probes.recording.format import PackedAnswer, Question
 from probes.recording.recording_host import Moment
 
 _SAME_BOOT_SECONDS = 10.0
@@ -37,7 +37,10 @@ def moments_between(
             }
             answers.update(different)
             if begin <= head.at <= end and _is_of_boot(head, boot):
-                shown = different if count else dict(answers)
+                shown = {
+                    question: answer.answer() if isinstance(answer, PackedAnswer) else answer
+                    for question, answer in (different if count else answers).items()
+                }
                 yield Moment(count, head.at, head.probed or not count, head.clock, shown)
                 count += 1
 

@@ -1,6 +1,6 @@
-"""A lock: only one gdrtop at a time runs an action or a bandwidth test on a node.
+"""Locks: one gdrtop at a time runs an action or a bandwidth test on a node, and one is connected to RAS.
 
-It is a locked file (flock(2)), which the kernel unlocks when its owner and the steps that it started have
+Each is a locked file (flock(2)), which the kernel unlocks when its owner and the steps that it started have
 ended. Root's is below /run and readable only by root, so that no other user can take it. A user's is in the
 user's runtime directory and respects root's too. A container has its own /run: a gdrtop in a container and
 one on its host do not exclude each other.
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import json
 import os
 import pwd
 import re
@@ -20,7 +21,9 @@ from probes.base.text import printable
 from tui.files.xdg import STATE, own_directory
 
 ROOTS_DIRECTORY = "/run/gdrtop"
-_FILE = "actions.lock"
+_FILE, _RAS_FILE = "actions.lock", "ras.lock"
+_RAS_BYTES = 1 << 16
+_RAS_SECONDS = 3600.0  # then it does not matter any more when a port was asked
 _DIRECTORY_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _FILE_FLAGS = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
 _LOCKS_BYTES = 4 << 20
@@ -38,27 +41,19 @@ class ActionLock:
         self._descriptor = -1
 
     def __enter__(self) -> ActionLock:
-        directory = -1
         descriptor = -1
         try:
-            directory = open_own_directory(self._directory)
-            descriptor = os.open(_FILE, _FILE_FLAGS, 0o600, dir_fd=directory)
-            if not stat.S_ISREG(os.fstat(descriptor).st_mode) or os.fstat(descriptor).st_uid != os.geteuid():
-                raise OSError(0, "it is not a regular file of this user")
+            descriptor = _open_file(self._directory, _FILE)
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             holder = "" if _is_root() else _roots_holder()
         except BlockingIOError:
             holder = _holder(descriptor)
         except (OSError, ValueError) as error:
-            _close(directory, descriptor)
-            reason = getattr(error, "strerror", "") or str(error)
-            raise LockTaken(
-                f"the lock {printable(self._directory)}/{_FILE} cannot be taken: {reason}"
-            ) from None
+            _close(descriptor)
+            raise LockTaken(_not_taken(self._directory, _FILE, error)) from None
         if holder:
-            _close(directory, descriptor)
+            _close(descriptor)
             raise LockTaken(f"another gdrtop is running an action or a test on this node ({holder})")
-        _close(directory)
         with contextlib.suppress(OSError):  # a full file system; the lock is taken anyway
             os.ftruncate(descriptor, 0)
             os.pwrite(descriptor, f"{os.getpid()} {user_name()}".encode(), 0)
@@ -73,6 +68,81 @@ class ActionLock:
     def __exit__(self, *_: object) -> None:
         _close(self._descriptor)
         self._descriptor = -1
+
+
+class RasLock:
+    """A lock: only one gdrtop of a user at a time is connected to RAS.
+
+    Its file says when each port was asked last.
+    Times are seconds of the monotonic clock, which all processes of a node share.
+    """
+
+    def __init__(self, directory: str | None = None) -> None:
+        self._directory = runtime_directory() if directory is None else directory
+        self._descriptor = -1
+
+    def take(self) -> str:
+        """Take the lock, unless this object has it; return why it cannot be taken, or ""."""
+        if self._descriptor >= 0:
+            return ""
+        descriptor = -1
+        try:
+            descriptor = _open_file(self._directory, _RAS_FILE)
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            _close(descriptor)
+            return "another gdrtop is connected to RAS; gdrtop opens one connection at a time"
+        except (OSError, ValueError) as error:
+            _close(descriptor)
+            return _not_taken(self._directory, _RAS_FILE, error)
+        self._descriptor = descriptor
+        return ""
+
+    def release(self) -> None:
+        """Let another gdrtop take it."""
+        _close(self._descriptor)
+        self._descriptor = -1
+
+    def asked_at(self) -> dict[str, float]:
+        """Return when each port was asked last, by any gdrtop of this user."""
+        descriptor = -1
+        try:
+            descriptor = _open_file(self._directory, _RAS_FILE)
+            times = json.loads(os.pread(descriptor, _RAS_BYTES, 0) or b"{}")
+        except (OSError, ValueError, RecursionError):  # a file cut by a full file system
+            return {}
+        finally:
+            _close(descriptor)
+        if not isinstance(times, dict):
+            return {}
+        return {port: at for port, at in times.items() if isinstance(at, float)}
+
+    def note(self, port: str, at: float) -> None:
+        """Write down that a port is asked; only the holder of the lock may."""
+        times = {other: then for other, then in self.asked_at().items() if at - _RAS_SECONDS < then <= at}
+        content = json.dumps({**times, port: at}).encode()
+        with contextlib.suppress(OSError):  # a full file system
+            os.ftruncate(self._descriptor, 0)
+            os.pwrite(self._descriptor, content, 0)
+
+
+def _open_file(directory: str, name: str) -> int:
+    """Open a lock's file; OSError if it is not a regular file of this user."""
+    parent = open_own_directory(directory)
+    try:
+        descriptor = os.open(name, _FILE_FLAGS, 0o600, dir_fd=parent)
+    finally:
+        os.close(parent)
+    status = os.fstat(descriptor)
+    if not stat.S_ISREG(status.st_mode) or status.st_uid != os.geteuid():
+        os.close(descriptor)
+        raise OSError(0, "it is not a regular file of this user")
+    return descriptor
+
+
+def _not_taken(directory: str, name: str, error: Exception) -> str:
+    reason = getattr(error, "strerror", "") or str(error)
+    return f"the lock {printable(directory)}/{name} cannot be taken: {reason}"
 
 
 def runtime_directory() -> str:

@@ -19,6 +19,7 @@ from probes.nccl.ras.diagnostics import Diagnostics, parse_diagnostics
 from probes.nccl.ras.events import RasEvent
 from probes.nccl.ras.facts import RasReport
 from probes.nccl.ras.report import parse_report
+from tui.runtime.lock import RasLock
 
 NOT_ASKED = Unknown(Reason.NOT_RECORDED, "RAS", "not asked")
 _NOT_CONFIRMED = "not confirmed"
@@ -53,6 +54,9 @@ class RasQuestions:
         self._host = host
         self.is_recorded = host.origin.source is Source.RECORDED
         self._lock = threading.Lock()
+        # With other gdrtops; a simulated node has its own.
+        self._shared = RasLock() if host.origin.source is Source.LIVE else None
+        self._is_following = False
         self._asked_at: dict[str, float] = {}  # by the port's name
         self._histories: dict[str, RasHistory] = {}
         self._confirmed: set[tuple[str, ...]] = set()
@@ -68,8 +72,30 @@ class RasQuestions:
             return RasDecision()
         if target.problem:
             return RasDecision((target.problem,))
-        asked = self._asked_at.get(target.name)
-        return decide(target.jobs, use, None if asked is None else self._host.monotonic() - asked)
+        now = self._host.monotonic()
+        everywhere = {} if self._shared is None else self._shared.asked_at()
+        asked = [times[target.name] for times in (self._asked_at, everywhere) if target.name in times]
+        since = [now - at for at in asked if at <= now]  # later: before the node was booted
+        return decide(target.jobs, use, min(since, default=None))
+
+    def _connect(self) -> str:
+        """Keep other gdrtops from connecting; return why gdrtop must not connect, or ""."""
+        return "" if self._shared is None else self._shared.take()
+
+    def _disconnect(self) -> None:
+        if self._shared is not None and not self._is_following:
+            self._shared.release()
+
+    def end_events(self) -> None:
+        """Let other gdrtops connect, because the events of `subscribe` have ended."""
+        with self._lock:
+            self._is_following = False
+            self._disconnect()
+
+    def _note(self, target: RasTarget) -> None:
+        self._asked_at[target.name] = self._host.monotonic()
+        if self._shared is not None:
+            self._shared.note(target.name, self._asked_at[target.name])
 
     def is_confirmed(self, target: RasTarget, command: str, decision: RasDecision) -> bool:
         """Return whether the user has consented to this command with these warnings."""
@@ -97,24 +123,35 @@ class RasQuestions:
         """
         node = self._host if host is None else host
         with self._lock:
-            decision = self._permission(target, command, use)
-            if not decision.is_allowed:
-                return RasAnswer(target, command, decision=decision)
-            now = self._host.monotonic()
-            if not self.is_recorded:
-                self._asked_at[target.name] = now
-            text, address = self._text(node, target, command)
-            if not self.is_recorded:
-                self._asked_at[target.name] = self._host.monotonic()
-            answer = RasAnswer(
-                target,
-                command,
-                "" if self.is_recorded else command,
-                address,
-                decision,
-                taken_at=sample.taken_at,
-            )
-            return self._read(answer, text, sample, node, sample.taken_at if self.is_recorded else now)
+            why = self._connect()
+            if why:
+                return RasAnswer(target, command, decision=RasDecision((why,)))
+            try:
+                return self._ask(target, command, use, sample, node)
+            finally:
+                self._disconnect()
+
+    def _ask(
+        self, target: RasTarget, command: str, use: RasUse, sample: LiveSample, node: Host
+    ) -> RasAnswer:
+        decision = self._permission(target, command, use)
+        if not decision.is_allowed:
+            return RasAnswer(target, command, decision=decision)
+        now = self._host.monotonic()
+        if not self.is_recorded:
+            self._note(target)
+        text, address = self._text(node, target, command)
+        if not self.is_recorded:
+            self._note(target)
+        answer = RasAnswer(
+            target,
+            command,
+            "" if self.is_recorded else command,
+            address,
+            decision,
+            taken_at=sample.taken_at,
+        )
+        return self._read(answer, text, sample, node, sample.taken_at if self.is_recorded else now)
 
     @staticmethod
     def _text(host: Host, target: RasTarget, command: str) -> tuple[Maybe[str], str]:
@@ -145,21 +182,35 @@ class RasQuestions:
         return replace(answer, report=report, stalls=stalls, found=findings(report, stalls, local))
 
     def subscribe(self, target: RasTarget, host: Host | None = None) -> tuple[str, Maybe[tuple[str, ...]]]:
-        """Subscribe to the events of a port; return its address and the first events, or why not."""
+        """Subscribe to the events of a port; return its address and the first events, or why not.
+
+        Until `end_events`, no other gdrtop connects.
+        """
         node = self._host if host is None else host
         with self._lock:
-            decision = self._permission(target, MONITOR, RasUse.EVENTS)
-            if not decision.is_allowed:
-                return "", Unknown(Reason.NOT_RECORDED, "RAS events", "; ".join(decision.refusals))
-            events: Maybe[tuple[str, ...]] = Unknown(Reason.NOT_THERE, "RAS", "no address")
-            for address in target.addresses:
-                events = node.ras_events(address)
-                if not isinstance(events, Unknown):
-                    return address, events
-                node.ras_events(address, last=True)
-                if events.reason is not Reason.NOT_THERE:
-                    break
-            return "", events
+            why = self._connect()
+            if why:
+                return "", Unknown(Reason.NOT_RECORDED, "RAS events", why)
+            try:
+                address, events = self._subscribe(target, node)
+                self._is_following = self._is_following or not isinstance(events, Unknown)
+                return address, events
+            finally:
+                self._disconnect()
+
+    def _subscribe(self, target: RasTarget, node: Host) -> tuple[str, Maybe[tuple[str, ...]]]:
+        decision = self._permission(target, MONITOR, RasUse.EVENTS)
+        if not decision.is_allowed:
+            return "", Unknown(Reason.NOT_RECORDED, "RAS events", "; ".join(decision.refusals))
+        events: Maybe[tuple[str, ...]] = Unknown(Reason.NOT_THERE, "RAS", "no address")
+        for address in target.addresses:
+            events = node.ras_events(address)
+            if not isinstance(events, Unknown):
+                return address, events
+            node.ras_events(address, last=True)
+            if events.reason is not Reason.NOT_THERE:
+                break
+        return "", events
 
 
 def _key(target: RasTarget, command: str, decision: RasDecision) -> tuple[str, ...]:

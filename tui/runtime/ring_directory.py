@@ -51,23 +51,42 @@ class RingDirectory:
         if not os.path.isabs(path):
             raise RingError(NO_HOME if not path else f"{printable(path)} is not an absolute path")
         self.path = os.path.realpath(path)
-        shown = printable(path)
         others = why_not_as_root(path)
         if others:
             raise RingError(others)
+        self._descriptor = self._opened()
+        for name in self._own(_UNFINISHED):  # left by a killed gdrtop
+            self.remove(name)
+
+    def _opened(self) -> int:
+        shown = printable(self.path)
         try:
-            self._descriptor = open_own_directory(self.path)
+            descriptor = open_own_directory(self.path)
         except (OSError, ValueError) as error:
             raise RingError(f"{shown} cannot be used: {why(error)}") from None
         try:
-            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
-            os.close(self._descriptor)
+            os.close(descriptor)
             if isinstance(error, BlockingIOError):
                 raise RingError(f"another gdrtop watch uses {shown}; choose another --dir") from None
             raise RingError(f"{shown} cannot be locked: {why(error)}") from None
-        for name in self._own(_UNFINISHED):  # left by a killed gdrtop
-            self.remove(name)
+        return descriptor
+
+    @property
+    def is_in_place(self) -> bool:
+        """Return whether the path still leads to this directory, which may have been removed or replaced."""
+        try:
+            there = os.stat(self.path)
+        except OSError:
+            return False
+        return os.path.samestat(there, os.fstat(self._descriptor))
+
+    def open_again(self) -> None:
+        """Use the directory that is at the path now, and create it if it is missing; or raise RingError."""
+        descriptor = self._opened()
+        os.close(self._descriptor)
+        self._descriptor = descriptor
 
     def close(self) -> None:
         """Unlock the directory."""

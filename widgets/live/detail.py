@@ -76,7 +76,13 @@ def of_process(process: LiveProcess, sample: LiveSample, width: int) -> list[Lin
         f"{nic.device}: {plural(nic.queue_pairs, 'queue pair')} ({nic.ready} connected), "
         f"{plural(nic.regions, 'memory region')}, {gibibytes(nic.registered_bytes)} registered"
         for nic in process.nics
+        if nic.queue_pairs or nic.regions
     ]
+    idle = [nic.device for nic in process.nics if not nic.queue_pairs and not nic.regions]
+    if idle:
+        unread = "queue pairs and memory regions unknown"
+        what = "no queue pairs or memory regions" if process.is_listed else unread
+        uses.append(f"{what}: {', '.join(idle)}")
     lines += _bus(process, sample, width)
     for number, use in enumerate(uses or ["none"]):
         lines += _field("" if number else "NICs", use, width)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from probes.base.text import printable
 from probes.base.unknown import Unknown, known
@@ -27,6 +27,7 @@ class RasEvents:
         self._is_recorded = bool(self._addresses)
         self._first: tuple[str, ...] = ()
         self._news: list[str] = []
+        self._on_end: Callable[[], object] = bool
         self._lock = threading.Lock()
 
     @property
@@ -34,10 +35,15 @@ class RasEvents:
         """Return whether events are followed."""
         return bool(self._addresses)
 
-    def follow(self, address: str, first: tuple[str, ...] = ()) -> None:
-        """Follow an address to which the host has subscribed; `first`: the events that came with that."""
+    def follow(
+        self, address: str, first: tuple[str, ...] = (), on_end: Callable[[], object] = bool
+    ) -> None:
+        """Follow an address to which the host has subscribed; `first`: the events that came with that.
+
+        `on_end` is called when the subscription has ended.
+        """
         with self._lock:
-            self._addresses, self._first = (address,), first
+            self._addresses, self._first, self._on_end = (address,), first, on_end
             self._news.append("gdrtop now follows RAS events")
 
     def stop(self, host: Host) -> bool:
@@ -47,6 +53,7 @@ class RasEvents:
             for address in addresses:
                 host.ras_events(address, last=True)
             if addresses:
+                self._on_end()
                 self._news.append("gdrtop no longer follows RAS events")
         return bool(addresses)
 
@@ -60,6 +67,7 @@ class RasEvents:
                     lines += events
                 elif not self._is_recorded:
                     host.ras_events(address, last=True)
+                    self._on_end()
                     self._addresses = ()
                     self._news.append(f"RAS events have ended: {events.detail or events}")
             news, self._news = self._news, []

@@ -1,4 +1,5 @@
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -9,7 +10,7 @@ import pytest
 
 from probes.base.unknown import Reason, Unknown
 from probes.host import command
-from probes.host.command import CommandOutput, find_command, run_command
+from probes.host.command import CommandOutput, run_command
 
 
 @pytest.fixture
@@ -84,23 +85,79 @@ def test_background_children_of_a_command_are_killed(bin_directory: Path) -> Non
     assert has_gone(int(output.stdout))
 
 
-@pytest.mark.skipif(not find_command("setpriv"), reason="needs setpriv(1) of util-linux")
-def test_a_command_dies_with_a_killed_gdrtop(bin_directory: Path, tmp_path: Path) -> None:
-    pid_file = tmp_path / "pid"
-    script(bin_directory, "tool", f"echo $$ > {pid_file}.new; mv {pid_file}.new {pid_file}; exec sleep 600")
+@pytest.mark.parametrize("start", ["", "setsid "], ids=["a child", "a child in a session of its own"])
+def test_nothing_of_a_command_outlives_a_killed_gdrtop(
+    bin_directory: Path, tmp_path: Path, start: str
+) -> None:
+    pids = tmp_path / "pids"
+    script(
+        bin_directory,
+        "tool",
+        f"{start}sleep 600 </dev/null >/dev/null 2>&1 &\n"
+        f"echo $$ $! > {pids}.new; mv {pids}.new {pids}; exec sleep 600",
+    )
     program = (
         "import sys, probes.host.command as command\n"
         f"command.TRUSTED_PATH = ({str(bin_directory)!r}, *command.TRUSTED_PATH)\n"
         "command.run_command(['tool'], 600)"
     )
     parent = subprocess.Popen([sys.executable, "-c", program], cwd=Path(__file__).parents[3])
-    deadline = time.monotonic() + 60
-    while not pid_file.exists():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-    parent.kill()
-    parent.wait()
-    assert has_gone(int(pid_file.read_text()))
+    try:
+        deadline = time.monotonic() + 60
+        while not pids.exists():
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+    finally:
+        parent.kill()
+        parent.wait()
+    assert [pid for pid in pids.read_text().split() if not has_gone(int(pid))] == []
+
+
+def test_a_daemon_of_a_command_is_killed(bin_directory: Path) -> None:
+    script(bin_directory, "tool", "setsid sh -c 'echo $$; exec sleep 600 >/dev/null 2>&1' & sleep 0.2")
+    output = run_command(["tool"], 60)
+    assert isinstance(output, CommandOutput)
+    assert has_gone(int(output.stdout))
+
+
+def test_the_next_command_runs_also_where_the_server_was_killed(bin_directory: Path) -> None:
+    script(bin_directory, "tool", "echo done")
+    assert isinstance(run_command(["tool"], 60), CommandOutput)
+    server = command._SERVER._process
+    assert server is not None
+    os.kill(server.pid, signal.SIGKILL)
+    assert has_gone(server.pid)
+    output = run_command(["tool"], 60)
+    assert isinstance(output, CommandOutput)
+    assert output.stdout == "done\n"
+
+
+def test_a_command_that_cannot_be_executed_says_why(bin_directory: Path) -> None:
+    (bin_directory / "tool").write_text("#!/no/such/interpreter\n")
+    (bin_directory / "tool").chmod(0o755)
+    output = run_command(["tool"], 60)
+    assert isinstance(output, Unknown)
+    assert output.detail == "No such file or directory"
+
+
+def test_commands_at_the_same_time_do_not_wait_for_each_other(bin_directory: Path, tmp_path: Path) -> None:
+    script(bin_directory, "tool", f"while [ ! -e {tmp_path}/enough ]; do sleep 0.02; done; echo first")
+    script(bin_directory, "other", f"touch {tmp_path}/enough")
+    found: list[object] = []
+    thread = threading.Thread(target=lambda: found.append(run_command(["tool"], 60)))
+    thread.start()
+    assert isinstance(run_command(["other"], 60), CommandOutput)
+    thread.join()
+    assert isinstance(found[0], CommandOutput)
+
+
+def test_no_descriptor_of_a_command_stays_open(bin_directory: Path) -> None:
+    script(bin_directory, "tool", "sleep 600 & exit 1")
+    run_command(["tool"], 60)
+    before = sorted(os.listdir("/proc/self/fd"))
+    run_command(["tool"], 60)
+    run_command(["no-such-tool"], 60)
+    assert sorted(os.listdir("/proc/self/fd")) == before
 
 
 def test_a_command_that_uses_cpu_gets_more_time(bin_directory: Path, tmp_path: Path) -> None:

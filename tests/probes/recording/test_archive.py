@@ -16,7 +16,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from probes.facts.node import probe_node
-from probes.recording.archive import MAX_TOTAL_BYTES
+from probes.recording.archive import MAX_TOTAL_BYTES, ArchiveWriter, Manifest
 from probes.recording.format import Question, RecordingError
 from probes.recording.recording_host import Moment
 from probes.recording.replay_host import ReplayHost
@@ -160,6 +160,11 @@ def test_a_member_without_its_checksum_adds_nothing() -> None:
     assert recording.damage == "damaged: only the first 2 moments can be read (the file is truncated)"
 
 
+def test_a_file_cut_in_its_first_moment_says_what_may_have_happened() -> None:
+    with pytest.raises(RecordingError, match="killed while it wrote the file, or the file is an incomplete"):
+        read(VALID[:2000])
+
+
 def test_data_after_the_end_is_ignored() -> None:
     assert read(VALID + b"garbage") == read(VALID)
 
@@ -176,6 +181,59 @@ def test_reading_long_answers_takes_little_more_memory_than_they_have() -> None:
         tracemalloc.stop()
     assert len(recording.answers) == len(files)
     assert peak < 1.5 * sum(map(len, files.values()))
+
+
+def test_lists_take_little_more_memory_than_their_text() -> None:
+    texts = [json.dumps([f"{number:02}{name:x}" for name in range(20_000)]) for number in range(20)]
+    blobs = {sha256(text.encode()).hexdigest(): text for text in texts}
+    lines = [{"ask": "names", "of": f"/sys/{number}", "blob": name} for number, name in enumerate(blobs)]
+    content = packed(
+        ("manifest.json", jsonl(MANIFEST)),
+        *((f"blobs/{name}", text.encode()) for name, text in blobs.items()),
+        ("moments/000000.jsonl", jsonl(HEAD, *lines)),
+        ("end.json", b"{}"),
+    )
+    tracemalloc.start()
+    try:
+        host = ReplayHost(read(content))
+        names = host.names("/sys/19")
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert names == tuple(json.loads(texts[19]))
+    assert peak < 4 * sum(map(len, texts))
+
+
+def test_a_recording_takes_no_more_memory_than_it_may(monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = [{"ask": "size", "of": f"/sys/{number}", "answer": number} for number in range(10_000)]
+    content = with_moment(*lines)
+    assert len(read(content).answers) == len(lines)
+    monkeypatch.setattr("probes.recording.archive.MAX_MEMORY_BYTES", 4 << 20)
+    with pytest.raises(RecordingError, match="takes more than 4 MiB of memory"):
+        read(content)
+
+
+def test_what_was_recorded_can_be_read_in_the_memory_that_it_may_take(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("probes.recording.archive.MAX_MEMORY_BYTES", 6 << 20)
+    pieces: list[bytes] = []
+    writer = ArchiveWriter(pieces.append)
+    writer.begin(Manifest(1, "0", "node", 1.7e9, "live", "", False))
+    moments = (
+        Moment(
+            number,
+            1.7e9 + number,
+            True,
+            (1.0 + number,),
+            {Question("size", (f"/{number}/{path}",)): path for path in range(1000)},
+        )
+        for number in range(20)
+    )
+    written = [writer.add(moment) for moment in moments]
+    writer.end(1.7e9, {})
+    assert False in written
+    assert len(read(b"".join(pieces)).moments) == written.count(True) > 1
 
 
 def bomb() -> bytes:

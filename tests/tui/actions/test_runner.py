@@ -1,6 +1,7 @@
 """Steps run in order, stop at the first that fails, and what happens is told and logged."""
 
 import contextlib
+import errno
 import fcntl
 import os
 import pwd
@@ -114,6 +115,22 @@ def test_a_program_that_is_not_installed_says_so(told: Told, monkeypatch: pytest
     ended = told.run(LocalCommands(), command("no-such-program"))
     assert ended.outcome is RunOutcome.FAILED
     assert "not installed" in ended.why
+
+
+def test_a_step_without_a_free_terminal_says_so_and_the_log_has_its_end(
+    told: Told, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "openpty", no_terminal)
+    ended = told.run(LocalCommands(), command("true"), command("true"))
+    assert ended.outcome is RunOutcome.FAILED
+    assert ended.why == "step 1: no pseudo-terminal for true: No space left on device"
+    (run,) = past_runs(told.log.lines())
+    assert run.outcome is RunOutcome.FAILED
+
+
+def no_terminal() -> tuple[int, int]:
+    """What openpty(3) does when /proc/sys/kernel/pty/max is reached."""
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
 def test_an_endless_step_is_reported_and_not_killed(told: Told) -> None:

@@ -136,10 +136,10 @@ def test_where_no_other_terminal_is_to_be_had_that_is_said(monkeypatch: pytest.M
     def refuse() -> tuple[int, int]:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("pty.openpty", refuse)
+    monkeypatch.setattr(os, "openpty", refuse)
     ended = start("").ended
     assert ended is not None
-    assert ended.why.endswith("could not be started: No space left on device")
+    assert ended.why.endswith("could not be started: no pseudo-terminal (No space left on device)")
 
 
 def test_a_keeper_that_cannot_be_begun_leaves_no_descriptor(monkeypatch: pytest.MonkeyPatch) -> None:

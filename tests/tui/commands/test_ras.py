@@ -6,10 +6,12 @@ import io
 import json
 from collections.abc import Sequence
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from probes.base.origin import Origin, Source
 from probes.base.unknown import Maybe, Reason, Unknown
 from probes.host.ras import ANSWER_SECONDS, DIAGNOSTICS, MONITOR, STATUS, VERBOSE_STATUS
 from probes.simulation.host import SimulatedHost
@@ -19,6 +21,7 @@ from tests.tui.pilot import SteppedClock
 from tui.cli import main
 from tui.commands.live import follow_ras_events, write_live
 from tui.commands.ras_session import Ras, RasOptions
+from tui.runtime import lock
 from tui.runtime.live_reader import LiveReader
 
 PORT = "[::1]:28028"
@@ -98,6 +101,62 @@ def test_nothing_is_sent_without_consent(said: str | None, count: int) -> None:
     if not count:
         assert status == 3
         assert "not confirmed" in text
+
+
+@pytest.fixture
+def shared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lock, "runtime_directory", lambda: str(tmp_path / "run"))
+
+
+def running(name: str = "hgx-h100") -> Node:
+    """Return a node that is not simulated, to gdrtop."""
+    node = Node(name)
+    node.origin = Origin(Source.LIVE, "h100-07")
+    node.clock.now = 5000.0
+    return node
+
+
+@pytest.mark.usefixtures("shared")
+def test_two_gdrtops_ask_at_most_every_ten_seconds() -> None:
+    first, second = running(), running()
+    assert asked(first, yes=True)[0] == 0
+    assert len(first.sent) == 1
+    second.clock.now = first.clock.now + 3.0
+    status, text, _ = asked(second, yes=True)
+    assert (status, second.sent) == (3, [])
+    assert "not asked: RAS was asked 3 s ago; gdrtop waits 10 s" in text
+    second.clock.now = first.clock.now + 10.0
+    assert asked(second, yes=True)[0] == 0
+    assert len(second.sent) == 1
+
+
+@pytest.mark.usefixtures("shared")
+def test_a_question_of_before_the_last_boot_does_not_count() -> None:
+    first, second = running(), running()
+    asked(first, yes=True)
+    second.clock.now = 300.0
+    assert asked(second, yes=True)[0] == 0
+
+
+@pytest.mark.usefixtures("shared")
+def test_only_one_gdrtop_is_connected_at_a_time() -> None:
+    follower, second = running("hgx-h100+rank-stopped"), running("hgx-h100+rank-behind")
+    refused: list[tuple[int, str, str]] = []
+    seen: list[tuple[int, str]] = []
+
+    def meanwhile(seconds: float) -> None:
+        del seconds
+        refused.append(asked(second, yes=True))
+        seen.append(monitored(second, count=1))
+
+    options = RasOptions(yes=True, count=1)
+    Ras(follower, io.StringIO(), options, io.StringIO(), io.StringIO(), meanwhile).monitor()
+    why = "another gdrtop is connected to RAS; gdrtop opens one connection at a time"
+    assert refused[-1][0] == seen[-1][0] == 3
+    assert f"not asked: {why}" in refused[-1][1]
+    assert why in seen[-1][1]
+    assert (second.sent, second.subscribed) == ([], 0)
+    assert asked(second, yes=True)[0] == 0
 
 
 def test_verbose_asks_for_more_names() -> None:

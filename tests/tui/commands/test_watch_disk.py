@@ -2,6 +2,7 @@
 
 import errno
 import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -38,6 +39,41 @@ def test_a_disk_without_space_stops_the_ring_once_and_it_goes_on_when_there_is_r
     last = recording(rings(tmp_path / "ring")[-1])
     assert len(last.moments) >= 20
     assert Question("file", ("/proc/sys/kernel/hostname",)) in last.answers
+
+
+@pytest.mark.parametrize("replaced", [False, True], ids=["removed", "replaced by another"])
+def test_a_ring_whose_directory_was_removed_begins_again(
+    tmp_path: Path, scripted: Scripted, replaced: bool
+) -> None:
+    scripted(events_of=lambda second: [Severity.CRITICAL] if second == 40 else [])
+    watched = Watched(tmp_path / "ring", as_json=True)
+    watched.seconds(10)
+    shutil.rmtree(tmp_path / "ring")
+    if replaced:
+        (tmp_path / "ring").mkdir(mode=0o700)
+    watched.seconds(60)
+    lines = [valid("watch", line) for line in watched.end().splitlines()]
+    kinds = [line["kind"] for line in lines if line["subject"] == "gdrtop watch"]
+    assert kinds == ["watch-started", "ring-paused", "ring-resumed", "saved", "watch-ended"]
+    assert "was removed" in lines[1]["text"]
+    assert len(saved(tmp_path / "ring")) == 1
+    assert sum(len(recording(file).moments) for file in rings(tmp_path / "ring")) >= 60
+
+
+def test_a_ring_whose_directory_cannot_be_created_again_says_so_once(
+    tmp_path: Path, scripted: Scripted
+) -> None:
+    scripted()
+    watched = Watched(tmp_path / "place" / "ring")
+    watched.seconds(5)
+    shutil.rmtree(tmp_path / "place")
+    (tmp_path / "place").touch()
+    watched.seconds(30)
+    (tmp_path / "place").unlink()
+    watched.seconds(20)
+    text = " ".join(watched.end().split())
+    assert text.count("was removed") == 1
+    assert text.count("the ring is written again") == 1
 
 
 def test_a_write_that_fails_half_way_leaves_whole_moments(

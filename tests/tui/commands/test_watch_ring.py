@@ -35,6 +35,17 @@ def test_the_ring_has_a_length_in_time(tmp_path: Path, scripted: Scripted) -> No
     assert 120 <= count <= 240
 
 
+def test_a_clock_that_is_set_forward_deletes_no_ring(tmp_path: Path, scripted: Scripted) -> None:
+    scripted()
+    watched = Watched(tmp_path / "ring", Limits(keep_seconds=120, max_bytes=16 << 20))
+    watched.seconds(130)
+    before = rings(tmp_path / "ring")
+    watched.host._started_at += 86400.0
+    watched.seconds(55)
+    watched.end()
+    assert set(before) < set(rings(tmp_path / "ring"))
+
+
 def test_ring_and_saved_recordings_never_exceed_the_size(
     tmp_path: Path, scripted: Scripted, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -24,7 +24,13 @@ def test_the_unit_runs_watch_with_the_options_given(capsys: pytest.CaptureFixtur
     assert command.startswith("/")
     other = unit(capsys, "--dir", "/srv/100% of $it/ring")
     assert '--dir "/srv/100%% of $$it/ring"' in other
-    assert "ReadWritePaths=" in other
+    # systemd has no variables there.
+    assert 'ReadWritePaths="/srv/100%% of $it/ring"\n' in other
+
+
+def test_the_unit_says_how_to_create_its_directory(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "#   install -d -m 0700 '/srv/a b/ring'\n" in unit(capsys, "--dir", "/srv/a b/ring")
+    assert "install -d" not in unit(capsys)
 
 
 def test_the_unit_takes_nothing_away_that_the_probes_need(capsys: pytest.CaptureFixture[str]) -> None:

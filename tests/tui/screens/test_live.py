@@ -121,6 +121,19 @@ async def test_enter_shows_the_evidence_of_a_process_and_escape_goes_back() -> N
         await until(pilot, lambda: not is_on(pilot, LiveScreen))
 
 
+async def test_q_goes_back_from_a_process_to_the_ranks_and_then_to_the_overview() -> None:
+    app, clock = app_and_clock()
+    async with app.run_test(size=(80, 24)) as pilot:
+        await opened(pilot, clock)
+        await pilot.press("enter")
+        await until(pilot, lambda: pilot.app.screen.query_one("#details").display)
+        await pilot.press("q")
+        await until(pilot, lambda: not pilot.app.screen.query_one("#details").display)
+        assert is_on(pilot, LiveScreen)
+        await pilot.press("q")
+        await until(pilot, lambda: not is_on(pilot, LiveScreen))
+
+
 async def test_stepping_back_shows_the_figures_of_that_moment_on_all_panes() -> None:
     app, clock = app_and_clock()
     async with app.run_test(size=(120, 40)) as pilot:

@@ -291,6 +291,13 @@ class LiveScreen(PanesScreen):
         else:
             super().action_leave()
 
+    def action_close(self) -> None:
+        """Close the details, else leave the screen: the footer calls both "Back"."""
+        if self._is_opened:
+            self._set_opened(False)
+        else:
+            super().action_close()
+
     def action_filter(self) -> None:
         """Show the input of the filter, and the events."""
         self.remove_class("opened")
