@@ -153,9 +153,7 @@ add_log_check(
     impact="The operation failed, such as a memory registration or a queue pair setup. Timeouts often come "
     "back.",
     kind=LogKind.NIC_COMMAND,
-    wanted=lambda message: not any(
-        words in message.text for words in (_REFUSED_REGISTER, *_REFUSED_REGION)
-    ),
+    wanted=lambda message: not any(words in message.text for words in (_REFUSED_REGISTER, *_REFUSED_REGION)),
     cause="driver and firmware do not match, or the firmware hangs.",
     fix=Plan(
         "Update the firmware",

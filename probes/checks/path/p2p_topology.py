@@ -76,8 +76,8 @@ def p2p_topology_refused_override(examination: Examination) -> Outcome:
 def _allow_steps(examination: Examination) -> tuple[Step, ...]:
     """Return the option that skips the check, or what to do with a driver that has no such option.
 
-    R595 removed it: it then needs an IOMMU group that GPU and NIC share, or a root port. Each driver lists its
-    options in /proc/driver/nvidia/params. Sources: nv-pci.c; https://github.com/NVIDIA/aicr/issues/2459.
+    R595 removed it; GPU and NIC then need a common IOMMU group or root port. /proc/driver/nvidia/params lists
+    the options. Sources: nv-pci.c; https://github.com/NVIDIA/aicr/issues/2459.
     """
     parameters = map_known(examination.node.gpus, lambda gpus: gpus.driver.parameters)
     if isinstance(parameters, Unknown) or _OVERRIDE in parameters:
