@@ -99,7 +99,7 @@ def _assignment(setting: Setting, form: str) -> Iterator[str]:
 
 
 def _notes(advice: Advice) -> Iterator[str]:
-    order = (State.FIX_FIRST, State.UNKNOWN, State.IN_FILE, State.VENDOR, State.NOT_NEEDED)
+    order = (State.FIX_FIRST, State.MEASURE, State.UNKNOWN, State.IN_FILE, State.VENDOR, State.NOT_NEEDED)
     for state in order:
         notes = [note for note in advice.notes if note.state is state]
         if notes:
