@@ -32,7 +32,7 @@ def run(*arguments: str) -> int:
 
 
 def test_a_shell_can_source_it() -> None:
-    text = printed("shell") + '\necho "$NCCL_NET_GDR_LEVEL $NCCL_IB_GID_INDEX"\n'  # the first only in a comment
+    text = printed("shell") + '\necho "$NCCL_NET_GDR_LEVEL $NCCL_IB_GID_INDEX"\n'  # a comment names the first
     done = subprocess.run(["/bin/sh"], input=text, capture_output=True, text=True, check=True)
     assert (done.stdout, done.stderr) == (" 3\n", "")
 
