@@ -181,7 +181,7 @@ VARIABLES: tuple[Variable, ...] = (
         "NCCL_NVLS_ENABLE",
         "0: no NVLink SHARP",
         Kind.NUMBER,
-        defaults=(("2.17", "2"),),
+        defaults=(("2.17", "1"), ("2.18", "2")),
         limits=(0, 2),
         since="2.17",
         for_debugging=True,

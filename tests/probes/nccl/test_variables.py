@@ -45,6 +45,8 @@ def test_a_variable_is_described(variable: Variable) -> None:
         ("NCCL_NET_GDR_LEVEL", "2.28.9", "PXB"),
         ("NCCL_NET_GDR_LEVEL", "2.29.2", "P2C"),
         ("NCCL_CUMEM_ENABLE", "2.18.5", "0"),
+        ("NCCL_NVLS_ENABLE", "2.17.1", "1"),
+        ("NCCL_NVLS_ENABLE", "2.18.1", "2"),
     ],
 )
 def test_defaults_follow_the_version(name: str, version: str, default: str) -> None:
