@@ -27,7 +27,7 @@ _VARIABLES = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
 _EXPANDABLE = re.compile(r"(?:^|,)\s*expandable_segments\s*:\s*true\b", re.IGNORECASE)
 _TENSORS_ONLY = "None for NCCL, which registers its own buffers. Registering tensors fails."
 # Libraries that register the tensors of the program itself.
-_REGISTER_TENSORS = ("libucp", "libfabric", "libnvshmem_host")
+_REGISTER_TENSORS = ("libucp", "libfabric", "libnvshmem_host", "mooncake/engine")
 
 
 @AREA.check(

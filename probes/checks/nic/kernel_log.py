@@ -19,7 +19,7 @@ _DRIVER = "Linux, Documentation/networking/device_drivers/ethernet/mellanox/mlx5
 _HEALTH = "Linux, Documentation/networking/devlink/devlink-health.rst and mlx5.rst"
 _BOOT_SECONDS = 300.0
 _REFUSED_REGISTER = "ACCESS_REG"
-_REFUSED_REGION = "reg mr failed"
+_REFUSED_REGION = ("reg mr failed", "register mr", "command REG_MR")  # mlx5, EFA
 
 
 @AREA.check(
@@ -74,7 +74,7 @@ add_log_check(
     impact="Jobs on the port failed at that moment (NCCL: completion error 12).",
 )
 def link_messages(examination: Examination) -> Outcome:
-    """Find mlx5's messages "Link down" and those of failed optics."""
+    """Find messages of ports that went down, and mlx5's of failed optics."""
     messages = log_messages(examination, LogKind.NIC_LINK, lambda message: not _is_empty_cage(message))
     fix = Plan(
         "Check cable and optics",
@@ -135,7 +135,7 @@ add_log_check(
     ok="No NIC ran out of resources for memory regions",
     impact="Programs fail to register memory with this NIC.",
     kind=LogKind.NIC_COMMAND,
-    wanted=lambda message: _REFUSED_REGION in message.text,
+    wanted=lambda message: any(words in message.text for words in _REFUSED_REGION),
     cause="the firmware refused to register memory.",
     fix=Plan(
         "Find the process with too many memory regions",
@@ -153,7 +153,7 @@ add_log_check(
     impact="The operation failed, such as a memory registration or a queue pair setup. Timeouts often come "
     "back.",
     kind=LogKind.NIC_COMMAND,
-    wanted=lambda message: _REFUSED_REGISTER not in message.text and _REFUSED_REGION not in message.text,
+    wanted=lambda message: not any(words in message.text for words in (_REFUSED_REGISTER, *_REFUSED_REGION)),
     cause="driver and firmware do not match, or the firmware hangs.",
     fix=Plan(
         "Update the firmware",

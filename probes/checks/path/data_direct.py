@@ -126,7 +126,7 @@ def _without_driver(examination: Examination, unbound: list[PciFunction]) -> Out
             "Install a driver with Data Direct",
             (
                 instruction("Boot Linux 6.12 or newer (Ubuntu: linux-nvidia-64k-6.14), or install DOCA-OFED"),
-                instruction("With such a driver, look for its messages in the kernel log: VPD, VU keyword"),
+                instruction("After the reboot, look for its messages in the kernel log: VPD, VU keyword"),
             ),
             needs_reboot=True,
             disturbs=REBOOT_ENDS_JOBS,

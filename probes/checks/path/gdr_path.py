@@ -4,13 +4,20 @@ from __future__ import annotations
 
 from probes.base.plan import Plan, instruction, plan_or_none
 from probes.base.text import plural
-from probes.base.unknown import Reason, Unknown
+from probes.base.unknown import Reason, Unknown, known
 from probes.facts.gpudirect import GdrPath, GpuDirectFacts, PathState
 from probes.plans.load_modules import load_peermem, refused_before
 from probes.queries.evidence_list import RDMA_DEVICES, first_n
 from probes.queries.finding import Area, Evidence, Outcome, Severity, end_with, found, need, passed, unknown
 from probes.queries.module_need import DMABUF_MISSING, PEERMEM_MISSING
-from probes.queries.modules import PEERMEM, no_gpu_or_nic, no_gpu_or_rdma_device, peer_nics
+from probes.queries.modules import (
+    PEERMEM,
+    cxi_functions,
+    efa_functions,
+    no_gpu_or_nic,
+    no_gpu_or_rdma_device,
+    peer_nics,
+)
 from probes.queries.ports import PORT_DOWN
 from probes.snapshot.examination import Examination
 from probes.snapshot.verdict import State
@@ -65,6 +72,11 @@ def no_gdr_path(examination: Examination) -> Outcome:
     usable = [state.path.value for state in states if need(state.usable, f"the state of {state.path.value}")]
     if usable:
         return passed(Evidence("usable paths", ", ".join(usable)))
+    if direct.peermem.path is GdrPath.PEERMEM and peer_nics(examination) == () and _is_slingshot(examination):
+        return found(
+            "libfabric reaches GPU memory through the devices of Slingshot NICs, and there are none.",
+            Evidence("/sys/class/cxi", "no device"),
+        )
     reasons = dict.fromkeys(evidence.value for state in states for evidence in _unmet(state)[:1])
     return found(
         f"A NIC reaches GPU memory through {ways}, but {', and '.join(reasons)}.",
@@ -153,6 +165,11 @@ def gpu_not_served(examination: Examination) -> Outcome:
         devices=tuple(usability.unserved),
         takes=tuple(usability.unserved),
     )
+
+
+def _is_slingshot(examination: Examination) -> bool:
+    """Return whether Slingshot NICs are the only RDMA cards; without their driver they have no device."""
+    return bool(known(cxi_functions(examination), ())) and not known(efa_functions(examination), ())
 
 
 def _load_peermem(examination: Examination, direct: GpuDirectFacts) -> Plan | None:

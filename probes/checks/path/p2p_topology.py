@@ -17,6 +17,7 @@ from probes.queries.modules import (
     message_evidence,
     module_messages,
 )
+from probes.queries.pcie_paths import is_guest
 from probes.snapshot.examination import Examination
 
 AREA = Area("path")
@@ -72,6 +73,24 @@ def p2p_topology_refused_override(examination: Examination) -> Outcome:
     )
 
 
+def _allow_steps(examination: Examination) -> tuple[Step, ...]:
+    """Return the option that skips the check, or what to do with a driver that has no such option.
+
+    R595 removed it; GPU and NIC then need a common IOMMU group or root port. /proc/driver/nvidia/params lists
+    the options. Sources: nv-pci.c; https://github.com/NVIDIA/aicr/issues/2459.
+    """
+    parameters = map_known(examination.node.gpus, lambda gpus: gpus.driver.parameters)
+    if isinstance(parameters, Unknown) or _OVERRIDE in parameters:
+        condition = f"if {_PARAMS} lists it and" if isinstance(parameters, Unknown) else "if"
+        text = (
+            f"Or, {condition} the machine is known to work, set `options nvidia NVreg_{_OVERRIDE}=1` in "
+            "modprobe.d, rebuild the initramfs and reboot"
+        )
+        return (instruction(text),)
+    text = f"This driver has no NVreg_{_OVERRIDE} (R595 removed it). If the machine needs it, use branch R580"
+    return (instruction(text),)
+
+
 def _refused(examination: Examination, words: str, cause: str, fix: Plan) -> Outcome:
     """Check the kernel log for a refusal of the driver."""
     _require_topology_check(examination)
@@ -95,10 +114,7 @@ def p2p_topology_refused(examination: Examination) -> Outcome:
         instruction(
             "Use the NIC below the same PCIe switch as the GPU (NCCL_IB_HCA; see the matrix of gdrtop)"
         ),
-        instruction(
-            "Or, if the chipset is known to work, set `options nvidia NVreg_GrdmaPciTopoCheckOverride=1` in "
-            "modprobe.d, rebuild the initramfs and reboot"
-        ),
+        *_allow_steps(examination),
     )
     return _refused(
         examination,
@@ -120,18 +136,22 @@ def p2p_topology_refused(examination: Examination) -> Outcome:
 )
 def p2p_topology_refused_force_pcie(examination: Examination) -> Outcome:
     """Check the log for `mapping type FORCE_PCIE`: Grace with NICs at the GPU's own switch."""
-    steps = (
-        Step("Show which ACS settings the paths need", ("rdma_topo", "check")),
-        instruction(
-            "Set ACS as rdma_topo prints it (in firmware, or with pci=config_acs= at boot), then reboot"
-        ),
-    )
-    return _refused(
-        examination,
-        "FORCE_PCIE",
-        "The direct PCIe path of Grace needs GPU and NIC in one IOMMU group. ACS settings decide the groups.",
-        Plan("Set ACS as rdma_topo requires", steps, needs_reboot=True, disturbs=REBOOT_ENDS_JOBS),
-    )
+    cause = "The direct PCIe path of Grace needs GPU and NIC in one IOMMU group."
+    name, steps = "Allow the direct PCIe path", _allow_steps(examination)
+    if known(is_guest(examination), False):
+        cause += " In a virtual machine the hypervisor decides the groups."
+    else:
+        cause += " ACS settings decide the groups."
+        name = "Set ACS as rdma_topo requires"
+        steps = (
+            Step("Show which ACS settings the paths need", ("rdma_topo", "check")),
+            instruction(
+                "Set ACS as rdma_topo prints it (in firmware, or with pci=config_acs= at boot), then reboot"
+            ),
+            *steps,
+        )
+    plan = Plan(name, steps, needs_reboot=True, disturbs=REBOOT_ENDS_JOBS)
+    return _refused(examination, "FORCE_PCIE", cause, plan)
 
 
 @AREA.check(

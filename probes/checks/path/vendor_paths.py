@@ -21,12 +21,19 @@ from probes.queries.modules import (
     module_of,
     state_evidence,
 )
+from probes.queries.pcie_paths import functions_of
 from probes.snapshot.examination import Examination
 
 AREA = Area("path")
 _EFA_SOURCE = "amzn-drivers, kernel/linux/efa_nv_peermem/src/efa_nv_peermem_main.c and efa/src/efa_p2p.c"
 _CXI_SOURCE = "HewlettPackard/shs-cxi-driver, drivers/net/ethernet/hpe/ss1/cass_nvidia_gpu.c"
 _SPARE = "None for programs that use DMA-BUF. Programs without it copy through host memory."
+# aws-ofi-nccl, nccl_ofi_dmabuf.cpp: no DMA-BUF by default before v1.14.2, and not with these until v1.19.1.
+_FIRST_GENERATIONS = (0xEFA0, 0xEFA1, 0xEFA2)
+_PLUGIN_WITHOUT = (
+    "aws-ofi-nccl before 1.19.2 does not offer DMA-BUF to NCCL on this EFA. Jobs with an older plugin may "
+    "copy through host memory."
+)
 _DEVICES = "/sys/class/infiniband/*/device/driver"
 _STATE = "the state of GPUDirect"
 _EFA_PACKAGE = "AWS's EFA installer (efa_installer.sh), or its DKMS package efa-nv-peermem"
@@ -50,8 +57,16 @@ def _efas(examination: Examination) -> tuple[RdmaDevice, ...]:
     return efas
 
 
-def _by_dmabuf(direct: GpuDirectFacts, devices: tuple[RdmaDevice, ...]) -> bool:
-    return direct.dmabuf.usable is True and all(direct.nic_dmabuf.get(one.name) is True for one in devices)
+def _by_dmabuf(
+    examination: Examination, direct: GpuDirectFacts, devices: tuple[RdmaDevice, ...]
+) -> tuple[Severity, str] | None:
+    """Return severity and impact where DMA-BUF replaces EFA's own module on these devices; else None."""
+    if direct.dmabuf.usable is not True or not all(direct.nic_dmabuf.get(one.name) for one in devices):
+        return None
+    functions = functions_of(examination)
+    ids = {functions[bdf].device_id for one in devices if (bdf := known(one.bdf, "")) in functions}
+    is_old = not ids.isdisjoint(_FIRST_GENERATIONS)
+    return (Severity.WARNING, _PLUGIN_WITHOUT) if is_old else (Severity.NOTE, _SPARE)
 
 
 @AREA.check(
@@ -64,7 +79,7 @@ def _by_dmabuf(direct: GpuDirectFacts, devices: tuple[RdmaDevice, ...]) -> bool:
     part_of=("nvidia-not-loaded", "efa-not-loaded"),
 )
 def efa_peermem_unusable(examination: Examination) -> Outcome:
-    """Check what each EFA says of its peer-memory provider; a note where DMA-BUF works."""
+    """Check what each EFA says of its peer-memory provider; milder where DMA-BUF works."""
     efas = _efas(examination)
     direct = need(examination.node.gpudirect, _STATE)
     if direct.by_design:
@@ -72,17 +87,18 @@ def efa_peermem_unusable(examination: Examination) -> Outcome:
     without = tuple(one for one in efas if need(direct.nic_peermem.get(one.name, False), _STATE) is False)
     if not without:
         return passed(Evidence(f"{efas[0].sysfs_path}/device", f"NVIDIA peer memory on {len(efas)} EFAs"))
-    is_spare = _by_dmabuf(direct, without)
+    spare = _by_dmabuf(examination, direct, without)
     own = direct.peermem.requirements if direct.peermem.path is GdrPath.EFA else ()
     cause, fix, evidence = _why_unusable(examination)
-    more = " GPUDirect RDMA still works with DMA-BUF." if is_spare else ""
+    severity, impact = spare or (Severity.CRITICAL, "")
+    more = " GPUDirect RDMA still works with DMA-BUF." if spare else ""
     return found(
         f"{cause}{more}",
         *(_evidence(row) for row in own[:1]),
         *evidence,
         fix=fix,
-        severity=Severity.NOTE if is_spare else Severity.CRITICAL,
-        impact=_SPARE if is_spare else "",
+        severity=severity,
+        impact=impact,
         devices=tuple(one.name for one in without),
     )
 
@@ -134,7 +150,7 @@ def _why_unusable(examination: Examination) -> tuple[str, Plan, tuple[Evidence, 
 def efa_peermem_symbol_mismatch(examination: Examination) -> Outcome:
     """Find symbols of nvidia.ko whose version the loaded efa_nv_peermem does not know.
 
-    DKMS builds it once; an update of the NVIDIA driver changes the symbols. A note where DMA-BUF works.
+    DKMS builds it once; an update of the NVIDIA driver changes the symbols. Milder where DMA-BUF works.
     """
     efas = _efas(examination)
     kinds = (LogKind.NO_SYMBOL_VERSION, LogKind.SYMBOL_VERSION)
@@ -142,13 +158,13 @@ def efa_peermem_symbol_mismatch(examination: Examination) -> Outcome:
     if not messages:
         return passed(*message_evidence(examination, messages))
     direct = examination.node.gpudirect
-    is_spare = isinstance(direct, GpuDirectFacts) and _by_dmabuf(direct, efas)
+    spare = _by_dmabuf(examination, direct, efas) if isinstance(direct, GpuDirectFacts) else None
     return found(
         "DKMS built it against an earlier NVIDIA driver, and not again after the driver's update.",
         *message_evidence(examination, messages),
         fix=Plan(f"Rebuild {EFA_PEERMEM}", _REBUILD),
-        severity=Severity.NOTE if is_spare else None,
-        impact=_SPARE if is_spare else "",
+        severity=spare[0] if spare else None,
+        impact=spare[1] if spare else "",
         devices=(EFA_PEERMEM,),
     )
 

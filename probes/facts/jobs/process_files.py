@@ -19,7 +19,7 @@ _NAME_LIMIT = 48  # of a program's or a user's name
 class MappedLibrary:
     """A library that a process maps."""
 
-    name: str  # "libnccl", "libnccl-net", "libibverbs", …
+    name: str  # "libnccl", "libnccl-net", "libibverbs", "mooncake/engine", …
     path: str  # inside the process's own file system
     version: Maybe[str]  # from the file's name, or of the Python package that contains it
 
@@ -42,7 +42,7 @@ SINGLES = (
 )
 _LIBRARIES = re.compile(
     r"/(?P<name>libnccl(?:-net[\w-]*|-tuner[\w-]*)?|libibverbs|libmlx5|libcuda|libucp|libfabric|libnvshmem_host"
-    r"|nvshmem_transport_ibgda|libgdrapi)\.so(?:\.(?P<version>[0-9][0-9.]{0,30}))?$"
+    r"|nvshmem_transport_ibgda|libgdrapi|mooncake/engine)\.so(?:\.(?P<version>[0-9][0-9.]{0,30}))?$"
 )
 _TICKS_PER_SECOND = 100  # USER_HZ on x86 and Arm
 _NO_PINNED = Unknown(Reason.NOT_THERE, "/proc/PID/status", "no VmPin: the thread is ending")

@@ -107,7 +107,8 @@ _MLX = rf"mlx[45]_core (?P<bdf>{_BDF})"
 _NAME = r"([\w.-]{1,64})"
 # Anchored at the start, so that a process name inside a message cannot imitate another message.
 # Sources: NVIDIA's Xid manual and nv-dmabuf.c; kernel/module/{main,version,signing}.c; security/lockdown;
-# drivers/net/ethernet/mellanox/mlx5/core/{health,cmd,events}.c; drivers/pci/pci.c __pcie_print_link_status;
+# drivers/net/ethernet/mellanox/mlx5/core/{health,cmd,events}.c; drivers/infiniband/core/cache.c (6.15);
+# drivers/infiniband/hw/efa/efa_com{,_cmd}.c; drivers/pci/pci.c __pcie_print_link_status;
 # drivers/pci/pcie/aer.c; drivers/iommu; kernel/hung_task.c. The first match wins.
 _PATTERNS: tuple[tuple[LogKind, re.Pattern[str]], ...] = tuple(
     (kind, re.compile(pattern))
@@ -153,7 +154,11 @@ _PATTERNS: tuple[tuple[LogKind, re.Pattern[str]], ...] = tuple(
             LogKind.LOCKDOWN,
             r"Lockdown: .{1,40}: (?:unsigned module|unsafe module|direct PCI|debugfs) .{0,40}restricted",
         ),
-        (LogKind.PEERMEM, r"(?P<module>nvidia[-_]peermem|nv_peer_mem)\b|nv_mem \w{1,64}:\d"),
+        # At each load with the proprietary driver: "module uses symbols from …, inheriting taint".
+        (
+            LogKind.PEERMEM,
+            r"(?P<module>nvidia[-_]peermem|nv_peer_mem)\b(?!: module uses symbols)|nv_mem \w{1,64}:\d",
+        ),
         (
             LogKind.PCIE_BANDWIDTH,
             rf"\S{{1,40}} (?P<bdf>{_BDF}): [\d.]{{1,9}} Gb/s available PCIe bandwidth, limited by ",
@@ -167,11 +172,18 @@ _PATTERNS: tuple[tuple[LogKind, re.Pattern[str]], ...] = tuple(
             rf"{_MLX}(?: \S{{1,32}})?: (?:.{{0,40}}Link down|Port module event.{{0,40}}"
             r"(?:[Ee]rror|unplugged|Power budget|High Temp))",
         ),
+        (LogKind.NIC_LINK, rf"\S{{1,40}} (?P<bdf>{_BDF}) \S{{1,64}}: Port: \d{{1,3}} Link DOWN"),
         (
             LogKind.NIC_COMMAND,
-            rf"{_MLX}: .{{0,120}}(?:Will cause a leak|cmd_out_err|op_mod\(\S{{1,10}} failed|reg mr failed)",
+            rf"{_MLX}: .{{0,120}}(?:Will cause a leak|cmd_out_err|op_mod\(\S{{1,10}} failed|reg mr failed"
+            r"|No done completion)",
         ),
         (LogKind.NIC_COMMAND, r"infiniband \S{1,32}: .{0,120}reg mr failed"),
+        (
+            LogKind.NIC_COMMAND,
+            rf"(?:infiniband|efa (?P<bdf>{_BDF})) \S{{1,32}}: (?:Failed to register mr \[-12\]"
+            r"|Failed to process command REG_MR .{0,40}err -12\b)",
+        ),
         (
             LogKind.NIC_HEALTH,
             rf"{_MLX}: .{{0,120}}(?:health compromised|[Hh]ealth issue|error_sw_reset|assert_var"
@@ -208,6 +220,7 @@ _CORRECTED = re.compile(r"severity=Correct|AER: (?:Multiple )?Correct")
 _RELEVANT = re.compile(
     r"NVRM: |SXid|symbol|version magic|is rejected|verification failed|Lockdown|peer[-_]?mem|nv_mem"
     r"|limited by|mlx[45]_core|AER: |Bus Error|DMAR|dmar|AMD-Vi|arm-smmu|reg mr failed|blocked for more"
+    r"|Link DOWN|register mr|command REG_MR"
 )
 
 
@@ -316,8 +329,10 @@ def _joined(lines: Iterable[tuple[Maybe[float], str]]) -> Iterator[tuple[Maybe[f
     """Yield the lines, with the lines of the message "The NVIDIA GPU …" joined into one."""
     pending: list[tuple[Maybe[float], str]] = []
     for seconds, line in lines:
-        if pending and line.startswith("NVRM: ") and len(pending) < _MOST_JOINED and not _BEGINS.match(line):
-            pending.append((seconds, line.removeprefix("NVRM: ")))
+        # dmesg and journalctl indent the lines of a message of several lines, and leave out their time.
+        more = line.lstrip() if pending else ""
+        if more.startswith("NVRM: ") and len(pending) < _MOST_JOINED and not _BEGINS.match(more):
+            pending.append((seconds, more.removeprefix("NVRM: ")))
             continue
         if pending:
             yield pending[0][0], " ".join(part for _, part in pending)

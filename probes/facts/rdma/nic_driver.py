@@ -23,7 +23,7 @@ class NicStack(Enum):
     INBOX = "inbox"  # the kernel's own, with rdma-core
     MLNX_OFED = "MLNX_OFED"
     DOCA_OFED = "DOCA-OFED"
-    EFA = "EFA installer"
+    EFA = "AWS efa driver"
     SLINGSHOT = "HPE Slingshot Host Software"
     CONTAINER = "DOCA driver container"  # Network Operator: /run/mellanox/drivers
     OTHER = "vendor driver"  # Broadcom, Intel, HPE out of tree

@@ -28,6 +28,7 @@ _RELEVANT = re.compile(
     "NVRM:|nvidia|nv_peer_mem|peer_?mem|mlx[45]_(?:core|ib)|infiniband|\bib_(?:core|uverbs|umad|cm)\b|\brdma_rxe\b|\bAER:|pcieport|DMAR|AMD-Vi|arm-smmu|iommu",
     re.IGNORECASE,
 )
+_TAINT = re.compile("inheriting taint|taints kernel")  # at each load of the proprietary or unpackaged driver
 _NUMBERS = re.compile(r"0x[0-9a-fA-F]+|\d+")
 _FINE = (LogKind.UNSIGNED, LogKind.LOCKDOWN, LogKind.HUNG_TASK)
 _CRITICAL_XIDS = (*xid_groups.LOST, *xid_groups.GSP)
@@ -128,7 +129,8 @@ def _classify(message: KernelMessage, at: float, names: Mapping[str, str]) -> Li
     known = log.recognize(message.text, message.at)
     text = printable(message.text, _TEXT)
     if known is None:
-        if message.priority > _WARNING or not _RELEVANT.search(message.text):
+        is_harmless = message.priority > _WARNING or _TAINT.search(message.text)
+        if is_harmless or not _RELEVANT.search(message.text):
             return None
         return LiveEvent(at, EventKind.KERNEL_MESSAGE, Severity.NOTE, "kernel log", text, CANNOT_EXPLAIN)
     kind = known.kind

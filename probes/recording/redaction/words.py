@@ -386,6 +386,7 @@ _FORMS = re.compile(
             r"lib(?:nccl(?:-net|-tuner)?(?:-(?:aws|ofi|sharp|ucx|spectrum))?|ibverbs|mlx[45]|cuda|cudart|ucp|uct|ucs|fabric"
             r"|nvshmem_host|gdrapi|nvidia-ml|efa|rdmacm)\.so(?:\.\d{1,6}){0,5}",
             r"nvshmem_transport_ibgda\.so(?:\.\d{1,6}){0,5}",
+            r"mooncake|engine\.so",  # of the wheel of Mooncake's transfer engine
             r"lib(?:mlx[45]|efa|irdma|bnxt_re|cxgb4|erdma|hns|ocrdma|qedr|mana)-rdmav\d{1,3}\.so",
             r"[-+_.%@]{1,4}",
             r"(?:MLNX_OFED_LINUX|MLNX_EN|OFED-internal|DOCA_OFED|doca-ofed)-\d{1,3}(?:[.-]\d{1,5}){1,8}",

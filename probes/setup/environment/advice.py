@@ -18,6 +18,7 @@ class State(Enum):
     UNKNOWN = "unknown"  # one node cannot show it, or the fact could not be read
     VENDOR = "set by the cloud's software"
     FIX_FIRST = "fix the node first"
+    MEASURE = "measure first"  # it helps some nodes and slows or hangs others
 
 
 @dataclass(frozen=True)
@@ -54,4 +55,5 @@ class Advice:
     @property
     def is_complete(self) -> bool:
         """Return whether the node has shown everything that could need a variable."""
-        return not self.nothing and all(note.state is not State.UNKNOWN for note in self.notes)
+        undecided = (State.UNKNOWN, State.MEASURE)
+        return not self.nothing and all(note.state not in undecided for note in self.notes)

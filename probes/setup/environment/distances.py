@@ -49,11 +49,12 @@ def level_settings(examination: Examination, version: Version) -> tuple[list[Set
             return [], [Note(LEVEL, State.FIX_FIRST, text)]
         labels = {gpu.id: gpu.label for gpu in examination.topology.gpus}
         names = join_limited(labels[gpu] for ids in gpus.values() for gpu in ids)
-        reason = (
-            f"{names}: the nearest NIC is at {word.value}, and NCCL allows PXB by default; measure with and"
-            " without it"
+        # NCCL's authors on CPUs as PCIe switches: https://github.com/NVIDIA/nccl/issues/465 and 1151.
+        text = (
+            f"{names}: the nearest NIC is at {word.value}, and NCCL allows PXB by default. Direct transfers "
+            f"through a CPU may be slower than copies, or hang: measure a job with {LEVEL}={word.value}"
         )
-        return [Setting(LEVEL, word.value, reason)], []
+        return [], [Note(LEVEL, State.MEASURE, text)]
     return _of_near_gpus(examination, version, checks)
 
 

@@ -107,7 +107,7 @@ def _quoted(value: str) -> str:
 
 
 def _notes(advice: Advice) -> Iterator[str]:
-    order = (State.FIX_FIRST, State.UNKNOWN, State.IN_FILE, State.VENDOR, State.NOT_NEEDED)
+    order = (State.FIX_FIRST, State.MEASURE, State.UNKNOWN, State.IN_FILE, State.VENDOR, State.NOT_NEEDED)
     for state in order:
         notes = [note for note in advice.notes if note.state is state]
         if notes:

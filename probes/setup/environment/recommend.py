@@ -126,8 +126,8 @@ def _without_findings(
 
 
 def _as_in_file(note: Note, conf: Mapping[str, str]) -> Note:
-    """Return the note, or what /etc/nccl.conf decides where one node cannot show the value."""
-    if note.state is not State.UNKNOWN or note.variable not in conf:
+    """Return the note, or what /etc/nccl.conf decides where gdrtop cannot."""
+    if note.state not in (State.UNKNOWN, State.MEASURE) or note.variable not in conf:
         return note
     return Note(note.variable, State.IN_FILE, f"{conf[note.variable]} is already in /etc/nccl.conf")
 

@@ -6,8 +6,10 @@ Package names: Debian and Ubuntu (apt), RHEL, Rocky and Alma (dnf), both from rd
 from __future__ import annotations
 
 from probes.base.unknown import Unknown, known
+from probes.facts.gpudirect import hardware_of
 from probes.facts.system.device_nodes import DeviceNode
 from probes.queries.modules import has_efa_only
+from probes.queries.network_plugin import plugin_only_driver
 from probes.setup.manifests.commented_yaml import command_line, comment_lines
 from probes.setup.manifests.head import head
 from probes.setup.manifests.request import ManifestRequest, Refused
@@ -32,29 +34,41 @@ def container(request: ManifestRequest) -> str | Refused:
     notes = [
         "the image needs user-space libraries only; the drivers and modules of the host are used",
     ]
+    slingshot = _slingshot_devices(request)
     if has_efa_only(examination):
         notes.append("EFA also needs libfabric and aws-ofi-nccl in the image: use AWS's EFA installer there")
+    if slingshot:
+        notes.append(
+            "Slingshot has no verbs: the image needs libfabric with its cxi provider, libcxi and aws-ofi-nccl"
+        )
     lines = head(request, "Dockerfile snippet for GPUDirect RDMA: put it after FROM", (), notes)
     lines += comment_lines("Run the container with:")
     lines += [command_line(text) for text in _run_flags(request)]
     lines += comment_lines(
         "--network host: NCCL and RoCE GIDs need the interfaces of the host. memlock and IPC_LOCK: "
         "registered memory is locked, and the usual limit makes ibv_reg_mr fail (Cannot allocate memory). "
-        "--shm-size: NCCL's shared memory. /dev/infiniband: the NICs' device files."
+        f"--shm-size: NCCL's shared memory. /dev/{'cxi*' if slingshot else 'infiniband'}: the NICs' device "
+        "files."
     )
     lines += comment_lines(
         "In Kubernetes: securityContext.capabilities.add: [IPC_LOCK] and a resource rdma/NAME."
     )
     lines += comment_lines("NCCL's variables for this node: gdrtop env")
-    return "\n".join(lines) + "\n" + _PACKAGES
+    return "\n".join(lines) + "\n" + ("" if slingshot else _PACKAGES)
+
+
+def _slingshot_devices(request: ManifestRequest) -> list[str]:
+    """Return the device files of Slingshot NICs, if there are no other NICs."""
+    examination = request.situation.examination
+    if not plugin_only_driver(examination).startswith("cxi"):
+        return []
+    return [f"/dev/{device.name}" for device in hardware_of(examination.node.rdma)]
 
 
 def _run_flags(request: ManifestRequest) -> list[str]:
     devices = request.situation.examination.device_nodes
     gpu: tuple[DeviceNode, ...] = () if isinstance(devices, Unknown) else known(devices.gpu, ())
     copy = " --device /dev/gdrdrv" if any(node.path == "/dev/gdrdrv" for node in gpu) else ""
-    shared = (
-        "--network host --shm-size 1g --ulimit memlock=-1:-1 --cap-add IPC_LOCK --device /dev/infiniband"
-        + copy
-    )
+    nics = "".join(f" --device {path}" for path in _slingshot_devices(request) or ["/dev/infiniband"])
+    shared = f"--network host --shm-size 1g --ulimit memlock=-1:-1 --cap-add IPC_LOCK{nics}{copy}"
     return [f"docker run --gpus all {shared} IMAGE", f"podman run --device nvidia.com/gpu=all {shared} IMAGE"]

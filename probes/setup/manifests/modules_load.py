@@ -57,6 +57,8 @@ def modules_load(request: ManifestRequest) -> str | Refused:
         notes.append("DMA-BUF needs no module of its own; udev loads most of these, but not nvidia_uvm")
     elif request.path is GdrPath.PEERMEM:
         notes.append("no device triggers nvidia_peermem, so udev never loads it")
+    elif request.path is GdrPath.CXI:  # shs-cxi-driver, 50-cxi-driver.rules
+        notes.append("udev loads cxi_ss1, and a rule of its package then loads cxi_user and cxi_eth")
     if _needs_drop_in(request):
         notes.append(
             "each restart of openibd unloads nvidia_peermem, and at boot OFED may come later than this file: "
@@ -120,16 +122,15 @@ def openibd_drop_in(request: ManifestRequest) -> str | Refused:
 
 
 def drop_in_lines(options: Sequence[str]) -> list[str]:
-    """Return the settings of the drop-in; `options`: module parameters, "peerdirect_support=1"."""
+    """Return the settings of the drop-in; `options`: module parameters, "peerdirect_support=1".
+
+    No Restart=: openibd.service is oneshot, and systemd before 245 refuses to load such a unit.
+    """
     return [
-        "[Unit]",
-        "After=systemd-udev-settle.service",
-        "",
         "[Service]",
         *comment_lines("The minus sign: openibd must not fail where nvidia_peermem cannot be loaded."),
         "ExecStartPost=-/bin/sh -c 'modinfo nvidia_peermem >/dev/null 2>&1 && "
         f"{' '.join(('modprobe nvidia_peermem', *options))}'",
-        "Restart=on-failure",
     ]
 
 

@@ -8,12 +8,16 @@ scripts should be short and should not call Slurm commands.
 
 from __future__ import annotations
 
+import posixpath
+import shlex
+
 from probes.base.unknown import Unknown, known
 from probes.facts.gpudirect import GdrPath
 from probes.plans.load_modules import peermem_options
 from probes.setup.manifests.head import head
 from probes.setup.manifests.request import DriverOwner, ManifestRequest, Refused
 
+_DIRECTORY = "/etc/slurm/prolog.d"
 LIMIT_SECONDS = 20  # a check takes less than a second; a hanging tool must not hold the job
 _SETTINGS = f"""\
 PATH=/usr/sbin:/usr/bin:/sbin:/bin:/usr/local/bin
@@ -55,12 +59,38 @@ exit 0
 """
 
 
+def _present(request: ManifestRequest) -> str:
+    """Return the Prolog that slurm.conf has already; "" for none."""
+    slurm = request.situation.slurm
+    return "" if isinstance(slurm, Unknown) else known(slurm.prolog, "")
+
+
+def _has_pattern(prolog: str) -> bool:
+    """Return whether a Prolog runs every script of a directory (slurm.conf(5)), this one too."""
+    return prolog.startswith("/") and prolog.endswith(("/*", "/*.sh"))
+
+
+def _use(present: str) -> list[str]:
+    """Return the commands that add the script, and keep the site's own."""
+    if _has_pattern(present):
+        return [f"install -m 0755 FILE {shlex.quote(posixpath.dirname(present))}/50-gdrtop.sh"]
+    own = [f"install -D -m 0755 {shlex.quote(present)} {_DIRECTORY}/site.sh"] if present else []
+    return [
+        *own,
+        f"install -D -m 0755 FILE {_DIRECTORY}/50-gdrtop.sh",
+        f"Prolog={_DIRECTORY}/*    in slurm.conf, then: scontrol reconfigure",
+    ]
+
+
 def _notes(request: ManifestRequest) -> list[str]:
     """Return what slurm.conf has already, and the limit that jobs would inherit."""
     slurm = request.situation.slurm
-    present = "" if isinstance(slurm, Unknown) else known(slurm.prolog, "")
+    present = _present(request)
     excepted = "" if isinstance(slurm, Unknown) else known(slurm.propagate_except, "")
-    notes = [f"slurm.conf of this node has a Prolog already: {present}"] if present else []
+    notes = []
+    if present:
+        keep = "" if _has_pattern(present) else f". Copy it to {_DIRECTORY} first, or it no longer runs"
+        notes.append(f"slurm.conf of this node has a Prolog already: {present}{keep}")
     if not {"MEMLOCK", "ALL"} & set(excepted.upper().split(",")):
         notes.append(
             "jobs get the memlock limit of the submitting shell unless slurm.conf has"
@@ -71,14 +101,11 @@ def _notes(request: ManifestRequest) -> list[str]:
 
 def slurm_prolog(request: ManifestRequest) -> str | Refused:
     """Return the script; it loads nvidia_peermem first where the path needs it."""
-    use = [
-        "install -m 0755 FILE /etc/slurm/prolog.d/50-gdrtop.sh",
-        "Prolog=/etc/slurm/prolog.d/*    in slurm.conf, then: scontrol reconfigure",
-    ]
     loads = request.path is GdrPath.PEERMEM and request.driver is not DriverOwner.OPERATOR
     first = "load nvidia_peermem if it is missing, and " if loads else ""
     title = f"Slurm Prolog: {first}check GPUDirect RDMA before each job"
-    parts = ["#!/bin/sh", *head(request, title, use, _notes(request)), "", _SETTINGS]
+    lines = head(request, title, _use(_present(request)), _notes(request))
+    parts = ["#!/bin/sh", *lines, "", _SETTINGS]
     if loads:
         options = "".join(f" {option}" for option in peermem_options(request.situation.examination))
         parts.append(

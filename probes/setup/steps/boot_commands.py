@@ -104,11 +104,14 @@ def redirects_off_plan(situation: Situation, ports: Mapping[str, Acs]) -> Plan:
 
 
 def initramfs_step(boot: Maybe[BootFacts]) -> Step:
-    """Return the step that rebuilds the boot image with the tool that this node has."""
+    """Return the step that rebuilds the boot images of all kernels with the tool that this node has.
+
+    The kernel that boots next may be newer than the running one, for which alone dracut --force would work.
+    """
     tool = boot.initramfs if isinstance(boot, BootFacts) else boot
     commands = {
         InitramfsTool.UPDATE_INITRAMFS: ("update-initramfs", "-u", "-k", "all"),
-        InitramfsTool.DRACUT: ("dracut", "--force"),
+        InitramfsTool.DRACUT: ("dracut", "--regenerate-all", "--force"),
         InitramfsTool.MKINITCPIO: ("mkinitcpio", "-P"),
     }
     if isinstance(tool, Unknown):

@@ -9,7 +9,7 @@ from probes.facts.jobs.nccl_conf import NCCL_CONF
 from probes.facts.system.platform import PlatformFacts
 from probes.queries.evidence_list import join_limited
 from probes.queries.finding import Evidence
-from probes.setup.environment.advice import Advice
+from probes.setup.environment.advice import Advice, State
 from probes.setup.environment.formats import lines_of
 from probes.setup.environment.recommend import recommend
 from probes.setup.situation import Situation
@@ -30,7 +30,9 @@ def environment_step(situation: Situation) -> SetupStep:
     if advice.vendor and not advice.settings:
         return _step(StepState.DONE, f"{advice.vendor}: its own software sets the variables")
     if not advice.settings:
-        return _step(StepState.DONE, "no variable needs to be set")
+        open_notes = [note.variable for note in advice.notes if note.state is State.MEASURE]
+        more = f"; {join_limited(open_notes)} may help: measure it first" if open_notes else ""
+        return _step(StepState.DONE, f"no variable needs to be set{more}")
     evidence = tuple(
         Evidence(f"{setting.name}={setting.value}", setting.reason) for setting in advice.settings
     )

@@ -13,7 +13,7 @@ from probes.simulation.node.modules.loading import refuse_module, remove_modules
 _PEERMEM = "nvidia_peermem"
 _OF_DRIVER = ("nvidia_fs", "gdrdrv", _PEERMEM, "nvidia_uvm", "nvidia")
 _RDMA = ("mlx5_ib", "efa", "ib_uverbs", "rdma_cm", "ib_core")
-OTHER_KERNEL = "6.8.0-58-generic"
+_OTHER_KERNELS = {".el9": "5.14.0-427.11.1.el9_4.x86_64", ".el8": "4.18.0-553.5.1.el8_10.x86_64"}
 
 
 def take_driver_from_disk(tree: Tree) -> None:
@@ -59,17 +59,25 @@ def _key_rejected(tree: Tree) -> None:
     refuse_module(tree, _PEERMEM, Refusal("Key was rejected by service", messages), 14.2)
 
 
+def other_kernel(tree: Tree) -> str:
+    """Return another kernel of the node's distribution."""
+    running = tree.description.kernel
+    names = (name for mark, name in _OTHER_KERNELS.items() if mark in running)
+    return next(names, "6.8.0-58-generic")
+
+
 def _other_vermagic(tree: Tree) -> None:
     remove_modules(tree, _PEERMEM)
-    set_modinfo(tree, _PEERMEM, "vermagic", f"{OTHER_KERNEL} SMP preempt mod_unload modversions")
+    set_modinfo(tree, _PEERMEM, "vermagic", f"{other_kernel(tree)} SMP preempt mod_unload modversions")
 
 
 def _built_for_other_kernel(tree: Tree) -> None:
     remove_modules(tree, *_OF_DRIVER)
     take_driver_from_disk(tree)
     version, machine = tree.description.driver.version, tree.description.architecture
-    tree.add(f"/var/lib/dkms/nvidia/{version}/{OTHER_KERNEL}/{machine}/module/nvidia.ko", "")
-    tree.link(f"/var/lib/dkms/nvidia/kernel-{OTHER_KERNEL}-{machine}", f"{version}/{OTHER_KERNEL}/{machine}")
+    kernel = other_kernel(tree)
+    tree.add(f"/var/lib/dkms/nvidia/{version}/{kernel}/{machine}/module/nvidia.ko", "")
+    tree.link(f"/var/lib/dkms/nvidia/kernel-{kernel}-{machine}", f"{version}/{kernel}/{machine}")
 
 
 def _build_failed(tree: Tree) -> None:

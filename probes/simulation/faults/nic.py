@@ -28,6 +28,13 @@ def _nic(tree: Tree, name: str) -> PlacedNic:
     return next(nic for nic in tree.nics if nic.name == name)
 
 
+def _compute_nic(tree: Tree, name: str) -> PlacedNic:
+    """Return the NIC of this name, else the compute NIC in its place: EFAs are named by their slot."""
+    named = next((nic for nic in tree.nics if nic.name == name), None)
+    compute = [nic for nic in tree.nics if nic.kind is tree.description.nic.get("compute")]
+    return named or compute[int(name.rpartition("_")[2]) % len(compute)]
+
+
 def _write(tree: Tree, path: str, content: Content) -> None:
     """Change a file, unless another fault has removed it."""
     if path in tree.files:
@@ -38,10 +45,11 @@ def _port(name: str, **files: str) -> ChangeTree:
     """Change files of a port; no job uses one that is not active."""
 
     def change(tree: Tree) -> None:
-        nic = _nic(tree, name)
+        nic = _compute_nic(tree, name)
         for file, value in files.items():
             _write(tree, f"{port_of(nic)}/{file}", f"{value}\n")
-        if not files.get("state", "4: ACTIVE").endswith("ACTIVE"):
+        is_active = files.get("state", "4: ACTIVE").endswith("ACTIVE")
+        if f"{port_of(nic)}/state" in tree.files and not is_active:
             leave_port(tree, nic)
 
     return change
@@ -49,7 +57,7 @@ def _port(name: str, **files: str) -> ChangeTree:
 
 def _half_rate(tree: Tree) -> None:
     """Halve the rate of one port, and its traffic."""
-    port = port_of(_nic(tree, "mlx5_2"))
+    port = port_of(_compute_nic(tree, "mlx5_2"))
     whole = tree.text(f"{port}/rate").partition(" ")[0]
     if whole in _HALF_RATES:
         _slow_port("mlx5_2", _HALF_RATES[whole], 2)(tree)
@@ -61,7 +69,7 @@ def _slow_port(name: str, rate: str, divisor: int) -> ChangeTree:
     def change(tree: Tree) -> None:
         _port(name, rate=rate)(tree)
         for counter in ("port_xmit_data", "port_rcv_data"):
-            path = f"{port_of(_nic(tree, name))}/counters/{counter}"
+            path = f"{port_of(_compute_nic(tree, name))}/counters/{counter}"
             content = tree.files.get(path)
             if callable(content):
                 tree.add(path, _divided(content, divisor))

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from probes.simulation.faults.fault import ChangeTree, Fault, fault
-from probes.simulation.faults.modules import NO_FILE, OTHER_KERNEL, take_driver_from_disk
+from probes.simulation.faults.modules import NO_FILE, other_kernel, take_driver_from_disk
 from probes.simulation.node.jobs.processes import end_program
 from probes.simulation.node.model.description import NodeDescription
 from probes.simulation.node.model.tree import Refusal, Tree, log, module_path
@@ -36,7 +36,8 @@ def _driver_container(tree: Tree) -> None:
 
 def _for_other_kernel(tree: Tree) -> None:
     _not_on_disk(tree)
-    tree.add(f"/lib/modules/{OTHER_KERNEL}/modules.dep", f"{module_path(tree.description, _PEERMEM)}:\n")
+    path = module_path(tree.description, _PEERMEM)
+    tree.add(f"/lib/modules/{other_kernel(tree)}/modules.dep", f"{path}:\n")
 
 
 def _old_driver(description: NodeDescription) -> NodeDescription:

@@ -81,7 +81,7 @@ def test_every_check_has_a_fault() -> None:
     )
 
 
-@pytest.mark.parametrize("name", ["hgx-h100", "dgx-a100", "gb200", "cloud-vm"])
+@pytest.mark.parametrize("name", ["hgx-h100", "dgx-a100", "gb200", "cloud-vm", "hgx-b200"])
 def test_a_port_at_half_rate_is_found_on_every_node_that_has_it(name: str) -> None:
     assert "single-rail-or-half-rate" in found_on(f"{name}+half-rate")
 
@@ -97,6 +97,20 @@ def test_a_slow_port_carries_no_more_than_its_rate(fault: str, nic: str, gbps: i
     seconds[0] = 10.0
     words = int(str(host.read(path))) - before  # of four bytes
     assert 0 < words * 4 * 8 / 10 / 1e9 <= gbps
+
+
+@pytest.mark.parametrize("name", ["hgx-h100", "aws-p5", "hgx-b200"])
+def test_a_port_that_is_down_carries_nothing(name: str) -> None:
+    """Its device has another name on each of these nodes."""
+    seconds = [0.0]
+    host = SimulatedHost(f"{name}+port-down", clock=lambda: seconds[0])
+    ports = [f"/sys/class/infiniband/{nic.name}/ports/1" for nic in host.tree.nics]
+    (down,) = (port for port in ports if host.read(f"{port}/state") == "1: DOWN")
+    for counter in ("port_xmit_data", "port_rcv_data"):
+        before = host.read(f"{down}/counters/{counter}")
+        seconds[0] += 10.0
+        assert host.read(f"{down}/counters/{counter}") == before
+    assert "ib-port-not-active" in found_on(f"{name}+port-down")
 
 
 def test_titles_begin_with_a_capital() -> None:

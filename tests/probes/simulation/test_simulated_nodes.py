@@ -6,6 +6,7 @@ import pytest
 
 from probes.base.origin import Source
 from probes.base.unknown import Unknown
+from probes.checks.registry import findings
 from probes.facts.gpu.gpus import GpuFacts
 from probes.facts.gpudirect import GdrPath
 from probes.facts.kernel.modules import ModuleFacts, ModuleState
@@ -15,8 +16,10 @@ from probes.facts.rdma.devices import RdmaFacts
 from probes.facts.system.numa import NumaFacts
 from probes.facts.system.platform import Environment, PlatformFacts
 from probes.host.local import LocalHost
+from probes.queries.finding import Status
 from probes.simulation.host import SimulatedHost
 from probes.simulation.node.model.description import simulated_names, title
+from probes.snapshot.examination import examine
 from probes.snapshot.rates import port_rates, read
 from probes.snapshot.verdict import State, assess
 from probes.topology.paths import build
@@ -241,3 +244,14 @@ def test_a_job_that_uses_tcp_leaves_rdma_idle(fault: str) -> None:
     rates = port_rates(before, after).values()
     assert {(rate.sent_gbps, rate.received_gbps) for rate in rates} == {(0.0, 0.0)}
     assert after.peermem.refcnt == 0
+
+
+def test_oracles_h100_is_as_its_topology_file_and_nccl_conf() -> None:
+    """One GPU and the two ports of one card below each switch; HPC-X's plugin is set and loaded."""
+    examination = examine(SimulatedHost("oci-h100"))
+    topology = examination.topology
+    near = [list(topology.near_nics[gpu.id]) for gpu in topology.gpus]
+    ports = [number for number in range(18) if number not in (2, 11)]
+    assert near == [[f"mlx5_{a}", f"mlx5_{b}"] for a, b in zip(ports[::2], ports[1::2], strict=True)]
+    found = {finding.id for finding in findings(examination) if finding.status is Status.FOUND}
+    assert found == {"nccl-net-plugin-trouble"}

@@ -164,7 +164,7 @@ WRONG_STARTS = {
     "hgx-h100+k8s-waiting-for-mofed": ("Set up the Kubernetes", "nvidia-peermem-ctr: waiting for MOFED"),
     "pcie-l40s+geforce-no-gdr": ("Check GPUs and NICs", "GeForce GPUs do not support GPUDirect RDMA"),
     "hgx-h100+memlock-login": ("Allow jobs to lock memory", "limits.d"),
-    "pcie-l40s+initramfs-stale": ("Load everything at boot", "dracut --force"),
+    "pcie-l40s+initramfs-stale": ("Load everything at boot", "dracut --regenerate-all --force"),
     "dgx-a100+peermem-not-on-disk-old-driver": ("Install the NVIDIA driver", "needs driver 470"),
 }
 

@@ -262,7 +262,7 @@ def default_libraries(tree: Tree, nccl: str = NCCL_VERSION) -> list[str]:
     """Return the libraries that a rank maps."""
     directory = library_directory(tree)
     verbs = () if uses_cxi(tree) else verbs_libraries(tree).values()
-    plugin = tree.description.system.plugin if needs_plugin(tree) else ""
+    plugin = tree.description.system.plugin
     return [
         f"{directory}/libnccl.so.{nccl}",
         *(f"{directory}/{name}" for name in verbs),

@@ -181,7 +181,7 @@ class SystemDescription:
     slurm: str = ""  # path of slurm.conf; "": no Slurm
     asset_tag: str = ""  # DMI, of a cloud
     nccl_conf: str = ""  # what /etc/nccl.conf contains; "": there is none
-    plugin: str = ""  # file of the aws-ofi-nccl plugin that jobs load; "": none
+    plugin: str = ""  # file of the network plugin that jobs load; "": none
     cluster: ClusterDescription | None = None
 
 

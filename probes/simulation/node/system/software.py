@@ -38,7 +38,9 @@ def add_software(tree: Tree) -> None:
     plugin = tree.description.system.plugin
     if plugin:
         tree.add(plugin, b"\x7fELF")
-        tree.link(f"{plugin.rpartition('/')[0]}/libnccl-net.so", plugin.rpartition("/")[2])
+        folder, _, file = plugin.rpartition("/")
+        if file != "libnccl-net.so":
+            tree.link(f"{folder}/libnccl-net.so", file)
     for soname, file in (
         ("libnccl.so.2", f"libnccl.so.{NCCL_VERSION}"),
         *verbs_libraries(tree).items(),

@@ -57,3 +57,10 @@ def test_a_replaced_driver_is_not_a_stale_initramfs() -> None:
     found = found_on("hgx-h100+driver-half-updated")
     assert "driver-half-updated" in found
     assert "initramfs-stale" not in found
+
+
+def test_a_driver_built_for_another_kernel_names_one_of_the_same_distribution() -> None:
+    finding = findings_on("pcie-l40s+dkms-not-built-for-kernel")["dkms-not-built-for-kernel"]
+    shown = " ".join(line.value for line in finding.evidence)
+    assert ".el9_4" in shown
+    assert "generic" not in shown

@@ -93,12 +93,15 @@ def test_expandable_segments_matter_with_peermem_only(node: str, value: str, sta
     assert finding.status is status
 
 
-def test_expandable_segments_are_a_note_for_nccl_alone() -> None:
-    libraries = ("/opt/hpcx/ucx/lib/libucp.so.0.0.0",)
+@pytest.mark.parametrize(
+    "library",
+    ["/opt/hpcx/ucx/lib/libucp.so.0.0.0", "/usr/lib/python3.12/site-packages/mooncake/engine.so"],
+)
+def test_expandable_segments_are_a_note_for_nccl_alone(library: str) -> None:
     name, value = "vmm-memory-with-peermem", "expandable_segments:True"
     alone = finding_of(name, node="dgx-a100", PYTORCH_ALLOC_CONF=value)
-    with_ucx = finding_of(name, *libraries, node="dgx-a100", PYTORCH_ALLOC_CONF=value)
-    assert (alone.severity, with_ucx.severity) == (Severity.NOTE, Severity.WARNING)
+    registers = finding_of(name, library, node="dgx-a100", PYTORCH_ALLOC_CONF=value)
+    assert (alone.severity, registers.severity) == (Severity.NOTE, Severity.WARNING)
 
 
 @pytest.mark.parametrize(("node", "value", "status"), [

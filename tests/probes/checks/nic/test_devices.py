@@ -130,3 +130,23 @@ def test_a_connectx_3_without_its_rdma_device_is_found() -> None:
     assert found["nic-without-rdma-device"].status is Status.FOUND
     assert found["nic-without-rdma-device"].part_of == "mlx4-ib-not-loaded"
     assert "mlx4_ib" in found["nic-without-rdma-device"].cause
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "infiniband efa_0: Failed to process command REG_MR (opcode 7) comp_status 1 err -12",
+        "infiniband efa_0: Failed to register mr [-12]",
+    ],
+)
+def test_memory_that_efa_refuses_is_a_lack_of_resources_and_no_firmware_fault(line: str) -> None:
+    node = with_log(examination_of("aws-p5"), line)
+    assert said("fw-resources-exhausted", node).status is Status.FOUND
+    assert said("nic-firmware-command-failed", node).status is Status.PASSED
+
+
+def test_an_infiniband_port_that_went_down_is_found_in_the_log() -> None:
+    line = "mlx5_core 0000:53:00.0 mlx5_3: Port: 1 Link DOWN"
+    finding = said("link-flaps-log", with_log(examination_of("hgx-h100"), line))
+    assert finding.status is Status.FOUND
+    assert line in [part.value for part in finding.evidence]

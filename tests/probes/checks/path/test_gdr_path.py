@@ -281,6 +281,31 @@ def test_each_refusal_is_one_finding() -> None:
         assert {one for one in found_on(f"gb200+{name}") if one.startswith("p2p")} == {name}
 
 
+def fix_of(node: Examination, name: str) -> str:
+    fix = says(node, name).fix
+    assert fix is not None
+    return "\n".join(step.why for step in fix.steps)
+
+
+@pytest.mark.parametrize("name", ["p2p-topology-refused", "p2p-topology-refused-force-pcie"])
+def test_the_override_is_offered_only_where_the_driver_has_it(name: str) -> None:
+    node = examination_of(f"gb200+{name}")
+    with_option = fix_of(with_driver(node, parameters={"GrdmaPciTopoCheckOverride": "0"}), name)
+    assert "NVreg_GrdmaPciTopoCheckOverride=1" in with_option
+    without = fix_of(with_driver(node, parameters={"EnableMSI": "1"}), name)
+    assert "NVreg_GrdmaPciTopoCheckOverride=1" not in without
+    assert "R595 removed it" in without
+
+
+def test_a_virtual_machine_is_not_asked_to_set_acs() -> None:
+    name = "p2p-topology-refused-force-pcie"
+    node = examination_of(f"gb200+{name}")
+    assert "ACS" in fix_of(node, name)
+    guest = replace(node, node=replace(node.node, platform=examination_of("cloud-vm").node.platform))
+    assert "ACS" not in fix_of(guest, name)
+    assert "ACS" not in says(guest, name).cause
+
+
 def test_a_log_of_other_things_is_no_refusal() -> None:
     said = parse_log("<6>[    1.0] NVRM: loading NVIDIA UNIX Open Kernel Module\n", "dmesg --raw --kernel")
     assert (

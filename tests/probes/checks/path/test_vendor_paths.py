@@ -1,16 +1,18 @@
 """EFA and Slingshot: what is wrong is found, and nothing of OFED or nvidia_peermem is offered."""
 
 import json
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 import pytest
 
 from probes.base.plan import Plan
+from probes.base.unknown import Unknown
 from probes.facts.gpudirect import GdrPath
 from probes.plans.load_modules import load_modules, load_peermem
 from probes.queries.finding import Finding, Severity, Status
 from probes.setup.path_choice import choose_path
 from probes.snapshot.verdict import State
+from tests.probes.checks.changed import said
 from tests.probes.checks.doctor import examination_of, findings_on, found_on
 
 EFA, CXI = "aws-p5", "slingshot"
@@ -46,10 +48,23 @@ def test_the_root_cause_of_a_broken_node_is_its_own_driver() -> None:
 
 
 @pytest.mark.slow
-def test_efas_own_module_is_a_note_where_dmabuf_works() -> None:
-    for fault in ("efa-peermem-unusable-spare", "efa-peermem-symbol-mismatch"):
-        (finding,) = found(f"{EFA}+{fault}")
-        assert finding.severity is Severity.NOTE
+@pytest.mark.parametrize("fault", ["efa-peermem-unusable-spare", "efa-peermem-symbol-mismatch"])
+def test_efas_own_module_is_a_note_where_nccl_can_use_dmabuf(fault: str) -> None:
+    """On EFA of generations 1 to 3, only aws-ofi-nccl 1.19.2 and newer offers DMA-BUF to NCCL."""
+    (finding,) = found(f"{EFA}+{fault}")
+    assert finding.severity is Severity.WARNING
+    assert "aws-ofi-nccl before 1.19.2" in finding.impact
+    node = examination_of(f"{EFA}+{fault}")
+    pci = node.node.pci
+    assert not isinstance(pci, Unknown)
+    functions = {
+        bdf: replace(function, device_id=0xEFA3) if function.device_id == 0xEFA1 else function
+        for bdf, function in pci.functions.items()
+    }
+    newer = replace(node, node=replace(node.node, pci=replace(pci, functions=functions)))
+    finding = said(finding.id, newer)
+    assert finding.severity is Severity.NOTE
+    assert "aws-ofi-nccl" not in finding.impact
 
 
 @pytest.mark.slow
@@ -67,6 +82,12 @@ def test_slingshot_has_one_path_and_dmabuf_by_verbs_is_none() -> None:
     assert choice.recommended is GdrPath.CXI
     assert [state.path for state in choice.paths] == [GdrPath.CXI]
     assert not found_on(CXI)
+
+
+def test_slingshot_without_its_driver_is_not_told_to_load_verbs() -> None:
+    finding = findings_on(f"{CXI}+cxi-ss1-not-loaded")["no-gdr-path"]
+    assert finding.status is Status.FOUND
+    assert "uverbs" not in json.dumps(asdict(finding), default=str)
 
 
 @pytest.mark.slow

@@ -148,6 +148,20 @@ def test_module_messages_name_module_and_symbol(
             "0000:5c:00.0",
         ),
         ("mlx5_core 0000:41:00.0 enp65s0f0np0: Link down", LogKind.NIC_LINK, "0000:41:00.0"),
+        ("mlx5_core 0000:53:00.0 mlx5_3: Port: 1 Link DOWN", LogKind.NIC_LINK, "0000:53:00.0"),
+        ("bnxt_en 0000:53:00.0 bnxt_re0: Port: 1 Link DOWN", LogKind.NIC_LINK, "0000:53:00.0"),
+        (
+            "mlx5_core 0000:41:00.0: wait_func_handle_exec_timeout:1128:(pid 1859): cmd[0]: "
+            "CREATE_DCT(0x710) No done completion",
+            LogKind.NIC_COMMAND,
+            "0000:41:00.0",
+        ),
+        (
+            "infiniband efa_0: Failed to process command REG_MR (opcode 7) comp_status 1 err -12",
+            LogKind.NIC_COMMAND,
+            None,
+        ),
+        ("efa 0000:4f:00.0 rdmap79s0: Failed to register mr [-12]", LogKind.NIC_COMMAND, "0000:4f:00.0"),
         (
             "mlx5_core 0000:41:00.0: wait_func_handle_exec_timeout:1057: cmd[0]: ACCESS_REG(0x805) "
             "timeout. Will cause a leak of a command resource",
@@ -221,11 +235,13 @@ def test_what_a_message_is_about(line: str, kind: LogKind, bdf: str | None) -> N
     assert (message.kind, message.bdf) == (kind, bdf)
 
 
-def test_a_gpu_lost_in_a_message_of_three_lines_has_its_bdf() -> None:
+@pytest.mark.parametrize("start", ["<3>[   12.1] ", "               "])
+def test_a_gpu_lost_in_a_message_of_three_lines_has_its_bdf(start: str) -> None:
+    """The kernel prints the time of each line; dmesg and journalctl indent the lines of one message."""
     log = (
         "<3>[   12.1] NVRM: The NVIDIA GPU 0000:18:00.0\n"
-        "<3>[   12.1] NVRM: (PCI ID: 10de:2330) installed in this system has\n"
-        "<3>[   12.1] NVRM: fallen off the bus and is not responding to commands.\n"
+        f"{start}NVRM: (PCI ID: 10de:2330) installed in this system has\n"
+        f"{start}NVRM: fallen off the bus and is not responding to commands.\n"
         "<3>[   12.2] NVRM: Xid (PCI:0000:3b:00): 31, pid=7\n"
     )
     lost, xid = parse_log(log).messages
@@ -250,6 +266,10 @@ def test_a_message_of_several_lines_that_ends_early_swallows_nothing() -> None:
     [
         "mlx5_core 0000:41:00.1: 63.008 Gb/s available PCIe bandwidth (8.0 GT/s PCIe x8 link)",
         "mlx5_core 0000:41:00.0 enp65s0f0np0: Link up",
+        "mlx5_core 0000:53:00.0 mlx5_3: Port: 1 Link ACTIVE",
+        "nvidia_peermem: module uses symbols from proprietary module nvidia, inheriting taint.",
+        "nvidia_peermem: module uses symbols nvidia_p2p_get_pages from proprietary module nvidia, inheriting "
+        "taint.",
         "pcieport 0000:40:01.0: AER: enabled with IRQ 27",
         "mlx5_core 0000:41:00.0: firmware version: 22.36.1010",
         "NVRM: loading NVIDIA UNIX Open Kernel Module for x86_64  570.124.06",

@@ -103,6 +103,16 @@ def test_of_two_files_with_one_name_the_admins_counts(tmp_path: Path) -> None:
     assert rules.blacklisted("gdrdrv") == "/lib/modprobe.d/other.conf:1"
 
 
+def test_a_file_masked_by_dev_null_counts_as_empty_in_a_tree_without_it(tmp_path: Path) -> None:
+    for directory in ("modprobe.d", "modules-load.d"):
+        write(tmp_path, f"/usr/lib/{directory}/a.conf", "blacklist nvidia\n")
+        (tmp_path / "etc" / directory).mkdir(parents=True)
+        (tmp_path / "etc" / directory / "a.conf").symlink_to("/dev/null")
+    rules = rules_of(tmp_path)
+    assert rules.blacklisted("nvidia") is None
+    assert not rules.unread
+
+
 def test_only_conf_files_count(tmp_path: Path) -> None:
     write(tmp_path, "/etc/modprobe.d/a.conf.dpkg-old", "blacklist nvidia\n")
     write(tmp_path, "/etc/modprobe.d/.a.conf", "blacklist nvidia\n")

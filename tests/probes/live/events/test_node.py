@@ -220,6 +220,14 @@ def test_other_kernel_messages_are_ignored(text: str) -> None:
     assert not Following().see(a_sample(), 1, (message(text, priority=6),))
 
 
+def test_loading_a_proprietary_module_is_no_event() -> None:
+    lines = (
+        "nvidia: loading out-of-tree module taints kernel.",
+        "nvidia_peermem: module uses symbols from proprietary module nvidia, inheriting taint.",
+    )
+    assert not Following().see(a_sample(), 1, tuple(message(line) for line in lines))
+
+
 def test_what_drivers_log_while_the_node_boots_is_no_event() -> None:
     lines = (
         "NVRM: knvlinkUpdatePostRxDetectLinkMask_IMPL: Failed to update Rx Detect Link mask!",

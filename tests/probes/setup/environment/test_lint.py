@@ -198,9 +198,13 @@ def test_the_node_decides_about_distances() -> None:
 
 
 def test_what_the_node_needs_and_the_file_does_not_set_is_a_note() -> None:
-    report = judged("export NCCL_DEBUG=INFO\n", node="pcie-l40s")
-    assert said(report) == [(0, NOTE, "This node also needs NCCL_NET_GDR_LEVEL=SYS")]
-    assert said(judged("export NCCL_NET_GDR_LEVEL=SYS\n", node="pcie-l40s")) == []
+    report = judged("export NCCL_DEBUG=INFO\n", node="pcie-l40s", nccl="2.20")
+    assert said(report) == [(0, NOTE, "This node also needs NCCL_IB_GID_INDEX=3")]
+    assert said(judged("export NCCL_IB_GID_INDEX=3\n", node="pcie-l40s", nccl="2.20")) == []
+
+
+def test_a_level_that_has_to_be_measured_is_not_needed() -> None:
+    assert said(judged("export NCCL_DEBUG=INFO\n", node="pcie-l40s")) == []
 
 
 def test_the_version_decides_what_exists() -> None:

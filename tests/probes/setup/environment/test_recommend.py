@@ -50,11 +50,14 @@ def test_an_infiniband_node_needs_nothing(name: str) -> None:
     assert all(note.state is State.NOT_NEEDED for note in advice.notes)
 
 
-def test_gpus_across_sockets_need_a_level() -> None:
+def test_a_level_for_gpus_across_sockets_is_measured_before_it_is_set() -> None:
     """GPU2 and GPU3 have no NIC on their socket and no NVLink; GPU0 and GPU1 are at PIX."""
     advice, settings = advice_for("pcie-l40s")
-    assert settings == {"NCCL_NET_GDR_LEVEL": "SYS"}
-    assert "GPU2, GPU3" in advice.settings[0].reason
+    assert settings == {}
+    note = note_on(advice, "NCCL_NET_GDR_LEVEL")
+    assert note.state is State.MEASURE
+    assert "GPU2, GPU3" in note.text
+    assert "NCCL_NET_GDR_LEVEL=SYS" in note.text
     assert note_on(advice, "NCCL_IB_TC").state is State.UNKNOWN
     assert not advice.is_complete
 
@@ -161,7 +164,7 @@ def test_nccl_conf_is_read_and_not_fought() -> None:
     assert note_on(advice, "NCCL_NET_GDR_LEVEL").state is State.IN_FILE
     advice, settings = advice_for(changed("pcie-l40s", different))
     assert settings == {}
-    assert "has PHB; gdrtop would use SYS" in note_on(advice, "NCCL_NET_GDR_LEVEL").text
+    assert note_on(advice, "NCCL_NET_GDR_LEVEL").text == "PHB is already in /etc/nccl.conf"
 
 
 def test_without_gpus_or_nics_the_reason_is_said() -> None:

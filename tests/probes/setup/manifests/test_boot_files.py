@@ -100,6 +100,10 @@ def test_modules_load_lists_peermem_for_its_path_only() -> None:
     assert PEERMEM_MODULE not in parse("modules-load", text_of("modules-load", request_of(HGX)))
 
 
+def test_slingshots_second_module_has_a_loader() -> None:
+    assert "loads cxi_user" in text_of("modules-load", request_of("slingshot"))
+
+
 def test_a_module_that_is_not_on_disk_is_noted() -> None:
     assert "not on disk here: nvidia_peermem" in text_of("modules-load", request_of("gb200", PEERMEM))
     assert "not on disk" not in text_of("modules-load", request_of("gb200", DMABUF))
@@ -110,6 +114,7 @@ def test_openibd_gets_a_drop_in_where_it_is_installed() -> None:
     assert isinstance(text, str)
     (start,) = (line for line in content(text) if line.startswith("ExecStartPost=-/bin/sh -c '"))
     assert is_shell(start.partition("=-")[2])
+    assert content(text) == ["[Service]", start]  # systemd before 245 refuses Restart= in a oneshot unit
     assert "--drop-in" in text_of("modules-load", request_of(HGX, PEERMEM))
     for request in (request_of(L40S, PEERMEM), request_of(HGX, DMABUF)):
         assert isinstance(openibd_drop_in(request), Refused)

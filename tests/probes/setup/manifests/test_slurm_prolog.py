@@ -64,6 +64,16 @@ def test_the_prolog_mentions_what_slurm_conf_already_has() -> None:
     text = text_of("slurm-prolog", request_of(changed(situation_of(HGX), slurm=slurm)))
     assert "has a Prolog already: /etc/slurm/own.sh" in text
     assert "PropagateResourceLimitsExcept" not in text
+    lines = text.splitlines()
+    keep, change = (
+        next(number for number, line in enumerate(lines) if words in line)
+        for words in ("/etc/slurm/own.sh /etc/slurm/prolog.d/", "Prolog=/etc/slurm/prolog.d/*")
+    )
+    assert keep < change
+    pattern = replace(slurm, prolog="/opt/site/prolog.d/*")
+    added = text_of("slurm-prolog", request_of(changed(situation_of(HGX), slurm=pattern)))
+    assert "/opt/site/prolog.d/50-gdrtop.sh" in added
+    assert "Prolog=" not in added
     unread = text_of("slurm-prolog", request_of(changed(situation_of(HGX), slurm=ABSENT)))
     assert "PropagateResourceLimitsExcept=MEMLOCK" in unread
 
@@ -74,6 +84,16 @@ def test_the_prolog_loads_peermem_where_the_host_owns_the_driver() -> None:
     assert "# Slurm Prolog: load nvidia_peermem if it is missing, and check" in loading
     assert "modprobe" not in text_of("slurm-prolog", request_of(HGX, DMABUF))
     assert "modprobe" not in text_of("slurm-prolog", request_of(HGX, PEERMEM, driver=OPERATOR))
+
+
+def test_a_container_on_slingshot_gets_its_devices_and_no_verbs() -> None:
+    """docker refuses to start with a device that is not there."""
+    text = text_of("container", request_of("slingshot"))
+    assert "infiniband" not in text
+    assert "ibverbs" not in text
+    assert "aws-ofi-nccl" in text
+    (line,) = (line for line in text.splitlines() if "docker run" in line)
+    assert "--device /dev/cxi0 --device /dev/cxi1" in line
 
 
 def test_containers_run_with_locked_memory_and_the_nics() -> None:
