@@ -134,7 +134,12 @@ class Examination:
         "libraries", lambda run: libraries.probe(run.host), directories=("/usr",)
     )
     module_files: Maybe[ModuleFileFacts] = _probed(
-        "module files", lambda run: module_files.probe(run.host, run.node.kernel_release)
+        "module files",
+        lambda run: module_files.probe(
+            run.host,
+            run.node.kernel_release,
+            {} if isinstance(run.node.modules, Unknown) else run.node.modules.file_names,
+        ),
     )
     port_health: Maybe[PortHealthFacts] = _probed("port health", _port_health)
     device_nodes: Maybe[DeviceNodeFacts] = _probed(

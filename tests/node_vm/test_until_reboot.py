@@ -39,4 +39,4 @@ def test_signatures_enforced_and_then_all_loading_forbidden(rebooting: Machine) 
     assert rdma_cm["explanation"] == forbidden
     refused = guest.gdrtop("do", "load-modules", "--yes")
     assert refused.status == 2
-    assert "modules_disabled" in refused.output
+    assert "modules_disabled" in refused.errors

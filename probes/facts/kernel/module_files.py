@@ -14,7 +14,6 @@ from probes.base.frozen import dataclass
 from probes.base.text import printable
 from probes.base.unknown import Maybe, Reason, Unknown, known, map_known
 from probes.facts.kernel.depmod import FILE_LIMIT_BYTES
-from probes.facts.kernel.modprobe_config import read_rules
 from probes.host.protocol import Host
 
 _SECONDS = 3.0
@@ -70,8 +69,16 @@ _RELEASE = re.compile(r"[0-9][A-Za-z0-9._+~:@-]{0,200}")
 _FIELD = re.compile(r"([a-z_]{1,20}):\s+(\S.*)")
 
 
-def probe(host: Host, release: Maybe[str], names: Iterable[str] = MODULES) -> ModuleFileFacts:
-    """Run modinfo once, and read the Module.symvers of the kernel `release` and of OFED."""
+def probe(
+    host: Host,
+    release: Maybe[str],
+    file_names: Mapping[str, str] | None = None,
+    names: Iterable[str] = MODULES,
+) -> ModuleFileFacts:
+    """Run modinfo once, and read the Module.symvers of the kernel `release` and of OFED.
+
+    `file_names`: of the modules whose files are named otherwise, which modinfo does not find by itself.
+    """
     symbols: list[ExportedSymbol] = []
     unread: list[str] = []
     if not isinstance(release, Unknown) and _RELEASE.fullmatch(release):
@@ -82,7 +89,7 @@ def probe(host: Host, release: Maybe[str], names: Iterable[str] = MODULES) -> Mo
                 continue
             symbol = parse_symvers(content, PEER_MEMORY_SYMBOL, path)
             symbols += [] if symbol is None else [symbol]
-    files = _files(host, tuple(names))
+    files = _files(host, tuple((file_names or {}).get(name, name) for name in names))
     absent = not isinstance(files, Unknown) and "nvidia_peermem" not in files
     elsewhere = _elsewhere(host, release) if absent else ()
     driver = None if isinstance(files, Unknown) else files.get("nvidia")
@@ -143,14 +150,6 @@ def _files(host: Host, names: tuple[str, ...]) -> Maybe[dict[str, ModuleFile]]:
     if not files and "not found" not in answer.stderr:
         error = printable(" ".join(answer.stderr.split()), 120)
         return Unknown(Reason.IO_ERROR, "modinfo", error or "modinfo printed nothing")
-    missing = [name for name in names if name not in files]
-    # modinfo does not follow install lines, by which Debian names the driver's files.
-    renamed = read_rules(host, "").file_names(missing) if missing else {}
-    if renamed:
-        answer = host.run(("modinfo", *renamed.values()), _SECONDS)
-        if isinstance(answer, Unknown):
-            return answer
-        files |= parse_modinfo(answer.stdout)
     return files
 
 

@@ -13,6 +13,7 @@ from probes.facts.kernel.depmod import (
     find_module,
     find_provider,
     is_builtin,
+    module_name,
     origin_of,
     read_tree,
 )
@@ -97,6 +98,14 @@ class ModuleFacts:
     rules_unread: tuple[str, ...] = ()  # files of modprobe.d and modules-load.d that could not be read
     loading_disabled: bool = False  # kernel.modules_disabled: no loading or unloading until a reboot
     signed_only: bool = False  # module.sig_enforce, lockdown: modules need a trusted signature
+
+    @property
+    def file_names(self) -> dict[str, str]:
+        """The modules whose files have other names, as modinfo takes them; Debian's driver has such files."""
+        files = {
+            name: module_name(known(module.on_disk, name).encode()) for name, module in self.modules.items()
+        }
+        return {name: file for name, file in files.items() if file != name}
 
 
 CORE_LADDER = ("ib_core", "mlx5_core", "mlx5_ib", "nvidia", "nvidia_uvm", "nvidia_peermem")

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from probes.base.unknown import Maybe, Reason, Unknown
+from probes.facts.kernel import modules
 from probes.facts.kernel.module_files import (
     PEER_MEMORY_SYMBOL,
     ExportedSymbol,
@@ -112,10 +113,12 @@ def test_modinfo_is_asked_for_the_names_of_debians_files(tmp_path: Path) -> None
                 return CommandOutput(tuple(argv), 0, printed[: printed.index("name:           ib_core")], "")
             return CommandOutput(tuple(argv), 1, "", "modinfo: ERROR: Module nvidia_peermem not found.")
 
-    write(
-        tmp_path, "/etc/modprobe.d/nvidia.conf", "install nvidia-peermem modprobe -i nvidia-current-peermem\n"
-    )
-    found = files(probe(Debian(str(tmp_path)), RELEASE))
+    write(tmp_path, "/proc/sys/kernel/osrelease", RELEASE)
+    write(tmp_path, f"/lib/modules/{RELEASE}/modules.dep", "updates/dkms/nvidia-current-peermem.ko.zst:\n")
+    line = "install nvidia-peermem modprobe -i nvidia-current-peermem\n"
+    write(tmp_path, "/etc/modprobe.d/nvidia.conf", line)
+    host = Debian(str(tmp_path))
+    found = files(probe(host, RELEASE, modules.probe(host).file_names))
     assert found["nvidia_peermem"].path.endswith("/nvidia-current-peermem.ko.zst")
 
 
