@@ -22,6 +22,7 @@ from tui.runtime.replay_source import ReplaySource
 from tui.screens.ask import ConsentScreen
 from tui.screens.bandwidth_run.screen import BandwidthRunScreen
 from tui.screens.history.screen import HistoryScreen
+from tui.screens.list_screen import ExaminedListScreen
 from tui.screens.live.screen import LiveScreen
 
 SIZES = [(80, 24), (120, 40)]
@@ -67,6 +68,8 @@ def test_a_recording(snap_compare: Any, size: tuple[int, int]) -> None:
         await until(pilot, lambda: "1/5" in shown(pilot, "verdict"))
         await pilot.press("right_square_bracket", "right_square_bracket")
         await until(pilot, lambda: "3/5" in shown(pilot, "verdict"))
+        pilot.app.post_message(ExaminedListScreen.CheckRequested())
+        await until(pilot, lambda: "checking…" not in shown(pilot, "verdict") + shown(pilot, "findings"))
         await settled(pilot)
 
     assert snap_compare(app, terminal_size=size, run_before=to_the_third)
