@@ -113,8 +113,14 @@ def test_nothing_of_a_command_outlives_a_killed_gdrtop(
     assert [pid for pid in pids.read_text().split() if not has_gone(int(pid))] == []
 
 
-def test_a_daemon_of_a_command_is_killed(bin_directory: Path) -> None:
-    script(bin_directory, "tool", "setsid sh -c 'echo $$; exec sleep 600 >/dev/null 2>&1' & sleep 0.2")
+def test_a_daemon_of_a_command_is_killed(bin_directory: Path, tmp_path: Path) -> None:
+    started = tmp_path / "started"
+    script(
+        bin_directory,
+        "tool",
+        f"setsid sh -c 'echo $$; touch {started}; exec sleep 600 >/dev/null 2>&1' &\n"
+        f"while [ ! -e {started} ]; do sleep 0.02; done",
+    )
     output = run_command(["tool"], 60)
     assert isinstance(output, CommandOutput)
     assert has_gone(int(output.stdout))

@@ -101,7 +101,7 @@ def test_the_ladder_says_what_modules_dep_says_and_else_the_usual(node: Path) ->
 
 def test_peermem_is_not_called_necessary(node: Path) -> None:
     why = {rung.module: rung.why for rung in facts_of(node).ladder}
-    assert "not needed with DMA-BUF" in why["nvidia_peermem"]
+    assert "where DMA-BUF does not work" in why["nvidia_peermem"]
     assert "Predecessor" in why["nv_peer_mem"]
 
 
