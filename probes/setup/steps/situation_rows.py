@@ -9,6 +9,7 @@ from typing import TypeVar
 from probes.base.text import plural
 from probes.base.unknown import Maybe, Reason, Unknown, known
 from probes.facts.gpu.driver_package import DriverPackage, module_flavor
+from probes.facts.gpu.gpus import GpuFacts
 from probes.facts.pci.functions import PciFacts, PciKind
 from probes.facts.rdma.nic_driver import NicDriver
 from probes.facts.system.kubernetes import ContainerState, GpuOperator, KubernetesFacts, NetworkOperator
@@ -31,8 +32,8 @@ def situation_rows(situation: Situation) -> tuple[tuple[str, str], ...]:
         ("Kernel", _shown(node.kernel_release, str)),
         ("Runs on", _shown(where, _value)),
         ("Cloud", _shown(situation.cloud, lambda value: f"{value.provider.value} {value.machine}".strip())),
-        ("GPUs", _devices(node.pci, PciKind.GPU)),
-        ("NICs", _devices(node.pci, PciKind.NIC)),
+        ("GPUs", _devices(node.pci, PciKind.GPU, _gpu_names(node.gpus))),
+        ("NICs", _devices(node.pci, PciKind.NIC, {})),
         ("GPU driver", _shown(situation.gpu_driver, _gpu_driver)),
         ("NIC driver", _shown(situation.nic_driver, _nic_driver)),
         ("Secure Boot", _shown(secure, lambda value: "on" if value else "off", "off (no UEFI)")),
@@ -74,12 +75,21 @@ def _containers(listed: tuple[ContainerState, ...]) -> str:
     return "; ".join(state_of(one) for one in waiting[:_MOST_WAITING])
 
 
-def _devices(pci: Maybe[PciFacts], kind: PciKind) -> str:
-    """Return the models with their number: "8 × ConnectX-7, 2 × ConnectX-6 Dx"."""
+def _gpu_names(gpus: Maybe[GpuFacts]) -> dict[str, str]:
+    """Return the GPUs' names, which NVML knows best: an old pci.ids lacks new models."""
+    return {} if isinstance(gpus, Unknown) else {gpu.bdf: gpu.name for gpu in gpus.gpus if gpu.name}
+
+
+def _devices(pci: Maybe[PciFacts], kind: PciKind, names: dict[str, str]) -> str:
+    """Return the models with their number: "8 × ConnectX-7, 2 × ConnectX-6 Dx"; `names`: by address."""
     if isinstance(pci, Unknown):
         return f"unknown ({pci})"
     functions = pci.functions.items()
-    models = [_model(pci.names.get(bdf, "")) for bdf, function in functions if function.kind is kind]
+    models = [
+        _model(names.get(bdf) or pci.names.get(bdf, ""))
+        for bdf, function in functions
+        if function.kind is kind
+    ]
     return ", ".join(f"{models.count(model)} × {model}" for model in dict.fromkeys(models)) or "none"
 
 

@@ -152,6 +152,11 @@ def test_where_it_can_never_work_setup_does_not_apply(
         assert "does not support GPUDirect RDMA" in out + err
 
 
+def test_a_gpu_that_pci_ids_does_not_know_has_its_name(capsys: pytest.CaptureFixture[str]) -> None:
+    _, out, _ = run(capsys, "--demo", "dgx-spark")
+    assert "1 × NVIDIA GB10" in out
+
+
 def test_only_a_step_or_a_choice_is_written_down(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
