@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from probes.facts.pci.functions import parse_uevent
 from probes.facts.system import numa
 from probes.facts.system.numa import NumaFacts, parse_list
 from probes.simulation.host import SimulatedHost
@@ -50,3 +51,24 @@ def write_cpus(host: SimulatedHost, directory: Path) -> None:
     for number, near in packages.items():
         (directory / f"sys/devices/system/node/node{number}/cpumap").write_text(cpumap(near))
     (directory / "proc/cpuinfo").write_text("")
+
+
+def write_functions(directory: Path) -> None:
+    """Write the files of PCI functions that Linux has and gdrtop does not read, from their uevent."""
+    for place in (directory / "sys/bus/pci/devices").iterdir():
+        event = parse_uevent((place / "uevent").read_text())
+        vendor, device = event["PCI_ID"].split(":")
+        of_board = event["PCI_SUBSYS_ID"].split(":")
+        class_code = int(event["PCI_CLASS"], 16)
+        numbers = (int(vendor, 16) | int(device, 16) << 16, 0, class_code << 8)
+        files = {
+            "config": b"".join(number.to_bytes(4, "little") for number in numbers).ljust(256, b"\0"),
+            "class": f"0x{class_code:06x}\n".encode(),
+            "vendor": f"0x{vendor.lower()}\n".encode(),
+            "device": f"0x{device.lower()}\n".encode(),
+            "subsystem_vendor": f"0x{of_board[0].lower()}\n".encode(),
+            "subsystem_device": f"0x{of_board[1].lower()}\n".encode(),
+        }
+        for name, content in files.items():
+            if not (place / name).exists():
+                (place / name).write_bytes(content)

@@ -7,23 +7,25 @@ from __future__ import annotations
 
 import argparse
 import compileall
+import inspect
 import io
 import json
 import os
+import random
 import shutil
-import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from statistics import median
 
 from tests.perf.compare import print_comparison
 from tests.perf.live import bench_live, bench_sampling
+from tests.perf.monitors import bench_running
 from tests.perf.scale import bench_crowded_dashboard, bench_hours, bench_pci, bench_topologies
 from tests.perf.system_calls import bench_system_calls
-from tests.perf.table import GDRTOP, NODE, ROWS, best, row, running_cost
+from tests.perf.table import GDRTOP, NODE, ROWS, best, child_seconds, row
 from tests.perf.terminal import Terminal
 from tests.perf.text_commands import bench_text
 
@@ -56,85 +58,49 @@ def bench_first_paint() -> None:
 
 
 def bench_probe() -> None:
-    """A full probe of a tree against lstopo on the same tree."""
+    """A full probe of a node's files against lstopo on the same files: in turns, both warm; medians.
+
+    lstopo is a process of its own that also reads the CPUs; gdrtop runs already, and also reads modules and
+    settings. Neither looks up names: lstopo runs without its plugins. The one for PCI, where it is installed
+    with pci.ids, reads that file again for each device whose vendor is not in it.
+    """
     from probes.facts.node import probe_node
     from probes.facts.pci.functions import PciFacts
     from probes.host.local import LocalHost
     from probes.simulation.host import SimulatedHost
-    from tests.simulated_tree import write_cpus, write_tree
+    from tests.simulated_tree import write_cpus, write_functions, write_tree
 
     with tempfile.TemporaryDirectory() as directory:
-        write_tree(SimulatedHost(NODE), Path(directory))
-        write_cpus(SimulatedHost(NODE), Path(directory))
-
-        def probe() -> float:
-            began = time.perf_counter()
-            probe_node(LocalHost(directory))
-            return time.perf_counter() - began
-
-        ours = best(probe, 7)
+        host = SimulatedHost(NODE)
+        write_tree(host, Path(directory))
+        write_cpus(host, Path(directory))
+        write_functions(Path(directory))
         facts = probe_node(LocalHost(directory)).pci
-        functions = len(facts.functions) if isinstance(facts, PciFacts) else 0
+        what = f"full probe, {len(facts.functions) if isinstance(facts, PciFacts) else 0} PCI functions"
         lstopo = shutil.which("lstopo-no-graphics")
-        what = f"full probe, {functions} PCI functions"
-        if lstopo is None:
-            row(what, f"{ours * 1e3:.0f} ms; lstopo is not installed", "× 1 of lstopo", None)
-            return
-
-        def peer() -> float:
-            began = time.perf_counter()
-            subprocess.run(
-                [lstopo, "--if", "fsroot", "-i", directory, "--whole-io", "--of", "xml", "-f", "/dev/null"],
-                check=True,
-                capture_output=True,
-            )
-            return time.perf_counter() - began
-
-        theirs = best(peer, 7)
-        ratio = ours / theirs
-        row(what, f"{ours * 1e3:.0f} ms, lstopo {theirs * 1e3:.0f} ms: × {ratio:.2f}", "× 1", ratio <= 1)
-
-
-def bench_running() -> None:
-    """CPU, bytes to the terminal and memory at one reading a second, and of other monitors beside it."""
-    ours = running_cost(GDRTOP, b"gdrtop")
-    cpu = 100 * ours.cpu_seconds / ours.seconds
-    rate = ours.bytes_written / ours.seconds
-    row("CPU of one core, 1 Hz, 8 GPU + 10 NIC", f"{cpu:.2f} %", "1 %", cpu <= 1, [cpu])
-    row("bytes to the terminal, 1 Hz, 120×40", f"{rate / 1e3:.2f} kB/s", "0.6 kB/s", rate <= 600, [rate])
-    row(
-        "memory",
-        f"{ours.rss_bytes / 1e6:.0f} MB resident, {ours.uss_bytes / 1e6:.0f} MB its own",
-        "80 MB",
-        ours.rss_bytes <= 80e6,
-    )
-    for name, options, content in PEERS:
-        row(f"  beside it: {name}", peer_cost(name, options, content), "", None)
-
-
-# All at one second.
-PEERS = (
-    ("htop", ("--delay=10",), b"CPU"),
-    ("btop", ("--utf-force",), b"cpu"),
-    ("nvitop", ("--monitor", "--interval=1"), b"NVITOP"),
-)
-
-
-def peer_cost(name: str, options: Sequence[str], content: bytes) -> str:
-    """Return what another monitor costs on this machine, in its own view of it; or why that is unknown."""
-    folders = (str(Path(sys.executable).parent), os.environ.get("PATH", ""))
-    program = shutil.which(name, path=os.pathsep.join(folders))
-    if program is None:
-        return "not installed"
-    try:
-        with tempfile.TemporaryDirectory() as directory:  # btop reads its interval from a file alone
-            (Path(directory) / "btop").mkdir()
-            (Path(directory) / "btop" / "btop.conf").write_text("update_ms = 1000\n")
-            cost = running_cost(["env", f"XDG_CONFIG_HOME={directory}", program, *options], content)
-    except TimeoutError:
-        return "did not start (nvitop needs an NVIDIA driver)" if name == "nvitop" else "did not start"
-    cpu, rate = 100 * cost.cpu_seconds / cost.seconds, cost.bytes_written / cost.seconds
-    return f"{cpu:.2f} %, {rate / 1e3:.1f} kB/s, {cost.rss_bytes / 1e6:.0f} MB"
+        environment = {"HWLOC_COMPONENTS": "linux,stop", "HWLOC_PLUGINS_PATH": os.devnull}
+        ours: list[tuple[float, float]] = []  # CPU and wall time
+        theirs: list[tuple[float, float]] = []
+        for _ in range(15):
+            began, cpu = time.perf_counter(), time.process_time()
+            probe_node(LocalHost(directory))
+            ours.append((time.process_time() - cpu, time.perf_counter() - began))
+            if lstopo is not None:
+                began = time.perf_counter()
+                argv = [lstopo, "--if", "fsroot", "-i", directory, "--whole-io", "--of", "xml"]
+                cpu, _ = child_seconds(argv, environment)
+                theirs.append((cpu, time.perf_counter() - began))
+        version = child_seconds([lstopo, "--version"])[1].split()[-1] if lstopo is not None else ""
+    cpu, wall = (median(values) for values in zip(*ours, strict=True))
+    values = [value for value, _ in ours]
+    if lstopo is None:
+        row(f"{what}, CPU", f"{cpu * 1e3:.0f} ms; lstopo is not installed", "× 1 of lstopo", None, values)
+        return
+    peer_cpu, peer_wall = (median(values) for values in zip(*theirs, strict=True))
+    text = f"{cpu * 1e3:.0f} ms, lstopo {version} {peer_cpu * 1e3:.0f} ms: × {cpu / peer_cpu:.2f}"
+    row(f"{what}, CPU", text, "× 1", cpu <= peer_cpu, values)
+    text = f"{wall * 1e3:.0f} ms, lstopo {peer_wall * 1e3:.0f} ms: × {wall / peer_wall:.2f}"
+    row("  the same, by the clock", text, "", None)
 
 
 def bench_recording() -> None:
@@ -195,7 +161,12 @@ LOG_BYTES = 256 << 20
 
 
 def bench_log() -> None:
-    """Read logs against grep on the same file: 1 GB in 20 s is 50 MB/s."""
+    """Read logs of 256 MiB against grep -c, in CPU time: few lines of NCCL, only channels, long lines.
+
+    A channel's line that differs from another one of its writer only in the number of the channel is only
+    counted. So the log of 64 ranks, with 16 channels a path, is the fast case; in that of 4,096 ranks, whose
+    lines come in random order, 24,576 lines have to be read in full.
+    """
     from tests.probes.nccl.log.test_versions import log_of
 
     begin = log_of("2.26.2").encode()
@@ -206,15 +177,26 @@ def bench_log() -> None:
     ).encode()
     # One line of a thousand says something, as in a job that reconnects again and again.
     _bench_log_of("", begin + line * 30_000, 50)
-    channels = "".join(
-        f"node{rank // 8}:{1000 + rank}:{2000 + rank} [{rank % 8}] NCCL INFO Channel {number:02d}/0 : {peers}"
-        f" via NET/IB/{rank % 8}/GDRDMA\n"
-        for rank in range(64)
-        for number in range(16)
-        for peers in (f"{rank}[0] -> {(rank + 8) % 64}[0] [send]", f"{rank}[0] -> {rank ^ 1}[0] [receive]")
-    )
-    _bench_log_of(", all channels", channels.encode() * 20, 85)
+    _bench_log_of(", all channels", "".join(_channel_lines(64, (8,))).encode() * 20, 85)
+    mixed = list(_channel_lines(4096, (8, 16, 24)))
+    random.Random(1).shuffle(mixed)
+    _bench_log_of(", 4,096 ranks mixed", "".join(mixed).encode(), 85)
     _bench_log_of(", long lines", begin + (b"x " * 30_000 + b"\n") * 50, 50)
+
+
+def _channel_lines(ranks: int, distances: Sequence[int]) -> Iterator[str]:
+    """Yield the lines of 16 channels between all ranks that are so far apart, of senders and receivers."""
+    for rank in range(ranks):
+        for number in range(16):
+            for distance in distances:
+                for peers in (
+                    f"{rank}[0] -> {(rank + distance) % ranks}[0] [send]",
+                    f"{(rank - distance) % ranks}[0] -> {rank}[0] [receive]",
+                ):
+                    yield (
+                        f"node{rank // 8}:{1000 + rank}:{2000 + rank} [{rank % 8}] NCCL INFO"
+                        f" Channel {number:02d}/0 : {peers} via NET/IB/{rank % 8}/GDRDMA\n"
+                    )
 
 
 def _bench_log_of(kind: str, block: bytes, budget: int) -> None:
@@ -233,9 +215,7 @@ def _bench_log_of(kind: str, block: bytes, budget: int) -> None:
             return time.process_time() - began
 
         def grep() -> float:
-            began = time.perf_counter()
-            subprocess.run(["grep", "-c", "NET/.*/GDRDMA", str(path)], check=True, capture_output=True)
-            return time.perf_counter() - began
+            return child_seconds(["grep", "-c", "NET/.*/GDRDMA", str(path)])[0]
 
         ours, theirs = best(read, 3), best(grep, 3)
     row(
@@ -277,6 +257,7 @@ def main() -> None:
     print(f"{'what':<46} {'measured':<44} {'budget':<16}")
     for bench in BENCHES:
         if options.only in bench.__name__:
+            print(f"\n{inspect.getdoc(bench)}")
             bench()
     if options.json:
         machine = {"cpus": os.cpu_count(), "python": sys.version.split()[0]}

@@ -18,7 +18,7 @@ _ROW = "system calls a second, 8 GPU + 10 NIC"
 
 
 def bench_system_calls() -> None:
-    """Count those of the whole program, with perf or strace; they need root, and so does the namespace."""
+    """Count the system calls of the whole program, with perf or strace, in a mount namespace: needs root."""
     if shutil.which("perf") is None and shutil.which("strace") is None:
         row(_ROW, "neither perf nor strace is installed", "250", None)
         return

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import resource
+import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from tests.perf.terminal import Cost, Terminal
 
@@ -15,6 +18,22 @@ SECONDS = 20.0
 def best(measure: Callable[[], float], times: int) -> float:
     """The least of several measurements: what the machine can do when nothing else wants it."""
     return min(measure() for _ in range(times))
+
+
+def child_seconds(argv: Sequence[str], environment: Mapping[str, str] | None = None) -> tuple[float, str]:
+    """Return the CPU seconds of a command and its children, and what it printed.
+
+    Raises:
+        RuntimeError: it printed nothing; the exit status counts findings, in some commands.
+    """
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    done = subprocess.run(
+        argv, check=False, capture_output=True, text=True, env={**os.environ, **(environment or {})}
+    )
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    if not done.stdout:
+        raise RuntimeError(f"{' '.join(argv)} printed nothing: {done.stderr}")
+    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime, done.stdout
 
 
 ROWS: list[dict[str, object]] = []

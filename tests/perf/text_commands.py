@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import resource
 import subprocess
 import sys
 from collections.abc import Sequence
 
 from tests.perf.mounted_node import mounted_node
-from tests.perf.table import GDRTOP, row
+from tests.perf.table import GDRTOP, child_seconds, row
 
 _SECONDS = 0.35
 _GRAPH_SECONDS = 0.5  # of what draws the graph, with networkx
@@ -19,28 +18,15 @@ def bench_text() -> None:
     """Commands on a simulated node, which they build first, and a check of the same node's files in /sys."""
     commands = (("check --demo", _SECONDS), ("topo --demo", _GRAPH_SECONDS), ("modules --demo", _SECONDS))
     for command, budget in commands:
-        _row(f"gdrtop {command}", _cpu_seconds([*GDRTOP[:3], *command.split()]), budget)
+        _row(f"gdrtop {command}", _times_of([*GDRTOP[:3], *command.split()]), budget)
     with mounted_node() as (before, _):
         is_refused = subprocess.run([*before, "true"], check=False, capture_output=True).returncode
         check = [*before, sys.executable, "-m", "tui", "check"]
-        _row("gdrtop check", [] if is_refused else _cpu_seconds(check), _SECONDS)
+        _row("gdrtop check", [] if is_refused else _times_of(check), _SECONDS)
 
 
-def _cpu_seconds(argv: Sequence[str]) -> list[float]:
-    """Return the CPU time of each run, whatever its exit status: a check reports findings by it.
-
-    Raises:
-        RuntimeError: the command has failed.
-    """
-    values = []
-    for _ in range(_TIMES):
-        before = resource.getrusage(resource.RUSAGE_CHILDREN)
-        done = subprocess.run(argv, check=False, capture_output=True, text=True)
-        after = resource.getrusage(resource.RUSAGE_CHILDREN)
-        if not done.stdout:
-            raise RuntimeError(f"{' '.join(argv)} printed nothing: {done.stderr}")
-        values.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
-    return values
+def _times_of(argv: Sequence[str]) -> list[float]:
+    return [child_seconds(argv)[0] for _ in range(_TIMES)]
 
 
 def _row(what: str, values: list[float], seconds: float) -> None:
