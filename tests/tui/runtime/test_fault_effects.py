@@ -121,6 +121,41 @@ def test_no_rank_sends_over_a_port_that_is_not_active(fault: str, nic: str) -> N
     assert sum(sent[name] for name in busy) < 0.7 * sum(usual_traffic[name] for name in busy)
 
 
-def test_a_staged_job_is_slower_than_one_with_gdr() -> None:
-    staged, direct = traffic("hgx-h100+job-log-gdr-disabled"), traffic("hgx-h100")
+@pytest.mark.parametrize(
+    "fault", ["nic-without-driver", "nic-without-rdma-device", "nccl-ib-hca-port-down", "link-layer-wrong"]
+)
+def test_ranks_use_only_active_ports(fault: str) -> None:
+    host = SimulatedHost(f"hgx-h100+{fault}")
+    for rank in host.tree.programs:
+        for nic in rank.nics:
+            assert "ACTIVE" in str(host.read(f"/sys/class/infiniband/{nic}/ports/1/state"))
+
+
+def test_a_port_that_is_down_makes_no_setting_differ() -> None:
+    """NCCL prints the whole NCCL_IB_HCA, and then uses the ports that are active."""
+    assert "job-log-other-setting" not in found_on("hgx-h100+port-down")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "hgx-h100+job-log-gdr-disabled",
+        "hgx-h100+no-gdr-path",
+        "hgx-h100+confidential-computing-on",
+        "dgx-a100+peermem-not-on-disk-old-driver",
+        "cloud-vm+vgpu-without-gdr",
+    ],
+)
+def test_a_staged_job_is_slower_than_one_with_gdr(name: str) -> None:
+    staged, direct = traffic(name), traffic(name.partition("+")[0])
     assert staged["mlx5_0"] < 0.7 * direct["mlx5_0"]
+
+
+def test_only_the_ranks_that_copy_are_slower() -> None:
+    staged, direct = traffic("dgx-a100+gpu-nic-cross-socket"), traffic("dgx-a100")
+    assert staged["mlx5_0"] < 0.95 * direct["mlx5_0"]  # it also serves a GPU of the other socket
+    assert staged["mlx5_2"] == direct["mlx5_2"]
+
+
+def test_ranks_without_the_driver_send_nothing() -> None:
+    assert traffic("pcie-l40s+nvidia-not-loaded")["mlx5_0"] == 0
