@@ -360,3 +360,19 @@ def test_no_name_of_a_file_breaks_the_drawing(bus: str, name: str, width: int) -
     cpu = Element("cpu", {"numaid": name, "arch": bus}, (pci, nic))
     for drawn in nccl_tree.draw(Element("system", {"version": "1"}, (cpu,)), width):
         assert width_of(drawn) <= max(width, 50)
+
+
+@pytest.mark.parametrize("name", ["cloud-vm", "cloud-vm+port-down", "dgx-spark"])
+def test_no_nic_is_best_where_all_are_equally_near(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    main(["topo", "--demo", name])
+    text = capsys.readouterr().out
+    assert "•" not in text
+    assert "Best NIC" not in text
+    assert "All NICs are equally near" in text
+
+
+def test_a_nearer_nic_is_best(capsys: pytest.CaptureFixture[str]) -> None:
+    main(["topo", "--demo", "pcie-l40s"])
+    text = capsys.readouterr().out
+    assert text.count("•") == 5  # one a GPU, and the legend
+    assert "equally near" not in text
