@@ -109,7 +109,8 @@ def draw(
 ) -> LazyLines:
     """Draw GPUs by NICs (GPUs by GPUs if there is no NIC); columns that do not fit go below.
 
-    A GPU's best NIC is marked `•`, if one is nearer than the others. A node may have 65,000 cells, so a line is drawn when it is asked for.
+    A GPU's best NIC is marked `•`, if one is nearer than the others. A node may have 65,000 cells, so a line
+    is drawn when it is asked for.
     """
     marked = highlights or Highlights()
     ends = topology.gpus if rows is None else rows

@@ -49,7 +49,7 @@ def _ranks(tree: Tree) -> list[Program]:
 
 
 def _slow_down(tree: Tree) -> None:
-    """Slow down ranks that copy through host memory, more if all compete for it, and stop those without a path."""
+    """Slow down ranks that copy through host memory, more if all do, and stop those without a path."""
     ranks = [(program, path_of(tree, program)) for program in _ranks(tree)]
     staged = ONE_STAGED_SHARE if any(via is not Via.HOST for _, via in ranks) else ALL_STAGED_SHARE
     shares = {Via.HOST: staged, Via.NONE: 0.0}
@@ -73,9 +73,10 @@ def _leave(tree: Tree, nic: PlacedNic) -> None:
     if not moved or not near:
         return
     for program in moved:
-        other = near[program.gpu or 0]
-        program.nics = (other.name,)
-        if program.via in (Via.PEERMEM, Via.DMABUF) and path_between(tree, program.gpu or 0, other) is Via.HOST:
+        gpu = program.gpu or 0
+        program.nics = (near[gpu].name,)
+        is_gdr = program.via in (Via.PEERMEM, Via.DMABUF)
+        if is_gdr and path_between(tree, gpu, near[gpu]) is Via.HOST:
             program.via = Via.HOST
     for program in ranks:
         listed = program.logged_nics or tuple(one.name for one in tree.nics if one.kind is nic.kind)
