@@ -117,6 +117,6 @@ def _is_true(mapping: Mapping, key: str) -> bool:
 
 
 def _count(value: Value) -> int | None:
-    """Return the number of devices; None: it is no number yet."""
+    """Return the number of devices; None: not a number, as in a template."""
     text = value.text if isinstance(value, Scalar) else ""
     return int(text) if re.fullmatch(r"[0-9]{1,6}", text) else None

@@ -9,7 +9,7 @@ import pytest
 from probes.base.unknown import Unknown
 from probes.checks.registry import findings
 from probes.live.verdict import examine_with_jobs
-from probes.queries.finding import Status
+from probes.queries.finding import Finding, Status
 from probes.simulation.faults.catalogue import FAULTS, NoSuchFault
 from probes.simulation.host import SimulatedHost
 from probes.simulation.node.model.description import simulated_names
@@ -20,13 +20,13 @@ from tui.runtime.open_host import fault_without_effect
 SHOWN_AFTER_SECONDS = 60.0  # by then every live fault has begun
 
 
-def found_on(name: str) -> frozenset[str]:
+def found_on(name: str) -> dict[str, Finding]:
     outcomes = findings(examine_with_jobs(SimulatedHost(name, clock=SteppedClock())))
-    return frozenset(finding.id for finding in outcomes if finding.status is Status.FOUND)
+    return {finding.id: finding for finding in outcomes if finding.status is Status.FOUND}
 
 
 @cache
-def found_without_fault(node: str) -> frozenset[str]:
+def found_without_fault(node: str) -> dict[str, Finding]:
     return found_on(node)
 
 
@@ -58,7 +58,8 @@ def shows(node: str, name: str) -> bool:
     fault = FAULTS[name]
     if fault.is_live or not fault.finds:  # some faults are healthy variants
         return seen_later(f"{node}+{name}") != seen_later(node)
-    return bool(fault.finds & found_on(f"{node}+{name}") - found_without_fault(node))
+    found, before = found_on(f"{node}+{name}"), found_without_fault(node)
+    return any(one in found and found[one] != before.get(one) for one in fault.finds)
 
 
 @pytest.mark.parametrize("name", usual(FAULTS, {"acs-on", "peermem-parameter-wrong"}))

@@ -192,9 +192,15 @@ def test_export_none_keeps_variables_from_the_tasks() -> None:
 
 
 def test_the_node_decides_about_distances() -> None:
-    line = "export NCCL_NET_GDR_LEVEL=PXB\n"
-    assert has(judged(line, node="pcie-l40s"), 1, WARNING, "lower than the distance")
+    line = "export NCCL_NET_GDR_LEVEL=PIX\n"
+    assert has(judged(line, node="hgx-b200"), 1, WARNING, "lower than the distance")
     assert judged(line).exit_status == 0
+
+
+def test_the_default_level_costs_nothing_on_any_node() -> None:
+    report = judged("export NCCL_NET_GDR_LEVEL=PXB\n", node="pcie-l40s", nccl="2.27.7")
+    assert has(report, 1, NOTE, "is the default")
+    assert report.exit_status == 0
 
 
 def test_what_the_node_needs_and_the_file_does_not_set_is_a_note() -> None:
