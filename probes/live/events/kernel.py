@@ -95,7 +95,7 @@ class KernelEvents:
         return events
 
     def _is_second_line(self, event: LiveEvent, logged_at: float) -> bool:
-        """Say whether an Ethernet port's other device has already logged this change: netdev or RDMA device."""
+        """Say whether the other device of an Ethernet port, netdev or RDMA, has already logged this."""
         line = _LINK_DOWN.search(event.text)
         if line is None:
             return False
