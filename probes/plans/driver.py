@@ -13,6 +13,7 @@ from probes.queries.modules import PEERMEM
 from probes.snapshot.examination import Examination
 
 _MANAGER = "nvidia-fabricmanager"
+_FIND_POD = "kubectl get pods -A -o wide -l app=nvidia-driver-daemonset"  # of the GPU Operator
 # In the order in which they are stopped. Fabric Manager is last: on GPUs before H100 this aborts CUDA jobs.
 _SERVICES = ("nvidia-dcgm", "nvidia-persistenced", _MANAGER)
 _UNLOAD_ORDER = (
@@ -84,7 +85,15 @@ _DEPMOD = "Update the module dependency list"
 
 
 def rebuild_steps(examination: Examination) -> tuple[Step, ...]:
-    """Rebuild the loaded driver's modules with DKMS, and load nvidia_peermem."""
+    """Rebuild the loaded driver's modules with DKMS, or in its container, and load nvidia_peermem."""
+    if in_driver_container(examination):
+        return (
+            instruction(f"Find this node's driver pod: {_FIND_POD}", needs_root=False),
+            instruction("Delete it (kubectl delete pod). The new one rebuilds its modules", needs_root=False),
+            instruction(
+                "If it reuses the old ones, set FORCE_REINSTALL=true for k8s-driver-manager", needs_root=False
+            ),
+        )
     dkms, release = examination.dkms, examination.node.kernel_release
     of_kernel = () if isinstance(release, Unknown) else ("-k", release)
     packages = () if isinstance(dkms, Unknown) else dkms.modules
@@ -104,6 +113,12 @@ def rebuild_steps(examination: Examination) -> tuple[Step, ...]:
         depmod,
         load,
     )
+
+
+def in_driver_container(examination: Examination) -> bool:
+    """Return whether the GPU Operator's container has installed the driver."""
+    facts = examination.driver_container
+    return not isinstance(facts, Unknown) and facts.driver is True
 
 
 def rebuild_plan(release: str) -> Plan:

@@ -5,7 +5,22 @@ https://docs.nvidia.com/deploy/xid-errors/index.html
 
 LOST = (79,)
 GSP = (119, 120)
-MEMORY = (48, 63, 64, 92, 94, 95, 140)  # ECC errors, remapped rows, retired pages
+MEMORY = (48, 63, 64, 92, 94, 95, 140, 171, 172)  # ECC errors, remapped rows, retired pages
 NVLINK = (74, 144, 145, 146, 147, 148, 149, 150)  # 144 and later on later GPUs
 PROGRAM = (13, 31, 43, 45, 68)  # mostly a bug of the program
+OTHERS = {  # 173 to 176 are in the driver's nverror.h (595) only
+    155: "The driver took an NVLink down, which may have been intended. If jobs failed, reset the GPU.",
+    156: "The GPU retires a faulty part at its next reset. Drain the node, then reset the GPU.",
+    157: "No spare is left for a faulty part of the GPU. Jobs may run. Contact support if it returns.",
+    158: "The GPU timed out. Drain the node, then reset the GPU. Contact support if it returns.",
+    160: "The GPU retired a faulty channel. Nothing needs to be done.",
+    161: "The GPU could not retire a faulty channel. Nothing needs to be done at once.",
+    166: "An NVLink error in confidential computing mode. NVIDIA's Xid catalog names no action.",
+    167: "A PCIe transfer of the GPU timed out. NVIDIA's Xid catalog names no action. Check its PCIe link.",
+    170: "An NVLink error in confidential computing mode. NVIDIA's Xid catalog names no action.",
+    173: "The C2C link between GPU and CPU failed. NVIDIA's Xid catalog names no action.",
+    174: "The driver ended a program on the GPU. NVIDIA's Xid catalog names no action.",
+    175: "An error of the GPU's memory subsystem. NVIDIA's Xid catalog names no action.",
+    176: "Corrected PCIe errors of the GPU. NVIDIA's Xid catalog names no action. Check its PCIe link.",
+}
 RECOVERY = 154  # "GPU recovery action changed": the reset or reboot that another Xid requires

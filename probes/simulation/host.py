@@ -28,10 +28,10 @@ from probes.host.ras import ANSWER_SECONDS, REPORTS
 from probes.host.rdma_resources import RdmaResources
 from probes.host.usage import InterfaceCounters, ProcessUsage, counters_from_files, usage_from_files
 from probes.simulation.node.build import build_tree
-from probes.simulation.node.jobs.programs import programs_by_gpu, settle_paths
+from probes.simulation.node.jobs.programs import programs_by_gpu
 from probes.simulation.node.jobs.ras import ADDRESS, ras_events, ras_report
 from probes.simulation.node.jobs.rdma_resources import rdma_resources
-from probes.simulation.node.jobs.traffic import traffic_of_gpu
+from probes.simulation.node.jobs.traffic import settle_jobs, traffic_of_gpu
 from probes.simulation.node.jobs.training import OPENED, gpu_load
 from probes.simulation.node.model.description import NodeDescription, describe
 from probes.simulation.node.model.tree import GIB, uuid_of
@@ -85,7 +85,7 @@ class SimulatedHost:
         self._node: SimulatedNode | None = None
         if self._faults:
             idle -= self._change_tree(plain_name, idle)
-        settle_paths(self.tree)
+        settle_jobs(self.tree)
         self.faults_without_effect = tuple(sorted(idle))
 
     def _change_tree(self, plain_name: str, idle: set[str]) -> set[str]:
@@ -127,6 +127,7 @@ class SimulatedHost:
         self._node, self.tree = None, tree
         drivers = {nic.kind.driver for nic in tree.cards} | ({"nvidia"} if tree.gpus else set())
         start(self, tree, drivers, earlier.live_modules)
+        settle_jobs(tree)
 
     def _seconds(self) -> float:
         """Return the seconds since the node started, after the changes that are due."""

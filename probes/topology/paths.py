@@ -107,7 +107,17 @@ class Topology:
     @cached_property
     def best_nics(self) -> dict[str, tuple[str, ...]]:
         """GPU id -> NIC ids, nearest first."""
-        return _best_nics(self)
+        return self._ranked[0]
+
+    @cached_property
+    def best_nic(self) -> dict[str, str]:
+        """GPU id -> its nearest NIC; a GPU to which all NICs are equally near has none."""
+        best, equal = self._ranked
+        return {gpu: nics[0] for gpu, nics in best.items() if nics and gpu not in equal}
+
+    @cached_property
+    def _ranked(self) -> tuple[dict[str, tuple[str, ...]], frozenset[str]]:
+        return _rank_nics(self)
 
     @cached_property
     def near_nics(self) -> dict[str, dict[str, Nccl]]:
@@ -288,10 +298,11 @@ def build(node: Node, file: FileTree | None = None) -> Topology:
     return topology
 
 
-def _best_nics(topology: Topology) -> dict[str, tuple[str, ...]]:
+def _rank_nics(topology: Topology) -> tuple[dict[str, tuple[str, ...]], frozenset[str]]:
     """Nearest first: by NCCL's PCIe word, nvidia-smi's, bandwidth, hops; equal ones are shared out over GPUs.
 
     Bandwidth is that of the path or the port, whichever carries less. A NIC that is down comes last.
+    The second value: the GPUs to which several NICs that are up, and no others, are equally near.
     """
     devices, nics = topology.devices, topology.nics
     down = {nic.id: is_down(devices.get(nic.id)) for nic in nics}
@@ -302,6 +313,8 @@ def _best_nics(topology: Topology) -> dict[str, tuple[str, ...]]:
     places = topology.paths.places
     equal: dict[int, list[list[str]]] = {}  # by the GPU's place: NICs at equal distances, nearest first
     best: dict[str, tuple[str, ...]] = {}
+    undecided: set[str] = set()
+    up = [name for name, is_off in down.items() if not is_off]
     for gpu in topology.gpus:
         if places[gpu.id] not in equal:
             groups: dict[tuple[object, ...], list[str]] = {}
@@ -313,4 +326,6 @@ def _best_nics(topology: Topology) -> dict[str, tuple[str, ...]]:
         best[gpu.id] = tuple(nic for group in groups_of_gpu for nic in sorted(group, key=taken.__getitem__))
         if best[gpu.id]:
             taken[best[gpu.id][0]] += 1
-    return best
+            if len(groups_of_gpu[0]) == len(up) > 1:
+                undecided.add(gpu.id)
+    return best, frozenset(undecided)

@@ -352,3 +352,14 @@ def test_help_shows_the_manual(capsys: pytest.CaptureFixture[str]) -> None:
     assert "doctor" in printed(capsys, "help", "doctor").lower()
     assert main(["help", "frob"]) == 3
     assert "no subject 'frob'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("node", ["hgx-h100", "dgx-a100"])
+def test_modules_quotes_why_the_kernel_refused_one(capsys: pytest.CaptureFixture[str], node: str) -> None:
+    name = f"{node}+peermem-symbol-version-mismatch"
+    main(["modules", "--demo", name])
+    reason = "disagrees about version of symbol ib_register_peer_memory_client"
+    assert f"the kernel refused it: nvidia_peermem: {reason}" in capsys.readouterr().out
+    main(["modules", "--json", "--demo", name])
+    rungs = {rung["name"]: rung for rung in json.loads(capsys.readouterr().out)["modules"]}
+    assert reason in rungs["nvidia_peermem"]["explanation"]

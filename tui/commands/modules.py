@@ -8,7 +8,9 @@ from enum import Enum
 from typing import Any, TextIO
 
 from probes.base.unknown import Maybe, Reason, Unknown
-from probes.facts.kernel.module_blockers import explain
+from probes.facts.kernel import log as kernel_log
+from probes.facts.kernel.log import KernelLogFacts
+from probes.facts.kernel.module_blockers import explain, refusal_of
 from probes.facts.kernel.modules import ModuleFacts, Rung
 from probes.facts.node import Node, probe_node
 from probes.host.protocol import Host
@@ -45,17 +47,17 @@ def write_modules(host: Host, out: TextIO, as_json: bool = False, ascii_only: bo
 
     Return 0 if this node has all it needs, 1 if a module is missing, 3 if a state is unknown.
     """
-    node = probe_node(host)
+    node, log = probe_node(host), kernel_log.probe(host)
     if as_json:
-        write_json(modules_json(node, host.wall_clock()), out)
+        write_json(modules_json(node, log, host.wall_clock()), out)
     else:
-        print_lines([heading(node), *_text(node)], out, ascii_only)
+        print_lines([heading(node), *_text(node, log)], out, ascii_only)
     facts = node.modules
     mark = UNKNOWN_MARK if isinstance(facts, Unknown) else modules_drawing.summary(node, facts)[0].text
     return {"✓": 0, "✗": 1}.get(mark, 3)
 
 
-def _text(node: Node) -> list[Line]:
+def _text(node: Node, log: Maybe[KernelLogFacts]) -> list[Line]:
     facts = node.modules
     if isinstance(facts, Unknown):
         return [(), line(f"The modules could not be read: {facts}")]
@@ -67,9 +69,15 @@ def _text(node: Node) -> list[Line]:
     lines = [modules_drawing.summary(node, facts), (), *_table(node, facts)]
     for rung in facts.ladder:
         mark, _ = modules_drawing.mark_of(node, rung, facts.modules[rung.module])
+        refusal = refusal_of(facts, log, rung.module)
         if mark in "✗?":
             lines.extend([(), line(f"{mark} {rung.module}: {explain(facts, rung.module)}")])
+            lines.extend([line(f"  the kernel refused it: {refusal}")] if refusal else [])
             lines.append(line(f"  why it matters: {rung.why}"))
+        elif refusal:
+            reason = modules_drawing.not_needed(node, rung)
+            lines.extend([(), line(f"{mark} {rung.module}: {reason}")])
+            lines.append(line(f"  the kernel refused it: {refusal}"))
     if facts.rules_unread:
         lines.extend([(), line(modules_drawing.unread_rules(facts))])
     return lines
@@ -121,15 +129,18 @@ def _table(node: Node, facts: ModuleFacts) -> list[Line]:
     ]
 
 
-def modules_json(node: Node, at: float) -> dict[str, Any]:
+def modules_json(node: Node, log: Maybe[KernelLogFacts], at: float) -> dict[str, Any]:
     """Return the JSON document; `at`: seconds since 1970."""
-    return document("modules", host_name(node), node.origin, at, _modules(node.modules))
+    return document("modules", host_name(node), node.origin, at, _modules(node.modules, log))
 
 
-def _modules(facts: Maybe[ModuleFacts]) -> dict[str, Any]:
+def _modules(facts: Maybe[ModuleFacts], log: Maybe[KernelLogFacts]) -> dict[str, Any]:
     if isinstance(facts, Unknown):
         return {"modules": None, "unknown": {"modules": str(facts)}}
     ladder = [object_of({key: value(facts, rung) for _, key, value in _COLUMNS}) for rung in facts.ladder]
+    for rung, one in zip(facts.ladder, ladder, strict=True):
+        if refusal := refusal_of(facts, log, rung.module):
+            one["explanation"] = f"{one['explanation']}; the kernel refused it: {refusal}"
     content = object_of({"kernel_release": facts.kernel_release, "memory_peers": facts.memory_peers})
     content["modules"] = ladder
     content["symbols"] = [plain_value(symbol) for symbol in facts.symbols]

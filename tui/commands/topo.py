@@ -135,7 +135,8 @@ def _text(examination: Examination, found: Sequence[Finding], verdict: Verdict, 
         lines.extend([(), line("GPU × NIC")])
         lines.extend(matrix_drawing.draw(topology, width, highlights=highlights))
         lines.extend(matrix_drawing.legend(topology, width, highlights))
-        lines.extend([(), line("Best NIC of each GPU"), *_best_nics(topology)])
+        if topology.best_nic:
+            lines.extend([(), line("Best NIC of each GPU"), *_best_nics(topology)])
     if roles:
         names = max(map(len, roles))
         lines.extend([(), line("Role of each NIC")])
@@ -154,7 +155,10 @@ def _best_nics(topology: Topology) -> list[Line]:
     devices = {device.name: device for device in rdma.devices} if isinstance(rdma, RdmaFacts) else {}
     lines = []
     for gpu in topology.gpus:
-        for nic in topology.best_nics[gpu.id][:1]:
+        nic = topology.best_nic.get(gpu.id)
+        if nic is None:
+            lines.append(line(f"  {gpu.label:<6} none: all NICs are equally near"))
+        else:
             path = topology.path(gpu.id, nic)
             gbps = "" if isinstance(path.gbps, Unknown) else f", PCIe at most {path.gbps:.0f} Gb/s each way"
             # NICs that are down come last: if one is the best, all of them are down.

@@ -97,6 +97,9 @@ def column_headings(labels: Sequence[str]) -> tuple[str, list[str]]:
     return "", [label if len(label) <= longest else "…" + label[1 - longest :] for label in labels]
 
 
+EQUALLY_NEAR = "All NICs are equally near: none is best. NCCL spreads its GPUs and channels over them."
+
+
 def draw(
     topology: Topology,
     width: int,
@@ -106,7 +109,8 @@ def draw(
 ) -> LazyLines:
     """Draw GPUs by NICs (GPUs by GPUs if there is no NIC); columns that do not fit go below.
 
-    A GPU's best NIC is marked `•`. A node may have 65,000 cells, so a line is drawn when it is asked for.
+    A GPU's best NIC is marked `•`, if one is nearer than the others. A node may have 65,000 cells, so a line
+    is drawn when it is asked for.
     """
     marked = highlights or Highlights()
     ends = topology.gpus if rows is None else rows
@@ -142,7 +146,7 @@ def cell_of(topology: Topology, row: str, column: str, highlights: Highlights) -
     if row == column:
         return "X", Tone.DIM
     path = topology.path(row, column)
-    is_best = column in topology.best_nics.get(row, ())[:1]
+    is_best = column == topology.best_nic.get(row)
     is_detour = (row, column) in highlights.detours
     is_limited = row in highlights.not_usable or column in highlights.not_usable
     text = shown_word(path, topology.file is not None)
@@ -164,12 +168,14 @@ def legend(topology: Topology, width: int, highlights: Highlights | None = None)
     for path, count in paths:
         counts[shown_word(path, from_file), nccl_word(path)] += count
     shown = {word for word, _ in counts}
-    words = [f"{BEST_MARK} best NIC"]
+    words = [f"{BEST_MARK} best NIC"] if topology.best_nic else []
     if highlights is not None and highlights.detours:
         words.append(f"{DETOUR_MARK} via CPU")
     if highlights is not None and highlights.not_usable:
         words.append(f"{NOT_USABLE_MARK} not usable here")
     lines = _flowed([*words, *(f"{word} {_MEANINGS[word]}" for word in _MEANINGS if word in shown)], width)
+    if not topology.best_nic:
+        lines.extend(wrapped(EQUALLY_NEAR, width, Tone.DIM))
     if topology.file is not None:
         text = f"These are NCCL's words, from its topology file {topology.file.path}."
         return [*lines, *wrapped(text, width, Tone.DIM)]

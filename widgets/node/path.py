@@ -147,6 +147,8 @@ def partners_line(topology: Topology, id: str, width: int) -> list[Line]:  # noq
         best = topology.best_nics[id]
         names = ", ".join(f"{label_of(topology, nic)} {smi_word(topology.path(id, nic))}" for nic in best[:4])
         return wrapped(f"Nearest NICs of {label_of(topology, id)}: {names or 'none'}", width)
-    gpus = [label_of(topology, gpu) for gpu, nics in topology.best_nics.items() if nics[:1] == (id,)]
+    gpus = [label_of(topology, gpu) for gpu, nic in topology.best_nic.items() if nic == id]
+    if topology.best_nics and not topology.best_nic:
+        return wrapped(f"{label_of(topology, id)} is as near to every GPU as the other NICs", width)
     text = f"is the best NIC of {', '.join(gpus)}" if gpus else "is not the best NIC of any GPU"
     return wrapped(f"{label_of(topology, id)} {text}", width)

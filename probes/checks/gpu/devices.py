@@ -12,6 +12,7 @@ from probes.facts.kernel.log import KernelMessage, LogKind
 from probes.facts.pci.functions import is_for_guests
 from probes.facts.system.platform import in_container
 from probes.host.nvml import NvmlGpu
+from probes.plans.common import initramfs_instruction, reboot_step
 from probes.queries.evidence_list import KERNEL_LOG, first_n, join_limited
 from probes.queries.finding import (
     Area,
@@ -160,7 +161,8 @@ def nouveau(examination: Examination) -> Outcome:
                     "Write the lines “blacklist nouveau” and “options nouveau modeset=0” to a file in"
                     " /etc/modprobe.d"
                 ),
-                instruction("Rebuild the initramfs (update-initramfs -u or dracut -f), and reboot"),
+                initramfs_instruction(),
+                reboot_step(),
             ),
             needs_reboot=True,
             disturbs="every job on this node",

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from probes.base.plan import Plan, Step, instruction
+from probes.base.plan import Plan, instruction
 from probes.base.unknown import Reason, Unknown, known, map_known
 from probes.facts.kernel.dkms import DRIVER_PACKAGES, DkmsFacts, DkmsModule
-from probes.plans.common import REBOOT_ENDS_JOBS, reboot_step
+from probes.plans.common import REBOOT_ENDS_JOBS, initramfs_steps, reboot_step
 from probes.plans.driver import exchange_driver, matching_fabric_manager, rebuild_plan
 from probes.queries.evidence_list import SHOWN, join_limited
 from probes.queries.finding import Area, Evidence, Outcome, Severity, end_with, found, need, passed, unknown
@@ -217,10 +217,8 @@ def initramfs_stale(examination: Examination) -> Outcome:
             differing.append((name, module.srcversion, on_disk))
     if not differing:
         return passed(Evidence("modinfo -F srcversion", "the loaded modules are those on disk"))
-    release = known(examination.node.kernel_release, "")
     steps = (
-        Step("Rebuild the initramfs (Debian, Ubuntu)", ("update-initramfs", "-u", "-k", release or "all")),
-        instruction("On RPM distributions run `dracut -f` instead"),
+        *initramfs_steps(),
         reboot_step(),
     )
     names = tuple(name for name, _, _ in differing)

@@ -10,7 +10,7 @@ from probes.base.plan import Plan, Step, instruction
 from probes.base.unknown import Maybe, Reason, Unknown, map_known
 from probes.facts.kernel.module_blockers import explain, loads_nothing
 from probes.facts.kernel.modules import KernelModule, ModuleFacts, ModuleState
-from probes.plans.common import REBOOT_ENDS_JOBS, reboot_step
+from probes.plans.common import REBOOT_ENDS_JOBS, initramfs_instruction, reboot_step
 from probes.plans.load_modules import blocker_of, load_plan, load_step
 from probes.queries.evidence_list import SHOWN, join_limited
 from probes.queries.finding import Area, Evidence, Outcome, Severity, end_with, found, need, passed, unknown
@@ -270,11 +270,9 @@ def _unblock_steps(
 ) -> tuple[Step, ...]:
     """Return the steps that delete lines of modprobe.d, rebuild the initramfs and load the modules."""
     files = sorted({evidence.source.rpartition(":")[0] for _, evidence in modules})
-    release = examination.node.kernel_release
-    kernel = f" -k {release}" if not isinstance(release, Unknown) else ""
     return (
         instruction(f"Delete the {what} line in {', '.join(files) or 'modprobe.d'}"),
-        instruction(f"Rebuild the initramfs: `update-initramfs -u{kernel}` (Debian) or `dracut -f` (RPM)"),
+        initramfs_instruction(),
         *(load_step(examination, module.name) for module, _ in modules if not is_present(module)),
     )
 

@@ -123,6 +123,7 @@ def nccl_gdr_level_too_low(examination: Examination) -> Outcome:
             f"{gpu.label} is {word.value} from its nearest NIC"
             for gpu in topology.gpus
             if gpu.id in own and (word := distances[gpu.id]) is not None and ORDER[word] > level.rank
+            if ORDER[word] <= ORDER[Nccl.P2C]  # farther ones are beyond the default too
             if not (word is Nccl.P2C and ignores_level)
         ]
         return f"but {', '.join(far[:SHOWN])}" if far else None

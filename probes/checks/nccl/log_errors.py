@@ -23,7 +23,6 @@ _SERIOUS = frozenset(
         "register-memory",
         "create-queue",
         "connect-queue",
-        "acs-hint",
         "version-mismatch",
         "proxy-failed",
         "cuda-failure",

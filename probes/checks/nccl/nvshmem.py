@@ -7,7 +7,7 @@ from probes.base.unknown import Maybe, Unknown, map_known
 from probes.facts.jobs.processes import Process
 from probes.facts.kernel.modules import ModuleState
 from probes.nccl.settings import parse_number
-from probes.plans.common import REBOOT_ENDS_JOBS, reboot_step
+from probes.plans.common import REBOOT_ENDS_JOBS, initramfs_instruction, reboot_step
 from probes.queries.finding import Area, Evidence, Outcome, Severity, need, passed
 from probes.queries.jobs import Jobs, JobSettings, conclude, jobs_of, maps, no_fault, usable_paths
 from probes.snapshot.examination import Examination
@@ -141,7 +141,7 @@ def _set_options(has_gdrcopy: bool) -> Plan:
     options = 'options nvidia NVreg_EnableStreamMemOPs=1 NVreg_RegistryDwords="PeerMappingOverride=1;"'
     steps = [
         instruction(f"Add this line to a file in /etc/modprobe.d, such as nvidia-ibgda.conf: `{options}`"),
-        instruction("Rebuild the initramfs: `update-initramfs -u` (Debian) or `dracut -f` (RPM)"),
+        initramfs_instruction(),
         reboot_step("Reboot to load the driver with its new options"),
     ]
     if not has_gdrcopy:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from probes.base.plan import Plan, Step, instruction
 from probes.base.unknown import Maybe, Reason, Unknown, known, map_known
 from probes.facts.kernel.log import LogKind
-from probes.plans.common import REBOOT_ENDS_JOBS, reboot_step
+from probes.plans.common import REBOOT_ENDS_JOBS, initramfs_instruction, reboot_step
 from probes.queries.evidence_list import KERNEL_LOG, SHOWN, STAGED
 from probes.queries.finding import Area, CheckEnded, Evidence, Outcome, Severity, found, need, passed, unknown
 from probes.queries.module_need import loaded_peermem
@@ -61,7 +61,7 @@ def p2p_topology_refused_override(examination: Examination) -> Outcome:
         return passed(Evidence(_PARAMS, f"{_OVERRIDE}: {value}"), coherent)
     steps = (
         instruction("Delete NVreg_GrdmaPciTopoCheckOverride=2 from `options nvidia` in /etc/modprobe.d"),
-        instruction("Rebuild the initramfs: `update-initramfs -u` (Debian) or `dracut -f` (RPM)"),
+        initramfs_instruction(),
         reboot_step("Reboot to load the driver with its new options"),
     )
     return found(

@@ -8,7 +8,7 @@ from probes.base.unknown import Maybe, Reason, Unknown, known, map_known
 from probes.facts.gpudirect import GdrPath
 from probes.facts.kernel.log import LogKind
 from probes.facts.pci.functions import PciKind
-from probes.plans.common import REBOOT_ENDS_JOBS
+from probes.plans.common import REBOOT_ENDS_JOBS, initramfs_instruction, reboot_step
 from probes.plans.iommu import is_arm64, pass_through
 from probes.queries.acs_redirects import redirects_of
 from probes.queries.evidence_list import KERNEL_LOG, LIKE_THESE, first_distinct, join_limited
@@ -206,7 +206,8 @@ def peer_mmio_not_remapped(examination: Examination) -> Outcome:
             tally.fault(Evidence(f"{_GROUPS}/{known(function.iommu_group, 0)}/type", f"{kind}: {bdf}"), bdf)
     steps = (
         instruction("Delete NVreg_DmaRemapPeerMmio=0 from `options nvidia` in /etc/modprobe.d"),
-        instruction("Rebuild the initramfs: `update-initramfs -u` (Debian) or `dracut -f` (RPM), and reboot"),
+        initramfs_instruction(),
+        reboot_step("Reboot to load the driver with its new options"),
     )
     return tally.outcome(
         "With NVreg_DmaRemapPeerMmio=0 the driver gives NICs the CPU's addresses of GPU memory, for which "

@@ -5,6 +5,7 @@ from __future__ import annotations
 from probes.base.plan import Plan, instruction
 from probes.base.unknown import Reason, Unknown
 from probes.facts.kernel.log import LogKind
+from probes.plans.common import initramfs_instruction
 from probes.plans.load_modules import load_step
 from probes.plans.peermem import unload_step
 from probes.queries.evidence_list import KERNEL_LOG, STAGED
@@ -48,7 +49,7 @@ def _parameter(examination: Examination, name: str) -> tuple[str, Evidence]:
 def _reload(examination: Examination, title: str, first: str) -> Plan | None:
     steps = (
         instruction(first),
-        instruction("Rebuild the initramfs (may contain modprobe.d): `update-initramfs -u` or `dracut -f`"),
+        initramfs_instruction("may contain modprobe.d"),
         unload_step(examination),
         load_step(examination, PEERMEM),
     )

@@ -6,8 +6,8 @@ from probes.base.plan import Plan, instruction
 from probes.base.unknown import Unknown, map_known
 from probes.facts.kernel.log import LogKind
 from probes.facts.kernel.module_files import PEER_MEMORY_SYMBOL
-from probes.plans.common import REBOOT_ENDS_JOBS, reboot_step
-from probes.plans.driver import rebuild_steps
+from probes.plans.common import POD_ENDS_JOBS, REBOOT_ENDS_JOBS, initramfs_instruction, reboot_step
+from probes.plans.driver import in_driver_container, rebuild_steps
 from probes.plans.load_modules import load_step
 from probes.plans.services import restart_openibd
 from probes.queries.evidence_list import KERNEL_LOG, STAGED
@@ -123,7 +123,8 @@ def _symbols(
     evidence = message_evidence(examination, messages)
     if not messages:
         return passed(*evidence)
-    fix = Plan(title, rebuild_steps(examination), reversible=False)
+    ends_jobs = POD_ENDS_JOBS if in_driver_container(examination) else ""
+    fix = Plan(title, rebuild_steps(examination), reversible=False, disturbs=ends_jobs)
     return peermem_fault(examination, cause, *evidence, fix=fix, part_of=part_of)
 
 
@@ -216,7 +217,7 @@ def inbox_core_beside_ofed(examination: Examination) -> Outcome:
         instruction(
             "Install OFED for this kernel (DOCA-OFED with DKMS, or mlnxofedinstall --add-kernel-support)"
         ),
-        instruction("Rebuild the initramfs: `update-initramfs -u` (Debian) or `dracut -f` (RPM)"),
+        initramfs_instruction(),
         *(load.steps if isinstance(load, Plan) else (instruction(f"Load OFED's modules; {load}"),)),
     )
     spare = is_spare(examination)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from probes.base.plan import Plan, Step, instruction
+from probes.base.plan import Plan, instruction
 from probes.base.unknown import Reason, Unknown
 from probes.facts.kernel.boot_loader import GRUB_SETTINGS
 from probes.facts.kernel.next_boot import NextBootFacts, words_that_matter
+from probes.plans.common import initramfs_steps
 from probes.queries.finding import Area, Evidence, Outcome, Severity, end_with, found, need, passed
 from probes.snapshot.examination import Examination
 
@@ -77,8 +78,7 @@ def boot_image_older_than_settings(examination: Examination) -> Outcome:
         fix=Plan(
             "Rebuild the boot image",
             (
-                Step("Debian, Ubuntu: rebuild it", ("update-initramfs", "-u", "-k", "all")),
-                instruction("Other distributions: run dracut --regenerate-all --force"),
+                *initramfs_steps(),
             ),
         ),
     )

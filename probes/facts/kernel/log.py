@@ -107,7 +107,7 @@ _MLX = rf"mlx[45]_core (?P<bdf>{_BDF})"
 _NAME = r"([\w.-]{1,64})"
 # Anchored at the start, so that a process name inside a message cannot imitate another message.
 # Sources: NVIDIA's Xid manual and nv-dmabuf.c; kernel/module/{main,version,signing}.c; security/lockdown;
-# drivers/net/ethernet/mellanox/mlx5/core/{health,cmd,events}.c; drivers/infiniband/core/cache.c (6.15);
+# drivers/net/ethernet/mellanox/mlx5/core/{health,cmd,events}.c; drivers/infiniband/core/cache.c;
 # drivers/infiniband/hw/efa/efa_com{,_cmd}.c; drivers/pci/pci.c __pcie_print_link_status;
 # drivers/pci/pcie/aer.c; drivers/iommu; kernel/hung_task.c. The first match wins.
 _PATTERNS: tuple[tuple[LogKind, re.Pattern[str]], ...] = tuple(

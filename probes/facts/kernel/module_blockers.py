@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from probes.base.unknown import Reason, Unknown, known
+from probes.base.unknown import Maybe, Reason, Unknown, known
+from probes.facts.kernel.log import KernelLogFacts, LogKind
 from probes.facts.kernel.modprobe_config import loaded_by
 from probes.facts.kernel.modules import PEER_MEMORY_SYMBOL, KernelModule, ModuleFacts, ModuleState
 
 _NOTHING = ("false", "true", ":")
 _RIVALS = {"nvidia_peermem": "nv_peer_mem", "nv_peer_mem": "nvidia_peermem"}
+
+
+_REFUSALS = (LogKind.SYMBOL_VERSION, LogKind.UNKNOWN_SYMBOL, LogKind.OTHER_KERNEL, LogKind.EFA_PEERMEM)
 
 
 def explain(facts: ModuleFacts, name: str) -> str:
@@ -21,6 +25,16 @@ def explain(facts: ModuleFacts, name: str) -> str:
     if module.state is ModuleState.NOT_LOADED:
         return _why_not_loaded(facts, module)
     return "loaded" if module.state is ModuleState.LIVE else str(module.state.value)
+
+
+def refusal_of(facts: ModuleFacts, log: Maybe[KernelLogFacts], name: str) -> str:
+    """Return the kernel's first message of the last load of a module that it refused; "" if it did not."""
+    module = facts.modules.get(name)
+    if isinstance(log, Unknown) or module is None or module.state is not ModuleState.NOT_LOADED:
+        return ""
+    texts = [one.text for one in log.messages if one.kind in _REFUSALS and one.module == name]
+    # -22 follows a symbol of another version, which the kernel names in the line before.
+    return next((text for text in reversed(texts) if "(err -22)" not in text), "")
 
 
 def blocker_of(facts: ModuleFacts, module: KernelModule) -> str | None:

@@ -30,6 +30,8 @@ _RELEVANT = re.compile(
 )
 _TAINT = re.compile("inheriting taint|taints kernel")  # at each load of the proprietary or unpackaged driver
 _NUMBERS = re.compile(r"0x[0-9a-fA-F]+|\d+")
+_LINK_DOWN = re.compile(r": (Port: \d{1,3} )?Link (?:down|DOWN)$")
+_ONE_CHANGE_SECONDS = 5.0
 _FINE = (LogKind.UNSIGNED, LogKind.LOCKDOWN, LogKind.HUNG_TASK)
 _CRITICAL_XIDS = (*xid_groups.LOST, *xid_groups.GSP)
 
@@ -58,6 +60,7 @@ class KernelEvents:
     def __init__(self) -> None:
         self._seen: dict[str, _Seen] = {}
         self._reported: deque[float] = deque()
+        self._links_down: dict[str, tuple[bool, float]] = {}  # by BDF: whether the RDMA device said it, when
         self._left_out = 0
 
     def update(
@@ -76,6 +79,8 @@ class KernelEvents:
             event = _classify(message, taken_at, names or {})
             if event is None:
                 continue
+            if self._is_second_line(event, message.at):
+                continue
             key = _key(event)
             seen = self._seen.get(key)
             if seen is not None:
@@ -88,6 +93,20 @@ class KernelEvents:
             else:
                 self._left_out += 1
         return events
+
+    def _is_second_line(self, event: LiveEvent, logged_at: float) -> bool:
+        """Say whether the other device of an Ethernet port, netdev or RDMA, has already logged this."""
+        line = _LINK_DOWN.search(event.text)
+        if line is None:
+            return False
+        by_rdma = line[1] is not None
+        earlier = self._links_down.get(event.subject)
+        if earlier and earlier[0] != by_rdma and abs(logged_at - earlier[1]) < _ONE_CHANGE_SECONDS:
+            return True
+        while len(self._links_down) >= _MAX_TEXTS:
+            del self._links_down[next(iter(self._links_down))]
+        self._links_down[event.subject] = by_rdma, logged_at
+        return False
 
     def _may_report(self, at: float) -> bool:
         while self._reported and not 0 <= at - self._reported[0] < _MAX_EVENTS_SECONDS:

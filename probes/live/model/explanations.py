@@ -160,4 +160,5 @@ def explain_xid(number: int | None) -> str:
     for numbers, text in _XIDS:
         if number in numbers:
             return text
-    return "Look up the number in NVIDIA's Xid catalog: https://docs.nvidia.com/deploy/xid-errors/"
+    look_up = "Look up the number in NVIDIA's Xid catalog: https://docs.nvidia.com/deploy/xid-errors/"
+    return xid_groups.OTHERS.get(number or 0, look_up)

@@ -276,13 +276,6 @@ _FORMS = (
         "Find this rank's first error, and check the kernel log.",
     ),
     _form(
-        r"HINT: .{0,80}ACS",
-        "acs-hint",
-        "NCCL suspects ACS",
-        "ACS redirection on PCIe switches breaks GPUDirect RDMA.",
-        "Run gdrtop check acs-redirect-enabled.",
-    ),
-    _form(
         r"(?:Mismatched NCCL version|NCCL version mismatch)(?P<a>.{0,120})",
         "version-mismatch",
         "Ranks use different versions of NCCL",

@@ -145,7 +145,6 @@ VARIABLES: tuple[Variable, ...] = (
         values=(
             ("VERSION", "the version only"),
             ("WARN", "errors"),
-            ("ATTN", "errors and notices, from 2.32 on; older versions then log nothing"),
             ("INFO", "what gdrtop nccl-log needs"),
             ("ABORT", ""),
             ("TRACE", "every call, and only in a special build"),

@@ -68,9 +68,22 @@ class Group:
 
 
 @dataclass(frozen=True)
+class GpuContainer:
+    """A container of a pod that requests GPUs, and what it has for RDMA."""
+
+    name: str
+    line: int
+    gpus: int | None  # None: the number is a template
+    has_rdma: bool  # a device of a plugin or of a claim, all devices, or a mount of /dev/infiniband
+    locks_memory: bool  # privileged, or with the capability IPC_LOCK
+    has_own_network: bool  # neither the host's network nor one that is attached to the pod
+
+
+@dataclass(frozen=True)
 class ParsedFile:
     """A file as its reader sees it."""
 
     kind: FileKind
     groups: tuple[Group, ...]
     problems: tuple[Problem, ...] = ()
+    containers: tuple[GpuContainer, ...] = ()

@@ -28,6 +28,7 @@ from probes.setup.environment.assignments import (
 from probes.setup.environment.clouds import ON_EFA, PLUGIN_SETS, WITH_GIB, Stack, stack_of
 from probes.setup.environment.conf_file import parse_conf
 from probes.setup.environment.judge import conf_values, has_gpus_and_nics, judge
+from probes.setup.environment.pod_devices import missing_devices
 from probes.setup.environment.pod_file import parse_pod
 from probes.setup.environment.recommend import recommend
 from probes.setup.environment.shell_file import parse_shell
@@ -63,6 +64,7 @@ class FileReport:
     count: int  # variables whose values were judged
     dynamic: int  # variables whose values are known only when the job runs
     not_compared: str  # why names of NICs and distances were not compared with this node
+    containers: int = 0  # with GPUs, whose devices were checked
 
     def number_of(self, severity: Severity) -> int:
         """Return how many problems have this severity."""
@@ -70,12 +72,12 @@ class FileReport:
 
     @property
     def exit_status(self) -> int:
-        """0 ok, 1 warnings, 2 errors, 3 no value to check."""
+        """0 ok, 1 warnings, 2 errors, 3 nothing to check."""
         if self.number_of(Severity.CRITICAL):
             return 2
         if self.number_of(Severity.WARNING):
             return 1
-        return 0 if self.count else 3
+        return 0 if self.count or self.containers else 3
 
 
 def worst_status(reports: Sequence[FileReport]) -> int:
@@ -112,6 +114,7 @@ def lint(
         problems.append(Problem(1, Severity.CRITICAL, title, fix="Convert it with dos2unix"))
     if any(len(group.assignments) >= MAX_ASSIGNMENTS for group in parsed.groups):
         problems.append(TOO_MANY)
+    problems.extend(missing_devices(parsed.containers, examination, stack))
     problems.extend(_unknown_names(parsed, stack))
     used = _Software(stack, bool(_SOURCES_GIB.search(text)), bool(_NCCL_TESTS.search(text)))
     for group in parsed.groups:
@@ -126,7 +129,9 @@ def lint(
     chosen = [(group.name, one) for group in parsed.groups for one in group.effective().values()]
     judged = {(name, one.name) for name, one in chosen if one.value is not None}
     dynamic = {(name, one.name) for name, one in chosen} - judged
-    return FileReport(parsed.kind, tuple(ordered), len(judged), len(dynamic), compared)
+    return FileReport(
+        parsed.kind, tuple(ordered), len(judged), len(dynamic), compared, len(parsed.containers)
+    )
 
 
 def _parse(text: str, kind: FileKind) -> ParsedFile:

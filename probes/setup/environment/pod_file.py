@@ -23,6 +23,7 @@ from probes.setup.environment.assignments import (
     Problem,
 )
 from probes.setup.environment.conf_file import parse_conf
+from probes.setup.environment.pod_devices import gpu_containers
 from probes.setup.environment.shell_commands import Command, Word
 from probes.setup.environment.shell_file import Environment, Script
 from probes.setup.environment.yaml_tree import (
@@ -52,7 +53,9 @@ def parse_pod(text: str, is_inner: bool = False) -> ParsedFile:
     groups: list[Group] = []
     problems: list[Problem] = []
     known: set[int] = set()  # maps that belong to a container that was read
-    for mapping in mappings_of(documents):
+    mappings = list(mappings_of(documents))
+    containers = [one for mapping in mappings for one in gpu_containers(mapping)]
+    for mapping in mappings:
         if len(groups) >= _MAX_GROUPS:
             title = f"Only the first {_MAX_GROUPS} containers are checked"
             problems.append(Problem(mapping.line, Severity.WARNING, title))
@@ -63,7 +66,12 @@ def parse_pod(text: str, is_inner: bool = False) -> ParsedFile:
             source = mapping.items["envFrom"]
             text = "envFrom sets more variables, which are not in this file"
             problems.append(Problem(source.line, Severity.NOTE, text))
-    return ParsedFile(FileKind.POD, tuple(groups[:_MAX_GROUPS]), tuple(problems[:MAX_ASSIGNMENTS]))
+    return ParsedFile(
+        FileKind.POD,
+        tuple(groups[:_MAX_GROUPS]),
+        tuple(problems[:MAX_ASSIGNMENTS]),
+        tuple(containers[:_MAX_GROUPS]),
+    )
 
 
 def _unreadable(text: str, error: YamlError) -> Problem:

@@ -15,14 +15,13 @@ from probes.facts.kernel.boot import BootFacts, BootLoader, InitramfsTool
 from probes.facts.pci.capabilities import Acs
 from probes.facts.system.distribution import Distribution, Family
 from probes.plans.acs import CHECK_CMDLINE, fix_redirects, redirects_option
+from probes.plans.common import REBUILD_INITRAMFS, WITH_DRACUT
 from probes.queries.acs_redirects import translates
 from probes.setup.situation import Situation
 
 _GRUB_FILE = "/etc/default/grub.d/gdrtop-{subject}.cfg"
 _WHY = "Add {option} to the kernel command line"
 _APPLY = "Write the boot loader's configuration"
-# What fixes of checks say without knowing the distribution; `for_this_node` names the one command.
-_REBUILD, _OTHER_TOOL = "Rebuild the initramfs", "On RPM distributions run"
 
 
 def command_line_steps(situation: Situation, option: str, subject: str) -> tuple[Step, ...]:
@@ -115,20 +114,23 @@ def initramfs_step(boot: Maybe[BootFacts]) -> Step:
         InitramfsTool.MKINITCPIO: ("mkinitcpio", "-P"),
     }
     if isinstance(tool, Unknown):
-        return instruction(f"{_REBUILD} with the distribution's tool ({tool})")
-    return Step(_REBUILD, commands[tool])
+        return instruction(f"{REBUILD_INITRAMFS} with the distribution's tool ({tool})")
+    return Step(REBUILD_INITRAMFS, commands[tool])
 
 
 def for_this_node(situation: Situation, plan: Plan | None) -> Plan | None:
-    """Return the plan of a check with this node's own commands instead of those of several distributions."""
+    """Return the plan of a check with this node's own commands instead of those of several distributions.
+
+    Fixes of checks do not know the distribution.
+    """
     if plan is None:
         return None
-    steps = [_exact(situation.boot, step) for step in plan.steps if not step.why.startswith(_OTHER_TOOL)]
+    steps = [_exact(situation.boot, step) for step in plan.steps if not step.why.startswith(WITH_DRACUT)]
     return replace(plan, steps=tuple(steps))
 
 
 def _exact(boot: Maybe[BootFacts], step: Step) -> Step:
-    if step.why.startswith(_REBUILD):
+    if step.why.startswith(REBUILD_INITRAMFS):
         return initramfs_step(boot)
     keys = known(boot.mok_keys, ()) if isinstance(boot, BootFacts) else ()
     if step.argv[:2] == ("mokutil", "--import") and keys and step.argv[2] not in keys:

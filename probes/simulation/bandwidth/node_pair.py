@@ -13,6 +13,7 @@ from probes.simulation.node.model.waves import phase
 from probes.snapshot.examination import Examination, examine
 
 HERE, PEER = "here", "peer"
+PEER_NAMES = (PEER, "node2")  # node2: in the examples of `gdrtop bench --help`
 NodeParts = tuple[Host, Tree, Callable[[], float]]
 _LOCAL = ("127.0.0.1", "localhost", "::1")
 _HOSTNAME = "/proc/sys/kernel/hostname"
@@ -49,7 +50,7 @@ class SimulatedNode:
     def named(self, server: str) -> SimulatedNode | None:
         """Return the node of a name or address; None if the name is unknown."""
         here = (self.tree.description.hostname, "10.0.0.1")
-        name = HERE if server in here else PEER if server in (PEER, "10.0.0.2") else None
+        name = HERE if server in here else PEER if server in (*PEER_NAMES, "10.0.0.2") else None
         if server in _LOCAL or name == self.name:
             return self
         return None if name is None else self.far

@@ -8,7 +8,7 @@ from importlib import import_module
 from probes.base.text import printable
 from probes.facts.system.tool_names import TOOL_OF
 from probes.simulation.bandwidth.command_line import parse_command, split_ssh
-from probes.simulation.bandwidth.node_pair import SimulatedNode
+from probes.simulation.bandwidth.node_pair import PEER_NAMES, SimulatedNode
 from probes.simulation.bandwidth.playback import Script, SimulatedTest, ended
 from probes.simulation.commands.command_result import CommandResult
 
@@ -40,5 +40,6 @@ def _start_by_ssh(node: SimulatedNode, words: Sequence[str], at: float) -> Simul
     far, at = node.named(host), at + _SSH_SECONDS
     if far is None:
         unknown = f"ssh: Could not resolve hostname {printable(host, 253)}: Name or service not known"
-        return node.run(ended(at, _SSH_FAILED, unknown))
+        hint = f"(simulated: the other node is {' or '.join(PEER_NAMES)})"
+        return node.run(ended(at, _SSH_FAILED, f"{unknown} {hint}"))
     return node.run(Script((), at)) if command == ("true",) else start(far, command, at)

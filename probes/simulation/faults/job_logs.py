@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from probes.simulation.faults.fault import Fault, fault
-from probes.simulation.node.jobs.traffic import slow_down_staged
 from probes.simulation.node.model.program import Program, Via
 from probes.simulation.node.model.tree import Tree
 
@@ -19,13 +18,11 @@ def _differs(tree: Tree) -> None:
         rank.via = Via.DMABUF
     for rank in _ranks(tree)[:1]:
         rank.via, rank.logged_via = Via.HOST, Via.DMABUF
-    slow_down_staged(tree)
 
 
 def _gdr_disabled(tree: Tree) -> None:
     for rank in _ranks(tree):
         rank.via = Via.HOST
-    slow_down_staged(tree)
 
 
 def _other_nics(tree: Tree) -> None:

@@ -21,7 +21,6 @@ from probes.simulation.node.jobs.processes import (
 )
 from probes.simulation.node.jobs.traffic import (
     ALL_STAGED_SHARE,
-    ONE_STAGED_SHARE,
     RECEIVED,
     SENT,
     add_to,
@@ -83,7 +82,6 @@ def _rank_staged(tree: Tree) -> None:
     if rank is not None:
         _over_dmabuf(tree)
         rank.via = Via.HOST
-        scale(tree, nic_of(tree, rank), changes(before=ONE_STAGED_SHARE))
 
 
 def _restarted_staged(tree: Tree) -> None:

@@ -120,10 +120,9 @@ FAULTS: tuple[Fault, ...] = (
     ),
     _job(
         "nccl-gdr-level-too-low",
-        "A job sets NCCL_NET_GDR_LEVEL=PXB with its NICs farther away",
-        {"NCCL_NET_GDR_LEVEL": "PXB"},
-        on="pcie-l40s",
-        gpu=2,
+        "A job sets NCCL_NET_GDR_LEVEL=PIX with its NICs farther away",
+        {"NCCL_NET_GDR_LEVEL": "PIX"},
+        on="hgx-b200",
     ),
     _job("nccl-gdr-level-number", "A job sets NCCL_NET_GDR_LEVEL=3", {"NCCL_NET_GDR_LEVEL": "3"}),
     _job("nccl-gdr-read-off", "A job sets NCCL_NET_GDR_READ=0", {"NCCL_NET_GDR_READ": "0"}),

@@ -10,7 +10,6 @@ from probes.simulation.faults.fault import ChangeTree, Fault, fault
 from probes.simulation.node.devices.ports import netdev_of, port_of
 from probes.simulation.node.devices.qos import set_qos
 from probes.simulation.node.devices.rails import CONF
-from probes.simulation.node.jobs.traffic import leave_port
 from probes.simulation.node.model.tree import Content, PlacedNic, Tree, log
 
 _WITHOUT_DRIVER, _WITHOUT_RDMA, _FOR_GUESTS = "mlx5_6", "mlx5_5", "mlx5_7"
@@ -42,15 +41,12 @@ def _write(tree: Tree, path: str, content: Content) -> None:
 
 
 def _port(name: str, **files: str) -> ChangeTree:
-    """Change files of a port; no job uses one that is not active."""
+    """Change files of a port."""
 
     def change(tree: Tree) -> None:
         nic = _compute_nic(tree, name)
         for file, value in files.items():
             _write(tree, f"{port_of(nic)}/{file}", f"{value}\n")
-        is_active = files.get("state", "4: ACTIVE").endswith("ACTIVE")
-        if f"{port_of(nic)}/state" in tree.files and not is_active:
-            leave_port(tree, nic)
 
     return change
 

@@ -147,3 +147,16 @@ def test_a_healthy_node_needs_no_repairs() -> None:
 
 def test_a_step_is_an_instruction_only_without_command_and_file() -> None:
     assert Step("words").is_instruction
+
+
+@pytest.mark.parametrize(
+    "fault",
+    ["module-blacklisted", "peermem-parameter-wrong", "initramfs-stale", "gpu-without-driver-nouveau"],
+)
+def test_a_fix_rebuilds_the_boot_images_of_all_kernels(fault: str) -> None:
+    """The running kernel's alone is not enough: another one may boot next."""
+    plans = [offer.plan for offer in offers_on(FAULTY[fault]).values() if offer.id.startswith("fix:")]
+    texts = [f"{step.why} {' '.join(step.argv)}" for plan in plans if plan is not None for step in plan.steps]
+    about = [text for text in texts if "initramfs" in text or "dracut" in text]
+    assert about
+    assert all("-k all" in text or "--regenerate-all" in text for text in about)

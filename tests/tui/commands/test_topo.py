@@ -90,9 +90,13 @@ def test_the_first_lines_are_the_node_and_the_verdict(host: SimulatedHost) -> No
 
 def test_every_gpu_has_a_line_with_its_best_nic(host: SimulatedHost) -> None:
     topology = build(probe_node(host))
-    told = topology_text(host).partition("Best NIC of each GPU\n")[2].split("\n\n")[0].splitlines()
-    assert [row.split()[0] for row in told] == [gpu.label for gpu in topology.gpus]
-    assert [row.split()[1] for row in told] == [topology.best_nics[gpu.id][0] for gpu in topology.gpus]
+    text = topology_text(host)
+    told = [row.split() for row in text.partition("Best NIC of each GPU\n")[2].split("\n\n")[0].splitlines()]
+    if "All NICs are equally near" in text:
+        assert told == []
+    else:
+        assert [row[0] for row in told] == [gpu.label for gpu in topology.gpus]
+        assert [row[1] for row in told] == [topology.best_nics[gpu.id][0] for gpu in topology.gpus]
 
 
 def test_a_path_is_named_in_both_vocabularies_where_they_differ(tmp_path: Path) -> None:
@@ -360,3 +364,19 @@ def test_no_name_of_a_file_breaks_the_drawing(bus: str, name: str, width: int) -
     cpu = Element("cpu", {"numaid": name, "arch": bus}, (pci, nic))
     for drawn in nccl_tree.draw(Element("system", {"version": "1"}, (cpu,)), width):
         assert width_of(drawn) <= max(width, 50)
+
+
+@pytest.mark.parametrize("name", ["cloud-vm", "cloud-vm+port-down", "dgx-spark"])
+def test_no_nic_is_best_where_all_are_equally_near(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    main(["topo", "--demo", name])
+    text = capsys.readouterr().out
+    assert "•" not in text
+    assert "Best NIC" not in text
+    assert "All NICs are equally near" in text
+
+
+def test_a_nearer_nic_is_best(capsys: pytest.CaptureFixture[str]) -> None:
+    main(["topo", "--demo", "pcie-l40s"])
+    text = capsys.readouterr().out
+    assert text.count("•") == 5  # one a GPU, and the legend
+    assert "equally near" not in text

@@ -9,7 +9,7 @@ import pytest
 from probes.base.unknown import Unknown
 from probes.checks.registry import findings
 from probes.live.verdict import examine_with_jobs
-from probes.queries.finding import Status
+from probes.queries.finding import Finding, Status
 from probes.simulation.faults.catalogue import FAULTS, NoSuchFault
 from probes.simulation.host import SimulatedHost
 from probes.simulation.node.model.description import simulated_names
@@ -20,13 +20,13 @@ from tui.runtime.open_host import fault_without_effect
 SHOWN_AFTER_SECONDS = 60.0  # by then every live fault has begun
 
 
-def found_on(name: str) -> frozenset[str]:
+def found_on(name: str) -> dict[str, Finding]:
     outcomes = findings(examine_with_jobs(SimulatedHost(name, clock=SteppedClock())))
-    return frozenset(finding.id for finding in outcomes if finding.status is Status.FOUND)
+    return {finding.id: finding for finding in outcomes if finding.status is Status.FOUND}
 
 
 @cache
-def found_without_fault(node: str) -> frozenset[str]:
+def found_without_fault(node: str) -> dict[str, Finding]:
     return found_on(node)
 
 
@@ -58,7 +58,8 @@ def shows(node: str, name: str) -> bool:
     fault = FAULTS[name]
     if fault.is_live or not fault.finds:  # some faults are healthy variants
         return seen_later(f"{node}+{name}") != seen_later(node)
-    return bool(fault.finds & found_on(f"{node}+{name}") - found_without_fault(node))
+    found, before = found_on(f"{node}+{name}"), found_without_fault(node)
+    return any(one in found and found[one] != before.get(one) for one in fault.finds)
 
 
 @pytest.mark.parametrize("name", usual(FAULTS, {"acs-on", "peermem-parameter-wrong"}))
@@ -121,6 +122,41 @@ def test_no_rank_sends_over_a_port_that_is_not_active(fault: str, nic: str) -> N
     assert sum(sent[name] for name in busy) < 0.7 * sum(usual_traffic[name] for name in busy)
 
 
-def test_a_staged_job_is_slower_than_one_with_gdr() -> None:
-    staged, direct = traffic("hgx-h100+job-log-gdr-disabled"), traffic("hgx-h100")
+@pytest.mark.parametrize(
+    "fault", ["nic-without-driver", "nic-without-rdma-device", "nccl-ib-hca-port-down", "link-layer-wrong"]
+)
+def test_ranks_use_only_active_ports(fault: str) -> None:
+    host = SimulatedHost(f"hgx-h100+{fault}")
+    for rank in host.tree.programs:
+        for nic in rank.nics:
+            assert "ACTIVE" in str(host.read(f"/sys/class/infiniband/{nic}/ports/1/state"))
+
+
+def test_a_port_that_is_down_makes_no_setting_differ() -> None:
+    """NCCL prints the whole NCCL_IB_HCA, and then uses the ports that are active."""
+    assert "job-log-other-setting" not in found_on("hgx-h100+port-down")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "hgx-h100+job-log-gdr-disabled",
+        "hgx-h100+no-gdr-path",
+        "hgx-h100+confidential-computing-on",
+        "dgx-a100+peermem-not-on-disk-old-driver",
+        "cloud-vm+vgpu-without-gdr",
+    ],
+)
+def test_a_staged_job_is_slower_than_one_with_gdr(name: str) -> None:
+    staged, direct = traffic(name), traffic(name.partition("+")[0])
     assert staged["mlx5_0"] < 0.7 * direct["mlx5_0"]
+
+
+def test_only_the_ranks_that_copy_are_slower() -> None:
+    staged, direct = traffic("dgx-a100+gpu-nic-cross-socket"), traffic("dgx-a100")
+    assert staged["mlx5_0"] < 0.95 * direct["mlx5_0"]  # it also serves a GPU of the other socket
+    assert staged["mlx5_2"] == direct["mlx5_2"]
+
+
+def test_ranks_without_the_driver_send_nothing() -> None:
+    assert traffic("pcie-l40s+nvidia-not-loaded")["mlx5_0"] == 0

@@ -81,6 +81,17 @@ def port_of(nic: PlacedNic) -> str:
     return f"{nic.path}/infiniband/{nic.name}/ports/1"
 
 
+def is_active(tree: Tree, nic: PlacedNic) -> bool:
+    """Return whether a job can use the NIC: its port is active, or flaps. Slingshot has no such file."""
+    path = f"{port_of(nic)}/state"
+    content = tree.files.get(path)
+    return nic.kind.driver == "cxi_ss1" or (
+        tree.is_there(f"/sys/class/infiniband/{nic.name}")
+        and content is not None
+        and (callable(content) or b"ACTIVE" in (content.encode() if isinstance(content, str) else content))
+    )
+
+
 def netdev_of(tree: Tree, nic: PlacedNic) -> str:
     """Return the NIC's netdev."""
     return next(iter(tree.directories[f"{nic.path}/net"]))

@@ -51,7 +51,7 @@ def _connect(tree: Tree, programs: Sequence[Program], program: Program, world: i
     head = f"{host}:{program.pid}:{program.pid + 600} [0] NCCL INFO "
     if rank == 0:
         yield f"{host}:{program.pid}:{program.pid} [0] NCCL INFO NCCL version {_VERSION}+cuda{_cuda(tree)}"
-    numbers = {nic.name: number for number, nic in enumerate(_compute(tree))}
+    numbers = {nic.name: number for number, nic in enumerate(_listed(tree, program))}
     nics = [nic for nic in tree.nics if nic.name in program.nics]
     network = "AWS Libfabric" if needs_plugin(tree) else _plugin(tree) or "IB"
     network = "Socket" if program.path_in_log is Via.TCP or not numbers else network
@@ -98,8 +98,7 @@ def _network(
     tree: Tree, programs: Sequence[Program], program: Program, network: str
 ) -> Iterator[str]:
     """Return the lines about the NICs that NCCL finds."""
-    names = program.logged_nics
-    nics = _compute(tree) if names is None else [nic for nic in tree.nics if nic.name in names]
+    nics = _listed(tree, program)
     if network == "Socket":
         yield "NET/IB : No device found."
         yield "NET/Socket : Using [0]eno1:10.0.0.1<0>"
@@ -113,7 +112,9 @@ def _network(
         yield f"NET/OFI Using Libfabric version {LIBFABRIC_VERSION}"
         yield f"NET/OFI Selected provider is {provider}, fabric is {provider} (found {len(nics)} nics)"
         return
-    yield f"NCCL_IB_HCA set to ={','.join(nic.name for nic in nics)}"
+    compute = _compute(tree)  # NCCL prints the whole setting, and then leaves out ports that are down
+    selected = compute if all(nic in compute for nic in nics) else nics
+    yield f"NCCL_IB_HCA set to ={','.join(nic.name for nic in selected)}"
     layer = {nic.name: "RoCE" if nic.kind.layer == "Ethernet" else "IB" for nic in nics}
     listed = " ".join(f"[{number}]{nic.name}:1/{layer[nic.name]}" for number, nic in enumerate(nics))
     yield f"NET/IB : Using {listed} [RO]; OOB eno1:10.0.0.1<0>"
@@ -148,6 +149,12 @@ def _steps(count: int) -> Iterator[str]:
 def _plugin(tree: Tree) -> str:
     """Return the network that the job chooses by NCCL_NET; NCCL's own code for IB then finds no NICs."""
     return tree.description.job.get("NCCL_NET", "")
+
+
+def _listed(tree: Tree, program: Program) -> list[PlacedNic]:
+    """Return the NICs that NCCL uses, in its order."""
+    names = program.logged_nics
+    return _compute(tree) if names is None else [nic for nic in tree.nics if nic.name in names]
 
 
 def _compute(tree: Tree) -> list[PlacedNic]:

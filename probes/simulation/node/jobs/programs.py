@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from probes.simulation.node.devices.ports import is_active
 from probes.simulation.node.model.program import PEERMEM, Program, Via
 from probes.simulation.node.model.tree import PlacedNic, Tree
 from probes.simulation.node.model.waves import phase, regions
@@ -60,9 +61,9 @@ def path_between(tree: Tree, gpu: int, nic: PlacedNic) -> Via:
 
 
 def nearest_nics(tree: Tree) -> list[PlacedNic]:
-    """Return the compute NIC of each GPU: the one with most of its PCIe path in common, used least so far."""
+    """Return the active compute NIC of each GPU: most of the PCIe path in common, used least so far."""
     compute = tree.description.nic.get("compute")
-    nics = [nic for nic in tree.nics if nic.kind is compute]
+    nics = [nic for nic in tree.nics if nic.kind is compute and is_active(tree, nic)]
     uses = dict.fromkeys((nic.name for nic in nics), 0)
     chosen: list[PlacedNic] = []
     for gpu in tree.gpus if nics else ():

@@ -4,13 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from probes.simulation.node.devices.ports import netdev_of, port_of
+from probes.simulation.node.devices.ports import is_active, netdev_of, port_of
+from probes.simulation.node.jobs.programs import (
+    nearest_nics,
+    needs_plugin,
+    path_between,
+    path_of,
+    settle_paths,
+)
 from probes.simulation.node.jobs.training import gpu_traffic
-from probes.simulation.node.model.program import Via
+from probes.simulation.node.model.program import Program, Via
 from probes.simulation.node.model.tree import Content, PlacedNic, Tree
 from probes.simulation.node.model.waves import SteppedTotal, Steps, changes
 
 SENT, RECEIVED = "port_xmit_data", "port_rcv_data"
+# Of a port, and of an EFA.
+_COUNTERS = (f"counters/{SENT}", f"counters/{RECEIVED}", "hw_counters/tx_bytes", "hw_counters/rx_bytes")
 ONE_STAGED_SHARE = 0.75  # of a rank's traffic, when it alone copies through host memory
 ALL_STAGED_SHARE = 0.55
 _TCP_SHARE = 0.08  # of the traffic with RDMA
@@ -19,48 +28,65 @@ _TCP_SHARE = 0.08  # of the traffic with RDMA
 def scale(tree: Tree, nic: PlacedNic, steps: Steps) -> None:
     """Multiply a NIC's traffic by a factor that changes in steps."""
     tree.traffic.setdefault(nic.name, []).append(steps)
-    for name in (SENT, RECEIVED):
-        path = f"{port_of(nic)}/counters/{name}"
+    for name in _COUNTERS:
+        path = f"{port_of(nic)}/{name}"
         content = tree.files.get(path)
         if callable(content):
             tree.add(path, _scaled(content, steps))
 
 
-def slow_down_staged(tree: Tree) -> None:
-    """Slow down the ranks that copy through host memory; if all do, they compete for it."""
-    ranks = [program for program in tree.programs if program.is_nccl and program.nics]
-    staged = {name for program in ranks if program.via is Via.HOST for name in program.nics}
-    is_alone = any(program.via is not Via.HOST for program in ranks)
+def settle_jobs(tree: Tree) -> None:
+    """Give each rank the path, the NIC and the speed that it has on this node, with all its faults."""
+    settle_paths(tree)
+    used = {name for program in _ranks(tree) for name in program.nics}
+    for nic in [nic for nic in tree.nics if nic.name in used and not is_active(tree, nic)]:
+        _leave(tree, nic)
+    _slow_down(tree)
+
+
+def _ranks(tree: Tree) -> list[Program]:
+    return [program for program in tree.programs if program.is_nccl and program.nics]
+
+
+def _slow_down(tree: Tree) -> None:
+    """Slow down ranks that copy through host memory, more if all do, and stop those without a path."""
+    ranks = [(program, path_of(tree, program)) for program in _ranks(tree)]
+    staged = ONE_STAGED_SHARE if any(via is not Via.HOST for _, via in ranks) else ALL_STAGED_SHARE
+    shares = {Via.HOST: staged, Via.NONE: 0.0}
+    if needs_plugin(tree) and not tree.description.system.plugin:
+        shares[Via.TCP] = 0.0  # over the management network
     for nic in tree.nics:
-        if nic.name in staged:
-            scale(tree, nic, changes(before=ONE_STAGED_SHARE if is_alone else ALL_STAGED_SHARE))
+        of_nic = [shares.get(via, 1.0) for program, via in ranks if nic.name in program.nics]
+        if any(share != 1.0 for share in of_nic):
+            scale(tree, nic, changes(before=sum(of_nic) / len(of_nic)))
 
 
-def leave_port(tree: Tree, nic: PlacedNic) -> None:
+def _leave(tree: Tree, nic: PlacedNic) -> None:
     """Move a job off a port that is not active, which NCCL skips when it starts.
 
-    Its ranks share the nearest other NIC of the job, and the whole job runs at the pace of that port.
+    Its ranks share the nearest other NIC, and the whole job runs at the pace of that port.
     """
     scale(tree, nic, changes(before=0.0))
-    ranks = [program for program in tree.programs if program.is_nccl and program.nics]
+    ranks = _ranks(tree)
+    near = nearest_nics(tree)
     moved = [program for program in ranks if nic.name in program.nics]
-    used = {name for program in ranks for name in program.nics} - {nic.name}
-    others = [other for other in tree.nics if other.name in used]
-    if not moved or not others:
+    if not moved or not near:
         return
-    place = tree.nics.index(nic)
-    nearest = min(
-        others, key=lambda other: (other.numa != nic.numa, abs(tree.nics.index(other) - place))
-    )
     for program in moved:
-        program.nics = (nearest.name,)
+        gpu = program.gpu or 0
+        program.nics = (near[gpu].name,)
+        is_gdr = program.via in (Via.PEERMEM, Via.DMABUF)
+        if is_gdr and path_between(tree, gpu, near[gpu]) is Via.HOST:
+            program.via = Via.HOST
     for program in ranks:
         listed = program.logged_nics or tuple(one.name for one in tree.nics if one.kind is nic.kind)
         program.logged_nics = tuple(name for name in listed if name != nic.name)
-    sharing = sum(nearest.name in program.nics for program in ranks)
-    for other in others:
-        if other is not nearest:
-            scale(tree, other, changes(before=1 / sharing))
+    used = {name for program in ranks for name in program.nics}
+    sharing = max(sum(name in program.nics for program in ranks) for name in used)
+    for other in tree.nics:
+        share = sum(other.name in program.nics for program in ranks) / sharing
+        if other.name in used and share != 1.0:
+            scale(tree, other, changes(before=share))
 
 
 def _scaled(content: Content, steps: Steps) -> Content:

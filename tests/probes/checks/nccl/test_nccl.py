@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import pytest
@@ -93,13 +92,18 @@ def test_numbers_are_shown_with_their_words(value: str, word: str) -> None:
     assert f"means {word}" in finding.evidence[0].value
 
 
-def test_a_level_is_judged_by_the_gpus_of_its_job() -> None:
-    """On this node GPU 0 is below its NIC's switch, GPU 2 on another NUMA node."""
-    low = partial(with_job, "pcie-l40s", NCCL_NET_GDR_LEVEL="PXB")
-    assert said(low(gpu=0), "nccl-gdr-level-too-low").status is Status.PASSED
-    assert said(low(gpu=2), "nccl-gdr-level-too-low").status is Status.FOUND
-    wide = with_job("pcie-l40s", gpu=2, NCCL_NET_GDR_LEVEL="SYS")
-    assert said(wide, "nccl-gdr-level-too-low").status is Status.PASSED
+@pytest.mark.parametrize(
+    ("node", "value", "status"),
+    [
+        ("hgx-b200", "PIX", Status.FOUND),  # its NICs are PXB, which the default allows
+        ("hgx-b200", "PXB", Status.PASSED),
+        ("pcie-l40s", "PXB", Status.PASSED),  # SYS is beyond the default, so the setting costs nothing
+        ("pcie-l40s", "SYS", Status.PASSED),
+    ],
+)
+def test_a_level_is_too_low_if_the_default_allows_more(node: str, value: str, status: Status) -> None:
+    job = with_job(node, gpu=2, NCCL_NET_GDR_LEVEL=value)
+    assert said(job, "nccl-gdr-level-too-low").status is status
 
 
 @pytest.mark.parametrize(

@@ -271,3 +271,12 @@ def test_where_dmabuf_works_a_repair_of_peermem_says_that_dmabuf_is_better(name:
         assert finding.severity is Severity.NOTE
         assert finding.fix is not None
         assert finding.fix.note.startswith("Prefer DMA-BUF")
+
+
+def test_in_a_driver_container_the_cure_is_a_new_driver_pod() -> None:
+    name = "hgx-h100+k8s-operators,peermem-symbol-version-mismatch"
+    fix = findings_on(name)["peermem-symbol-version-mismatch"].fix
+    assert fix is not None
+    assert "driver pod" in fix.disturbs
+    assert any("kubectl delete pod" in step.why for step in fix.steps)
+    assert not any(step.argv for step in fix.steps)

@@ -316,3 +316,34 @@ def test_unknown_figures_are_never_an_error(sample: LiveSample) -> None:
         node.see(a_sample(), 3)
         node.see(sample, 5)
         assert node.sample.limits == ()
+
+
+def test_one_ethernet_port_that_goes_down_is_one_event() -> None:
+    """Its netdev and its RDMA device each log it; an InfiniBand port has only the second line."""
+    events = KernelEvents()
+    netdev = "mlx5_core 0000:53:00.0 ens3np0: Link down"
+    device = "mlx5_core 0000:53:00.0 mlx5_3: Port: 1 Link DOWN"
+    assert len(events.update((message(netdev), message(device, 5000.2)), 0.0, 0.0)) == 1
+    assert len(KernelEvents().update((message(device),), 0.0, 0.0)) == 1
+    assert len(KernelEvents().update((message(device), message(netdev, 5001.0)), 0.0, 0.0)) == 1
+    other = device.replace("53", "54")
+    assert len(KernelEvents().update((message(netdev), message(other)), 0.0, 0.0)) == 2
+    assert len(KernelEvents().update((message(netdev), message(device, 5060.0)), 0.0, 0.0)) == 2
+
+
+@pytest.mark.parametrize(
+    ("number", "words"),
+    [
+        (156, "at its next reset"),
+        (157, "Contact support"),
+        (158, "reset the GPU"),
+        (167, "PCIe transfer of the GPU timed out"),
+        (171, "memory error"),
+        (173, "C2C link"),
+        (999, "Look up the number"),
+    ],
+)
+def test_newer_xids_are_explained(number: int, words: str) -> None:
+    text = f"NVRM: Xid (PCI:0000:13:00): {number}, something happened"
+    (event,) = KernelEvents().update((message(text),), 0.0, 0.0)
+    assert words in event.explanation

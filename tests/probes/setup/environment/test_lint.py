@@ -192,9 +192,15 @@ def test_export_none_keeps_variables_from_the_tasks() -> None:
 
 
 def test_the_node_decides_about_distances() -> None:
-    line = "export NCCL_NET_GDR_LEVEL=PXB\n"
-    assert has(judged(line, node="pcie-l40s"), 1, WARNING, "lower than the distance")
+    line = "export NCCL_NET_GDR_LEVEL=PIX\n"
+    assert has(judged(line, node="hgx-b200"), 1, WARNING, "lower than the distance")
     assert judged(line).exit_status == 0
+
+
+def test_the_default_level_costs_nothing_on_any_node() -> None:
+    report = judged("export NCCL_NET_GDR_LEVEL=PXB\n", node="pcie-l40s", nccl="2.27.7")
+    assert has(report, 1, NOTE, "is the default")
+    assert report.exit_status == 0
 
 
 def test_what_the_node_needs_and_the_file_does_not_set_is_a_note() -> None:
@@ -432,3 +438,65 @@ def test_a_file_with_too_many_variables_is_not_called_ok() -> None:
 )
 def test_the_kind_of_a_file_is_seen(name: str, text: str, kind: FileKind) -> None:
     assert kind_of(name, text) is kind
+
+
+GPU_POD = """\
+apiVersion: v1
+kind: Pod
+metadata: {name: train%(annotations)s}
+spec:
+  hostNetwork: %(host)s
+  containers:
+  - name: train
+    image: pytorch
+    securityContext: {capabilities: {add: [%(capabilities)s]}}
+    resources:
+      limits: {nvidia.com/gpu: %(gpus)s, cpu: 8%(devices)s}
+"""
+BARE = {"annotations": "", "host": "false", "capabilities": "", "gpus": "8", "devices": ""}
+
+
+def pod(**changes: str) -> str:
+    return GPU_POD % (BARE | changes)
+
+
+def test_a_pod_with_gpus_needs_a_device_locked_memory_and_on_roce_a_network() -> None:
+    report = judged(pod(), FileKind.POD, "bare-roce")
+    assert [one[1] for one in said(report)] == [WARNING] * 3
+    assert has(report, 7, WARNING, "requests GPUs but no RDMA device")
+    assert has(report, 7, WARNING, "has no capability IPC_LOCK")
+    assert has(report, 7, WARNING, "neither the host's network nor a second one")
+    assert report.exit_status == 1
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"devices": ", rdma/hca: 1", "capabilities": "IPC_LOCK", "host": "true"},
+        {
+            "devices": ", nvidia.com/hostdev: 1",
+            "capabilities": "IPC_LOCK",
+            "annotations": ", annotations: {k8s.v1.cni.cncf.io/networks: rails}",
+        },
+        {"gpus": "0"},
+    ],
+)
+def test_a_pod_with_everything_or_without_gpus_is_ok(changes: dict[str, str]) -> None:
+    assert said(judged(pod(**changes), FileKind.POD, "bare-roce")) == []
+
+
+def test_infiniband_needs_no_network_in_the_pod() -> None:
+    report = judged(pod(devices=", rdma/hca: 1", capabilities="IPC_LOCK"), FileKind.POD)
+    assert (said(report), report.exit_status) == ([], 0)
+
+
+def test_a_pod_with_one_gpu_of_many_gets_notes() -> None:
+    """It may run on this node alone."""
+    report = judged(pod(gpus="1"), FileKind.POD)
+    assert {one[1] for one in said(report)} == {NOTE}
+    assert report.exit_status == 0
+
+
+def test_a_pod_on_efa_needs_efa() -> None:
+    report = judged(pod(), FileKind.POD, "aws-p5")
+    assert ["vpc.amazonaws.com/efa" in one.fix for one in report.problems] == [True]

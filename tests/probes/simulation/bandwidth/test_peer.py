@@ -17,7 +17,10 @@ def test_ssh_reaches_the_peer_and_nobody_else() -> None:
     node.finish(peer, other)
     assert (peer.status, peer.lines) == (0, [])
     assert other.status == 255
-    assert other.lines == ["ssh: Could not resolve hostname node99: Name or service not known"]
+    assert other.lines == [
+        "ssh: Could not resolve hostname node99: Name or service not known "
+        "(simulated: the other node is peer or node2)"
+    ]
 
 
 @pytest.mark.parametrize("name", ["hgx-h100", "pcie-l40s"])
