@@ -124,7 +124,7 @@ class Do:
             )
             return 0
         cells = max(len(offer.id) for offer in offers)
-        for offer in offers:
+        for offer in sorted(offers, key=lambda one: one.plan is None):  # possible actions first
             mark = Run("▸", Tone.GOOD) if offer.plan else Run("–", Tone.DIM)
             text = offer.title if offer.plan else f"{offer.title} · {offer.why_not}"
             head = line(mark, f" {offer.id:<{cells}}  ")

@@ -133,7 +133,7 @@ def write_explanation(
         name = text.partition("=")[0]
         hint = did_you_mean(name.upper(), CATALOGUE, _SIMILAR)
         if not hint and not VARIABLE_NAME.fullmatch(name.upper()):
-            raise UsageError(f"{name!r} is not a variable of NCCL, UCX, NVSHMEM or libfabric")
+            raise UsageError(f"{name!r} is not an NCCL, UCX, NVSHMEM or libfabric variable")
         raise UsageError(f"{name!r} is not in gdrtop's list of variables{hint}")
     if as_json:
         write_json(_document(host, examination, explanation=_explanation_json(found)), out)

@@ -55,7 +55,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--ras-events",
         action="store_true",
-        help="also follow the RAS events of a job (MONITOR); needs NCCL 2.29.2, asks first",
+        help="also follow a job's RAS events (MONITOR); needs NCCL 2.29.2, asks first",
     )
     parser.add_argument("--yes", action="store_true", help="with --ras-events, do not ask")
 

@@ -37,7 +37,7 @@ REGISTRATION_ERRORS: dict[int, tuple[str, str, str]] = {
     ),
     93: (_NO_PEERMEM, _NO_DMABUF, "the RDMA library does not support this kind of registration"),
     95: (
-        "the RDMA driver does not support this registration of GPU memory, neither by nvidia_peermem nor by"
+        "the RDMA driver does not support this registration of GPU memory, neither via nvidia_peermem nor via"
         " DMA-BUF",
         _NO_DMABUF,
         _NO_SUPPORT,
@@ -45,7 +45,7 @@ REGISTRATION_ERRORS: dict[int, tuple[str, str, str]] = {
     22: (
         "the RDMA driver rejects the address: nvidia_peermem was built for another OFED than the one loaded,"
         " or this GPU is not a data center GPU",
-        "the RDMA driver rejects the DMA-BUF: its GPU memory is not mapped by PCIe, or the access flags"
+        "the RDMA driver rejects the DMA-BUF: its GPU memory is not mapped over PCIe, or the access flags"
         " (relaxed ordering) are rejected",
         "the RDMA driver rejects the registration (EINVAL)",
     ),

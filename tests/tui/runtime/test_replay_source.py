@@ -199,7 +199,7 @@ async def test_a_key_records_the_readings(
         await until(pilot, lambda: "REC" not in shown(pilot, "verdict"))
         (file,) = tmp_path.iterdir()
         told = [notification.message for notification in pilot.app._notifications]
-        assert any(str(file) in message and "8 × UUID" in message for message in told)
+        assert any(str(file) in message and "8 UUIDs" in message for message in told)
         await readings(pilot, clock, 2)
     assert file.name == "gdrtop-hgx-h100-20231114-221321.tar.gz"
     host = ReplayHost(read_archive(chunks_of(str(file))))

@@ -138,10 +138,10 @@ class NcclState(ListState):
 
     def _none(self, width: int) -> list[Line]:
         if self._found is None:
-            text = f"✗ {self._failure}" if self._failure else "Searching for the logs of NCCL jobs …"
+            text = f"✗ {self._failure}" if self._failure else "Searching for NCCL logs …"
             return wrapped(text, width, Tone.BAD if self._failure else Tone.DIM)
         found = (
-            "No log of an NCCL job was found." if self._found.jobs else "No job on this node uses NCCL yet."
+            "No NCCL log was found." if self._found.jobs else "No job on this node uses NCCL yet."
         )
         tone = Tone.WARNING if self._found.jobs else Tone.DIM
         return wrapped(f"{found} O opens a file, r searches again.", width, tone)

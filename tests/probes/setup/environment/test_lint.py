@@ -70,7 +70,7 @@ def test_a_good_script_is_ok() -> None:
         ("export NCCL_NET_GDR_LEVEL=LOC", ERROR, "disables GPUDirect RDMA"),
         ("export NCCL_NET_GDR_LEVEL=NODE", WARNING, "silently ignores"),
         ("export NCCL_NET_GDR_LEVEL=3", NOTE, "is a number"),
-        ("export NCCL_IB_HCA=mthca", ERROR, "names no NIC"),
+        ("export NCCL_IB_HCA=mthca", ERROR, "matches no NIC"),
         ("export NCCL_IB_HCA==mlx5_0,mlx5_77", WARNING, "does not have"),
         ("export NCCL_IB_HCAS=mlx5_0", WARNING, "did you mean NCCL_IB_HCA?"),
         ("export NCCL_IB_CUDA_SUPPORT=1", WARNING, "no effect since NCCL 2.4"),
