@@ -76,15 +76,16 @@ def _missing_devices(node: Node, topology: Topology) -> Usability | None:
     def verdict(state: State, reason: str) -> Usability:
         return Usability(state, None, reason, tuple(gpu.id for gpu in topology.gpus))
 
-    rdma_unread = isinstance(node.rdma, Unknown) and node.rdma.reason is not Reason.NOT_THERE
+    rdma = node.rdma
+    unread = rdma if isinstance(rdma, Unknown) and rdma.reason is not Reason.NOT_THERE else None
     if not topology.gpus:
-        return _missing_gpus(node, verdict_for=verdict, has_nics=bool(topology.nics) or rdma_unread)
+        return _missing_gpus(node, verdict_for=verdict, has_nics=bool(topology.nics) or unread is not None)
     if isinstance(node.gpus, GpuFacts) and not usable_gpus(node):
         drivers = sorted({str(gpu.driver) for gpu in node.gpus.gpus if is_for_guests(gpu.driver)})
         if drivers:
             return verdict(State.NOT_APPLICABLE, f"all GPUs are bound to {drivers[0]} for virtual machines")
-    if rdma_unread:
-        return verdict(State.UNKNOWN, _unread("RDMA devices", node.rdma))
+    if unread is not None:
+        return verdict(State.UNKNOWN, _unread("RDMA devices", unread))
     if topology.nics:
         return None
     if isinstance(node.pci, Unknown):

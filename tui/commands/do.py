@@ -115,7 +115,8 @@ class Do:
 
     def list(self, as_json: bool) -> int:
         """Print one action a line: whether it is possible, its id, and its title or why not."""
-        offers = self._dispatcher.offers(self.examination, self.judgement.findings)
+        every = self._dispatcher.offers(self.examination, self.judgement.findings)
+        offers = sorted(every, key=lambda offer: offer.plan is None)  # possible actions first
         if as_json:
             content = {"actions": [_offer_json(offer) for offer in offers]}
             node = self.examination.node
@@ -124,7 +125,7 @@ class Do:
             )
             return 0
         cells = max(len(offer.id) for offer in offers)
-        for offer in sorted(offers, key=lambda one: one.plan is None):  # possible actions first
+        for offer in offers:
             mark = Run("▸", Tone.GOOD) if offer.plan else Run("–", Tone.DIM)
             text = offer.title if offer.plan else f"{offer.title} · {offer.why_not}"
             head = line(mark, f" {offer.id:<{cells}}  ")

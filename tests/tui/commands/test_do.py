@@ -161,7 +161,7 @@ def test_an_impossible_action_says_why(capsys: pytest.CaptureFixture[str]) -> No
         ("hgx-h100", "load-peermem", "nvidia_peermem is already loaded"),
         ("hgx-h100", "acs-redirect-off", "has a redirect enabled"),
         ("hgx-h100", "acs-redirect-back", "gdrtop has not cleared them"),
-        ("hgx-h100", "mrrs", "already have 4096 bytes"),
+        ("hgx-h100", "mrrs", "already 4096 bytes"),
         ("hgx-h100", "persistence-on", "persistence mode is on"),
         ("hgx-h100", "raise-ports", "is disabled"),
         ("hgx-h100", "unpersist-modules", "lists no module"),
