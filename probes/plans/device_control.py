@@ -34,7 +34,7 @@ def raise_reads(examination: Examination) -> Plan | str:
         return reason_of(unknown[0])
     if not nics:
         return "this node controls no NIC"
-    return NothingToDo(f"MaxReadReq is already {USUAL_READ_BYTES} bytes or more on all {len(nics)} NICs")
+    return NothingToDo(f"already {USUAL_READ_BYTES} bytes or more on all {len(nics)} NICs")
 
 
 def raising(examination: Examination, low: Mapping[str, int]) -> Plan:

@@ -128,7 +128,7 @@ def nccl_ib_hca_mismatch(examination: Examination) -> Outcome:
         evidence,
         f"This node has {names or 'no RDMA device'}. Names change when a card is moved, and a space counts as"
         " part of a name.",
-        f"or name NICs of this node {_EXACT}",
+        f"or list NICs of this node {_EXACT}",
     )
 
 

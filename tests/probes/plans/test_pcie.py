@@ -73,7 +73,7 @@ def test_nothing_to_do_is_reported_with_numbers() -> None:
     node = examination_of(HGX)
     no_redirect = "none of the 16 switch ports between GPUs and NICs has a redirect enabled"
     assert why_not("acs-redirect-off", node) == no_redirect
-    assert why_not("mrrs", node) == "MaxReadReq is already 4096 bytes or more on all 10 NICs"
+    assert why_not("mrrs", node) == "already 4096 bytes or more on all 10 NICs"
 
 
 def test_read_requests_are_raised_on_nics_that_have_less() -> None:

@@ -191,6 +191,8 @@ async def test_a_key_records_the_readings(
     async with app.run_test(size=(120, 40), notifications=True) as pilot:
         await readings(pilot, clock, 2)
         await pilot.press("R")
+        told = [notification.message for notification in pilot.app._notifications]
+        assert "Recording this node. R stops it." in told
         await until(pilot, lambda: "REC 1 " in shown(pilot, "verdict"))
         await readings(pilot, clock, 4)
         await until(pilot, lambda: "REC 4 " in shown(pilot, "verdict"))

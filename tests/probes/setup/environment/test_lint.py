@@ -102,6 +102,11 @@ def test_a_wrong_line_is_named(line: str, severity: Severity, words: str) -> Non
     assert report.exit_status == {ERROR: 2, WARNING: 1, NOTE: 0}[severity]
 
 
+def test_a_fix_says_where_the_variable_is_set() -> None:
+    (problem,) = judged("#!/bin/bash\nexport NCCL_NET_GDR_LEVEL=LOC\n").problems
+    assert problem.fix == "Remove NCCL_NET_GDR_LEVEL from line 2"
+
+
 @pytest.mark.parametrize(
     "text",
     [
