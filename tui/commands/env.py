@@ -77,7 +77,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--kind",
         choices=[kind.value for kind in FileKind],
-        help="what FILE is (default: by its name and first lines)",
+        help="what FILE is (default: detected from its name and first lines)",
     )
     parser.add_argument(
         "--nccl",

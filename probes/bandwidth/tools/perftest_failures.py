@@ -176,8 +176,8 @@ PATTERNS = (
     FailurePattern(r"Unable to connect \(retries", CAUSE, "the peer does not respond to rdma_cm"),
     FailurePattern(r"Unable to open file descriptor for socket connection"
                    r"|Unable to init the socket connection", SYMPTOM,
-                   "the two ends could not connect by TCP: the server has not started, the address is wrong,"
-                   " a firewall drops it, or it uses another port (--port)"),
+                   "the two ends could not connect over TCP: the server has not started, the address is"
+                   " wrong, a firewall drops it, or it uses another port (--port)"),
     FailurePattern(r"Failed to exchange dat[ae] between server and clients|Couldn't read remote address",
                    SYMPTOM,
                    "the peer ended, or runs another version of perftest: its own output shows why"),

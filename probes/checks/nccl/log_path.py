@@ -65,7 +65,7 @@ _CAUSES_OF_STAGING = (
 
 
 def _staged(reading: JobLogReading, over_tcp: bool) -> list[Rank]:
-    """Return the ranks with channels without GPUDirect RDMA, by TCP or by RDMA."""
+    """Return the ranks with channels without GPUDirect RDMA, over TCP or over RDMA."""
     ranks = [rank for rank in reading.facts.ranks if rank.first_staged is not None]
     return [rank for rank in ranks if _uses_tcp(rank) == over_tcp]
 

@@ -218,7 +218,7 @@ _FORMS = (
         r"(?:no socket interface|no interface|No IP interface|No usable listening interface) found",
         "no-interface",
         "NCCL found no network interface for TCP",
-        "Even with RDMA, ranks connect by TCP first. No interface of this node or container that has an "
+        "Even with RDMA, ranks connect over TCP first. No interface of this node or container that has an "
         "address matches NCCL_SOCKET_IFNAME.",
         "Compare NCCL_SOCKET_IFNAME with ip addr, in the job's container.",
     ),

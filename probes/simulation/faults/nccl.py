@@ -58,7 +58,7 @@ def _port_down() -> Fault:
         tree.add(f"{port}/phys_state", "2: Polling\n")
         add_rank(tree, pid, 0, {"NCCL_IB_HCA": "=mlx5_0,mlx5_8"})
 
-    summary = "A job's NCCL_IB_HCA names a NIC whose port is down"
+    summary = "A job's NCCL_IB_HCA lists a NIC whose port is down"
     return fault("nccl-ib-hca-port-down", summary, change)
 
 
@@ -137,7 +137,7 @@ FAULTS: tuple[Fault, ...] = (
     _job("nccl-ib-hca-mismatch", "A job's NCCL_IB_HCA matches no NIC", {"NCCL_IB_HCA": "mthca"}),
     _job(
         "nccl-ib-hca-entry-without-device",
-        "A job's NCCL_IB_HCA names a NIC that is not there",
+        "A job's NCCL_IB_HCA lists a NIC that is not there",
         {"NCCL_IB_HCA": "=mlx5_0,mlx5_1,mlx5_77"},
     ),
     replace(
@@ -167,12 +167,12 @@ FAULTS: tuple[Fault, ...] = (
     ),
     _job(
         "nccl-gid-index-missing",
-        "A job's NCCL_IB_GID_INDEX names an empty GID",
+        "A job's NCCL_IB_GID_INDEX selects an empty GID",
         {"NCCL_IB_HCA": "=mlx5_4,mlx5_9", "NCCL_IB_GID_INDEX": "7"},
     ),
     _job(
         "nccl-gid-index-not-v2",
-        "A job's NCCL_IB_GID_INDEX names a RoCE v1 GID",
+        "A job's NCCL_IB_GID_INDEX selects a RoCE v1 GID",
         {"NCCL_IB_HCA": "=mlx5_4,mlx5_9", "NCCL_IB_GID_INDEX": "2"},
     ),
     _job("nccl-dmabuf-disabled", "A job sets NCCL_DMABUF_ENABLE=0", {"NCCL_DMABUF_ENABLE": "0"}),
@@ -194,12 +194,12 @@ FAULTS: tuple[Fault, ...] = (
     _job("nccl-net-plugin-mixed", "Only one rank of a job has the network plugin", {}, libraries=(_PLUGIN,)),
     _job(
         "nccl-net-plugin-not-found",
-        "A job's NCCL_NET_PLUGIN names a plugin that is not there",
+        "A job's NCCL_NET_PLUGIN requests a plugin that is not there",
         {"NCCL_NET_PLUGIN": "ofi"},
     ),
     _job(
         "nccl-topo-file-missing",
-        "A job's NCCL_TOPO_FILE names a missing file",
+        "A job's NCCL_TOPO_FILE points to a missing file",
         {"NCCL_TOPO_FILE": "/opt/topo/gone.xml"},
     ),
     _stale_topology(),
@@ -215,7 +215,7 @@ FAULTS: tuple[Fault, ...] = (
     _job("ucx-tls-without-cuda", "A job sets UCX_TLS without cuda", {"UCX_TLS": "rc,sm,self"}),
     _job(
         "ucx-net-devices-mismatch",
-        "A job's UCX_NET_DEVICES names a NIC that is not there",
+        "A job's UCX_NET_DEVICES lists a NIC that is not there",
         {"UCX_NET_DEVICES": "mlx5_0:1,mlx5_77:1"},
     ),
     _job(

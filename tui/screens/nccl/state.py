@@ -56,7 +56,7 @@ class NcclState(ListState):
         self._typed = [log, *(other for other in self._typed if other.key != log.key)][:_MOST_TYPED]
 
     def select_job(self, job: str) -> bool:
-        """Select the first log of a job; return whether it has one."""
+        """Select a job's first log; return whether it has one."""
         log = next((log for log in self.logs if log.job == job), None)
         if log is not None:
             self.selected = log.key
