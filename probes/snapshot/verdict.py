@@ -98,7 +98,7 @@ def _missing_devices(node: Node, topology: Topology) -> Usability | None:
 def _unread(what: str, why: Unknown) -> str:
     """Return why devices are unknown, with one colon or none."""
     if why.reason is Reason.NOT_YET and why.detail:
-        return f"the {what} are unknown because {why.detail}"
+        return f"the {what} are not known yet ({why.detail})"
     return f"the {what} could not be read ({why})"
 
 
