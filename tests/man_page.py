@@ -1,11 +1,11 @@
-"""Write the man page gdrtop(1): the command line from its parser, the rest from the manual (make man)."""
+"""Write the man page gdrtop(1) from the manual, and the options from the command line's parser (make man)."""
 
 import argparse
 import re
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
-from build_manpages.manpage import Manpage
 from docutils.core import publish_string
 from myst_parser.docutils_ import Parser
 
@@ -13,53 +13,130 @@ from tui import cli
 from tui.manual import SUBJECTS, page, title
 
 PATH = Path(__file__).parents[1] / "tui" / "manual" / "gdrtop.1"
-SETTINGS = {"output_encoding": "unicode", "report_level": 5, "myst_enable_extensions": []}
+SETTINGS = {"output_encoding": "unicode", "report_level": 5, "myst_enable_extensions": ["deflist"]}
+TABLE = re.compile(r"^\|[^|\n]+\|[^|\n]+\|\n\|---\|---\|\n((?:\|.*\|\n)+)", re.M)  # of two columns
+ROW = re.compile(r"^\| (.*?) \| (.*) \|\n", re.M)
+LAST = ("Exit status", "Files", "Environment")
+DESCRIPTION = """\
+With GPUDirect RDMA a NIC reads and writes GPU memory directly. Without it NCCL copies through host memory,
+and multi-node training can be several times slower. gdrtop shows whether it works on this node, whether jobs
+use it right now, and if not, why, and which command fixes it. Without a command, gdrtop opens the dashboard.
+"""
+COMMON = "Most commands also take the options above that choose the node."
+SEE_ALSO = "ibstat(8), ibv_devinfo(1), lspci(8), modprobe(8), modules-load.d(5), nvidia-smi(1), rdma(8)"
 
 
 def roff(markdown: str) -> tuple[str, str]:
-    """The macros that docutils defines, and the text without its title."""
-    whole = publish_string(markdown, parser=Parser(), writer="manpage", settings_overrides=SETTINGS)
+    """Return docutils' macros, and the text without its title; tables of two columns become lists."""
+    listed = TABLE.sub(lambda table: ROW.sub(r"\1\n: \2\n\n", table[1]), f"{markdown}\n")
+    whole = publish_string(listed, parser=Parser(), writer="manpage", settings_overrides=SETTINGS)
     macros, _, rest = whole.partition(".TH ")
     _, _, body = rest.partition(".SH Name\n")
     return macros, body.partition("\n")[2].partition('.\\" End of generated')[0].strip() + "\n"
 
 
+def section(name: str, body: str) -> str:
+    return f'.SH "{name.upper()}"\n{body}'
+
+
 def own_sections(markdown: str) -> tuple[str, dict[str, str]]:
     """The page without the sections that every man page has, and these by name."""
     text, *sections = re.split(r"^## ", markdown, flags=re.M)
-    named = {section.partition("\n")[0]: section.partition("\n")[2] for section in sections}
+    named = {one.partition("\n")[0]: one.partition("\n")[2] for one in sections}
     # Of the exit statuses, those of all commands are in the page about JSON.
-    names = ("Files", "Environment", *(["Exit status"] if text.startswith("# JSON") else []))
+    names = [name for name in LAST if name != "Exit status" or text.startswith("# JSON")]
     rest = [f"## {name}\n{body}" for name, body in named.items() if name not in names]
     return "".join([text, *rest]), {name: named[name] for name in names if name in named}
 
 
-def complete(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
-    """The parser with the options of all commands, which it adds when they are needed."""
+def plain(text: str) -> str:
+    """A text of the parser as roff: no line of it is a request, and "-" can be copied."""
+    escaped = text.replace("\\", "\\e").replace("-", "\\-")
+    return "\n".join(f"\\&{line}" if line.startswith((".", "'")) else line for line in escaped.split("\n"))
+
+
+def verbatim(text: str) -> str:
+    return f".nf\n{plain(text.strip())}\n.fi\n" if text.strip() else ""
+
+
+def listed(name: str, text: str) -> str:
+    return f".TP\n.B {plain(name)}\n{plain(text)}\n"
+
+
+def usage(parser: argparse.ArgumentParser, name: str) -> str:
+    """The usage; lines break between options, not inside of one."""
+    text = " ".join(parser.format_usage().split()).removeprefix(f"usage: {name} ")
+    pieces = re.findall(r"\[(?:[^][]|\[[^][]*\])*\]|\S+", text)
+    return f".HP\n.B {plain(name)}\n" + "".join(f"\\%{plain(one)}\n".replace(" ", "\\ ") for one in pieces)
+
+
+def options(parser: argparse.ArgumentParser, common: Collection[str] = ()) -> str:
+    """The arguments and options, each with its help, but for the `common` ones."""
+    parts = []
+    formatter = parser._get_formatter()
+    for group in parser._action_groups:
+        actions = [one for one in group._group_actions if one.help and one.help not in common]
+        if actions and group.title not in ("options", "positional arguments"):
+            parts.append(f".PP\n{plain(str(group.title).capitalize())}:\n")
+        for action in actions:
+            argument = formatter._format_args(action, action.dest.upper())
+            names = ", ".join(action.option_strings)
+            parts.append(listed(f"{names} {argument}".strip(), formatter._expand_help(action)))
+    return "".join(parts)
+
+
+def commands_of(parser: argparse.ArgumentParser) -> dict[str, tuple[str, argparse.ArgumentParser]]:
+    """The summary and the parser of each command, with its options, which it adds when they are needed."""
+    found = {}
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):
-            for command in action.choices.values():
+            summaries = {choice.dest: choice.help or "" for choice in action._choices_actions}
+            for name, command in action.choices.items():
                 fill: Any = getattr(command, "fill", None)
                 if fill is not None:
                     command.fill = None
                     fill(command)
-    return parser
+                found[name] = (summaries[name], command)
+    return found
 
 
 def man_page() -> str:
-    data = {"date": "", "project_name": "gdrtop", "manual_title": "gdrtop manual"}
-    manual = Manpage(complete(cli._parser()), _data=data)
-    manual.description = "htop for GPUDirect RDMA"
-    macros = ""
+    parser = cli._parser()
+    commands = commands_of(parser)
+    common = {action.help for action in parser._actions if action.help}
+    summaries = "".join(listed(f"gdrtop {name}", text) for name, (text, _) in commands.items())
+    prose, last, macros = "", "", ""
     for subject in SUBJECTS:
         text, own = own_sections(page(subject))
         if text.strip() != f"# {title(subject)}":
             macros, body = roff(text)
-            manual.add_section(title(subject), ">", body.replace("\n.SH ", "\n.SS "))
-        for name, section in own.items():
-            macros, body = roff(f"# {name}\n\n{section}")
-            manual.add_section(name.upper(), ">", body)
-    return macros + str(manual)
+            prose += section(title(subject), body.replace("\n.SH ", "\n.SS "))
+        for name, markdown in own.items():
+            macros, body = roff(f"# {name}\n\n{markdown}")
+            last += section(name, body)
+    of_commands = "".join(
+        f'.SS "gdrtop {plain(name)}"\n{plain(command.description or "")}\n'
+        f"{usage(command, f'gdrtop {name}')}{options(command, common)}{'.PP' if command.epilog else ''}\n"
+        f"{verbatim(command.epilog or '')}"
+        for name, (_, command) in commands.items()
+    )
+    examples = (parser.epilog or "").removeprefix("examples:\n").partition("\n\n")[0]
+    return "".join(
+        (
+            macros,
+            '.TH GDRTOP 1 "" gdrtop "gdrtop manual"\n.ad l\n',
+            section("Name", "gdrtop \\- htop for GPUDirect RDMA\n"),
+            section("Synopsis", ".B gdrtop\n[OPTION ...] [COMMAND] [ARGUMENT ...]\n"),
+            section("Description", plain(DESCRIPTION)),
+            section("Commands", summaries),
+            section("Examples", verbatim(examples)),
+            prose,
+            section("Options", options(parser)),
+            section("Options of each command", f"{COMMON}\n{of_commands}"),
+            last,
+            section("See also", f"{plain(SEE_ALSO)}\n"),
+        )
+    )
 
 
 if __name__ == "__main__":

@@ -16,7 +16,8 @@ PHRASES = re.compile(
     r"takes? back|let by|far side|far end|the way (?:of|on|to) (?:the )?(?:GPU|NIC|traffic)|"
     r"whether .{1,40} is not known|is not known whether|is to be (?:had|seen)|heir|"
     r"this is no|(?:is|are) no (?:name|object|number)s?|no word about|or end that|hand-over|"
-    r"as they should be|, as v?\d+|directly, by DMA-BUF|RDMA by DMA-BUF|memory by DMA-BUF)\b",
+    r"as they should be|, as v?\d+|directly, by DMA-BUF|RDMA by DMA-BUF|memory by DMA-BUF|"
+    r"by (?:NVLink|nvidia_peermem|TCP)|Unset, it|logs? of an? (?:NCCL )?job|jobs? of several nodes)\b",
     re.IGNORECASE,
 )
 

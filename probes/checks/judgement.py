@@ -6,6 +6,7 @@ another one.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 
@@ -18,6 +19,7 @@ from probes.snapshot.gdr_use import joined_sentences
 from probes.snapshot.verdict import State, Usability, Verdict
 
 _GREEN = (State.ACTIVE, State.READY)
+_NAMES = re.compile(r"dma-buf|peer memory|nvidia driver|[a-z0-9]+_\w+")  # modules, options, paths
 _MOVING = tuple(check for check in CHECKS if check.is_moving)
 
 
@@ -114,8 +116,13 @@ def conclude(usability: Usability, findings: Iterable[Finding] | None) -> Verdic
 
 
 def _with_lack(title: str, lack: str) -> str:
-    """Return the finding's title, then the unmet requirements that it does not name."""
-    others = [clause for clause in lack.split("; ") if clause.casefold() not in title.casefold()]
+    """Return the finding's title, then the unmet requirements that are not about what it names."""
+    folded = title.casefold()
+    named = set(_NAMES.findall(folded))
+    clauses = ((clause, clause.casefold()) for clause in lack.split("; "))
+    others = [
+        clause for clause, text in clauses if text not in folded and named.isdisjoint(_NAMES.findall(text))
+    ]
     return joined_sentences(title, "; ".join(others)) if others else title
 
 

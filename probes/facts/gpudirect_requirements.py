@@ -186,7 +186,7 @@ def kernel_requirements(kernel: Maybe[KernelFacts], answers: dict[str, Maybe[boo
         return [Requirement("a kernel with DMA-BUF", False, evidence, lack)]
     if not isinstance(new, Unknown) and not new and not probed:
         new = Unknown(Reason.NOT_THERE, source, f"{release} is older than 5.12; OFED may add DMA-BUF")
-    lack = f"DMA-BUF needs kernel 5.12 or newer, or OFED's backport; this is {release}"
+    lack = f"DMA-BUF needs kernel 5.12 or newer, or OFED's backport (this is {release})"
     return [Requirement("a kernel with DMA-BUF (5.12 or newer)", new, evidence, lack)]
 
 

@@ -31,7 +31,7 @@ class NvmlGpu:
     is_vgpu: Maybe[bool] = _NOT_ASKED  # part of a GPU, created by a hypervisor
     fabric: Maybe[str] = _NOT_ASKED  # one of FABRIC_STATES, or "failed"
     # Known once the state is "completed".
-    fabric_clique: Maybe[int] = _NOT_ASKED  # GPUs with the same cluster and clique reach each other by NVLink
+    fabric_clique: Maybe[int] = _NOT_ASKED  # GPUs with the same cluster and clique share NVLink
     fabric_cluster: Maybe[str] = _NOT_ASKED  # UUID; all zeros on a board that is not part of a rack
     fabric_health: Maybe[int] = _NOT_ASKED  # NVML_GPU_FABRIC_HEALTH_MASK_…
 

@@ -372,7 +372,7 @@ class NvmlLibrary:
         return ask("nvmlDeviceGetCurrentClocksThrottleReasons") if old else reasons
 
     def _rates(self, session: _Session, number: int) -> list[Maybe[float]]:
-        """Return bytes per second from and to the GPU, by PCIe and by NVLink."""
+        """Return bytes per second from and to the GPU, over PCIe and over NVLink."""
         counters = self._fields(session, session.handles[number], [(field, at) for field, at, _ in _RATES])
         now = self._clock()
         rates = [

@@ -34,7 +34,7 @@ def raise_reads(examination: Examination) -> Plan | str:
         return reason_of(unknown[0])
     if not nics:
         return "this node controls no NIC"
-    return NothingToDo(f"all {len(nics)} NICs already have {USUAL_READ_BYTES} bytes or more")
+    return NothingToDo(f"already {USUAL_READ_BYTES} bytes or more on all {len(nics)} NICs")
 
 
 def raising(examination: Examination, low: Mapping[str, int]) -> Plan:
@@ -60,7 +60,7 @@ def _code(size_bytes: int) -> int:
 
 DRAIN = "running jobs that use these NICs (drain the node first)"
 NOT_LASTING = (
-    "A reboot or a reset of the NIC restores the old value. To keep the new one, set it in the BIOS or with "
+    "A reboot or a NIC reset restores the old value. To keep the new one, set it in the BIOS or with "
     "a systemd unit."
 )
 

@@ -74,7 +74,7 @@ def _set_mode(off: Sequence[Gpu], daemon: Service, everywhere: bool) -> Plan:
     steps: tuple[Step, ...]
     if everywhere:
         step = Step(
-            f"{subject} keep the state of all GPUs",
+            f"{subject} keep all GPUs initialized",
             ("nvidia-smi", "-pm", "1"),
             undo=("nvidia-smi", "-pm", "0"),
         )
@@ -82,7 +82,7 @@ def _set_mode(off: Sequence[Gpu], daemon: Service, everywhere: bool) -> Plan:
     else:
         steps = tuple(
             Step(
-                f"{subject} keep the state of GPU{gpu.index}",
+                f"{subject} keep GPU{gpu.index} initialized",
                 ("nvidia-smi", "-i", gpu.bdf, "-pm", "1"),
                 undo=("nvidia-smi", "-i", gpu.bdf, "-pm", "0"),
             )

@@ -102,7 +102,7 @@ def unpersist_modules(examination: Examination) -> Plan | str:
         return (
             f"needs root: {unread} cannot be read"
             if unread
-            else NothingToDo(f"{OWN_FILE} does not exist or names no module")
+            else NothingToDo(f"{OWN_FILE} does not exist or lists no module")
         )
     step = Step(f"Stop loading {', '.join(named)} at boot", file=FileChange(OWN_FILE, None))
     return Plan(

@@ -183,9 +183,13 @@ def values_of(
             yield settings.evidence(name, remark)
 
 
+SET_IN = f"the job script, the image or {NCCL_CONF}"
+"""Where a running job may have a variable from."""
+
+
 def without_variable(name: str, instead: str = "") -> Plan:
     """Return the plan to remove a variable from a job, or to do `instead`."""
-    where = f"Remove {name} from the job script, the image or {NCCL_CONF}{f', {instead}' if instead else ''}"
+    where = f"Remove {name} from {SET_IN}{f', {instead}' if instead else ''}"
     return Plan(f"Remove {name}", (instruction(where, needs_root=False), RESTART), disturbs=RESTARTS)
 
 

@@ -70,7 +70,7 @@ def _of_slingshot(own: PathState, by_design: str) -> PathChoice:
 def _of_efa(dmabuf: PathState, own: PathState) -> tuple[GdrPath, str]:
     if dmabuf.usable is True or own.usable is not True:
         return GdrPath.DMABUF, "the EFA driver registers GPU memory via DMA-BUF"
-    return GdrPath.EFA, "the EFA driver registers GPU memory by its own module"
+    return GdrPath.EFA, "the EFA driver registers GPU memory with its own module"
 
 
 def _missing(path: PathState) -> str:

@@ -76,27 +76,35 @@ def _missing_devices(node: Node, topology: Topology) -> Usability | None:
     def verdict(state: State, reason: str) -> Usability:
         return Usability(state, None, reason, tuple(gpu.id for gpu in topology.gpus))
 
-    rdma_unread = isinstance(node.rdma, Unknown) and node.rdma.reason is not Reason.NOT_THERE
+    rdma = node.rdma
+    unread = rdma if isinstance(rdma, Unknown) and rdma.reason is not Reason.NOT_THERE else None
     if not topology.gpus:
-        return _missing_gpus(node, verdict_for=verdict, has_nics=bool(topology.nics) or rdma_unread)
+        return _missing_gpus(node, verdict_for=verdict, has_nics=bool(topology.nics) or unread is not None)
     if isinstance(node.gpus, GpuFacts) and not usable_gpus(node):
         drivers = sorted({str(gpu.driver) for gpu in node.gpus.gpus if is_for_guests(gpu.driver)})
         if drivers:
             return verdict(State.NOT_APPLICABLE, f"all GPUs are bound to {drivers[0]} for virtual machines")
-    if rdma_unread:
-        return verdict(State.UNKNOWN, f"the RDMA devices could not be read: {node.rdma}")
+    if unread is not None:
+        return verdict(State.UNKNOWN, _unread("RDMA devices", unread))
     if topology.nics:
         return None
     if isinstance(node.pci, Unknown):
-        return verdict(State.UNKNOWN, f"the PCI devices could not be read: {node.pci}")
+        return verdict(State.UNKNOWN, _unread("PCI devices", node.pci))
     software = [] if isinstance(node.rdma, Unknown) else [device.name for device in node.rdma.devices]
     besides = f": {short_list(software)} on no PCI device" if software else ""
     return verdict(State.NOT_APPLICABLE, _nics_without_verbs(node.pci) or f"no RDMA NIC here{besides}")
 
 
+def _unread(what: str, why: Unknown) -> str:
+    """Return why devices are unknown, with one colon or none."""
+    if why.reason is Reason.NOT_YET and why.detail:
+        return f"the {what} are not known yet ({why.detail})"
+    return f"the {what} could not be read ({why})"
+
+
 def _missing_gpus(node: Node, verdict_for: Callable[[State, str], Usability], has_nics: bool) -> Usability:
     if isinstance(node.pci, Unknown):
-        return verdict_for(State.UNKNOWN, f"the PCI devices could not be read: {node.pci}")
+        return verdict_for(State.UNKNOWN, _unread("PCI devices", node.pci))
     unplaced = () if isinstance(node.gpus, Unknown) else node.gpus.unplaced
     if unplaced:
         gpus = f"{len(unplaced)} GPU{'s' if len(unplaced) > 1 else ''}"
@@ -140,7 +148,7 @@ def _no_rdma_devices(node: Node, topology: Topology) -> Usability:
             if rung.module not in _NIC_MODULES or not rung.core:
                 continue
             if module is not None and module.state is ModuleState.NOT_LOADED:
-                return verdict(State.BROKEN, f"{rung.module} is not loaded ({nics})")
+                return verdict(State.BROKEN, f"{rung.module} is not loaded; {nics}")
     return verdict(State.BROKEN, nics)
 
 

@@ -14,6 +14,7 @@ from probes.simulation.node.model.description import simulated_names
 from tests.tiers import USUAL_FAULTS, usual
 from tests.trees import add_function, add_rdma_device
 from tui.cli import main
+from tui.runtime.printing import ascii_text
 
 ROOT = Path(__file__).parents[2]
 
@@ -193,6 +194,14 @@ def test_a_dumb_terminal_gets_ascii_only() -> None:
     assert done.returncode == 0
     assert done.stdout.isascii()
     assert "+- NUMA 0" in done.stdout
+
+
+def test_the_c_locale_gets_ascii_only_although_python_writes_utf8_then() -> None:
+    done = gdrtop("topo", "--demo", LC_ALL="C")
+    assert done.returncode == 0
+    assert done.stdout.isascii()
+    assert "─" in gdrtop("topo", "--demo", LC_ALL="C", PYTHONIOENCODING="utf-8").stdout
+    assert ascii_text("a leading “=” is ≤ 1") == 'a leading "=" is <= 1'
 
 
 def test_an_encoding_without_boxes_gets_ascii_only() -> None:

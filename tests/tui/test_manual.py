@@ -1,7 +1,10 @@
 """The manual: complete, short enough, shown by `gdrtop help`, and the same in the man page."""
 
 import io
+import os
 import re
+import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -41,7 +44,22 @@ def test_every_simulated_node_and_kind_of_section_is_in_the_manual() -> None:
     simulation = shown("simulation")
     assert [name for name in simulated_names() if name not in simulation] == []
     sections = re.findall(r'^\.SH "?([A-Z ]+)"?$', man_page(), re.M)
-    assert {"EXIT STATUS", "FILES", "ENVIRONMENT"} <= set(sections)
+    assert sections[:5] == ["NAME", "SYNOPSIS", "DESCRIPTION", "COMMANDS", "EXAMPLES"]
+    assert sections[-4:] == ["EXIT STATUS", "FILES", "ENVIRONMENT", "SEE ALSO"]
+
+
+@pytest.mark.skipif(shutil.which("man") is None, reason="man is not installed")
+def test_man_shows_the_page_without_a_warning_and_breaks_no_option() -> None:
+    done = subprocess.run(
+        ["man", "-l", "--warnings", str(PATH)],
+        capture_output=True,
+        text=True,
+        env={"PATH": os.defpath, "LC_ALL": "C.UTF-8", "MANWIDTH": "80"},
+    )
+    assert done.stderr == ""
+    of_bench = done.stdout.partition("       gdrtop bench [-h]")[2].partition("\n\n")[0]
+    assert of_bench.count("[") > 20
+    assert all(line.count("[") == line.count("]") for line in of_bench.splitlines())
 
 
 @pytest.mark.parametrize("subject", SUBJECTS)

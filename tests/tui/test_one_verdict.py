@@ -4,6 +4,7 @@ The tests loop over nodes and faults, because each of them judges what the one b
 """
 
 import json
+import re
 from collections.abc import Iterator
 
 import pytest
@@ -86,6 +87,17 @@ def test_the_line_never_hides_a_finding_and_the_exit_status_fits_it(nodes: tuple
             assert status == 2, name
         else:
             assert status == (1 if warnings or not is_green else 0), name
+
+
+@ON_EACH
+def test_the_reason_of_a_broken_node_names_nothing_twice(nodes: tuple[str, ...]) -> None:
+    absent = [f"hgx-h100+{name}" for name in ("mlx5-core-not-loaded", "dmabuf-kernel-too-old")]
+    for name in (*nodes, *absent):
+        verdict = verdict_on(name)
+        if verdict.state is State.BROKEN:
+            title, _, rest = verdict.reason.partition(". ")
+            named = set(re.findall(r"DMA-BUF|peer memory|\w+_\w+", title))
+            assert not named & set(re.findall(r"DMA-BUF|peer memory|\w+_\w+", rest)), verdict.reason
 
 
 def shares(examination: Examination) -> Iterator[tuple[str, float]]:

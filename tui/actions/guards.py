@@ -71,7 +71,7 @@ def clearance(
 
 def _nothing_to_run(plan: Plan) -> str:
     if all(step.is_instruction for step in plan.steps):
-        return "gdrtop cannot do this for you: every step is manual"
+        return "every step is manual"
     return f"the first step is manual: {why_manual(plan.steps[0])}"
 
 

@@ -157,7 +157,8 @@ class DetachedRun:
         if not has_begun and _remove(order):
             return RunEnded(RunOutcome.STOPPED, "nothing was run", self._order.plan.steps)
         return RunEnded(
-            RunOutcome.STILL_RUNNING, f"it goes on without gdrtop ({self._where}); see its end in History"
+            RunOutcome.STILL_RUNNING,
+            f"still running without gdrtop ({self._where}); History will show the result",
         )
 
     def _reap(self) -> bool:

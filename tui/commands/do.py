@@ -115,7 +115,8 @@ class Do:
 
     def list(self, as_json: bool) -> int:
         """Print one action a line: whether it is possible, its id, and its title or why not."""
-        offers = self._dispatcher.offers(self.examination, self.judgement.findings)
+        every = self._dispatcher.offers(self.examination, self.judgement.findings)
+        offers = sorted(every, key=lambda offer: offer.plan is None)  # possible actions first
         if as_json:
             content = {"actions": [_offer_json(offer) for offer in offers]}
             node = self.examination.node

@@ -77,7 +77,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--kind",
         choices=[kind.value for kind in FileKind],
-        help="what FILE is (default: by its name and first lines)",
+        help="what FILE is (default: detected from its name and first lines)",
     )
     parser.add_argument(
         "--nccl",
@@ -133,7 +133,7 @@ def write_explanation(
         name = text.partition("=")[0]
         hint = did_you_mean(name.upper(), CATALOGUE, _SIMILAR)
         if not hint and not VARIABLE_NAME.fullmatch(name.upper()):
-            raise UsageError(f"{name!r} is not a variable of NCCL, UCX, NVSHMEM or libfabric")
+            raise UsageError(f"{name!r} is not an NCCL, UCX, NVSHMEM or libfabric variable")
         raise UsageError(f"{name!r} is not in gdrtop's list of variables{hint}")
     if as_json:
         write_json(_document(host, examination, explanation=_explanation_json(found)), out)

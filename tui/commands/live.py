@@ -18,7 +18,7 @@ from probes.live.model.sample import LiveProcess, LiveSample
 from probes.queries.finding import Finding
 from tui.bandwidth.slow_results import note_slow_results
 from tui.commands.arguments import EXIT_WRONG_USAGE, UsageError
-from tui.commands.live_text import JobText, exit_status
+from tui.commands.live_text import JobText, exit_status, members
 from tui.runtime.json_values import document, host_name, object_of
 from tui.runtime.live_reader import LiveReader, read_judged, read_up_to
 from tui.runtime.node_heading import heading
@@ -47,6 +47,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help="print one JSON object a second, one per line (gdrtop schema live)",
     )
     parser.add_argument(
+        "--changes",
+        action="store_true",
+        help="with --json, print an object only when the verdict, a finding or a job changes, or at an event",
+    )
+    parser.add_argument(
         "--seconds",
         metavar="N",
         type=_seconds,
@@ -55,7 +60,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--ras-events",
         action="store_true",
-        help="also follow the RAS events of a job (MONITOR); needs NCCL 2.29.2, asks first",
+        help="also follow a job's RAS events (MONITOR); needs NCCL 2.29.2, asks first",
     )
     parser.add_argument("--yes", action="store_true", help="with --ras-events, do not ask")
 
@@ -76,11 +81,14 @@ def run(options: argparse.Namespace, out: TextIO) -> int:
         return EXIT_WRONG_USAGE
     if options.yes and not options.ras_events:
         raise UsageError("--yes needs --ras-events")
+    if options.changes and not options.json:
+        raise UsageError("--changes needs --json; the text shows only changes anyway")
     reader = LiveReader(host)
     try:
         if options.ras_events and host.origin.source is not Source.RECORDED:
             follow_ras_events(host, reader, options.yes)
-        return write_live(host, out, options.json, options.seconds, options.ascii, reader=reader)
+        form = (options.json, options.seconds, options.ascii)
+        return write_live(host, out, *form, reader=reader, changes=options.changes)
     finally:
         reader.ras.stop(host)
 
@@ -136,27 +144,46 @@ def write_live(
     clock: Callable[[], float] = time.monotonic,
     wait: Callable[[float], object] = time.sleep,
     reader: LiveReader | None = None,
+    changes: bool = False,
 ) -> int:
     """Print a sample each second, and return the exit status of the last one.
 
+    `changes`: of the JSON documents, only the first one and those in which more than figures changed.
     The first sample is not printed, because it has no rates, unless a recording has no other. The moments of
     a recording follow each other at once.
     """
     reader = LiveReader(host) if reader is None else reader
     jobs = JobText()
     latest: LiveSample | None = None
+    before: object = None
     for number, sample in enumerate(_samples(host, reader, seconds, clock, wait)):
         assert reader.node is not None
         if not number and not as_json:
             print_lines([heading(reader.node)], out, ascii_only)
         latest = sample
         if as_json:
-            json.dump(live_json(reader.node, sample), out)
-            out.write("\n")
+            state = _state(sample)
+            if not changes or sample.events or state != before:
+                json.dump(live_json(reader.node, sample), out)
+                out.write("\n")
+            before = state
         else:
             print_lines(jobs.lines(sample, text_width(out)), out, ascii_only)
         out.flush()
     return exit_status(latest)
+
+
+def _state(sample: LiveSample) -> object:
+    """Return the sample without its figures: the verdict, the findings, and the jobs with their paths."""
+    verdict = sample.verdict
+    return (
+        verdict and (verdict.state, verdict.path, verdict.gpus_served, verdict.nics),
+        [(finding.id, finding.severity, finding.devices, finding.ranks) for finding in sample.findings],
+        [
+            (job.id, job.pids, job.nics, [process.path.word for process in members(sample, job)])
+            for job in sample.jobs
+        ],
+    )
 
 
 def _samples(

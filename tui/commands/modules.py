@@ -64,7 +64,7 @@ def _text(node: Node, log: Maybe[KernelLogFacts]) -> list[Line]:
     states = {facts.modules[rung.module].state for rung in facts.ladder}
     (state,) = states if len(states) == 1 else (None,)
     if isinstance(state, Unknown):
-        unread = f"The state of every module is unknown: {state} ({state.source})"
+        unread = f"The state of every module is unknown: {state.detail or state} ({state.source})"
         return [(), line(unread), line("To try a simulated node: gdrtop modules --demo")]
     lines = [modules_drawing.summary(node, facts), (), *_table(node, facts)]
     for rung in facts.ladder:

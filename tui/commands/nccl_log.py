@@ -97,7 +97,7 @@ def nccl_log_json(facts: LogFacts, verdict: LogVerdict, at: float) -> dict[str, 
             "log": facts,
         }
     )
-    node = Unknown(Why.NOT_THERE, "", "a log can be of several nodes")
+    node = Unknown(Why.NOT_THERE, "", "a log can cover several nodes")
     return document("nccl-log", node, Origin(Source.RECORDED), at, content)
 
 

@@ -53,7 +53,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--nccl",
         metavar="VERSION",
         type=_version,
-        help="NCCL of the job, if gdrtop cannot read it",
+        help="the job's NCCL version, if gdrtop cannot read it",
     )
 
 

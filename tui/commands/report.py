@@ -21,6 +21,10 @@ from tui.runtime.printing import ascii_text, is_plain
 
 STDOUT = "-"
 _FORMATS = {"md": "Markdown", "html": "one HTML file, without scripts", "json": "JSON (gdrtop schema report)"}
+_PRIVACY = {
+    True: "Identifiers are replaced with tokens.",
+    False: "It contains names, addresses and serial numbers. Use gdrtop report --redact to replace them.",
+}
 _SUFFIXES = {".md": "md", ".markdown": "md", ".html": "html", ".htm": "html", ".json": "json"}
 
 
@@ -56,7 +60,7 @@ def run(options: argparse.Namespace, out: TextIO) -> int:
         check_new(options.file)
         host = open_host(options)
         path = write_new(options.file, text_of(read_report(host, options.redact), form))
-        print(f"Written to {path}", file=sys.stderr)
+        print(f"Written to {path}. {_PRIVACY[options.redact]}", file=sys.stderr)
         if host.origin.source is Source.LIVE:
             _note_in_setup(path)
     except NotWritten as error:

@@ -72,7 +72,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         nargs="?",
         const="",
-        help="show a topology file of NCCL; without FILE, write one of this node",
+        help="show an NCCL topology file; without FILE, write this node's",
     )
 
 

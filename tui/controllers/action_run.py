@@ -171,7 +171,7 @@ class ActionRunController:
             return
         if state.is_stopping:
             self._context.ask(
-                "gdrtop stops after the running step. Stop waiting for it? The step may go on.",
+                "gdrtop stops after the running step. Stop waiting for it? The step may continue.",
                 "Stop waiting for this step",
                 then=stop,
             )

@@ -74,7 +74,8 @@ class CommandsProvider(Provider):
         for name, action in _COMMANDS.items():
             if app.check_action(action, ()):
                 key = KEYS[name]
-                yield _Command(key.label, f"{key.display}  {key.meaning}", partial(app.run_action, action))
+                meaning = key.meaning.removeprefix(f"{key.label}: ")
+                yield _Command(key.label, f"{key.display}  {meaning}", partial(app.run_action, action))
         for offer in app.actions.state.offers:
             why_not = "" if offer.plan is not None else f"Not possible: {offer.why_not}"
             yield _Command(offer.title, why_not, partial(app.action_act, offer.id), offer.plan is not None)

@@ -163,7 +163,8 @@ class ReadingsController:
     def toggle_recording(self) -> None:
         """Start recording this node, or stop."""
         if self._live is not None:
-            self._live.toggle_recording()
+            if self._live.toggle_recording():
+                self._context.notify("Recording this node. R stops it.", title="Recording", timeout=5)
             self._context.sampler.ask()
 
     def show_recording(self, report: RecordingState | RecordingEnded) -> None:
@@ -220,6 +221,8 @@ class ReadingsController:
             self.interval = min(LONGEST_INTERVAL_SECONDS, max(SHORTEST_INTERVAL_SECONDS, wanted))
             self._restart_timer()
             self.show_state()
+            # The first line may have no room for it, and other screens do not show it.
+            self._context.notify(self._reading_schedule.word(self.interval).capitalize(), timeout=2)
 
 
 def parts_of(report: Probed | Sampled | Replayed | Failed) -> tuple[Probed | Sampled | Failed, ...]:

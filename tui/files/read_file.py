@@ -13,8 +13,12 @@ def read_small(path: str, most_bytes: int, what: str) -> bytes:
     descriptor = os.open(path, _READ)
     try:
         status = os.fstat(descriptor)
-        if not stat.S_ISREG(status.st_mode) or status.st_size > most_bytes:
-            raise OSError(0, f"it is not a regular file, or too large for {what}")
+        if stat.S_ISDIR(status.st_mode):
+            raise OSError(0, f"it is a directory, not {what}")
+        if not stat.S_ISREG(status.st_mode):
+            raise OSError(0, "it is not a regular file")
+        if status.st_size > most_bytes:
+            raise OSError(0, f"it is larger than {most_bytes >> 10} KiB, too large for {what}")
         return os.pread(descriptor, most_bytes, 0)
     finally:
         os.close(descriptor)

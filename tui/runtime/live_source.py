@@ -89,9 +89,10 @@ class LiveSource:
 
     # Recording
 
-    def toggle_recording(self) -> None:
-        """Start recording with the next reading, or stop; may be called from any thread."""
+    def toggle_recording(self) -> bool:
+        """Start recording with the next reading (True), or stop; may be called from any thread."""
         self._record = not self._record
+        return self._record
 
     def close(self) -> Recorded | None:
         """End a running recording, from any thread; RecordingError if its file cannot be written."""

@@ -44,6 +44,10 @@ _ASCII = str.maketrans(
         "µ": "u",
         "≥": ">=",
         "’": "'",
+        **dict.fromkeys("“”", '"'),
+        **dict.fromkeys("↔⇄", "~"),
+        "○": "o",
+        "≤": "<=",
         **dict.fromkeys("▁▂▃▄▅▆▇█▋▍▉", "#"),
     }
 )
@@ -63,9 +67,14 @@ def ascii_cells(text: str) -> str:
 
 
 def is_plain(out: TextIO, ascii_only: bool) -> bool:
-    """Return whether to write ASCII only: on request, to a dumb terminal, or if the encoding is not UTF-8."""
+    """Return whether to write ASCII only: on request, to a dumb terminal, or if the locale is not UTF-8."""
+    if ascii_only or os.environ.get("TERM") == "dumb":
+        return True
+    # With LC_ALL=C Python writes UTF-8 all the same (PEP 540), unless the user chose an encoding for Python.
+    is_c = os.environ.get("LC_ALL") in ("C", "POSIX")
+    is_chosen = bool(os.environ.get("PYTHONUTF8") or os.environ.get("PYTHONIOENCODING"))
     encoding = (out.encoding or "ascii").lower().replace("-", "")
-    return ascii_only or os.environ.get("TERM") == "dumb" or not encoding.startswith("utf")
+    return (is_c and not is_chosen) or not encoding.startswith("utf")
 
 
 def print_lines(lines: Sequence[Line], out: TextIO, ascii_only: bool) -> None:

@@ -9,7 +9,7 @@ import time
 from dataclasses import dataclass
 
 from probes.base.origin import Origin, Source
-from probes.base.text import printable
+from probes.base.text import plural, printable
 from probes.base.unknown import known
 from probes.facts.system.platform import PlatformFacts
 from probes.host.protocol import Host
@@ -17,6 +17,7 @@ from probes.recording.archive import ArchiveWriter, Manifest
 from probes.recording.format import FORMAT_VERSION, Question, RecordingError
 from probes.recording.recording_host import Moment, RecordingHost
 from probes.recording.redaction.identifiers import Identifiers
+from probes.recording.redaction.tokens import OTHER
 from tui.files.new_file import NewFile, shown_path
 from tui.files.version import version
 
@@ -39,12 +40,18 @@ class Recorded:
 
     def privacy(self, command: str = "record") -> str:
         """Return a sentence on the identifiers in the file, which gdrtop `command` has written."""
-        kinds = ", ".join(f"{count} × {kind}" for kind, count in self.identifiers.items())
+        kinds = ", ".join(_counted(count, kind) for kind, count in self.identifiers.items())
         if not kinds:
             return "The recording contains no identifiers."
         if self.redacted:
             return f"Identifiers replaced with tokens: {kinds}."
         return f"The recording contains {kinds}. Use gdrtop {command} --redact to replace them."
+
+
+def _counted(count: int, kind: str) -> str:
+    """Return "1 GUID", "2 IP addresses" or "8 unknown words"."""
+    noun = "unknown word" if kind == OTHER else kind
+    return plural(count, noun, f"{noun}es" if noun.endswith("s") else "")
 
 
 class Recorder:

@@ -41,7 +41,7 @@ _SCREENS: dict[str, tuple[str, str, tuple[str, ...]]] = {
     ),
     "RasScreen": (
         "RAS",
-        "What NCCL's RAS service knows about the ranks of a job. Nothing is sent until you confirm.",
+        "What NCCL's RAS service knows about a job's ranks. Nothing is sent until you confirm.",
         ("open", "verbose", "ras_events", "diagnostics", "write", "refresh"),
     ),
     "ReplayScreen": (

@@ -26,10 +26,10 @@ KEYS: dict[str, Key] = {
         "right_square_bracket,left_square_bracket",
         "[ ]",
         "Time",
-        "Live and recordings: next or previous moment",
+        "Live and recordings: previous or next moment",
     ),
     "event": Key(
-        "right_parenthesis,left_parenthesis", "( )", "Event", "Live: go to the next or previous event"
+        "right_parenthesis,left_parenthesis", "( )", "Event", "Live: go to the previous or next event"
     ),
     "fix": Key("f", "f", "Fix", "Show the fix of this finding, step by step. Nothing runs yet"),
     "undo": Key("u", "u", "Undo", "Show the steps that undo this run. Nothing runs yet"),
@@ -56,9 +56,9 @@ KEYS: dict[str, Key] = {
     "baseline": Key("B", "B", "Baseline", "Save the results as the baseline of this machine type"),
     "doctor": Key("d", "d", "Doctor", "Doctor: what is wrong, why, and how to fix it"),
     "live": Key("t", "t", "Live", "Live: which jobs use GPUDirect RDMA now, how fast, and what changed"),
-    "nccl": Key("n", "n", "NCCL", "NCCL: what the log of a job says about GPUDirect RDMA"),
+    "nccl": Key("n", "n", "NCCL", "NCCL: what a job's log says about GPUDirect RDMA"),
     "ras": Key("i", "i", "Ask RAS", "RAS: ask NCCL which ranks answer or are behind. Asks you first"),
-    "ras_events": Key("m", "m", "RAS events", "Live and RAS: follow the RAS events of a job, or stop that"),
+    "ras_events": Key("m", "m", "RAS events", "Live and RAS: follow a job's RAS events, or stop following"),
     "setup": Key("s", "s", "Setup", "Setup: the steps from a new node to measured GPUDirect RDMA"),
     "bandwidth": Key("b", "b", "Bandwidth", "Bandwidth: measure between GPU and NIC"),
     "actions": Key("x", "x", "Actions", "Actions: what gdrtop can do on this node"),
@@ -71,7 +71,7 @@ KEYS: dict[str, Key] = {
     "refresh": Key("r,f5", "r", "Refresh", "Read and check the whole node again"),
     "repaint": Key("ctrl+l", "Ctrl+L", "Repaint", "Draw the screen again if something else wrote over it"),
     "record": Key("R", "R", "Record", "Start or stop recording this node to a file"),
-    "overview": Key("1", "1", "Overview", "Overview"),
+    "overview": Key("1", "1", "Overview", "Overview: GPUs, NICs, jobs and how they are connected"),
     "first": Key("home,g", "g Home", "First", "Go to the first row or the top"),
     "last": Key("end,G", "G End", "Last", "Go to the last row or the end"),
     "page": Key("pagedown,pageup", "PgDn PgUp", "Page", "Move or scroll one page down or up"),
@@ -79,14 +79,14 @@ KEYS: dict[str, Key] = {
         "right_curly_bracket,left_curly_bracket,shift+right,shift+left",
         "{ }",
         "Ten moments",
-        "Live and recordings: ten moments forward or back",
+        "Live and recordings: ten moments back or forward",
     ),
     "ends": Key(
         "greater_than_sign,less_than_sign", "< >", "Start, end", "Live and recordings: first or last moment"
     ),
     "pace": Key("plus,equals_sign,minus", "+ -", "Interval", "Halve or double the interval between readings"),
     "pane": Key("tab,shift+tab", "Tab", "Pane", "Next pane"),
-    "palette": Key("ctrl+p", "Ctrl+P", "Commands", "Find a command by its name"),
+    "palette": Key("ctrl+p", "Ctrl+P", "Commands", "Find a command by name"),
     "back": Key("escape", "Esc", "Back", "Close the prompt, filter or selection, or go back"),
     "exit": Key("ctrl+c,ctrl+q", "Ctrl+C", "Quit", "Quit gdrtop. Asks if a test or an action is running"),
 }

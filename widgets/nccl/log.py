@@ -182,7 +182,7 @@ def _channel_kinds(facts: LogFacts) -> str:
     for noun, count in (
         ("through another GPU's NIC (PXN)", sum(rank.pxn for rank in facts.ranks)),
         ("shared", sum(rank.shared for rank in facts.ranks)),
-        ("by PCIe on a C2C platform", sum(rank.c2c_pci for rank in facts.ranks)),
+        ("over PCIe on a C2C platform", sum(rank.c2c_pci for rank in facts.ranks)),
     ):
         if count:
             parts.append(f"{count} of them {noun}")
@@ -268,7 +268,7 @@ def _input(facts: LogFacts, width: int) -> list[Line]:
     lines_read = sum(file.lines for file in facts.files)
     size = sum(file.size_bytes for file in facts.files) / (1 << 20)
     parts = (plural(len(facts.files), "file"), f"{size:.1f} MiB", plural(lines_read, "line"))
-    text = f"Read {', '.join(parts)}; {plural(facts.nccl_lines, 'line')} of NCCL or PyTorch used"
+    text = f"Read {', '.join(parts)}; {plural(facts.nccl_lines, 'line')} from NCCL or PyTorch used"
     if facts.cut_lines:
         text += f", {facts.cut_lines} of them cut off"
     if facts.left_out:

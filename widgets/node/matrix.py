@@ -180,7 +180,7 @@ def legend(topology: Topology, width: int, highlights: Highlights | None = None)
         text = f"These are NCCL's words, from its topology file {topology.file.path}."
         return [*lines, *wrapped(text, width, Tone.DIM)]
     if any(path.by_data_direct for path, _ in paths):
-        text = "These are NCCL's words, by the NICs' Data Direct functions, which nvidia-smi does not show."
+        text = "These are NCCL's words for the NICs' Data Direct functions, which nvidia-smi does not show."
         return [*lines, *wrapped(text, width, Tone.DIM)]
     if any(isinstance(path.smi, Unknown) and not isinstance(path.nccl, Unknown) for path, _ in paths):
         text = "These are NCCL's words. nvidia-smi's are unknown: no NUMA node."

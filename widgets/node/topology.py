@@ -190,7 +190,7 @@ def _draw_boxes(
 def numa_title(node: Node, number: int, below: Switch, highlights: Highlights) -> Line:
     """Return the number of a NUMA node, its CPUs and how many NVSwitches it has, and the session's mark."""
     if number == UNKNOWN_NUMA:
-        return (Run(" NUMA node unknown ", Tone.TITLE), Run("(the firmware names none) ", Tone.DIM))
+        return (Run(" NUMA node unknown ", Tone.TITLE), Run("(none in the firmware tables) ", Tone.DIM))
     cpus = ""
     for numa in () if isinstance(node.numa, Unknown) else node.numa.nodes:
         if numa.number == number and not isinstance(numa.cpulist, Unknown) and numa.cpulist:

@@ -31,8 +31,8 @@ _LARGEST_MTU = 4096
 _TLP_HEADER_BYTES = 24
 # The largest that server root ports and ConnectX support; smaller ones only lower the bound.
 _LARGEST_PAYLOAD = 512
-_OVER_CPU_LINK = "the GPU is attached to its CPU by chip-to-chip links: its own PCIe link is not on the path"
-_LOOPBACK_NOTE = "one port is both ends: its PCIe link carries what is sent and what is received"
+_OVER_CPU_LINK = "the GPU uses its chip-to-chip links to the CPU, not its own PCIe link"
+_LOOPBACK_NOTE = "in loopback the NIC's PCIe link carries both directions"
 
 
 @dataclass(frozen=True)
@@ -107,7 +107,7 @@ def limit_of_pair(
     is_near = path.nccl_pcie in (Nccl.PIX, Nccl.PXB)
     by_cpu = _by_cpu_link(examination, gpu) and not (has_direct and is_near)
     if has_direct and is_near:
-        notes.append(f"{nic} reaches the GPU by its Data Direct function, not through the CPU")
+        notes.append(f"{nic} reaches the GPU through its Data Direct function, not through the CPU")
     pairs = [
         (functions.get(before.id), functions.get(hop.id))
         for before, hop in zip(path.hops, path.hops[1:], strict=False)
@@ -196,7 +196,7 @@ def _of_port(examination: Examination, nic: str, number: int, is_loopback: bool,
         use = "1 queue pair uses 1" if queue_pairs == 1 else f"{queue_pairs} queue pairs use {queue_pairs}"
         text = f"{text}, {use} of the {ports} ports of {port.bond.netdev}: test with {ports} or more"
     if is_loopback:
-        return Bound(name, rate, rate, f"{text}; in loopback the NIC reaches about its port's rate", evidence)
+        return Bound(name, rate, rate, text, evidence)
     share, mtu, seen = _packets(examination, nic, port)
     return Bound(name, rate, rate * share, f"{text}, packets of {mtu} bytes of data", (*evidence, *seen))
 

@@ -126,7 +126,7 @@ def _by_limit(sample: Sample, limit: Limit, host: Sample | None) -> Judgement:
             return Judgement(Rating.LIKE_HOST, words, why, share)
         why = f"{reached}: limited by the path to the GPU"
     else:
-        why = f"{least.name} could carry more: {least.why}"
+        why = f"{least.name} ({least.why}) could carry more"
     return Judgement(Rating.BELOW, words, "; ".join((why, *limit.notes)), share)
 
 

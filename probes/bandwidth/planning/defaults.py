@@ -104,7 +104,7 @@ def gpu_memory(
         return GpuMemory(gpu.index, gpu.bdf, False)
     if facts.dmabuf.usable is False and facts.peermem.usable is False:
         return Refused(
-            "neither DMA-BUF nor nvidia-peermem is usable on this node: gdrtop check shows why;"
+            "neither DMA-BUF nor nvidia-peermem is usable on this node (gdrtop check shows why);"
             " host memory can be measured"
         )
     # If unknown, try the path that needs no module: the test will show.
@@ -123,10 +123,7 @@ def uses_data_direct(examination: Examination, nic: str) -> bool:
 def no_rdma(why: Unknown) -> Refused:
     """Return why nothing can be measured over RDMA if no device was found."""
     if why.reason is Reason.NOT_THERE:
-        return Refused(
-            "this node has no RDMA device (/sys/class/infiniband): gdrtop check shows why;"
-            " tests that use no NIC can still run"
-        )
+        return Refused("no RDMA device; gdrtop check shows why. Tests without a NIC still work")
     return Refused(f"the RDMA devices are unknown: {why}")
 
 

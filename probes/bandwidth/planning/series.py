@@ -180,7 +180,7 @@ def _active_devices(examination: Examination) -> list[RdmaDevice] | Refused:
         device for device in rdma.devices if active_port(device) is not None and not _is_software(device)
     ]
     return devices or Refused(
-        "no RDMA port is active on this node: gdrtop check shows why; tests that use no NIC can still run"
+        "no RDMA port is active; gdrtop check shows why. Tests without a NIC still work"
     )
 
 

@@ -123,8 +123,8 @@ def _against_host(pair: _Pair) -> list[str]:
     host = pair.host
     if host is not None and host.ending is Ending.FAILED:
         sentences.append(
-            f"the test with host memory failed on {host.pair.nic} too ({host.trouble}): fix that first, it"
-            " has nothing to do with the GPU"
+            f"the test with host memory failed on {host.pair.nic} too ({host.trouble})."
+            " Fix that first; the GPU is not involved"
         )
     for result in pair.paths:
         if result.ending is Ending.DONE:

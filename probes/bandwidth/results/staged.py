@@ -69,7 +69,7 @@ def _with_direct(staged: Result, direct: Result | None) -> list[str]:
         ]
     if not is_as_requested(direct):
         return [
-            "what GPUDirect RDMA saves was not measured, because NCCL did not use it by itself"
+            "what GPUDirect RDMA saves was not measured, because NCCL did not use it on its own"
             f" ({mismatch_evidence(direct)})"
         ]
     figures = _bandwidth(staged, direct)

@@ -37,7 +37,7 @@ REGISTRATION_ERRORS: dict[int, tuple[str, str, str]] = {
     ),
     93: (_NO_PEERMEM, _NO_DMABUF, "the RDMA library does not support this kind of registration"),
     95: (
-        "the RDMA driver does not support this registration of GPU memory, neither by nvidia_peermem nor by"
+        "the RDMA driver does not support this registration of GPU memory, neither via nvidia_peermem nor via"
         " DMA-BUF",
         _NO_DMABUF,
         _NO_SUPPORT,
@@ -45,7 +45,7 @@ REGISTRATION_ERRORS: dict[int, tuple[str, str, str]] = {
     22: (
         "the RDMA driver rejects the address: nvidia_peermem was built for another OFED than the one loaded,"
         " or this GPU is not a data center GPU",
-        "the RDMA driver rejects the DMA-BUF: its GPU memory is not mapped by PCIe, or the access flags"
+        "the RDMA driver rejects the DMA-BUF: its GPU memory is not mapped over PCIe, or the access flags"
         " (relaxed ordering) are rejected",
         "the RDMA driver rejects the registration (EINVAL)",
     ),
@@ -176,8 +176,8 @@ PATTERNS = (
     FailurePattern(r"Unable to connect \(retries", CAUSE, "the peer does not respond to rdma_cm"),
     FailurePattern(r"Unable to open file descriptor for socket connection"
                    r"|Unable to init the socket connection", SYMPTOM,
-                   "the two ends could not connect by TCP: the server has not started, the address is wrong,"
-                   " a firewall drops it, or it uses another port (--port)"),
+                   "the two ends could not connect over TCP: the server has not started, the address is"
+                   " wrong, a firewall drops it, or it uses another port (--port)"),
     FailurePattern(r"Failed to exchange dat[ae] between server and clients|Couldn't read remote address",
                    SYMPTOM,
                    "the peer ended, or runs another version of perftest: its own output shows why"),

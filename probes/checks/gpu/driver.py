@@ -77,7 +77,7 @@ def library_mismatch(examination: Examination) -> Outcome:
     "The GPU driver's libraries are not installed",
     DRIVER_README + "installedcomponents.html",
     ok="The GPU driver's libraries are installed",
-    impact="No CUDA program starts, also in containers: their runtime mounts the libraries of the node.",
+    impact="No CUDA program starts, not even in containers: their runtime mounts the node's libraries.",
 )
 def library_missing(examination: Examination) -> Outcome:
     """Look for libcuda and libnvidia-ml where the driver is loaded and NVML does not answer."""

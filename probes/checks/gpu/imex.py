@@ -1,4 +1,4 @@
-"""Checks of IMEX: the service and the channels with which jobs reach GPUs of other nodes by NVLink."""
+"""Checks of IMEX: the service and the channels with which jobs reach GPUs of other nodes over NVLink."""
 
 from __future__ import annotations
 

@@ -166,7 +166,7 @@ def recovery_action(examination: Examination) -> Outcome:
     actions = {number for number, _, _ in waiting.values()}
     steps = list(dict.fromkeys(text for action, text in _STEPS.items() if action in actions))
     if not actions <= set(_STEPS):
-        steps.append("Follow NVIDIA's Xid catalog, Xid 154, for the action that the line names")
+        steps.append("Follow NVIDIA's Xid catalog, Xid 154, for the action in the log line")
     names = dict.fromkeys(text for _, text, _ in waiting.values())
     outcome = found_in_log(
         examination,

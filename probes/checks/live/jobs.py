@@ -26,7 +26,7 @@ from probes.snapshot.verdict import State
 
 AREA = Area("jobs", is_moving=True)
 _NCCL_LOG = instruction(
-    "Read the job's log with gdrtop nccl-log FILE: it names distances, disabled NICs and settings. If it is "
+    "Read the job's log with gdrtop nccl-log FILE: it shows distances, disabled NICs and settings. If it is "
     "silent, set NCCL_DEBUG=INFO and NCCL_DEBUG_SUBSYS=INIT,NET,GRAPH,ENV for the next run",
     needs_root=False,
 )
@@ -162,20 +162,20 @@ def rank_ended(examination: Examination) -> Outcome:
 @AREA.check(
     RAS_PROBLEM,
     Severity.WARNING,
-    "NCCL's RAS service reports a problem of a job",
+    "NCCL's RAS service reports a problem with a job",
     "NCCL user guide, RAS, https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting/ras.html",
     ok="NCCL's RAS service has reported no problem, or was not asked",
-    impact="The other ranks wait for the one that RAS names.",
+    impact="The other ranks wait for the one in the RAS report.",
     data_path=True,
     part_of=(*_LOST_GPUS, RANK_ENDED, STOPPED),
 )
 def ras_problem(examination: Examination) -> Outcome:
     """Report what the last answer of RAS says; gdrtop asks RAS only when the user wants it."""
     steps = (
-        instruction("Look at the process that RAS names: its log, its stacks (py-spy dump), its node", False),
+        instruction("Look at the process in the RAS report: log, stacks (py-spy dump), node", False),
         instruction("Ask RAS again to see whether it has moved: gdrtop ras (R on the Live screen)", False),
     )
-    return report_conditions(examination, RAS_PROBLEM, Plan("Look at the rank that RAS names", steps))
+    return report_conditions(examination, RAS_PROBLEM, Plan("Look at the rank in the RAS report", steps))
 
 
 @AREA.check(

@@ -56,7 +56,7 @@ def port_errors_rising(examination: Examination) -> Outcome:
     steps = (
         instruction("Signal errors: run mlxlink -d BDF -m -c -e, then clean or replace the cable"),
         instruction("Losses: compare ECN, PFC and traffic class of hosts and switches, and switch drops"),
-        instruction("Timeouts: check the peers of the job first"),
+        instruction("Timeouts: check the job's peers first"),
     )
     return report_conditions(
         examination, ERRORS_RISING, Plan("Find out where packets are lost", steps), 10.0, False
@@ -113,6 +113,6 @@ def gpu_throttled(examination: Examination) -> Outcome:
     """Find GPUs that lower their clocks for heat or power brakes, not for their normal power limit."""
     steps = (
         Step("Show why", ("nvidia-smi", "-q", "-d", "PERFORMANCE,TEMPERATURE,POWER"), needs_root=False),
-        instruction("Check cooling and power of the node"),
+        instruction("Check the node's cooling and power"),
     )
     return report_conditions(examination, THROTTLED, Plan("Check cooling and power", steps), 5.0, False)

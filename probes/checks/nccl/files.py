@@ -19,7 +19,7 @@ AREA = Area("nccl")
 @AREA.check(
     "nccl-topo-file-missing",
     Severity.WARNING,
-    "NCCL_TOPO_FILE names a missing file",
+    "NCCL_TOPO_FILE points to a missing file",
     NCCL_VARIABLES + "#nccl-topo-file",
     ok="Every NCCL_TOPO_FILE exists",
     impact="NCCL reads sysfs instead. On a virtual machine it may then choose distant NICs.",
@@ -28,7 +28,7 @@ def nccl_topo_file_missing(examination: Examination) -> Outcome:
     """Look for the file from the point of view of the process, and for the one that nccl.conf names."""
     facts = need(examination.topology_files, "the topology files")
     missing = [
-        Evidence(file.path, "not there" if file.pid is not None else "not there; nccl.conf names it")
+        Evidence(file.path, "not there" if file.pid is not None else "not there; nccl.conf refers to it")
         for file in facts.files
         if (file.pid is not None or file.path != VIRTUAL)
         and isinstance(file.endpoints, Unknown)

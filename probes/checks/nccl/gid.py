@@ -92,9 +92,9 @@ def wrong_gids(
 @AREA.check(
     "nccl-gid-index-missing",
     Severity.CRITICAL,
-    "NCCL_IB_GID_INDEX names an empty GID",
+    "NCCL_IB_GID_INDEX selects an empty GID",
     NCCL_VARIABLES + "#nccl-ib-gid-index",
-    ok="NCCL_IB_GID_INDEX is unset or names a GID on every port",
+    ok="NCCL_IB_GID_INDEX is unset or selects a GID on every port",
     impact="Connections over these ports fail (completion error 12, or ibv_modify_qp fails).",
 )
 def nccl_gid_index_missing(examination: Examination) -> Outcome:
@@ -110,9 +110,9 @@ def nccl_gid_index_missing(examination: Examination) -> Outcome:
 @AREA.check(
     "nccl-gid-index-not-v2",
     Severity.WARNING,
-    "NCCL_IB_GID_INDEX names a RoCE v1 GID",
+    "NCCL_IB_GID_INDEX selects a RoCE v1 GID",
     NCCL_VARIABLES + "#nccl-ib-gid-index",
-    ok="NCCL_IB_GID_INDEX is unset or names RoCE v2 GIDs",
+    ok="NCCL_IB_GID_INDEX is unset or selects RoCE v2 GIDs",
     impact="Connections work inside one Ethernet segment only, and only to peers that use RoCE v1 too.",
 )
 def nccl_gid_index_not_v2(examination: Examination) -> Outcome:

@@ -167,7 +167,7 @@ def nccl_twice_in_process(examination: Examination) -> Outcome:
     Severity.NOTE,
     "Processes of one user load different NCCL versions",
     "NCCL release notes, https://docs.nvidia.com/deeplearning/nccl/release-notes/",
-    ok="The processes of each user map one version of NCCL",
+    ok="Each user's processes load one NCCL version",
     impact="If they belong to one job, the job hangs or fails at startup.",
 )
 def nccl_versions_differ(examination: Examination) -> Outcome:
@@ -222,7 +222,7 @@ def nccl_net_plugin_trouble(examination: Examination) -> Outcome:
 @AREA.check(
     "nccl-net-plugin-absent",
     Severity.CRITICAL,
-    "A job of several nodes has no network plugin, which these NICs need",
+    "A multi-node job is missing the network plugin that these NICs need",
     "https://github.com/aws/aws-ofi-nccl",
     ok="Every multi-node job has its network plugin, or needs none",
     impact=OVER_TCP,
@@ -282,7 +282,7 @@ def _is_young(examination: Examination, process: Process) -> bool:
 @AREA.check(
     "nccl-net-plugin-mixed",
     Severity.WARNING,
-    "Only some ranks of a job have the network plugin",
+    "Only some of a job's ranks have the network plugin",
     "https://github.com/NVIDIA/nccl/issues/1634",
     ok="All ranks of a job have the same network plugin",
     impact="The job hangs without a message.",
@@ -317,7 +317,7 @@ def nccl_net_plugin_mixed(examination: Examination) -> Outcome:
 @AREA.check(
     "nccl-net-plugin-not-found",
     Severity.WARNING,
-    "NCCL_NET_PLUGIN names a plugin that was not loaded",
+    "NCCL_NET_PLUGIN requests a plugin that was not loaded",
     NCCL_VARIABLES + "#nccl-net-plugin",
     ok="Every plugin in NCCL_NET_PLUGIN was loaded",
     impact="NCCL uses its own network code. On EFA and Slingshot that is TCP.",

@@ -63,7 +63,7 @@ def job_log_gdr_disabled(examination: Examination) -> Outcome:
         environment = environment_sentence(examination, reading, (_DMABUF,), "disables DMA-BUF")
         line = ' and has no line "DMA-BUF is available"' if is_absent else ""
         cause = cause or (
-            f"The node's facts say {' and '.join(usable)} can be used. The job's log says GPUDirect RDMA is "
+            f"This node supports {' and '.join(usable)}, but the job's log says GPUDirect RDMA is "
             f"disabled for {names}{line}. {environment}"
         )
     fix = manual_fix(
@@ -159,7 +159,7 @@ def job_log_plugin_missing(examination: Examination) -> Outcome:
     fix = manual_fix(
         "Install the network plugin in the job's image",
         "Install the plugin, for example aws-ofi-nccl, in the image",
-        "Add its directory to LD_LIBRARY_PATH of the job",
+        "Add its directory to the job's LD_LIBRARY_PATH",
     )
     return conclude_logs(examination, affected, cause, evidence, fix)
 

@@ -65,7 +65,7 @@ _CAUSES_OF_STAGING = (
 
 
 def _staged(reading: JobLogReading, over_tcp: bool) -> list[Rank]:
-    """Return the ranks with channels without GPUDirect RDMA, by TCP or by RDMA."""
+    """Return the ranks with channels without GPUDirect RDMA, over TCP or over RDMA."""
     ranks = [rank for rank in reading.facts.ranks if rank.first_staged is not None]
     return [rank for rank in ranks if _uses_tcp(rank) == over_tcp]
 
@@ -174,7 +174,7 @@ def job_log_staged(examination: Examination) -> Outcome:
     fix = manual_fix(
         "Find out why NCCL does not use GPUDirect RDMA",
         *([compare] if devices else []),
-        "Follow the reasons in the evidence. The log names distances, disabled NICs and settings",
+        "Follow the reasons in the evidence. The log shows distances, disabled NICs and settings",
         "If the log gives no reason, set NCCL_DEBUG_SUBSYS=INIT,NET,GRAPH,ENV for the next run",
     )
     severity = Severity.WARNING if is_partly else None
@@ -206,7 +206,7 @@ def _ranks_sentence(examination: Examination, reading: JobLogReading, ranks: lis
     Severity.WARNING,
     "A job's NCCL log contradicts what this node shows",
     NCCL_VARIABLES + "#nccl-debug",
-    ok="The NCCL logs of jobs and the node's facts agree",
+    ok="Jobs' NCCL logs agree with the state of the node",
     impact="One of the two is wrong about GPUDirect RDMA, so the verdict may be wrong too.",
 )
 def job_log_differs(examination: Examination) -> Outcome:

@@ -29,9 +29,9 @@ _LEVELS = ("NCCL_NET_GDR_LEVEL", "NCCL_P2P_LEVEL")
 @AREA.check(
     "job-log-other-setting",
     Severity.NOTE,
-    "A job's NCCL log names a setting that its environment does not have",
+    "A job's NCCL log shows a setting that its environment does not have",
     NCCL_VARIABLES,
-    ok="The settings in the NCCL logs of jobs are those of their environment",
+    ok="The settings in jobs' NCCL logs match their environment",
     impact="Checks of the environment cannot see what the job really uses.",
 )
 def job_log_other_setting(examination: Examination) -> Outcome:

@@ -109,7 +109,7 @@ def _conclude_lists(
 @AREA.check(
     "nccl-ib-hca-mismatch",
     Severity.CRITICAL,
-    "NCCL_IB_HCA names no NIC of this node",
+    "NCCL_IB_HCA matches no NIC of this node",
     NCCL_VARIABLES + "#nccl-ib-hca",
     ok="Every NCCL_IB_HCA selects a NIC",
     impact=f"NCCL finds no RDMA device. {OVER_TCP}",
@@ -128,14 +128,14 @@ def nccl_ib_hca_mismatch(examination: Examination) -> Outcome:
         evidence,
         f"This node has {names or 'no RDMA device'}. Names change when a card is moved, and a space counts as"
         " part of a name.",
-        f"or name NICs of this node {_EXACT}",
+        f"or list NICs of this node {_EXACT}",
     )
 
 
 @AREA.check(
     "nccl-ib-hca-entry-without-device",
     Severity.WARNING,
-    "NCCL_IB_HCA names NICs that this node does not have",
+    "NCCL_IB_HCA lists NICs that this node does not have",
     NCCL_VARIABLES + "#nccl-ib-hca",
     ok="Every name in NCCL_IB_HCA is a NIC of this node",
     impact=FEWER_RAILS,
@@ -165,9 +165,9 @@ def nccl_ib_hca_entry_without_device(examination: Examination) -> Outcome:
 @AREA.check(
     "nccl-ib-hca-prefix",
     Severity.WARNING,
-    "NCCL_IB_HCA selects more NICs than it names",
+    "NCCL_IB_HCA selects more NICs than it lists",
     NCCL_VARIABLES + "#nccl-ib-hca",
-    ok="NCCL_IB_HCA selects only the NICs it names",
+    ok="NCCL_IB_HCA selects only the NICs it lists",
     impact="The job may use a storage or management NIC, and collectives wait for the slowest NIC.",
     data_path=True,
 )
@@ -198,7 +198,7 @@ def nccl_ib_hca_prefix(examination: Examination) -> Outcome:
 @AREA.check(
     "nccl-ib-hca-port-down",
     Severity.WARNING,
-    "NCCL_IB_HCA names a port that is not ACTIVE",
+    "NCCL_IB_HCA selects a port that is not ACTIVE",
     NCCL_VARIABLES + "#nccl-ib-hca",
     ok="Every port in NCCL_IB_HCA is ACTIVE",
     impact=FEWER_RAILS,

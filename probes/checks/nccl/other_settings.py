@@ -118,7 +118,7 @@ add_variable_check(
 @AREA.check(
     "ucx-net-devices-mismatch",
     Severity.WARNING,
-    "UCX_NET_DEVICES names a port that this node does not have",
+    "UCX_NET_DEVICES lists a port that this node does not have",
     _UCX + "#network-capabilities",
     ok="Every port in UCX_NET_DEVICES exists",
     impact="UCX uses fewer ports. If none is left, it uses TCP or fails.",

@@ -96,7 +96,7 @@ def port_down(examination: Examination) -> Outcome:
     "A job may use one port of a bonded NIC",
     "NVIDIA NCCL environment variables, NCCL_IB_QPS_PER_CONNECTION; NVIDIA/nccl pull request 2150",
     ok="No RDMA device is a bond, or jobs use all ports of the bonds",
-    impact="A queue pair uses one port of the bond. With one queue pair per connection, a connection of NCCL "
+    impact="A queue pair uses one port of the bond. With one queue pair per connection, an NCCL connection "
     "gets half the bond's rate.",
 )
 def bond(examination: Examination) -> Outcome:

@@ -79,9 +79,9 @@ def _address(port: Port) -> Plan:
 @AREA.check(
     "roce-gid-wrong",
     Severity.CRITICAL,
-    "NCCL_IB_GID_INDEX names a GID that peers may not reach",
+    "NCCL_IB_GID_INDEX selects a GID that peers may not reach",
     _GID_ABI,
-    ok="NCCL_IB_GID_INDEX is unset or names a routable RoCE v2 GID",
+    ok="NCCL_IB_GID_INDEX is unset or selects a routable RoCE v2 GID",
     impact="Connections to peers outside this Ethernet segment fail.",
 )
 def asked_gid(examination: Examination) -> Outcome:

@@ -207,7 +207,7 @@ def _found(
     Severity.NOTE,
     "The driver replaces the traffic class that a job asks for",
     f"mlnx-ofa_kernel, drivers/infiniband/hw/mlx5, tclass_get_tclass; {NCCL_VARIABLES}#nccl-ib-tc",
-    ok="No driver setting replaces the traffic class of a job",
+    ok="No driver setting replaces a job's traffic class",
     impact="The job's packets have the driver's class. Check that it is the lossless one.",
 )
 def overridden(examination: Examination) -> Outcome:

@@ -146,7 +146,7 @@ def _not_asked(examination: Examination, why: Unknown, nics: list[str]) -> Outco
             "Use rdma-core 54 or newer",
             (
                 instruction("Install rdma-core 54 or newer, or DOCA-OFED with its user-space packages"),
-                instruction("Do the same in the images of jobs: they bring their own libmlx5", False),
+                instruction("Do the same in the jobs' images: they bring their own libmlx5", False),
             ),
             disturbs="every RDMA program, which must be restarted",
         ),

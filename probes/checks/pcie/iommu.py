@@ -224,7 +224,7 @@ def peer_mmio_not_remapped(examination: Examination) -> Outcome:
     "NCCL user guide, environment variables, NCCL_TOPO_FILE, "
     "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html; NVIDIA/nccl issue 1519",
     ok="GPUs and NICs share a PCIe switch, or this is not a virtual machine",
-    impact="NCCL disables GPUDirect RDMA by default, unless NCCL_TOPO_FILE names the host's PCI tree.",
+    impact="NCCL disables GPUDirect RDMA by default, unless NCCL_TOPO_FILE describes the host's PCI tree.",
 )
 def vm_without_p2p(examination: Examination) -> Outcome:
     """Check whether any GPU and NIC of a guest share a switch in the tree that the hypervisor shows."""
@@ -242,7 +242,7 @@ def vm_without_p2p(examination: Examination) -> Outcome:
         return passed(Evidence(file.path, "NCCL reads the host's PCI tree from this file"))
     named = labels(examination)
     return found(
-        "The hypervisor hides the PCIe switches of the host, so NCCL assumes that the path goes through the "
+        "The hypervisor hides the host's PCIe switches, so NCCL assumes that the path goes through the "
         "CPU.",
         *(
             Evidence(

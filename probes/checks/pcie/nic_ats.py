@@ -61,7 +61,7 @@ def nic_ats_on_bare_metal(examination: Examination) -> Outcome:
     if tally.devices and need_guest(examination):
         return passed(Evidence("/sys/class/dmi/id", "a virtual machine: its host decides about ATS"))
     return tally.outcome(
-        "The firmware of the NIC offers ATS, and the kernel enables it. NVIDIA turns it off for GPUDirect "
+        "The NIC's firmware offers ATS, and the kernel enables it. NVIDIA turns it off for GPUDirect "
         "RDMA on bare metal.",
         Evidence("lspci -vvv", "ATS is disabled on the NICs"),
         _disable(list(dict.fromkeys(tally.devices))) if tally.devices else None,

@@ -53,7 +53,7 @@ def pcie_devctl_read_request(examination: Examination) -> Outcome:
     "NICs of the same model have different MaxReadReq (MRRS)",
     SPEC,
     ok="NICs of the same model have the same MaxReadReq (MRRS)",
-    impact="The slowest NIC sets the pace of a job.",
+    impact="The slowest NIC sets a job's pace.",
 )
 def pcie_devctl_read_request_differs(examination: Examination) -> Outcome:
     """Compare Max_Read_Request_Size of NICs with the same board."""

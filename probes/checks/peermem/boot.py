@@ -148,7 +148,7 @@ def _named_and_absent(examination: Examination) -> tuple[Evidence, ServiceState]
     """
     module = absent_peermem(examination)
     if module.persistent is None:
-        raise CheckEnded(passed(Evidence("/etc/modules-load.d", "nothing names nvidia_peermem")))
+        raise CheckEnded(passed(Evidence("/etc/modules-load.d", "no file mentions nvidia_peermem")))
     need(module.on_disk, _FILE, absent=Evidence("modinfo nvidia_peermem", "no file"))
     named = Evidence(module.persistent, PEERMEM)
     state = map_known(examination.services, lambda facts: facts.services["systemd-modules-load"].state)

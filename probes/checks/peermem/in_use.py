@@ -59,7 +59,7 @@ def peermem_reference_leak(examination: Examination) -> Outcome:
         return unknown(f"needs root: {_OPEN_FILES}", uses)
     steps = (
         Step("Show which process has memory regions, if any", ("rdma", "resource", "show", "mr"), False),
-        instruction("End what is left of the job: processes in state D or Z, containers in removal"),
+        instruction("Stop what is left of the job: processes in state D or Z, containers in removal"),
         instruction("If no process is left, drain the node and reboot it. Never use rmmod -f."),
     )
     return found(

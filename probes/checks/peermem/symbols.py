@@ -133,7 +133,7 @@ def _symbols(
     Severity.CRITICAL,
     "nvidia_peermem on disk is from another driver version",
     PEERMEM_MANUAL,
-    ok="nvidia_peermem on disk fits the loaded driver, or is not needed",
+    ok="nvidia_peermem on disk matches the loaded driver, or is not needed",
     impact=STAGED,
 )
 def peermem_symbol_version_mismatch_nvidia(examination: Examination) -> Outcome:

@@ -336,7 +336,7 @@ def pid_namespace_hides_users(examination: Examination) -> Outcome:
         shown = f"{len(named)} processes, all in /proc" if named else "no process"
         return passed(Evidence("nvidia-smi --query-compute-apps=pid --format=csv", shown))
     return found(
-        "NVML shows the process ids of the host. gdrtop runs in another PID namespace, or /proc is mounted"
+        "NVML shows the host's process IDs. gdrtop runs in another PID namespace, or /proc is mounted"
         " with hidepid.",
         *first_distinct(Evidence(f"/proc/{pid}", "listed by NVML, not there") for pid in hidden),
         fix=Plan(

@@ -19,9 +19,9 @@ _WORDS = {"hca_handle": "open handles", "hca_object": "objects"}
 @AREA.check(
     "rdma-cgroup-limit",
     Severity.WARNING,
-    "A control group limits the RDMA resources of a job",
+    "A control group limits a job's RDMA resources",
     "Linux Documentation/admin-guide/cgroup-v2.rst, RDMA Interface Files; kernel/cgroup/rdma.c",
-    ok="No control group limits the RDMA resources of a job",
+    ok="No control group limits a job's RDMA resources",
     impact="At the limit, new queue pairs and memory regions fail with EAGAIN (Resource temporarily "
     "unavailable). NCCL then aborts while it connects, or cannot register GPU memory.",
 )

@@ -1,7 +1,7 @@
 """A GPU's registration with the NVLink fabric, as NVML reports it (nvmlDeviceGetGpuFabricInfoV).
 
 Before a GPU behind NVSwitches is registered, every CUDA program fails with error 802 (NVIDIA Fabric Manager
-user guide). GPUs of one cluster and clique reach each other by NVLink, also between the nodes of a rack.
+user guide). GPUs of one cluster and clique reach each other over NVLink, also between the nodes of a rack.
 """
 
 from __future__ import annotations

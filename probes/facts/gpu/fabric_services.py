@@ -2,7 +2,7 @@
 
 On boards with fourth-generation NVSwitches (HGX B200, B300) Fabric Manager's unit starts NVLSM, the NVLink
 subnet manager, and does not start without ib_umad (its user guide; spectrocloud/CanvOS pull request 700).
-Jobs that reach GPUs of other nodes by NVLink need an IMEX channel (NVIDIA IMEX guide, "IMEX Channels").
+Jobs that reach GPUs of other nodes over NVLink need an IMEX channel (NVIDIA IMEX guide, "IMEX Channels").
 """
 
 from __future__ import annotations

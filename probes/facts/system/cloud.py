@@ -53,7 +53,7 @@ def probe(host: Host) -> Maybe[Cloud]:
     return _NO_CLOUD if unread is None else unread
 
 
-_NO_CLOUD = Unknown(Reason.NOT_THERE, DMI, "DMI names no known cloud")
+_NO_CLOUD = Unknown(Reason.NOT_THERE, DMI, "the DMI data shows no known cloud")
 
 
 def cloud_of(vendor: str, product: str, tag: str) -> Cloud | None:

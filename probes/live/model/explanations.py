@@ -59,14 +59,14 @@ PORT_GONE = (
     "Its RDMA device is gone: its driver was unloaded or reset, or the device moved to another namespace."
 )
 NIC_PCIE_LINK = (
-    "The PCIe link of the NIC was retrained. Look for PCIe errors (AER) in the kernel log, then reseat "
+    "The NIC's PCIe link was retrained. Look for PCIe errors (AER) in the kernel log, then reseat "
     "the card or its riser. A NIC does not slow its link down while it is idle."
 )
 CANNOT_EXPLAIN = "A kernel message about GPUs, NICs or what connects them."
 
 PATHS = {
     PathWord.DMABUF: "NICs access GPU memory directly, via DMA-BUF.",
-    PathWord.PEERMEM: "NICs access GPU memory directly, by nvidia_peermem.",
+    PathWord.PEERMEM: "NICs access GPU memory directly, via nvidia_peermem.",
     PathWord.STAGED: "GPU memory is copied through host memory, at about half the bandwidth. Run the "
     "doctor, check NCCL_NET_GDR_LEVEL, and look for GDRDMA in the job's log.",
     PathWord.TCP: "The job uses TCP instead of RDMA, at a fraction of the port rate. Check NCCL_IB_DISABLE, "

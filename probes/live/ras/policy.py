@@ -78,7 +78,7 @@ def _refusals(job: RasJob, use: RasUse) -> list[str]:
     version = None if isinstance(job.version, Unknown) else parse_version(job.version)
     if version is None:
         why = f" ({job.version})" if isinstance(job.version, Unknown) else ""
-        found.append(f"the version of NCCL is unknown{why}, and some versions crash when RAS is asked")
+        found.append(f"the NCCL version is unknown{why}, and some versions crash when RAS is asked")
     elif version < _HAS_RAS:
         found.append(f"NCCL {job.version} has no RAS; it exists since NCCL 2.24")
     elif version < _INIT_RACE_FIXED:

@@ -59,7 +59,7 @@ class Rank:
     devices: tuple[str, ...] = ()  # networks and device numbers: "IB/0"
     pxn: int = 0  # sends through the NIC of another GPU
     shared: int = 0
-    c2c_pci: int = 0  # "(PCI)": GPUDirect RDMA by PCIe on a C2C platform
+    c2c_pci: int = 0  # "(PCI)": GPUDirect RDMA over PCIe on a C2C platform
     first_staged: Place | None = None
     first_gdr: Place | None = None
 

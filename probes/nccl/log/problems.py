@@ -218,7 +218,7 @@ _FORMS = (
         r"(?:no socket interface|no interface|No IP interface|No usable listening interface) found",
         "no-interface",
         "NCCL found no network interface for TCP",
-        "Even with RDMA, ranks connect by TCP first. No interface of this node or container that has an "
+        "Even with RDMA, ranks connect over TCP first. No interface of this node or container that has an "
         "address matches NCCL_SOCKET_IFNAME.",
         "Compare NCCL_SOCKET_IFNAME with ip addr, in the job's container.",
     ),
@@ -278,8 +278,8 @@ _FORMS = (
     _form(
         r"(?:Mismatched NCCL version|NCCL version mismatch)(?P<a>.{0,120})",
         "version-mismatch",
-        "Ranks use different versions of NCCL",
-        "Communicators need the same version of NCCL on all ranks.",
+        "Ranks use different NCCL versions",
+        "All ranks of a communicator need the same NCCL version.",
         "Use the same container or library everywhere.",
     ),
     _form(
@@ -334,7 +334,7 @@ _TORCH_FORMS = (
           "The trace shows the last collectives of each rank.",
           "Compare the traces of all ranks with torchfrtrace; by default /tmp/nccl_trace_rank_RANK."),
     _form(r"NCCL error in: ?(?P<a>.{1,120})", "torch-error", "PyTorch: NCCL reported an error",
-          "A call of NCCL failed.", "Look for the NCCL WARN lines of the same rank before this line."),
+          "An NCCL call failed.", "Look for the NCCL WARN lines of the same rank before this line."),
 )  # fmt: skip
 
 

@@ -190,7 +190,7 @@ def _too_far(facts: LogFacts) -> list[Reason]:
     for pair in dict.fromkeys((one.words or (str(one.distance), str(one.limit))) for one in far):
         same = [one for one in far if (one.words or (str(one.distance), str(one.limit))) == pair]
         kind = "" if same[0].words else " (numbers of an unknown version)"
-        text = f"GPU and NIC are {pair[0]} apart, and the limit is {pair[1]}{kind}"
+        text = f"The GPU–NIC distance is {pair[0]}; the limit is {pair[1]}{kind}"
         reasons.append(Reason(text, _places(one.seen.first for one in same)))
     return reasons[:4]
 

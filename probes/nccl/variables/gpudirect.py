@@ -25,7 +25,7 @@ _GPU_LEVEL_VALUES = (
     ("PIX", "GPUs below the same PCIe switch"),
     ("PXB", "GPUs below several PCIe switches of one host bridge"),
     ("PHB", "GPUs of the same NUMA node, through the CPU; nvidia-smi says PHB or NODE"),
-    ("SYS", "always, also between NUMA nodes"),
+    ("SYS", "always, even across NUMA nodes"),
 )
 _NUMBERS = (
     "As a number: 0 LOC, 1 PIX, 2 PXB, 3 PHB, 4 and above SYS, in every version since 2.8. The distances in"
@@ -227,7 +227,7 @@ VARIABLES: tuple[Variable, ...] = (
     ),
     nccl_variable(
         "NCCL_IGNORE_CPU_AFFINITY",
-        "1: NCCL ignores the CPU affinity of the job",
+        "1: NCCL ignores the job's CPU affinity",
         Kind.NUMBER,
         defaults=_OFF,
         limits=(0, 1),

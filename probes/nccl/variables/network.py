@@ -101,7 +101,7 @@ VARIABLES: tuple[Variable, ...] = (
         Kind.NUMBER,
         limits=(0, 255),
         since="2.22.3",
-        notes=("Unset, it is NCCL_IB_TC.",),
+        notes=("If unset, NCCL uses NCCL_IB_TC.",),
     ),
     nccl_variable(
         "NCCL_IB_SL",

@@ -15,6 +15,7 @@ from probes.nccl.variables.catalogue import CATALOGUE, is_known
 from probes.nccl.variables.variable import Kind, Variable, Version
 from probes.queries.evidence_list import join_limited
 from probes.queries.finding import Severity
+from probes.queries.jobs import SET_IN
 from probes.setup.environment.advice import Advice
 from probes.setup.environment.assignments import (
     MAX_ASSIGNMENTS,
@@ -166,7 +167,8 @@ def _of_group(
             if used.runs_nccl_tests and judgement.variable.startswith("UCX_"):
                 severity = Severity.NOTE
                 detail = "nccl-tests passes only host memory to MPI; its GPU traffic is NCCL's, not UCX's."
-            yield Problem(line, severity, judgement.title, detail, judgement.fix, judgement.variable)
+            fix = judgement.fix.replace(SET_IN, f"line {line}")
+            yield Problem(line, severity, judgement.title, detail, fix, judgement.variable)
     for name, one in chosen.items():
         if name not in broken:
             yield from _of_name(one, advice.version, name in judged)

@@ -32,7 +32,7 @@ def container(request: ManifestRequest) -> str | Refused:
     """Return a snippet to put after FROM; kernel modules and drivers stay outside of images."""
     examination = request.situation.examination
     notes = [
-        "the image needs user-space libraries only; the drivers and modules of the host are used",
+        "the image needs user-space libraries only; the host's drivers and modules are used",
     ]
     slingshot = _slingshot_devices(request)
     if has_efa_only(examination):
@@ -45,7 +45,7 @@ def container(request: ManifestRequest) -> str | Refused:
     lines += comment_lines("Run the container with:")
     lines += [command_line(text) for text in _run_flags(request)]
     lines += comment_lines(
-        "--network host: NCCL and RoCE GIDs need the interfaces of the host. memlock and IPC_LOCK: "
+        "--network host: NCCL and RoCE GIDs need the host's interfaces. memlock and IPC_LOCK: "
         "registered memory is locked, and the usual limit makes ibv_reg_mr fail (Cannot allocate memory). "
         f"--shm-size: NCCL's shared memory. /dev/{'cxi*' if slingshot else 'infiniband'}: the NICs' device "
         "files."

@@ -79,7 +79,8 @@ def _facts(request: ManifestRequest) -> list[tuple[str, str]]:
     owner += "" if request.driver == driver_owner(situation) else " (chosen with --driver)"
     stack = nic_stack(situation)
     advice = request.choice.recommended
-    idle = f"; {plural(others, 'other NIC')} not for compute" if others > 0 else ""
+    verb = "is" if others == 1 else "are"
+    idle = f"; {plural(others, 'other NIC')} {verb} not for compute" if others > 0 else ""
     given = f", chosen with --path; gdrtop recommends {advice.value if advice else 'none'}"
     return [
         ("GPUs", ", ".join(f"{count} × {model}" for model, count in models.items()) or "none seen"),

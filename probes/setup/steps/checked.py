@@ -55,7 +55,7 @@ CHECKED = (
     CheckedStep(
         "build",
         "Build modules in the right order",
-        "modules fit the kernel and each other",
+        "modules match the kernel and each other",
         "nvidia_peermem is built against the NIC driver's ib_core. If the NIC driver is installed or upgraded"
         " afterwards, it has to be built again.",
         (
@@ -149,8 +149,8 @@ CHECKED = (
     CheckedStep(
         "ports",
         "Bring up the ports",
-        "all ports are active and at their rate",
-        "A port that is down, slow or without a usable GID carries no RDMA traffic of a job.",
+        "all ports are active at full rate",
+        "A port that is down, slow or without a usable GID carries no RDMA traffic.",
         (
             "ib-port-not-active*",
             "link-layer-wrong",
@@ -198,7 +198,7 @@ CHECKED = (
     CheckedStep(
         "nccl",
         "Check NCCL and its settings",
-        "nothing keeps NCCL from GPUDirect RDMA",
+        "no NCCL setting prevents GPUDirect RDMA",
         "One wrong variable can disable GPUDirect RDMA on a healthy node.",
         (
             "nccl-*",

@@ -200,7 +200,7 @@ def _in_order(steps: Mapping[str, SetupStep], skipped: Mapping[str, str]) -> tup
         elif step.state is StepState.TO_DO or (name == "reboot" and step.state is StepState.DONE):
             first = next((done[other] for other in AFTER.get(name, ()) if done[other].state in _OPEN), None)
             if first is not None:
-                step = replace(step, state=StepState.BLOCKED, reason=f"comes after: {first.title}")
+                step = replace(step, state=StepState.BLOCKED, reason=f"waiting for: {first.title}")
         done[name] = step
     return tuple(done.values())
 

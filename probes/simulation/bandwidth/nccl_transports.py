@@ -1,6 +1,6 @@
 """Which transport NCCL uses between GPUs of one node, what it prints about it, and what it carries.
 
-NCCL src/transport/{p2p,shm,net}.cc and src/graph/paths.cc: P2P by NVLink or below one CPU, else shared
+NCCL src/transport/{p2p,shm,net}.cc and src/graph/paths.cc: P2P over NVLink or below one CPU, else shared
 memory; with both disabled the NICs, which access GPU memory themselves (GDRDMA) if a path to it is usable
 and the NIC is as near as PXB; NCCL_NET_GDR_LEVEL=LOC forbids it. The buffers of its protocol for small
 messages are in host memory in any case, so that these take equally long.

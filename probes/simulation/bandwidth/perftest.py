@@ -157,7 +157,7 @@ def _used_port(
 
 
 def _connect(client: End, name: str, at: float) -> None:
-    """Connect the client by TCP."""
+    """Connect the client over TCP."""
     if at >= client.test.ends_at:
         return
     port = client.settings.tcp_port

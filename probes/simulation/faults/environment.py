@@ -182,12 +182,12 @@ FAULTS: tuple[Fault, ...] = (
     ),
     fault(
         "dev-infiniband-not-in-container",
-        "The container of a job has no RDMA device files",
+        "A job's container has no RDMA device files",
         _bare_container,
     ),
     fault(
         "dev-infiniband-near-nic-missing",
-        "The container of a job has only the device file of a far NIC",
+        "A job's container has only the device file of a far NIC",
         _far_nic,
     ),
     fault("dev-nvidia-missing", "/dev/nvidia1 is missing", _no_gpu_file),

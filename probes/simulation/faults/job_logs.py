@@ -71,7 +71,7 @@ FAULTS: tuple[Fault, ...] = (
     fault("job-log-plugin-missing", "The job's log says its network plugin was not found", _plugin_missing),
     fault(
         "job-log-other-setting",
-        "The job's log names a setting that its environment does not have",
+        "The job's log shows a setting that its environment does not have",
         _other_setting,
     ),
     fault("job-log-errors", "The job's log has a completion error", _errors),

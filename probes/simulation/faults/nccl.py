@@ -58,7 +58,7 @@ def _port_down() -> Fault:
         tree.add(f"{port}/phys_state", "2: Polling\n")
         add_rank(tree, pid, 0, {"NCCL_IB_HCA": "=mlx5_0,mlx5_8"})
 
-    summary = "NCCL_IB_HCA of a job names a NIC whose port is down"
+    summary = "A job's NCCL_IB_HCA lists a NIC whose port is down"
     return fault("nccl-ib-hca-port-down", summary, change)
 
 
@@ -93,7 +93,7 @@ def _stale_topology() -> Fault:
             '<pci busid="0e0f:00:00.0" class="0x020700"/></cpu></system>\n',
         )
 
-    summary = "NCCL_TOPO_FILE of a job describes another machine"
+    summary = "A job's NCCL_TOPO_FILE describes another machine"
     return fault("nccl-topo-file-stale", summary, change)
 
 
@@ -133,10 +133,10 @@ FAULTS: tuple[Fault, ...] = (
         "NCCL_IB_DISABLE=1",
     ),
     _over_tcp("nccl-net-socket", "The training job sets NCCL_NET=Socket and uses TCP", "NCCL_NET=Socket"),
-    _job("nccl-ib-hca-mismatch", "NCCL_IB_HCA of a job matches no NIC", {"NCCL_IB_HCA": "mthca"}),
+    _job("nccl-ib-hca-mismatch", "A job's NCCL_IB_HCA matches no NIC", {"NCCL_IB_HCA": "mthca"}),
     _job(
         "nccl-ib-hca-entry-without-device",
-        "NCCL_IB_HCA of a job names a NIC that is not there",
+        "A job's NCCL_IB_HCA lists a NIC that is not there",
         {"NCCL_IB_HCA": "=mlx5_0,mlx5_1,mlx5_77"},
     ),
     replace(
@@ -151,27 +151,27 @@ FAULTS: tuple[Fault, ...] = (
     _port_down(),
     _job(
         "nccl-ib-hca-mixed-layers",
-        "NCCL_IB_HCA of a job selects InfiniBand and Ethernet",
+        "A job's NCCL_IB_HCA selects InfiniBand and Ethernet",
         {"NCCL_IB_HCA": "mlx5"},
     ),
     _job(
         "nccl-ib-hca-mixed-rates",
-        "NCCL_IB_HCA of a job selects ports of different rates",
+        "A job's NCCL_IB_HCA selects ports of different rates",
         {"NCCL_IB_HCA": "mlx5"},
     ),
     _job(
         "nccl-ib-hca-leaves-out-nearest",
-        "NCCL_IB_HCA of a job selects only the storage NICs",
+        "A job's NCCL_IB_HCA selects only the storage NICs",
         {"NCCL_IB_HCA": "=mlx5_4,mlx5_9"},
     ),
     _job(
         "nccl-gid-index-missing",
-        "NCCL_IB_GID_INDEX of a job names an empty GID",
+        "A job's NCCL_IB_GID_INDEX selects an empty GID",
         {"NCCL_IB_HCA": "=mlx5_4,mlx5_9", "NCCL_IB_GID_INDEX": "7"},
     ),
     _job(
         "nccl-gid-index-not-v2",
-        "NCCL_IB_GID_INDEX of a job names a RoCE v1 GID",
+        "A job's NCCL_IB_GID_INDEX selects a RoCE v1 GID",
         {"NCCL_IB_HCA": "=mlx5_4,mlx5_9", "NCCL_IB_GID_INDEX": "2"},
     ),
     _job("nccl-dmabuf-disabled", "A job sets NCCL_DMABUF_ENABLE=0", {"NCCL_DMABUF_ENABLE": "0"}),
@@ -193,12 +193,12 @@ FAULTS: tuple[Fault, ...] = (
     _job("nccl-net-plugin-mixed", "Only one rank of a job has the network plugin", {}, libraries=(_PLUGIN,)),
     _job(
         "nccl-net-plugin-not-found",
-        "NCCL_NET_PLUGIN of a job names a plugin that is not there",
+        "A job's NCCL_NET_PLUGIN requests a plugin that is not there",
         {"NCCL_NET_PLUGIN": "ofi"},
     ),
     _job(
         "nccl-topo-file-missing",
-        "NCCL_TOPO_FILE of a job names a missing file",
+        "A job's NCCL_TOPO_FILE points to a missing file",
         {"NCCL_TOPO_FILE": "/opt/topo/gone.xml"},
     ),
     _stale_topology(),
@@ -214,7 +214,7 @@ FAULTS: tuple[Fault, ...] = (
     _job("ucx-tls-without-cuda", "A job sets UCX_TLS without cuda", {"UCX_TLS": "rc,sm,self"}),
     _job(
         "ucx-net-devices-mismatch",
-        "UCX_NET_DEVICES of a job names a NIC that is not there",
+        "A job's UCX_NET_DEVICES lists a NIC that is not there",
         {"UCX_NET_DEVICES": "mlx5_0:1,mlx5_77:1"},
     ),
     _job(

@@ -315,7 +315,7 @@ FAULTS: tuple[Fault, ...] = (
     ),
     fault(
         "roce-class-overridden",
-        "The driver replaces the traffic class of jobs",
+        "The driver replaces the jobs' traffic class",
         _class_of_driver,
         on="bare-roce",
     ),

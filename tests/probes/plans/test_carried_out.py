@@ -52,7 +52,7 @@ DONE = [
     ("load-peermem", "hgx-h100+peermem-not-loaded", "nvidia_peermem is already loaded"),
     ("replace-nv-peer-mem", "dgx-a100+nv-peer-mem-conflict", "nv_peer_mem is not loaded"),
     ("acs-redirect-off", "hgx-h100+acs-on", "none of the 16 switch ports"),
-    ("mrrs", "hgx-h100+pcie-devctl-read-request", "all 10 NICs already have 4096 bytes or more"),
+    ("mrrs", "hgx-h100+pcie-devctl-read-request", "already 4096 bytes or more on all 10 NICs"),
     ("persistence-on", "hgx-h100+persistence-off-daemon-runs", "persistence mode is on for all 8 GPUs"),
     ("raise-ports", "hgx-h100+port-disabled", "none of the 10 ports is disabled"),
     ("raise-ports", "hgx-h100+netdev-down", "none of the 10 ports is disabled"),

@@ -73,14 +73,14 @@ def test_nothing_to_do_is_reported_with_numbers() -> None:
     node = examination_of(HGX)
     no_redirect = "none of the 16 switch ports between GPUs and NICs has a redirect enabled"
     assert why_not("acs-redirect-off", node) == no_redirect
-    assert why_not("mrrs", node) == "all 10 NICs already have 4096 bytes or more"
+    assert why_not("mrrs", node) == "already 4096 bytes or more on all 10 NICs"
 
 
 def test_read_requests_are_raised_on_nics_that_have_less() -> None:
     fix = plan("mrrs", examination_of(f"{HGX}+pcie-devctl-read-request"))
     assert commands(fix) == ["setpci -s 0000:1a:00.0 CAP_EXP+8.w=5000:7000", "…", "…"]
     assert undone(fix)[0] == "setpci -s 0000:1a:00.0 CAP_EXP+8.w=2000:7000"
-    assert "A reboot or a reset of the NIC" in fix.steps[-2].why
+    assert "A reboot or a NIC reset" in fix.steps[-2].why
     assert "mlxconfig -d 0000:1a:00.0 q" in fix.steps[-1].why
     assert findings_on(f"{HGX}+pcie-devctl-read-request")["pcie-devctl-read-request"].fix == fix
 

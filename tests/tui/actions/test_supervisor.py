@@ -82,7 +82,7 @@ def test_quitting_ends_the_following_and_not_the_run(tmp_path: Path) -> None:
     runs.append(DetachedRun(order(tmp_path, wait, step(f"touch {tmp_path}/after")), leave))
     ended = runs[0].run()
     assert ended.outcome is RunOutcome.STILL_RUNNING
-    assert "goes on without gdrtop" in ended.why
+    assert "still running without gdrtop" in ended.why
     assert not free(str(tmp_path / "run"))
     go.touch()
     until((tmp_path / "after").exists)

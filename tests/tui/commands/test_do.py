@@ -33,6 +33,8 @@ def test_the_list_has_one_action_a_line_with_what_is_possible(capsys: pytest.Cap
     assert lines["unload-peermem"].startswith("–")
     assert "nvidia_peermem is not loaded" in lines["unload-peermem"]
     assert "fix:peermem-not-loaded" in lines
+    marks = [line[0] for line in out.splitlines()]
+    assert marks == sorted(marks, key="▸–".index)
 
 
 def test_the_list_is_not_cut_in_a_pipe(capsys: pytest.CaptureFixture[str]) -> None:
@@ -159,10 +161,10 @@ def test_an_impossible_action_says_why(capsys: pytest.CaptureFixture[str]) -> No
         ("hgx-h100", "load-peermem", "nvidia_peermem is already loaded"),
         ("hgx-h100", "acs-redirect-off", "has a redirect enabled"),
         ("hgx-h100", "acs-redirect-back", "gdrtop has not cleared them"),
-        ("hgx-h100", "mrrs", "already have 4096 bytes"),
+        ("hgx-h100", "mrrs", "already 4096 bytes"),
         ("hgx-h100", "persistence-on", "persistence mode is on"),
         ("hgx-h100", "raise-ports", "is disabled"),
-        ("hgx-h100", "unpersist-modules", "names no module"),
+        ("hgx-h100", "unpersist-modules", "lists no module"),
         ("hgx-h100", "replace-nv-peer-mem", "nv_peer_mem is not loaded"),
         ("hgx-h100", "fix:nvidia-not-loaded", "nvidia driver is loaded"),
         (IDLE, "unload-peermem", "nvidia_peermem is not loaded"),

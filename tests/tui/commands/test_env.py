@@ -160,7 +160,7 @@ def test_lint_checks_several_files_and_ends_with_the_worst_status(
         (["--explain", "nccl_debug"], "did you mean NCCL_DEBUG"),
         (
             ["--explain", "CUDA_VISIBLE_DEVICES=0"],
-            "is not a variable of NCCL, UCX, NVSHMEM or libfabric; try",
+            "is not an NCCL, UCX, NVSHMEM or libfabric variable; try",
         ),
         (["--kind", "pod"], "--kind needs --lint"),
         (["--k8s", "--explain", "NCCL_NET"], "--k8s formats the recommendation"),

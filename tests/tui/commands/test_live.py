@@ -31,7 +31,9 @@ from tui.commands.live import write_live
 from tui.commands.live_text import exit_status
 
 
-def printed(seconds: int = 1, as_json: bool = False, ascii_only: bool = False) -> tuple[int, str]:
+def printed(
+    seconds: int = 1, as_json: bool = False, ascii_only: bool = False, changes: bool = False
+) -> tuple[int, str]:
     """Exit status and output on a simulated node under a clock that steps."""
     clock = SteppedClock()
 
@@ -40,7 +42,8 @@ def printed(seconds: int = 1, as_json: bool = False, ascii_only: bool = False) -
 
     out = io.StringIO()
     host = SimulatedHost("hgx-h100", clock=clock)
-    return write_live(host, out, as_json, seconds, ascii_only, clock, wait), out.getvalue()
+    status = write_live(host, out, as_json, seconds, ascii_only, clock, wait, changes=changes)
+    return status, out.getvalue()
 
 
 RANKS = (with_path(0), with_path(1))
@@ -154,6 +157,18 @@ def test_json_is_one_document_a_line_that_its_schema_describes(scripted: Scripte
         "train.py", "alice", 2, "unknown: needs root",
     )  # fmt: skip
     assert "NCCL_SECRET" not in text
+
+
+def test_with_changes_json_has_no_document_in_which_only_figures_changed(scripted: Scripted) -> None:
+    words = [PathWord.DMABUF] * 4 + [PathWord.STAGED] * 9
+    scripted(lambda second: sample_of(with_path(0), with_path(1, words[second])))
+    _, whole = printed(6, as_json=True)
+    _, text = printed(6, as_json=True, changes=True)
+    assert len(whole.splitlines()) == 6
+    first, then = (json.loads(line) for line in text.splitlines())
+    assert first.keys() == then.keys()
+    assert [one["processes"][1]["path"]["word"] for one in (first, then)] == ["GDR (DMA-BUF)", "staged"]
+    assert main(["live", "--demo", "--changes"]) == 3
 
 
 def test_json_has_the_bus_bandwidth_of_nccls_inspector(scripted: Scripted) -> None:

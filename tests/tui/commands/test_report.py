@@ -280,7 +280,11 @@ def test_the_name_or_the_option_chooses_the_format(
         assert (tmp_path / name).stat().st_mode & 0o777 == 0o600
     assert main(["report", "--demo", "cloud-vm", "--html", "ticket"]) == 0
     assert (tmp_path / "ticket").read_text().startswith("<!DOCTYPE")
-    assert "Written to" in capsys.readouterr().err
+    told = capsys.readouterr().err
+    assert "Written to" in told
+    assert "names, addresses and serial numbers" in told
+    assert main(["report", "--demo", "cloud-vm", "--redact", "b.md"]) == 0
+    assert "Identifiers are replaced with tokens" in capsys.readouterr().err
     assert main(["report", "--demo", "cloud-vm", "-"]) == 0
     assert capsys.readouterr().out.startswith("# GPUDirect RDMA on ")
     assert main(["report", "--demo", "cloud-vm", "--ascii", "--html", "-"]) == 0

@@ -70,7 +70,7 @@ def test_a_step_that_is_done_runs_nothing(capsys: pytest.CaptureFixture[str]) ->
 def test_a_blocked_step_runs_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     status, _, err = run(capsys, "--demo", "hgx-h100", "measure-all", "--run", "--yes")
     assert status == 2
-    assert "blocked: comes after: Measure one GPU and its NIC" in err
+    assert "blocked: waiting for: Measure one GPU and its NIC" in err
 
 
 def test_a_wrong_step_names_the_nearest(capsys: pytest.CaptureFixture[str]) -> None:

@@ -44,6 +44,11 @@ def test_a_bad_table_is_named_and_not_used(tmp_path: Path, content: bytes, words
     assert trouble.endswith("gdrtop uses its own figures")
 
 
+def test_a_directory_is_called_one(tmp_path: Path) -> None:
+    with pytest.raises(TableError, match="is a directory, not a table of expected figures"):
+        read_table(str(tmp_path))
+
+
 def test_a_pipe_does_not_block(tmp_path: Path) -> None:
     path = tmp_path / "expected.toml"
     os.mkfifo(path)

@@ -191,6 +191,8 @@ async def test_a_key_records_the_readings(
     async with app.run_test(size=(120, 40), notifications=True) as pilot:
         await readings(pilot, clock, 2)
         await pilot.press("R")
+        told = [notification.message for notification in pilot.app._notifications]
+        assert "Recording this node. R stops it." in told
         await until(pilot, lambda: "REC 1 " in shown(pilot, "verdict"))
         await readings(pilot, clock, 4)
         await until(pilot, lambda: "REC 4 " in shown(pilot, "verdict"))
@@ -199,7 +201,7 @@ async def test_a_key_records_the_readings(
         await until(pilot, lambda: "REC" not in shown(pilot, "verdict"))
         (file,) = tmp_path.iterdir()
         told = [notification.message for notification in pilot.app._notifications]
-        assert any(str(file) in message and "8 × UUID" in message for message in told)
+        assert any(str(file) in message and "8 UUIDs" in message for message in told)
         await readings(pilot, clock, 2)
     assert file.name == "gdrtop-hgx-h100-20231114-221321.tar.gz"
     host = ReplayHost(read_archive(chunks_of(str(file))))

@@ -161,4 +161,4 @@ async def test_a_recording_has_no_logs() -> None:
         await pilot.press("end", "n")
         await on(pilot, NcclScreen)
         await until(pilot, lambda: "recordings do not contain logs of jobs" in seen(pilot, "log"))
-        assert "No log of an NCCL job was found" in seen(pilot, "logs")
+        assert "No NCCL log was found" in seen(pilot, "logs")

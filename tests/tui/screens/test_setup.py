@@ -113,7 +113,7 @@ async def test_what_comes_back_at_a_reboot_is_a_step_again(monkeypatch: pytest.M
     site.host.reboot()
     async with site.opened() as pilot:
         assert next_title(pilot) == "Disable ACS redirects"
-        assert "comes after: Disable ACS" in row(pilot, REBOOT)
+        assert "waiting for: Disable ACS" in row(pilot, REBOOT)
     site.host.tree.add(file, setting)
     site.host.reboot()
     async with site.opened() as pilot:

@@ -70,7 +70,7 @@ class LiveScreen(PanesScreen):
 
     @dataclass
     class LogRequested(Message):
-        """Show the log of a job, "" for all jobs."""
+        """Show a job's log, "" for all jobs."""
 
         job: str
 

@@ -56,7 +56,7 @@ class NcclState(ListState):
         self._typed = [log, *(other for other in self._typed if other.key != log.key)][:_MOST_TYPED]
 
     def select_job(self, job: str) -> bool:
-        """Select the first log of a job; return whether it has one."""
+        """Select a job's first log; return whether it has one."""
         log = next((log for log in self.logs if log.job == job), None)
         if log is not None:
             self.selected = log.key
@@ -138,10 +138,10 @@ class NcclState(ListState):
 
     def _none(self, width: int) -> list[Line]:
         if self._found is None:
-            text = f"✗ {self._failure}" if self._failure else "Searching for the logs of NCCL jobs …"
+            text = f"✗ {self._failure}" if self._failure else "Searching for NCCL logs …"
             return wrapped(text, width, Tone.BAD if self._failure else Tone.DIM)
         found = (
-            "No log of an NCCL job was found." if self._found.jobs else "No job on this node uses NCCL yet."
+            "No NCCL log was found." if self._found.jobs else "No job on this node uses NCCL yet."
         )
         tone = Tone.WARNING if self._found.jobs else Tone.DIM
         return wrapped(f"{found} O opens a file, r searches again.", width, tone)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from probes.snapshot.examination import Examination
 
 VIEWS = ("step", "paths", "node")
-_TITLES = {"step": "Step", "paths": "What each path requires", "node": "Where this node stands"}
+_TITLES = {"step": "Step", "paths": "What each path requires", "node": "State of this node"}
 
 
 class GuideState(ExaminedListState):

@@ -95,7 +95,7 @@ def test_small_packets_leave_less_for_data(tmp_path: Path, netdev: int, rdma: in
 def test_loopback_is_not_bound_by_packets(tmp_path: Path) -> None:
     limit = limit_of_host_memory(tree(tmp_path, mtu=1500), "mlx5_0", is_loopback=True)
     assert limit.gbps == 400.0
-    assert "one port is both ends" in limit.notes[0]
+    assert "carries both directions" in limit.notes[0]
 
 
 def test_what_is_not_there(tmp_path: Path) -> None:

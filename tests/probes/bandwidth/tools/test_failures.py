@@ -33,7 +33,7 @@ END = ("failed to create mr", "Failed to create MR", " Couldn't create IB resour
             "kernel 5.12",
         ),
         ((*DMABUF, "Couldn't allocate MR with error=93"), "cannot register DMA-BUF"),
-        ((*DMABUF, "Couldn't allocate MR with error=22"), "not mapped by PCIe"),
+        ((*DMABUF, "Couldn't allocate MR with error=22"), "not mapped over PCIe"),
         ((*CUDA, "Couldn't allocate MR with error=12"), "BAR1 is full"),
         (("Couldn't allocate MR with error=12",), "ulimit -l"),
         ((*DMABUF, "Couldn't allocate MR with error=12"), "no resources left"),

@@ -59,9 +59,9 @@ def test_what_the_log_says_stands_beside_the_environment() -> None:
     finding = said(node, "job-log-staged")
     assert finding.status is Status.FOUND
     assert finding.severity is Severity.CRITICAL
-    assert "SYS apart, and the limit is PXB" in finding.cause
+    assert "The GPU–NIC distance is SYS; the limit is PXB" in finding.cause
     assert "The environment says NCCL_NET_GDR_LEVEL=SYS." in finding.cause
-    assert f"{LOG}:3 GPU and NIC are SYS apart" in values(finding)
+    assert f"{LOG}:3 The GPU–NIC distance is SYS" in values(finding)
     assert "/proc/41000/environ NCCL_NET_GDR_LEVEL=SYS" in values(finding)
     assert finding.fix is not None
 
@@ -107,7 +107,7 @@ def test_a_node_without_rdma_devices_has_no_finding_about_tcp() -> None:
 
 def test_nccl_cannot_register_gpu_memory_although_the_node_can() -> None:
     finding = findings_on("hgx-h100+job-log-gdr-disabled")["job-log-gdr-disabled"]
-    assert "The node's facts say DMA-BUF and nvidia-peermem can be used." in finding.cause
+    assert "This node supports DMA-BUF and nvidia-peermem, but" in finding.cause
     assert 'no line "DMA-BUF is available"' in finding.cause
     assert findings_on("hgx-h100+job-log-gdr-disabled")["job-log-staged"].part_of == finding.id
 

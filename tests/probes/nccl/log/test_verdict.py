@@ -71,8 +71,8 @@ def test_nics_that_cannot() -> None:
 
 def test_too_far() -> None:
     far = "GPU Direct RDMA Disabled for GPU 0 / HCA 0 (distance 7 > 5)"
-    assert "GPU and NIC are PHB apart, and the limit is PXB" in reasons(VERSION, far, channel(gdr=False))
-    assert "7 apart, and the limit is 5 (numbers of an unknown version)" in reasons(far, channel(gdr=False))
+    assert "The GPU–NIC distance is PHB; the limit is PXB" in reasons(VERSION, far, channel(gdr=False))
+    assert "distance is 7; the limit is 5 (numbers of an unknown version)" in reasons(far, channel(gdr=False))
     several = reasons(VERSION, "NCCL version 2.18.1+cuda12.1", far, channel(gdr=False))
     assert "numbers of an unknown version" in several
 

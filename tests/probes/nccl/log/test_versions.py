@@ -176,7 +176,7 @@ def test_a_completion_error_is_named_in_every_version(tag: str) -> None:
         ),
         ("ibv_post_send() failed with error Invalid argument, Bad WR 0x5", "ibv_post_send() failed: Invalid argument"),
         ("[Proxy Service 3] Failed to execute operation Connect from rank 3, retcode 2", "proxy thread failed in operation Connect"),
-        ("NCCL version mismatch with remote peer 10.0.0.1<3> (local: 22400, remote 22300)", "different versions"),
+        ("NCCL version mismatch with remote peer 10.0.0.1<3> (local: 22400, remote 22300)", "different NCCL versions"),
         ("socketPollConnect to 10.0.0.1<3> failed with error Connection refused", "TCP connection"),
         ("NET/IB/GIN: Got completion from peer 10.0.0.2<4> with status=10 opcode=0 len=0 vendor err 136 (Recv) hca mlx5_0", "Completion error 10 (IBV_WC_REM_ACCESS_ERR)"),
         ("something new", "NCCL warning"),

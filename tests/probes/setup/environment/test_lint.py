@@ -70,7 +70,7 @@ def test_a_good_script_is_ok() -> None:
         ("export NCCL_NET_GDR_LEVEL=LOC", ERROR, "disables GPUDirect RDMA"),
         ("export NCCL_NET_GDR_LEVEL=NODE", WARNING, "silently ignores"),
         ("export NCCL_NET_GDR_LEVEL=3", NOTE, "is a number"),
-        ("export NCCL_IB_HCA=mthca", ERROR, "names no NIC"),
+        ("export NCCL_IB_HCA=mthca", ERROR, "matches no NIC"),
         ("export NCCL_IB_HCA==mlx5_0,mlx5_77", WARNING, "does not have"),
         ("export NCCL_IB_HCAS=mlx5_0", WARNING, "did you mean NCCL_IB_HCA?"),
         ("export NCCL_IB_CUDA_SUPPORT=1", WARNING, "no effect since NCCL 2.4"),
@@ -100,6 +100,11 @@ def test_a_wrong_line_is_named(line: str, severity: Severity, words: str) -> Non
     report = judged(f"#!/bin/bash\n{line}\n")
     assert has(report, 2, severity, words), said(report)
     assert report.exit_status == {ERROR: 2, WARNING: 1, NOTE: 0}[severity]
+
+
+def test_a_fix_says_where_the_variable_is_set() -> None:
+    (problem,) = judged("#!/bin/bash\nexport NCCL_NET_GDR_LEVEL=LOC\n").problems
+    assert problem.fix == "Remove NCCL_NET_GDR_LEVEL from line 2"
 
 
 @pytest.mark.parametrize(

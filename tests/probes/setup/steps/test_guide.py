@@ -79,7 +79,7 @@ def test_a_proprietary_driver_is_replaced_before_modules_are_loaded() -> None:
 def test_acs_waits_for_the_iommu() -> None:
     guide = guide_of("hgx-h100+iommu-translated,acs-on")
     assert state_of(guide, "iommu")[0] is StepState.TO_DO
-    assert state_of(guide, "acs") == (StepState.BLOCKED, "comes after: Set the IOMMU to passthrough")
+    assert state_of(guide, "acs") == (StepState.BLOCKED, "waiting for: Set the IOMMU to passthrough")
     assert state_of(guide_of("hgx-h100+acs-on"), "acs")[0] is StepState.TO_DO
 
 
