@@ -76,7 +76,7 @@ def _containers(listed: tuple[ContainerState, ...]) -> str:
 
 
 def _gpu_names(gpus: Maybe[GpuFacts]) -> dict[str, str]:
-    """Return the GPUs' names, which NVML knows best: an old pci.ids lacks new models."""
+    """Return the GPUs' names, which NVML knows best: an old pci.ids has no new models."""
     return {} if isinstance(gpus, Unknown) else {gpu.bdf: gpu.name for gpu in gpus.gpus if gpu.name}
 
 
