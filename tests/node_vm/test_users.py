@@ -10,7 +10,7 @@ def test_the_ladder_is_the_same_for_all(node: Guest) -> None:
     node.shell("modprobe mlx5_ib; modprobe nvidia_peermem")
     seen_by_root = ladder_of(node.json("modules"))
     assert ladder_of(node.as_user("visitor").json("modules")) == seen_by_root
-    printed = node.as_user("admin").run("sudo", "-n", "gdrtop", "modules", "--json")
+    printed = node.as_user("admin").ask("sudo", "-n", "gdrtop", "modules", "--json").output
     assert ladder_of(json.loads(printed)) == seen_by_root
 
 
@@ -36,7 +36,7 @@ def test_rules_that_a_visitor_may_not_read_are_not_passed_over(node: Guest) -> N
     visitor = node.as_user("visitor")
     peermem = next(m for m in visitor.json("modules")["modules"] if m["name"] == "nvidia_peermem")
     assert peermem["blacklisted"] is None
-    assert "/etc/modprobe.d/test.conf could not be read" in visitor.run_gdrtop("modules")
+    assert "/etc/modprobe.d/test.conf could not be read" in visitor.gdrtop("modules").output
 
 
 def test_the_dashboard_of_a_visitor(node: Guest) -> None:

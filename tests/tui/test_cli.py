@@ -368,7 +368,7 @@ def test_modules_quotes_why_the_kernel_refused_one(capsys: pytest.CaptureFixture
     name = f"{node}+peermem-symbol-version-mismatch"
     main(["modules", "--demo", name])
     reason = "disagrees about version of symbol ib_register_peer_memory_client"
-    assert f"the kernel refused it: nvidia_peermem: {reason}" in capsys.readouterr().out
+    assert f"the kernel refused it before: nvidia_peermem: {reason}" in capsys.readouterr().out
     main(["modules", "--json", "--demo", name])
     rungs = {rung["name"]: rung for rung in json.loads(capsys.readouterr().out)["modules"]}
     assert reason in rungs["nvidia_peermem"]["explanation"]

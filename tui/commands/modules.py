@@ -72,12 +72,12 @@ def _text(node: Node, log: Maybe[KernelLogFacts]) -> list[Line]:
         refusal = refusal_of(facts, log, rung.module)
         if mark in "✗?":
             lines.extend([(), line(f"{mark} {rung.module}: {explain(facts, rung.module)}")])
-            lines.extend([line(f"  the kernel refused it: {refusal}")] if refusal else [])
+            lines.extend([line(f"  the kernel refused it before: {refusal}")] if refusal else [])
             lines.append(line(f"  why it matters: {rung.why}"))
         elif refusal:
             reason = modules_drawing.not_needed(node, rung)
             lines.extend([(), line(f"{mark} {rung.module}: {reason}")])
-            lines.append(line(f"  the kernel refused it: {refusal}"))
+            lines.append(line(f"  the kernel refused it before: {refusal}"))
     if facts.rules_unread:
         lines.extend([(), line(modules_drawing.unread_rules(facts))])
     return lines
@@ -140,7 +140,7 @@ def _modules(facts: Maybe[ModuleFacts], log: Maybe[KernelLogFacts]) -> dict[str,
     ladder = [object_of({key: value(facts, rung) for _, key, value in _COLUMNS}) for rung in facts.ladder]
     for rung, one in zip(facts.ladder, ladder, strict=True):
         if refusal := refusal_of(facts, log, rung.module):
-            one["explanation"] = f"{one['explanation']}; the kernel refused it: {refusal}"
+            one["explanation"] = f"{one['explanation']}; the kernel refused it before: {refusal}"
     content = object_of({"kernel_release": facts.kernel_release, "memory_peers": facts.memory_peers})
     content["modules"] = ladder
     content["symbols"] = [plain_value(symbol) for symbol in facts.symbols]

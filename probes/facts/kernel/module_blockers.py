@@ -28,9 +28,14 @@ def explain(facts: ModuleFacts, name: str) -> str:
 
 
 def refusal_of(facts: ModuleFacts, log: Maybe[KernelLogFacts], name: str) -> str:
-    """Return the kernel's first message of the last load of a module that it refused; "" if it did not."""
+    """Return what the kernel said when it refused to load a module; "" if it did not, or more is known.
+
+    It may have refused the module before another one was loaded that it needs.
+    """
     module = facts.modules.get(name)
     if isinstance(log, Unknown) or module is None or module.state is not ModuleState.NOT_LOADED:
+        return ""
+    if blocker_of(facts, module) is not None or _first_missing(facts, name) is not None:
         return ""
     texts = [one.text for one in log.messages if one.kind in _REFUSALS and one.module == name]
     # -22 follows a symbol of another version, which the kernel names in the line before.
