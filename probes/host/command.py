@@ -159,7 +159,7 @@ class _Server:
         """Let it start a command, or raise OSError."""
         with self._lock:
             if self._orders is not None:
-                with contextlib.suppress(ConnectionError):
+                with contextlib.suppress(ConnectionError):  # it was killed, and starts again below
                     socket.send_fds(self._orders, [order], descriptors)
                     return
             self._close()
@@ -272,15 +272,6 @@ def _collect(
 
 
 def _cpu_ticks(group: int) -> int:
-    """Return the CPU time of a process group in clock ticks (proc(5), /proc/PID/stat)."""
-    ticks = 0
-    for name in os.listdir("/proc"):
-        if name.isdecimal():
-            try:
-                with open(f"/proc/{name}/stat", "rb") as file:
-                    fields = file.read(1024).rpartition(b")")[2].split()
-            except OSError:  # it has ended
-                continue
-            if int(fields[2]) == group:
-                ticks += int(fields[11]) + int(fields[12])
-    return ticks
+    """Return the CPU time of a process group in clock ticks."""
+    stats = command_server.process_stats()
+    return sum(int(fields[11]) + int(fields[12]) for _, fields in stats if int(fields[2]) == group)

@@ -23,6 +23,7 @@ import select
 import signal
 import socket
 import time
+from collections.abc import Iterator
 
 MESSAGE_BYTES = 1 << 18
 KILL_SECONDS = 3.0  # what survives SIGKILL so long is stuck in the kernel
@@ -91,7 +92,7 @@ class _Supervisor:
         until = time.monotonic() + KILL_SECONDS
         while self._reap() and time.monotonic() < until:
             for pid in _children():
-                with contextlib.suppress(PermissionError):
+                with contextlib.suppress(PermissionError):  # a child that has become another user
                     os.kill(pid, signal.SIGKILL)
             if select.select([self._signals], [], [], _POLL_SECONDS)[0]:
                 os.read(self._signals, 4096)
@@ -130,9 +131,8 @@ class _Supervisor:
             return
 
 
-def _children() -> list[int]:
-    """Return the direct children of this process (proc(5), /proc/PID/stat)."""
-    here, found = os.getpid(), []
+def process_stats() -> Iterator[tuple[int, list[bytes]]]:
+    """Yield the id of each process, and what follows its name in its stat file (proc(5), /proc/PID/stat)."""
     for name in os.listdir("/proc"):
         if name.isdecimal():
             try:
@@ -140,9 +140,13 @@ def _children() -> list[int]:
                     fields = file.read(1024).rpartition(b")")[2].split()
             except OSError:  # it has ended
                 continue
-            if int(fields[1]) == here:
-                found.append(int(name))
-    return found
+            yield int(name), fields
+
+
+def _children() -> list[int]:
+    """Return the direct children of this process."""
+    here = os.getpid()
+    return [pid for pid, fields in process_stats() if int(fields[1]) == here]
 
 
 if __name__ == "__main__":

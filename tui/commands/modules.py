@@ -70,14 +70,13 @@ def _text(node: Node, log: Maybe[KernelLogFacts]) -> list[Line]:
     for rung in facts.ladder:
         mark, _ = modules_drawing.mark_of(node, rung, facts.modules[rung.module])
         refusal = refusal_of(facts, log, rung.module)
+        refused = [line(f"  the kernel refused it before: {refusal}")] if refusal else []
         if mark in "✗?":
-            lines.extend([(), line(f"{mark} {rung.module}: {explain(facts, rung.module)}")])
-            lines.extend([line(f"  the kernel refused it before: {refusal}")] if refusal else [])
+            lines.extend([(), line(f"{mark} {rung.module}: {explain(facts, rung.module)}"), *refused])
             lines.append(line(f"  why it matters: {rung.why}"))
-        elif refusal:
+        elif refused:
             reason = modules_drawing.not_needed(node, rung)
-            lines.extend([(), line(f"{mark} {rung.module}: {reason}")])
-            lines.append(line(f"  the kernel refused it before: {refusal}"))
+            lines.extend([(), line(f"{mark} {rung.module}: {reason}"), *refused])
     if facts.rules_unread:
         lines.extend([(), line(modules_drawing.unread_rules(facts))])
     return lines

@@ -67,13 +67,15 @@ _CAUSES_OF_STAGING = (
 def _staged(reading: JobLogReading, over_tcp: bool) -> list[Rank]:
     """Return the ranks with channels without GPUDirect RDMA, over TCP or over RDMA."""
     ranks = [rank for rank in reading.facts.ranks if rank.first_staged is not None]
-    return [rank for rank in ranks if _uses_tcp(rank) == over_tcp]
+    return [rank for rank in ranks if bool(_tcp_network(rank)) == over_tcp]
 
 
-def _uses_tcp(rank: Rank) -> bool:
+def _tcp_network(rank: Rank) -> str:
+    """Return the network over TCP that the rank uses; "" if it uses none."""
     from probes.nccl.log.verdict import TCP_NETWORKS
 
-    return any(name.partition("/")[0] in TCP_NETWORKS for name in rank.devices)
+    networks = (name.partition("/")[0] for name in rank.devices)
+    return next((network for network in networks if network in TCP_NETWORKS), "")
 
 
 def _has_rdma(examination: Examination) -> bool:
@@ -117,8 +119,8 @@ def job_log_tcp(examination: Examination) -> Outcome:
         ranks = _staged(reading, over_tcp=True)
         places = [rank.first_staged for rank in ranks if rank.first_staged is not None]
         reasons = [line for line in _reason_lines(reading) if "TCP sockets" not in line.value]
-        network = next(name for name in ranks[0].devices if "Socket/" in name).partition("/")[0]
-        evidence.append(Evidence(str(places[0]), f"{len(ranks)} of its ranks on this node use NET/{network}"))
+        told = f"{len(ranks)} of its ranks on this node use NET/{_tcp_network(ranks[0])}"
+        evidence.append(Evidence(str(places[0]), told))
         evidence.extend(reasons)
         evidence.extend(environment_evidence(examination, reading, _OF_NETWORK))
         why = f"{reasons[0].value}." if reasons else "The log does not say why."

@@ -9,8 +9,6 @@ from probes.facts.kernel.modules import PEER_MEMORY_SYMBOL, KernelModule, Module
 
 _NOTHING = ("false", "true", ":")
 _RIVALS = {"nvidia_peermem": "nv_peer_mem", "nv_peer_mem": "nvidia_peermem"}
-
-
 _REFUSALS = (LogKind.SYMBOL_VERSION, LogKind.UNKNOWN_SYMBOL, LogKind.OTHER_KERNEL, LogKind.EFA_PEERMEM)
 
 
