@@ -28,6 +28,7 @@ test-vm: $(VENV)/.developing ## a virtual GPU node with a real kernel; needs roo
 
 lint: $(VENV)/.developing ## ruff, mypy and codespell
 	$(BIN)/ruff check .
+	$(BIN)/ruff format --check --diff .
 	$(BIN)/mypy
 	$(BIN)/codespell
 

@@ -21,7 +21,7 @@ from functools import cache
 from types import NoneType, UnionType
 from typing import Any, NamedTuple, Union, get_args, get_origin, get_type_hints
 
-from probes.base.frozen import dataclass
+from probes.base.frozen import frozen
 from probes.base.text import printable, printable_lines
 from probes.base.unknown import Reason, Unknown
 
@@ -57,7 +57,7 @@ class CodecError(ValueError):
         return CodecError(self.problem, f"{part}{dot}{self.path}")
 
 
-@dataclass(frozen=True)
+@frozen
 class Codec:
     """How to write and read values.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import Enum
 
-from probes.base.frozen import dataclass
+from probes.base.frozen import frozen
 
 
 class Severity(Enum):
@@ -15,7 +15,7 @@ class Severity(Enum):
     NOTE = "note"  # worth knowing
 
 
-@dataclass(frozen=True)
+@frozen
 class Evidence:
     """A source and what it showed."""
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from probes.base.frozen import dataclass
+from probes.base.frozen import frozen
 from probes.base.text import capitalized
 
 
-@dataclass(frozen=True)
+@frozen
 class FileChange:
     """A file's whole new text, or its removal."""
 
@@ -15,7 +15,7 @@ class FileChange:
     kept: str = ""  # the file that replaces this one
 
 
-@dataclass(frozen=True)
+@frozen
 class Step:
     """One command, one file change, or, if there is neither, one manual step."""
 
@@ -37,7 +37,7 @@ class Step:
         return self.why.partition("\n")[2] if self.is_instruction else ""
 
 
-@dataclass(frozen=True)
+@frozen
 class Plan:
     """Steps in order, and their effects on the node."""
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from enum import Enum
 from typing import NoReturn, TypeVar, Union
 
-from probes.base.frozen import dataclass
+from probes.base.frozen import frozen
 
 T = TypeVar("T")
 U = TypeVar("U")
@@ -27,7 +27,7 @@ class Reason(Enum):
     NOT_YET = "not known yet"  # only a later moment shows it: after a boot, when a module is loaded
 
 
-@dataclass(frozen=True)
+@frozen
 class Unknown:
     """A fact that could not be read.
 

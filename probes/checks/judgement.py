@@ -10,7 +10,7 @@ import re
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 
-from probes.base.frozen import dataclass
+from probes.base.frozen import frozen
 from probes.checks.registry import CHECKS, Outcomes, findings_of, run_checks
 from probes.queries.finding import Finding, Severity, Status
 from probes.snapshot.condition import Watched
@@ -23,7 +23,7 @@ _NAMES = re.compile(r"dma-buf|peer memory|nvidia driver|[a-z0-9]+_\w+")  # modul
 _MOVING = tuple(check for check in CHECKS if check.is_moving)
 
 
-@dataclass(frozen=True)
+@frozen
 class Judgement:
     """The verdict and all findings of one moment: found, unknown and passed."""
 

@@ -11,7 +11,7 @@ from dataclasses import field
 from enum import Enum
 from types import MappingProxyType
 
-from probes.base.frozen import dataclass
+from probes.base.frozen import frozen
 from probes.base.text import printable
 from probes.base.unknown import Maybe, Reason, Unknown
 from probes.facts.rdma.devices import RdmaDevice, RdmaFacts
@@ -30,7 +30,7 @@ class GdrPath(Enum):
     CXI = "libfabric cxi"  # HPE Slingshot: no verbs; libfabric registers GPU memory with the cxi driver
 
 
-@dataclass(frozen=True)
+@frozen
 class Requirement:
     """One condition of a path, with its evidence."""
 
@@ -40,7 +40,7 @@ class Requirement:
     lack: str = ""  # shown if it is not met: "DMA-BUF needs the open kernel modules"
 
 
-@dataclass(frozen=True)
+@frozen
 class PathState:
     """One path: not usable if one requirement is not met, unknown if one is unknown."""
 
@@ -49,7 +49,7 @@ class PathState:
     requirements: tuple[Requirement, ...]
 
 
-@dataclass(frozen=True)
+@frozen
 class GpuSupport:
     """What one GPU supports, regardless of modules and NICs."""
 
@@ -60,7 +60,7 @@ class GpuSupport:
     by_design: bool = False  # no setting and no software can change it
 
 
-@dataclass(frozen=True)
+@frozen
 class MemoryPeer:
     """One client below /sys/kernel/mm/memory_peers (absent on kernels ≥ 6.4)."""
 
@@ -69,7 +69,7 @@ class MemoryPeer:
     live_bytes: Maybe[int]
 
 
-@dataclass(frozen=True)
+@frozen
 class GpuDirectFacts:
     """Both paths, what each NIC and each GPU can do, and the signs of use."""
 
@@ -93,7 +93,7 @@ class GpuDirectFacts:
         return support[0].reason if support and all(gpu.by_design for gpu in support) else ""
 
 
-@dataclass(frozen=True)
+@frozen
 class PeermemReading:
     """The use of nvidia_peermem, read every second."""
 

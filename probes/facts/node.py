@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from probes.base.frozen import dataclass
+from probes.base.frozen import frozen
 from probes.base.origin import Origin
 from probes.base.unknown import Maybe, Reason, Unknown
 from probes.facts import gpudirect_probe
@@ -77,7 +77,7 @@ def _gpudirect(run: Probing) -> Maybe[GpuDirectFacts]:
     )
 
 
-@dataclass(frozen=True)
+@frozen
 class Node:
     """The facts of a node. A fact that could not be read is an Unknown with the reason."""
 

@@ -14,7 +14,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from probes.base.frozen import dataclass
+from probes.base.frozen import frozen
 from probes.base.text import printable
 from probes.base.unknown import Maybe, Reason, Unknown
 
@@ -36,7 +36,7 @@ _SIZE = re.compile(r"([0-9]{1,12})(?:-[0-9]{1,12})?\s*([KMGT]?)i?B")
 _UNITS = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4}
 
 
-@dataclass(frozen=True)
+@frozen
 class CollectiveSpeed:
     """A collective of one rank. None: the file does not have it; a metrics file has averages."""
 

@@ -22,7 +22,7 @@ import time
 from collections import deque
 from collections.abc import Sequence
 
-from probes.base.frozen import dataclass
+from probes.base.frozen import frozen
 from probes.base.text import printable_lines
 from probes.base.unknown import Maybe, Reason, Unknown
 from probes.host import command_server
@@ -40,7 +40,7 @@ _START_SECONDS = 30.0  # then the server hangs
 _EXIT_SECONDS = 1.0  # from the end of a command's output to its exit
 
 
-@dataclass(frozen=True)
+@frozen
 class CommandOutput:
     """Output of a command, with control characters replaced, and its exit status.
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from probes.base.frozen import dataclass
+from probes.base.frozen import frozen
 from probes.base.unknown import Maybe
 
 RDMA_SUPPORTED = 116  # CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_SUPPORTED
 DMABUF_SUPPORTED = 124  # CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED
 
 
-@dataclass(frozen=True)
+@frozen
 class CudaGpu:
     """The answers of cuDeviceGetAttribute for a GPU."""
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from probes.base.frozen import dataclass
+from probes.base.frozen import frozen
 
 
-@dataclass(frozen=True)
+@frozen
 class FileRange:
     """Bytes of a regular file from an offset on, and the state of the file when they were read."""
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import re
 
-from probes.base.frozen import dataclass
+from probes.base.frozen import frozen
 from probes.base.text import printable
 
 MAX_MESSAGES = 512  # of one answer; the rest comes with the next one
 MAX_TEXT = 512  # characters
 
 
-@dataclass(frozen=True)
+@frozen
 class KernelMessage:
     """One message."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from probes.base.frozen import dataclass
+from probes.base.frozen import frozen
 from probes.base.unknown import Maybe, Reason, Unknown
 
 _NOT_ASKED = Unknown(Reason.NOT_RECORDED, "NVML", "not queried")
@@ -10,7 +10,7 @@ LOST = "the GPU has fallen off the bus"
 """Detail for NVML_ERROR_GPU_IS_LOST."""
 
 
-@dataclass(frozen=True)
+@frozen
 class NvmlGpu:
     """What NVML reports about a GPU and does not change from second to second."""
 
@@ -36,7 +36,7 @@ class NvmlGpu:
     fabric_health: Maybe[int] = _NOT_ASKED  # NVML_GPU_FABRIC_HEALTH_MASK_…
 
 
-@dataclass(frozen=True)
+@frozen
 class NvmlFacts:
     """What NVML reports about the driver and every GPU it can reach."""
 
@@ -47,7 +47,7 @@ class NvmlFacts:
     confidential_computing: Maybe[bool] = _NOT_ASKED  # other devices cannot access GPU memory
 
 
-@dataclass(frozen=True)
+@frozen
 class NvmlLive:
     """One reading of a GPU's live figures."""
 

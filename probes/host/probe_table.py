@@ -10,7 +10,7 @@ from dataclasses import field, fields
 from functools import partial
 from typing import Any, Generic, TypeVar
 
-from probes.base.frozen import dataclass
+from probes.base.frozen import frozen
 from probes.base.origin import Source
 from probes.base.unknown import Maybe, Reason, Unknown
 from probes.host.probe_thread import RunningProbe, start_probe
@@ -24,7 +24,7 @@ T = TypeVar("T")
 P = TypeVar("P", bound="Probing")
 
 
-@dataclass(frozen=True)
+@frozen
 class Probe(Generic[P]):
     """How the answer for one field is read."""
 

@@ -7,12 +7,12 @@ The same answers as `rdma resource show` (rdma-resource(8)); without root, keys 
 
 from __future__ import annotations
 
-from probes.base.frozen import dataclass
+from probes.base.frozen import frozen
 
 MAX_OBJECTS = 65536  # of each kind
 
 
-@dataclass(frozen=True)
+@frozen
 class QueuePair:
     """A queue pair."""
 
@@ -27,7 +27,7 @@ class QueuePair:
     kernel_name: str = ""  # "ib_core"
 
 
-@dataclass(frozen=True)
+@frozen
 class MemoryRegion:
     """A memory region. A driver that does not report lengths leaves 0."""
 
@@ -40,7 +40,7 @@ class MemoryRegion:
     is_odp: bool = False  # on-demand paging: neither pinned nor charged
 
 
-@dataclass(frozen=True)
+@frozen
 class ProtectionDomain:
     """A protection domain."""
 
@@ -51,7 +51,7 @@ class ProtectionDomain:
     kernel_name: str = ""
 
 
-@dataclass(frozen=True)
+@frozen
 class RdmaContext:
     """A device that a process has opened."""
 
@@ -61,7 +61,7 @@ class RdmaContext:
     kernel_name: str = ""
 
 
-@dataclass(frozen=True)
+@frozen
 class CompletionQueue:
     """A completion queue."""
 
@@ -72,7 +72,7 @@ class CompletionQueue:
     kernel_name: str = ""
 
 
-@dataclass(frozen=True)
+@frozen
 class RdmaResources:
     """All objects at one moment."""
 

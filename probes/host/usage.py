@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 
-from probes.base.frozen import dataclass
+from probes.base.frozen import frozen
 from probes.base.text import printable
 from probes.base.unknown import Maybe, Reason, Unknown
 from probes.host.values import Files, read_integer
@@ -18,7 +18,7 @@ _NAME_LIMIT = 48  # of a user's name
 _TICKS_PER_SECOND = 100  # USER_HZ, the unit of /proc/PID/stat on x86 and Arm
 
 
-@dataclass(frozen=True)
+@frozen
 class ProcessUsage:
     """One process: its user, and what it uses of CPU and memory."""
 
@@ -29,7 +29,7 @@ class ProcessUsage:
     started_at: Maybe[float]  # seconds since 1970
 
 
-@dataclass(frozen=True)
+@frozen
 class InterfaceCounters:
     """Bytes through a network interface. RDMA traffic bypasses it and is not included."""
 

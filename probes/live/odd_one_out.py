@@ -5,10 +5,10 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from statistics import median
 
-from probes.base.frozen import dataclass
+from probes.base.frozen import frozen
 from probes.base.unknown import Maybe, Unknown
 from probes.facts.node import Node
 from probes.live.events.ports import ACTIVE
@@ -167,7 +167,7 @@ class OddOneOut:
         return found
 
 
-@dataclass(frozen=True)
+@frozen
 class _Rates:
     """The rates of a job's NICs at one moment, sent and received, in Gb/s."""
 
@@ -177,7 +177,7 @@ class _Rates:
     medians: tuple[float, float]
 
 
-@dataclass(frozen=True)
+@frozen
 class _Share:
     """A NIC's rate and the median of the others', in Gb/s, while the job sends."""
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import TypeVar
 
-from probes.base.frozen import dataclass
+from probes.base.frozen import frozen
 from probes.base.unknown import Unknown, known
 from probes.facts.gpu.gpus import GpuFacts
 from probes.facts.node import Node
@@ -25,7 +25,7 @@ H = TypeVar("H", bound=Hashable)
 T = TypeVar("T")
 
 
-@dataclass(frozen=True)
+@frozen
 class Places:
     """Where the GPUs and NICs of a node are."""
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 
-from probes.base.frozen import dataclass
+from probes.base.frozen import frozen
 from probes.base.text import printable
 from probes.base.unknown import Maybe, Reason, Unknown, known
 from probes.facts.node import Node
@@ -46,7 +46,7 @@ _ETHTOOL_EVENTS = (
 _Wanted = tuple[tuple[str, int], str, Mapping[str, str]]  # a port's key, its path, counter -> its file
 
 
-@dataclass(frozen=True)
+@frozen
 class _Counters:
     """The counters of all ports, read in one round."""
 
@@ -57,7 +57,7 @@ class _Counters:
     has_links: bool  # the two before were read in this round
 
 
-@dataclass(frozen=True)
+@frozen
 class _Ethtool:
     """The counters of ethtool -S by netdev."""
 

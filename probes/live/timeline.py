@@ -5,8 +5,8 @@ from __future__ import annotations
 import pickle
 import zlib
 from collections import deque
-from dataclasses import dataclass
 
+from probes.base.frozen import frozen
 from probes.live.model.sample import LiveEvent, LiveSample
 
 KEPT_SECONDS = 3600.0
@@ -17,7 +17,7 @@ _BLOCK = 16  # samples that are compressed together: neighbors are alike, and sh
 _LEAST_SECONDS = 0.75  # between any two samples; those in between are skipped, but their events are kept
 
 
-@dataclass(frozen=True)
+@frozen
 class _Block:
     """Samples that follow each other, compressed."""
 

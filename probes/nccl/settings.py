@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 
-from probes.base.frozen import dataclass
+from probes.base.frozen import frozen
 from probes.topology.nccl_words import ORDER, Nccl
 
 LOC = -1  # rank of LOC, nearer than any other word
@@ -15,7 +15,7 @@ _LEGACY: tuple[Nccl | None, ...] = (None, Nccl.PIX, Nccl.PXB, Nccl.PHB, Nccl.SYS
 _MAX_ENTRIES = 32  # MAX_IB_DEVS
 
 
-@dataclass(frozen=True)
+@frozen
 class Level:
     """A distance up to which something is allowed."""
 
@@ -56,7 +56,7 @@ def parse_number(value: str) -> int | None:
     return -number if match[1] == "-" else number
 
 
-@dataclass(frozen=True)
+@frozen
 class HcaList:
     """NCCL_IB_HCA: which ports NCCL uses."""
 

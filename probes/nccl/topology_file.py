@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import posixpath
 
-from probes.base.frozen import dataclass
+from probes.base.frozen import frozen
 from probes.base.text import printable
 from probes.base.unknown import Maybe, Reason, Unknown, known
 from probes.facts.jobs.nccl_conf import NCCL_CONF, NcclConf, read_nccl_conf
@@ -26,7 +26,7 @@ VENDOR_FILES = ("/opt/microsoft/ndv4/topo.xml", "/opt/microsoft/ndv5/topo.xml")
 _MAX_FILES = 16
 
 
-@dataclass(frozen=True)
+@frozen
 class TopologyFile:
     """One file, as one process sees it."""
 
@@ -36,7 +36,7 @@ class TopologyFile:
     system: Element | None = None  # what it says; None: it could not be read
 
 
-@dataclass(frozen=True)
+@frozen
 class TopologyFileFacts:
     """The files that processes and nccl.conf name, and the default one."""
 

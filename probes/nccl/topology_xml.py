@@ -7,9 +7,10 @@ attributes and 128 children of an element (32 in older releases); other elements
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from xml.parsers import expat
 
-from probes.base.frozen import dataclass
+from probes.base.frozen import frozen
 from probes.base.text import printable
 from probes.base.unknown import Maybe, Reason, Unknown
 
@@ -31,7 +32,7 @@ _MAX_DEPTH = 32
 _MAX_ELEMENTS = 4096
 
 
-@dataclass(frozen=True)
+@frozen
 class Element:
     """One element of the file."""
 

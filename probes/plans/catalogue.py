@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
+from probes.base.frozen import frozen
 from probes.base.plan import NothingToDo, Plan
 from probes.base.text import printable
 from probes.plans.acs import redirects_off
@@ -19,7 +19,7 @@ from probes.queries.finding import Finding
 from probes.snapshot.examination import Examination
 
 
-@dataclass(frozen=True)
+@frozen
 class Offer:
     """One action on this node: its plan, or why it has none."""
 
@@ -34,7 +34,7 @@ class Offer:
         return self.plan is None and isinstance(self.why_not, NothingToDo)
 
 
-@dataclass(frozen=True)
+@frozen
 class Action:
     """An action of the list, on every node."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from probes.base.frozen import dataclass
+from probes.base.frozen import frozen
 from probes.base.unknown import Unknown, known
 from probes.facts.pci.capabilities import Acs
 from probes.facts.pci.rdma_topo import ARGV, is_dma_function
@@ -28,7 +28,7 @@ from probes.topology.paths import Path
 REDIRECTS = 0x0C
 
 
-@dataclass(frozen=True)
+@frozen
 class Redirects:
     """The switch ports where paths between GPUs and near NICs turn."""
 

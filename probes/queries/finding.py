@@ -7,7 +7,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 from probes.base.evidence import Evidence, Severity
-from probes.base.frozen import dataclass
+from probes.base.frozen import frozen
 from probes.base.plan import Plan
 from probes.base.unknown import Maybe, Reason, Unknown
 from probes.host.protocol import TREE_ONLY
@@ -47,7 +47,7 @@ class Status(Enum):
     UNKNOWN = "unknown"  # the check could not run; the cause says what it needs
 
 
-@dataclass(frozen=True)
+@frozen
 class Outcome:
     """What one check found on one node; made by `found`, `passed` and `unknown`."""
 
@@ -66,7 +66,7 @@ class Outcome:
     since: float | None = None  # seconds since 1970, where the time is known
 
 
-@dataclass(frozen=True)
+@frozen
 class Check:
     """One thing that can be wrong. Its id never changes."""
 
@@ -84,7 +84,7 @@ class Check:
     is_moving: bool = False  # what it looks at may change with every reading
 
 
-@dataclass(frozen=True)
+@frozen
 class Finding:
     """A check and its outcome."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator
 
-from probes.base.frozen import dataclass
+from probes.base.frozen import frozen
 from probes.base.plan import Plan, instruction
 from probes.base.unknown import Maybe, Reason, Unknown, known
 from probes.facts.jobs.nccl_conf import NCCL_CONF
@@ -56,7 +56,7 @@ RESTART = instruction("Restart the job", needs_root=False)
 RESTARTS = "the job, which must be restarted"
 
 
-@dataclass(frozen=True)
+@frozen
 class JobSettings:
     """The variables of one process, or those that /etc/nccl.conf sets for jobs that start next."""
 
@@ -73,7 +73,7 @@ class JobSettings:
         return Evidence(source, f"{name}={value}{f' ({remark})' if remark else ''}")
 
 
-@dataclass(frozen=True)
+@frozen
 class Jobs:
     """Processes that may be jobs, their settings, and what gdrtop cannot see of them."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from probes.base.frozen import dataclass
+from probes.base.frozen import frozen
 from probes.base.text import plural
 from probes.base.unknown import Maybe, Unknown, known
 from probes.facts.gpu.fabric import NOT_SUPPORTED
@@ -18,7 +18,7 @@ from probes.snapshot.examination import Examination
 _BOARD = re.compile(r"\bB[123]00\b")
 
 
-@dataclass(frozen=True)
+@frozen
 class NvSwitches:
     """The NVSwitches that Fabric Manager of this node configures."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from enum import Enum
 
-from probes.base.frozen import dataclass
+from probes.base.frozen import frozen
 from probes.base.unknown import Maybe, Reason, Unknown, known, map_known
 from probes.facts.rdma.devices import RdmaDevice, RdmaFacts, RdmaPort
 from probes.facts.rdma.port_health import PortHealth, PortHealthFacts
@@ -29,7 +29,7 @@ PORT_DOWN = (
 _NEAR = (Smi.PIX, Smi.PXB)
 
 
-@dataclass(frozen=True)
+@frozen
 class Port:
     """A port of a NIC with all facts about it."""
 

@@ -27,6 +27,7 @@ from hashlib import sha256
 from typing import Any
 
 from probes.base.codec import Bounds, Codec, CodecError
+from probes.base.frozen import frozen
 from probes.base.text import printable
 from probes.base.unknown import Maybe
 from probes.recording.format import (
@@ -63,7 +64,7 @@ _MEMBER = re.compile(r"(?:\./)?(manifest\.json|end\.json|blobs/[0-9a-f]{64}|mome
 _DIRECTORY = re.compile(r"\./?|(?:\./)?(?:blobs|moments)/?")  # in an archive that a user has repacked
 
 
-@dataclass(frozen=True)
+@frozen
 class Manifest:
     """What a recording says about itself."""
 
@@ -77,7 +78,7 @@ class Manifest:
     open_at: float | None = None  # seconds since 1970: the event for which gdrtop watch saved it
 
 
-@dataclass(frozen=True)
+@frozen
 class MomentHead:
     """A moment without its answers."""
 

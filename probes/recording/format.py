@@ -21,7 +21,7 @@ from hashlib import sha256
 from typing import Any, NamedTuple
 
 from probes.base.codec import Codec, CodecError, decode_unknown
-from probes.base.frozen import dataclass
+from probes.base.frozen import frozen
 from probes.base.text import printable
 from probes.base.unknown import Maybe, Reason, Unknown
 from probes.host.collectives import CollectiveSpeed
@@ -186,7 +186,7 @@ def decode_answer(question: Question, value: Any) -> Maybe[Any]:
     return answer
 
 
-@dataclass(frozen=True)
+@frozen
 class PackedAnswer:
     """An answer as JSON, which takes a tenth of the memory of its objects."""
 

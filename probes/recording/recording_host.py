@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from probes.base.frozen import frozen
 from probes.base.text import printable
 from probes.base.unknown import Maybe, Reason, Unknown
 from probes.facts.system.kubectl import without_variables
@@ -31,7 +31,7 @@ _NEWS = ("kernel_messages", "ras_events")
 SHORTEST_MOMENT_SECONDS = 0.9  # at most about one reading per second, even if the dashboard reads more often
 
 
-@dataclass(frozen=True)
+@frozen
 class Moment:
     """The answers since the previous moment, without those that did not change."""
 

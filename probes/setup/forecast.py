@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from probes.base.frozen import frozen
 from probes.base.unknown import Maybe, Reason, Unknown, known
 from probes.checks.judgement import exit_status as status_of
 from probes.checks.judgement import judge
@@ -35,7 +36,7 @@ _WORDS = {
 }
 
 
-@dataclass(frozen=True)
+@frozen
 class KernelForecast:
     """What to expect of one kernel."""
 
@@ -52,7 +53,7 @@ class KernelForecast:
         return _WORDS[self.verdict.state]
 
 
-@dataclass(frozen=True)
+@frozen
 class Forecast:
     """The forecast of a node or an image."""
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import Enum
 
+from probes.base.frozen import frozen
 from probes.base.text import plural
 from probes.base.unknown import Reason, Unknown, known
 from probes.checks.judgement import conclude
@@ -38,7 +38,7 @@ class ImageKind(Enum):
     CONTAINER = "container image"  # it has no kernel
 
 
-@dataclass(frozen=True)
+@frozen
 class ImageCheck:
     """What an image will and will not do on the assumed hardware."""
 

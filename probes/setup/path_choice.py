@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from probes.base.frozen import frozen
 from probes.base.unknown import Unknown
 from probes.facts.gpudirect import GdrPath, PathState
 from probes.queries.finding import Evidence
@@ -13,7 +12,7 @@ from probes.queries.modules import PEERMEM, module_of, no_gpu_or_rdma_device
 from probes.snapshot.examination import Examination
 
 
-@dataclass(frozen=True)
+@frozen
 class PathChoice:
     """The recommended path and its reason; None: no path can work on this node."""
 

@@ -7,11 +7,11 @@ examination and the live sample of the same moment.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
 from probes.bandwidth.model.result import Result
 from probes.bandwidth.results.against_earlier import changes
 from probes.bandwidth.results.comparison import conclusions
+from probes.base.frozen import frozen
 from probes.base.unknown import Maybe, known
 from probes.checks.judgement import Judgement
 from probes.facts.system.platform import PlatformFacts
@@ -22,7 +22,7 @@ from probes.snapshot.examination import Examination
 from probes.snapshot.verdict import Verdict
 
 
-@dataclass(frozen=True)
+@frozen
 class Change:
     """A run of an action by gdrtop on this node."""
 
@@ -37,7 +37,7 @@ class Change:
     undo_by: str = ""  # what to type or press to run them
 
 
-@dataclass(frozen=True)
+@frozen
 class Measured:
     """The newest result of one test on this node, and how it compares with earlier ones."""
 
@@ -45,7 +45,7 @@ class Measured:
     comparisons: tuple[str, ...]  # sentences
 
 
-@dataclass(frozen=True)
+@frozen
 class Saved:
     """What gdrtop has saved about a node. `unread` says what could not be read."""
 
@@ -55,7 +55,10 @@ class Saved:
     unread: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True)
+NOTHING_SAVED = Saved()
+
+
+@frozen
 class Report:
     """Everything on the page."""
 
@@ -97,7 +100,7 @@ def report_of(
     judgement: Judgement,
     sample: LiveSample | None,
     at: float,
-    saved: Saved = Saved(),
+    saved: Saved = NOTHING_SAVED,
     is_redacted: bool = False,
 ) -> Report:
     """Return the report of a node; `at`: seconds since 1970, by the host's clock."""

@@ -3,12 +3,9 @@
 Each part is read by one file of probes/facts; this is the whole that setup, manifests and environment ask.
 """
 
-# ruff: noqa: RUF009 - _probed() returns a dataclasses.field()
-
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from probes.base.frozen import frozen
 from probes.base.unknown import Maybe, map_known
 from probes.facts.gpu import driver_package
 from probes.facts.gpu.driver_package import DriverPackage, DriverTraces
@@ -72,7 +69,7 @@ def _kubernetes(run: _Situating) -> Maybe[KubernetesFacts]:
 _probed: ProbedFields[_Situating] = ProbedFields()
 
 
-@dataclass(frozen=True)
+@frozen
 class Situation:
     """What setup needs to know of a node besides its examination."""
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import Enum
 
 from probes.bandwidth.model.request import Request
+from probes.base.frozen import frozen
 from probes.base.plan import Plan
 from probes.queries.finding import Evidence
 
@@ -21,7 +22,7 @@ class StepState(Enum):
     UNKNOWN = "unknown"  # what decides could not be read; `reason` says why
 
 
-@dataclass(frozen=True)
+@frozen
 class SetupStep:
     """One step on one node."""
 
@@ -51,7 +52,7 @@ class SetupStep:
         return self.state is StepState.TO_DO and acts
 
 
-@dataclass(frozen=True)
+@frozen
 class SetupRecord:
     """What is remembered between runs: an admin's choices, and the boots that setup has seen.
 

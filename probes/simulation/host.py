@@ -11,7 +11,7 @@ from functools import lru_cache
 from threading import Lock
 from typing import TYPE_CHECKING
 
-from probes.base.frozen import dataclass
+from probes.base.frozen import frozen
 from probes.base.origin import Origin, Source
 from probes.base.text import printable, printable_lines
 from probes.base.unknown import Maybe, Reason, Unknown, known
@@ -326,9 +326,7 @@ class SimulatedHost:
             if number not in silent
         )
 
-    def _live(
-        self, number: int, bdf: str, gbps: float, seconds: float, pids: tuple[int, ...]
-    ) -> NvmlLive:
+    def _live(self, number: int, bdf: str, gbps: float, seconds: float, pids: tuple[int, ...]) -> NvmlLive:
         gpu = self._description.gpu
         waves = _gpu_waves(self._seed, bdf)
         load = 0.76 * waves.load.at(seconds) * gpu_load(self._seed, seconds)
@@ -497,7 +495,7 @@ class SimulatedHost:
         return self._started_at + self._seconds() - OPENED
 
 
-@dataclass(frozen=True)
+@frozen
 class _GpuWaves:
     """The figures of a GPU that oscillate, as shares of their mean."""
 

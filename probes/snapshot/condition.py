@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import field
 
 from probes.base.evidence import Evidence, Severity
-from probes.base.frozen import dataclass
+from probes.base.frozen import frozen
 from probes.base.unknown import Maybe, Unknown
 
 # The checks that report them.
@@ -21,7 +21,7 @@ FLAPPING, PAUSED, ERRORS_RISING = "port-flapping", "port-paused", "port-errors-r
 THROTTLED, RAS_PROBLEM, BELOW_LIMIT = "gpu-throttled", "ras-problem", "bandwidth-below-limit"
 
 
-@dataclass(frozen=True)
+@frozen
 class Condition:
     """A problem that lasts, and whom it affects."""
 
@@ -37,7 +37,7 @@ class Condition:
     job_name: str = ""
 
 
-@dataclass(frozen=True)
+@frozen
 class Watched:
     """What was seen so far."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from probes.base.frozen import dataclass
+from probes.base.frozen import frozen
 from probes.base.unknown import Maybe, Reason, Unknown
 from probes.facts.gpu import fabric_services
 from probes.facts.gpu.fabric_services import FabricServiceFacts
@@ -102,7 +102,7 @@ def _rdma_cgroup(run: _Examining) -> Maybe[RdmaCgroupFacts]:
 _probed: ProbedFields[_Examining] = ProbedFields()
 
 
-@dataclass(frozen=True)
+@frozen
 class Examination:
     """All facts of one moment. A new probe is one more field declared with `_probed`."""
 

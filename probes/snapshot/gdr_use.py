@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from probes.base.frozen import dataclass
+from probes.base.frozen import frozen
 from probes.base.text import capitalized
 from probes.base.unknown import Maybe, Unknown, known
 from probes.facts.gpudirect import GdrPath, GpuDirectFacts, PathState
@@ -11,7 +11,7 @@ from probes.facts.node import Node
 from probes.snapshot.rates import Reading, port_rates
 
 
-@dataclass(frozen=True)
+@frozen
 class GdrUse:
     """Which paths are usable, and the signs of use at this moment."""
 

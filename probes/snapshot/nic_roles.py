@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import Enum
 
-from probes.base.frozen import dataclass
+from probes.base.frozen import frozen
 from probes.base.unknown import Unknown, known
 from probes.facts.node import Node
 from probes.facts.rdma.devices import RdmaDevice, RdmaFacts
@@ -25,7 +25,7 @@ class Role(Enum):
     OTHER = "other"  # slower than the compute NICs, or another link layer, with unknown use
 
 
-@dataclass(frozen=True)
+@frozen
 class NicRole:
     """A NIC's role and the reasons for it, the strongest first."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from probes.base.frozen import dataclass
+from probes.base.frozen import frozen
 from probes.base.unknown import Maybe, Reason, Unknown, known
 from probes.facts.gpu.fabric import UNFINISHED
 from probes.facts.gpu.gpus import NOT_LISTED, Gpu, GpuFacts
@@ -41,7 +41,7 @@ class ServedCache:
         return self._served
 
 
-@dataclass(frozen=True)
+@frozen
 class _Served:
     """The GPUs that can use the path, as far as that does not depend on how much is in use."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import field
 
-from probes.base.frozen import dataclass
+from probes.base.frozen import frozen
 from probes.base.text import printable
 from probes.base.unknown import Maybe, Reason, Unknown, known
 from probes.facts.gpudirect import PeermemReading, read_peermem
@@ -19,7 +19,7 @@ from probes.host.usage import InterfaceCounters
 from probes.host.values import read_integer
 
 
-@dataclass(frozen=True)
+@frozen
 class PortCounters:
     """Bytes through a port (port_xmit_data and port_rcv_data, ×4), and when they were read."""
 
@@ -29,7 +29,7 @@ class PortCounters:
     interface: str = ""  # the netdev whose counters these are; "": the port's own
 
 
-@dataclass(frozen=True)
+@frozen
 class Reading:
     """The changing values at one moment."""
 
@@ -42,7 +42,7 @@ class Reading:
     interfaces: Mapping[str, Maybe[InterfaceCounters]] = field(default_factory=dict)  # by netdev, if asked
 
 
-@dataclass(frozen=True)
+@frozen
 class PortRate:
     """Gb/s (10^9 bits) through a port or netdev since the previous reading."""
 

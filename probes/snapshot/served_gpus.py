@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from probes.base.frozen import dataclass
+from probes.base.frozen import frozen
 from probes.base.unknown import Maybe, Reason, Unknown, all_of, any_of
 from probes.facts.gpudirect import GpuDirectFacts, hardware_of
 from probes.facts.node import Node
@@ -16,7 +16,7 @@ from probes.topology.nccl_words import Nccl
 from probes.topology.paths import Topology
 
 
-@dataclass(frozen=True)
+@frozen
 class ServingNics:
     """The NICs that serve one GPU, or why there are none."""
 
@@ -27,7 +27,7 @@ class ServingNics:
     far: bool = False  # a NIC reaches the GPU, but only from afar
 
 
-@dataclass(frozen=True)
+@frozen
 class Reachability:
     """Which NIC reaches the memory of which GPU."""
 

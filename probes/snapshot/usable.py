@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import field
 
-from probes.base.frozen import dataclass
+from probes.base.frozen import frozen
 from probes.base.unknown import Maybe, Unknown
 
 
-@dataclass(frozen=True)
+@frozen
 class UsableHere:
     """Why this session may not use a device or a NUMA node; "" where it may."""
 

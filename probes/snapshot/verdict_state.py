@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import field
 from enum import Enum
 
-from probes.base.frozen import dataclass
+from probes.base.frozen import frozen
 from probes.facts.gpudirect import GdrPath
 
 
@@ -21,7 +21,7 @@ class State(Enum):
     NOT_APPLICABLE = "NOT APPLICABLE"  # no NVIDIA GPU, no RDMA NIC, or hardware that cannot do it by design
 
 
-@dataclass(frozen=True)
+@frozen
 class Usability:
     """What the requirements of the paths say of a node; its findings turn this into the verdict.
 
@@ -36,7 +36,7 @@ class Usability:
     unserved: Mapping[str, str] = field(default_factory=dict)  # GPU -> why no NIC serves it, as a clause
 
 
-@dataclass(frozen=True)
+@frozen
 class Verdict:
     """The word, the path, the counts of GPUs and NICs that no finding takes away, and the first reason."""
 

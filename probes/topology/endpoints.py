@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from probes.base.frozen import dataclass
+from probes.base.frozen import frozen
 from probes.base.unknown import Maybe, Unknown, is_there, known
 from probes.facts.gpu.gpus import GpuFacts
 from probes.facts.kernel.modules import vendor_cards
@@ -14,7 +14,7 @@ from probes.facts.rdma.devices import RdmaDevice, RdmaFacts, natural
 _MELLANOX = 0x15B3
 
 
-@dataclass(frozen=True)
+@frozen
 class Endpoint:
     """An end of a path: a GPU, or a NIC (an RDMA device; several ports of one NIC are several)."""
 

@@ -6,9 +6,9 @@ Attributes are plain values; unknown ones are left out. Names come from the node
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from probes.base.frozen import frozen
 from probes.base.text import printable
 from probes.base.unknown import Unknown
 from probes.topology.graph import C2C, CPU, GPU, INTERNAL, MANAGEMENT, NIC, NUMA_NODE, NVLINK, NVSWITCH, SMP
@@ -36,7 +36,7 @@ _EDGE_STYLES = {
 _COLORS = {"critical": "red", "warning": "orange"}
 
 
-@dataclass(frozen=True)
+@frozen
 class Mark:
     """What findings say about a node of the graph."""
 

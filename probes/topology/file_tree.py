@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from probes.base.frozen import dataclass
+from probes.base.frozen import frozen
 from probes.topology.nccl_words import Seat
 
 
-@dataclass(frozen=True)
+@frozen
 class FileTree:
     """The places of PCI functions by a topology file."""
 

@@ -7,7 +7,7 @@ from itertools import accumulate
 from math import inf
 from typing import TYPE_CHECKING
 
-from probes.base.frozen import dataclass
+from probes.base.frozen import frozen
 from probes.base.unknown import Maybe, Unknown, known
 from probes.topology.graph import CPU, HOST_BRIDGE, INTERNAL, NO_LINK, NUMA_NODE, chain_of
 from probes.topology.parts import Parts
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import networkx as nx
 
 
-@dataclass(frozen=True)
+@frozen
 class Hop:
     """One element of a path, with the link that leads to it from the element before."""
 
@@ -28,7 +28,7 @@ class Hop:
     best_gbps: Maybe[float] = NO_LINK  # what the link can carry at its best; NICs are chosen by it
 
 
-@dataclass(frozen=True)
+@frozen
 class Branch:
     """The way from a host bridge down to a function."""
 

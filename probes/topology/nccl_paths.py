@@ -153,9 +153,7 @@ class NcclPaths:
         )
 
 
-def _seat(
-    parts: Parts, end: Endpoint, function: PciFunction | None, file: FileTree | None
-) -> Maybe[Seat]:
+def _seat(parts: Parts, end: Endpoint, function: PciFunction | None, file: FileTree | None) -> Maybe[Seat]:
     """Return an endpoint's seat in NCCL's tree."""
     if function is None:
         return Unknown(Reason.NOT_THERE, "/sys/bus/pci/devices", f"no PCI function for {end.label}")

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from enum import Enum
 from typing import Any
 
-from probes.base.frozen import dataclass
+from probes.base.frozen import frozen
 from probes.base.unknown import known
 from probes.facts.pci.functions import PciFunction
 from probes.topology.graph import chain_of, merged_bdf
@@ -36,7 +36,7 @@ class Nccl(Enum):
 ORDER = {word: rank for rank, word in enumerate(Nccl)}
 
 
-@dataclass(frozen=True)
+@frozen
 class Seat:
     """Where NCCL sees a function in its tree."""
 

@@ -9,7 +9,7 @@ from itertools import permutations, product
 from math import inf
 from typing import TYPE_CHECKING
 
-from probes.base.frozen import dataclass
+from probes.base.frozen import frozen
 from probes.base.unknown import Maybe, Reason, Unknown, known
 from probes.facts.node import Node
 from probes.facts.pci.functions import PciFacts
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 _SMI_RANK = {word: rank for rank, word in enumerate(Smi)}
 
 
-@dataclass(frozen=True)
+@frozen
 class Path:
     """What lies between two endpoints."""
 
@@ -74,7 +74,7 @@ class Path:
         return self.gbps if best == inf else best
 
 
-@dataclass(frozen=True)
+@frozen
 class Topology:
     """A node's graph, and every path between its endpoints."""
 

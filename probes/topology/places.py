@@ -20,9 +20,7 @@ from probes.topology.parts import Parts
 class Places:
     """The places of endpoints, as numbers."""
 
-    def __init__(
-        self, ends: Mapping[str, Endpoint], parts: Parts, routes: Routes, nccl: NcclPaths
-    ) -> None:
+    def __init__(self, ends: Mapping[str, Endpoint], parts: Parts, routes: Routes, nccl: NcclPaths) -> None:
         self._ends, self._parts, self._routes, self._nccl = ends, parts, routes, nccl
 
     @cached_property

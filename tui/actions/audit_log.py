@@ -13,6 +13,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from probes.base.frozen import frozen
 from probes.base.plan import FileChange, Plan, Step
 from probes.base.text import printable
 from tui.actions.events import RunOutcome
@@ -55,7 +56,7 @@ class AuditLogFile(AppendFile):
         super().__init__(path, "the log", AuditError, _READ_BYTES, owner, all_may_read=os.geteuid() == 0)
 
 
-@dataclass(frozen=True)
+@frozen
 class Actor:
     """Who runs something, and where."""
 
@@ -65,7 +66,7 @@ class Actor:
     pid: int
 
 
-@dataclass(frozen=True)
+@frozen
 class PastStep:
     """A step of a past run."""
 
@@ -82,7 +83,7 @@ class PastStep:
     group: str = ""
 
 
-@dataclass(frozen=True)
+@frozen
 class PastRun:
     """A run of an action in the log."""
 
@@ -271,6 +272,4 @@ def _undo_step(past: PastStep) -> Step | None:
 
 def is_undone(run: PastRun, runs: Iterable[PastRun]) -> bool:
     """Return whether a later run has undone this one."""
-    return any(
-        later.action == f"undo:{run.id}" and later.outcome is RunOutcome.DONE for later in runs
-    )
+    return any(later.action == f"undo:{run.id}" and later.outcome is RunOutcome.DONE for later in runs)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from probes.base.frozen import frozen
 from probes.base.origin import Source
 from probes.base.plan import NothingToDo, Plan
 from probes.base.unknown import Maybe, Unknown, known
@@ -71,14 +72,14 @@ class MemoryLog:
         return ""
 
 
-@dataclass(frozen=True)
+@frozen
 class UndoOffer(Offer):
     """The undo of a past run."""
 
     run: str = ""  # its id in the log
 
 
-@dataclass(frozen=True)
+@frozen
 class Prepared:
     """An action with its plan, ready to be confirmed."""
 

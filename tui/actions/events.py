@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import Enum
 from typing import Union
 
+from probes.base.frozen import frozen
 from probes.base.plan import Plan, Step
 from probes.base.text import plural
 from probes.base.unknown import Maybe
@@ -23,7 +23,7 @@ class RunOutcome(Enum):
     UNKNOWN = "unknown"  # gdrtop died during the run, so the log has no end of it
 
 
-@dataclass(frozen=True)
+@frozen
 class RunBegan:
     """A run has begun."""
 
@@ -31,7 +31,7 @@ class RunBegan:
     as_root: str  # "as root", "by sudo", "on the simulated node"
 
 
-@dataclass(frozen=True)
+@frozen
 class StepBegan:
     """Step `number`, from 1, has begun."""
 
@@ -39,14 +39,14 @@ class StepBegan:
     step: Step
 
 
-@dataclass(frozen=True)
+@frozen
 class Printed:
     """A line that the running step printed, without control sequences other than colors (SGR)."""
 
     text: str
 
 
-@dataclass(frozen=True)
+@frozen
 class StepEnded:
     """A step has ended; the explanation is "" if its output says enough."""
 
@@ -58,7 +58,7 @@ class StepEnded:
     kernel_lines: Maybe[tuple[str, ...]] = ()  # logged during the step, if it failed
 
 
-@dataclass(frozen=True)
+@frozen
 class RunEnded:
     """The run has ended; `why` is a sentence for all outcomes but DONE."""
 

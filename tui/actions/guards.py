@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
 
+from probes.base.frozen import frozen
 from probes.base.origin import Origin, Source
 from probes.base.plan import Plan, Step
 from probes.base.text import printable
@@ -24,7 +24,7 @@ _MOST_NAMED = 8
 _UNKNOWN_NODE = "this node"
 
 
-@dataclass(frozen=True)
+@frozen
 class Clearance:
     """Whether a plan may run; `word` must be typed first if it affects jobs or the network."""
 

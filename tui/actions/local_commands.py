@@ -14,9 +14,9 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, Protocol
 
+from probes.base.frozen import frozen
 from probes.host.command import TRUSTED_PATH, find_command
 from tui.terminal.pty_reader import PtyReader
 
@@ -29,7 +29,7 @@ _PASSWORD_WANTED = re.compile(
 )
 
 
-@dataclass(frozen=True)
+@frozen
 class CommandResult:
     """How a command ended; without a status it did not end or could not start, and `why` says so."""
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 from probes.base.codec import Codec
+from probes.base.frozen import frozen
 from probes.base.plan import Plan
 from tui.actions.audit_log import Actor
 from tui.actions.events import Printed, RunBegan, RunEnded, RunEvent, RunOutcome, StepBegan, StepEnded
@@ -13,7 +13,7 @@ from tui.actions.events import Printed, RunBegan, RunEnded, RunEvent, RunOutcome
 _CODEC = Codec(clean=str)  # text stays as it is
 
 
-@dataclass(frozen=True)
+@frozen
 class Order:
     """A confirmed run, and where it is logged."""
 

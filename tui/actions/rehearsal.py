@@ -6,8 +6,9 @@ The same runner runs the same steps as for real. Nothing of the node changes.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from probes.base.frozen import frozen
 from probes.base.plan import Plan
 from probes.base.unknown import Unknown
 from probes.checks.judgement import Judgement, judge
@@ -23,7 +24,7 @@ from tui.actions.runner import Runner
 from tui.actions.simulated_commands import SimulatedCommands
 
 
-@dataclass(frozen=True)
+@frozen
 class Rehearsal:
     """How a plan ended on the twin, and how the twin is afterwards."""
 

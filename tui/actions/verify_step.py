@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 
+from probes.base.frozen import frozen
 from probes.base.plan import Step
 
 # setpci(8): REGISTER=VALUE:MASK, both hexadecimal; VALUE alone sets the whole register.
 _SETTING = re.compile(r"([A-Za-z0-9_+.@]{1,40})=([0-9a-fA-F]{1,8})(?::([0-9a-fA-F]{1,8}))?")
 
 
-@dataclass(frozen=True)
+@frozen
 class RegisterCheck:
     """A register that a step has written, and how to read it back."""
 

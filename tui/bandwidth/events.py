@@ -2,26 +2,25 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from probes.bandwidth.model.planned_test import PlannedTest, Series
 from probes.bandwidth.model.result import Result
 from probes.bandwidth.model.samples import Fact, Sample
+from probes.base.frozen import frozen
 
 
-@dataclass(frozen=True)
+@frozen
 class SeriesStarted:
     """A series has started."""
 
     series: Series
 
 
-@dataclass(frozen=True)
+@frozen
 class ImpactCheckStarted:
     """gdrtop is checking whom the next test would affect."""
 
 
-@dataclass(frozen=True)
+@frozen
 class TestStarted:
     """A test has started; the first has the number 1."""
 
@@ -31,7 +30,7 @@ class TestStarted:
     test: PlannedTest
 
 
-@dataclass(frozen=True)
+@frozen
 class ProcessStarted:
     """A process of the test has started."""
 
@@ -39,7 +38,7 @@ class ProcessStarted:
     argv: tuple[str, ...]
 
 
-@dataclass(frozen=True)
+@frozen
 class LinePrinted:
     """A process printed a line; control characters are already neutralized."""
 
@@ -47,7 +46,7 @@ class LinePrinted:
     line: str
 
 
-@dataclass(frozen=True)
+@frozen
 class SampleReceived:
     """A row that counts, and the seconds since the first row of the test."""
 
@@ -55,7 +54,7 @@ class SampleReceived:
     seconds: float
 
 
-@dataclass(frozen=True)
+@frozen
 class FactReported:
     """A tool reported something about the run."""
 
@@ -63,7 +62,7 @@ class FactReported:
     fact: Fact
 
 
-@dataclass(frozen=True)
+@frozen
 class TestEnded:
     """A test has ended, and none of its processes is left."""
 
@@ -73,14 +72,14 @@ class TestEnded:
     result: Result
 
 
-@dataclass(frozen=True)
+@frozen
 class SaveFailed:
     """A result could not be saved."""
 
     reason: str
 
 
-@dataclass(frozen=True)
+@frozen
 class SeriesEnded:
     """The series has ended."""
 

@@ -27,9 +27,9 @@ import time
 import tty
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any, Protocol
 
+from probes.base.frozen import frozen
 from probes.host.command import TRUSTED_PATH, find_command
 from tui.bandwidth import supervisor
 from tui.terminal.ansi_text import without_colors
@@ -49,7 +49,7 @@ _MESSAGE_BYTES = 1 << 16
 _PASSED_ON = ("HOME", "USER", "LOGNAME", "SSH_AUTH_SOCK", "KRB5CCNAME", "LD_LIBRARY_PATH")
 
 
-@dataclass(frozen=True)
+@frozen
 class ProcessExit:
     """How a process ended.
 
@@ -111,7 +111,7 @@ class LocalProcessStarter:
             return _NotStarted(f"{path} could not be started: {error.strerror}")
 
 
-@dataclass(frozen=True)
+@frozen
 class _NotStarted:
     """Stands for a process that could not be started."""
 
@@ -182,9 +182,7 @@ def _set_raw(slave: int) -> None:
 class _LocalProcess:
     """A process, its supervisor, and its terminal; the thread that holds the lock reads for all."""
 
-    def __init__(
-        self, process: subprocess.Popen[bytes], control: socket.socket, output: PtyReader
-    ) -> None:
+    def __init__(self, process: subprocess.Popen[bytes], control: socket.socket, output: PtyReader) -> None:
         self._supervisor, self._control, self._output = process, control, output
         self._began = time.monotonic()
         self._reading = threading.Lock()

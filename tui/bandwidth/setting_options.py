@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from probes.bandwidth.model.request import MemoryPath, Mode, Scope
 from probes.bandwidth.planning.defaults import active_port, nearest_nic
 from probes.bandwidth.planning.inventory import inventory
+from probes.base.frozen import frozen
 from probes.base.unknown import Unknown
 from probes.facts.gpu.gpus import GpuFacts
 from probes.facts.rdma.devices import RdmaFacts
@@ -48,7 +48,7 @@ SECONDS = (10, 30, 60, 300, 3600, 5)
 QUEUE_PAIRS = (1, 2, 4, 8, 16)
 
 
-@dataclass(frozen=True)
+@frozen
 class Option:
     """A value of a setting, its text, and a short note beside it."""
 

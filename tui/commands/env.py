@@ -5,9 +5,9 @@ from __future__ import annotations
 import argparse
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any, TextIO
 
+from probes.base.frozen import frozen
 from probes.base.text import printable
 from probes.base.unknown import known
 from probes.facts.system import cloud as cloud_facts
@@ -45,7 +45,7 @@ _SIMILAR = 0.75  # most names share a prefix and words such as DEVICES
 _WORDS = {Severity.CRITICAL: "error", Severity.WARNING: "warning", Severity.NOTE: "note"}
 
 
-@dataclass(frozen=True)
+@frozen
 class File:
     """One file to check."""
 

@@ -6,9 +6,10 @@ import json
 import sys
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, TextIO, TypeVar
 
+from probes.base.frozen import frozen
 from probes.base.origin import Source
 from probes.base.unknown import Maybe, Unknown
 from probes.host.protocol import Host
@@ -34,7 +35,7 @@ _NO_JOB = "no NCCL job found; only root sees other users' jobs"
 T = TypeVar("T")
 
 
-@dataclass(frozen=True)
+@frozen
 class RasOptions:
     """The options of the command line."""
 

@@ -113,9 +113,7 @@ def _gpu_json(
     return object_of(fields)
 
 
-def _nic_json(
-    node: Node, end: Endpoint, role: NicRole | None, usable: UsableHere | None
-) -> dict[str, Any]:
+def _nic_json(node: Node, end: Endpoint, role: NicRole | None, usable: UsableHere | None) -> dict[str, Any]:
     devices = node.rdma.devices if isinstance(node.rdma, RdmaFacts) else ()
     device = next((device for device in devices if device.name == end.id), None)
     fields: dict[str, object] = {"name": end.label, "bdf": end.bdf, "numa_node": end.numa_node}

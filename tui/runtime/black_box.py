@@ -10,9 +10,9 @@ from __future__ import annotations
 import contextlib
 import re
 from collections.abc import Callable, Generator, Iterator
-from dataclasses import dataclass
 from enum import Enum
 
+from probes.base.frozen import frozen
 from probes.base.text import printable
 from probes.base.unknown import Unknown
 from probes.host.protocol import Host
@@ -51,7 +51,7 @@ class NoticeKind(Enum):
     ENDED = "watch-ended"
 
 
-@dataclass(frozen=True)
+@frozen
 class Notice:
     """A report about the ring, not about the node."""
 
@@ -62,7 +62,7 @@ class Notice:
     file: str = ""  # of SAVED
 
 
-@dataclass(frozen=True)
+@frozen
 class Limits:
     """How much is kept, and what is saved."""
 

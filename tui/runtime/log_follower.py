@@ -5,8 +5,9 @@ from __future__ import annotations
 import os.path
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from probes.base.frozen import frozen
 from probes.base.unknown import Unknown
 from probes.host.file_range import FileRange
 from probes.host.protocol import Host
@@ -22,7 +23,7 @@ _TAIL_BYTES = 64
 _COMPRESSED = (b"\x1f\x8b", b"\x28\xb5\x2f\xfd")
 
 
-@dataclass(frozen=True)
+@frozen
 class Followed:
     """What was read so far."""
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
+from probes.base.frozen import frozen
 from probes.base.origin import Source
 from probes.base.unknown import Maybe, Reason, Unknown
 from probes.host.protocol import Host
@@ -26,7 +27,7 @@ _NOT_CONFIRMED = "not confirmed"
 _ABSENT = (Reason.NOT_THERE, Reason.NOT_RECORDED)
 
 
-@dataclass(frozen=True)
+@frozen
 class RasAnswer:
     """What became of one question to one port."""
 
@@ -131,9 +132,7 @@ class RasQuestions:
             finally:
                 self._disconnect()
 
-    def _ask(
-        self, target: RasTarget, command: str, use: RasUse, sample: LiveSample, node: Host
-    ) -> RasAnswer:
+    def _ask(self, target: RasTarget, command: str, use: RasUse, sample: LiveSample, node: Host) -> RasAnswer:
         decision = self._permission(target, command, use)
         if not decision.is_allowed:
             return RasAnswer(target, command, decision=decision)

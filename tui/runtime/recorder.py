@@ -6,8 +6,8 @@ import os
 import re
 import threading
 import time
-from dataclasses import dataclass
 
+from probes.base.frozen import frozen
 from probes.base.origin import Origin, Source
 from probes.base.text import plural, printable
 from probes.base.unknown import known
@@ -24,7 +24,7 @@ from tui.files.version import version
 _HOST_QUESTIONS = (Question("file", ("/proc/sys/kernel/hostname",)), Question("file", ("/etc/hostname",)))
 
 
-@dataclass(frozen=True)
+@frozen
 class Recorded:
     """A finished recording."""
 

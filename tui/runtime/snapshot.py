@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 
+from probes.base.frozen import frozen
 from probes.base.origin import Origin, Source
 from probes.checks.judgement import Judgement, judge
 from probes.host.protocol import Host
@@ -22,7 +22,7 @@ from tui.runtime.recorder import manifest_of
 _SECONDS = 1.0  # between two readings: rates are the difference
 
 
-@dataclass(frozen=True)
+@frozen
 class Snapshot:
     """A node at one moment."""
 

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 
 from rich.cells import cell_len
 
 from probes.bandwidth.model.limits import Bound, Limit
+from probes.base.frozen import frozen
 from probes.base.unknown import Unknown
 from widgets.bandwidth.curves import Curve, XAxis
 from widgets.base.figures import BLOCKS, binary_size, short
@@ -51,7 +51,7 @@ def draw_chart(
 # Limits
 
 
-@dataclass(frozen=True)
+@frozen
 class _Mark:
     """Limits with the same value."""
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from enum import Enum
 
 from probes.bandwidth.model.samples import Sample
 from probes.bandwidth.results.against_earlier import latency_us
+from probes.base.frozen import frozen
 from widgets.base.lines import Tone
 
 
@@ -20,7 +20,7 @@ class XAxis(Enum):
     NAME = "what was copied"
 
 
-@dataclass(frozen=True)
+@frozen
 class Curve:
     """The rows of one test."""
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from probes.bandwidth.model.command import Refused
 from probes.bandwidth.model.planned_test import PlannedTest, Series
 from probes.bandwidth.model.settings import Purpose
+from probes.base.frozen import frozen
 from probes.base.text import plural
 from widgets.bandwidth.series import (
     command_lines,
@@ -26,7 +26,7 @@ _LABEL_WIDTH = 14
 _MOST_COMMANDS = 24
 
 
-@dataclass(frozen=True)
+@frozen
 class SettingRow:
     """A setting: its value, and a short note beside it."""
 

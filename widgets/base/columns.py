@@ -8,6 +8,7 @@ from typing import TypeVar
 
 from rich.cells import cell_len
 
+from probes.base.frozen import frozen
 from widgets.base.lazy_lines import LazyLines
 from widgets.base.lines import Line, Run, Tone, fit, width_of
 
@@ -16,7 +17,7 @@ _GAP = 2
 _USES = 30  # drawings, until columns may become narrower again
 
 
-@dataclass(frozen=True)
+@frozen
 class Column:
     """A column with one cell a row."""
 

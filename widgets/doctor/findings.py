@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from itertools import groupby
 
 from rich.cells import cell_len
 
+from probes.base.frozen import frozen
 from probes.base.text import plural
 from probes.facts.gpudirect import GdrPath
 from probes.queries.finding import Evidence, Finding, Severity, Status
@@ -73,7 +73,7 @@ def counted(findings: Iterable[Finding]) -> str:
 # The list
 
 
-@dataclass(frozen=True)
+@frozen
 class Entry:
     """A row of the list: a finding, a check that is ok, or all checks that need the same thing to run."""
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from statistics import median
 
+from probes.base.frozen import frozen
 from probes.base.text import plural
 from probes.base.unknown import Maybe, Reason, Unknown, known
 from probes.facts.gpudirect import PeermemReading
@@ -14,7 +14,7 @@ from widgets.base.figures import UNKNOWN_MARK, gibibytes, short
 from widgets.base.lines import Run, Tone
 
 
-@dataclass(frozen=True)
+@frozen
 class CounterGroup:
     """Counters of a port that mean the same."""
 
@@ -123,7 +123,7 @@ def added(values: Iterable[Maybe[float]]) -> Maybe[float]:
     return sum_ if count else Unknown(Reason.NOT_THERE, "", "no NIC")
 
 
-@dataclass(frozen=True)
+@frozen
 class RankRate:
     """What the NICs of a process carry, and which of them other processes use too."""
 

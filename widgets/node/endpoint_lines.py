@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import IntEnum
 from functools import lru_cache
 
+from probes.base.frozen import frozen
 from probes.base.unknown import Reason, Unknown, known
 from probes.facts.gpu.gpus import NOT_LISTED, Gpu, GpuFacts
 from probes.facts.node import Node
@@ -24,7 +25,7 @@ from widgets.node import usable_here
 from widgets.node.highlights import Highlights
 
 
-@dataclass(frozen=True)
+@frozen
 class LiveFigures:
     """The moving figures of a drawing; empty before the first reading."""
 

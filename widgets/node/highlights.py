@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cached_property
 
+from probes.base.frozen import frozen
 from probes.snapshot.nic_roles import NicRole
 from probes.snapshot.usable import UsableHere
 from widgets.base.lines import Run, Tone
@@ -13,7 +14,7 @@ from widgets.base.lines import Run, Tone
 NOTHING_LIMITED = UsableHere()
 
 
-@dataclass(frozen=True)
+@frozen
 class Highlights:
     """What is selected and what stands out."""
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from probes.base.frozen import frozen
 from probes.base.unknown import Unknown, known
 from probes.topology.endpoints import Endpoint
 from probes.topology.graph import DOWNSTREAM, INTERNAL, NO_LINK, NUMA_NODE, UPSTREAM, chain_of, root_port
@@ -16,7 +15,7 @@ from widgets.node.matrix import both_words, path_tone, smi_word
 _NAME_CELLS = 17
 
 
-@dataclass(frozen=True)
+@frozen
 class _Element:
     """One row of the drawing: a device or a switch, and the link that leads to it."""
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from enum import Enum
 from functools import cache
 
+from probes.base.frozen import frozen
 from probes.base.text import plural
 from probes.base.unknown import Unknown
 from probes.facts.node import Node
@@ -39,7 +39,7 @@ class Style(Enum):
     BOXES = "boxes"  # boxes for NUMA nodes too
 
 
-@dataclass(frozen=True)
+@frozen
 class Form:
     """How the topology is drawn, and how much of each endpoint."""
 

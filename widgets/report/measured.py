@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from probes.bandwidth.model.rating import Rating
+from probes.base.frozen import frozen
 from probes.base.text import printable
 from probes.setup.report import Measured, Report
 from widgets.bandwidth.result import mark_of, words_of
@@ -17,7 +16,7 @@ HOW_TO_MEASURE = (
 )
 
 
-@dataclass(frozen=True)
+@frozen
 class ResultText:
     """One result."""
 

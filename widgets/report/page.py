@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
-from dataclasses import dataclass
 
+from probes.base.frozen import frozen
 from probes.base.origin import Origin, Source
 from probes.base.plan import Plan, Step
 from probes.base.text import printable
@@ -39,7 +39,7 @@ _WHOLE = 10_000  # cells: nothing is cut
 _TIME = "%Y-%m-%d %H:%M %Z"
 
 
-@dataclass(frozen=True)
+@frozen
 class StepText:
     """A step of a fix, or the first of several similar ones."""
 
@@ -50,7 +50,7 @@ class StepText:
     kind: str = ""  # "switch ports": what they are
 
 
-@dataclass(frozen=True)
+@frozen
 class FindingText:
     """A finding in its five parts."""
 
@@ -71,7 +71,7 @@ class FindingText:
     reference: str
 
 
-@dataclass(frozen=True)
+@frozen
 class MatrixText:
     """The words of the paths between GPUs and NICs, and what they mean."""
 
@@ -81,7 +81,7 @@ class MatrixText:
     legend: tuple[str, ...]
 
 
-@dataclass(frozen=True)
+@frozen
 class ChangeText:
     """A run of an action."""
 
@@ -95,7 +95,7 @@ class ChangeText:
     no_undo: str
 
 
-@dataclass(frozen=True)
+@frozen
 class Page:
     """Everything on the page but the drawings."""
 

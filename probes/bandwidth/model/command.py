@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import ipaddress
 import re
-from dataclasses import dataclass
 
+from probes.base.frozen import frozen
 from probes.base.unknown import Reason, Unknown
 from probes.facts.system.tools import ToolFacts
 
@@ -22,7 +22,7 @@ PCI_ORDER = ("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
 """Without it CUDA numbers the fastest GPU first; with it, GPUs have the same numbers as in NVML."""
 
 
-@dataclass(frozen=True)
+@frozen
 class Command:
     """A command that can be run or shown."""
 
@@ -30,7 +30,7 @@ class Command:
     tool: str  # the program, without env and numactl
 
 
-@dataclass(frozen=True)
+@frozen
 class Refused:
     """The reason why there is no such command."""
 

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from fnmatch import fnmatchcase
 from typing import Any
 
 from probes.bandwidth.model.limits import payload_share
 from probes.bandwidth.model.shares import NEAR_PCIE, NEAR_PORT
+from probes.base.frozen import frozen
 from probes.base.text import printable
 from probes.facts.pci.link_speed import link_gbps
 
@@ -35,7 +36,7 @@ class TableError(Exception):
     """A table of expected figures is not valid; the message says where and why."""
 
 
-@dataclass(frozen=True)
+@frozen
 class ExpectedPair:
     """One row: which machines, GPUs and NICs it is for, and what they reach.
 
@@ -70,7 +71,7 @@ class ExpectedPair:
         return min(shares, default=0.0)
 
 
-@dataclass(frozen=True)
+@frozen
 class ExpectedTable:
     """The rows of a table, the first that fits counts."""
 
@@ -166,7 +167,7 @@ _READERS: Mapping[str, Callable[[object], Any]] = {
 assert set(_READERS) == {field.name for field in fields(ExpectedPair)}
 
 
-@dataclass(frozen=True)
+@frozen
 class Expectation:
     """What one test should reach, and by which row."""
 

@@ -14,8 +14,9 @@ Each part has a bound, its bandwidth in one direction without headers:
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from probes.base.frozen import frozen
 from probes.base.unknown import Maybe, Reason, Unknown, known
 from probes.facts.pci.functions import PciFunction, PciKind
 from probes.facts.pci.link_speed import link_gbps, now_of, words
@@ -35,7 +36,7 @@ _OVER_CPU_LINK = "the GPU uses its chip-to-chip links to the CPU, not its own PC
 _LOOPBACK_NOTE = "in loopback the NIC's PCIe link carries both directions"
 
 
-@dataclass(frozen=True)
+@frozen
 class Bound:
     """One part of the path, and its bandwidth in one direction."""
 
@@ -48,7 +49,7 @@ class Bound:
     part: str = ""  # bounds with the same part are the same link: two functions of a card share one
 
 
-@dataclass(frozen=True)
+@frozen
 class Limit:
     """Every bound of one path."""
 

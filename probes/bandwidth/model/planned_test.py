@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from probes.bandwidth.model.command import Command
 from probes.bandwidth.model.expected import Expectation
 from probes.bandwidth.model.limits import Limit
 from probes.bandwidth.model.request import Mode
 from probes.bandwidth.model.settings import Purpose, Settings
+from probes.base.frozen import frozen
 
 
-@dataclass(frozen=True)
+@frozen
 class PlannedProcess:
     """One process of a test."""
 
@@ -20,7 +19,7 @@ class PlannedProcess:
     host: str = ""  # "": this node; else the peer, by an SSH that is part of the command
 
 
-@dataclass(frozen=True)
+@frozen
 class Pair:
     """What a test runs between, as results are compared; "" for what takes no part."""
 
@@ -32,7 +31,7 @@ class Pair:
     peer: str = ""
 
 
-@dataclass(frozen=True)
+@frozen
 class PlannedTest:
     """One test. Its processes start in this order, each when the one before it waits."""
 
@@ -59,7 +58,7 @@ class PlannedTest:
         return self.processes[-1].command.tool
 
 
-@dataclass(frozen=True)
+@frozen
 class LeftOut:
     """A test of a series that this node cannot run."""
 
@@ -73,7 +72,7 @@ class LeftOut:
         return self.title.partition(" · ")[0]
 
 
-@dataclass(frozen=True)
+@frozen
 class Series:
     """Tests that run one after another."""
 

@@ -8,13 +8,14 @@ pair differ by less than 1 %.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import Enum
 
 from probes.bandwidth.model.expected import Expectation
 from probes.bandwidth.model.limits import Limit
 from probes.bandwidth.model.samples import Sample
 from probes.bandwidth.model.shares import NEAR_PCIE, NEAR_PORT
+from probes.base.frozen import frozen
 from probes.base.unknown import Unknown
 
 LIKE_HOST = 0.95
@@ -35,7 +36,7 @@ class Rating(Enum):
         return cls.NEAR if value == "near the line" else None  # of results saved by earlier versions
 
 
-@dataclass(frozen=True)
+@frozen
 class OpenFinding:
     """A finding of the doctor about the path of a test, when it ran."""
 
@@ -43,7 +44,7 @@ class OpenFinding:
     title: str
 
 
-@dataclass(frozen=True)
+@frozen
 class Judgement:
     """A rating with its reason; the field names are those of saved results."""
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import Enum
 
+from probes.base.frozen import frozen
 from probes.facts.system.tool_names import PERFTEST
 
 
@@ -36,7 +36,7 @@ class Scope(Enum):
     MATRIX = "matrix"  # every GPU with every NIC
 
 
-@dataclass(frozen=True)
+@frozen
 class Request:
     """The test that the user wants; None means what fits this node."""
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import math
 import re
-from dataclasses import dataclass
 from enum import Enum
 
+from probes.base.frozen import frozen
 from probes.base.text import printable
 
 LINE_LIMIT = 1000
@@ -29,7 +29,7 @@ _NUMBER = re.compile(r"\d{1,20}(?:\.\d{0,24})?(?:[eE][+-]?\d{1,3})?", re.ASCII)
 _WHOLE = re.compile(r"\d{1,18}", re.ASCII)
 
 
-@dataclass(frozen=True)
+@frozen
 class Latency:
     """One figure of how long a message or a copy took.
 
@@ -40,7 +40,7 @@ class Latency:
     microseconds: float
 
 
-@dataclass(frozen=True)
+@frozen
 class Sample:
     """One measurement; None for what the tool did not measure or print."""
 
@@ -94,7 +94,7 @@ BY_PEERMEM = "nvidia-peermem"
 WAITING, CONNECTED, MEASURING, DONE = "waiting for the client", "connected", "measuring", "done"
 
 
-@dataclass(frozen=True)
+@frozen
 class Fact:
     """What a tool reported about the run."""
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
 from typing import NamedTuple
 
+from probes.base.frozen import frozen
 
-@dataclass(frozen=True)
+
+@frozen
 class Purpose:
     """What a test shows and what it does not, one line each: shown before it runs."""
 

@@ -13,9 +13,9 @@ hosts are not visible here: neither counts as the same card.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 
 from probes.bandwidth.model.planned_test import PlannedTest
+from probes.base.frozen import frozen
 from probes.base.unknown import Unknown, known
 from probes.facts.jobs.processes import Process, ProcessFacts, names_of
 from probes.facts.rdma.devices import RdmaFacts
@@ -166,7 +166,7 @@ def _used_ports(examination: Examination, tests: Iterable[PlannedTest]) -> list[
     return list(used)
 
 
-@dataclass(frozen=True)
+@frozen
 class _Neighbor:
     """A port that no test uses, on the card of one that is used."""
 

@@ -8,11 +8,12 @@ run_iter_bw_infinitely_server), so it gets a test that ends by itself.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from probes.bandwidth.model.request import Mode, Request
 from probes.bandwidth.planning.defaults import LARGE_BYTES
 from probes.bandwidth.tools.perftest_command import PerftestSettings
+from probes.base.frozen import frozen
 
 ITERATIONS_OF_EACH_SIZE = 1000
 """With all sizes: 16 GiB in total, a third of a second at 400 Gb/s."""
@@ -23,7 +24,7 @@ _TIME_LIMIT_SECONDS = 300.0
 _WAIT_FOR_PEER_SECONDS = 600.0
 
 
-@dataclass(frozen=True)
+@frozen
 class TimedSettings:
     """Settings with size and duration, and the times that follow from them."""
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from probes.bandwidth.model.settings import Purpose
 from probes.bandwidth.tools.perftest import GPU_BUILD_HINT
 from probes.bandwidth.tools.registry import tool_of
+from probes.base.frozen import frozen
 from probes.base.unknown import Maybe, Reason, Unknown
 from probes.facts.system.packages import Package, packages_of
 from probes.facts.system.tool_names import PERFTEST, TEST_TOOLS
@@ -18,7 +18,7 @@ from probes.snapshot.examination import Examination
 _NO_VERSION = "it prints its version only when a test runs"
 
 
-@dataclass(frozen=True)
+@frozen
 class Available:
     """One program that measures, installed or missing, with the names of `gdrtop bench --list --json`."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from probes.bandwidth.model.command import Refused, is_ipv6
 from probes.bandwidth.model.limits import Limit, limit_of_two_ends
@@ -13,12 +13,13 @@ from probes.bandwidth.planning.duration import TimedSettings
 from probes.bandwidth.tools.numa_binding import bound_to
 from probes.bandwidth.tools.perftest_command import LOCALHOST, PerftestSettings, loopback, perftest
 from probes.bandwidth.tools.ssh import by_ssh, host_of
+from probes.base.frozen import frozen
 from probes.facts.gpu.gpus import GpuFacts
 from probes.facts.system.tools import ToolFacts
 from probes.snapshot.examination import Examination
 
 
-@dataclass(frozen=True)
+@frozen
 class PerftestEnds:
     """Both ends of one test."""
 

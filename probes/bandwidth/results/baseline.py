@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 
 from probes.bandwidth.model.command import Refused
 from probes.bandwidth.model.rating import Rating
 from probes.bandwidth.model.result import Ending, Result
 from probes.bandwidth.results.memory_path import is_measured
+from probes.base.frozen import frozen
 from probes.base.text import printable
 from probes.base.unknown import Unknown, known
 from probes.facts.pci.functions import PciFacts, PciFunction
@@ -25,7 +25,7 @@ from probes.topology.endpoints import Endpoint
 _MACHINE_TYPE_LIMIT = 200  # characters
 
 
-@dataclass(frozen=True)
+@frozen
 class Baseline:
     """The results expected of every node of a machine type."""
 

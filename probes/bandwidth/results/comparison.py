@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from probes.bandwidth.model.planned_test import LeftOut
 from probes.bandwidth.model.rating import LIKE_HOST, Rating
@@ -18,6 +17,7 @@ from probes.bandwidth.model.samples import BY_DMABUF, BY_PEERMEM, HOST_MEMORY
 from probes.bandwidth.results.against_earlier import gbps_text, headline_text, latency_us
 from probes.bandwidth.results.memory_path import is_as_requested, memory_used, mismatch_evidence
 from probes.bandwidth.results.staged import staging_conclusions
+from probes.base.frozen import frozen
 
 _ARROW = " → "
 _COMPARED = (HOST_MEMORY, BY_DMABUF, BY_PEERMEM)
@@ -27,7 +27,7 @@ _UNSUPPORTED = re.compile(r"DMA-BUF is not supported on this GPU|Couldn't alloca
 _CHECK = "gdrtop check looks for the causes: ACS redirects, IOMMU, slow links"
 
 
-@dataclass(frozen=True)
+@frozen
 class _Pair:
     """What was measured over one NIC with one GPU."""
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 
 from probes.bandwidth.model.samples import (
@@ -15,6 +14,7 @@ from probes.bandwidth.model.samples import (
     Sample,
     clean_line,
 )
+from probes.base.frozen import frozen
 
 CAUSE, SYMPTOM, FOLLOWS = 0, 1, 2
 """How much a line explains: the cause, what failed, or only that something failed before it."""
@@ -29,7 +29,7 @@ _SIGNALS = {
 }
 
 
-@dataclass(frozen=True)
+@frozen
 class FailurePattern:
     """One row of a table: a line that matches means this sentence, in which {a} is the group `a`."""
 
@@ -44,7 +44,7 @@ class FailurePattern:
         return re.compile(self.pattern)
 
 
-@dataclass(frozen=True)
+@frozen
 class Failure:
     """One thing that went wrong."""
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from probes.bandwidth.model.command import PCI_ORDER, Command, Refused, command, gpu_numbers, out_of_range
 from probes.bandwidth.model.request import Request
@@ -30,6 +29,7 @@ from probes.bandwidth.model.samples import (
 from probes.bandwidth.model.settings import Load, Purpose
 from probes.bandwidth.tools.failures import CAUSE, SYMPTOM, Failure, FailurePattern, Output, failures_in
 from probes.bandwidth.tools.tool import LocalSettings, LocalTool
+from probes.base.frozen import frozen
 from probes.facts.gpu.gpus import Gpu
 from probes.facts.system.tool_names import GDRCOPY, SANITY
 from probes.facts.system.tools import ToolFacts
@@ -38,7 +38,7 @@ from probes.snapshot.examination import Examination
 _NOT_PROVEN = "GPUDirect RDMA (no NIC is involved, and RDMA does not need gdrdrv)"
 
 
-@dataclass(frozen=True)
+@frozen
 class GdrcopySettings(LocalSettings):
     """A test of one GPU."""
 

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from probes.bandwidth.model.command import (
     Command,
@@ -53,6 +52,7 @@ from probes.bandwidth.tools.failures import (
     failures_in,
 )
 from probes.bandwidth.tools.tool import LocalSettings, LocalTool
+from probes.base.frozen import frozen
 from probes.facts.gpu.gpus import Gpu
 from probes.facts.system.tools import ToolFacts
 from probes.snapshot.examination import Examination
@@ -68,7 +68,7 @@ _BY_VERBS = (("NCCL_NET", "IB"),)
 _STAGED = (("NCCL_NET_GDR_LEVEL", "LOC"), ("NCCL_IB_GDR_LEVEL", "0"))
 
 
-@dataclass(frozen=True)
+@frozen
 class NcclSettings(LocalSettings):
     """A collective over some GPUs."""
 

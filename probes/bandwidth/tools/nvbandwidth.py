@@ -13,7 +13,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from probes.bandwidth.model.command import Command, Refused, command, gpu_numbers, out_of_range, visible_gpus
 from probes.bandwidth.model.limits import Limit, limit_of_gpu_copies
@@ -32,6 +31,7 @@ from probes.bandwidth.model.samples import (
 from probes.bandwidth.model.settings import Purpose
 from probes.bandwidth.tools.failures import SYMPTOM, Failure, Output, failure_in
 from probes.bandwidth.tools.tool import LocalSettings, LocalTool
+from probes.base.frozen import frozen
 from probes.facts.gpu.gpus import Gpu, GpuFacts
 from probes.facts.system.tools import ToolFacts
 from probes.snapshot.examination import Examination
@@ -39,7 +39,7 @@ from probes.snapshot.examination import Examination
 _TEST_NAME = re.compile(r"[a-z][a-z0-9_]{0,79}")
 
 
-@dataclass(frozen=True)
+@frozen
 class NvbandwidthSettings(LocalSettings):
     """Some of its tests on some GPUs."""
 

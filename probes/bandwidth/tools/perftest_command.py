@@ -8,7 +8,7 @@ DMA-BUF, and with --use_data_direct by the NIC's Data Direct function too.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from probes.bandwidth.model.command import (
     PCI_ORDER,
@@ -24,6 +24,7 @@ from probes.bandwidth.model.command import (
 )
 from probes.bandwidth.model.limits import Limit, limit_of_host_memory, limit_of_pair
 from probes.bandwidth.model.settings import Load, Purpose, Settings
+from probes.base.frozen import frozen
 from probes.base.unknown import Maybe, Unknown
 from probes.facts.system.tool_names import PERFTEST
 from probes.facts.system.tools import PERFTEST_PORT, Perftest, ToolFacts
@@ -33,7 +34,7 @@ LOCALHOST = "127.0.0.1"
 _LARGEST_BYTES = 1 << 30
 
 
-@dataclass(frozen=True)
+@frozen
 class GpuMemory:
     """The GPU whose memory is used, and how the NIC gets at it."""
 
@@ -43,7 +44,7 @@ class GpuMemory:
     data_direct: bool = False  # by the NIC's Data Direct function, which needs DMA-BUF
 
 
-@dataclass(frozen=True)
+@frozen
 class PerftestSettings(Settings):
     """One end of a test."""
 
@@ -87,9 +88,7 @@ class PerftestSettings(Settings):
     def limit(self, examination: Examination, is_loopback: bool = False) -> Limit:
         """Return what this end can reach at most."""
         if self.gpu is None:
-            return limit_of_host_memory(
-                examination, self.device, self.port, is_loopback, self.queue_pairs
-            )
+            return limit_of_host_memory(examination, self.device, self.port, is_loopback, self.queue_pairs)
         memory, pairs = self.gpu, self.queue_pairs
         return limit_of_pair(
             examination, memory.bdf, self.device, self.port, is_loopback, pairs, memory.data_direct

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-from probes.base.frozen import dataclass
+from probes.base.frozen import frozen
 from probes.base.plan import Plan, Step, instruction
 from probes.base.unknown import Maybe, Reason, Unknown, map_known
 from probes.facts.kernel.module_blockers import explain, loads_nothing
@@ -51,7 +51,7 @@ _WATCHED = (
 _OFED_PACKAGE, _DRIVER_PACKAGE = "the kernel's extra modules, or OFED", "the NVIDIA driver"
 
 
-@dataclass(frozen=True)
+@frozen
 class _Module:
     """A module that the node needs for its devices."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from probes.base.frozen import dataclass
+from probes.base.frozen import frozen
 from probes.base.unknown import Maybe, Reason, Unknown, known, map_known
 from probes.facts.rdma.port_health import ERROR_COUNTER_BITS, ErrorCounter, PortHealth
 from probes.queries.evidence_list import first_n
@@ -15,7 +15,7 @@ from probes.snapshot.examination import Examination
 _SHORTEST_SECONDS = 60.0  # a single error says nothing about the rate
 
 
-@dataclass(frozen=True)
+@frozen
 class CounterReading:
     """One counter of one port."""
 

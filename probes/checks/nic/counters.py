@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from probes.base.frozen import dataclass
+from probes.base.frozen import frozen
 from probes.base.plan import Plan, instruction
 from probes.base.unknown import Reason, Unknown, known, map_known
 from probes.checks.nic.counter_readings import (
@@ -62,7 +62,7 @@ _PEER = Plan(
 )
 
 
-@dataclass(frozen=True)
+@frozen
 class _Counters:
     """Counters that mean the same, and what to report about them."""
 
@@ -248,7 +248,7 @@ AREA.check(
 )
 
 
-@dataclass(frozen=True)
+@frozen
 class _Discards:
     """What one counter of discarded packets means (InfiniBand Architecture, PortCounters)."""
 

@@ -191,9 +191,7 @@ def ecn_off(examination: Examination) -> Outcome:
                         "Write 1 to ecn/roce_rp/enable/N and ecn/roce_np/enable/N of the site's RoCE "
                         "priority N. Set PFC and trust with mlnx_qos as on the switches."
                     ),
-                    *look_at_congestion_control(
-                        examination, (known(port.device.bdf, "") for port in off)
-                    ),
+                    *look_at_congestion_control(examination, (known(port.device.bdf, "") for port in off)),
                 ),
                 disturbs="the whole fabric if the settings differ from the switches: use a maintenance "
                 "window",

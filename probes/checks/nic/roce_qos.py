@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from probes.base.frozen import dataclass
+from probes.base.frozen import frozen
 from probes.base.plan import Plan, Step, instruction
 from probes.base.unknown import Reason, Unknown, known, map_known
 from probes.checks.nccl.network import used_devices
@@ -30,7 +30,7 @@ _FEW = 2
 _NO_PFC = "no priority has PFC: this network is lossy by choice, or its switches are not configured"
 
 
-@dataclass(frozen=True)
+@frozen
 class Request:
     """The traffic class that packets over a port have, and where it comes from."""
 

@@ -242,8 +242,7 @@ def vm_without_p2p(examination: Examination) -> Outcome:
         return passed(Evidence(file.path, "NCCL reads the host's PCI tree from this file"))
     named = labels(examination)
     return found(
-        "The hypervisor hides the host's PCIe switches, so NCCL assumes that the path goes through the "
-        "CPU.",
+        "The hypervisor hides the host's PCIe switches, so NCCL assumes that the path goes through the CPU.",
         *(
             Evidence(
                 f"readlink -f {DEVICES}/{function.bdf}",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from probes.base.frozen import dataclass
+from probes.base.frozen import frozen
 from probes.base.plan import Plan, instruction
 from probes.base.text import plural
 from probes.base.unknown import Maybe, Reason, Unknown, known
@@ -47,7 +47,7 @@ _RESEAT = Plan(
 )
 
 
-@dataclass(frozen=True)
+@frozen
 class _Link:
     """A link, by the function at its lower end."""
 

@@ -77,8 +77,6 @@ def boot_image_older_than_settings(examination: Examination) -> Outcome:
         *(Evidence(f"stat {path}", f"newer than {image}") for path in newer[:4]),
         fix=Plan(
             "Rebuild the boot image",
-            (
-                *initramfs_steps(),
-            ),
+            (*initramfs_steps(),),
         ),
     )

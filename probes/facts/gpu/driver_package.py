@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from enum import Enum
 
+from probes.base.frozen import frozen
 from probes.base.unknown import Maybe, Reason, Unknown, map_known
 from probes.facts.gpu.gpus import DriverFacts, Flavour
 from probes.facts.kernel.dkms import DRIVER_PACKAGES, DkmsFacts, installed_for
@@ -23,7 +23,7 @@ class DriverOrigin(Enum):
     CONTAINER = "driver container"  # GPU Operator: /run/nvidia/driver
 
 
-@dataclass(frozen=True)
+@frozen
 class DriverPackage:
     """The installed driver, loaded or not."""
 
@@ -41,7 +41,7 @@ _AKMODS = "/var/cache/akmods/nvidia"  # RPM Fusion: packages that are built on t
 _CLOSED_LICENSE = "NVIDIA"  # the open modules have "Dual MIT/GPL" (kernel-open/nvidia/nv.c)
 
 
-@dataclass(frozen=True)
+@frozen
 class DriverTraces:
     """What other probes know of the driver."""
 

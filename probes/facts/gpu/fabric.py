@@ -6,7 +6,7 @@ user guide). GPUs of one cluster and clique reach each other over NVLink, also b
 
 from __future__ import annotations
 
-from probes.base.frozen import dataclass
+from probes.base.frozen import frozen
 from probes.base.unknown import Maybe, Reason, Unknown, map_known
 from probes.host.nvml import FABRIC_STATES, NvmlGpu
 
@@ -38,7 +38,7 @@ _CONFIGURATION = {
 }
 
 
-@dataclass(frozen=True)
+@frozen
 class GpuFabric:
     """State and place of a GPU in the NVLink fabric."""
 

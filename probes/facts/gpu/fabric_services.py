@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 
-from probes.base.frozen import dataclass
+from probes.base.frozen import frozen
 from probes.base.unknown import Maybe, Reason, Unknown, map_known
 from probes.facts.pci.functions import PciFacts
 from probes.host.protocol import Host
@@ -23,7 +23,7 @@ _MAX_PROCESSES = 32768
 _NO_SWITCHES = Unknown(Reason.NOT_THERE, NVLSM, "no NVSwitch here is managed through a ConnectX")
 
 
-@dataclass(frozen=True)
+@frozen
 class FabricServiceFacts:
     """The parts besides the services of systemd."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from enum import Enum
 
-from probes.base.frozen import dataclass
+from probes.base.frozen import frozen
 from probes.base.text import printable
 from probes.base.unknown import Maybe, Reason, Unknown, known, map_known
 from probes.facts.gpu.fabric import GpuFabric, fabric_of
@@ -23,7 +23,7 @@ class Flavour(Enum):
     PROPRIETARY = "proprietary"
 
 
-@dataclass(frozen=True)
+@frozen
 class DriverFacts:
     """The loaded NVIDIA kernel driver, from /proc/driver/nvidia/version and /sys/module/nvidia."""
 
@@ -35,7 +35,7 @@ class DriverFacts:
     confidential_computing: Maybe[bool] = _NOT_ASKED
 
 
-@dataclass(frozen=True)
+@frozen
 class Gpu:
     """One NVIDIA GPU, seen on the PCI bus."""
 
@@ -56,7 +56,7 @@ class Gpu:
     nvml: Maybe[NvmlGpu]  # also Unknown if the GPU has fallen off the bus
 
 
-@dataclass(frozen=True)
+@frozen
 class GpuFacts:
     """Driver and GPUs in index order."""
 

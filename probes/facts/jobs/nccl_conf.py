@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 
-from probes.base.frozen import dataclass
+from probes.base.frozen import frozen
 from probes.base.text import printable, printable_lines
 from probes.base.unknown import Maybe, Unknown
 from probes.host.protocol import Host
@@ -19,7 +19,7 @@ _MAX_VARIABLES = 128
 _VALUE_LIMIT = 1024  # NCCL_IB_HCA of 32 NICs has 400 characters
 
 
-@dataclass(frozen=True)
+@frozen
 class NcclConf:
     """The variables of one file."""
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from functools import cache
 
-from probes.base.frozen import dataclass
+from probes.base.frozen import frozen
 from probes.base.text import printable
 from probes.base.unknown import Maybe, Reason, Unknown
 
@@ -15,7 +15,7 @@ _VALUE_LIMIT = 1024  # NCCL_IB_HCA of 32 NICs has 400 characters
 _NAME_LIMIT = 48  # of a program's or a user's name
 
 
-@dataclass(frozen=True)
+@frozen
 class MappedLibrary:
     """A library that a process maps."""
 
@@ -113,7 +113,7 @@ def parse_job(cgroup: str, slurm_job_id: str = "") -> str:
     return ""
 
 
-@dataclass(frozen=True)
+@frozen
 class Status:
     """Some fields of /proc/PID/status."""
 
@@ -153,7 +153,7 @@ def parse_status(text: str) -> Status:
     )
 
 
-@dataclass(frozen=True)
+@frozen
 class Stat:
     """Some fields of /proc/PID/stat."""
 

@@ -15,7 +15,7 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 
-from probes.base.frozen import dataclass
+from probes.base.frozen import frozen
 from probes.base.origin import Source
 from probes.base.text import printable
 from probes.base.unknown import Maybe, Reason, Unknown, known, map_known
@@ -45,7 +45,7 @@ _USAGE_SECONDS = 3.0  # a directory service that is down must not hold up the re
 _NOT_READ = Unknown(Reason.NOT_RECORDED)
 
 
-@dataclass(frozen=True)
+@frozen
 class Process:
     """One process that has a GPU or an RDMA device open, or that NVML lists."""
 
@@ -70,7 +70,7 @@ class Process:
     job: str = ""  # "Slurm job 4711", "pod 1b2c3d4e", "container 3f4e5d6c7b8a"; "": none known
 
 
-@dataclass(frozen=True)
+@frozen
 class ProcessFacts:
     """The processes by pid, and how many could not be read."""
 

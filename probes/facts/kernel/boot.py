@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from enum import Enum
 
-from probes.base.frozen import dataclass
+from probes.base.frozen import frozen
 from probes.base.text import printable
 from probes.base.unknown import Maybe, Reason, Unknown, known, map_known
 from probes.facts.kernel.boot_default import next_kernel
@@ -24,7 +24,7 @@ class InitramfsTool(Enum):
     MKINITCPIO = "mkinitcpio"
 
 
-@dataclass(frozen=True)
+@frozen
 class InstalledKernel:
     """One kernel on disk."""
 
@@ -34,7 +34,7 @@ class InstalledKernel:
     has_headers: Maybe[bool]  # /lib/modules/RELEASE/build leads somewhere
 
 
-@dataclass(frozen=True)
+@frozen
 class BootFacts:
     """What decides what the next boot loads."""
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import field
 
-from probes.base.frozen import dataclass
+from probes.base.frozen import frozen
 from probes.base.text import printable
 from probes.base.unknown import Maybe, Reason, Unknown
 from probes.host.protocol import Host
@@ -18,7 +18,7 @@ MAX_DEPENDENCIES = 256
 SUFFIXES = (b"", b".gz", b".xz", b".zst")  # kmod's compressions
 
 
-@dataclass(frozen=True)
+@frozen
 class ModuleTree:
     """The three files of `/lib/modules/RELEASE`."""
 
@@ -34,7 +34,7 @@ class ModuleTree:
         return next((module for module, file in self.file_names.items() if file == name), name)
 
 
-@dataclass(frozen=True)
+@frozen
 class DepmodEntry:
     """One module's line in modules.dep."""
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from probes.base.frozen import dataclass
+from probes.base.frozen import frozen
 from probes.base.text import printable
 from probes.base.unknown import Maybe, Reason, Unknown, known
 from probes.host.protocol import Host
@@ -24,7 +24,7 @@ _MAX_KERNELS = 64
 _NOT_KERNELS = ("source", "build")
 
 
-@dataclass(frozen=True)
+@frozen
 class DkmsModule:
     """One version of one package of modules."""
 
@@ -35,7 +35,7 @@ class DkmsModule:
     failed_log: str | None  # log of a failed build
 
 
-@dataclass(frozen=True)
+@frozen
 class DkmsFacts:
     """Every version of every package, in order of name."""
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from probes.base.frozen import dataclass
+from probes.base.frozen import frozen
 from probes.base.origin import Source
 from probes.base.unknown import Maybe, Reason, Unknown, known
 from probes.facts.kernel.boot import version_key
@@ -37,7 +37,7 @@ _DMABUF_OPTIONS = (
 )
 
 
-@dataclass(frozen=True)
+@frozen
 class InstalledModules:
     """The modules of one kernel."""
 

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import field, replace
 from enum import Enum
 
-from probes.base.frozen import dataclass
+from probes.base.frozen import frozen
 from probes.base.text import printable
 from probes.base.unknown import Maybe, Reason, Unknown, known
 from probes.host.command import CommandOutput
@@ -49,7 +49,7 @@ class LogKind(Enum):
     HUNG_TASK = "task blocked"
 
 
-@dataclass(frozen=True)
+@frozen
 class KernelMessage:
     """One message that is relevant to GPUDirect RDMA."""
 
@@ -62,7 +62,7 @@ class KernelMessage:
     symbol: str | None = None
 
 
-@dataclass(frozen=True)
+@frozen
 class KernelLogFacts:
     """The latest messages of each kind and Xid, in the order of the log, and the total counts."""
 

@@ -12,7 +12,7 @@ from dataclasses import field
 from fnmatch import fnmatchcase
 from itertools import takewhile
 
-from probes.base.frozen import dataclass
+from probes.base.frozen import frozen
 from probes.base.text import printable, printable_lines
 from probes.base.unknown import Maybe, Reason, Unknown
 from probes.host.protocol import Host
@@ -38,7 +38,7 @@ _END_OF_COMMAND = re.compile(r"[;&|]+")
 CMDLINE = "/proc/cmdline"
 
 
-@dataclass(frozen=True)
+@frozen
 class InstallLine:
     """A line `install PATTERN COMMAND`: the command runs instead of loading a module that matches."""
 
@@ -50,7 +50,7 @@ class InstallLine:
         return f"{self.where}: install {self.pattern} {self.command}"
 
 
-@dataclass(frozen=True)
+@frozen
 class ModprobeConfig:
     """The lines of modprobe.d that prevent or cause loading, in order of precedence."""
 
@@ -61,7 +61,7 @@ class ModprobeConfig:
     """Module that another one pulls in -> "/etc/modprobe.d/x.conf:3: softdep nvidia post: nvidia_peermem"."""
 
 
-@dataclass(frozen=True)
+@frozen
 class BootBlacklist:
     """Modules that the kernel's command line blacklists."""
 
@@ -69,7 +69,7 @@ class BootBlacklist:
     kernel: tuple[str, ...] = ()  # module_blacklist=: the kernel refuses them in any case
 
 
-@dataclass(frozen=True)
+@frozen
 class LoadingRules:
     """Everything apart from the module itself that decides whether it is loaded."""
 

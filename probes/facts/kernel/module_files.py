@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 
-from probes.base.frozen import dataclass
+from probes.base.frozen import frozen
 from probes.base.text import printable
 from probes.base.unknown import Maybe, Reason, Unknown, known, map_known
 from probes.facts.kernel.depmod import FILE_LIMIT_BYTES
@@ -27,7 +27,7 @@ _PEERMEM = re.compile(rb"nvidia[-_](?:current[-_](?:open[-_])?)?peermem\.ko[.a-z
 _NO_VERMAGIC = Unknown(Reason.NOT_RECORDED, "modinfo -F vermagic")
 
 
-@dataclass(frozen=True)
+@frozen
 class ModuleFile:
     """The fields of one file; NOT_THERE: it has no such field."""
 
@@ -43,7 +43,7 @@ class ModuleFile:
     firmware: tuple[str, ...] = ()  # it may load, below /lib/firmware: "nvidia/580.65.06/gsp_ga10x.bin"
 
 
-@dataclass(frozen=True)
+@frozen
 class ExportedSymbol:
     """A symbol in a Module.symvers, against which modules are built."""
 
@@ -52,7 +52,7 @@ class ExportedSymbol:
     module: str
 
 
-@dataclass(frozen=True)
+@frozen
 class ModuleFileFacts:
     """The files by module, and the RDMA stacks that peer-memory modules can be built against."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from enum import Enum
 
-from probes.base.frozen import dataclass
+from probes.base.frozen import frozen
 from probes.base.text import printable
 from probes.base.unknown import Maybe, Reason, Unknown, known
 from probes.facts.kernel.depmod import (
@@ -43,7 +43,7 @@ class ModuleState(Enum):
     NOT_LOADED = "not loaded"
 
 
-@dataclass(frozen=True)
+@frozen
 class KernelModule:
     """One module of the ladder."""
 
@@ -66,7 +66,7 @@ class KernelModule:
     softdep: str | None = None  # "/etc/modprobe.d/x.conf:3: softdep nvidia post: nvidia_peermem": loads it
 
 
-@dataclass(frozen=True)
+@frozen
 class SymbolProvider:
     """The module that exports a symbol which another module needs."""
 
@@ -76,7 +76,7 @@ class SymbolProvider:
     #                       FILE_MISSING: there is no modules.symbols
 
 
-@dataclass(frozen=True)
+@frozen
 class Rung:
     """One step of the ladder, in load order."""
 
@@ -86,7 +86,7 @@ class Rung:
     core: bool  # part of the ladder proper; the others are companions
 
 
-@dataclass(frozen=True)
+@frozen
 class ModuleFacts:
     """The ladder in load order, and the facts behind it."""
 
@@ -200,7 +200,7 @@ _VENDOR_CARDS = {  # prefix of the modules -> vendor, and device IDs (hw/efa/efa
 _OLDER = range(0x5A00, 0x7000)  # mthca's cards and those of mlx4: never mlx5's
 
 
-@dataclass(frozen=True)
+@frozen
 class LoadedModule:
     """One line of /proc/modules."""
 

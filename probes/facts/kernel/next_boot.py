@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
 
-from probes.base.frozen import dataclass
+from probes.base.frozen import frozen
 from probes.base.text import printable, printable_lines
 from probes.base.unknown import Maybe, Reason, Unknown, known
 from probes.facts.kernel.boot import BootFacts
@@ -47,7 +47,7 @@ _MODULE_WORDS = ("nvidia", "nouveau", "mlx", "ib_", "nv_peer")
 _MAX_SETTINGS = 64
 
 
-@dataclass(frozen=True)
+@frozen
 class NextLine:
     """A kernel's command line at its next boot."""
 
@@ -56,7 +56,7 @@ class NextLine:
     has_variables: bool  # parts of it are variables of the boot loader
 
 
-@dataclass(frozen=True)
+@frozen
 class NextBootFacts:
     """What the boot loader starts a kernel with, and whether it is as the configuration says."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import zlib
 
-from probes.base.frozen import dataclass
+from probes.base.frozen import frozen
 from probes.base.text import printable
 from probes.base.unknown import Maybe, Reason, Unknown, map_known
 from probes.host.protocol import Host
@@ -20,7 +20,7 @@ _CHOSEN = re.compile(r"\[([a-z_]{1,40})\]")
 _NOT_READ = Unknown(Reason.NOT_RECORDED, "kernel config")
 
 
-@dataclass(frozen=True)
+@frozen
 class KernelFacts:
     """The kernel and its restrictions."""
 

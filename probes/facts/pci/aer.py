@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from probes.base.frozen import dataclass
+from probes.base.frozen import frozen
 from probes.base.text import printable
 from probes.base.unknown import Maybe, Reason, Unknown
 from probes.host.protocol import Host
@@ -21,7 +21,7 @@ _MAX_NAMES = 64
 _BDF = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 
 
-@dataclass(frozen=True)
+@frozen
 class ErrorCounts:
     """The counts of one severity."""
 
@@ -29,7 +29,7 @@ class ErrorCounts:
     by_name: dict[str, int]  # "BadTLP", "RxErr", …; only counts above zero
 
 
-@dataclass(frozen=True)
+@frozen
 class PcieErrors:
     """The counts of one function since it was enumerated; NOT_THERE: no AER, or the firmware owns it."""
 
@@ -39,7 +39,7 @@ class PcieErrors:
     fatal: Maybe[ErrorCounts]
 
 
-@dataclass(frozen=True)
+@frozen
 class PcieErrorFacts:
     """BDF -> counts, for the requested functions."""
 

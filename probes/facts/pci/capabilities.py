@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import fields
 from enum import Enum
 
-from probes.base.frozen import dataclass
+from probes.base.frozen import frozen
 from probes.base.unknown import Maybe, Reason, Unknown
 
 HEADER_BYTES = 64  # PCI_STD_HEADER_SIZEOF: readable by every user
@@ -31,7 +31,7 @@ class PortType(Enum):
     EVENT_COLLECTOR = "root complex event collector"
 
 
-@dataclass(frozen=True)
+@frozen
 class AcsFlags:
     """One bit per service of Access Control Services, in register order (PCI_ACS_SV …)."""
 
@@ -53,7 +53,7 @@ class AcsFlags:
         return " ".join(map("".join, zip(_ACS_WORDS, signs, strict=True)))
 
 
-@dataclass(frozen=True)
+@frozen
 class Acs:
     """The ACS capability of one port: the supported and the enabled services."""
 
@@ -63,7 +63,7 @@ class Acs:
     control: int  # the control register, 16 bits
 
 
-@dataclass(frozen=True)
+@frozen
 class PciExpress:
     """The PCI Express capability: Device Control and Device Control 2."""
 
@@ -81,7 +81,7 @@ class PciExpress:
     detected: tuple[str, ...]
 
 
-@dataclass(frozen=True)
+@frozen
 class ResizableBar:
     """One BAR with a selectable size."""
 
@@ -90,7 +90,7 @@ class ResizableBar:
     largest_bytes: Maybe[int]  # the largest size that the function offers
 
 
-@dataclass(frozen=True)
+@frozen
 class ConfigSpace:
     """The configuration space of one function; NOT_THERE: it has no such capability."""
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from probes.base.frozen import dataclass
+from probes.base.frozen import frozen
 from probes.base.origin import Source
 from probes.base.text import printable
 from probes.base.unknown import Maybe, Reason, Unknown
@@ -23,7 +23,7 @@ MAX_FUNCTIONS = 512
 _BDF = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 
 
-@dataclass(frozen=True)
+@frozen
 class ConfigSpaceFacts:
     """BDF -> configuration space, for the requested functions."""
 

@@ -8,7 +8,7 @@ from dataclasses import field, replace
 from enum import Enum
 from functools import cached_property
 
-from probes.base.frozen import dataclass
+from probes.base.frozen import frozen
 from probes.base.origin import Source
 from probes.base.text import printable
 from probes.base.unknown import Maybe, Reason, Unknown, first_unread, known, map_known, not_found
@@ -32,7 +32,7 @@ class PciKind(Enum):
     OTHER = "other"
 
 
-@dataclass(frozen=True)
+@frozen
 class PciLink:
     """A PCIe link: speeds in GT/s per lane, widths in lanes; `max_` is what the function itself supports."""
 
@@ -42,7 +42,7 @@ class PciLink:
     max_width: Maybe[int]
 
 
-@dataclass(frozen=True)
+@frozen
 class PciBar:
     """One base address register's region."""
 
@@ -51,7 +51,7 @@ class PciBar:
     prefetchable: bool
 
 
-@dataclass(frozen=True)
+@frozen
 class PciFunction:
     """One PCI function and its place in the tree."""
 
@@ -77,7 +77,7 @@ class PciFunction:
     physical_function: str | None  # BDF of the physical function, for an SR-IOV virtual function
 
 
-@dataclass(frozen=True)
+@frozen
 class PciFacts:
     """Every PCI function of the node, by BDF, in BDF order."""
 

@@ -8,7 +8,7 @@ only on machines that it can judge.
 
 from __future__ import annotations
 
-from probes.base.frozen import dataclass
+from probes.base.frozen import frozen
 from probes.base.text import printable
 from probes.base.unknown import Maybe, Reason, Unknown
 from probes.facts.pci.functions import PciFacts, PciFunction, PciKind
@@ -23,7 +23,7 @@ _NONE_HERE = "No supported topology"
 _UNSUPPORTED = "it does not support this platform"
 
 
-@dataclass(frozen=True)
+@frozen
 class RdmaTopoFacts:
     """The lines of its output; versions of 2025 stop at the first failure."""
 

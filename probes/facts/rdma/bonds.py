@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 
-from probes.base.frozen import dataclass
+from probes.base.frozen import frozen
 from probes.base.text import printable
 from probes.base.unknown import Maybe, Reason, Unknown, known
 from probes.host.protocol import Host
@@ -20,7 +20,7 @@ _ONE_AT_A_TIME = "active-backup"
 _BDF = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 
 
-@dataclass(frozen=True)
+@frozen
 class BondMember:
     """One port of a bond."""
 
@@ -30,7 +30,7 @@ class BondMember:
     speed_gbps: Maybe[float]  # of a link that is up
 
 
-@dataclass(frozen=True)
+@frozen
 class Bond:
     """A bond that one RDMA device uses."""
 

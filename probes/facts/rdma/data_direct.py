@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from dataclasses import field
 
-from probes.base.frozen import dataclass
+from probes.base.frozen import frozen
 from probes.base.text import printable
 from probes.base.unknown import Maybe, Reason, Unknown, known
 from probes.facts.pci.functions import PciFacts, PciKind
@@ -22,7 +22,7 @@ _SOURCE = "mlx5dv_get_data_direct_sysfs_path"
 _PATH = re.compile(r"/devices/\S{0,800}/([0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7])")
 
 
-@dataclass(frozen=True)
+@frozen
 class DataDirectFacts:
     """The DMA functions on the bus, and the one that belongs to each RDMA device."""
 

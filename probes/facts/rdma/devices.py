@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
-from probes.base.frozen import dataclass
+from probes.base.frozen import frozen
 from probes.base.text import printable
 from probes.base.unknown import Maybe, Reason, Unknown, first_unread, is_there, known
 from probes.facts.pci.functions import PciFacts
@@ -14,7 +14,7 @@ from probes.host.protocol import Host
 from probes.host.values import read_numa_node
 
 
-@dataclass(frozen=True)
+@frozen
 class Gid:
     """One non-empty GID."""
 
@@ -24,7 +24,7 @@ class Gid:
     netdev: Maybe[str]
 
 
-@dataclass(frozen=True)
+@frozen
 class RdmaPort:
     """One port of an RDMA device."""
 
@@ -42,7 +42,7 @@ class RdmaPort:
     bond: Bond | None = None  # that the port spans; None: no bond
 
 
-@dataclass(frozen=True)
+@frozen
 class RdmaDevice:
     """One RDMA device (HCA): what ibv_devices lists."""
 
@@ -67,7 +67,7 @@ NAMESPACE_ARGV = ("rdma", "system", "show")
 _NOT_ASKED = Unknown(Reason.NOT_THERE, " ".join(NAMESPACE_ARGV), "not asked")
 
 
-@dataclass(frozen=True)
+@frozen
 class RdmaFacts:
     """RDMA devices in natural order of name (mlx5_2 before mlx5_10)."""
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from enum import Enum
 
+from probes.base.frozen import frozen
 from probes.base.text import printable
 from probes.base.unknown import Maybe, Reason, Unknown, known, map_known
 from probes.facts.kernel.dkms import OFED_PACKAGES, DkmsFacts, installed_for
@@ -29,7 +29,7 @@ class NicStack(Enum):
     OTHER = "vendor driver"  # Broadcom, Intel, HPE out of tree
 
 
-@dataclass(frozen=True)
+@frozen
 class NicDriver:
     """The installed stack, loaded or not."""
 
@@ -57,7 +57,7 @@ _OTHER_DKMS = ("bnxt-re", "bnxt_re", "irdma", "ice", "ionic_rdma", "ionic-rdma")
 _OFED_RELEASE = re.compile(r"(?P<family>[A-Za-z][A-Za-z_-]{1,30})-(?P<major>[0-9]{1,3})[.-]")
 
 
-@dataclass(frozen=True)
+@frozen
 class NicTraces:
     """What other probes know of the NIC driver."""
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 
-from probes.base.frozen import dataclass
+from probes.base.frozen import frozen
 from probes.base.text import printable
 from probes.base.unknown import Maybe, Reason, Unknown, first_unread, known
 from probes.facts.rdma.devices import Gid, RdmaDevice, RdmaFacts, RdmaPort
@@ -46,7 +46,7 @@ _ROCE_HEADER_BYTES = 40 + 8 + 12 + 4 + 28 + 4
 _IPV4_GID = re.compile(r"(?:0000:){5}ffff:([0-9a-f]{2})([0-9a-f]{2}):([0-9a-f]{2})([0-9a-f]{2})")
 
 
-@dataclass(frozen=True)
+@frozen
 class ErrorCounter:
     """One counter since its last reset."""
 
@@ -54,7 +54,7 @@ class ErrorCounter:
     is_full: bool  # it has reached its maximum and no longer counts
 
 
-@dataclass(frozen=True)
+@frozen
 class PortHealth:
     """One port of an RDMA device."""
 
@@ -73,7 +73,7 @@ class PortHealth:
     traffic_class: Maybe[int]  # of new connections; NOT_THERE: not set, or not OFED's driver
 
 
-@dataclass(frozen=True)
+@frozen
 class PortHealthFacts:
     """By (RDMA device, port)."""
 
@@ -91,7 +91,7 @@ def probe(host: Host, rdma: RdmaFacts) -> PortHealthFacts:
     )
 
 
-@dataclass(frozen=True)
+@frozen
 class CounterValue:
     """One counter of a port as displayed: its value, and its rise since an earlier reading."""
 

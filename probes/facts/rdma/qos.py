@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
-from probes.base.frozen import dataclass
+from probes.base.frozen import frozen
 from probes.base.text import printable
 from probes.base.unknown import Maybe, Reason, Unknown
 from probes.facts.rdma.devices import RdmaFacts, RdmaPort
@@ -33,7 +33,7 @@ _OF_PRIORITY = re.compile(r"\s*prio:([0-7]) dscp:((?:\d{1,2},?){1,64})")
 _PFC_ROW = re.compile(r"\s*enabled((?:\s+[01]){8})\s*")
 
 
-@dataclass(frozen=True)
+@frozen
 class NetdevQos:
     """How one netdev chooses a packet's priority, and which priorities are lossless."""
 
@@ -43,7 +43,7 @@ class NetdevQos:
     sources: tuple[str, ...]  # commands: of the PFC, and of the rest
 
 
-@dataclass(frozen=True)
+@frozen
 class QosFacts:
     """By netdev; the ports of a bond each. And the class of RDMA CM's connections by (device, port)."""
 

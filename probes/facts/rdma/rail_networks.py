@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 
-from probes.base.frozen import dataclass
+from probes.base.frozen import frozen
 from probes.base.text import printable
 from probes.base.unknown import Maybe, Reason, Unknown, known
 from probes.facts.rdma.devices import RdmaFacts
@@ -25,7 +25,7 @@ _MOST_ENTRIES = 4096
 _EVERYONE = ("all", "0.0.0.0/0")
 
 
-@dataclass(frozen=True)
+@frozen
 class RailNetdev:
     """A RoCE netdev with an IPv4 network; the settings are those in effect."""
 
@@ -37,7 +37,7 @@ class RailNetdev:
     arp_filter: Maybe[int]  # 1: answers only where it would send to the asker
 
 
-@dataclass(frozen=True)
+@frozen
 class RailNetworkFacts:
     """RoCE netdevs, and which of them policy routing sends their own addresses over."""
 

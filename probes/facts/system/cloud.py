@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import Enum
 
+from probes.base.frozen import frozen
 from probes.base.text import printable
 from probes.base.unknown import Maybe, Reason, Unknown, known
 from probes.facts.system.platform import DMI
@@ -20,7 +20,7 @@ class Provider(Enum):
     ORACLE = "Oracle Cloud"
 
 
-@dataclass(frozen=True)
+@frozen
 class Cloud:
     """A cloud's node."""
 

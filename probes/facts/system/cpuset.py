@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 
-from probes.base.frozen import dataclass
+from probes.base.frozen import frozen
 from probes.base.text import printable
 from probes.base.unknown import Maybe, Reason, Unknown, map_known
 from probes.facts.system.numa import parse_list
@@ -16,7 +16,7 @@ from probes.host.protocol import Host
 STATUS = "/proc/self/status"
 
 
-@dataclass(frozen=True)
+@frozen
 class CpusetFacts:
     """Kernel list format: "0-55,112-167"."""
 

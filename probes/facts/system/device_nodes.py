@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 
-from probes.base.frozen import dataclass
+from probes.base.frozen import frozen
 from probes.base.text import printable
 from probes.base.unknown import Maybe, Reason, Unknown
 from probes.host.protocol import Host
@@ -21,7 +21,7 @@ _GPU = re.compile(
 _MAX_NODES = 512
 
 
-@dataclass(frozen=True)
+@frozen
 class DeviceNode:
     """One device file."""
 
@@ -29,7 +29,7 @@ class DeviceNode:
     usable: Maybe[bool]  # its mode lets this process read and write
 
 
-@dataclass(frozen=True)
+@frozen
 class DeviceNodeFacts:
     """The device files, in order of name."""
 

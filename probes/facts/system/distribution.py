@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import Enum
 
-from probes.base.frozen import dataclass
+from probes.base.frozen import frozen
 from probes.base.text import printable
 from probes.base.unknown import Maybe, map_known
 from probes.facts.system.platform import parse_os_release_fields, read_os_release
@@ -24,7 +24,7 @@ class Family(Enum):
     OTHER = "other"
 
 
-@dataclass(frozen=True)
+@frozen
 class Distribution:
     """One line of os-release each; "" where it has none."""
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 
-from probes.base.frozen import dataclass
+from probes.base.frozen import frozen
 from probes.base.text import printable
 from probes.base.unknown import Maybe, Reason, Unknown
 from probes.host.protocol import Host
@@ -28,7 +28,7 @@ _PODS = tuple(
 )
 
 
-@dataclass(frozen=True)
+@frozen
 class DriverContainerFacts:
     """Traces of pods and driver containers."""
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 
-from probes.base.frozen import dataclass
+from probes.base.frozen import frozen
 from probes.base.unknown import Maybe, Unknown
 from probes.facts.system.routes import NET, parse_routes
 from probes.host.protocol import Host
@@ -19,7 +19,7 @@ _MAX_INTERFACES = 128
 _NAME = re.compile(r"[A-Za-z0-9_@:-][A-Za-z0-9_.@:-]{0,14}")
 
 
-@dataclass(frozen=True)
+@frozen
 class Interface:
     """One interface of this network namespace."""
 
@@ -28,7 +28,7 @@ class Interface:
     networks: tuple[str, ...]  # its IPv4 networks, "10.0.0.0/24"
 
 
-@dataclass(frozen=True)
+@frozen
 class InterfaceFacts:
     """Interfaces with an IPv4 network, by index; those with an unknown index are left out."""
 

@@ -7,9 +7,10 @@ and the driver pods of this node with the last lines of their logs. All requests
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import Enum
 
+from probes.base.frozen import frozen
 from probes.base.text import printable
 from probes.base.unknown import Maybe, Reason, Unknown, known, map_known
 from probes.facts.system.kubectl import Kubectl
@@ -39,7 +40,7 @@ __all__ = [
 ]
 
 
-@dataclass(frozen=True)
+@frozen
 class KubernetesFacts:
     """What the node itself shows, then what the API server answers; Unknown: why it was not asked."""
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
 
+from probes.base.frozen import frozen
 from probes.base.text import printable
 from probes.base.unknown import Maybe, Reason, Unknown
 
@@ -54,7 +54,7 @@ _FIELDS: dict[str, Any] = {
 }
 
 
-@dataclass(frozen=True)
+@frozen
 class ContainerState:
     """One container of a driver pod."""
 
@@ -67,7 +67,7 @@ class ContainerState:
     namespace: str = ""
 
 
-@dataclass(frozen=True)
+@frozen
 class GpuOperator:
     """The fields that decide how GPUDirect RDMA gets onto a node."""
 
@@ -83,7 +83,7 @@ class GpuOperator:
     gdrcopy_enabled: Maybe[bool]
 
 
-@dataclass(frozen=True)
+@frozen
 class NetworkOperator:
     """The NIC driver that the Network Operator installs."""
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from dataclasses import field
 
-from probes.base.frozen import dataclass
+from probes.base.frozen import frozen
 from probes.base.text import printable
 from probes.base.unknown import Maybe, Reason, Unknown, first_unread
 from probes.host.protocol import Host
@@ -40,7 +40,7 @@ LIBRARIES = {
 _VERSION = re.compile(r"\.so\.([0-9]{1,4}(?:\.[0-9]{1,6}){1,4})$")
 
 
-@dataclass(frozen=True)
+@frozen
 class InstalledLibrary:
     """The file that a library name leads to."""
 
@@ -52,7 +52,7 @@ class InstalledLibrary:
 _NOT_READ = Unknown(Reason.NOT_RECORDED, "LIBDIR/libibverbs")
 
 
-@dataclass(frozen=True)
+@frozen
 class LibraryFacts:
     """Name that programs load -> files, in the loader's search order; () if none was found."""
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import re
 
-from probes.base.frozen import dataclass
+from probes.base.frozen import frozen
 from probes.base.text import printable, printable_lines
 from probes.base.unknown import Maybe, Reason, Unknown, known, map_known
 from probes.facts.system.systemd_units import UnitSetting, manager_setting, unit_setting
@@ -34,7 +34,7 @@ _MAX_FILES = 128
 _MAX_LINES = 64
 
 
-@dataclass(frozen=True)
+@frozen
 class MemlockLimit:
     """A limit in bytes; math.inf: unlimited."""
 
@@ -42,7 +42,7 @@ class MemlockLimit:
     hard_bytes: float
 
 
-@dataclass(frozen=True)
+@frozen
 class LimitsLine:
     """A memlock line of limits.conf(5), in bytes; math.inf: unlimited."""
 
@@ -55,7 +55,7 @@ class LimitsLine:
 _SSHD_COUNTS = Unknown(Reason.NOT_THERE, _INIT_LIMITS, "pam_limits does not use it on this distribution")
 
 
-@dataclass(frozen=True)
+@frozen
 class MemlockFacts:
     """The limits of this process and those with which other processes will start."""
 

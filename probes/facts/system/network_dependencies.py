@@ -13,7 +13,7 @@ import re
 from collections.abc import Iterable, Iterator
 from ipaddress import IPv4Address, IPv6Address, ip_address
 
-from probes.base.frozen import dataclass
+from probes.base.frozen import frozen
 from probes.base.text import printable
 from probes.base.unknown import Reason, Unknown, known
 from probes.facts.system.routes import (
@@ -44,7 +44,7 @@ NETWORK_FILE_SYSTEM = re.compile(
 _ADDRESS = re.compile(r"\b\d{1,3}(?:\.\d{1,3}){3}\b|\b[0-9a-fA-F]{0,4}(?::[0-9a-fA-F]{0,4}){2,7}")
 
 
-@dataclass(frozen=True)
+@frozen
 class Netdev:
     """A netdev with its own hardware."""
 
@@ -54,7 +54,7 @@ class Netdev:
     is_infiniband: bool
 
 
-@dataclass(frozen=True)
+@frozen
 class NetworkDependency:
     """Something that breaks when its netdevs go down."""
 
@@ -62,7 +62,7 @@ class NetworkDependency:
     netdevs: tuple[str, ...]  # "bond0", then all below it; () if unknown
 
 
-@dataclass(frozen=True)
+@frozen
 class NetworkDependencyFacts:
     """All dependencies, and the hardware that plans may take down."""
 
@@ -72,7 +72,7 @@ class NetworkDependencyFacts:
     unread: tuple[Unknown, ...]  # tables that could not be read, so dependencies may be missing
 
 
-@dataclass(frozen=True)
+@frozen
 class _Connection:
     local: Address
     local_port: int

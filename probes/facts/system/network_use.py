@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from probes.base.frozen import dataclass
+from probes.base.frozen import frozen
 from probes.base.text import printable
 from probes.base.unknown import Maybe, Reason, Unknown, known
 from probes.facts.system.network_dependencies import NETWORK_FILE_SYSTEM, server_of
@@ -28,7 +28,7 @@ _LIMIT_BYTES = 1 << 20
 _MOST_MOUNTS = 64
 
 
-@dataclass(frozen=True)
+@frozen
 class NetworkUse:
     """Which netdevs carry the default route and which network file systems."""
 
@@ -36,7 +36,7 @@ class NetworkUse:
     mounts: Maybe[Mapping[str, tuple[str, ...]]]  # netdev -> "/data (nfs4)"
 
 
-@dataclass(frozen=True)
+@frozen
 class NetworkMount:
     """A network file system whose server's address is known."""
 

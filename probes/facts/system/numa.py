@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from functools import lru_cache
 
-from probes.base.frozen import dataclass
+from probes.base.frozen import frozen
 from probes.base.text import printable
 from probes.base.unknown import Maybe, Reason, Unknown
 from probes.host.protocol import Host
@@ -14,7 +14,7 @@ from probes.host.usage import cpu_list
 MAX_NUMBER = 65536
 
 
-@dataclass(frozen=True)
+@frozen
 class NumaNode:
     """One online NUMA node."""
 
@@ -24,7 +24,7 @@ class NumaNode:
     distances: Maybe[dict[int, int]]  # to every online node, 10 = itself
 
 
-@dataclass(frozen=True)
+@frozen
 class NumaFacts:
     """The node's NUMA nodes in order of their number."""
 

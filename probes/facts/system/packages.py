@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
+from probes.base.frozen import frozen
 from probes.base.text import printable
 from probes.base.unknown import Maybe, Reason, Unknown
 from probes.host.command import CommandOutput
@@ -25,7 +25,7 @@ _NO_DATABASE = Unknown(Reason.NOT_THERE, "dpkg-query, rpm", "neither is installe
 _RPM_OWNED = re.compile(r"(?P<package>[A-Za-z0-9][A-Za-z0-9+._-]{0,100}) (?P<version>\S+)")
 
 
-@dataclass(frozen=True)
+@frozen
 class Package:
     """One package of the system."""
 

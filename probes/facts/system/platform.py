@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from enum import Enum
 
-from probes.base.frozen import dataclass
+from probes.base.frozen import frozen
 from probes.base.text import printable
 from probes.base.unknown import Maybe, Reason, Unknown, first_unread, known, map_known
 from probes.host.protocol import Host
@@ -24,7 +24,7 @@ class Environment(Enum):
     KUBERNETES_POD = "Kubernetes pod"
 
 
-@dataclass(frozen=True)
+@frozen
 class PlatformFacts:
     """Host name, environment, machine type, and whether gdrtop runs as root."""
 
@@ -37,7 +37,7 @@ class PlatformFacts:
     cpu_architecture: Maybe[str]  # "x86_64", "aarch64"
 
 
-@dataclass(frozen=True)
+@frozen
 class Processor:
     """Facts from /proc/cpuinfo."""
 
@@ -45,7 +45,7 @@ class Processor:
     hypervisor: Maybe[bool]  # the CPUID hypervisor bit, x86 only
 
 
-@dataclass(frozen=True)
+@frozen
 class Guest:
     """Whether this is a virtual machine, and its hypervisor."""
 

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import field
 
-from probes.base.frozen import dataclass
+from probes.base.frozen import frozen
 from probes.base.text import printable
 from probes.base.unknown import Maybe, Reason, Unknown
 from probes.host.protocol import Host
@@ -26,7 +26,7 @@ _VALUE = re.compile(r"(hca_handle|hca_object)=(max|[0-9]{1,10})")
 _PATH = re.compile(r"(?:/[^/\0\n]{1,255}){1,64}")
 
 
-@dataclass(frozen=True)
+@frozen
 class RdmaLimit:
     """A limit of a group, and how much of it is in use."""
 
@@ -37,7 +37,7 @@ class RdmaLimit:
     used: Maybe[int]
 
 
-@dataclass(frozen=True)
+@frozen
 class RdmaCgroupFacts:
     """The limits that apply to gdrtop itself and to processes, the innermost group first."""
 

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable, Iterator
 from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_network
 
-from probes.base.frozen import dataclass
+from probes.base.frozen import frozen
 from probes.base.text import printable
 from probes.base.unknown import known
 from probes.host.protocol import Host
@@ -22,7 +22,7 @@ _RTF_UP, _RTF_REJECT = 0x1, 0x200  # include/uapi/linux/route.h
 Address = IPv4Address | IPv6Address
 
 
-@dataclass(frozen=True)
+@frozen
 class Route:
     """One active route."""
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import field
 from enum import Enum
 
-from probes.base.frozen import dataclass
+from probes.base.frozen import frozen
 from probes.base.text import printable
 from probes.base.unknown import Maybe, Reason, Unknown, first_unread, known, not_found
 from probes.facts.system.systemd_units import UnitFile, modprobe_lines, read_units
@@ -27,7 +27,7 @@ class ServiceState(Enum):
     STOPPING = "deactivating"
 
 
-@dataclass(frozen=True)
+@frozen
 class Service:
     """One service."""
 
@@ -39,7 +39,7 @@ class Service:
     state: Maybe[ServiceState]  # also ACTIVE if only a container runs it; NOT_THERE: not installed
 
 
-@dataclass(frozen=True)
+@frozen
 class ServiceFacts:
     """Every service of SERVICES, by name, and the modules that services load with modprobe."""
 

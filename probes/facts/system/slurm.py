@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 
+from probes.base.frozen import frozen
 from probes.base.text import printable
 from probes.base.unknown import Maybe, Reason, Unknown, map_known
 from probes.facts.system.memlock import parse_unit_limit
@@ -15,7 +15,7 @@ from probes.facts.system.systemd_units import manager_setting, unit_setting
 from probes.host.protocol import Host
 
 
-@dataclass(frozen=True)
+@frozen
 class SlurmFacts:
     """What Slurm's files say; NOT_THERE inside: the file or the line is absent."""
 

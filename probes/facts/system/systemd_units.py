@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from probes.base.frozen import dataclass
+from probes.base.frozen import frozen
 from probes.base.text import printable
 from probes.base.unknown import Maybe, Reason, Unknown, first_unread, known, not_found
 from probes.host.protocol import Host
@@ -35,7 +35,7 @@ _MAX_MODULES = 16
 _FILE_LIMIT = 64 * 1024
 
 
-@dataclass(frozen=True)
+@frozen
 class UnitFile:
     """One unit, as its files describe it."""
 
@@ -45,21 +45,19 @@ class UnitFile:
     enabled: Maybe[bool]  # a target or unit wants it
 
 
-@dataclass(frozen=True)
+@frozen
 class WantedUnits:
     """The units that another unit wants or requires by a link."""
 
     names: frozenset[str]
-    unread: (
-        Unknown | None
-    )  # of a directory that may have more links; NOT_THERE: no systemd
+    unread: Unknown | None  # of a directory that may have more links; NOT_THERE: no systemd
 
     def wants(self, name: str) -> Maybe[bool]:
         """Return whether another unit wants this one."""
         return True if name in self.names else False if self.unread is None else self.unread
 
 
-@dataclass(frozen=True)
+@frozen
 class UnitSetting:
     """The value of a setting, and the file that sets it."""
 

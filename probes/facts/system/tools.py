@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 
-from probes.base.frozen import dataclass
+from probes.base.frozen import frozen
 from probes.base.text import printable
 from probes.base.unknown import Maybe, Reason, Unknown, not_found
 from probes.facts.system.tcp_ports import listening
@@ -53,7 +53,7 @@ TOOLS = {
 _NO_PROGRAM = Unknown(Reason.NOT_THERE, PERFTEST[0], "its program cannot be read")
 
 
-@dataclass(frozen=True)
+@frozen
 class Perftest:
     """The installed perftest."""
 
@@ -69,7 +69,7 @@ class Perftest:
     data_direct: Maybe[bool] = _NO_PROGRAM  # it can use a NIC's Data Direct function, --use_data_direct
 
 
-@dataclass(frozen=True)
+@frozen
 class ToolFacts:
     """The installed tools and their versions."""
 

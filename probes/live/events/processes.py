@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 
-from probes.base.frozen import dataclass
+from probes.base.frozen import frozen
 from probes.base.unknown import Unknown
 from probes.facts.jobs.processes import program_of
 from probes.live.events.conditions import rank_name
@@ -34,7 +34,7 @@ _MOST_SPANS = 12
 _TEARDOWN_SECONDS = 8.0  # the ranks of a job that ends do not end in one second
 
 
-@dataclass(frozen=True)
+@frozen
 class _Change:
     """What happened to one process; the same of several processes of a job is one event."""
 

@@ -7,7 +7,7 @@ from dataclasses import field
 from enum import Enum
 from functools import cached_property
 
-from probes.base.frozen import dataclass
+from probes.base.frozen import frozen
 from probes.base.unknown import Maybe, Reason, Unknown
 from probes.facts.gpudirect import PeermemReading
 from probes.facts.jobs.processes import Process
@@ -41,7 +41,7 @@ def path_phrase(word: PathWord, of_many: bool = False) -> str:
     }.get(word, f"{use} {word.value}")
 
 
-@dataclass(frozen=True)
+@frozen
 class PathJudgement:
     """A path, how sure it is, and what shows it."""
 
@@ -70,7 +70,7 @@ class Role(Enum):
     GPU = "GPU program"  # without RDMA and NCCL
 
 
-@dataclass(frozen=True)
+@frozen
 class NicUse:
     """What a process has on one RDMA device."""
 
@@ -84,7 +84,7 @@ class NicUse:
 _NO_INSPECTOR = Unknown(Reason.NOT_RECORDED, "NCCL inspector", "the job does not load NCCL's inspector")
 
 
-@dataclass(frozen=True)
+@frozen
 class LiveProcess:
     """A process with RDMA resources or a GPU."""
 
@@ -126,7 +126,7 @@ class LiveProcess:
 _NO_LINK = Unknown(Reason.NOT_RECORDED, "current_link_speed", "not read yet")
 
 
-@dataclass(frozen=True)
+@frozen
 class PortSample:
     """A port: rates in Gb/s (10^9 bits), counters as events a second since the sample before."""
 
@@ -150,7 +150,7 @@ class PortSample:
         return self.device if self.port == 1 else f"{self.device}/{self.port}"
 
 
-@dataclass(frozen=True)
+@frozen
 class GpuSample:
     """A GPU and NVML's reading of it."""
 
@@ -159,7 +159,7 @@ class GpuSample:
     live: Maybe[NvmlLive]
 
 
-@dataclass(frozen=True)
+@frozen
 class OddOne:
     """The NIC or the rank that differs from the others of its job."""
 
@@ -171,7 +171,7 @@ class OddOne:
     aspect: str = ""  # "rate", "link", "path", "state", "nics", "place", "cpus"
 
 
-@dataclass(frozen=True)
+@frozen
 class SlowestRank:
     """The rank with the lowest bus bandwidth in one collective, as NCCL's inspector measured it."""
 
@@ -183,7 +183,7 @@ class SlowestRank:
     communicator: str
 
 
-@dataclass(frozen=True)
+@frozen
 class LiveJob:
     """Processes of one program, user and job."""
 
@@ -230,7 +230,7 @@ class EventKind(Enum):
     ENDED = "ended"  # what a check had found is no longer there
 
 
-@dataclass(frozen=True)
+@frozen
 class LiveEvent:
     """Something that changed."""
 
@@ -245,7 +245,7 @@ class LiveEvent:
 _NOT_WATCHED = Watched(0.0, Unknown(Reason.NOT_RECORDED, "jobs", "not read"))
 
 
-@dataclass(frozen=True)
+@frozen
 class LiveSample:
     """One second of the node."""
 

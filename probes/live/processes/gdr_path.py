@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import field
 from functools import cached_property
 
-from probes.base.frozen import dataclass
+from probes.base.frozen import frozen
 from probes.base.text import plural
 from probes.base.unknown import Maybe, Reason, Unknown, known
 from probes.live.model.sample import PathJudgement, PathWord, Role
@@ -33,7 +33,7 @@ _DEVICE_THREAD = "NCCL GIN"  # the GPU itself may post to DEVX queue pairs
 _LIKELY_SHARE = 10  # at most a tenth of a rank's large regions may be DMA-BUF
 
 
-@dataclass(frozen=True)
+@frozen
 class ProcessEvidence:
     """What is known of one process."""
 
@@ -58,7 +58,7 @@ class ProcessEvidence:
         return _evidence(self)
 
 
-@dataclass(frozen=True)
+@frozen
 class NodeEvidence:
     """What is known of the node at the same moment."""
 

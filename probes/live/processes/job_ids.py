@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 
-from probes.base.frozen import dataclass
+from probes.base.frozen import frozen
 from probes.base.unknown import Maybe, Unknown
 from probes.facts.jobs.processes import Process, program_of, user_of
 from probes.live.processes.jobs import scheduler_id
 
 
-@dataclass(frozen=True)
+@frozen
 class _Member:
     pid: int
     group: tuple[str, ...]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 
-from probes.base.frozen import dataclass
+from probes.base.frozen import frozen
 from probes.base.text import printable
 from probes.base.unknown import Maybe, Reason, Unknown, known
 from probes.facts.jobs.processes import Process
@@ -29,7 +29,7 @@ _SLURM = re.compile(r"Slurm job ([0-9]{1,10})")
 _SPECIAL = ("/dev/", "/proc/", "/sys/")  # /dev/stdout is what the process has as fd 1
 
 
-@dataclass(frozen=True)
+@frozen
 class LogPath:
     """A file of a log."""
 
@@ -38,7 +38,7 @@ class LogPath:
     size_bytes: int
 
 
-@dataclass(frozen=True)
+@frozen
 class JobLog:
     """The files that the processes of a job write to in one way."""
 
@@ -63,7 +63,7 @@ class JobLog:
         return sum(file.size_bytes for file in self.files)
 
 
-@dataclass(frozen=True)
+@frozen
 class FoundLogs:
     """The logs of all jobs, and why others were not found, one sentence each."""
 

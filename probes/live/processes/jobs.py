@@ -6,7 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
-from probes.base.frozen import dataclass
+from probes.base.frozen import frozen
 from probes.base.unknown import Maybe, Reason, Unknown, known
 from probes.facts.jobs.processes import program_of, user_of
 from probes.live.model.sample import LiveJob, LiveProcess, PathJudgement, PathWord, PortSample, Role
@@ -83,7 +83,7 @@ def _sum(rates: Sequence[Maybe[float]], devices: Sequence[str], shared: Sequence
     return total
 
 
-@dataclass(frozen=True)
+@frozen
 class PathShare:
     """The members of a job that have one path."""
 

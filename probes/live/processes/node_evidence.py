@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 
-from probes.base.frozen import dataclass
+from probes.base.frozen import frozen
 from probes.base.unknown import Maybe, Reason, Unknown, known
 from probes.facts.gpudirect import GpuDirectFacts, PeermemReading
 from probes.facts.jobs.processes import Process
@@ -22,7 +22,7 @@ _OTHER_PEERMEM = ("efa_nv_peermem",)  # AWS EFA's own module has no refcnt of re
 _BUFINFO = "/sys/kernel/debug/dma_buf/bufinfo"
 
 
-@dataclass(frozen=True)
+@frozen
 class GpuUsers:
     """The processes of each GPU by NVML."""
 

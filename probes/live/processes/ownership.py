@@ -9,14 +9,14 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from itertools import groupby
 from operator import attrgetter
 from types import MappingProxyType
 from typing import Protocol
 
-from probes.base.frozen import dataclass
+from probes.base.frozen import frozen
 from probes.base.unknown import Maybe, Reason, Unknown
 from probes.facts.jobs.process_files import Status, parse_status
 from probes.host.protocol import Host
@@ -33,7 +33,7 @@ _MAX_THREADS = 4096  # whose owner is looked up in one round
 _MAX_TASKS = 64  # asked for VmPin if the first thread has ended
 
 
-@dataclass(frozen=True)
+@frozen
 class Registrations:
     """The sum of some memory regions, without on-demand paging, which is neither pinned nor charged."""
 
@@ -53,7 +53,7 @@ class Registrations:
 _NOTHING = Registrations()
 
 
-@dataclass(frozen=True)
+@frozen
 class RdmaUse:
     """What a process has on all RDMA devices."""
 
@@ -74,7 +74,7 @@ class RdmaUse:
         return sum(nic.ready for nic in self.nics)
 
 
-@dataclass(frozen=True)
+@frozen
 class Ownership:
     """RDMA use by process, and what has no visible owner."""
 
@@ -83,7 +83,7 @@ class Ownership:
     unowned_queue_pairs: int = 0
 
 
-@dataclass(frozen=True)
+@frozen
 class DeviceUsers:
     """Who has opened the devices; 256 ranks on 256 NICs have 65,000 contexts, which seldom change."""
 
@@ -92,7 +92,7 @@ class DeviceUsers:
     are_all_known: bool = False  # each thread has a process
 
 
-@dataclass(frozen=True)
+@frozen
 class ResourceRound:
     """One reading of all RDMA resources and of the memory that their owners have pinned."""
 

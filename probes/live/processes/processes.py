@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields, replace
 from typing import NamedTuple, TypeVar
 
-from probes.base.frozen import dataclass
+from probes.base.frozen import frozen
 from probes.base.unknown import Maybe, Reason, Unknown, known
 from probes.facts.jobs.process_files import Stat, parse_stat
 from probes.facts.jobs.processes import MAX_PROCESSES, Process
@@ -54,7 +54,7 @@ _NO_USE = RdmaUse()
 _NOT_YET = "not read yet"
 
 
-@dataclass(frozen=True)
+@frozen
 class ProcessSnapshot:
     """The processes at one moment, and what could not be seen."""
 
@@ -298,16 +298,19 @@ class ProcessReader:
         """Return what is known of a process, the same object as before if nothing changed."""
         kept, made_of = one.known, (*one.facts, gpus, node.numa_nodes)
         if kept.evidence is None or made_of != kept.evidence[0]:
-            kept.evidence = made_of, ProcessEvidence(
-                one.pid,
-                role_of(one.process, one.threads, bool(use.nics)),
-                one.use,
-                one.pinned,
-                one.threads,
-                one.has_gpu,
-                one.is_settled,
-                frozenset(library.name for library in known(one.process.libraries, ())),
-                is_far(node.numa_nodes, gpus, use),
+            kept.evidence = (
+                made_of,
+                ProcessEvidence(
+                    one.pid,
+                    role_of(one.process, one.threads, bool(use.nics)),
+                    one.use,
+                    one.pinned,
+                    one.threads,
+                    one.has_gpu,
+                    one.is_settled,
+                    frozenset(library.name for library in known(one.process.libraries, ())),
+                    is_far(node.numa_nodes, gpus, use),
+                ),
             )
         return kept.evidence[1]
 

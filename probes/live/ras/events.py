@@ -35,9 +35,7 @@ class RasEvents:
         """Return whether events are followed."""
         return bool(self._addresses)
 
-    def follow(
-        self, address: str, first: tuple[str, ...] = (), on_end: Callable[[], object] = bool
-    ) -> None:
+    def follow(self, address: str, first: tuple[str, ...] = (), on_end: Callable[[], object] = bool) -> None:
         """Follow an address to which the host has subscribed; `first`: the events that came with that.
 
         `on_end` is called when the subscription has ended.

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
+from probes.base.frozen import frozen
 from probes.base.unknown import Maybe, Unknown, known
 from probes.live.model.sample import LiveJob
 from probes.live.ras.stall import Stall
@@ -17,7 +17,7 @@ CONFIRMED_SECONDS = 60.0  # until then, a long computation step is as likely
 _NAMED = 4
 
 
-@dataclass(frozen=True)
+@frozen
 class RasFinding:
     """One sentence, without a period, and which process of this node it is about."""
 

@@ -9,7 +9,7 @@ import re
 from collections.abc import Sequence
 from enum import Enum
 
-from probes.base.frozen import dataclass
+from probes.base.frozen import frozen
 from probes.base.unknown import Maybe, Unknown
 
 YOUNGEST_SECONDS = 120.0
@@ -31,7 +31,7 @@ class RasUse(Enum):
     DIAGNOSTICS = "diagnostics"  # checks that run inside the job
 
 
-@dataclass(frozen=True)
+@frozen
 class RasJob:
     """A job that may answer at an address; all jobs of a user share a port."""
 
@@ -41,7 +41,7 @@ class RasJob:
     stopped: tuple[int, ...] = ()  # pids of stopped processes
 
 
-@dataclass(frozen=True)
+@frozen
 class RasDecision:
     """Whether to ask, why not, and what may happen; sentences without a period."""
 

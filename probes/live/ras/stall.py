@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from probes.base.frozen import frozen
 from probes.live.ras.policy import LEAST_INTERVAL_SECONDS
 from probes.nccl.ras.facts import Communicator, OperationCounts, RasRank, RasReport, RasSet
 
@@ -17,7 +18,7 @@ _RUNNING = "RUNNING"
 _Counts = tuple[tuple[str, tuple[tuple[str, int, tuple[int, ...]], ...]], ...]
 
 
-@dataclass(frozen=True)
+@frozen
 class Behind:
     """Ranks of a stalled communicator that have launched the fewest operations."""
 
@@ -26,7 +27,7 @@ class Behind:
     ranks: tuple[RasRank, ...]  # () if RAS does not name them
 
 
-@dataclass(frozen=True)
+@frozen
 class Stall:
     """A communicator in which nothing has moved, with unequal counts."""
 

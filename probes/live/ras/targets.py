@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import field
 
-from probes.base.frozen import dataclass
+from probes.base.frozen import frozen
 from probes.base.unknown import Maybe, Reason, Unknown, known
 from probes.facts.jobs.nccl_conf import NcclConf, read_nccl_conf
 from probes.host.protocol import Host
@@ -23,7 +23,7 @@ _FILE_LIMIT = 4 << 20
 _STOPPED = ("T", "t")
 
 
-@dataclass(frozen=True)
+@frozen
 class RasTarget:
     """A port of this host, and the jobs that may answer there."""
 
@@ -158,7 +158,7 @@ def _youngest(members: Sequence[LiveProcess], now: float) -> Maybe[float]:
     return min(ages)
 
 
-@dataclass(frozen=True)
+@frozen
 class LocalProcesses:
     """The NCCL processes of this node, by what RAS says about a process: its node's address and its pid."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 
+from probes.base.frozen import frozen
 from probes.base.text import printable
 from probes.nccl.log.facts import Channels, Place, Rank
 from probes.nccl.log.grammar import NETWORK_PATH, TORN_INIT
@@ -16,7 +17,7 @@ _CHANNEL_START = re.compile(r"NCCL INFO (?:Channel|CollNet|Ring) \d[^\r\n]{0,80}
 _RankKey = tuple[str, int, int]
 
 
-@dataclass(frozen=True)
+@frozen
 class Count:
     """How many lines one stands for."""
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import field
 from enum import Enum
 
-from probes.base.frozen import dataclass
+from probes.base.frozen import frozen
 
 
-@dataclass(frozen=True)
+@frozen
 class Place:
     """A line of a file, counted from 1."""
 
@@ -19,7 +19,7 @@ class Place:
         return f"{self.file}:{self.line}"
 
 
-@dataclass(frozen=True)
+@frozen
 class Mention:
     """A text that occurs in the log, with its first and last line."""
 
@@ -29,7 +29,7 @@ class Mention:
     last: Place
 
 
-@dataclass(frozen=True)
+@frozen
 class Channels:
     """The network channels of a rank in one direction; a connection again counts again."""
 
@@ -46,7 +46,7 @@ class Channels:
         return Channels(self.gdr + other.gdr, self.staged + other.staged, self.unknown + other.unknown)
 
 
-@dataclass(frozen=True)
+@frozen
 class Rank:
     """One GPU of one process."""
 
@@ -69,7 +69,7 @@ class Rank:
         return self.send + self.receive
 
 
-@dataclass(frozen=True)
+@frozen
 class Capability:
     """`GPU Direct RDMA Enabled for HCA 0 'mlx5_0'`: what a NIC can do, not what a channel does."""
 
@@ -80,7 +80,7 @@ class Capability:
     seen: Mention
 
 
-@dataclass(frozen=True)
+@frozen
 class Distance:
     """`GPU Direct RDMA Disabled for GPU 4 / HCA 0 (distance 8 > 5)`."""
 
@@ -94,7 +94,7 @@ class Distance:
     seen: Mention
 
 
-@dataclass(frozen=True)
+@frozen
 class Setting:
     """A variable that NCCL reports as set."""
 
@@ -104,7 +104,7 @@ class Setting:
     seen: Mention
 
 
-@dataclass(frozen=True)
+@frozen
 class Problem:
     """An error of which the log has one or more lines."""
 
@@ -117,7 +117,7 @@ class Problem:
     is_note: bool = False  # no error: NCCL goes on
 
 
-@dataclass(frozen=True)
+@frozen
 class Rings:
     """`Connected all rings`, per rank and communicator."""
 
@@ -127,7 +127,7 @@ class Rings:
     first_no_gdr: Place | None = None
 
 
-@dataclass(frozen=True)
+@frozen
 class Communicators:
     """Initialization of communicators."""
 
@@ -137,7 +137,7 @@ class Communicators:
     completed: int = 0
 
 
-@dataclass(frozen=True)
+@frozen
 class LogFile:
     """A file that was read."""
 
@@ -147,7 +147,7 @@ class LogFile:
     error: str = ""
 
 
-@dataclass(frozen=True)
+@frozen
 class LogFacts:
     """All that was read."""
 
@@ -192,7 +192,7 @@ class State(Enum):
     UNKNOWN = 3
 
 
-@dataclass(frozen=True)
+@frozen
 class Reason:
     """Why, and the lines that say so."""
 
@@ -200,7 +200,7 @@ class Reason:
     places: tuple[Place, ...] = ()
 
 
-@dataclass(frozen=True)
+@frozen
 class LogVerdict:
     """Whether the job uses GPUDirect RDMA, as far as the log shows."""
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from probes.base.frozen import dataclass
+from probes.base.frozen import frozen
 from probes.base.unknown import Maybe
 
 if TYPE_CHECKING:  # imported by what reads a log: most nodes that are checked have no job
     from probes.nccl.log.facts import LogFacts, LogVerdict
 
 
-@dataclass(frozen=True)
+@frozen
 class RankPath:
     """A rank on this node, and its path as the node's own facts show it, without the log."""
 
@@ -29,7 +29,7 @@ class RankPath:
         return f"rank {self.rank}" if isinstance(self.rank, int) else f"pid {self.pid}"
 
 
-@dataclass(frozen=True)
+@frozen
 class JobLogReading:
     """The logs of one job, as far as they were read; only lines of its processes on this node count."""
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 
-from probes.base.frozen import dataclass
+from probes.base.frozen import frozen
 
 MAX_LINE_BYTES = 1 << 16
 _WINDOW_BYTES = 512  # what is searched before "NCCL" for its prefix
@@ -30,7 +30,7 @@ _IDS = re.compile(rb":(\d{1,10}):\d{1,10}$")
 _NEXT_HEADER = re.compile(r":\d{1,10}:\d{1,10} \[-?\d{1,5}\] ")
 
 
-@dataclass(frozen=True)
+@frozen
 class Header:
     """Who wrote a line."""
 

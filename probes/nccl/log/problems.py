@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import re
 
-from probes.base.frozen import dataclass
+from probes.base.frozen import frozen
 
 STATUSES = [
     "SUCCESS",
@@ -79,7 +79,7 @@ _STATUS_CAUSES = {
 _NAMED = {name: number for number, name in enumerate(STATUSES)}
 
 
-@dataclass(frozen=True)
+@frozen
 class Explanation:
     """What an error line means."""
 
@@ -90,7 +90,7 @@ class Explanation:
     is_note: bool = False  # no error: NCCL goes on
 
 
-@dataclass(frozen=True)
+@frozen
 class _Form:
     pattern: re.Pattern[str]
     kind: str

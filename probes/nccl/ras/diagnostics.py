@@ -7,8 +7,8 @@ guide, "Diagnostics" and "RAS").
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 
+from probes.base.frozen import frozen
 from probes.base.text import printable
 
 MAX_LINES = 500
@@ -18,7 +18,7 @@ _LINE = re.compile(
 )
 
 
-@dataclass(frozen=True)
+@frozen
 class DiagnosticLine:
     """What one check of one process says."""
 
@@ -27,7 +27,7 @@ class DiagnosticLine:
     process: str = ""  # "h100-01:41003"; "": not named
 
 
-@dataclass(frozen=True)
+@frozen
 class Diagnostics:
     """All results, in the order of the answer."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from probes.base.frozen import dataclass
+from probes.base.frozen import frozen
 from probes.base.text import printable
 from probes.base.unknown import Maybe, Reason, Unknown
 from probes.nccl.ras.facts import RasProcess
@@ -25,7 +25,7 @@ MEANINGS = {
 BAD = ("PEER_DEAD", "PEER_UNRESPONSIVE", "PEER_DISCONNECTED", "PEER_KEEPALIVE_TIMEOUT")
 
 
-@dataclass(frozen=True)
+@frozen
 class RasEvent:
     """One line of MONITOR."""
 

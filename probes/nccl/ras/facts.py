@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from probes.base.frozen import dataclass
+from probes.base.frozen import frozen
 from probes.base.unknown import Maybe, Reason, Unknown
 
 NOT_PRINTED = Unknown(Reason.NOT_THERE, "RAS report", "not printed")
 
 
-@dataclass(frozen=True)
+@frozen
 class RasProcess:
     """A process of the job. Its pid is that of its own PID namespace, its node the bootstrap address."""
 
@@ -20,7 +20,7 @@ class RasProcess:
     nvml: tuple[int, ...] = ()  # NVML's numbers
 
 
-@dataclass(frozen=True)
+@frozen
 class RasRank:
     """A rank of a communicator, which need not be the rank in the job."""
 
@@ -28,7 +28,7 @@ class RasRank:
     process: Maybe[RasProcess]
 
 
-@dataclass(frozen=True)
+@frozen
 class RasSet:
     """Ranks of a communicator with the same value: a count, a status or an error."""
 
@@ -37,7 +37,7 @@ class RasSet:
     ranks: tuple[RasRank, ...] = ()  # RAS names only small sets
 
 
-@dataclass(frozen=True)
+@frozen
 class OperationCounts:
     """The operations of one type that the ranks have launched, which differ."""
 
@@ -50,7 +50,7 @@ class OperationCounts:
         return tuple(sorted({int(one.value) for one in self.sets}, reverse=True))
 
 
-@dataclass(frozen=True)
+@frozen
 class Communicator:
     """A communicator in which something is wrong or differs; RAS names no others."""
 
@@ -63,7 +63,7 @@ class Communicator:
     errors: tuple[RasSet, ...] = ()
 
 
-@dataclass(frozen=True)
+@frozen
 class CommunicatorGroup:
     """A row of the table of communicators of the same size and state."""
 
@@ -77,7 +77,7 @@ class CommunicatorGroup:
     errors: tuple[str, ...]  # INCOMPLETE, ERROR, MISMATCH
 
 
-@dataclass(frozen=True)
+@frozen
 class RasReport:
     """What a job's RAS service reports."""
 

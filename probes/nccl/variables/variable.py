@@ -6,7 +6,7 @@ import re
 from enum import Enum
 from typing import Any
 
-from probes.base.frozen import dataclass
+from probes.base.frozen import frozen
 
 NEWEST = (2, 30)
 """The NCCL whose defaults gdrtop assumes where the version is unknown."""
@@ -25,7 +25,7 @@ class Kind(Enum):
     PATH = "path"
 
 
-@dataclass(frozen=True)
+@frozen
 class Variable:
     """One variable. Versions are of the library that reads it; "" means from its first version on."""
 

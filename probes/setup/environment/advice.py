@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import Enum
 
+from probes.base.frozen import frozen
 from probes.nccl.variables.variable import Version
 
 STATED, OF_JOBS, ASSUMED = "stated", "running jobs", "assumed"  # where a version is from
@@ -21,7 +21,7 @@ class State(Enum):
     MEASURE = "measure first"  # it helps some nodes and slows or hangs others
 
 
-@dataclass(frozen=True)
+@frozen
 class Setting:
     """One variable that the node needs."""
 
@@ -31,7 +31,7 @@ class Setting:
     source: str = ""  # the vendor's file or manual; "": derived from this node
 
 
-@dataclass(frozen=True)
+@frozen
 class Note:
     """One variable that is not set here, and why."""
 
@@ -40,7 +40,7 @@ class Note:
     text: str
 
 
-@dataclass(frozen=True)
+@frozen
 class Advice:
     """Everything that gdrtop recommends for jobs of this node."""
 

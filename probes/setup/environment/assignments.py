@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import Enum
 
+from probes.base.frozen import frozen
 from probes.queries.finding import Severity
 
 LIMIT_BYTES = 1 << 20
@@ -22,7 +22,7 @@ class FileKind(Enum):
     NCCL_CONF = "nccl-conf"
 
 
-@dataclass(frozen=True)
+@frozen
 class Assignment:
     """One variable that a file sets."""
 
@@ -32,7 +32,7 @@ class Assignment:
     is_exported: bool = True  # programs get it
 
 
-@dataclass(frozen=True)
+@frozen
 class Problem:
     """One mistake, or one remark."""
 
@@ -51,7 +51,7 @@ TOO_MANY = Problem(
 )
 
 
-@dataclass(frozen=True)
+@frozen
 class Group:
     """The variables of one environment: some commands of a script, one container, one nccl.conf."""
 
@@ -67,7 +67,7 @@ class Group:
         return found
 
 
-@dataclass(frozen=True)
+@frozen
 class GpuContainer:
     """A container of a pod that requests GPUs, and what it has for RDMA."""
 
@@ -79,7 +79,7 @@ class GpuContainer:
     has_own_network: bool  # neither the host's network nor one that is attached to the pod
 
 
-@dataclass(frozen=True)
+@frozen
 class ParsedFile:
     """A file as its reader sees it."""
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
+from probes.base.frozen import frozen
 from probes.base.text import printable
 from probes.base.unknown import Unknown, known
 from probes.nccl.settings import parse_hca_list, parse_level, parse_number
@@ -22,7 +22,7 @@ _LEVELS = ("NCCL_NET_GDR_LEVEL", "NCCL_IB_GDR_LEVEL")
 _NIC_WORDS = (Nccl.P2C.value, Nccl.PXN.value)
 
 
-@dataclass(frozen=True)
+@frozen
 class Explanation:
     """What a variable means. Every text is whole sentences."""
 

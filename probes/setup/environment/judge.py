@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from probes.base.frozen import frozen
 from probes.base.text import capitalized
 from probes.base.unknown import Reason, Unknown, known
 from probes.checks.nccl import files, gdr_level, gid, library, network, other_settings
@@ -25,7 +26,7 @@ _SET = re.compile(r"([A-Z][A-Za-z0-9_]{1,63})=")
 _LOGIN_NODE = Unknown(Reason.NOT_THERE, "/sys/class/infiniband", "not compared: this node has no GPU")
 
 
-@dataclass(frozen=True)
+@frozen
 class Judgement:
     """What the doctor would say about one variable of a job with these settings."""
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from difflib import get_close_matches
 
+from probes.base.frozen import frozen
 from probes.base.text import capitalized
 from probes.base.unknown import Maybe
 from probes.facts.system.cloud import Cloud
@@ -47,7 +47,7 @@ _NCCL_TESTS = re.compile(
 )
 
 
-@dataclass(frozen=True)
+@frozen
 class _Software:
     """What a file's jobs run on and run, as far as it decides about variables."""
 
@@ -56,7 +56,7 @@ class _Software:
     runs_nccl_tests: bool
 
 
-@dataclass(frozen=True)
+@frozen
 class FileReport:
     """Everything to say about one file, in the order of its lines."""
 
@@ -247,9 +247,7 @@ def _of_value(variable: Variable | None, value: str, line: int, version: Version
         yield Problem(line, Severity.NOTE, text, fix="Remove it", variable=name)
     elif variable.for_debugging:
         text = f"{name} is for debugging"
-        detail = (
-            "NVIDIA advises against it in production: newer NCCL versions may pick a better value."
-        )
+        detail = "NVIDIA advises against it in production: newer NCCL versions may pick a better value."
         yield Problem(line, Severity.NOTE, text, detail, "Remove it unless you measured its effect", name)
 
 

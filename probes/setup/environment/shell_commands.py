@@ -9,6 +9,8 @@ import re
 from bisect import bisect_left, bisect_right
 from dataclasses import dataclass
 
+from probes.base.frozen import frozen
+
 _DEEPEST = 8  # $( "$( … )" )
 _LONGEST_EXPANSION = 2_000
 _PLAIN = re.compile(r"[^\s;&|()<>\"'\\$`]+")
@@ -17,7 +19,7 @@ _OPERATOR = re.compile(r";;&?|;&|&&|\|\||[;&|()]")
 _REDIRECTION = re.compile(r"&>>?|<<<|<<-?|<>|>>|>\||[<>]&?")
 
 
-@dataclass(frozen=True)
+@frozen
 class Word:
     """One word without its quotation marks; "$" and backticks stay as they are."""
 

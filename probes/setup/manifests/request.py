@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from enum import Enum
 
+from probes.base.frozen import frozen
 from probes.base.unknown import Maybe, Reason, Unknown, known
 from probes.facts.gpu.driver_package import DriverOrigin, DriverPackage
 from probes.facts.gpu.gpus import GpuFacts
@@ -31,7 +31,7 @@ class DriverOwner(Enum):
     OPERATOR = "operator"
 
 
-@dataclass(frozen=True)
+@frozen
 class Refused:
     """Why there is no such manifest for this node and path, as a sentence without a full stop."""
 
@@ -39,7 +39,7 @@ class Refused:
     is_impossible: bool = False  # no path can ever work on this node
 
 
-@dataclass(frozen=True)
+@frozen
 class ManifestRequest:
     """One node and the choices of the admin."""
 

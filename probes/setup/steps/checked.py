@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 
+from probes.base.frozen import frozen
 from probes.base.plan import Plan, Step, sentences
 from probes.base.text import plural
 from probes.facts.gpudirect import GdrPath
@@ -12,7 +12,7 @@ from probes.queries.finding import Finding, Severity, Status
 from probes.setup.step import SetupStep, StepState
 
 
-@dataclass(frozen=True)
+@frozen
 class CheckedStep:
     """A step and its checks; a check that ends with * stands for all ids that begin so."""
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from probes.bandwidth.model.result import Result
+from probes.base.frozen import frozen
 from probes.base.plan import Plan, Step, instruction, plan_or_none
 from probes.base.unknown import Maybe, Unknown
 from probes.checks.judgement import conclude
@@ -89,7 +90,7 @@ ORDER = (
 )
 
 
-@dataclass(frozen=True)
+@frozen
 class Guide:
     """Everything that setup shows at one moment."""
 

@@ -7,7 +7,6 @@ measured, and skipped where it cannot be.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import datetime
 
 from probes.bandwidth.model.command import Refused
@@ -18,6 +17,7 @@ from probes.bandwidth.model.samples import BY_DMABUF, BY_PEERMEM
 from probes.bandwidth.planning.series import plan_series
 from probes.bandwidth.results.memory_path import is_as_requested, mismatch_evidence
 from probes.bandwidth.results.staged import staging_figures
+from probes.base.frozen import frozen
 from probes.base.text import plural
 from probes.facts.gpudirect import GdrPath
 from probes.facts.system.tool_names import NCCL_TESTS
@@ -30,7 +30,7 @@ _NO_VERBS = "perftest needs verbs, which Slingshot NICs do not have; nccl-tests 
 _BAD = (Rating.BELOW, Rating.LIKE_HOST)
 
 
-@dataclass(frozen=True)
+@frozen
 class MeasuredStep:
     """A step and its test."""
 

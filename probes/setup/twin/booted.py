@@ -11,7 +11,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from probes.base.frozen import dataclass
+from probes.base.frozen import frozen
 from probes.base.unknown import Maybe, Reason, Unknown, known
 from probes.facts.gpu.fabric import UNFINISHED
 from probes.facts.gpudirect import parse_driver_version
@@ -49,7 +49,7 @@ _MISMATCH = "driver/library version mismatch: {} is installed, and the kernel mo
 _NVML = "libnvidia-ml.so.1"
 
 
-@dataclass(frozen=True)
+@frozen
 class NextStart:
     """What the next start of a kernel has that the node does not have now."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from probes.base.frozen import dataclass
+from probes.base.frozen import frozen
 from probes.base.text import printable
 from probes.base.unknown import Maybe, Reason, Unknown, known
 from probes.facts.kernel.boot import BootFacts
@@ -35,7 +35,7 @@ _SECONDS = 2.0
 _NO_ENTRY = "no boot entry shows the next kernel command line"
 
 
-@dataclass(frozen=True)
+@frozen
 class KernelFiles:
     """The files that decide a start, and what follows from them."""
 

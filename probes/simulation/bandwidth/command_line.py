@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from probes.base.frozen import frozen
 from probes.facts.system.tool_names import TEST_TOOLS
 from probes.facts.system.tools import DIRECTORIES
 from probes.simulation.commands.command_result import NOT_FOUND, CommandResult, failed, unsupported
@@ -24,7 +25,7 @@ _NOT_THERE = {
 """What the program in front prints about a missing program, or a shell."""
 
 
-@dataclass(frozen=True)
+@frozen
 class ParsedCommand:
     """A program and its arguments."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from probes.base.frozen import dataclass
+from probes.base.frozen import frozen
 from probes.simulation.node.model.tree import Tree
 from probes.simulation.node.system.fabric import MANAGER, fabric_state, has_switches
 from probes.simulation.node.system.software import library_mismatch
@@ -23,7 +23,7 @@ ERRORS = {
 _NO_DEVICE, _NOT_READY, _MISMATCH, _UNKNOWN = 100, 802, 803, 999
 
 
-@dataclass(frozen=True)
+@frozen
 class CudaDevice:
     """One GPU as the program numbers it."""
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
+from probes.base.frozen import frozen
 from probes.simulation.bandwidth import cuda, speeds
 from probes.simulation.bandwidth.command_line import ParsedCommand
 from probes.simulation.bandwidth.cuda import CudaDevice
@@ -31,7 +31,7 @@ _HEAD = f"""\
 #        (B)    (elements)                               (us)  (GB/s)  (GB/s)             (us)  (GB/s)"""
 
 
-@dataclass(frozen=True)
+@frozen
 class _Run:
     """The options of one run."""
 

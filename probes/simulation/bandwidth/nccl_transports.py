@@ -9,8 +9,9 @@ messages are in host memory in any case, so that these take equally long.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from probes.base.frozen import frozen
 from probes.facts.gpudirect import GpuDirectFacts
 from probes.facts.rdma.devices import RdmaFacts
 from probes.simulation.bandwidth import speeds
@@ -31,7 +32,7 @@ _NO_GDR = ("LOC", "0")
 _SHM = "SHM/direct/direct"
 
 
-@dataclass(frozen=True)
+@frozen
 class Ring:
     """The ring of all ranks."""
 

@@ -6,10 +6,10 @@ probes/bandwidth/tools/perftest_output.py names the sources.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from itertools import count
 
 from probes.bandwidth.tools.perftest_command import PerftestSettings
+from probes.base.frozen import frozen
 from probes.simulation.bandwidth import speeds
 from probes.simulation.bandwidth.cuda import CudaDevice
 from probes.simulation.bandwidth.playback import NEVER, Line
@@ -52,7 +52,7 @@ making it the current CUDA Ctx
 CUDA device integrated: {integrated}"""
 
 
-@dataclass(frozen=True)
+@frozen
 class UsedPort:
     """The NIC and port of one end."""
 
@@ -141,7 +141,7 @@ def cuda_buffer(size: int, integrated: bool, dmabuf: bool) -> tuple[str, ...]:
     )
 
 
-@dataclass(frozen=True)
+@frozen
 class Measurement:
     """One test between two ends from its first message on."""
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from itertools import chain
 from typing import NamedTuple
 
+from probes.base.frozen import frozen
 from probes.base.text import printable
 
 NEVER = float("inf")
@@ -20,7 +20,7 @@ class Line(NamedTuple):
     text: str
 
 
-@dataclass(frozen=True)
+@frozen
 class Script:
     """What a program prints, in order; with NEVER it waits for another program, or runs endlessly."""
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 from probes.bandwidth.model.limits import (
     Bound,
@@ -18,6 +17,7 @@ from probes.bandwidth.model.limits import (
     limit_of_pair,
     payload_share,
 )
+from probes.base.frozen import frozen
 from probes.base.unknown import Unknown, known
 from probes.facts.pci.link_speed import link_gbps
 from probes.facts.rdma.devices import RdmaDevice, RdmaFacts
@@ -44,7 +44,7 @@ _SHARPNESS = 4  # of the bend between both limits
 C2C_GBPS = 2900.0  # what CUDA copies over Grace's chip-to-chip link
 
 
-@dataclass(frozen=True)
+@frozen
 class Place:
     """One end of a test: a port, and whose memory it uses."""
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 
+from probes.base.frozen import frozen
 from probes.host.protocol import Host
 from probes.simulation.node.model.tree import Tree
 
@@ -12,7 +12,7 @@ BRIEFLY = 0.1
 NOT_FOUND = 127  # the exit status of a shell
 
 
-@dataclass(frozen=True)
+@frozen
 class CommandResult:
     """What a command printed, and its exit status."""
 
@@ -21,7 +21,7 @@ class CommandResult:
     seconds: float  # rough duration on a real node
 
 
-@dataclass(frozen=True)
+@frozen
 class Invocation:
     """A command, `seconds` after the node started."""
 

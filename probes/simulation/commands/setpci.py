@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 
+from probes.base.frozen import frozen
 from probes.simulation.commands.command_result import CommandResult, Handler, Invocation, done, failed
 from probes.simulation.node.devices.config_space import DEVICES, real_path
 from probes.simulation.node.model.tree import Tree
@@ -38,7 +38,7 @@ class _Malformed(ValueError):
     """A command line that setpci cannot parse; it then changes nothing."""
 
 
-@dataclass(frozen=True)
+@frozen
 class _Access:
     """One access to one register."""
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from copy import copy
-from dataclasses import dataclass
 
+from probes.base.frozen import frozen
 from probes.simulation.node.model.description import NodeDescription
 from probes.simulation.node.model.tree import Tree
 from probes.simulation.node.modules.files import modinfo_of
@@ -14,7 +14,7 @@ ChangeTree = Callable[[Tree], None]
 ChangeDescription = Callable[[NodeDescription], NodeDescription]
 
 
-@dataclass(frozen=True)
+@frozen
 class Fault:
     """A fault and the findings that it causes: a change of the description, of the tree, or of both."""
 

@@ -7,21 +7,21 @@ from typing import Any
 
 import pytest
 
-from probes.base.frozen import dataclass
+from probes.base.frozen import frozen
 
 
-def classes(make: Callable[..., Any]) -> tuple[type[Any], ...]:
-    @make(frozen=True)
+def classes(make: Callable[[type], type]) -> tuple[type[Any], ...]:
+    @make
     class Empty:
         """No field."""
 
-    @make(frozen=True)
+    @make
     class One:
         """One field."""
 
         value: object
 
-    @make(frozen=True)
+    @make
     class Hidden(One):
         """Fields that are inherited, not compared and not shown."""
 
@@ -29,7 +29,7 @@ def classes(make: Callable[..., Any]) -> tuple[type[Any], ...]:
         note: list[int] = field(default_factory=list, compare=False)
         secret: str = field(default="s", repr=False)
 
-    @make(frozen=True)
+    @make
     class Own(One):
         """Its own equality and hash."""
 
@@ -42,14 +42,14 @@ def classes(make: Callable[..., Any]) -> tuple[type[Any], ...]:
     return Empty, One, Hidden, Own
 
 
-def instances(make: Callable[..., Any]) -> list[Any]:
+def instances(make: Callable[[type], type]) -> list[Any]:
     empty, one, hidden, own = classes(make)
     values = [empty(), one(1), one(1.0), one("a"), one((1,)), one(one(1)), own(1), own(2)]
     return [*values, hidden(1), hidden(1, 2), hidden(1, 0, [3]), hidden(1, 0, [], "t")]
 
 
 def test_equality_hash_and_representation_are_those_of_dataclasses() -> None:
-    ours, theirs = instances(dataclass), instances(dataclasses.dataclass)
+    ours, theirs = instances(frozen), instances(dataclasses.dataclass(frozen=True))
     for mine, plain in zip(ours, theirs, strict=True):
         assert repr(mine) == repr(plain)
         assert hash(mine) == hash(plain)
@@ -59,7 +59,7 @@ def test_equality_hash_and_representation_are_those_of_dataclasses() -> None:
 
 
 def test_a_field_cannot_be_set_or_deleted_but_replaced() -> None:
-    _, one, *_ = classes(dataclass)
+    _, one, *_ = classes(frozen)
     with pytest.raises(FrozenInstanceError):
         one(1).value = 2
     with pytest.raises(FrozenInstanceError):
@@ -68,7 +68,7 @@ def test_a_field_cannot_be_set_or_deleted_but_replaced() -> None:
 
 
 def test_an_instance_that_contains_itself_can_be_shown() -> None:
-    _, one, *_ = classes(dataclass)
+    _, one, *_ = classes(frozen)
     values: list[object] = []
     values.append(one(values))
     assert repr(values[0]).endswith("One(value=[...])")

@@ -66,9 +66,7 @@ class Watched:
             questions.confirm(target, VERBOSE_STATUS, questions.decide(target, RasUse.ONCE))
             answer = questions.ask(target, VERBOSE_STATUS, RasUse.ONCE, sample)
             jobs = [job for job in sample.jobs if job.role is Role.NCCL]
-            self.reader.note(
-                target.name, conditions_of(answer.found, answer.taken_at, answer.address, jobs)
-            )
+            self.reader.note(target.name, conditions_of(answer.found, answer.taken_at, answer.address, jobs))
             self.step(15)
 
 

@@ -41,9 +41,7 @@ def near(examination: Examination) -> dict[str, tuple[str, ...]]:
     topology = examination.topology
     return {
         gpu.label: tuple(
-            nic.id
-            for nic in topology.nics
-            if topology.path(gpu.id, nic.id).nccl_pcie in (Nccl.PIX, Nccl.PXB)
+            nic.id for nic in topology.nics if topology.path(gpu.id, nic.id).nccl_pcie in (Nccl.PIX, Nccl.PXB)
         )
         for gpu in topology.gpus
     }

@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import TypeVar
 
-from probes.base.frozen import dataclass
+from probes.base.frozen import frozen
 from probes.base.unknown import Maybe, Reason, Unknown
 from probes.checks.judgement import judge
 from probes.host.protocol import Host
@@ -32,7 +32,7 @@ _NUMBER = re.compile(r"[0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]|[0-9]+")
 _RANDOM_GROUPS = 6
 
 
-@dataclass(frozen=True)
+@frozen
 class Judged:
     """What gdrtop says about a node."""
 

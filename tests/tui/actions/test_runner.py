@@ -276,9 +276,7 @@ def test_a_user_respects_roots_lock_and_root_no_users_lock(
         pass
 
 
-def test_roots_lock_is_found_among_many_locks(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_roots_lock_is_found_among_many_locks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The kernel hands out /proc/locks a page at a time: about 70 of them."""
     monkeypatch.setattr("tui.runtime.lock.ROOTS_DIRECTORY", str(tmp_path / "roots"))
     with contextlib.ExitStack() as stack:

@@ -187,9 +187,7 @@ def test_a_unit_that_does_not_start_is_replaced_by_a_session(
     assert any("(process " in event.as_root for event in events if isinstance(event, RunBegan))
 
 
-def test_a_truncated_event_is_skipped(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_truncated_event_is_skipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     broken = (
         "from tui.actions import supervisor;"
         " supervisor.json.dumps = lambda fields, dumps=supervisor.json.dumps:"

@@ -182,9 +182,7 @@ async def test_a_recording_cannot_be_recorded(tmp_path: Path, monkeypatch: pytes
 # The dashboard's own recording
 
 
-async def test_a_key_records_the_readings(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_key_records_the_readings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     clock = SteppedClock()
     app = stepped_app(SimulatedHost("hgx-h100", clock=clock))
@@ -212,9 +210,7 @@ async def test_a_key_records_the_readings(
     assert host.origin.source is Source.RECORDED
 
 
-async def test_quitting_keeps_the_recording(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_quitting_keeps_the_recording(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     clock = SteppedClock()
     app = stepped_app(SimulatedHost("cloud-vm", clock=clock))

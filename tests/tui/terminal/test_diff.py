@@ -40,7 +40,10 @@ STYLES = st.one_of(
     st.none(),
     st.builds(
         lambda on, color, background, link: Style(
-            color=color, bgcolor=background, link=link, **dict.fromkeys(on, True)  # type: ignore[arg-type]
+            color=color,
+            bgcolor=background,
+            link=link,
+            **dict.fromkeys(on, True),  # type: ignore[arg-type]
         ),
         st.sets(st.sampled_from(ATTRIBUTES), max_size=3),
         st.sampled_from(COLORS),

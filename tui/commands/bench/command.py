@@ -215,9 +215,7 @@ class BenchCommand:
             return self._refuse(results.reason, series, affected)
         planned = series.tests
         missed = [test for test in series.left_out if test.is_missed]
-        status, reason = exit_status(
-            results, len(planned), self._options.min_gbps, self._interrupted, missed
-        )
+        status, reason = exit_status(results, len(planned), self._options.min_gbps, self._interrupted, missed)
         if self._aborted:
             done = sum(result.ending is Ending.DONE for result in results)
             left = f"{done} of {len(planned)} tests completed, {len(planned) - len(results)} not started"

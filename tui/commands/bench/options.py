@@ -6,9 +6,9 @@ import argparse
 import math
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from probes.bandwidth.model.request import MemoryPath, Mode, Request, Scope
+from probes.base.frozen import frozen
 from probes.facts.system.tool_names import GDRCOPY, NCCL_TESTS, PERFTEST, PROGRAMS
 
 TESTS = {program.option: program.name for program in PROGRAMS}
@@ -55,7 +55,7 @@ _OF_NCCL = (MemoryPath.STAGED.value, MemoryPath.COMPARE.value)
 _PERFTEST_ONLY = ("to", "memory", "matrix", "serve", "connect", "ssh", "peer_nic", "queue_pairs", "both_ways")
 
 
-@dataclass(frozen=True)
+@frozen
 class BenchOptions:
     """The parsed options; `request.gpu` is still as typed: a number or a PCI address."""
 
@@ -77,9 +77,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.description, parser.epilog = DESCRIPTION, EPILOG
     what = parser.add_argument_group("what to measure")
     tests, memories = ", ".join(TESTS), ", ".join(MEMORIES)
-    what.add_argument(
-        "--test", choices=TESTS, metavar="TEST", help=f"{tests} (default: write)"
-    )
+    what.add_argument("--test", choices=TESTS, metavar="TEST", help=f"{tests} (default: write)")
     what.add_argument("--gpu", metavar="N|BDF", help="the GPU (default: the first)")
     what.add_argument("--nic", metavar="DEV", help="the RDMA device (default: the GPU's best)")
     what.add_argument(

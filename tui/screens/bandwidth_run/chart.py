@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from probes.bandwidth.model.planned_test import PlannedTest, Series
 from probes.bandwidth.model.rating import Rating, rate
@@ -12,6 +11,7 @@ from probes.bandwidth.model.samples import Sample
 from probes.bandwidth.results.headline import headline
 from probes.bandwidth.tools.nccl_tests import NcclSettings
 from probes.bandwidth.tools.perftest_command import PerftestSettings
+from probes.base.frozen import frozen
 from widgets.bandwidth.chart import draw_chart
 from widgets.bandwidth.curves import Curve, XAxis, curve_of, is_latency, x_axis_of
 from widgets.bandwidth.result import mark_of
@@ -21,7 +21,7 @@ MOST_COMPARED = 3
 _LARGEST_BYTES = 8 << 20  # with perftest's -a
 
 
-@dataclass(frozen=True)
+@frozen
 class Rows:
     """The newest rows of a test, and the count of all."""
 

@@ -344,9 +344,7 @@ class SeriesState:
         if self.ended is not None and self.ended.aborted:
             series = with_not_started(series, len(self.results), self.ended.aborted)
         versions = versions_of(self._examination)
-        return ticket_text(
-            self.results, self.node, versions, self._earlier, self._baseline, series.left_out
-        )
+        return ticket_text(self.results, self.node, versions, self._earlier, self._baseline, series.left_out)
 
     @property
     def file_name(self) -> str:

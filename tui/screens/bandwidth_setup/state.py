@@ -5,12 +5,11 @@ Independent of Textual.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from probes.bandwidth.model.command import Refused
 from probes.bandwidth.model.planned_test import Series
 from probes.bandwidth.model.result import Result, planned_key
 from probes.bandwidth.results.against_earlier import baseline_result, newest
+from probes.base.frozen import frozen
 from probes.base.origin import Origin, Source, origin_word
 from probes.base.unknown import known
 from probes.facts.system.platform import PlatformFacts
@@ -24,7 +23,7 @@ from widgets.base.lines import Line, Run, Tone, sentence, wrapped
 _MOST_EARLIER = 3  # tests of a series whose earlier results are shown
 
 
-@dataclass(frozen=True)
+@frozen
 class ToRun:
     """A series that is about to run; later changes of the settings do not change it."""
 

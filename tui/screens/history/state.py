@@ -56,9 +56,7 @@ class HistoryState(ListState):
             return wrapped(text, width, Tone.BAD if self._failure else Tone.DIM)
         lines = [part for why in self._unread for part in wrapped(sentence(why), width, Tone.WARNING)]
         if not self._runs and not lines:
-            return wrapped(
-                "The audit log is empty: gdrtop has not run anything here yet.", width, Tone.DIM
-            )
+            return wrapped("The audit log is empty: gdrtop has not run anything here yet.", width, Tone.DIM)
         return [*lines, *(fit(self._row(run), width) for run in self._runs)]
 
     def _row(self, run: PastRun) -> Line:

@@ -140,9 +140,7 @@ class NcclState(ListState):
         if self._found is None:
             text = f"✗ {self._failure}" if self._failure else "Searching for NCCL logs …"
             return wrapped(text, width, Tone.BAD if self._failure else Tone.DIM)
-        found = (
-            "No NCCL log was found." if self._found.jobs else "No job on this node uses NCCL yet."
-        )
+        found = "No NCCL log was found." if self._found.jobs else "No job on this node uses NCCL yet."
         tone = Tone.WARNING if self._found.jobs else Tone.DIM
         return wrapped(f"{found} O opens a file, r searches again.", width, tone)
 

@@ -6,7 +6,9 @@ GPUs and NICs come first: a larger terminal never shows fewer of them.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
+
+from probes.base.frozen import frozen
 
 TWO_COLUMNS = 120  # from this width on there is a second column beside the topology
 WIDE = 160
@@ -22,7 +24,7 @@ _TOPOLOGY_COLUMN = ("topology", "matrix", "rates")
 _OTHER_COLUMN = {"gpudirect": 3, "path": 4, "modules": 3, "traffic": 4}  # least rows that are useful
 
 
-@dataclass(frozen=True)
+@frozen
 class Arrangement:
     """The rows of each visible panel, borders included."""
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
+from probes.base.frozen import frozen
 from probes.base.origin import Origin
 from probes.base.unknown import Maybe, Unknown
 from probes.host.ras import DIAGNOSTICS, STATUS
@@ -19,12 +19,10 @@ from widgets.node.verdict import origin_run
 
 _TEXT_WIDTH = 160  # of a written file
 _AGAIN = "Ask again after 10 s or more to see whether they move."
-_NO_PORT = (
-    "No process of an NCCL job is visible on this node, so there is nothing to ask. r searches again."
-)
+_NO_PORT = "No process of an NCCL job is visible on this node, so there is nothing to ask. r searches again."
 
 
-@dataclass(frozen=True)
+@frozen
 class RasPort:
     """A port, and whether it may be asked now."""
 

@@ -94,9 +94,7 @@ def _host(tree: Tree) -> str:
     return tree.description.hostname.partition(".")[0]
 
 
-def _network(
-    tree: Tree, programs: Sequence[Program], program: Program, network: str
-) -> Iterator[str]:
+def _network(tree: Tree, programs: Sequence[Program], program: Program, network: str) -> Iterator[str]:
     """Return the lines about the NICs that NCCL finds."""
     nics = _listed(tree, program)
     if network == "Socket":

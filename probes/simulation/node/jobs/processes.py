@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from probes.base.frozen import dataclass
+from probes.base.frozen import frozen
 from probes.facts.jobs.nccl_conf import NCCL_CONF
 from probes.simulation.node.jobs.nccl_log import JobOutput
 from probes.simulation.node.jobs.programs import nearest_nics, needs_plugin, path_between, path_of, uses_cxi
@@ -19,7 +19,7 @@ _RESIDENT_KB = 18 << 20
 _NODES = 4  # of each job
 
 
-@dataclass(frozen=True)
+@frozen
 class Job:
     """A training job."""
 

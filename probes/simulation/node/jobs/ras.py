@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from probes.base.frozen import dataclass
+from probes.base.frozen import frozen
 from probes.host.ras import PORT
 from probes.simulation.node.devices.network import NODE_ADDRESS
 from probes.simulation.node.model.program import Program, Via
@@ -82,7 +82,7 @@ def ras_report(tree: Tree, seconds: float) -> str | None:
     return "\n".join([*lines, ""])
 
 
-@dataclass(frozen=True)
+@frozen
 class _Event:
     at: float  # seconds since the node started
     text: str

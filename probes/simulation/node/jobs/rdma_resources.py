@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterator, Mapping
 from functools import lru_cache
 from typing import NamedTuple
 
-from probes.base.frozen import dataclass
+from probes.base.frozen import frozen
 from probes.host.rdma_resources import (
     CompletionQueue,
     MemoryRegion,
@@ -53,7 +53,7 @@ class _Owner(NamedTuple):
     thread: int | None
 
 
-@dataclass(frozen=True)
+@frozen
 class _Region:
     device: str
     length_bytes: int

@@ -10,7 +10,7 @@ from enum import Enum
 from functools import cache
 from itertools import accumulate
 
-from probes.base.frozen import dataclass
+from probes.base.frozen import frozen
 from probes.simulation.node.model.description import NicDescription
 from probes.simulation.node.model.waves import Steps
 
@@ -33,7 +33,7 @@ _CHECKPOINT_TRAFFIC = 3.0  # of storage NICs
 _GPU_LOAD = {Phase.ALL_REDUCE: 1.0, Phase.COMPUTE: 1.2, Phase.CHECKPOINT: 0.4}
 
 
-@dataclass(frozen=True)
+@frozen
 class Schedule:
     """One round of phases: their names, and when they end, in seconds since the round began."""
 

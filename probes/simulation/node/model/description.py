@@ -8,7 +8,7 @@ from functools import cache
 from pkgutil import get_data
 from typing import Any, Literal
 
-from probes.base.frozen import dataclass
+from probes.base.frozen import frozen
 from probes.simulation.node.model.names import SIMULATED_NAMES
 
 if sys.version_info >= (3, 11):
@@ -17,7 +17,7 @@ else:
     import tomli as tomllib
 
 
-@dataclass(frozen=True)
+@frozen
 class DriverDescription:
     """The NVIDIA driver."""
 
@@ -26,7 +26,7 @@ class DriverDescription:
     cuda: str
 
 
-@dataclass(frozen=True)
+@frozen
 class GpuDescription:
     """All GPUs of the node; `link` is PCIe generation and width, `watts` idle and busy."""
 
@@ -41,7 +41,7 @@ class GpuDescription:
     c2c: int = 0
 
 
-@dataclass(frozen=True)
+@frozen
 class QosDescription:
     """How RoCE netdevs choose the priority of packets."""
 
@@ -51,7 +51,7 @@ class QosDescription:
     priorities: dict[int, int] = field(default_factory=dict)  # DSCP -> priority, where not the usual one
 
 
-@dataclass(frozen=True)
+@frozen
 class NicDescription:
     """One kind of NIC; `gbps` is the traffic of a training job per port."""
 
@@ -81,7 +81,7 @@ class NicDescription:
         return {"1d0f": "efa", "17db": "cxi_ss1"}.get(self.id.partition(":")[0], "mlx5_core")
 
 
-@dataclass(frozen=True)
+@frozen
 class SwitchDescription:
     """All PCIe switches of the node."""
 
@@ -90,7 +90,7 @@ class SwitchDescription:
     uplink: tuple[int, int] | None = None  # to the CPU, if that link differs
 
 
-@dataclass(frozen=True)
+@frozen
 class NumaDescription:
     """One NUMA node."""
 
@@ -99,7 +99,7 @@ class NumaDescription:
     distances: tuple[int, ...]
 
 
-@dataclass(frozen=True)
+@frozen
 class RootDescription:
     """One host bridge with a switch below a root port, devices on root ports or devices on the bus itself.
 
@@ -116,7 +116,7 @@ class RootDescription:
     flat: list[str] = field(default_factory=list)
 
 
-@dataclass(frozen=True)
+@frozen
 class ModulesDescription:
     """Kernel modules: loaded ones, and others on disk for this kernel."""
 
@@ -125,7 +125,7 @@ class ModulesDescription:
     ofed: bool = False  # with OFED's ib_core, which exports the peer-memory symbols
 
 
-@dataclass(frozen=True)
+@frozen
 class GpuDirectDescription:
     """Which paths work, and how many memory regions the job has registered through nvidia-peermem."""
 
@@ -135,7 +135,7 @@ class GpuDirectDescription:
     refusing: tuple[str, ...] = ()  # RDMA devices whose driver does not support dma-buf regions
 
 
-@dataclass(frozen=True)
+@frozen
 class NvmlDescription:
     """What NVML reports beyond the GPUs' properties; GPUs by number."""
 
@@ -152,7 +152,7 @@ class NvmlDescription:
     confidential_computing: bool = False
 
 
-@dataclass(frozen=True)
+@frozen
 class ClusterDescription:
     """The node as part of a Kubernetes cluster with NVIDIA's operators."""
 
@@ -166,7 +166,7 @@ class ClusterDescription:
     reason: str = ""  # of the first of them: "CrashLoopBackOff"
 
 
-@dataclass(frozen=True)
+@frozen
 class SystemDescription:
     """The operating system: how it boots, where the drivers are from, Slurm, the cloud, Kubernetes."""
 
@@ -185,7 +185,7 @@ class SystemDescription:
     cluster: ClusterDescription | None = None
 
 
-@dataclass(frozen=True)
+@frozen
 class TopologyFileDescription:
     """A topology file of the cloud's image, with one invented switch for each group of devices."""
 
@@ -194,7 +194,7 @@ class TopologyFileDescription:
     numa: tuple[tuple[str, ...], ...]  # for each NUMA node the switches, each the bus IDs below it
 
 
-@dataclass(frozen=True)
+@frozen
 class NodeDescription:
     """A whole node."""
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import field
+from dataclasses import dataclass, field
 
-from probes.base.frozen import dataclass
+from probes.base.frozen import frozen
 from probes.base.unknown import Maybe, Reason, Unknown
 from probes.host.command import CommandOutput
 from probes.simulation.node.model.description import NicDescription, NodeDescription
@@ -56,7 +56,7 @@ _DEPENDENCIES = {
 }
 
 
-@dataclass(frozen=True)
+@frozen
 class PlacedGpu:
     """A GPU and its place."""
 
@@ -64,7 +64,7 @@ class PlacedGpu:
     numa: int
 
 
-@dataclass(frozen=True)
+@frozen
 class PlacedNic:
     """A NIC with its kind, RDMA device name and place."""
 
@@ -76,7 +76,7 @@ class PlacedNic:
     number: int = 0  # among the NICs of its kind
 
 
-@dataclass(frozen=True)
+@frozen
 class Refusal:
     """Why the kernel refuses a module."""
 
@@ -84,7 +84,7 @@ class Refusal:
     log_lines: tuple[tuple[int, str], ...] = ()  # level and text
 
 
-@dataclass(frozen=True)
+@frozen
 class Removed:
     """Everything that was at a path and below it."""
 

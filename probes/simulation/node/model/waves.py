@@ -14,7 +14,7 @@ from functools import cached_property, lru_cache
 from itertools import count
 from threading import Lock
 
-from probes.base.frozen import dataclass
+from probes.base.frozen import frozen
 
 _SLOW, _FAST = 0.22, 0.08  # amplitudes, as shares of the mean
 
@@ -25,7 +25,7 @@ def phase(seed: int, what: str) -> float:
     return zlib.crc32(f"{seed}/{what}".encode()) / 2**32 * math.tau
 
 
-@dataclass(frozen=True)
+@frozen
 class Wave:
     """A figure that oscillates around its mean."""
 
@@ -61,7 +61,7 @@ def regions(count: int, angle: float, seconds: float) -> int:
     return max(1, round(count * (1 + 0.25 * math.sin(math.tau * seconds / 41.0 + angle))))
 
 
-@dataclass(frozen=True)
+@frozen
 class Steps:
     """A factor that changes in steps."""
 

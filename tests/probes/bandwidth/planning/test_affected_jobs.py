@@ -105,10 +105,7 @@ def test_without_counters_those_who_use_rdma_tell() -> None:
     host_memory = Request(memory=MemoryPath.HOST)
     assert felt(examination, host_memory) == ""
     used = felt(replace(examination, processes=BUSY.processes), host_memory)
-    assert (
-        "traffic unknown, RDMA is used by train.py (alice, Slurm job 4711, pids 41000,"
-        in used
-    )
+    assert "traffic unknown, RDMA is used by train.py (alice, Slurm job 4711, pids 41000," in used
     unseen = felt(replace(examination, processes=ProcessFacts((), 7, 0, NO_CONF)), host_memory)
     assert "7 processes of other users could not be read (needs root)" in unseen
     lost = Unknown(Reason.IO_ERROR, "/proc")

@@ -141,9 +141,7 @@ class Leaving(Out):
 
 def leave_at(scene: Scene, word: str, *arguments: str) -> int:
     options = parse_options(_parser().parse_args(["bench", *arguments]))
-    return bench_module.command(
-        scene.host, Leaving(word), options, store=scene.store, starter=scene.starter
-    )
+    return bench_module.command(scene.host, Leaving(word), options, store=scene.store, starter=scene.starter)
 
 
 def test_a_terminal_that_goes_away_ends_both_ends(capsys: pytest.CaptureFixture[str]) -> None:
