@@ -205,7 +205,7 @@ class GdrtopApp(App[None]):
             self.readings.show(report)
             self._shared.draw_live()
             newest = parts[-1]
-            if isinstance(newest, Sampled) and self._shared.doctor.follow(newest.judgement, newest.taken_at):
+            if isinstance(newest, Sampled) and self._shared.doctor.follow(newest.judgment, newest.taken_at):
                 self._draw_doctor()
             if any(isinstance(part, Probed) for part in parts):
                 self.bandwidth.setup.load_results_once()
@@ -216,13 +216,13 @@ class GdrtopApp(App[None]):
 
     def _show_examination(self, report: Examined) -> None:
         doctor = self._shared.doctor
-        if report.examination is None or report.judgement is None:
+        if report.examination is None or report.judgment is None:
             doctor.fail(report.failure)
             self._overview.fail_check(report.failure)
         else:
-            doctor.set_examination(report.examination, report.judgement)
-            self._overview.apply_check(report.examination, report.judgement, report.detours)
-            self._shared.live.judge(report.judgement)
+            doctor.set_examination(report.examination, report.judgment)
+            self._overview.apply_check(report.examination, report.judgment, report.detours)
+            self._shared.live.judge(report.judgment)
             self._shared.draw_live()
         self._draw_doctor()
         self.actions.note_examination(report)

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable
 
 from probes.base.unknown import Maybe, Reason, Unknown, all_of, known, map_known
-from probes.facts.gpu.gpus import DriverFacts, Flavour, Gpu, GpuFacts, is_vgpu
+from probes.facts.gpu.gpus import DriverFacts, Flavor, Gpu, GpuFacts, is_vgpu
 from probes.facts.gpudirect import (
     MEMORY_PEERS,
     GdrPath,
@@ -61,16 +61,16 @@ def driver_requirements(modules: Maybe[ModuleFacts], gpus: Maybe[GpuFacts]) -> l
     """Return what DMA-BUF requires of the NVIDIA driver."""
     source = "/proc/driver/nvidia/version"
     version = gpus if isinstance(gpus, Unknown) else gpus.driver.version
-    flavour = gpus if isinstance(gpus, Unknown) else gpus.driver.flavour
+    flavor = gpus if isinstance(gpus, Unknown) else gpus.driver.flavor
     state = _state(modules, "nvidia")
     requirements = []
-    if not isinstance(state, Unknown) and state not in _PRESENT and isinstance(flavour, Unknown):
+    if not isinstance(state, Unknown) and state not in _PRESENT and isinstance(flavor, Unknown):
         lack = "the NVIDIA driver is not loaded"
         requirements.append(
             Requirement("the NVIDIA driver loaded", False, f"/proc/modules: nvidia is {state.value}", lack)
         )
-    is_open = flavour if isinstance(flavour, Unknown) else flavour is Flavour.OPEN
-    word = str(flavour) if isinstance(flavour, Unknown) else f"{flavour.value} kernel modules"
+    is_open = flavor if isinstance(flavor, Unknown) else flavor is Flavor.OPEN
+    word = str(flavor) if isinstance(flavor, Unknown) else f"{flavor.value} kernel modules"
     evidence = f"{source}: {word}" if isinstance(version, Unknown) else f"{source}: {word}, {version}"
     lack = "DMA-BUF needs the open kernel modules"
     requirements.append(Requirement("open NVIDIA kernel modules", is_open, evidence, lack))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from probes.base.text import printable
 from probes.base.unknown import Maybe, Reason, Unknown, any_of, known
-from probes.facts.gpu.gpus import Flavour, GpuFacts
+from probes.facts.gpu.gpus import Flavor, GpuFacts
 from probes.facts.gpudirect import GdrPath, GpuSupport, Requirement
 from probes.facts.rdma.devices import RdmaDevice
 from probes.host.protocol import Host
@@ -70,8 +70,8 @@ def _gpu_memory(host: Host, gpus: Maybe[GpuFacts]) -> Requirement:
     """Return whether the driver can reach GPU memory by P2P or by DMA-BUF."""
     name = "a cxi driver with P2P, or open NVIDIA kernel modules"
     parameter = host.read(CXI_GPU_PARAMETER, 64)
-    flavour = gpus if isinstance(gpus, Unknown) else gpus.driver.flavour
-    is_open: Maybe[bool] = flavour if isinstance(flavour, Unknown) else flavour is Flavour.OPEN
+    flavor = gpus if isinstance(gpus, Unknown) else gpus.driver.flavor
+    is_open: Maybe[bool] = flavor if isinstance(flavor, Unknown) else flavor is Flavor.OPEN
     has_p2p: Maybe[bool] = True
     if isinstance(parameter, Unknown):
         has_p2p = False if parameter.reason is Reason.NOT_THERE else parameter

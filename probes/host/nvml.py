@@ -52,7 +52,7 @@ class NvmlLive:
     """One reading of a GPU's live figures."""
 
     bdf: str
-    utilisation_percent: Maybe[int]
+    utilization_percent: Maybe[int]
     memory_used_bytes: Maybe[int]
     temperature_celsius: Maybe[int]
     power_watts: Maybe[float]

@@ -329,7 +329,7 @@ class NvmlLibrary:
         slow = self._slow_facts(nv, handle, bdf)
         return NvmlLive(
             bdf=bdf,
-            utilisation_percent=self._ask(bdf, lambda: int(nv.nvmlDeviceGetUtilizationRates(handle).gpu)),
+            utilization_percent=self._ask(bdf, lambda: int(nv.nvmlDeviceGetUtilizationRates(handle).gpu)),
             memory_used_bytes=self._ask(bdf, lambda: int(nv.nvmlDeviceGetMemoryInfo(handle).used)),
             temperature_celsius=self._ask(
                 bdf, lambda: int(nv.nvmlDeviceGetTemperature(handle, nv.NVML_TEMPERATURE_GPU))

@@ -154,7 +154,7 @@ def odd_gpu_links(
     owners = {bdf: one for one in processes if one.pid in pids for bdf in one.gpus}
     members = [gpu for gpu in gpus if gpu.bdf in owners]
     lives = [gpu.live for gpu in members if not isinstance(gpu.live, Unknown)]
-    are_busy = all(known(live.utilisation_percent, 0) >= BUSY_PERCENT for live in lives)
+    are_busy = all(known(live.utilization_percent, 0) >= BUSY_PERCENT for live in lives)
 
     def link(gpu: GpuSample) -> str | None:
         if isinstance(gpu.live, Unknown) or isinstance(gpu.live.link_width, Unknown):

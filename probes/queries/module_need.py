@@ -7,7 +7,7 @@ from enum import Enum
 
 from probes.base.plan import Plan
 from probes.base.unknown import Maybe, Reason, Unknown, known, map_known
-from probes.facts.gpu.gpus import Flavour
+from probes.facts.gpu.gpus import Flavor
 from probes.facts.kernel.dkms import DRIVER_PACKAGES
 from probes.facts.kernel.module_blockers import loads_nothing
 from probes.facts.kernel.module_files import MODULES as MODULE_FILES
@@ -202,8 +202,8 @@ def dmabuf_comes_first(examination: Examination) -> bool:
         return False
     if peers == ():
         return True
-    flavour = gpus if isinstance(gpus, Unknown) else gpus.driver.flavour
-    return flavour is Flavour.OPEN or not has_peer_symbols(examination)
+    flavor = gpus if isinstance(gpus, Unknown) else gpus.driver.flavor
+    return flavor is Flavor.OPEN or not has_peer_symbols(examination)
 
 
 def has_peer_symbols(examination: Examination) -> bool:

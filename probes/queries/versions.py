@@ -44,7 +44,7 @@ def _driver(examination: Examination) -> Maybe[DriverFacts]:
 def _nvidia(driver: Maybe[DriverFacts]) -> Maybe[str]:
     if isinstance(driver, Unknown) or isinstance(driver.version, Unknown):
         return driver if isinstance(driver, Unknown) else driver.version
-    flavor = "" if isinstance(driver.flavour, Unknown) else f" ({driver.flavour.value} kernel modules)"
+    flavor = "" if isinstance(driver.flavor, Unknown) else f" ({driver.flavor.value} kernel modules)"
     return f"{driver.version}{flavor}"
 
 

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 from probes.base.frozen import frozen
 from probes.base.unknown import Maybe, Reason, Unknown, known
-from probes.checks.judgement import exit_status as status_of
-from probes.checks.judgement import judge
+from probes.checks.judgment import exit_status as status_of
+from probes.checks.judgment import judge
 from probes.facts.kernel.boot import BootFacts, version_key
 from probes.facts.kernel.installed_modules import MODULES_DIRECTORY, installed_releases
 from probes.facts.kernel.next_boot import read_next_boot
@@ -106,14 +106,14 @@ def forecast(
     for name in [name for name in installed if name in judged]:
         twin = start_twin(host, examination, boot, name, disk)
         after = replace(examine(twin), next_boot=read_next_boot(host if disk is None else disk, boot, name))
-        judgement = judge(after)
+        judgment = judge(after)
         kernels.append(
             KernelForecast(
                 release=name,
                 is_running=name == running,
                 is_next=next_kernel if isinstance(next_kernel, Unknown) else name == next_kernel,
-                verdict=judgement.verdict,
-                findings=judgement.findings,
+                verdict=judgment.verdict,
+                findings=judgment.findings,
                 missing=twin.start.missing,
             )
         )

@@ -7,8 +7,8 @@ from enum import Enum
 from probes.base.frozen import frozen
 from probes.base.text import plural
 from probes.base.unknown import Reason, Unknown, known
-from probes.checks.judgement import conclude
-from probes.checks.judgement import exit_status as status_of
+from probes.checks.judgment import conclude
+from probes.checks.judgment import exit_status as status_of
 from probes.checks.registry import findings
 from probes.facts.gpudirect import hardware_of
 from probes.facts.kernel import boot

@@ -13,7 +13,7 @@ from probes.bandwidth.results.against_earlier import changes
 from probes.bandwidth.results.comparison import conclusions
 from probes.base.frozen import frozen
 from probes.base.unknown import Maybe, known
-from probes.checks.judgement import Judgement
+from probes.checks.judgment import Judgment
 from probes.facts.system.platform import PlatformFacts
 from probes.live.model.sample import LiveSample
 from probes.queries.finding import Finding
@@ -64,7 +64,7 @@ class Report:
 
     at: float  # seconds since 1970, the host's clock
     examination: Examination
-    judgement: Judgement
+    judgment: Judgment
     sample: LiveSample | None  # None: a tree of files has no processes
     versions: dict[str, Maybe[str]]
     measured: tuple[Measured, ...]
@@ -81,12 +81,12 @@ class Report:
     @property
     def verdict(self) -> Verdict:
         """The verdict, with the counts of findings."""
-        return self.judgement.verdict
+        return self.judgment.verdict
 
     @property
     def findings(self) -> tuple[Finding, ...]:
         """All findings: found, unknown and passed."""
-        return self.judgement.findings
+        return self.judgment.findings
 
 
 def name_of(examination: Examination) -> str:
@@ -97,7 +97,7 @@ def name_of(examination: Examination) -> str:
 
 def report_of(
     examination: Examination,
-    judgement: Judgement,
+    judgment: Judgment,
     sample: LiveSample | None,
     at: float,
     saved: Saved = NOTHING_SAVED,
@@ -108,7 +108,7 @@ def report_of(
     return Report(
         at=at,
         examination=examination,
-        judgement=judgement,
+        judgment=judgment,
         sample=sample,
         versions=versions_of(examination),
         measured=tuple(Measured(result, changes(result, saved.results, saved.baseline)) for result in newest),

@@ -336,7 +336,7 @@ class SimulatedHost:
         idle, busy = gpu.watts
         return NvmlLive(
             bdf=bdf,
-            utilisation_percent=min(100, round(load * 100)),
+            utilization_percent=min(100, round(load * 100)),
             memory_used_bytes=_reported(bdf, round(gpu.memory_gib * GIB * 0.87), number * (37 << 20)),
             temperature_celsius=round(34 + 30 * load),
             power_watts=round(idle + (busy - idle) * min(1.0, load), 1),

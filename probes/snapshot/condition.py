@@ -1,7 +1,7 @@
 """What watching a node shows: problems that last, from when until they end.
 
 Each condition is reported by the check of its name, so the live view, NCCL's RAS service and bandwidth tests
-have no judgement of their own.
+have no judgment of their own.
 """
 
 from __future__ import annotations

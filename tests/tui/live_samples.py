@@ -23,7 +23,7 @@ from probes.live.model.sample import (
     LiveSample,
     NicUse,
     OddOne,
-    PathJudgement,
+    PathJudgment,
     PathWord,
     PortSample,
     Role,
@@ -49,14 +49,14 @@ def process(pid: int, program: str = "train.py", job: str = "Slurm job 4711") ->
     )
 
 
-def judgement(rank: int) -> PathJudgement:
+def judgment(rank: int) -> PathJudgment:
     evidence = (
         Evidence("RDMA netlink", "registered 1.2 GiB, VmPin 24 MiB: 1.2 GiB are not host memory"),
         Evidence("/proc/4711/task", "NCCL IbAsync"),
     )
     if rank == STAGED_RANK:
-        return PathJudgement(PathWord.STAGED, True, evidence=evidence)
-    return PathJudgement(PathWord.DMABUF, True, evidence=evidence)
+        return PathJudgment(PathWord.STAGED, True, evidence=evidence)
+    return PathJudgment(PathWord.DMABUF, True, evidence=evidence)
 
 
 def rank_of(number: int) -> LiveProcess:
@@ -75,7 +75,7 @@ def rank_of(number: int) -> LiveProcess:
         threads=THREADS,
         state="R",
         cpu_percent=105.0,
-        path=judgement(number),
+        path=judgment(number),
     )
 
 
@@ -132,7 +132,7 @@ def training(second: int, at: float, taken_at: float) -> LiveSample:
         threads=("fio",),
         state="D",
         cpu_percent=Unknown(Reason.NOT_THERE),
-        path=PathJudgement(PathWord.HOST_MEMORY),
+        path=PathJudgment(PathWord.HOST_MEMORY),
     )
     odd = OddOne(
         "mlx5_5",

@@ -1,4 +1,4 @@
-"""No judgement contradicts itself or another one: on all nodes, with all faults, and at every moment.
+"""No judgment contradicts itself or another one: on all nodes, with all faults, and at every moment.
 
 A node is judged as it is now, without its jobs, from a recording, after its next boot, as an image for its
 own hardware, and second by second while a fault comes. tests/probes/setup/test_next_boot.py compares the next
@@ -14,7 +14,7 @@ from collections.abc import Callable
 
 import pytest
 
-from probes.checks.judgement import exit_status, judge, listed
+from probes.checks.judgment import exit_status, judge, listed
 from probes.live.verdict import examine_with_jobs
 from probes.queries.finding import Status
 from probes.setup.image import check_image
@@ -51,16 +51,16 @@ def waiting(clock: SteppedClock) -> Callable[[float], None]:
 
 
 def wrong_in(snapshot: Snapshot) -> list[str]:
-    judgement, usability = snapshot.judgement, snapshot.examination.usability
-    return contradictions(judgement.verdict, judgement.findings, usability, snapshot.sample)
+    judgment, usability = snapshot.judgment, snapshot.examination.usability
+    return contradictions(judgment.verdict, judgment.findings, usability, snapshot.sample)
 
 
 def wrong_without_jobs(name: str) -> list[str]:
     host = SimulatedHost(name, clock=SteppedClock())
     host.reboot(with_jobs=False)
     examination = examine_with_jobs(host)
-    judgement = judge(examination)
-    return contradictions(judgement.verdict, judgement.findings, examination.usability)
+    judgment = judge(examination)
+    return contradictions(judgment.verdict, judgment.findings, examination.usability)
 
 
 def wrong_on(name: str) -> dict[str, list[str]]:
@@ -110,13 +110,13 @@ def wrong_while_watching(name: str, seconds: int) -> None:
         sample = reader.read()
         if reader.needs_check:
             reader.check()
-        judgement, examination = reader.judgement, reader.examination
+        judgment, examination = reader.judgment, reader.examination
         assert examination is not None
-        wrong = contradictions(judgement.verdict, judgement.findings, examination.usability)
+        wrong = contradictions(judgment.verdict, judgment.findings, examination.usability)
         assert not wrong, (name, second)
         # What the sample itself says is what it was judged by.
-        if judgement.verdict == sample.verdict:
-            wrong = contradictions(sample.verdict, judgement.findings, examination.usability, sample)
+        if judgment.verdict == sample.verdict:
+            wrong = contradictions(sample.verdict, judgment.findings, examination.usability, sample)
             assert not wrong, (name, second)
         clock.now += 1.0
 
@@ -190,11 +190,11 @@ def said_by_each(name: str) -> dict[str, tuple[object, ...]]:
     now = take_snapshot(host_of(clock), waiting(clock))
     state = OverviewState()
     state.apply(Probed(now.examination.node, now.examination.topology))
-    state.apply(Sampled(now.examination.reading, now.judgement, 0.0))
-    state.apply_check(now.examination, now.judgement)
+    state.apply(Sampled(now.examination.reading, now.judgment, 0.0))
+    state.apply_check(now.examination, now.judgment)
     verdict = state.verdict
     opened = state.finding_to_open
-    titles = {finding.id: finding.title for finding in now.judgement.findings}
+    titles = {finding.id: finding.title for finding in now.judgment.findings}
     counts = (verdict.gpus_served, verdict.gpus, verdict.critical, verdict.warnings)
     status, title = exit_status(verdict), titles.get(opened, "")
     said["overview"] = (verdict.state.value, without_numbers(verdict.reason), *counts, status, title)

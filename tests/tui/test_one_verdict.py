@@ -11,7 +11,7 @@ import pytest
 
 from probes.bandwidth.model.limits import limit_of_pair
 from probes.base.unknown import Unknown
-from probes.checks.judgement import Judgement, conclude, exit_status, judge, with_severity
+from probes.checks.judgment import Judgment, conclude, exit_status, judge, with_severity
 from probes.facts.rdma.devices import RdmaFacts
 from probes.queries.finding import Severity
 from probes.simulation.bandwidth.speeds import Place, sustained
@@ -38,12 +38,12 @@ ON_EACH = pytest.mark.parametrize(
 GREEN = (State.ACTIVE, State.READY)
 
 
-def judgement_on(name: str) -> Judgement:
+def judgment_on(name: str) -> Judgment:
     return judge(examination_of(name))
 
 
 def verdict_on(name: str) -> Verdict:
-    return judgement_on(name).verdict
+    return judgment_on(name).verdict
 
 
 @ON_EACH
@@ -54,9 +54,9 @@ def test_the_dashboard_and_json_say_what_check_says(nodes: tuple[str, ...]) -> N
         verdict = verdict_on(name)
         state = OverviewState()
         state.apply(Probed(node, topology))
-        judgement = judgement_on(name)
-        state.apply(Sampled(reading, judgement, 0.0))
-        state.apply_check(examination, judgement)
+        judgment = judgment_on(name)
+        state.apply(Sampled(reading, judgment, 0.0))
+        state.apply_check(examination, judgment)
         assert state.verdict == verdict, name
         words = {
             state.verdict.state.value,
@@ -158,10 +158,10 @@ def test_before_the_checks_ran_no_word_is_green(name: str) -> None:
     examination = examination_of(name)
     state = OverviewState()
     state.apply(Probed(examination.node, examination.topology))
-    unchecked = Judgement(conclude(examination.usability, None))
+    unchecked = Judgment(conclude(examination.usability, None))
     state.apply(Sampled(examination.reading, unchecked, 0.0))
     line = state.verdict_line()
     assert not any(run.tone is Tone.GOOD for run in line)
     assert "checking…" in "".join(run.text for run in line)
-    state.apply_check(examination, Judgement(conclude(examination.usability, ())))
+    state.apply_check(examination, Judgment(conclude(examination.usability, ())))
     assert "checking…" not in "".join(run.text for run in state.verdict_line())

@@ -50,8 +50,8 @@ def test_check_topo_live_and_the_screen_show_the_same_at_the_end_of_a_recording(
     source.move(source.last)
     for _ in source.read(probe=False):
         pass
-    _, judgement = source.examine()
-    shown = [(one.id, one.severity.value, one.cause, list(one.devices)) for one in judgement.listed]
+    _, judgment = source.examine()
+    shown = [(one.id, one.severity.value, one.cause, list(one.devices)) for one in judgment.listed]
     assert [name for name, *_ in shown] == [problem]
 
     def listed(content: dict[str, object]) -> list[tuple[object, ...]]:
@@ -65,5 +65,5 @@ def test_check_topo_live_and_the_screen_show_the_same_at_the_end_of_a_recording(
 
     checked, live, topo = last_printed("check"), last_printed("live"), last_printed("topo")
     assert listed(checked) == listed(live) == shown
-    assert verdict_json(judgement.verdict) == checked["verdict"] == topo["verdict"]
-    assert live["verdict"] == plain_value(judgement.verdict)
+    assert verdict_json(judgment.verdict) == checked["verdict"] == topo["verdict"]
+    assert live["verdict"] == plain_value(judgment.verdict)

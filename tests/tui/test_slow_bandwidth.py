@@ -91,8 +91,8 @@ def test_topo_live_and_report_say_what_check_says(store: MemoryResultsStore) -> 
         assert json.loads(out.getvalue())["verdict"]["reason"] == TITLE
     for redact in (False, True):
         report = read_report(host, redact, wait, store)
-        assert report.judgement.verdict.reason == TITLE
-        assert BELOW_LIMIT in [finding.id for finding in report.judgement.listed]
+        assert report.judgment.verdict.reason == TITLE
+        assert BELOW_LIMIT in [finding.id for finding in report.judgment.listed]
 
 
 def slow_on(node: str) -> Result:
@@ -129,7 +129,7 @@ def test_watch_reports_results_that_are_saved_while_it_runs(
     watched = Watched(tmp_path / "ring", name=node)
     watched.seconds(5)
     assert TITLE not in watched.out.getvalue()
-    store.add(replace(slow, taken_at=slow.taken_at + 60, judgement=GOOD.judgement))
+    store.add(replace(slow, taken_at=slow.taken_at + 60, judgment=GOOD.judgment))
     watched.seconds(50)  # until a rank stops, and the node is checked again
     assert f"ended: {TITLE}" in watched.end()
 

@@ -10,7 +10,7 @@ import pytest
 from probes.base.origin import Origin, Source
 from probes.base.unknown import Reason, Unknown
 from probes.facts.gpudirect import MemoryPeer, PeermemReading
-from probes.live.model.sample import LiveSample, NicUse, PathJudgement, PathWord, Role
+from probes.live.model.sample import LiveSample, NicUse, PathJudgment, PathWord, Role
 from tests.probes.live.live_samples import ABSENT, BEGAN, FIRST_PID, a_job, a_port, a_process, a_sample
 from tui.screens.live.state import LiveState
 from widgets.base.lines import Line, plain
@@ -101,7 +101,7 @@ def test_a_longer_path_of_another_moment_is_not_cut() -> None:
     state = LiveState(Origin(Source.LIVE))
     long = "one of 8 processes uses nvidia_peermem"
     for at, why in ((1.0, long), (2.0, "no queue pair is connected")):
-        path = PathJudgement(PathWord.UNKNOWN, why=why)
+        path = PathJudgment(PathWord.UNKNOWN, why=why)
         state.add(a_sample(at, processes=tuple(a_process(rank, path=path) for rank in range(8))))
     assert long not in text(state.lines("ranks", 200))
     state.step(-1)

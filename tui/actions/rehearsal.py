@@ -11,7 +11,7 @@ from dataclasses import replace
 from probes.base.frozen import frozen
 from probes.base.plan import Plan
 from probes.base.unknown import Unknown
-from probes.checks.judgement import Judgement, judge
+from probes.checks.judgment import Judgment, judge
 from probes.host.protocol import Host
 from probes.live.events.conditions import SEEN_AT_ONCE
 from probes.live.verdict import examine_with_jobs
@@ -30,7 +30,7 @@ class Rehearsal:
 
     ended: RunEnded
     examination: Examination
-    judgement: Judgement
+    judgment: Judgment
     not_rehearsed: tuple[str, ...]  # commands that the twin could not play, and why; assumed to succeed
 
 

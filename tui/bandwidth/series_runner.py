@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from probes.bandwidth.model.planned_test import PlannedTest, Series
-from probes.bandwidth.model.rating import Judgement, rate
+from probes.bandwidth.model.rating import Judgment, rate
 from probes.bandwidth.model.result import MOST_SAMPLES, Ending, Result
 from probes.bandwidth.model.samples import HOST_MEMORY, STAGED, Sample
 from probes.bandwidth.results.baseline import machine_type
@@ -99,7 +99,7 @@ class SeriesRunner:
         load = settings.load
         figure = headline(runner.samples, settings)
         host = _host_memory_figure(test, earlier)
-        judgement = self._judge(test, figure, host)
+        judgment = self._judge(test, figure, host)
         uneven = stalls(runner.samples, settings)
         ending, failure = runner.outcome()
         platform = self._examination.node.platform
@@ -123,7 +123,7 @@ class SeriesRunner:
             samples=tuple(runner.samples[-MOST_SAMPLES:]),
             facts=tuple(runner.facts),
             figure=figure,
-            judgement=replace(judgement, why=f"{judgement.why}; {uneven}") if uneven else judgement,
+            judgment=replace(judgment, why=f"{judgment.why}; {uneven}") if uneven else judgment,
             limit_gbps=None
             if least is None or isinstance(least.nominal_gbps, Unknown)
             else least.nominal_gbps,
@@ -136,15 +136,15 @@ class SeriesRunner:
             cpu_seconds=runner.cpu_seconds(),
         )
 
-    def _judge(self, test: PlannedTest, figure: Sample | None, host: Sample | None) -> Judgement:
+    def _judge(self, test: PlannedTest, figure: Sample | None, host: Sample | None) -> Judgment:
         """Rate a figure; a slow one names the open findings on its path."""
-        judgement = rate(figure or Sample("", ""), test.limit, host, test.expected)
-        if not judgement.is_slow:
-            return judgement
+        judgment = rate(figure or Sample("", ""), test.limit, host, test.expected)
+        if not judgment.is_slow:
+            return judgment
         if self._findings is None:
             self._findings = findings(self._examination)
         named = open_findings(self._examination, self._findings, test.pair)
-        return replace(judgement, findings=named)
+        return replace(judgment, findings=named)
 
 
 def _host_memory_figure(test: PlannedTest, earlier: Sequence[Result]) -> Sample | None:

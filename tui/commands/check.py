@@ -8,7 +8,7 @@ from typing import Any, TextIO
 
 from probes.base.origin import Source
 from probes.base.text import plural
-from probes.checks.judgement import exit_status, judge
+from probes.checks.judgment import exit_status, judge
 from probes.checks.registry import CHECKS
 from probes.facts.node import Node
 from probes.host.protocol import Host
@@ -153,8 +153,8 @@ def write_check(
     `one_line`: the verdict only.
     """
     examination = examine_host(host, seconds)
-    judgement = judge(examination, only, skip)
-    verdict, found, skipped = judgement.verdict, judgement.findings, judgement.skipped
+    judgment = judge(examination, only, skip)
+    verdict, found, skipped = judgment.verdict, judgment.findings, judgment.skipped
     if as_json:
         shown = [finding for finding in found if not ids or finding.id in ids]
         in_full = with_passed or bool(ids)

@@ -10,7 +10,7 @@ from typing import Any, TextIO
 from probes.base.origin import Source
 from probes.base.plan import NothingToDo, Step
 from probes.base.text import printable
-from probes.checks.judgement import judge
+from probes.checks.judgment import judge
 from probes.host.protocol import Host
 from probes.plans.catalogue import Offer
 from probes.queries.finding import Status
@@ -111,11 +111,11 @@ class Do:
         self._width = text_width(out)
         self._dispatcher = Dispatcher(host, read_only)
         self.examination = examine_host(host)
-        self.judgement = judge(self.examination)
+        self.judgment = judge(self.examination)
 
     def list(self, as_json: bool) -> int:
         """Print one action a line: whether it is possible, its id, and its title or why not."""
-        every = self._dispatcher.offers(self.examination, self.judgement.findings)
+        every = self._dispatcher.offers(self.examination, self.judgment.findings)
         offers = sorted(every, key=lambda offer: offer.plan is None)  # possible actions first
         if as_json:
             content = {"actions": [_offer_json(offer) for offer in offers]}
@@ -137,12 +137,12 @@ class Do:
 
     def offer(self, name: str) -> Offer | None:
         """Return the action of this name; None if this node has none."""
-        offers = self._dispatcher.offers(self.examination, self.judgement.findings)
+        offers = self._dispatcher.offers(self.examination, self.judgment.findings)
         return next((offer for offer in offers if offer.id == name), None) or self._unlisted_fix(name)
 
     def _unlisted_fix(self, name: str) -> Offer | None:
         """Return the fix of a check that has none to offer: there is no finding, or no command for it."""
-        checks = {f"fix:{finding.id}": finding for finding in self.judgement.findings}
+        checks = {f"fix:{finding.id}": finding for finding in self.judgment.findings}
         finding = checks.get(name)
         if finding is None:
             return None
@@ -230,7 +230,7 @@ class Do:
         self.show(prepared)
         self._print([()])
         rehearsed = rehearse(self._host, self.examination, prepared.action, prepared.plan, self._on_event)
-        now, then = self.judgement, rehearsed.judgement
+        now, then = self.judgment, rehearsed.judgment
         self._print([(), *draw_rehearsal(now, then, rehearsed.not_rehearsed, self._width)])
         return _STATUSES.get(rehearsed.ended.outcome, EXIT_FAILED)
 
@@ -246,10 +246,10 @@ class Do:
 
     def _show_change(self) -> None:
         """Check the node again and show what has changed."""
-        before = self.judgement
+        before = self.judgment
         self.examination = examine_host(self._host, before=self.examination)
-        self.judgement = judge(self.examination)
-        change = draw_change(before, self.judgement, self._width)
+        self.judgment = judge(self.examination)
+        change = draw_change(before, self.judgment, self._width)
         try:
             self._print([(), *change])
         except OSError:

@@ -8,7 +8,7 @@ from itertools import zip_longest
 
 from probes.base.text import plural
 from probes.base.unknown import Maybe, Unknown
-from probes.checks import judgement
+from probes.checks import judgment
 from probes.live.model.sample import LiveEvent, LiveJob, LiveProcess, LiveSample, PathWord, Role
 from probes.live.processes.jobs import path_summary
 from probes.snapshot.verdict import Verdict
@@ -25,7 +25,7 @@ def exit_status(sample: LiveSample | None) -> int:
     """Return the status of `gdrtop check` for this moment; 3 also without a job that uses it."""
     if sample is None or sample.verdict is None:
         return 3
-    status = judgement.exit_status(sample.verdict)
+    status = judgment.exit_status(sample.verdict)
     if status:
         return status
     jobs = [job for job in sample.jobs if job.role is Role.NCCL]

@@ -158,7 +158,7 @@ class SetupCommand:
     def _guide(self) -> Guide:
         do = self._do
         results, record = self._results.results(), self._log.record()
-        return read_guide(self._host, do.examination, do.judgement.findings, results, record)
+        return read_guide(self._host, do.examination, do.judgment.findings, results, record)
 
     def _remember_boot(self, guide: Guide) -> None:
         """Save that setup changed something in this boot; only showing the steps writes nothing."""

@@ -10,7 +10,7 @@ from typing import TextIO
 
 from probes.base.text import printable
 from probes.base.unknown import Unknown
-from probes.checks.judgement import judge
+from probes.checks.judgment import judge
 from probes.facts.node import probe_node
 from probes.facts.rdma.devices import RdmaFacts
 from probes.host.protocol import Host
@@ -104,8 +104,8 @@ def write_topology(host: Host, out: TextIO, form: str = "text", ascii_only: bool
     The verdict counts the findings, so that every command reports the same about a node.
     """
     examination = examine_host(host)
-    judgement = judge(examination)
-    verdict, found = judgement.verdict, judgement.findings
+    judgment = judge(examination)
+    verdict, found = judgment.verdict, judgment.findings
     topology = examination.topology
     if form == "json":
         usable, at = usable_here(examination), host.wall_clock()

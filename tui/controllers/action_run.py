@@ -45,7 +45,7 @@ class ActionRunController:
         from tui.screens.run.screen import RunScreen
         from tui.screens.run.state import RunState
 
-        before = self._context.doctor.judgement
+        before = self._context.doctor.judgment
         if self._context.warn_if_busy():
             return
         if before is None:
@@ -110,7 +110,7 @@ class ActionRunController:
         """Show what the run has changed, if this is the check after it."""
         state = self._worker.state
         if report.is_recheck and state is not None:
-            state.note_recheck(report.judgement, report.failure)
+            state.note_recheck(report.judgment, report.failure)
             self._draw(state)
 
     # The console

@@ -134,7 +134,7 @@ class ActionsController:
         """Run a plan on a simulated twin of the node, and show on its screen what to expect afterwards."""
         from tui.actions.rehearsal import Rehearsal, rehearse
 
-        before = self._context.doctor.judgement
+        before = self._context.doctor.judgment
         examination, host = self._context.doctor.examination, self._context.host
         if examination is None or before is None or host is None:
             self._context.notify("The node is being checked. Try again in a moment.", "warning")
@@ -142,7 +142,7 @@ class ActionsController:
         screen.show_rehearsing()
 
         def apply(rehearsed: Rehearsal) -> None:
-            screen.show_rehearsal(before, rehearsed.judgement, rehearsed.not_rehearsed)
+            screen.show_rehearsal(before, rehearsed.judgment, rehearsed.not_rehearsed)
 
         def run() -> Rehearsal:
             return rehearse(host, examination, prepared.action, prepared.plan)

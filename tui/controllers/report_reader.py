@@ -9,7 +9,7 @@ from dataclasses import replace
 from probes.bandwidth.model.result import Result
 from probes.bandwidth.results.baseline import machine_type
 from probes.base.origin import origin_word
-from probes.checks.judgement import judge
+from probes.checks.judgment import judge
 from probes.host.protocol import Host
 from probes.recording.redaction.identifiers import Identifiers
 from probes.setup.report import Report, Saved, name_of, report_of
@@ -42,11 +42,11 @@ def read_report(
 
 
 def _report_of(host: Host, snapshot: Snapshot, saved: Saved, is_redacted: bool = False) -> Report:
-    """Return the report, whose judgement counts the slow results."""
+    """Return the report, whose judgment counts the slow results."""
     examination = with_slow_results(host, snapshot.examination, saved.results)
     is_same = examination is snapshot.examination
-    judgement = snapshot.judgement if is_same else judge(examination)
-    return report_of(examination, judgement, snapshot.sample, snapshot.at, saved, is_redacted)
+    judgment = snapshot.judgment if is_same else judge(examination)
+    return report_of(examination, judgment, snapshot.sample, snapshot.at, saved, is_redacted)
 
 
 def saved_about(

@@ -1,4 +1,4 @@
-"""A node over time, with one judgement: read each second, and checked again when an event says so.
+"""A node over time, with one judgment: read each second, and checked again when an event says so.
 
 The dashboard, `gdrtop live`, `watch`, `record` and every command that shows a recording read through this.
 """
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from probes.base.origin import Source
 from probes.base.text import capitalized
-from probes.checks.judgement import Judge, Judgement
+from probes.checks.judgment import Judge, Judgment
 from probes.checks.live.watched import NOT_LONG_ENOUGH
 from probes.facts.node import Node
 from probes.host.protocol import Host
@@ -83,7 +83,7 @@ def recorded_events(host: Host) -> RasEvents:
 
 
 class LiveReader:
-    """The latest facts, sample and judgement of a node; it asks its host only when it is called."""
+    """The latest facts, sample and judgment of a node; it asks its host only when it is called."""
 
     def __init__(self, host: Host, settles: bool = True) -> None:
         """With `settles`, what is odd has to last for some samples; without, one sample decides."""
@@ -119,14 +119,14 @@ class LiveReader:
         return self._live.ras
 
     @property
-    def judgement(self) -> Judgement:
-        """The judgement of the newest sample; without findings until the node is checked."""
-        assert self._judge.judgement is not None, "read first"
-        return self._judge.judgement
+    def judgment(self) -> Judgment:
+        """The judgment of the newest sample; without findings until the node is checked."""
+        assert self._judge.judgment is not None, "read first"
+        return self._judge.judgment
 
     @property
     def examination(self) -> Examination | None:
-        """The examination that the judgement comes from, with what the newest sample shows."""
+        """The examination that the judgment comes from, with what the newest sample shows."""
         return self._judge.examination
 
     @property
@@ -164,11 +164,11 @@ class LiveReader:
         self._judge.update(usability, sample.watched, sample.taken_at)
         events = [*self._unseen, *self._finding_events(sample.taken_at)]
         self._unseen = []
-        self.sample = with_judgement(replace(sample, events=(*sample.events, *events)), self.judgement)
+        self.sample = with_judgment(replace(sample, events=(*sample.events, *events)), self.judgment)
         return self.sample
 
-    def check(self, probe: bool = False) -> Judgement:
-        """Run all checks, after a probe if something has changed or with `probe`; return the judgement."""
+    def check(self, probe: bool = False) -> Judgment:
+        """Run all checks, after a probe if something has changed or with `probe`; return the judgment."""
         assert self.reading is not None, "read first"
         if probe or self._is_outdated or self._schedule.is_old(self.reading.at):
             node = self._watch.probe(force=True)
@@ -182,9 +182,9 @@ class LiveReader:
             self._place(examination.node)
         self._judge.examine(examination)
         if self.sample is not None:
-            self.sample = with_judgement(self.sample, self.judgement)
+            self.sample = with_judgment(self.sample, self.judgment)
         self._unseen += self._finding_events(self.host.wall_clock())
-        return self.judgement
+        return self.judgment
 
     def _with_noted(self, sample: LiveSample) -> Watched:
         jobs = {job.id for job in sample.jobs}
@@ -203,19 +203,19 @@ class LiveReader:
 
     def _finding_events(self, at: float) -> list[LiveEvent]:
         """Return the findings that are new or have ended since the last call."""
-        judgement = self.judgement
-        if not judgement.is_checked:
+        judgment = self.judgment
+        if not judgment.is_checked:
             return []
         before = self._found
-        if before is not None and judgement.findings is self._judged:
+        if before is not None and judgment.findings is self._judged:
             return []
-        self._judged = judgement.findings
-        self._found = {finding.id: finding for finding in judgement.found}
+        self._judged = judgment.findings
+        self._found = {finding.id: finding for finding in judgment.found}
         if before is None:
             return []
         new = [finding for name, finding in self._found.items() if name not in before]
         # What cannot be seen any more has not ended; what came and went before its check can pass has.
-        unknown = (finding for finding in judgement.findings if finding.status is Status.UNKNOWN)
+        unknown = (finding for finding in judgment.findings if finding.status is Status.UNKNOWN)
         unseen = {finding.id for finding in unknown if finding.cause != NOT_LONG_ENOUGH}
         gone = [finding for name, finding in before.items() if name not in self._found.keys() | unseen]
         return [*_events(new, EventKind.FOUND, at), *_events(gone, EventKind.ENDED, at)]
@@ -241,9 +241,9 @@ def read_up_to(reader: LiveReader, node: ReplayHost, last: int) -> Iterator[Live
         yield read_judged(reader, node.recording.moments[moment].probed, moment == last)
 
 
-def with_judgement(sample: LiveSample, judgement: Judgement) -> LiveSample:
-    """Return a sample with what a judgement of the same moment says."""
-    return replace(sample, verdict=judgement.verdict, findings=judgement.listed)
+def with_judgment(sample: LiveSample, judgment: Judgment) -> LiveSample:
+    """Return a sample with what a judgment of the same moment says."""
+    return replace(sample, verdict=judgment.verdict, findings=judgment.listed)
 
 
 def _events(findings: Iterable[Finding], kind: EventKind, at: float) -> list[LiveEvent]:

@@ -13,7 +13,7 @@ from tui.runtime.live_reader import LiveReader
 from tui.runtime.sampler import Probed, RecordingEnded, RecordingState, Report, Sampled
 
 if TYPE_CHECKING:  # imported on first use
-    from probes.checks.judgement import Judgement
+    from probes.checks.judgment import Judgment
     from probes.snapshot.condition import Condition
     from probes.snapshot.examination import Examination
     from probes.topology.paths import Topology
@@ -53,7 +53,7 @@ class LiveSource:
             yield Probed(node, topology, roles_of(node, topology))
         if self._recorder is not None:
             yield from self._end_moment(self._recorder)
-        yield Sampled(reading, reader.judgement, live.taken_at, live, reader.needs_check)
+        yield Sampled(reading, reader.judgment, live.taken_at, live, reader.needs_check)
 
     @property
     def host(self) -> Host:
@@ -74,13 +74,13 @@ class LiveSource:
         """Judge also what something else has seen (see LiveReader.note); from any thread."""
         self._reader.note(who, conditions)
 
-    def examine(self, probe: bool = False) -> tuple[Examination, Judgement]:
+    def examine(self, probe: bool = False) -> tuple[Examination, Judgment]:
         """Check the node, after a probe if something has changed or with `probe`."""
         if self._reader.reading is None:
             self._reader.read()
-        judgement = self._reader.check(probe)
+        judgment = self._reader.check(probe)
         assert self._reader.examination is not None
-        return self._reader.examination, judgement
+        return self._reader.examination, judgment
 
     def release(self) -> None:
         """Release what keeps the NVIDIA driver from being unloaded, until the next reading."""

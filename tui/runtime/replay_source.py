@@ -12,7 +12,7 @@ from tui.runtime.live_reader import LiveReader
 from tui.runtime.sampler import Probed, Replayed, Report, Sampled
 
 if TYPE_CHECKING:
-    from probes.checks.judgement import Judgement
+    from probes.checks.judgment import Judgment
     from probes.snapshot.examination import Examination
 
 _MOST_MOMENTS = 512  # of the histories
@@ -67,22 +67,22 @@ class ReplaySource:
         self._shown = moment
         yield Replayed(moment, is_full, tuple(reports))
 
-    def examine(self, probe: bool = False) -> tuple[Examination, Judgement]:
+    def examine(self, probe: bool = False) -> tuple[Examination, Judgment]:
         """Check the node as recorded up to the moment shown."""
         moment = self.position
         if self._read_at != moment:
             self._moments.pop(moment, None)
         shown = self._moment(moment)
         self._host.seek(moment)
-        judgement = self._reader.check(probe)
+        judgment = self._reader.check(probe)
         examination = self._reader.examination
         assert examination is not None
-        sampled = shown.sampled._replace(judgement=judgement, live=self._reader.sample, needs_check=False)
+        sampled = shown.sampled._replace(judgment=judgment, live=self._reader.sample, needs_check=False)
         probed = self._probed(shown.probed)
         if probed is not shown.probed:
             self._shown = None  # the paths are others, by NCCL's topology file
         self._moments[moment] = _Shown(probed, sampled)
-        return examination, judgement
+        return examination, judgment
 
     def release(self) -> None:
         """Do nothing: a recording uses no driver."""
@@ -116,7 +116,7 @@ class ReplaySource:
         live = reader.read(self._host.recording.moments[moment].probed)
         self._read_at = moment
         assert reader.reading is not None
-        sampled = Sampled(reader.reading, reader.judgement, live.taken_at, live, reader.needs_check)
+        sampled = Sampled(reader.reading, reader.judgment, live.taken_at, live, reader.needs_check)
         earlier = self._moments.get(moment - 1)
         shown = _Shown(self._probed(None if earlier is None else earlier.probed), sampled)
         while len(self._moments) >= _CACHED:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol, Union
 from probes.host.progress import Progress, follow
 
 if TYPE_CHECKING:  # imported by the thread, after the first paint
-    from probes.checks.judgement import Judgement
+    from probes.checks.judgment import Judgment
     from probes.facts.node import Node
     from probes.live.model.sample import LiveSample
     from probes.snapshot.examination import Examination
@@ -29,10 +29,10 @@ class Probed(NamedTuple):
 
 
 class Sampled(NamedTuple):
-    """One reading, and the judgement with it."""
+    """One reading, and the judgment with it."""
 
     reading: Reading
-    judgement: Judgement
+    judgment: Judgment
     taken_at: float  # seconds since 1970, by the host's clock
     live: LiveSample | None = None
     needs_check: bool = False  # something has happened that may change the findings
@@ -56,7 +56,7 @@ class Examined(NamedTuple):
     """An examination, or why it failed."""
 
     examination: Examination | None
-    judgement: Judgement | None = None  # None: the examination failed
+    judgment: Judgment | None = None  # None: the examination failed
     failure: str = ""
     is_recheck: bool = False  # requested to see what an action has changed
     detours: frozenset[tuple[str, str]] = frozenset()  # (GPU, NIC) whose traffic passes the root complex
@@ -86,7 +86,7 @@ class ReadingSource(Protocol):
     def read(self, probe: bool) -> Iterator[Report]:
         """Yield reports that end with one reading; with `probe`, probe the whole node first."""
 
-    def examine(self, probe: bool = False) -> tuple[Examination, Judgement]:
+    def examine(self, probe: bool = False) -> tuple[Examination, Judgment]:
         """Check the node now, or at the moment shown; with `probe`, after a probe of the whole node."""
 
     def release(self) -> None:
@@ -206,8 +206,8 @@ class Sampler:
         probe, self._fresh_requested = self._fresh_requested, False
         self._examination_requested = False
         try:
-            examination, judgement = source.examine(probe)
-            examined = Examined(examination, judgement, "", is_recheck, _detours_of(examination))
+            examination, judgment = source.examine(probe)
+            examined = Examined(examination, judgment, "", is_recheck, _detours_of(examination))
         except Exception as error:  # the screen shows it and goes on
             examined = Examined(None, None, f"{type(error).__name__}: {error}", is_recheck)
         self._asked_at = None

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from probes.base.frozen import frozen
 from probes.base.origin import Origin, Source
-from probes.checks.judgement import Judgement, judge
+from probes.checks.judgment import Judgment, judge
 from probes.host.protocol import Host
 from probes.live.model.sample import LiveSample
 from probes.live.verdict import examine_with_jobs
@@ -28,7 +28,7 @@ class Snapshot:
 
     at: float  # seconds since 1970, the host's clock
     examination: Examination
-    judgement: Judgement
+    judgment: Judgment
     sample: LiveSample | None  # None: a tree of files has no processes
 
 
@@ -95,7 +95,7 @@ def _snapshot(host: Host, node: Host, wait: Callable[[float], object]) -> Snapsh
 
 def _judged(reader: LiveReader) -> Snapshot:
     assert reader.examination is not None
-    return Snapshot(reader.host.wall_clock(), reader.examination, reader.judgement, reader.sample)
+    return Snapshot(reader.host.wall_clock(), reader.examination, reader.judgment, reader.sample)
 
 
 def _end_moment(host: Host) -> None:

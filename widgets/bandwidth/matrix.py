@@ -87,7 +87,7 @@ def _figure(result: Result) -> str:
 
 def _legend(results: Sequence[Result]) -> str:
     legend = ["· not measured"]
-    if any(result.judgement.verdict in (Rating.BELOW, Rating.LIKE_HOST) for result in results):
+    if any(result.judgment.verdict in (Rating.BELOW, Rating.LIKE_HOST) for result in results):
         legend.append("▲ below the limit of the path")
     if not all(map(is_as_requested, results)):
         legend.append("▲ not the memory that was requested")

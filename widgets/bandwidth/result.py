@@ -42,7 +42,7 @@ def mark_of(result: Result) -> Run:
         return Run("■", Tone.DIM)
     if not is_as_requested(result):
         return _MARKS[Rating.BELOW]
-    return Run("✓", Tone.GOOD) if result.tool == SANITY else _MARKS[result.judgement.verdict]
+    return Run("✓", Tone.GOOD) if result.tool == SANITY else _MARKS[result.judgment.verdict]
 
 
 def words_of(result: Result) -> str:
@@ -66,7 +66,7 @@ def words_of(result: Result) -> str:
     if result.tool in GDRCOPY:
         rows = [sample for sample in result.samples if sample.gbps is not None]
         return " · ".join(f"{sample.what} {gbps_text(sample.gbps or 0.0)}" for sample in rows)
-    words = result.judgement.words or headline_text(result)
+    words = result.judgment.words or headline_text(result)
     return words if is_as_requested(result) else f"{words}: {memory_used(result)}, not {result.memory}"
 
 
@@ -107,7 +107,7 @@ def draw_result(
     else:
         add(result.trouble, Tone.BAD)
         if result.gbps is not None and result.tool not in (*GDRCOPY, *NCCL_TESTS):
-            add(result.judgement.reason)
+            add(result.judgment.reason)
         for text in memory_lines(result):
             add(text, Tone.DIM)
         add(_cpu(result), Tone.DIM)
@@ -173,7 +173,7 @@ def draw_last_result(result: Result, now: float, width: int, label: str = "measu
     Only what differs from ib_write_bw in loopback is mentioned. `now` is in seconds since 1970.
     """
     mark = mark_of(result)
-    words = result.judgement.words or headline_text(result)
+    words = result.judgment.words or headline_text(result)
     first: Line = (mark, Run(f" {label} "), Run(words, mark.tone))
     tool = "" if result.tool == PERFTEST[0] else result.tool
     peer = ""

@@ -5,21 +5,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from probes.checks.judgement import Judgement
+from probes.checks.judgment import Judgment
 from probes.queries.finding import Finding, Status
 from widgets.base.lines import Line, Run, Tone, fit, wrapped
 from widgets.doctor.findings import mark_of, title_of
 from widgets.node.verdict import draw
 
 
-def draw_change(before: Judgement, after: Judgement, width: int) -> list[Line]:
+def draw_change(before: Judgment, after: Judgment, width: int) -> list[Line]:
     """Draw both verdicts, and the findings that differ."""
     return [(Run("CHECKED AGAIN", Tone.TITLE),), *_difference(before, after, ("before", "after"), width)]
 
 
-def draw_rehearsal(
-    before: Judgement, after: Judgement, not_rehearsed: Sequence[str], width: int
-) -> list[Line]:
+def draw_rehearsal(before: Judgment, after: Judgment, not_rehearsed: Sequence[str], width: int) -> list[Line]:
     """Draw what a plan did to a twin of the node, and what the twin could not play."""
     lines: list[Line] = [
         (Run("EXPECTED AFTERWARDS (rehearsed on a copy; this node was not changed)", Tone.TITLE),)
@@ -32,7 +30,7 @@ def draw_rehearsal(
     return lines
 
 
-def _difference(before: Judgement, after: Judgement, words: tuple[str, str], width: int) -> list[Line]:
+def _difference(before: Judgment, after: Judgment, words: tuple[str, str], width: int) -> list[Line]:
     lines = [*_verdict(words[0], before, width), *_verdict(words[1], after, width)]
     earlier, later = _found(before.findings), _found(after.findings)
     not_run = {finding.id: finding for finding in after.findings if finding.status is Status.UNKNOWN}
@@ -49,9 +47,9 @@ def _difference(before: Judgement, after: Judgement, words: tuple[str, str], wid
     return lines
 
 
-def _verdict(word: str, judgement: Judgement, width: int) -> list[Line]:
-    head: Line = (Run(f"  {word:<8}", Tone.DIM), *draw(judgement.verdict))
-    return [fit(head, width), *wrapped(judgement.verdict.reason, width, Tone.DIM, " " * 12)[:2]]
+def _verdict(word: str, judgment: Judgment, width: int) -> list[Line]:
+    head: Line = (Run(f"  {word:<8}", Tone.DIM), *draw(judgment.verdict))
+    return [fit(head, width), *wrapped(judgment.verdict.reason, width, Tone.DIM, " " * 12)[:2]]
 
 
 def _found(findings: Sequence[Finding]) -> dict[str, Finding]:

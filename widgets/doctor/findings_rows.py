@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 
-from probes.checks.judgement import listed, with_severity
+from probes.checks.judgment import listed, with_severity
 from probes.queries.finding import Finding, Severity
 from widgets.base.lines import Line, Run, Tone, fit
 from widgets.doctor.findings import mark_of

@@ -339,7 +339,7 @@ def of_gpu(gpu: GpuSample, sample: LiveSample, width: int) -> list[Line]:
         text = _why(value) if isinstance(value, Unknown) else f"{short(value)}{unit}"
         lines.extend(_field(label, text, width))
 
-    figure("Use", live.utilisation_percent, "% of the time")
+    figure("Use", live.utilization_percent, "% of the time")
     figure("PCIe ↑", in_gbps(live.pcie_tx_bytes_per_second), " Gb/s from the GPU")
     figure("PCIe ↓", in_gbps(live.pcie_rx_bytes_per_second), " Gb/s to the GPU")
     generation, width_of_link = live.link_generation, live.link_width
@@ -372,7 +372,7 @@ def _gpu_text(gpu: GpuSample) -> str:
     live = gpu.live
     if isinstance(live, Unknown):
         return _why(live)
-    use = live.utilisation_percent
+    use = live.utilization_percent
     busy = _why(use) if isinstance(use, Unknown) else f"{use}%"
     sent, received = (
         short(in_gbps(value)) for value in (live.pcie_tx_bytes_per_second, live.pcie_rx_bytes_per_second)

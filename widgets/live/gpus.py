@@ -62,7 +62,7 @@ def _unknown() -> Run:
 
 
 def _percent(live: Maybe[NvmlLive]) -> Run:
-    value = _field(live, "utilisation_percent")
+    value = _field(live, "utilization_percent")
     return _unknown() if isinstance(value, Unknown) else Run(f"{value:.0f}%")
 
 

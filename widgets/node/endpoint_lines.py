@@ -90,7 +90,7 @@ def gpu_line(
         runs.append(Run(f" {trouble}", Tone.WARNING))
     now = live.gpus.get(gpu.bdf)
     if now is not None:
-        runs.append(Run(f" {percent(now.utilisation_percent):>4}"))
+        runs.append(Run(f" {percent(now.utilization_percent):>4}"))
         sent, received = in_gbps(now.pcie_tx_bytes_per_second), in_gbps(now.pcie_rx_bytes_per_second)
         pcie, unit = (" PCIe", " Gb/s") if detail >= Detail.UNITS else ("", "")
         runs.append(Run(f"{pcie} ↑{short(sent):>3} ↓{short(received):>3}{unit}"))

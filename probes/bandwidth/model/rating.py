@@ -45,7 +45,7 @@ class OpenFinding:
 
 
 @frozen
-class Judgement:
+class Judgment:
     """A rating with its reason; the field names are those of saved results."""
 
     verdict: Rating = Rating.UNKNOWN
@@ -79,7 +79,7 @@ def best_of(samples: Iterable[Sample]) -> Sample | None:
 
 def rate(
     sample: Sample, limit: Limit, host: Sample | None = None, expected: Expectation | None = None
-) -> Judgement:
+) -> Judgment:
     """Rate a sample; `host` is the same test with host memory on the same NIC, if it ran.
 
     `expected` is what this machine type reaches with large messages, if it is known.
@@ -96,13 +96,13 @@ def rate(
     return replace(by_limit, verdict=Rating.NEAR, why=f"{expected.words}; {by_limit.why}")
 
 
-def _by_limit(sample: Sample, limit: Limit, host: Sample | None) -> Judgement:
+def _by_limit(sample: Sample, limit: Limit, host: Sample | None) -> Judgment:
     """Rate a sample by what its path can carry."""
     if sample.gbps is None:
-        return Judgement(Rating.UNKNOWN, "", "no bandwidth was measured")
+        return Judgment(Rating.UNKNOWN, "", "no bandwidth was measured")
     least, most = limit.least, limit.gbps
     if least is None or isinstance(most, Unknown) or isinstance(least.nominal_gbps, Unknown) or not most:
-        return Judgement(Rating.UNKNOWN, f"{sample.gbps:.0f} Gb/s", "the limit of the path is unknown")
+        return Judgment(Rating.UNKNOWN, f"{sample.gbps:.0f} Gb/s", "the limit of the path is unknown")
     # Both directions of a test between two ends are added up; over one port they share its links.
     directions = 2 if sample.is_bidirectional and not limit.is_loopback else 1
     nominal = least.nominal_gbps * directions
@@ -111,24 +111,24 @@ def _by_limit(sample: Sample, limit: Limit, host: Sample | None) -> Judgement:
     share = sample.gbps / (most * directions)
     if sample.gbps == 0.0 and sample.messages_per_second == 0.0:  # for small messages 0.00 may be printed
         why = "no message completed after the first second: the path is broken or the node is overloaded"
-        return Judgement(Rating.BELOW, words, why, share)
+        return Judgment(Rating.BELOW, words, why, share)
     if share >= (NEAR_PCIE if least.is_pcie else NEAR_PORT):
-        return Judgement(Rating.NEAR, words, f"limited by {least.name} ({least.why})", share)
+        return Judgment(Rating.NEAR, words, f"limited by {least.name} ({least.why})", share)
     if sample.size_bytes is not None and sample.size_bytes < LARGE_BYTES:
         why = f"messages of {sample.size_bytes} bytes are limited by the message rate, not by the link"
-        return Judgement(Rating.UNKNOWN, words, why, share)
+        return Judgment(Rating.UNKNOWN, words, why, share)
     if limit.unknown:
         why = f"the bandwidth of {limit.unknown[0]} is unknown and may be no more than this"
-        return Judgement(Rating.UNKNOWN, words, why, share)
+        return Judgment(Rating.UNKNOWN, words, why, share)
     if host is not None and host.gbps:
         reached = f"host memory reaches {short_gbps(host.gbps)} Gb/s"
         if sample.gbps >= LIKE_HOST * host.gbps:
             why = f"{reached}: limited by the NIC, network or peer, not by the path to the GPU"
-            return Judgement(Rating.LIKE_HOST, words, why, share)
+            return Judgment(Rating.LIKE_HOST, words, why, share)
         why = f"{reached}: limited by the path to the GPU"
     else:
         why = f"{least.name} ({least.why}) could carry more"
-    return Judgement(Rating.BELOW, words, "; ".join((why, *limit.notes)), share)
+    return Judgment(Rating.BELOW, words, "; ".join((why, *limit.notes)), share)
 
 
 def short_gbps(gbps: float) -> str:

@@ -65,7 +65,7 @@ def _on_gpus(examination: Examination, tests: tuple[PlannedTest, ...]) -> list[s
 def _on_gpu(now: NvmlLive, processes: dict[int, Process]) -> str:
     if isinstance(now.processes, Unknown):
         return f"unknown which jobs use it: {now.processes}"
-    busy = known(now.utilisation_percent, 0)
+    busy = known(now.utilization_percent, 0)
     utilization = f"{busy} % busy" if busy >= BUSY_PERCENT else ""
     if now.processes:
         return ", ".join(filter(None, (f"used by {summary_of(now.processes, processes)}", utilization)))

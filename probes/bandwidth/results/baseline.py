@@ -53,7 +53,7 @@ def below_limit(results: Iterable[Result]) -> tuple[Result, ...]:
     return tuple(
         result
         for result in results
-        if result.ending is Ending.DONE and result.judgement.verdict is Rating.BELOW
+        if result.ending is Ending.DONE and result.judgment.verdict is Rating.BELOW
     )
 
 

@@ -145,31 +145,31 @@ def _other_memory(result: Result) -> str:
 def _bandwidth(result: Result, host: Result | None) -> str:
     assert result.gbps is not None
     gpu, nic, memory = result.pair.gpu_label or "the GPU", result.pair.nic, result.memory
-    figure, ours = result.judgement.words or headline_text(result), gbps_text(result.gbps)
-    near = result.judgement.verdict is Rating.NEAR
+    figure, ours = result.judgment.words or headline_text(result), gbps_text(result.gbps)
+    near = result.judgment.verdict is Rating.NEAR
     works = f"GPUDirect RDMA via {memory} works: {nic} reaches the memory of {gpu} at {figure}"
     if host is None or host.ending is not Ending.DONE or not host.gbps:
         if near:
             return works
-        cause = result.judgement.open_findings or "without a result for host memory, the cause is unknown"
+        cause = result.judgment.open_findings or "without a result for host memory, the cause is unknown"
         return f"{memory} reaches {figure}; {cause}"
     share, theirs = result.gbps / host.gbps, gbps_text(host.gbps)
     if near and share < LIKE_HOST:
         return f"{works}, {100 * (1 - share):.0f} % less than host memory ({theirs})"
-    if near or (share >= LIKE_HOST and host.judgement.verdict is Rating.NEAR):
+    if near or (share >= LIKE_HOST and host.judgment.verdict is Rating.NEAR):
         return f"{works}, as fast as host memory ({theirs})"
     if share < LIKE_HOST:
-        notes = result.judgement.why.partition("; ")[2] if result.judgement.verdict is Rating.BELOW else ""
+        notes = result.judgment.why.partition("; ")[2] if result.judgment.verdict is Rating.BELOW else ""
         because = f" ({notes})" if notes else ""
-        then = f"; {result.judgement.open_findings}" if result.judgement.findings else f". {_CHECK}"
+        then = f"; {result.judgment.open_findings}" if result.judgment.findings else f". {_CHECK}"
         return (
             f"limited by the path between {nic} and {gpu}{because}: {memory} reaches {ours}, host memory on"
             f" the same NIC {theirs}{then}"
         )
-    if result.judgement.verdict is Rating.UNKNOWN:
+    if result.judgment.verdict is Rating.UNKNOWN:
         return (
             f"{gpu} via {memory} is as fast as host memory ({ours}, {theirs}), but gdrtop cannot tell whether"
-            f" that is near the limit: {result.judgement.why}"
+            f" that is near the limit: {result.judgment.why}"
         )
     if share * LIKE_HOST > 1:
         return (

@@ -43,7 +43,7 @@ def slow_results(
         key = *ends, result.setup, result.tool, result.is_bidirectional, result.memory
         if key not in newest or newest[key].taken_at <= result.taken_at:
             newest[key] = result
-    slow = [result for result in newest.values() if result.judgement.is_slow]
+    slow = [result for result in newest.values() if result.judgment.is_slow]
     return tuple(
         _condition(result)
         for result in slow
@@ -54,12 +54,12 @@ def slow_results(
 def _is_judged(result: Result) -> bool:
     """Return whether the result says how fast the NIC accesses GPU memory."""
     is_of_gpu = bool(result.pair.gpu and result.pair.nic) and result.memory in _GPU_MEMORY
-    return is_of_gpu and is_measured(result) and result.judgement.verdict is not Rating.UNKNOWN
+    return is_of_gpu and is_measured(result) and result.judgment.verdict is not Rating.UNKNOWN
 
 
 def _condition(result: Result) -> Condition:
-    pair, judgement = result.pair, result.judgement
-    reached, _, share = judgement.words.rpartition(", ")
+    pair, judgment = result.pair, result.judgment
+    reached, _, share = judgment.words.rpartition(", ")
     far = pair.far_nic if not pair.peer else ""  # a peer's NIC is not a device of this node
     between = f"{pair.gpu_label} to {pair.nic}" + (f" and {far}" if far else "")
     return Condition(
@@ -70,7 +70,7 @@ def _condition(result: Result) -> Condition:
         evidence=(
             Evidence(
                 f"{result.tool}, {local_time(result.taken_at)}",
-                "; ".join(filter(None, (judgement.words, judgement.why))),
+                "; ".join(filter(None, (judgment.words, judgment.why))),
             ),
         ),
         devices=tuple(filter(None, (pair.gpu, pair.nic, far))),

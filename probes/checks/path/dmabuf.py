@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from probes.base.plan import Plan, Step, instruction
 from probes.base.unknown import Maybe, Unknown, map_known
-from probes.facts.gpu.gpus import Flavour
+from probes.facts.gpu.gpus import Flavor
 from probes.facts.gpudirect import GpuDirectFacts
 from probes.facts.rdma.devices import RdmaFacts
 from probes.plans.common import REBOOT_ENDS_JOBS, SWAP_ENDS_JOBS
@@ -103,9 +103,9 @@ def dmabuf_needs_open_module(examination: Examination) -> Outcome:
     """Check the flavor of the loaded driver."""
     not_loaded = Evidence(DRIVER_VERSION, "not there: the driver is not loaded")
     gpus = need(examination.node.gpus, DRIVER_VERSION, absent=not_loaded)
-    flavour = need(gpus.driver.flavour, DRIVER_VERSION, absent=not_loaded)
-    evidence = Evidence(DRIVER_VERSION, f"{flavour.value} kernel modules")
-    if flavour is Flavour.OPEN:
+    flavor = need(gpus.driver.flavor, DRIVER_VERSION, absent=not_loaded)
+    evidence = Evidence(DRIVER_VERSION, f"{flavor.value} kernel modules")
+    if flavor is Flavor.OPEN:
         return passed(evidence)
     old = _old_gpus(examination)
     if not isinstance(old, Unknown) and old and len(old) == len(gpus.gpus):

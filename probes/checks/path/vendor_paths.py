@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from probes.base.plan import Plan, Step, instruction
 from probes.base.unknown import Reason, Unknown, known
-from probes.facts.gpu.gpus import Flavour
+from probes.facts.gpu.gpus import Flavor
 from probes.facts.gpudirect import GdrPath, GpuDirectFacts, Requirement
 from probes.facts.gpudirect_vendors import EFA_PEERMEM
 from probes.facts.kernel.log import LogKind
@@ -112,11 +112,11 @@ def _why_unusable(examination: Examination) -> tuple[str, Plan, tuple[Evidence, 
     """Return why EFA's module cannot be used, the fix, and further evidence."""
     module = need(module_of(examination, EFA_PEERMEM), MODULES)
     gpus = examination.node.gpus
-    flavour = gpus if isinstance(gpus, Unknown) else gpus.driver.flavour
-    if flavour is Flavour.PROPRIETARY:
+    flavor = gpus if isinstance(gpus, Unknown) else gpus.driver.flavor
+    if flavor is Flavor.PROPRIETARY:
         step = instruction("Install the open kernel modules (nvidia-open): both EFA paths need them")
         cause = f"{EFA_PEERMEM} refuses NVIDIA's proprietary kernel modules."
-        evidence = Evidence("/proc/driver/nvidia/version", f"{flavour.value} kernel modules")
+        evidence = Evidence("/proc/driver/nvidia/version", f"{flavor.value} kernel modules")
         return cause, Plan("Install the open kernel modules", (step,), needs_reboot=True), (evidence,)
     refused = known(module_messages(examination, _UNUSABLE, modules=(EFA_PEERMEM,)), ())
     if refused:

@@ -242,7 +242,7 @@ def pcie_link_degraded_gpu_speed(examination: Examination) -> Outcome:
 def _load(reading: NvmlLive | Unknown | None) -> Maybe[int]:
     if reading is None:
         return Unknown(Reason.NOT_THERE, "NVML", "no reading of this GPU")
-    return reading if isinstance(reading, Unknown) else reading.utilisation_percent
+    return reading if isinstance(reading, Unknown) else reading.utilization_percent
 
 
 def _generation_now(reading: NvmlLive | Unknown | None, speed: Maybe[float]) -> Maybe[int]:

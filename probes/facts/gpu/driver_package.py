@@ -7,7 +7,7 @@ from enum import Enum
 
 from probes.base.frozen import frozen
 from probes.base.unknown import Maybe, Reason, Unknown, map_known
-from probes.facts.gpu.gpus import DriverFacts, Flavour
+from probes.facts.gpu.gpus import DriverFacts, Flavor
 from probes.facts.kernel.dkms import DRIVER_PACKAGES, DkmsFacts, installed_for
 from probes.facts.kernel.module_files import ModuleFile, file_of
 from probes.facts.system.driver_container import DriverContainerFacts
@@ -84,9 +84,9 @@ def _version(loaded: Maybe[DriverFacts], file: Maybe[ModuleFile]) -> Maybe[str]:
 
 
 def _is_open(loaded: Maybe[DriverFacts], file: Maybe[ModuleFile]) -> Maybe[bool]:
-    flavour = map_known(loaded, lambda driver: driver.flavour)
-    if not isinstance(flavour, Unknown):
-        return flavour is Flavour.OPEN
+    flavor = map_known(loaded, lambda driver: driver.flavor)
+    if not isinstance(flavor, Unknown):
+        return flavor is Flavor.OPEN
     return map_known(file, lambda found: map_known(found.license, lambda text: text != _CLOSED_LICENSE))
 
 

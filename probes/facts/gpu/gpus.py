@@ -16,7 +16,7 @@ from probes.host.protocol import Host
 _NOT_ASKED = Unknown(Reason.NOT_RECORDED, "NVML", "not asked")
 
 
-class Flavour(Enum):
+class Flavor(Enum):
     """Which NVIDIA kernel modules are loaded; only the open ones offer DMA-BUF for CUDA memory."""
 
     OPEN = "open"
@@ -28,7 +28,7 @@ class DriverFacts:
     """The loaded NVIDIA kernel driver, from /proc/driver/nvidia/version and /sys/module/nvidia."""
 
     version: Maybe[str]  # "570.124.06"; NOT_THERE: not loaded
-    flavour: Maybe[Flavour]
+    flavor: Maybe[Flavor]
     parameters: Maybe[dict[str, str]]  # /proc/driver/nvidia/params
     cuda_version: Maybe[str]
     nvml: str | None  # None: NVML answers; else why not ("driver/library version mismatch …")
@@ -80,8 +80,8 @@ def is_vgpu(gpu: Gpu) -> Maybe[bool]:
     return gpu.nvml if isinstance(gpu.nvml, Unknown) else gpu.nvml.is_vgpu
 
 
-def parse_version(text: str) -> tuple[str, Flavour] | None:
-    """Parse driver version and flavour from /proc/driver/nvidia/version (nv-procfs.c).
+def parse_version(text: str) -> tuple[str, Flavor] | None:
+    """Parse driver version and flavor from /proc/driver/nvidia/version (nv-procfs.c).
 
     "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  595.45.04  Release Build …", or
     "NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.183.01  …".
@@ -90,7 +90,7 @@ def parse_version(text: str) -> tuple[str, Flavour] | None:
     match = _VERSION.search(first)
     if not first.startswith("NVRM version:") or match is None:
         return None
-    return match.group(1), Flavour.OPEN if "Open Kernel Module" in first else Flavour.PROPRIETARY
+    return match.group(1), Flavor.OPEN if "Open Kernel Module" in first else Flavor.PROPRIETARY
 
 
 def parse_fields(text: str) -> dict[str, str]:
@@ -111,21 +111,21 @@ def _why_not(nvml: Unknown) -> str:
 def _driver(host: Host, nvml: Maybe[NvmlFacts]) -> DriverFacts:
     text = host.read(f"{_PROC}/version")
     version: Maybe[str]
-    flavour: Maybe[Flavour]
+    flavor: Maybe[Flavor]
     if isinstance(text, Unknown):
-        flavour = text
-        # A container may hide /proc/driver. The module still shows its version, but not its flavour.
+        flavor = text
+        # A container may hide /proc/driver. The module still shows its version, but not its flavor.
         version = host.read("/sys/module/nvidia/version")
         if not isinstance(version, Unknown):
             version = printable(version, 64)
     elif (parsed := parse_version(text)) is None:
-        version = flavour = Unknown(Reason.MALFORMED, f"{_PROC}/version", printable(text, 80))
+        version = flavor = Unknown(Reason.MALFORMED, f"{_PROC}/version", printable(text, 80))
     else:
-        version, flavour = parsed
+        version, flavor = parsed
     parameters = host.read(f"{_PROC}/params")
     return DriverFacts(
         version=version,
-        flavour=flavour,
+        flavor=flavor,
         parameters=map_known(parameters, parse_fields),
         cuda_version=nvml if isinstance(nvml, Unknown) else nvml.cuda_version,
         nvml=_why_not(nvml) if isinstance(nvml, Unknown) else None,

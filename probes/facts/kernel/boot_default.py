@@ -71,12 +71,12 @@ def _of_grub(host: Host, releases: tuple[str, ...]) -> Maybe[str]:
 def in_menu_order(releases: tuple[str, ...], settings: dict[str, str]) -> tuple[str, ...]:
     """Return the kernels in the order of GRUB's menu: GRUB_TOP_LEVEL, then Ubuntu's GRUB_FLAVOUR_ORDER."""
     top = settings.get("GRUB_TOP_LEVEL", "").rpartition("/")[2]
-    flavours = settings.get("GRUB_FLAVOUR_ORDER", "").split()
+    flavors = settings.get("GRUB_FLAVOUR_ORDER", "").split()
 
     def place(release: str) -> tuple[bool, int]:
-        flavour = release.rpartition("-")[2]
+        flavor = release.rpartition("-")[2]
         is_top = bool(top) and top.endswith(f"-{release}")
-        return not is_top, flavours.index(flavour) if flavour in flavours else len(flavours)
+        return not is_top, flavors.index(flavor) if flavor in flavors else len(flavors)
 
     return tuple(sorted(releases, key=place))
 

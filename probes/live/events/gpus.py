@@ -86,7 +86,7 @@ def _link(known: _Gpu, gpu: GpuSample, live: NvmlLive, at: float) -> list[LiveEv
     """Compare the link with the one before under load: idle GPUs lower their speed, but not their width."""
     if isinstance(live.link_width, Unknown) or isinstance(live.link_generation, Unknown):
         return []
-    busy = live.utilisation_percent
+    busy = live.utilization_percent
     if isinstance(busy, Unknown) or busy < BUSY_PERCENT:
         changed = known.width.update(live.link_width)
         if changed is None or known.link.value is None or known.link.value[1] == live.link_width:

@@ -42,7 +42,7 @@ def path_phrase(word: PathWord, of_many: bool = False) -> str:
 
 
 @frozen
-class PathJudgement:
+class PathJudgment:
     """A path, how sure it is, and what shows it."""
 
     word: PathWord
@@ -101,7 +101,7 @@ class LiveProcess:
     threads: Maybe[tuple[str, ...]]  # distinct names
     state: Maybe[str]  # "R", "S", "D", "T" (stopped), …
     cpu_percent: Maybe[float]  # of one CPU, since the sample before
-    path: PathJudgement
+    path: PathJudgment
     is_listed: bool = True  # False: its queue pairs and regions could not be read, so none are known
     bus_gbps: Maybe[float] = _NO_INSPECTOR  # GB/s; of the communicator with the most nodes and ranks
     collectives: tuple[CollectiveSpeed, ...] = ()  # the newest one of each communicator

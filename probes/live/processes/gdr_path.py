@@ -16,7 +16,7 @@ from functools import cached_property
 from probes.base.frozen import frozen
 from probes.base.text import plural
 from probes.base.unknown import Maybe, Reason, Unknown, known
-from probes.live.model.sample import PathJudgement, PathWord, Role
+from probes.live.model.sample import PathJudgment, PathWord, Role
 from probes.live.processes.ownership import LARGE, PAGE, RdmaUse
 from probes.queries.finding import Evidence
 
@@ -54,7 +54,7 @@ class ProcessEvidence:
 
     @cached_property
     def shown(self) -> tuple[Evidence, ...]:
-        """What was read of the process itself, as evidence of every judgement."""
+        """What was read of the process itself, as evidence of every judgment."""
         return _evidence(self)
 
 
@@ -84,7 +84,7 @@ def uncharged_bytes(use: RdmaUse, pinned: int) -> int:
     return sure if sure >= DMABUF_THRESHOLD else sure + use.inherited.bytes
 
 
-def judge(process: ProcessEvidence, node: NodeEvidence) -> PathJudgement:
+def judge(process: ProcessEvidence, node: NodeEvidence) -> PathJudgment:
     """Return the path of a process."""
     if isinstance(process.use, Unknown):
         if process.has_sockets and not _has_thread(process, VERBS_THREAD):
@@ -112,7 +112,7 @@ def _without_list(why: Unknown) -> str:
     return f"RDMA resources: {why}"
 
 
-def _without_queue_pairs(process: ProcessEvidence, use: RdmaUse, node: NodeEvidence) -> PathJudgement:
+def _without_queue_pairs(process: ProcessEvidence, use: RdmaUse, node: NodeEvidence) -> PathJudgment:
     has_rdma = bool(use.contexts or use.own.total or use.inherited.total)
     if node.is_hidden and not has_rdma:
         return _unknown(process, "its RDMA devices may be in another network namespace")
@@ -137,7 +137,7 @@ def _without_queue_pairs(process: ProcessEvidence, use: RdmaUse, node: NodeEvide
     return _judged(PathWord.NO_NIC, process, likely=unnamed)
 
 
-def _with_regions(process: ProcessEvidence, use: RdmaUse, node: NodeEvidence) -> PathJudgement:
+def _with_regions(process: ProcessEvidence, use: RdmaUse, node: NodeEvidence) -> PathJudgment:
     unreported = {*use.own.without_length, *use.inherited.without_length}
     if unreported:
         return _without_length(process, sorted(unreported), node)
@@ -159,7 +159,7 @@ def _without_pinned(why: Unknown) -> str:
     return f"its pinned memory: {why}"
 
 
-def _without_length(process: ProcessEvidence, devices: list[str], node: NodeEvidence) -> PathJudgement:
+def _without_length(process: ProcessEvidence, devices: list[str], node: NodeEvidence) -> PathJudgment:
     drivers = {known(node.drivers.get(device, ""), "") for device in devices}
     if not drivers <= set(NO_DMABUF_LENGTH):
         return _unknown(process, f"the driver of {devices[0]} does not report the length of a region")
@@ -170,7 +170,7 @@ def _without_length(process: ProcessEvidence, devices: list[str], node: NodeEvid
     return _dmabuf(process, node, sign)
 
 
-def _dmabuf(process: ProcessEvidence, node: NodeEvidence, *signs: Evidence) -> PathJudgement:
+def _dmabuf(process: ProcessEvidence, node: NodeEvidence, *signs: Evidence) -> PathJudgment:
     if not isinstance(process.has_gpu, Unknown) and not process.has_gpu:
         return _unknown(process, "it has DMA-BUF regions but no GPU", *signs)
     attached = Evidence("/sys/kernel/debug/dma_buf/bufinfo", "a NIC is attached to GPU memory")
@@ -181,8 +181,8 @@ def _dmabuf(process: ProcessEvidence, node: NodeEvidence, *signs: Evidence) -> P
     return _judged(PathWord.DMABUF, process, *signs, likely=True)
 
 
-def _peermem(process: ProcessEvidence, node: NodeEvidence) -> PathJudgement | None:
-    """Return the judgement if regions through nvidia-peermem exist; they are charged like host memory."""
+def _peermem(process: ProcessEvidence, node: NodeEvidence) -> PathJudgment | None:
+    """Return the judgment if regions through nvidia-peermem exist; they are charged like host memory."""
     regions = node.peermem_regions
     source = "/sys/module/nvidia_peermem/refcnt"
     if isinstance(regions, Unknown):
@@ -207,7 +207,7 @@ def _peermem(process: ProcessEvidence, node: NodeEvidence) -> PathJudgement | No
     return _unknown(process, f"one of {count} processes uses nvidia_peermem", sign)
 
 
-def _host_memory(process: ProcessEvidence, use: RdmaUse, pinned: int, node: NodeEvidence) -> PathJudgement:
+def _host_memory(process: ProcessEvidence, use: RdmaUse, pinned: int, node: NodeEvidence) -> PathJudgment:
     """Judge regions that VmPin covers. A bound for what else it counts shows which are host memory."""
     obstacle = _obstacle(node)
     if obstacle:
@@ -263,14 +263,12 @@ def _has_plugin(process: ProcessEvidence) -> bool:
     return any(name.startswith("libnccl-net") for name in process.libraries)
 
 
-def _judged(
-    word: PathWord, process: ProcessEvidence, *signs: Evidence, likely: bool = False
-) -> PathJudgement:
-    return PathJudgement(word, likely, evidence=(*process.shown, *signs))
+def _judged(word: PathWord, process: ProcessEvidence, *signs: Evidence, likely: bool = False) -> PathJudgment:
+    return PathJudgment(word, likely, evidence=(*process.shown, *signs))
 
 
-def _unknown(process: ProcessEvidence, why: str, *signs: Evidence) -> PathJudgement:
-    return PathJudgement(PathWord.UNKNOWN, why=why, evidence=(*process.shown, *signs))
+def _unknown(process: ProcessEvidence, why: str, *signs: Evidence) -> PathJudgment:
+    return PathJudgment(PathWord.UNKNOWN, why=why, evidence=(*process.shown, *signs))
 
 
 def _evidence(process: ProcessEvidence) -> tuple[Evidence, ...]:

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from probes.base.frozen import frozen
 from probes.base.unknown import Maybe, Reason, Unknown, known
 from probes.facts.jobs.processes import program_of, user_of
-from probes.live.model.sample import LiveJob, LiveProcess, PathJudgement, PathWord, PortSample, Role
+from probes.live.model.sample import LiveJob, LiveProcess, PathJudgment, PathWord, PortSample, Role
 
 _SCHEDULED = (("Slurm job ", "slurm:"), ("pod ", "pod:"), ("container ", "container:"))
 _BY_ROLE = (Role.NCCL, Role.NVSHMEM, Role.UCX, Role.OTHER, Role.PERFTEST, Role.GPU, Role.STORAGE)
@@ -87,7 +87,7 @@ def _sum(rates: Sequence[Maybe[float]], devices: Sequence[str], shared: Sequence
 class PathShare:
     """The members of a job that have one path."""
 
-    path: PathJudgement  # of the first one
+    path: PathJudgment  # of the first one
     text: str  # "likely GDR (DMA-BUF)"
     where: str  # " on 7 of 8 ranks", " on rank 4 (needs root)"; "" for a job of one process
 

@@ -222,7 +222,7 @@ class ProcessReader:
         """Return the evidence, the same object as before if nothing changed.
 
         The number of regions through nvidia-peermem is renewed with the list of regions, or when it passes a
-        limit of the judgement.
+        limit of the judgment.
         """
         with_gpu = {one.pid: one.has_gpu for one in seen}
         started = [_started(one.process) for one in seen if one.has_gpu is not False]

@@ -8,7 +8,7 @@ from probes.base.unknown import Maybe, Reason, Unknown
 from probes.facts.jobs.process_files import Stat
 from probes.facts.jobs.processes import Process
 from probes.host.usage import ProcessUsage
-from probes.live.model.sample import LiveProcess, PathJudgement
+from probes.live.model.sample import LiveProcess, PathJudgment
 from probes.live.processes.gdr_path import NodeEvidence, ProcessEvidence
 from probes.live.processes.process_cache import Key
 from probes.live.processes.roles import rank_of, world_size_of
@@ -25,11 +25,11 @@ class TrackedProcess:
         self.stat = stat
         self.is_new = True
         self.cpu_percent: Maybe[float] = Unknown(Reason.NOT_RECORDED, f"/proc/{pid}/stat", "one sample only")
-        self.path: PathJudgement | None = None
+        self.path: PathJudgment | None = None
         self.judged_at = 0.0
         self.live: LiveProcess | None = None
         self.evidence: tuple[tuple[object, ...], ProcessEvidence] | None = None  # and what it was made of
-        self.judged: tuple[ProcessEvidence, NodeEvidence, PathJudgement] | None = None
+        self.judged: tuple[ProcessEvidence, NodeEvidence, PathJudgment] | None = None
         self.made_of: tuple[object, ...] = ()  # what `live` was worked out from
         self.rank: Maybe[int] = _NOT_SHOWN
         self.world_size: Maybe[int] = _NOT_SHOWN

@@ -142,8 +142,8 @@ def _on_node(
     if variable.name == INDEX and value is not None:
         yield from _gids(examination, parse_number(value))
     if value is not None:
-        for judgement in judge(examination, {variable.name: value}, version):
-            yield f"{judgement.severity.value.capitalize()}: {judgement.title}."
+        for judgment in judge(examination, {variable.name: value}, version):
+            yield f"{judgment.severity.value.capitalize()}: {judgment.title}."
 
 
 def _distances(examination: Examination) -> Iterator[str]:

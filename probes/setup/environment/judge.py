@@ -27,7 +27,7 @@ _LOGIN_NODE = Unknown(Reason.NOT_THERE, "/sys/class/infiniband", "not compared: 
 
 
 @frozen
-class Judgement:
+class Judgment:
     """What the doctor would say about one variable of a job with these settings."""
 
     variable: str
@@ -56,9 +56,7 @@ def with_settings(examination: Examination, values: Mapping[str, str], version: 
     return replace(changed, node=replace(examination.node, rdma=_LOGIN_NODE))
 
 
-def judge(
-    examination: Examination, values: Mapping[str, str], version: Version = ()
-) -> tuple[Judgement, ...]:
+def judge(examination: Examination, values: Mapping[str, str], version: Version = ()) -> tuple[Judgment, ...]:
     """Return what the doctor finds in these settings, the most severe first; (): an unknown version."""
     if not values:
         return ()
@@ -69,7 +67,7 @@ def judge(
     ]
     reported = {finding.id for finding in found}
     return tuple(
-        _judgement(finding, variable)
+        _judgment(finding, variable)
         for finding in found
         if finding.part_of not in reported
         for variable in _variables(finding, values)
@@ -82,7 +80,7 @@ def _variables(finding: Finding, values: Mapping[str, str]) -> list[str]:
     return list(dict.fromkeys(match[1] for match in matches if match and match[1] in values))
 
 
-def _judgement(finding: Finding, variable: str) -> Judgement:
+def _judgment(finding: Finding, variable: str) -> Judgment:
     cause = finding.cause.removeprefix(f"{NEW_JOBS}: ")
     steps = () if finding.fix is None else finding.fix.steps
     remark = next((line.value for line in finding.evidence if line.value.startswith(f"{variable}=")), "")
@@ -90,7 +88,7 @@ def _judgement(finding: Finding, variable: str) -> Judgement:
     detail = capitalized(cause)
     if shown and len(shown[1].split()) > 3:  # shorter remarks only repeat the title
         detail = f"{capitalized(shown[1])}. {detail}"
-    return Judgement(variable, finding.severity, finding.title, detail, steps[0].why if steps else "")
+    return Judgment(variable, finding.severity, finding.title, detail, steps[0].why if steps else "")
 
 
 def conf_values(examination: Examination) -> dict[str, str]:

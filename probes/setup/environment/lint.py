@@ -159,16 +159,16 @@ def _of_group(
     broken = {problem.variable for problem in parsed.problems if problem.severity is Severity.CRITICAL}
     conf = {} if is_conf else conf_values(examination)
     judged: set[str] = set()
-    for judgement in judge(examination, {**conf, **values}, advice.version):
-        if judgement.variable in values:
-            judged.add(judgement.variable)
-            line = chosen[judgement.variable].line
-            severity, detail = judgement.severity, judgement.detail
-            if used.runs_nccl_tests and judgement.variable.startswith("UCX_"):
+    for judgment in judge(examination, {**conf, **values}, advice.version):
+        if judgment.variable in values:
+            judged.add(judgment.variable)
+            line = chosen[judgment.variable].line
+            severity, detail = judgment.severity, judgment.detail
+            if used.runs_nccl_tests and judgment.variable.startswith("UCX_"):
                 severity = Severity.NOTE
                 detail = "nccl-tests passes only host memory to MPI; its GPU traffic is NCCL's, not UCX's."
-            fix = judgement.fix.replace(SET_IN, f"line {line}")
-            yield Problem(line, severity, judgement.title, detail, fix, judgement.variable)
+            fix = judgment.fix.replace(SET_IN, f"line {line}")
+            yield Problem(line, severity, judgment.title, detail, fix, judgment.variable)
     for name, one in chosen.items():
         if name not in broken:
             yield from _of_name(one, advice.version, name in judged)

@@ -113,9 +113,9 @@ def _without_findings(
     """Leave out what the doctor would object to, so that both never contradict each other."""
     values = {**conf_values(examination), **{setting.name: setting.value for setting in settings}}
     objections = {
-        judgement.variable: judgement.title
-        for judgement in judge(examination, values, version)
-        if judgement.severity is not Severity.NOTE
+        judgment.variable: judgment.title
+        for judgment in judge(examination, values, version)
+        if judgment.severity is not Severity.NOTE
     }
     notes = [
         Note(setting.name, State.FIX_FIRST, f"{setting.value} would help, but: {objections[setting.name]}")

@@ -11,7 +11,7 @@ import re
 from typing import Any
 
 from probes.base.unknown import Unknown, known
-from probes.facts.gpu.gpus import Flavour, GpuFacts
+from probes.facts.gpu.gpus import Flavor, GpuFacts
 from probes.facts.gpudirect import GdrPath, parse_driver_version
 from probes.queries.module_need import OLDEST_OPEN_GPU
 from probes.setup.manifests.commented_yaml import Key, dump, join
@@ -133,12 +133,12 @@ def _module_type(request: ManifestRequest) -> tuple[str, str]:
     if any(known(gpu.compute_capability, OLDEST_OPEN_GPU) < OLDEST_OPEN_GPU for gpu in found):
         return "proprietary", f"The open kernel modules do not support these GPUs. {needs}"
     numbers = parse_driver_version(driver_version(request.situation))
-    flavour = gpus.driver.flavour if isinstance(gpus, GpuFacts) else gpus
+    flavor = gpus.driver.flavor if isinstance(gpus, GpuFacts) else gpus
     if numbers is not None and numbers >= _FIRST_OPEN_ONLY:
         return "open", f"Driver 620 and newer have no other kernel modules. {needs}"
-    if isinstance(flavour, Unknown):
+    if isinstance(flavor, Unknown):
         return "", ""
-    kind = "open" if flavour is Flavour.OPEN else "proprietary"
+    kind = "open" if flavor is Flavor.OPEN else "proprietary"
     return kind, f"As on this node: {request.path.value} works with both kinds. {needs}"
 
 

@@ -73,8 +73,8 @@ def _facts(request: ManifestRequest) -> list[tuple[str, str]]:
     system = situation.distribution
     name = system.name if isinstance(system, Distribution) else _pretty_name(situation)
     driver = driver_version(situation) or "none seen"
-    flavour = node.gpus.driver.flavour if isinstance(node.gpus, GpuFacts) else node.gpus
-    modules = "" if isinstance(flavour, Unknown) else f", {flavour.value} kernel modules"
+    flavor = node.gpus.driver.flavor if isinstance(node.gpus, GpuFacts) else node.gpus
+    modules = "" if isinstance(flavor, Unknown) else f", {flavor.value} kernel modules"
     owner = "" if isinstance(request.driver, Unknown) else f"; {_OWNERS[request.driver]}"
     owner += "" if request.driver == driver_owner(situation) else " (chosen with --driver)"
     stack = nic_stack(situation)

@@ -9,7 +9,7 @@ from probes.bandwidth.model.result import Result
 from probes.base.frozen import frozen
 from probes.base.plan import Plan, Step, instruction, plan_or_none
 from probes.base.unknown import Maybe, Unknown
-from probes.checks.judgement import conclude
+from probes.checks.judgment import conclude
 from probes.facts.gpudirect import GdrPath, hardware_of
 from probes.facts.system.platform import in_container
 from probes.host.protocol import Host

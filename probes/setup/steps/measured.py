@@ -95,21 +95,21 @@ def measured_step(
     done = [result for result in measured if result is not None]
     failed = [result for result in done if result.ending is not Ending.DONE]
     other = [result for result in done if result.memory and not is_as_requested(result)]
-    slow = [result for result in done if result.judgement.verdict in _BAD and not row.is_optional]
-    evidence = tuple(Evidence(result.title, result.judgement.words or result.trouble) for result in done)
+    slow = [result for result in done if result.judgment.verdict in _BAD and not row.is_optional]
+    evidence = tuple(Evidence(result.title, result.judgment.words or result.trouble) for result in done)
     state, reason = StepState.TO_DO, f"{plural(len(tests), 'test')} to run"
     if failed:
         reason = f"{failed[0].title} failed: {failed[0].trouble or failed[0].ending.value}"
     elif other:
         reason = f"{other[0].title}: {mismatch_evidence(other[0])}"
     elif slow:
-        reason = f"{slow[0].title}: {slow[0].judgement.words}, {slow[0].judgement.reason}"
+        reason = f"{slow[0].title}: {slow[0].judgment.words}, {slow[0].judgment.reason}"
     elif done and len(done) < len(tests):
         reason = f"{len(done)} of {plural(len(tests), 'test')} measured"
     elif done:
         state = StepState.DONE
-        worst = min(done, key=lambda result: result.judgement.share or 0.0)
+        worst = min(done, key=lambda result: result.judgment.share or 0.0)
         day = datetime.fromtimestamp(max(result.taken_at for result in done)).astimezone()
-        words = staging_figures(done) or worst.judgement.words
+        words = staging_figures(done) or worst.judgment.words
         reason = f"measured on {day:%Y-%m-%d}: {words}"
     return SetupStep(row.id, row.title, state, reason, row.why, evidence, test=row.request)

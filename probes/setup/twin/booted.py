@@ -93,7 +93,7 @@ class BootedTwin(TwinHost):
     def _peer_provider(self) -> str:
         """Return what the EFA driver names: it loads efa_nv_peermem by itself, which needs open modules."""
         live, refused = self.tree.live_modules, self.tree.refusals
-        is_open = self.tree.description.driver.flavour == "open"
+        is_open = self.tree.description.driver.flavor == "open"
         has_file = bool(modinfo_fields(self.tree, EFA_PEERMEM)) and EFA_PEERMEM not in refused
         return "NVIDIA" if "nvidia" in live and is_open and (EFA_PEERMEM in live or has_file) else ""
 
@@ -266,7 +266,7 @@ class BootedTwin(TwinHost):
         description = self.tree.description
         number = parse_driver_version(self._version())
         is_new = number is None or number >= _FIRST_WITH_DMABUF
-        return description.driver.flavour == "open" and is_new and description.gpu.capability >= _TURING
+        return description.driver.flavor == "open" and is_new and description.gpu.capability >= _TURING
 
     def _version(self) -> str:
         return self.tree.text("/sys/module/nvidia/version").strip()

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Literal
 
 from probes.base.unknown import Maybe, Reason, Unknown, known
-from probes.facts.gpu.gpus import Flavour
+from probes.facts.gpu.gpus import Flavor
 from probes.facts.gpudirect import MEMORY_PEERS
 from probes.facts.kernel.boot import BootFacts
 from probes.facts.kernel.installed_modules import DAMAGED
@@ -75,9 +75,9 @@ def start_twin(
     description = _description(host, examination)
     if not isinstance(driver, Unknown):
         is_open = "GPL" in known(driver.license, "")
-        flavour: Literal["open", "proprietary"] = "open" if is_open else "proprietary"
+        flavor: Literal["open", "proprietary"] = "open" if is_open else "proprietary"
         version = known(driver.version, description.driver.version)
-        description = replace(description, driver=DriverDescription(version, flavour, ""))
+        description = replace(description, driver=DriverDescription(version, flavor, ""))
     description = replace(description, kernel=release, cmdline=known(files.start.cmdline, ""))
     tree = _tree(host, examination, disk, description)
     loadable = {name: _fields(file) for name, file in known(files.modules.files, {}).items()}
@@ -229,9 +229,9 @@ def _description(host: Host, examination: Examination) -> NodeDescription:
     gpus, modules, kernel = node.gpus, node.modules, node.kernel
     driver = None if isinstance(gpus, Unknown) else gpus.driver
     first = None if isinstance(gpus, Unknown) or not gpus.gpus else gpus.gpus[0]
-    flavour: Literal["open", "proprietary"] = "proprietary"
-    if driver is not None and driver.flavour is Flavour.OPEN:
-        flavour = "open"
+    flavor: Literal["open", "proprietary"] = "proprietary"
+    if driver is not None and driver.flavor is Flavor.OPEN:
+        flavor = "open"
     platform = node.platform if isinstance(node.platform, PlatformFacts) else None
     refusal = "" if driver is None or driver.nvml is None else driver.nvml
     return NodeDescription(
@@ -243,7 +243,7 @@ def _description(host: Host, examination: Examination) -> NodeDescription:
         kernel=known(node.kernel_release, "0"),
         architecture="x86_64" if platform is None else known(platform.cpu_architecture, "x86_64"),
         cmdline="" if isinstance(kernel, Unknown) else known(kernel.cmdline, ""),
-        driver=DriverDescription("" if driver is None else known(driver.version, ""), flavour, ""),
+        driver=DriverDescription("" if driver is None else known(driver.version, ""), flavor, ""),
         gpu=GpuDescription(
             name="" if first is None else first.name,
             id="",

@@ -56,7 +56,7 @@ def exports_dmabuf(tree: Tree) -> bool:
     node = tree.description
     version = tuple(int(part) for part in node.driver.version.split(".") if part.isdecimal())
     is_new = version >= (515, 43, 4) and node.gpu.capability >= (7, 5)
-    return node.offers_gdr and node.driver.flavour == "open" and is_new
+    return node.offers_gdr and node.driver.flavor == "open" and is_new
 
 
 def _is_open(tree: Tree, number: int) -> bool:

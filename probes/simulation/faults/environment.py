@@ -93,7 +93,7 @@ def _closed_driver(description: NodeDescription) -> NodeDescription:
     live = tuple(name for name in modules.live if name != "nvidia_peermem")
     return replace(
         description,
-        driver=replace(description.driver, flavour="proprietary"),
+        driver=replace(description.driver, flavor="proprietary"),
         modules=replace(modules, live=live),
     )
 

@@ -16,7 +16,7 @@ def _without_either(description: NodeDescription) -> NodeDescription:
     modules = description.modules
     return replace(
         description,
-        driver=replace(description.driver, flavour="proprietary"),
+        driver=replace(description.driver, flavor="proprietary"),
         modules=replace(
             modules,
             live=tuple(name for name in modules.live if name != "nvidia_peermem"),
@@ -27,7 +27,7 @@ def _without_either(description: NodeDescription) -> NodeDescription:
 
 
 def _closed(description: NodeDescription) -> NodeDescription:
-    return replace(description, driver=replace(description.driver, flavour="proprietary"))
+    return replace(description, driver=replace(description.driver, flavor="proprietary"))
 
 
 def _volta(description: NodeDescription) -> NodeDescription:

@@ -16,7 +16,7 @@ _P2P = "nvidia_p2p_get_pages"
 
 
 def _proprietary(description: NodeDescription) -> NodeDescription:
-    driver = replace(description.driver, flavour="proprietary")
+    driver = replace(description.driver, flavor="proprietary")
     return replace(description, driver=driver, gpudirect=replace(description.gpudirect, dmabuf=False))
 
 

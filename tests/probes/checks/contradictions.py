@@ -1,11 +1,11 @@
-"""What a judgement must never say: a verdict that its own findings, or the ranks on the node, contradict."""
+"""What a judgment must never say: a verdict that its own findings, or the ranks on the node, contradict."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
 from probes.base.unknown import Unknown
-from probes.checks.judgement import degrading, exit_status, listed
+from probes.checks.judgment import degrading, exit_status, listed
 from probes.live.model.sample import LiveSample, PathWord
 from probes.queries.finding import Finding, Severity, Status
 from probes.snapshot.verdict import State, Usability, Verdict

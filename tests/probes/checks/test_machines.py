@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from probes.checks.judgement import exit_status, judge
+from probes.checks.judgment import exit_status, judge
 from probes.host.local import LocalHost
 from probes.queries.finding import Finding, Severity
 from probes.snapshot.examination import examine
@@ -19,8 +19,8 @@ from tests.trees import tree_from_lspci
 def examined(host: LocalHost) -> tuple[State, int, dict[str, Finding]]:
     """Return verdict, exit status, and the found findings by id."""
     examination = examine(host)
-    judgement = judge(examination)
-    found, verdict = {one.id: one for one in judgement.found}, judgement.verdict
+    judgment = judge(examination)
+    found, verdict = {one.id: one for one in judgment.found}, judgment.verdict
     return verdict.state, exit_status(verdict), found
 
 

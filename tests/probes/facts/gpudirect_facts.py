@@ -8,7 +8,7 @@ from pathlib import Path
 
 from probes.base.unknown import Maybe, Reason, Unknown
 from probes.facts.gpu.fabric import fabric_of
-from probes.facts.gpu.gpus import DriverFacts, Flavour, Gpu, GpuFacts
+from probes.facts.gpu.gpus import DriverFacts, Flavor, Gpu, GpuFacts
 from probes.facts.gpudirect import (
     GpuDirectFacts,
     PathState,
@@ -50,8 +50,8 @@ def a_kernel(release: str = "6.8.0-45-generic", dmabuf: Maybe[bool] = True) -> K
     return KernelFacts(release, (major, minor), "", (), False, "none", False, False, dma_shared_buffer=dmabuf)
 
 
-def a_driver(flavour: Maybe[Flavour] = Flavour.OPEN, version: Maybe[str] = "570.124.06") -> DriverFacts:
-    return DriverFacts(version, flavour, {}, "12.8", None)
+def a_driver(flavor: Maybe[Flavor] = Flavor.OPEN, version: Maybe[str] = "570.124.06") -> DriverFacts:
+    return DriverFacts(version, flavor, {}, "12.8", None)
 
 
 def a_gpu(index: int = 0, capability: Maybe[tuple[int, int]] = (9, 0)) -> Gpu:

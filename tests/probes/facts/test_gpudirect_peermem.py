@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from probes.base.unknown import Reason, Unknown
-from probes.facts.gpu.gpus import Flavour
+from probes.facts.gpu.gpus import Flavor
 from probes.facts.gpudirect import (
     GdrPath,
     GpuDirectFacts,
@@ -40,7 +40,7 @@ def nic(name: str, driver: str) -> RdmaDevice:
 
 def with_nics(tmp_path: Path, *devices: RdmaDevice) -> GpuDirectFacts:
     """The proprietary driver with nvidia_peermem, and NICs that refuse DMA-BUF."""
-    live, gpus = modules_of(a_module("nvidia_peermem", LIVE)), gpus_of(a_driver(Flavour.PROPRIETARY))
+    live, gpus = modules_of(a_module("nvidia_peermem", LIVE)), gpus_of(a_driver(Flavor.PROPRIETARY))
     return facts_of(tmp_path, errno.EOPNOTSUPP, gpus=gpus, rdma=RdmaFacts(devices), modules=live)
 
 
@@ -150,7 +150,7 @@ def test_every_unmet_requirement_says_what_is_missing(tmp_path: Path) -> None:
         errno.EOPNOTSUPP,
         kernel=a_kernel("4.18.0", dmabuf=False),
         modules=modules_of(a_module("nvidia_peermem", NOT_LOADED, depends=()), ABSENT, ib_uverbs=NOT_LOADED),
-        gpus=gpus_of(a_driver(Flavour.PROPRIETARY, "470.82.01"), a_gpu(0, (6, 0))),
+        gpus=gpus_of(a_driver(Flavor.PROPRIETARY, "470.82.01"), a_gpu(0, (6, 0))),
     )
     unmet: list[Requirement] = [
         requirement

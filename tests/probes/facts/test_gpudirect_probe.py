@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from probes.base.unknown import Maybe, Reason, Unknown
-from probes.facts.gpu.gpus import DriverFacts, Flavour, Gpu
+from probes.facts.gpu.gpus import DriverFacts, Flavor, Gpu
 from probes.facts.gpudirect import (
     GdrPath,
     GpuDirectFacts,
@@ -52,7 +52,7 @@ def test_dmabuf_is_preferred_where_both_work(tmp_path: Path) -> None:
 
 
 def test_proprietary_modules_have_no_dmabuf(tmp_path: Path) -> None:
-    facts = facts_of(tmp_path, gpus=gpus_of(a_driver(Flavour.PROPRIETARY)))
+    facts = facts_of(tmp_path, gpus=gpus_of(a_driver(Flavor.PROPRIETARY)))
     assert facts.dmabuf.usable is False
     assert lacks(facts.dmabuf) == ["DMA-BUF needs the open kernel modules"]
     assert facts.preferred is None
@@ -91,7 +91,7 @@ def test_a_probe_that_could_not_run_leaves_it_unknown(tmp_path: Path) -> None:
 
 
 def test_a_probe_that_could_not_run_does_not_hide_unmet_requirements(tmp_path: Path) -> None:
-    assert facts_of(tmp_path, DENIED, gpus=gpus_of(a_driver(Flavour.PROPRIETARY))).dmabuf.usable is False
+    assert facts_of(tmp_path, DENIED, gpus=gpus_of(a_driver(Flavor.PROPRIETARY))).dmabuf.usable is False
 
 
 def test_a_tree_cannot_be_asked(tmp_path: Path) -> None:
@@ -223,7 +223,7 @@ def test_without_an_answer_of_libcuda_other_facts_decide(
 ) -> None:
     facts = with_cuda(tmp_path, answer)
     assert (facts.dmabuf.usable, facts.peermem.usable) == (True, True)
-    proprietary = with_cuda(tmp_path, answer, driver=a_driver(Flavour.PROPRIETARY))
+    proprietary = with_cuda(tmp_path, answer, driver=a_driver(Flavor.PROPRIETARY))
     assert (proprietary.dmabuf.usable, proprietary.peermem.usable) == (False, True)
 
 

@@ -321,7 +321,7 @@ def test_pcie_rates_come_from_the_counters() -> None:
     assert not isinstance(second, Unknown)
     assert second[0].pcie_tx_bytes_per_second == 4_000_000
     assert second[0].pcie_rx_bytes_per_second == 8_000_000
-    assert second[0].utilisation_percent == 92
+    assert second[0].utilization_percent == 92
     assert second[0].power_watts == 650
     assert nvml.throughput_calls == 0
 

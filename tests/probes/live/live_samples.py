@@ -16,7 +16,7 @@ from probes.live.model.sample import (
     LiveProcess,
     LiveSample,
     NicUse,
-    PathJudgement,
+    PathJudgment,
     PathWord,
     PortSample,
     Role,
@@ -79,7 +79,7 @@ def a_process(number: int = 0, cpus: Maybe[str] = "0-55", **parts: Any) -> LiveP
             "threads": ("NCCL Service 0",),
             "state": "S",
             "cpu_percent": 100.0,
-            "path": PathJudgement(PathWord.DMABUF, is_likely=True),
+            "path": PathJudgment(PathWord.DMABUF, is_likely=True),
             **parts,
         }
     )
@@ -93,7 +93,7 @@ def with_path(number: int, word: PathWord = PathWord.DMABUF, role: Role = Role.N
         rank,
         process=replace(rank.process, environment={"NCCL_SECRET": "x"}),
         nics=() if word is PathWord.TCP else rank.nics,
-        path=PathJudgement(word, False, why, (Evidence("netlink", "64 MiB"),)),
+        path=PathJudgment(word, False, why, (Evidence("netlink", "64 MiB"),)),
     )
 
 

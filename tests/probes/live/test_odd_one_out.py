@@ -18,7 +18,7 @@ from probes.live.model.sample import (
     LiveProcess,
     NicUse,
     OddOne,
-    PathJudgement,
+    PathJudgment,
     PathWord,
     PortSample,
 )
@@ -27,7 +27,7 @@ from probes.simulation.host import SimulatedHost
 from tests.probes.live.live_samples import a_gpu, a_job, a_port, a_process
 
 ABSENT = Unknown(Reason.NOT_THERE)
-STAGED = PathJudgement(PathWord.STAGED, is_likely=True)
+STAGED = PathJudgment(PathWord.STAGED, is_likely=True)
 RAILS = (0, 1, 2, 3, 5, 6, 7, 8)  # the NIC of each GPU; mlx5_4 and mlx5_9 are for storage
 
 
@@ -222,7 +222,7 @@ def test_a_job_that_starts_later_has_to_differ_for_a_while() -> None:
 @pytest.mark.parametrize(
     "parts",
     [
-        {"path": PathJudgement(PathWord.UNKNOWN, why="needs root")},
+        {"path": PathJudgment(PathWord.UNKNOWN, why="needs root")},
         {"state": ABSENT},
         {"cpus": ABSENT},
     ],
@@ -232,7 +232,7 @@ def test_an_unknown_rank_is_not_odd(parts: dict[str, Any]) -> None:
 
 
 def test_an_unknown_rank_makes_no_statement_on_others_possible() -> None:
-    unknown = PathJudgement(PathWord.UNKNOWN, why="needs root")
+    unknown = PathJudgment(PathWord.UNKNOWN, why="needs root")
     changed = (*ranks(odd=5, path=STAGED)[:7], rank(7, path=unknown))
     assert not Watching().see(10, processes=changed)
 
@@ -247,7 +247,7 @@ def test_unknown_processes_are_not_odd() -> None:
 
 
 def test_a_launcher_is_not_an_odd_rank() -> None:
-    launcher = rank(0, pid=4000, gpus=(), nics=(), rank=ABSENT, path=PathJudgement(PathWord.NO_NIC))
+    launcher = rank(0, pid=4000, gpus=(), nics=(), rank=ABSENT, path=PathJudgment(PathWord.NO_NIC))
     with_launcher = replace(job(), pids=(4000, *job().pids))
     assert not Watching().see(10, processes=(launcher, *ranks()), jobs=(with_launcher,))
 

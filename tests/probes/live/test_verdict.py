@@ -3,7 +3,7 @@
 import pytest
 
 from probes.base.unknown import Reason, Unknown
-from probes.checks.judgement import exit_status, judge
+from probes.checks.judgment import exit_status, judge
 from probes.live.verdict import examine_with_jobs, with_jobs
 from probes.simulation.host import SimulatedHost
 from probes.snapshot.verdict import State
@@ -22,9 +22,9 @@ from tests.probes.checks.doctor import examination_of
     ],
 )
 def test_a_job_without_gpudirect_degrades_a_green_verdict(name: str, state: State, said: str) -> None:
-    judgement = judge(examine_with_jobs(SimulatedHost(name)))
-    verdict = judgement.verdict
-    causes = " ".join(finding.cause for finding in judgement.found)
+    judgment = judge(examine_with_jobs(SimulatedHost(name)))
+    verdict = judgment.verdict
+    causes = " ".join(finding.cause for finding in judgment.found)
     assert verdict.state is state
     assert said in f"{verdict.reason} {causes}"
     assert (exit_status(verdict) == 0) == (state in (State.ACTIVE, State.READY))

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from probes.base.unknown import Maybe, Reason, Unknown
-from probes.checks.judgement import Judgement
+from probes.checks.judgment import Judgment
 from probes.host.nvml import NvmlLive
 from probes.host.ras import VERBOSE_STATUS
 from probes.live.model.sample import EventKind, LiveEvent, Role
@@ -43,18 +43,18 @@ class Watched:
         self.reader = LiveReader(self.host)
         evenly_paced(self.reader._live)
 
-    def step(self, seconds: int = 1) -> Judgement:
+    def step(self, seconds: int = 1) -> Judgment:
         for _ in range(seconds):
             sample = self.reader.read()
             self.events += sample.events
             if self.reader.needs_check:
                 self.reader.check()
             self.clock.now += 1.0
-        return self.reader.judgement
+        return self.reader.judgment
 
     @property
     def found(self) -> set[str]:
-        return {finding.id for finding in self.reader.judgement.found}
+        return {finding.id for finding in self.reader.judgment.found}
 
     def ask_ras(self) -> None:
         """Ask the job's RAS service twice, as an admin would on the RAS screen."""
@@ -83,16 +83,16 @@ def test_a_fault_that_comes_while_watching_is_found(name: str) -> None:
         watched.ask_ras()
         expected = fault.shows
     assert expected <= watched.found
-    shown = [finding for finding in watched.reader.judgement.found if finding.id in fault.shows]
+    shown = [finding for finding in watched.reader.judgment.found if finding.id in fault.shows]
     assert all(finding.since is not None and finding.cause and finding.evidence for finding in shown)
-    is_degraded = watched.reader.judgement.verdict.state not in GREEN
+    is_degraded = watched.reader.judgment.verdict.state not in GREEN
     assert is_degraded == any(finding.data_path or finding.takes for finding in shown)
 
 
 def test_a_lost_gpu_is_in_the_verdict_within_three_samples() -> None:
     watched = Watched("hgx-h100+gpu-off-bus-live")
     watched.step(15)
-    assert watched.reader.judgement.verdict.state in GREEN
+    assert watched.reader.judgment.verdict.state in GREEN
     verdict = watched.step(3).verdict
     assert (verdict.state, verdict.gpus_served, verdict.gpus) == (State.DEGRADED, 7, 8)
     assert verdict.reason.startswith("A GPU has fallen off the bus")
@@ -102,13 +102,13 @@ def test_a_lost_gpu_is_in_the_verdict_within_three_samples() -> None:
 
 def test_ranks_with_one_cause_are_one_event_and_one_finding() -> None:
     watched = Watched("hgx-h100+job-restarted-staged")
-    judgement = watched.step(50)
+    judgment = watched.step(50)
     changes = [event for event in watched.events if event.kind is EventKind.PATH_CHANGED]
     assert len(changes) == 1
     assert changes[0].text.startswith("ranks 0-7 of train.py (alice, Slurm job 4711)")
-    (staged,) = (finding for finding in judgement.found if finding.id == "job-staged")
+    (staged,) = (finding for finding in judgment.found if finding.id == "job-staged")
     assert len(staged.ranks) == 8
-    assert len(judgement.listed) == 1
+    assert len(judgment.listed) == 1
 
 
 def test_a_finding_ends_with_its_condition_and_says_so() -> None:
@@ -118,7 +118,7 @@ def test_a_finding_ends_with_its_condition_and_says_so() -> None:
     state = f"{watched.host.tree.real(path)}/ports/1/state"
     watched.host.tree.add(state, "1: DOWN\n")
     assert watched.step(3).verdict.state is State.DEGRADED
-    assert any("mlx5_3" in finding.devices for finding in watched.reader.judgement.listed)
+    assert any("mlx5_3" in finding.devices for finding in watched.reader.judgment.listed)
     watched.host.tree.add(state, "4: ACTIVE\n")
     assert watched.step(40).verdict.state is State.ACTIVE
     ended = [event.text for event in watched.events if event.kind is EventKind.ENDED]
@@ -129,8 +129,8 @@ def test_a_finding_ends_with_its_condition_and_says_so() -> None:
 def test_a_healthy_job_stays_green_for_minutes(name: str) -> None:
     watched = Watched(name)
     for _ in range(240):
-        judgement = watched.step()
-        assert judgement.verdict.state in GREEN, [finding.id for finding in judgement.listed]
+        judgment = watched.step()
+        assert judgment.verdict.state in GREEN, [finding.id for finding in judgment.listed]
 
 
 class SilentHost(SimulatedHost):
@@ -154,9 +154,9 @@ def test_nothing_is_ok_whose_figures_are_unknown() -> None:
 def test_a_problem_that_can_no_longer_be_seen_has_not_ended() -> None:
     watched = Watched("hgx-h100+gpu-throttled-live")
     watched.step(60)
-    assert "gpu-throttled" in {finding.id for finding in watched.reader.judgement.found}
+    assert "gpu-throttled" in {finding.id for finding in watched.reader.judgment.found}
     watched.events.clear()
     watched.reader.host = SilentHost("hgx-h100+gpu-throttled-live", clock=watched.clock)
     watched.step(30)
-    assert "gpu-throttled" not in {finding.id for finding in watched.reader.judgement.found}
+    assert "gpu-throttled" not in {finding.id for finding in watched.reader.judgment.found}
     assert [event.text for event in watched.events if event.kind is EventKind.ENDED] == []

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from probes.checks.judgement import judge
+from probes.checks.judgment import judge
 from probes.checks.registry import CHECKS, findings
 from probes.facts.node import probe_node
 from probes.nccl.topology_places import file_tree

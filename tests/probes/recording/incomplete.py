@@ -11,7 +11,7 @@ from typing import TypeVar
 
 from probes.base.frozen import frozen
 from probes.base.unknown import Maybe, Reason, Unknown
-from probes.checks.judgement import judge
+from probes.checks.judgment import judge
 from probes.host.protocol import Host
 from probes.live.verdict import examine_with_jobs
 from probes.queries.finding import Finding, Status
@@ -43,9 +43,9 @@ class Judged:
 
 def judged(host: Host) -> Judged:
     """Examine a host as `gdrtop check` does."""
-    judgement = judge(examine_with_jobs(host))
-    verdict = judgement.verdict
-    return Judged(verdict.state, verdict.reason, {finding.id: finding for finding in judgement.findings})
+    judgment = judge(examine_with_jobs(host))
+    verdict = judgment.verdict
+    return Judged(verdict.state, verdict.reason, {finding.id: finding for finding in judgment.findings})
 
 
 @lru_cache(maxsize=4)

@@ -3,7 +3,7 @@
 import pytest
 
 from probes.base.unknown import Maybe
-from probes.checks.judgement import judge
+from probes.checks.judgment import judge
 from probes.facts.gpudirect import GdrPath
 from probes.queries.finding import Severity, Status
 from probes.recording.recording_host import Moment, RecordingHost
@@ -37,9 +37,9 @@ Judged = tuple[State, Maybe[GdrPath | None], dict[str, tuple[Status, Severity, t
 
 def judged(moments: list[Moment]) -> Judged:
     examination = examine(ReplayHost(read(archive_of(moments))))
-    judgement = judge(examination)
-    verdict = judgement.verdict
-    results = {check.id: (check.status, check.severity, check.devices) for check in judgement.findings}
+    judgment = judge(examination)
+    verdict = judgment.verdict
+    results = {check.id: (check.status, check.severity, check.devices) for check in judgment.findings}
     return verdict.state, verdict.path, results
 
 

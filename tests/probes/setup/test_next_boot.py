@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from probes.checks.judgement import conclude
+from probes.checks.judgment import conclude
 from probes.checks.registry import findings
 from probes.facts.gpudirect import GdrPath
 from probes.facts.kernel import boot

@@ -29,7 +29,7 @@ class QuietHost(SimulatedHost):
         live = super().nvml_live()
         if isinstance(live, Unknown):
             return live
-        return tuple(replace(gpu, utilisation_percent=0, memory_used_bytes=600 << 20) for gpu in live)
+        return tuple(replace(gpu, utilization_percent=0, memory_used_bytes=600 << 20) for gpu in live)
 
     def start_job(self) -> None:
         add_rank(self.tree, _JOB_PID)

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from probes.base.unknown import Maybe, Reason, Unknown
-from probes.checks.judgement import conclude
+from probes.checks.judgment import conclude
 from probes.checks.path.gdr_path import AREA, GPUS
 from probes.checks.registry import findings_of, run_checks
 from probes.facts.gpu.gpus import GpuFacts

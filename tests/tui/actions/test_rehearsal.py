@@ -10,7 +10,7 @@ import pytest
 
 from probes.base.plan import FileChange, Plan, Step
 from probes.base.unknown import Unknown
-from probes.checks.judgement import conclude
+from probes.checks.judgment import conclude
 from probes.checks.registry import findings
 from probes.live.verdict import examine_with_jobs
 from probes.plans.catalogue import Offer, offers
@@ -111,7 +111,7 @@ def play(name: str, action: str, plan: Plan) -> Played:
         ended,
         found,
         conclude(after.usability, found).state,
-        rehearsal.judgement.verdict.state,
+        rehearsal.judgment.verdict.state,
     )
 
 
@@ -122,7 +122,7 @@ def test_a_rehearsed_action_shows_what_the_node_becomes(name: str) -> None:
     assert offer.plan is not None
     played = play(name, action, offer.plan)
     assert played.rehearsal.ended.outcome is played.ended.outcome
-    said, real = outcomes(played.rehearsal.judgement.findings), outcomes(played.findings)
+    said, real = outcomes(played.rehearsal.judgment.findings), outcomes(played.findings)
     assert {name for name in real if said[name] != real[name]} <= ONLY_WHEN_LOADED
     assert played.rehearsed_state is played.state
     assert not played.rehearsal.not_rehearsed
@@ -138,7 +138,7 @@ def test_what_a_rehearsal_says_is_so_or_is_unknown(name: str) -> None:
         real = outcomes(played.findings)
         said = {
             key: outcome
-            for key, outcome in outcomes(played.rehearsal.judgement.findings).items()
+            for key, outcome in outcomes(played.rehearsal.judgment.findings).items()
             if outcome[0] != Status.UNKNOWN.value
         }
         assert said == {key: real[key] for key in said}, offer.id
@@ -183,7 +183,7 @@ def test_what_only_watching_shows_is_not_said_to_be_fixed() -> None:
     watched = replace(examination.watched, seconds=120.0, conditions=(congested,))
     (offer,) = (offer for offer in offers_of("hgx-h100") if offer.id == "unload-peermem")
     assert offer.plan is not None
-    after = rehearse(host, replace(examination, watched=watched), "unload-peermem", offer.plan).judgement
+    after = rehearse(host, replace(examination, watched=watched), "unload-peermem", offer.plan).judgment
     assert CONGESTED in {finding.id for finding in after.found}
 
 

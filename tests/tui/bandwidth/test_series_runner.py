@@ -45,8 +45,8 @@ def test_a_result_says_what_was_measured_and_what_it_is_worth() -> None:
     (result,), heard = run(scene, Request(duration_s=5))
     assert result.ending is Ending.DONE
     assert result.gbps == pytest.approx(384.0, abs=1.5)  # the mean, without the first second
-    assert result.judgement.verdict is Rating.NEAR
-    assert "of 400 Gb/s" in result.judgement.words
+    assert result.judgment.verdict is Rating.NEAR
+    assert "of 400 Gb/s" in result.judgment.words
     assert (result.limit_gbps, result.limit_by) == (400.0, "port 1 of mlx5_0")
     assert result.node == "hgx-h100"
     assert result.origin == "simulated hgx-h100"
@@ -60,12 +60,12 @@ def test_a_result_says_what_was_measured_and_what_it_is_worth() -> None:
 def test_a_slow_result_names_the_open_findings_on_its_path_and_a_good_one_does_not() -> None:
     redirected = "hgx-h100+acs-on"
     (slow,), _ = run(Scene(ends(150.0), node=redirected), Request(duration_s=5))
-    (named,) = slow.judgement.findings
+    (named,) = slow.judgment.findings
     assert named.id == "acs-redirect-enabled"
     assert named.title == "ACS redirect is enabled between GPU and NIC"
-    assert slow.judgement.reason.startswith(f"open finding: {named.title} (acs-redirect-enabled); ")
+    assert slow.judgment.reason.startswith(f"open finding: {named.title} (acs-redirect-enabled); ")
     (good,), _ = run(Scene(ends(380.0), node=redirected), Request(duration_s=5))
-    assert good.judgement.findings == ()
+    assert good.judgment.findings == ()
     assert from_json(to_json(slow)) == slow
 
 
@@ -80,20 +80,20 @@ def test_a_slow_result_names_the_open_findings_on_its_path_and_a_good_one_does_n
 )
 def test_findings_about_other_devices_or_jobs_explain_nothing(fault: str, expected: tuple[str, ...]) -> None:
     (slow,), _ = run(Scene(ends(150.0), node=f"hgx-h100+{fault}"), Request(duration_s=5))
-    assert tuple(finding.id for finding in slow.judgement.findings) == expected
+    assert tuple(finding.id for finding in slow.judgment.findings) == expected
 
 
 def test_gpu_memory_is_judged_against_host_memory_of_the_same_series() -> None:
     results, _ = run(Scene([*ends(380.0), *ends(120.0), *ends(380.0)]), COMPARE)
     assert [one.memory for one in results] == ["host memory", "nvidia-peermem", "DMA-BUF"]
-    assert results[1].judgement.verdict is Rating.BELOW
-    assert "limited by the path to the GPU" in results[1].judgement.why
-    assert results[2].judgement.verdict is Rating.NEAR
+    assert results[1].judgment.verdict is Rating.BELOW
+    assert "limited by the path to the GPU" in results[1].judgment.why
+    assert results[2].judgment.verdict is Rating.NEAR
 
 
 def test_as_slow_as_host_memory_is_told() -> None:
     results, _ = run(Scene([*ends(150.0), *ends(150.0), *ends(150.0)]), COMPARE)
-    assert results[1].judgement.verdict is Rating.LIKE_HOST
+    assert results[1].judgment.verdict is Rating.LIKE_HOST
 
 
 def test_a_failed_test_does_not_end_the_series() -> None:

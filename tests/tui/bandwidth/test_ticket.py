@@ -7,7 +7,7 @@ from tests.probes.bandwidth.sample_results import MORNING, failed, result
 from tui.bandwidth.ticket import ticket_text, versions_of
 
 
-def test_it_has_node_type_commands_figure_and_judgement() -> None:
+def test_it_has_node_type_commands_figure_and_judgment() -> None:
     told = ticket_text((result(186.0),), "h100-07", {"kernel": "6.8.0-45-generic"})
     assert told.isascii()
     assert "node:    h100-07" in told

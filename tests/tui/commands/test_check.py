@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from probes.checks.judgement import conclude, exit_status
+from probes.checks.judgment import conclude, exit_status
 from probes.checks.registry import CHECKS
 from probes.queries.finding import Severity, Status
 from probes.simulation.host import SimulatedHost

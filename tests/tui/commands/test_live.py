@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from probes.base.unknown import Reason, Unknown
-from probes.checks.judgement import conclude
+from probes.checks.judgment import conclude
 from probes.checks.live.jobs import AREA
 from probes.checks.registry import findings_of, run_checks
 from probes.facts.gpudirect import GdrPath

@@ -12,7 +12,7 @@ import pytest
 from markdown_it import MarkdownIt
 
 from probes.base.unknown import Unknown
-from probes.checks.judgement import Judgement
+from probes.checks.judgment import Judgment
 from probes.host.local import LocalHost
 from probes.setup.report import Change, Measured, Report
 from probes.simulation.host import SimulatedHost
@@ -174,7 +174,7 @@ def test_hostile_words_are_text_in_every_format() -> None:
     changes = tuple(replace(one, title=HOSTILE, user=HOSTILE, commands=(HOSTILE,)) for one in report.changes)
     hostile = replace(
         report,
-        judgement=Judgement(replace(report.verdict, reason=HOSTILE), findings),
+        judgment=Judgment(replace(report.verdict, reason=HOSTILE), findings),
         measured=measured,
         changes=changes,
         versions={"kernel": HOSTILE},

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from probes.base.unknown import Reason, Unknown
-from probes.checks.judgement import conclude
+from probes.checks.judgment import conclude
 from probes.facts.node import Node, probe_node
 from probes.host.local import LocalHost
 from probes.host.protocol import Host

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from probes.base.unknown import Reason, Unknown
-from probes.checks.judgement import Judgement
+from probes.checks.judgment import Judgment
 from probes.checks.registry import findings
 from probes.facts.system.services import ServiceFacts
 from probes.facts.system.tools import ToolFacts
@@ -121,7 +121,7 @@ def test_the_node_is_examined_at_first_at_events_and_at_the_end_of_what_is_saved
     examined: list[float] = []
     check = LiveReader.check
 
-    def noted(reader: LiveReader, probe: bool = False) -> Judgement:
+    def noted(reader: LiveReader, probe: bool = False) -> Judgment:
         examined.append(watched.clock.now - 1000.0)
         return check(reader, probe)
 

@@ -73,17 +73,17 @@ def test_live_says_what_the_check_of_the_moment_says() -> None:
     source = ReplaySource(ReplayHost(read(recording_of("hgx-h100+port-down", 3))))
     source.move(2)
     list(source.read(False))
-    _, judgement = source.examine()
+    _, judgment = source.examine()
     (replayed,) = source.read(True)
     assert isinstance(replayed, Replayed)
     sampled = replayed.reports[-1]
     assert isinstance(sampled, Sampled)
     assert sampled.live is not None
-    assert judgement.listed
-    assert (sampled.live.verdict, sampled.live.findings) == (judgement.verdict, judgement.listed)
+    assert judgment.listed
+    assert (sampled.live.verdict, sampled.live.findings) == (judgment.verdict, judgment.listed)
     state = LiveState(Origin(Source.LIVE))
     state.add(replace(sampled.live, findings=()))
-    state.judge(judgement)
+    state.judge(judgment)
     assert state.sample == sampled.live
     assert state.timeline.at(sampled.taken_at) == sampled.live
 

@@ -1,4 +1,4 @@
-"""A series of bandwidth tests under way: its rows, its judgement, its end, and leaving it."""
+"""A series of bandwidth tests under way: its rows, its judgment, its end, and leaving it."""
 
 from pathlib import Path
 

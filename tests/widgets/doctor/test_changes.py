@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from probes.checks.judgement import Judgement, conclude
+from probes.checks.judgment import Judgment, conclude
 from probes.checks.registry import findings
 from probes.queries.finding import Finding, Status
 from probes.simulation.host import SimulatedHost
@@ -13,12 +13,12 @@ from widgets.doctor.changes import draw_change
 _WORDS = ("fixed", "new", "unknown")
 
 
-def judged(examination: Examination, *changed: Finding) -> Judgement:
+def judged(examination: Examination, *changed: Finding) -> Judgment:
     by_id = {one.id: one for one in (*findings(examination), *changed)}
-    return Judgement(conclude(examination.usability, by_id.values()), tuple(by_id.values()))
+    return Judgment(conclude(examination.usability, by_id.values()), tuple(by_id.values()))
 
 
-def rows(before: Judgement, after: Judgement) -> dict[str, str]:
+def rows(before: Judgment, after: Judgment) -> dict[str, str]:
     """The first word of each row, by the finding's id."""
     told = [plain(of).split() for of in draw_change(before, after, 200)]
     return {words[2]: words[0] for words in told if len(words) > 2 and words[0] in _WORDS}

@@ -216,7 +216,7 @@ class SeriesState:
         if len(self.series.tests) == 1 and self.results:
             return words_of(self.results[0])
         done = sum(result.ending is Ending.DONE for result in self.results)
-        near = sum(result.judgement.verdict is Rating.NEAR for result in self.measured)
+        near = sum(result.judgment.verdict is Rating.NEAR for result in self.measured)
         failed = sum(result.ending is Ending.FAILED for result in self.results)
         counts = [f"{done} of {plural(len(self.series.tests), 'test')} measured"]
         if done:

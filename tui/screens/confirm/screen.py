@@ -17,7 +17,7 @@ from widgets.base.lines import Run, Tone
 from widgets.base.lines_view import LinesView
 
 if TYPE_CHECKING:
-    from probes.checks.judgement import Judgement
+    from probes.checks.judgment import Judgment
     from tui.actions.dispatcher import Prepared
     from tui.screens.confirm.state import ConfirmState
 
@@ -136,7 +136,7 @@ class ConfirmScreen(PanesScreen):
         self._state.is_rehearsing = True
         self._redraw()
 
-    def show_rehearsal(self, before: Judgement, after: Judgement, not_rehearsed: tuple[str, ...]) -> None:
+    def show_rehearsal(self, before: Judgment, after: Judgment, not_rehearsed: tuple[str, ...]) -> None:
         """Show what to expect afterwards, above the steps."""
         self._state.set_rehearsal(before, after, not_rehearsed)
         self._redraw()

@@ -11,7 +11,7 @@ from widgets.base.lines import Line, Run, Tone, wrapped
 
 if TYPE_CHECKING:
     from probes.base.plan import Step
-    from probes.checks.judgement import Judgement
+    from probes.checks.judgment import Judgment
     from tui.actions.dispatcher import Prepared
     from tui.actions.guards import Clearance
 
@@ -30,7 +30,7 @@ class ConfirmState:
         self.typed = ""
         self.is_unfolded = False  # show each of many similar steps
         self.is_rehearsing = False
-        self._rehearsal: tuple[Judgement, Judgement, tuple[str, ...]] | None = None
+        self._rehearsal: tuple[Judgment, Judgment, tuple[str, ...]] | None = None
         self._rehearsal_failure = ""
 
     @property
@@ -38,7 +38,7 @@ class ConfirmState:
         """Return whether a twin can be made: a rehearsal asks the node itself."""
         return self.origin.source in (Source.LIVE, Source.SIMULATED)
 
-    def set_rehearsal(self, before: Judgement, after: Judgement, not_rehearsed: tuple[str, ...]) -> None:
+    def set_rehearsal(self, before: Judgment, after: Judgment, not_rehearsed: tuple[str, ...]) -> None:
         """Take how the twin was before and after."""
         self.is_rehearsing, self._rehearsal_failure = False, ""
         self._rehearsal = before, after, not_rehearsed

@@ -8,7 +8,7 @@ from tui.screens.list_state import ExaminedListState
 from widgets.base.lines import Line, Run, Tone, at_most, width_of, wrapped
 
 if TYPE_CHECKING:
-    from probes.checks.judgement import Judgement
+    from probes.checks.judgment import Judgment
     from probes.queries.finding import Finding
     from probes.snapshot.examination import Examination
     from widgets.doctor.findings import Entry
@@ -23,28 +23,28 @@ class DoctorState(ExaminedListState):
     def __init__(self) -> None:
         super().__init__()
         self.shows = "finding"
-        self.judgement: Judgement | None = None
+        self.judgment: Judgment | None = None
         self._all = False
 
     @property
     def findings(self) -> tuple[Finding, ...]:
-        """Return all findings of the judgement."""
-        return () if self.judgement is None else self.judgement.findings
+        """Return all findings of the judgment."""
+        return () if self.judgment is None else self.judgment.findings
 
-    def set_examination(self, examination: Examination, judgement: Judgement) -> None:
+    def set_examination(self, examination: Examination, judgment: Judgment) -> None:
         """Show a new examination."""
         self._examined(examination)
-        self.judgement = judgement
+        self.judgment = judgment
         self._keep_selection()
 
-    def follow(self, judgement: Judgement, at: float) -> bool:
-        """Show the judgement of a reading at this time; return whether there is something new to draw."""
-        if self.examination is None or not judgement.is_checked:
+    def follow(self, judgment: Judgment, at: float) -> bool:
+        """Show the judgment of a reading at this time; return whether there is something new to draw."""
+        if self.examination is None or not judgment.is_checked:
             return False
-        is_new = judgement != self.judgement
+        is_new = judgment != self.judgment
         is_older = self._set_time(at)
         if is_new:
-            self.judgement = judgement
+            self.judgment = judgment
             self._keep_selection()
         return is_new or is_older
 
@@ -108,8 +108,8 @@ class DoctorState(ExaminedListState):
         from widgets.doctor import findings as findings_drawing
         from widgets.node import verdict as verdict_drawing
 
-        assert self.judgement is not None
-        verdict = self.judgement.verdict
+        assert self.judgment is not None
+        verdict = self.judgment.verdict
         origin = verdict_drawing.origin_run(examination.node.origin)
         drawn = verdict_drawing.draw(verdict)
         head: Line = (Run("Doctor ", Tone.TITLE), origin, Run(" "), *drawn)
@@ -135,14 +135,14 @@ class DoctorState(ExaminedListState):
     def detail_lines(self, width: int) -> list[Line]:
         """Draw the selected entry, or its explanation."""
         entry = self._entry
-        if entry is None or self.judgement is None:
+        if entry is None or self.judgment is None:
             return []
         from widgets.doctor import findings as findings_drawing
 
         if self.shows == "explanation":
             lines = wrapped(entry.first.title, width, Tone.TITLE)
             lines.extend(wrapped(entry.first.cause, width))
-            return [*lines, (), *findings_drawing.explain_path(self.judgement.verdict, width)]
+            return [*lines, (), *findings_drawing.explain_path(self.judgment.verdict, width)]
         return findings_drawing.draw_entry(entry, width)
 
 

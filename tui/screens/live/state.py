@@ -12,10 +12,10 @@ from functools import partial
 
 from probes.base.history import History
 from probes.base.origin import Origin
-from probes.checks.judgement import Judgement
+from probes.checks.judgment import Judgment
 from probes.live.model.sample import LiveEvent, LiveSample
 from probes.live.timeline import KEPT_SECONDS, Timeline
-from tui.runtime.live_reader import with_judgement
+from tui.runtime.live_reader import with_judgment
 from widgets.base.columns import Rooms
 from widgets.base.figures import local_time, minutes
 from widgets.base.lazy_lines import LazyLines
@@ -64,10 +64,10 @@ class LiveState:
                 graph = self._graphs[port.name] = History(KEPT_SECONDS, _MOST_SAMPLES)
             graph.add(sample.at, rate_of(port))
 
-    def judge(self, judgement: Judgement) -> None:
+    def judge(self, judgment: Judgment) -> None:
         """Show what a check says about the newest sample."""
         if self.newest is not None:
-            self.newest = with_judgement(self.newest, judgement)
+            self.newest = with_judgment(self.newest, judgment)
             self.timeline.replace_newest(self.newest)
 
     # Time

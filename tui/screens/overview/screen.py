@@ -23,7 +23,7 @@ from widgets.node import head as head_drawing
 
 if TYPE_CHECKING:
     from probes.bandwidth.model.result import Result
-    from probes.checks.judgement import Judgement
+    from probes.checks.judgment import Judgment
     from probes.snapshot.examination import Examination
     from probes.snapshot.rates import Reading
     from tui.screens.overview.state import OverviewState
@@ -162,12 +162,12 @@ class OverviewScreen(Screen[None]):
     def apply_check(
         self,
         examination: Examination,
-        judgement: Judgement,
+        judgment: Judgment,
         detours: frozenset[tuple[str, str]] = frozenset(),
     ) -> None:
         """List and mark what the checks found."""
         if self._state is not None:
-            self._state.apply_check(examination, judgement, detours)
+            self._state.apply_check(examination, judgment, detours)
             self.draw()
 
     def fail_check(self, what: str) -> None:

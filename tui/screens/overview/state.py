@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from probes.checks.judgement import Judgement, listed
+from probes.checks.judgment import Judgment, listed
 from probes.queries.usable_here import usable_here
 from probes.snapshot.rates import Reading
 from probes.snapshot.verdict import Verdict
@@ -54,7 +54,7 @@ class OverviewState:
         self._readings = Readings()
         self._selection = Selection(self._readings)
         self._panels = Panels(self._readings, self._selection)
-        self.judgement: Judgement | None = None  # None before the first reading
+        self.judgment: Judgment | None = None  # None before the first reading
         self._still: dict[tuple[object, ...], Sequence[Line]] = {}
         self._fresh: dict[tuple[object, ...], Sequence[Line]] = {}  # until the next reading
         self._forms: dict[tuple[object, ...], _Fit] = {}
@@ -84,7 +84,7 @@ class OverviewState:
         else:
             before, had_rates = readings.live, bool(readings.rates)
             readings.apply_sample(report)
-            self._judge(report.judgement)
+            self._judge(report.judgment)
             self._fresh.clear()
             now = readings.live
             has_new_figures = now.gpus.keys() != before.gpus.keys() or (readings.rates and not had_rates)
@@ -95,21 +95,21 @@ class OverviewState:
     def apply_check(
         self,
         examination: Examination,
-        judgement: Judgement,
+        judgment: Judgment,
         detours: frozenset[tuple[str, str]] = frozenset(),
     ) -> None:
         """Use what a check has read and found, and the pairs whose traffic leaves their switch."""
         checked = self._panels.checked
         checked.examination, checked.detours, checked.failure = examination, detours, ""
         checked.usable = usable_here(examination)
-        self._judge(judgement)
+        self._judge(judgment)
         self._forget_drawings()
 
-    def _judge(self, judgement: Judgement) -> None:
-        """Show the findings of a judgement, where they are others than before."""
-        self.judgement = judgement
+    def _judge(self, judgment: Judgment) -> None:
+        """Show the findings of a judgment, where they are others than before."""
+        self.judgment = judgment
         checked = self._panels.checked
-        findings = judgement.found if judgement.is_checked else None
+        findings = judgment.found if judgment.is_checked else None
         if findings == checked.findings:
             return
         checked.findings = findings
@@ -136,7 +136,7 @@ class OverviewState:
     @property
     def verdict(self) -> Verdict | None:
         """The verdict; None before the first reading."""
-        return None if self.judgement is None else self.judgement.verdict
+        return None if self.judgment is None else self.judgment.verdict
 
     @property
     def hostname(self) -> str:

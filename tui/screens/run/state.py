@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from probes.base.origin import Origin
-from probes.checks.judgement import Judgement
+from probes.checks.judgment import Judgment
 from tui.actions.console_text import lines_of, mark_of
 from tui.actions.events import Printed, RunBegan, RunEnded, RunEvent, RunOutcome, StepBegan, StepEnded
 from tui.actions.manual_steps import runnable
@@ -23,7 +23,7 @@ SAVED_WIDTH = 120
 class RunState:
     """A run; only `add_events`, `note_recheck` and `want_stop` change it."""
 
-    def __init__(self, prepared: Prepared, origin: Origin, before: Judgement) -> None:
+    def __init__(self, prepared: Prepared, origin: Origin, before: Judgment) -> None:
         self.prepared, self.origin = prepared, origin
         self.steps = len(runnable(prepared.plan))
         self.step = 0
@@ -36,7 +36,7 @@ class RunState:
         self._stops = 0
         self._events: list[RunEvent] = []
         self._outcomes: dict[int, RunOutcome] = {}
-        self._after: Judgement | None = None
+        self._after: Judgment | None = None
         self._failure = ""
 
     # Changes
@@ -60,7 +60,7 @@ class RunState:
         """Return whether the run has ended and may have changed the node."""
         return self.ended is not None and self._began
 
-    def note_recheck(self, after: Judgement | None, failure: str = "") -> None:
+    def note_recheck(self, after: Judgment | None, failure: str = "") -> None:
         """Note the node after the run, or why it could not be checked."""
         self._after, self._failure, self.is_over = after, failure, True
 

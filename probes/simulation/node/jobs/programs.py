@@ -32,7 +32,7 @@ def without_peermem(tree: Tree) -> Via:
     node = tree.description
     if uses_cxi(tree) and node.offers_gdr:
         return Via.PLUGIN
-    has_dmabuf = node.gpudirect.dmabuf and node.driver.flavour == "open" and node.offers_gdr
+    has_dmabuf = node.gpudirect.dmabuf and node.driver.flavor == "open" and node.offers_gdr
     return Via.DMABUF if has_dmabuf else Via.HOST
 
 

@@ -22,7 +22,7 @@ class DriverDescription:
     """The NVIDIA driver."""
 
     version: str
-    flavour: Literal["open", "proprietary"]
+    flavor: Literal["open", "proprietary"]
     cuda: str
 
 

@@ -112,7 +112,7 @@ def add_driver_proc(tree: Tree, version: str) -> None:
     architecture = tree.description.architecture
     banner = (
         f"NVIDIA UNIX Open Kernel Module for {architecture}"
-        if driver.flavour == "open"
+        if driver.flavor == "open"
         else f"NVIDIA UNIX {architecture} Kernel Module"
     )
     tree.add(f"{_DRIVER_PROC}/version", f"NVRM version: {banner}  {version}  Release Build  (simulated)\n")

@@ -103,7 +103,7 @@ def _fields(node: NodeDescription, name: str) -> dict[str, str]:
     if name.startswith("nvidia"):
         fields["version"] = node.driver.version
         open_license = "Dual BSD/GPL" if name == "nvidia_peermem" else "Dual MIT/GPL"
-        fields["license"] = open_license if node.driver.flavour == "open" else "NVIDIA"
+        fields["license"] = open_license if node.driver.flavor == "open" else "NVIDIA"
     else:
         fields["license"] = "Dual BSD/GPL"
         fields["version"] = VERSIONS.get(name, "")

@@ -25,7 +25,7 @@ def idle() -> Examination:
     live = examination.reading.gpus
     assert not isinstance(live, Unknown)
     still = {
-        bdf: replace(one, processes=(), utilisation_percent=0, memory_used_bytes=600 << 20)
+        bdf: replace(one, processes=(), utilization_percent=0, memory_used_bytes=600 << 20)
         for bdf, one in live.items()
     }
     nobody = ProcessFacts((), 0, 0, NO_CONF)

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from probes.bandwidth.model.planned_test import Pair
-from probes.bandwidth.model.rating import Judgement, Rating
+from probes.bandwidth.model.rating import Judgment, Rating
 from probes.bandwidth.model.result import MOST_SAMPLES, Ending, Result
 from probes.bandwidth.model.samples import About, Fact, Latency, Sample
 from probes.bandwidth.results.result_json import SCHEMA, from_json, to_json
@@ -15,10 +15,10 @@ from tests.probes.bandwidth.sample_results import failed, latency, result
 
 
 def test_a_rating_that_an_earlier_version_saved_is_read() -> None:
-    saved = json.loads(json.dumps(to_json(replace(result(190.0), judgement=Judgement(Rating.NEAR)))))
-    assert saved["judgement"]["verdict"] == "near line rate"
-    saved["judgement"]["verdict"] = "near the line"
-    assert from_json(saved).judgement.verdict is Rating.NEAR
+    saved = json.loads(json.dumps(to_json(replace(result(190.0), judgment=Judgment(Rating.NEAR)))))
+    assert saved["judgment"]["verdict"] == "near line rate"
+    saved["judgment"]["verdict"] = "near the line"
+    assert from_json(saved).judgment.verdict is Rating.NEAR
 
 
 CHARACTERS = st.characters(codec="utf-8", categories=("L", "N", "P"))
@@ -62,7 +62,7 @@ RESULTS = st.builds(
     samples=st.lists(SAMPLES, max_size=5).map(tuple),
     facts=st.lists(st.builds(Fact, st.sampled_from(About), TEXT, TEXT), max_size=4).map(tuple),
     figure=st.none() | SAMPLES,
-    judgement=st.builds(Judgement, st.sampled_from(Rating), TEXT, TEXT, st.none() | FIGURE),
+    judgment=st.builds(Judgment, st.sampled_from(Rating), TEXT, TEXT, st.none() | FIGURE),
     limit_gbps=st.none() | FIGURE,
     limit_by=TEXT,
     trouble=TEXT,

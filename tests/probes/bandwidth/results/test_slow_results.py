@@ -11,7 +11,7 @@ from probes.bandwidth.model.samples import BY_PEERMEM, HOST_MEMORY, STAGED, Abou
 from probes.bandwidth.results.open_findings import open_findings
 from probes.bandwidth.results.slow_results import slow_results
 from probes.base.origin import Origin, Source
-from probes.checks.judgement import Judgement, judge
+from probes.checks.judgment import Judgment, judge
 from probes.queries.finding import Status
 from probes.snapshot.condition import BELOW_LIMIT, Condition, Watched
 from probes.snapshot.verdict import State
@@ -38,7 +38,7 @@ def slow(*results: Result) -> tuple[Condition, ...]:
     return slow_results(results, examination_of(NODE).topology, Origin(Source.SIMULATED, NODE), BOOTED)
 
 
-def judgement_with(node: str, *results: Result) -> Judgement:
+def judgment_with(node: str, *results: Result) -> Judgment:
     examination = examination_of(node)
     watched = examination.watched
     assert isinstance(watched, Watched)
@@ -122,9 +122,9 @@ def test_a_path_through_the_cpu_is_slow_by_design() -> None:
 
 def test_a_slow_result_degrades_a_green_node_by_one_finding() -> None:
     assert judge(examination_of(NODE)).verdict.state is State.ACTIVE
-    judgement = judgement_with(NODE, measured(), measured(number=1))
-    assert judgement.verdict.state is State.DEGRADED
-    (finding,) = judgement.listed
+    judgment = judgment_with(NODE, measured(), measured(number=1))
+    assert judgment.verdict.state is State.DEGRADED
+    (finding,) = judgment.listed
     assert finding.id == BELOW_LIMIT
     assert {measured(number=number).pair.gpu for number in (0, 1)} <= set(finding.devices)
     assert finding.since == MORNING
@@ -132,16 +132,16 @@ def test_a_slow_result_degrades_a_green_node_by_one_finding() -> None:
 
 def test_a_slow_result_is_part_of_the_finding_that_explains_it() -> None:
     node = "hgx-h100+acs-on"
-    judgement = judgement_with(node, measured(on=node))
-    assert [finding.id for finding in judgement.listed] == ["acs-redirect-enabled"]
-    (finding,) = (one for one in judgement.found if one.id == BELOW_LIMIT)
+    judgment = judgment_with(node, measured(on=node))
+    assert [finding.id for finding in judgment.listed] == ["acs-redirect-enabled"]
+    (finding,) = (one for one in judgment.found if one.id == BELOW_LIMIT)
     assert finding.part_of == "acs-redirect-enabled"
 
 
 def test_an_earlier_slow_result_is_no_reason_for_the_next_one() -> None:
     one = measured()
-    judgement = judgement_with(NODE, one)
-    assert not open_findings(examination_of(NODE), judgement.findings, one.pair)
+    judgment = judgment_with(NODE, one)
+    assert not open_findings(examination_of(NODE), judgment.findings, one.pair)
 
 
 def test_without_slow_results_the_check_is_ok_and_says_that_maybe_nothing_was_measured() -> None:

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from probes.base.unknown import Reason, Unknown
-from probes.checks.judgement import judge
+from probes.checks.judgment import judge
 from probes.facts.gpu.fabric_services import FabricServiceFacts
 from probes.facts.gpu.gpus import Gpu, GpuFacts
 from probes.plans.services import restart_fabric_manager

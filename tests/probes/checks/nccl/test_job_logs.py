@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from probes.base.unknown import Reason, Unknown
-from probes.checks.judgement import judge
+from probes.checks.judgment import judge
 from probes.checks.registry import CHECKS, findings
 from probes.live.verdict import examine_with_jobs
 from probes.queries.finding import Finding, Severity, Status

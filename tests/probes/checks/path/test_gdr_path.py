@@ -9,7 +9,7 @@ import pytest
 
 from probes.base.unknown import Reason, Unknown
 from probes.checks.registry import findings
-from probes.facts.gpu.gpus import Flavour, GpuFacts
+from probes.facts.gpu.gpus import Flavor, GpuFacts
 from probes.facts.gpudirect import GpuDirectFacts
 from probes.facts.jobs.process_files import MappedLibrary
 from probes.facts.jobs.processes import Process, ProcessFacts
@@ -64,19 +64,19 @@ def with_peermem(examination: Examination, usable: Any) -> Examination:
     [(True, Severity.NOTE), (False, Severity.CRITICAL), (NEEDS_ROOT, Severity.WARNING)],
 )
 def test_the_severity_of_the_proprietary_driver_depends_on_peermem(usable: Any, severity: Severity) -> None:
-    closed = with_peermem(with_driver(examination_of(HGX), flavour=Flavour.PROPRIETARY), usable)
+    closed = with_peermem(with_driver(examination_of(HGX), flavor=Flavor.PROPRIETARY), usable)
     finding = says(closed, "dmabuf-needs-open-module")
     assert (finding.status, finding.severity) == (Status.FOUND, severity)
 
 
 def test_the_proprietary_driver_never_supports_dmabuf() -> None:
     """Only the open modules export CUDA memory, so the answers of the NICs do not matter."""
-    closed = with_driver(examination_of(HGX), flavour=Flavour.PROPRIETARY)
+    closed = with_driver(examination_of(HGX), flavor=Flavor.PROPRIETARY)
     assert says(closed, "dmabuf-needs-open-module").status is Status.FOUND
 
 
 def test_a_driver_that_is_not_loaded_has_no_flavor() -> None:
-    node = with_driver(examination_of(HGX), flavour=NOT_THERE, version=NOT_THERE)
+    node = with_driver(examination_of(HGX), flavor=NOT_THERE, version=NOT_THERE)
     assert says(node, "dmabuf-needs-open-module").status is Status.PASSED
     assert says(node, "dmabuf-driver-too-old").status is Status.PASSED
 

@@ -29,7 +29,7 @@ def slow_gpu(load: Any, generation: Any = 1) -> Examination:
     gpu = first(examination, PciKind.GPU)
     gpus = examination.reading.gpus
     assert not isinstance(gpus, Unknown)
-    live = replace(gpus[gpu.bdf], utilisation_percent=load, link_generation=generation)
+    live = replace(gpus[gpu.bdf], utilization_percent=load, link_generation=generation)
     examination = replace(examination, reading=replace(examination.reading, gpus={**gpus, gpu.bdf: live}))
     return with_function(examination, gpu.bdf, link=replace(gpu.link, speed_gtps=2.5))
 

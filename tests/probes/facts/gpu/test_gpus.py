@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from probes.base.unknown import Maybe, Reason, Unknown
-from probes.facts.gpu.gpus import Flavour, GpuFacts, is_vgpu, parse_fields, parse_version, probe
+from probes.facts.gpu.gpus import Flavor, GpuFacts, is_vgpu, parse_fields, parse_version, probe
 from probes.facts.pci.functions import probe as probe_pci
 from probes.host.local import LocalHost
 from probes.host.nvml import NvmlFacts, NvmlGpu
@@ -64,11 +64,11 @@ def nvml_of(*gpus: Maybe[NvmlGpu]) -> NvmlFacts:
 
 
 def test_open_and_proprietary_modules_are_told_apart() -> None:
-    assert parse_version(OPEN) == ("595.45.04", Flavour.OPEN)
-    assert parse_version(PROPRIETARY) == ("535.183.01", Flavour.PROPRIETARY)
+    assert parse_version(OPEN) == ("595.45.04", Flavor.OPEN)
+    assert parse_version(PROPRIETARY) == ("535.183.01", Flavor.PROPRIETARY)
     assert parse_version("NVRM version: NVIDIA UNIX Open Kernel Module for aarch64  580.95.05  R") == (
         "580.95.05",
-        Flavour.OPEN,
+        Flavor.OPEN,
     )
     assert parse_version("something else 595.45.04") is None
 
@@ -101,7 +101,7 @@ def test_the_drivers_files_are_joined_by_bdf(tmp_path: Path) -> None:
     assert (first.name, first.minor) == ("NVIDIA H100 80GB HBM3", 3)
     assert first.uuid == "GPU-1c22d5a4-0000-1111-2222-333344445555"
     assert isinstance(second.uuid, Unknown)
-    assert facts.driver.flavour is Flavour.OPEN
+    assert facts.driver.flavor is Flavor.OPEN
     assert not isinstance(facts.driver.parameters, Unknown)
     assert facts.driver.parameters["GrdmaPciTopoCheckOverride"] == "0"
 
@@ -119,7 +119,7 @@ def test_a_hidden_proc_leaves_the_version_known_and_the_flavour_unknown(tmp_path
     write(a_node(tmp_path), "/sys/module/nvidia/version", "570.124.06\n")
     driver = facts_of(tmp_path).driver
     assert driver.version == "570.124.06"
-    assert isinstance(driver.flavour, Unknown)
+    assert isinstance(driver.flavor, Unknown)
 
 
 def test_nvml_is_joined_by_bdf(tmp_path: Path) -> None:

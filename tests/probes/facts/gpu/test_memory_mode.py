@@ -3,7 +3,7 @@
 import pytest
 
 from probes.base.unknown import Maybe, Reason, Unknown
-from probes.facts.gpu.gpus import DriverFacts, Flavour
+from probes.facts.gpu.gpus import DriverFacts, Flavor
 from probes.facts.gpu.memory_mode import MemoryMode, memory_mode
 from probes.facts.system.numa import NumaFacts, NumaNode
 
@@ -26,11 +26,11 @@ def test_the_option_or_the_numa_nodes_decide(
     option: str, nodes: tuple[NumaNode, ...], mode: MemoryMode
 ) -> None:
     parameters = {"CoherentGPUMemoryMode": option}
-    driver = DriverFacts("580.95.05", Flavour.OPEN, parameters, "13.0", None)
+    driver = DriverFacts("580.95.05", Flavor.OPEN, parameters, "13.0", None)
     assert memory_mode(driver, NumaFacts(nodes)) is mode
 
 
 @pytest.mark.parametrize("parameters", [{}, ABSENT])
 def test_without_numa_nodes_the_mode_is_unknown(parameters: Maybe[dict[str, str]]) -> None:
-    driver = DriverFacts("570.124.06", Flavour.OPEN, parameters, "12.8", None)
+    driver = DriverFacts("570.124.06", Flavor.OPEN, parameters, "12.8", None)
     assert memory_mode(driver, ABSENT) is ABSENT

@@ -6,14 +6,14 @@ from dataclasses import replace
 from typing import Any
 
 from probes.base.unknown import Reason, Unknown
-from probes.live.model.sample import EventKind, LiveSample, NicUse, PathJudgement, PathWord
+from probes.live.model.sample import EventKind, LiveSample, NicUse, PathJudgment, PathWord
 from probes.queries.finding import Severity
 from probes.snapshot.condition import RANK_ENDED
 from tests.probes.live.following import Following, lasting, texts
 from tests.probes.live.live_samples import a_process, a_sample
 
-UNKNOWN = PathJudgement(PathWord.UNKNOWN, why="needs root")
-STAGED = PathJudgement(PathWord.STAGED, is_likely=True)
+UNKNOWN = PathJudgment(PathWord.UNKNOWN, why="needs root")
+STAGED = PathJudgment(PathWord.STAGED, is_likely=True)
 
 
 def with_rank(rank: int, **parts: Any) -> LiveSample:
@@ -119,7 +119,7 @@ def test_a_path_that_flickers_is_no_change() -> None:
 def test_a_path_that_becomes_proof_is_no_change() -> None:
     node = Following()
     node.see(a_sample(), 5)
-    assert not node.see(with_rank(5, path=PathJudgement(PathWord.DMABUF)), 10)
+    assert not node.see(with_rank(5, path=PathJudgment(PathWord.DMABUF)), 10)
 
 
 def test_ranks_that_are_staged_after_a_restart_are_one_event() -> None:

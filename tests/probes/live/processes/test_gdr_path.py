@@ -320,7 +320,7 @@ def test_where_the_evidence_errs(row: str) -> None:
 
 
 @pytest.mark.parametrize("case", [*RESULTS.values(), *TRAPS.values()], ids=[*RESULTS, *TRAPS])
-def test_every_judgement_has_its_evidence(case: Case) -> None:
+def test_every_judgment_has_its_evidence(case: Case) -> None:
     path = judge(case.process, case.node)
     assert path.evidence
     assert (path.word is PathWord.UNKNOWN) == bool(path.why)

@@ -10,15 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from probes.base.unknown import Maybe, Reason, Unknown
-from probes.live.model.sample import LiveProcess, PathJudgement, PathWord, PortSample, Role
+from probes.live.model.sample import LiveProcess, PathJudgment, PathWord, PortSample, Role
 from probes.live.processes.job_names import parse_crictl, parse_scontrol
 from probes.live.processes.jobs import group, path_summary, scheduler_id
 from probes.live.processes.roles import role_of
 from tests.probes.live.live_node import MIB, THREADS, LiveNode, Samples, joined, resources_of
 
 NO = Unknown(Reason.NOT_THERE, "test")
-DMABUF = PathJudgement(PathWord.DMABUF, True)
-STAGED = PathJudgement(PathWord.STAGED, True)
+DMABUF = PathJudgment(PathWord.DMABUF, True)
+STAGED = PathJudgment(PathWord.STAGED, True)
 
 
 @pytest.fixture
@@ -152,7 +152,7 @@ def test_the_summary_of_paths(host: LiveNode) -> None:
     assert path_summary(members) == "likely GDR (DMA-BUF) on all 8 ranks"
     members[5] = replace(members[5], path=STAGED)
     assert path_summary(members) == "likely GDR (DMA-BUF) on 7 of 8 ranks, likely staged on rank 5"
-    members[4] = replace(members[4], path=PathJudgement(PathWord.UNKNOWN, why="needs root"))
+    members[4] = replace(members[4], path=PathJudgment(PathWord.UNKNOWN, why="needs root"))
     assert path_summary(members) == (
         "likely GDR (DMA-BUF) on 6 of 8 ranks, unknown on rank 4 (needs root), likely staged on rank 5"
     )

@@ -76,15 +76,15 @@ def test_a_guest_whose_nics_do_not_translate_is_slow() -> None:
     assert measured("cloud-vm+vm-without-p2p-ats", 0, "mlx5_0") < 0.5 * measured("cloud-vm", 0, "mlx5_0")
 
 
-def test_the_judgement_of_a_slow_way_names_it() -> None:
+def test_the_judgment_of_a_slow_way_names_it() -> None:
     pair = run_on("hgx-h100", 0, "mlx5_8")
     host = best_of(run_on("hgx-h100", None, "mlx5_8").client.samples())
     sample = best_of(pair.client.samples())
     assert sample is not None
-    judgement = rate(sample, pair.settings.limit(pair.node.examination(), is_loopback=True), host)
-    assert judgement.verdict is Rating.BELOW
-    assert "limited by the path to the GPU" in judgement.why
-    assert "between sockets" in judgement.why
+    judgment = rate(sample, pair.settings.limit(pair.node.examination(), is_loopback=True), host)
+    assert judgment.verdict is Rating.BELOW
+    assert "limited by the path to the GPU" in judgment.why
+    assert "between sockets" in judgment.why
 
 
 @pytest.mark.slow

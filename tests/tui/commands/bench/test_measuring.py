@@ -193,7 +193,7 @@ def test_json_is_one_object_at_the_end() -> None:
     assert (told["source"], told["label"]) == ("simulated", "hgx-h100")
     assert [one["memory"] for one in told["results"]] == ["host memory", "nvidia-peermem", "DMA-BUF"]
     assert told["results"][0]["gbps"] > 300
-    assert told["results"][0]["judgement"]["verdict"] == "near line rate"
+    assert told["results"][0]["judgment"]["verdict"] == "near line rate"
     assert any("works" in one for one in told["meaning"])
     assert "pid 41000" in told["affected"][0]
 

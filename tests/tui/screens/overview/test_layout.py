@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from probes.checks.judgement import Judgement, conclude
+from probes.checks.judgment import Judgment, conclude
 from probes.facts.node import probe_node
 from probes.host.local import LocalHost
 from probes.host.protocol import Host
@@ -27,8 +27,8 @@ WIDTHS, HEIGHTS = range(80, 221, 10), range(24, 61, 2)
 HEAD_ROWS = 2
 
 
-def unchecked(usability: Usability) -> Judgement:
-    return Judgement(conclude(usability, None))
+def unchecked(usability: Usability) -> Judgment:
+    return Judgment(conclude(usability, None))
 
 
 def state_of(host: Host, clock: SteppedClock) -> OverviewState:

@@ -1,6 +1,6 @@
-"""The one judgement of a node: its findings, and the verdict that follows from them.
+"""The one judgment of a node: its findings, and the verdict that follows from them.
 
-Every screen, command and exit status shows a Judgement and nothing beside it, so none can say otherwise than
+Every screen, command and exit status shows a Judgment and nothing beside it, so none can say otherwise than
 another one.
 """
 
@@ -24,7 +24,7 @@ _MOVING = tuple(check for check in CHECKS if check.is_moving)
 
 
 @frozen
-class Judgement:
+class Judgment:
     """The verdict and all findings of one moment: found, unknown and passed."""
 
     verdict: Verdict
@@ -47,12 +47,12 @@ class Judgement:
         return listed(self.findings)
 
 
-def judge(examination: Examination, only: Collection[str] = (), skip: Collection[str] = ()) -> Judgement:
+def judge(examination: Examination, only: Collection[str] = (), skip: Collection[str] = ()) -> Judgment:
     """Run all checks, or those whose ids are chosen, and conclude the verdict."""
     chosen = [check for check in CHECKS if (not only or check.id in only) and check.id not in skip]
     left_out = {check.id for check in CHECKS} - {check.id for check in chosen}
     found = findings_of(run_checks(examination, chosen))
-    return Judgement(conclude(examination.usability, found), found, tuple(sorted(left_out)))
+    return Judgment(conclude(examination.usability, found), found, tuple(sorted(left_out)))
 
 
 def with_severity(findings: Iterable[Finding], severity: Severity) -> tuple[Finding, ...]:
@@ -145,34 +145,34 @@ class Judge:
 
     def __init__(self) -> None:
         self.examination: Examination | None = None
-        self.judgement: Judgement | None = None
+        self.judgment: Judgment | None = None
         self._outcomes: Outcomes = ()
         self._moved: Outcomes = ()  # those of the moving checks
         self._since: Mapping[str, float | None] | None = None  # None: not examined yet
 
-    def examine(self, examination: Examination) -> Judgement:
+    def examine(self, examination: Examination) -> Judgment:
         """Run all checks on a new examination."""
         self.examination = examination
         return self._use(examination, run_checks(examination, CHECKS), examination.node.taken_at)
 
-    def update(self, usability: Usability, watched: Watched, taken_at: float) -> Judgement:
+    def update(self, usability: Usability, watched: Watched, taken_at: float) -> Judgment:
         """Run the moving checks on what a reading shows; everything else is as in the last examination."""
         if self.examination is None:
-            self.judgement = Judgement(conclude(usability, None))
-            return self.judgement
+            self.judgment = Judgment(conclude(usability, None))
+            return self.judgment
         self.examination = replace(self.examination, usability=usability, watched=watched)
-        moved, before = run_checks(self.examination, _MOVING), self.judgement
+        moved, before = run_checks(self.examination, _MOVING), self.judgment
         if moved == self._moved and before is not None:
             verdict = conclude(usability, before.findings)
             if verdict != before.verdict:
-                self.judgement = replace(before, verdict=verdict)
-                return self.judgement
+                self.judgment = replace(before, verdict=verdict)
+                return self.judgment
             return before
         newest = dict(moved)
         outcomes = tuple((check, newest.get(check, outcome)) for check, outcome in self._outcomes)
         return self._use(self.examination, outcomes, taken_at)
 
-    def _use(self, examination: Examination, outcomes: Outcomes, at: float) -> Judgement:
+    def _use(self, examination: Examination, outcomes: Outcomes, at: float) -> Judgment:
         self._outcomes = outcomes
         self._moved = tuple(pair for pair in outcomes if pair[0].is_moving)
         findings = findings_of(outcomes)
@@ -189,5 +189,5 @@ class Judge:
             replace(finding, since=since[finding.id]) if since.get(finding.id) is not None else finding
             for finding in findings
         )
-        self.judgement = Judgement(conclude(examination.usability, findings), findings)
-        return self.judgement
+        self.judgment = Judgment(conclude(examination.usability, findings), findings)
+        return self.judgment
