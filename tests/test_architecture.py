@@ -11,14 +11,9 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("probes", "widgets", "tui")
-INNER = (
-    *("local", "rooted_tree", "command", "nvml_library", "verbs_probe", "verbs_child", "live_usage"),
-    *("cluster_login", "rdma_socket", "ethtool_socket", "kernel_log_reader", "range_reader", "ras_client"),
-    *("counter_files", "cuda_driver", "cuda_child", "command_server"),
-)
-# The host and its inner modules, of which others may use the dataclasses only.
-DOOR = {f"probes/host/{name}.py" for name in INNER}
-INNER_MODULES = {f"probes.host.{name}" for name in INNER if name != "local"}
+MACHINE = "probes/host/machine/"
+# The local host and the modules that it asks this machine with.
+DOOR = {"probes/host/local.py", *(f"{MACHINE}{path.name}" for path in (ROOT / MACHINE).glob("*.py"))}
 OUTSIDE = {
     "os",
     "subprocess",
@@ -32,7 +27,6 @@ OUTSIDE = {
     "glob",
     "tempfile",
 }
-FACTS = {"CommandOutput"}
 CHANGING = {
     "remove",
     "unlink",
@@ -195,15 +189,15 @@ def test_only_the_host_reaches_outside() -> None:
             assert "open" not in {function for owner, function, _ in called(path) if not owner}, name
 
 
-def test_nobody_but_the_host_uses_its_inner_modules() -> None:
+def test_only_the_local_host_uses_what_opens_this_machine() -> None:
     for path in MODULES:
         name = name_of(path)
         # Who starts programs finds them where the host does, and a simulated node trusts the same paths.
         starts = name in {COMMANDS, SUPERVISOR, *TESTS}
-        allowed = FACTS | ({"find_command"} if starts else set())
+        allowed = {"find_command"} if starts else set()
         allowed |= {"TRUSTED_PATH"} if starts or "simulation" in name else set()
         for module, names in imports(path):
-            if name not in DOOR and module in INNER_MODULES:
+            if name not in DOOR and module.startswith("probes.host.machine"):
                 assert set(names) <= allowed, name
 
 

@@ -25,7 +25,7 @@ from probes.facts.kernel.modules import ModuleFacts
 from probes.facts.kernel.release import KernelFacts
 from probes.facts.rdma.cxi import has_verbs
 from probes.facts.rdma.devices import RdmaDevice, RdmaFacts
-from probes.host.cuda import CudaGpu
+from probes.host.answers import CudaGpu
 from probes.host.protocol import Host
 
 _BUFINFO = "/sys/kernel/debug/dma_buf/bufinfo"

@@ -19,7 +19,7 @@ from probes.facts.kernel.modules import PEER_MEMORY_SYMBOL, ModuleFacts, ModuleS
 from probes.facts.kernel.release import KernelFacts
 from probes.facts.rdma.cxi import has_verbs
 from probes.facts.rdma.devices import RdmaFacts
-from probes.host.cuda import DMABUF_SUPPORTED, RDMA_SUPPORTED, CudaGpu
+from probes.host.answers import DMABUF_SUPPORTED, RDMA_SUPPORTED, CudaGpu
 
 _FIRST_OPEN_DRIVER = (515, 43, 4)  # the first with nv-dmabuf.c
 _FIRST_KERNEL = (5, 12)

@@ -24,11 +24,10 @@ from probes.facts.system import network_use, numa, platform
 from probes.facts.system.network_use import NetworkUse
 from probes.facts.system.numa import NumaFacts
 from probes.facts.system.platform import PlatformFacts
-from probes.host.cuda import CudaGpu
+from probes.host.answers import CudaGpu
 from probes.host.nvml import NvmlFacts
 from probes.host.probe_table import Probe, ProbedFields, Probing, probes_of
-from probes.host.probe_thread import LONGEST_SECONDS
-from probes.host.progress import note
+from probes.host.probe_thread import LONGEST_SECONDS, note
 from probes.host.protocol import Host
 
 PROBE_SECONDS = 5.0

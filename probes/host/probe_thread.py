@@ -1,7 +1,8 @@
 """Probes in separate threads, so that a probe that raises or hangs affects only itself.
 
-A probe that keeps asking new questions is slow, and gdrtop waits for it. A probe that waits too long for a
-single answer is stuck, and gdrtop gives up.
+A probe that keeps asking new questions is slow, and gdrtop waits for it: a node whose CPUs are busy with a
+job answers late, but it answers. A probe that waits too long for a single answer is stuck, and gdrtop gives
+up: a read of a device that has fallen off the bus never returns. So limits count from the newest question.
 """
 
 from __future__ import annotations
@@ -14,13 +15,49 @@ from typing import Any, Generic, TypeVar
 
 from probes.base.text import printable
 from probes.base.unknown import Maybe, Reason, Unknown
-from probes.host.progress import Progress, follow
 from probes.host.protocol import Host
 
 T = TypeVar("T")
 
 LONGEST_SECONDS = 60.0  # time limit of a slow probe
 _MOST_IDLE = 3  # threads that wait for the next probe
+
+
+class Progress:
+    """The newest question that a thread has asked its host."""
+
+    def __init__(self) -> None:
+        self.question = ""
+        self.asked_at = time.monotonic()
+        self.allowed_seconds = 0.0  # the time limit of a command
+
+    def quiet_seconds(self) -> float:
+        """Return the seconds for which the newest question has been open beyond its own limit."""
+        return time.monotonic() - self.asked_at - self.allowed_seconds
+
+
+_OF_THREAD = threading.local()
+_NEWEST = Progress()  # of all followed threads
+
+
+def follow(progress: Progress) -> None:
+    """Note the questions of this thread in `progress` from now on."""
+    _OF_THREAD.progress = progress
+
+
+def note(question: str, allowed_seconds: float = 0.0) -> None:
+    """Note that this thread asks its host a question now; does nothing in other threads."""
+    progress: Progress | None = getattr(_OF_THREAD, "progress", None)
+    if progress is None:
+        return
+    now = time.monotonic()
+    for noted in (progress, _NEWEST):
+        noted.question, noted.allowed_seconds, noted.asked_at = question, allowed_seconds, now
+
+
+def quiet_seconds() -> float:
+    """Return the seconds since any followed thread asked its newest question."""
+    return _NEWEST.quiet_seconds()
 
 
 class _Thread:

@@ -7,11 +7,8 @@ from typing import Protocol
 
 from probes.base.origin import Origin
 from probes.base.unknown import Maybe
+from probes.host.answers import CommandOutput, CudaGpu, FileRange, KernelMessage
 from probes.host.collectives import CollectiveSpeed
-from probes.host.command import CommandOutput
-from probes.host.cuda import CudaGpu
-from probes.host.file_range import FileRange
-from probes.host.kernel_messages import KernelMessage
 from probes.host.nvml import NvmlFacts, NvmlLive
 from probes.host.ras import ANSWER_SECONDS
 from probes.host.rdma_resources import RdmaResources

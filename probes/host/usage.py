@@ -1,12 +1,13 @@
-"""CPU, memory and network use: the dataclasses, and how to read them from the files of a tree.
+"""CPU, memory and network use, and threads: the dataclasses, and how to read them from the files of a tree.
 
-On a live host psutil gives the same answers (live_usage.py).
+On a live host psutil gives the same answers (machine/live_usage.py).
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Protocol
 
 from probes.base.frozen import frozen
 from probes.base.text import printable
@@ -16,6 +17,9 @@ from probes.host.values import Files, read_integer
 PASSWD = "/etc/passwd"
 _NAME_LIMIT = 48  # of a user's name
 _TICKS_PER_SECOND = 100  # USER_HZ, the unit of /proc/PID/stat on x86 and Arm
+MAX_THREADS = 1024  # of a process; a rank with data loaders has a few hundred
+_MAX_THREAD_NAMES = 256
+_THREAD_NAME_BYTES = 64  # the kernel gives 15 characters and a newline
 
 
 @frozen
@@ -35,6 +39,16 @@ class InterfaceCounters:
 
     sent_bytes: Maybe[int]
     received_bytes: Maybe[int]
+
+
+class ProcessFiles(Protocol):
+    """The part of a host that reads /proc."""
+
+    def read_bytes(self, path: str, limit: int = ...) -> Maybe[bytes]:
+        """Return a file's content."""
+
+    def names(self, path: str) -> Maybe[tuple[str, ...]]:
+        """Return the names in a directory."""
 
 
 def cpu_list(numbers: Iterable[int]) -> str:
@@ -113,6 +127,31 @@ def counters_from_files(host: Files, names: Sequence[str]) -> Mapping[str, Maybe
         return sent if isinstance(sent, Unknown) else InterfaceCounters(sent, received)
 
     return {name: counters(name) for name in names}
+
+
+def thread_names_from_files(host: ProcessFiles, pids: Sequence[int]) -> Mapping[int, Maybe[tuple[str, ...]]]:
+    """Return the distinct names of each process's threads, sorted, from /proc/PID/task/TID/comm.
+
+    Libraries name theirs, so NCCL shows without reading its environment.
+    """
+    return {pid: _thread_names(host, f"/proc/{pid}/task") for pid in pids}
+
+
+def _thread_names(host: ProcessFiles, path: str) -> Maybe[tuple[str, ...]]:
+    threads = host.names(path)
+    if isinstance(threads, Unknown):
+        return threads
+    found: set[bytes] = set()
+    failed: Unknown | None = None
+    for thread in [name for name in threads if name.isdecimal()][:MAX_THREADS]:
+        name = host.read_bytes(f"{path}/{thread}/comm", _THREAD_NAME_BYTES)
+        if isinstance(name, Unknown):  # the thread has ended meanwhile
+            failed = name
+        else:
+            found.add(name.strip())
+    if failed is not None and not found:
+        return failed
+    return tuple(sorted({printable(name.decode("utf-8", "replace")) for name in found})[:_MAX_THREAD_NAMES])
 
 
 def _is_number(text: str) -> bool:

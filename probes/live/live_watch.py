@@ -11,7 +11,7 @@ from probes.facts.gpu.gpus import GpuFacts
 from probes.facts.kernel.modules import ModuleFacts
 from probes.facts.node import Node
 from probes.facts.rdma.devices import RdmaFacts
-from probes.host.kernel_messages import KernelMessage
+from probes.host.answers import KernelMessage
 from probes.host.protocol import Host
 from probes.live.bus_bandwidth import BusBandwidth
 from probes.live.events.conditions import Conditions

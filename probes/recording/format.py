@@ -24,10 +24,8 @@ from probes.base.codec import Codec, CodecError, decode_unknown
 from probes.base.frozen import frozen
 from probes.base.text import printable
 from probes.base.unknown import Maybe, Reason, Unknown
+from probes.host.answers import MESSAGE_CHARACTERS, CommandOutput, CudaGpu, KernelMessage
 from probes.host.collectives import CollectiveSpeed
-from probes.host.command import CommandOutput
-from probes.host.cuda import CudaGpu
-from probes.host.kernel_messages import MAX_TEXT, KernelMessage
 from probes.host.nvml import NvmlFacts, NvmlLive
 from probes.host.rdma_resources import RdmaResources
 from probes.host.usage import InterfaceCounters, ProcessUsage
@@ -86,7 +84,7 @@ _COMPACT = (",", ":")
 _PATH_CODEC = Codec(clean=str)
 _PATH_KINDS = ("names", "link", "resolve")
 # Names and messages of one line, of which a host returns no longer ones.
-_LINE_CODEC = Codec(clean=lambda text: printable(text, MAX_TEXT))
+_LINE_CODEC = Codec(clean=lambda text: printable(text, MESSAGE_CHARACTERS))
 _LINE_KINDS = ("thread_names", "ethtool_counters", "kernel_messages", "ras_events", "collectives")
 
 

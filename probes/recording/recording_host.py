@@ -10,12 +10,9 @@ from probes.base.frozen import frozen
 from probes.base.text import printable
 from probes.base.unknown import Maybe, Reason, Unknown
 from probes.facts.system.kubectl import without_variables
+from probes.host.answers import MAX_MESSAGES, CommandOutput, CudaGpu, FileRange, KernelMessage
 from probes.host.collectives import CollectiveSpeed
-from probes.host.command import CommandOutput
-from probes.host.cuda import CudaGpu
-from probes.host.file_range import FileRange
-from probes.host.kernel_messages import MAX_MESSAGES, KernelMessage
-from probes.host.local import text_of
+from probes.host.host_base import text_of
 from probes.host.nvml import NvmlFacts, NvmlLive
 from probes.host.protocol import READ_LIMIT_BYTES, Host
 from probes.host.ras import ANSWER_SECONDS

@@ -17,16 +17,20 @@ from probes.base.text import printable, printable_lines
 from probes.base.unknown import Maybe, Reason, Unknown, known
 from probes.facts.pci.functions import parse_speed
 from probes.facts.pci.link_speed import generation
+from probes.host.answers import MESSAGE_CHARACTERS, CommandOutput, CudaGpu, FileRange, KernelMessage
 from probes.host.collectives import METRICS_BYTES, CollectiveSpeed, parse
-from probes.host.command import CommandOutput
-from probes.host.cuda import CudaGpu
-from probes.host.file_range import FileRange
-from probes.host.kernel_messages import MAX_TEXT, KernelMessage
+from probes.host.host_base import HostBase
 from probes.host.nvml import NvmlFacts, NvmlGpu, NvmlLive
 from probes.host.protocol import READ_LIMIT_BYTES
 from probes.host.ras import ANSWER_SECONDS, REPORTS
 from probes.host.rdma_resources import RdmaResources
-from probes.host.usage import InterfaceCounters, ProcessUsage, counters_from_files, usage_from_files
+from probes.host.usage import (
+    InterfaceCounters,
+    ProcessUsage,
+    counters_from_files,
+    thread_names_from_files,
+    usage_from_files,
+)
 from probes.simulation.node.build import build_tree
 from probes.simulation.node.jobs.programs import programs_by_gpu
 from probes.simulation.node.jobs.ras import ADDRESS, ras_events, ras_report
@@ -52,8 +56,10 @@ _SM_CLOCK_MHZ = 1755
 _FIRST_WITH_DATA_DIRECT = 54
 
 
-class SimulatedHost:
+class SimulatedHost(HostBase):
     """A simulated node; equal seeds give equal answers at equal times of the clock."""
+
+    UNANSWERED = (Reason.NOT_THERE, "")
 
     def __init__(
         self,
@@ -165,11 +171,6 @@ class SimulatedHost:
         if isinstance(content, Unknown):
             return content
         return FileRange(content[offset : offset + limit], len(content), str(self.tree.real(path)))
-
-    def read(self, path: str, limit: int = READ_LIMIT_BYTES) -> Maybe[str]:
-        """Return a file's text."""
-        content = self.read_bytes(path, limit)
-        return content if isinstance(content, Unknown) else printable_lines(content.decode().strip())
 
     def names(self, path: str) -> Maybe[tuple[str, ...]]:
         """Return the sorted names in a directory."""
@@ -426,14 +427,7 @@ class SimulatedHost:
 
     def thread_names(self, pids: Sequence[int]) -> Mapping[int, Maybe[tuple[str, ...]]]:
         """Return the names of each process's threads."""
-        return {pid: self._thread_names(pid) for pid in pids}
-
-    def _thread_names(self, pid: int) -> Maybe[tuple[str, ...]]:
-        threads = self.names(f"/proc/{pid}/task")
-        if isinstance(threads, Unknown):
-            return threads
-        names = {known(self.read(f"/proc/{pid}/task/{thread}/comm"), "") for thread in threads}
-        return tuple(sorted(names - {""}))
+        return thread_names_from_files(self, pids)
 
     def ethtool_counters(self, names: Sequence[str]) -> Mapping[str, Maybe[dict[str, int]]]:
         """Return counters of network interfaces."""
@@ -477,10 +471,6 @@ class SimulatedHost:
         """Return the newest collectives in a file of NCCL's inspector."""
         content = self.read_bytes(path, METRICS_BYTES)
         return content if isinstance(content, Unknown) else parse(path, content)
-
-    def environment(self, name: str) -> Maybe[str]:
-        """Return that the variable is not set."""
-        return Unknown(Reason.NOT_THERE, name)
 
     def is_root(self) -> bool:
         """Return False: a simulated node is never read as root."""
@@ -541,4 +531,4 @@ def _message(sequence: int, line: str) -> KernelMessage:
     """Return a line of `dmesg --raw`: "<4>[ 3000.000000] text"."""
     priority, _, rest = line.removeprefix("<").partition(">[")
     at, _, text = rest.partition("] ")
-    return KernelMessage(sequence, float(at), int(priority), printable(text.strip(), MAX_TEXT))
+    return KernelMessage(sequence, float(at), int(priority), printable(text.strip(), MESSAGE_CHARACTERS))

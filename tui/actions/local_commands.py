@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from probes.base.frozen import frozen
-from probes.host.command import TRUSTED_PATH, find_command
+from probes.host.machine.command import TRUSTED_PATH, find_command
 from tui.terminal.pty_reader import PtyReader
 
 STEP_SECONDS = 300.0  # restarting openibd takes one or two minutes on a big node

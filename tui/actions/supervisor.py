@@ -24,8 +24,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from probes.host.command import TRUSTED_PATH, find_command
 from probes.host.local import LocalHost
+from probes.host.machine.command import TRUSTED_PATH, find_command
 from tui.actions.audit_log import Audit, AuditLogFile
 from tui.actions.events import RunEnded, RunEvent, RunOutcome
 from tui.actions.local_commands import LocalCommands

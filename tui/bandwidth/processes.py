@@ -30,7 +30,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol
 
 from probes.base.frozen import frozen
-from probes.host.command import TRUSTED_PATH, find_command
+from probes.host.machine.command import TRUSTED_PATH, find_command
 from tui.bandwidth import supervisor
 from tui.terminal.ansi_text import without_colors
 from tui.terminal.pty_reader import PtyReader

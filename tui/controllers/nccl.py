@@ -14,7 +14,7 @@ from tui.screens.nccl.screen import NcclScreen
 from tui.screens.nccl.state import NcclState
 
 if TYPE_CHECKING:
-    from probes.host.file_range import FileRange
+    from probes.host.answers import FileRange
     from probes.host.protocol import Host
     from tui.controllers.context import AppContext
 

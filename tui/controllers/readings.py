@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from probes.host.progress import quiet_seconds
+from probes.host.probe_thread import quiet_seconds
 from tui.runtime.sampler import (
     Failed,
     Probed,

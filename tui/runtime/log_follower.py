@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from probes.base.frozen import frozen
 from probes.base.unknown import Unknown
-from probes.host.file_range import FileRange
+from probes.host.answers import FileRange
 from probes.host.protocol import Host
 from probes.live.processes.job_logs import LogPath
 from probes.nccl.log.collect import Collector

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple, Protocol, Union
 
-from probes.host.progress import Progress, follow
+from probes.host.probe_thread import Progress, follow
 
 if TYPE_CHECKING:  # imported by the thread, after the first paint
     from probes.checks.judgment import Judgment

@@ -16,7 +16,7 @@ from enum import Enum
 from probes.base.frozen import frozen
 from probes.base.text import printable
 from probes.base.unknown import Maybe, Reason, Unknown, known
-from probes.host.command import CommandOutput
+from probes.host.answers import CommandOutput
 from probes.host.protocol import Host
 
 

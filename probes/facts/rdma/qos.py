@@ -16,7 +16,7 @@ from probes.base.frozen import frozen
 from probes.base.text import printable
 from probes.base.unknown import Maybe, Reason, Unknown
 from probes.facts.rdma.devices import RdmaFacts, RdmaPort
-from probes.host.command import CommandOutput
+from probes.host.answers import CommandOutput
 from probes.host.protocol import Host
 from probes.host.values import read_integer
 

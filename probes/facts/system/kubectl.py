@@ -13,7 +13,7 @@ from dataclasses import replace
 from probes.base.text import printable
 from probes.base.unknown import Maybe, Reason, Unknown, map_known
 from probes.facts.system.kubernetes_objects import ContainerState, Object, kept_fields, objects
-from probes.host.command import CommandOutput
+from probes.host.answers import CommandOutput
 from probes.host.protocol import Host
 
 _OPTIONS = ("--request-timeout=3s", "--cache-dir=/dev/null")

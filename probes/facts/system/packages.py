@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from probes.base.frozen import frozen
 from probes.base.text import printable
 from probes.base.unknown import Maybe, Reason, Unknown
-from probes.host.command import CommandOutput
+from probes.host.answers import CommandOutput
 from probes.host.protocol import Host
 
 _SECONDS = 3.0

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 
 from probes.base.unknown import Maybe, Unknown
-from probes.host.kernel_messages import KernelMessage
+from probes.host.answers import KernelMessage
 from probes.live.events.conditions import Conditions
 from probes.live.events.errors import ErrorEvents
 from probes.live.events.gpus import GpuEvents

@@ -11,7 +11,7 @@ from probes.base.text import printable
 from probes.base.unknown import Maybe, Reason, Unknown
 from probes.facts.kernel import log
 from probes.facts.kernel.log import LogKind
-from probes.host.kernel_messages import KernelMessage
+from probes.host.answers import KernelMessage
 from probes.live.model.explanations import CANNOT_EXPLAIN, MESSAGES, explain_xid
 from probes.live.model.sample import EventKind, LiveEvent
 from probes.queries import xid_groups

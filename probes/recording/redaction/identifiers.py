@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 from probes.base.unknown import Maybe, Reason, Unknown, known
 from probes.facts.jobs.process_files import parse_program
 from probes.facts.system.rdma_cgroup import CGROUPS
-from probes.host.command import CommandOutput
+from probes.host.answers import CommandOutput
 from probes.host.rdma_resources import RdmaResources
 from probes.host.usage import ProcessUsage
 from probes.recording.format import Question

@@ -9,9 +9,8 @@ from collections.abc import Sequence
 from functools import cache
 from typing import Any, TypeVar
 
+from probes.host.answers import ETHTOOL_COUNTERS, KernelMessage
 from probes.host.collectives import CollectiveSpeed
-from probes.host.ethtool import COUNTERS
-from probes.host.kernel_messages import KernelMessage
 from probes.host.rdma_resources import RdmaResources
 from probes.recording.redaction.output import kernel_log
 from probes.recording.redaction.processes import thread_name
@@ -76,7 +75,7 @@ def threads(tokens: Tokens, names: tuple[str, ...]) -> tuple[str, ...]:
 
 def counters(answer: dict[str, int]) -> dict[str, int]:
     """Keep the counters that gdrtop uses."""
-    return {name: value for name, value in answer.items() if COUNTERS.fullmatch(name)}
+    return {name: value for name, value in answer.items() if ETHTOOL_COUNTERS.fullmatch(name)}
 
 
 def collectives(tokens: Tokens, answer: tuple[CollectiveSpeed, ...]) -> tuple[CollectiveSpeed, ...]:

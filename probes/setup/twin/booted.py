@@ -18,8 +18,7 @@ from probes.facts.gpudirect import parse_driver_version
 from probes.facts.gpudirect_vendors import EFA_PEERMEM
 from probes.facts.kernel.modules import PROC_MODULES
 from probes.facts.system import libraries
-from probes.host.command import CommandOutput
-from probes.host.cuda import CudaGpu
+from probes.host.answers import CommandOutput, CudaGpu
 from probes.host.nvml import NvmlFacts, NvmlLive
 from probes.host.rdma_resources import RdmaResources
 from probes.setup.twin.host import TwinHost

@@ -12,15 +12,11 @@ from probes.base.origin import Origin, Source
 from probes.base.unknown import Maybe, Reason, Unknown
 from probes.facts.kernel.modules import PROC_MODULES
 from probes.facts.system.services import SERVICES
+from probes.host.answers import CommandOutput, CudaGpu, FileRange, KernelMessage
 from probes.host.collectives import CollectiveSpeed
-from probes.host.command import CommandOutput
-from probes.host.cuda import CudaGpu
-from probes.host.file_range import FileRange
-from probes.host.kernel_messages import KernelMessage
-from probes.host.local import text_of
+from probes.host.host_base import HostBase
 from probes.host.nvml import NvmlFacts, NvmlGpu, NvmlLive
 from probes.host.protocol import READ_LIMIT_BYTES
-from probes.host.ras import ANSWER_SECONDS
 from probes.host.rdma_resources import RdmaResources
 from probes.host.usage import InterfaceCounters, ProcessUsage
 from probes.setup.twin.modules import TwinModules
@@ -39,8 +35,10 @@ _FABRIC_MANAGER = "nvidia-fabricmanager"
 _WHOLE_CONFIG_BYTES = 256  # less: only root can read the rest
 
 
-class TwinHost:
+class TwinHost(HostBase):
     """A node below the changes of `tree`."""
+
+    UNANSWERED = (Reason.NOT_RECORDED, "not asked in a rehearsal")
 
     def __init__(
         self, tree: TwinTree, refused: Mapping[str, str], devices: Mapping[str, Sequence[str]]
@@ -149,11 +147,6 @@ class TwinHost:
     def _unknown_path(self, path: str) -> Unknown | None:
         """Return why a path is unknown: a module that is new on the twin decides it."""
         return unknown_path(path, self._modules.new)
-
-    def read(self, path: str, limit: int = READ_LIMIT_BYTES) -> Maybe[str]:
-        """Return a file's text."""
-        content = self.read_bytes(path, limit)
-        return content if isinstance(content, Unknown) else text_of(content)
 
     def read_range(self, path: str, offset: int, limit: int) -> Maybe[FileRange]:
         """Return a part of a file of the node."""
@@ -310,14 +303,6 @@ class TwinHost:
     def kernel_messages(self) -> Maybe[tuple[KernelMessage, ...]]:
         """Return no message: those of the node belong to its own view."""
         return ()
-
-    def ras_answer(self, address: str, command: str, seconds: float = ANSWER_SECONDS) -> Maybe[str]:
-        """Return that a rehearsal asks no job."""
-        return Unknown(Reason.NOT_RECORDED, f"RAS at {address}", "not asked in a rehearsal")
-
-    def ras_events(self, address: str, last: bool = False) -> Maybe[tuple[str, ...]]:
-        """Return that a rehearsal asks no job."""
-        return Unknown(Reason.NOT_RECORDED, f"RAS at {address}", "not asked in a rehearsal")
 
     def collectives(self, path: str) -> Maybe[tuple[CollectiveSpeed, ...]]:
         """Return the node's answer."""

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from probes.base.unknown import Unknown
 from probes.facts.system.tool_names import PERFTEST
-from probes.host.command import CommandOutput
+from probes.host.answers import CommandOutput
 from probes.simulation.commands.command_result import (
     BRIEFLY,
     CommandResult,

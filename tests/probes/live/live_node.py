@@ -12,7 +12,7 @@ from probes.facts.gpudirect import PeermemReading
 from probes.facts.kernel.release import KernelFacts
 from probes.facts.node import Node
 from probes.facts.rdma.devices import RdmaDevice, RdmaFacts
-from probes.host.command import CommandOutput
+from probes.host.answers import CommandOutput
 from probes.host.local import LocalHost
 from probes.host.nvml import NvmlLive
 from probes.host.rdma_resources import MemoryRegion, ProtectionDomain, QueuePair, RdmaContext, RdmaResources

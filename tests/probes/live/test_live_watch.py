@@ -9,7 +9,7 @@ import pytest
 
 from probes.base.unknown import Maybe, Unknown
 from probes.facts.node import Node, probe_node
-from probes.host.kernel_messages import KernelMessage
+from probes.host.answers import KernelMessage
 from probes.live import live_watch
 from probes.live.live_watch import LiveWatch
 from probes.live.model.sample import LiveSample

@@ -10,8 +10,7 @@ import urllib.parse
 from collections.abc import Iterator
 
 from probes.base.unknown import Reason, Unknown
-from probes.host.command import CommandOutput
-from probes.host.kernel_messages import KernelMessage
+from probes.host.answers import CommandOutput, KernelMessage
 from probes.host.nvml import NvmlFacts, NvmlGpu, NvmlLive
 from probes.host.rdma_resources import (
     CompletionQueue,

@@ -13,7 +13,7 @@ from probes.facts.jobs.process_files import parse_program
 from probes.facts.kernel.release import parse_config, unpack
 from probes.facts.pci.capabilities import ConfigSpace
 from probes.facts.pci.capabilities import parse_config as parse_pci_config
-from probes.host.command import CommandOutput
+from probes.host.answers import CommandOutput
 from probes.recording.format import Question
 from probes.recording.recording_host import Moment
 from probes.recording.redaction.identifiers import Identifiers

@@ -7,7 +7,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from probes.base.unknown import Maybe
-from probes.host.file_range import FileRange
+from probes.host.answers import FileRange
 from probes.host.local import LocalHost
 from probes.live.processes.job_logs import LogPath
 from probes.nccl.log.facts import State

@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 
 from probes.base.unknown import Maybe
-from probes.host.command import CommandOutput
+from probes.host.answers import CommandOutput
 from probes.simulation.node.model.description import QosDescription
 from probes.simulation.node.model.tree import Tree
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from probes.base.frozen import frozen
 from probes.base.unknown import Maybe, Reason, Unknown
-from probes.host.command import CommandOutput
+from probes.host.answers import CommandOutput
 from probes.simulation.node.model.description import NicDescription, NodeDescription
 from probes.simulation.node.model.program import Program
 from probes.simulation.node.model.waves import Steps

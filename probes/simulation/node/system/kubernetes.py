@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any
 
-from probes.host.command import CommandOutput
+from probes.host.answers import CommandOutput
 from probes.simulation.node.model.description import ClusterDescription
 from probes.simulation.node.model.tree import Tree
 

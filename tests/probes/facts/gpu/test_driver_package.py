@@ -12,7 +12,7 @@ from probes.facts.gpu.driver_package import DriverOrigin, DriverPackage, DriverT
 from probes.facts.kernel.dkms import DkmsFacts, DkmsModule
 from probes.facts.kernel.module_files import ModuleFile, parse_modinfo
 from probes.facts.system.driver_container import DriverContainerFacts
-from probes.host.command import CommandOutput
+from probes.host.answers import CommandOutput
 from probes.host.local import LocalHost
 from tests.trees import write
 

@@ -21,7 +21,7 @@ from probes.facts.kernel.log import (
     probe,
     recognize,
 )
-from probes.host.command import CommandOutput
+from probes.host.answers import CommandOutput
 from probes.host.local import LocalHost
 from tests.machines import machine_file
 

@@ -19,7 +19,7 @@ from probes.facts.kernel.module_files import (
     parse_symvers,
     probe,
 )
-from probes.host.command import CommandOutput
+from probes.host.answers import CommandOutput
 from probes.host.local import LocalHost
 from probes.simulation.host import SimulatedHost
 from tests.trees import write

@@ -22,7 +22,7 @@ from probes.facts.system.kubernetes import (
     waits_for_nic_driver,
 )
 from probes.facts.system.kubernetes_objects import kept_fields, objects
-from probes.host.command import CommandOutput
+from probes.host.answers import CommandOutput
 from probes.host.local import LocalHost
 from tests.trees import write
 

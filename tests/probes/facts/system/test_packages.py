@@ -16,7 +16,7 @@ from probes.facts.system.packages import (
     parse_dpkg_versions,
     parse_rpm,
 )
-from probes.host.command import CommandOutput
+from probes.host.answers import CommandOutput
 from probes.host.local import LocalHost
 
 COPIES, SANITY, OWN = "/usr/bin/gdrcopy_copybw", "/usr/bin/gdrcopy_sanity", "/usr/local/bin/nvbandwidth"

@@ -19,7 +19,7 @@ from probes.facts.system.tools import (
     parse_version,
     probe,
 )
-from probes.host.command import CommandOutput
+from probes.host.answers import CommandOutput
 from probes.host.local import LocalHost
 from tests.trees import write
 

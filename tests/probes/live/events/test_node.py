@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from probes.base.unknown import Maybe, Reason, Unknown
 from probes.facts.gpudirect import PeermemReading
-from probes.host.kernel_messages import KernelMessage
+from probes.host.answers import KernelMessage
 from probes.host.nvml import LOST
 from probes.live.events.kernel import KernelEvents
 from probes.live.model.sample import EventKind, GpuSample, LiveSample

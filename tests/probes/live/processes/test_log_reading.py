@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from probes.base.unknown import Maybe, Reason, Unknown
-from probes.host.file_range import FileRange
+from probes.host.answers import FileRange
 from probes.live.processes import log_reading
 from probes.live.verdict import examine_with_jobs
 from probes.nccl.log.collect import Collector

@@ -1,4 +1,7 @@
-"""Read the counters of network interfaces by ioctl, as `ethtool -S` does; no root and no process needed."""
+"""Read the counters of network interfaces by ioctl, as `ethtool -S` does; no root and no process needed.
+
+The structures are those of linux/ethtool.h.
+"""
 
 from __future__ import annotations
 
@@ -12,9 +15,16 @@ from collections.abc import Mapping, Sequence
 
 from probes.base.text import printable
 from probes.base.unknown import Maybe, Reason, Unknown
-from probes.host.ethtool import COUNT, HEADER, MAX_COUNTERS, NAME_BYTES, STATISTICS, STATS, positions, values
+from probes.host.answers import ETHTOOL_COUNTERS
 
 SECONDS = 2.0
+MAX_COUNTERS = 65536  # of an interface
+NAME_BYTES = 32  # ETH_GSTRING_LEN
+STATISTICS = 1  # ETH_SS_STATS, the string set
+COUNT = struct.Struct("=IIQI")  # struct ethtool_sset_info with the size of one string set
+HEADER = struct.Struct("=III")  # struct ethtool_gstrings without its strings
+STATS = struct.Struct("=II")  # struct ethtool_stats without its values
+_VALUE = struct.Struct("=Q")
 _SIOCETHTOOL = 0x8946
 _GSTRINGS, _GSTATS, _GSSET_INFO = 0x1B, 0x1D, 0x37
 _REQUEST = struct.Struct("=16sQ16x")  # struct ifreq: name, address of the command
@@ -77,6 +87,27 @@ def _positions(descriptor: int, name: str, count: int) -> dict[str, int]:
     answer = _ioctl(descriptor, name, command, (count + _SPARE_COUNTERS) * NAME_BYTES)
     found = min(count, HEADER.unpack_from(answer)[2])
     return positions(answer[HEADER.size : HEADER.size + found * NAME_BYTES])
+
+
+def positions(strings: bytes) -> dict[str, int]:
+    """Return the position of each counter that gdrtop uses in a table of names."""
+    found: dict[str, int] = {}
+    for position in range(min(len(strings) // NAME_BYTES, MAX_COUNTERS)):
+        start = position * NAME_BYTES
+        name = strings[start : start + NAME_BYTES].partition(b"\0")[0].decode("ascii", "replace")
+        if ETHTOOL_COUNTERS.fullmatch(name):
+            found.setdefault(name, position)
+    return found
+
+
+def values(statistics: bytes, wanted: dict[str, int]) -> dict[str, int]:
+    """Return the counters at these positions; those beyond the end are left out."""
+    size = _VALUE.size
+    return {
+        name: _VALUE.unpack_from(statistics, position * size)[0]
+        for name, position in wanted.items()
+        if (position + 1) * size <= len(statistics)
+    }
 
 
 def _ioctl(descriptor: int, name: str, command: bytes, more: int) -> bytes:

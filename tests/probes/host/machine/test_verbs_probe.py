@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from probes.base.unknown import Maybe, Reason, Unknown
-from probes.host.verbs_probe import probe_data_direct, probe_dmabuf
+from probes.host.machine.library_probes import probe_data_direct, probe_dmabuf
 
 SOURCE = r"""
 #include <errno.h>

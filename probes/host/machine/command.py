@@ -1,7 +1,7 @@
 """Run a read-only command: argv, trusted path, time and output limits.
 
-No process stays behind: probes/host/command_server.py kills what a command has started when the command ends
-or times out, and when gdrtop itself dies.
+No process stays behind: probes/host/machine/command_server.py kills what a command has started when the
+command ends or times out, and when gdrtop itself dies.
 """
 
 from __future__ import annotations
@@ -22,36 +22,22 @@ import time
 from collections import deque
 from collections.abc import Sequence
 
-from probes.base.frozen import frozen
-from probes.base.text import printable_lines
+from probes.base.text import printable, printable_lines
 from probes.base.unknown import Maybe, Reason, Unknown
-from probes.host import command_server
-from probes.host.cluster_login import CLUSTER_CLIENTS, cluster_login
-from probes.host.progress import note
+from probes.host.answers import CommandOutput
+from probes.host.machine import command_server
+from probes.host.probe_thread import note
 
 TRUSTED_PATH = ("/usr/sbin", "/usr/bin", "/sbin", "/bin", "/usr/local/sbin", "/usr/local/bin")
-OUTPUT_LIMIT_BYTES = 1 << 20
+OUTPUT_LIMIT_BYTES = 1 << 20  # more is malformed, except of LOGS
 # Of a log, the newest lines are worth the most: of a longer output, the end is returned.
 LOGS = ("dmesg", "journalctl")
+CLUSTER_CLIENTS = ("kubectl", "oc")
 # A command that used CPU in the second half of its time gets more time, up to this many times: if all CPUs
 # are busy, it is slow, not stuck.
 _MOST_TIMES = 6
 _START_SECONDS = 30.0  # then the server hangs
 _EXIT_SECONDS = 1.0  # from the end of a command's output to its exit
-
-
-@frozen
-class CommandOutput:
-    """Output of a command, with control characters replaced, and its exit status.
-
-    More than OUTPUT_LIMIT_BYTES is malformed, except of LOGS.
-    """
-
-    argv: tuple[str, ...]
-    exit_status: int
-    stdout: str
-    stderr: str
-    left_out_bytes: int = 0  # of a log's output: its oldest lines, before `stdout`
 
 
 def find_command(name: str) -> str | None:
@@ -109,6 +95,46 @@ def run_program(program: Sequence[str], seconds: float, argv: tuple[str, ...]) -
         output, errors, left_out = streams
         stdout, stderr = (printable_lines(part.decode("utf-8", "replace")) for part in (output, errors))
         return CommandOutput(argv, ended["status"], stdout, stderr, left_out)
+
+
+def cluster_login() -> Maybe[dict[str, str]]:
+    """Return HOME and KUBECONFIG of the admin for kubectl; unknown if root must not use the kubeconfig.
+
+    A kubeconfig can name a program that kubectl runs to log in (client-go, "exec"). As root, kubectl
+    therefore gets only files that root alone can change, like the commands that gdrtop runs.
+    """
+    home = os.environ.get("HOME", "")
+    listed = os.environ.get("KUBECONFIG", "")
+    paths = [os.path.abspath(path) for path in listed.split(os.pathsep) if path]
+    if not paths and os.path.isabs(home):
+        paths = [os.path.join(home, ".kube", "config")]
+    if os.geteuid() == 0:
+        paths = [path for path in paths if os.path.exists(path)]
+        unsafe = next(filter(_others_can_change, paths), None)
+        if unsafe is not None:
+            detail = f"others can change {printable(unsafe, 160)}: run gdrtop without sudo"
+            return Unknown(Reason.NEEDS_PERMISSION, "KUBECONFIG", detail)
+        home = "" if _others_can_change(home) else home
+        # Without KUBECONFIG, kubectl would read the file in HOME, which has not been checked here.
+        paths = paths or [os.devnull]
+    environment = {"HOME": home} if os.path.isabs(home) else {}
+    return {**environment, "KUBECONFIG": os.pathsep.join(paths)} if paths else environment
+
+
+def _others_can_change(path: str) -> bool:
+    """Return whether a user other than root can change a file, by itself or by a directory above it."""
+    real = os.path.realpath(path)
+    while True:
+        try:
+            found = os.stat(real)
+        except OSError:
+            return True
+        is_sticky = stat.S_ISDIR(found.st_mode) and found.st_mode & stat.S_ISVTX
+        if found.st_uid != 0 or (found.st_mode & (stat.S_IWGRP | stat.S_IWOTH) and not is_sticky):
+            return True
+        if real == "/":
+            return False
+        real = os.path.dirname(real)
 
 
 class _Process:

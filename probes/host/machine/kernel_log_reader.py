@@ -5,12 +5,18 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import re
 
-from probes.host.kernel_messages import MAX_MESSAGES, KernelMessage, parse_record
+from probes.base.text import printable
+from probes.host.answers import MAX_MESSAGES, MESSAGE_CHARACTERS, KernelMessage
 
 KERNEL_LOG = "/dev/kmsg"
 _RECORD_BYTES = 8192  # CONSOLE_EXT_LOG_MAX, the longest record
 _MAX_READS = 4096  # of one call
+_RECORD = re.compile(
+    rb"([0-9]{1,6}),([0-9]{1,20}),([0-9]{1,19}),[^;\n]{0,200};([^\n]{0,8192})(?:\n.*)?", re.S
+)
+_ESCAPED = re.compile(rb"\\x([0-9a-f]{2})")
 
 
 class KernelLogReader:
@@ -54,3 +60,14 @@ class KernelLogReader:
 
     def __del__(self) -> None:
         self.close()
+
+
+def parse_record(record: bytes) -> KernelMessage | None:
+    """Return the message of a record of /dev/kmsg; None if it is malformed."""
+    match = _RECORD.fullmatch(record)
+    if match is None:
+        return None
+    priority = int(match[1]) % 8  # the rest is the facility
+    text = _ESCAPED.sub(lambda escaped: bytes((int(escaped[1], 16),)), match[4])
+    shown = printable(text.decode("utf-8", "replace").strip(), MESSAGE_CHARACTERS)
+    return KernelMessage(int(match[2]), int(match[3]) / 1e6, priority, shown)

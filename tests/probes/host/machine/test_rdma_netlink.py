@@ -13,11 +13,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from probes.base.unknown import Maybe, Reason, Unknown
-from probes.host import rdma_netlink
-from probes.host.command import CommandOutput
+from probes.host.answers import CommandOutput
 from probes.host.local import LocalHost
-from probes.host.rdma_command import KINDS, parse_resources, resources_from_command
-from probes.host.rdma_netlink import Answer, Command, ResourceParser, devices_of, request, shares_namespaces
+from probes.host.machine import rdma_netlink
+from probes.host.machine.rdma_command import KINDS, parse_resources, resources_from_command
+from probes.host.machine.rdma_netlink import (
+    Answer,
+    Command,
+    ResourceParser,
+    devices_of,
+    request,
+    shares_namespaces,
+)
+from probes.host.machine.rdma_socket import ResourceReader
 from probes.host.rdma_resources import (
     CompletionQueue,
     MemoryRegion,
@@ -26,9 +34,8 @@ from probes.host.rdma_resources import (
     RdmaContext,
     RdmaResources,
 )
-from probes.host.rdma_socket import ResourceReader
 from tests.machines import DIRECTORY
-from tests.probes.host import rdma_messages as m
+from tests.probes.host.machine import rdma_messages as m
 
 LIVE = DIRECTORY / "live" / "rdma"
 Reply = Callable[[int], list[bytes]]
@@ -219,7 +226,7 @@ def test_a_kernel_that_waits_for_a_dead_nic_does_not_stop_gdrtop(
         return ask(size)
 
     monkeypatch.setattr("probes.host.local.RDMA_CLASS", "/")
-    monkeypatch.setattr("probes.host.rdma_socket.SECONDS", 0.02)
+    monkeypatch.setattr("probes.host.machine.rdma_socket.SECONDS", 0.02)
     monkeypatch.setattr(ResourceReader.read, "__defaults__", (60.0,))
     monkeypatch.setattr(kernel, "recvmsg", wait)
     host = LocalHost()
@@ -228,7 +235,7 @@ def test_a_kernel_that_waits_for_a_dead_nic_does_not_stop_gdrtop(
         assert isinstance(found, Unknown)
         assert found.reason is Reason.TIMED_OUT
     assert kernel.asked == [Command.GET]
-    monkeypatch.setattr("probes.host.rdma_socket.SECONDS", 60.0)
+    monkeypatch.setattr("probes.host.machine.rdma_socket.SECONDS", 60.0)
     answers.set()
     assert isinstance(host.rdma_resources(), RdmaResources)
 

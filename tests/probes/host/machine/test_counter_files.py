@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from probes.host import counter_files
-from probes.host.counter_files import CounterFiles
+from probes.host.machine import counter_files
+from probes.host.machine.counter_files import CounterFiles
 
 PORT = "ports/1/counters/port_xmit_data"
 

@@ -11,10 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from probes.base.unknown import Reason, Unknown
-from probes.host import ethtool_socket
-from probes.host.ethtool import positions, values
-from probes.host.ethtool_socket import EthtoolReader
 from probes.host.local import LocalHost
+from probes.host.machine import ethtool_socket
+from probes.host.machine.ethtool_socket import EthtoolReader, positions, values
 
 NAMES = (
     "rx_packets",

@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from probes.base.unknown import Reason, Unknown
-from probes.host import cluster_login, command
-from probes.host.command import CommandOutput, run_command
+from probes.host.answers import CommandOutput
+from probes.host.machine import command
+from probes.host.machine.command import run_command
 
 
 @pytest.fixture
@@ -22,7 +23,7 @@ def kubeconfig(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def as_user(monkeypatch: pytest.MonkeyPatch, user: int) -> None:
-    monkeypatch.setattr(cluster_login.os, "geteuid", lambda: user)
+    monkeypatch.setattr(command.os, "geteuid", lambda: user)
 
 
 def owned_by(monkeypatch: pytest.MonkeyPatch, users: dict[str, tuple[int, int]]) -> None:
@@ -36,21 +37,21 @@ def owned_by(monkeypatch: pytest.MonkeyPatch, users: dict[str, tuple[int, int]])
         found[4] = user
         return os.stat_result(found)
 
-    monkeypatch.setattr(cluster_login.os, "stat", stat)
+    monkeypatch.setattr(command.os, "stat", stat)
 
 
 def test_a_user_keeps_the_own_kubeconfig(kubeconfig: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     as_user(monkeypatch, 1000)
     home = str(kubeconfig.parent)
-    assert cluster_login.cluster_login() == {"HOME": home, "KUBECONFIG": str(kubeconfig)}
+    assert command.cluster_login() == {"HOME": home, "KUBECONFIG": str(kubeconfig)}
     monkeypatch.delenv("KUBECONFIG")
-    assert cluster_login.cluster_login() == {"HOME": home, "KUBECONFIG": f"{home}/.kube/config"}
+    assert command.cluster_login() == {"HOME": home, "KUBECONFIG": f"{home}/.kube/config"}
 
 
 def test_root_uses_a_kubeconfig_of_root(kubeconfig: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     as_user(monkeypatch, 0)
     owned_by(monkeypatch, {})
-    login = cluster_login.cluster_login()
+    login = command.cluster_login()
     assert login == {"HOME": str(kubeconfig.parent), "KUBECONFIG": str(kubeconfig)}
 
 
@@ -63,7 +64,7 @@ def test_root_refuses_a_kubeconfig_that_others_can_change(
     as_user(monkeypatch, 0)
     changed = kubeconfig if what == "file" else kubeconfig.parent
     owned_by(monkeypatch, {os.path.realpath(changed): (user, mode)})
-    login = cluster_login.cluster_login()
+    login = command.cluster_login()
     assert isinstance(login, Unknown)
     assert login.reason is Reason.NEEDS_PERMISSION
     assert str(kubeconfig) in login.detail
@@ -75,7 +76,7 @@ def test_root_without_a_kubeconfig_gets_no_path_that_others_can_create(
     as_user(monkeypatch, 0)
     kubeconfig.unlink()
     owned_by(monkeypatch, {os.path.realpath(kubeconfig.parent): (1000, 0o755)})
-    assert cluster_login.cluster_login() == {"KUBECONFIG": os.devnull}
+    assert command.cluster_login() == {"KUBECONFIG": os.devnull}
 
 
 def test_root_with_a_kubeconfig_that_is_gone_gets_no_other_one(
@@ -87,7 +88,7 @@ def test_root_with_a_kubeconfig_that_is_gone_gets_no_other_one(
     in_home.parent.mkdir()
     in_home.write_text("apiVersion: v1\n")
     owned_by(monkeypatch, {os.path.realpath(in_home): (1000, 0o600)})
-    assert cluster_login.cluster_login() == {"HOME": str(kubeconfig.parent), "KUBECONFIG": os.devnull}
+    assert command.cluster_login() == {"HOME": str(kubeconfig.parent), "KUBECONFIG": os.devnull}
 
 
 def test_only_kubectl_and_oc_get_the_login(

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from probes.base.unknown import Reason, Unknown
-from probes.host import command
-from probes.host.command import CommandOutput, run_command
+from probes.host.answers import CommandOutput
+from probes.host.machine import command
+from probes.host.machine.command import run_command
 
 
 @pytest.fixture
@@ -97,11 +98,11 @@ def test_nothing_of_a_command_outlives_a_killed_gdrtop(
         f"echo $$ $! > {pids}.new; mv {pids}.new {pids}; exec sleep 600",
     )
     program = (
-        "import sys, probes.host.command as command\n"
+        "import sys, probes.host.machine.command as command\n"
         f"command.TRUSTED_PATH = ({str(bin_directory)!r}, *command.TRUSTED_PATH)\n"
         "command.run_command(['tool'], 600)"
     )
-    parent = subprocess.Popen([sys.executable, "-c", program], cwd=Path(__file__).parents[3])
+    parent = subprocess.Popen([sys.executable, "-c", program], cwd=Path(__file__).parents[4])
     try:
         deadline = time.monotonic() + 60
         while not pids.exists():

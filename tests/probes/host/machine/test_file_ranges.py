@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from probes.base.unknown import Reason, Unknown
-from probes.host.file_range import FileRange
+from probes.host.answers import FileRange
 from probes.host.local import LocalHost
 from probes.recording.recording_host import Moment, RecordingHost
 from probes.simulation.host import SimulatedHost

@@ -1,4 +1,4 @@
-"""The child process of probes.host.cuda_driver.
+"""The child process of probes.host.machine.library_probes for libcuda.
 
 It imports little: Python starts for it, and starts twice as fast without json and typing.
 """

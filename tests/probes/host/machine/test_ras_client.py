@@ -7,10 +7,10 @@ import pytest
 
 from probes.base.unknown import Reason, Unknown
 from probes.host.local import LocalHost
+from probes.host.machine.ras_client import MAX_BYTES, RasMonitor, ask
 from probes.host.ras import MONITOR, STATUS, VERBOSE_STATUS, parse_addresses
-from probes.host.ras_client import MAX_BYTES, RasMonitor, ask
 from tests.machines import machine_file
-from tests.probes.host.ras_server import PATIENCE_SECONDS, Behavior, FakeRas, ras_server
+from tests.probes.host.machine.ras_server import PATIENCE_SECONDS, Behavior, FakeRas, ras_server
 
 SILENT = Behavior(greets=False)
 SHORT = 0.05

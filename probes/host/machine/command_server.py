@@ -1,8 +1,8 @@
 """Starts the read-only commands of gdrtop, and kills all that they leave behind.
 
-probes/host/command.py runs it once, as a separate program, because only a process that outlives gdrtop can
-kill what a killed gdrtop leaves behind. Standard input is a socket to gdrtop. Each message is an order with
-three descriptors: the command's output, its errors, and a socket that controls this command.
+probes/host/machine/command.py runs it once, as a separate program, because only a process that outlives
+gdrtop can kill what a killed gdrtop leaves behind. Standard input is a socket to gdrtop. Each message is an
+order with three descriptors: the command's output, its errors, and a socket that controls this command.
 
 Each command has a supervisor, which is forked because a new Python would take longer than most commands. At
 the end of file of its socket (gdrtop has enough, or has died) and after the command's end it kills what is

@@ -8,7 +8,14 @@ import socket
 import time
 
 from probes.base.unknown import Maybe, Reason, Unknown
-from probes.host.rdma_netlink import Answer, Command, ResourceParser, devices_of, request, shares_namespaces
+from probes.host.machine.rdma_netlink import (
+    Answer,
+    Command,
+    ResourceParser,
+    devices_of,
+    request,
+    shares_namespaces,
+)
 from probes.host.rdma_resources import RdmaResources
 
 SOURCE = "RDMA netlink"

@@ -9,7 +9,7 @@ from typing import Any
 
 from probes.base.text import printable
 from probes.base.unknown import Maybe, Reason, Unknown
-from probes.host.command import CommandOutput
+from probes.host.answers import CommandOutput
 from probes.host.rdma_resources import (
     MAX_OBJECTS,
     CompletionQueue,

@@ -1,4 +1,4 @@
-"""The child process of probes.host.verbs_probe.
+"""The child process of probes.host.machine.library_probes for libibverbs and libmlx5.
 
 It imports little: Python starts for it, and starts three times as fast without re, json, typing and signal.
 """

@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from probes.base.unknown import Reason, Unknown
-from probes.host import kernel_log_reader
-from probes.host.kernel_log_reader import KernelLogReader
-from probes.host.kernel_messages import MAX_MESSAGES, MAX_TEXT, KernelMessage, parse_record
+from probes.host.answers import MAX_MESSAGES, MESSAGE_CHARACTERS, KernelMessage
 from probes.host.local import LocalHost
+from probes.host.machine import kernel_log_reader
+from probes.host.machine.kernel_log_reader import KernelLogReader, parse_record
 
 XID = b"4,1339,5140900000,-;NVRM: Xid (PCI:0000:1b:00): 79, GPU has fallen off the bus.\n SUBSYSTEM=pci\n"
 
@@ -96,7 +96,7 @@ def test_escaped_characters_and_long_texts() -> None:
     assert one is not None
     assert one.priority == 6
     assert one.text.startswith("grüße \N{REPLACEMENT CHARACTER}[31m x")
-    assert len(one.text) == MAX_TEXT
+    assert len(one.text) == MESSAGE_CHARACTERS
 
 
 @given(st.one_of(st.binary(max_size=200), st.binary(max_size=80).map(lambda text: b"6,1,2,-;" + text)))

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from probes.base.unknown import Reason, Unknown
-from probes.host.cuda import CudaGpu
-from probes.host.cuda_driver import probe_cuda
+from probes.host.answers import CudaGpu
+from probes.host.machine.library_probes import probe_cuda
 
 SOURCE = r"""
 #include <stdio.h>
@@ -74,7 +74,7 @@ def test_a_failing_library_gives_a_reason(build, on_init: str, reason: Reason, d
 
 
 def test_a_hanging_library_is_killed(build, monkeypatch: pytest.MonkeyPatch) -> None:  # type: ignore[no-untyped-def]
-    monkeypatch.setattr("probes.host.cuda_driver.PROBE_SECONDS", 0.3)
+    monkeypatch.setattr("probes.host.machine.library_probes.CHILD_SECONDS", 0.3)
     answer = probe_cuda(build("for (;;) sleep(1);"))
     assert isinstance(answer, Unknown)
     assert answer.reason is Reason.TIMED_OUT

@@ -1,0 +1,1 @@
+"""This machine, for the local host only: its files, commands, sockets and libraries."""

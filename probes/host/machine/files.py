@@ -1,0 +1,259 @@
+"""Files of this machine, or of a directory tree of a node."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+import time
+from collections.abc import Mapping
+from itertools import islice
+
+from probes.base.origin import Origin, Source
+from probes.base.text import printable
+from probes.base.unknown import Maybe, Reason, Unknown
+from probes.host.answers import FileRange
+from probes.host.host_base import HostBase
+from probes.host.machine.counter_files import CounterFiles
+from probes.host.machine.rooted_tree import Found, RootedTree, split
+from probes.host.probe_thread import note
+from probes.host.protocol import READ_LIMIT_BYTES, TREE_ONLY
+
+READ_SECONDS = 1.0
+MAX_NAMES = 65536
+PAGE_BYTES = 4096
+
+_READ = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
+_LIST = _READ | os.O_DIRECTORY
+# Read record by record, unlike other attributes in /sys.
+_MANY_READS = ("/sys/kernel/debug/", "/sys/kernel/tracing/", "/sys/fs/")
+_REFERENCE = os.O_PATH | os.O_CLOEXEC
+_KINDS = (
+    (stat.S_ISFIFO, "a pipe"),
+    (stat.S_ISSOCK, "a socket"),
+    (stat.S_ISCHR, "a terminal or device"),
+    (stat.S_ISBLK, "a device"),
+    (stat.S_ISDIR, "a directory"),
+    (stat.S_ISLNK, "a link"),
+)
+_REASONS: Mapping[int, Reason] = {
+    errno.ENOENT: Reason.NOT_THERE,
+    errno.ENOTDIR: Reason.NOT_THERE,
+    errno.ENODEV: Reason.NOT_THERE,
+    errno.ENXIO: Reason.NOT_THERE,
+    errno.ESRCH: Reason.NOT_THERE,  # the process ended while its files were read
+    errno.EACCES: Reason.NEEDS_ROOT,
+    errno.EPERM: Reason.NEEDS_ROOT,
+    errno.ELOOP: Reason.MALFORMED,
+    errno.EISDIR: Reason.MALFORMED,
+    errno.EFBIG: Reason.MALFORMED,
+    errno.ENAMETOOLONG: Reason.MALFORMED,
+    errno.ETIMEDOUT: Reason.TIMED_OUT,
+}
+
+
+def unknown_from(error: OSError | ValueError, path: str, root: bool) -> Unknown:
+    """Return the reason for an error; a refusal even for root is not "needs root"."""
+    if isinstance(error, ValueError):  # a NUL, or another character that no file name can have
+        return Unknown(Reason.MALFORMED, printable(path), "invalid file name")
+    error_text = error.strerror or "unknown error"
+    reason = _REASONS.get(error.errno or 0, Reason.IO_ERROR)
+    if reason is Reason.NEEDS_ROOT and root:
+        return Unknown(Reason.IO_ERROR, printable(path), f"{error_text}, even for root")
+    detail = "" if reason in (Reason.NOT_THERE, Reason.NEEDS_ROOT) else error_text
+    return Unknown(reason, printable(path), detail)
+
+
+class LocalFiles(HostBase):
+    """The files below `root`; no path leads out of it."""
+
+    UNANSWERED = (Reason.NOT_THERE, TREE_ONLY)
+
+    def __init__(self, root: str) -> None:
+        root = os.path.realpath(root)
+        self.origin = Origin(Source.LIVE) if root == "/" else Origin(Source.TREE, printable(root))
+        self._root = "" if root == "/" else root
+        self._is_root = os.geteuid() == 0
+        self._tree: RootedTree | None = None
+        self._counter_files = CounterFiles()
+
+    def read_bytes(self, path: str, limit: int = READ_LIMIT_BYTES) -> Maybe[bytes]:
+        """Return a file's content; a file longer than `limit` is malformed, not truncated."""
+        note(path)
+        try:
+            return self._read(path, limit)
+        except (OSError, ValueError) as error:
+            return unknown_from(error, path, self._is_root)
+
+    def read_range(self, path: str, offset: int, limit: int) -> Maybe[FileRange]:
+        """Return up to `limit` bytes of a regular file from an offset on; with 0 only its state."""
+        note(path)
+        try:
+            if not self._root:
+                return _read_range(path, offset, limit)
+            found = self._find(path)
+            return _read_range(found.name, offset, limit, found.directory.descriptor)
+        except (OSError, ValueError) as error:
+            return unknown_from(error, path, self._is_root)
+
+    def names(self, path: str) -> Maybe[tuple[str, ...]]:
+        """Return the sorted names in a directory."""
+        note(path)
+        try:
+            if not self._root:
+                names = _names_in(path)
+            else:
+                found = self._find(path)
+                directory = os.open(found.name, _LIST | os.O_NOFOLLOW, dir_fd=found.directory.descriptor)
+                try:
+                    names = _names_in(directory)
+                finally:
+                    os.close(directory)
+        except (OSError, ValueError) as error:
+            return unknown_from(error, path, self._is_root)
+        if len(names) > MAX_NAMES:
+            return Unknown(Reason.MALFORMED, printable(path), f"more than {MAX_NAMES} entries")
+        return tuple(names)
+
+    def link(self, path: str) -> Maybe[str]:
+        """Return the target of a symbolic link, unresolved."""
+        note(path)
+        try:
+            if not self._root:
+                return os.readlink(path)
+            parent, name = split(path)
+            tree = self._current_tree()
+            return os.readlink(name or ".", dir_fd=tree.directory(parent).descriptor)
+        except OSError as error:
+            if error.errno == errno.EINVAL:
+                return Unknown(Reason.MALFORMED, printable(path), "not a link")
+            return unknown_from(error, path, self._is_root)
+        except ValueError as error:
+            return unknown_from(error, path, self._is_root)
+
+    def resolve(self, path: str) -> Maybe[str]:
+        """Return the path with every link resolved, inside the host's root."""
+        note(path)
+        try:
+            if not self._root:
+                return os.path.realpath(path, strict=True)
+            found = self._find(path)
+        except (OSError, ValueError) as error:
+            return unknown_from(error, path, self._is_root)
+        real = found.directory.real
+        return (real or "/") if found.name == "." else f"{real}/{found.name}"
+
+    def size(self, path: str) -> Maybe[int]:
+        """Return a file's size in bytes."""
+        note(path)
+        try:
+            return self._find(path).status.st_size if self._root else os.stat(path).st_size
+        except (OSError, ValueError) as error:
+            return unknown_from(error, path, self._is_root)
+
+    def access(self, path: str, write: bool = False) -> Maybe[bool]:
+        """Return whether this process can read (and write) the file."""
+        wanted = os.R_OK | (os.W_OK if write else 0)
+        try:
+            if self._root:
+                found = self._find(path)
+                return os.access(found.name, wanted, dir_fd=found.directory.descriptor)
+            os.stat(path)
+            return os.access(path, wanted)
+        except (OSError, ValueError) as error:
+            return unknown_from(error, path, self._is_root)
+
+    def _read(self, path: str, limit: int) -> bytes:
+        counter = None if self._root else self._counter_files.read(path, PAGE_BYTES)
+        if counter is not None and len(counter) <= limit:
+            return counter
+        if self._root:
+            # A dump can have anything under any name: check before opening.
+            found = self._find(path)
+            if not stat.S_ISREG(found.status.st_mode):
+                raise OSError(errno.EISDIR, "not a regular file")
+            descriptor = os.open(found.name, _READ | os.O_NOFOLLOW, dir_fd=found.directory.descriptor)
+        else:
+            descriptor = os.open(path, _READ)
+        try:
+            first = os.read(descriptor, limit + 1)
+            total = len(first)
+            # One read of less than a page returns a whole sysfs attribute
+            # (Documentation/filesystems/sysfs.rst); other files are read to their end.
+            whole = total < PAGE_BYTES and path.startswith("/sys/") and not path.startswith(_MANY_READS)
+            if whole and total <= limit:
+                return first
+            chunks = [first]
+            deadline = time.monotonic() + READ_SECONDS
+            while chunks[-1] and total <= limit:
+                if time.monotonic() > deadline:
+                    raise OSError(errno.ETIMEDOUT, "reading takes too long")
+                chunks.append(os.read(descriptor, limit + 1 - total))
+                total += len(chunks[-1])
+            if total > limit:
+                raise OSError(errno.EFBIG, f"more than {limit} bytes")
+            return b"".join(chunks)
+        finally:
+            os.close(descriptor)
+
+    def read_end(self, path: str, limit: int) -> bytes:
+        """Return the last bytes of a regular file; users choose these files, so nothing else is opened."""
+        if self._root:
+            found = self._find(path)
+            status, path, directory = found.status, found.name, found.directory.descriptor
+        else:
+            status, directory = os.stat(path), None
+        if not stat.S_ISREG(status.st_mode):
+            raise OSError(errno.EISDIR, "not a regular file")
+        descriptor = os.open(path, _READ | (os.O_NOFOLLOW if self._root else 0), dir_fd=directory)
+        try:
+            status = os.fstat(descriptor)
+            if not stat.S_ISREG(status.st_mode):
+                raise OSError(errno.EISDIR, "not a regular file")
+            return os.pread(descriptor, limit, max(0, status.st_size - limit))
+        finally:
+            os.close(descriptor)
+
+    def _find(self, path: str) -> Found:
+        return self._current_tree().find(path)
+
+    def _current_tree(self) -> RootedTree:
+        tree = self._tree
+        if tree is None or tree.is_expired():
+            tree = self._tree = RootedTree(self._root)
+        return tree
+
+
+def _names_in(directory: str | int) -> list[str]:
+    """Return the sorted names in a directory, one more than the most at the most."""
+    with os.scandir(directory) as entries:
+        return sorted(entry.name for entry in islice(entries, MAX_NAMES + 1))
+
+
+def _read_range(path: str, offset: int, limit: int, directory: int | None = None) -> FileRange:
+    """Return up to `limit` bytes; with 0 the file is not opened.
+
+    `directory`: a descriptor, with a path that is a name in it and no link. OSError(EISDIR) with the kind of
+    file: it is not a regular one.
+    """
+    no_link = 0 if directory is None else os.O_NOFOLLOW
+    reference = os.open(path, _REFERENCE | no_link, dir_fd=directory)
+    try:
+        status = os.fstat(reference)
+        if not stat.S_ISREG(status.st_mode):
+            kind = next((word for is_kind, word in _KINDS if is_kind(status.st_mode)), "something else")
+            raise OSError(errno.EISDIR, f"{kind}, not a file")
+        content = _range_content(reference, offset, min(limit, status.st_size - offset))
+    finally:
+        os.close(reference)
+    return FileRange(content, status.st_size, f"{status.st_dev}:{status.st_ino}")
+
+
+def _range_content(reference: int, offset: int, count: int) -> bytes:
+    if count <= 0:
+        return b""
+    descriptor = os.open(f"/proc/self/fd/{reference}", _READ)
+    try:
+        return os.pread(descriptor, count, offset)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,108 @@
+"""What libibverbs and libmlx5 report about RDMA devices, and libcuda about GPUs, as NCCL asks them.
+
+A library may take seconds, print, hang or crash: child processes run verbs_child.py, which forks once per
+device, and cuda_child.py. The latter creates no context and uses no GPU memory. Attribute numbers: cuda.h,
+CUdevice_attribute.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from ast import literal_eval
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeVar
+
+from probes.base.text import printable
+from probes.base.unknown import Maybe, Reason, Unknown
+from probes.host.answers import DMABUF_SUPPORTED, RDMA_SUPPORTED, CudaGpu
+from probes.host.machine import cuda_child, verbs_child
+from probes.host.machine.command import run_program
+from probes.host.nvml import bdf_of
+
+T = TypeVar("T")
+
+CHILD_SECONDS = 4.0  # of a child process
+VERBS_LIBRARY, MLX5_LIBRARY, CUDA_LIBRARY = "libibverbs.so.1", "libmlx5.so.1", "libcuda.so.1"
+# If one of these is missing, cuInit would load modules and create device files (nvidia-modprobe(1)).
+CUDA_NEEDS = ("/sys/module/nvidia", "/sys/module/nvidia_uvm", "/dev/nvidiactl", "/dev/nvidia-uvm")
+_NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+_BROKEN_ANSWERS = (ValueError, SyntaxError, KeyError, TypeError, AttributeError)
+
+
+def probe_dmabuf(devices: Sequence[str], library: str = VERBS_LIBRARY) -> dict[str, Maybe[int]]:
+    """Return the errno of `ibv_reg_dmabuf_mr(pd, 0, 0, 0, -1, 0)` for each RDMA device.
+
+    EOPNOTSUPP and EPROTONOSUPPORT: kernel or driver do not support it; anything else, normally EBADF: they do
+    (NCCL src/transport/net_ib/gdr.cc).
+    """
+    return _probe_verbs(verbs_child.DMABUF, devices, (library, MLX5_LIBRARY), int)
+
+
+def probe_data_direct(
+    devices: Sequence[str], libraries: tuple[str, str] = (VERBS_LIBRARY, MLX5_LIBRARY)
+) -> dict[str, Maybe[str]]:
+    """Return the path of each RDMA device's Data Direct function below /sys; "": it has none.
+
+    NOT_THERE: libmlx5 is older than rdma-core 54, or the driver does not know of such functions
+    (mlx5dv_get_data_direct_sysfs_path(3); NCCL src/transport/net_ib/init.cc).
+    """
+    return _probe_verbs(verbs_child.DATA_DIRECT, devices, libraries, str)
+
+
+def _probe_verbs(
+    question: str, devices: Sequence[str], libraries: tuple[str, str], kind: type[T]
+) -> dict[str, Maybe[T]]:
+    valid = [device for device in devices if _NAME.fullmatch(device)]
+    results: dict[str, Maybe[T]] = {
+        device: Unknown(Reason.MALFORMED, f"{question} on {device}", "invalid RDMA device name")
+        for device in devices
+        if device not in valid
+    }
+    if not valid:
+        return results
+    child = [sys.executable, "-I", "-S", verbs_child.__file__, question, *libraries, *valid]
+    output = run_program(child, CHILD_SECONDS, (question, *valid))
+    if isinstance(output, Unknown):
+        return {**results, **dict.fromkeys(valid, output)}
+    try:
+        answers = dict(literal_eval(line) for line in output.stdout.splitlines())
+        return {**results, **{device: _verbs(question, device, answers[device], kind) for device in valid}}
+    except _BROKEN_ANSWERS:
+        failed = Unknown(Reason.IO_ERROR, libraries[0], f"the probe exited with status {output.exit_status}")
+        return {**results, **dict.fromkeys(valid, failed)}
+
+
+def _verbs(question: str, device: str, answer: Mapping[str, Any], kind: type[T]) -> Maybe[T]:
+    value = answer.get("answer")
+    if isinstance(value, kind):
+        return value
+    return Unknown(Reason(answer["reason"]), f"{question} on {device}", str(answer["detail"])[:200])
+
+
+def probe_cuda(library: str = CUDA_LIBRARY) -> Maybe[tuple[CudaGpu, ...]]:
+    """Ask libcuda about every GPU that it lists; the driver must be loaded."""
+    attributes = (str(RDMA_SUPPORTED), str(DMABUF_SUPPORTED))
+    child = [sys.executable, "-I", "-S", cuda_child.__file__, library, *attributes]
+    output = run_program(child, CHILD_SECONDS, ("libcuda",))
+    if isinstance(output, Unknown):
+        return output
+    try:
+        answer = literal_eval(output.stdout)
+        if "reason" in answer:
+            return Unknown(Reason(answer["reason"]), CUDA_LIBRARY, str(answer["detail"])[:200])
+        return tuple(_cuda_gpu(gpu) for gpu in answer["gpus"][: cuda_child.MAX_GPUS])
+    except _BROKEN_ANSWERS:
+        return Unknown(Reason.IO_ERROR, CUDA_LIBRARY, f"the probe exited with status {output.exit_status}")
+
+
+def _cuda_gpu(answer: dict[str, Any]) -> CudaGpu:
+    supported = [_supported(*attribute) for attribute in answer["attributes"]]
+    return CudaGpu(printable(bdf_of(str(answer["bdf"])), 32), *supported)
+
+
+def _supported(attribute: int, status: int, value: int) -> Maybe[bool]:
+    if status:
+        detail = f"CUDA error {int(status)}: the driver does not know this attribute"
+        return Unknown(Reason.NOT_THERE, f"cuDeviceGetAttribute({attribute})", detail)
+    return bool(value)
