@@ -9,7 +9,6 @@ from probes.base.plan import Plan
 from probes.base.unknown import Maybe, Reason, Unknown, known, map_known
 from probes.facts.gpu.gpus import Flavor
 from probes.facts.kernel.dkms import DRIVER_PACKAGES
-from probes.facts.kernel.module_blockers import loads_nothing
 from probes.facts.kernel.module_files import MODULES as MODULE_FILES
 from probes.facts.kernel.module_files import ModuleFile
 from probes.facts.kernel.modules import PEER_MEMORY_SYMBOL, PROC_MODULES, KernelModule
@@ -228,7 +227,7 @@ def refused_by(examination: Examination, name: str) -> tuple[str, ...]:
         ids.append("kernel-forbids-modules-disabled")
     if module.kernel_forbids:
         ids.append("module-blacklisted-cmdline")
-    if module.install_line is not None and loads_nothing(module.install_line):
+    if module.install_line is not None and module.install_line.loads_nothing:
         ids.append("module-blacklisted-install")
     ids += _refused_file(examination, name)
     if module.blacklisted is not None:

@@ -94,13 +94,18 @@ _COLUMNS: tuple[tuple[str, str, Callable[[ModuleFacts, Rung], object]], ...] = (
     ("", "on_disk", lambda facts, rung: facts.modules[rung.module].on_disk),
     ("", "srcversion", lambda facts, rung: facts.modules[rung.module].srcversion),
     ("", "blacklisted", lambda facts, rung: facts.modules[rung.module].blacklisted),
-    ("", "install_line", lambda facts, rung: facts.modules[rung.module].install_line),
+    ("", "install_line", lambda facts, rung: _install_line(facts, rung)),
     ("", "persistent", lambda facts, rung: facts.modules[rung.module].persistent),
     ("", "parameters", lambda facts, rung: facts.modules[rung.module].parameters),
     ("", "core", lambda facts, rung: rung.core),
     ("", "why", lambda facts, rung: rung.why),
     ("", "explanation", lambda facts, rung: explain(facts, rung.module)),
 )
+
+
+def _install_line(facts: ModuleFacts, rung: Rung) -> str | None:
+    line = facts.modules[rung.module].install_line
+    return None if line is None else str(line)
 
 
 def _cell(value: object) -> str:

@@ -8,7 +8,7 @@ from functools import partial
 from probes.base.frozen import frozen
 from probes.base.plan import Plan, Step, instruction
 from probes.base.unknown import Maybe, Reason, Unknown, map_known
-from probes.facts.kernel.module_blockers import explain, loads_nothing
+from probes.facts.kernel.module_blockers import explain
 from probes.facts.kernel.modules import KernelModule, ModuleFacts, ModuleState
 from probes.plans.common import REBOOT_ENDS_JOBS, initramfs_instruction, reboot_step
 from probes.plans.load_modules import blocker_of, load_plan, load_step
@@ -309,10 +309,10 @@ def module_blacklisted_install(examination: Examination) -> Outcome:
     """Check lines `install X /bin/false`; they stop loading by name too."""
     replaced = []
     for module in _watched(examination):
-        where, _, line = (module.install_line or "").partition(": ")
+        line = module.install_line
         # Other commands load the module themselves, as distributions' files do.
-        if module.install_line is not None and loads_nothing(module.install_line):
-            replaced.append((module, Evidence(where, line[:LINE_LIMIT])))
+        if line is not None and line.loads_nothing:
+            replaced.append((module, Evidence(line.where, line.text[:LINE_LIMIT])))
     cause = "modprobe runs the command of the install line instead of loading the module."
     plan = Plan("Let modprobe load the module", _unblock_steps(examination, "install", replaced))
     return _blocked(examination, replaced, cause, plan, Severity.CRITICAL)

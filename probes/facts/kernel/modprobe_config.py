@@ -35,6 +35,7 @@ MAX_FILES = 512
 _MAX_SOFTDEPS = 64
 _DIRECTIVES = ("blacklist", "install", "alias", "softdep")
 _END_OF_COMMAND = re.compile(r"[;&|]+")
+_NOTHING = ("false", "true", ":")
 CMDLINE = "/proc/cmdline"
 
 
@@ -46,8 +47,19 @@ class InstallLine:
     command: str
     where: str  # "/etc/modprobe.d/x.conf:3"
 
+    @property
+    def text(self) -> str:
+        """Return the line as it is in its file."""
+        return f"install {self.pattern} {self.command}"
+
+    @property
+    def loads_nothing(self) -> bool:
+        """Return whether the command is false(1) or true(1), which prevents loading."""
+        program = next(iter(self.command.split(maxsplit=1)), "")
+        return program.rpartition("/")[2] in _NOTHING
+
     def __str__(self) -> str:
-        return f"{self.where}: install {self.pattern} {self.command}"
+        return f"{self.where}: {self.text}"
 
 
 @frozen

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from probes.base.unknown import Maybe, Reason, Unknown, known
 from probes.facts.kernel.log import KernelLogFacts, LogKind
-from probes.facts.kernel.modprobe_config import loaded_by
+from probes.facts.kernel.modprobe_config import InstallLine, loaded_by
 from probes.facts.kernel.modules import PEER_MEMORY_SYMBOL, KernelModule, ModuleFacts, ModuleState
 
-_NOTHING = ("false", "true", ":")
 _RIVALS = {"nvidia_peermem": "nv_peer_mem", "nv_peer_mem": "nvidia_peermem"}
 _REFUSALS = (LogKind.SYMBOL_VERSION, LogKind.UNKNOWN_SYMBOL, LogKind.OTHER_KERNEL, LogKind.EFA_PEERMEM)
 
@@ -46,16 +45,16 @@ def blocker_of(facts: ModuleFacts, module: KernelModule) -> str | None:
         return "kernel.modules_disabled is 1: no module can be loaded until a reboot"
     if module.kernel_forbids:
         return "blocked by module_blacklist= on the kernel command line"
-    command = _command(module.install_line or "")
-    loads_a_file = loaded_by(command) is not None
-    if command and not loads_a_file and not _loads_nothing(command):
+    line = module.install_line
+    replaces = line is not None and loaded_by(line.command) is None  # it loads no other file of the module
+    if line is not None and replaces and not line.loads_nothing:
         return None  # the command loads the module, as in the files of distributions
     if isinstance(module.on_disk, Unknown):
         if module.on_disk.reason is Reason.NOT_THERE:
             return f"no .ko for kernel {known(facts.kernel_release, 'unknown')}"
         return f"not loaded; .ko unknown ({module.on_disk})"
-    if command and not loads_a_file:
-        return _replaced(module.install_line or "")
+    if line is not None and replaces:
+        return _replaced(line)
     if module.name in _RIVALS:
         rival = facts.modules.get(_RIVALS[module.name])
         if rival is not None and rival.state is ModuleState.LIVE:
@@ -71,7 +70,7 @@ def _why_not_loaded(facts: ModuleFacts, module: KernelModule) -> str:
     blocker = blocker_of(facts, module)
     if blocker is not None:
         return blocker
-    if module.install_line is not None and loaded_by(_command(module.install_line)) is None:
+    if module.install_line is not None and loaded_by(module.install_line.command) is None:
         return _replaced(module.install_line)
     if module.blacklisted is not None:
         return f"blacklisted by {module.blacklisted}"
@@ -81,24 +80,8 @@ def _why_not_loaded(facts: ModuleFacts, module: KernelModule) -> str:
     return f"on disk, not loaded{'; this kernel accepts signed modules only' if facts.signed_only else ''}"
 
 
-def _replaced(install_line: str) -> str:
-    where, _, command = install_line.partition(": ")
-    return f"replaced by `{command}` in {where}"
-
-
-def loads_nothing(install_line: str) -> bool:
-    """Return whether an install line runs false(1) or true(1), which prevents loading."""
-    return _loads_nothing(_command(install_line))
-
-
-def _loads_nothing(command: str) -> bool:
-    program = next(iter(command.split(maxsplit=1)), "")
-    return program.rpartition("/")[2] in _NOTHING
-
-
-def _command(install_line: str) -> str:
-    """Return the command of "/etc/modprobe.d/x.conf:3: install MODULE COMMAND"."""
-    return install_line.partition(": ")[2].partition(" ")[2].partition(" ")[2]
+def _replaced(line: InstallLine) -> str:
+    return f"replaced by `{line.text}` in {line.where}"
 
 
 def _lacks_peer_memory(facts: ModuleFacts, module: KernelModule) -> str | None:

@@ -17,7 +17,7 @@ from probes.facts.kernel.depmod import (
     origin_of,
     read_tree,
 )
-from probes.facts.kernel.modprobe_config import LoadingRules, read_rules
+from probes.facts.kernel.modprobe_config import InstallLine, LoadingRules, read_rules
 from probes.facts.kernel.release import (
     read_cmdline,
     read_modules_disabled,
@@ -60,7 +60,7 @@ class KernelModule:
     origin: Maybe[str]  # who installed it, from its path: "kernel", "DKMS", "OFED", "extra", "updates"
     depends: Maybe[tuple[str, ...]]  # direct and indirect, from modules.dep, load order
     blacklisted: str | None  # "/etc/modprobe.d/x.conf:3", the line that blacklists it
-    install_line: str | None  # "/etc/modprobe.d/x.conf:3: install nvidia /bin/false": runs instead of loading
+    install_line: InstallLine | None  # its command runs instead of loading
     persistent: str | None  # file of modules-load.d that loads it at boot
     kernel_forbids: bool = False  # module_blacklist= of the kernel's command line: the kernel refuses it
     softdep: str | None = None  # "/etc/modprobe.d/x.conf:3: softdep nvidia post: nvidia_peermem": loads it
@@ -358,7 +358,6 @@ def _module(
     file = find_module(tree, name)
     if built_in and isinstance(file, Unknown):
         file = Unknown(Reason.NOT_THERE, f"{tree.directory}/modules.builtin", "built into the kernel")
-    install = rules.install_line(name)
     return KernelModule(
         name=name,
         state=state,
@@ -372,7 +371,7 @@ def _module(
         origin=file if isinstance(file, Unknown) else origin_of(file.relative),
         depends=file if isinstance(file, Unknown) else file.depends,
         blacklisted=rules.blacklisted(name),
-        install_line=None if install is None else str(install),
+        install_line=rules.install_line(name),
         persistent=rules.at_boot.get(name),
         kernel_forbids=name in rules.boot.kernel,
         softdep=rules.config.softdeps.get(name),

@@ -39,6 +39,7 @@ _RETRY_SECONDS = 10.0
 _SLOW_SECONDS = 3.0  # between two readings of what changes slowly
 # A blocking PCIe reading takes 40 ms per GPU, in a thread; each round reads this many GPUs, in turn.
 _BLOCKING_READINGS = 1
+PCIE_THREAD = "NVML PCIe"
 
 
 class _Slow(NamedTuple):
@@ -399,17 +400,14 @@ class NvmlLibrary:
         reader = self._pcie_reader
         is_its_turn = (number - self._turn) % max(1, len(session.handles)) < _BLOCKING_READINGS
         if is_its_turn and (reader is None or not reader.is_alive()):
-            self._pcie_reader = threading.Thread(target=self._read_pcie, args=(session, number), daemon=True)
+            self._pcie_reader = threading.Thread(
+                target=self._read_pcie, args=(session, number), name=PCIE_THREAD, daemon=True
+            )
             with contextlib.suppress(RuntimeError):  # no more threads available
                 self._pcie_reader.start()
         bdf = session.bdfs[number]
         not_yet = Unknown(Reason.NOT_THERE, bdf, "not read yet")
         return self._blocking.get(bdf, (not_yet, not_yet))
-
-    def wait_for_pcie(self) -> None:
-        """Wait until no blocking reading is under way."""
-        if self._pcie_reader is not None:
-            self._pcie_reader.join()
 
     def _read_pcie(self, session: _Session, number: int) -> None:
         """Read KB/s over a window of 20 ms, twice; each call takes as long (nvml.h)."""

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from probes.base.unknown import Reason, Unknown
+from probes.facts.kernel.modprobe_config import InstallLine
 from probes.facts.kernel.modules import ModuleFacts, ModuleState
 from probes.facts.pci.functions import PciKind
 from probes.snapshot.examination import Examination
@@ -153,7 +154,9 @@ def test_unloadable_modules_are_listed_last() -> None:
 
 def test_a_module_with_an_unloadable_dependency_is_not_tried() -> None:
     node = without(examination_of(HGX), "nvidia", "nvidia_uvm", PEERMEM)
-    node = with_module(node, "nvidia", install_line="/etc/modprobe.d/x.conf:1: install nvidia /bin/false")
+    node = with_module(
+        node, "nvidia", install_line=InstallLine("nvidia", "/bin/false", "/etc/modprobe.d/x.conf:1")
+    )
     told = why_not("load-modules", node)
     assert "nvidia cannot be loaded: replaced by" in told
     assert "nvidia_uvm cannot be loaded: it needs nvidia, which cannot be loaded: replaced by" in told
@@ -171,7 +174,7 @@ def test_a_blacklist_does_not_stop_loading_by_name() -> None:
 
 def test_an_install_line_that_loads_the_module_does_not_stop_it() -> None:
     """As Debian's: the file is called nvidia-current.ko there."""
-    install = "/etc/modprobe.d/nvidia.conf:1: install nvidia modprobe -i nvidia-current"
+    install = InstallLine("nvidia", "modprobe -i nvidia-current", "/etc/modprobe.d/nvidia.conf:1")
     node = without(examination_of(HGX), "nvidia", "nvidia_uvm", PEERMEM)
     there = with_module(node, "nvidia", install_line=install)
     assert commands(plan("load-modules", there))[0] == "modprobe nvidia"

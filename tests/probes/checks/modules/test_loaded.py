@@ -10,6 +10,7 @@ import pytest
 from probes.base.plan import Plan
 from probes.base.unknown import Unknown
 from probes.checks.registry import findings
+from probes.facts.kernel.modprobe_config import InstallLine
 from probes.facts.kernel.modules import ModuleFacts, ModuleState
 from probes.plans.load_modules import load_modules
 from probes.queries.finding import Severity, Status
@@ -87,7 +88,8 @@ def test_the_load_plan_of_a_connectx_3_node_loads_mlx4() -> None:
 
 
 def test_an_install_line_that_loads_the_module_is_no_fault() -> None:
-    line = "/etc/modprobe.d/nvidia.conf:1: install nvidia /sbin/modprobe --ignore-install nvidia"
+    command = "/sbin/modprobe --ignore-install nvidia"
+    line = InstallLine("nvidia", command, "/etc/modprobe.d/nvidia.conf:1")
     node = with_module(examination_of(HGX), "nvidia", install_line=line)
     assert says(node, "module-blacklisted-install").status is Status.PASSED
 
@@ -103,7 +105,7 @@ def test_unreadable_modprobe_files_make_the_result_unknown() -> None:
 
 
 def test_a_blocked_module_that_is_needed_is_critical() -> None:
-    line = "/etc/modprobe.d/x.conf:1: install nvidia /bin/false"
+    line = InstallLine("nvidia", "/bin/false", "/etc/modprobe.d/x.conf:1")
     node = with_module(examination_of(HGX), "nvidia", install_line=line, state=ModuleState.NOT_LOADED)
     assert says(node, "module-blacklisted-install").severity is Severity.CRITICAL
 
