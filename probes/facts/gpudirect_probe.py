@@ -10,8 +10,11 @@ from probes.base.unknown import Maybe, Reason, Unknown, known
 from probes.facts.gpu.gpus import GpuFacts
 from probes.facts.gpudirect import GdrPath, GpuDirectFacts, PathState, Requirement, hardware_of
 from probes.facts.gpudirect_requirements import (
+    cxi_requirements,
     driver_requirements,
+    efa_requirement,
     gpu_support,
+    is_live,
     kernel_requirements,
     nic_requirement,
     path_state,
@@ -20,7 +23,6 @@ from probes.facts.gpudirect_requirements import (
     topology_requirements,
     verbs_requirement,
 )
-from probes.facts.gpudirect_vendors import cxi_requirements, efa_requirement, is_live
 from probes.facts.kernel.modules import ModuleFacts
 from probes.facts.kernel.release import KernelFacts
 from probes.facts.rdma.cxi import has_verbs

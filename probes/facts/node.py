@@ -13,6 +13,8 @@ from probes.facts.kernel import modules
 from probes.facts.kernel import release as kernel
 from probes.facts.kernel.modules import ModuleFacts
 from probes.facts.kernel.release import KernelFacts
+from probes.facts.network import network_use
+from probes.facts.network.network_use import NetworkUse
 from probes.facts.pci import functions as pci
 from probes.facts.pci.functions import PciFacts
 from probes.facts.pci.nvswitch_management import with_management
@@ -20,8 +22,7 @@ from probes.facts.rdma import cxi, data_direct
 from probes.facts.rdma import devices as rdma
 from probes.facts.rdma.data_direct import DataDirectFacts
 from probes.facts.rdma.devices import RdmaFacts
-from probes.facts.system import network_use, numa, platform
-from probes.facts.system.network_use import NetworkUse
+from probes.facts.system import numa, platform
 from probes.facts.system.numa import NumaFacts
 from probes.facts.system.platform import PlatformFacts
 from probes.host.answers import CudaGpu

@@ -45,7 +45,7 @@ from probes.host.usage import (
 if TYPE_CHECKING:  # imported on first use
     from probes.host.machine.ethtool_socket import EthtoolReader
     from probes.host.machine.ras_client import RasMonitor
-    from probes.host.machine.rdma_socket import ResourceReader
+    from probes.host.machine.rdma_reader import ResourceReader
 
 T = TypeVar("T")
 RDMA_CLASS = "/sys/class/infiniband"
@@ -155,16 +155,16 @@ class LocalHost(LocalFiles):
         # Opening the socket would load ib_core; checking this path has no side effects.
         if not os.path.exists(RDMA_CLASS):
             return Unknown(Reason.NOT_THERE, RDMA_CLASS, "ib_core is not loaded")
-        from probes.host.machine import rdma_socket
+        from probes.host.machine import rdma_reader
 
-        note(rdma_socket.SOURCE, rdma_socket.SECONDS)
+        note(rdma_reader.SOURCE, rdma_reader.SECONDS)
         if self._resources is None:
-            self._resources = rdma_socket.ResourceReader()
-        reading = start_probe(self, rdma_socket.SOURCE, self._resources.read)
-        answer = reading.answer(rdma_socket.SECONDS)
+            self._resources = rdma_reader.ResourceReader()
+        reading = start_probe(self, rdma_reader.SOURCE, self._resources.read)
+        answer = reading.answer(rdma_reader.SECONDS)
         if not isinstance(answer, Unknown) or answer.reason in (Reason.TIMED_OUT, Reason.NOT_THERE):
             return answer
-        from probes.host.machine.rdma_command import resources_from_command
+        from probes.host.machine.rdma_reader import resources_from_command
 
         by_command = resources_from_command(self.run)
         return self._even_for_root(answer) if isinstance(by_command, Unknown) else by_command

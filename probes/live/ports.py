@@ -9,8 +9,7 @@ from probes.base.frozen import frozen
 from probes.base.text import printable
 from probes.base.unknown import Maybe, Reason, Unknown, known
 from probes.facts.node import Node
-from probes.facts.pci.functions import parse_speed
-from probes.facts.pci.sleep import DEVICES, asleep
+from probes.facts.pci.functions import DEVICES, asleep, parse_speed
 from probes.facts.rdma.devices import RdmaDevice, RdmaFacts, RdmaPort, parse_rate
 from probes.host.protocol import Host
 from probes.host.values import read_integer

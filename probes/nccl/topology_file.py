@@ -17,7 +17,7 @@ from probes.facts.jobs.processes import ProcessFacts
 from probes.host.protocol import Host
 from probes.nccl.topology_places import endpoint_ids, file_tree
 from probes.nccl.topology_xml import LIMIT_BYTES, Element, parse_system
-from probes.topology.file_tree import FileTree
+from probes.topology.nccl_words import FileTree
 
 VIRTUAL = "/var/run/nvidia-topologyd/virtualTopology.xml"
 VARIABLE = "NCCL_TOPO_FILE"

@@ -6,8 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from probes.nccl.topology_xml import Element
-from probes.topology.file_tree import FileTree
-from probes.topology.nccl_words import UNKNOWN_NUMA, Seat, flattened
+from probes.topology.nccl_words import UNKNOWN_NUMA, FileTree, Seat, flattened
 
 GPU_CLASS, NIC_CLASS = "0x03", "0x02"
 _MAX_ENDPOINTS = 512

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from probes.base.plan import NothingToDo, Plan, Step, instruction
 from probes.base.text import plural
 from probes.base.unknown import Unknown
-from probes.facts.pci.capabilities import Acs
+from probes.facts.pci.config_space import Acs
 from probes.plans.common import REBOOT_ENDS_JOBS
 from probes.plans.iommu import pass_through_option
 from probes.plans.register_writes import why_no_setpci

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Sequence
 
 from probes.base.plan import Step, instruction
-from probes.facts.system.network_dependencies import Netdev, NetworkDependencyFacts
+from probes.facts.network.network_dependencies import Netdev, NetworkDependencyFacts
 
 REBOOT_ENDS_JOBS = "every job on this node"
 SWAP_ENDS_JOBS = "every job on the GPUs"

@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from probes.base.plan import Plan
 from probes.base.unknown import Maybe, Reason, Unknown, known, map_known
-from probes.facts.pci.capabilities import Acs, ConfigSpace, PciExpress
+from probes.facts.pci.config_space import Acs, ConfigSpace, PciExpress
 from probes.facts.pci.functions import PciFunction, PciKind, is_for_guests
 from probes.facts.system import platform
 from probes.host.protocol import TREE_ONLY

@@ -13,7 +13,7 @@ from probes.queries.evidence_list import RDMA_DEVICES, join_limited
 from probes.queries.finding import Evidence, Severity, need
 from probes.snapshot.examination import Examination
 from probes.topology.endpoints import is_down
-from probes.topology.smi_words import Smi
+from probes.topology.hops import Smi
 
 NO_PORTS = Evidence("/sys/class/infiniband", "no RDMA device of a NIC here")
 ACTIVE = ("ACTIVE", "ACTIVE_DEFER")

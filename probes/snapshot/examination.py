@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from probes.base.frozen import frozen
 from probes.base.unknown import Maybe, Reason, Unknown
-from probes.facts.gpu import fabric_services
-from probes.facts.gpu.fabric_services import FabricServiceFacts
+from probes.facts.gpu import fabric
+from probes.facts.gpu.fabric import FabricServiceFacts
 from probes.facts.jobs import processes
 from probes.facts.jobs.processes import ProcessFacts
 from probes.facts.kernel import dkms, module_files
@@ -14,6 +14,8 @@ from probes.facts.kernel.dkms import DkmsFacts
 from probes.facts.kernel.log import KernelLogFacts
 from probes.facts.kernel.module_files import ModuleFileFacts
 from probes.facts.kernel.next_boot import NextBootFacts
+from probes.facts.network import routes
+from probes.facts.network.routes import InterfaceFacts
 from probes.facts.node import Node, probe_node
 from probes.facts.pci import aer, config_space, rdma_topo
 from probes.facts.pci.aer import PcieErrorFacts
@@ -24,22 +26,20 @@ from probes.facts.rdma.port_health import PortHealthFacts
 from probes.facts.rdma.qos import QosFacts
 from probes.facts.rdma.rail_networks import RailNetworkFacts
 from probes.facts.system import (
-    cpuset,
     device_nodes,
     driver_container,
-    interfaces,
     libraries,
     memlock,
+    numa,
     rdma_cgroup,
     services,
     tools,
 )
-from probes.facts.system.cpuset import CpusetFacts
 from probes.facts.system.device_nodes import DeviceNodeFacts
 from probes.facts.system.driver_container import DriverContainerFacts
-from probes.facts.system.interfaces import InterfaceFacts
 from probes.facts.system.libraries import LibraryFacts
 from probes.facts.system.memlock import MemlockFacts
+from probes.facts.system.numa import CpusetFacts
 from probes.facts.system.rdma_cgroup import RdmaCgroupFacts
 from probes.facts.system.services import ServiceFacts
 from probes.facts.system.tools import ToolFacts
@@ -123,7 +123,7 @@ class Examination:
     memlock: Maybe[MemlockFacts] = _probed(
         "memlock", lambda run: memlock.probe(run.host), directories=("/etc",)
     )
-    cpuset: Maybe[CpusetFacts] = _probed("cpuset", lambda run: cpuset.probe(run.host))
+    cpuset: Maybe[CpusetFacts] = _probed("cpuset", lambda run: numa.probe_cpuset(run.host))
     rdma_cgroup: Maybe[RdmaCgroupFacts] = _probed("RDMA control groups", _rdma_cgroup, needs=("processes",))
     services: Maybe[ServiceFacts] = _probed(
         "services", lambda run: services.probe(run.host), directories=("/etc", "/usr")
@@ -147,14 +147,14 @@ class Examination:
     )
     fabric_services: Maybe[FabricServiceFacts] = _probed(
         "fabric services",
-        lambda run: fabric_services.probe(run.host, run.node.pci),
+        lambda run: fabric.probe(run.host, run.node.pci),
         directories=("/dev", "/proc"),
     )
     rdma_topo: Maybe[RdmaTopoFacts] = _probed("rdma_topo", _rdma_topo)
     driver_container: Maybe[DriverContainerFacts] = _probed(
         "driver container", lambda run: driver_container.probe(run.host)
     )
-    interfaces: Maybe[InterfaceFacts] = _probed("interfaces", lambda run: interfaces.probe(run.host))
+    interfaces: Maybe[InterfaceFacts] = _probed("interfaces", lambda run: routes.probe(run.host))
     qos: Maybe[QosFacts] = _probed("RoCE QoS", _qos)
     rail_networks: Maybe[RailNetworkFacts] = _probed("RoCE networks", _rail_networks, needs=("interfaces",))
     topology_files: Maybe[TopologyFileFacts] = _probed(

@@ -6,12 +6,12 @@ from enum import Enum
 
 from probes.base.frozen import frozen
 from probes.base.unknown import Unknown, known
+from probes.facts.network.network_use import NOT_ASKED, NetworkUse
 from probes.facts.node import Node
 from probes.facts.rdma.devices import RdmaDevice, RdmaFacts
-from probes.facts.system.network_use import NOT_ASKED, NetworkUse
 from probes.topology.endpoints import Endpoint, is_down, port_gbps
+from probes.topology.hops import Smi
 from probes.topology.paths import Topology
-from probes.topology.smi_words import Smi
 
 _NEAR = (Smi.PIX, Smi.PXB)
 

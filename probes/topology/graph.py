@@ -14,18 +14,21 @@ value may be Unknown.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from itertools import combinations
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from probes.base.unknown import Reason, Unknown, known
+from probes.base.unknown import Reason, Unknown, first_unread, known
 from probes.facts.gpu.gpus import GpuFacts
 from probes.facts.node import Node
 from probes.facts.pci.functions import PciFacts, PciFunction, PciKind
 from probes.facts.pci.link_speed import capacity, carried, describe, most_of, now_of
 from probes.facts.system.numa import NumaFacts
 from probes.topology.endpoints import Endpoint
-from probes.topology.parts import Parts
+
+if TYPE_CHECKING:
+    import networkx as nx
+
 
 NUMA_NODE, CPU, HOST_BRIDGE = "NUMA node", "CPU", "host bridge"
 ROOT_PORT, UPSTREAM, DOWNSTREAM = "root port", "upstream port", "downstream port"
@@ -37,6 +40,45 @@ NO_LINK = Unknown(Reason.NOT_THERE, "", "not a PCIe link")
 _IDS = ("vendor_id", "device_id", "subsystem_vendor_id", "subsystem_device_id")
 _FACTS = ("root", "sysfs_path", "numa_node", *_IDS)
 _AMAZON = 0x1D0F
+
+
+class Parts:
+    """Named parts with facts, and links with facts: plain dictionaries, of which networkx's graph is made.
+
+    Most rules only ask for the neighbors of a part. networkx takes 0.1 s to import, a third of `gdrtop
+    check`, so it is imported where the graph is drawn, searched or exported.
+    """
+
+    def __init__(self) -> None:
+        self.nodes: dict[str, dict[str, Any]] = {}
+        self.adj: dict[str, dict[str, dict[str, Any]]] = {}  # part -> neighbor -> link
+        self._links: dict[tuple[str, str], dict[str, Any]] = {}
+
+    def __contains__(self, name: str) -> bool:
+        return name in self.nodes
+
+    def add(self, name: str, **facts: Any) -> None:
+        """Add a part, or facts to one that is there."""
+        self.nodes.setdefault(name, {}).update(facts)
+        self.adj.setdefault(name, {})
+
+    def join(self, a: str, b: str, **facts: Any) -> None:
+        """Link two parts that are not linked yet."""
+        self._links[a, b] = self.adj[a][b] = self.adj[b][a] = facts
+
+    def link(self, a: str, b: str) -> dict[str, Any]:
+        """Return the facts of the link between two parts; {} if there is none."""
+        return self.adj.get(a, {}).get(b, {})
+
+    def graph(self, kinds: Container[str] | None = None) -> nx.Graph[str]:
+        """Return everything as a graph, or the parts of these kinds."""
+        import networkx as nx
+
+        names = {name for name, facts in self.nodes.items() if kinds is None or facts["kind"] in kinds}
+        graph: nx.Graph[str] = nx.Graph()
+        graph.add_nodes_from((name, facts) for name, facts in self.nodes.items() if name in names)
+        graph.add_edges_from((a, b, facts) for (a, b), facts in self._links.items() if {a, b} <= names)
+        return graph
 
 
 def numa_id(number: int) -> str:
@@ -220,3 +262,57 @@ def root_port(parts: Parts, bdf: str) -> str:
     """Return the root port above a function; "" if it has none or its place is unknown."""
     chain = chain_of(parts, bdf)
     return chain[0] if len(chain) > 1 else ""
+
+
+def nvlinks_between(parts: Parts, a: str, b: str) -> int:
+    """Return the NVLinks that join two GPUs, directly or through NVSwitches; 0 where NVML names none.
+
+    An NVSwitch is also a peer that this virtual machine does not see (NCCL src/graph/xml.cc). A GPU that both
+    are connected to switches nothing: see `has_relay`.
+    """
+    direct = parts.link(a, b)
+    if direct.get("type") == NVLINK:
+        return int(direct["links"])
+    switches = [peer for peer in _common_peers(parts, a, b) if parts.nodes[peer]["kind"] != GPU]
+    return min(sum(int(parts.link(gpu, switch)["links"]) for switch in switches) for gpu in (a, b))
+
+
+def has_relay(parts: Parts, a: str, b: str) -> bool:
+    """Return whether a third GPU has NVLinks directly to both: NCCL's NVB (src/graph/paths.cc)."""
+    return any(parts.nodes[peer]["kind"] == GPU for peer in _common_peers(parts, a, b))
+
+
+def _common_peers(parts: Parts, a: str, b: str) -> Iterator[str]:
+    """Yield what both GPUs have NVLinks to."""
+    for peer, edge in parts.adj[a].items():
+        if edge["type"] == NVLINK and parts.link(peer, b).get("type") == NVLINK:
+            yield peer
+
+
+def nvlink_peers(parts: Parts, gpu: str) -> frozenset[str]:
+    """Return the GPUs that a GPU has NVLinks to, directly or through NVSwitches (`nvlinks_between`)."""
+    found: set[str] = set()
+    for peer, edge in parts.adj[gpu].items():
+        if edge["type"] != NVLINK or not edge["links"]:
+            continue
+        if parts.nodes[peer]["kind"] == GPU:
+            found.add(peer)
+        else:
+            others = parts.adj[peer].items()
+            found.update(other for other, far in others if far["type"] == NVLINK and far["links"])
+    return frozenset(found - {gpu})
+
+
+def unread_c2c(node: Node) -> dict[str, Unknown]:
+    """Return the GPUs that may have chip-to-chip links, which could not be read; x86 CPUs have none."""
+    platform = node.platform
+    architecture = platform if isinstance(platform, Unknown) else platform.cpu_architecture
+    if isinstance(node.gpus, Unknown) or architecture == "x86_64":
+        return {}
+    unread = {gpu.bdf: first_unread((gpu.c2c_links,)) for gpu in node.gpus.gpus}
+    return {bdf: why for bdf, why in unread.items() if why is not None}
+
+
+def has_c2c(parts: Parts, gpu: str) -> bool:
+    """Return whether a GPU is attached to its CPU by chip-to-chip links."""
+    return any(edge["type"] == C2C for edge in parts.adj[gpu].values())

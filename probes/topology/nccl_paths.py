@@ -12,10 +12,8 @@ from probes.base.unknown import Maybe, Reason, Unknown, known
 from probes.facts.pci.functions import PciFunction
 from probes.facts.rdma.devices import RdmaDevice
 from probes.topology.endpoints import Endpoint, is_down, port_gbps
-from probes.topology.file_tree import FileTree
-from probes.topology.nccl_words import ORDER, Nccl, Seat, pci_path, seat_of
-from probes.topology.nvlink import has_c2c, has_relay, nvlink_peers, nvlinks_between
-from probes.topology.parts import Parts
+from probes.topology.graph import Parts, has_c2c, has_relay, nvlink_peers, nvlinks_between
+from probes.topology.nccl_words import ORDER, FileTree, Nccl, Seat, pci_path, seat_of
 
 # NCCL uses GPUDirect RDMA by default up to these levels; P2C exists only for GPUs with C2C links
 # (src/graph/paths.cc ncclTopoCheckGdr: the level is P2C, before 2.29 PXB).

@@ -1,4 +1,7 @@
-"""NCCL's words for what lies between GPUs and NICs, by its rules (2.30: src/graph/xml.cc, paths.cc)."""
+"""NCCL's words for what lies between GPUs and NICs, by its rules (2.30: src/graph/xml.cc, paths.cc).
+
+A topology file gives NCCL a PCI tree in place of the one in sysfs.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +12,7 @@ from typing import Any
 from probes.base.frozen import frozen
 from probes.base.unknown import known
 from probes.facts.pci.functions import PciFunction
-from probes.topology.graph import chain_of, merged_bdf
-from probes.topology.parts import Parts
+from probes.topology.graph import Parts, chain_of, merged_bdf
 
 UNKNOWN_NUMA = -1  # to NCCL the kernel's -1 is a NUMA node of its own
 Functions = Mapping[str, Mapping[str, Any]]  # the nodes of Parts
@@ -112,3 +114,26 @@ def pci_path(a: Seat, b: Seat) -> Nccl:
         if switch in b.switches:
             return Nccl.PIX if below + b.switches.index(switch) == 0 else Nccl.PXB
     return Nccl.PHB if a.cpu == b.cpu else Nccl.SYS
+
+
+@frozen
+class FileTree:
+    """The places of PCI functions by a topology file."""
+
+    path: str  # of the file
+    seats: Mapping[str, Seat]  # by bus ID in lower case; GPUs, NICs and switches
+
+    def seat(self, found: Seat) -> Seat:
+        """Return where NCCL sees a function with this file; `found` is its place by sysfs.
+
+        NCCL keeps the parents that the file gives an element. It asks sysfs about a function that the file
+        does not name, and joins the file's tree at the first switch that the file names (src/graph/xml.cc
+        ncclTopoGetXmlFromSys).
+        """
+        if found.bus_id in self.seats:
+            return self.seats[found.bus_id]
+        for place, switch in enumerate(found.switches):
+            if switch in self.seats:
+                above = self.seats[switch]
+                return Seat(found.bus_id, (*found.switches[: place + 1], *above.switches), above.cpu)
+        return found

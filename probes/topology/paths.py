@@ -15,15 +15,11 @@ from probes.facts.node import Node
 from probes.facts.pci.functions import PciFacts
 from probes.facts.rdma.devices import RdmaDevice, RdmaFacts, natural
 from probes.topology.endpoints import Endpoint, endpoints, is_down, port_gbps
-from probes.topology.file_tree import FileTree
-from probes.topology.graph import DMA, GPU, NIC, NVSWITCH, build_parts, switches_above
-from probes.topology.hops import Hop, Routes, weakest_of
+from probes.topology.graph import DMA, GPU, NIC, NVSWITCH, Parts, build_parts, switches_above, unread_c2c
+from probes.topology.hops import Hop, Routes, Smi, smi_path, weakest_of
 from probes.topology.nccl_paths import NEAR, NcclPaths
-from probes.topology.nccl_words import ORDER, Nccl
-from probes.topology.nvlink import unread_c2c
-from probes.topology.parts import Parts
+from probes.topology.nccl_words import ORDER, FileTree, Nccl
 from probes.topology.places import Places
-from probes.topology.smi_words import Smi, smi_path
 
 if TYPE_CHECKING:
     import networkx as nx

@@ -12,9 +12,9 @@ from math import inf
 
 from probes.base.unknown import Unknown, known
 from probes.topology.endpoints import Endpoint
+from probes.topology.graph import Parts
 from probes.topology.hops import Branch, Routes
 from probes.topology.nccl_paths import NcclPaths
-from probes.topology.parts import Parts
 
 
 class Places:

@@ -10,8 +10,8 @@ from probes.recording.archive import read_archive
 from probes.recording.replay_host import ReplayHost
 from probes.snapshot.examination import examine
 from probes.snapshot.rates import read
+from probes.topology.hops import Smi
 from probes.topology.paths import build
-from probes.topology.smi_words import Smi
 from tests.recordings import NODE_VM
 from tui.files.new_file import chunks_of
 

@@ -11,8 +11,8 @@ from probes.base.origin import Source
 from probes.base.plan import NothingToDo, Plan
 from probes.base.unknown import Maybe, Unknown, known
 from probes.facts.jobs import processes
-from probes.facts.system import network_dependencies
-from probes.facts.system.network_dependencies import NetworkDependencyFacts
+from probes.facts.network import network_dependencies
+from probes.facts.network.network_dependencies import NetworkDependencyFacts
 from probes.host.probe_thread import start_probe
 from probes.host.protocol import Host
 from probes.plans.catalogue import Offer, offers

@@ -12,7 +12,7 @@ from probes.base.text import printable
 from probes.base.unknown import Maybe, Unknown, known
 from probes.facts.jobs.processes import ProcessFacts, name_of
 from probes.facts.kernel.modules import KernelModule
-from probes.facts.system.network_dependencies import NetworkDependency, NetworkDependencyFacts
+from probes.facts.network.network_dependencies import NetworkDependency, NetworkDependencyFacts
 from probes.facts.system.platform import PlatformFacts
 from probes.plans.common import may_take_down_netdevs, netdevs_taken_down
 from probes.plans.register_writes import why_no_setpci

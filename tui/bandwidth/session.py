@@ -18,7 +18,7 @@ from probes.bandwidth.planning.series import plan_series
 from probes.bandwidth.results.baseline import other_type_hint, updated_baseline
 from probes.base.origin import Source
 from probes.base.unknown import Unknown
-from probes.facts.system.tcp_ports import free_port
+from probes.facts.network.tcp_ports import free_port
 from probes.facts.system.tools import PERFTEST_PORT
 from probes.host.protocol import Host
 from probes.snapshot.examination import Examination

@@ -36,7 +36,7 @@ from probes.snapshot.examination import Examination
 from probes.snapshot.rates import Reading
 from probes.snapshot.verdict import ServedCache, assess
 from probes.snapshot.watch import Watch
-from probes.topology.file_tree import FileTree
+from probes.topology.nccl_words import FileTree
 from probes.topology.paths import Topology, build
 from tui.runtime.schedules import CheckSchedule
 

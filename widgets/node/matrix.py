@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from probes.base.text import plural
 from probes.base.unknown import Unknown
 from probes.topology.endpoints import Endpoint
+from probes.topology.hops import Smi
 from probes.topology.nccl_words import Nccl
 from probes.topology.paths import Path, Topology
-from probes.topology.smi_words import Smi
 from widgets.base.figures import UNKNOWN_MARK
 from widgets.base.lazy_lines import LazyLines
 from widgets.base.lines import Line, Run, Tone, fit, width_of, wrapped

@@ -7,8 +7,14 @@ from probes.base.text import plural
 from probes.base.unknown import Reason, Unknown, known
 from probes.checks.gpu.devices import bdfs_of, names_of, need_gpus
 from probes.checks.gpu.nvlink import FABRIC_GUIDE, NEEDS_HOST, NO_CUDA, need_switches
-from probes.facts.gpu.fabric import COMPLETED, NOT_SUPPORTED, UNFINISHED
-from probes.facts.gpu.fabric_services import NVLSM, UMAD_MODULE, FabricServiceFacts
+from probes.facts.gpu.fabric import (
+    COMPLETED,
+    NOT_SUPPORTED,
+    NVLSM,
+    UMAD_MODULE,
+    UNFINISHED,
+    FabricServiceFacts,
+)
 from probes.facts.gpu.gpus import Gpu, GpuFacts
 from probes.facts.system.platform import in_container
 from probes.queries.evidence_list import first_n

@@ -7,8 +7,7 @@ from probes.base.text import plural
 from probes.base.unknown import Reason, Unknown, known
 from probes.checks.gpu.devices import bdfs_of, need_gpus, need_nvml
 from probes.checks.gpu.nvlink import NEEDS_HOST, SERVICES, service_of, state_of
-from probes.facts.gpu.fabric import NOT_SUPPORTED
-from probes.facts.gpu.fabric_services import CHANNELS, NODES_CONFIG
+from probes.facts.gpu.fabric import CHANNELS, NODES_CONFIG, NOT_SUPPORTED
 from probes.facts.gpu.gpus import GpuFacts
 from probes.facts.system.platform import in_container
 from probes.facts.system.services import Service, ServiceState

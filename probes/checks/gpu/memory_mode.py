@@ -5,7 +5,7 @@ from __future__ import annotations
 from probes.base.plan import Plan, instruction
 from probes.base.unknown import known
 from probes.checks.gpu.devices import bdfs_of, need_gpus, need_nvml
-from probes.facts.gpu.memory_mode import PARAMETER, MemoryMode, gpu_numa_nodes, memory_mode
+from probes.facts.gpu.gpus import MEMORY_MODE_PARAMETER, MemoryMode, gpu_numa_nodes, memory_mode
 from probes.plans.common import REBOOT_ENDS_JOBS
 from probes.queries.evidence_list import join_limited
 from probes.queries.finding import Area, Evidence, Outcome, Severity, found, need, passed
@@ -36,8 +36,8 @@ def gpu_memory_in_kubernetes(examination: Examination) -> Outcome:
     node = examination.node
     facts = need(node.gpus, "the NVIDIA driver")
     mode = need(memory_mode(facts.driver, node.numa), "the NUMA nodes")
-    parameter = known(facts.driver.parameters, {}).get(PARAMETER, '""')
-    shown = Evidence(_PARAMS, f"{PARAMETER}: {parameter}")
+    parameter = known(facts.driver.parameters, {}).get(MEMORY_MODE_PARAMETER, '""')
+    shown = Evidence(_PARAMS, f"{MEMORY_MODE_PARAMETER}: {parameter}")
     if mode is MemoryMode.DRIVER or not has_pods(examination):
         return passed(shown, Evidence("/sys/devices/system/node", mode.value))
     nodes = join_limited(str(number) for number in gpu_numa_nodes(node.numa))

@@ -6,7 +6,7 @@ from probes.base.plan import Plan, Step, instruction
 from probes.base.unknown import Reason, Unknown, known
 from probes.facts.gpu.gpus import Flavor
 from probes.facts.gpudirect import GdrPath, GpuDirectFacts, Requirement
-from probes.facts.gpudirect_vendors import EFA_PEERMEM
+from probes.facts.gpudirect_requirements import EFA_PEERMEM
 from probes.facts.kernel.log import LogKind
 from probes.facts.rdma.devices import RdmaDevice
 from probes.plans.load_modules import load_step

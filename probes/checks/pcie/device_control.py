@@ -7,7 +7,7 @@ from collections.abc import Callable
 from probes.base.plan import Plan, Step, instruction
 from probes.base.text import plural
 from probes.base.unknown import Reason, Unknown, known, map_known
-from probes.facts.pci.capabilities import PciExpress
+from probes.facts.pci.config_space import PciExpress
 from probes.plans.common import REBOOT_ENDS_JOBS
 from probes.plans.device_control import DRAIN, NOT_LASTING, set_bits
 from probes.plans.nic_firmware import look_at_ordering

@@ -26,8 +26,8 @@ from probes.queries.pcie_paths import (
 from probes.queries.ports import PORT_DOWN
 from probes.snapshot.examination import Examination
 from probes.topology.endpoints import Endpoint, is_down
+from probes.topology.graph import unread_c2c
 from probes.topology.nccl_words import ORDER, Nccl
-from probes.topology.nvlink import unread_c2c
 from probes.topology.paths import Path
 
 AREA = Area("pcie", requires=(unknown_devices,))

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from probes.base.plan import Plan, instruction
 from probes.base.unknown import Maybe, Reason, Unknown, known, map_known
 from probes.checks.pcie.device_control import SPEC, each_nic
-from probes.facts.pci.capabilities import PciExpress
+from probes.facts.pci.config_space import PciExpress
 from probes.facts.rdma.devices import RdmaFacts
 from probes.plans.common import REBOOT_ENDS_JOBS
 from probes.plans.device_control import USUAL_READ_BYTES, raising

@@ -10,10 +10,12 @@ from probes.base.text import printable
 from probes.base.unknown import Maybe, Reason, Unknown, known, map_known
 from probes.facts.gpu.fabric import GpuFabric, fabric_of
 from probes.facts.pci.functions import PciFacts, PciFunction, PciKind
+from probes.facts.system.numa import NumaFacts
 from probes.host.nvml import NvmlFacts, NvmlGpu
 from probes.host.protocol import Host
 
 _NOT_ASKED = Unknown(Reason.NOT_RECORDED, "NVML", "not asked")
+MEMORY_MODE_PARAMETER = "CoherentGPUMemoryMode"
 
 
 class Flavor(Enum):
@@ -233,3 +235,31 @@ def _unplaced(host: Host, nvml: Maybe[NvmlFacts]) -> tuple[str, ...]:
     answered = () if isinstance(nvml, Unknown) else nvml.gpus
     named = (gpu.source if isinstance(gpu, Unknown) else gpu.bdf for gpu in answered)
     return tuple(printable(bdf, 32) for bdf in named) or tuple(printable(name, 32) for name in listed[:64])
+
+
+class MemoryMode(Enum):
+    """Who manages the memory of GPUs with C2C links to a Grace CPU.
+
+    NVreg_CoherentGPUMemoryMode: with "numa" Linux has each GPU's memory as a NUMA node without CPUs; with
+    "driver" (CDMM, since driver 580) only the NVIDIA driver manages it. The default is "numa" before driver
+    615 and "driver" since (NVIDIA HPC SDK 26.11 release notes), so without the option the NUMA nodes decide.
+    """
+
+    NUMA = "GPU memory is a NUMA node"
+    DRIVER = "the driver manages GPU memory (CDMM)"
+
+
+def memory_mode(driver: DriverFacts, numa: Maybe[NumaFacts]) -> Maybe[MemoryMode]:
+    """Return the mode of a node whose GPUs have C2C links, by the driver's option, else by the NUMA nodes."""
+    option = known(driver.parameters, {}).get(MEMORY_MODE_PARAMETER, "").strip('" ')
+    if option == "driver":
+        return MemoryMode.DRIVER
+    if isinstance(numa, Unknown):
+        return numa
+    return MemoryMode.NUMA if gpu_numa_nodes(numa) else MemoryMode.DRIVER
+
+
+def gpu_numa_nodes(numa: Maybe[NumaFacts]) -> tuple[int, ...]:
+    """Return the NUMA nodes that have memory and no CPUs: on Grace, those of GPUs."""
+    nodes = () if isinstance(numa, Unknown) else numa.nodes
+    return tuple(node.number for node in nodes if node.cpulist == "" and known(node.memory_bytes, 0))

@@ -8,8 +8,7 @@ from enum import Enum
 from probes.base.frozen import frozen
 from probes.base.text import printable
 from probes.base.unknown import Maybe, Reason, Unknown, known, map_known
-from probes.facts.kernel.boot_default import next_kernel
-from probes.facts.kernel.boot_loader import BootLoader, loader_of
+from probes.facts.kernel.boot_loader import BootLoader, loader_of, next_kernel
 from probes.facts.kernel.release import is_release
 from probes.facts.system.distribution import Distribution
 from probes.facts.system.tools import DIRECTORIES

@@ -2,25 +2,287 @@
 
 Every user can read 64 bytes of the file `config`; the rest needs CAP_SYS_ADMIN (drivers/pci/pci-sysfs.c,
 pci_read_config). Reading 4096 bytes takes about a millisecond, so it is not done every second.
+
+Offsets and bits: include/uapi/linux/pci_regs.h. The parsers survive any bytes: a list that loops ends, and a
+capability that extends beyond the bytes read is malformed.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from dataclasses import fields
+from enum import Enum
 
 from probes.base.frozen import frozen
 from probes.base.origin import Source
 from probes.base.text import printable
 from probes.base.unknown import Maybe, Reason, Unknown
-from probes.facts.pci.capabilities import HEADER_BYTES, WHOLE_BYTES, ConfigSpace, is_gone, parse_config
-from probes.facts.pci.functions import PciFacts, PciKind
+from probes.facts.pci.functions import DEVICES, PciFacts, PciKind, asleep
 from probes.facts.pci.rdma_topo import is_dma_function
-from probes.facts.pci.sleep import DEVICES, asleep
 from probes.host.protocol import Host
 
+HEADER_BYTES = 64  # PCI_STD_HEADER_SIZEOF: readable by every user
+CONVENTIONAL_BYTES = 256  # PCI_CFG_SPACE_SIZE
+WHOLE_BYTES = 4096  # PCI_CFG_SPACE_EXP_SIZE
 MAX_FUNCTIONS = 512
 _BDF = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
+
+
+class PortType(Enum):
+    """The type of a PCIe function: PCI_EXP_FLAGS_TYPE."""
+
+    ENDPOINT = "endpoint"
+    LEGACY_ENDPOINT = "legacy endpoint"
+    ROOT_PORT = "root port"
+    UPSTREAM = "upstream port"
+    DOWNSTREAM = "downstream port"
+    PCI_BRIDGE = "PCIe to PCI bridge"
+    PCIE_BRIDGE = "PCI to PCIe bridge"
+    ROOT_ENDPOINT = "root complex integrated endpoint"
+    EVENT_COLLECTOR = "root complex event collector"
+
+
+@frozen
+class AcsFlags:
+    """One bit per service of Access Control Services, in register order (PCI_ACS_SV …)."""
+
+    source_validation: bool
+    translation_blocking: bool
+    request_redirect: bool
+    completion_redirect: bool
+    upstream_forwarding: bool
+    egress_control: bool
+    direct_translated: bool
+
+    @property
+    def redirects(self) -> bool:
+        """Whether peer-to-peer traffic is sent up to the root complex: RR, CR or UF."""
+        return self.request_redirect or self.completion_redirect or self.upstream_forwarding
+
+    def __str__(self) -> str:
+        signs = ("+" if getattr(self, field.name) else "-" for field in fields(self))
+        return " ".join(map("".join, zip(_ACS_WORDS, signs, strict=True)))
+
+
+@frozen
+class Acs:
+    """The ACS capability of one port: the supported and the enabled services."""
+
+    offset: int  # of the capability; its control register is at +6
+    able: AcsFlags
+    on: AcsFlags
+    control: int  # the control register, 16 bits
+
+
+@frozen
+class PciExpress:
+    """The PCI Express capability: Device Control and Device Control 2."""
+
+    offset: int
+    port_type: Maybe[PortType]
+    max_payload_supported_bytes: Maybe[int]
+    max_payload_bytes: Maybe[int]
+    max_read_request_bytes: Maybe[int]  # MRRS
+    relaxed_ordering: bool  # the function may set the attribute; the driver decides
+    extended_tags: bool
+    no_snoop: bool
+    ten_bit_tags: Maybe[bool]  # requester enable; NOT_THERE: capability of version 1
+    aspm: Maybe[str]  # "off", "L0s", "L1", "L0s L1"; NOT_THERE: a function without a link
+    # Of ERRORS, since they were last cleared; includes errors that never reached the kernel's AER.
+    detected: tuple[str, ...]
+
+
+@frozen
+class ResizableBar:
+    """One BAR with a selectable size."""
+
+    index: int
+    size_bytes: int
+    largest_bytes: Maybe[int]  # the largest size that the function offers
+
+
+@frozen
+class ConfigSpace:
+    """The configuration space of one function; NOT_THERE: it has no such capability."""
+
+    bdf: str
+    source: str  # the file
+    express: Maybe[PciExpress]
+    acs: Maybe[Acs]
+    ats_enabled: Maybe[bool]
+    resizable_bars: Maybe[tuple[ResizableBar, ...]]
+
+
+_ACS_WORDS = ("SrcValid", "TransBlk", "ReqRedir", "CmpltRedir", "UpstreamFwd", "EgressCtrl", "DirectTrans")
+_STATUS, _CAPABILITY_LIST_BIT = 0x06, 0x10
+_HEADER_TYPE, _CAPABILITY_POINTER = 0x0E, 0x34
+_EXPRESS, _ACS, _ATS, _REBAR = 0x10, 0x0D, 0x0F, 0x15
+_ATS_ENABLE = 0x8000
+_MOST_CAPABILITIES = 48  # PCI_FIND_CAP_TTL
+_MOST_EXTENDED = (WHOLE_BYTES - CONVENTIONAL_BYTES) // 8  # pci_find_next_ext_capability
+
+_PORT_TYPES = {
+    0x0: PortType.ENDPOINT,
+    0x1: PortType.LEGACY_ENDPOINT,
+    0x4: PortType.ROOT_PORT,
+    0x5: PortType.UPSTREAM,
+    0x6: PortType.DOWNSTREAM,
+    0x7: PortType.PCI_BRIDGE,
+    0x8: PortType.PCIE_BRIDGE,
+    0x9: PortType.ROOT_ENDPOINT,
+    0xA: PortType.EVENT_COLLECTOR,
+}
+_WITHOUT_LINK = (PortType.ROOT_ENDPOINT, PortType.EVENT_COLLECTOR)
+ERRORS = ("correctable", "non-fatal", "fatal", "unsupported request")
+_ASPM = ("off", "L0s", "L1", "L0s L1")
+
+
+def is_gone(content: bytes) -> bool:
+    """Return whether no device answered: it reads as all ones (PCI_ERROR_RESPONSE); no vendor is 0xffff."""
+    return content[:4] == b"\xff\xff\xff\xff"
+
+
+def parse_config(content: bytes, bdf: str = "", source: str = "config") -> Maybe[ConfigSpace]:
+    """Parse a configuration space of 256 or 4096 bytes; it accepts any content."""
+    if len(content) < HEADER_BYTES:
+        return Unknown(Reason.MALFORMED, source, f"{len(content)} bytes are no PCI header")
+    if is_gone(content):
+        return Unknown(Reason.DRIVER_ERROR, source, "all ones: the function does not answer (off the bus?)")
+    standard = capabilities(content)
+    express: Maybe[PciExpress] = Unknown(Reason.NOT_THERE, source, "no PCI Express capability")
+    if _EXPRESS in standard:
+        express = _express(content, standard[_EXPRESS], source)
+    without: Unknown | None = None
+    if len(content) <= CONVENTIONAL_BYTES and _EXPRESS in standard:
+        # A PCIe function always has 4096 bytes; the kernel falls back to 256 if it cannot reach the rest.
+        without = Unknown(Reason.IO_ERROR, source, "extended config space is not accessible (no MMCONFIG)")
+    extended = extended_capabilities(content)
+
+    def missing(name: str) -> Unknown:
+        return Unknown(Reason.NOT_THERE, source, f"no {name} capability") if without is None else without
+
+    return ConfigSpace(
+        bdf=bdf,
+        source=source,
+        express=express,
+        acs=_acs(content, extended[_ACS], source) if _ACS in extended else missing("ACS"),
+        ats_enabled=_ats(content, extended[_ATS], source) if _ATS in extended else missing("ATS"),
+        resizable_bars=_rebar(content, extended[_REBAR]) if _REBAR in extended else missing("Resizable BAR"),
+    )
+
+
+def capabilities(content: bytes) -> dict[int, int]:
+    """Return capability ID -> offset, from the list whose first offset is at 0x34; a loop ends it."""
+    if len(content) <= HEADER_BYTES or not _word(content, _STATUS) & _CAPABILITY_LIST_BIT:
+        return {}
+    if content[_HEADER_TYPE] & 0x7F > 1:  # CardBus has its pointer elsewhere
+        return {}
+    found: dict[int, int] = {}
+    offset = content[_CAPABILITY_POINTER] & 0xFC
+    for _ in range(_MOST_CAPABILITIES):
+        if offset < HEADER_BYTES or offset + 2 > len(content) or content[offset] == 0xFF:
+            break
+        found.setdefault(content[offset], offset)
+        offset = content[offset + 1] & 0xFC
+    return found
+
+
+def extended_capabilities(content: bytes) -> dict[int, int]:
+    """Return extended capability ID -> offset, from the list that begins at 0x100; a loop ends it."""
+    found: dict[int, int] = {}
+    offset = CONVENTIONAL_BYTES
+    for _ in range(_MOST_EXTENDED):
+        if offset < CONVENTIONAL_BYTES or offset + 4 > len(content):
+            break
+        header = _long(content, offset)
+        if header in (0, 0xFFFF_FFFF):
+            break
+        found.setdefault(header & 0xFFFF, offset)
+        offset = header >> 20 & 0xFFC
+    return found
+
+
+def _word(content: bytes, offset: int) -> int:
+    return int.from_bytes(content[offset : offset + 2], "little")
+
+
+def _long(content: bytes, offset: int) -> int:
+    return int.from_bytes(content[offset : offset + 4], "little")
+
+
+def _cut(source: str, offset: int) -> Unknown:
+    return Unknown(Reason.MALFORMED, source, f"the capability at {offset:#x} extends beyond the bytes read")
+
+
+def _bytes_of(code: int, source: str) -> Maybe[int]:
+    """Return 128 << code; codes 6 and 7 are reserved."""
+    return 128 << code if code < 6 else Unknown(Reason.MALFORMED, source, f"reserved size code {code}")
+
+
+def _express(content: bytes, offset: int, source: str) -> Maybe[PciExpress]:
+    """Parse flags at +2, DevCap +4, DevCtl +8, DevSta +0xa, LnkCtl +0x10, DevCtl2 +0x28 (version 2)."""
+    if offset + 0x14 > len(content):
+        return _cut(source, offset)
+    flags, control, status = (_word(content, offset + at) for at in (2, 8, 0xA))
+    kind = _PORT_TYPES.get(flags >> 4 & 0xF)
+    ten_bit_tags: Maybe[bool] = Unknown(Reason.NOT_THERE, source, "PCIe capability of version 1")
+    if flags & 0xF >= 2:
+        whole = offset + 0x2A <= len(content)
+        ten_bit_tags = bool(_word(content, offset + 0x28) & 0x1000) if whole else _cut(source, offset)
+    aspm: Maybe[str] = _ASPM[_word(content, offset + 0x10) & 3]
+    if kind in _WITHOUT_LINK:
+        aspm = Unknown(Reason.NOT_THERE, source, "no link")
+    return PciExpress(
+        offset=offset,
+        port_type=kind
+        if kind is not None
+        else Unknown(Reason.MALFORMED, source, f"port type {flags >> 4 & 0xF:#x}"),
+        max_payload_supported_bytes=_bytes_of(_long(content, offset + 4) & 7, source),
+        max_payload_bytes=_bytes_of(control >> 5 & 7, source),
+        max_read_request_bytes=_bytes_of(control >> 12 & 7, source),
+        relaxed_ordering=bool(control & 0x0010),
+        extended_tags=bool(control & 0x0100),
+        no_snoop=bool(control & 0x0800),
+        ten_bit_tags=ten_bit_tags,
+        aspm=aspm,
+        detected=tuple(name for bit, name in enumerate(ERRORS) if status >> bit & 1),
+    )
+
+
+def _acs(content: bytes, offset: int, source: str) -> Maybe[Acs]:
+    """Parse PCI_ACS_CAP at +4, PCI_ACS_CTRL at +6."""
+    if offset + 8 > len(content):
+        return _cut(source, offset)
+    control = _word(content, offset + 6)
+    return Acs(offset, acs_flags(_word(content, offset + 4)), acs_flags(control), control)
+
+
+def acs_flags(register: int) -> AcsFlags:
+    """Parse the seven bits of an ACS capability or control register."""
+    return AcsFlags(*(bool(register >> bit & 1) for bit in range(7)))
+
+
+def _ats(content: bytes, offset: int, source: str) -> Maybe[bool]:
+    """Parse PCI_ATS_CTRL at +6."""
+    if offset + 8 > len(content):
+        return _cut(source, offset)
+    return bool(_word(content, offset + 6) & _ATS_ENABLE)
+
+
+def _rebar(content: bytes, offset: int) -> tuple[ResizableBar, ...]:
+    """Parse PCI_REBAR_CAP at +4, PCI_REBAR_CTRL at +8, and so on per BAR; bit 4 of the first means 1 MiB."""
+    bars = []
+    count = min(_long(content, offset + 8) >> 5 & 7, 6)
+    for place in range(offset, offset + 8 * count, 8):
+        if place + 12 > len(content):
+            break
+        sizes, control = _long(content, place + 4) >> 4, _long(content, place + 8)
+        largest: Maybe[int] = Unknown(Reason.MALFORMED, "", "no size offered")
+        if sizes:
+            largest = 1 << (20 + sizes.bit_length() - 1)
+        bars.append(ResizableBar(control & 7, 1 << (20 + (control >> 8 & 0x3F)), largest))
+    return tuple(bars)
 
 
 @frozen

@@ -13,11 +13,12 @@ from probes.base.origin import Source
 from probes.base.text import printable
 from probes.base.unknown import Maybe, Reason, Unknown, first_unread, known, map_known, not_found
 from probes.facts.pci.names import names_of
-from probes.facts.pci.sleep import DEVICES as _DEVICES
-from probes.facts.pci.sleep import asleep
 from probes.facts.system import numa
 from probes.host.protocol import Host
 from probes.host.values import is_without_numa_node, read_numa_node
+
+DEVICES = "/sys/bus/pci/devices"
+_ASLEEP = (("power/runtime_status", ("suspended", "suspending")), ("power_state", ("D3cold",)))
 
 
 class PciKind(Enum):
@@ -240,15 +241,15 @@ def _iommu(host: Host, path: str) -> tuple[Maybe[int], Maybe[str]]:
 
 def _function(host: Host, bdf: str) -> Maybe[PciFunction]:
     """Read a function; unknown if what it is or where it is could not be read."""
-    target = host.link(f"{_DEVICES}/{bdf}")
+    target = host.link(f"{DEVICES}/{bdf}")
     if isinstance(target, Unknown):
         # Some dumps have directories in place of the kernel's links.
-        resolved = host.resolve(f"{_DEVICES}/{bdf}")
+        resolved = host.resolve(f"{DEVICES}/{bdf}")
         if isinstance(resolved, Unknown) and (unread := first_unread((resolved, target))) is not None:
             return unread
-        path = known(resolved, f"{_DEVICES}/{bdf}")
+        path = known(resolved, f"{DEVICES}/{bdf}")
     else:
-        path = posixpath.normpath(posixpath.join(_DEVICES, target))
+        path = posixpath.normpath(posixpath.join(DEVICES, target))
     root, chain = chain_of(path)
     text = host.read(f"{path}/uevent")
     event = {} if isinstance(text, Unknown) else parse_uevent(text)
@@ -338,7 +339,7 @@ def _without_recorded_drivers(host: Host, functions: dict[str, PciFunction]) -> 
     ]
     if host.origin.source is not Source.TREE or not all(missing):
         return functions
-    unknown = Unknown(Reason.NOT_RECORDED, f"{_DEVICES}/*/driver", "this tree has no driver of any function")
+    unknown = Unknown(Reason.NOT_RECORDED, f"{DEVICES}/*/driver", "this tree has no driver of any function")
     return {bdf: replace(function, driver=unknown) for bdf, function in functions.items()}
 
 
@@ -349,7 +350,7 @@ def sort_key(bdf: str) -> tuple[int, ...]:
 
 def probe(host: Host) -> Maybe[PciFacts]:
     """Read /sys/bus/pci/devices, but nothing that would wake a sleeping device."""
-    names = host.names(_DEVICES)
+    names = host.names(DEVICES)
     if isinstance(names, Unknown):
         return names
     bdfs = sorted((name for name in names if _BDF.fullmatch(name)), key=sort_key)
@@ -368,3 +369,17 @@ def probe(host: Host) -> Maybe[PciFacts]:
     }
     found = names_of(host, set(ids.values()))
     return PciFacts(functions, {bdf: found[pair] for bdf, pair in ids.items()})
+
+
+def asleep(host: Host, bdf: str) -> Unknown | None:
+    """Return why a function must not be read; None: it is awake.
+
+    Reading `config` or `vpd` wakes a suspended function up, and in kernels since 2025 `current_link_speed`,
+    `current_link_width` and `max_link_width` do (drivers/pci/pci-sysfs.c, pci_config_pm_runtime_get).
+    """
+    for name, words in _ASLEEP:
+        path = f"{DEVICES}/{bdf}/{name}"
+        state = known(host.read(path, 4096), "")
+        if state in words:
+            return Unknown(Reason.NOT_THERE, path, f"not read: {state}, and reading would wake it up")
+    return None

@@ -12,8 +12,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from probes.base.unknown import Unknown, known
-from probes.facts.pci.functions import PciFacts, PciFunction, PciKind
-from probes.facts.pci.sleep import asleep
+from probes.facts.pci.functions import PciFacts, PciFunction, PciKind, asleep
 from probes.host.protocol import Host
 
 MARK = b"SW_MNG"

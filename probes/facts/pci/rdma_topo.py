@@ -11,8 +11,7 @@ from __future__ import annotations
 from probes.base.frozen import frozen
 from probes.base.text import printable
 from probes.base.unknown import Maybe, Reason, Unknown
-from probes.facts.pci.functions import PciFacts, PciFunction, PciKind
-from probes.facts.pci.sleep import asleep
+from probes.facts.pci.functions import PciFacts, PciFunction, PciKind, asleep
 from probes.host.protocol import Host
 
 ARGV = ("rdma_topo", "check")

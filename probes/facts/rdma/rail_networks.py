@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from probes.base.frozen import frozen
 from probes.base.text import printable
 from probes.base.unknown import Maybe, Reason, Unknown, known
+from probes.facts.network.routes import InterfaceFacts
 from probes.facts.rdma.devices import RdmaFacts
-from probes.facts.system.interfaces import InterfaceFacts
 from probes.host.protocol import Host
 from probes.host.values import read_integer
 

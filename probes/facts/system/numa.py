@@ -1,4 +1,4 @@
-"""NUMA nodes: their CPUs, memory and distances."""
+"""NUMA nodes: their CPUs, memory and distances, and which CPUs and nodes this process may use."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ from functools import lru_cache
 
 from probes.base.frozen import frozen
 from probes.base.text import printable
-from probes.base.unknown import Maybe, Reason, Unknown
+from probes.base.unknown import Maybe, Reason, Unknown, map_known
 from probes.host.protocol import Host
 from probes.host.usage import cpu_list
 
 MAX_NUMBER = 65536
+STATUS = "/proc/self/status"
 
 
 @frozen
@@ -112,3 +113,35 @@ def probe(host: Host) -> Maybe[NumaFacts]:
         distances = _distances(host, path, ordered)
         nodes.append(NumaNode(number, _cpulist(host, path), _memory(host, path), distances))
     return NumaFacts(tuple(nodes))
+
+
+@frozen
+class CpusetFacts:
+    """The CPUs and NUMA nodes of this process and of the programs that it starts: "0-55,112-167".
+
+    A job, a container or taskset limits them. libnuma reads the same lines (set_task_constraints).
+    """
+
+    cpus: Maybe[str]
+    memory_nodes: Maybe[str]
+
+
+def probe_cpuset(host: Host) -> Maybe[CpusetFacts]:
+    """Read /proc/self/status (proc_pid_status(5))."""
+    text = host.read(STATUS)
+    return map_known(text, parse_status)
+
+
+def parse_status(text: str) -> CpusetFacts:
+    """Parse the lines "Cpus_allowed_list:" and "Mems_allowed_list:"."""
+    return CpusetFacts(_status_list(text, "Cpus_allowed_list"), _status_list(text, "Mems_allowed_list"))
+
+
+def _status_list(text: str, name: str) -> Maybe[str]:
+    match = re.search(rf"^{name}:[ \t]*([^\n]{{0,4096}})$", text, re.M)
+    if match is None:
+        return Unknown(Reason.MALFORMED, STATUS, f"no line “{name}”")
+    numbers = match[1].strip()
+    if parse_list(numbers) is None:
+        return Unknown(Reason.MALFORMED, STATUS, printable(numbers, 40))
+    return numbers

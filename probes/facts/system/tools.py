@@ -13,11 +13,11 @@ from collections.abc import Callable, Sequence
 from probes.base.frozen import frozen
 from probes.base.text import printable
 from probes.base.unknown import Maybe, Reason, Unknown, not_found
-from probes.facts.system.tcp_ports import listening
+from probes.facts.network.tcp_ports import listening
 from probes.facts.system.tool_names import PERFTEST, PROGRAMS
 from probes.host.protocol import Host
 
-# As in probes/host/command.py: only programs in these directories are run.
+# As in probes/host/machine/command.py: only programs in these directories are run.
 DIRECTORIES = ("/usr/sbin", "/usr/bin", "/sbin", "/bin", "/usr/local/sbin", "/usr/local/bin")
 _PROGRAM_LIMIT_BYTES = 8 << 20
 _SECONDS = 2.0

@@ -1,6 +1,6 @@
 """RDMA netlink messages: requests, and what the kernel answers (include/uapi/rdma/rdma_netlink.h).
 
-Bytes in, dataclasses out; rdma_socket.py exchanges them with the kernel.
+Bytes in, dataclasses out; rdma_reader.py exchanges them with the kernel.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from probes.facts.pci.capabilities import (
+from probes.facts.pci.config_space import (
     CONVENTIONAL_BYTES,
     HEADER_BYTES,
     capabilities,

@@ -12,7 +12,7 @@ from dataclasses import replace
 from probes.base.plan import FileChange, Plan, Step, instruction
 from probes.base.unknown import Maybe, Unknown, known
 from probes.facts.kernel.boot import BootFacts, BootLoader, InitramfsTool
-from probes.facts.pci.capabilities import Acs
+from probes.facts.pci.config_space import Acs
 from probes.facts.system.distribution import Distribution, Family
 from probes.plans.acs import CHECK_CMDLINE, fix_redirects, redirects_option
 from probes.plans.common import REBUILD_INITRAMFS, WITH_DRACUT

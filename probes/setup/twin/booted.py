@@ -15,7 +15,7 @@ from probes.base.frozen import frozen
 from probes.base.unknown import Maybe, Reason, Unknown, known
 from probes.facts.gpu.fabric import UNFINISHED
 from probes.facts.gpudirect import parse_driver_version
-from probes.facts.gpudirect_vendors import EFA_PEERMEM
+from probes.facts.gpudirect_requirements import EFA_PEERMEM
 from probes.facts.kernel.modules import PROC_MODULES
 from probes.facts.system import libraries
 from probes.host.answers import CommandOutput, CudaGpu

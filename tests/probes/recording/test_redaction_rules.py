@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from probes.base.unknown import Unknown
 from probes.facts.jobs.process_files import parse_program
 from probes.facts.kernel.release import parse_config, unpack
-from probes.facts.pci.capabilities import ConfigSpace
-from probes.facts.pci.capabilities import parse_config as parse_pci_config
+from probes.facts.pci.config_space import ConfigSpace
+from probes.facts.pci.config_space import parse_config as parse_pci_config
 from probes.host.answers import CommandOutput
 from probes.recording.format import Question
 from probes.recording.recording_host import Moment

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from probes.base.unknown import Unknown
+from probes.facts.network.network_use import NetworkUse, parse_mounts, probe
 from probes.facts.node import probe_node
-from probes.facts.system.network_use import NetworkUse, parse_mounts, probe
 from probes.host.local import LocalHost
 from probes.simulation.host import SimulatedHost
 from probes.snapshot.nic_roles import NicRole, Role, roles_of

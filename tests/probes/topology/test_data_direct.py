@@ -11,9 +11,9 @@ from probes.nccl.topology_writer import system_of
 from probes.nccl.topology_xml import xml_text
 from probes.simulation.host import SimulatedHost
 from probes.snapshot.examination import Examination, examine
+from probes.topology.hops import Smi
 from probes.topology.nccl_words import Nccl
 from probes.topology.paths import Topology, build
-from probes.topology.smi_words import Smi
 
 GPU1, DMA = "0009:06:00.0", "0009:03:00.0"
 

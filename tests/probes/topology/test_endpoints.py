@@ -6,13 +6,14 @@ from pathlib import Path
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from probes.base.origin import Origin, Source
 from probes.base.unknown import Maybe, Reason, Unknown
 from probes.facts.node import Node, probe_node
 from probes.facts.pci.functions import PciFacts, PciFunction, PciKind, PciLink
-from probes.host.local import LocalHost, Origin, Source
+from probes.host.local import LocalHost
+from probes.topology.hops import Smi
 from probes.topology.nccl_words import Nccl, pci_path, seat_of
 from probes.topology.paths import Topology, build
-from probes.topology.smi_words import Smi
 from tests.trees import MELLANOX, NVIDIA, add_function, add_rdma_device, link, write
 
 LOST = Unknown(Reason.TIMED_OUT, "probe")

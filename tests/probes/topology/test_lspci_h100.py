@@ -7,9 +7,9 @@ import pytest
 from probes.facts.node import Node, probe_node
 from probes.facts.pci.functions import PciFacts, PciKind
 from probes.host.local import LocalHost
+from probes.topology.hops import Smi
 from probes.topology.nccl_words import Nccl
 from probes.topology.paths import Topology, build
-from probes.topology.smi_words import Smi
 from tests.machines import machine_file
 from tests.trees import tree_from_lspci
 

@@ -16,10 +16,9 @@ from probes.simulation.host import SimulatedHost
 from probes.simulation.node.model.description import simulated_names
 from probes.topology.endpoints import endpoints
 from probes.topology.graph import build_parts
-from probes.topology.hops import Routes
+from probes.topology.hops import Routes, Smi, smi_path
 from probes.topology.nccl_words import Nccl
 from probes.topology.paths import Topology, build
-from probes.topology.smi_words import Smi, smi_path
 from tests.probes.topology.test_endpoints import NOTHING
 from tests.trees import BROADCOM, MELLANOX, NVIDIA, add_function, add_numa_node, add_rdma_device
 

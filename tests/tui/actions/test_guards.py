@@ -11,7 +11,7 @@ from probes.base.plan import FileChange, Plan, Step, instruction
 from probes.base.unknown import Reason, Unknown
 from probes.checks.registry import findings
 from probes.facts.jobs.processes import ProcessFacts
-from probes.facts.system.network_dependencies import NetworkDependency, NetworkDependencyFacts, probe
+from probes.facts.network.network_dependencies import NetworkDependency, NetworkDependencyFacts, probe
 from probes.host.local import LocalHost
 from probes.host.probe_thread import start_probe
 from probes.plans.catalogue import Offer

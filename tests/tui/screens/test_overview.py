@@ -15,7 +15,7 @@ from probes.base.unknown import Unknown
 from probes.host.local import LocalHost
 from probes.simulation.host import SimulatedHost
 from probes.simulation.node.model.description import simulated_names
-from probes.topology.smi_words import Smi
+from probes.topology.hops import Smi
 from tests.tiers import usual
 from tests.trees import MELLANOX, NVIDIA, add_function, add_rdma_device, write
 from tests.tui.action_screens import seen

@@ -6,8 +6,7 @@ import pytest
 
 from probes.bandwidth.model.request import Mode, Request
 from probes.base.unknown import Maybe, Reason, Unknown
-from probes.facts.system.cpuset import CpusetFacts
-from probes.facts.system.numa import NumaFacts
+from probes.facts.system.numa import CpusetFacts, NumaFacts
 from probes.snapshot.examination import Examination
 from tests.probes.bandwidth.planning.test_series import lacking, node, only
 

@@ -8,7 +8,7 @@ import pytest
 
 from probes.base.unknown import Reason, Unknown
 from probes.checks.judgment import judge
-from probes.facts.gpu.fabric_services import FabricServiceFacts
+from probes.facts.gpu.fabric import FabricServiceFacts
 from probes.facts.gpu.gpus import Gpu, GpuFacts
 from probes.plans.services import restart_fabric_manager
 from probes.queries.finding import Severity, Status

@@ -7,8 +7,7 @@ from typing import Any
 
 from probes.base.unknown import Reason, Unknown
 from probes.checks.registry import findings
-from probes.facts.pci.capabilities import Acs, ConfigSpace, acs_flags
-from probes.facts.pci.config_space import ConfigSpaceFacts
+from probes.facts.pci.config_space import Acs, ConfigSpace, ConfigSpaceFacts, acs_flags
 from probes.facts.pci.functions import PciFacts, PciFunction, PciKind
 from probes.facts.system.platform import Environment, PlatformFacts
 from probes.queries.finding import Finding

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from probes.checks.registry import findings
-from probes.facts.pci.capabilities import Acs, ConfigSpace, acs_flags
+from probes.facts.pci.config_space import Acs, ConfigSpace, acs_flags
 from probes.facts.pci.functions import PciFacts, PciKind
 from probes.facts.pci.rdma_topo import RdmaTopoFacts
 from probes.plans.acs import redirects_off

@@ -8,7 +8,7 @@ import pytest
 
 from probes.base.unknown import Unknown
 from probes.facts.gpudirect import GdrPath
-from probes.facts.pci.capabilities import ConfigSpace
+from probes.facts.pci.config_space import ConfigSpace
 from probes.facts.pci.functions import PciKind
 from probes.facts.system.platform import PlatformFacts
 from probes.queries.finding import Severity, Status

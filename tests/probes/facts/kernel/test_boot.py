@@ -17,8 +17,14 @@ from probes.facts.kernel.boot import (
     probe,
     version_key,
 )
-from probes.facts.kernel.boot_default import entry_kernel, in_menu_order, parse_default, parse_grubenv
-from probes.facts.kernel.boot_loader import parse_efi_text, parse_grub_settings
+from probes.facts.kernel.boot_loader import (
+    entry_kernel,
+    in_menu_order,
+    parse_default,
+    parse_efi_text,
+    parse_grub_settings,
+    parse_grubenv,
+)
 from probes.facts.system.distribution import Distribution, Family
 from probes.host.local import LocalHost
 from tests.trees import link, write

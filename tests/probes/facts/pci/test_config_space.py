@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from probes.base.origin import Origin, Source
 from probes.base.unknown import Maybe, Reason, Unknown
 from probes.facts.pci import functions as pci
-from probes.facts.pci.capabilities import (
+from probes.facts.pci.config_space import (
     Acs,
     ConfigSpace,
     PciExpress,
@@ -20,8 +20,9 @@ from probes.facts.pci.capabilities import (
     capabilities,
     extended_capabilities,
     parse_config,
+    path_functions,
+    probe,
 )
-from probes.facts.pci.config_space import path_functions, probe
 from probes.host.local import LocalHost
 from tests.machines import machine_file
 from tests.trees import MELLANOX, NVIDIA, add_function

@@ -16,7 +16,6 @@ from probes.base.unknown import Maybe, Reason, Unknown
 from probes.host.answers import CommandOutput
 from probes.host.local import LocalHost
 from probes.host.machine import rdma_netlink
-from probes.host.machine.rdma_command import KINDS, parse_resources, resources_from_command
 from probes.host.machine.rdma_netlink import (
     Answer,
     Command,
@@ -25,7 +24,12 @@ from probes.host.machine.rdma_netlink import (
     request,
     shares_namespaces,
 )
-from probes.host.machine.rdma_socket import ResourceReader
+from probes.host.machine.rdma_reader import (
+    COMMAND_KINDS,
+    ResourceReader,
+    parse_resources,
+    resources_from_command,
+)
 from probes.host.rdma_resources import (
     CompletionQueue,
     MemoryRegion,
@@ -226,7 +230,7 @@ def test_a_kernel_that_waits_for_a_dead_nic_does_not_stop_gdrtop(
         return ask(size)
 
     monkeypatch.setattr("probes.host.local.RDMA_CLASS", "/")
-    monkeypatch.setattr("probes.host.machine.rdma_socket.SECONDS", 0.02)
+    monkeypatch.setattr("probes.host.machine.rdma_reader.SECONDS", 0.02)
     monkeypatch.setattr(ResourceReader.read, "__defaults__", (60.0,))
     monkeypatch.setattr(kernel, "recvmsg", wait)
     host = LocalHost()
@@ -235,7 +239,7 @@ def test_a_kernel_that_waits_for_a_dead_nic_does_not_stop_gdrtop(
         assert isinstance(found, Unknown)
         assert found.reason is Reason.TIMED_OUT
     assert kernel.asked == [Command.GET]
-    monkeypatch.setattr("probes.host.machine.rdma_socket.SECONDS", 60.0)
+    monkeypatch.setattr("probes.host.machine.rdma_reader.SECONDS", 60.0)
     answers.set()
     assert isinstance(host.rdma_resources(), RdmaResources)
 
@@ -334,7 +338,9 @@ _JSON = st.recursive(
 )
 
 
-@given(st.dictionaries(st.sampled_from(KINDS), st.one_of(st.text(max_size=60), _JSON.map(json.dumps))))
+@given(
+    st.dictionaries(st.sampled_from(COMMAND_KINDS), st.one_of(st.text(max_size=60), _JSON.map(json.dumps)))
+)
 def test_any_output_of_the_command_gives_an_answer(texts: dict[str, str]) -> None:
     found = parse_resources(texts, "netns")
     assert isinstance(found, Unknown) or all(one.device.isprintable() for one in found.domains)

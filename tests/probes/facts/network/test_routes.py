@@ -7,8 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from probes.base.unknown import Reason, Unknown
-from probes.facts.system import interfaces
-from probes.facts.system.interfaces import Interface, InterfaceFacts
+from probes.facts.network.routes import Interface, InterfaceFacts, probe
 from probes.host.local import LocalHost
 from probes.setup.environment.sockets import first_choice
 from probes.simulation.host import SimulatedHost
@@ -27,7 +26,7 @@ def test_interfaces_are_in_the_order_of_their_index(tmp_path: Path) -> None:
     write(tmp_path, "/proc/net/route", ROUTES)
     for name, index in (("eno1", 5), ("docker0", 3), ("ib0", 9)):
         write(tmp_path, f"/sys/class/net/{name}/ifindex", f"{index}\n")
-    facts = interfaces.probe(LocalHost(str(tmp_path)))
+    facts = probe(LocalHost(str(tmp_path)))
     assert isinstance(facts, InterfaceFacts)
     assert facts.interfaces == (
         Interface("docker0", 3, ("172.17.0.0/16",)),
@@ -40,7 +39,7 @@ def test_interfaces_are_in_the_order_of_their_index(tmp_path: Path) -> None:
 
 
 def test_without_routes_the_interfaces_are_unknown(tmp_path: Path) -> None:
-    facts = interfaces.probe(LocalHost(str(tmp_path)))
+    facts = probe(LocalHost(str(tmp_path)))
     assert isinstance(facts, Unknown)
     assert facts.reason is Reason.NOT_THERE
 
@@ -56,6 +55,6 @@ def test_any_route_table_is_read(routes: str, index: str) -> None:
     host = node()
     host.tree.add("/proc/net/route", HEAD + routes + "\n../../x\t0000640A\t00000000\t0001\t0\t0\t0\t0000FFFF")
     host.tree.add("/sys/class/net/eno1/ifindex", index)
-    facts = interfaces.probe(host)
+    facts = probe(host)
     assert isinstance(facts, InterfaceFacts)
     assert all("/" not in interface.name for interface in facts.interfaces)

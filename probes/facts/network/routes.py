@@ -1,8 +1,9 @@
-"""Routes and addresses of this network namespace, and the netdevs that carry a connection.
+"""Routes, addresses and interfaces of this network namespace, and the netdevs that carry a connection.
 
 Formats: proc(5), /proc/net/{route,if_inet6}; /proc/net/ipv6_route, Linux net/ipv6/route.c, rt6_info_dump.
 Policy routing is not followed: the netdev of the local address is named in addition to that of the route to
-the peer.
+the peer. Interfaces with IPv4 addresses are in the order in which NCCL and getifaddrs(3) list them, which is
+the kernel's: by index, IPv4 before IPv6 (net/core/rtnetlink.c, rtnl_dump_all).
 """
 
 from __future__ import annotations
@@ -13,10 +14,14 @@ from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_network
 
 from probes.base.frozen import frozen
 from probes.base.text import printable
-from probes.base.unknown import known
+from probes.base.unknown import Maybe, Unknown, known
 from probes.host.protocol import Host
 
 NET = "/sys/class/net"
+_ROUTES = "/proc/net/route"
+_LIMIT_BYTES = 1 << 20
+_MAX_INTERFACES = 128
+_NAME = re.compile(r"[A-Za-z0-9_@:-][A-Za-z0-9_.@:-]{0,14}")
 _MOST_LAYERS = 8  # VLAN over bridge over bond over NIC
 _RTF_UP, _RTF_REJECT = 0x1, 0x200  # include/uapi/linux/route.h
 Address = IPv4Address | IPv6Address
@@ -137,3 +142,40 @@ def parse_addresses_v6(text: str) -> dict[Address, str]:
 
 def _v4(word: str) -> IPv4Address:
     return IPv4Address(bytes.fromhex(word)[::-1])
+
+
+@frozen
+class Interface:
+    """One interface of this network namespace."""
+
+    name: str
+    index: int
+    networks: tuple[str, ...]  # its IPv4 networks, "10.0.0.0/24"
+
+
+@frozen
+class InterfaceFacts:
+    """Interfaces with an IPv4 network, by index; those with an unknown index are left out."""
+
+    interfaces: tuple[Interface, ...]
+
+
+def probe(host: Host) -> Maybe[InterfaceFacts]:
+    """Read the routes, of which an address with a prefix adds one, and the index of each interface."""
+    text = host.read(_ROUTES, _LIMIT_BYTES)
+    if isinstance(text, Unknown):
+        return text
+    networks: dict[str, list[str]] = {}
+    for route in parse_routes(text):
+        mapped = route.network.network_address.ipv4_mapped
+        if mapped is None or route.has_gateway or route.network.prefixlen <= 96:
+            continue
+        if _NAME.fullmatch(route.netdev) and (route.netdev in networks or len(networks) < _MAX_INTERFACES):
+            prefix = route.network.prefixlen - 96
+            networks.setdefault(route.netdev, []).append(f"{route.destination}/{prefix}")
+    found: list[Interface] = []
+    for name, of_name in networks.items():
+        index = host.read(f"{NET}/{name}/ifindex", 64)
+        if not isinstance(index, Unknown) and re.fullmatch(r"[0-9]{1,9}", index):
+            found.append(Interface(name, int(index), tuple(of_name)))
+    return InterfaceFacts(tuple(sorted(found, key=lambda interface: interface.index)))

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from probes.facts.system.network_dependencies import NetworkDependency, parse_connections, probe
-from probes.facts.system.routes import parse_addresses_v6, parse_routes, parse_routes_v6
+from probes.facts.network.network_dependencies import NetworkDependency, parse_connections, probe
+from probes.facts.network.routes import parse_addresses_v6, parse_routes, parse_routes_v6
 from probes.host.local import LocalHost
 from probes.plans.common import netdevs_taken_down
 from probes.simulation.host import SimulatedHost

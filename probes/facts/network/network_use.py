@@ -12,8 +12,8 @@ from collections.abc import Mapping
 from probes.base.frozen import frozen
 from probes.base.text import printable
 from probes.base.unknown import Maybe, Reason, Unknown, known
-from probes.facts.system.network_dependencies import NETWORK_FILE_SYSTEM, server_of
-from probes.facts.system.routes import (
+from probes.facts.network.network_dependencies import NETWORK_FILE_SYSTEM, server_of
+from probes.facts.network.routes import (
     Address,
     carriers,
     default_routes,

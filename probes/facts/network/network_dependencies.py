@@ -16,7 +16,7 @@ from ipaddress import IPv4Address, IPv6Address, ip_address
 from probes.base.frozen import frozen
 from probes.base.text import printable
 from probes.base.unknown import Reason, Unknown, known
-from probes.facts.system.routes import (
+from probes.facts.network.routes import (
     NET,
     Address,
     carriers,

@@ -1,0 +1,1 @@
+"""The network of the node: interfaces, routes, and what depends on them."""

@@ -1,0 +1,257 @@
+"""Ask the kernel for its RDMA resources through a netlink socket; no privileges needed (rdma(8)).
+
+Where the socket cannot be used, `rdma -j -d resource show` lists them.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import re
+import socket
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from probes.base.text import printable
+from probes.base.unknown import Maybe, Reason, Unknown
+from probes.host.answers import CommandOutput
+from probes.host.machine.rdma_netlink import (
+    Answer,
+    Command,
+    ResourceParser,
+    devices_of,
+    request,
+    shares_namespaces,
+)
+from probes.host.rdma_resources import (
+    MAX_OBJECTS,
+    CompletionQueue,
+    MemoryRegion,
+    ProtectionDomain,
+    QueuePair,
+    RdmaContext,
+    RdmaResources,
+)
+
+SOURCE = "RDMA netlink"
+SECONDS = 3.0  # for everything
+_NETLINK_RDMA = 20
+_DATAGRAM_BYTES = 1 << 16  # the kernel sends at most 32 KiB in one
+_MAX_DATAGRAMS = 1024  # of one answer
+COMMAND_KINDS = ("qp", "mr", "pd", "ctx", "cq")
+_COMMAND_SECONDS = 2.0
+_GREATEST = (1 << 64) - 1
+_KINDS = (
+    Command.RES_QP_GET,
+    Command.RES_MR_GET,
+    Command.RES_PD_GET,
+    Command.RES_CTX_GET,
+    Command.RES_CQ_GET,
+)
+# The others only name owners, and old kernels do not have all of them.
+_NEEDED = (Command.RES_QP_GET, Command.RES_MR_GET)
+_REASONS = {
+    errno.EPERM: Reason.NEEDS_ROOT,
+    errno.EACCES: Reason.NEEDS_ROOT,
+    errno.EPROTONOSUPPORT: Reason.NOT_THERE,
+    errno.EAFNOSUPPORT: Reason.NOT_THERE,
+    errno.ENOENT: Reason.NOT_THERE,
+    errno.ETIMEDOUT: Reason.TIMED_OUT,
+}
+
+
+class _Connection:
+    """A netlink socket for one round of questions."""
+
+    def __init__(self, seconds: float) -> None:
+        self._deadline = time.monotonic() + seconds
+        self._sequence = 0
+        self._socket = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, _NETLINK_RDMA)
+
+    def close(self) -> None:
+        self._socket.close()
+
+    def ask(self, command: Command, device: int | None = None) -> Answer:
+        """Return the answer; once more if objects changed while the kernel listed them."""
+        answer = self._ask_once(command, device)
+        return self._ask_once(command, device) if answer.is_interrupted else answer
+
+    def _ask_once(self, command: Command, device: int | None) -> Answer:
+        self._sequence += 1
+        answer = Answer(self._sequence)
+        self._socket.sendto(request(command, self._sequence, device), (0, 0))
+        for _ in range(_MAX_DATAGRAMS):
+            left = self._deadline - time.monotonic()
+            if left <= 0:
+                raise OSError(errno.ETIMEDOUT, os.strerror(errno.ETIMEDOUT))
+            self._socket.settimeout(left)
+            datagram, _, flags, sender = self._socket.recvmsg(_DATAGRAM_BYTES)
+            if sender[0] != 0:  # not from the kernel
+                continue
+            answer.is_interrupted |= bool(flags & socket.MSG_TRUNC)
+            answer.add(datagram)
+            if answer.is_done:
+                return answer
+        raise OSError(errno.EFBIG, "endless answer")
+
+
+class ResourceReader:
+    """Reads the resources of all devices in this network namespace.
+
+    Only for a kernel that has ib_core loaded: opening the socket would load it.
+    """
+
+    def __init__(self) -> None:
+        self._parser = ResourceParser()
+
+    def read(self, seconds: float = SECONDS) -> Maybe[RdmaResources]:
+        """Return the resources; late where a NIC's firmware does not answer, for which the kernel waits."""
+        try:
+            connection = _Connection(seconds)
+        except OSError as error:
+            return _unknown(error.errno or 0)
+        try:
+            return self._read(connection)
+        except TimeoutError:
+            return Unknown(Reason.TIMED_OUT, SOURCE, f"no answer after {seconds:g} s")
+        except OSError as error:
+            return _unknown(error.errno or 0)
+        finally:
+            connection.close()
+
+    def _read(self, connection: _Connection) -> Maybe[RdmaResources]:
+        listed = connection.ask(Command.GET)
+        if listed.errno:
+            return _unknown(listed.errno)
+        devices = devices_of(listed)
+        failed: dict[str, int] = {}
+        answers: dict[tuple[Command, str], Answer] = {}
+        for index, name in devices:
+            for kind in _KINDS:
+                answer = connection.ask(kind, index)
+                if kind in _NEEDED and (answer.errno or answer.is_interrupted):
+                    failed[name] = answer.errno or errno.EAGAIN
+                    break
+                answers[kind, name] = answer
+        if devices and len(failed) == len(devices):
+            return _unknown(next(iter(failed.values())))
+        read = {(kind, name): answer for (kind, name), answer in answers.items() if name not in failed}
+        shared = shares_namespaces(connection.ask(Command.SYS_GET))
+        return self._parser.parse(read, shared, tuple(failed))
+
+
+def _unknown(number: int) -> Unknown:
+    reason = _REASONS.get(number, Reason.DRIVER_ERROR)
+    return Unknown(reason, SOURCE, os.strerror(number))
+
+
+def resources_from_command(
+    run: Callable[[Sequence[str], float], Maybe[CommandOutput]],
+) -> Maybe[RdmaResources]:
+    """Return the resources that the `rdma` command lists."""
+    texts = {}
+    for kind in COMMAND_KINDS:
+        output = run(("rdma", "-j", "-d", "resource", "show", kind), _COMMAND_SECONDS)
+        if isinstance(output, Unknown):
+            return output
+        if output.exit_status == 0:
+            texts[kind] = output.stdout
+        elif kind in ("qp", "mr"):  # the others only name owners; an old command does not have all of them
+            return Unknown(Reason.DRIVER_ERROR, " ".join(output.argv), printable(output.stderr, 200))
+    system = run(("rdma", "system", "show"), _COMMAND_SECONDS)
+    return parse_resources(texts, "" if isinstance(system, Unknown) else system.stdout)
+
+
+def parse_resources(texts: dict[str, str], system: str = "") -> Maybe[RdmaResources]:
+    """Parse the JSON by kind of object, and the text of `rdma system show`."""
+    lists: dict[str, list[dict[str, Any]]] = {}
+    left_out = 0
+    for kind in COMMAND_KINDS:
+        found = _objects(texts.get(kind, "[]"))
+        if found is None:
+            return Unknown(Reason.MALFORMED, f"rdma -j resource show {kind}", "not the expected JSON")
+        lists[kind] = found[:MAX_OBJECTS]
+        left_out += max(0, len(found) - MAX_OBJECTS)
+    mode = re.search(r"\bnetns (shared|exclusive)\b", system)
+    return RdmaResources(
+        tuple(_queue_pair(one) for one in lists["qp"] if "lqpn" in one),
+        tuple(_region(one, at) for at, one in enumerate(lists["mr"])),
+        tuple(
+            ProtectionDomain(_device(one), _number(one, "pdn") or 0, _number(one, "ctxn"), *_owner(one))
+            for one in lists["pd"]
+            if "pdn" in one
+        ),
+        tuple(
+            RdmaContext(_device(one), _number(one, "ctxn") or 0, *_owner(one))
+            for one in lists["ctx"]
+            if "ctxn" in one
+        ),
+        tuple(
+            CompletionQueue(_device(one), _number(one, "cqn") or 0, _number(one, "ctxn"), *_owner(one))
+            for one in lists["cq"]
+            if "cqn" in one
+        ),
+        None if mode is None else mode[1] == "shared",
+        left_out,
+    )
+
+
+def _objects(text: str) -> list[dict[str, Any]] | None:
+    try:
+        found = json.loads(text) if text.strip() else []
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(found, list):
+        return None
+    return [one for one in found if isinstance(one, dict) and isinstance(one.get("ifname"), str)]
+
+
+def _device(one: dict[str, Any]) -> str:
+    return printable(one["ifname"], 64)
+
+
+def _number(one: dict[str, Any], key: str) -> int | None:
+    value = one.get(key)
+    return value if type(value) is int and 0 <= value <= _GREATEST else None
+
+
+def _text(one: dict[str, Any], key: str) -> str:
+    value = one.get(key)
+    return printable(value, 64) if isinstance(value, str) else ""
+
+
+def _owner(one: dict[str, Any]) -> tuple[int | None, str]:
+    """Return the pid, or the name of the kernel module: only objects of the kernel have a name and no pid."""
+    pid = _number(one, "pid") or None
+    return pid, "" if pid is not None else _text(one, "comm").strip("[]")
+
+
+def _queue_pair(one: dict[str, Any]) -> QueuePair:
+    pid, kernel_name = _owner(one)
+    return QueuePair(
+        device=_device(one),
+        number=_number(one, "lqpn") or 0,
+        kind=_text(one, "type") or "UNKNOWN",
+        state=_text(one, "state") or "UNKNOWN",
+        port=_number(one, "port"),
+        remote=_number(one, "rqpn"),
+        pd=_number(one, "pdn"),
+        pid=pid,
+        kernel_name=kernel_name,
+    )
+
+
+def _region(one: dict[str, Any], position: int) -> MemoryRegion:
+    pid, kernel_name = _owner(one)
+    number = _number(one, "mrn")
+    return MemoryRegion(
+        device=_device(one),
+        number=position if number is None else number,
+        length_bytes=_number(one, "mrlen") or 0,
+        pd=_number(one, "pdn"),
+        pid=pid,
+        kernel_name=kernel_name,
+        is_odp="odp" in one or "drv_odp" in one,
+    )
