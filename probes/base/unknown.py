@@ -87,8 +87,8 @@ def is_there(fact: Maybe[object]) -> Maybe[bool]:
 
 def first_unread(answers: Iterable[object]) -> Unknown | None:
     """Return the first unknown answer for another reason than NOT_THERE; None: each place was read."""
-    unread = (one for one in answers if isinstance(one, Unknown) and one.reason is not Reason.NOT_THERE)
-    return next(unread, None)
+    unknown = (answer for answer in answers if isinstance(answer, Unknown))
+    return next((answer for answer in unknown if answer.reason is not Reason.NOT_THERE), None)
 
 
 def not_found(answers: Iterable[object], source: str, detail: str = "") -> Unknown:

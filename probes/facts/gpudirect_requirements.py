@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable
 
 from probes.base.text import printable
-from probes.base.unknown import Maybe, Reason, Unknown, all_of, any_of, known, map_known
+from probes.base.unknown import Maybe, Reason, Unknown, all_of, any_of, is_there, known, map_known
 from probes.facts.gpu.gpus import DriverFacts, Flavor, Gpu, GpuFacts, is_vgpu
 from probes.facts.gpudirect import (
     MEMORY_PEERS,
@@ -261,7 +261,7 @@ def _loadable(modules: ModuleFacts) -> list[Requirement]:
     name, lack = "nvidia_peermem built for this kernel", "there is no nvidia_peermem for this kernel"
     depends: Maybe[tuple[str, ...]] = module.depends
     if isinstance(module.on_disk, Unknown):
-        there: Maybe[bool] = False if module.on_disk.reason is Reason.NOT_THERE else module.on_disk
+        there = is_there(module.on_disk)
         requirements.append(Requirement(name, there, f"modules.dep: {module.on_disk}", lack))
     else:
         requirements.append(Requirement(name, True, module.on_disk))
@@ -295,9 +295,7 @@ def _exported(modules: ModuleFacts) -> Requirement:
 def is_live(host: Host, module: str) -> Maybe[bool]:
     """Return whether a module is loaded now."""
     state = host.read(f"/sys/module/{module}/initstate", 64)
-    if isinstance(state, Unknown):
-        return False if state.reason is Reason.NOT_THERE else state
-    return state == "live"
+    return is_there(state) if isinstance(state, Unknown) else state == "live"
 
 
 def efa_requirement(host: Host, device: RdmaDevice) -> Requirement:
@@ -314,9 +312,7 @@ def efa_requirement(host: Host, device: RdmaDevice) -> Requirement:
         return Requirement(name, provider.startswith("NVIDIA"), evidence, lack)
     if not isinstance(built, Unknown) and built in ("0", "1"):
         return Requirement(name, built == "1", f"{base}/gdr: {built}", lack)
-    live = is_live(host, EFA_PEERMEM)
-    word = str(live) if isinstance(live, Unknown) else "live" if live else "not loaded"
-    return Requirement(name, live, f"/sys/module/{EFA_PEERMEM}: {word}", f"{EFA_PEERMEM} is not loaded")
+    return _live_module(host, EFA_PEERMEM, name, f"{EFA_PEERMEM} is not loaded")
 
 
 def cxi_requirements(
@@ -328,19 +324,15 @@ def cxi_requirements(
     (shs-cxi-driver, cass_dma_buf.c and cass_nvidia_gpu.c). The first needs NVIDIA's open kernel modules, the
     second a driver that was built with NVIDIA's headers.
     """
-    rows = [_loaded(host, name) for name in _CXI_MODULES]
-    nvidia = is_live(host, "nvidia")
-    word = str(nvidia) if isinstance(nvidia, Unknown) else "live" if nvidia else "not loaded"
-    lack = "the NVIDIA driver is not loaded"
-    rows.append(Requirement("the NVIDIA driver loaded", nvidia, f"/sys/module/nvidia: {word}", lack))
-    rows.append(_gpu_memory(host, gpus))
-    return (*rows, *_of_gpus(support))
+    rows = [_live_module(host, name, f"{name} loaded", f"{name} is not loaded") for name in _CXI_MODULES]
+    nvidia = _live_module(host, "nvidia", "the NVIDIA driver loaded", "the NVIDIA driver is not loaded")
+    return (*rows, nvidia, _gpu_memory(host, gpus), *_of_gpus(support))
 
 
-def _loaded(host: Host, name: str) -> Requirement:
-    live = is_live(host, name)
+def _live_module(host: Host, module: str, name: str, lack: str) -> Requirement:
+    live = is_live(host, module)
     word = str(live) if isinstance(live, Unknown) else "live" if live else "not loaded"
-    return Requirement(f"{name} loaded", live, f"/sys/module/{name}: {word}", f"{name} is not loaded")
+    return Requirement(name, live, f"/sys/module/{module}: {word}", lack)
 
 
 def _gpu_memory(host: Host, gpus: Maybe[GpuFacts]) -> Requirement:
@@ -349,9 +341,7 @@ def _gpu_memory(host: Host, gpus: Maybe[GpuFacts]) -> Requirement:
     parameter = host.read(CXI_GPU_PARAMETER, 64)
     flavor = gpus if isinstance(gpus, Unknown) else gpus.driver.flavor
     is_open: Maybe[bool] = flavor if isinstance(flavor, Unknown) else flavor is Flavor.OPEN
-    has_p2p: Maybe[bool] = True
-    if isinstance(parameter, Unknown):
-        has_p2p = False if parameter.reason is Reason.NOT_THERE else parameter
+    has_p2p = is_there(parameter)
     if has_p2p is True:
         return Requirement(name, True, f"{CXI_GPU_PARAMETER}: {printable(known(parameter, ''), 8)}")
     evidence = f"{CXI_GPU_PARAMETER}: {parameter}"

@@ -107,9 +107,11 @@ def newest(speeds: Iterable[CollectiveSpeed]) -> tuple[CollectiveSpeed, ...]:
     first: dict[str, CollectiveSpeed] = {}
     for speed in speeds:
         first.setdefault(speed.communicator, speed)
-    return tuple(
-        sorted(first.values(), key=lambda one: (-(one.nodes or 0), -(one.ranks or 0), one.communicator))
-    )
+
+    def order(speed: CollectiveSpeed) -> tuple[int, int, str]:
+        return -(speed.nodes or 0), -(speed.ranks or 0), speed.communicator
+
+    return tuple(sorted(first.values(), key=order))
 
 
 def _speed_of(value: object) -> CollectiveSpeed | None:

@@ -6,6 +6,10 @@ group, which only opening a file would show (Documentation/admin-guide/cgroup-v2
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import field
+
+from probes.base.frozen import frozen
 from probes.base.unknown import Maybe, Reason, Unknown, known, map_known
 from probes.facts.gpu.gpus import NOT_LISTED, Gpu, GpuFacts
 from probes.facts.pci.functions import is_for_guests
@@ -15,7 +19,6 @@ from probes.facts.system.numa import parse_list
 from probes.facts.system.platform import in_container
 from probes.queries.pcie_paths import functions_of
 from probes.snapshot.examination import Examination
-from probes.snapshot.usable import UsableHere
 
 NO_FILE, DENIED = "no device file", "no permission for the device file"
 ELSEWHERE = "its RDMA device is in another network namespace"
@@ -23,6 +26,27 @@ NO_HANDLE = "the control group allows no RDMA handle"
 FOR_GUESTS = "passed to a virtual machine"
 NOT_IN_CONTAINER = "not passed into the container"
 NO_CPU, NO_MEMORY = "no CPU in the cpuset", "no memory in the cpuset"
+
+
+@frozen
+class UsableHere:
+    """Why this session may not use a device or a NUMA node; "" where it may."""
+
+    devices: Mapping[str, Maybe[str]] = field(default_factory=dict)  # by endpoint: GPU BDF, NIC id
+    numa_nodes: Mapping[int, Maybe[str]] = field(default_factory=dict)
+    is_container: bool = False
+
+    @property
+    def not_usable(self) -> dict[str, str]:
+        """The devices that this session may not use, with the reason."""
+        return {end: why for end, why in self.devices.items() if not isinstance(why, Unknown) and why}
+
+    @property
+    def other_numa_nodes(self) -> dict[int, str]:
+        """The NUMA nodes that this session may not use, with the reason."""
+        return {
+            number: why for number, why in self.numa_nodes.items() if not isinstance(why, Unknown) and why
+        }
 
 
 def usable_here(examination: Examination) -> UsableHere:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Mapping
+from dataclasses import field, replace
+from enum import Enum
 
 from probes.base.frozen import frozen
 from probes.base.unknown import Maybe, Reason, Unknown, known
 from probes.facts.gpu.fabric import UNFINISHED
 from probes.facts.gpu.gpus import NOT_LISTED, Gpu, GpuFacts
-from probes.facts.gpudirect import GpuDirectFacts
+from probes.facts.gpudirect import GdrPath, GpuDirectFacts
 from probes.facts.node import Node
 from probes.facts.pci.functions import is_for_guests
 from probes.facts.rdma.devices import RdmaDevice
@@ -17,10 +18,35 @@ from probes.facts.system.platform import in_container, is_guest
 from probes.snapshot.gdr_use import GdrUse, active_text, idle_text, joined_sentences
 from probes.snapshot.rates import Reading
 from probes.snapshot.served_gpus import Reachability, hardware_devices, has_active_port, serving_nics
-from probes.snapshot.verdict_state import State, Usability
 from probes.topology.paths import Topology
 
 _HIDDEN_SWITCHES = "paths between GPUs and NICs are unknown: this virtual machine hides its PCIe switches"
+
+
+class State(Enum):
+    """The word of the verdict."""
+
+    ACTIVE = "ACTIVE"  # usable, in use now, and no finding degrades it
+    READY = "READY"  # the same, not in use now
+    DEGRADED = "DEGRADED"  # usable, but a finding takes GPUs away or costs bandwidth
+    BROKEN = "BROKEN"  # no usable path, or no program here can use one
+    UNKNOWN = "UNKNOWN"  # what decides could not be read
+    NOT_APPLICABLE = "NOT APPLICABLE"  # no NVIDIA GPU, no RDMA NIC, or hardware that cannot do it by design
+
+
+@frozen
+class Usability:
+    """What the requirements of the paths say of a node; its findings turn this into the verdict.
+
+    The state is never DEGRADED: only a finding degrades a node.
+    """
+
+    state: State
+    path: GdrPath | None
+    reason: str  # what shows the use, or the requirement that is unmet or unknown; no full stop at the end
+    gpus: tuple[str, ...] = ()  # GPUs that could use GPUDirect RDMA, by BDF
+    nics: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # the NICs that serve each GPU
+    unserved: Mapping[str, str] = field(default_factory=dict)  # GPU -> why no NIC serves it, as a clause
 
 
 class ServedCache:
@@ -29,15 +55,15 @@ class ServedCache:
     def __init__(self) -> None:
         self._node: Node | None = None
         self._topology: Topology | None = None
-        self._of: object = None
+        self._key: object = None
         self._served: _Served | None = None
 
-    def served(self, node: Node, topology: Topology, of: object, work_out: Callable[[], _Served]) -> _Served:
-        """Return what `work_out` returned before, if node, topology and all else (`of`) are the same."""
-        is_same = node is self._node and topology is self._topology and of == self._of
+    def served(self, node: Node, topology: Topology, key: object, work_out: Callable[[], _Served]) -> _Served:
+        """Return what `work_out` returned before, if node, topology and all else (`key`) are the same."""
+        is_same = node is self._node and topology is self._topology and key == self._key
         if self._served is None or not is_same:
             self._served = work_out()
-            self._node, self._topology, self._of = node, topology, of
+            self._node, self._topology, self._key = node, topology, key
         return self._served
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
+from probes.base.frozen import frozen
 from probes.base.origin import Source
 from probes.base.unknown import Maybe, Reason, Unknown, known
 from probes.facts.gpu.gpus import GpuFacts
@@ -14,10 +15,16 @@ from probes.facts.node import Node
 from probes.facts.pci.functions import PciFacts, PciKind, is_for_guests
 from probes.nccl.topology_file import VIRTUAL, TopologyFileFacts, file_of_new_jobs
 from probes.snapshot.gdr_use import GdrUse, first_unmet, joined_sentences, read_use, signs_of_use
-from probes.snapshot.path_verdict import ServedCache, path_usability, short_list, usable_gpus
+from probes.snapshot.path_verdict import (
+    ServedCache,
+    State,
+    Usability,
+    path_usability,
+    short_list,
+    usable_gpus,
+)
 from probes.snapshot.rates import Reading
 from probes.snapshot.served_gpus import hardware_devices
-from probes.snapshot.verdict_state import State, Usability, Verdict
 from probes.topology.paths import Topology
 
 __all__ = ["ServedCache", "State", "Usability", "Verdict", "assess"]
@@ -28,6 +35,20 @@ _WITHOUT_VERBS = {
     "gve": "gVNIC (gve) uses GPUDirect-TCPX, which gdrtop does not read",
 }
 _NIC_MODULES = ("ib_core", "mlx5_core", "mlx5_ib", "efa", "cxi_ss1", "cxi_user")
+
+
+@frozen
+class Verdict:
+    """The word, the path, the counts of GPUs and NICs that no finding takes away, and the first reason."""
+
+    state: State
+    path: GdrPath | None
+    gpus_served: int  # GPUs that can use GPUDirect RDMA at NCCL's default level (PXB, or P2C with C2C)
+    gpus: int
+    reason: str  # one or two sentences without a full stop at the end; first the title of the first finding
+    nics: int = 0  # NICs that serve these GPUs
+    critical: int | None = None  # findings, those with the same cause counted once; None: not checked yet
+    warnings: int | None = None
 
 
 def assess(

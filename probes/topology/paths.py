@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import field
 from functools import cached_property
@@ -16,13 +17,13 @@ from probes.facts.pci.functions import PciFacts
 from probes.facts.rdma.devices import RdmaDevice, RdmaFacts, natural
 from probes.topology.endpoints import Endpoint, endpoints, is_down, port_gbps
 from probes.topology.graph import DMA, GPU, NIC, NVSWITCH, Parts, build_parts, switches_above, unread_c2c
-from probes.topology.hops import Hop, Routes, Smi, smi_path, weakest_of
+from probes.topology.hops import Branch, Hop, Routes, Smi, smi_path, weakest_of
 from probes.topology.nccl_paths import NEAR, NcclPaths
 from probes.topology.nccl_words import ORDER, FileTree, Nccl
-from probes.topology.places import Places
 
 if TYPE_CHECKING:
     import networkx as nx
+
 
 _SMI_RANK = {word: rank for rank, word in enumerate(Smi)}
 
@@ -325,3 +326,55 @@ def _rank_nics(topology: Topology) -> tuple[dict[str, tuple[str, ...]], frozense
             if len(groups_of_gpu[0]) == len(up) > 1:
                 undecided.add(gpu.id)
     return best, frozenset(undecided)
+
+
+class Places:
+    """Which endpoints are at one place, as numbers: paths from them are alike, so one stands for all.
+
+    A node with 256 GPUs and 256 NICs has 65,000 pairs, but its 32 switches have 1,000.
+    """
+
+    def __init__(self, ends: Mapping[str, Endpoint], parts: Parts, routes: Routes, nccl: NcclPaths) -> None:
+        self._ends, self._parts, self._routes, self._nccl = ends, parts, routes, nccl
+
+    @cached_property
+    def by_end(self) -> dict[str, int]:
+        """The place of each endpoint by its id.
+
+        An endpoint has a place of its own if its place in a tree is unknown, if it shares its bus, or if no
+        link above it reports what it carries at its best: then what it carries now decides.
+        """
+        numbers: dict[object, int] = {}
+        return {end: numbers.setdefault(self._key(end), len(numbers)) for end in self._ends}
+
+    @cached_property
+    def _below(self) -> Counter[str]:
+        """How many functions at which paths end are below each part of the trees."""
+        functions = {function for end in self._ends for function in self._functions(end)}
+        return Counter(part for bdf in functions for part in self._routes.branch(bdf).parts)
+
+    def _functions(self, end: str) -> tuple[str, ...]:
+        """Return the endpoint's own function, and the one at which its paths to GPUs end."""
+        functions = known(self._ends[end].bdf, ""), known(self._ends[end].to_gpus, "")
+        is_known = not isinstance(self._nccl.seat(end), Unknown)
+        is_placed = all(self._parts.nodes.get(bdf, {}).get("root") for bdf in functions)
+        return functions if is_known and is_placed else ()
+
+    def _key(self, end: str) -> object:
+        """Return everything on which its paths depend, but its own name and port."""
+        functions, seat = self._functions(end), self._nccl.seat(end)
+        if not functions or isinstance(seat, Unknown):
+            return end
+        branches = [(branch, self._shared(branch)) for branch in map(self._routes.branch, functions)]
+        if any(shared == len(branch.parts) - 1 for branch, shared in branches):
+            return end
+        best = [branch.best_gbps[: max(1, shared)] for branch, shared in branches]
+        if any(inf in gbps for gbps in best):
+            return end
+        parts = [(len(branch.parts), branch.parts[:shared]) for branch, shared in branches]
+        numa = known(self._parts.nodes[functions[0]]["numa_node"], None)
+        return seat.switches, seat.cpu, numa, *parts, *best
+
+    def _shared(self, branch: Branch) -> int:
+        """Return how many parts of a branch, from the top, are above other functions too."""
+        return sum(self._below[part] > 1 for part in branch.parts)

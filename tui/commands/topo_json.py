@@ -12,8 +12,8 @@ from probes.facts.gpu.gpus import Gpu, GpuFacts
 from probes.facts.node import Node
 from probes.facts.rdma.devices import RdmaFacts
 from probes.queries.finding import Finding, Severity, Status
+from probes.queries.usable_here import UsableHere
 from probes.snapshot.nic_roles import NicRole, roles_of
-from probes.snapshot.usable import UsableHere
 from probes.snapshot.verdict import Verdict
 from probes.topology.endpoints import Endpoint
 from probes.topology.export import Mark, node_link, plain_graph

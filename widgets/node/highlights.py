@@ -7,8 +7,8 @@ from dataclasses import field
 from functools import cached_property
 
 from probes.base.frozen import frozen
+from probes.queries.usable_here import UsableHere
 from probes.snapshot.nic_roles import NicRole
-from probes.snapshot.usable import UsableHere
 from widgets.base.lines import Run, Tone
 
 NOTHING_LIMITED = UsableHere()

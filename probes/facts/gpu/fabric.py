@@ -14,7 +14,7 @@ from __future__ import annotations
 import re
 
 from probes.base.frozen import frozen
-from probes.base.unknown import Maybe, Reason, Unknown, map_known
+from probes.base.unknown import Maybe, Reason, Unknown, is_there, map_known
 from probes.facts.pci.functions import PciFacts
 from probes.host.nvml import FABRIC_STATES, NvmlGpu
 from probes.host.protocol import Host
@@ -104,7 +104,7 @@ def probe(host: Host, pci: Maybe[PciFacts]) -> FabricServiceFacts:
     return FabricServiceFacts(
         nvlsm_program=map_known(host.size(NVLSM), lambda _: NVLSM) if has_bridge else _NO_SWITCHES,
         nvlsm_runs=_runs(host) if has_bridge else _NO_SWITCHES,
-        umad_loaded=_is_there(host, UMAD_MODULE),
+        umad_loaded=is_there(host.names(UMAD_MODULE)),
         imex_channels=channels,
         imex_nodes=map_known(host.read(NODES_CONFIG), count_nodes),
     )
@@ -114,13 +114,6 @@ def count_nodes(text: str) -> int:
     """Count the nodes in nodes_config.cfg: one IP address a line, comments begin with #."""
     lines = (line.strip() for line in text.splitlines())
     return sum(bool(line) and not line.startswith("#") for line in lines)
-
-
-def _is_there(host: Host, directory: str) -> Maybe[bool]:
-    names = host.names(directory)
-    if isinstance(names, Unknown):
-        return False if names.reason is Reason.NOT_THERE else names
-    return True
 
 
 def _runs(host: Host) -> Maybe[bool]:

@@ -7,7 +7,7 @@ from enum import Enum
 
 from probes.base.frozen import frozen
 from probes.base.text import printable
-from probes.base.unknown import Maybe, Reason, Unknown, known, map_known
+from probes.base.unknown import Maybe, Reason, Unknown, is_there, known, map_known
 from probes.facts.kernel.boot_loader import BootLoader, loader_of, next_kernel
 from probes.facts.kernel.release import is_release
 from probes.facts.system.distribution import Distribution
@@ -105,11 +105,7 @@ def _kernels(host: Host, running: Maybe[str]) -> Maybe[tuple[InstalledKernel, ..
     releases = sorted(filter(is_release, names), key=version_key, reverse=True)[:_MAX_KERNELS]
     found = [_kernel(host, release) for release in releases]
     # A removed kernel leaves its directory behind if DKMS has built modules in it.
-    return tuple(kernel for kernel in found if kernel.release == running or not _is_absent(kernel.image))
-
-
-def _is_absent(fact: Maybe[object]) -> bool:
-    return isinstance(fact, Unknown) and fact.reason is Reason.NOT_THERE
+    return tuple(row for row in found if row.release == running or is_there(row.image) is not False)
 
 
 def _kernel(host: Host, release: str) -> InstalledKernel:
@@ -118,7 +114,7 @@ def _kernel(host: Host, release: str) -> InstalledKernel:
         release=printable(release, 128),
         image=_first(host, _IMAGES, release),
         initramfs=_first(host, _RAM_DISKS, release),
-        has_headers=False if _is_absent(build) else map_known(build, lambda path: True),
+        has_headers=is_there(build),
     )
 
 

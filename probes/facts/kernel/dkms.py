@@ -10,7 +10,7 @@ from collections.abc import Collection
 
 from probes.base.frozen import frozen
 from probes.base.text import printable
-from probes.base.unknown import Maybe, Reason, Unknown, known
+from probes.base.unknown import Maybe, Unknown, is_there, known
 from probes.host.protocol import Host
 
 DIRECTORY = "/var/lib/dkms"
@@ -61,7 +61,7 @@ def probe(host: Host) -> Maybe[DkmsFacts]:
 def installed_for(facts: Maybe[DkmsFacts], names: Collection[str], release: Maybe[str]) -> Maybe[bool]:
     """Return whether DKMS installed one of these packages for a kernel; without DKMS it did not."""
     if isinstance(facts, Unknown):
-        return False if facts.reason is Reason.NOT_THERE else facts
+        return is_there(facts)
     if isinstance(release, Unknown):
         return release
     return any(module.name in names and release in module.installed for module in facts.modules)

@@ -17,7 +17,7 @@ from dataclasses import replace
 from probes.base.frozen import frozen
 from probes.base.origin import Source
 from probes.base.text import printable
-from probes.base.unknown import Maybe, Reason, Unknown, known
+from probes.base.unknown import Maybe, Reason, Unknown, is_there, known
 from probes.facts.kernel.boot import version_key
 from probes.facts.kernel.depmod import (
     DepmodEntry,
@@ -76,10 +76,7 @@ class InstalledModules:
         """Return whether the kernel has the module, as a file or built in."""
         if name in self.builtin:
             return True
-        entry = self.entries.get(name, Unknown(Reason.NOT_THERE, self.index))
-        if isinstance(entry, Unknown):
-            return False if entry.reason is Reason.NOT_THERE else entry
-        return True
+        return is_there(self.entries.get(name, Unknown(Reason.NOT_THERE, self.index)))
 
     def entry(self, name: str) -> DepmodEntry | None:
         """Return a module's line of modules.dep, if it has one."""
@@ -119,10 +116,7 @@ def read_installed(host: Host, release: str, names: Iterable[str]) -> InstalledM
     tree = read_tree(host, release, read_rules(host, "").file_names(wanted))
     config = _config(host, release)
     index = host.size(f"{MODULES_DIRECTORY}/{release}/modules.dep")
-    build = host.names(f"{MODULES_DIRECTORY}/{release}/build")
-    has_headers: Maybe[bool] = True
-    if isinstance(build, Unknown):
-        has_headers = False if build.reason is Reason.NOT_THERE else build
+    has_headers = is_there(host.names(f"{MODULES_DIRECTORY}/{release}/build"))
     entries = {name: find_module(tree, name) for name in wanted}
     return InstalledModules(
         release,

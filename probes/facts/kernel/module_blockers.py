@@ -34,7 +34,7 @@ def refusal_of(facts: ModuleFacts, log: Maybe[KernelLogFacts], name: str) -> str
         return ""
     if blocker_of(facts, module) is not None or _first_missing(facts, name) is not None:
         return ""
-    texts = [one.text for one in log.messages if one.kind in _REFUSALS and one.module == name]
+    texts = [row.text for row in log.messages if row.kind in _REFUSALS and row.module == name]
     # -22 follows a symbol of another version, which the kernel names in the line before.
     return next((text for text in reversed(texts) if "(err -22)" not in text), "")
 

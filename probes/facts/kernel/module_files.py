@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 
 from probes.base.frozen import frozen
 from probes.base.text import printable
-from probes.base.unknown import Maybe, Reason, Unknown, known, map_known
+from probes.base.unknown import Maybe, Reason, Unknown, is_there, known, map_known
 from probes.facts.kernel.depmod import FILE_LIMIT_BYTES
 from probes.host.protocol import Host
 
@@ -104,15 +104,11 @@ def _missing_firmware(host: Host, release: str, names: tuple[str, ...]) -> tuple
         name
         for name in names
         if all(
-            _is_absent(host.size(f"{place}{name}{packed}"))
+            is_there(host.size(f"{place}{name}{packed}")) is False
             for place in places
             for packed in ("", ".xz", ".zst")
         )
     )
-
-
-def _is_absent(size: Maybe[int]) -> bool:
-    return isinstance(size, Unknown) and size.reason is Reason.NOT_THERE
 
 
 def _elsewhere(host: Host, release: Maybe[str]) -> tuple[str, ...]:

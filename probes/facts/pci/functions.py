@@ -11,7 +11,7 @@ from functools import cached_property
 from probes.base.frozen import frozen
 from probes.base.origin import Source
 from probes.base.text import printable
-from probes.base.unknown import Maybe, Reason, Unknown, first_unread, known, map_known, not_found
+from probes.base.unknown import Maybe, Reason, Unknown, first_unread, is_there, known, map_known, not_found
 from probes.facts.pci.names import names_of
 from probes.facts.system import numa
 from probes.host.protocol import Host
@@ -311,8 +311,7 @@ def _with_nodes_of_cpus(host: Host, functions: dict[str, PciFunction]) -> dict[s
 
     def has_no_file(function: PciFunction) -> bool:
         node = function.numa_node
-        absent = isinstance(node, Unknown) and node.reason is Reason.NOT_THERE
-        return absent and not is_without_numa_node(node)
+        return is_there(node) is False and not is_without_numa_node(node)
 
     if not any(map(has_no_file, functions.values())):
         return functions
@@ -333,10 +332,7 @@ def _with_nodes_of_cpus(host: Host, functions: dict[str, PciFunction]) -> dict[s
 
 def _without_recorded_drivers(host: Host, functions: dict[str, PciFunction]) -> dict[str, PciFunction]:
     """Mark the drivers as not recorded in a dumped tree in which no function has one."""
-    missing = [
-        isinstance(function.driver, Unknown) and function.driver.reason is Reason.NOT_THERE
-        for function in functions.values()
-    ]
+    missing = [is_there(function.driver) is False for function in functions.values()]
     if host.origin.source is not Source.TREE or not all(missing):
         return functions
     unknown = Unknown(Reason.NOT_RECORDED, f"{DEVICES}/*/driver", "this tree has no driver of any function")

@@ -34,9 +34,9 @@ def probe(host: Host, pci: Maybe[PciFacts], rdma: Maybe[RdmaFacts]) -> Maybe[Dat
     """Ask about each RDMA device of mlx5_ib if there are DMA functions here; else no library is loaded."""
     if isinstance(pci, Unknown):
         return pci
-    functions = tuple(one.bdf for one in pci.functions.values() if one.kind is PciKind.DMA)
+    functions = tuple(row.bdf for row in pci.functions.values() if row.kind is PciKind.DMA)
     devices = () if isinstance(rdma, Unknown) else rdma.devices
-    asked = {one.name: one.sysfs_path.rpartition("/")[2] for one in devices if _may_have_one(one)}
+    asked = {row.name: row.sysfs_path.rpartition("/")[2] for row in devices if _may_have_one(row)}
     if not functions or not asked:
         return DataDirectFacts(functions)
     paths = host.data_direct_paths(tuple(asked.values()))

@@ -8,7 +8,7 @@ from enum import Enum
 
 from probes.base.frozen import frozen
 from probes.base.text import printable
-from probes.base.unknown import Maybe, Reason, Unknown, known, map_known
+from probes.base.unknown import Maybe, Reason, Unknown, is_there, known, map_known
 from probes.facts.kernel.dkms import OFED_PACKAGES, DkmsFacts, installed_for
 from probes.facts.kernel.module_files import ModuleFile
 from probes.facts.kernel.modules import PEER_MEMORY_SYMBOL, ModuleFacts
@@ -103,8 +103,7 @@ def _stack(host: Host, traces: NicTraces, file: Maybe[ModuleFile]) -> Maybe[NicS
         return NicStack.CONTAINER
     if not isinstance(host.size(_EFA_PACKAGES), Unknown) or _has_dkms(traces.dkms, ("efa",)):
         return NicStack.EFA
-    no_cards = isinstance(file, Unknown) and file.reason is Reason.NOT_THERE
-    if no_cards and (
+    if is_there(file) is False and (
         _has_dkms(traces.dkms, (_SLINGSHOT_DKMS,)) or not isinstance(host.size(_SLINGSHOT_MODULE), Unknown)
     ):
         return NicStack.SLINGSHOT
@@ -173,8 +172,4 @@ def _package(host: Host, file: Maybe[ModuleFile]) -> Maybe[Package]:
 
 def _exports_peer_memory(modules: ModuleFacts) -> Maybe[bool]:
     provider = next((row.provider for row in modules.symbols if row.symbol == PEER_MEMORY_SYMBOL), None)
-    if provider is None:
-        return Unknown(Reason.NOT_RECORDED, "modules.symbols")
-    if isinstance(provider, Unknown):
-        return False if provider.reason is Reason.NOT_THERE else provider
-    return True
+    return Unknown(Reason.NOT_RECORDED, "modules.symbols") if provider is None else is_there(provider)

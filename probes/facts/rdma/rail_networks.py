@@ -82,9 +82,10 @@ def _netdev(host: Host, name: str, networks: tuple[str, ...]) -> RailNetdev:
 
 
 def _in_effect(host: Host, name: str, key: str) -> Maybe[int]:
-    both = [read_integer(host, f"{CONF}/{part}/{key}") for part in ("all", name)]
-    values = [value for value in both if not isinstance(value, Unknown)]
-    return max(values) if len(values) == len(both) else next(one for one in both if isinstance(one, Unknown))
+    of_all, own = (read_integer(host, f"{CONF}/{part}/{key}") for part in ("all", name))
+    if isinstance(of_all, Unknown) or isinstance(own, Unknown):
+        return of_all if isinstance(of_all, Unknown) else own
+    return max(of_all, own)
 
 
 def _routed_by_source(host: Host) -> Maybe[frozenset[str]]:

@@ -10,7 +10,7 @@ import re
 
 from probes.base.frozen import frozen
 from probes.base.text import printable
-from probes.base.unknown import Maybe, Reason, Unknown
+from probes.base.unknown import Maybe, Unknown, is_there
 from probes.host.protocol import Host
 
 DRIVER = "/run/nvidia/driver"
@@ -44,14 +44,13 @@ def probe(host: Host) -> DriverContainerFacts:
     """List the directories and read /proc/modules."""
     loaded = host.read("/proc/modules", _MODULES_LIMIT_BYTES)
     releases = host.names(DRIVER_MODULES)
-    ready = host.size(MOFED_READY)
     return DriverContainerFacts(
         driver=_filled(host.names(DRIVER)),
         releases=releases
         if isinstance(releases, Unknown)
         else tuple(printable(name, 80) for name in releases[:16]),
-        mofed=_there(host.names(MOFED)),
-        mofed_ready=_there(ready),
+        mofed=is_there(host.names(MOFED)),
+        mofed_ready=is_there(host.size(MOFED_READY)),
         storage_modules=loaded
         if isinstance(loaded, Unknown)
         else tuple(name for name in STORAGE if re.search(rf"^{name} ", loaded, re.M)),
@@ -60,12 +59,6 @@ def probe(host: Host) -> DriverContainerFacts:
     )
 
 
-def _there(answer: Maybe[object]) -> Maybe[bool]:
-    if isinstance(answer, Unknown):
-        return False if answer.reason is Reason.NOT_THERE else answer
-    return True
-
-
 def _filled(names: Maybe[tuple[str, ...]]) -> Maybe[bool]:
     # The operator also creates the directory if the host has its own driver, but then it stays empty.
-    return bool(names) if not isinstance(names, Unknown) else _there(names)
+    return bool(names) if not isinstance(names, Unknown) else is_there(names)

@@ -12,7 +12,7 @@ from enum import Enum
 
 from probes.base.frozen import frozen
 from probes.base.text import printable
-from probes.base.unknown import Maybe, Reason, Unknown, known, map_known
+from probes.base.unknown import Maybe, Reason, Unknown, is_there, known, map_known
 from probes.facts.system.kubectl import Kubectl
 from probes.facts.system.kubernetes_objects import (
     LABELS,
@@ -117,10 +117,7 @@ _DISTRIBUTIONS = (
 def probe(host: Host, hostname: Maybe[str]) -> Maybe[KubernetesFacts]:
     """Read the traces on the node, then ask the API server; NOT_THERE: the node is not in a cluster."""
     markers = _markers(host)
-    if isinstance(markers, Unknown) and all(
-        isinstance(there := host.access(path), Unknown) and there.reason is Reason.NOT_THERE
-        for path in _KUBELET
-    ):
+    if isinstance(markers, Unknown) and all(is_there(host.access(path)) is False for path in _KUBELET):
         return Unknown(Reason.NOT_THERE, _KUBELET[0], "no Kubernetes on this node")
     distribution = _distribution(host)
     kubectl = Kubectl(host, ("oc", "kubectl") if distribution == "OpenShift" else ("kubectl", "oc"))
@@ -230,9 +227,13 @@ def _containers(kubectl: Kubectl, node: Object) -> Maybe[tuple[ContainerState, .
 def _with_logs(
     found: list[ContainerState], log: Callable[[ContainerState], tuple[str, ...]]
 ) -> tuple[ContainerState, ...]:
-    waiting = [one for one in found if one.name in _LOGGED and not one.ready and one.reason != "Completed"]
-    logs = {id(one): log(one) for one in waiting[:_MAX_LOGS]}
-    return tuple(replace(one, log=logs.get(id(one), ())) for one in found)
+    waiting = [
+        container
+        for container in found
+        if container.name in _LOGGED and not container.ready and container.reason != "Completed"
+    ]
+    logs = {id(container): log(container) for container in waiting[:_MAX_LOGS]}
+    return tuple(replace(container, log=logs.get(id(container), ())) for container in found)
 
 
 def _with(prefixes: tuple[str, ...], values: dict[str, str]) -> dict[str, str]:

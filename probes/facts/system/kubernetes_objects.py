@@ -130,11 +130,11 @@ def _filtered(value: Any, fields: Any) -> Any:
         return {key: _filtered(known[key], fields[key]) for key in fields if key in known}
     if isinstance(fields, list):
         listed = value if isinstance(value, list) else []
-        return [_filtered(one, fields[0]) for one in listed[:_MAX_ITEMS]]
+        return [_filtered(item, fields[0]) for item in listed[:_MAX_ITEMS]]
     if isinstance(fields, tuple):  # prefixes of keys that the cluster chooses
         pairs = value.items() if isinstance(value, dict) else ()
         return {
-            printable(key, _MAX_TEXT): _text(one) for key, one in _bounded(pairs) if key.startswith(fields)
+            printable(key, _MAX_TEXT): _text(text) for key, text in _bounded(pairs) if key.startswith(fields)
         }
     return value if isinstance(value, bool | int) else _text(value)
 
@@ -162,7 +162,7 @@ def flag_at(item: Object, *keys: str) -> Maybe[bool]:
 def texts_at(item: Object, *keys: str) -> dict[str, str]:
     """Return the texts below a key by their names; empty if there are none."""
     value = _at(item, keys)
-    return {key: one for key, one in value.items() if one is not None} if isinstance(value, dict) else {}
+    return {key: text for key, text in value.items() if text is not None} if isinstance(value, dict) else {}
 
 
 def _at(item: Any, keys: tuple[str, ...]) -> Any:

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 
 from probes.base.frozen import frozen
 from probes.base.text import printable
-from probes.base.unknown import Maybe, Reason, Unknown
+from probes.base.unknown import Maybe, Reason, Unknown, is_there
 from probes.host.answers import CommandOutput
 from probes.host.protocol import Host
 
@@ -40,7 +40,7 @@ def packages_of(host: Host, paths: Sequence[str]) -> dict[str, Maybe[Package]]:
     """
     found: dict[str, Maybe[Package]] = dict.fromkeys(paths, _NO_DATABASE)
     for ask in (_dpkg, _rpm):
-        wanted = [path for path in paths if _is_absent(found[path])]
+        wanted = [path for path in paths if is_there(found[path]) is False]
         found |= ask(host, wanted) if wanted else {}
     return found
 
@@ -56,10 +56,6 @@ def owner_of(host: Host, paths: Sequence[str]) -> Maybe[Package]:
         return Unknown(Reason.NOT_THERE, "dpkg-query, rpm", "no file to ask about")
     answers = list(packages_of(host, asked).values())
     return next((answer for answer in answers if not isinstance(answer, Unknown)), answers[0])
-
-
-def _is_absent(package: Maybe[Package]) -> bool:
-    return isinstance(package, Unknown) and package.reason is Reason.NOT_THERE
 
 
 def _dpkg(host: Host, paths: Sequence[str]) -> dict[str, Maybe[Package]]:

@@ -110,7 +110,7 @@ def probe(host: Host) -> PlatformFacts:
         environment=_environment(host, guest.is_guest),
         hypervisor=guest.hypervisor,
         product=_product(vendor, name),
-        distribution=_distribution(host),
+        distribution=map_known(read_os_release(host), parse_os_release),
         is_root=host.is_root(),
         cpu_architecture=architecture,
     )
@@ -280,7 +280,3 @@ def _hostname(host: Host) -> Maybe[str]:
         return name
     name = printable(name.partition("\n")[0].strip(), 253)
     return name if name else Unknown(Reason.MALFORMED, "/etc/hostname", "empty")
-
-
-def _distribution(host: Host) -> Maybe[str]:
-    return map_known(read_os_release(host), parse_os_release)

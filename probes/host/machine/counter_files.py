@@ -64,7 +64,7 @@ class CounterFiles:
         device = self._device(directory)
         descriptor = device.files.pop(name, None)
         if descriptor is None:
-            if sum(len(one.files) for one in list(self._devices.values())) >= self._most:
+            if sum(len(other.files) for other in list(self._devices.values())) >= self._most:
                 return None
             descriptor = os.open(name, _OPEN, dir_fd=device.descriptor)
         try:
@@ -103,6 +103,6 @@ class CounterFiles:
                 self._devices[directory] = device
             if now - self._swept_at > _UNUSED_SECONDS:
                 self._swept_at = now
-                for name, one in list(self._devices.items()):
-                    if now - one.seen_at > _UNUSED_SECONDS:
+                for name, other in list(self._devices.items()):
+                    if now - other.seen_at > _UNUSED_SECONDS:
                         del self._devices[name]

@@ -192,8 +192,9 @@ class NvmlLibrary:
         bar1 = self._ask(bdf, lambda: int(nv.nvmlDeviceGetBAR1MemoryInfo(handle).bar1Total))
         peers = self._nvlink_peers(session, handle, bdf)
         fabric = self._fabric(nv, handle, bdf)
+        indexes = [i for i in range(len(session.handles) + len(session.lost)) if i not in session.lost]
         facts = NvmlGpu(
-            index=self._index(session, number),
+            index=indexes[number],
             bdf=bdf,
             name=name,
             uuid=self._text(bdf, lambda: nv.nvmlDeviceGetUUID(handle)),
@@ -252,9 +253,6 @@ class NvmlLibrary:
             self._ask(bdf, lambda: _uuid_text(bytes(info.clusterUuid))),
             self._ask(bdf, lambda: int(info.healthMask)) if hasattr(info, "healthMask") else _NO_HEALTH,
         )
-
-    def _index(self, session: _Session, number: int) -> int:
-        return [i for i in range(len(session.handles) + len(session.lost)) if i not in session.lost][number]
 
     def _mig(self, nv: Any, handle: Any, bdf: str) -> Maybe[bool]:
         mode = self._ask(bdf, lambda: bool(nv.nvmlDeviceGetMigMode(handle)[0]))

@@ -176,22 +176,22 @@ def parse_resources(texts: dict[str, str], system: str = "") -> Maybe[RdmaResour
         left_out += max(0, len(found) - MAX_OBJECTS)
     mode = re.search(r"\bnetns (shared|exclusive)\b", system)
     return RdmaResources(
-        tuple(_queue_pair(one) for one in lists["qp"] if "lqpn" in one),
-        tuple(_region(one, at) for at, one in enumerate(lists["mr"])),
+        tuple(_queue_pair(row) for row in lists["qp"] if "lqpn" in row),
+        tuple(_region(row, at) for at, row in enumerate(lists["mr"])),
         tuple(
-            ProtectionDomain(_device(one), _number(one, "pdn") or 0, _number(one, "ctxn"), *_owner(one))
-            for one in lists["pd"]
-            if "pdn" in one
+            ProtectionDomain(_device(row), _number(row, "pdn") or 0, _number(row, "ctxn"), *_owner(row))
+            for row in lists["pd"]
+            if "pdn" in row
         ),
         tuple(
-            RdmaContext(_device(one), _number(one, "ctxn") or 0, *_owner(one))
-            for one in lists["ctx"]
-            if "ctxn" in one
+            RdmaContext(_device(row), _number(row, "ctxn") or 0, *_owner(row))
+            for row in lists["ctx"]
+            if "ctxn" in row
         ),
         tuple(
-            CompletionQueue(_device(one), _number(one, "cqn") or 0, _number(one, "ctxn"), *_owner(one))
-            for one in lists["cq"]
-            if "cqn" in one
+            CompletionQueue(_device(row), _number(row, "cqn") or 0, _number(row, "ctxn"), *_owner(row))
+            for row in lists["cq"]
+            if "cqn" in row
         ),
         None if mode is None else mode[1] == "shared",
         left_out,
@@ -205,53 +205,53 @@ def _objects(text: str) -> list[dict[str, Any]] | None:
         return None
     if not isinstance(found, list):
         return None
-    return [one for one in found if isinstance(one, dict) and isinstance(one.get("ifname"), str)]
+    return [row for row in found if isinstance(row, dict) and isinstance(row.get("ifname"), str)]
 
 
-def _device(one: dict[str, Any]) -> str:
-    return printable(one["ifname"], 64)
+def _device(row: dict[str, Any]) -> str:
+    return printable(row["ifname"], 64)
 
 
-def _number(one: dict[str, Any], key: str) -> int | None:
-    value = one.get(key)
+def _number(row: dict[str, Any], key: str) -> int | None:
+    value = row.get(key)
     return value if type(value) is int and 0 <= value <= _GREATEST else None
 
 
-def _text(one: dict[str, Any], key: str) -> str:
-    value = one.get(key)
+def _text(row: dict[str, Any], key: str) -> str:
+    value = row.get(key)
     return printable(value, 64) if isinstance(value, str) else ""
 
 
-def _owner(one: dict[str, Any]) -> tuple[int | None, str]:
+def _owner(row: dict[str, Any]) -> tuple[int | None, str]:
     """Return the pid, or the name of the kernel module: only objects of the kernel have a name and no pid."""
-    pid = _number(one, "pid") or None
-    return pid, "" if pid is not None else _text(one, "comm").strip("[]")
+    pid = _number(row, "pid") or None
+    return pid, "" if pid is not None else _text(row, "comm").strip("[]")
 
 
-def _queue_pair(one: dict[str, Any]) -> QueuePair:
-    pid, kernel_name = _owner(one)
+def _queue_pair(row: dict[str, Any]) -> QueuePair:
+    pid, kernel_name = _owner(row)
     return QueuePair(
-        device=_device(one),
-        number=_number(one, "lqpn") or 0,
-        kind=_text(one, "type") or "UNKNOWN",
-        state=_text(one, "state") or "UNKNOWN",
-        port=_number(one, "port"),
-        remote=_number(one, "rqpn"),
-        pd=_number(one, "pdn"),
+        device=_device(row),
+        number=_number(row, "lqpn") or 0,
+        kind=_text(row, "type") or "UNKNOWN",
+        state=_text(row, "state") or "UNKNOWN",
+        port=_number(row, "port"),
+        remote=_number(row, "rqpn"),
+        pd=_number(row, "pdn"),
         pid=pid,
         kernel_name=kernel_name,
     )
 
 
-def _region(one: dict[str, Any], position: int) -> MemoryRegion:
-    pid, kernel_name = _owner(one)
-    number = _number(one, "mrn")
+def _region(row: dict[str, Any], position: int) -> MemoryRegion:
+    pid, kernel_name = _owner(row)
+    number = _number(row, "mrn")
     return MemoryRegion(
-        device=_device(one),
+        device=_device(row),
         number=position if number is None else number,
-        length_bytes=_number(one, "mrlen") or 0,
-        pd=_number(one, "pdn"),
+        length_bytes=_number(row, "mrlen") or 0,
+        pd=_number(row, "pdn"),
         pid=pid,
         kernel_name=kernel_name,
-        is_odp="odp" in one or "drv_odp" in one,
+        is_odp="odp" in row or "drv_odp" in row,
     )

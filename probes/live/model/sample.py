@@ -15,7 +15,7 @@ from probes.host.collectives import CollectiveSpeed
 from probes.host.nvml import NvmlLive
 from probes.queries.finding import Evidence, Finding, Severity
 from probes.snapshot.condition import Watched
-from probes.snapshot.verdict_state import Verdict
+from probes.snapshot.verdict import Verdict
 
 
 class PathWord(Enum):

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from probes.snapshot.usable import UsableHere
+from probes.queries.usable_here import UsableHere
 from probes.topology.paths import Topology
 from tests.probes.checks.doctor import examination_of
 from tui.cli import main

@@ -14,7 +14,7 @@ from probes.facts.rdma.port_health import CounterValue, PortHealthFacts, counter
 from probes.live.model.sample import LiveSample, PathWord
 from probes.queries.cpu_placement import far_from_gpu
 from probes.queries.finding import Finding
-from probes.snapshot.usable import UsableHere
+from probes.queries.usable_here import UsableHere
 from probes.topology.paths import Path, Topology
 from tui.screens.overview.readings import Readings
 from tui.screens.overview.selection import Selection
