@@ -30,16 +30,14 @@ class Latest(Generic[T]):
         `same` is compared by identity: for objects that are replaced when they change, and slow to compare.
         Values are never None. If `make` raises, the last value stays and is made again in the next call.
         """
-        if self.value is not None and self._is_made_from(same, equal):
-            return self.value
-        value = make()
-        if self.value is None or not self._keeps_equal or self.value != value:
-            self.value = value
+        is_same = len(same) == len(self._same) and all(map(is_, same, self._same))
+        if self.value is None or not is_same or equal != self._equal:
+            value = make()
+            if self.value is None or not self._keeps_equal or self.value != value:
+                self.value = value
+        # Equal objects that are newer will be compared with themselves next time, which is fast.
         self._same, self._equal = same, equal
         return self.value
-
-    def _is_made_from(self, same: tuple[object, ...], equal: object) -> bool:
-        return len(same) == len(self._same) and all(map(is_, same, self._same)) and equal == self._equal
 
     def forget(self) -> None:
         """Make the value in the next call."""

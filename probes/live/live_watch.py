@@ -26,7 +26,7 @@ from probes.live.model.sample import (
 )
 from probes.live.odd_one_out import OddOneOut
 from probes.live.ports import PortReader
-from probes.live.processes.jobs import group
+from probes.live.processes.job_summaries import jobs_of
 from probes.live.processes.processes import ProcessReader, ProcessSnapshot
 from probes.live.ras.events import RasEvents
 from probes.snapshot.rates import Reading
@@ -83,7 +83,7 @@ class LiveWatch:
             found.processes,
         )
         gpus = _gpus(node, reading)
-        jobs = part("the jobs", lambda: group(processes, ports), no_jobs)
+        jobs = part("the jobs", lambda: jobs_of(processes, ports), no_jobs)
         jobs = part(
             "the odd one out",
             lambda: self._odd.update(jobs, processes, ports, node, reading.at, gpus, not found.missing),

@@ -102,12 +102,12 @@ def dmabuf_candidates(found: ResourceRound) -> frozenset[int]:
     return frozenset(pid for pid, use in found.ownership.uses.items() if is_candidate(pid, use))
 
 
-def evidence_of_node(node: Node) -> NodeEvidence:
+def lasting_evidence(node: Node) -> NodeEvidence:
     """Return the part of the evidence that stays the same until the node is probed again."""
     kernel = node.kernel.version if isinstance(node.kernel, KernelFacts) else node.kernel
     direct = node.gpudirect
     modules = node.modules.modules if isinstance(node.modules, ModuleFacts) else {}
-    loaded: Collection[str] = [name for name, one in modules.items() if one.state is ModuleState.LIVE]
+    loaded: Collection[str] = [name for name, module in modules.items() if module.state is ModuleState.LIVE]
     devices = node.rdma.devices if isinstance(node.rdma, RdmaFacts) else ()
     return NodeEvidence(
         other_peermem=tuple(name for name in _OTHER_PEERMEM if name in loaded),
@@ -119,16 +119,16 @@ def evidence_of_node(node: Node) -> NodeEvidence:
     )
 
 
-def node_evidence(
+def current_evidence(
     node: Node,
-    of_node: NodeEvidence,
+    lasting: NodeEvidence,
     reading: Reading,
     found: ResourceRound,
     with_gpu: Mapping[int, Maybe[bool]],
     jobs: Mapping[int, str],
     started: Iterable[Maybe[float]],
 ) -> NodeEvidence:
-    """Return the evidence at one moment, with that `of_node` as it is.
+    """Return the evidence at one moment, with the `lasting` part as it is.
 
     `started`: when the processes with DMA-BUF regions started, by the wall clock.
     """
@@ -147,7 +147,7 @@ def node_evidence(
     ):
         in_use = Unknown(Reason.NOT_RECORDED, _BUFINFO, "read before the process started")
     return replace(
-        of_node,
+        lasting,
         peermem_regions=peermem_regions(reading.peermem),
         peermem_candidates=candidates,
         candidates_share_job=len(names) == 1,
