@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from probes.base.frozen import frozen
+from probes.base.latest import Latest
 from probes.base.text import printable
 from probes.base.unknown import Maybe, Reason, Unknown, known
 from probes.facts.node import Node
@@ -83,7 +84,8 @@ class _Port:
     ethtool: dict[str, int] = field(default_factory=dict)
     events: dict[str, Maybe[float]] = field(default_factory=dict)  # of ethtool
     refused: dict[str, tuple[float, Unknown]] = field(default_factory=dict)  # directory -> when and why
-    merged: tuple[object, object, Mapping[str, Maybe[float]]] | None = None  # the two, and both in one
+    # Of the sample: one object for as long as nothing rises differently.
+    merged: Latest[Mapping[str, Maybe[float]]] = field(default_factory=lambda: Latest(keeps_equal=True))
     sample: PortSample | None = None
 
     @property
@@ -323,12 +325,6 @@ def _note_ethtool(port: _Port, before: Maybe[_Ethtool] | None, now: Maybe[_Ethto
 def _sample(port: _Port, reading: Reading, rates: Mapping[tuple[str, int], PortRate]) -> PortSample:
     key = port.key
     rate = rates.get(key, _NO_RATE)
-    old, merged = port.sample, port.merged
-    if merged is None or merged[0] is not port.counters or merged[1] is not port.events:
-        both = {**port.counters, **port.events}
-        # One dictionary for as long as nothing rises differently.
-        counters = old.counters if old is not None and old.counters == both else both
-        merged = port.merged = port.counters, port.events, counters
     new = PortSample(
         device=port.device.name,
         port=port.facts.number,
@@ -337,13 +333,13 @@ def _sample(port: _Port, reading: Reading, rates: Mapping[tuple[str, int], PortR
         line_rate_gbps=port.line_rate,
         sent_gbps=rate.sent_gbps,
         received_gbps=rate.received_gbps,
-        counters=merged[2],
+        counters=port.merged.get(lambda: {**port.counters, **port.events}, same=(port.counters, port.events)),
         pause_percent=port.pause,
         pcie_stall_percent=port.stall,
         pcie_gtps=port.link[0],
         pcie_width=port.link[1],
         rates_from=rate.interface,
     )
-    port.sample = old if old == new else new
-    assert port.sample is not None
+    if port.sample is None or port.sample != new:
+        port.sample = new
     return port.sample
