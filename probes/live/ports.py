@@ -12,14 +12,13 @@ from probes.base.unknown import Maybe, Reason, Unknown, known
 from probes.facts.node import Node
 from probes.facts.pci.functions import parse_speed
 from probes.facts.pci.sleep import DEVICES, asleep
+from probes.facts.rdma.counters import Place, sampled
 from probes.facts.rdma.devices import RdmaDevice, RdmaFacts, RdmaPort, parse_rate
 from probes.host.protocol import Host
 from probes.host.values import read_integer
 from probes.live.model.paced_source import PacedSource
 from probes.live.model.sample import PortSample
 from probes.live.port_counters import (
-    HARDWARE,
-    STANDARD,
     missing,
     names_to_read,
     pause_percent,
@@ -35,15 +34,7 @@ ETHTOOL_SECONDS = 1.0  # ethtool -S makes the driver query its firmware
 _REFUSED_SECONDS = 600.0
 _SECOND_SAMPLE = Unknown(Reason.NOT_THERE, "", "needs a second sample")
 _NO_RATE = PortRate(_SECOND_SAMPLE, _SECOND_SAMPLE)
-# Counters of ethtool -S that count events.
-_ETHTOOL_EVENTS = (
-    "link_down_events_phy",
-    "rx_discards_phy",
-    "tx_discards_phy",
-    "outbound_pci_buffer_overflow",
-)
-
-
+_ETHTOOL_EVENTS = sampled(Place.ETHTOOL)
 _Wanted = tuple[tuple[str, int], str, Mapping[str, str]]  # a port's key, its path, counter -> its file
 
 
@@ -181,7 +172,7 @@ def _first(host: Host, device: RdmaDevice, facts: RdmaPort) -> _Port:
     if not isinstance(facts.hw_counters, Unknown) and isinstance(host.names(f"{path}/hw_counters"), Unknown):
         own, shared = f"{path}/hw_counters/", f"{device.sysfs_path}/hw_counters/"
         paths = {name: file.replace(own, shared) for name, file in paths.items()}
-    absent = {**missing(facts.hw_counters, HARDWARE), **missing(facts.counters, STANDARD)}
+    absent = {**missing(Place.HARDWARE, facts.hw_counters), **missing(Place.STANDARD, facts.counters)}
     waiting: dict[str, Maybe[float]] = dict.fromkeys(paths, _SECOND_SAMPLE)
     for name in absent:
         if name not in paths:
