@@ -80,7 +80,7 @@ _ANSWERS: dict[str, Any] = {
     "is_root": bool,
 }
 _WITHOUT_OBJECT = ("nvml", "nvml_live", "cuda_gpus", "rdma_resources", "kernel_messages", "is_root")
-_CODEC = Codec()
+_CODEC = Codec(renamed={"utilisation_percent": "utilization_percent"})
 _COMPACT = (",", ":")
 # Names in directories and links are parts of paths and stay as they are. Whoever shows them cleans them.
 _PATH_CODEC = Codec(clean=str)

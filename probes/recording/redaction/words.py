@@ -1,4 +1,4 @@
-"""Words and forms of words that a redacted recording keeps, because they identify nobody.
+"""Words and forms of words that a redacted recording keeps, because they identify no site.
 
 Words that checks and screens look for must be in words.txt; tests/probes/recording/test_redaction_checks.py
 names missing ones. Tools, services, modules and port counters come from their own tables.
