@@ -16,7 +16,7 @@ except ModuleNotFoundError:  # Python 3.10
 
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("tui", "probes", "widgets")
-DATA = {".css", ".j2", ".json", ".tcss", ".toml"}
+DATA = {".css", ".j2", ".json", ".tcss", ".toml", ".txt"}
 
 
 @pytest.fixture(scope="module")
@@ -50,6 +50,7 @@ def test_git_does_not_ignore_a_data_file() -> None:
     assert "tui/app.tcss" in data
     assert "tui/screens/panes.tcss" in data
     assert "tui/commands/schemas/check.json" in data
+    assert "probes/recording/redaction/words.txt" in data
     assert any(name.startswith("probes/simulation/nodes/") for name in data)
     try:
         asked = subprocess.run(["git", "check-ignore", *data], cwd=ROOT, capture_output=True, text=True)

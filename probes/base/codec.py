@@ -71,6 +71,7 @@ class Codec:
     bounds: Mapping[str, Bounds] = field(default_factory=dict)  # by field name, "" for all others
     sparse: tuple[type, ...] = ()  # dataclasses that are written without fields at their defaults
     unknown_beside: bool = False
+    renamed: Mapping[str, str] = field(default_factory=dict)  # fields by their names in earlier versions
 
     def encode(self, value: object) -> Any:
         """Return the value as JSON values; a float that is not finite becomes an Unknown."""
@@ -197,6 +198,8 @@ class Codec:
     def _decode_dataclass(self, kind: Any, value: object) -> Any:
         if not isinstance(value, dict):
             raise _expected("an object", value)
+        if self.renamed:
+            value = {self.renamed.get(name, name): item for name, item in value.items()}
         decoded: dict[str, Any] = {}
         for name, hint, default in _fields(kind):
             try:

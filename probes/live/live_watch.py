@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TypeVar
 
+from probes.base.latest import Latest
 from probes.base.unknown import Maybe, Reason, Unknown
 from probes.facts.gpu.gpus import GpuFacts
 from probes.facts.kernel.modules import ModuleFacts
@@ -26,7 +27,7 @@ from probes.live.model.sample import (
 )
 from probes.live.odd_one_out import OddOneOut
 from probes.live.ports import PortReader
-from probes.live.processes.jobs import group
+from probes.live.processes.job_summaries import jobs_of
 from probes.live.processes.processes import ProcessReader, ProcessSnapshot
 from probes.live.ras.events import RasEvents
 from probes.snapshot.rates import Reading
@@ -49,17 +50,16 @@ class LiveWatch:
         self._odd = OddOneOut(settles)
         self._events = EventDetector() if settles else None
         self.ras = RasEvents() if ras is None else ras
-        self._node: Node | None = None
-        self._modules: dict[str, str] = {}  # of this node, and the names of its devices
-        self._names: dict[str, str] = {}
+        self._modules: Latest[dict[str, str]] = Latest()
+        self._names: Latest[dict[str, str]] = Latest()  # of GPUs and NICs
         self._gpus_of_jobs: dict[str, tuple[str, ...]] = {}  # by the job's id
         self.latest: LiveSample | None = None
 
     def sample(self, host: Host, node: Node, reading: Reading) -> LiveSample:
         """Return the sample that belongs to a reading taken just now."""
         limits: list[str] = []
-        if node is not self._node:
-            self._node, self._modules, self._names = node, _modules(node), _names(node)
+        modules = self._modules.get(lambda: _modules(node), same=(node,))
+        names = self._names.get(lambda: _names(node), same=(node,))
 
         def part(what: str, read: Callable[[], T], otherwise: T) -> T:
             try:
@@ -83,7 +83,7 @@ class LiveWatch:
             found.processes,
         )
         gpus = _gpus(node, reading)
-        jobs = part("the jobs", lambda: group(processes, ports), no_jobs)
+        jobs = part("the jobs", lambda: jobs_of(processes, ports), no_jobs)
         jobs = part(
             "the odd one out",
             lambda: self._odd.update(jobs, processes, ports, node, reading.at, gpus, not found.missing),
@@ -101,7 +101,7 @@ class LiveWatch:
             ports=ports,
             gpus=gpus,
             peermem=reading.peermem,
-            modules=self._modules,
+            modules=modules,
             limits=(*found.limits, *limits),
             missing=found.missing,
             no_ports="" if ports else _no_ports(node),
@@ -109,7 +109,7 @@ class LiveWatch:
         if self._events is None:
             return part("what lasts", lambda: replace(sample, watched=Conditions().update(sample)), sample)
         detector = self._events
-        sample = part("events", lambda: detector.update(sample, unseen, self._names), sample)
+        sample = part("events", lambda: detector.update(sample, unseen, names), sample)
         no_events: list[LiveEvent] = []
         followed = part("RAS events", lambda: self.ras.update(host, sample), no_events)
         self.latest = replace(sample, events=(*sample.events, *followed)) if followed else sample

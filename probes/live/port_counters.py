@@ -2,66 +2,10 @@
 
 from __future__ import annotations
 
-from probes.base.unknown import Maybe, Reason, Unknown
-from probes.facts.rdma.port_health import ERROR_COUNTER_BITS
+from probes.base.unknown import Maybe, Reason, Unknown, known
+from probes.facts.rdma.counters import ERROR_COUNTER_BITS, Place, sampled
 from probes.host.values import Files, read_integer
 
-HARDWARE = (
-    "np_ecn_marked_roce_packets",
-    "np_cnp_sent",
-    "rp_cnp_handled",
-    "out_of_sequence",
-    "packet_seq_err",
-    "local_ack_timeout_err",
-    "roce_adp_retrans",
-    "roce_slow_restart",
-    "rnr_nak_retry_err",
-    "out_of_buffer",
-    "rx_icrc_encapsulated",
-)
-"""Counters in hw_counters/ that every sample has; unknown where the NIC has none of that name.
-
-mlx5's names (drivers/infiniband/hw/mlx5/counters.c), most of them 32 bits wide.
-"""
-
-STANDARD = (
-    "port_xmit_wait",
-    "port_xmit_discards",
-    "symbol_error",
-    "link_downed",
-    "port_rcv_errors",
-)
-"""Counters in counters/ that every sample has (Documentation/ABI/stable/sysfs-class-infiniband)."""
-
-_FURTHER_HARDWARE = frozenset(
-    {
-        "rp_cnp_ignored",
-        "implied_nak_seq_err",
-        "req_transport_retries_exceeded",
-        # sw/rxe/rxe_hw_counters.c
-        "out_of_seq_request",
-        "rcvd_seq_err",
-        "rcvd_rnr_err",
-        "retry_exceeded_err",
-        "link_downed",
-        # hw/bnxt_re/hw_counters.c
-        "to_retransmits",
-        "seq_err_naks_rcvd",
-        "rnr_naks_rcvd",
-        "max_retry_exceeded",
-        "rx_ecn_marked_pkts",
-        "tx_cnp_pkts",
-        "rx_cnp_pkts",
-        # hw/efa/efa_verbs.c
-        "retrans_pkts",
-        "retrans_timeout_events",
-        "unresponsive_remote_events",
-        "rx_drops",
-    }
-)
-_FURTHER_STANDARD = frozenset(
-    {"link_error_recovery", "local_link_integrity_errors", "excessive_buffer_overrun_errors"}
-)
 # Old kernels print this for a device that does not answer PMA queries (core/sysfs.c, show_pma_counter).
 _NO_PMA = "N/A (no PMA)"
 _WRAP = 1 << 32
@@ -71,18 +15,20 @@ _NEAR = 1 << 28
 
 def names_to_read(hardware: Maybe[tuple[str, ...]], standard: Maybe[tuple[str, ...]]) -> tuple[str, ...]:
     """Return the paths below a port, "hw_counters/NAME" and "counters/NAME", of the counters it has."""
-    chosen = []
-    if not isinstance(hardware, Unknown):
-        wanted = _FURTHER_HARDWARE.union(HARDWARE)
-        chosen += [f"hw_counters/{name}" for name in hardware if name in wanted]
-    if not isinstance(standard, Unknown):
-        wanted = _FURTHER_STANDARD.union(STANDARD)
-        chosen += [f"counters/{name}" for name in standard if name in wanted]
-    return tuple(chosen)
+    return tuple(
+        f"{place.value}/{name}"
+        for place, names in ((Place.HARDWARE, hardware), (Place.STANDARD, standard))
+        for name in known(names, ())
+        if name in sampled(place)
+    )
 
 
-def missing(names: Maybe[tuple[str, ...]], wanted: tuple[str, ...]) -> dict[str, Unknown]:
-    """Return the counters of `wanted` that the port does not have, with the reason."""
+def missing(place: Place, names: Maybe[tuple[str, ...]]) -> dict[str, Unknown]:
+    """Return the counters that every sample has and this port does not, with the reason.
+
+    `names`: those that it has in this place.
+    """
+    wanted = sampled(place, is_expected=True)
     if isinstance(names, Unknown) and names.reason is not Reason.NOT_THERE:
         return dict.fromkeys(wanted, names)
     has: tuple[str, ...] = () if isinstance(names, Unknown) else names

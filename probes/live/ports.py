@@ -6,18 +6,18 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from probes.base.frozen import frozen
+from probes.base.latest import Latest
 from probes.base.text import printable
 from probes.base.unknown import Maybe, Reason, Unknown, known
 from probes.facts.node import Node
 from probes.facts.pci.functions import DEVICES, asleep, parse_speed
+from probes.facts.rdma.counters import Place, sampled
 from probes.facts.rdma.devices import RdmaDevice, RdmaFacts, RdmaPort, parse_rate
 from probes.host.protocol import Host
 from probes.host.values import read_integer
 from probes.live.model.paced_source import PacedSource
 from probes.live.model.sample import PortSample
 from probes.live.port_counters import (
-    HARDWARE,
-    STANDARD,
     missing,
     names_to_read,
     pause_percent,
@@ -33,15 +33,7 @@ ETHTOOL_SECONDS = 1.0  # ethtool -S makes the driver query its firmware
 _REFUSED_SECONDS = 600.0
 _SECOND_SAMPLE = Unknown(Reason.NOT_THERE, "", "needs a second sample")
 _NO_RATE = PortRate(_SECOND_SAMPLE, _SECOND_SAMPLE)
-# Counters of ethtool -S that count events.
-_ETHTOOL_EVENTS = (
-    "link_down_events_phy",
-    "rx_discards_phy",
-    "tx_discards_phy",
-    "outbound_pci_buffer_overflow",
-)
-
-
+_ETHTOOL_EVENTS = sampled(Place.ETHTOOL)
 _Wanted = tuple[tuple[str, int], str, Mapping[str, str]]  # a port's key, its path, counter -> its file
 
 
@@ -82,7 +74,8 @@ class _Port:
     ethtool: dict[str, int] = field(default_factory=dict)
     events: dict[str, Maybe[float]] = field(default_factory=dict)  # of ethtool
     refused: dict[str, tuple[float, Unknown]] = field(default_factory=dict)  # directory -> when and why
-    merged: tuple[object, object, Mapping[str, Maybe[float]]] | None = None  # the two, and both in one
+    # Of the sample: one object for as long as nothing rises differently.
+    merged: Latest[Mapping[str, Maybe[float]]] = field(default_factory=lambda: Latest(keeps_equal=True))
     sample: PortSample | None = None
 
     @property
@@ -178,7 +171,7 @@ def _first(host: Host, device: RdmaDevice, facts: RdmaPort) -> _Port:
     if not isinstance(facts.hw_counters, Unknown) and isinstance(host.names(f"{path}/hw_counters"), Unknown):
         own, shared = f"{path}/hw_counters/", f"{device.sysfs_path}/hw_counters/"
         paths = {name: file.replace(own, shared) for name, file in paths.items()}
-    absent = {**missing(facts.hw_counters, HARDWARE), **missing(facts.counters, STANDARD)}
+    absent = {**missing(Place.HARDWARE, facts.hw_counters), **missing(Place.STANDARD, facts.counters)}
     waiting: dict[str, Maybe[float]] = dict.fromkeys(paths, _SECOND_SAMPLE)
     for name in absent:
         if name not in paths:
@@ -322,12 +315,6 @@ def _note_ethtool(port: _Port, before: Maybe[_Ethtool] | None, now: Maybe[_Ethto
 def _sample(port: _Port, reading: Reading, rates: Mapping[tuple[str, int], PortRate]) -> PortSample:
     key = port.key
     rate = rates.get(key, _NO_RATE)
-    old, merged = port.sample, port.merged
-    if merged is None or merged[0] is not port.counters or merged[1] is not port.events:
-        both = {**port.counters, **port.events}
-        # One dictionary for as long as nothing rises differently.
-        counters = old.counters if old is not None and old.counters == both else both
-        merged = port.merged = port.counters, port.events, counters
     new = PortSample(
         device=port.device.name,
         port=port.facts.number,
@@ -336,13 +323,13 @@ def _sample(port: _Port, reading: Reading, rates: Mapping[tuple[str, int], PortR
         line_rate_gbps=port.line_rate,
         sent_gbps=rate.sent_gbps,
         received_gbps=rate.received_gbps,
-        counters=merged[2],
+        counters=port.merged.get(lambda: {**port.counters, **port.events}, same=(port.counters, port.events)),
         pause_percent=port.pause,
         pcie_stall_percent=port.stall,
         pcie_gtps=port.link[0],
         pcie_width=port.link[1],
         rates_from=rate.interface,
     )
-    port.sample = old if old == new else new
-    assert port.sample is not None
+    if port.sample is None or port.sample != new:
+        port.sample = new
     return port.sample

@@ -11,7 +11,7 @@ from probes.facts.node import Node
 from probes.host.protocol import Host
 from probes.live.live_watch import LiveWatch
 from probes.live.model.sample import LiveJob, LiveProcess, LiveSample, PathWord, Role
-from probes.live.processes.jobs import path_summary
+from probes.live.processes.job_summaries import path_summary
 from probes.live.processes.log_reading import read_job_logs
 from probes.snapshot.examination import Examination, examine
 from probes.snapshot.gdr_use import joined_sentences

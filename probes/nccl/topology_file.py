@@ -15,8 +15,7 @@ from probes.base.unknown import Maybe, Reason, Unknown, known
 from probes.facts.jobs.nccl_conf import NCCL_CONF, NcclConf, read_nccl_conf
 from probes.facts.jobs.processes import ProcessFacts
 from probes.host.protocol import Host
-from probes.nccl.topology_places import endpoint_ids, file_tree
-from probes.nccl.topology_xml import LIMIT_BYTES, Element, parse_system
+from probes.nccl.topology_xml import LIMIT_BYTES, Element, endpoint_ids, file_tree, parse_system
 from probes.topology.nccl_words import FileTree
 
 VIRTUAL = "/var/run/nvidia-topologyd/virtualTopology.xml"

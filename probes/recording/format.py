@@ -6,8 +6,14 @@ Each line of a recording is a question and its answer:
     {"ask": "file", "of": "/proc/config.gz", "blob": "9f86d0…"}         long or not UTF-8: blobs/9f86d0…
     {"ask": "names", "of": "/sys/class/infiniband", "answer": ["mlx5_0"]}
     {"ask": "run", "of": ["ibstat"], "answer": {"argv": […], "exit_status": 0, …}}
-    {"ask": "rdma_resources", "blob": "4bf5122f…"}                      tables: rdma_tables.py
+    {"ask": "rdma_resources", "blob": "4bf5122f…"}                      tables, see below
     {"ask": "size", "of": "/x", "answer": {"unknown": "not there", "source": "/x"}}
+
+RDMA resources are compact tables, because a node has thousands of objects and a recording many moments:
+
+    {"queue_pairs": [["mlx5_0", [[300, "RC", "RTS", 1, 99, 3, 4711], …]], …], "regions": […], …}
+
+A row has the fields after the device, in their order and without defaults at its end.
 
 A recording is untrusted input: types, ranges and lengths are checked, and text that a host cleans is cleaned
 again.
@@ -16,7 +22,8 @@ again.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import MISSING, fields
 from hashlib import sha256
 from typing import Any, NamedTuple
 
@@ -27,9 +34,16 @@ from probes.base.unknown import Maybe, Reason, Unknown
 from probes.host.answers import MESSAGE_CHARACTERS, CommandOutput, CudaGpu, KernelMessage
 from probes.host.collectives import CollectiveSpeed
 from probes.host.nvml import NvmlFacts, NvmlLive
-from probes.host.rdma_resources import RdmaResources
+from probes.host.rdma_resources import (
+    MAX_OBJECTS,
+    CompletionQueue,
+    MemoryRegion,
+    ProtectionDomain,
+    QueuePair,
+    RdmaContext,
+    RdmaResources,
+)
 from probes.host.usage import InterfaceCounters, ProcessUsage
-from probes.recording.rdma_tables import decode_resources, encode_resources
 
 FORMAT_VERSION = 1
 MAX_LINE_BYTES = 1 << 20
@@ -78,7 +92,7 @@ _ANSWERS: dict[str, Any] = {
     "is_root": bool,
 }
 _WITHOUT_OBJECT = ("nvml", "nvml_live", "cuda_gpus", "rdma_resources", "kernel_messages", "is_root")
-_CODEC = Codec()
+_CODEC = Codec(renamed={"utilisation_percent": "utilization_percent"})
 _COMPACT = (",", ":")
 # Names in directories and links are parts of paths and stay as they are. Whoever shows them cleans them.
 _PATH_CODEC = Codec(clean=str)
@@ -233,4 +247,79 @@ def _refuse_constant(text: str) -> Any:
 def _string(value: Any) -> str:
     if not isinstance(value, str):
         raise RecordingError(f"expected text, got {type(value).__name__}")
+    return value
+
+
+# RDMA resources
+
+_TABLES: dict[str, Any] = {
+    "queue_pairs": QueuePair,
+    "regions": MemoryRegion,
+    "domains": ProtectionDomain,
+    "contexts": RdmaContext,
+    "completion_queues": CompletionQueue,
+}
+_COLUMNS = {name: tuple(field.name for field in fields(kind))[1:] for name, kind in _TABLES.items()}
+_REQUIRED = {
+    name: sum(field.default is MISSING for field in fields(kind)) - 1 for name, kind in _TABLES.items()
+}
+_MAX_TABLE_TEXT = 64
+_TABLE_CODEC = Codec(clean=lambda text: printable(text, _MAX_TABLE_TEXT))
+
+
+def encode_resources(resources: RdmaResources) -> dict[str, Any]:
+    """Return the resources as JSON values."""
+    encoded: dict[str, Any] = {
+        name: _encode_table(getattr(resources, name), _COLUMNS[name], _REQUIRED[name]) for name in _TABLES
+    }
+    for field in fields(RdmaResources):
+        if field.name not in _TABLES:
+            encoded[field.name] = _TABLE_CODEC.encode(getattr(resources, field.name))
+    return encoded
+
+
+def _encode_table(
+    objects: Sequence[Any], columns: tuple[str, ...], required: int
+) -> list[tuple[str, list[list[Any]]]]:
+    table: list[tuple[str, list[list[Any]]]] = []
+    for one in objects:
+        row = [getattr(one, column) for column in columns]
+        while len(row) > required and (row[-1] is None or row[-1] is False or row[-1] == ""):
+            row.pop()
+        if not table or table[-1][0] != one.device:
+            table.append((one.device, []))
+        table[-1][1].append(row)
+    return table
+
+
+def decode_resources(value: object) -> RdmaResources:
+    """Return the resources in JSON values; CodecError if they are malformed."""
+    if not isinstance(value, dict):
+        raise CodecError("expected an object")
+    rest = {name: item for name, item in value.items() if name not in _TABLES}
+    tables = {name: _decode_table(name, value.get(name, [])) for name in _TABLES}
+    plain: RdmaResources = _TABLE_CODEC.decode(RdmaResources, rest)
+    return RdmaResources(
+        **tables,
+        shares_namespaces=plain.shares_namespaces,
+        left_out=plain.left_out,
+        unread=plain.unread,
+    )
+
+
+def _decode_table(name: str, value: object) -> tuple[Any, ...]:
+    columns = _COLUMNS[name]
+    objects: list[Any] = []
+    for part in _list(name, value, MAX_OBJECTS):
+        device, rows = (*_list(name, part, 2), None, None)[:2]
+        for row in _list(name, rows, MAX_OBJECTS - len(objects)):
+            cells = _list(name, row, len(columns))
+            encoded = {"device": device, **dict(zip(columns, cells, strict=False))}
+            objects.append(_TABLE_CODEC.decode(_TABLES[name], encoded))
+    return tuple(objects)
+
+
+def _list(name: str, value: object, most: int) -> list[Any]:
+    if not isinstance(value, list) or len(value) > most:
+        raise CodecError(f"expected a list of at most {most} items", name)
     return value

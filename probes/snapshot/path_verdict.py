@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import field, replace
 from enum import Enum
 
 from probes.base.frozen import frozen
+from probes.base.latest import Latest
 from probes.base.unknown import Maybe, Reason, Unknown, known
 from probes.facts.gpu.fabric import UNFINISHED
 from probes.facts.gpu.gpus import NOT_LISTED, Gpu, GpuFacts
@@ -49,26 +50,8 @@ class Usability:
     unserved: Mapping[str, str] = field(default_factory=dict)  # GPU -> why no NIC serves it, as a clause
 
 
-class ServedCache:
-    """The GPUs that were served in the reading before, for a caller that judges each second."""
-
-    def __init__(self) -> None:
-        self._node: Node | None = None
-        self._topology: Topology | None = None
-        self._key: object = None
-        self._served: _Served | None = None
-
-    def served(self, node: Node, topology: Topology, key: object, work_out: Callable[[], _Served]) -> _Served:
-        """Return what `work_out` returned before, if node, topology and all else (`key`) are the same."""
-        is_same = node is self._node and topology is self._topology and key == self._key
-        if self._served is None or not is_same:
-            self._served = work_out()
-            self._node, self._topology, self._key = node, topology, key
-        return self._served
-
-
 @frozen
-class _Served:
+class ServedGpus:
     """The GPUs that can use the path, as far as that does not depend on how much is in use."""
 
     usability: Usability
@@ -81,7 +64,7 @@ def path_usability(
     reading: Reading | None,
     use: GdrUse,
     file: Maybe[str],
-    cache: ServedCache,
+    cache: Latest[ServedGpus],
 ) -> Usability:
     """Return who can use a usable path; `file`: NCCL's topology file, "" if there is none."""
     direct = node.gpudirect
@@ -89,11 +72,10 @@ def path_usability(
     # How many regions there are changes all the time, and which GPUs are served depends only on whether any.
     in_use = replace(use, regions=min(use.regions, 1))
     states = None if reading is None else reading.port_states
-    served = cache.served(
-        node,
-        topology,
-        (in_use, states, file),
+    served = cache.get(
         lambda: _served_gpus(node, topology, reading, direct, in_use, file),
+        same=(node, topology),
+        equal=(in_use, states, file),
     )
     if served.notes is None:
         return served.usability
@@ -110,7 +92,7 @@ def _served_gpus(
     direct: GpuDirectFacts,
     use: GdrUse,
     file: Maybe[str],
-) -> _Served:
+) -> ServedGpus:
     """Return the GPUs with a NIC near, and why the others have none."""
     devices = hardware_devices(node)
     active = {name: has_active_port(device, reading) for name, device in devices.items()}
@@ -136,7 +118,7 @@ def _served_gpus(
     nics = {gpu.id: answers[gpu.id].nics for gpu in served}
     reaching = (reach.reaches(name, gpu.id) for name in devices for gpu in gpus)
     if gpus and not any(isinstance(answer, Unknown) or answer for answer in reaching):
-        return _Served(Usability(State.BROKEN, None, _no_nic(devices, active), names))
+        return ServedGpus(Usability(State.BROKEN, None, _no_nic(devices, active), names))
     left = [gpu for gpu in gpus if gpu.id not in nics and gpu.id not in unserved]
     doubts = [f"{gpu.label}: {answers[gpu.id].doubt}" for gpu in left if answers[gpu.id].doubt]
     without = [gpu for gpu in left if not answers[gpu.id].doubt]
@@ -146,19 +128,19 @@ def _served_gpus(
             reason = f"whether this is a virtual machine, which hides PCIe switches, is unknown: {guest}"
         elif isinstance(file, Unknown):
             reason = f"{_HIDDEN_SWITCHES}, and whether NCCL has a topology file is unknown: {file}"
-        return _Served(Usability(State.UNKNOWN, use.path, reason, names))
+        return ServedGpus(Usability(State.UNKNOWN, use.path, reason, names))
     level = "P2C" if any(known(gpu.c2c_links, 0) for gpu in facts.values()) else "PXB"
     for gpu in without:
         unserved[gpu.id] = f"{gpu.label} has no usable NIC within {level}: {answers[gpu.id].reason}"
     if doubts and not unserved:
-        return _Served(Usability(State.UNKNOWN, use.path, doubts[0], names, nics))
+        return ServedGpus(Usability(State.UNKNOWN, use.path, doubts[0], names, nics))
     notes = [_pxn_text([gpu.label for gpu in served if answers[gpu.id].by_pxn])]
     if guest_paths:
         from_file = f"paths come from NCCL's topology file {named}, and were not checked"
         notes.append(from_file if named else _HIDDEN_SWITCHES)
     if topology.file is not None:
         notes.append(f"paths come from NCCL's topology file {topology.file.path}")
-    return _Served(Usability(State.READY, use.path, "", names, nics, unserved), tuple(notes))
+    return ServedGpus(Usability(State.READY, use.path, "", names, nics, unserved), tuple(notes))
 
 
 def _gpu_fault(node: Node, gpu: Gpu) -> str:

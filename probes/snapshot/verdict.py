@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from probes.base.frozen import frozen
+from probes.base.latest import Latest
 from probes.base.origin import Source
 from probes.base.unknown import Maybe, Reason, Unknown, known
 from probes.facts.gpu.gpus import GpuFacts
@@ -15,19 +16,12 @@ from probes.facts.node import Node
 from probes.facts.pci.functions import PciFacts, PciKind, is_for_guests
 from probes.nccl.topology_file import VIRTUAL, TopologyFileFacts, file_of_new_jobs
 from probes.snapshot.gdr_use import GdrUse, first_unmet, joined_sentences, read_use, signs_of_use
-from probes.snapshot.path_verdict import (
-    ServedCache,
-    State,
-    Usability,
-    path_usability,
-    short_list,
-    usable_gpus,
-)
+from probes.snapshot.path_verdict import ServedGpus, State, Usability, path_usability, short_list, usable_gpus
 from probes.snapshot.rates import Reading
 from probes.snapshot.served_gpus import hardware_devices
 from probes.topology.paths import Topology
 
-__all__ = ["ServedCache", "State", "Usability", "Verdict", "assess"]
+__all__ = ["State", "Usability", "Verdict", "assess"]
 
 # NICs of clouds and supercomputers that reach GPU memory without verbs, by driver.
 _WITHOUT_VERBS = {
@@ -57,12 +51,12 @@ def assess(
     reading: Reading | None,
     before: Reading | None = None,
     files: Maybe[TopologyFileFacts] | None = None,
-    cache: ServedCache | None = None,
+    cache: Latest[ServedGpus] | None = None,
 ) -> Usability:
     """Return what the requirements say at one moment; without a reading, by the node's own facts.
 
     `before`: the reading before, for the traffic between the two; `files`: NCCL's topology files;
-    `cache`: the caller's own, if it asks again and again.
+    `cache`: the caller's own, if it judges each second.
     """
     missing = _missing_devices(node, topology)
     if missing is not None:
@@ -80,7 +74,7 @@ def assess(
     use = read_use(node, direct, reading)
     if use.path is None:
         return _no_path(node, direct, use, names)
-    usability = path_usability(node, topology, reading, use, _topology_file(files), cache or ServedCache())
+    usability = path_usability(node, topology, reading, use, _topology_file(files), cache or Latest())
     hidden = use.path is GdrPath.DMABUF and isinstance(direct.dmabuf_in_use, Unknown)
     if usability.state is State.READY and hidden:
         reason = joined_sentences(signs_of_use(node, reading, before), usability.reason)

@@ -10,7 +10,7 @@ from probes.base.text import plural
 from probes.base.unknown import Maybe, Unknown
 from probes.checks import judgment
 from probes.live.model.sample import LiveEvent, LiveJob, LiveProcess, LiveSample, PathWord, Role
-from probes.live.processes.jobs import path_summary
+from probes.live.processes.job_summaries import path_summary
 from probes.snapshot.verdict import Verdict
 from widgets.base.figures import short
 from widgets.base.lines import Line, line, plain, wrapped

@@ -17,7 +17,7 @@ from probes.host.ras import DIAGNOSTICS, MONITOR, STATUS, VERBOSE_STATUS
 from probes.live.model.sample import LiveSample
 from probes.live.ras.policy import RasDecision, RasUse
 from probes.live.ras.targets import LocalProcesses, RasTarget, find_targets, local_processes
-from probes.nccl.ras.events import parse_event
+from probes.nccl.ras.facts import parse_event
 from probes.queries.finding import Severity
 from tui.commands.arguments import EXIT_WRONG_USAGE
 from tui.commands.ras_consent import confirmed

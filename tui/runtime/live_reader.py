@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from probes.base.latest import Latest
 from probes.base.origin import Source
 from probes.base.text import capitalized
 from probes.checks.judgment import Judge, Judgment
@@ -33,8 +34,9 @@ from probes.snapshot.condition import (
     Watched,
 )
 from probes.snapshot.examination import Examination
+from probes.snapshot.path_verdict import ServedGpus
 from probes.snapshot.rates import Reading
-from probes.snapshot.verdict import ServedCache, assess
+from probes.snapshot.verdict import assess
 from probes.snapshot.watch import Watch
 from probes.topology.nccl_words import FileTree
 from probes.topology.paths import Topology, build
@@ -90,7 +92,7 @@ class LiveReader:
         self._watch = Watch(host)
         self._live = LiveWatch(recorded_events(host), settles)
         self._judge = Judge()
-        self._served = ServedCache()
+        self._served: Latest[ServedGpus] = Latest()
         self._schedule = CheckSchedule()
         self._file: FileTree | None = None  # NCCL's topology file, from the newest examination
         self._found: dict[str, Finding] | None = None  # None: not checked yet

@@ -12,14 +12,11 @@ from probes.base.unknown import Maybe, Reason, Unknown
 from probes.host.protocol import Host
 from probes.host.ras import DIAGNOSTICS, DIAGNOSTICS_SECONDS, MONITOR
 from probes.live.model.sample import LiveSample
-from probes.live.ras.findings import RasFinding, findings
+from probes.live.ras.findings import RasFinding, RasHistory, Stall, findings
 from probes.live.ras.policy import RasDecision, RasUse, decide
-from probes.live.ras.stall import RasHistory, Stall
 from probes.live.ras.targets import RasTarget, local_processes
-from probes.nccl.ras.diagnostics import Diagnostics, parse_diagnostics
-from probes.nccl.ras.events import RasEvent
-from probes.nccl.ras.facts import RasReport
-from probes.nccl.ras.report import parse_report
+from probes.nccl.ras.facts import RasEvent, RasReport
+from probes.nccl.ras.report import Diagnostics, parse_diagnostics, parse_report
 from tui.runtime.lock import RasLock
 
 NOT_ASKED = Unknown(Reason.NOT_RECORDED, "RAS", "not asked")

@@ -10,7 +10,7 @@ from probes.base.unknown import Maybe, Reason, Unknown, known
 from probes.facts.gpudirect import PeermemReading
 from probes.facts.jobs.processes import name_of
 from probes.host.collectives import CollectiveSpeed
-from probes.live.events.links import link_name
+from probes.live.events.ports import link_name
 from probes.live.model.sample import (
     GpuSample,
     LiveEvent,

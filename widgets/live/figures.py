@@ -9,6 +9,7 @@ from probes.base.frozen import frozen
 from probes.base.text import plural
 from probes.base.unknown import Maybe, Reason, Unknown, known
 from probes.facts.gpudirect import PeermemReading
+from probes.facts.rdma.counters import PORT_COUNTERS, CounterColumn
 from probes.live.model.sample import LiveJob, LiveSample, PortSample
 from widgets.base.figures import UNKNOWN_MARK, gibibytes, short
 from widgets.base.lines import Run, Tone
@@ -32,52 +33,27 @@ class CounterGroup:
         return next(iter(found), Unknown(Reason.NOT_THERE, "", "this port has none of these counters"))
 
 
-_PRIORITIES = range(8)
-# linux drivers/infiniband/hw/mlx5/counters.c; Documentation/networking/device_drivers/…/mlx5/counters.rst.
+def _group(column: CounterColumn, meaning: str, tone: Tone = Tone.WARNING) -> CounterGroup:
+    names = (counter.name for counter in PORT_COUNTERS if counter.column is column)
+    return CounterGroup(column.value, meaning, tuple(dict.fromkeys(names)), tone)
+
+
 COUNTER_GROUPS = (
-    CounterGroup(
-        "CNP",
+    _group(
+        CounterColumn.CONGESTION,
         "congestion notifications sent and handled, and ECN marks: the fabric asks senders to slow down",
-        ("np_cnp_sent", "rp_cnp_handled", "rp_cnp_ignored", "np_ecn_marked_roce_packets"),
         Tone.PLAIN,
     ),
-    CounterGroup(
-        "retrans",
+    _group(
+        CounterColumn.RETRANSMITS,
         "packets lost, out of sequence or sent again; some are normal with adaptive routing",
-        (
-            *("packet_seq_err", "implied_nak_seq_err", "out_of_sequence", "local_ack_timeout_err"),
-            *("roce_adp_retrans", "roce_adp_retrans_to", "roce_slow_restart", "roce_slow_restart_trans"),
-        ),
     ),
-    CounterGroup(
-        "RNR",
-        "the receiver had no buffer posted, so senders wait",
-        ("rnr_nak_retry_err", "out_of_buffer"),
-    ),
-    CounterGroup(
-        "discards",
-        "packets dropped at the port",
-        (
-            *("port_xmit_discards", "rx_discards_phy", "tx_discards_phy", "rx_out_of_buffer"),
-            *(f"rx_prio{number}_discards" for number in _PRIORITIES),
-        ),
-    ),
-    CounterGroup(
-        "errors",
-        "bit errors, link errors and requests that failed",
-        (
-            *("symbol_error", "port_rcv_errors", "link_downed", "link_error_recovery"),
-            *("local_link_integrity_errors", "excessive_buffer_overrun_errors", "VL15_dropped"),
-            *("port_rcv_remote_physical_errors", "port_rcv_switch_relay_errors", "rx_icrc_encapsulated"),
-            *("req_transport_retries_exceeded", "req_cqe_error", "resp_cqe_error"),
-            *("rx_crc_errors_phy", "rx_symbol_err_phy", "link_down_events_phy", "rx_pcs_symbol_err_phy"),
-        ),
-        Tone.BAD,
-    ),
-    CounterGroup(
-        "wait",
+    _group(CounterColumn.RECEIVER, "the receiver had no buffer posted, so senders wait"),
+    _group(CounterColumn.DISCARDS, "packets dropped at the port"),
+    _group(CounterColumn.ERRORS, "bit errors, link errors and requests that failed", Tone.BAD),
+    _group(
+        CounterColumn.WAIT,
         "ticks with data to send and no credits: congestion behind the port (InfiniBand)",
-        ("port_xmit_wait",),
         Tone.PLAIN,
     ),
 )

@@ -8,7 +8,7 @@ from probes.base.text import plural
 from probes.base.unknown import Maybe, Unknown, known
 from probes.facts.jobs.processes import ProcessFacts
 from probes.live.model.sample import LiveJob, LiveProcess, LiveSample, PathWord, Role
-from probes.live.processes.jobs import path_shares
+from probes.live.processes.job_summaries import path_shares
 from probes.queries.finding import Finding, Severity
 from widgets.base.figures import gbps, short
 from widgets.base.lines import Line, Run, Tone, fit, sentence, width_of, wrapped

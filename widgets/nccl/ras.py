@@ -7,13 +7,11 @@ from collections.abc import Sequence
 from probes.base.text import plural, printable
 from probes.base.unknown import Unknown, known
 from probes.host.ras import DIAGNOSTICS, MONITOR, REPORTS
-from probes.live.ras.findings import RasFinding
+from probes.live.ras.findings import RasFinding, Stall
 from probes.live.ras.policy import RasDecision
-from probes.live.ras.stall import Stall
 from probes.live.ras.targets import LocalProcesses, RasTarget
-from probes.nccl.ras.diagnostics import Diagnostics
-from probes.nccl.ras.events import BAD, RasEvent
-from probes.nccl.ras.facts import RasReport
+from probes.nccl.ras.facts import BAD, RasEvent, RasReport
+from probes.nccl.ras.report import Diagnostics
 from probes.queries.finding import Severity
 from widgets.base.lines import Line, Tone, wrapped
 

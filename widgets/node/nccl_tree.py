@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from probes.base.text import plural, printable
-from probes.nccl.topology_places import GPU_CLASS, bus_id, endpoints_of, file_tree, is_endpoint
-from probes.nccl.topology_xml import Element
+from probes.nccl.topology_xml import GPU_CLASS, Element, bus_id, endpoints_of, file_tree, is_endpoint
 from probes.topology.nccl_words import Nccl, pci_path
 from widgets.base.lines import Line, Run, Tone, fit, line, width_of, wrapped
 

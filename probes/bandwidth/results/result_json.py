@@ -35,6 +35,7 @@ _CODEC = Codec(
         "findings": Bounds(items=16),
         "latencies": Bounds(items=16),
     },
+    renamed={"judgement": "judgment"},
 )
 
 

@@ -14,6 +14,7 @@ from probes.checks.nic.counter_readings import (
     read_counters,
     rise_of,
 )
+from probes.facts.rdma.counters import PORT_COUNTERS, Harm, Place
 from probes.queries.evidence_list import first_n
 from probes.queries.finding import Area, Outcome, Severity, found, unknown_without
 from probes.queries.ports import devices_of, need_ports, port_names
@@ -25,14 +26,11 @@ _HW_REFERENCE = (
     "NVIDIA, Understanding mlx5 Linux counters, https://enterprise-support.nvidia.com/s/article/"
     "understanding-mlx5-linux-counters-and-status-parameters"
 )
-# Errors per hour above which a signal is bad; fewer are normal on HDR and faster links (PAM4). NVIDIA
-# NVSentinel, NIC health monitor: 120 symbol errors per hour, 5 recoveries per minute, 10 receive errors per
-# second, any link integrity error.
+# Errors per hour above which a signal is bad; fewer are normal on HDR and faster links (PAM4).
 _SIGNAL_PER_HOUR = {
-    "symbol_error": 120,
-    "link_error_recovery": 5 * 60,
-    "port_rcv_errors": 10 * 3600,
-    "local_link_integrity_errors": 0,
+    counter.name: counter.rise.per_hour
+    for counter in PORT_COUNTERS
+    if counter.place is Place.STANDARD and counter.rise is not None and counter.rise.harm is Harm.SIGNAL
 }
 _REORDERED = ("out_of_sequence", "packet_seq_err")
 _TIMEOUTS = ("local_ack_timeout_err",)

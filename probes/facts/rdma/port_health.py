@@ -12,26 +12,10 @@ import re
 from probes.base.frozen import frozen
 from probes.base.text import printable
 from probes.base.unknown import Maybe, Reason, Unknown, first_unread, known
+from probes.facts.rdma.counters import ERROR_COUNTER_BITS
 from probes.facts.rdma.devices import Gid, RdmaDevice, RdmaFacts, RdmaPort
 from probes.host.protocol import Host
 from probes.host.values import read_integer
-
-ERROR_COUNTER_BITS = {
-    "symbol_error": 16,
-    "link_error_recovery": 8,
-    "link_downed": 8,
-    "port_rcv_errors": 16,
-    "port_rcv_remote_physical_errors": 16,
-    "port_rcv_switch_relay_errors": 16,
-    "port_xmit_discards": 16,
-    "port_xmit_constraint_errors": 8,
-    "port_rcv_constraint_errors": 8,
-    "local_link_integrity_errors": 4,
-    "excessive_buffer_overrun_errors": 4,
-    "VL15_dropped": 16,
-    "port_xmit_wait": 32,
-}
-"""The counters that speak of trouble → their width in bits (core/sysfs.c, PORT_PMA_ATTR)."""
 
 # Settings and traffic, not trouble: mlx5's names, drivers/infiniband/hw/mlx5/counters.c.
 _NO_ERRORS = ("lifespan", "rx_write_requests", "rx_read_requests", "rx_atomic_requests", "rx_dct_connect")
@@ -61,7 +45,7 @@ class PortHealth:
     device: str
     port: int
     errors: Maybe[dict[str, Maybe[ErrorCounter]]]  # of ERROR_COUNTER_BITS; NOT_THERE: a VF, some drivers
-    hw_errors: Maybe[dict[str, Maybe[int]]]  # the driver's own names: "out_of_sequence", "rnr_nak_retry_err"
+    hw_errors: Maybe[dict[str, Maybe[int]]]  # the driver's own names: "rnr_nak_retry_err"
     sm_lid: Maybe[int]  # 0 on InfiniBand: no subnet manager
     netdev: Maybe[str]
     netdev_mtu_bytes: Maybe[int]

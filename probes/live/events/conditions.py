@@ -9,7 +9,7 @@ from probes.base.evidence import Evidence, Severity
 from probes.base.text import plural
 from probes.base.unknown import Maybe, Reason, Unknown
 from probes.live.model.sample import GpuSample, LiveJob, LiveProcess, LiveSample, PathWord, Role, path_phrase
-from probes.live.processes.jobs import path_summary
+from probes.live.processes.job_summaries import path_summary
 from probes.snapshot.condition import (
     CONGESTED,
     ERRORS_RISING,

@@ -11,9 +11,8 @@ from probes.live.events.conditions import Conditions
 from probes.live.events.errors import ErrorEvents
 from probes.live.events.gpus import GpuEvents
 from probes.live.events.kernel import KernelEvents, limit_of
-from probes.live.events.links import NicLinkEvents
 from probes.live.events.node import MissedSamples, ModuleEvents, PeermemEvents
-from probes.live.events.ports import PortEvents
+from probes.live.events.ports import NicLinkEvents, PortEvents
 from probes.live.events.processes import ProcessEvents
 from probes.live.events.rates import RateEvents
 from probes.live.model.sample import EventKind, LiveEvent, LiveSample

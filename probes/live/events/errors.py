@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 from probes.base.unknown import Unknown
+from probes.facts.rdma.counters import PORT_COUNTERS, Harm
 from probes.live.events.ports import ACTIVE
 from probes.live.model.explanations import ERRORS
 from probes.live.model.sample import EventKind, LiveEvent, LiveSample, PortSample
@@ -24,6 +26,11 @@ _START_SECONDS, _JOB_START_SECONDS = 22.0, 60.0
 _LONGEST_STEP = 3.0  # a rate is not extrapolated over missed samples
 
 
+# What is normal when a job ends: its processes do not end at the same time.
+_OF_TEARDOWN = (Harm.TIMEOUT, Harm.RETRY, Harm.LOSS, Harm.REORDERED, Harm.RECEIVER, Harm.CONGESTION)
+_NOTES = (Harm.RECEIVER, Harm.CONGESTION)
+
+
 @dataclass(frozen=True, eq=False)
 class _Rule:
     """More than `limit` events in `seconds` are an event."""
@@ -32,62 +39,30 @@ class _Rule:
     limit: float
     seconds: float
     text: str  # after the port's name
-    group: str  # of ERRORS
-    severity: Severity = Severity.WARNING
-    at_teardown: bool = True  # False: normal when a job ends
-    is_relative: bool = False  # and several times more than what was seen before
+    harm: Harm
+
+    @cached_property
+    def severity(self) -> Severity:
+        return Severity.NOTE if self.harm in _NOTES else Severity.WARNING
+
+    @cached_property
+    def is_relative(self) -> bool:
+        """Whether it needs several times more than what was seen before."""
+        return self.harm is Harm.CONGESTION
 
 
-def _retransmits(*counters: str) -> tuple[_Rule, ...]:
-    return tuple(_Rule(name, 100, 10, "sends packets again", "loss", at_teardown=False) for name in counters)
-
-
-def _congested(limit: float, text: str, *counters: str) -> tuple[_Rule, ...]:
-    severity = Severity.NOTE
-    return tuple(
-        _Rule(name, limit, 10, text, "congestion", severity, False, is_relative=True) for name in counters
-    )
-
-
-# Limits per second, minute and hour: NVIDIA NVSentinel, NIC health monitor. It has none for congestion
-# notifications and retransmits: those here are far above what adaptive routing and small incasts cause.
-_RULES = (
-    _Rule("symbol_error", 100, 10, "has signal errors", "signal"),
-    _Rule("symbol_error", 120, 3600, "has signal errors", "signal"),
-    _Rule("link_error_recovery", 5, 60, "recovers from link errors", "signal"),
-    _Rule("port_rcv_errors", 100, 10, "receives damaged packets", "signal"),
-    _Rule("local_link_integrity_errors", 0, 60, "has link integrity errors", "signal"),
-    _Rule("excessive_buffer_overrun_errors", 0, 60, "has buffer overruns", "loss"),
-    _Rule("link_downed", 0, 60, "lost its link", "flap"),
-    _Rule("link_down_events_phy", 0, 60, "lost its link", "flap"),
-    _Rule("port_xmit_discards", 1000, 10, "discards packets", "loss"),
-    _Rule("rx_discards_phy", 1000, 10, "discards received packets", "loss"),
-    _Rule("local_ack_timeout_err", 10, 10, "has ACK timeouts", "timeout", at_teardown=False),
-    _Rule("retrans_timeout_events", 10, 10, "has ACK timeouts", "timeout", at_teardown=False),
-    _Rule("req_transport_retries_exceeded", 0, 60, "has given up on a peer", "retry", at_teardown=False),
-    _Rule("retry_exceeded_err", 0, 60, "has given up on a peer", "retry", at_teardown=False),
-    _Rule("max_retry_exceeded", 0, 60, "has given up on a peer", "retry", at_teardown=False),
-    _Rule("roce_slow_restart", 100, 10, "restarts slowly after losses", "loss", at_teardown=False),
-    *_retransmits("packet_seq_err", "implied_nak_seq_err", "roce_adp_retrans", "rcvd_seq_err"),
-    *_retransmits("to_retransmits", "seq_err_naks_rcvd", "retrans_pkts"),
-    _Rule("rx_icrc_encapsulated", 10, 10, "receives corrupt RoCE packets", "corrupt"),
-    _Rule("rnr_nak_retry_err", 10, 10, "waits for receivers", "receiver", Severity.NOTE, False),
-    _Rule("rnr_naks_rcvd", 10, 10, "waits for receivers", "receiver", Severity.NOTE, False),
-    _Rule("rcvd_rnr_err", 10, 10, "waits for receivers", "receiver", Severity.NOTE, False),
-    _Rule("out_of_buffer", 1000, 10, "has no receive buffers", "receiver", Severity.NOTE, False),
-    *_congested(5_000, "is slowed down by congestion", "rp_cnp_handled", "rx_cnp_pkts"),
-    *_congested(5_000, "receives from a congested network", "np_cnp_sent", "tx_cnp_pkts"),
-    *_congested(1_000_000, "waits for credits from the switch", "port_xmit_wait"),
+_ALL_RULES = tuple(
+    _Rule(counter.name, limit, seconds, counter.rise.sentence, counter.rise.harm)
+    for counter in {counter.name: counter for counter in PORT_COUNTERS}.values()
+    if counter.rise is not None
+    for limit, seconds in counter.rise.limits
 )
-# Packets out of order are normal with adaptive routing; together with timeouts or retransmits they are loss.
-_REORDERED = ("out_of_sequence", "out_of_seq_request")
-_LOST = ("local_ack_timeout_err", "packet_seq_err", "roce_adp_retrans", "rcvd_seq_err")
-_REORDERED_RULES = tuple(
-    _Rule(name, 100, 10, "loses packets", "loss", at_teardown=False) for name in _REORDERED
-)
+_RULES = tuple(rule for rule in _ALL_RULES if rule.harm is not Harm.REORDERED)
+_LOST = frozenset(counter.name for counter in PORT_COUNTERS if counter.rise and counter.rise.shows_loss)
 
 
-_OF_A_LINK_DOWN = ("flap", "timeout", "loss")  # groups that follow from it
+# What follows from a link that is down.
+_OF_A_LINK_DOWN = (Harm.FLAP, Harm.TIMEOUT, Harm.LOSS, Harm.DISCARDS, Harm.REORDERED)
 
 
 @dataclass
@@ -124,7 +99,7 @@ class _Port:
             return
         self.counters = port.counters
         moving = {name for name in port.counters if _rate(port, name) > 0}
-        rules = _RULES if moving.isdisjoint(_LOST) else _RULES + _REORDERED_RULES
+        rules = _RULES if moving.isdisjoint(_LOST) else _ALL_RULES
         self.rules = tuple(
             rule
             for rule in rules
@@ -164,7 +139,7 @@ class ErrorEvents:
                 self._down_at[port.name] = sample.at
             was_down = sample.at - self._down_at.get(port.name, float("-inf")) < _TEARDOWN_SECONDS
             for rule in known.rules:
-                if (is_teardown and not rule.at_teardown) or (was_down and rule.group in _OF_A_LINK_DOWN):
+                if (is_teardown and rule.harm in _OF_TEARDOWN) or (was_down and rule.harm in _OF_A_LINK_DOWN):
                     continue
                 event = self._judge(port, known.counts, rule, sample, step)
                 if event is not None:
@@ -184,7 +159,7 @@ class ErrorEvents:
         for port_name, port in self._ports.items():
             name = port_name.partition("/")[0]
             for rule, count in port.counts.items():
-                if rule.group == "congestion" and count.above_since is not None:
+                if rule.harm is Harm.CONGESTION and count.above_since is not None:
                     earlier = found.get(name)
                     if earlier is None or count.above_since < earlier[0]:
                         found[name] = count.above_since, rule.counter
@@ -267,4 +242,4 @@ def _event(port: PortSample, rule: _Rule, total: float, at: float) -> LiveEvent:
     over = {60: "minute", 3600: "hour"}.get(int(rule.seconds), f"{rule.seconds:.0f} s")
     text = f"{port.name} {rule.text} ({rule.counter} rose by {max(1, round(total)):,} in the last {over})"
     kind = EventKind.ERRORS_RISING
-    return LiveEvent(at, kind, rule.severity, port.name, text, ERRORS[rule.group])
+    return LiveEvent(at, kind, rule.severity, port.name, text, ERRORS[rule.harm])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from probes.facts.kernel.log import LogKind
+from probes.facts.rdma.counters import Harm
 from probes.live.model.sample import EventKind, PathWord
 from probes.queries import xid_groups
 
@@ -74,22 +75,27 @@ PATHS = {
     PathWord.HOST_MEMORY: "Only host memory is registered with the NICs.",
 }
 
+_LOSS = (
+    "Packets are lost in the network and sent again, which slows the job down. Check drops and "
+    "pause frames of the switch ports, and compare ECN, PFC and traffic class of hosts and switches."
+)
 ERRORS = {
-    "signal": "The cable, connector or optic is marginal. Run mlxlink -d BDF -m -c -e, then clean, reseat "
-    "or replace it.",
-    "timeout": "A peer did not acknowledge in time: it died, its link flaps, or packets are lost. Check the "
-    "peers first. When the retries are used up, the job fails with completion error 12.",
-    "loss": "Packets are lost in the network and sent again, which slows the job down. Check drops and "
-    "pause frames of the switch ports, and compare ECN, PFC and traffic class of hosts and switches.",
-    "retry": "The NIC has given up on a peer, and the job fails with completion error 12. Check the peer: "
-    "an Xid, a reboot or a link down at this time.",
-    "receiver": "A receiver had no buffer ready, so the sender waits. The receiving program is too slow, or "
-    "its host is overloaded.",
-    "corrupt": "RoCE packets arrive damaged. Something on the path changes or corrupts them: a cable, or a "
-    "switch.",
-    "congestion": "Switches report congestion (ECN), and senders slow down. Some of it is normal; this much "
-    "costs bandwidth. Look for several senders to one receiver.",
-    "flap": PORT_FLAPPING,
+    Harm.SIGNAL: "The cable, connector or optic is marginal. Run mlxlink -d BDF -m -c -e, then clean, "
+    "reseat or replace it.",
+    Harm.TIMEOUT: "A peer did not acknowledge in time: it died, its link flaps, or packets are lost. Check "
+    "the peers first. When the retries are used up, the job fails with completion error 12.",
+    Harm.LOSS: _LOSS,
+    Harm.DISCARDS: _LOSS,
+    Harm.REORDERED: _LOSS,
+    Harm.RETRY: "The NIC has given up on a peer, and the job fails with completion error 12. Check the "
+    "peer: an Xid, a reboot or a link down at this time.",
+    Harm.RECEIVER: "A receiver had no buffer ready, so the sender waits. The receiving program is too slow, "
+    "or its host is overloaded.",
+    Harm.CORRUPT: "RoCE packets arrive damaged. Something on the path changes or corrupts them: a cable, or "
+    "a switch.",
+    Harm.CONGESTION: "Switches report congestion (ECN), and senders slow down. Some of it is normal; this "
+    "much costs bandwidth. Look for several senders to one receiver.",
+    Harm.FLAP: PORT_FLAPPING,
 }
 
 _XIDS = (

@@ -116,12 +116,6 @@ class LiveProcess:
         """Whether it has a queue pair, connected or not."""
         return any(nic.queue_pairs for nic in self.nics)
 
-    def moved(self, state: Maybe[str], cpu_percent: Maybe[float]) -> LiveProcess:
-        """Return it with what changes nearly every second; what was worked out of the rest stays."""
-        copy = object.__new__(LiveProcess)
-        vars(copy).update(vars(self), state=state, cpu_percent=cpu_percent)
-        return copy
-
 
 _NO_LINK = Unknown(Reason.NOT_RECORDED, "current_link_speed", "not read yet")
 

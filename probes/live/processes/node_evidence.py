@@ -1,11 +1,15 @@
-"""What the paths of all processes depend on: nvidia_peermem, the kernel, namespaces, GPUs."""
+"""What the paths of all processes depend on: nvidia_peermem, the kernel, namespaces, GPUs.
+
+And sentences about what of it the live view cannot see.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from probes.base.frozen import frozen
+from probes.base.text import plural
 from probes.base.unknown import Maybe, Reason, Unknown, known
 from probes.facts.gpudirect import GpuDirectFacts, PeermemReading
 from probes.facts.jobs.processes import Process
@@ -13,7 +17,8 @@ from probes.facts.kernel.modules import ModuleFacts, ModuleState
 from probes.facts.kernel.release import KernelFacts
 from probes.facts.node import Node
 from probes.facts.rdma.devices import RdmaFacts
-from probes.live.processes.gdr_path import DMABUF_THRESHOLD, NodeEvidence, uncharged_bytes
+from probes.live.model.sample import LiveProcess
+from probes.live.processes.gdr_path import DMABUF_THRESHOLD, TRACKS_DMABUF, NodeEvidence, uncharged_bytes
 from probes.live.processes.ownership import RdmaUse, ResourceRound
 from probes.snapshot.path_verdict import usable_gpus
 from probes.snapshot.rates import Reading
@@ -102,12 +107,12 @@ def dmabuf_candidates(found: ResourceRound) -> frozenset[int]:
     return frozenset(pid for pid, use in found.ownership.uses.items() if is_candidate(pid, use))
 
 
-def evidence_of_node(node: Node) -> NodeEvidence:
+def lasting_evidence(node: Node) -> NodeEvidence:
     """Return the part of the evidence that stays the same until the node is probed again."""
     kernel = node.kernel.version if isinstance(node.kernel, KernelFacts) else node.kernel
     direct = node.gpudirect
     modules = node.modules.modules if isinstance(node.modules, ModuleFacts) else {}
-    loaded: Collection[str] = [name for name, one in modules.items() if one.state is ModuleState.LIVE]
+    loaded: Collection[str] = [name for name, module in modules.items() if module.state is ModuleState.LIVE]
     devices = node.rdma.devices if isinstance(node.rdma, RdmaFacts) else ()
     return NodeEvidence(
         other_peermem=tuple(name for name in _OTHER_PEERMEM if name in loaded),
@@ -119,16 +124,16 @@ def evidence_of_node(node: Node) -> NodeEvidence:
     )
 
 
-def node_evidence(
+def current_evidence(
     node: Node,
-    of_node: NodeEvidence,
+    lasting: NodeEvidence,
     reading: Reading,
     found: ResourceRound,
     with_gpu: Mapping[int, Maybe[bool]],
     jobs: Mapping[int, str],
     started: Iterable[Maybe[float]],
 ) -> NodeEvidence:
-    """Return the evidence at one moment, with that `of_node` as it is.
+    """Return the evidence at one moment, with the `lasting` part as it is.
 
     `started`: when the processes with DMA-BUF regions started, by the wall clock.
     """
@@ -147,7 +152,7 @@ def node_evidence(
     ):
         in_use = Unknown(Reason.NOT_RECORDED, _BUFINFO, "read before the process started")
     return replace(
-        of_node,
+        lasting,
         peermem_regions=peermem_regions(reading.peermem),
         peermem_candidates=candidates,
         candidates_share_job=len(names) == 1,
@@ -172,3 +177,73 @@ def is_hidden(node: Node, found: ResourceRound) -> bool:
 
 def _architecture(node: Node) -> str:
     return "" if isinstance(node.platform, Unknown) else known(node.platform.cpu_architecture, "")
+
+
+def limits_of(
+    processes: Sequence[LiveProcess],
+    node: Node,
+    found: Maybe[ResourceRound],
+    reading: Reading,
+    left_out: int,
+    elsewhere: int,
+    unread: int,
+    late: Sequence[str],
+) -> tuple[tuple[str, ...], str]:
+    """Return the sentences, and the first of those by which whole processes may be missing; "": none is.
+
+    `left_out`: processes beyond the limit. `elsewhere`: processes that NVML lists and /proc does not.
+    `unread`: processes without facts. `late`: sources that have not answered.
+    """
+    sentences: list[str] = []
+    missing: list[str] = []
+    if late:
+        sentences.append(f"No answer from {', '.join(late)}; the last answer is shown")
+    if isinstance(found, Unknown):
+        if found.reason is not Reason.TIMED_OUT or not late:
+            sentences.append(f"RDMA resources of processes are unknown: {found}")
+    else:
+        missing += _without_owner(found)
+        sentences += [*missing, *_resource_limits(found, node, bool(processes))]
+    if any(_needs_root(process.process.environment) for process in processes):
+        sentences.append("Run as root to see the environment of other users' jobs")
+    if any(_needs_root(process.pinned_bytes) for process in processes if process.nics):
+        sentences.append("Run as root to see the pinned memory of other users' jobs")
+    if isinstance(reading.gpus, Unknown) and reading.gpus.reason is not Reason.NOT_THERE:
+        missing.append(f"The GPUs of processes are unknown: {reading.gpus}")
+    if elsewhere:
+        missing.append(
+            f"{plural(elsewhere, 'process with a GPU is', 'processes with a GPU are')} not visible here: "
+            "run gdrtop on the host, or as root"
+        )
+    if unread:
+        missing.append(f"{plural(unread, 'process', 'processes')} not read yet")
+    refused = sum(isinstance(process.process.comm, Unknown) for process in processes)
+    if refused and not unread:
+        missing.append(f"{plural(refused, 'process', 'processes')} could not be read")
+    if left_out > 0:
+        missing.append(f"{plural(left_out, 'more process uses', 'more processes use')} GPUs or RDMA")
+    return tuple(dict.fromkeys((*sentences, *missing))), next(iter(missing), "")
+
+
+def _without_owner(found: ResourceRound) -> list[str]:
+    unowned = found.ownership.unowned_regions + found.ownership.unowned_queue_pairs
+    if not unowned:
+        return []
+    what = plural(unowned, "RDMA object has", "RDMA objects have")
+    return [f"{what} no visible owner: it ended, is hidden, or is in another PID namespace"]
+
+
+def _resource_limits(found: ResourceRound, node: Node, has_processes: bool) -> list[str]:
+    sentences = []
+    if is_hidden(node, found):
+        sentences.append("RDMA devices in other network namespaces are not visible from here")
+    version = node.kernel.version if isinstance(node.kernel, KernelFacts) else node.kernel
+    if isinstance(version, Unknown) or version >= TRACKS_DMABUF or not has_processes:
+        return sentences
+    if not dmabuf_candidates(found):
+        sentences.append(f"Kernel {version[0]}.{version[1]} may not list DMA-BUF regions; 5.15 and later do")
+    return sentences
+
+
+def _needs_root(fact: Maybe[object]) -> bool:
+    return isinstance(fact, Unknown) and fact.reason is Reason.NEEDS_ROOT

@@ -3,44 +3,42 @@
 from __future__ import annotations
 
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import fields, replace
-from typing import NamedTuple, TypeVar
+from dataclasses import fields
+from typing import TypeVar
 
 from probes.base.frozen import frozen
+from probes.base.latest import Latest
 from probes.base.unknown import Maybe, Reason, Unknown, known
 from probes.facts.jobs.process_files import Stat, parse_stat
-from probes.facts.jobs.processes import MAX_PROCESSES, Process
+from probes.facts.jobs.processes import MAX_PROCESSES, Process, read_process
 from probes.facts.node import Node
+from probes.host.probe_thread import start_probe
 from probes.host.protocol import Host
 from probes.host.usage import ProcessUsage
 from probes.live.model.paced_source import PacedSource
 from probes.live.model.sample import LiveProcess
-from probes.live.processes.gdr_limits import limits_of
-from probes.live.processes.gdr_path import NodeEvidence, ProcessEvidence, judge
-from probes.live.processes.job_ids import JobIds
+from probes.live.processes.gdr_path import NodeEvidence
+from probes.live.processes.job_grouping import JobIds
 from probes.live.processes.job_names import JobNames
 from probes.live.processes.node_evidence import (
     GpuUsers,
-    evidence_of_node,
+    current_evidence,
     gpu_users,
     has_devices,
     has_gpu,
-    is_far,
-    node_evidence,
+    lasting_evidence,
+    limits_of,
     peermem_regions,
 )
 from probes.live.processes.ownership import Ownership, RdmaUse, ResourceRound, read_round
-from probes.live.processes.process_cache import ProcessCache
-from probes.live.processes.roles import role_of
-from probes.live.processes.tracked_process import TrackedProcess
+from probes.live.processes.tracked_process import NO_USE, Answers, Key, Membership, TrackedProcess
 from probes.queries.jobs import is_watcher
 from probes.snapshot.rates import Reading
 
 _T = TypeVar("_T")
 
-KEPT_SECONDS = 10.0  # a path stays, at most this long, while the regions change in every reading
 # Threads are named when NCCL connects; user, memory and CPUs of a process hardly ever change.
 _THREADS_SECONDS = 5.0
 _USAGE_SECONDS = 10.0
@@ -48,9 +46,7 @@ _USAGE_SECONDS = 10.0
 # must not be two looks at one reading.
 _STATES_SECONDS = 1.0
 _CHANGING_SECONDS = 5.0  # from opening a device to connected queue pairs, or from a signal to the end
-_SHARED_RANK = Unknown(Reason.NOT_THERE, "/proc/PID/environ", "several processes have the same rank")
 _NO_RDMA = Unknown(Reason.NOT_RECORDED, "/proc/PID/status", "read only with RDMA resources")
-_NO_USE = RdmaUse()
 _NOT_YET = "not read yet"
 
 
@@ -74,20 +70,35 @@ class ProcessReader:
         clock: Callable[[], float] = time.monotonic,
         cpu_clock: Callable[[], float] = time.thread_time,
     ) -> None:
-        self._clock, self._cpu_clock = clock, cpu_clock
+        self._clocks = clock, cpu_clock
         self._ids = JobIds()
-        self._host: Host | None = None
+        self._reader: _HostReader | None = None
         self._now = 0.0
 
-    def _reset(self, host: Host) -> None:
-        """Forget all answers: another host has others, and one that records must be asked everything."""
-        clock = self._clock
-        self._host = host
+    def read(self, host: Host, node: Node, reading: Reading) -> ProcessSnapshot:
+        """Return the processes now."""
+        reader = self._reader
+        # Forget everything for another host, which may be this one while it is recorded: that has to be asked
+        # everything. A recording may go back.
+        if reader is None or host is not reader.host or reading.at < self._now:
+            reader = self._reader = _HostReader(host, self._ids, *self._clocks)
+        self._now = reading.at
+        return reader.read(node, reading)
+
+
+class _HostReader:
+    """Read the processes of one host, and remember what was read of them."""
+
+    def __init__(
+        self, host: Host, ids: JobIds, clock: Callable[[], float], cpu_clock: Callable[[], float]
+    ) -> None:
+        self.host = host
+        self._ids = ids
         self._own = known(host.link("/proc/self"), "")
         self._resources: PacedSource[ResourceRound] = PacedSource("RDMA resources", clock=clock)
         # /proc does not wait for devices: on a busy node, most of the time is waiting for a CPU.
         self._stats: PacedSource[Mapping[int, Maybe[Stat]]] = PacedSource(
-            "process states", 0.0, clock=self._cpu_clock, longest=_STATES_SECONDS
+            "process states", 0.0, clock=cpu_clock, longest=_STATES_SECONDS
         )
         self._threads: PacedSource[Mapping[int, Maybe[tuple[str, ...]]]] = PacedSource(
             "thread names", _THREADS_SECONDS, clock=clock
@@ -97,17 +108,15 @@ class ProcessReader:
         )
         self._cache = ProcessCache(clock)
         self._names = JobNames()
-        self._known: dict[int, TrackedProcess] = {}
-        self._evidence: tuple[Node, ResourceRound, object, NodeEvidence] | None = None
+        self._tracked: dict[int, TrackedProcess] = {}  # by pid
+        self._lasting: Latest[NodeEvidence] = Latest()
+        self._evidence: Latest[NodeEvidence] = Latest(keeps_equal=True)
         self._signals: object = None
         self._changed_at = -_CHANGING_SECONDS
 
-    def read(self, host: Host, node: Node, reading: Reading) -> ProcessSnapshot:
+    def read(self, node: Node, reading: Reading) -> ProcessSnapshot:
         """Return the processes now."""
-        now = reading.at
-        if host is not self._host or now < self._now:  # a recording may go back
-            self._reset(host)
-        self._now = now
+        host, now = self.host, reading.at
         users = gpu_users(node, reading)
         last = known(self._resources.answer, None)
         found = self._resources.read(
@@ -117,28 +126,20 @@ class ProcessReader:
         rdma = ResourceRound(Ownership()) if isinstance(found, Unknown) else found
         pids = [pid for pid in _candidates(rdma, users) if str(pid) != self._own]
         left_out, pids = len(pids) - MAX_PROCESSES, pids[:MAX_PROCESSES]
-        self._update(host, now, pids)
-        asked = tuple(self._known)
-        is_new = any(one.is_new for one in self._known.values())
+        self._track(now, pids)
+        asked = tuple(self._tracked)
+        is_new = any(tracked.is_new for tracked in self._tracked.values())
         if asked:
             self._threads.read(host, now, lambda: host.thread_names(asked), is_early=is_new)
             self._usage.read(host, now, lambda: host.process_usage(asked), is_early=is_new)
-        seen = self._seen(users, rdma, unlisted)
-        jobs = self._ids.update((one.pid, one.process, one.known.rank, one.parent) for one in seen)
-        self._names.update(host, (one.process.job for one in seen))
-        evidence = self._node_evidence(node, reading, rdma, seen, jobs)
-        ranks = Counter((jobs[one.pid], one.known.rank) for one in seen)
-        processes = tuple(
-            self._live(one, jobs[one.pid], evidence, users, now, ranks[jobs[one.pid], one.known.rank] > 1)
-            for one in seen
-        )
+        processes = self._live(node, reading, users, rdma, unlisted)
         limits, missing = limits_of(
             processes,
             node,
             found if has_devices(node) else rdma,
             reading,
             left_out,
-            _elsewhere(users, self._known, self._own) if left_out <= 0 else 0,
+            _elsewhere(users, self._tracked, self._own) if left_out <= 0 else 0,
             self._cache.unread,
             [
                 source.name
@@ -161,30 +162,55 @@ class ProcessReader:
         self._signals = now
         return 0 <= reading.at - self._changed_at < _CHANGING_SECONDS
 
-    def _update(self, host: Host, now: float, pids: list[int]) -> None:
+    def _track(self, now: float, pids: list[int]) -> None:
         """Read states and start times, and forget the processes that have ended."""
+        host, tracked = self.host, self._tracked
         self._stats.read(host, now, lambda: _read_stats(host, pids))
         stats = known(self._stats.answer, {})
-        for pid in set(self._known) - set(pids):
-            del self._known[pid]
+        for pid in set(tracked) - set(pids):
+            del tracked[pid]
         for pid in pids:
             stat = stats.get(pid)
-            before = self._known.get(pid)
+            before = tracked.get(pid)
             if isinstance(stat, Unknown) and stat.reason is Reason.NOT_THERE:
-                self._known.pop(pid, None)
+                tracked.pop(pid, None)
             elif before is None or (
                 isinstance(stat, Stat) and before.stat and before.stat.started != stat.started
             ):
-                self._known[pid] = TrackedProcess(pid, now, stat if isinstance(stat, Stat) else None, now)
+                tracked[pid] = TrackedProcess(pid, now, stat if isinstance(stat, Stat) else None, now)
             elif isinstance(stat, Stat):
                 before.update(stat, _time(self._stats.asked_at, now))
-        self._cache.update(host, (one.key for one in self._known.values() if one.stat is not None))
+        self._cache.update(host, (process.key for process in tracked.values() if process.stat is not None))
 
-    def _seen(self, users: GpuUsers, rdma: ResourceRound, unlisted: Unknown | None) -> list[_Seen]:
-        """Return what is known of each process that is not gdrtop's own and no monitor."""
+    def _live(
+        self, node: Node, reading: Reading, users: GpuUsers, rdma: ResourceRound, unlisted: Unknown | None
+    ) -> tuple[LiveProcess, ...]:
+        """Return each process with its job and path.
+
+        `unlisted`: why the RDMA resources are unknown; None: they are known.
+        """
+        seen = self._seen(users, rdma, unlisted)
+        jobs = self._ids.update(
+            (tracked.pid, answers.process, tracked.rank, tracked.parent) for tracked, answers in seen
+        )
+        self._names.update(self.host, (answers.process.job for _, answers in seen))
+        evidence = self._node_evidence(node, reading, rdma, seen, jobs)
+        ranks = Counter((jobs[tracked.pid], tracked.rank) for tracked, _ in seen)
+        processes = []
+        for tracked, answers in seen:
+            job = jobs[tracked.pid]
+            shares_rank = ranks[job, tracked.rank] > 1
+            membership = Membership(job, self._names.name(answers.process.job), shares_rank)
+            processes.append(tracked.live(answers, membership, evidence, reading.at))
+        return tuple(processes)
+
+    def _seen(
+        self, users: GpuUsers, rdma: ResourceRound, unlisted: Unknown | None
+    ) -> list[tuple[TrackedProcess, Answers]]:
+        """Return the answers about each process that is not gdrtop's own and no monitor."""
         seen = []
-        for pid, one in sorted(self._known.items()):
-            facts = self._cache.get(one.key)
+        for pid, tracked in sorted(self._tracked.items()):
+            facts = self._cache.get(tracked.key)
             process = _unread(pid, facts) if isinstance(facts, Unknown) else facts
             if process.is_ours or is_watcher(process):
                 continue
@@ -193,22 +219,20 @@ class ProcessReader:
                 use = rdma.ownership.uses[pid]
             elif unlisted is not None:
                 use = unlisted
-            elif one.first_seen > _time(self._resources.asked_at, one.first_seen):
+            elif tracked.first_seen > _time(self._resources.asked_at, tracked.first_seen):
                 use = Unknown(Reason.TIMED_OUT, "RDMA resources", _NOT_YET)
             else:
-                use = _NO_USE
-            seen.append(
-                _Seen(
-                    pid=pid,
-                    known=one,
-                    process=one.shown(process, _answer(self._usage, one)),
-                    threads=_answer(self._threads, one),
-                    use=use,
-                    pinned=rdma.pinned.get(pid, _NO_RDMA),
-                    is_settled=pid not in rdma.unsettled,
-                    has_gpu=has_gpu(pid, facts, users),
-                )
+                use = NO_USE
+            answers = Answers(
+                process=tracked.with_usage(process, _answer(self._usage, tracked)),
+                threads=_answer(self._threads, tracked),
+                use=use,
+                pinned=rdma.pinned.get(pid, _NO_RDMA),
+                is_settled=pid not in rdma.unsettled,
+                has_gpu=has_gpu(pid, facts, users),
+                gpus=users.gpus.get(pid, ()),
             )
+            seen.append((tracked, answers))
         return seen
 
     def _node_evidence(
@@ -216,7 +240,7 @@ class ProcessReader:
         node: Node,
         reading: Reading,
         rdma: ResourceRound,
-        seen: Iterable[_Seen],
+        seen: Iterable[tuple[TrackedProcess, Answers]],
         jobs: Mapping[int, str],
     ) -> NodeEvidence:
         """Return the evidence, the same object as before if nothing changed.
@@ -224,118 +248,18 @@ class ProcessReader:
         The number of regions through nvidia-peermem is renewed with the list of regions, or when it passes a
         limit of the judgment.
         """
-        with_gpu = {one.pid: one.has_gpu for one in seen}
-        started = [_started(one.process) for one in seen if one.has_gpu is not False]
+        with_gpu = {tracked.pid: answers.has_gpu for tracked, answers in seen}
+        started = [_started(answers.process) for _, answers in seen if answers.has_gpu is not False]
         regions = peermem_regions(reading.peermem)
-        before = self._evidence
-        users = 0 if before is None else len(before[3].peermem_candidates)
+        before = self._evidence.value
+        users = 0 if before is None else len(before.peermem_candidates)
         in_use = regions if isinstance(regions, Unknown) else (regions > 0, regions >= users)
-        made_of = (in_use, with_gpu, jobs, started)
-        if before is not None and before[0] is node and before[1] is rdma and before[2] == made_of:
-            return before[3]
-        of_node = evidence_of_node(node) if before is None or before[0] is not node else before[3]
-        evidence = node_evidence(node, of_node, reading, rdma, with_gpu, jobs, started)
-        if before is not None and before[3] == evidence:
-            evidence = before[3]
-        self._evidence = node, rdma, made_of, evidence
-        return evidence
-
-    def _live(
-        self, one: _Seen, job: str, node: NodeEvidence, users: GpuUsers, now: float, shares_rank: bool
-    ) -> LiveProcess:
-        """Return the process, the same object as before if nothing changed.
-
-        `shares_rank`: another process of the job has the same rank, which is then that of their parent.
-        """
-        kept = one.known
-        name = self._names.name(one.process.job)
-        gpus = users.gpus.get(one.pid, ())
-        state = kept.stat.state if kept.stat else one.process.state
-        made_of = (*one.facts, job, name, node, gpus, shares_rank)
-        if one.is_settled and kept.live is not None and made_of == kept.made_of:
-            kept.judged_at = now
-            if (state, kept.cpu_percent) != (kept.live.state, kept.live.cpu_percent):
-                kept.live = kept.live.moved(state, kept.cpu_percent)
-            return kept.live
-        use = _NO_USE if isinstance(one.use, Unknown) else one.use
-        path, evidence = kept.path, self._evidence_of(one, node, gpus, use)
-        if one.is_settled or path is None or not 0 <= now - kept.judged_at <= KEPT_SECONDS:
-            judged = kept.judged
-            if judged is None or judged[0] is not evidence or judged[1] is not node:
-                judged = kept.judged = evidence, node, judge(evidence, node)
-            path = judged[2]
-            if one.is_settled:
-                kept.path, kept.judged_at = path, now
-        process = one.process if name == one.process.job else replace(one.process, job=name)
-        rank, world_size = kept.rank, kept.world_size
-        if shares_rank and not isinstance(rank, Unknown):
-            rank = world_size = _SHARED_RANK
-        live = LiveProcess(
-            pid=one.pid,
-            process=process,
-            role=evidence.role,
-            job=job,
-            rank=rank,
-            world_size=world_size,
-            gpus=gpus,
-            nics=use.nics,
-            registered_bytes=use.own.bytes + use.inherited.bytes,
-            pinned_bytes=one.pinned,
-            threads=one.threads,
-            state=state,
-            cpu_percent=kept.cpu_percent,
-            path=path,
-            is_listed=not isinstance(one.use, Unknown),
+        lasting = self._lasting.get(lambda: lasting_evidence(node), same=(node,))
+        return self._evidence.get(
+            lambda: current_evidence(node, lasting, reading, rdma, with_gpu, jobs, started),
+            same=(node, rdma),
+            equal=(in_use, with_gpu, jobs, started),
         )
-        if kept.live is None or kept.live != live:
-            kept.live = live
-        kept.made_of = made_of
-        return kept.live
-
-    def _evidence_of(
-        self, one: _Seen, node: NodeEvidence, gpus: tuple[str, ...], use: RdmaUse
-    ) -> ProcessEvidence:
-        """Return what is known of a process, the same object as before if nothing changed."""
-        kept, made_of = one.known, (*one.facts, gpus, node.numa_nodes)
-        if kept.evidence is None or made_of != kept.evidence[0]:
-            kept.evidence = (
-                made_of,
-                ProcessEvidence(
-                    one.pid,
-                    role_of(one.process, one.threads, bool(use.nics)),
-                    one.use,
-                    one.pinned,
-                    one.threads,
-                    one.has_gpu,
-                    one.is_settled,
-                    frozenset(library.name for library in known(one.process.libraries, ())),
-                    is_far(node.numa_nodes, gpus, use),
-                ),
-            )
-        return kept.evidence[1]
-
-
-class _Seen(NamedTuple):
-    """The answers about one process in one sample."""
-
-    pid: int
-    known: TrackedProcess
-    process: Process
-    threads: Maybe[tuple[str, ...]]
-    use: Maybe[RdmaUse]
-    pinned: Maybe[int]
-    is_settled: bool
-    has_gpu: Maybe[bool]
-
-    @property
-    def facts(self) -> tuple[object, ...]:
-        """What the source answered, to compare with the sample before."""
-        return self.process, self.threads, self.use, self.pinned, self.is_settled, self.has_gpu
-
-    @property
-    def parent(self) -> int:
-        """The parent's pid; 0 if it is unknown."""
-        return self.known.stat.parent if self.known.stat else 0
 
 
 def _time(at: float | None, otherwise: float) -> float:
@@ -361,12 +285,12 @@ def _read_stats(host: Host, pids: Iterable[int]) -> dict[int, Maybe[Stat]]:
     return found
 
 
-def _answer(source: PacedSource[Mapping[int, Maybe[_T]]], one: TrackedProcess) -> Maybe[_T]:
+def _answer(source: PacedSource[Mapping[int, Maybe[_T]]], tracked: TrackedProcess) -> Maybe[_T]:
     """Return a source's answer for a process, unless it is older than the process."""
     if isinstance(source.answer, Unknown):
         return source.answer
-    is_older = source.asked_at is None or source.asked_at < one.first_seen
-    answer = None if is_older else source.answer.get(one.pid)
+    is_older = source.asked_at is None or source.asked_at < tracked.first_seen
+    answer = None if is_older else source.answer.get(tracked.pid)
     return Unknown(Reason.TIMED_OUT, source.name, _NOT_YET) if answer is None else answer
 
 
@@ -378,3 +302,62 @@ def _unread(pid: int, why: Unknown) -> Process:
 
 def _started(process: Process) -> Maybe[float]:
     return process.usage if isinstance(process.usage, Unknown) else process.usage.started_at
+
+
+WORKERS = 4  # threads; a process whose files hang keeps one of them busy
+PATIENCE_SECONDS = 0.3  # for all new processes of one sample
+
+
+class ProcessCache:
+    """Read programs, environments and libraries in threads, so that a hung process delays only itself."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._read: dict[Key, Maybe[Process]] = {}
+        self._queue: deque[Key] = deque()
+        self._asked: set[Key] = set()
+
+    def update(self, host: Host, keys: Iterable[Key]) -> None:
+        """Read the new ones of these processes, and forget all others."""
+        wanted = set(keys)
+        for key in set(self._asked) - wanted:
+            self._asked.discard(key)
+            self._read.pop(key, None)
+        new = sorted(wanted - self._asked)
+        self._queue.extend(new)
+        self._asked.update(new)
+        if not self._queue:
+            return
+        until = self._clock() + PATIENCE_SECONDS
+        workers = [
+            start_probe(host, f"live processes {number}", lambda: self._work(host))
+            for number in range(min(WORKERS, len(self._queue)))
+        ]
+        for worker in workers:
+            worker.wait(max(0.0, until - self._clock()))
+
+    def get(self, key: Key) -> Maybe[Process]:
+        """Return the process; TIMED_OUT: not read yet."""
+        found = self._read.get(key)
+        return Unknown(Reason.TIMED_OUT, f"/proc/{key[0]}", "not read yet") if found is None else found
+
+    @property
+    def unread(self) -> int:
+        """How many processes have no answer yet."""
+        return len(self._asked) - len(self._read)
+
+    def _work(self, host: Host) -> Maybe[None]:
+        while self._queue:
+            try:
+                key = self._queue.popleft()
+            except IndexError:  # another worker was faster
+                break
+            if key not in self._asked:
+                continue
+            try:
+                process = read_process(host, key[0])
+            except Exception as error:  # untrusted files must not end the worker
+                process = Unknown(Reason.MALFORMED, f"/proc/{key[0]}", type(error).__name__)
+            if key in self._asked:
+                self._read[key] = process
+        return None

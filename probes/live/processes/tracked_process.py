@@ -1,46 +1,83 @@
-"""What is remembered of one process between samples."""
+"""One process between samples: its role, rank and path, and how it was shown last."""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
-from probes.base.unknown import Maybe, Reason, Unknown
-from probes.facts.jobs.process_files import Stat
-from probes.facts.jobs.processes import Process
+from probes.base.latest import Latest
+from probes.base.unknown import Maybe, Reason, Unknown, known
+from probes.facts.jobs.process_files import RANKS, WORLD_SIZES, Stat
+from probes.facts.jobs.processes import Process, program_of
 from probes.host.usage import ProcessUsage
-from probes.live.model.sample import LiveProcess, PathJudgment
-from probes.live.processes.gdr_path import NodeEvidence, ProcessEvidence
-from probes.live.processes.process_cache import Key
-from probes.live.processes.roles import rank_of, world_size_of
+from probes.live.model.sample import LiveProcess, PathJudgment, Role
+from probes.live.processes.gdr_path import NodeEvidence, ProcessEvidence, judge
+from probes.live.processes.node_evidence import is_far
+from probes.live.processes.ownership import RdmaUse
 
+Key = tuple[int, int]  # pid and start time: the kernel uses pids again
+KEPT_SECONDS = 10.0  # a path stays, at most this long, while the regions change in every reading
+NO_USE = RdmaUse()
 _NOT_SHOWN = Unknown(Reason.TIMED_OUT, "/proc/PID/environ", "not read yet")
+_SHARED_RANK = Unknown(Reason.NOT_THERE, "/proc/PID/environ", "several processes have the same rank")
+
+
+class Answers(NamedTuple):
+    """What the sources answered about a process in one sample."""
+
+    process: Process
+    threads: Maybe[tuple[str, ...]]
+    use: Maybe[RdmaUse]
+    pinned: Maybe[int]
+    is_settled: bool  # its regions did not change while they were read
+    has_gpu: Maybe[bool]
+    gpus: tuple[str, ...]  # BDFs, by NVML
+
+
+class Membership(NamedTuple):
+    """The job of a process."""
+
+    job: str  # id of the LiveJob
+    name: str  # "Slurm job 4711 (llama)"
+    shares_rank: bool  # another process of the job has the same rank, which is then that of their parent
 
 
 class TrackedProcess:
-    """Its newest state and path, and the objects that were shown last."""
+    """Its newest state and path.
+
+    Most processes do the same in each sample. So each step is done again only if what it is made from has
+    changed, and a process that did not change is the same object: detectors and drawings rely on that.
+    """
 
     def __init__(self, pid: int, first_seen: float, stat: Stat | None, read_at: float) -> None:
         self.pid = pid
         self.first_seen = first_seen
         self.stat = stat
         self.is_new = True
-        self.cpu_percent: Maybe[float] = Unknown(Reason.NOT_RECORDED, f"/proc/{pid}/stat", "one sample only")
-        self.path: PathJudgment | None = None
-        self.judged_at = 0.0
-        self.live: LiveProcess | None = None
-        self.evidence: tuple[tuple[object, ...], ProcessEvidence] | None = None  # and what it was made of
-        self.judged: tuple[ProcessEvidence, NodeEvidence, PathJudgment] | None = None
-        self.made_of: tuple[object, ...] = ()  # what `live` was worked out from
         self.rank: Maybe[int] = _NOT_SHOWN
-        self.world_size: Maybe[int] = _NOT_SHOWN
+        self._world_size: Maybe[int] = _NOT_SHOWN
         self._cpu = (read_at, stat.cpu_seconds) if stat else None
-        self._shown: Process | None = None
+        self._cpu_percent: Maybe[float] = Unknown(Reason.NOT_RECORDED, f"/proc/{pid}/stat", "one sample only")
         self._facts: Process | None = None
+        self._process: Process | None = None  # the facts with the usage
+        self._evidence: Latest[ProcessEvidence] = Latest()
+        self._judged: Latest[PathJudgment] = Latest()
+        self._path: PathJudgment | None = None  # judged when the regions were settled
+        self._settled_at = 0.0
+        self._named: Latest[Process] = Latest()  # with the name of its job
+        self._live: Latest[LiveProcess] = Latest(keeps_equal=True)
 
     @property
     def key(self) -> Key:
         """The pid and the start time."""
         return self.pid, self.stat.started if self.stat else 0
+
+    @property
+    def parent(self) -> int:
+        """The parent's pid; 0 if it is unknown."""
+        return self.stat.parent if self.stat else 0
 
     def update(self, stat: Stat, read_at: float) -> None:
         """Take a new reading of /proc/PID/stat; the share of a CPU is in whole percent, to change rarely."""
@@ -50,22 +87,88 @@ class TrackedProcess:
             self._cpu = read_at, stat.cpu_seconds
         elif read_at - self._cpu[0] >= 0.5:
             share = (stat.cpu_seconds - self._cpu[1]) / (read_at - self._cpu[0])
-            self.cpu_percent = float(round(100 * max(0.0, share)))
+            self._cpu_percent = float(round(100 * max(0.0, share)))
             self._cpu = read_at, stat.cpu_seconds
 
-    def shown(self, facts: Process, usage: Maybe[ProcessUsage]) -> Process:
+    def with_usage(self, facts: Process, usage: Maybe[ProcessUsage]) -> Process:
         """Return the process with its usage, the previous object while that hardly changed."""
-        before = self._shown
-        if before is not None and facts is self._facts and not _differs(before.usage, usage):
-            return before
+        before = self._process
+        if before is not None and facts is self._facts:
+            if isinstance(usage, Unknown) or not _differs(before.usage, usage):
+                return before
+        else:
+            self._facts = facts
+            self.rank, self._world_size = rank_of(facts), world_size_of(facts)
         user = facts.user if isinstance(usage, Unknown) else usage.user
-        if before is not None and isinstance(usage, Unknown) and facts is self._facts:
-            return before
-        if facts is not self._facts:
-            self.rank, self.world_size = rank_of(facts), world_size_of(facts)
-        self._facts = facts
-        self._shown = replace(facts, usage=usage, user=user)
-        return self._shown
+        self._process = replace(facts, usage=usage, user=user)
+        return self._process
+
+    def live(self, answers: Answers, membership: Membership, node: NodeEvidence, now: float) -> LiveProcess:
+        """Return the process as the sample shows it, the same object as before if nothing changed."""
+        evidence = self._evidence.get(
+            lambda: _evidence(self.pid, answers, node), equal=(answers, node.numa_nodes)
+        )
+        path = self._path_now(evidence, node, now)
+        state = self.stat.state if self.stat else answers.process.state
+        # The evidence is another object whenever the answers differ: they need no second comparison.
+        return self._live.get(
+            lambda: self._make(answers, membership, evidence.role, path, state),
+            same=(evidence, path),
+            equal=(membership, state, self._cpu_percent),
+        )
+
+    def _path_now(self, evidence: ProcessEvidence, node: NodeEvidence, now: float) -> PathJudgment:
+        """Return the path; while regions come and go, they prove nothing, and the last path stays a while."""
+        is_recent = 0 <= now - self._settled_at <= KEPT_SECONDS
+        if not evidence.is_settled and self._path is not None and is_recent:
+            return self._path
+        path = self._judged.get(lambda: judge(evidence, node), same=(evidence, node))
+        if evidence.is_settled:
+            self._path, self._settled_at = path, now
+        return path
+
+    def _make(
+        self, answers: Answers, membership: Membership, role: Role, path: PathJudgment, state: Maybe[str]
+    ) -> LiveProcess:
+        process, name = answers.process, membership.name
+        if name != process.job:
+            process = self._named.get(lambda: replace(answers.process, job=name), same=(process,), equal=name)
+        use = known(answers.use, NO_USE)
+        rank, world_size = self.rank, self._world_size
+        if membership.shares_rank and not isinstance(rank, Unknown):
+            rank = world_size = _SHARED_RANK
+        return LiveProcess(
+            pid=self.pid,
+            process=process,
+            role=role,
+            job=membership.job,
+            rank=rank,
+            world_size=world_size,
+            gpus=answers.gpus,
+            nics=use.nics,
+            registered_bytes=use.own.bytes + use.inherited.bytes,
+            pinned_bytes=answers.pinned,
+            threads=answers.threads,
+            state=state,
+            cpu_percent=self._cpu_percent,
+            path=path,
+            is_listed=not isinstance(answers.use, Unknown),
+        )
+
+
+def _evidence(pid: int, answers: Answers, node: NodeEvidence) -> ProcessEvidence:
+    use = known(answers.use, NO_USE)
+    return ProcessEvidence(
+        pid,
+        role_of(answers.process, answers.threads, bool(use.nics)),
+        answers.use,
+        answers.pinned,
+        answers.threads,
+        answers.has_gpu,
+        answers.is_settled,
+        frozenset(library.name for library in known(answers.process.libraries, ())),
+        is_far(node.numa_nodes, answers.gpus, use),
+    )
 
 
 def _differs(before: Maybe[ProcessUsage], now: Maybe[ProcessUsage]) -> bool:
@@ -78,3 +181,56 @@ def _differs(before: Maybe[ProcessUsage], now: Maybe[ProcessUsage]) -> bool:
     if isinstance(first, Unknown) or isinstance(second, Unknown):
         return first != second
     return abs(first - second) * 20 > first
+
+
+_PERFTEST = re.compile(r"(?:ib|raw_ethernet)_(?:write|read|send|atomic|burst|fs)_?(?:bw|lat|rate)?")
+# Storage programs with queue pairs of their own; clients in the kernel (Lustre, NFS) have no process.
+_STORAGE = re.compile(
+    r"mmfsd|weka(?:node|fs|nodes?)?|beegfs-[a-z]{1,16}|daos_[a-z]{1,16}|ceph-(?:osd|mon|mds|fuse)|nvmf_tgt"
+    r"|spdk_tgt|iscsi_tgt|reactor_[0-9]{1,4}|io_engine|glusterfs[a-z]{0,2}|pvfs2-[a-z]{1,12}|orangefs|xrootd"
+    r"|vast[a-z-]{0,12}|lightbits|gds_[a-z]{1,12}"
+)
+_LARGEST_RANK = 10_000_000
+
+
+def role_of(process: Process, threads: Maybe[tuple[str, ...]], has_rdma: bool) -> Role:
+    """Return the role: by the program's name, then by NCCL's threads, then by the libraries it maps."""
+    names = {program_of(process), known(process.comm, "")}
+    if any(_PERFTEST.fullmatch(name) for name in names):
+        return Role.PERFTEST
+    if any(_STORAGE.fullmatch(name) for name in names):
+        return Role.STORAGE
+    if any(name.startswith("NCCL ") for name in known(threads, ())):
+        return Role.NCCL
+    libraries = {library.name for library in known(process.libraries, ())}
+    if "libnvshmem_host" in libraries:
+        return Role.NVSHMEM
+    # PyTorch maps both libraries. NCCL ≥ 2.14 names its threads, so without these the process uses UCX.
+    if has_rdma and "libucp" in libraries and not isinstance(threads, Unknown):
+        return Role.UCX
+    if "libnccl" in libraries:
+        return Role.NCCL
+    if "libucp" in libraries:
+        return Role.UCX
+    return Role.OTHER if has_rdma else Role.GPU
+
+
+def rank_of(process: Process) -> Maybe[int]:
+    """Return the rank among the processes of all nodes."""
+    return _number(process, RANKS, "no variable with a rank")
+
+
+def world_size_of(process: Process) -> Maybe[int]:
+    """Return the number of ranks on all nodes."""
+    return _number(process, WORLD_SIZES, "no variable with the number of ranks")
+
+
+def _number(process: Process, names: Sequence[str], missing: str) -> Maybe[int]:
+    environment = process.environment
+    if isinstance(environment, Unknown):
+        return environment
+    for name in names:
+        value = environment.get(name, "")
+        if re.fullmatch(r"[0-9]{1,8}", value) and int(value) <= _LARGEST_RANK:
+            return int(value)
+    return Unknown(Reason.NOT_THERE, f"/proc/{process.pid}/environ", missing)

@@ -11,7 +11,7 @@ from probes.host.protocol import Host
 from probes.live.model.explanations import EXPLANATIONS
 from probes.live.model.sample import EventKind, LiveEvent, LiveSample, Role
 from probes.live.ras.targets import LocalProcesses, local_processes
-from probes.nccl.ras.events import BAD, MEANINGS, RasEvent, parse_event
+from probes.nccl.ras.facts import BAD, MEANINGS, RasEvent, parse_event
 from probes.queries.finding import Severity
 
 _MOST_EVENTS = 50  # of one sample

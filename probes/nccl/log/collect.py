@@ -9,7 +9,6 @@ from functools import partial
 
 from probes.base.text import printable
 from probes.nccl.log.channels import SINGLE, ChannelLine, ChannelTable, Count
-from probes.nccl.log.distances import distance_word, version_numbers
 from probes.nccl.log.facts import (
     Capability,
     Communicators,
@@ -22,7 +21,7 @@ from probes.nccl.log.facts import (
     Rings,
     Setting,
 )
-from probes.nccl.log.grammar import REPEATED, Kind, devices_in, parse
+from probes.nccl.log.grammar import REPEATED, Kind, devices_in, distance_word, parse, version_numbers
 from probes.nccl.log.prefix import Header, before_next_header
 from probes.nccl.log.problems import Explanation, explain_torch, explain_warning
 from probes.nccl.log.tallies import Alike, Tally, with_skipped

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from probes.base.text import plural
-from probes.nccl.log.distances import version_numbers
 from probes.nccl.log.facts import (
     Channels,
     LogFacts,
@@ -20,6 +19,7 @@ from probes.nccl.log.facts import (
     Setting,
     State,
 )
+from probes.nccl.log.grammar import version_numbers
 
 _LAZY = (2, 22, 0)  # connects at the first collective
 _DMABUF = (2, 13, 4)  # reports DMA-BUF

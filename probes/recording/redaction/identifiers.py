@@ -22,16 +22,16 @@ from probes.host.rdma_resources import RdmaResources
 from probes.host.usage import ProcessUsage
 from probes.recording.format import Question
 from probes.recording.recording_host import Moment
-from probes.recording.redaction.live_answers import (
+from probes.recording.redaction.answers import (
     collectives,
     counters,
+    help_text,
     messages,
     ras_text,
     resources,
     threads,
 )
-from probes.recording.redaction.network import host_name
-from probes.recording.redaction.output import help_text
+from probes.recording.redaction.kernel_files import host_name
 from probes.recording.redaction.processes import cgroup_path, is_variable
 from probes.recording.redaction.table import COMMANDS, ENVIRONMENT, read_by_nccl, row_of
 from probes.recording.redaction.tokens import USER, Tokens

@@ -7,12 +7,13 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from probes.facts.system.cloud import AZURE_TAG, ORACLE_TAG
+from probes.recording.redaction.answers import cluster_objects, kernel_log, modinfo, program_strings
 from probes.recording.redaction.basic_rules import Rule, figures, kept_where, of_lines, of_text, words
-from probes.recording.redaction.boot import boot_variable, grub_settings
-from probes.recording.redaction.cluster import cluster_objects
 from probes.recording.redaction.config_files import (
     NCCL_CONF,
     TOPOLOGY,
+    boot_variable,
+    grub_settings,
     kernel_config,
     kernel_parameters,
     limits_conf,
@@ -22,9 +23,16 @@ from probes.recording.redaction.config_files import (
     symbol_lines,
     without_comments,
 )
-from probes.recording.redaction.hardware import cpuinfo, dma_buffers, pci_config, vital_product_data
-from probes.recording.redaction.network import host_name_file, ipv6_routes, listening_sockets, routes
-from probes.recording.redaction.output import kernel_log, modinfo, program_strings
+from probes.recording.redaction.kernel_files import (
+    cpuinfo,
+    dma_buffers,
+    host_name_file,
+    ipv6_routes,
+    listening_sockets,
+    pci_config,
+    routes,
+    vital_product_data,
+)
 from probes.recording.redaction.processes import (
     cgroup,
     command_line,

@@ -1,6 +1,6 @@
 """Text that consists of known words, numbers and tokens only.
 
-A word is kept if it is in the vocabulary (words.py), has a form that identifies nothing ("mlx5_0", "6.8.0",
+A word is kept if it is in the vocabulary (words.txt), has a form that identifies nothing ("mlx5_0", "6.8.0",
 "16.0"), or is a short number. Every other word is replaced by a token, the same one everywhere; addresses,
 GUIDs and UUIDs get tokens of the same shape.
 """

@@ -160,10 +160,8 @@ def _add_rdma(tree: Tree, nic: PlacedNic, number: int) -> None:
         wave = Wave(nic.kind.gbps * share, phase(tree.seed, f"{nic.name} {name}"))
         steps = traffic_steps(tree.seed, nic.kind, is_storage)
         tree.add(f"{base}/ports/1/counters/{name}", _counter(SteppedTotal(wave.total, steps)))
-    for name in ("port_xmit_packets", "port_rcv_packets", "port_rcv_errors", "link_downed", "symbol_error"):
+    for name in ("port_xmit_packets", "port_rcv_packets"):
         tree.add(f"{base}/ports/1/counters/{name}", "0\n")
-    for name in ("out_of_sequence", "packet_seq_err", "local_ack_timeout_err", "rnr_nak_retry_err"):
-        tree.add(f"{base}/ports/1/hw_counters/{name}", "0\n")
 
 
 def _counter(total: SteppedTotal) -> Content:

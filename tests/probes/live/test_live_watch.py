@@ -79,7 +79,7 @@ def test_jobs_that_cannot_be_grouped_cost_only_the_jobs(monkeypatch: pytest.Monk
     def fail(*_: object) -> None:
         raise KeyError("job")
 
-    monkeypatch.setattr(live_watch, "group", fail)
+    monkeypatch.setattr(live_watch, "jobs_of", fail)
     last = samples(SimulatedHost)[-1]
     assert last.jobs == ()
     assert "An error in gdrtop hides the jobs (KeyError)" in last.limits

@@ -7,9 +7,8 @@ from dataclasses import replace
 import pytest
 
 from probes.base.unknown import Maybe, Reason, Unknown
-from probes.live.ras.findings import findings
+from probes.live.ras.findings import RasHistory, Stall, findings
 from probes.live.ras.policy import RasJob, RasUse, decide, parse_version
-from probes.live.ras.stall import RasHistory, Stall
 from probes.live.ras.targets import LocalProcesses
 from probes.nccl.ras.report import parse_report
 from probes.queries.finding import Severity

@@ -5,10 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from probes.base.unknown import Unknown
-from probes.nccl.ras.diagnostics import parse_diagnostics
-from probes.nccl.ras.events import parse_event
-from probes.nccl.ras.facts import RasProcess
-from probes.nccl.ras.report import parse_report
+from probes.nccl.ras.facts import RasProcess, parse_event
+from probes.nccl.ras.report import parse_diagnostics, parse_report
 from tests.machines import machine_file, machine_files
 from tests.probes.nccl.ras_reports import HASH, a_report, rank_line
 

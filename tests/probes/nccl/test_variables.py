@@ -5,8 +5,7 @@ import re
 import pytest
 
 from probes.nccl.settings import parse_level, parse_number
-from probes.nccl.variables.catalogue import CATALOGUE, is_known, meaning_of
-from probes.nccl.variables.undocumented import UNDOCUMENTED
+from probes.nccl.variables.catalogue import CATALOGUE, UNDOCUMENTED, is_known, meaning_of
 from probes.nccl.variables.variable import VARIABLE_NAME, Kind, Variable, parse_version
 
 

@@ -343,7 +343,8 @@ def test_hostile_text_is_cleaned_like_a_host_does() -> None:
     assert "\x1b" not in str(host.size("/x"))
 
 
-def test_fields_of_another_version_are_not_recorded_or_ignored() -> None:
+def with_changed_figures(change: Callable[[dict[str, Any]], None]) -> ReplayHost:
+    """Return a recorded node after a change of the GPUs' figures in the file."""
     clock = SteppedClock()
     (moment,) = moments_of(SimulatedHost("cloud-vm", clock=clock), clock)
     with tarfile.open(fileobj=io.BytesIO(archive_of([moment])), mode="r:gz") as archive:
@@ -357,17 +358,35 @@ def test_fields_of_another_version_are_not_recorded_or_ignored() -> None:
         fields: dict[str, Any] = json.loads(line)
         if fields.get("ask") == "nvml_live":
             for gpu in fields["answer"]:
-                del gpu["power_watts"]
-                gpu["of_a_later_version"] = {"x": 1}
+                change(gpu)
         return json.dumps(fields).encode()
 
     members = [
         (name, b"\n".join(map(changed, content.splitlines())) if name.startswith("moments") else content)
         for name, content in members
     ]
-    live = ReplayHost(read(packed(*members))).nvml_live()
+    return ReplayHost(read(packed(*members)))
+
+
+def test_fields_of_another_version_are_not_recorded_or_ignored() -> None:
+    def change(gpu: dict[str, Any]) -> None:
+        del gpu["power_watts"]
+        gpu["of_a_later_version"] = {"x": 1}
+
+    live = with_changed_figures(change).nvml_live()
     assert isinstance(live, tuple)
     assert str(live[0].power_watts) == "not recorded"
+
+
+def test_a_figure_under_the_name_of_an_earlier_version_is_read() -> None:
+    def change(gpu: dict[str, Any]) -> None:
+        gpu["utilisation_percent"] = gpu.pop("utilization_percent")
+
+    earlier = with_changed_figures(change).nvml_live()
+    now = with_changed_figures(lambda _: None).nvml_live()
+    assert isinstance(now, tuple)
+    assert isinstance(now[0].utilization_percent, int)
+    assert earlier == now
 
 
 def only_recording_errors(content: bytes) -> None:

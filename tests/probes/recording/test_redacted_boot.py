@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from probes.facts.kernel.boot_loader import parse_efi_text
-from probes.recording.redaction.boot import boot_variable, grub_settings
-from probes.recording.redaction.cluster import cluster_objects
+from probes.recording.redaction.answers import cluster_objects
+from probes.recording.redaction.config_files import boot_variable, grub_settings
 from probes.recording.redaction.tokens import Tokens
 
 

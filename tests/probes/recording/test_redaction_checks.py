@@ -65,7 +65,7 @@ def test_verdict_and_findings_survive_redaction(name: str) -> None:
         for check, result in plain[2].items()
         if result != masked[2][check]
     ]
-    # A word that a check reads and that is missing in probes/recording/redaction/words.py is one of these.
+    # A word that a check reads and that is missing in probes/recording/redaction/words.txt is one of these.
     unknown = sorted(word for word in identifiers.replaced if not is_known(word))
     assert not changed, f"{changed}; replaced: {unknown}"
     assert masked == plain

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from probes.base.latest import Latest
 from probes.base.origin import Origin, Source
 from probes.base.unknown import Maybe, Reason, Unknown
 from probes.facts.gpu.gpus import NOT_LISTED
@@ -18,8 +19,9 @@ from probes.facts.pci.functions import PciFacts, PciKind
 from probes.facts.rdma.devices import RdmaFacts
 from probes.facts.system.platform import Environment
 from probes.simulation.host import SimulatedHost
+from probes.snapshot.path_verdict import ServedGpus
 from probes.snapshot.rates import read
-from probes.snapshot.verdict import ServedCache, State, assess
+from probes.snapshot.verdict import State, assess
 from probes.topology.paths import build
 from tests.probes.snapshot.verdict_nodes import (
     ABSENT,
@@ -151,7 +153,7 @@ def test_the_reading_overrides_the_probed_state_of_a_port() -> None:
 
 def test_a_verdict_each_second_follows_ports_and_use() -> None:
     node = a_node(direct(peermem=True))
-    topology, cache = build(node), ServedCache()
+    topology, cache = build(node), Latest[ServedGpus]()
     down: dict[tuple[str, int], Maybe[str]] = {(name, 1): "DOWN" for name in nearest(node, 0)}
     readings = [
         reading_of(refcnt=112),

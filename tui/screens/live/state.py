@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import json
 from bisect import bisect_left, bisect_right
+from collections import defaultdict
 from collections.abc import Sequence
 from functools import partial
 
 from probes.base.history import History
+from probes.base.latest import Latest
 from probes.base.origin import Origin
 from probes.checks.judgment import Judgment
 from probes.live.model.sample import LiveEvent, LiveSample
@@ -45,9 +47,9 @@ class LiveState:
         self._past: LiveSample | None = None
         self._later: list[LiveEvent] = []  # of a recording that was rewound
         self._graphs: dict[str, History] = {}
-        self._drawn: dict[str, tuple[object, Sequence[Line]]] = {}
+        self._drawn: defaultdict[str, Latest[Sequence[Line]]] = defaultdict(Latest)  # by pane
         self._rooms = {pane: Rooms() for pane in ("ranks", "nics", "gpus")}
-        self._order: dict[str, tuple[object, object, list[str]]] = {}  # of which sample and events
+        self._order: defaultdict[str, Latest[list[str]]] = defaultdict(Latest)  # by pane
 
     def add(self, sample: LiveSample) -> None:
         """Append a sample; a recording that was rewound continues with an earlier one."""
@@ -159,10 +161,7 @@ class LiveState:
         """Return the keys of a pane's rows, from the top."""
         events = self._all_events if pane == "changes" else ()
         now = len(events), events[-1] if events else None, self.word
-        known = self._order.get(pane)
-        if known is None or known[0] is not self.sample or known[1] != now:
-            known = self._order[pane] = self.sample, now, self._keys(pane)
-        return known[2]
+        return self._order[pane].get(lambda: self._keys(pane), same=(self.sample,), equal=now)
 
     def _keys(self, pane: str) -> list[str]:
         sample = self.sample
@@ -228,10 +227,10 @@ class LiveState:
         if pane in ("ranks", "changes"):
             events = self._all_events
             key = (*key, len(events), events[-1] if events else None, self.word)
-        drawn = self._drawn.get(pane)
-        if drawn is None or drawn[0] != key or self.is_outgrown(pane):
-            drawn = self._drawn[pane] = key, self._draw(pane, sample, width, selected, self._rooms.get(pane))
-        return drawn[1]
+        drawn = self._drawn[pane]
+        if self.is_outgrown(pane):
+            drawn.forget()
+        return drawn.get(lambda: self._draw(pane, sample, width, selected, self._rooms.get(pane)), equal=key)
 
     def is_outgrown(self, pane: str) -> bool:
         """Return whether a line of a pane that was drawn needed more room: `lines` returns others then."""

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from probes.base.latest import Latest
 from probes.base.unknown import Maybe, Unknown, known
 from probes.facts.jobs.processes import ProcessFacts
 from probes.facts.node import Node
@@ -56,10 +57,8 @@ class Panels:
         self._readings, self._selection = readings, selection
         self.checked = Checked()
         self.measured: dict[tuple[str, str], Result] = {}  # by GPU and NIC
-        self._far_of: object = None  # what the next depends on
-        self._far_pids: tuple[int, ...] = ()
-        self._jobs_of: object = None  # what the next depend on
-        self._drawn_jobs: dict[int, list[Line]] = {}  # by width
+        self._far_pids: Latest[tuple[int, ...]] = Latest()
+        self._drawn_jobs: Latest[dict[int, list[Line]]] = Latest()  # by width
 
     def draw(
         self, node: Node, topology: Topology, panel: str, width: int, alone: bool, form: Form | None = None
@@ -127,11 +126,10 @@ class Panels:
         sample, facts, gpus = self._live, self.checked.processes, self._readings.gpus_by_pid()
         if sample is None:
             far = self._far(node)
-            if (facts, gpus, far) != self._jobs_of:
-                self._jobs_of, self._drawn_jobs = (facts, gpus, far), {}
-            if width not in self._drawn_jobs:
-                self._drawn_jobs[width] = jobs.draw(facts, gpus, width, far)
-            return self._drawn_jobs[width]
+            drawn = self._drawn_jobs.get(dict, equal=(facts, gpus, far))
+            if width not in drawn:
+                drawn[width] = jobs.draw(facts, gpus, width, far)
+            return drawn[width]
         return live_jobs.draw_overview(sample, facts, gpus, width, self._far(node))
 
     @property
@@ -150,9 +148,7 @@ class Panels:
             return ()
         gpus = self._readings.live.gpus
         users = {bdf: gpu.processes for bdf, gpu in gpus.items()}
-        if (node, facts, users) != self._far_of:
-            self._far_of, self._far_pids = (node, facts, users), far_from_gpu(node, facts, gpus)
-        return self._far_pids
+        return self._far_pids.get(lambda: far_from_gpu(node, facts, gpus), equal=(node, facts, users))
 
     def _traffic(self, node: Node, width: int, alone: bool) -> list[Line]:
         readings = self._readings

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from probes.facts.rdma.port_health import ERROR_COUNTER_BITS
+from probes.facts.rdma.counters import ERROR_COUNTER_BITS
 from probes.simulation.node.model.tree import PlacedNic, Tree
 
-_HW_COUNTERS = (
+HW_COUNTERS = (
     "out_of_sequence",
     "packet_seq_err",
     "local_ack_timeout_err",
@@ -43,7 +43,7 @@ def add_ports(tree: Tree) -> None:
             tree.add(f"{port}/sm_lid", "0x1\n" if infiniband else "0x0\n")
             for name in ERROR_COUNTER_BITS:
                 tree.add(f"{port}/counters/{name}", "0\n")
-            for name in _HW_COUNTERS:
+            for name in HW_COUNTERS:
                 tree.add(f"{port}/hw_counters/{name}", "0\n")
         netdev = netdev_of(tree, nic)
         base = f"{nic.path}/net/{netdev}"

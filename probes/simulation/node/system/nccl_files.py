@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from probes.facts.jobs.nccl_conf import NCCL_CONF
-from probes.nccl.topology_places import GPU_CLASS
-from probes.nccl.topology_xml import VERSION, Element, xml_text
+from probes.nccl.topology_xml import GPU_CLASS, VERSION, Element, xml_text
 from probes.simulation.node.model.description import TopologyFileDescription
 from probes.simulation.node.model.tree import Tree
 

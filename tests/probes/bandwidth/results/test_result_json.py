@@ -21,6 +21,13 @@ def test_a_rating_that_an_earlier_version_saved_is_read() -> None:
     assert from_json(saved).judgment.verdict is Rating.NEAR
 
 
+def test_a_judgment_that_an_earlier_version_saved_is_read() -> None:
+    before = replace(result(190.0), judgment=Judgment(Rating.BELOW, "190 Gb/s", "why", 0.5))
+    saved = json.loads(json.dumps(to_json(before)))
+    saved["judgement"] = saved.pop("judgment")
+    assert from_json(saved) == before
+
+
 CHARACTERS = st.characters(codec="utf-8", categories=("L", "N", "P"))
 TEXT = st.text(CHARACTERS, max_size=40)
 NAME = st.text(CHARACTERS, min_size=1, max_size=40)

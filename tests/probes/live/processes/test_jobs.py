@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 
 from probes.base.unknown import Maybe, Reason, Unknown
 from probes.live.model.sample import LiveProcess, PathJudgment, PathWord, PortSample, Role
+from probes.live.processes.job_grouping import scheduler_id
 from probes.live.processes.job_names import parse_crictl, parse_scontrol
-from probes.live.processes.jobs import group, path_summary, scheduler_id
-from probes.live.processes.roles import role_of
+from probes.live.processes.job_summaries import jobs_of, path_summary
+from probes.live.processes.tracked_process import role_of
 from tests.probes.live.live_node import MIB, THREADS, LiveNode, Samples, joined, resources_of
 
 NO = Unknown(Reason.NOT_THERE, "test")
@@ -53,7 +54,7 @@ PORTS = (port("mlx5_0"), port("mlx5_1"), port("mlx5_2"))
 
 def test_ranks_of_one_program_user_and_job_are_one_job(host: LiveNode) -> None:
     ranks(host, 40, 2)
-    (job,) = group(processes_of(host), PORTS)
+    (job,) = jobs_of(processes_of(host), PORTS)
     assert (job.id, job.name) == ("pid:40:train.py", "train.py (alice)")
     assert (job.role, job.pids, job.world_size) == (Role.NCCL, (40, 41), 16)
     assert job.nics == ("mlx5_0", "mlx5_1")
@@ -64,7 +65,7 @@ def test_ranks_are_in_their_order(host: LiveNode) -> None:
     ranks(host, 40, 2)
     host.add_process(40, environ="RANK=1\0")
     host.add_process(41, environ="RANK=0\0")
-    (job,) = group(processes_of(host), PORTS)
+    (job,) = jobs_of(processes_of(host), PORTS)
     assert job.pids == (41, 40)
 
 
@@ -73,7 +74,7 @@ def test_nccl_jobs_with_the_most_ranks_come_first(host: LiveNode) -> None:
     host.resources = joined(resources_of((30, [4 * MIB]), device="mlx5_9"))
     ranks(host, 40, 1, program="small.py")
     ranks(host, 50, 3, program="large.py")
-    jobs = group(processes_of(host), PORTS)
+    jobs = jobs_of(processes_of(host), PORTS)
     assert [job.name for job in jobs] == ["large.py (alice)", "small.py (alice)", "ib_write_bw (alice)"]
     assert jobs[2].role is Role.PERFTEST
 
@@ -81,35 +82,35 @@ def test_nccl_jobs_with_the_most_ranks_come_first(host: LiveNode) -> None:
 def test_a_nic_of_two_jobs_has_no_rate_for_either(host: LiveNode) -> None:
     ranks(host, 40, 1, program="a.py")
     ranks(host, 50, 1, program="b.py")
-    for job in group(processes_of(host), PORTS):
+    for job in jobs_of(processes_of(host), PORTS):
         assert isinstance(job.sent_gbps, Unknown)
         assert job.sent_gbps.detail == "another job also has connected queue pairs on mlx5_0"
 
 
 def test_a_rate_that_is_unknown_makes_the_sum_unknown(host: LiveNode) -> None:
     ranks(host, 40, 2)
-    (job,) = group(processes_of(host), (port("mlx5_0"), port("mlx5_1", NO)))
+    (job,) = jobs_of(processes_of(host), (port("mlx5_0"), port("mlx5_1", NO)))
     assert isinstance(job.sent_gbps, Unknown)
-    (job,) = group(processes_of(host), ())
+    (job,) = jobs_of(processes_of(host), ())
     assert isinstance(job.sent_gbps, Unknown)
 
 
 def test_a_job_without_connected_queue_pairs_has_no_rate(host: LiveNode) -> None:
     host.add_process(40)
     host.gpus["0000:18:00.0"] = (40,)
-    (job,) = group(processes_of(host), PORTS)
+    (job,) = jobs_of(processes_of(host), PORTS)
     assert job.nics == ()
     assert isinstance(job.sent_gbps, Unknown)
 
 
 def test_unknown_processes_are_no_jobs() -> None:
-    assert group(NO, PORTS) == ()
+    assert jobs_of(NO, PORTS) == ()
 
 
 def test_two_jobs_of_one_user_are_told_apart_by_their_launchers(host: LiveNode) -> None:
     ranks(host, 40, 2, parent=30)
     ranks(host, 50, 2, parent=31)
-    assert [job.pids for job in group(processes_of(host), PORTS)] == [(40, 41), (50, 51)]
+    assert [job.pids for job in jobs_of(processes_of(host), PORTS)] == [(40, 41), (50, 51)]
 
 
 def test_the_id_stays_when_the_first_rank_ends(host: LiveNode) -> None:
@@ -117,7 +118,7 @@ def test_the_id_stays_when_the_first_rank_ends(host: LiveNode) -> None:
     samples = Samples(host)
     samples.next()
     host.end(40)
-    (job,) = group(samples.next().processes, PORTS)
+    (job,) = jobs_of(samples.next().processes, PORTS)
     assert (job.id, job.pids) == ("pid:40:train.py", (41,))
 
 
@@ -125,7 +126,7 @@ def test_two_programs_of_one_slurm_job_have_two_ids(host: LiveNode) -> None:
     cgroup = "/system.slice/slurmstepd.scope/job_4711/step_0/user/task_0"
     ranks(host, 40, 2, cgroup=cgroup)
     ranks(host, 50, 1, cgroup=cgroup, program="eval.py")
-    jobs = group(processes_of(host), PORTS)
+    jobs = jobs_of(processes_of(host), PORTS)
     assert [(job.id, job.name) for job in jobs] == [
         ("slurm:4711", "train.py (alice, Slurm job 4711)"),
         ("slurm:4711:eval.py", "eval.py (alice, Slurm job 4711)"),

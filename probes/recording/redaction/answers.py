@@ -1,20 +1,121 @@
-"""Rules for what only the live view asks: RDMA resources, threads, ethtool counters, kernel messages."""
+"""Rules for answers other than files: output of commands, programs, and what only the live view asks."""
 
 from __future__ import annotations
 
 import dataclasses
 import ipaddress
+import json
 import re
 from collections.abc import Sequence
 from functools import cache
 from typing import Any, TypeVar
 
+from probes.base.unknown import Unknown
+from probes.facts.kernel.log import recognize
+from probes.facts.system.kubernetes import known_phrases
+from probes.facts.system.kubernetes_objects import kept_fields, objects
 from probes.host.answers import ETHTOOL_COUNTERS, KernelMessage
 from probes.host.collectives import CollectiveSpeed
 from probes.host.rdma_resources import RdmaResources
-from probes.recording.redaction.output import kernel_log
 from probes.recording.redaction.processes import thread_name
-from probes.recording.redaction.tokens import COMMUNICATOR, Tokens
+from probes.recording.redaction.tokens import COMMUNICATOR, PROGRAM, SERIAL, Tokens
+
+_STRINGS = (
+    b"libcuda.so\0",
+    b"libcuda.so",
+    b"cuMemGetHandleForAddressRange",
+    b"use_cuda_bus_id\0",
+    b"use_cuda\0",
+    b"use_cuda_dmabuf\0",
+    b"ipv6-addr\0",
+    b"ibv_reg_dmabuf_mr",
+)
+
+
+def program_strings(tokens: Tokens, content: bytes) -> bytes:
+    """Keep only which of the strings that checks look for are in the program."""
+    kept = b"\0".join(text for text in _STRINGS if text in content) + b"\0"
+    return (content[:4] if content.startswith(b"\x7fELF") else b"redacted") + b"\0" + kept
+
+
+_LOG_PREFIX = re.compile(r"((?:<\d{1,4}>)?\[[^\]]{1,40}\](?:\[[^\]]{1,20}\])? ?)(?:\S{1,64} kernel: )?(.*)")
+_NAMED_VALUE = re.compile(
+    r"(?i)\b((?:[a-z]*uid|[a-z]*gid|ses|acct|hostname|host|user|owner|comm|name|exe|terminal"
+    r"|serial(?:[ _]?n(?:umber|o))?|s/?n|asset|wwn|wwid|id)[#]?)"
+    r"(\s*[=:]\s*|-|\s+(?=0x|\w*\d))(\"[^\"]*\"|[^\s,;)]+)"
+)
+
+
+def kernel_log(tokens: Tokens, text: str) -> str:
+    """Keep known messages, and the time of the first line: it shows how far back the log goes."""
+    kept = []
+    for line in text.split("\n"):
+        match = _LOG_PREFIX.fullmatch(line[:1000])
+        prefix, message = (match[1], match[2]) if match else ("", line[:1000])
+        if not re.fullmatch(r"(?:<\d+>)?\[[ \d.]+\](?:\[[ TC\d]+\])? ?", prefix):
+            prefix = tokens.text(prefix)
+        if recognize(message, 0.0) is not None:
+            kept.append(prefix + _message(tokens, message))
+        elif not kept and match:
+            kept.append(prefix)
+    return "\n".join([*kept, ""])
+
+
+def _message(tokens: Tokens, message: str) -> str:
+    def named(found: re.Match[str]) -> str:
+        kind = PROGRAM if found[1].lower() in ("comm", "name", "exe") else SERIAL
+        value = found[3].strip('"')
+        if found[1].lower().endswith("uid"):
+            return f"{found[1]}{found[2]}{tokens.user_id(value)}"
+        return f"{found[1]}{found[2]}{tokens.token(kind, value) if value.strip('-0x') else value}"
+
+    # A value after its name is private even if it is a known word or a short number.
+    pieces = re.split(
+        r"(\x00[^\x00]*\x00)",
+        _NAMED_VALUE.sub(lambda found: f"\0{named(found)}\0", message.replace("\0", " ")),
+    )
+    return "".join(piece.strip("\0") if piece.startswith("\0") else tokens.text(piece) for piece in pieces)
+
+
+_MODINFO = r"(?:filename|name|version|srcversion|license|vermagic|depends|signer|sig_id|intree|parm):"
+
+
+def modinfo(tokens: Tokens, text: str) -> str:
+    """Keep the fields of modinfo that checks read."""
+    kept = []
+    for line in text.split("\n"):
+        if re.match(_MODINFO, line) is None:
+            continue
+        key, _, value = line.partition(":")
+        is_sum = key == "srcversion" and re.fullmatch(r"\s*[0-9A-F]{1,33}\s*", value)
+        kept.append(line if is_sum else f"{key}:{tokens.text(value)}")
+    return "\n".join([*kept, ""])
+
+
+def help_text(tokens: Tokens, text: str) -> str:
+    """Keep only the known options in the output of `PROGRAM --help`."""
+    options = re.findall(r"-{1,2}[a-z][\w-]{0,40}", text)
+    return "\n".join(dict.fromkeys(option for option in options if tokens.keeps(option)))
+
+
+def cluster_objects(tokens: Tokens, text: str) -> str:
+    """Keep the fields that are read, with unknown words replaced; of a log, keep the known phrases."""
+    if isinstance(objects(text), Unknown):
+        return "".join(f"{phrase}\n" for phrase in known_phrases(text))
+    return json.dumps(_replaced(tokens, json.loads(kept_fields(text))), separators=(",", ":"))
+
+
+def _replaced(tokens: Tokens, value: Any) -> Any:
+    if isinstance(value, dict):
+        # Keys with a slash are labels and resources, whose names a site can choose.
+        return {
+            tokens.text(key) if "/" in key or "." in key else key: _replaced(tokens, one)
+            for key, one in value.items()
+        }
+    if isinstance(value, list):
+        return [_replaced(tokens, one) for one in value]
+    return tokens.text(value) if isinstance(value, str) else value
+
 
 T = TypeVar("T")
 _RAS_TEXT = """

@@ -1,8 +1,10 @@
-"""Group processes into jobs."""
+"""What the processes of a job do together: rates, NICs, paths.
+
+Which processes are one job is decided in job_grouping.py.
+"""
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
@@ -11,27 +13,17 @@ from probes.base.unknown import Maybe, Reason, Unknown, known
 from probes.facts.jobs.processes import program_of, user_of
 from probes.live.model.sample import LiveJob, LiveProcess, PathJudgment, PathWord, PortSample, Role
 
-_SCHEDULED = (("Slurm job ", "slurm:"), ("pod ", "pod:"), ("container ", "container:"))
 _BY_ROLE = (Role.NCCL, Role.NVSHMEM, Role.UCX, Role.OTHER, Role.PERFTEST, Role.GPU, Role.STORAGE)
 _RANKS_NAMED = 3
 
 
-def scheduler_id(job: str) -> str:
-    """Return "slurm:4711" for "Slurm job 4711"; "" if no scheduler or container is known."""
-    for prefix, short in _SCHEDULED:
-        match = re.match(rf"{prefix}([0-9a-f]{{1,64}})(?![0-9a-f])", job)
-        if match:
-            return f"{short}{match[1]}"
-    return ""
-
-
-def group(processes: Maybe[tuple[LiveProcess, ...]], ports: tuple[PortSample, ...]) -> tuple[LiveJob, ...]:
-    """Return the jobs, NCCL jobs first, those with the most ranks first."""
+def jobs_of(processes: Maybe[tuple[LiveProcess, ...]], ports: tuple[PortSample, ...]) -> tuple[LiveJob, ...]:
+    """Return the jobs of these processes, NCCL jobs first, those with the most ranks first."""
     members: dict[str, list[LiveProcess]] = {}
     for process in () if isinstance(processes, Unknown) else processes:
         members.setdefault(process.job, []).append(process)
-    users = Counter(device for group_ in members.values() for device in _devices(group_))
-    jobs = [_job(name, sorted(group_, key=_by_rank), ports, users) for name, group_ in members.items()]
+    users = Counter(device for group in members.values() for device in _devices(group))
+    jobs = [_job(name, sorted(group, key=_by_rank), ports, users) for name, group in members.items()]
     return tuple(sorted(jobs, key=lambda job: (_BY_ROLE.index(job.role), -len(job.pids), job.id)))
 
 
@@ -101,18 +93,18 @@ def path_shares(members: Sequence[LiveProcess]) -> tuple[PathShare, ...]:
         groups.setdefault(text, []).append(process)
     noun = "ranks" if all(process.role is Role.NCCL for process in members) else "processes"
     shares: list[PathShare] = []
-    for text, group_ in sorted(groups.items(), key=lambda item: -len(item[1])):
-        reasons = {process.path.why for process in group_}
-        why = f" ({group_[0].path.why})" if reasons != {""} and len(reasons) == 1 else ""
+    for text, group in sorted(groups.items(), key=lambda item: -len(item[1])):
+        reasons = {process.path.why for process in group}
+        why = f" ({group[0].path.why})" if reasons != {""} and len(reasons) == 1 else ""
         if len(members) == 1:
-            where, text, why = "", group_[0].path.text, ""
-        elif len(group_) == len(members):
-            where = f" on all {len(group_)} {noun}"
+            where, text, why = "", group[0].path.text, ""
+        elif len(group) == len(members):
+            where = f" on all {len(group)} {noun}"
         elif not shares:
-            where = f" on {len(group_)} of {len(members)} {noun}"
+            where = f" on {len(group)} of {len(members)} {noun}"
         else:
-            where = f" on {_ranks(group_)}"
-        shares.append(PathShare(group_[0].path, text, where + why))
+            where = f" on {_ranks(group)}"
+        shares.append(PathShare(group[0].path, text, where + why))
     return tuple(shares)
 
 

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable
 
-from probes.base.frozen import frozen
+from probes.base.latest import Latest
 from probes.base.unknown import Maybe, Unknown
 from probes.facts.jobs.processes import Process, program_of, user_of
-from probes.live.processes.jobs import scheduler_id
 
-
-@frozen
-class _Member:
-    pid: int
-    group: tuple[str, ...]
+_SCHEDULED = (("Slurm job ", "slurm:"), ("pod ", "pod:"), ("container ", "container:"))
 
 
 class JobIds:
@@ -22,17 +18,17 @@ class JobIds:
 
     def __init__(self) -> None:
         self._ids: dict[int, tuple[tuple[str, ...], str]] = {}  # group and job id, by pid
-        self._asked: list[tuple[int, Process, Maybe[int], int]] = []
-        self._answer: dict[int, str] = {}  # to that
+        self._answer: Latest[dict[int, str]] = Latest()
 
     def update(self, processes: Iterable[tuple[int, Process, Maybe[int], int]]) -> dict[int, str]:
         """Return the job id of each process, given as pid, process, rank and parent."""
         asked = list(processes)
-        if asked == self._asked:
-            return self._answer
+        return self._answer.get(lambda: self._updated(asked), equal=asked)
+
+    def _updated(self, processes: list[tuple[int, Process, Maybe[int], int]]) -> dict[int, str]:
         groups: dict[tuple[str, ...], list[int]] = {}
-        for member in _members(asked):
-            groups.setdefault(member.group, []).append(member.pid)
+        for pid, group in _grouped(processes).items():
+            groups.setdefault(group, []).append(pid)
         # A group keeps the id that most of its processes have; ids of others are taken.
         kept: dict[tuple[str, ...], str] = {}
         for group, pids in groups.items():
@@ -45,12 +41,11 @@ class JobIds:
                 kept[group] = _new_id(group, min(pids), taken)
                 taken.add(kept[group])
         self._ids = {pid: (group, kept[group]) for group, pids in groups.items() for pid in pids}
-        self._asked, self._answer = asked, {pid: name for pid, (_, name) in self._ids.items()}
-        return self._answer
+        return {pid: name for pid, (_, name) in self._ids.items()}
 
 
-def _members(processes: list[tuple[int, Process, Maybe[int], int]]) -> list[_Member]:
-    """Return each process with its group: program, user and job.
+def _grouped(processes: list[tuple[int, Process, Maybe[int], int]]) -> dict[int, tuple[str, ...]]:
+    """Return the group of each process: program, user and job of the scheduler.
 
     Without a scheduler, two jobs of one user may run the same program. Then ranks occur twice, and the
     processes of each launcher are one job.
@@ -58,10 +53,10 @@ def _members(processes: list[tuple[int, Process, Maybe[int], int]]) -> list[_Mem
     groups = _groups([process for _, process, _, _ in processes])
     ranks = Counter((groups[pid], rank) for pid, _, rank, _ in processes if not isinstance(rank, Unknown))
     twice = {group for (group, _), count in ranks.items() if count > 1}
-    found = []
+    found: dict[int, tuple[str, ...]] = {}
     for pid, _, _, parent in processes:
         group = groups[pid]
-        found.append(_Member(pid, (*group, f"{parent}") if group in twice and not group[2] else group))
+        found[pid] = (*group, f"{parent}") if group in twice and not group[2] else group
     return found
 
 
@@ -79,6 +74,7 @@ def _groups(processes: list[Process]) -> dict[int, tuple[str, str, str]]:
 
 
 def _group(process: Process) -> tuple[str, str, str]:
+    """Return what all processes of a job have in common."""
     return program_of(process), user_of(process), process.job
 
 
@@ -91,3 +87,12 @@ def _new_id(group: tuple[str, ...], lowest: int, taken: set[str]) -> str:
         return scheduled
     named = f"{scheduled}:{program}"
     return named if named not in taken else f"{named}:{lowest}"
+
+
+def scheduler_id(job: str) -> str:
+    """Return "slurm:4711" for "Slurm job 4711"; "" if no scheduler or container is known."""
+    for prefix, short in _SCHEDULED:
+        match = re.match(rf"{prefix}([0-9a-f]{{1,64}})(?![0-9a-f])", job)
+        if match:
+            return f"{short}{match[1]}"
+    return ""
