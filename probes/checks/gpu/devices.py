@@ -121,7 +121,7 @@ def _by_driver(examination: Examination, wanted: Callable[[Maybe[str]], bool]) -
     impact="CUDA cannot use this GPU.",
     part_of=("nvidia-not-loaded",),
 )
-def without_driver(examination: Examination) -> Outcome:
+def gpu_without_driver(examination: Examination) -> Outcome:
     """Find GPUs without a kernel driver."""
     chosen = _by_driver(
         examination, lambda driver: isinstance(driver, Unknown) and driver.reason is Reason.NOT_THERE
@@ -148,7 +148,7 @@ def without_driver(examination: Examination) -> Outcome:
     ok="No GPU uses nouveau",
     impact="CUDA cannot use this GPU.",
 )
-def nouveau(examination: Examination) -> Outcome:
+def gpu_without_driver_nouveau(examination: Examination) -> Outcome:
     """Find GPUs bound to nouveau or nova."""
     chosen = _by_driver(examination, lambda driver: known(driver, "") in ("nouveau", "nova_core"))
     return found(
@@ -179,7 +179,7 @@ def nouveau(examination: Examination) -> Outcome:
     ok="No GPU is reserved for a virtual machine",
     impact="Programs on this node cannot use this GPU.",
 )
-def passed_through(examination: Examination) -> Outcome:
+def gpu_without_driver_passed_through(examination: Examination) -> Outcome:
     """Find GPUs bound to a driver that passes them to virtual machines."""
     chosen = _by_driver(examination, is_for_guests)
     return found(
@@ -197,7 +197,7 @@ def passed_through(examination: Examination) -> Outcome:
     ok="No GPU has fallen off the bus",
     impact="Jobs on this GPU are dead, and their peers report completion error 12.",
 )
-def fell_off_the_bus(examination: Examination) -> Outcome:
+def xid_79_fell_off_bus(examination: Examination) -> Outcome:
     """Look for Xid 79, NVML's "GPU is lost", and configuration space that reads as ones."""
     gpus = need_gpus(examination)
     evidence: list[Evidence] = []
@@ -261,7 +261,7 @@ def _config(examination: Examination, bdf: str) -> object:
     impact="CUDA does not see this GPU.",
     part_of=("xid-79-fell-off-bus", "gpu-driver-start-failed"),
 )
-def missing_from_nvml(examination: Examination) -> Outcome:
+def gpu_missing_from_nvml(examination: Examination) -> Outcome:
     """Find GPUs with the nvidia driver that NVML does not list or that answer with an error."""
     facts = need(examination.node.gpus, GPUS)
     if facts.unplaced:
@@ -341,7 +341,7 @@ def _words(topology: Topology, gpu: str) -> dict[str, Maybe[str]]:
     impact="These GPUs copy through host memory, or use another GPU's NIC over NVLink (PXN).",
     data_path=True,
 )
-def without_near_nic(examination: Examination) -> Outcome:
+def gpu_without_near_nic(examination: Examination) -> Outcome:
     """Find GPUs whose NICs are all beyond a host bridge; those across sockets are another check's."""
     topology = examination.topology
     need(first_unread((examination.node.rdma,)), "the RDMA devices")

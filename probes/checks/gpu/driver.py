@@ -35,7 +35,7 @@ _SLOW_START = "The first CUDA call and every nvidia-smi take seconds, and GPU se
     ok="The driver's libraries match the loaded kernel driver",
     impact="New CUDA programs and nvidia-smi fail. Programs that are already running are not affected.",
 )
-def library_mismatch(examination: Examination) -> Outcome:
+def driver_library_mismatch(examination: Examination) -> Outcome:
     """Compare NVML's answer and the versions of the driver's libraries with the kernel driver."""
     driver = need(examination.node.gpus, "the driver's version").driver
     not_loaded = Evidence("/sys/module/nvidia", "the driver is not loaded")
@@ -79,7 +79,7 @@ def library_mismatch(examination: Examination) -> Outcome:
     ok="The GPU driver's libraries are installed",
     impact="No CUDA program starts, not even in containers: their runtime mounts the node's libraries.",
 )
-def library_missing(examination: Examination) -> Outcome:
+def driver_library_missing(examination: Examination) -> Outcome:
     """Look for libcuda and libnvidia-ml where the driver is loaded and NVML does not answer."""
     driver = need(examination.node.gpus, "the driver's version").driver
     not_loaded = Evidence("/sys/module/nvidia", "the driver is not loaded")
@@ -120,7 +120,7 @@ def library_missing(examination: Examination) -> Outcome:
     ok="The firmware of the GPU driver is installed",
     impact="The driver starts no GPU: the open modules need the GSP firmware.",
 )
-def firmware_missing(examination: Examination) -> Outcome:
+def gsp_firmware_missing(examination: Examination) -> Outcome:
     """Look for the files below /lib/firmware that nvidia.ko names, which open modules need."""
     file = need(file_of(examination, "nvidia"), FILES, absent=Evidence("modinfo nvidia", "no such module"))
     missing = need(examination.module_files, FILES).without_firmware
@@ -161,7 +161,7 @@ def _nvml_libraries(examination: Examination) -> tuple[tuple[str, str], ...]:
     ok="The driver has started every GPU",
     impact="CUDA does not see this GPU.",
 )
-def start_failed(examination: Examination) -> Outcome:
+def gpu_driver_start_failed(examination: Examination) -> Outcome:
     """Find failures of RmInitAdapter and probe in the kernel log."""
     messages = log_messages(examination, LogKind.GPU_DRIVER, lambda line: "API mismatch" not in line.text)
     named = set(bdfs_in(messages))
@@ -241,7 +241,7 @@ def persistence_off(examination: Examination) -> Outcome:
     ok="nvidia-persistenced has enabled persistence mode, or is not running",
     impact=_SLOW_START,
 )
-def persistence_mode_off(examination: Examination) -> Outcome:
+def persistence_off_daemon_runs(examination: Examination) -> Outcome:
     """Find persistence mode off although the daemon runs: it was started with --no-persistence-mode."""
     gpus = _not_persistent(examination)
     if not _daemon_runs(examination):

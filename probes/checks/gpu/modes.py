@@ -35,7 +35,7 @@ def _name(gpu: Gpu) -> Evidence:
     ok="MIG is disabled",
     impact="MIG instances have no P2P, so NCCL's traffic between GPUs uses NICs, and older NCCL fails.",
 )
-def mig(examination: Examination) -> Outcome:
+def mig_with_gdr(examination: Examination) -> Outcome:
     """Read NVML's MIG mode."""
     chosen = gpus_with(examination, lambda nvml: nvml.mig, "MIG mode")
     return found(
@@ -54,7 +54,7 @@ def mig(examination: Examination) -> Outcome:
     ok="No GPU is a vGPU without GPUDirect RDMA",
     impact="If the profile does not support it, jobs copy through host memory.",
 )
-def vgpu(examination: Examination) -> Outcome:
+def vgpu_without_gdr(examination: Examination) -> Outcome:
     """Read NVML's virtualization mode and the names of vGPU profiles, unless libcuda reports support."""
     gpus = need_gpus(examination)
     chosen = [gpu for gpu in gpus if is_vgpu(gpu) is True and not _has_support(examination, gpu)]
@@ -92,7 +92,7 @@ _STAGES = "Jobs copy through host memory. No setting changes that."
     ok="No GPU is a GeForce without GPUDirect RDMA",
     impact=_STAGES,
 )
-def geforce(examination: Examination) -> Outcome:
+def geforce_no_gdr(examination: Examination) -> Outcome:
     """Find GPUs whose name says GeForce."""
     gpus = need_gpus(examination)
     named = [gpu for gpu in gpus if "geforce" in gpu.name.casefold()]
@@ -126,7 +126,7 @@ def _new_enough(gpus: tuple[Gpu, ...]) -> Outcome:
     ok="Every GPU is new enough for GPUDirect RDMA",
     impact=_STAGES,
 )
-def too_old(examination: Examination) -> Outcome:
+def gpu_too_old_for_gdr(examination: Examination) -> Outcome:
     """Find compute capabilities below 3.0 (Kepler), the first with GPUDirect RDMA."""
     gpus = need_gpus(examination)
     old = [gpu for gpu in gpus if known(gpu.compute_capability, _KEPLER) < _KEPLER]
@@ -147,7 +147,7 @@ def too_old(examination: Examination) -> Outcome:
     ok="NCCL sends from GPU memory on these GPUs",
     impact="Everything that a job sends is copied to host memory first.",
 )
-def read_off(examination: Examination) -> Outcome:
+def gdr_read_off_on_old_gpus(examination: Examination) -> Outcome:
     """Find compute capabilities below 8.0 without NVLink, on which NCCL receives only by GPUDirect."""
     gpus = need_gpus(examination)
     old = [gpu for gpu in gpus if known(gpu.compute_capability, _AMPERE) < _AMPERE]
@@ -176,7 +176,7 @@ def read_off(examination: Examination) -> Outcome:
     ok="Confidential computing is disabled",
     impact="All traffic goes through bounce buffers in host memory.",
 )
-def confidential(examination: Examination) -> Outcome:
+def confidential_computing_on(examination: Examination) -> Outcome:
     """Read NVML's state of confidential computing."""
     facts = need(examination.node.gpus, GPUS)
     if not facts.gpus:
@@ -205,7 +205,7 @@ def confidential(examination: Examination) -> Outcome:
     ok="NCCL uses GPUDirect RDMA over C2C, or no GPU has C2C links",
     impact="Jobs with this NCCL copy through host memory.",
 )
-def c2c(examination: Examination) -> Outcome:
+def c2c_grace_specifics(examination: Examination) -> Outcome:
     """Find NCCL before 2.27, on the node or in its jobs, where GPUs are attached to Grace CPUs by C2C."""
     gpus = need_gpus(examination)
     direct = examination.node.gpudirect
@@ -284,7 +284,7 @@ def _version(text: str) -> tuple[int, ...]:
     ok="No GPU is a GB10 without GPUDirect RDMA",
     impact=_STAGES,
 )
-def gb10(examination: Examination) -> Outcome:
+def c2c_grace_specifics_gb10(examination: Examination) -> Outcome:
     """Find GPUs named GB10."""
     gpus = need_gpus(examination)
     named = [gpu for gpu in gpus if re.search(r"\bGB10\b", gpu.name)]

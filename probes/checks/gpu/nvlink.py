@@ -96,7 +96,7 @@ def _start_manager() -> Step:
     ok="Fabric Manager is installed, or there is no NVSwitch",
     impact=NO_CUDA,
 )
-def fabric_manager_absent(examination: Examination) -> Outcome:
+def fabric_manager_down_absent(examination: Examination) -> Outcome:
     """Check that Fabric Manager is installed on a machine with NVSwitches."""
     switches = need_switches(examination)
     service = service_of(examination, _MANAGER)
@@ -128,7 +128,7 @@ def fabric_manager_absent(examination: Examination) -> Outcome:
     ok="Fabric Manager has the driver's version, or there is no NVSwitch",
     impact=NO_CUDA,
 )
-def fabric_manager_version(examination: Examination) -> Outcome:
+def fabric_manager_down_version(examination: Examination) -> Outcome:
     """Compare Fabric Manager's version with the driver's."""
     switches = need_switches(examination)
     gpus = need(examination.node.gpus, "the driver's version")

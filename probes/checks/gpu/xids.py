@@ -36,7 +36,7 @@ def _xids(*numbers: int) -> Filter:
     ok="No GSP timeout in the kernel log",
     impact="Jobs hang and nvidia-smi hangs or is very slow. It looks like a network problem.",
 )
-def gsp_timeout(examination: Examination) -> Outcome:
+def xid_119_gsp_timeout(examination: Examination) -> Outcome:
     """Find Xid 119 and 120; a warning if the GPU answers again."""
     messages = log_messages(examination, LogKind.XID, _xids(*GSP))
     fix = Plan(
@@ -149,7 +149,7 @@ _STEPS = {
     impact="New jobs on this GPU fail to start, or die. NCCL then reports an error on all their nodes.",
     part_of=(LOST_GPU, GSP_TIMEOUT),
 )
-def recovery_action(examination: Examination) -> Outcome:
+def gpu_recovery_action(examination: Examination) -> Outcome:
     """Read the latest Xid 154 of each GPU, which says what it needs; 0x0 means that it has recovered."""
     waiting: dict[str, tuple[int, str, KernelMessage]] = {}
     for message in log_messages(examination, LogKind.XID, _xids(RECOVERY)):
@@ -186,7 +186,7 @@ def recovery_action(examination: Examination) -> Outcome:
     ok="No other GPU error in the kernel log",
     impact="Depends on the Xid number. Jobs on this GPU may have died.",
 )
-def other_xids(examination: Examination) -> Outcome:
+def xid_other(examination: Examination) -> Outcome:
     """Find every other Xid."""
     reported = _xids(*LOST, *GSP, *MEMORY, *NVLINK, *PROGRAM, RECOVERY)
     messages = log_messages(examination, LogKind.XID, lambda message: not reported(message))
@@ -204,7 +204,7 @@ def other_xids(examination: Examination) -> Outcome:
     ok="No NVSwitch error in the kernel log",
     impact="After a fatal SXid, CUDA returns error 802 until a reset.",
 )
-def sxids(examination: Examination) -> Outcome:
+def sxid(examination: Examination) -> Outcome:
     """Find SXids of NVSwitches; a note if all of them are non-fatal."""
     messages = log_messages(examination, LogKind.SXID)
     fix = Plan(

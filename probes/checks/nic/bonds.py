@@ -52,7 +52,7 @@ def lost_members(device: RdmaDevice) -> list[BondMember]:
     impact="The RDMA device stays ACTIVE, at a lower rate. A job runs at the pace of its slowest NIC.",
     data_path=True,
 )
-def port_down(examination: Examination) -> Outcome:
+def roce_bond_port_down(examination: Examination) -> Outcome:
     """Find bonds with a port whose netdev is not up; the RDMA port does not show it."""
     devices = _devices(examination)
     broken = {device.name: lost for device in devices if (lost := lost_members(device))}
@@ -99,7 +99,7 @@ def port_down(examination: Examination) -> Outcome:
     impact="A queue pair uses one port of the bond. With one queue pair per connection, an NCCL connection "
     "gets half the bond's rate.",
 )
-def bond(examination: Examination) -> Outcome:
+def single_rail_or_half_rate_bond(examination: Examination) -> Outcome:
     """Find bonds, unless every job, or /etc/nccl.conf, sets two or more queue pairs per connection."""
     devices = _devices(examination)
     bonds = [device for device in devices if is_bond(device)]

@@ -27,7 +27,7 @@ def _errors(port: Port) -> Maybe[dict[str, Maybe[ErrorCounter]]]:
     ok="No error counter is full",
     impact="The counter has stopped, so new errors of this kind do not show up.",
 )
-def counter_full(examination: Examination) -> Outcome:
+def error_counter_full(examination: Examination) -> Outcome:
     """Find counters of 4, 8 or 16 bits that are at their maximum."""
     ports = need_ports(examination)
     full: list[tuple[Port, str, int]] = []
@@ -64,7 +64,7 @@ def counter_full(examination: Examination) -> Outcome:
     ok="Every port has error counters",
     impact="gdrtop cannot see errors of this port.",
 )
-def counters_missing(examination: Examination) -> Outcome:
+def port_counters_missing(examination: Examination) -> Outcome:
     """Find ports without counters, or whose firmware refuses them.
 
     EFA has its own in hw_counters (hw/efa/efa_verbs.c), and Slingshot NICs have no port in sysfs.

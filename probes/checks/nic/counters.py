@@ -166,7 +166,7 @@ AREA.check(
     impact="A job on the port fails with completion error 12.",
     data_path=True,
 )
-def carrier_changes(examination: Examination) -> Outcome:
+def link_flaps_carrier(examination: Examination) -> Outcome:
     """Judge how often each netdev has gone up or down since it was created."""
     readings: list[CounterReading] = []
     missing: Outcome | None = None
@@ -210,7 +210,7 @@ def _same_flaps(carriers: list[CounterReading], downs: list[CounterReading]) -> 
     impact="Lost packets are sent again, so jobs slow down and vary in speed.",
     data_path=True,
 )
-def out_of_sequence(examination: Examination) -> Outcome:
+def out_of_sequence_rising(examination: Examination) -> Outcome:
     """Judge packets out of order; warn only together with timeouts, because adaptive routing reorders too."""
     timeouts, _ = read_counters(examination, _TIMEOUTS, True)
     lossy = any(reading.rises for reading in timeouts)
@@ -291,7 +291,7 @@ _DISCARDS = (
     impact="Discarded packets are sent again, so jobs slow down and vary in speed.",
     data_path=True,
 )
-def discards(examination: Examination) -> Outcome:
+def port_discards_rising(examination: Examination) -> Outcome:
     """Judge packets discarded at the port: when sending, when receiving, or management packets."""
     readings, missing = read_counters(examination, [kind.counter for kind in _DISCARDS], False)
     for is_rising in (True, False):

@@ -63,7 +63,7 @@ def _driver_evidence(function: PciFunction) -> Evidence:
     data_path=True,
     part_of=("mlx5-core-not-loaded", "mlx4-core-not-loaded"),
 )
-def without_driver(examination: Examination) -> Outcome:
+def nic_without_driver(examination: Examination) -> Outcome:
     """Find NICs without a bound kernel driver."""
     functions = _functions(examination)
     bare = [
@@ -98,7 +98,7 @@ def without_driver(examination: Examination) -> Outcome:
     ok="No NIC is passed through to a virtual machine",
     impact="Programs on this host cannot use this NIC.",
 )
-def passed_through(examination: Examination) -> Outcome:
+def nic_without_driver_passed_through(examination: Examination) -> Outcome:
     """Find NICs bound to vfio-pci or a similar driver."""
     functions = _functions(examination)
     away = [nic for nic in functions if is_for_guests(nic.driver) or nic.driver == "uio_pci_generic"]
@@ -122,7 +122,7 @@ def passed_through(examination: Examination) -> Outcome:
     data_path=True,
     part_of=("mlx5-ib-not-loaded", "mlx4-ib-not-loaded"),
 )
-def without_rdma_device(examination: Examination) -> Outcome:
+def nic_without_rdma_device(examination: Examination) -> Outcome:
     """Find NICs with their driver and without an RDMA device; one in another namespace is not missing."""
     functions = _functions(examination)
     devices = _devices(examination)
@@ -184,7 +184,7 @@ def without_rdma_device(examination: Examination) -> Outcome:
     ok="NICs of the same model run the same firmware",
     impact="One rail may behave differently from the others (features, rates, timeouts).",
 )
-def firmware_differs(examination: Examination) -> Outcome:
+def nic_firmware_mismatch(examination: Examination) -> Outcome:
     """Compare the firmware of NICs of one board (PSID)."""
     devices = _devices(examination)
     boards: dict[str, list[RdmaDevice]] = {}

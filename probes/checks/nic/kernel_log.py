@@ -30,7 +30,7 @@ _REFUSED_REGION = ("reg mr failed", "register mr", "command REG_MR")  # mlx5, EF
     ok="No NIC health errors in the kernel log",
     impact="Jobs lost the NIC while its firmware recovered.",
 )
-def health_errors(examination: Examination) -> Outcome:
+def nic_health_errors(examination: Examination) -> Outcome:
     """Find mlx5's health reports: firmware asserts, fatal errors, recoveries."""
     messages = log_messages(examination, LogKind.NIC_HEALTH)
     steps = [
@@ -73,7 +73,7 @@ add_log_check(
     ok="No link or optics went down in the kernel log",
     impact="Jobs on the port failed at that moment (NCCL: completion error 12).",
 )
-def link_messages(examination: Examination) -> Outcome:
+def link_flaps_log(examination: Examination) -> Outcome:
     """Find messages of ports that went down, and mlx5's of failed optics."""
     messages = log_messages(examination, LogKind.NIC_LINK, lambda message: not _is_empty_cage(message))
     fix = Plan(

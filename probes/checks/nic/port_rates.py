@@ -95,7 +95,7 @@ def _rate(port: Port) -> Evidence:
     impact="A job runs at the pace of its slowest port.",
     data_path=True,
 )
-def slower_than_equals(examination: Examination) -> Outcome:
+def single_rail_or_half_rate(examination: Examination) -> Outcome:
     """Find active ports whose rate is below the fastest of the same board and link layer."""
     ports = need_ports(examination)
     # A speed that the kernel does not know says nothing.
@@ -146,7 +146,7 @@ def slower_than_equals(examination: Examination) -> Outcome:
     impact="The port has a quarter of its rate, and a job runs at the pace of its slowest port.",
     data_path=True,
 )
-def one_lane(examination: Examination) -> Outcome:
+def single_rail_or_half_rate_one_lane(examination: Examination) -> Outcome:
     """Find active InfiniBand ports of width 1X; 2X is how split cables run."""
     ports = need_ports(examination)
     active = [port for port in ports if port.is_active and port.facts.link_layer == "InfiniBand"]

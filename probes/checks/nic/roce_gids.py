@@ -84,7 +84,7 @@ def _address(port: Port) -> Plan:
     ok="NCCL_IB_GID_INDEX is unset or selects a routable RoCE v2 GID",
     impact="Connections to peers outside this Ethernet segment fail.",
 )
-def asked_gid(examination: Examination) -> Outcome:
+def roce_gid_wrong(examination: Examination) -> Outcome:
     """Find jobs whose NCCL_IB_GID_INDEX names a GID that is empty, RoCE v1 or link-local."""
     ports = roce_ports(examination)
     if not ports:
@@ -128,7 +128,7 @@ def _is_unroutable(gid: Gid | None) -> bool:
     impact="No RDMA connection can use this port.",
     data_path=True,
 )
-def no_gid(examination: Examination) -> Outcome:
+def roce_gid_wrong_namespace(examination: Examination) -> Outcome:
     """Find active RoCE ports whose whole GID table is empty."""
     ports = roce_ports(examination)
     empty = [port for port in ports if port.facts.gids == ()]
@@ -159,7 +159,7 @@ def no_gid(examination: Examination) -> Outcome:
     impact="NCCL does not use this port for RoCE v2, and no router forwards its traffic.",
     data_path=True,
 )
-def no_v2_gid(examination: Examination) -> Outcome:
+def roce_gid_wrong_no_v2(examination: Examination) -> Outcome:
     """Find active RoCE ports whose GIDs are all RoCE v1."""
     ports = roce_ports(examination)
     without = [
@@ -208,7 +208,7 @@ def _is_needed(examination: Examination, ports: list[Port]) -> bool:
     ok="Every active RoCE port has a routable address",
     impact="RDMA reaches hosts of the same Ethernet segment only.",
 )
-def only_link_local(examination: Examination) -> Outcome:
+def roce_gid_wrong_link_local(examination: Examination) -> Outcome:
     """Find active RoCE ports whose RoCE v2 GIDs are all link-local; a note if no job here needs more."""
     ports = roce_ports(examination)
     local = [port for port in ports if _v2_gids(port) and all(map(_may_be_local, known(port.facts.gids, ())))]

@@ -89,7 +89,7 @@ def _raise_mtu(examination: Examination, low: Sequence[Port], ports: Sequence[Po
     impact="If two ends differ, small messages pass, and large ones fail or slow down.",
     data_path=True,
 )
-def mtu_differs(examination: Examination) -> Outcome:
+def mtu_mismatch(examination: Examination) -> Outcome:
     """Compare the RDMA MTUs of active RoCE ports of one board."""
     ports = roce_ports(examination)
     mtus, missing = _mtus(ports)
@@ -126,7 +126,7 @@ def _smaller(ports: Sequence[Port], mtus: Mapping[str, int]) -> tuple[list[Port]
     "more work.",
     data_path=True,
 )
-def mtu_small(examination: Examination) -> Outcome:
+def mtu_mismatch_small(examination: Examination) -> Outcome:
     """Judge the RDMA MTU of active RoCE ports, which follows from the netdev's."""
     ports = roce_ports(examination)
     mtus, missing = _mtus(ports)
@@ -162,7 +162,7 @@ def _share_lost(payload_bytes: int) -> int:
     impact="The port does not slow down when the fabric is congested. With many hosts packets get lost, and "
     "throughput collapses.",
 )
-def ecn_off(examination: Examination) -> Outcome:
+def roce_lossless_off(examination: Examination) -> Outcome:
     """Judge which priorities of active RoCE ports react to congestion (OFED's ecn/roce_rp).
 
     The kernel's own driver cannot disable ECN: the firmware's ROCE_CC_PRIO_MASK_P1 decides, by default for

@@ -113,7 +113,7 @@ def _wrong(request: Request, netdev: str, qos: NetdevQos, priority: int) -> Evid
     ok="RoCE traffic is in a lossless priority, or none is configured",
     impact="Under congestion the switches drop these packets. RoCE resends them, and throughput collapses.",
 )
-def not_lossless(examination: Examination) -> Outcome:
+def roce_class_not_lossless(examination: Examination) -> Outcome:
     """Compare the class of each job's packets with the priorities that have PFC on its ports."""
     requests = list(_requests(examination))
     if not requests:
@@ -210,7 +210,7 @@ def _found(
     ok="No driver setting replaces a job's traffic class",
     impact="The job's packets have the driver's class. Check that it is the lossless one.",
 )
-def overridden(examination: Examination) -> Outcome:
+def roce_class_overridden(examination: Examination) -> Outcome:
     """Find ports with a class set in tc/PORT/traffic_class, and jobs with another NCCL_IB_TC."""
     evidence: list[Evidence] = []
     ports: list[Port] = []

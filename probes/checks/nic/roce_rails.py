@@ -68,7 +68,7 @@ _KEEP = instruction("Write the same settings to a file in /etc/sysctl.d, or they
     impact="Peers can learn the MAC address of the wrong NIC. That NIC drops the packets, and the connection "
     "fails with completion error 12.",
 )
-def one_subnet(examination: Examination) -> Outcome:
+def roce_rails_one_subnet(examination: Examination) -> Outcome:
     """Find netdevs that share a network and answer ARP requests for each other's addresses."""
     facts = _facts(examination)
     mixed: dict[str, list[RailNetdev]] = {}
@@ -120,7 +120,7 @@ def one_subnet(examination: Examination) -> Outcome:
     impact="The kernel ignores ARP requests on all but one of these NICs. Connections to the others time "
     "out.",
 )
-def strict_filter(examination: Examination) -> Outcome:
+def roce_rp_filter_strict(examination: Examination) -> Outcome:
     """Find netdevs that share a network, with rp_filter 1 and no routing rule for their addresses."""
     facts = _facts(examination)
     sharing = {netdev.name: netdev for netdevs in facts.shared.values() for netdev in netdevs}

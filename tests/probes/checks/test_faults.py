@@ -76,9 +76,14 @@ def test_every_check_has_a_fault() -> None:
     before_a_boot = {"boot-settings-not-written", "boot-image-older-than-settings"}
     # Saved results are no part of a node; tests/probes/bandwidth/results/test_slow_results.py has them.
     by_results = {"bandwidth-below-limit"}
-    assert {check.id for check in CHECKS} - before_a_boot - by_results == faulted, (
-        "add a fault to probes/simulation/faults"
+    checked = {check.id for check in CHECKS}
+    without_fault = sorted(checked - before_a_boot - by_results - faulted)
+    assert not without_fault, f"add a fault to probes/simulation/faults/ that finds {without_fault}"
+    without_check = sorted(faulted - checked)
+    assert not without_check, (
+        f"a fault in probes/simulation/faults/ finds {without_check}: no check has that id"
     )
+    assert not faulted & (before_a_boot | by_results)
 
 
 @pytest.mark.parametrize("name", ["hgx-h100", "dgx-a100", "gb200", "cloud-vm", "hgx-b200"])
