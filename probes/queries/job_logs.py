@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 
 from probes.base.plan import Plan, instruction
 from probes.base.unknown import Reason, Unknown
-from probes.queries.evidence_list import first_distinct
 from probes.queries.finding import (
     CheckEnded,
     Evidence,
     Outcome,
     Severity,
+    first_distinct,
     found,
     needs,
     passed,

@@ -3,21 +3,37 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from probes.base.frozen import frozen
 from probes.base.plan import Plan, instruction
 from probes.base.unknown import Maybe, Reason, Unknown, known
+from probes.facts.gpu.gpus import GpuFacts
 from probes.facts.jobs.nccl_conf import NCCL_CONF
 from probes.facts.jobs.processes import MAX_PROCESSES, Process, ProcessFacts, names_of
+from probes.facts.node import Node
+from probes.facts.system.numa import parse_list
 from probes.facts.system.platform import Environment
-from probes.queries.evidence_list import first_distinct
-from probes.queries.finding import Evidence, Outcome, Severity, end_with, found, needs, passed, unknown
+from probes.host.nvml import NvmlLive
+from probes.queries.finding import (
+    Evidence,
+    Outcome,
+    Severity,
+    end_with,
+    first_distinct,
+    found,
+    needs,
+    passed,
+    unknown,
+)
 from probes.snapshot.condition import Watched
 from probes.snapshot.examination import Examination
 from probes.topology.nccl_words import ORDER, Nccl
 from probes.topology.paths import Topology
 
+NCCL_VARIABLES = (
+    "NCCL environment variables, https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html"
+)
 NEW_JOBS = "jobs that start on this node"
 NO_JOB = "no process uses a GPU and RDMA now"
 OTHERS = "the environment of other users' processes"
@@ -309,3 +325,43 @@ def needs_environment(process: Process, why: Unknown) -> str:
         return f"the environment of process {process.pid} is not readable (the process has ended)"
     what = OTHERS if why.reason is Reason.NEEDS_ROOT else f"the environment of process {process.pid}"
     return needs(what, why)
+
+
+def far_from_gpu(node: Node, facts: ProcessFacts, gpus: Mapping[str, NvmlLive]) -> tuple[int, ...]:
+    """Return the pids with a CPU affinity that excludes all CPUs near their GPUs (`gpus`: by BDF).
+
+    A process for which that is unknown is left out, and so is one that uses GPUs of several NUMA nodes.
+    """
+    cpus = _cpus_of_gpus(node)
+    used: dict[int, list[frozenset[int]]] = {}
+    for bdf, gpu in gpus.items():
+        for pid in () if isinstance(gpu.processes, Unknown) else gpu.processes:
+            used.setdefault(pid, []).append(cpus.get(bdf, frozenset()))
+    return tuple(
+        process.pid
+        for process in facts.processes
+        if len(set(near := used.get(process.pid, []))) == 1 and near[0] and _is_far(process, near[0])
+    )
+
+
+def _is_far(process: Process, near: frozenset[int]) -> bool:
+    if isinstance(process.usage, Unknown) or isinstance(process.usage.cpus, Unknown):
+        return False
+    allowed = parse_list(process.usage.cpus)
+    return bool(allowed) and near.isdisjoint(allowed or ())
+
+
+def _cpus_of_gpus(node: Node) -> dict[str, frozenset[int]]:
+    """Return the CPUs of each GPU's NUMA node by BDF, where both are known."""
+    if isinstance(node.numa, Unknown) or not isinstance(node.gpus, GpuFacts):
+        return {}
+    cpus = {
+        numa.number: frozenset(parse_list(numa.cpulist) or ())
+        for numa in node.numa.nodes
+        if not isinstance(numa.cpulist, Unknown)
+    }
+    return {
+        gpu.bdf: cpus.get(gpu.numa_node, frozenset())
+        for gpu in node.gpus.gpus
+        if not isinstance(gpu.numa_node, Unknown)
+    }

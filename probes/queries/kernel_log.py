@@ -9,15 +9,18 @@ from probes.base.plan import Plan
 from probes.base.unknown import Unknown, known
 from probes.facts.kernel.log import KernelLogFacts, KernelMessage, LogKind
 from probes.facts.pci.functions import PciKind
-from probes.queries.evidence_list import KERNEL_LOG, first_distinct, first_n, join_limited
 from probes.queries.finding import (
+    KERNEL_LOG,
     Area,
     Evidence,
     Outcome,
     Severity,
     Status,
     end_with,
+    first_distinct,
+    first_n,
     found,
+    join_limited,
     need,
     passed,
     unknown,

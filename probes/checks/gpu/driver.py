@@ -12,11 +12,20 @@ from probes.facts.kernel.log import LogKind
 from probes.facts.system.services import ServiceState
 from probes.host.nvml import NvmlGpu
 from probes.plans.gpu import persistence_on
-from probes.queries.evidence_list import first_n
-from probes.queries.finding import Area, Evidence, Outcome, Severity, found, need, needs, passed, unknown
+from probes.queries.finding import (
+    Area,
+    Evidence,
+    Outcome,
+    Severity,
+    first_n,
+    found,
+    need,
+    needs,
+    passed,
+    unknown,
+)
 from probes.queries.kernel_log import bdfs_in, found_in_log, log_messages
-from probes.queries.modules import FILES, file_of
-from probes.queries.references import DRIVER_README
+from probes.queries.modules import DRIVER_README, FILES, file_of
 from probes.snapshot.examination import Examination
 
 AREA = Area("gpu")

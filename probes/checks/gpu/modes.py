@@ -1,4 +1,4 @@
-"""Checks of a GPU's kind and mode: generation, MIG, vGPU, confidential computing, Grace."""
+"""Checks of a GPU's kind and mode: generation, MIG, vGPU, confidential computing, Grace and its memory."""
 
 from __future__ import annotations
 
@@ -8,11 +8,23 @@ from probes.base.plan import Plan, instruction
 from probes.base.unknown import Unknown, known
 from probes.checks.gpu.devices import GPUS, NO_GPU, bdfs_of, gpus_with, names_of, need_gpus, need_nvml
 from probes.facts.gpu.gpus import Gpu, is_vgpu
+from probes.facts.gpu.memory_mode import PARAMETER, MemoryMode, gpu_numa_nodes, memory_mode
 from probes.nccl.settings import parse_level
+from probes.plans.common import REBOOT_ENDS_JOBS
 from probes.plans.gpu import mig_off
-from probes.queries.evidence_list import first_n
-from probes.queries.finding import Area, Evidence, Outcome, Severity, found, need, passed, unknown
-from probes.queries.jobs import RESTARTS, about, affected, jobs_of
+from probes.queries.finding import (
+    Area,
+    Evidence,
+    Outcome,
+    Severity,
+    first_n,
+    found,
+    join_limited,
+    need,
+    passed,
+    unknown,
+)
+from probes.queries.jobs import RESTARTS, about, affected, has_pods, jobs_of
 from probes.snapshot.examination import Examination
 from probes.topology.nccl_words import ORDER, Nccl
 
@@ -300,3 +312,52 @@ def c2c_grace_specifics_gb10(examination: Examination) -> Outcome:
             devices=bdfs_of(chosen),
         )
     return passed(*first_n(_name(gpu) for gpu in gpus) or (NO_GPU,))
+
+
+_PARAMS = "/proc/driver/nvidia/params"
+
+
+@AREA.check(
+    "gpu-memory-in-kubernetes",
+    Severity.NOTE,
+    "Linux manages the GPUs' memory on a Kubernetes node",
+    "NVIDIA, Understanding Memory Management on Hardware-Coherent Platforms, "
+    "https://developer.nvidia.com/blog/understanding-memory-management-on-hardware-coherent-platforms/; "
+    "NVIDIA driver 580 release notes, CDMM",
+    ok="The driver manages the GPUs' memory, or this is not a Kubernetes node with Grace",
+    impact="GPU memory counts as memory of the node. Pods and the page cache can fill it, and GPU jobs then "
+    "run out of memory.",
+)
+def gpu_memory_in_kubernetes(examination: Examination) -> Outcome:
+    """Find NUMA nodes of GPU memory where GPUs have C2C links and kubelet runs."""
+    gpus = need_gpus(examination)
+    joined = [gpu for gpu in gpus if need_nvml(gpu, gpu.c2c_links)]
+    if not joined:
+        return passed(Evidence("NVML", "no GPU has C2C links"))
+    node = examination.node
+    facts = need(node.gpus, "the NVIDIA driver")
+    mode = need(memory_mode(facts.driver, node.numa), "the NUMA nodes")
+    parameter = known(facts.driver.parameters, {}).get(PARAMETER, '""')
+    shown = Evidence(_PARAMS, f"{PARAMETER}: {parameter}")
+    if mode is MemoryMode.DRIVER or not has_pods(examination):
+        return passed(shown, Evidence("/sys/devices/system/node", mode.value))
+    nodes = join_limited(str(number) for number in gpu_numa_nodes(node.numa))
+    return found(
+        "Each GPU's memory is a NUMA node without CPUs. NVIDIA's GPU Operator selects CDMM instead since "
+        "driver 580.",
+        shown,
+        Evidence("/sys/devices/system/node", f"memory without CPUs: NUMA {nodes}"),
+        fix=Plan(
+            "Let the driver manage GPU memory (CDMM)",
+            (
+                instruction(
+                    "Write `options nvidia NVreg_CoherentGPUMemoryMode=driver` to a file in /etc/modprobe.d"
+                ),
+                instruction("Rebuild the initramfs, and reboot"),
+            ),
+            needs_reboot=True,
+            disturbs=REBOOT_ENDS_JOBS,
+            note="Programs that allocate GPU memory as a NUMA node (numactl --membind) then need cudaMalloc.",
+        ),
+        devices=bdfs_of(joined),
+    )

@@ -9,8 +9,7 @@ from enum import IntEnum
 from probes.base.plan import Plan, instruction
 from probes.checks.gpu.devices import GSP_TIMEOUT, LOST_GPU, answer_now
 from probes.facts.kernel.log import KernelMessage, LogKind
-from probes.queries.evidence_list import SHOWN, join_limited
-from probes.queries.finding import Area, Evidence, Outcome, Severity, passed
+from probes.queries.finding import SHOWN, Area, Evidence, Outcome, Severity, join_limited, passed
 from probes.queries.kernel_log import Filter, add_log_check, found_in_log, log_messages
 from probes.queries.xid_groups import GSP, LOST, MEMORY, NVLINK, PROGRAM, RECOVERY
 from probes.snapshot.examination import Examination

@@ -6,11 +6,10 @@ from probes.base.evidence import Evidence
 from probes.base.plan import Plan, instruction
 from probes.checks.live.watched import report_conditions
 from probes.queries.finding import Area, Outcome, Severity, end_with, passed
+from probes.queries.jobs import NCCL_VARIABLES, RESTART, RESTARTS
 from probes.queries.jobs import OVER_TCP as TCP_IMPACT
-from probes.queries.jobs import RESTART, RESTARTS
 from probes.queries.jobs import STAGED as STAGED_IMPACT
 from probes.queries.ports import PORT_DOWN
-from probes.queries.references import NCCL_VARIABLES
 from probes.snapshot.condition import (
     ODD_RANK,
     OVER_TCP,

@@ -7,10 +7,19 @@ from probes.base.unknown import Reason, Unknown
 from probes.checks.nccl.variables import add_variable_check
 from probes.facts.jobs.nccl_conf import NCCL_CONF, NcclConf
 from probes.nccl.topology_file import VARIABLE, VIRTUAL, TopologyFile
-from probes.queries.evidence_list import PCI_FUNCTIONS, first_distinct
-from probes.queries.finding import Area, Evidence, Outcome, Severity, found, need, passed, unknown
-from probes.queries.jobs import affected, conclude, jobs_of, without_variable
-from probes.queries.references import NCCL_VARIABLES
+from probes.queries.finding import (
+    PCI_FUNCTIONS,
+    Area,
+    Evidence,
+    Outcome,
+    Severity,
+    first_distinct,
+    found,
+    need,
+    passed,
+    unknown,
+)
+from probes.queries.jobs import NCCL_VARIABLES, affected, conclude, jobs_of, without_variable
 from probes.snapshot.examination import Examination
 
 AREA = Area("nccl")

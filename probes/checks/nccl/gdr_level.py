@@ -7,9 +7,9 @@ from probes.checks.nccl.library import versions_of
 from probes.checks.nccl.variables import add_variable_check
 from probes.facts.jobs.processes import Process
 from probes.nccl.settings import parse_level, parse_number
-from probes.queries.evidence_list import SHOWN
-from probes.queries.finding import Area, Evidence, Outcome, Severity, need, passed, unknown
+from probes.queries.finding import SHOWN, Area, Evidence, Outcome, Severity, need, passed, unknown
 from probes.queries.jobs import (
+    NCCL_VARIABLES,
     STAGED,
     JobSettings,
     conclude,
@@ -19,7 +19,6 @@ from probes.queries.jobs import (
     values_of,
     without_variable,
 )
-from probes.queries.references import NCCL_VARIABLES
 from probes.snapshot.examination import Examination
 from probes.topology.nccl_words import ORDER, Nccl
 

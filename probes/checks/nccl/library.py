@@ -10,10 +10,10 @@ from probes.base.unknown import Unknown, known
 from probes.facts.jobs.process_files import WORLD_SIZES, MappedLibrary
 from probes.facts.jobs.processes import Process
 from probes.nccl.settings import parse_number
-from probes.queries.evidence_list import RDMA_DEVICES
-from probes.queries.finding import Area, Evidence, Outcome, Severity, need, passed, unknown
+from probes.queries.finding import RDMA_DEVICES, Area, Evidence, Outcome, Severity, need, passed, unknown
 from probes.queries.jobs import (
     GDR_PATHS,
+    NCCL_VARIABLES,
     OVER_TCP,
     RESTART,
     RESTARTS,
@@ -27,8 +27,7 @@ from probes.queries.jobs import (
     values_of,
     without_variable,
 )
-from probes.queries.network_plugin import PLUGIN, driver_with_plugin, plugin_only_driver
-from probes.queries.references import NCCL_VARIABLES
+from probes.queries.modules import PLUGIN, driver_with_plugin, plugin_only_driver
 from probes.snapshot.examination import Examination
 
 AREA = Area("nccl")

@@ -6,8 +6,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from probes.checks.nccl.network import HCA, nearest_left_out
-from probes.queries.evidence_list import join_limited
-from probes.queries.finding import Area, Evidence, Outcome, Severity
+from probes.queries.finding import Area, Evidence, Outcome, Severity, join_limited
 from probes.queries.job_logs import (
     conclude_logs,
     environment_evidence,
@@ -15,9 +14,8 @@ from probes.queries.job_logs import (
     manual_fix,
     readings_of,
 )
-from probes.queries.jobs import FAR_NIC, STAGED, usable_paths
-from probes.queries.network_plugin import driver_with_plugin
-from probes.queries.references import NCCL_VARIABLES
+from probes.queries.jobs import FAR_NIC, NCCL_VARIABLES, STAGED, usable_paths
+from probes.queries.modules import driver_with_plugin
 from probes.snapshot.examination import Examination
 
 if TYPE_CHECKING:

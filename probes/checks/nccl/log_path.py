@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 
 from probes.base.text import capitalized
 from probes.base.unknown import Unknown
-from probes.queries.evidence_list import join_limited
-from probes.queries.finding import Area, Evidence, Outcome, Severity
+from probes.queries.finding import Area, Evidence, Outcome, Severity, join_limited
 from probes.queries.job_logs import (
     conclude_logs,
     environment_evidence,
@@ -18,9 +17,8 @@ from probes.queries.job_logs import (
     place_of,
     readings_of,
 )
-from probes.queries.jobs import OVER_TCP, STAGED, usable_paths
-from probes.queries.network_plugin import PLUGIN, plugin_only_driver
-from probes.queries.references import NCCL_VARIABLES
+from probes.queries.jobs import NCCL_VARIABLES, OVER_TCP, STAGED, usable_paths
+from probes.queries.modules import PLUGIN, plugin_only_driver
 from probes.snapshot.examination import Examination
 from probes.snapshot.verdict import State as NodeState
 

@@ -1,12 +1,12 @@
-"""Settings that NCCL reports in the logs of jobs, compared with the environment of their processes."""
+"""Settings in the NCCL logs of jobs, compared with the environment of their processes; errors."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from probes.base.text import plural
 from probes.nccl.settings import parse_level, parse_number
-from probes.queries.evidence_list import join_limited
-from probes.queries.finding import Area, Evidence, Outcome, Severity, unknown
+from probes.queries.finding import Area, Evidence, Outcome, Severity, join_limited, unknown
 from probes.queries.job_logs import (
     conclude_logs,
     environment_is_read,
@@ -14,12 +14,11 @@ from probes.queries.job_logs import (
     readings_of,
     settings_of,
 )
-from probes.queries.jobs import jobs_of
-from probes.queries.references import NCCL_VARIABLES
+from probes.queries.jobs import NCCL_VARIABLES, jobs_of
 from probes.snapshot.examination import Examination
 
 if TYPE_CHECKING:
-    from probes.nccl.log.facts import Setting
+    from probes.nccl.log.facts import Problem, Setting
     from probes.nccl.log.job_log import JobLogReading
 
 AREA = Area("nccl")
@@ -80,3 +79,62 @@ def _is_same(setting: Setting, value: str) -> bool:
     if setting.value.lstrip("-").isdecimal():
         return parse_number(value) == int(setting.value)
     return setting.value.rstrip(".") == value.strip().rstrip(".")[:200]
+
+
+# Kinds that stop a job or break a connection; others are only shown on the NCCL screen.
+_SERIOUS = frozenset(
+    (
+        "async-event",
+        "register-dmabuf",
+        "register-memory-limit",
+        "register-memory",
+        "create-queue",
+        "connect-queue",
+        "version-mismatch",
+        "proxy-failed",
+        "cuda-failure",
+        "shared-memory",
+        "duplicate-gpu",
+        "no-interface",
+        "mixed-nics",
+        "mnnvl",
+        "gid-table",
+        "nvls",
+        "watchdog-timeout",
+        "watchdog-failure",
+        "watchdog-ended",
+        "torch-error",
+    )
+)
+
+
+def _is_serious(problem: Problem) -> bool:
+    return problem.kind in _SERIOUS or problem.kind.startswith("completion-")
+
+
+@AREA.check(
+    "job-log-errors",
+    Severity.WARNING,
+    "A job's NCCL log has errors",
+    "NCCL troubleshooting, https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting.html",
+    ok="The jobs' NCCL logs show no errors",
+    impact="The job hangs, or ends soon.",
+)
+def job_log_errors(examination: Examination) -> Outcome:
+    """Find errors that stop a job, in the beginning and the end of its logs."""
+    affected: list[JobLogReading] = []
+    evidence: list[Evidence] = []
+    first: Problem | None = None
+    for reading in readings_of(examination):
+        problems = [problem for problem in reading.facts.problems if _is_serious(problem)]
+        if not problems:
+            continue
+        affected.append(reading)
+        first = first or problems[0]
+        for problem in problems:
+            ranks = f", {', '.join(problem.ranks[:3])}" if problem.ranks else ""
+            lines = f" ({plural(problem.seen.count, 'line')}{ranks})"
+            evidence.append(Evidence(str(problem.seen.first), f"{problem.title}{lines}"))
+    cause = "" if first is None else f"{first.title}. {first.cause}"
+    fix = None if first is None else manual_fix("Handle the first error", first.fix.rstrip("."))
+    return conclude_logs(examination, affected, cause, evidence, fix)

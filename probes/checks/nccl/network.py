@@ -9,11 +9,22 @@ from probes.base.unknown import Maybe, Unknown, first_unread
 from probes.checks.nccl.variables import add_variable_check
 from probes.facts.rdma.devices import RdmaDevice, RdmaPort
 from probes.nccl.settings import HcaList, parse_hca_list, parse_number
-from probes.queries.evidence_list import NAMESPACE_OF_DEVICES, RDMA_DEVICES, SHOWN, join_limited
-from probes.queries.finding import Area, Evidence, Outcome, Severity, need, unknown
+from probes.queries.finding import (
+    NAMESPACE_OF_DEVICES,
+    RDMA_DEVICES,
+    SHOWN,
+    Area,
+    Evidence,
+    Outcome,
+    Severity,
+    join_limited,
+    need,
+    unknown,
+)
 from probes.queries.jobs import (
     FAR_NIC,
     FEWER_RAILS,
+    NCCL_VARIABLES,
     OVER_TCP,
     JobSettings,
     conclude,
@@ -21,9 +32,8 @@ from probes.queries.jobs import (
     jobs_of,
     without_variable,
 )
-from probes.queries.network_plugin import plugin_only_driver
+from probes.queries.modules import plugin_only_driver
 from probes.queries.ports import same_cause_as_down
-from probes.queries.references import NCCL_VARIABLES
 from probes.snapshot.examination import Examination
 from probes.topology.nccl_words import ORDER
 from probes.topology.paths import Topology

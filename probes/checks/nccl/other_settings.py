@@ -6,16 +6,15 @@ from probes.base.unknown import Unknown
 from probes.checks.nccl.variables import add_variable_check
 from probes.facts.system.platform import Environment
 from probes.nccl.settings import LOC, parse_level, parse_number
-from probes.queries.evidence_list import RDMA_DEVICES, SHOWN
-from probes.queries.finding import Area, Evidence, Outcome, Severity, need, passed
+from probes.queries.finding import RDMA_DEVICES, SHOWN, Area, Evidence, Outcome, Severity, need, passed
 from probes.queries.jobs import (
+    NCCL_VARIABLES,
     JobSettings,
     conclude,
     jobs_of,
     values_of,
     without_variable,
 )
-from probes.queries.references import NCCL_VARIABLES
 from probes.snapshot.examination import Examination
 
 AREA = Area("nccl")

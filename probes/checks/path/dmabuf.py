@@ -8,13 +8,16 @@ from probes.facts.gpu.gpus import Flavor
 from probes.facts.gpudirect import GpuDirectFacts
 from probes.facts.rdma.devices import RdmaFacts
 from probes.plans.common import REBOOT_ENDS_JOBS, SWAP_ENDS_JOBS
-from probes.queries.evidence_list import RDMA_DEVICES, SHOWN, STAGED, join_limited
 from probes.queries.finding import (
+    RDMA_DEVICES,
+    SHOWN,
+    STAGED,
     Area,
     Evidence,
     Outcome,
     Severity,
     found,
+    join_limited,
     need,
     passed,
     unknown,
@@ -29,9 +32,9 @@ from probes.queries.modules import (
     module_of,
     no_gpu_or_rdma_device,
     peer_nics,
+    plugin_only_driver,
     release_of,
 )
-from probes.queries.network_plugin import plugin_only_driver
 from probes.snapshot.examination import Examination
 
 

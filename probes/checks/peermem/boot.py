@@ -7,11 +7,10 @@ from probes.base.unknown import Reason, Unknown, map_known
 from probes.facts.kernel.module_blockers import explain
 from probes.facts.kernel.modules import ModuleFacts
 from probes.facts.system.services import ServiceFacts, ServiceState
-from probes.plans.load_at_boot import persist_peermem
-from probes.plans.load_modules import load_step
+from probes.plans.load_modules import load_step, persist_peermem
 from probes.plans.peermem import replace_nv_peer_mem
-from probes.queries.evidence_list import STAGED
 from probes.queries.finding import (
+    STAGED,
     Area,
     CheckEnded,
     Evidence,
@@ -23,7 +22,6 @@ from probes.queries.finding import (
     passed,
     unknown,
 )
-from probes.queries.module_loaders import boot_loaders
 from probes.queries.module_need import (
     PEERMEM_REASONS,
     Need,
@@ -40,6 +38,7 @@ from probes.queries.modules import (
     LINE_LIMIT,
     MODULES,
     PEERMEM,
+    boot_loaders,
     is_present,
     module_of,
     no_peermem_pair,

@@ -8,8 +8,18 @@ from probes.facts.kernel.log import LogKind
 from probes.plans.common import initramfs_instruction
 from probes.plans.load_modules import load_step
 from probes.plans.peermem import unload_step
-from probes.queries.evidence_list import KERNEL_LOG, STAGED
-from probes.queries.finding import Area, CheckEnded, Evidence, Outcome, Severity, found, need, passed
+from probes.queries.finding import (
+    KERNEL_LOG,
+    STAGED,
+    Area,
+    CheckEnded,
+    Evidence,
+    Outcome,
+    Severity,
+    found,
+    need,
+    passed,
+)
 from probes.queries.module_need import (
     Need,
     absent_peermem,
@@ -23,12 +33,13 @@ from probes.queries.module_need import (
 from probes.queries.modules import (
     OFED,
     PEERMEM,
+    PEERMEM_MANUAL,
+    PEERMEM_SOURCE,
     message_evidence,
     module_messages,
     ofed_numbers,
     ofed_of,
 )
-from probes.queries.references import PEERMEM_MANUAL, PEERMEM_SOURCE
 from probes.snapshot.examination import Examination
 
 AREA = Area("modules")

@@ -11,7 +11,6 @@ from probes.facts.jobs.processes import MAX_PROCESSES, Process
 from probes.facts.system.memlock import LIMITS, LimitsLine, MemlockFacts, MemlockLimit, parse_unit_limit
 from probes.facts.system.systemd_units import UnitSetting
 from probes.plans.services import lift_memlock
-from probes.queries.evidence_list import first_distinct
 from probes.queries.finding import (
     Area,
     CheckEnded,
@@ -19,6 +18,7 @@ from probes.queries.finding import (
     Outcome,
     Severity,
     end_with,
+    first_distinct,
     found,
     need,
     needs,

@@ -14,8 +14,8 @@ from probes.base.unknown import Maybe, Unknown, known
 from probes.facts.kernel.boot import BootFacts, BootLoader, InitramfsTool
 from probes.facts.pci.capabilities import Acs
 from probes.facts.system.distribution import Distribution, Family
-from probes.plans.acs import CHECK_CMDLINE, fix_redirects, redirects_option
 from probes.plans.common import REBUILD_INITRAMFS, WITH_DRACUT
+from probes.plans.pcie import CHECK_CMDLINE, fix_redirects, redirects_option
 from probes.queries.acs_redirects import translates
 from probes.setup.situation import Situation
 

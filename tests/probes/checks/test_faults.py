@@ -80,9 +80,7 @@ def test_every_check_has_a_fault() -> None:
     without_fault = sorted(checked - before_a_boot - by_results - faulted)
     assert not without_fault, f"add a fault to probes/simulation/faults/ that finds {without_fault}"
     without_check = sorted(faulted - checked)
-    assert not without_check, (
-        f"a fault in probes/simulation/faults/ finds {without_check}: no check has that id"
-    )
+    assert not without_check, f"no check has the id {without_check}, which a fault finds"
     assert not faulted & (before_a_boot | by_results)
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pytest
 
 from probes.base.plan import Plan, Step
-from probes.plans.load_at_boot import OWN_FILE
+from probes.plans.load_modules import OWN_FILE
 from probes.simulation.host import SimulatedHost
 from probes.snapshot.examination import examine
 from tests.probes.plans.plans_of import answer, commands

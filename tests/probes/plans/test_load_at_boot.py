@@ -9,7 +9,7 @@ from probes.base.unknown import Reason, Unknown
 from probes.facts.kernel.modprobe_config import parse_load_list
 from probes.facts.kernel.modules import ModuleFacts, ModuleState
 from probes.facts.system.platform import Environment
-from probes.plans.load_at_boot import OWN_FILE
+from probes.plans.load_modules import OWN_FILE
 from probes.snapshot.examination import Examination
 from tests.probes.checks.changed import with_module, without
 from tests.probes.checks.doctor import examination_of, findings_on

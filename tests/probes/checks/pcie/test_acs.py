@@ -10,7 +10,7 @@ from probes.checks.registry import findings
 from probes.facts.pci.capabilities import Acs, ConfigSpace, acs_flags
 from probes.facts.pci.functions import PciFacts, PciKind
 from probes.facts.pci.rdma_topo import RdmaTopoFacts
-from probes.plans.acs import redirects_off
+from probes.plans.pcie import redirects_off
 from probes.queries.acs_redirects import detours
 from probes.queries.finding import Severity, Status
 from probes.snapshot.examination import Examination
