@@ -13,7 +13,7 @@ from probes.base.plan import Plan, Step, instruction
 from probes.base.unknown import Unknown
 from probes.facts.rdma.devices import RdmaDevice
 from probes.plans.load_modules import blocker_of, load_plan
-from probes.queries.finding import join_limited
+from probes.queries.evidence_list import join_limited
 from probes.queries.modules import is_present, module_of
 from probes.snapshot.examination import Examination
 

@@ -15,7 +15,7 @@ from probes.base.unknown import Reason, Unknown
 from probes.facts.gpu.gpus import Gpu
 from probes.facts.pci.functions import is_for_guests
 from probes.facts.system.services import Service, ServiceState
-from probes.queries.finding import join_limited
+from probes.queries.evidence_list import join_limited
 from probes.snapshot.examination import Examination
 
 _DAEMON = "nvidia-persistenced"

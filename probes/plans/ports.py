@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from probes.base.plan import NothingToDo, Plan, Step, instruction, sentences
 from probes.base.unknown import Unknown, known
 from probes.facts.pci.functions import PciKind
-from probes.queries.finding import join_limited
+from probes.queries.evidence_list import join_limited
 from probes.queries.pcie_paths import functions_of
 from probes.queries.ports import Condition, Port, condition_of, ports_of
 from probes.snapshot.examination import Examination

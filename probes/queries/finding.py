@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from enum import Enum
 from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
@@ -17,17 +17,6 @@ if TYPE_CHECKING:
     from probes.snapshot.examination import Examination
 
 T = TypeVar("T")
-SHOWN = 8  # lines of evidence, names in a list
-# What a check needs, and words that several checks share.
-RDMA_DEVICES = "the RDMA devices"
-KERNEL_LOG = "the kernel log"
-PCI_FUNCTIONS = "the PCI functions"
-NAMESPACE_OF_DEVICES = "needs the network namespace that the RDMA devices are in, for example a pod's"
-LIKE_THESE = "more like these"
-STAGED = (
-    "NCCL copies GPU data through host memory. One report measured 10 instead of 180 GB/s (NVIDIA/nccl#1676)."
-)
-"""The impact of a node without GPUDirect RDMA."""
 # A condition of a check: the outcome if the check cannot or need not run, else None.
 Precondition: TypeAlias = "Callable[[Examination], Outcome | None]"
 
@@ -228,24 +217,3 @@ class Area:
             return judge
 
         return add
-
-
-def join_limited(words: Iterable[str], most: int = SHOWN) -> str:
-    """Join distinct words, as "mlx5_0, mlx5_1 and 3 more"."""
-    each = tuple(dict.fromkeys(words))
-    more = f" and {len(each) - most} more" if len(each) > most else ""
-    return ", ".join(each[:most]) + more
-
-
-def first_distinct(evidence: Iterable[Evidence], more: str = "more") -> tuple[Evidence, ...]:
-    """Return the first distinct evidence; the rest is counted under the source of the first one left out."""
-    each = tuple(dict.fromkeys(evidence))
-    left = each[SHOWN:]
-    return (*each[:SHOWN], Evidence(left[0].source, f"and {len(left)} {more}")) if left else each
-
-
-def first_n(evidence: Iterable[Evidence]) -> tuple[Evidence, ...]:
-    """Return the first evidence with its repetitions; the rest is counted under the first source."""
-    every = tuple(evidence)
-    left = every[SHOWN:]
-    return (*every[:SHOWN], Evidence(every[0].source, f"and {len(left)} more")) if left else every

@@ -7,17 +7,8 @@ from typing import TYPE_CHECKING
 
 from probes.base.plan import Plan, instruction
 from probes.base.unknown import Reason, Unknown
-from probes.queries.finding import (
-    CheckEnded,
-    Evidence,
-    Outcome,
-    Severity,
-    first_distinct,
-    found,
-    needs,
-    passed,
-    unknown,
-)
+from probes.queries.evidence_list import first_distinct
+from probes.queries.finding import CheckEnded, Evidence, Outcome, Severity, found, needs, passed, unknown
 from probes.queries.jobs import RESTART, RESTARTS, JobSettings, jobs_of, need_all_processes, no_fault
 from probes.snapshot.examination import Examination
 

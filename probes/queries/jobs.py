@@ -15,17 +15,8 @@ from probes.facts.node import Node
 from probes.facts.system.numa import parse_list
 from probes.facts.system.platform import Environment
 from probes.host.nvml import NvmlLive
-from probes.queries.finding import (
-    Evidence,
-    Outcome,
-    Severity,
-    end_with,
-    first_distinct,
-    found,
-    needs,
-    passed,
-    unknown,
-)
+from probes.queries.evidence_list import first_distinct
+from probes.queries.finding import Evidence, Outcome, Severity, end_with, found, needs, passed, unknown
 from probes.snapshot.condition import Watched
 from probes.snapshot.examination import Examination
 from probes.topology.nccl_words import ORDER, Nccl
@@ -197,6 +188,23 @@ def values_of(
         remark = None if value is None else wrong(settings, value)
         if remark is not None:
             yield settings.evidence(name, remark)
+
+
+def conclude_values(
+    examination: Examination,
+    variable: str,
+    wrong: Callable[[str], str | None],
+    cause: str,
+    instead: str = "",
+    severity: Severity | None = None,
+) -> Outcome:
+    """Report jobs with a wrong value of a variable. The fix removes the variable, or does `instead`.
+
+    `wrong` returns a remark on a wrong value, None otherwise.
+    """
+    evidence = values_of(examination, variable, lambda _, value: wrong(value))
+    fix = without_variable(variable, instead)
+    return conclude(jobs_of(examination), evidence, cause, fix=fix, severity=severity)
 
 
 SET_IN = f"the job script, the image or {NCCL_CONF}"

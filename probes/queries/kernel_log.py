@@ -9,18 +9,14 @@ from probes.base.plan import Plan
 from probes.base.unknown import Unknown, known
 from probes.facts.kernel.log import KernelLogFacts, KernelMessage, LogKind
 from probes.facts.pci.functions import PciKind
+from probes.queries.evidence_list import KERNEL_LOG, first_distinct, first_n, join_limited
 from probes.queries.finding import (
-    KERNEL_LOG,
-    Area,
     Evidence,
     Outcome,
     Severity,
     Status,
     end_with,
-    first_distinct,
-    first_n,
     found,
-    join_limited,
     need,
     passed,
     unknown,
@@ -111,7 +107,7 @@ def found_in_log(
     examination: Examination,
     messages: list[KernelMessage],
     cause: str,
-    fix: Plan | None,
+    fix: Plan | None = None,
     severity: Severity | None = None,
 ) -> Outcome:
     """Report a cause with the messages as evidence, the latest first."""
@@ -125,24 +121,3 @@ def found_in_log(
         severity=severity,
         devices=bdfs,
     )
-
-
-def add_log_check(
-    area: Area,
-    name: str,
-    severity: Severity,
-    title: str,
-    reference: str,
-    *,
-    ok: str,
-    impact: str,
-    kind: LogKind,
-    cause: str,
-    fix: Plan | None = None,
-    wanted: Filter = _any_message,
-) -> None:
-    """Add a check to an area that finds kernel messages of a kind."""
-
-    @area.check(name, severity, title, reference, ok=ok, impact=impact)
-    def judge(examination: Examination) -> Outcome:
-        return found_in_log(examination, log_messages(examination, kind, wanted), cause, fix)

@@ -13,8 +13,8 @@ from probes.facts.kernel.module_blockers import loads_nothing
 from probes.facts.kernel.module_files import MODULES as MODULE_FILES
 from probes.facts.kernel.module_files import ModuleFile
 from probes.facts.kernel.modules import PEER_MEMORY_SYMBOL, PROC_MODULES, KernelModule
+from probes.queries.evidence_list import STAGED
 from probes.queries.finding import (
-    STAGED,
     CheckEnded,
     Evidence,
     Outcome,

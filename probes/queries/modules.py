@@ -20,7 +20,8 @@ from probes.facts.kernel.modules import (
 )
 from probes.facts.pci.functions import PciFacts, is_for_guests
 from probes.facts.system.services import ServiceFacts
-from probes.queries.finding import SHOWN, CheckEnded, Evidence, Outcome, need, passed, unknown
+from probes.queries.evidence_list import SHOWN
+from probes.queries.finding import CheckEnded, Evidence, Outcome, need, passed, unknown
 from probes.snapshot.examination import Examination
 
 # Documents that checks of modules and drivers cite.

@@ -12,13 +12,12 @@ from probes.facts.pci.capabilities import Acs, ConfigSpace, PciExpress
 from probes.facts.pci.functions import PciFunction, PciKind, is_for_guests
 from probes.facts.system import platform
 from probes.host.protocol import TREE_ONLY
+from probes.queries.evidence_list import LIKE_THESE, first_distinct
 from probes.queries.finding import (
-    LIKE_THESE,
     CheckEnded,
     Evidence,
     Outcome,
     end_with,
-    first_distinct,
     found,
     need,
     needs,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from probes.queries.finding import join_limited
+from probes.queries.evidence_list import join_limited
 from probes.topology.paths import Topology
 from widgets.base.lines import Line, Run, Tone, wrapped
 from widgets.node.highlights import Highlights

@@ -13,16 +13,14 @@ from probes.facts.pci.functions import is_for_guests
 from probes.facts.system.platform import in_container
 from probes.host.nvml import NvmlGpu
 from probes.plans.common import initramfs_instruction, reboot_step
+from probes.queries.evidence_list import KERNEL_LOG, first_n, join_limited
 from probes.queries.finding import (
-    KERNEL_LOG,
     Area,
     Evidence,
     Outcome,
     Severity,
     end_with,
-    first_n,
     found,
-    join_limited,
     need,
     needs,
     passed,

@@ -12,18 +12,8 @@ from probes.facts.kernel.log import LogKind
 from probes.facts.system.services import ServiceState
 from probes.host.nvml import NvmlGpu
 from probes.plans.gpu import persistence_on
-from probes.queries.finding import (
-    Area,
-    Evidence,
-    Outcome,
-    Severity,
-    first_n,
-    found,
-    need,
-    needs,
-    passed,
-    unknown,
-)
+from probes.queries.evidence_list import first_n
+from probes.queries.finding import Area, Evidence, Outcome, Severity, found, need, needs, passed, unknown
 from probes.queries.kernel_log import bdfs_in, found_in_log, log_messages
 from probes.queries.modules import DRIVER_README, FILES, file_of
 from probes.snapshot.examination import Examination

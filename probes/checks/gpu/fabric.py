@@ -11,18 +11,8 @@ from probes.facts.gpu.fabric import COMPLETED, NOT_SUPPORTED, UNFINISHED
 from probes.facts.gpu.fabric_services import NVLSM, UMAD_MODULE, FabricServiceFacts
 from probes.facts.gpu.gpus import Gpu, GpuFacts
 from probes.facts.system.platform import in_container
-from probes.queries.finding import (
-    Area,
-    Evidence,
-    Outcome,
-    Severity,
-    end_with,
-    first_n,
-    found,
-    need,
-    passed,
-    unknown,
-)
+from probes.queries.evidence_list import first_n
+from probes.queries.finding import Area, Evidence, Outcome, Severity, end_with, found, need, passed, unknown
 from probes.queries.nvlink_fabric import nvswitches_of
 from probes.snapshot.examination import Examination
 

@@ -12,18 +12,8 @@ from probes.facts.gpu.memory_mode import PARAMETER, MemoryMode, gpu_numa_nodes, 
 from probes.nccl.settings import parse_level
 from probes.plans.common import REBOOT_ENDS_JOBS
 from probes.plans.gpu import mig_off
-from probes.queries.finding import (
-    Area,
-    Evidence,
-    Outcome,
-    Severity,
-    first_n,
-    found,
-    join_limited,
-    need,
-    passed,
-    unknown,
-)
+from probes.queries.evidence_list import first_n, join_limited
+from probes.queries.finding import Area, Evidence, Outcome, Severity, found, need, passed, unknown
 from probes.queries.jobs import RESTARTS, about, affected, has_pods, jobs_of
 from probes.snapshot.examination import Examination
 from probes.topology.nccl_words import ORDER, Nccl

@@ -8,19 +8,8 @@ from probes.checks.gpu.devices import bdfs_of, names_of, need_gpus, needs_nvml
 from probes.facts.gpu.gpus import Gpu
 from probes.facts.system.platform import in_container
 from probes.facts.system.services import Service, ServiceState
-from probes.queries.finding import (
-    PCI_FUNCTIONS,
-    Area,
-    Evidence,
-    Outcome,
-    Severity,
-    end_with,
-    first_n,
-    found,
-    need,
-    passed,
-    unknown,
-)
+from probes.queries.evidence_list import PCI_FUNCTIONS, first_n
+from probes.queries.finding import Area, Evidence, Outcome, Severity, end_with, found, need, passed, unknown
 from probes.queries.nvlink_fabric import NvSwitches, nvswitches_of
 from probes.snapshot.examination import Examination
 

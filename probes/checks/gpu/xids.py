@@ -9,8 +9,9 @@ from enum import IntEnum
 from probes.base.plan import Plan, instruction
 from probes.checks.gpu.devices import GSP_TIMEOUT, LOST_GPU, answer_now
 from probes.facts.kernel.log import KernelMessage, LogKind
-from probes.queries.finding import SHOWN, Area, Evidence, Outcome, Severity, join_limited, passed
-from probes.queries.kernel_log import Filter, add_log_check, found_in_log, log_messages
+from probes.queries.evidence_list import SHOWN, join_limited
+from probes.queries.finding import Area, Evidence, Outcome, Severity, passed
+from probes.queries.kernel_log import Filter, found_in_log, log_messages
 from probes.queries.xid_groups import GSP, LOST, MEMORY, NVLINK, PROGRAM, RECOVERY
 from probes.snapshot.examination import Examination
 
@@ -56,18 +57,18 @@ def xid_119_gsp_timeout(examination: Examination) -> Outcome:
     return replace(outcome, takes=outcome.devices)
 
 
-add_log_check(
-    AREA,
+@AREA.check(
     "xid-memory-error",
     Severity.WARNING,
     "A GPU has memory errors",
     _XIDS,
     ok="No GPU memory error in the kernel log",
     impact="Jobs may have died because of the error.",
-    kind=LogKind.XID,
-    wanted=_xids(*MEMORY),
-    cause="row remapping takes effect at the next reset of the GPU.",
-    fix=Plan(
+)
+def xid_memory_error(examination: Examination) -> Outcome:
+    """Find Xids of ECC errors, remapped rows and retired pages."""
+    messages = log_messages(examination, LogKind.XID, _xids(*MEMORY))
+    fix = Plan(
         "Reset the GPU",
         (
             instruction("Run nvidia-smi -q -d ROW_REMAPPER,ECC to see whether a reset is pending", False),
@@ -75,20 +76,24 @@ add_log_check(
             instruction("Replace the GPU if remapping failed (Xid 64)"),
         ),
         disturbs=_DRAIN,
-    ),
-)
-add_log_check(
-    AREA,
+    )
+    return found_in_log(
+        examination, messages, "row remapping takes effect at the next reset of the GPU.", fix
+    )
+
+
+@AREA.check(
     "xid-nvlink-error",
     Severity.WARNING,
     "An NVLink has errors",
     _XIDS,
     ok="No NVLink error in the kernel log",
     impact="Multi-GPU jobs die or slow down.",
-    kind=LogKind.XID,
-    wanted=_xids(*NVLINK),
-    cause="the driver reported errors of an NVLink.",
-    fix=Plan(
+)
+def xid_nvlink_error(examination: Examination) -> Outcome:
+    """Find Xids of NVLinks."""
+    messages = log_messages(examination, LogKind.XID, _xids(*NVLINK))
+    fix = Plan(
         "Reset the GPUs of the NVLink domain",
         (
             instruction("Run nvidia-smi nvlink -e to see the error counters of every link", False),
@@ -96,20 +101,26 @@ add_log_check(
             instruction("Replace the part if errors return"),
         ),
         disturbs="every job on this node",
-    ),
-)
-add_log_check(
-    AREA,
+    )
+    return found_in_log(examination, messages, "the driver reported errors of an NVLink.", fix)
+
+
+@AREA.check(
     "xid-of-a-program",
     Severity.NOTE,
     "A program failed on a GPU",
     _XIDS,
     ok="No program error in the kernel log",
     impact="That program ended. Other jobs are not affected.",
-    kind=LogKind.XID,
-    wanted=_xids(*PROGRAM),
-    cause="usually a bug in the program, or its peers died. If it hits many programs, suspect the hardware.",
 )
+def xid_of_a_program(examination: Examination) -> Outcome:
+    """Find Xids that are mostly a bug of the program."""
+    messages = log_messages(examination, LogKind.XID, _xids(*PROGRAM))
+    return found_in_log(
+        examination,
+        messages,
+        "usually a bug in the program, or its peers died. If it hits many programs, suspect the hardware.",
+    )
 
 
 class _Action(IntEnum):

@@ -7,7 +7,8 @@ from probes.base.plan import Plan
 from probes.base.text import capitalized
 from probes.base.unknown import Unknown
 from probes.host.protocol import TREE_ONLY
-from probes.queries.finding import Outcome, found, join_limited, need, passed, unknown, unknown_without
+from probes.queries.evidence_list import join_limited
+from probes.queries.finding import Outcome, found, need, passed, unknown, unknown_without
 from probes.queries.jobs import need_all_processes
 from probes.snapshot.condition import Condition
 from probes.snapshot.examination import Examination

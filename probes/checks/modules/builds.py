@@ -8,19 +8,8 @@ from probes.facts.kernel.dkms import DRIVER_PACKAGES, DkmsFacts, DkmsModule
 from probes.facts.system.platform import in_container
 from probes.plans.common import REBOOT_ENDS_JOBS, initramfs_steps, reboot_step
 from probes.plans.driver import exchange_driver, matching_fabric_manager, rebuild_plan
-from probes.queries.finding import (
-    SHOWN,
-    Area,
-    Evidence,
-    Outcome,
-    Severity,
-    end_with,
-    found,
-    join_limited,
-    need,
-    passed,
-    unknown,
-)
+from probes.queries.evidence_list import SHOWN, join_limited
+from probes.queries.finding import Area, Evidence, Outcome, Severity, end_with, found, need, passed, unknown
 from probes.queries.module_need import (
     GPU_MODULES,
     architecture_differs,

@@ -12,19 +12,8 @@ from probes.facts.kernel.module_blockers import explain, loads_nothing
 from probes.facts.kernel.modules import KernelModule, ModuleFacts, ModuleState
 from probes.plans.common import REBOOT_ENDS_JOBS, initramfs_instruction, reboot_step
 from probes.plans.load_modules import blocker_of, load_plan, load_step
-from probes.queries.finding import (
-    SHOWN,
-    Area,
-    Evidence,
-    Outcome,
-    Severity,
-    end_with,
-    found,
-    join_limited,
-    need,
-    passed,
-    unknown,
-)
+from probes.queries.evidence_list import SHOWN, join_limited
+from probes.queries.finding import Area, Evidence, Outcome, Severity, end_with, found, need, passed, unknown
 from probes.queries.module_need import impact_of_missing, is_spare, refused_by, severity_of_missing
 from probes.queries.modules import (
     DRIVER_GUIDE,

@@ -4,22 +4,11 @@ from __future__ import annotations
 
 from probes.base.plan import Plan, instruction
 from probes.base.unknown import Reason, Unknown
-from probes.checks.nccl.variables import add_variable_check
 from probes.facts.jobs.nccl_conf import NCCL_CONF, NcclConf
 from probes.nccl.topology_file import VARIABLE, VIRTUAL, TopologyFile
-from probes.queries.finding import (
-    PCI_FUNCTIONS,
-    Area,
-    Evidence,
-    Outcome,
-    Severity,
-    first_distinct,
-    found,
-    need,
-    passed,
-    unknown,
-)
-from probes.queries.jobs import NCCL_VARIABLES, affected, conclude, jobs_of, without_variable
+from probes.queries.evidence_list import PCI_FUNCTIONS, first_distinct
+from probes.queries.finding import Area, Evidence, Outcome, Severity, found, need, passed, unknown
+from probes.queries.jobs import NCCL_VARIABLES, affected, conclude, conclude_values, jobs_of, without_variable
 from probes.snapshot.examination import Examination
 
 AREA = Area("nccl")
@@ -95,18 +84,22 @@ def nccl_topo_file_stale(examination: Examination) -> Outcome:
     return passed(Evidence(VIRTUAL, f"{read} read, all of this node" if read else "not there"))
 
 
-add_variable_check(
-    AREA,
+@AREA.check(
     "nccl-graph-file-left",
     Severity.NOTE,
     "NCCL_GRAPH_FILE overrides NCCL's rings and trees",
     NCCL_VARIABLES,
     ok="No job sets NCCL_GRAPH_FILE",
     impact="NCCL does not look for the best rings and trees itself.",
-    variable="NCCL_GRAPH_FILE",
-    wrong=lambda value: "" if value else None,
-    cause="NCCL reads its rings and trees from a file. The variable is usually left over from an experiment.",
 )
+def nccl_graph_file_left(examination: Examination) -> Outcome:
+    """Find NCCL_GRAPH_FILE."""
+    return conclude_values(
+        examination,
+        "NCCL_GRAPH_FILE",
+        lambda value: "" if value else None,
+        "NCCL reads its rings and trees from a file. The variable is usually left over from an experiment.",
+    )
 
 
 @AREA.check(

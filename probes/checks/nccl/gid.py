@@ -9,7 +9,8 @@ from probes.base.unknown import Maybe, Unknown
 from probes.checks.nccl.network import HCA, selected_ports, used_devices
 from probes.facts.rdma.devices import Gid, RdmaDevice, RdmaPort
 from probes.nccl.settings import parse_hca_list, parse_number
-from probes.queries.finding import RDMA_DEVICES, Area, Evidence, Outcome, Severity, need
+from probes.queries.evidence_list import RDMA_DEVICES
+from probes.queries.finding import Area, Evidence, Outcome, Severity, need
 from probes.queries.jobs import NCCL_VARIABLES, JobSettings, conclude, jobs_of, without_variable
 from probes.snapshot.examination import Examination
 

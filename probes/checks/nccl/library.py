@@ -10,7 +10,8 @@ from probes.base.unknown import Unknown, known
 from probes.facts.jobs.process_files import WORLD_SIZES, MappedLibrary
 from probes.facts.jobs.processes import Process
 from probes.nccl.settings import parse_number
-from probes.queries.finding import RDMA_DEVICES, Area, Evidence, Outcome, Severity, need, passed, unknown
+from probes.queries.evidence_list import RDMA_DEVICES
+from probes.queries.finding import Area, Evidence, Outcome, Severity, need, passed, unknown
 from probes.queries.jobs import (
     GDR_PATHS,
     NCCL_VARIABLES,

@@ -6,7 +6,8 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from probes.checks.nccl.network import HCA, nearest_left_out
-from probes.queries.finding import Area, Evidence, Outcome, Severity, join_limited
+from probes.queries.evidence_list import join_limited
+from probes.queries.finding import Area, Evidence, Outcome, Severity
 from probes.queries.job_logs import (
     conclude_logs,
     environment_evidence,

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 from probes.base.text import capitalized
 from probes.base.unknown import Unknown
-from probes.queries.finding import Area, Evidence, Outcome, Severity, join_limited
+from probes.queries.evidence_list import join_limited
+from probes.queries.finding import Area, Evidence, Outcome, Severity
 from probes.queries.job_logs import (
     conclude_logs,
     environment_evidence,

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 from probes.base.text import plural
 from probes.nccl.settings import parse_level, parse_number
-from probes.queries.finding import Area, Evidence, Outcome, Severity, join_limited, unknown
+from probes.queries.evidence_list import join_limited
+from probes.queries.finding import Area, Evidence, Outcome, Severity, unknown
 from probes.queries.job_logs import (
     conclude_logs,
     environment_is_read,

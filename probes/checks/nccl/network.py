@@ -6,21 +6,10 @@ from collections.abc import Collection, Iterator
 from functools import lru_cache
 
 from probes.base.unknown import Maybe, Unknown, first_unread
-from probes.checks.nccl.variables import add_variable_check
 from probes.facts.rdma.devices import RdmaDevice, RdmaPort
 from probes.nccl.settings import HcaList, parse_hca_list, parse_number
-from probes.queries.finding import (
-    NAMESPACE_OF_DEVICES,
-    RDMA_DEVICES,
-    SHOWN,
-    Area,
-    Evidence,
-    Outcome,
-    Severity,
-    join_limited,
-    need,
-    unknown,
-)
+from probes.queries.evidence_list import NAMESPACE_OF_DEVICES, RDMA_DEVICES, SHOWN, join_limited
+from probes.queries.finding import Area, Evidence, Outcome, Severity, need, unknown
 from probes.queries.jobs import (
     FAR_NIC,
     FEWER_RAILS,
@@ -28,6 +17,7 @@ from probes.queries.jobs import (
     OVER_TCP,
     JobSettings,
     conclude,
+    conclude_values,
     gpus_of,
     jobs_of,
     without_variable,
@@ -44,8 +34,7 @@ _NO_RDMA = "NCCL will not use RDMA, so no GPUDirect RDMA. Single-node jobs are n
 _EXACT = "(a leading “=” makes names exact, as in NCCL_IB_HCA==mlx5_0,mlx5_1)"
 
 
-add_variable_check(
-    AREA,
+@AREA.check(
     "nccl-ib-disabled",
     Severity.CRITICAL,
     "NCCL_IB_DISABLE=1 makes a job use TCP",
@@ -53,13 +42,19 @@ add_variable_check(
     ok="No job disables RDMA in NCCL",
     impact=OVER_TCP,
     data_path=True,
-    variable="NCCL_IB_DISABLE",
-    wrong=lambda value: "disables RDMA" if parse_number(value) else None,
-    cause=_NO_RDMA,
-    applies=lambda examination: not plugin_only_driver(examination),
 )
-add_variable_check(
-    AREA,
+def nccl_ib_disabled(examination: Examination) -> Outcome:
+    """Find NCCL_IB_DISABLE=1, which NICs that need a network plugin do not follow."""
+    is_followed = not plugin_only_driver(examination)
+    return conclude_values(
+        examination,
+        "NCCL_IB_DISABLE",
+        lambda value: "disables RDMA" if is_followed and parse_number(value) else None,
+        _NO_RDMA,
+    )
+
+
+@AREA.check(
     "nccl-net-socket",
     Severity.CRITICAL,
     "NCCL_NET=Socket makes a job use TCP",
@@ -67,13 +62,16 @@ add_variable_check(
     ok="No job forces NCCL to use TCP",
     impact=OVER_TCP,
     data_path=True,
-    variable="NCCL_NET",
-    wrong=lambda value: "forces TCP" if value.lower() == "socket" else None,  # NCCL ignores case here
-    cause=_NO_RDMA,
-    instead=lambda examination: (
-        "" if plugin_only_driver(examination) else "or set NCCL_NET=IB, which forbids TCP"
-    ),
 )
+def nccl_net_socket(examination: Examination) -> Outcome:
+    """Find NCCL_NET=Socket, in any case of letters as NCCL reads it."""
+    return conclude_values(
+        examination,
+        "NCCL_NET",
+        lambda value: "forces TCP" if value.lower() == "socket" else None,
+        _NO_RDMA,
+        "" if plugin_only_driver(examination) else "or set NCCL_NET=IB, which forbids TCP",
+    )
 
 
 def all_ports(examination: Examination) -> tuple[tuple[RdmaDevice, RdmaPort], ...]:

@@ -6,7 +6,8 @@ from probes.base.unknown import Maybe, Reason, Unknown, first_unread, known, map
 from probes.facts.rdma.cxi import has_verbs
 from probes.facts.rdma.port_health import ErrorCounter
 from probes.plans.ports import zero_counters
-from probes.queries.finding import Area, Evidence, Outcome, Severity, first_n, found, passed, unknown_without
+from probes.queries.evidence_list import first_n
+from probes.queries.finding import Area, Evidence, Outcome, Severity, found, passed, unknown_without
 from probes.queries.ports import NO_PORTS, Port, devices_of, need_ports, port_names
 from probes.snapshot.examination import Examination
 

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from probes.base.frozen import frozen
 from probes.base.unknown import Maybe, Reason, Unknown, known, map_known
 from probes.facts.rdma.port_health import ERROR_COUNTER_BITS, ErrorCounter, PortHealth
-from probes.queries.finding import Evidence, Outcome, first_n, passed, unknown_without
+from probes.queries.evidence_list import first_n
+from probes.queries.finding import Evidence, Outcome, passed, unknown_without
 from probes.queries.ports import NO_PORTS, Port, need_ports
 from probes.snapshot.examination import Examination
 

@@ -14,7 +14,8 @@ from probes.checks.nic.counter_readings import (
     read_counters,
     rise_of,
 )
-from probes.queries.finding import Area, Outcome, Severity, first_n, found, unknown_without
+from probes.queries.evidence_list import first_n
+from probes.queries.finding import Area, Outcome, Severity, found, unknown_without
 from probes.queries.ports import devices_of, need_ports, port_names
 from probes.snapshot.examination import Examination
 

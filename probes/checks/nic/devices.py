@@ -7,21 +7,14 @@ from probes.base.unknown import Reason, Unknown, known
 from probes.checks.nic.port_rates import is_bond
 from probes.facts.pci.functions import PciFunction, PciKind, is_for_guests
 from probes.facts.rdma.devices import NAMESPACE_ARGV, RdmaDevice
-from probes.queries.finding import (
+from probes.queries.evidence_list import (
     NAMESPACE_OF_DEVICES,
     PCI_FUNCTIONS,
     RDMA_DEVICES,
-    Area,
-    Evidence,
-    Outcome,
-    Severity,
     first_n,
-    found,
     join_limited,
-    need,
-    passed,
-    unknown,
 )
+from probes.queries.finding import Area, Evidence, Outcome, Severity, found, need, passed, unknown
 from probes.queries.ports import NO_PORTS, gpus_without_nic
 from probes.snapshot.examination import Examination
 

@@ -10,7 +10,7 @@ from probes.checks.nic.counters import FEW_CARRIER_CHANGES
 from probes.facts.kernel.log import KernelMessage, LogKind
 from probes.facts.rdma.port_health import ErrorCounter
 from probes.queries.finding import Area, Outcome, Severity
-from probes.queries.kernel_log import add_log_check, bdfs_in, found_in_log, log_messages
+from probes.queries.kernel_log import bdfs_in, found_in_log, log_messages
 from probes.queries.ports import ports_of
 from probes.snapshot.examination import Examination
 
@@ -44,25 +44,28 @@ def nic_health_errors(examination: Examination) -> Outcome:
     return found_in_log(examination, messages, "the firmware reported a fault.", fix)
 
 
-add_log_check(
-    AREA,
+@AREA.check(
     "nic-power-or-heat",
     Severity.WARNING,
     "A NIC has too little power or is too hot",
     _DRIVER,
     ok="No power or temperature alarm of a NIC in the kernel log",
     impact="The NIC slows down, or its optics shut down.",
-    kind=LogKind.NIC_POWER,
-    cause="the NIC reported insufficient power or high temperature.",
-    fix=Plan(
+)
+def nic_power_or_heat(examination: Examination) -> Outcome:
+    """Find mlx5's alarms about the slot's power and the card's temperature."""
+    messages = log_messages(examination, LogKind.NIC_POWER)
+    fix = Plan(
         "Check power and cooling",
         (
             instruction(
                 "Check the slot's power limit (BIOS), auxiliary power, fans and the temperature of the optics"
             ),
         ),
-    ),
-)
+    )
+    return found_in_log(
+        examination, messages, "the NIC reported insufficient power or high temperature.", fix
+    )
 
 
 @AREA.check(
@@ -106,45 +109,59 @@ def _counter_checks(examination: Examination, bdfs: set[str]) -> tuple[str, ...]
     return tuple(name for name, of in flapped.items() if bdfs <= of)
 
 
-add_log_check(
-    AREA,
+@AREA.check(
     "monitor-causes-log-flood",
     Severity.NOTE,
     "A monitor that reads NIC counters floods the kernel log",
     "https://github.com/prometheus/node_exporter/issues/3434",
     ok="No flood of refused counter reads in the kernel log",
     impact="The log overflows and loses the messages that matter.",
-    kind=LogKind.NIC_COMMAND,
-    wanted=lambda message: _REFUSED_REGISTER in message.text,
-    cause="the firmware denies this host access to some registers. Nothing else is wrong.",
-    fix=Plan(
+)
+def monitor_causes_log_flood(examination: Examination) -> Outcome:
+    """Find registers that the firmware denies, as a reader of counters asks for them."""
+    messages = log_messages(
+        examination, LogKind.NIC_COMMAND, lambda message: _REFUSED_REGISTER in message.text
+    )
+    fix = Plan(
         "Exclude this NIC from monitoring",
         (
             instruction(
                 "Exclude the device in the exporter that reads its counters (its pid is in the line)", False
             ),
         ),
-    ),
-)
-add_log_check(
-    AREA,
+    )
+    return found_in_log(
+        examination,
+        messages,
+        "the firmware denies this host access to some registers. Nothing else is wrong.",
+        fix,
+    )
+
+
+@AREA.check(
     "fw-resources-exhausted",
     Severity.WARNING,
     "A NIC ran out of resources for memory regions",
     "rdma-resource(8) of iproute2",
     ok="No NIC ran out of resources for memory regions",
     impact="Programs fail to register memory with this NIC.",
-    kind=LogKind.NIC_COMMAND,
-    wanted=lambda message: any(words in message.text for words in _REFUSED_REGION),
-    cause="the firmware refused to register memory.",
-    fix=Plan(
+)
+def fw_resources_exhausted(examination: Examination) -> Outcome:
+    """Find registrations of memory that the firmware refused."""
+    messages = log_messages(
+        examination,
+        LogKind.NIC_COMMAND,
+        lambda message: any(words in message.text for words in _REFUSED_REGION),
+    )
+    fix = Plan(
         "Find the process with too many memory regions",
         (Step("Count memory regions and queues of each NIC", ("rdma", "resource", "show"), False),),
         note="Most often one program keeps registering memory. Restart that program.",
-    ),
-)
-add_log_check(
-    AREA,
+    )
+    return found_in_log(examination, messages, "the firmware refused to register memory.", fix)
+
+
+@AREA.check(
     "nic-firmware-command-failed",
     Severity.WARNING,
     "A NIC's firmware failed or timed out on a command",
@@ -152,10 +169,15 @@ add_log_check(
     ok="No failed firmware commands in the kernel log",
     impact="The operation failed, such as a memory registration or a queue pair setup. Timeouts often come "
     "back.",
-    kind=LogKind.NIC_COMMAND,
-    wanted=lambda message: not any(words in message.text for words in (_REFUSED_REGISTER, *_REFUSED_REGION)),
-    cause="driver and firmware do not match, or the firmware hangs.",
-    fix=Plan(
+)
+def nic_firmware_command_failed(examination: Examination) -> Outcome:
+    """Find all other commands that the firmware failed."""
+    messages = log_messages(
+        examination,
+        LogKind.NIC_COMMAND,
+        lambda message: not any(words in message.text for words in (_REFUSED_REGISTER, *_REFUSED_REGION)),
+    )
+    fix = Plan(
         "Update the firmware",
         (
             Step("Show the firmware of all NICs", ("mlxfwmanager", "--query")),
@@ -163,5 +185,7 @@ add_log_check(
         ),
         reversible=False,
         disturbs="every job that uses the NIC",
-    ),
-)
+    )
+    return found_in_log(
+        examination, messages, "driver and firmware do not match, or the firmware hangs.", fix
+    )

@@ -9,18 +9,8 @@ from probes.facts.rdma.bonds import Bond, BondMember
 from probes.facts.rdma.devices import RdmaDevice
 from probes.nccl.settings import parse_number
 from probes.plans.common import REBOOT_ENDS_JOBS
-from probes.queries.finding import (
-    RDMA_DEVICES,
-    Area,
-    Evidence,
-    Outcome,
-    Severity,
-    first_n,
-    found,
-    join_limited,
-    need,
-    passed,
-)
+from probes.queries.evidence_list import RDMA_DEVICES, first_n, join_limited
+from probes.queries.finding import Area, Evidence, Outcome, Severity, found, need, passed
 from probes.queries.jobs import RESTARTS, jobs_of
 from probes.queries.ports import NO_PORTS, Port, by_board, devices_of, need_ports, port_names
 from probes.snapshot.examination import Examination

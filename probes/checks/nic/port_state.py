@@ -7,18 +7,8 @@ from collections.abc import Callable
 from probes.base.plan import Plan, Step, instruction, sentences
 from probes.base.unknown import Unknown, known
 from probes.plans.ports import KEEP, enable_steps, link_type_plan, netdev_steps
-from probes.queries.finding import (
-    SHOWN,
-    Area,
-    Evidence,
-    Outcome,
-    Severity,
-    end_with,
-    first_n,
-    found,
-    need,
-    passed,
-)
+from probes.queries.evidence_list import SHOWN, first_n
+from probes.queries.finding import Area, Evidence, Outcome, Severity, end_with, found, need, passed
 from probes.queries.ports import (
     NO_PORTS,
     Condition,

@@ -7,7 +7,8 @@ from probes.base.unknown import Unknown, first_unread, known
 from probes.checks.nccl.gid import INDEX, NEARER, is_empty, is_v1, use_another_gid, wrong_gids
 from probes.checks.nccl.network import used_devices
 from probes.facts.rdma.devices import Gid
-from probes.queries.finding import Area, Evidence, Outcome, Severity, first_n, found, need, passed, unknown
+from probes.queries.evidence_list import first_n
+from probes.queries.finding import Area, Evidence, Outcome, Severity, found, need, passed, unknown
 from probes.queries.jobs import conclude, has_pods, jobs_of, needs_environment
 from probes.queries.ports import Port, devices_of, gpus_without_nic, need_ports, port_names
 from probes.snapshot.examination import Examination

@@ -9,17 +9,8 @@ from probes.base.unknown import Maybe, Reason, Unknown, known, map_known
 from probes.checks.nic.roce_gids import NO_ROCE, roce_ports
 from probes.facts.rdma.port_health import roce_mtu
 from probes.plans.ports import look_at_congestion_control
-from probes.queries.finding import (
-    SHOWN,
-    Area,
-    Evidence,
-    Outcome,
-    Severity,
-    first_n,
-    found,
-    passed,
-    unknown_without,
-)
+from probes.queries.evidence_list import SHOWN, first_n
+from probes.queries.finding import Area, Evidence, Outcome, Severity, found, passed, unknown_without
 from probes.queries.ports import Port, by_board, devices_of, port_names
 from probes.snapshot.examination import Examination
 

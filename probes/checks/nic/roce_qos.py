@@ -10,19 +10,8 @@ from probes.base.unknown import Reason, Unknown, known, map_known
 from probes.checks.nccl.network import used_devices
 from probes.facts.rdma.qos import CM_CLASSES, NetdevQos, netdevs_of
 from probes.nccl.settings import parse_number
-from probes.queries.finding import (
-    Area,
-    Evidence,
-    Outcome,
-    Severity,
-    first_distinct,
-    found,
-    join_limited,
-    need,
-    needs,
-    passed,
-    unknown,
-)
+from probes.queries.evidence_list import first_distinct, join_limited
+from probes.queries.finding import Area, Evidence, Outcome, Severity, found, need, needs, passed, unknown
 from probes.queries.jobs import NCCL_VARIABLES, RESTARTS, JobSettings, about, affected, jobs_of
 from probes.queries.ports import Port, devices_of, need_ports
 from probes.snapshot.examination import Examination

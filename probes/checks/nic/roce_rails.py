@@ -7,17 +7,8 @@ from collections.abc import Iterable, Sequence
 from probes.base.plan import Plan, Step, instruction
 from probes.base.unknown import Unknown, known
 from probes.facts.rdma.rail_networks import CONF, RailNetdev, RailNetworkFacts
-from probes.queries.finding import (
-    Area,
-    Evidence,
-    Outcome,
-    Severity,
-    first_n,
-    found,
-    join_limited,
-    need,
-    passed,
-)
+from probes.queries.evidence_list import first_n, join_limited
+from probes.queries.finding import Area, Evidence, Outcome, Severity, found, need, passed
 from probes.queries.ports import need_ports
 from probes.snapshot.examination import Examination
 

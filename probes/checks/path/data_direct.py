@@ -11,19 +11,8 @@ from probes.facts.pci.functions import PciFunction, PciKind, is_for_guests
 from probes.facts.rdma.devices import RdmaFacts
 from probes.nccl.settings import parse_number
 from probes.plans.common import REBOOT_ENDS_JOBS
-from probes.queries.finding import (
-    PCI_FUNCTIONS,
-    Area,
-    Evidence,
-    Outcome,
-    Severity,
-    first_distinct,
-    found,
-    join_limited,
-    need,
-    passed,
-    unknown,
-)
+from probes.queries.evidence_list import PCI_FUNCTIONS, first_distinct, join_limited
+from probes.queries.finding import Area, Evidence, Outcome, Severity, found, need, passed, unknown
 from probes.queries.jobs import RESTART, RESTARTS, conclude, jobs_of, maps, values_of
 from probes.queries.pcie_paths import DEVICES, functions_of, is_grace
 from probes.snapshot.examination import Examination

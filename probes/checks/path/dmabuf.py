@@ -8,20 +8,8 @@ from probes.facts.gpu.gpus import Flavor
 from probes.facts.gpudirect import GpuDirectFacts
 from probes.facts.rdma.devices import RdmaFacts
 from probes.plans.common import REBOOT_ENDS_JOBS, SWAP_ENDS_JOBS
-from probes.queries.finding import (
-    RDMA_DEVICES,
-    SHOWN,
-    STAGED,
-    Area,
-    Evidence,
-    Outcome,
-    Severity,
-    found,
-    join_limited,
-    need,
-    passed,
-    unknown,
-)
+from probes.queries.evidence_list import RDMA_DEVICES, SHOWN, STAGED, join_limited
+from probes.queries.finding import Area, Evidence, Outcome, Severity, found, need, passed, unknown
 from probes.queries.module_need import OLDEST_OPEN_GPU, PEERMEM_MISSING, dmabuf_comes_first
 from probes.queries.modules import (
     DMABUF,

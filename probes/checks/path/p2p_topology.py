@@ -6,20 +6,8 @@ from probes.base.plan import Plan, Step, instruction
 from probes.base.unknown import Maybe, Reason, Unknown, known, map_known
 from probes.facts.kernel.log import LogKind
 from probes.plans.common import REBOOT_ENDS_JOBS, initramfs_instruction, reboot_step
-from probes.queries.finding import (
-    KERNEL_LOG,
-    SHOWN,
-    STAGED,
-    Area,
-    CheckEnded,
-    Evidence,
-    Outcome,
-    Severity,
-    found,
-    need,
-    passed,
-    unknown,
-)
+from probes.queries.evidence_list import KERNEL_LOG, SHOWN, STAGED
+from probes.queries.finding import Area, CheckEnded, Evidence, Outcome, Severity, found, need, passed, unknown
 from probes.queries.module_need import loaded_peermem
 from probes.queries.modules import (
     DMABUF,

@@ -10,19 +10,8 @@ from probes.facts.gpudirect_vendors import EFA_PEERMEM
 from probes.facts.kernel.log import LogKind
 from probes.facts.rdma.devices import RdmaDevice
 from probes.plans.load_modules import load_step
-from probes.queries.finding import (
-    RDMA_DEVICES,
-    STAGED,
-    Area,
-    Evidence,
-    Outcome,
-    Severity,
-    end_with,
-    found,
-    join_limited,
-    need,
-    passed,
-)
+from probes.queries.evidence_list import RDMA_DEVICES, STAGED, join_limited
+from probes.queries.finding import Area, Evidence, Outcome, Severity, end_with, found, need, passed
 from probes.queries.modules import (
     MODULES,
     gpu_functions,

@@ -21,18 +21,8 @@ from probes.queries.acs_redirects import (
     redirects_of,
     translates,
 )
-from probes.queries.finding import (
-    LIKE_THESE,
-    Area,
-    Evidence,
-    Outcome,
-    Severity,
-    first_distinct,
-    found,
-    join_limited,
-    passed,
-    unknown,
-)
+from probes.queries.evidence_list import LIKE_THESE, first_distinct, join_limited
+from probes.queries.finding import Area, Evidence, Outcome, Severity, found, passed, unknown
 from probes.queries.kernel_log import messages_about
 from probes.queries.pcie_paths import (
     DEVICES,

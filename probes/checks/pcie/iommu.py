@@ -11,19 +11,8 @@ from probes.facts.pci.functions import PciFunction, PciKind
 from probes.plans.common import REBOOT_ENDS_JOBS, initramfs_instruction, reboot_step
 from probes.plans.pcie import is_arm64, pass_through
 from probes.queries.acs_redirects import redirects_of
-from probes.queries.finding import (
-    KERNEL_LOG,
-    LIKE_THESE,
-    Area,
-    Evidence,
-    Outcome,
-    Severity,
-    first_distinct,
-    found,
-    join_limited,
-    need,
-    passed,
-)
+from probes.queries.evidence_list import KERNEL_LOG, LIKE_THESE, first_distinct, join_limited
+from probes.queries.finding import Area, Evidence, Outcome, Severity, found, need, passed
 from probes.queries.kernel_log import bdfs_in, coverage, messages_about
 from probes.queries.pcie_paths import (
     DEVICES,

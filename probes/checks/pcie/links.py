@@ -12,16 +12,8 @@ from probes.facts.kernel.log import LogKind
 from probes.facts.pci.functions import PciFunction, PciKind
 from probes.facts.pci.link_speed import capacity, generation, most_of, words
 from probes.host.nvml import NvmlLive
-from probes.queries.finding import (
-    LIKE_THESE,
-    Area,
-    Evidence,
-    Outcome,
-    Severity,
-    first_distinct,
-    found,
-    passed,
-)
+from probes.queries.evidence_list import LIKE_THESE, first_distinct
+from probes.queries.finding import Area, Evidence, Outcome, Severity, found, passed
 from probes.queries.kernel_log import with_messages
 from probes.queries.pcie_paths import (
     DEVICES,

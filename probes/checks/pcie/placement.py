@@ -7,19 +7,8 @@ from probes.base.text import plural
 from probes.base.unknown import Reason, Unknown, first_unread, known
 from probes.facts.rdma.devices import RdmaFacts
 from probes.plans.common import REBOOT_ENDS_JOBS
-from probes.queries.finding import (
-    LIKE_THESE,
-    Area,
-    Evidence,
-    Outcome,
-    Severity,
-    end_with,
-    first_distinct,
-    found,
-    join_limited,
-    need,
-    passed,
-)
+from probes.queries.evidence_list import LIKE_THESE, first_distinct, join_limited
+from probes.queries.finding import Area, Evidence, Outcome, Severity, end_with, found, need, passed
 from probes.queries.pcie_paths import (
     DEVICES,
     NO_GPU_OR_NIC,

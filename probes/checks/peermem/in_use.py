@@ -7,18 +7,8 @@ from probes.base.unknown import Unknown
 from probes.facts.kernel.log import LogKind
 from probes.plans.common import REBOOT_ENDS_JOBS, SWAP_ENDS_JOBS
 from probes.plans.load_modules import load_step
-from probes.queries.finding import (
-    KERNEL_LOG,
-    Area,
-    Evidence,
-    Outcome,
-    Severity,
-    end_with,
-    found,
-    need,
-    passed,
-    unknown,
-)
+from probes.queries.evidence_list import KERNEL_LOG
+from probes.queries.finding import Area, Evidence, Outcome, Severity, end_with, found, need, passed, unknown
 from probes.queries.module_need import loaded_peermem, spare_severity
 from probes.queries.modules import (
     MODULES,

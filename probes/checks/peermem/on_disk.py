@@ -9,7 +9,8 @@ from probes.facts.kernel.dkms import DRIVER_PACKAGES
 from probes.plans.common import SWAP_ENDS_JOBS
 from probes.plans.driver import rebuild_plan
 from probes.plans.load_modules import blocker_of, load_plan, load_step
-from probes.queries.finding import SHOWN, STAGED, Area, CheckEnded, Evidence, Outcome, Severity, need, passed
+from probes.queries.evidence_list import SHOWN, STAGED
+from probes.queries.finding import Area, CheckEnded, Evidence, Outcome, Severity, need, passed
 from probes.queries.module_need import PEERMEM_REASONS, absent_peermem, peermem_fault
 from probes.queries.modules import (
     DRIVER_VERSION,

@@ -8,18 +8,8 @@ from probes.facts.kernel.log import LogKind
 from probes.plans.common import initramfs_instruction
 from probes.plans.load_modules import load_step
 from probes.plans.peermem import unload_step
-from probes.queries.finding import (
-    KERNEL_LOG,
-    STAGED,
-    Area,
-    CheckEnded,
-    Evidence,
-    Outcome,
-    Severity,
-    found,
-    need,
-    passed,
-)
+from probes.queries.evidence_list import KERNEL_LOG, STAGED
+from probes.queries.finding import Area, CheckEnded, Evidence, Outcome, Severity, found, need, passed
 from probes.queries.module_need import (
     Need,
     absent_peermem,

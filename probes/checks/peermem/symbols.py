@@ -10,18 +10,8 @@ from probes.plans.common import POD_ENDS_JOBS, REBOOT_ENDS_JOBS, initramfs_instr
 from probes.plans.driver import in_driver_container, rebuild_steps
 from probes.plans.load_modules import load_step
 from probes.plans.services import restart_openibd
-from probes.queries.finding import (
-    KERNEL_LOG,
-    STAGED,
-    Area,
-    Evidence,
-    Outcome,
-    Severity,
-    end_with,
-    found,
-    need,
-    passed,
-)
+from probes.queries.evidence_list import KERNEL_LOG, STAGED
+from probes.queries.finding import Area, Evidence, Outcome, Severity, end_with, found, need, passed
 from probes.queries.module_need import (
     Need,
     absent_peermem,

@@ -10,18 +10,8 @@ from probes.facts.rdma.devices import RdmaFacts
 from probes.facts.system.device_nodes import DeviceNode
 from probes.facts.system.platform import in_container
 from probes.plans.device_files import CONTROL, INFINIBAND, UNIFIED, nvidia_files, verbs_files
-from probes.queries.finding import (
-    RDMA_DEVICES,
-    Area,
-    Evidence,
-    Outcome,
-    Severity,
-    first_distinct,
-    found,
-    need,
-    passed,
-    unknown,
-)
+from probes.queries.evidence_list import RDMA_DEVICES, first_distinct
+from probes.queries.finding import Area, Evidence, Outcome, Severity, found, need, passed, unknown
 from probes.queries.jobs import (
     FAR_NIC,
     OVER_TCP,

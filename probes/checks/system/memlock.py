@@ -11,6 +11,7 @@ from probes.facts.jobs.processes import MAX_PROCESSES, Process
 from probes.facts.system.memlock import LIMITS, LimitsLine, MemlockFacts, MemlockLimit, parse_unit_limit
 from probes.facts.system.systemd_units import UnitSetting
 from probes.plans.services import lift_memlock
+from probes.queries.evidence_list import first_distinct
 from probes.queries.finding import (
     Area,
     CheckEnded,
@@ -18,7 +19,6 @@ from probes.queries.finding import (
     Outcome,
     Severity,
     end_with,
-    first_distinct,
     found,
     need,
     needs,

@@ -6,17 +6,8 @@ from probes.base.plan import Plan, instruction
 from probes.base.unknown import Reason, Unknown, known
 from probes.facts.jobs.processes import Process, ProcessFacts, names_of
 from probes.facts.system.rdma_cgroup import CGROUPS, RdmaLimit
-from probes.queries.finding import (
-    Area,
-    Evidence,
-    Outcome,
-    Severity,
-    first_distinct,
-    found,
-    join_limited,
-    need,
-    passed,
-)
+from probes.queries.evidence_list import first_distinct, join_limited
+from probes.queries.finding import Area, Evidence, Outcome, Severity, found, need, passed
 from probes.snapshot.examination import Examination
 
 AREA = Area("environment")

@@ -8,7 +8,8 @@ from probes.base.unknown import Unknown
 from probes.checks.registry import findings
 from probes.nccl.topology_file import VARIABLE, TopologyFileFacts
 from probes.nccl.variables.variable import Version
-from probes.queries.finding import Finding, Status, join_limited
+from probes.queries.evidence_list import join_limited
+from probes.queries.finding import Finding, Status
 from probes.queries.jobs import nearest, usable_paths
 from probes.queries.pcie_paths import is_guest
 from probes.setup.environment.advice import Note, Setting, State

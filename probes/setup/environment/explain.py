@@ -10,7 +10,7 @@ from probes.base.unknown import Unknown, known
 from probes.nccl.settings import parse_hca_list, parse_level, parse_number
 from probes.nccl.variables.catalogue import CATALOGUE
 from probes.nccl.variables.variable import Kind, Variable, Version
-from probes.queries.finding import join_limited
+from probes.queries.evidence_list import join_limited
 from probes.queries.jobs import nearest
 from probes.setup.environment.gids import INDEX
 from probes.setup.environment.judge import conf_values, has_gpus_and_nics, judge

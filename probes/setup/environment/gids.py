@@ -5,7 +5,7 @@ from __future__ import annotations
 from probes.base.unknown import Unknown
 from probes.facts.rdma.devices import Gid, RdmaPort
 from probes.nccl.variables.variable import Version
-from probes.queries.finding import join_limited
+from probes.queries.evidence_list import join_limited
 from probes.setup.environment.advice import Note, Setting, State
 from probes.setup.environment.nics import roce_ports
 from probes.snapshot.examination import Examination

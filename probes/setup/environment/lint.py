@@ -13,7 +13,8 @@ from probes.facts.system.cloud import Cloud
 from probes.nccl.settings import parse_level, parse_number
 from probes.nccl.variables.catalogue import CATALOGUE, is_known
 from probes.nccl.variables.variable import Kind, Variable, Version
-from probes.queries.finding import Severity, join_limited
+from probes.queries.evidence_list import join_limited
+from probes.queries.finding import Severity
 from probes.queries.jobs import SET_IN
 from probes.setup.environment.advice import Advice
 from probes.setup.environment.assignments import (

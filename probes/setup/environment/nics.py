@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from probes.base.unknown import Unknown
 from probes.facts.rdma.devices import RdmaDevice, RdmaPort
 from probes.nccl.topology_file import file_of_new_jobs
-from probes.queries.finding import join_limited
+from probes.queries.evidence_list import join_limited
 from probes.queries.pcie_paths import is_guest
 from probes.setup.environment.advice import Note, Setting, State
 from probes.snapshot.examination import Examination

@@ -7,7 +7,7 @@ from probes.checks.nic.port_rates import QUEUE_PAIRS
 from probes.facts.rdma.devices import RdmaPort
 from probes.facts.rdma.qos import netdevs_of
 from probes.facts.system.interfaces import Interface
-from probes.queries.finding import join_limited
+from probes.queries.evidence_list import join_limited
 from probes.setup.environment.advice import Note, Setting, State
 from probes.setup.environment.nics import roce_ports
 from probes.snapshot.examination import Examination

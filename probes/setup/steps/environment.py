@@ -7,7 +7,8 @@ from probes.base.text import plural
 from probes.base.unknown import Reason, Unknown
 from probes.facts.jobs.nccl_conf import NCCL_CONF
 from probes.facts.system.platform import PlatformFacts
-from probes.queries.finding import Evidence, join_limited
+from probes.queries.evidence_list import join_limited
+from probes.queries.finding import Evidence
 from probes.setup.environment.advice import Advice, State
 from probes.setup.environment.formats import lines_of
 from probes.setup.environment.recommend import recommend
