@@ -66,6 +66,20 @@ def instruction(text: str, needs_root: bool = True, to_copy: str = "") -> Step:
     return Step(f"{text}\n{to_copy}" if to_copy else text, needs_root=needs_root)
 
 
+def make_plan(
+    title: str,
+    *steps: Step | str,
+    needs_root: bool = True,
+    reversible: bool = True,
+    needs_reboot: bool = False,
+    disturbs: str = "",
+    note: str = "",
+) -> Plan:
+    """Return a plan of these steps; a text is a manual step, and `needs_root` is about the texts only."""
+    made = tuple(instruction(step, needs_root) if isinstance(step, str) else step for step in steps)
+    return Plan(title, made, reversible, needs_reboot, disturbs, note)
+
+
 def sentences(*parts: str) -> str:
     """Join the parts that are not empty as "One thing. Another thing."."""
     return " ".join(f"{capitalized(part)}." for part in parts if part)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 
-from probes.base.plan import FileChange, NothingToDo, Plan, Step, instruction, sentences
+from probes.base.plan import FileChange, NothingToDo, Plan, Step, instruction, make_plan, sentences
 from probes.base.unknown import Maybe, Reason, Unknown, known
 from probes.facts.kernel import module_blockers
 from probes.facts.kernel.log import LogKind
@@ -100,9 +100,10 @@ def load_modules(examination: Examination) -> Plan | str:
         if not blocked and not open_question:
             return NothingToDo(loaded)
         return "; ".join(filter(None, (*(blocked or [loaded]), open_question)))
-    return Plan(
+    return make_plan(
         "Load missing modules",
-        (*steps, *(instruction(reason) for reason in blocked)),
+        *steps,
+        *(instruction(reason) for reason in blocked),
         note=sentences(RUNNING_JOBS, open_question),
     )
 
@@ -135,14 +136,14 @@ def load_peermem(examination: Examination) -> Plan | str:
     spare = need_of_peermem(examination) in (Need.NOT_NEEDED, Need.WANTED)
     # NCCL src/transport/net.cc: DMA-BUF wins where both can be used.
     unused = "NCCL keeps using DMA-BUF, which works here" if spare else ""
-    return Plan(
-        "Load nvidia_peermem", (load_step(examination, PEERMEM),), note=sentences(RUNNING_JOBS, unused)
+    return make_plan(
+        "Load nvidia_peermem", load_step(examination, PEERMEM), note=sentences(RUNNING_JOBS, unused)
     )
 
 
 def load_plan(examination: Examination, name: str) -> Plan:
     """Load one module."""
-    return Plan(f"Load {name}", (load_step(examination, name),), note=sentences(RUNNING_JOBS))
+    return make_plan(f"Load {name}", load_step(examination, name), note=sentences(RUNNING_JOBS))
 
 
 def load_step(examination: Examination, name: str, loaded_before: Collection[str] = ()) -> Step:
@@ -327,7 +328,7 @@ def _persist(examination: Examination, names: Sequence[str], note: str) -> Plan 
         f"Make systemd-modules-load load {', '.join(added)} at boot",
         file=FileChange(OWN_FILE, text),
     )
-    return Plan("Load the modules at every boot", (step, *instructions), note=sentences(note))
+    return make_plan("Load the modules at every boot", step, *instructions, note=sentences(note))
 
 
 def unpersist_modules(examination: Examination) -> Plan | str:
@@ -348,8 +349,8 @@ def unpersist_modules(examination: Examination) -> Plan | str:
             else NothingToDo(f"{OWN_FILE} does not exist or lists no module")
         )
     step = Step(f"Stop loading {', '.join(named)} at boot", file=FileChange(OWN_FILE, None))
-    return Plan(
-        "Stop loading gdrtop's modules at boot", (step,), note="Loaded modules stay until the next boot."
+    return make_plan(
+        "Stop loading gdrtop's modules at boot", step, note="Loaded modules stay until the next boot."
     )
 
 

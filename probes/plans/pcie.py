@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from probes.base.plan import NothingToDo, Plan, Step, instruction
+from probes.base.plan import NothingToDo, Plan, Step, instruction, make_plan
 from probes.base.text import plural
 from probes.base.unknown import Unknown, known
 from probes.facts.pci.capabilities import Acs
@@ -62,12 +62,7 @@ def fix_redirects(examination: Examination, ports: Mapping[str, Acs]) -> Plan:
     locked = why_no_setpci(examination)
     if not locked:
         return clear(ports)
-    return Plan(
-        _TITLE,
-        (instruction(locked), *_lasting(ports)),
-        needs_reboot=True,
-        disturbs=REBOOT_ENDS_JOBS,
-    )
+    return make_plan(_TITLE, locked, *_lasting(ports), needs_reboot=True, disturbs=REBOOT_ENDS_JOBS)
 
 
 def clear(ports: Mapping[str, Acs]) -> Plan:
@@ -81,9 +76,10 @@ def clear(ports: Mapping[str, Acs]) -> Plan:
         )
         for bridge, acs in ports.items()
     ]
-    return Plan(
+    return make_plan(
         _TITLE,
-        (*steps, *_lasting(ports)),
+        *steps,
+        *_lasting(ports),
         disturbs=_DRAIN,
         note="Do not use this on hosts that pass devices through to virtual machines.",
     )
@@ -132,13 +128,11 @@ def pass_through(examination: Examination) -> Plan:
     """Set the IOMMU to passthrough with a kernel option and a reboot."""
     option = pass_through_option(examination)
     keep = "" if is_arm64(examination) else " Keep intel_iommu=on if virtual functions are used."
-    return Plan(
+    return make_plan(
         "Set the IOMMU to passthrough",
-        (
-            instruction(f"Add {option} to the kernel command line in the boot loader's configuration."),
-            instruction("Apply the configuration (update-grub, grub2-mkconfig or bootctl), then reboot."),
-            instruction(f"After the reboot, check that /proc/cmdline contains {option}."),
-        ),
+        f"Add {option} to the kernel command line in the boot loader's configuration.",
+        "Apply the configuration (update-grub, grub2-mkconfig or bootctl), then reboot.",
+        f"After the reboot, check that /proc/cmdline contains {option}.",
         needs_reboot=True,
         disturbs=REBOOT_ENDS_JOBS,
         note="DMA of devices passed through to virtual machines is still translated." + keep,
@@ -192,7 +186,7 @@ def raising(examination: Examination, low: Mapping[str, int]) -> Plan:
         for bdf, size in low.items()
     ]
     looks = look_at_reads(examination, low)
-    return Plan("Raise MaxReadReq", (*steps, instruction(NOT_LASTING), *looks), disturbs=DRAIN)
+    return make_plan("Raise MaxReadReq", *steps, NOT_LASTING, *looks, disturbs=DRAIN)
 
 
 def _code(size_bytes: int) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from probes.base.plan import Plan, instruction
+from probes.base.plan import Plan, instruction, make_plan
 from probes.base.unknown import Reason, Unknown
 from probes.queries.evidence_list import first_distinct
 from probes.queries.finding import CheckEnded, Evidence, Outcome, Severity, found, needs, passed, unknown
@@ -140,4 +140,4 @@ def environment_sentence(
 def manual_fix(title: str, *steps: str) -> Plan:
     """Return a plan of manual steps, after which the job is restarted."""
     texts = tuple(instruction(text, needs_root=False) for text in steps)
-    return Plan(title, (*texts, RESTART), disturbs=RESTARTS)
+    return make_plan(title, *texts, RESTART, disturbs=RESTARTS)

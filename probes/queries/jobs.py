@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from probes.base.frozen import frozen
-from probes.base.plan import Plan, instruction
+from probes.base.plan import Plan, instruction, make_plan
 from probes.base.unknown import Maybe, Reason, Unknown, known
 from probes.facts.gpu.gpus import GpuFacts
 from probes.facts.jobs.nccl_conf import NCCL_CONF
@@ -214,7 +214,7 @@ SET_IN = f"the job script, the image or {NCCL_CONF}"
 def without_variable(name: str, instead: str = "") -> Plan:
     """Return the plan to remove a variable from a job, or to do `instead`."""
     where = f"Remove {name} from {SET_IN}{f', {instead}' if instead else ''}"
-    return Plan(f"Remove {name}", (instruction(where, needs_root=False), RESTART), disturbs=RESTARTS)
+    return make_plan(f"Remove {name}", where, RESTART, needs_root=False, disturbs=RESTARTS)
 
 
 def gpus_of(examination: Examination, process: Process | None) -> frozenset[str]:

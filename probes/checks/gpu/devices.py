@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable
 from typing import TypeVar
 
-from probes.base.plan import Plan, Step, instruction
+from probes.base.plan import Step, make_plan
 from probes.base.unknown import Maybe, Reason, Unknown, first_unread, known, map_known
 from probes.facts.gpu.gpus import NOT_LISTED, Gpu
 from probes.facts.kernel.log import KernelMessage, LogKind
@@ -129,12 +129,10 @@ def gpu_without_driver(examination: Examination) -> Outcome:
     return found(
         f"{names_of(chosen)}: nvidia is not loaded, does not support this GPU, or failed to start it.",
         *first_n(_driver(gpu) for gpu in chosen),
-        fix=Plan(
+        fix=make_plan(
             "Load the driver",
-            (
-                Step("Load the driver if it is not loaded", ("modprobe", "nvidia")),
-                instruction("If it is loaded, search the kernel log for NVRM lines about this GPU"),
-            ),
+            Step("Load the driver if it is not loaded", ("modprobe", "nvidia")),
+            "If it is loaded, search the kernel log for NVRM lines about this GPU",
         ),
         devices=bdfs_of(chosen),
     )
@@ -154,16 +152,12 @@ def gpu_without_driver_nouveau(examination: Examination) -> Outcome:
     return found(
         f"{names_of(chosen)}: nouveau was loaded before NVIDIA's driver.",
         *first_n(_driver(gpu) for gpu in chosen),
-        fix=Plan(
+        fix=make_plan(
             "Blacklist nouveau",
-            (
-                instruction(
-                    "Write the lines “blacklist nouveau” and “options nouveau modeset=0” to a file in"
-                    " /etc/modprobe.d"
-                ),
-                initramfs_instruction(),
-                reboot_step(),
-            ),
+            "Write the lines “blacklist nouveau” and “options nouveau modeset=0” to a file in"
+            " /etc/modprobe.d",
+            initramfs_instruction(),
+            reboot_step(),
             needs_reboot=True,
             disturbs="every job on this node",
         ),
@@ -228,12 +222,10 @@ def xid_79_fell_off_bus(examination: Examination) -> Outcome:
             f"{join_limited(where) or 'a GPU'}: the GPU lost its PCIe link or its power."
             + (" It responds again." if back else ""),
             *first_n(evidence),
-            fix=Plan(
+            fix=make_plan(
                 "Power-cycle the node",
-                (
-                    instruction("Drain the node and power-cycle it (a reboot is often not enough)"),
-                    instruction("Reseat GPU, riser and cables, and replace the GPU if it happens again"),
-                ),
+                "Drain the node and power-cycle it (a reboot is often not enough)",
+                "Reseat GPU, riser and cables, and replace the GPU if it happens again",
                 needs_reboot=True,
                 disturbs="every job on this node",
             ),
@@ -284,13 +276,11 @@ def gpu_missing_from_nvml(examination: Examination) -> Outcome:
                 for gpu in silent
                 if isinstance(gpu.nvml, Unknown)
             ),
-            fix=Plan(
+            fix=make_plan(
                 "Reset the GPU",
-                (
-                    instruction("Search the kernel log for NVRM and Xid lines about this GPU"),
-                    instruction("Drain the node, then reset the GPU or reboot"),
-                    instruction("Replace the GPU if it happens again"),
-                ),
+                "Search the kernel log for NVRM and Xid lines about this GPU",
+                "Drain the node, then reset the GPU or reboot",
+                "Replace the GPU if it happens again",
                 disturbs="every job on this node",
             ),
             devices=bdfs_of(silent),
@@ -369,12 +359,11 @@ def gpu_without_near_nic(examination: Examination) -> Outcome:
             f"{join_limited(label for _, label in far)}: the nearest NIC is behind a host bridge. By default "
             "NCCL uses GPUDirect RDMA only below a common PCIe switch (PXB).",
             *first_n(best),
-            fix=Plan(
+            fix=make_plan(
                 "Give these GPUs a nearby NIC",
-                (
-                    instruction("Move a NIC below the GPU's switch if the chassis allows it", False),
-                    instruction("Or set NCCL_NET_GDR_LEVEL=PHB in the job, and measure", False),
-                ),
+                "Move a NIC below the GPU's switch if the chassis allows it",
+                "Or set NCCL_NET_GDR_LEVEL=PHB in the job, and measure",
+                needs_root=False,
             ),
             devices=tuple(gpu for gpu, _ in far),
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from probes.base.plan import Plan, instruction, plan_or_none
+from probes.base.plan import make_plan, plan_or_none
 from probes.base.unknown import Maybe, Reason, Unknown, known, map_known
 from probes.checks.gpu.devices import answer_now, bdfs_of, gpus_of, gpus_with, names_of, reported_in_log
 from probes.facts.gpu.gpus import Gpu
@@ -50,12 +50,10 @@ def driver_library_mismatch(examination: Examination) -> Outcome:
             loaded,
             *first_n(shown),
             *((Evidence("NVML", driver.nvml),) if driver.nvml else ()),
-            fix=Plan(
+            fix=make_plan(
                 "Load the installed driver",
-                (
-                    instruction("Drain the node and reboot"),
-                    instruction("Or stop everything that uses the GPUs, and reload the modules"),
-                ),
+                "Drain the node and reboot",
+                "Or stop everything that uses the GPUs, and reload the modules",
                 needs_reboot=True,
                 disturbs="every job on this node",
                 note="Hold the driver's packages (apt-mark hold) to update in a maintenance window only.",
@@ -99,12 +97,10 @@ def driver_library_missing(examination: Examination) -> Outcome:
     return found(
         "The kernel modules are installed without the driver's user-space packages.",
         *(Evidence(f"/usr/lib/*/{name}", "not there, nor in the loader's other places") for name in missing),
-        fix=Plan(
+        fix=make_plan(
             "Install the driver's libraries",
-            (
-                instruction("Debian, Ubuntu: install libnvidia-compute of the modules' version"),
-                instruction("Other distributions: install nvidia-driver-cuda-libs of the modules' version"),
-            ),
+            "Debian, Ubuntu: install libnvidia-compute of the modules' version",
+            "Other distributions: install nvidia-driver-cuda-libs of the modules' version",
         ),
         devices=("nvidia",),
         takes=examination.usability.gpus,
@@ -130,9 +126,8 @@ def gsp_firmware_missing(examination: Examination) -> Outcome:
     return found(
         "The package with the firmware is missing, or has another version than the modules.",
         *first_n(Evidence(f"/lib/firmware/{path}", "not there") for path in missing),
-        fix=Plan(
-            "Install the firmware",
-            (instruction("Install nvidia-firmware or nvidia-kernel-common of the modules' version"),),
+        fix=make_plan(
+            "Install the firmware", "Install nvidia-firmware or nvidia-kernel-common of the modules' version"
         ),
         severity=Severity.WARNING if answers else None,
         impact="None while the driver is loaded; at the next start it starts no GPU." if answers else "",
@@ -165,13 +160,11 @@ def gpu_driver_start_failed(examination: Examination) -> Outcome:
     messages = log_messages(examination, LogKind.GPU_DRIVER, lambda line: "API mismatch" not in line.text)
     named = set(bdfs_in(messages))
     back = answer_now(examination, named)
-    fix = Plan(
+    fix = make_plan(
         "Restart the GPU",
-        (
-            instruction("Check that the driver and its firmware (GSP) support this GPU"),
-            instruction("Drain and power-cycle the node"),
-            instruction("Replace the GPU if it happens again"),
-        ),
+        "Check that the driver and its firmware (GSP) support this GPU",
+        "Drain and power-cycle the node",
+        "Replace the GPU if it happens again",
         disturbs="every job on this node",
     )
     rest = " once. The GPU responds now." if back else ". The numbers in the message show where."

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from probes.base.plan import Plan, instruction
+from probes.base.plan import instruction, make_plan
 from probes.base.unknown import Unknown, known
 from probes.checks.gpu.devices import GPUS, NO_GPU, bdfs_of, gpus_with, names_of, need_gpus, need_nvml
 from probes.facts.gpu.gpus import Gpu, is_vgpu
@@ -64,9 +64,10 @@ def vgpu_without_gdr(examination: Examination) -> Outcome:
         return found(
             f"{names_of(chosen)}: the hypervisor shares this GPU. Its vGPU profile decides.",
             *first_n(_name(gpu) for gpu in chosen),
-            fix=Plan(
+            fix=make_plan(
                 "Ask the hypervisor's admin for another profile",
-                (instruction("Pass the whole GPU through, or use a profile with GPUDirect RDMA", False),),
+                "Pass the whole GPU through, or use a profile with GPUDirect RDMA",
+                needs_root=False,
                 disturbs="the virtual machine, which must be restarted",
             ),
             devices=bdfs_of(chosen),
@@ -158,9 +159,10 @@ def gdr_read_off_on_old_gpus(examination: Examination) -> Outcome:
         return found(
             f"{names_of(unlinked)}: by design. In NCCL's log only the receiving side shows /GDRDMA.",
             *first_n(_capability(gpu) for gpu in unlinked),
-            fix=Plan(
+            fix=make_plan(
                 "Measure whether GPUDirect RDMA is faster for sending",
-                (instruction("Set NCCL_NET_GDR_READ=1 in the job, and compare", False),),
+                "Set NCCL_NET_GDR_READ=1 in the job, and compare",
+                needs_root=False,
                 disturbs=RESTARTS,
             ),
             devices=bdfs_of(unlinked),
@@ -189,9 +191,9 @@ def confidential_computing_on(examination: Examination) -> Outcome:
     return found(
         "By design. Neither DMA-BUF nor nvidia-peermem works while confidential computing is enabled.",
         Evidence(source, "ON"),
-        fix=Plan(
+        fix=make_plan(
             "Disable confidential computing if your security requirements allow it",
-            (instruction("Disable it with NVIDIA's gpu-admin-tools, and reset the GPUs"),),
+            "Disable it with NVIDIA's gpu-admin-tools, and reset the GPUs",
             needs_reboot=True,
             disturbs="every job on this node",
         ),
@@ -241,9 +243,11 @@ def c2c_grace_specifics(examination: Examination) -> Outcome:
         return found(
             about(affected(jobs_of(examination), old), cause) if by_jobs else cause,
             *first_n(old),
-            fix=Plan(
+            fix=make_plan(
                 "Use NCCL 2.27 or later",
-                (instruction("Use an image or package with NCCL 2.27 or later", False), *until_then),
+                "Use an image or package with NCCL 2.27 or later",
+                *until_then,
+                needs_root=False,
                 disturbs=RESTARTS,
                 note="Do not change ACS or the SMMU: advice for x86 does not apply here.",
             ),
@@ -295,9 +299,10 @@ def c2c_grace_specifics_gb10(examination: Examination) -> Outcome:
         return found(
             "By design. The GPU uses the CPU's memory. nvidia-peermem, DMA-BUF and GDRCopy do not work.",
             *first_n(_name(gpu) for gpu in chosen),
-            fix=Plan(
+            fix=make_plan(
                 "Register host memory instead",
-                (instruction("Allocate with cudaHostAlloc and register that memory", False),),
+                "Allocate with cudaHostAlloc and register that memory",
+                needs_root=False,
             ),
             devices=bdfs_of(chosen),
         )
@@ -337,14 +342,10 @@ def gpu_memory_in_kubernetes(examination: Examination) -> Outcome:
         "driver 580.",
         shown,
         Evidence("/sys/devices/system/node", f"memory without CPUs: NUMA {nodes}"),
-        fix=Plan(
+        fix=make_plan(
             "Let the driver manage GPU memory (CDMM)",
-            (
-                instruction(
-                    "Write `options nvidia NVreg_CoherentGPUMemoryMode=driver` to a file in /etc/modprobe.d"
-                ),
-                instruction("Rebuild the initramfs, and reboot"),
-            ),
+            "Write `options nvidia NVreg_CoherentGPUMemoryMode=driver` to a file in /etc/modprobe.d",
+            "Rebuild the initramfs, and reboot",
             needs_reboot=True,
             disturbs=REBOOT_ENDS_JOBS,
             note="Programs that allocate GPU memory as a NUMA node (numactl --membind) then need cudaMalloc.",

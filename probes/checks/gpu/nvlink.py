@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from probes.base.plan import Plan, Step, instruction
+from probes.base.plan import Step, make_plan
 from probes.base.unknown import Reason, Unknown, known
 from probes.checks.gpu.devices import bdfs_of, names_of, need_gpus, needs_nvml
 from probes.facts.gpu.gpus import Gpu
@@ -71,9 +71,8 @@ def fabric_manager_down(examination: Examination) -> Outcome:
         f"{switches.text} Only Fabric Manager configures them."
         + (" Its service failed." if state is ServiceState.FAILED else ""),
         state_of(_MANAGER, state.value),
-        fix=Plan(
-            "Start Fabric Manager",
-            (_start_manager(), instruction("If it fails, read /var/log/fabricmanager.log")),
+        fix=make_plan(
+            "Start Fabric Manager", _start_manager(), "If it fails, read /var/log/fabricmanager.log"
         ),
         devices=switches.devices,
         part_of=("fabric-manager-down-version", "ib-umad-missing", "nvlsm-missing"),
@@ -109,12 +108,10 @@ def fabric_manager_down_absent(examination: Examination) -> Outcome:
     return found(
         f"{switches.text} Only Fabric Manager configures them.",
         Evidence(f"systemctl cat {_MANAGER}", "no such unit"),
-        fix=Plan(
+        fix=make_plan(
             "Install Fabric Manager",
-            (
-                instruction(f"Install the package {_MANAGER} with exactly the driver's version"),
-                _start_manager(),
-            ),
+            f"Install the package {_MANAGER} with exactly the driver's version",
+            _start_manager(),
         ),
         devices=switches.devices,
     )
@@ -146,12 +143,10 @@ def fabric_manager_down_version(examination: Examination) -> Outcome:
     return found(
         "Fabric Manager refuses to start with a driver of another version.",
         *seen,
-        fix=Plan(
+        fix=make_plan(
             "Install the driver's version of Fabric Manager",
-            (
-                instruction(f"Install the package {_MANAGER} of version {driver}"),
-                Step("Start the new version", ("systemctl", "restart", _MANAGER)),
-            ),
+            f"Install the package {_MANAGER} of version {driver}",
+            Step("Start the new version", ("systemctl", "restart", _MANAGER)),
             disturbs="jobs that use NVLink, while Fabric Manager restarts",
         ),
         severity=Severity.WARNING if runs else None,
@@ -186,13 +181,11 @@ def nvlink_down(examination: Examination) -> Outcome:
         return found(
             f"{names_of(fewer)}: other GPUs have {most[fewer[0].name]} active links.",
             *first_n(_links(gpu) for gpu in fewer),
-            fix=Plan(
+            fix=make_plan(
                 "Reset the links",
-                (
-                    Step("Show every link's state", ("nvidia-smi", "nvlink", "--status"), False),
-                    instruction("Drain the node, then reset all GPUs or reboot"),
-                    instruction("Replace the part if a link stays down"),
-                ),
+                Step("Show every link's state", ("nvidia-smi", "nvlink", "--status"), False),
+                "Drain the node, then reset all GPUs or reboot",
+                "Replace the part if a link stays down",
                 disturbs="every job on this node",
             ),
             devices=bdfs_of(fewer),

@@ -6,7 +6,7 @@ import re
 from dataclasses import replace
 from enum import IntEnum
 
-from probes.base.plan import Plan, instruction
+from probes.base.plan import Plan, instruction, make_plan
 from probes.checks.gpu.devices import GSP_TIMEOUT, LOST_GPU, answer_now
 from probes.facts.kernel.log import KernelMessage, LogKind
 from probes.queries.evidence_list import SHOWN, join_limited
@@ -39,13 +39,11 @@ def _xids(*numbers: int) -> Filter:
 def xid_119_gsp_timeout(examination: Examination) -> Outcome:
     """Find Xid 119 and 120; a warning if the GPU answers again."""
     messages = log_messages(examination, LogKind.XID, _xids(*GSP))
-    fix = Plan(
+    fix = make_plan(
         "Reset the GPU",
-        (
-            instruction("Drain the node, then run nvidia-smi --gpu-reset -i N or reboot"),
-            instruction("Update the driver if it happens again"),
-            instruction("With the proprietary kernel modules, NVreg_EnableGpuFirmware=0 disables the GSP"),
-        ),
+        "Drain the node, then run nvidia-smi --gpu-reset -i N or reboot",
+        "Update the driver if it happens again",
+        "With the proprietary kernel modules, NVreg_EnableGpuFirmware=0 disables the GSP",
         disturbs=_DRAIN,
     )
     cause = "the GSP did not respond to the driver in time."
@@ -68,13 +66,11 @@ def xid_119_gsp_timeout(examination: Examination) -> Outcome:
 def xid_memory_error(examination: Examination) -> Outcome:
     """Find Xids of ECC errors, remapped rows and retired pages."""
     messages = log_messages(examination, LogKind.XID, _xids(*MEMORY))
-    fix = Plan(
+    fix = make_plan(
         "Reset the GPU",
-        (
-            instruction("Run nvidia-smi -q -d ROW_REMAPPER,ECC to see whether a reset is pending", False),
-            instruction("Drain and reset the GPU"),
-            instruction("Replace the GPU if remapping failed (Xid 64)"),
-        ),
+        instruction("Run nvidia-smi -q -d ROW_REMAPPER,ECC to see whether a reset is pending", False),
+        "Drain and reset the GPU",
+        "Replace the GPU if remapping failed (Xid 64)",
         disturbs=_DRAIN,
     )
     return found_in_log(
@@ -93,13 +89,11 @@ def xid_memory_error(examination: Examination) -> Outcome:
 def xid_nvlink_error(examination: Examination) -> Outcome:
     """Find Xids of NVLinks."""
     messages = log_messages(examination, LogKind.XID, _xids(*NVLINK))
-    fix = Plan(
+    fix = make_plan(
         "Reset the GPUs of the NVLink domain",
-        (
-            instruction("Run nvidia-smi nvlink -e to see the error counters of every link", False),
-            instruction("Drain the node, then reset all GPUs of the NVLink domain"),
-            instruction("Replace the part if errors return"),
-        ),
+        instruction("Run nvidia-smi nvlink -e to see the error counters of every link", False),
+        "Drain the node, then reset all GPUs of the NVLink domain",
+        "Replace the part if errors return",
         disturbs="every job on this node",
     )
     return found_in_log(examination, messages, "the driver reported errors of an NVLink.", fix)
@@ -201,7 +195,7 @@ def xid_other(examination: Examination) -> Outcome:
     reported = _xids(*LOST, *GSP, *MEMORY, *NVLINK, *PROGRAM, RECOVERY)
     messages = log_messages(examination, LogKind.XID, lambda message: not reported(message))
     numbers = sorted({message.number for message in messages if message.number is not None})
-    fix = Plan("Look up the Xid", (instruction("Follow NVIDIA's Xid manual for this number", False),))
+    fix = make_plan("Look up the Xid", "Follow NVIDIA's Xid manual for this number", needs_root=False)
     shown = ", ".join(str(number) for number in numbers[:SHOWN])
     return found_in_log(examination, messages, f"the kernel log has Xid {shown}.", fix)
 
@@ -217,14 +211,10 @@ def xid_other(examination: Examination) -> Outcome:
 def sxid(examination: Examination) -> Outcome:
     """Find SXids of NVSwitches; a note if all of them are non-fatal."""
     messages = log_messages(examination, LogKind.SXID)
-    fix = Plan(
+    fix = make_plan(
         "Reset the GPUs after a fatal SXid",
-        (
-            instruction("Check in the Fabric Manager user guide whether this SXid is fatal", False),
-            instruction(
-                "After a fatal SXid, drain the node, stop Fabric Manager, reset all GPUs, then start it again"
-            ),
-        ),
+        instruction("Check in the Fabric Manager user guide whether this SXid is fatal", False),
+        "After a fatal SXid, drain the node, stop Fabric Manager, reset all GPUs, then start it again",
         disturbs="every job on this node",
     )
     if all("non-fatal" in message.text.casefold() for message in messages):

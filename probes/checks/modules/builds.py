@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from probes.base.plan import Plan, Step, instruction
+from probes.base.plan import Plan, Step, instruction, make_plan
 from probes.base.unknown import Reason, Unknown, known, map_known
 from probes.facts.kernel.dkms import DRIVER_PACKAGES, DkmsFacts, DkmsModule
 from probes.facts.system.platform import in_container
@@ -63,7 +63,7 @@ def _rebuild(examination: Examination, names: tuple[str, ...]) -> Plan | None:
     release = known(examination.node.kernel_release, "")
     if release and any(name in GPU_MODULES for name in names):
         return rebuild_plan(release)
-    return Plan("Restore the modules", (instruction("Install the package of these modules again"),))
+    return make_plan("Restore the modules", "Install the package of these modules again")
 
 
 @AREA.check(
@@ -86,10 +86,7 @@ def module_wrong_architecture(examination: Examination) -> Outcome:
     return found(
         f"The kernel refuses them with “Exec format error”: this CPU is {cpu}.",
         *(Evidence(file.path, str(file.architecture)) for file in list(other.values())[:4]),
-        fix=Plan(
-            "Install the system for this architecture",
-            (instruction(f"Build or download the image for {cpu}"),),
-        ),
+        fix=make_plan("Install the system for this architecture", f"Build or download the image for {cpu}"),
         devices=tuple(other),
     )
 
@@ -115,7 +112,7 @@ def modules_index_missing(examination: Examination) -> Outcome:
     return found(
         f"depmod has not run for {release}, so modprobe does not find {', '.join(gone[:4])}.",
         Evidence(path, "not there"),
-        fix=Plan("Index the modules", (Step("Write modules.dep", ("depmod", "-a", release)),)),
+        fix=make_plan("Index the modules", Step("Write modules.dep", ("depmod", "-a", release))),
         devices=tuple(gone),
     )
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import partial
 
 from probes.base.frozen import frozen
-from probes.base.plan import Plan, Step, instruction
+from probes.base.plan import Plan, Step, instruction, make_plan
 from probes.base.unknown import Maybe, Reason, Unknown, map_known
 from probes.facts.kernel.module_blockers import explain, loads_nothing
 from probes.facts.kernel.modules import KernelModule, ModuleFacts, ModuleState
@@ -202,9 +202,10 @@ def _load_or_install(examination: Examination, module: KernelModule, package: st
         return load_plan(examination, module.name)
     if not isinstance(module.on_disk, Unknown) or module.on_disk.reason is not Reason.NOT_THERE:
         return None
-    return Plan(
+    return make_plan(
         f"Install {module.name}",
-        (instruction(f"Install {package} for the running kernel"), load_step(examination, module.name)),
+        f"Install {package} for the running kernel",
+        load_step(examination, module.name),
     )
 
 

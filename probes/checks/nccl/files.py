@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from probes.base.plan import Plan, instruction
+from probes.base.plan import instruction, make_plan
 from probes.base.unknown import Reason, Unknown
 from probes.facts.jobs.nccl_conf import NCCL_CONF, NcclConf
 from probes.nccl.topology_file import VARIABLE, VIRTUAL, TopologyFile
@@ -69,7 +69,7 @@ def nccl_topo_file_stale(examination: Examination) -> Outcome:
     if evidence:
         default = [line for line in evidence if line.source == VIRTUAL]
         step = instruction("Generate the file again for this machine, or remove it (bare metal needs none)")
-        fix = Plan("Replace the topology file", (step,), note="Jobs read the file when they start.")
+        fix = make_plan("Replace the topology file", step, note="Jobs read the file when they start.")
         return found(
             f"{affected(jobs_of(examination), default + evidence)}: NCCL takes the paths between GPUs and"
             " NICs from this file instead of sysfs.",
@@ -125,9 +125,9 @@ def nccl_conf_ignored_lines(examination: Examination) -> Outcome:
             "NCCL treats spaces and the word “export” as part of the variable's name, so these lines set"
             " nothing.",
             *first_distinct(evidence),
-            fix=Plan(
+            fix=make_plan(
                 "Correct the lines",
-                (instruction("Write NAME=value, without spaces and without “export”"),),
+                "Write NAME=value, without spaces and without “export”",
                 note="Jobs read the file when they start.",
             ),
         )

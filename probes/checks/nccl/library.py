@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from probes.base.plan import Plan, instruction
+from probes.base.plan import make_plan
 from probes.base.unknown import Unknown, known
 from probes.facts.jobs.process_files import WORLD_SIZES, MappedLibrary
 from probes.facts.jobs.processes import Process
@@ -35,12 +35,11 @@ AREA = Area("nccl")
 _DMABUF = "NCCL_DMABUF_ENABLE"
 _SETTLED_SECONDS = 120.0
 _FIRST_WITH_DMABUF = (2, 13, 4)
-_NEWER = Plan(
+_NEWER = make_plan(
     "Use a newer NCCL",
-    (
-        instruction("Install NCCL 2.23.4 or later in the job's image", needs_root=False),
-        RESTART,
-    ),
+    "Install NCCL 2.23.4 or later in the job's image",
+    RESTART,
+    needs_root=False,
     disturbs=RESTARTS,
 )
 
@@ -151,12 +150,11 @@ def nccl_twice_in_process(examination: Examination) -> Outcome:
         evidence,
         "A framework brings its own NCCL and something else loads another. The load order decides which one"
         " is used.",
-        fix=Plan(
+        fix=make_plan(
             "Keep one NCCL",
-            (
-                instruction("Remove one from LD_LIBRARY_PATH, LD_PRELOAD or the image", needs_root=False),
-                RESTART,
-            ),
+            "Remove one from LD_LIBRARY_PATH, LD_PRELOAD or the image",
+            RESTART,
+            needs_root=False,
             disturbs=RESTARTS,
         ),
     )
@@ -253,13 +251,12 @@ def nccl_net_plugin_absent(examination: Examination) -> Outcome:
         jobs,
         evidence,
         f"NCCL's own code cannot use {driver.partition('_')[0]} NICs; {PLUGIN} does that through libfabric.",
-        fix=Plan(
+        fix=make_plan(
             "Give the job the plugin",
-            (
-                instruction(f"Install {PLUGIN} and libfabric in the job's image", needs_root=False),
-                instruction("Add the directory of libnccl-net.so to LD_LIBRARY_PATH", needs_root=False),
-                RESTART,
-            ),
+            f"Install {PLUGIN} and libfabric in the job's image",
+            "Add the directory of libnccl-net.so to LD_LIBRARY_PATH",
+            RESTART,
+            needs_root=False,
             disturbs=RESTARTS,
         ),
     )
@@ -306,9 +303,11 @@ def nccl_net_plugin_mixed(examination: Examination) -> Outcome:
         jobs,
         evidence,
         "Ranks with the plugin cannot connect to ranks without it.",
-        fix=Plan(
+        fix=make_plan(
             "Give all ranks the same plugin",
-            (instruction("Use one image and one LD_LIBRARY_PATH for all ranks", needs_root=False), RESTART),
+            "Use one image and one LD_LIBRARY_PATH for all ranks",
+            RESTART,
+            needs_root=False,
             disturbs=RESTARTS,
         ),
     )

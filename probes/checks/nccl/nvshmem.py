@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from probes.base.plan import Plan, Step, instruction
+from probes.base.plan import Plan, Step, instruction, make_plan
 from probes.base.unknown import Maybe, Unknown, map_known
 from probes.facts.jobs.processes import Process
 from probes.facts.kernel.modules import ModuleState
@@ -55,7 +55,7 @@ def _without_peermem(has_dmabuf: bool) -> Plan:
     )
     note = "A newer NVSHMEM does not need it. Restart the job in either case."
     if not has_dmabuf:
-        return Plan("Load nvidia_peermem", (load,), note=note)
+        return make_plan("Load nvidia_peermem", load, note=note)
     update = "Update NVSHMEM in the job's image, so that it uses DMA-BUF, which works on this node"
     otherwise = instruction("If that is not possible, load the older path: `modprobe nvidia-peermem`")
     steps = (instruction(update, needs_root=False), otherwise)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from probes.base.plan import Plan, Step, instruction
+from probes.base.plan import Step, make_plan
 from probes.base.unknown import Reason, Unknown, known
 from probes.checks.nic.port_rates import is_bond
 from probes.facts.pci.functions import PciFunction, PciKind, is_for_guests
@@ -74,12 +74,10 @@ def nic_without_driver(examination: Examination) -> Outcome:
         return found(
             f"{join_limited(bdfs)}: mlx5_core is not loaded, was unbound, or failed to start.",
             *first_n(_driver_evidence(nic) for nic in bare),
-            fix=Plan(
+            fix=make_plan(
                 "Bind the driver to the NIC",
-                (
-                    Step("Load the driver if it is not loaded", ("modprobe", "mlx5_core")),
-                    instruction("If it is loaded, search the kernel log for the reason, then reboot"),
-                ),
+                Step("Load the driver if it is not loaded", ("modprobe", "mlx5_core")),
+                "If it is loaded, search the kernel log for the reason, then reboot",
             ),
             severity=_lost(examination, bdfs),
             devices=tuple(bdfs),
@@ -147,19 +145,17 @@ def nic_without_rdma_device(examination: Examination) -> Outcome:
             f"{join_limited(bdfs)}: {' or '.join(modules)} is not loaded, RDMA is disabled for this device, "
             "or its RDMA device is in another network namespace.",
             *first_n(Evidence(f"/sys/bus/pci/devices/{bdf}/infiniband", "not there") for bdf in bdfs),
-            fix=Plan(
+            fix=make_plan(
                 "Bring up the RDMA device",
-                (
-                    *(Step(f"Load {module}, the RDMA driver", ("modprobe", module)) for module in modules),
-                    Step(
-                        "Show whether RDMA is disabled",
-                        ("devlink", "dev", "param", "show", f"pci/{bdfs[0]}", "name", "enable_rdma"),
-                    ),
-                    Step(
-                        "Show whether RDMA devices can be in other network namespaces",
-                        NAMESPACE_ARGV,
-                        False,
-                    ),
+                *(Step(f"Load {module}, the RDMA driver", ("modprobe", module)) for module in modules),
+                Step(
+                    "Show whether RDMA is disabled",
+                    ("devlink", "dev", "param", "show", f"pci/{bdfs[0]}", "name", "enable_rdma"),
+                ),
+                Step(
+                    "Show whether RDMA devices can be in other network namespaces",
+                    NAMESPACE_ARGV,
+                    False,
                 ),
             ),
             severity=_lost(examination, bdfs),
@@ -202,15 +198,11 @@ def nic_firmware_mismatch(examination: Examination) -> Outcome:
         return found(
             f"{join_limited(nic.name for nic in odd)}: firmware differs from most NICs with ID {board}.",
             *first_n(_firmware(nic) for nics in mixed.values() for nic in nics),
-            fix=Plan(
+            fix=make_plan(
                 "Install the same firmware on all of them",
-                (
-                    Step("Show installed and available firmware", ("mlxfwmanager", "--query")),
-                    instruction(
-                        "Run mlxfwmanager -u on each NIC with the image of its PSID, then mlxfwreset or a "
-                        "power cycle"
-                    ),
-                ),
+                Step("Show installed and available firmware", ("mlxfwmanager", "--query")),
+                "Run mlxfwmanager -u on each NIC with the image of its PSID, then mlxfwreset or a "
+                "power cycle",
                 reversible=False,
                 disturbs="processes that use these NICs, which disappear during the reset",
             ),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from probes.base.plan import Plan, Step, instruction
+from probes.base.plan import Step, make_plan
 from probes.base.unknown import Unknown, known
 from probes.checks.nic.counters import FEW_CARRIER_CHANGES
 from probes.facts.kernel.log import KernelMessage, LogKind
@@ -37,9 +37,10 @@ def nic_health_errors(examination: Examination) -> Outcome:
         Step(f"Show the health reports of {bdf}", ("devlink", "health", "show", f"pci/{bdf}"))
         for bdf in bdfs_in(messages)[:2]
     ]
-    fix = Plan(
+    fix = make_plan(
         "Check health reports and update the firmware",
-        (*steps, instruction("Update the firmware. Replace the NIC if the errors come back.")),
+        *steps,
+        "Update the firmware. Replace the NIC if the errors come back.",
     )
     return found_in_log(examination, messages, "the firmware reported a fault.", fix)
 
@@ -55,13 +56,9 @@ def nic_health_errors(examination: Examination) -> Outcome:
 def nic_power_or_heat(examination: Examination) -> Outcome:
     """Find mlx5's alarms about the slot's power and the card's temperature."""
     messages = log_messages(examination, LogKind.NIC_POWER)
-    fix = Plan(
+    fix = make_plan(
         "Check power and cooling",
-        (
-            instruction(
-                "Check the slot's power limit (BIOS), auxiliary power, fans and the temperature of the optics"
-            ),
-        ),
+        "Check the slot's power limit (BIOS), auxiliary power, fans and the temperature of the optics",
     )
     return found_in_log(
         examination, messages, "the NIC reported insufficient power or high temperature.", fix
@@ -79,9 +76,9 @@ def nic_power_or_heat(examination: Examination) -> Outcome:
 def link_flaps_log(examination: Examination) -> Outcome:
     """Find messages of ports that went down, and mlx5's of failed optics."""
     messages = log_messages(examination, LogKind.NIC_LINK, lambda message: not _is_empty_cage(message))
-    fix = Plan(
+    fix = make_plan(
         "Check cable and optics",
-        (instruction("Show optics and errors: mlxlink -d BDF -m -c. Clean, reseat or replace them."),),
+        "Show optics and errors: mlxlink -d BDF -m -c. Clean, reseat or replace them.",
         disturbs="jobs that use this port while the cable is out",
     )
     outcome = found_in_log(examination, messages, "the link or its optics went down since boot.", fix)
@@ -122,13 +119,10 @@ def monitor_causes_log_flood(examination: Examination) -> Outcome:
     messages = log_messages(
         examination, LogKind.NIC_COMMAND, lambda message: _REFUSED_REGISTER in message.text
     )
-    fix = Plan(
+    fix = make_plan(
         "Exclude this NIC from monitoring",
-        (
-            instruction(
-                "Exclude the device in the exporter that reads its counters (its pid is in the line)", False
-            ),
-        ),
+        "Exclude the device in the exporter that reads its counters (its pid is in the line)",
+        needs_root=False,
     )
     return found_in_log(
         examination,
@@ -153,9 +147,9 @@ def fw_resources_exhausted(examination: Examination) -> Outcome:
         LogKind.NIC_COMMAND,
         lambda message: any(words in message.text for words in _REFUSED_REGION),
     )
-    fix = Plan(
+    fix = make_plan(
         "Find the process with too many memory regions",
-        (Step("Count memory regions and queues of each NIC", ("rdma", "resource", "show"), False),),
+        Step("Count memory regions and queues of each NIC", ("rdma", "resource", "show"), False),
         note="Most often one program keeps registering memory. Restart that program.",
     )
     return found_in_log(examination, messages, "the firmware refused to register memory.", fix)
@@ -177,12 +171,10 @@ def nic_firmware_command_failed(examination: Examination) -> Outcome:
         LogKind.NIC_COMMAND,
         lambda message: not any(words in message.text for words in (_REFUSED_REGISTER, *_REFUSED_REGION)),
     )
-    fix = Plan(
+    fix = make_plan(
         "Update the firmware",
-        (
-            Step("Show the firmware of all NICs", ("mlxfwmanager", "--query")),
-            instruction("Update the firmware. Power-cycle the node if commands keep timing out."),
-        ),
+        Step("Show the firmware of all NICs", ("mlxfwmanager", "--query")),
+        "Update the firmware. Power-cycle the node if commands keep timing out.",
         reversible=False,
         disturbs="every job that uses the NIC",
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from probes.base.plan import Plan, Step, instruction
+from probes.base.plan import Step, make_plan
 from probes.base.unknown import Reason, Unknown, known
 from probes.checks.nccl.network import used_devices
 from probes.facts.rdma.bonds import Bond, BondMember
@@ -38,9 +38,9 @@ def rate_shown_as_sdr(examination: Examination) -> Outcome:
             f"{port_names(chosen)}: this kernel is older than the link's speed and prints unknown speeds as "
             "SDR. The cable is fine.",
             *first_n(_rate(port) for port in chosen),
-            fix=Plan(
+            fix=make_plan(
                 "Use a kernel or OFED that supports the speed",
-                (instruction("Install a newer kernel or OFED/DOCA. mlxlink -d BDF shows the true speed."),),
+                "Install a newer kernel or OFED/DOCA. mlxlink -d BDF shows the true speed.",
                 needs_reboot=True,
                 disturbs=REBOOT_ENDS_JOBS,
             ),
@@ -119,20 +119,15 @@ def single_rail_or_half_rate(examination: Examination) -> Outcome:
         return found(
             f"{port_names(slow)}: another port of this NIC model runs at {best:g} Gb/s.",
             *first_n(_rate(port) for port in slow),
-            fix=Plan(
+            fix=make_plan(
                 "Find what limits the link",
-                (
-                    *(
-                        Step(
-                            f"Show the speeds of both ends of {port.name}", ("mlxlink", "-d", port.device.bdf)
-                        )
-                        for port in slow[:4]
-                        if not isinstance(port.device.bdf, Unknown)
-                    ),
-                    instruction(
-                        "Compare cable, optics and the speed of the switch port with the others", False
-                    ),
+                *(
+                    Step(f"Show the speeds of both ends of {port.name}", ("mlxlink", "-d", port.device.bdf))
+                    for port in slow[:4]
+                    if not isinstance(port.device.bdf, Unknown)
                 ),
+                "Compare cable, optics and the speed of the switch port with the others",
+                needs_root=False,
             ),
             devices=devices_of(slow),
             impact=_lost_rate(slow, best),
@@ -162,16 +157,15 @@ def single_rail_or_half_rate_one_lane(examination: Examination) -> Outcome:
             f"{port_names(narrow)}: three of the four lanes are down. The cable, a connector or the optics "
             "are bad.",
             *first_n(_rate(port) for port in narrow),
-            fix=Plan(
+            fix=make_plan(
                 "Repair the link",
-                (
-                    *(
-                        Step(f"Show the lanes of {port.name}", ("mlxlink", "-d", port.device.bdf, "-m", "-c"))
-                        for port in narrow[:4]
-                        if not isinstance(port.device.bdf, Unknown)
-                    ),
-                    instruction("Clean, reseat or replace cable and optics", False),
+                *(
+                    Step(f"Show the lanes of {port.name}", ("mlxlink", "-d", port.device.bdf, "-m", "-c"))
+                    for port in narrow[:4]
+                    if not isinstance(port.device.bdf, Unknown)
                 ),
+                "Clean, reseat or replace cable and optics",
+                needs_root=False,
                 disturbs="jobs that use this port while the cable is out",
             ),
             devices=devices_of(narrow),
@@ -229,19 +223,15 @@ def roce_bond_port_down(examination: Examination) -> Outcome:
                 Evidence(f"/sys/class/net/{member.netdev}/operstate", known(member.state, "unknown"))
                 for member in members
             ),
-            fix=Plan(
+            fix=make_plan(
                 "Bring the port up",
-                (
-                    *(
-                        Step(f"Show the link of {member.netdev}", ("ethtool", member.netdev), False)
-                        for member in members[:4]
-                    ),
-                    instruction(
-                        "Set the netdev up if it is disabled. Else check cable, optics and the switch port, "
-                        "and on the switch the LACP state of this port.",
-                        False,
-                    ),
+                *(
+                    Step(f"Show the link of {member.netdev}", ("ethtool", member.netdev), False)
+                    for member in members[:4]
                 ),
+                "Set the netdev up if it is disabled. Else check cable, optics and the switch port, "
+                "and on the switch the LACP state of this port.",
+                needs_root=False,
             ),
             devices=tuple(broken),
         )
@@ -287,9 +277,10 @@ def single_rail_or_half_rate_bond(examination: Examination) -> Outcome:
             for bond in shown
         )
         or first_n(Evidence(f"/sys/class/infiniband/{device.name}", "a bond") for device in bonds),
-        fix=Plan(
+        fix=make_plan(
             "Let NCCL use both ports",
-            (instruction(f"Set {QUEUE_PAIRS}=2 (or 4) in the job, and measure", False),),
+            f"Set {QUEUE_PAIRS}=2 (or 4) in the job, and measure",
+            needs_root=False,
             disturbs=RESTARTS,
             note="With NCCL_IB_SPLIT_DATA_ON_QPS=1 each message uses all queue pairs. With 0, the default "
             "since NCCL 2.20, they take turns. Test a bond with ib_write_bw -q 2 or more.",

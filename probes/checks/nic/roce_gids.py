@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from probes.base.plan import Plan, Step, instruction
+from probes.base.plan import Plan, Step, make_plan
 from probes.base.unknown import Unknown, first_unread, known
 from probes.checks.nccl.gid import INDEX, NEARER, is_empty, is_v1, use_another_gid, wrong_gids
 from probes.checks.nccl.network import used_devices
@@ -66,12 +66,10 @@ def _all_have_gids(ports: tuple[Port, ...]) -> Outcome:
 
 def _address(port: Port) -> Plan:
     netdev = known(port.facts.netdev, "its netdev")
-    return Plan(
+    return make_plan(
         "Give the NIC an address",
-        (
-            instruction(f"Give {netdev} an IPv4 address of its rail in netplan or NetworkManager"),
-            Step("Show the GID table", ("show_gids",), needs_root=False),
-        ),
+        f"Give {netdev} an IPv4 address of its rail in netplan or NetworkManager",
+        Step("Show the GID table", ("show_gids",), needs_root=False),
         note="Leave NCCL_IB_GID_INDEX unset: NCCL 2.21 and later find the entry themselves.",
     )
 
@@ -137,12 +135,11 @@ def roce_gid_wrong_namespace(examination: Examination) -> Outcome:
             f"{port_names(empty)}: every entry of the GID table is empty. The netdev belongs to a container, "
             "or is missing in this one.",
             *first_n(Evidence(f"{port.path}/gids", "all entries are zero") for port in empty),
-            fix=Plan(
+            fix=make_plan(
                 "Put the netdev and the RDMA device into the same namespace",
-                (
-                    Step("Show whether namespaces share RDMA devices", ("rdma", "system", "show"), False),
-                    instruction("Attach the RDMA network to the pod, or use the host's network", False),
-                ),
+                Step("Show whether namespaces share RDMA devices", ("rdma", "system", "show"), False),
+                "Attach the RDMA network to the pod, or use the host's network",
+                needs_root=False,
             ),
             severity=_gid_severity(examination, empty),
             devices=devices_of(empty),

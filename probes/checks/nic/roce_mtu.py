@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from probes.base.plan import Plan, Step, instruction
+from probes.base.plan import Plan, Step, make_plan
 from probes.base.unknown import Maybe, Reason, Unknown, known, map_known
 from probes.checks.nic.roce_gids import NO_ROCE, roce_ports
 from probes.facts.rdma.port_health import roce_mtu
@@ -184,15 +184,11 @@ def roce_lossless_off(examination: Examination) -> Outcome:
         return found(
             f"{port_names(off)}: ECN is disabled for every priority.",
             *first_n(_ecn(port, "0 for every priority") for port in off),
-            fix=Plan(
+            fix=make_plan(
                 "Enable ECN for the priority of RDMA",
-                (
-                    instruction(
-                        "Write 1 to ecn/roce_rp/enable/N and ecn/roce_np/enable/N of the site's RoCE "
-                        "priority N. Set PFC and trust with mlnx_qos as on the switches."
-                    ),
-                    *look_at_congestion_control(examination, (known(port.device.bdf, "") for port in off)),
-                ),
+                "Write 1 to ecn/roce_rp/enable/N and ecn/roce_np/enable/N of the site's RoCE "
+                "priority N. Set PFC and trust with mlnx_qos as on the switches.",
+                *look_at_congestion_control(examination, (known(port.device.bdf, "") for port in off)),
                 disturbs="the whole fabric if the settings differ from the switches: use a maintenance "
                 "window",
             ),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from probes.base.frozen import frozen
-from probes.base.plan import Plan, Step, instruction
+from probes.base.plan import Plan, Step, instruction, make_plan
 from probes.base.unknown import Reason, Unknown, known, map_known
 from probes.checks.nccl.network import used_devices
 from probes.facts.rdma.qos import CM_CLASSES, NetdevQos, netdevs_of
@@ -231,15 +231,11 @@ def roce_class_overridden(examination: Examination) -> Outcome:
     return found(
         about(affected(jobs, evidence), "its queue pairs get the class that is set for the whole port."),
         *first_distinct(evidence),
-        fix=Plan(
+        fix=make_plan(
             "Set the class in one place",
-            (
-                instruction(
-                    f"Set {CLASS} to the class of the port, or remove it. To let jobs choose, clear the "
-                    "port's class.",
-                    needs_root=False,
-                ),
-            ),
+            f"Set {CLASS} to the class of the port, or remove it. To let jobs choose, clear the "
+            "port's class.",
+            needs_root=False,
             disturbs=RESTARTS,
         ),
         devices=devices_of(ports),

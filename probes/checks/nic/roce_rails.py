@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from probes.base.plan import Plan, Step, instruction
+from probes.base.plan import Step, instruction, make_plan
 from probes.base.unknown import Unknown, known
 from probes.facts.rdma.rail_networks import CONF, RailNetdev, RailNetworkFacts
 from probes.queries.evidence_list import first_n, join_limited
@@ -93,17 +93,15 @@ def roce_rails_one_subnet(examination: Examination) -> Outcome:
         "kernel answers on each for the addresses of all of them.",
         Evidence("/proc/net/route", f"{network} on {join_limited(one.name for one in in_network)}"),
         *first_n(_setting(netdev, "arp_ignore") for netdev in affected),
-        fix=Plan(
+        fix=make_plan(
             "Let each NIC answer for its own address only",
-            (
-                _sysctl(affected, "arp_ignore", 1, "Answer only for addresses of the receiving netdev"),
-                *(
-                    (_sysctl(asking, "arp_announce", 2, "Ask with the address of the sending netdev"),)
-                    if asking
-                    else ()
-                ),
-                _KEEP,
+            _sysctl(affected, "arp_ignore", 1, "Answer only for addresses of the receiving netdev"),
+            *(
+                (_sysctl(asking, "arp_announce", 2, "Ask with the address of the sending netdev"),)
+                if asking
+                else ()
             ),
+            _KEEP,
             note="Peers keep wrong entries until they expire: ip neigh flush dev NETDEV there. A subnet for "
             "each rail avoids the problem.",
         ),
@@ -135,12 +133,10 @@ def roce_rp_filter_strict(examination: Examination) -> Outcome:
         "network uses one of its NICs only. No routing rule sends the others' addresses over their own NIC.",
         Evidence("/proc/net/route", ", ".join(facts.shared)),
         *first_n(_setting(netdev, "rp_filter") for netdev in strict),
-        fix=Plan(
+        fix=make_plan(
             "Accept packets on every NIC that has a route back",
-            (
-                _sysctl(strict, "rp_filter", 2, "Filter loosely, by any route to the sender"),
-                _KEEP,
-            ),
+            _sysctl(strict, "rp_filter", 2, "Filter loosely, by any route to the sender"),
+            _KEEP,
             note="Or give each NIC a routing table and a rule “from ADDRESS lookup TABLE” (ip-rule).",
         ),
         devices=_devices(examination, strict),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from probes.base.plan import Plan, instruction
+from probes.base.plan import instruction, make_plan
 from probes.base.unknown import Reason, Unknown, known
 from probes.checks.nccl.library import versions_of
 from probes.facts.pci.functions import PciFunction, PciKind, is_for_guests
@@ -64,9 +64,9 @@ def data_direct_unavailable(examination: Examination) -> Outcome:
         return found(
             f"mlx5_ib has found no NIC for {join_limited(left)}. It pairs both by an ID in their VPD.",
             *first_distinct(Evidence(f"{_ASK} on {name}", answer or "none") for name, answer in answers),
-            fix=Plan(
+            fix=make_plan(
                 "Have the firmware pair NIC and function",
-                (instruction("Update the firmware of the NICs, and power-cycle the node"),),
+                "Update the firmware of the NICs, and power-cycle the node",
                 needs_reboot=True,
                 disturbs=REBOOT_ENDS_JOBS,
             ),
@@ -85,12 +85,10 @@ def _none_here(examination: Examination) -> Outcome:
     return found(
         "A GPU is below the switch of a ConnectX-8, but no DMA function (15b3:2100) is on the PCI bus.",
         Evidence(DEVICES, f"ConnectX-8: {join_limited(one.bdf for one in nics)}; no 15b3:2100"),
-        fix=Plan(
+        fix=make_plan(
             "Show the functions again",
-            (
-                instruction("On the host of a virtual machine: pass the DMA functions through, too"),
-                instruction("Else update the firmware of the NICs, and power-cycle the node"),
-            ),
+            "On the host of a virtual machine: pass the DMA functions through, too",
+            "Else update the firmware of the NICs, and power-cycle the node",
             needs_reboot=True,
             disturbs=REBOOT_ENDS_JOBS,
         ),
@@ -122,12 +120,10 @@ def _without_driver(examination: Examination, unbound: list[PciFunction]) -> Out
         "No driver is bound to the DMA function. mlx5_ib knows it since Linux 6.12 and in DOCA-OFED.",
         *first_distinct(Evidence(f"{DEVICES}/{one.bdf}/driver", "no driver") for one in unbound),
         Evidence("uname -r", known(release, "unknown")),
-        fix=Plan(
+        fix=make_plan(
             "Install a driver with Data Direct",
-            (
-                instruction("Boot Linux 6.12 or newer (Ubuntu: linux-nvidia-64k-6.14), or install DOCA-OFED"),
-                instruction("After the reboot, look for its messages in the kernel log: VPD, VU keyword"),
-            ),
+            "Boot Linux 6.12 or newer (Ubuntu: linux-nvidia-64k-6.14), or install DOCA-OFED",
+            "After the reboot, look for its messages in the kernel log: VPD, VU keyword",
             needs_reboot=True,
             disturbs=REBOOT_ENDS_JOBS,
         ),
@@ -142,12 +138,10 @@ def _not_asked(examination: Examination, why: Unknown, nics: list[str]) -> Outco
     return found(
         f"{join_limited(nics)}: {why.detail}.",
         Evidence(_ASK, why.detail),
-        fix=Plan(
+        fix=make_plan(
             "Use rdma-core 54 or newer",
-            (
-                instruction("Install rdma-core 54 or newer, or DOCA-OFED with its user-space packages"),
-                instruction("Do the same in the jobs' images: they bring their own libmlx5", False),
-            ),
+            "Install rdma-core 54 or newer, or DOCA-OFED with its user-space packages",
+            instruction("Do the same in the jobs' images: they bring their own libmlx5", False),
             disturbs="every RDMA program, which must be restarted",
         ),
         devices=(*nics, *(bdf for bdf in bdfs if not isinstance(bdf, Unknown))),
@@ -185,13 +179,12 @@ def data_direct_off_in_job(examination: Examination) -> Outcome:
         [*off, *old],
         "NCCL uses Data Direct since 2.27.3, with the libmlx5 of rdma-core 54 or newer, unless "
         "NCCL_IB_DATA_DIRECT is 0.",
-        fix=Plan(
+        fix=make_plan(
             "Let the job use Data Direct",
-            (
-                instruction(f"Remove {_VARIABLE}=0, and measure with and without it", False),
-                instruction("Put NCCL 2.27.3 or newer and rdma-core 54 or newer into the job's image", False),
-                RESTART,
-            ),
+            f"Remove {_VARIABLE}=0, and measure with and without it",
+            "Put NCCL 2.27.3 or newer and rdma-core 54 or newer into the job's image",
+            RESTART,
+            needs_root=False,
             disturbs=RESTARTS,
         ),
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from probes.base.plan import Plan, Step, instruction
+from probes.base.plan import Plan, Step, instruction, make_plan
 from probes.base.unknown import Reason, Unknown, known
 from probes.facts.gpu.gpus import Flavor
 from probes.facts.gpudirect import GdrPath, GpuDirectFacts, Requirement
@@ -117,7 +117,7 @@ def _why_unusable(examination: Examination) -> tuple[str, Plan, tuple[Evidence, 
         step = instruction("Install the open kernel modules (nvidia-open): both EFA paths need them")
         cause = f"{EFA_PEERMEM} refuses NVIDIA's proprietary kernel modules."
         evidence = Evidence("/proc/driver/nvidia/version", f"{flavor.value} kernel modules")
-        return cause, Plan("Install the open kernel modules", (step,), needs_reboot=True), (evidence,)
+        return cause, make_plan("Install the open kernel modules", step, needs_reboot=True), (evidence,)
     refused = known(module_messages(examination, _UNUSABLE, modules=(EFA_PEERMEM,)), ())
     if refused:
         plan = Plan(f"Rebuild {EFA_PEERMEM}", _REBUILD)
@@ -128,7 +128,7 @@ def _why_unusable(examination: Examination) -> tuple[str, Plan, tuple[Evidence, 
         absent = module.on_disk.reason is Reason.NOT_THERE
         cause = f"There is no {EFA_PEERMEM} for this kernel." if absent else f"{EFA_PEERMEM} is not loaded."
         listed = Evidence("modules.dep", str(module.on_disk))
-        return cause, Plan(f"Install {EFA_PEERMEM}", (step,)), (listed,)
+        return cause, make_plan(f"Install {EFA_PEERMEM}", step), (listed,)
     steps: tuple[Step, ...] = (load_step(examination, EFA_PEERMEM),)
     if is_present(module):
         steps = (instruction("Reload the EFA driver when no job runs: modprobe -r efa; modprobe efa"),)

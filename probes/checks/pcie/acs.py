@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from enum import Enum
 
-from probes.base.plan import Plan, Step, instruction
+from probes.base.plan import Plan, Step, instruction, make_plan
 from probes.base.text import plural
 from probes.base.unknown import Reason, Unknown, known, map_known
 from probes.facts.kernel.log import LogKind
@@ -164,9 +164,10 @@ def _enable_ats(nics: list[str]) -> Plan:
         )
         for nic in nics
     ]
-    return Plan(
+    return make_plan(
         "Enable ATS on the NICs",
-        (*steps, instruction("Reboot the host: the firmware applies the setting at power-on.")),
+        *steps,
+        "Reboot the host: the firmware applies the setting at power-on.",
         needs_reboot=True,
         disturbs="every job and virtual machine on this node",
     )
@@ -189,17 +190,15 @@ def acs_option_ignored(examination: Examination) -> Outcome:
             return found(
                 "No mainline kernel has this option.",
                 Evidence("/proc/cmdline", word[:120]),
-                fix=Plan(
+                fix=make_plan(
                     "Replace pci=noacs",
-                    (
-                        instruction(
-                            "Replace it in the boot loader's configuration, with the BDFs of the switch "
-                            "ports. For grub, add this inside the quotes of GRUB_CMDLINE_LINUX. "
-                            "Linux 6.11 also has pci=config_acs=.",
-                            to_copy=boot_option(["<BDF>", "<BDF>"]),
-                        ),
-                        instruction(CHECK_CMDLINE),
+                    instruction(
+                        "Replace it in the boot loader's configuration, with the BDFs of the switch "
+                        "ports. For grub, add this inside the quotes of GRUB_CMDLINE_LINUX. "
+                        "Linux 6.11 also has pci=config_acs=.",
+                        to_copy=boot_option(["<BDF>", "<BDF>"]),
                     ),
+                    CHECK_CMDLINE,
                     needs_reboot=True,
                     disturbs=REBOOT_ENDS_JOBS,
                 ),
@@ -300,20 +299,14 @@ def _wrong(cause: str, evidence: list[Evidence], ports: list[str]) -> Outcome:
     return found(
         cause,
         *first_distinct(evidence, LIKE_THESE),
-        fix=Plan(
+        fix=make_plan(
             "Set ACS as rdma_topo requires",
-            (
-                # Without -n it changes files below /etc/default/grub.d: the admin decides on that.
-                instruction(
-                    "Print the required setting: rdma_topo write-grub-acs -n. Without -n it writes "
-                    "/etc/default/grub.d/config-acs.cfg and runs update-grub (Debian and Ubuntu)."
-                ),
-                instruction(
-                    "On other systems, add the printed pci=config_acs= to the kernel command line. Keep its "
-                    'quotes, because ";" ends a command in grub.cfg.'
-                ),
-                instruction("Reboot. pci=config_acs= needs Linux 6.11."),
-            ),
+            # Without -n it changes files below /etc/default/grub.d: the admin decides on that.
+            "Print the required setting: rdma_topo write-grub-acs -n. Without -n it writes "
+            "/etc/default/grub.d/config-acs.cfg and runs update-grub (Debian and Ubuntu).",
+            "On other systems, add the printed pci=config_acs= to the kernel command line. Keep its "
+            'quotes, because ";" ends a command in grub.cfg.',
+            "Reboot. pci=config_acs= needs Linux 6.11.",
             needs_reboot=True,
             disturbs=REBOOT_ENDS_JOBS,
         ),

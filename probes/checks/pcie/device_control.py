@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from probes.base.plan import Plan, Step, instruction
+from probes.base.plan import Plan, Step, instruction, make_plan
 from probes.base.text import plural
 from probes.base.unknown import Maybe, Reason, Unknown, known, map_known
 from probes.facts.pci.capabilities import PciExpress
@@ -77,11 +77,8 @@ def pcie_devctl_relaxed_ordering(examination: Examination) -> Outcome:
     def fix(bad: dict[str, PciExpress]) -> Plan:
         steps = [set_bits(bdf, f"Let {bdf} request relaxed ordering", 0x10, 0, 0x10) for bdf in bad]
         looks = look_at_ordering(examination, bad)
-        return Plan(
-            "Enable relaxed ordering",
-            (*steps, instruction(NOT_LASTING), *looks),
-            disturbs=DRAIN,
-            note=_WHY_OFF,
+        return make_plan(
+            "Enable relaxed ordering", *steps, NOT_LASTING, *looks, disturbs=DRAIN, note=_WHY_OFF
         )
 
     return each_nic(
@@ -141,14 +138,10 @@ def pcie_devctl_payload_differs(examination: Examination) -> Outcome:
         Evidence(
             "lspci -vvv", f"the same MaxPayload on {plural(len(paths), 'path')}" if paths else "no near pairs"
         ),
-        Plan(
+        make_plan(
             "Set one MaxPayload on the whole path",
-            (
-                instruction("Set one MaxPayload for all slots in the BIOS, or choose the BIOS default."),
-                instruction(
-                    "Or add pci=pcie_bus_safe to the kernel command line, so that the kernel sets one value."
-                ),
-            ),
+            "Set one MaxPayload for all slots in the BIOS, or choose the BIOS default.",
+            "Or add pci=pcie_bus_safe to the kernel command line, so that the kernel sets one value.",
             needs_reboot=True,
             disturbs=REBOOT_ENDS_JOBS,
         ),
@@ -178,9 +171,9 @@ def pcie_devctl_extended_tags(examination: Examination) -> Outcome:
         wrong,
         "The kernel disables extended tags for a whole PCIe tree if one device in it does not support them.",
         "ExtTag+: " + _ON,
-        lambda bad: Plan(
+        lambda bad: make_plan(
             "Find what disables extended tags",
-            (instruction("Look for 'disabling Extended Tags' in the kernel log, and check the BIOS."),),
+            "Look for 'disabling Extended Tags' in the kernel log, and check the BIOS.",
             needs_reboot=True,
             disturbs=REBOOT_ENDS_JOBS,
         ),
@@ -220,7 +213,7 @@ def pcie_aspm_on(examination: Examination) -> Outcome:
         lasting = instruction(
             "To make this permanent, disable ASPM in the BIOS or boot with pcie_aspm.policy=performance."
         )
-        return Plan("Disable ASPM on the links of NICs", (*steps, lasting))
+        return make_plan("Disable ASPM on the links of NICs", *steps, lasting)
 
     return each_nic(
         examination,
@@ -339,9 +332,9 @@ def _same_on_board(
             if fact < max(values):
                 text = f"{name}: {words(fact)}, others {words(max(values))}"
                 tally.fault(Evidence(f"lspci -vvv -s {bdf}", text), bdf)
-    plan = Plan(
+    plan = make_plan(
         "Set NICs of the same model the same way",
-        (instruction("In the BIOS, set the slots of these NICs like those of the others."),),
+        "In the BIOS, set the slots of these NICs like those of the others.",
         needs_reboot=True,
         disturbs=REBOOT_ENDS_JOBS,
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from probes.base.plan import Plan, instruction
+from probes.base.plan import instruction, make_plan
 from probes.base.unknown import known
 from probes.facts.pci.functions import PciFunction
 from probes.queries.finding import Area, Evidence, Outcome, Severity, passed
@@ -69,13 +69,11 @@ def p2p_host_bridge_unlisted(examination: Examination) -> Outcome:
         "GPU and NIC have no PCIe switch in common, so the CPU must forward their traffic. Some "
         "processors for desktops forward writes, but no reads.",
         Evidence("lspci -n", "the host bridges between GPUs and NICs are listed, or hidden by the firmware"),
-        Plan(
+        make_plan(
             "Measure both directions, or avoid the CPU",
-            (
-                instruction("Measure both: `gdrtop bench --test write`, then `--test read`", False),
-                instruction("If one is slow or fails, move GPU and NIC below one PCIe switch"),
-                instruction("Or let NCCL copy through host memory here: NCCL_NET_GDR_LEVEL=LOC", False),
-            ),
+            instruction("Measure both: `gdrtop bench --test write`, then `--test read`", False),
+            "If one is slow or fails, move GPU and NIC below one PCIe switch",
+            instruction("Or let NCCL copy through host memory here: NCCL_NET_GDR_LEVEL=LOC", False),
             disturbs=OUT_OF_SERVICE,
         ),
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from probes.base.plan import Plan, Step, instruction
+from probes.base.plan import Plan, Step, instruction, make_plan
 from probes.base.text import plural
 from probes.base.unknown import Maybe, Reason, Unknown, known, map_known
 from probes.facts.gpudirect import GdrPath
@@ -141,12 +141,10 @@ def iommu_fault(examination: Examination) -> Outcome:
         f"{devices}: the device accessed an address that the IOMMU does not map for it. Usual causes are a "
         "translating IOMMU, ACS redirect, or a driver that hands out raw addresses.",
         *messages_about(examination, (LogKind.IOMMU_FAULT,), bdfs),
-        fix=Plan(
+        fix=make_plan(
             "Let peer-to-peer transfers bypass the IOMMU",
-            (
-                instruction("If gdrtop finds iommu-translated or acs-redirect-enabled, fix that first."),
-                instruction("Otherwise update the drivers of GPU and NIC, and read the kernel log again."),
-            ),
+            "If gdrtop finds iommu-translated or acs-redirect-enabled, fix that first.",
+            "Otherwise update the drivers of GPU and NIC, and read the kernel log again.",
             needs_reboot=True,
             disturbs=REBOOT_ENDS_JOBS,
         ),
@@ -252,19 +250,15 @@ def vm_without_p2p(examination: Examination) -> Outcome:
             )
             for function in (gpus[0], nics[0])
         ),
-        fix=Plan(
+        fix=make_plan(
             "Give NCCL the host's PCI tree",
-            (
-                instruction(
-                    "Get the cloud provider's topology file for this machine type, and set NCCL_TOPO_FILE "
-                    "to it in the job's environment or in /etc/nccl.conf.",
-                    needs_root=False,
-                ),
-                instruction(
-                    "On your own hypervisor: show the guest a switch above GPU and NIC, and allow "
-                    "peer-to-peer (ESXi: pciPassthru.allowP2P=TRUE and pciPassthru.RelaxACSforP2P=TRUE)."
-                ),
+            instruction(
+                "Get the cloud provider's topology file for this machine type, and set NCCL_TOPO_FILE "
+                "to it in the job's environment or in /etc/nccl.conf.",
+                needs_root=False,
             ),
+            "On your own hypervisor: show the guest a switch above GPU and NIC, and allow "
+            "peer-to-peer (ESXi: pciPassthru.allowP2P=TRUE and pciPassthru.RelaxACSforP2P=TRUE).",
             note="Running jobs keep their current path until they restart.",
         ),
     )
@@ -311,18 +305,12 @@ def vm_without_p2p_ats(examination: Examination) -> Outcome:
         "The host's IOMMU translates the addresses of a guest's NICs. With ATS a NIC asks once and then "
         "reaches the GPU through their switch; without it every request goes up to the CPU.",
         Evidence("lspci -vvv", f"ATS is enabled on {plural(len(nics), 'NIC')}"),
-        Plan(
+        make_plan(
             "Enable ATS on the host",
-            (
-                instruction(
-                    "On the host, look at the NIC's firmware: `mlxconfig -d <NIC> q ATS_ENABLED`. False(0) "
-                    "is the default."
-                ),
-                instruction(
-                    "On the host, run: mlxconfig -d <NIC> set ATS_ENABLED=true. Then reboot the host."
-                ),
-                instruction("On the host, enable DirectTrans in ACS of the switch ports above (ACSCtl)."),
-            ),
+            "On the host, look at the NIC's firmware: `mlxconfig -d <NIC> q ATS_ENABLED`. False(0) "
+            "is the default.",
+            "On the host, run: mlxconfig -d <NIC> set ATS_ENABLED=true. Then reboot the host.",
+            "On the host, enable DirectTrans in ACS of the switch ports above (ACSCtl).",
             needs_reboot=True,
             disturbs="every guest of the host, because it reboots",
         ),
@@ -392,13 +380,11 @@ def _disable(nics: list[str]) -> Plan:
         )
         for nic in nics
     ]
-    return Plan(
+    return make_plan(
         "Disable ATS on the NICs",
-        (
-            instruction(f"{look}. False(0) is the default."),
-            *steps,
-            instruction("Reboot the host: the firmware applies the setting at power-on."),
-        ),
+        f"{look}. False(0) is the default.",
+        *steps,
+        "Reboot the host: the firmware applies the setting at power-on.",
         needs_reboot=True,
         disturbs="every job on this node",
         note="Keep ATS if this node also runs virtual machines with these NICs.",

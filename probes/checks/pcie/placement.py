@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from probes.base.plan import Plan, instruction
+from probes.base.plan import Plan, instruction, make_plan
 from probes.base.text import plural
 from probes.base.unknown import Reason, Unknown, first_unread, known
 from probes.facts.rdma.devices import RdmaFacts
@@ -131,16 +131,14 @@ _LOSSES = (
 
 
 def _nearer(word: Nccl) -> Plan:
-    return Plan(
+    return make_plan(
         "Give these GPUs a NIC of their own",
-        (
-            instruction("Move or add a NIC to a slot below the same PCIe switch as these GPUs."),
-            # A word, because the variable does not use the numbers of NCCL's log.
-            instruction(
-                f"Until then, set NCCL_NET_GDR_LEVEL={word.value} in the job's environment to enable "
-                "GPUDirect RDMA on this path. Measure with and without it.",
-                needs_root=False,
-            ),
+        "Move or add a NIC to a slot below the same PCIe switch as these GPUs.",
+        # A word, because the variable does not use the numbers of NCCL's log.
+        instruction(
+            f"Until then, set NCCL_NET_GDR_LEVEL={word.value} in the job's environment to enable "
+            "GPUDirect RDMA on this path. Measure with and without it.",
+            needs_root=False,
         ),
         needs_reboot=True,
         disturbs="every job on this node while a card is moved",
@@ -249,12 +247,10 @@ def numa_node_unknown(examination: Examination) -> Outcome:
         "The BIOS or hypervisor provides no proximity data (numa_node is -1), and NCCL treats -1 as a "
         "separate NUMA node.",
         *first_distinct(tally.faults, LIKE_THESE),
-        fix=Plan(
+        fix=make_plan(
             "Have the firmware report NUMA nodes",
-            (
-                instruction("Update the BIOS, and enable NUMA (ACPI SRAT, _PXM) in it."),
-                instruction("In a virtual machine: have the hypervisor expose NUMA, or set NCCL_TOPO_FILE."),
-            ),
+            "Update the BIOS, and enable NUMA (ACPI SRAT, _PXM) in it.",
+            "In a virtual machine: have the hypervisor expose NUMA, or set NCCL_TOPO_FILE.",
             needs_reboot=True,
             disturbs=REBOOT_ENDS_JOBS,
         ),
@@ -316,17 +312,11 @@ def bar1_too_small(examination: Examination) -> Outcome:
     return tally.outcome(
         cause,
         Evidence("nvidia-smi -q -d MEMORY", "BAR1 spans the memory of all GPUs"),
-        Plan(
+        make_plan(
             "Enlarge BAR1",
-            (
-                instruction("In the BIOS, enable Above 4G Decoding and Resizable BAR."),
-                instruction(
-                    "In a virtual machine, configure more 64-bit MMIO space (pciPassthru.64bitMMIOSizeGB)."
-                ),
-                instruction(
-                    "If the GPU does not support a larger BAR1, register less memory at a time in the job."
-                ),
-            ),
+            "In the BIOS, enable Above 4G Decoding and Resizable BAR.",
+            "In a virtual machine, configure more 64-bit MMIO space (pciPassthru.64bitMMIOSizeGB).",
+            "If the GPU does not support a larger BAR1, register less memory at a time in the job.",
             needs_reboot=True,
             disturbs=REBOOT_ENDS_JOBS,
         ),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from probes.base.plan import Plan, Step, instruction, plan_or_none
+from probes.base.plan import Plan, Step, instruction, make_plan, plan_or_none
 from probes.base.unknown import Reason, Unknown, map_known
 from probes.facts.kernel.module_blockers import explain
 from probes.facts.kernel.modules import ModuleFacts
@@ -208,7 +208,7 @@ def peermem_lost_after_driver_update(examination: Examination) -> Outcome:
         "may also have unloaded it.",
         named,
         service,
-        fix=Plan("Load nvidia_peermem again", (load_step(examination, PEERMEM),)),
+        fix=make_plan("Load nvidia_peermem again", load_step(examination, PEERMEM)),
         part_of=PEERMEM_REASONS,
     )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from probes.base.plan import Plan, instruction
+from probes.base.plan import instruction, make_plan
 from probes.base.unknown import Maybe, Reason, Unknown, known, map_known
 from probes.facts.jobs.processes import MAX_PROCESSES, Process
 from probes.facts.system.memlock import LIMITS, LimitsLine, MemlockFacts, MemlockLimit, parse_unit_limit
@@ -93,14 +93,12 @@ def memlock_or_ipc_lock(examination: Examination) -> Outcome:
             f"{affected(jobs, evidence)}: every registered buffer of host memory counts against this limit"
             " (DMA-BUF regions do not). The process that starts the job sets the limit.",
             *first_distinct(evidence),
-            fix=Plan(
+            fix=make_plan(
                 "Raise the limit where the job starts",
-                (
-                    instruction("Service: set LimitMEMLOCK=infinity in the unit that starts jobs"),
-                    instruction("Docker: add --ulimit memlock=-1 or --cap-add=IPC_LOCK"),
-                    instruction("Pod: add the capability IPC_LOCK"),
-                    RESTART,
-                ),
+                "Service: set LimitMEMLOCK=infinity in the unit that starts jobs",
+                "Docker: add --ulimit memlock=-1 or --cap-add=IPC_LOCK",
+                "Pod: add the capability IPC_LOCK",
+                RESTART,
                 disturbs=RESTARTS,
             ),
             severity=None if _least(limited) < _LITTLE_BYTES else Severity.NOTE,
@@ -236,15 +234,11 @@ def memlock_login(examination: Examination) -> Outcome:
     return found(
         "Everything started over SSH inherits this limit.",
         evidence,
-        fix=Plan(
+        fix=make_plan(
             "Raise the limit for logins",
-            (
-                instruction(
-                    "Write the lines “* soft memlock unlimited” and “* hard memlock unlimited” to"
-                    " /etc/security/limits.d/rdma.conf"
-                ),
-                instruction("Log in again", needs_root=False),
-            ),
+            "Write the lines “* soft memlock unlimited” and “* hard memlock unlimited” to"
+            " /etc/security/limits.d/rdma.conf",
+            instruction("Log in again", needs_root=False),
         ),
     )
 
@@ -304,12 +298,11 @@ def memlock_shell(examination: Examination) -> Outcome:
     return found(
         "The tests register their buffers, which count against this limit.",
         evidence,
-        fix=Plan(
+        fix=make_plan(
             "Raise the limit for this shell",
-            (
-                instruction("Run “ulimit -l unlimited”", False),
-                instruction("If that is refused, fix memlock-login and log in again", False),
-            ),
+            "Run “ulimit -l unlimited”",
+            "If that is refused, fix memlock-login and log in again",
+            needs_root=False,
         ),
         part_of=("memlock-login",),
     )
@@ -339,8 +332,8 @@ def pid_namespace_hides_users(examination: Examination) -> Outcome:
         "NVML shows the host's process IDs. gdrtop runs in another PID namespace, or /proc is mounted"
         " with hidepid.",
         *first_distinct(Evidence(f"/proc/{pid}", "listed by NVML, not there") for pid in hidden),
-        fix=Plan(
+        fix=make_plan(
             "Run gdrtop on the host",
-            (instruction("Run gdrtop on the host, or in a container with --pid=host (pod: hostPID: true)"),),
+            "Run gdrtop on the host, or in a container with --pid=host (pod: hostPID: true)",
         ),
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from probes.base.plan import Plan, instruction
+from probes.base.plan import instruction, make_plan
 from probes.base.unknown import Reason, Unknown, known
 from probes.facts.jobs.processes import Process, ProcessFacts, names_of
 from probes.facts.system.rdma_cgroup import CGROUPS, RdmaLimit
@@ -63,13 +63,11 @@ def rdma_cgroup_limit(examination: Examination) -> Outcome:
         if forbidden
         else f"{who} uses {share} {words} of {join_limited(devices)} that the control group allows.",
         *_seen(list(bad)),
-        fix=Plan(
+        fix=make_plan(
             "Raise the limit",
-            (
-                instruction("Raise the limit where the job's cgroup is made: Slurm, systemd, or the runtime"),
-                instruction(f"For now: echo '{devices[0]} hca_handle=max hca_object=max' > {group}/rdma.max"),
-                instruction("Restart the job if NCCL has already failed", False),
-            ),
+            "Raise the limit where the job's cgroup is made: Slurm, systemd, or the runtime",
+            f"For now: echo '{devices[0]} hca_handle=max hca_object=max' > {group}/rdma.max",
+            instruction("Restart the job if NCCL has already failed", False),
         ),
         severity=Severity.CRITICAL if forbidden and jobs else None,
         devices=devices,
