@@ -50,7 +50,11 @@ def restart_openibd(examination: Examination) -> Plan | str:
         return "kernel.modules_disabled is 1: no module can be unloaded until a reboot"
     older = modules.modules["nv_peer_mem"]
     users = {user for name in _RDMA for user in modules.modules[name].used_by}
-    foreign = sorted(user for user in users - {*_RDMA, PEERMEM, older.name} if not _is_ofeds(user))
+    foreign = sorted(
+        user
+        for user in users - {*_RDMA, PEERMEM, older.name}
+        if not user.startswith(_OFED_OWN) or user in _OFED_EXCEPT
+    )
     if foreign:
         return f"openibd cannot restart while {', '.join(foreign)} use the RDMA stack; stop their users first"
     before: list[Step] = []
@@ -89,10 +93,6 @@ def restart_openibd(examination: Examination) -> Plan | str:
         disturbs=f"{_ALL_RDMA}{regions}",
         note="Rebuild the NVIDIA driver if the OFED build has changed.",
     )
-
-
-def _is_ofeds(user: str) -> bool:
-    return user.startswith(_OFED_OWN) and user not in _OFED_EXCEPT
 
 
 def restart_fabric_manager(examination: Examination) -> Plan | str:

@@ -100,11 +100,11 @@ def environment_is_read(examination: Examination, reading: JobLogReading) -> boo
     """Say whether the settings of all ranks of a job on this node are known."""
     settings = settings_of(examination, reading)
     return len(settings) == len(reading.ranks) and all(
-        one.process is not None
-        and not isinstance(one.process.environment, Unknown)
-        and _is_read(one.process.user_conf)
-        and _is_read(one.process.nccl_conf)
-        for one in settings
+        setting.process is not None
+        and not isinstance(setting.process.environment, Unknown)
+        and _is_read(setting.process.user_conf)
+        and _is_read(setting.process.nccl_conf)
+        for setting in settings
     )
 
 

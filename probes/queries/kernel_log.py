@@ -36,12 +36,8 @@ _DEVICE_OF = {
 Filter = Callable[[KernelMessage], bool]
 
 
-def _any_message(_: KernelMessage) -> bool:
-    return True
-
-
 def log_messages(
-    examination: Examination, kind: LogKind, wanted: Filter = _any_message
+    examination: Examination, kind: LogKind, wanted: Filter = lambda _: True
 ) -> list[KernelMessage]:
     """Return the messages of a kind; without any, end the check."""
     if isinstance(examination.kernel_log, Unknown):

@@ -18,7 +18,7 @@ from probes.facts.kernel.modules import (
     cards_of,
     vendor_cards,
 )
-from probes.facts.pci.functions import PciFacts, is_for_guests
+from probes.facts.pci.functions import is_for_guests
 from probes.facts.system.services import ServiceFacts
 from probes.queries.evidence_list import SHOWN
 from probes.queries.finding import CheckEnded, Evidence, Outcome, need, passed, unknown
@@ -152,11 +152,10 @@ def has_efa_only(examination: Examination) -> bool:
 
 def gpu_functions(examination: Examination) -> Maybe[tuple[str, ...]]:
     """Return the BDFs of the GPUs, without those given to a virtual machine."""
-    return map_known(examination.node.pci, _gpus)
-
-
-def _gpus(pci: PciFacts) -> tuple[str, ...]:
-    return tuple(function.bdf for function in pci.gpus if not is_for_guests(function.driver))
+    return map_known(
+        examination.node.pci,
+        lambda pci: tuple(function.bdf for function in pci.gpus if not is_for_guests(function.driver)),
+    )
 
 
 def no_peermem_pair(examination: Examination) -> Outcome | None:

@@ -27,6 +27,7 @@ from probes.queries.finding import (
     unknown,
 )
 from probes.queries.modules import DRIVER_README
+from probes.queries.pcie_paths import config_of
 from probes.snapshot.examination import Examination
 from probes.topology.paths import Topology
 
@@ -201,7 +202,7 @@ def xid_79_fell_off_bus(examination: Examination) -> Outcome:
         if isinstance(gpu.nvml, Unknown) and _OFF_THE_BUS in gpu.nvml.detail:
             evidence.append(Evidence(f"NVML, GPU{gpu.index}", gpu.nvml.detail))
             lost.append(gpu.bdf)
-        space = _config(examination, gpu.bdf)
+        space = config_of(examination, gpu.bdf)
         if isinstance(space, Unknown) and _ALL_ONES in space.detail:
             evidence.append(Evidence(f"/sys/bus/pci/devices/{gpu.bdf}/config", "ff ff ff ff"))
             lost.append(gpu.bdf)
@@ -237,11 +238,6 @@ def xid_79_fell_off_bus(examination: Examination) -> Outcome:
     if len(answering) == len(gpus):
         return passed(*first_n(Evidence(f"NVML, GPU{gpu.index}", "it answers") for gpu in gpus) or (NO_GPU,))
     return passed(Evidence(need(log, KERNEL_LOG).source, "no Xid 79"))
-
-
-def _config(examination: Examination, bdf: str) -> object:
-    facts = examination.config_space
-    return None if isinstance(facts, Unknown) else facts.functions.get(bdf)
 
 
 @AREA.check(

@@ -151,10 +151,6 @@ def _nvlsm_facts(examination: Examination) -> FabricServiceFacts:
     return need(examination.fabric_services, _SERVICES)
 
 
-def _devices(examination: Examination) -> tuple[str, ...]:
-    return need_switches(examination).devices
-
-
 def _severity(examination: Examination) -> Severity | None:
     """Return a warning while all GPUs are registered, although a part is missing."""
     gpus = examination.node.gpus
@@ -205,7 +201,7 @@ def _missing(
         cause,
         *evidence,
         fix=Plan(title, steps, disturbs="CUDA programs that start before Fabric Manager is back"),
-        devices=_devices(examination),
+        devices=need_switches(examination).devices,
         severity=severity,
         impact=_RUNS_ON if severity else "",
     )

@@ -242,7 +242,7 @@ def nccl_net_plugin_absent(examination: Examination) -> Outcome:
     evidence = [
         Evidence(f"/proc/{process.pid}/maps", f"{libraries[0].path}, and no libnccl-net")
         for process in jobs.processes
-        if (libraries := [one for one, _ in versions_of(process, "libnccl")])
+        if (libraries := [library for library, _ in versions_of(process, "libnccl")])
         and not _plugins(process)
         and _ranks(process) > here
         and not _is_young(examination, process)

@@ -111,15 +111,15 @@ def job_log_tcp(examination: Examination) -> Outcome:
     """Find logs with `via NET/Socket` on a node that has RDMA devices."""
     readings = readings_of(examination)
     is_fault = _has_rdma(examination) and not _is_by_design(examination)
-    affected = [one for one in readings if is_fault and _staged(one, over_tcp=True)]
+    affected = [reading for reading in readings if is_fault and _staged(reading, over_tcp=True)]
     evidence: list[Evidence] = []
     cause = ""
     for reading in affected:
         ranks = _staged(reading, over_tcp=True)
         places = [rank.first_staged for rank in ranks if rank.first_staged is not None]
         reasons = [line for line in _reason_lines(reading) if "TCP sockets" not in line.value]
-        told = f"{len(ranks)} of its ranks on this node use NET/{_tcp_network(ranks[0])}"
-        evidence.append(Evidence(str(places[0]), told))
+        count = f"{len(ranks)} of its ranks on this node use NET/{_tcp_network(ranks[0])}"
+        evidence.append(Evidence(str(places[0]), count))
         evidence.extend(reasons)
         evidence.extend(environment_evidence(examination, reading, _OF_NETWORK))
         why = f"{reasons[0].value}." if reasons else "The log does not say why."
@@ -154,7 +154,7 @@ def job_log_tcp(examination: Examination) -> Outcome:
 def job_log_staged(examination: Examination) -> Outcome:
     """Find `via NET/` lines without /GDRDMA; a warning if other channels of the job have it."""
     readings, is_fault = readings_of(examination), not _is_by_design(examination)
-    affected = [one for one in readings if is_fault and _staged(one, over_tcp=False)]
+    affected = [reading for reading in readings if is_fault and _staged(reading, over_tcp=False)]
     evidence: list[Evidence] = []
     devices: list[str] = []
     cause = ""
@@ -167,7 +167,7 @@ def job_log_staged(examination: Examination) -> Outcome:
         who = _ranks_sentence(examination, reading, ranks)
         cause = cause or f"{who}{_first_reason(reading)} {environment}"
         devices += [end for rank in ranks for end in (*rank.gpus, *rank.nics)] if who else []
-    is_partly = all(one.facts.channels.gdr for one in affected)
+    is_partly = all(reading.facts.channels.gdr for reading in affected)
     compare = (
         "Compare the ranks without GPUDirect RDMA with the others of their job: NIC, distance, CPUs and "
         "environment (live view: t, then Enter on the rank)"

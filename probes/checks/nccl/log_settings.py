@@ -109,10 +109,6 @@ _SERIOUS = frozenset(
 )
 
 
-def _is_serious(problem: Problem) -> bool:
-    return problem.kind in _SERIOUS or problem.kind.startswith("completion-")
-
-
 @AREA.check(
     "job-log-errors",
     Severity.WARNING,
@@ -127,7 +123,11 @@ def job_log_errors(examination: Examination) -> Outcome:
     evidence: list[Evidence] = []
     first: Problem | None = None
     for reading in readings_of(examination):
-        problems = [problem for problem in reading.facts.problems if _is_serious(problem)]
+        problems = [
+            problem
+            for problem in reading.facts.problems
+            if problem.kind in _SERIOUS or problem.kind.startswith("completion-")
+        ]
         if not problems:
             continue
         affected.append(reading)

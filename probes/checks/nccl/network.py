@@ -94,7 +94,9 @@ def _lists(examination: Examination) -> Iterator[tuple[JobSettings, HcaList]]:
 def selected_ports(examination: Examination, hcas: HcaList) -> list[tuple[RdmaDevice, RdmaPort]]:
     """Return the ports that a list selects."""
     ports = all_ports(examination)
-    return [ports[place] for place in _selected(tuple((one.name, port.number) for one, port in ports), hcas)]
+    return [
+        ports[place] for place in _selected(tuple((device.name, port.number) for device, port in ports), hcas)
+    ]
 
 
 @lru_cache(maxsize=64)  # hundreds of processes have the same list

@@ -203,7 +203,11 @@ def nccl_collnet_without_plugin(examination: Examination) -> Outcome:
             return None
         names = {library.name for library in process.libraries}
         has_rdma = not isinstance(process.uverbs_files, Unknown) and bool(process.uverbs_files)
-        if not has_rdma or "libnccl" not in names or any(each.startswith("libnccl-net") for each in names):
+        if (
+            not has_rdma
+            or "libnccl" not in names
+            or any(library.startswith("libnccl-net") for library in names)
+        ):
             return None
         return "no libnccl-net is mapped"
 

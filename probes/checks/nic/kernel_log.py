@@ -103,7 +103,7 @@ def _counter_checks(examination: Examination, bdfs: set[str]) -> tuple[str, ...]
             flapped["link-flaps"].add(port.device.bdf)
         if known(port.health.carrier_changes, 0) > FEW_CARRIER_CHANGES:
             flapped["link-flaps-carrier"].add(port.device.bdf)
-    return tuple(name for name, of in flapped.items() if bdfs <= of)
+    return tuple(name for name, nics in flapped.items() if bdfs <= nics)
 
 
 @AREA.check(

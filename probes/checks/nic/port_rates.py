@@ -77,11 +77,6 @@ def _causes(slow: list[Port]) -> tuple[str, ...]:
     return ("roce-bond-port-down",) if all(lost_members(port.device) for port in slow) else ()
 
 
-def _lost_rate(slow: list[Port], best: float) -> str:
-    lost = best - min(known(port.facts.rate_gbps, best) for port in slow)
-    return f"The slowest port loses {lost:g} of {best:g} Gb/s. A job runs at the pace of its slowest port."
-
-
 def _rate(port: Port) -> Evidence:
     rate = port.facts.rate_gbps
     bond = port.facts.bond
@@ -116,6 +111,7 @@ def single_rail_or_half_rate(examination: Examination) -> Outcome:
             slow += slower
             best = max(best, fastest) if slower else best
     if slow:
+        lost = best - min(known(port.facts.rate_gbps, best) for port in slow)
         return found(
             f"{port_names(slow)}: another port of this NIC model runs at {best:g} Gb/s.",
             *first_n(_rate(port) for port in slow),
@@ -130,7 +126,8 @@ def single_rail_or_half_rate(examination: Examination) -> Outcome:
                 needs_root=False,
             ),
             devices=devices_of(slow),
-            impact=_lost_rate(slow, best),
+            impact=f"The slowest port loses {lost:g} of {best:g} Gb/s. A job runs at the pace of its slowest "
+            "port.",
             part_of=_causes(slow),
         )
     for port in active:
@@ -215,7 +212,7 @@ def roce_bond_port_down(examination: Examination) -> Outcome:
     if broken:
         members = [member for lost in broken.values() for member in lost]
         names = ", ".join(
-            f"{join_limited(one.netdev for one in lost)} of {name}" for name, lost in broken.items()
+            f"{join_limited(member.netdev for member in lost)} of {name}" for name, lost in broken.items()
         )
         return found(
             f"{names}: the port has no link. The bond carries everything over its other port.",
@@ -259,12 +256,16 @@ def single_rail_or_half_rate_bond(examination: Examination) -> Outcome:
         each_one = (Evidence("/sys/class/infiniband", device.name) for device in devices)
         return passed(*first_n(each_one) or (NO_PORTS,))
     jobs = jobs_of(examination)
-    settings = [each for each in jobs.settings if each.process is not None] or list(jobs.settings)
+    settings = [setting for setting in jobs.settings if setting.process is not None] or list(jobs.settings)
     names = {device.name for device in bonds}
-    used = [each for each in settings if each.process is None or used_devices(examination, each) & names]
-    single = [each for each in used if (parse_number(each.get(QUEUE_PAIRS) or "") or 1) < 2]
+    used = [
+        setting
+        for setting in settings
+        if setting.process is None or used_devices(examination, setting) & names
+    ]
+    single = [setting for setting in used if (parse_number(setting.get(QUEUE_PAIRS) or "") or 1) < 2]
     if used and not single:
-        return passed(*first_n(dict.fromkeys(each.evidence(QUEUE_PAIRS) for each in used)))
+        return passed(*first_n(dict.fromkeys(setting.evidence(QUEUE_PAIRS) for setting in used)))
     shown = [port.bond for device in bonds for port in device.ports if port.bond is not None]
     return found(
         f"{join_limited(device.name for device in bonds)}: the RDMA device spans bonded ports, and "

@@ -31,11 +31,6 @@ def _is_link_local(gid: Gid) -> bool:
     return gid.gid.startswith("fe80:")
 
 
-def _may_be_local(gid: Gid) -> bool:
-    """Return whether a GID is known to be RoCE v1 or link-local."""
-    return gid.type == "IB/RoCE v1" or _is_link_local(gid)
-
-
 def _v2_gids(port: Port) -> list[Gid]:
     return [gid for gid in known(port.facts.gids, ()) if gid.type == "RoCE v2"]
 
@@ -45,17 +40,12 @@ def _gid_severity(examination: Examination, ports: list[Port]) -> Severity:
     return Severity.CRITICAL if gpus_without_nic(examination, lost) else Severity.WARNING
 
 
-def _need_gids(ports: tuple[Port, ...]) -> None:
-    """End the check as unknown if a GID is unknown."""
+def _all_have_gids(ports: tuple[Port, ...]) -> Outcome:
+    """Pass with the number of GIDs, or end the check as unknown."""
     for port in ports:
         for gid in need(port.facts.gids, f"the GIDs of {port.device.name}"):
             # A GID of an unknown type may be the right one.
             need(gid.type, f"the GIDs of {port.device.name}")
-
-
-def _all_have_gids(ports: tuple[Port, ...]) -> Outcome:
-    """Pass with the number of GIDs, or end the check as unknown."""
-    _need_gids(ports)
     return passed(
         *first_n(
             Evidence(f"{port.path}/gids", f"{len(known(port.facts.gids, ()))} entries") for port in ports
@@ -208,7 +198,12 @@ def _is_needed(examination: Examination, ports: list[Port]) -> bool:
 def roce_gid_wrong_link_local(examination: Examination) -> Outcome:
     """Find active RoCE ports whose RoCE v2 GIDs are all link-local; a note if no job here needs more."""
     ports = roce_ports(examination)
-    local = [port for port in ports if _v2_gids(port) and all(map(_may_be_local, known(port.facts.gids, ())))]
+    local = [
+        port
+        for port in ports
+        if _v2_gids(port)
+        and all(gid.type == "IB/RoCE v1" or _is_link_local(gid) for gid in known(port.facts.gids, ()))
+    ]
     if local:
         return found(
             f"{port_names(local)}: the netdev has no IP address, so all RoCE v2 GIDs are link-local.",

@@ -116,7 +116,9 @@ def roce_class_not_lossless(examination: Examination) -> Outcome:
     """Compare the class of each job's packets with the priorities that have PFC on its ports."""
     requests = list(_requests(examination))
     if not requests:
-        return _without_requests(examination)
+        jobs = jobs_of(examination)
+        is_unknown = jobs.not_known and _active(examination)
+        return unknown(jobs.not_known) if is_unknown else passed(_NO_ROCE_JOB)
     facts = need(examination.qos, "the QoS settings of the RoCE netdevs")
     asked: list[Evidence] = []
     evidence: list[Evidence] = []
@@ -150,12 +152,6 @@ def roce_class_not_lossless(examination: Examination) -> Outcome:
 
 def _active(examination: Examination) -> list[Port]:
     return [port for port in need_ports(examination) if port.is_ethernet and port.is_active]
-
-
-def _without_requests(examination: Examination) -> Outcome:
-    jobs = jobs_of(examination)
-    is_unknown = jobs.not_known and _active(examination)
-    return unknown(jobs.not_known) if is_unknown else passed(_NO_ROCE_JOB)
 
 
 def _found(

@@ -91,7 +91,7 @@ def roce_rails_one_subnet(examination: Examination) -> Outcome:
     return found(
         f"{join_limited(netdev.name for netdev in affected)}: these are in {join_limited(mixed)}, and the "
         "kernel answers on each for the addresses of all of them.",
-        Evidence("/proc/net/route", f"{network} on {join_limited(one.name for one in in_network)}"),
+        Evidence("/proc/net/route", f"{network} on {join_limited(netdev.name for netdev in in_network)}"),
         *first_n(_setting(netdev, "arp_ignore") for netdev in affected),
         fix=make_plan(
             "Let each NIC answer for its own address only",

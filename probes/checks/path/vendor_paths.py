@@ -61,10 +61,10 @@ def _by_dmabuf(
     examination: Examination, direct: GpuDirectFacts, devices: tuple[RdmaDevice, ...]
 ) -> tuple[Severity, str] | None:
     """Return severity and impact where DMA-BUF replaces EFA's own module on these devices; else None."""
-    if direct.dmabuf.usable is not True or not all(direct.nic_dmabuf.get(one.name) for one in devices):
+    if direct.dmabuf.usable is not True or not all(direct.nic_dmabuf.get(device.name) for device in devices):
         return None
     functions = functions_of(examination)
-    ids = {functions[bdf].device_id for one in devices if (bdf := known(one.bdf, "")) in functions}
+    ids = {functions[bdf].device_id for device in devices if (bdf := known(device.bdf, "")) in functions}
     is_old = not ids.isdisjoint(_FIRST_GENERATIONS)
     return (Severity.WARNING, _PLUGIN_WITHOUT) if is_old else (Severity.NOTE, _SPARE)
 
@@ -84,7 +84,9 @@ def efa_peermem_unusable(examination: Examination) -> Outcome:
     direct = need(examination.node.gpudirect, _STATE)
     if direct.by_design:
         return passed(Evidence("libcuda", f"not applicable by design: {direct.by_design}"))
-    without = tuple(one for one in efas if need(direct.nic_peermem.get(one.name, False), _STATE) is False)
+    without = tuple(
+        device for device in efas if need(direct.nic_peermem.get(device.name, False), _STATE) is False
+    )
     if not without:
         return passed(Evidence(f"{efas[0].sysfs_path}/device", f"NVIDIA peer memory on {len(efas)} EFAs"))
     spare = _by_dmabuf(examination, direct, without)
@@ -99,7 +101,7 @@ def efa_peermem_unusable(examination: Examination) -> Outcome:
         fix=fix,
         severity=severity,
         impact=impact,
-        devices=tuple(one.name for one in without),
+        devices=tuple(device.name for device in without),
     )
 
 

@@ -60,7 +60,9 @@ def p2p_host_bridge_unlisted(examination: Examination) -> Outcome:
         same = gpu.root == nic.root
         for end in (gpu, nic):
             bridge = bridges.get(end.root)
-            if bridge is None or bridge.vendor_id != _INTEL or _is_listed(bridge, same):
+            if bridge is None or bridge.vendor_id != _INTEL:
+                continue
+            if bridge.device_id in _FORWARDS or (same and bridge.device_id in _FORWARDS_WITHIN):
                 continue
             text = f"8086:{known(bridge.device_id, 0):04x}, between {named[gpu.bdf]} and {named[nic.bdf]}"
             tally.fault(Evidence(f"lspci -n -s {bridge.bdf}", text), gpu.bdf, nic.bdf)
@@ -103,7 +105,3 @@ def _bridges(examination: Examination) -> dict[str, PciFunction]:
         for function in functions_of(examination).values()
         if function.chain == (function.bdf,) and function.bdf.endswith(":00.0")
     }
-
-
-def _is_listed(bridge: PciFunction, is_same: bool) -> bool:
-    return bridge.device_id in _FORWARDS or (is_same and bridge.device_id in _FORWARDS_WITHIN)

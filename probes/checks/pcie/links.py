@@ -111,16 +111,16 @@ def _compared(
     examination: Examination,
     links: Iterable[_Link],
     file: str,
-    of: Callable[[_Link], tuple[Maybe[float], Maybe[float]]],
+    values: Callable[[_Link], tuple[Maybe[float], Maybe[float]]],
     unit: str,
     cause: str,
     good: str,
 ) -> Outcome:
-    """Compare the current value of each link with the one that both ends support; `of` returns both."""
+    """Compare the current value of each link with the one that both ends support; `values` returns both."""
     tally = Tally()
     fine = 0
     for link in links:
-        now, best = of(link)
+        now, best = values(link)
         if isinstance(now, Unknown):
             tally.unknowns.extend(_unknown_of(link, now))
         elif isinstance(best, Unknown):

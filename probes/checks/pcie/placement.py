@@ -298,9 +298,9 @@ def bar1_too_small(examination: Examination) -> Outcome:
                 continue
             if bar >= memory:
                 continue
-        of = "" if isinstance(memory, Unknown) else f" of {memory >> 20} MiB memory"
+        share = "" if isinstance(memory, Unknown) else f" of {memory >> 20} MiB memory"
         tally.fault(
-            Evidence(f"nvidia-smi -q -i {gpu.bdf} -d MEMORY", f"BAR1 {bar >> 20} MiB{of}: GPU{gpu.index}"),
+            Evidence(f"nvidia-smi -q -i {gpu.bdf} -d MEMORY", f"BAR1 {bar >> 20} MiB{share}: GPU{gpu.index}"),
             gpu.bdf,
         )
         resizable = resizable or _offers_more(examination, gpu.bdf, bar)

@@ -224,7 +224,8 @@ def memlock_login(examination: Examination) -> Outcome:
     if facts.unread:
         return unknown(needs(facts.unread[0].source, facts.unread[0]))
     groups = [line for line in facts.lines if line.domain.startswith("@") and math.isinf(line.value_bytes)]
-    line = _last_for_all(facts.lines)
+    for_all = [line for line in facts.lines if line.domain == "*" and line.kind in ("soft", "-")]
+    line = for_all[-1] if for_all else None  # the last one counts for ordinary users
     if line is not None and math.isinf(line.value_bytes):
         return passed(Evidence(line.where, f"{line.domain} {line.kind} memlock unlimited"))
     if groups and line is None:
@@ -269,12 +270,6 @@ def _written(line: LimitsLine) -> str:
     """Return the line as it is in the file, in KiB, with the amount."""
     kib = line.value_bytes / 1024
     return f"{line.domain} {line.kind} memlock {kib:.0f} ({_amount(line.value_bytes)})"
-
-
-def _last_for_all(lines: tuple[LimitsLine, ...]) -> LimitsLine | None:
-    """Return the line that sets the soft limit of ordinary users: the last line for “*”."""
-    matching = [line for line in lines if line.domain == "*" and line.kind in ("soft", "-")]
-    return matching[-1] if matching else None
 
 
 @AREA.check(
