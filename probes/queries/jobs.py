@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from probes.base.frozen import frozen
-from probes.base.plan import Plan, instruction, make_plan
+from probes.base.plan import Plan, Step, instruction, make_plan
 from probes.base.unknown import Maybe, Reason, Unknown, known
 from probes.facts.gpu.gpus import GpuFacts
 from probes.facts.jobs.nccl_conf import NCCL_CONF
@@ -59,7 +59,7 @@ _WATCHERS = frozenset(
 )
 
 
-RESTART = instruction("Restart the job", needs_root=False)
+_RESTART = instruction("Restart the job", needs_root=False)
 RESTARTS = "the job, which must be restarted"
 
 
@@ -211,10 +211,14 @@ SET_IN = f"the job script, the image or {NCCL_CONF}"
 """Where a running job may have a variable from."""
 
 
+def job_plan(title: str, *steps: Step | str, note: str = "") -> Plan:
+    """Return a plan of steps in a job's files, after which the job is restarted; no text needs root."""
+    return make_plan(title, *steps, _RESTART, needs_root=False, disturbs=RESTARTS, note=note)
+
+
 def without_variable(name: str, instead: str = "") -> Plan:
     """Return the plan to remove a variable from a job, or to do `instead`."""
-    where = f"Remove {name} from {SET_IN}{f', {instead}' if instead else ''}"
-    return make_plan(f"Remove {name}", where, RESTART, needs_root=False, disturbs=RESTARTS)
+    return job_plan(f"Remove {name}", f"Remove {name} from {SET_IN}{f', {instead}' if instead else ''}")
 
 
 def gpus_of(examination: Examination, process: Process | None) -> frozenset[str]:

@@ -6,7 +6,7 @@ from probes.base.evidence import Evidence
 from probes.base.plan import Plan, instruction
 from probes.checks.live.watched import report_conditions
 from probes.queries.finding import Area, Outcome, Severity, end_with, passed
-from probes.queries.jobs import NCCL_VARIABLES, RESTART, RESTARTS
+from probes.queries.jobs import NCCL_VARIABLES, RESTARTS, job_plan
 from probes.queries.jobs import OVER_TCP as TCP_IMPACT
 from probes.queries.jobs import STAGED as STAGED_IMPACT
 from probes.queries.ports import PORT_DOWN
@@ -24,10 +24,9 @@ from probes.snapshot.examination import Examination
 from probes.snapshot.verdict import State
 
 AREA = Area("jobs", is_moving=True)
-_NCCL_LOG = instruction(
+_NCCL_LOG = (
     "Read the job's log with gdrtop nccl-log FILE: it shows distances, disabled NICs and settings. If it is "
-    "silent, set NCCL_DEBUG=INFO and NCCL_DEBUG_SUBSYS=INIT,NET,GRAPH,ENV for the next run",
-    needs_root=False,
+    "silent, set NCCL_DEBUG=INFO and NCCL_DEBUG_SUBSYS=INIT,NET,GRAPH,ENV for the next run"
 )
 _KEEPS = "Running jobs keep their path until they restart."
 _SLOW_LINKS = (
@@ -93,8 +92,7 @@ def _end_by_design(examination: Examination) -> None:
 def job_staged(examination: Examination) -> Outcome:
     """Find NCCL ranks with RDMA but without GPUDirect RDMA; critical if it is certain of a whole job."""
     _end_by_design(examination)
-    steps = (_NCCL_LOG, RESTART)
-    fix = Plan("Find out why NCCL does not use GPUDirect RDMA", steps, disturbs=RESTARTS, note=_KEEPS)
+    fix = job_plan("Find out why NCCL does not use GPUDirect RDMA", _NCCL_LOG, note=_KEEPS)
     return report_conditions(examination, STAGED, fix, needs_paths=True)
 
 
@@ -111,13 +109,13 @@ def job_staged(examination: Examination) -> Outcome:
 def job_over_tcp(examination: Examination) -> Outcome:
     """Find NCCL ranks that use TCP on a node with RDMA NICs; critical if it is certain of a whole job."""
     _end_by_design(examination)
-    steps = (
-        instruction("Remove NCCL_IB_DISABLE and NCCL_NET=Socket from the job, if they are set", False),
-        instruction("Make /dev/infiniband visible in the job's container", False),
+    fix = job_plan(
+        "Let NCCL use RDMA",
+        "Remove NCCL_IB_DISABLE and NCCL_NET=Socket from the job, if they are set",
+        "Make /dev/infiniband visible in the job's container",
         _NCCL_LOG,
-        RESTART,
+        note=_KEEPS,
     )
-    fix = Plan("Let NCCL use RDMA", steps, disturbs=RESTARTS, note=_KEEPS)
     return report_conditions(examination, OVER_TCP, fix, needs_paths=True)
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from probes.base.plan import make_plan
 from probes.base.unknown import Unknown, known
 from probes.facts.jobs.process_files import WORLD_SIZES, MappedLibrary
 from probes.facts.jobs.processes import Process
@@ -16,11 +15,10 @@ from probes.queries.jobs import (
     GDR_PATHS,
     NCCL_VARIABLES,
     OVER_TCP,
-    RESTART,
-    RESTARTS,
     STAGED,
     JobSettings,
     conclude,
+    job_plan,
     jobs_of,
     maps,
     no_fault,
@@ -35,12 +33,9 @@ AREA = Area("nccl")
 _DMABUF = "NCCL_DMABUF_ENABLE"
 _SETTLED_SECONDS = 120.0
 _FIRST_WITH_DMABUF = (2, 13, 4)
-_NEWER = make_plan(
+_NEWER = job_plan(
     "Use a newer NCCL",
     "Install NCCL 2.23.4 or later in the job's image",
-    RESTART,
-    needs_root=False,
-    disturbs=RESTARTS,
 )
 
 
@@ -150,12 +145,9 @@ def nccl_twice_in_process(examination: Examination) -> Outcome:
         evidence,
         "A framework brings its own NCCL and something else loads another. The load order decides which one"
         " is used.",
-        fix=make_plan(
+        fix=job_plan(
             "Keep one NCCL",
             "Remove one from LD_LIBRARY_PATH, LD_PRELOAD or the image",
-            RESTART,
-            needs_root=False,
-            disturbs=RESTARTS,
         ),
     )
 
@@ -251,13 +243,10 @@ def nccl_net_plugin_absent(examination: Examination) -> Outcome:
         jobs,
         evidence,
         f"NCCL's own code cannot use {driver.partition('_')[0]} NICs; {PLUGIN} does that through libfabric.",
-        fix=make_plan(
+        fix=job_plan(
             "Give the job the plugin",
             f"Install {PLUGIN} and libfabric in the job's image",
             "Add the directory of libnccl-net.so to LD_LIBRARY_PATH",
-            RESTART,
-            needs_root=False,
-            disturbs=RESTARTS,
         ),
     )
 
@@ -303,12 +292,9 @@ def nccl_net_plugin_mixed(examination: Examination) -> Outcome:
         jobs,
         evidence,
         "Ranks with the plugin cannot connect to ranks without it.",
-        fix=make_plan(
+        fix=job_plan(
             "Give all ranks the same plugin",
             "Use one image and one LD_LIBRARY_PATH for all ranks",
-            RESTART,
-            needs_root=False,
-            disturbs=RESTARTS,
         ),
     )
 

@@ -11,10 +11,9 @@ from probes.queries.job_logs import (
     conclude_logs,
     environment_evidence,
     environment_sentence,
-    manual_fix,
     readings_of,
 )
-from probes.queries.jobs import FAR_NIC, NCCL_VARIABLES, STAGED, usable_paths
+from probes.queries.jobs import FAR_NIC, NCCL_VARIABLES, STAGED, job_plan, usable_paths
 from probes.queries.modules import driver_with_plugin
 from probes.snapshot.examination import Examination
 
@@ -64,7 +63,7 @@ def job_log_gdr_disabled(examination: Examination) -> Outcome:
             f"This node supports {' and '.join(usable)}, but the job's log says GPUDirect RDMA is "
             f"disabled for {names}{line}. {environment}"
         )
-    fix = manual_fix(
+    fix = job_plan(
         "Give the job a way to register GPU memory",
         "If a module was loaded after the job started, restart the job",
         "In a container, use an rdma-core and a CUDA that support DMA-BUF",
@@ -107,7 +106,7 @@ def job_log_other_nics(examination: Examination) -> Outcome:
         evidence.extend(environment_evidence(examination, reading, (HCA,)))
         environment = environment_sentence(examination, reading, (HCA,), "excludes NICs")
         cause = cause or f"The log says NCCL uses {listed}, without {missing}. {environment}"
-    fix = manual_fix(
+    fix = job_plan(
         "Let NCCL use the nearest NICs",
         f"Add the NICs to {HCA}, or remove it, and make their devices visible in the job's container",
         "If a port came up after the job started, restart the job",
@@ -156,7 +155,7 @@ def job_log_plugin_missing(examination: Examination) -> Outcome:
         network = join_limited(networks) or "an unknown network"
         why = f"The environment says {_PLUGIN}={wanted}." if wanted else f"{needed} NICs need a plugin."
         cause = cause or f"{why} The job's log says no plugin was found, and NCCL uses {network}."
-    fix = manual_fix(
+    fix = job_plan(
         "Install the network plugin in the job's image",
         "Install the plugin, for example aws-ofi-nccl, in the image",
         "Add its directory to the job's LD_LIBRARY_PATH",

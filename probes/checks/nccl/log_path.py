@@ -14,11 +14,10 @@ from probes.queries.job_logs import (
     environment_evidence,
     environment_sentence,
     line_of,
-    manual_fix,
     place_of,
     readings_of,
 )
-from probes.queries.jobs import NCCL_VARIABLES, OVER_TCP, STAGED, usable_paths
+from probes.queries.jobs import NCCL_VARIABLES, OVER_TCP, STAGED, job_plan, usable_paths
 from probes.queries.modules import PLUGIN, plugin_only_driver
 from probes.snapshot.examination import Examination
 from probes.snapshot.verdict import State as NodeState
@@ -125,14 +124,14 @@ def job_log_tcp(examination: Examination) -> Outcome:
         why = f"{reasons[0].value}." if reasons else "The log does not say why."
         environment = environment_sentence(examination, reading, _TO_TCP, "selects TCP")
         cause = cause or f"NCCL chose TCP when the job started. {why} {environment}"
-    fix = manual_fix(
+    fix = job_plan(
         "Let NCCL use RDMA",
         "Remove NCCL_NET=Socket and NCCL_IB_DISABLE=1 from the job, also from its code",
         "Make /dev/infiniband visible in the job's container, with libibverbs and the provider of the NICs",
         "Set NCCL_NET=IB for the next run, so that NCCL fails instead of using TCP",
     )
     if plugin_only_driver(examination):  # NCCL's own InfiniBand code cannot use these NICs
-        fix = manual_fix(
+        fix = job_plan(
             "Let NCCL use its network plugin",
             "Remove NCCL_NET=Socket and NCCL_NET_PLUGIN=none from the job, also from its code",
             f"Install {PLUGIN} and libfabric in the job's image, and add it to LD_LIBRARY_PATH",
@@ -172,7 +171,7 @@ def job_log_staged(examination: Examination) -> Outcome:
         "Compare the ranks without GPUDirect RDMA with the others of their job: NIC, distance, CPUs and "
         "environment (live view: t, then Enter on the rank)"
     )
-    fix = manual_fix(
+    fix = job_plan(
         "Find out why NCCL does not use GPUDirect RDMA",
         *([compare] if devices else []),
         "Follow the reasons in the evidence. The log shows distances, disabled NICs and settings",
@@ -242,7 +241,7 @@ def job_log_differs(examination: Examination) -> Outcome:
         affected.append(reading)
         evidence.extend(lines)
         cause = cause or text
-    fix = manual_fix(
+    fix = job_plan(
         "Find out which one is right",
         "Compare the rank's pid and the time of the log with the running job",
         "Watch PCIe and NIC rates of the rank in the live view (t)",

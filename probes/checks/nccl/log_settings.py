@@ -11,11 +11,10 @@ from probes.queries.finding import Area, Evidence, Outcome, Severity, unknown
 from probes.queries.job_logs import (
     conclude_logs,
     environment_is_read,
-    manual_fix,
     readings_of,
     settings_of,
 )
-from probes.queries.jobs import NCCL_VARIABLES, jobs_of
+from probes.queries.jobs import NCCL_VARIABLES, job_plan, jobs_of
 from probes.snapshot.examination import Examination
 
 if TYPE_CHECKING:
@@ -68,7 +67,7 @@ def job_log_other_setting(examination: Examination) -> Outcome:
         )
     if unread and not affected:
         return unknown(unread)
-    fix = manual_fix("Find what sets the variable", "Search the job's code and its launcher for the variable")
+    fix = job_plan("Find what sets the variable", "Search the job's code and its launcher for the variable")
     return conclude_logs(examination, affected, cause, evidence, fix)
 
 
@@ -137,5 +136,5 @@ def job_log_errors(examination: Examination) -> Outcome:
             lines = f" ({plural(problem.seen.count, 'line')}{ranks})"
             evidence.append(Evidence(str(problem.seen.first), f"{problem.title}{lines}"))
     cause = "" if first is None else f"{first.title}. {first.cause}"
-    fix = None if first is None else manual_fix("Handle the first error", first.fix.rstrip("."))
+    fix = None if first is None else job_plan("Handle the first error", first.fix.rstrip("."))
     return conclude_logs(examination, affected, cause, evidence, fix)

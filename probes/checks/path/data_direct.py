@@ -11,7 +11,7 @@ from probes.nccl.settings import parse_number
 from probes.plans.common import REBOOT_ENDS_JOBS
 from probes.queries.evidence_list import PCI_FUNCTIONS, first_distinct, join_limited
 from probes.queries.finding import Area, Evidence, Outcome, Severity, found, need, passed, unknown
-from probes.queries.jobs import RESTART, RESTARTS, conclude, jobs_of, maps, values_of
+from probes.queries.jobs import conclude, job_plan, jobs_of, maps, values_of
 from probes.queries.pcie_paths import DEVICES, functions_of, is_grace
 from probes.snapshot.examination import Examination
 
@@ -170,12 +170,9 @@ def data_direct_off_in_job(examination: Examination) -> Outcome:
         [*off, *old],
         "NCCL uses Data Direct since 2.27.3, with the libmlx5 of rdma-core 54 or newer, unless "
         "NCCL_IB_DATA_DIRECT is 0.",
-        fix=make_plan(
+        fix=job_plan(
             "Let the job use Data Direct",
             f"Remove {_VARIABLE}=0, and measure with and without it",
             "Put NCCL 2.27.3 or newer and rdma-core 54 or newer into the job's image",
-            RESTART,
-            needs_root=False,
-            disturbs=RESTARTS,
         ),
     )

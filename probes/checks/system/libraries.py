@@ -13,7 +13,7 @@ from probes.facts.system.libraries import DIRECTORIES, InstalledLibrary
 from probes.facts.system.platform import in_container
 from probes.queries.evidence_list import RDMA_DEVICES, first_distinct
 from probes.queries.finding import Area, Evidence, Outcome, Severity, found, need, passed, unknown
-from probes.queries.jobs import OVER_TCP, RESTART, RESTARTS, conclude, jobs_of, usable_paths
+from probes.queries.jobs import OVER_TCP, conclude, job_plan, jobs_of, usable_paths
 from probes.snapshot.examination import Examination
 
 AREA = Area("tools")
@@ -99,12 +99,9 @@ def old_userspace_abi(examination: Examination) -> Outcome:
         jobs,
         evidence,
         "ibv_reg_dmabuf_mr came with IBVERBS_1.12 (rdma-core 34).",
-        fix=make_plan(
+        fix=job_plan(
             "Update rdma-core in the image",
             "Install rdma-core 34 or later in the image",
-            RESTART,
-            needs_root=False,
-            disturbs=RESTARTS,
         ),
         severity=Severity.CRITICAL if dmabuf is True and peermem is False else None,
     )

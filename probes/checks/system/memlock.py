@@ -26,7 +26,6 @@ from probes.queries.finding import (
     unknown,
 )
 from probes.queries.jobs import (
-    RESTART,
     RESTARTS,
     affected,
     driver_loaded,
@@ -98,7 +97,7 @@ def memlock_or_ipc_lock(examination: Examination) -> Outcome:
                 "Service: set LimitMEMLOCK=infinity in the unit that starts jobs",
                 "Docker: add --ulimit memlock=-1 or --cap-add=IPC_LOCK",
                 "Pod: add the capability IPC_LOCK",
-                RESTART,
+                instruction("Restart the job", needs_root=False),
                 disturbs=RESTARTS,
             ),
             severity=None if _least(limited) < _LITTLE_BYTES else Severity.NOTE,
