@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeAlias
 
+from probes.base.evidence import Evidence, Severity
 from probes.base.text import printable
 from probes.checks.gpu import devices as gpu_devices
 from probes.checks.gpu import driver, fabric, imex, modes, nvlink, xids
@@ -58,18 +59,7 @@ from probes.checks.system import (
     perftest,
     rdma_cgroup,
 )
-from probes.queries.finding import (
-    Area,
-    Check,
-    CheckEnded,
-    Evidence,
-    Finding,
-    Outcome,
-    Severity,
-    Status,
-    end_with,
-    unknown,
-)
+from probes.queries.finding import Area, Check, CheckEnded, Finding, Outcome, Status, end_with, unknown
 from probes.snapshot.examination import Examination
 
 # Add a new file of checks here. Findings with the same severity are listed in this order.

@@ -34,6 +34,16 @@ STAGED = "The job copies through host memory, at about half the bandwidth if GPU
 OVER_TCP = "Traffic to other nodes uses TCP, at a fraction of the port rate and with a high CPU load."
 FEWER_RAILS = "The job uses fewer NICs than intended, and loses bandwidth with each missing NIC."
 FAR_NIC = "These GPUs use a farther NIC, or copy through host memory."
+# Findings about the settings of jobs that make NCCL stage in host memory, or use TCP.
+STAGING_SETTINGS = (
+    *("nccl-gdr-level-off", "nccl-gdr-level-too-low", "nccl-gdr-read-off", "nccl-gdr-c2c-off"),
+    *("nccl-dmabuf-disabled", "nccl-too-old-for-dmabuf"),
+)
+TCP_SETTINGS = (
+    *("nccl-ib-disabled", "nccl-net-socket", "nccl-ib-hca-mismatch"),
+    *("nccl-net-plugin-not-found", "nccl-net-plugin-absent", "job-log-plugin-missing"),
+    "job-log-other-setting",
+)
 _GPU = re.compile(r"/dev/nvidia[0-9]{1,4}")
 _OF_PROCESS = re.compile(r"/proc/([0-9]{1,10})/")
 # Programs that open GPUs or RDMA devices to monitor or serve them. They are not jobs. ibacm and

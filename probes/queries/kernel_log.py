@@ -5,22 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from dataclasses import replace
 
+from probes.base.evidence import Evidence, Severity
 from probes.base.plan import Plan
 from probes.base.unknown import Unknown, known
 from probes.facts.kernel.log import KernelLogFacts, KernelMessage, LogKind
 from probes.facts.pci.functions import PciKind
 from probes.queries.evidence_list import KERNEL_LOG, first_distinct, first_n, join_limited
-from probes.queries.finding import (
-    Evidence,
-    Outcome,
-    Severity,
-    Status,
-    end_with,
-    found,
-    need,
-    passed,
-    unknown,
-)
+from probes.queries.finding import Outcome, Status, end_with, found, need, passed, unknown
 from probes.snapshot.examination import Examination
 
 _BOOT_SECONDS = 60.0

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable
 from typing import TypeVar
 
+from probes.base.evidence import Evidence, Severity
 from probes.base.plan import Step, make_plan
 from probes.base.unknown import Maybe, Reason, Unknown, first_unread, known, map_known
 from probes.facts.gpu.gpus import NOT_LISTED, Gpu
@@ -14,18 +15,7 @@ from probes.facts.system.platform import in_container
 from probes.host.nvml import NvmlGpu
 from probes.plans.common import initramfs_instruction, reboot_step
 from probes.queries.evidence_list import KERNEL_LOG, first_n, join_limited
-from probes.queries.finding import (
-    Area,
-    Evidence,
-    Outcome,
-    Severity,
-    end_with,
-    found,
-    need,
-    needs,
-    passed,
-    unknown,
-)
+from probes.queries.finding import Area, Outcome, end_with, found, need, needs, passed, unknown
 from probes.queries.modules import DRIVER_README
 from probes.queries.pcie_paths import config_of
 from probes.snapshot.examination import Examination

@@ -6,7 +6,7 @@ from probes.base.evidence import Evidence
 from probes.base.plan import Plan, instruction
 from probes.checks.live.watched import report_conditions
 from probes.queries.finding import Area, Outcome, Severity, end_with, passed
-from probes.queries.jobs import NCCL_VARIABLES, RESTARTS, job_plan
+from probes.queries.jobs import NCCL_VARIABLES, RESTARTS, STAGING_SETTINGS, TCP_SETTINGS, job_plan
 from probes.queries.jobs import OVER_TCP as TCP_IMPACT
 from probes.queries.jobs import STAGED as STAGED_IMPACT
 from probes.queries.ports import PORT_DOWN
@@ -30,47 +30,17 @@ _NCCL_LOG = (
 )
 _KEEPS = "Running jobs keep their path until they restart."
 _SLOW_LINKS = (
-    "pcie-link-degraded-width",
-    "pcie-link-degraded-speed",
-    "pcie-link-below-port-rate",
-    "pcie-link-limited-by-slot",
-    "single-rail-or-half-rate",
-    "single-rail-or-half-rate-one-lane",
-    "mtu-mismatch",
-    "mtu-mismatch-small",
+    *("pcie-link-degraded-width", "pcie-link-degraded-speed"),
+    *("pcie-link-below-port-rate", "pcie-link-limited-by-slot"),
+    *("single-rail-or-half-rate", "single-rail-or-half-rate-one-lane", "mtu-mismatch", "mtu-mismatch-small"),
 )
 _LOST_GPUS = ("xid-79-fell-off-bus", "gpu-missing-from-nvml", "xid-119-gsp-timeout", "gpu-recovery-action")
 CAUSES_OF_STAGING = (
-    "no-gdr-path",
-    "cuda-fails-to-start",
-    "nccl-gdr-level-off",
-    "nccl-gdr-level-too-low",
-    "nccl-gdr-read-off",
-    "nccl-gdr-c2c-off",
-    "nccl-dmabuf-disabled",
-    "nccl-too-old-for-dmabuf",
-    "memory-peers-missing-old-nccl",
-    "job-log-gdr-disabled",
-    "job-log-other-setting",
-    "job-log-other-nics",
-    "job-log-staged",
-    "gpu-nic-cross-socket",
-    "gpu-nic-through-cpu",
-    "gpu-without-near-nic",
-    "peermem-not-loaded",
+    *("no-gdr-path", "cuda-fails-to-start", *STAGING_SETTINGS, "memory-peers-missing-old-nccl"),
+    *("job-log-gdr-disabled", "job-log-other-setting", "job-log-other-nics", "job-log-staged"),
+    *("gpu-nic-cross-socket", "gpu-nic-through-cpu", "gpu-without-near-nic", "peermem-not-loaded"),
 )
-CAUSES_OF_TCP = (
-    "nccl-ib-disabled",
-    "nccl-net-socket",
-    "nccl-ib-hca-mismatch",
-    "nccl-net-plugin-not-found",
-    "nccl-net-plugin-absent",
-    "job-log-plugin-missing",
-    "job-log-other-setting",
-    "job-log-tcp",
-    "dev-infiniband-missing",
-    "no-gdr-path",
-)
+CAUSES_OF_TCP = (*TCP_SETTINGS, "job-log-tcp", "dev-infiniband-missing", "no-gdr-path")
 
 
 def _end_by_design(examination: Examination) -> None:

@@ -17,7 +17,15 @@ from probes.queries.job_logs import (
     place_of,
     readings_of,
 )
-from probes.queries.jobs import NCCL_VARIABLES, OVER_TCP, STAGED, job_plan, usable_paths
+from probes.queries.jobs import (
+    NCCL_VARIABLES,
+    OVER_TCP,
+    STAGED,
+    STAGING_SETTINGS,
+    TCP_SETTINGS,
+    job_plan,
+    usable_paths,
+)
 from probes.queries.modules import PLUGIN, plugin_only_driver
 from probes.snapshot.examination import Examination
 from probes.snapshot.verdict import State as NodeState
@@ -36,29 +44,10 @@ _OF_GDR = (
     "NCCL_DMABUF_ENABLE",
     "NCCL_IB_CUDA_SUPPORT",
 )
-_CAUSES_OF_TCP = (
-    "nccl-ib-disabled",
-    "nccl-net-socket",
-    "nccl-ib-hca-mismatch",
-    "nccl-net-plugin-not-found",
-    "nccl-net-plugin-absent",
-    "job-log-plugin-missing",
-    "job-log-other-setting",
-    "no-gdr-path",
-)
 _CAUSES_OF_STAGING = (
-    "no-gdr-path",
-    "nccl-gdr-level-off",
-    "nccl-gdr-level-too-low",
-    "nccl-gdr-read-off",
-    "nccl-gdr-c2c-off",
-    "nccl-dmabuf-disabled",
-    "nccl-too-old-for-dmabuf",
-    "job-log-gdr-disabled",
-    "job-log-other-setting",
-    "job-log-other-nics",
-    "gpu-nic-cross-socket",
-    "gpu-nic-through-cpu",
+    *("no-gdr-path", *STAGING_SETTINGS),
+    *("job-log-gdr-disabled", "job-log-other-setting", "job-log-other-nics"),
+    *("gpu-nic-cross-socket", "gpu-nic-through-cpu"),
 )
 
 
@@ -104,7 +93,7 @@ def _first_reason(reading: JobLogReading) -> str:
     ok="No job's NCCL log shows TCP",
     impact=OVER_TCP,
     data_path=True,
-    part_of=_CAUSES_OF_TCP,
+    part_of=(*TCP_SETTINGS, "no-gdr-path"),
 )
 def job_log_tcp(examination: Examination) -> Outcome:
     """Find logs with `via NET/Socket` on a node that has RDMA devices."""

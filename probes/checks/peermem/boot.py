@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from probes.base.evidence import Evidence, Severity
 from probes.base.plan import Plan, Step, instruction, make_plan, plan_or_none
 from probes.base.unknown import Reason, Unknown, map_known
 from probes.facts.kernel.module_blockers import explain
@@ -10,18 +11,7 @@ from probes.facts.system.services import ServiceFacts, ServiceState
 from probes.plans.load_modules import load_step, persist_peermem
 from probes.plans.peermem import replace_nv_peer_mem
 from probes.queries.evidence_list import STAGED
-from probes.queries.finding import (
-    Area,
-    CheckEnded,
-    Evidence,
-    Outcome,
-    Severity,
-    end_with,
-    found,
-    need,
-    passed,
-    unknown,
-)
+from probes.queries.finding import Area, CheckEnded, Outcome, end_with, found, need, passed, unknown
 from probes.queries.module_need import (
     PEERMEM_REASONS,
     Need,

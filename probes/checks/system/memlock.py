@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from probes.base.evidence import Evidence, Severity
 from probes.base.plan import instruction, make_plan
 from probes.base.unknown import Maybe, Reason, Unknown, known, map_known
 from probes.facts.jobs.processes import MAX_PROCESSES, Process
@@ -12,19 +13,7 @@ from probes.facts.system.memlock import LIMITS, LimitsLine, MemlockFacts, Memloc
 from probes.facts.system.systemd_units import UnitSetting
 from probes.plans.services import lift_memlock
 from probes.queries.evidence_list import first_distinct
-from probes.queries.finding import (
-    Area,
-    CheckEnded,
-    Evidence,
-    Outcome,
-    Severity,
-    end_with,
-    found,
-    need,
-    needs,
-    passed,
-    unknown,
-)
+from probes.queries.finding import Area, CheckEnded, Outcome, end_with, found, need, needs, passed, unknown
 from probes.queries.jobs import (
     RESTARTS,
     affected,
