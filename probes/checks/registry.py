@@ -39,15 +39,7 @@ from probes.checks.nic import (
 )
 from probes.checks.nic import devices as nic_devices
 from probes.checks.path import data_direct, dmabuf, gdr_path, p2p_topology, vendor_paths
-from probes.checks.pcie import (
-    acs,
-    device_control,
-    errors,
-    host_bridges,
-    iommu,
-    links,
-    placement,
-)
+from probes.checks.pcie import acs, device_control, errors, host_bridges, iommu, links, placement
 from probes.checks.peermem import boot, in_use, on_disk, parameters, symbols
 from probes.checks.system import (
     device_files,

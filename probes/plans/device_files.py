@@ -96,10 +96,7 @@ def nvidia_files(gone: Collection[str], minors: Sequence[int]) -> Plan:
         )
     if UNIFIED in gone:
         steps.append(
-            Step(
-                "Load nvidia_uvm if needed, and create its two files",
-                ("nvidia-modprobe", "-u", "-c", "0"),
-            )
+            Step("Load nvidia_uvm if needed, and create its two files", ("nvidia-modprobe", "-u", "-c", "0"))
         )
     return Plan(
         "Create the device files",

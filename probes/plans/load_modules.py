@@ -324,10 +324,7 @@ def _persist(examination: Examination, names: Sequence[str], note: str) -> Plan 
                 f"Write `{line}` to a file in /etc/modprobe.d. Files in modules-load.d take no options."
             )
         )
-    step = Step(
-        f"Make systemd-modules-load load {', '.join(added)} at boot",
-        file=FileChange(OWN_FILE, text),
-    )
+    step = Step(f"Make systemd-modules-load load {', '.join(added)} at boot", file=FileChange(OWN_FILE, text))
     return make_plan("Load the modules at every boot", step, *instructions, note=sentences(note))
 
 

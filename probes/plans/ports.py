@@ -32,11 +32,7 @@ def raise_ports(examination: Examination) -> Plan | str:
     unread = "; ".join(f"the state of {port.name} is unknown: {condition}" for port, condition in unknown[:4])
     if not steps:
         return unread or NothingToDo(f"none of the {len(ports)} ports is disabled")
-    return Plan(
-        "Enable disabled ports",
-        steps,
-        note=sentences(KEEP if down else "", unread),
-    )
+    return Plan("Enable disabled ports", steps, note=sentences(KEEP if down else "", unread))
 
 
 def _is_virtual_function(examination: Examination, port: Port) -> bool:

@@ -134,10 +134,7 @@ def lift_memlock(units: Sequence[str]) -> Plan:
     reload = Step("Make systemd read the files", ("systemctl", "daemon-reload"))
     usual = [unit for unit in units if unit not in _RESTARTS]
     restarts = [
-        Step(
-            "Apply the limit to new jobs (running jobs keep theirs)",
-            ("systemctl", "restart", *usual),
-        )
+        Step("Apply the limit to new jobs (running jobs keep theirs)", ("systemctl", "restart", *usual))
     ] * bool(usual)
     restarts += [
         Step(_RESTARTS[unit][0], ("systemctl", "restart", unit)) for unit in units if unit in _RESTARTS

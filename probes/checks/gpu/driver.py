@@ -169,11 +169,7 @@ def gpu_driver_start_failed(examination: Examination) -> Outcome:
     )
     rest = " once. The GPU responds now." if back else ". The numbers in the message show where."
     outcome = found_in_log(
-        examination,
-        messages,
-        f"RmInitAdapter or probe failed{rest}",
-        fix,
-        Severity.NOTE if back else None,
+        examination, messages, f"RmInitAdapter or probe failed{rest}", fix, Severity.NOTE if back else None
     )
     if back:
         return replace(outcome, impact="None now.")

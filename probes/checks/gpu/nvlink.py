@@ -133,10 +133,7 @@ def fabric_manager_down_version(examination: Examination) -> Outcome:
     not_here = Evidence("nv-fabricmanager --version", "not installed here")
     manager = need(tools.fabric_manager, _TOOLS, absent=not_here)
     driver = need(gpus.driver.version, "the driver's version")
-    seen = (
-        Evidence("nv-fabricmanager --version", manager),
-        Evidence("/sys/module/nvidia/version", driver),
-    )
+    seen = (Evidence("nv-fabricmanager --version", manager), Evidence("/sys/module/nvidia/version", driver))
     if manager == driver:
         return passed(*seen)
     runs = _manager_runs(examination)

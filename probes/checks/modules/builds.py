@@ -316,10 +316,7 @@ def initramfs_stale(examination: Examination) -> Outcome:
             differing.append((name, module.srcversion, on_disk))
     if not differing:
         return passed(Evidence("modinfo -F srcversion", "the loaded modules are those on disk"))
-    steps = (
-        *initramfs_steps(),
-        reboot_step(),
-    )
+    steps = (*initramfs_steps(), reboot_step())
     names = tuple(name for name, _, _ in differing)
     return found(
         f"{', '.join(names)} came from an initramfs that is older than the files on disk, or the files "

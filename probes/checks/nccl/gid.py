@@ -117,10 +117,7 @@ def nccl_gid_index_missing(examination: Examination) -> Outcome:
 def nccl_gid_index_not_v2(examination: Examination) -> Outcome:
     """Read the type of the GID on every Ethernet port that the job may use."""
     return _conclude(
-        examination,
-        is_v1,
-        Severity.WARNING,
-        "These are RoCE v1 GIDs, which routers do not forward.",
+        examination, is_v1, Severity.WARNING, "These are RoCE v1 GIDs, which routers do not forward."
     )
 
 

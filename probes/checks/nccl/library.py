@@ -33,10 +33,7 @@ AREA = Area("nccl")
 _DMABUF = "NCCL_DMABUF_ENABLE"
 _SETTLED_SECONDS = 120.0
 _FIRST_WITH_DMABUF = (2, 13, 4)
-_NEWER = job_plan(
-    "Use a newer NCCL",
-    "Install NCCL 2.23.4 or later in the job's image",
-)
+_NEWER = job_plan("Use a newer NCCL", "Install NCCL 2.23.4 or later in the job's image")
 
 
 def versions_of(process: Process, name: str) -> Iterator[tuple[MappedLibrary, tuple[int, ...]]]:
@@ -145,10 +142,7 @@ def nccl_twice_in_process(examination: Examination) -> Outcome:
         evidence,
         "A framework brings its own NCCL and something else loads another. The load order decides which one"
         " is used.",
-        fix=job_plan(
-            "Keep one NCCL",
-            "Remove one from LD_LIBRARY_PATH, LD_PRELOAD or the image",
-        ),
+        fix=job_plan("Keep one NCCL", "Remove one from LD_LIBRARY_PATH, LD_PRELOAD or the image"),
     )
 
 
@@ -292,10 +286,7 @@ def nccl_net_plugin_mixed(examination: Examination) -> Outcome:
         jobs,
         evidence,
         "Ranks with the plugin cannot connect to ranks without it.",
-        fix=job_plan(
-            "Give all ranks the same plugin",
-            "Use one image and one LD_LIBRARY_PATH for all ranks",
-        ),
+        fix=job_plan("Give all ranks the same plugin", "Use one image and one LD_LIBRARY_PATH for all ranks"),
     )
 
 

@@ -7,12 +7,7 @@ from typing import TYPE_CHECKING
 from probes.checks.nccl.network import HCA, nearest_left_out
 from probes.queries.evidence_list import join_limited
 from probes.queries.finding import Area, Evidence, Outcome, Severity
-from probes.queries.job_logs import (
-    conclude_logs,
-    environment_evidence,
-    environment_sentence,
-    readings_of,
-)
+from probes.queries.job_logs import conclude_logs, environment_evidence, environment_sentence, readings_of
 from probes.queries.jobs import FAR_NIC, NCCL_VARIABLES, STAGED, job_plan, usable_paths
 from probes.queries.modules import driver_with_plugin
 from probes.snapshot.examination import Examination

@@ -8,12 +8,7 @@ from probes.base.text import plural
 from probes.nccl.settings import parse_level, parse_number
 from probes.queries.evidence_list import join_limited
 from probes.queries.finding import Area, Evidence, Outcome, Severity, unknown
-from probes.queries.job_logs import (
-    conclude_logs,
-    environment_is_read,
-    readings_of,
-    settings_of,
-)
+from probes.queries.job_logs import conclude_logs, environment_is_read, readings_of, settings_of
 from probes.queries.jobs import NCCL_VARIABLES, job_plan, jobs_of
 from probes.snapshot.examination import Examination
 

@@ -152,11 +152,7 @@ def nic_without_rdma_device(examination: Examination) -> Outcome:
                     "Show whether RDMA is disabled",
                     ("devlink", "dev", "param", "show", f"pci/{bdfs[0]}", "name", "enable_rdma"),
                 ),
-                Step(
-                    "Show whether RDMA devices can be in other network namespaces",
-                    NAMESPACE_ARGV,
-                    False,
-                ),
+                Step("Show whether RDMA devices can be in other network namespaces", NAMESPACE_ARGV, False),
             ),
             severity=_lost(examination, bdfs),
             devices=tuple(bdfs),

@@ -111,8 +111,7 @@ def _check_cable(ports: list[Port]) -> Plan:
 def _check_subnet_manager(ports: list[Port]) -> Plan:
     port = ports[0]
     ask = Step(
-        "Query the fabric's subnet manager",
-        ("sminfo", "-C", port.device.name, "-P", str(port.facts.number)),
+        "Query the fabric's subnet manager", ("sminfo", "-C", port.device.name, "-P", str(port.facts.number))
     )
     start = instruction(
         "Start or repair the subnet manager: on the switch, in UFM, or opensm on one node", False

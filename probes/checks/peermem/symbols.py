@@ -163,10 +163,7 @@ def peermem_symbol_version_mismatch_nvidia(examination: Examination) -> Outcome:
         "nvidia_peermem works only with a driver of the same version.",
         *evidence,
         fix=Plan(
-            "Load driver and modules of the same version",
-            steps,
-            needs_reboot=True,
-            disturbs=REBOOT_ENDS_JOBS,
+            "Load driver and modules of the same version", steps, needs_reboot=True, disturbs=REBOOT_ENDS_JOBS
         ),
         part_of=("driver-half-updated",),
     )

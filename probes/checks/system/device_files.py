@@ -152,8 +152,7 @@ def dev_infiniband_denied(examination: Examination) -> Outcome:
             fix=make_plan(
                 "Let all users open the files",
                 Step(
-                    "Change the mode until the next boot",
-                    ("chmod", "0666", *(file.path for file in denied)),
+                    "Change the mode until the next boot", ("chmod", "0666", *(file.path for file in denied))
                 ),
                 f"To make this permanent, write {rule} to {path}",
                 note="If only a group should use them, add the user to that group instead.",

@@ -99,10 +99,7 @@ def old_userspace_abi(examination: Examination) -> Outcome:
         jobs,
         evidence,
         "ibv_reg_dmabuf_mr came with IBVERBS_1.12 (rdma-core 34).",
-        fix=job_plan(
-            "Update rdma-core in the image",
-            "Install rdma-core 34 or later in the image",
-        ),
+        fix=job_plan("Update rdma-core in the image", "Install rdma-core 34 or later in the image"),
         severity=Severity.CRITICAL if dmabuf is True and peermem is False else None,
     )
 

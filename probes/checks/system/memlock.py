@@ -14,14 +14,7 @@ from probes.facts.system.systemd_units import UnitSetting
 from probes.plans.services import lift_memlock
 from probes.queries.evidence_list import first_distinct
 from probes.queries.finding import Area, CheckEnded, Outcome, end_with, found, need, needs, passed, unknown
-from probes.queries.jobs import (
-    RESTARTS,
-    affected,
-    driver_loaded,
-    jobs_of,
-    named_by_nvml,
-    no_fault,
-)
+from probes.queries.jobs import RESTARTS, affected, driver_loaded, jobs_of, named_by_nvml, no_fault
 from probes.snapshot.examination import Examination
 
 AREA = Area("environment")
