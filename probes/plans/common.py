@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 
-from probes.base.plan import Step
+from probes.base.plan import Plan, Step, make_plan
 from probes.facts.system.network_dependencies import Netdev, NetworkDependencyFacts
 
 REBOOT_ENDS_JOBS = "every job on this node"
@@ -39,6 +39,27 @@ def initramfs_steps() -> tuple[Step, ...]:
 def reboot_step(why: str = "Reboot the node") -> Step:
     """Return the step that reboots the node; `why` says what it achieves."""
     return Step(why, ("systemctl", "reboot"))
+
+
+def reboot_plan(
+    title: str, *steps: Step | str, needs_root: bool = True, reversible: bool = True, note: str = ""
+) -> Plan:
+    """Return a plan with a reboot, which ends every job on the node; its texts are manual steps."""
+    return make_plan(
+        title,
+        *steps,
+        needs_root=needs_root,
+        reversible=reversible,
+        needs_reboot=True,
+        disturbs=REBOOT_ENDS_JOBS,
+        note=note,
+    )
+
+
+def driver_option_plan(title: str, *changes: str) -> Plan:
+    """Return the plan that changes an option of the NVIDIA driver, which takes effect at a reboot."""
+    reboot = reboot_step("Reboot to load the driver with its new options")
+    return reboot_plan(title, *changes, initramfs_instruction(), reboot)
 
 
 def may_take_down_netdevs(argv: Sequence[str]) -> bool:

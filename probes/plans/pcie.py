@@ -9,7 +9,7 @@ from probes.base.text import plural
 from probes.base.unknown import Unknown, known
 from probes.facts.pci.capabilities import Acs
 from probes.facts.system.platform import PlatformFacts
-from probes.plans.common import REBOOT_ENDS_JOBS
+from probes.plans.common import reboot_plan
 from probes.plans.ports import look_at_reads
 from probes.queries.acs_redirects import REDIRECTS, acs_exemption, redirects_of, translates
 from probes.queries.pcie_paths import is_guest, nic_registers, passed_to_guests, reason_of
@@ -62,7 +62,7 @@ def fix_redirects(examination: Examination, ports: Mapping[str, Acs]) -> Plan:
     locked = why_no_setpci(examination)
     if not locked:
         return clear(ports)
-    return make_plan(_TITLE, locked, *_lasting(ports), needs_reboot=True, disturbs=REBOOT_ENDS_JOBS)
+    return reboot_plan(_TITLE, locked, *_lasting(ports))
 
 
 def clear(ports: Mapping[str, Acs]) -> Plan:
@@ -128,13 +128,11 @@ def pass_through(examination: Examination) -> Plan:
     """Set the IOMMU to passthrough with a kernel option and a reboot."""
     option = pass_through_option(examination)
     keep = "" if is_arm64(examination) else " Keep intel_iommu=on if virtual functions are used."
-    return make_plan(
+    return reboot_plan(
         "Set the IOMMU to passthrough",
         f"Add {option} to the kernel command line in the boot loader's configuration.",
         "Apply the configuration (update-grub, grub2-mkconfig or bootctl), then reboot.",
         f"After the reboot, check that /proc/cmdline contains {option}.",
-        needs_reboot=True,
-        disturbs=REBOOT_ENDS_JOBS,
         note="DMA of devices passed through to virtual machines is still translated." + keep,
     )
 

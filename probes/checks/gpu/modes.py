@@ -10,7 +10,7 @@ from probes.checks.gpu.devices import GPUS, NO_GPU, bdfs_of, gpus_with, names_of
 from probes.facts.gpu.gpus import Gpu, is_vgpu
 from probes.facts.gpu.memory_mode import PARAMETER, MemoryMode, gpu_numa_nodes, memory_mode
 from probes.nccl.settings import parse_level
-from probes.plans.common import REBOOT_ENDS_JOBS
+from probes.plans.common import reboot_plan
 from probes.plans.gpu import mig_off
 from probes.queries.evidence_list import first_n, join_limited
 from probes.queries.finding import Area, Evidence, Outcome, Severity, found, need, passed, unknown
@@ -342,12 +342,10 @@ def gpu_memory_in_kubernetes(examination: Examination) -> Outcome:
         "driver 580.",
         shown,
         Evidence("/sys/devices/system/node", f"memory without CPUs: NUMA {nodes}"),
-        fix=make_plan(
+        fix=reboot_plan(
             "Let the driver manage GPU memory (CDMM)",
             "Write `options nvidia NVreg_CoherentGPUMemoryMode=driver` to a file in /etc/modprobe.d",
             "Rebuild the initramfs, and reboot",
-            needs_reboot=True,
-            disturbs=REBOOT_ENDS_JOBS,
             note="Programs that allocate GPU memory as a NUMA node (numactl --membind) then need cudaMalloc.",
         ),
         devices=bdfs_of(joined),

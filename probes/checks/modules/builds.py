@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from probes.base.plan import Plan, Step, instruction, make_plan
+from probes.base.plan import Plan, Step, make_plan
 from probes.base.unknown import Reason, Unknown, known, map_known
 from probes.facts.kernel.dkms import DRIVER_PACKAGES, DkmsFacts, DkmsModule
 from probes.facts.system.platform import in_container
-from probes.plans.common import REBOOT_ENDS_JOBS, initramfs_steps, reboot_step
+from probes.plans.common import initramfs_steps, reboot_plan, reboot_step
 from probes.plans.driver import exchange_driver, matching_fabric_manager, rebuild_plan
 from probes.queries.evidence_list import SHOWN, join_limited
 from probes.queries.finding import Area, Evidence, Outcome, Severity, end_with, found, need, passed, unknown
@@ -227,16 +227,16 @@ def driver_half_updated(examination: Examination) -> Outcome:
     evidence = _version_evidence(loaded, on_disk)
     if loaded == on_disk:
         return passed(*evidence)
-    steps = (
-        *matching_fabric_manager(examination, on_disk),
-        instruction("Drain the node. The driver can be replaced only while nothing uses a GPU."),
-        reboot_step(),
-        instruction("Hold the driver packages so that they are not updated automatically"),
-    )
     return found(
         f"Driver {on_disk} was installed while {loaded} was in use. It takes effect after a reboot.",
         *evidence,
-        fix=Plan("Finish the driver update", steps, needs_reboot=True, disturbs=REBOOT_ENDS_JOBS),
+        fix=reboot_plan(
+            "Finish the driver update",
+            *matching_fabric_manager(examination, on_disk),
+            "Drain the node. The driver can be replaced only while nothing uses a GPU.",
+            reboot_step(),
+            "Hold the driver packages so that they are not updated automatically",
+        ),
         devices=("nvidia",),
     )
 
@@ -316,7 +316,6 @@ def initramfs_stale(examination: Examination) -> Outcome:
             differing.append((name, module.srcversion, on_disk))
     if not differing:
         return passed(Evidence("modinfo -F srcversion", "the loaded modules are those on disk"))
-    steps = (*initramfs_steps(), reboot_step())
     names = tuple(name for name, _, _ in differing)
     return found(
         f"{', '.join(names)} came from an initramfs that is older than the files on disk, or the files "
@@ -327,8 +326,6 @@ def initramfs_stale(examination: Examination) -> Outcome:
             )
             for name, loaded, on_disk in differing[:SHOWN]
         ),
-        fix=Plan(
-            "Rebuild the initramfs", steps, reversible=False, needs_reboot=True, disturbs=REBOOT_ENDS_JOBS
-        ),
+        fix=reboot_plan("Rebuild the initramfs", *initramfs_steps(), reboot_step(), reversible=False),
         devices=names,
     )

@@ -8,7 +8,7 @@ from probes.checks.nccl.network import used_devices
 from probes.facts.rdma.bonds import Bond, BondMember
 from probes.facts.rdma.devices import RdmaDevice
 from probes.nccl.settings import parse_number
-from probes.plans.common import REBOOT_ENDS_JOBS
+from probes.plans.common import reboot_plan
 from probes.queries.evidence_list import RDMA_DEVICES, first_n, join_limited
 from probes.queries.finding import Area, Evidence, Outcome, Severity, found, need, passed
 from probes.queries.jobs import RESTARTS, jobs_of
@@ -38,11 +38,9 @@ def rate_shown_as_sdr(examination: Examination) -> Outcome:
             f"{port_names(chosen)}: this kernel is older than the link's speed and prints unknown speeds as "
             "SDR. The cable is fine.",
             *first_n(_rate(port) for port in chosen),
-            fix=make_plan(
+            fix=reboot_plan(
                 "Use a kernel or OFED that supports the speed",
                 "Install a newer kernel or OFED/DOCA. mlxlink -d BDF shows the true speed.",
-                needs_reboot=True,
-                disturbs=REBOOT_ENDS_JOBS,
             ),
             devices=devices_of(chosen),
         )

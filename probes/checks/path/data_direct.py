@@ -8,7 +8,7 @@ from probes.checks.nccl.library import versions_of
 from probes.facts.pci.functions import PciFunction, PciKind, is_for_guests
 from probes.facts.rdma.devices import RdmaFacts
 from probes.nccl.settings import parse_number
-from probes.plans.common import REBOOT_ENDS_JOBS
+from probes.plans.common import reboot_plan
 from probes.queries.evidence_list import PCI_FUNCTIONS, first_distinct, join_limited
 from probes.queries.finding import Area, Evidence, Outcome, Severity, found, need, passed, unknown
 from probes.queries.jobs import conclude, job_plan, jobs_of, maps, values_of
@@ -66,11 +66,9 @@ def data_direct_unavailable(examination: Examination) -> Outcome:
         return found(
             f"mlx5_ib has found no NIC for {join_limited(left)}. It pairs both by an ID in their VPD.",
             *first_distinct(Evidence(f"{_ASK} on {name}", answer or "none") for name, answer in answers),
-            fix=make_plan(
+            fix=reboot_plan(
                 "Have the firmware pair NIC and function",
                 "Update the firmware of the NICs, and power-cycle the node",
-                needs_reboot=True,
-                disturbs=REBOOT_ENDS_JOBS,
             ),
             devices=tuple(left),
         )
@@ -81,23 +79,23 @@ def data_direct_unavailable(examination: Examination) -> Outcome:
 def _none_here(examination: Examination) -> Outcome:
     """Judge a bus without DMA functions: a ConnectX-8 on Grace, with its switch above a GPU, has one."""
     functions = functions_of(examination)
-    nvidia = [function for function in functions.values() if function.vendor_id == _MELLANOX]
+    mellanox = [function for function in functions.values() if function.vendor_id == _MELLANOX]
     nics = [
-        function for function in nvidia if function.kind is PciKind.NIC and function.device_id == _CONNECTX_8
+        function
+        for function in mellanox
+        if function.kind is PciKind.NIC and function.device_id == _CONNECTX_8
     ]
     gpus = [function for function in functions.values() if function.kind is PciKind.GPU]
-    switches = {function.bdf for function in nvidia if function.kind is PciKind.BRIDGE}
+    switches = {function.bdf for function in mellanox if function.kind is PciKind.BRIDGE}
     if not nics or not is_grace(examination) or not any(switches.intersection(gpu.chain) for gpu in gpus):
         return passed(Evidence(DEVICES, "no ConnectX DMA function (15b3:2100) here"))
     return found(
         "A GPU is below the switch of a ConnectX-8, but no DMA function (15b3:2100) is on the PCI bus.",
         Evidence(DEVICES, f"ConnectX-8: {join_limited(function.bdf for function in nics)}; no 15b3:2100"),
-        fix=make_plan(
+        fix=reboot_plan(
             "Show the functions again",
             "On the host of a virtual machine: pass the DMA functions through, too",
             "Else update the firmware of the NICs, and power-cycle the node",
-            needs_reboot=True,
-            disturbs=REBOOT_ENDS_JOBS,
         ),
         devices=tuple(function.bdf for function in nics),
     )
@@ -109,12 +107,10 @@ def _without_driver(examination: Examination, unbound: list[PciFunction]) -> Out
         "No driver is bound to the DMA function. mlx5_ib knows it since Linux 6.12 and in DOCA-OFED.",
         *first_distinct(Evidence(f"{DEVICES}/{function.bdf}/driver", "no driver") for function in unbound),
         Evidence("uname -r", known(release, "unknown")),
-        fix=make_plan(
+        fix=reboot_plan(
             "Install a driver with Data Direct",
             "Boot Linux 6.12 or newer (Ubuntu: linux-nvidia-64k-6.14), or install DOCA-OFED",
             "After the reboot, look for its messages in the kernel log: VPD, VU keyword",
-            needs_reboot=True,
-            disturbs=REBOOT_ENDS_JOBS,
         ),
         devices=tuple(function.bdf for function in unbound),
     )

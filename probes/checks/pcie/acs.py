@@ -11,7 +11,7 @@ from probes.base.unknown import Reason, Unknown, known, map_known
 from probes.facts.kernel.log import LogKind
 from probes.facts.pci.functions import PciFunction, PciKind
 from probes.facts.pci.rdma_topo import ARGV, is_dma_function
-from probes.plans.common import REBOOT_ENDS_JOBS
+from probes.plans.common import REBOOT_ENDS_JOBS, reboot_plan
 from probes.plans.pcie import CHECK_CMDLINE, boot_option, fix_redirects, pass_through
 from probes.queries.acs_redirects import (
     acs_exemption,
@@ -190,7 +190,7 @@ def acs_option_ignored(examination: Examination) -> Outcome:
             return found(
                 "No mainline kernel has this option.",
                 Evidence("/proc/cmdline", word[:120]),
-                fix=make_plan(
+                fix=reboot_plan(
                     "Replace pci=noacs",
                     instruction(
                         "Replace it in the boot loader's configuration, with the BDFs of the switch "
@@ -199,8 +199,6 @@ def acs_option_ignored(examination: Examination) -> Outcome:
                         to_copy=boot_option(["<BDF>", "<BDF>"]),
                     ),
                     CHECK_CMDLINE,
-                    needs_reboot=True,
-                    disturbs=REBOOT_ENDS_JOBS,
                 ),
             )
     return passed(Evidence("/proc/cmdline", "no pci=noacs"))

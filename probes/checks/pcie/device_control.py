@@ -9,7 +9,7 @@ from probes.base.text import plural
 from probes.base.unknown import Maybe, Reason, Unknown, known, map_known
 from probes.facts.pci.capabilities import PciExpress
 from probes.facts.rdma.devices import RdmaFacts
-from probes.plans.common import REBOOT_ENDS_JOBS
+from probes.plans.common import reboot_plan
 from probes.plans.pcie import DRAIN, NOT_LASTING, USUAL_READ_BYTES, raising, set_bits
 from probes.plans.ports import look_at_ordering
 from probes.queries.finding import Area, Evidence, Outcome, Severity, passed
@@ -138,12 +138,10 @@ def pcie_devctl_payload_differs(examination: Examination) -> Outcome:
         Evidence(
             "lspci -vvv", f"the same MaxPayload on {plural(len(paths), 'path')}" if paths else "no near pairs"
         ),
-        make_plan(
+        reboot_plan(
             "Set one MaxPayload on the whole path",
             "Set one MaxPayload for all slots in the BIOS, or choose the BIOS default.",
             "Or add pci=pcie_bus_safe to the kernel command line, so that the kernel sets one value.",
-            needs_reboot=True,
-            disturbs=REBOOT_ENDS_JOBS,
         ),
     )
 
@@ -171,11 +169,9 @@ def pcie_devctl_extended_tags(examination: Examination) -> Outcome:
         wrong,
         "The kernel disables extended tags for a whole PCIe tree if one device in it does not support them.",
         "ExtTag+: " + _ON,
-        lambda bad: make_plan(
+        lambda bad: reboot_plan(
             "Find what disables extended tags",
             "Look for 'disabling Extended Tags' in the kernel log, and check the BIOS.",
-            needs_reboot=True,
-            disturbs=REBOOT_ENDS_JOBS,
         ),
     )
 
@@ -332,10 +328,8 @@ def _same_on_board(
             if fact < max(values):
                 text = f"{name}: {words(fact)}, others {words(max(values))}"
                 tally.fault(Evidence(f"lspci -vvv -s {bdf}", text), bdf)
-    plan = make_plan(
+    plan = reboot_plan(
         "Set NICs of the same model the same way",
         "In the BIOS, set the slots of these NICs like those of the others.",
-        needs_reboot=True,
-        disturbs=REBOOT_ENDS_JOBS,
     )
     return tally.outcome(cause, Evidence("lspci -vvv", good), plan)

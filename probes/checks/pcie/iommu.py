@@ -8,7 +8,7 @@ from probes.base.unknown import Maybe, Reason, Unknown, known, map_known
 from probes.facts.gpudirect import GdrPath
 from probes.facts.kernel.log import LogKind
 from probes.facts.pci.functions import PciFunction, PciKind
-from probes.plans.common import REBOOT_ENDS_JOBS, initramfs_instruction, reboot_step
+from probes.plans.common import driver_option_plan, reboot_plan
 from probes.plans.pcie import is_arm64, pass_through
 from probes.queries.acs_redirects import redirects_of
 from probes.queries.evidence_list import KERNEL_LOG, LIKE_THESE, first_distinct, join_limited
@@ -141,12 +141,10 @@ def iommu_fault(examination: Examination) -> Outcome:
         f"{devices}: the device accessed an address that the IOMMU does not map for it. Usual causes are a "
         "translating IOMMU, ACS redirect, or a driver that hands out raw addresses.",
         *messages_about(examination, (LogKind.IOMMU_FAULT,), bdfs),
-        fix=make_plan(
+        fix=reboot_plan(
             "Let peer-to-peer transfers bypass the IOMMU",
             "If gdrtop finds iommu-translated or acs-redirect-enabled, fix that first.",
             "Otherwise update the drivers of GPU and NIC, and read the kernel log again.",
-            needs_reboot=True,
-            disturbs=REBOOT_ENDS_JOBS,
         ),
         devices=bdfs,
     )
@@ -204,16 +202,13 @@ def peer_mmio_not_remapped(examination: Examination) -> Outcome:
             tally.unknowns.append(kind)
         elif function.kind is PciKind.NIC and kind.startswith("DMA"):
             tally.fault(Evidence(f"{_GROUPS}/{known(function.iommu_group, 0)}/type", f"{kind}: {bdf}"), bdf)
-    steps = (
-        instruction("Delete NVreg_DmaRemapPeerMmio=0 from `options nvidia` in /etc/modprobe.d"),
-        initramfs_instruction(),
-        reboot_step("Reboot to load the driver with its new options"),
-    )
     return tally.outcome(
         "With NVreg_DmaRemapPeerMmio=0 the driver gives NICs the CPU's addresses of GPU memory, for which "
         "the IOMMU has no mapping.",
         option,
-        Plan("Remove the option", steps, needs_reboot=True, disturbs=REBOOT_ENDS_JOBS),
+        driver_option_plan(
+            "Remove the option", "Delete NVreg_DmaRemapPeerMmio=0 from `options nvidia` in /etc/modprobe.d"
+        ),
     )
 
 

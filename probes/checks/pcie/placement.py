@@ -6,7 +6,7 @@ from probes.base.plan import Plan, instruction, make_plan
 from probes.base.text import plural
 from probes.base.unknown import Reason, Unknown, first_unread, known
 from probes.facts.rdma.devices import RdmaFacts
-from probes.plans.common import REBOOT_ENDS_JOBS
+from probes.plans.common import reboot_plan
 from probes.queries.evidence_list import LIKE_THESE, first_distinct, join_limited
 from probes.queries.finding import Area, Evidence, Outcome, Severity, end_with, found, need, passed
 from probes.queries.pcie_paths import (
@@ -247,12 +247,10 @@ def numa_node_unknown(examination: Examination) -> Outcome:
         "The BIOS or hypervisor provides no proximity data (numa_node is -1), and NCCL treats -1 as a "
         "separate NUMA node.",
         *first_distinct(tally.faults, LIKE_THESE),
-        fix=make_plan(
+        fix=reboot_plan(
             "Have the firmware report NUMA nodes",
             "Update the BIOS, and enable NUMA (ACPI SRAT, _PXM) in it.",
             "In a virtual machine: have the hypervisor expose NUMA, or set NCCL_TOPO_FILE.",
-            needs_reboot=True,
-            disturbs=REBOOT_ENDS_JOBS,
         ),
         # Cloud VMs usually report none; the provider supplies a topology file instead.
         severity=Severity.NOTE if all_missing and is_guest(examination) is True else None,
@@ -312,13 +310,11 @@ def bar1_too_small(examination: Examination) -> Outcome:
     return tally.outcome(
         cause,
         Evidence("nvidia-smi -q -d MEMORY", "BAR1 spans the memory of all GPUs"),
-        make_plan(
+        reboot_plan(
             "Enlarge BAR1",
             "In the BIOS, enable Above 4G Decoding and Resizable BAR.",
             "In a virtual machine, configure more 64-bit MMIO space (pciPassthru.64bitMMIOSizeGB).",
             "If the GPU does not support a larger BAR1, register less memory at a time in the job.",
-            needs_reboot=True,
-            disturbs=REBOOT_ENDS_JOBS,
         ),
     )
 

@@ -1,4 +1,4 @@
-"""The IOMMU, and virtual machines."""
+"""The IOMMU and ATS of NICs."""
 
 from __future__ import annotations
 
@@ -7,11 +7,15 @@ from dataclasses import replace
 import pytest
 
 from probes.base.unknown import Unknown
+from probes.checks.registry import findings
 from probes.facts.gpudirect import GdrPath
 from probes.facts.pci.capabilities import ConfigSpace
 from probes.facts.pci.functions import PciKind
 from probes.facts.system.platform import PlatformFacts
-from probes.queries.finding import Severity, Status
+from probes.queries.finding import Finding, Severity, Status
+from probes.simulation.host import SimulatedHost
+from probes.simulation.node.devices import config_space
+from probes.snapshot.examination import examine
 from tests.probes.checks.changed import with_log
 from tests.probes.checks.doctor import findings_on
 from tests.probes.checks.pcie.nodes import (
@@ -189,3 +193,37 @@ def test_pci_noacs_is_no_kernel_option() -> None:
     assert any('pci=disable_acs_redir=\\"<BDF>;<BDF>\\"' in step.why for step in fix.steps)
     lost = with_node(healthy(), kernel=SLOW)
     assert finding(lost, "acs-option-ignored").status is Status.UNKNOWN
+
+
+CHECK = "nic-ats-on-bare-metal"
+
+
+def with_ats(node: str) -> Finding:
+    host = SimulatedHost(node, clock=lambda: 1000.0)
+    for nic in host.tree.nics:
+        config_space.set_bits(host.tree, nic.bdf, config_space.ATS_CONTROL, 0x8000, 0x8000)
+    (finding,) = findings(examine(host), only={CHECK})
+    return finding
+
+
+def test_ats_on_bare_metal_is_a_note_about_each_nic() -> None:
+    finding = with_ats("hgx-h100")
+    assert (finding.status, finding.severity) == (Status.FOUND, Severity.NOTE)
+    assert len(finding.devices) == 10
+    assert finding.fix is not None
+    assert "mlxconfig -d 0000:1a:00.0 q ATS_ENABLED" in finding.fix.steps[0].why
+
+
+def test_a_guest_needs_ats() -> None:
+    assert findings_on("cloud-vm")[CHECK].status is Status.PASSED
+    assert with_ats("pcie-l40s+vm-without-p2p").status is Status.PASSED
+
+
+def test_grace_needs_ats() -> None:
+    assert with_ats("gb200").status is Status.PASSED
+
+
+def test_ports_that_pass_translated_requests_need_ats() -> None:
+    finding = with_ats("hgx-h100+acs-direct-translated-without-ats")
+    assert "mlx5_2" not in " ".join(evidence.value for evidence in finding.evidence)
+    assert "mlx5_0" in " ".join(evidence.value for evidence in finding.evidence)
