@@ -105,7 +105,7 @@ def test_a_node_with_only_gpus_needs_no_rdma_modules() -> None:
     node = bare(examination_of(HGX))
     pci = node.node.pci
     assert not isinstance(pci, Unknown)
-    gpus = {bdf: one for bdf, one in pci.functions.items() if one.kind.name == "GPU"}
+    gpus = {bdf: function for bdf, function in pci.functions.items() if function.kind.name == "GPU"}
     alone = replace(
         node,
         node=replace(node.node, pci=replace(pci, functions=gpus)),
@@ -211,10 +211,10 @@ def test_efa_does_not_use_peermem() -> None:
     rdma, pci = node.node.rdma, node.node.pci
     assert not isinstance(rdma, Unknown)
     assert not isinstance(pci, Unknown)
-    devices = tuple(replace(one, driver="efa") for one in rdma.devices)
+    devices = tuple(replace(device, driver="efa") for device in rdma.devices)
     functions = {
-        bdf: replace(one, vendor_id=0x1D0F) if one.kind is PciKind.NIC else one
-        for bdf, one in pci.functions.items()
+        bdf: replace(function, vendor_id=0x1D0F) if function.kind is PciKind.NIC else function
+        for bdf, function in pci.functions.items()
     }
     changed = replace(node.node, rdma=replace(rdma, devices=devices), pci=replace(pci, functions=functions))
     efa = replace(node, node=changed)
