@@ -25,6 +25,7 @@ class Step:
     undo: tuple[str, ...] = ()  # the command that undoes it; empty: none
     file: FileChange | None = None
     group: str = ""  # "switch ports": consecutive steps of a group differ only in the device
+    rebuilds_initramfs: bool = False  # on any distribution: setup replaces it with this node's own command
 
     @property
     def is_instruction(self) -> bool:
@@ -63,6 +64,20 @@ class NothingToDo(str):
 def instruction(text: str, needs_root: bool = True, to_copy: str = "") -> Step:
     """Return a manual step: a firmware setting, a package to choose; `to_copy`: the text to put in a file."""
     return Step(f"{text}\n{to_copy}" if to_copy else text, needs_root=needs_root)
+
+
+def make_plan(
+    title: str,
+    *steps: Step | str,
+    needs_root: bool = True,
+    reversible: bool = True,
+    needs_reboot: bool = False,
+    disturbs: str = "",
+    note: str = "",
+) -> Plan:
+    """Return a plan of these steps; a text is a manual step, and `needs_root` is about the texts only."""
+    made = tuple(instruction(step, needs_root) if isinstance(step, str) else step for step in steps)
+    return Plan(title, made, reversible, needs_reboot, disturbs, note)
 
 
 def sentences(*parts: str) -> str:

@@ -6,21 +6,19 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeAlias
 
+from probes.base.evidence import Evidence, Severity
 from probes.base.text import printable
 from probes.checks.gpu import devices as gpu_devices
-from probes.checks.gpu import driver, fabric, imex, memory_mode, modes, nvlink, xids
-from probes.checks.live import bandwidth
+from probes.checks.gpu import driver, fabric, imex, modes, nvlink, xids
 from probes.checks.live import jobs as live_jobs
 from probes.checks.live import ports as live_ports
 from probes.checks.modules import builds, loaded, refused
-from probes.checks.modules import files as module_files
 from probes.checks.nccl import (
     expandable_segments,
     files,
     gdr_level,
     gid,
     library,
-    log_errors,
     log_network,
     log_path,
     log_settings,
@@ -29,7 +27,6 @@ from probes.checks.nccl import (
     other_settings,
 )
 from probes.checks.nic import (
-    bonds,
     counter_limits,
     counters,
     kernel_log,
@@ -42,18 +39,7 @@ from probes.checks.nic import (
 )
 from probes.checks.nic import devices as nic_devices
 from probes.checks.path import data_direct, dmabuf, gdr_path, p2p_topology, vendor_paths
-from probes.checks.pcie import (
-    acs,
-    acs_direct_nic,
-    device_control,
-    errors,
-    host_bridges,
-    iommu,
-    links,
-    nic_ats,
-    placement,
-    read_requests,
-)
+from probes.checks.pcie import acs, device_control, errors, host_bridges, iommu, links, placement
 from probes.checks.peermem import boot, in_use, on_disk, parameters, symbols
 from probes.checks.system import (
     device_files,
@@ -65,18 +51,7 @@ from probes.checks.system import (
     perftest,
     rdma_cgroup,
 )
-from probes.queries.finding import (
-    Area,
-    Check,
-    CheckEnded,
-    Evidence,
-    Finding,
-    Outcome,
-    Severity,
-    Status,
-    end_with,
-    unknown,
-)
+from probes.queries.finding import Area, Check, CheckEnded, Finding, Outcome, Status, end_with, unknown
 from probes.snapshot.examination import Examination
 
 # Add a new file of checks here. Findings with the same severity are listed in this order.
@@ -85,7 +60,6 @@ AREAS: tuple[Area, ...] = (
     gdr_path.GPUS,
     loaded.AREA,
     refused.AREA,
-    module_files.AREA,
     builds.AREA,
     on_disk.AREA,
     symbols.AREA,
@@ -98,18 +72,14 @@ AREAS: tuple[Area, ...] = (
     data_direct.AREA,
     errors.AREA,
     acs.AREA,
-    acs_direct_nic.AREA,
     iommu.AREA,
-    nic_ats.AREA,
     placement.AREA,
     host_bridges.AREA,
     links.AREA,
     device_control.AREA,
-    read_requests.AREA,
     nic_devices.AREA,
     port_state.AREA,
     port_rates.AREA,
-    bonds.AREA,
     roce_gids.AREA,
     roce_mtu.AREA,
     roce_qos.AREA,
@@ -120,7 +90,6 @@ AREAS: tuple[Area, ...] = (
     gpu_devices.AREA,
     driver.AREA,
     modes.AREA,
-    memory_mode.AREA,
     nvlink.AREA,
     fabric.AREA,
     imex.AREA,
@@ -141,10 +110,9 @@ AREAS: tuple[Area, ...] = (
     log_network.AREA,
     log_path.AREA,
     log_settings.AREA,
-    log_errors.AREA,
     live_jobs.AREA,
     live_ports.AREA,
-    bandwidth.AREA,
+    live_ports.BANDWIDTH,
     next_boot.AREA,
     perftest.AREA,
     libraries.AREA,

@@ -7,11 +7,9 @@ from collections.abc import Callable, Sequence
 from probes.base.frozen import frozen
 from probes.base.plan import NothingToDo, Plan
 from probes.base.text import printable
-from probes.plans.acs import redirects_off
-from probes.plans.device_control import raise_reads
 from probes.plans.gpu import persistence_on
-from probes.plans.load_at_boot import persist_modules, unpersist_modules
-from probes.plans.load_modules import load_modules, load_peermem
+from probes.plans.load_modules import load_modules, load_peermem, persist_modules, unpersist_modules
+from probes.plans.pcie import raise_reads, redirects_off
 from probes.plans.peermem import reload_peermem, replace_nv_peer_mem, unload_peermem
 from probes.plans.ports import raise_ports
 from probes.plans.services import restart_fabric_manager, restart_openibd, restart_persistence_daemon

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 
-from probes.base.plan import Step, instruction
+from probes.base.plan import Plan, Step, make_plan
 from probes.facts.network.network_dependencies import Netdev, NetworkDependencyFacts
 
 REBOOT_ENDS_JOBS = "every job on this node"
@@ -18,27 +18,48 @@ _NO_NETDEVS = ("nvidia", "nv_peer_mem", "gdrdrv")
 _INFINIBAND_MODULES = ("ib_ipoib", "mlx4_ib", "mlx5_ib", "ib_core")
 
 
-REBUILD_INITRAMFS, WITH_DRACUT = "Rebuild the initramfs", "On RPM distributions run"
+REBUILD_INITRAMFS = "Rebuild the initramfs"
 _UPDATE, _DRACUT = ("update-initramfs", "-u", "-k", "all"), "dracut --regenerate-all --force"
 
 
 def initramfs_instruction(note: str = "") -> Step:
     """Return how to rebuild the boot images of all kernels: dracut -f alone rebuilds the running one's."""
     why = f"{REBUILD_INITRAMFS}{f' ({note})' if note else ''}"
-    return instruction(f"{why}: `{' '.join(_UPDATE)}` (Debian) or `{_DRACUT}` (RPM)")
+    return Step(f"{why}: `{' '.join(_UPDATE)}` (Debian) or `{_DRACUT}` (RPM)", rebuilds_initramfs=True)
 
 
 def initramfs_steps() -> tuple[Step, ...]:
     """Return the same as a step that gdrtop can run on Debian, and what to run elsewhere."""
     return (
-        Step(f"{REBUILD_INITRAMFS} (Debian, Ubuntu)", _UPDATE),
-        instruction(f"{WITH_DRACUT} `{_DRACUT}` instead"),
+        Step(f"{REBUILD_INITRAMFS} (Debian, Ubuntu)", _UPDATE, rebuilds_initramfs=True),
+        Step(f"On RPM distributions run `{_DRACUT}` instead", rebuilds_initramfs=True),
     )
 
 
 def reboot_step(why: str = "Reboot the node") -> Step:
     """Return the step that reboots the node; `why` says what it achieves."""
     return Step(why, ("systemctl", "reboot"))
+
+
+def reboot_plan(
+    title: str, *steps: Step | str, needs_root: bool = True, reversible: bool = True, note: str = ""
+) -> Plan:
+    """Return a plan with a reboot, which ends every job on the node; its texts are manual steps."""
+    return make_plan(
+        title,
+        *steps,
+        needs_root=needs_root,
+        reversible=reversible,
+        needs_reboot=True,
+        disturbs=REBOOT_ENDS_JOBS,
+        note=note,
+    )
+
+
+def driver_option_plan(title: str, *changes: str) -> Plan:
+    """Return the plan that changes an option of the NVIDIA driver, which takes effect at a reboot."""
+    reboot = reboot_step("Reboot to load the driver with its new options")
+    return reboot_plan(title, *changes, initramfs_instruction(), reboot)
 
 
 def may_take_down_netdevs(argv: Sequence[str]) -> bool:

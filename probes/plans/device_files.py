@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from probes.base.plan import Plan, Step, instruction
+from probes.base.plan import Plan, Step, instruction, make_plan
 from probes.base.unknown import Unknown
 from probes.facts.rdma.devices import RdmaDevice
 from probes.plans.load_modules import blocker_of, load_plan
@@ -62,9 +62,10 @@ def verbs_files(examination: Examination, devices: Sequence[RdmaDevice], has_dir
         )
     if not has_directory:
         steps.append(_OTHER_FILES)
-    return Plan(
+    return make_plan(
         "Re-create the device files",
-        (*steps, _FIND_CAUSE),
+        *steps,
+        _FIND_CAUSE,
         note="The kernel creates the files only when it registers the devices. Reloading mlx5_ib would also "
         "create them, but running jobs would lose the devices.",
     )
@@ -80,7 +81,7 @@ def _without_verbs(examination: Examination) -> Plan:
         if not isinstance(module, Unknown) and is_present(module)
         else f"Fix what keeps ib_uverbs from loading: {blocker}"
     )
-    return Plan("Find out why there are no verbs devices", (instruction(why),))
+    return make_plan("Find out why there are no verbs devices", why)
 
 
 def nvidia_files(gone: Collection[str], minors: Sequence[int]) -> Plan:
@@ -95,10 +96,7 @@ def nvidia_files(gone: Collection[str], minors: Sequence[int]) -> Plan:
         )
     if UNIFIED in gone:
         steps.append(
-            Step(
-                "Load nvidia_uvm if needed, and create its two files",
-                ("nvidia-modprobe", "-u", "-c", "0"),
-            )
+            Step("Load nvidia_uvm if needed, and create its two files", ("nvidia-modprobe", "-u", "-c", "0"))
         )
     return Plan(
         "Create the device files",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from probes.base.plan import Plan, Step, instruction
+from probes.base.plan import Plan, Step, instruction, make_plan
 from probes.base.unknown import Unknown
 from probes.facts.kernel.dkms import DRIVER_PACKAGES
 from probes.facts.kernel.modules import KernelModule
@@ -41,17 +41,15 @@ def exchange_driver(examination: Examination, nvidia: KernelModule, on_disk: str
         # nvidia_drm uses nvidia_modeset, not nvidia; modprobe -r accepts a module that is not loaded.
         if name in nvidia.used_by or (name == "nvidia_drm" and "nvidia_modeset" in nvidia.used_by)
     ]
-    return Plan(
+    return make_plan(
         "Swap the driver without a reboot",
-        (
-            *matching_fabric_manager(examination, on_disk),
-            instruction("Drain the node and check with nvidia-smi that every job on its GPUs has ended."),
-            *(Step(_why_stop(name), ("systemctl", "stop", name)) for name in running),
-            Step("Unload the driver and the modules that use it", ("modprobe", "-r", *order, "nvidia")),
-            Step("Load the new driver", ("modprobe", "nvidia")),
-            *(Step(f"Load {name} again", ("modprobe", name)) for name in reversed(order)),
-            *(Step(f"Start {name} again", ("systemctl", "start", name)) for name in reversed(running)),
-        ),
+        *matching_fabric_manager(examination, on_disk),
+        "Drain the node and check with nvidia-smi that every job on its GPUs has ended.",
+        *(Step(_why_stop(name), ("systemctl", "stop", name)) for name in running),
+        Step("Unload the driver and the modules that use it", ("modprobe", "-r", *order, "nvidia")),
+        Step("Load the new driver", ("modprobe", "nvidia")),
+        *(Step(f"Load {name} again", ("modprobe", name)) for name in reversed(order)),
+        *(Step(f"Start {name} again", ("systemctl", "start", name)) for name in reversed(running)),
         reversible=False,
         disturbs=SWAP_ENDS_JOBS,
     )

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from probes.base.plan import NothingToDo, Plan, Step, instruction
+from probes.base.plan import NothingToDo, Plan, Step, make_plan
 from probes.base.text import plural
 from probes.base.unknown import Reason, Unknown
 from probes.facts.gpu.gpus import Gpu
@@ -50,7 +50,7 @@ def persistence_on(examination: Examination) -> Plan | str:
         return _set_mode(off, daemon, everywhere=len(off) == len(gpus))
     if isinstance(daemon.state, Unknown):
         return f"it is unknown whether {_DAEMON} is running: {daemon.state}"
-    return Plan(_TITLE, (_start(daemon),))
+    return make_plan(_TITLE, _start(daemon))
 
 
 def _start(daemon: Service) -> Step:
@@ -104,18 +104,12 @@ def mig_off(gpus: Sequence[Gpu]) -> Plan:
     """
     first = gpus[0].bdf
     named = join_limited(f"GPU{gpu.index}" for gpu in gpus)
-    return Plan(
+    return make_plan(
         "Turn MIG off if these GPUs are meant for multi-GPU training",
-        (
-            instruction(
-                "Keep MIG if it is on for a reason. On Kubernetes, mig-manager would turn it on again."
-            ),
-            instruction(f"Drain the node. Turning MIG off deletes the instances of {named}."),
-            instruction(
-                f"Run nvidia-smi -i {first} -mig 0, and the same for every GPU. A100 GPUs then need a reset. "
-                "nvidia-smi -q -d MIG shows the current mode."
-            ),
-        ),
+        "Keep MIG if it is on for a reason. On Kubernetes, mig-manager would turn it on again.",
+        f"Drain the node. Turning MIG off deletes the instances of {named}.",
+        f"Run nvidia-smi -i {first} -mig 0, and the same for every GPU. A100 GPUs then need a reset. "
+        "nvidia-smi -q -d MIG shows the current mode.",
         reversible=False,
         disturbs="every job on a MIG instance of these GPUs",
     )

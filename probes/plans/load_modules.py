@@ -1,15 +1,16 @@
-"""Load the kernel modules that this node's path needs, and find what blocks them."""
+"""Load modules now, and at every boot by gdrtop's own file in modules-load.d(5)."""
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 
-from probes.base.plan import NothingToDo, Plan, Step, instruction, sentences
+from probes.base.plan import FileChange, NothingToDo, Plan, Step, instruction, make_plan, sentences
 from probes.base.unknown import Maybe, Reason, Unknown, known
 from probes.facts.kernel import module_blockers
 from probes.facts.kernel.log import LogKind
-from probes.facts.kernel.modules import KernelModule, ModuleFacts, ModuleState
+from probes.facts.kernel.modules import LADDER, KernelModule, ModuleFacts, ModuleState
+from probes.facts.system.platform import in_container
 from probes.queries.module_need import Need, need_of_peermem
 from probes.queries.modules import (
     PEERMEM,
@@ -31,6 +32,9 @@ _RDMA_MODULES, _MLX4_MODULES = ("mlx5_core", "mlx5_ib"), ("mlx4_core", "mlx4_ib"
 _GPU_MODULES = ("nvidia", "nvidia_uvm")
 _LEGACY_OFED = (5, 0)  # the last version that needs peerdirect_support=1
 RUNNING_JOBS = "running jobs keep their current path until they restart"
+OWN_FILE = "/etc/modules-load.d/gdrtop.conf"
+_HEAD = "# Written by gdrtop: modules that GPUDirect RDMA needs on this node, see modules-load.d(5).\n"
+_IN_CONTAINER = "this is a container; the node does not boot with its /etc"
 
 
 def path_modules(examination: Examination) -> Maybe[tuple[str, ...]]:
@@ -96,9 +100,10 @@ def load_modules(examination: Examination) -> Plan | str:
         if not blocked and not open_question:
             return NothingToDo(loaded)
         return "; ".join(filter(None, (*(blocked or [loaded]), open_question)))
-    return Plan(
+    return make_plan(
         "Load missing modules",
-        (*steps, *(instruction(reason) for reason in blocked)),
+        *steps,
+        *(instruction(reason) for reason in blocked),
         note=sentences(RUNNING_JOBS, open_question),
     )
 
@@ -131,14 +136,14 @@ def load_peermem(examination: Examination) -> Plan | str:
     spare = need_of_peermem(examination) in (Need.NOT_NEEDED, Need.WANTED)
     # NCCL src/transport/net.cc: DMA-BUF wins where both can be used.
     unused = "NCCL keeps using DMA-BUF, which works here" if spare else ""
-    return Plan(
-        "Load nvidia_peermem", (load_step(examination, PEERMEM),), note=sentences(RUNNING_JOBS, unused)
+    return make_plan(
+        "Load nvidia_peermem", load_step(examination, PEERMEM), note=sentences(RUNNING_JOBS, unused)
     )
 
 
 def load_plan(examination: Examination, name: str) -> Plan:
     """Load one module."""
-    return Plan(f"Load {name}", (load_step(examination, name),), note=sentences(RUNNING_JOBS))
+    return make_plan(f"Load {name}", load_step(examination, name), note=sentences(RUNNING_JOBS))
 
 
 def load_step(examination: Examination, name: str, loaded_before: Collection[str] = ()) -> Step:
@@ -254,3 +259,103 @@ def absent_needs(examination: Examination, name: str) -> tuple[str, ...]:
         for need, state in ladder.items()
         if need in module.depends and state.state is ModuleState.NOT_LOADED
     )
+
+
+def persist_modules(examination: Examination) -> Plan | str:
+    """Add the modules of this node's path that no file names yet, and nvidia_peermem if it is loaded."""
+    names = path_modules(examination)
+    if isinstance(names, Unknown):
+        return f"it is unknown which devices this node has: {names}"
+    peermem = module_of(examination, PEERMEM)
+    if isinstance(peermem, Unknown):
+        return f"it is unknown which modules are loaded: {peermem}"
+    if is_present(peermem) and PEERMEM not in names:
+        names = (*names, PEERMEM)
+    if not names:
+        return "this node has no NVIDIA GPU and no mlx5 NIC"
+    wanted = wants_peermem(examination)
+    question = (
+        f"it is unknown whether nvidia_peermem is needed as well: {wanted.detail or wanted}"
+        if isinstance(wanted, Unknown) and PEERMEM not in names
+        else ""
+    )
+    return _persist(examination, names, question)
+
+
+def persist_peermem(examination: Examination) -> Plan | str:
+    """Add nvidia_peermem alone."""
+    return _persist(examination, (PEERMEM,), "")
+
+
+def _persist(examination: Examination, names: Sequence[str], note: str) -> Plan | str:
+    """Write one file with these modules and those that it already names."""
+    facts = examination.node.modules
+    if isinstance(facts, Unknown):
+        return f"it is unknown which modules are loaded at boot: {facts}"
+    unread = _unread(facts)
+    if unread:
+        return f"needs root: {unread} cannot be read"
+    if in_container(examination.node.platform):
+        return _IN_CONTAINER
+    added: list[str] = []
+    blocked: list[str] = []
+    for name in names:
+        module = facts.modules[name]
+        if module.persistent is not None or module.state is ModuleState.BUILTIN:
+            continue
+        blocker = blocker_at_boot(examination, name)
+        if blocker is None:
+            added.append(name)
+        else:
+            blocked.append(f"Skip {name} for now: it cannot be loaded at boot, because {blocker}")
+    if not added:
+        if blocked:
+            return "; ".join(blocked)
+        listed = f"all modules that this node needs load at boot: {', '.join(names)}"
+        return f"{listed}; {note}" if note else NothingToDo(listed)
+    kept = own_modules(facts)
+    text = _HEAD + "".join(f"{name}\n" for name in LADDER if name in kept or name in added)
+    instructions = [instruction(reason) for reason in blocked]
+    options = peermem_options(examination) if PEERMEM in added else ()
+    if options:
+        line = f"options nvidia_peermem {' '.join(options)}"
+        instructions.append(
+            instruction(
+                f"Write `{line}` to a file in /etc/modprobe.d. Files in modules-load.d take no options."
+            )
+        )
+    step = Step(f"Make systemd-modules-load load {', '.join(added)} at boot", file=FileChange(OWN_FILE, text))
+    return make_plan("Load the modules at every boot", step, *instructions, note=sentences(note))
+
+
+def unpersist_modules(examination: Examination) -> Plan | str:
+    """Remove gdrtop's file; modules that other files name are still loaded."""
+    facts = examination.node.modules
+    if isinstance(facts, Unknown):
+        return f"it is unknown which modules are loaded at boot: {facts}"
+    if OWN_FILE in facts.rules_unread:
+        return f"needs root: {OWN_FILE} cannot be read"
+    if in_container(examination.node.platform):
+        return _IN_CONTAINER
+    named = own_modules(facts)
+    if not named:
+        unread = _unread(facts)
+        return (
+            f"needs root: {unread} cannot be read"
+            if unread
+            else NothingToDo(f"{OWN_FILE} does not exist or lists no module")
+        )
+    step = Step(f"Stop loading {', '.join(named)} at boot", file=FileChange(OWN_FILE, None))
+    return make_plan(
+        "Stop loading gdrtop's modules at boot", step, note="Loaded modules stay until the next boot."
+    )
+
+
+def own_modules(facts: ModuleFacts) -> tuple[str, ...]:
+    """Return the modules that gdrtop's own file names."""
+    return tuple(name for name in LADDER if facts.modules[name].persistent == OWN_FILE)
+
+
+def _unread(facts: ModuleFacts) -> str:
+    """Return the unreadable files that list modules."""
+    return ", ".join(path[:200] for path in facts.rules_unread if "/modprobe.d" not in path)

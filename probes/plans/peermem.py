@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from probes.base.plan import NothingToDo, Plan, Step, instruction, sentences
+from probes.base.plan import NothingToDo, Plan, Step, make_plan, sentences
 from probes.base.unknown import Maybe, Reason, Unknown
 from probes.facts.kernel.modules import KernelModule, ModuleState
 from probes.facts.system.services import ServiceState
@@ -32,9 +32,9 @@ def unload_peermem(examination: Examination) -> Plan | str:
         staged if need_of_peermem(examination) is Need.NEEDED else "",
         f"it cannot be loaded again afterwards: {blocker}" if blocker else "",
     )
-    return Plan(
+    return make_plan(
         "Unload nvidia_peermem",
-        (unload_step(examination),),
+        unload_step(examination),
         reversible=blocker is None,
         disturbs=_registered(refcnt),
         note=sentences(*notes),
@@ -143,9 +143,10 @@ def replace_nv_peer_mem(examination: Examination) -> Plan | str:
         if blocker is not None:
             return f"nvidia_peermem cannot be loaded instead: {blocker}"
         steps.append(load_step(examination, PEERMEM))
-    return Plan(
+    return make_plan(
         "Replace nv_peer_mem with nvidia_peermem",
-        (*steps, instruction(_PACKAGES)),
+        *steps,
+        _PACKAGES,
         disturbs=_registered(older.refcnt if loaded else 0),
     )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from probes.base.plan import Plan, Step, instruction
+from probes.base.plan import Plan, Step, instruction, make_plan
 from probes.base.unknown import Reason, Unknown
 from probes.facts.kernel.modules import ModuleState
 from probes.facts.system.driver_container import STORAGE
@@ -50,7 +50,11 @@ def restart_openibd(examination: Examination) -> Plan | str:
         return "kernel.modules_disabled is 1: no module can be unloaded until a reboot"
     older = modules.modules["nv_peer_mem"]
     users = {user for name in _RDMA for user in modules.modules[name].used_by}
-    foreign = sorted(user for user in users - {*_RDMA, PEERMEM, older.name} if not _is_ofeds(user))
+    foreign = sorted(
+        user
+        for user in users - {*_RDMA, PEERMEM, older.name}
+        if not user.startswith(_OFED_OWN) or user in _OFED_EXCEPT
+    )
     if foreign:
         return f"openibd cannot restart while {', '.join(foreign)} use the RDMA stack; stop their users first"
     before: list[Step] = []
@@ -80,17 +84,15 @@ def restart_openibd(examination: Examination) -> Plan | str:
         if isinstance(refcnt, Unknown) or refcnt <= 0
         else f", and jobs that registered GPU memory (refcnt {refcnt} now)"
     )
-    return Plan(
+    return make_plan(
         "Restart openibd",
-        (*before, restart, *after),
+        *before,
+        restart,
+        *after,
         reversible=False,
         disturbs=f"{_ALL_RDMA}{regions}",
         note="Rebuild the NVIDIA driver if the OFED build has changed.",
     )
-
-
-def _is_ofeds(user: str) -> bool:
-    return user.startswith(_OFED_OWN) and user not in _OFED_EXCEPT
 
 
 def restart_fabric_manager(examination: Examination) -> Plan | str:
@@ -104,7 +106,7 @@ def restart_fabric_manager(examination: Examination) -> Plan | str:
     if isinstance(service, str):
         return service
     step = Step("Configure the NVSwitches again", ("systemctl", "restart", _MANAGER))
-    return Plan("Restart Fabric Manager", (step,), reversible=False, disturbs=_CUDA)
+    return make_plan("Restart Fabric Manager", step, reversible=False, disturbs=_CUDA)
 
 
 def restart_persistence_daemon(examination: Examination) -> Plan | str:
@@ -113,9 +115,9 @@ def restart_persistence_daemon(examination: Examination) -> Plan | str:
     if isinstance(service, str):
         return service
     step = Step("Restart the daemon, which opens the GPUs again", ("systemctl", "restart", _DAEMON))
-    return Plan(
+    return make_plan(
         "Restart nvidia-persistenced",
-        (step,),
+        step,
         reversible=False,
         note="GPUs that are idle during the restart lose their settings (clocks, power limits).",
     )
@@ -132,16 +134,15 @@ def lift_memlock(units: Sequence[str]) -> Plan:
     reload = Step("Make systemd read the files", ("systemctl", "daemon-reload"))
     usual = [unit for unit in units if unit not in _RESTARTS]
     restarts = [
-        Step(
-            "Apply the limit to new jobs (running jobs keep theirs)",
-            ("systemctl", "restart", *usual),
-        )
+        Step("Apply the limit to new jobs (running jobs keep theirs)", ("systemctl", "restart", *usual))
     ] * bool(usual)
     restarts += [
         Step(_RESTARTS[unit][0], ("systemctl", "restart", unit)) for unit in units if unit in _RESTARTS
     ]
     disturbs = "; ".join(_RESTARTS[unit][1] for unit in units if unit in _RESTARTS)
-    return Plan("Remove the memlock limit of the services", (*drop_ins, reload, *restarts), disturbs=disturbs)
+    return make_plan(
+        "Remove the memlock limit of the services", *drop_ins, reload, *restarts, disturbs=disturbs
+    )
 
 
 def start_imex(examination: Examination) -> Plan:
@@ -158,21 +159,17 @@ def start_imex(examination: Examination) -> Plan:
         elsewhere = instruction(
             "Leave the service off. The DRA driver of Kubernetes starts IMEX for each job."
         )
-        return Plan("Find out what starts IMEX for jobs", (elsewhere, around))
-    return Plan(
+        return make_plan("Find out what starts IMEX for jobs", elsewhere, around)
+    return make_plan(
         "Start IMEX on every node of the domain",
-        (
-            instruction(
-                "List the domain's nodes in /etc/nvidia-imex/nodes_config.cfg. Skip this plan if a Slurm "
-                "prolog starts IMEX."
-            ),
-            Step(
-                "Start IMEX now and at boot",
-                ("systemctl", "enable", "--now", _IMEX),
-                undo=("systemctl", "disable", "--now", _IMEX),
-            ),
-            around,
+        "List the domain's nodes in /etc/nvidia-imex/nodes_config.cfg. Skip this plan if a Slurm "
+        "prolog starts IMEX.",
+        Step(
+            "Start IMEX now and at boot",
+            ("systemctl", "enable", "--now", _IMEX),
+            undo=("systemctl", "disable", "--now", _IMEX),
         ),
+        around,
     )
 
 

@@ -5,20 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from probes.base.plan import Plan, instruction
+from probes.base.plan import Plan
 from probes.base.unknown import Reason, Unknown
 from probes.queries.evidence_list import first_distinct
-from probes.queries.finding import (
-    CheckEnded,
-    Evidence,
-    Outcome,
-    Severity,
-    found,
-    needs,
-    passed,
-    unknown,
-)
-from probes.queries.jobs import RESTART, RESTARTS, JobSettings, jobs_of, need_all_processes, no_fault
+from probes.queries.finding import CheckEnded, Evidence, Outcome, Severity, found, needs, passed, unknown
+from probes.queries.jobs import JobSettings, jobs_of, need_all_processes, no_fault
 from probes.snapshot.examination import Examination
 
 if TYPE_CHECKING:
@@ -109,11 +100,11 @@ def environment_is_read(examination: Examination, reading: JobLogReading) -> boo
     """Say whether the settings of all ranks of a job on this node are known."""
     settings = settings_of(examination, reading)
     return len(settings) == len(reading.ranks) and all(
-        one.process is not None
-        and not isinstance(one.process.environment, Unknown)
-        and _is_read(one.process.user_conf)
-        and _is_read(one.process.nccl_conf)
-        for one in settings
+        setting.process is not None
+        and not isinstance(setting.process.environment, Unknown)
+        and _is_read(setting.process.user_conf)
+        and _is_read(setting.process.nccl_conf)
+        for setting in settings
     )
 
 
@@ -144,9 +135,3 @@ def environment_sentence(
     if not environment_is_read(examination, reading):
         return "The environment of its processes is unknown (needs root)."
     return f"The environment sets no variable that {what}."
-
-
-def manual_fix(title: str, *steps: str) -> Plan:
-    """Return a plan of manual steps, after which the job is restarted."""
-    texts = tuple(instruction(text, needs_root=False) for text in steps)
-    return Plan(title, (*texts, RESTART), disturbs=RESTARTS)

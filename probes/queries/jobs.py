@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from probes.base.frozen import frozen
-from probes.base.plan import Plan, instruction
+from probes.base.plan import Plan, Step, instruction, make_plan
 from probes.base.unknown import Maybe, Reason, Unknown, known
+from probes.facts.gpu.gpus import GpuFacts
 from probes.facts.jobs.nccl_conf import NCCL_CONF
 from probes.facts.jobs.processes import MAX_PROCESSES, Process, ProcessFacts, names_of
+from probes.facts.node import Node
+from probes.facts.system.numa import parse_list
 from probes.facts.system.platform import Environment
+from probes.host.nvml import NvmlLive
 from probes.queries.evidence_list import first_distinct
 from probes.queries.finding import Evidence, Outcome, Severity, end_with, found, needs, passed, unknown
 from probes.snapshot.condition import Watched
@@ -18,6 +22,9 @@ from probes.snapshot.examination import Examination
 from probes.topology.nccl_words import ORDER, Nccl
 from probes.topology.paths import Topology
 
+NCCL_VARIABLES = (
+    "NCCL environment variables, https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html"
+)
 NEW_JOBS = "jobs that start on this node"
 NO_JOB = "no process uses a GPU and RDMA now"
 OTHERS = "the environment of other users' processes"
@@ -27,6 +34,16 @@ STAGED = "The job copies through host memory, at about half the bandwidth if GPU
 OVER_TCP = "Traffic to other nodes uses TCP, at a fraction of the port rate and with a high CPU load."
 FEWER_RAILS = "The job uses fewer NICs than intended, and loses bandwidth with each missing NIC."
 FAR_NIC = "These GPUs use a farther NIC, or copy through host memory."
+# Findings about the settings of jobs that make NCCL stage in host memory, or use TCP.
+STAGING_SETTINGS = (
+    *("nccl-gdr-level-off", "nccl-gdr-level-too-low", "nccl-gdr-read-off", "nccl-gdr-c2c-off"),
+    *("nccl-dmabuf-disabled", "nccl-too-old-for-dmabuf"),
+)
+TCP_SETTINGS = (
+    *("nccl-ib-disabled", "nccl-net-socket", "nccl-ib-hca-mismatch"),
+    *("nccl-net-plugin-not-found", "nccl-net-plugin-absent", "job-log-plugin-missing"),
+    "job-log-other-setting",
+)
 _GPU = re.compile(r"/dev/nvidia[0-9]{1,4}")
 _OF_PROCESS = re.compile(r"/proc/([0-9]{1,10})/")
 # Programs that open GPUs or RDMA devices to monitor or serve them. They are not jobs. ibacm and
@@ -52,7 +69,7 @@ _WATCHERS = frozenset(
 )
 
 
-RESTART = instruction("Restart the job", needs_root=False)
+_RESTART = instruction("Restart the job", needs_root=False)
 RESTARTS = "the job, which must be restarted"
 
 
@@ -183,14 +200,35 @@ def values_of(
             yield settings.evidence(name, remark)
 
 
+def conclude_values(
+    examination: Examination,
+    variable: str,
+    wrong: Callable[[str], str | None],
+    cause: str,
+    instead: str = "",
+    severity: Severity | None = None,
+) -> Outcome:
+    """Report jobs with a wrong value of a variable. The fix removes the variable, or does `instead`.
+
+    `wrong` returns a remark on a wrong value, None otherwise.
+    """
+    evidence = values_of(examination, variable, lambda _, value: wrong(value))
+    fix = without_variable(variable, instead)
+    return conclude(jobs_of(examination), evidence, cause, fix=fix, severity=severity)
+
+
 SET_IN = f"the job script, the image or {NCCL_CONF}"
 """Where a running job may have a variable from."""
 
 
+def job_plan(title: str, *steps: Step | str, note: str = "") -> Plan:
+    """Return a plan of steps in a job's files, after which the job is restarted; no text needs root."""
+    return make_plan(title, *steps, _RESTART, needs_root=False, disturbs=RESTARTS, note=note)
+
+
 def without_variable(name: str, instead: str = "") -> Plan:
     """Return the plan to remove a variable from a job, or to do `instead`."""
-    where = f"Remove {name} from {SET_IN}{f', {instead}' if instead else ''}"
-    return Plan(f"Remove {name}", (instruction(where, needs_root=False), RESTART), disturbs=RESTARTS)
+    return job_plan(f"Remove {name}", f"Remove {name} from {SET_IN}{f', {instead}' if instead else ''}")
 
 
 def gpus_of(examination: Examination, process: Process | None) -> frozenset[str]:
@@ -309,3 +347,43 @@ def needs_environment(process: Process, why: Unknown) -> str:
         return f"the environment of process {process.pid} is not readable (the process has ended)"
     what = OTHERS if why.reason is Reason.NEEDS_ROOT else f"the environment of process {process.pid}"
     return needs(what, why)
+
+
+def far_from_gpu(node: Node, facts: ProcessFacts, gpus: Mapping[str, NvmlLive]) -> tuple[int, ...]:
+    """Return the pids with a CPU affinity that excludes all CPUs near their GPUs (`gpus`: by BDF).
+
+    A process for which that is unknown is left out, and so is one that uses GPUs of several NUMA nodes.
+    """
+    cpus = _cpus_of_gpus(node)
+    used: dict[int, list[frozenset[int]]] = {}
+    for bdf, gpu in gpus.items():
+        for pid in () if isinstance(gpu.processes, Unknown) else gpu.processes:
+            used.setdefault(pid, []).append(cpus.get(bdf, frozenset()))
+    return tuple(
+        process.pid
+        for process in facts.processes
+        if len(set(near := used.get(process.pid, []))) == 1 and near[0] and _is_far(process, near[0])
+    )
+
+
+def _is_far(process: Process, near: frozenset[int]) -> bool:
+    if isinstance(process.usage, Unknown) or isinstance(process.usage.cpus, Unknown):
+        return False
+    allowed = parse_list(process.usage.cpus)
+    return bool(allowed) and near.isdisjoint(allowed or ())
+
+
+def _cpus_of_gpus(node: Node) -> dict[str, frozenset[int]]:
+    """Return the CPUs of each GPU's NUMA node by BDF, where both are known."""
+    if isinstance(node.numa, Unknown) or not isinstance(node.gpus, GpuFacts):
+        return {}
+    cpus = {
+        numa.number: frozenset(parse_list(numa.cpulist) or ())
+        for numa in node.numa.nodes
+        if not isinstance(numa.cpulist, Unknown)
+    }
+    return {
+        gpu.bdf: cpus.get(gpu.numa_node, frozenset())
+        for gpu in node.gpus.gpus
+        if not isinstance(gpu.numa_node, Unknown)
+    }

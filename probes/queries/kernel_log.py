@@ -5,23 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from dataclasses import replace
 
+from probes.base.evidence import Evidence, Severity
 from probes.base.plan import Plan
 from probes.base.unknown import Unknown, known
 from probes.facts.kernel.log import KernelLogFacts, KernelMessage, LogKind
 from probes.facts.pci.functions import PciKind
 from probes.queries.evidence_list import KERNEL_LOG, first_distinct, first_n, join_limited
-from probes.queries.finding import (
-    Area,
-    Evidence,
-    Outcome,
-    Severity,
-    Status,
-    end_with,
-    found,
-    need,
-    passed,
-    unknown,
-)
+from probes.queries.finding import Outcome, Status, end_with, found, need, passed, unknown
 from probes.snapshot.examination import Examination
 
 _BOOT_SECONDS = 60.0
@@ -37,12 +27,8 @@ _DEVICE_OF = {
 Filter = Callable[[KernelMessage], bool]
 
 
-def _any_message(_: KernelMessage) -> bool:
-    return True
-
-
 def log_messages(
-    examination: Examination, kind: LogKind, wanted: Filter = _any_message
+    examination: Examination, kind: LogKind, wanted: Filter = lambda _: True
 ) -> list[KernelMessage]:
     """Return the messages of a kind; without any, end the check."""
     if isinstance(examination.kernel_log, Unknown):
@@ -108,7 +94,7 @@ def found_in_log(
     examination: Examination,
     messages: list[KernelMessage],
     cause: str,
-    fix: Plan | None,
+    fix: Plan | None = None,
     severity: Severity | None = None,
 ) -> Outcome:
     """Report a cause with the messages as evidence, the latest first."""
@@ -122,24 +108,3 @@ def found_in_log(
         severity=severity,
         devices=bdfs,
     )
-
-
-def add_log_check(
-    area: Area,
-    name: str,
-    severity: Severity,
-    title: str,
-    reference: str,
-    *,
-    ok: str,
-    impact: str,
-    kind: LogKind,
-    cause: str,
-    fix: Plan | None = None,
-    wanted: Filter = _any_message,
-) -> None:
-    """Add a check to an area that finds kernel messages of a kind."""
-
-    @area.check(name, severity, title, reference, ok=ok, impact=impact)
-    def judge(examination: Examination) -> Outcome:
-        return found_in_log(examination, log_messages(examination, kind, wanted), cause, fix)

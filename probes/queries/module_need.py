@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from enum import Enum
 
+from probes.base.evidence import Evidence, Severity
 from probes.base.plan import Plan
 from probes.base.unknown import Maybe, Reason, Unknown, known, map_known
 from probes.facts.gpu.gpus import Flavor
@@ -13,17 +14,7 @@ from probes.facts.kernel.module_files import MODULES as MODULE_FILES
 from probes.facts.kernel.module_files import ModuleFile
 from probes.facts.kernel.modules import PEER_MEMORY_SYMBOL, PROC_MODULES, KernelModule
 from probes.queries.evidence_list import STAGED
-from probes.queries.finding import (
-    CheckEnded,
-    Evidence,
-    Outcome,
-    Severity,
-    end_with,
-    found,
-    need,
-    passed,
-    unknown,
-)
+from probes.queries.finding import CheckEnded, Outcome, end_with, found, need, passed, unknown
 from probes.queries.modules import (
     DMABUF,
     MODULES,

@@ -1,4 +1,4 @@
-"""Facts that several checks of kernel modules need: a module, its file, the log, the cards it serves."""
+"""Facts that several checks of kernel modules need: a module, its file, its loaders, the cards it serves."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 from collections.abc import Collection
 
 from probes.base.unknown import Maybe, Reason, Unknown, known, map_known
-from probes.facts.gpudirect import parse_driver_version
+from probes.facts.gpudirect import hardware_of, parse_driver_version
 from probes.facts.kernel.log import KernelMessage, LogKind
 from probes.facts.kernel.module_files import ModuleFile
 from probes.facts.kernel.modules import (
@@ -18,10 +18,17 @@ from probes.facts.kernel.modules import (
     cards_of,
     vendor_cards,
 )
-from probes.facts.pci.functions import PciFacts, is_for_guests
+from probes.facts.pci.functions import is_for_guests
+from probes.facts.system.services import ServiceFacts
 from probes.queries.evidence_list import SHOWN
 from probes.queries.finding import CheckEnded, Evidence, Outcome, need, passed, unknown
 from probes.snapshot.examination import Examination
+
+# Documents that checks of modules and drivers cite.
+PEERMEM_MANUAL = "NVIDIA driver README, nvidia-peermem, https://download.nvidia.com/XFree86/Linux-x86_64/"
+PEERMEM_SOURCE = "https://github.com/NVIDIA/open-gpu-kernel-modules, kernel-open/nvidia-peermem"
+DRIVER_README = "NVIDIA driver README, https://download.nvidia.com/XFree86/Linux-x86_64/570.124.06/README/"
+DRIVER_GUIDE = "NVIDIA driver installation guide, https://docs.nvidia.com/datacenter/tesla/"
 
 PRESENT = (ModuleState.LIVE, ModuleState.BUILTIN)
 PEERMEM = "nvidia_peermem"
@@ -145,11 +152,10 @@ def has_efa_only(examination: Examination) -> bool:
 
 def gpu_functions(examination: Examination) -> Maybe[tuple[str, ...]]:
     """Return the BDFs of the GPUs, without those given to a virtual machine."""
-    return map_known(examination.node.pci, _gpus)
-
-
-def _gpus(pci: PciFacts) -> tuple[str, ...]:
-    return tuple(function.bdf for function in pci.gpus if not is_for_guests(function.driver))
+    return map_known(
+        examination.node.pci,
+        lambda pci: tuple(function.bdf for function in pci.gpus if not is_for_guests(function.driver)),
+    )
 
 
 def no_peermem_pair(examination: Examination) -> Outcome | None:
@@ -216,3 +222,41 @@ def driver_version(examination: Examination) -> tuple[str, tuple[int, int, int]]
     if numbers is None:
         raise CheckEnded(unknown(f"needs the driver's version (malformed: {version})"))
     return version, numbers
+
+
+# NCCL's own code uses ports with the link layers InfiniBand and Ethernet (src/transport/net_ib/init.cc).
+# EFA's is unspecified, and Slingshot has no verbs. A network plugin of NCCL serves both, through libfabric.
+PLUGIN = "aws-ofi-nccl"
+PLUGIN_ONLY = ("efa", "cxi")  # prefixes of the PCI drivers of EFA and Slingshot
+
+
+def plugin_only_driver(examination: Examination) -> str:
+    """Return the driver of NICs that all need a plugin, "efa" or "cxi_ss1"; "" if NCCL can use one itself."""
+    drivers = [known(device.driver, "") for device in hardware_of(examination.node.rdma)]
+    return drivers[0] if drivers and all(driver.startswith(PLUGIN_ONLY) for driver in drivers) else ""
+
+
+def driver_with_plugin(examination: Examination) -> tuple[str, str]:
+    """Return the BDF and the driver of a NIC that needs a plugin; two empty texts if none does."""
+    pci = examination.node.pci
+    if isinstance(pci, Unknown):
+        return "", ""
+    for bdf, function in pci.functions.items():
+        if known(function.driver, "").startswith(PLUGIN_ONLY):
+            return bdf, known(function.driver, "")
+    for prefix in PLUGIN_ONLY:  # cards whose driver is not loaded
+        for bdf in vendor_cards(pci, prefix):
+            return bdf, prefix
+    return "", ""
+
+
+def boot_loaders(examination: Examination, module: KernelModule) -> tuple[Evidence, ...]:
+    """Return the files that load a module at boot, each with its line; (): none was found."""
+    services = examination.services
+    unit = services.modprobe.get(module.name) if isinstance(services, ServiceFacts) else None
+    loaders = [Evidence(module.persistent, module.name)] if module.persistent is not None else []
+    for line in (module.softdep, unit):
+        if line is not None:
+            file, _, text = line.partition(": ")
+            loaders.append(Evidence(file, text[:LINE_LIMIT]))
+    return tuple(loaders)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
+from probes.base.evidence import Evidence
 from probes.base.plan import Plan
 from probes.base.unknown import Maybe, Reason, Unknown, known, map_known
 from probes.facts.pci.config_space import Acs, ConfigSpace, PciExpress
@@ -13,17 +14,7 @@ from probes.facts.pci.functions import PciFunction, PciKind, is_for_guests
 from probes.facts.system import platform
 from probes.host.protocol import TREE_ONLY
 from probes.queries.evidence_list import LIKE_THESE, first_distinct
-from probes.queries.finding import (
-    CheckEnded,
-    Evidence,
-    Outcome,
-    end_with,
-    found,
-    need,
-    needs,
-    passed,
-    unknown,
-)
+from probes.queries.finding import CheckEnded, Outcome, end_with, found, need, needs, passed, unknown
 from probes.snapshot.examination import Examination
 from probes.topology.paths import Path
 

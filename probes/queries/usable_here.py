@@ -86,14 +86,11 @@ def _of_gpu(examination: Examination, gpu: Gpu | None) -> Maybe[str]:
     files = map_known(examination.device_nodes, lambda nodes: nodes.gpu)
     if isinstance(gpu.minor, Unknown):
         # NVIDIA's container toolkit shows /proc/driver/nvidia/gpus of the container's GPUs only.
-        if in_container(examination.node.platform) and _is_not_listed(gpu):
+        is_listed = not isinstance(gpu.nvml, Unknown) or gpu.nvml.detail != NOT_LISTED
+        if in_container(examination.node.platform) and not is_listed:
             return NOT_IN_CONTAINER
         return gpu.minor
     return _of_file(files, f"/dev/nvidia{gpu.minor}")
-
-
-def _is_not_listed(gpu: Gpu) -> bool:
-    return isinstance(gpu.nvml, Unknown) and gpu.nvml.detail == NOT_LISTED
 
 
 def _of_nic(examination: Examination, device: RdmaDevice) -> Maybe[str]:

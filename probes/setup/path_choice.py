@@ -6,9 +6,8 @@ from probes.base.frozen import frozen
 from probes.base.unknown import Unknown
 from probes.facts.gpudirect import GdrPath, PathState
 from probes.queries.finding import Evidence
-from probes.queries.module_loaders import boot_loaders
 from probes.queries.module_need import dmabuf_comes_first
-from probes.queries.modules import PEERMEM, module_of, no_gpu_or_rdma_device
+from probes.queries.modules import PEERMEM, boot_loaders, module_of, no_gpu_or_rdma_device
 from probes.snapshot.examination import Examination
 
 

@@ -15,7 +15,7 @@ from probes.facts.kernel.modules import KernelModule
 from probes.facts.network.network_dependencies import NetworkDependency, NetworkDependencyFacts
 from probes.facts.system.platform import PlatformFacts
 from probes.plans.common import may_take_down_netdevs, netdevs_taken_down
-from probes.plans.register_writes import why_no_setpci
+from probes.plans.pcie import why_no_setpci
 from probes.snapshot.examination import Examination
 from tui.actions.manual_steps import runnable, why_manual
 from widgets.doctor.plan import command_of

@@ -12,7 +12,7 @@ from probes.bandwidth.tools.numa_binding import bound_to
 from probes.bandwidth.tools.tool import LocalTool
 from probes.base.unknown import Unknown, known
 from probes.facts.gpu.gpus import Gpu
-from probes.queries.network_plugin import plugin_only_driver
+from probes.queries.modules import plugin_only_driver
 from probes.snapshot.examination import Examination
 
 _TIME_LIMIT_SECONDS = 600.0

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable
 from typing import TypeVar
 
-from probes.base.plan import Plan, Step, instruction
+from probes.base.evidence import Evidence, Severity
+from probes.base.plan import Step, make_plan
 from probes.base.unknown import Maybe, Reason, Unknown, first_unread, known, map_known
 from probes.facts.gpu.gpus import NOT_LISTED, Gpu
 from probes.facts.kernel.log import KernelMessage, LogKind
@@ -14,19 +15,9 @@ from probes.facts.system.platform import in_container
 from probes.host.nvml import NvmlGpu
 from probes.plans.common import initramfs_instruction, reboot_step
 from probes.queries.evidence_list import KERNEL_LOG, first_n, join_limited
-from probes.queries.finding import (
-    Area,
-    Evidence,
-    Outcome,
-    Severity,
-    end_with,
-    found,
-    need,
-    needs,
-    passed,
-    unknown,
-)
-from probes.queries.references import DRIVER_README
+from probes.queries.finding import Area, Outcome, end_with, found, need, needs, passed, unknown
+from probes.queries.modules import DRIVER_README
+from probes.queries.pcie_paths import config_of
 from probes.snapshot.examination import Examination
 from probes.topology.paths import Topology
 
@@ -121,7 +112,7 @@ def _by_driver(examination: Examination, wanted: Callable[[Maybe[str]], bool]) -
     impact="CUDA cannot use this GPU.",
     part_of=("nvidia-not-loaded",),
 )
-def without_driver(examination: Examination) -> Outcome:
+def gpu_without_driver(examination: Examination) -> Outcome:
     """Find GPUs without a kernel driver."""
     chosen = _by_driver(
         examination, lambda driver: isinstance(driver, Unknown) and driver.reason is Reason.NOT_THERE
@@ -129,12 +120,10 @@ def without_driver(examination: Examination) -> Outcome:
     return found(
         f"{names_of(chosen)}: nvidia is not loaded, does not support this GPU, or failed to start it.",
         *first_n(_driver(gpu) for gpu in chosen),
-        fix=Plan(
+        fix=make_plan(
             "Load the driver",
-            (
-                Step("Load the driver if it is not loaded", ("modprobe", "nvidia")),
-                instruction("If it is loaded, search the kernel log for NVRM lines about this GPU"),
-            ),
+            Step("Load the driver if it is not loaded", ("modprobe", "nvidia")),
+            "If it is loaded, search the kernel log for NVRM lines about this GPU",
         ),
         devices=bdfs_of(chosen),
     )
@@ -148,22 +137,18 @@ def without_driver(examination: Examination) -> Outcome:
     ok="No GPU uses nouveau",
     impact="CUDA cannot use this GPU.",
 )
-def nouveau(examination: Examination) -> Outcome:
+def gpu_without_driver_nouveau(examination: Examination) -> Outcome:
     """Find GPUs bound to nouveau or nova."""
     chosen = _by_driver(examination, lambda driver: known(driver, "") in ("nouveau", "nova_core"))
     return found(
         f"{names_of(chosen)}: nouveau was loaded before NVIDIA's driver.",
         *first_n(_driver(gpu) for gpu in chosen),
-        fix=Plan(
+        fix=make_plan(
             "Blacklist nouveau",
-            (
-                instruction(
-                    "Write the lines “blacklist nouveau” and “options nouveau modeset=0” to a file in"
-                    " /etc/modprobe.d"
-                ),
-                initramfs_instruction(),
-                reboot_step(),
-            ),
+            "Write the lines “blacklist nouveau” and “options nouveau modeset=0” to a file in"
+            " /etc/modprobe.d",
+            initramfs_instruction(),
+            reboot_step(),
             needs_reboot=True,
             disturbs="every job on this node",
         ),
@@ -179,7 +164,7 @@ def nouveau(examination: Examination) -> Outcome:
     ok="No GPU is reserved for a virtual machine",
     impact="Programs on this node cannot use this GPU.",
 )
-def passed_through(examination: Examination) -> Outcome:
+def gpu_without_driver_passed_through(examination: Examination) -> Outcome:
     """Find GPUs bound to a driver that passes them to virtual machines."""
     chosen = _by_driver(examination, is_for_guests)
     return found(
@@ -197,7 +182,7 @@ def passed_through(examination: Examination) -> Outcome:
     ok="No GPU has fallen off the bus",
     impact="Jobs on this GPU are dead, and their peers report completion error 12.",
 )
-def fell_off_the_bus(examination: Examination) -> Outcome:
+def xid_79_fell_off_bus(examination: Examination) -> Outcome:
     """Look for Xid 79, NVML's "GPU is lost", and configuration space that reads as ones."""
     gpus = need_gpus(examination)
     evidence: list[Evidence] = []
@@ -207,7 +192,7 @@ def fell_off_the_bus(examination: Examination) -> Outcome:
         if isinstance(gpu.nvml, Unknown) and _OFF_THE_BUS in gpu.nvml.detail:
             evidence.append(Evidence(f"NVML, GPU{gpu.index}", gpu.nvml.detail))
             lost.append(gpu.bdf)
-        space = _config(examination, gpu.bdf)
+        space = config_of(examination, gpu.bdf)
         if isinstance(space, Unknown) and _ALL_ONES in space.detail:
             evidence.append(Evidence(f"/sys/bus/pci/devices/{gpu.bdf}/config", "ff ff ff ff"))
             lost.append(gpu.bdf)
@@ -228,12 +213,10 @@ def fell_off_the_bus(examination: Examination) -> Outcome:
             f"{join_limited(where) or 'a GPU'}: the GPU lost its PCIe link or its power."
             + (" It responds again." if back else ""),
             *first_n(evidence),
-            fix=Plan(
+            fix=make_plan(
                 "Power-cycle the node",
-                (
-                    instruction("Drain the node and power-cycle it (a reboot is often not enough)"),
-                    instruction("Reseat GPU, riser and cables, and replace the GPU if it happens again"),
-                ),
+                "Drain the node and power-cycle it (a reboot is often not enough)",
+                "Reseat GPU, riser and cables, and replace the GPU if it happens again",
                 needs_reboot=True,
                 disturbs="every job on this node",
             ),
@@ -247,11 +230,6 @@ def fell_off_the_bus(examination: Examination) -> Outcome:
     return passed(Evidence(need(log, KERNEL_LOG).source, "no Xid 79"))
 
 
-def _config(examination: Examination, bdf: str) -> object:
-    facts = examination.config_space
-    return None if isinstance(facts, Unknown) else facts.functions.get(bdf)
-
-
 @AREA.check(
     "gpu-missing-from-nvml",
     Severity.CRITICAL,
@@ -261,7 +239,7 @@ def _config(examination: Examination, bdf: str) -> object:
     impact="CUDA does not see this GPU.",
     part_of=("xid-79-fell-off-bus", "gpu-driver-start-failed"),
 )
-def missing_from_nvml(examination: Examination) -> Outcome:
+def gpu_missing_from_nvml(examination: Examination) -> Outcome:
     """Find GPUs with the nvidia driver that NVML does not list or that answer with an error."""
     facts = need(examination.node.gpus, GPUS)
     if facts.unplaced:
@@ -284,13 +262,11 @@ def missing_from_nvml(examination: Examination) -> Outcome:
                 for gpu in silent
                 if isinstance(gpu.nvml, Unknown)
             ),
-            fix=Plan(
+            fix=make_plan(
                 "Reset the GPU",
-                (
-                    instruction("Search the kernel log for NVRM and Xid lines about this GPU"),
-                    instruction("Drain the node, then reset the GPU or reboot"),
-                    instruction("Replace the GPU if it happens again"),
-                ),
+                "Search the kernel log for NVRM and Xid lines about this GPU",
+                "Drain the node, then reset the GPU or reboot",
+                "Replace the GPU if it happens again",
                 disturbs="every job on this node",
             ),
             devices=bdfs_of(silent),
@@ -341,7 +317,7 @@ def _words(topology: Topology, gpu: str) -> dict[str, Maybe[str]]:
     impact="These GPUs copy through host memory, or use another GPU's NIC over NVLink (PXN).",
     data_path=True,
 )
-def without_near_nic(examination: Examination) -> Outcome:
+def gpu_without_near_nic(examination: Examination) -> Outcome:
     """Find GPUs whose NICs are all beyond a host bridge; those across sockets are another check's."""
     topology = examination.topology
     need(first_unread((examination.node.rdma,)), "the RDMA devices")
@@ -369,12 +345,11 @@ def without_near_nic(examination: Examination) -> Outcome:
             f"{join_limited(label for _, label in far)}: the nearest NIC is behind a host bridge. By default "
             "NCCL uses GPUDirect RDMA only below a common PCIe switch (PXB).",
             *first_n(best),
-            fix=Plan(
+            fix=make_plan(
                 "Give these GPUs a nearby NIC",
-                (
-                    instruction("Move a NIC below the GPU's switch if the chassis allows it", False),
-                    instruction("Or set NCCL_NET_GDR_LEVEL=PHB in the job, and measure", False),
-                ),
+                "Move a NIC below the GPU's switch if the chassis allows it",
+                "Or set NCCL_NET_GDR_LEVEL=PHB in the job, and measure",
+                needs_root=False,
             ),
             devices=tuple(gpu for gpu, _ in far),
         )

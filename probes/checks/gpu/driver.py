@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from probes.base.plan import Plan, instruction, plan_or_none
+from probes.base.plan import make_plan, plan_or_none
 from probes.base.unknown import Maybe, Reason, Unknown, known, map_known
 from probes.checks.gpu.devices import answer_now, bdfs_of, gpus_of, gpus_with, names_of, reported_in_log
 from probes.facts.gpu.gpus import Gpu
@@ -15,8 +15,7 @@ from probes.plans.gpu import persistence_on
 from probes.queries.evidence_list import first_n
 from probes.queries.finding import Area, Evidence, Outcome, Severity, found, need, needs, passed, unknown
 from probes.queries.kernel_log import bdfs_in, found_in_log, log_messages
-from probes.queries.modules import FILES, file_of
-from probes.queries.references import DRIVER_README
+from probes.queries.modules import DRIVER_README, FILES, file_of
 from probes.snapshot.examination import Examination
 
 AREA = Area("gpu")
@@ -35,7 +34,7 @@ _SLOW_START = "The first CUDA call and every nvidia-smi take seconds, and GPU se
     ok="The driver's libraries match the loaded kernel driver",
     impact="New CUDA programs and nvidia-smi fail. Programs that are already running are not affected.",
 )
-def library_mismatch(examination: Examination) -> Outcome:
+def driver_library_mismatch(examination: Examination) -> Outcome:
     """Compare NVML's answer and the versions of the driver's libraries with the kernel driver."""
     driver = need(examination.node.gpus, "the driver's version").driver
     not_loaded = Evidence("/sys/module/nvidia", "the driver is not loaded")
@@ -51,12 +50,10 @@ def library_mismatch(examination: Examination) -> Outcome:
             loaded,
             *first_n(shown),
             *((Evidence("NVML", driver.nvml),) if driver.nvml else ()),
-            fix=Plan(
+            fix=make_plan(
                 "Load the installed driver",
-                (
-                    instruction("Drain the node and reboot"),
-                    instruction("Or stop everything that uses the GPUs, and reload the modules"),
-                ),
+                "Drain the node and reboot",
+                "Or stop everything that uses the GPUs, and reload the modules",
                 needs_reboot=True,
                 disturbs="every job on this node",
                 note="Hold the driver's packages (apt-mark hold) to update in a maintenance window only.",
@@ -79,7 +76,7 @@ def library_mismatch(examination: Examination) -> Outcome:
     ok="The GPU driver's libraries are installed",
     impact="No CUDA program starts, not even in containers: their runtime mounts the node's libraries.",
 )
-def library_missing(examination: Examination) -> Outcome:
+def driver_library_missing(examination: Examination) -> Outcome:
     """Look for libcuda and libnvidia-ml where the driver is loaded and NVML does not answer."""
     driver = need(examination.node.gpus, "the driver's version").driver
     not_loaded = Evidence("/sys/module/nvidia", "the driver is not loaded")
@@ -100,12 +97,10 @@ def library_missing(examination: Examination) -> Outcome:
     return found(
         "The kernel modules are installed without the driver's user-space packages.",
         *(Evidence(f"/usr/lib/*/{name}", "not there, nor in the loader's other places") for name in missing),
-        fix=Plan(
+        fix=make_plan(
             "Install the driver's libraries",
-            (
-                instruction("Debian, Ubuntu: install libnvidia-compute of the modules' version"),
-                instruction("Other distributions: install nvidia-driver-cuda-libs of the modules' version"),
-            ),
+            "Debian, Ubuntu: install libnvidia-compute of the modules' version",
+            "Other distributions: install nvidia-driver-cuda-libs of the modules' version",
         ),
         devices=("nvidia",),
         takes=examination.usability.gpus,
@@ -120,7 +115,7 @@ def library_missing(examination: Examination) -> Outcome:
     ok="The firmware of the GPU driver is installed",
     impact="The driver starts no GPU: the open modules need the GSP firmware.",
 )
-def firmware_missing(examination: Examination) -> Outcome:
+def gsp_firmware_missing(examination: Examination) -> Outcome:
     """Look for the files below /lib/firmware that nvidia.ko names, which open modules need."""
     file = need(file_of(examination, "nvidia"), FILES, absent=Evidence("modinfo nvidia", "no such module"))
     missing = need(examination.module_files, FILES).without_firmware
@@ -131,9 +126,8 @@ def firmware_missing(examination: Examination) -> Outcome:
     return found(
         "The package with the firmware is missing, or has another version than the modules.",
         *first_n(Evidence(f"/lib/firmware/{path}", "not there") for path in missing),
-        fix=Plan(
-            "Install the firmware",
-            (instruction("Install nvidia-firmware or nvidia-kernel-common of the modules' version"),),
+        fix=make_plan(
+            "Install the firmware", "Install nvidia-firmware or nvidia-kernel-common of the modules' version"
         ),
         severity=Severity.WARNING if answers else None,
         impact="None while the driver is loaded; at the next start it starts no GPU." if answers else "",
@@ -161,27 +155,21 @@ def _nvml_libraries(examination: Examination) -> tuple[tuple[str, str], ...]:
     ok="The driver has started every GPU",
     impact="CUDA does not see this GPU.",
 )
-def start_failed(examination: Examination) -> Outcome:
+def gpu_driver_start_failed(examination: Examination) -> Outcome:
     """Find failures of RmInitAdapter and probe in the kernel log."""
     messages = log_messages(examination, LogKind.GPU_DRIVER, lambda line: "API mismatch" not in line.text)
     named = set(bdfs_in(messages))
     back = answer_now(examination, named)
-    fix = Plan(
+    fix = make_plan(
         "Restart the GPU",
-        (
-            instruction("Check that the driver and its firmware (GSP) support this GPU"),
-            instruction("Drain and power-cycle the node"),
-            instruction("Replace the GPU if it happens again"),
-        ),
+        "Check that the driver and its firmware (GSP) support this GPU",
+        "Drain and power-cycle the node",
+        "Replace the GPU if it happens again",
         disturbs="every job on this node",
     )
     rest = " once. The GPU responds now." if back else ". The numbers in the message show where."
     outcome = found_in_log(
-        examination,
-        messages,
-        f"RmInitAdapter or probe failed{rest}",
-        fix,
-        Severity.NOTE if back else None,
+        examination, messages, f"RmInitAdapter or probe failed{rest}", fix, Severity.NOTE if back else None
     )
     if back:
         return replace(outcome, impact="None now.")
@@ -241,7 +229,7 @@ def persistence_off(examination: Examination) -> Outcome:
     ok="nvidia-persistenced has enabled persistence mode, or is not running",
     impact=_SLOW_START,
 )
-def persistence_mode_off(examination: Examination) -> Outcome:
+def persistence_off_daemon_runs(examination: Examination) -> Outcome:
     """Find persistence mode off although the daemon runs: it was started with --no-persistence-mode."""
     gpus = _not_persistent(examination)
     if not _daemon_runs(examination):

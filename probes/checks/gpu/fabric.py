@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from probes.base.plan import FileChange, Plan, Step, instruction
+from probes.base.plan import FileChange, Plan, Step, instruction, make_plan
 from probes.base.text import plural
 from probes.base.unknown import Reason, Unknown, known
 from probes.checks.gpu.devices import bdfs_of, names_of, need_gpus
@@ -81,12 +81,10 @@ def gpu_fabric_not_registered(examination: Examination) -> Outcome:
     return found(
         f"The registration of {names_of(waiting)} {' or '.join(states)}. {cause}",
         *first_n(map(_fabric_evidence, waiting)),
-        fix=Plan(
+        fix=make_plan(
             "Find out what keeps the GPUs from registering",
-            (
-                Step("Show the state of each GPU", ("nvidia-smi", "-q"), needs_root=False),
-                instruction(look),
-            ),
+            Step("Show the state of each GPU", ("nvidia-smi", "-q"), needs_root=False),
+            look,
         ),
         devices=bdfs_of(waiting),
     )
@@ -113,13 +111,11 @@ def gpu_fabric_unhealthy(examination: Examination) -> Outcome:
     return found(
         f"GPU{sick[0][0].index}: {', '.join(sick[0][1])}.",
         *first_n(Evidence(f"nvidia-smi -q -i {gpu.index} (Fabric)", "; ".join(bad)) for gpu, bad in sick),
-        fix=Plan(
+        fix=make_plan(
             "Repair the NVLink fabric",
-            (
-                instruction("Search the logs of Fabric Manager and of the rack's switches for this GPU"),
-                instruction("Drain the node and reset all GPUs or reboot"),
-                instruction("Replace the part if the problem stays"),
-            ),
+            "Search the logs of Fabric Manager and of the rack's switches for this GPU",
+            "Drain the node and reset all GPUs or reboot",
+            "Replace the part if the problem stays",
             disturbs="every job on this node",
         ),
         devices=bdfs_of(gpu for gpu, _ in sick),
@@ -143,12 +139,10 @@ def gpu_fabric_differs(examination: Examination) -> Outcome:
     return found(
         f"The {plural(len(gpus), 'GPU')} are in {len(places)} cliques.",
         *first_n(map(_fabric_evidence, gpus)),
-        fix=Plan(
+        fix=make_plan(
             "Join the GPUs again",
-            (
-                instruction("Check the partitions that Fabric Manager or the rack's manager has configured"),
-                instruction("Drain the node and reset all GPUs or reboot"),
-            ),
+            "Check the partitions that Fabric Manager or the rack's manager has configured",
+            "Drain the node and reset all GPUs or reboot",
             disturbs="every job on this node",
         ),
         devices=bdfs_of(gpus),
@@ -161,10 +155,6 @@ def _nvlsm_facts(examination: Examination) -> FabricServiceFacts:
     if not switches.needs_nvlsm:
         end_with(passed(Evidence("/sys/bus/pci/devices", "these NVSwitches do not need NVLSM")))
     return need(examination.fabric_services, _SERVICES)
-
-
-def _devices(examination: Examination) -> tuple[str, ...]:
-    return need_switches(examination).devices
 
 
 def _severity(examination: Examination) -> Severity | None:
@@ -217,7 +207,7 @@ def _missing(
         cause,
         *evidence,
         fix=Plan(title, steps, disturbs="CUDA programs that start before Fabric Manager is back"),
-        devices=_devices(examination),
+        devices=need_switches(examination).devices,
         severity=severity,
         impact=_RUNS_ON if severity else "",
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from probes.base.plan import Plan, instruction
+from probes.base.plan import make_plan
 from probes.base.text import plural
 from probes.base.unknown import Reason, Unknown, known
 from probes.checks.gpu.devices import bdfs_of, need_gpus, need_nvml
@@ -128,19 +128,13 @@ def imex_channels_missing(examination: Examination) -> Outcome:
         "Jobs need a channel below /dev/nvidia-caps-imex-channels. The driver creates none by default."
         + (" Slurm's switch/nvidia_imex plugin can create one for each job." if with_slurm else ""),
         *seen,
-        fix=Plan(
+        fix=make_plan(
             "Create the default channel at boot",
-            (
-                instruction(
-                    "Write “options nvidia NVreg_CreateImexChannel0=1” to a file in /etc/modprobe.d, and"
-                    " update the initramfs. The driver then creates channel0, which all users share."
-                ),
-                instruction(
-                    "Until the next boot, create it by hand: mknod -m 666"
-                    " /dev/nvidia-caps-imex-channels/channel0 c MAJOR 0, with the number of"
-                    " nvidia-caps-imex-channels in /proc/devices."
-                ),
-            ),
+            "Write “options nvidia NVreg_CreateImexChannel0=1” to a file in /etc/modprobe.d, and"
+            " update the initramfs. The driver then creates channel0, which all users share.",
+            "Until the next boot, create it by hand: mknod -m 666"
+            " /dev/nvidia-caps-imex-channels/channel0 c MAJOR 0, with the number of"
+            " nvidia-caps-imex-channels in /proc/devices.",
         ),
         severity=Severity.NOTE if with_slurm else None,
         devices=bdfs_of(need_gpus(examination)),

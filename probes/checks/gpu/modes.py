@@ -1,18 +1,19 @@
-"""Checks of a GPU's kind and mode: generation, MIG, vGPU, confidential computing, Grace."""
+"""Checks of a GPU's kind and mode: generation, MIG, vGPU, confidential computing, Grace and its memory."""
 
 from __future__ import annotations
 
 import re
 
-from probes.base.plan import Plan, instruction
+from probes.base.plan import instruction, make_plan
 from probes.base.unknown import Unknown, known
 from probes.checks.gpu.devices import GPUS, NO_GPU, bdfs_of, gpus_with, names_of, need_gpus, need_nvml
-from probes.facts.gpu.gpus import Gpu, is_vgpu
+from probes.facts.gpu.gpus import MEMORY_MODE_PARAMETER, Gpu, MemoryMode, gpu_numa_nodes, is_vgpu, memory_mode
 from probes.nccl.settings import parse_level
+from probes.plans.common import reboot_plan
 from probes.plans.gpu import mig_off
-from probes.queries.evidence_list import first_n
+from probes.queries.evidence_list import first_n, join_limited
 from probes.queries.finding import Area, Evidence, Outcome, Severity, found, need, passed, unknown
-from probes.queries.jobs import RESTARTS, about, affected, jobs_of
+from probes.queries.jobs import RESTARTS, about, affected, has_pods, jobs_of
 from probes.snapshot.examination import Examination
 from probes.topology.nccl_words import ORDER, Nccl
 
@@ -35,7 +36,7 @@ def _name(gpu: Gpu) -> Evidence:
     ok="MIG is disabled",
     impact="MIG instances have no P2P, so NCCL's traffic between GPUs uses NICs, and older NCCL fails.",
 )
-def mig(examination: Examination) -> Outcome:
+def mig_with_gdr(examination: Examination) -> Outcome:
     """Read NVML's MIG mode."""
     chosen = gpus_with(examination, lambda nvml: nvml.mig, "MIG mode")
     return found(
@@ -54,7 +55,7 @@ def mig(examination: Examination) -> Outcome:
     ok="No GPU is a vGPU without GPUDirect RDMA",
     impact="If the profile does not support it, jobs copy through host memory.",
 )
-def vgpu(examination: Examination) -> Outcome:
+def vgpu_without_gdr(examination: Examination) -> Outcome:
     """Read NVML's virtualization mode and the names of vGPU profiles, unless libcuda reports support."""
     gpus = need_gpus(examination)
     chosen = [gpu for gpu in gpus if is_vgpu(gpu) is True and not _has_support(examination, gpu)]
@@ -62,9 +63,10 @@ def vgpu(examination: Examination) -> Outcome:
         return found(
             f"{names_of(chosen)}: the hypervisor shares this GPU. Its vGPU profile decides.",
             *first_n(_name(gpu) for gpu in chosen),
-            fix=Plan(
+            fix=make_plan(
                 "Ask the hypervisor's admin for another profile",
-                (instruction("Pass the whole GPU through, or use a profile with GPUDirect RDMA", False),),
+                "Pass the whole GPU through, or use a profile with GPUDirect RDMA",
+                needs_root=False,
                 disturbs="the virtual machine, which must be restarted",
             ),
             devices=bdfs_of(chosen),
@@ -92,7 +94,7 @@ _STAGES = "Jobs copy through host memory. No setting changes that."
     ok="No GPU is a GeForce without GPUDirect RDMA",
     impact=_STAGES,
 )
-def geforce(examination: Examination) -> Outcome:
+def geforce_no_gdr(examination: Examination) -> Outcome:
     """Find GPUs whose name says GeForce."""
     gpus = need_gpus(examination)
     named = [gpu for gpu in gpus if "geforce" in gpu.name.casefold()]
@@ -126,7 +128,7 @@ def _new_enough(gpus: tuple[Gpu, ...]) -> Outcome:
     ok="Every GPU is new enough for GPUDirect RDMA",
     impact=_STAGES,
 )
-def too_old(examination: Examination) -> Outcome:
+def gpu_too_old_for_gdr(examination: Examination) -> Outcome:
     """Find compute capabilities below 3.0 (Kepler), the first with GPUDirect RDMA."""
     gpus = need_gpus(examination)
     old = [gpu for gpu in gpus if known(gpu.compute_capability, _KEPLER) < _KEPLER]
@@ -147,7 +149,7 @@ def too_old(examination: Examination) -> Outcome:
     ok="NCCL sends from GPU memory on these GPUs",
     impact="Everything that a job sends is copied to host memory first.",
 )
-def read_off(examination: Examination) -> Outcome:
+def gdr_read_off_on_old_gpus(examination: Examination) -> Outcome:
     """Find compute capabilities below 8.0 without NVLink, on which NCCL receives only by GPUDirect."""
     gpus = need_gpus(examination)
     old = [gpu for gpu in gpus if known(gpu.compute_capability, _AMPERE) < _AMPERE]
@@ -156,9 +158,10 @@ def read_off(examination: Examination) -> Outcome:
         return found(
             f"{names_of(unlinked)}: by design. In NCCL's log only the receiving side shows /GDRDMA.",
             *first_n(_capability(gpu) for gpu in unlinked),
-            fix=Plan(
+            fix=make_plan(
                 "Measure whether GPUDirect RDMA is faster for sending",
-                (instruction("Set NCCL_NET_GDR_READ=1 in the job, and compare", False),),
+                "Set NCCL_NET_GDR_READ=1 in the job, and compare",
+                needs_root=False,
                 disturbs=RESTARTS,
             ),
             devices=bdfs_of(unlinked),
@@ -176,7 +179,7 @@ def read_off(examination: Examination) -> Outcome:
     ok="Confidential computing is disabled",
     impact="All traffic goes through bounce buffers in host memory.",
 )
-def confidential(examination: Examination) -> Outcome:
+def confidential_computing_on(examination: Examination) -> Outcome:
     """Read NVML's state of confidential computing."""
     facts = need(examination.node.gpus, GPUS)
     if not facts.gpus:
@@ -187,9 +190,9 @@ def confidential(examination: Examination) -> Outcome:
     return found(
         "By design. Neither DMA-BUF nor nvidia-peermem works while confidential computing is enabled.",
         Evidence(source, "ON"),
-        fix=Plan(
+        fix=make_plan(
             "Disable confidential computing if your security requirements allow it",
-            (instruction("Disable it with NVIDIA's gpu-admin-tools, and reset the GPUs"),),
+            "Disable it with NVIDIA's gpu-admin-tools, and reset the GPUs",
             needs_reboot=True,
             disturbs="every job on this node",
         ),
@@ -205,7 +208,7 @@ def confidential(examination: Examination) -> Outcome:
     ok="NCCL uses GPUDirect RDMA over C2C, or no GPU has C2C links",
     impact="Jobs with this NCCL copy through host memory.",
 )
-def c2c(examination: Examination) -> Outcome:
+def c2c_grace_specifics(examination: Examination) -> Outcome:
     """Find NCCL before 2.27, on the node or in its jobs, where GPUs are attached to Grace CPUs by C2C."""
     gpus = need_gpus(examination)
     direct = examination.node.gpudirect
@@ -239,9 +242,11 @@ def c2c(examination: Examination) -> Outcome:
         return found(
             about(affected(jobs_of(examination), old), cause) if by_jobs else cause,
             *first_n(old),
-            fix=Plan(
+            fix=make_plan(
                 "Use NCCL 2.27 or later",
-                (instruction("Use an image or package with NCCL 2.27 or later", False), *until_then),
+                "Use an image or package with NCCL 2.27 or later",
+                *until_then,
+                needs_root=False,
                 disturbs=RESTARTS,
                 note="Do not change ACS or the SMMU: advice for x86 does not apply here.",
             ),
@@ -284,7 +289,7 @@ def _version(text: str) -> tuple[int, ...]:
     ok="No GPU is a GB10 without GPUDirect RDMA",
     impact=_STAGES,
 )
-def gb10(examination: Examination) -> Outcome:
+def c2c_grace_specifics_gb10(examination: Examination) -> Outcome:
     """Find GPUs named GB10."""
     gpus = need_gpus(examination)
     named = [gpu for gpu in gpus if re.search(r"\bGB10\b", gpu.name)]
@@ -293,10 +298,54 @@ def gb10(examination: Examination) -> Outcome:
         return found(
             "By design. The GPU uses the CPU's memory. nvidia-peermem, DMA-BUF and GDRCopy do not work.",
             *first_n(_name(gpu) for gpu in chosen),
-            fix=Plan(
+            fix=make_plan(
                 "Register host memory instead",
-                (instruction("Allocate with cudaHostAlloc and register that memory", False),),
+                "Allocate with cudaHostAlloc and register that memory",
+                needs_root=False,
             ),
             devices=bdfs_of(chosen),
         )
     return passed(*first_n(_name(gpu) for gpu in gpus) or (NO_GPU,))
+
+
+_PARAMS = "/proc/driver/nvidia/params"
+
+
+@AREA.check(
+    "gpu-memory-in-kubernetes",
+    Severity.NOTE,
+    "Linux manages the GPUs' memory on a Kubernetes node",
+    "NVIDIA, Understanding Memory Management on Hardware-Coherent Platforms, "
+    "https://developer.nvidia.com/blog/understanding-memory-management-on-hardware-coherent-platforms/; "
+    "NVIDIA driver 580 release notes, CDMM",
+    ok="The driver manages the GPUs' memory, or this is not a Kubernetes node with Grace",
+    impact="GPU memory counts as memory of the node. Pods and the page cache can fill it, and GPU jobs then "
+    "run out of memory.",
+)
+def gpu_memory_in_kubernetes(examination: Examination) -> Outcome:
+    """Find NUMA nodes of GPU memory where GPUs have C2C links and kubelet runs."""
+    gpus = need_gpus(examination)
+    joined = [gpu for gpu in gpus if need_nvml(gpu, gpu.c2c_links)]
+    if not joined:
+        return passed(Evidence("NVML", "no GPU has C2C links"))
+    node = examination.node
+    facts = need(node.gpus, "the NVIDIA driver")
+    mode = need(memory_mode(facts.driver, node.numa), "the NUMA nodes")
+    parameter = known(facts.driver.parameters, {}).get(MEMORY_MODE_PARAMETER, '""')
+    shown = Evidence(_PARAMS, f"{MEMORY_MODE_PARAMETER}: {parameter}")
+    if mode is MemoryMode.DRIVER or not has_pods(examination):
+        return passed(shown, Evidence("/sys/devices/system/node", mode.value))
+    nodes = join_limited(str(number) for number in gpu_numa_nodes(node.numa))
+    return found(
+        "Each GPU's memory is a NUMA node without CPUs. NVIDIA's GPU Operator selects CDMM instead since "
+        "driver 580.",
+        shown,
+        Evidence("/sys/devices/system/node", f"memory without CPUs: NUMA {nodes}"),
+        fix=reboot_plan(
+            "Let the driver manage GPU memory (CDMM)",
+            "Write `options nvidia NVreg_CoherentGPUMemoryMode=driver` to a file in /etc/modprobe.d",
+            "Rebuild the initramfs, and reboot",
+            note="Programs that allocate GPU memory as a NUMA node (numactl --membind) then need cudaMalloc.",
+        ),
+        devices=bdfs_of(joined),
+    )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from probes.base.plan import Plan, Step, instruction
+from probes.base.plan import Step, make_plan
 from probes.base.unknown import Reason, Unknown, known
 from probes.checks.gpu.devices import bdfs_of, names_of, need_gpus, needs_nvml
 from probes.facts.gpu.gpus import Gpu
@@ -71,9 +71,8 @@ def fabric_manager_down(examination: Examination) -> Outcome:
         f"{switches.text} Only Fabric Manager configures them."
         + (" Its service failed." if state is ServiceState.FAILED else ""),
         state_of(_MANAGER, state.value),
-        fix=Plan(
-            "Start Fabric Manager",
-            (_start_manager(), instruction("If it fails, read /var/log/fabricmanager.log")),
+        fix=make_plan(
+            "Start Fabric Manager", _start_manager(), "If it fails, read /var/log/fabricmanager.log"
         ),
         devices=switches.devices,
         part_of=("fabric-manager-down-version", "ib-umad-missing", "nvlsm-missing"),
@@ -96,7 +95,7 @@ def _start_manager() -> Step:
     ok="Fabric Manager is installed, or there is no NVSwitch",
     impact=NO_CUDA,
 )
-def fabric_manager_absent(examination: Examination) -> Outcome:
+def fabric_manager_down_absent(examination: Examination) -> Outcome:
     """Check that Fabric Manager is installed on a machine with NVSwitches."""
     switches = need_switches(examination)
     service = service_of(examination, _MANAGER)
@@ -109,12 +108,10 @@ def fabric_manager_absent(examination: Examination) -> Outcome:
     return found(
         f"{switches.text} Only Fabric Manager configures them.",
         Evidence(f"systemctl cat {_MANAGER}", "no such unit"),
-        fix=Plan(
+        fix=make_plan(
             "Install Fabric Manager",
-            (
-                instruction(f"Install the package {_MANAGER} with exactly the driver's version"),
-                _start_manager(),
-            ),
+            f"Install the package {_MANAGER} with exactly the driver's version",
+            _start_manager(),
         ),
         devices=switches.devices,
     )
@@ -128,7 +125,7 @@ def fabric_manager_absent(examination: Examination) -> Outcome:
     ok="Fabric Manager has the driver's version, or there is no NVSwitch",
     impact=NO_CUDA,
 )
-def fabric_manager_version(examination: Examination) -> Outcome:
+def fabric_manager_down_version(examination: Examination) -> Outcome:
     """Compare Fabric Manager's version with the driver's."""
     switches = need_switches(examination)
     gpus = need(examination.node.gpus, "the driver's version")
@@ -136,22 +133,17 @@ def fabric_manager_version(examination: Examination) -> Outcome:
     not_here = Evidence("nv-fabricmanager --version", "not installed here")
     manager = need(tools.fabric_manager, _TOOLS, absent=not_here)
     driver = need(gpus.driver.version, "the driver's version")
-    seen = (
-        Evidence("nv-fabricmanager --version", manager),
-        Evidence("/sys/module/nvidia/version", driver),
-    )
+    seen = (Evidence("nv-fabricmanager --version", manager), Evidence("/sys/module/nvidia/version", driver))
     if manager == driver:
         return passed(*seen)
     runs = _manager_runs(examination)
     return found(
         "Fabric Manager refuses to start with a driver of another version.",
         *seen,
-        fix=Plan(
+        fix=make_plan(
             "Install the driver's version of Fabric Manager",
-            (
-                instruction(f"Install the package {_MANAGER} of version {driver}"),
-                Step("Start the new version", ("systemctl", "restart", _MANAGER)),
-            ),
+            f"Install the package {_MANAGER} of version {driver}",
+            Step("Start the new version", ("systemctl", "restart", _MANAGER)),
             disturbs="jobs that use NVLink, while Fabric Manager restarts",
         ),
         severity=Severity.WARNING if runs else None,
@@ -186,13 +178,11 @@ def nvlink_down(examination: Examination) -> Outcome:
         return found(
             f"{names_of(fewer)}: other GPUs have {most[fewer[0].name]} active links.",
             *first_n(_links(gpu) for gpu in fewer),
-            fix=Plan(
+            fix=make_plan(
                 "Reset the links",
-                (
-                    Step("Show every link's state", ("nvidia-smi", "nvlink", "--status"), False),
-                    instruction("Drain the node, then reset all GPUs or reboot"),
-                    instruction("Replace the part if a link stays down"),
-                ),
+                Step("Show every link's state", ("nvidia-smi", "nvlink", "--status"), False),
+                "Drain the node, then reset all GPUs or reboot",
+                "Replace the part if a link stays down",
                 disturbs="every job on this node",
             ),
             devices=bdfs_of(fewer),

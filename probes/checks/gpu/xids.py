@@ -6,12 +6,12 @@ import re
 from dataclasses import replace
 from enum import IntEnum
 
-from probes.base.plan import Plan, instruction
+from probes.base.plan import Plan, instruction, make_plan
 from probes.checks.gpu.devices import GSP_TIMEOUT, LOST_GPU, answer_now
 from probes.facts.kernel.log import KernelMessage, LogKind
 from probes.queries.evidence_list import SHOWN, join_limited
 from probes.queries.finding import Area, Evidence, Outcome, Severity, passed
-from probes.queries.kernel_log import Filter, add_log_check, found_in_log, log_messages
+from probes.queries.kernel_log import Filter, found_in_log, log_messages
 from probes.queries.xid_groups import GSP, LOST, MEMORY, NVLINK, PROGRAM, RECOVERY
 from probes.snapshot.examination import Examination
 
@@ -36,16 +36,14 @@ def _xids(*numbers: int) -> Filter:
     ok="No GSP timeout in the kernel log",
     impact="Jobs hang and nvidia-smi hangs or is very slow. It looks like a network problem.",
 )
-def gsp_timeout(examination: Examination) -> Outcome:
+def xid_119_gsp_timeout(examination: Examination) -> Outcome:
     """Find Xid 119 and 120; a warning if the GPU answers again."""
     messages = log_messages(examination, LogKind.XID, _xids(*GSP))
-    fix = Plan(
+    fix = make_plan(
         "Reset the GPU",
-        (
-            instruction("Drain the node, then run nvidia-smi --gpu-reset -i N or reboot"),
-            instruction("Update the driver if it happens again"),
-            instruction("With the proprietary kernel modules, NVreg_EnableGpuFirmware=0 disables the GSP"),
-        ),
+        "Drain the node, then run nvidia-smi --gpu-reset -i N or reboot",
+        "Update the driver if it happens again",
+        "With the proprietary kernel modules, NVreg_EnableGpuFirmware=0 disables the GSP",
         disturbs=_DRAIN,
     )
     cause = "the GSP did not respond to the driver in time."
@@ -57,60 +55,66 @@ def gsp_timeout(examination: Examination) -> Outcome:
     return replace(outcome, takes=outcome.devices)
 
 
-add_log_check(
-    AREA,
+@AREA.check(
     "xid-memory-error",
     Severity.WARNING,
     "A GPU has memory errors",
     _XIDS,
     ok="No GPU memory error in the kernel log",
     impact="Jobs may have died because of the error.",
-    kind=LogKind.XID,
-    wanted=_xids(*MEMORY),
-    cause="row remapping takes effect at the next reset of the GPU.",
-    fix=Plan(
-        "Reset the GPU",
-        (
-            instruction("Run nvidia-smi -q -d ROW_REMAPPER,ECC to see whether a reset is pending", False),
-            instruction("Drain and reset the GPU"),
-            instruction("Replace the GPU if remapping failed (Xid 64)"),
-        ),
-        disturbs=_DRAIN,
-    ),
 )
-add_log_check(
-    AREA,
+def xid_memory_error(examination: Examination) -> Outcome:
+    """Find Xids of ECC errors, remapped rows and retired pages."""
+    messages = log_messages(examination, LogKind.XID, _xids(*MEMORY))
+    fix = make_plan(
+        "Reset the GPU",
+        instruction("Run nvidia-smi -q -d ROW_REMAPPER,ECC to see whether a reset is pending", False),
+        "Drain and reset the GPU",
+        "Replace the GPU if remapping failed (Xid 64)",
+        disturbs=_DRAIN,
+    )
+    return found_in_log(
+        examination, messages, "row remapping takes effect at the next reset of the GPU.", fix
+    )
+
+
+@AREA.check(
     "xid-nvlink-error",
     Severity.WARNING,
     "An NVLink has errors",
     _XIDS,
     ok="No NVLink error in the kernel log",
     impact="Multi-GPU jobs die or slow down.",
-    kind=LogKind.XID,
-    wanted=_xids(*NVLINK),
-    cause="the driver reported errors of an NVLink.",
-    fix=Plan(
-        "Reset the GPUs of the NVLink domain",
-        (
-            instruction("Run nvidia-smi nvlink -e to see the error counters of every link", False),
-            instruction("Drain the node, then reset all GPUs of the NVLink domain"),
-            instruction("Replace the part if errors return"),
-        ),
-        disturbs="every job on this node",
-    ),
 )
-add_log_check(
-    AREA,
+def xid_nvlink_error(examination: Examination) -> Outcome:
+    """Find Xids of NVLinks."""
+    messages = log_messages(examination, LogKind.XID, _xids(*NVLINK))
+    fix = make_plan(
+        "Reset the GPUs of the NVLink domain",
+        instruction("Run nvidia-smi nvlink -e to see the error counters of every link", False),
+        "Drain the node, then reset all GPUs of the NVLink domain",
+        "Replace the part if errors return",
+        disturbs="every job on this node",
+    )
+    return found_in_log(examination, messages, "the driver reported errors of an NVLink.", fix)
+
+
+@AREA.check(
     "xid-of-a-program",
     Severity.NOTE,
     "A program failed on a GPU",
     _XIDS,
     ok="No program error in the kernel log",
     impact="That program ended. Other jobs are not affected.",
-    kind=LogKind.XID,
-    wanted=_xids(*PROGRAM),
-    cause="usually a bug in the program, or its peers died. If it hits many programs, suspect the hardware.",
 )
+def xid_of_a_program(examination: Examination) -> Outcome:
+    """Find Xids that are mostly a bug of the program."""
+    messages = log_messages(examination, LogKind.XID, _xids(*PROGRAM))
+    return found_in_log(
+        examination,
+        messages,
+        "usually a bug in the program, or its peers died. If it hits many programs, suspect the hardware.",
+    )
 
 
 class _Action(IntEnum):
@@ -149,7 +153,7 @@ _STEPS = {
     impact="New jobs on this GPU fail to start, or die. NCCL then reports an error on all their nodes.",
     part_of=(LOST_GPU, GSP_TIMEOUT),
 )
-def recovery_action(examination: Examination) -> Outcome:
+def gpu_recovery_action(examination: Examination) -> Outcome:
     """Read the latest Xid 154 of each GPU, which says what it needs; 0x0 means that it has recovered."""
     waiting: dict[str, tuple[int, str, KernelMessage]] = {}
     for message in log_messages(examination, LogKind.XID, _xids(RECOVERY)):
@@ -186,12 +190,12 @@ def recovery_action(examination: Examination) -> Outcome:
     ok="No other GPU error in the kernel log",
     impact="Depends on the Xid number. Jobs on this GPU may have died.",
 )
-def other_xids(examination: Examination) -> Outcome:
+def xid_other(examination: Examination) -> Outcome:
     """Find every other Xid."""
     reported = _xids(*LOST, *GSP, *MEMORY, *NVLINK, *PROGRAM, RECOVERY)
     messages = log_messages(examination, LogKind.XID, lambda message: not reported(message))
     numbers = sorted({message.number for message in messages if message.number is not None})
-    fix = Plan("Look up the Xid", (instruction("Follow NVIDIA's Xid manual for this number", False),))
+    fix = make_plan("Look up the Xid", "Follow NVIDIA's Xid manual for this number", needs_root=False)
     shown = ", ".join(str(number) for number in numbers[:SHOWN])
     return found_in_log(examination, messages, f"the kernel log has Xid {shown}.", fix)
 
@@ -204,17 +208,13 @@ def other_xids(examination: Examination) -> Outcome:
     ok="No NVSwitch error in the kernel log",
     impact="After a fatal SXid, CUDA returns error 802 until a reset.",
 )
-def sxids(examination: Examination) -> Outcome:
+def sxid(examination: Examination) -> Outcome:
     """Find SXids of NVSwitches; a note if all of them are non-fatal."""
     messages = log_messages(examination, LogKind.SXID)
-    fix = Plan(
+    fix = make_plan(
         "Reset the GPUs after a fatal SXid",
-        (
-            instruction("Check in the Fabric Manager user guide whether this SXid is fatal", False),
-            instruction(
-                "After a fatal SXid, drain the node, stop Fabric Manager, reset all GPUs, then start it again"
-            ),
-        ),
+        instruction("Check in the Fabric Manager user guide whether this SXid is fatal", False),
+        "After a fatal SXid, drain the node, stop Fabric Manager, reset all GPUs, then start it again",
         disturbs="every job on this node",
     )
     if all("non-fatal" in message.text.casefold() for message in messages):

@@ -6,11 +6,10 @@ from probes.base.evidence import Evidence
 from probes.base.plan import Plan, instruction
 from probes.checks.live.watched import report_conditions
 from probes.queries.finding import Area, Outcome, Severity, end_with, passed
+from probes.queries.jobs import NCCL_VARIABLES, RESTARTS, STAGING_SETTINGS, TCP_SETTINGS, job_plan
 from probes.queries.jobs import OVER_TCP as TCP_IMPACT
-from probes.queries.jobs import RESTART, RESTARTS
 from probes.queries.jobs import STAGED as STAGED_IMPACT
 from probes.queries.ports import PORT_DOWN
-from probes.queries.references import NCCL_VARIABLES
 from probes.snapshot.condition import (
     ODD_RANK,
     OVER_TCP,
@@ -25,54 +24,23 @@ from probes.snapshot.examination import Examination
 from probes.snapshot.verdict import State
 
 AREA = Area("jobs", is_moving=True)
-_NCCL_LOG = instruction(
+_NCCL_LOG = (
     "Read the job's log with gdrtop nccl-log FILE: it shows distances, disabled NICs and settings. If it is "
-    "silent, set NCCL_DEBUG=INFO and NCCL_DEBUG_SUBSYS=INIT,NET,GRAPH,ENV for the next run",
-    needs_root=False,
+    "silent, set NCCL_DEBUG=INFO and NCCL_DEBUG_SUBSYS=INIT,NET,GRAPH,ENV for the next run"
 )
 _KEEPS = "Running jobs keep their path until they restart."
 _SLOW_LINKS = (
-    "pcie-link-degraded-width",
-    "pcie-link-degraded-speed",
-    "pcie-link-below-port-rate",
-    "pcie-link-limited-by-slot",
-    "single-rail-or-half-rate",
-    "single-rail-or-half-rate-one-lane",
-    "mtu-mismatch",
-    "mtu-mismatch-small",
+    *("pcie-link-degraded-width", "pcie-link-degraded-speed"),
+    *("pcie-link-below-port-rate", "pcie-link-limited-by-slot"),
+    *("single-rail-or-half-rate", "single-rail-or-half-rate-one-lane", "mtu-mismatch", "mtu-mismatch-small"),
 )
 _LOST_GPUS = ("xid-79-fell-off-bus", "gpu-missing-from-nvml", "xid-119-gsp-timeout", "gpu-recovery-action")
 CAUSES_OF_STAGING = (
-    "no-gdr-path",
-    "cuda-fails-to-start",
-    "nccl-gdr-level-off",
-    "nccl-gdr-level-too-low",
-    "nccl-gdr-read-off",
-    "nccl-gdr-c2c-off",
-    "nccl-dmabuf-disabled",
-    "nccl-too-old-for-dmabuf",
-    "memory-peers-missing-old-nccl",
-    "job-log-gdr-disabled",
-    "job-log-other-setting",
-    "job-log-other-nics",
-    "job-log-staged",
-    "gpu-nic-cross-socket",
-    "gpu-nic-through-cpu",
-    "gpu-without-near-nic",
-    "peermem-not-loaded",
+    *("no-gdr-path", "cuda-fails-to-start", *STAGING_SETTINGS, "memory-peers-missing-old-nccl"),
+    *("job-log-gdr-disabled", "job-log-other-setting", "job-log-other-nics", "job-log-staged"),
+    *("gpu-nic-cross-socket", "gpu-nic-through-cpu", "gpu-without-near-nic", "peermem-not-loaded"),
 )
-CAUSES_OF_TCP = (
-    "nccl-ib-disabled",
-    "nccl-net-socket",
-    "nccl-ib-hca-mismatch",
-    "nccl-net-plugin-not-found",
-    "nccl-net-plugin-absent",
-    "job-log-plugin-missing",
-    "job-log-other-setting",
-    "job-log-tcp",
-    "dev-infiniband-missing",
-    "no-gdr-path",
-)
+CAUSES_OF_TCP = (*TCP_SETTINGS, "job-log-tcp", "dev-infiniband-missing", "no-gdr-path")
 
 
 def _end_by_design(examination: Examination) -> None:
@@ -94,8 +62,7 @@ def _end_by_design(examination: Examination) -> None:
 def job_staged(examination: Examination) -> Outcome:
     """Find NCCL ranks with RDMA but without GPUDirect RDMA; critical if it is certain of a whole job."""
     _end_by_design(examination)
-    steps = (_NCCL_LOG, RESTART)
-    fix = Plan("Find out why NCCL does not use GPUDirect RDMA", steps, disturbs=RESTARTS, note=_KEEPS)
+    fix = job_plan("Find out why NCCL does not use GPUDirect RDMA", _NCCL_LOG, note=_KEEPS)
     return report_conditions(examination, STAGED, fix, needs_paths=True)
 
 
@@ -112,13 +79,13 @@ def job_staged(examination: Examination) -> Outcome:
 def job_over_tcp(examination: Examination) -> Outcome:
     """Find NCCL ranks that use TCP on a node with RDMA NICs; critical if it is certain of a whole job."""
     _end_by_design(examination)
-    steps = (
-        instruction("Remove NCCL_IB_DISABLE and NCCL_NET=Socket from the job, if they are set", False),
-        instruction("Make /dev/infiniband visible in the job's container", False),
+    fix = job_plan(
+        "Let NCCL use RDMA",
+        "Remove NCCL_IB_DISABLE and NCCL_NET=Socket from the job, if they are set",
+        "Make /dev/infiniband visible in the job's container",
         _NCCL_LOG,
-        RESTART,
+        note=_KEEPS,
     )
-    fix = Plan("Let NCCL use RDMA", steps, disturbs=RESTARTS, note=_KEEPS)
     return report_conditions(examination, OVER_TCP, fix, needs_paths=True)
 
 

@@ -1,16 +1,24 @@
-"""Modules that were not built or differ from the disk: DKMS, unfinished updates, stale initramfs."""
+"""Module files that modprobe cannot use, and modules that were not built or differ from the disk."""
 
 from __future__ import annotations
 
-from probes.base.plan import Plan, instruction
+from probes.base.plan import Plan, Step, make_plan
 from probes.base.unknown import Reason, Unknown, known, map_known
 from probes.facts.kernel.dkms import DRIVER_PACKAGES, DkmsFacts, DkmsModule
-from probes.plans.common import REBOOT_ENDS_JOBS, initramfs_steps, reboot_step
+from probes.facts.system.platform import in_container
+from probes.plans.common import initramfs_steps, reboot_plan, reboot_step
 from probes.plans.driver import exchange_driver, matching_fabric_manager, rebuild_plan
 from probes.queries.evidence_list import SHOWN, join_limited
 from probes.queries.finding import Area, Evidence, Outcome, Severity, end_with, found, need, passed, unknown
-from probes.queries.module_need import missing_modules
+from probes.queries.module_need import (
+    GPU_MODULES,
+    architecture_differs,
+    missing_modules,
+    severity_of_missing,
+    unusable_file,
+)
 from probes.queries.modules import (
+    DRIVER_GUIDE,
     FILES,
     MODULES,
     PEERMEM,
@@ -20,10 +28,101 @@ from probes.queries.modules import (
     module_of,
     no_gpu_or_nic,
 )
-from probes.queries.references import DRIVER_GUIDE
 from probes.snapshot.examination import Examination
 
 AREA = Area("modules")
+_DEPMOD = "depmod(8), modules.dep(5)"
+_CPU = "the CPU's architecture"
+
+
+@AREA.check(
+    "module-file-unusable",
+    Severity.CRITICAL,
+    "modprobe cannot read a module's file that depmod lists",
+    _DEPMOD,
+    ok="Every module file that depmod lists is readable",
+    impact="The module cannot be loaded on this kernel.",
+)
+def module_file_unusable(examination: Examination) -> Outcome:
+    """Find files that modules.dep names and modinfo cannot read: gone, cut off, or no ELF file."""
+    need(examination.module_files, FILES)
+    missing = need(missing_modules(examination), MODULES)
+    bad = {name: path for name in missing if (path := unusable_file(examination, name))}
+    if not bad:
+        return passed(Evidence("modinfo", "reads the file of every module that is not loaded"))
+    return found(
+        "The file was deleted or is damaged, and modules.dep still lists it: the module cannot be loaded.",
+        *(Evidence(path, "listed in modules.dep, not readable by modinfo") for path in bad.values()),
+        fix=_rebuild(examination, tuple(bad)),
+        severity=severity_of_missing(examination, tuple(bad)),
+        devices=tuple(bad),
+    )
+
+
+def _rebuild(examination: Examination, names: tuple[str, ...]) -> Plan | None:
+    release = known(examination.node.kernel_release, "")
+    if release and any(name in GPU_MODULES for name in names):
+        return rebuild_plan(release)
+    return make_plan("Restore the modules", "Install the package of these modules again")
+
+
+@AREA.check(
+    "module-wrong-architecture",
+    Severity.CRITICAL,
+    "Module files are for another CPU architecture",
+    "Linux kernel/module/main.c, elf_validity_check",
+    ok="Module files are for this CPU",
+    impact="This system cannot start on this hardware.",
+)
+def module_wrong_architecture(examination: Examination) -> Outcome:
+    """Compare the architecture in each file's vermagic with the CPU's."""
+    platform = examination.node.platform
+    cpu = need(platform if isinstance(platform, Unknown) else platform.cpu_architecture, _CPU)
+    facts = need(examination.module_files, FILES)
+    files = need(facts.files, FILES)
+    other = {name: file for name, file in files.items() if architecture_differs(examination, file) is True}
+    if not other:
+        return passed(Evidence("modinfo -F vermagic", f"{cpu}, as the CPU"))
+    return found(
+        f"The kernel refuses them with “Exec format error”: this CPU is {cpu}.",
+        *(Evidence(file.path, str(file.architecture)) for file in list(other.values())[:4]),
+        fix=make_plan("Install the system for this architecture", f"Build or download the image for {cpu}"),
+        devices=tuple(other),
+    )
+
+
+@AREA.check(
+    "modules-index-missing",
+    Severity.CRITICAL,
+    "The kernel's modules have no index (modules.dep)",
+    _DEPMOD,
+    ok="The kernel's modules have an index",
+    impact="modprobe and udev load no module.",
+)
+def modules_index_missing(examination: Examination) -> Outcome:
+    """Find a node whose modules are not loaded and cannot be, because depmod never ran for its kernel."""
+    release = need(examination.node.kernel_release, "the kernel's release")
+    path = f"/lib/modules/{release}/modules.dep"
+    if in_container(examination.node.platform):
+        return passed(Evidence(path, "a container loads no modules"))
+    missing = need(missing_modules(examination), MODULES)
+    gone = [name for name in missing if _has_no_index(examination, name)]
+    if not gone:
+        return passed(Evidence(path, "there, or every module is loaded"))
+    return found(
+        f"depmod has not run for {release}, so modprobe does not find {', '.join(gone[:4])}.",
+        Evidence(path, "not there"),
+        fix=make_plan("Index the modules", Step("Write modules.dep", ("depmod", "-a", release))),
+        devices=tuple(gone),
+    )
+
+
+def _has_no_index(examination: Examination, name: str) -> bool:
+    module = module_of(examination, name)
+    if isinstance(module, Unknown) or not isinstance(module.on_disk, Unknown):
+        return False
+    return module.on_disk.reason is Reason.FILE_MISSING
+
 
 _FILES = ("ib_core", "ib_uverbs", "mlx5_core", "mlx5_ib", "nvidia", "nvidia_uvm", PEERMEM)
 _PACKAGES = (*DRIVER_PACKAGES, "mlnx-ofed-kernel")
@@ -128,16 +227,16 @@ def driver_half_updated(examination: Examination) -> Outcome:
     evidence = _version_evidence(loaded, on_disk)
     if loaded == on_disk:
         return passed(*evidence)
-    steps = (
-        *matching_fabric_manager(examination, on_disk),
-        instruction("Drain the node. The driver can be replaced only while nothing uses a GPU."),
-        reboot_step(),
-        instruction("Hold the driver packages so that they are not updated automatically"),
-    )
     return found(
         f"Driver {on_disk} was installed while {loaded} was in use. It takes effect after a reboot.",
         *evidence,
-        fix=Plan("Finish the driver update", steps, needs_reboot=True, disturbs=REBOOT_ENDS_JOBS),
+        fix=reboot_plan(
+            "Finish the driver update",
+            *matching_fabric_manager(examination, on_disk),
+            "Drain the node. The driver can be replaced only while nothing uses a GPU.",
+            reboot_step(),
+            "Hold the driver packages so that they are not updated automatically",
+        ),
         devices=("nvidia",),
     )
 
@@ -217,10 +316,6 @@ def initramfs_stale(examination: Examination) -> Outcome:
             differing.append((name, module.srcversion, on_disk))
     if not differing:
         return passed(Evidence("modinfo -F srcversion", "the loaded modules are those on disk"))
-    steps = (
-        *initramfs_steps(),
-        reboot_step(),
-    )
     names = tuple(name for name, _, _ in differing)
     return found(
         f"{', '.join(names)} came from an initramfs that is older than the files on disk, or the files "
@@ -231,8 +326,6 @@ def initramfs_stale(examination: Examination) -> Outcome:
             )
             for name, loaded, on_disk in differing[:SHOWN]
         ),
-        fix=Plan(
-            "Rebuild the initramfs", steps, reversible=False, needs_reboot=True, disturbs=REBOOT_ENDS_JOBS
-        ),
+        fix=reboot_plan("Rebuild the initramfs", *initramfs_steps(), reboot_step(), reversible=False),
         devices=names,
     )

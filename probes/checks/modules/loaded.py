@@ -6,16 +6,17 @@ from collections.abc import Callable
 from functools import partial
 
 from probes.base.frozen import frozen
-from probes.base.plan import Plan, Step, instruction
+from probes.base.plan import Plan, Step, instruction, make_plan
 from probes.base.unknown import Maybe, Reason, Unknown, map_known
 from probes.facts.kernel.module_blockers import explain
 from probes.facts.kernel.modules import KernelModule, ModuleFacts, ModuleState
-from probes.plans.common import REBOOT_ENDS_JOBS, initramfs_instruction, reboot_step
+from probes.plans.common import initramfs_instruction, reboot_plan, reboot_step
 from probes.plans.load_modules import blocker_of, load_plan, load_step
 from probes.queries.evidence_list import SHOWN, join_limited
 from probes.queries.finding import Area, Evidence, Outcome, Severity, end_with, found, need, passed, unknown
 from probes.queries.module_need import impact_of_missing, is_spare, refused_by, severity_of_missing
 from probes.queries.modules import (
+    DRIVER_GUIDE,
     LINE_LIMIT,
     MODULES,
     PCI,
@@ -32,7 +33,6 @@ from probes.queries.modules import (
     state_evidence,
     unread_rules,
 )
-from probes.queries.references import DRIVER_GUIDE
 from probes.snapshot.examination import Examination
 
 AREA = Area("modules")
@@ -202,9 +202,10 @@ def _load_or_install(examination: Examination, module: KernelModule, package: st
         return load_plan(examination, module.name)
     if not isinstance(module.on_disk, Unknown) or module.on_disk.reason is not Reason.NOT_THERE:
         return None
-    return Plan(
+    return make_plan(
         f"Install {module.name}",
-        (instruction(f"Install {package} for the running kernel"), load_step(examination, module.name)),
+        f"Install {package} for the running kernel",
+        load_step(examination, module.name),
     )
 
 
@@ -335,12 +336,10 @@ def module_blacklisted_cmdline(examination: Examination) -> Outcome:
     ]
     if not refused:
         need(map_known(examination.node.kernel, lambda kernel: kernel.cmdline), "the kernel command line")
-    steps = (
-        instruction("Delete module_blacklist= from the boot loader's command line (grub, then update-grub)"),
+    plan = reboot_plan(
+        "Remove the module from the kernel's blacklist",
+        "Delete module_blacklist= from the boot loader's command line (grub, then update-grub)",
         reboot_step("Reboot with the new command line"),
-    )
-    plan = Plan(
-        "Remove the module from the kernel's blacklist", steps, needs_reboot=True, disturbs=REBOOT_ENDS_JOBS
     )
     cause = "The kernel refuses the module with `Operation not permitted`, even to root."
     return _blocked(examination, refused, cause, plan, Severity.CRITICAL)

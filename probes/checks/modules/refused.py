@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from probes.base.plan import Plan, Step, instruction
+from probes.base.plan import Plan, Step
 from probes.base.unknown import Reason, Unknown, known, map_known
 from probes.facts.kernel.log import LogKind
 from probes.facts.kernel.module_files import ModuleFile
-from probes.plans.common import REBOOT_ENDS_JOBS, reboot_step
+from probes.plans.common import reboot_plan, reboot_step
 from probes.plans.driver import rebuild_plan
 from probes.queries.evidence_list import KERNEL_LOG, SHOWN
 from probes.queries.finding import Area, Evidence, Outcome, Severity, found, need, passed
@@ -34,17 +34,15 @@ def kernel_forbids_modules_disabled(examination: Examination) -> Outcome:
     if not need(disabled, path, absent=Evidence(path, "not there: a kernel without this switch")):
         return passed(Evidence(path, "0"))
     missing = need(missing_modules(examination), MODULES, Evidence(path, "1"))
-    steps = (
-        instruction(
-            "Remove kernel.modules_disabled from /etc/sysctl.d, or set it after the modules are loaded"
-        ),
-        reboot_step(),
-    )
     result = f"{', '.join(missing)} cannot be loaded" if missing else "every needed module is loaded"
     return found(
         f"kernel.modules_disabled is 1, and {result}. Only a reboot resets the setting.",
         Evidence(path, "1"),
-        fix=Plan("Allow module loading again", steps, needs_reboot=True, disturbs=REBOOT_ENDS_JOBS),
+        fix=reboot_plan(
+            "Allow module loading again",
+            "Remove kernel.modules_disabled from /etc/sysctl.d, or set it after the modules are loaded",
+            reboot_step(),
+        ),
         severity=severity_of_missing(examination, missing) if missing else Severity.NOTE,
         devices=missing,
         impact=impact_of_missing(examination, missing) if missing else "",
@@ -78,21 +76,16 @@ def _sign_plan(examination: Examination) -> Plan:
     platform = examination.node.platform
     distribution = "" if isinstance(platform, Unknown) else known(platform.distribution, "")
     key = "/var/lib/shim-signed/mok/MOK.der" if "Ubuntu" in distribution else "/var/lib/dkms/mok.pub"
-    steps = (
-        instruction("Sign the modules: rebuild them with DKMS, which signs with its own key"),
+    return reboot_plan(
+        "Sign the modules and enroll the key",
+        "Sign the modules: rebuild them with DKMS, which signs with its own key",
         Step(
             "Ask shim to trust DKMS's key (mok_certificate in /etc/dkms/framework.conf, if set there)",
             ("mokutil", "--import", key),
             undo=("mokutil", "--revoke-import"),
         ),
         reboot_step(),
-        instruction("Enroll the key at the console when the machine starts, or disable Secure Boot"),
-    )
-    return Plan(
-        "Sign the modules and enroll the key",
-        steps,
-        needs_reboot=True,
-        disturbs=REBOOT_ENDS_JOBS,
+        "Enroll the key at the console when the machine starts, or disable Secure Boot",
         note="The enrollment needs a person at the console (or BMC) during the boot; SSH is not enough",
     )
 

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import re
 
-from probes.base.plan import Plan, instruction
+from probes.base.plan import instruction
 from probes.base.unknown import Unknown
 from probes.queries.finding import Area, Evidence, Outcome, Severity, need, passed
 from probes.queries.jobs import (
     GDR_PATHS,
-    RESTART,
-    RESTARTS,
     JobSettings,
     conclude,
+    job_plan,
     jobs_of,
     maps,
     usable_paths,
@@ -44,7 +43,11 @@ def vmm_memory_with_peermem(examination: Examination) -> Outcome:
     A note for jobs without a library that registers tensors: NCCL registers its own buffers.
     """
     jobs = jobs_of(examination)
-    evidence = [line for name in _VARIABLES for line in values_of(examination, name, _expandable)]
+
+    def wrong(_: JobSettings, value: str) -> str | None:
+        return "memory in segments that grow" if _EXPANDABLE.search(value) else None
+
+    evidence = [line for name in _VARIABLES for line in values_of(examination, name, wrong)]
     if not evidence:
         return conclude(jobs, (), "")
     dmabuf, peermem = usable_paths(examination)
@@ -55,24 +58,16 @@ def vmm_memory_with_peermem(examination: Examination) -> Outcome:
     registers = any(
         maps(process, library) for process in jobs.processes for library in _REGISTER_TENSORS
     ) or any(isinstance(process.libraries, Unknown) for process in jobs.processes)
-    steps = (
-        instruction("Use DMA-BUF instead, which registers such memory: install the open kernel modules"),
-        instruction(
-            "Or remove expandable_segments:True from PYTORCH_CUDA_ALLOC_CONF in the job script or the image",
-            needs_root=False,
-        ),
-        RESTART,
-    )
     return conclude(
         jobs,
         evidence,
         "CUDA's virtual memory management provides such memory, and nvidia_peermem is the only path to GPU"
         " memory on this node.",
-        fix=Plan("Let NICs register the job's memory", steps, disturbs=RESTARTS),
+        fix=job_plan(
+            "Let NICs register the job's memory",
+            instruction("Use DMA-BUF instead, which registers such memory: install the open kernel modules"),
+            "Or remove expandable_segments:True from PYTORCH_CUDA_ALLOC_CONF in the job script or the image",
+        ),
         severity=None if registers else Severity.NOTE,
         impact="" if registers else _TENSORS_ONLY,
     )
-
-
-def _expandable(_: JobSettings, value: str) -> str | None:
-    return "memory in segments that grow" if _EXPANDABLE.search(value) else None

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from probes.base.plan import Plan, instruction
+from probes.base.plan import instruction, make_plan
 from probes.base.unknown import Reason, Unknown
-from probes.checks.nccl.variables import add_variable_check
 from probes.facts.jobs.nccl_conf import NCCL_CONF, NcclConf
 from probes.nccl.topology_file import VARIABLE, VIRTUAL, TopologyFile
 from probes.queries.evidence_list import PCI_FUNCTIONS, first_distinct
 from probes.queries.finding import Area, Evidence, Outcome, Severity, found, need, passed, unknown
-from probes.queries.jobs import affected, conclude, jobs_of, without_variable
-from probes.queries.references import NCCL_VARIABLES
+from probes.queries.jobs import NCCL_VARIABLES, affected, conclude, conclude_values, jobs_of, without_variable
 from probes.snapshot.examination import Examination
 
 AREA = Area("nccl")
@@ -71,7 +69,7 @@ def nccl_topo_file_stale(examination: Examination) -> Outcome:
     if evidence:
         default = [line for line in evidence if line.source == VIRTUAL]
         step = instruction("Generate the file again for this machine, or remove it (bare metal needs none)")
-        fix = Plan("Replace the topology file", (step,), note="Jobs read the file when they start.")
+        fix = make_plan("Replace the topology file", step, note="Jobs read the file when they start.")
         return found(
             f"{affected(jobs_of(examination), default + evidence)}: NCCL takes the paths between GPUs and"
             " NICs from this file instead of sysfs.",
@@ -86,18 +84,22 @@ def nccl_topo_file_stale(examination: Examination) -> Outcome:
     return passed(Evidence(VIRTUAL, f"{read} read, all of this node" if read else "not there"))
 
 
-add_variable_check(
-    AREA,
+@AREA.check(
     "nccl-graph-file-left",
     Severity.NOTE,
     "NCCL_GRAPH_FILE overrides NCCL's rings and trees",
     NCCL_VARIABLES,
     ok="No job sets NCCL_GRAPH_FILE",
     impact="NCCL does not look for the best rings and trees itself.",
-    variable="NCCL_GRAPH_FILE",
-    wrong=lambda value: "" if value else None,
-    cause="NCCL reads its rings and trees from a file. The variable is usually left over from an experiment.",
 )
+def nccl_graph_file_left(examination: Examination) -> Outcome:
+    """Find NCCL_GRAPH_FILE."""
+    return conclude_values(
+        examination,
+        "NCCL_GRAPH_FILE",
+        lambda value: "" if value else None,
+        "NCCL reads its rings and trees from a file. The variable is usually left over from an experiment.",
+    )
 
 
 @AREA.check(
@@ -123,9 +125,9 @@ def nccl_conf_ignored_lines(examination: Examination) -> Outcome:
             "NCCL treats spaces and the word “export” as part of the variable's name, so these lines set"
             " nothing.",
             *first_distinct(evidence),
-            fix=Plan(
+            fix=make_plan(
                 "Correct the lines",
-                (instruction("Write NAME=value, without spaces and without “export”"),),
+                "Write NAME=value, without spaces and without “export”",
                 note="Jobs read the file when they start.",
             ),
         )

@@ -4,22 +4,22 @@ from __future__ import annotations
 
 from probes.base.unknown import Unknown
 from probes.checks.nccl.library import versions_of
-from probes.checks.nccl.variables import add_variable_check
 from probes.facts.jobs.processes import Process
 from probes.nccl.settings import parse_level, parse_number
 from probes.queries.evidence_list import SHOWN
 from probes.queries.finding import Area, Evidence, Outcome, Severity, need, passed, unknown
 from probes.queries.jobs import (
+    NCCL_VARIABLES,
     STAGED,
     JobSettings,
     conclude,
+    conclude_values,
     gpus_of,
     jobs_of,
     nearest,
     values_of,
     without_variable,
 )
-from probes.queries.references import NCCL_VARIABLES
 from probes.snapshot.examination import Examination
 from probes.topology.nccl_words import ORDER, Nccl
 
@@ -54,33 +54,27 @@ def _ignores_level_over_c2c(settings: JobSettings, version: tuple[int, ...]) -> 
     return is_on and _FIRST_WITH_C2C <= version < _LEVEL_COMES_FIRST
 
 
-def _never(value: str) -> str | None:
-    """Find levels below the distance of any NIC: LOC (0), NVL, NVB, C2C."""
-    level = parse_level(value)
-    return f"{level.word} means never" if level and level.rank < ORDER[Nccl.PIX] else None
-
-
-def _number(value: str) -> str | None:
-    level = parse_level(value)
-    return f"means {level.word}" if level and value[:1].isdigit() else None
-
-
-add_variable_check(
-    AREA,
+@AREA.check(
     "nccl-gdr-level-ignored",
     Severity.WARNING,
     "NCCL_NET_GDR_LEVEL has an invalid value; NCCL silently ignores it",
     _LEVEL_REFERENCE,
     ok="NCCL_NET_GDR_LEVEL is unset or valid",
     impact="The level has no effect. NCCL uses GPUDirect RDMA up to PXB, with C2C links up to P2C.",
-    variable=_LEVEL,
-    wrong=lambda value: None if parse_level(value) else "ignored",
-    cause="NCCL accepts LOC, NVL, NVB, C2C, PIX, PXB, P2C, PXN, PHB and SYS in uppercase without spaces, or a"
-    " number. It has no NODE; a GPU and a NIC of one NUMA node are PHB.",
-    instead="or write PHB where nvidia-smi shows NODE, and measure",
 )
-add_variable_check(
-    AREA,
+def nccl_gdr_level_ignored(examination: Examination) -> Outcome:
+    """Find levels that NCCL does not have."""
+    return conclude_values(
+        examination,
+        _LEVEL,
+        lambda value: None if parse_level(value) else "ignored",
+        "NCCL accepts LOC, NVL, NVB, C2C, PIX, PXB, P2C, PXN, PHB and SYS in uppercase without spaces, or a"
+        " number. It has no NODE; a GPU and a NIC of one NUMA node are PHB.",
+        "or write PHB where nvidia-smi shows NODE, and measure",
+    )
+
+
+@AREA.check(
     "nccl-gdr-level-off",
     Severity.CRITICAL,
     "NCCL_NET_GDR_LEVEL disables GPUDirect RDMA for a job",
@@ -88,11 +82,21 @@ add_variable_check(
     ok="NCCL_NET_GDR_LEVEL does not disable GPUDirect RDMA",
     impact=STAGED,
     data_path=True,
-    variable=_LEVEL,
-    wrong=_never,
-    cause="No NIC is nearer to a GPU than PIX, so NCCL never uses GPUDirect RDMA at a lower level. The value "
-    "0 means LOC; it does not change ACS.",
 )
+def nccl_gdr_level_off(examination: Examination) -> Outcome:
+    """Find levels below the distance of any NIC: LOC (0), NVL, NVB, C2C."""
+
+    def wrong(value: str) -> str | None:
+        level = parse_level(value)
+        return f"{level.word} means never" if level and level.rank < ORDER[Nccl.PIX] else None
+
+    return conclude_values(
+        examination,
+        _LEVEL,
+        wrong,
+        "No NIC is nearer to a GPU than PIX, so NCCL never uses GPUDirect RDMA at a lower level. The value "
+        "0 means LOC; it does not change ACS.",
+    )
 
 
 @AREA.check(
@@ -137,23 +141,33 @@ def nccl_gdr_level_too_low(examination: Examination) -> Outcome:
     )
 
 
-add_variable_check(
-    AREA,
+@AREA.check(
     "nccl-gdr-level-number",
     Severity.NOTE,
     "NCCL_NET_GDR_LEVEL is a number, which is easily misread",
     _LEVEL_REFERENCE,
     ok="NCCL_NET_GDR_LEVEL is not a number",
     impact="None, if the number means what was intended.",
-    variable=_LEVEL,
-    wrong=_number,
-    cause="0 is LOC, 1 PIX, 2 PXB, 3 PHB, 4 and above SYS. The distances in NCCL's log use other numbers, "
-    "which change between versions.",
-    instead="or write the word",
     part_of=("nccl-gdr-level-off", "nccl-gdr-level-too-low"),
 )
-add_variable_check(
-    AREA,
+def nccl_gdr_level_number(examination: Examination) -> Outcome:
+    """Find levels that are numbers."""
+
+    def wrong(value: str) -> str | None:
+        level = parse_level(value)
+        return f"means {level.word}" if level and value[:1].isdigit() else None
+
+    return conclude_values(
+        examination,
+        _LEVEL,
+        wrong,
+        "0 is LOC, 1 PIX, 2 PXB, 3 PHB, 4 and above SYS. The distances in NCCL's log use other numbers, "
+        "which change between versions.",
+        "or write the word",
+    )
+
+
+@AREA.check(
     "nccl-gdr-read-off",
     Severity.WARNING,
     "NCCL_NET_GDR_READ=0 makes a job send from host memory",
@@ -161,10 +175,15 @@ add_variable_check(
     ok="No job disables sending from GPU memory",
     impact="Everything that the job sends is copied to host memory first.",
     data_path=True,
-    variable="NCCL_NET_GDR_READ",
-    wrong=lambda value: "sends from host memory" if parse_number(value) == 0 else None,
-    cause="With NCCL_NET_GDR_READ=0 only the receiving side uses GPUDirect RDMA.",
 )
+def nccl_gdr_read_off(examination: Examination) -> Outcome:
+    """Find NCCL_NET_GDR_READ=0."""
+    return conclude_values(
+        examination,
+        "NCCL_NET_GDR_READ",
+        lambda value: "sends from host memory" if parse_number(value) == 0 else None,
+        "With NCCL_NET_GDR_READ=0 only the receiving side uses GPUDirect RDMA.",
+    )
 
 
 @AREA.check(

@@ -11,8 +11,7 @@ from probes.facts.rdma.devices import Gid, RdmaDevice, RdmaPort
 from probes.nccl.settings import parse_hca_list, parse_number
 from probes.queries.evidence_list import RDMA_DEVICES
 from probes.queries.finding import Area, Evidence, Outcome, Severity, need
-from probes.queries.jobs import JobSettings, conclude, jobs_of, without_variable
-from probes.queries.references import NCCL_VARIABLES
+from probes.queries.jobs import NCCL_VARIABLES, JobSettings, conclude, jobs_of, without_variable
 from probes.snapshot.examination import Examination
 
 AREA = Area("nccl")
@@ -118,10 +117,7 @@ def nccl_gid_index_missing(examination: Examination) -> Outcome:
 def nccl_gid_index_not_v2(examination: Examination) -> Outcome:
     """Read the type of the GID on every Ethernet port that the job may use."""
     return _conclude(
-        examination,
-        is_v1,
-        Severity.WARNING,
-        "These are RoCE v1 GIDs, which routers do not forward.",
+        examination, is_v1, Severity.WARNING, "These are RoCE v1 GIDs, which routers do not forward."
     )
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from probes.base.plan import Plan, instruction
 from probes.base.unknown import Unknown, known
 from probes.facts.jobs.process_files import WORLD_SIZES, MappedLibrary
 from probes.facts.jobs.processes import Process
@@ -14,12 +13,12 @@ from probes.queries.evidence_list import RDMA_DEVICES
 from probes.queries.finding import Area, Evidence, Outcome, Severity, need, passed, unknown
 from probes.queries.jobs import (
     GDR_PATHS,
+    NCCL_VARIABLES,
     OVER_TCP,
-    RESTART,
-    RESTARTS,
     STAGED,
     JobSettings,
     conclude,
+    job_plan,
     jobs_of,
     maps,
     no_fault,
@@ -27,22 +26,14 @@ from probes.queries.jobs import (
     values_of,
     without_variable,
 )
-from probes.queries.network_plugin import PLUGIN, driver_with_plugin, plugin_only_driver
-from probes.queries.references import NCCL_VARIABLES
+from probes.queries.modules import PLUGIN, driver_with_plugin, plugin_only_driver
 from probes.snapshot.examination import Examination
 
 AREA = Area("nccl")
 _DMABUF = "NCCL_DMABUF_ENABLE"
 _SETTLED_SECONDS = 120.0
 _FIRST_WITH_DMABUF = (2, 13, 4)
-_NEWER = Plan(
-    "Use a newer NCCL",
-    (
-        instruction("Install NCCL 2.23.4 or later in the job's image", needs_root=False),
-        RESTART,
-    ),
-    disturbs=RESTARTS,
-)
+_NEWER = job_plan("Use a newer NCCL", "Install NCCL 2.23.4 or later in the job's image")
 
 
 def versions_of(process: Process, name: str) -> Iterator[tuple[MappedLibrary, tuple[int, ...]]]:
@@ -151,14 +142,7 @@ def nccl_twice_in_process(examination: Examination) -> Outcome:
         evidence,
         "A framework brings its own NCCL and something else loads another. The load order decides which one"
         " is used.",
-        fix=Plan(
-            "Keep one NCCL",
-            (
-                instruction("Remove one from LD_LIBRARY_PATH, LD_PRELOAD or the image", needs_root=False),
-                RESTART,
-            ),
-            disturbs=RESTARTS,
-        ),
+        fix=job_plan("Keep one NCCL", "Remove one from LD_LIBRARY_PATH, LD_PRELOAD or the image"),
     )
 
 
@@ -244,7 +228,7 @@ def nccl_net_plugin_absent(examination: Examination) -> Outcome:
     evidence = [
         Evidence(f"/proc/{process.pid}/maps", f"{libraries[0].path}, and no libnccl-net")
         for process in jobs.processes
-        if (libraries := [one for one, _ in versions_of(process, "libnccl")])
+        if (libraries := [library for library, _ in versions_of(process, "libnccl")])
         and not _plugins(process)
         and _ranks(process) > here
         and not _is_young(examination, process)
@@ -253,14 +237,10 @@ def nccl_net_plugin_absent(examination: Examination) -> Outcome:
         jobs,
         evidence,
         f"NCCL's own code cannot use {driver.partition('_')[0]} NICs; {PLUGIN} does that through libfabric.",
-        fix=Plan(
+        fix=job_plan(
             "Give the job the plugin",
-            (
-                instruction(f"Install {PLUGIN} and libfabric in the job's image", needs_root=False),
-                instruction("Add the directory of libnccl-net.so to LD_LIBRARY_PATH", needs_root=False),
-                RESTART,
-            ),
-            disturbs=RESTARTS,
+            f"Install {PLUGIN} and libfabric in the job's image",
+            "Add the directory of libnccl-net.so to LD_LIBRARY_PATH",
         ),
     )
 
@@ -306,11 +286,7 @@ def nccl_net_plugin_mixed(examination: Examination) -> Outcome:
         jobs,
         evidence,
         "Ranks with the plugin cannot connect to ranks without it.",
-        fix=Plan(
-            "Give all ranks the same plugin",
-            (instruction("Use one image and one LD_LIBRARY_PATH for all ranks", needs_root=False), RESTART),
-            disturbs=RESTARTS,
-        ),
+        fix=job_plan("Give all ranks the same plugin", "Use one image and one LD_LIBRARY_PATH for all ranks"),
     )
 
 

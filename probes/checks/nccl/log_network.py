@@ -2,22 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from probes.checks.nccl.network import HCA, nearest_left_out
 from probes.queries.evidence_list import join_limited
 from probes.queries.finding import Area, Evidence, Outcome, Severity
-from probes.queries.job_logs import (
-    conclude_logs,
-    environment_evidence,
-    environment_sentence,
-    manual_fix,
-    readings_of,
-)
-from probes.queries.jobs import FAR_NIC, STAGED, usable_paths
-from probes.queries.network_plugin import driver_with_plugin
-from probes.queries.references import NCCL_VARIABLES
+from probes.queries.job_logs import conclude_logs, environment_evidence, environment_sentence, readings_of
+from probes.queries.jobs import FAR_NIC, NCCL_VARIABLES, STAGED, job_plan, usable_paths
+from probes.queries.modules import driver_with_plugin
 from probes.snapshot.examination import Examination
 
 if TYPE_CHECKING:
@@ -50,12 +42,12 @@ def job_log_gdr_disabled(examination: Examination) -> Outcome:
     devices: list[str] = []
     cause = ""
     for reading in readings_of(examination):
-        off = [one for one in reading.facts.capabilities if not one.is_enabled and one.network == "IB"]
+        off = [nic for nic in reading.facts.capabilities if not nic.is_enabled and nic.network == "IB"]
         if not off or not usable or reading.facts.channels.gdr:
             continue
         affected.append(reading)
-        devices.extend(one.name for one in off)
-        names = join_limited((one.name for one in off), _FEW)
+        devices.extend(nic.name for nic in off)
+        names = join_limited((nic.name for nic in off), _FEW)
         is_absent = reading.facts.dmabuf is None
         evidence.append(Evidence(str(off[0].seen.first), f"GPU Direct RDMA Disabled for {names}"))
         evidence.append(Evidence("this node", f"{' and '.join(usable)} can be used"))
@@ -66,7 +58,7 @@ def job_log_gdr_disabled(examination: Examination) -> Outcome:
             f"This node supports {' and '.join(usable)}, but the job's log says GPUDirect RDMA is "
             f"disabled for {names}{line}. {environment}"
         )
-    fix = manual_fix(
+    fix = job_plan(
         "Give the job a way to register GPU memory",
         "If a module was loaded after the job started, restart the job",
         "In a container, use an rdma-core and a CUDA that support DMA-BUF",
@@ -109,7 +101,7 @@ def job_log_other_nics(examination: Examination) -> Outcome:
         evidence.extend(environment_evidence(examination, reading, (HCA,)))
         environment = environment_sentence(examination, reading, (HCA,), "excludes NICs")
         cause = cause or f"The log says NCCL uses {listed}, without {missing}. {environment}"
-    fix = manual_fix(
+    fix = job_plan(
         "Let NCCL use the nearest NICs",
         f"Add the NICs to {HCA}, or remove it, and make their devices visible in the job's container",
         "If a port came up after the job started, restart the job",
@@ -141,22 +133,24 @@ def job_log_plugin_missing(examination: Examination) -> Outcome:
 
     NCCL also writes such a line for its default name libnccl-net.so, which most jobs do not have.
     """
-    needed = _needed_by(examination)
+    _, needed = driver_with_plugin(examination)
     affected: list[JobLogReading] = []
     evidence: list[Evidence] = []
     cause = ""
     for reading in readings_of(examination):
-        lines = [one for one in reading.facts.plugins if any(text in one.text for text in _NOT_LOADED)]
+        lines = [line for line in reading.facts.plugins if any(text in line.text for text in _NOT_LOADED)]
         wanted = _wanted(examination, reading)
-        if not lines or not (wanted or needed) or _has_plugin(reading.facts):
+        networks = [network.text for network in reading.facts.networks]
+        uses_plugin = any(name not in ("IB", "Socket") for name in networks)
+        if not lines or not (wanted or needed) or uses_plugin:
             continue
         affected.append(reading)
-        evidence.extend(Evidence(str(one.first), one.text) for one in lines[:3])
+        evidence.extend(Evidence(str(line.first), line.text) for line in lines[:3])
         evidence.extend(environment_evidence(examination, reading, (_PLUGIN,)))
-        network = join_limited(one.text for one in reading.facts.networks) or "an unknown network"
+        network = join_limited(networks) or "an unknown network"
         why = f"The environment says {_PLUGIN}={wanted}." if wanted else f"{needed} NICs need a plugin."
         cause = cause or f"{why} The job's log says no plugin was found, and NCCL uses {network}."
-    fix = manual_fix(
+    fix = job_plan(
         "Install the network plugin in the job's image",
         "Install the plugin, for example aws-ofi-nccl, in the image",
         "Add its directory to the job's LD_LIBRARY_PATH",
@@ -164,19 +158,8 @@ def job_log_plugin_missing(examination: Examination) -> Outcome:
     return conclude_logs(examination, affected, cause, evidence, fix)
 
 
-def _needed_by(examination: Examination) -> str:
-    """Return the driver of NICs that NCCL cannot use without a plugin; "" if there are none."""
-    return driver_with_plugin(examination)[1]
-
-
 def _wanted(examination: Examination, reading: JobLogReading) -> str:
     """Return the plugin that a job names, in its environment or by its log; "" if it names none."""
-    of_log = [one.value for one in reading.facts.settings if one.name == _PLUGIN]
+    of_log = [setting.value for setting in reading.facts.settings if setting.name == _PLUGIN]
     values = [line.value.partition("=")[2] for line in environment_evidence(examination, reading, (_PLUGIN,))]
     return next((value for value in (*values, *of_log) if value.lower() not in ("", "none")), "")
-
-
-def _has_plugin(facts: LogFacts) -> bool:
-    """Say whether NCCL uses a network that is not its own."""
-    networks: Iterable[str] = (one.text for one in facts.networks)
-    return any(name not in ("IB", "Socket") for name in networks)

@@ -14,13 +14,19 @@ from probes.queries.job_logs import (
     environment_evidence,
     environment_sentence,
     line_of,
-    manual_fix,
     place_of,
     readings_of,
 )
-from probes.queries.jobs import OVER_TCP, STAGED, usable_paths
-from probes.queries.network_plugin import PLUGIN, plugin_only_driver
-from probes.queries.references import NCCL_VARIABLES
+from probes.queries.jobs import (
+    NCCL_VARIABLES,
+    OVER_TCP,
+    STAGED,
+    STAGING_SETTINGS,
+    TCP_SETTINGS,
+    job_plan,
+    usable_paths,
+)
+from probes.queries.modules import PLUGIN, plugin_only_driver
 from probes.snapshot.examination import Examination
 from probes.snapshot.verdict import State as NodeState
 
@@ -38,29 +44,10 @@ _OF_GDR = (
     "NCCL_DMABUF_ENABLE",
     "NCCL_IB_CUDA_SUPPORT",
 )
-_CAUSES_OF_TCP = (
-    "nccl-ib-disabled",
-    "nccl-net-socket",
-    "nccl-ib-hca-mismatch",
-    "nccl-net-plugin-not-found",
-    "nccl-net-plugin-absent",
-    "job-log-plugin-missing",
-    "job-log-other-setting",
-    "no-gdr-path",
-)
 _CAUSES_OF_STAGING = (
-    "no-gdr-path",
-    "nccl-gdr-level-off",
-    "nccl-gdr-level-too-low",
-    "nccl-gdr-read-off",
-    "nccl-gdr-c2c-off",
-    "nccl-dmabuf-disabled",
-    "nccl-too-old-for-dmabuf",
-    "job-log-gdr-disabled",
-    "job-log-other-setting",
-    "job-log-other-nics",
-    "gpu-nic-cross-socket",
-    "gpu-nic-through-cpu",
+    *("no-gdr-path", *STAGING_SETTINGS),
+    *("job-log-gdr-disabled", "job-log-other-setting", "job-log-other-nics"),
+    *("gpu-nic-cross-socket", "gpu-nic-through-cpu"),
 )
 
 
@@ -106,34 +93,34 @@ def _first_reason(reading: JobLogReading) -> str:
     ok="No job's NCCL log shows TCP",
     impact=OVER_TCP,
     data_path=True,
-    part_of=_CAUSES_OF_TCP,
+    part_of=(*TCP_SETTINGS, "no-gdr-path"),
 )
 def job_log_tcp(examination: Examination) -> Outcome:
     """Find logs with `via NET/Socket` on a node that has RDMA devices."""
     readings = readings_of(examination)
     is_fault = _has_rdma(examination) and not _is_by_design(examination)
-    affected = [one for one in readings if is_fault and _staged(one, over_tcp=True)]
+    affected = [reading for reading in readings if is_fault and _staged(reading, over_tcp=True)]
     evidence: list[Evidence] = []
     cause = ""
     for reading in affected:
         ranks = _staged(reading, over_tcp=True)
         places = [rank.first_staged for rank in ranks if rank.first_staged is not None]
         reasons = [line for line in _reason_lines(reading) if "TCP sockets" not in line.value]
-        told = f"{len(ranks)} of its ranks on this node use NET/{_tcp_network(ranks[0])}"
-        evidence.append(Evidence(str(places[0]), told))
+        count = f"{len(ranks)} of its ranks on this node use NET/{_tcp_network(ranks[0])}"
+        evidence.append(Evidence(str(places[0]), count))
         evidence.extend(reasons)
         evidence.extend(environment_evidence(examination, reading, _OF_NETWORK))
         why = f"{reasons[0].value}." if reasons else "The log does not say why."
         environment = environment_sentence(examination, reading, _TO_TCP, "selects TCP")
         cause = cause or f"NCCL chose TCP when the job started. {why} {environment}"
-    fix = manual_fix(
+    fix = job_plan(
         "Let NCCL use RDMA",
         "Remove NCCL_NET=Socket and NCCL_IB_DISABLE=1 from the job, also from its code",
         "Make /dev/infiniband visible in the job's container, with libibverbs and the provider of the NICs",
         "Set NCCL_NET=IB for the next run, so that NCCL fails instead of using TCP",
     )
     if plugin_only_driver(examination):  # NCCL's own InfiniBand code cannot use these NICs
-        fix = manual_fix(
+        fix = job_plan(
             "Let NCCL use its network plugin",
             "Remove NCCL_NET=Socket and NCCL_NET_PLUGIN=none from the job, also from its code",
             f"Install {PLUGIN} and libfabric in the job's image, and add it to LD_LIBRARY_PATH",
@@ -155,7 +142,7 @@ def job_log_tcp(examination: Examination) -> Outcome:
 def job_log_staged(examination: Examination) -> Outcome:
     """Find `via NET/` lines without /GDRDMA; a warning if other channels of the job have it."""
     readings, is_fault = readings_of(examination), not _is_by_design(examination)
-    affected = [one for one in readings if is_fault and _staged(one, over_tcp=False)]
+    affected = [reading for reading in readings if is_fault and _staged(reading, over_tcp=False)]
     evidence: list[Evidence] = []
     devices: list[str] = []
     cause = ""
@@ -168,12 +155,12 @@ def job_log_staged(examination: Examination) -> Outcome:
         who = _ranks_sentence(examination, reading, ranks)
         cause = cause or f"{who}{_first_reason(reading)} {environment}"
         devices += [end for rank in ranks for end in (*rank.gpus, *rank.nics)] if who else []
-    is_partly = all(one.facts.channels.gdr for one in affected)
+    is_partly = all(reading.facts.channels.gdr for reading in affected)
     compare = (
         "Compare the ranks without GPUDirect RDMA with the others of their job: NIC, distance, CPUs and "
         "environment (live view: t, then Enter on the rank)"
     )
-    fix = manual_fix(
+    fix = job_plan(
         "Find out why NCCL does not use GPUDirect RDMA",
         *([compare] if devices else []),
         "Follow the reasons in the evidence. The log shows distances, disabled NICs and settings",
@@ -243,7 +230,7 @@ def job_log_differs(examination: Examination) -> Outcome:
         affected.append(reading)
         evidence.extend(lines)
         cause = cause or text
-    fix = manual_fix(
+    fix = job_plan(
         "Find out which one is right",
         "Compare the rank's pid and the time of the log with the running job",
         "Watch PCIe and NIC rates of the rank in the live view (t)",

@@ -1,25 +1,19 @@
-"""Settings that NCCL reports in the logs of jobs, compared with the environment of their processes."""
+"""Settings in the NCCL logs of jobs, compared with the environment of their processes; errors."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from probes.base.text import plural
 from probes.nccl.settings import parse_level, parse_number
 from probes.queries.evidence_list import join_limited
 from probes.queries.finding import Area, Evidence, Outcome, Severity, unknown
-from probes.queries.job_logs import (
-    conclude_logs,
-    environment_is_read,
-    manual_fix,
-    readings_of,
-    settings_of,
-)
-from probes.queries.jobs import jobs_of
-from probes.queries.references import NCCL_VARIABLES
+from probes.queries.job_logs import conclude_logs, environment_is_read, readings_of, settings_of
+from probes.queries.jobs import NCCL_VARIABLES, job_plan, jobs_of
 from probes.snapshot.examination import Examination
 
 if TYPE_CHECKING:
-    from probes.nccl.log.facts import Setting
+    from probes.nccl.log.facts import Problem, Setting
     from probes.nccl.log.job_log import JobLogReading
 
 AREA = Area("nccl")
@@ -68,7 +62,7 @@ def job_log_other_setting(examination: Examination) -> Outcome:
         )
     if unread and not affected:
         return unknown(unread)
-    fix = manual_fix("Find what sets the variable", "Search the job's code and its launcher for the variable")
+    fix = job_plan("Find what sets the variable", "Search the job's code and its launcher for the variable")
     return conclude_logs(examination, affected, cause, evidence, fix)
 
 
@@ -80,3 +74,53 @@ def _is_same(setting: Setting, value: str) -> bool:
     if setting.value.lstrip("-").isdecimal():
         return parse_number(value) == int(setting.value)
     return setting.value.rstrip(".") == value.strip().rstrip(".")[:200]
+
+
+# Kinds that stop a job or break a connection; others are only shown on the NCCL screen.
+_SERIOUS = frozenset(
+    (
+        *(
+            "async-event",
+            "proxy-failed",
+            "cuda-failure",
+            "shared-memory",
+            "duplicate-gpu",
+            "version-mismatch",
+        ),
+        *("register-dmabuf", "register-memory-limit", "register-memory", "create-queue", "connect-queue"),
+        *("no-interface", "mixed-nics", "gid-table", "mnnvl", "nvls"),
+        *("watchdog-timeout", "watchdog-failure", "watchdog-ended", "torch-error"),
+    )
+)
+
+
+@AREA.check(
+    "job-log-errors",
+    Severity.WARNING,
+    "A job's NCCL log has errors",
+    "NCCL troubleshooting, https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting.html",
+    ok="The jobs' NCCL logs show no errors",
+    impact="The job hangs, or ends soon.",
+)
+def job_log_errors(examination: Examination) -> Outcome:
+    """Find errors that stop a job, in the beginning and the end of its logs."""
+    affected: list[JobLogReading] = []
+    evidence: list[Evidence] = []
+    first: Problem | None = None
+    for reading in readings_of(examination):
+        problems = [
+            problem
+            for problem in reading.facts.problems
+            if problem.kind in _SERIOUS or problem.kind.startswith("completion-")
+        ]
+        if not problems:
+            continue
+        affected.append(reading)
+        first = first or problems[0]
+        for problem in problems:
+            ranks = f", {', '.join(problem.ranks[:3])}" if problem.ranks else ""
+            lines = f" ({plural(problem.seen.count, 'line')}{ranks})"
+            evidence.append(Evidence(str(problem.seen.first), f"{problem.title}{lines}"))
+    cause = "" if first is None else f"{first.title}. {first.cause}"
+    fix = None if first is None else job_plan("Handle the first error", first.fix.rstrip("."))
+    return conclude_logs(examination, affected, cause, evidence, fix)

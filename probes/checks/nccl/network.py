@@ -6,7 +6,6 @@ from collections.abc import Collection, Iterator
 from functools import lru_cache
 
 from probes.base.unknown import Maybe, Unknown, first_unread
-from probes.checks.nccl.variables import add_variable_check
 from probes.facts.rdma.devices import RdmaDevice, RdmaPort
 from probes.nccl.settings import HcaList, parse_hca_list, parse_number
 from probes.queries.evidence_list import NAMESPACE_OF_DEVICES, RDMA_DEVICES, SHOWN, join_limited
@@ -14,16 +13,17 @@ from probes.queries.finding import Area, Evidence, Outcome, Severity, need, unkn
 from probes.queries.jobs import (
     FAR_NIC,
     FEWER_RAILS,
+    NCCL_VARIABLES,
     OVER_TCP,
     JobSettings,
     conclude,
+    conclude_values,
     gpus_of,
     jobs_of,
     without_variable,
 )
-from probes.queries.network_plugin import plugin_only_driver
+from probes.queries.modules import plugin_only_driver
 from probes.queries.ports import same_cause_as_down
-from probes.queries.references import NCCL_VARIABLES
 from probes.snapshot.examination import Examination
 from probes.topology.nccl_words import ORDER
 from probes.topology.paths import Topology
@@ -34,8 +34,7 @@ _NO_RDMA = "NCCL will not use RDMA, so no GPUDirect RDMA. Single-node jobs are n
 _EXACT = "(a leading “=” makes names exact, as in NCCL_IB_HCA==mlx5_0,mlx5_1)"
 
 
-add_variable_check(
-    AREA,
+@AREA.check(
     "nccl-ib-disabled",
     Severity.CRITICAL,
     "NCCL_IB_DISABLE=1 makes a job use TCP",
@@ -43,13 +42,19 @@ add_variable_check(
     ok="No job disables RDMA in NCCL",
     impact=OVER_TCP,
     data_path=True,
-    variable="NCCL_IB_DISABLE",
-    wrong=lambda value: "disables RDMA" if parse_number(value) else None,
-    cause=_NO_RDMA,
-    applies=lambda examination: not plugin_only_driver(examination),
 )
-add_variable_check(
-    AREA,
+def nccl_ib_disabled(examination: Examination) -> Outcome:
+    """Find NCCL_IB_DISABLE=1, which NICs that need a network plugin do not follow."""
+    is_followed = not plugin_only_driver(examination)
+    return conclude_values(
+        examination,
+        "NCCL_IB_DISABLE",
+        lambda value: "disables RDMA" if is_followed and parse_number(value) else None,
+        _NO_RDMA,
+    )
+
+
+@AREA.check(
     "nccl-net-socket",
     Severity.CRITICAL,
     "NCCL_NET=Socket makes a job use TCP",
@@ -57,13 +62,16 @@ add_variable_check(
     ok="No job forces NCCL to use TCP",
     impact=OVER_TCP,
     data_path=True,
-    variable="NCCL_NET",
-    wrong=lambda value: "forces TCP" if value.lower() == "socket" else None,  # NCCL ignores case here
-    cause=_NO_RDMA,
-    instead=lambda examination: (
-        "" if plugin_only_driver(examination) else "or set NCCL_NET=IB, which forbids TCP"
-    ),
 )
+def nccl_net_socket(examination: Examination) -> Outcome:
+    """Find NCCL_NET=Socket, in any case of letters as NCCL reads it."""
+    return conclude_values(
+        examination,
+        "NCCL_NET",
+        lambda value: "forces TCP" if value.lower() == "socket" else None,
+        _NO_RDMA,
+        "" if plugin_only_driver(examination) else "or set NCCL_NET=IB, which forbids TCP",
+    )
 
 
 def all_ports(examination: Examination) -> tuple[tuple[RdmaDevice, RdmaPort], ...]:
@@ -86,7 +94,9 @@ def _lists(examination: Examination) -> Iterator[tuple[JobSettings, HcaList]]:
 def selected_ports(examination: Examination, hcas: HcaList) -> list[tuple[RdmaDevice, RdmaPort]]:
     """Return the ports that a list selects."""
     ports = all_ports(examination)
-    return [ports[place] for place in _selected(tuple((one.name, port.number) for one, port in ports), hcas)]
+    return [
+        ports[place] for place in _selected(tuple((device.name, port.number) for device, port in ports), hcas)
+    ]
 
 
 @lru_cache(maxsize=64)  # hundreds of processes have the same list

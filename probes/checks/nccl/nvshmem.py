@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from probes.base.plan import Plan, Step, instruction
+from probes.base.plan import Plan, Step, instruction, make_plan
 from probes.base.unknown import Maybe, Unknown, map_known
 from probes.facts.jobs.processes import Process
 from probes.facts.kernel.modules import ModuleState
 from probes.nccl.settings import parse_number
-from probes.plans.common import REBOOT_ENDS_JOBS, initramfs_instruction, reboot_step
+from probes.plans.common import driver_option_plan
 from probes.queries.finding import Area, Evidence, Outcome, Severity, need, passed
 from probes.queries.jobs import Jobs, JobSettings, conclude, jobs_of, maps, no_fault, usable_paths
 from probes.snapshot.examination import Examination
@@ -55,7 +55,7 @@ def _without_peermem(has_dmabuf: bool) -> Plan:
     )
     note = "A newer NVSHMEM does not need it. Restart the job in either case."
     if not has_dmabuf:
-        return Plan("Load nvidia_peermem", (load,), note=note)
+        return make_plan("Load nvidia_peermem", load, note=note)
     update = "Update NVSHMEM in the job's image, so that it uses DMA-BUF, which works on this node"
     otherwise = instruction("If that is not possible, load the older path: `modprobe nvidia-peermem`")
     steps = (instruction(update, needs_root=False), otherwise)
@@ -139,16 +139,10 @@ def _missing_options(parameters: dict[str, str]) -> list[str]:
 
 def _set_options(has_gdrcopy: bool) -> Plan:
     options = 'options nvidia NVreg_EnableStreamMemOPs=1 NVreg_RegistryDwords="PeerMappingOverride=1;"'
-    steps = [
-        instruction(f"Add this line to a file in /etc/modprobe.d, such as nvidia-ibgda.conf: `{options}`"),
-        initramfs_instruction(),
-        reboot_step("Reboot to load the driver with its new options"),
-    ]
-    if not has_gdrcopy:
-        otherwise = "To avoid the reboot, install GDRCopy and load gdrdrv: the CPU then rings the doorbell"
-        steps.insert(0, instruction(otherwise))
-    title = "Set the driver options for IBGDA"
-    return Plan(title, tuple(steps), needs_reboot=True, disturbs=REBOOT_ENDS_JOBS)
+    change = f"Add this line to a file in /etc/modprobe.d, such as nvidia-ibgda.conf: `{options}`"
+    otherwise = "To avoid the reboot, install GDRCopy and load gdrdrv: the CPU then rings the doorbell"
+    changes = (change,) if has_gdrcopy else (otherwise, change)
+    return driver_option_plan("Set the driver options for IBGDA", *changes)
 
 
 def _is_live(examination: Examination, name: str) -> Maybe[bool]:

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from probes.base.unknown import Unknown
-from probes.checks.nccl.variables import add_variable_check
 from probes.facts.system.platform import Environment
 from probes.nccl.settings import LOC, parse_level, parse_number
 from probes.queries.evidence_list import RDMA_DEVICES, SHOWN
 from probes.queries.finding import Area, Evidence, Outcome, Severity, need, passed
 from probes.queries.jobs import (
+    NCCL_VARIABLES,
     JobSettings,
     conclude,
+    conclude_values,
     jobs_of,
     values_of,
     without_variable,
 )
-from probes.queries.references import NCCL_VARIABLES
 from probes.snapshot.examination import Examination
 
 AREA = Area("nccl")
@@ -52,18 +52,22 @@ def nccl_p2p_off(examination: Examination) -> Outcome:
     )
 
 
-add_variable_check(
-    AREA,
+@AREA.check(
     "nccl-shm-off",
     Severity.NOTE,
     "NCCL_SHM_DISABLE=1 disables shared memory between a job's ranks",
     NCCL_VARIABLES + "#nccl-shm-disable",
     ok="No job disables shared memory in NCCL",
     impact="GPUs without P2P use the NICs to reach each other, even inside the node.",
-    variable="NCCL_SHM_DISABLE",
-    wrong=lambda value: "disables shared memory" if parse_number(value) else None,
-    cause="Shared memory is NCCL's path between GPUs of one node that have no P2P.",
 )
+def nccl_shm_off(examination: Examination) -> Outcome:
+    """Find NCCL_SHM_DISABLE=1."""
+    return conclude_values(
+        examination,
+        "NCCL_SHM_DISABLE",
+        lambda value: "disables shared memory" if parse_number(value) else None,
+        "Shared memory is NCCL's path between GPUs of one node that have no P2P.",
+    )
 
 
 @AREA.check(
@@ -77,30 +81,18 @@ add_variable_check(
 )
 def nccl_relaxed_ordering_off(examination: Examination) -> Outcome:
     """Find NCCL_IB_PCI_RELAXED_ORDERING=0; a warning on virtual machines, which lose most bandwidth."""
-    name = "NCCL_IB_PCI_RELAXED_ORDERING"
     platform = examination.node.platform
     is_guest = not isinstance(platform, Unknown) and platform.environment is Environment.VIRTUAL_MACHINE
-    return conclude(
-        jobs_of(examination),
-        values_of(examination, name, lambda _, value: "disabled" if parse_number(value) == 0 else None),
+    return conclude_values(
+        examination,
+        "NCCL_IB_PCI_RELAXED_ORDERING",
+        lambda value: "disabled" if parse_number(value) == 0 else None,
         "By default (2) NCCL lets PCIe reorder writes. Virtual machines need that for full bandwidth.",
-        fix=without_variable(name),
         severity=Severity.WARNING if is_guest else None,
     )
 
 
-def _without_cuda(value: str) -> str | None:
-    """Find values of UCX_TLS without a transport for GPU memory."""
-    names = [name.strip() for name in value.removeprefix("^").split(",")]
-    if value.startswith("^"):
-        has_cuda = not any(name in ("cuda", "cuda_copy") for name in names)
-    else:
-        has_cuda = any(name == "all" or name.lstrip("\\").startswith(("cuda", "gdr")) for name in names)
-    return None if has_cuda or not value else "without cuda"
-
-
-add_variable_check(
-    AREA,
+@AREA.check(
     "ucx-tls-without-cuda",
     Severity.WARNING,
     "UCX_TLS excludes the transports for GPU memory",
@@ -108,11 +100,25 @@ add_variable_check(
     ok="UCX_TLS is unset or includes GPU memory",
     impact="MPI calls on GPU memory fail or copy through host memory. NCCL is not affected.",
     data_path=True,
-    variable="UCX_TLS",
-    wrong=_without_cuda,
-    cause="Without “cuda” (cuda_copy, cuda_ipc, gdr_copy) UCX does not handle GPU memory.",
-    instead="or add cuda to it: UCX_TLS=rc,cuda,sm,self",
 )
+def ucx_tls_without_cuda(examination: Examination) -> Outcome:
+    """Find values of UCX_TLS without a transport for GPU memory."""
+
+    def wrong(value: str) -> str | None:
+        names = [name.strip() for name in value.removeprefix("^").split(",")]
+        if value.startswith("^"):
+            has_cuda = not any(name in ("cuda", "cuda_copy") for name in names)
+        else:
+            has_cuda = any(name == "all" or name.lstrip("\\").startswith(("cuda", "gdr")) for name in names)
+        return None if has_cuda or not value else "without cuda"
+
+    return conclude_values(
+        examination,
+        "UCX_TLS",
+        wrong,
+        "Without “cuda” (cuda_copy, cuda_ipc, gdr_copy) UCX does not handle GPU memory.",
+        "or add cuda to it: UCX_TLS=rc,cuda,sm,self",
+    )
 
 
 @AREA.check(
@@ -127,24 +133,24 @@ add_variable_check(
 def ucx_net_devices_mismatch(examination: Examination) -> Outcome:
     """Compare entries NAME:PORT with the RDMA devices; names without a port are network interfaces."""
     name = "UCX_NET_DEVICES"
-    jobs = jobs_of(examination)
     ports: set[str] = set()
-    if any(settings.get(name) for settings in jobs.settings):
+    if any(settings.get(name) for settings in jobs_of(examination).settings):
         devices = need(examination.node.rdma, RDMA_DEVICES).devices
         ports = {f"{device.name}:{port.number}" for device in devices for port in device.ports}
 
-    def wrong(_: JobSettings, value: str) -> str | None:
+    def wrong(value: str) -> str | None:
         if value.startswith("^") or any(sign in value for sign in "*?["):
             return None
         entries = [entry.strip() for entry in value.split(",") if ":" in entry]
         missing = [entry for entry in entries if entry not in ports]
         return f"no such port: {', '.join(missing[:SHOWN])}" if missing else None
 
-    return conclude(
-        jobs,
-        values_of(examination, name, wrong),
+    return conclude_values(
+        examination,
+        name,
+        wrong,
         "UCX warns about a missing port and ignores it.",
-        fix=without_variable(name, "or name ports of this node, such as mlx5_0:1"),
+        "or name ports of this node, such as mlx5_0:1",
     )
 
 
@@ -197,7 +203,11 @@ def nccl_collnet_without_plugin(examination: Examination) -> Outcome:
             return None
         names = {library.name for library in process.libraries}
         has_rdma = not isinstance(process.uverbs_files, Unknown) and bool(process.uverbs_files)
-        if not has_rdma or "libnccl" not in names or any(each.startswith("libnccl-net") for each in names):
+        if (
+            not has_rdma
+            or "libnccl" not in names
+            or any(library.startswith("libnccl-net") for library in names)
+        ):
             return None
         return "no libnccl-net is mapped"
 

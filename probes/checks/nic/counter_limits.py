@@ -27,7 +27,7 @@ def _errors(port: Port) -> Maybe[dict[str, Maybe[ErrorCounter]]]:
     ok="No error counter is full",
     impact="The counter has stopped, so new errors of this kind do not show up.",
 )
-def counter_full(examination: Examination) -> Outcome:
+def error_counter_full(examination: Examination) -> Outcome:
     """Find counters of 4, 8 or 16 bits that are at their maximum."""
     ports = need_ports(examination)
     full: list[tuple[Port, str, int]] = []
@@ -64,12 +64,14 @@ def counter_full(examination: Examination) -> Outcome:
     ok="Every port has error counters",
     impact="gdrtop cannot see errors of this port.",
 )
-def counters_missing(examination: Examination) -> Outcome:
+def port_counters_missing(examination: Examination) -> Outcome:
     """Find ports without counters, or whose firmware refuses them.
 
     EFA has its own in hw_counters (hw/efa/efa_verbs.c), and Slingshot NICs have no port in sysfs.
     """
-    ports = [port for port in need_ports(examination) if not _has_other_counters(port)]
+    ports = [
+        port for port in need_ports(examination) if port.device.driver != "efa" and has_verbs(port.device)
+    ]
     without: list[tuple[Port, Unknown]] = []
     other: Outcome | None = None
     for port in ports:
@@ -95,12 +97,7 @@ def counters_missing(examination: Examination) -> Outcome:
             *first_n(Evidence(f"{port.path}/counters", str(why)) for port, why in without),
             devices=devices_of(port for port, _ in without),
         )
-    return other or passed(*first_n(_count(port) for port in ports) or (NO_PORTS,))
-
-
-def _has_other_counters(port: Port) -> bool:
-    return port.device.driver == "efa" or not has_verbs(port.device)
-
-
-def _count(port: Port) -> Evidence:
-    return Evidence(f"{port.path}/counters", f"{len(known(_errors(port), {}))} error counters")
+    counts = [
+        Evidence(f"{port.path}/counters", f"{len(known(_errors(port), {}))} error counters") for port in ports
+    ]
+    return other or passed(*first_n(counts) or (NO_PORTS,))

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from probes.base.frozen import frozen
 from probes.base.unknown import Maybe, Reason, Unknown, known, map_known
 from probes.facts.rdma.counters import ERROR_COUNTER_BITS
-from probes.facts.rdma.port_health import ErrorCounter, PortHealth
+from probes.facts.rdma.port_health import PortHealth
 from probes.queries.evidence_list import first_n
 from probes.queries.finding import Evidence, Outcome, passed, unknown_without
 from probes.queries.ports import NO_PORTS, Port, need_ports
@@ -92,11 +92,12 @@ def _counters(health: Maybe[PortHealth], hardware: bool) -> Maybe[dict[str, Mayb
     if hardware:
         return map_known(health, lambda facts: facts.hw_errors)
     errors = map_known(health, lambda facts: facts.errors)
-    return map_known(errors, lambda counters: {name: map_known(c, _value) for name, c in counters.items()})
-
-
-def _value(counter: ErrorCounter) -> int:
-    return counter.value
+    return map_known(
+        errors,
+        lambda counters: {
+            name: map_known(counter, lambda read: read.value) for name, counter in counters.items()
+        },
+    )
 
 
 def health_before(examination: Examination, port: Port) -> PortHealth | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from probes.base.frozen import frozen
-from probes.base.plan import Plan, instruction
+from probes.base.plan import Plan, instruction, make_plan
 from probes.base.unknown import Reason, Unknown, known, map_known
 from probes.checks.nic.counter_readings import (
     CounterReading,
@@ -36,27 +36,22 @@ _REORDERED = ("out_of_sequence", "packet_seq_err")
 _TIMEOUTS = ("local_ack_timeout_err",)
 FEW_CARRIER_CHANGES = 10  # bringing a port up causes a few
 
-_CABLE = Plan(
+_CABLE = make_plan(
     "Find the bad cable or optic",
-    (
-        instruction("Show optics and raw error rate: mlxlink -d BDF -m -c -e"),
-        instruction("Clean, reseat or replace cable and optics", False),
-    ),
+    "Show optics and raw error rate: mlxlink -d BDF -m -c -e",
+    instruction("Clean, reseat or replace cable and optics", False),
     disturbs="jobs that use this port while the cable is out",
 )
-_LOSS = Plan(
+_LOSS = make_plan(
     "Find the hop that loses packets",
-    (
-        instruction("Check drops and pause frames of the switch ports on the path", False),
-        instruction("Compare ECN, PFC and traffic class of hosts and switches: mlnx_qos -i NETDEV"),
-    ),
+    instruction("Check drops and pause frames of the switch ports on the path", False),
+    "Compare ECN, PFC and traffic class of hosts and switches: mlnx_qos -i NETDEV",
 )
-_PEER = Plan(
+_PEER = make_plan(
     "Check the peer first",
-    (
-        instruction("Look for an Xid, a reboot or a link down on the remote nodes at that time", False),
-        instruction("NCCL_IB_TIMEOUT=22 rides out short interruptions, but fixes nothing", False),
-    ),
+    "Look for an Xid, a reboot or a link down on the remote nodes at that time",
+    "NCCL_IB_TIMEOUT=22 rides out short interruptions, but fixes nothing",
+    needs_root=False,
 )
 
 
@@ -164,7 +159,7 @@ AREA.check(
     impact="A job on the port fails with completion error 12.",
     data_path=True,
 )
-def carrier_changes(examination: Examination) -> Outcome:
+def link_flaps_carrier(examination: Examination) -> Outcome:
     """Judge how often each netdev has gone up or down since it was created."""
     readings: list[CounterReading] = []
     missing: Outcome | None = None
@@ -208,7 +203,7 @@ def _same_flaps(carriers: list[CounterReading], downs: list[CounterReading]) -> 
     impact="Lost packets are sent again, so jobs slow down and vary in speed.",
     data_path=True,
 )
-def out_of_sequence(examination: Examination) -> Outcome:
+def out_of_sequence_rising(examination: Examination) -> Outcome:
     """Judge packets out of order; warn only together with timeouts, because adaptive routing reorders too."""
     timeouts, _ = read_counters(examination, _TIMEOUTS, True)
     lossy = any(reading.rises for reading in timeouts)
@@ -289,7 +284,7 @@ _DISCARDS = (
     impact="Discarded packets are sent again, so jobs slow down and vary in speed.",
     data_path=True,
 )
-def discards(examination: Examination) -> Outcome:
+def port_discards_rising(examination: Examination) -> Outcome:
     """Judge packets discarded at the port: when sending, when receiving, or management packets."""
     readings, missing = read_counters(examination, [kind.counter for kind in _DISCARDS], False)
     for is_rising in (True, False):

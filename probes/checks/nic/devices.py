@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from probes.base.plan import Plan, Step, instruction
+from probes.base.plan import Step, make_plan
 from probes.base.unknown import Reason, Unknown, known
-from probes.checks.nic.bonds import is_bond
+from probes.checks.nic.port_rates import is_bond
 from probes.facts.pci.functions import PciFunction, PciKind, is_for_guests
 from probes.facts.rdma.devices import NAMESPACE_ARGV, RdmaDevice
 from probes.queries.evidence_list import (
@@ -63,7 +63,7 @@ def _driver_evidence(function: PciFunction) -> Evidence:
     data_path=True,
     part_of=("mlx5-core-not-loaded", "mlx4-core-not-loaded"),
 )
-def without_driver(examination: Examination) -> Outcome:
+def nic_without_driver(examination: Examination) -> Outcome:
     """Find NICs without a bound kernel driver."""
     functions = _functions(examination)
     bare = [
@@ -74,12 +74,10 @@ def without_driver(examination: Examination) -> Outcome:
         return found(
             f"{join_limited(bdfs)}: mlx5_core is not loaded, was unbound, or failed to start.",
             *first_n(_driver_evidence(nic) for nic in bare),
-            fix=Plan(
+            fix=make_plan(
                 "Bind the driver to the NIC",
-                (
-                    Step("Load the driver if it is not loaded", ("modprobe", "mlx5_core")),
-                    instruction("If it is loaded, search the kernel log for the reason, then reboot"),
-                ),
+                Step("Load the driver if it is not loaded", ("modprobe", "mlx5_core")),
+                "If it is loaded, search the kernel log for the reason, then reboot",
             ),
             severity=_lost(examination, bdfs),
             devices=tuple(bdfs),
@@ -98,7 +96,7 @@ def without_driver(examination: Examination) -> Outcome:
     ok="No NIC is passed through to a virtual machine",
     impact="Programs on this host cannot use this NIC.",
 )
-def passed_through(examination: Examination) -> Outcome:
+def nic_without_driver_passed_through(examination: Examination) -> Outcome:
     """Find NICs bound to vfio-pci or a similar driver."""
     functions = _functions(examination)
     away = [nic for nic in functions if is_for_guests(nic.driver) or nic.driver == "uio_pci_generic"]
@@ -122,7 +120,7 @@ def passed_through(examination: Examination) -> Outcome:
     data_path=True,
     part_of=("mlx5-ib-not-loaded", "mlx4-ib-not-loaded"),
 )
-def without_rdma_device(examination: Examination) -> Outcome:
+def nic_without_rdma_device(examination: Examination) -> Outcome:
     """Find NICs with their driver and without an RDMA device; one in another namespace is not missing."""
     functions = _functions(examination)
     devices = _devices(examination)
@@ -147,20 +145,14 @@ def without_rdma_device(examination: Examination) -> Outcome:
             f"{join_limited(bdfs)}: {' or '.join(modules)} is not loaded, RDMA is disabled for this device, "
             "or its RDMA device is in another network namespace.",
             *first_n(Evidence(f"/sys/bus/pci/devices/{bdf}/infiniband", "not there") for bdf in bdfs),
-            fix=Plan(
+            fix=make_plan(
                 "Bring up the RDMA device",
-                (
-                    *(Step(f"Load {module}, the RDMA driver", ("modprobe", module)) for module in modules),
-                    Step(
-                        "Show whether RDMA is disabled",
-                        ("devlink", "dev", "param", "show", f"pci/{bdfs[0]}", "name", "enable_rdma"),
-                    ),
-                    Step(
-                        "Show whether RDMA devices can be in other network namespaces",
-                        NAMESPACE_ARGV,
-                        False,
-                    ),
+                *(Step(f"Load {module}, the RDMA driver", ("modprobe", module)) for module in modules),
+                Step(
+                    "Show whether RDMA is disabled",
+                    ("devlink", "dev", "param", "show", f"pci/{bdfs[0]}", "name", "enable_rdma"),
                 ),
+                Step("Show whether RDMA devices can be in other network namespaces", NAMESPACE_ARGV, False),
             ),
             severity=_lost(examination, bdfs),
             devices=tuple(bdfs),
@@ -184,7 +176,7 @@ def without_rdma_device(examination: Examination) -> Outcome:
     ok="NICs of the same model run the same firmware",
     impact="One rail may behave differently from the others (features, rates, timeouts).",
 )
-def firmware_differs(examination: Examination) -> Outcome:
+def nic_firmware_mismatch(examination: Examination) -> Outcome:
     """Compare the firmware of NICs of one board (PSID)."""
     devices = _devices(examination)
     boards: dict[str, list[RdmaDevice]] = {}
@@ -202,15 +194,11 @@ def firmware_differs(examination: Examination) -> Outcome:
         return found(
             f"{join_limited(nic.name for nic in odd)}: firmware differs from most NICs with ID {board}.",
             *first_n(_firmware(nic) for nics in mixed.values() for nic in nics),
-            fix=Plan(
+            fix=make_plan(
                 "Install the same firmware on all of them",
-                (
-                    Step("Show installed and available firmware", ("mlxfwmanager", "--query")),
-                    instruction(
-                        "Run mlxfwmanager -u on each NIC with the image of its PSID, then mlxfwreset or a "
-                        "power cycle"
-                    ),
-                ),
+                Step("Show installed and available firmware", ("mlxfwmanager", "--query")),
+                "Run mlxfwmanager -u on each NIC with the image of its PSID, then mlxfwreset or a "
+                "power cycle",
                 reversible=False,
                 disturbs="processes that use these NICs, which disappear during the reset",
             ),

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from probes.base.plan import Plan, Step, instruction
+from probes.base.plan import Step, make_plan
 from probes.base.unknown import Unknown, known
 from probes.checks.nic.counters import FEW_CARRIER_CHANGES
 from probes.facts.kernel.log import KernelMessage, LogKind
 from probes.facts.rdma.port_health import ErrorCounter
 from probes.queries.finding import Area, Outcome, Severity
-from probes.queries.kernel_log import add_log_check, bdfs_in, found_in_log, log_messages
+from probes.queries.kernel_log import bdfs_in, found_in_log, log_messages
 from probes.queries.ports import ports_of
 from probes.snapshot.examination import Examination
 
@@ -30,39 +30,39 @@ _REFUSED_REGION = ("reg mr failed", "register mr", "command REG_MR")  # mlx5, EF
     ok="No NIC health errors in the kernel log",
     impact="Jobs lost the NIC while its firmware recovered.",
 )
-def health_errors(examination: Examination) -> Outcome:
+def nic_health_errors(examination: Examination) -> Outcome:
     """Find mlx5's health reports: firmware asserts, fatal errors, recoveries."""
     messages = log_messages(examination, LogKind.NIC_HEALTH)
     steps = [
         Step(f"Show the health reports of {bdf}", ("devlink", "health", "show", f"pci/{bdf}"))
         for bdf in bdfs_in(messages)[:2]
     ]
-    fix = Plan(
+    fix = make_plan(
         "Check health reports and update the firmware",
-        (*steps, instruction("Update the firmware. Replace the NIC if the errors come back.")),
+        *steps,
+        "Update the firmware. Replace the NIC if the errors come back.",
     )
     return found_in_log(examination, messages, "the firmware reported a fault.", fix)
 
 
-add_log_check(
-    AREA,
+@AREA.check(
     "nic-power-or-heat",
     Severity.WARNING,
     "A NIC has too little power or is too hot",
     _DRIVER,
     ok="No power or temperature alarm of a NIC in the kernel log",
     impact="The NIC slows down, or its optics shut down.",
-    kind=LogKind.NIC_POWER,
-    cause="the NIC reported insufficient power or high temperature.",
-    fix=Plan(
-        "Check power and cooling",
-        (
-            instruction(
-                "Check the slot's power limit (BIOS), auxiliary power, fans and the temperature of the optics"
-            ),
-        ),
-    ),
 )
+def nic_power_or_heat(examination: Examination) -> Outcome:
+    """Find mlx5's alarms about the slot's power and the card's temperature."""
+    messages = log_messages(examination, LogKind.NIC_POWER)
+    fix = make_plan(
+        "Check power and cooling",
+        "Check the slot's power limit (BIOS), auxiliary power, fans and the temperature of the optics",
+    )
+    return found_in_log(
+        examination, messages, "the NIC reported insufficient power or high temperature.", fix
+    )
 
 
 @AREA.check(
@@ -73,12 +73,12 @@ add_log_check(
     ok="No link or optics went down in the kernel log",
     impact="Jobs on the port failed at that moment (NCCL: completion error 12).",
 )
-def link_messages(examination: Examination) -> Outcome:
+def link_flaps_log(examination: Examination) -> Outcome:
     """Find messages of ports that went down, and mlx5's of failed optics."""
     messages = log_messages(examination, LogKind.NIC_LINK, lambda message: not _is_empty_cage(message))
-    fix = Plan(
+    fix = make_plan(
         "Check cable and optics",
-        (instruction("Show optics and errors: mlxlink -d BDF -m -c. Clean, reseat or replace them."),),
+        "Show optics and errors: mlxlink -d BDF -m -c. Clean, reseat or replace them.",
         disturbs="jobs that use this port while the cable is out",
     )
     outcome = found_in_log(examination, messages, "the link or its optics went down since boot.", fix)
@@ -103,48 +103,59 @@ def _counter_checks(examination: Examination, bdfs: set[str]) -> tuple[str, ...]
             flapped["link-flaps"].add(port.device.bdf)
         if known(port.health.carrier_changes, 0) > FEW_CARRIER_CHANGES:
             flapped["link-flaps-carrier"].add(port.device.bdf)
-    return tuple(name for name, of in flapped.items() if bdfs <= of)
+    return tuple(name for name, nics in flapped.items() if bdfs <= nics)
 
 
-add_log_check(
-    AREA,
+@AREA.check(
     "monitor-causes-log-flood",
     Severity.NOTE,
     "A monitor that reads NIC counters floods the kernel log",
     "https://github.com/prometheus/node_exporter/issues/3434",
     ok="No flood of refused counter reads in the kernel log",
     impact="The log overflows and loses the messages that matter.",
-    kind=LogKind.NIC_COMMAND,
-    wanted=lambda message: _REFUSED_REGISTER in message.text,
-    cause="the firmware denies this host access to some registers. Nothing else is wrong.",
-    fix=Plan(
-        "Exclude this NIC from monitoring",
-        (
-            instruction(
-                "Exclude the device in the exporter that reads its counters (its pid is in the line)", False
-            ),
-        ),
-    ),
 )
-add_log_check(
-    AREA,
+def monitor_causes_log_flood(examination: Examination) -> Outcome:
+    """Find registers that the firmware denies, as a reader of counters asks for them."""
+    messages = log_messages(
+        examination, LogKind.NIC_COMMAND, lambda message: _REFUSED_REGISTER in message.text
+    )
+    fix = make_plan(
+        "Exclude this NIC from monitoring",
+        "Exclude the device in the exporter that reads its counters (its pid is in the line)",
+        needs_root=False,
+    )
+    return found_in_log(
+        examination,
+        messages,
+        "the firmware denies this host access to some registers. Nothing else is wrong.",
+        fix,
+    )
+
+
+@AREA.check(
     "fw-resources-exhausted",
     Severity.WARNING,
     "A NIC ran out of resources for memory regions",
     "rdma-resource(8) of iproute2",
     ok="No NIC ran out of resources for memory regions",
     impact="Programs fail to register memory with this NIC.",
-    kind=LogKind.NIC_COMMAND,
-    wanted=lambda message: any(words in message.text for words in _REFUSED_REGION),
-    cause="the firmware refused to register memory.",
-    fix=Plan(
-        "Find the process with too many memory regions",
-        (Step("Count memory regions and queues of each NIC", ("rdma", "resource", "show"), False),),
-        note="Most often one program keeps registering memory. Restart that program.",
-    ),
 )
-add_log_check(
-    AREA,
+def fw_resources_exhausted(examination: Examination) -> Outcome:
+    """Find registrations of memory that the firmware refused."""
+    messages = log_messages(
+        examination,
+        LogKind.NIC_COMMAND,
+        lambda message: any(words in message.text for words in _REFUSED_REGION),
+    )
+    fix = make_plan(
+        "Find the process with too many memory regions",
+        Step("Count memory regions and queues of each NIC", ("rdma", "resource", "show"), False),
+        note="Most often one program keeps registering memory. Restart that program.",
+    )
+    return found_in_log(examination, messages, "the firmware refused to register memory.", fix)
+
+
+@AREA.check(
     "nic-firmware-command-failed",
     Severity.WARNING,
     "A NIC's firmware failed or timed out on a command",
@@ -152,16 +163,21 @@ add_log_check(
     ok="No failed firmware commands in the kernel log",
     impact="The operation failed, such as a memory registration or a queue pair setup. Timeouts often come "
     "back.",
-    kind=LogKind.NIC_COMMAND,
-    wanted=lambda message: not any(words in message.text for words in (_REFUSED_REGISTER, *_REFUSED_REGION)),
-    cause="driver and firmware do not match, or the firmware hangs.",
-    fix=Plan(
+)
+def nic_firmware_command_failed(examination: Examination) -> Outcome:
+    """Find all other commands that the firmware failed."""
+    messages = log_messages(
+        examination,
+        LogKind.NIC_COMMAND,
+        lambda message: not any(words in message.text for words in (_REFUSED_REGISTER, *_REFUSED_REGION)),
+    )
+    fix = make_plan(
         "Update the firmware",
-        (
-            Step("Show the firmware of all NICs", ("mlxfwmanager", "--query")),
-            instruction("Update the firmware. Power-cycle the node if commands keep timing out."),
-        ),
+        Step("Show the firmware of all NICs", ("mlxfwmanager", "--query")),
+        "Update the firmware. Power-cycle the node if commands keep timing out.",
         reversible=False,
         disturbs="every job that uses the NIC",
-    ),
-)
+    )
+    return found_in_log(
+        examination, messages, "driver and firmware do not match, or the firmware hangs.", fix
+    )

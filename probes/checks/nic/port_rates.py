@@ -1,17 +1,23 @@
-"""Checks of RDMA ports' rate."""
+"""Checks of RDMA ports' rate, and of bonds under RDMA devices (mlx5 LAG)."""
 
 from __future__ import annotations
 
-from probes.base.plan import Plan, Step, instruction
-from probes.base.unknown import Unknown, known
-from probes.checks.nic.bonds import lost_members
-from probes.plans.common import REBOOT_ENDS_JOBS
-from probes.queries.evidence_list import first_n
+from probes.base.plan import Step, make_plan
+from probes.base.unknown import Reason, Unknown, known
+from probes.checks.nccl.network import used_devices
+from probes.facts.rdma.bonds import Bond, BondMember
+from probes.facts.rdma.devices import RdmaDevice
+from probes.nccl.settings import parse_number
+from probes.plans.common import reboot_plan
+from probes.queries.evidence_list import RDMA_DEVICES, first_n, join_limited
 from probes.queries.finding import Area, Evidence, Outcome, Severity, found, need, passed
+from probes.queries.jobs import RESTARTS, jobs_of
 from probes.queries.ports import NO_PORTS, Port, by_board, devices_of, need_ports, port_names
 from probes.snapshot.examination import Examination
 
 AREA = Area("nic")
+QUEUE_PAIRS = "NCCL_IB_QPS_PER_CONNECTION"
+_NO_BOND = Evidence("/sys/class/net/*/bonding", "no RDMA device spans a bond")
 
 
 @AREA.check(
@@ -32,11 +38,9 @@ def rate_shown_as_sdr(examination: Examination) -> Outcome:
             f"{port_names(chosen)}: this kernel is older than the link's speed and prints unknown speeds as "
             "SDR. The cable is fine.",
             *first_n(_rate(port) for port in chosen),
-            fix=Plan(
+            fix=reboot_plan(
                 "Use a kernel or OFED that supports the speed",
-                (instruction("Install a newer kernel or OFED/DOCA. mlxlink -d BDF shows the true speed."),),
-                needs_reboot=True,
-                disturbs=REBOOT_ENDS_JOBS,
+                "Install a newer kernel or OFED/DOCA. mlxlink -d BDF shows the true speed.",
             ),
             devices=devices_of(chosen),
         )
@@ -71,11 +75,6 @@ def _causes(slow: list[Port]) -> tuple[str, ...]:
     return ("roce-bond-port-down",) if all(lost_members(port.device) for port in slow) else ()
 
 
-def _lost_rate(slow: list[Port], best: float) -> str:
-    lost = best - min(known(port.facts.rate_gbps, best) for port in slow)
-    return f"The slowest port loses {lost:g} of {best:g} Gb/s. A job runs at the pace of its slowest port."
-
-
 def _rate(port: Port) -> Evidence:
     rate = port.facts.rate_gbps
     bond = port.facts.bond
@@ -95,7 +94,7 @@ def _rate(port: Port) -> Evidence:
     impact="A job runs at the pace of its slowest port.",
     data_path=True,
 )
-def slower_than_equals(examination: Examination) -> Outcome:
+def single_rail_or_half_rate(examination: Examination) -> Outcome:
     """Find active ports whose rate is below the fastest of the same board and link layer."""
     ports = need_ports(examination)
     # A speed that the kernel does not know says nothing.
@@ -110,26 +109,23 @@ def slower_than_equals(examination: Examination) -> Outcome:
             slow += slower
             best = max(best, fastest) if slower else best
     if slow:
+        lost = best - min(known(port.facts.rate_gbps, best) for port in slow)
         return found(
             f"{port_names(slow)}: another port of this NIC model runs at {best:g} Gb/s.",
             *first_n(_rate(port) for port in slow),
-            fix=Plan(
+            fix=make_plan(
                 "Find what limits the link",
-                (
-                    *(
-                        Step(
-                            f"Show the speeds of both ends of {port.name}", ("mlxlink", "-d", port.device.bdf)
-                        )
-                        for port in slow[:4]
-                        if not isinstance(port.device.bdf, Unknown)
-                    ),
-                    instruction(
-                        "Compare cable, optics and the speed of the switch port with the others", False
-                    ),
+                *(
+                    Step(f"Show the speeds of both ends of {port.name}", ("mlxlink", "-d", port.device.bdf))
+                    for port in slow[:4]
+                    if not isinstance(port.device.bdf, Unknown)
                 ),
+                "Compare cable, optics and the speed of the switch port with the others",
+                needs_root=False,
             ),
             devices=devices_of(slow),
-            impact=_lost_rate(slow, best),
+            impact=f"The slowest port loses {lost:g} of {best:g} Gb/s. A job runs at the pace of its slowest "
+            "port.",
             part_of=_causes(slow),
         )
     for port in active:
@@ -146,7 +142,7 @@ def slower_than_equals(examination: Examination) -> Outcome:
     impact="The port has a quarter of its rate, and a job runs at the pace of its slowest port.",
     data_path=True,
 )
-def one_lane(examination: Examination) -> Outcome:
+def single_rail_or_half_rate_one_lane(examination: Examination) -> Outcome:
     """Find active InfiniBand ports of width 1X; 2X is how split cables run."""
     ports = need_ports(examination)
     active = [port for port in ports if port.is_active and port.facts.link_layer == "InfiniBand"]
@@ -156,16 +152,15 @@ def one_lane(examination: Examination) -> Outcome:
             f"{port_names(narrow)}: three of the four lanes are down. The cable, a connector or the optics "
             "are bad.",
             *first_n(_rate(port) for port in narrow),
-            fix=Plan(
+            fix=make_plan(
                 "Repair the link",
-                (
-                    *(
-                        Step(f"Show the lanes of {port.name}", ("mlxlink", "-d", port.device.bdf, "-m", "-c"))
-                        for port in narrow[:4]
-                        if not isinstance(port.device.bdf, Unknown)
-                    ),
-                    instruction("Clean, reseat or replace cable and optics", False),
+                *(
+                    Step(f"Show the lanes of {port.name}", ("mlxlink", "-d", port.device.bdf, "-m", "-c"))
+                    for port in narrow[:4]
+                    if not isinstance(port.device.bdf, Unknown)
                 ),
+                "Clean, reseat or replace cable and optics",
+                needs_root=False,
                 disturbs="jobs that use this port while the cable is out",
             ),
             devices=devices_of(narrow),
@@ -173,3 +168,121 @@ def one_lane(examination: Examination) -> Outcome:
     for port in active:
         need(port.facts.rate_text, "the port rates")
     return passed(*first_n(_rate(port) for port in active) or (NO_PORTS,))
+
+
+def is_bond(device: RdmaDevice) -> bool:
+    """Say whether an RDMA device spans a bond, by its ports or, where those are not visible, by its name."""
+    netdevs = [known(port.netdev, "") for port in device.ports]
+    is_named = "_bond_" in device.name or any(name.startswith("bond") for name in netdevs)
+    return is_named or any(port.bond is not None for port in device.ports)
+
+
+def _devices(examination: Examination) -> tuple[RdmaDevice, ...]:
+    rdma = examination.node.rdma
+    if isinstance(rdma, Unknown) and rdma.reason is Reason.NOT_THERE:
+        return ()
+    return need(rdma, RDMA_DEVICES).devices
+
+
+def _members_file(bond: Bond) -> str:
+    return f"/sys/class/net/{bond.netdev}/bonding/slaves"
+
+
+def lost_members(device: RdmaDevice) -> list[BondMember]:
+    """Return the ports of a device's bonds that are known to be down."""
+    bonds = [port.bond for port in device.ports if port.bond is not None]
+    return [member for bond in bonds for member in bond.members if member not in bond.up]
+
+
+@AREA.check(
+    "roce-bond-port-down",
+    Severity.WARNING,
+    "A port of a bonded NIC is down",
+    "Linux, Documentation/networking/bonding.rst",
+    ok="Every port of the bonded NICs is up",
+    impact="The RDMA device stays ACTIVE, at a lower rate. A job runs at the pace of its slowest NIC.",
+    data_path=True,
+)
+def roce_bond_port_down(examination: Examination) -> Outcome:
+    """Find bonds with a port whose netdev is not up; the RDMA port does not show it."""
+    devices = _devices(examination)
+    broken = {device.name: lost for device in devices if (lost := lost_members(device))}
+    if broken:
+        members = [member for lost in broken.values() for member in lost]
+        names = ", ".join(
+            f"{join_limited(member.netdev for member in lost)} of {name}" for name, lost in broken.items()
+        )
+        return found(
+            f"{names}: the port has no link. The bond carries everything over its other port.",
+            *first_n(
+                Evidence(f"/sys/class/net/{member.netdev}/operstate", known(member.state, "unknown"))
+                for member in members
+            ),
+            fix=make_plan(
+                "Bring the port up",
+                *(
+                    Step(f"Show the link of {member.netdev}", ("ethtool", member.netdev), False)
+                    for member in members[:4]
+                ),
+                "Set the netdev up if it is disabled. Else check cable, optics and the switch port, "
+                "and on the switch the LACP state of this port.",
+                needs_root=False,
+            ),
+            devices=tuple(broken),
+        )
+    bonds = [port.bond for device in devices for port in device.ports if port.bond is not None]
+    return passed(
+        *first_n(Evidence(_members_file(bond), f"{len(bond.up)} of {len(bond.members)} up") for bond in bonds)
+        or (_NO_BOND,)
+    )
+
+
+@AREA.check(
+    "single-rail-or-half-rate-bond",
+    Severity.NOTE,
+    "A job may use one port of a bonded NIC",
+    "NVIDIA NCCL environment variables, NCCL_IB_QPS_PER_CONNECTION; NVIDIA/nccl pull request 2150",
+    ok="No RDMA device is a bond, or jobs use all ports of the bonds",
+    impact="A queue pair uses one port of the bond. With one queue pair per connection, an NCCL connection "
+    "gets half the bond's rate.",
+)
+def single_rail_or_half_rate_bond(examination: Examination) -> Outcome:
+    """Find bonds, unless every job, or /etc/nccl.conf, sets two or more queue pairs per connection."""
+    devices = _devices(examination)
+    bonds = [device for device in devices if is_bond(device)]
+    if not bonds:
+        each_one = (Evidence("/sys/class/infiniband", device.name) for device in devices)
+        return passed(*first_n(each_one) or (NO_PORTS,))
+    jobs = jobs_of(examination)
+    settings = [setting for setting in jobs.settings if setting.process is not None] or list(jobs.settings)
+    names = {device.name for device in bonds}
+    used = [
+        setting
+        for setting in settings
+        if setting.process is None or used_devices(examination, setting) & names
+    ]
+    single = [setting for setting in used if (parse_number(setting.get(QUEUE_PAIRS) or "") or 1) < 2]
+    if used and not single:
+        return passed(*first_n(dict.fromkeys(setting.evidence(QUEUE_PAIRS) for setting in used)))
+    shown = [port.bond for device in bonds for port in device.ports if port.bond is not None]
+    return found(
+        f"{join_limited(device.name for device in bonds)}: the RDMA device spans bonded ports, and "
+        f"{QUEUE_PAIRS} is 1 or not set.",
+        *first_n(
+            Evidence(
+                _members_file(bond),
+                f"{', '.join(member.netdev for member in bond.members)} ({known(bond.mode, 'mode unknown')})",
+            )
+            for bond in shown
+        )
+        or first_n(Evidence(f"/sys/class/infiniband/{device.name}", "a bond") for device in bonds),
+        fix=make_plan(
+            "Let NCCL use both ports",
+            f"Set {QUEUE_PAIRS}=2 (or 4) in the job, and measure",
+            needs_root=False,
+            disturbs=RESTARTS,
+            note="With NCCL_IB_SPLIT_DATA_ON_QPS=1 each message uses all queue pairs. With 0, the default "
+            "since NCCL 2.20, they take turns. Test a bond with ib_write_bw -q 2 or more.",
+        ),
+        devices=tuple(device.name for device in bonds),
+    )

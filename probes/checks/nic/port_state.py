@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from probes.base.plan import Plan, Step, instruction, sentences
+from probes.base.plan import Plan, Step, instruction, make_plan, sentences
 from probes.base.unknown import Unknown, known
 from probes.plans.ports import KEEP, enable_steps, link_type_plan, netdev_steps
 from probes.queries.evidence_list import SHOWN, first_n
@@ -99,9 +99,11 @@ def _check_cable(ports: list[Port]) -> Plan:
         for port in ports
         if not isinstance(port.device.bdf, Unknown)
     ]
-    return Plan(
+    return make_plan(
         "Bring the link up",
-        (*steps[:2], instruction("Reseat or replace the cable, and check the switch port", False)),
+        *steps[:2],
+        "Reseat or replace the cable, and check the switch port",
+        needs_root=False,
         note="If the port is not meant to be used, exclude this check with --skip.",
     )
 
@@ -109,13 +111,12 @@ def _check_cable(ports: list[Port]) -> Plan:
 def _check_subnet_manager(ports: list[Port]) -> Plan:
     port = ports[0]
     ask = Step(
-        "Query the fabric's subnet manager",
-        ("sminfo", "-C", port.device.name, "-P", str(port.facts.number)),
+        "Query the fabric's subnet manager", ("sminfo", "-C", port.device.name, "-P", str(port.facts.number))
     )
     start = instruction(
         "Start or repair the subnet manager: on the switch, in UFM, or opensm on one node", False
     )
-    return Plan("Have the subnet manager configure the port", (ask, start))
+    return make_plan("Have the subnet manager configure the port", ask, start)
 
 
 _add_check(

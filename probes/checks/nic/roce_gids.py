@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from probes.base.plan import Plan, Step, instruction
+from probes.base.plan import Plan, Step, make_plan
 from probes.base.unknown import Unknown, first_unread, known
 from probes.checks.nccl.gid import INDEX, NEARER, is_empty, is_v1, use_another_gid, wrong_gids
 from probes.checks.nccl.network import used_devices
@@ -31,11 +31,6 @@ def _is_link_local(gid: Gid) -> bool:
     return gid.gid.startswith("fe80:")
 
 
-def _may_be_local(gid: Gid) -> bool:
-    """Return whether a GID is known to be RoCE v1 or link-local."""
-    return gid.type == "IB/RoCE v1" or _is_link_local(gid)
-
-
 def _v2_gids(port: Port) -> list[Gid]:
     return [gid for gid in known(port.facts.gids, ()) if gid.type == "RoCE v2"]
 
@@ -45,17 +40,12 @@ def _gid_severity(examination: Examination, ports: list[Port]) -> Severity:
     return Severity.CRITICAL if gpus_without_nic(examination, lost) else Severity.WARNING
 
 
-def _need_gids(ports: tuple[Port, ...]) -> None:
-    """End the check as unknown if a GID is unknown."""
+def _all_have_gids(ports: tuple[Port, ...]) -> Outcome:
+    """Pass with the number of GIDs, or end the check as unknown."""
     for port in ports:
         for gid in need(port.facts.gids, f"the GIDs of {port.device.name}"):
             # A GID of an unknown type may be the right one.
             need(gid.type, f"the GIDs of {port.device.name}")
-
-
-def _all_have_gids(ports: tuple[Port, ...]) -> Outcome:
-    """Pass with the number of GIDs, or end the check as unknown."""
-    _need_gids(ports)
     return passed(
         *first_n(
             Evidence(f"{port.path}/gids", f"{len(known(port.facts.gids, ()))} entries") for port in ports
@@ -66,12 +56,10 @@ def _all_have_gids(ports: tuple[Port, ...]) -> Outcome:
 
 def _address(port: Port) -> Plan:
     netdev = known(port.facts.netdev, "its netdev")
-    return Plan(
+    return make_plan(
         "Give the NIC an address",
-        (
-            instruction(f"Give {netdev} an IPv4 address of its rail in netplan or NetworkManager"),
-            Step("Show the GID table", ("show_gids",), needs_root=False),
-        ),
+        f"Give {netdev} an IPv4 address of its rail in netplan or NetworkManager",
+        Step("Show the GID table", ("show_gids",), needs_root=False),
         note="Leave NCCL_IB_GID_INDEX unset: NCCL 2.21 and later find the entry themselves.",
     )
 
@@ -84,7 +72,7 @@ def _address(port: Port) -> Plan:
     ok="NCCL_IB_GID_INDEX is unset or selects a routable RoCE v2 GID",
     impact="Connections to peers outside this Ethernet segment fail.",
 )
-def asked_gid(examination: Examination) -> Outcome:
+def roce_gid_wrong(examination: Examination) -> Outcome:
     """Find jobs whose NCCL_IB_GID_INDEX names a GID that is empty, RoCE v1 or link-local."""
     ports = roce_ports(examination)
     if not ports:
@@ -128,7 +116,7 @@ def _is_unroutable(gid: Gid | None) -> bool:
     impact="No RDMA connection can use this port.",
     data_path=True,
 )
-def no_gid(examination: Examination) -> Outcome:
+def roce_gid_wrong_namespace(examination: Examination) -> Outcome:
     """Find active RoCE ports whose whole GID table is empty."""
     ports = roce_ports(examination)
     empty = [port for port in ports if port.facts.gids == ()]
@@ -137,12 +125,11 @@ def no_gid(examination: Examination) -> Outcome:
             f"{port_names(empty)}: every entry of the GID table is empty. The netdev belongs to a container, "
             "or is missing in this one.",
             *first_n(Evidence(f"{port.path}/gids", "all entries are zero") for port in empty),
-            fix=Plan(
+            fix=make_plan(
                 "Put the netdev and the RDMA device into the same namespace",
-                (
-                    Step("Show whether namespaces share RDMA devices", ("rdma", "system", "show"), False),
-                    instruction("Attach the RDMA network to the pod, or use the host's network", False),
-                ),
+                Step("Show whether namespaces share RDMA devices", ("rdma", "system", "show"), False),
+                "Attach the RDMA network to the pod, or use the host's network",
+                needs_root=False,
             ),
             severity=_gid_severity(examination, empty),
             devices=devices_of(empty),
@@ -159,7 +146,7 @@ def no_gid(examination: Examination) -> Outcome:
     impact="NCCL does not use this port for RoCE v2, and no router forwards its traffic.",
     data_path=True,
 )
-def no_v2_gid(examination: Examination) -> Outcome:
+def roce_gid_wrong_no_v2(examination: Examination) -> Outcome:
     """Find active RoCE ports whose GIDs are all RoCE v1."""
     ports = roce_ports(examination)
     without = [
@@ -208,10 +195,15 @@ def _is_needed(examination: Examination, ports: list[Port]) -> bool:
     ok="Every active RoCE port has a routable address",
     impact="RDMA reaches hosts of the same Ethernet segment only.",
 )
-def only_link_local(examination: Examination) -> Outcome:
+def roce_gid_wrong_link_local(examination: Examination) -> Outcome:
     """Find active RoCE ports whose RoCE v2 GIDs are all link-local; a note if no job here needs more."""
     ports = roce_ports(examination)
-    local = [port for port in ports if _v2_gids(port) and all(map(_may_be_local, known(port.facts.gids, ())))]
+    local = [
+        port
+        for port in ports
+        if _v2_gids(port)
+        and all(gid.type == "IB/RoCE v1" or _is_link_local(gid) for gid in known(port.facts.gids, ()))
+    ]
     if local:
         return found(
             f"{port_names(local)}: the netdev has no IP address, so all RoCE v2 GIDs are link-local.",

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from probes.base.plan import Plan, Step, instruction
+from probes.base.plan import Plan, Step, make_plan
 from probes.base.unknown import Maybe, Reason, Unknown, known, map_known
 from probes.checks.nic.roce_gids import NO_ROCE, roce_ports
 from probes.facts.rdma.port_health import roce_mtu
-from probes.plans.nic_firmware import look_at_congestion_control
+from probes.plans.ports import look_at_congestion_control
 from probes.queries.evidence_list import SHOWN, first_n
 from probes.queries.finding import Area, Evidence, Outcome, Severity, found, passed, unknown_without
 from probes.queries.ports import Port, by_board, devices_of, port_names
@@ -89,7 +89,7 @@ def _raise_mtu(examination: Examination, low: Sequence[Port], ports: Sequence[Po
     impact="If two ends differ, small messages pass, and large ones fail or slow down.",
     data_path=True,
 )
-def mtu_differs(examination: Examination) -> Outcome:
+def mtu_mismatch(examination: Examination) -> Outcome:
     """Compare the RDMA MTUs of active RoCE ports of one board."""
     ports = roce_ports(examination)
     mtus, missing = _mtus(ports)
@@ -126,7 +126,7 @@ def _smaller(ports: Sequence[Port], mtus: Mapping[str, int]) -> tuple[list[Port]
     "more work.",
     data_path=True,
 )
-def mtu_small(examination: Examination) -> Outcome:
+def mtu_mismatch_small(examination: Examination) -> Outcome:
     """Judge the RDMA MTU of active RoCE ports, which follows from the netdev's."""
     ports = roce_ports(examination)
     mtus, missing = _mtus(ports)
@@ -162,7 +162,7 @@ def _share_lost(payload_bytes: int) -> int:
     impact="The port does not slow down when the fabric is congested. With many hosts packets get lost, and "
     "throughput collapses.",
 )
-def ecn_off(examination: Examination) -> Outcome:
+def roce_lossless_off(examination: Examination) -> Outcome:
     """Judge which priorities of active RoCE ports react to congestion (OFED's ecn/roce_rp).
 
     The kernel's own driver cannot disable ECN: the firmware's ROCE_CC_PRIO_MASK_P1 decides, by default for
@@ -184,15 +184,11 @@ def ecn_off(examination: Examination) -> Outcome:
         return found(
             f"{port_names(off)}: ECN is disabled for every priority.",
             *first_n(_ecn(port, "0 for every priority") for port in off),
-            fix=Plan(
+            fix=make_plan(
                 "Enable ECN for the priority of RDMA",
-                (
-                    instruction(
-                        "Write 1 to ecn/roce_rp/enable/N and ecn/roce_np/enable/N of the site's RoCE "
-                        "priority N. Set PFC and trust with mlnx_qos as on the switches."
-                    ),
-                    *look_at_congestion_control(examination, (known(port.device.bdf, "") for port in off)),
-                ),
+                "Write 1 to ecn/roce_rp/enable/N and ecn/roce_np/enable/N of the site's RoCE "
+                "priority N. Set PFC and trust with mlnx_qos as on the switches.",
+                *look_at_congestion_control(examination, (known(port.device.bdf, "") for port in off)),
                 disturbs="the whole fabric if the settings differ from the switches: use a maintenance "
                 "window",
             ),

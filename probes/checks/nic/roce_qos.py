@@ -5,16 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from probes.base.frozen import frozen
-from probes.base.plan import Plan, Step, instruction
+from probes.base.plan import Plan, Step, instruction, make_plan
 from probes.base.unknown import Reason, Unknown, known, map_known
 from probes.checks.nccl.network import used_devices
 from probes.facts.rdma.qos import CM_CLASSES, NetdevQos, netdevs_of
 from probes.nccl.settings import parse_number
 from probes.queries.evidence_list import first_distinct, join_limited
 from probes.queries.finding import Area, Evidence, Outcome, Severity, found, need, needs, passed, unknown
-from probes.queries.jobs import RESTARTS, JobSettings, about, affected, jobs_of
+from probes.queries.jobs import NCCL_VARIABLES, RESTARTS, JobSettings, about, affected, jobs_of
 from probes.queries.ports import Port, devices_of, need_ports
-from probes.queries.references import NCCL_VARIABLES
 from probes.snapshot.examination import Examination
 
 AREA = Area("nic")
@@ -113,11 +112,13 @@ def _wrong(request: Request, netdev: str, qos: NetdevQos, priority: int) -> Evid
     ok="RoCE traffic is in a lossless priority, or none is configured",
     impact="Under congestion the switches drop these packets. RoCE resends them, and throughput collapses.",
 )
-def not_lossless(examination: Examination) -> Outcome:
+def roce_class_not_lossless(examination: Examination) -> Outcome:
     """Compare the class of each job's packets with the priorities that have PFC on its ports."""
     requests = list(_requests(examination))
     if not requests:
-        return _without_requests(examination)
+        jobs = jobs_of(examination)
+        is_unknown = jobs.not_known and _active(examination)
+        return unknown(jobs.not_known) if is_unknown else passed(_NO_ROCE_JOB)
     facts = need(examination.qos, "the QoS settings of the RoCE netdevs")
     asked: list[Evidence] = []
     evidence: list[Evidence] = []
@@ -151,12 +152,6 @@ def not_lossless(examination: Examination) -> Outcome:
 
 def _active(examination: Examination) -> list[Port]:
     return [port for port in need_ports(examination) if port.is_ethernet and port.is_active]
-
-
-def _without_requests(examination: Examination) -> Outcome:
-    jobs = jobs_of(examination)
-    is_unknown = jobs.not_known and _active(examination)
-    return unknown(jobs.not_known) if is_unknown else passed(_NO_ROCE_JOB)
 
 
 def _found(
@@ -210,7 +205,7 @@ def _found(
     ok="No driver setting replaces a job's traffic class",
     impact="The job's packets have the driver's class. Check that it is the lossless one.",
 )
-def overridden(examination: Examination) -> Outcome:
+def roce_class_overridden(examination: Examination) -> Outcome:
     """Find ports with a class set in tc/PORT/traffic_class, and jobs with another NCCL_IB_TC."""
     evidence: list[Evidence] = []
     ports: list[Port] = []
@@ -232,15 +227,11 @@ def overridden(examination: Examination) -> Outcome:
     return found(
         about(affected(jobs, evidence), "its queue pairs get the class that is set for the whole port."),
         *first_distinct(evidence),
-        fix=Plan(
+        fix=make_plan(
             "Set the class in one place",
-            (
-                instruction(
-                    f"Set {CLASS} to the class of the port, or remove it. To let jobs choose, clear the "
-                    "port's class.",
-                    needs_root=False,
-                ),
-            ),
+            f"Set {CLASS} to the class of the port, or remove it. To let jobs choose, clear the "
+            "port's class.",
+            needs_root=False,
             disturbs=RESTARTS,
         ),
         devices=devices_of(ports),

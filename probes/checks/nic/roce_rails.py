@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from probes.base.plan import Plan, Step, instruction
+from probes.base.plan import Step, instruction, make_plan
 from probes.base.unknown import Unknown, known
 from probes.facts.rdma.rail_networks import CONF, RailNetdev, RailNetworkFacts
 from probes.queries.evidence_list import first_n, join_limited
@@ -68,7 +68,7 @@ _KEEP = instruction("Write the same settings to a file in /etc/sysctl.d, or they
     impact="Peers can learn the MAC address of the wrong NIC. That NIC drops the packets, and the connection "
     "fails with completion error 12.",
 )
-def one_subnet(examination: Examination) -> Outcome:
+def roce_rails_one_subnet(examination: Examination) -> Outcome:
     """Find netdevs that share a network and answer ARP requests for each other's addresses."""
     facts = _facts(examination)
     mixed: dict[str, list[RailNetdev]] = {}
@@ -91,19 +91,17 @@ def one_subnet(examination: Examination) -> Outcome:
     return found(
         f"{join_limited(netdev.name for netdev in affected)}: these are in {join_limited(mixed)}, and the "
         "kernel answers on each for the addresses of all of them.",
-        Evidence("/proc/net/route", f"{network} on {join_limited(one.name for one in in_network)}"),
+        Evidence("/proc/net/route", f"{network} on {join_limited(netdev.name for netdev in in_network)}"),
         *first_n(_setting(netdev, "arp_ignore") for netdev in affected),
-        fix=Plan(
+        fix=make_plan(
             "Let each NIC answer for its own address only",
-            (
-                _sysctl(affected, "arp_ignore", 1, "Answer only for addresses of the receiving netdev"),
-                *(
-                    (_sysctl(asking, "arp_announce", 2, "Ask with the address of the sending netdev"),)
-                    if asking
-                    else ()
-                ),
-                _KEEP,
+            _sysctl(affected, "arp_ignore", 1, "Answer only for addresses of the receiving netdev"),
+            *(
+                (_sysctl(asking, "arp_announce", 2, "Ask with the address of the sending netdev"),)
+                if asking
+                else ()
             ),
+            _KEEP,
             note="Peers keep wrong entries until they expire: ip neigh flush dev NETDEV there. A subnet for "
             "each rail avoids the problem.",
         ),
@@ -120,7 +118,7 @@ def one_subnet(examination: Examination) -> Outcome:
     impact="The kernel ignores ARP requests on all but one of these NICs. Connections to the others time "
     "out.",
 )
-def strict_filter(examination: Examination) -> Outcome:
+def roce_rp_filter_strict(examination: Examination) -> Outcome:
     """Find netdevs that share a network, with rp_filter 1 and no routing rule for their addresses."""
     facts = _facts(examination)
     sharing = {netdev.name: netdev for netdevs in facts.shared.values() for netdev in netdevs}
@@ -135,12 +133,10 @@ def strict_filter(examination: Examination) -> Outcome:
         "network uses one of its NICs only. No routing rule sends the others' addresses over their own NIC.",
         Evidence("/proc/net/route", ", ".join(facts.shared)),
         *first_n(_setting(netdev, "rp_filter") for netdev in strict),
-        fix=Plan(
+        fix=make_plan(
             "Accept packets on every NIC that has a route back",
-            (
-                _sysctl(strict, "rp_filter", 2, "Filter loosely, by any route to the sender"),
-                _KEEP,
-            ),
+            _sysctl(strict, "rp_filter", 2, "Filter loosely, by any route to the sender"),
+            _KEEP,
             note="Or give each NIC a routing table and a rule “from ADDRESS lookup TABLE” (ip-rule).",
         ),
         devices=_devices(examination, strict),

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-from probes.base.plan import Plan, instruction
+from probes.base.plan import instruction, make_plan
 from probes.base.unknown import Reason, Unknown, known
 from probes.checks.nccl.library import versions_of
 from probes.facts.pci.functions import PciFunction, PciKind, is_for_guests
 from probes.facts.rdma.devices import RdmaFacts
 from probes.nccl.settings import parse_number
-from probes.plans.common import REBOOT_ENDS_JOBS
+from probes.plans.common import reboot_plan
 from probes.queries.evidence_list import PCI_FUNCTIONS, first_distinct, join_limited
 from probes.queries.finding import Area, Evidence, Outcome, Severity, found, need, passed, unknown
-from probes.queries.jobs import RESTART, RESTARTS, conclude, jobs_of, maps, values_of
+from probes.queries.jobs import conclude, job_plan, jobs_of, maps, values_of
 from probes.queries.pcie_paths import DEVICES, functions_of, is_grace
 from probes.snapshot.examination import Examination
 
@@ -48,7 +46,11 @@ def data_direct_unavailable(examination: Examination) -> Outcome:
     if not facts.functions:
         return _none_here(examination)
     here = [functions[bdf] for bdf in facts.functions if not is_for_guests(functions[bdf].driver)]
-    unbound = [one for one in here if _has_no_driver(one)]
+    unbound = [
+        function
+        for function in here
+        if isinstance(function.driver, Unknown) and function.driver.reason is Reason.NOT_THERE
+    ]
     if unbound:
         return _without_driver(examination, unbound)
     answers = list(facts.of_devices.items())
@@ -59,16 +61,14 @@ def data_direct_unavailable(examination: Examination) -> Outcome:
     if refused:
         return unknown(f"needs the Data Direct function of {refused[0][0]} ({refused[0][1]})")
     paired = {answer for _, answer in answers if isinstance(answer, str)}
-    left = [one.bdf for one in here if one.bdf not in paired]
+    left = [function.bdf for function in here if function.bdf not in paired]
     if left and answers:
         return found(
             f"mlx5_ib has found no NIC for {join_limited(left)}. It pairs both by an ID in their VPD.",
             *first_distinct(Evidence(f"{_ASK} on {name}", answer or "none") for name, answer in answers),
-            fix=Plan(
+            fix=reboot_plan(
                 "Have the firmware pair NIC and function",
-                (instruction("Update the firmware of the NICs, and power-cycle the node"),),
-                needs_reboot=True,
-                disturbs=REBOOT_ENDS_JOBS,
+                "Update the firmware of the NICs, and power-cycle the node",
             ),
             devices=tuple(left),
         )
@@ -79,75 +79,56 @@ def data_direct_unavailable(examination: Examination) -> Outcome:
 def _none_here(examination: Examination) -> Outcome:
     """Judge a bus without DMA functions: a ConnectX-8 on Grace, with its switch above a GPU, has one."""
     functions = functions_of(examination)
-    nics = [one for one in functions.values() if one.kind is PciKind.NIC and _is_connectx_8(one)]
-    if not nics or not is_grace(examination) or not any(map(_is_connectx_port, _above_gpus(functions))):
+    mellanox = [function for function in functions.values() if function.vendor_id == _MELLANOX]
+    nics = [
+        function
+        for function in mellanox
+        if function.kind is PciKind.NIC and function.device_id == _CONNECTX_8
+    ]
+    gpus = [function for function in functions.values() if function.kind is PciKind.GPU]
+    switches = {function.bdf for function in mellanox if function.kind is PciKind.BRIDGE}
+    if not nics or not is_grace(examination) or not any(switches.intersection(gpu.chain) for gpu in gpus):
         return passed(Evidence(DEVICES, "no ConnectX DMA function (15b3:2100) here"))
     return found(
         "A GPU is below the switch of a ConnectX-8, but no DMA function (15b3:2100) is on the PCI bus.",
-        Evidence(DEVICES, f"ConnectX-8: {join_limited(one.bdf for one in nics)}; no 15b3:2100"),
-        fix=Plan(
+        Evidence(DEVICES, f"ConnectX-8: {join_limited(function.bdf for function in nics)}; no 15b3:2100"),
+        fix=reboot_plan(
             "Show the functions again",
-            (
-                instruction("On the host of a virtual machine: pass the DMA functions through, too"),
-                instruction("Else update the firmware of the NICs, and power-cycle the node"),
-            ),
-            needs_reboot=True,
-            disturbs=REBOOT_ENDS_JOBS,
+            "On the host of a virtual machine: pass the DMA functions through, too",
+            "Else update the firmware of the NICs, and power-cycle the node",
         ),
-        devices=tuple(one.bdf for one in nics),
+        devices=tuple(function.bdf for function in nics),
     )
-
-
-def _has_no_driver(function: PciFunction) -> bool:
-    return isinstance(function.driver, Unknown) and function.driver.reason is Reason.NOT_THERE
-
-
-def _is_connectx_8(function: PciFunction) -> bool:
-    return function.vendor_id == _MELLANOX and function.device_id == _CONNECTX_8
-
-
-def _is_connectx_port(function: PciFunction) -> bool:
-    return function.kind is PciKind.BRIDGE and function.vendor_id == _MELLANOX
-
-
-def _above_gpus(functions: dict[str, PciFunction]) -> Iterator[PciFunction]:
-    for gpu in functions.values():
-        if gpu.kind is PciKind.GPU:
-            yield from (functions[bdf] for bdf in gpu.chain if bdf in functions)
 
 
 def _without_driver(examination: Examination, unbound: list[PciFunction]) -> Outcome:
     release = examination.node.kernel_release
     return found(
         "No driver is bound to the DMA function. mlx5_ib knows it since Linux 6.12 and in DOCA-OFED.",
-        *first_distinct(Evidence(f"{DEVICES}/{one.bdf}/driver", "no driver") for one in unbound),
+        *first_distinct(Evidence(f"{DEVICES}/{function.bdf}/driver", "no driver") for function in unbound),
         Evidence("uname -r", known(release, "unknown")),
-        fix=Plan(
+        fix=reboot_plan(
             "Install a driver with Data Direct",
-            (
-                instruction("Boot Linux 6.12 or newer (Ubuntu: linux-nvidia-64k-6.14), or install DOCA-OFED"),
-                instruction("After the reboot, look for its messages in the kernel log: VPD, VU keyword"),
-            ),
-            needs_reboot=True,
-            disturbs=REBOOT_ENDS_JOBS,
+            "Boot Linux 6.12 or newer (Ubuntu: linux-nvidia-64k-6.14), or install DOCA-OFED",
+            "After the reboot, look for its messages in the kernel log: VPD, VU keyword",
         ),
-        devices=tuple(one.bdf for one in unbound),
+        devices=tuple(function.bdf for function in unbound),
     )
 
 
 def _not_asked(examination: Examination, why: Unknown, nics: list[str]) -> Outcome:
     """Return what keeps libmlx5 from finding the functions: its own age, or the driver's."""
     rdma = examination.node.rdma
-    bdfs = [one.bdf for one in rdma.devices if one.name in nics] if isinstance(rdma, RdmaFacts) else []
+    bdfs = (
+        [device.bdf for device in rdma.devices if device.name in nics] if isinstance(rdma, RdmaFacts) else []
+    )
     return found(
         f"{join_limited(nics)}: {why.detail}.",
         Evidence(_ASK, why.detail),
-        fix=Plan(
+        fix=make_plan(
             "Use rdma-core 54 or newer",
-            (
-                instruction("Install rdma-core 54 or newer, or DOCA-OFED with its user-space packages"),
-                instruction("Do the same in the jobs' images: they bring their own libmlx5", False),
-            ),
+            "Install rdma-core 54 or newer, or DOCA-OFED with its user-space packages",
+            instruction("Do the same in the jobs' images: they bring their own libmlx5", False),
             disturbs="every RDMA program, which must be restarted",
         ),
         devices=(*nics, *(bdf for bdf in bdfs if not isinstance(bdf, Unknown))),
@@ -185,13 +166,9 @@ def data_direct_off_in_job(examination: Examination) -> Outcome:
         [*off, *old],
         "NCCL uses Data Direct since 2.27.3, with the libmlx5 of rdma-core 54 or newer, unless "
         "NCCL_IB_DATA_DIRECT is 0.",
-        fix=Plan(
+        fix=job_plan(
             "Let the job use Data Direct",
-            (
-                instruction(f"Remove {_VARIABLE}=0, and measure with and without it", False),
-                instruction("Put NCCL 2.27.3 or newer and rdma-core 54 or newer into the job's image", False),
-                RESTART,
-            ),
-            disturbs=RESTARTS,
+            f"Remove {_VARIABLE}=0, and measure with and without it",
+            "Put NCCL 2.27.3 or newer and rdma-core 54 or newer into the job's image",
         ),
     )

@@ -7,18 +7,9 @@ from probes.base.unknown import Maybe, Unknown, map_known
 from probes.facts.gpu.gpus import Flavor
 from probes.facts.gpudirect import GpuDirectFacts
 from probes.facts.rdma.devices import RdmaFacts
-from probes.plans.common import REBOOT_ENDS_JOBS, SWAP_ENDS_JOBS
+from probes.plans.common import SWAP_ENDS_JOBS, reboot_plan
 from probes.queries.evidence_list import RDMA_DEVICES, SHOWN, STAGED, join_limited
-from probes.queries.finding import (
-    Area,
-    Evidence,
-    Outcome,
-    Severity,
-    found,
-    need,
-    passed,
-    unknown,
-)
+from probes.queries.finding import Area, Evidence, Outcome, Severity, found, need, passed, unknown
 from probes.queries.module_need import OLDEST_OPEN_GPU, PEERMEM_MISSING, dmabuf_comes_first
 from probes.queries.modules import (
     DMABUF,
@@ -29,9 +20,9 @@ from probes.queries.modules import (
     module_of,
     no_gpu_or_rdma_device,
     peer_nics,
+    plugin_only_driver,
     release_of,
 )
-from probes.queries.network_plugin import plugin_only_driver
 from probes.snapshot.examination import Examination
 
 
@@ -231,15 +222,15 @@ def dmabuf_kernel_too_old(examination: Examination) -> Outcome:
         for answer in _answers(examination).values():
             need(answer, DMABUF, release)
         return unknown(f"needs {DMABUF}", release)
-    steps = (
-        instruction("Boot kernel 5.12 or newer, or install an OFED that backports DMA-BUF"),
-        *_until_then(examination),
-    )
     return found(
         f"The RDMA stack supports DMA-BUF since Linux 5.12.{_peermem_note(examination)}",
         release,
         _probe_evidence(refusing, "not supported"),
-        fix=Plan("Update the kernel", steps, needs_reboot=True, disturbs=REBOOT_ENDS_JOBS),
+        fix=reboot_plan(
+            "Update the kernel",
+            "Boot kernel 5.12 or newer, or install an OFED that backports DMA-BUF",
+            *_until_then(examination),
+        ),
         severity=_severity(examination),
         impact=_impact(examination),
         part_of=_causes(examination),
@@ -262,12 +253,13 @@ def dmabuf_kernel_config(examination: Examination) -> Outcome:
         return passed(_probe_evidence(supporting, "supported"))
     if need(map_known(examination.node.kernel, lambda kernel: kernel.dma_shared_buffer), _CONFIG):
         return passed(Evidence(source, "CONFIG_DMA_SHARED_BUFFER=y"))
-    steps = (instruction("Boot a kernel of the distribution, or build this kernel with the option"),)
     return found(
         "Without this option neither the GPU driver nor the NIC driver has DMA-BUF."
         f"{_peermem_note(examination)}",
         Evidence(source, "CONFIG_DMA_SHARED_BUFFER is not set"),
-        fix=Plan("Boot another kernel", steps, needs_reboot=True, disturbs=REBOOT_ENDS_JOBS),
+        fix=reboot_plan(
+            "Boot another kernel", "Boot a kernel of the distribution, or build this kernel with the option"
+        ),
         severity=_severity(examination),
         impact=_impact(examination),
         part_of=_causes(examination, "dmabuf-kernel-too-old"),
@@ -352,7 +344,7 @@ def _why_refused(
         )
         evidence = Evidence(f"/boot/config-{release_of(examination)}", f"{options} are not both set")
         cause = f"The kernel was built without {options}, and mlx5_ib needs both for DMA-BUF."
-        plan = Plan("Boot another kernel", steps, needs_reboot=True, disturbs=REBOOT_ENDS_JOBS)
+        plan = reboot_plan("Boot another kernel", *steps)
         return cause, plan, (evidence,)
     steps = (
         instruction("Update the driver of this NIC, and rdma-core here and in the jobs' images"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from probes.base.plan import Plan, instruction, plan_or_none
+from probes.base.plan import Plan, make_plan, plan_or_none
 from probes.base.text import plural
 from probes.base.unknown import Reason, Unknown, known
 from probes.facts.gpudirect import GdrPath, GpuDirectFacts, PathState
@@ -155,12 +155,10 @@ def gpu_not_served(examination: Examination) -> Outcome:
     return found(
         f"{reasons[0]}.{more}",
         *first_n(Evidence(gpu, reason) for gpu, reason in usability.unserved.items()),
-        fix=Plan(
+        fix=make_plan(
             "Give the GPU a NIC that works",
-            (
-                instruction("Bring a port of a NIC near the GPU up, if it is down"),
-                instruction("Else move a NIC below the GPU's PCIe switch, or pair the GPU with another NIC"),
-            ),
+            "Bring a port of a NIC near the GPU up, if it is down",
+            "Else move a NIC below the GPU's PCIe switch, or pair the GPU with another NIC",
         ),
         devices=tuple(usability.unserved),
         takes=tuple(usability.unserved),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from probes.base.plan import Plan, Step, instruction
 from probes.base.unknown import Maybe, Reason, Unknown, known, map_known
 from probes.facts.kernel.log import LogKind
-from probes.plans.common import REBOOT_ENDS_JOBS, initramfs_instruction, reboot_step
+from probes.plans.common import driver_option_plan, reboot_plan
 from probes.queries.evidence_list import KERNEL_LOG, SHOWN, STAGED
 from probes.queries.finding import Area, CheckEnded, Evidence, Outcome, Severity, found, need, passed, unknown
 from probes.queries.module_need import loaded_peermem
@@ -59,16 +59,14 @@ def p2p_topology_refused_override(examination: Examination) -> Outcome:
         # nv_grdma_pci_topology_supported allows coherent platforms before it looks at the option.
         coherent = Evidence("NVML, C2C links", "GPUs coherent with their CPU: the option has no effect")
         return passed(Evidence(_PARAMS, f"{_OVERRIDE}: {value}"), coherent)
-    steps = (
-        instruction("Delete NVreg_GrdmaPciTopoCheckOverride=2 from `options nvidia` in /etc/modprobe.d"),
-        initramfs_instruction(),
-        reboot_step("Reboot to load the driver with its new options"),
-    )
     return found(
         "NVreg_GrdmaPciTopoCheckOverride=2 denies every topology. Registering GPU memory fails with errno "
         "524, both with DMA-BUF and with nvidia_peermem.",
         Evidence(_PARAMS, f"{_OVERRIDE}: {value}"),
-        fix=Plan("Remove the option", steps, needs_reboot=True, disturbs=REBOOT_ENDS_JOBS),
+        fix=driver_option_plan(
+            "Remove the option",
+            "Delete NVreg_GrdmaPciTopoCheckOverride=2 from `options nvidia` in /etc/modprobe.d",
+        ),
         devices=("nvidia",),
     )
 
@@ -150,7 +148,7 @@ def p2p_topology_refused_force_pcie(examination: Examination) -> Outcome:
             ),
             *steps,
         )
-    plan = Plan(name, steps, needs_reboot=True, disturbs=REBOOT_ENDS_JOBS)
+    plan = reboot_plan(name, *steps)
     return _refused(examination, "FORCE_PCIE", cause, plan)
 
 

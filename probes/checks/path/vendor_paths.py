@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from probes.base.plan import Plan, Step, instruction
+from probes.base.plan import Plan, Step, instruction, make_plan
 from probes.base.unknown import Reason, Unknown, known
 from probes.facts.gpu.gpus import Flavor
 from probes.facts.gpudirect import GdrPath, GpuDirectFacts, Requirement
@@ -61,10 +61,10 @@ def _by_dmabuf(
     examination: Examination, direct: GpuDirectFacts, devices: tuple[RdmaDevice, ...]
 ) -> tuple[Severity, str] | None:
     """Return severity and impact where DMA-BUF replaces EFA's own module on these devices; else None."""
-    if direct.dmabuf.usable is not True or not all(direct.nic_dmabuf.get(one.name) for one in devices):
+    if direct.dmabuf.usable is not True or not all(direct.nic_dmabuf.get(device.name) for device in devices):
         return None
     functions = functions_of(examination)
-    ids = {functions[bdf].device_id for one in devices if (bdf := known(one.bdf, "")) in functions}
+    ids = {functions[bdf].device_id for device in devices if (bdf := known(device.bdf, "")) in functions}
     is_old = not ids.isdisjoint(_FIRST_GENERATIONS)
     return (Severity.WARNING, _PLUGIN_WITHOUT) if is_old else (Severity.NOTE, _SPARE)
 
@@ -84,7 +84,9 @@ def efa_peermem_unusable(examination: Examination) -> Outcome:
     direct = need(examination.node.gpudirect, _STATE)
     if direct.by_design:
         return passed(Evidence("libcuda", f"not applicable by design: {direct.by_design}"))
-    without = tuple(one for one in efas if need(direct.nic_peermem.get(one.name, False), _STATE) is False)
+    without = tuple(
+        device for device in efas if need(direct.nic_peermem.get(device.name, False), _STATE) is False
+    )
     if not without:
         return passed(Evidence(f"{efas[0].sysfs_path}/device", f"NVIDIA peer memory on {len(efas)} EFAs"))
     spare = _by_dmabuf(examination, direct, without)
@@ -99,7 +101,7 @@ def efa_peermem_unusable(examination: Examination) -> Outcome:
         fix=fix,
         severity=severity,
         impact=impact,
-        devices=tuple(one.name for one in without),
+        devices=tuple(device.name for device in without),
     )
 
 
@@ -117,7 +119,7 @@ def _why_unusable(examination: Examination) -> tuple[str, Plan, tuple[Evidence, 
         step = instruction("Install the open kernel modules (nvidia-open): both EFA paths need them")
         cause = f"{EFA_PEERMEM} refuses NVIDIA's proprietary kernel modules."
         evidence = Evidence("/proc/driver/nvidia/version", f"{flavor.value} kernel modules")
-        return cause, Plan("Install the open kernel modules", (step,), needs_reboot=True), (evidence,)
+        return cause, make_plan("Install the open kernel modules", step, needs_reboot=True), (evidence,)
     refused = known(module_messages(examination, _UNUSABLE, modules=(EFA_PEERMEM,)), ())
     if refused:
         plan = Plan(f"Rebuild {EFA_PEERMEM}", _REBUILD)
@@ -128,7 +130,7 @@ def _why_unusable(examination: Examination) -> tuple[str, Plan, tuple[Evidence, 
         absent = module.on_disk.reason is Reason.NOT_THERE
         cause = f"There is no {EFA_PEERMEM} for this kernel." if absent else f"{EFA_PEERMEM} is not loaded."
         listed = Evidence("modules.dep", str(module.on_disk))
-        return cause, Plan(f"Install {EFA_PEERMEM}", (step,)), (listed,)
+        return cause, make_plan(f"Install {EFA_PEERMEM}", step), (listed,)
     steps: tuple[Step, ...] = (load_step(examination, EFA_PEERMEM),)
     if is_present(module):
         steps = (instruction("Reload the EFA driver when no job runs: modprobe -r efa; modprobe efa"),)

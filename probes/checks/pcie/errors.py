@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from probes.base.plan import Plan, instruction
+from probes.base.plan import make_plan
 from probes.base.text import plural
 from probes.base.unknown import Maybe, Reason, Unknown
 from probes.facts.kernel.log import LogKind, is_corrected
@@ -29,12 +29,10 @@ AREA = Area("pcie", requires=(unknown_devices,))
 
 _AER = "Linux Documentation/ABI/testing/sysfs-bus-pci-devices-aer_stats; Documentation/PCI/pcieaer-howto.rst"
 _NO_AER = "needs PCIe error counts (AER): the kernel has none here, or the firmware keeps them (BMC log)"
-_FIND_LINK = Plan(
+_FIND_LINK = make_plan(
     "Find the link with the errors",
-    (
-        instruction("Read the AER lines of these devices in the kernel log: journalctl -k --grep AER."),
-        instruction("With the power off, reseat the card, its riser and cables. Swap them with good ones."),
-    ),
+    "Read the AER lines of these devices in the kernel log: journalctl -k --grep AER.",
+    "With the power off, reseat the card, its riser and cables. Swap them with good ones.",
     needs_reboot=True,
     disturbs=OUT_OF_SERVICE,
 )
@@ -218,12 +216,10 @@ def pcie_config_unreachable(examination: Examination) -> Outcome:
         "Memory-mapped configuration (MMCONFIG) is off or broken, or CAP_SYS_ADMIN is missing in this "
         "container.",
         Evidence(f"{DEVICES}/*/config", f"all of it read for {plural(len(spaces.functions), 'function')}"),
-        Plan(
+        make_plan(
             "Make the configuration readable",
-            (
-                instruction("In a container: run gdrtop on the host, or with CAP_SYS_ADMIN."),
-                instruction("On the host: look for pci=nommconf on the kernel command line and in the BIOS."),
-            ),
+            "In a container: run gdrtop on the host, or with CAP_SYS_ADMIN.",
+            "On the host: look for pci=nommconf on the kernel command line and in the BIOS.",
         ),
     )
 
@@ -254,12 +250,10 @@ def pcie_function_gone(examination: Examination) -> Outcome:
         Evidence(
             f"{DEVICES}/*/config", f"{plural(len(spaces.functions), 'function')} read, none returns all ones"
         ),
-        Plan(
+        make_plan(
             "Bring the device back",
-            (
-                instruction("Look in the kernel log for Xid 79, 'link down' and AER lines of this device."),
-                instruction("Power-cycle the node. If that does not help, reseat or replace the card."),
-            ),
+            "Look in the kernel log for Xid 79, 'link down' and AER lines of this device.",
+            "Power-cycle the node. If that does not help, reseat or replace the card.",
             needs_reboot=True,
             disturbs=OUT_OF_SERVICE,
         ),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from probes.base.plan import Plan, instruction
+from probes.base.plan import instruction, make_plan
 from probes.base.unknown import known
 from probes.facts.pci.functions import PciFunction
 from probes.queries.finding import Area, Evidence, Outcome, Severity, passed
@@ -60,7 +60,9 @@ def p2p_host_bridge_unlisted(examination: Examination) -> Outcome:
         same = gpu.root == nic.root
         for end in (gpu, nic):
             bridge = bridges.get(end.root)
-            if bridge is None or bridge.vendor_id != _INTEL or _is_listed(bridge, same):
+            if bridge is None or bridge.vendor_id != _INTEL:
+                continue
+            if bridge.device_id in _FORWARDS or (same and bridge.device_id in _FORWARDS_WITHIN):
                 continue
             text = f"8086:{known(bridge.device_id, 0):04x}, between {named[gpu.bdf]} and {named[nic.bdf]}"
             tally.fault(Evidence(f"lspci -n -s {bridge.bdf}", text), gpu.bdf, nic.bdf)
@@ -69,13 +71,11 @@ def p2p_host_bridge_unlisted(examination: Examination) -> Outcome:
         "GPU and NIC have no PCIe switch in common, so the CPU must forward their traffic. Some "
         "processors for desktops forward writes, but no reads.",
         Evidence("lspci -n", "the host bridges between GPUs and NICs are listed, or hidden by the firmware"),
-        Plan(
+        make_plan(
             "Measure both directions, or avoid the CPU",
-            (
-                instruction("Measure both: `gdrtop bench --test write`, then `--test read`", False),
-                instruction("If one is slow or fails, move GPU and NIC below one PCIe switch"),
-                instruction("Or let NCCL copy through host memory here: NCCL_NET_GDR_LEVEL=LOC", False),
-            ),
+            instruction("Measure both: `gdrtop bench --test write`, then `--test read`", False),
+            "If one is slow or fails, move GPU and NIC below one PCIe switch",
+            instruction("Or let NCCL copy through host memory here: NCCL_NET_GDR_LEVEL=LOC", False),
             disturbs=OUT_OF_SERVICE,
         ),
     )
@@ -105,7 +105,3 @@ def _bridges(examination: Examination) -> dict[str, PciFunction]:
         for function in functions_of(examination).values()
         if function.chain == (function.bdf,) and function.bdf.endswith(":00.0")
     }
-
-
-def _is_listed(bridge: PciFunction, is_same: bool) -> bool:
-    return bridge.device_id in _FORWARDS or (is_same and bridge.device_id in _FORWARDS_WITHIN)

@@ -1,15 +1,15 @@
-"""The IOMMU between NIC and GPU memory, and paths that a virtual machine does not show."""
+"""The IOMMU between NIC and GPU memory, ATS of NICs, and paths that a virtual machine does not show."""
 
 from __future__ import annotations
 
-from probes.base.plan import Plan, instruction
+from probes.base.plan import Plan, Step, instruction, make_plan
 from probes.base.text import plural
 from probes.base.unknown import Maybe, Reason, Unknown, known, map_known
 from probes.facts.gpudirect import GdrPath
 from probes.facts.kernel.log import LogKind
-from probes.facts.pci.functions import PciKind
-from probes.plans.common import REBOOT_ENDS_JOBS, initramfs_instruction, reboot_step
-from probes.plans.iommu import is_arm64, pass_through
+from probes.facts.pci.functions import PciFunction, PciKind
+from probes.plans.common import driver_option_plan, reboot_plan
+from probes.plans.pcie import is_arm64, pass_through
 from probes.queries.acs_redirects import redirects_of
 from probes.queries.evidence_list import KERNEL_LOG, LIKE_THESE, first_distinct, join_limited
 from probes.queries.finding import Area, Evidence, Outcome, Severity, found, need, passed
@@ -18,6 +18,7 @@ from probes.queries.pcie_paths import (
     DEVICES,
     NO_GPU_OR_NIC,
     Tally,
+    acs_of,
     config_of,
     gpus_and_nics,
     is_grace,
@@ -25,6 +26,7 @@ from probes.queries.pcie_paths import (
     labels,
     near_paths,
     need_guest,
+    passed_to_guests,
     unknown_devices,
 )
 from probes.snapshot.examination import Examination
@@ -139,14 +141,10 @@ def iommu_fault(examination: Examination) -> Outcome:
         f"{devices}: the device accessed an address that the IOMMU does not map for it. Usual causes are a "
         "translating IOMMU, ACS redirect, or a driver that hands out raw addresses.",
         *messages_about(examination, (LogKind.IOMMU_FAULT,), bdfs),
-        fix=Plan(
+        fix=reboot_plan(
             "Let peer-to-peer transfers bypass the IOMMU",
-            (
-                instruction("If gdrtop finds iommu-translated or acs-redirect-enabled, fix that first."),
-                instruction("Otherwise update the drivers of GPU and NIC, and read the kernel log again."),
-            ),
-            needs_reboot=True,
-            disturbs=REBOOT_ENDS_JOBS,
+            "If gdrtop finds iommu-translated or acs-redirect-enabled, fix that first.",
+            "Otherwise update the drivers of GPU and NIC, and read the kernel log again.",
         ),
         devices=bdfs,
     )
@@ -204,16 +202,13 @@ def peer_mmio_not_remapped(examination: Examination) -> Outcome:
             tally.unknowns.append(kind)
         elif function.kind is PciKind.NIC and kind.startswith("DMA"):
             tally.fault(Evidence(f"{_GROUPS}/{known(function.iommu_group, 0)}/type", f"{kind}: {bdf}"), bdf)
-    steps = (
-        instruction("Delete NVreg_DmaRemapPeerMmio=0 from `options nvidia` in /etc/modprobe.d"),
-        initramfs_instruction(),
-        reboot_step("Reboot to load the driver with its new options"),
-    )
     return tally.outcome(
         "With NVreg_DmaRemapPeerMmio=0 the driver gives NICs the CPU's addresses of GPU memory, for which "
         "the IOMMU has no mapping.",
         option,
-        Plan("Remove the option", steps, needs_reboot=True, disturbs=REBOOT_ENDS_JOBS),
+        driver_option_plan(
+            "Remove the option", "Delete NVreg_DmaRemapPeerMmio=0 from `options nvidia` in /etc/modprobe.d"
+        ),
     )
 
 
@@ -250,19 +245,15 @@ def vm_without_p2p(examination: Examination) -> Outcome:
             )
             for function in (gpus[0], nics[0])
         ),
-        fix=Plan(
+        fix=make_plan(
             "Give NCCL the host's PCI tree",
-            (
-                instruction(
-                    "Get the cloud provider's topology file for this machine type, and set NCCL_TOPO_FILE "
-                    "to it in the job's environment or in /etc/nccl.conf.",
-                    needs_root=False,
-                ),
-                instruction(
-                    "On your own hypervisor: show the guest a switch above GPU and NIC, and allow "
-                    "peer-to-peer (ESXi: pciPassthru.allowP2P=TRUE and pciPassthru.RelaxACSforP2P=TRUE)."
-                ),
+            instruction(
+                "Get the cloud provider's topology file for this machine type, and set NCCL_TOPO_FILE "
+                "to it in the job's environment or in /etc/nccl.conf.",
+                needs_root=False,
             ),
+            "On your own hypervisor: show the guest a switch above GPU and NIC, and allow "
+            "peer-to-peer (ESXi: pciPassthru.allowP2P=TRUE and pciPassthru.RelaxACSforP2P=TRUE).",
             note="Running jobs keep their current path until they restart.",
         ),
     )
@@ -309,19 +300,87 @@ def vm_without_p2p_ats(examination: Examination) -> Outcome:
         "The host's IOMMU translates the addresses of a guest's NICs. With ATS a NIC asks once and then "
         "reaches the GPU through their switch; without it every request goes up to the CPU.",
         Evidence("lspci -vvv", f"ATS is enabled on {plural(len(nics), 'NIC')}"),
-        Plan(
+        make_plan(
             "Enable ATS on the host",
-            (
-                instruction(
-                    "On the host, look at the NIC's firmware: `mlxconfig -d <NIC> q ATS_ENABLED`. False(0) "
-                    "is the default."
-                ),
-                instruction(
-                    "On the host, run: mlxconfig -d <NIC> set ATS_ENABLED=true. Then reboot the host."
-                ),
-                instruction("On the host, enable DirectTrans in ACS of the switch ports above (ACSCtl)."),
-            ),
+            "On the host, look at the NIC's firmware: `mlxconfig -d <NIC> q ATS_ENABLED`. False(0) "
+            "is the default.",
+            "On the host, run: mlxconfig -d <NIC> set ATS_ENABLED=true. Then reboot the host.",
+            "On the host, enable DirectTrans in ACS of the switch ports above (ACSCtl).",
             needs_reboot=True,
             disturbs="every guest of the host, because it reboots",
         ),
+    )
+
+
+@AREA.check(
+    "nic-ats-on-bare-metal",
+    Severity.NOTE,
+    "ATS is enabled on a NIC of a bare-metal node",
+    "NVIDIA Network Operator, NIC Configuration Operator, Configuration Details, gpuDirectOptimized, "
+    "https://docs.nvidia.com/networking/display/kubernetes2670/nic-conf-operator/configuration-details.html",
+    ok="ATS is disabled on the NICs, or something needs it",
+    impact="The NIC asks the IOMMU for addresses that it could use directly. Measure before and after a "
+    "change.",
+)
+def nic_ats_on_bare_metal(examination: Examination) -> Outcome:
+    """Check ATSCtl of physical NICs; guests, hosts of guests, Grace and some ACS settings need ATS."""
+    nics = [
+        function
+        for function in gpus_and_nics(examination).values()
+        if function.kind is PciKind.NIC and function.physical_function is None
+    ]
+    if not nics:
+        return passed(Evidence(DEVICES, "no RDMA NIC here"))
+    if is_grace(examination):
+        return passed(Evidence(DEVICES, "on Grace ATS belongs to the path"))
+    guests = passed_to_guests(examination)
+    if guests:
+        source = f"{DEVICES}/{guests[0]}/driver"
+        return passed(Evidence(source, "passed to a virtual machine, which needs ATS"))
+    named = labels(examination)
+    tally = Tally()
+    for nic in nics:
+        ats = map_known(config_of(examination, nic.bdf), lambda space: space.ats_enabled)
+        if isinstance(ats, Unknown):
+            if ats.reason is not Reason.NOT_THERE:
+                tally.unknowns.append(ats)
+        elif ats and not _is_relied_on(examination, nic):
+            text = f"{named.get(nic.bdf, nic.bdf)}: ATSCtl: Enable+"
+            tally.fault(Evidence(f"lspci -vvv -s {nic.bdf}", text), nic.bdf)
+    if tally.devices and need_guest(examination):
+        return passed(Evidence("/sys/class/dmi/id", "a virtual machine: its host decides about ATS"))
+    return tally.outcome(
+        "The NIC's firmware offers ATS, and the kernel enables it. NVIDIA turns it off for GPUDirect "
+        "RDMA on bare metal.",
+        Evidence("lspci -vvv", "ATS is disabled on the NICs"),
+        _disable(list(dict.fromkeys(tally.devices))) if tally.devices else None,
+    )
+
+
+def _is_relied_on(examination: Examination, nic: PciFunction) -> bool:
+    """Return whether a port above the NIC passes translated requests past its redirects."""
+    ports = [acs_of(examination, bdf) for bdf in nic.chain[:-1]]
+    return any(
+        port is not None and not isinstance(port, Unknown) and port.on.direct_translated for port in ports
+    )
+
+
+def _disable(nics: list[str]) -> Plan:
+    look = f"Look at the firmware setting first: `mlxconfig -d {nics[0]} q ATS_ENABLED`"
+    steps = [
+        Step(
+            f"Disable ATS in the firmware of {nic}",
+            ("mlxconfig", "-d", nic, "set", "ATS_ENABLED=false"),
+            undo=("mlxconfig", "-d", nic, "set", "ATS_ENABLED=true"),
+        )
+        for nic in nics
+    ]
+    return make_plan(
+        "Disable ATS on the NICs",
+        f"{look}. False(0) is the default.",
+        *steps,
+        "Reboot the host: the firmware applies the setting at power-on.",
+        needs_reboot=True,
+        disturbs="every job on this node",
+        note="Keep ATS if this node also runs virtual machines with these NICs.",
     )

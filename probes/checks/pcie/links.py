@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from probes.base.frozen import frozen
-from probes.base.plan import Plan, instruction
+from probes.base.plan import make_plan
 from probes.base.text import plural
 from probes.base.unknown import Maybe, Reason, Unknown, known
 from probes.facts.kernel.log import LogKind
@@ -35,13 +35,11 @@ AREA = Area("pcie", requires=(unknown_devices,))
 
 LOAD_PERCENT = 10  # a GPU with this load runs its link at full speed
 _ABI = "Linux drivers/pci/pci-sysfs.c, current_link_speed and current_link_width"
-_RESEAT = Plan(
+_RESEAT = make_plan(
     "Find what limits the link",
-    (
-        instruction("Look for PCIe errors of these devices (aer_dev_correctable) and in the BMC's log."),
-        instruction("With the power off, reseat the card, its riser and cables. Swap them with good ones."),
-        instruction("In the BIOS, check the slot's bifurcation and its link speed limit."),
-    ),
+    "Look for PCIe errors of these devices (aer_dev_correctable) and in the BMC's log.",
+    "With the power off, reseat the card, its riser and cables. Swap them with good ones.",
+    "In the BIOS, check the slot's bifurcation and its link speed limit.",
     needs_reboot=True,
     disturbs=OUT_OF_SERVICE,
 )
@@ -113,16 +111,16 @@ def _compared(
     examination: Examination,
     links: Iterable[_Link],
     file: str,
-    of: Callable[[_Link], tuple[Maybe[float], Maybe[float]]],
+    values: Callable[[_Link], tuple[Maybe[float], Maybe[float]]],
     unit: str,
     cause: str,
     good: str,
 ) -> Outcome:
-    """Compare the current value of each link with the one that both ends support; `of` returns both."""
+    """Compare the current value of each link with the one that both ends support; `values` returns both."""
     tally = Tally()
     fine = 0
     for link in links:
-        now, best = of(link)
+        now, best = values(link)
         if isinstance(now, Unknown):
             tally.unknowns.extend(_unknown_of(link, now))
         elif isinstance(best, Unknown):
@@ -288,9 +286,9 @@ def pcie_link_limited_by_slot(examination: Examination) -> Outcome:
             f"{DEVICES}/*/max_link_speed",
             f"{plural(len(links), 'card')} in slots of their own speed and width",
         ),
-        Plan(
+        make_plan(
             "Use a better slot",
-            (instruction("Move the card to a slot that supports as much, or raise a limit in the BIOS."),),
+            "Move the card to a slot that supports as much, or raise a limit in the BIOS.",
             needs_reboot=True,
             disturbs=OUT_OF_SERVICE,
         ),
@@ -344,9 +342,9 @@ def pcie_link_below_port_rate(examination: Examination) -> Outcome:
     return tally.outcome(
         "Even at full speed, the NIC's slot carries less than the port.",
         Evidence("/sys/class/infiniband/*/ports/*/rate", "no port is faster than its NIC's PCIe link"),
-        Plan(
+        make_plan(
             "Use a better slot",
-            (instruction("Move the NIC to a slot with more lanes or a higher speed."),),
+            "Move the NIC to a slot with more lanes or a higher speed.",
             needs_reboot=True,
             disturbs=OUT_OF_SERVICE,
         ),

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from probes.base.plan import Plan, instruction
+from probes.base.plan import Plan, instruction, make_plan
 from probes.base.text import plural
 from probes.base.unknown import Reason, Unknown, first_unread, known
 from probes.facts.rdma.devices import RdmaFacts
-from probes.plans.common import REBOOT_ENDS_JOBS
+from probes.plans.common import reboot_plan
 from probes.queries.evidence_list import LIKE_THESE, first_distinct, join_limited
 from probes.queries.finding import Area, Evidence, Outcome, Severity, end_with, found, need, passed
 from probes.queries.pcie_paths import (
@@ -131,16 +131,14 @@ _LOSSES = (
 
 
 def _nearer(word: Nccl) -> Plan:
-    return Plan(
+    return make_plan(
         "Give these GPUs a NIC of their own",
-        (
-            instruction("Move or add a NIC to a slot below the same PCIe switch as these GPUs."),
-            # A word, because the variable does not use the numbers of NCCL's log.
-            instruction(
-                f"Until then, set NCCL_NET_GDR_LEVEL={word.value} in the job's environment to enable "
-                "GPUDirect RDMA on this path. Measure with and without it.",
-                needs_root=False,
-            ),
+        "Move or add a NIC to a slot below the same PCIe switch as these GPUs.",
+        # A word, because the variable does not use the numbers of NCCL's log.
+        instruction(
+            f"Until then, set NCCL_NET_GDR_LEVEL={word.value} in the job's environment to enable "
+            "GPUDirect RDMA on this path. Measure with and without it.",
+            needs_root=False,
         ),
         needs_reboot=True,
         disturbs="every job on this node while a card is moved",
@@ -249,14 +247,10 @@ def numa_node_unknown(examination: Examination) -> Outcome:
         "The BIOS or hypervisor provides no proximity data (numa_node is -1), and NCCL treats -1 as a "
         "separate NUMA node.",
         *first_distinct(tally.faults, LIKE_THESE),
-        fix=Plan(
+        fix=reboot_plan(
             "Have the firmware report NUMA nodes",
-            (
-                instruction("Update the BIOS, and enable NUMA (ACPI SRAT, _PXM) in it."),
-                instruction("In a virtual machine: have the hypervisor expose NUMA, or set NCCL_TOPO_FILE."),
-            ),
-            needs_reboot=True,
-            disturbs=REBOOT_ENDS_JOBS,
+            "Update the BIOS, and enable NUMA (ACPI SRAT, _PXM) in it.",
+            "In a virtual machine: have the hypervisor expose NUMA, or set NCCL_TOPO_FILE.",
         ),
         # Cloud VMs usually report none; the provider supplies a topology file instead.
         severity=Severity.NOTE if all_missing and is_guest(examination) is True else None,
@@ -302,9 +296,9 @@ def bar1_too_small(examination: Examination) -> Outcome:
                 continue
             if bar >= memory:
                 continue
-        of = "" if isinstance(memory, Unknown) else f" of {memory >> 20} MiB memory"
+        share = "" if isinstance(memory, Unknown) else f" of {memory >> 20} MiB memory"
         tally.fault(
-            Evidence(f"nvidia-smi -q -i {gpu.bdf} -d MEMORY", f"BAR1 {bar >> 20} MiB{of}: GPU{gpu.index}"),
+            Evidence(f"nvidia-smi -q -i {gpu.bdf} -d MEMORY", f"BAR1 {bar >> 20} MiB{share}: GPU{gpu.index}"),
             gpu.bdf,
         )
         resizable = resizable or _offers_more(examination, gpu.bdf, bar)
@@ -316,19 +310,11 @@ def bar1_too_small(examination: Examination) -> Outcome:
     return tally.outcome(
         cause,
         Evidence("nvidia-smi -q -d MEMORY", "BAR1 spans the memory of all GPUs"),
-        Plan(
+        reboot_plan(
             "Enlarge BAR1",
-            (
-                instruction("In the BIOS, enable Above 4G Decoding and Resizable BAR."),
-                instruction(
-                    "In a virtual machine, configure more 64-bit MMIO space (pciPassthru.64bitMMIOSizeGB)."
-                ),
-                instruction(
-                    "If the GPU does not support a larger BAR1, register less memory at a time in the job."
-                ),
-            ),
-            needs_reboot=True,
-            disturbs=REBOOT_ENDS_JOBS,
+            "In the BIOS, enable Above 4G Decoding and Resizable BAR.",
+            "In a virtual machine, configure more 64-bit MMIO space (pciPassthru.64bitMMIOSizeGB).",
+            "If the GPU does not support a larger BAR1, register less memory at a time in the job.",
         ),
     )
 

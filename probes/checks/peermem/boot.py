@@ -2,28 +2,16 @@
 
 from __future__ import annotations
 
-from probes.base.plan import Plan, Step, instruction, plan_or_none
+from probes.base.evidence import Evidence, Severity
+from probes.base.plan import Plan, Step, instruction, make_plan, plan_or_none
 from probes.base.unknown import Reason, Unknown, map_known
 from probes.facts.kernel.module_blockers import explain
 from probes.facts.kernel.modules import ModuleFacts
 from probes.facts.system.services import ServiceFacts, ServiceState
-from probes.plans.load_at_boot import persist_peermem
-from probes.plans.load_modules import load_step
+from probes.plans.load_modules import load_step, persist_peermem
 from probes.plans.peermem import replace_nv_peer_mem
 from probes.queries.evidence_list import STAGED
-from probes.queries.finding import (
-    Area,
-    CheckEnded,
-    Evidence,
-    Outcome,
-    Severity,
-    end_with,
-    found,
-    need,
-    passed,
-    unknown,
-)
-from probes.queries.module_loaders import boot_loaders
+from probes.queries.finding import Area, CheckEnded, Outcome, end_with, found, need, passed, unknown
 from probes.queries.module_need import (
     PEERMEM_REASONS,
     Need,
@@ -40,6 +28,7 @@ from probes.queries.modules import (
     LINE_LIMIT,
     MODULES,
     PEERMEM,
+    boot_loaders,
     is_present,
     module_of,
     no_peermem_pair,
@@ -209,7 +198,7 @@ def peermem_lost_after_driver_update(examination: Examination) -> Outcome:
         "may also have unloaded it.",
         named,
         service,
-        fix=Plan("Load nvidia_peermem again", (load_step(examination, PEERMEM),)),
+        fix=make_plan("Load nvidia_peermem again", load_step(examination, PEERMEM)),
         part_of=PEERMEM_REASONS,
     )
 

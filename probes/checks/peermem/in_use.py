@@ -5,7 +5,7 @@ from __future__ import annotations
 from probes.base.plan import Plan, Step, instruction
 from probes.base.unknown import Unknown
 from probes.facts.kernel.log import LogKind
-from probes.plans.common import REBOOT_ENDS_JOBS, SWAP_ENDS_JOBS
+from probes.plans.common import REBOOT_ENDS_JOBS, SWAP_ENDS_JOBS, reboot_plan
 from probes.plans.load_modules import load_step
 from probes.queries.evidence_list import KERNEL_LOG
 from probes.queries.finding import Area, Evidence, Outcome, Severity, end_with, found, need, passed, unknown
@@ -91,15 +91,16 @@ def peermem_lock_inversion(examination: Examination) -> Outcome:
     numbers, release = ofed_numbers(ofed), Evidence("ofed_info -s", ofed)
     if numbers is None or not _FIRST_WITH_LOCKS <= numbers < _FIRST_FIXED:
         return passed(release)
-    steps = (
-        instruction("Install OFED 5.3-1.0.0.1.43 or newer (any current DOCA-OFED)"),
-        instruction("Rebuild the NVIDIA driver's modules afterwards, then reboot"),
-    )
     return found(
         "The IB core of MLNX_OFED 5.1 to 5.3 takes two locks in the opposite order from the GPU driver.",
         release,
         state_evidence(module if is_present(module) else older),
-        fix=Plan("Update OFED", steps, reversible=False, needs_reboot=True, disturbs=REBOOT_ENDS_JOBS),
+        fix=reboot_plan(
+            "Update OFED",
+            "Install OFED 5.3-1.0.0.1.43 or newer (any current DOCA-OFED)",
+            "Rebuild the NVIDIA driver's modules afterwards, then reboot",
+            reversible=False,
+        ),
         devices=(PEERMEM if is_present(module) else "nv_peer_mem",),
         severity=spare_severity(examination),
     )

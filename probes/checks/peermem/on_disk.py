@@ -16,13 +16,13 @@ from probes.queries.modules import (
     DRIVER_VERSION,
     LINE_LIMIT,
     PEERMEM,
+    PEERMEM_MANUAL,
     is_present,
     module_of,
     modules_dep,
     release_of,
     state_evidence,
 )
-from probes.queries.references import PEERMEM_MANUAL
 from probes.snapshot.examination import Examination
 
 AREA = Area("modules")

@@ -23,12 +23,13 @@ from probes.queries.module_need import (
 from probes.queries.modules import (
     OFED,
     PEERMEM,
+    PEERMEM_MANUAL,
+    PEERMEM_SOURCE,
     message_evidence,
     module_messages,
     ofed_numbers,
     ofed_of,
 )
-from probes.queries.references import PEERMEM_MANUAL, PEERMEM_SOURCE
 from probes.snapshot.examination import Examination
 
 AREA = Area("modules")

@@ -6,7 +6,12 @@ from probes.base.plan import Plan, instruction
 from probes.base.unknown import Unknown, map_known
 from probes.facts.kernel.log import LogKind
 from probes.facts.kernel.module_files import PEER_MEMORY_SYMBOL
-from probes.plans.common import POD_ENDS_JOBS, REBOOT_ENDS_JOBS, initramfs_instruction, reboot_step
+from probes.plans.common import (
+    POD_ENDS_JOBS,
+    initramfs_instruction,
+    reboot_plan,
+    reboot_step,
+)
 from probes.plans.driver import in_driver_container, rebuild_steps
 from probes.plans.load_modules import load_step
 from probes.plans.services import restart_openibd
@@ -25,6 +30,8 @@ from probes.queries.modules import (
     MODULES,
     OFED,
     PEERMEM,
+    PEERMEM_MANUAL,
+    PEERMEM_SOURCE,
     file_of,
     is_present,
     message_evidence,
@@ -35,7 +42,6 @@ from probes.queries.modules import (
     ofed_of,
     state_evidence,
 )
-from probes.queries.references import PEERMEM_MANUAL, PEERMEM_SOURCE
 from probes.snapshot.examination import Examination
 
 AREA = Area("modules")
@@ -152,20 +158,15 @@ def peermem_symbol_version_mismatch_nvidia(examination: Examination) -> Outcome:
     )
     if on_disk == loaded:
         return passed(*evidence)
-    steps = (
-        instruction("Drain the node; the reboot loads the driver that is on disk"),
-        reboot_step(),
-        load_step(examination, PEERMEM),
-    )
     return peermem_fault(
         examination,
         "nvidia_peermem works only with a driver of the same version.",
         *evidence,
-        fix=Plan(
+        fix=reboot_plan(
             "Load driver and modules of the same version",
-            steps,
-            needs_reboot=True,
-            disturbs=REBOOT_ENDS_JOBS,
+            "Drain the node; the reboot loads the driver that is on disk",
+            reboot_step(),
+            load_step(examination, PEERMEM),
         ),
         part_of=("driver-half-updated",),
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from probes.base.plan import Plan, Step, instruction
+from probes.base.plan import Plan, Step, instruction, make_plan
 from probes.base.unknown import Reason, Unknown, map_known
 from probes.facts.jobs.processes import Process
 from probes.facts.rdma.cxi import has_verbs
@@ -149,15 +149,12 @@ def dev_infiniband_denied(examination: Examination) -> Outcome:
         return found(
             "The file mode denies this user access. rdma-core's udev rules set 0666.",
             *first_distinct(Evidence(file.path, _NOT_USABLE) for file in denied),
-            fix=Plan(
+            fix=make_plan(
                 "Let all users open the files",
-                (
-                    Step(
-                        "Change the mode until the next boot",
-                        ("chmod", "0666", *(file.path for file in denied)),
-                    ),
-                    instruction(f"To make this permanent, write {rule} to {path}"),
+                Step(
+                    "Change the mode until the next boot", ("chmod", "0666", *(file.path for file in denied))
                 ),
+                f"To make this permanent, write {rule} to {path}",
                 note="If only a group should use them, add the user to that group instead.",
             ),
         )
@@ -271,9 +268,11 @@ def dev_nvidia_missing(examination: Examination) -> Outcome:
         else "nvidia-modprobe creates the files when a GPU is first used. These were not created, or were"
         " removed.",
         *first_distinct(Evidence(path, "not there") for path in missing),
-        fix=Plan(
+        fix=make_plan(
             "Pass the GPUs into the container",
-            (instruction("Docker: add --gpus all", False), instruction("Pod: request nvidia.com/gpu", False)),
+            "Docker: add --gpus all",
+            "Pod: request nvidia.com/gpu",
+            needs_root=False,
         )
         if inside
         else nvidia_files(missing, minors),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from probes.base.plan import Plan, instruction
+from probes.base.plan import instruction, make_plan
 from probes.base.unknown import Unknown
 from probes.checks.gpu.devices import GSP_TIMEOUT, LOST_GPU
 from probes.facts.jobs.processes import ProcessFacts
@@ -42,13 +42,11 @@ def task_hung_in_driver(examination: Examination) -> Outcome:
     return found(
         f"{join_limited(_task(message) for message in hung)} waited for minutes{where}.",
         *first_distinct(Evidence(log.source, message.text) for message in reversed(hung)),
-        fix=Plan(
+        fix=make_plan(
             "Find what the process waits for",
-            (
-                instruction("Look for errors of GPUs, NICs and storage before it in the kernel log", False),
-                instruction("Run ps -eo pid,stat,wchan:32,comm to see if it still waits (state D)", False),
-                instruction("If it does, drain the node and reboot it"),
-            ),
+            instruction("Look for errors of GPUs, NICs and storage before it in the kernel log", False),
+            instruction("Run ps -eo pid,stat,wchan:32,comm to see if it still waits (state D)", False),
+            "If it does, drain the node and reboot it",
         ),
         devices=modules,
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from probes.base.plan import Plan, Step, instruction
+from probes.base.plan import Step, instruction, make_plan
 from probes.base.unknown import Reason, Unknown
 from probes.facts.kernel.modules import ModuleState
 from probes.facts.system.driver_container import (
@@ -45,12 +45,10 @@ def k8s_rdma_not_enabled(examination: Examination) -> Outcome:
         " it.",
         Evidence(DRIVER, "a driver container"),
         Evidence("/sys/module/nvidia_peermem/initstate", "not there"),
-        fix=Plan(
+        fix=make_plan(
             "Change the ClusterPolicy",
-            (
-                Step("Show the ClusterPolicy", ("kubectl", "get", "clusterpolicy", "--output=yaml"), False),
-                instruction("Set driver.kernelModuleType=open for DMA-BUF, or driver.rdma.enabled=true"),
-            ),
+            Step("Show the ClusterPolicy", ("kubectl", "get", "clusterpolicy", "--output=yaml"), False),
+            "Set driver.kernelModuleType=open for DMA-BUF, or driver.rdma.enabled=true",
             disturbs="every GPU job: driver pods restart and the node is drained",
         ),
         devices=("nvidia_peermem",),
@@ -79,19 +77,15 @@ def k8s_waiting_for_mofed(examination: Examination) -> Outcome:
         "The MOFED pod is failing or still loading. Driver pods print “waiting for mellanox ofed and nvidia"
         " drivers to be installed”.",
         Evidence(MOFED_READY, "not there"),
-        fix=Plan(
+        fix=make_plan(
             "Check the MOFED pod",
-            (
-                Step(
-                    "Show the pod and its state",
-                    ("kubectl", "get", "pods", "--all-namespaces", "--selector=nvidia.com/ofed-driver"),
-                    needs_root=False,
-                ),
-                instruction(
-                    "If the host has its own OFED, set driver.rdma.useHostMofed=true in the ClusterPolicy",
-                    needs_root=False,
-                ),
+            Step(
+                "Show the pod and its state",
+                ("kubectl", "get", "pods", "--all-namespaces", "--selector=nvidia.com/ofed-driver"),
+                needs_root=False,
             ),
+            "If the host has its own OFED, set driver.rdma.useHostMofed=true in the ClusterPolicy",
+            needs_root=False,
             disturbs="driver pods, which restart",
         ),
         severity=Severity.NOTE if dmabuf is True else None,
@@ -119,12 +113,10 @@ def k8s_mofed_storage_modules(examination: Examination) -> Outcome:
     return found(
         "The storage modules use the kernel's IB core, so the container cannot unload it.",
         *(Evidence("/proc/modules", name) for name in modules),
-        fix=Plan(
+        fix=make_plan(
             "Let the container unload them",
-            (
-                instruction("Unmount storage that uses RDMA"),
-                instruction("Set UNLOAD_STORAGE_MODULES=true in the NicClusterPolicy", needs_root=False),
-            ),
+            "Unmount storage that uses RDMA",
+            instruction("Set UNLOAD_STORAGE_MODULES=true in the NicClusterPolicy", needs_root=False),
             disturbs="storage that is still mounted over RDMA",
         ),
         devices=modules,
@@ -163,14 +155,10 @@ def k8s_peermem_ctr_crashloop(examination: Examination) -> Outcome:
         "The container found a loaded driver and installed the libraries only (“performing userspace-only"
         " install”). nvidia-peermem-ctr prints “not found in directory”.",
         Evidence(DRIVER_MODULES, "empty"),
-        fix=Plan(
+        fix=make_plan(
             "Let the driver pod install its modules",
-            (
-                instruction(
-                    "With open kernel modules, set driver.rdma.enabled=false (DMA-BUF needs no module)"
-                ),
-                instruction("Otherwise use a newer driver image, or drain the node and reboot it"),
-            ),
+            "With open kernel modules, set driver.rdma.enabled=false (DMA-BUF needs no module)",
+            "Otherwise use a newer driver image, or drain the node and reboot it",
             needs_reboot=True,
             disturbs="every GPU job, because the node is drained",
         ),

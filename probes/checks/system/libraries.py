@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from probes.base.plan import Plan, Step, instruction
+from probes.base.plan import Step, instruction, make_plan
 from probes.base.unknown import Unknown, known
 from probes.checks.nccl.library import needs_version
 from probes.checks.system.perftest import LIBRARIES
@@ -13,7 +13,7 @@ from probes.facts.system.libraries import DIRECTORIES, InstalledLibrary
 from probes.facts.system.platform import in_container
 from probes.queries.evidence_list import RDMA_DEVICES, first_distinct
 from probes.queries.finding import Area, Evidence, Outcome, Severity, found, need, passed, unknown
-from probes.queries.jobs import OVER_TCP, RESTART, RESTARTS, conclude, jobs_of, usable_paths
+from probes.queries.jobs import OVER_TCP, conclude, job_plan, jobs_of, usable_paths
 from probes.snapshot.examination import Examination
 
 AREA = Area("tools")
@@ -62,10 +62,7 @@ def rdma_core_without_dmabuf(examination: Examination) -> Outcome:
             "ibv_reg_dmabuf_mr came with IBVERBS_1.12 (rdma-core 34).",
             *first_distinct(Evidence(library.path, "before IBVERBS_1.12") for library in old),
             part_of=("old-userspace-abi",) if mapped else (),
-            fix=Plan(
-                "Update rdma-core",
-                (instruction("Install rdma-core 34 or later, or OFED/DOCA of 2022 or later"),),
-            ),
+            fix=make_plan("Update rdma-core", "Install rdma-core 34 or later, or OFED/DOCA of 2022 or later"),
         )
     if any(abi is None for _, abi in versions):
         return unknown(needs_version(here[0].path))
@@ -102,11 +99,7 @@ def old_userspace_abi(examination: Examination) -> Outcome:
         jobs,
         evidence,
         "ibv_reg_dmabuf_mr came with IBVERBS_1.12 (rdma-core 34).",
-        fix=Plan(
-            "Update rdma-core in the image",
-            (instruction("Install rdma-core 34 or later in the image", needs_root=False), RESTART),
-            disturbs=RESTARTS,
-        ),
+        fix=job_plan("Update rdma-core in the image", "Install rdma-core 34 or later in the image"),
         severity=Severity.CRITICAL if dmabuf is True and peermem is False else None,
     )
 
@@ -139,12 +132,10 @@ def libibverbs_missing(examination: Examination) -> Outcome:
             Evidence(f"/usr/lib/*/{soname}", "not there, nor in the loader's other default directories")
             for soname in missing
         ),
-        fix=Plan(
+        fix=make_plan(
             "Install rdma-core",
-            (
-                instruction("Debian, Ubuntu: install libibverbs1 and ibverbs-providers, or OFED/DOCA"),
-                instruction("Other distributions: install libibverbs, or OFED/DOCA"),
-            ),
+            "Debian, Ubuntu: install libibverbs1 and ibverbs-providers, or OFED/DOCA",
+            "Other distributions: install libibverbs, or OFED/DOCA",
         ),
         severity=Severity.CRITICAL if inside else None,
         impact=f"Programs in this container find no RDMA device. {OVER_TCP}" if inside else "",
@@ -174,14 +165,12 @@ def gdrdrv_missing(examination: Examination) -> Outcome:
         "Programs print “gdr_open error: Is gdrdrv driver installed and loaded?”.",
         Evidence("/sys/module/gdrdrv/initstate", state.value),
         Evidence(here[0].path, "installed"),
-        fix=Plan(
+        fix=make_plan(
             "Load gdrdrv",
-            (
-                Step(
-                    "Load the module; its package's udev rule creates /dev/gdrdrv",
-                    ("modprobe", "gdrdrv"),
-                    undo=("modprobe", "-r", "gdrdrv"),
-                ),
+            Step(
+                "Load the module; its package's udev rule creates /dev/gdrdrv",
+                ("modprobe", "gdrdrv"),
+                undo=("modprobe", "-r", "gdrdrv"),
             ),
         ),
         devices=("gdrdrv",),
@@ -211,12 +200,10 @@ def gdrdrv_device_missing(examination: Examination) -> Outcome:
         if node is None
         else "The mode of the file keeps this user out.",
         Evidence(_GDRDRV, "not there" if node is None else "not readable and writable by this user"),
-        fix=Plan(
+        fix=make_plan(
             "Provide the device file",
-            (
-                instruction("Container: add --device=/dev/gdrdrv", needs_root=False),
-                instruction("Host: install GDRCopy's gdrdrv package, which has the udev rule"),
-            ),
+            instruction("Container: add --device=/dev/gdrdrv", needs_root=False),
+            "Host: install GDRCopy's gdrdrv package, which has the udev rule",
         ),
         devices=("gdrdrv",),
     )

@@ -5,35 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from probes.base.plan import Plan, instruction
+from probes.base.evidence import Evidence, Severity
+from probes.base.plan import instruction, make_plan
 from probes.base.unknown import Maybe, Reason, Unknown, known, map_known
 from probes.facts.jobs.processes import MAX_PROCESSES, Process
 from probes.facts.system.memlock import LIMITS, LimitsLine, MemlockFacts, MemlockLimit, parse_unit_limit
 from probes.facts.system.systemd_units import UnitSetting
 from probes.plans.services import lift_memlock
 from probes.queries.evidence_list import first_distinct
-from probes.queries.finding import (
-    Area,
-    CheckEnded,
-    Evidence,
-    Outcome,
-    Severity,
-    end_with,
-    found,
-    need,
-    needs,
-    passed,
-    unknown,
-)
-from probes.queries.jobs import (
-    RESTART,
-    RESTARTS,
-    affected,
-    driver_loaded,
-    jobs_of,
-    named_by_nvml,
-    no_fault,
-)
+from probes.queries.finding import Area, CheckEnded, Outcome, end_with, found, need, needs, passed, unknown
+from probes.queries.jobs import RESTARTS, affected, driver_loaded, jobs_of, named_by_nvml, no_fault
 from probes.snapshot.examination import Examination
 
 AREA = Area("environment")
@@ -93,14 +74,12 @@ def memlock_or_ipc_lock(examination: Examination) -> Outcome:
             f"{affected(jobs, evidence)}: every registered buffer of host memory counts against this limit"
             " (DMA-BUF regions do not). The process that starts the job sets the limit.",
             *first_distinct(evidence),
-            fix=Plan(
+            fix=make_plan(
                 "Raise the limit where the job starts",
-                (
-                    instruction("Service: set LimitMEMLOCK=infinity in the unit that starts jobs"),
-                    instruction("Docker: add --ulimit memlock=-1 or --cap-add=IPC_LOCK"),
-                    instruction("Pod: add the capability IPC_LOCK"),
-                    RESTART,
-                ),
+                "Service: set LimitMEMLOCK=infinity in the unit that starts jobs",
+                "Docker: add --ulimit memlock=-1 or --cap-add=IPC_LOCK",
+                "Pod: add the capability IPC_LOCK",
+                instruction("Restart the job", needs_root=False),
                 disturbs=RESTARTS,
             ),
             severity=None if _least(limited) < _LITTLE_BYTES else Severity.NOTE,
@@ -226,7 +205,8 @@ def memlock_login(examination: Examination) -> Outcome:
     if facts.unread:
         return unknown(needs(facts.unread[0].source, facts.unread[0]))
     groups = [line for line in facts.lines if line.domain.startswith("@") and math.isinf(line.value_bytes)]
-    line = _last_for_all(facts.lines)
+    for_all = [line for line in facts.lines if line.domain == "*" and line.kind in ("soft", "-")]
+    line = for_all[-1] if for_all else None  # the last one counts for ordinary users
     if line is not None and math.isinf(line.value_bytes):
         return passed(Evidence(line.where, f"{line.domain} {line.kind} memlock unlimited"))
     if groups and line is None:
@@ -236,15 +216,11 @@ def memlock_login(examination: Examination) -> Outcome:
     return found(
         "Everything started over SSH inherits this limit.",
         evidence,
-        fix=Plan(
+        fix=make_plan(
             "Raise the limit for logins",
-            (
-                instruction(
-                    "Write the lines “* soft memlock unlimited” and “* hard memlock unlimited” to"
-                    " /etc/security/limits.d/rdma.conf"
-                ),
-                instruction("Log in again", needs_root=False),
-            ),
+            "Write the lines “* soft memlock unlimited” and “* hard memlock unlimited” to"
+            " /etc/security/limits.d/rdma.conf",
+            instruction("Log in again", needs_root=False),
         ),
     )
 
@@ -277,12 +253,6 @@ def _written(line: LimitsLine) -> str:
     return f"{line.domain} {line.kind} memlock {kib:.0f} ({_amount(line.value_bytes)})"
 
 
-def _last_for_all(lines: tuple[LimitsLine, ...]) -> LimitsLine | None:
-    """Return the line that sets the soft limit of ordinary users: the last line for “*”."""
-    matching = [line for line in lines if line.domain == "*" and line.kind in ("soft", "-")]
-    return matching[-1] if matching else None
-
-
 @AREA.check(
     "memlock-shell",
     Severity.NOTE,
@@ -304,12 +274,11 @@ def memlock_shell(examination: Examination) -> Outcome:
     return found(
         "The tests register their buffers, which count against this limit.",
         evidence,
-        fix=Plan(
+        fix=make_plan(
             "Raise the limit for this shell",
-            (
-                instruction("Run “ulimit -l unlimited”", False),
-                instruction("If that is refused, fix memlock-login and log in again", False),
-            ),
+            "Run “ulimit -l unlimited”",
+            "If that is refused, fix memlock-login and log in again",
+            needs_root=False,
         ),
         part_of=("memlock-login",),
     )
@@ -339,8 +308,8 @@ def pid_namespace_hides_users(examination: Examination) -> Outcome:
         "NVML shows the host's process IDs. gdrtop runs in another PID namespace, or /proc is mounted"
         " with hidepid.",
         *first_distinct(Evidence(f"/proc/{pid}", "listed by NVML, not there") for pid in hidden),
-        fix=Plan(
+        fix=make_plan(
             "Run gdrtop on the host",
-            (instruction("Run gdrtop on the host, or in a container with --pid=host (pod: hostPID: true)"),),
+            "Run gdrtop on the host, or in a container with --pid=host (pod: hostPID: true)",
         ),
     )

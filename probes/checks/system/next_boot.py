@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from probes.base.plan import Plan, instruction
+from probes.base.plan import make_plan
 from probes.base.unknown import Reason, Unknown
 from probes.facts.kernel.boot_loader import GRUB_SETTINGS
 from probes.facts.kernel.next_boot import NextBootFacts, words_that_matter
@@ -44,12 +44,10 @@ def boot_settings_not_written(examination: Examination) -> Outcome:
         "The settings were edited after the configuration was written.",
         Evidence(GRUB_SETTINGS, " ".join(forgotten)),
         Evidence(line.source, " ".join(later) or "no IOMMU, PCI or module options"),
-        fix=Plan(
+        fix=make_plan(
             "Write GRUB's configuration",
-            (
-                instruction("Debian, Ubuntu: run update-grub"),
-                instruction("Other distributions: run grub2-mkconfig -o /boot/grub2/grub.cfg"),
-            ),
+            "Debian, Ubuntu: run update-grub",
+            "Other distributions: run grub2-mkconfig -o /boot/grub2/grub.cfg",
         ),
     )
 
@@ -75,8 +73,5 @@ def boot_image_older_than_settings(examination: Examination) -> Outcome:
     return found(
         "It was built before the settings changed, and contains a copy of the old ones.",
         *(Evidence(f"stat {path}", f"newer than {image}") for path in newer[:4]),
-        fix=Plan(
-            "Rebuild the boot image",
-            (*initramfs_steps(),),
-        ),
+        fix=make_plan("Rebuild the boot image", *initramfs_steps()),
     )

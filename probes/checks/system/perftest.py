@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from probes.base.plan import Plan, Step, instruction
+from probes.base.plan import Step, instruction, make_plan
 from probes.base.unknown import Maybe, Reason, Unknown, map_known
 from probes.facts.system.tools import PERFTEST_BUILD, Perftest
 from probes.queries.finding import Area, Evidence, Outcome, Severity, found, need, passed
@@ -13,15 +13,11 @@ from probes.snapshot.examination import Examination
 AREA = Area("tools", requires=(no_gpu_or_rdma_device,))
 LIBRARIES = "the installed libraries"
 _PERFTEST = "https://github.com/linux-rdma/perftest"
-_BUILD = Plan(
+_BUILD = make_plan(
     "Build perftest with CUDA",
-    (
-        instruction(
-            "Install the CUDA toolkit and the headers of rdma-core (libibverbs-dev, librdmacm-dev, …)"
-        ),
-        Step("Download the source", ("git", "clone", f"{_PERFTEST}.git"), needs_root=False),
-        instruction("In the directory perftest, run", to_copy=PERFTEST_BUILD),
-    ),
+    "Install the CUDA toolkit and the headers of rdma-core (libibverbs-dev, librdmacm-dev, …)",
+    Step("Download the source", ("git", "clone", f"{_PERFTEST}.git"), needs_root=False),
+    instruction("In the directory perftest, run", to_copy=PERFTEST_BUILD),
     note="DOCA, HPC-X and NVIDIA's containers have a perftest that is built with CUDA.",
 )
 
@@ -129,14 +125,12 @@ def libcuda_link_missing(examination: Examination) -> Outcome:
         "perftest opens libcuda.so, and only libcuda.so.1 is installed.",
         Evidence(f"{place}/libcuda.so", "not there"),
         Evidence(f"{place}/libcuda.so.1", driver[0].path),
-        fix=Plan(
+        fix=make_plan(
             "Create the link",
-            (
-                Step(
-                    "Create the link, as the driver's development package does",
-                    ("ln", "-s", "libcuda.so.1", f"{place}/libcuda.so"),
-                    undo=("rm", f"{place}/libcuda.so"),
-                ),
+            Step(
+                "Create the link, as the driver's development package does",
+                ("ln", "-s", "libcuda.so.1", f"{place}/libcuda.so"),
+                undo=("rm", f"{place}/libcuda.so"),
             ),
         ),
     )
@@ -159,15 +153,10 @@ def perftest_port_in_use(examination: Examination) -> Outcome:
     return found(
         "A perftest server is waiting for a client, or was left over from an earlier test.",
         Evidence(socket_file, "a socket listens on port 18515 (hex 4853)"),
-        fix=Plan(
+        fix=make_plan(
             "Use another port",
-            (
-                Step(
-                    "Show the process", ("ss", "--listening", "--tcp", "--processes", "sport", "=", ":18515")
-                ),
-                instruction(
-                    "Run both sides with --port=18516 (the running test may be another user's)", False
-                ),
-            ),
+            Step("Show the process", ("ss", "--listening", "--tcp", "--processes", "sport", "=", ":18515")),
+            "Run both sides with --port=18516 (the running test may be another user's)",
+            needs_root=False,
         ),
     )

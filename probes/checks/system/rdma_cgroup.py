@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from probes.base.plan import Plan, instruction
+from probes.base.plan import instruction, make_plan
 from probes.base.unknown import Reason, Unknown, known
 from probes.facts.jobs.processes import Process, ProcessFacts, names_of
 from probes.facts.system.rdma_cgroup import CGROUPS, RdmaLimit
@@ -43,7 +43,8 @@ def rdma_cgroup_limit(examination: Examination) -> Outcome:
         limits |= dict.fromkeys(own)
         for limit in own:
             # An unused limit of gdrtop's own group is only bad if it forbids everything.
-            if limit.most == 0 or (pid is not None and _is_tight(limit)):
+            is_tight = known(limit.used, 0) >= _TIGHT * limit.most
+            if limit.most == 0 or (pid is not None and is_tight):
                 affected = bad.setdefault(limit, [])
                 affected.extend([named[pid]] if pid in named else [])
     if not bad:
@@ -54,30 +55,24 @@ def rdma_cgroup_limit(examination: Examination) -> Outcome:
     jobs = names_of({process.pid: process for users in bad.values() for process in users}.values())
     group = next(iter(bad)).group
     devices = tuple(dict.fromkeys(limit.device for limit in bad))
-    who = jobs or "this session"
+    subject = jobs or "this session"
     full = any(known(limit.used, 0) >= limit.most for limit in bad)
     words = join_limited(_WORDS[limit.resource] for limit in bad)
     share = "all" if full else "nearly all"
     return found(
-        f"The control group of {who} allows no {words} of {join_limited(devices)}."
+        f"The control group of {subject} allows no {words} of {join_limited(devices)}."
         if forbidden
-        else f"{who} uses {share} {words} of {join_limited(devices)} that the control group allows.",
+        else f"{subject} uses {share} {words} of {join_limited(devices)} that the control group allows.",
         *_seen(list(bad)),
-        fix=Plan(
+        fix=make_plan(
             "Raise the limit",
-            (
-                instruction("Raise the limit where the job's cgroup is made: Slurm, systemd, or the runtime"),
-                instruction(f"For now: echo '{devices[0]} hca_handle=max hca_object=max' > {group}/rdma.max"),
-                instruction("Restart the job if NCCL has already failed", False),
-            ),
+            "Raise the limit where the job's cgroup is made: Slurm, systemd, or the runtime",
+            f"For now: echo '{devices[0]} hca_handle=max hca_object=max' > {group}/rdma.max",
+            instruction("Restart the job if NCCL has already failed", False),
         ),
         severity=Severity.CRITICAL if forbidden and jobs else None,
         devices=devices,
     )
-
-
-def _is_tight(limit: RdmaLimit) -> bool:
-    return not isinstance(limit.used, Unknown) and limit.used >= _TIGHT * limit.most
 
 
 def _seen(limits: list[RdmaLimit]) -> tuple[Evidence, ...]:

@@ -14,7 +14,7 @@ from probes.base.unknown import Maybe, Unknown, known
 from probes.facts.rdma.devices import RdmaFacts
 from probes.facts.system.cloud import Cloud, Provider
 from probes.queries.finding import Severity
-from probes.queries.network_plugin import plugin_only_driver
+from probes.queries.modules import plugin_only_driver
 from probes.setup.environment.advice import Note, Setting, State
 from probes.snapshot.examination import Examination
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from probes.base.unknown import Unknown, known
-from probes.checks.nic.bonds import QUEUE_PAIRS
+from probes.checks.nic.port_rates import QUEUE_PAIRS
 from probes.facts.network.routes import Interface
 from probes.facts.rdma.devices import RdmaPort
 from probes.facts.rdma.qos import netdevs_of

@@ -8,8 +8,7 @@ from __future__ import annotations
 from probes.base.unknown import Unknown, known
 from probes.facts.gpudirect import hardware_of
 from probes.facts.system.device_nodes import DeviceNode
-from probes.queries.modules import has_efa_only
-from probes.queries.network_plugin import plugin_only_driver
+from probes.queries.modules import has_efa_only, plugin_only_driver
 from probes.setup.manifests.commented_yaml import command_line, comment_lines
 from probes.setup.manifests.head import head
 from probes.setup.manifests.request import ManifestRequest, Refused

@@ -11,8 +11,8 @@ from urllib.parse import quote
 
 from probes.base.unknown import Unknown, known
 from probes.facts.system.platform import is_guest
-from probes.plans.iommu import is_arm64, pass_through_option
-from probes.plans.load_at_boot import OWN_FILE
+from probes.plans.load_modules import OWN_FILE
+from probes.plans.pcie import is_arm64, pass_through_option
 from probes.setup.manifests.commented_yaml import Key, dump, join
 from probes.setup.manifests.head import head
 from probes.setup.manifests.modules_load import boot_modules

@@ -8,8 +8,7 @@ from probes.base.unknown import Reason, Unknown
 from probes.facts.gpudirect import GdrPath
 from probes.facts.kernel.modules import ModuleState
 from probes.facts.rdma.nic_driver import NicStack
-from probes.plans.load_at_boot import OWN_FILE
-from probes.plans.load_modules import path_modules, peermem_options
+from probes.plans.load_modules import OWN_FILE, path_modules, peermem_options
 from probes.queries.modules import PEERMEM
 from probes.setup.manifests.commented_yaml import comment_lines
 from probes.setup.manifests.head import head

@@ -15,8 +15,7 @@ from probes.facts.rdma.nic_driver import NicDriver, NicStack
 from probes.facts.system.distribution import Distribution, Family
 from probes.facts.system.kubernetes import GpuOperator, KubernetesFacts, NetworkOperator
 from probes.queries.module_need import OLDEST_OPEN_GPU
-from probes.queries.modules import has_efa_only, ofed_of
-from probes.queries.network_plugin import plugin_only_driver
+from probes.queries.modules import has_efa_only, ofed_of, plugin_only_driver
 from probes.setup.path_choice import PathChoice, choose_path
 from probes.setup.situation import Situation
 from probes.snapshot.nic_roles import Role, roles_of

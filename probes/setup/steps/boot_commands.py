@@ -14,8 +14,8 @@ from probes.base.unknown import Maybe, Unknown, known
 from probes.facts.kernel.boot import BootFacts, BootLoader, InitramfsTool
 from probes.facts.pci.config_space import Acs
 from probes.facts.system.distribution import Distribution, Family
-from probes.plans.acs import CHECK_CMDLINE, fix_redirects, redirects_option
-from probes.plans.common import REBUILD_INITRAMFS, WITH_DRACUT
+from probes.plans.common import REBUILD_INITRAMFS
+from probes.plans.pcie import CHECK_CMDLINE, fix_redirects, redirects_option
 from probes.queries.acs_redirects import translates
 from probes.setup.situation import Situation
 
@@ -125,14 +125,14 @@ def for_this_node(situation: Situation, plan: Plan | None) -> Plan | None:
     """
     if plan is None:
         return None
-    steps = [_exact(situation.boot, step) for step in plan.steps if not step.why.startswith(WITH_DRACUT)]
-    return replace(plan, steps=tuple(steps))
-
-
-def _exact(boot: Maybe[BootFacts], step: Step) -> Step:
-    if step.why.startswith(REBUILD_INITRAMFS):
-        return initramfs_step(boot)
+    boot, steps = situation.boot, []
     keys = known(boot.mok_keys, ()) if isinstance(boot, BootFacts) else ()
-    if step.argv[:2] == ("mokutil", "--import") and keys and step.argv[2] not in keys:
-        return replace(step, argv=("mokutil", "--import", keys[0]))
-    return step
+    for step in plan.steps:
+        if step.rebuilds_initramfs:
+            step = initramfs_step(boot)
+            if step in steps:  # one distribution's command stood beside another's
+                continue
+        elif step.argv[:2] == ("mokutil", "--import") and keys and step.argv[2] not in keys:
+            step = replace(step, argv=("mokutil", "--import", keys[0]))
+        steps.append(step)
+    return replace(plan, steps=tuple(steps))

@@ -13,9 +13,8 @@ from probes.checks.judgment import conclude
 from probes.facts.gpudirect import GdrPath, hardware_of
 from probes.facts.system.platform import in_container
 from probes.host.protocol import Host
-from probes.plans.iommu import pass_through_option
-from probes.plans.load_at_boot import persist_peermem
-from probes.plans.load_modules import load_modules, load_peermem
+from probes.plans.load_modules import load_modules, load_peermem, persist_peermem
+from probes.plans.pcie import pass_through_option
 from probes.queries.acs_redirects import redirects_of
 from probes.queries.finding import Finding
 from probes.queries.modules import PEERMEM, is_present, module_of

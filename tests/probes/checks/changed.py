@@ -42,7 +42,9 @@ def with_devices(
     """Change RDMA devices: those named, or all."""
     rdma = examination.node.rdma
     assert not isinstance(rdma, Unknown)
-    devices = tuple(change(one) if not names or one.name in names else one for one in rdma.devices)
+    devices = tuple(
+        change(device) if not names or device.name in names else device for device in rdma.devices
+    )
     return replace(examination, node=replace(examination.node, rdma=replace(rdma, devices=devices)))
 
 
@@ -67,7 +69,7 @@ def with_gpus(examination: Examination, change: Callable[[Gpu], Gpu], *indices: 
     """Change GPUs: those of these indices, or all."""
     facts = examination.node.gpus
     assert not isinstance(facts, Unknown)
-    gpus = tuple(change(one) if not indices or one.index in indices else one for one in facts.gpus)
+    gpus = tuple(change(gpu) if not indices or gpu.index in indices else gpu for gpu in facts.gpus)
     return replace(examination, node=replace(examination.node, gpus=replace(facts, gpus=gpus)))
 
 

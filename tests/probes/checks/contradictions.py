@@ -23,7 +23,7 @@ def contradictions(
     """Return what of the verdict is not so, in words."""
     wrong = list(_wrong_state(verdict, findings))
     if usability is not None and verdict.state in (*GREEN, State.DEGRADED):
-        taken = {end for one in findings if one.status is Status.FOUND for end in one.takes}
+        taken = {end for finding in findings if finding.status is Status.FOUND for end in finding.takes}
         left = set(usability.gpus) - taken
         if (verdict.gpus_served, verdict.gpus) != (len(left), len(usability.gpus)):
             wrong.append(f"{verdict.gpus_served} of {verdict.gpus} GPUs, but {len(left)} are not taken away")

@@ -20,8 +20,8 @@ ARGUED["pcie-l40s"] |= {"gpu-nic-cross-socket", "gpu-not-served", "job-log-stage
 
 @pytest.mark.parametrize("name", SIMULATED_NAMES)
 def test_a_healthy_node_has_no_findings(name: str) -> None:
-    found = {one.id: one for one in findings_on(name).values() if one.status is Status.FOUND}
-    loud = {name for name, one in found.items() if one.severity is not Severity.NOTE}
+    found = {finding.id: finding for finding in findings_on(name).values() if finding.status is Status.FOUND}
+    loud = {name for name, finding in found.items() if finding.severity is not Severity.NOTE}
     assert loud == ARGUED[name]
 
 
@@ -39,12 +39,12 @@ def test_a_finding_has_cause_and_evidence(name: str) -> None:
         finding = findings_on(f"{fault.on}+{name}")[found]
         assert finding.cause
         assert finding.evidence
-        assert all(one.source and one.value for one in finding.evidence)
+        assert all(line.source and line.value for line in finding.evidence)
 
 
 @pytest.mark.parametrize("name", usual(FAULTS, USUAL_FAULTS))
 def test_a_root_is_at_least_as_severe_as_its_parts(name: str) -> None:
-    found = {one.id: one for one in findings_on(f"{FAULTS[name].on}+{name}").values()}
+    found = {finding.id: finding for finding in findings_on(f"{FAULTS[name].on}+{name}").values()}
     order = list(Severity)
     for finding in found.values():
         if finding.status is Status.FOUND and finding.part_of:
@@ -76,9 +76,12 @@ def test_every_check_has_a_fault() -> None:
     before_a_boot = {"boot-settings-not-written", "boot-image-older-than-settings"}
     # Saved results are no part of a node; tests/probes/bandwidth/results/test_slow_results.py has them.
     by_results = {"bandwidth-below-limit"}
-    assert {check.id for check in CHECKS} - before_a_boot - by_results == faulted, (
-        "add a fault to probes/simulation/faults"
-    )
+    checked = {check.id for check in CHECKS}
+    without_fault = sorted(checked - before_a_boot - by_results - faulted)
+    assert not without_fault, f"add a fault to probes/simulation/faults/ that finds {without_fault}"
+    without_check = sorted(faulted - checked)
+    assert not without_check, f"no check has the id {without_check}, which a fault finds"
+    assert not faulted & (before_a_boot | by_results)
 
 
 @pytest.mark.parametrize("name", ["hgx-h100", "dgx-a100", "gb200", "cloud-vm", "hgx-b200"])

@@ -20,7 +20,7 @@ def examined(host: LocalHost) -> tuple[State, int, dict[str, Finding]]:
     """Return verdict, exit status, and the found findings by id."""
     examination = examine(host)
     judgment = judge(examination)
-    found, verdict = {one.id: one for one in judgment.found}, judgment.verdict
+    found, verdict = {finding.id: finding for finding in judgment.found}, judgment.verdict
     return verdict.state, exit_status(verdict), found
 
 
@@ -41,10 +41,10 @@ def test_an_h100_node_rebuilt_from_its_lspci(tmp_path: Path) -> None:
     tree_from_lspci(text, tmp_path)
     _, _, found = examined(LocalHost(str(tmp_path)))
     # The listing has drivers but no RDMA devices, so the rebuilt sysfs has none.
-    assert {one.id for one in found.values() if one.severity is Severity.CRITICAL} <= {
+    assert {finding.id for finding in found.values() if finding.severity is Severity.CRITICAL} <= {
         "nic-without-rdma-device"
     }
-    assert {one.id for one in found.values() if one.severity is Severity.WARNING} == set()
+    assert {finding.id for finding in found.values() if finding.severity is Severity.WARNING} == set()
 
 
 @pytest.mark.parametrize("name", ["gb200", "h100", "l40s"])
@@ -55,4 +55,4 @@ def test_trees_rendered_for_a_pretended_nvml(name: str, tmp_path: Path) -> None:
     state, status, found = examined(LocalHost(str(tmp_path / name)))
     assert state is State.NOT_APPLICABLE
     assert status == 3
-    assert {one.id for one in found.values() if one.severity is not Severity.NOTE} == set()
+    assert {finding.id for finding in found.values() if finding.severity is not Severity.NOTE} == set()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
+from types import FunctionType
 
 import pytest
 
@@ -49,27 +50,38 @@ def test_every_check_has_a_problem_an_impact_and_a_positive_title(check: Check) 
     assert check.title.split()[0] not in _BARE_VERBS
 
 
+def test_a_check_function_is_named_as_its_id() -> None:
+    """The id stays a literal, because users grep for it; its function is found by the same words."""
+    functions = [(check.id, check.judge) for check in CHECKS if isinstance(check.judge, FunctionType)]
+    by_itself = [(name, judge) for name, judge in functions if judge.__qualname__ == judge.__name__]
+    assert not [name for name, judge in by_itself if judge.__name__ != name.replace("-", "_")]
+
+
 def counted(name: str) -> list[Finding]:
     """The findings that a fault adds and that are counted, on "hgx-h100+acs-on"."""
     node = name.partition("+")[0]
-    before = {one.id for one in findings_on(node).values() if one.status is Status.FOUND}
+    before = {finding.id for finding in findings_on(node).values() if finding.status is Status.FOUND}
     return [
-        one
-        for one in findings_on(name).values()
-        if one.status is Status.FOUND and not one.part_of and one.id not in before
+        finding
+        for finding in findings_on(name).values()
+        if finding.status is Status.FOUND and not finding.part_of and finding.id not in before
     ]
 
 
 @pytest.mark.parametrize("name", usual(FAULTS, USUAL_FAULTS))
 def test_one_fault_is_one_critical_finding(name: str) -> None:
-    critical = [one.id for one in counted(f"{FAULTS[name].on}+{name}") if one.severity is Severity.CRITICAL]
+    critical = [
+        finding.id
+        for finding in counted(f"{FAULTS[name].on}+{name}")
+        if finding.severity is Severity.CRITICAL
+    ]
     assert len(critical) <= ARGUED.get(name, 1), critical
 
 
 def test_devices_in_other_network_namespaces_are_not_missing() -> None:
     """From the host of a pod that has the RDMA devices, the pod's NCCL_IB_HCA names none of this node."""
     name = "pcie-l40s+rdma-devices-in-pods"
-    assert [one.id for one in counted(name) if one.severity is Severity.CRITICAL] == []
+    assert [finding.id for finding in counted(name) if finding.severity is Severity.CRITICAL] == []
     found = findings_on(name)
     assert found["nccl-ib-hca-mismatch"].status is Status.UNKNOWN
     assert "network namespace that the RDMA devices are in" in found["nccl-ib-hca-mismatch"].cause
@@ -80,7 +92,7 @@ def test_devices_in_other_network_namespaces_are_not_missing() -> None:
 def test_a_node_without_a_path_names_the_module_to_load_first() -> None:
     every = findings_on("dgx-a100+no-gdr-path")
     assert next(iter(every)) == "peermem-not-loaded"
-    assert [one.id for one in counted("dgx-a100+no-gdr-path")] == ["peermem-not-loaded"]
+    assert [finding.id for finding in counted("dgx-a100+no-gdr-path")] == ["peermem-not-loaded"]
     assert every["no-gdr-path"].part_of == "peermem-not-loaded"
     assert every["dmabuf-needs-open-module"].part_of == "peermem-not-loaded"
     fix = every["peermem-not-loaded"].fix
@@ -90,19 +102,19 @@ def test_a_node_without_a_path_names_the_module_to_load_first() -> None:
 
 def test_the_proprietary_driver_is_not_marked() -> None:
     for name in ("dgx-a100+no-gdr-path", "hgx-h100+dmabuf-needs-open-module"):
-        marked = [one.id for one in findings_on(name).values() if "nvidia" in one.devices]
+        marked = [finding.id for finding in findings_on(name).values() if "nvidia" in finding.devices]
         assert marked == []
 
 
 def test_without_ofed_the_open_driver_is_the_repair() -> None:
-    names = Counter(one.part_of for one in findings_on("pcie-l40s+k8s-rdma-not-enabled").values())
+    names = Counter(finding.part_of for finding in findings_on("pcie-l40s+k8s-rdma-not-enabled").values())
     assert names["dmabuf-needs-open-module"] == 5  # no-gdr-path, twice nvidia_peermem, the log, and the job
 
 
 @pytest.mark.parametrize("root", ["nvidia-not-loaded", "ib-core-not-loaded", "dkms-not-built-for-kernel"])
 def test_consequences_of_a_missing_module_are_listed_under_it(root: str) -> None:
     name = f"pcie-l40s+{root}"
-    assert [one.id for one in counted(name)] == [root]
+    assert [finding.id for finding in counted(name)] == [root]
     assert findings_on(name)["no-gdr-path"].part_of == root
 
 
@@ -122,7 +134,7 @@ def checks_of(
         area.check(name, severity, name, "nowhere")(judge)
     area.check("well", Severity.CRITICAL, "well", "nowhere")(lambda _: passed(Evidence("here", "seen")))
     monkeypatch.setattr(registry, "CHECKS", tuple(area.checks))
-    return {one.id: one for one in findings(examination_of("hgx-h100"))}
+    return {finding.id: finding for finding in findings(examination_of("hgx-h100"))}
 
 
 def test_a_chain_of_causes_ends_at_the_top(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -163,7 +175,7 @@ def test_a_finding_selected_alone_is_counted() -> None:
 def test_unknown_checks_of_a_tree_of_files_share_one_reason(tmp_path: Path) -> None:
     write_tree(SimulatedHost("hgx-h100"), tmp_path)
     every = findings(examine_with_jobs(LocalHost(str(tmp_path))))
-    assert {one.cause for one in every if one.status is Status.UNKNOWN} == {
+    assert {finding.cause for finding in every if finding.status is Status.UNKNOWN} == {
         "needs a running node (this is a tree of files)"
     }
 

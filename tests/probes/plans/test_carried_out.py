@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pytest
 
 from probes.base.plan import Plan, Step
-from probes.plans.load_at_boot import OWN_FILE
+from probes.plans.load_modules import OWN_FILE
 from probes.simulation.host import SimulatedHost
 from probes.snapshot.examination import examine
 from tests.probes.plans.plans_of import answer, commands
@@ -60,7 +60,7 @@ DONE = [
 ]
 
 
-@pytest.mark.parametrize(("action", "name", "told"), DONE, ids=[f"{one[0]} {one[1]}" for one in DONE])
+@pytest.mark.parametrize(("action", "name", "told"), DONE, ids=[f"{case[0]} {case[1]}" for case in DONE])
 def test_a_completed_action_is_not_offered_again(action: str, name: str, told: str) -> None:
     host = node(name)
     carry_out(host, offered(host, action).steps)
@@ -69,11 +69,11 @@ def test_a_completed_action_is_not_offered_again(action: str, name: str, told: s
     assert afterwards.startswith(told)
 
 
-TAKEN_BACK = [one for one in DONE if one[0] not in ("replace-nv-peer-mem", "persist-modules")]
+TAKEN_BACK = [case for case in DONE if case[0] not in ("replace-nv-peer-mem", "persist-modules")]
 
 
 @pytest.mark.parametrize(
-    ("action", "name"), [one[:2] for one in TAKEN_BACK], ids=[f"{one[0]} {one[1]}" for one in TAKEN_BACK]
+    ("action", "name"), [case[:2] for case in TAKEN_BACK], ids=[f"{case[0]} {case[1]}" for case in TAKEN_BACK]
 )
 def test_an_undone_action_is_offered_again(action: str, name: str) -> None:
     host = node(name)

@@ -46,7 +46,9 @@ SHELL = set("|&;<>$`\"'*?()[]{}!\\\n")
 def test_every_node_has_the_same_actions_in_order_then_fixes(node: str) -> None:
     ids = list(offers_on(node))
     assert ids[: len(IDS)] == IDS
-    assert ids[len(IDS) :] == [f"fix:{one.id}" for one in findings_on(node).values() if one.fix is not None]
+    assert ids[len(IDS) :] == [
+        f"fix:{finding.id}" for finding in findings_on(node).values() if finding.fix is not None
+    ]
 
 
 @pytest.mark.parametrize("node", NODES)
@@ -114,7 +116,7 @@ def test_an_unreadable_node_has_no_actions_and_says_why() -> None:
         node=replace(whole.node, **dict.fromkeys(parts, NEEDS_ROOT)),
         **dict.fromkeys(others, NEEDS_ROOT),
     )
-    for offer in offers(blind, [one for one in findings(blind) if one.status is Status.FOUND]):
+    for offer in offers(blind, [finding for finding in findings(blind) if finding.status is Status.FOUND]):
         assert offer.plan is None
         assert "needs root" in offer.why_not, offer.id
 

@@ -43,8 +43,8 @@ def test_fabric_manager_is_upgraded_before_anything_stops() -> None:
 
 def test_fabric_manager_stops_last_and_starts_first() -> None:
     told = commands(fix_of("driver-upgrade-blocked", NEW_DRIVER))
-    stops = [one for one in told if one.startswith("systemctl stop")]
-    starts = [one for one in told if one.startswith("systemctl start")]
+    stops = [command for command in told if command.startswith("systemctl stop")]
+    starts = [command for command in told if command.startswith("systemctl start")]
     assert stops[-1] == "systemctl stop nvidia-fabricmanager"
     assert starts[0] == "systemctl start nvidia-fabricmanager"
     (why,) = [

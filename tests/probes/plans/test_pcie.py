@@ -89,7 +89,7 @@ def translated(examination: Examination) -> Examination:
     """The node with an IOMMU that translates its GPUs and NICs."""
     pci = examination.node.pci
     assert not isinstance(pci, Unknown)
-    functions = {bdf: replace(one, iommu_type="DMA-FQ") for bdf, one in pci.functions.items()}
+    functions = {bdf: replace(function, iommu_type="DMA-FQ") for bdf, function in pci.functions.items()}
     return replace(examination, node=replace(examination.node, pci=replace(pci, functions=functions)))
 
 
@@ -123,7 +123,7 @@ def test_acs_stays_on_a_vgpu_host() -> None:
     assert "ACS isolates such devices" in why_not("acs-redirect-off", shares)
     pci = node.node.pci
     assert not isinstance(pci, Unknown)
-    gpu = next(one for one in pci.functions.values() if one.kind is PciKind.GPU)
+    gpu = next(function for function in pci.functions.values() if function.kind is PciKind.GPU)
     share = replace(gpu, bdf="0000:99:00.4", physical_function=gpu.bdf)
     functions = {**pci.functions, share.bdf: share}
     with_share = replace(node, node=replace(node.node, pci=replace(pci, functions=functions)))

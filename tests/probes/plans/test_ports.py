@@ -86,9 +86,9 @@ def dual_port(name: str, second: str) -> Examination:
     odd = said("link-layer-wrong", node).devices[0]
     rdma = node.node.rdma
     assert not isinstance(rdma, Unknown)
-    card = next(str(one.bdf) for one in rdma.devices if one.name == odd).rpartition(".")[0]
+    card = next(str(device.bdf) for device in rdma.devices if device.name == odd).rpartition(".")[0]
     bdfs = {odd: f"{card}.1", second: f"{card}.0"}
-    devices = tuple(replace(one, bdf=bdfs.get(one.name, one.bdf)) for one in rdma.devices)
+    devices = tuple(replace(device, bdf=bdfs.get(device.name, device.bdf)) for device in rdma.devices)
     return replace(node, node=replace(node.node, rdma=replace(rdma, devices=devices)))
 
 

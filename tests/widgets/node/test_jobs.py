@@ -6,7 +6,7 @@ from probes.base.unknown import Unknown
 from probes.facts.jobs.processes import ProcessFacts, probe
 from probes.facts.node import probe_node
 from probes.host.nvml import NvmlLive
-from probes.queries.cpu_placement import far_from_gpu
+from probes.queries.jobs import far_from_gpu
 from probes.simulation.host import SimulatedHost
 from probes.simulation.node.jobs.processes import FIRST_RANK
 from widgets.base.lines import plain

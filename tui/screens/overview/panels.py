@@ -13,8 +13,8 @@ from probes.facts.node import Node
 from probes.facts.rdma.devices import RdmaDevice
 from probes.facts.rdma.port_health import CounterValue, PortHealthFacts, counter_values
 from probes.live.model.sample import LiveSample, PathWord
-from probes.queries.cpu_placement import far_from_gpu
 from probes.queries.finding import Finding
+from probes.queries.jobs import far_from_gpu
 from probes.queries.usable_here import UsableHere
 from probes.topology.paths import Path, Topology
 from tui.screens.overview.readings import Readings

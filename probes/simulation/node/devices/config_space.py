@@ -54,7 +54,7 @@ def add_config_space(tree: Tree) -> None:
 
 
 def _allow_direct_path(tree: Tree, dma: str) -> None:
-    """Set ACS as rdma_topo requires for a ConnectX DMA function: see probes/checks/pcie/acs_direct_nic.py."""
+    """Set ACS as rdma_topo requires for a ConnectX DMA function: see probes/checks/pcie/acs.py."""
     to_dma = dma.split("/")
     for gpu in tree.gpus:
         to_gpu = real_path(tree, gpu.bdf).split("/")

@@ -20,7 +20,9 @@ def test_old_dkms_leftovers_are_no_fault() -> None:
     """Ready-made modules for this kernel, and DKMS's record of an older one."""
     node = examination_of(HGX)
     assert not isinstance(node.dkms, Unknown)
-    old = tuple(replace(one, built=("5.15.0-1",), installed=("5.15.0-1",)) for one in node.dkms.modules)
+    old = tuple(
+        replace(package, built=("5.15.0-1",), installed=("5.15.0-1",)) for package in node.dkms.modules
+    )
     ready = replace(node, dkms=replace(node.dkms, modules=old))
     assert says(ready, "dkms-not-built-for-kernel").status is Status.PASSED
 

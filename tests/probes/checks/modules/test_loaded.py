@@ -50,7 +50,7 @@ def test_gpus_passed_to_a_virtual_machine_need_no_driver() -> None:
     assert says(node, "nvidia-not-loaded").status is Status.FOUND
     pci = node.node.pci
     assert not isinstance(pci, Unknown)
-    passed_on = {bdf: replace(one, driver="vfio-pci") for bdf, one in pci.functions.items()}
+    passed_on = {bdf: replace(function, driver="vfio-pci") for bdf, function in pci.functions.items()}
     away = replace(node, node=replace(node.node, pci=replace(pci, functions=passed_on)))
     assert says(away, "nvidia-not-loaded").status is Status.PASSED
 
@@ -65,7 +65,9 @@ def test_optional_modules_may_be_absent() -> None:
     """rdma_cm, gdrdrv and nvidia_fs are not on the way from NIC to GPU memory."""
     node = without(examination_of(HGX), "rdma_cm", "gdrdrv", "nvidia_fs")
     assert not [
-        one.id for one in findings(node) if one.status is Status.FOUND and one.area in ("modules", "path")
+        finding.id
+        for finding in findings(node)
+        if finding.status is Status.FOUND and finding.area in ("modules", "path")
     ]
 
 

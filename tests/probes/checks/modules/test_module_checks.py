@@ -53,7 +53,7 @@ def test_each_check_passes_on_a_healthy_node_with_evidence(name: str) -> None:
         assert finding.status in (Status.PASSED, Status.UNKNOWN)
         return
     assert finding.status is Status.PASSED
-    assert all(one.source and one.value for one in finding.evidence)
+    assert all(line.source and line.value for line in finding.evidence)
     assert finding.evidence
 
 
@@ -63,7 +63,7 @@ def test_each_finding_has_a_reference_and_limited_evidence(name: str) -> None:
     finding = findings_on(f"{fault.on}+{fault.name}")[name]
     assert finding.reference
     assert len(finding.evidence) <= 10
-    assert all(len(one.value) <= 400 for one in finding.evidence)
+    assert all(len(line.value) <= 400 for line in finding.evidence)
 
 
 @pytest.mark.parametrize("name", FAULTED_OURS)
@@ -87,7 +87,7 @@ def test_a_node_without_gpu_or_nic_needs_no_module() -> None:
     bare = replace(node.node, pci=replace(pci, functions={}), modules=NOT_THERE, gpudirect=NOT_THERE)
     empty = replace(node, node=bare, topology=replace(node.topology, gpus=(), nics=()))
     found = findings(empty, only=OURS)
-    assert [one.id for one in found if one.status is not Status.PASSED] == []
+    assert [finding.id for finding in found if finding.status is not Status.PASSED] == []
 
 
 @pytest.mark.slow
@@ -98,8 +98,8 @@ def test_no_combination_of_faults_crashes_a_check(faults: list[str], node: str) 
         found = findings_on(f"{node}+{','.join(faults)}")
     except NoSuchFault:  # one of them needs what this node has not
         reject()
-    for one in found.values():
-        assert "a bug in gdrtop" not in one.cause, (one.id, one.evidence)
+    for finding in found.values():
+        assert "a bug in gdrtop" not in finding.cause, (finding.id, finding.evidence)
 
 
 @pytest.mark.slow  # the checks on a node with each fault
@@ -109,6 +109,6 @@ def test_dma_buf_is_no_module() -> None:
     assert isinstance(modules, ModuleFacts)
     assert "dma_buf" not in modules.modules
     for fault in FAULTS.values():
-        for one in findings_on(f"{fault.on}+{fault.name}").values():
-            steps = one.fix.steps if one.fix is not None else ()
+        for finding in findings_on(f"{fault.on}+{fault.name}").values():
+            steps = finding.fix.steps if finding.fix is not None else ()
             assert not any({"dma_buf", "dma-buf"} & set(step.argv) for step in steps)

@@ -42,11 +42,11 @@ def said(examination: Examination, check: str) -> Finding:
 
 
 def values(finding: Finding) -> str:
-    return " / ".join(f"{one.source} {one.value}" for one in finding.evidence)
+    return " / ".join(f"{line.source} {line.value}" for line in finding.evidence)
 
 
 def found_of_logs(examination: Examination) -> set[str]:
-    return {one.id for one in findings(examination, only=OF_LOGS) if one.status is Status.FOUND}
+    return {finding.id for finding in findings(examination, only=OF_LOGS) if finding.status is Status.FOUND}
 
 
 def test_what_the_log_says_stands_beside_the_environment() -> None:

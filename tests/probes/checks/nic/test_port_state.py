@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from probes.base.unknown import Reason, Unknown
+from probes.checks.registry import CHECKS
 from probes.facts.rdma.devices import RdmaPort
 from probes.queries.finding import Severity, Status
 from probes.snapshot.examination import Examination
@@ -19,32 +20,22 @@ PORT_CHECKS = (
     "ib-port-not-active-no-subnet-manager",
     "ib-port-not-active-subnet-manager-stalled",
 )
-OF_RDMA = (
-    *PORT_CHECKS,
-    "link-layer-wrong",
-    "rate-shown-as-sdr",
-    "single-rail-or-half-rate",
-    "single-rail-or-half-rate-one-lane",
-    "single-rail-or-half-rate-bond",
-    "nic-firmware-mismatch",
-    "nic-without-rdma-device",
-    "roce-gid-wrong",
-    "roce-gid-wrong-namespace",
-    "roce-gid-wrong-no-v2",
-    "roce-gid-wrong-link-local",
-    "mtu-mismatch",
-    "mtu-mismatch-small",
-    "roce-lossless-off",
-    "symbol-errors-rising",
-    "link-flaps",
-    "link-flaps-carrier",
-    "out-of-sequence-rising",
-    "local-ack-timeout",
-    "port-discards-rising",
-    "receiver-not-ready-rising",
-    "error-counter-full",
-    "port-counters-missing",
-)
+# They read the PCI bus or the kernel log, and so need no RDMA device.
+WITHOUT_RDMA = {
+    "nic-without-driver",
+    "nic-without-driver-passed-through",
+    "nic-health-errors",
+    "nic-power-or-heat",
+    "nic-firmware-command-failed",
+    "fw-resources-exhausted",
+    "link-flaps-log",
+    "monitor-causes-log-flood",
+}
+OF_RDMA = [
+    check.id
+    for check in CHECKS
+    if check.area == "nic" and not check.is_moving and check.id not in WITHOUT_RDMA
+]
 
 
 @pytest.mark.parametrize("name", OF_RDMA)

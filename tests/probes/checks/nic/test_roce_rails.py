@@ -97,8 +97,8 @@ def sample(gbps: float) -> Sample:
 
 def test_half_the_rate_of_a_bond_with_one_queue_pair_is_no_fault() -> None:
     examination: Examination = examination_of("bare-roce")
-    one = limit_of_host_memory(examination, "mlx5_bond_0", queue_pairs=1)
-    judged = rate(sample(195.0), one)
+    limit = limit_of_host_memory(examination, "mlx5_bond_0", queue_pairs=1)
+    judged = rate(sample(195.0), limit)
     assert judged.verdict is Rating.NEAR
     assert judged.words.startswith("195 of 200 Gb/s")
     assert "1 queue pair uses 1 of the 2 ports of bond0: test with 2 or more" in judged.why
@@ -116,11 +116,11 @@ def test_jobs_with_two_queue_pairs_use_both_ports() -> None:
 
 def test_a_lost_port_of_a_bond_is_one_finding() -> None:
     found = {
-        name: one
-        for name, one in findings_on("bare-roce+roce-bond-port-down").items()
-        if one.status is Status.FOUND
+        name: finding
+        for name, finding in findings_on("bare-roce+roce-bond-port-down").items()
+        if finding.status is Status.FOUND
     }
-    assert {one.part_of for name, one in found.items() if name != "roce-bond-port-down"} == {
+    assert {finding.part_of for name, finding in found.items() if name != "roce-bond-port-down"} == {
         "roce-bond-port-down"
     }
     assert found["roce-bond-port-down"].devices == ("mlx5_bond_2",)

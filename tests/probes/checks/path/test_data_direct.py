@@ -62,9 +62,9 @@ def test_a_node_without_such_nics_passes() -> None:
 
 def test_the_variable_and_an_old_library_of_a_job_are_found() -> None:
     by_variable = findings_on(f"gb300+{IN_JOB}")[IN_JOB]
-    assert any("NCCL_IB_DATA_DIRECT=0" in one.value for one in by_variable.evidence)
+    assert any("NCCL_IB_DATA_DIRECT=0" in line.value for line in by_variable.evidence)
     by_library = findings_on("gb300+data-direct-old-rdma-core")[IN_JOB]
-    assert any("libmlx5.so.1.24.50.0" in one.value for one in by_library.evidence)
+    assert any("libmlx5.so.1.24.50.0" in line.value for line in by_library.evidence)
 
 
 def test_an_old_nccl_names_data_direct() -> None:
@@ -75,5 +75,5 @@ def test_an_old_nccl_names_data_direct() -> None:
 def test_gpu_memory_as_numa_node_matters_on_kubernetes_only() -> None:
     check = "gpu-memory-in-kubernetes"
     finding = findings_on(f"gb300+{check}")[check]
-    assert "NUMA 2, 3, 4, 5" in " ".join(one.value for one in finding.evidence)
+    assert "NUMA 2, 3, 4, 5" in " ".join(line.value for line in finding.evidence)
     assert findings_on("gb200")[check].status is Status.PASSED

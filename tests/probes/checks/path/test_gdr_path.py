@@ -176,8 +176,8 @@ def with_nics_of(examination: Examination, driver: str, vendor: int) -> Examinat
     pci = examination.node.pci
     assert not isinstance(pci, Unknown)
     functions = {
-        bdf: replace(one, vendor_id=vendor, driver=driver) if one.kind is PciKind.NIC else one
-        for bdf, one in pci.functions.items()
+        bdf: replace(function, vendor_id=vendor, driver=driver) if function.kind is PciKind.NIC else function
+        for bdf, function in pci.functions.items()
     }
     node = replace(examination.node, pci=replace(pci, functions=functions))
     return with_devices(replace(examination, node=node), lambda device: replace(device, driver=driver))
@@ -192,16 +192,20 @@ FIXES_OF_MELLANOX = ("ofed", "peermem")
 def test_efa_has_a_peer_module_of_its_own(fault: str) -> None:
     """OFED's ib_core below EFA oopses, and nvidia_peermem is not used."""
     node = with_nics_of(examination_of(f"dgx-a100+{fault}"), "efa", 0x1D0F)
-    ours = [one for one in findings(node) if one.id.startswith(("peermem", "dmabuf", "inbox", "nv-peer"))]
-    assert [one.id for one in ours if one.status is Status.FOUND] == []
+    ours = [
+        finding
+        for finding in findings(node)
+        if finding.id.startswith(("peermem", "dmabuf", "inbox", "nv-peer"))
+    ]
+    assert [finding.id for finding in ours if finding.status is Status.FOUND] == []
 
 
 @pytest.mark.parametrize(("driver", "vendor"), [("irdma", 0x8086), ("bnxt_en", 0x14E4)])
 def test_other_nics_get_only_dmabuf_as_fix(driver: str, vendor: int) -> None:
     node = with_nics_of(examination_of("dgx-a100+no-gdr-path"), driver, vendor)
-    found = [one for one in findings(node) if one.status is Status.FOUND]
-    assert not [one.id for one in found if one.id.startswith(("peermem", "inbox", "nv-peer"))]
-    closed = next(one for one in found if one.id == "dmabuf-needs-open-module")
+    found = [finding for finding in findings(node) if finding.status is Status.FOUND]
+    assert not [finding.id for finding in found if finding.id.startswith(("peermem", "inbox", "nv-peer"))]
+    closed = next(finding for finding in found if finding.id == "dmabuf-needs-open-module")
     assert closed.severity is Severity.CRITICAL
     assert closed.fix is not None
     words = " ".join(step.why for step in closed.fix.steps).lower()
@@ -213,8 +217,8 @@ def test_broadcom_with_its_own_ib_peer_mem_can_use_peermem() -> None:
     modules = node.node.modules
     assert not isinstance(modules, Unknown)
     symbols = tuple(
-        replace(one, provider="ib_peer_mem") if one.symbol.startswith("ib_register_peer") else one
-        for one in modules.symbols
+        replace(symbol, provider="ib_peer_mem") if symbol.symbol.startswith("ib_register_peer") else symbol
+        for symbol in modules.symbols
     )
     broadcom = replace(node, node=replace(node.node, modules=replace(modules, symbols=symbols)))
     assert says(broadcom, "peermem-not-loaded").status is Status.FOUND
@@ -278,7 +282,7 @@ def test_each_refusal_is_one_finding() -> None:
         "p2p-topology-refused-force-pcie",
         "p2p-topology-refused-old-importer",
     ):
-        assert {one for one in found_on(f"gb200+{name}") if one.startswith("p2p")} == {name}
+        assert {check_id for check_id in found_on(f"gb200+{name}") if check_id.startswith("p2p")} == {name}
 
 
 def fix_of(node: Examination, name: str) -> str:

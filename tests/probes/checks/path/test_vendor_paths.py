@@ -24,7 +24,7 @@ FOREIGN = ("ofed", "nvidia_peermem", "nvidia-peermem", "nccl_net=ib", "mlx5", "m
 
 
 def found(node: str) -> list[Finding]:
-    return [one for one in findings_on(node).values() if one.status is Status.FOUND]
+    return [finding for finding in findings_on(node).values() if finding.status is Status.FOUND]
 
 
 def words(plan: Plan | None) -> str:
@@ -42,7 +42,11 @@ def test_no_fix_names_what_plays_no_part(node: str) -> None:
 @pytest.mark.slow
 def test_the_root_cause_of_a_broken_node_is_its_own_driver() -> None:
     for node in FAULTY:
-        roots = {one.id for one in found(node) if not one.part_of and one.severity is Severity.CRITICAL}
+        roots = {
+            finding.id
+            for finding in found(node)
+            if not finding.part_of and finding.severity is Severity.CRITICAL
+        }
         assert len(roots) == 1, (node, roots)
         assert roots.pop().startswith(("efa-", "cxi-"))
 
@@ -73,7 +77,7 @@ def test_a_job_without_the_plugin_is_told_to_install_it_and_not_to_force_ib() ->
     finding = findings_on(node)["nccl-net-plugin-absent"]
     assert "aws-ofi-nccl" in words(finding.fix)
     assert findings_on(node)["job-log-tcp"].part_of == finding.id
-    assert all("nccl_net=ib" not in words(one.fix) for one in found(node))
+    assert all("nccl_net=ib" not in words(finding.fix) for finding in found(node))
 
 
 @pytest.mark.slow

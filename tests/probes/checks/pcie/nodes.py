@@ -24,12 +24,12 @@ def healthy(name: str = "hgx-h100") -> Examination:
 
 
 def finding(examination: Examination, name: str) -> Finding:
-    (one,) = findings(examination, only=[name])
-    return one
+    (finding,) = findings(examination, only=[name])
+    return finding
 
 
-def said(one: Finding) -> str:
-    return " ".join((one.cause, *(f"{part.source} {part.value}" for part in one.evidence)))
+def said(finding: Finding) -> str:
+    return " ".join((finding.cause, *(f"{part.source} {part.value}" for part in finding.evidence)))
 
 
 def spaces(examination: Examination) -> dict[str, Any]:
@@ -55,8 +55,8 @@ def with_functions(examination: Examination, **facts: Any) -> Examination:
     pci = examination.node.pci
     assert isinstance(pci, PciFacts)
     functions = {
-        bdf: replace(one, **facts) if one.kind in (PciKind.GPU, PciKind.NIC) else one
-        for bdf, one in pci.functions.items()
+        bdf: replace(function, **facts) if function.kind in (PciKind.GPU, PciKind.NIC) else function
+        for bdf, function in pci.functions.items()
     }
     return with_node(examination, pci=replace(pci, functions=functions))
 
@@ -82,4 +82,4 @@ def as_guest(examination: Examination) -> Examination:
 def first(examination: Examination, kind: PciKind) -> PciFunction:
     pci = examination.node.pci
     assert isinstance(pci, PciFacts)
-    return next(one for one in pci.functions.values() if one.kind is kind)
+    return next(function for function in pci.functions.values() if function.kind is kind)

@@ -10,7 +10,7 @@ from probes.checks.registry import findings
 from probes.facts.pci.config_space import Acs, ConfigSpace, acs_flags
 from probes.facts.pci.functions import PciFacts, PciKind
 from probes.facts.pci.rdma_topo import RdmaTopoFacts
-from probes.plans.acs import redirects_off
+from probes.plans.pcie import redirects_off
 from probes.queries.acs_redirects import detours
 from probes.queries.finding import Severity, Status
 from probes.snapshot.examination import Examination
@@ -42,21 +42,24 @@ def test_acs_bits_without_redirect_are_no_fault(control: int) -> None:
 
 @pytest.mark.parametrize("control", [0x04, 0x08, 0x0C, 0x1D])
 def test_each_redirecting_bit_of_acs_is_found(control: int) -> None:
-    one = finding(with_acs(healthy(), control), "acs-redirect-enabled")
-    assert (one.status, one.severity) == (Status.FOUND, Severity.WARNING)
-    assert "setpci -s " in said(one)
+    result = finding(with_acs(healthy(), control), "acs-redirect-enabled")
+    assert (result.status, result.severity) == (Status.FOUND, Severity.WARNING)
+    assert "setpci -s " in said(result)
 
 
 def test_redirects_that_meet_a_translating_iommu_are_critical() -> None:
     translated = with_functions(healthy(), iommu_type="DMA-FQ")
-    one = finding(with_acs(translated, 0x1D), "acs-redirect-enabled")
-    assert one.severity is Severity.CRITICAL
+    result = finding(with_acs(translated, 0x1D), "acs-redirect-enabled")
+    assert result.severity is Severity.CRITICAL
 
 
 def test_a_translating_iommu_is_fixed_before_acs() -> None:
     """Addresses that need translation go up with or without ACS, so clearing ACS alone changes nothing."""
     translated = with_acs(with_functions(healthy(), iommu_type="DMA-FQ"), 0x1D)
-    found = {one.id: one for one in findings(translated, only=["acs-redirect-enabled", "iommu-translated"])}
+    found = {
+        finding.id: finding
+        for finding in findings(translated, only=["acs-redirect-enabled", "iommu-translated"])
+    }
     redirect, iommu = found["acs-redirect-enabled"], found["iommu-translated"]
     assert redirect.part_of == "iommu-translated"
     assert redirect.fix is not None
@@ -92,9 +95,9 @@ def test_only_the_ports_where_the_path_turns_are_judged(depth: int, status: Stat
 
 
 def test_acs_has_to_be_on_in_virtual_machines() -> None:
-    one = finding(as_guest(with_acs(healthy(), 0x1D)), "acs-redirect-enabled")
-    assert one.status is Status.PASSED
-    assert "virtual machine" in said(one)
+    result = finding(as_guest(with_acs(healthy(), 0x1D)), "acs-redirect-enabled")
+    assert result.status is Status.PASSED
+    assert "virtual machine" in said(result)
 
 
 def test_acs_is_not_judged_on_an_unknown_platform() -> None:
@@ -106,8 +109,8 @@ def test_acs_is_not_judged_on_an_unknown_platform() -> None:
 def test_no_fix_clears_acs_on_a_host_with_passthrough() -> None:
     examination = with_acs(healthy(), 0x1D)
     handed = with_function(examination, first(examination, PciKind.GPU).bdf, driver="vfio-pci")
-    one = finding(handed, "acs-redirect-enabled")
-    assert (one.status, one.severity, one.fix) == (Status.FOUND, Severity.NOTE, None)
+    result = finding(handed, "acs-redirect-enabled")
+    assert (result.status, result.severity, result.fix) == (Status.FOUND, Severity.NOTE, None)
 
 
 def test_nics_with_ats_bypass_redirects() -> None:
@@ -131,26 +134,26 @@ def test_a_nic_without_the_ats_capability_does_not_translate() -> None:
         for bdf, space in spaces(examination).items()
         if isinstance(space, ConfigSpace)
     }
-    one = finding(with_spaces(examination, changed), "acs-direct-translated-without-ats")
-    assert one.status is Status.FOUND
-    assert "no ATS capability" in said(one)
+    result = finding(with_spaces(examination, changed), "acs-direct-translated-without-ats")
+    assert result.status is Status.FOUND
+    assert "no ATS capability" in said(result)
 
 
 def test_redirects_of_the_kernel_are_ok_on_grace() -> None:
     examination = healthy("gb200")
-    ports = [one for one in spaces(examination).values() if isinstance(one, ConfigSpace)]
-    assert any(isinstance(one.acs, Acs) and one.acs.on.redirects for one in ports)
+    ports = [space for space in spaces(examination).values() if isinstance(space, ConfigSpace)]
+    assert any(isinstance(space.acs, Acs) and space.acs.on.redirects for space in ports)
     assert finding(examination, "acs-redirect-enabled").status is Status.PASSED
 
 
 def test_rdma_topo_is_the_judge_on_direct_nic_platforms() -> None:
     good = replace(healthy("gb200"), rdma_topo=RdmaTopoFacts(("ACS for cx_switch is right",), ()))
     assert finding(good, "acs-direct-nic").status is Status.PASSED
-    one = findings_on("gb200+acs-direct-nic")["acs-direct-nic"]
-    assert one.evidence[0].source == "rdma_topo check"
-    assert one.devices
-    assert "ACS for grace_rp" in one.cause
-    assert "DMA function" in one.cause
+    result = findings_on("gb200+acs-direct-nic")["acs-direct-nic"]
+    assert result.evidence[0].source == "rdma_topo check"
+    assert result.devices
+    assert "ACS for grace_rp" in result.cause
+    assert "DMA function" in result.cause
 
 
 def test_the_cause_of_an_rdma_topo_failure_names_the_topology() -> None:
@@ -158,7 +161,7 @@ def test_the_cause_of_an_rdma_topo_failure_names_the_topology() -> None:
     numa = finding(replace(healthy("gb200"), rdma_topo=failed), "acs-direct-nic")
     assert "each attached to the CPU" in numa.cause
     examination = replace(healthy(), rdma_topo=failed)
-    ports = {one for gpu in examination.topology.gpus for one in first(examination, PciKind.GPU).chain[:-1]}
+    ports = set(first(examination, PciKind.GPU).chain[:-1])
     for port in ports:
         examination = with_function(examination, port, vendor_id=0x15B3)
     inline = finding(examination, "acs-direct-nic")
@@ -250,9 +253,9 @@ def test_healthy_nodes_have_no_detours(name: str) -> None:
 
 def test_a_redirect_marks_the_switch_and_its_gpus_and_nics() -> None:
     """The overview draws a switch by its upstream port."""
-    one = findings_on("hgx-h100+acs-on")["acs-redirect-enabled"]
+    result = findings_on("hgx-h100+acs-on")["acs-redirect-enabled"]
     examination = healthy()
     gpu = first(examination, PciKind.GPU)
-    assert gpu.chain[-3] in one.devices
-    assert gpu.bdf in one.devices
-    assert set(near_nics(examination, gpu.bdf)) <= set(one.devices)
+    assert gpu.chain[-3] in result.devices
+    assert gpu.bdf in result.devices
+    assert set(near_nics(examination, gpu.bdf)) <= set(result.devices)

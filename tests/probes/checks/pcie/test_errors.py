@@ -39,26 +39,26 @@ def test_corrected_errors_weigh_more_where_they_rise() -> None:
     still = replace(once, earlier_pcie_errors=with_counts(healthy(), 12))
     assert finding(still, "pcie-aer-correctable").severity is Severity.NOTE
     rising = replace(once, earlier_pcie_errors=with_counts(healthy(), 5))
-    one = finding(rising, "pcie-aer-correctable")
-    assert one.severity is Severity.WARNING
-    assert "+7" in said(one)
+    result = finding(rising, "pcie-aer-correctable")
+    assert result.severity is Severity.WARNING
+    assert "+7" in said(result)
 
 
 def uncounted() -> Examination:
     facts = healthy().pcie_errors
     assert isinstance(facts, PcieErrorFacts)
     without = {
-        bdf: replace(one, correctable=ABSENT, nonfatal=ABSENT, fatal=ABSENT)
-        for bdf, one in facts.functions.items()
+        bdf: replace(function, correctable=ABSENT, nonfatal=ABSENT, fatal=ABSENT)
+        for bdf, function in facts.functions.items()
     }
     return replace(healthy(), pcie_errors=PcieErrorFacts(without))
 
 
 def test_missing_error_counters_are_not_zero() -> None:
     for name in ("pcie-aer-correctable", "pcie-aer-uncorrectable"):
-        one = finding(uncounted(), name)
-        assert one.status is Status.UNKNOWN
-        assert "AER" in one.cause
+        result = finding(uncounted(), name)
+        assert result.status is Status.UNKNOWN
+        assert "AER" in result.cause
 
 
 def test_a_counted_fatal_error_is_reported_once() -> None:

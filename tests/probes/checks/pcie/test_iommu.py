@@ -1,4 +1,4 @@
-"""The IOMMU, and virtual machines."""
+"""The IOMMU and ATS of NICs."""
 
 from __future__ import annotations
 
@@ -7,11 +7,15 @@ from dataclasses import replace
 import pytest
 
 from probes.base.unknown import Unknown
+from probes.checks.registry import findings
 from probes.facts.gpudirect import GdrPath
 from probes.facts.pci.config_space import ConfigSpace
 from probes.facts.pci.functions import PciKind
 from probes.facts.system.platform import PlatformFacts
-from probes.queries.finding import Severity, Status
+from probes.queries.finding import Finding, Severity, Status
+from probes.simulation.host import SimulatedHost
+from probes.simulation.node.devices import config_space
+from probes.snapshot.examination import examine
 from tests.probes.checks.changed import with_log
 from tests.probes.checks.doctor import findings_on
 from tests.probes.checks.pcie.nodes import (
@@ -34,17 +38,17 @@ def test_an_iommu_that_passes_through_is_fine() -> None:
     kernel = healthy().node.kernel
     assert not isinstance(kernel, Unknown)
     on = with_node(healthy(), kernel=replace(kernel, cmdline="intel_iommu=on iommu=pt"))
-    one = finding(on, "iommu-translated")
-    assert one.status is Status.PASSED
-    assert "identity" in said(one)
+    result = finding(on, "iommu-translated")
+    assert result.status is Status.PASSED
+    assert "identity" in said(result)
 
 
 @pytest.mark.parametrize("kind", ["DMA", "DMA-FQ"])
 def test_an_iommu_that_translates_is_found(kind: str) -> None:
-    one = finding(with_functions(healthy(), iommu_type=kind), "iommu-translated")
-    assert one.status is Status.FOUND
-    assert one.fix is not None
-    assert one.fix.needs_reboot
+    function = finding(with_functions(healthy(), iommu_type=kind), "iommu-translated")
+    assert function.status is Status.FOUND
+    assert function.fix is not None
+    assert function.fix.needs_reboot
 
 
 def test_translation_on_the_path_of_dmabuf_is_critical() -> None:
@@ -52,10 +56,10 @@ def test_translation_on_the_path_of_dmabuf_is_critical() -> None:
     translated = with_functions(healthy(), iommu_type="DMA-FQ")
     for path, severity in ((GdrPath.DMABUF, Severity.CRITICAL), (GdrPath.PEERMEM, Severity.WARNING)):
         usability = replace(translated.usability, path=path)
-        one = finding(replace(translated, usability=usability), "iommu-translated")
-        assert one.severity is severity
-        assert one.data_path
-        assert ("lost without an error" in one.impact) == (path is GdrPath.DMABUF)
+        result = finding(replace(translated, usability=usability), "iommu-translated")
+        assert result.severity is severity
+        assert result.data_path
+        assert ("lost without an error" in result.impact) == (path is GdrPath.DMABUF)
 
 
 def test_iommu_faults_of_the_path_are_quoted_and_those_of_others_not() -> None:
@@ -64,10 +68,10 @@ def test_iommu_faults_of_the_path_are_quoted_and_those_of_others_not() -> None:
     other = "DMAR: [DMA Write NO_PASID] Request device [fe:1f.0] fault addr 0x1"
     for bdf in (gpu.bdf, gpu.chain[1]):
         line = f"DMAR: [DMA Write NO_PASID] Request device [{bdf[5:]}] fault addr 0x2"
-        one = finding(with_log(translated, other, line), "iommu-translated")
-        assert one.severity is Severity.CRITICAL
-        assert one.evidence[0].value == line
-        assert other not in said(one)
+        result = finding(with_log(translated, other, line), "iommu-translated")
+        assert result.severity is Severity.CRITICAL
+        assert result.evidence[0].value == line
+        assert other not in said(result)
     assert finding(with_log(translated, other), "iommu-translated").severity is Severity.WARNING
 
 
@@ -77,10 +81,10 @@ def test_an_iommu_fault_names_its_device_on_every_node() -> None:
         node = healthy(name)
         nic = first(node, PciKind.NIC)
         line = f"mlx5_core {nic.bdf}: AMD-Vi: Event logged [IO_PAGE_FAULT domain=0x0021 flags=0x0]"
-        one = finding(with_log(node, line), "iommu-fault")
-        assert one.status is Status.FOUND
-        assert one.devices == (nic.bdf,)
-        assert line in said(one)
+        result = finding(with_log(node, line), "iommu-fault")
+        assert result.status is Status.FOUND
+        assert result.devices == (nic.bdf,)
+        assert line in said(result)
     other = "DMAR: [DMA Write NO_PASID] Request device [fe:1f.0] fault addr 0x1"
     assert finding(with_log(healthy(), other), "iommu-fault").status is Status.PASSED
     hidden = replace(healthy(), kernel_log=SLOW)
@@ -143,9 +147,9 @@ def test_an_old_kernel_without_group_types_is_judged_by_its_command_line() -> No
     kernel = old.node.kernel
     assert not isinstance(kernel, Unknown)
     silent = with_node(old, kernel=replace(kernel, cmdline="ro quiet intel_iommu=on"))
-    one = finding(silent, "iommu-translated")
-    assert one.status is Status.UNKNOWN
-    assert "Linux 5.11" in one.cause
+    result = finding(silent, "iommu-translated")
+    assert result.status is Status.UNKNOWN
+    assert "Linux 5.11" in result.cause
 
 
 def test_a_translating_smmu_on_grace_and_an_iommu_in_a_guest_are_no_faults() -> None:
@@ -162,15 +166,15 @@ def test_a_guest_that_hides_ats_leaves_it_unknown() -> None:
         for bdf, space in spaces(examination).items()
         if isinstance(space, ConfigSpace)
     }
-    one = finding(with_spaces(examination, changed), "vm-without-p2p-ats")
-    assert one.status is Status.UNKNOWN
-    assert "check on the host" in one.cause
+    result = finding(with_spaces(examination, changed), "vm-without-p2p-ats")
+    assert result.status is Status.UNKNOWN
+    assert "check on the host" in result.cause
 
 
 def test_a_guest_without_a_switch_gets_the_topology_file_as_fix() -> None:
-    one = findings_on("cloud-vm")["vm-without-p2p"]
-    assert (one.status, one.severity) == (Status.FOUND, Severity.NOTE)
-    assert "NCCL_TOPO_FILE" in one.impact
+    result = findings_on("cloud-vm")["vm-without-p2p"]
+    assert (result.status, result.severity) == (Status.FOUND, Severity.NOTE)
+    assert "NCCL_TOPO_FILE" in result.impact
     assert finding(as_guest(healthy()), "vm-without-p2p").status is Status.PASSED
 
 
@@ -189,3 +193,37 @@ def test_pci_noacs_is_no_kernel_option() -> None:
     assert any('pci=disable_acs_redir=\\"<BDF>;<BDF>\\"' in step.why for step in fix.steps)
     lost = with_node(healthy(), kernel=SLOW)
     assert finding(lost, "acs-option-ignored").status is Status.UNKNOWN
+
+
+CHECK = "nic-ats-on-bare-metal"
+
+
+def with_ats(node: str) -> Finding:
+    host = SimulatedHost(node, clock=lambda: 1000.0)
+    for nic in host.tree.nics:
+        config_space.set_bits(host.tree, nic.bdf, config_space.ATS_CONTROL, 0x8000, 0x8000)
+    (finding,) = findings(examine(host), only={CHECK})
+    return finding
+
+
+def test_ats_on_bare_metal_is_a_note_about_each_nic() -> None:
+    finding = with_ats("hgx-h100")
+    assert (finding.status, finding.severity) == (Status.FOUND, Severity.NOTE)
+    assert len(finding.devices) == 10
+    assert finding.fix is not None
+    assert "mlxconfig -d 0000:1a:00.0 q ATS_ENABLED" in finding.fix.steps[0].why
+
+
+def test_a_guest_needs_ats() -> None:
+    assert findings_on("cloud-vm")[CHECK].status is Status.PASSED
+    assert with_ats("pcie-l40s+vm-without-p2p").status is Status.PASSED
+
+
+def test_grace_needs_ats() -> None:
+    assert with_ats("gb200").status is Status.PASSED
+
+
+def test_ports_that_pass_translated_requests_need_ats() -> None:
+    finding = with_ats("hgx-h100+acs-direct-translated-without-ats")
+    assert "mlx5_2" not in " ".join(evidence.value for evidence in finding.evidence)
+    assert "mlx5_0" in " ".join(evidence.value for evidence in finding.evidence)

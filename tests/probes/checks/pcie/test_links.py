@@ -47,9 +47,9 @@ def test_a_slow_gpu_link_is_a_fault_under_load_and_unknown_without_a_reading() -
         slow_gpu(ABSENT),
         replace(slow_gpu(95), reading=replace(healthy().reading, gpus=SLOW)),
     ):
-        one = finding(examination, "pcie-link-degraded-gpu-speed")
-        assert one.status is Status.UNKNOWN
-        assert "idle" in one.cause
+        result = finding(examination, "pcie-link-degraded-gpu-speed")
+        assert result.status is Status.UNKNOWN
+        assert "idle" in result.cause
 
 
 def test_the_pcie_link_of_a_gpu_on_grace_does_not_matter() -> None:
@@ -103,8 +103,8 @@ def test_only_nics_of_one_board_are_compared() -> None:
     examination = healthy()
     rdma = examination.node.rdma
     assert not isinstance(rdma, Unknown)
-    storage = next(one for one in rdma.devices if one.name == "mlx5_4")
-    twin = next(one for one in rdma.devices if one.name == "mlx5_9")
+    storage = next(device for device in rdma.devices if device.name == "mlx5_4")
+    twin = next(device for device in rdma.devices if device.name == "mlx5_9")
     changed: dict[str, Any] = {}
     for device in (storage, twin):
         assert isinstance(device.bdf, str)
@@ -124,5 +124,5 @@ def test_a_larger_max_payload_than_needed_is_no_fault() -> None:
         finding(with_spaces(examination, {port: wide}), "pcie-devctl-payload-differs").status is Status.PASSED
     )
     narrow = replace(space, express=replace(space.express, max_payload_bytes=128))
-    one = finding(with_spaces(examination, {port: narrow}), "pcie-devctl-payload-differs")
-    assert one.devices == (port,)
+    result = finding(with_spaces(examination, {port: narrow}), "pcie-devctl-payload-differs")
+    assert result.devices == (port,)

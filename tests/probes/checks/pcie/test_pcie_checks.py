@@ -41,25 +41,25 @@ NEED_CONFIG = {
 @pytest.mark.parametrize("name", ["hgx-h100", "dgx-a100", "pcie-l40s", "gb200", "cloud-vm"])
 def test_a_node_that_could_be_read_leaves_nothing_unknown(name: str) -> None:
     found = findings_on(name)
-    assert [one for one in IDS if found[one].status is Status.UNKNOWN] == []
+    assert [name for name in IDS if found[name].status is Status.UNKNOWN] == []
 
 
 def test_facts_that_need_root_are_unknown() -> None:
     denied = dict.fromkeys(spaces(healthy()), DENIED)
     examination = replace(healthy(), config_space=ConfigSpaceFacts(denied))
     for name in IDS:
-        one = finding(examination, name)
-        assert (one.status is Status.UNKNOWN) == (name in NEED_CONFIG), name
+        result = finding(examination, name)
+        assert (result.status is Status.UNKNOWN) == (name in NEED_CONFIG), name
         if name in NEED_CONFIG:
-            assert one.cause == "needs root: PCI config beyond 64 bytes"
+            assert result.cause == "needs root: PCI config beyond 64 bytes"
 
 
 def test_a_probe_that_timed_out_never_passes() -> None:
     silent = replace(healthy(), config_space=SLOW, pcie_errors=SLOW)
     for name in NEED_CONFIG | {"pcie-function-gone", "pcie-aer-correctable", "pcie-aer-uncorrectable"}:
-        one = finding(silent, name)
-        assert one.status is Status.UNKNOWN
-        assert "no answer for 10 s" in one.cause
+        result = finding(silent, name)
+        assert result.status is Status.UNKNOWN
+        assert "no answer for 10 s" in result.cause
 
 
 def test_unread_devices_are_unknown_not_absent() -> None:
@@ -81,15 +81,15 @@ def test_a_node_without_gpus_and_nics_has_none_of_these() -> None:
 
 @pytest.mark.parametrize("name", IDS)
 def test_each_names_a_document_and_an_area(name: str) -> None:
-    one = findings_on("hgx-h100")[name]
-    assert one.reference
-    assert one.area == "pcie"
+    finding = findings_on("hgx-h100")[name]
+    assert finding.reference
+    assert finding.area == "pcie"
 
 
 def test_commands_are_argv_without_a_shell() -> None:
     for name in ("hgx-h100+acs-on,pcie-devctl-relaxed-ordering,pcie-devctl-read-request,pcie-aspm-on",):
-        for one in findings_on(name).values():
-            for step in one.fix.steps if one.fix else ():
+        for result in findings_on(name).values():
+            for step in result.fix.steps if result.fix else ():
                 assert not any(set(word) & set("|&;$<>`") for word in step.argv)
 
 

@@ -54,8 +54,8 @@ def test_a_node_without_any_near_pair_gets_a_note() -> None:
     examination = healthy("pcie-l40s")
     topology = examination.topology
     far = replace(examination, topology=replace(topology, gpus=topology.gpus[2:]))
-    one = finding(far, "gpu-nic-cross-socket")
-    assert (one.status, one.severity) == (Status.FOUND, Severity.NOTE)
+    result = finding(far, "gpu-nic-cross-socket")
+    assert (result.status, result.severity) == (Status.FOUND, Severity.NOTE)
 
 
 def test_a_single_numa_node_is_ok() -> None:

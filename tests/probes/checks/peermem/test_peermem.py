@@ -29,7 +29,7 @@ from tests.tiers import usual
 def test_peermem_that_is_absent_is_no_fault_where_dmabuf_works() -> None:
     node = without(with_module(examination_of(HGX), "nvidia_peermem", persistent=None), "nvidia_peermem")
     assert says(node, "peermem-not-loaded").status is Status.PASSED
-    assert not {one for one in found_on("gb200") if one.startswith("peermem")}
+    assert not {name for name in found_on("gb200") if name.startswith("peermem")}
 
 
 def test_peermem_that_the_node_is_set_up_to_load_is_a_note_where_dmabuf_works() -> None:
@@ -59,7 +59,9 @@ def test_a_refcnt_of_0_is_no_fault() -> None:
     idle = replace(node, reading=replace(node.reading, peermem=replace(node.reading.peermem, refcnt=0)))
     assert says(idle, "peermem-reference-leak").status is Status.PASSED
     assert not {
-        one.id for one in findings(idle) if one.status is Status.FOUND and one.severity is not Severity.NOTE
+        finding.id
+        for finding in findings(idle)
+        if finding.status is Status.FOUND and finding.severity is not Severity.NOTE
     }
 
 
@@ -133,16 +135,16 @@ PEERMEM_FAULTS = [
     name
     for name, fault in FAULTS.items()
     if fault.on == HGX
-    and any(one.startswith(("peermem-", "nv-peer-mem", "inbox-core")) for one in fault.finds)
+    and any(name.startswith(("peermem-", "nv-peer-mem", "inbox-core")) for name in fault.finds)
 ]
 
 
 @pytest.mark.parametrize("name", PEERMEM_FAULTS)
 def test_peermem_faults_are_notes_where_dmabuf_works(name: str) -> None:
     """NVIDIA deprecates it: DMA-BUF is what to care for."""
-    for one in findings_on(f"{HGX}+{name}").values():
-        if one.id in FAULTS[name].finds:
-            assert one.severity is Severity.NOTE
+    for finding in findings_on(f"{HGX}+{name}").values():
+        if finding.id in FAULTS[name].finds:
+            assert finding.severity is Severity.NOTE
 
 
 def test_ofed_libraries_on_inbox_modules_are_a_note_with_dmabuf() -> None:
@@ -175,8 +177,8 @@ def test_mlnx_ofed_5_0_still_needs_the_legacy_setting(release: str, legacy: bool
 def test_peermem_that_is_loaded_has_registered() -> None:
     """There is no state "loaded, but not registered": missing memory_peers says nothing."""
     assert isinstance(examination_of(HGX).reading.peermem.peers, Unknown)
-    ours = [one for one in findings_on(HGX).values() if one.id.startswith("peermem")]
-    assert not [one.id for one in ours if one.status is Status.FOUND]
+    ours = [finding for finding in findings_on(HGX).values() if finding.id.startswith("peermem")]
+    assert not [finding.id for finding in ours if finding.status is Status.FOUND]
 
 
 def test_an_old_message_means_nothing_once_the_module_is_loaded() -> None:
