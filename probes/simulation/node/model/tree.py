@@ -249,8 +249,10 @@ class Tree:
     def _enter(self, path: str) -> None:
         self.resolved = {}
         parent, _, name = path.rpartition("/")
-        self.directory(parent or "/")
-        self.directories[parent or "/"].add(name)
+        parent = parent or "/"
+        if parent not in self.directories:
+            self.directory(parent)
+        self.directories[parent].add(name)
 
 
 def uuid_of(number: int) -> str:
