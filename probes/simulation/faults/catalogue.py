@@ -7,13 +7,10 @@ from types import ModuleType
 
 from probes.simulation.faults import (
     environment,
-    fabric,
     gpu,
-    job_logs,
     live,
     modules,
     nccl,
-    network,
     nic,
     path,
     pcie,
@@ -45,8 +42,7 @@ _HIDDEN_BY = {
 
 # Add a new file of faults here.
 AREAS: tuple[ModuleType, ...] = (
-    *(modules, peermem, path, pcie, nic, gpu, fabric, environment, nccl, network, tools, live, job_logs),
-    vendor_nics,
+    *(modules, peermem, path, pcie, nic, gpu, environment, nccl, tools, live, vendor_nics),
 )
 FAULTS: dict[str, Fault] = {
     fault.name: replace(fault, excludes=fault.excludes | _HIDDEN_BY.get(fault.name, frozenset()))

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable
 from dataclasses import replace
 
-from probes.simulation.faults.fault import ChangeDescription, ChangeTree, Fault, fault
+from probes.simulation.faults.fault import ChangeDescription, ChangeTree, Fault, change_fields, fault
 from probes.simulation.node.devices import config_space as config
 from probes.simulation.node.model.description import NodeDescription, RootDescription
 from probes.simulation.node.model.tree import Tree, log
@@ -179,10 +179,6 @@ def _three_gpus_a_nic(description: NodeDescription) -> NodeDescription:
     return replace(description, root=(replace(first, switch=["gpu", *first.switch]), *others))
 
 
-def _small_bar1(description: NodeDescription) -> NodeDescription:
-    return replace(description, gpu=replace(description.gpu, bar1_gib=32))
-
-
 def _numa_node_unknown(tree: Tree) -> None:
     nic = _nic(tree, "mlx5_4")
     if nic is not None:
@@ -309,7 +305,9 @@ FAULTS: tuple[Fault, ...] = (
         "The firmware does not report the NUMA node of a NIC (mlx5_4)",
         _numa_node_unknown,
     ),
-    fault("bar1-too-small", "BAR1 of the GPUs is 32 GiB", change_description=_small_bar1),
+    fault(
+        "bar1-too-small", "BAR1 of the GPUs is 32 GiB", change_description=change_fields(gpu={"bar1_gib": 32})
+    ),
     fault(
         "pcie-link-degraded-width",
         "The PCIe link of a NIC (mlx5_2) runs at x8",

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from probes.facts.system.tool_names import PERFTEST
-from probes.simulation.faults.fault import ChangeTree, Fault, fault
+from probes.simulation.faults.fault import ChangeTree, Fault, add_file, change_fields, fault, remove_path
 from probes.simulation.node.devices.network import SOCKETS, listening
 from probes.simulation.node.jobs.processes import add_rank, default_libraries, library_directory
 from probes.simulation.node.model.description import NodeDescription
@@ -49,7 +47,7 @@ def _no_provider(tree: Tree) -> None:
 def _no_gdrdrv(description: NodeDescription) -> NodeDescription:
     modules = description.modules
     live = tuple(name for name in modules.live if name != "gdrdrv")
-    return replace(description, modules=replace(modules, live=live, on_disk=(*modules.on_disk, "gdrdrv")))
+    return change_fields(modules={"live": live, "on_disk": (*modules.on_disk, "gdrdrv")})(description)
 
 
 def _library_alone(tree: Tree) -> None:
@@ -58,14 +56,7 @@ def _library_alone(tree: Tree) -> None:
     tree.link(f"{place}/libgdrapi.so.2", "libgdrapi.so.2.5")
 
 
-def _no_gdrdrv_file(tree: Tree) -> None:
-    tree.remove("/dev/gdrdrv")
-
-
-def _port_taken(tree: Tree) -> None:
-    tree.add("/proc/net/tcp", f"{SOCKETS}{listening(22)}{listening(18515)}")
-
-
+_PORT_TAKEN = add_file("/proc/net/tcp", f"{SOCKETS}{listening(22)}{listening(18515)}")
 _OTHER_PROGRAMS = ("perftest-missing", "perftest-without-cuda", "perftest-without-dmabuf")
 
 FAULTS: tuple[Fault, ...] = (
@@ -97,6 +88,11 @@ FAULTS: tuple[Fault, ...] = (
         _library_alone,
         change_description=_no_gdrdrv,
     ),
-    fault("gdrdrv-device-missing", "/dev/gdrdrv is missing", _no_gdrdrv_file, excludes=("gdrdrv-missing",)),
-    fault("perftest-port-in-use", "A program listens on perftest's port 18515", _port_taken),
+    fault(
+        "gdrdrv-device-missing",
+        "/dev/gdrdrv is missing",
+        remove_path("/dev/gdrdrv"),
+        excludes=("gdrdrv-missing",),
+    ),
+    fault("perftest-port-in-use", "A program listens on perftest's port 18515", _PORT_TAKEN),
 )
