@@ -32,13 +32,12 @@ from probes.simulation.node.jobs.programs import programs_by_gpu
 from probes.simulation.node.jobs.ras import ADDRESS, ras_events, ras_report
 from probes.simulation.node.jobs.rdma_resources import rdma_resources
 from probes.simulation.node.jobs.traffic import settle_jobs, traffic_of_gpu
-from probes.simulation.node.jobs.training import OPENED, gpu_load
 from probes.simulation.node.model.description import NodeDescription, describe
+from probes.simulation.node.model.load import OPENED, Wave, angle_of, gpu_load
 from probes.simulation.node.model.tree import GIB, uuid_of
-from probes.simulation.node.model.waves import Wave, phase
-from probes.simulation.node.system.fabric import fabric_place, fabric_state
-from probes.simulation.node.system.reboot import description_after, keep_disk
+from probes.simulation.node.system.services import fabric_place, fabric_state
 from probes.simulation.node.system.software import library_mismatch, library_missing
+from probes.simulation.node.system.system import description_after, keep_disk
 
 if TYPE_CHECKING:  # a node that is only read needs neither faults nor commands nor benchmark tools
     from probes.simulation.bandwidth.node_pair import NodeParts, SimulatedNode
@@ -232,7 +231,7 @@ class SimulatedHost:
         """
         # Imported with the first test: speeds depend on the doctor's facts.
         from probes.simulation.bandwidth.node_pair import SimulatedNode
-        from probes.simulation.bandwidth.start import start as start_test
+        from probes.simulation.bandwidth.node_pair import start as start_test
 
         if self._node is None:
             self._node = SimulatedNode((self, self.tree, self._seconds), self._seed, self._make_peer)
@@ -509,9 +508,9 @@ class _GpuWaves:
 @lru_cache(maxsize=256)
 def _gpu_waves(seed: int, bdf: str) -> _GpuWaves:
     def wave(what: str) -> Wave:
-        return Wave(1.0, phase(seed, f"{bdf} {what}"))
+        return Wave(1.0, angle_of(seed, f"{bdf} {what}"))
 
-    load = Wave(1.0, phase(seed, f"{bdf} load"), 61.0, 7.1)
+    load = Wave(1.0, angle_of(seed, f"{bdf} load"), 61.0, 7.1)
     return _GpuWaves(load, wave("tx"), wave("rx"), wave("nvlink tx"), wave("nvlink rx"))
 
 

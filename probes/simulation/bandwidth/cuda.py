@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from probes.base.frozen import frozen
 from probes.simulation.node.model.tree import Tree
-from probes.simulation.node.system.fabric import MANAGER, fabric_state, has_switches
+from probes.simulation.node.system.services import MANAGER, fabric_state, has_switches
 from probes.simulation.node.system.software import library_mismatch
 
 ERRORS = {

@@ -16,8 +16,15 @@ from probes.simulation.node.jobs.processes import library_directory
 from probes.simulation.node.model.description import NodeDescription, NumaDescription, RootDescription
 from probes.simulation.node.model.tree import Tree, log
 from probes.simulation.node.modules.files import set_modinfo
-from probes.simulation.node.system.fabric import MANAGER, NVLSM, stop_nvlsm
-from probes.simulation.node.system.services import UNITS, set_fabric_manager_version, stop, uninstall
+from probes.simulation.node.system.services import (
+    MANAGER,
+    NVLSM,
+    UNITS,
+    set_fabric_manager_version,
+    stop,
+    stop_nvlsm,
+    uninstall,
+)
 from probes.simulation.node.system.software import install_library, set_library_version
 
 _LOST, _UNLISTED, _WITHOUT_DRIVER, _NOUVEAU, _FOR_GUESTS = 5, 6, 7, 4, 2

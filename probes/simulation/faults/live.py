@@ -27,10 +27,8 @@ from probes.simulation.node.jobs.traffic import (
     carry_over_tcp,
     scale,
 )
-from probes.simulation.node.jobs.training import OPENED
-from probes.simulation.node.model.program import PEERMEM, Program, Via
-from probes.simulation.node.model.tree import PlacedNic, Tree, log
-from probes.simulation.node.model.waves import Steps, changes
+from probes.simulation.node.model.load import OPENED, Steps, changes
+from probes.simulation.node.model.tree import PEERMEM, PlacedNic, Program, Tree, Via, log
 
 STAGED_RANK, STOPPED_RANK, BEHIND_RANK, LOST_RANK, SLOW_RANK, FLAPPING_RANK = 5, 3, 2, 5, 5, 3
 """Ranks with a fault for seed 0; each seed has it on the next rank."""

@@ -6,8 +6,7 @@ from dataclasses import replace
 
 from probes.simulation.faults.fault import ChangeTree, Fault, add_file, fault
 from probes.simulation.node.model.description import NodeDescription
-from probes.simulation.node.model.program import PEERMEM
-from probes.simulation.node.model.tree import Refusal, Tree
+from probes.simulation.node.model.tree import PEERMEM, Refusal, Tree
 from probes.simulation.node.modules.files import modinfo_fields, modinfo_of, remove_module_file, set_modinfo
 from probes.simulation.node.modules.loading import refuse_module, remove_modules
 

@@ -9,8 +9,7 @@ from probes.facts.jobs.nccl_conf import NCCL_CONF
 from probes.simulation.faults.fault import Fault, add_file, fault
 from probes.simulation.node.jobs.processes import FIRST_RANK, NCCL_VERSION, add_rank, default_libraries
 from probes.simulation.node.model.description import NodeDescription
-from probes.simulation.node.model.program import Program, Via
-from probes.simulation.node.model.tree import Tree
+from probes.simulation.node.model.tree import Program, Tree, Via
 from probes.simulation.node.modules.modules import end_rdma_traffic
 
 _pids = count(43000)

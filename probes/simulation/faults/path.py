@@ -8,8 +8,7 @@ from typing import Any
 from probes.simulation.faults.fault import ChangeTree, Fault, change_fields, fault
 from probes.simulation.faults.peermem import GONE
 from probes.simulation.node.model.description import NodeDescription, RootDescription
-from probes.simulation.node.model.program import PEERMEM
-from probes.simulation.node.model.tree import Tree, log
+from probes.simulation.node.model.tree import PEERMEM, Tree, log
 from probes.simulation.node.modules.loading import remove_modules
 
 

@@ -7,8 +7,7 @@ from collections.abc import Callable
 from probes.simulation.faults.fault import ChangeTree, Fault, add_file, change_fields, fault
 from probes.simulation.faults.modules import NO_FILE, other_kernel, take_driver_from_disk
 from probes.simulation.node.jobs.processes import end_program
-from probes.simulation.node.model.program import PEERMEM
-from probes.simulation.node.model.tree import Refusal, Tree, log, module_path
+from probes.simulation.node.model.tree import PEERMEM, Refusal, Tree, log, module_path
 from probes.simulation.node.modules.files import add_module_file, remove_module_file, set_modinfo
 from probes.simulation.node.modules.loading import INVALID, insert_module, refuse_module, remove_modules
 from probes.simulation.node.modules.modules import add_module, srcversion_of

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from probes.simulation.faults.fault import change_fields, fault
-from probes.simulation.node.devices.cxi import GPU_PARAMETER
-from probes.simulation.node.efa import EFA_PEERMEM
+from probes.simulation.node.devices.vendor_nics import EFA_PEERMEM, GPU_PARAMETER
 from probes.simulation.node.model.tree import Refusal, Tree, log
 from probes.simulation.node.modules.files import remove_module_file
 from probes.simulation.node.modules.loading import INVALID, refuse_module, remove_modules

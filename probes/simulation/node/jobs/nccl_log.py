@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from probes.simulation.node.jobs.programs import needs_plugin
-from probes.simulation.node.model.program import Program, Via
-from probes.simulation.node.model.tree import PlacedNic, Tree
+from probes.simulation.node.model.tree import PlacedNic, Program, Tree, Via
 
 _VERSION = "2.27.7"
 PLUGIN_VERSION, LIBFABRIC_VERSION = "1.13.2-aws", "1.22"  # awslabs/awsome-distributed-training, FSDP on P5

@@ -9,8 +9,7 @@ from probes.facts.jobs.nccl_conf import NCCL_CONF
 from probes.simulation.node.jobs.nccl_log import JobOutput
 from probes.simulation.node.jobs.programs import nearest_nics, needs_plugin, path_between, path_of, uses_cxi
 from probes.simulation.node.jobs.rdma_resources import pinned_bytes, service_thread
-from probes.simulation.node.model.program import Program, Via
-from probes.simulation.node.model.tree import Content, Tree
+from probes.simulation.node.model.tree import Content, Program, Tree, Via
 
 FIRST_RANK = 41000
 _OWN = 40000

@@ -5,8 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from probes.simulation.node.jobs.programs import peermem_regions
-from probes.simulation.node.model.program import PEERMEM, PEERMEM_REGION_BYTES, Via
-from probes.simulation.node.model.tree import OUT_OF_TREE, Content, Tree, dependencies_of, hash_of
+from probes.simulation.node.model.tree import (
+    OUT_OF_TREE,
+    PEERMEM,
+    PEERMEM_REGION_BYTES,
+    Content,
+    Tree,
+    Via,
+    dependencies_of,
+    hash_of,
+)
 from probes.simulation.node.system.services import ONESHOT
 
 PEERMEM_PARAMETERS = {"peerdirect_support": "0", "persistent_api_support": "1"}
