@@ -250,6 +250,21 @@ class Tree:
         content = self.files.get(path)
         return content if isinstance(content, str) else ""
 
+    def content(self, path: str, seconds: float) -> Maybe[bytes]:
+        """Return the content of a file at a moment, with its links resolved."""
+        content = self.files.get(path)
+        if content is None:
+            real = self.real(path)
+            if isinstance(real, Unknown):
+                # debugfs is for root, and a simulated node is never read as root.
+                hidden = path.startswith("/sys/kernel/debug/")
+                return Unknown(Reason.NEEDS_ROOT, path) if hidden else real
+            content = self.files.get(real)
+        if content is None:
+            return Unknown(Reason.MALFORMED, path, "Is a directory")
+        content = content(seconds) if callable(content) else content
+        return content.encode() if isinstance(content, str) else content
+
     def real(self, path: str) -> str | Unknown:
         """Return the path with its links resolved."""
         cache = self.resolved  # another one from the next change of the tree on
