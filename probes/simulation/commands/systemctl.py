@@ -48,14 +48,19 @@ def _systemctl(call: Invocation) -> CommandResult:
     for name in names:
         if not _NAME.fullmatch(name):
             return failed(f"Failed to {verb} unit: Unit name {name}.service is not valid.")
-    results = [_VERBS[verb](call, name) for name in names]
+    results = [_run_verb(call, verb, name) for name in names]
     if (
         "--now" in options
         and verb in ("enable", "disable", "mask")
         and not any(r.exit_status for r in results)
     ):
-        results += [(_start if verb == "enable" else _stop)(call, name) for name in names]
+        results += [_run_verb(call, "start" if verb == "enable" else "stop", name) for name in names]
     return combine(results)
+
+
+def _run_verb(call: Invocation, verb: str, name: str) -> CommandResult:
+    error = _check_unit(call, verb, name) if verb in ("start", "stop", "restart", "reload") else None
+    return error or _VERBS[verb](call, name)
 
 
 def _show(call: Invocation) -> CommandResult | None:
@@ -96,9 +101,6 @@ def _job_failed(name: str) -> CommandResult:
 
 
 def _start(call: Invocation, name: str) -> CommandResult:
-    error = _check_unit(call, "start", name)
-    if error is not None:
-        return error
     if call.tree.units.get(name) == "active":
         return done()
     return _start_unit(call, name)
@@ -110,25 +112,16 @@ def _start_unit(call: Invocation, name: str) -> CommandResult:
 
 
 def _stop(call: Invocation, name: str) -> CommandResult:
-    error = _check_unit(call, "stop", name)
-    if error is not None:
-        return error
     return done(seconds=0.5) if _stop_service(call, name) else _job_failed(name)
 
 
 def _restart(call: Invocation, name: str) -> CommandResult:
-    error = _check_unit(call, "restart", name)
-    if error is not None:
-        return error
     if not _stop_service(call, name):
         return _job_failed(name)
     return _start_unit(call, name)
 
 
 def _reload(call: Invocation, name: str) -> CommandResult:
-    error = _check_unit(call, "reload", name)
-    if error is not None:
-        return error
     if "ExecReload=" in call.tree.text(_unit_file(call.tree, name)):
         return done()
     problem = f"Job type reload is not applicable for unit {name}.service."

@@ -37,8 +37,8 @@ def _runtime(tree: Tree) -> None:
     tree.add("/proc/44003/limits", limits(str(64 << 20), str(64 << 20)))
 
 
-def _pid_namespace(tree: Tree) -> None:
-    # The last rank, so that the others stay visible.
+def _hide_last_rank(tree: Tree) -> None:
+    # The others stay visible.
     tree.remove(f"/proc/{FIRST_RANK + len(tree.gpus) - 1}")
 
 
@@ -57,10 +57,6 @@ def _hung(tree: Tree) -> None:
     log(tree, f"task:python3 state:D stack:0 pid:{FIRST_RANK} tgid:{FIRST_RANK} ppid:1", level=6)
     log(tree, " __schedule+0x2cb/0x760", level=6)
     log(tree, " os_acquire_rwlock_write+0x35/0x50 [nvidia]", level=6)
-
-
-def _denied(tree: Tree) -> None:
-    tree.denied.add("/dev/infiniband/uverbs1")
 
 
 def _bare_container(tree: Tree) -> None:
@@ -156,7 +152,7 @@ FAULTS: tuple[Fault, ...] = (
         "This shell can lock only 8 MiB of memory",
         add_file("/proc/40000/limits", limits(_SMALL, _SMALL)),
     ),
-    fault("pid-namespace-hides-users", "A job that NVML lists is not in /proc", _pid_namespace),
+    fault("pid-namespace-hides-users", "A job that NVML lists is not in /proc", _hide_last_rank),
     fault("rdma-cgroup-limit", "A job has all the RDMA objects that its cgroup allows", _at_rdma_limit),
     fault("task-hung-in-driver", "A rank hangs in the GPU driver", _hung),
     fault("dev-infiniband-missing", "/dev/infiniband is missing", remove_path("/dev/infiniband")),
@@ -169,14 +165,10 @@ FAULTS: tuple[Fault, ...] = (
     fault(
         "dev-infiniband-denied",
         "This user may not open the device file of one NIC",
-        _denied,
+        lambda tree: tree.denied.add("/dev/infiniband/uverbs1"),
         excludes=("dev-infiniband-missing",),
     ),
-    fault(
-        "dev-infiniband-not-in-container",
-        "A job's container has no RDMA device files",
-        _bare_container,
-    ),
+    fault("dev-infiniband-not-in-container", "A job's container has no RDMA device files", _bare_container),
     fault(
         "dev-infiniband-near-nic-missing",
         "A job's container has only the device file of a far NIC",

@@ -12,7 +12,7 @@ from probes.simulation.node.model.description import NodeDescription
 from probes.simulation.node.model.tree import Content, Tree
 from probes.simulation.node.modules.files import modinfo_of
 
-ChangeTree = Callable[[Tree], None]
+ChangeTree = Callable[[Tree], object]  # what it returns does not matter
 ChangeDescription = Callable[[NodeDescription], NodeDescription]
 
 
@@ -38,11 +38,7 @@ def add_file(path: str, content: Content) -> ChangeTree:
 
 def remove_path(path: str) -> ChangeTree:
     """Return a change that removes a file, a link or a directory."""
-
-    def change(tree: Tree) -> None:
-        tree.remove(path)
-
-    return change
+    return lambda tree: tree.remove(path)
 
 
 def change_fields(**fields: Any) -> ChangeDescription:
@@ -57,6 +53,11 @@ def change_fields(**fields: Any) -> ChangeDescription:
         return replace(description, **changed)
 
     return change
+
+
+def append_to_cmdline(words: str) -> ChangeDescription:
+    """Return a change that adds words to the kernel command line."""
+    return lambda description: replace(description, cmdline=f"{description.cmdline} {words}")
 
 
 def state_of(tree: Tree) -> dict[str, object]:

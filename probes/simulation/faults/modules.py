@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
-from probes.simulation.faults.fault import ChangeTree, Fault, add_file, fault
-from probes.simulation.node.model.description import NodeDescription
+from probes.simulation.faults.fault import ChangeTree, Fault, add_file, append_to_cmdline, fault
 from probes.simulation.node.model.tree import PEERMEM, Refusal, Tree
 from probes.simulation.node.modules.files import modinfo_fields, modinfo_of, remove_module_file, set_modinfo
 from probes.simulation.node.modules.loading import refuse_module, remove_modules
@@ -29,10 +26,6 @@ def _unloaded(*names: str) -> ChangeTree:
 def _install_false(tree: Tree) -> None:
     remove_modules(tree, PEERMEM)
     tree.add("/etc/modprobe.d/disable-peermem.conf", "install nvidia-peermem /bin/false\n")
-
-
-def _module_blacklist(description: NodeDescription) -> NodeDescription:
-    return replace(description, cmdline=f"{description.cmdline} module_blacklist={PEERMEM}")
 
 
 def _lockdown(tree: Tree) -> None:
@@ -82,10 +75,6 @@ def _half_updated(tree: Tree) -> None:
         if name.startswith("nvidia"):
             fields["version"] = "570.133.20"
             fields["srcversion"] = fields["srcversion"][::-1]
-
-
-def _stale(tree: Tree) -> None:
-    set_modinfo(tree, "mlx5_core", "srcversion", "51A01A7E51A01A7E51A01A7E")
 
 
 def _file_damaged(tree: Tree) -> None:
@@ -151,7 +140,7 @@ FAULTS: tuple[Fault, ...] = (
         "module-blacklisted-cmdline",
         "The kernel command line blocks nvidia_peermem",
         _unloaded(PEERMEM),
-        change_description=_module_blacklist,
+        change_description=append_to_cmdline(f"module_blacklist={PEERMEM}"),
     ),
     fault(
         "kernel-forbids-modules-disabled",
@@ -184,12 +173,7 @@ FAULTS: tuple[Fault, ...] = (
         finds=("dkms-not-built-for-kernel", "nvidia-not-loaded"),
         on="pcie-l40s",
     ),
-    fault(
-        "module-file-unusable",
-        "The file of the NVIDIA driver is damaged",
-        _file_damaged,
-        on="pcie-l40s",
-    ),
+    fault("module-file-unusable", "The file of the NVIDIA driver is damaged", _file_damaged, on="pcie-l40s"),
     fault(
         "module-wrong-architecture",
         "The NVIDIA driver on disk is for another CPU architecture",
@@ -209,5 +193,9 @@ FAULTS: tuple[Fault, ...] = (
         _half_updated,
         finds=("driver-half-updated", "driver-upgrade-blocked"),
     ),
-    fault("initramfs-stale", "The loaded mlx5_core is an old copy from the initramfs", _stale),
+    fault(
+        "initramfs-stale",
+        "The loaded mlx5_core is an old copy from the initramfs",
+        lambda tree: set_modinfo(tree, "mlx5_core", "srcversion", "51A01A7E51A01A7E51A01A7E"),
+    ),
 )

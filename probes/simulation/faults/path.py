@@ -28,10 +28,6 @@ _VOLTA = change_fields(gpu={"name": "Tesla V100-SXM2-32GB", "id": "10de:1db5", "
 _KERNEL_OF_RHEL_8 = change_fields(gpudirect={"dmabuf": False}, kernel="4.18.0-553.16.1.el8_10.x86_64")
 
 
-def _without_config(tree: Tree) -> None:
-    tree.add(f"/boot/config-{tree.description.kernel}", "CONFIG_MODULES=y\n# end\n")
-
-
 def _without_odp(tree: Tree) -> None:
     config = "CONFIG_DMA_SHARED_BUFFER=y\nCONFIG_INFINIBAND_USER_MEM=y\n# end\n"
     tree.add(f"/boot/config-{tree.description.kernel}", config)
@@ -138,7 +134,7 @@ FAULTS: tuple[Fault, ...] = (
     fault(
         "dmabuf-kernel-config",
         "A kernel built without DMA-BUF",
-        _without_config,
+        lambda tree: tree.add(f"/boot/config-{tree.description.kernel}", "CONFIG_MODULES=y\n# end\n"),
         change_description=_WITHOUT_DMABUF,
         on="pcie-l40s",
     ),

@@ -6,7 +6,14 @@ import re
 from collections.abc import Callable
 from dataclasses import replace
 
-from probes.simulation.faults.fault import ChangeDescription, ChangeTree, Fault, change_fields, fault
+from probes.simulation.faults.fault import (
+    ChangeDescription,
+    ChangeTree,
+    Fault,
+    append_to_cmdline,
+    change_fields,
+    fault,
+)
 from probes.simulation.node.devices import config_space as config
 from probes.simulation.node.model.description import NodeDescription, RootDescription
 from probes.simulation.node.model.tree import Tree, log
@@ -112,10 +119,6 @@ def _wrong_direct_nic(tree: Tree) -> None:
 def _translated(description: NodeDescription) -> NodeDescription:
     cmdline = re.sub(r" iommu(=pt|\.passthrough=1)", " intel_iommu=on", description.cmdline)
     return replace(description, iommu="DMA-FQ", cmdline=cmdline)
-
-
-def _noacs(description: NodeDescription) -> NodeDescription:
-    return replace(description, cmdline=f"{description.cmdline} pci=noacs")
 
 
 def _as_guest(description: NodeDescription) -> NodeDescription:
@@ -259,7 +262,7 @@ FAULTS: tuple[Fault, ...] = (
     fault(
         "acs-option-ignored",
         "pci=noacs is on the kernel command line and has no effect",
-        change_description=_noacs,
+        change_description=append_to_cmdline("pci=noacs"),
     ),
     fault(
         "iommu-translated",
@@ -375,11 +378,7 @@ FAULTS: tuple[Fault, ...] = (
         "A NIC (mlx5_0) had uncorrectable PCIe errors",
         _count("fatal", lambda tree: _nic(tree, "mlx5_0"), MalfTLP=2),
     ),
-    fault(
-        "pcie-aer-correctable",
-        "GPU0 had corrected PCIe errors",
-        _corrected,
-    ),
+    fault("pcie-aer-correctable", "GPU0 had corrected PCIe errors", _corrected),
     fault(
         "pcie-error-unreported",
         "GPU7 recorded a fatal PCIe error that the kernel did not count",

@@ -25,10 +25,6 @@ def _perftest(program: bytes) -> ChangeTree:
     return change
 
 
-def _no_link(tree: Tree) -> None:
-    tree.remove(f"{library_directory(tree)}/libcuda.so")
-
-
 def _old_verbs(tree: Tree) -> None:
     place = "/usr/local/lib"
     tree.add(f"{place}/{_OLD_VERBS}", "")
@@ -38,10 +34,6 @@ def _old_verbs(tree: Tree) -> None:
 def _old_verbs_in_job(tree: Tree) -> None:
     mapped = [path for path in default_libraries(tree) if "libibverbs" not in path]
     add_rank(tree, 45000, libraries=[*mapped, f"/opt/image/lib/{_OLD_VERBS}"])
-
-
-def _no_provider(tree: Tree) -> None:
-    tree.remove(f"{library_directory(tree)}/libmlx5.so.1")
 
 
 def _no_gdrdrv(description: NodeDescription) -> NodeDescription:
@@ -78,10 +70,19 @@ FAULTS: tuple[Fault, ...] = (
         _perftest(b"\x7fELF\0libcuda.so.1\0ibv_reg_mr\0"),
         excludes=_OTHER_PROGRAMS[:2],
     ),
-    fault("libcuda-link-missing", "The link libcuda.so is missing", _no_link, excludes=_OTHER_PROGRAMS),
+    fault(
+        "libcuda-link-missing",
+        "The link libcuda.so is missing",
+        lambda tree: tree.remove(f"{library_directory(tree)}/libcuda.so"),
+        excludes=_OTHER_PROGRAMS,
+    ),
     fault("rdma-core-without-dmabuf", "An old libibverbs is installed in /usr/local/lib", _old_verbs),
     fault("old-userspace-abi", "A job's image has an old libibverbs", _old_verbs_in_job),
-    fault("libibverbs-missing", "The libibverbs provider for ConnectX is not installed", _no_provider),
+    fault(
+        "libibverbs-missing",
+        "The libibverbs provider for ConnectX is not installed",
+        lambda tree: tree.remove(f"{library_directory(tree)}/libmlx5.so.1"),
+    ),
     fault(
         "gdrdrv-missing",
         "GDRCopy is installed without its driver gdrdrv",
