@@ -235,7 +235,8 @@ def _start_service(call: Invocation, name: str) -> bool:
         return False
     run(call.tree, name)
     add_service_references(call.tree, name)
-    if name == "nvidia-persistenced" and "--no-persistence-mode" not in _unit_text(call.tree, name):
+    unit = "".join(call.tree.text(f"{directory}/{name}.service") for directory in (UNITS, _OWN_UNITS))
+    if name == "nvidia-persistenced" and "--no-persistence-mode" not in unit:
         call.tree.persistent.update(range(len(call.tree.gpus)))
     return True
 
@@ -298,10 +299,6 @@ def _errors(call: Invocation, command: str, modules: list[str]) -> list[str]:
         if result.exit_status:
             return list(result.lines)
     return []
-
-
-def _unit_text(tree: Tree, name: str) -> str:
-    return "".join(tree.text(f"{directory}/{name}.service") for directory in (UNITS, "/etc/systemd/system"))
 
 
 _VERBS = {

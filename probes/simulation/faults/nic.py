@@ -29,8 +29,7 @@ def _nic(tree: Tree, name: str) -> PlacedNic:
 def _compute_nic(tree: Tree, name: str) -> PlacedNic:
     """Return the NIC of this name, else the compute NIC in its place: EFAs are named by their slot."""
     named = next((nic for nic in tree.nics if nic.name == name), None)
-    compute = [nic for nic in tree.nics if nic.kind is tree.description.nic.get("compute")]
-    return named or compute[int(name.rpartition("_")[2]) % len(compute)]
+    return named or tree.compute_nics[int(name.rpartition("_")[2]) % len(tree.compute_nics)]
 
 
 def _write(tree: Tree, path: str, content: Content) -> None:

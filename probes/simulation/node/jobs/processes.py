@@ -274,7 +274,7 @@ def compute_nics(tree: Tree) -> dict[str, str]:
     """Return NCCL_IB_HCA with the exact names of all compute NICs; a network plugin does not read it."""
     if needs_plugin(tree):
         return {}
-    names = [nic.name for nic in tree.nics if nic.kind is tree.description.nic.get("compute")]
+    names = [nic.name for nic in tree.compute_nics]
     return {"NCCL_IB_HCA": f"={','.join(names)}"} if names else {}
 
 

@@ -61,8 +61,7 @@ def path_between(tree: Tree, gpu: int, nic: PlacedNic) -> Via:
 
 def nearest_nics(tree: Tree) -> list[PlacedNic]:
     """Return the active compute NIC of each GPU: most of the PCIe path in common, used least so far."""
-    compute = tree.description.nic.get("compute")
-    nics = [nic for nic in tree.nics if nic.kind is compute and is_active(tree, nic)]
+    nics = [nic for nic in tree.compute_nics if is_active(tree, nic)]
     uses = dict.fromkeys((nic.name for nic in nics), 0)
     chosen: list[PlacedNic] = []
     for gpu in tree.gpus if nics else ():

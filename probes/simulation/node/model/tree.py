@@ -178,6 +178,12 @@ class Tree:
         """Everything with an RDMA device: NICs, and the functions that manage NVSwitches."""
         return [*self.nics, *self.bridges]
 
+    @property
+    def compute_nics(self) -> list[PlacedNic]:
+        """The NICs of training jobs."""
+        compute = self.description.nic.get("compute")
+        return [nic for nic in self.nics if nic.kind is compute]
+
     def plan(self, seconds: float, change: Callable[[Tree], None]) -> None:
         """Make a change at a moment to come."""
         self.planned.append((seconds, change))
