@@ -7,20 +7,16 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from functools import lru_cache
 from threading import Lock
 from typing import TYPE_CHECKING
 
-from probes.base.frozen import frozen
 from probes.base.origin import Origin, Source
 from probes.base.text import printable, printable_lines
-from probes.base.unknown import Maybe, Reason, Unknown, known
-from probes.facts.pci.functions import parse_speed
-from probes.facts.pci.link_speed import generation
+from probes.base.unknown import Maybe, Reason, Unknown
 from probes.host.answers import MESSAGE_CHARACTERS, CommandOutput, CudaGpu, FileRange, KernelMessage
 from probes.host.collectives import METRICS_BYTES, CollectiveSpeed, parse
 from probes.host.host_base import HostBase
-from probes.host.nvml import NvmlFacts, NvmlGpu, NvmlLive
+from probes.host.nvml import NvmlFacts, NvmlLive
 from probes.host.protocol import READ_LIMIT_BYTES
 from probes.host.ras import ANSWER_SECONDS, REPORTS
 from probes.host.rdma_resources import RdmaResources
@@ -32,17 +28,14 @@ from probes.host.usage import (
     usage_from_files,
 )
 from probes.simulation.node.build import build_tree
-from probes.simulation.node.jobs.programs import programs_by_gpu
 from probes.simulation.node.jobs.ras import ADDRESS, ras_events, ras_report
 from probes.simulation.node.jobs.rdma_resources import rdma_resources
-from probes.simulation.node.jobs.traffic import settle_jobs, traffic_of_gpu
-from probes.simulation.node.jobs.training import OPENED, gpu_load
+from probes.simulation.node.jobs.traffic import settle_jobs
 from probes.simulation.node.model.description import NodeDescription, describe
-from probes.simulation.node.model.tree import GIB, uuid_of
-from probes.simulation.node.model.waves import Wave, phase
-from probes.simulation.node.system.fabric import fabric_place, fabric_state
-from probes.simulation.node.system.reboot import description_after, keep_disk
-from probes.simulation.node.system.software import library_mismatch, library_missing
+from probes.simulation.node.model.load import OPENED
+from probes.simulation.node.nvml import nvml_facts, nvml_live
+from probes.simulation.node.system.software import library_missing
+from probes.simulation.node.system.system import description_after, keep_disk
 
 if TYPE_CHECKING:  # a node that is only read needs neither faults nor commands nor benchmark tools
     from probes.simulation.bandwidth.node_pair import NodeParts, SimulatedNode
@@ -50,9 +43,6 @@ if TYPE_CHECKING:  # a node that is only read needs neither faults nor commands 
     from probes.simulation.commands.command_result import CommandResult
     from probes.simulation.faults.fault import Fault
 
-_NVLINK_BYTES_PER_SECOND = 7e9  # of each link during an all-reduce
-_BAR1_MIB = 1412
-_SM_CLOCK_MHZ = 1755
 _FIRST_WITH_DATA_DIRECT = 54
 
 
@@ -145,29 +135,14 @@ class SimulatedHost(HostBase):
 
     def read_bytes(self, path: str, limit: int = READ_LIMIT_BYTES) -> Maybe[bytes]:
         """Return a file's content."""
-        encoded = self._content(path)
-        if not isinstance(encoded, Unknown) and len(encoded) > limit:
+        content = self.tree.content(path, self._seconds())
+        if not isinstance(content, Unknown) and len(content) > limit:
             return Unknown(Reason.IO_ERROR, path, f"more than {limit} bytes")
-        return encoded
-
-    def _content(self, path: str) -> Maybe[bytes]:
-        seconds, tree = self._seconds(), self.tree
-        content = tree.files.get(path)
-        if content is None:
-            real = tree.real(path)
-            if isinstance(real, Unknown):
-                # debugfs is for root, and a simulated node is never read as root.
-                hidden = path.startswith("/sys/kernel/debug/")
-                return Unknown(Reason.NEEDS_ROOT, path) if hidden else real
-            content = tree.files.get(real)
-        if content is None:
-            return Unknown(Reason.MALFORMED, path, "Is a directory")
-        content = content(seconds) if callable(content) else content
-        return content.encode() if isinstance(content, str) else content
+        return content
 
     def read_range(self, path: str, offset: int, limit: int) -> Maybe[FileRange]:
         """Return up to `limit` bytes of a file from an offset on."""
-        content = self._content(path)
+        content = self.tree.content(path, self._seconds())
         if isinstance(content, Unknown):
             return content
         return FileRange(content[offset : offset + limit], len(content), str(self.tree.real(path)))
@@ -233,7 +208,7 @@ class SimulatedHost(HostBase):
         """
         # Imported with the first test: speeds depend on the doctor's facts.
         from probes.simulation.bandwidth.node_pair import SimulatedNode
-        from probes.simulation.bandwidth.start import start as start_test
+        from probes.simulation.bandwidth.node_pair import start as start_test
 
         if self._node is None:
             self._node = SimulatedNode((self, self.tree, self._seconds), self._seed, self._make_peer)
@@ -246,119 +221,11 @@ class SimulatedHost(HostBase):
 
     def nvml(self) -> Maybe[NvmlFacts]:
         """Return driver and GPUs as described."""
-        if "nvidia" not in self.tree.live_modules:
-            return Unknown(Reason.NOT_THERE, "NVML", "the NVIDIA driver is not loaded")
-        driver, special = self._description.driver, self._description.nvml
-        if missing := library_missing(self.tree):
-            return Unknown(Reason.NOT_THERE, "NVML", missing)
-        if refusal := special.refusal or library_mismatch(self.tree) or self.tree.unstarted:
-            return Unknown(Reason.DRIVER_ERROR, "NVML", refusal)
-        return NvmlFacts(
-            driver_version=self.tree.text("/sys/module/nvidia/version").strip() or driver.version,
-            nvml_version=f"{driver.cuda}.{driver.version}",
-            cuda_version=driver.cuda,
-            gpus=tuple(
-                self._gpu(number, placed.bdf)
-                for number, placed in enumerate(self.tree.gpus)
-                if number not in special.unlisted
-            ),
-            confidential_computing=special.confidential_computing,
-        )
-
-    def _gpu(self, number: int, bdf: str) -> Maybe[NvmlGpu]:
-        gpu, special = self._description.gpu, self._description.nvml
-        if number in special.lost | self.tree.lost:
-            detail = "the GPU has fallen off the bus (see the kernel log, then reboot)"
-            return Unknown(Reason.DRIVER_ERROR, bdf, detail)
-        peers = self._nvlink_peers()
-        state = fabric_state(self.tree, number)
-        unset = Unknown(Reason.NOT_THERE, bdf, f"the NVLink fabric is {state}")
-        place = fabric_place(self.tree, number) if state == "completed" else (unset, unset, unset)
-        if number in special.with_fewer_nvlinks:
-            peers = tuple((switch, links - 1) for switch, links in peers)
-        return NvmlGpu(
-            index=number,
-            bdf=bdf,
-            name=gpu.name,
-            uuid=uuid_of(number),
-            compute_capability=gpu.capability,
-            memory_total_bytes=_reported(bdf, gpu.memory_gib * GIB),
-            bar1_total_bytes=_reported(bdf, gpu.bar1_gib * GIB),
-            link_generation_max=gpu.link[0],
-            link_width_max=gpu.link[1],
-            nvlinks=sum(links for _, links in peers),
-            nvlink_peers=peers,
-            c2c_links=gpu.c2c,
-            persistence=number in self.tree.persistent,
-            mig=number in self.tree.mig,
-            is_vgpu=special.is_vgpu,
-            fabric=state,
-            fabric_clique=place[0],
-            fabric_cluster=place[1],
-            fabric_health=place[2],
-        )
-
-    def _nvlink_peers(self) -> tuple[tuple[str, int], ...]:
-        """Return the links to each NVSwitch; without one in this PCI tree, to one remote switch."""
-        links = self._description.gpu.nvlinks
-        if not links:
-            return ()
-        switches = self.tree.nvswitches or ["ffff:ff:00.0"]
-        shares = [
-            links // len(switches) + (number < links % len(switches)) for number in range(len(switches))
-        ]
-        return tuple(zip(switches, shares, strict=True))
+        return nvml_facts(self.tree)
 
     def nvml_live(self) -> Maybe[tuple[NvmlLive, ...]]:
         """Return one reading of every GPU."""
-        if "nvidia" not in self.tree.live_modules:
-            return Unknown(Reason.NOT_THERE, "NVML", "the NVIDIA driver is not loaded")
-        special = self._description.nvml
-        if special.refusal:
-            return Unknown(Reason.DRIVER_ERROR, "NVML", special.refusal)
-        seconds = self._seconds()
-        silent = special.lost | special.unlisted | self.tree.lost
-        gbps = max((nic.gbps for nic in self._description.nic.values()), default=0.0)
-        is_used = ("nvidia", "job") in self.tree.references
-        pids = programs_by_gpu(self.tree) if is_used else {}
-        return tuple(
-            self._live(number, placed.bdf, gbps, seconds, pids.get(number, ()))
-            for number, placed in enumerate(self.tree.gpus)
-            if number not in silent
-        )
-
-    def _live(self, number: int, bdf: str, gbps: float, seconds: float, pids: tuple[int, ...]) -> NvmlLive:
-        gpu = self._description.gpu
-        waves = _gpu_waves(self._seed, bdf)
-        load = 0.76 * waves.load.at(seconds) * gpu_load(self._seed, seconds)
-        share = traffic_of_gpu(self.tree, number, seconds)
-        traffic = gbps / 8 * 1e9 * share
-        nvlink = gpu.nvlinks * _NVLINK_BYTES_PER_SECOND * share
-        idle, busy = gpu.watts
-        return NvmlLive(
-            bdf=bdf,
-            utilization_percent=min(100, round(load * 100)),
-            memory_used_bytes=_reported(bdf, round(gpu.memory_gib * GIB * 0.87), number * (37 << 20)),
-            temperature_celsius=round(34 + 30 * load),
-            power_watts=round(idle + (busy - idle) * min(1.0, load), 1),
-            pcie_tx_bytes_per_second=traffic * waves.sent.at(seconds),
-            pcie_rx_bytes_per_second=traffic * 0.98 * waves.received.at(seconds),
-            link_generation=_generation(self._link(bdf, "speed")) or gpu.link[0],
-            link_width=int(self._link(bdf, "width") or gpu.link[1]),
-            processes=pids,
-            nvlink_tx_bytes_per_second=nvlink * waves.nvlink_sent.at(seconds)
-            if gpu.nvlinks
-            else Unknown(Reason.NOT_THERE, bdf, "no NVLink"),
-            nvlink_rx_bytes_per_second=nvlink * waves.nvlink_received.at(seconds)
-            if gpu.nvlinks
-            else Unknown(Reason.NOT_THERE, bdf, "no NVLink"),
-            bar1_used_bytes=_reported(bdf, gpu.bar1_gib and _BAR1_MIB << 20, number * 3 << 20),
-            sm_clock_mhz=_SM_CLOCK_MHZ,
-            throttle_reasons=("HW thermal",) if number in self.tree.throttled else (),
-        )
-
-    def _link(self, bdf: str, what: str) -> str:
-        return known(self.read(f"/sys/bus/pci/devices/{bdf}/current_link_{what}"), "")
+        return nvml_live(self.tree, self._seconds())
 
     def dmabuf_errnos(self, devices: Sequence[str]) -> Mapping[str, Maybe[int]]:
         """Return EBADF for devices that support dma-buf regions, like a real probe."""
@@ -485,32 +352,6 @@ class SimulatedHost(HostBase):
         return self._started_at + self._seconds() - OPENED
 
 
-@frozen
-class _GpuWaves:
-    """The figures of a GPU that oscillate, as shares of their mean."""
-
-    load: Wave
-    sent: Wave  # over PCIe
-    received: Wave
-    nvlink_sent: Wave
-    nvlink_received: Wave
-
-
-@lru_cache(maxsize=256)
-def _gpu_waves(seed: int, bdf: str) -> _GpuWaves:
-    def wave(what: str) -> Wave:
-        return Wave(1.0, phase(seed, f"{bdf} {what}"))
-
-    load = Wave(1.0, phase(seed, f"{bdf} load"), 61.0, 7.1)
-    return _GpuWaves(load, wave("tx"), wave("rx"), wave("nvlink tx"), wave("nvlink rx"))
-
-
-@lru_cache(maxsize=64)
-def _generation(speed: str) -> int:
-    """Return the PCIe generation of "32.0 GT/s PCIe", 0 if it is none."""
-    return generation(parse_speed(speed) or 0.0) or 0
-
-
 def _faults_of(wanted: str) -> tuple[Fault, ...]:
     """Return the faults after the "+" of a node's name."""
     if not wanted:
@@ -518,13 +359,6 @@ def _faults_of(wanted: str) -> tuple[Fault, ...]:
     from probes.simulation.faults.catalogue import faults_of
 
     return faults_of(wanted)
-
-
-def _reported(bdf: str, figure: int, more: int = 0) -> Maybe[int]:
-    """Return a figure of memory; an integrated GPU has none."""
-    if not figure:
-        return Unknown(Reason.NOT_THERE, bdf, "not supported by this GPU or driver")
-    return figure + more
 
 
 def _message(sequence: int, line: str) -> KernelMessage:

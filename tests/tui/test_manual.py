@@ -42,7 +42,8 @@ def test_the_list_names_every_subject() -> None:
 
 def test_every_simulated_node_and_kind_of_section_is_in_the_manual() -> None:
     simulation = shown("simulation")
-    assert [name for name in simulated_names() if name not in simulation] == []
+    missing = [name for name in simulated_names() if name not in simulation]
+    assert not missing, f"add {missing} to tui/manual/simulation.md"
     sections = re.findall(r'^\.SH "?([A-Z ]+)"?$', man_page(), re.M)
     assert sections[:5] == ["NAME", "SYNOPSIS", "DESCRIPTION", "COMMANDS", "EXAMPLES"]
     assert sections[-4:] == ["EXIT STATUS", "FILES", "ENVIRONMENT", "SEE ALSO"]

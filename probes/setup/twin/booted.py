@@ -27,8 +27,7 @@ from probes.setup.twin.unknowns import unknown_path
 from probes.simulation.commands import boot
 from probes.simulation.node.modules.files import modinfo_fields
 from probes.simulation.node.modules.modules import refcnt, users_of
-from probes.simulation.node.system.fabric import MANAGER, has_switches
-from probes.simulation.node.system.services import run, stop
+from probes.simulation.node.system.services import MANAGER, has_switches, run, stop
 
 ONLY_AFTER = "only known after the boot"
 _FIRST_WITH_DMABUF = (515, 43, 4)  # the first open driver that exports DMA-BUFs

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from probes.base.frozen import frozen
 from probes.simulation.node.model.tree import Tree
-from probes.simulation.node.system.fabric import MANAGER, fabric_state, has_switches
+from probes.simulation.node.system.services import MANAGER, fabric_state, has_switches
 from probes.simulation.node.system.software import library_mismatch
 
 ERRORS = {
@@ -45,7 +45,8 @@ def devices(tree: Tree, environment: Mapping[str, str]) -> tuple[CudaDevice, ...
     if has_switches(tree) and node.gpu.nvlinks and not is_managed:
         return _NOT_READY
     gone = node.nvml.lost | node.nvml.unlisted
-    numbers = [number for number in range(len(tree.gpus)) if number not in gone and _is_open(tree, number)]
+    files = {number: f"/dev/nvidia{number}" for number in range(len(tree.gpus)) if number not in gone}
+    numbers = [number for number, file in files.items() if file in tree.files and file not in tree.denied]
     visible = _visible(environment.get("CUDA_VISIBLE_DEVICES"), numbers)
     found = (CudaDevice(i, tree.gpus[number].bdf, node.gpu.name) for i, number in enumerate(visible))
     return tuple(found) or _NO_DEVICE
@@ -57,10 +58,6 @@ def exports_dmabuf(tree: Tree) -> bool:
     version = tuple(int(part) for part in node.driver.version.split(".") if part.isdecimal())
     is_new = version >= (515, 43, 4) and node.gpu.capability >= (7, 5)
     return node.offers_gdr and node.driver.flavor == "open" and is_new
-
-
-def _is_open(tree: Tree, number: int) -> bool:
-    return f"/dev/nvidia{number}" in tree.files and f"/dev/nvidia{number}" not in tree.denied
 
 
 def _visible(wanted: str | None, numbers: list[int]) -> list[int]:

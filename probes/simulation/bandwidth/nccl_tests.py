@@ -1,19 +1,41 @@
-"""The *_perf programs of nccl-tests on a simulated node (NVIDIA/nccl-tests src/common.cu)."""
+"""The *_perf programs of nccl-tests on a simulated node, and the transports that NCCL uses for them.
+
+NVIDIA/nccl-tests src/common.cu. NCCL src/transport/{p2p,shm,net}.cc and src/graph/paths.cc: P2P over NVLink
+or below one CPU, else shared memory; with both disabled the NICs, which access GPU memory themselves (GDRDMA)
+if a path to it is usable and the NIC is as near as PXB; NCCL_NET_GDR_LEVEL=LOC forbids it. The buffers of its
+protocol for small messages are in host memory in any case, so that these take equally long.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import field
 
 from probes.base.frozen import frozen
+from probes.facts.gpudirect import GpuDirectFacts
+from probes.facts.rdma.devices import RdmaFacts
 from probes.simulation.bandwidth import cuda, speeds
 from probes.simulation.bandwidth.command_line import ParsedCommand
 from probes.simulation.bandwidth.cuda import CudaDevice
-from probes.simulation.bandwidth.nccl_transports import Ring, ring_of
 from probes.simulation.bandwidth.node_pair import SimulatedNode
 from probes.simulation.bandwidth.playback import Line, Script, SimulatedTest, ended
+from probes.simulation.bandwidth.speeds import Place
 from probes.simulation.bandwidth.traffic import RECEIVED, SENT, Flow, stop
 from probes.simulation.node.jobs.processes import NCCL_VERSION
+from probes.simulation.node.model.tree import Tree
+from probes.snapshot.examination import Examination
+from probes.topology.endpoints import is_down
+from probes.topology.nccl_words import Nccl
 
+_NEAR = (Nccl.PIX, Nccl.PXB)
+_NVLINK_SHARE, _NVLS_SHARE = 0.8, 1.04  # of a GPU's NVLinks; with reductions inside the switch
+_PCIE_SHARE, _SHARED_MEMORY_SHARE = 0.78, 0.55
+_MOST_HOST_GBPS = 400.0  # all ranks share the CPU's buffers and its links
+_GDR_SHARE, _STAGED_SHARE = 0.94, 0.5
+_QUEUE_PAIRS = 8  # of the channels over one NIC: more than a bond has ports
+_CPU_CORES, _STAGED_CPU_CORES = 1.0, 1.25  # of each rank: its thread polls the NIC and the GPU
+_NO_GDR = ("LOC", "0")
+_SHM = "SHM/direct/direct"
 _STARTS, _SETS_UP, _BETWEEN_ROWS = 0.8, 1.6, 0.06  # seconds
 _ELEMENT_BYTES = 4
 _SCATTERED = ("all_gather", "reduce_scatter", "alltoall")
@@ -144,3 +166,105 @@ def _measure(
     test = node.run(Script((*head, *rows, *(Line(at, text) for text in last)), at, cpu_cores=ring.cpu_cores))
     test.on_signal.append(lambda moment: stop((flow for _, _, flow in flows), node.seconds(moment)))
     return test
+
+
+@frozen
+class Ring:
+    """The ring of all ranks."""
+
+    routes: tuple[str, ...]  # "P2P/CUMEM", from each rank to the next
+    bus_gbps: float
+    latency_us: float
+    found: tuple[str, ...]  # what NCCL prints about its NICs
+    nics: dict[str, int] = field(default_factory=dict)  # RDMA device → how many ranks send over it
+    cpu_cores: float = 1.0
+    is_broken: bool = False  # transfers to GPU memory fail
+    is_without_network: bool = False  # the requested network is not there
+
+    def lines(self, prefix: str) -> list[str]:
+        """Return what NCCL prints with NCCL_DEBUG=INFO."""
+        lines = [f"{prefix} [0] NCCL INFO {text}" for text in self.found]
+        for rank, route in enumerate(self.routes):
+            after = (rank + 1) % len(self.routes)
+            send = " [send]" if route.startswith("NET/") else ""
+            channel = f"Channel 00/0 : {rank}[{rank}] -> {after}[{after}]{send} via {route}"
+            lines.append(f"{prefix} [{rank}] NCCL INFO {channel}")
+        return [*lines, f"{prefix} [0] NCCL INFO Init COMPLETE"]
+
+
+def ring_of(examination: Examination, tree: Tree, environment: Mapping[str, str], gpus: list[str]) -> Ring:
+    """Return the ring of these GPUs (BDFs), in the order of their ranks."""
+    nics = _nics(examination, environment)
+    using = "".join(f" [{number}]{name}:1" for number, name in enumerate(nics))
+    found = (f"NET/IB : Using{using} [RO]; OOB eth0:10.0.0.1<0>", "Using network IB")
+    if not nics:
+        found = ("NET/IB : No device found.", "Using network Socket")
+    over_network = environment.get("NCCL_P2P_DISABLE") == "1"
+    if not nics and over_network:
+        return Ring((), 0.0, 0.0, found[:1], is_without_network=True)
+    if len(gpus) < 2:
+        return Ring((), 16_000.0, 4.0, found)
+    if over_network:
+        is_staged = environment.get("NCCL_NET_GDR_LEVEL") in _NO_GDR
+        return _network_ring(examination, gpus, nics, found, is_staged)
+    paths = examination.topology.paths
+    pairs = list(zip(gpus, gpus[1:] + gpus[:1], strict=True))
+    routes = tuple(_route(examination, a, b) for a, b in pairs)
+    if all(paths[pair].nvlinks for pair in pairs):
+        share = _NVLS_SHARE if len(gpus) > 4 and tree.description.gpu.capability >= (9, 0) else _NVLINK_SHARE
+        return Ring(routes, min(speeds.nvlink_gbps(examination, gpu) for gpu in gpus) * share, 14.0, found)
+    carried = [
+        speeds.gpu_to_gpu_gbps(examination, a, b) * _PCIE_SHARE
+        if route != _SHM
+        else min(speeds.host_to_gpu_gbps(examination, gpu) for gpu in (a, b)) * _SHARED_MEMORY_SHARE
+        for (a, b), route in zip(pairs, routes, strict=True)
+    ]
+    return Ring(routes, min(*carried, _MOST_HOST_GBPS), 22.0, found)
+
+
+def _route(examination: Examination, a: str, b: str) -> str:
+    path = examination.topology.paths[a, b]
+    near = bool(path.nvlinks) or path.nccl in (Nccl.C2C, Nccl.NVB) or path.nccl_pcie in (*_NEAR, Nccl.PHB)
+    return "P2P/CUMEM" if near else _SHM
+
+
+def _nics(examination: Examination, environment: Mapping[str, str]) -> list[str]:
+    """Return the active devices; if NCCL_IB_HCA names some ("=mlx5_0,mlx5_1"), only these."""
+    rdma = examination.node.rdma
+    devices = rdma.devices if isinstance(rdma, RdmaFacts) else ()
+    active = [device.name for device in devices if not is_down(device)]
+    wanted = environment.get("NCCL_IB_HCA", "").removeprefix("=")
+    return [name for name in active if name in wanted.split(",")] if wanted else active
+
+
+def _network_ring(
+    examination: Examination, gpus: list[str], nics: list[str], found: tuple[str, ...], is_staged: bool
+) -> Ring:
+    best = examination.topology.best_nics
+    chosen = [next(nic for nic in (*best.get(gpu, ()), *nics) if nic in nics) for gpu in gpus]
+    pairs = zip(gpus, chosen, strict=True)
+    direct = [not is_staged and _is_direct(examination, gpu, nic) for gpu, nic in pairs]
+    ranks = {nic: chosen.count(nic) for nic in chosen}
+    carried, routes, is_broken = [], [], False
+    for gpu, nic, gdr in zip(gpus, chosen, direct, strict=True):
+        device = speeds.device_of(examination, nic)
+        ports = [port.number for port in device.ports if port.state == "ACTIVE"] if device else []
+        place = Place(examination, nic, next(iter(ports), 1), gpu if gdr else None, _QUEUE_PAIRS)
+        # One port serves both neighbors of the ring.
+        gbps = min(speeds.sustained(place, reads, True) for reads in (True, False))
+        carried.append(gbps * (_GDR_SHARE if gdr else _STAGED_SHARE) / ranks[nic])
+        routes.append(f"NET/IB/{nics.index(nic)}{'/GDRDMA' if gdr else ''}")
+        is_broken = is_broken or (gdr and speeds.is_unreachable(examination, gpu, nic))
+    cores = 1.0 + sum(_CPU_CORES if gdr else _STAGED_CPU_CORES for gdr in direct)
+    return Ring(tuple(routes), min(carried), 38.0, found, ranks, cores, is_broken)
+
+
+def _is_direct(examination: Examination, gpu: str, nic: str) -> bool:
+    """Return whether NCCL lets this NIC access this GPU's memory."""
+    facts = examination.node.gpudirect
+    path = examination.topology.paths.get((gpu, nic))
+    if not isinstance(facts, GpuDirectFacts) or path is None:
+        return False
+    by_dmabuf = facts.dmabuf.usable is True and facts.nic_dmabuf.get(nic) is not False
+    is_near = path.nccl_pcie in _NEAR or path.nccl is Nccl.P2C
+    return is_near and (by_dmabuf or facts.peermem.usable is True)

@@ -1,15 +1,23 @@
-"""The two nodes that tests run on: a simulated node, and a second one of the same kind as its peer."""
+"""The two nodes that tests run on: a simulated node and its peer, TCP between them, the start of a test."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from importlib import import_module
 
+from probes.base.text import printable
+from probes.facts.system.tool_names import TOOL_OF
 from probes.host.protocol import Host
-from probes.simulation.bandwidth.playback import Script, SimulatedTest
-from probes.simulation.bandwidth.sockets import Sockets
+from probes.simulation.bandwidth.command_line import parse_command, split_ssh
+from probes.simulation.bandwidth.playback import NEVER, Script, SimulatedTest, ended
 from probes.simulation.bandwidth.traffic import Traffic
-from probes.simulation.node.model.tree import Tree
-from probes.simulation.node.model.waves import phase
+from probes.simulation.commands.command_result import CommandResult
+from probes.simulation.node.devices.network import listening
+from probes.simulation.node.model.load import angle_of
+from probes.simulation.node.model.tree import Content, Tree
 from probes.snapshot.examination import Examination, examine
 
 HERE, PEER = "here", "peer"
@@ -17,6 +25,78 @@ PEER_NAMES = (PEER, "node2")  # node2: in the examples of `gdrtop bench --help`
 NodeParts = tuple[Host, Tree, Callable[[], float]]
 _LOCAL = ("127.0.0.1", "localhost", "::1")
 _HOSTNAME = "/proc/sys/kernel/hostname"
+_SOCKET_TABLE = "/proc/net/tcp"
+_FAILS_SECONDS = 0.02
+_SSH_SECONDS = 0.35
+_SSH_FAILED = 255
+
+
+@dataclass
+class Listener:
+    """A server that waits on a port of a node for its one client."""
+
+    node: str
+    port: int
+    since: float
+    accept: Callable[[object, float], None]  # called with the client and the moment
+    until: float = NEVER
+
+
+class Sockets:
+    """The listeners of both nodes, and the connections that are due later."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._listeners: list[Listener] = []
+        self._due: list[tuple[float, Callable[[float], None]]] = []
+        self._lock = threading.RLock()
+
+    def listen(self, node: str, port: int, since: float, accept: Callable[[object, float], None]) -> Listener:
+        """Add a server that waits from a moment on."""
+        now = self._clock()
+        listener = Listener(node, port, since, accept)
+        self._listeners = [*(each for each in self._listeners if each.until > now), listener]
+        return listener
+
+    def connect_at(self, at: float, connect: Callable[[float], None]) -> None:
+        """Let a client look for its server at a moment."""
+        with self._lock:
+            self._due.append((at, connect))
+
+    def advance(self) -> None:
+        """Make the connections that are due, in their order."""
+        with self._lock:
+            now = self._clock()
+            due = sorted((each for each in self._due if each[0] <= now), key=lambda each: each[0])
+            self._due = [each for each in self._due if each[0] > now]
+            for at, connect in due:
+                connect(at)
+
+    def listeners(self, node: str, at: float) -> list[Listener]:
+        """Return the servers that wait on a node at a moment."""
+        return [each for each in self._listeners if each.node == node and each.since <= at < each.until]
+
+    def show(self, tree: Tree, node: str) -> None:
+        """Add the node's listeners to its /proc/net/tcp, after those that are there."""
+        before = tree.files.get(_SOCKET_TABLE, "")
+
+        def table(seconds: float) -> str:
+            self.advance()
+            ports = (each.port for each in self.listeners(node, self._clock()))
+            return f"{_text(before, seconds)}{''.join(map(listening, ports))}"
+
+        tree.add(_SOCKET_TABLE, table)
+
+
+def is_taken(tree: Tree, port: int, seconds: float) -> bool:
+    """Return whether a socket of the node listens on a port, as its /proc/net/tcp shows."""
+    table = _text(tree.files.get(_SOCKET_TABLE, ""), seconds)
+    return re.search(rf"^ *\d+: [0-9A-F]{{8}}:{port:04X} 00000000:0000 0A ", table, re.M) is not None
+
+
+def _text(content: Content, seconds: float) -> str:
+    text = content(seconds) if callable(content) else content
+    return text if isinstance(text, str) else text.decode()
 
 
 class SimulatedNode:
@@ -69,8 +149,36 @@ class SimulatedNode:
 
     def number(self, what: str, at: float, most: int) -> int:
         """Return a number below `most` that belongs to a process started at a moment."""
-        return int(phase(self.seed, f"{what} {at:.4f}") / 6.2832 * most)
+        return int(angle_of(self.seed, f"{what} {at:.4f}") / 6.2832 * most)
 
     def hostname(self) -> str:
         """Return the node's host name."""
         return self.tree.text(_HOSTNAME).strip()
+
+
+def start(node: SimulatedNode, argv: Sequence[str], at: float | None = None) -> SimulatedTest:
+    """Start a command at a moment of the clock: now, if none is given."""
+    at = node.clock() if at is None else at
+    if argv and argv[0].rpartition("/")[2] == "ssh":
+        return _start_by_ssh(node, argv[1:], at)
+    command = parse_command(node.tree, argv)
+    if isinstance(command, CommandResult):
+        lines = (printable(line) for line in command.lines)
+        return node.run(ended(at + _FAILS_SECONDS, command.exit_status, *lines))
+    module = f"probes.simulation.bandwidth.{TOOL_OF[command.program].replace('-', '_')}"
+    test = import_module(module).start(node, command, at)
+    assert isinstance(test, SimulatedTest)
+    return test
+
+
+def _start_by_ssh(node: SimulatedNode, words: Sequence[str], at: float) -> SimulatedTest:
+    remote = split_ssh(words)
+    if remote is None:
+        return node.run(ended(at, _SSH_FAILED, "usage: ssh [-46AaCfGgKkMNnqsTtVvXxYy] destination"))
+    host, command = remote
+    far, at = node.named(host), at + _SSH_SECONDS
+    if far is None:
+        unknown = f"ssh: Could not resolve hostname {printable(host, 253)}: Name or service not known"
+        hint = f"(simulated: the other node is {' or '.join(PEER_NAMES)})"
+        return node.run(ended(at, _SSH_FAILED, f"{unknown} {hint}"))
+    return node.run(Script((), at)) if command == ("true",) else start(far, command, at)

@@ -5,17 +5,16 @@ Lines: linux-rdma/perftest src/perftest_resources.c, src/perftest_communication.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from probes.bandwidth.planning.defaults import gid_index
-from probes.bandwidth.tools.perftest_command import PerftestSettings
+from probes.bandwidth.tools.perftest_command import GpuMemory, PerftestSettings, refusal
 from probes.base.unknown import Unknown, known
 from probes.facts.rdma.devices import RdmaFacts
-from probes.facts.system.tools import ToolFacts
+from probes.facts.system.tools import ToolFacts, cuda_in_program
 from probes.simulation.bandwidth import perftest_text, speeds
 from probes.simulation.bandwidth.command_line import ParsedCommand, program_bytes
-from probes.simulation.bandwidth.node_pair import SimulatedNode
-from probes.simulation.bandwidth.perftest_options import read_options
+from probes.simulation.bandwidth.node_pair import Listener, SimulatedNode, is_taken
 from probes.simulation.bandwidth.perftest_text import (
     NOT_CONNECTED,
     PEER_GONE,
@@ -26,12 +25,11 @@ from probes.simulation.bandwidth.perftest_text import (
 )
 from probes.simulation.bandwidth.playback import Line, Script, SimulatedTest, ended, spread
 from probes.simulation.bandwidth.registration import register
-from probes.simulation.bandwidth.sockets import Listener, is_taken
 from probes.simulation.bandwidth.speeds import Place
 from probes.simulation.bandwidth.traffic import RECEIVED, SENT, Flow, stop
 from probes.simulation.node.jobs.processes import library_directory
 from probes.simulation.node.jobs.programs import needs_plugin
-from probes.simulation.node.model.program import PEERMEM
+from probes.simulation.node.model.tree import PEERMEM
 from probes.snapshot.examination import Examination
 
 _PARSES, _LISTENS, _CONNECTS = 0.03, 0.12, 0.15  # seconds after its start
@@ -40,6 +38,28 @@ _NOTICES = 0.5
 _STATES = {"DOWN": "Down", "INIT": "Init", "ARMED": "Armed", "ACTIVE_DEFER": "Active Defer"}
 _NO_GID = "0000:0000:0000:0000:0000:0000:0000:0000"
 _LOCAL_PROTECTION, _REMOTE_OPERATION, _RETRIES = 4, 11, 12  # ibv_wc_status
+# Options that gdrtop passes, and their settings.
+_NUMBERS = {
+    "-i": "port",
+    "-p": "tcp_port",
+    "-x": "gid_index",
+    "-s": "size_bytes",
+    "-D": "duration_s",
+    "-n": "iterations",
+    "-q": "queue_pairs",
+}
+_WORDS = {"-d": "device", "-c": "connection"}
+_FLAGS = {
+    "-a": "all_sizes",
+    "-b": "is_bidirectional",
+    "--run_infinitely": "is_endless",
+    "--ipv6-addr": "over_ipv6",
+    "-F": "",
+    "--report_gbits": "",
+}
+_CUDA, _BUS_ID, _DMABUF = "--use_cuda", "--use_cuda_bus_id", "--use_cuda_dmabuf"
+_DATA_DIRECT = "--use_data_direct"
+_REJECTED = " Parser function exited with Error"
 
 
 @dataclass
@@ -89,7 +109,7 @@ def start(node: SimulatedNode, command: ParsedCommand, at: float) -> SimulatedTe
     examination = node.examine()
     tools = examination.tools
     assert isinstance(tools, ToolFacts)
-    options = read_options(command, program_bytes(node.tree, command.program), tools)
+    options = _read_options(command, program_bytes(node.tree, command.program), tools)
     if not isinstance(options[0], PerftestSettings):
         return node.run(ended(at + _PARSES, 1, *filter(None, map(str, options))))
     settings, server = options[0], options[1]
@@ -121,6 +141,47 @@ def start(node: SimulatedNode, command: ParsedCommand, at: float) -> SimulatedTe
 
 def _listener(node: SimulatedNode, port: int, at: float) -> Listener | None:
     return next((each for each in node.sockets.listeners(node.name, at) if each.port == port), None)
+
+
+def _read_options(
+    command: ParsedCommand, program: bytes, tools: ToolFacts
+) -> tuple[PerftestSettings, str | None] | tuple[str, ...]:
+    """Return settings and server of a command; or the lines of a program of this build that rejects it.
+
+    A GPU that is given by its PCI address has the index -1.
+    """
+    has_cuda, has_dmabuf = cuda_in_program(program)
+    gpu_options = {_CUDA: has_cuda, _BUS_ID: has_cuda, _DMABUF: has_dmabuf, _DATA_DIRECT: has_dmabuf}
+    values: dict[str, object] = {"tool": command.program}
+    gpu: GpuMemory | None = None
+    servers: list[str] = []
+    words = list(command.words)
+    while words:
+        word = words.pop(0)
+        name, _, value = word.partition("=")
+        if not word.startswith("-"):
+            servers.append(word)
+        elif name in _FLAGS:
+            values[_FLAGS[name]] = True
+        elif name in (*_NUMBERS, *_WORDS) and words:
+            text = words.pop(0)
+            if name in _NUMBERS and not (text.isascii() and text.isdecimal() and len(text) <= 10):
+                return f" Invalid value for {name}", _REJECTED
+            values[_WORDS.get(name) or _NUMBERS[name]] = text if name in _WORDS else int(text)
+        elif gpu_options.get(name) and name == _DMABUF and gpu is not None:
+            gpu = replace(gpu, dmabuf=True)
+        elif gpu_options.get(name) and name == _DATA_DIRECT and gpu is not None:
+            gpu = replace(gpu, data_direct=True)
+        elif gpu_options.get(name) and value:
+            index = int(value) if value.isdecimal() and value.isascii() and len(value) < 7 else -1
+            gpu = GpuMemory(index, value.lower(), False)
+        else:
+            return f"{command.program}: unrecognized option '{word}'", " Invalid Command or flag.", _REJECTED
+    values.pop("", None)
+    settings = PerftestSettings(**{"device": "", **values})  # type: ignore[arg-type]
+    if refusal(settings, tools):
+        return (_REJECTED,)
+    return replace(settings, gpu=gpu), servers[0] if servers else None
 
 
 def _used_port(

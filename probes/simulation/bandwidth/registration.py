@@ -45,7 +45,8 @@ def register(
     if wanted is None:
         errno = _host_error(examination, size)
         return Registered(()) if errno is None else Registered(_refused(errno), True)
-    if b"libcuda.so\0" in program_bytes(tree, command.program) and not _has_libcuda(tree):
+    libcuda = f"{library_directory(tree)}/libcuda.so"
+    if b"libcuda.so\0" in program_bytes(tree, command.program) and not tree.is_there(libcuda):
         return Registered(("Failed to load CUDA library dynamically", *_NO_GPU), True)
     devices = cuda.devices(tree, command.environment)
     if isinstance(devices, int):
@@ -82,10 +83,6 @@ def _host_error(examination: Examination, size: int) -> int | None:
     memlock = examination.memlock
     own = memlock if isinstance(memlock, Unknown) else memlock.own
     return None if isinstance(own, Unknown) or size <= own.soft_bytes else _ENOMEM
-
-
-def _has_libcuda(tree: Tree) -> bool:
-    return tree.is_there(f"{library_directory(tree)}/libcuda.so")
 
 
 def _dmabuf_error(tree: Tree, examination: Examination, nic: str) -> int | None:

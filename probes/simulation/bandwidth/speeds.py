@@ -23,7 +23,7 @@ from probes.facts.pci.link_speed import link_gbps
 from probes.facts.rdma.devices import RdmaDevice, RdmaFacts
 from probes.queries.acs_redirects import acs_exemption, redirects_of
 from probes.queries.pcie_paths import config_of, express_of, functions_of, is_guest, turning_ports
-from probes.simulation.node.model.waves import phase
+from probes.simulation.node.model.load import angle_of
 from probes.snapshot.examination import Examination
 from probes.topology.nccl_words import Nccl
 from probes.topology.paths import Path
@@ -186,7 +186,7 @@ def latency_us(place: Place, far: Place, is_read: bool) -> float:
 
 def jittered(figure: float, seed: int, what: str, at: float) -> float:
     """Return a figure with jitter below half a percent, the same for equal seeds and moments."""
-    return figure * (1 + _JITTER * (phase(seed, f"{what} {at:.4f}") / math.pi - 1))
+    return figure * (1 + _JITTER * (angle_of(seed, f"{what} {at:.4f}") / math.pi - 1))
 
 
 def host_to_gpu_gbps(examination: Examination, gpu: str) -> float:

@@ -14,9 +14,8 @@ from probes.facts.kernel.release import read_cmdline
 from probes.facts.system import services
 from probes.host.protocol import Host
 from probes.simulation.commands.catalogue import perform
-from probes.simulation.node.model.program import PEERMEM
-from probes.simulation.node.model.tree import BOOT_MESSAGES, Tree
-from probes.simulation.node.modules.depmod import read_index
+from probes.simulation.node.model.tree import BOOT_MESSAGES, PEERMEM, Tree
+from probes.simulation.node.modules.files import read_index
 from probes.simulation.node.modules.loading import remove_modules
 from probes.simulation.node.modules.modules import end_rdma_traffic
 from probes.simulation.node.system.services import stop

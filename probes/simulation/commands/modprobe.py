@@ -16,7 +16,7 @@ from probes.simulation.commands.command_result import (
     split_options,
     unsupported,
 )
-from probes.simulation.node.modules.depmod import read_index
+from probes.simulation.node.modules.files import read_index
 from probes.simulation.node.modules.loading import INVALID, insert_module, modules_are_locked, remove_modules
 from probes.simulation.node.modules.modules import refcnt, users_of
 

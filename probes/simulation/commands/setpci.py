@@ -162,7 +162,8 @@ def _access(tree: Tree, bdf: str, access: _Access) -> CommandResult:
         return done(
             f"{int.from_bytes(content[offset : offset + access.width], 'little'):0{2 * access.width}x}"
         )
-    if _is_locked_down(tree) or offset + access.width * len(access.values) > len(content):
+    lockdown = tree.text("/sys/kernel/security/lockdown") or "[none]"
+    if "[none]" not in lockdown or offset + access.width * len(access.values) > len(content):
         return done("pcilib: sysfs_write: write failed: Operation not permitted")
     for value, mask in access.values:
         place = slice(offset, offset + access.width)
@@ -171,11 +172,6 @@ def _access(tree: Tree, bdf: str, access: _Access) -> CommandResult:
         offset += access.width
     tree.files[path] = bytes(content)
     return done()
-
-
-def _is_locked_down(tree: Tree) -> bool:
-    mode = tree.text("/sys/kernel/security/lockdown")
-    return bool(mode) and "[none]" not in mode
 
 
 def _find(content: bytes | bytearray, extended: bool, number: int) -> int | None:

@@ -19,8 +19,7 @@ from probes.simulation.commands.command_result import (
     unsupported,
 )
 from probes.simulation.commands.coreutils import write
-from probes.simulation.node.modules.depmod import write_index
-from probes.simulation.node.modules.files import Modinfo
+from probes.simulation.node.modules.files import Modinfo, write_index
 
 _MODULES_DISABLED = "/proc/sys/kernel/modules_disabled"
 _EVENTS = ("trigger", "settle", "control")

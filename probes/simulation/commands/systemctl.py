@@ -1,4 +1,4 @@
-"""systemctl(1): starts, stops and enables services; service_effects.py has what they do."""
+"""systemctl(1): starts, stops and enables services, and what some of them do when they start and stop."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import replace
 
+from probes.base.unknown import Unknown
 from probes.facts.kernel.modprobe_config import read_rules
 from probes.facts.kernel.release import read_cmdline
 from probes.simulation.commands.command_result import (
@@ -18,10 +19,10 @@ from probes.simulation.commands.command_result import (
     split_options,
     unsupported,
 )
-from probes.simulation.commands.modprobe import modprobe
-from probes.simulation.commands.service_effects import start_service, stop_service
+from probes.simulation.commands.modprobe import modprobe, rmmod
 from probes.simulation.node.model.tree import Tree
-from probes.simulation.node.system.services import UNITS, WANTS, run, stop
+from probes.simulation.node.modules.modules import add_service_references
+from probes.simulation.node.system.services import UNITS, WANTS, run, start_errors, stop
 
 _OWN_UNITS = "/etc/systemd/system"
 _RUNLEVELS = ("/etc/rc3.d", "/etc/rc5.d", "/etc/rc.d/rc3.d")
@@ -29,6 +30,8 @@ _SECONDS = {"openibd": 12.0, "nvidia-fabricmanager": 4.0, "nvidia-persistenced":
 _NOT_LOADED, _NOT_ACTIVE, _UNKNOWN = 5, 3, 4
 _NAME = re.compile(r"[A-Za-z0-9:_.@-]{1,255}")
 _MODULES_LOAD = "systemd-modules-load"
+_OFED = ("mlx5_core", "ib_core", "ib_uverbs", "mlx5_ib", "rdma_cm", "rdma_ucm")  # in load order
+_NO_DRIVER = "failed to initialize: the NVIDIA kernel module is not loaded"
 
 
 def _systemctl(call: Invocation) -> CommandResult:
@@ -45,14 +48,19 @@ def _systemctl(call: Invocation) -> CommandResult:
     for name in names:
         if not _NAME.fullmatch(name):
             return failed(f"Failed to {verb} unit: Unit name {name}.service is not valid.")
-    results = [_VERBS[verb](call, name) for name in names]
+    results = [_run_verb(call, verb, name) for name in names]
     if (
         "--now" in options
         and verb in ("enable", "disable", "mask")
         and not any(r.exit_status for r in results)
     ):
-        results += [(_start if verb == "enable" else _stop)(call, name) for name in names]
+        results += [_run_verb(call, "start" if verb == "enable" else "stop", name) for name in names]
     return combine(results)
+
+
+def _run_verb(call: Invocation, verb: str, name: str) -> CommandResult:
+    error = _check_unit(call, verb, name) if verb in ("start", "stop", "restart", "reload") else None
+    return error or _VERBS[verb](call, name)
 
 
 def _show(call: Invocation) -> CommandResult | None:
@@ -93,39 +101,27 @@ def _job_failed(name: str) -> CommandResult:
 
 
 def _start(call: Invocation, name: str) -> CommandResult:
-    error = _check_unit(call, "start", name)
-    if error is not None:
-        return error
     if call.tree.units.get(name) == "active":
         return done()
     return _start_unit(call, name)
 
 
 def _start_unit(call: Invocation, name: str) -> CommandResult:
-    has_started = _load_modules(call) if name == _MODULES_LOAD else start_service(call, name)
+    has_started = _load_modules(call) if name == _MODULES_LOAD else _start_service(call, name)
     return done(seconds=_SECONDS.get(name, 0.3)) if has_started else _job_failed(name)
 
 
 def _stop(call: Invocation, name: str) -> CommandResult:
-    error = _check_unit(call, "stop", name)
-    if error is not None:
-        return error
-    return done(seconds=0.5) if stop_service(call, name) else _job_failed(name)
+    return done(seconds=0.5) if _stop_service(call, name) else _job_failed(name)
 
 
 def _restart(call: Invocation, name: str) -> CommandResult:
-    error = _check_unit(call, "restart", name)
-    if error is not None:
-        return error
-    if not stop_service(call, name):
+    if not _stop_service(call, name):
         return _job_failed(name)
     return _start_unit(call, name)
 
 
 def _reload(call: Invocation, name: str) -> CommandResult:
-    error = _check_unit(call, "reload", name)
-    if error is not None:
-        return error
     if "ExecReload=" in call.tree.text(_unit_file(call.tree, name)):
         return done()
     problem = f"Job type reload is not applicable for unit {name}.service."
@@ -228,6 +224,81 @@ def _load_modules(call: Invocation) -> bool:
     else:
         run(call.tree, _MODULES_LOAD)
     return not errors
+
+
+def _start_service(call: Invocation, name: str) -> bool:
+    """Start an installed service; False if it failed, and the journal says why."""
+    errors = _start_errors(call, name)
+    call.tree.journal.setdefault(name, []).extend(errors or [f"Started {name}.service."])
+    if errors:
+        stop(call.tree, name, "failed")
+        return False
+    run(call.tree, name)
+    add_service_references(call.tree, name)
+    unit = "".join(call.tree.text(f"{directory}/{name}.service") for directory in (UNITS, _OWN_UNITS))
+    if name == "nvidia-persistenced" and "--no-persistence-mode" not in unit:
+        call.tree.persistent.update(range(len(call.tree.gpus)))
+    return True
+
+
+def _stop_service(call: Invocation, name: str) -> bool:
+    """Stop a service; False if it failed."""
+    tree = call.tree
+    if name == "openibd":
+        loaded = [module for module in reversed(_OFED) if module in tree.live_modules]
+        errors = _errors(call, "rmmod", loaded)
+        if errors:
+            tree.journal.setdefault(name, []).extend(errors)
+            stop(tree, name, "failed")
+            return False
+    if name == "nv_peer_mem" and "nv_peer_mem" in tree.live_modules:
+        _errors(call, "rmmod", ["nv_peer_mem"])
+    if name == "nvidia-persistenced" and tree.units.get(name) == "active":
+        tree.persistent.clear()
+    stop(tree, name)
+    return True
+
+
+def _start_errors(call: Invocation, name: str) -> list[str]:
+    tree = call.tree
+    if name.startswith("nvidia-") and "nvidia" not in tree.live_modules:
+        return [f"{name}: {_NO_DRIVER}"]
+    if name == "nvidia-fabricmanager":
+        return _fabric_manager(tree)
+    if name == "openibd":
+        return _errors(call, "modprobe", list(_OFED))
+    if name == "nv_peer_mem":
+        return _errors(call, "modprobe", ["nv_peer_mem"])
+    return []
+
+
+def _fabric_manager(tree: Tree) -> list[str]:
+    answer = tree.commands.get("nv-fabricmanager")
+    printed = "" if answer is None else answer(("nv-fabricmanager", "--version"), 0.0)
+    if not tree.is_there("/usr/bin/nv-fabricmanager"):
+        return ["nv-fabricmanager: No such file or directory"]
+    errors = start_errors(tree)
+    if errors:
+        return errors
+    if isinstance(printed, Unknown):  # the files of an image run no command
+        return []
+    version, loaded = str(printed).rpartition(":")[2].strip(), tree.text("/sys/module/nvidia/version").strip()
+    if version != loaded:
+        return [
+            f"fabric manager NVIDIA GPU driver interface version {version} don't match with driver version "
+            f"{loaded}. Please update with matching NVIDIA driver package."
+        ]
+    return []
+
+
+def _errors(call: Invocation, command: str, modules: list[str]) -> list[str]:
+    """Run modprobe or rmmod for each module; return the messages of the first failure."""
+    for module in modules:
+        handler = rmmod if command == "rmmod" else modprobe
+        result = handler(replace(call, name=command, args=(module,), stdin=""))
+        if result.exit_status:
+            return list(result.lines)
+    return []
 
 
 _VERBS = {

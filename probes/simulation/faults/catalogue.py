@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import ModuleType
 
 from probes.simulation.faults import (
     environment,
-    fabric,
     gpu,
-    job_logs,
     live,
     modules,
     nccl,
-    network,
     nic,
     path,
     pcie,
@@ -42,12 +40,13 @@ _HIDDEN_BY = {
     "pcie-devctl-ten-bit-tags-differ": frozenset({"nic-without-driver"}),
 }
 
+# Add a new file of faults here.
+AREAS: tuple[ModuleType, ...] = (
+    *(modules, peermem, path, pcie, nic, gpu, environment, nccl, tools, live, vendor_nics),
+)
 FAULTS: dict[str, Fault] = {
     fault.name: replace(fault, excludes=fault.excludes | _HIDDEN_BY.get(fault.name, frozenset()))
-    for area in (
-        *(modules, peermem, path, pcie, nic, gpu, fabric, environment, nccl, network, tools, live, job_logs),
-        vendor_nics,
-    )
+    for area in AREAS
     for fault in area.FAULTS
 }
 

@@ -1,25 +1,33 @@
-"""Faults of the environment: limits, device files, driver containers."""
+"""Faults of the environment: limits, device files, driver containers, the route of the SSH session."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from probes.simulation.faults.fault import ChangeDescription, Fault, fault
+from probes.simulation.faults.fault import (
+    ChangeDescription,
+    Fault,
+    add_file,
+    change_fields,
+    fault,
+    remove_path,
+)
+from probes.simulation.node.devices.network import route_over
+from probes.simulation.node.devices.ports import netdev_of
 from probes.simulation.node.jobs.processes import FIRST_RANK, add_rank, limits, put_in_container
 from probes.simulation.node.model.description import ClusterDescription, NodeDescription
 from probes.simulation.node.model.tree import Tree, log
 from probes.simulation.node.system.kubernetes import DRIVER, OFED, PEERMEM
 
 _SMALL = str(8 << 20)
+_SLURMD = "/etc/systemd/system/slurmd.service"
+_SLURMD_UNIT = "[Service]\nExecStart=/usr/sbin/slurmd -D\n"
+_LOGIN_LIMITS = "/etc/security/limits.d/zz-hardening.conf"
 
 
 def _memlock(tree: Tree) -> None:
     add_rank(tree, 44000)
     tree.add("/proc/44000/limits", limits(_SMALL, _SMALL))
-
-
-def _scheduler(tree: Tree) -> None:
-    tree.add("/etc/systemd/system/slurmd.service", "[Service]\nExecStart=/usr/sbin/slurmd -D\n")
 
 
 def _runtime(tree: Tree) -> None:
@@ -29,16 +37,8 @@ def _runtime(tree: Tree) -> None:
     tree.add("/proc/44003/limits", limits(str(64 << 20), str(64 << 20)))
 
 
-def _login(tree: Tree) -> None:
-    tree.add("/etc/security/limits.d/zz-hardening.conf", "* - memlock 65536\n")
-
-
-def _shell(tree: Tree) -> None:
-    tree.add("/proc/40000/limits", limits(_SMALL, _SMALL))
-
-
-def _pid_namespace(tree: Tree) -> None:
-    # The last rank, so that the others stay visible.
+def _hide_last_rank(tree: Tree) -> None:
+    # The others stay visible.
     tree.remove(f"/proc/{FIRST_RANK + len(tree.gpus) - 1}")
 
 
@@ -59,18 +59,6 @@ def _hung(tree: Tree) -> None:
     log(tree, " os_acquire_rwlock_write+0x35/0x50 [nvidia]", level=6)
 
 
-def _no_verbs(tree: Tree) -> None:
-    tree.remove("/dev/infiniband")
-
-
-def _one_less(tree: Tree) -> None:
-    tree.remove("/dev/infiniband/uverbs9")
-
-
-def _denied(tree: Tree) -> None:
-    tree.denied.add("/dev/infiniband/uverbs1")
-
-
 def _bare_container(tree: Tree) -> None:
     add_rank(tree, 44001)
     tree.remove("/proc/44001/root/dev")
@@ -84,25 +72,14 @@ def _far_nic(tree: Tree) -> None:
         tree.remove(f"/proc/44002/root/dev/infiniband/uverbs{number}")
 
 
-def _no_gpu_file(tree: Tree) -> None:
-    tree.remove("/dev/nvidia1")
-
-
-def _closed_driver(description: NodeDescription) -> NodeDescription:
-    modules = description.modules
-    live = tuple(name for name in modules.live if name != "nvidia_peermem")
-    return replace(
-        description,
-        driver=replace(description.driver, flavor="proprietary"),
-        modules=replace(modules, live=live),
-    )
+def _without_peermem(description: NodeDescription) -> NodeDescription:
+    live = tuple(name for name in description.modules.live if name != "nvidia_peermem")
+    return change_fields(driver={"flavor": "proprietary"}, modules={"live": live})(description)
 
 
 def _cluster(cluster: ClusterDescription) -> ChangeDescription:
     """Put the node into a Kubernetes cluster with NVIDIA's operators, which bring the drivers."""
-    return lambda description: replace(
-        description, system=replace(description.system, cluster=cluster, packages={}, slurm="")
-    )
+    return change_fields(system={"cluster": cluster, "packages": {}, "slurm": ""})
 
 
 _OPERATORS = ClusterDescription(driver="570.124.06", rdma=True, ofed="doca3.5.0-26.07-0.7.0.0-0")
@@ -138,10 +115,6 @@ def _operators(tree: Tree) -> None:
     tree.remove("/var/lib/dkms")
 
 
-def _empty_driver_container(tree: Tree) -> None:
-    tree.directory("/run/nvidia/driver/lib/modules")
-
-
 def _mofed(tree: Tree) -> None:
     tree.remove("/run/mellanox/drivers/.driver-ready")
     tree.directory("/run/mellanox/drivers")
@@ -158,44 +131,55 @@ def _storage_modules(tree: Tree) -> None:
     tree.live_modules.append("rpcrdma")
 
 
+def _ssh_over_nic(tree: Tree) -> None:
+    nic = next((nic for nic in tree.nics if nic.kind.layer == "Ethernet"), tree.nics[0])
+    route_over(tree, netdev_of(tree, nic))
+
+
 FAULTS: tuple[Fault, ...] = (
     fault("memlock-or-ipc-lock", "A job can lock only 8 MiB of memory", _memlock),
-    fault("memlock-scheduler", "slurmd limits how much memory jobs can lock", _scheduler),
+    fault(
+        "memlock-scheduler", "slurmd limits how much memory jobs can lock", add_file(_SLURMD, _SLURMD_UNIT)
+    ),
     fault("memlock-container-runtime", "containerd limits how much memory a job can lock", _runtime),
-    fault("memlock-login", "Login sessions can lock only 64 MiB of memory", _login),
-    fault("memlock-shell", "This shell can lock only 8 MiB of memory", _shell),
-    fault("pid-namespace-hides-users", "A job that NVML lists is not in /proc", _pid_namespace),
+    fault(
+        "memlock-login",
+        "Login sessions can lock only 64 MiB of memory",
+        add_file(_LOGIN_LIMITS, "* - memlock 65536\n"),
+    ),
+    fault(
+        "memlock-shell",
+        "This shell can lock only 8 MiB of memory",
+        add_file("/proc/40000/limits", limits(_SMALL, _SMALL)),
+    ),
+    fault("pid-namespace-hides-users", "A job that NVML lists is not in /proc", _hide_last_rank),
     fault("rdma-cgroup-limit", "A job has all the RDMA objects that its cgroup allows", _at_rdma_limit),
     fault("task-hung-in-driver", "A rank hangs in the GPU driver", _hung),
-    fault("dev-infiniband-missing", "/dev/infiniband is missing", _no_verbs),
+    fault("dev-infiniband-missing", "/dev/infiniband is missing", remove_path("/dev/infiniband")),
     fault(
         "dev-infiniband-incomplete",
         "The device file of one NIC is missing",
-        _one_less,
+        remove_path("/dev/infiniband/uverbs9"),
         excludes=("dev-infiniband-missing",),
     ),
     fault(
         "dev-infiniband-denied",
         "This user may not open the device file of one NIC",
-        _denied,
+        lambda tree: tree.denied.add("/dev/infiniband/uverbs1"),
         excludes=("dev-infiniband-missing",),
     ),
-    fault(
-        "dev-infiniband-not-in-container",
-        "A job's container has no RDMA device files",
-        _bare_container,
-    ),
+    fault("dev-infiniband-not-in-container", "A job's container has no RDMA device files", _bare_container),
     fault(
         "dev-infiniband-near-nic-missing",
         "A job's container has only the device file of a far NIC",
         _far_nic,
     ),
-    fault("dev-nvidia-missing", "/dev/nvidia1 is missing", _no_gpu_file),
+    fault("dev-nvidia-missing", "/dev/nvidia1 is missing", remove_path("/dev/nvidia1")),
     fault(
         "k8s-rdma-not-enabled",
         "A driver container without nvidia_peermem and without DMA-BUF",
         _driver_container,
-        change_description=_closed_driver,
+        change_description=_without_peermem,
         on="pcie-l40s",
     ),
     fault(
@@ -220,8 +204,9 @@ FAULTS: tuple[Fault, ...] = (
     fault(
         "k8s-peermem-ctr-crashloop",
         "The driver container has no module files",
-        _empty_driver_container,
+        lambda tree: tree.directory("/run/nvidia/driver/lib/modules"),
         change_description=_cluster(_DRIVER_LOOP),
         on="pcie-l40s",
     ),
+    fault("ssh-over-nic", "The SSH session and the default route use an RDMA NIC", _ssh_over_nic, finds=()),
 )

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from copy import copy
+from dataclasses import is_dataclass, replace
+from typing import Any
 
 from probes.base.frozen import frozen
 from probes.simulation.node.model.description import NodeDescription
-from probes.simulation.node.model.tree import Tree
+from probes.simulation.node.model.tree import Content, Tree
 from probes.simulation.node.modules.files import modinfo_of
 
-ChangeTree = Callable[[Tree], None]
+ChangeTree = Callable[[Tree], object]  # what it returns does not matter
 ChangeDescription = Callable[[NodeDescription], NodeDescription]
 
 
@@ -27,6 +29,35 @@ class Fault:
     excludes: frozenset[str]  # faults that hide this one
     is_live: bool = False  # it shows over time, in the live view; a check finds it only by the job's log
     shows: frozenset[str] = frozenset()  # ids of checks that find it once gdrtop has watched it for a while
+
+
+def add_file(path: str, content: Content) -> ChangeTree:
+    """Return a change that adds a file."""
+    return lambda tree: tree.add(path, content)
+
+
+def remove_path(path: str) -> ChangeTree:
+    """Return a change that removes a file, a link or a directory."""
+    return lambda tree: tree.remove(path)
+
+
+def change_fields(**fields: Any) -> ChangeDescription:
+    """Return a change of fields; a dict has the fields of a part, as `driver={"flavor": "proprietary"}`."""
+
+    def change(description: NodeDescription) -> NodeDescription:
+        parts = {name: getattr(description, name) for name in fields}
+        changed = {
+            name: replace(parts[name], **value) if is_dataclass(parts[name]) else value
+            for name, value in fields.items()
+        }
+        return replace(description, **changed)
+
+    return change
+
+
+def append_to_cmdline(words: str) -> ChangeDescription:
+    """Return a change that adds words to the kernel command line."""
+    return lambda description: replace(description, cmdline=f"{description.cmdline} {words}")
 
 
 def state_of(tree: Tree) -> dict[str, object]:

@@ -1,33 +1,38 @@
-"""Faults of GPUs, their driver and NVLink."""
+"""Faults of GPUs, their driver, NVLink, and the NVLink fabric."""
 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
-from probes.simulation.faults.fault import ChangeDescription, ChangeTree, Fault, fault
+from probes.simulation.faults.fault import (
+    ChangeDescription,
+    ChangeTree,
+    Fault,
+    change_fields,
+    fault,
+    remove_path,
+)
 from probes.simulation.node.jobs.processes import library_directory
 from probes.simulation.node.model.description import NodeDescription, NumaDescription, RootDescription
 from probes.simulation.node.model.tree import Tree, log
 from probes.simulation.node.modules.files import set_modinfo
-from probes.simulation.node.system.services import UNITS, set_fabric_manager_version, stop, uninstall
+from probes.simulation.node.system.services import (
+    MANAGER,
+    NVLSM,
+    UNITS,
+    set_fabric_manager_version,
+    stop,
+    stop_nvlsm,
+    uninstall,
+)
 from probes.simulation.node.system.software import install_library, set_library_version
 
-_LOST, _UNLISTED, _WITHOUT_DRIVER, _NOUVEAU, _FOR_GUESTS, _WITH_FEWER_NVLINKS = 5, 6, 7, 4, 2, 3
-
-
-def _nvml(**changes: Any) -> ChangeDescription:
-    """Change what NVML reports."""
-    return lambda node: replace(node, nvml=replace(node.nvml, **changes))
+_LOST, _UNLISTED, _WITHOUT_DRIVER, _NOUVEAU, _FOR_GUESTS = 5, 6, 7, 4, 2
+_WITH_FEWER_NVLINKS, _IN_FABRIC = 3, 3
 
 
 def _unlisted(number: int) -> ChangeDescription:
     return lambda node: replace(node, nvml=replace(node.nvml, unlisted=node.nvml.unlisted | {number}))
-
-
-def _of_gpu(**changes: Any) -> ChangeDescription:
-    """Change the GPUs themselves."""
-    return lambda node: replace(node, gpu=replace(node.gpu, **changes))
 
 
 def _bound(number: int, driver: str) -> ChangeTree:
@@ -62,10 +67,6 @@ def _sxid(tree: Tree) -> None:
 def _start_failed(tree: Tree) -> None:
     # On a GPU that NVML does not list: for a GPU that responds, the finding is a note.
     log(tree, f"NVRM: GPU {tree.gpus[_UNLISTED].bdf}: RmInitAdapter failed! (0x62:0x40:1860)")
-
-
-def _other_libraries(tree: Tree) -> None:
-    set_library_version(tree, "535.216.01")
 
 
 def _daemon_without_mode(tree: Tree) -> None:
@@ -109,6 +110,21 @@ def _no_firmware(tree: Tree) -> None:
     set_modinfo(tree, "nvidia", "firmware", f"nvidia/{version}/gsp_ga10x.bin\nnvidia/{version}/gsp_tu10x.bin")
 
 
+def _without_nvlsm(tree: Tree) -> None:
+    stop(tree, MANAGER, "failed")
+    tree.remove(NVLSM)
+
+
+def _without_umad(tree: Tree) -> None:
+    if "ib_umad" not in tree.live_modules:
+        raise LookupError("ib_umad")  # no Fabric Manager of this node needs it
+    stop(tree, MANAGER, "failed")
+    tree.live_modules.remove("ib_umad")
+    tree.remove("/sys/module/ib_umad")
+    for number in range(len(tree.cards)):
+        tree.remove(f"/dev/infiniband/umad{number}")
+
+
 FAULTS: tuple[Fault, ...] = (
     fault(
         "gpu-without-driver",
@@ -134,9 +150,9 @@ FAULTS: tuple[Fault, ...] = (
     fault(
         "driver-library-mismatch",
         "The driver's libraries are older than the loaded driver",
-        _other_libraries,
-        change_description=_nvml(
-            refusal="driver/library version mismatch: reload the kernel modules or reboot"
+        lambda tree: set_library_version(tree, "535.216.01"),
+        change_description=change_fields(
+            nvml={"refusal": "driver/library version mismatch: reload the kernel modules or reboot"}
         ),
         on="dgx-a100",
     ),
@@ -157,13 +173,13 @@ FAULTS: tuple[Fault, ...] = (
         "persistence-off",
         "Persistence mode is off, and its daemon does not run",
         lambda tree: stop(tree, "nvidia-persistenced"),
-        change_description=_nvml(persistence=False),
+        change_description=change_fields(nvml={"persistence": False}),
     ),
     fault(
         "persistence-off-daemon-runs",
         "nvidia-persistenced runs with --no-persistence-mode",
         _daemon_without_mode,
-        change_description=_nvml(persistence=False),
+        change_description=change_fields(nvml={"persistence": False}),
         excludes=("persistence-off",),
     ),
     fault(
@@ -172,30 +188,35 @@ FAULTS: tuple[Fault, ...] = (
         change_description=_nics_elsewhere,
         on="dgx-a100",
     ),
-    fault("mig-with-gdr", "MIG is on", change_description=_nvml(mig=True)),
-    fault("vgpu-without-gdr", "The GPUs are vGPUs", change_description=_nvml(is_vgpu=True), on="cloud-vm"),
+    fault("mig-with-gdr", "MIG is on", change_description=change_fields(nvml={"mig": True})),
+    fault(
+        "vgpu-without-gdr",
+        "The GPUs are vGPUs",
+        change_description=change_fields(nvml={"is_vgpu": True}),
+        on="cloud-vm",
+    ),
     fault(
         "geforce-no-gdr",
         "GeForce GPUs",
-        change_description=_of_gpu(name="NVIDIA GeForce RTX 4090"),
+        change_description=change_fields(gpu={"name": "NVIDIA GeForce RTX 4090"}),
         on="pcie-l40s",
     ),
     fault(
         "gpu-too-old-for-gdr",
         "GPUs older than Kepler",
-        change_description=_of_gpu(capability=(2, 0)),
+        change_description=change_fields(gpu={"capability": (2, 0)}),
         on="pcie-l40s",
     ),
     fault(
         "gdr-read-off-on-old-gpus",
         "Volta GPUs without NVLink",
-        change_description=_of_gpu(capability=(7, 0)),
+        change_description=change_fields(gpu={"capability": (7, 0)}),
         on="pcie-l40s",
     ),
     fault(
         "confidential-computing-on",
         "Confidential computing is on",
-        change_description=_nvml(confidential_computing=True),
+        change_description=change_fields(nvml={"confidential_computing": True}),
     ),
     fault(
         "c2c-grace-specifics",
@@ -206,7 +227,7 @@ FAULTS: tuple[Fault, ...] = (
     fault(
         "c2c-grace-specifics-gb10",
         "GB10 GPUs (DGX Spark)",
-        change_description=_of_gpu(name="NVIDIA GB10"),
+        change_description=change_fields(gpu={"name": "NVIDIA GB10"}),
         on="gb200",
     ),
     fault(
@@ -265,6 +286,39 @@ FAULTS: tuple[Fault, ...] = (
     fault(
         "nvlink-down",
         "GPU3 has fewer NVLinks than the others",
-        change_description=_nvml(with_fewer_nvlinks=frozenset({_WITH_FEWER_NVLINKS})),
+        change_description=change_fields(nvml={"with_fewer_nvlinks": frozenset({_WITH_FEWER_NVLINKS})}),
+    ),
+    fault(
+        "gpu-fabric-not-registered",
+        "GPU3 is not registered with the NVLink fabric",
+        change_description=change_fields(nvml={"outside_fabric": frozenset({_IN_FABRIC})}),
+        on="hgx-b200",
+    ),
+    fault(
+        "gpu-fabric-unhealthy",
+        "The NVLink fabric reports reduced bandwidth of GPU3",
+        change_description=change_fields(nvml={"with_reduced_nvlink": frozenset({_IN_FABRIC})}),
+        on="gb200",
+    ),
+    fault(
+        "gpu-fabric-differs",
+        "GPU3 is in another NVLink clique than the other GPUs",
+        change_description=change_fields(nvml={"in_other_clique": frozenset({_IN_FABRIC})}),
+        on="gb200",
+    ),
+    fault("nvlsm-down", "NVLSM has ended", stop_nvlsm, on="hgx-b200"),
+    fault("nvlsm-missing", "NVLSM is not installed", _without_nvlsm, on="hgx-b200"),
+    fault(
+        "ib-umad-missing",
+        "ib_umad is not loaded",
+        _without_umad,
+        on="hgx-b200",
+        excludes=("nvlsm-missing",),
+    ),
+    fault(
+        "imex-channels-missing",
+        "There is no IMEX channel",
+        remove_path("/dev/nvidia-caps-imex-channels"),
+        on="gb200",
     ),
 )

@@ -6,6 +6,7 @@ Times in seconds since the node was opened.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import partial
 
 from probes.simulation.faults.fault import Fault, fault
 from probes.simulation.node.devices.ports import netdev_of, port_of
@@ -27,10 +28,8 @@ from probes.simulation.node.jobs.traffic import (
     carry_over_tcp,
     scale,
 )
-from probes.simulation.node.jobs.training import OPENED
-from probes.simulation.node.model.program import PEERMEM, Program, Via
-from probes.simulation.node.model.tree import PlacedNic, Tree, log
-from probes.simulation.node.model.waves import Steps, changes
+from probes.simulation.node.model.load import OPENED, Steps, changes
+from probes.simulation.node.model.tree import PEERMEM, PlacedNic, Program, Tree, Via, log
 
 STAGED_RANK, STOPPED_RANK, BEHIND_RANK, LOST_RANK, SLOW_RANK, FLAPPING_RANK = 5, 3, 2, 5, 5, 3
 """Ranks with a fault for seed 0; each seed has it on the next rank."""
@@ -326,91 +325,71 @@ def _replace(tree: Tree, path: str, content: Callable[[float], str]) -> None:
         tree.add(path, content)
 
 
+_fault = partial(fault, is_live=True)
+
 FAULTS: tuple[Fault, ...] = (
-    fault(
+    _fault(
         "job-rank-staged",
         "One rank of the job copies through host memory",
         _rank_staged,
         finds=("job-log-staged", "job-staged"),
-        is_live=True,
     ),
-    fault(
+    _fault(
         "job-restarted-staged",
         "After 30 s the job restarts, and copies through host memory",
         _restarted_staged,
-        is_live=True,
         shows=("job-staged",),
     ),
-    fault(
+    _fault(
         "job-tcp",
         "The job uses TCP, and no setting says why",
         _tcp,
         finds=("job-log-tcp", "job-over-tcp"),
-        is_live=True,
     ),
-    fault(
+    _fault(
         "nic-slow",
         "One NIC carries less than half of what the others carry",
         _nic_slow,
-        is_live=True,
         shows=("nic-slow-in-job",),
     ),
-    fault(
-        "nic-flapping",
-        "A port goes down for 5 s, every 20 s",
-        _nic_flapping,
-        is_live=True,
-        shows=("port-flapping",),
-    ),
-    fault(
+    _fault("nic-flapping", "A port goes down for 5 s, every 20 s", _nic_flapping, shows=("port-flapping",)),
+    _fault(
         "nic-link-retrained",
         "After 15 s the PCIe link of a NIC falls to half its speed",
         _nic_link_retrained,
-        is_live=True,
         shows=("pcie-link-degraded-speed",),
     ),
-    fault(
+    _fault(
         "rank-stopped",
         "After 35 s one rank is stopped, and the others wait",
         _rank_stopped,
-        is_live=True,
         shows=("rank-stopped",),
     ),
-    fault(
+    _fault(
         "rank-behind",
         "After 20 s one rank launches no collectives",
         _rank_behind,
-        is_live=True,
         shows=("job-traffic-fell", "ras-problem"),
     ),
-    fault(
+    _fault(
         "gpu-off-bus-live",
         "After 15 s a GPU falls off the bus (Xid 79)",
         _gpu_lost,
-        is_live=True,
         shows=("xid-79-fell-off-bus", "rank-ended"),
     ),
-    fault(
-        "gpu-throttled-live",
-        "After 10 s a GPU is throttled",
-        _gpu_throttled,
-        is_live=True,
-        shows=("gpu-throttled",),
-    ),
-    fault(
+    _fault("gpu-throttled-live", "After 10 s a GPU is throttled", _gpu_throttled, shows=("gpu-throttled",)),
+    _fault(
         "congestion",
         "After 10 s the network is congested",
         _congestion,
-        is_live=True,
         shows=("network-congested", "port-paused"),
     ),
-    fault(
+    _fault(
         "packets-lost-live",
         "After 10 s a port loses packets",
         _packets_lost,
-        is_live=True,
         shows=("port-errors-rising",),
     ),
-    fault("storage-traffic", "A storage client uses a NIC of the job", _storage_traffic, is_live=True),
-    fault("two-jobs-two-users", "Two users each run a job on half of the GPUs", _two_jobs, is_live=True),
+    _fault("storage-traffic", "A storage client uses a NIC of the job", _storage_traffic),
+    _fault("two-jobs-two-users", "Two users each run a job on half of the GPUs", _two_jobs),
 )

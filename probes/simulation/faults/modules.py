@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
-from probes.simulation.faults.fault import ChangeTree, Fault, fault
-from probes.simulation.node.model.description import NodeDescription
-from probes.simulation.node.model.tree import Refusal, Tree
+from probes.simulation.faults.fault import ChangeTree, Fault, add_file, append_to_cmdline, fault
+from probes.simulation.node.model.tree import PEERMEM, Refusal, Tree
 from probes.simulation.node.modules.files import modinfo_fields, modinfo_of, remove_module_file, set_modinfo
 from probes.simulation.node.modules.loading import refuse_module, remove_modules
 
-_PEERMEM = "nvidia_peermem"
-_OF_DRIVER = ("nvidia_fs", "gdrdrv", _PEERMEM, "nvidia_uvm", "nvidia")
+_OF_DRIVER = ("nvidia_fs", "gdrdrv", PEERMEM, "nvidia_uvm", "nvidia")
 _RDMA = ("mlx5_ib", "efa", "ib_uverbs", "rdma_cm", "ib_core")
 _OTHER_KERNELS = {".el9": "5.14.0-427.11.1.el9_4.x86_64", ".el8": "4.18.0-553.5.1.el8_10.x86_64"}
 
 
 def take_driver_from_disk(tree: Tree) -> None:
     """Remove the files of the NVIDIA driver, and DKMS's record of them."""
-    for name in ("nvidia", "nvidia_uvm", _PEERMEM):
+    for name in ("nvidia", "nvidia_uvm", PEERMEM):
         remove_module_file(tree, name)
     tree.remove("/var/lib/dkms/nvidia")
 
@@ -27,36 +23,24 @@ def _unloaded(*names: str) -> ChangeTree:
     return lambda tree: remove_modules(tree, *names)
 
 
-def _blacklisted(tree: Tree) -> None:
-    tree.add("/etc/modprobe.d/blacklist-gdr.conf", "# hardening\nblacklist nvidia-peermem\n")
-
-
 def _install_false(tree: Tree) -> None:
-    remove_modules(tree, _PEERMEM)
+    remove_modules(tree, PEERMEM)
     tree.add("/etc/modprobe.d/disable-peermem.conf", "install nvidia-peermem /bin/false\n")
 
 
-def _module_blacklist(description: NodeDescription) -> NodeDescription:
-    return replace(description, cmdline=f"{description.cmdline} module_blacklist={_PEERMEM}")
-
-
-def _modules_disabled(tree: Tree) -> None:
-    tree.add("/proc/sys/kernel/modules_disabled", "1\n")
-
-
 def _lockdown(tree: Tree) -> None:
-    remove_modules(tree, _PEERMEM)
+    remove_modules(tree, PEERMEM)
     tree.add("/sys/kernel/security/lockdown", "none [integrity] confidentiality\n")
 
 
 def _enforced(tree: Tree) -> None:
-    remove_modules(tree, _PEERMEM)
+    remove_modules(tree, PEERMEM)
     tree.add("/sys/module/module/parameters/sig_enforce", "Y\n")
 
 
 def _key_rejected(tree: Tree) -> None:
     messages = ((5, "Loading of module with unavailable key is rejected"),)
-    refuse_module(tree, _PEERMEM, Refusal("Key was rejected by service", messages), 14.2)
+    refuse_module(tree, PEERMEM, Refusal("Key was rejected by service", messages), 14.2)
 
 
 def other_kernel(tree: Tree) -> str:
@@ -67,8 +51,8 @@ def other_kernel(tree: Tree) -> str:
 
 
 def _other_vermagic(tree: Tree) -> None:
-    remove_modules(tree, _PEERMEM)
-    set_modinfo(tree, _PEERMEM, "vermagic", f"{other_kernel(tree)} SMP preempt mod_unload modversions")
+    remove_modules(tree, PEERMEM)
+    set_modinfo(tree, PEERMEM, "vermagic", f"{other_kernel(tree)} SMP preempt mod_unload modversions")
 
 
 def _built_for_other_kernel(tree: Tree) -> None:
@@ -93,10 +77,6 @@ def _half_updated(tree: Tree) -> None:
             fields["srcversion"] = fields["srcversion"][::-1]
 
 
-def _stale(tree: Tree) -> None:
-    set_modinfo(tree, "mlx5_core", "srcversion", "51A01A7E51A01A7E51A01A7E")
-
-
 def _file_damaged(tree: Tree) -> None:
     remove_modules(tree, *_OF_DRIVER)
     modinfo_of(tree).files.pop("nvidia", None)
@@ -104,7 +84,7 @@ def _file_damaged(tree: Tree) -> None:
 
 def _other_architecture(tree: Tree) -> None:
     remove_modules(tree, *_OF_DRIVER)
-    for name in ("nvidia", "nvidia_uvm", _PEERMEM):
+    for name in ("nvidia", "nvidia_uvm", PEERMEM):
         magic = modinfo_fields(tree, name).get("vermagic", "")
         other = magic.removesuffix(" aarch64") if magic.endswith(" aarch64") else f"{magic} aarch64"
         set_modinfo(tree, name, "vermagic", other)
@@ -148,7 +128,7 @@ FAULTS: tuple[Fault, ...] = (
     fault(
         "module-blacklisted",
         "modprobe.d blacklists nvidia-peermem",
-        _blacklisted,
+        add_file("/etc/modprobe.d/blacklist-gdr.conf", "# hardening\nblacklist nvidia-peermem\n"),
         excludes=("module-blacklisted-cmdline",),
     ),
     fault(
@@ -159,10 +139,14 @@ FAULTS: tuple[Fault, ...] = (
     fault(
         "module-blacklisted-cmdline",
         "The kernel command line blocks nvidia_peermem",
-        _unloaded(_PEERMEM),
-        change_description=_module_blacklist,
+        _unloaded(PEERMEM),
+        change_description=append_to_cmdline(f"module_blacklist={PEERMEM}"),
     ),
-    fault("kernel-forbids-modules-disabled", "kernel.modules_disabled is 1", _modules_disabled),
+    fault(
+        "kernel-forbids-modules-disabled",
+        "kernel.modules_disabled is 1",
+        add_file("/proc/sys/kernel/modules_disabled", "1\n"),
+    ),
     fault(
         "kernel-forbids-modules-lockdown",
         "Kernel lockdown keeps nvidia_peermem from loading",
@@ -189,12 +173,7 @@ FAULTS: tuple[Fault, ...] = (
         finds=("dkms-not-built-for-kernel", "nvidia-not-loaded"),
         on="pcie-l40s",
     ),
-    fault(
-        "module-file-unusable",
-        "The file of the NVIDIA driver is damaged",
-        _file_damaged,
-        on="pcie-l40s",
-    ),
+    fault("module-file-unusable", "The file of the NVIDIA driver is damaged", _file_damaged, on="pcie-l40s"),
     fault(
         "module-wrong-architecture",
         "The NVIDIA driver on disk is for another CPU architecture",
@@ -214,5 +193,9 @@ FAULTS: tuple[Fault, ...] = (
         _half_updated,
         finds=("driver-half-updated", "driver-upgrade-blocked"),
     ),
-    fault("initramfs-stale", "The loaded mlx5_core is an old copy from the initramfs", _stale),
+    fault(
+        "initramfs-stale",
+        "The loaded mlx5_core is an old copy from the initramfs",
+        lambda tree: set_modinfo(tree, "mlx5_core", "srcversion", "51A01A7E51A01A7E51A01A7E"),
+    ),
 )

@@ -1,14 +1,15 @@
-"""Faults in the settings of jobs for NCCL, UCX and NVSHMEM; most add a process to the node."""
+"""Faults in the settings of jobs for NCCL, UCX and NVSHMEM, and in what their NCCL logs."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from itertools import count
 
-from probes.simulation.faults.fault import Fault, fault
+from probes.facts.jobs.nccl_conf import NCCL_CONF
+from probes.simulation.faults.fault import Fault, add_file, fault
 from probes.simulation.node.jobs.processes import FIRST_RANK, NCCL_VERSION, add_rank, default_libraries
 from probes.simulation.node.model.description import NodeDescription
-from probes.simulation.node.model.tree import Tree
+from probes.simulation.node.model.tree import Program, Tree, Via
 from probes.simulation.node.modules.modules import end_rdma_traffic
 
 _pids = count(43000)
@@ -97,8 +98,53 @@ def _stale_topology() -> Fault:
     return fault("nccl-topo-file-stale", summary, change)
 
 
-def _blanks_in_conf(tree: Tree) -> None:
-    tree.add("/etc/nccl.conf", "NCCL_DEBUG = WARN\n")
+def _ranks(tree: Tree) -> list[Program]:
+    """Return the ranks of the training job that are connected."""
+    return [program for program in tree.programs if program.is_nccl and program.nics]
+
+
+def _differs(tree: Tree) -> None:
+    """Let the first rank copy through host memory, although its log shows GPUDirect RDMA."""
+    for rank in _ranks(tree):
+        rank.via = Via.DMABUF
+    for rank in _ranks(tree)[:1]:
+        rank.via, rank.logged_via = Via.HOST, Via.DMABUF
+
+
+def _gdr_disabled(tree: Tree) -> None:
+    for rank in _ranks(tree):
+        rank.via = Via.HOST
+
+
+def _other_nics(tree: Tree) -> None:
+    compute = {name for rank in _ranks(tree) for name in rank.nics}
+    others = tuple(nic.name for nic in tree.nics if nic.name not in compute)
+    for rank in _ranks(tree):
+        rank.logged_nics = others
+
+
+def _plugin_missing(tree: Tree) -> None:
+    for rank in _ranks(tree):
+        path = f"/proc/{rank.pid}/environ"
+        environment = tree.files.get(path)
+        if isinstance(environment, bytes):
+            tree.add(path, environment + b"NCCL_NET_PLUGIN=ofi\0")
+        rank.logged_lines += (
+            "NET/Plugin: Could not find: ofi libnccl-net-ofi.so. Using internal net plugin.",
+        )
+
+
+def _other_setting(tree: Tree) -> None:
+    for rank in _ranks(tree):
+        rank.logged_lines += ("NCCL_NET_GDR_LEVEL set by environment to SYS",)
+
+
+def _errors(tree: Tree) -> None:
+    for rank in _ranks(tree)[:1]:
+        rank.logged_warnings += (
+            "transport/net_ib.cc:2458 NCCL WARN NET/IB: Got completion from peer 10.0.0.2<40001> with "
+            f"status=12 opcode=0 len=0 vendor err 129 (Recv) hca {rank.nics[0]}",
+        )
 
 
 FAULTS: tuple[Fault, ...] = (
@@ -203,7 +249,11 @@ FAULTS: tuple[Fault, ...] = (
     ),
     _stale_topology(),
     _job("nccl-graph-file-left", "A job sets NCCL_GRAPH_FILE", {"NCCL_GRAPH_FILE": "/tmp/graph.xml"}),
-    fault("nccl-conf-ignored-lines", "/etc/nccl.conf has a line with spaces around the “=”", _blanks_in_conf),
+    fault(
+        "nccl-conf-ignored-lines",
+        "/etc/nccl.conf has a line with spaces around the “=”",
+        add_file(NCCL_CONF, "NCCL_DEBUG = WARN\n"),
+    ),
     _job("nccl-p2p-off", "A job sets NCCL_P2P_DISABLE=1", {"NCCL_P2P_DISABLE": "1"}),
     _job("nccl-shm-off", "A job sets NCCL_SHM_DISABLE=1", {"NCCL_SHM_DISABLE": "1"}),
     _job(
@@ -248,4 +298,22 @@ FAULTS: tuple[Fault, ...] = (
         {"NVSHMEM_IB_ENABLE_IBGDA": "1"},
         libraries=("/usr/lib64/libnvshmem_host.so.3.3.9", "/usr/lib64/nvshmem_transport_ibgda.so.3.0.0"),
     ),
+    fault(
+        "job-log-gdr-disabled",
+        "The job's log says its NICs cannot use GPUDirect RDMA, although the node's can",
+        _gdr_disabled,
+    ),
+    fault(
+        "job-log-differs",
+        "A rank's log shows GPUDirect RDMA, but the rank copies through host memory",
+        _differs,
+    ),
+    fault("job-log-other-nics", "The job's log lists only NICs that are far from its GPUs", _other_nics),
+    fault("job-log-plugin-missing", "The job's log says its network plugin was not found", _plugin_missing),
+    fault(
+        "job-log-other-setting",
+        "The job's log shows a setting that its environment does not have",
+        _other_setting,
+    ),
+    fault("job-log-errors", "The job's log has a completion error", _errors),
 )

@@ -8,8 +8,7 @@ from dataclasses import replace
 from probes.facts.jobs.nccl_conf import NCCL_CONF
 from probes.simulation.faults.fault import ChangeTree, Fault, fault
 from probes.simulation.node.devices.ports import netdev_of, port_of
-from probes.simulation.node.devices.qos import set_qos
-from probes.simulation.node.devices.rails import CONF
+from probes.simulation.node.devices.roce import CONF, set_qos
 from probes.simulation.node.model.tree import Content, PlacedNic, Tree, log
 
 _WITHOUT_DRIVER, _WITHOUT_RDMA, _FOR_GUESTS = "mlx5_6", "mlx5_5", "mlx5_7"
@@ -30,8 +29,7 @@ def _nic(tree: Tree, name: str) -> PlacedNic:
 def _compute_nic(tree: Tree, name: str) -> PlacedNic:
     """Return the NIC of this name, else the compute NIC in its place: EFAs are named by their slot."""
     named = next((nic for nic in tree.nics if nic.name == name), None)
-    compute = [nic for nic in tree.nics if nic.kind is tree.description.nic.get("compute")]
-    return named or compute[int(name.rpartition("_")[2]) % len(compute)]
+    return named or tree.compute_nics[int(name.rpartition("_")[2]) % len(tree.compute_nics)]
 
 
 def _write(tree: Tree, path: str, content: Content) -> None:
@@ -106,11 +104,6 @@ def _set_down(tree: Tree) -> None:
     _netdev("operstate", "down", "mlx5_4")(tree)
 
 
-def _wrong_layer(tree: Tree) -> None:
-    # The RDMA core calls a RoCE port without a link Disabled (mlx5, main.c).
-    _port("mlx5_8", link_layer="Ethernet", state="1: DOWN", phys_state="3: Disabled", sm_lid="0x0")(tree)
-
-
 def _gids(name: str, keep: Callable[[int], bool], count: int = 16) -> ChangeTree:
     """Clear entries of a GID table."""
 
@@ -123,10 +116,6 @@ def _gids(name: str, keep: Callable[[int], bool], count: int = 16) -> ChangeTree
                 tree.remove(f"{port}/gid_attrs/ndevs/{index}")
 
     return change
-
-
-def _no_gids(tree: Tree) -> None:
-    _gids(tree.nics[0].name, lambda _: False)(tree)
 
 
 def _without_rdma(tree: Tree, name: str) -> None:
@@ -195,22 +184,13 @@ def _trust_pcp(tree: Tree) -> None:
         set_qos(tree, replace(described, trusts_dscp=False))
 
 
-def _without_class(tree: Tree) -> None:
-    tree.add(NCCL_CONF, tree.text(NCCL_CONF).replace("NCCL_IB_TC=106\n", ""))
+def _unset_in_conf(line: str) -> ChangeTree:
+    return lambda tree: tree.add(NCCL_CONF, tree.text(NCCL_CONF).replace(f"{line}\n", ""))
 
 
 def _class_of_driver(tree: Tree) -> None:
     for nic in tree.nics:
         tree.add(f"{nic.path}/infiniband/{nic.name}/tc/1/traffic_class", "Global tclass=104\n")
-
-
-def _one_queue_pair(tree: Tree) -> None:
-    text = tree.text(NCCL_CONF)
-    tree.add(NCCL_CONF, text.replace("NCCL_IB_QPS_PER_CONNECTION=2\n", ""))
-
-
-def _no_counters(tree: Tree) -> None:
-    tree.remove(f"{port_of(_nic(tree, 'mlx5_1'))}/counters")
 
 
 def _no_ecn(tree: Tree) -> None:
@@ -268,7 +248,12 @@ FAULTS: tuple[Fault, ...] = (
         finds=("ib-port-not-active-subnet-manager-stalled",),
         excludes=("nic-without-driver",),
     ),
-    fault("link-layer-wrong", "A port (mlx5_8) is set to Ethernet on an InfiniBand network", _wrong_layer),
+    fault(
+        "link-layer-wrong",
+        "A port (mlx5_8) is set to Ethernet on an InfiniBand network",
+        # The RDMA core calls a RoCE port without a link Disabled (mlx5, main.c).
+        _port("mlx5_8", link_layer="Ethernet", state="1: DOWN", phys_state="3: Disabled", sm_lid="0x0"),
+    ),
     fault(
         "rate-shown-as-sdr",
         "The kernel shows the rate of a port (mlx5_0) as SDR",
@@ -303,7 +288,7 @@ FAULTS: tuple[Fault, ...] = (
     fault(
         "roce-class-not-lossless",
         "Jobs set no traffic class, and only one class is lossless",
-        _without_class,
+        _unset_in_conf("NCCL_IB_TC=106"),
         on="bare-roce",
     ),
     fault(
@@ -334,12 +319,17 @@ FAULTS: tuple[Fault, ...] = (
     fault(
         "bond-one-queue-pair",
         "NCCL uses one queue pair per connection over bonded NICs",
-        _one_queue_pair,
+        _unset_in_conf("NCCL_IB_QPS_PER_CONNECTION=2"),
         finds=("single-rail-or-half-rate-bond",),
         on="bare-roce",
     ),
     fault("roce-gid-wrong", "A job sets NCCL_IB_GID_INDEX to an empty GID", _job_with_empty_gid),
-    fault("roce-gid-wrong-namespace", "The GID table of a RoCE port is empty", _no_gids, on="pcie-l40s"),
+    fault(
+        "roce-gid-wrong-namespace",
+        "The GID table of a RoCE port is empty",
+        lambda tree: _gids(tree.nics[0].name, lambda _: False)(tree),
+        on="pcie-l40s",
+    ),
     fault(
         "roce-gid-wrong-no-v2",
         "A RoCE port (mlx5_9) has only RoCE v1 GIDs",
@@ -404,7 +394,11 @@ FAULTS: tuple[Fault, ...] = (
         "The symbol error counter of a port (mlx5_3) is full",
         _counter("mlx5_3", "counters/symbol_error", "65535\n"),
     ),
-    fault("port-counters-missing", "A port (mlx5_1) has no counters", _no_counters),
+    fault(
+        "port-counters-missing",
+        "A port (mlx5_1) has no counters",
+        lambda tree: tree.remove(f"{port_of(_nic(tree, 'mlx5_1'))}/counters"),
+    ),
     fault("nic-without-driver", "A NIC (mlx5_6) has no driver", lambda tree: _unbind(tree, _WITHOUT_DRIVER)),
     fault(
         "nic-passed-through",

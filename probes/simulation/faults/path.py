@@ -5,54 +5,27 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from probes.simulation.faults.fault import ChangeTree, Fault, fault
+from probes.simulation.faults.fault import ChangeTree, Fault, change_fields, fault
 from probes.simulation.faults.peermem import GONE
 from probes.simulation.node.model.description import NodeDescription, RootDescription
-from probes.simulation.node.model.tree import Tree, log
+from probes.simulation.node.model.tree import PEERMEM, Tree, log
 from probes.simulation.node.modules.loading import remove_modules
 
 
 def _without_either(description: NodeDescription) -> NodeDescription:
-    modules = description.modules
-    return replace(
-        description,
-        driver=replace(description.driver, flavor="proprietary"),
-        modules=replace(
-            modules,
-            live=tuple(name for name in modules.live if name != "nvidia_peermem"),
-            on_disk=(*modules.on_disk, "nvidia_peermem"),
-        ),
-        gpudirect=replace(description.gpudirect, regions=0),
-    )
+    live = tuple(name for name in description.modules.live if name != PEERMEM)
+    on_disk = (*description.modules.on_disk, PEERMEM)
+    return change_fields(
+        driver={"flavor": "proprietary"}, modules={"live": live, "on_disk": on_disk}, gpudirect={"regions": 0}
+    )(description)
 
 
-def _closed(description: NodeDescription) -> NodeDescription:
-    return replace(description, driver=replace(description.driver, flavor="proprietary"))
-
-
-def _volta(description: NodeDescription) -> NodeDescription:
-    gpu = replace(description.gpu, name="Tesla V100-SXM2-32GB", id="10de:1db5", capability=(7, 0))
-    return replace(description, gpu=gpu)
-
-
-def _driver_510(description: NodeDescription) -> NodeDescription:
-    return replace(description, driver=replace(description.driver, version="510.108.03", cuda="11.6"))
-
-
-def _without_regions(description: NodeDescription) -> NodeDescription:
-    return replace(description, gpudirect=replace(description.gpudirect, dmabuf=False))
-
-
-def _kernel_of_rhel_8(description: NodeDescription) -> NodeDescription:
-    return replace(_without_regions(description), kernel="4.18.0-553.16.1.el8_10.x86_64")
-
-
-def _without_config(tree: Tree) -> None:
-    tree.add(f"/boot/config-{tree.description.kernel}", "CONFIG_MODULES=y\n# end\n")
-
-
-def _driver_580(description: NodeDescription) -> NodeDescription:
-    return replace(description, driver=replace(description.driver, version="580.95.05", cuda="13.0"))
+_PROPRIETARY = change_fields(driver={"flavor": "proprietary"})
+_WITHOUT_DMABUF = change_fields(gpudirect={"dmabuf": False})
+_DRIVER_510 = change_fields(driver={"version": "510.108.03", "cuda": "11.6"})
+_DRIVER_580 = change_fields(driver={"version": "580.95.05", "cuda": "13.0"})
+_VOLTA = change_fields(gpu={"name": "Tesla V100-SXM2-32GB", "id": "10de:1db5", "capability": (7, 0)})
+_KERNEL_OF_RHEL_8 = change_fields(gpudirect={"dmabuf": False}, kernel="4.18.0-553.16.1.el8_10.x86_64")
 
 
 def _without_odp(tree: Tree) -> None:
@@ -71,8 +44,7 @@ def _as_mlx4(devices: list[Any]) -> list[Any]:
 def _connectx_3(description: NodeDescription) -> NodeDescription:
     """Replace the NICs by ConnectX-3 with their last OFED: only nvidia_peermem works."""
     modules = description.modules
-    return replace(
-        description,
+    return change_fields(
         root=tuple(
             replace(root, switch=_as_mlx4(root.switch), ports=_as_mlx4(root.ports), flat=_as_mlx4(root.flat))
             for root in description.root
@@ -81,13 +53,12 @@ def _connectx_3(description: NodeDescription) -> NodeDescription:
             kind: replace(nic, id="15b3:1003", hca="MT4099", firmware="2.42.5000", board="MT_1090120019")
             for kind, nic in description.nic.items()
         },
-        gpudirect=replace(description.gpudirect, dmabuf=False),
-        modules=replace(
-            modules,
-            live=tuple(name.replace("mlx5_", "mlx4_") for name in modules.live),
-            on_disk=(*modules.on_disk, "mlx5_core", "mlx5_ib"),
-        ),
-    )
+        gpudirect={"dmabuf": False},
+        modules={
+            "live": tuple(name.replace("mlx5_", "mlx4_") for name in modules.live),
+            "on_disk": (*modules.on_disk, "mlx5_core", "mlx5_ib"),
+        },
+    )(description)
 
 
 def _last_ofed_for_connectx_3(tree: Tree) -> None:
@@ -104,10 +75,6 @@ def _without_mlx4_ib(tree: Tree) -> None:
 def _without_mlx4(tree: Tree) -> None:
     _last_ofed_for_connectx_3(tree)
     remove_modules(tree, "mlx4_ib", "mlx4_core")
-
-
-def _one_refuses(description: NodeDescription) -> NodeDescription:
-    return replace(description, gpudirect=replace(description.gpudirect, refusing=("mlx5_6",)))
 
 
 def _denied(tree: Tree) -> None:
@@ -131,10 +98,6 @@ def _dma_unbound(tree: Tree) -> None:
         tree.add(f"{path}/uevent", tree.text(f"{path}/uevent").replace("DRIVER=mlx5_ib\n", ""))
 
 
-def _rdma_core_50(description: NodeDescription) -> NodeDescription:
-    return replace(description, rdma_core=50)
-
-
 def _without_dma(description: NodeDescription) -> NodeDescription:
     """Leave out the DMA functions, as a hypervisor or firmware may."""
 
@@ -153,38 +116,38 @@ FAULTS: tuple[Fault, ...] = (
     fault(
         "dmabuf-needs-open-module",
         "Proprietary kernel modules of the NVIDIA driver: no DMA-BUF",
-        change_description=_closed,
+        change_description=_PROPRIETARY,
     ),
-    fault("dmabuf-gpu-too-old", "V100 GPUs, too old for DMA-BUF", change_description=_volta, on="dgx-a100"),
+    fault("dmabuf-gpu-too-old", "V100 GPUs, too old for DMA-BUF", change_description=_VOLTA, on="dgx-a100"),
     fault(
         "dmabuf-driver-too-old",
         "NVIDIA driver 510, too old for DMA-BUF",
-        change_description=_driver_510,
+        change_description=_DRIVER_510,
         on="dgx-a100",
     ),
     fault(
         "dmabuf-kernel-too-old",
         "The kernel of RHEL 8 without OFED, too old for DMA-BUF",
-        change_description=_kernel_of_rhel_8,
+        change_description=_KERNEL_OF_RHEL_8,
         on="pcie-l40s",
     ),
     fault(
         "dmabuf-kernel-config",
         "A kernel built without DMA-BUF",
-        _without_config,
-        change_description=_without_regions,
+        lambda tree: tree.add(f"/boot/config-{tree.description.kernel}", "CONFIG_MODULES=y\n# end\n"),
+        change_description=_WITHOUT_DMABUF,
         on="pcie-l40s",
     ),
     fault(
         "dmabuf-nic-driver-lacks-support",
         "One NIC (mlx5_6) refuses DMA-BUF",
-        change_description=_one_refuses,
+        change_description=change_fields(gpudirect={"refusing": ("mlx5_6",)}),
     ),
     fault(
         "dmabuf-kernel-without-odp",
         "A kernel built without on-demand paging, so no NIC supports DMA-BUF",
         _without_odp,
-        change_description=_without_regions,
+        change_description=_WITHOUT_DMABUF,
         finds=("dmabuf-nic-driver-lacks-support",),
         on="pcie-l40s",
     ),
@@ -214,14 +177,14 @@ FAULTS: tuple[Fault, ...] = (
         "p2p-topology-refused-override",
         "The driver option GrdmaPciTopoCheckOverride=2 denies GPU memory to NICs",
         _denied,
-        change_description=_driver_580,
+        change_description=_DRIVER_580,
         on="pcie-l40s",
     ),
     fault(
         "p2p-topology-refused",
         "The driver denies a NIC access to GPU memory because of the chipset",
         _refused("PCI topology not supported for dma-buf"),
-        change_description=_driver_580,
+        change_description=_DRIVER_580,
         on="pcie-l40s",
     ),
     fault(
@@ -245,7 +208,7 @@ FAULTS: tuple[Fault, ...] = (
     fault(
         "data-direct-old-rdma-core",
         "rdma-core 50, whose libmlx5 cannot use Data Direct",
-        change_description=_rdma_core_50,
+        change_description=change_fields(rdma_core=50),
         finds=("data-direct-unavailable",),
         on="gb300",
     ),
@@ -260,7 +223,7 @@ FAULTS: tuple[Fault, ...] = (
         "memory-peers-missing-old-nccl",
         "NCCL 2.21, which cannot see nvidia_peermem on this kernel",
         _old_nccl,
-        change_description=_closed,
+        change_description=_PROPRIETARY,
         excludes=GONE,
     ),
 )

@@ -6,7 +6,14 @@ import re
 from collections.abc import Callable
 from dataclasses import replace
 
-from probes.simulation.faults.fault import ChangeDescription, ChangeTree, Fault, fault
+from probes.simulation.faults.fault import (
+    ChangeDescription,
+    ChangeTree,
+    Fault,
+    append_to_cmdline,
+    change_fields,
+    fault,
+)
 from probes.simulation.node.devices import config_space as config
 from probes.simulation.node.model.description import NodeDescription, RootDescription
 from probes.simulation.node.model.tree import Tree, log
@@ -114,10 +121,6 @@ def _translated(description: NodeDescription) -> NodeDescription:
     return replace(description, iommu="DMA-FQ", cmdline=cmdline)
 
 
-def _noacs(description: NodeDescription) -> NodeDescription:
-    return replace(description, cmdline=f"{description.cmdline} pci=noacs")
-
-
 def _as_guest(description: NodeDescription) -> NodeDescription:
     """Turn the node into a virtual machine that shows each device on a root bus, unless it is one."""
     if any(root.flat for root in description.root):
@@ -177,10 +180,6 @@ def _without_nics(*names: str) -> ChangeDescription:
 def _three_gpus_a_nic(description: NodeDescription) -> NodeDescription:
     first, *others = description.root
     return replace(description, root=(replace(first, switch=["gpu", *first.switch]), *others))
-
-
-def _small_bar1(description: NodeDescription) -> NodeDescription:
-    return replace(description, gpu=replace(description.gpu, bar1_gib=32))
 
 
 def _numa_node_unknown(tree: Tree) -> None:
@@ -263,7 +262,7 @@ FAULTS: tuple[Fault, ...] = (
     fault(
         "acs-option-ignored",
         "pci=noacs is on the kernel command line and has no effect",
-        change_description=_noacs,
+        change_description=append_to_cmdline("pci=noacs"),
     ),
     fault(
         "iommu-translated",
@@ -309,7 +308,9 @@ FAULTS: tuple[Fault, ...] = (
         "The firmware does not report the NUMA node of a NIC (mlx5_4)",
         _numa_node_unknown,
     ),
-    fault("bar1-too-small", "BAR1 of the GPUs is 32 GiB", change_description=_small_bar1),
+    fault(
+        "bar1-too-small", "BAR1 of the GPUs is 32 GiB", change_description=change_fields(gpu={"bar1_gib": 32})
+    ),
     fault(
         "pcie-link-degraded-width",
         "The PCIe link of a NIC (mlx5_2) runs at x8",
@@ -377,11 +378,7 @@ FAULTS: tuple[Fault, ...] = (
         "A NIC (mlx5_0) had uncorrectable PCIe errors",
         _count("fatal", lambda tree: _nic(tree, "mlx5_0"), MalfTLP=2),
     ),
-    fault(
-        "pcie-aer-correctable",
-        "GPU0 had corrected PCIe errors",
-        _corrected,
-    ),
+    fault("pcie-aer-correctable", "GPU0 had corrected PCIe errors", _corrected),
     fault(
         "pcie-error-unreported",
         "GPU7 recorded a fatal PCIe error that the kernel did not count",

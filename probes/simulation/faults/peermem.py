@@ -3,45 +3,38 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 
-from probes.simulation.faults.fault import ChangeTree, Fault, fault
+from probes.simulation.faults.fault import ChangeTree, Fault, add_file, change_fields, fault
 from probes.simulation.faults.modules import NO_FILE, other_kernel, take_driver_from_disk
 from probes.simulation.node.jobs.processes import end_program
-from probes.simulation.node.model.description import NodeDescription
-from probes.simulation.node.model.tree import Refusal, Tree, log, module_path
+from probes.simulation.node.model.tree import PEERMEM, Refusal, Tree, log, module_path
 from probes.simulation.node.modules.files import add_module_file, remove_module_file, set_modinfo
 from probes.simulation.node.modules.loading import INVALID, insert_module, refuse_module, remove_modules
 from probes.simulation.node.modules.modules import add_module, srcversion_of
 from probes.simulation.node.system.services import WANTS, stop
 
-_PEERMEM = "nvidia_peermem"
 _PARAMETERS = "/sys/module/nvidia_peermem/parameters"
 _SYMBOLS = "alias symbol:ib_register_peer_memory_client ib_core\nalias symbol:nvidia_p2p_get_pages nvidia\n"
 
 
-def _not_loaded(tree: Tree) -> None:
-    remove_modules(tree, _PEERMEM)
+def _unload(tree: Tree) -> None:
+    remove_modules(tree, PEERMEM)
 
 
 def _not_on_disk(tree: Tree) -> None:
-    remove_modules(tree, _PEERMEM)
-    remove_module_file(tree, _PEERMEM)
+    remove_modules(tree, PEERMEM)
+    remove_module_file(tree, PEERMEM)
 
 
 def _driver_container(tree: Tree) -> None:
-    remove_modules(tree, _PEERMEM)
+    remove_modules(tree, PEERMEM)
     take_driver_from_disk(tree)
 
 
 def _for_other_kernel(tree: Tree) -> None:
     _not_on_disk(tree)
-    path = module_path(tree.description, _PEERMEM)
+    path = module_path(tree.description, PEERMEM)
     tree.add(f"/lib/modules/{other_kernel(tree)}/modules.dep", f"{path}:\n")
-
-
-def _old_driver(description: NodeDescription) -> NodeDescription:
-    return replace(description, driver=replace(description.driver, version="460.106.00", cuda="11.2"))
 
 
 def _edit_dependencies(tree: Tree, change: Callable[[str], str]) -> None:
@@ -52,11 +45,11 @@ def _edit_dependencies(tree: Tree, change: Callable[[str], str]) -> None:
 
 
 def _without_symbols(tree: Tree) -> None:
-    remove_modules(tree, _PEERMEM)
+    remove_modules(tree, PEERMEM)
     node = tree.description
-    own, nvidia = module_path(node, _PEERMEM), module_path(node, "nvidia")
+    own, nvidia = module_path(node, PEERMEM), module_path(node, "nvidia")
     _edit_dependencies(tree, lambda line: f"{own}: {nvidia}\n" if line.startswith(f"{own}:") else line)
-    set_modinfo(tree, _PEERMEM, "depends", "nvidia")
+    set_modinfo(tree, PEERMEM, "depends", "nvidia")
 
 
 def _symbol_of_other_ofed(tree: Tree) -> None:
@@ -65,18 +58,18 @@ def _symbol_of_other_ofed(tree: Tree) -> None:
         (4, f"nvidia_peermem: disagrees about version of symbol {symbol}"),
         (4, f"nvidia_peermem: Unknown symbol {symbol} (err -22)"),
     )
-    refuse_module(tree, _PEERMEM, Refusal(INVALID.error, messages), 15.1)
+    refuse_module(tree, PEERMEM, Refusal(INVALID.error, messages), 15.1)
 
 
 def _file_of_other_driver(tree: Tree) -> None:
-    remove_modules(tree, _PEERMEM)
-    set_modinfo(tree, _PEERMEM, "version", "565.57.01")
+    remove_modules(tree, PEERMEM)
+    set_modinfo(tree, PEERMEM, "version", "565.57.01")
 
 
 def _unknown_symbol(tree: Tree) -> None:
     messages = ((4, "nvidia_peermem: Unknown symbol ib_register_peer_memory_client (err -2)"),)
     error = "Unknown symbol in module, or unknown parameter (see dmesg)"
-    refuse_module(tree, _PEERMEM, Refusal(error, messages), 15.2)
+    refuse_module(tree, PEERMEM, Refusal(error, messages), 15.2)
 
 
 def _inbox_core(tree: Tree) -> None:
@@ -98,9 +91,9 @@ def _parameter(name: str, value: str) -> ChangeTree:
 
 
 def _parameter_refused(tree: Tree) -> None:
-    remove_modules(tree, _PEERMEM)
+    remove_modules(tree, PEERMEM)
     _options(tree, "peerdirect_support=2")
-    insert_module(tree, _PEERMEM, {"peerdirect_support": "2"}, 15.3)
+    insert_module(tree, PEERMEM, {"peerdirect_support": "2"}, 15.3)
 
 
 def _ofed(release: str) -> ChangeTree:
@@ -110,24 +103,20 @@ def _ofed(release: str) -> ChangeTree:
     return change
 
 
-def _not_persistent(tree: Tree) -> None:
-    tree.add("/etc/modules-load.d/nvidia.conf", "# none\n")
-
-
 def _unneeded(tree: Tree) -> None:
     """Add an old configuration to a node with DMA-BUF: OFED's symbols, and a unit that runs modprobe."""
     tree.add(f"/lib/modules/{tree.description.kernel}/modules.symbols", _SYMBOLS)
-    set_modinfo(tree, _PEERMEM, "depends", "nvidia,ib_core")
+    set_modinfo(tree, PEERMEM, "depends", "nvidia,ib_core")
     unit = "/etc/systemd/system/load-peermem.service"
     tree.add(unit, "[Service]\nType=oneshot\nExecStart=/sbin/modprobe nvidia-peermem\n")
     tree.link(f"{WANTS}/load-peermem.service", unit)
-    tree.live_modules.append(_PEERMEM)
+    tree.live_modules.append(PEERMEM)
     version = tree.description.driver.version
-    add_module(tree, _PEERMEM, version, srcversion_of(_PEERMEM))
+    add_module(tree, PEERMEM, version, srcversion_of(PEERMEM))
 
 
 def _boot_failed(tree: Tree) -> None:
-    remove_modules(tree, _PEERMEM)
+    remove_modules(tree, PEERMEM)
     stop(tree, "systemd-modules-load", "failed")
     tree.journal["systemd-modules-load"] = [
         "Failed to insert module 'nvidia_peermem': Unknown symbol in module"
@@ -150,7 +139,7 @@ def _old_module_alone(tree: Tree) -> None:
     """Exchange the modules while no job runs: a job would hold either of them."""
     for program in list(tree.programs):
         end_program(tree, program.pid)
-    remove_modules(tree, _PEERMEM)
+    remove_modules(tree, PEERMEM)
     _old_module(tree)
 
 
@@ -165,7 +154,7 @@ def _leak(tree: Tree) -> None:
     tree.directory("/proc/1/fd")
     tree.add("/proc/1/comm", "systemd\n")
     tree.add("/proc/1/cmdline", "/sbin/init\0")
-    tree.references[_PEERMEM, "job"] = lambda seconds: 12
+    tree.references[PEERMEM, "job"] = lambda seconds: 12
 
 
 def _flood(tree: Tree) -> None:
@@ -176,7 +165,7 @@ def _flood(tree: Tree) -> None:
 
 
 _UNLOADED: tuple[Fault, ...] = (
-    fault("peermem-not-loaded", "nvidia_peermem is installed, but not loaded", _not_loaded, excludes=NO_FILE),
+    fault("peermem-not-loaded", "nvidia_peermem is installed, but not loaded", _unload, excludes=NO_FILE),
     fault(
         "peermem-not-on-disk",
         "nvidia_peermem is not installed",
@@ -224,7 +213,7 @@ _UNLOADED: tuple[Fault, ...] = (
     fault(
         "peermem-lost-after-driver-update",
         "nvidia_peermem was loaded at boot and is unloaded now",
-        _not_loaded,
+        _unload,
         excludes=(
             *NO_FILE,
             "no-gdr-path",
@@ -257,7 +246,7 @@ FAULTS: tuple[Fault, ...] = (
         "peermem-not-on-disk-old-driver",
         "The NVIDIA driver, 460, has no nvidia_peermem",
         _not_on_disk,
-        change_description=_old_driver,
+        change_description=change_fields(driver={"version": "460.106.00", "cuda": "11.2"}),
         on="dgx-a100",
     ),
     fault(
@@ -299,7 +288,7 @@ FAULTS: tuple[Fault, ...] = (
     fault(
         "peermem-not-persistent",
         "Nothing will load nvidia_peermem at the next boot",
-        _not_persistent,
+        add_file("/etc/modules-load.d/nvidia.conf", "# none\n"),
         on="dgx-a100",
     ),
     fault(

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from probes.facts.system.tool_names import PERFTEST
-from probes.simulation.faults.fault import ChangeTree, Fault, fault
+from probes.simulation.faults.fault import ChangeTree, Fault, add_file, change_fields, fault, remove_path
 from probes.simulation.node.devices.network import SOCKETS, listening
 from probes.simulation.node.jobs.processes import add_rank, default_libraries, library_directory
 from probes.simulation.node.model.description import NodeDescription
@@ -27,10 +25,6 @@ def _perftest(program: bytes) -> ChangeTree:
     return change
 
 
-def _no_link(tree: Tree) -> None:
-    tree.remove(f"{library_directory(tree)}/libcuda.so")
-
-
 def _old_verbs(tree: Tree) -> None:
     place = "/usr/local/lib"
     tree.add(f"{place}/{_OLD_VERBS}", "")
@@ -42,14 +36,10 @@ def _old_verbs_in_job(tree: Tree) -> None:
     add_rank(tree, 45000, libraries=[*mapped, f"/opt/image/lib/{_OLD_VERBS}"])
 
 
-def _no_provider(tree: Tree) -> None:
-    tree.remove(f"{library_directory(tree)}/libmlx5.so.1")
-
-
 def _no_gdrdrv(description: NodeDescription) -> NodeDescription:
     modules = description.modules
     live = tuple(name for name in modules.live if name != "gdrdrv")
-    return replace(description, modules=replace(modules, live=live, on_disk=(*modules.on_disk, "gdrdrv")))
+    return change_fields(modules={"live": live, "on_disk": (*modules.on_disk, "gdrdrv")})(description)
 
 
 def _library_alone(tree: Tree) -> None:
@@ -58,14 +48,7 @@ def _library_alone(tree: Tree) -> None:
     tree.link(f"{place}/libgdrapi.so.2", "libgdrapi.so.2.5")
 
 
-def _no_gdrdrv_file(tree: Tree) -> None:
-    tree.remove("/dev/gdrdrv")
-
-
-def _port_taken(tree: Tree) -> None:
-    tree.add("/proc/net/tcp", f"{SOCKETS}{listening(22)}{listening(18515)}")
-
-
+_PORT_TAKEN = add_file("/proc/net/tcp", f"{SOCKETS}{listening(22)}{listening(18515)}")
 _OTHER_PROGRAMS = ("perftest-missing", "perftest-without-cuda", "perftest-without-dmabuf")
 
 FAULTS: tuple[Fault, ...] = (
@@ -87,16 +70,30 @@ FAULTS: tuple[Fault, ...] = (
         _perftest(b"\x7fELF\0libcuda.so.1\0ibv_reg_mr\0"),
         excludes=_OTHER_PROGRAMS[:2],
     ),
-    fault("libcuda-link-missing", "The link libcuda.so is missing", _no_link, excludes=_OTHER_PROGRAMS),
+    fault(
+        "libcuda-link-missing",
+        "The link libcuda.so is missing",
+        lambda tree: tree.remove(f"{library_directory(tree)}/libcuda.so"),
+        excludes=_OTHER_PROGRAMS,
+    ),
     fault("rdma-core-without-dmabuf", "An old libibverbs is installed in /usr/local/lib", _old_verbs),
     fault("old-userspace-abi", "A job's image has an old libibverbs", _old_verbs_in_job),
-    fault("libibverbs-missing", "The libibverbs provider for ConnectX is not installed", _no_provider),
+    fault(
+        "libibverbs-missing",
+        "The libibverbs provider for ConnectX is not installed",
+        lambda tree: tree.remove(f"{library_directory(tree)}/libmlx5.so.1"),
+    ),
     fault(
         "gdrdrv-missing",
         "GDRCopy is installed without its driver gdrdrv",
         _library_alone,
         change_description=_no_gdrdrv,
     ),
-    fault("gdrdrv-device-missing", "/dev/gdrdrv is missing", _no_gdrdrv_file, excludes=("gdrdrv-missing",)),
-    fault("perftest-port-in-use", "A program listens on perftest's port 18515", _port_taken),
+    fault(
+        "gdrdrv-device-missing",
+        "/dev/gdrdrv is missing",
+        remove_path("/dev/gdrdrv"),
+        excludes=("gdrdrv-missing",),
+    ),
+    fault("perftest-port-in-use", "A program listens on perftest's port 18515", _PORT_TAKEN),
 )

@@ -2,30 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
-from probes.simulation.faults.fault import fault
-from probes.simulation.node.devices.cxi import GPU_PARAMETER
-from probes.simulation.node.efa import EFA_PEERMEM
-from probes.simulation.node.model.description import NodeDescription
+from probes.simulation.faults.fault import change_fields, fault
+from probes.simulation.node.devices.vendor_nics import EFA_PEERMEM, GPU_PARAMETER
 from probes.simulation.node.model.tree import Refusal, Tree, log
 from probes.simulation.node.modules.files import remove_module_file
 from probes.simulation.node.modules.loading import INVALID, refuse_module, remove_modules
 
 _P2P = "nvidia_p2p_get_pages"
-
-
-def _proprietary(description: NodeDescription) -> NodeDescription:
-    driver = replace(description.driver, flavor="proprietary")
-    return replace(description, driver=driver, gpudirect=replace(description.gpudirect, dmabuf=False))
-
-
-def _without_dmabuf(description: NodeDescription) -> NodeDescription:
-    return replace(description, gpudirect=replace(description.gpudirect, dmabuf=False))
-
-
-def _without_plugin(description: NodeDescription) -> NodeDescription:
-    return replace(description, system=replace(description.system, plugin=""))
 
 
 def _refuses_proprietary(tree: Tree) -> None:
@@ -57,12 +40,14 @@ def _without_gpu_support(tree: Tree) -> None:
 
 
 _EFA, _CXI = "aws-p5", "slingshot"
+_PROPRIETARY = change_fields(driver={"flavor": "proprietary"}, gpudirect={"dmabuf": False})
+
 FAULTS = (
     fault(
         "efa-peermem-unusable",
         "the proprietary NVIDIA driver, which efa_nv_peermem refuses",
         _refuses_proprietary,
-        change_description=_proprietary,
+        change_description=_PROPRIETARY,
         on=_EFA,
     ),
     fault(
@@ -76,7 +61,7 @@ FAULTS = (
         "efa-peermem-unusable-refused",
         "efa_nv_peermem was built for another NVIDIA driver, and the kernel refuses it; no DMA-BUF",
         _built_for_other_driver,
-        change_description=_without_dmabuf,
+        change_description=change_fields(gpudirect={"dmabuf": False}),
         finds=("efa-peermem-unusable",),
         on=_EFA,
     ),
@@ -95,14 +80,14 @@ FAULTS = (
     fault(
         "nccl-net-plugin-absent",
         "the job has no aws-ofi-nccl plugin, and NCCL uses TCP",
-        change_description=_without_plugin,
+        change_description=change_fields(system={"plugin": ""}),
         on=_EFA,
     ),
     fault(
         "cxi-without-gpu-support",
         "cxi_ss1 built without NVIDIA's headers, and the proprietary NVIDIA driver",
         _without_gpu_support,
-        change_description=_proprietary,
+        change_description=_PROPRIETARY,
         on=_CXI,
     ),
     fault(

@@ -3,27 +3,27 @@
 from __future__ import annotations
 
 from probes.simulation.node.devices.config_space import add_config_space
-from probes.simulation.node.devices.cxi import add_cxi, add_gpu_parameter
 from probes.simulation.node.devices.network import add_network
 from probes.simulation.node.devices.pci import add_pci
 from probes.simulation.node.devices.ports import add_ports
-from probes.simulation.node.devices.qos import add_qos
-from probes.simulation.node.devices.rails import add_rails, address_of, port_netdev
-from probes.simulation.node.efa import add_efa
+from probes.simulation.node.devices.roce import add_qos, add_rails, address_of, port_netdev
+from probes.simulation.node.devices.vendor_nics import add_cxi, add_efa, add_gpu_parameter
 from probes.simulation.node.jobs.processes import add_processes
 from probes.simulation.node.jobs.ras import add_ras
-from probes.simulation.node.jobs.training import traffic_steps
 from probes.simulation.node.model.description import NodeDescription
+from probes.simulation.node.model.load import SteppedTotal, Wave, angle_of, traffic_steps
 from probes.simulation.node.model.tree import GIB, Content, PlacedNic, Tree, add_kernel_log
-from probes.simulation.node.model.waves import SteppedTotal, Wave, phase
-from probes.simulation.node.modules.depmod import add_module_index
-from probes.simulation.node.modules.effects import add_driver_proc
-from probes.simulation.node.modules.files import add_module_files
+from probes.simulation.node.modules.files import add_module_files, add_module_index
+from probes.simulation.node.modules.loading import add_driver_proc
 from probes.simulation.node.modules.modules import add_module_references, add_modules
 from probes.simulation.node.system.kubernetes import add_kubernetes
-from probes.simulation.node.system.nccl_files import add_nccl_files
 from probes.simulation.node.system.services import add_services
-from probes.simulation.node.system.software import add_device_files, add_driver_libraries, add_software
+from probes.simulation.node.system.software import (
+    add_device_files,
+    add_driver_libraries,
+    add_nccl_files,
+    add_software,
+)
 from probes.simulation.node.system.system import add_slurm, add_system
 
 _CONFIG = """\
@@ -157,7 +157,7 @@ def _add_rdma(tree: Tree, nic: PlacedNic, number: int) -> None:
     _gids(tree, nic, guid, port_netdev(nic) or own)
     is_storage = nic.kind is tree.description.nic.get("storage")
     for name, share in (("port_xmit_data", 1.0), ("port_rcv_data", 0.99)):
-        wave = Wave(nic.kind.gbps * share, phase(tree.seed, f"{nic.name} {name}"))
+        wave = Wave(nic.kind.gbps * share, angle_of(tree.seed, f"{nic.name} {name}"))
         steps = traffic_steps(tree.seed, nic.kind, is_storage)
         tree.add(f"{base}/ports/1/counters/{name}", _counter(SteppedTotal(wave.total, steps)))
     for name in ("port_xmit_packets", "port_rcv_packets"):

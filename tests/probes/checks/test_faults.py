@@ -1,15 +1,24 @@
 """Every fault of a simulated node is found, and a healthy node has no findings."""
 
+import ast
+from collections.abc import Collection
+from pathlib import Path
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from probes.checks.judgment import judge
 from probes.checks.registry import CHECKS
+from probes.live.verdict import examine_with_jobs
 from probes.queries.finding import Severity, Status
-from probes.simulation.faults.catalogue import FAULTS
+from probes.simulation.faults.catalogue import AREAS, FAULTS
+from probes.simulation.faults.fault import Fault
+from probes.simulation.faults.fault import __file__ as fault_file
 from probes.simulation.host import SimulatedHost
 from probes.simulation.node.model.names import SIMULATED_NAMES
-from tests.probes.checks.doctor import findings_on, found_on
+from tests.probes.checks.contradictions import contradictions
+from tests.probes.checks.doctor import findings_on, found_on, place_of_check, place_of_fault
 from tests.tiers import USUAL_FAULTS, usual
 
 # Findings on healthy nodes, and why they are correct.
@@ -25,11 +34,65 @@ def test_a_healthy_node_has_no_findings(name: str) -> None:
     assert loud == ARGUED[name]
 
 
-@pytest.mark.parametrize("name", usual(FAULTS, USUAL_FAULTS))
+@pytest.mark.parametrize("name", FAULTS)
 def test_each_fault_is_found(name: str) -> None:
+    """Every fault, not only the usual ones: a new or changed fault shows its mistakes in `make test`."""
     fault = FAULTS[name]
-    assert fault.finds <= found_on(f"{fault.on}+{name}")
-    assert not fault.finds & found_on(fault.on)
+    # Not findings_on(): its cache would keep hundreds of examinations.
+    examination = examine_with_jobs(SimulatedHost(f"{fault.on}+{name}", clock=lambda: 1000.0))
+    judgment = judge(examination)
+    on_node = {finding.id: finding for finding in judgment.findings}
+    here = place_of_fault(name)
+    for id_ in sorted(fault.finds):
+        assert id_ in on_node, f"{here}: the fault {name} names {id_}, and {place_of_check(id_)}"
+        status = on_node[id_].status
+        assert status is Status.FOUND, (
+            f"{place_of_check(id_)}: the check {id_} is {status.value} on {fault.on}+{name}; "
+            f"correct the check, or the fault in {here}"
+        )
+    already = fault.finds & found_on(fault.on)
+    assert not already, f"{here}: {fault.on} has {sorted(already)} even without the fault; see on="
+    for finding in judgment.findings:
+        failed = finding.cause.endswith("because of a bug in gdrtop")
+        assert not failed, f"{place_of_check(finding.id)}: {finding.id} raised {finding.evidence[0].value}"
+    wrong = contradictions(judgment.verdict, judgment.findings, examination.usability)
+    assert not wrong, f"probes/checks/judgment.py: the verdict on {fault.on}+{name} says {wrong}"
+
+
+def test_no_fault_is_lost() -> None:
+    """A file, a fault or a function in probes/simulation/faults is of no use until FAULTS has it."""
+    folder = Path(fault_file).parent
+    listed = {Path(str(area.__file__)).name for area in AREAS} | {"__init__.py", "fault.py", "catalogue.py"}
+    lost = sorted({path.name for path in folder.glob("*.py")} - listed)
+    assert not lost, f"add {lost} to AREAS in probes/simulation/faults/catalogue.py"
+    names = [fault.name for area in AREAS for fault in area.FAULTS]
+    twice = {name for name in names if names.count(name) > 1}
+    assert not twice, f"two faults of one name: {sorted(twice)}"
+    for area in AREAS:
+        values = [value for value in vars(area).values() if not isinstance(value, Collection)]
+        values += [value for given in vars(area).values() if isinstance(given, tuple) for value in given]
+        lost = sorted({value.name for value in values if isinstance(value, Fault)} - set(names))
+        assert not lost, f"add {lost} to FAULTS in {area.__file__}"
+    trees = {path: ast.parse(path.read_text()) for path in folder.glob("*.py")}
+    used = {
+        getattr(node, "id", getattr(node, "name", ""))
+        for tree in trees.values()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Name | ast.alias)
+    }
+    for path, tree in trees.items():
+        functions = [node for node in tree.body if isinstance(node, ast.FunctionDef)]
+        lost = [node.name for node in functions if node.name.startswith("_") and node.name not in used]
+        assert not lost, f"no fault uses {lost}: add fault(…) to FAULTS in {path}"
+
+
+def test_names_in_a_fault_exist() -> None:
+    for name, fault in FAULTS.items():
+        missing = (fault.finds | fault.shows) - {check.id for check in CHECKS}
+        assert not missing, f"{place_of_fault(name)}: probes/checks has no check {sorted(missing)}"
+        missing = fault.excludes - set(FAULTS)
+        assert not missing, f"{place_of_fault(name)}: excludes {sorted(missing)}, which are no faults"
+        assert fault.on in SIMULATED_NAMES, f"{place_of_fault(name)}: there is no node {fault.on}"
 
 
 @pytest.mark.parametrize("name", usual(FAULTS, USUAL_FAULTS))
@@ -67,7 +130,11 @@ def test_faults_are_found_together(faults: list) -> None:  # type: ignore[type-a
     chosen = [fault for fault in faults if not fault.excludes & names]
     found = found_on("hgx-h100+" + ",".join(fault.name for fault in faults))
     for fault in chosen:
-        assert fault.finds <= found, fault.name
+        hidden = sorted(fault.finds - found)
+        assert not hidden, (
+            f"{place_of_fault(fault.name)}: another of {sorted(names)} hides {hidden}; add it to excludes of "
+            "the fault, or to _HIDDEN_BY in probes/simulation/faults/catalogue.py"
+        )
 
 
 def test_every_check_has_a_fault() -> None:
@@ -77,11 +144,11 @@ def test_every_check_has_a_fault() -> None:
     # Saved results are no part of a node; tests/probes/bandwidth/results/test_slow_results.py has them.
     by_results = {"bandwidth-below-limit"}
     checked = {check.id for check in CHECKS}
-    without_fault = sorted(checked - before_a_boot - by_results - faulted)
+    without_fault = sorted(place_of_check(id_) for id_ in checked - before_a_boot - by_results - faulted)
     assert not without_fault, f"add a fault to probes/simulation/faults/ that finds {without_fault}"
     without_check = sorted(faulted - checked)
     assert not without_check, f"no check has the id {without_check}, which a fault finds"
-    assert not faulted & (before_a_boot | by_results)
+    assert not faulted & (before_a_boot | by_results), "this test lists checks without a fault that have one"
 
 
 @pytest.mark.parametrize("name", ["hgx-h100", "dgx-a100", "gb200", "cloud-vm", "hgx-b200"])

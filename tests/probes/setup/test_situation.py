@@ -18,7 +18,6 @@ from probes.host.local import LocalHost
 from probes.host.protocol import Host
 from probes.setup.situation import PROBES, Situation, read_situation
 from probes.simulation.host import SimulatedHost
-from probes.simulation.node.model.names import SIMULATED_NAMES
 from probes.snapshot.examination import examine
 
 # Family, boot loader, NIC stack, Slurm, cloud.
@@ -45,7 +44,7 @@ def situation_on(host: Host) -> Situation:
     return read_situation(host, examine(host))
 
 
-@pytest.mark.parametrize("name", SIMULATED_NAMES)
+@pytest.mark.parametrize("name", EXPECTED)
 def test_simulated_nodes(name: str) -> None:
     family, loader, stack, has_slurm, cloud = EXPECTED[name]
     host = SimulatedHost(name)

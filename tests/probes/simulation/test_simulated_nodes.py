@@ -18,7 +18,9 @@ from probes.facts.system.platform import Environment, PlatformFacts
 from probes.host.local import LocalHost
 from probes.queries.finding import Status
 from probes.simulation.host import SimulatedHost
-from probes.simulation.node.model.description import simulated_names, title
+from probes.simulation.node.model import names
+from probes.simulation.node.model.description import title
+from probes.simulation.node.model.names import SIMULATED_NAMES
 from probes.snapshot.examination import examine
 from probes.snapshot.rates import port_rates, read
 from probes.snapshot.verdict import State, assess
@@ -26,39 +28,23 @@ from probes.topology.paths import build
 from tests.probes.snapshot.verdict_nodes import judged
 from tests.simulated_tree import write_tree
 
-SHAPES = {  # GPUs, NICs, NUMA nodes, NVSwitches
-    "hgx-h100": (8, 10, 2, 4),
-    "dgx-a100": (8, 10, 4, 6),
-    "pcie-l40s": (4, 2, 2, 0),
-    "gb200": (4, 4, 2, 0),
-    "cloud-vm": (8, 8, 2, 0),
-    "azure-nd-h100": (8, 8, 2, 0),
-    "aws-p5": (8, 32, 2, 4),
-    "slingshot": (4, 4, 4, 0),
-    "bare-roce": (8, 8, 2, 4),
-    "gcp-a4": (8, 8, 2, 0),
-    "oci-h100": (8, 18, 2, 4),
-    "hgx-b200": (8, 8, 2, 0),  # the NVSwitches are no PCI functions of the host
-    "hgx-b300": (8, 8, 2, 0),
-    "gb300": (4, 4, 2, 0),
-    "dgx-spark": (1, 4, 1, 0),
-}
-STATES = {
-    "hgx-h100": (State.ACTIVE, 8),
-    "dgx-a100": (State.ACTIVE, 8),
-    "pcie-l40s": (State.DEGRADED, 2),
-    "gb200": (State.READY, 4),
-    "cloud-vm": (State.UNKNOWN, 0),
-    "azure-nd-h100": (State.ACTIVE, 8),
-    "aws-p5": (State.READY, 8),
-    "slingshot": (State.READY, 4),
-    "bare-roce": (State.READY, 8),
-    "gcp-a4": (State.READY, 8),
-    "oci-h100": (State.ACTIVE, 8),
-    "hgx-b200": (State.READY, 8),
-    "hgx-b300": (State.READY, 8),
-    "gb300": (State.READY, 4),
-    "dgx-spark": (State.NOT_APPLICABLE, 0),
+# GPUs, NICs, NUMA nodes, NVSwitches; the verdict and how many GPUs it serves.
+EXPECTED = {
+    "hgx-h100": (8, 10, 2, 4, State.ACTIVE, 8),
+    "dgx-a100": (8, 10, 4, 6, State.ACTIVE, 8),
+    "pcie-l40s": (4, 2, 2, 0, State.DEGRADED, 2),
+    "gb200": (4, 4, 2, 0, State.READY, 4),
+    "cloud-vm": (8, 8, 2, 0, State.UNKNOWN, 0),
+    "azure-nd-h100": (8, 8, 2, 0, State.ACTIVE, 8),
+    "aws-p5": (8, 32, 2, 4, State.READY, 8),
+    "slingshot": (4, 4, 4, 0, State.READY, 4),
+    "bare-roce": (8, 8, 2, 4, State.READY, 8),
+    "gcp-a4": (8, 8, 2, 0, State.READY, 8),
+    "oci-h100": (8, 18, 2, 4, State.ACTIVE, 8),
+    "hgx-b200": (8, 8, 2, 0, State.READY, 8),  # the NVSwitches are no PCI functions of the host
+    "hgx-b300": (8, 8, 2, 0, State.READY, 8),
+    "gb300": (4, 4, 2, 0, State.READY, 4),
+    "dgx-spark": (1, 4, 1, 0, State.NOT_APPLICABLE, 0),
 }
 
 
@@ -75,7 +61,7 @@ def known(facts: object) -> object:
     return facts
 
 
-@pytest.fixture(params=simulated_names())
+@pytest.fixture(params=SIMULATED_NAMES)
 def name(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
@@ -85,6 +71,16 @@ def node(name: str) -> Node:
     return probe_node(SimulatedHost(name))
 
 
+def test_every_described_node_is_listed() -> None:
+    described = {path.stem for path in (Path(names.__file__).parents[2] / "nodes").glob("*.toml")}
+    unlisted = sorted(described - {*SIMULATED_NAMES})
+    assert not unlisted, f"add {unlisted} to SIMULATED_NAMES in probes/simulation/node/model/names.py"
+    without = sorted({*SIMULATED_NAMES} - described)
+    assert not without, f"probes/simulation/nodes has no TOML file of {without}"
+    missing = sorted({*SIMULATED_NAMES} - EXPECTED.keys())
+    assert not missing, f"add what {missing} must show to EXPECTED in this file"
+
+
 def test_shape(name: str, node: Node) -> None:
     assert isinstance(node.gpus, GpuFacts)
     assert isinstance(node.rdma, RdmaFacts)
@@ -92,7 +88,7 @@ def test_shape(name: str, node: Node) -> None:
     assert isinstance(node.pci, PciFacts)
     nvswitches = sum(one.kind is PciKind.NVSWITCH for one in node.pci.functions.values())
     shape = len(node.gpus.gpus), len(node.rdma.devices), len(node.numa.nodes), nvswitches
-    assert shape == SHAPES[name]
+    assert shape == EXPECTED[name][:4]
 
 
 def test_nothing_a_probe_asks_is_unknown_without_reason(node: Node) -> None:
@@ -122,7 +118,7 @@ def test_the_origin_is_simulated(name: str, node: Node) -> None:
 def test_verdict(name: str, node: Node) -> None:
     host = SimulatedHost(name)
     verdict = judged(node, assess(node, build(node), read(host, node)))
-    assert (verdict.state, verdict.gpus_served) == STATES[name]
+    assert (verdict.state, verdict.gpus_served) == EXPECTED[name][4:]
 
 
 def test_hgx_has_as_many_pci_functions_as_a_real_board() -> None:

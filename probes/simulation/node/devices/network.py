@@ -5,7 +5,7 @@ from __future__ import annotations
 from ipaddress import IPv4Network
 
 from probes.simulation.node.devices.ports import netdev_of
-from probes.simulation.node.devices.rails import rails
+from probes.simulation.node.devices.roce import rails
 from probes.simulation.node.model.tree import Tree
 
 MANAGEMENT = "eno1"

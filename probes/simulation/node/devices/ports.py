@@ -61,7 +61,7 @@ def add_ports(tree: Tree) -> None:
         for direction in ("tx", "rx"):
             tree.add(f"{base}/statistics/{direction}_bytes", few_bytes)
         if not infiniband:
-            tree.ethtool[netdev] = dict.fromkeys(_ETHTOOL_COUNTERS, _zero)
+            tree.ethtool[netdev] = dict.fromkeys(_ETHTOOL_COUNTERS, lambda seconds: 0.0)
         if tree.description.modules.ofed and not infiniband:
             for priority in range(8):
                 tree.add(f"{base}/ecn/roce_rp/enable/{priority}", "1\n")
@@ -70,10 +70,6 @@ def add_ports(tree: Tree) -> None:
 def few_bytes(seconds: float) -> str:
     """Bytes through a netdev that only monitoring uses, besides RDMA."""
     return f"{round(seconds * 20_000)}\n"
-
-
-def _zero(seconds: float) -> float:
-    return 0.0
 
 
 def port_of(nic: PlacedNic) -> str:

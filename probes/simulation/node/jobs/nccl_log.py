@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from probes.simulation.node.jobs.programs import needs_plugin
-from probes.simulation.node.model.program import Program, Via
-from probes.simulation.node.model.tree import PlacedNic, Tree
+from probes.simulation.node.model.tree import PlacedNic, Program, Tree, Via
 
 _VERSION = "2.27.7"
 PLUGIN_VERSION, LIBFABRIC_VERSION = "1.13.2-aws", "1.22"  # awslabs/awsome-distributed-training, FSDP on P5
@@ -50,10 +49,12 @@ def _connect(tree: Tree, programs: Sequence[Program], program: Program, world: i
     gpu, rank = program.gpu or 0, program.slot
     head = f"{host}:{program.pid}:{program.pid + 600} [0] NCCL INFO "
     if rank == 0:
-        yield f"{host}:{program.pid}:{program.pid} [0] NCCL INFO NCCL version {_VERSION}+cuda{_cuda(tree)}"
+        cuda = ".".join(tree.description.driver.cuda.split(".")[:2])
+        yield f"{host}:{program.pid}:{program.pid} [0] NCCL INFO NCCL version {_VERSION}+cuda{cuda}"
     numbers = {nic.name: number for number, nic in enumerate(_listed(tree, program))}
     nics = [nic for nic in tree.nics if nic.name in program.nics]
-    network = "AWS Libfabric" if needs_plugin(tree) else _plugin(tree) or "IB"
+    # A job may choose another network by NCCL_NET; NCCL's own code for IB then finds no NICs.
+    network = "AWS Libfabric" if needs_plugin(tree) else tree.description.job.get("NCCL_NET", "") or "IB"
     network = "Socket" if program.path_in_log is Via.TCP or not numbers else network
     yield from (f"{head}{text}" for text in program.logged_lines)
     yield from (f"{head}{text}" for text in _network(tree, programs, program, network))
@@ -110,7 +111,7 @@ def _network(tree: Tree, programs: Sequence[Program], program: Program, network:
         yield f"NET/OFI Using Libfabric version {LIBFABRIC_VERSION}"
         yield f"NET/OFI Selected provider is {provider}, fabric is {provider} (found {len(nics)} nics)"
         return
-    compute = _compute(tree)  # NCCL prints the whole setting, and then leaves out ports that are down
+    compute = tree.compute_nics  # NCCL prints the whole setting, and then leaves out ports that are down
     selected = compute if all(nic in compute for nic in nics) else nics
     yield f"NCCL_IB_HCA set to ={','.join(nic.name for nic in selected)}"
     layer = {nic.name: "RoCE" if nic.kind.layer == "Ethernet" else "IB" for nic in nics}
@@ -144,20 +145,7 @@ def _steps(count: int) -> Iterator[str]:
         yield f"step {number * 10} loss {1.7 + 8 / (number + 4):.4f}"
 
 
-def _plugin(tree: Tree) -> str:
-    """Return the network that the job chooses by NCCL_NET; NCCL's own code for IB then finds no NICs."""
-    return tree.description.job.get("NCCL_NET", "")
-
-
 def _listed(tree: Tree, program: Program) -> list[PlacedNic]:
     """Return the NICs that NCCL uses, in its order."""
     names = program.logged_nics
-    return _compute(tree) if names is None else [nic for nic in tree.nics if nic.name in names]
-
-
-def _compute(tree: Tree) -> list[PlacedNic]:
-    return [nic for nic in tree.nics if nic.kind is tree.description.nic.get("compute")]
-
-
-def _cuda(tree: Tree) -> str:
-    return ".".join(tree.description.driver.cuda.split(".")[:2])
+    return tree.compute_nics if names is None else [nic for nic in tree.nics if nic.name in names]

@@ -9,8 +9,7 @@ from probes.facts.jobs.nccl_conf import NCCL_CONF
 from probes.simulation.node.jobs.nccl_log import JobOutput
 from probes.simulation.node.jobs.programs import nearest_nics, needs_plugin, path_between, path_of, uses_cxi
 from probes.simulation.node.jobs.rdma_resources import pinned_bytes, service_thread
-from probes.simulation.node.model.program import Program, Via
-from probes.simulation.node.model.tree import Content, Tree
+from probes.simulation.node.model.tree import Content, Program, Tree, Via
 
 FIRST_RANK = 41000
 _OWN = 40000
@@ -275,7 +274,7 @@ def compute_nics(tree: Tree) -> dict[str, str]:
     """Return NCCL_IB_HCA with the exact names of all compute NICs; a network plugin does not read it."""
     if needs_plugin(tree):
         return {}
-    names = [nic.name for nic in tree.nics if nic.kind is tree.description.nic.get("compute")]
+    names = [nic.name for nic in tree.compute_nics]
     return {"NCCL_IB_HCA": f"={','.join(names)}"} if names else {}
 
 

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from probes.simulation.node.devices.ports import is_active
-from probes.simulation.node.model.program import PEERMEM, Program, Via
-from probes.simulation.node.model.tree import PlacedNic, Tree
-from probes.simulation.node.model.waves import phase, regions
+from probes.simulation.node.model.load import angle_of, regions
+from probes.simulation.node.model.tree import PEERMEM, PlacedNic, Program, Tree, Via
 
 
 def path_of(tree: Tree, program: Program) -> Via:
@@ -62,8 +61,7 @@ def path_between(tree: Tree, gpu: int, nic: PlacedNic) -> Via:
 
 def nearest_nics(tree: Tree) -> list[PlacedNic]:
     """Return the active compute NIC of each GPU: most of the PCIe path in common, used least so far."""
-    compute = tree.description.nic.get("compute")
-    nics = [nic for nic in tree.nics if nic.kind is compute and is_active(tree, nic)]
+    nics = [nic for nic in tree.compute_nics if is_active(tree, nic)]
     uses = dict.fromkeys((nic.name for nic in nics), 0)
     chosen: list[PlacedNic] = []
     for gpu in tree.gpus if nics else ():
@@ -85,7 +83,7 @@ def nearest_nics(tree: Tree) -> list[PlacedNic]:
 
 def peermem_regions(tree: Tree, seconds: float) -> dict[int, int]:
     """Return the number of regions of each pid through nvidia-peermem; it varies as the job runs."""
-    total = regions(tree.description.gpudirect.regions, phase(tree.seed, "regions"), seconds)
+    total = regions(tree.description.gpudirect.regions, angle_of(tree.seed, "regions"), seconds)
     each, more = divmod(total, len(tree.gpus)) if tree.gpus else (0, 0)
     return {
         program.pid: each + (program.gpu < more)

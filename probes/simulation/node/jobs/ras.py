@@ -8,8 +8,7 @@ from collections.abc import Sequence
 from probes.base.frozen import frozen
 from probes.host.ras import PORT
 from probes.simulation.node.devices.network import NODE_ADDRESS
-from probes.simulation.node.model.program import Program, Via
-from probes.simulation.node.model.tree import Tree
+from probes.simulation.node.model.tree import Program, Tree, Via
 
 ADDRESS = f"[::1]:{PORT}"
 _SILENT_SECONDS, _CLOSED_SECONDS, _DEAD_SECONDS = 5.0, 20.0, 60.0  # RAS's limits

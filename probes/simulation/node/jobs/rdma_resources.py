@@ -21,8 +21,7 @@ from probes.host.rdma_resources import (
     RdmaResources,
 )
 from probes.simulation.node.jobs.programs import is_alive, path_of, peermem_regions
-from probes.simulation.node.model.program import PEERMEM_REGION_BYTES, Program, Via
-from probes.simulation.node.model.tree import Tree
+from probes.simulation.node.model.tree import PEERMEM_REGION_BYTES, Program, Tree, Via
 
 _CHANNELS = 4
 _LL, _LL128, _SIMPLE = 512 << 10, 640 * 120 * 8 * 8, 4 << 20

@@ -12,10 +12,8 @@ from probes.simulation.node.jobs.programs import (
     path_of,
     settle_paths,
 )
-from probes.simulation.node.jobs.training import gpu_traffic
-from probes.simulation.node.model.program import Program, Via
-from probes.simulation.node.model.tree import Content, PlacedNic, Tree
-from probes.simulation.node.model.waves import SteppedTotal, Steps, changes
+from probes.simulation.node.model.load import SteppedTotal, Steps, changes, gpu_traffic
+from probes.simulation.node.model.tree import Content, PlacedNic, Program, Tree, Via
 
 SENT, RECEIVED = "port_xmit_data", "port_rcv_data"
 # Of a port, and of an EFA.

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import field
+from dataclasses import field, is_dataclass
 from functools import cache
 from pkgutil import get_data
-from typing import Any, Literal
+from types import UnionType
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from probes.base.frozen import frozen
 from probes.simulation.node.model.names import SIMULATED_NAMES
@@ -209,7 +210,6 @@ class NodeDescription:
     driver: DriverDescription
     gpu: GpuDescription
     nic: dict[str, NicDescription]
-    switch: SwitchDescription
     numa: tuple[NumaDescription, ...]
     root: tuple[RootDescription, ...]
     modules: ModulesDescription
@@ -221,6 +221,7 @@ class NodeDescription:
     iommu: str = ""
     iommu_kind: str = "dmar"
     uncore: int = 0
+    switch: SwitchDescription = SwitchDescription()
     nvml: NvmlDescription = NvmlDescription()
     topology_file: TopologyFileDescription | None = None
     tests: tuple[str, ...] = ()  # installed besides perftest: "gdrcopy", "nvbandwidth", "nccl-tests"
@@ -246,75 +247,33 @@ def title(name: str) -> str:
 
 @cache
 def describe(name: str) -> NodeDescription:
-    """Read a description; KeyError for an unknown name."""
+    """Read a description; KeyError for an unknown name, TypeError for a wrong or missing key."""
     if name not in SIMULATED_NAMES:
         raise KeyError(name)
     content = get_data("probes.simulation", f"nodes/{name}.toml")  # importlib.resources imports much more
     assert content is not None
-    return from_toml(name, tomllib.loads(content.decode()))
+    description = _decode(NodeDescription, {"name": name, **tomllib.loads(content.decode())})
+    assert isinstance(description, NodeDescription)
+    return description
 
 
-def from_toml(name: str, table: dict[str, Any]) -> NodeDescription:
-    """Convert a parsed TOML file; TypeError for a wrong or missing key."""
-    parts = dict(table)
-    gpu = parts.pop("gpu")
-    nics = {
-        kind: NicDescription(**{**nic, "link": tuple(nic["link"]), "qos": _qos(nic.get("qos"))})
-        for kind, nic in parts.pop("nic").items()
-    }
-    modules = parts.pop("modules")
-    return NodeDescription(
-        name=name,
-        driver=DriverDescription(**parts.pop("driver")),
-        gpu=GpuDescription(
-            **{
-                **gpu,
-                **{key: (gpu[key][0], gpu[key][1]) for key in ("capability", "link", "watts")},
-            }
-        ),
-        nic=nics,
-        switch=_switch(parts.pop("switch", {})),
-        numa=tuple(
-            NumaDescription(numa["cpus"], numa["memory_gib"], tuple(numa["distances"]))
-            for numa in parts.pop("numa")
-        ),
-        root=tuple(_root(root) for root in parts.pop("root")),
-        modules=ModulesDescription(
-            tuple(modules["live"]), tuple(modules.get("on_disk", ())), modules.get("ofed", False)
-        ),
-        gpudirect=GpuDirectDescription(**parts.pop("gpudirect")),
-        system=_system(parts.pop("system")),
-        topology_file=_topology_file(parts.pop("topology_file", None)),
-        product=tuple(parts.pop("product")),
-        tests=tuple(parts.pop("tests", ())),
-        **parts,
-    )
+def _decode(kind: Any, value: Any) -> Any:
+    """Convert a value of a parsed TOML file to a type; TypeError for a wrong or missing key."""
+    origin, kinds = get_origin(kind), get_args(kind)
+    if origin in (Union, UnionType):  # with None, which a file cannot say
+        return _decode(kinds[0], value)
+    if isinstance(kind, type) and is_dataclass(kind):
+        hints = _hints(kind)
+        for name in value.keys() - hints.keys():
+            raise TypeError(f"{kind.__name__} has no {name}")
+        return kind(**{name: _decode(hints[name], item) for name, item in value.items()})
+    if origin is tuple:
+        return tuple(_decode(kinds[0], item) for item in value)  # all items are of one type
+    if origin is dict:
+        return {kinds[0](key): _decode(kinds[1], item) for key, item in value.items()}
+    return value
 
 
-def _root(table: dict[str, Any]) -> RootDescription:
-    link = table.pop("link", None)
-    return RootDescription(**table, link=None if link is None else (link[0], link[1]))
-
-
-def _switch(table: dict[str, Any]) -> SwitchDescription:
-    links: dict[str, Any] = {key: tuple(table[key]) for key in ("link", "uplink") if key in table}
-    return SwitchDescription(**{**table, **links})
-
-
-def _qos(table: dict[str, Any] | None) -> QosDescription | None:
-    if table is None:
-        return None
-    priorities = {int(dscp): priority for dscp, priority in table.get("priorities", {}).items()}
-    return QosDescription(table["tool"], tuple(table["pfc"]), table.get("trusts_dscp", True), priorities)
-
-
-def _topology_file(table: dict[str, Any] | None) -> TopologyFileDescription | None:
-    if table is None:
-        return None
-    speed, width = table["link"]
-    return TopologyFileDescription(table["path"], (speed, width), tuple(map(tuple, table["numa"])))
-
-
-def _system(table: dict[str, Any]) -> SystemDescription:
-    packages = {path: (name, version) for path, (name, version) in table.pop("packages", {}).items()}
-    return SystemDescription(packages=packages, **table)
+@cache
+def _hints(kind: type) -> dict[str, Any]:
+    return get_type_hints(kind)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from enum import Enum
 
 from probes.base.frozen import frozen
 from probes.base.unknown import Maybe, Reason, Unknown
 from probes.host.answers import CommandOutput
 from probes.simulation.node.model.description import NicDescription, NodeDescription
-from probes.simulation.node.model.program import Program
-from probes.simulation.node.model.waves import Steps
+from probes.simulation.node.model.load import Steps
 
 Content = str | bytes | Callable[[float], str]
 """Content of a file, or a function that returns it for the seconds since the node started."""
@@ -19,6 +19,8 @@ Answer = Callable[[tuple[str, ...], float], Maybe[str | CommandOutput]]
 """Output of a command for its argv and the seconds since the node started; a text is a success."""
 
 GIB = 1 << 30
+PEERMEM = "nvidia_peermem"
+PEERMEM_REGION_BYTES = 64 << 20  # the job sets NCCL_BUFFSIZE
 _MAX_LINKS = 40  # the kernel's limit, path_resolution(7)
 WARNING = 4
 BOOT_MESSAGES = (
@@ -54,6 +56,46 @@ _DEPENDENCIES = {
     "nv_peer_mem": ("ib_core", "nvidia"),
     "rdma_ucm": ("rdma_cm", "ib_uverbs"),
 }
+
+
+class Via(Enum):
+    """How a program's data reaches the network."""
+
+    PEERMEM = "peermem"
+    DMABUF = "DMA-BUF"
+    PLUGIN = "network plugin"  # straight from GPU memory, without verbs
+    HOST = "host memory"  # a rank copies GPU memory through it
+    TCP = "TCP"
+    NONE = "none"  # it has opened the NICs, and has no queue pairs
+
+
+@dataclass
+class Program:
+    """A process that uses RDMA, such as a rank of a job; times in seconds since the node started."""
+
+    pid: int
+    gpu: int | None  # number
+    nics: tuple[str, ...]  # devices with its queue pairs
+    opened: tuple[str, ...]  # devices that it has opened
+    via: Via
+    slot: int  # its rank on this node
+    is_nccl: bool = True
+    since: float = 0.0
+    stopped_at: float | None = None  # SIGSTOP
+    behind_at: float | None = None  # from then on it launches no collectives
+    logged_via: Via | None = None  # the path in its log; None: `via`
+    logged_nics: tuple[str, ...] | None = None  # the NICs that its log lists; None: all compute NICs
+    logged_lines: tuple[str, ...] = ()  # more INFO lines at its start
+    logged_warnings: tuple[str, ...] = ()  # WARN lines at the end, with file and line
+
+    @property
+    def path_in_log(self) -> Via:
+        """The path that its log shows."""
+        return self.logged_via or self.via
+
+    def is_stopped(self, seconds: float) -> bool:
+        """Say whether the process is stopped at a moment."""
+        return self.stopped_at is not None and seconds >= self.stopped_at
 
 
 @frozen
@@ -136,6 +178,12 @@ class Tree:
         """Everything with an RDMA device: NICs, and the functions that manage NVSwitches."""
         return [*self.nics, *self.bridges]
 
+    @property
+    def compute_nics(self) -> list[PlacedNic]:
+        """The NICs of training jobs."""
+        compute = self.description.nic.get("compute")
+        return [nic for nic in self.nics if nic.kind is compute]
+
     def plan(self, seconds: float, change: Callable[[Tree], None]) -> None:
         """Make a change at a moment to come."""
         self.planned.append((seconds, change))
@@ -208,6 +256,21 @@ class Tree:
         content = self.files.get(path)
         return content if isinstance(content, str) else ""
 
+    def content(self, path: str, seconds: float) -> Maybe[bytes]:
+        """Return the content of a file at a moment, with its links resolved."""
+        content = self.files.get(path)
+        if content is None:
+            real = self.real(path)
+            if isinstance(real, Unknown):
+                # debugfs is for root, and a simulated node is never read as root.
+                hidden = path.startswith("/sys/kernel/debug/")
+                return Unknown(Reason.NEEDS_ROOT, path) if hidden else real
+            content = self.files.get(real)
+        if content is None:
+            return Unknown(Reason.MALFORMED, path, "Is a directory")
+        content = content(seconds) if callable(content) else content
+        return content.encode() if isinstance(content, str) else content
+
     def real(self, path: str) -> str | Unknown:
         """Return the path with its links resolved."""
         cache = self.resolved  # another one from the next change of the tree on
@@ -249,8 +312,10 @@ class Tree:
     def _enter(self, path: str) -> None:
         self.resolved = {}
         parent, _, name = path.rpartition("/")
-        self.directory(parent or "/")
-        self.directories[parent or "/"].add(name)
+        parent = parent or "/"
+        if parent not in self.directories:
+            self.directory(parent)
+        self.directories[parent].add(name)
 
 
 def uuid_of(number: int) -> str:

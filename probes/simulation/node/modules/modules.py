@@ -5,8 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from probes.simulation.node.jobs.programs import peermem_regions
-from probes.simulation.node.model.program import PEERMEM, PEERMEM_REGION_BYTES, Via
-from probes.simulation.node.model.tree import OUT_OF_TREE, Content, Tree, dependencies_of, hash_of
+from probes.simulation.node.model.tree import (
+    OUT_OF_TREE,
+    PEERMEM,
+    PEERMEM_REGION_BYTES,
+    Tree,
+    Via,
+    dependencies_of,
+    hash_of,
+)
 from probes.simulation.node.system.services import ONESHOT
 
 PEERMEM_PARAMETERS = {"peerdirect_support": "0", "persistent_api_support": "1"}
@@ -37,7 +44,7 @@ def add_module(
     """Add a loaded module to /sys/module, with default values for the other parameters."""
     base = f"/sys/module/{name}"
     tree.add(f"{base}/initstate", "live\n")
-    tree.add(f"{base}/refcnt", _refcnt_file(tree, name))
+    tree.add(f"{base}/refcnt", lambda seconds: f"{refcnt(tree, name, seconds)}\n")
     tree.add(f"{base}/srcversion", f"{srcversion}\n")
     tree.directory(f"{base}/parameters")
     if version:
@@ -97,10 +104,6 @@ def refcnt(tree: Tree, name: str, seconds: float) -> int:
     """Return a module's reference count: dependent modules and processes."""
     counts = [count for (module, _), count in list(tree.references.items()) if module == name]
     return sum(count(seconds) for count in counts) + len(users_of(tree, name))
-
-
-def _refcnt_file(tree: Tree, name: str) -> Content:
-    return lambda seconds: f"{refcnt(tree, name, seconds)}\n"
 
 
 def _proc_modules(tree: Tree, seconds: float) -> str:

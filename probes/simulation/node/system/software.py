@@ -1,11 +1,14 @@
-"""Software of a simulated node: the driver's libraries, test tools, the package database, device files."""
+"""Software of a simulated node: libraries, test tools, packages, device files, NCCL's files."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
+from probes.facts.jobs.nccl_conf import NCCL_CONF
 from probes.facts.system.tool_names import GDRCOPY, PERFTEST, programs_of
+from probes.nccl.topology_xml import GPU_CLASS, VERSION, Element, xml_text
 from probes.simulation.node.jobs.processes import NCCL_VERSION, library_directory, verbs_libraries
+from probes.simulation.node.model.description import TopologyFileDescription
 from probes.simulation.node.model.tree import Tree
 
 # A perftest of 2025 built with CUDA: it loads libcuda.so by this name and accepts PCI addresses and IPv6.
@@ -20,6 +23,8 @@ _DRIVER_LIBRARIES = ("libnvidia-ml.so.1", "libcuda.so.1")
 _MISMATCH = "driver/library version mismatch: reload the kernel modules or reboot"
 _VERBS_ABI = 34
 _DPKG_DISTRIBUTIONS = ("Ubuntu", "Debian")
+_SWITCH_CLASS = "0x060400"
+_TOPOLOGY_CLASSES = {True: f"{GPU_CLASS}0200", False: "0x020700"}
 
 
 def add_software(tree: Tree) -> None:
@@ -144,3 +149,37 @@ def _device_files_of(tree: Tree, module: str) -> list[str]:
         "nvidia_uvm": ["/dev/nvidia-uvm"],
         "gdrdrv": ["/dev/gdrdrv"],
     }.get(module, [])
+
+
+# NCCL's files
+
+
+def add_nccl_files(tree: Tree) -> None:
+    """Add the files that the description has."""
+    conf, topology = tree.description.system.nccl_conf, tree.description.topology_file
+    if conf:
+        tree.add(NCCL_CONF, conf)
+    if topology is not None:
+        gpus = frozenset(gpu.bdf for gpu in tree.gpus)
+        tree.add(topology.path, xml_text(_system(topology, gpus)))
+
+
+def _system(topology: TopologyFileDescription, gpus: frozenset[str]) -> Element:
+    """Return the file: bridges with bus IDs that no machine has, as Azure's files have them."""
+    speed, width = topology.link
+    link = {"link_speed": speed, "link_width": width}
+    cpus: list[Element] = []
+    number = 0
+    for numa, groups in enumerate(topology.numa):
+        switches: list[Element] = []
+        for group in groups:
+            number += 1
+            buses = group.split()
+            below = (
+                Element("pci", {"busid": bus, "class": _TOPOLOGY_CLASSES[bus in gpus], **link})
+                for bus in buses
+            )
+            ids = {"busid": f"ffff:ff:{number:02x}.0", "class": _SWITCH_CLASS}
+            switches.append(Element("pci", {**ids, **link}, tuple(below)))
+        cpus.append(Element("cpu", {"numaid": str(numa)}, tuple(switches)))
+    return Element("system", {"version": VERSION}, tuple(cpus))

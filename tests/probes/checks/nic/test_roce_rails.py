@@ -13,7 +13,7 @@ from probes.base.unknown import Reason, Unknown
 from probes.checks.registry import findings
 from probes.queries.finding import Finding, Status
 from probes.simulation.host import SimulatedHost
-from probes.simulation.node.devices.rails import CONF, set_policy_routing
+from probes.simulation.node.devices.roce import CONF, set_policy_routing
 from probes.simulation.node.model.tree import Tree
 from probes.snapshot.examination import Examination, examine
 from tests.probes.checks.doctor import examination_of, findings_on

@@ -1,19 +1,28 @@
-"""The IPv4 side of the RDMA NICs of a simulated node: names of netdevs, bonds, addresses, ARP settings."""
+"""The netdevs of the RDMA NICs of a simulated node: names, bonds, IPv4 addresses, ARP settings, QoS.
+
+QoS is what dcb of iproute2 or OFED's mlnx_qos shows.
+"""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from ipaddress import IPv4Interface
 
+from probes.base.unknown import Maybe
 from probes.facts.rdma.rail_networks import RULES
+from probes.host.answers import CommandOutput
 from probes.simulation.node.devices.pci import second_function
 from probes.simulation.node.devices.ports import few_bytes, netdev_of
+from probes.simulation.node.model.description import QosDescription
 from probes.simulation.node.model.tree import PlacedNic, Tree
 
 CONF = "/proc/sys/net/ipv4/conf"
 # rp_filter: Ubuntu's /etc/sysctl.d/10-network-security.conf; the others: the kernel's defaults.
 _DEFAULTS = {"rp_filter": 2, "arp_ignore": 0, "arp_announce": 0, "arp_filter": 0}
 _FIRST_BOND_INDEX = 100
+_PRIORITIES, _DSCPS = 8, 64
+DCB, MLNX_QOS = "dcb", "mlnx_qos"
 
 
 def port_netdev(nic: PlacedNic) -> str:
@@ -102,3 +111,51 @@ def _add_bond(tree: Tree, nic: PlacedNic) -> None:
         tree.add(f"{master}/bonding/{name}", f"{value}\n")
     for direction in ("tx", "rx"):
         tree.add(f"{master}/statistics/{direction}_bytes", few_bytes)
+
+
+def add_qos(tree: Tree) -> None:
+    """Add the tool that the description names; all its NICs answer alike."""
+    described = next((nic.qos for nic in tree.description.nic.values() if nic.qos is not None), None)
+    if described is not None:
+        set_qos(tree, described)
+
+
+def set_qos(tree: Tree, qos: QosDescription) -> None:
+    """Let the tool show these settings."""
+
+    def dcb(argv: Sequence[str], seconds: float) -> str:
+        if "pfc" in argv:
+            enabled = [number in qos.pfc for number in range(_PRIORITIES)]
+            shown: dict[str, object] = {"pfc_cap": 8, "macsec_bypass": False, "delay": 0, "prio_pfc": enabled}
+        else:
+            shown = {"dscp_prio": [list(pair) for pair in _mapping(qos)]} if qos.trusts_dscp else {}
+        return json.dumps(shown)
+
+    def mlnx_qos(argv: Sequence[str], seconds: float) -> Maybe[str | CommandOutput]:
+        return _text(qos)
+
+    tree.commands[qos.tool] = dcb if qos.tool == DCB else mlnx_qos
+
+
+def _mapping(qos: QosDescription) -> list[tuple[int, int]]:
+    """Return (DSCP, priority): by default the upper three bits of the DSCP."""
+    return [(dscp, qos.priorities.get(dscp, dscp >> 3)) for dscp in range(_DSCPS)]
+
+
+def _text(qos: QosDescription) -> str:
+    lines = ["DCBX mode: OS controlled", f"Priority trust state: {'dscp' if qos.trusts_dscp else 'pcp'}"]
+    if qos.trusts_dscp:
+        lines.append("dscp2prio mapping:")
+        for number in range(_PRIORITIES):
+            listed = "".join(f"{dscp:02d}," for dscp, priority in _mapping(qos)[::-1] if priority == number)
+            lines += [f"\tprio:{number} dscp:{listed}"] if listed else []
+    enabled = "   ".join("1" if number in qos.pfc else "0" for number in range(_PRIORITIES))
+    lines += [
+        "Receive buffer size (bytes): 20016,156096,0,0,0,0,0,0,total_size=1027728",
+        "Cable len: 7",
+        "PFC configuration:",
+        "\tpriority    0   1   2   3   4   5   6   7",
+        f"\tenabled     {enabled}   ",
+        *(f"tc: {tc} ratelimit: unlimited, tsa: vendor\n\t priority:  {tc}" for tc in range(_PRIORITIES)),
+    ]
+    return "\n".join(lines) + "\n"

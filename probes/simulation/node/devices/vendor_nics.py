@@ -1,17 +1,20 @@
-"""EFA devices of a simulated node: drivers/infiniband/hw/efa and AWS's driver package.
+"""NICs of AWS (EFA) and HPE (Slingshot) on a simulated node.
 
-An EFA has no netdev, no board and no standard counters; its port is always ACTIVE.
+EFA: drivers/infiniband/hw/efa and AWS's driver package. An EFA has no netdev, no board and no standard
+counters; its port is always ACTIVE. Slingshot: HewlettPackard/shs-cxi-driver, drivers/net/ethernet/hpe/ss1;
+without verbs, programs open /dev/cxiN through libfabric.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-from probes.simulation.node.jobs.training import traffic_steps
+from probes.simulation.node.model.load import SteppedTotal, Wave, angle_of, traffic_steps
 from probes.simulation.node.model.tree import PlacedNic, Tree
-from probes.simulation.node.model.waves import SteppedTotal, Wave, phase
 
 EFA_PEERMEM = "efa_nv_peermem"
+# cass_nvidia_gpu.c: only a driver that was built with NVIDIA's headers has this parameter.
+GPU_PARAMETER = "/sys/module/cxi_ss1/parameters/nv_p2p_persistent"
 # hw/efa/efa_verbs.c, in its order; bytes besides are zero.
 _PORT_COUNTERS = (
     *("tx_pkts", "rx_pkts", "rx_drops", "send_bytes", "send_wrs", "recv_bytes", "recv_wrs"),
@@ -41,7 +44,7 @@ def add_efa(tree: Tree, nic: PlacedNic, number: int) -> None:
     ):
         tree.add(f"{base}/{name}", f"{value}\n")
     for name, share in (("tx_bytes", 1.0), ("rx_bytes", 0.99)):
-        wave = Wave(nic.kind.gbps * share, phase(tree.seed, f"{nic.name} {name}"))
+        wave = Wave(nic.kind.gbps * share, angle_of(tree.seed, f"{nic.name} {name}"))
         total = SteppedTotal(wave.total, traffic_steps(tree.seed, nic.kind, is_storage=False))
         tree.add(f"{base}/ports/1/hw_counters/{name}", _octets(total))
     for name in _PORT_COUNTERS:
@@ -59,3 +62,21 @@ def peer_provider(tree: Tree) -> str:
         EFA_PEERMEM in tree.description.modules.on_disk and EFA_PEERMEM not in tree.refusals
     )
     return "NVIDIA" if "nvidia" in tree.live_modules and loadable else ""
+
+
+def add_cxi(tree: Tree, nic: PlacedNic, number: int) -> None:
+    """Add one NIC with its netdev hsnN."""
+    base = f"{nic.path}/cxi/{nic.name}"
+    tree.link(f"/sys/class/cxi/{nic.name}", f"../../{base.removeprefix('/sys/')}")
+    tree.link(f"{base}/device", "../..")
+    tree.add(f"{base}/dev", f"510:{number}\n")
+    netdev = f"{nic.path}/net/hsn{number}"
+    mbps = round(float(nic.kind.rate.partition(" ")[0]) * 1000)
+    for name, value in (("dev_port", "0"), ("speed", str(mbps))):
+        tree.add(f"{netdev}/{name}", f"{value}\n")
+
+
+def add_gpu_parameter(tree: Tree) -> None:
+    """Add the parameter of a driver that was built with NVIDIA's headers."""
+    if "cxi_ss1" in tree.live_modules:
+        tree.add(GPU_PARAMETER, "Y\n")
