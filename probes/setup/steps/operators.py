@@ -11,6 +11,7 @@ from probes.facts.system.kubernetes import ContainerMessage, ContainerState, mes
 from probes.queries.finding import Evidence
 from probes.setup.situation import Situation
 from probes.setup.step import SetupStep, StepState
+from probes.setup.steps.definition import SetupFacts
 
 _MOST_LOG_LINES = 3
 _NO_CLUSTER = "this is not a Kubernetes node"
@@ -18,16 +19,16 @@ _MESSAGES = {ContainerMessage.WAITING_FOR_DRIVERS: "waiting for MOFED"}  # as th
 _FINISHED = "Completed"
 
 
-def operators_step(situation: Situation, step: SetupStep) -> SetupStep:
+def with_operators(facts: SetupFacts, step: SetupStep) -> SetupStep:
     """Add the containers that are not ready to the step of the checks."""
-    facts = situation.kubernetes
-    if isinstance(facts, Unknown):
-        is_absent = facts.reason is Reason.NOT_THERE and step.state is StepState.DONE and not step.findings
+    cluster = facts.situation.kubernetes
+    if isinstance(cluster, Unknown):
+        is_absent = cluster.reason is Reason.NOT_THERE and step.state is StepState.DONE and not step.findings
         return replace(step, state=StepState.SKIPPED, reason=_NO_CLUSTER) if is_absent else step
-    listed = facts.containers
+    listed = cluster.containers
     if isinstance(listed, Unknown):
         return step
-    waiting = [one for one in listed if not one.ready and one.reason != _FINISHED]
+    waiting = [container for container in listed if not container.ready and container.reason != _FINISHED]
     if not waiting:
         return step
     evidence = tuple(dict.fromkeys((*step.evidence, *_evidence(waiting))))
@@ -47,11 +48,11 @@ def state_of(container: ContainerState) -> str:
 
 
 def _evidence(waiting: Iterable[ContainerState]) -> Iterable[Evidence]:
-    for one in waiting:
-        place = f"{one.namespace}/{one.pod}" if one.namespace else one.pod
-        yield Evidence(place, state_of(one))
-        for line in one.log[-_MOST_LOG_LINES:]:
-            yield Evidence(one.name, line)
+    for container in waiting:
+        pod = f"{container.namespace}/{container.pod}" if container.namespace else container.pod
+        yield Evidence(pod, state_of(container))
+        for line in container.log[-_MOST_LOG_LINES:]:
+            yield Evidence(container.name, line)
 
 
 def driver_is_operators(situation: Situation) -> bool:
