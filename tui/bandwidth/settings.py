@@ -25,15 +25,15 @@ class BandwidthSettings:
         self.peer = ""
         self.selected = "test"
         self._values: dict[str, object] = {
-            "test": PERFTEST[0],
-            "setup": Mode.LOOPBACK,
-            "memory": MemoryPath.BEST,
-            "scope": Scope.PAIR,
-            "seconds": SECONDS[0],
-            "queue pairs": 1,
-            "both": False,
-            "bind": True,
-            "through": False,
+            "test": Request.tool,
+            "setup": Request.setup,
+            "memory": Request.memory,
+            "scope": Request.scope,
+            "seconds": Request.duration_s,
+            "queue pairs": Request.queue_pairs,
+            "both": Request.is_bidirectional,
+            "bind": Request.binds,
+            "through": Request.over_network,
         }
 
     def set_examination(self, examination: Examination) -> None:

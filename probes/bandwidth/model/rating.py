@@ -19,7 +19,7 @@ from probes.base.frozen import frozen
 from probes.base.unknown import Unknown
 
 LIKE_HOST = 0.95
-LARGE_BYTES = 65536
+LARGE_FROM_BYTES = 65536
 """Smaller messages are limited by the NIC's message rate, not by a link."""
 
 
@@ -85,7 +85,7 @@ def rate(
     `expected` is what this machine type reaches with large messages, if it is known.
     """
     by_limit = _by_limit(sample, limit, host)
-    is_small = sample.size_bytes is not None and sample.size_bytes < LARGE_BYTES
+    is_small = sample.size_bytes is not None and sample.size_bytes < LARGE_FROM_BYTES
     if expected is None or sample.gbps is None or is_small:
         return by_limit
     if sample.gbps < expected.gbps:
@@ -114,7 +114,7 @@ def _by_limit(sample: Sample, limit: Limit, host: Sample | None) -> Judgment:
         return Judgment(Rating.BELOW, words, why, share)
     if share >= (NEAR_PCIE if least.is_pcie else NEAR_PORT):
         return Judgment(Rating.NEAR, words, f"limited by {least.name} ({least.why})", share)
-    if sample.size_bytes is not None and sample.size_bytes < LARGE_BYTES:
+    if sample.size_bytes is not None and sample.size_bytes < LARGE_FROM_BYTES:
         why = f"messages of {sample.size_bytes} bytes are limited by the message rate, not by the link"
         return Judgment(Rating.UNKNOWN, words, why, share)
     if limit.unknown:

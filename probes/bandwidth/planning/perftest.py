@@ -8,8 +8,12 @@ from probes.bandwidth.model.command import Refused
 from probes.bandwidth.model.planned_test import Pair, PlannedTest
 from probes.bandwidth.model.request import MemoryPath, Mode, Request
 from probes.bandwidth.model.samples import BY_DMABUF, BY_PEERMEM, HOST_MEMORY
-from probes.bandwidth.planning.defaults import better_nics_down, is_without_dmabuf, perftest_defaults
-from probes.bandwidth.planning.duration import with_duration
+from probes.bandwidth.planning.defaults import (
+    better_nics_down,
+    is_without_dmabuf,
+    perftest_defaults,
+    with_duration,
+)
 from probes.bandwidth.planning.perftest_ends import ends_of
 from probes.base.unknown import Unknown
 from probes.facts.gpu.gpus import GpuFacts

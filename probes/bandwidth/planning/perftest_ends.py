@@ -8,8 +8,7 @@ from probes.bandwidth.model.command import Refused, is_ipv6
 from probes.bandwidth.model.limits import Limit, limit_of_two_ends
 from probes.bandwidth.model.planned_test import PlannedProcess
 from probes.bandwidth.model.request import Mode, Request
-from probes.bandwidth.planning.defaults import gpu_memory, perftest_defaults, uses_data_direct
-from probes.bandwidth.planning.duration import TimedSettings
+from probes.bandwidth.planning.defaults import TimedSettings, gpu_memory, perftest_defaults, uses_data_direct
 from probes.bandwidth.tools.numa_binding import bound_to
 from probes.bandwidth.tools.perftest_command import LOCALHOST, PerftestSettings, loopback, perftest
 from probes.bandwidth.tools.ssh import by_ssh, host_of

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable
 
-from probes.bandwidth.model.rating import LARGE_BYTES, short_gbps
+from probes.bandwidth.model.rating import LARGE_FROM_BYTES, short_gbps
 from probes.bandwidth.model.result import Result
 from probes.bandwidth.model.samples import Sample
 from probes.bandwidth.results.memory_path import is_measured
@@ -121,4 +121,4 @@ def newest_by_pair(results: Iterable[Result], node: str, origin: str) -> dict[tu
 
 def _is_large(result: Result) -> bool:
     size = None if result.figure is None else result.figure.size_bytes
-    return size is None or size >= LARGE_BYTES
+    return size is None or size >= LARGE_FROM_BYTES
