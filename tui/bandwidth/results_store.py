@@ -18,7 +18,7 @@ from typing import Any
 from probes.bandwidth.model.command import Refused
 from probes.bandwidth.model.result import Result
 from probes.bandwidth.results.baseline import other_type_hint, product_of, updated_baseline
-from probes.bandwidth.results.result_json import SCHEMA, from_json, to_json
+from probes.bandwidth.results.result_json import SCHEMA, from_json, is_readable, to_json
 from probes.base.origin import Origin, Source
 from probes.base.text import plural, printable
 from tui.bandwidth.session import MemoryResultsStore, ResultsStore, StoreError
@@ -102,7 +102,7 @@ class DiskResultsStore:
         except (OSError, ValueError) as error:
             message = f"the baseline {shown_path(path)} cannot be read: {_reason(error)}"
             raise StoreError(message) from None
-        if content.get("schema") != SCHEMA or not isinstance(content.get("results"), list):
+        if not is_readable(content.get("schema")) or not isinstance(content.get("results"), list):
             raise StoreError(f"the baseline {shown_path(path)} has an unknown format")
         if content.get("machine") != machine:
             other = printable(str(content.get("machine")), _SLUG_LIMIT)
@@ -134,7 +134,7 @@ class DiskResultsStore:
                 content = _object(os.path.join(directory, name))
             except (OSError, ValueError):
                 continue
-            if isinstance(content.get("machine"), str) and content.get("schema") == SCHEMA:
+            if isinstance(content.get("machine"), str) and is_readable(content.get("schema")):
                 types.append(printable(content["machine"], _TYPE_LIMIT))
         return tuple(types)
 

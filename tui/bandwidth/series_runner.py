@@ -129,10 +129,10 @@ class SeriesRunner:
             else least.nominal_gbps,
             limit_by="" if least is None else least.name,
             expected_gbps=None if test.expected is None else test.expected.gbps,
-            expected_of="" if test.expected is None else test.expected.name,
-            trouble=failure.text if failure else "",
-            trouble_raw=failure.raw if failure else "",
-            wants_nics=test.memory in ("", STAGED) and settings.nics != (),
+            expected_machine="" if test.expected is None else test.expected.name,
+            failure=failure.text if failure else "",
+            failure_line=failure.raw if failure else "",
+            over_network=test.memory in ("", STAGED) and settings.nics != (),
             cpu_seconds=runner.cpu_seconds(),
         )
 

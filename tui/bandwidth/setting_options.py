@@ -64,7 +64,7 @@ def tests(examination: Examination | None) -> list[Option]:
     options = []
     for tool, text in _TESTS.items():
         entry = found.get(tool)
-        note, is_possible = ("", True) if entry is None else (entry.lacks, entry.can_run)
+        note, is_possible = ("", True) if entry is None else (entry.missing, entry.can_run)
         options.append(Option(tool, f"{tool}: {text}", note, is_possible))
     return options
 

@@ -74,7 +74,7 @@ def _cell(result: Result | None, cells: int) -> Run:
     if result.ending is Ending.FAILED or result.figure is None:
         return mark._replace(text=f"{mark.text:>{cells}}")
     # Not by color alone: a low figure has a mark too.
-    suffix = mark.text if result.ending is Ending.CANCELLED or mark.text == "▲" else ""
+    suffix = mark.text if result.ending is Ending.CANCELED or mark.text == "▲" else ""
     return mark._replace(text=f"{_figure(result) + suffix:>{cells}}")
 
 
@@ -93,7 +93,7 @@ def _legend(results: Sequence[Result]) -> str:
         legend.append("▲ not the memory that was requested")
     if any(result.ending is Ending.FAILED for result in results):
         legend.append("✗ failed")
-    if any(result.ending is Ending.CANCELLED for result in results):
+    if any(result.ending is Ending.CANCELED for result in results):
         legend.append("■ canceled")
     limits = sorted({result.limit_gbps for result in results if result.limit_gbps is not None})
     if limits:

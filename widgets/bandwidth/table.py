@@ -22,7 +22,7 @@ def _figure(value: float | None) -> str:
 
 def _latency(kind: str) -> _Cell:
     def cell(sample: Sample) -> str:
-        times = {latency.of: latency.microseconds for latency in sample.latencies}
+        times = {latency.statistic: latency.microseconds for latency in sample.latencies}
         return f"{times[kind]:.2f}" if kind in times else ""
 
     return cell

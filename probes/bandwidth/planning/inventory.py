@@ -28,7 +28,7 @@ class Available:
     gpu_memory: Maybe[bool]
     dmabuf: Maybe[bool]  # GPU memory by DMA-BUF; False for tools without a NIC
     purpose: Purpose
-    way_to_get: str  # how to install it; "" if nothing is missing
+    install_hint: str  # how to install it; "" if nothing is missing
 
     @property
     def can_run(self) -> bool:
@@ -36,7 +36,7 @@ class Available:
         return not isinstance(self.path, Unknown)
 
     @property
-    def lacks(self) -> str:
+    def missing(self) -> str:
         """What it cannot do on this node, a few words; "" if it can do everything."""
         if isinstance(self.path, Unknown):
             return "not installed" if self.path.reason is Reason.NOT_THERE else str(self.path)

@@ -88,7 +88,7 @@ def latency_us(sample: Sample | None) -> float | None:
     """Return the latency that stands for a row; None if it has none."""
     if sample is None:
         return None
-    times = {latency.of: latency.microseconds for latency in sample.latencies}
+    times = {latency.statistic: latency.microseconds for latency in sample.latencies}
     return next((times[of] for of in _LATENCIES if of in times), None)
 
 

@@ -67,10 +67,10 @@ class MeasuredStep(StepDefinition):
         failed = [result for result in done if result.ending is not Ending.DONE]
         other = [result for result in done if result.memory and not is_as_requested(result)]
         slow = [result for result in done if result.judgment.verdict in _BAD and not self.is_optional]
-        evidence = tuple(Evidence(result.title, result.judgment.words or result.trouble) for result in done)
+        evidence = tuple(Evidence(result.title, result.judgment.words or result.failure) for result in done)
         state, reason = StepState.TO_DO, f"{plural(len(tests), 'test')} to run"
         if failed:
-            reason = f"{failed[0].title} failed: {failed[0].trouble or failed[0].ending.value}"
+            reason = f"{failed[0].title} failed: {failed[0].failure or failed[0].ending.value}"
         elif other:
             reason = f"{other[0].title}: {mismatch_evidence(other[0])}"
         elif slow:

@@ -113,8 +113,8 @@ class SeriesState:
             self._row_counts.append(max(self._row_count, len(event.result.samples)))
             mark = mark_of(event.result)
             write(f"{mark.text} {words_of(event.result)}", tone=mark.tone)
-            if event.result.trouble:
-                write(event.result.trouble, tone=Tone.BAD)
+            if event.result.failure:
+                write(event.result.failure, tone=Tone.BAD)
         elif isinstance(event, SaveFailed):
             write(f"▲ not saved: {event.reason}", tone=Tone.WARNING)
         elif isinstance(event, SeriesEnded):
@@ -207,7 +207,7 @@ class SeriesState:
             return [Run(f"✗ {ended.refused}", Tone.BAD)]
         if ended.aborted:
             return [Run(f"▲ {ended.aborted}", Tone.WARNING), Run(f" · {self._counts()}")]
-        how, counts = "canceled" if ended.was_cancelled else "done", self._counts()
+        how, counts = "canceled" if ended.was_canceled else "done", self._counts()
         rest = counts.removeprefix(how).removeprefix("; ")
         return [Run(how, Tone.TITLE), Run(f" · {rest}" if rest else "")]
 

@@ -91,7 +91,7 @@ def test_a_result_that_says_nothing_about_the_path_does_not_hide_a_slow_one() ->
         {"memory": HOST_MEMORY},
         {"memory": STAGED},
         {"memory": ""},
-        {"ending": Ending.CANCELLED},
+        {"ending": Ending.CANCELED},
         {"facts": (Fact(About.MEMORY, HOST_MEMORY, ""),)},  # other memory than requested
         {"pair": Pair(nic="mlx5_0")},
         {"pair": Pair("0000:18:00.0", "GPU0")},

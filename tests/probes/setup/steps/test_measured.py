@@ -34,7 +34,7 @@ def result_of(test: PlannedTest, gbps: float, route: str) -> Result:
         setup=test.setup.value,
         pair=test.pair,
         size_bytes=load.size_bytes,
-        wants_nics=True,
+        over_network=True,
         facts=(Fact(About.ROUTE, route, ""),),
         figure=figure,
         samples=(figure,),
