@@ -25,7 +25,7 @@ from tui.bandwidth.session import MemoryResultsStore, ResultsStore, StoreError
 from tui.files.append_file import AppendFile
 from tui.files.new_file import NewFile, shown_path, why, why_not_as_root
 from tui.files.read_file import read_small
-from tui.files.xdg import DATA, NO_HOME, RESULTS, own_directory
+from tui.files.xdg import DATA, NO_HOME, own_directory, results_path
 
 _MOST_RESULTS = 1000
 _READ_BYTES = 8 << 20
@@ -51,8 +51,7 @@ class DiskResultsStore:
     def __init__(self, directory: str | None = None, clock: Callable[[], float] = time.time) -> None:
         self._directory = own_directory(DATA) if directory is None else directory
         self._clock = clock
-        path = os.path.join(self._directory, RESULTS)
-        self._file = AppendFile(path, "the results file", StoreError, _READ_BYTES)
+        self._file = AppendFile(results_path(directory), "the results file", StoreError, _READ_BYTES)
 
     @property
     def path(self) -> str:
