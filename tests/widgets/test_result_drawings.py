@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from probes.bandwidth.model.planned_test import Pair
+from probes.bandwidth.model.planned_test import Pair, Purpose
 from probes.bandwidth.model.rating import Rating
 from probes.bandwidth.model.result import Ending, Result
 from probes.bandwidth.model.samples import (
@@ -19,14 +19,12 @@ from probes.bandwidth.model.samples import (
     Latency,
     Sample,
 )
-from probes.bandwidth.model.settings import Purpose
 from probes.bandwidth.planning.inventory import inventory
 from tests.probes.bandwidth.planning.test_series import lacking, node
 from tests.probes.bandwidth.sample_results import failed, judged, latency, result
-from widgets.bandwidth.matrix import draw_matrix
 from widgets.bandwidth.result import draw_result, mark_of, words_of
 from widgets.bandwidth.series import draw_inventory
-from widgets.bandwidth.table import RowTable, draw_rows
+from widgets.bandwidth.table import RowTable, draw_matrix, draw_rows
 from widgets.base.figures import binary_size
 from widgets.base.lines import Line, Tone, plain, width_of
 

@@ -17,7 +17,7 @@ from probes.bandwidth.model.result import MOST_SAMPLES, Ending, Result
 from probes.bandwidth.model.samples import HOST_MEMORY, STAGED, Sample
 from probes.bandwidth.results.baseline import machine_type
 from probes.bandwidth.results.headline import headline, stalls
-from probes.bandwidth.results.open_findings import open_findings
+from probes.bandwidth.results.slow_results import open_findings
 from probes.base.origin import origin_word
 from probes.base.unknown import Unknown, known
 from probes.checks.registry import findings
@@ -33,8 +33,8 @@ from tui.bandwidth.events import (
     TestEnded,
     TestStarted,
 )
+from tui.bandwidth.impact_check import abort_reason
 from tui.bandwidth.processes import ProcessStarter
-from tui.bandwidth.series_abort import abort_reason
 from tui.bandwidth.test_runner import TestRunner
 
 

@@ -28,6 +28,7 @@ from tui.bandwidth.events import BandwidthEvent, SaveFailed, SeriesEnded, TestEn
 from tui.bandwidth.impact_check import reread, with_processes
 from tui.bandwidth.processes import LocalProcessStarter, ProcessStarter
 from tui.bandwidth.series_runner import SeriesRunner
+from tui.files.expected_file import read_table, site_table
 from tui.runtime.lock import ActionLock, LockTaken
 
 _LOCK: str | None = None  # directory of the lock file; None: this user's
@@ -226,3 +227,16 @@ class BenchSession:
         runner = self._runner
         if runner is not None:
             runner.skip()
+
+
+def expected_rows(host: Host, given: str | None = None) -> tuple[tuple[ExpectedPair, ...], str]:
+    """Return what machines reach, and why the site's table is not used, else "".
+
+    A simulated node has no site. Raise TableError for a `given` file that cannot be used.
+    """
+    if given is not None:
+        return rows_of(read_table(given)), ""
+    if host.origin.source is not Source.LIVE:
+        return rows_of(None), ""
+    table, trouble = site_table()
+    return rows_of(table), trouble

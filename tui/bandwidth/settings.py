@@ -5,9 +5,8 @@ Independent of Textual.
 
 from __future__ import annotations
 
-from probes.bandwidth.model.command import is_host
+from probes.bandwidth.model.command import host_of, is_host
 from probes.bandwidth.model.request import MemoryPath, Mode, Request, Scope
-from probes.bandwidth.tools.ssh import host_of
 from probes.facts.system.tool_names import GDRCOPY, NCCL_TESTS, PERFTEST
 from probes.snapshot.examination import Examination
 from tui.bandwidth import setting_options

@@ -10,7 +10,7 @@ from probes.bandwidth.model.planned_test import PlannedProcess, PlannedTest
 from probes.bandwidth.model.result import Ending
 from probes.bandwidth.model.samples import WAITING, About, Fact, Sample
 from probes.bandwidth.tools.failures import CAUSE, SYMPTOM, Failure, Output
-from probes.bandwidth.tools.registry import explain, tool_of
+from probes.bandwidth.tools.tool import explain, tool_of
 from probes.base.unknown import Unknown
 from probes.facts.system.tcp_ports import listening
 from probes.host.protocol import Host

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from probes.bandwidth.model.planned_test import Purpose
 from probes.bandwidth.model.rating import Rating
 from probes.bandwidth.model.request import Mode
 from probes.bandwidth.model.result import Ending, Result
 from probes.bandwidth.model.samples import BY_DMABUF, BY_PEERMEM, HOST_MEMORY, About
-from probes.bandwidth.model.settings import Purpose
 from probes.bandwidth.results.against_earlier import gbps_text, headline_text, latency_us
 from probes.bandwidth.results.memory_path import (
     facts_about,

@@ -8,9 +8,8 @@ from collections.abc import Sequence
 from rich.cells import cell_len
 
 from probes.bandwidth.model.command import is_host
-from probes.bandwidth.model.planned_test import PlannedTest, Series
+from probes.bandwidth.model.planned_test import PlannedTest, Purpose, Series
 from probes.bandwidth.model.request import Mode
-from probes.bandwidth.model.settings import Purpose
 from probes.bandwidth.planning.inventory import Available
 from probes.base.text import plural
 from probes.base.unknown import Unknown

@@ -1,8 +1,8 @@
 """How good a measured bandwidth is, compared with the limit of its path and with host memory.
 
-Near the limit is a share of it (shares.py). A machine type whose figures are known is compared with those
-instead: what it reaches is near, whatever the limit. As slow as host memory means within 5 %: runs on one
-pair differ by less than 1 %.
+Near the limit is a share of it (NEAR_PORT, NEAR_PCIE). A machine type whose figures are known is compared
+with those instead: what it reaches is near, whatever the limit. As slow as host memory means within 5 %: runs
+on one pair differ by less than 1 %.
 """
 
 from __future__ import annotations
@@ -11,10 +11,9 @@ from collections.abc import Iterable
 from dataclasses import replace
 from enum import Enum
 
-from probes.bandwidth.model.expected import Expectation
+from probes.bandwidth.model.expected import NEAR_PCIE, NEAR_PORT, Expectation
 from probes.bandwidth.model.limits import Limit
 from probes.bandwidth.model.samples import Sample
-from probes.bandwidth.model.shares import NEAR_PCIE, NEAR_PORT
 from probes.base.frozen import frozen
 from probes.base.unknown import Unknown
 

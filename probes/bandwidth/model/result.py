@@ -5,10 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
-from probes.bandwidth.model.planned_test import Pair, PlannedTest
+from probes.bandwidth.model.planned_test import Load, Pair, PlannedTest
 from probes.bandwidth.model.rating import Judgment
 from probes.bandwidth.model.samples import Fact, Sample
-from probes.bandwidth.model.settings import Load
 
 MOST_SAMPLES = 400
 

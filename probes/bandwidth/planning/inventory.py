@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from probes.bandwidth.model.settings import Purpose
+from probes.bandwidth.model.planned_test import Purpose
 from probes.bandwidth.tools.perftest import GPU_BUILD_HINT
-from probes.bandwidth.tools.registry import tool_of
+from probes.bandwidth.tools.tool import tool_of
 from probes.base.frozen import frozen
 from probes.base.unknown import Maybe, Reason, Unknown
 from probes.facts.system.packages import Package, packages_of

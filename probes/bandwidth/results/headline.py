@@ -14,9 +14,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from statistics import fmean, median
 
+from probes.bandwidth.model.planned_test import Settings
 from probes.bandwidth.model.rating import best_of
 from probes.bandwidth.model.samples import Sample
-from probes.bandwidth.model.settings import Settings
 
 _STALLED = 0.5  # of what flows in most seconds
 

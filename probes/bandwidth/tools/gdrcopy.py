@@ -12,6 +12,7 @@ import re
 from collections.abc import Sequence
 
 from probes.bandwidth.model.command import PCI_ORDER, Command, Refused, command, gpu_numbers, out_of_range
+from probes.bandwidth.model.planned_test import Load, Purpose
 from probes.bandwidth.model.request import Request
 from probes.bandwidth.model.samples import (
     DONE,
@@ -26,7 +27,6 @@ from probes.bandwidth.model.samples import (
     parse_int,
     parse_number,
 )
-from probes.bandwidth.model.settings import Load, Purpose
 from probes.bandwidth.tools.failures import CAUSE, SYMPTOM, Failure, FailurePattern, Output, failures_in
 from probes.bandwidth.tools.tool import LocalSettings, LocalTool
 from probes.base.frozen import frozen

@@ -29,8 +29,7 @@ from probes.setup.environment.assignments import (
 from probes.setup.environment.clouds import ON_EFA, PLUGIN_SETS, WITH_GIB, Stack, stack_of
 from probes.setup.environment.conf_file import parse_conf
 from probes.setup.environment.judge import conf_values, has_gpus_and_nics, judge
-from probes.setup.environment.pod_devices import missing_devices
-from probes.setup.environment.pod_file import parse_pod
+from probes.setup.environment.pod_file import missing_devices, parse_pod
 from probes.setup.environment.recommend import recommend
 from probes.setup.environment.shell_file import parse_shell
 from probes.snapshot.examination import Examination

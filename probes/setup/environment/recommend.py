@@ -13,11 +13,14 @@ from probes.queries.finding import Severity
 from probes.queries.jobs import jobs_of
 from probes.setup.environment.advice import ASSUMED, OF_JOBS, STATED, Advice, Note, Setting, State
 from probes.setup.environment.clouds import GIB_SCRIPT, Stack, cloud_settings, stack_notes, stack_of
-from probes.setup.environment.distances import level_settings, topology_settings
-from probes.setup.environment.gids import gid_settings
 from probes.setup.environment.judge import conf_values, has_gpus_and_nics, judge
-from probes.setup.environment.nics import HCA, nic_settings
-from probes.setup.environment.sockets import bond_notes, interface_settings, traffic_class_notes
+from probes.setup.environment.network_settings import (
+    bond_notes,
+    gid_settings,
+    interface_settings,
+    traffic_class_notes,
+)
+from probes.setup.environment.nics import HCA, level_settings, nic_settings, topology_settings
 from probes.snapshot.examination import Examination
 
 

@@ -11,8 +11,7 @@ from probes.facts.rdma.nic_driver import NicStack
 from probes.plans.load_at_boot import OWN_FILE
 from probes.plans.load_modules import path_modules, peermem_options
 from probes.queries.modules import PEERMEM
-from probes.setup.manifests.commented_yaml import comment_lines
-from probes.setup.manifests.head import head
+from probes.setup.manifests.manifest_text import comment_lines, head
 from probes.setup.manifests.request import (
     DriverOwner,
     ManifestRequest,

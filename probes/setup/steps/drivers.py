@@ -1,6 +1,9 @@
-"""The two drivers: the NIC's first, then the GPU's, which is built against it."""
+"""The two drivers, the NIC's first, then the GPU's, which is built against it; and the operators' pods."""
 
 from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
 
 from probes.base.plan import Plan, Step, instruction, sentences
 from probes.base.unknown import Maybe, Reason, Unknown, known
@@ -8,6 +11,7 @@ from probes.facts.gpu.driver_package import DriverOrigin, DriverPackage, module_
 from probes.facts.gpudirect import GdrPath
 from probes.facts.rdma.nic_driver import NicDriver, NicStack
 from probes.facts.system.distribution import Family
+from probes.facts.system.kubernetes import ContainerMessage, ContainerState, message_of
 from probes.queries.finding import Evidence
 from probes.queries.modules import has_efa_only, mlx4_functions
 from probes.setup.situation import Situation
@@ -26,6 +30,10 @@ _SIGNING = (
 )
 _PEER_STACKS = (NicStack.MLNX_OFED, NicStack.DOCA_OFED, NicStack.CONTAINER)
 _IMMUTABLE = (Family.COREOS, Family.TALOS, Family.CONTAINER_OS)
+_MOST_LOG_LINES = 3
+_NO_CLUSTER = "this is not a Kubernetes node"
+_MESSAGES = {ContainerMessage.WAITING_FOR_DRIVERS: "waiting for MOFED"}  # as the operators' own documents say
+_FINISHED = "Completed"
 
 
 def nic_driver_step(definition: StepDefinition, facts: SetupFacts) -> SetupStep:
@@ -154,3 +162,45 @@ def _is_ofed(situation: Situation) -> bool:
 def _is_immutable(situation: Situation) -> bool:
     distribution = situation.distribution
     return not isinstance(distribution, Unknown) and distribution.family in _IMMUTABLE
+
+
+def with_operators(facts: SetupFacts, step: SetupStep) -> SetupStep:
+    """Add the containers that are not ready to the step of the checks."""
+    cluster = facts.situation.kubernetes
+    if isinstance(cluster, Unknown):
+        is_absent = cluster.reason is Reason.NOT_THERE and step.state is StepState.DONE and not step.findings
+        return replace(step, state=StepState.SKIPPED, reason=_NO_CLUSTER) if is_absent else step
+    listed = cluster.containers
+    if isinstance(listed, Unknown):
+        return step
+    waiting = [container for container in listed if not container.ready and container.reason != _FINISHED]
+    if not waiting:
+        return step
+    evidence = tuple(dict.fromkeys((*step.evidence, *_evidence(waiting))))
+    if step.state is StepState.TO_DO:
+        return replace(step, evidence=evidence)
+    reason = state_of(waiting[0])
+    return replace(step, state=StepState.TO_DO, reason=reason, evidence=evidence)
+
+
+def state_of(container: ContainerState) -> str:
+    """Return what a container does, in one line: "nvidia-peermem-ctr: waiting for MOFED"."""
+    message = message_of(container)
+    words = "" if message is None else _MESSAGES.get(message, message.value)
+    if not words:
+        words = "ready" if container.ready else container.reason or "not ready"
+    return f"{container.name}: {words}"
+
+
+def _evidence(waiting: Iterable[ContainerState]) -> Iterable[Evidence]:
+    for container in waiting:
+        pod = f"{container.namespace}/{container.pod}" if container.namespace else container.pod
+        yield Evidence(pod, state_of(container))
+        for line in container.log[-_MOST_LOG_LINES:]:
+            yield Evidence(container.name, line)
+
+
+def driver_is_operators(situation: Situation) -> bool:
+    """Return whether the GPU Operator owns the driver: changes on the node itself do not last."""
+    driver = situation.gpu_driver
+    return isinstance(driver, DriverPackage) and driver.origin is DriverOrigin.CONTAINER

@@ -14,7 +14,7 @@ from probes.queries.modules import PEERMEM, is_present, module_of
 from probes.setup.manifests.modules_load import OPENIBD_FILE, drop_in_lines
 from probes.setup.step import SetupStep, StepState
 from probes.setup.steps.definition import SetupFacts
-from probes.setup.steps.operators import driver_is_operators
+from probes.setup.steps.drivers import driver_is_operators
 from probes.snapshot.examination import Examination
 
 _OPERATOR_LOADS = "Set driver.rdma.enabled to true in the ClusterPolicy: gdrtop manifest clusterpolicy"

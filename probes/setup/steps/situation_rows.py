@@ -14,7 +14,7 @@ from probes.facts.pci.functions import PciFacts, PciKind
 from probes.facts.rdma.nic_driver import NicDriver
 from probes.facts.system.kubernetes import ContainerState, GpuOperator, KubernetesFacts, NetworkOperator
 from probes.setup.situation import Situation
-from probes.setup.steps.operators import state_of
+from probes.setup.steps.drivers import state_of
 
 T = TypeVar("T")
 _MOST_WAITING = 3

@@ -13,13 +13,12 @@ from probes.setup.step import SetupStep, StepState
 from probes.setup.steps.boot_commands import with_pass_through, with_redirects_off
 from probes.setup.steps.checked import CheckedStep
 from probes.setup.steps.definition import BuiltStep, SetupFacts, StepDefinition
-from probes.setup.steps.drivers import gpu_driver_step, nic_driver_step
+from probes.setup.steps.drivers import gpu_driver_step, nic_driver_step, with_operators
 from probes.setup.steps.environment import environment_step
 from probes.setup.steps.handover import reboot_step, report_step
 from probes.setup.steps.install_commands import with_perftest_package
 from probes.setup.steps.measured import MeasuredStep
 from probes.setup.steps.module_loading import complete_boot, complete_modules
-from probes.setup.steps.operators import with_operators
 
 HARDWARE, REBOOT = "hardware", "reboot"
 _WHOLE_NODE = "no-gdr-path"  # the sum of what the other steps are about

@@ -23,9 +23,8 @@ from probes.host.protocol import READ_LIMIT_BYTES
 from probes.host.ras import ANSWER_SECONDS
 from probes.host.rdma_resources import RdmaResources
 from probes.host.usage import InterfaceCounters, ProcessUsage
-from probes.setup.twin.modules import TwinModules
+from probes.setup.twin.modules import TwinModules, not_known, unknown_answer, unknown_path
 from probes.setup.twin.tree import TwinTree
-from probes.setup.twin.unknowns import not_known, unknown_answer, unknown_path
 from probes.simulation.commands.catalogue import perform
 from probes.simulation.commands.command_result import CommandResult, done
 

@@ -34,13 +34,12 @@ from tui.bandwidth.events import (
     TestEnded,
     TestStarted,
 )
-from tui.bandwidth.series_abort import with_not_started
+from tui.bandwidth.impact_check import with_not_started
 from tui.screens.bandwidth_run.chart import MOST_COMPARED, Rows, draw
 from tui.screens.confirm.state import file_word
-from widgets.bandwidth.matrix import draw_matrix
 from widgets.bandwidth.result import draw_result, mark_of, words_of
 from widgets.bandwidth.series import draw_for_peer, draw_left_out, peer_command
-from widgets.bandwidth.table import draw_rows
+from widgets.bandwidth.table import draw_matrix, draw_rows
 from widgets.base.figures import minutes
 from widgets.base.lines import Line, Run, Tone, fit, sentence, wrapped
 

@@ -8,8 +8,7 @@ from probes.bandwidth.model.planned_test import Pair
 from probes.bandwidth.model.rating import Rating
 from probes.bandwidth.model.result import Ending, Result
 from probes.bandwidth.model.samples import BY_PEERMEM, HOST_MEMORY, STAGED, About, Fact
-from probes.bandwidth.results.open_findings import open_findings
-from probes.bandwidth.results.slow_results import slow_results
+from probes.bandwidth.results.slow_results import open_findings, slow_results
 from probes.base.origin import Origin, Source
 from probes.checks.judgment import Judgment, judge
 from probes.queries.finding import Status

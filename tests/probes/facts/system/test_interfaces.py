@@ -10,7 +10,7 @@ from probes.base.unknown import Reason, Unknown
 from probes.facts.system import interfaces
 from probes.facts.system.interfaces import Interface, InterfaceFacts
 from probes.host.local import LocalHost
-from probes.setup.environment.sockets import first_choice
+from probes.setup.environment.network_settings import first_choice
 from probes.simulation.host import SimulatedHost
 from tests.trees import write
 
