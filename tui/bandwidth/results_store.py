@@ -99,7 +99,8 @@ class DiskResultsStore:
         except (FileNotFoundError, NotADirectoryError):
             return []
         except (OSError, ValueError) as error:
-            message = f"the baseline {shown_path(path)} cannot be read: {_reason(error)}"
+            reason = why(error) if isinstance(error, OSError) else str(error)
+            message = f"the baseline {shown_path(path)} cannot be read: {reason}"
             raise StoreError(message) from None
         if not is_readable(content.get("schema")) or not isinstance(content.get("results"), list):
             raise StoreError(f"the baseline {shown_path(path)} has an unknown format")
@@ -191,7 +192,3 @@ def _object(path: str) -> dict[str, Any]:
     if not isinstance(content, dict):
         raise ValueError("it is not a JSON object")
     return content
-
-
-def _reason(error: OSError | ValueError) -> str:
-    return why(error) if isinstance(error, OSError) else str(error)

@@ -12,11 +12,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from probes.bandwidth.model.planned_test import PlannedTest, Series
-from probes.bandwidth.model.rating import Judgment, rate
+from probes.bandwidth.model.rating import Judgment, headline, rate, stalls
 from probes.bandwidth.model.result import MOST_SAMPLES, Ending, Result
 from probes.bandwidth.model.samples import HOST_MEMORY, STAGED, Sample
 from probes.bandwidth.results.baseline import machine_type
-from probes.bandwidth.results.headline import headline, stalls
 from probes.bandwidth.results.slow_results import open_findings
 from probes.base.origin import origin_word
 from probes.base.unknown import Unknown, known

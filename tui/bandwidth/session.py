@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from typing import Protocol
 
 from probes.bandwidth.model.command import Refused
@@ -183,7 +183,7 @@ class BenchSession:
         check = None if may_disturb or not self._is_live else affected_now
         self._runner = SeriesRunner(self._host, self._starter(), examination, save_and_forward, check)
         try:
-            with self._lock():
+            with ActionLock(_LOCK) if self._is_live else nullcontext():
                 return self._runner.run(series)
         except LockTaken as taken:
             return self._refused(str(taken), on_event)
@@ -201,9 +201,6 @@ class BenchSession:
     @property
     def _is_live(self) -> bool:
         return self._host.origin.source is Source.LIVE
-
-    def _lock(self) -> AbstractContextManager[object]:
-        return ActionLock(_LOCK) if self._is_live else nullcontext()
 
     def _starter(self) -> ProcessStarter:
         if self._given_starter is not None:

@@ -15,7 +15,7 @@ from probes.base.unknown import Maybe, Reason, Unknown
 from probes.facts.gpu.gpus import Gpu, GpuFacts
 from probes.facts.gpudirect import GdrPath, GpuDirectFacts
 from probes.facts.rdma.cxi import has_verbs
-from probes.facts.rdma.devices import Gid, RdmaDevice, RdmaFacts, RdmaPort
+from probes.facts.rdma.devices import RdmaDevice, RdmaFacts, RdmaPort
 from probes.facts.rdma.port_health import routable_gids
 from probes.facts.system.tools import ToolFacts
 from probes.snapshot.examination import Examination
@@ -45,14 +45,12 @@ def gid_index(port: RdmaPort) -> Maybe[int | None]:
     if routed:
         return routed[0][0]
     version_2 = [gid for gid in port.gids if gid.type == _ROCE_V2]
-    chosen = next((gid for gid in version_2 if not _is_link_local(gid)), version_2[0] if version_2 else None)
+    chosen = next(
+        (gid for gid in version_2 if not gid.gid.startswith("fe80:")), version_2[0] if version_2 else None
+    )
     if chosen is not None:
         return chosen.index
     return Unknown(Reason.NOT_THERE, f"port {port.number}", "no RoCE v2 GID: the netdev has no address")
-
-
-def _is_link_local(gid: Gid) -> bool:
-    return gid.gid.startswith("fe80:")
 
 
 def active_port(device: RdmaDevice) -> RdmaPort | None:

@@ -102,16 +102,16 @@ def open_findings(
         if finding.status is Status.FOUND
         and finding.id != BELOW_LIMIT  # an earlier result is no reason for this one
         and (finding.data_path or finding.severity is not Severity.NOTE)
-        and (devices & set(finding.devices) if finding.devices else _is_of_node(finding))
+        and (
+            devices & set(finding.devices)
+            if finding.devices
+            else finding.data_path and finding.area not in _AREAS_OF_JOBS
+        )
     ]
     ids = {finding.id for finding in concerned}
     causes = [finding for finding in concerned if finding.part_of not in ids]
     causes.sort(key=lambda finding: not finding.data_path)
     return tuple(OpenFinding(finding.id, finding.title) for finding in causes[:MOST_FINDINGS])
-
-
-def _is_of_node(finding: Finding) -> bool:
-    return finding.data_path and finding.area not in _AREAS_OF_JOBS
 
 
 def _devices_of(examination: Examination, pair: Pair) -> set[str]:

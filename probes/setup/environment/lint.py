@@ -25,9 +25,9 @@ from probes.setup.environment.assignments import (
     Group,
     ParsedFile,
     Problem,
+    parse_conf,
 )
 from probes.setup.environment.clouds import ON_EFA, PLUGIN_SETS, WITH_GIB, Stack, stack_of
-from probes.setup.environment.conf_file import parse_conf
 from probes.setup.environment.judge import conf_values, has_gpus_and_nics, judge
 from probes.setup.environment.pod_file import missing_devices, parse_pod
 from probes.setup.environment.recommend import recommend

@@ -27,9 +27,9 @@ from probes.setup.environment.assignments import (
     Group,
     ParsedFile,
     Problem,
+    parse_conf,
 )
 from probes.setup.environment.clouds import Stack
-from probes.setup.environment.conf_file import parse_conf
 from probes.setup.environment.shell_commands import Command, Word
 from probes.setup.environment.shell_file import Environment, Script
 from probes.setup.environment.yaml_tree import (

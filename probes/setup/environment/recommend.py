@@ -71,7 +71,7 @@ def recommend(examination: Examination, cloud: Maybe[Cloud], nccl: str = "") -> 
         for note in (*in_file, *refused, *notes)
         if note.variable not in decided or note.state is State.FIX_FIRST
     ]
-    return Advice(version, version_from, tuple(settings), tuple(_once(kept)), vendor)
+    return Advice(version, version_from, tuple(settings), tuple(dict.fromkeys(kept)), vendor)
 
 
 def _why_nothing(examination: Examination) -> str:
@@ -142,7 +142,3 @@ def _conf_on_stack(examination: Examination, stack: Stack) -> list[Note]:
         for name, value in conf_values(examination).items()
         if not name.startswith("NCCL_DEBUG")
     ]
-
-
-def _once(notes: list[Note]) -> list[Note]:
-    return list(dict.fromkeys(notes))

@@ -13,8 +13,7 @@ from probes.base.plan import Plan
 from probes.base.unknown import Maybe
 from probes.facts.gpudirect import GdrPath
 from probes.queries.finding import Evidence, Finding
-from probes.setup.path_choice import PathChoice
-from probes.setup.situation import Situation
+from probes.setup.situation import PathChoice, Situation
 from probes.setup.step import SetupRecord, SetupStep, StepState
 from probes.snapshot.examination import Examination
 

@@ -13,8 +13,7 @@ from probes.facts.gpudirect import GdrPath
 from probes.facts.system.platform import in_container
 from probes.host.protocol import Host
 from probes.queries.finding import Finding
-from probes.setup.path_choice import PathChoice, choose_path
-from probes.setup.situation import Situation, read_situation
+from probes.setup.situation import PathChoice, Situation, choose_path, read_situation
 from probes.setup.step import SetupRecord, SetupStep, StepState
 from probes.setup.steps.checked import is_reboot
 from probes.setup.steps.definition import SetupFacts
