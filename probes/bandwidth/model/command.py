@@ -176,7 +176,7 @@ def _why_not(examination: Examination, number: int, is_here: bool) -> str:
         return reason
     numa = examination.node.numa
     nodes = numa.nodes if isinstance(numa, NumaFacts) else ()
-    node = next((each for each in nodes if each.number == number), None)
+    node = next((candidate for candidate in nodes if candidate.number == number), None)
     if node is not None and node.cpulist == "":
         return "it has no CPUs"
     if node is not None and node.memory_bytes == 0:

@@ -96,7 +96,7 @@ def _on_gpu(now: NvmlLive, processes: dict[int, Process]) -> str:
 
 def _is_used(gpu: Gpu, tests: tuple[PlannedTest, ...]) -> bool:
     settings = [test.settings for test in tests] + [test.far for test in tests if test.far is not None]
-    return any(gpu.index in each.gpu_indices for each in settings)
+    return any(gpu.index in used.gpu_indices for used in settings)
 
 
 def affected_on_nics(
@@ -120,7 +120,7 @@ def affected_on_nics(
     for neighbor in neighbors:
         gbps = traffic.get((neighbor.nic, neighbor.port))
         if gbps is not None and gbps >= BUSY_GBPS:
-            lines.append(f"{neighbor.name}, on the same card as {neighbor.of}, carries {_gbps(gbps)}")
+            lines.append(f"{neighbor.name}, on the same card as {neighbor.used_name}, carries {_gbps(gbps)}")
     if unseen:
         # Without counters, as in some virtual machines, only the possible users can be listed.
         listed = ", ".join(unseen[:_MOST_NAMED])
@@ -131,11 +131,13 @@ def affected_on_nics(
         own = [traffic.get(port) for port in used if port[0] == nic]
         if all(gbps is not None and gbps < BUSY_GBPS for gbps in own):
             lines += _user_lines(users_of.get(nic, ()), nic, "", _NO_TRAFFIC, processes)
-    for nic, of in dict.fromkeys((each.nic, each.of_nic) for each in neighbors if each.nic != each.of_nic):
-        other = [traffic.get((each.nic, each.port)) for each in neighbors if each.nic == nic]
+    for nic, used_nic in dict.fromkeys(
+        (neighbor.nic, neighbor.used_nic) for neighbor in neighbors if neighbor.nic != neighbor.used_nic
+    ):
+        other = [traffic.get((neighbor.nic, neighbor.port)) for neighbor in neighbors if neighbor.nic == nic]
         if any(gbps is not None and gbps >= BUSY_GBPS for gbps in other):
             continue
-        pids = tuple(pid for pid in users_of.get(nic, ()) if pid not in users_of.get(of, ()))
+        pids = tuple(pid for pid in users_of.get(nic, ()) if pid not in users_of.get(used_nic, ()))
         state = "its traffic is unknown" if None in other else _NO_TRAFFIC
         lines += _user_lines(pids, nic, f", on the same card as {of},", state, processes)
     return lines
@@ -241,8 +243,8 @@ class _Neighbor:
     nic: str
     port: int
     name: str  # "mlx5_1", or "port 2 of mlx4_0" if the device has several
-    of_nic: str
-    of: str  # the used one: its device, or its port if both are of one device
+    used_nic: str
+    used_name: str  # its device, or its port if both are of one device
 
 
 def _neighbors(examination: Examination, used: list[Port]) -> list[_Neighbor]:
@@ -254,7 +256,7 @@ def _neighbors(examination: Examination, used: list[Port]) -> list[_Neighbor]:
         for other in ports:
             same = other[0] == nic or (nic in cards and cards.get(other[0]) == cards[nic])
             if same and other not in used and other not in found:
-                has_several = sum(each[0] == other[0] for each in ports) > 1
+                has_several = sum(device == other[0] for device, _ in ports) > 1
                 name = f"port {other[1]} of {other[0]}" if has_several else other[0]
                 found[other] = _Neighbor(*other, name, nic, f"port {port}" if other[0] == nic else nic)
     return list(found.values())

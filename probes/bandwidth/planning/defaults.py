@@ -147,13 +147,13 @@ def perftest_defaults(
     if gpu is not None:
         if not isinstance(node.gpus, GpuFacts):
             return Refused(f"the GPUs are unknown: {node.gpus}")
-        card = next((each for each in node.gpus.gpus if each.bdf == gpu), None)
+        card = next((candidate for candidate in node.gpus.gpus if candidate.bdf == gpu), None)
         if card is None:
             return Refused(f"there is no GPU {gpu[:40]}")
         nic = nic or nearest_nic(examination.topology, gpu)
     if nic is None:
         return Refused("no NIC is active" if gpu else "neither a GPU nor a NIC is named")
-    device = next((each for each in node.rdma.devices if each.name == nic), None)
+    device = next((candidate for candidate in node.rdma.devices if candidate.name == nic), None)
     if device is None:
         return Refused(f"there is no RDMA device {nic[:64]}")
     port = active_port(device)

@@ -87,7 +87,7 @@ def _is_near(examination: Examination, gpu: str, nic: str) -> bool:
         return False
     gpus = examination.node.gpus
     by_c2c = not isinstance(gpus, Unknown) and any(
-        each.bdf == gpu and known(each.c2c_links, 0) for each in gpus.gpus
+        card.bdf == gpu and known(card.c2c_links, 0) for card in gpus.gpus
     )
     return path.nccl == topology.paths[gpu, nearest[0]].nccl and (path.nccl in _NEAR or by_c2c)
 

@@ -44,7 +44,7 @@ def local_test(
     command = settings.command(tools)
     if isinstance(command, Refused):
         return command
-    label = ",".join(f"GPU{each.index}" for each in gpus)
+    label = ",".join(f"GPU{card.index}" for card in gpus)
     return PlannedTest(
         title=f"{label if tool.is_per_gpu else f'{len(gpus)} GPUs'} · {settings.title}",
         settings=settings,

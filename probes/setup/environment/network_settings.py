@@ -49,7 +49,9 @@ def interface_settings(examination: Examination) -> tuple[list[Setting], list[No
     why = _unreachable(chosen)
     if not why or chosen.name in use.default_routes:
         return [], [Note(IFNAME, State.NOT_NEEDED, f"NCCL uses {chosen.name} for its bootstrap")]
-    target = next((one.name for one in facts.interfaces if one.name in use.default_routes), "")
+    target = next(
+        (interface.name for interface in facts.interfaces if interface.name in use.default_routes), ""
+    )
     if not target:
         text = f"NCCL would use {chosen.name}, {why}; name an interface that the other nodes can reach"
         return [], [Note(IFNAME, State.UNKNOWN, text)]

@@ -65,7 +65,7 @@ def parse_pod(text: str, is_inner: bool = False) -> ParsedFile:
     problems: list[Problem] = []
     known: set[int] = set()  # maps that belong to a container that was read
     mappings = list(mappings_of(documents))
-    containers = [one for mapping in mappings for one in gpu_containers(mapping)]
+    containers = [container for mapping in mappings for container in gpu_containers(mapping)]
     for mapping in mappings:
         if len(groups) >= _MAX_GROUPS:
             title = f"Only the first {_MAX_GROUPS} containers are checked"
@@ -125,7 +125,7 @@ def _groups_of(mapping: Mapping, problems: list[Problem], known: set[int], is_in
                 yield from _finished(name, script, problems)
             elif key in _ARGUMENTS or key in _SCRIPTS or ("\n" in value.text and key not in _PROSE):
                 scripts.append(_word(value))
-    inherited = {one.name: one for one in found[:MAX_ASSIGNMENTS]}
+    inherited = {assignment.name: assignment for assignment in found[:MAX_ASSIGNMENTS]}
     if words or scripts:
         yield from _of_commands(name, inherited, words, scripts, problems)
     elif inherited:
@@ -146,18 +146,20 @@ def _word(value: Scalar) -> Word:
 def _file_of(key: str, mapping: Mapping) -> str:
     """Return the name of a file that a text becomes: a key of a ConfigMap, or a path beside `content`."""
     paths = (mapping.items.get(name) for name in ("path", "destination"))
-    path = next((one.text for one in paths if isinstance(one, Scalar)), "")
+    path = next((scalar.text for scalar in paths if isinstance(scalar, Scalar)), "")
     return path if key == "content" else key
 
 
 def _moved(parsed: ParsedFile, line: int, problems: list[Problem]) -> Iterator[Group]:
     """Yield the groups of a file inside another one; `line` is that of its first line."""
-    problems.extend(replace(one, line=one.line + line - 1) for one in parsed.problems if one.line)
+    problems.extend(
+        replace(problem, line=problem.line + line - 1) for problem in parsed.problems if problem.line
+    )
     is_conf = parsed.kind is FileKind.NCCL_CONF
     for group in parsed.groups:
         found = group.effective(first_wins=is_conf).values()
         name = group.name or ("nccl.conf" if is_conf else "")
-        yield Group(name, tuple(replace(one, line=one.line + line - 1) for one in found))
+        yield Group(name, tuple(replace(assignment, line=assignment.line + line - 1) for assignment in found))
 
 
 def _of_commands(
@@ -238,12 +240,14 @@ def _text(value: Scalar) -> str | None:
 
 def _find_duplicates(found: list[Assignment], problems: list[Problem]) -> None:
     first: dict[str, int] = {}
-    for one in found:
-        if one.name in first:
-            title = f"{one.name} is already set on line {first[one.name]}"
+    for assignment in found:
+        if assignment.name in first:
+            title = f"{assignment.name} is already set on line {first[assignment.name]}"
             detail = "Kubernetes uses the last entry."
-            problems.append(Problem(one.line, Severity.WARNING, title, detail, "Remove one entry", one.name))
-        first.setdefault(one.name, one.line)
+            problems.append(
+                Problem(assignment.line, Severity.WARNING, title, detail, "Remove one entry", assignment.name)
+            )
+        first.setdefault(assignment.name, assignment.line)
 
 
 def gpu_containers(mapping: Mapping) -> Iterator[GpuContainer]:
@@ -254,7 +258,7 @@ def gpu_containers(mapping: Mapping) -> Iterator[GpuContainer]:
         return
     annotations = _map(_map(mapping, "metadata"), "annotations").items
     has_own_network = not _is_true(pod, "hostNetwork") and not any(name in annotations for name in _ATTACHED)
-    mounts = [_text_at(_map(one, "hostPath"), "path") for one in _maps(pod, "volumes")]
+    mounts = [_text_at(_map(volume, "hostPath"), "path") for volume in _maps(pod, "volumes")]
     has_verbs = any(_VERBS.startswith(path.rstrip("/")) for path in mounts if path.startswith("/dev"))
     for container in containers.items:
         if not isinstance(container, Mapping):
@@ -270,7 +274,7 @@ def gpu_containers(mapping: Mapping) -> Iterator[GpuContainer]:
         has_device = any(not _GPU.fullmatch(name) for name in others)
         added = _map(security, "capabilities").items.get("add")
         listed = added.items if isinstance(added, List) else []
-        capabilities = {one.text for one in listed if isinstance(one, Scalar)}
+        capabilities = {capability.text for capability in listed if isinstance(capability, Scalar)}
         yield GpuContainer(
             printable(_text_at(container, "name"), 63),
             container.line,
@@ -289,30 +293,30 @@ def missing_devices(
     devices = examination.topology.devices.values()
     layers = {known(port.link_layer, "") for device in devices for port in device.ports}
     resource = "vpc.amazonaws.com/efa" if stack is Stack.EFA else "rdma/NAME"
-    for one in containers:
-        is_whole = one.gpus is not None and one.gpus >= max(2, all_gpus)
+    for container in containers:
+        is_whole = container.gpus is not None and container.gpus >= max(2, all_gpus)
         severity = Severity.WARNING if is_whole else Severity.NOTE
-        if not one.has_rdma:
+        if not container.has_rdma:
             yield Problem(
-                one.line,
+                container.line,
                 severity,
-                f"Container {one.name} requests GPUs but no RDMA device",
+                f"Container {container.name} requests GPUs but no RDMA device",
                 f"It has no {_VERBS}, so its traffic to other nodes uses TCP, without GPUDirect RDMA.",
                 f"Add {resource}: 1 to resources.limits, with the name that the node's device plugin uses",
             )
-        if not one.locks_memory and stack is not Stack.EFA:
+        if not container.locks_memory and stack is not Stack.EFA:
             yield Problem(
-                one.line,
+                container.line,
                 severity,
-                f"Container {one.name} has no capability IPC_LOCK",
+                f"Container {container.name} has no capability IPC_LOCK",
                 "Registering memory fails if the runtime limits locked memory.",
                 "Add securityContext.capabilities.add: [IPC_LOCK]",
             )
-        if one.has_own_network and stack is None and layers == {"Ethernet"}:
+        if container.has_own_network and stack is None and layers == {"Ethernet"}:
             yield Problem(
-                one.line,
+                container.line,
                 severity,
-                f"The pod of container {one.name} has neither the host's network nor a second one",
+                f"The pod of container {container.name} has neither the host's network nor a second one",
                 "RoCE needs the GID of a network interface in the pod.",
                 "Attach a network (annotation k8s.v1.cni.cncf.io/networks), or set hostNetwork: true",
             )
@@ -325,7 +329,7 @@ def _map(mapping: Mapping, key: str) -> Mapping:
 
 def _maps(mapping: Mapping, key: str) -> list[Mapping]:
     value = mapping.items.get(key)
-    return [one for one in value.items if isinstance(one, Mapping)] if isinstance(value, List) else []
+    return [item for item in value.items if isinstance(item, Mapping)] if isinstance(value, List) else []
 
 
 def _text_at(mapping: Mapping, key: str) -> str:

@@ -105,7 +105,7 @@ class TwinHost:
     def _is_config_cut(self, words: Sequence[str]) -> bool:
         functions = [words[place + 1] for place, word in enumerate(words[:-1]) if word == "-s"]
         contents = (self.read_bytes(f"/sys/bus/pci/devices/{bdf}/config", 4096) for bdf in functions)
-        return any(isinstance(one, bytes) and len(one) < _WHOLE_CONFIG_BYTES for one in contents)
+        return any(isinstance(content, bytes) and len(content) < _WHOLE_CONFIG_BYTES for content in contents)
 
     # Files
 
