@@ -139,7 +139,7 @@ def affected_on_nics(
             continue
         pids = tuple(pid for pid in users_of.get(nic, ()) if pid not in users_of.get(used_nic, ()))
         state = "its traffic is unknown" if None in other else _NO_TRAFFIC
-        lines += _user_lines(pids, nic, f", on the same card as {of},", state, processes)
+        lines += _user_lines(pids, nic, f", on the same card as {used_nic},", state, processes)
     return lines
 
 

@@ -205,7 +205,9 @@ class GdrcopyOutput:
             times = [number for number in numbers if number is not None]
             if len(times) != len(numbers) or len(times) != len(self._latencies):
                 return ()
-            latencies = tuple(Latency(of, us) for us, of in zip(times, self._latencies, strict=True))
+            latencies = tuple(
+                Latency(statistic, us) for us, statistic in zip(times, self._latencies, strict=True)
+            )
             return (
                 Sample(
                     what=row["what"],
