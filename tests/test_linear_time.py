@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 import probes
 from probes.bandwidth.model.expected import TableError
-from probes.bandwidth.tools.registry import explain, tool_of
+from probes.bandwidth.tools.tool import explain, tool_of
 from probes.facts.system.tool_names import TOOL_OF
 from probes.nccl.log.reader import LogReader
 from probes.recording.format import RecordingError

@@ -79,7 +79,7 @@ def _container(image: Host, hardware: Host, examination: Examination, label: str
     boot_facts = boot.probe(hardware, distribution.probe(hardware), examination.node.kernel_release)
     node = start_twin(hardware, examination, boot_facts, release)
     inside = examine(with_disk(node, examination, image))
-    found = tuple(one for one in findings(inside) if one.area in _CONTAINER_AREAS)
+    found = tuple(finding for finding in findings(inside) if finding.area in _CONTAINER_AREAS)
     verdict = conclude(examine(node).usability, found)
     none = Forecast((), release, "a container image has no kernel")
     return ImageCheck(ImageKind.CONTAINER, label, product, none, verdict, found)

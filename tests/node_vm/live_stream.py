@@ -4,6 +4,7 @@ import json
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import datetime
 from typing import Any
 
 from tests.node_vm.guest import COMMAND_SECONDS, Guest
@@ -64,13 +65,18 @@ class LiveStream:
 
         # It may have come while another stream was read.
         self.update()
-        last = next((s for s in self.samples if s["taken_at"] > since and found(s)), None) or self.until(
-            lambda sample: sample["taken_at"] > since and bool(found(sample))
+        last = next((s for s in self.samples if time_of(s) > since and found(s)), None) or self.until(
+            lambda sample: time_of(sample) > since and bool(found(sample))
         )
         began = since if counted_from is None else counted_from
-        later = [sample for sample in self.samples if began < sample["taken_at"] <= last["taken_at"]]
+        later = [sample for sample in self.samples if began < time_of(sample) <= time_of(last)]
         late = [sample for sample in later if source and is_late(sample, source)]
         return found(last)[0], len(later) - len(late)
+
+
+def time_of(sample: Sample) -> float:
+    """The time of a sample, in seconds since 1970."""
+    return datetime.fromisoformat(sample["time"]).timestamp()
 
 
 def is_late(sample: Sample, source: str) -> bool:

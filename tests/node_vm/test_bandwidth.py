@@ -10,7 +10,7 @@ import pytest
 
 from tests.node_vm.dashboard import Dashboard
 from tests.node_vm.guest import COMMAND_SECONDS, Guest
-from tests.node_vm.live_stream import Sample, live_stream
+from tests.node_vm.live_stream import Sample, live_stream, time_of
 from tests.node_vm.machine import Machine
 
 # 128 messages are under way at once: larger ones take seconds to go through, under emulation.
@@ -240,9 +240,9 @@ def test_a_rate_limit_appears_in_the_timeline(two_nodes: tuple[Guest, Guest]) ->
         return (port["sent_gbps"] or 0.0) if is_used else 0.0
 
     with live_stream(here, "wire") as stream:
-        began = stream.until(lambda sample: sent(sample) > LEAST_GBPS)["taken_at"]
+        began = time_of(stream.until(lambda sample: sent(sample) > LEAST_GBPS))
         later = began + SETTLED_SECONDS
-        usual = sent(stream.until(lambda sample: sample["taken_at"] > later and sent(sample) > LEAST_GBPS))
+        usual = sent(stream.until(lambda sample: time_of(sample) > later and sent(sample) > LEAST_GBPS))
         limit = f"tbf rate {usual * 1e6 / 8:.0f}kbit burst 16kb limit 4mb"
         since = float(here.shell(f"date +%s.%N; tc qdisc add dev ens0np0 root {limit}"))
         try:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from probes.bandwidth.model.planned_test import Pair
+from probes.bandwidth.model.planned_test import Pair, Purpose
 from probes.bandwidth.model.rating import Rating
 from probes.bandwidth.model.result import Ending, Result
 from probes.bandwidth.model.samples import (
@@ -19,14 +19,12 @@ from probes.bandwidth.model.samples import (
     Latency,
     Sample,
 )
-from probes.bandwidth.model.settings import Purpose
 from probes.bandwidth.planning.inventory import inventory
 from tests.probes.bandwidth.planning.test_series import lacking, node
 from tests.probes.bandwidth.sample_results import failed, judged, latency, result
-from widgets.bandwidth.matrix import draw_matrix
 from widgets.bandwidth.result import draw_result, mark_of, words_of
 from widgets.bandwidth.series import draw_inventory
-from widgets.bandwidth.table import RowTable, draw_rows
+from widgets.bandwidth.table import RowTable, draw_matrix, draw_rows
 from widgets.base.figures import binary_size
 from widgets.base.lines import Line, Tone, plain, width_of
 
@@ -59,7 +57,7 @@ def test_below_is_marked_and_its_comparisons_are_told() -> None:
 
 
 def test_a_failure_has_its_sentence_and_its_raw_line() -> None:
-    told = text(draw_result(failed(trouble="nvidia_peermem is not loaded", raw="error=14"), (), 100))
+    told = text(draw_result(failed(failure="nvidia_peermem is not loaded", raw="error=14"), (), 100))
     assert "✗ failed" in told
     assert "nvidia_peermem is not loaded" in told
     assert "its output: error=14" in told
@@ -67,8 +65,8 @@ def test_a_failure_has_its_sentence_and_its_raw_line() -> None:
 
 
 def test_cancelled_tells_what_it_had_reached() -> None:
-    assert words_of(result(150.0, ending=Ending.CANCELLED)) == "canceled (150 Gb/s so far)"
-    assert words_of(result(None, ending=Ending.CANCELLED)) == "canceled"
+    assert words_of(result(150.0, ending=Ending.CANCELED)) == "canceled (150 Gb/s so far)"
+    assert words_of(result(None, ending=Ending.CANCELED)) == "canceled"
 
 
 def test_what_the_tool_itself_said_of_the_memory() -> None:
@@ -139,7 +137,7 @@ def test_gdrcopy_has_both_directions_and_its_suite_a_count() -> None:
     sanity = result(None, tool="gdrcopy_sanity", memory="", facts=facts)
     assert words_of(sanity) == "26 of 28 tests of CPU access to GPU memory passed, 2 waived"
     assert mark_of(sanity).text == "✓"
-    broken = replace(sanity, ending=Ending.FAILED, trouble="2 of 28 tests failed")
+    broken = replace(sanity, ending=Ending.FAILED, failure="2 of 28 tests failed")
     assert "2 of 28 tests failed" in text(draw_result(broken, (), 80))
 
 
@@ -160,14 +158,14 @@ ODD = st.sampled_from(
         result(None),
         result(None, tool="gdrcopy_sanity"),
         result(tool="all_reduce_perf"),
-        result(ending=Ending.CANCELLED),
+        result(ending=Ending.CANCELED),
     ]
 )
 
 
 @given(ODD, st.text(max_size=200), st.integers(20, 160))
 def test_no_text_breaks_a_line_or_reaches_the_terminal(one: Result, odd: str, width: int) -> None:
-    spoilt = replace(one, title=odd, trouble=odd, trouble_raw=odd)
+    spoilt = replace(one, title=odd, failure=odd, failure_line=odd)
     lines = draw_result(replace(spoilt, facts=(fact(About.REGISTERED, odd),)), (odd,), width)
     assert all("\x1b" not in run.text and "\n" not in run.text for line in lines for run in line)
 
@@ -241,8 +239,8 @@ def test_each_kind_of_cell_has_its_sign_and_the_legend_says_which() -> None:
     results = [
         pair(0, "mlx5_0"),
         pair(0, "mlx5_1", 60.0),
-        pair(1, "mlx5_1", ending=Ending.FAILED, figure=None, trouble="no"),
-        pair(2, "mlx5_0", 100.0, ending=Ending.CANCELLED),
+        pair(1, "mlx5_1", ending=Ending.FAILED, figure=None, failure="no"),
+        pair(2, "mlx5_0", 100.0, ending=Ending.CANCELED),
     ]
     told = text(draw_matrix(results, 80))
     assert "GPU0    390   60▲" in told

@@ -84,7 +84,7 @@ class SeriesEnded:
     """The series has ended."""
 
     results: tuple[Result, ...]
-    was_cancelled: bool = False
+    was_canceled: bool = False
     refused: str = ""  # why nothing was started
     aborted: str = ""  # why the remaining tests were not started: whom they would affect
 

@@ -1,10 +1,11 @@
-"""Reads the node to find out whom a test would affect; ports are read twice, so that traffic shows."""
+"""Reads the node to find out whom a test would affect, and ends a series that would now affect a job."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+from probes.bandwidth.model.planned_test import LeftOut, Series
 from probes.facts.jobs import processes
 from probes.facts.node import probe_node
 from probes.host.probe_thread import start_probe
@@ -13,10 +14,11 @@ from probes.snapshot.examination import EXAMINE_SECONDS, Examination, compute_pi
 from probes.snapshot.rates import Reading, read
 
 READ_INTERVAL_SECONDS = 1.0  # between two readings of the ports
+_NOT_STARTED = "not started: running jobs would have been affected"
 
 
 def read_twice(host: Host, pause: Callable[[float], object]) -> tuple[Examination, Reading]:
-    """Return an examination of the whole node, and an earlier reading of its ports."""
+    """Return an examination of the whole node, and an earlier reading of its ports, so that traffic shows."""
     before = read(host, probe_node(host))
     pause(READ_INTERVAL_SECONDS)
     return examine(host), before
@@ -39,3 +41,20 @@ def with_processes(host: Host, examination: Examination) -> Examination:
     pids = compute_pids(examination.reading)
     running = start_probe(host, "processes", lambda: processes.probe(host, pids))
     return replace(examination, processes=running.answer(EXAMINE_SECONDS))
+
+
+def abort_reason(affected: Sequence[str]) -> str:
+    """Return why the next test does not start, as a sentence; "" if no job is affected."""
+    if not affected:
+        return ""
+    more = f" and {len(affected) - 1} more" if len(affected) > 1 else ""
+    return f"running jobs would now be affected: {affected[0]}{more}"
+
+
+def with_not_started(series: Series, started: int, reason: str) -> Series:
+    """Return the series with the tests that were not started left out; only the first states the reason."""
+    late = tuple(
+        LeftOut(test.title, _NOT_STARTED if number else f"not started: {reason}")
+        for number, test in enumerate(series.tests[started:])
+    )
+    return replace(series, left_out=(*series.left_out, *late))

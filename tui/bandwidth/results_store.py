@@ -18,14 +18,14 @@ from typing import Any
 from probes.bandwidth.model.command import Refused
 from probes.bandwidth.model.result import Result
 from probes.bandwidth.results.baseline import other_type_hint, product_of, updated_baseline
-from probes.bandwidth.results.result_json import SCHEMA, from_json, to_json
+from probes.bandwidth.results.result_json import SCHEMA, from_json, is_readable, to_json
 from probes.base.origin import Origin, Source
 from probes.base.text import plural, printable
 from tui.bandwidth.session import MemoryResultsStore, ResultsStore, StoreError
 from tui.files.append_file import AppendFile
 from tui.files.new_file import NewFile, shown_path, why, why_not_as_root
 from tui.files.read_file import read_small
-from tui.files.xdg import DATA, NO_HOME, RESULTS, own_directory
+from tui.files.xdg import DATA, NO_HOME, own_directory, results_path
 
 _MOST_RESULTS = 1000
 _READ_BYTES = 8 << 20
@@ -51,8 +51,7 @@ class DiskResultsStore:
     def __init__(self, directory: str | None = None, clock: Callable[[], float] = time.time) -> None:
         self._directory = own_directory(DATA) if directory is None else directory
         self._clock = clock
-        path = os.path.join(self._directory, RESULTS)
-        self._file = AppendFile(path, "the results file", StoreError, _READ_BYTES)
+        self._file = AppendFile(results_path(directory), "the results file", StoreError, _READ_BYTES)
 
     @property
     def path(self) -> str:
@@ -100,9 +99,10 @@ class DiskResultsStore:
         except (FileNotFoundError, NotADirectoryError):
             return []
         except (OSError, ValueError) as error:
-            message = f"the baseline {shown_path(path)} cannot be read: {_reason(error)}"
+            reason = why(error) if isinstance(error, OSError) else str(error)
+            message = f"the baseline {shown_path(path)} cannot be read: {reason}"
             raise StoreError(message) from None
-        if content.get("schema") != SCHEMA or not isinstance(content.get("results"), list):
+        if not is_readable(content.get("schema")) or not isinstance(content.get("results"), list):
             raise StoreError(f"the baseline {shown_path(path)} has an unknown format")
         if content.get("machine") != machine:
             other = printable(str(content.get("machine")), _SLUG_LIMIT)
@@ -134,7 +134,7 @@ class DiskResultsStore:
                 content = _object(os.path.join(directory, name))
             except (OSError, ValueError):
                 continue
-            if isinstance(content.get("machine"), str) and content.get("schema") == SCHEMA:
+            if isinstance(content.get("machine"), str) and is_readable(content.get("schema")):
                 types.append(printable(content["machine"], _TYPE_LIMIT))
         return tuple(types)
 
@@ -192,7 +192,3 @@ def _object(path: str) -> dict[str, Any]:
     if not isinstance(content, dict):
         raise ValueError("it is not a JSON object")
     return content
-
-
-def _reason(error: OSError | ValueError) -> str:
-    return why(error) if isinstance(error, OSError) else str(error)

@@ -12,12 +12,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from probes.bandwidth.model.planned_test import PlannedTest, Series
-from probes.bandwidth.model.rating import Judgment, rate
+from probes.bandwidth.model.rating import Judgment, headline, rate, stalls
 from probes.bandwidth.model.result import MOST_SAMPLES, Ending, Result
 from probes.bandwidth.model.samples import HOST_MEMORY, STAGED, Sample
 from probes.bandwidth.results.baseline import machine_type
-from probes.bandwidth.results.headline import headline, stalls
-from probes.bandwidth.results.open_findings import open_findings
+from probes.bandwidth.results.slow_results import open_findings
 from probes.base.origin import origin_word
 from probes.base.unknown import Unknown, known
 from probes.checks.registry import findings
@@ -33,8 +32,8 @@ from tui.bandwidth.events import (
     TestEnded,
     TestStarted,
 )
+from tui.bandwidth.impact_check import abort_reason
 from tui.bandwidth.processes import ProcessStarter
-from tui.bandwidth.series_abort import abort_reason
 from tui.bandwidth.test_runner import TestRunner
 
 
@@ -129,10 +128,10 @@ class SeriesRunner:
             else least.nominal_gbps,
             limit_by="" if least is None else least.name,
             expected_gbps=None if test.expected is None else test.expected.gbps,
-            expected_of="" if test.expected is None else test.expected.name,
-            trouble=failure.text if failure else "",
-            trouble_raw=failure.raw if failure else "",
-            wants_nics=test.memory in ("", STAGED) and settings.nics != (),
+            expected_machine="" if test.expected is None else test.expected.name,
+            failure=failure.text if failure else "",
+            failure_line=failure.raw if failure else "",
+            over_network=test.memory in ("", STAGED) and settings.nics != (),
             cpu_seconds=runner.cpu_seconds(),
         )
 

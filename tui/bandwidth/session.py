@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from typing import Protocol
 
 from probes.bandwidth.model.command import Refused
@@ -28,6 +28,7 @@ from tui.bandwidth.events import BandwidthEvent, SaveFailed, SeriesEnded, TestEn
 from tui.bandwidth.impact_check import reread, with_processes
 from tui.bandwidth.processes import LocalProcessStarter, ProcessStarter
 from tui.bandwidth.series_runner import SeriesRunner
+from tui.files.expected_file import read_table, site_table
 from tui.runtime.lock import ActionLock, LockTaken
 
 _LOCK: str | None = None  # directory of the lock file; None: this user's
@@ -182,7 +183,7 @@ class BenchSession:
         check = None if may_disturb or not self._is_live else affected_now
         self._runner = SeriesRunner(self._host, self._starter(), examination, save_and_forward, check)
         try:
-            with self._lock():
+            with ActionLock(_LOCK) if self._is_live else nullcontext():
                 return self._runner.run(series)
         except LockTaken as taken:
             return self._refused(str(taken), on_event)
@@ -200,9 +201,6 @@ class BenchSession:
     @property
     def _is_live(self) -> bool:
         return self._host.origin.source is Source.LIVE
-
-    def _lock(self) -> AbstractContextManager[object]:
-        return ActionLock(_LOCK) if self._is_live else nullcontext()
 
     def _starter(self) -> ProcessStarter:
         if self._given_starter is not None:
@@ -226,3 +224,16 @@ class BenchSession:
         runner = self._runner
         if runner is not None:
             runner.skip()
+
+
+def expected_rows(host: Host, given: str | None = None) -> tuple[tuple[ExpectedPair, ...], str]:
+    """Return what machines reach, and why the site's table is not used, else "".
+
+    A simulated node has no site. Raise TableError for a `given` file that cannot be used.
+    """
+    if given is not None:
+        return rows_of(read_table(given)), ""
+    if host.origin.source is not Source.LIVE:
+        return rows_of(None), ""
+    table, trouble = site_table()
+    return rows_of(table), trouble

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from probes.bandwidth.model.request import MemoryPath, Mode, Scope
+from probes.bandwidth.model.request import DEFAULT_BYTES, MemoryPath, Mode, Request, Scope
 from probes.bandwidth.planning.defaults import active_port, nearest_nic
 from probes.bandwidth.planning.inventory import inventory
 from probes.base.frozen import frozen
@@ -41,11 +41,11 @@ _SCOPES = {
     Scope.SWEEP: "every GPU with its best NIC",
     Scope.MATRIX: "every GPU with every NIC",
 }
-_SIZES = (1 << 20, 4 << 20, 8 << 20, 2, 64, 4096, 64 << 10)
+_SIZES = (DEFAULT_BYTES, 4 << 20, 8 << 20, 2, 64, 4096, 64 << 10)
 _LATENCY_SIZES = (2, 64, 1024, 4096, 64 << 10)
 ALL_SIZES = 0
-SECONDS = (10, 30, 60, 300, 3600, 5)
-QUEUE_PAIRS = (1, 2, 4, 8, 16)
+SECONDS = tuple(dict.fromkeys((Request.duration_s, 10, 30, 60, 300, 3600, 5)))
+QUEUE_PAIRS = tuple(dict.fromkeys((Request.queue_pairs, 1, 2, 4, 8, 16)))
 
 
 @frozen
@@ -64,7 +64,7 @@ def tests(examination: Examination | None) -> list[Option]:
     options = []
     for tool, text in _TESTS.items():
         entry = found.get(tool)
-        note, is_possible = ("", True) if entry is None else (entry.lacks, entry.can_run)
+        note, is_possible = ("", True) if entry is None else (entry.missing, entry.can_run)
         options.append(Option(tool, f"{tool}: {text}", note, is_possible))
     return options
 

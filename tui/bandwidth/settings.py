@@ -5,9 +5,8 @@ Independent of Textual.
 
 from __future__ import annotations
 
-from probes.bandwidth.model.command import is_host
+from probes.bandwidth.model.command import host_of, is_host
 from probes.bandwidth.model.request import MemoryPath, Mode, Request, Scope
-from probes.bandwidth.tools.ssh import host_of
 from probes.facts.system.tool_names import GDRCOPY, NCCL_TESTS, PERFTEST
 from probes.snapshot.examination import Examination
 from tui.bandwidth import setting_options
@@ -25,15 +24,15 @@ class BandwidthSettings:
         self.peer = ""
         self.selected = "test"
         self._values: dict[str, object] = {
-            "test": PERFTEST[0],
-            "setup": Mode.LOOPBACK,
-            "memory": MemoryPath.BEST,
-            "scope": Scope.PAIR,
-            "seconds": SECONDS[0],
-            "queue pairs": 1,
-            "both": False,
-            "bind": True,
-            "through": False,
+            "test": Request.tool,
+            "setup": Request.setup,
+            "memory": Request.memory,
+            "scope": Request.scope,
+            "seconds": Request.duration_s,
+            "queue pairs": Request.queue_pairs,
+            "both": Request.is_bidirectional,
+            "bind": Request.binds,
+            "through": Request.over_network,
         }
 
     def set_examination(self, examination: Examination) -> None:

@@ -17,7 +17,7 @@ from probes.host.protocol import Host
 from probes.snapshot.condition import Condition
 from probes.snapshot.examination import Examination
 from probes.topology.paths import Topology, build
-from tui.files.xdg import DATA, RESULTS, own_directory
+from tui.files.xdg import results_path
 
 if TYPE_CHECKING:
     from probes.bandwidth.model.result import Result
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 def saved_results(origin: Origin) -> tuple[Result, ...]:
     """Return the results of earlier runs, oldest first; none of simulated nodes, recordings and images."""
-    if origin.source is not Source.LIVE or not os.path.exists(os.path.join(own_directory(DATA), RESULTS)):
+    if origin.source is not Source.LIVE or not os.path.exists(results_path()):
         return ()
     from tui.bandwidth.results_store import open_results_store
 

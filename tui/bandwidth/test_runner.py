@@ -10,7 +10,7 @@ from probes.bandwidth.model.planned_test import PlannedProcess, PlannedTest
 from probes.bandwidth.model.result import Ending
 from probes.bandwidth.model.samples import WAITING, About, Fact, Sample
 from probes.bandwidth.tools.failures import CAUSE, SYMPTOM, Failure, Output
-from probes.bandwidth.tools.registry import explain, tool_of
+from probes.bandwidth.tools.tool import explain, tool_of
 from probes.base.unknown import Unknown
 from probes.facts.network.tcp_ports import listening
 from probes.host.protocol import Host
@@ -56,7 +56,7 @@ class TestRunner:
         self._first_lines: list[str] = []
         self._last_lines: deque[str] = deque(maxlen=_KEPT_LINES)
         self._first_row_at: float | None = None
-        self._is_complete = self._is_cancelled = False
+        self._is_complete = self._is_canceled = False
         self._not_started: Failure | None = None
         self._failures: list[Failure] = []
         self.samples: list[Sample] = []
@@ -81,7 +81,7 @@ class TestRunner:
 
     def cancel(self) -> None:
         """Note that the user has canceled the test."""
-        self._is_cancelled = True
+        self._is_canceled = True
 
     def step(self) -> bool:
         """Read what the processes have printed, for a moment; return whether the test goes on."""
@@ -190,8 +190,8 @@ class TestRunner:
         """Return how the test ended, and the failure or what is left of it; only after the context's exit."""
         if self._not_started is not None:
             return Ending.FAILED, self._not_started
-        if self._is_cancelled:
-            return Ending.CANCELLED, self._left_behind()
+        if self._is_canceled:
+            return Ending.CANCELED, self._left_behind()
         if self._is_complete:
             return Ending.DONE, self._left_behind()
         failure = self._exit_failure() or self._missing_result()

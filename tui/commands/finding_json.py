@@ -6,7 +6,7 @@ from typing import Any
 
 from probes.base.plan import Plan
 from probes.queries.finding import Finding
-from tui.runtime.json_values import plain_value
+from tui.runtime.json_values import plain_value, time_json
 from widgets.doctor.findings import title_of
 
 
@@ -28,7 +28,7 @@ def finding_json(finding: Finding) -> dict[str, Any]:
         "takes": list(finding.takes),
         "ranks": list(finding.ranks),
         "jobs": list(finding.jobs),
-        "since": finding.since,
+        "since": time_json(finding.since),
         "fix": [] if finding.fix is None else _fix_json(finding.fix),
         "reference": finding.reference,
     }

@@ -19,7 +19,7 @@ from probes.queries.finding import Finding
 from tui.bandwidth.slow_results import note_slow_results
 from tui.commands.arguments import EXIT_WRONG_USAGE, UsageError
 from tui.commands.live_text import JobText, exit_status, members
-from tui.runtime.json_values import document, host_name, object_of
+from tui.runtime.json_values import document, host_name, object_of, plain_value, time_json, with_time
 from tui.runtime.live_reader import LiveReader, read_judged, read_up_to
 from tui.runtime.node_heading import heading
 from tui.runtime.open_host import open_host
@@ -221,7 +221,6 @@ def live_json(node: Node, sample: LiveSample) -> dict[str, Any]:
     content = object_of(
         {
             "exit_status": exit_status(sample),
-            "taken_at": sample.taken_at,
             "verdict": sample.verdict,
             "findings": [_finding_json(finding) for finding in sample.findings],
             "jobs": sample.jobs,
@@ -231,7 +230,7 @@ def live_json(node: Node, sample: LiveSample) -> dict[str, Any]:
             "peermem": sample.peermem,
             "modules": sample.modules,
             "limits": sample.limits,
-            "events": sample.events,
+            "events": [with_time(plain_value(event)) for event in sample.events],
         }
     )
     return document("live", host_name(node), node.origin, sample.taken_at, content)
@@ -239,8 +238,9 @@ def live_json(node: Node, sample: LiveSample) -> dict[str, Any]:
 
 def _finding_json(finding: Finding) -> dict[str, Any]:
     """Return a finding without evidence and fix, which gdrtop check prints."""
-    names = ("id", "severity", "title", "cause", "devices", "ranks", "jobs", "takes", "since")
-    return object_of({name: getattr(finding, name) for name in names})
+    names = ("id", "severity", "title", "cause", "devices", "ranks", "jobs", "takes")
+    values: dict[str, object] = {name: getattr(finding, name) for name in names}
+    return object_of({**values, "since": time_json(finding.since)})
 
 
 def _processes_json(processes: Maybe[tuple[LiveProcess, ...]]) -> Maybe[list[dict[str, Any]]]:
@@ -256,5 +256,6 @@ def _process_json(process: LiveProcess) -> dict[str, Any]:
     for field in fields(process):
         if field.name not in ("pid", "process"):
             values[field.name] = getattr(process, field.name)
+    values["collectives"] = [with_time(plain_value(collective)) for collective in process.collectives]
     values["path_text"] = process.path.text
     return object_of(values)

@@ -17,11 +17,11 @@ from probes.host.ras import DIAGNOSTICS, MONITOR, STATUS, VERBOSE_STATUS
 from probes.live.model.sample import LiveSample
 from probes.live.ras.policy import RasDecision, RasUse
 from probes.live.ras.targets import LocalProcesses, RasTarget, find_targets, local_processes
-from probes.nccl.ras.facts import parse_event
+from probes.nccl.ras.facts import RasEvent, parse_event
 from probes.queries.finding import Severity
 from tui.commands.arguments import EXIT_WRONG_USAGE
 from tui.commands.ras_consent import confirmed
-from tui.runtime.json_values import document, host_name, object_of
+from tui.runtime.json_values import document, host_name, object_of, plain_value
 from tui.runtime.live_reader import LiveReader
 from tui.runtime.node_heading import heading
 from tui.runtime.printing import print_lines, text_width
@@ -254,7 +254,6 @@ class Ras:
         content = object_of(
             {
                 "exit_status": status,
-                "taken_at": sample.taken_at,
                 "answers": [_answer_json(one) for one in answers],
             }
         )
@@ -276,9 +275,15 @@ def _answer_json(answer: RasAnswer) -> dict[str, Any]:
             "diagnostics": answer.diagnostics,
             "stalls": answer.stalls,
             "findings": answer.found,
-            "events": answer.events,
+            "events": [_event_json(event) for event in answer.events],
         }
     )
+
+
+def _event_json(event: RasEvent) -> dict[str, Any]:
+    """Return an event; its time is local to a process that may run on another node, and names no zone."""
+    fields: dict[str, Any] = plain_value(event)
+    return {"local_time": fields.pop("at"), **fields}
 
 
 def _worst(statuses: list[int]) -> int:

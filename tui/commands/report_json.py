@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from probes.bandwidth.results.result_json import to_json
 from probes.queries.usable_here import usable_here
 from probes.setup.report import Report
+from tui.commands.bench.json_report import result_json
 from tui.commands.check import check_json
 from tui.commands.live import live_json
 from tui.commands.topo_json import topology_json
-from tui.runtime.json_values import document, host_name, object_of
+from tui.runtime.json_values import document, host_name, object_of, plain_value, with_time
 
 _NO_PROCESSES = "a tree of files has no processes"
 
@@ -19,7 +19,7 @@ def report_json(report: Report) -> dict[str, Any]:
     """Return the document."""
     examination, at = report.examination, report.at
     node, verdict, found = examination.node, report.verdict, report.findings
-    results = {"results": [to_json(measured.result) for measured in report.measured]}
+    results = {"results": [result_json(measured.result) for measured in report.measured]}
     content: dict[str, Any] = {
         "redacted": report.is_redacted,
         "versions": object_of(dict(report.versions)),
@@ -28,7 +28,8 @@ def report_json(report: Report) -> dict[str, Any]:
         "live": None if report.sample is None else live_json(node, report.sample),
         "bench": document("bench", host_name(node), node.origin, at, results),
         "meaning": list(report.conclusions),
-        **object_of({"changes": report.changes, "unread": report.unread}),
+        "changes": [with_time(plain_value(change)) for change in report.changes],
+        "unread": plain_value(report.unread),
     }
     if report.sample is None:
         content["unknown"] = {"live": _NO_PROCESSES}

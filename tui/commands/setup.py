@@ -13,8 +13,9 @@ from probes.facts.gpudirect import GdrPath
 from probes.host.protocol import Host
 from probes.plans.catalogue import Offer
 from probes.setup.step import SetupStep, StepState
-from probes.setup.steps.guide import ORDER, Guide, read_guide, remaining_plans
+from probes.setup.steps.guide import Guide, read_guide, remaining_plans
 from probes.setup.steps.situation_rows import situation_rows
+from probes.setup.steps.step_list import REBOOT, STEPS
 from tui.actions.script import script_of_all
 from tui.bandwidth.results_store import open_results_store
 from tui.commands.arguments import EXIT_WRONG_USAGE, UsageError, did_you_mean
@@ -36,7 +37,6 @@ from tui.runtime.printing import print_lines, text_width
 from widgets.base.lines import Line, line
 from widgets.setup.guide import draw_guide, draw_path_table, draw_step
 
-_WITHOUT_COMMANDS = ("measure-host", "measure-pair", "measure-staged", "measure-all", "reboot", "report")
 EXIT_NOT_FINISHED = 1
 EXIT_NOT_APPLICABLE = 3
 _PATHS = {"dmabuf": GdrPath.DMABUF.value, "peermem": GdrPath.PEERMEM.value, "recommended": ""}
@@ -114,9 +114,10 @@ class SetupCommand:
 
     def run(self, options: argparse.Namespace) -> int:
         """Save a choice, show the steps, or run one; return the exit status."""
+        names = [definition.id for definition in STEPS]
         for name in filter(None, (*options.skip, *options.unskip, options.step)):
-            if name not in ORDER:
-                near = did_you_mean(name, ORDER) or ""
+            if name not in names:
+                near = did_you_mean(name, names) or ""
                 raise UsageError(f"no step {printable(name)!r}{near}")
         guide = self._guide()
         if guide.is_impossible and not options.json:
@@ -138,7 +139,7 @@ class SetupCommand:
         else:
             self._print([heading(self._do.examination.node), *draw_guide(guide, self._width)])
             following = guide.next_step
-            if following is not None and following.id == "reboot" and not self._log.record().boots:
+            if following is not None and following.id == REBOOT and not self._log.record().boots:
                 hint = "Before the reboot, run gdrtop setup reboot --run, so that it can be checked later."
                 self._print([(), line(hint)])
         if guide.is_impossible:
@@ -214,7 +215,8 @@ class SetupCommand:
     def _write_script(self, guide: Guide) -> int:
         plans = remaining_plans(guide)
         if not plans:
-            left = [step.id for step in guide.steps if step.is_open and step.id not in _WITHOUT_COMMANDS]
+            scripted = {definition.id for definition in STEPS if definition.is_scripted}
+            left = [step.id for step in guide.steps if step.is_open and step.id in scripted]
             if left:
                 print(f"gdrtop: no command completes the steps left: {', '.join(left)}", file=sys.stderr)
                 return EXIT_REFUSED

@@ -260,7 +260,6 @@ class Output:
         if self._as_json:
             assert self.node is not None
             content: dict[str, Any] = {
-                "taken_at": at,
                 "kind": kind,
                 "severity": severity.value,
                 "subject": subject,

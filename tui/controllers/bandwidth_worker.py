@@ -47,9 +47,8 @@ class BandwidthWorker(BackgroundTask["BandwidthEvent"]):
     def _opened(self) -> BenchSession:
         with self._lock:
             if self._bench is None:
-                from tui.bandwidth.expected_rows import expected_rows
                 from tui.bandwidth.results_store import open_results_store
-                from tui.bandwidth.session import BenchSession
+                from tui.bandwidth.session import BenchSession, expected_rows
 
                 host = self._host()
                 if host is None:

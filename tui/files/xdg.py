@@ -6,7 +6,6 @@ import os
 
 DATA = ("XDG_DATA_HOME", ".local/share")
 STATE = ("XDG_STATE_HOME", ".local/state")
-RESULTS = "results.jsonl"  # in the data directory
 NO_HOME = "there is no home directory: set HOME, or XDG_DATA_HOME and XDG_STATE_HOME"
 
 
@@ -20,3 +19,8 @@ def own_directory(kind: tuple[str, str]) -> str:
             return ""
         base = os.path.join(home, *otherwise.split("/"))
     return os.path.join(base, "gdrtop")
+
+
+def results_path(directory: str | None = None) -> str:
+    """Return the file of saved bandwidth results in a directory, by default gdrtop's DATA directory."""
+    return os.path.join(own_directory(DATA) if directory is None else directory, "results.jsonl")

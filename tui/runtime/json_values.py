@@ -19,7 +19,11 @@ from probes.facts.system.platform import PlatformFacts
 from probes.snapshot.verdict import Verdict
 from tui.files.version import version
 
-SCHEMA_VERSION = 1
+# Of each kind of document whose published shape has changed; the others have version 1.
+SCHEMA_VERSIONS = {
+    **{"check": 2, "forecast": 2, "image": 2, "live": 2, "watch": 2},
+    **{"ras": 2, "bench": 2, "report": 2},
+}
 _LINE = 240  # a hop of a path
 _CODEC = Codec(unknown_beside=True)
 
@@ -50,16 +54,29 @@ def document(
     `kind`: the command, as in `gdrtop schema KIND`; `name`: the node's host name; `at`: seconds since 1970.
     """
     head: dict[str, object] = {
-        "schema": f"gdrtop/{kind}/{SCHEMA_VERSION}",
+        "schema": f"gdrtop/{kind}/{SCHEMA_VERSIONS.get(kind, 1)}",
         "gdrtop": version(),
         "node": name,
-        "time": datetime.fromtimestamp(at).astimezone().isoformat(timespec="seconds"),
+        "time": time_json(at),
         "source": origin.source,
         "label": origin.label,
     }
     begun = object_of(head)
     reasons = {**begun.pop("unknown", {}), **content.get("unknown", {})}
     return {**begun, **content, **({"unknown": reasons} if reasons else {})}
+
+
+def time_json(at: float | None) -> str | None:
+    """Return seconds since 1970 as RFC 3339, with zone and milliseconds: the only form of a time in JSON."""
+    return None if at is None else datetime.fromtimestamp(at).astimezone().isoformat(timespec="milliseconds")
+
+
+def with_time(fields: dict[str, Any], name: str = "at") -> dict[str, Any]:
+    """Return an object whose field `name`, seconds since 1970, is "time" instead, in the same place."""
+    return {
+        "time" if key == name else key: time_json(item) if key == name else item
+        for key, item in fields.items()
+    }
 
 
 def host_name(node: Node) -> Maybe[str]:

@@ -1,4 +1,4 @@
-"""The chart of a test: bars or letters in a grid, the limits as lines, and the axes.
+"""The chart of a test: its curves as bars or letters in a grid, the limits as lines, and the axes.
 
 Drawn with `Line`s: a plotting library repaints its whole area for each row, but the dashboard sends only the
 cells that have changed.
@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from enum import Enum
 from itertools import pairwise
 
 from rich.cells import cell_len
 
 from probes.bandwidth.model.limits import Bound, Limit
+from probes.bandwidth.model.samples import Sample
+from probes.bandwidth.results.against_earlier import latency_us
 from probes.base.frozen import frozen
 from probes.base.unknown import Unknown
-from widgets.bandwidth.curves import Curve, XAxis
 from widgets.base.figures import BLOCKS, binary_size, short
 from widgets.base.lines import Line, Run, Tone, fit, wrapped
 
@@ -24,6 +26,75 @@ _GUTTER = 6  # "  400┤"
 _LEAST_WIDTH, _LEAST_HEIGHT = 24, 5
 _FAR = 1.5  # a limit beyond this multiple of the least is named, but not drawn
 _HEADROOM = 1.08
+
+
+class XAxis(Enum):
+    """What the x axis of a chart shows."""
+
+    SIZE = "message size"
+    TIME = "time"
+    NAME = "what was copied"
+
+
+@frozen
+class Curve:
+    """The rows of one test."""
+
+    name: str
+    points: tuple[tuple[float, float], ...]  # (bytes, or number of the row), Gb/s or µs
+    tone: Tone = Tone.GOOD
+    labels: tuple[str, ...] = ()  # one per point, only with XAxis.NAME
+
+
+def is_latency(samples: Sequence[Sample]) -> bool:
+    """Return whether the samples have latencies and no bandwidth."""
+    has_bandwidth = any(sample.gbps is not None for sample in samples)
+    return not has_bandwidth and any(sample.latencies for sample in samples)
+
+
+def y_value(sample: Sample) -> float | None:
+    """Return Gb/s, of a collective its bus bandwidth; else the typical latency in µs; None if unknown."""
+    figures = (sample.bus_gbps, sample.gbps, latency_us(sample))
+    value = next((figure for figure in figures if figure is not None), None)
+    return value if value is not None and math.isfinite(value) and value >= 0 else None
+
+
+def x_axis_of(samples: Sequence[Sample], is_endless: bool) -> XAxis:
+    """Return what the samples differ in."""
+    if is_endless:
+        return XAxis.TIME
+    sizes = {sample.size_bytes for sample in samples if sample.size_bytes is not None}
+    names = set(map(_name_of, samples))
+    return XAxis.NAME if not sizes or (len(sizes) == 1 and len(names) > 1) else XAxis.SIZE
+
+
+def _name_of(sample: Sample) -> str:
+    return f"{sample.what} {sample.variant}".rstrip()
+
+
+def curve_of(
+    name: str, samples: Sequence[Sample], x_axis: XAxis, tone: Tone = Tone.GOOD, first: int = 1
+) -> Curve:
+    """Return the curve of a test; rows without a figure are left out.
+
+    `first` is the number of the first row, because only the newest rows of a long test are kept. By size,
+    only rows of the first variant count: nccl-tests measures each size out of place and in place.
+    """
+    points: list[tuple[float, float]] = []
+    labels: list[str] = []
+    variant = next((sample.variant for sample in samples if sample.size_bytes is not None), "")
+    for number, sample in enumerate(samples, first):
+        value = y_value(sample)
+        if value is None:
+            continue
+        if x_axis is XAxis.SIZE:
+            if not sample.size_bytes or sample.variant != variant:
+                continue
+            points.append((float(sample.size_bytes), value))
+        else:
+            points.append((float(number), value))
+        labels.append(_name_of(sample))
+    return Curve(name, tuple(points), tone, tuple(labels) if x_axis is XAxis.NAME else ())
 
 
 def draw_chart(
@@ -107,7 +178,7 @@ def _bars(curves: Sequence[Curve], marks: list[_Mark], width: int, height: int, 
     ]
     head: Line = (Run(unit, Tone.DIM), *_limit_runs(marks, unit))
     if not rows:
-        return [fit(head, width), *_empty(width)]
+        return [fit(head, width), *wrapped("No result yet.", width, Tone.DIM)]
     names = min(max(cell_len(label) for label, _, _ in rows), width // 2)
     top = max([value for _, value, _ in rows] + [mark.value for mark in marks if mark.is_least])
     room = width - names - 8
@@ -121,10 +192,6 @@ def _bars(curves: Sequence[Curve], marks: list[_Mark], width: int, height: int, 
 def _bar(share: float, room: int) -> str:
     eighths = round(min(1.0, share) * room * 8)
     return "█" * (eighths // 8) + " ▏▎▍▌▋▊▉"[eighths % 8].rstrip()
-
-
-def _empty(width: int) -> list[Line]:
-    return wrapped("No result yet.", width, Tone.DIM)
 
 
 # By size or time

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from probes.bandwidth.model.planned_test import Purpose
 from probes.bandwidth.model.rating import Rating
 from probes.bandwidth.model.request import Mode
 from probes.bandwidth.model.result import Ending, Result
 from probes.bandwidth.model.samples import BY_DMABUF, BY_PEERMEM, HOST_MEMORY, About
-from probes.bandwidth.model.settings import Purpose
 from probes.bandwidth.results.against_earlier import gbps_text, headline_text, latency_us
 from probes.bandwidth.results.memory_path import (
     facts_about,
@@ -38,7 +38,7 @@ def mark_of(result: Result) -> Run:
     """Return ✓ near line rate or passed, ▲ below or other memory, · not rated, ✗ failed, or ■ canceled."""
     if result.ending is Ending.FAILED:
         return Run("✗", Tone.BAD)
-    if result.ending is Ending.CANCELLED:
+    if result.ending is Ending.CANCELED:
         return Run("■", Tone.DIM)
     if not is_as_requested(result):
         return _MARKS[Rating.BELOW]
@@ -49,7 +49,7 @@ def words_of(result: Result) -> str:
     """Return the result in a few words: "186 of 200 Gb/s, 93 %", "failed"."""
     if result.ending is Ending.FAILED:
         return "failed"
-    if result.ending is Ending.CANCELLED:
+    if result.ending is Ending.CANCELED:
         figure = headline_text(result)
         return f"canceled ({figure} so far)" if figure else "canceled"
     if result.tool == SANITY:
@@ -74,7 +74,7 @@ def _latency(result: Result, size: str) -> str:
     us = latency_us(result.figure)
     if us is None or result.figure is None:
         return _NOTHING
-    times = {latency.of: latency.microseconds for latency in result.figure.latencies}
+    times = {latency.statistic: latency.microseconds for latency in result.figure.latencies}
     tail = f", 99 % within {times['99 %']:.2f} µs" if "99 %" in times else ""
     return f"{us:.2f} µs{size}{tail}"
 
@@ -102,10 +102,10 @@ def draw_result(
         lines.extend(wrapped(text, width, tone, "  ") if text else ())
 
     if result.ending is Ending.FAILED:
-        add(result.trouble or "the tool gave no reason", Tone.BAD)
-        add(f"its output: {result.trouble_raw}" if result.trouble_raw else "", Tone.DIM)
+        add(result.failure or "the tool gave no reason", Tone.BAD)
+        add(f"its output: {result.failure_line}" if result.failure_line else "", Tone.DIM)
     else:
-        add(result.trouble, Tone.BAD)
+        add(result.failure, Tone.BAD)
         if result.gbps is not None and result.tool not in (*GDRCOPY, *NCCL_TESTS):
             add(result.judgment.reason)
         for text in memory_lines(result):

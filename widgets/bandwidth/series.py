@@ -8,9 +8,8 @@ from collections.abc import Sequence
 from rich.cells import cell_len
 
 from probes.bandwidth.model.command import is_host
-from probes.bandwidth.model.planned_test import PlannedTest, Series
+from probes.bandwidth.model.planned_test import PlannedTest, Purpose, Series
 from probes.bandwidth.model.request import Mode
-from probes.bandwidth.model.settings import Purpose
 from probes.bandwidth.planning.inventory import Available
 from probes.base.text import plural
 from probes.base.unknown import Unknown
@@ -175,8 +174,8 @@ def draw_inventory(available: Sequence[Available], width: int) -> list[Line]:
     cells = max((len(entry.tool) for entry in available), default=0)
     for entry, following in zip(available, [*available[1:], None], strict=True):
         lines += _tool(entry, cells, width)
-        if entry.way_to_get and (following is None or following.way_to_get != entry.way_to_get):
-            lines += wrapped(f"to install: {entry.way_to_get}", width, Tone.DIM, "    ")
+        if entry.install_hint and (following is None or following.install_hint != entry.install_hint):
+            lines += wrapped(f"to install: {entry.install_hint}", width, Tone.DIM, "    ")
         if following is None or following.purpose.proves != entry.purpose.proves:
             lines += draw_purpose(entry.purpose, width, "    ")
     return lines
@@ -186,12 +185,12 @@ def _tool(entry: Available, cells: int, width: int) -> list[Line]:
     if not entry.can_run:
         mark, facts = Run("–", Tone.DIM), []
     else:
-        mark = Run("▲", Tone.WARNING) if entry.lacks else Run("✓", Tone.GOOD)
+        mark = Run("▲", Tone.WARNING) if entry.missing else Run("✓", Tone.GOOD)
         version = "version unknown" if isinstance(entry.version, Unknown) else f"version {entry.version}"
         facts = [str(entry.path), version]
         if entry.dmabuf is True:
             facts.append("GPU memory via DMA-BUF or nvidia-peermem")
-    text = " · ".join(filter(None, [*facts, entry.lacks]))
+    text = " · ".join(filter(None, [*facts, entry.missing]))
     first, *more = wrapped(text, width - cells - 3, Tone.PLAIN if entry.can_run else Tone.DIM)
     lines: list[Line] = [(mark, Run(" "), Run(f"{entry.tool:<{cells}}", Tone.TITLE), Run(" "), *first)]
     return [*lines, *((Run(" " * (cells + 3)), *rest) for rest in more)]

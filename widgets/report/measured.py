@@ -46,7 +46,7 @@ def _result(measured: Measured) -> ResultText:
     mark = mark_of(result)
     limit = f"{result.limit_by}: {result.limit_gbps:.0f} Gb/s" if result.limit_gbps else result.limit_by
     is_near = result.judgment.verdict is Rating.NEAR
-    notes = (result.trouble, "" if is_near else result.judgment.reason, *measured.comparisons)
+    notes = (result.failure, "" if is_near else result.judgment.reason, *measured.comparisons)
     return ResultText(
         mark=mark.text,
         tone=mark.tone,

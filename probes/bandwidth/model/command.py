@@ -9,10 +9,13 @@ from __future__ import annotations
 
 import ipaddress
 import re
+import shlex
 
 from probes.base.frozen import frozen
-from probes.base.unknown import Reason, Unknown
+from probes.base.unknown import Maybe, Reason, Unknown
+from probes.facts.system.numa import NumaFacts, NumaNode, parse_list
 from probes.facts.system.tools import ToolFacts
+from probes.snapshot.examination import Examination
 
 _RDMA_DEVICE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:\-]{0,62}")  # IB_DEVICE_NAME_MAX is 64 including the end
 _BDF = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
@@ -20,6 +23,15 @@ _LABEL = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9_\-]{0,61}[A-Za-z0-9_])?")
 _HOST_NAME_LIMIT = 253  # RFC 1035
 PCI_ORDER = ("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
 """Without it CUDA numbers the fastest GPU first; with it, GPUs have the same numbers as in NVML."""
+# ssh(1): -tt gives the remote command a terminal, which hangs up when the connection ends, so that nothing
+# keeps running; BatchMode asks no questions; ServerAlive* detect a dead connection; without ControlMaster no
+# shared connection outlives its first user.
+_USER = re.compile(r"[A-Za-z_][A-Za-z0-9_.\-]{0,31}")
+_SSH_OPTIONS = (
+    *("-o", "BatchMode=yes", "-o", "ConnectTimeout=10"),
+    *("-o", "ServerAliveInterval=5", "-o", "ServerAliveCountMax=3"),
+    *("-o", "ControlMaster=no", "-o", "ControlPath=none"),
+)
 
 
 @frozen
@@ -118,3 +130,73 @@ def command(
         return Refused(reason)
     variables = ("env", *(f"{name}={value}" for name, value in environment)) if environment else ()
     return Command((*variables, *before, *argv), argv[0])
+
+
+def host_of(peer: str) -> str | None:
+    """Return the host of `host` or `user@host`; None if the peer is neither."""
+    user, at, host = peer.rpartition("@")
+    if at and not _USER.fullmatch(user):
+        return None
+    return host if is_host(host) else None
+
+
+def by_ssh(peer: str, command: Command, seconds: float) -> Command | Refused:
+    """Return the command that runs on the peer by SSH; it ends there after `seconds` in any case."""
+    if host_of(peer) is None:
+        return Refused(f"the peer is not a valid host name, address or user@host: {peer[:80]!r}")
+    limited = ("timeout", "--foreground", "-k", "5", f"{seconds:.0f}", *command.argv)
+    return Command(("ssh", "-tt", *_SSH_OPTIONS, "--", peer, shlex.join(limited)), command.tool)
+
+
+def bound_to(
+    examination: Examination, numa_node: int | None, is_here: bool = True
+) -> tuple[int | None, tuple[str, ...]]:
+    """Return the NUMA node to bind a program to, or None and a note why not to the requested one.
+
+    numactl binds the CPU by sched_setaffinity, which fails if none of the CPUs is allowed, and the memory by
+    set_mempolicy, only to nodes of Mems_allowed (numactl 2.0.16; Linux kernel/cgroup/cpuset.c). A node
+    without memory is never one of them.
+
+    `is_here`: False for a program on a peer of the same type, which has its own cpuset.
+    """
+    if numa_node is None:
+        return None, ()
+    reason = _why_not(examination, numa_node, is_here)
+    if not reason:
+        return numa_node, ()
+    return None, (f"not bound to NUMA node {numa_node} ({reason}): figures may vary",)
+
+
+def _why_not(examination: Examination, number: int, is_here: bool) -> str:
+    """Return why the node cannot be used; "" if nothing speaks against it."""
+    tools = examination.tools
+    if isinstance(tools, Unknown):
+        return "the installed tools are unknown"
+    if reason := missing(tools, "numactl"):
+        return reason
+    numa = examination.node.numa
+    nodes = numa.nodes if isinstance(numa, NumaFacts) else ()
+    node = next((candidate for candidate in nodes if candidate.number == number), None)
+    if node is not None and node.cpulist == "":
+        return "it has no CPUs"
+    if node is not None and node.memory_bytes == 0:
+        return "it has no memory"
+    allowed = examination.cpuset
+    if isinstance(allowed, Unknown) or not is_here:
+        return ""
+    if node is not None and _has_none(node, allowed.cpus):
+        return f"gdrtop may use none of its CPUs (Cpus_allowed_list {allowed.cpus})"
+    memory = _numbers(allowed.memory_nodes)
+    if memory is not None and number not in memory:
+        return f"gdrtop may not use its memory (Mems_allowed_list {allowed.memory_nodes})"
+    return ""
+
+
+def _has_none(node: NumaNode, allowed: Maybe[str]) -> bool:
+    own, ours = _numbers(node.cpulist), _numbers(allowed)
+    return own is not None and ours is not None and not own & ours
+
+
+def _numbers(listed: Maybe[str]) -> frozenset[int] | None:
+    numbers = None if isinstance(listed, Unknown) else parse_list(listed)
+    return None if numbers is None else frozenset(numbers)

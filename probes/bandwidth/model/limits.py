@@ -167,7 +167,7 @@ def limit_of_two_ends(near: Limit, far: Limit, is_bidirectional: bool) -> Limit:
 
 def _halved(bound: Bound) -> Bound:
     both = (bound.nominal_gbps, bound.gbps)
-    nominal, gbps = (each if isinstance(each, Unknown) else each / 2 for each in both)
+    nominal, gbps = (value if isinstance(value, Unknown) else value / 2 for value in both)
     why = f"half of it in each direction, because both ends share it: {bound.why}"
     return replace(bound, nominal_gbps=nominal, gbps=gbps, why=why)
 
@@ -179,7 +179,11 @@ def payload_share(payload_bytes: int) -> float:
 
 def _of_port(examination: Examination, nic: str, number: int, is_loopback: bool, queue_pairs: int) -> Bound:
     device = _device(examination, nic)
-    port = None if device is None else next((each for each in device.ports if each.number == number), None)
+    port = (
+        None
+        if device is None
+        else next((candidate for candidate in device.ports if candidate.number == number), None)
+    )
     name = f"port {number} of {nic}"
     if device is None or port is None:
         unknown = Unknown(Reason.NOT_THERE, nic, "there is no such port")
@@ -283,7 +287,7 @@ def _leads_to(lower: PciFunction, bdf: str, functions: Mapping[str, PciFunction]
 def _by_cpu_link(examination: Examination, gpu: str) -> bool:
     facts = examination.node.gpus
     cards = () if isinstance(facts, Unknown) else facts.gpus
-    card = next((each for each in cards if each.bdf == gpu), None)
+    card = next((candidate for candidate in cards if candidate.bdf == gpu), None)
     return is_grace(examination) if card is None else bool(known(card.c2c_links, 0)) or is_grace(examination)
 
 

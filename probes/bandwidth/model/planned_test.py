@@ -1,12 +1,14 @@
-"""A test that is ready to run: its processes, what it can reach at most, and what it shows."""
+"""A test that is ready to run: its settings, its processes, what it can reach at most, and what it shows."""
 
 from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import NamedTuple
 
 from probes.bandwidth.model.command import Command
 from probes.bandwidth.model.expected import Expectation
 from probes.bandwidth.model.limits import Limit
 from probes.bandwidth.model.request import Mode
-from probes.bandwidth.model.settings import Purpose, Settings
 from probes.base.frozen import frozen
 
 
@@ -84,3 +86,55 @@ class Series:
     def seconds(self) -> float:
         """Estimated duration of all tests."""
         return sum(test.seconds for test in self.tests)
+
+
+@frozen
+class Purpose:
+    """What a test shows and what it does not, one line each: shown before it runs."""
+
+    proves: str
+    not_proven: str
+
+
+class Load(NamedTuple):
+    """What a test sends."""
+
+    size_bytes: int | None = None  # None: all sizes, or the tool's own
+    queue_pairs: int = 1
+    is_bidirectional: bool = False
+
+
+class Settings(ABC):
+    """The settings of one run of a program."""
+
+    tool: str  # the program
+    is_endless: bool = False  # it prints rows until it is stopped
+
+    @property
+    def load(self) -> Load:
+        """What the test sends."""
+        return Load()
+
+    @property
+    def gpu_indices(self) -> tuple[int, ...]:
+        """The GPUs that the test uses, in PCI order."""
+        return ()
+
+    @property
+    def nics(self) -> tuple[str, ...] | None:
+        """The RDMA devices that the test uses; None: any of this node."""
+        return ()
+
+    @property
+    def required_tests(self) -> tuple[str, ...]:
+        """The `Sample.what` that have to be measured, all of them; () if any sample will do."""
+        return ()
+
+    @property
+    def measures(self) -> bool:
+        """Whether the test gives figures, and not only passed and failed."""
+        return True
+
+    @abstractmethod
+    def purpose(self, is_loopback: bool = False) -> Purpose:
+        """Return what a test with these settings shows."""

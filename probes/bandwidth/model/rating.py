@@ -1,26 +1,28 @@
-"""How good a measured bandwidth is, compared with the limit of its path and with host memory.
+"""Which sample stands for a test, and how good it is compared with the limit of its path and host memory.
 
-Near the limit is a share of it (shares.py). A machine type whose figures are known is compared with those
-instead: what it reaches is near, whatever the limit. As slow as host memory means within 5 %: runs on one
-pair differ by less than 1 %.
+Near the limit is a share of it (NEAR_PORT, NEAR_PCIE). A machine type whose figures are known is compared
+with those instead: what it reaches is near, whatever the limit. As slow as host memory means within 5 %: runs
+on one pair differ by less than 1 %.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from enum import Enum
+from statistics import fmean, median
 
-from probes.bandwidth.model.expected import Expectation
+from probes.bandwidth.model.expected import NEAR_PCIE, NEAR_PORT, Expectation
 from probes.bandwidth.model.limits import Limit
+from probes.bandwidth.model.planned_test import Settings
 from probes.bandwidth.model.samples import Sample
-from probes.bandwidth.model.shares import NEAR_PCIE, NEAR_PORT
 from probes.base.frozen import frozen
 from probes.base.unknown import Unknown
 
 LIKE_HOST = 0.95
-LARGE_BYTES = 65536
+LARGE_FROM_BYTES = 65536
 """Smaller messages are limited by the NIC's message rate, not by a link."""
+_STALLED = 0.5  # of what flows in most seconds
 
 
 class Rating(Enum):
@@ -85,7 +87,7 @@ def rate(
     `expected` is what this machine type reaches with large messages, if it is known.
     """
     by_limit = _by_limit(sample, limit, host)
-    is_small = sample.size_bytes is not None and sample.size_bytes < LARGE_BYTES
+    is_small = sample.size_bytes is not None and sample.size_bytes < LARGE_FROM_BYTES
     if expected is None or sample.gbps is None or is_small:
         return by_limit
     if sample.gbps < expected.gbps:
@@ -114,7 +116,7 @@ def _by_limit(sample: Sample, limit: Limit, host: Sample | None) -> Judgment:
         return Judgment(Rating.BELOW, words, why, share)
     if share >= (NEAR_PCIE if least.is_pcie else NEAR_PORT):
         return Judgment(Rating.NEAR, words, f"limited by {least.name} ({least.why})", share)
-    if sample.size_bytes is not None and sample.size_bytes < LARGE_BYTES:
+    if sample.size_bytes is not None and sample.size_bytes < LARGE_FROM_BYTES:
         why = f"messages of {sample.size_bytes} bytes are limited by the message rate, not by the link"
         return Judgment(Rating.UNKNOWN, words, why, share)
     if limit.unknown:
@@ -134,3 +136,52 @@ def _by_limit(sample: Sample, limit: Limit, host: Sample | None) -> Judgment:
 def short_gbps(gbps: float) -> str:
     """Return Gb/s without the unit: "392", "4.2"."""
     return f"{gbps:.0f}" if gbps >= 10 else f"{gbps:.2g}"
+
+
+def headline(samples: Sequence[Sample], settings: Settings) -> Sample | None:
+    """Return the sample that stands for a test; None if nothing was measured.
+
+    For a test that prints a row a second it is the mean of all rows, so that seconds without data (PFC
+    pauses, retransmissions, a flapping link) count. The rows at the beginning do not count: perftest's first
+    one, and the rows at 0 after it, because on a slow link it takes seconds until the first of 128 messages
+    in flight is done. For a run over all sizes it is the fastest row, for latencies the row of the smallest
+    size. nvbandwidth measures each direction by a test of its own, and a GPU's link is as good as its worse
+    direction.
+    """
+    if settings.is_endless:
+        return _mean(_counted(samples))
+    if settings.required_tests:
+        best = [
+            best_of(sample for sample in samples if sample.what == test) for test in settings.required_tests
+        ]
+        return min(filter(None, best), key=lambda sample: sample.gbps or 0.0, default=None)
+    collectives = [sample for sample in samples if sample.bus_gbps is not None]
+    if collectives:
+        return max(collectives, key=lambda sample: sample.bus_gbps or 0.0)
+    return best_of(samples) or min(samples, key=lambda sample: sample.size_bytes or 0, default=None)
+
+
+def stalls(samples: Sequence[Sample], settings: Settings) -> str:
+    """Return "in 4 of 9 seconds less than half …"; "" if data flowed steadily."""
+    rows = [sample.gbps or 0.0 for sample in _counted(samples)] if settings.is_endless else []
+    flowing = [gbps for gbps in rows if gbps > 0.0]
+    stalled = sum(gbps < _STALLED * median(flowing) for gbps in rows) if flowing else 0
+    if not stalled:
+        return ""
+    return f"in {stalled} of {len(rows)} seconds, the bandwidth was less than half of the median"
+
+
+def _counted(samples: Iterable[Sample]) -> list[Sample]:
+    """Return the rows without the beginning, which is at most a third of them."""
+    rows = [sample for sample in samples if sample.gbps is not None]
+    first = next((number for number, sample in enumerate(rows) if sample.gbps), len(rows))
+    return rows[min(max(1, first), max(1, len(rows) // 3)) :] or rows
+
+
+def _mean(rows: Sequence[Sample]) -> Sample | None:
+    if not rows:
+        return None
+    gbps = fmean(sample.gbps or 0.0 for sample in rows)
+    nearest = min(rows, key=lambda sample: abs((sample.gbps or 0.0) - gbps))
+    rates = [sample.messages_per_second for sample in rows if sample.messages_per_second is not None]
+    return replace(nearest, gbps=gbps, messages_per_second=fmean(rates) if rates else None)

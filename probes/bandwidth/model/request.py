@@ -7,6 +7,9 @@ from enum import Enum
 from probes.base.frozen import frozen
 from probes.facts.system.tool_names import PERFTEST
 
+DEFAULT_BYTES = 1 << 20
+"""Larger than 64 KiB, above which the table of a healthy link is flat, and small enough for any BAR1."""
+
 
 class Mode(Enum):
     """Where the two ends of an RDMA test run."""
@@ -38,7 +41,10 @@ class Scope(Enum):
 
 @frozen
 class Request:
-    """The test that the user wants; None means what fits this node."""
+    """The test that the user wants; None means what fits this node.
+
+    The command line and the dashboard take their defaults from here.
+    """
 
     tool: str = PERFTEST[0]  # of TEST_TOOLS
     setup: Mode = Mode.LOOPBACK
@@ -48,7 +54,7 @@ class Request:
     nic: str | None = None  # RDMA device; None: the GPU's nearest
     far_nic: str | None = None  # the other end's RDMA device; None: the same port, or name
     peer: str = ""  # host name or address, with SSH also user@host
-    size_bytes: int | None = None
+    size_bytes: int | None = None  # None: DEFAULT_BYTES, or the tool's own
     all_sizes: bool = False
     duration_s: int = 10
     queue_pairs: int = 1

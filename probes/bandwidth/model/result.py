@@ -5,10 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
-from probes.bandwidth.model.planned_test import Pair, PlannedTest
+from probes.bandwidth.model.planned_test import Load, Pair, PlannedTest
 from probes.bandwidth.model.rating import Judgment
 from probes.bandwidth.model.samples import Fact, Sample
-from probes.bandwidth.model.settings import Load
 
 MOST_SAMPLES = 400
 
@@ -18,7 +17,11 @@ class Ending(Enum):
 
     DONE = "done"
     FAILED = "failed"
-    CANCELLED = "cancelled"
+    CANCELED = "canceled"
+
+    @classmethod
+    def _missing_(cls, value: object) -> Ending | None:
+        return cls.CANCELED if value == "cancelled" else None  # of results saved by earlier versions
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,7 +41,7 @@ class Result:
     size_bytes: int | None  # None: all sizes, or the tool's own
     queue_pairs: int = 1
     is_bidirectional: bool
-    wants_nics: bool = False  # a collective that was to use the NICs, not NVLink or PCIe
+    over_network: bool = False  # a collective that was to use the NICs, not NVLink or PCIe
     commands: tuple[str, ...]  # of each process, quoted for a shell
     ending: Ending
     figure: Sample | None  # the sample that stands for the test; None: nothing was measured
@@ -46,9 +49,9 @@ class Result:
     limit_gbps: float | None  # nominal, of the limiting part
     limit_by: str  # "port 1 of mlx5_0"
     expected_gbps: float | None = None  # what this machine type should reach; None: not known
-    expected_of: str = ""  # "Azure ND H100 v5"
-    trouble: str = ""  # why it failed, a sentence
-    trouble_raw: str = ""  # the line it was read from
+    expected_machine: str = ""  # "Azure ND H100 v5"
+    failure: str = ""  # why it failed, a sentence
+    failure_line: str = ""  # the line it was read from
     facts: tuple[Fact, ...]
     samples: tuple[Sample, ...]  # in the order measured; the newest MOST_SAMPLES
     cpu_seconds: float | None = None  # user and system time of its processes on this node; None: unknown

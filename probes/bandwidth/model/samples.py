@@ -36,7 +36,7 @@ class Latency:
     perftest gives half of the round trip, but for reads and atomics the whole (print_report_lat).
     """
 
-    of: str  # "min", "max", "typical", "average", "deviation", "median", "99 %", "99.9 %"
+    statistic: str  # "min", "max", "typical", "average", "deviation", "median", "99 %", "99.9 %"
     microseconds: float
 
 

@@ -1,17 +1,21 @@
-"""The settings of a test that fit this node: the nearest NIC, an active port, GID, NUMA node and path.
+"""The settings of a test that fit this node: the nearest NIC, an active port, GID, NUMA node, path, duration.
 
 On RoCE the GID is the one that NCCL uses too: RoCE v2 with a routed address. InfiniBand needs none.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from probes.bandwidth.model.command import Refused
+from probes.bandwidth.model.request import DEFAULT_BYTES, Mode, Request
 from probes.bandwidth.tools.perftest_command import GpuMemory, PerftestSettings
+from probes.base.frozen import frozen
 from probes.base.unknown import Maybe, Reason, Unknown
 from probes.facts.gpu.gpus import Gpu, GpuFacts
 from probes.facts.gpudirect import GdrPath, GpuDirectFacts
 from probes.facts.rdma.cxi import has_verbs
-from probes.facts.rdma.devices import Gid, RdmaDevice, RdmaFacts, RdmaPort
+from probes.facts.rdma.devices import RdmaDevice, RdmaFacts, RdmaPort
 from probes.facts.rdma.port_health import routable_gids
 from probes.facts.system.tools import ToolFacts
 from probes.snapshot.examination import Examination
@@ -19,10 +23,14 @@ from probes.topology.endpoints import is_down
 from probes.topology.nccl_words import ORDER
 from probes.topology.paths import Topology
 
-SECONDS = 10
-LARGE_BYTES = 1 << 20
-"""Larger than 64 KiB, above which the table of a healthy link is flat, and small enough for any BAR1."""
 _ROCE_V2 = "RoCE v2"
+ITERATIONS_OF_EACH_SIZE = 1000
+"""With all sizes: 16 GiB in total, a third of a second at 400 Gb/s."""
+_ALL_SIZES_SECONDS = 20.0
+_LATENCY_SECONDS = 3.0
+_START_SECONDS = 3.0  # until the ends are connected; CUDA takes most of it
+_TIME_LIMIT_SECONDS = 300.0
+_WAIT_FOR_PEER_SECONDS = 600.0
 
 
 def gid_index(port: RdmaPort) -> Maybe[int | None]:
@@ -37,14 +45,12 @@ def gid_index(port: RdmaPort) -> Maybe[int | None]:
     if routed:
         return routed[0][0]
     version_2 = [gid for gid in port.gids if gid.type == _ROCE_V2]
-    chosen = next((gid for gid in version_2 if not _is_link_local(gid)), version_2[0] if version_2 else None)
+    chosen = next(
+        (gid for gid in version_2 if not gid.gid.startswith("fe80:")), version_2[0] if version_2 else None
+    )
     if chosen is not None:
         return chosen.index
     return Unknown(Reason.NOT_THERE, f"port {port.number}", "no RoCE v2 GID: the netdev has no address")
-
-
-def _is_link_local(gid: Gid) -> bool:
-    return gid.gid.startswith("fe80:")
 
 
 def active_port(device: RdmaDevice) -> RdmaPort | None:
@@ -132,7 +138,7 @@ def perftest_defaults(
 ) -> PerftestSettings | Refused:
     """Return the settings for GPU memory over a NIC (by default its nearest), or for host memory over a NIC.
 
-    `gpu` is a BDF, `nic` an RDMA device.
+    `gpu` is a BDF, `nic` an RDMA device. Size and duration are added by `with_duration`.
     """
     node = examination.node
     if not isinstance(node.rdma, RdmaFacts):
@@ -141,13 +147,13 @@ def perftest_defaults(
     if gpu is not None:
         if not isinstance(node.gpus, GpuFacts):
             return Refused(f"the GPUs are unknown: {node.gpus}")
-        card = next((each for each in node.gpus.gpus if each.bdf == gpu), None)
+        card = next((candidate for candidate in node.gpus.gpus if candidate.bdf == gpu), None)
         if card is None:
             return Refused(f"there is no GPU {gpu[:40]}")
         nic = nic or nearest_nic(examination.topology, gpu)
     if nic is None:
         return Refused("no NIC is active" if gpu else "neither a GPU nor a NIC is named")
-    device = next((each for each in node.rdma.devices if each.name == nic), None)
+    device = next((candidate for candidate in node.rdma.devices if candidate.name == nic), None)
     if device is None:
         return Refused(f"there is no RDMA device {nic[:64]}")
     port = active_port(device)
@@ -167,8 +173,45 @@ def perftest_defaults(
         gid_index=None if isinstance(index, Unknown) else index,
         connection="SRD" if is_efa else "",  # EFA has no RC (hw/efa/efa_verbs.c)
         gpu=memory,
-        size_bytes=LARGE_BYTES,
-        duration_s=SECONDS,
         # The CPU's buffers and the thread belong on the NIC's NUMA node.
         numa_node=None if isinstance(device.numa_node, Unknown) else device.numa_node,
     )
+
+
+@frozen
+class TimedSettings:
+    """Settings with size and duration, and the times that follow from them."""
+
+    settings: PerftestSettings
+    seconds: float
+    time_limit_s: float
+    end_after_s: float | None
+
+
+def with_duration(request: Request, settings: PerftestSettings) -> TimedSettings:
+    """Return how to measure: latency by messages, bandwidth over all sizes or one size for a time.
+
+    perftest prints a row a second only if it runs endlessly (--run_infinitely with -D 1), and never at a
+    server that is written to. gdrtop cannot stop the peer's server of a client on this node: a server that is
+    written to or read from ends when its client has gone, but one of ib_send_bw does not
+    (src/perftest_resources.c, run_iter_bw_infinitely_server), so it gets a test that ends by itself.
+    """
+    wait = _WAIT_FOR_PEER_SECONDS if request.setup is Mode.SERVER else 0.0
+    if request.all_sizes:
+        iterations = None if settings.is_latency else ITERATIONS_OF_EACH_SIZE
+        settings = replace(settings, size_bytes=None, duration_s=None, all_sizes=True, iterations=iterations)
+        return TimedSettings(settings, _ALL_SIZES_SECONDS, _TIME_LIMIT_SECONDS + wait, None)
+    if settings.is_latency:
+        settings = replace(settings, size_bytes=request.size_bytes, duration_s=None)
+        return TimedSettings(settings, _LATENCY_SECONDS, _TIME_LIMIT_SECONDS + wait, None)
+    seconds = request.duration_s + _START_SECONDS
+    settings = replace(
+        settings, size_bytes=request.size_bytes or DEFAULT_BYTES, duration_s=request.duration_s
+    )
+    limit = _TIME_LIMIT_SECONDS + request.duration_s + wait
+    # perftest's ib_send_bw cannot run endlessly in both directions.
+    sends = settings.tool == "ib_send_bw" and (settings.is_bidirectional or request.setup is Mode.CLIENT)
+    if request.setup is Mode.SERVER or sends:
+        return TimedSettings(settings, seconds, limit, None)
+    endless = replace(settings, is_endless=True, duration_s=1)
+    return TimedSettings(endless, seconds, limit, float(request.duration_s))

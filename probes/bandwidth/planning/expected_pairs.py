@@ -15,7 +15,7 @@ from probes.bandwidth.model.expected import (
     parse_table,
 )
 from probes.bandwidth.model.planned_test import PlannedTest, Series
-from probes.bandwidth.model.rating import LARGE_BYTES
+from probes.bandwidth.model.rating import LARGE_FROM_BYTES
 from probes.bandwidth.model.samples import BY_DMABUF, BY_PEERMEM
 from probes.base.unknown import Unknown, known
 from probes.facts.pci.names import built_in_name
@@ -66,7 +66,7 @@ def _expected(
     name, load = _TOOLS.get(test.tool), test.settings.load
     if name is None or test.memory not in _GPU_MEMORY or load.is_bidirectional:
         return None
-    if load.size_bytes is not None and load.size_bytes < LARGE_BYTES:
+    if load.size_bytes is not None and load.size_bytes < LARGE_FROM_BYTES:
         return None
     if not _is_near(examination, test.pair.gpu, test.pair.nic):
         return None
@@ -87,7 +87,7 @@ def _is_near(examination: Examination, gpu: str, nic: str) -> bool:
         return False
     gpus = examination.node.gpus
     by_c2c = not isinstance(gpus, Unknown) and any(
-        each.bdf == gpu and known(each.c2c_links, 0) for each in gpus.gpus
+        card.bdf == gpu and known(card.c2c_links, 0) for card in gpus.gpus
     )
     return path.nccl == topology.paths[gpu, nearest[0]].nccl and (path.nccl in _NEAR or by_c2c)
 

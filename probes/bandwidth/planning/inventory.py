@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from probes.bandwidth.model.settings import Purpose
+from probes.bandwidth.model.planned_test import Purpose
 from probes.bandwidth.tools.perftest import GPU_BUILD_HINT
-from probes.bandwidth.tools.registry import tool_of
+from probes.bandwidth.tools.tool import tool_of
 from probes.base.frozen import frozen
 from probes.base.unknown import Maybe, Reason, Unknown
 from probes.facts.system.packages import Package, packages_of
@@ -28,7 +28,7 @@ class Available:
     gpu_memory: Maybe[bool]
     dmabuf: Maybe[bool]  # GPU memory by DMA-BUF; False for tools without a NIC
     purpose: Purpose
-    way_to_get: str  # how to install it; "" if nothing is missing
+    install_hint: str  # how to install it; "" if nothing is missing
 
     @property
     def can_run(self) -> bool:
@@ -36,7 +36,7 @@ class Available:
         return not isinstance(self.path, Unknown)
 
     @property
-    def lacks(self) -> str:
+    def missing(self) -> str:
         """What it cannot do on this node, a few words; "" if it can do everything."""
         if isinstance(self.path, Unknown):
             return "not installed" if self.path.reason is Reason.NOT_THERE else str(self.path)

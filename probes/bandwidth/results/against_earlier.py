@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable
 
-from probes.bandwidth.model.rating import LARGE_BYTES, short_gbps
+from probes.bandwidth.model.rating import LARGE_FROM_BYTES, short_gbps
 from probes.bandwidth.model.result import Result
 from probes.bandwidth.model.samples import Sample
 from probes.bandwidth.results.memory_path import is_measured
@@ -45,10 +45,10 @@ def expected(result: Result, baseline: Iterable[Result]) -> Result | None:
     return baseline_result(baseline, result.key, result.origin)
 
 
-def change(result: Result, other: Result, of: str) -> str:
+def change(result: Result, other: Result, other_name: str) -> str:
     """Return "186 Gb/s: 3 % less than on 2026-11-20 14:02 UTC (192 Gb/s)"; "" if nothing can be compared.
 
-    `of` names the other result: "on 2026-11-20 14:02 UTC", "the baseline of this machine type (…)".
+    `other_name`: "on 2026-11-20 14:02 UTC", "the baseline of this machine type (…)".
     """
     ours, theirs = headline_text(result), headline_text(other)
     if result.gbps is not None and other.gbps:
@@ -60,8 +60,8 @@ def change(result: Result, other: Result, of: str) -> str:
         now, before, more, less = mine, its, "longer", "shorter"
     percent = 100.0 * (now - before) / before
     if abs(percent) <= SAME_PERCENT:
-        return f"{ours}: the same as {of} ({theirs}), within {SAME_PERCENT:g} %"
-    return f"{ours}: {abs(percent):.0f} % {more if percent > 0 else less} than {of} ({theirs})"
+        return f"{ours}: the same as {other_name} ({theirs}), within {SAME_PERCENT:g} %"
+    return f"{ours}: {abs(percent):.0f} % {more if percent > 0 else less} than {other_name} ({theirs})"
 
 
 def changes(result: Result, kept: Iterable[Result], baseline: Iterable[Result]) -> tuple[str, ...]:
@@ -74,8 +74,8 @@ def changes(result: Result, kept: Iterable[Result], baseline: Iterable[Result]) 
         sentences.append(change(result, before, f"on {local_time(before.taken_at)}"))
     if norm is not None:
         whose = f"{norm.node}, " if norm.node and norm.node != result.node else ""
-        of = f"the baseline of this machine type ({whose}{local_time(norm.taken_at)})"
-        sentences.append(change(result, norm, of))
+        name = f"the baseline of this machine type ({whose}{local_time(norm.taken_at)})"
+        sentences.append(change(result, norm, name))
     return tuple(filter(None, sentences))
 
 
@@ -88,7 +88,7 @@ def latency_us(sample: Sample | None) -> float | None:
     """Return the latency that stands for a row; None if it has none."""
     if sample is None:
         return None
-    times = {latency.of: latency.microseconds for latency in sample.latencies}
+    times = {latency.statistic: latency.microseconds for latency in sample.latencies}
     return next((times[of] for of in _LATENCIES if of in times), None)
 
 
@@ -121,4 +121,4 @@ def newest_by_pair(results: Iterable[Result], node: str, origin: str) -> dict[tu
 
 def _is_large(result: Result) -> bool:
     size = None if result.figure is None else result.figure.size_bytes
-    return size is None or size >= LARGE_BYTES
+    return size is None or size >= LARGE_FROM_BYTES

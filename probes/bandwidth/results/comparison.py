@@ -88,7 +88,7 @@ def _is_comparison(pair: _Pair, left_out: Sequence[LeftOut]) -> bool:
 
 def _pairs(results: Sequence[Result]) -> list[_Pair]:
     measured = [result for result in results if result.memory in _COMPARED]
-    measured = [result for result in measured if result.ending is not Ending.CANCELLED]
+    measured = [result for result in measured if result.ending is not Ending.CANCELED]
     hosts = {_setting(result): result for result in measured if result.memory == HOST_MEMORY}
     groups: dict[tuple[object, ...], list[Result]] = {}
     for result in measured:
@@ -123,7 +123,7 @@ def _against_host(pair: _Pair) -> list[str]:
     host = pair.host
     if host is not None and host.ending is Ending.FAILED:
         sentences.append(
-            f"the test with host memory failed on {host.pair.nic} too ({host.trouble})."
+            f"the test with host memory failed on {host.pair.nic} too ({host.failure})."
             " Fix that first; the GPU is not involved"
         )
     for result in pair.paths:
@@ -214,26 +214,26 @@ def _between_paths(pair: _Pair) -> list[str]:
     dmabuf, peermem = paths.get(BY_DMABUF), paths.get(BY_PEERMEM)
     if dmabuf is None or peermem is None:
         failed = [result for result in pair.paths if result.ending is Ending.FAILED]
-        return [f"{result.memory} failed: {result.trouble}" for result in failed]
+        return [f"{result.memory} failed: {result.failure}" for result in failed]
     endings = (dmabuf.ending, peermem.ending)
-    if endings == (Ending.FAILED, Ending.DONE) and _UNSUPPORTED.search(dmabuf.trouble_raw):
+    if endings == (Ending.FAILED, Ending.DONE) and _UNSUPPORTED.search(dmabuf.failure_line):
         return [
-            f"this pair does not support DMA-BUF ({dmabuf.trouble}). NCCL detects that as well and uses"
+            f"this pair does not support DMA-BUF ({dmabuf.failure}). NCCL detects that as well and uses"
             " nvidia-peermem, which works"
         ]
     if endings == (Ending.FAILED, Ending.DONE):
         return [
-            f"DMA-BUF failed ({dmabuf.trouble}) and nvidia-peermem works. NCCL uses DMA-BUF if the driver and"
+            f"DMA-BUF failed ({dmabuf.failure}) and nvidia-peermem works. NCCL uses DMA-BUF if the driver and"
             " the NIC offer it, and would fail as well; NCCL_DMABUF_ENABLE=0 makes it use nvidia-peermem"
         ]
     if endings == (Ending.DONE, Ending.FAILED):
         return [
-            f"nvidia-peermem failed ({peermem.trouble}) and DMA-BUF works. NCCL 2.13.4 and newer use DMA-BUF"
+            f"nvidia-peermem failed ({peermem.failure}) and DMA-BUF works. NCCL 2.13.4 and newer use DMA-BUF"
             " and do not need nvidia-peermem; only software without DMA-BUF support needs it"
         ]
     if endings == (Ending.FAILED, Ending.FAILED):
         return [
-            f"neither path works (DMA-BUF: {dmabuf.trouble}; nvidia-peermem: {peermem.trouble}). NCCL copies"
+            f"neither path works (DMA-BUF: {dmabuf.failure}; nvidia-peermem: {peermem.failure}). NCCL copies"
             " through host memory, or fails. gdrtop check shows what is missing"
         ]
     if not dmabuf.gbps or not peermem.gbps:

@@ -24,7 +24,7 @@ _NETWORK, _SOCKET, _DIRECT = "NET/", "NET/Socket", "/GDRDMA"
 
 def memory_used(result: Result) -> str:
     """Return the memory that the tool reported, as in `Result.memory`; if none, the requested one."""
-    if result.wants_nics:
+    if result.over_network:
         return _memory_of_nccl(result)
     if result.memory not in _GPU_PATHS:
         return result.memory
@@ -75,7 +75,7 @@ def mismatch_evidence(result: Result) -> str:
     used = memory_used(result)
     if used == result.memory:
         return ""
-    if result.wants_nics:
+    if result.over_network:
         return f"{used}: {_nccl_evidence(result)}"
     if INTEGRATED_MEMORY in facts_about(result, About.MEMORY):
         return f"the tool reports: {INTEGRATED_MEMORY}; {result.memory} was requested"

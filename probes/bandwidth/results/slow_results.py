@@ -1,4 +1,4 @@
-"""The newest slow results of a node's bandwidth tests, as conditions of the node.
+"""Slow results: the newest ones of a node as its conditions, and the findings that explain one.
 
 Slow is what the test's own rating calls slow (rating.py); no other threshold applies here.
 """
@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from probes.bandwidth.model.rating import Rating
+from probes.bandwidth.model.planned_test import Pair
+from probes.bandwidth.model.rating import OpenFinding, Rating
 from probes.bandwidth.model.result import Result
 from probes.bandwidth.model.samples import BY_DMABUF, BY_PEERMEM
 from probes.bandwidth.results.against_earlier import local_time
@@ -15,11 +16,20 @@ from probes.bandwidth.results.memory_path import is_measured
 from probes.base.evidence import Evidence
 from probes.base.origin import Origin, origin_word
 from probes.base.unknown import known
+from probes.facts.rdma.devices import RdmaFacts
 from probes.facts.system.platform import PlatformFacts
+from probes.queries.finding import Finding, Severity, Status
+from probes.queries.pcie_paths import functions_of
 from probes.snapshot.condition import BELOW_LIMIT, Condition
+from probes.snapshot.examination import Examination
 from probes.topology.paths import Topology
 
 _GPU_MEMORY = (BY_DMABUF, BY_PEERMEM)
+MOST_FINDINGS = 4
+_AREAS_OF_JOBS = (
+    "nccl",
+    "environment",
+)  # areas of findings about jobs, which a benchmark tool does not share
 
 
 def slow_results(
@@ -75,3 +85,45 @@ def _condition(result: Result) -> Condition:
         ),
         devices=tuple(filter(None, (pair.gpu, pair.nic, far))),
     )
+
+
+def open_findings(
+    examination: Examination, findings: Iterable[Finding], pair: Pair
+) -> tuple[OpenFinding, ...]:
+    """Return the findings about GPU, NICs and the bridges between them, or about the whole data path.
+
+    They are MOST_FINDINGS at most. Those that cost bandwidth come first; a finding is left out if its cause
+    is another one of them.
+    """
+    devices = _devices_of(examination, pair)
+    concerned = [
+        finding
+        for finding in findings
+        if finding.status is Status.FOUND
+        and finding.id != BELOW_LIMIT  # an earlier result is no reason for this one
+        and (finding.data_path or finding.severity is not Severity.NOTE)
+        and (
+            devices & set(finding.devices)
+            if finding.devices
+            else finding.data_path and finding.area not in _AREAS_OF_JOBS
+        )
+    ]
+    ids = {finding.id for finding in concerned}
+    causes = [finding for finding in concerned if finding.part_of not in ids]
+    causes.sort(key=lambda finding: not finding.data_path)
+    return tuple(OpenFinding(finding.id, finding.title) for finding in causes[:MOST_FINDINGS])
+
+
+def _devices_of(examination: Examination, pair: Pair) -> set[str]:
+    """Return GPU and NICs by all their names, and the bridges above them up to where their paths meet."""
+    rdma, functions = examination.node.rdma, functions_of(examination)
+    names = {pair.nic, pair.far_nic} - {""}
+    known_devices = rdma.devices if isinstance(rdma, RdmaFacts) else ()
+    nics = {known(device.bdf, "") for device in known_devices if device.name in names}
+    ends = {pair.gpu, *nics} - {""}
+    chains = [functions[bdf].chain for bdf in ends if bdf in functions]
+    shared = set.intersection(*map(set, chains)) if len(chains) > 1 else set()
+    above = {bdf for chain in chains for bdf in chain}
+    # Of the bridges that all ends share, only the lowest is on a path between them.
+    lowest = max(shared, key=lambda bdf: chains[0].index(bdf), default="")
+    return names | ends | (above - shared) | {lowest}

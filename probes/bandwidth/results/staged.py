@@ -13,7 +13,7 @@ from dataclasses import replace
 from probes.bandwidth.model.rating import LIKE_HOST, short_gbps
 from probes.bandwidth.model.result import Ending, Result
 from probes.bandwidth.model.samples import HOST_MEMORY, STAGED
-from probes.bandwidth.planning.staged_parts import COPIES
+from probes.bandwidth.planning.local_test import COPIES
 from probes.bandwidth.results.against_earlier import gbps_text, headline_text
 from probes.bandwidth.results.memory_path import is_as_requested, mismatch_evidence, nic_routes, staged_routes
 from probes.base.text import plural
@@ -26,7 +26,7 @@ def staging_conclusions(results: Sequence[Result]) -> tuple[str, ...]:
     """Return what the staged results mean, in sentences; () if no staged path was measured."""
     sentences = []
     for staged in results:
-        if staged.memory == STAGED and staged.ending is not Ending.CANCELLED:
+        if staged.memory == STAGED and staged.ending is not Ending.CANCELED:
             sentences += _with_direct(staged, _direct_of(staged, results))
     return (*sentences, *_parts(results))
 
@@ -44,7 +44,7 @@ def _direct_of(staged: Result, results: Sequence[Result]) -> Result | None:
     """Return the same collective over the same NICs, as NCCL runs it by itself."""
     title = staged.title.removesuffix(f", {STAGED}")
     key = replace(staged, title=title, memory="").key
-    return next((other for other in results if other.wants_nics and other.key == key), None)
+    return next((other for other in results if other.over_network and other.key == key), None)
 
 
 def _is_measured(result: Result) -> bool:
@@ -55,16 +55,16 @@ def _with_direct(staged: Result, direct: Result | None) -> list[str]:
     if staged.ending is Ending.FAILED:
         has_both = direct is not None and direct.ending is Ending.FAILED
         both = ", as with GPUDirect RDMA: the cause is not the path to the GPU" if has_both else ""
-        return [f"the staged path was not measured: {staged.tool} failed ({staged.trouble}){both}"]
+        return [f"the staged path was not measured: {staged.tool} failed ({staged.failure}){both}"]
     if not is_as_requested(staged):
         return [f"the staged path was not measured: {mismatch_evidence(staged)}"]
-    if direct is None or direct.ending is Ending.CANCELLED:
+    if direct is None or direct.ending is Ending.CANCELED:
         return [
             f"NCCL reaches {headline_text(staged)} without GPUDirect RDMA; --memory compare measures both"
         ]
     if direct.ending is Ending.FAILED:
         return [
-            f"with GPUDirect RDMA {direct.tool} failed ({direct.trouble}), staged it works"
+            f"with GPUDirect RDMA {direct.tool} failed ({direct.failure}), staged it works"
             f" ({headline_text(staged)}): the fault is on the path between NIC and GPU. {_CHECK}"
         ]
     if not is_as_requested(direct):

@@ -12,6 +12,7 @@ import re
 from collections.abc import Sequence
 
 from probes.bandwidth.model.command import PCI_ORDER, Command, Refused, command, gpu_numbers, out_of_range
+from probes.bandwidth.model.planned_test import Load, Purpose
 from probes.bandwidth.model.request import Request
 from probes.bandwidth.model.samples import (
     DONE,
@@ -26,7 +27,6 @@ from probes.bandwidth.model.samples import (
     parse_int,
     parse_number,
 )
-from probes.bandwidth.model.settings import Load, Purpose
 from probes.bandwidth.tools.failures import CAUSE, SYMPTOM, Failure, FailurePattern, Output, failures_in
 from probes.bandwidth.tools.tool import LocalSettings, LocalTool
 from probes.base.frozen import frozen
@@ -205,7 +205,9 @@ class GdrcopyOutput:
             times = [number for number in numbers if number is not None]
             if len(times) != len(numbers) or len(times) != len(self._latencies):
                 return ()
-            latencies = tuple(Latency(of, us) for us, of in zip(times, self._latencies, strict=True))
+            latencies = tuple(
+                Latency(statistic, us) for us, statistic in zip(times, self._latencies, strict=True)
+            )
             return (
                 Sample(
                     what=row["what"],

@@ -27,6 +27,7 @@ from probes.bandwidth.model.command import (
     out_of_range,
     visible_gpus,
 )
+from probes.bandwidth.model.planned_test import Purpose
 from probes.bandwidth.model.request import MemoryPath, Request
 from probes.bandwidth.model.samples import (
     DONE,
@@ -41,7 +42,6 @@ from probes.bandwidth.model.samples import (
     parse_int,
     parse_number,
 )
-from probes.bandwidth.model.settings import Purpose
 from probes.bandwidth.tools.failures import (
     CAUSE,
     FOLLOWS,

@@ -16,6 +16,7 @@ from collections.abc import Sequence
 
 from probes.bandwidth.model.command import Command, Refused, command, gpu_numbers, out_of_range, visible_gpus
 from probes.bandwidth.model.limits import Limit, limit_of_gpu_copies
+from probes.bandwidth.model.planned_test import Purpose
 from probes.bandwidth.model.request import Request
 from probes.bandwidth.model.samples import (
     LINE_LIMIT,
@@ -28,7 +29,6 @@ from probes.bandwidth.model.samples import (
     in_gbps,
     parse_number,
 )
-from probes.bandwidth.model.settings import Purpose
 from probes.bandwidth.tools.failures import SYMPTOM, Failure, Output, failure_in
 from probes.bandwidth.tools.tool import LocalSettings, LocalTool
 from probes.base.frozen import frozen

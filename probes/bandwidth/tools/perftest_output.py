@@ -29,8 +29,7 @@ from probes.bandwidth.model.samples import (
     parse_int,
     parse_number,
 )
-from probes.bandwidth.tools.failure_patterns import FIRST_PATTERNS, LAST_PATTERNS
-from probes.bandwidth.tools.failures import Output, failures_in
+from probes.bandwidth.tools.failures import FIRST_PATTERNS, LAST_PATTERNS, Output, failures_in
 from probes.bandwidth.tools.perftest_failures import PATTERNS
 
 _TITLE = re.compile(

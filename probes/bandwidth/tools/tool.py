@@ -7,17 +7,25 @@ line and the limit they imply, the parser of its output, its failure patterns an
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from functools import cached_property
+from collections.abc import Iterable, Sequence
+from functools import cache, cached_property
+from importlib import import_module
 from typing import Protocol
 
 from probes.bandwidth.model.command import Command, Refused
 from probes.bandwidth.model.limits import Limit
+from probes.bandwidth.model.planned_test import Purpose, Settings
 from probes.bandwidth.model.request import Request
-from probes.bandwidth.model.settings import Purpose, Settings
-from probes.bandwidth.tools.failure_patterns import FIRST_PATTERNS, LAST_PATTERNS
-from probes.bandwidth.tools.failures import FailurePattern, Output
+from probes.bandwidth.tools.failures import (
+    FIRST_PATTERNS,
+    LAST_PATTERNS,
+    Failure,
+    FailurePattern,
+    Output,
+    most_telling,
+)
 from probes.facts.gpu.gpus import Gpu
+from probes.facts.system.tool_names import TOOL_OF
 from probes.facts.system.tools import ToolFacts
 from probes.snapshot.examination import Examination
 
@@ -92,3 +100,20 @@ class LocalTool(BandwidthTool):
     def purpose(self, program: str, with_gpu: bool = True) -> Purpose:
         """Return what a program shows with its usual settings."""
         return self.settings(Request(tool=program), (), None).purpose()
+
+
+@cache
+def tool_of(program: str) -> BandwidthTool:
+    """Return the tool of a program of TEST_TOOLS."""
+    tool = import_module(f"probes.bandwidth.tools.{TOOL_OF[program].replace('-', '_')}").TOOL
+    assert isinstance(tool, BandwidthTool)
+    return tool
+
+
+def explain(program: str, lines: Iterable[str], status: int | None, memory: str = "") -> Failure | None:
+    """Return the failure that explains most of a program's run; None if it succeeded.
+
+    `status` is the exit status, negative for a signal as in subprocess; None while the test runs. `memory`
+    is the memory that was requested, HOST_MEMORY, BY_PEERMEM or BY_DMABUF, if known.
+    """
+    return most_telling(list(lines), status, tool_of(program).patterns, memory)

@@ -12,8 +12,8 @@ from probes.nccl.variables.catalogue import CATALOGUE
 from probes.nccl.variables.variable import Kind, Variable, Version
 from probes.queries.evidence_list import join_limited
 from probes.queries.jobs import nearest
-from probes.setup.environment.gids import INDEX
 from probes.setup.environment.judge import conf_values, has_gpus_and_nics, judge
+from probes.setup.environment.network_settings import INDEX
 from probes.setup.environment.nics import HCA, active_ports
 from probes.snapshot.examination import Examination
 from probes.topology.nccl_words import Nccl

@@ -25,12 +25,11 @@ from probes.setup.environment.assignments import (
     Group,
     ParsedFile,
     Problem,
+    parse_conf,
 )
 from probes.setup.environment.clouds import ON_EFA, PLUGIN_SETS, WITH_GIB, Stack, stack_of
-from probes.setup.environment.conf_file import parse_conf
 from probes.setup.environment.judge import conf_values, has_gpus_and_nics, judge
-from probes.setup.environment.pod_devices import missing_devices
-from probes.setup.environment.pod_file import parse_pod
+from probes.setup.environment.pod_file import missing_devices, parse_pod
 from probes.setup.environment.recommend import recommend
 from probes.setup.environment.shell_file import parse_shell
 from probes.snapshot.examination import Examination
@@ -121,15 +120,23 @@ def lint(
     for group in parsed.groups:
         problems.extend(_named(group, _of_group(group, parsed, examination, advice, used)))
     for name in dict.fromkeys(group.name for group in parsed.groups):
-        in_group = {one.name for group in parsed.groups if group.name == name for one in group.assignments}
+        in_group = {
+            assignment.name
+            for group in parsed.groups
+            if group.name == name
+            for assignment in group.assignments
+        }
         problems.extend(_named(Group(name, ()), _missing(in_group, advice, kind is FileKind.NCCL_CONF)))
     compared = "" if has_gpus_and_nics(examination) else advice.nothing
     ordered = sorted(
-        dict.fromkeys(problems), key=lambda one: (one.line == 0, one.line, _ORDER.index(one.severity))
+        dict.fromkeys(problems),
+        key=lambda problem: (problem.line == 0, problem.line, _ORDER.index(problem.severity)),
     )
-    chosen = [(group.name, one) for group in parsed.groups for one in group.effective().values()]
-    judged = {(name, one.name) for name, one in chosen if one.value is not None}
-    dynamic = {(name, one.name) for name, one in chosen} - judged
+    chosen = [
+        (group.name, assignment) for group in parsed.groups for assignment in group.effective().values()
+    ]
+    judged = {(name, assignment.name) for name, assignment in chosen if assignment.value is not None}
+    dynamic = {(name, assignment.name) for name, assignment in chosen} - judged
     return FileReport(
         parsed.kind, tuple(ordered), len(judged), len(dynamic), compared, len(parsed.containers)
     )
@@ -143,9 +150,9 @@ def _parse(text: str, kind: FileKind) -> ParsedFile:
 
 def _named(group: Group, problems: Iterator[Problem]) -> Iterator[Problem]:
     """Name the container where a file has several."""
-    for one in problems:
-        title = f"{one.title} ({group.name})" if group.name else one.title
-        yield Problem(one.line, one.severity, title, one.detail, one.fix, one.variable)
+    for problem in problems:
+        title = f"{problem.title} ({group.name})" if group.name else problem.title
+        yield Problem(problem.line, problem.severity, title, problem.detail, problem.fix, problem.variable)
 
 
 def _of_group(
@@ -153,9 +160,11 @@ def _of_group(
 ) -> Iterator[Problem]:
     is_conf = parsed.kind is FileKind.NCCL_CONF
     chosen = {
-        name: one for name, one in group.effective(first_wins=is_conf).items() if one.is_exported or is_conf
+        name: assignment
+        for name, assignment in group.effective(first_wins=is_conf).items()
+        if assignment.is_exported or is_conf
     }
-    values = {name: one.value for name, one in chosen.items() if one.value is not None}
+    values = {name: assignment.value for name, assignment in chosen.items() if assignment.value is not None}
     broken = {problem.variable for problem in parsed.problems if problem.severity is Severity.CRITICAL}
     conf = {} if is_conf else conf_values(examination)
     judged: set[str] = set()
@@ -169,15 +178,19 @@ def _of_group(
                 detail = "nccl-tests passes only host memory to MPI; its GPU traffic is NCCL's, not UCX's."
             fix = judgment.fix.replace(SET_IN, f"line {line}")
             yield Problem(line, severity, judgment.title, detail, fix, judgment.variable)
-    for name, one in chosen.items():
+    for name, assignment in chosen.items():
         if name not in broken:
-            yield from _of_name(one, advice.version, name in judged)
-            yield from _of_stack(one, used)
-            if one.value is not None and name not in judged and not _is_advised(advice, name, one.value):
-                yield from _of_value(CATALOGUE.get(name), one.value, one.line, advice.version)
-            if name in conf and one.value not in (None, conf[name]):
+            yield from _of_name(assignment, advice.version, name in judged)
+            yield from _of_stack(assignment, used)
+            if (
+                assignment.value is not None
+                and name not in judged
+                and not _is_advised(advice, name, assignment.value)
+            ):
+                yield from _of_value(CATALOGUE.get(name), assignment.value, assignment.line, advice.version)
+            if name in conf and assignment.value not in (None, conf[name]):
                 text = f"{name} overrides {conf[name]} of /etc/nccl.conf"
-                yield Problem(one.line, Severity.NOTE, text, variable=name)
+                yield Problem(assignment.line, Severity.NOTE, text, variable=name)
     yield from _of_pairs(chosen, values)
 
 
@@ -185,36 +198,38 @@ def _unknown_names(parsed: ParsedFile, stack: Stack | None) -> Iterator[Problem]
     """Find names that are almost those of variables, and names that NCCL does not read."""
     unknown: dict[str, Assignment] = {}
     for group in parsed.groups:
-        for one in group.assignments:
-            if not is_known(one.name) and len(unknown) < _MAX_UNKNOWN:
-                unknown.setdefault(one.name, one)
-    for name, one in unknown.items():
+        for assignment in group.assignments:
+            if not is_known(assignment.name) and len(unknown) < _MAX_UNKNOWN:
+                unknown.setdefault(assignment.name, assignment)
+    for name, assignment in unknown.items():
         near = get_close_matches(name.upper(), CATALOGUE, n=1, cutoff=0.92)
         if near:
             text = f"gdrtop does not know {name}; did you mean {near[0]}?"
-            yield Problem(one.line, Severity.WARNING, text, fix=f"Write {near[0]}", variable=name)
-        elif name.startswith("NCCL_") and one.is_exported and stack is not Stack.GIB:  # gIB has its own
+            yield Problem(assignment.line, Severity.WARNING, text, fix=f"Write {near[0]}", variable=name)
+        elif (
+            name.startswith("NCCL_") and assignment.is_exported and stack is not Stack.GIB
+        ):  # gIB has its own
             text = f"NCCL does not read {name}"
-            yield Problem(one.line, Severity.NOTE, text, "Only a plugin could.", variable=name)
+            yield Problem(assignment.line, Severity.NOTE, text, "Only a plugin could.", variable=name)
 
 
 def _is_advised(advice: Advice, name: str, value: str) -> bool:
     return any(setting.name == name and setting.value == value for setting in advice.settings)
 
 
-def _of_name(one: Assignment, version: Version, is_judged: bool) -> Iterator[Problem]:
+def _of_name(assignment: Assignment, version: Version, is_judged: bool) -> Iterator[Problem]:
     """Find names that the library no longer reads, or not yet."""
-    variable = CATALOGUE.get(one.name)
-    if variable is None or not one.name.startswith("NCCL_") or is_judged:
+    variable = CATALOGUE.get(assignment.name)
+    if variable is None or not assignment.name.startswith("NCCL_") or is_judged:
         return
     shown = ".".join(map(str, version))
     if variable.removed and _numbers(variable.removed) <= version:
-        text = f"{one.name} has no effect since NCCL {variable.removed}"
+        text = f"{assignment.name} has no effect since NCCL {variable.removed}"
         fix = f"Use {variable.instead}" if variable.instead else "Remove it"
-        yield Problem(one.line, Severity.WARNING, text, fix=fix, variable=one.name)
+        yield Problem(assignment.line, Severity.WARNING, text, fix=fix, variable=assignment.name)
     elif variable.since and _numbers(variable.since) > version:
-        text = f"{one.name} has no effect before NCCL {variable.since}; this is {shown}"
-        yield Problem(one.line, Severity.WARNING, text, variable=one.name)
+        text = f"{assignment.name} has no effect before NCCL {variable.since}; this is {shown}"
+        yield Problem(assignment.line, Severity.WARNING, text, variable=assignment.name)
 
 
 def _numbers(version: str) -> Version:
@@ -251,26 +266,26 @@ def _of_value(variable: Variable | None, value: str, line: int, version: Version
         yield Problem(line, Severity.NOTE, text, detail, "Remove it unless you measured its effect", name)
 
 
-def _of_stack(one: Assignment, used: _Software) -> Iterator[Problem]:
+def _of_stack(assignment: Assignment, used: _Software) -> Iterator[Problem]:
     """Find what is stacked on a cloud's own settings."""
-    name = one.name
+    name = assignment.name
     if used.stack is Stack.EFA and name.startswith("NCCL_IB_"):
         text = f"{name} has no effect on EFA"
         detail = "The network is a plugin (aws-ofi-nccl); NCCL's own InfiniBand code does not run."
-        yield Problem(one.line, Severity.WARNING, text, detail, "Remove it", name)
+        yield Problem(assignment.line, Severity.WARNING, text, detail, "Remove it", name)
     elif used.stack is Stack.EFA and name in PLUGIN_SETS:
         text = f"{name} overrides what the aws-ofi-nccl plugin sets for this instance type"
-        yield Problem(one.line, Severity.WARNING, text, fix="Remove it", variable=name)
+        yield Problem(assignment.line, Severity.WARNING, text, fix="Remove it", variable=name)
     elif used.stack is Stack.EFA and name in ON_EFA:
         severity, text, detail = ON_EFA[name]
-        yield Problem(one.line, severity, f"{name} {text}", detail, "Remove it", name)
+        yield Problem(assignment.line, severity, f"{name} {text}", detail, "Remove it", name)
     elif used.stack is Stack.GIB and name.startswith("NCCL_") and is_known(name):
         if name.startswith(_DEBUG) or (used.sources_gib and name in WITH_GIB):
             return
         text = f"{name} is set on top of Google's set_nccl_env.sh"
         detail = "gIB checks and sets these variables itself."
         fix = "Remove it" if used.sources_gib else "Remove it and source the script"
-        yield Problem(one.line, Severity.WARNING, text, detail, fix, name)
+        yield Problem(assignment.line, Severity.WARNING, text, detail, fix, name)
 
 
 def _of_pairs(chosen: dict[str, Assignment], values: dict[str, str]) -> Iterator[Problem]:

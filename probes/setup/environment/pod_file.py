@@ -2,15 +2,20 @@
 
 Lists of `name` and `value`, maps whose keys are variables, and lists of NAME=VALUE count under any key.
 Commands, blocks of `run` and `script`, and every text of several lines are read like a shell script.
+
+And what containers with GPUs have for RDMA, and what they miss. Sources: the pods of NVIDIA's
+k8s-rdma-shared-dev-plugin, SR-IOV device plugin and Network Operator; Kubernetes, Device Plugins and Dynamic
+Resource Allocation; Linux drivers/infiniband/core/umem.c (RLIMIT_MEMLOCK).
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from probes.base.text import printable
+from probes.base.unknown import known
 from probes.nccl.variables.variable import VARIABLE_NAME
 from probes.queries.finding import Severity
 from probes.setup.environment.assignments import (
@@ -18,23 +23,25 @@ from probes.setup.environment.assignments import (
     VALUE_LIMIT,
     Assignment,
     FileKind,
+    GpuContainer,
     Group,
     ParsedFile,
     Problem,
+    parse_conf,
 )
-from probes.setup.environment.conf_file import parse_conf
-from probes.setup.environment.pod_devices import gpu_containers
+from probes.setup.environment.clouds import Stack
 from probes.setup.environment.shell_commands import Command, Word
 from probes.setup.environment.shell_file import Environment, Script
 from probes.setup.environment.yaml_tree import (
     Mapping,
     Scalar,
-    Sequence,
     Value,
     YamlError,
     mappings_of,
     read_yaml,
 )
+from probes.setup.environment.yaml_tree import Sequence as List
+from probes.snapshot.examination import Examination
 
 _MAX_GROUPS = 64
 _ARGUMENTS = ("command", "args", "entrypoint")
@@ -42,6 +49,10 @@ _SCRIPTS = frozenset(
     ("run", "script", "before_script", "cmd", "shell", "inline", "runcmd", "bootcmd", "commands")
 )
 _PROSE = frozenset(("description", "summary", "title", "message", "help", "notes", "comment"))
+_GPU = re.compile(r"nvidia\.com/(?:gpu(?:\.shared)?|mig-.{1,32})")
+_VERBS = "/dev/infiniband"
+_GKE = "networking.gke.io/interfaces"  # also brings the RDMA device of each interface
+_ATTACHED = ("k8s.v1.cni.cncf.io/networks", "v1.multus-cni.io/default-network", _GKE)
 
 
 def parse_pod(text: str, is_inner: bool = False) -> ParsedFile:
@@ -54,7 +65,7 @@ def parse_pod(text: str, is_inner: bool = False) -> ParsedFile:
     problems: list[Problem] = []
     known: set[int] = set()  # maps that belong to a container that was read
     mappings = list(mappings_of(documents))
-    containers = [one for mapping in mappings for one in gpu_containers(mapping)]
+    containers = [container for mapping in mappings for container in gpu_containers(mapping)]
     for mapping in mappings:
         if len(groups) >= _MAX_GROUPS:
             title = f"Only the first {_MAX_GROUPS} containers are checked"
@@ -93,7 +104,7 @@ def _groups_of(mapping: Mapping, problems: list[Problem], known: set[int], is_in
         if key in ("env", "environment") and isinstance(value, Mapping):
             known.add(id(value))
             found.extend(_of_map(value))
-        elif isinstance(value, Sequence):
+        elif isinstance(value, List):
             entries = [_word(item) for item in value.items if isinstance(item, Scalar)]
             if key in _ARGUMENTS:
                 words.extend(entries)
@@ -114,7 +125,7 @@ def _groups_of(mapping: Mapping, problems: list[Problem], known: set[int], is_in
                 yield from _finished(name, script, problems)
             elif key in _ARGUMENTS or key in _SCRIPTS or ("\n" in value.text and key not in _PROSE):
                 scripts.append(_word(value))
-    inherited = {one.name: one for one in found[:MAX_ASSIGNMENTS]}
+    inherited = {assignment.name: assignment for assignment in found[:MAX_ASSIGNMENTS]}
     if words or scripts:
         yield from _of_commands(name, inherited, words, scripts, problems)
     elif inherited:
@@ -135,18 +146,20 @@ def _word(value: Scalar) -> Word:
 def _file_of(key: str, mapping: Mapping) -> str:
     """Return the name of a file that a text becomes: a key of a ConfigMap, or a path beside `content`."""
     paths = (mapping.items.get(name) for name in ("path", "destination"))
-    path = next((one.text for one in paths if isinstance(one, Scalar)), "")
+    path = next((scalar.text for scalar in paths if isinstance(scalar, Scalar)), "")
     return path if key == "content" else key
 
 
 def _moved(parsed: ParsedFile, line: int, problems: list[Problem]) -> Iterator[Group]:
     """Yield the groups of a file inside another one; `line` is that of its first line."""
-    problems.extend(replace(one, line=one.line + line - 1) for one in parsed.problems if one.line)
+    problems.extend(
+        replace(problem, line=problem.line + line - 1) for problem in parsed.problems if problem.line
+    )
     is_conf = parsed.kind is FileKind.NCCL_CONF
     for group in parsed.groups:
         found = group.effective(first_wins=is_conf).values()
         name = group.name or ("nccl.conf" if is_conf else "")
-        yield Group(name, tuple(replace(one, line=one.line + line - 1) for one in found))
+        yield Group(name, tuple(replace(assignment, line=assignment.line + line - 1) for assignment in found))
 
 
 def _of_commands(
@@ -180,7 +193,7 @@ def _of_map(mapping: Mapping) -> list[Assignment]:
     ]
 
 
-def _of_list(entries: Sequence, problems: list[Problem]) -> list[Assignment]:
+def _of_list(entries: List, problems: list[Problem]) -> list[Assignment]:
     """Return the variables of a list: `name` and `value` in Kubernetes, NAME=VALUE in Compose."""
     found: list[Assignment] = []
     for entry in entries.items:
@@ -227,9 +240,108 @@ def _text(value: Scalar) -> str | None:
 
 def _find_duplicates(found: list[Assignment], problems: list[Problem]) -> None:
     first: dict[str, int] = {}
-    for one in found:
-        if one.name in first:
-            title = f"{one.name} is already set on line {first[one.name]}"
+    for assignment in found:
+        if assignment.name in first:
+            title = f"{assignment.name} is already set on line {first[assignment.name]}"
             detail = "Kubernetes uses the last entry."
-            problems.append(Problem(one.line, Severity.WARNING, title, detail, "Remove one entry", one.name))
-        first.setdefault(one.name, one.line)
+            problems.append(
+                Problem(assignment.line, Severity.WARNING, title, detail, "Remove one entry", assignment.name)
+            )
+        first.setdefault(assignment.name, assignment.line)
+
+
+def gpu_containers(mapping: Mapping) -> Iterator[GpuContainer]:
+    """Yield the containers with GPUs of a pod, or of a template of pods."""
+    pod = _map(mapping, "spec")
+    containers = pod.items.get("containers")
+    if not isinstance(containers, List):
+        return
+    annotations = _map(_map(mapping, "metadata"), "annotations").items
+    has_own_network = not _is_true(pod, "hostNetwork") and not any(name in annotations for name in _ATTACHED)
+    mounts = [_text_at(_map(volume, "hostPath"), "path") for volume in _maps(pod, "volumes")]
+    has_verbs = any(_VERBS.startswith(path.rstrip("/")) for path in mounts if path.startswith("/dev"))
+    for container in containers.items:
+        if not isinstance(container, Mapping):
+            continue
+        resources = _map(container, "resources")
+        asked = {**_map(resources, "requests").items, **_map(resources, "limits").items}
+        gpus = [_count(value) for name, value in asked.items() if _GPU.fullmatch(name)]
+        if not gpus or gpus == [0]:
+            continue
+        security = _map(container, "securityContext")
+        is_privileged = _is_true(security, "privileged")
+        others = [name for name, value in asked.items() if "/" in name and _count(value) != 0]
+        has_device = any(not _GPU.fullmatch(name) for name in others)
+        added = _map(security, "capabilities").items.get("add")
+        listed = added.items if isinstance(added, List) else []
+        capabilities = {capability.text for capability in listed if isinstance(capability, Scalar)}
+        yield GpuContainer(
+            printable(_text_at(container, "name"), 63),
+            container.line,
+            None if None in gpus else sum(filter(None, gpus)),
+            is_privileged or has_device or "claims" in resources.items or has_verbs or _GKE in annotations,
+            is_privileged or bool({"IPC_LOCK", "CAP_IPC_LOCK", "ALL"} & capabilities),
+            has_own_network,
+        )
+
+
+def missing_devices(
+    containers: Sequence[GpuContainer], examination: Examination, stack: Stack | None
+) -> Iterator[Problem]:
+    """Name what containers with GPUs need for RDMA; a warning if they have all GPUs of the node."""
+    all_gpus = len(examination.topology.gpus)
+    devices = examination.topology.devices.values()
+    layers = {known(port.link_layer, "") for device in devices for port in device.ports}
+    resource = "vpc.amazonaws.com/efa" if stack is Stack.EFA else "rdma/NAME"
+    for container in containers:
+        is_whole = container.gpus is not None and container.gpus >= max(2, all_gpus)
+        severity = Severity.WARNING if is_whole else Severity.NOTE
+        if not container.has_rdma:
+            yield Problem(
+                container.line,
+                severity,
+                f"Container {container.name} requests GPUs but no RDMA device",
+                f"It has no {_VERBS}, so its traffic to other nodes uses TCP, without GPUDirect RDMA.",
+                f"Add {resource}: 1 to resources.limits, with the name that the node's device plugin uses",
+            )
+        if not container.locks_memory and stack is not Stack.EFA:
+            yield Problem(
+                container.line,
+                severity,
+                f"Container {container.name} has no capability IPC_LOCK",
+                "Registering memory fails if the runtime limits locked memory.",
+                "Add securityContext.capabilities.add: [IPC_LOCK]",
+            )
+        if container.has_own_network and stack is None and layers == {"Ethernet"}:
+            yield Problem(
+                container.line,
+                severity,
+                f"The pod of container {container.name} has neither the host's network nor a second one",
+                "RoCE needs the GID of a network interface in the pod.",
+                "Attach a network (annotation k8s.v1.cni.cncf.io/networks), or set hostNetwork: true",
+            )
+
+
+def _map(mapping: Mapping, key: str) -> Mapping:
+    value = mapping.items.get(key)
+    return value if isinstance(value, Mapping) else Mapping(mapping.line)
+
+
+def _maps(mapping: Mapping, key: str) -> list[Mapping]:
+    value = mapping.items.get(key)
+    return [item for item in value.items if isinstance(item, Mapping)] if isinstance(value, List) else []
+
+
+def _text_at(mapping: Mapping, key: str) -> str:
+    value = mapping.items.get(key)
+    return value.text if isinstance(value, Scalar) else ""
+
+
+def _is_true(mapping: Mapping, key: str) -> bool:
+    return _text_at(mapping, key).lower() == "true"
+
+
+def _count(value: Value) -> int | None:
+    """Return the number of devices; None: not a number, as in a template."""
+    text = value.text if isinstance(value, Scalar) else ""
+    return int(text) if re.fullmatch(r"[0-9]{1,6}", text) else None

@@ -13,11 +13,14 @@ from probes.queries.finding import Severity
 from probes.queries.jobs import jobs_of
 from probes.setup.environment.advice import ASSUMED, OF_JOBS, STATED, Advice, Note, Setting, State
 from probes.setup.environment.clouds import GIB_SCRIPT, Stack, cloud_settings, stack_notes, stack_of
-from probes.setup.environment.distances import level_settings, topology_settings
-from probes.setup.environment.gids import gid_settings
 from probes.setup.environment.judge import conf_values, has_gpus_and_nics, judge
-from probes.setup.environment.nics import HCA, nic_settings
-from probes.setup.environment.sockets import bond_notes, interface_settings, traffic_class_notes
+from probes.setup.environment.network_settings import (
+    bond_notes,
+    gid_settings,
+    interface_settings,
+    traffic_class_notes,
+)
+from probes.setup.environment.nics import HCA, level_settings, nic_settings, topology_settings
 from probes.snapshot.examination import Examination
 
 
@@ -68,7 +71,7 @@ def recommend(examination: Examination, cloud: Maybe[Cloud], nccl: str = "") -> 
         for note in (*in_file, *refused, *notes)
         if note.variable not in decided or note.state is State.FIX_FIRST
     ]
-    return Advice(version, version_from, tuple(settings), tuple(_once(kept)), vendor)
+    return Advice(version, version_from, tuple(settings), tuple(dict.fromkeys(kept)), vendor)
 
 
 def _why_nothing(examination: Examination) -> str:
@@ -139,7 +142,3 @@ def _conf_on_stack(examination: Examination, stack: Stack) -> list[Note]:
         for name, value in conf_values(examination).items()
         if not name.startswith("NCCL_DEBUG")
     ]
-
-
-def _once(notes: list[Note]) -> list[Note]:
-    return list(dict.fromkeys(notes))

@@ -102,8 +102,8 @@ class Script:
         found: list[Environment] = []
         for environment in (*self._environments, self._in_force):
             complete = {
-                name: replace(one, is_exported=one.is_exported or name in self._exported)
-                for name, one in environment.items()
+                name: replace(assignment, is_exported=assignment.is_exported or name in self._exported)
+                for name, assignment in environment.items()
             }
             if complete and complete not in found:
                 found.append(complete)
@@ -111,22 +111,22 @@ class Script:
 
     def not_exported(self) -> Iterator[Problem]:
         """Yield the variables that no program gets; other names may be the script's own."""
-        exported = self._exported | {one.name for one in self._found if one.is_exported}
-        for one in self._found:
-            if one.name not in exported and is_known(one.name):
+        exported = self._exported | {assignment.name for assignment in self._found if assignment.is_exported}
+        for assignment in self._found:
+            if assignment.name not in exported and is_known(assignment.name):
                 yield Problem(
-                    one.line,
+                    assignment.line,
                     Severity.WARNING,
-                    f"{one.name} is set but not exported",
+                    f"{assignment.name} is set but not exported",
                     "Programs that the script starts do not get it.",
-                    f"Write “export {one.name}=…”",
-                    one.name,
+                    f"Write “export {assignment.name}=…”",
+                    assignment.name,
                 )
 
     def pass_to_all(self, words: list[Word]) -> None:
         """Read options that set variables for all commands."""
-        for one in self._passed(words):
-            self._in_force[one.name] = one
+        for assignment in self._passed(words):
+            self._in_force[assignment.name] = assignment
 
     def read(self, text: str, line: int) -> None:
         """Read commands; `line` is the number of the first line."""
@@ -169,7 +169,7 @@ class Script:
             self._set_options([word.text for word in rest])
         elif name not in _USE_NOTHING:
             before = [self._assignment(name, value, word.line, True) for name, word, value in leading]
-            self._launch(command, words, [one for one in before if one is not None])
+            self._launch(command, words, [assignment for assignment in before if assignment is not None])
 
     def _launch(self, command: Command, words: list[Word], leading: list[Assignment]) -> None:
         """Read a command that gets the variables in force, those before it and those of its options."""
@@ -180,7 +180,7 @@ class Script:
             code.append(command.heredoc)
         if code:
             outside = dict(self._in_force)
-            self._in_force |= {one.name: one for one in leading}
+            self._in_force |= {assignment.name: assignment for assignment in leading}
             for word in code:
                 self.read(word.text, word.line)
                 if self._in_force != outside:
@@ -243,7 +243,7 @@ class Script:
             elif is_env:
                 is_env = word.text.startswith("-") or "=" in word.text or before == "-u"
         found = (self._assignment(name, value, line, True) for name, value, line in pairs)
-        return [one for one in found if one is not None]
+        return [assignment for assignment in found if assignment is not None]
 
     def _assignment(self, name: str, value: str, line: int, is_exported: bool) -> Assignment | None:
         if not VARIABLE_NAME.fullmatch(name):
@@ -253,28 +253,30 @@ class Script:
                 self.problems.append(TOO_MANY)
             return None
         is_dynamic = "$" in value or "`" in value
-        one = Assignment(name, None if is_dynamic else printable(value, VALUE_LIMIT), line, is_exported)
-        self._found.append(one)
-        return one
+        assignment = Assignment(
+            name, None if is_dynamic else printable(value, VALUE_LIMIT), line, is_exported
+        )
+        self._found.append(assignment)
+        return assignment
 
     def _set(self, name: str, value: str, line: int, is_exported: bool) -> None:
-        one = self._assignment(name, value, line, is_exported)
-        if one is not None:
-            self._replace(name, one)
+        assignment = self._assignment(name, value, line, is_exported)
+        if assignment is not None:
+            self._replace(name, assignment)
 
-    def _replace(self, name: str, one: Assignment | None) -> None:
+    def _replace(self, name: str, assignment: Assignment | None) -> None:
         """Set or unset a variable; a value that a command used is judged too."""
         old = self._in_force.pop(name, None)
         if old is not None and self._used.get(name) == old:
             self._keep(self._used)
-        if one is not None:
-            self._in_force[name] = one
+        if assignment is not None:
+            self._in_force[name] = assignment
 
     def _record(self, passed: Iterable[Assignment]) -> None:
         """Remember what is in force for a command."""
         if self._used != self._in_force:
             self._used = dict(self._in_force)
-        only_here = {one.name: one for one in passed}
+        only_here = {assignment.name: assignment for assignment in passed}
         if only_here:
             self._keep({**self._in_force, **only_here})
 

@@ -6,12 +6,11 @@ from collections.abc import Callable
 
 from probes.setup.manifests.container import container
 from probes.setup.manifests.gpu_operator import cluster_policy, helm
-from probes.setup.manifests.machine_config import machine_config
+from probes.setup.manifests.immutable_hosts import machine_config, talos
 from probes.setup.manifests.modules_load import modules_load
 from probes.setup.manifests.nic_cluster_policy import nic_cluster_policy
 from probes.setup.manifests.request import ManifestRequest, Refused
 from probes.setup.manifests.slurm_prolog import slurm_prolog
-from probes.setup.manifests.talos import talos
 
 WRITERS: dict[str, Callable[[ManifestRequest], str | Refused]] = {
     "clusterpolicy": cluster_policy,

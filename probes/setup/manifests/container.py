@@ -9,8 +9,7 @@ from probes.base.unknown import Unknown, known
 from probes.facts.gpudirect import hardware_of
 from probes.facts.system.device_nodes import DeviceNode
 from probes.queries.modules import has_efa_only, plugin_only_driver
-from probes.setup.manifests.commented_yaml import command_line, comment_lines
-from probes.setup.manifests.head import head
+from probes.setup.manifests.manifest_text import command_line, comment_lines, head
 from probes.setup.manifests.request import ManifestRequest, Refused
 
 _PACKAGES = """\

@@ -14,8 +14,7 @@ from probes.base.unknown import Unknown, known
 from probes.facts.gpu.gpus import Flavor, GpuFacts
 from probes.facts.gpudirect import GdrPath, parse_driver_version
 from probes.queries.module_need import OLDEST_OPEN_GPU
-from probes.setup.manifests.commented_yaml import Key, dump, join
-from probes.setup.manifests.head import head
+from probes.setup.manifests.manifest_text import Key, dump, head, join
 from probes.setup.manifests.request import (
     DriverOwner,
     ManifestRequest,

@@ -10,8 +10,7 @@ from probes.facts.kernel.modules import ModuleState
 from probes.facts.rdma.nic_driver import NicStack
 from probes.plans.load_modules import OWN_FILE, path_modules, peermem_options
 from probes.queries.modules import PEERMEM
-from probes.setup.manifests.commented_yaml import comment_lines
-from probes.setup.manifests.head import head
+from probes.setup.manifests.manifest_text import comment_lines, head
 from probes.setup.manifests.request import (
     DriverOwner,
     ManifestRequest,

@@ -18,8 +18,7 @@ from probes.facts.gpudirect import GdrPath
 from probes.facts.pci.functions import PciFacts
 from probes.facts.rdma.devices import RdmaDevice, RdmaFacts
 from probes.facts.rdma.nic_driver import NicStack
-from probes.setup.manifests.commented_yaml import Key, dump, join
-from probes.setup.manifests.head import head
+from probes.setup.manifests.manifest_text import Key, dump, head, join
 from probes.setup.manifests.request import (
     ManifestRequest,
     Refused,

@@ -16,8 +16,7 @@ from probes.facts.system.distribution import Distribution, Family
 from probes.facts.system.kubernetes import GpuOperator, KubernetesFacts, NetworkOperator
 from probes.queries.module_need import OLDEST_OPEN_GPU
 from probes.queries.modules import has_efa_only, ofed_of, plugin_only_driver
-from probes.setup.path_choice import PathChoice, choose_path
-from probes.setup.situation import Situation
+from probes.setup.situation import PathChoice, Situation, choose_path
 from probes.snapshot.nic_roles import Role, roles_of
 
 _VERSION = re.compile(r"\d{3,4}\.\d{1,3}(?:\.\d{1,3})?", re.ASCII)

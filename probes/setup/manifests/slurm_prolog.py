@@ -14,7 +14,7 @@ import shlex
 from probes.base.unknown import Unknown, known
 from probes.facts.gpudirect import GdrPath
 from probes.plans.load_modules import peermem_options
-from probes.setup.manifests.head import head
+from probes.setup.manifests.manifest_text import head
 from probes.setup.manifests.request import DriverOwner, ManifestRequest, Refused
 
 _DIRECTORY = "/etc/slurm/prolog.d"

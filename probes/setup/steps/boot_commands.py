@@ -6,18 +6,18 @@ dracut(8), mkinitcpio(8), mokutil(1); Red Hat's, SUSE's and Fedora's manuals nam
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 
 from probes.base.plan import FileChange, Plan, Step, instruction
 from probes.base.unknown import Maybe, Unknown, known
 from probes.facts.kernel.boot import BootFacts, BootLoader, InitramfsTool
-from probes.facts.pci.config_space import Acs
 from probes.facts.system.distribution import Distribution, Family
 from probes.plans.common import REBUILD_INITRAMFS
-from probes.plans.pcie import CHECK_CMDLINE, fix_redirects, redirects_option
-from probes.queries.acs_redirects import translates
+from probes.plans.pcie import CHECK_CMDLINE, fix_redirects, pass_through_option, redirects_option
+from probes.queries.acs_redirects import redirects_of, translates
 from probes.setup.situation import Situation
+from probes.setup.step import SetupStep
+from probes.setup.steps.definition import SetupFacts
 
 _GRUB_FILE = "/etc/default/grub.d/gdrtop-{subject}.cfg"
 _WHY = "Add {option} to the kernel command line"
@@ -77,29 +77,37 @@ def _kernel_install(situation: Situation) -> Step:
     return Step("Write the boot entry of the running kernel", ("kernel-install", "add", release, image))
 
 
-def pass_through_plan(situation: Situation, option: str, general: Plan) -> Plan:
-    """Return the plan that sets the IOMMU to passthrough with this node's boot loader; `general`: for any."""
+def with_pass_through(facts: SetupFacts, step: SetupStep) -> SetupStep:
+    """Name the commands of this node's boot loader in the plan that sets the IOMMU to passthrough."""
+    if step.plan is None or "iommu-translated" not in step.findings:
+        return step
+    option = pass_through_option(facts.examination)
     steps = (
-        *command_line_steps(situation, option, "iommu"),
+        *command_line_steps(facts.situation, option, "iommu"),
         instruction("Before the reboot, see what it brings: gdrtop check --after-reboot", needs_root=False),
         Step("Reboot; gdrtop then reads /proc/cmdline and the IOMMU groups again", ("systemctl", "reboot")),
     )
-    return replace(general, steps=steps)
+    return replace(step, plan=replace(step.plan, steps=steps))
 
 
-def redirects_off_plan(situation: Situation, ports: Mapping[str, Acs]) -> Plan:
-    """Return the plan that clears ACS redirects now, and at every boot where GRUB's files can say it.
+def with_redirects_off(facts: SetupFacts, step: SetupStep) -> SetupStep:
+    """Clear the ACS redirects now, and at every boot where GRUB's files can say it.
 
     Only for GRUB on Debian and Ubuntu, where linux-rdma's rdma_topo quotes `;` in the same way. Elsewhere the
     lasting steps are manual.
     """
-    general = fix_redirects(situation.examination, ports)
+    examination = facts.examination
+    ports = redirects_of(examination).ports
+    if step.plan is None or step.findings != ("acs-redirect-enabled",) or not ports:
+        return step
+    general = fix_redirects(examination, ports)
+    lasting = command_line_steps(facts.situation, redirects_option(ports), "acs")
+    if not any(command.file for command in lasting):
+        return replace(step, plan=general)
     # An address that the IOMMU translates goes up anyway: then only the boots after this one matter.
-    now = () if translates(situation.examination) else tuple(step for step in general.steps if step.argv)
-    lasting = command_line_steps(situation, redirects_option(ports), "acs")
-    if not any(step.file for step in lasting):
-        return general
-    return replace(general, steps=(*now, *lasting, instruction(CHECK_CMDLINE, needs_root=False)))
+    now = () if translates(examination) else tuple(command for command in general.steps if command.argv)
+    steps = (*now, *lasting, instruction(CHECK_CMDLINE, needs_root=False))
+    return replace(step, plan=replace(general, steps=steps))
 
 
 def initramfs_step(boot: Maybe[BootFacts]) -> Step:

@@ -1,6 +1,9 @@
-"""The two drivers: the NIC's first, then the GPU's, which is built against it."""
+"""The two drivers, the NIC's first, then the GPU's, which is built against it; and the operators' pods."""
 
 from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
 
 from probes.base.plan import Plan, Step, instruction, sentences
 from probes.base.unknown import Maybe, Reason, Unknown, known
@@ -8,17 +11,15 @@ from probes.facts.gpu.driver_package import DriverOrigin, DriverPackage, module_
 from probes.facts.gpudirect import GdrPath
 from probes.facts.rdma.nic_driver import NicDriver, NicStack
 from probes.facts.system.distribution import Family
+from probes.facts.system.kubernetes import ContainerMessage, ContainerState, message_of
 from probes.queries.finding import Evidence
 from probes.queries.modules import has_efa_only, mlx4_functions
 from probes.setup.situation import Situation
 from probes.setup.step import SetupStep, StepState
+from probes.setup.steps.definition import SetupFacts, StepDefinition
 from probes.setup.steps.install_commands import gpu_driver_steps, header_step, ofed_steps
 
-_NIC = ("nic-driver", "Install the NIC driver")
-_GPU = ("gpu-driver", "Install the NVIDIA driver")
-_NIC_WHY = "The NIC driver comes first: the NVIDIA driver's nvidia_peermem is built against it."
-_GPU_WHY = "DMA-BUF needs the open kernel modules; nvidia_peermem needs driver 470 or newer."
-_FIRST_PEERMEM_DRIVER = 470  # domain.md section 1.1: nvidia-peermem came with 470
+_FIRST_PEERMEM_DRIVER = 470  # nvidia-peermem came with it
 _FIRST_OPEN_ONLY = 620  # no proprietary kernel modules any more
 _EFA = "Install AWS's EFA software as root: efa_installer.sh of aws-efa-installer"
 _CONNECTX_3 = "Install MLNX_OFED 4.9 LTS, the last one for ConnectX-3, from NVIDIA's download page"
@@ -29,58 +30,65 @@ _SIGNING = (
 )
 _PEER_STACKS = (NicStack.MLNX_OFED, NicStack.DOCA_OFED, NicStack.CONTAINER)
 _IMMUTABLE = (Family.COREOS, Family.TALOS, Family.CONTAINER_OS)
+_MOST_LOG_LINES = 3
+_NO_CLUSTER = "this is not a Kubernetes node"
+_MESSAGES = {ContainerMessage.WAITING_FOR_DRIVERS: "waiting for MOFED"}  # as the operators' own documents say
+_FINISHED = "Completed"
 
 
-def nic_driver_step(situation: Situation, path: GdrPath | None) -> SetupStep:
+def nic_driver_step(definition: StepDefinition, facts: SetupFacts) -> SetupStep:
     """Return the step for the NIC driver: the kernel's own is enough for DMA-BUF, not for peermem."""
+    situation, path = facts.situation, facts.path
     driver = situation.nic_driver
     stack = driver.stack if isinstance(driver, NicDriver) else driver
     if isinstance(stack, Unknown):
         if stack.reason is Reason.NOT_THERE:
-            return _nic(situation, StepState.TO_DO, "no RDMA driver is installed", path)
-        return _step(_NIC, _NIC_WHY, StepState.UNKNOWN, f"the NIC driver is unknown: {stack}")
+            return _install_nic_driver(definition, facts, "no RDMA driver is installed")
+        return definition.step(StepState.UNKNOWN, f"the NIC driver is unknown: {stack}")
     assert isinstance(driver, NicDriver)
     shown = "the kernel's own driver" if stack is NicStack.INBOX else stack.value
     name = f"{shown} {known(driver.version, '')}".strip()
     evidence = (Evidence("NIC driver", name),)
     if path is GdrPath.PEERMEM and stack not in _PEER_STACKS and not has_efa_only(situation.examination):
         if driver.exports_peer_memory is True:
-            return _step(_NIC, _NIC_WHY, StepState.DONE, f"{name} supports nvidia_peermem", evidence)
+            return definition.step(StepState.DONE, f"{name} supports nvidia_peermem", evidence)
         reason = f"nvidia_peermem needs MLNX_OFED or DOCA-OFED; this is {name}"
-        return _nic(situation, StepState.TO_DO, reason, path)
-    return _step(_NIC, _NIC_WHY, StepState.DONE, f"{name} is installed", evidence)
+        return _install_nic_driver(definition, facts, reason)
+    return definition.step(StepState.DONE, f"{name} is installed", evidence)
 
 
-def _nic(situation: Situation, state: StepState, reason: str, path: GdrPath | None) -> SetupStep:
+def _install_nic_driver(definition: StepDefinition, facts: SetupFacts, reason: str) -> SetupStep:
+    situation = facts.situation
     if _is_immutable(situation):
         plan = Plan(
-            _NIC[1],
+            definition.title,
             (instruction("Let the Network Operator install the driver: gdrtop manifest nicclusterpolicy"),),
         )
-        return _step(_NIC, _NIC_WHY, state, reason, plan=plan)
+        return definition.step(StepState.TO_DO, reason, plan=plan)
     headers = header_step(situation.distribution, situation.examination.node.kernel_release)
     if has_efa_only(situation.examination):
         steps: tuple[Step, ...] = (headers, instruction(_EFA))
     elif known(mlx4_functions(situation.examination), ()):
         steps = (headers, instruction(_CONNECTX_3))
-    elif path is GdrPath.PEERMEM:
+    elif facts.path is GdrPath.PEERMEM:
         steps = ofed_steps(situation.distribution, headers)
     else:
         own = instruction("Load the kernel's own driver, or install DOCA-OFED if its tools are wanted.")
         steps = (own, *ofed_steps(situation.distribution, headers))
     note = sentences("Build the NVIDIA driver again afterwards", _signing_note(situation))
-    plan = Plan(_NIC[1], (*_offline_step(situation), *steps), reversible=False, note=note)
-    return _step(_NIC, _NIC_WHY, state, reason, plan=plan, needs_console=_needs_console(situation))
+    plan = Plan(definition.title, (*_offline_step(situation), *steps), reversible=False, note=note)
+    return definition.step(StepState.TO_DO, reason, plan=plan, needs_console=_needs_console(situation))
 
 
-def gpu_driver_step(situation: Situation, path: GdrPath | None) -> SetupStep:
+def gpu_driver_step(definition: StepDefinition, facts: SetupFacts) -> SetupStep:
     """Return the step for the NVIDIA driver: its version, and open modules where DMA-BUF needs them."""
+    situation, path = facts.situation, facts.path
     driver = situation.gpu_driver
     version = driver.version if isinstance(driver, DriverPackage) else driver
     if isinstance(version, Unknown):
         if version.reason is Reason.NOT_THERE:
-            return _gpu(situation, "no NVIDIA driver is installed")
-        return _step(_GPU, _GPU_WHY, StepState.UNKNOWN, f"the driver's version is unknown: {version}")
+            return _install_gpu_driver(definition, situation, "no NVIDIA driver is installed")
+        return definition.step(StepState.UNKNOWN, f"the driver's version is unknown: {version}")
     assert isinstance(driver, DriverPackage)
     branch = int(version.partition(".")[0]) if version.partition(".")[0].isdigit() else 0
     is_open: Maybe[bool] = True if branch >= _FIRST_OPEN_ONLY else driver.is_open
@@ -88,29 +96,37 @@ def gpu_driver_step(situation: Situation, path: GdrPath | None) -> SetupStep:
     evidence = (Evidence("NVIDIA driver", f"{version}, {modules}"),)
     if path is GdrPath.PEERMEM:
         if branch < _FIRST_PEERMEM_DRIVER:
-            return _gpu(situation, f"nvidia_peermem needs driver {_FIRST_PEERMEM_DRIVER}; this is {version}")
+            return _install_gpu_driver(
+                definition,
+                situation,
+                f"nvidia_peermem needs driver {_FIRST_PEERMEM_DRIVER}; this is {version}",
+            )
         if driver.prebuilt is True and _is_ofed(situation):
             reason = "the distributor built nvidia_peermem without the installed OFED; use the DKMS package"
-            return _gpu(situation, reason)
+            return _install_gpu_driver(definition, situation, reason)
     elif path is GdrPath.DMABUF and is_open is False:
-        return _gpu(situation, f"DMA-BUF needs the open kernel modules; {version} has the proprietary ones")
+        return _install_gpu_driver(
+            definition,
+            situation,
+            f"DMA-BUF needs the open kernel modules; {version} has the proprietary ones",
+        )
     elif path is GdrPath.DMABUF and isinstance(is_open, Unknown):
-        return _step(_GPU, _GPU_WHY, StepState.UNKNOWN, f"open or proprietary modules: {is_open}", evidence)
-    return _step(_GPU, _GPU_WHY, StepState.DONE, f"{version} with {modules} is installed", evidence)
+        return definition.step(StepState.UNKNOWN, f"open or proprietary modules: {is_open}", evidence)
+    return definition.step(StepState.DONE, f"{version} with {modules} is installed", evidence)
 
 
-def _gpu(situation: Situation, reason: str) -> SetupStep:
+def _install_gpu_driver(definition: StepDefinition, situation: Situation, reason: str) -> SetupStep:
     driver = situation.gpu_driver
     by_operator = isinstance(driver, DriverPackage) and driver.origin is DriverOrigin.CONTAINER
     if by_operator or _is_immutable(situation):
         plan = Plan(
-            _GPU[1],
+            definition.title,
             (instruction("Let the GPU Operator install the driver: gdrtop manifest clusterpolicy"),),
         )
-        return _step(_GPU, _GPU_WHY, StepState.TO_DO, reason, plan=plan)
+        return definition.step(StepState.TO_DO, reason, plan=plan)
     headers = header_step(situation.distribution, situation.examination.node.kernel_release)
     plan = Plan(
-        _GPU[1],
+        definition.title,
         (*_offline_step(situation), *gpu_driver_steps(situation.distribution, headers)),
         reversible=False,
         needs_reboot=True,
@@ -118,7 +134,7 @@ def _gpu(situation: Situation, reason: str) -> SetupStep:
         note=_signing_note(situation),
     )
     needs_console = _needs_console(situation)
-    return _step(_GPU, _GPU_WHY, StepState.TO_DO, reason, plan=plan, needs_console=needs_console)
+    return definition.step(StepState.TO_DO, reason, plan=plan, needs_console=needs_console)
 
 
 def _needs_console(situation: Situation) -> bool:
@@ -148,13 +164,43 @@ def _is_immutable(situation: Situation) -> bool:
     return not isinstance(distribution, Unknown) and distribution.family in _IMMUTABLE
 
 
-def _step(
-    name: tuple[str, str],
-    why: str,
-    state: StepState,
-    reason: str,
-    evidence: tuple[Evidence, ...] = (),
-    plan: Plan | None = None,
-    needs_console: bool = False,
-) -> SetupStep:
-    return SetupStep(name[0], name[1], state, reason, why, evidence, plan, needs_console)
+def with_operators(facts: SetupFacts, step: SetupStep) -> SetupStep:
+    """Add the containers that are not ready to the step of the checks."""
+    cluster = facts.situation.kubernetes
+    if isinstance(cluster, Unknown):
+        is_absent = cluster.reason is Reason.NOT_THERE and step.state is StepState.DONE and not step.findings
+        return replace(step, state=StepState.SKIPPED, reason=_NO_CLUSTER) if is_absent else step
+    listed = cluster.containers
+    if isinstance(listed, Unknown):
+        return step
+    waiting = [container for container in listed if not container.ready and container.reason != _FINISHED]
+    if not waiting:
+        return step
+    evidence = tuple(dict.fromkeys((*step.evidence, *_evidence(waiting))))
+    if step.state is StepState.TO_DO:
+        return replace(step, evidence=evidence)
+    reason = state_of(waiting[0])
+    return replace(step, state=StepState.TO_DO, reason=reason, evidence=evidence)
+
+
+def state_of(container: ContainerState) -> str:
+    """Return what a container does, in one line: "nvidia-peermem-ctr: waiting for MOFED"."""
+    message = message_of(container)
+    words = "" if message is None else _MESSAGES.get(message, message.value)
+    if not words:
+        words = "ready" if container.ready else container.reason or "not ready"
+    return f"{container.name}: {words}"
+
+
+def _evidence(waiting: Iterable[ContainerState]) -> Iterable[Evidence]:
+    for container in waiting:
+        pod = f"{container.namespace}/{container.pod}" if container.namespace else container.pod
+        yield Evidence(pod, state_of(container))
+        for line in container.log[-_MOST_LOG_LINES:]:
+            yield Evidence(container.name, line)
+
+
+def driver_is_operators(situation: Situation) -> bool:
+    """Return whether the GPU Operator owns the driver: changes on the node itself do not last."""
+    driver = situation.gpu_driver
+    return isinstance(driver, DriverPackage) and driver.origin is DriverOrigin.CONTAINER

@@ -12,41 +12,36 @@ from probes.queries.finding import Evidence
 from probes.setup.environment.advice import Advice, State
 from probes.setup.environment.formats import lines_of
 from probes.setup.environment.recommend import recommend
-from probes.setup.situation import Situation
 from probes.setup.step import SetupStep, StepState
+from probes.setup.steps.definition import SetupFacts, StepDefinition
 from probes.snapshot.examination import Examination
 
-_TITLE = "Set the NCCL environment"
-_WHY = "Where NCCL's defaults miss a NIC or a path, jobs fall back to slower ones without a message."
 _COMMAND = "gdrtop env"
 
 
-def environment_step(situation: Situation) -> SetupStep:
+def environment_step(definition: StepDefinition, facts: SetupFacts) -> SetupStep:
     """Return the step: done if the defaults fit, or /etc/nccl.conf has what the node needs."""
-    examination = situation.examination
-    advice = recommend(examination, situation.cloud)
+    examination = facts.examination
+    advice = recommend(examination, facts.situation.cloud)
     if advice.nothing:
-        return _step(StepState.BLOCKED, advice.nothing)
+        return definition.step(StepState.BLOCKED, advice.nothing, command=_COMMAND)
     if advice.vendor and not advice.settings:
-        return _step(StepState.DONE, f"{advice.vendor}: its own software sets the variables")
+        reason = f"{advice.vendor}: its own software sets the variables"
+        return definition.step(StepState.DONE, reason, command=_COMMAND)
     if not advice.settings:
         open_notes = [note.variable for note in advice.notes if note.state is State.MEASURE]
         more = f"; {join_limited(open_notes)} may help: measure it first" if open_notes else ""
-        return _step(StepState.DONE, f"no variable needs to be set{more}")
+        return definition.step(StepState.DONE, f"no variable needs to be set{more}", command=_COMMAND)
     evidence = tuple(
         Evidence(f"{setting.name}={setting.value}", setting.reason) for setting in advice.settings
     )
     names = join_limited(setting.name for setting in advice.settings)
     reason = f"{plural(len(advice.settings), 'variable')} to set: {names}"
-    plan = None if advice.vendor else _plan(examination, advice)
-    return SetupStep("environment", _TITLE, StepState.TO_DO, reason, _WHY, evidence, plan, command=_COMMAND)
+    plan = None if advice.vendor else _plan(definition.title, examination, advice)
+    return definition.step(StepState.TO_DO, reason, evidence, plan, command=_COMMAND)
 
 
-def _step(state: StepState, reason: str) -> SetupStep:
-    return SetupStep("environment", _TITLE, state, reason, _WHY, command=_COMMAND)
-
-
-def _plan(examination: Examination, advice: Advice) -> Plan | None:
+def _plan(title: str, examination: Examination, advice: Advice) -> Plan | None:
     """Write /etc/nccl.conf if there is none; a file that exists is changed by hand."""
     names = [setting.name for setting in advice.settings if setting.name.startswith("NCCL_")]
     if not names:
@@ -59,10 +54,10 @@ def _plan(examination: Examination, advice: Advice) -> Plan | None:
         lines = lines_of(advice, "this node" if isinstance(name, Unknown) else name, "nccl-conf")
         change = FileChange(NCCL_CONF, "\n".join(lines) + "\n")
         step = Step(f"Write {', '.join(names)} to {NCCL_CONF}", file=change)
-        return Plan(_TITLE, (step,), note="Running jobs keep their variables until they restart.")
+        return Plan(title, (step,), note="Running jobs keep their variables until they restart.")
     steps = (
         instruction(f"Add this line to {NCCL_CONF}: {setting.name}={setting.value}")
         for setting in advice.settings
         if setting.name in names
     )
-    return Plan(_TITLE, tuple(steps))
+    return Plan(title, tuple(steps))

@@ -7,10 +7,14 @@ Azure/azhpc-images for Ubuntu. Where neither names the command, there is none, a
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
-from probes.base.plan import Step, instruction
+from probes.base.plan import Plan, Step, instruction
 from probes.base.unknown import Maybe, Unknown
+from probes.facts.gpudirect import GdrPath
 from probes.facts.system.distribution import Distribution, Family
+from probes.setup.step import SetupStep, StepState
+from probes.setup.steps.definition import SetupFacts
 
 DRIVER_GUIDE = "https://docs.nvidia.com/datacenter/tesla/driver-installation-guide/"
 DOCA_GUIDE = "https://docs.nvidia.com/doca/sdk/doca-host-installation-and-upgrade/"
@@ -19,6 +23,7 @@ _PERFTEST = {
     Family.DEBIAN: ("perftest", "rdma-core", "ibverbs-utils", "infiniband-diags"),
     Family.RED_HAT: ("perftest", "rdma-core", "libibverbs-utils", "infiniband-diags"),
 }
+_NO_VERBS = "perftest needs verbs, which Slingshot NICs do not have"
 _KEYRING = "cuda-keyring_1.1-1_all.deb"
 
 
@@ -95,12 +100,18 @@ def header_step(distribution: Maybe[Distribution], release: Maybe[str]) -> Step:
     return instruction(f"{why}.")
 
 
-def perftest_steps(distribution: Maybe[Distribution]) -> tuple[Step, ...]:
-    """Return the step that installs perftest and the tools of rdma-core; () where the names are unknown."""
+def with_perftest_package(facts: SetupFacts, step: SetupStep) -> SetupStep:
+    """Add the distribution's package where the checks miss perftest; Slingshot NICs need none."""
+    if facts.path is GdrPath.CXI:
+        return replace(step, state=StepState.SKIPPED, reason=_NO_VERBS, plan=None)
+    distribution = facts.situation.distribution
     if isinstance(distribution, Unknown) or distribution.family not in _PERFTEST:
-        return ()
+        return step
+    if step.state is not StepState.TO_DO or "perftest-missing" not in step.findings:
+        return step
     packages = _PERFTEST[distribution.family]
-    return (
+    steps = (
         Step("Install perftest and the RDMA tools", package_command(distribution.family, packages)),
         instruction("The distribution's perftest may be built without CUDA; check with gdrtop bench --list."),
     )
+    return replace(step, plan=Plan(step.title, steps, reversible=False))

@@ -7,109 +7,80 @@ measured, and skipped where it cannot be.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import datetime
 
 from probes.bandwidth.model.command import Refused
 from probes.bandwidth.model.rating import Rating
-from probes.bandwidth.model.request import MemoryPath, Request, Scope
+from probes.bandwidth.model.request import MemoryPath, Request
 from probes.bandwidth.model.result import Ending, Result, planned_key
 from probes.bandwidth.model.samples import BY_DMABUF, BY_PEERMEM
 from probes.bandwidth.planning.series import plan_series
 from probes.bandwidth.results.memory_path import is_as_requested, mismatch_evidence
 from probes.bandwidth.results.staged import staging_figures
-from probes.base.frozen import frozen
 from probes.base.text import plural
 from probes.facts.gpudirect import GdrPath
 from probes.facts.system.tool_names import NCCL_TESTS
 from probes.queries.finding import Evidence
 from probes.setup.step import SetupStep, StepState
+from probes.setup.steps.definition import SetupFacts, StepDefinition
 from probes.snapshot.examination import Examination
 
 _ANY_PORT = 18515  # only the keys of the planned tests are used here
 _NO_VERBS = "perftest needs verbs, which Slingshot NICs do not have; nccl-tests measure them"
 _BAD = (Rating.BELOW, Rating.LIKE_HOST)
 
-
-@frozen
-class MeasuredStep:
-    """A step and its test."""
-
-    id: str
-    title: str
-    why: str
-    request: Request
-    is_optional: bool = False  # skipped where no tool can run it, and not judged
-
-
-MEASURED = (
-    MeasuredStep(
-        "measure-host",
-        "Measure a NIC with host memory",
-        "Host memory shows what the NIC and its link can do, without a GPU.",
-        Request(memory=MemoryPath.HOST),
-    ),
-    MeasuredStep(
-        "measure-pair",
-        "Measure one GPU and its NIC",
-        "GPU memory must be as fast as host memory over the same NIC; if not, traffic is staged or detours.",
-        Request(memory=MemoryPath.COMPARE),
-    ),
-    MeasuredStep(
-        "measure-staged",
-        "Measure the staged path",
-        "Shows what jobs lose without GPUDirect RDMA, when data is copied through host memory.",
-        Request(tool=NCCL_TESTS[0], over_network=True, memory=MemoryPath.COMPARE),
-        is_optional=True,
-    ),
-    MeasuredStep(
-        "measure-all",
-        "Measure every GPU with its NIC",
-        "One slow pair slows every job on this node.",
-        Request(scope=Scope.SWEEP),
-    ),
-)
-
-
 # The other path's test of a comparison: it fails where that path is not usable, and setup needs only one.
 _NOT_NEEDED = {GdrPath.DMABUF: BY_PEERMEM, GdrPath.EFA: BY_PEERMEM, GdrPath.PEERMEM: BY_DMABUF}
 
 
-def measured_step(
-    row: MeasuredStep, examination: Examination, results: Sequence[Result], path: GdrPath | None = None
-) -> SetupStep:
-    """Return the step in the state that the newest results of its tests give it; `path`: the node's."""
-    if path is GdrPath.CXI and row.request.tool not in NCCL_TESTS:
-        return SetupStep(row.id, row.title, StepState.SKIPPED, _NO_VERBS, row.why)
-    series = plan_series(examination, row.request, _ANY_PORT)
-    if isinstance(series, Refused):
-        state = StepState.SKIPPED if row.is_optional else StepState.BLOCKED
-        return SetupStep(row.id, row.title, state, series.reason, row.why)
-    wants_gpus = row.request.memory is not MemoryPath.HOST
-    if wants_gpus and series.left_out and not any(test.pair.gpu_label for test in series.tests):
-        return SetupStep(row.id, row.title, StepState.BLOCKED, series.left_out[0].reason, row.why)
-    newest = {result.key: result for result in results}
-    is_comparison = row.request.memory is MemoryPath.COMPARE
-    not_needed = _NOT_NEEDED.get(path) if is_comparison and path is not None else None
-    tests = [test for test in series.tests if test.memory != not_needed]
-    measured = [newest.get(planned_key(test)) for test in tests]
-    done = [result for result in measured if result is not None]
-    failed = [result for result in done if result.ending is not Ending.DONE]
-    other = [result for result in done if result.memory and not is_as_requested(result)]
-    slow = [result for result in done if result.judgment.verdict in _BAD and not row.is_optional]
-    evidence = tuple(Evidence(result.title, result.judgment.words or result.trouble) for result in done)
-    state, reason = StepState.TO_DO, f"{plural(len(tests), 'test')} to run"
-    if failed:
-        reason = f"{failed[0].title} failed: {failed[0].trouble or failed[0].ending.value}"
-    elif other:
-        reason = f"{other[0].title}: {mismatch_evidence(other[0])}"
-    elif slow:
-        reason = f"{slow[0].title}: {slow[0].judgment.words}, {slow[0].judgment.reason}"
-    elif done and len(done) < len(tests):
-        reason = f"{len(done)} of {plural(len(tests), 'test')} measured"
-    elif done:
-        state = StepState.DONE
-        worst = min(done, key=lambda result: result.judgment.share or 0.0)
-        day = datetime.fromtimestamp(max(result.taken_at for result in done)).astimezone()
-        words = staging_figures(done) or worst.judgment.words
-        reason = f"measured on {day:%Y-%m-%d}: {words}"
-    return SetupStep(row.id, row.title, state, reason, row.why, evidence, test=row.request)
+@dataclass(frozen=True, kw_only=True)
+class MeasuredStep(StepDefinition):
+    """A step and its test."""
+
+    request: Request
+    is_optional: bool = False  # skipped where no tool can run it, and not judged
+
+    def build(self, facts: SetupFacts) -> SetupStep:
+        """Return the step in the state that the newest results of its tests give it."""
+        return self.measured(facts.examination, facts.results, facts.path)
+
+    def measured(
+        self, examination: Examination, results: Sequence[Result], path: GdrPath | None = None
+    ) -> SetupStep:
+        """Return the step of a node with these results; `path`: the node's."""
+        if path is GdrPath.CXI and self.request.tool not in NCCL_TESTS:
+            return self.step(StepState.SKIPPED, _NO_VERBS)
+        series = plan_series(examination, self.request, _ANY_PORT)
+        if isinstance(series, Refused):
+            state = StepState.SKIPPED if self.is_optional else StepState.BLOCKED
+            return self.step(state, series.reason)
+        wants_gpus = self.request.memory is not MemoryPath.HOST
+        if wants_gpus and series.left_out and not any(test.pair.gpu_label for test in series.tests):
+            return self.step(StepState.BLOCKED, series.left_out[0].reason)
+        newest = {result.key: result for result in results}
+        is_comparison = self.request.memory is MemoryPath.COMPARE
+        not_needed = _NOT_NEEDED.get(path) if is_comparison and path is not None else None
+        tests = [test for test in series.tests if test.memory != not_needed]
+        measured = [newest.get(planned_key(test)) for test in tests]
+        done = [result for result in measured if result is not None]
+        failed = [result for result in done if result.ending is not Ending.DONE]
+        other = [result for result in done if result.memory and not is_as_requested(result)]
+        slow = [result for result in done if result.judgment.verdict in _BAD and not self.is_optional]
+        evidence = tuple(Evidence(result.title, result.judgment.words or result.failure) for result in done)
+        state, reason = StepState.TO_DO, f"{plural(len(tests), 'test')} to run"
+        if failed:
+            reason = f"{failed[0].title} failed: {failed[0].failure or failed[0].ending.value}"
+        elif other:
+            reason = f"{other[0].title}: {mismatch_evidence(other[0])}"
+        elif slow:
+            reason = f"{slow[0].title}: {slow[0].judgment.words}, {slow[0].judgment.reason}"
+        elif done and len(done) < len(tests):
+            reason = f"{len(done)} of {plural(len(tests), 'test')} measured"
+        elif done:
+            state = StepState.DONE
+            worst = min(done, key=lambda result: result.judgment.share or 0.0)
+            day = datetime.fromtimestamp(max(result.taken_at for result in done)).astimezone()
+            words = staging_figures(done) or worst.judgment.words
+            reason = f"measured on {day:%Y-%m-%d}: {words}"
+        return self.step(state, reason, evidence, test=self.request)

@@ -14,7 +14,7 @@ from probes.facts.pci.functions import PciFacts, PciKind
 from probes.facts.rdma.nic_driver import NicDriver
 from probes.facts.system.kubernetes import ContainerState, GpuOperator, KubernetesFacts, NetworkOperator
 from probes.setup.situation import Situation
-from probes.setup.steps.operators import state_of
+from probes.setup.steps.drivers import state_of
 
 T = TypeVar("T")
 _MOST_WAITING = 3
@@ -69,10 +69,10 @@ def _network_operator(operator: NetworkOperator) -> str:
 
 
 def _containers(listed: tuple[ContainerState, ...]) -> str:
-    waiting = [one for one in listed if not one.ready and one.reason != "Completed"]
+    waiting = [container for container in listed if not container.ready and container.reason != "Completed"]
     if not waiting:
         return f"{plural(len(listed), 'container')}, all ready"
-    return "; ".join(state_of(one) for one in waiting[:_MOST_WAITING])
+    return "; ".join(state_of(container) for container in waiting[:_MOST_WAITING])
 
 
 def _gpu_names(gpus: Maybe[GpuFacts]) -> dict[str, str]:

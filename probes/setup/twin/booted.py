@@ -22,8 +22,8 @@ from probes.host.answers import CommandOutput, CudaGpu
 from probes.host.nvml import NvmlFacts, NvmlLive
 from probes.host.rdma_resources import RdmaResources
 from probes.setup.twin.host import TwinHost
+from probes.setup.twin.modules import unknown_path
 from probes.setup.twin.tree import TwinTree
-from probes.setup.twin.unknowns import unknown_path
 from probes.simulation.commands import boot
 from probes.simulation.node.modules.files import modinfo_fields
 from probes.simulation.node.modules.modules import refcnt, users_of

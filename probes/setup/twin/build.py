@@ -86,7 +86,9 @@ def start_twin(
         entry = files.modules.entry(name)
         if entry is not None and why.detail != DAMAGED and why.reason is not Reason.NOT_THERE:
             loadable[name] = {"filename": entry.path, "name": name, "vermagic": f"{release} SMP{arm}"}
-    tree.commands["modinfo"] = Modinfo({name: one for name, one in loadable.items() if one["filename"]})
+    tree.commands["modinfo"] = Modinfo(
+        {name: fields for name, fields in loadable.items() if fields["filename"]}
+    )
     tree.commands["dmesg"] = lambda argv, seconds: "".join(tree.kernel_log)
     tree.commands["systemctl"] = lambda argv, seconds: show_units(tree, argv)
     tree.add("/proc/sys/kernel/osrelease", f"{release}\n")

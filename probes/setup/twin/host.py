@@ -19,9 +19,8 @@ from probes.host.nvml import NvmlFacts, NvmlGpu, NvmlLive
 from probes.host.protocol import READ_LIMIT_BYTES
 from probes.host.rdma_resources import RdmaResources
 from probes.host.usage import InterfaceCounters, ProcessUsage
-from probes.setup.twin.modules import TwinModules
+from probes.setup.twin.modules import TwinModules, not_known, unknown_answer, unknown_path
 from probes.setup.twin.tree import TwinTree
-from probes.setup.twin.unknowns import not_known, unknown_answer, unknown_path
 from probes.simulation.commands.catalogue import perform
 from probes.simulation.commands.command_result import CommandResult, done
 
@@ -104,7 +103,7 @@ class TwinHost(HostBase):
     def _is_config_cut(self, words: Sequence[str]) -> bool:
         functions = [words[place + 1] for place, word in enumerate(words[:-1]) if word == "-s"]
         contents = (self.read_bytes(f"/sys/bus/pci/devices/{bdf}/config", 4096) for bdf in functions)
-        return any(isinstance(one, bytes) and len(one) < _WHOLE_CONFIG_BYTES for one in contents)
+        return any(isinstance(content, bytes) and len(content) < _WHOLE_CONFIG_BYTES for content in contents)
 
     # Files
 

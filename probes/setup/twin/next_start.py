@@ -178,8 +178,12 @@ def _later(examination: Examination, modules: InstalledModules) -> dict[str, str
         if not isinstance(containers, Unknown):
             runs = containers.driver if is_driver else containers.mofed
             why = "a driver container installs the module" if runs is True else ""
-        ours = [] if isinstance(dkms, Unknown) else [one for one in dkms.modules if one.name in packages]
-        built = [release for one in ours for release in (*one.installed, *one.built)]
+        ours = (
+            []
+            if isinstance(dkms, Unknown)
+            else [module for module in dkms.modules if module.name in packages]
+        )
+        built = [release for module in ours for release in (*module.installed, *module.built)]
         may_build = bool(ours) and modules.has_headers is True and not modules.lacks_index
         if not why and may_build and modules.release not in built and ours[-1].failed_log is None:
             why = f"DKMS may build {ours[-1].name} {ours[-1].version} during the boot"

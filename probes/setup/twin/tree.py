@@ -81,8 +81,8 @@ class TwinTree(Tree):
     def remove(self, path: str) -> Removed:
         """Remove a path and everything below it."""
 
-        def below(of: dict[str, Any]) -> list[str]:
-            return [name for name in dict.keys(of) if name == path or name.startswith(f"{path}/")]
+        def below(entries: dict[str, Any]) -> list[str]:
+            return [name for name in dict.keys(entries) if name == path or name.startswith(f"{path}/")]
 
         was_directory = path in self.directories
         removed = Removed(

@@ -2,9 +2,8 @@
 
 from collections.abc import Iterable
 
-from probes.bandwidth.tools.failure_patterns import FIRST_PATTERNS, LAST_PATTERNS
-from probes.bandwidth.tools.failures import Failure, most_telling
-from probes.bandwidth.tools.registry import tool_of
+from probes.bandwidth.tools.failures import FIRST_PATTERNS, LAST_PATTERNS, Failure, most_telling
+from probes.bandwidth.tools.tool import tool_of
 from probes.facts.system.tool_names import TEST_TOOLS
 
 TOOLS = tuple(dict.fromkeys(tool_of(program) for program in TEST_TOOLS))

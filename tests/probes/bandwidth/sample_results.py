@@ -42,8 +42,8 @@ def result(gbps: float | None = 186.0, memory: str = BY_DMABUF, **changed: objec
     return replace(one, **changed)  # type: ignore[arg-type]
 
 
-def failed(memory: str = BY_DMABUF, trouble: str = "it broke", raw: str = "error=14") -> Result:
-    return result(None, memory, ending=Ending.FAILED, trouble=trouble, trouble_raw=raw)
+def failed(memory: str = BY_DMABUF, failure: str = "it broke", raw: str = "error=14") -> Result:
+    return result(None, memory, ending=Ending.FAILED, failure=failure, failure_line=raw)
 
 
 def latency(us: float, **changed: object) -> Result:

@@ -152,11 +152,11 @@ def test_a_spoilt_baseline_is_none(kept: DiskResultsStore, content: str) -> None
         ("[]", "not a JSON object"),
         ("[" * 9000, "cannot be read"),
         (
-            json.dumps({"schema": 2, "machine": MACHINE, "results": []}),
+            json.dumps({"schema": 3, "machine": MACHINE, "results": []}),
             "has an unknown format",
         ),
         (json.dumps({"schema": 1, "machine": "Supermicro; 8 x H100", "results": []}), "another machine type"),
-        (json.dumps({"schema": 1, "machine": MACHINE, "results": [{"schema": 2}]}), "1 result of"),
+        (json.dumps({"schema": 1, "machine": MACHINE, "results": [{"schema": 3}]}), "1 result of"),
     ],
 )
 def test_a_baseline_that_is_not_understood_is_never_overwritten(
@@ -203,7 +203,7 @@ def test_other_memory_than_was_asked_for_is_no_baseline(kept: DiskResultsStore) 
 @pytest.mark.parametrize("memory", [True, False])
 def test_what_was_not_measured_is_no_baseline(kept: DiskResultsStore, memory: bool) -> None:
     some: ResultsStore = MemoryResultsStore() if memory else kept
-    for results in ((), (failed(),), (result(ending=Ending.CANCELLED),)):
+    for results in ((), (failed(),), (result(ending=Ending.CANCELED),)):
         with pytest.raises(StoreError, match="nothing was measured"):
             some.save_baseline(results)
 

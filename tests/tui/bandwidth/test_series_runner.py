@@ -100,27 +100,27 @@ def test_a_failed_test_does_not_end_the_series() -> None:
     broken = Play(((0.1, "Couldn't allocate MR with error=14"),), ends_at=0.2, status=1)
     results, _ = run(Scene([*ends(380.0), broken, *ends(380.0)]), COMPARE)
     assert [one.ending for one in results] == [Ending.DONE, Ending.FAILED, Ending.DONE]
-    assert "nvidia_peermem" in results[1].trouble
-    assert results[1].trouble_raw == "Couldn't allocate MR with error=14"
+    assert "nvidia_peermem" in results[1].failure
+    assert results[1].failure_line == "Couldn't allocate MR with error=14"
 
 
 def test_stopped_no_other_test_is_begun_and_what_came_is_told() -> None:
     scene = Scene([*ends(380.0), *ends(380.0)])
     results, heard = run(scene, COMPARE, "stop")
-    assert [one.ending for one in results] == [Ending.CANCELLED]
+    assert [one.ending for one in results] == [Ending.CANCELED]
     assert results[0].gbps is not None
     assert len(scene.started) == 2
     ended = heard[-1]
     assert isinstance(ended, SeriesEnded)
-    assert ended.was_cancelled
+    assert ended.was_canceled
 
 
 def test_skipped_the_next_test_is_begun() -> None:
     results, heard = run(Scene([*ends(380.0), *ends(380.0), *ends(380.0)]), COMPARE, "skip")
-    assert [one.ending for one in results] == [Ending.CANCELLED, Ending.DONE, Ending.DONE]
+    assert [one.ending for one in results] == [Ending.CANCELED, Ending.DONE, Ending.DONE]
     ended = heard[-1]
     assert isinstance(ended, SeriesEnded)
-    assert not ended.was_cancelled
+    assert not ended.was_canceled
 
 
 def test_one_test_at_a_time() -> None:
@@ -157,4 +157,4 @@ def test_a_tool_that_ends_well_and_measured_nothing_has_failed(
     play = Play(tuple((0.1, line) for line in lines), ends_at=0.5, status=0)
     (result,), _ = run(Scene([play]), Request(tool=tool))
     assert result.ending is Ending.FAILED
-    assert why in result.trouble
+    assert why in result.failure

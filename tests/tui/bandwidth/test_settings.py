@@ -1,5 +1,11 @@
 """The settings of a test: what the others take the meaning from does not count."""
 
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
 from probes.bandwidth.model.request import MemoryPath, Mode, Request, Scope
 from probes.simulation.host import SimulatedHost
 from probes.snapshot.examination import examine
@@ -64,3 +70,48 @@ def test_a_test_without_nics_has_no_matrix() -> None:
     assert shown(wish, "scope") == "this GPU"
     turn(wish, "scope", Scope.SWEEP)
     assert wish.request.scope is Scope.SWEEP
+
+
+ROOT = Path(__file__).parents[3]
+# Runs gdrtop's code as if one line of request.py were another one.
+WITH_OTHER_DEFAULT = """
+import importlib.util, sys
+name = "probes.bandwidth.model.request"
+spec = importlib.util.find_spec(name)
+source = spec.loader.get_source(name)
+assert source.count({old!r}) == 1
+module = sys.modules[name] = importlib.util.module_from_spec(spec)
+exec(compile(source.replace({old!r}, {new!r}), spec.origin, "exec"), vars(module))
+from probes.simulation.host import SimulatedHost
+from probes.snapshot.examination import examine
+from tui.bandwidth.settings import BandwidthSettings
+from tui.cli import main
+made = BandwidthSettings()
+made.set_examination(examine(SimulatedHost("cloud-vm")))
+rows = {{row.name: row.value for row in made.rows()}}
+print("DASHBOARD", rows["seconds"], rows["size"], rows["queue pairs"])
+print("DRY RUN")
+main(["bench", "--demo", "hgx-h100", "--dry-run", "--serve"])
+print("HELP")
+main(["bench", "--help"])
+"""
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "dashboard", "command", "help_text"),
+    [
+        ("duration_s: int = 10", "duration_s: int = 77", "77 s 1 MiB 1", "-D 77", "(default: 77)"),
+        ("DEFAULT_BYTES = 1 << 20", "DEFAULT_BYTES = 2 << 20", "10 s 2 MiB 1", "-s 2097152", "(default: 2M)"),
+        ("queue_pairs: int = 1", "queue_pairs: int = 3", "10 s 1 MiB 3", "-q 3", "(default: 3)"),
+    ],
+)
+def test_a_default_has_one_place_that_dashboard_command_and_help_follow(
+    old: str, new: str, dashboard: str, command: str, help_text: str
+) -> None:
+    code = WITH_OTHER_DEFAULT.format(old=old, new=new)
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
+    before, _, help_shown = done.stdout.partition("HELP")
+    shown_settings, _, dry_run = before.partition("DRY RUN")
+    assert f"DASHBOARD {dashboard}" in shown_settings, done.stderr
+    assert command in " ".join(dry_run.split())
+    assert help_text in " ".join(help_shown.split())

@@ -172,7 +172,7 @@ def test_cancelled_at_any_moment_nothing_is_left(steps: int) -> None:
         return left[0] < 0
 
     ending, trouble, _ = meet(scene, cancel=cancel)
-    assert (ending, trouble) == (Ending.CANCELLED, None)
+    assert (ending, trouble) == (Ending.CANCELED, None)
     ended = [line for line in scene.log if line.startswith("end")]
     assert ended == [f"end {number}" for number in reversed(range(len(scene.started)))]
 

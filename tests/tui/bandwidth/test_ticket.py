@@ -21,7 +21,7 @@ def test_it_has_node_type_commands_figure_and_judgment() -> None:
 
 
 def test_a_failure_has_its_raw_line() -> None:
-    told = ticket_text((failed(trouble="nvidia_peermem is not loaded", raw="error=14"),))
+    told = ticket_text((failed(failure="nvidia_peermem is not loaded", raw="error=14"),))
     assert "nvidia_peermem is not loaded" in told
     assert "its output: error=14" in told
 

@@ -3,6 +3,7 @@
 import io
 import json
 from dataclasses import replace
+from datetime import datetime
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -29,6 +30,7 @@ from tests.tui.pilot import SteppedClock
 from tui.cli import main
 from tui.commands.live import write_live
 from tui.commands.live_text import exit_status
+from tui.runtime.json_values import time_json
 
 
 def printed(
@@ -150,7 +152,8 @@ def test_json_is_one_document_a_line_that_its_schema_describes(scripted: Scripte
     status, text = printed(3, as_json=True)
     lines = [valid("live", line) for line in text.splitlines()]
     assert len(lines) == 3
-    assert [round(line["taken_at"] - lines[0]["taken_at"]) for line in lines] == [0, 1, 2]
+    times = [datetime.fromisoformat(line["time"]) for line in lines]
+    assert [round((time - times[0]).total_seconds()) for time in times] == [0, 1, 2]
     assert {line["exit_status"] for line in lines} == {status} == {3}
     last = lines[-1]["processes"][-1]
     assert (last["program"], last["user"], last["rank"], last["path_text"]) == (
@@ -206,8 +209,8 @@ def test_a_recording_plays_without_waiting(count: int, lines: int) -> None:
         raise AssertionError("it waited")
 
     write_live(ReplayHost(read(archive_of(moments))), out, True, None, False, clock, wait)
-    times = [json.loads(line)["taken_at"] for line in out.getvalue().splitlines()]
-    assert times == [moment.at for moment in moments][-lines:]
+    times = [json.loads(line)["time"] for line in out.getvalue().splitlines()]
+    assert times == [time_json(moment.at) for moment in moments][-lines:]
 
 
 def test_a_tree_of_files_is_refused_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,6 +2,7 @@
 
 import io
 import json
+from collections.abc import Iterator
 from datetime import datetime
 from functools import cache, partial
 from pathlib import Path
@@ -26,6 +27,7 @@ from tui.commands.modules import write_modules
 from tui.commands.schema import KINDS, schema_text
 from tui.commands.topo import write_topology
 from tui.files.version import version
+from tui.runtime.json_values import SCHEMA_VERSIONS
 
 FAULTS = """
     nvidia-not-loaded peermem-built-without-symbols module-blacklisted
@@ -54,7 +56,7 @@ def valid(kind: str, text: str) -> dict[str, Any]:
     errors = [f"{error.json_path}: {error.message[:300]}" for error in validator(kind).iter_errors(document)]
     assert not errors
     assert list(document)[:5] == ["schema", "gdrtop", "node", "time", "source"]
-    assert document["schema"] == f"gdrtop/{kind}/1"
+    assert document["schema"] == f"gdrtop/{kind}/{SCHEMA_VERSIONS.get(kind, 1)}"
     assert document["gdrtop"] == version()
     assert datetime.fromisoformat(document["time"]).tzinfo is not None
     return document
@@ -119,7 +121,7 @@ def test_a_recording_names_the_node_by_its_name_or_its_token(redact: bool) -> No
     document = valid("topo", out.getvalue())
     assert document["source"] == "recorded"
     assert document["node"] == ("host-1" if redact else "hgx-h100")
-    assert datetime.fromisoformat(document["time"]).timestamp() == int(moments[0].at)
+    assert datetime.fromisoformat(document["time"]).timestamp() == pytest.approx(moments[0].at, abs=0.001)
 
 
 def test_schema_prints_each_schema_and_lists_them(capsys: pytest.CaptureFixture[str]) -> None:
@@ -130,10 +132,30 @@ def test_schema_prints_each_schema_and_lists_them(capsys: pytest.CaptureFixture[
     assert "no schema 'nodes'; the schemas are check, forecast" in capsys.readouterr().err
 
 
+def properties_of(kind: str) -> Iterator[tuple[str, Any]]:
+    """Every property of every object in a schema."""
+    waiting: list[Any] = [json.loads(schema_text(kind))]
+    while waiting:
+        value = waiting.pop()
+        if isinstance(value, dict):
+            properties = value.get("properties", {})
+            yield from properties.items() if isinstance(properties, dict) else ()
+        waiting += value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_times_and_exit_statuses_have_the_same_names_and_forms_in_all_schemas(kind: str) -> None:
+    for name, schema in properties_of(kind):
+        assert name not in ("at", "taken_at", "exit", "status_code", "timestamp")
+        if name == "time" or (name == "since" and kind != "env"):
+            assert schema.get("format") == "date-time"
+        assert "1970" not in str(schema.get("description", ""))
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_document_with_a_fact_more_or_less_does_not_pass(kind: str) -> None:
     head = {
-        "schema": f"gdrtop/{kind}/1",
+        "schema": f"gdrtop/{kind}/{SCHEMA_VERSIONS.get(kind, 1)}",
         "gdrtop": "1",
         "node": None,
         "time": "?",

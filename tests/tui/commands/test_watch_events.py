@@ -20,6 +20,7 @@ from tests.tui.commands.scripted_watch import Scripted
 from tests.tui.commands.watched_node import Watched, recording, rings, saved
 from tui.commands.live import write_live
 from tui.runtime.black_box import Limits
+from tui.runtime.json_values import time_json
 from tui.runtime.live_reader import LiveReader
 from tui.runtime.replay_source import ReplaySource
 
@@ -74,8 +75,8 @@ def test_a_replay_shows_the_same_event_at_the_moment_at_which_it_opens(tmp_path:
     out = io.StringIO()
     write_live(host, out, as_json=True)
     samples = [json.loads(line) for line in out.getvalue().splitlines()]
-    opening = host.recording.moments[host.recording.opening].at
-    shown = next(one for one in samples if one["taken_at"] == opening)
+    opening = time_json(host.recording.moments[host.recording.opening].at)
+    shown = next(one for one in samples if one["time"] == opening)
     assert "mlx5_3" in " ".join(event["text"] for event in shown["events"])
     assert [len(one["jobs"]) for one in samples] == [1] * len(samples)
 

@@ -8,8 +8,7 @@ import pytest
 from probes.bandwidth.model.limits import Bound, Limit
 from probes.bandwidth.model.samples import Latency, Sample
 from probes.base.unknown import Reason, Unknown
-from widgets.bandwidth.chart import draw_chart
-from widgets.bandwidth.curves import Curve, XAxis, curve_of, is_latency, x_axis_of
+from widgets.bandwidth.chart import Curve, XAxis, curve_of, draw_chart, is_latency, x_axis_of
 from widgets.base.lines import Tone, plain, width_of
 
 PORT = Bound("port 1 of mlx5_0", 400.0, 392.0, "", ())

@@ -23,12 +23,10 @@ from probes.snapshot.examination import Examination, examine
 from probes.snapshot.rates import Reading
 from tui.actions.guards import node_name
 from tui.bandwidth.events import BandwidthEvent, SaveFailed, SeriesEnded, SeriesStarted, TestEnded
-from tui.bandwidth.expected_rows import expected_rows
-from tui.bandwidth.impact_check import read_twice
+from tui.bandwidth.impact_check import read_twice, with_not_started
 from tui.bandwidth.processes import ProcessStarter
 from tui.bandwidth.results_store import open_results_store
-from tui.bandwidth.series_abort import with_not_started
-from tui.bandwidth.session import BenchSession, ResultsStore
+from tui.bandwidth.session import BenchSession, ResultsStore, expected_rows
 from tui.commands.bench.exit_status import (
     EXIT_NOT_MEASURED,
     EXIT_NOT_WRITTEN,

@@ -60,7 +60,7 @@ def exit_status(
         under = below_expected(done)
         if under:
             worst, others = under[0], len(under) - 1
-            expected = f"at least {worst.expected_gbps:.0f} Gb/s is expected of {worst.expected_of}"
+            expected = f"at least {worst.expected_gbps:.0f} Gb/s is expected of {worst.expected_machine}"
             figure = f"{worst.title}, {headline_text(worst)}; {expected}"
             return EXIT_BELOW, f"below what is expected: {figure}{f'; and {others} more' if others else ''}"
         return 0, f"{measured}{_as_expected(done)}"
@@ -93,7 +93,7 @@ def below_expected(results: Sequence[Result]) -> list[Result]:
 
 def _as_expected(done: Sequence[Result]) -> str:
     """Return ", as expected of DGX H100" if figures are known for all these results."""
-    names = {result.expected_of for result in done if result.memory in _GPU_PATHS}
+    names = {result.expected_machine for result in done if result.memory in _GPU_PATHS}
     return f", as expected of {names.pop()}" if len(names) == 1 and names != {""} else ""
 
 

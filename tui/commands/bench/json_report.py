@@ -11,8 +11,15 @@ from probes.bandwidth.results.baseline import machine_type
 from probes.bandwidth.results.comparison import conclusions
 from probes.bandwidth.results.result_json import to_json
 from probes.snapshot.examination import Examination
-from tui.runtime.json_values import document, host_name, plain_value
+from tui.runtime.json_values import document, host_name, plain_value, with_time
 from widgets.bandwidth.series import peer_command
+
+
+def result_json(result: Result) -> dict[str, Any]:
+    """Return one result; unlike a saved one, it is part of a document, and its time is as in all of them."""
+    fields = to_json(result)
+    del fields["schema"]
+    return with_time(fields, "taken_at")
 
 
 def _common(examination: Examination, series: Series | None, affected: Sequence[str]) -> dict[str, Any]:
@@ -39,12 +46,12 @@ def plan_json(
         {
             "title": test.title,
             "proves": test.purpose.proves,
-            "does_not_prove": test.purpose.not_proven,
+            "not_proven": test.purpose.not_proven,
             "commands": {process.name: list(process.command.argv) for process in test.processes},
             "for_peer": peer_command(test, peers_name),
             "limit_gbps": plain_value(test.limit.gbps),
             "expected_gbps": None if test.expected is None else test.expected.gbps,
-            "expected_of": "" if test.expected is None else test.expected.name,
+            "expected_machine": "" if test.expected is None else test.expected.name,
             "seconds": test.seconds,
             "notes": list(test.notes),
         }
@@ -65,7 +72,7 @@ def results_json(
 ) -> dict[str, Any]:
     """Return the results; `comparisons` by the number of the test, from 1."""
     measured = [
-        {**to_json(result), "comparisons": list(comparisons.get(number, ()))}
+        {**result_json(result), "comparisons": list(comparisons.get(number, ()))}
         for number, result in enumerate(results, 1)
     ]
     meaning = list(conclusions(results, series.left_out if series else ()))

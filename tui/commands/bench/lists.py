@@ -6,12 +6,12 @@ from typing import TextIO
 
 from probes.bandwidth.planning.inventory import inventory, packages_of_tests
 from probes.bandwidth.results.against_earlier import local_time
-from probes.bandwidth.results.result_json import to_json
 from probes.base.origin import Source
 from probes.facts.system import platform
 from probes.host.protocol import Host
 from probes.snapshot.examination import examine
 from tui.bandwidth.session import ResultsStore
+from tui.commands.bench.json_report import result_json
 from tui.runtime.json_values import document, host_name, plain_value, write_json
 from tui.runtime.node_heading import heading
 from tui.runtime.printing import print_lines, text_width
@@ -26,7 +26,7 @@ def list_tools(host: Host, as_json: bool, out: TextIO, ascii_only: bool) -> int:
     available = inventory(examination, packages_of_tests(host, examination))
     if as_json:
         tools = [
-            {**plain_value(entry), "can_run": entry.can_run, "lacks": entry.lacks} for entry in available
+            {**plain_value(entry), "can_run": entry.can_run, "missing": entry.missing} for entry in available
         ]
         node = examination.node
         write_json(document("bench", host_name(node), node.origin, host.wall_clock(), {"tools": tools}), out)
@@ -39,7 +39,7 @@ def list_results(store: ResultsStore, host: Host, as_json: bool, out: TextIO, as
     """Print earlier results, newest first, a line each; or why they cannot be read."""
     results, unread = tuple(reversed(store.results())), store.why_unread()
     if as_json:
-        saved = {"results": [to_json(result) for result in results]}
+        saved = {"results": [result_json(result) for result in results]}
         content = {"results": None, "unknown": {"results": unread}} if unread else saved
         name = platform.probe(host).hostname
         write_json(document("bench", name, host.origin, host.wall_clock(), content), out)

@@ -7,7 +7,7 @@ import math
 import re
 from collections.abc import Callable
 
-from probes.bandwidth.model.request import MemoryPath, Mode, Request, Scope
+from probes.bandwidth.model.request import DEFAULT_BYTES, MemoryPath, Mode, Request, Scope
 from probes.base.frozen import frozen
 from probes.facts.system.tool_names import GDRCOPY, NCCL_TESTS, PERFTEST, PROGRAMS
 
@@ -50,6 +50,7 @@ _MOST_SECONDS = 3600
 _LARGEST_BYTES = 1 << 30
 _SIZE = re.compile(r"(\d{1,10})([KMG]?)", re.ASCII)
 _UNITS = {"": 0, "K": 10, "M": 20, "G": 30}
+_DEFAULT_TEST = next(option for option, tool in TESTS.items() if tool == Request.tool)
 _STAGED_TEST = "all-reduce"
 _OF_NCCL = (MemoryPath.STAGED.value, MemoryPath.COMPARE.value)
 _PERFTEST_ONLY = ("to", "memory", "matrix", "serve", "connect", "ssh", "peer_nic", "queue_pairs", "both_ways")
@@ -77,25 +78,29 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.description, parser.epilog = DESCRIPTION, EPILOG
     what = parser.add_argument_group("what to measure")
     tests, memories = ", ".join(TESTS), ", ".join(MEMORIES)
-    what.add_argument("--test", choices=TESTS, metavar="TEST", help=f"{tests} (default: write)")
+    what.add_argument("--test", choices=TESTS, metavar="TEST", help=f"{tests} (default: {_DEFAULT_TEST})")
     what.add_argument("--gpu", metavar="N|BDF", help="the GPU (default: the first)")
     what.add_argument("--nic", metavar="DEV", help="the RDMA device (default: the GPU's best)")
     what.add_argument(
         "--memory",
         choices=MEMORIES,
         metavar="PATH",
-        help=f"memory and path to it: {memories} (default: best); nccl-tests: staged or compare",
+        help=(
+            f"memory and path to it: {memories} (default: {Request.memory.value});"
+            " nccl-tests: staged or compare"
+        ),
     )
     scope = what.add_mutually_exclusive_group()
     scope.add_argument("--sweep", action="store_true", help="every GPU with its best NIC")
     scope.add_argument("--matrix", action="store_true", help="every GPU with every NIC")
-    size_help = "message size (default: 1M)"
+    size_help = f"message size (default: {DEFAULT_BYTES >> 20}M)"
     what.add_argument("--size", type=_size, metavar="BYTES[K|M|G]|all", help=size_help)
     seconds = _whole("seconds", 2, _MOST_SECONDS)
-    seconds_help = "duration of each bandwidth test (default: 10)"
+    seconds_help = f"duration of each bandwidth test (default: {Request.duration_s})"
     what.add_argument("--seconds", type=seconds, metavar="N", help=seconds_help)
     pairs = _whole("queue pairs", 1, 16_384)
-    what.add_argument("--queue-pairs", type=pairs, metavar="N", help="number of queue pairs (default: 1)")
+    pairs_help = f"number of queue pairs (default: {Request.queue_pairs})"
+    what.add_argument("--queue-pairs", type=pairs, metavar="N", help=pairs_help)
     what.add_argument("--both-ways", action="store_true", help="both directions at once; report the sum")
     what.add_argument(
         "--over-network",
@@ -144,7 +149,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def parse_options(options: argparse.Namespace) -> BenchOptions:
     """Return the options, or raise argparse.ArgumentTypeError if they contradict each other."""
     uses_nics = options.memory in _OF_NCCL
-    options.test = options.test or (_STAGED_TEST if options.memory == MemoryPath.STAGED.value else "write")
+    options.test = options.test or (
+        _STAGED_TEST if options.memory == MemoryPath.STAGED.value else _DEFAULT_TEST
+    )
     options.over_network |= uses_nics and TESTS[options.test] in NCCL_TESTS
     contradiction = _contradiction(options)
     if contradiction:
@@ -161,7 +168,7 @@ def parse_options(options: argparse.Namespace) -> BenchOptions:
         tool=TESTS[options.test],
         setup=mode,
         scope=scope,
-        memory=MEMORIES[options.memory or MemoryPath.BEST.value],
+        memory=MEMORIES[options.memory or Request.memory.value],
         gpu=options.gpu,
         nic=options.nic,
         far_nic=options.to or options.peer_nic,
@@ -169,7 +176,7 @@ def parse_options(options: argparse.Namespace) -> BenchOptions:
         size_bytes=options.size if isinstance(options.size, int) else None,
         all_sizes=options.size == "all",
         duration_s=options.seconds or Request.duration_s,
-        queue_pairs=options.queue_pairs or 1,
+        queue_pairs=options.queue_pairs or Request.queue_pairs,
         is_bidirectional=options.both_ways,
         tcp_port=options.port,
         over_network=options.over_network,

@@ -10,10 +10,9 @@ from probes.bandwidth.model.result import Result
 from probes.bandwidth.model.samples import CONNECTED, WAITING, About, Sample
 from probes.bandwidth.results.comparison import conclusions
 from tui.bandwidth.events import BandwidthEvent, FactReported, SampleReceived, TestEnded, TestStarted
-from widgets.bandwidth.matrix import draw_matrix
 from widgets.bandwidth.result import draw_result
 from widgets.bandwidth.series import draw_commands, peer_command
-from widgets.bandwidth.table import RowTable
+from widgets.bandwidth.table import RowTable, draw_matrix
 from widgets.base.figures import minutes
 from widgets.base.lines import Line, Run, Tone, line, wrapped
 

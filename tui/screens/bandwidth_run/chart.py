@@ -5,15 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from probes.bandwidth.model.planned_test import PlannedTest, Series
-from probes.bandwidth.model.rating import Rating, rate
+from probes.bandwidth.model.rating import Rating, headline, rate
 from probes.bandwidth.model.result import MOST_SAMPLES, Result
 from probes.bandwidth.model.samples import Sample
-from probes.bandwidth.results.headline import headline
 from probes.bandwidth.tools.nccl_tests import NcclSettings
 from probes.bandwidth.tools.perftest_command import PerftestSettings
 from probes.base.frozen import frozen
-from widgets.bandwidth.chart import draw_chart
-from widgets.bandwidth.curves import Curve, XAxis, curve_of, is_latency, x_axis_of
+from widgets.bandwidth.chart import Curve, XAxis, curve_of, draw_chart, is_latency, x_axis_of
 from widgets.bandwidth.result import mark_of
 from widgets.base.lines import Line, Tone
 

@@ -34,13 +34,12 @@ from tui.bandwidth.events import (
     TestEnded,
     TestStarted,
 )
-from tui.bandwidth.series_abort import with_not_started
+from tui.bandwidth.impact_check import with_not_started
 from tui.screens.bandwidth_run.chart import MOST_COMPARED, Rows, draw
 from tui.screens.confirm.state import file_word
-from widgets.bandwidth.matrix import draw_matrix
 from widgets.bandwidth.result import draw_result, mark_of, words_of
 from widgets.bandwidth.series import draw_for_peer, draw_left_out, peer_command
-from widgets.bandwidth.table import draw_rows
+from widgets.bandwidth.table import draw_matrix, draw_rows
 from widgets.base.figures import minutes
 from widgets.base.lines import Line, Run, Tone, fit, sentence, wrapped
 
@@ -113,8 +112,8 @@ class SeriesState:
             self._row_counts.append(max(self._row_count, len(event.result.samples)))
             mark = mark_of(event.result)
             write(f"{mark.text} {words_of(event.result)}", tone=mark.tone)
-            if event.result.trouble:
-                write(event.result.trouble, tone=Tone.BAD)
+            if event.result.failure:
+                write(event.result.failure, tone=Tone.BAD)
         elif isinstance(event, SaveFailed):
             write(f"▲ not saved: {event.reason}", tone=Tone.WARNING)
         elif isinstance(event, SeriesEnded):
@@ -207,7 +206,7 @@ class SeriesState:
             return [Run(f"✗ {ended.refused}", Tone.BAD)]
         if ended.aborted:
             return [Run(f"▲ {ended.aborted}", Tone.WARNING), Run(f" · {self._counts()}")]
-        how, counts = "canceled" if ended.was_cancelled else "done", self._counts()
+        how, counts = "canceled" if ended.was_canceled else "done", self._counts()
         rest = counts.removeprefix(how).removeprefix("; ")
         return [Run(how, Tone.TITLE), Run(f" · {rest}" if rest else "")]
 

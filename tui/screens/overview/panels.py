@@ -162,7 +162,7 @@ class Panels:
         highlights = self.highlights(topology)
         below = matrix.legend(topology, width, highlights)
         if alone and self.measured:
-            from widgets.bandwidth.matrix import draw_matrix
+            from widgets.bandwidth.table import draw_matrix
 
             newest = list(self.measured.values())
             below += [(), (Run("MEASURED", Tone.TITLE),), *draw_matrix(newest, width)]

@@ -24,7 +24,7 @@ def test_perftest_tells_its_version_and_cuda() -> None:
     assert (write.path, write.version) == ("/usr/bin/ib_write_bw", "6.23")
     assert write.gpu_memory is True
     assert write.dmabuf is True
-    assert (write.lacks, write.way_to_get) == ("", "")
+    assert (write.missing, write.install_hint) == ("", "")
 
 
 def with_package(name: str, tool: str) -> Available:
@@ -61,27 +61,27 @@ def test_a_build_without_cuda_says_so_and_how_to_get_one() -> None:
     for name in PERFTEST:
         plain = tool(lacking("hgx-h100", cuda=False, dmabuf=False), name)
         assert plain.can_run
-        assert "without CUDA" in plain.lacks
-        assert "CUDA_H_PATH" in plain.way_to_get
-        assert "apt install" not in plain.way_to_get
+        assert "without CUDA" in plain.missing
+        assert "CUDA_H_PATH" in plain.install_hint
+        assert "apt install" not in plain.install_hint
         assert "GPU memory" in plain.purpose.not_proven
 
 
 def test_a_build_without_dmabuf_says_so() -> None:
-    assert "without DMA-BUF" in tool(lacking("hgx-h100", dmabuf=False), "ib_read_bw").lacks
+    assert "without DMA-BUF" in tool(lacking("hgx-h100", dmabuf=False), "ib_read_bw").missing
 
 
 def test_what_is_missing_says_how_to_get_it() -> None:
     missing = tool(lacking("hgx-h100", "gdrcopy_sanity", "ib_send_lat"), "gdrcopy_sanity")
     assert not missing.can_run
-    assert missing.lacks == "not installed"
-    assert "gdrcopy" in missing.way_to_get
-    assert "install perftest" in tool(lacking("hgx-h100", "ib_send_lat"), "ib_send_lat").way_to_get
+    assert missing.missing == "not installed"
+    assert "gdrcopy" in missing.install_hint
+    assert "install perftest" in tool(lacking("hgx-h100", "ib_send_lat"), "ib_send_lat").install_hint
 
 
 def test_what_is_not_known_is_not_told_as_missing() -> None:
     lost = Unknown(Reason.NOT_RECORDED, "/usr", "this tree has no /usr")
     for one in inventory(replace(node(), tools=lost)):
         assert not one.can_run
-        assert "not recorded" in one.lacks
-        assert one.way_to_get == ""
+        assert "not recorded" in one.missing
+        assert one.install_hint == ""

@@ -21,7 +21,7 @@ def test_the_last_result_of_the_same_test_is_the_one_to_compare() -> None:
         result(2.0, taken_at=MORNING + 90, origin="simulated hgx-h100"),
         result(3.0, BY_PEERMEM, taken_at=MORNING + 90),
         result(4.0, taken_at=MORNING + 90, size_bytes=64),
-        result(5.0, taken_at=MORNING + 90, ending=Ending.CANCELLED),
+        result(5.0, taken_at=MORNING + 90, ending=Ending.CANCELED),
         result(6.0, taken_at=NOW + 1),
         now,
     ]

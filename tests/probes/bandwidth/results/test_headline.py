@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 import pytest
 
+from probes.bandwidth.model.rating import headline, stalls
 from probes.bandwidth.model.samples import Latency, Sample
-from probes.bandwidth.results.headline import headline, stalls
 from probes.bandwidth.tools.nccl_tests import NcclSettings
 from probes.bandwidth.tools.nvbandwidth import NvbandwidthSettings
 from probes.bandwidth.tools.perftest_command import PerftestSettings

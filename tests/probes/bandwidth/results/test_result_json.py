@@ -3,6 +3,7 @@
 import json
 from dataclasses import fields, replace
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -21,11 +22,45 @@ def test_a_rating_that_an_earlier_version_saved_is_read() -> None:
     assert from_json(saved).judgment.verdict is Rating.NEAR
 
 
-def test_a_judgment_that_an_earlier_version_saved_is_read() -> None:
-    before = replace(result(190.0), judgment=Judgment(Rating.BELOW, "190 Gb/s", "why", 0.5))
-    saved = json.loads(json.dumps(to_json(before)))
-    saved["judgement"] = saved.pop("judgment")
-    assert from_json(saved) == before
+# A line that gdrtop wrote to results.jsonl before schema 2.
+OF_SCHEMA_1 = """
+{"schema": 1, "taken_at": 1795000000.0, "seconds": 13.0, "node": "h100-07", "machine": "Supermicro, 8 × H100",
+ "origin": "live", "title": "GPU0 → mlx5_0 · DMA-BUF", "tool": "ib_write_lat", "setup": "loopback",
+ "pair": {"gpu": "0000:18:00.0", "gpu_label": "GPU0", "nic": "mlx5_0", "port": 1, "far_nic": "", "peer": ""},
+ "memory": "DMA-BUF", "size_bytes": null, "queue_pairs": 1, "is_bidirectional": false, "wants_nics": true,
+ "commands": ["ib_write_bw -d mlx5_0"], "ending": "cancelled", "gbps": null,
+ "figure": {"what": "RDMA_Write", "raw": " 2 2.5", "size_bytes": 2,
+  "latencies": [{"of": "min", "microseconds": 1.0}, {"of": "typical", "microseconds": 2.5}]},
+ "judgement": {"verdict": "near the line", "words": "186 of 200 Gb/s, 93 %", "why": "limited by the port",
+  "share": 0.93, "findings": []},
+ "limit_gbps": 200.0, "limit_by": "port 1 of mlx5_0", "expected_gbps": 399.0,
+ "expected_of": "our H100 nodes", "trouble": "it broke", "trouble_raw": "error=14", "facts": [],
+ "samples": [{"what": "RDMA_Write", "raw": " 2 2.5", "size_bytes": 2,
+  "latencies": [{"of": "min", "microseconds": 1.0}, {"of": "typical", "microseconds": 2.5}]}],
+ "cpu_seconds": null}
+"""
+
+
+@pytest.mark.parametrize("name", ["judgement", "judgment"])
+def test_a_result_that_an_earlier_version_saved_is_read_with_all_its_fields(name: str) -> None:
+    read = from_json(json.loads(OF_SCHEMA_1.replace("judgement", name)))
+    assert read is not None
+    assert read.judgment == Judgment(Rating.NEAR, "186 of 200 Gb/s, 93 %", "limited by the port", 0.93)
+    assert (read.failure, read.failure_line) == ("it broke", "error=14")
+    assert (read.expected_gbps, read.expected_machine) == (399.0, "our H100 nodes")
+    assert read.over_network
+    assert read.ending is Ending.CANCELED
+    assert read.figure is not None
+    assert read.figure.latencies == (Latency("min", 1.0), Latency("typical", 2.5))
+    assert read.samples == (read.figure,)
+    assert from_json(to_json(read)) == read
+
+
+def test_a_deep_file_of_an_earlier_version_does_no_harm() -> None:
+    deep: object = 1
+    for _ in range(900):
+        deep = [deep]
+    assert from_json({**json.loads(OF_SCHEMA_1), "samples": deep, "figure": {"latencies": deep}}) is not None
 
 
 CHARACTERS = st.characters(codec="utf-8", categories=("L", "N", "P"))
@@ -72,8 +107,8 @@ RESULTS = st.builds(
     judgment=st.builds(Judgment, st.sampled_from(Rating), TEXT, TEXT, st.none() | FIGURE),
     limit_gbps=st.none() | FIGURE,
     limit_by=TEXT,
-    trouble=TEXT,
-    trouble_raw=TEXT,
+    failure=TEXT,
+    failure_line=TEXT,
 )
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20),
@@ -107,7 +142,10 @@ def test_units_stand_in_the_names() -> None:
     assert told["size_bytes"] == 1 << 20
     assert told["limit_gbps"] == 200.0
     assert told["figure"]["gbps"] == 186.0
-    assert to_json(latency(2.5))["samples"][0]["latencies"][1] == {"of": "typical", "microseconds": 2.5}
+    assert to_json(latency(2.5))["samples"][0]["latencies"][1] == {
+        "statistic": "typical",
+        "microseconds": 2.5,
+    }
     assert to_json(failed())["ending"] == "failed"
 
 

@@ -8,8 +8,7 @@ from probes.bandwidth.model.planned_test import Pair
 from probes.bandwidth.model.rating import Rating
 from probes.bandwidth.model.result import Ending, Result
 from probes.bandwidth.model.samples import BY_PEERMEM, HOST_MEMORY, STAGED, About, Fact
-from probes.bandwidth.results.open_findings import open_findings
-from probes.bandwidth.results.slow_results import slow_results
+from probes.bandwidth.results.slow_results import open_findings, slow_results
 from probes.base.origin import Origin, Source
 from probes.checks.judgment import Judgment, judge
 from probes.queries.finding import Status
@@ -91,7 +90,7 @@ def test_a_result_that_says_nothing_about_the_path_does_not_hide_a_slow_one() ->
         {"memory": HOST_MEMORY},
         {"memory": STAGED},
         {"memory": ""},
-        {"ending": Ending.CANCELLED},
+        {"ending": Ending.CANCELED},
         {"facts": (Fact(About.MEMORY, HOST_MEMORY, ""),)},  # other memory than requested
         {"pair": Pair(nic="mlx5_0")},
         {"pair": Pair("0000:18:00.0", "GPU0")},

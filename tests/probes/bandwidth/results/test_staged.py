@@ -26,7 +26,7 @@ def collective(gbps: float, us: float, cpu: float | None, route: str, memory: st
         tool="all_reduce_perf",
         pair=Pair(gpu_label="GPU0,GPU1"),
         size_bytes=None,
-        wants_nics=True,
+        over_network=True,
         figure=large,
         samples=(small, replace(small, time_us=us + 1), large),
         facts=(Fact(About.ROUTE, route, ""),),
@@ -102,11 +102,11 @@ def test_a_direct_run_that_was_partly_staged_says_so() -> None:
 
 
 def test_a_direct_path_that_fails_where_staging_works_is_the_fault() -> None:
-    broken = replace(direct(), ending=Ending.FAILED, trouble="error 4", figure=None, samples=())
+    broken = replace(direct(), ending=Ending.FAILED, failure="error 4", figure=None, samples=())
     (told,) = conclusions([broken, staged()])
     assert "with GPUDirect RDMA all_reduce_perf failed (error 4), staged it works (142 Gb/s)" in told
     assert "the fault is on the path between NIC and GPU" in told
-    also = replace(staged(), ending=Ending.FAILED, trouble="no NIC", figure=None, samples=())
+    also = replace(staged(), ending=Ending.FAILED, failure="no NIC", figure=None, samples=())
     (told,) = conclusions([broken, also])
     assert "as with GPUDirect RDMA: the cause is not the path to the GPU" in told
 

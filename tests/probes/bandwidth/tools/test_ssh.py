@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from probes.bandwidth.model.command import Command, Refused
-from probes.bandwidth.tools.ssh import by_ssh, host_of
+from probes.bandwidth.model.command import Command, Refused, by_ssh, host_of
 from tests.probes.bandwidth.planning.test_series import HOSTILE
 
 SERVER = Command(("ib_write_bw", "-d", "mlx5_0"), "ib_write_bw")

@@ -10,7 +10,7 @@ from probes.base.unknown import Unknown
 from probes.facts.gpudirect import GdrPath
 from probes.plans.load_modules import load_modules, load_peermem
 from probes.queries.finding import Finding, Severity, Status
-from probes.setup.path_choice import choose_path
+from probes.setup.situation import choose_path
 from probes.snapshot.verdict import State
 from tests.probes.checks.changed import said
 from tests.probes.checks.doctor import examination_of, findings_on, found_on

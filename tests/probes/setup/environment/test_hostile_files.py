@@ -7,8 +7,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from probes.setup.environment import yaml_tree
-from probes.setup.environment.assignments import MAX_ASSIGNMENTS, FileKind, ParsedFile
-from probes.setup.environment.conf_file import parse_conf
+from probes.setup.environment.assignments import MAX_ASSIGNMENTS, FileKind, ParsedFile, parse_conf
 from probes.setup.environment.pod_file import parse_pod
 from probes.setup.environment.shell_file import parse_shell
 from probes.setup.environment.yaml_tree import YamlError, mappings_of, read_yaml

@@ -7,7 +7,7 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from probes.setup.manifests.commented_yaml import Key, comment_lines, dump
+from probes.setup.manifests.manifest_text import Key, comment_lines, dump
 
 WORDS = st.text(st.characters(blacklist_categories=("Cs",)), max_size=20)
 VALUES = st.recursive(

@@ -9,7 +9,7 @@ from probes.base.unknown import Reason, Unknown
 from probes.facts.gpudirect import GdrPath
 from probes.setup.manifests.catalogue import WRITERS
 from probes.setup.manifests.request import DriverOwner, Refused, make_request
-from probes.setup.path_choice import choose_path
+from probes.setup.situation import choose_path
 from probes.simulation.node.model.description import simulated_names
 from tests.probes.checks.changed import with_module
 from tests.probes.checks.doctor import examination_of

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from fnmatch import fnmatch
 
 import pytest
 
@@ -14,8 +13,7 @@ from probes.facts.kernel.boot import BootFacts, BootLoader
 from probes.setup.situation import read_situation
 from probes.setup.step import SetupRecord, StepState
 from probes.setup.steps.boot_commands import command_line_steps
-from probes.setup.steps.checked import CHECKED
-from probes.setup.steps.guide import AFTER, ORDER, Guide, build_guide, remaining_plans
+from probes.setup.steps.guide import Guide, build_guide, remaining_plans
 from probes.simulation.faults.modules import take_driver_from_disk
 from probes.simulation.host import SimulatedHost
 from probes.simulation.node.modules.loading import remove_modules
@@ -37,13 +35,6 @@ def state_of(guide: Guide, name: str) -> tuple[StepState, str]:
     return step.state, step.reason
 
 
-def test_every_check_that_a_step_names_exists() -> None:
-    ids = {finding.id for finding in findings(examine(SimulatedHost("hgx-h100")))}
-    names = [(row.id, name) for row in CHECKED for name in row.checks]
-    assert [one for one in names if not any(fnmatch(id_, one[1]) for id_ in ids)] == []
-    assert [one for one in names if "*" in one[1][:-1]] == []  # a * has an effect only at the end
-
-
 @pytest.mark.parametrize("module", ["mlx5-core", "mlx5-ib"])
 def test_a_missing_nic_driver_is_left_to_load(module: str) -> None:
     state, reason = state_of(guide_of(f"pcie-l40s+{module}-not-loaded"), "modules")
@@ -59,12 +50,6 @@ def test_a_healthy_node_only_has_to_be_measured_rebooted_and_reported() -> None:
     assert guide.next_step is not None
     assert guide.next_step.id == "measure-host"
     assert not guide.is_finished
-
-
-def test_each_step_comes_after_those_that_it_needs() -> None:
-    assert set(AFTER) <= set(ORDER)
-    for name, before in AFTER.items():
-        assert all(ORDER.index(other) < ORDER.index(name) for other in before)
 
 
 def test_a_proprietary_driver_is_replaced_before_modules_are_loaded() -> None:

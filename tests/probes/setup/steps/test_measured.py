@@ -10,13 +10,13 @@ from probes.bandwidth.planning.series import plan_series
 from probes.base.unknown import Reason, Unknown
 from probes.facts.system.tools import ToolFacts
 from probes.setup.step import SetupStep, StepState
-from probes.setup.steps.guide import AFTER
-from probes.setup.steps.measured import MEASURED, measured_step
+from probes.setup.steps.measured import MeasuredStep
+from probes.setup.steps.step_list import STEPS
 from probes.simulation.host import SimulatedHost
 from probes.snapshot.examination import Examination, examine
 from tests.probes.bandwidth.sample_results import result
 
-STAGED = next(row for row in MEASURED if row.id == "measure-staged")
+STAGED = next(step for step in STEPS if isinstance(step, MeasuredStep) and step.id == "measure-staged")
 
 
 @lru_cache(maxsize=1)
@@ -34,7 +34,7 @@ def result_of(test: PlannedTest, gbps: float, route: str) -> Result:
         setup=test.setup.value,
         pair=test.pair,
         size_bytes=load.size_bytes,
-        wants_nics=True,
+        over_network=True,
         facts=(Fact(About.ROUTE, route, ""),),
         figure=figure,
         samples=(figure,),
@@ -46,11 +46,11 @@ def step_after(staged_route: str) -> SetupStep:
     assert isinstance(series, Series)
     direct, staged = series.tests
     results = (result_of(direct, 370.0, "NET/IB/0/GDRDMA"), result_of(staged, 150.0, staged_route))
-    return measured_step(STAGED, node(), results)
+    return STAGED.measured(node(), results)
 
 
 def test_it_is_done_when_both_paths_are_measured_however_slow_the_staged_one_is() -> None:
-    assert measured_step(STAGED, node(), ()).state is StepState.TO_DO
+    assert STAGED.measured(node(), ()).state is StepState.TO_DO
     step = step_after("NET/IB/0")
     assert step.state is StepState.DONE
     assert "staged 150 of 370 Gb/s, 2.5× slower" in step.reason
@@ -67,11 +67,11 @@ def test_without_a_tool_it_is_skipped_with_the_reason() -> None:
     assert isinstance(tools, ToolFacts)
     missing = dict.fromkeys(("all_reduce_perf", "nvbandwidth"), Unknown(Reason.NOT_THERE))
     bare = replace(node(), tools=replace(tools, paths={**tools.paths, **missing}))
-    step = measured_step(STAGED, bare, ())
+    step = STAGED.measured(bare, ())
     assert step.state is StepState.SKIPPED
     assert "all_reduce_perf is not installed" in step.reason
 
 
 def test_no_other_step_waits_for_it() -> None:
-    assert "measure-staged" in AFTER
-    assert not any("measure-staged" in before for before in AFTER.values())
+    assert STAGED.after
+    assert not any(STAGED.id in step.after for step in STEPS)

@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from probes.bandwidth.model.command import Command
+from probes.bandwidth.model.request import DEFAULT_BYTES, Request
 from probes.bandwidth.model.samples import About, Fact, Sample
 from probes.bandwidth.planning.defaults import perftest_defaults
 from probes.bandwidth.tools.failures import Failure
@@ -120,6 +121,7 @@ def settings_on(
         nic = examination.topology.nics[0].id
     settings = perftest_defaults(examination, bdf, nic, dmabuf)
     assert isinstance(settings, PerftestSettings), settings
+    settings = replace(settings, size_bytes=DEFAULT_BYTES, duration_s=Request.duration_s)
     return replace(settings, **changes)  # type: ignore[arg-type]
 
 

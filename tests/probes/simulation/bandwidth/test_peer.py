@@ -2,9 +2,8 @@
 
 import pytest
 
-from probes.bandwidth.model.command import Command
+from probes.bandwidth.model.command import Command, by_ssh
 from probes.bandwidth.model.samples import About
-from probes.bandwidth.tools.ssh import by_ssh
 from probes.simulation.bandwidth.command_line import split_ssh
 from tests.probes.simulation.bandwidth.node import Node, both, settings_on
 

@@ -39,7 +39,7 @@ def test_json_has_what_is_expected(tmp_path: Path) -> None:
     status, out = Scene().run("--seconds", "3", "--json", "--expected", table(tmp_path, 399))
     content = valid("bench", out)
     (result,) = content["results"]
-    assert (result["expected_gbps"], result["expected_of"]) == (399.0, "our H100 nodes")
+    assert (result["expected_gbps"], result["expected_machine"]) == (399.0, "our H100 nodes")
     assert content["exit_status"] == status == 1
 
 

@@ -1,0 +1,186 @@
+"""Hosts whose files cannot be edited: an OpenShift MachineConfig, and Talos's machine configuration.
+
+OpenShift: modules and the kernel option of the nodes of one pool. Formats: openshift/machine-config-operator,
+docs/MachineConfig.md and docs/custom-pools.md; Ignition 3.2.0, which OpenShift 4.7 and newer accept. Each
+change reboots the nodes of the pool, one after the other.
+
+Talos: the modules and the sysctl, in the form of either version. siderolabs/talos: until 1.13
+machine.kernel.modules and machine.sysctls; from 1.14 on the documents KernelModuleConfig and SysctlConfig,
+whose schema rejects machine.kernel. Modules and sysctl: Talos's guide for NVIDIA GPUs (open source modules);
+siderolabs/extensions, nvidia-gpu.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+from urllib.parse import quote
+
+from probes.base.unknown import Unknown, known
+from probes.facts.gpudirect import GdrPath
+from probes.facts.pci.functions import PciFacts, PciKind
+from probes.facts.system.platform import is_guest
+from probes.plans.load_modules import OWN_FILE
+from probes.plans.pcie import is_arm64, pass_through_option
+from probes.queries.modules import mlx5_functions
+from probes.setup.manifests.manifest_text import Key, dump, head, join
+from probes.setup.manifests.modules_load import boot_modules
+from probes.setup.manifests.request import ManifestRequest, Refused, has_nvlink5
+
+IGNITION_VERSION = "3.2.0"
+_ROLE = "machineconfiguration.openshift.io/role"
+_STANDARD_ROLES = ("worker", "master")
+_FILE_MODE = 0o644  # printed as 420: Ignition takes a decimal integer
+_FIRST_DOCUMENTS = (1, 14)
+_SYSCTL = ("net.core.bpf_jit_harden", "1")
+_WHY_SYSCTL = "From Talos's guide for NVIDIA GPUs."
+_WHY = {
+    "nvidia": "The GPU driver. The extension keeps udev from loading it, so every module is listed.",
+    "mlx5_core": "The NICs: Talos uses the kernel's own driver, which is enough for DMA-BUF.",
+    "ib_uverbs": "Programs register memory with NICs through it.",
+    "ib_umad": "NVLink 5: the manager of the switches sends its packets through it.",
+}
+
+
+def machine_config(request: ManifestRequest) -> str | Refused:
+    """Return the MachineConfig, with its pool if the role is not one of OpenShift's own."""
+    modules = boot_modules(request)
+    arguments = _kernel_arguments(request)
+    if isinstance(modules, Refused) and not arguments:
+        return modules
+    role = request.role
+    spec: dict[str, Any] = {}
+    comments: dict[Key, str] = {
+        ("metadata", "labels"): "The pool whose nodes get this."
+        if role in _STANDARD_ROLES
+        else "The pool below selects it by this label. Without a pool it is never applied."
+    }
+    config: dict[str, Any] = {"ignition": {"version": IGNITION_VERSION}}
+    if not isinstance(modules, Refused):
+        config["storage"] = {"files": [_file(modules)]}
+        place: Key = ("spec", "config", "storage", "files", 0)
+        comments[place] = f"Modules at boot: {', '.join(modules)}."
+        mode, contents = (*place, "mode"), (*place, "contents")
+        comments[mode] = "Octal 0644. A string or a leading zero is rejected or misread."
+        comments[contents] = "A data URL (RFC 2397). contents.inline is Butane, not Ignition."
+    spec["config"] = config
+    if arguments:
+        spec["kernelArguments"] = arguments
+        comments["spec", "kernelArguments"] = (
+            "The IOMMU translates the DMA of GPUs and NICs on this node, which costs bandwidth."
+        )
+    machine = {
+        "apiVersion": "machineconfiguration.openshift.io/v1",
+        "kind": "MachineConfig",
+        "metadata": {"name": f"99-{role}-gdrtop-gpudirect-rdma", "labels": {_ROLE: role}},
+        "spec": spec,
+    }
+    notes = [f"applying it reboots every node of the pool {role}, one after the other"]
+    if isinstance(modules, Refused):
+        notes.append(f"no modules are loaded at boot: {modules.reason}")
+    use = [f"oc apply --filename FILE && oc get machineconfigpool {role} --watch"]
+    if role not in _STANDARD_ROLES:
+        use.insert(0, f"oc label node NODE node-role.kubernetes.io/{role}=")
+    lines = head(request, f"OpenShift: MachineConfig for the pool {role} for GPUDirect RDMA", use, notes)
+    pool = () if role in _STANDARD_ROLES else (_pool(role),)
+    return join(lines, *pool, dump(machine, comments))
+
+
+def _file(modules: tuple[str, ...]) -> dict[str, Any]:
+    text = "".join(f"{name}\n" for name in modules)
+    return {
+        "path": OWN_FILE,
+        "mode": _FILE_MODE,
+        "overwrite": True,
+        "contents": {"source": f"data:,{quote(text)}"},
+    }
+
+
+def _pool(role: str) -> str:
+    """Return a pool that takes the workers' configuration and this role's."""
+    pool = {
+        "apiVersion": "machineconfiguration.openshift.io/v1",
+        "kind": "MachineConfigPool",
+        "metadata": {"name": role},
+        "spec": {
+            "machineConfigSelector": {
+                "matchExpressions": [{"key": _ROLE, "operator": "In", "values": ["worker", role]}]
+            },
+            "nodeSelector": {"matchLabels": {f"node-role.kubernetes.io/{role}": ""}},
+        },
+    }
+    return dump(pool, {("metadata", "name"): "Skip this object if the pool exists already."})
+
+
+def _kernel_arguments(request: ManifestRequest) -> list[str]:
+    """Return the option for a passthrough IOMMU where the groups of GPUs or NICs are translated."""
+    examination = request.situation.examination
+    pci = examination.node.pci
+    if isinstance(pci, Unknown) or is_arm64(examination) or is_guest(examination.node.platform) is not False:
+        return []
+    wanted = {gpu.bdf for gpu in examination.topology.gpus} | {nic.bdf for nic in examination.topology.nics}
+    types = {known(pci.functions[bdf].iommu_type, "") for bdf in wanted if bdf in pci.functions}
+    return [pass_through_option(examination)] if any(kind.startswith("DMA") for kind in types) else []
+
+
+def talos(request: ManifestRequest) -> str | Refused:
+    """Return a patch of the machine configuration; DMA-BUF only."""
+    if request.path is not GdrPath.DMABUF:
+        return Refused(
+            "Talos has no OFED, which nvidia-peermem needs, so only DMA-BUF works; use --path dmabuf"
+        )
+    if request.talos_version is None:
+        return Refused("the format depends on the Talos version; state it with --talos-version, such as 1.14")
+    modules = _modules(request)
+    newer = request.talos_version >= _FIRST_DOCUMENTS
+    major, minor = request.talos_version
+    notes = [
+        f"for Talos {major}.{minor}; {'1.13 and older' if newer else '1.14 and newer'} needs another format",
+        f"the image needs these extensions: {', '.join(_extensions(request))}",
+        "gdrcopy is optional: extension nvidia-gdrdrv-device, and gdrdrv as one more module",
+    ]
+    use = ["talosctl --nodes NODE patch machineconfig --patch @FILE"]
+    lines = head(request, "Talos: machine configuration patch for GPUDirect RDMA via DMA-BUF", use, notes)
+    return join(lines, *(_documents(modules) if newer else (_machine(modules),)))
+
+
+def _modules(request: ManifestRequest) -> list[str]:
+    modules = ["nvidia", "nvidia_uvm", "nvidia_drm", "nvidia_modeset"]
+    if mlx5_functions(request.situation.examination) != ():
+        modules += ["mlx5_core", "mlx5_ib"]
+    modules.append("ib_uverbs")
+    return [*modules, "ib_umad"] if has_nvlink5(request.situation) else modules
+
+
+def _extensions(request: ManifestRequest) -> list[str]:
+    names = ["nvidia-open-gpu-kernel-modules-production", "nvidia-container-toolkit-production"]
+    pci = request.situation.examination.node.pci
+    functions = pci.functions.values() if isinstance(pci, PciFacts) else ()
+    if has_nvlink5(request.situation) or any(f.kind is PciKind.NVSWITCH for f in functions):
+        names.append("nvidia-fabricmanager-production")
+    return names
+
+
+def _machine(modules: list[str]) -> str:
+    key, value = _SYSCTL
+    machine: dict[str, Any] = {
+        "machine": {
+            "kernel": {"modules": [{"name": name} for name in modules]},
+            "sysctls": {key: value},
+        }
+    }
+    comments: dict[Key, str] = {
+        ("machine", "kernel", "modules", index): _WHY[name]
+        for index, name in enumerate(modules)
+        if name in _WHY
+    }
+    return dump(machine, {**comments, ("machine", "sysctls"): _WHY_SYSCTL})
+
+
+def _documents(modules: list[str]) -> list[str]:
+    documents = []
+    for name in modules:
+        document = {"apiVersion": "v1alpha1", "kind": "KernelModuleConfig", "name": name}
+        documents.append(dump(document, {("apiVersion",): _WHY[name]} if name in _WHY else {}))
+    key, value = _SYSCTL
+    sysctl = {"apiVersion": "v1alpha1", "kind": "SysctlConfig", "params": {key: value}}
+    return [*documents, dump(sysctl, {("apiVersion",): _WHY_SYSCTL})]

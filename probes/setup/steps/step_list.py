@@ -1,0 +1,381 @@
+"""The steps of setup, in order. What is not in this list is not a step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from probes.bandwidth.model.request import MemoryPath, Request, Scope
+from probes.facts.gpudirect import GdrPath, hardware_of
+from probes.facts.system.tool_names import NCCL_TESTS
+from probes.queries.finding import Finding, Severity, Status
+from probes.setup.step import SetupStep, StepState
+from probes.setup.steps.boot_commands import with_pass_through, with_redirects_off
+from probes.setup.steps.checked import CheckedStep
+from probes.setup.steps.definition import BuiltStep, SetupFacts, StepDefinition
+from probes.setup.steps.drivers import gpu_driver_step, nic_driver_step, with_operators
+from probes.setup.steps.environment import environment_step
+from probes.setup.steps.handover import reboot_step, report_step
+from probes.setup.steps.install_commands import with_perftest_package
+from probes.setup.steps.measured import MeasuredStep
+from probes.setup.steps.module_loading import complete_boot, complete_modules
+
+HARDWARE, REBOOT = "hardware", "reboot"
+_WHOLE_NODE = "no-gdr-path"  # the sum of what the other steps are about
+
+
+@dataclass(frozen=True, kw_only=True)
+class _OtherFindings(CheckedStep):
+    """The step for what the doctor found and no other step is about."""
+
+    def findings_of(self, facts: SetupFacts) -> list[Finding]:
+        """Return the critical findings and warnings that no other step covers."""
+        others = [step for step in STEPS if isinstance(step, CheckedStep)]
+        return [
+            finding
+            for finding in facts.findings.values()
+            if finding.status is Status.FOUND
+            and finding.severity is not Severity.NOTE
+            and finding.id != _WHOLE_NODE
+            and finding.part_of not in facts.findings  # it ends with its cause
+            and not any(step.covers(finding.id) for step in others)
+        ]
+
+
+def _with_impossibility(facts: SetupFacts, step: SetupStep) -> SetupStep:
+    """Say why no other step can help where GPUDirect RDMA can never work."""
+    if not facts.choice.is_impossible:
+        return step
+    return replace(step, state=StepState.BLOCKED, reason=facts.choice.reason)
+
+
+def _with_devices(facts: SetupFacts, step: SetupStep) -> SetupStep:
+    """Block the ports of a node that has no RDMA device: no check finds fault with them."""
+    if hardware_of(facts.examination.node.rdma) or step.state is not StepState.DONE:
+        return step
+    return replace(step, state=StepState.BLOCKED, reason="no RDMA device exists yet")
+
+
+STEPS: tuple[StepDefinition, ...] = (
+    CheckedStep(
+        id=HARDWARE,
+        title="Check GPUs and NICs",
+        why="Setup cannot fix a device that is off the bus or does not support GPUDirect RDMA by design.",
+        done="GPUs and NICs support GPUDirect RDMA",
+        checks=(
+            "geforce-no-gdr",
+            "gpu-too-old-for-gdr",
+            "vgpu-without-gdr",
+            "confidential-computing-on",
+            "c2c-grace-specifics-gb10",
+            "xid-79-fell-off-bus",
+            "gpu-missing-from-nvml",
+            "pcie-function-gone",
+            "pcie-config-unreachable",
+            "nic-health-errors",
+        ),
+        complete=_with_impossibility,
+    ),
+    BuiltStep(
+        id="nic-driver",
+        title="Install the NIC driver",
+        why="The NIC driver comes first: the NVIDIA driver's nvidia_peermem is built against it.",
+        function=nic_driver_step,
+    ),
+    BuiltStep(
+        id="gpu-driver",
+        title="Install the NVIDIA driver",
+        why="DMA-BUF needs the open kernel modules; nvidia_peermem needs driver 470 or newer.",
+        after=("hardware", "nic-driver"),
+        function=gpu_driver_step,
+    ),
+    CheckedStep(
+        id="containers",
+        title="Set up the Kubernetes operators",
+        why="Where operators own the drivers, changes on the node itself do not last.",
+        done="no operator's driver pod reports a problem",
+        checks=("k8s-*",),
+        notes_count=True,
+        complete=with_operators,
+    ),
+    CheckedStep(
+        id="rival",
+        title="Remove nv_peer_mem",
+        why="nv_peer_mem, the predecessor of nvidia_peermem, keeps nvidia_peermem from loading.",
+        done="nv_peer_mem is not installed",
+        checks=("nv-peer-mem-conflict*",),
+        notes_count=True,
+    ),
+    CheckedStep(
+        id="build",
+        title="Build modules in the right order",
+        why=(
+            "nvidia_peermem is built against the NIC driver's ib_core. If the NIC driver is installed or"
+            " upgraded afterwards, it has to be built again."
+        ),
+        after=("nic-driver", "gpu-driver"),
+        done="modules match the kernel and each other",
+        checks=(
+            "peermem-built-without-symbols",
+            "peermem-symbol-version-mismatch*",
+            "peermem-unknown-symbol-inbox-core",
+            "inbox-core-beside-ofed",
+            "dkms-*",
+            "driver-half-updated",
+            "driver-library-mismatch",
+            "module-wrong-vermagic",
+            "peermem-not-on-disk*",
+        ),
+    ),
+    CheckedStep(
+        id="signatures",
+        title="Let the kernel trust the modules",
+        why="With Secure Boot the kernel loads only modules that are signed with a key that it knows.",
+        after=("gpu-driver", "build"),
+        done="the kernel accepts the modules of this path",
+        checks=("secure-boot-*", "kernel-forbids-modules-lockdown"),
+    ),
+    CheckedStep(
+        id="modules",
+        title="Load the modules",
+        why="Without these modules no NIC can reach GPU memory.",
+        after=("nic-driver", "gpu-driver", "rival", "build", "signatures"),
+        done="all modules of the path are loaded",
+        checks=(
+            "ib-core-not-loaded",
+            "mlx4-core-not-loaded",
+            "mlx4-ib-not-loaded",
+            "mlx5-core-not-loaded",
+            "mlx5-ib-not-loaded",
+            "ib-uverbs-not-loaded",
+            "nvidia-not-loaded",
+            "nvidia-uvm-not-loaded",
+            "module-blacklisted*",
+            "kernel-forbids-modules-disabled",
+            "nic-without-driver*",
+            "nic-without-rdma-device",
+            "gpu-without-driver*",
+            "gpu-driver-start-failed",
+            "peermem-not-loaded",
+            "dev-*",
+        ),
+        complete=complete_modules,
+    ),
+    CheckedStep(
+        id="peermem-parameters",
+        title="Set nvidia_peermem's parameters",
+        why="Wrong parameters make nvidia_peermem fail with the installed NIC driver.",
+        done="nvidia_peermem has the right parameters",
+        checks=("peermem-parameter-*",),
+        only=GdrPath.PEERMEM,
+    ),
+    CheckedStep(
+        id="dmabuf",
+        title="Meet the requirements of DMA-BUF",
+        why="DMA-BUF needs the open GPU kernel modules and a NIC driver that registers DMA-BUFs.",
+        after=("gpu-driver",),
+        done="kernel, driver and NICs support DMA-BUF",
+        checks=("dmabuf-*", "p2p-topology-*"),
+        only=GdrPath.DMABUF,
+    ),
+    CheckedStep(
+        id="fabric",
+        title="Start the NVLink services",
+        why=(
+            "With NVSwitch, CUDA starts only after Fabric Manager (on B200 and B300 also NVLSM and ib_umad);"
+            " rack-scale NVLink needs IMEX."
+        ),
+        after=("gpu-driver", "modules"),
+        done="NVLink services run, or none are needed",
+        checks=(
+            "fabric-manager-down*",
+            "gpu-fabric-*",
+            "nvlsm-*",
+            "ib-umad-missing",
+            "imex-*",
+            "nvlink-down",
+        ),
+    ),
+    CheckedStep(
+        id="iommu",
+        title="Set the IOMMU to passthrough",
+        why="A translating IOMMU slows or breaks traffic between NIC and GPU.",
+        done="the IOMMU does not translate NIC requests",
+        checks=("iommu-translated", "vm-without-p2p*"),
+        complete=with_pass_through,
+    ),
+    CheckedStep(
+        id="acs",
+        title="Disable ACS redirects",
+        why="ACS redirects send traffic between GPU and NIC up to the CPU and back.",
+        after=("iommu",),
+        done="no switch redirects GPU–NIC traffic",
+        checks=("acs-*",),
+        complete=with_redirects_off,
+    ),
+    CheckedStep(
+        id="pcie",
+        title="Check PCIe links and placement",
+        why="A narrow or slow PCIe link limits every transfer over it.",
+        done="links, read requests and BARs are ok",
+        checks=("pcie-link-*", "pcie-devctl-*", "pcie-aspm-on", "bar1-too-small", "pcie-aer-uncorrectable"),
+    ),
+    CheckedStep(
+        id="ports",
+        title="Bring up the ports",
+        why="A port that is down, slow or without a usable GID carries no RDMA traffic.",
+        after=("nic-driver",),
+        done="all ports are active at full rate",
+        checks=(
+            "ib-port-not-active*",
+            "link-layer-wrong",
+            "rate-shown-as-sdr",
+            "single-rail-*",
+            "roce-gid-wrong*",
+            "mtu-mismatch*",
+            "roce-lossless-off",
+            "roce-bond-port-down",
+            "roce-rails-one-subnet",
+            "roce-rp-filter-strict",
+            "nic-firmware-mismatch",
+        ),
+        complete=_with_devices,
+    ),
+    CheckedStep(
+        id="memlock",
+        title="Allow jobs to lock memory",
+        why="RDMA registers locked memory. With the usual limit of a login or a service, registration fails.",
+        done="jobs can lock as much memory as they need",
+        checks=("memlock-*",),
+    ),
+    CheckedStep(
+        id="nccl",
+        title="Check NCCL and its settings",
+        why="One wrong variable can disable GPUDirect RDMA on a healthy node.",
+        done="no NCCL setting prevents GPUDirect RDMA",
+        checks=(
+            "nccl-*",
+            "ucx-*",
+            "nvshmem-*",
+            "rdma-core-without-dmabuf",
+            "old-userspace-abi",
+            "libibverbs-missing",
+        ),
+    ),
+    BuiltStep(
+        id="environment",
+        title="Set the NCCL environment",
+        why="Where NCCL's defaults miss a NIC or a path, jobs fall back to slower ones without a message.",
+        is_possible_in_container=True,
+        function=environment_step,
+    ),
+    CheckedStep(
+        id="boot",
+        title="Load everything at boot",
+        why="Modules that were loaded by hand are gone after a reboot.",
+        after=("modules",),
+        done="the next boot loads the same modules",
+        checks=(
+            "peermem-not-persistent",
+            "peermem-unneeded-at-boot",
+            "boot-load-race",
+            "peermem-lost-after-driver-update",
+            "initramfs-stale",
+            "persistence-off*",
+        ),
+        notes_count=True,
+        complete=complete_boot,
+    ),
+    CheckedStep(
+        id="tools",
+        title="Install the benchmark tools",
+        why="Without perftest the path to GPU memory cannot be measured.",
+        done="perftest is installed and supports GPU memory",
+        checks=("perftest-*", "libcuda-link-missing"),
+        notes_count=True,
+        complete=with_perftest_package,
+    ),
+    MeasuredStep(
+        id="measure-host",
+        title="Measure a NIC with host memory",
+        why="Host memory shows what the NIC and its link can do, without a GPU.",
+        after=("modules", "ports"),
+        is_possible_in_container=True,
+        is_scripted=False,
+        request=Request(memory=MemoryPath.HOST),
+    ),
+    MeasuredStep(
+        id="measure-pair",
+        title="Measure one GPU and its NIC",
+        why=(
+            "GPU memory must be as fast as host memory over the same NIC; if not, traffic is staged or"
+            " detours."
+        ),
+        after=("modules", "fabric", "tools", "measure-host"),
+        is_possible_in_container=True,
+        is_scripted=False,
+        request=Request(memory=MemoryPath.COMPARE),
+    ),
+    MeasuredStep(
+        id="measure-staged",
+        title="Measure the staged path",
+        why="Shows what jobs lose without GPUDirect RDMA, when data is copied through host memory.",
+        after=("modules", "fabric", "measure-host"),
+        is_scripted=False,
+        request=Request(tool=NCCL_TESTS[0], over_network=True, memory=MemoryPath.COMPARE),
+        is_optional=True,
+    ),
+    MeasuredStep(
+        id="measure-all",
+        title="Measure every GPU with its NIC",
+        why="One slow pair slows every job on this node.",
+        after=("measure-pair",),
+        is_possible_in_container=True,
+        is_scripted=False,
+        request=Request(scope=Scope.SWEEP),
+    ),
+    _OtherFindings(
+        id="others",
+        title="Resolve the other findings",
+        why="A node that is set up can still have a fault that slows jobs down.",
+        done="the doctor has no other critical finding or warning",
+        checks=(),
+    ),
+    BuiltStep(
+        id=REBOOT,
+        title="Reboot and check again",
+        why="Only a reboot proves that the setup lasts.",
+        after=("modules", "fabric", "iommu", "acs", "boot"),
+        is_scripted=False,
+        function=reboot_step,
+    ),
+    BuiltStep(
+        id="report",
+        title="Write the report",
+        why="It hands the node over: verdict, bandwidth, changes and how to undo them.",
+        after=("measure-all", "reboot"),
+        is_possible_in_container=True,
+        is_scripted=False,
+        function=report_step,
+    ),
+)
+
+
+def definition_of(id_: str) -> StepDefinition:
+    """Return the definition of a step by its id."""
+    return next(step for step in STEPS if step.id == id_)
+
+
+def check_steps(steps: Iterable[StepDefinition]) -> None:
+    """Raise ValueError for an id that occurs twice, or an `after` that is not the id of an earlier step."""
+    earlier: set[str] = set()
+    for step in steps:
+        if step.id in earlier:
+            raise ValueError(f"two steps have the id {step.id!r}")
+        for name in step.after:
+            if name not in earlier:
+                raise ValueError(f"{step.id!r} comes after {name!r}, which is not an earlier step")
+        earlier.add(step.id)
+
+
+check_steps(STEPS)
