@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from widgets.base.lines import Line, Run, Tone, fit, width_of
+from widgets.base.lines import Line, Run, Tone, cut, fit, width_of
 
 ROUND = "╭╮╰╯"
 SQUARE = "┌┐└┘"
@@ -15,8 +15,7 @@ def frame(
 ) -> list[Line]:
     """Draw a box of exactly `width` cells around the body, with the title in its upper edge."""
     inner = width - 4
-    if width_of(title) > inner:
-        title = fit(title, inner)
+    title = cut(title, inner)
     rest = width - 4 - width_of(title)
     lines: list[Line] = [
         (

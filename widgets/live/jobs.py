@@ -11,7 +11,7 @@ from probes.live.model.sample import LiveJob, LiveProcess, LiveSample, PathWord,
 from probes.live.processes.jobs import path_shares
 from probes.queries.finding import Finding, Severity
 from widgets.base.figures import gbps, short
-from widgets.base.lines import Line, Run, Tone, fit, sentence, width_of, wrapped
+from widgets.base.lines import Line, Run, Tone, cut, fit, sentence, width_of, wrapped
 from widgets.live.figures import gpu_labels, rate_of, slowest_port
 from widgets.node import jobs as node_jobs
 
@@ -208,8 +208,8 @@ def draw_overview(
         slowest = slowest_port(job, sample)
         slow = f" · slowest {slowest.name}" if slowest is not None else ""
         slow += _slowest_rank(job, processes)
-        lines.append(_cut((*head, Run(ranks), *about), width))
-        lines.append(_cut((Run("  "), *path, Run(slow)), width))
+        lines.append(cut((*head, Run(ranks), *about), width))
+        lines.append(cut((Run("  "), *path, Run(slow)), width))
         lines += problem_lines(job, sample, width)
     others = sum(len(job.pids) for job in sample.jobs) - sum(len(job.pids) for job in _with_rdma(sample))
     if not shown:
@@ -238,7 +238,3 @@ def strip(sample: LiveSample, width: int) -> Line:
     more = f"  and {len(shown) - 1} more" if len(shown) > 1 else ""
     row = job_line(shown[0], sample, width - len("Jobs ") - len(more))
     return (Run("Jobs ", Tone.TITLE), *row, Run(more, Tone.DIM))
-
-
-def _cut(of: Line, width: int) -> Line:
-    return fit(of, width) if width_of(of) > width else of

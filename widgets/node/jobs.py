@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from probes.base.unknown import Maybe, Unknown, known
 from probes.facts.jobs.processes import Process, ProcessFacts, busy_cpus, name_of, program_of, user_of
 from widgets.base.figures import gibibytes, short
-from widgets.base.lines import Line, Run, Tone, fit, width_of, wrapped
+from widgets.base.lines import Line, Run, Tone, cut, wrapped
 
 
 def jobs_of(facts: ProcessFacts) -> tuple[tuple[Process, ...], ...]:
@@ -79,7 +79,7 @@ def _row(
     where = gpus_used([process.pid for process in job], gpus)
     head = f"{where}  " if where else ""
     row: Line = (Run(head), Run(name), *about_processes(job, taken_at, far))
-    return fit(row, width) if width_of(row) > width else row
+    return cut(row, width)
 
 
 def gpus_used(pids: Collection[int], gpus: Mapping[int, Sequence[str]]) -> str:
@@ -123,5 +123,4 @@ def strip(facts: Maybe[ProcessFacts] | None, gpus: Mapping[int, Sequence[str]], 
     more = f"  and {len(rows) - 1} more" if len(rows) > 1 else ""
     head: Line = (Run("Jobs ", Tone.TITLE), *rows[0])
     left = width - len(more)
-    cut = fit(head, left) if width_of(head) > left else head
-    return (*cut, Run(more, Tone.DIM))
+    return (*cut(head, left), Run(more, Tone.DIM))

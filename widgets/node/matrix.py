@@ -14,7 +14,7 @@ from probes.topology.paths import Path, Topology
 from probes.topology.smi_words import Smi
 from widgets.base.figures import UNKNOWN_MARK
 from widgets.base.lazy_lines import LazyLines
-from widgets.base.lines import Line, Run, Tone, fit, width_of, wrapped
+from widgets.base.lines import Line, Run, Tone, cut, wrapped
 from widgets.node.highlights import Highlights
 
 BEST_MARK = "•"
@@ -202,4 +202,4 @@ def _flowed(words: Sequence[str], width: int) -> list[Line]:
         else:
             lines.append(word)
     runs: list[Line] = [(Run(text, Tone.DIM),) for text in lines]
-    return [fit(line, width) if width_of(line) > width else line for line in runs]
+    return [cut(line, width) for line in runs]

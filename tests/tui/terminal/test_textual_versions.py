@@ -68,5 +68,7 @@ def test_the_dashboard_works_with_an_allowed_version(requirement: str, tmp_path:
     run = passes(tmp_path, version, UNTESTED)
     assert run.returncode == 0, run.stdout
     run = passes(tmp_path, version, *SCENARIO)
-    result = f"gdrtop's output fails with it:\n{run.stdout}" if run.returncode else "add it to TESTED_VERSIONS"
+    result = (
+        f"gdrtop's output fails with it:\n{run.stdout}" if run.returncode else "add it to TESTED_VERSIONS"
+    )
     warnings.warn(f"Textual {version} is not one of the tested versions: {result}", stacklevel=1)

@@ -19,7 +19,7 @@ from tui.runtime.live_reader import with_judgment
 from widgets.base.columns import Rooms
 from widgets.base.figures import local_time, minutes
 from widgets.base.lazy_lines import LazyLines
-from widgets.base.lines import Line, Run, Tone, fit, plain, width_of, wrapped
+from widgets.base.lines import Line, Run, Tone, cut, plain, width_of, wrapped
 from widgets.live import changes, detail, gpus, jobs, nics, ranks
 from widgets.live.figures import memory_peers, rate_of
 from widgets.node import verdict as verdict_drawing
@@ -209,7 +209,7 @@ class LiveState:
             head: Line = (*runs, *verdict, Run("  "), *tail)
             if width_of(head) <= width:
                 return head
-        return _cut((*runs, *tail), width)
+        return cut((*runs, *tail), width)
 
     def summary(self, width: int, rows: int, status: Line = ()) -> list[Line]:
         """Draw the time and one verdict a job, in at most so many rows."""
@@ -343,7 +343,3 @@ def _event_json(event: LiveEvent) -> dict[str, object]:
         "text": event.text,
         "explanation": event.explanation,
     }
-
-
-def _cut(of: Line, width: int) -> Line:
-    return fit(of, width) if width_of(of) > width else of

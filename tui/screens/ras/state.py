@@ -160,7 +160,7 @@ class RasState(ListState):
     def text(self) -> str:
         """Return the answer of the selected port as text."""
         lines = [*self.list_lines(_TEXT_WIDTH), (), *self.detail_lines(_TEXT_WIDTH)]
-        return "".join(f"{plain(of)}\n" for of in lines)
+        return "".join(f"{plain(line)}\n" for line in lines)
 
 
 def _result(answer: RasAnswer) -> Maybe[object]:
