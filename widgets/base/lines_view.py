@@ -18,8 +18,7 @@ from textual.message import Message
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
-from widgets.base.lazy_lines import LazyLines
-from widgets.base.lines import TONE_STYLES, Line, Tone, cut, width_of
+from widgets.base.lines import TONE_STYLES, LazyLines, Line, Tone, cut, width_of
 
 
 class LinesView(ScrollView, can_focus=True, inherit_bindings=False):
@@ -78,7 +77,7 @@ class LinesView(ScrollView, can_focus=True, inherit_bindings=False):
             return
         regions = []
         top = self.scroll_offset.y
-        visible = range(max(0, top), min(len(lines), top + self.content.height))
+        visible = range(*self.visible_rows.indices(len(lines)))
         self._strips = {row: strip for row, strip in self._strips.items() if row in visible}
         for row in visible:
             old, new = before[row], lines[row]
@@ -201,6 +200,12 @@ class LinesView(ScrollView, can_focus=True, inherit_bindings=False):
     def room(self) -> int:
         """The width for lines in cells."""
         return self.content.width
+
+    @property
+    def visible_rows(self) -> slice:
+        """The rows that are seen."""
+        top = max(0, self.scroll_offset.y)
+        return slice(top, top + self.content.height)
 
     def on_resize(self) -> None:
         """Ask for new lines if the width has changed."""

@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from probes.live.model.sample import LiveEvent
 from probes.queries.finding import Severity
 from widgets.base.figures import local_time
-from widgets.base.lazy_lines import LazyLines
-from widgets.base.lines import Line, Run, Tone, cut, width_of, wrapped
+from widgets.base.lines import LazyLines, Line, Run, Tone, cut, width_of, wrapped
 
 _MARKS = {
     Severity.CRITICAL: Run("✗", Tone.BAD),

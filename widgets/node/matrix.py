@@ -13,8 +13,7 @@ from probes.topology.nccl_words import Nccl
 from probes.topology.paths import Path, Topology
 from probes.topology.smi_words import Smi
 from widgets.base.figures import UNKNOWN_MARK
-from widgets.base.lazy_lines import LazyLines
-from widgets.base.lines import Line, Run, Tone, cut, wrapped
+from widgets.base.lines import LazyLines, Line, Run, Tone, cut, wrapped
 from widgets.node.highlights import Highlights
 
 BEST_MARK = "•"
@@ -116,7 +115,7 @@ def draw(
     ends = topology.gpus if rows is None else rows
     columns = (topology.nics or topology.gpus) if columns is None else columns
     if not ends or not columns:
-        return LazyLines.of(wrapped("There is no pair of GPU and NIC.", width, Tone.DIM))
+        return LazyLines.from_lines(wrapped("There is no pair of GPU and NIC.", width, Tone.DIM))
     prefix, headings = column_headings([end.label for end in columns])
     label_width = max(len(prefix), *(len(end.label) for end in ends))
     cell = max(5, *map(len, headings)) + 1  # "NODE•" and a space

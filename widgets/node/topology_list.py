@@ -8,8 +8,7 @@ from probes.base.unknown import Unknown, known
 from probes.topology.endpoints import Endpoint
 from probes.topology.paths import Topology
 from widgets.base.boxes import columns_that_fit
-from widgets.base.lazy_lines import LazyLines
-from widgets.base.lines import Line, Run, Tone, fit, joined, width_of, wrapped
+from widgets.base.lines import LazyLines, Line, Run, Tone, fit, joined, width_of, wrapped
 from widgets.node.endpoint_lines import EndpointLines
 from widgets.node.highlights import Highlights
 from widgets.node.matrix import DETOUR_MARK, shown_word
@@ -79,7 +78,7 @@ def draw_list(
 
     others = _other_nics(topology, lines, highlights, width, columns)
     if not places and not others:
-        return LazyLines.of(wrapped("No GPU or NIC matches the filter.", width, Tone.DIM))
+        return LazyLines.from_lines(wrapped("No GPU or NIC matches the filter.", width, Tone.DIM))
     if not places:
         return others
     heading = LazyLines(1, lambda _: _heading(drawn(0), columns.is_broken))
