@@ -14,11 +14,10 @@ from probes.topology.paths import Path, Topology
 from probes.topology.smi_words import Smi
 from widgets.base.figures import UNKNOWN_MARK
 from widgets.base.lines import LazyLines, Line, Run, Tone, cut, wrapped
-from widgets.node.highlights import Highlights
+from widgets.node.highlights import NOT_USABLE_MARK, Highlights
 
 BEST_MARK = "•"
 DETOUR_MARK = "▲"
-NOT_USABLE_MARK = "⊘"  # by this session: its container, control group, namespace or user
 LONGEST_HEADING = 10
 _MEANINGS = {
     "PIX": "one switch",

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from widgets.base.boxes import frame
 from widgets.base.lines import LazyLines, Line, Run, Tone, folded, line, plain, unwrapped, width_of, wrapped
+from widgets.node.boxes import frame
 
 RUNS = st.lists(
     st.builds(

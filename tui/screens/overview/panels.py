@@ -18,7 +18,7 @@ from probes.topology.paths import Path, Topology
 from tui.screens.overview.readings import Readings
 from tui.screens.overview.selection import Selection
 from widgets.base.lines import Line, Run, Tone, wrapped
-from widgets.doctor import findings_rows
+from widgets.doctor import findings
 from widgets.live import jobs
 from widgets.node import gpudirect, matrix, modules, nic_detail, traffic
 from widgets.node import path as path_drawing
@@ -117,7 +117,7 @@ class Panels:
         labels = {end.id: end.label for end in (*topology.gpus, *topology.nics)}
         labels |= {known(end.bdf, end.id): end.label for end in topology.nics}
         gpus = [gpu.id for gpu in topology.gpus]
-        return findings_rows.draw(checked.findings, labels, gpus, width, self._selection.finding)
+        return findings.draw_rows(checked.findings, labels, gpus, width, self._selection.finding)
 
     def _jobs(self, node: Node, width: int) -> list[Line]:
         """Draw the jobs with their paths and rates, and what the last check found about them."""
