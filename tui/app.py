@@ -50,11 +50,11 @@ if TYPE_CHECKING:
     from tui.screens.bandwidth_run.screen import BandwidthRunScreen
     from tui.screens.confirm.screen import ConfirmScreen
     from tui.screens.doctor.screen import DoctorScreen
-    from tui.screens.history.screen import HistoryScreen
+    from tui.screens.history import HistoryScreen
     from tui.screens.live.screen import LiveScreen
-    from tui.screens.nccl.screen import NcclScreen
-    from tui.screens.ras.screen import RasScreen
-    from tui.screens.setup.screen import SetupScreen
+    from tui.screens.nccl import NcclScreen
+    from tui.screens.ras import RasScreen
+    from tui.screens.setup import SetupScreen
 
 LATEST_START_SECONDS = 0.3
 

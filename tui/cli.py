@@ -183,6 +183,11 @@ def _parser(names: Collection[str] = tuple(_COMMANDS)) -> _Parser:
     )
     parser.add_argument("--read-only", action="store_true", help="disable all actions and bandwidth tests")
     parser.add_argument("-V", "--version", action="store_true", help="print the version and exit")
+    parser.add_argument(
+        "--verbose",
+        action="store_true",
+        help="with --version: print also those of Python and Textual, and which output draws the dashboard",
+    )
     commands = parser.add_subparsers(
         dest="command", metavar="COMMAND", parser_class=_Parser, prog=parser.prog
     )
@@ -326,7 +331,14 @@ def _run(options: argparse.Namespace) -> int:
         from tui.files.version import version
 
         print(f"gdrtop {version()}")
+        if options.verbose:
+            from tui.terminal.textual_version import description
+
+            print(f"Python {sys.version.partition(' ')[0]}\n{description()}")
         return 0
+    if options.verbose:
+        print("gdrtop: --verbose needs --version", file=sys.stderr)
+        return EXIT_WRONG_USAGE
     if options.demo == "list":
         _list_demos()
         return 0

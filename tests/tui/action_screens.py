@@ -15,7 +15,7 @@ from tests.tui.pilot import SteppedClock, readings, until
 from tui.app import GdrtopApp
 from tui.screens.actions.screen import ActionsScreen
 from tui.screens.confirm.screen import ConfirmScreen
-from tui.screens.run.screen import RunScreen
+from tui.screens.run import RunScreen
 from widgets.base.lines_view import LinesView
 
 NODE = "hgx-h100+peermem-not-loaded"

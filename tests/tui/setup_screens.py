@@ -22,7 +22,7 @@ from tui.files.setup_log import MemorySetupLog
 from tui.screens.bandwidth_run.screen import BandwidthRunScreen
 from tui.screens.bandwidth_setup.screen import BandwidthSetupScreen
 from tui.screens.confirm.screen import ConfirmScreen
-from tui.screens.setup.screen import SetupScreen
+from tui.screens.setup import SetupScreen
 
 SMALL = (80, 24)
 

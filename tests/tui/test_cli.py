@@ -2,8 +2,10 @@
 
 import json
 import os
+import platform
 import subprocess
 import sys
+from importlib import metadata
 from pathlib import Path
 
 import pytest
@@ -14,6 +16,7 @@ from probes.simulation.node.model.description import simulated_names
 from tests.tiers import USUAL_FAULTS, usual
 from tests.trees import add_function, add_rdma_device
 from tui.cli import main
+from tui.files.version import version
 from tui.runtime.printing import ascii_text
 
 ROOT = Path(__file__).parents[2]
@@ -219,6 +222,8 @@ def test_an_encoding_without_boxes_gets_ascii_only() -> None:
         ("--interval", "soon"),
         ("no-such-command",),
         ("topo", "--no-such-option"),
+        ("--verbose",),
+        ("--verbose", "topo", "--demo"),
         ("no-such\ncommand",),
         ("--seed", "many", "topo"),
     ],
@@ -241,6 +246,20 @@ def test_help_and_version_end_well(capsys: pytest.CaptureFixture[str]) -> None:
     assert "gdrtop topo --json" in printed(capsys, "--help")
     assert "--root" in printed(capsys, "topo", "--help")
     assert printed(capsys, "--version").startswith("gdrtop ")
+
+
+def test_a_verbose_version_says_which_output_draws_the_dashboard(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    installed = metadata.version("textual")
+    monkeypatch.setattr("tui.terminal.textual_version.TESTED_VERSIONS", (installed,))
+    gdrtop_line, python, textual = printed(capsys, "--version", "--verbose").splitlines()
+    assert (gdrtop_line, python) == (f"gdrtop {version()}", f"Python {platform.python_version()}")
+    assert textual == f"Textual {installed}, with gdrtop's byte-saving output"
+    monkeypatch.setattr("tui.terminal.textual_version.TESTED_VERSIONS", ("7.0.0", "7.0.1"))
+    textual = printed(capsys, "--version", "--verbose").splitlines()[-1]
+    assert textual.startswith(f"Textual {installed}, with its own output: ")
+    assert textual.endswith("tested only with 7.0.0 or 7.0.1")
 
 
 def test_wrong_usage_is_given_to_callers_as_a_status() -> None:

@@ -12,7 +12,7 @@ from tests.tui.action_screens import NODE, asked, ended, on, seen
 from tests.tui.pilot import SteppedClock, readings, stepped_app, until
 from tui.actions.sudo_password import ask_on_terminal, wait_for_password
 from tui.runtime.live_source import LiveSource
-from tui.screens.run.screen import RunScreen
+from tui.screens.run import RunScreen
 from widgets.base.lines import Tone
 from widgets.base.lines_view import LinesView
 

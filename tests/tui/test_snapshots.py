@@ -21,7 +21,7 @@ from tui.app import GdrtopApp
 from tui.runtime.replay_source import ReplaySource
 from tui.screens.ask import ConsentScreen
 from tui.screens.bandwidth_run.screen import BandwidthRunScreen
-from tui.screens.history.screen import HistoryScreen
+from tui.screens.history import HistoryScreen
 from tui.screens.list_screen import ExaminedListScreen
 from tui.screens.live.screen import LiveScreen
 

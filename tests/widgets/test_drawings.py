@@ -16,18 +16,18 @@ from probes.simulation.node.model.description import simulated_names
 from probes.snapshot.nic_roles import roles_of
 from probes.snapshot.rates import PortRate
 from probes.topology.paths import Topology, build
+from tui.screens.overview import head as head_drawing
+from tui.screens.overview.head import Head
 from widgets.base import figures
-from widgets.base.boxes import columns_that_fit, frame
 from widgets.base.lines import Line, Run, Tone, fit, line, plain, rows_of, width_of, wrapped
-from widgets.doctor import findings_rows
-from widgets.node import head as head_drawing
+from widgets.doctor import findings
 from widgets.node import matrix as matrix_drawing
 from widgets.node import modules as ladder_drawing
 from widgets.node import path as path_drawing
 from widgets.node import topology as topology_drawing
 from widgets.node import traffic as traffic_drawing
+from widgets.node.boxes import columns_that_fit, frame
 from widgets.node.endpoint_lines import NO_FIGURES, LiveFigures
-from widgets.node.head import Head
 from widgets.node.highlights import Highlights
 
 
@@ -239,7 +239,7 @@ def test_a_finding_names_its_device() -> None:
 
     def named(*devices: str) -> str:
         finding = Finding("a", "nic", Severity.WARNING, Status.FOUND, "a title", (), "", None, "", devices)
-        return findings_rows.device_of(finding, labels, gpus)
+        return findings.device_of(finding, labels, gpus)
 
     assert named("0000:18:00.0") == "GPU0"
     assert named("0000:18:00.0", "0000:19:00.0", "0000:16:00.0") == "2 GPUs"

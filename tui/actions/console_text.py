@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from probes.base.plan import Step
 from probes.base.unknown import Unknown
 from tui.actions.events import Printed, RunBegan, RunEnded, RunEvent, RunOutcome, StepBegan, StepEnded
-from widgets.base.ansi_lines import toned
+from tui.terminal.program_output import toned
 from widgets.base.lines import Line, Run, Tone, line, wrapped
 from widgets.doctor.plan import command_of, draw_group, step_groups
 

@@ -18,7 +18,7 @@ from typing import Any, Protocol
 
 from probes.base.frozen import frozen
 from probes.host.machine.command import TRUSTED_PATH, find_command
-from tui.terminal.pty_reader import PtyReader
+from tui.terminal.program_output import PtyReader
 
 STEP_SECONDS = 300.0  # restarting openibd takes one or two minutes on a big node
 _LINE_LIMIT = 4096

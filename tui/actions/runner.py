@@ -19,7 +19,7 @@ from tui.actions.events import Printed, RunBegan, RunEnded, RunEvent, RunOutcome
 from tui.actions.local_commands import CommandResult, Commands
 from tui.actions.manual_steps import left_to_do, runnable, why_manual
 from tui.actions.verify_step import register_check
-from tui.terminal.ansi_text import without_colors
+from tui.terminal.program_output import without_colors
 
 _MOST_KERNEL_LINES = 12
 

@@ -8,7 +8,7 @@ from typing import Protocol
 
 from probes.simulation.commands.command_result import CommandResult as Performed
 from tui.actions.local_commands import CommandResult
-from tui.terminal.ansi_text import sanitized
+from tui.terminal.program_output import sanitized
 
 _LINE_LIMIT = 4096
 _LONGEST_WAIT_SECONDS = 1.5

@@ -32,8 +32,7 @@ from typing import Any, Protocol
 from probes.base.frozen import frozen
 from probes.host.machine.command import TRUSTED_PATH, find_command
 from tui.bandwidth import supervisor
-from tui.terminal.ansi_text import without_colors
-from tui.terminal.pty_reader import PtyReader
+from tui.terminal.program_output import PtyReader, without_colors
 
 LINE_LIMIT = 4096
 # While so many lines wait, no more are read, and the tool blocks. During a stop, the rest is only counted.

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from tui.bandwidth.processes import LINE_LIMIT, ProcessExit, ToolProcess
 from tui.bandwidth.supervisor import GRACE_SECONDS
-from tui.terminal.ansi_text import sanitized, without_colors
+from tui.terminal.program_output import sanitized, without_colors
 
 if TYPE_CHECKING:
     from probes.simulation.bandwidth.playback import SimulatedTest

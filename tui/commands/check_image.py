@@ -17,7 +17,7 @@ from tui.runtime.json_values import document, verdict_json, write_json
 from tui.runtime.open_host import open_hardware, open_host
 from tui.runtime.printing import print_lines, text_width
 from widgets.base.lines import Line, Run, Tone
-from widgets.doctor.image import draw
+from widgets.doctor.forecast import draw_image_check
 
 
 def run(options: argparse.Namespace, out: TextIO) -> int:
@@ -37,7 +37,7 @@ def write_check(
         write_json(check_json(check, image), out)
         return exit_status(check)
     head: Line = (Run("gdrtop  "), Run(f"IMAGE {image.origin.label}", Tone.TITLE))
-    print_lines([head, *draw(check, text_width(out))], out, ascii_only)
+    print_lines([head, *draw_image_check(check, text_width(out))], out, ascii_only)
     return exit_status(check)
 
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any, TextIO
 
 from probes.base.origin import Source
-from probes.base.plan import NothingToDo, Step
+from probes.base.plan import NothingToDo
 from probes.base.text import printable
 from probes.checks.judgment import judge
 from probes.host.protocol import Host
@@ -22,7 +22,8 @@ from tui.actions.manual_steps import why_manual
 from tui.actions.script import script_of
 from tui.commands.arguments import EXIT_INTERRUPTED, EXIT_WRONG_USAGE, UsageError
 from tui.commands.examine_host import examine_host
-from tui.runtime.json_values import document, host_name, plain_value, write_json
+from tui.commands.finding_json import step_json
+from tui.runtime.json_values import document, host_name, write_json
 from tui.runtime.node_heading import heading
 from tui.runtime.open_host import open_host
 from tui.runtime.printing import print_lines, text_width
@@ -260,16 +261,10 @@ class Do:
 
 
 def _offer_json(offer: Offer) -> dict[str, Any]:
-    steps = [] if offer.plan is None else [_step_json(step) for step in offer.plan.steps]
+    steps = [] if offer.plan is None else [step_json(step) for step in offer.plan.steps]
     state = {"possible": offer.plan is not None, "done": offer.is_done}
     fields = {"id": offer.id, "title": offer.title, **state, "steps": steps}
     return {**fields, "why_not": offer.why_not} if offer.plan is None else fields
-
-
-def _step_json(step: Step) -> dict[str, Any]:
-    """Return a step without its group, which only matters on screen."""
-    fields: dict[str, Any] = plain_value(step)
-    return {name: value for name, value in fields.items() if name != "group"}
 
 
 def command(

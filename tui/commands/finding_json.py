@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from probes.base.plan import Plan
+from probes.base.plan import Plan, Step
 from probes.queries.finding import Finding
 from tui.runtime.json_values import plain_value, time_json
 from widgets.doctor.findings import title_of
@@ -46,11 +46,18 @@ def check_row_json(finding: Finding, in_full: bool) -> dict[str, Any]:
     return {**finding_json(finding), **outcome} if in_full else outcome
 
 
+def step_json(step: Step) -> dict[str, Any]:
+    """Return what a step runs or writes, without what only drawings and setup read."""
+    names = ("why", "argv", "needs_root", "undo", "file")
+    return {name: plain_value(getattr(step, name)) for name in names}
+
+
 def _fix_json(plan: Plan) -> list[dict[str, Any]]:
     """Return the steps; facts about the whole plan are repeated in each."""
     return [
         {
-            **plain_value(step),
+            **step_json(step),
+            "group": step.group,
             "reversible": plan.reversible,
             "needs_reboot": plan.needs_reboot,
             "disturbs": plan.disturbs,

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from tui.controllers.action_worker import ActionWorker
     from tui.controllers.context import AppContext
     from tui.runtime.sampler import Examined
-    from tui.screens.run.state import RunState
+    from tui.screens.run import RunState
 
 REST_SECONDS = 10.0  # a read may never return; the kernel then refuses to unload the driver
 _WAIT_BEYOND_STEP_SECONDS = 10.0
@@ -42,8 +42,7 @@ class ActionRunController:
 
     def start(self, prepared: Prepared, typed: str) -> None:
         """Run what was confirmed, unless something else is running."""
-        from tui.screens.run.screen import RunScreen
-        from tui.screens.run.state import RunState
+        from tui.screens.run import RunScreen, RunState
 
         before = self._context.doctor.judgment
         if self._context.warn_if_busy():
@@ -100,7 +99,7 @@ class ActionRunController:
         self._notify_end(state)
 
     def _notify_end(self, state: RunState) -> None:
-        from tui.screens.run.screen import RunScreen
+        from tui.screens.run import RunScreen
 
         if state.ended is not None and not isinstance(self._app.screen, RunScreen):
             outcome = state.ended.outcome.value.capitalize()
@@ -117,7 +116,7 @@ class ActionRunController:
 
     def toggle_console(self) -> bool:
         """Show the console of a run whose end was not seen, or leave a console; return whether either."""
-        from tui.screens.run.screen import RunScreen
+        from tui.screens.run import RunScreen
 
         state, screen = self._worker.state, self._app.screen
         if state is not None and not state.was_seen and not self._is_console(screen, state):
@@ -129,7 +128,7 @@ class ActionRunController:
         return False
 
     def _show_console(self, state: RunState) -> None:
-        from tui.screens.run.screen import RunScreen
+        from tui.screens.run import RunScreen
 
         if any(self._is_console(screen, state) for screen in self._app.screen_stack):
             while not self._is_console(self._app.screen, state):
@@ -138,12 +137,12 @@ class ActionRunController:
             self._app.push_screen(RunScreen(state))
 
     def _is_console(self, screen: Screen[Any], state: RunState) -> bool:
-        from tui.screens.run.screen import RunScreen
+        from tui.screens.run import RunScreen
 
         return isinstance(screen, RunScreen) and screen.state is state
 
     def _draw(self, state: RunState) -> None:
-        from tui.screens.run.screen import RunScreen
+        from tui.screens.run import RunScreen
 
         self._context.overview.show_action(state.word)
         for screen in self._context.shown(RunScreen):

@@ -17,7 +17,7 @@ if TYPE_CHECKING:  # 66 ms that the first screen does not need
     from tui.actions.audit_log import PastRun
     from tui.actions.dispatcher import Dispatcher, Prepared
     from tui.actions.events import RunEvent
-    from tui.screens.run.state import RunState
+    from tui.screens.run import RunState
 
 
 class ActionWorker(BackgroundTask["RunEvent"]):

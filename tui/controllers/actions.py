@@ -160,8 +160,7 @@ class ActionsController:
 
     def show_history(self) -> None:
         """Show the runs in the audit logs."""
-        from tui.screens.history.screen import HistoryScreen
-        from tui.screens.history.state import HistoryState
+        from tui.screens.history import HistoryScreen, HistoryState
 
         state = HistoryState(self._context.overview.hostname, self._context.origin)
 

@@ -10,8 +10,7 @@ from probes.base.unknown import Maybe, Unknown
 from probes.live.processes.job_logs import FoundLogs, JobLog, LogPath, find_logs
 from tui.runtime.background import call_in_thread
 from tui.runtime.log_follower import Followed, LogFollower
-from tui.screens.nccl.screen import NcclScreen
-from tui.screens.nccl.state import NcclState
+from tui.screens.nccl import NcclScreen, NcclState
 
 if TYPE_CHECKING:
     from probes.host.answers import FileRange

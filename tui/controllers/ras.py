@@ -14,8 +14,7 @@ from probes.nccl.ras.facts import RasReport
 from tui.runtime.background import call_in_thread
 from tui.runtime.ras_questions import RasAnswer, RasQuestions, use_of
 from tui.screens.ask import YES, ConsentScreen
-from tui.screens.ras.screen import RasScreen
-from tui.screens.ras.state import RasPort, RasState
+from tui.screens.ras import RasPort, RasScreen, RasState
 from widgets.nccl.ras import notice
 
 if TYPE_CHECKING:

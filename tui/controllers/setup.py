@@ -24,8 +24,7 @@ from tui.files.setup_log import (
 from tui.runtime.background import call_in_thread
 from tui.runtime.lock import user_and_day
 from tui.screens.confirm.state import file_word
-from tui.screens.setup.screen import SetupScreen
-from tui.screens.setup.state import GuideState
+from tui.screens.setup import GuideState, SetupScreen
 
 if TYPE_CHECKING:
     from probes.snapshot.examination import Examination

@@ -21,7 +21,7 @@ from textual.strip import Strip
 
 from tui.terminal.cells import PLAIN, Pen, agreed_width, cells_of, change_pen, parse_pen
 from tui.terminal.driver import TerminalDriver
-from tui.terminal.parts_update import Part, PartsUpdate
+from tui.terminal.partial_compositor import Part, PartsUpdate
 from tui.terminal.textual_version import is_tested
 
 if TYPE_CHECKING:

@@ -8,23 +8,40 @@ of which one figure has changed, it renders all lines.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from textual._compositor import ChopsUpdate, Compositor
+from rich.control import Control
+from textual._compositor import ChopsUpdate, Compositor, CompositorUpdate
 from textual.geometry import Region
 from textual.screen import Screen
 from textual.strip import Strip
 from textual.widget import Widget
 
-from tui.terminal.parts_update import Part, PartsUpdate
 from tui.terminal.textual_version import is_tested
 from widgets.base.lines_view import LinesView
 
 if TYPE_CHECKING:
+    from rich.console import Console
     from typing_extensions import Self
 
+# Row, column and content of a part of the screen.
+Part = tuple[int, int, Iterable[Strip]]
 Placed = Mapping[Widget, tuple[Region, Region]]  # region and clip of each widget, the foremost first
+
+
+class PartsUpdate(CompositorUpdate):
+    """An update of parts of the screen, by row and column, so that nothing around them need be drawn."""
+
+    def __init__(self, parts: Sequence[Part]) -> None:
+        self.parts = parts
+
+    def render_segments(self, console: Console) -> str:
+        """Return what writes the parts in Textual's way."""
+        return "".join(
+            Control.move_to(column, row).segment.text + "".join(strip.render(console) for strip in strips)
+            for row, column, strips in self.parts
+        )
 
 
 class PartialCompositor(Compositor):

@@ -6,9 +6,9 @@ Views are pure functions that return `Line`s. Text commands use them too, so thi
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from enum import Enum
-from typing import NamedTuple
+from typing import NamedTuple, overload
 
 from rich.cells import cell_len, set_cell_size
 
@@ -16,7 +16,7 @@ from probes.base.text import capitalized, printable
 
 
 class Tone(Enum):
-    """What a run of text means; the screen chooses the color, and the meaning never depends on it."""
+    """What a run of text means; the meaning never depends on the color (TONE_STYLES)."""
 
     PLAIN = "plain"
     DIM = "dim"
@@ -28,6 +28,21 @@ class Tone(Enum):
     NIC = "nic"
     LIT = "lit"  # on the selected path
     CURSOR = "cursor"  # selected
+
+
+# Color of Textual's theme and attributes of each tone on the screen (lines_view.py).
+TONE_STYLES: dict[Tone, tuple[str, str]] = {
+    Tone.PLAIN: ("", ""),
+    Tone.DIM: ("", "dim"),
+    Tone.TITLE: ("", "bold"),
+    Tone.GOOD: ("success", ""),
+    Tone.WARNING: ("warning", ""),
+    Tone.BAD: ("error", "bold"),
+    Tone.GPU: ("success", "bold"),
+    Tone.NIC: ("secondary", "bold"),
+    Tone.LIT: ("", "bold underline"),
+    Tone.CURSOR: ("", "reverse"),
+}
 
 
 class Run(NamedTuple):
@@ -64,36 +79,41 @@ def line(*parts: Run | str) -> Line:
 def rows_of(lines: Iterable[Line]) -> dict[str, int]:
     """Return the first row of each id."""
     rows: dict[str, int] = {}
-    for row, of in enumerate(lines):
-        for run in of:
+    for row, runs in enumerate(lines):
+        for run in runs:
             if run.id:
                 rows.setdefault(run.id, row)
     return rows
 
 
-def plain(of: Line) -> str:
+def plain(line: Line) -> str:
     """Return the text of a line without tones, safe for any terminal."""
-    return printable("".join(run.text for run in of)).rstrip()
+    return printable("".join(run.text for run in line)).rstrip()
 
 
-def width_of(of: Line) -> int:
+def width_of(line: Line) -> int:
     """Return the width of a line in cells."""
     cells = 0
-    for text, _, _ in of:
+    for text, _, _ in line:
         cells += len(text) if text.isascii() and text.isprintable() else cell_len(text)
     return cells
 
 
-def fit(of: Line, width: int) -> Line:
+def cut(line: Line, width: int) -> Line:
+    """Return at most `width` cells of a line; a cut line ends in `…`."""
+    return fit(line, width) if width_of(line) > width else line
+
+
+def fit(line: Line, width: int) -> Line:
     """Cut or pad a line to exactly `width` cells; a cut line ends in `…`."""
-    have = width_of(of)
+    have = width_of(line)
     if have == width:
-        return of
+        return line
     if have < width:
-        return (*of, Run(" " * (width - have)))
+        return (*line, Run(" " * (width - have)))
     kept: list[Run] = []
     left = width - 1
-    for run in of:
+    for run in line:
         cells = cell_len(run.text)
         if cells > left:
             kept.append(run._replace(text=set_cell_size(run.text, left) + "…"))
@@ -154,23 +174,23 @@ def unwrapped(lines: Iterable[Line], only_words: bool = False) -> list[Line]:
     A piece inside a box, or beside other text, stays as it is drawn.
     """
     whole: list[Line] = []
-    for of in lines:
+    for drawn in lines:
         before, start = _last_run(whole[-1]) if whole else (Run(""), ())
-        piece, indent = _last_run(of)
+        piece, indent = _last_run(drawn)
         is_joined = isinstance(piece, Fragment) or (isinstance(piece, Rest) and not only_words)
         if is_joined and isinstance(before, Piece) and not plain(indent).strip(_EDGE):
             gap = "" if isinstance(piece, Fragment) else " "
             whole[-1] = (*start, before._replace(text=f"{before.text}{gap}{piece.text}"))
         else:
-            whole.append(of)
+            whole.append(drawn)
     return whole
 
 
-def _last_run(of: Line) -> tuple[Run, Line]:
+def _last_run(line: Line) -> tuple[Run, Line]:
     """Return the last run that is not blank, and the runs before it."""
-    for place in range(len(of) - 1, -1, -1):
-        if of[place].text.strip():
-            return of[place], of[:place]
+    for place in range(len(line) - 1, -1, -1):
+        if line[place].text.strip():
+            return line[place], line[:place]
     return Run(""), ()
 
 
@@ -179,14 +199,14 @@ def sentence(words: str) -> str:
     return f"{capitalized(words)}."
 
 
-def folded(of: Line, width: int) -> list[Line]:
+def folded(line: Line, width: int) -> list[Line]:
     """Break a line at `width` cells, in the middle of words too, so that nothing is lost."""
-    if width_of(of) <= width:
-        return [of]
+    if width_of(line) <= width:
+        return [line]
     lines: list[Line] = []
     runs: list[Run] = []
     left = width
-    for run in of:
+    for run in line:
         text = run.text
         while cell_len(text) > left:
             head, tail = _split(text, left)
@@ -213,3 +233,46 @@ def _split(text: str, cells: int) -> tuple[str, str]:
         if width > cells:
             return text[:place], text[place:]
     return text, ""
+
+
+class LazyLines(Sequence[Line]):
+    """So many lines; `make` returns the line of a row, and each is made once."""
+
+    def __init__(self, count: int, make: Callable[[int], Line]) -> None:
+        self._count, self._make = count, make
+        self._made: dict[int, Line] = {}
+
+    @classmethod
+    def from_lines(cls, lines: Sequence[Line]) -> LazyLines:
+        """Return lines that are there already."""
+        return cls(len(lines), lines.__getitem__)
+
+    def __len__(self) -> int:
+        return self._count
+
+    @overload
+    def __getitem__(self, row: int) -> Line: ...
+
+    @overload
+    def __getitem__(self, row: slice) -> list[Line]: ...
+
+    def __getitem__(self, row: int | slice) -> Line | list[Line]:
+        if isinstance(row, slice):
+            return [self[number] for number in range(*row.indices(self._count))]
+        number = row + self._count if row < 0 else row
+        if not 0 <= number < self._count:
+            raise IndexError(row)
+        if number not in self._made:
+            self._made[number] = self._make(number)
+        return self._made[number]
+
+    def followed_by(self, lines: Sequence[Line]) -> LazyLines:
+        """Return these lines and others below."""
+        return LazyLines(
+            self._count + len(lines),
+            lambda row: self[row] if row < self._count else lines[row - self._count],
+        )
+
+    def mapped(self, change: Callable[[Line], Line]) -> LazyLines:
+        """Return the changed lines."""
+        return LazyLines(self._count, lambda row: change(self[row]))

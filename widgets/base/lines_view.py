@@ -18,22 +18,7 @@ from textual.message import Message
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
-from widgets.base.lazy_lines import LazyLines
-from widgets.base.lines import Line, Tone, fit, width_of
-
-# Color of the theme and attributes of each tone. With component classes, each change of focus or size
-# would have Textual style ten nodes a pane instead of one.
-_TONES: dict[Tone, tuple[str, str]] = {
-    Tone.DIM: ("", "dim"),
-    Tone.TITLE: ("", "bold"),
-    Tone.GOOD: ("success", ""),
-    Tone.WARNING: ("warning", ""),
-    Tone.BAD: ("error", "bold"),
-    Tone.GPU: ("success", "bold"),
-    Tone.NIC: ("secondary", "bold"),
-    Tone.LIT: ("", "bold underline"),
-    Tone.CURSOR: ("", "reverse"),
-}
+from widgets.base.lines import TONE_STYLES, LazyLines, Line, Tone, cut, width_of
 
 
 class LinesView(ScrollView, can_focus=True, inherit_bindings=False):
@@ -77,9 +62,9 @@ class LinesView(ScrollView, can_focus=True, inherit_bindings=False):
             return
         self._source, self._source_width = lines, width
         if isinstance(lines, LazyLines):
-            lines = lines.mapped(lambda of: _within(of, width))
+            lines = lines.mapped(lambda line: _within(line, width))
         else:
-            lines = [_within(of, width) for of in lines]
+            lines = [_within(line, width) for line in lines]
         before, self._lines = self._lines, lines
         if self._set_size(Size(width, len(lines))):
             self._mark_rest()
@@ -92,7 +77,7 @@ class LinesView(ScrollView, can_focus=True, inherit_bindings=False):
             return
         regions = []
         top = self.scroll_offset.y
-        visible = range(max(0, top), min(len(lines), top + self.content.height))
+        visible = range(*self.visible_rows.indices(len(lines)))
         self._strips = {row: strip for row, strip in self._strips.items() if row in visible}
         for row in visible:
             old, new = before[row], lines[row]
@@ -135,7 +120,7 @@ class LinesView(ScrollView, can_focus=True, inherit_bindings=False):
         width = self.room
         if not isinstance(self._lines, list):
             self._lines = list(self._lines)
-        self._lines.extend(_within(of, width) for of in lines)
+        self._lines.extend(_within(line, width) for line in lines)
         self._set_size(Size(width, len(self._lines)))
         self.refresh()
         self._mark_rest()
@@ -216,6 +201,12 @@ class LinesView(ScrollView, can_focus=True, inherit_bindings=False):
         """The width for lines in cells."""
         return self.content.width
 
+    @property
+    def visible_rows(self) -> slice:
+        """The rows that are seen."""
+        top = max(0, self.scroll_offset.y)
+        return slice(top, top + self.content.height)
+
     def on_resize(self) -> None:
         """Ask for new lines if the width has changed."""
         self._mark_rest()
@@ -252,25 +243,26 @@ class LinesView(ScrollView, can_focus=True, inherit_bindings=False):
 
     def _style(self, tone: Tone) -> Style:
         # Textual computes the style of a pane from all its parents: once, not for every line of every second.
+        # With component classes, each change of focus or size would have it style ten nodes a pane.
         style = self._styles_of.get(tone)
         if style is None:
-            style = self.rich_style
-            if tone is not Tone.PLAIN:
-                color, attributes = _TONES[tone]
-                style = self._style(Tone.PLAIN) + Style.parse(attributes)
-                if color:
-                    style += Style(color=Color.parse(self.app.theme_variables[color]).rich_color)
+            color, attributes = TONE_STYLES[tone]
+            style = (
+                self.rich_style if tone is Tone.PLAIN else self._style(Tone.PLAIN) + Style.parse(attributes)
+            )
+            if color:
+                style += Style(color=Color.parse(self.app.theme_variables[color]).rich_color)
             self._styles_of[tone] = style
         return style
 
-    def _strip(self, of: Line) -> Strip:
-        segments = [Segment(run.text, self._style(run.tone)) for run in of if run.text]
-        return Strip(segments, width_of(of))
+    def _strip(self, line: Line) -> Strip:
+        segments = [Segment(run.text, self._style(run.tone)) for run in line if run.text]
+        return Strip(segments, width_of(line))
 
 
-def _within(of: Line, width: int) -> Line:
+def _within(line: Line, width: int) -> Line:
     """Return the line, cut if it is wider than the pane; 0: the pane has no width yet."""
-    return of if not width or width_of(of) <= width else fit(of, width)
+    return cut(line, width) if width else line
 
 
 def changed_cells(old: Line, new: Line) -> tuple[int, int]:

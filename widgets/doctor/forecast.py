@@ -1,4 +1,4 @@
-"""Draw a forecast: what a reboot brings, its findings, and all installed kernels."""
+"""Draw a forecast: what a reboot or an image brings, its findings, and all installed kernels."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from probes.base.text import plural
 from probes.base.unknown import Unknown
 from probes.queries.finding import Finding, Severity, Status
 from probes.setup.forecast import Forecast, KernelForecast
+from probes.setup.image import ImageCheck, ImageKind
 from probes.snapshot.verdict import State, Verdict
 from widgets.base.columns import Column, draw_columns
 from widgets.base.lines import Line, Run, Tone, line, sentence, wrapped
@@ -122,3 +123,21 @@ def draw_kernels(forecast: Forecast, selected: str, width: int) -> list[Line]:
 def _when(kernel: KernelForecast) -> str:
     words = ["running"] * kernel.is_running + ["next"] * (kernel.is_next is True)
     return ", ".join(words)
+
+
+def draw_image_check(check: ImageCheck, width: int) -> list[Line]:
+    """Draw the assumption, the headline, the findings and the kernels of the image."""
+    assumed = f"{check.kind.value}; the hardware is assumed: {check.hardware}, {check.product}"
+    lines: list[Line] = [*wrapped(sentence(assumed), width), ()]
+    kernel = check.forecast.chosen()
+    opening = "Programs in this image" if kernel is None else f"Booted with {kernel.release}"
+    if kernel is None and check.kind is ImageKind.SYSTEM:
+        lines += wrapped(sentence(check.forecast.not_applicable), width)
+    else:
+        lines += draw_outlook(check.verdict, opening, width)
+    lines += draw_found(check.findings, width)
+    if len(check.forecast.kernels) > 1 and kernel is not None:
+        lines += [(), *draw_kernels(check.forecast, kernel.release, width)]
+    unanswered = sum(one.status is Status.UNKNOWN for one in check.findings)
+    rest = wrapped(f"{plural(unanswered, 'check')} could not run on an image.", width, Tone.DIM)
+    return [*lines, (), *(rest if unanswered else ()), *draw_not_known(check.not_known, width)]

@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from probes.live.model.sample import LiveEvent
 from probes.queries.finding import Severity
 from widgets.base.figures import local_time
-from widgets.base.lazy_lines import LazyLines
-from widgets.base.lines import Line, Run, Tone, fit, width_of, wrapped
+from widgets.base.lines import LazyLines, Line, Run, Tone, cut, width_of, wrapped
 
 _MARKS = {
     Severity.CRITICAL: Run("✗", Tone.BAD),
@@ -60,13 +59,13 @@ def _row(event: LiveEvent, width: int, is_selected: bool, is_later: bool) -> Lin
     rest = width - width_of(row)
     if event.explanation and rest >= 30:
         row = (*row, Run(f"  {event.explanation}", Tone.DIM))
-    return fit(row, width) if width_of(row) > width else row
+    return cut(row, width)
 
 
 def heading(event: LiveEvent, width: int) -> Line:
     """Return the mark and text of an event."""
     row: Line = (_MARKS[event.severity], Run(" "), Run(event.text, Tone.TITLE))
-    return fit(row, width) if width_of(row) > width else row
+    return cut(row, width)
 
 
 def matches(event: LiveEvent, word: str) -> bool:

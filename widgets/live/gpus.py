@@ -7,15 +7,14 @@ from collections.abc import Callable, Sequence
 from probes.base.unknown import Maybe, Unknown
 from probes.host.nvml import NvmlLive
 from probes.live.model.sample import GpuSample, LiveSample
-from widgets.base.columns import Column, Rooms, cells_of, draw_columns
+from widgets.base.columns import Column, ColumnWidths, cells_of, draw_columns
 from widgets.base.figures import UNKNOWN_MARK, gibibytes, in_gbps, short
-from widgets.base.lazy_lines import LazyLines
-from widgets.base.lines import Line, Run, Tone
+from widgets.base.lines import LazyLines, Line, Run, Tone
 from widgets.live.figures import gpu_labels
 
 
 def draw(
-    sample: LiveSample, width: int, selected: str = "", only: str = "", rooms: Rooms | None = None
+    sample: LiveSample, width: int, selected: str = "", only: str = "", widths: ColumnWidths | None = None
 ) -> Sequence[Line]:
     """Draw a row a GPU, or one GPU `only`; a GPU that does not respond shows why."""
     if not sample.gpus:
@@ -23,11 +22,11 @@ def draw(
     labels = gpu_labels(sample)
     shown = [gpu for gpu in sample.gpus if not only or gpu.bdf == only]
 
-    def cells(of: Callable[[GpuSample], Run]) -> LazyLines:
-        return cells_of(shown, of)
+    def cells(cell: Callable[[GpuSample], Run]) -> LazyLines:
+        return cells_of(shown, cell)
 
-    def column(title: str, importance: int, of: Callable[[Maybe[NvmlLive]], Run], least: int = 0) -> Column:
-        return Column(title, cells(lambda gpu: of(gpu.live)), importance, True, least=least)
+    def column(title: str, importance: int, cell: Callable[[Maybe[NvmlLive]], Run], least: int = 0) -> Column:
+        return Column(title, cells(lambda gpu: cell(gpu.live)), importance, True, least=least)
 
     columns = [
         Column("GPU", cells(lambda gpu: _name(gpu, labels)), 1, least=4),
@@ -43,7 +42,7 @@ def draw(
         column("SM MHz", 10, lambda live: _integer(live, "sm_clock_mhz")),
         Column("throttled", cells(lambda gpu: _throttle(gpu.live)), 4, least=9, grows=True),
     ]
-    return draw_columns(columns, [gpu.bdf for gpu in shown], width, selected, rooms)
+    return draw_columns(columns, [gpu.bdf for gpu in shown], width, selected, widths)
 
 
 def _name(gpu: GpuSample, labels: dict[str, str]) -> Run:

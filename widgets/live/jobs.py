@@ -6,14 +6,13 @@ from collections.abc import Collection, Mapping, Sequence
 
 from probes.base.text import plural
 from probes.base.unknown import Maybe, Unknown, known
-from probes.facts.jobs.processes import ProcessFacts
+from probes.facts.jobs.processes import Process, ProcessFacts, busy_cpus
 from probes.live.model.sample import LiveJob, LiveProcess, LiveSample, PathWord, Role
 from probes.live.processes.job_summaries import path_shares
 from probes.queries.finding import Finding, Severity
-from widgets.base.figures import gbps, short
-from widgets.base.lines import Line, Run, Tone, fit, sentence, width_of, wrapped
+from widgets.base.figures import gbps, gibibytes, short
+from widgets.base.lines import Line, Run, Tone, cut, fit, sentence, width_of, wrapped
 from widgets.live.figures import gpu_labels, rate_of, slowest_port
-from widgets.node import jobs as node_jobs
 
 PATH_TONES = {
     PathWord.DMABUF: Tone.GOOD,
@@ -177,7 +176,7 @@ def _count(job: LiveJob, processes: Sequence[LiveProcess]) -> str:
 
 
 def draw_overview(
-    sample: LiveSample,
+    sample: LiveSample | None,
     facts: Maybe[ProcessFacts] | None,
     gpus: Mapping[int, Sequence[str]],
     width: int,
@@ -185,9 +184,13 @@ def draw_overview(
 ) -> list[Line]:
     """Draw each job in two lines, with what is odd in it; GPU programs without RDMA are only counted.
 
-    `facts`: what the last check found about the processes; `gpus`: by pid; `far`: pids bound to CPUs far
-    from their GPU.
+    `sample`: None before the first reading; `facts`: what the last check found about the processes; `gpus`:
+    by pid; `far`: pids bound to CPUs far from their GPU.
     """
+    if sample is None:
+        return [(Run("reading…", Tone.DIM),)]
+    if isinstance(sample.processes, Unknown):
+        return wrapped(f"Processes are unknown ({sample.processes}).", width, Tone.WARNING)
     lines: list[Line] = []
     checked = facts if isinstance(facts, ProcessFacts) else None
     ours = {process.pid for process in checked.processes if process.is_ours} if checked is not None else set()
@@ -197,8 +200,8 @@ def draw_overview(
         about: Line = ()
         if checked is not None:
             members = [process for process in checked.processes if process.pid in job.pids]
-            about = node_jobs.about_processes(members, checked.taken_at, far) if members else ()
-        where = node_jobs.gpus_used(job.pids, gpus)
+            about = _about_processes(members, checked.taken_at, far) if members else ()
+        where = _gpus_used(job.pids, gpus)
         rates = rates_text(job)
         head: Line = (_mark(job, processes, sample), Run(job.name), Run(f"  {rates}" if rates else ""))
         ranks = f"  {_count(job, processes)}{f' on {where}' if where else ''}"
@@ -208,8 +211,8 @@ def draw_overview(
         slowest = slowest_port(job, sample)
         slow = f" · slowest {slowest.name}" if slowest is not None else ""
         slow += _slowest_rank(job, processes)
-        lines.append(_cut((*head, Run(ranks), *about), width))
-        lines.append(_cut((Run("  "), *path, Run(slow)), width))
+        lines.append(cut((*head, Run(ranks), *about), width))
+        lines.append(cut((Run("  "), *path, Run(slow)), width))
         lines += problem_lines(job, sample, width)
     others = sum(len(job.pids) for job in sample.jobs) - sum(len(job.pids) for job in _with_rdma(sample))
     if not shown:
@@ -217,7 +220,49 @@ def draw_overview(
     if others:
         verb = "process uses" if others == 1 else "processes use"
         lines.append((Run(f"{others} {verb} a GPU without RDMA", Tone.DIM),))
-    return lines + (node_jobs.hidden_note(checked, width) if checked is not None else [])
+    return lines + (_hidden_note(checked, width) if checked is not None else [])
+
+
+def _hidden_note(facts: ProcessFacts, width: int) -> list[Line]:
+    """Return that other users' processes need root, if there may be any."""
+    if isinstance(facts.hidden, Unknown) or facts.hidden:
+        return wrapped("needs root to see other users' processes", width, Tone.DIM)
+    return []
+
+
+def _gpus_used(pids: Collection[int], gpus: Mapping[int, Sequence[str]]) -> str:
+    """Return "GPU0, GPU1" or "8 GPUs"; `gpus`: by pid."""
+    used = list(dict.fromkeys(gpu for pid in pids for gpu in gpus.get(pid, ())))
+    return ", ".join(used) if len(used) <= 2 else f"{len(used)} GPUs"
+
+
+def _about_processes(job: Sequence[Process], taken_at: float, far: Collection[int]) -> Line:
+    """Return "  2 bound to CPUs far from the GPU  NCCL 2.27.7  10 NICs open  16 CPUs busy, 144 GiB"."""
+    rest = "".join(f"  {part}" for part in (_nccl(job), _nics(job), _cpus(job, taken_at)) if part)
+    count = sum(process.pid in far for process in job)
+    warning = f"  {count} bound to CPUs far from the GPU" if count else ""
+    return Run(warning, Tone.WARNING), Run(rest, Tone.DIM)
+
+
+def _nccl(job: Sequence[Process]) -> str:
+    libraries = (library for process in job for library in known(process.libraries, ()))
+    versions = dict.fromkeys(known(library.version, "") for library in libraries if library.name == "libnccl")
+    return f"NCCL {', '.join(filter(None, versions))}".rstrip() if versions else ""
+
+
+def _nics(job: Sequence[Process]) -> str:
+    count = len({file for process in job for file in known(process.uverbs_files, ())})
+    return f"{count} NIC{'s' if count > 1 else ''} open" if count else ""
+
+
+def _cpus(job: Sequence[Process], taken_at: float) -> str:
+    """Return "16 CPUs busy, 144 GiB": the average since the job started, and its memory on this node."""
+    cpus = busy_cpus(job, taken_at)
+    if cpus is None:
+        return ""
+    usages = (process.usage for process in job)
+    memory = sum(known(usage.memory_bytes, 0) for usage in usages if not isinstance(usage, Unknown))
+    return f"{short(cpus)} CPU{'s' * (short(cpus) != '1')} busy, {gibibytes(memory)}"
 
 
 def _with_rdma(sample: LiveSample) -> list[LiveJob]:
@@ -230,15 +275,15 @@ def _with_rdma(sample: LiveSample) -> list[LiveJob]:
     ]
 
 
-def strip(sample: LiveSample, width: int) -> Line:
+def strip(sample: LiveSample | None, width: int) -> Line:
     """Return the jobs in one line: the first one, and how many more there are."""
+    if sample is None:
+        return (Run("Jobs ", Tone.TITLE), Run("reading…", Tone.DIM))
+    if isinstance(sample.processes, Unknown):
+        return cut((Run("Jobs ", Tone.TITLE), Run(f"unknown ({sample.processes})", Tone.WARNING)), width)
     shown = _with_rdma(sample)
     if not shown:
         return (Run("Jobs ", Tone.TITLE), Run("no job uses RDMA", Tone.DIM))
     more = f"  and {len(shown) - 1} more" if len(shown) > 1 else ""
     row = job_line(shown[0], sample, width - len("Jobs ") - len(more))
     return (Run("Jobs ", Tone.TITLE), *row, Run(more, Tone.DIM))
-
-
-def _cut(of: Line, width: int) -> Line:
-    return fit(of, width) if width_of(of) > width else of

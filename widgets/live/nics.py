@@ -10,10 +10,9 @@ from probes.base.text import plural
 from probes.base.unknown import Maybe, Unknown, known
 from probes.host.usage import cpu_list
 from probes.live.model.sample import LiveSample, PortSample
-from widgets.base.columns import Column, Rooms, cells_of, draw_columns
+from widgets.base.columns import Column, ColumnWidths, cells_of, draw_columns
 from widgets.base.figures import UNKNOWN_MARK, share, short, sparkline
-from widgets.base.lazy_lines import LazyLines
-from widgets.base.lines import Line, Run, Tone, wrapped
+from widgets.base.lines import LazyLines, Line, Run, Tone, wrapped
 from widgets.live.figures import COUNTER_GROUPS, CounterGroup, per_second, percent_of_time
 
 PAUSE_PERCENT = 5.0  # marked above, as in the events
@@ -29,22 +28,22 @@ def draw(
     selected: str = "",
     graph: Callable[[str], Graph] | None = None,
     only: str = "",
-    rooms: Rooms | None = None,
+    widths: ColumnWidths | None = None,
 ) -> Sequence[Line]:
     """Draw a row a port, or one port `only`.
 
-    `graph`: returns the busier direction of a port in the last two minutes; `rooms`: of the drawing before.
+    `graph`: returns the busier direction of a port in the last two minutes; `widths`: of the drawing before.
     """
     if not sample.ports:
         return wrapped(sample.no_ports or "There is no RDMA port.", width, Tone.DIM)
     ports = [port for port in sample.ports if not only or port.name == only]
     users = _users(sample)
 
-    def cells(of: Callable[[PortSample], Run]) -> LazyLines:
-        return cells_of(ports, of)
+    def cells(cell: Callable[[PortSample], Run]) -> LazyLines:
+        return cells_of(ports, cell)
 
-    def rates(of: Callable[[PortSample], Maybe[float]]) -> LazyLines:
-        return LazyLines(len(ports), lambda row: _rate(of(ports[row]), ports[row]))
+    def rates(rate: Callable[[PortSample], Maybe[float]]) -> LazyLines:
+        return LazyLines(len(ports), lambda row: _rate(rate(ports[row]), ports[row]))
 
     def events(group: CounterGroup) -> LazyLines:
         return cells(lambda port: per_second(group.rate(port.counters), group.tone))
@@ -72,7 +71,7 @@ def draw(
     if graph is not None:
         blocks = cells(lambda port: _graph(graph(port.name), port))
         columns.append(Column("2 min, █ = line rate", blocks, 11, least=_LEAST_GRAPH))
-    return draw_columns(columns, [port.name for port in ports], width, selected, rooms)
+    return draw_columns(columns, [port.name for port in ports], width, selected, widths)
 
 
 def graph_cells(sample: LiveSample, width: int) -> int:

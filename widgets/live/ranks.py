@@ -10,10 +10,9 @@ from rich.cells import cell_len
 from probes.base.unknown import Maybe, Unknown, known
 from probes.host.usage import cpu_list
 from probes.live.model.sample import LiveEvent, LiveProcess, LiveSample, Role
-from widgets.base.columns import Column, Rooms, cells_of, draw_columns
+from widgets.base.columns import Column, ColumnWidths, cells_of, draw_columns
 from widgets.base.figures import UNKNOWN_MARK, gibibytes, local_time, short
-from widgets.base.lazy_lines import LazyLines
-from widgets.base.lines import Line, Run, Tone, wrapped
+from widgets.base.lines import LazyLines, Line, Run, Tone, wrapped
 from widgets.live.figures import RankRate, gpu_labels, medians, rank_rates
 from widgets.live.jobs import PATH_TONES
 
@@ -38,11 +37,11 @@ def draw(
     selected: str = "",
     events: Sequence[LiveEvent] = (),
     only: int | None = None,
-    rooms: Rooms | None = None,
+    widths: ColumnWidths | None = None,
 ) -> Sequence[Line]:
     """Draw a row a process in the order of jobs and ranks, or one process `only`.
 
-    `events`: those so far, oldest first; `rooms`: of the drawing before.
+    `events`: those so far, oldest first; `widths`: of the drawing before.
     """
     if isinstance(sample.processes, Unknown):
         return wrapped(f"Processes are unknown ({sample.processes}).", width, Tone.WARNING)
@@ -57,8 +56,8 @@ def draw(
     several = len({process.job for process in processes}) > 1
     has_bus = any(not isinstance(process.bus_gbps, Unknown) for process in processes)
 
-    def cells(of: Callable[[LiveProcess], Run]) -> LazyLines:
-        return cells_of(processes, of)
+    def cells(cell: Callable[[LiveProcess], Run]) -> LazyLines:
+        return cells_of(processes, cell)
 
     def share(process: LiveProcess) -> Run:
         return _share(share_of_median(process, rates.get(process.pid), middle))
@@ -78,9 +77,11 @@ def draw(
         Column("state", cells(_state), 7, least=7),
         Column("CPU", cells(_cpu), 9, True, least=5),
         *([Column("bus GB/s", cells(_bus), 11, to_right=True)] if has_bus else []),
-        Column("last event", cells(lambda one: _event(newest.get(one.pid))), 12, least=16, grows=True),
+        Column(
+            "last event", cells(lambda process: _event(newest.get(process.pid))), 12, least=16, grows=True
+        ),
     ]
-    return draw_columns(columns, [str(process.pid) for process in processes], width, selected, rooms)
+    return draw_columns(columns, [str(process.pid) for process in processes], width, selected, widths)
 
 
 def in_order(sample: LiveSample) -> list[LiveProcess]:

@@ -21,8 +21,7 @@ from probes.topology.endpoints import Endpoint
 from probes.topology.paths import Topology
 from widgets.base.figures import UNKNOWN_MARK, in_gbps, percent, share, short, used_of
 from widgets.base.lines import Line, Run, Tone
-from widgets.node import usable_here
-from widgets.node.highlights import Highlights
+from widgets.node.highlights import Highlights, not_usable_mark
 
 
 @frozen
@@ -205,7 +204,7 @@ class EndpointLines(Mapping[str, list[Line]]):
             made = [self._of_gpu(gpu)] if gpu is not None else self._of_nic(self._nic_ends[end])
             bdf = str((gpu or self._nic_ends[end]).bdf)
             mark = self._highlights.marks.get(end) or self._highlights.marks.get(bdf)
-            mark = mark or usable_here.mark_of(self._highlights, end)
+            mark = mark or not_usable_mark(self._highlights, end)
             if mark is not None:
                 made[0] = _marked(made[0], mark)
             self._made[end] = made

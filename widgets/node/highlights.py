@@ -7,11 +7,15 @@ from dataclasses import field
 from functools import cached_property
 
 from probes.base.frozen import frozen
+from probes.queries.evidence_list import join_limited
 from probes.queries.usable_here import UsableHere
 from probes.snapshot.nic_roles import NicRole
-from widgets.base.lines import Run, Tone
+from probes.topology.paths import Topology
+from widgets.base.lines import Line, Run, Tone, wrapped
 
 NOTHING_LIMITED = UsableHere()
+NOT_USABLE_MARK = "⊘"  # by this session: its container, control group, namespace or user
+_MOST_NAMES = 16
 
 
 @frozen
@@ -40,3 +44,24 @@ class Highlights:
     def not_usable(self) -> dict[str, str]:
         """The endpoints that this session may not use, with the reason."""
         return self.usable.not_usable
+
+
+def not_usable_legend(topology: Topology, width: int, highlights: Highlights) -> list[Line]:
+    """Name the GPUs, NICs and NUMA nodes that this session may not use, a line for each reason."""
+    reasons: dict[str, list[str]] = {}
+    for end in (*topology.gpus, *topology.nics):
+        if end.id in highlights.not_usable:
+            reasons.setdefault(highlights.not_usable[end.id], []).append(end.label)
+    for number, why in highlights.usable.other_numa_nodes.items():
+        reasons.setdefault(why, []).append(f"NUMA {number}")
+    who = "This container" if highlights.usable.is_container else "This session"
+    lines: list[Line] = []
+    for why, names in reasons.items():
+        text = f"{NOT_USABLE_MARK} {who} may not use {join_limited(names, _MOST_NAMES)}: {why}"
+        lines.extend(wrapped(text, width, Tone.WARNING))
+    return lines
+
+
+def not_usable_mark(highlights: Highlights, end: str) -> Run | None:
+    """Return the mark of an endpoint that this session may not use."""
+    return Run(NOT_USABLE_MARK, Tone.WARNING) if end in highlights.not_usable else None

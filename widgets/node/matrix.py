@@ -13,13 +13,11 @@ from probes.topology.hops import Smi
 from probes.topology.nccl_words import Nccl
 from probes.topology.paths import Path, Topology
 from widgets.base.figures import UNKNOWN_MARK
-from widgets.base.lazy_lines import LazyLines
-from widgets.base.lines import Line, Run, Tone, fit, width_of, wrapped
-from widgets.node.highlights import Highlights
+from widgets.base.lines import LazyLines, Line, Run, Tone, cut, wrapped
+from widgets.node.highlights import NOT_USABLE_MARK, Highlights
 
 BEST_MARK = "•"
 DETOUR_MARK = "▲"
-NOT_USABLE_MARK = "⊘"  # by this session: its container, control group, namespace or user
 LONGEST_HEADING = 10
 _MEANINGS = {
     "PIX": "one switch",
@@ -116,7 +114,7 @@ def draw(
     ends = topology.gpus if rows is None else rows
     columns = (topology.nics or topology.gpus) if columns is None else columns
     if not ends or not columns:
-        return LazyLines.of(wrapped("There is no pair of GPU and NIC.", width, Tone.DIM))
+        return LazyLines.from_lines(wrapped("There is no pair of GPU and NIC.", width, Tone.DIM))
     prefix, headings = column_headings([end.label for end in columns])
     label_width = max(len(prefix), *(len(end.label) for end in ends))
     cell = max(5, *map(len, headings)) + 1  # "NODE•" and a space
@@ -202,4 +200,4 @@ def _flowed(words: Sequence[str], width: int) -> list[Line]:
         else:
             lines.append(word)
     runs: list[Line] = [(Run(text, Tone.DIM),) for text in lines]
-    return [fit(line, width) if width_of(line) > width else line for line in runs]
+    return [cut(line, width) for line in runs]

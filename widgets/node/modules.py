@@ -12,7 +12,7 @@ from probes.facts.kernel.modules import KernelModule, ModuleFacts, ModuleState, 
 from probes.facts.node import Node
 from probes.facts.pci.functions import PciFacts
 from widgets.base.figures import UNKNOWN_MARK
-from widgets.base.lines import Line, Run, Tone, fit, width_of, wrapped
+from widgets.base.lines import Line, Run, Tone, cut, fit, wrapped
 
 _MARKS = {
     ModuleState.LIVE: ("✓", Tone.GOOD),
@@ -119,7 +119,7 @@ def draw(
             refcnt = f"{_refcnt(module, refcnts):>{_REFCNT_CELLS}}"
             lines.append((*fit(head, width - _REFCNT_CELLS), Run(refcnt)))
         else:
-            lines.append(fit(head, width) if width_of(head) > width else head)
+            lines.append(cut(head, width))
         if obstacle:
             lines.extend(wrapped(obstacle, width, tone, "     "))
         if full:
@@ -165,4 +165,4 @@ def strip(
         state = UNKNOWN_MARK if isinstance(module.state, Unknown) else module.state.value
         runs.extend([finding or Run(mark, tone), Run(f"{rung.module} "), Run(f"{state}  ", Tone.DIM)])
     line: Line = (Run("Modules ", Tone.TITLE), *runs, *_folded(ok, bool(runs)))
-    return [fit(line, width) if width_of(line) > width else line]
+    return [cut(line, width)]

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from probes.base.text import plural, printable
 from probes.nccl.topology_xml import GPU_CLASS, Element, bus_id, endpoints_of, file_tree, is_endpoint
 from probes.topology.nccl_words import Nccl, pci_path
-from widgets.base.lines import Line, Run, Tone, fit, line, width_of, wrapped
+from widgets.base.lines import Line, Run, Tone, cut, line, wrapped
 
 _TONES = {Nccl.PIX: Tone.GOOD, Nccl.PXB: Tone.GOOD, Nccl.PHB: Tone.WARNING, Nccl.SYS: Tone.BAD}
 _NAME_CELLS = 16
@@ -25,17 +25,12 @@ def draw(system: Element, width: int) -> list[Line]:
     for cpu in cpus:
         facts = " ".join(filter(None, (cpu.get("arch"), cpu.get("vendor"))))
         numa = Run(f"NUMA {cpu.get('numaid') or '?'}", Tone.TITLE)
-        lines.append(_cut((numa, Run(f"  {facts}", Tone.DIM)), width))
-        lines.extend(_cut(drawn, width) for drawn in _below(cpu, names, ""))
+        lines.append(cut((numa, Run(f"  {facts}", Tone.DIM)), width))
+        lines.extend(cut(drawn, width) for drawn in _below(cpu, names, ""))
     if gpus and nics:
         lines.extend([(), line("GPU × NIC, NCCL's words over PCIe")])
         lines.extend(_matrix(system, gpus, nics, names, width))
     return lines
-
-
-def _cut(of: Line, width: int) -> Line:
-    """Cut the line with … if it is wider than `width`."""
-    return fit(of, width) if width_of(of) > width else of
 
 
 def names_of(system: Element) -> Mapping[str, str]:

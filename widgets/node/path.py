@@ -9,7 +9,7 @@ from probes.topology.graph import DOWNSTREAM, INTERNAL, NO_LINK, NUMA_NODE, UPST
 from probes.topology.hops import Hop
 from probes.topology.paths import Path, Topology
 from widgets.base.figures import gbps
-from widgets.base.lines import Line, Run, Tone, fit, width_of, wrapped
+from widgets.base.lines import Line, Run, Tone, cut, wrapped
 from widgets.node.matrix import both_words, path_tone, smi_word
 
 _NAME_CELLS = 17
@@ -57,15 +57,10 @@ def draw(topology: Topology, path: Path, width: int, is_detour: bool = False) ->
         if element.link:
             tone = Tone.WARNING if element.is_weakest or element.tone is Tone.WARNING else Tone.DIM
             mark = " ◄ weakest" if element.is_weakest else ""
-            lines.append(_cut((Run(f" │ {element.link}", tone), Run(mark, Tone.WARNING)), width))
+            lines.append(cut((Run(f" │ {element.link}", tone), Run(mark, Tone.WARNING)), width))
         name = Run(f"{element.name:<{_NAME_CELLS}}", Tone.LIT if element.tone is Tone.PLAIN else element.tone)
-        lines.append(_cut((name, Run(f" {element.place}", Tone.DIM)), width))
+        lines.append(cut((name, Run(f" {element.place}", Tone.DIM)), width))
     return lines
-
-
-def _cut(of: Line, width: int) -> Line:
-    """Cut the line with … if it is wider than `width`."""
-    return fit(of, width) if width_of(of) > width else of
 
 
 def _elements(topology: Topology, path: Path) -> list[_Element]:

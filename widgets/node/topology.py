@@ -12,22 +12,21 @@ from probes.base.unknown import Unknown
 from probes.facts.node import Node
 from probes.facts.rdma.devices import RdmaFacts
 from probes.topology.paths import Topology
-from widgets.base.boxes import ROUND, frame
 from widgets.base.lines import Line, Run, Tone, fit, width_of, wrapped
-from widgets.node import usable_here
-from widgets.node.endpoint_lines import NO_FIGURES, Detail, EndpointLines, LiveFigures, common_model
-from widgets.node.highlights import Highlights
-from widgets.node.matrix import NOT_USABLE_MARK
-from widgets.node.switch_boxes import (
+from widgets.node.boxes import (
+    ROUND,
     UNKNOWN_NUMA,
     Switch,
     content,
     counted_nvswitches,
     draw_direct,
     draw_switches,
+    frame,
     least_width,
     switches_by_numa,
 )
+from widgets.node.endpoint_lines import NO_FIGURES, Detail, EndpointLines, LiveFigures, common_model
+from widgets.node.highlights import NOT_USABLE_MARK, Highlights, not_usable_legend
 from widgets.node.topology_list import Columns, draw_list, measure, unknown_last
 
 
@@ -70,7 +69,7 @@ def choose(
     """
     highlights = highlights or Highlights()
     if rows is not None:
-        rows -= len(usable_here.legend(topology, width, highlights))
+        rows -= len(not_usable_legend(topology, width, highlights))
 
     @cache
     def lines_of(detail: Detail) -> EndpointLines:
@@ -133,7 +132,7 @@ def draw(
         return _nothing_here(node, width)
     form = form or choose(node, topology, width, None, live, highlights)
     lines = EndpointLines(node, topology, live, highlights, form.detail)
-    below = [*usable_here.legend(topology, width, highlights), *_apart(node, width)]
+    below = [*not_usable_legend(topology, width, highlights), *_apart(node, width)]
     if form.style is Style.LIST:
         columns = form.columns or measure(topology, lines, highlights, width)
         return draw_list(topology, lines, highlights, width, columns).followed_by(below)

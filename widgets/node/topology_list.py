@@ -7,13 +7,11 @@ from dataclasses import dataclass
 from probes.base.unknown import Unknown, known
 from probes.topology.endpoints import Endpoint
 from probes.topology.paths import Topology
-from widgets.base.boxes import columns_that_fit
-from widgets.base.lazy_lines import LazyLines
-from widgets.base.lines import Line, Run, Tone, fit, joined, width_of, wrapped
+from widgets.base.lines import LazyLines, Line, Run, Tone, fit, joined, width_of, wrapped
+from widgets.node.boxes import UNKNOWN_NUMA, columns_that_fit
 from widgets.node.endpoint_lines import EndpointLines
 from widgets.node.highlights import Highlights
 from widgets.node.matrix import DETOUR_MARK, shown_word
-from widgets.node.switch_boxes import UNKNOWN_NUMA
 
 _NO_NIC = " no NIC"
 _WORD_TONES = {"PIX": Tone.GOOD, "PXB": Tone.GOOD, "SYS": Tone.BAD}
@@ -79,7 +77,7 @@ def draw_list(
 
     others = _other_nics(topology, lines, highlights, width, columns)
     if not places and not others:
-        return LazyLines.of(wrapped("No GPU or NIC matches the filter.", width, Tone.DIM))
+        return LazyLines.from_lines(wrapped("No GPU or NIC matches the filter.", width, Tone.DIM))
     if not places:
         return others
     heading = LazyLines(1, lambda _: _heading(drawn(0), columns.is_broken))

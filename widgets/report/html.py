@@ -15,10 +15,8 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from probes.setup.report import Report
-from widgets.report.bandwidth_svg import draw_bandwidth
-from widgets.report.measured import HOW_TO_MEASURE, conclusions_of, results_of
-from widgets.report.page import NO_CHANGES, page_of
-from widgets.report.topology_svg import draw_topology
+from widgets.report.page import HOW_TO_MEASURE, NO_CHANGES, conclusions_of, page_of, results_of
+from widgets.report.svg import draw_bandwidth, draw_topology
 
 
 def html_of(report: Report, version: str) -> str:

@@ -9,16 +9,19 @@ from probes.base.text import printable
 from probes.setup.report import Report
 from widgets.base.lines import plain
 from widgets.node import topology as topology_drawing
-from widgets.report.measured import HOW_TO_MEASURE, ResultText, conclusions_of, results_of
 from widgets.report.page import (
+    HOW_TO_MEASURE,
     NO_CHANGES,
     ChangeText,
     FindingText,
     MatrixText,
     Page,
+    ResultText,
     StepText,
+    conclusions_of,
     highlights_of,
     page_of,
+    results_of,
 )
 
 _WIDTH = 100

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Sequence
 
+from probes.bandwidth.model.rating import Rating
 from probes.base.frozen import frozen
 from probes.base.origin import Origin, Source
 from probes.base.plan import Plan, Step
@@ -14,10 +15,11 @@ from probes.live.model.sample import LiveJob, LiveSample
 from probes.queries.acs_redirects import detours
 from probes.queries.finding import Finding, Status
 from probes.queries.usable_here import usable_here
-from probes.setup.report import Change, Report
+from probes.setup.report import Change, Measured, Report
 from probes.snapshot.nic_roles import roles_of
+from widgets.bandwidth import result as result_drawing
 from widgets.base.figures import local_time
-from widgets.base.lines import Tone, plain
+from widgets.base.lines import Tone, plain, sentence
 from widgets.doctor.findings import (
     counted,
     devices_text,
@@ -32,11 +34,14 @@ from widgets.doctor.plan import command_of, consequences, step_groups
 from widgets.live.jobs import job_line, problems_of
 from widgets.node import matrix
 from widgets.node import verdict as verdict_drawing
-from widgets.node.highlights import Highlights
-from widgets.node.usable_here import legend as legend_of_use
+from widgets.node.highlights import Highlights, not_usable_legend
 
 _WHOLE = 10_000  # cells: nothing is cut
 _TIME = "%Y-%m-%d %H:%M %Z"
+HOW_TO_MEASURE = (
+    ("gdrtop bench --sweep", "every GPU with its best NIC"),
+    ("gdrtop bench --memory compare", "host memory, nvidia-peermem and DMA-BUF on one pair of GPU and NIC"),
+)
 
 
 @frozen
@@ -193,7 +198,10 @@ def _matrix(report: Report) -> MatrixText | None:
         (gpu.label, tuple(matrix.cell_of(topology, gpu.id, nic.id, highlights) for nic in topology.nics))
         for gpu in topology.gpus
     )
-    explained = (*matrix.legend(topology, _WHOLE, highlights), *legend_of_use(topology, _WHOLE, highlights))
+    explained = (
+        *matrix.legend(topology, _WHOLE, highlights),
+        *not_usable_legend(topology, _WHOLE, highlights),
+    )
     legend = tuple(plain(line).replace("  ", " · ") for line in explained)
     prefix, columns = matrix.column_headings([nic.label for nic in topology.nics])
     return MatrixText(printable(prefix), tuple(map(printable, columns)), rows, legend)
@@ -266,3 +274,47 @@ def _change(change: Change) -> ChangeText:
 
 
 NO_CHANGES = "gdrtop has no record of a change to this node."
+
+
+@frozen
+class ResultText:
+    """One result."""
+
+    mark: str
+    tone: Tone
+    title: str
+    setup: str  # "loopback"
+    words: str  # "186 of 200 Gb/s, 93 %"
+    when: str
+    limit: str  # "port 1 of mlx5_0: 200 Gb/s"
+    notes: tuple[str, ...]  # why it is slow or failed, and comparisons
+    commands: tuple[str, ...]
+
+
+def results_of(report: Report) -> tuple[ResultText, ...]:
+    """Return the newest result of each test."""
+    return tuple(map(_result, report.measured))
+
+
+def conclusions_of(report: Report) -> tuple[str, ...]:
+    """Return what the results mean, as sentences."""
+    return tuple(printable(sentence(words)) for words in report.conclusions)
+
+
+def _result(measured: Measured) -> ResultText:
+    result = measured.result
+    mark = result_drawing.mark_of(result)
+    limit = f"{result.limit_by}: {result.limit_gbps:.0f} Gb/s" if result.limit_gbps else result.limit_by
+    is_near = result.judgment.verdict is Rating.NEAR
+    notes = (result.failure, "" if is_near else result.judgment.reason, *measured.comparisons)
+    return ResultText(
+        mark=mark.text,
+        tone=mark.tone,
+        title=printable(result.title, 300),
+        setup=printable(result.setup, 60),
+        words=printable(result_drawing.words_of(result)),
+        when=local_time(result.taken_at, "%Y-%m-%d %H:%M %Z"),
+        limit=printable(limit),
+        notes=tuple(printable(sentence(note)) for note in notes if note),
+        commands=tuple(map(printable, result.commands)),
+    )

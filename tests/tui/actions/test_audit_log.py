@@ -23,7 +23,7 @@ from tui.actions.audit_log import (
 )
 from tui.actions.dispatcher import Dispatcher, MemoryLog
 from tui.actions.events import RunOutcome
-from tui.screens.history.state import HistoryState
+from tui.screens.history import HistoryState
 from widgets.base.lines import plain
 
 LOAD = Step("loads it", ("modprobe", "nvidia_peermem"), undo=("rmmod", "nvidia_peermem"))

@@ -10,7 +10,7 @@ from tui.screens.ask import AskScreen
 from tui.screens.confirm.screen import ConfirmScreen
 from tui.screens.doctor.screen import DoctorScreen
 from tui.screens.overview.screen import OverviewScreen
-from tui.screens.run.screen import RunScreen
+from tui.screens.run import RunScreen
 
 SIZES = [(80, 24), (120, 40)]
 

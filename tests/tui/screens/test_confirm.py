@@ -14,7 +14,7 @@ from tui.app import GdrtopApp
 from tui.runtime.replay_source import ReplaySource
 from tui.screens.actions.screen import ActionsScreen
 from tui.screens.confirm.screen import ConfirmScreen
-from tui.screens.history.screen import HistoryScreen
+from tui.screens.history import HistoryScreen
 from tui.screens.overview.screen import OverviewScreen
 
 

@@ -20,7 +20,7 @@ from tui.screens.actions.screen import ActionsScreen
 from tui.screens.bandwidth_setup.screen import BandwidthSetupScreen
 from tui.screens.doctor.screen import DoctorScreen
 from tui.screens.help import HelpScreen
-from tui.screens.history.screen import HistoryScreen
+from tui.screens.history import HistoryScreen
 from tui.screens.key_footer import KeyFooter, items_that_fit
 from tui.screens.keys import KEYS, leave_keys
 from tui.screens.overview.screen import OverviewScreen

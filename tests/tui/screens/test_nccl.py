@@ -17,7 +17,7 @@ from tui.app import GdrtopApp
 from tui.runtime.replay_source import ReplaySource
 from tui.screens.help import HelpScreen
 from tui.screens.live.screen import LiveScreen
-from tui.screens.nccl.screen import NcclScreen
+from tui.screens.nccl import NcclScreen
 
 LOG = "/home/alice/llm/slurm-4711.out"
 

@@ -18,8 +18,8 @@ from tui.app import GdrtopApp
 from tui.runtime.replay_source import ReplaySource
 from tui.screens.ask import ConsentScreen
 from tui.screens.live.screen import LiveScreen
-from tui.screens.nccl.screen import NcclScreen
-from tui.screens.ras.screen import RasScreen
+from tui.screens.nccl import NcclScreen
+from tui.screens.ras import RasScreen
 from widgets.base.lines_view import LinesView
 
 

@@ -3,9 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from widgets.base.columns import Column, Rooms, draw_columns
-from widgets.base.lazy_lines import LazyLines
-from widgets.base.lines import Line, Run, Tone, line, plain, width_of
+from widgets.base.columns import Column, ColumnWidths, draw_columns
+from widgets.base.lines import LazyLines, Line, Run, Tone, line, plain, width_of
 
 _TEXT = st.text("ab├漢 ", max_size=30)
 
@@ -53,25 +52,25 @@ def test_the_selected_row_is_marked_and_every_row_has_its_id() -> None:
 
 def test_a_table_that_is_drawn_again_makes_only_the_cells_of_the_rows_asked_for() -> None:
     made: list[int] = []
-    rooms = Rooms()
+    widths = ColumnWidths()
 
     def table() -> list[Column]:
         return [Column("Gb/s", LazyLines(100, lambda row: made.append(row) or (Run(str(row)),)), 1)]
 
-    assert len(draw_columns(table(), list("a" * 100), 40, rooms=rooms)) == 101
-    assert made == list(range(100))  # the rooms are measured
+    assert len(draw_columns(table(), list("a" * 100), 40, widths=widths)) == 101
+    assert made == list(range(100))  # the widths are measured
     made.clear()
-    lines = draw_columns(table(), list("a" * 100), 40, rooms=rooms)
+    lines = draw_columns(table(), list("a" * 100), 40, widths=widths)
     assert [plain(row) for row in lines[:3]] == ["Gb/s", "0", "1"]
     assert made == [0, 1]
 
 
 def test_a_column_gets_more_room_once_a_cell_that_was_drawn_needed_it() -> None:
-    rooms = Rooms()
+    widths = ColumnWidths()
 
     def drawn(*figures: str) -> list[str]:
         table = [column("Gb/s", list(figures), 1, to_right=True), column("note", ["a", "b"], 2)]
-        return [plain(row) for row in draw_columns(table, ["a", "b"], 40, rooms=rooms)]
+        return [plain(row) for row in draw_columns(table, ["a", "b"], 40, widths=widths)]
 
     assert drawn("9", "10")[1:] == ["   9  a", "  10  b"]
     assert drawn("123456", "10")[1:] == ["123456  a", "  10  b"]  # not cut

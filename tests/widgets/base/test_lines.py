@@ -1,10 +1,11 @@
-"""Lines that are too wide: folded or wrapped, with nothing lost."""
+"""Lines that are too wide: folded or wrapped, with nothing lost. Lines that are made when asked for."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from widgets.base.boxes import frame
-from widgets.base.lines import Line, Run, Tone, folded, line, plain, unwrapped, width_of, wrapped
+from widgets.base.lines import LazyLines, Line, Run, Tone, folded, line, plain, unwrapped, width_of, wrapped
+from widgets.node.boxes import frame
 
 RUNS = st.lists(
     st.builds(
@@ -47,3 +48,39 @@ def test_texts_below_each_other_and_boxes_stay_as_they_are_drawn() -> None:
     box = frame(line("title"), wrapped("a sentence in a box", 8), 12)
     assert [plain(part) for part in unwrapped(texts)] == ["a first sentence", "the second"]
     assert unwrapped(box) == box
+
+
+def numbered(count: int, made: list[int]) -> LazyLines:
+    def make(row: int) -> Line:
+        made.append(row)
+        return (Run(f"line {row}"),)
+
+    return LazyLines(count, make)
+
+
+def texts(lines: list[Line]) -> list[str]:
+    return ["".join(run.text for run in line) for line in lines]
+
+
+def test_only_the_lines_that_are_asked_for_are_made_and_each_once() -> None:
+    made: list[int] = []
+    lines = numbered(1_000_000, made)
+    assert (len(lines), made) == (1_000_000, [])
+    assert texts([lines[7], lines[-1], lines[7]]) == ["line 7", "line 999999", "line 7"]
+    assert texts(lines[2:4]) == ["line 2", "line 3"]
+    assert made == [7, 999_999, 2, 3]
+
+
+def test_they_are_a_sequence_that_ends() -> None:
+    lines = numbered(3, [])
+    assert texts(list(lines)) == ["line 0", "line 1", "line 2"]
+    with pytest.raises(IndexError):
+        lines[3]
+
+
+def test_other_lines_follow_and_all_can_be_changed() -> None:
+    made: list[int] = []
+    lines = numbered(2, made).followed_by([(Run("legend"),)])
+    cut = lines.mapped(lambda line: (line[0]._replace(text=line[0].text[:4]),))
+    assert made == []
+    assert texts(list(cut)) == ["line", "line", "lege"]

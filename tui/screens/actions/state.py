@@ -65,7 +65,7 @@ class ActionsState(ExaminedListState):
         """Draw the list."""
         if self.examination is None:
             return []
-        from widgets.doctor.actions import draw_offers
+        from widgets.doctor.plan import draw_offers
 
         listed = self._listed()
         if listed:
@@ -77,6 +77,6 @@ class ActionsState(ExaminedListState):
         offer = self.offer(self.selected)
         if offer is None:
             return []
-        from widgets.doctor.actions import draw_offer
+        from widgets.doctor.plan import draw_offer
 
         return draw_offer(offer, width)

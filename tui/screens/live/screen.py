@@ -147,9 +147,7 @@ class LiveScreen(PanesScreen):
             view = self._view(pane)
             if view.display and view.room:
                 self._state.keep_selection(pane)
-                view.show(self._state.lines(pane, view.room))
-                if self._state.is_outgrown(pane):
-                    view.show(self._state.lines(pane, view.room))
+                view.show(self._state.lines(pane, view.room, view.visible_rows))
 
     def _draw_details(self) -> None:
         details = self._view("details")

@@ -18,10 +18,9 @@ from probes.checks.judgment import Judgment
 from probes.live.model.sample import LiveEvent, LiveSample
 from probes.live.timeline import KEPT_SECONDS, Timeline
 from tui.runtime.live_reader import with_judgment
-from widgets.base.columns import Rooms
+from widgets.base.columns import ColumnWidths
 from widgets.base.figures import local_time, minutes
-from widgets.base.lazy_lines import LazyLines
-from widgets.base.lines import Line, Run, Tone, fit, plain, width_of, wrapped
+from widgets.base.lines import LazyLines, Line, Run, Tone, cut, plain, width_of, wrapped
 from widgets.live import changes, detail, gpus, jobs, nics, ranks
 from widgets.live.figures import memory_peers, rate_of
 from widgets.node import verdict as verdict_drawing
@@ -48,7 +47,7 @@ class LiveState:
         self._later: list[LiveEvent] = []  # of a recording that was rewound
         self._graphs: dict[str, History] = {}
         self._drawn: defaultdict[str, Latest[Sequence[Line]]] = defaultdict(Latest)  # by pane
-        self._rooms = {pane: Rooms() for pane in ("ranks", "nics", "gpus")}
+        self._widths = {pane: ColumnWidths() for pane in ("ranks", "nics", "gpus")}
         self._order: defaultdict[str, Latest[list[str]]] = defaultdict(Latest)  # by pane
 
     def add(self, sample: LiveSample) -> None:
@@ -208,7 +207,7 @@ class LiveState:
             head: Line = (*runs, *verdict, Run("  "), *tail)
             if width_of(head) <= width:
                 return head
-        return _cut((*runs, *tail), width)
+        return cut((*runs, *tail), width)
 
     def summary(self, width: int, rows: int, status: Line = ()) -> list[Line]:
         """Draw the time and one verdict a job, in at most so many rows."""
@@ -217,8 +216,11 @@ class LiveState:
         verdicts = [] if sample is None else jobs.draw_verdicts(sample, width, rows - 1)
         return [head, *verdicts]
 
-    def lines(self, pane: str, width: int) -> Sequence[Line]:
-        """Return a pane's lines; they are drawn again only if something in them may have changed."""
+    def lines(self, pane: str, width: int, visible: slice = slice(0)) -> Sequence[Line]:
+        """Return a pane's lines; they are drawn again only if something in them may have changed.
+
+        `visible`: the rows that are seen; if a figure in them needs a wider column, it gets one.
+        """
         sample = self.sample
         if sample is None:
             return [(Run("reading…", Tone.DIM),)] if pane == "ranks" else []
@@ -227,30 +229,33 @@ class LiveState:
         if pane in ("ranks", "changes"):
             events = self._all_events
             key = (*key, len(events), events[-1] if events else None, self.word)
-        drawn = self._drawn[pane]
-        if self.is_outgrown(pane):
+        drawn, widths = self._drawn[pane], self._widths.get(pane)
+        if widths is not None and widths.is_outgrown:
             drawn.forget()
-        return drawn.get(lambda: self._draw(pane, sample, width, selected, self._rooms.get(pane)), equal=key)
 
-    def is_outgrown(self, pane: str) -> bool:
-        """Return whether a line of a pane that was drawn needed more room: `lines` returns others then."""
-        return pane in self._rooms and self._rooms[pane].is_outgrown
+        def draw() -> Sequence[Line]:
+            lines = self._draw(pane, sample, width, selected, widths)
+            if widths is not None and lines[visible] and widths.is_outgrown:
+                lines = self._draw(pane, sample, width, selected, widths)
+            return lines
+
+        return drawn.get(draw, equal=key)
 
     def _draw(
-        self, pane: str, sample: LiveSample, width: int, selected: str, rooms: Rooms | None = None
+        self, pane: str, sample: LiveSample, width: int, selected: str, widths: ColumnWidths | None = None
     ) -> Sequence[Line]:
         match pane:
             case "ranks":
                 past = [event for event in self.timeline.events if event.at <= sample.taken_at + 1.0]
-                lines = ranks.draw(sample, width, selected, past, rooms=rooms)
+                lines = ranks.draw(sample, width, selected, past, widths=widths)
                 notes = [line for note in self.notes for line in wrapped(note, width, Tone.DIM)]
-                return LazyLines.of(lines).followed_by(notes)
+                return LazyLines.from_lines(lines).followed_by(notes)
             case "nics":
                 cells = nics.graph_cells(sample, width)
                 graph = partial(self._graph, sample, cells) if cells else None
-                return nics.draw(sample, width, selected, graph, rooms=rooms)
+                return nics.draw(sample, width, selected, graph, widths=widths)
             case "gpus":
-                return gpus.draw(sample, width, selected, rooms=rooms)
+                return gpus.draw(sample, width, selected, widths=widths)
         times = self.timeline.times
         since = times[0] if times else 0.0
         events = list(reversed(self.events))
@@ -342,7 +347,3 @@ def _event_json(event: LiveEvent) -> dict[str, object]:
         "text": event.text,
         "explanation": event.explanation,
     }
-
-
-def _cut(of: Line, width: int) -> Line:
-    return fit(of, width) if width_of(of) > width else of

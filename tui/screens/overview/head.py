@@ -1,17 +1,94 @@
-"""The head of the overview: the verdict, and what is running now."""
+"""The head of the overview: the verdict, the node, what is running, and the time, in at most two rows."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from probes.base.origin import Origin, Source
 from widgets.base.figures import local_time
-from widgets.base.lines import Line, Run, Tone
-from widgets.node.head import Head
+from widgets.base.lines import Line, Run, Tone, fit, width_of
 
 if TYPE_CHECKING:  # the probes are imported after the first paint
     from probes.snapshot.verdict import Verdict
+
+
+class Head(NamedTuple):
+    """The parts of the head; verdict and status are always shown, the others if there is room."""
+
+    verdict: Line
+    reason: str = ""
+    host: str = ""
+    source: str = ""  # "SIMULATED"; "" for this live node
+    label: str = ""  # which recording, tree or simulated node
+    status: Line = ()  # what is running or being recorded, or that the node does not answer
+    pace: str = ""  # "every 1 s"
+    clock: str = ""
+
+
+class _Row(NamedTuple):
+    """What the first row shows in addition to the verdict."""
+
+    pace: bool = False
+    names: bool = False  # the program's and the host's
+    label: bool = False
+    clock: bool = False
+    source: bool = False
+    status: bool = False
+
+
+# From everything down to the verdict alone. The second row shows the rest, except pace and names.
+_ROWS = (
+    _Row(pace=True, names=True, label=True, clock=True, source=True, status=True),
+    _Row(names=True, label=True, clock=True, source=True, status=True),
+    _Row(names=True, clock=True, source=True, status=True),
+    _Row(clock=True, source=True, status=True),
+    _Row(source=True, status=True),
+    _Row(status=True),
+    _Row(),
+)
+
+
+def draw(head: Head, width: int) -> list[Line]:
+    """Draw one row if everything fits, else two; a reason that does not fit ends in …."""
+    for row in _ROWS:
+        left, right = _left(head, row), _right(head, row)
+        if width_of(left) + width_of(right) <= width:
+            break
+    reason = Run(f" · {head.reason}" if head.reason else "")
+    rest = _right(head, _Row(clock=not row.clock, status=not row.status))
+    label = () if row.label else _source(head.label if row.source else f"{head.source} {head.label}")
+    room = width - width_of(right)
+    if not width_of(label) and not width_of(rest) and width_of((*left, reason)) <= room:
+        return [(*fit((*left, reason), room), *right)]
+    lines: list[Line] = [(*fit(left, room), *right)]
+    if width_of(label) or width_of(rest) or head.reason:
+        second: Line = (Run(" "), *label, Run(head.reason))
+        lines.append((*fit(second, max(0, width - width_of(rest))), *rest))
+    return lines
+
+
+def _left(head: Head, row: _Row) -> Line:
+    label = f"{head.source} {head.label if row.label else ''}".strip() if row.source else ""
+    names = f"{head.host} " if head.host and not head.label.startswith(head.host) else ""
+    return (
+        Run(" gdrtop  " if row.names else " ", Tone.TITLE),
+        Run(f"{names} " if row.names and names else ""),
+        *_source(label),
+        *head.verdict,
+    )
+
+
+def _source(text: str) -> Line:
+    return (Run(f" {text.strip()} ", Tone.CURSOR), Run("  ")) if text.strip() else ()
+
+
+def _right(head: Head, row: _Row) -> Line:
+    return (
+        *(head.status if row.status else ()),
+        Run(f"  {head.pace}" if row.pace and head.pace else "", Tone.DIM),
+        Run(f"  {head.clock}" if row.clock and head.clock else "", Tone.DIM),
+    )
 
 
 @dataclass

@@ -7,12 +7,11 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from probes.base.latest import Latest
-from probes.base.unknown import Maybe, Unknown, known
+from probes.base.unknown import Maybe, known
 from probes.facts.jobs.processes import ProcessFacts
 from probes.facts.node import Node
 from probes.facts.rdma.devices import RdmaDevice
 from probes.facts.rdma.port_health import CounterValue, PortHealthFacts, counter_values
-from probes.live.model.sample import LiveSample, PathWord
 from probes.queries.finding import Finding
 from probes.queries.jobs import far_from_gpu
 from probes.queries.usable_here import UsableHere
@@ -20,9 +19,9 @@ from probes.topology.paths import Path, Topology
 from tui.screens.overview.readings import Readings
 from tui.screens.overview.selection import Selection
 from widgets.base.lines import Line, Run, Tone, wrapped
-from widgets.doctor import findings_rows
-from widgets.live import jobs as live_jobs
-from widgets.node import gpudirect, jobs, matrix, modules, nic_detail, traffic
+from widgets.doctor import findings
+from widgets.live import jobs
+from widgets.node import gpudirect, matrix, modules, nic_detail, traffic
 from widgets.node import path as path_drawing
 from widgets.node import topology as topology_drawing
 from widgets.node.highlights import NOTHING_LIMITED, Highlights
@@ -58,7 +57,6 @@ class Panels:
         self.checked = Checked()
         self.measured: dict[tuple[str, str], Result] = {}  # by GPU and NIC
         self._far_pids: Latest[tuple[int, ...]] = Latest()
-        self._drawn_jobs: Latest[dict[int, list[Line]]] = Latest()  # by width
 
     def draw(
         self, node: Node, topology: Topology, panel: str, width: int, alone: bool, form: Form | None = None
@@ -119,27 +117,13 @@ class Panels:
         labels = {end.id: end.label for end in (*topology.gpus, *topology.nics)}
         labels |= {known(end.bdf, end.id): end.label for end in topology.nics}
         gpus = [gpu.id for gpu in topology.gpus]
-        return findings_rows.draw(checked.findings, labels, gpus, width, self._selection.finding)
+        return findings.draw_rows(checked.findings, labels, gpus, width, self._selection.finding)
 
     def _jobs(self, node: Node, width: int) -> list[Line]:
-        """Draw the jobs with their paths and rates; if those are unknown, what the last check found."""
-        sample, facts, gpus = self._live, self.checked.processes, self._readings.gpus_by_pid()
-        if sample is None:
-            far = self._far(node)
-            drawn = self._drawn_jobs.get(dict, equal=(facts, gpus, far))
-            if width not in drawn:
-                drawn[width] = jobs.draw(facts, gpus, width, far)
-            return drawn[width]
-        return live_jobs.draw_overview(sample, facts, gpus, width, self._far(node))
-
-    @property
-    def _live(self) -> LiveSample | None:
-        """The newest live sample, if it shows what a process uses."""
-        sample = self._readings.live_sample
-        if sample is None or isinstance(sample.processes, Unknown):
-            return None
-        words = {process.path.word for process in sample.processes}
-        return None if words == {PathWord.UNKNOWN} else sample
+        """Draw the jobs with their paths and rates, and what the last check found about them."""
+        readings = self._readings
+        facts, far = self.checked.processes, self._far(node)
+        return jobs.draw_overview(readings.live_sample, facts, readings.gpus_by_pid(), width, far)
 
     def _far(self, node: Node) -> tuple[int, ...]:
         """Return the processes that are bound to CPUs far from their GPU."""
@@ -223,6 +207,4 @@ class Panels:
         readings = self._readings
         lines = modules.strip(node, readings.refcnts, width, self.checked.marks)
         lines += gpudirect.strip(node, readings.peermem, readings.histories["refcnt"], width)
-        if self._live is not None:
-            return [*lines, live_jobs.strip(self._live, width)]
-        return [*lines, jobs.strip(self.checked.processes, readings.gpus_by_pid(), width)]
+        return [*lines, jobs.strip(readings.live_sample, width)]

@@ -15,11 +15,11 @@ from probes.base.origin import Origin
 from tui.runtime.sampler import Failed, Probed, Replayed, Sampled
 from tui.screens.key_footer import KeyFooter
 from tui.screens.keys import bind, move_keys
+from tui.screens.overview import head as head_drawing
 from tui.screens.overview.head import HeadState
 from tui.terminal.partial_compositor import DirectLinesView, draw_partially
 from widgets.base.lines import Line, Run, Tone, rows_of
 from widgets.base.lines_view import LinesView
-from widgets.node import head as head_drawing
 
 if TYPE_CHECKING:
     from probes.bandwidth.model.result import Result

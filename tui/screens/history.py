@@ -1,15 +1,24 @@
-"""The state of the history screen: past runs from the audit log. It does not use Textual."""
+"""The history: what gdrtop ran on this node, how it ended, and its undo."""
 
 from __future__ import annotations
 
 import shlex
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from textual.app import ComposeResult
+from textual.containers import Vertical
+from textual.message import Message
 
 from tui.actions.audit_log import PastRun, PastStep
 from tui.actions.console_text import mark_of
+from tui.screens.key_footer import KeyFooter
+from tui.screens.keys import bind, leave_keys
+from tui.screens.list_screen import ListScreen, static_view
 from tui.screens.list_state import ListState
 from widgets.base.figures import local_time
 from widgets.base.lines import Line, Run, Tone, fit, line, sentence, wrapped
+from widgets.base.lines_view import LinesView
 from widgets.node.verdict import origin_run
 
 if TYPE_CHECKING:
@@ -98,3 +107,42 @@ def _step(number: int, step: PastStep, width: int) -> list[Line]:
     if step.kept:
         lines.extend(wrapped(f"backup of the file: {step.kept}", width, Tone.DIM, "    "))
     return lines
+
+
+class HistoryScreen(ListScreen[HistoryState]):
+    """The list of past runs, newest first, with the steps of the selected one below."""
+
+    BINDINGS = [  # noqa: RUF012 - Textual's own type
+        bind("undo", "undo"),
+        *leave_keys("history"),
+    ]
+
+    LIST = "runs"
+    DETAILS = "steps"
+
+    @dataclass
+    class UndoRequested(Message):
+        """Show the plan that undoes a past run."""
+
+        run: PastRun
+
+    def compose(self) -> ComposeResult:
+        """Compose summary, list and details."""
+        yield static_view("summary")
+        with Vertical(id="history"):
+            yield LinesView("Runs", id="runs")
+            yield LinesView("Steps", id="steps")
+        yield KeyFooter()
+
+    def _draw_panes(self) -> None:
+        self.query_one("#summary", LinesView).show(self._state.summary())
+        super()._draw_panes()
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """Enable Undo if a run is selected."""
+        return self._state.run is not None if action == "undo" else super().check_action(action, parameters)
+
+    def action_undo(self) -> None:
+        """Ask for the plan that undoes the selected run."""
+        if self._state.run is not None:
+            self.post_message(self.UndoRequested(self._state.run))

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tui.terminal.ansi_text import LineSplitter, sanitized, without_colors
+from tui.terminal.program_output import LineSplitter, sanitized, without_colors
 
 SGR = re.compile(r"\x1b\[[0-9;]*m")
 

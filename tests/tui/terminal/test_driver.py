@@ -15,7 +15,7 @@ from textual import events
 from textual._xterm_parser import XTermParser
 from textual.message import Message
 
-from tui.terminal.input import WakingEvent, read_input
+from tui.terminal.driver import WakingEvent, read_input
 
 LONGEST_SECONDS = 20.0
 
@@ -102,7 +102,7 @@ def test_nothing_wakes_up_while_nobody_types_and_after_the_terminal_has_gone(
             wakes.append(milliseconds)
             return self._poll.poll(milliseconds)
 
-    monkeypatch.setattr("tui.terminal.input.select.poll", CountedPoll)
+    monkeypatch.setattr("tui.terminal.driver.select.poll", CountedPoll)
     with reading() as (master, came, thread, end):
         os.write(master, b"d")
         keys(came, 1)

@@ -1,25 +1,36 @@
-"""The state of the RAS screen: the ports, what may be sent, and the answers. It does not use Textual."""
+"""The RAS screen: ask NCCL which ranks answer and which one is behind, one question a key."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+
+from textual.app import ComposeResult
+from textual.containers import Vertical
+from textual.message import Message
 
 from probes.base.frozen import frozen
 from probes.base.origin import Origin
 from probes.base.unknown import Maybe, Unknown
-from probes.host.ras import DIAGNOSTICS, STATUS
+from probes.host.ras import DIAGNOSTICS, STATUS, VERBOSE_STATUS
 from probes.live.ras.policy import RasDecision
 from probes.live.ras.targets import RasTarget
 from tui.runtime.ras_questions import RasAnswer
+from tui.screens import save_and_copy
+from tui.screens.key_footer import KeyFooter
+from tui.screens.keys import bind, leave_keys
+from tui.screens.list_screen import REFRESH_KEY, ListScreen, static_view
 from tui.screens.list_state import ListState
 from widgets.base.figures import local_time
 from widgets.base.lines import Line, Run, Tone, fit, line, plain, wrapped
+from widgets.base.lines_view import LinesView
 from widgets.nccl.ras import diagnostics_lines, notice, report_lines
 from widgets.node.verdict import origin_run
 
 _TEXT_WIDTH = 160  # of a written file
 _AGAIN = "Ask again after 10 s or more to see whether they move."
 _NO_PORT = "No process of an NCCL job is visible on this node, so there is nothing to ask. r searches again."
+_COMMANDS = {"status": STATUS, "verbose": VERBOSE_STATUS, "diagnostics": DIAGNOSTICS}
 
 
 @frozen
@@ -160,8 +171,68 @@ class RasState(ListState):
     def text(self) -> str:
         """Return the answer of the selected port as text."""
         lines = [*self.list_lines(_TEXT_WIDTH), (), *self.detail_lines(_TEXT_WIDTH)]
-        return "".join(f"{plain(of)}\n" for of in lines)
+        return "".join(f"{plain(line)}\n" for line in lines)
 
 
 def _result(answer: RasAnswer) -> Maybe[object]:
     return answer.diagnostics if answer.command == DIAGNOSTICS else answer.report
+
+
+class RasScreen(ListScreen[RasState]):
+    """The ports of the jobs, and what the selected one answered."""
+
+    BINDINGS = [  # noqa: RUF012 - Textual's own type
+        bind("open", "ask('status')", label="Ask"),
+        bind("verbose", "ask('verbose')"),
+        bind("ras_events", "app.ras_events"),
+        bind("diagnostics", "ask('diagnostics')"),
+        bind("write", "write"),
+        REFRESH_KEY,
+        *leave_keys("ras"),
+    ]
+    LIST = "ports"
+    DETAILS = "answer"
+
+    @dataclass
+    class AskRequested(Message):
+        """Send a command to a port, after the confirmation that it needs."""
+
+        port: str
+        command: str
+
+    class SearchRequested(Message):
+        """Search for the jobs again."""
+
+    def compose(self) -> ComposeResult:
+        """Compose summary, ports and answer."""
+        yield static_view("summary")
+        with Vertical(id="ras"):
+            yield LinesView("Ports", id="ports")
+            yield LinesView("Answer", id="answer")
+        yield KeyFooter()
+
+    def _draw_panes(self) -> None:
+        self.query_one("#summary", LinesView).show(self._state.summary())
+        super()._draw_panes()
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """Disable the keys that do nothing now."""
+        if action == "ask":
+            is_recorded = self._state.is_recorded and parameters == ("diagnostics",)
+            return bool(self._state.selected) and not self._state.asking and not is_recorded
+        if action == "app.ras_events":
+            return not self._state.is_recorded
+        return super().check_action(action, parameters)
+
+    def action_ask(self, what: str) -> None:
+        """Ask the selected port."""
+        if self._state.selected:
+            self.post_message(self.AskRequested(self._state.selected, _COMMANDS[what]))
+
+    def action_refresh(self) -> None:
+        """Search again."""
+        self.post_message(self.SearchRequested())
+
+    def action_write(self) -> None:
+        """Write the answer to a new file in the current directory."""
+        save_and_copy.save(self, "gdrtop-ras", self._state.text())

@@ -1,0 +1,73 @@
+"""The jobs on the overview."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from probes.base.unknown import Reason, Unknown
+from probes.facts.jobs.processes import ProcessFacts, probe
+from probes.facts.node import probe_node
+from probes.host.nvml import NvmlLive
+from probes.queries.jobs import far_from_gpu
+from probes.simulation.host import SimulatedHost
+from probes.simulation.node.jobs.processes import FIRST_RANK
+from tests.probes.live.live_samples import a_sample
+from tui.runtime.live_reader import LiveReader
+from widgets.base.lines import plain
+from widgets.live import jobs
+
+FAR_RANK = FIRST_RANK + 7  # its GPU is on the second NUMA node
+
+
+def facts_of(host: SimulatedHost) -> ProcessFacts:
+    facts = probe(host)
+    assert isinstance(facts, ProcessFacts)
+    return facts
+
+
+def gpus_of(host: SimulatedHost) -> dict[str, NvmlLive]:
+    live = host.nvml_live()
+    assert not isinstance(live, Unknown)
+    return {gpu.bdf: gpu for gpu in live}
+
+
+def drawn(host: SimulatedHost, far: Collection[int] = ()) -> list[str]:
+    reader = LiveReader(host)
+    reader.read()
+    lines = jobs.draw_overview(reader.sample, facts_of(host), {}, 200, far)
+    return [plain(line) for line in lines]
+
+
+def test_a_job_shows_its_cpus_and_memory() -> None:
+    row = drawn(SimulatedHost("hgx-h100"))[0]
+    assert "train.py (alice, Slurm job 4711)" in row
+    assert "8 of 32 ranks" in row
+    assert "16 CPUs busy, 144 GiB" in row
+    assert "far" not in row
+
+
+def test_a_job_whose_paths_are_unknown_is_shown_with_the_reason() -> None:
+    row, paths = drawn(SimulatedHost("slingshot"))[:2]
+    assert row.startswith("? train.py (alice, Slurm job 4711)")
+    assert "8.0 CPUs busy, 72 GiB" in row
+    assert paths == "  unknown on all 4 ranks (the kernel does not list RDMA resources)"
+
+
+def test_without_a_sample_or_processes_the_panel_says_so() -> None:
+    assert [plain(line) for line in jobs.draw_overview(None, None, {}, 80)] == ["reading…"]
+    sample = a_sample(processes=Unknown(Reason.NEEDS_ROOT, "/proc"))
+    assert plain(jobs.draw_overview(sample, None, {}, 80)[0]).startswith("Processes are unknown (needs root")
+    assert plain(jobs.strip(sample, 80)).startswith("Jobs unknown (needs root")
+
+
+def test_a_job_bound_to_cpus_far_from_its_gpu_is_marked() -> None:
+    host = SimulatedHost("hgx-h100")
+    node = probe_node(host)
+    assert far_from_gpu(node, facts_of(host), gpus_of(host)) == ()
+    status = str(host.read(f"/proc/{FAR_RANK}/status"))
+    first = str(host.read(f"/proc/{FIRST_RANK}/status")).rpartition("\t")[2]
+    host.tree.add(f"/proc/{FAR_RANK}/status", f"{status.rpartition(chr(9))[0]}\t{first}\n")
+    facts = facts_of(host)
+    far = far_from_gpu(node, facts, gpus_of(host))
+    assert far == (FAR_RANK,)
+    assert "1 bound to CPUs far from the GPU" in drawn(host, far)[0]

@@ -1,1 +1,0 @@
-"""What NCCL says in the logs of jobs."""

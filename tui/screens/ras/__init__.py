@@ -1,1 +1,0 @@
-"""What NCCL's RAS service answers, only on request."""

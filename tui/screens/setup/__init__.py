@@ -1,1 +1,0 @@
-"""Guided setup: the steps and the selected one."""
