@@ -281,7 +281,7 @@ def test_live_ras_and_watch_do_not_import_textual(tmp_path: Path) -> None:
     assert "tui.runtime.live_reader" in modules
     assert not modules & {"textual", "pynvml", "tarfile", "tui.files.new_file", "tui.runtime.black_box"}
     modules = modules_after("from tui.cli import main\nmain(['ras', '--demo', '--yes'])")
-    assert "tui.commands.ras_session" in modules
+    assert "tui.commands.ras" in modules
     assert not modules & {"textual", "pynvml", "tarfile", "tui.files.new_file"}
     watch = "from tui.commands import watch\nfrom tui.cli import main\nmain(['watch', '--unit'])"
     modules = modules_after(watch)

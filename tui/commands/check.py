@@ -12,18 +12,18 @@ from probes.checks.judgment import exit_status, judge
 from probes.checks.registry import CHECKS
 from probes.facts.node import Node
 from probes.host.protocol import Host
+from probes.live.verdict import examine_with_jobs
 from probes.queries.finding import Finding, Status
 from probes.snapshot.examination import Examination
 from probes.snapshot.verdict import Verdict
-from tui.commands.arguments import UsageError, did_you_mean
-from tui.commands.examine_host import examine_host
-from tui.commands.finding_json import check_row_json, finding_json
-from tui.runtime.json_values import document, host_name, verdict_json, write_json
+from tui.bandwidth.slow_results import with_slow_results
+from tui.commands.arguments import UsageError, did_you_mean, whole_number
+from tui.runtime.json_values import document, finding_json, host_name, verdict_json, write_json
 from tui.runtime.node_heading import heading
 from tui.runtime.open_host import open_host
 from tui.runtime.printing import print_lines, text_width
 from widgets.base.lines import Line, Run, Tone, line, wrapped
-from widgets.doctor.findings import Entry, counted, draw_entries, draw_entry, entries_of
+from widgets.doctor.findings import Entry, counted, draw_entries, draw_entry, entries_of, title_of
 from widgets.node import verdict as verdict_drawing
 
 _MOST_NAMED = 4  # skipped checks
@@ -52,7 +52,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--seconds",
         metavar="N",
-        type=_seconds,
+        type=whole_number(1, _MOST_SECONDS),
         default=0,
         help="watch the node for N seconds first: slow NICs, congestion and stalled jobs show only over time",
     )
@@ -80,12 +80,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _seconds(text: str) -> int:
-    if not (text.isascii() and text.isdecimal() and len(text) < 5 and 1 <= int(text) <= _MOST_SECONDS):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 1 to {_MOST_SECONDS}")
-    return int(text)
-
-
 def _id(text: str) -> str:
     known = {check.id for check in CHECKS}
     if text not in known:
@@ -109,16 +103,16 @@ def run(options: argparse.Namespace, out: TextIO) -> int:
         if options.ids or options.only or options.skip or options.all or options.one_line:
             raise UsageError(f"{option} takes no ID, --only, --skip, --all or --one-line")
     if options.assumed:
-        from tui.commands import check_image
-
         if options.after_reboot:
             raise UsageError("--as includes what --after-reboot shows; use one of them")
-        return check_image.run(options, out)
+        from tui.commands.check_forecast import run_on_image
+
+        return run_on_image(options, out)
     host = open_host(options)
     if options.seconds and host.origin.source in (Source.TREE, Source.RECORDED):
         raise UsageError("--seconds needs a running node; a recording is judged at --at TIME")
     if options.after_reboot:
-        from tui.commands.after_reboot import write_forecast
+        from tui.commands.check_forecast import write_forecast
 
         return write_forecast(host, out, options.kernel, options.json, options.ascii)
     return write_check(
@@ -169,6 +163,21 @@ def write_check(
     return exit_status(verdict)
 
 
+def examine_host(host: Host, seconds: int = 0, before: Examination | None = None) -> Examination:
+    """Return one moment of the node with its saved slow results.
+
+    A recording, or a node that is watched for some `seconds`, is examined with what the time before shows.
+    `before`: the examination before, of the same command.
+    """
+    if host.origin.source is not Source.RECORDED and not seconds:
+        examination = examine_with_jobs(host, before=before)
+    else:
+        from tui.runtime.snapshot import take_snapshot, watch_for
+
+        examination = (watch_for(host, seconds) if seconds else take_snapshot(host)).examination
+    return with_slow_results(host, examination)
+
+
 def _left_out(skipped: Sequence[str], only: Collection[str], skip: Collection[str]) -> str:
     """Return "1 check skipped (acs-redirect-enabled)"; "" if every check has run."""
     if not skipped:
@@ -198,9 +207,21 @@ def check_json(
         "exit_status": exit_status(verdict),
         "skipped": list(skipped),
         "findings": [finding_json(finding) for finding in ran if finding.status is Status.FOUND],
-        "checks": [check_row_json(finding, in_full) for finding in ran],
+        "checks": [_check_row_json(finding, in_full) for finding in ran],
     }
     return document("check", host_name(node), node.origin, at, content)
+
+
+def _check_row_json(finding: Finding, in_full: bool) -> dict[str, Any]:
+    """Return a check that ran; its title says the outcome, as on screen."""
+    outcome = {
+        "id": finding.id,
+        "status": finding.status.value,
+        "severity": finding.severity.value,
+        "title": title_of(finding),
+        "cause": finding.cause,
+    }
+    return {**finding_json(finding), **outcome} if in_full else outcome
 
 
 def _text(

@@ -21,7 +21,7 @@ from tui.actions.local_commands import ask_for_password
 from tui.actions.manual_steps import why_manual
 from tui.actions.script import script_of
 from tui.commands.arguments import EXIT_INTERRUPTED, EXIT_WRONG_USAGE, UsageError
-from tui.commands.examine_host import examine_host
+from tui.commands.check import examine_host
 from tui.runtime.json_values import document, host_name, plain_value, write_json
 from tui.runtime.node_heading import heading
 from tui.runtime.open_host import open_host

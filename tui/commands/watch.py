@@ -18,9 +18,8 @@ from probes.host.protocol import Host
 from probes.live.model.sample import LiveEvent
 from probes.queries.finding import Severity
 from tui.bandwidth.slow_results import note_slow_results
-from tui.commands.arguments import EXIT_WRONG_USAGE
-from tui.commands.live import refusal
-from tui.commands.live_text import INDENT, wrapped_below
+from tui.commands.arguments import EXIT_WRONG_USAGE, tree_refusal
+from tui.commands.live import INDENT, wrapped_below
 from tui.files.xdg import STATE, own_directory
 from tui.runtime.black_box import BlackBox, Limits, Notice, NoticeKind
 from tui.runtime.json_values import document, host_name
@@ -127,7 +126,7 @@ def run(options: argparse.Namespace, out: TextIO) -> int:
     host = open_host(options)
     if host.origin.source in (Source.TREE, Source.RECORDED):
         tree = host.origin.source is Source.TREE
-        print(refusal("watch") if tree else "gdrtop: a recording cannot be watched", file=sys.stderr)
+        print(tree_refusal("watch") if tree else "gdrtop: a recording cannot be watched", file=sys.stderr)
         return EXIT_WRONG_USAGE
     limits = Limits(
         options.keep,

@@ -5,11 +5,11 @@ from __future__ import annotations
 import argparse
 import math
 import re
-from collections.abc import Callable
 
 from probes.bandwidth.model.request import MemoryPath, Mode, Request, Scope
 from probes.base.frozen import frozen
 from probes.facts.system.tool_names import GDRCOPY, NCCL_TESTS, PERFTEST, PROGRAMS
+from tui.commands.arguments import whole_number
 
 TESTS = {program.option: program.name for program in PROGRAMS}
 """Name on the command line → tool: write, read, send, write-lat, …, gdrcopy, all-reduce, …"""
@@ -91,10 +91,10 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     scope.add_argument("--matrix", action="store_true", help="every GPU with every NIC")
     size_help = "message size (default: 1M)"
     what.add_argument("--size", type=_size, metavar="BYTES[K|M|G]|all", help=size_help)
-    seconds = _whole("seconds", 2, _MOST_SECONDS)
+    seconds = whole_number(2, _MOST_SECONDS, "seconds")
     seconds_help = "duration of each bandwidth test (default: 10)"
     what.add_argument("--seconds", type=seconds, metavar="N", help=seconds_help)
-    pairs = _whole("queue pairs", 1, 16_384)
+    pairs = whole_number(1, 16_384, "queue pairs")
     what.add_argument("--queue-pairs", type=pairs, metavar="N", help="number of queue pairs (default: 1)")
     what.add_argument("--both-ways", action="store_true", help="both directions at once; report the sum")
     what.add_argument(
@@ -116,7 +116,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     ssh_help = "start the server on HOST over SSH, without a password prompt"
     mode.add_argument("--ssh", metavar="[USER@]HOST", help=ssh_help)
     ends.add_argument("--peer-nic", metavar="DEV", help="the peer's RDMA device (default: the same name)")
-    port = _whole("port", 1024, 65_535)
+    port = whole_number(1024, 65_535, "port")
     ends.add_argument("--port", type=port, metavar="N", help="TCP port (default: the first free one)")
     output = parser.add_argument_group("output and results")
     output.add_argument("--list", action="store_true", help="list the available tools; run nothing")
@@ -239,15 +239,6 @@ def _size(text: str) -> int | str:
         sizes = "1 to 1G bytes (such as 65536, 64K or 1M), or all"
         raise argparse.ArgumentTypeError(f"{text!r} is not a message size: {sizes}")
     return size
-
-
-def _whole(what: str, least: int, most: int) -> Callable[[str], int]:
-    def read(text: str) -> int:
-        if text.isascii() and text.isdecimal() and len(text) < 8 and least <= int(text) <= most:
-            return int(text)
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from {least} to {most} ({what})")
-
-    return read
 
 
 def _gbps(text: str) -> float:
