@@ -197,8 +197,8 @@ class SetupCommand:
         return confirm_and_run(self._do, offer, yes=options.yes, named=options.disturb, answers=sys.stdin)
 
     def _measure(self, step: SetupStep, options: argparse.Namespace) -> int:
-        from tui.commands.bench import command as bench
-        from tui.commands.bench.options import BenchOptions
+        from tui.commands.bench_run import command as bench
+        from tui.commands.bench_run.options import BenchOptions
 
         assert step.test is not None
         return bench.command(
