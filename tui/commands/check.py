@@ -6,9 +6,10 @@ import argparse
 from collections.abc import Collection, Sequence
 from typing import Any, TextIO
 
+from probes.base.frozen import frozen
 from probes.base.origin import Source
 from probes.base.text import plural
-from probes.checks.judgment import exit_status, judge
+from probes.checks.judgment import Judgment, exit_status, judge
 from probes.checks.registry import CHECKS
 from probes.facts.node import Node
 from probes.host.protocol import Host
@@ -36,6 +37,20 @@ exit status (the monitoring plugin convention):
   3    UNKNOWN or NOT APPLICABLE; wrong usage
 with --after-reboot and --as: the same, for the node after its next start
 """
+
+
+@frozen
+class CheckOptions:
+    """What of the checks is printed, and how."""
+
+    as_json: bool = False
+    ascii_only: bool = False
+    only: Collection[str] = ()
+    skip: Collection[str] = ()
+    with_passed: bool = False  # print all checks
+    ids: Collection[str] = ()  # print only these, whatever their outcome
+    seconds: int = 0  # watch the node first
+    one_line: bool = False  # print the verdict only
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -115,9 +130,7 @@ def run(options: argparse.Namespace, out: TextIO) -> int:
         from tui.commands.check_forecast import write_forecast
 
         return write_forecast(host, out, options.kernel, options.json, options.ascii)
-    return write_check(
-        host,
-        out,
+    asked = CheckOptions(
         options.json,
         options.ascii,
         options.only,
@@ -127,39 +140,24 @@ def run(options: argparse.Namespace, out: TextIO) -> int:
         options.seconds,
         options.one_line,
     )
+    return write_check(host, out, asked)
 
 
-def write_check(
-    host: Host,
-    out: TextIO,
-    as_json: bool = False,
-    ascii_only: bool = False,
-    only: Collection[str] = (),
-    skip: Collection[str] = (),
-    with_passed: bool = False,
-    ids: Collection[str] = (),
-    seconds: int = 0,
-    one_line: bool = False,
-) -> int:
-    """Check the node, print the findings, and return the exit status of the checks that ran.
-
-    `with_passed` prints all checks, `ids` only these, whatever their outcome; `seconds`: watch first;
-    `one_line`: the verdict only.
-    """
-    examination = examine_host(host, seconds)
-    judgment = judge(examination, only, skip)
+def write_check(host: Host, out: TextIO, options: CheckOptions) -> int:
+    """Check the node, print the findings, and return the exit status of the checks that ran."""
+    examination = examine_host(host, options.seconds)
+    judgment = judge(examination, options.only, options.skip)
     verdict, found, skipped = judgment.verdict, judgment.findings, judgment.skipped
-    if as_json:
-        shown = [finding for finding in found if not ids or finding.id in ids]
-        in_full = with_passed or bool(ids)
+    if options.as_json:
+        shown = [finding for finding in found if not options.ids or finding.id in options.ids]
+        in_full = options.with_passed or bool(options.ids)
         write_json(check_json(examination.node, host.wall_clock(), verdict, shown, skipped, in_full), out)
-    elif one_line:
+    elif options.one_line:
         why = Run(f": {verdict.reason}" if verdict.reason else "")
-        print_lines([(*verdict_drawing.draw(verdict), why)], out, ascii_only)
+        print_lines([(*verdict_drawing.draw(verdict), why)], out, options.ascii_only)
     else:
-        note = _left_out(skipped, only, skip)
-        width = text_width(out)
-        print_lines(_text(examination, verdict, found, note, width, with_passed, ids), out, ascii_only)
+        lines = _text(examination.node, judgment, text_width(out), options)
+        print_lines(lines, out, options.ascii_only)
     return exit_status(verdict)
 
 
@@ -224,21 +222,15 @@ def _check_row_json(finding: Finding, in_full: bool) -> dict[str, Any]:
     return {**finding_json(finding), **outcome} if in_full else outcome
 
 
-def _text(
-    examination: Examination,
-    verdict: Verdict,
-    found: Sequence[Finding],
-    note: str,
-    width: int,
-    with_passed: bool,
-    ids: Collection[str],
-) -> list[Line]:
-    lines: list[Line] = [heading(examination.node), verdict_drawing.draw(verdict)]
+def _text(node: Node, judgment: Judgment, width: int, options: CheckOptions) -> list[Line]:
+    verdict, found, with_passed = judgment.verdict, judgment.findings, options.with_passed
+    note = _left_out(judgment.skipped, options.only, options.skip)
+    lines: list[Line] = [heading(node), verdict_drawing.draw(verdict)]
     lines.extend(wrapped(note, width, Tone.WARNING, "  ") if note else ())
     lines.extend(wrapped(verdict.reason, width, Tone.PLAIN, "  "))
-    if ids:
+    if options.ids:
         for finding in found:
-            if finding.id in ids:
+            if finding.id in options.ids:
                 lines.extend([(), *draw_entry(Entry(finding.id, (finding,)), width)])
         return lines
     lines.append(line(counted(found)))

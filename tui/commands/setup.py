@@ -194,7 +194,7 @@ class SetupCommand:
             print(f"gdrtop: nothing was run; no command completes {step.title!r}", file=sys.stderr)
             return EXIT_REFUSED
         offer = Offer(f"setup:{step.id}", step.title, step.plan)
-        return confirm_and_run(self._do, offer, yes=options.yes, named=options.disturb, answers=sys.stdin)
+        return confirm_and_run(self._do, offer, options.yes, options.disturb, answers=sys.stdin)
 
     def _measure(self, step: SetupStep, options: argparse.Namespace) -> int:
         from tui.commands.bench_run import command as bench
