@@ -24,6 +24,7 @@ from tui.actions.audit_log import (
     Audit,
     AuditFile,
     AuditLogFile,
+    MemoryLog,
     PastRun,
     is_undone,
     own_log,
@@ -42,34 +43,14 @@ from tui.actions.guards import (
 )
 from tui.actions.local_commands import Commands, LocalCommands, why_no_root
 from tui.actions.manual_steps import runnable
-from tui.actions.order import Order
 from tui.actions.runner import Runner
-from tui.actions.supervisor import DetachedRun
+from tui.actions.supervisor import DetachedRun, Order
 from tui.runtime.lock import ActionLock, LockTaken, runtime_directory, user_name
 
 _BOOT_ID = "/proc/sys/kernel/random/boot_id"
 _ACS_OFF = ("acs-redirect-off", "fix:acs-redirect-enabled")
 _NETWORK_SECONDS = 5.0
 _MOST_UNDOS = 5  # runs that the list offers to undo
-
-
-class MemoryLog:
-    """The log of a simulated node, in memory."""
-
-    def __init__(self) -> None:
-        self._lines: list[str] = []
-
-    def append(self, line: str) -> None:
-        """Append a line."""
-        self._lines.append(line)
-
-    def lines(self) -> list[str]:
-        """Return all lines."""
-        return list(self._lines)
-
-    def why_unread(self) -> str:
-        """Return ""; memory can always be read."""
-        return ""
 
 
 @frozen

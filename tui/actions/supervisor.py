@@ -24,12 +24,14 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from probes.base.codec import Codec
+from probes.base.frozen import frozen
+from probes.base.plan import Plan
 from probes.host.command import TRUSTED_PATH, find_command
 from probes.host.local import LocalHost
-from tui.actions.audit_log import Audit, AuditLogFile
-from tui.actions.events import RunEnded, RunEvent, RunOutcome
+from tui.actions.audit_log import Actor, Audit, AuditLogFile
+from tui.actions.events import Printed, RunBegan, RunEnded, RunEvent, RunOutcome, StepBegan, StepEnded
 from tui.actions.local_commands import LocalCommands
-from tui.actions.order import Order, event_json, event_of, order_json, order_of
 from tui.actions.runner import Runner
 from tui.runtime.lock import ActionLock, LockTaken, open_own_directory
 
@@ -44,6 +46,56 @@ _OPEN = os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
 _ENVIRONMENT = {"PATH": ":".join(TRUSTED_PATH), "LC_ALL": "C.UTF-8"}
 # sys.path is passed as arguments, because systemd and -I drop it.
 PROGRAM = "import sys; sys.path[:] = sys.argv[2:]; from tui.actions.supervisor import main; main(sys.argv[1])"
+
+_CODEC = Codec(clean=str)  # text stays as it is
+
+
+@frozen
+class Order:
+    """A confirmed run, and where it is logged."""
+
+    action: str
+    plan: Plan
+    actor: Actor
+    log: str
+    directory: str  # of the lock, and of the files that both use
+
+
+# What gdrtop and the supervisor write to each other, as JSON
+
+
+def _event_json(event: RunEvent) -> dict[str, Any]:
+    """Return an event as a JSON object, without the plan, which both sides know."""
+    if isinstance(event, RunBegan):
+        return {"event": "run began", "as_root": event.as_root}
+    if isinstance(event, StepBegan):
+        return {"event": "step began", "number": event.number}
+    if isinstance(event, Printed):
+        return {"event": "printed", "text": event.text}
+    if isinstance(event, StepEnded):
+        return {"event": "step ended", **_CODEC.encode(event)}
+    return {"event": "run ended", "outcome": event.outcome.value, "why": event.why, "left": len(event.left)}
+
+
+def _event_of(fields: dict[str, Any], plan: Plan, where: str) -> RunEvent | None:
+    """Return the event in a JSON object; None for the supervisor's first line. `where` names its process."""
+    kind = fields.pop("event")
+    if kind == "run began":
+        return RunBegan(plan, f"{fields['as_root']}, detached from this terminal ({where})")
+    if kind == "step began":
+        return StepBegan(fields["number"], plan.steps[fields["number"] - 1])
+    if kind == "printed":
+        return Printed(fields["text"])
+    if kind == "step ended":
+        ended: StepEnded = _CODEC.decode(StepEnded, fields)
+        return ended
+    if kind == "run ended":
+        left = plan.steps[len(plan.steps) - fields["left"] :] if fields["left"] else ()
+        return RunEnded(RunOutcome(fields["outcome"]), fields["why"], left)
+    return None
+
+
+# In gdrtop
 
 
 class DetachedRun:
@@ -89,7 +141,7 @@ class DetachedRun:
 
     def _started(self, unit: str, order: str, reading: int) -> RunEnded:
         """Start the supervisor as a unit, else in its own session, and follow it."""
-        content = json.dumps(order_json(self._order)).encode()
+        content = json.dumps(_CODEC.encode(self._order)).encode()
         for start, seconds in ((self._start_unit, UNIT_SECONDS), (self._start_session, _START_SECONDS)):
             _create(order, content)
             ended = self._follow(reading, order, seconds) if start(unit, order) else None
@@ -135,7 +187,7 @@ class DetachedRun:
             for line in lines:
                 has_begun = True
                 try:
-                    event = event_of(json.loads(line), self._order.plan, self._where)
+                    event = _event_of(json.loads(line), self._order.plan, self._where)
                 except ValueError:  # half a line: the file system was full
                     continue
                 if isinstance(event, RunEnded):
@@ -224,7 +276,7 @@ def main(path: str) -> None:
     content = _claimed(path)
     if content is None:
         return
-    order = order_of(json.loads(content))
+    order: Order = _CODEC.decode(Order, json.loads(content))
 
     def write(fields: dict[str, Any]) -> None:
         try:
@@ -237,14 +289,14 @@ def main(path: str) -> None:
         with ActionLock(order.directory) as lock:
             audit = Audit(AuditLogFile(order.log), dataclasses.replace(order.actor, pid=os.getpid()))
             commands = LocalCommands(keep=(lock.descriptor,))
-            runner = Runner(LocalHost(), commands, audit, lambda event: write(event_json(event)))
+            runner = Runner(LocalHost(), commands, audit, lambda event: write(_event_json(event)))
             # Handlers, not SIG_IGN, which the steps would inherit.
             for number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT):
                 signal.signal(number, lambda *_: None)
             signal.signal(signal.SIGTERM, lambda *_: runner.stop("its supervisor was terminated"))
             runner.run(order.action, order.plan)
     except LockTaken as taken:
-        write(event_json(RunEnded(RunOutcome.REFUSED, str(taken), order.plan.steps)))
+        write(_event_json(RunEnded(RunOutcome.REFUSED, str(taken), order.plan.steps)))
 
 
 def _claimed(path: str) -> bytes | None:

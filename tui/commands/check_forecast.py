@@ -19,9 +19,8 @@ from probes.setup.image import exit_status as image_status
 from probes.snapshot.examination import Examination, examine
 from tui.commands.arguments import UsageError
 from tui.runtime.json_values import document, finding_json, host_name, object_of, verdict_json, write_json
-from tui.runtime.node_heading import heading
 from tui.runtime.open_host import open_hardware, open_host
-from tui.runtime.printing import print_lines, text_width
+from tui.runtime.printing import heading, print_lines, text_width
 from widgets.base.lines import Line, Run, Tone
 from widgets.doctor import forecast as forecast_drawing
 from widgets.doctor import image as image_drawing

@@ -26,9 +26,8 @@ from tui.bandwidth.slow_results import note_slow_results
 from tui.commands.arguments import EXIT_WRONG_USAGE, UsageError, tree_refusal, whole_number
 from tui.runtime.json_values import document, host_name, object_of
 from tui.runtime.live_reader import LiveReader, read_judged, read_up_to
-from tui.runtime.node_heading import heading
 from tui.runtime.open_host import open_host
-from tui.runtime.printing import print_lines, text_width
+from tui.runtime.printing import heading, print_lines, text_width
 from widgets.base.figures import short
 from widgets.base.lines import Line, line, plain, wrapped
 from widgets.live.jobs import rates_text

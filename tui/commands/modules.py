@@ -15,9 +15,8 @@ from probes.facts.kernel.modules import ModuleFacts, Rung
 from probes.facts.node import Node, probe_node
 from probes.host.protocol import Host
 from tui.runtime.json_values import document, host_name, object_of, plain_value, write_json
-from tui.runtime.node_heading import heading
 from tui.runtime.open_host import open_host
-from tui.runtime.printing import print_lines
+from tui.runtime.printing import heading, print_lines
 from widgets.base.figures import UNKNOWN_MARK
 from widgets.base.lines import Line, Run, line, width_of
 from widgets.node import modules as modules_drawing

@@ -24,9 +24,8 @@ from probes.queries.finding import Severity
 from tui.commands.arguments import EXIT_WRONG_USAGE, UsageError, tree_refusal, whole_number
 from tui.runtime.json_values import document, host_name, object_of
 from tui.runtime.live_reader import LiveReader
-from tui.runtime.node_heading import heading
 from tui.runtime.open_host import open_host
-from tui.runtime.printing import print_lines, text_width
+from tui.runtime.printing import heading, print_lines, text_width
 from tui.runtime.ras_questions import RasAnswer, RasQuestions, ages_are_late, use_of
 from widgets.base.lines import Line, line
 from widgets.nccl.ras import diagnostics_lines, event_text, notice, report_lines

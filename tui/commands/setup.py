@@ -30,9 +30,8 @@ from tui.files.setup_log import (
 )
 from tui.runtime.json_values import document, host_name, plain_value, write_json
 from tui.runtime.lock import user_and_day
-from tui.runtime.node_heading import heading
 from tui.runtime.open_host import open_host
-from tui.runtime.printing import print_lines, text_width
+from tui.runtime.printing import heading, print_lines, text_width
 from widgets.base.lines import Line, line
 from widgets.setup.guide import draw_guide, draw_path_table, draw_step
 

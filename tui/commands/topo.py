@@ -34,9 +34,8 @@ from probes.topology.paths import Path, Topology, build
 from tui.commands.arguments import UsageError
 from tui.commands.check import examine_host
 from tui.runtime.json_values import document, host_name, object_of, plain_value, verdict_json, write_json
-from tui.runtime.node_heading import heading
 from tui.runtime.open_host import open_host
-from tui.runtime.printing import ascii_text, is_plain, print_lines, text_width
+from tui.runtime.printing import ascii_text, heading, is_plain, print_lines, text_width
 from widgets.base.lines import Line, Run, line
 from widgets.doctor.findings import marks_of
 from widgets.node import matrix as matrix_drawing

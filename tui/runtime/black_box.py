@@ -9,22 +9,22 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from enum import Enum
+from typing import Any
 
 from probes.base.frozen import frozen
 from probes.base.text import printable
-from probes.base.unknown import Unknown
+from probes.base.unknown import Maybe, Unknown
 from probes.host.protocol import Host
 from probes.host.rdma_resources import RdmaResources
 from probes.live.model.sample import LiveEvent, LiveSample
 from probes.queries.finding import Severity
-from probes.recording.archive import MAX_MOMENTS, ArchiveWriter, Recording, read_archive
-from probes.recording.format import Question, RecordingError
+from probes.recording.archive import MAX_MOMENTS, ArchiveWriter, MomentHead, Recording, read_archive
+from probes.recording.format import PackedAnswer, Question, RecordingError
 from probes.recording.recording_host import Moment, RecordingHost
 from probes.recording.redaction.identifiers import Identifiers
 from tui.files.new_file import chunks_of, why
-from tui.runtime.event_recording import moments_between
 from tui.runtime.recorder import Recorded, Recorder, manifest_of
 from tui.runtime.ring_directory import OwnFile, RingDirectory, RingError, SegmentFile
 
@@ -38,6 +38,8 @@ _PROCESS_PATH = re.compile(r"/proc/([0-9]{1,10})(?:/.*)?", re.S)
 _BY_PROCESS = ("process_usage", "thread_names")
 _PATH_QUESTIONS = ("file", "names", "link", "resolve", "size", "readable", "writable")
 _ORDER = tuple(Severity)  # the most severe first
+
+_SAME_BOOT_SECONDS = 10.0
 
 
 class NoticeKind(Enum):
@@ -278,7 +280,7 @@ class BlackBox:
         recorder = Recorder(self._node, path, self._limits.redact, event.at)
         boot = self._node.wall_clock() - self._node.monotonic()
         try:
-            for moment in moments_between(self._read(segments), begin, end, boot):
+            for moment in _moments_between(self._read(segments), begin, end, boot):
                 if recorder.size_bytes < half - _SLACK_BYTES:
                     recorder.add(moment)
                 yield
@@ -324,3 +326,39 @@ def _with_newer_seconds(segments: list[OwnFile], now: float) -> list[tuple[OwnFi
         found.append((segment, newer))
         newer += min(max(0.0, ended_at - segment.began_at), SEGMENT_SECONDS)
     return found[::-1]
+
+
+def _moments_between(
+    recordings: Iterable[Recording], begin: float, end: float, boot: float
+) -> Iterator[Moment]:
+    """Yield the moments from `begin` to `end`, in seconds since 1970; the first has every answer so far.
+
+    `boot`: when the monotonic clock was 0, in seconds since 1970. Moments before the node was booted, or
+    before its time was set, are left out, because rates across them would be wrong.
+    """
+    answers: dict[Question, Maybe[Any]] = {}
+    count = 0
+    for recording in recordings:
+        changed: list[dict[Question, Maybe[Any]]] = [{} for _ in recording.moments]
+        for question, given in recording.answers.items():
+            for number, answer in given:
+                if number < len(changed):  # not of a moment that is damaged
+                    changed[number][question] = answer
+        for head, new in zip(recording.moments, changed, strict=True):
+            different = {
+                question: answer
+                for question, answer in new.items()
+                if question not in answers or answers[question] != answer
+            }
+            answers.update(different)
+            if begin <= head.at <= end and _is_of_boot(head, boot):
+                shown = {
+                    question: answer.answer() if isinstance(answer, PackedAnswer) else answer
+                    for question, answer in (different if count else answers).items()
+                }
+                yield Moment(count, head.at, head.probed or not count, head.clock, shown)
+                count += 1
+
+
+def _is_of_boot(head: MomentHead, boot: float) -> bool:
+    return not head.clock or abs(head.at - head.clock[-1] - boot) < _SAME_BOOT_SECONDS

@@ -44,7 +44,7 @@ from tui.commands.bench_run.output import BenchOutput, BenchProgress
 from tui.commands.bench_run.save import BenchSaver
 from tui.files.new_file import NotWritten, check_new
 from tui.runtime.json_values import document, host_name, plain_value
-from tui.runtime.node_heading import heading
+from tui.runtime.printing import heading
 from tui.runtime.signals import signals_stop
 from widgets.bandwidth.series import draw_affected, draw_left_out, draw_not_started, draw_series, peer_command
 from widgets.base.figures import minutes

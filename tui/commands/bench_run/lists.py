@@ -13,8 +13,7 @@ from probes.host.protocol import Host
 from probes.snapshot.examination import examine
 from tui.bandwidth.session import ResultsStore
 from tui.runtime.json_values import document, host_name, plain_value, write_json
-from tui.runtime.node_heading import heading
-from tui.runtime.printing import print_lines, text_width
+from tui.runtime.printing import heading, print_lines, text_width
 from widgets.bandwidth.result import mark_of, words_of
 from widgets.bandwidth.series import draw_inventory
 from widgets.base.lines import Line, Tone, fit, line, sentence, wrapped
