@@ -64,7 +64,18 @@ class Order:
 # What gdrtop and the supervisor write to each other, as JSON
 
 
-def _event_json(event: RunEvent) -> dict[str, Any]:
+def order_json(order: Order) -> Any:
+    """Return an order as a JSON object."""
+    return _CODEC.encode(order)
+
+
+def order_of(fields: dict[str, Any]) -> Order:
+    """Return the order in a JSON object; ValueError if it is malformed."""
+    order: Order = _CODEC.decode(Order, fields)
+    return order
+
+
+def event_json(event: RunEvent) -> dict[str, Any]:
     """Return an event as a JSON object, without the plan, which both sides know."""
     if isinstance(event, RunBegan):
         return {"event": "run began", "as_root": event.as_root}
@@ -77,7 +88,7 @@ def _event_json(event: RunEvent) -> dict[str, Any]:
     return {"event": "run ended", "outcome": event.outcome.value, "why": event.why, "left": len(event.left)}
 
 
-def _event_of(fields: dict[str, Any], plan: Plan, where: str) -> RunEvent | None:
+def event_of(fields: dict[str, Any], plan: Plan, where: str) -> RunEvent | None:
     """Return the event in a JSON object; None for the supervisor's first line. `where` names its process."""
     kind = fields.pop("event")
     if kind == "run began":
@@ -141,7 +152,7 @@ class DetachedRun:
 
     def _started(self, unit: str, order: str, reading: int) -> RunEnded:
         """Start the supervisor as a unit, else in its own session, and follow it."""
-        content = json.dumps(_CODEC.encode(self._order)).encode()
+        content = json.dumps(order_json(self._order)).encode()
         for start, seconds in ((self._start_unit, UNIT_SECONDS), (self._start_session, _START_SECONDS)):
             _create(order, content)
             ended = self._follow(reading, order, seconds) if start(unit, order) else None
@@ -187,7 +198,7 @@ class DetachedRun:
             for line in lines:
                 has_begun = True
                 try:
-                    event = _event_of(json.loads(line), self._order.plan, self._where)
+                    event = event_of(json.loads(line), self._order.plan, self._where)
                 except ValueError:  # half a line: the file system was full
                     continue
                 if isinstance(event, RunEnded):
@@ -276,7 +287,7 @@ def main(path: str) -> None:
     content = _claimed(path)
     if content is None:
         return
-    order: Order = _CODEC.decode(Order, json.loads(content))
+    order = order_of(json.loads(content))
 
     def write(fields: dict[str, Any]) -> None:
         try:
@@ -289,14 +300,14 @@ def main(path: str) -> None:
         with ActionLock(order.directory) as lock:
             audit = Audit(AuditLogFile(order.log), dataclasses.replace(order.actor, pid=os.getpid()))
             commands = LocalCommands(keep=(lock.descriptor,))
-            runner = Runner(LocalHost(), commands, audit, lambda event: write(_event_json(event)))
+            runner = Runner(LocalHost(), commands, audit, lambda event: write(event_json(event)))
             # Handlers, not SIG_IGN, which the steps would inherit.
             for number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT):
                 signal.signal(number, lambda *_: None)
             signal.signal(signal.SIGTERM, lambda *_: runner.stop("its supervisor was terminated"))
             runner.run(order.action, order.plan)
     except LockTaken as taken:
-        write(_event_json(RunEnded(RunOutcome.REFUSED, str(taken), order.plan.steps)))
+        write(event_json(RunEnded(RunOutcome.REFUSED, str(taken), order.plan.steps)))
 
 
 def _claimed(path: str) -> bytes | None:

@@ -86,7 +86,7 @@ class SetupController:
 
         is_live = self._context.origin.source is Source.LIVE
 
-        may_write = not self._actions.dispatcher.refusal
+        may_write = not self._actions.run.dispatcher.refusal
 
         def read() -> tuple[Guide, str, str]:
             guide = read_guide(host, examination, findings, results, log.record())
@@ -143,7 +143,7 @@ class SetupController:
         from tui.files.version import version
         from widgets.report.html import html_of
 
-        host, store, dispatcher = self._context.host, self._bandwidth.store, self._actions.dispatcher
+        host, store, dispatcher = self._context.host, self._bandwidth.store, self._actions.run.dispatcher
         if host is None or self._is_writing:
             return
         self._is_writing = True
