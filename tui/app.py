@@ -236,8 +236,7 @@ class GdrtopApp(App[None]):
         if len(self.screen_stack) > 1:
             from tui.screens.doctor.screen import DoctorScreen
 
-            for screen in self._shared.shown(DoctorScreen):
-                screen.draw()
+            self._shared.draw(DoctorScreen)
 
     # Keys
 

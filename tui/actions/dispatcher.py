@@ -76,12 +76,11 @@ class Dispatcher:
 
     def __init__(self, host: Host, read_only: bool = False, log: AuditFile | None = None) -> None:
         self._host, self._read_only = host, read_only
-        self._log = log or self._own_log()
+        if log is None:
+            log = AuditLogFile(own_log()) if host.origin.source is Source.LIVE else MemoryLog()
+        self._log = log
         self._runner: Runner | DetachedRun | None = None
         self._commands: Commands | None = None
-
-    def _own_log(self) -> AuditFile:
-        return AuditLogFile(own_log()) if self._host.origin.source is Source.LIVE else MemoryLog()
 
     @property
     def refusal(self) -> str:
@@ -108,12 +107,9 @@ class Dispatcher:
         possible = [
             undo
             for run, undo in zip(runs, undos, strict=True)
-            if self._may_undo(run, runs) and undo.plan is not None
+            if not run.action.startswith("undo:") and not is_undone(run, runs) and undo.plan is not None
         ]
         return (restore, *possible[:_MOST_UNDOS])
-
-    def _may_undo(self, run: PastRun, runs: tuple[PastRun, ...]) -> bool:
-        return not run.action.startswith("undo:") and not is_undone(run, runs)
 
     def _undo_offer(self, run: PastRun, name: str, title: str) -> Offer:
         plan = undo_plan(run, self._boot_id())

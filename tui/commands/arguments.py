@@ -4,6 +4,13 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
+
+from probes.base.origin import Source
+from tui.runtime.open_host import NoSuchHost
+
+if TYPE_CHECKING:
+    from probes.host.protocol import Host
 
 # As monitoring plugins have it: 0 ok, 1 warning, 2 critical, 3 unknown. argparse's own 2 would mean critical.
 EXIT_WRONG_USAGE = 3
@@ -64,9 +71,10 @@ def whole_number(least: int, most: int, what: str = "") -> Callable[[str], int]:
     return read
 
 
-def tree_refusal(command: str) -> str:
-    """Return why a command does not work on a tree of files."""
-    return f"gdrtop: gdrtop {command} needs a running node; --root is only a tree of files"
+def require_running_node(host: Host, command: str) -> None:
+    """Raise NoSuchHost if the host is a tree of files."""
+    if host.origin.source is Source.TREE:
+        raise NoSuchHost(f"gdrtop {command} needs a running node; --root is only a tree of files")
 
 
 def did_you_mean(word: str, names: Iterable[str], cutoff: float = 0.5) -> str:

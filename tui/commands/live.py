@@ -23,7 +23,7 @@ from probes.live.processes.jobs import path_summary
 from probes.queries.finding import Finding
 from probes.snapshot.verdict import Verdict
 from tui.bandwidth.slow_results import note_slow_results
-from tui.commands.arguments import EXIT_WRONG_USAGE, UsageError, tree_refusal, whole_number
+from tui.commands.arguments import UsageError, require_running_node, whole_number
 from tui.runtime.json_values import document, host_name, object_of
 from tui.runtime.live_reader import LiveReader, read_judged, read_up_to
 from tui.runtime.open_host import open_host
@@ -81,9 +81,7 @@ def run(options: argparse.Namespace, out: TextIO) -> int:
     if options.at:
         raise UsageError("gdrtop live shows all moments of a recording; --at is for gdrtop check and report")
     host = open_host(options, is_whole=True)
-    if host.origin.source is Source.TREE:
-        print(tree_refusal("live"), file=sys.stderr)
-        return EXIT_WRONG_USAGE
+    require_running_node(host, "live")
     if options.yes and not options.ras_events:
         raise UsageError("--yes needs --ras-events")
     if options.changes and not options.json:
@@ -218,6 +216,9 @@ def _samples(
 
 def live_json(node: Node, sample: LiveSample) -> dict[str, Any]:
     """Return the JSON document of one sample."""
+    processes: object = sample.processes
+    if not isinstance(sample.processes, Unknown):
+        processes = [_process_json(process) for process in sample.processes]
     content = object_of(
         {
             "exit_status": exit_status(sample),
@@ -225,7 +226,7 @@ def live_json(node: Node, sample: LiveSample) -> dict[str, Any]:
             "verdict": sample.verdict,
             "findings": [_finding_json(finding) for finding in sample.findings],
             "jobs": sample.jobs,
-            "processes": _processes_json(sample.processes),
+            "processes": processes,
             "ports": sample.ports,
             "gpus": sample.gpus,
             "peermem": sample.peermem,
@@ -241,12 +242,6 @@ def _finding_json(finding: Finding) -> dict[str, Any]:
     """Return a finding without evidence and fix, which gdrtop check prints."""
     names = ("id", "severity", "title", "cause", "devices", "ranks", "jobs", "takes", "since")
     return object_of({name: getattr(finding, name) for name in names})
-
-
-def _processes_json(processes: Maybe[tuple[LiveProcess, ...]]) -> Maybe[list[dict[str, Any]]]:
-    if isinstance(processes, Unknown):
-        return processes
-    return [_process_json(process) for process in processes]
 
 
 def _process_json(process: LiveProcess) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from probes.live.ras.policy import LEAST_INTERVAL_SECONDS, RasDecision, RasUse
 from probes.live.ras.targets import LocalProcesses, RasTarget, find_targets, local_processes
 from probes.nccl.ras.events import parse_event
 from probes.queries.finding import Severity
-from tui.commands.arguments import EXIT_WRONG_USAGE, UsageError, tree_refusal, whole_number
+from tui.commands.arguments import EXIT_WRONG_USAGE, UsageError, require_running_node, whole_number
 from tui.runtime.json_values import document, host_name, object_of
 from tui.runtime.live_reader import LiveReader
 from tui.runtime.open_host import open_host
@@ -105,9 +105,7 @@ def run(options: argparse.Namespace, out: TextIO) -> int:
     if options.count and not options.watch and not options.monitor:
         raise UsageError("--count needs --watch or --monitor")
     host = open_host(options)
-    if host.origin.source is Source.TREE:
-        print(tree_refusal("ras"), file=sys.stderr)
-        return EXIT_WRONG_USAGE
+    require_running_node(host, "ras")
     chosen = RasOptions(
         verbose=options.verbose,
         diagnostics=options.diagnostics,
@@ -169,7 +167,7 @@ def _status_of(answer: RasAnswer) -> int:
         return 1 if answer.diagnostics.to_review else 0 if answer.diagnostics.lines else EXIT_UNKNOWN
     if isinstance(answer.report, Unknown):
         return EXIT_UNKNOWN
-    if any(one.severity is Severity.CRITICAL for one in answer.found):
+    if any(finding.severity is Severity.CRITICAL for finding in answer.found):
         return 2
     return 1 if answer.found else 0 if answer.report.is_complete else EXIT_UNKNOWN
 
@@ -204,7 +202,8 @@ class Ras:
         status = EXIT_UNKNOWN
         for sample in self._samples():
             answers = [self._ask(target, command, sample) for target in self._targets(sample)]
-            status = _worst([_status_of(one) for one in answers])
+            statuses = {_status_of(answer) for answer in answers}
+            status = next((worst for worst in (2, 1, EXIT_UNKNOWN, 0) if worst in statuses), EXIT_UNKNOWN)
             if self._options.as_json:
                 self._print_json(sample, answers, status)
             elif not answers:
@@ -369,7 +368,7 @@ class Ras:
             {
                 "exit_status": status,
                 "taken_at": sample.taken_at,
-                "answers": [_answer_json(one) for one in answers],
+                "answers": [_answer_json(answer) for answer in answers],
             }
         )
         json.dump(document("ras", host_name(node), node.origin, sample.taken_at, content), self._out)
@@ -393,8 +392,3 @@ def _answer_json(answer: RasAnswer) -> dict[str, Any]:
             "events": answer.events,
         }
     )
-
-
-def _worst(statuses: list[int]) -> int:
-    """Return 2, 1, 3 or 0, the first of them that occurs; EXIT_UNKNOWN without any."""
-    return next((one for one in (2, 1, EXIT_UNKNOWN, 0) if one in statuses), EXIT_UNKNOWN)

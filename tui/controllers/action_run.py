@@ -173,8 +173,7 @@ class ActionRunController:
         from tui.screens.run.screen import RunScreen
 
         self._context.overview.show_action(state.word)
-        for screen in self._context.shown(RunScreen):
-            screen.draw()
+        self._context.draw(RunScreen)
 
     def note_end_seen(self) -> None:
         """Note that the end of the run was on the screen."""

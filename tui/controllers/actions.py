@@ -101,8 +101,7 @@ class ActionsController:
     def _draw(self) -> None:
         from tui.screens.actions.screen import ActionsScreen
 
-        for screen in self._context.shown(ActionsScreen):
-            screen.draw()
+        self._context.draw(ActionsScreen)
 
     # The plan of an action
 
@@ -163,17 +162,13 @@ class ActionsController:
 
         state = HistoryState(self._context.overview.hostname, self._context.origin)
 
-        def draw() -> None:
-            for screen in self._context.shown(HistoryScreen):
-                screen.draw()
-
         def apply(answer: tuple[tuple[PastRun, ...], tuple[str, ...]]) -> None:
             state.set_runs(*answer)
-            draw()
+            self._context.draw(HistoryScreen)
 
         def fail(message: str) -> None:
             state.fail(message)
-            draw()
+            self._context.draw(HistoryScreen)
 
         self._context.show(HistoryScreen, lambda: HistoryScreen(state))
         call_in_thread(self._app.call_later, lambda: self.run.dispatcher.history(), apply, fail)

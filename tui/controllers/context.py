@@ -14,8 +14,11 @@ if TYPE_CHECKING:
     from probes.base.origin import Origin
     from probes.host.protocol import Host
     from tui.runtime.sampler import Sampler
+    from tui.screens.bandwidth_setup.screen import BandwidthSetupScreen
+    from tui.screens.list_screen import ListScreen
     from tui.screens.live.state import LiveState
     from tui.screens.overview.screen import OverviewScreen
+    from tui.screens.run.screen import RunScreen
 
     S = TypeVar("S", bound=Screen[Any])
 
@@ -112,6 +115,11 @@ class AppContext:
     def shown(self, kind: type[S]) -> list[S]:
         """Return the open screens of a kind, also those below others."""
         return [screen for screen in self.app.screen_stack if isinstance(screen, kind)]
+
+    def draw(self, kind: type[ListScreen[Any] | BandwidthSetupScreen | RunScreen]) -> None:
+        """Draw the open screens of a kind."""
+        for screen in self.shown(kind):
+            screen.draw()
 
     def show(self, kind: type[S], make: Callable[[], S]) -> None:
         """Go back to an open screen of this kind, or open one."""

@@ -44,7 +44,7 @@ class NcclController:
         host, sample = self._context.host, self._context.live.newest
         if host is None or sample is None:
             self.state.fail("Still reading the node; try again in a moment (r).")
-            self._draw()
+            self._context.draw(NcclScreen)
         elif not self._is_searching:
             self._is_searching = True
             call = self._context.app.call_later
@@ -56,12 +56,12 @@ class NcclController:
         wanted, self._wanted_job = self._wanted_job, ""
         if wanted and self.state.select_job(wanted):
             self.open(self.state.selected)
-        self._draw()
+        self._context.draw(NcclScreen)
 
     def _fail_search(self, message: str) -> None:
         self._is_searching = False
         self.state.fail(message)
-        self._draw()
+        self._context.draw(NcclScreen)
 
     # Reading
 
@@ -113,7 +113,7 @@ class NcclController:
             before = self.state.followed
             self.state.set_followed(followed)
             if followed != before:
-                self._draw()
+                self._context.draw(NcclScreen)
             has_read = before is None or followed.read_bytes > before.read_bytes
             if followed.is_behind and has_read and self._context.shown(NcclScreen):
                 self.read()
@@ -122,13 +122,9 @@ class NcclController:
             if follower is self._follower:
                 self._reading = None
                 self.state.fail_reading(message)
-                self._draw()
+                self._context.draw(NcclScreen)
 
         call_in_thread(self._context.app.call_later, follower.advance, take, fail)
-
-    def _draw(self) -> None:
-        for screen in self._context.shown(NcclScreen):
-            screen.draw()
 
 
 def _own_machine() -> Host:

@@ -52,7 +52,7 @@ class RasController:
         if host is None or sample is None:
             return None
         live = self._readings.live
-        node = _at(host, sample) if live is None else live.host
+        node = _at(host, sample) if live is None else live.reader.host
         if self._questions is None:
             self._questions = RasQuestions(host)
             self.state.is_recorded = self._questions.is_recorded
@@ -63,7 +63,7 @@ class RasController:
         source = self._source()
         if source is None:
             self.state.fail(_NOT_READ)
-            self._draw()
+            self._context.draw(RasScreen)
             return
         if self._is_searching:
             return
@@ -77,7 +77,7 @@ class RasController:
         def take(ports: list[RasPort]) -> None:
             self._is_searching = False
             self.state.set_ports(ports)
-            self._draw()
+            self._context.draw(RasScreen)
             selected = self.state.selected
             if then_ask and selected and not self.state.is_answered(selected):
                 self.ask(selected, STATUS)
@@ -85,7 +85,7 @@ class RasController:
         def fail(message: str) -> None:
             self._is_searching = False
             self.state.fail(message)
-            self._draw()
+            self._context.draw(RasScreen)
 
         call_in_thread(self._context.app.call_later, work, take, fail)
 
@@ -127,7 +127,7 @@ class RasController:
     def _refuse(self, port: str, why: tuple[str, ...]) -> None:
         self._is_deciding = False
         self.state.refuse(port, why)
-        self._draw()
+        self._context.draw(RasScreen)
 
     def _confirm(
         self,
@@ -160,15 +160,16 @@ class RasController:
         self, questions: RasQuestions, target: RasTarget, command: str, node: Host, sample: LiveSample
     ) -> None:
         self.state.begin(target.name)
-        self._draw()
+        self._context.draw(RasScreen)
 
         def take(answer: RasAnswer) -> None:
             self.state.set_answer(answer)
-            self._draw()
+            self._context.draw(RasScreen)
             live = self._readings.live
             if live is not None and isinstance(answer.report, RasReport):
                 jobs = [job for job in sample.jobs if not set(job.pids).isdisjoint(target.pids)]
-                live.note(target.name, conditions_of(answer.found, answer.taken_at, answer.address, jobs))
+                conditions = conditions_of(answer.found, answer.taken_at, answer.address, jobs)
+                live.reader.note(target.name, conditions)
 
         call_in_thread(
             self._context.app.call_later,
@@ -176,10 +177,6 @@ class RasController:
             take,
             lambda message: self._refuse(target.name, (message,)),
         )
-
-    def _draw(self) -> None:
-        for screen in self._context.shown(RasScreen):
-            screen.draw()
 
     # Events
 
@@ -190,7 +187,7 @@ class RasController:
             recorded = "A recording shows the RAS events that were followed while it was recorded."
             self._context.notify(_NOT_READ if live is not None else recorded)
             return
-        if live.ras.is_on:
+        if live.reader.ras.is_on:
             self._readings.end_ras_events()
             self._context.notify("gdrtop no longer follows RAS events.")
             return
@@ -231,7 +228,7 @@ class RasController:
                 questions.end_events()
                 self._end_subscribing(f"RAS events are not available: {first}.")
                 return
-            live.ras.follow(address, first, questions.end_events)
+            live.reader.ras.follow(address, first, questions.end_events)
             self._is_subscribing = False
             if self._context.is_leaving:
                 self._readings.end_ras_events()
@@ -266,5 +263,7 @@ def _at(host: Host, sample: LiveSample) -> Host:
         return host
     own = ReplayHost(host.recording)
     moments = host.recording.moments
-    own.seek(max((number for number, one in enumerate(moments) if one.at <= sample.taken_at), default=0))
+    own.seek(
+        max((number for number, moment in enumerate(moments) if moment.at <= sample.taken_at), default=0)
+    )
     return own

@@ -57,7 +57,7 @@ class SetupController:
             self._context.sampler.ask_examination()
         else:
             self._read(examination)
-        self._draw()
+        self._context.draw(SetupScreen)
 
     def refresh(self) -> None:
         """Read the guide again if it is shown: a test or an action may have ended."""
@@ -101,7 +101,7 @@ class SetupController:
         self.state.set_guide(guide, self._bandwidth.refusal or no_root)
         if failure:
             self._context.notify(f"The reboot cannot be checked later: {failure}.", "warning")
-        self._draw()
+        self._context.draw(SetupScreen)
 
     def _end_reading(self) -> None:
         self._is_reading = False
@@ -112,11 +112,7 @@ class SetupController:
     def _fail(self, message: str) -> None:
         self._end_reading()
         self.state.fail(message)
-        self._draw()
-
-    def _draw(self) -> None:
-        for screen in self._context.shown(SetupScreen):
-            screen.draw()
+        self._context.draw(SetupScreen)
 
     # Steps
 

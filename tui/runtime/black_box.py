@@ -20,7 +20,7 @@ from probes.host.protocol import Host
 from probes.host.rdma_resources import RdmaResources
 from probes.live.model.sample import LiveEvent, LiveSample
 from probes.queries.finding import Severity
-from probes.recording.archive import MAX_MOMENTS, ArchiveWriter, MomentHead, Recording, read_archive
+from probes.recording.archive import MAX_MOMENTS, ArchiveWriter, Recording, read_archive
 from probes.recording.format import PackedAnswer, Question, RecordingError
 from probes.recording.recording_host import Moment, RecordingHost
 from probes.recording.redaction.identifiers import Identifiers
@@ -102,9 +102,6 @@ class BlackBox:
 
     # Each second
 
-    def _is_saved(self, event: LiveEvent) -> bool:
-        return _ORDER.index(event.severity) <= _ORDER.index(self._limits.severity)
-
     def is_save_due(self, sample: LiveSample) -> bool:
         """Return whether the time after an event has passed, so that a recording ends with this moment."""
         return self._saving is None and self._event is not None and sample.taken_at >= self._save_at
@@ -114,7 +111,7 @@ class BlackBox:
         self.host.end_moment()
         # The most severe one of a second gives the recording its name.
         for event in sorted(sample.events, key=lambda event: _ORDER.index(event.severity)):
-            if not self._is_saved(event):
+            if _ORDER.index(event.severity) > _ORDER.index(self._limits.severity):
                 continue
             if self._event is None:
                 self._event = event
@@ -351,14 +348,11 @@ def _moments_between(
                 if question not in answers or answers[question] != answer
             }
             answers.update(different)
-            if begin <= head.at <= end and _is_of_boot(head, boot):
+            is_of_boot = not head.clock or abs(head.at - head.clock[-1] - boot) < _SAME_BOOT_SECONDS
+            if begin <= head.at <= end and is_of_boot:
                 shown = {
                     question: answer.answer() if isinstance(answer, PackedAnswer) else answer
                     for question, answer in (different if count else answers).items()
                 }
                 yield Moment(count, head.at, head.probed or not count, head.clock, shown)
                 count += 1
-
-
-def _is_of_boot(head: MomentHead, boot: float) -> bool:
-    return not head.clock or abs(head.at - head.clock[-1] - boot) < _SAME_BOOT_SECONDS
