@@ -228,7 +228,7 @@ class GdrtopApp(App[None]):
             self._shared.draw_live()
         self._draw_doctor()
         self.actions.note_examination(report)
-        self.bandwidth.note_examination(report)
+        self.bandwidth.setup.note_examination(report)
         if self._setup is not None:
             self._setup.note_examination(report)
 
@@ -431,7 +431,7 @@ REQUESTS: dict[str, Callable[[GdrtopApp, Any], object]] = {
     "_on_bandwidth_setup_screen_confirmed": lambda app, _: app.bandwidth.setup.confirm(),
     "_on_bandwidth_run_screen_end_seen": lambda app, _: app.bandwidth.note_end_seen(),
     "_on_bandwidth_run_screen_cancel_requested": lambda app, _: app.bandwidth.ask_to_cancel(),
-    "_on_bandwidth_run_screen_skip_requested": lambda app, _: app.bandwidth.skip(),
+    "_on_bandwidth_run_screen_skip_requested": lambda app, _: app.bandwidth.worker.skip(),
     "_on_bandwidth_run_screen_again_requested": lambda app, message: app.bandwidth.setup.run_again(
         message.state.series
     ),

@@ -51,7 +51,7 @@ async def test_the_dashboard_is_degraded_until_a_newer_result_is_good(store: Mem
         async def measure(result: Result) -> None:
             store.add(result)
             app.bandwidth.setup.load_results()  # as at the end of a series
-            await until(pilot, lambda: result in app.bandwidth.saved_results)
+            await until(pilot, lambda: result in app.bandwidth.worker.kept)
             await readings(pilot, clock, 2)
 
         await examined(pilot, clock)

@@ -71,6 +71,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="run the plan on a simulated copy of this node and show the expected verdict",
     )
+    add_consent_options(parser)
+
+
+def add_consent_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options that stand for the answers to a confirmation."""
     parser.add_argument("--yes", action="store_true", help="run without asking for confirmation")
     parser.add_argument(
         "--disturb",
@@ -133,7 +138,7 @@ class Do:
             # In a pipe one line is one action, for grep.
             texts = wrapped(text, self._width - cells - 4) if self._out.isatty() else [line(text)]
             blank = line(" " * (cells + 4))
-            self._print([(*(blank if number else head), *of) for number, of in enumerate(texts)])
+            self._print([(*(blank if number else head), *part) for number, part in enumerate(texts)])
         return 0
 
     def offer(self, name: str) -> Offer | None:

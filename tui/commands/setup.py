@@ -18,7 +18,7 @@ from probes.setup.steps.situation_rows import situation_rows
 from tui.actions.script import script_of_all
 from tui.bandwidth.results_store import open_results_store
 from tui.commands.arguments import EXIT_WRONG_USAGE, UsageError, did_you_mean
-from tui.commands.do import EXIT_REFUSED, Do, confirm_and_run
+from tui.commands.do import EXIT_REFUSED, Do, add_consent_options, confirm_and_run
 from tui.files.setup_log import (
     PATH,
     SKIP,
@@ -56,13 +56,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("step", metavar="STEP", nargs="?", help="show one step; without it, list all steps")
     what = parser.add_mutually_exclusive_group()
     what.add_argument("--run", action="store_true", help="run the step after showing its commands")
-    parser.add_argument("--yes", action="store_true", help="run without asking for confirmation")
-    parser.add_argument(
-        "--disturb",
-        metavar="HOST",
-        default="",
-        help="run even if it affects jobs or the network; HOST must be this node's host name",
-    )
+    add_consent_options(parser)
     parser.add_argument("--path", choices=_PATHS, help="choose the path; the choice is saved")
     parser.add_argument(
         "--skip", metavar="STEP,…", type=_names, default=(), help="skip these steps on this node"
@@ -251,7 +245,7 @@ def _step_json(step: SetupStep) -> dict[str, Any]:
     return {
         **{name: fields[name] for name in names},
         "commands": [
-            {"why": one.why, "argv": list(one.argv), "file": one.file.path if one.file else None}
-            for one in commands
+            {"why": command.why, "argv": list(command.argv), "file": command.file and command.file.path}
+            for command in commands
         ],
     }

@@ -7,7 +7,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from tui.controllers.action_run import ActionRunController
-from tui.runtime.background import call_in_thread
 from tui.screens.actions.state import ActionsState
 from widgets.base.lines import sentence
 
@@ -68,7 +67,7 @@ class ActionsController:
             dispatcher = self.run.dispatcher
             return dispatcher.offers(examination, findings), dispatcher.refusal
 
-        call_in_thread(self._app.call_later, ask, partial(self._take_offers, examination), self._fail)
+        self._context.run_in_thread(ask, partial(self._take_offers, examination), self._fail)
 
     def note_examination(self, report: Examined) -> None:
         """Update the list, if it is shown or awaited, and the console of a run."""
@@ -144,7 +143,7 @@ class ActionsController:
         def run() -> Rehearsal:
             return rehearse(host, examination, prepared.action, prepared.plan)
 
-        call_in_thread(self._app.call_later, run, apply, screen.show_rehearsal_failure)
+        self._context.run_in_thread(run, apply, screen.show_rehearsal_failure)
 
     def _show_in_list(self, name: str) -> None:
         """Select an action that is not possible in the list, which says why."""
@@ -171,7 +170,7 @@ class ActionsController:
             self._context.draw(HistoryScreen)
 
         self._context.show(HistoryScreen, lambda: HistoryScreen(state))
-        call_in_thread(self._app.call_later, lambda: self.run.dispatcher.history(), apply, fail)
+        self._context.run_in_thread(lambda: self.run.dispatcher.history(), apply, fail)
 
     def show_undo(self, run: PastRun) -> None:
         """Show the plan that undoes a past run."""
@@ -185,9 +184,6 @@ class ActionsController:
             if self._app.screen is screen:
                 self.confirm(offer, examination)
 
-        call_in_thread(
-            self._app.call_later,
-            lambda: self.run.dispatcher.undo_of(run),
-            apply,
-            self._context.report_error,
+        self._context.run_in_thread(
+            lambda: self.run.dispatcher.undo_of(run), apply, self._context.report_error
         )

@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
 
+from tui.runtime.background import Failed, Then, call_in_thread
 from tui.screens.doctor.state import DoctorState
+
+T = TypeVar("T")
 
 if TYPE_CHECKING:
     from textual.app import App
@@ -97,6 +100,10 @@ class AppContext:
         return active is not None
 
     # Screens
+
+    def run_in_thread(self, work: Callable[[], T], then: Then[T], failed: Failed) -> None:
+        """Run `work` in a thread, then `then` or `failed` in the screen's thread."""
+        call_in_thread(self.app.call_later, work, then, failed)
 
     def notify(
         self,

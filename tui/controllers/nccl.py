@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 from probes.base.text import printable
 from probes.base.unknown import Maybe, Unknown
 from probes.live.processes.job_logs import FoundLogs, JobLog, LogPath, find_logs
-from tui.runtime.background import call_in_thread
 from tui.runtime.log_follower import Followed, LogFollower
 from tui.screens.nccl.screen import NcclScreen
 from tui.screens.nccl.state import NcclState
@@ -47,8 +46,7 @@ class NcclController:
             self._context.draw(NcclScreen)
         elif not self._is_searching:
             self._is_searching = True
-            call = self._context.app.call_later
-            call_in_thread(call, lambda: find_logs(host, sample), self._take_found, self._fail_search)
+            self._context.run_in_thread(lambda: find_logs(host, sample), self._take_found, self._fail_search)
 
     def _take_found(self, found: FoundLogs) -> None:
         self._is_searching = False
@@ -95,9 +93,7 @@ class NcclController:
         def fail(why: str) -> None:
             self._context.notify(f"{shown} cannot be read: {why}", "warning")
 
-        call_in_thread(
-            self._context.app.call_later, lambda: _own_machine().read_range(path, 0, 0), take, fail
-        )
+        self._context.run_in_thread(lambda: _own_machine().read_range(path, 0, 0), take, fail)
 
     def read(self) -> None:
         """Read what is new, if nothing is being read."""
@@ -124,7 +120,7 @@ class NcclController:
                 self.state.fail_reading(message)
                 self._context.draw(NcclScreen)
 
-        call_in_thread(self._context.app.call_later, follower.advance, take, fail)
+        self._context.run_in_thread(follower.advance, take, fail)
 
 
 def _own_machine() -> Host:

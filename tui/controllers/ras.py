@@ -11,7 +11,6 @@ from probes.live.ras.findings import conditions_of
 from probes.live.ras.policy import RasDecision
 from probes.live.ras.targets import RasTarget, find_targets
 from probes.nccl.ras.facts import RasReport
-from tui.runtime.background import call_in_thread
 from tui.runtime.ras_questions import RasAnswer, RasQuestions, use_of
 from tui.screens.ask import YES, ConsentScreen
 from tui.screens.ras.screen import RasScreen
@@ -87,7 +86,7 @@ class RasController:
             self.state.fail(message)
             self._context.draw(RasScreen)
 
-        call_in_thread(self._context.app.call_later, work, take, fail)
+        self._context.run_in_thread(work, take, fail)
 
     # Questions
 
@@ -117,8 +116,7 @@ class RasController:
                     lambda: self._refuse(port, ("not confirmed; nothing was sent",)),
                 )
 
-        call_in_thread(
-            self._context.app.call_later,
+        self._context.run_in_thread(
             lambda: _decide(questions, node, sample, port, command),
             take,
             lambda message: self._refuse(port, (message,)),
@@ -171,8 +169,7 @@ class RasController:
                 conditions = conditions_of(answer.found, answer.taken_at, answer.address, jobs)
                 live.reader.note(target.name, conditions)
 
-        call_in_thread(
-            self._context.app.call_later,
+        self._context.run_in_thread(
             lambda: questions.ask(target, command, use_of(command), sample, node),
             take,
             lambda message: self._refuse(target.name, (message,)),
@@ -213,11 +210,8 @@ class RasController:
                 lambda: self._end_subscribing("Not confirmed. Nothing was sent."),
             )
 
-        call_in_thread(
-            self._context.app.call_later,
-            lambda: _decide(questions, node, sample, port, MONITOR),
-            take,
-            self._end_subscribing,
+        self._context.run_in_thread(
+            lambda: _decide(questions, node, sample, port, MONITOR), take, self._end_subscribing
         )
 
     def _subscribe(self, questions: RasQuestions, target: RasTarget, node: Host) -> None:
@@ -236,12 +230,7 @@ class RasController:
             text = f"gdrtop follows the RAS events of {target.name}. Live (t) lists them. Press m to stop."
             self._context.notify(text)
 
-        call_in_thread(
-            self._context.app.call_later,
-            lambda: questions.subscribe(target, node),
-            take,
-            self._end_subscribing,
-        )
+        self._context.run_in_thread(lambda: questions.subscribe(target, node), take, self._end_subscribing)
 
     def _end_subscribing(self, message: str) -> None:
         self._is_subscribing = False

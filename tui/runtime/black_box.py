@@ -223,7 +223,7 @@ class BlackBox:
         pids = {name for name in names if name.isdecimal()}
         if isinstance(resources, RdmaResources):  # it names threads, which are not listed in /proc
             for objects in (resources.queue_pairs, resources.regions, resources.domains, resources.contexts):
-                pids.update(str(one.pid) for one in objects if one.pid is not None)
+                pids.update(str(held.pid) for held in objects if held.pid is not None)
 
         def keeps(question: Question) -> bool:
             if question.kind in _BY_PROCESS:
