@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from functools import cached_property, lru_cache
+from typing import TYPE_CHECKING, Any
 
+from rich.segment import Segment
 from textual import events, on
 from textual.app import App
+from textual.color import Color
 from textual.filter import LineFilter
 from textual.message import Message
 from textual.reactive import Reactive
@@ -19,6 +22,7 @@ from tui.controllers.context import AppContext
 from tui.controllers.quit import QuitController
 from tui.controllers.readings import ReadingsController, parts_of
 from tui.files.crash_file import EXIT_CRASHED
+from tui.runtime.printing import ascii_cells
 from tui.runtime.sampler import (
     Examined,
     Probed,
@@ -46,17 +50,21 @@ if TYPE_CHECKING:
     from tui.controllers.ras import RasController
     from tui.controllers.setup import SetupController
     from tui.runtime.replay_source import ReplaySource
-    from tui.screens.actions.screen import ActionsScreen
-    from tui.screens.bandwidth_run.screen import BandwidthRunScreen
-    from tui.screens.confirm.screen import ConfirmScreen
-    from tui.screens.doctor.screen import DoctorScreen
-    from tui.screens.history import HistoryScreen
-    from tui.screens.live.screen import LiveScreen
-    from tui.screens.nccl import NcclScreen
-    from tui.screens.ras import RasScreen
-    from tui.screens.setup import SetupScreen
 
 LATEST_START_SECONDS = 0.3
+
+
+class AsciiFilter(LineFilter):
+    """Replace every character outside ASCII, cell by cell."""
+
+    def apply(self, segments: list[Segment], background: Color) -> list[Segment]:
+        """Replace the characters of a line."""
+        return [Segment(_ascii(text), style, control) for text, style, control in segments]
+
+
+@lru_cache(4096)
+def _ascii(text: str) -> str:
+    return text if text.isascii() else ascii_cells(text)
 
 
 class GdrtopApp(App[None]):
@@ -112,11 +120,7 @@ class GdrtopApp(App[None]):
         ascii_only: bool = False,
     ) -> None:
         super().__init__(driver_class=TerminalDriver, ansi_color=True)
-        self._ascii_filters: tuple[LineFilter, ...] = ()
-        if ascii_only:
-            from tui.runtime.ascii_filter import AsciiFilter
-
-            self._ascii_filters = (AsciiFilter(),)
+        self._ascii_filters = (AsciiFilter(),) if ascii_only else ()
         self.animation_level = "none"
         self._output = MinimalOutput(self)
         self._last_size: Size | None = None
@@ -132,8 +136,6 @@ class GdrtopApp(App[None]):
         self.actions = ActionsController(self._shared, read_only)
         self.bandwidth = BandwidthController(self._shared, self.readings, read_only)
         self.quitting = QuitController(self._shared)
-        self._nccl: NcclController | None = None
-        self._ras: RasController | None = None
         self._setup: SetupController | None = None
         self._shared.activities = (self.bandwidth, self.actions.run)
 
@@ -226,7 +228,7 @@ class GdrtopApp(App[None]):
             self._shared.draw_live()
         self._draw_doctor()
         self.actions.note_examination(report)
-        self.bandwidth.note_examination(report)
+        self.bandwidth.setup.note_examination(report)
         if self._setup is not None:
             self._setup.note_examination(report)
 
@@ -234,8 +236,7 @@ class GdrtopApp(App[None]):
         if len(self.screen_stack) > 1:
             from tui.screens.doctor.screen import DoctorScreen
 
-            for screen in self._shared.shown(DoctorScreen):
-                screen.draw()
+            self._shared.draw(DoctorScreen)
 
     # Keys
 
@@ -275,27 +276,23 @@ class GdrtopApp(App[None]):
         self._shared.show(LiveScreen, lambda: LiveScreen(self._shared.live, is_replay))
         self._shared.draw_live()
 
-    @property
+    @cached_property
     def nccl(self) -> NcclController:
         """The logs of the jobs."""
-        if self._nccl is None:
-            from tui.controllers.nccl import NcclController
+        from tui.controllers.nccl import NcclController
 
-            self._nccl = NcclController(self._shared)
-        return self._nccl
+        return NcclController(self._shared)
 
     def action_nccl(self) -> None:
         """Show what the logs of the jobs say."""
         self.nccl.show()
 
-    @property
+    @cached_property
     def ras(self) -> RasController:
         """The questions to NCCL's RAS service."""
-        if self._ras is None:
-            from tui.controllers.ras import RasController
+        from tui.controllers.ras import RasController
 
-            self._ras = RasController(self._shared, self.readings)
-        return self._ras
+        return RasController(self._shared, self.readings)
 
     def action_ras(self) -> None:
         """Ask NCCL's RAS service."""
@@ -382,8 +379,7 @@ class GdrtopApp(App[None]):
         """Double the interval."""
         self.readings.scale_interval(2.0)
 
-    # Messages of the terminal and the screens. Those of screens that are imported on first use are found by
-    # their names.
+    # Messages of the terminal and the overview
 
     @on(TerminalDriver.Gone)
     def _hang_up(self) -> None:
@@ -399,94 +395,47 @@ class GdrtopApp(App[None]):
         self._shared.doctor.selected = message.finding
         self.action_doctor()
 
-    def _on_examined_list_screen_check_requested(self) -> None:
-        self.action_probe()
 
-    def _on_live_screen_moment_requested(self, message: LiveScreen.MomentRequested) -> None:
-        if message.end:
-            self.readings.move_to_end(message.end)
-        else:
-            self.readings.move(message.step)
-
-    def _on_live_screen_time_requested(self, message: LiveScreen.TimeRequested) -> None:
-        self.readings.move_to_time(message.at)
-
-    def _on_live_screen_log_requested(self, message: LiveScreen.LogRequested) -> None:
-        self.nccl.show(message.job)
-
-    def _on_nccl_screen_open_requested(self, message: NcclScreen.OpenRequested) -> None:
-        self.nccl.open(message.key)
-
-    def _on_nccl_screen_path_typed(self, message: NcclScreen.PathTyped) -> None:
-        self.nccl.open_path(message.path)
-
-    def _on_nccl_screen_search_requested(self) -> None:
-        self.nccl.search()
-
-    def _on_nccl_screen_more_requested(self) -> None:
-        self.nccl.read()
-
-    def _on_ras_screen_ask_requested(self, message: RasScreen.AskRequested) -> None:
-        self.ras.ask(message.port, message.command)
-
-    def _on_ras_screen_search_requested(self) -> None:
-        self.ras.search()
-
-    def _on_setup_screen_step_chosen(self, message: SetupScreen.StepChosen) -> None:
-        self.setup.begin_step(message.step)
-
-    def _on_setup_screen_skip_requested(self, message: SetupScreen.SkipRequested) -> None:
-        self.setup.skip(message.step)
-
-    def _on_setup_screen_path_requested(self) -> None:
-        self.setup.change_path()
-
-    def _on_setup_screen_resumed(self) -> None:
-        self.setup.refresh()
-
-    def _on_actions_screen_chosen(self, message: ActionsScreen.Chosen) -> None:
-        self.actions.show_plan(message.offer)
-
-    def _on_doctor_screen_fix_requested(self, message: DoctorScreen.FixRequested) -> None:
-        self.actions.show_plan(f"fix:{message.finding}")
-
-    def _on_history_screen_undo_requested(self, message: HistoryScreen.UndoRequested) -> None:
-        self.actions.show_undo(message.run)
-
-    def _on_confirm_screen_confirmed(self, message: ConfirmScreen.Confirmed) -> None:
-        self.actions.run.start(message.prepared, message.typed)
-
-    def _on_confirm_screen_rehearsal_requested(self, message: ConfirmScreen.RehearsalRequested) -> None:
-        self.actions.rehearse(message.prepared, message.screen)
-
-    def _on_run_screen_stop_requested(self) -> None:
-        self.actions.run.ask_to_stop()
-
-    def _on_run_screen_end_seen(self) -> None:
-        self.actions.run.note_end_seen()
-
-    def _on_bandwidth_setup_screen_changed(self) -> None:
-        self.bandwidth.setup.plan()
-
-    def _on_bandwidth_setup_screen_start_requested(self) -> None:
-        self.bandwidth.setup.run_planned()
-
-    def _on_bandwidth_setup_screen_confirmed(self) -> None:
-        self.bandwidth.setup.confirm()
-
-    def _on_bandwidth_run_screen_end_seen(self) -> None:
-        self.bandwidth.note_end_seen()
-
-    def _on_bandwidth_run_screen_cancel_requested(self) -> None:
-        self.bandwidth.ask_to_cancel()
-
-    def _on_bandwidth_run_screen_skip_requested(self) -> None:
-        self.bandwidth.skip()
-
-    def _on_bandwidth_run_screen_again_requested(self, message: BandwidthRunScreen.AgainRequested) -> None:
-        self.bandwidth.setup.run_again(message.state.series)
-
-    def _on_bandwidth_run_screen_baseline_requested(
-        self, message: BandwidthRunScreen.BaselineRequested
-    ) -> None:
-        self.bandwidth.save_baseline(message)
+# What a screen asks for, and what answers. By the names of Textual's handlers, and not by the classes of the
+# messages, because most screens are imported on first use.
+REQUESTS: dict[str, Callable[[GdrtopApp, Any], object]] = {
+    "_on_examined_list_screen_check_requested": lambda app, _: app.action_probe(),
+    "_on_live_screen_moment_requested": lambda app, message: (
+        app.readings.move_to_end(message.end) if message.end else app.readings.move(message.step)
+    ),
+    "_on_live_screen_time_requested": lambda app, message: app.readings.move_to_time(message.at),
+    "_on_live_screen_log_requested": lambda app, message: app.nccl.show(message.job),
+    "_on_nccl_screen_open_requested": lambda app, message: app.nccl.open(message.key),
+    "_on_nccl_screen_path_typed": lambda app, message: app.nccl.open_path(message.path),
+    "_on_nccl_screen_search_requested": lambda app, _: app.nccl.search(),
+    "_on_nccl_screen_more_requested": lambda app, _: app.nccl.read(),
+    "_on_ras_screen_ask_requested": lambda app, message: app.ras.ask(message.port, message.command),
+    "_on_ras_screen_search_requested": lambda app, _: app.ras.search(),
+    "_on_setup_screen_step_chosen": lambda app, message: app.setup.begin_step(message.step),
+    "_on_setup_screen_skip_requested": lambda app, message: app.setup.skip(message.step),
+    "_on_setup_screen_path_requested": lambda app, _: app.setup.change_path(),
+    "_on_setup_screen_resumed": lambda app, _: app.setup.refresh(),
+    "_on_actions_screen_chosen": lambda app, message: app.actions.show_plan(message.offer),
+    "_on_doctor_screen_fix_requested": lambda app, message: app.actions.show_plan(f"fix:{message.finding}"),
+    "_on_history_screen_undo_requested": lambda app, message: app.actions.show_undo(message.run),
+    "_on_confirm_screen_confirmed": lambda app, message: app.actions.run.start(
+        message.prepared, message.typed
+    ),
+    "_on_confirm_screen_rehearsal_requested": lambda app, message: app.actions.rehearse(
+        message.prepared, message.screen
+    ),
+    "_on_run_screen_stop_requested": lambda app, _: app.actions.run.ask_to_stop(),
+    "_on_run_screen_end_seen": lambda app, _: app.actions.run.note_end_seen(),
+    "_on_bandwidth_setup_screen_changed": lambda app, _: app.bandwidth.setup.plan(),
+    "_on_bandwidth_setup_screen_start_requested": lambda app, _: app.bandwidth.setup.run_planned(),
+    "_on_bandwidth_setup_screen_confirmed": lambda app, _: app.bandwidth.setup.confirm(),
+    "_on_bandwidth_run_screen_end_seen": lambda app, _: app.bandwidth.note_end_seen(),
+    "_on_bandwidth_run_screen_cancel_requested": lambda app, _: app.bandwidth.ask_to_cancel(),
+    "_on_bandwidth_run_screen_skip_requested": lambda app, _: app.bandwidth.worker.skip(),
+    "_on_bandwidth_run_screen_again_requested": lambda app, message: app.bandwidth.setup.run_again(
+        message.state.series
+    ),
+    "_on_bandwidth_run_screen_baseline_requested": lambda app, message: app.bandwidth.save_baseline(message),
+}
+for name, answer in REQUESTS.items():
+    setattr(GdrtopApp, name, answer)

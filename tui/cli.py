@@ -157,12 +157,7 @@ def _command(name: str) -> Command:
 def _fill(name: str, parser: argparse.ArgumentParser) -> None:
     if name not in ("nccl-log", "schema", "help"):
         add_node_options(parser)
-    if name == "bench":
-        from tui.commands.bench.options import add_options
-
-        add_options(parser)
-    else:
-        _command(name).add_options(parser)
+    _command(name).add_options(parser)
 
 
 def _parser(names: Collection[str] = tuple(_COMMANDS)) -> _Parser:
@@ -196,24 +191,6 @@ def _parser(names: Collection[str] = tuple(_COMMANDS)) -> _Parser:
         command = commands.add_parser(name, help=summary, description=f"{summary[:1].upper()}{summary[1:]}.")
         command.fill = partial(_fill, name)
     return parser
-
-
-def _bench(options: argparse.Namespace, out: TextIO) -> int:
-    from tui.commands.bench import command as bench
-    from tui.commands.bench.options import parse_options
-
-    try:
-        bench_options = parse_options(options)
-    except argparse.ArgumentTypeError as error:
-        raise UsageError(str(error)) from None
-    return bench.command(
-        open_host(options),
-        out,
-        bench_options,
-        ascii_only=options.ascii,
-        read_only=options.read_only,
-        answers=sys.stdin,
-    )
 
 
 def _commands_in(arguments: Sequence[str]) -> list[str]:
@@ -353,9 +330,8 @@ def _run(options: argparse.Namespace) -> int:
         from tui.runtime.memory import limit_malloc
 
         limit_malloc()
-    run = _bench if options.command == "bench" else _command(options.command).run
     try:
-        return run(options, sys.stdout)
+        return _command(options.command).run(options, sys.stdout)
     except UsageError as error:
         text = printable(str(error))
         hint = "" if text.endswith("?") else f"; try gdrtop {options.command} --help"

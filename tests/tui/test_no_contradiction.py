@@ -29,7 +29,7 @@ from tests.probes.recording.recordings import recorded
 from tests.probes.setup.test_next_boot import forecast_of
 from tests.tiers import USUAL_FAULTS, usual
 from tests.tui.pilot import SteppedClock
-from tui.commands.check import write_check
+from tui.commands.check import CheckOptions, write_check
 from tui.commands.live import write_live
 from tui.commands.report import text_of
 from tui.commands.topo import write_topology
@@ -163,7 +163,7 @@ def said_by_each(name: str) -> dict[str, tuple[object, ...]]:
         return SimulatedHost(name, clock=clock)
 
     clock, out = SteppedClock(), io.StringIO()
-    status = write_check(host_of(clock), out, as_json=True)
+    status = write_check(host_of(clock), out, CheckOptions(as_json=True))
     checked = json.loads(out.getvalue())
     assert checked["exit_status"] == status
     note("check", checked, first_title(checked["findings"]))

@@ -17,7 +17,7 @@ from tests.tui.pilot import SteppedClock, examined, overview, readings, stepped_
 from tui.app import GdrtopApp
 from tui.bandwidth.session import MemoryResultsStore
 from tui.cli import main
-from tui.commands.check import write_check
+from tui.commands.check import CheckOptions, write_check
 from tui.commands.live import write_live
 from tui.commands.topo import write_topology
 from tui.controllers.report_reader import read_report
@@ -37,7 +37,7 @@ def store(monkeypatch: pytest.MonkeyPatch) -> MemoryResultsStore:
 
 def state_by_check() -> tuple[str, set[str]]:
     out = io.StringIO()
-    write_check(SimulatedHost(NODE, clock=lambda: 1000.0), out, as_json=True)
+    write_check(SimulatedHost(NODE, clock=lambda: 1000.0), out, CheckOptions(as_json=True))
     content = json.loads(out.getvalue())
     return content["verdict"]["state"], {finding["id"] for finding in content["findings"]}
 
@@ -51,7 +51,7 @@ async def test_the_dashboard_is_degraded_until_a_newer_result_is_good(store: Mem
         async def measure(result: Result) -> None:
             store.add(result)
             app.bandwidth.setup.load_results()  # as at the end of a series
-            await until(pilot, lambda: result in app.bandwidth.saved_results)
+            await until(pilot, lambda: result in app.bandwidth.worker.kept)
             await readings(pilot, clock, 2)
 
         await examined(pilot, clock)

@@ -56,6 +56,25 @@ class AuditLogFile(AppendFile):
         super().__init__(path, "the log", AuditError, _READ_BYTES, owner, all_may_read=os.geteuid() == 0)
 
 
+class MemoryLog:
+    """The log of a simulated node, in memory."""
+
+    def __init__(self) -> None:
+        self._lines: list[str] = []
+
+    def append(self, line: str) -> None:
+        """Append a line."""
+        self._lines.append(line)
+
+    def lines(self) -> list[str]:
+        """Return all lines."""
+        return list(self._lines)
+
+    def why_unread(self) -> str:
+        """Return ""; memory can always be read."""
+        return ""
+
+
 @frozen
 class Actor:
     """Who runs something, and where."""

@@ -24,6 +24,7 @@ from tui.actions.audit_log import (
     Audit,
     AuditFile,
     AuditLogFile,
+    MemoryLog,
     PastRun,
     is_undone,
     own_log,
@@ -42,34 +43,14 @@ from tui.actions.guards import (
 )
 from tui.actions.local_commands import Commands, LocalCommands, why_no_root
 from tui.actions.manual_steps import runnable
-from tui.actions.order import Order
 from tui.actions.runner import Runner
-from tui.actions.supervisor import DetachedRun
+from tui.actions.supervisor import DetachedRun, Order
 from tui.runtime.lock import ActionLock, LockTaken, runtime_directory, user_name
 
 _BOOT_ID = "/proc/sys/kernel/random/boot_id"
 _ACS_OFF = ("acs-redirect-off", "fix:acs-redirect-enabled")
 _NETWORK_SECONDS = 5.0
 _MOST_UNDOS = 5  # runs that the list offers to undo
-
-
-class MemoryLog:
-    """The log of a simulated node, in memory."""
-
-    def __init__(self) -> None:
-        self._lines: list[str] = []
-
-    def append(self, line: str) -> None:
-        """Append a line."""
-        self._lines.append(line)
-
-    def lines(self) -> list[str]:
-        """Return all lines."""
-        return list(self._lines)
-
-    def why_unread(self) -> str:
-        """Return ""; memory can always be read."""
-        return ""
 
 
 @frozen
@@ -95,12 +76,11 @@ class Dispatcher:
 
     def __init__(self, host: Host, read_only: bool = False, log: AuditFile | None = None) -> None:
         self._host, self._read_only = host, read_only
-        self._log = log or self._own_log()
+        if log is None:
+            log = AuditLogFile(own_log()) if host.origin.source is Source.LIVE else MemoryLog()
+        self._log = log
         self._runner: Runner | DetachedRun | None = None
         self._commands: Commands | None = None
-
-    def _own_log(self) -> AuditFile:
-        return AuditLogFile(own_log()) if self._host.origin.source is Source.LIVE else MemoryLog()
 
     @property
     def refusal(self) -> str:
@@ -127,12 +107,9 @@ class Dispatcher:
         possible = [
             undo
             for run, undo in zip(runs, undos, strict=True)
-            if self._may_undo(run, runs) and undo.plan is not None
+            if not run.action.startswith("undo:") and not is_undone(run, runs) and undo.plan is not None
         ]
         return (restore, *possible[:_MOST_UNDOS])
-
-    def _may_undo(self, run: PastRun, runs: tuple[PastRun, ...]) -> bool:
-        return not run.action.startswith("undo:") and not is_undone(run, runs)
 
     def _undo_offer(self, run: PastRun, name: str, title: str) -> Offer:
         plan = undo_plan(run, self._boot_id())

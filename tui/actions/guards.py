@@ -11,7 +11,6 @@ from probes.base.plan import Plan, Step
 from probes.base.text import printable
 from probes.base.unknown import Maybe, Unknown, known
 from probes.facts.jobs.processes import ProcessFacts, name_of
-from probes.facts.kernel.modules import KernelModule
 from probes.facts.network.network_dependencies import NetworkDependency, NetworkDependencyFacts
 from probes.facts.system.platform import PlatformFacts
 from probes.plans.common import may_take_down_netdevs, netdevs_taken_down
@@ -22,6 +21,13 @@ from widgets.doctor.plan import command_of
 
 _MOST_NAMED = 8
 _UNKNOWN_NODE = "this node"
+_DISTURBING = (
+    r"systemctl (?:stop|restart|reload) .*",
+    r"ip link set .* (?:down|mtu .*)",
+    r"ibportstate .* (?:disable|reset)",
+    r"nvidia-smi .*(?:--gpu-reset|-r|-mig|-e|-c) .*",
+    r"setpci .*",
+)
 
 
 @frozen
@@ -58,7 +64,9 @@ def clearance(
     refused = no_actions_here(examination.node.origin, read_only)
     cuts = () if network is None else cut_by(plan.steps, network)
     if not refused and not runnable(plan):
-        refused = _nothing_to_run(plan)
+        refused = "every step is manual"
+        if not all(step.is_instruction for step in plan.steps):
+            refused = f"the first step is manual: {why_manual(plan.steps[0])}"
     if not refused and any(step.argv[:1] == ("setpci",) for step in runnable(plan)):
         refused = why_no_setpci(examination)
     if refused:
@@ -67,12 +75,6 @@ def clearance(
     affected = (*modules_in_use(plan, examination), *affected_by(plan, examination.processes))
     word = node_name(examination) if affected or cuts else ""
     return Clearance("", affected, cuts, word)
-
-
-def _nothing_to_run(plan: Plan) -> str:
-    if all(step.is_instruction for step in plan.steps):
-        return "every step is manual"
-    return f"the first step is manual: {why_manual(plan.steps[0])}"
 
 
 def node_name(examination: Examination) -> str:
@@ -127,7 +129,7 @@ def _names(hit: list[str], dependency: NetworkDependency) -> str:
 
 def affected_by(plan: Plan, processes: Maybe[ProcessFacts]) -> tuple[str, ...]:
     """Return the processes that use GPUs or RDMA, a line each, if the plan would affect them."""
-    if not _disturbs(plan):
+    if not plan.disturbs and not any(map(_is_disturbing, runnable(plan))):
         return ()
     if isinstance(processes, Unknown):
         return (f"processes that use GPUs or RDMA are unknown: {processes}",)
@@ -159,15 +161,11 @@ def modules_in_use(plan: Plan, examination: Examination) -> tuple[str, ...]:
     for name in names:
         module = facts.modules.get(name)
         count = refcnts.get(name, module.refcnt if module else 0)
-        if isinstance(count, int) and count > _used_by_modules(module):
+        if isinstance(count, int) and count > (len(module.used_by) if module else 0):
             lines.append(
                 f"{name} is in use (refcnt {count}); the kernel refuses to unload it until it is released"
             )
     return tuple(lines)
-
-
-def _used_by_modules(module: KernelModule | None) -> int:
-    return len(module.used_by) if module else 0
 
 
 def unloaded_by(step: Step) -> tuple[str, ...]:
@@ -185,24 +183,7 @@ def unloads_driver(plan: Plan) -> bool:
     return any("nvidia" in unloaded_by(step) for step in runnable(plan))
 
 
-def _disturbs(plan: Plan) -> bool:
-    return bool(plan.disturbs) or any(map(_is_disturbing, runnable(plan)))
-
-
 def _is_disturbing(step: Step) -> bool:
     """Return whether running jobs may be affected, whatever the plan says."""
-    return bool(unloaded_by(step)) or _matches(
-        step.argv,
-        (
-            r"systemctl (?:stop|restart|reload) .*",
-            r"ip link set .* (?:down|mtu .*)",
-            r"ibportstate .* (?:disable|reset)",
-            r"nvidia-smi .*(?:--gpu-reset|-r|-mig|-e|-c) .*",
-            r"setpci .*",
-        ),
-    )
-
-
-def _matches(argv: Iterable[str], patterns: Iterable[str]) -> bool:
-    command = " ".join(argv)
-    return any(re.fullmatch(pattern, command) for pattern in patterns)
+    command = " ".join(step.argv)
+    return bool(unloaded_by(step)) or any(re.fullmatch(pattern, command) for pattern in _DISTURBING)

@@ -17,8 +17,7 @@ from probes.live.events.conditions import SEEN_AT_ONCE
 from probes.live.verdict import examine_with_jobs
 from probes.setup.twin.build import make_twin
 from probes.snapshot.examination import Examination
-from tui.actions.audit_log import Actor, Audit
-from tui.actions.dispatcher import MemoryLog
+from tui.actions.audit_log import Actor, Audit, MemoryLog
 from tui.actions.events import RunEnded, RunEvent
 from tui.actions.runner import Runner
 from tui.actions.simulated_commands import SimulatedCommands

@@ -5,10 +5,12 @@ A running step is never killed: it ends, or it is reported as still running and 
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+from probes.base.frozen import frozen
 from probes.base.plan import FileChange, Plan, Step, sentences
 from probes.base.unknown import Maybe, Reason, Unknown
 from probes.facts.kernel.log import newest_lines
@@ -18,10 +20,12 @@ from tui.actions.audit_log import Audit, AuditError
 from tui.actions.events import Printed, RunBegan, RunEnded, RunEvent, RunOutcome, StepBegan, StepEnded
 from tui.actions.local_commands import CommandResult, Commands
 from tui.actions.manual_steps import left_to_do, runnable, why_manual
-from tui.actions.verify_step import register_check
 from tui.terminal.program_output import without_colors
 
 _MOST_KERNEL_LINES = 12
+
+# setpci(8): REGISTER=VALUE:MASK, both hexadecimal; VALUE alone sets the whole register.
+_SETTING = re.compile(r"([A-Za-z0-9_+.@]{1,40})=([0-9a-fA-F]{1,8})(?::([0-9a-fA-F]{1,8}))?")
 
 
 class Runner:
@@ -119,7 +123,7 @@ class Runner:
 
     def _verify(self, step: Step, result: CommandResult) -> CommandResult:
         """Return the result of a step, a failure if the register that it wrote has another value."""
-        check = register_check(step)
+        check = _register_check(step)
         if check is None:
             return result
         answer: list[str] = []
@@ -181,3 +185,44 @@ def _new_lines(before: Maybe[tuple[str, ...]], after: Maybe[tuple[str, ...]]) ->
             break
         new.append(line)
     return tuple(reversed(new[:_MOST_KERNEL_LINES]))
+
+
+# setpci exits with 0 even if the register was not written
+
+
+@frozen
+class _RegisterCheck:
+    """A register that a step has written, and how to read it back."""
+
+    argv: tuple[str, ...]
+    value: int
+    mask: int
+
+    def problem(self, printed: Sequence[str]) -> str:
+        """Return what is wrong with the answer, or "" if the register has the new value."""
+        text = next(
+            (line.strip() for line in reversed(printed) if re.fullmatch(r"[0-9a-fA-F]+", line.strip())), ""
+        )
+        if not text:
+            return "setpci exited with 0, but the register cannot be read back; is the function still there?"
+        now = int(text[:8], 16)
+        if (now ^ self.value) & self.mask == 0:
+            return ""
+        return (
+            f"setpci exited with 0, but the register was not written and still has {text}"
+            " (kernel lockdown, or the hardware does not allow it)"
+        )
+
+
+def _register_check(step: Step) -> _RegisterCheck | None:
+    """Return what to read after a step, or None if its exit status is enough."""
+    if len(step.argv) < 2 or step.argv[0] != "setpci":
+        return None
+    setting = _SETTING.fullmatch(step.argv[-1])
+    if setting is None:
+        return None
+    register, value, mask = setting.groups()
+    whole = (
+        0xFFFFFFFF if register.lower().endswith(".l") else 0xFF if register.lower().endswith(".b") else 0xFFFF
+    )
+    return _RegisterCheck((*step.argv[:-1], register), int(value, 16), int(mask, 16) if mask else whole)

@@ -1,9 +1,16 @@
-"""What the commands share of the command line: options for choosing the node, exit statuses, hints."""
+"""What the commands share of the command line: options, numbers, exit statuses, hints."""
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
+
+from probes.base.origin import Source
+from tui.runtime.open_host import NoSuchHost
+
+if TYPE_CHECKING:
+    from probes.host.protocol import Host
 
 # As monitoring plugins have it: 0 ok, 1 warning, 2 critical, 3 unknown. argparse's own 2 would mean critical.
 EXIT_WRONG_USAGE = 3
@@ -50,6 +57,24 @@ def add_node_options(parser: argparse.ArgumentParser, with_defaults: bool = Fals
     parser.add_argument(
         "--ascii", action="store_true", default=default(False), help="use ASCII characters only"
     )
+
+
+def whole_number(least: int, most: int, what: str = "") -> Callable[[str], int]:
+    """Return the type of an option that is a whole number; `what` it counts stands in the error."""
+
+    def read(text: str) -> int:
+        if text.isascii() and text.isdecimal() and len(text) < 8 and least <= int(text) <= most:
+            return int(text)
+        meaning = f" ({what})" if what else ""
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from {least} to {most}{meaning}")
+
+    return read
+
+
+def require_running_node(host: Host, command: str) -> None:
+    """Raise NoSuchHost if the host is a tree of files."""
+    if host.origin.source is Source.TREE:
+        raise NoSuchHost(f"gdrtop {command} needs a running node; --root is only a tree of files")
 
 
 def did_you_mean(word: str, names: Iterable[str], cutoff: float = 0.5) -> str:

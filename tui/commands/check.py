@@ -6,24 +6,24 @@ import argparse
 from collections.abc import Collection, Sequence
 from typing import Any, TextIO
 
+from probes.base.frozen import frozen
 from probes.base.origin import Source
 from probes.base.text import plural
-from probes.checks.judgment import exit_status, judge
+from probes.checks.judgment import Judgment, exit_status, judge
 from probes.checks.registry import CHECKS
 from probes.facts.node import Node
 from probes.host.protocol import Host
+from probes.live.verdict import examine_with_jobs
 from probes.queries.finding import Finding, Status
 from probes.snapshot.examination import Examination
 from probes.snapshot.verdict import Verdict
-from tui.commands.arguments import UsageError, did_you_mean
-from tui.commands.examine_host import examine_host
-from tui.commands.finding_json import check_row_json, finding_json
-from tui.runtime.json_values import document, host_name, verdict_json, write_json
-from tui.runtime.node_heading import heading
+from tui.bandwidth.slow_results import with_slow_results
+from tui.commands.arguments import UsageError, did_you_mean, whole_number
+from tui.runtime.json_values import document, finding_json, host_name, verdict_json, write_json
 from tui.runtime.open_host import open_host
-from tui.runtime.printing import print_lines, text_width
+from tui.runtime.printing import heading, print_lines, text_width
 from widgets.base.lines import Line, Run, Tone, line, wrapped
-from widgets.doctor.findings import Entry, counted, draw_entries, draw_entry, entries_of
+from widgets.doctor.findings import Entry, counted, draw_entries, draw_entry, entries_of, title_of
 from widgets.node import verdict as verdict_drawing
 
 _MOST_NAMED = 4  # skipped checks
@@ -36,6 +36,20 @@ exit status (the monitoring plugin convention):
   3    UNKNOWN or NOT APPLICABLE; wrong usage
 with --after-reboot and --as: the same, for the node after its next start
 """
+
+
+@frozen
+class CheckOptions:
+    """What of the checks is printed, and how."""
+
+    as_json: bool = False
+    ascii_only: bool = False
+    only: Collection[str] = ()
+    skip: Collection[str] = ()
+    with_passed: bool = False  # print all checks
+    ids: Collection[str] = ()  # print only these, whatever their outcome
+    seconds: int = 0  # watch the node first
+    one_line: bool = False  # print the verdict only
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -52,7 +66,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--seconds",
         metavar="N",
-        type=_seconds,
+        type=whole_number(1, _MOST_SECONDS),
         default=0,
         help="watch the node for N seconds first: slow NICs, congestion and stalled jobs show only over time",
     )
@@ -80,12 +94,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _seconds(text: str) -> int:
-    if not (text.isascii() and text.isdecimal() and len(text) < 5 and 1 <= int(text) <= _MOST_SECONDS):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 1 to {_MOST_SECONDS}")
-    return int(text)
-
-
 def _id(text: str) -> str:
     known = {check.id for check in CHECKS}
     if text not in known:
@@ -109,21 +117,19 @@ def run(options: argparse.Namespace, out: TextIO) -> int:
         if options.ids or options.only or options.skip or options.all or options.one_line:
             raise UsageError(f"{option} takes no ID, --only, --skip, --all or --one-line")
     if options.assumed:
-        from tui.commands import check_image
-
         if options.after_reboot:
             raise UsageError("--as includes what --after-reboot shows; use one of them")
-        return check_image.run(options, out)
+        from tui.commands.check_forecast import run_on_image
+
+        return run_on_image(options, out)
     host = open_host(options)
     if options.seconds and host.origin.source in (Source.TREE, Source.RECORDED):
         raise UsageError("--seconds needs a running node; a recording is judged at --at TIME")
     if options.after_reboot:
-        from tui.commands.after_reboot import write_forecast
+        from tui.commands.check_forecast import write_forecast
 
         return write_forecast(host, out, options.kernel, options.json, options.ascii)
-    return write_check(
-        host,
-        out,
+    asked = CheckOptions(
         options.json,
         options.ascii,
         options.only,
@@ -133,40 +139,40 @@ def run(options: argparse.Namespace, out: TextIO) -> int:
         options.seconds,
         options.one_line,
     )
+    return write_check(host, out, asked)
 
 
-def write_check(
-    host: Host,
-    out: TextIO,
-    as_json: bool = False,
-    ascii_only: bool = False,
-    only: Collection[str] = (),
-    skip: Collection[str] = (),
-    with_passed: bool = False,
-    ids: Collection[str] = (),
-    seconds: int = 0,
-    one_line: bool = False,
-) -> int:
-    """Check the node, print the findings, and return the exit status of the checks that ran.
-
-    `with_passed` prints all checks, `ids` only these, whatever their outcome; `seconds`: watch first;
-    `one_line`: the verdict only.
-    """
-    examination = examine_host(host, seconds)
-    judgment = judge(examination, only, skip)
+def write_check(host: Host, out: TextIO, options: CheckOptions) -> int:
+    """Check the node, print the findings, and return the exit status of the checks that ran."""
+    examination = examine_host(host, options.seconds)
+    judgment = judge(examination, options.only, options.skip)
     verdict, found, skipped = judgment.verdict, judgment.findings, judgment.skipped
-    if as_json:
-        shown = [finding for finding in found if not ids or finding.id in ids]
-        in_full = with_passed or bool(ids)
+    if options.as_json:
+        shown = [finding for finding in found if not options.ids or finding.id in options.ids]
+        in_full = options.with_passed or bool(options.ids)
         write_json(check_json(examination.node, host.wall_clock(), verdict, shown, skipped, in_full), out)
-    elif one_line:
+    elif options.one_line:
         why = Run(f": {verdict.reason}" if verdict.reason else "")
-        print_lines([(*verdict_drawing.draw(verdict), why)], out, ascii_only)
+        print_lines([(*verdict_drawing.draw(verdict), why)], out, options.ascii_only)
     else:
-        note = _left_out(skipped, only, skip)
-        width = text_width(out)
-        print_lines(_text(examination, verdict, found, note, width, with_passed, ids), out, ascii_only)
+        lines = _text(examination.node, judgment, text_width(out), options)
+        print_lines(lines, out, options.ascii_only)
     return exit_status(verdict)
+
+
+def examine_host(host: Host, seconds: int = 0, before: Examination | None = None) -> Examination:
+    """Return one moment of the node with its saved slow results.
+
+    A recording, or a node that is watched for some `seconds`, is examined with what the time before shows.
+    `before`: the examination before, of the same command.
+    """
+    if host.origin.source is not Source.RECORDED and not seconds:
+        examination = examine_with_jobs(host, before=before)
+    else:
+        from tui.runtime.snapshot import take_snapshot, watch_for
+
+        examination = (watch_for(host, seconds) if seconds else take_snapshot(host)).examination
+    return with_slow_results(host, examination)
 
 
 def _left_out(skipped: Sequence[str], only: Collection[str], skip: Collection[str]) -> str:
@@ -198,26 +204,32 @@ def check_json(
         "exit_status": exit_status(verdict),
         "skipped": list(skipped),
         "findings": [finding_json(finding) for finding in ran if finding.status is Status.FOUND],
-        "checks": [check_row_json(finding, in_full) for finding in ran],
+        "checks": [_check_row_json(finding, in_full) for finding in ran],
     }
     return document("check", host_name(node), node.origin, at, content)
 
 
-def _text(
-    examination: Examination,
-    verdict: Verdict,
-    found: Sequence[Finding],
-    note: str,
-    width: int,
-    with_passed: bool,
-    ids: Collection[str],
-) -> list[Line]:
-    lines: list[Line] = [heading(examination.node), verdict_drawing.draw(verdict)]
+def _check_row_json(finding: Finding, in_full: bool) -> dict[str, Any]:
+    """Return a check that ran; its title says the outcome, as on screen."""
+    outcome = {
+        "id": finding.id,
+        "status": finding.status.value,
+        "severity": finding.severity.value,
+        "title": title_of(finding),
+        "cause": finding.cause,
+    }
+    return {**finding_json(finding), **outcome} if in_full else outcome
+
+
+def _text(node: Node, judgment: Judgment, width: int, options: CheckOptions) -> list[Line]:
+    verdict, found, with_passed = judgment.verdict, judgment.findings, options.with_passed
+    note = _left_out(judgment.skipped, options.only, options.skip)
+    lines: list[Line] = [heading(node), verdict_drawing.draw(verdict)]
     lines.extend(wrapped(note, width, Tone.WARNING, "  ") if note else ())
     lines.extend(wrapped(verdict.reason, width, Tone.PLAIN, "  "))
-    if ids:
+    if options.ids:
         for finding in found:
-            if finding.id in ids:
+            if finding.id in options.ids:
                 lines.extend([(), *draw_entry(Entry(finding.id, (finding,)), width)])
         return lines
     lines.append(line(counted(found)))

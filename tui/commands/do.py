@@ -21,12 +21,10 @@ from tui.actions.local_commands import ask_for_password
 from tui.actions.manual_steps import why_manual
 from tui.actions.script import script_of
 from tui.commands.arguments import EXIT_INTERRUPTED, EXIT_WRONG_USAGE, UsageError
-from tui.commands.examine_host import examine_host
-from tui.commands.finding_json import step_json
-from tui.runtime.json_values import document, host_name, write_json
-from tui.runtime.node_heading import heading
+from tui.commands.check import examine_host
+from tui.runtime.json_values import document, host_name, step_json, write_json
 from tui.runtime.open_host import open_host
-from tui.runtime.printing import print_lines, text_width
+from tui.runtime.printing import heading, print_lines, text_width
 from tui.runtime.signals import TERMINAL_GONE, signals_stop
 from tui.screens.confirm.state import draw_warnings, not_run
 from widgets.base.lines import Line, Run, Tone, line, wrapped
@@ -73,6 +71,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="run the plan on a simulated copy of this node and show the expected verdict",
     )
+    add_consent_options(parser)
+
+
+def add_consent_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options that stand for the answers to a confirmation."""
     parser.add_argument("--yes", action="store_true", help="run without asking for confirmation")
     parser.add_argument(
         "--disturb",
@@ -88,20 +91,22 @@ def run(options: argparse.Namespace, out: TextIO) -> int:
         raise UsageError("--rehearse needs an ACTION, and cannot be used with --script or --dry-run")
     if options.action is not None and (options.list or options.json):
         raise UsageError("--list and --json list all actions and take no ACTION")
-    return command(
-        open_host(options),
-        out,
-        options.action,
-        as_json=options.json,
-        ascii_only=options.ascii,
-        dry_run=options.dry_run,
-        script=options.script,
-        rehearsal=options.rehearse,
-        yes=options.yes,
-        named=options.disturb,
-        read_only=options.read_only,
-        answers=sys.stdin,
-    )
+    do = Do(open_host(options), out, options.ascii, options.read_only)
+    if options.action is None:
+        return do.list(options.json)
+    offer = do.offer(options.action)
+    if offer is None:
+        message = f"gdrtop: no action {printable(options.action)!r} on this node; see gdrtop do --list"
+        print(message, file=sys.stderr)
+        return EXIT_WRONG_USAGE
+    if not options.script and not options.rehearse:
+        return confirm_and_run(
+            do, offer, options.yes, options.disturb, answers=sys.stdin, dry_run=options.dry_run
+        )
+    prepared = do.prepare(offer, options.script)
+    if isinstance(prepared, int):
+        return prepared
+    return do.rehearse(prepared) if options.rehearse else do.show_script(prepared)
 
 
 class Do:
@@ -133,7 +138,7 @@ class Do:
             # In a pipe one line is one action, for grep.
             texts = wrapped(text, self._width - cells - 4) if self._out.isatty() else [line(text)]
             blank = line(" " * (cells + 4))
-            self._print([(*(blank if number else head), *of) for number, of in enumerate(texts)])
+            self._print([(*(blank if number else head), *part) for number, part in enumerate(texts)])
         return 0
 
     def offer(self, name: str) -> Offer | None:
@@ -189,9 +194,10 @@ class Do:
         lines += draw_warnings(prepared.clearance, width)
         self._print(lines)
 
-    def show_script(self, prepared: Prepared) -> None:
-        """Print the plan as a shell script."""
+    def show_script(self, prepared: Prepared) -> int:
+        """Print the plan as a shell script, and return the exit status."""
         self._out.write(script_of(prepared.plan, prepared.node))
+        return 0
 
     def confirm(self, prepared: Prepared, yes: bool, named: str, answers: TextIO | None) -> str | None:
         """Return what was typed; None: not confirmed. Without an option, ask on the terminal."""
@@ -267,44 +273,8 @@ def _offer_json(offer: Offer) -> dict[str, Any]:
     return {**fields, "why_not": offer.why_not} if offer.plan is None else fields
 
 
-def command(
-    host: Host,
-    out: TextIO,
-    action: str | None,
-    *,
-    as_json: bool = False,
-    ascii_only: bool = False,
-    dry_run: bool = False,
-    script: bool = False,
-    rehearsal: bool = False,
-    yes: bool = False,
-    named: str = "",
-    read_only: bool = False,
-    answers: TextIO | None = None,
-) -> int:
-    """List the actions or run one, and return the exit status."""
-    do = Do(host, out, ascii_only, read_only)
-    if action is None:
-        return do.list(as_json)
-    offer = do.offer(action)
-    if offer is None:
-        message = f"gdrtop: no action {printable(action)!r} on this node; see gdrtop do --list"
-        print(message, file=sys.stderr)
-        return EXIT_WRONG_USAGE
-    if script:
-        prepared = do.prepare(offer, script)
-        if isinstance(prepared, int):
-            return prepared
-        do.show_script(prepared)
-        return 0
-    if rehearsal:
-        prepared = do.prepare(offer)
-        return prepared if isinstance(prepared, int) else do.rehearse(prepared)
-    return confirm_and_run(do, offer, dry_run=dry_run, yes=yes, named=named, answers=answers)
-
-
 def confirm_and_run(
-    do: Do, offer: Offer, *, dry_run: bool = False, yes: bool, named: str, answers: TextIO | None
+    do: Do, offer: Offer, yes: bool, named: str, answers: TextIO | None, dry_run: bool = False
 ) -> int:
     """Show an action, ask for confirmation, run it, and return the exit status."""
     prepared = do.prepare(offer)

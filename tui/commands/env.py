@@ -283,13 +283,8 @@ def advice_json(advice: Advice) -> dict[str, Any]:
             "source_script": advice.source_script,
             "nothing": advice.nothing,
             "is_complete": advice.is_complete,
-            "settings": [
-                {"name": one.name, "value": one.value, "reason": one.reason, "source": one.source}
-                for one in advice.settings
-            ],
-            "notes": [
-                {"variable": one.variable, "state": one.state.value, "text": one.text} for one in advice.notes
-            ],
+            "settings": advice.settings,
+            "notes": advice.notes,
         }
     )
 
@@ -317,13 +312,13 @@ def _report_json(report: FileReport, name: str) -> dict[str, Any]:
         "not_compared": report.not_compared,
         "problems": [
             {
-                "line": one.line or None,
-                "severity": _WORDS[one.severity],
-                "variable": one.variable,
-                "title": one.title,
-                "detail": one.detail,
-                "fix": one.fix,
+                "line": problem.line or None,
+                "severity": _WORDS[problem.severity],
+                "variable": problem.variable,
+                "title": problem.title,
+                "detail": problem.detail,
+                "fix": problem.fix,
             }
-            for one in report.problems
+            for problem in report.problems
         ],
     }

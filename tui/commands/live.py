@@ -6,24 +6,32 @@ import argparse
 import json
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import fields
+from datetime import datetime
+from itertools import zip_longest
 from typing import Any, TextIO
 
 from probes.base.origin import Source
+from probes.base.text import plural
 from probes.base.unknown import Maybe, Unknown
+from probes.checks import judgment
 from probes.facts.node import Node
 from probes.host.protocol import Host
-from probes.live.model.sample import LiveProcess, LiveSample
+from probes.live.model.sample import LiveEvent, LiveJob, LiveProcess, LiveSample, PathWord, Role
+from probes.live.processes.job_summaries import path_summary
 from probes.queries.finding import Finding
+from probes.snapshot.verdict import Verdict
 from tui.bandwidth.slow_results import note_slow_results
-from tui.commands.arguments import EXIT_WRONG_USAGE, UsageError
-from tui.commands.live_text import JobText, exit_status, members
+from tui.commands.arguments import UsageError, require_running_node, whole_number
 from tui.runtime.json_values import document, host_name, object_of, plain_value, time_json, with_time
 from tui.runtime.live_reader import LiveReader, read_judged, read_up_to
-from tui.runtime.node_heading import heading
 from tui.runtime.open_host import open_host
-from tui.runtime.printing import print_lines, text_width
+from tui.runtime.printing import heading, print_lines, text_width
+from widgets.base.figures import short
+from widgets.base.lines import Line, line, plain, wrapped
+from widgets.live.jobs import rates_text
+from widgets.node import verdict as verdict_drawing
 
 _MOST_SECONDS = 7 * 24 * 3600
 _SAMPLES = 5  # until start times and libraries of all processes are read
@@ -35,6 +43,9 @@ exit status, by the last sample (as gdrtop check, with what was seen while watch
   3    UNKNOWN or NOT APPLICABLE, or no NCCL job is known to use GPUDirect RDMA; wrong usage
   130  interrupted
 """
+
+_GDR = (PathWord.DMABUF, PathWord.PEERMEM)
+INDENT = " " * 10
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -54,7 +65,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--seconds",
         metavar="N",
-        type=_seconds,
+        type=whole_number(1, _MOST_SECONDS),
         help=f"number of samples, one a second, 1 to {_MOST_SECONDS} (default: until Ctrl-C)",
     )
     parser.add_argument(
@@ -65,20 +76,12 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--yes", action="store_true", help="with --ras-events, do not ask")
 
 
-def _seconds(text: str) -> int:
-    if not (text.isascii() and text.isdecimal() and len(text) < 7 and 1 <= int(text) <= _MOST_SECONDS):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 1 to {_MOST_SECONDS}")
-    return int(text)
-
-
 def run(options: argparse.Namespace, out: TextIO) -> int:
     """Print the samples of the node that the options name, and return its exit status."""
     if options.at:
         raise UsageError("gdrtop live shows all moments of a recording; --at is for gdrtop check and report")
     host = open_host(options, is_whole=True)
-    if host.origin.source is Source.TREE:
-        print(refusal("live"), file=sys.stderr)
-        return EXIT_WRONG_USAGE
+    require_running_node(host, "live")
     if options.yes and not options.ras_events:
         raise UsageError("--yes needs --ras-events")
     if options.changes and not options.json:
@@ -105,7 +108,7 @@ def follow_ras_events(
     from probes.host.ras import MONITOR
     from probes.live.ras.policy import RasUse
     from probes.live.ras.targets import find_targets
-    from tui.commands.ras_consent import confirmed
+    from tui.commands.ras import confirmed
     from tui.runtime.ras_questions import RasQuestions, ages_are_late
 
     answers, errors = answers or sys.stdin, errors or sys.stderr
@@ -128,11 +131,6 @@ def follow_ras_events(
             why = str(first)
     print(f"gdrtop: no RAS events: {why}", file=errors)
     return False
-
-
-def refusal(command: str) -> str:
-    """Return why a command does not work on a tree of files."""
-    return f"gdrtop: gdrtop {command} needs a running node; --root is only a tree of files"
 
 
 def write_live(
@@ -218,13 +216,16 @@ def _samples(
 
 def live_json(node: Node, sample: LiveSample) -> dict[str, Any]:
     """Return the JSON document of one sample."""
+    processes: object = sample.processes
+    if not isinstance(sample.processes, Unknown):
+        processes = [_process_json(process) for process in sample.processes]
     content = object_of(
         {
             "exit_status": exit_status(sample),
             "verdict": sample.verdict,
             "findings": [_finding_json(finding) for finding in sample.findings],
             "jobs": sample.jobs,
-            "processes": _processes_json(sample.processes),
+            "processes": processes,
             "ports": sample.ports,
             "gpus": sample.gpus,
             "peermem": sample.peermem,
@@ -243,12 +244,6 @@ def _finding_json(finding: Finding) -> dict[str, Any]:
     return object_of({**values, "since": time_json(finding.since)})
 
 
-def _processes_json(processes: Maybe[tuple[LiveProcess, ...]]) -> Maybe[list[dict[str, Any]]]:
-    if isinstance(processes, Unknown):
-        return processes
-    return [_process_json(process) for process in processes]
-
-
 def _process_json(process: LiveProcess) -> dict[str, Any]:
     """Return a process without what only the doctor needs: its environment, libraries and open files."""
     values: dict[str, object] = {"pid": process.pid}
@@ -259,3 +254,116 @@ def _process_json(process: LiveProcess) -> dict[str, Any]:
     values["collectives"] = [with_time(plain_value(collective)) for collective in process.collectives]
     values["path_text"] = process.path.text
     return object_of(values)
+
+
+def exit_status(sample: LiveSample | None) -> int:
+    """Return the status of `gdrtop check` for this moment; 3 also without a job that uses it."""
+    if sample is None or sample.verdict is None:
+        return 3
+    status = judgment.exit_status(sample.verdict)
+    if status:
+        return status
+    jobs = [job for job in sample.jobs if job.role is Role.NCCL]
+    words = {process.path.word for job in jobs for process in members(sample, job)}
+    return 0 if words.intersection(_GDR) and PathWord.UNKNOWN not in words else 3
+
+
+def members(sample: LiveSample, job: LiveJob) -> list[LiveProcess]:
+    """Return the processes of a job."""
+    found = sample.processes if isinstance(sample.processes, tuple) else ()
+    pids = set(job.pids)
+    return [process for process in found if process.pid in pids]
+
+
+def event_lines(events: Sequence[LiveEvent], width: int) -> list[Line]:
+    """Return events; an explanation that several in a row have in common follows the last of them."""
+    shown: list[Line] = []
+    for event, next_event in zip_longest(events, events[1:]):
+        shown.extend(wrapped_below(f"{clock_text(event.at)}  {event.severity.value:<8}  {event.text}", width))
+        if event.explanation and (next_event is None or next_event.explanation != event.explanation):
+            shown.extend(wrapped_below(event.explanation, width, INDENT))
+    return shown
+
+
+def clock_text(at: float) -> str:
+    """Return the local time; `at`: seconds since 1970."""
+    return f"{datetime.fromtimestamp(at):%H:%M:%S}"
+
+
+class JobText:
+    """The lines of the jobs, only those that changed since they were printed."""
+
+    def __init__(self) -> None:
+        self._printed: dict[str, LiveJob] = {}
+        self._paths: dict[str, str] = {}
+        self._limits: tuple[str, ...] = ()
+        self._had_jobs = True
+        self._counts: object = None  # of the verdict that was printed
+
+    def lines(self, sample: LiveSample, width: int) -> list[Line]:
+        """Return what is new in the sample: what cannot be seen, the verdict, jobs that changed, events."""
+        shown: list[Line] = []
+        if sample.limits != self._limits:
+            self._limits = sample.limits
+            for limit in sample.limits:
+                shown.extend(wrapped_below(f"note: {limit}", width))
+        clock = clock_text(sample.taken_at)
+        if sample.verdict is not None and _counts(sample.verdict) != self._counts:
+            self._counts = _counts(sample.verdict)
+            verdict = plain(verdict_drawing.draw(sample.verdict))
+            shown.extend(wrapped_below(f"{clock}  {verdict}", width))
+            if sample.findings:
+                shown.extend(wrapped_below(sample.verdict.reason, width, INDENT))
+        printed, paths = self._printed, self._paths
+        self._printed, self._paths = {}, {}
+        for job in sample.jobs:
+            before, path = printed.get(job.id), path_summary(members(sample, job))
+            if before is None or path != paths[job.id] or _differ(before, job):
+                shown.extend(wrapped_below(f"{clock}  {_job_text(job, path)}", width))
+                before = job
+            self._printed[job.id], self._paths[job.id] = before, path
+        if not sample.jobs and self._had_jobs:
+            is_unknown = isinstance(sample.processes, Unknown)
+            what = f"jobs unknown ({sample.processes})" if is_unknown else "no job uses RDMA or a GPU"
+            shown.append(line(f"{clock}  {what}"))
+        self._had_jobs = bool(sample.jobs)
+        return [*shown, *event_lines(sample.events, width)]
+
+
+def _counts(verdict: Verdict) -> object:
+    """Return what of a verdict is worth a line when it changes."""
+    return verdict.state, verdict.gpus_served, verdict.critical, verdict.warnings
+
+
+def _differ(before: LiveJob, now: LiveJob) -> bool:
+    """Return whether a job has to be printed again: something changed, or a rate by a quarter or more."""
+    return (
+        (before.name, before.pids, before.nics) != (now.name, now.pids, now.nics)
+        or _has_changed(before.sent_gbps, now.sent_gbps)
+        or _has_changed(before.received_gbps, now.received_gbps)
+    )
+
+
+def _has_changed(before: Maybe[float], now: Maybe[float]) -> bool:
+    if isinstance(before, Unknown) or isinstance(now, Unknown):
+        return isinstance(before, Unknown) != isinstance(now, Unknown)
+    return abs(now - before) > max(1.0, max(before, now) / 4)
+
+
+def _job_text(job: LiveJob, path: str) -> str:
+    """Return a job: its name, ranks, path, rates and number of NICs."""
+    count = len(job.pids)
+    ranks = plural(count, "rank") if job.role is Role.NCCL else plural(count, "process", "processes")
+    if isinstance(job.world_size, int) and job.world_size != count:
+        ranks += f" of {job.world_size}"
+    parts = [ranks, path]
+    if job.nics:
+        parts += [rates_text(job, with_reason=True), plural(len(job.nics), "NIC")]
+    if job.slowest is not None:
+        parts.append(f"slowest pid {job.slowest.pid}: bus {short(job.slowest.bus_gbps)} GB/s")
+    return f"{job.name}: {', '.join(parts)}"
+
+
+def wrapped_below(text: str, width: int, indent: str = "") -> list[Line]:
+    """Wrap a text of the node; all lines but the first are indented below the text beside the clock."""
+    return wrapped(text, width, indent=indent, hanging=INDENT[len(indent) :])

@@ -11,14 +11,12 @@ from probes.base.unknown import Maybe, Reason, Unknown
 from probes.facts.kernel import log as kernel_log
 from probes.facts.kernel.log import KernelLogFacts
 from probes.facts.kernel.module_blockers import explain, refusal_of
-from probes.facts.kernel.modules import ModuleFacts, Rung
+from probes.facts.kernel.modules import ModuleFacts, ModuleState, Rung
 from probes.facts.node import Node, probe_node
 from probes.host.protocol import Host
 from tui.runtime.json_values import document, host_name, object_of, plain_value, write_json
-from tui.runtime.node_heading import heading
 from tui.runtime.open_host import open_host
-from tui.runtime.printing import print_lines
-from widgets.base.figures import UNKNOWN_MARK
+from tui.runtime.printing import heading, print_lines
 from widgets.base.lines import Line, Run, line, width_of
 from widgets.node import modules as modules_drawing
 
@@ -43,18 +41,25 @@ def run(options: argparse.Namespace, out: TextIO) -> int:
 
 
 def write_modules(host: Host, out: TextIO, as_json: bool = False, ascii_only: bool = False) -> int:
-    """Print the modules in load order, what is missing and why it matters; or all of it as JSON.
-
-    Return 0 if this node has all it needs, 1 if a module is missing, 3 if a state is unknown.
-    """
+    """Print the modules in load order, what is missing and why it matters; or all of it as JSON."""
     node, log = probe_node(host), kernel_log.probe(host)
     if as_json:
         write_json(modules_json(node, log, host.wall_clock()), out)
     else:
         print_lines([heading(node), *_text(node, log)], out, ascii_only)
+    return exit_status(node)
+
+
+def exit_status(node: Node) -> int:
+    """Return 0 if this node has all it needs, 1 if a module is missing, 3 if a state is unknown."""
     facts = node.modules
-    mark = UNKNOWN_MARK if isinstance(facts, Unknown) else modules_drawing.summary(node, facts)[0].text
-    return {"✓": 0, "✗": 1}.get(mark, 3)
+    if isinstance(facts, Unknown):
+        return 3
+    states = [(rung, facts.modules[rung.module].state) for rung in facts.ladder]
+    absent = (rung for rung, state in states if state is ModuleState.NOT_LOADED)
+    if not all(modules_drawing.not_needed(node, rung) for rung in absent):
+        return 1
+    return 3 if any(isinstance(state, Unknown) for _, state in states) else 0
 
 
 def _text(node: Node, log: Maybe[KernelLogFacts]) -> list[Line]:
@@ -142,9 +147,9 @@ def _modules(facts: Maybe[ModuleFacts], log: Maybe[KernelLogFacts]) -> dict[str,
     if isinstance(facts, Unknown):
         return {"modules": None, "unknown": {"modules": str(facts)}}
     ladder = [object_of({key: value(facts, rung) for _, key, value in _COLUMNS}) for rung in facts.ladder]
-    for rung, one in zip(facts.ladder, ladder, strict=True):
+    for rung, module in zip(facts.ladder, ladder, strict=True):
         if refusal := refusal_of(facts, log, rung.module):
-            one["explanation"] = f"{one['explanation']}; the kernel refused it before: {refusal}"
+            module["explanation"] = f"{module['explanation']}; the kernel refused it before: {refusal}"
     content = object_of({"kernel_release": facts.kernel_release, "memory_peers": facts.memory_peers})
     content["modules"] = ladder
     content["symbols"] = [plain_value(symbol) for symbol in facts.symbols]

@@ -3,16 +3,32 @@
 from __future__ import annotations
 
 import argparse
+import json
 import re
 import sys
-from typing import TextIO
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any, TextIO, TypeVar
 
+from probes.base.frozen import frozen
 from probes.base.origin import Source
-from probes.live.ras.policy import LEAST_INTERVAL_SECONDS
-from tui.commands.arguments import EXIT_WRONG_USAGE, UsageError
-from tui.commands.live import refusal
-from tui.commands.ras_session import Ras, RasOptions
+from probes.base.unknown import Maybe, Unknown
+from probes.host.protocol import Host
+from probes.host.ras import DIAGNOSTICS, MONITOR, STATUS, VERBOSE_STATUS
+from probes.live.model.sample import LiveSample
+from probes.live.ras.policy import LEAST_INTERVAL_SECONDS, RasDecision, RasUse
+from probes.live.ras.targets import LocalProcesses, RasTarget, find_targets, local_processes
+from probes.nccl.ras.facts import RasEvent, parse_event
+from probes.queries.finding import Severity
+from tui.commands.arguments import EXIT_WRONG_USAGE, UsageError, require_running_node, whole_number
+from tui.runtime.json_values import document, host_name, object_of, plain_value
+from tui.runtime.live_reader import LiveReader
 from tui.runtime.open_host import open_host
+from tui.runtime.printing import heading, print_lines, text_width
+from tui.runtime.ras_questions import RasAnswer, RasQuestions, ages_are_late, use_of
+from widgets.base.lines import Line, line
+from widgets.nccl.ras import diagnostics_lines, event_text, notice, report_lines
 
 _MOST_SECONDS = 3600
 _STATUS_HELP = """\
@@ -23,6 +39,11 @@ exit status, by the last report of each job:
   3    unknown: nothing was asked or answered; wrong usage
   130  interrupted
 """
+_SAMPLES = 5  # until start times and libraries of all processes are read
+EXIT_UNKNOWN = EXIT_WRONG_USAGE
+_NO_JOB = "no NCCL job found; only root sees other users' jobs"
+T = TypeVar("T")
+NOT_CONFIRMED = RasDecision(("not confirmed; --yes asks without confirmation",))
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -41,7 +62,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         type=_interval,
         help=f"ask every {LEAST_INTERVAL_SECONDS:.0f} to {_MOST_SECONDS} s until Ctrl-C; needs NCCL 2.29.2",
     )
-    parser.add_argument("--count", metavar="N", type=_count, help="with --watch, end after N reports")
+    parser.add_argument(
+        "--count", metavar="N", type=whole_number(1, 999_999), help="with --watch, end after N reports"
+    )
     parser.add_argument(
         "--monitor", action="store_true", help="print RAS events until Ctrl-C (MONITOR); needs NCCL 2.29.2"
     )
@@ -67,12 +90,6 @@ def _interval(text: str) -> int:
     return int(text)
 
 
-def _count(text: str) -> int:
-    if not (text.isascii() and text.isdecimal() and 0 < len(text) < 7 and int(text)):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 1 to 999999")
-    return int(text)
-
-
 def _version(text: str) -> str:
     if not re.fullmatch(r"[0-9]{1,3}\.[0-9]{1,3}(?:\.[0-9]{1,3})?", text):
         raise argparse.ArgumentTypeError(f"{text!r} is not a version such as 2.29.7")
@@ -88,9 +105,7 @@ def run(options: argparse.Namespace, out: TextIO) -> int:
     if options.count and not options.watch and not options.monitor:
         raise UsageError("--count needs --watch or --monitor")
     host = open_host(options)
-    if host.origin.source is Source.TREE:
-        print(refusal("ras"), file=sys.stderr)
-        return EXIT_WRONG_USAGE
+    require_running_node(host, "ras")
     chosen = RasOptions(
         verbose=options.verbose,
         diagnostics=options.diagnostics,
@@ -103,3 +118,282 @@ def run(options: argparse.Namespace, out: TextIO) -> int:
     )
     ras = Ras(host, out, chosen)
     return ras.monitor() if options.monitor else ras.ask()
+
+
+@frozen
+class RasOptions:
+    """The options of the command line."""
+
+    verbose: bool = False
+    diagnostics: bool = False
+    watch: int | None = None
+    count: int | None = None
+    as_json: bool = False
+    yes: bool = False
+    nccl: str = ""
+    ascii_only: bool = False
+
+
+def confirmed(
+    questions: RasQuestions,
+    target: RasTarget,
+    command: str,
+    decision: RasDecision,
+    answers: TextIO,
+    errors: TextIO,
+    yes: bool,
+) -> RasDecision:
+    """Show what is sent and what it may do, and ask, unless that was confirmed before.
+
+    Return the decision, or NOT_CONFIRMED. `yes`: the command line has consented.
+    """
+    if not decision.is_allowed or questions.is_confirmed(target, command, decision):
+        return decision
+    for text in notice(target, command, decision):
+        print(text, file=errors)
+    if not yes:
+        if not (answers.isatty() and errors.isatty()):
+            return NOT_CONFIRMED
+        print("Ask the job? [y/N] ", end="", file=errors, flush=True)
+        if answers.readline().strip().lower() not in ("y", "yes"):
+            return NOT_CONFIRMED
+    questions.confirm(target, command, decision)
+    return decision
+
+
+def _status_of(answer: RasAnswer) -> int:
+    """Return the exit status of one port alone."""
+    if not isinstance(answer.diagnostics, Unknown):
+        return 1 if answer.diagnostics.to_review else 0 if answer.diagnostics.lines else EXIT_UNKNOWN
+    if isinstance(answer.report, Unknown):
+        return EXIT_UNKNOWN
+    if any(finding.severity is Severity.CRITICAL for finding in answer.found):
+        return 2
+    return 1 if answer.found else 0 if answer.report.is_complete else EXIT_UNKNOWN
+
+
+class Ras:
+    """Questions to the RAS services of a node; each needs the user's consent and the policy's."""
+
+    def __init__(
+        self,
+        host: Host,
+        out: TextIO,
+        options: RasOptions,
+        answers: TextIO | None = None,
+        errors: TextIO | None = None,
+        wait: Callable[[float], object] = time.sleep,
+    ) -> None:
+        self._host, self._out, self._options = host, out, options
+        self._answers = sys.stdin if answers is None else answers
+        self._errors = sys.stderr if errors is None else errors
+        self._wait = wait
+        self._reader = LiveReader(host)
+        self._is_recorded = host.origin.source is Source.RECORDED
+        self._questions = RasQuestions(host)
+        self._has_heading = options.as_json
+
+    # Reports
+
+    def ask(self) -> int:
+        """Ask each job once, or with --watch again and again; return the exit status."""
+        command = VERBOSE_STATUS if self._options.verbose else STATUS
+        command = DIAGNOSTICS if self._options.diagnostics else command
+        status = EXIT_UNKNOWN
+        for sample in self._samples():
+            answers = [self._ask(target, command, sample) for target in self._targets(sample)]
+            statuses = {_status_of(answer) for answer in answers}
+            status = next((worst for worst in (2, 1, EXIT_UNKNOWN, 0) if worst in statuses), EXIT_UNKNOWN)
+            if self._options.as_json:
+                self._print_json(sample, answers, status)
+            elif not answers:
+                self._print([_NO_JOB])
+            if not self._questions.has_asked and not self._is_recorded:  # the policy or the user refuses
+                break
+        return status
+
+    def _samples(self) -> Iterator[LiveSample]:
+        """Yield a sample for each round of questions."""
+        options = self._options
+        if self._is_recorded:
+            yield from self._recorded_samples(options.watch)
+            return
+        rounds = 0
+        while True:
+            yield self._sample()
+            rounds += 1
+            if not options.watch or rounds == options.count:
+                return
+            self._wait(float(options.watch))
+
+    def _sample(self) -> LiveSample:
+        """Return a sample in which the ages of the processes are known, if they can be."""
+        for _ in range(_SAMPLES):
+            sample = self._reader.read()
+            if not ages_are_late(find_targets(self._host, sample, self._options.nccl)):
+                break
+            self._wait(1.0)
+        return sample
+
+    def _recorded_samples(self, interval: float | None) -> Iterator[LiveSample]:
+        """Yield the last moment, or with an interval moments that far apart."""
+        from probes.recording.replay_host import ReplayHost
+
+        assert isinstance(self._host, ReplayHost)
+        moments = self._host.recording.moments
+        chosen: list[int] = []
+        for number, moment in enumerate(moments):
+            if interval is not None and (not chosen or moment.at - moments[chosen[-1]].at >= interval):
+                chosen.append(number)
+        for number in chosen or [len(moments) - 1]:
+            self._host.seek(number)
+            yield self._reader.read()
+
+    def _targets(self, sample: LiveSample) -> tuple[RasTarget, ...]:
+        if not self._has_heading:
+            assert self._reader.node is not None
+            print_lines([heading(self._reader.node)], self._out, self._options.ascii_only)
+            self._has_heading = True
+        return find_targets(self._host, sample, self._options.nccl)
+
+    def _ask(self, target: RasTarget, command: str, sample: LiveSample) -> RasAnswer:
+        self._title(target)
+        use = RasUse.REPEATED if self._options.watch else use_of(command)
+        decision = self._permission(target, command, use)
+        if not decision.is_allowed:
+            return RasAnswer(target, command, decision=decision)
+        answer = self._questions.ask(target, command, use, sample)
+        if not answer.decision.is_allowed:  # another gdrtop was faster
+            self._print([f"not asked: {why}" for why in answer.decision.refusals])
+            return answer
+        width = text_width(self._out)
+        if command == DIAGNOSTICS:
+            self._print_result(answer.diagnostics, lambda found: diagnostics_lines(found, width))
+        else:
+            found, stalls, jobs = answer.found, answer.stalls, len(target.jobs)
+            self._print_result(answer.report, lambda report: report_lines(report, found, stalls, jobs, width))
+        return answer
+
+    def _print_result(self, result: Maybe[T], draw: Callable[[T], list[Line]]) -> None:
+        if isinstance(result, Unknown):
+            self._print([f"no answer: {result}"])
+        elif not self._options.as_json:
+            print_lines(draw(result), self._out, self._options.ascii_only)
+            self._out.flush()
+
+    def _permission(self, target: RasTarget, command: str, use: RasUse) -> RasDecision:
+        """Return whether the policy and the user allow it; print why not."""
+        decision = self._questions.decide(target, use)
+        decision = confirmed(
+            self._questions, target, command, decision, self._answers, self._errors, self._options.yes
+        )
+        self._print([f"not asked: {why}" for why in decision.refusals])
+        return decision
+
+    # Events
+
+    def monitor(self) -> int:
+        """Print events until Ctrl-C, or with --count after that many seconds; close every connection."""
+        sample = next(self._recorded_samples(None)) if self._is_recorded else self._sample()
+        # Only one connection is open at a time.
+        target = next(iter(self._targets(sample)), None)
+        if target is None:
+            self._print([_NO_JOB])
+            return EXIT_UNKNOWN
+        answer = RasAnswer(target, MONITOR)
+        self._title(target)
+        answer = replace(answer, decision=self._permission(target, MONITOR, RasUse.EVENTS))
+        if not answer.decision.is_allowed:
+            if self._options.as_json:
+                self._print_json(sample, [answer], EXIT_UNKNOWN)
+            return EXIT_UNKNOWN
+        local = local_processes(self._host, sample, target.pids)
+        if self._is_recorded:
+            for moment in self._recorded_samples(1.0):
+                for address in target.addresses:
+                    self._print_events(answer, self._host.ras_events(address), local, moment)
+            return 0
+        address, first = self._questions.subscribe(target)
+        if isinstance(first, Unknown):
+            self._print([f"no events: {first}"])
+            return EXIT_UNKNOWN
+        return self._follow(replace(answer, address=address, sent=MONITOR), first, local, sample)
+
+    def _follow(
+        self, answer: RasAnswer, events: Maybe[tuple[str, ...]], local: LocalProcesses, sample: LiveSample
+    ) -> int:
+        seconds = 0
+        try:
+            while True:
+                self._print_events(answer, events, local, sample)
+                if isinstance(events, Unknown):
+                    self._print([f"ended: {events}"])
+                    return 0
+                if seconds == self._options.count:
+                    return 0
+                self._wait(1.0)
+                seconds += 1
+                events = self._host.ras_events(answer.address)
+        finally:
+            self._host.ras_events(answer.address, last=True)
+            self._questions.end_events()
+
+    def _print_events(
+        self, answer: RasAnswer, lines: Maybe[tuple[str, ...]], local: LocalProcesses, sample: LiveSample
+    ) -> None:
+        if isinstance(lines, Unknown) or not lines:
+            return
+        events = [(text, parse_event(text)) for text in lines]
+        if self._options.as_json:
+            known = tuple(event for _, event in events if event is not None)
+            self._print_json(sample, [replace(answer, events=known)], 0)
+            return
+        self._print([text if event is None else event_text(event, local) for text, event in events])
+
+    # Output
+
+    def _title(self, target: RasTarget) -> None:
+        self._print(["", f"{target.name}  {', '.join(job.name for job in target.jobs)}"])
+
+    def _print(self, texts: list[str]) -> None:
+        if self._options.as_json:
+            return
+        print_lines([line(text) for text in texts], self._out, self._options.ascii_only)
+        self._out.flush()
+
+    def _print_json(self, sample: LiveSample, answers: list[RasAnswer], status: int) -> None:
+        node = self._reader.node
+        assert node is not None
+        content = object_of(
+            {
+                "exit_status": status,
+                "answers": [_answer_json(answer) for answer in answers],
+            }
+        )
+        json.dump(document("ras", host_name(node), node.origin, sample.taken_at, content), self._out)
+        self._out.write("\n")
+        self._out.flush()
+
+
+def _answer_json(answer: RasAnswer) -> dict[str, Any]:
+    return object_of(
+        {
+            "address": answer.address,
+            "jobs": answer.target.jobs,
+            "pids": answer.target.pids,
+            "sent": answer.sent,
+            "refusals": answer.decision.refusals,
+            "warnings": answer.decision.warnings,
+            "report": answer.report,
+            "diagnostics": answer.diagnostics,
+            "stalls": answer.stalls,
+            "findings": answer.found,
+            "events": [_event_json(event) for event in answer.events],
+        }
+    )
+
+
+def _event_json(event: RasEvent) -> dict[str, Any]:
+    """Return an event; its time is local to a process that may run on another node, and names no zone."""
+    fields: dict[str, Any] = plain_value(event)
+    return {"local_time": fields.pop("at"), **fields}

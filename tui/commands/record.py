@@ -12,7 +12,7 @@ from typing import TextIO
 
 from probes.host.protocol import Host
 from probes.recording.format import RecordingError
-from tui.commands.arguments import EXIT_WRONG_USAGE
+from tui.commands.arguments import EXIT_WRONG_USAGE, whole_number
 from tui.runtime.live_reader import LiveReader
 from tui.runtime.open_host import open_host
 from tui.runtime.recorder import Recorded, Recorder, refuse_recorded
@@ -28,7 +28,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--seconds",
         metavar="N",
-        type=_seconds,
+        type=whole_number(1, _MOST_SECONDS),
         default=10,
         help=f"seconds to record, one reading each, 1 to {_MOST_SECONDS} (default: 10); Ctrl-C stops early",
     )
@@ -37,12 +37,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="replace names, addresses, GUIDs, serial numbers and arguments with tokens",
     )
-
-
-def _seconds(text: str) -> int:
-    if not (text.isascii() and text.isdecimal() and len(text) < 5 and 1 <= int(text) <= _MOST_SECONDS):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 1 to {_MOST_SECONDS}")
-    return int(text)
 
 
 def run(options: argparse.Namespace, _: object) -> int:

@@ -5,17 +5,21 @@ from __future__ import annotations
 import argparse
 import io
 import sys
-from typing import TextIO
+from typing import Any, TextIO
 
 from probes.base.origin import Source
+from probes.queries.usable_here import usable_here
 from probes.setup.report import Report
 from tui.commands.arguments import EXIT_WRONG_USAGE, UsageError
-from tui.commands.report_json import report_json
+from tui.commands.bench_run.lists import result_json
+from tui.commands.check import check_json
+from tui.commands.live import live_json
+from tui.commands.topo import topology_json
 from tui.controllers.report_reader import read_report
 from tui.files.new_file import NotWritten, check_new, write_new
 from tui.files.setup_log import REPORTED, SetupLogError, open_setup_log
 from tui.files.version import version
-from tui.runtime.json_values import write_json
+from tui.runtime.json_values import document, host_name, object_of, plain_value, with_time, write_json
 from tui.runtime.open_host import open_host
 from tui.runtime.printing import ascii_text, is_plain
 
@@ -26,6 +30,7 @@ _PRIVACY = {
     False: "It contains names, addresses and serial numbers. Use gdrtop report --redact to replace them.",
 }
 _SUFFIXES = {".md": "md", ".markdown": "md", ".html": "html", ".htm": "html", ".json": "json"}
+_NO_PROCESSES = "a tree of files has no processes"
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -102,6 +107,27 @@ def text_of(report: Report, form: str) -> str:
     from widgets.report.markdown import markdown_of
 
     return markdown_of(report, version())
+
+
+def report_json(report: Report) -> dict[str, Any]:
+    """Return the document."""
+    examination, at = report.examination, report.at
+    node, verdict, found = examination.node, report.verdict, report.findings
+    results = {"results": [result_json(measured.result) for measured in report.measured]}
+    content: dict[str, Any] = {
+        "redacted": report.is_redacted,
+        "versions": object_of(dict(report.versions)),
+        "check": check_json(node, at, verdict, found),
+        "topo": topology_json(node, examination.topology, verdict, at, found, usable_here(examination)),
+        "live": None if report.sample is None else live_json(node, report.sample),
+        "bench": document("bench", host_name(node), node.origin, at, results),
+        "meaning": list(report.conclusions),
+        "changes": [with_time(plain_value(change)) for change in report.changes],
+        "unread": plain_value(report.unread),
+    }
+    if report.sample is None:
+        content["unknown"] = {"live": _NO_PROCESSES}
+    return document("report", host_name(node), node.origin, at, content)
 
 
 def write_to(out: TextIO, report: Report, form: str, ascii_only: bool) -> None:

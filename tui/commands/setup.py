@@ -19,7 +19,7 @@ from probes.setup.steps.step_list import REBOOT, STEPS
 from tui.actions.script import script_of_all
 from tui.bandwidth.results_store import open_results_store
 from tui.commands.arguments import EXIT_WRONG_USAGE, UsageError, did_you_mean
-from tui.commands.do import EXIT_REFUSED, Do, confirm_and_run
+from tui.commands.do import EXIT_REFUSED, Do, add_consent_options, confirm_and_run
 from tui.files.setup_log import (
     PATH,
     SKIP,
@@ -31,9 +31,8 @@ from tui.files.setup_log import (
 )
 from tui.runtime.json_values import document, host_name, plain_value, write_json
 from tui.runtime.lock import user_and_day
-from tui.runtime.node_heading import heading
 from tui.runtime.open_host import open_host
-from tui.runtime.printing import print_lines, text_width
+from tui.runtime.printing import heading, print_lines, text_width
 from widgets.base.lines import Line, line
 from widgets.setup.guide import draw_guide, draw_path_table, draw_step
 
@@ -57,13 +56,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("step", metavar="STEP", nargs="?", help="show one step; without it, list all steps")
     what = parser.add_mutually_exclusive_group()
     what.add_argument("--run", action="store_true", help="run the step after showing its commands")
-    parser.add_argument("--yes", action="store_true", help="run without asking for confirmation")
-    parser.add_argument(
-        "--disturb",
-        metavar="HOST",
-        default="",
-        help="run even if it affects jobs or the network; HOST must be this node's host name",
-    )
+    add_consent_options(parser)
     parser.add_argument("--path", choices=_PATHS, help="choose the path; the choice is saved")
     parser.add_argument(
         "--skip", metavar="STEP,…", type=_names, default=(), help="skip these steps on this node"
@@ -195,11 +188,11 @@ class SetupCommand:
             print(f"gdrtop: nothing was run; no command completes {step.title!r}", file=sys.stderr)
             return EXIT_REFUSED
         offer = Offer(f"setup:{step.id}", step.title, step.plan)
-        return confirm_and_run(self._do, offer, yes=options.yes, named=options.disturb, answers=sys.stdin)
+        return confirm_and_run(self._do, offer, options.yes, options.disturb, answers=sys.stdin)
 
     def _measure(self, step: SetupStep, options: argparse.Namespace) -> int:
-        from tui.commands.bench import command as bench
-        from tui.commands.bench.options import BenchOptions
+        from tui.commands.bench_run import command as bench
+        from tui.commands.bench_run.options import BenchOptions
 
         assert step.test is not None
         return bench.command(
@@ -254,7 +247,7 @@ def _step_json(step: SetupStep) -> dict[str, Any]:
     return {
         **{name: fields[name] for name in names},
         "commands": [
-            {"why": one.why, "argv": list(one.argv), "file": one.file.path if one.file else None}
-            for one in commands
+            {"why": command.why, "argv": list(command.argv), "file": command.file and command.file.path}
+            for command in commands
         ],
     }

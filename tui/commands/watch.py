@@ -18,14 +18,13 @@ from probes.host.protocol import Host
 from probes.live.model.sample import LiveEvent
 from probes.queries.finding import Severity
 from tui.bandwidth.slow_results import note_slow_results
-from tui.commands.arguments import EXIT_WRONG_USAGE
-from tui.commands.live import refusal
-from tui.commands.live_text import INDENT, wrapped_below
+from tui.commands.arguments import EXIT_WRONG_USAGE, require_running_node
+from tui.commands.live import INDENT, wrapped_below
 from tui.files.xdg import STATE, own_directory
 from tui.runtime.black_box import BlackBox, Limits, Notice, NoticeKind
 from tui.runtime.json_values import document, host_name
 from tui.runtime.live_reader import LiveReader
-from tui.runtime.open_host import open_host
+from tui.runtime.open_host import NoSuchHost, open_host
 from tui.runtime.printing import print_lines, text_width
 from tui.runtime.ring_directory import RingDirectory, RingError
 from tui.runtime.signals import signals_stop
@@ -125,10 +124,9 @@ def run(options: argparse.Namespace, out: TextIO) -> int:
         out.write(unit_text(options))
         return 0
     host = open_host(options)
-    if host.origin.source in (Source.TREE, Source.RECORDED):
-        tree = host.origin.source is Source.TREE
-        print(refusal("watch") if tree else "gdrtop: a recording cannot be watched", file=sys.stderr)
-        return EXIT_WRONG_USAGE
+    require_running_node(host, "watch")
+    if host.origin.source is Source.RECORDED:
+        raise NoSuchHost("a recording cannot be watched")
     limits = Limits(
         options.keep,
         options.max_size,

@@ -72,6 +72,8 @@ ProtectProc=default
 [Install]
 WantedBy=multi-user.target
 """
+_TIMES = {"h": 3600, "m": 60, "s": 1}
+_SIZES = {"G": 1 << 30, "M": 1 << 20, "K": 1 << 10, "": 1}
 _PATH = "/etc/systemd/system/gdrtop-watch.service"
 
 
@@ -80,9 +82,19 @@ def unit_text(options: argparse.Namespace) -> str:
     asked = None if options.dir is None else os.path.abspath(options.dir)
     directory = "%S/gdrtop/watch" if asked is None else _escaped(asked)
     words = [_escaped(program()), "watch", "--dir", directory]
-    words += ["--keep", _seconds(options.keep), "--max-size", _size(options.max_size)]
+    words += [
+        "--keep",
+        _in_units(int(options.keep), _TIMES),
+        "--max-size",
+        _in_units(options.max_size, _SIZES),
+    ]
     words += ["--freeze", options.freeze]
-    words += ["--before", _seconds(options.before), "--after", _seconds(options.after)]
+    words += [
+        "--before",
+        _in_units(int(options.before), _TIMES),
+        "--after",
+        _in_units(int(options.after), _TIMES),
+    ]
     words += [option for option in ("--redact", "--json") if getattr(options, option[2:])]
     shown = shlex.quote(shown_directory(options.dir))
     text = _UNIT.format(path=_PATH, command=" ".join(words), directory=shown)
@@ -103,14 +115,6 @@ def program() -> str:
     if os.path.basename(sys.argv[0]) == "gdrtop" and os.path.exists(sys.argv[0]):
         return os.path.abspath(sys.argv[0])
     return shutil.which("gdrtop") or "/usr/bin/gdrtop"
-
-
-def _seconds(seconds: float) -> str:
-    return _in_units(int(seconds), {"h": 3600, "m": 60, "s": 1})
-
-
-def _size(size_bytes: int) -> str:
-    return _in_units(size_bytes, {"G": 1 << 30, "M": 1 << 20, "K": 1 << 10, "": 1})
 
 
 def _in_units(number: int, units: dict[str, int]) -> str:

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from tui.runtime.background import DRAW_SECONDS
+from tui.runtime.background import DRAW_SECONDS, BackgroundTask
 
 if TYPE_CHECKING:
     from textual.screen import Screen
 
     from probes.base.plan import Plan
-    from tui.actions.dispatcher import Prepared
-    from tui.controllers.action_worker import ActionWorker
+    from tui.actions.dispatcher import Dispatcher, Prepared
+    from tui.actions.events import RunEvent
     from tui.controllers.context import AppContext
     from tui.runtime.sampler import Examined
     from tui.screens.run import RunState
@@ -25,23 +26,41 @@ _WAIT_BEYOND_STEP_SECONDS = 10.0
 
 
 class ActionRunController:
-    """The newest run of an action, and its console."""
+    """The newest run of an action in a background thread, and its console."""
 
     name = "An action"
     key = "x"
 
-    def __init__(self, context: AppContext, worker: ActionWorker) -> None:
-        self._context, self._app, self._worker = context, context.app, worker
+    def __init__(self, context: AppContext, read_only: bool) -> None:
+        self._context, self._app, self._read_only = context, context.app, read_only
+        self._task: BackgroundTask[RunEvent] = BackgroundTask(context.app.call_later, "action")
+        self._lock = threading.Lock()
+        self._dispatcher: Dispatcher | None = None
+        self._stop_reason = ""
+        self._state: RunState | None = None
+
+    @property
+    def dispatcher(self) -> Dispatcher:
+        """Return what runs actions, in any thread; RuntimeError until the node is open."""
+        with self._lock:
+            if self._dispatcher is None:
+                from tui.actions.dispatcher import Dispatcher
+
+                if self._context.host is None:
+                    raise RuntimeError("Still reading the node; try again in a moment")
+                self._dispatcher = Dispatcher(self._context.host, self._read_only)
+            return self._dispatcher
 
     @property
     def is_active(self) -> bool:
         """Return whether a run has begun and not ended."""
-        return self._worker.state is not None and self._worker.state.ended is None
+        return self._state is not None and self._state.ended is None
 
     # Running
 
     def start(self, prepared: Prepared, typed: str) -> None:
         """Run what was confirmed, unless something else is running."""
+        from tui.actions.events import RunBegan, RunEnded, RunOutcome
         from tui.screens.run import RunScreen, RunState
 
         before = self._context.doctor.judgment
@@ -50,17 +69,25 @@ class ActionRunController:
         if before is None:
             self._context.notify("The node is being checked. Try again in a moment.", "warning")
             return
-        state = RunState(prepared, self._context.origin, before)
-        self._worker.start(
-            prepared,
-            typed,
-            state,
-            on_ready=lambda: self._app.set_timer(DRAW_SECONDS, self._take_events),
-            get_password=partial(self._get_password, prepared.title),
-            around=self._sampler_rests(prepared.plan),
+        dispatcher = self.dispatcher
+        self._state, self._stop_reason = RunState(prepared, self._context.origin, before), ""
+
+        def on_event(event: RunEvent) -> None:
+            if isinstance(event, RunBegan) and self._stop_reason:
+                dispatcher.stop(self._stop_reason)  # requested before there was anything to stop
+            self._task.put(event)
+
+        def run() -> None:
+            with self._sampler_rests(prepared.plan):
+                dispatcher.run(prepared, typed, on_event, partial(self._get_password, prepared.title))
+
+        self._task.run_in_background(
+            lambda: self._app.set_timer(DRAW_SECONDS, self._take_events),
+            run,
+            lambda why: on_event(RunEnded(RunOutcome.UNKNOWN, why)),
         )
-        self._app.switch_screen(RunScreen(state))
-        self._context.overview.show_action(state.word)
+        self._app.switch_screen(RunScreen(self._state))
+        self._context.overview.show_action(self._state.word)
 
     @contextmanager
     def _sampler_rests(self, plan: Plan) -> Iterator[None]:
@@ -84,11 +111,11 @@ class ActionRunController:
         return wait_for_password(self._app.call_later, ask, lambda: self._context.is_leaving)
 
     def _take_events(self) -> None:
-        state = self._worker.state
+        state = self._state
         if state is None:
             return
         had_ended = state.ended is not None
-        state.add_events(self._worker.drain())
+        state.add_events(self._task.drain())
         self._draw(state)
         if state.ended is None or had_ended:
             return
@@ -107,7 +134,7 @@ class ActionRunController:
 
     def note_examination(self, report: Examined) -> None:
         """Show what the run has changed, if this is the check after it."""
-        state = self._worker.state
+        state = self._state
         if report.is_recheck and state is not None:
             state.note_recheck(report.judgment, report.failure)
             self._draw(state)
@@ -118,7 +145,7 @@ class ActionRunController:
         """Show the console of a run whose end was not seen, or leave a console; return whether either."""
         from tui.screens.run import RunScreen
 
-        state, screen = self._worker.state, self._app.screen
+        state, screen = self._state, self._app.screen
         if state is not None and not state.was_seen and not self._is_console(screen, state):
             self._show_console(state)
             return True
@@ -145,12 +172,11 @@ class ActionRunController:
         from tui.screens.run import RunScreen
 
         self._context.overview.show_action(state.word)
-        for screen in self._context.shown(RunScreen):
-            screen.draw()
+        self._context.draw(RunScreen)
 
     def note_end_seen(self) -> None:
         """Note that the end of the run was on the screen."""
-        state = self._worker.state
+        state = self._state
         if state is not None:
             state.was_seen = True
             self._context.overview.show_action(state.word)
@@ -165,7 +191,7 @@ class ActionRunController:
             if answer == YES:
                 self._stop()
 
-        state = self._worker.state
+        state = self._state
         if state is None or state.ended is not None:
             return
         if state.is_stopping:
@@ -179,18 +205,18 @@ class ActionRunController:
 
     def _stop(self) -> None:
         """Stop after the running step; the second time, without waiting for it."""
-        state = self._worker.state
+        state = self._state
         if state is None or state.ended is not None:
             return
         if state.want_stop():
-            self._worker.abandon_step()
+            self.dispatcher.abandon_step()
         else:
-            self._worker.stop("it was stopped at the console")
+            self.stop("it was stopped at the console")
         self._draw(state)
 
     def cancel(self) -> None:
         """Stop after the running step."""
-        state = self._worker.state
+        state = self._state
         if state is not None and not state.is_stopping:
             self._stop()
 
@@ -198,36 +224,38 @@ class ActionRunController:
 
     def leave(self) -> None:
         """Stop after the running step, then quit."""
-        state = self._worker.state
+        state = self._state
         if state is None or self._context.is_leaving:
             return
         self._context.is_leaving = state.is_leaving = True
         if not state.is_stopping:
             state.want_stop()
-        self._worker.stop("gdrtop was quit")
+        self.stop("gdrtop was quit")
         self._show_console(state)
         self._draw(state)
 
     def stop(self, why: str) -> None:
         """Begin no further step."""
-        self._worker.stop(why)
+        self._stop_reason = why
+        if self._dispatcher is not None:
+            self._dispatcher.stop(why)
 
     @property
     def defers_exit(self) -> bool:
         """Return whether a step is running: it must not be cut short by a signal."""
-        return self._worker.is_running
+        return self._task.is_running
 
     def close(self) -> None:
         """Send no more events to the screen."""
-        self._worker.mute()
+        self._task.mute()
 
     def finish(self) -> None:
         """Wait for the running step, no longer than a step may take."""
-        if not self._worker.is_running:
+        if not self._task.is_running:
             return
         from tui.actions.local_commands import STEP_SECONDS
 
-        self._worker.stop("gdrtop was quit")
+        self.stop("gdrtop was quit")
         with suppress(OSError, AttributeError):
             print(
                 "gdrtop: waiting for the running step to end (Ctrl-C: stop waiting)",
@@ -235,7 +263,7 @@ class ActionRunController:
                 flush=True,
             )
         try:
-            self._worker.wait(STEP_SECONDS + _WAIT_BEYOND_STEP_SECONDS)
+            self._task.wait(STEP_SECONDS + _WAIT_BEYOND_STEP_SECONDS)
         except KeyboardInterrupt:
-            self._worker.abandon_step()
-            self._worker.wait(_WAIT_BEYOND_STEP_SECONDS)
+            self.dispatcher.abandon_step()
+            self._task.wait(_WAIT_BEYOND_STEP_SECONDS)

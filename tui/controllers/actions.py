@@ -7,8 +7,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from tui.controllers.action_run import ActionRunController
-from tui.controllers.action_worker import ActionWorker
-from tui.runtime.background import call_in_thread
 from tui.screens.actions.state import ActionsState
 from widgets.base.lines import sentence
 
@@ -18,7 +16,7 @@ if TYPE_CHECKING:
     from probes.plans.catalogue import Offer
     from probes.snapshot.examination import Examination
     from tui.actions.audit_log import PastRun
-    from tui.actions.dispatcher import Dispatcher, Prepared
+    from tui.actions.dispatcher import Prepared
     from tui.controllers.context import AppContext
     from tui.runtime.sampler import Examined
     from tui.screens.confirm.screen import ConfirmScreen
@@ -30,16 +28,10 @@ class ActionsController:
     def __init__(self, context: AppContext, read_only: bool) -> None:
         self._context, self._app = context, context.app
         self.state = ActionsState()
-        self._worker = ActionWorker(lambda: context.host, read_only, context.app.call_later)
-        self.run = ActionRunController(context, self._worker)
+        self.run = ActionRunController(context, read_only)
         self._wanted: tuple[str, Screen[Any]] | None = None  # an action whose plan is awaited, and where
         self._is_listed = asyncio.Event()  # cleared while `refresh` waits
         self._is_listed.set()
-
-    @property
-    def dispatcher(self) -> Dispatcher:
-        """Return what runs actions and has their log."""
-        return self._worker.dispatcher
 
     def show(self) -> None:
         """Show the console of a run whose end was not seen yet, else the list of actions."""
@@ -69,8 +61,13 @@ class ActionsController:
             self._ask_offers_of(examination)
 
     def _ask_offers_of(self, examination: Examination) -> None:
-        apply = partial(self._take_offers, examination)
-        self._worker.offers(examination, self._context.doctor.findings, apply, self._fail)
+        findings = self._context.doctor.findings
+
+        def ask() -> tuple[tuple[Offer, ...], str]:
+            dispatcher = self.run.dispatcher
+            return dispatcher.offers(examination, findings), dispatcher.refusal
+
+        self._context.run_in_thread(ask, partial(self._take_offers, examination), self._fail)
 
     def note_examination(self, report: Examined) -> None:
         """Update the list, if it is shown or awaited, and the console of a run."""
@@ -103,8 +100,7 @@ class ActionsController:
     def _draw(self) -> None:
         from tui.screens.actions.screen import ActionsScreen
 
-        for screen in self._context.shown(ActionsScreen):
-            screen.draw()
+        self._context.draw(ActionsScreen)
 
     # The plan of an action
 
@@ -118,7 +114,7 @@ class ActionsController:
         if offer is None:
             self._context.notify("No command can fix this.")
             return
-        prepared = self._worker.prepared(offer, examination)
+        prepared = self.run.dispatcher.prepared(offer, examination)
         if isinstance(prepared, str):
             if self.state.offer(offer.id) is not None:
                 self._show_in_list(offer.id)
@@ -147,7 +143,7 @@ class ActionsController:
         def run() -> Rehearsal:
             return rehearse(host, examination, prepared.action, prepared.plan)
 
-        call_in_thread(self._app.call_later, run, apply, screen.show_rehearsal_failure)
+        self._context.run_in_thread(run, apply, screen.show_rehearsal_failure)
 
     def _show_in_list(self, name: str) -> None:
         """Select an action that is not possible in the list, which says why."""
@@ -164,20 +160,16 @@ class ActionsController:
 
         state = HistoryState(self._context.overview.hostname, self._context.origin)
 
-        def draw() -> None:
-            for screen in self._context.shown(HistoryScreen):
-                screen.draw()
-
         def apply(answer: tuple[tuple[PastRun, ...], tuple[str, ...]]) -> None:
             state.set_runs(*answer)
-            draw()
+            self._context.draw(HistoryScreen)
 
         def fail(message: str) -> None:
             state.fail(message)
-            draw()
+            self._context.draw(HistoryScreen)
 
         self._context.show(HistoryScreen, lambda: HistoryScreen(state))
-        self._worker.history(apply, fail)
+        self._context.run_in_thread(lambda: self.run.dispatcher.history(), apply, fail)
 
     def show_undo(self, run: PastRun) -> None:
         """Show the plan that undoes a past run."""
@@ -191,4 +183,6 @@ class ActionsController:
             if self._app.screen is screen:
                 self.confirm(offer, examination)
 
-        self._worker.undo_of(run, apply, self._context.report_error)
+        self._context.run_in_thread(
+            lambda: self.run.dispatcher.undo_of(run), apply, self._context.report_error
+        )

@@ -11,11 +11,8 @@ from tui.runtime.background import DRAW_SECONDS
 
 if TYPE_CHECKING:
     from probes.bandwidth.model.request import Request
-    from probes.bandwidth.model.result import Result
-    from tui.bandwidth.session import ResultsStore
     from tui.controllers.context import AppContext
     from tui.controllers.readings import ReadingsController
-    from tui.runtime.sampler import Examined
     from tui.screens.bandwidth_run.screen import BandwidthRunScreen
     from tui.screens.bandwidth_run.state import SeriesState
     from tui.screens.bandwidth_setup.state import SetupState
@@ -24,7 +21,7 @@ _EXIT_SECONDS = 15.0  # both ends of a test have a few seconds each to end
 
 
 class BandwidthController:
-    """The newest series of tests; `setup` holds the settings of the next one."""
+    """The newest series of tests, which `worker` runs; `setup` holds the settings of the next one."""
 
     name = "A bandwidth test"
     key = "b"
@@ -32,19 +29,19 @@ class BandwidthController:
 
     def __init__(self, context: AppContext, readings: ReadingsController, read_only: bool) -> None:
         self._context, self._app = context, context.app
-        self._worker = BandwidthWorker(lambda: context.host, read_only, context.app.call_later)
-        self.setup = BandwidthSetupController(context, readings, self._worker, self._start)
+        self.worker = BandwidthWorker(lambda: context.host, read_only, context.app.call_later)
+        self.setup = BandwidthSetupController(context, readings, self.worker, self._start)
 
     @property
     def is_active(self) -> bool:
         """Return whether a series has begun and not ended."""
-        return self._worker.state is not None and self._worker.state.ended is None
+        return self.worker.state is not None and self.worker.state.ended is None
 
     # Screens
 
     def show(self) -> None:
         """Show a series whose end was not seen yet, else the settings."""
-        state = self._worker.state
+        state = self.worker.state
         if state is not None and not state.was_seen:
             self._show_series(state)
         elif self._context.host is None:
@@ -56,21 +53,6 @@ class BandwidthController:
         """Show the settings of a request, unless a series is running."""
         if not self._context.warn_if_busy():
             self.setup.show(request)
-
-    @property
-    def store(self) -> ResultsStore:
-        """Return where results are saved."""
-        return self._worker.store
-
-    @property
-    def refusal(self) -> str:
-        """Return why nothing can run on this host, or ""."""
-        return self._worker.refusal
-
-    @property
-    def saved_results(self) -> tuple[Result, ...]:
-        """Return the saved results, oldest first."""
-        return self._worker.kept
 
     def _show_series(self, state: SeriesState) -> None:
         from tui.screens.bandwidth_run.screen import BandwidthRunScreen
@@ -84,10 +66,6 @@ class BandwidthController:
         for screen in self._context.shown(BandwidthRunScreen):
             if screen.state is state:
                 screen.draw()
-
-    def note_examination(self, report: Examined) -> None:
-        """Plan the next test again."""
-        self.setup.note_examination(report)
 
     # Running
 
@@ -107,11 +85,11 @@ class BandwidthController:
             to_run.series,
             self._context.origin,
             setup.node,
-            self._worker.clock,
-            self._worker.kept,
+            self.worker.clock,
+            self.worker.kept,
             setup.baseline,
         )
-        self._worker.start(
+        self.worker.start(
             to_run.examination,
             to_run.series,
             state,
@@ -123,12 +101,12 @@ class BandwidthController:
         self._context.overview.show_test(state.word)
 
     def _take_events(self) -> None:
-        state = self._worker.state
+        state = self.worker.state
         if state is None:
             return
         had_ended = state.ended is not None
-        state.apply(self._worker.drain())
-        state.console.note_unshown(self._worker.unshown)
+        state.apply(self.worker.drain())
+        state.console.note_unshown(self.worker.unshown)
         self._draw(state)
         if state.ended is None or had_ended:
             return
@@ -148,14 +126,10 @@ class BandwidthController:
 
     def note_end_seen(self) -> None:
         """Note that the end of the series was on the screen."""
-        state = self._worker.state
+        state = self.worker.state
         if state is not None:
             state.was_seen = True
             self._context.overview.show_test(state.word)
-
-    def skip(self) -> None:
-        """Stop the running test and start the next one."""
-        self._worker.skip()
 
     def save_baseline(self, message: BandwidthRunScreen.BaselineRequested) -> None:
         """Save the results as the baseline of their machine type; ask first if that may be wrong."""
@@ -166,7 +140,7 @@ class BandwidthController:
                 f"{capitalized(why)}. Press B again to save it as the baseline anyway.", "warning"
             )
             return
-        self._worker.save_baseline(state.measured, self._note_baseline, self._context.report_error)
+        self.worker.save_baseline(state.measured, self._note_baseline, self._context.report_error)
 
     def _note_baseline(self, path: str) -> None:
         self._context.notify(f"Saved as the baseline of this machine type: {path}")
@@ -186,20 +160,20 @@ class BandwidthController:
 
     def cancel(self) -> None:
         """Stop the whole series."""
-        state = self._worker.state
+        state = self.worker.state
         if state is not None and state.ended is None:
             state.wants_end = True
-            self._worker.stop()
+            self.worker.stop()
             self._draw(state)
 
     def leave(self) -> None:
         """Quit when both ends of the running test have ended."""
-        state = self._worker.state
+        state = self.worker.state
         if state is None or self._context.is_leaving:
             self._app.exit()
             return
         self._context.is_leaving = state.is_leaving = state.wants_end = True
-        self._worker.stop()
+        self.worker.stop()
         self._show_series(state)
         self._draw(state)
         self._app.set_timer(_EXIT_SECONDS, self._app.exit)
@@ -207,14 +181,14 @@ class BandwidthController:
     def stop(self, why: str) -> None:
         """Stop the series at once."""
         del why
-        self._worker.stop()
+        self.worker.stop()
 
     def close(self) -> None:
         """Stop the series, and send no more events to the screen."""
-        self._worker.stop()
-        self._worker.mute()
+        self.worker.stop()
+        self.worker.mute()
 
     def finish(self) -> None:
         """Wait for both ends of a test to end, but not forever."""
-        self._worker.stop()
-        self._worker.wait(_EXIT_SECONDS)
+        self.worker.stop()
+        self.worker.wait(_EXIT_SECONDS)

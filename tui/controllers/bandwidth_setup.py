@@ -67,8 +67,7 @@ class BandwidthSetupController:
         """Draw the screen, if it is open."""
         from tui.screens.bandwidth_setup.screen import BandwidthSetupScreen
 
-        for screen in self._context.shown(BandwidthSetupScreen):
-            screen.draw()
+        self._context.draw(BandwidthSetupScreen)
 
     def _fail(self, message: str) -> None:
         if self.state is not None:
@@ -145,8 +144,9 @@ class BandwidthSetupController:
         from tui.bandwidth.slow_results import slow_results_of
 
         live = self._readings.live
-        if live is not None and live.topology is not None:
-            live.note("bandwidth", slow_results_of(live.host, live.topology, results))
+        if live is not None and live.reader.topology is not None:
+            found = slow_results_of(live.reader.host, live.reader.topology, results)
+            live.reader.note("bandwidth", found)
 
     def _load_baseline(self, setup: SetupState) -> None:
         def apply(baseline: tuple[Result, ...], why_none: str) -> None:

@@ -190,7 +190,6 @@ class BandwidthWorker(BackgroundTask["BandwidthEvent"]):
         """
         from tui.bandwidth.events import LinePrinted, SeriesEnded, SeriesStarted
 
-        self._join_last()
         bench = self._opened()
         self.state, self._is_stopped, self.unshown = state, False, 0
 
@@ -207,7 +206,10 @@ class BandwidthWorker(BackgroundTask["BandwidthEvent"]):
         def failed(why: str) -> None:
             on_event(SeriesEnded((), refused=why))
 
-        self._start(on_ready, lambda: bench.run(examination, series, on_event, may_disturb), failed)
+        def run() -> None:
+            bench.run(examination, series, on_event, may_disturb)
+
+        self.run_in_background(on_ready, run, failed)
 
     def stop(self) -> None:
         """Stop the running series."""

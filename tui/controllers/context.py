@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
 
+from tui.runtime.background import Failed, Then, call_in_thread
 from tui.screens.doctor.state import DoctorState
+
+T = TypeVar("T")
 
 if TYPE_CHECKING:
     from textual.app import App
@@ -14,8 +17,11 @@ if TYPE_CHECKING:
     from probes.base.origin import Origin
     from probes.host.protocol import Host
     from tui.runtime.sampler import Sampler
+    from tui.screens.bandwidth_setup.screen import BandwidthSetupScreen
+    from tui.screens.list_screen import ListScreen
     from tui.screens.live.state import LiveState
     from tui.screens.overview.screen import OverviewScreen
+    from tui.screens.run import RunScreen
 
     S = TypeVar("S", bound=Screen[Any])
 
@@ -95,6 +101,10 @@ class AppContext:
 
     # Screens
 
+    def run_in_thread(self, work: Callable[[], T], then: Then[T], failed: Failed) -> None:
+        """Run `work` in a thread, then `then` or `failed` in the screen's thread."""
+        call_in_thread(self.app.call_later, work, then, failed)
+
     def notify(
         self,
         message: str,
@@ -112,6 +122,11 @@ class AppContext:
     def shown(self, kind: type[S]) -> list[S]:
         """Return the open screens of a kind, also those below others."""
         return [screen for screen in self.app.screen_stack if isinstance(screen, kind)]
+
+    def draw(self, kind: type[ListScreen[Any] | BandwidthSetupScreen | RunScreen]) -> None:
+        """Draw the open screens of a kind."""
+        for screen in self.shown(kind):
+            screen.draw()
 
     def show(self, kind: type[S], make: Callable[[], S]) -> None:
         """Go back to an open screen of this kind, or open one."""

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 from probes.base.text import printable
 from probes.base.unknown import Maybe, Unknown
 from probes.live.processes.job_logs import FoundLogs, JobLog, LogPath, find_logs
-from tui.runtime.background import call_in_thread
 from tui.runtime.log_follower import Followed, LogFollower
 from tui.screens.nccl import NcclScreen, NcclState
 
@@ -43,11 +42,10 @@ class NcclController:
         host, sample = self._context.host, self._context.live.newest
         if host is None or sample is None:
             self.state.fail("Still reading the node; try again in a moment (r).")
-            self._draw()
+            self._context.draw(NcclScreen)
         elif not self._is_searching:
             self._is_searching = True
-            call = self._context.app.call_later
-            call_in_thread(call, lambda: find_logs(host, sample), self._take_found, self._fail_search)
+            self._context.run_in_thread(lambda: find_logs(host, sample), self._take_found, self._fail_search)
 
     def _take_found(self, found: FoundLogs) -> None:
         self._is_searching = False
@@ -55,12 +53,12 @@ class NcclController:
         wanted, self._wanted_job = self._wanted_job, ""
         if wanted and self.state.select_job(wanted):
             self.open(self.state.selected)
-        self._draw()
+        self._context.draw(NcclScreen)
 
     def _fail_search(self, message: str) -> None:
         self._is_searching = False
         self.state.fail(message)
-        self._draw()
+        self._context.draw(NcclScreen)
 
     # Reading
 
@@ -94,9 +92,7 @@ class NcclController:
         def fail(why: str) -> None:
             self._context.notify(f"{shown} cannot be read: {why}", "warning")
 
-        call_in_thread(
-            self._context.app.call_later, lambda: _own_machine().read_range(path, 0, 0), take, fail
-        )
+        self._context.run_in_thread(lambda: _own_machine().read_range(path, 0, 0), take, fail)
 
     def read(self) -> None:
         """Read what is new, if nothing is being read."""
@@ -112,7 +108,7 @@ class NcclController:
             before = self.state.followed
             self.state.set_followed(followed)
             if followed != before:
-                self._draw()
+                self._context.draw(NcclScreen)
             has_read = before is None or followed.read_bytes > before.read_bytes
             if followed.is_behind and has_read and self._context.shown(NcclScreen):
                 self.read()
@@ -121,13 +117,9 @@ class NcclController:
             if follower is self._follower:
                 self._reading = None
                 self.state.fail_reading(message)
-                self._draw()
+                self._context.draw(NcclScreen)
 
-        call_in_thread(self._context.app.call_later, follower.advance, take, fail)
-
-    def _draw(self) -> None:
-        for screen in self._context.shown(NcclScreen):
-            screen.draw()
+        self._context.run_in_thread(follower.advance, take, fail)
 
 
 def _own_machine() -> Host:

@@ -11,7 +11,6 @@ from probes.live.ras.findings import conditions_of
 from probes.live.ras.policy import RasDecision
 from probes.live.ras.targets import RasTarget, find_targets
 from probes.nccl.ras.facts import RasReport
-from tui.runtime.background import call_in_thread
 from tui.runtime.ras_questions import RasAnswer, RasQuestions, use_of
 from tui.screens.ask import YES, ConsentScreen
 from tui.screens.ras import RasPort, RasScreen, RasState
@@ -51,7 +50,7 @@ class RasController:
         if host is None or sample is None:
             return None
         live = self._readings.live
-        node = _at(host, sample) if live is None else live.host
+        node = _at(host, sample) if live is None else live.reader.host
         if self._questions is None:
             self._questions = RasQuestions(host)
             self.state.is_recorded = self._questions.is_recorded
@@ -62,7 +61,7 @@ class RasController:
         source = self._source()
         if source is None:
             self.state.fail(_NOT_READ)
-            self._draw()
+            self._context.draw(RasScreen)
             return
         if self._is_searching:
             return
@@ -76,7 +75,7 @@ class RasController:
         def take(ports: list[RasPort]) -> None:
             self._is_searching = False
             self.state.set_ports(ports)
-            self._draw()
+            self._context.draw(RasScreen)
             selected = self.state.selected
             if then_ask and selected and not self.state.is_answered(selected):
                 self.ask(selected, STATUS)
@@ -84,9 +83,9 @@ class RasController:
         def fail(message: str) -> None:
             self._is_searching = False
             self.state.fail(message)
-            self._draw()
+            self._context.draw(RasScreen)
 
-        call_in_thread(self._context.app.call_later, work, take, fail)
+        self._context.run_in_thread(work, take, fail)
 
     # Questions
 
@@ -116,8 +115,7 @@ class RasController:
                     lambda: self._refuse(port, ("not confirmed; nothing was sent",)),
                 )
 
-        call_in_thread(
-            self._context.app.call_later,
+        self._context.run_in_thread(
             lambda: _decide(questions, node, sample, port, command),
             take,
             lambda message: self._refuse(port, (message,)),
@@ -126,7 +124,7 @@ class RasController:
     def _refuse(self, port: str, why: tuple[str, ...]) -> None:
         self._is_deciding = False
         self.state.refuse(port, why)
-        self._draw()
+        self._context.draw(RasScreen)
 
     def _confirm(
         self,
@@ -159,26 +157,22 @@ class RasController:
         self, questions: RasQuestions, target: RasTarget, command: str, node: Host, sample: LiveSample
     ) -> None:
         self.state.begin(target.name)
-        self._draw()
+        self._context.draw(RasScreen)
 
         def take(answer: RasAnswer) -> None:
             self.state.set_answer(answer)
-            self._draw()
+            self._context.draw(RasScreen)
             live = self._readings.live
             if live is not None and isinstance(answer.report, RasReport):
                 jobs = [job for job in sample.jobs if not set(job.pids).isdisjoint(target.pids)]
-                live.note(target.name, conditions_of(answer.found, answer.taken_at, answer.address, jobs))
+                conditions = conditions_of(answer.found, answer.taken_at, answer.address, jobs)
+                live.reader.note(target.name, conditions)
 
-        call_in_thread(
-            self._context.app.call_later,
+        self._context.run_in_thread(
             lambda: questions.ask(target, command, use_of(command), sample, node),
             take,
             lambda message: self._refuse(target.name, (message,)),
         )
-
-    def _draw(self) -> None:
-        for screen in self._context.shown(RasScreen):
-            screen.draw()
 
     # Events
 
@@ -189,7 +183,7 @@ class RasController:
             recorded = "A recording shows the RAS events that were followed while it was recorded."
             self._context.notify(_NOT_READ if live is not None else recorded)
             return
-        if live.ras.is_on:
+        if live.reader.ras.is_on:
             self._readings.end_ras_events()
             self._context.notify("gdrtop no longer follows RAS events.")
             return
@@ -215,11 +209,8 @@ class RasController:
                 lambda: self._end_subscribing("Not confirmed. Nothing was sent."),
             )
 
-        call_in_thread(
-            self._context.app.call_later,
-            lambda: _decide(questions, node, sample, port, MONITOR),
-            take,
-            self._end_subscribing,
+        self._context.run_in_thread(
+            lambda: _decide(questions, node, sample, port, MONITOR), take, self._end_subscribing
         )
 
     def _subscribe(self, questions: RasQuestions, target: RasTarget, node: Host) -> None:
@@ -230,7 +221,7 @@ class RasController:
                 questions.end_events()
                 self._end_subscribing(f"RAS events are not available: {first}.")
                 return
-            live.ras.follow(address, first, questions.end_events)
+            live.reader.ras.follow(address, first, questions.end_events)
             self._is_subscribing = False
             if self._context.is_leaving:
                 self._readings.end_ras_events()
@@ -238,12 +229,7 @@ class RasController:
             text = f"gdrtop follows the RAS events of {target.name}. Live (t) lists them. Press m to stop."
             self._context.notify(text)
 
-        call_in_thread(
-            self._context.app.call_later,
-            lambda: questions.subscribe(target, node),
-            take,
-            self._end_subscribing,
-        )
+        self._context.run_in_thread(lambda: questions.subscribe(target, node), take, self._end_subscribing)
 
     def _end_subscribing(self, message: str) -> None:
         self._is_subscribing = False
@@ -265,5 +251,7 @@ def _at(host: Host, sample: LiveSample) -> Host:
         return host
     own = ReplayHost(host.recording)
     moments = host.recording.moments
-    own.seek(max((number for number, one in enumerate(moments) if one.at <= sample.taken_at), default=0))
+    own.seek(
+        max((number for number, moment in enumerate(moments) if moment.at <= sample.taken_at), default=0)
+    )
     return own

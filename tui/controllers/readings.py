@@ -68,7 +68,7 @@ class ReadingsController:
     def end_ras_events(self) -> None:
         """End the connection on which a job sends RAS events, if there is one."""
         if self._live is not None:
-            self._live.ras.stop(self._live.host)
+            self._live.reader.ras.stop(self._live.reader.host)
 
     def start(self) -> None:
         """Open the node and read it from now on; a second call does nothing."""

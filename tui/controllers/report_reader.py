@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -11,15 +12,21 @@ from probes.bandwidth.results.baseline import machine_type
 from probes.base.origin import origin_word
 from probes.checks.judgment import judge
 from probes.host.protocol import Host
+from probes.plans.catalogue import Offer
 from probes.recording.redaction.identifiers import Identifiers
-from probes.setup.report import Report, Saved, name_of, report_of
+from probes.setup.report import Change, Report, Saved, name_of, report_of
 from probes.snapshot.examination import Examination
+from tui.actions.audit_log import PastRun, PastStep
 from tui.actions.dispatcher import Dispatcher
-from tui.actions.past_changes import changes_on
+from tui.actions.events import RunOutcome
 from tui.bandwidth.results_store import open_results_store
 from tui.bandwidth.session import ResultsStore
 from tui.bandwidth.slow_results import with_slow_results
 from tui.runtime.snapshot import Snapshot, take_redacted_snapshot, take_snapshot
+from widgets.doctor.plan import command_of
+
+_MOST_RUNS = 50
+_BY_KEYS = "gdrtop, then H, this run, u"
 
 
 def read_report(
@@ -56,8 +63,8 @@ def saved_about(
     store = open_results_store(host.origin) if store is None else store
     dispatcher = Dispatcher(host, read_only=True) if dispatcher is None else dispatcher
     name, origin = name_of(examination), origin_word(host.origin)
-    results = tuple(one for one in store.results() if (one.node, one.origin) == (name, origin))
-    changes, unread = changes_on(dispatcher, name)
+    results = tuple(result for result in store.results() if (result.node, result.origin) == (name, origin))
+    changes, unread = _changes_on(dispatcher, name)
     return Saved(
         results=results,
         baseline=store.baseline(machine_type(examination)),
@@ -78,3 +85,36 @@ def _redacted(saved: Saved, identifiers: Identifiers) -> Saved:
 
 def _with_origin(redacted: Result, saved: Result) -> Result:
     return replace(redacted, origin=saved.origin)
+
+
+def _changes_on(dispatcher: Dispatcher, node: str) -> tuple[tuple[Change, ...], tuple[str, ...]]:
+    """Return the newest runs on the node with this host name, and why a log could not be read.
+
+    Runs that were refused changed nothing and are left out. A log in a shared home may be of many nodes.
+    """
+    runs, unread = dispatcher.history()
+    offered = {offer.id for offer in dispatcher.undo_offers()}
+    own = [run for run in runs if run.actor.host == node and run.outcome is not RunOutcome.REFUSED]
+    return tuple(_change(run, dispatcher.undo_of(run), offered) for run in own[:_MOST_RUNS]), unread
+
+
+def _change(run: PastRun, undo: Offer, offered: set[str]) -> Change:
+    is_undo = run.action.startswith("undo:")
+    steps = () if undo.plan is None or is_undo else undo.plan.steps
+    return Change(
+        at=run.at,
+        id=run.id,
+        title=run.title,
+        user=run.actor.user,
+        outcome=run.outcome.value,
+        commands=tuple(_command(step) for step in run.steps),
+        undo=tuple(command_of(step) for step in steps),
+        no_undo="this run is itself an undo" if is_undo else "" if steps else undo.why_not,
+        undo_by=(f"gdrtop do {undo.id}" if undo.id in offered else _BY_KEYS) if steps else "",
+    )
+
+
+def _command(step: PastStep) -> str:
+    """Return the command as typed, and its outcome unless it succeeded."""
+    command = shlex.join(step.argv) if step.argv else f"change {step.path}"
+    return command if step.outcome is RunOutcome.DONE else f"{command}  # {step.outcome.value}"

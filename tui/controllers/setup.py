@@ -21,7 +21,6 @@ from tui.files.setup_log import (
     open_setup_log,
     remember_boot,
 )
-from tui.runtime.background import call_in_thread
 from tui.runtime.lock import user_and_day
 from tui.screens.confirm.state import file_word
 from tui.screens.setup import GuideState, SetupScreen
@@ -56,7 +55,7 @@ class SetupController:
             self._context.sampler.ask_examination()
         else:
             self._read(examination)
-        self._draw()
+        self._context.draw(SetupScreen)
 
     def refresh(self) -> None:
         """Read the guide again if it is shown: a test or an action may have ended."""
@@ -81,26 +80,26 @@ class SetupController:
             self._wanted = examination
             return
         self._is_reading = True
-        findings, results, log = self._context.doctor.findings, self._bandwidth.saved_results, self._log
+        findings, results, log = self._context.doctor.findings, self._bandwidth.worker.kept, self._log
 
         is_live = self._context.origin.source is Source.LIVE
 
-        may_write = not self._actions.dispatcher.refusal
+        may_write = not self._actions.run.dispatcher.refusal
 
         def read() -> tuple[Guide, str, str]:
             guide = read_guide(host, examination, findings, results, log.record())
             failure = remember_boot(log, guide) if may_write else ""
             return guide, failure, why_no_root() if is_live else ""
 
-        call_in_thread(self._context.app.call_later, read, self._take, self._fail)
+        self._context.run_in_thread(read, self._take, self._fail)
 
     def _take(self, answer: tuple[Guide, str, str]) -> None:
         guide, failure, no_root = answer
         self._end_reading()
-        self.state.set_guide(guide, self._bandwidth.refusal or no_root)
+        self.state.set_guide(guide, self._bandwidth.worker.refusal or no_root)
         if failure:
             self._context.notify(f"The reboot cannot be checked later: {failure}.", "warning")
-        self._draw()
+        self._context.draw(SetupScreen)
 
     def _end_reading(self) -> None:
         self._is_reading = False
@@ -111,11 +110,7 @@ class SetupController:
     def _fail(self, message: str) -> None:
         self._end_reading()
         self.state.fail(message)
-        self._draw()
-
-    def _draw(self) -> None:
-        for screen in self._context.shown(SetupScreen):
-            screen.draw()
+        self._context.draw(SetupScreen)
 
     # Steps
 
@@ -142,7 +137,8 @@ class SetupController:
         from tui.files.version import version
         from widgets.report.html import html_of
 
-        host, store, dispatcher = self._context.host, self._bandwidth.store, self._actions.dispatcher
+        host, store = self._context.host, self._bandwidth.worker.store
+        dispatcher = self._actions.run.dispatcher
         if host is None or self._is_writing:
             return
         self._is_writing = True
@@ -164,7 +160,7 @@ class SetupController:
             self._is_writing = False
             self._context.report_error(message)
 
-        call_in_thread(self._context.app.call_later, write, apply, fail)
+        self._context.run_in_thread(write, apply, fail)
 
     def skip(self, name: str) -> None:
         """Skip a step, or take it up again if it is skipped."""

@@ -101,13 +101,15 @@ class BackgroundTask(EventQueue[E]):
                 self._thread.join(0.2)  # in short steps, so that signal handlers run
         return not self.is_running
 
-    def _join_last(self) -> None:
-        """Join the last task's thread: its end event comes a moment before the thread ends."""
-        if self._thread is not None:
-            self._thread.join(1.0)
+    def run_in_background(
+        self, on_ready: Callable[[], object], work: Callable[[], object], failed: Failed
+    ) -> None:
+        """Run `work` in a thread, after the last one; report an unexpected exception with `failed`.
 
-    def _start(self, on_ready: Callable[[], object], work: Callable[[], object], failed: Failed) -> None:
-        """Run `work` in a thread; report an unexpected exception with `failed`."""
+        `on_ready` is called in the screen's thread when there are events.
+        """
+        if self._thread is not None:
+            self._thread.join(1.0)  # its end event comes a moment before the thread ends
         self.begin(on_ready)
 
         def run() -> None:

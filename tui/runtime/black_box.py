@@ -9,22 +9,22 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from enum import Enum
+from typing import Any
 
 from probes.base.frozen import frozen
 from probes.base.text import printable
-from probes.base.unknown import Unknown
+from probes.base.unknown import Maybe, Unknown
 from probes.host.protocol import Host
 from probes.host.rdma_resources import RdmaResources
 from probes.live.model.sample import LiveEvent, LiveSample
 from probes.queries.finding import Severity
 from probes.recording.archive import MAX_MOMENTS, ArchiveWriter, Recording, read_archive
-from probes.recording.format import Question, RecordingError
+from probes.recording.format import PackedAnswer, Question, RecordingError
 from probes.recording.recording_host import Moment, RecordingHost
 from probes.recording.redaction.identifiers import Identifiers
 from tui.files.new_file import chunks_of, why
-from tui.runtime.event_recording import moments_between
 from tui.runtime.recorder import Recorded, Recorder, manifest_of
 from tui.runtime.ring_directory import OwnFile, RingDirectory, RingError, SegmentFile
 
@@ -38,6 +38,8 @@ _PROCESS_PATH = re.compile(r"/proc/([0-9]{1,10})(?:/.*)?", re.S)
 _BY_PROCESS = ("process_usage", "thread_names")
 _PATH_QUESTIONS = ("file", "names", "link", "resolve", "size", "readable", "writable")
 _ORDER = tuple(Severity)  # the most severe first
+
+_SAME_BOOT_SECONDS = 10.0
 
 
 class NoticeKind(Enum):
@@ -100,9 +102,6 @@ class BlackBox:
 
     # Each second
 
-    def _is_saved(self, event: LiveEvent) -> bool:
-        return _ORDER.index(event.severity) <= _ORDER.index(self._limits.severity)
-
     def is_save_due(self, sample: LiveSample) -> bool:
         """Return whether the time after an event has passed, so that a recording ends with this moment."""
         return self._saving is None and self._event is not None and sample.taken_at >= self._save_at
@@ -112,7 +111,7 @@ class BlackBox:
         self.host.end_moment()
         # The most severe one of a second gives the recording its name.
         for event in sorted(sample.events, key=lambda event: _ORDER.index(event.severity)):
-            if not self._is_saved(event):
+            if _ORDER.index(event.severity) > _ORDER.index(self._limits.severity):
                 continue
             if self._event is None:
                 self._event = event
@@ -224,7 +223,7 @@ class BlackBox:
         pids = {name for name in names if name.isdecimal()}
         if isinstance(resources, RdmaResources):  # it names threads, which are not listed in /proc
             for objects in (resources.queue_pairs, resources.regions, resources.domains, resources.contexts):
-                pids.update(str(one.pid) for one in objects if one.pid is not None)
+                pids.update(str(held.pid) for held in objects if held.pid is not None)
 
         def keeps(question: Question) -> bool:
             if question.kind in _BY_PROCESS:
@@ -278,7 +277,7 @@ class BlackBox:
         recorder = Recorder(self._node, path, self._limits.redact, event.at)
         boot = self._node.wall_clock() - self._node.monotonic()
         try:
-            for moment in moments_between(self._read(segments), begin, end, boot):
+            for moment in _moments_between(self._read(segments), begin, end, boot):
                 if recorder.size_bytes < half - _SLACK_BYTES:
                     recorder.add(moment)
                 yield
@@ -324,3 +323,36 @@ def _with_newer_seconds(segments: list[OwnFile], now: float) -> list[tuple[OwnFi
         found.append((segment, newer))
         newer += min(max(0.0, ended_at - segment.began_at), SEGMENT_SECONDS)
     return found[::-1]
+
+
+def _moments_between(
+    recordings: Iterable[Recording], begin: float, end: float, boot: float
+) -> Iterator[Moment]:
+    """Yield the moments from `begin` to `end`, in seconds since 1970; the first has every answer so far.
+
+    `boot`: when the monotonic clock was 0, in seconds since 1970. Moments before the node was booted, or
+    before its time was set, are left out, because rates across them would be wrong.
+    """
+    answers: dict[Question, Maybe[Any]] = {}
+    count = 0
+    for recording in recordings:
+        changed: list[dict[Question, Maybe[Any]]] = [{} for _ in recording.moments]
+        for question, given in recording.answers.items():
+            for number, answer in given:
+                if number < len(changed):  # not of a moment that is damaged
+                    changed[number][question] = answer
+        for head, new in zip(recording.moments, changed, strict=True):
+            different = {
+                question: answer
+                for question, answer in new.items()
+                if question not in answers or answers[question] != answer
+            }
+            answers.update(different)
+            is_of_boot = not head.clock or abs(head.at - head.clock[-1] - boot) < _SAME_BOOT_SECONDS
+            if begin <= head.at <= end and is_of_boot:
+                shown = {
+                    question: answer.answer() if isinstance(answer, PackedAnswer) else answer
+                    for question, answer in (different if count else answers).items()
+                }
+                yield Moment(count, head.at, head.probed or not count, head.clock, shown)
+                count += 1

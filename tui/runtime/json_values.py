@@ -13,9 +13,11 @@ from typing import Any, TextIO
 
 from probes.base.codec import Codec
 from probes.base.origin import Origin
+from probes.base.plan import Plan, Step
 from probes.base.unknown import Maybe
 from probes.facts.node import Node
 from probes.facts.system.platform import PlatformFacts
+from probes.queries.finding import Finding
 from probes.snapshot.verdict import Verdict
 from tui.files.version import version
 
@@ -97,3 +99,47 @@ def plain_value(value: object) -> Any:
 def object_of(items: dict[str, object]) -> dict[str, Any]:
     """Return an object of these fields, as `plain_value` does."""
     return dict(plain_value(items))
+
+
+def finding_json(finding: Finding) -> dict[str, Any]:
+    """Return one finding."""
+    return {
+        "id": finding.id,
+        "area": finding.area,
+        "severity": finding.severity.value,
+        "status": finding.status.value,
+        "title": finding.title,
+        "ok": finding.ok,
+        "impact": finding.impact,
+        "data_path": finding.data_path,
+        "part_of": finding.part_of or None,
+        "evidence": [plain_value(evidence) for evidence in finding.evidence],
+        "cause": finding.cause,
+        "devices": list(finding.devices),
+        "takes": list(finding.takes),
+        "ranks": list(finding.ranks),
+        "jobs": list(finding.jobs),
+        "since": time_json(finding.since),
+        "fix": [] if finding.fix is None else _fix_json(finding.fix),
+        "reference": finding.reference,
+    }
+
+
+def step_json(step: Step) -> dict[str, Any]:
+    """Return what a step runs or writes, without what only drawings and setup read."""
+    names = ("why", "argv", "needs_root", "undo", "file")
+    return {name: plain_value(getattr(step, name)) for name in names}
+
+
+def _fix_json(plan: Plan) -> list[dict[str, Any]]:
+    """Return the steps; facts about the whole plan are repeated in each."""
+    return [
+        {
+            **step_json(step),
+            "group": step.group,
+            "reversible": plan.reversible,
+            "needs_reboot": plan.needs_reboot,
+            "disturbs": plan.disturbs,
+        }
+        for step in plan.steps
+    ]

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from probes.host.local import LocalHost
 from probes.host.protocol import Host
-from probes.live.ras.events import RasEvents
 from probes.snapshot.nic_roles import roles_of
 from tui.runtime.live_reader import LiveReader
 from tui.runtime.sampler import Probed, RecordingEnded, RecordingState, Report, Sampled
 
 if TYPE_CHECKING:  # imported on first use
     from probes.checks.judgment import Judgment
-    from probes.snapshot.condition import Condition
     from probes.snapshot.examination import Examination
     from probes.topology.paths import Topology
     from tui.runtime.recorder import Recorded, Recorder
@@ -25,14 +23,14 @@ class LiveSource:
 
     def __init__(self, host: Host) -> None:
         self._host = host
-        self._reader = LiveReader(host)
+        self.reader = LiveReader(host)
         self._shown: Topology | None = None
         self._recorder: Recorder | None = None
         self._record = False
 
     def read(self, probe: bool) -> Iterator[Report]:
         """Yield a reading, after a probe of the whole node if that has changed or with `probe`."""
-        reader = self._reader
+        reader = self.reader
         failed = self._begin() if self._record and self._recorder is None else None
         if failed is not None:
             yield failed
@@ -55,32 +53,13 @@ class LiveSource:
             yield from self._end_moment(self._recorder)
         yield Sampled(reading, reader.judgment, live.taken_at, live, reader.needs_check)
 
-    @property
-    def host(self) -> Host:
-        """Return the node, or its recording while one runs."""
-        return self._reader.host
-
-    @property
-    def topology(self) -> Topology | None:
-        """Return the newest paths; None before the first reading."""
-        return self._reader.topology
-
-    @property
-    def ras(self) -> RasEvents:
-        """Return the RAS events in the samples."""
-        return self._reader.ras
-
-    def note(self, who: str, conditions: Iterable[Condition]) -> None:
-        """Judge also what something else has seen (see LiveReader.note); from any thread."""
-        self._reader.note(who, conditions)
-
     def examine(self, probe: bool = False) -> tuple[Examination, Judgment]:
         """Check the node, after a probe if something has changed or with `probe`."""
-        if self._reader.reading is None:
-            self._reader.read()
-        judgment = self._reader.check(probe)
-        assert self._reader.examination is not None
-        return self._reader.examination, judgment
+        if self.reader.reading is None:
+            self.reader.read()
+        judgment = self.reader.check(probe)
+        assert self.reader.examination is not None
+        return self.reader.examination, judgment
 
     def release(self) -> None:
         """Release what keeps the NVIDIA driver from being unloaded, until the next reading."""
@@ -110,12 +89,12 @@ class LiveSource:
         from tui.runtime.recorder import Recorder, default_path
 
         try:
-            platform = self._reader.node.platform if self._reader.node else None
+            platform = self.reader.node.platform if self.reader.node else None
             self._recorder = Recorder(self._host, default_path(platform, self._host.wall_clock()))
         except RecordingError as error:
             self._record = False
             return RecordingEnded(str(error), failed=True)
-        self._reader.host = self._recorder.host
+        self.reader.host = self._recorder.host
         return None
 
     def _end_moment(self, recorder: Recorder) -> Iterator[Report]:
@@ -133,5 +112,5 @@ class LiveSource:
         except RecordingError as error:
             recorder.drop()
             ended = RecordingEnded(str(error), failed=True)
-        self._reader.host, self._recorder, self._record = self._host, None, False
+        self.reader.host, self._recorder, self._record = self._host, None, False
         yield ended

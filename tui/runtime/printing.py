@@ -5,11 +5,15 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Sequence
-from typing import TextIO
+from typing import TYPE_CHECKING, TextIO
 
 from rich.cells import cell_len
 
-from widgets.base.lines import Line, plain, unwrapped
+from probes.base.unknown import known
+from widgets.base.lines import Line, line, plain, unwrapped
+
+if TYPE_CHECKING:  # the dashboard paints before it imports facts
+    from probes.facts.node import Node
 
 TEXT_WIDTH = 120
 NARROWEST = 40
@@ -98,3 +102,11 @@ def text_width(out: TextIO) -> int:
 def _has_width(out: TextIO) -> bool:
     asked = os.environ.get("COLUMNS", "")
     return out.isatty() or (asked.isascii() and asked.isdecimal() and 0 < len(asked) < 5 and int(asked) > 0)
+
+
+def heading(node: Node) -> Line:
+    """Return the first line of a command: gdrtop, the node's name, and where the facts are from."""
+    from tui.runtime.json_values import host_name
+    from widgets.node.verdict import origin_run
+
+    return line("gdrtop  ", known(host_name(node), "?"), " ", origin_run(node.origin))

@@ -95,12 +95,9 @@ class Recorder:
     def _write(self, moment: Moment) -> None:
         moment = self._identifiers.apply(moment)
         if not self._writer.moments:
-            self._begin(moment)
+            self._writer.begin(manifest_of(moment, self._origin, self._identifiers, self._open_at))
         self.is_full = not self._writer.add(moment)
         self._last_at = moment.at
-
-    def _begin(self, moment: Moment) -> None:
-        self._writer.begin(manifest_of(moment, self._origin, self._identifiers, self._open_at))
 
     def finish(self) -> Recorded | None:
         """Move the file to its final name; None if that was done before. RecordingError if it fails."""

@@ -16,12 +16,13 @@ from tui.actions.audit_log import (
     Audit,
     AuditError,
     AuditLogFile,
+    MemoryLog,
     is_undone,
     own_log,
     past_runs,
     undo_plan,
 )
-from tui.actions.dispatcher import Dispatcher, MemoryLog
+from tui.actions.dispatcher import Dispatcher
 from tui.actions.events import RunOutcome
 from tui.screens.history import HistoryState
 from widgets.base.lines import plain

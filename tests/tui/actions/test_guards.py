@@ -19,7 +19,8 @@ from probes.simulation.host import SimulatedHost
 from probes.simulation.node.devices.network import route_over
 from probes.snapshot.examination import Examination, examine
 from tests.tui.action_screens import QuickHost
-from tui.actions.dispatcher import Dispatcher, MemoryLog, Prepared
+from tui.actions.audit_log import MemoryLog
+from tui.actions.dispatcher import Dispatcher, Prepared
 from tui.actions.events import RunEvent, RunOutcome
 from tui.actions.guards import clearance, unloads_driver
 from tui.actions.manual_steps import runnable, why_manual

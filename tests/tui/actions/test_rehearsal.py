@@ -24,8 +24,7 @@ from probes.snapshot.verdict import State
 from tests.simulated_tree import write_tree
 from tests.tiers import usual
 from tests.tui.pilot import SteppedClock
-from tui.actions.audit_log import Actor, Audit
-from tui.actions.dispatcher import MemoryLog
+from tui.actions.audit_log import Actor, Audit, MemoryLog
 from tui.actions.events import RunEnded, RunOutcome
 from tui.actions.manual_steps import runnable
 from tui.actions.rehearsal import Rehearsal, rehearse

@@ -20,8 +20,7 @@ import pytest
 from probes.base.plan import FileChange, Plan, Step, instruction
 from probes.host.local import LocalHost
 from probes.simulation.host import SimulatedHost
-from tui.actions.audit_log import Actor, Audit, AuditError, past_runs
-from tui.actions.dispatcher import MemoryLog
+from tui.actions.audit_log import Actor, Audit, AuditError, MemoryLog, past_runs
 from tui.actions.events import Printed, RunEnded, RunEvent, RunOutcome, StepBegan, StepEnded
 from tui.actions.local_commands import CommandResult, LocalCommands
 from tui.actions.runner import Runner

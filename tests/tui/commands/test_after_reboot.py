@@ -14,7 +14,7 @@ from tests.tiers import usual
 from tests.tui.commands.test_schema import valid
 from tests.tui.pilot import SteppedClock
 from tui.cli import main
-from tui.commands.after_reboot import write_forecast
+from tui.commands.check_forecast import write_forecast
 
 FAULTY = "dgx-a100+peermem-built-without-symbols"
 

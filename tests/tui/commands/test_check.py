@@ -16,14 +16,14 @@ from probes.simulation.node.model.names import SIMULATED_NAMES
 from probes.snapshot.verdict import State
 from tests.probes.checks.doctor import examination_of, findings_on
 from tui.cli import main
-from tui.commands.check import write_check
+from tui.commands.check import CheckOptions, write_check
 
 BROKEN = "hgx-h100+no-gdr-path"
 
 
 def check(name: str, **options: object) -> tuple[int, str]:
     out = io.StringIO()
-    status = write_check(SimulatedHost(name), out, **options)  # type: ignore[arg-type]
+    status = write_check(SimulatedHost(name), out, CheckOptions(**options))  # type: ignore[arg-type]
     return status, out.getvalue()
 
 
@@ -37,7 +37,7 @@ class Terminal(io.StringIO):
 def test_a_value_for_the_kernel_command_line_can_be_copied(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     terminal = Terminal()
-    write_check(SimulatedHost("hgx-h100+acs-on"), terminal)
+    write_check(SimulatedHost("hgx-h100+acs-on"), terminal, CheckOptions())
     (option,) = (line for line in terminal.getvalue().splitlines() if "disable_acs_redir" in line)
     assert option.strip().startswith(r"pci=disable_acs_redir=\"0000:17:00.0;")
     assert option.endswith(r"0000:b9:01.0\"")

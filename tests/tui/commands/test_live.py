@@ -28,8 +28,7 @@ from tests.tui.commands.scripted_watch import Scripted
 from tests.tui.commands.test_schema import valid
 from tests.tui.pilot import SteppedClock
 from tui.cli import main
-from tui.commands.live import write_live
-from tui.commands.live_text import exit_status
+from tui.commands.live import exit_status, write_live
 from tui.runtime.json_values import time_json
 
 

@@ -20,7 +20,7 @@ from tests.tui.commands.test_schema import valid
 from tests.tui.pilot import SteppedClock
 from tui.cli import main
 from tui.commands.live import follow_ras_events, write_live
-from tui.commands.ras_session import Ras, RasOptions
+from tui.commands.ras import Ras, RasOptions
 from tui.runtime import lock
 from tui.runtime.live_reader import LiveReader
 

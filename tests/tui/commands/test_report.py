@@ -23,8 +23,8 @@ from tests.tiers import usual
 from tests.tui.actions.test_audit_log import LOAD, PLAN
 from tests.tui.commands.test_schema import valid
 from tests.tui.pilot import SteppedClock
-from tui.actions.audit_log import Actor, Audit
-from tui.actions.dispatcher import Dispatcher, MemoryLog
+from tui.actions.audit_log import Actor, Audit, MemoryLog
+from tui.actions.dispatcher import Dispatcher
 from tui.actions.events import RunOutcome
 from tui.bandwidth.session import MemoryResultsStore
 from tui.cli import main

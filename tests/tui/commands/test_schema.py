@@ -21,8 +21,8 @@ from tests.tiers import usual
 from tests.tui.pilot import SteppedClock
 from tests.tui.test_cli import printed
 from tui.cli import main
-from tui.commands.check import write_check
-from tui.commands.do import command as do
+from tui.commands.check import CheckOptions, write_check
+from tui.commands.do import Do
 from tui.commands.modules import write_modules
 from tui.commands.schema import KINDS, schema_text
 from tui.commands.topo import write_topology
@@ -66,7 +66,7 @@ def valid(kind: str, text: str) -> dict[str, Any]:
 def test_check_topo_modules_and_do_print_what_their_schemas_say(name: str) -> None:
     host = SimulatedHost(name, clock=SteppedClock())
     out = io.StringIO()
-    status = write_check(host, out, as_json=True)
+    status = write_check(host, out, CheckOptions(as_json=True))
     check = valid("check", out.getvalue())
     assert check["exit_status"] == status
     assert check["source"] == "simulated"
@@ -78,14 +78,14 @@ def test_check_topo_modules_and_do_print_what_their_schemas_say(name: str) -> No
     for key, severity in (("critical", "critical"), ("warnings", "warning")):
         assert check["verdict"][key] == sum(one["severity"] == severity for one in counted)
     out = io.StringIO()
-    write_check(host, out, as_json=True, with_passed=True)
+    write_check(host, out, CheckOptions(as_json=True, with_passed=True))
     assert len(valid("check", out.getvalue())["checks"]) == len(check["checks"])
     for kind, write in WRITERS:
         out = io.StringIO()
         write(host, out)
         assert valid(kind, out.getvalue())["node"] == check["node"]
     out = io.StringIO()
-    assert do(host, out, None, as_json=True) == 0
+    assert Do(host, out, ascii_only=False, read_only=False).list(as_json=True) == 0
     assert valid("do", out.getvalue())["actions"]
 
 
@@ -107,7 +107,7 @@ def test_a_tree_without_facts_has_null_and_reasons(tmp_path: Path) -> None:
         assert document["node"] is None
         assert document["unknown"]["node"]
     out = io.StringIO()
-    write_check(LocalHost(str(tmp_path)), out, as_json=True)
+    write_check(LocalHost(str(tmp_path)), out, CheckOptions(as_json=True))
     assert valid("check", out.getvalue())["exit_status"] == 3
 
 

@@ -25,8 +25,7 @@ from tests.nccl_xml import pairs_below_switches
 from tests.trees import NVIDIA, add_function, add_rdma_device
 from tui.cli import main
 from tui.commands.modules import write_modules
-from tui.commands.topo import write_topology
-from tui.commands.topo_json import topology_json
+from tui.commands.topo import topology_json, write_topology
 from tui.runtime.json_values import object_of
 from widgets.base.lines import width_of
 from widgets.node import nccl_tree

@@ -2,7 +2,7 @@
 
 import json
 
-from tests.tui.commands.bench.scene import Scene
+from tests.tui.commands.bench_run.scene import Scene
 
 
 def test_a_comparison_says_what_jobs_lose() -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.tui.commands.bench.scene import Scene
+from tests.tui.commands.bench_run.scene import Scene
 from tui.cli import main
 
 

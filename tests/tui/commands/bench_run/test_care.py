@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 
 from probes.base.origin import Origin, Source
-from tests.tui.commands.bench.scene import Out, Scene, Signals, Terminal
+from tests.tui.commands.bench_run.scene import Out, Scene, Signals, Terminal
 from tests.tui.test_cli import ROOT
 from tui.cli import _parser, main
-from tui.commands.bench import command as bench_module
-from tui.commands.bench.options import parse_options
+from tui.commands.bench_run import command as bench_module
+from tui.commands.bench_run.options import parse_options
 
 # Care
 

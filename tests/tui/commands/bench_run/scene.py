@@ -10,8 +10,8 @@ from tui.bandwidth.processes import ProcessStarter, ToolProcess
 from tui.bandwidth.session import MemoryResultsStore, ResultsStore
 from tui.bandwidth.simulated_processes import SimulatedProcessStarter
 from tui.cli import _parser
-from tui.commands.bench import command as bench_module
-from tui.commands.bench.options import parse_options
+from tui.commands.bench_run import command as bench_module
+from tui.commands.bench_run.options import parse_options
 
 
 class Terminal(io.StringIO):

@@ -11,7 +11,7 @@ from probes.bandwidth.model.rating import Judgment, Rating
 from probes.bandwidth.results.baseline import machine_type
 from probes.snapshot.examination import examine
 from tests.probes.bandwidth.sample_results import result
-from tests.tui.commands.bench.scene import Scene, Signals, Terminal, words
+from tests.tui.commands.bench_run.scene import Scene, Signals, Terminal, words
 from tui.bandwidth.results_store import DiskResultsStore
 from tui.cli import main
 

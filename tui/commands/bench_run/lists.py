@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TextIO
+from typing import Any, TextIO
 
+from probes.bandwidth.model.result import Result
 from probes.bandwidth.planning.inventory import inventory, packages_of_tests
 from probes.bandwidth.results.against_earlier import local_time
+from probes.bandwidth.results.result_json import to_json
 from probes.base.origin import Source
 from probes.facts.system import platform
 from probes.host.protocol import Host
 from probes.snapshot.examination import examine
 from tui.bandwidth.session import ResultsStore
-from tui.commands.bench.json_report import result_json
-from tui.runtime.json_values import document, host_name, plain_value, write_json
-from tui.runtime.node_heading import heading
-from tui.runtime.printing import print_lines, text_width
+from tui.runtime.json_values import document, host_name, plain_value, with_time, write_json
+from tui.runtime.printing import heading, print_lines, text_width
 from widgets.bandwidth.result import mark_of, words_of
 from widgets.bandwidth.series import draw_inventory
 from widgets.base.lines import Line, Tone, fit, line, sentence, wrapped
@@ -33,6 +33,13 @@ def list_tools(host: Host, as_json: bool, out: TextIO, ascii_only: bool) -> int:
         return 0
     print_lines([heading(examination.node), *draw_inventory(available, text_width(out))], out, ascii_only)
     return 0
+
+
+def result_json(result: Result) -> dict[str, Any]:
+    """Return one result; unlike a saved one, it is part of a document, and its time is as in all of them."""
+    fields = to_json(result)
+    del fields["schema"]
+    return with_time(fields, "taken_at")
 
 
 def list_results(store: ResultsStore, host: Host, as_json: bool, out: TextIO, ascii_only: bool) -> int:

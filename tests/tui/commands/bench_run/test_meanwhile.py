@@ -9,7 +9,7 @@ import pytest
 
 from probes.base.origin import Origin, Source
 from tests.probes.simulation.quiet import QuietHost
-from tests.tui.commands.bench.scene import Scene, Terminal, words
+from tests.tui.commands.bench_run.scene import Scene, Terminal, words
 from tui.bandwidth.processes import ProcessStarter, ToolProcess
 from tui.bandwidth.simulated_processes import SimulatedProcessStarter
 

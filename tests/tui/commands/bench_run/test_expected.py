@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.tui.commands.bench.scene import Scene
+from tests.tui.commands.bench_run.scene import Scene
 from tests.tui.commands.test_schema import valid
 
 _OURS = '[[pair]]\nname = "our H100 nodes"\nproduct = "supermicro*"\nat_least_gbps = {}\n'

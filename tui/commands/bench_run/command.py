@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import TextIO
+from typing import Any, TextIO
 
 from probes.bandwidth.model.command import Refused
 from probes.bandwidth.model.expected import TableError
@@ -15,6 +15,7 @@ from probes.bandwidth.model.request import Mode
 from probes.bandwidth.model.result import Ending, Result
 from probes.bandwidth.results.against_earlier import changes
 from probes.bandwidth.results.baseline import machine_type
+from probes.bandwidth.results.comparison import conclusions
 from probes.base.origin import Source
 from probes.base.text import printable
 from probes.facts.gpu.gpus import GpuFacts
@@ -27,23 +28,22 @@ from tui.bandwidth.impact_check import read_twice, with_not_started
 from tui.bandwidth.processes import ProcessStarter
 from tui.bandwidth.results_store import open_results_store
 from tui.bandwidth.session import BenchSession, ResultsStore, expected_rows
-from tui.commands.bench.exit_status import (
+from tui.commands.bench_run.exit_status import (
     EXIT_NOT_MEASURED,
     EXIT_NOT_WRITTEN,
     EXIT_STOPPED,
     EXIT_WRONG_USAGE,
     exit_status,
 )
-from tui.commands.bench.json_report import plan_json, results_json
-from tui.commands.bench.lists import list_results, list_tools
-from tui.commands.bench.options import BenchOptions
-from tui.commands.bench.output import BenchOutput
-from tui.commands.bench.progress import BenchProgress
-from tui.commands.bench.save import BenchSaver
+from tui.commands.bench_run.lists import list_results, list_tools, result_json
+from tui.commands.bench_run.options import BenchOptions
+from tui.commands.bench_run.output import BenchOutput, BenchProgress
+from tui.commands.bench_run.save import BenchSaver
 from tui.files.new_file import NotWritten, check_new
-from tui.runtime.node_heading import heading
+from tui.runtime.json_values import document, host_name, plain_value
+from tui.runtime.printing import heading
 from tui.runtime.signals import signals_stop
-from widgets.bandwidth.series import draw_affected, draw_left_out, draw_not_started, draw_series
+from widgets.bandwidth.series import draw_affected, draw_left_out, draw_not_started, draw_series, peer_command
 from widgets.base.figures import minutes
 from widgets.base.lines import Line, Tone, sentence, wrapped
 
@@ -290,3 +290,61 @@ def _bdf_of(examination: Examination, typed: str) -> str | Refused:
             return gpu.bdf
     gpus = ", ".join(f"{gpu.index} ({gpu.bdf})" for gpu in facts.gpus) or "none"
     return _NoSuchGpu(f"there is no GPU {printable(typed, 40)!r}; the GPUs are: {gpus}")
+
+
+def _common(examination: Examination, series: Series | None, affected: Sequence[str]) -> dict[str, Any]:
+    """Return what plan and results have in common."""
+    left_out = series.left_out if series else ()
+    return {
+        "machine": machine_type(examination),
+        "title": series.title if series else "",
+        "affected": list(affected),
+        "left_out": [{"title": test.title, "reason": test.reason} for test in left_out],
+    }
+
+
+def plan_json(
+    examination: Examination,
+    at: float,
+    series: Series,
+    affected: Sequence[str],
+    refused: str,
+    peers_name: str,
+) -> dict[str, Any]:
+    """Return a planned series; `at`: seconds since 1970, `peers_name`: this node as a peer calls it."""
+    tests = [
+        {
+            "title": test.title,
+            "proves": test.purpose.proves,
+            "not_proven": test.purpose.not_proven,
+            "commands": {process.name: list(process.command.argv) for process in test.processes},
+            "for_peer": peer_command(test, peers_name),
+            "limit_gbps": plain_value(test.limit.gbps),
+            "expected_gbps": None if test.expected is None else test.expected.gbps,
+            "expected_machine": "" if test.expected is None else test.expected.name,
+            "seconds": test.seconds,
+            "notes": list(test.notes),
+        }
+        for test in series.tests
+    ]
+    content = _common(examination, series, affected)
+    content |= {"seconds": series.seconds, "refused": refused, "tests": tests}
+    return document("bench", host_name(examination.node), examination.node.origin, at, content)
+
+
+def results_json(
+    examination: Examination,
+    at: float,
+    series: Series | None,
+    affected: Sequence[str],
+    results: Sequence[Result],
+    comparisons: Mapping[int, Sequence[str]],
+) -> dict[str, Any]:
+    """Return the results; `comparisons` by the number of the test, from 1."""
+    measured = [
+        {**result_json(result), "comparisons": list(comparisons.get(number, ()))}
+        for number, result in enumerate(results, 1)
+    ]
+    meaning = list(conclusions(results, series.left_out if series else ()))
+    content = {**_common(examination, series, affected), "results": measured, "meaning": meaning}
+    return document("bench", host_name(examination.node), examination.node.origin, at, content)

@@ -1,25 +1,24 @@
-"""The command-line options of `gdrtop bench`."""
+"""`gdrtop bench`: measure bandwidth and latency between GPUs and NICs."""
 
 from __future__ import annotations
 
 import argparse
 import math
 import re
-from collections.abc import Callable
+import sys
+from typing import TextIO
 
-from probes.bandwidth.model.request import DEFAULT_BYTES, MemoryPath, Mode, Request, Scope
-from probes.base.frozen import frozen
-from probes.facts.system.tool_names import GDRCOPY, NCCL_TESTS, PERFTEST, PROGRAMS
+from probes.bandwidth.model.request import DEFAULT_BYTES, Request
+from tui.commands.arguments import whole_number
+from tui.commands.bench_run.options import DEFAULT_TEST, MEMORIES, TESTS, parse_options
+from tui.runtime.open_host import open_host
 
-TESTS = {program.option: program.name for program in PROGRAMS}
-"""Name on the command line → tool: write, read, send, write-lat, …, gdrcopy, all-reduce, …"""
-MEMORIES = {path.value: path for path in MemoryPath}
-DESCRIPTION = """\
+_DESCRIPTION = """\
 Measure bandwidth and latency between GPU memory and NICs. Without options,
 measure the first GPU with its best NIC, in loopback. Results are saved below
 $XDG_DATA_HOME/gdrtop (default: ~/.local/share/gdrtop).
 """
-EPILOG = """\
+_EPILOG = """\
 examples:
   gdrtop bench --memory compare        compare host memory, nvidia-peermem and
                                        DMA-BUF on one pair of GPU and NIC
@@ -50,35 +49,15 @@ _MOST_SECONDS = 3600
 _LARGEST_BYTES = 1 << 30
 _SIZE = re.compile(r"(\d{1,10})([KMG]?)", re.ASCII)
 _UNITS = {"": 0, "K": 10, "M": 20, "G": 30}
-_DEFAULT_TEST = next(option for option, tool in TESTS.items() if tool == Request.tool)
-_STAGED_TEST = "all-reduce"
-_OF_NCCL = (MemoryPath.STAGED.value, MemoryPath.COMPARE.value)
-_PERFTEST_ONLY = ("to", "memory", "matrix", "serve", "connect", "ssh", "peer_nic", "queue_pairs", "both_ways")
-
-
-@frozen
-class BenchOptions:
-    """The parsed options; `request.gpu` is still as typed: a number or a PCI address."""
-
-    request: Request
-    as_json: bool = False
-    list_tools: bool = False
-    list_results: bool = False
-    dry_run: bool = False
-    yes: bool = False
-    min_gbps: float | None = None
-    text_file: str | None = None
-    save_baseline: bool = False
-    expected_file: str | None = None
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options to a parser, in groups."""
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    parser.description, parser.epilog = DESCRIPTION, EPILOG
+    parser.description, parser.epilog = _DESCRIPTION, _EPILOG
     what = parser.add_argument_group("what to measure")
     tests, memories = ", ".join(TESTS), ", ".join(MEMORIES)
-    what.add_argument("--test", choices=TESTS, metavar="TEST", help=f"{tests} (default: {_DEFAULT_TEST})")
+    what.add_argument("--test", choices=TESTS, metavar="TEST", help=f"{tests} (default: {DEFAULT_TEST})")
     what.add_argument("--gpu", metavar="N|BDF", help="the GPU (default: the first)")
     what.add_argument("--nic", metavar="DEV", help="the RDMA device (default: the GPU's best)")
     what.add_argument(
@@ -95,10 +74,10 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     scope.add_argument("--matrix", action="store_true", help="every GPU with every NIC")
     size_help = f"message size (default: {DEFAULT_BYTES >> 20}M)"
     what.add_argument("--size", type=_size, metavar="BYTES[K|M|G]|all", help=size_help)
-    seconds = _whole("seconds", 2, _MOST_SECONDS)
+    seconds = whole_number(2, _MOST_SECONDS, "seconds")
     seconds_help = f"duration of each bandwidth test (default: {Request.duration_s})"
     what.add_argument("--seconds", type=seconds, metavar="N", help=seconds_help)
-    pairs = _whole("queue pairs", 1, 16_384)
+    pairs = whole_number(1, 16_384, "queue pairs")
     pairs_help = f"number of queue pairs (default: {Request.queue_pairs})"
     what.add_argument("--queue-pairs", type=pairs, metavar="N", help=pairs_help)
     what.add_argument("--both-ways", action="store_true", help="both directions at once; report the sum")
@@ -121,7 +100,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     ssh_help = "start the server on HOST over SSH, without a password prompt"
     mode.add_argument("--ssh", metavar="[USER@]HOST", help=ssh_help)
     ends.add_argument("--peer-nic", metavar="DEV", help="the peer's RDMA device (default: the same name)")
-    port = _whole("port", 1024, 65_535)
+    port = whole_number(1024, 65_535, "port")
     ends.add_argument("--port", type=port, metavar="N", help="TCP port (default: the first free one)")
     output = parser.add_argument_group("output and results")
     output.add_argument("--list", action="store_true", help="list the available tools; run nothing")
@@ -146,97 +125,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     output.add_argument("--yes", action="store_true", help=yes_help)
 
 
-def parse_options(options: argparse.Namespace) -> BenchOptions:
-    """Return the options, or raise argparse.ArgumentTypeError if they contradict each other."""
-    uses_nics = options.memory in _OF_NCCL
-    options.test = options.test or (
-        _STAGED_TEST if options.memory == MemoryPath.STAGED.value else _DEFAULT_TEST
-    )
-    options.over_network |= uses_nics and TESTS[options.test] in NCCL_TESTS
-    contradiction = _contradiction(options)
-    if contradiction:
-        raise argparse.ArgumentTypeError(contradiction)
-    mode, peer = Mode.LOOPBACK, ""
-    if options.serve:
-        mode = Mode.SERVER
-    elif options.connect is not None:
-        mode, peer = Mode.CLIENT, options.connect
-    elif options.ssh is not None:
-        mode, peer = Mode.BOTH_ENDS, options.ssh
-    scope = Scope.SWEEP if options.sweep else Scope.MATRIX if options.matrix else Scope.PAIR
-    request = Request(
-        tool=TESTS[options.test],
-        setup=mode,
-        scope=scope,
-        memory=MEMORIES[options.memory or Request.memory.value],
-        gpu=options.gpu,
-        nic=options.nic,
-        far_nic=options.to or options.peer_nic,
-        peer=peer,
-        size_bytes=options.size if isinstance(options.size, int) else None,
-        all_sizes=options.size == "all",
-        duration_s=options.seconds or Request.duration_s,
-        queue_pairs=options.queue_pairs or Request.queue_pairs,
-        is_bidirectional=options.both_ways,
-        tcp_port=options.port,
-        over_network=options.over_network,
-        binds=not options.no_bind,
-    )
-    return BenchOptions(
-        request,
-        as_json=options.json,
-        list_tools=options.list,
-        list_results=options.results,
-        dry_run=options.dry_run,
-        yes=options.yes,
-        min_gbps=options.min_gbps,
-        text_file=options.text,
-        save_baseline=options.save_baseline,
-        expected_file=options.expected,
-    )
-
-
-def _contradiction(options: argparse.Namespace) -> str:
-    """Return what contradicts each other, or an option that would have no effect; else ""."""
-    tool = TESTS[options.test]
-    is_perftest, is_nccl = tool in PERFTEST, tool in NCCL_TESTS
-    if options.memory == MemoryPath.STAGED.value and not is_nccl:
-        return "--memory staged applies only to nccl-tests, such as --test all-reduce"
-    if not is_perftest:
-        given = [name for name in (*_PERFTEST_ONLY, "port", "seconds") if getattr(options, name)]
-        if is_nccl and options.memory in _OF_NCCL:
-            given.remove("memory")
-        elif is_nccl and options.memory is not None:
-            return f"--memory of {options.test} can be {' or '.join(_OF_NCCL)}, not {options.memory}"
-        if given:
-            return f"--{given[0].replace('_', '-')} applies only to perftest tests, not to {options.test}"
-        if options.nic is not None and not (is_nccl and options.over_network):
-            return f"{options.test} uses no NIC" + (" without --over-network" if is_nccl else "")
-    if options.no_bind and not is_perftest and tool not in GDRCOPY:
-        return f"{options.test} is never bound; omit --no-bind"
-    if options.over_network and not is_nccl:
-        return "--over-network applies only to nccl-tests, such as --test all-reduce"
-    if options.size is not None and not (is_perftest or (tool == GDRCOPY[0] and options.size != "all")):
-        return f"{options.test} chooses its own message sizes; omit --size"
-    if options.size == "all" and options.seconds is not None:
-        return "--size all sends a fixed number of messages; omit --seconds"
-    if is_perftest and tool.endswith("_lat") and options.seconds is not None:
-        return "a latency test sends a fixed number of messages; omit --seconds"
-    if options.min_gbps is not None and (tool.endswith("_lat") or tool == GDRCOPY[1]):
-        return f"{options.test} measures no bandwidth; omit --min-gbps"
-    if (options.sweep or options.matrix) and options.gpu is not None:
-        return "--sweep and --matrix measure every GPU; omit --gpu"
-    if options.matrix and options.nic is not None:
-        return "--matrix measures every NIC; omit --nic"
-    if (options.sweep or options.matrix) and is_nccl:
-        return f"{options.test} uses all GPUs at once; omit --sweep and --matrix"
-    if (options.sweep or options.matrix) and (options.serve or options.connect is not None):
-        return "--sweep and --matrix need both ends: use loopback or --ssh"
-    if options.peer_nic is not None and not (options.serve or options.connect or options.ssh):
-        return "--peer-nic needs --connect, --ssh or --serve"
-    return ""
-
-
 def _size(text: str) -> int | str:
     if text == "all":
         return text
@@ -248,15 +136,6 @@ def _size(text: str) -> int | str:
     return size
 
 
-def _whole(what: str, least: int, most: int) -> Callable[[str], int]:
-    def read(text: str) -> int:
-        if text.isascii() and text.isdecimal() and len(text) < 8 and least <= int(text) <= most:
-            return int(text)
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from {least} to {most} ({what})")
-
-    return read
-
-
 def _gbps(text: str) -> float:
     try:
         gbps = float(text)
@@ -265,3 +144,18 @@ def _gbps(text: str) -> float:
     if not 0.0 < gbps < 1e6:
         raise argparse.ArgumentTypeError(f"{text!r} is not a bandwidth in Gb/s")
     return gbps
+
+
+def run(options: argparse.Namespace, out: TextIO) -> int:
+    """Measure the node that the options name, or list tools or results; return the exit status."""
+    from tui.commands.bench_run import command as bench
+
+    bench_options = parse_options(options)
+    return bench.command(
+        open_host(options),
+        out,
+        bench_options,
+        ascii_only=options.ascii,
+        read_only=options.read_only,
+        answers=sys.stdin,
+    )

@@ -7,7 +7,7 @@ import pytest
 from probes.bandwidth.model.planned_test import LeftOut, Pair
 from probes.bandwidth.model.samples import BY_PEERMEM, HOST_MEMORY, About, Fact
 from tests.probes.bandwidth.sample_results import failed, result
-from tui.commands.bench.exit_status import exit_status
+from tui.commands.bench_run.exit_status import exit_status
 
 DOWN = LeftOut("GPU3 → mlx5_3 · DMA-BUF", "port 1 of mlx5_3 is down")
 OTHER = LeftOut("GPU4 → mlx5_4 · DMA-BUF", "port 1 of mlx5_4 is down")

@@ -10,12 +10,12 @@ from probes.bandwidth.model.planned_test import LeftOut, Series
 from probes.bandwidth.model.request import Request
 from probes.facts.system.tool_names import TEST_TOOLS
 from probes.snapshot.examination import Examination
-from tests.tui.commands.bench.scene import Out, Scene, Signals, words
+from tests.tui.commands.bench_run.scene import Out, Scene, Signals, words
 from tests.tui.commands.test_schema import valid
 from tui.bandwidth.session import BenchSession
 from tui.cli import _parser, main
-from tui.commands.bench import command as bench_module
-from tui.commands.bench.options import parse_options
+from tui.commands.bench_run import command as bench_module
+from tui.commands.bench_run.options import parse_options
 
 # With no further argument
 

@@ -12,9 +12,9 @@ from probes.snapshot.examination import Examination
 from tui.actions.guards import node_name
 from tui.bandwidth.session import ResultsStore, StoreError
 from tui.bandwidth.ticket import ticket_text, versions_of
-from tui.commands.bench.exit_status import EXIT_NOT_WRITTEN, below_threshold
-from tui.commands.bench.options import BenchOptions
-from tui.commands.bench.output import BenchOutput
+from tui.commands.bench_run.exit_status import EXIT_NOT_WRITTEN, below_threshold
+from tui.commands.bench_run.options import BenchOptions
+from tui.commands.bench_run.output import BenchOutput
 from tui.files.new_file import NotWritten, write_new
 from widgets.bandwidth.result import words_of
 from widgets.base.lines import Line, Tone, wrapped

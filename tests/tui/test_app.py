@@ -1,0 +1,26 @@
+"""What the screens ask the application for."""
+
+import importlib
+import inspect
+import pkgutil
+
+from textual.message import Message
+
+import tui.screens
+from tui.app import REQUESTS
+from tui.screens.overview.screen import OverviewScreen
+
+
+def messages() -> set[type[Message]]:
+    """The messages of all screens."""
+    found: set[type[Message]] = set()
+    for module in pkgutil.walk_packages(tui.screens.__path__, "tui.screens."):
+        for _, owner in inspect.getmembers(importlib.import_module(module.name), inspect.isclass):
+            inner = [kind for _, kind in inspect.getmembers(owner, inspect.isclass)]
+            found |= {kind for kind in inner if issubclass(kind, Message) and kind.__module__ == module.name}
+    return found
+
+
+def test_every_message_of_a_screen_is_answered() -> None:
+    by_method = OverviewScreen.FindingRequested  # imported with the application
+    assert {f"_{kind.handler_name}" for kind in messages() - {by_method}} == set(REQUESTS)

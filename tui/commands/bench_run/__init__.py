@@ -1,0 +1,1 @@
+"""One run of `gdrtop bench`: its plan, its tests and its output."""

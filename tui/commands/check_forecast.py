@@ -1,0 +1,136 @@
+"""`gdrtop check --after-reboot` and `--as`: a node after its next start, and an image without hardware."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any, TextIO
+
+from probes.base.origin import Origin, Source
+from probes.base.text import printable
+from probes.base.unknown import Reason, Unknown
+from probes.facts.kernel import boot
+from probes.facts.system import distribution
+from probes.host.probe_thread import start_probe
+from probes.host.protocol import Host
+from probes.queries.finding import Status
+from probes.setup.forecast import Forecast, KernelForecast, exit_status, forecast
+from probes.setup.image import ImageCheck, check_image
+from probes.setup.image import exit_status as image_status
+from probes.snapshot.examination import Examination, examine
+from tui.commands.arguments import UsageError
+from tui.runtime.json_values import document, finding_json, host_name, object_of, verdict_json, write_json
+from tui.runtime.open_host import open_hardware, open_host
+from tui.runtime.printing import heading, print_lines, text_width
+from widgets.base.lines import Line, Run, Tone
+from widgets.doctor import forecast as forecast_drawing
+from widgets.doctor.forecast import draw_image_check
+
+_SECONDS = 30.0
+
+
+def write_forecast(
+    host: Host, out: TextIO, release: str = "", as_json: bool = False, ascii_only: bool = False
+) -> int:
+    """Print what a reboot brings and return the exit status; `release`: the kernel to show in detail.
+
+    Raises:
+        UsageError: the kernel is not installed.
+    """
+    examination = examine(host)
+    found = read_forecast(host, examination, release)
+    kernel = found.chosen(release)
+    if kernel is None and release and found.kernels:
+        installed = ", ".join(found.installed)
+        raise UsageError(f"kernel {printable(release, 80)!r} is not installed; installed: {installed}")
+    status = exit_status(kernel)
+    if as_json:
+        write_json(forecast_json(host, examination, found, kernel), out)
+        return status
+    lines = [heading(examination.node), *forecast_drawing.draw(found, kernel, text_width(out))]
+    print_lines(lines, out, ascii_only)
+    return status
+
+
+def read_forecast(host: Host, examination: Examination, release: str = "") -> Forecast:
+    """Start a copy of the node with each kernel, in at most 30 s, and judge it."""
+
+    def read() -> Forecast:
+        system = distribution.probe(host)
+        facts = boot.probe(host, system, examination.node.kernel_release)
+        return forecast(host, examination, facts, release)
+
+    answer = start_probe(host, "forecast", read).answer(_SECONDS)
+    return (
+        Forecast((), answer, f"the next boot could not be read ({answer})")
+        if isinstance(answer, Unknown)
+        else answer
+    )
+
+
+def forecast_json(
+    host: Host, examination: Examination, found: Forecast, chosen: KernelForecast | None
+) -> dict[str, Any]:
+    """Return the JSON document; `chosen`: the kernel that decides the exit status."""
+    content = object_of({"next_kernel": found.next_kernel})
+    content |= {
+        "exit_status": exit_status(chosen),
+        "kernel": None if chosen is None else chosen.release,
+        "not_applicable": found.not_applicable,
+        "kernels": [kernel_json(kernel) for kernel in found.kernels],
+        "installed": list(found.installed),
+        "not_known": list(found.not_known),
+    }
+    node = examination.node
+    return document("forecast", host_name(node), node.origin, host.wall_clock(), content)
+
+
+def kernel_json(kernel: KernelForecast) -> dict[str, Any]:
+    """Return one kernel's forecast."""
+    return {
+        **object_of({"release": kernel.release, "running": kernel.is_running, "next": kernel.is_next}),
+        "outlook": kernel.outlook,
+        "exit_status": exit_status(kernel),
+        "verdict": verdict_json(kernel.verdict),
+        "findings": [finding_json(finding) for finding in kernel.findings if finding.status is Status.FOUND],
+        "assumed": kernel.missing,
+    }
+
+
+def run_on_image(options: argparse.Namespace, out: TextIO) -> int:
+    """Judge the directory tree of --root for the node of --as."""
+    if options.root == "/" or options.demo is not None or options.replay is not None:
+        raise UsageError("--as checks an image; name its directory with --root")
+    hardware = open_hardware(options.assumed, options.seed)
+    return write_image_check(open_host(options), hardware, out, options.json, options.ascii)
+
+
+def write_image_check(
+    image: Host, hardware: Host, out: TextIO, as_json: bool = False, ascii_only: bool = False
+) -> int:
+    """Print what is wrong with an image and return the exit status."""
+    check = check_image(image, hardware)
+    if as_json:
+        write_json(image_json(check, image), out)
+        return image_status(check)
+    head: Line = (Run("gdrtop  "), Run(f"IMAGE {image.origin.label}", Tone.TITLE))
+    print_lines([head, *draw_image_check(check, text_width(out))], out, ascii_only)
+    return image_status(check)
+
+
+def image_json(check: ImageCheck, image: Host) -> dict[str, Any]:
+    """Return the JSON document."""
+    chosen = check.forecast.chosen()
+    content = {
+        "exit_status": image_status(check),
+        "kind": check.kind.value,
+        "assumed_hardware": check.hardware,
+        "kernel": None if chosen is None else chosen.release,
+        "kernels": [kernel_json(kernel) for kernel in check.forecast.kernels],
+        "verdict": verdict_json(check.verdict),
+        "findings": [finding_json(finding) for finding in check.findings if finding.status is Status.FOUND],
+        "checks_not_run": sum(finding.status is Status.UNKNOWN for finding in check.findings),
+        "not_known": list(check.not_known),
+    }
+    nobody = Unknown(Reason.NOT_THERE, "", "an image has no host name")
+    origin = Origin(Source.TREE, image.origin.label)
+    return document("image", nobody, origin, image.wall_clock(), content)
