@@ -19,7 +19,9 @@ from probes.facts.system.platform import PlatformFacts
 from probes.snapshot.verdict import Verdict
 from tui.files.version import version
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSIONS: dict[str, int] = {}
+"""The version of each document's schema, 1 unless it is here; tui/commands/schemas/KIND.json has it too."""
+
 _LINE = 240  # a hop of a path
 _CODEC = Codec(unknown_beside=True)
 
@@ -50,7 +52,7 @@ def document(
     `kind`: the command, as in `gdrtop schema KIND`; `name`: the node's host name; `at`: seconds since 1970.
     """
     head: dict[str, object] = {
-        "schema": f"gdrtop/{kind}/{SCHEMA_VERSION}",
+        "schema": f"gdrtop/{kind}/{SCHEMA_VERSIONS.get(kind, 1)}",
         "gdrtop": version(),
         "node": name,
         "time": datetime.fromtimestamp(at).astimezone().isoformat(timespec="seconds"),
