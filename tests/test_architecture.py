@@ -1,4 +1,4 @@
-"""The two sentences of the design: one door to the node, one hand that changes it; imports point one way."""
+"""The rules of the design: only probes/host reads the node, the runner changes it, imports point down."""
 
 import ast
 import subprocess
@@ -17,9 +17,9 @@ INNER = (
     *("counter_files", "cuda_driver", "cuda_child", "command_server"),
 )
 # The host and its inner modules, of which others may use the dataclasses only.
-DOOR = {f"probes/host/{name}.py" for name in INNER}
+HOST_MODULES = {f"probes/host/{name}.py" for name in INNER}
 INNER_MODULES = {f"probes.host.{name}" for name in INNER if name != "local"}
-OUTSIDE = {
+IO_MODULES = {
     "os",
     "subprocess",
     "ctypes",
@@ -32,7 +32,7 @@ OUTSIDE = {
     "glob",
     "tempfile",
 }
-FACTS = {"CommandOutput"}
+SHARED_NAMES = {"CommandOutput"}
 CHANGING = {
     "remove",
     "unlink",
@@ -186,11 +186,23 @@ def test_no_folder_imports_itself_by_way_of_others() -> None:
     assert not [circle for circle in networkx.strongly_connected_components(graph) if len(circle) > 1]
 
 
+def test_tests_have_the_names_of_what_they_test_or_describe_it() -> None:
+    """tests/probes/nic/test_ports.py tests probes/nic/ports.py; other files and folders have a docstring."""
+    undescribed = []
+    for path in (ROOT / "tests").rglob("test_*.py"):
+        folder = ROOT / path.parent.relative_to(ROOT / "tests")
+        if not folder.is_dir() and not ast.get_docstring(tree_of(path.parent / "__init__.py")):
+            undescribed.append(f"{name_of(path.parent)}/__init__.py")
+        if not (folder / path.name.removeprefix("test_")).exists() and not ast.get_docstring(tree_of(path)):
+            undescribed.append(name_of(path))
+    assert not undescribed, "say in the first docstring what these test: " + ", ".join(undescribed)
+
+
 def test_only_the_host_reaches_outside() -> None:
     for path in MODULES:
         name = name_of(path)
-        if name.startswith("probes") and name not in DOOR:
-            reached = {module.split(".")[0] for module, _ in imports(path)} & OUTSIDE
+        if name.startswith("probes") and name not in HOST_MODULES:
+            reached = {module.split(".")[0] for module, _ in imports(path)} & IO_MODULES
             assert not reached, name
             assert "open" not in {function for owner, function, _ in called(path) if not owner}, name
 
@@ -200,10 +212,10 @@ def test_nobody_but_the_host_uses_its_inner_modules() -> None:
         name = name_of(path)
         # Who starts programs finds them where the host does, and a simulated node trusts the same paths.
         starts = name in {COMMANDS, SUPERVISOR, *TESTS}
-        allowed = FACTS | ({"find_command"} if starts else set())
+        allowed = SHARED_NAMES | ({"find_command"} if starts else set())
         allowed |= {"TRUSTED_PATH"} if starts or "simulation" in name else set()
         for module, names in imports(path):
-            if name not in DOOR and module in INNER_MODULES:
+            if name not in HOST_MODULES and module in INNER_MODULES:
                 assert set(names) <= allowed, name
 
 
