@@ -187,7 +187,7 @@ def test_no_folder_imports_itself_by_way_of_others() -> None:
 
 
 def test_tests_have_the_names_of_what_they_test_or_describe_it() -> None:
-    """tests/probes/nic/test_ports.py tests probes/nic/ports.py; other files and folders have a docstring."""
+    """tests/probes/base/test_history.py tests probes/base/history.py; others describe what they test."""
     undescribed = []
     for path in (ROOT / "tests").rglob("test_*.py"):
         folder = ROOT / path.parent.relative_to(ROOT / "tests")
