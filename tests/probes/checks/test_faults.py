@@ -76,9 +76,9 @@ def test_every_check_has_a_fault() -> None:
     before_a_boot = {"boot-settings-not-written", "boot-image-older-than-settings"}
     # Saved results are no part of a node; tests/probes/bandwidth/results/test_slow_results.py has them.
     by_results = {"bandwidth-below-limit"}
-    assert {check.id for check in CHECKS} - before_a_boot - by_results == faulted, (
-        "add a fault to probes/simulation/faults"
-    )
+    checks = {check.id for check in CHECKS} - before_a_boot - by_results
+    assert not checks - faulted, f"add a fault to probes/simulation/faults for {sorted(checks - faulted)}"
+    assert not faulted - checks, f"add a check to probes/checks for {sorted(faulted - checks)}"
 
 
 @pytest.mark.parametrize("name", ["hgx-h100", "dgx-a100", "gb200", "cloud-vm", "hgx-b200"])
