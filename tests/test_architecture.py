@@ -1,4 +1,4 @@
-"""The two sentences of the design: one door to the node, one hand that changes it; imports point one way."""
+"""The rules of the design: only probes/host reads the node, the runner changes it, imports point down."""
 
 import ast
 import subprocess
@@ -13,8 +13,8 @@ ROOT = Path(__file__).parents[1]
 PACKAGES = ("probes", "widgets", "tui")
 MACHINE = "probes/host/machine/"
 # The local host and the modules that it asks this machine with.
-DOOR = {"probes/host/local.py", *(f"{MACHINE}{path.name}" for path in (ROOT / MACHINE).glob("*.py"))}
-OUTSIDE = {
+HOST_MODULES = {"probes/host/local.py", *(f"{MACHINE}{path.name}" for path in (ROOT / MACHINE).glob("*.py"))}
+IO_MODULES = {
     "os",
     "subprocess",
     "ctypes",
@@ -180,11 +180,23 @@ def test_no_folder_imports_itself_by_way_of_others() -> None:
     assert not [circle for circle in networkx.strongly_connected_components(graph) if len(circle) > 1]
 
 
+def test_tests_have_the_names_of_what_they_test_or_describe_it() -> None:
+    """tests/probes/base/test_history.py tests probes/base/history.py; others describe what they test."""
+    undescribed = []
+    for path in (ROOT / "tests").rglob("test_*.py"):
+        folder = ROOT / path.parent.relative_to(ROOT / "tests")
+        if not folder.is_dir() and not ast.get_docstring(tree_of(path.parent / "__init__.py")):
+            undescribed.append(f"{name_of(path.parent)}/__init__.py")
+        if not (folder / path.name.removeprefix("test_")).exists() and not ast.get_docstring(tree_of(path)):
+            undescribed.append(name_of(path))
+    assert not undescribed, "say in the first docstring what these test: " + ", ".join(undescribed)
+
+
 def test_only_the_host_reaches_outside() -> None:
     for path in MODULES:
         name = name_of(path)
-        if name.startswith("probes") and name not in DOOR:
-            reached = {module.split(".")[0] for module, _ in imports(path)} & OUTSIDE
+        if name.startswith("probes") and name not in HOST_MODULES:
+            reached = {module.split(".")[0] for module, _ in imports(path)} & IO_MODULES
             assert not reached, name
             assert "open" not in {function for owner, function, _ in called(path) if not owner}, name
 
@@ -197,7 +209,7 @@ def test_only_the_local_host_uses_what_opens_this_machine() -> None:
         allowed = {"find_command"} if starts else set()
         allowed |= {"TRUSTED_PATH"} if starts or "simulation" in name else set()
         for module, names in imports(path):
-            if name not in DOOR and module.startswith("probes.host.machine"):
+            if name not in HOST_MODULES and module.startswith("probes.host.machine"):
                 assert set(names) <= allowed, name
 
 

@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from build_version import build_version
+
 try:
     import tomllib
 except ModuleNotFoundError:  # Python 3.10
@@ -61,12 +63,16 @@ def test_git_does_not_ignore_a_data_file() -> None:
     assert asked.stdout == ""
 
 
-def test_the_wheel_holds_code_and_data(tmp_path: Path) -> None:
+def test_the_wheel_holds_code_data_and_the_man_page(tmp_path: Path) -> None:
     wheel = pytest.importorskip("hatchling.builders.wheel")
     (built,) = wheel.WheelBuilder(str(ROOT)).build(directory=str(tmp_path), versions=["standard"])
+    assert Path(built).name.startswith(f"gdrtop-{build_version()}-")
     names = set(zipfile.ZipFile(built).namelist())
     assert files(".py", *DATA) <= names
-    assert {name.split("/")[0] for name in names if ".dist-info/" not in name} == set(PACKAGES)
+    folder, _, rest = next(name for name in names if ".data/" in name).partition(".data/")
+    assert (folder, rest) == (f"gdrtop-{build_version()}", "data/share/man/man1/gdrtop.1")
+    packages = {name.split("/")[0] for name in names if not name.startswith(f"{folder}.d")}
+    assert packages == set(PACKAGES)
 
 
 def test_the_oldest_python_is_the_same_everywhere(project: dict[str, Any]) -> None:

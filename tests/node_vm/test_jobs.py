@@ -8,12 +8,13 @@ from dataclasses import dataclass
 
 import pytest
 
-from tests.node_vm.guest import Guest
+from tests.node_vm.guest import COMMAND_SECONDS, Guest
 from tests.node_vm.live_stream import LiveStream, Sample, live_stream, process_of
 from tests.node_vm.machine import Machine
 
 JOBS = {"admin": ("4711", (0, 1)), "visitor": ("4712", (2, 3))}  # user: Slurm's job, RDMA devices
 SAMPLES = 1 + 3  # until an event is there; the first may be under way
+FIRST_SAMPLE_SECONDS = 300.0  # two gdrtops start at once, beside eight transfers
 # What says how processes are; under emulation it may answer after its sample.
 STATES = "process states"
 
@@ -33,24 +34,26 @@ class Jobs:
     """The node with its jobs, and who looks at it."""
 
     guest: Guest
-    pairs: tuple[Pair, ...]
+    pairs: list[Pair]
     streams: tuple[LiveStream, ...]
 
     @property
     def pids(self) -> set[int]:
         return {pid for pair in self.pairs for pid in (pair.server, pair.client)}
 
-    def sample_with_all(self, stream: LiveStream) -> Sample:
+    def sample_with_all(self, stream: LiveStream, seconds: float = COMMAND_SECONDS) -> Sample:
         """A sample in which everything of all ends has been read."""
 
         def is_whole(sample: Sample) -> bool:
             processes = [process_of(sample, pid) for pid in self.pids]
             return all(one and one["pinned_bytes"] and one["nics"] and one["user"] for one in processes)
 
-        return stream.until(is_whole)
+        return stream.until(is_whole, seconds)
 
     def event(self, script: str, kind: str, subject: str) -> list[str]:
         """What the event that a change of the node makes says, to each who looks."""
+        for stream in self.streams:
+            self.sample_with_all(stream)  # only what was seen before can change
         since, changed = map(float, self.guest.shell(f"date +%s.%N; {script}; date +%s.%N").split())
         texts = []
         for stream in self.streams:
@@ -61,6 +64,18 @@ class Jobs:
             texts.append(event["text"])
         return texts
 
+    def restart(self, pair: Pair) -> None:
+        """Start both ends of a pair again."""
+        self.guest.ask("kill", "-KILL", str(pair.server), str(pair.client))
+        self.pairs.remove(pair)
+        self.pairs += start(self.guest, pair.user, [pair.device])
+
+
+def start(guest: Guest, user: str, devices: list[str]) -> list[Pair]:
+    pids = [int(pid) for pid in guest.run("run-pairs", user, JOBS[user][0], *devices).split()]
+    ends = zip(devices, pids[::2], pids[1::2], strict=True)
+    return [Pair(user, device, server, client) for device, server, client in ends]
+
 
 @pytest.fixture(scope="module")
 def jobs(rebooting: Machine) -> Iterator[Jobs]:
@@ -70,16 +85,16 @@ def jobs(rebooting: Machine) -> Iterator[Jobs]:
     with ExitStack() as stack:
         stack.callback(guest.ask, "pkill", "-KILL", "-x", "ib_write_bw")
         pairs: list[Pair] = []
-        for user, (job, numbers) in JOBS.items():
-            devices = [f"mlx5_{number}" for number in numbers]
-            pids = [int(pid) for pid in guest.run("run-pairs", user, job, *devices).split()]
-            ends = zip(devices, pids[::2], pids[1::2], strict=True)
-            pairs += [Pair(user, device, server, client) for device, server, client in ends]
+        for user, (_, numbers) in JOBS.items():
+            pairs += start(guest, user, [f"mlx5_{number}" for number in numbers])
         streams = tuple(
             stack.enter_context(live_stream(guest.as_user(user), f"{user}-jobs"))
             for user in ("root", "visitor")
         )
-        yield Jobs(guest, tuple(pairs), streams)
+        jobs = Jobs(guest, pairs, streams)
+        for stream in streams:
+            jobs.sample_with_all(stream, FIRST_SAMPLE_SECONDS)
+        yield jobs
 
 
 def test_each_end_has_what_rdma_and_proc_say(jobs: Jobs) -> None:
@@ -131,9 +146,6 @@ def test_two_jobs_of_two_users(jobs: Jobs) -> None:
             assert set(job["pids"]) == ends
 
 
-# In this order: the last one has killed an end.
-
-
 def test_a_stopped_process(jobs: Jobs) -> None:
     client = jobs.pairs[0].client
     for text in jobs.event(f"kill -STOP {client}", "process-stopped", f"pid {client}"):
@@ -153,12 +165,18 @@ def test_a_port_that_goes_down(jobs: Jobs) -> None:
 def test_a_module_that_is_unloaded(jobs: Jobs) -> None:
     texts = jobs.event("rmmod nvidia_peermem", "module-unloaded", "nvidia_peermem")
     assert texts == ["nvidia_peermem was unloaded"] * len(texts)
+    jobs.guest.run("modprobe", "nvidia_peermem")
 
 
 def test_a_killed_process(jobs: Jobs) -> None:
-    client = jobs.pairs[2].client
+    pair = jobs.pairs[2]
+    client = pair.client
     # With its share of a CPU it takes a while to end.
     kill = f"kill -KILL {client}; while [ -e /proc/{client} ]; do sleep 0.1; done"
-    for text in jobs.event(kill, "process-ended", f"pid {client}"):
+    try:
+        texts = jobs.event(kill, "process-ended", f"pid {client}")
+    finally:
+        jobs.restart(pair)
+    for text in texts:
         assert "ib_write_bw" in text
         assert "ended" in text

@@ -1,9 +1,36 @@
-"""What is told stays to be seen for as long as a test looks, on a slow machine too."""
+"""Notifications stay on the screen while a test looks at it, and snapshots that differ fail with text."""
+
+import os
+import pickle
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
+from pytest_textual_snapshot import SVGImageExtension, node_to_report_path
+from syrupy.assertion import SnapshotAssertion
 from textual.app import App
+
+from tests.tui.snapshot_difference import failure
 
 
 @pytest.fixture(autouse=True)
-def nothing_told_goes(monkeypatch: pytest.MonkeyPatch) -> None:
+def lasting_notifications(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(App, "NOTIFICATION_TIMEOUT", 3600.0)
+
+
+@pytest.fixture
+def snap_compare(
+    snap_compare: Callable[..., bool], snapshot: SnapshotAssertion, request: pytest.FixtureRequest
+) -> Callable[..., bool]:
+    """Compare as pytest-textual-snapshot does; its failure names only a page for browsers."""
+
+    def compare(*arguments: Any, **options: Any) -> bool:
+        if not snap_compare(*arguments, **options):
+            _, _, new, *_ = pickle.loads(node_to_report_path(request.node).read_bytes())
+            file = Path(SVGImageExtension.get_location(test_location=snapshot.test_location, index=0))
+            old = file.read_text(encoding="utf-8") if file.exists() else None
+            pytest.fail(failure(os.path.relpath(file), request.node.nodeid, old, new), pytrace=False)
+        return True
+
+    return compare

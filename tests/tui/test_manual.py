@@ -79,11 +79,3 @@ def test_the_man_page_is_that_of_this_command_line_and_manual() -> None:
 
 def test_the_readme_is_short() -> None:
     assert len((ROOT / "README.md").read_bytes()) <= 6 * 1024
-
-
-@pytest.mark.parametrize("name", ["README.md", "CONTRIBUTING.md"])
-def test_files_that_the_guides_name_exist(name: str) -> None:
-    text = (ROOT / name).read_text(encoding="utf-8")
-    named = set(re.findall(r"(?<![\w/])(?:probes|tui|widgets|tests|screenshots)/[\w/.-]+\w", text))
-    assert named
-    assert not {path for path in named if not (ROOT / path).exists()}

@@ -21,11 +21,12 @@ from probes.queries.finding import Finding
 from probes.snapshot.verdict import Verdict
 from tui.files.version import version
 
-# Of each kind of document whose published shape has changed; the others have version 1.
 SCHEMA_VERSIONS = {
     **{"check": 2, "forecast": 2, "image": 2, "live": 2, "watch": 2},
     **{"ras": 2, "bench": 2, "report": 2},
 }
+"""The version of each document's schema, 1 unless it is here; tui/commands/schemas/KIND.json has it too."""
+
 _LINE = 240  # a hop of a path
 _CODEC = Codec(unknown_beside=True)
 

@@ -19,7 +19,7 @@ from probes.setup.step import SetupStep, StepState
 from probes.setup.steps.definition import SetupFacts, StepDefinition
 from probes.setup.steps.install_commands import gpu_driver_steps, header_step, ofed_steps
 
-_FIRST_PEERMEM_DRIVER = 470  # nvidia-peermem came with it
+_FIRST_PEERMEM_DRIVER = 470  # nvidia-peermem's README: it is in the driver from 470 on
 _FIRST_OPEN_ONLY = 620  # no proprietary kernel modules any more
 _EFA = "Install AWS's EFA software as root: efa_installer.sh of aws-efa-installer"
 _CONNECTX_3 = "Install MLNX_OFED 4.9 LTS, the last one for ConnectX-3, from NVIDIA's download page"

@@ -8,6 +8,7 @@ from probes.facts.gpudirect import GdrPath
 from probes.queries.finding import Severity, Status
 from probes.recording.recording_host import Moment, RecordingHost
 from probes.recording.redaction.identifiers import Identifiers
+from probes.recording.redaction.table import row_of
 from probes.recording.redaction.words import is_known
 from probes.recording.replay_host import ReplayHost
 from probes.simulation.host import SimulatedHost
@@ -49,14 +50,29 @@ USUAL = ("acs-on", "nv-peer-mem-conflict-service", "xid-79-fell-off-bus", "memlo
 USUAL_NODES = {"hgx-h100", "gb200", *(f"hgx-h100+{fault}" for fault in USUAL)}
 
 
-@pytest.mark.parametrize("name", usual(NODES, USUAL_NODES))
-def test_verdict_and_findings_survive_redaction(name: str) -> None:
+def recorded(name: str) -> list[Moment]:
+    """A moment of a node with all that gdrtop reads for its checks."""
     moments: list[Moment] = []
     recorder = RecordingHost(SimulatedHost(name, clock=SteppedClock()), moments.append)
     watch = Watch(recorder)
     examine(recorder, watch.probe())
     watch.read()
     recorder.end_moment()
+    return moments
+
+
+@pytest.mark.parametrize("name", usual(simulated_names(), {"hgx-h100", "cloud-vm"}))
+def test_each_path_that_gdrtop_reads_has_a_row(name: str) -> None:
+    questions = {question for moment in recorded(name) for question in moment.answers}
+    paths = {question.of[0] for question in questions if question.kind in ("file", "names", "size", "link")}
+    without = sorted(path for path in paths if row_of(path) is None)
+    assert len(paths) > 100
+    assert not without, f"add a row to FILES in probes/recording/redaction/table.py for {without}"
+
+
+@pytest.mark.parametrize("name", usual(NODES, USUAL_NODES))
+def test_verdict_and_findings_survive_redaction(name: str) -> None:
+    moments = recorded(name)
     identifiers = Identifiers(redact=True)
     redacted = [identifiers.apply(moment) for moment in moments]
     plain, masked = judged(moments), judged(redacted)

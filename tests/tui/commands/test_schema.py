@@ -18,6 +18,8 @@ from probes.simulation.host import SimulatedHost
 from probes.simulation.node.model.description import simulated_names
 from tests.probes.recording.recordings import archive_of, moments_of, read
 from tests.tiers import usual
+from tests.tui.commands import published_schemas
+from tests.tui.commands.published_schemas import COMMAND, broken_lines, published_file, shape
 from tests.tui.pilot import SteppedClock
 from tests.tui.test_cli import printed
 from tui.cli import main
@@ -164,3 +166,63 @@ def test_a_document_with_a_fact_more_or_less_does_not_pass(kind: str) -> None:
     }
     assert not validator(kind).is_valid(head)
     assert not validator(kind).is_valid({**head, "more": 1})
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_schema_has_one_version_in_all_places(kind: str) -> None:
+    schema = validator(kind).schema
+    number = SCHEMA_VERSIONS.get(kind, 1)
+    assert schema["$id"] == f"urn:gdrtop:{kind}:{number}"
+    assert schema["properties"]["schema"]["const"] == f"gdrtop/{kind}/{number}"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_published_schema_keeps_its_keys_types_and_values(kind: str) -> None:
+    schema = json.loads(schema_text(kind))
+    broken = "\n  ".join(broken_lines(kind))
+    assert not broken, (
+        f"gdrtop/{kind} no longer has what was published:\n  {broken}\n"
+        f"Raise its version, or run `{COMMAND} --unreleased` if no release had it:\n"
+        "  SCHEMA_VERSIONS in tui/runtime/json_values.py\n"
+        f"  $id and const in tui/commands/schemas/{kind}.json\n"
+        "  CHANGELOG.md, under Changed"
+    )
+    file = published_file(kind, schema)
+    published = file.read_text(encoding="utf-8").splitlines() if file.exists() else []
+    assert published == shape(schema), f"{kind} has new lines: run `{COMMAND}`"
+
+
+def test_the_shape_of_a_schema_has_keys_types_and_values() -> None:
+    schema = {
+        "properties": {
+            "state": {"enum": ["ok", None]},
+            "rows": {"type": "array", "items": {"$ref": "#/$defs/Row"}},
+        },
+        "required": ["rows"],
+        "$defs": {
+            "Row": {
+                "properties": {
+                    "parent": {"anyOf": [{"$ref": "#/$defs/Row"}, {"type": "null"}]},
+                    "size": {"type": ["number", "null"]},
+                },
+                "required": ["parent", "size"],
+            }
+        },
+    }
+    assert shape(schema) == [
+        "rows: array",
+        "rows[].parent: #/$defs/Row or null",
+        "rows[].size: null or number",
+        "rows[]: value",
+        'state = "ok"',
+        "state = null",
+        "state: value, optional",
+    ]
+
+
+def test_a_key_that_went_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(published_schemas, "FOLDER", tmp_path)
+    assert broken_lines("check") == []
+    number = SCHEMA_VERSIONS.get("check", 1)
+    (tmp_path / f"check-{number}.txt").write_text("color: string\ngdrtop: string\n")
+    assert broken_lines("check") == ["color: string"]

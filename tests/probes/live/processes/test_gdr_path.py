@@ -65,7 +65,8 @@ class Case:
     node: NodeEvidence = NODE
 
 
-# Rows of live.md §6b, "Results", with two connected queue pairs added; lengths and VmPin as on the kernels.
+# Registrations with a stub RDMA device on kernels 6.1, 6.12 and 7.3: lengths and VmPin as measured there,
+# with two connected queue pairs added.
 RESULTS = {
     "1-host": Case(program(use_of(regions(32 * MIB)), 32 * MIB), "host memory"),
     "1-host-of-nccl": Case(rank(use_of(regions(32 * MIB)), 32 * MIB), "staged"),
@@ -148,7 +149,8 @@ RESULTS = {
 }
 
 PEERMEM = replace(NODE, peermem_regions=96)
-# Rows of live.md §6, and the column "errs when".
+# What each evidence can prove, and where it errs: 2 registered minus pinned memory, 3 nvidia_peermem's
+# refcnt, 4 nothing but pinned memory, 5 NCCL's socket threads.
 TRAPS = {
     "2-proves-dmabuf": Case(DMABUF_RANK, "likely GDR (DMA-BUF)"),
     "2-old-kernel": Case(

@@ -1,4 +1,7 @@
-"""Schemas of what manifests may contain: by hand from setup.md A2 and A3, and strict about unknown keys.
+"""Schemas of what manifests may contain, strict about unknown keys.
+
+By hand, from the CRDs of the GPU Operator v26.7.0, the Network Operator and OpenShift's
+machine-config-operator, Ignition's schema of 3.2.0 and Talos's config.schema.json.
 
 The CRDs themselves do not reject unknown keys: the API server removes them silently.
 """

@@ -1,0 +1,40 @@
+"""The version of a build: pyproject.toml has hatchling call it (tool.hatch.version)."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+from tui.files.version import RELEASE, development_version, source_version
+
+ROOT = Path(__file__).parent
+
+
+def build_version(root: Path = ROOT) -> str:
+    """Return the release if its tag is checked out, else the next version with the commit's date and id.
+
+    The date orders builds and needs no history, so a shallow clone without tags has it too.
+    """
+    package = root / "PKG-INFO"  # of a source distribution
+    if package.is_file():
+        lines = package.read_text(encoding="utf-8").splitlines()
+        return next(line for line in lines if line.startswith("Version: ")).removeprefix("Version: ")
+    if not (root / ".git").exists():  # or git would find the repository around it
+        return source_version(root)
+    try:
+        commit, date = _git(root, "log", "-1", "--abbrev=8", "--format=%h %cs").split()
+        tags = _git(root, "tag", "--points-at", "HEAD").split()
+        changed = _git(root, "status", "--porcelain", "--untracked-files=no")
+    except (OSError, subprocess.CalledProcessError):
+        return source_version(root)
+    if f"v{RELEASE}" in tags and not changed:
+        return RELEASE
+    return development_version(date, commit) + (".changed" if changed else "")
+
+
+def _git(root: Path, *arguments: str) -> str:
+    # A hook of git sets GIT_DIR and more.
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
+    command = ["git", "-C", str(root), *arguments]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout
