@@ -60,7 +60,7 @@ OWN_FILES = {
 }
 # Tunes the allocator of its own process.
 ALLOCATOR = {"tui/runtime/memory.py": {"ctypes"}}
-# Starts tests and ends them: with a keeper of each, a program of its own that outlives a killed gdrtop.
+# Starts tests and ends them: with a supervisor of each, a program of its own that outlives a killed gdrtop.
 TESTS = {"tui/bandwidth/processes.py", "tui/bandwidth/supervisor.py"}
 # The import order, lowest first: what stands in a row imports only from the rows above it in this table.
 IMPORT_ORDER = (
@@ -284,14 +284,14 @@ def test_the_dashboard_imports_no_facts_before_its_first_paint() -> None:
 def test_live_ras_and_watch_do_not_import_textual(tmp_path: Path) -> None:
     live = ["live", "--demo", "cloud-vm", "--seconds", "1"]
     modules = modules_after(f"from tui.cli import main\nmain({live!r})")
-    assert "tui.runtime.live_reader" in modules
-    assert not modules & {"textual", "pynvml", "tarfile", "tui.files.new_file", "tui.runtime.black_box"}
+    assert "tui.runtime.node_monitor" in modules
+    assert not modules & {"textual", "pynvml", "tarfile", "tui.files.new_file", "tui.runtime.ring_recorder"}
     modules = modules_after("from tui.cli import main\nmain(['ras', '--demo', '--yes'])")
     assert "tui.commands.ras" in modules
     assert not modules & {"textual", "pynvml", "tarfile", "tui.files.new_file"}
     watch = "from tui.commands import watch\nfrom tui.cli import main\nmain(['watch', '--unit'])"
     modules = modules_after(watch)
-    assert "tui.runtime.black_box" in modules
+    assert "tui.runtime.ring_recorder" in modules
     assert not modules & {"textual", "pynvml"}
 
 

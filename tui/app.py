@@ -23,15 +23,15 @@ from tui.controllers.quit import QuitController
 from tui.controllers.readings import ReadingsController, parts_of
 from tui.files.crash_file import EXIT_CRASHED
 from tui.runtime.printing import ascii_cells
-from tui.runtime.sampler import (
+from tui.runtime.reading_thread import (
     Examined,
     Probed,
     ReadingSource,
+    ReadingThread,
     RecordingEnded,
     RecordingState,
     Report,
     Sampled,
-    Sampler,
 )
 from tui.runtime.signals import TERMINAL_GONE
 from tui.screens.keys import bind
@@ -106,7 +106,7 @@ class GdrtopApp(App[None]):
 
     @dataclass
     class NodeRead(Message):
-        """The sampler has something to show."""
+        """The reading thread has something to show."""
 
         report: Report
 
@@ -130,8 +130,10 @@ class GdrtopApp(App[None]):
             from tui.screens.overview.replay import ReplayScreen
 
             self._overview = ReplayScreen(origin)
-        self._sampler = Sampler(self._open_source, lambda report: self.post_message(self.NodeRead(report)))
-        self._shared = AppContext(self, origin, self._sampler, self._overview)
+        self._reading_thread = ReadingThread(
+            self._open_source, lambda report: self.post_message(self.NodeRead(report))
+        )
+        self._shared = AppContext(self, origin, self._reading_thread, self._overview)
         self.readings = ReadingsController(self._shared, interval, replay)
         self.actions = ActionsController(self._shared, read_only)
         self.bandwidth = BandwidthController(self._shared, self.readings, read_only)
@@ -185,10 +187,10 @@ class GdrtopApp(App[None]):
         self._last_size = event.size
 
     def on_unmount(self) -> None:
-        """Close the controllers and end the sampler's thread."""
+        """Close the controllers and end the reading thread."""
         self.quitting.close()
         self.readings.end_ras_events()
-        self._sampler.stop()
+        self._reading_thread.stop()
 
     # What was read
 
@@ -363,8 +365,8 @@ class GdrtopApp(App[None]):
 
     def action_probe(self) -> None:
         """Read and check the whole node again."""
-        self._sampler.ask_examination(probe=True)
-        self._sampler.ask()
+        self._reading_thread.ask_examination(probe=True)
+        self._reading_thread.ask()
 
     def action_repaint(self) -> None:
         """Draw every cell again: something else may have written to the terminal."""

@@ -9,7 +9,7 @@ from probes.base.unknown import Maybe, Unknown
 from probes.facts.gpudirect import GdrPath
 from probes.facts.node import Node
 from probes.host.protocol import Host
-from probes.live.live_watch import LiveWatch
+from probes.live.live_sampler import LiveSampler
 from probes.live.model.sample import LiveJob, LiveProcess, LiveSample, PathWord, Role
 from probes.live.processes.job_summaries import path_summary
 from probes.live.processes.log_reading import read_job_logs
@@ -62,7 +62,7 @@ def examine_with_jobs(
     """Examine the node (see `examine`) with its jobs and their logs; without a `sample`, take one."""
     examination = examine(host, node, before)
     if sample is None:
-        sample = LiveWatch(settles=False).sample(host, examination.node, examination.reading)
+        sample = LiveSampler(settles=False).sample(host, examination.node, examination.reading)
     processes, jobs = sample.processes, sample.jobs
     return replace(
         examination,

@@ -107,7 +107,7 @@ def bench_recording() -> None:
     """What recording adds to the readings that are taken anyway: CPU time of this process, at 1 Hz."""
     from probes.host.protocol import Host
     from probes.simulation.host import SimulatedHost
-    from probes.snapshot.watch import Watch
+    from probes.snapshot.node_reader import NodeReader
     from tests.tui.pilot import SteppedClock
     from tui.runtime.recorder import Recorder
 
@@ -118,11 +118,11 @@ def bench_recording() -> None:
         clock = SteppedClock()
         host: Host = SimulatedHost(NODE, clock=clock)
         recorder = None if directory is None else Recorder(host, f"{directory}/recording.tar.gz")
-        watch = Watch(host if recorder is None else recorder.host)
+        reader = NodeReader(host if recorder is None else recorder.host)
         began = time.process_time()
         for number in range(readings + 1):
-            watch.probe()
-            watch.read()
+            reader.probe()
+            reader.read()
             if recorder is not None:
                 recorder.host.end_moment()
             if not number:

@@ -13,7 +13,7 @@ from tests.perf.table import GDRTOP, NODE, best, row, running_cost
 def bench_live() -> None:
     """The Live screen; and a live sample on a node with 5,000 processes against one with none besides."""
     from probes.facts.node import probe_node
-    from probes.live.live_watch import LiveWatch
+    from probes.live.live_sampler import LiveSampler
     from probes.simulation.host import SimulatedHost
     from probes.snapshot.rates import read
     from tests.tui.pilot import SteppedClock
@@ -27,14 +27,14 @@ def bench_live() -> None:
         clock = SteppedClock()
         host = SimulatedHost(NODE, clock=clock)
         add_processes(host.tree, processes)
-        node, watch = probe_node(host), LiveWatch()
+        node, sampler = probe_node(host), LiveSampler()
         for _ in range(30):
             clock.now += 1.0
-            watch.sample(host, node, read(host, node, with_interfaces=True))
+            sampler.sample(host, node, read(host, node, with_interfaces=True))
         began = time.process_time()
         for _ in range(100):
             clock.now += 1.0
-            watch.sample(host, node, read(host, node, with_interfaces=True))
+            sampler.sample(host, node, read(host, node, with_interfaces=True))
         return (time.process_time() - began) / 100
 
     few, many = best(lambda: a_sample(0), 3), best(lambda: a_sample(5000), 3)
@@ -84,23 +84,23 @@ class TimedHost:
 
 def bench_sampling() -> None:
     """CPU of the readings of one second, without drawing: gdrtop's own part, and the simulated node's."""
-    from probes.live.live_watch import LiveWatch
+    from probes.live.live_sampler import LiveSampler
     from probes.simulation.host import SimulatedHost
-    from probes.snapshot.watch import Watch
+    from probes.snapshot.node_reader import NodeReader
     from tests.tui.pilot import SteppedClock
 
     def a_second() -> tuple[float, float]:
         clock = SteppedClock()
         host: Any = TimedHost(SimulatedHost(NODE, clock=clock))
-        watch, live = Watch(host), LiveWatch()
-        node = watch.probe()
+        reader, live = NodeReader(host), LiveSampler()
+        node = reader.probe()
         assert node is not None
         count = 100
 
         def step() -> None:
             clock.now += 1.0
-            watch.probe()
-            live.sample(host, node, watch.read())
+            reader.probe()
+            live.sample(host, node, reader.read())
 
         for _ in range(30):
             step()

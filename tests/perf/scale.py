@@ -143,19 +143,19 @@ def bench_hours() -> None:
 
     GDRTOP_LONG=1 in the environment takes seven times as many.
     """
-    from probes.live.live_watch import LiveWatch
-    from probes.snapshot.watch import Watch
+    from probes.live.live_sampler import LiveSampler
+    from probes.snapshot.node_reader import NodeReader
 
     host = crowded_host(8, 10)
-    watch, live, process = Watch(host), LiveWatch(), psutil.Process()
-    node = watch.probe()
+    reader, live, process = NodeReader(host), LiveSampler(), psutil.Process()
+    node = reader.probe()
     assert node is not None
     samples = _LONG_SAMPLES if os.environ.get("GDRTOP_LONG") else _SAMPLES
     sizes = []
     for _ in range(_PARTS):
         for _ in range(samples // _PARTS):
             host._clock.now += 0.1
-            live.sample(host, node, watch.read())
+            live.sample(host, node, reader.read())
         sizes.append(process.memory_info().rss / 1e6)
     grown = sizes[-1] - sizes[1]
     after = ", ".join(f"{size:.0f}" for size in sizes)

@@ -186,8 +186,8 @@ def training(second: int, at: float, taken_at: float) -> LiveSample:
     )
 
 
-class TrainingWatch:
-    """Answers in place of LiveWatch, one second further each time."""
+class TrainingSampler:
+    """Answers in place of LiveSampler, one second further each time."""
 
     def __init__(self, ras: RasEvents | None = None, settles: bool = True) -> None:
         del settles
@@ -204,4 +204,4 @@ class TrainingWatch:
 
 def install(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the app show the training job, whatever its node is."""
-    monkeypatch.setattr("tui.runtime.live_reader.LiveWatch", TrainingWatch)
+    monkeypatch.setattr("tui.runtime.node_monitor.LiveSampler", TrainingSampler)

@@ -34,8 +34,8 @@ from tui.commands.live import write_live
 from tui.commands.report import text_of
 from tui.commands.topo import write_topology
 from tui.controllers.report_reader import read_report
-from tui.runtime.live_reader import LiveReader
-from tui.runtime.sampler import Probed, Sampled
+from tui.runtime.node_monitor import NodeMonitor
+from tui.runtime.reading_thread import Probed, Sampled
 from tui.runtime.snapshot import Snapshot, take_snapshot
 from tui.screens.overview.state import OverviewState
 
@@ -104,13 +104,13 @@ def test_no_fault_on_any_node_makes_a_contradiction(fault: str) -> None:
 
 def wrong_while_watching(name: str, seconds: int) -> None:
     clock = SteppedClock()
-    reader = LiveReader(SimulatedHost(name, clock=clock))
-    evenly_paced(reader._live)
+    monitor = NodeMonitor(SimulatedHost(name, clock=clock))
+    evenly_paced(monitor._live)
     for second in range(seconds):
-        sample = reader.read()
-        if reader.needs_check:
-            reader.check()
-        judgment, examination = reader.judgment, reader.examination
+        sample = monitor.read()
+        if monitor.needs_check:
+            monitor.check()
+        judgment, examination = monitor.judgment, monitor.examination
         assert examination is not None
         wrong = contradictions(judgment.verdict, judgment.findings, examination.usability)
         assert not wrong, (name, second)

@@ -25,7 +25,7 @@ from tests.tiers import USUAL_FAULTS, USUAL_NODES
 from tui.cli import main
 from tui.commands.check import check_json
 from tui.commands.topo import topology_json
-from tui.runtime.sampler import Probed, Sampled
+from tui.runtime.reading_thread import Probed, Sampled
 from tui.screens.overview.state import OverviewState
 from widgets.base.lines import Tone
 from widgets.node.verdict import draw

@@ -10,7 +10,7 @@ from probes.host.collectives import CollectiveSpeed
 from probes.live.model.sample import LiveSample, SlowestRank
 from tests.probes.live.live_samples import BEGAN, FIRST_PID, a_job, a_process, a_sample
 from widgets.base.lines import Line
-from widgets.live import detail, jobs, ranks
+from widgets.live import detail, job_lines, ranks
 
 GONE = Unknown(Reason.NOT_THERE, "", "no collective in the last 2 minutes")
 
@@ -55,9 +55,9 @@ def test_the_column_gives_way_where_there_is_no_room() -> None:
 
 def test_the_line_of_the_job_names_the_slowest_rank() -> None:
     sample = measured(48.4, 48.4, 41.2, slowest=2)
-    assert "slowest rank 2, bus 41 GB/s, others 48" in text([jobs.job_line(sample.jobs[0], sample, 200)])
+    assert "slowest rank 2, bus 41 GB/s, others 48" in text([job_lines.job_line(sample.jobs[0], sample, 200)])
     even = measured(48.4, 48.4)
-    assert "slowest" not in text([jobs.job_line(even.jobs[0], even, 200)])
+    assert "slowest" not in text([job_lines.job_line(even.jobs[0], even, 200)])
 
 
 def test_a_rank_without_a_number_is_named_by_its_pid() -> None:
@@ -65,7 +65,7 @@ def test_a_rank_without_a_number_is_named_by_its_pid() -> None:
     assert isinstance(sample.processes, tuple)
     unnumbered = replace(sample.processes[1], rank=GONE)
     sample = replace(sample, processes=(sample.processes[0], unnumbered))
-    assert "slowest pid 4712, bus 41 GB/s" in text([jobs.job_line(sample.jobs[0], sample, 200)])
+    assert "slowest pid 4712, bus 41 GB/s" in text([job_lines.job_line(sample.jobs[0], sample, 200)])
 
 
 def test_the_evidence_of_a_rank() -> None:

@@ -21,7 +21,7 @@ from tui.files.xdg import results_path
 
 if TYPE_CHECKING:
     from probes.bandwidth.model.result import Result
-    from tui.runtime.live_reader import LiveReader
+    from tui.runtime.node_monitor import NodeMonitor
 
 
 def saved_results(origin: Origin) -> tuple[Result, ...]:
@@ -45,15 +45,15 @@ def slow_results_of(
     return slow_results(results, topology, host.origin, host.wall_clock() - host.monotonic())
 
 
-def note_slow_results(reader: LiveReader, host: Host) -> None:
-    """Let the reader judge the results saved so far, from its next sample on; `host`: the node itself."""
+def note_slow_results(monitor: NodeMonitor, host: Host) -> None:
+    """Let the monitor judge the results saved so far, from its next sample on; `host`: the node itself."""
     results = saved_results(host.origin)
-    topology = reader.topology
+    topology = monitor.topology
     if topology is None:
         if not results:
             return
         topology = build(probe_node(host))
-    reader.note("bandwidth", slow_results_of(host, topology, results))
+    monitor.note("bandwidth", slow_results_of(host, topology, results))
 
 
 def with_slow_results(

@@ -25,12 +25,12 @@ from probes.snapshot.verdict import Verdict
 from tui.bandwidth.slow_results import note_slow_results
 from tui.commands.arguments import UsageError, require_running_node, whole_number
 from tui.runtime.json_values import document, host_name, object_of, plain_value, time_json, with_time
-from tui.runtime.live_reader import LiveReader, read_judged, read_up_to
+from tui.runtime.node_monitor import NodeMonitor, read_judged, read_up_to
 from tui.runtime.open_host import open_host
 from tui.runtime.printing import heading, print_lines, text_width
 from widgets.base.figures import short
 from widgets.base.lines import Line, line, plain, wrapped
-from widgets.live.jobs import rates_text
+from widgets.live.job_lines import rates_text
 from widgets.node import verdict as verdict_drawing
 
 _MOST_SECONDS = 7 * 24 * 3600
@@ -86,19 +86,19 @@ def run(options: argparse.Namespace, out: TextIO) -> int:
         raise UsageError("--yes needs --ras-events")
     if options.changes and not options.json:
         raise UsageError("--changes needs --json; the text shows only changes anyway")
-    reader = LiveReader(host)
+    monitor = NodeMonitor(host)
     try:
         if options.ras_events and host.origin.source is not Source.RECORDED:
-            follow_ras_events(host, reader, options.yes)
+            follow_ras_events(host, monitor, options.yes)
         form = (options.json, options.seconds, options.ascii)
-        return write_live(host, out, *form, reader=reader, changes=options.changes)
+        return write_live(host, out, *form, monitor=monitor, changes=options.changes)
     finally:
-        reader.ras.stop(host)
+        monitor.ras.stop(host)
 
 
 def follow_ras_events(
     host: Host,
-    reader: LiveReader,
+    monitor: NodeMonitor,
     yes: bool,
     answers: TextIO | None = None,
     errors: TextIO | None = None,
@@ -113,7 +113,7 @@ def follow_ras_events(
 
     answers, errors = answers or sys.stdin, errors or sys.stderr
     for _ in range(_SAMPLES):
-        targets = find_targets(host, reader.read())
+        targets = find_targets(host, monitor.read())
         if not ages_are_late(targets):
             break
         wait(1.0)
@@ -126,7 +126,7 @@ def follow_ras_events(
         if decision.is_allowed:
             address, first = questions.subscribe(target)
             if not isinstance(first, Unknown):
-                reader.ras.follow(address, first, questions.end_events)
+                monitor.ras.follow(address, first, questions.end_events)
                 return True
             why = str(first)
     print(f"gdrtop: no RAS events: {why}", file=errors)
@@ -141,7 +141,7 @@ def write_live(
     ascii_only: bool = False,
     clock: Callable[[], float] = time.monotonic,
     wait: Callable[[float], object] = time.sleep,
-    reader: LiveReader | None = None,
+    monitor: NodeMonitor | None = None,
     changes: bool = False,
 ) -> int:
     """Print a sample each second, and return the exit status of the last one.
@@ -150,19 +150,19 @@ def write_live(
     The first sample is not printed, because it has no rates, unless a recording has no other. The moments of
     a recording follow each other at once.
     """
-    reader = LiveReader(host) if reader is None else reader
+    monitor = NodeMonitor(host) if monitor is None else monitor
     jobs = JobText()
     latest: LiveSample | None = None
     before: object = None
-    for number, sample in enumerate(_samples(host, reader, seconds, clock, wait)):
-        assert reader.node is not None
+    for number, sample in enumerate(_samples(host, monitor, seconds, clock, wait)):
+        assert monitor.node is not None
         if not number and not as_json:
-            print_lines([heading(reader.node)], out, ascii_only)
+            print_lines([heading(monitor.node)], out, ascii_only)
         latest = sample
         if as_json:
             state = _state(sample)
             if not changes or sample.events or state != before:
-                json.dump(live_json(reader.node, sample), out)
+                json.dump(live_json(monitor.node, sample), out)
                 out.write("\n")
             before = state
         else:
@@ -186,7 +186,7 @@ def _state(sample: LiveSample) -> object:
 
 def _samples(
     host: Host,
-    reader: LiveReader,
+    monitor: NodeMonitor,
     seconds: int | None,
     clock: Callable[[], float],
     wait: Callable[[float], object],
@@ -197,20 +197,20 @@ def _samples(
         assert isinstance(host, ReplayHost)
         only = len(host.recording.moments) == 1
         last = len(host.recording.moments) - 1 if seconds is None else seconds
-        for moment, sample in enumerate(read_up_to(reader, host, last)):
+        for moment, sample in enumerate(read_up_to(monitor, host, last)):
             if moment or only:
                 yield sample
         return
-    if reader.node is None:
-        reader.read()
-    note_slow_results(reader, host)
-    reader.check()
+    if monitor.node is None:
+        monitor.read()
+    note_slow_results(monitor, host)
+    monitor.check()
     next_at = clock() + 1.0
     count = 0
     while seconds is None or count < seconds:
         wait(max(0.0, next_at - clock()))
         next_at = max(next_at, clock()) + 1.0  # never faster, however slow the node was
-        yield read_judged(reader)
+        yield read_judged(monitor)
         count += 1
 
 

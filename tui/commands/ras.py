@@ -23,7 +23,7 @@ from probes.nccl.ras.facts import RasEvent, parse_event
 from probes.queries.finding import Severity
 from tui.commands.arguments import EXIT_WRONG_USAGE, UsageError, require_running_node, whole_number
 from tui.runtime.json_values import document, host_name, object_of, plain_value
-from tui.runtime.live_reader import LiveReader
+from tui.runtime.node_monitor import NodeMonitor
 from tui.runtime.open_host import open_host
 from tui.runtime.printing import heading, print_lines, text_width
 from tui.runtime.ras_questions import RasAnswer, RasQuestions, ages_are_late, use_of
@@ -188,7 +188,7 @@ class Ras:
         self._answers = sys.stdin if answers is None else answers
         self._errors = sys.stderr if errors is None else errors
         self._wait = wait
-        self._reader = LiveReader(host)
+        self._monitor = NodeMonitor(host)
         self._is_recorded = host.origin.source is Source.RECORDED
         self._questions = RasQuestions(host)
         self._has_heading = options.as_json
@@ -229,7 +229,7 @@ class Ras:
     def _sample(self) -> LiveSample:
         """Return a sample in which the ages of the processes are known, if they can be."""
         for _ in range(_SAMPLES):
-            sample = self._reader.read()
+            sample = self._monitor.read()
             if not ages_are_late(find_targets(self._host, sample, self._options.nccl)):
                 break
             self._wait(1.0)
@@ -247,12 +247,12 @@ class Ras:
                 chosen.append(number)
         for number in chosen or [len(moments) - 1]:
             self._host.seek(number)
-            yield self._reader.read()
+            yield self._monitor.read()
 
     def _targets(self, sample: LiveSample) -> tuple[RasTarget, ...]:
         if not self._has_heading:
-            assert self._reader.node is not None
-            print_lines([heading(self._reader.node)], self._out, self._options.ascii_only)
+            assert self._monitor.node is not None
+            print_lines([heading(self._monitor.node)], self._out, self._options.ascii_only)
             self._has_heading = True
         return find_targets(self._host, sample, self._options.nccl)
 
@@ -362,7 +362,7 @@ class Ras:
         self._out.flush()
 
     def _print_json(self, sample: LiveSample, answers: list[RasAnswer], status: int) -> None:
-        node = self._reader.node
+        node = self._monitor.node
         assert node is not None
         content = object_of(
             {

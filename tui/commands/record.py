@@ -13,7 +13,7 @@ from typing import TextIO
 from probes.host.protocol import Host
 from probes.recording.format import RecordingError
 from tui.commands.arguments import EXIT_WRONG_USAGE, whole_number
-from tui.runtime.live_reader import LiveReader
+from tui.runtime.node_monitor import NodeMonitor
 from tui.runtime.open_host import open_host
 from tui.runtime.recorder import Recorded, Recorder, refuse_recorded
 
@@ -94,16 +94,16 @@ def _readings(
     clock: Callable[[], float],
     wait: Callable[[float], object],
 ) -> None:
-    reader = LiveReader(recorder.host)
+    monitor = NodeMonitor(recorder.host)
     began = clock()
     progress.show(0.0, recorder)
     while not recorder.is_full:
         reading_began = clock()
-        reader.read()
-        if reader.is_probed:
+        monitor.read()
+        if monitor.is_probed:
             recorder.host.note_probe()
-        if reader.needs_check:  # at first, and when an event says so: a replay is judged as the node itself
-            reader.check()
+        if monitor.needs_check:  # at first, and when an event says so: a replay is judged as the node itself
+            monitor.check()
         recorder.host.end_moment()
         progress.show(reading_began - began, recorder)
         # Never faster, however slow the one before was.

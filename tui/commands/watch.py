@@ -21,12 +21,12 @@ from tui.bandwidth.slow_results import note_slow_results
 from tui.commands.arguments import EXIT_WRONG_USAGE, require_running_node
 from tui.commands.live import INDENT, wrapped_below
 from tui.files.xdg import STATE, own_directory
-from tui.runtime.black_box import BlackBox, Limits, Notice, NoticeKind
 from tui.runtime.json_values import document, host_name
-from tui.runtime.live_reader import LiveReader
+from tui.runtime.node_monitor import NodeMonitor
 from tui.runtime.open_host import NoSuchHost, open_host
 from tui.runtime.printing import print_lines, text_width
 from tui.runtime.ring_directory import RingDirectory, RingError
+from tui.runtime.ring_recorder import Limits, Notice, NoticeKind, RingRecorder
 from tui.runtime.signals import signals_stop
 
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
@@ -186,29 +186,29 @@ class Watcher:
         self._directory = directory
         self._limits = limits
         self._output = output
-        self._box = BlackBox(host, directory, limits, output.notice)
-        self._reader = LiveReader(self._box.host)
+        self._recorder = RingRecorder(host, directory, limits, output.notice)
+        self._monitor = NodeMonitor(self._recorder.host)
 
     def step(self) -> None:
         """Take one sample."""
-        is_first = self._reader.node is None
+        is_first = self._monitor.node is None
         if is_first:  # so that results from before are no events
-            note_slow_results(self._reader, self._host)
-        probe, self._box.needs_probe = self._box.needs_probe, False
-        sample = self._reader.read(probe)
-        if self._reader.is_probed:
-            self._box.host.note_probe()
+            note_slow_results(self._monitor, self._host)
+        probe, self._recorder.needs_probe = self._recorder.needs_probe, False
+        sample = self._monitor.read(probe)
+        if self._monitor.is_probed:
+            self._recorder.host.note_probe()
         if is_first:
-            assert self._reader.node is not None
-            self._output.node = self._reader.node
+            assert self._monitor.node is not None
+            self._output.node = self._monitor.node
             self._output.notice(Notice(sample.taken_at, NoticeKind.STARTED, self._started()))
         # Within this moment, so that the ring has what the doctor read, and a saved recording ends with it.
-        if self._reader.needs_check or self._box.is_save_due(sample):
-            note_slow_results(self._reader, self._host)
-            self._reader.check()
+        if self._monitor.needs_check or self._recorder.is_save_due(sample):
+            note_slow_results(self._monitor, self._host)
+            self._monitor.check()
         for event in sample.events:
             self._output.event(event)
-        self._box.end_moment(sample)
+        self._recorder.end_moment(sample)
 
     def _started(self) -> str:
         limits = self._limits
@@ -219,8 +219,8 @@ class Watcher:
 
     def close(self, reason: str) -> None:
         """Save what is pending, and end the ring."""
-        self._box.close()
-        if self._reader.node is not None:
+        self._recorder.close()
+        if self._monitor.node is not None:
             text = f"ended: {reason}" if reason else "ended"
             self._output.notice(Notice(self._host.wall_clock(), NoticeKind.ENDED, text))
 

@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from tui.runtime.background import DRAW_SECONDS, BackgroundTask
+from tui.runtime.background_task import DRAW_SECONDS, BackgroundTask
 
 if TYPE_CHECKING:
     from textual.screen import Screen
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from tui.actions.dispatcher import Dispatcher, Prepared
     from tui.actions.events import RunEvent
     from tui.controllers.context import AppContext
-    from tui.runtime.sampler import Examined
+    from tui.runtime.reading_thread import Examined
     from tui.screens.run import RunState
 
 REST_SECONDS = 10.0  # a read may never return; the kernel then refuses to unload the driver
@@ -78,7 +78,7 @@ class ActionRunController:
             self._task.put(event)
 
         def run() -> None:
-            with self._sampler_rests(prepared.plan):
+            with self._readings_rest(prepared.plan):
                 dispatcher.run(prepared, typed, on_event, partial(self._get_password, prepared.title))
 
         self._task.run_in_background(
@@ -90,18 +90,18 @@ class ActionRunController:
         self._context.overview.show_action(self._state.word)
 
     @contextmanager
-    def _sampler_rests(self, plan: Plan) -> Iterator[None]:
-        """Keep the sampler off the driver while a plan unloads it; entered in the run's thread."""
+    def _readings_rest(self, plan: Plan) -> Iterator[None]:
+        """Keep the reading thread off the driver while a plan unloads it; entered in the run's thread."""
         from tui.actions.guards import unloads_driver
 
         if not unloads_driver(plan):
             yield
             return
-        self._context.sampler.rest(REST_SECONDS)
+        self._context.reading_thread.rest(REST_SECONDS)
         try:
             yield
         finally:
-            self._context.sampler.resume()
+            self._context.reading_thread.resume()
 
     def _get_password(self, title: str) -> bool:
         """Let sudo ask on the terminal; called in the run's thread."""
@@ -122,7 +122,7 @@ class ActionRunController:
         if self._context.is_leaving:
             self._app.exit()
         elif state.needs_recheck:
-            self._context.sampler.recheck()
+            self._context.reading_thread.recheck()
         self._notify_end(state)
 
     def _notify_end(self, state: RunState) -> None:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from tui.actions.audit_log import PastRun
     from tui.actions.dispatcher import Prepared
     from tui.controllers.context import AppContext
-    from tui.runtime.sampler import Examined
+    from tui.runtime.reading_thread import Examined
     from tui.screens.confirm.screen import ConfirmScreen
 
 
@@ -56,7 +56,7 @@ class ActionsController:
         examination = self._context.doctor.examination
         self.state.begin()
         if examination is None or examination.node.taken_at < self._context.probed_at:
-            self._context.sampler.ask_examination()
+            self._context.reading_thread.ask_examination()
         else:
             self._ask_offers_of(examination)
 
@@ -176,7 +176,7 @@ class ActionsController:
         examination, screen = self._context.doctor.examination, self._app.screen
         if examination is None:
             self._context.notify("Still checking the node. Try again in a moment.")
-            self._context.sampler.ask_examination()
+            self._context.reading_thread.ask_examination()
             return
 
         def apply(offer: Offer) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from probes.base.text import capitalized
 from tui.controllers.bandwidth_setup import BandwidthSetupController
 from tui.controllers.bandwidth_worker import BandwidthWorker
-from tui.runtime.background import DRAW_SECONDS
+from tui.runtime.background_task import DRAW_SECONDS
 
 if TYPE_CHECKING:
     from probes.bandwidth.model.request import Request

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from probes.snapshot.examination import Examination
     from tui.controllers.context import AppContext
     from tui.controllers.readings import ReadingsController
-    from tui.runtime.sampler import Examined
+    from tui.runtime.reading_thread import Examined
     from tui.screens.bandwidth_setup.state import SetupState, ToRun
 
 
@@ -55,7 +55,7 @@ class BandwidthSetupController:
             self._take_examination(setup, examination)
         is_outdated = examination is None or examination.node.taken_at < self._context.probed_at
         if not setup.refusal and is_outdated:
-            self._context.sampler.ask_examination()
+            self._context.reading_thread.ask_examination()
         self._context.show(BandwidthSetupScreen, lambda: BandwidthSetupScreen(setup))
 
     def cancel(self) -> None:
@@ -144,9 +144,9 @@ class BandwidthSetupController:
         from tui.bandwidth.slow_results import slow_results_of
 
         live = self._readings.live
-        if live is not None and live.reader.topology is not None:
-            found = slow_results_of(live.reader.host, live.reader.topology, results)
-            live.reader.note("bandwidth", found)
+        if live is not None and live.monitor.topology is not None:
+            found = slow_results_of(live.monitor.host, live.monitor.topology, results)
+            live.monitor.note("bandwidth", found)
 
     def _load_baseline(self, setup: SetupState) -> None:
         def apply(baseline: tuple[Result, ...], why_none: str) -> None:
@@ -186,7 +186,7 @@ class BandwidthSetupController:
             return
         setup.to_run = to_run
         self._checked = None
-        self._context.sampler.ask()
+        self._context.reading_thread.ask()
         self.draw()
 
     def note_reading(self) -> None:
@@ -196,7 +196,7 @@ class BandwidthSetupController:
             return
         newest, before = self._context.overview.newest_readings
         if newest is None or before is None or before.at < self._worker.ended_at:
-            self._context.sampler.ask()
+            self._context.reading_thread.ask()
             return
         to_run = setup.to_run
         if self._checked is to_run:

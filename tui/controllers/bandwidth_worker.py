@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from tui.runtime.background import BackgroundTask, Call, Failed, Then, call_in_thread
+from tui.runtime.background_task import BackgroundTask, Call, Failed, Then, call_in_thread
 
 if TYPE_CHECKING:  # loaded with the first test
     from probes.bandwidth.model.command import Refused

@@ -1,11 +1,11 @@
-"""What the controllers share: the node, its sampler, and the app's screens."""
+"""What the controllers share: the node, its reading thread, and the app's screens."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
 
-from tui.runtime.background import Failed, Then, call_in_thread
+from tui.runtime.background_task import Failed, Then, call_in_thread
 from tui.screens.doctor.state import DoctorState
 
 T = TypeVar("T")
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from probes.base.origin import Origin
     from probes.host.protocol import Host
-    from tui.runtime.sampler import Sampler
+    from tui.runtime.reading_thread import ReadingThread
     from tui.screens.bandwidth_setup.screen import BandwidthSetupScreen
     from tui.screens.list_screen import ListScreen
     from tui.screens.live.state import LiveState
@@ -57,12 +57,14 @@ class Activity(Protocol):
 
 
 class AppContext:
-    """The node, its sampler, and the app's screens."""
+    """The node, its reading thread, and the app's screens."""
 
-    def __init__(self, app: App[None], origin: Origin, sampler: Sampler, overview: OverviewScreen) -> None:
-        self.app, self.origin, self.sampler, self.overview = app, origin, sampler, overview
+    def __init__(
+        self, app: App[None], origin: Origin, reading_thread: ReadingThread, overview: OverviewScreen
+    ) -> None:
+        self.app, self.origin, self.reading_thread, self.overview = app, origin, reading_thread, overview
         self.doctor = DoctorState()
-        self.host: Host | None = None  # until the sampler has opened the node
+        self.host: Host | None = None  # until the reading thread has opened the node
         self.probed_at = 0.0  # seconds since 1970, of the newest probe
         self.is_leaving = False
         self.activities: tuple[Activity, ...] = ()

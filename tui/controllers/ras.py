@@ -50,7 +50,7 @@ class RasController:
         if host is None or sample is None:
             return None
         live = self._readings.live
-        node = _at(host, sample) if live is None else live.reader.host
+        node = _at(host, sample) if live is None else live.monitor.host
         if self._questions is None:
             self._questions = RasQuestions(host)
             self.state.is_recorded = self._questions.is_recorded
@@ -166,7 +166,7 @@ class RasController:
             if live is not None and isinstance(answer.report, RasReport):
                 jobs = [job for job in sample.jobs if not set(job.pids).isdisjoint(target.pids)]
                 conditions = conditions_of(answer.found, answer.taken_at, answer.address, jobs)
-                live.reader.note(target.name, conditions)
+                live.monitor.note(target.name, conditions)
 
         self._context.run_in_thread(
             lambda: questions.ask(target, command, use_of(command), sample, node),
@@ -183,7 +183,7 @@ class RasController:
             recorded = "A recording shows the RAS events that were followed while it was recorded."
             self._context.notify(_NOT_READ if live is not None else recorded)
             return
-        if live.reader.ras.is_on:
+        if live.monitor.ras.is_on:
             self._readings.end_ras_events()
             self._context.notify("gdrtop no longer follows RAS events.")
             return
@@ -221,7 +221,7 @@ class RasController:
                 questions.end_events()
                 self._end_subscribing(f"RAS events are not available: {first}.")
                 return
-            live.reader.ras.follow(address, first, questions.end_events)
+            live.monitor.ras.follow(address, first, questions.end_events)
             self._is_subscribing = False
             if self._context.is_leaving:
                 self._readings.end_ras_events()
@@ -244,7 +244,7 @@ def _decide(questions: RasQuestions, node: Host, sample: LiveSample, port: str, 
 
 
 def _at(host: Host, sample: LiveSample) -> Host:
-    """Return a recorded host at the moment that is shown; the sampler's own one moves."""
+    """Return a recorded host at the moment that is shown; that thread's own one moves."""
     from probes.recording.replay_host import ReplayHost
 
     if not isinstance(host, ReplayHost):

@@ -6,7 +6,7 @@ import time
 from typing import TYPE_CHECKING
 
 from probes.host.probe_thread import quiet_seconds
-from tui.runtime.sampler import (
+from tui.runtime.reading_thread import (
     Failed,
     Probed,
     ReadingSource,
@@ -32,7 +32,7 @@ SILENCE_SECONDS = 3.0
 
 
 class ReadingsController:
-    """The sampler's timer and source.
+    """The reading thread's timer and source.
 
     `interval` is in seconds; with None the node is read only on request.
     """
@@ -52,7 +52,7 @@ class ReadingsController:
         self._asked_at = -LONGEST_INTERVAL_SECONDS
 
     def source(self, host: Host) -> ReadingSource:
-        """Return what the sampler reads: the recording, or the node; called in the sampler's thread."""
+        """Return what the reading thread reads: the recording, or the node; called in the reading thread."""
         if self._replay is not None:
             return self._replay
         from tui.runtime.live_source import LiveSource
@@ -68,14 +68,14 @@ class ReadingsController:
     def end_ras_events(self) -> None:
         """End the connection on which a job sends RAS events, if there is one."""
         if self._live is not None:
-            self._live.reader.ras.stop(self._live.reader.host)
+            self._live.monitor.ras.stop(self._live.monitor.host)
 
     def start(self) -> None:
         """Open the node and read it from now on; a second call does nothing."""
         if self._is_started:
             return
         self._is_started = True
-        self._context.sampler.start()
+        self._context.reading_thread.start()
         self._restart_timer()
 
     def _restart_timer(self) -> None:
@@ -86,7 +86,7 @@ class ReadingsController:
 
     def tick(self) -> None:
         """Ask for the next reading; called once per interval."""
-        silence = self._context.sampler.silent_for()
+        silence = self._context.reading_thread.silent_for()
         self._context.overview.show_silence(
             silence if silence >= SILENCE_SECONDS else 0.0, is_slow=quiet_seconds() < SILENCE_SECONDS
         )
@@ -98,7 +98,7 @@ class ReadingsController:
             self._ask_if_due()
         elif self._replay.position < self._replay.last:
             self._replay.move(self._replay.position + 1)
-            self._context.sampler.ask()
+            self._context.reading_thread.ask()
 
     def _ask_if_due(self) -> None:
         now = time.monotonic()
@@ -107,7 +107,7 @@ class ReadingsController:
             or now - self._asked_at >= self._reading_schedule.interval(self.interval) - 0.05
         ):
             self._asked_at = now
-            self._context.sampler.ask()
+            self._context.reading_thread.ask()
 
     # What was read
 
@@ -116,7 +116,7 @@ class ReadingsController:
         if isinstance(report, Replayed):
             self._shown_moment = report.moment
             if self._replay is not None and self._replay.position != report.moment:
-                self._context.sampler.ask()  # the position has changed meanwhile
+                self._context.reading_thread.ask()  # the position has changed meanwhile
             self.show_state()
         with self._context.app.batch_update():
             self._context.overview.apply(report)
@@ -133,13 +133,13 @@ class ReadingsController:
 
     def ask(self) -> None:
         """Ask for one reading now."""
-        self._context.sampler.ask()
+        self._context.reading_thread.ask()
 
     def ask_examination_if_due(self) -> None:
         """Ask for a check if the newest reading needs one."""
         if self.interval is not None and self._needs_check:
             self._needs_check = False
-            self._context.sampler.ask_examination()
+            self._context.reading_thread.ask_examination()
 
     def show_state(self) -> None:
         """Show the interval, the pause, or the position in a recording."""
@@ -165,7 +165,7 @@ class ReadingsController:
         if self._live is not None:
             if self._live.toggle_recording():
                 self._context.notify("Recording this node. R stops it.", title="Recording", timeout=5)
-            self._context.sampler.ask()
+            self._context.reading_thread.ask()
 
     def show_recording(self, report: RecordingState | RecordingEnded) -> None:
         """Show how long the recording is, or how it ended."""
@@ -190,7 +190,7 @@ class ReadingsController:
         if self._replay is not None and self._replay.position == self._replay.last:
             self.paused = False
             self._replay.move(0)
-            self._context.sampler.ask()
+            self._context.reading_thread.ask()
         self.show_state()
 
     def move(self, step: int) -> None:
@@ -212,7 +212,7 @@ class ReadingsController:
         replay.move(moment)
         self.paused = True
         self.show_state()
-        self._context.sampler.ask()
+        self._context.reading_thread.ask()
 
     def scale_interval(self, factor: float) -> None:
         """Multiply the interval, within its limits."""

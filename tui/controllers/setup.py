@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from tui.controllers.actions import ActionsController
     from tui.controllers.bandwidth import BandwidthController
     from tui.controllers.context import AppContext
-    from tui.runtime.sampler import Examined
+    from tui.runtime.reading_thread import Examined
 
 
 class SetupController:
@@ -52,7 +52,7 @@ class SetupController:
         examination = self._context.doctor.examination
         self.state.begin()
         if examination is None or examination.node.taken_at < self._context.probed_at:
-            self._context.sampler.ask_examination()
+            self._context.reading_thread.ask_examination()
         else:
             self._read(examination)
         self._context.draw(SetupScreen)

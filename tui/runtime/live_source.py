@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from probes.host.local import LocalHost
 from probes.host.protocol import Host
 from probes.snapshot.nic_roles import roles_of
-from tui.runtime.live_reader import LiveReader
-from tui.runtime.sampler import Probed, RecordingEnded, RecordingState, Report, Sampled
+from tui.runtime.node_monitor import NodeMonitor
+from tui.runtime.reading_thread import Probed, RecordingEnded, RecordingState, Report, Sampled
 
 if TYPE_CHECKING:  # imported on first use
     from probes.checks.judgment import Judgment
@@ -19,29 +19,29 @@ if TYPE_CHECKING:  # imported on first use
 
 
 class LiveSource:
-    """A live node; all methods run in the sampler's thread unless they say otherwise."""
+    """A live node; all methods run in the reading thread unless they say otherwise."""
 
     def __init__(self, host: Host) -> None:
         self._host = host
-        self.reader = LiveReader(host)
+        self.monitor = NodeMonitor(host)
         self._shown: Topology | None = None
         self._recorder: Recorder | None = None
         self._record = False
 
     def read(self, probe: bool) -> Iterator[Report]:
         """Yield a reading, after a probe of the whole node if that has changed or with `probe`."""
-        reader = self.reader
+        monitor = self.monitor
         failed = self._begin() if self._record and self._recorder is None else None
         if failed is not None:
             yield failed
         # A recording starts with the whole node.
         begins = self._recorder is not None and not self._recorder.moments
-        reader.read(probe or begins)
-        if reader.is_probed and self._recorder is not None:
+        monitor.read(probe or begins)
+        if monitor.is_probed and self._recorder is not None:
             self._recorder.host.note_probe()
         if begins:  # record what the doctor reads too
-            reader.check()
-        node, topology, reading, live = reader.node, reader.topology, reader.reading, reader.sample
+            monitor.check()
+        node, topology, reading, live = monitor.node, monitor.topology, monitor.reading, monitor.sample
         assert node is not None
         assert live is not None
         assert topology is not None
@@ -51,15 +51,15 @@ class LiveSource:
             yield Probed(node, topology, roles_of(node, topology))
         if self._recorder is not None:
             yield from self._end_moment(self._recorder)
-        yield Sampled(reading, reader.judgment, live.taken_at, live, reader.needs_check)
+        yield Sampled(reading, monitor.judgment, live.taken_at, live, monitor.needs_check)
 
     def examine(self, probe: bool = False) -> tuple[Examination, Judgment]:
         """Check the node, after a probe if something has changed or with `probe`."""
-        if self.reader.reading is None:
-            self.reader.read()
-        judgment = self.reader.check(probe)
-        assert self.reader.examination is not None
-        return self.reader.examination, judgment
+        if self.monitor.reading is None:
+            self.monitor.read()
+        judgment = self.monitor.check(probe)
+        assert self.monitor.examination is not None
+        return self.monitor.examination, judgment
 
     def release(self) -> None:
         """Release what keeps the NVIDIA driver from being unloaded, until the next reading."""
@@ -89,12 +89,12 @@ class LiveSource:
         from tui.runtime.recorder import Recorder, default_path
 
         try:
-            platform = self.reader.node.platform if self.reader.node else None
+            platform = self.monitor.node.platform if self.monitor.node else None
             self._recorder = Recorder(self._host, default_path(platform, self._host.wall_clock()))
         except RecordingError as error:
             self._record = False
             return RecordingEnded(str(error), failed=True)
-        self.reader.host = self._recorder.host
+        self.monitor.host = self._recorder.host
         return None
 
     def _end_moment(self, recorder: Recorder) -> Iterator[Report]:
@@ -112,5 +112,5 @@ class LiveSource:
         except RecordingError as error:
             recorder.drop()
             ended = RecordingEnded(str(error), failed=True)
-        self.reader.host, self._recorder, self._record = self._host, None, False
+        self.monitor.host, self._recorder, self._record = self._host, None, False
         yield ended

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from probes.base.history import HISTORY_SECONDS
 from probes.recording.replay_host import ReplayHost
 from probes.snapshot.nic_roles import roles_of
-from tui.runtime.live_reader import LiveReader
-from tui.runtime.sampler import Probed, Replayed, Report, Sampled
+from tui.runtime.node_monitor import NodeMonitor
+from tui.runtime.reading_thread import Probed, Replayed, Report, Sampled
 
 if TYPE_CHECKING:
     from probes.checks.judgment import Judgment
@@ -35,8 +35,8 @@ class ReplaySource:
         self.last = len(host.recording.moments) - 1
         self.position = host.recording.opening
         self._shown: int | None = None
-        self._reader = LiveReader(host)
-        self._read_at: int | None = None  # the moment of the reader's newest sample
+        self._monitor = NodeMonitor(host)
+        self._read_at: int | None = None  # the moment of the monitor's newest sample
         self._moments: dict[int, _Shown] = {}
 
     def move(self, moment: int) -> None:
@@ -74,10 +74,10 @@ class ReplaySource:
             self._moments.pop(moment, None)
         shown = self._moment(moment)
         self._host.seek(moment)
-        judgment = self._reader.check(probe)
-        examination = self._reader.examination
+        judgment = self._monitor.check(probe)
+        examination = self._monitor.examination
         assert examination is not None
-        sampled = shown.sampled._replace(judgment=judgment, live=self._reader.sample, needs_check=False)
+        sampled = shown.sampled._replace(judgment=judgment, live=self._monitor.sample, needs_check=False)
         probed = self._probed(shown.probed)
         if probed is not shown.probed:
             self._shown = None  # the paths are others, by NCCL's topology file
@@ -103,20 +103,20 @@ class ReplaySource:
         if shown is not None:
             return shown
         if self._read_at is None or self._read_at >= moment:
-            self._reader, self._read_at = LiveReader(self._host), None
+            self._monitor, self._read_at = NodeMonitor(self._host), None
         for earlier in range(0 if self._read_at is None else self._read_at + 1, moment):
             self._read(earlier)
         return self._read(moment)
 
     def _read(self, moment: int) -> _Shown:
-        reader = self._reader
-        if reader.needs_check and self._read_at != self._shown:  # of what is shown, the screen asks itself
-            reader.check()
+        monitor = self._monitor
+        if monitor.needs_check and self._read_at != self._shown:  # of what is shown, the screen asks itself
+            monitor.check()
         self._host.seek(moment)
-        live = reader.read(self._host.recording.moments[moment].probed)
+        live = monitor.read(self._host.recording.moments[moment].probed)
         self._read_at = moment
-        assert reader.reading is not None
-        sampled = Sampled(reader.reading, reader.judgment, live.taken_at, live, reader.needs_check)
+        assert monitor.reading is not None
+        sampled = Sampled(monitor.reading, monitor.judgment, live.taken_at, live, monitor.needs_check)
         earlier = self._moments.get(moment - 1)
         shown = _Shown(self._probed(None if earlier is None else earlier.probed), sampled)
         while len(self._moments) >= _CACHED:
@@ -125,8 +125,8 @@ class ReplaySource:
         return shown
 
     def _probed(self, before: Probed | None) -> Probed:
-        """Return the reader's node and paths; `before`, if they are the same."""
-        node, topology = self._reader.node, self._reader.topology
+        """Return the monitor's node and paths; `before`, if they are the same."""
+        node, topology = self._monitor.node, self._monitor.topology
         assert node is not None
         assert topology is not None
         if before is not None and before.topology is topology:

@@ -16,7 +16,7 @@ from probes.recording.recording_host import Moment, RecordingHost
 from probes.recording.redaction.identifiers import Identifiers
 from probes.recording.replay_host import ReplayHost
 from probes.snapshot.examination import Examination
-from tui.runtime.live_reader import LiveReader, read_up_to
+from tui.runtime.node_monitor import NodeMonitor, read_up_to
 from tui.runtime.recorder import manifest_of
 
 _SECONDS = 1.0  # between two readings: rates are the difference
@@ -39,16 +39,16 @@ def take_snapshot(host: Host, wait: Callable[[float], object] = time.sleep) -> S
 
 def watch_for(host: Host, seconds: float, wait: Callable[[float], object] = time.sleep) -> Snapshot:
     """Watch a node for some seconds, and judge what is true at the end."""
-    reader = LiveReader(host)
-    sample = reader.read()
+    monitor = NodeMonitor(host)
+    sample = monitor.read()
     end = sample.at + seconds
     while sample.at < end:
-        if reader.needs_check:
-            reader.check()
+        if monitor.needs_check:
+            monitor.check()
         wait(max(0.0, sample.at + _SECONDS - host.monotonic()))
-        sample = reader.read()
-    reader.check()
-    return _judged(reader)
+        sample = monitor.read()
+    monitor.check()
+    return _judged(monitor)
 
 
 def take_redacted_snapshot(
@@ -80,22 +80,22 @@ def _snapshot(host: Host, node: Host, wait: Callable[[float], object]) -> Snapsh
         examination = examine_with_jobs(host)
         return Snapshot(host.wall_clock(), examination, judge(examination), None)
     if not isinstance(node, ReplayHost):
-        reader = LiveReader(host, settles=False)
-        reader.read()
+        monitor = NodeMonitor(host, settles=False)
+        monitor.read()
         _end_moment(host)
         wait(_SECONDS)
-        reader.read()
-        reader.check()
-        return _judged(reader)
-    reader = LiveReader(host)
-    for _ in read_up_to(reader, node, node.moment):
+        monitor.read()
+        monitor.check()
+        return _judged(monitor)
+    monitor = NodeMonitor(host)
+    for _ in read_up_to(monitor, node, node.moment):
         _end_moment(host)
-    return _judged(reader)
+    return _judged(monitor)
 
 
-def _judged(reader: LiveReader) -> Snapshot:
-    assert reader.examination is not None
-    return Snapshot(reader.host.wall_clock(), reader.examination, reader.judgment, reader.sample)
+def _judged(monitor: NodeMonitor) -> Snapshot:
+    assert monitor.examination is not None
+    return Snapshot(monitor.host.wall_clock(), monitor.examination, monitor.judgment, monitor.sample)
 
 
 def _end_moment(host: Host) -> None:

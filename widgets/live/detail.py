@@ -35,7 +35,7 @@ from widgets.live.figures import (
     per_second,
     rank_rates,
 )
-from widgets.live.jobs import PATH_TONES
+from widgets.live.job_lines import PATH_TONES
 
 _LABEL_CELLS = 12
 

@@ -14,7 +14,7 @@ from widgets.base.columns import Column, ColumnWidths, cells_of, draw_columns
 from widgets.base.figures import UNKNOWN_MARK, gibibytes, local_time, short
 from widgets.base.lines import LazyLines, Line, Run, Tone, wrapped
 from widgets.live.figures import RankRate, gpu_labels, medians, rank_rates
-from widgets.live.jobs import PATH_TONES
+from widgets.live.job_lines import PATH_TONES
 
 _HALF = 0.5  # of the median: marked
 _PATH_CELLS = 22  # at least: "likely GDR (DMA-BUF)"

@@ -31,7 +31,7 @@ from widgets.doctor.findings import (
     why_no_fix,
 )
 from widgets.doctor.plan import command_of, consequences, step_groups
-from widgets.live.jobs import job_line, problems_of
+from widgets.live.job_lines import job_line, problems_of
 from widgets.node import matrix
 from widgets.node import verdict as verdict_drawing
 from widgets.node.highlights import Highlights, not_usable_legend

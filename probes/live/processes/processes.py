@@ -194,7 +194,7 @@ class _HostReader:
             (tracked.pid, answers.process, tracked.rank, tracked.parent) for tracked, answers in seen
         )
         self._names.update(self.host, (answers.process.job for _, answers in seen))
-        evidence = self._node_evidence(node, reading, rdma, seen, jobs)
+        evidence = self._current_evidence(node, reading, rdma, seen, jobs)
         ranks = Counter((jobs[tracked.pid], tracked.rank) for tracked, _ in seen)
         processes = []
         for tracked, answers in seen:
@@ -235,7 +235,7 @@ class _HostReader:
             seen.append((tracked, answers))
         return seen
 
-    def _node_evidence(
+    def _current_evidence(
         self,
         node: Node,
         reading: Reading,

@@ -9,12 +9,12 @@ from functools import cache
 
 from probes.base.unknown import Unknown
 from probes.facts.node import Node
-from probes.live.live_watch import LiveWatch
+from probes.live.live_sampler import LiveSampler
 from probes.live.model.sample import LiveEvent, LiveProcess, LiveSample, Role
 from probes.live.processes.processes import ProcessReader
 from probes.queries.finding import Severity
 from probes.simulation.host import SimulatedHost
-from probes.snapshot.watch import Watch
+from probes.snapshot.node_reader import NodeReader
 
 
 @dataclass(frozen=True)
@@ -95,20 +95,20 @@ class SimulatedWatch:
     def __init__(self, name: str, seed: int = 0) -> None:
         self._now = 5000.0
         self._host = SimulatedHost(name, seed, lambda: self._now)
-        self._watch = Watch(self._host)
-        self._live = evenly_paced(LiveWatch())
+        self._node_reader = NodeReader(self._host)
+        self._live = evenly_paced(LiveSampler())
         self._node: Node | None = None
 
     def samples(self, seconds: int) -> Iterator[LiveSample]:
         """Yield a sample of each second."""
         for _ in range(seconds):
-            self._node = self._watch.probe(False) or self._node
+            self._node = self._node_reader.probe(False) or self._node
             assert self._node is not None
-            yield self._live.sample(self._host, self._node, self._watch.read())
+            yield self._live.sample(self._host, self._node, self._node_reader.read())
             self._now += 1.0
 
 
-def evenly_paced(live: LiveWatch) -> LiveWatch:
+def evenly_paced(live: LiveSampler) -> LiveSampler:
     """Let the view ask its sources at their usual pace, also on a busy machine."""
     live._processes = ProcessReader(clock=lambda: 0.0)
     return live

@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 from probes.base.unknown import Maybe
 from probes.host.protocol import READ_LIMIT_BYTES
 from probes.host.usage import ProcessUsage
-from probes.live.live_watch import LiveWatch
+from probes.live.live_sampler import LiveSampler
 from probes.simulation.host import SimulatedHost
-from probes.snapshot.watch import Watch
+from probes.snapshot.node_reader import NodeReader
 
 
 class CountingHost(SimulatedHost):
@@ -38,16 +38,16 @@ class CountingHost(SimulatedHost):
 
 def test_no_file_is_opened_twice_in_a_sample() -> None:
     host = CountingHost("hgx-h100")
-    watch, live = Watch(host), LiveWatch()
-    node = watch.probe()
+    reader, live = NodeReader(host), LiveSampler()
+    node = reader.probe()
     assert node is not None
-    live.sample(host, node, watch.read())  # reads what is read once for each process
+    live.sample(host, node, reader.read())  # reads what is read once for each process
     twice: Counter[str] = Counter()
     for _ in range(30):
         host.now += 1.0
         host.opened.clear()
-        watch.probe()
-        live.sample(host, node, watch.read())
+        reader.probe()
+        live.sample(host, node, reader.read())
         assert host.opened["/sys/class/infiniband/mlx5_0/ports/1/state"] == 1
         twice.update({path: count for path, count in host.opened.items() if count > 1})
     assert not twice

@@ -15,7 +15,7 @@ from probes.base.unknown import Maybe, Reason, Unknown
 from probes.facts.node import Node, probe_node
 from probes.facts.rdma.devices import RdmaFacts
 from probes.host.local import LocalHost
-from probes.live.live_watch import LiveWatch
+from probes.live.live_sampler import LiveSampler
 from probes.live.model.sample import PortSample
 from probes.live.port_counters import rise
 from probes.live.ports import PortReader
@@ -282,4 +282,4 @@ def test_the_pcie_link_is_read_every_few_seconds(host: Tree) -> None:
 )
 def test_a_sample_without_ports_says_why(host: Tree, rdma: Maybe[RdmaFacts], sentence: str) -> None:
     node = replace(probe_node(host), rdma=rdma)
-    assert LiveWatch().sample(host, node, read(host, node)).no_ports == sentence
+    assert LiveSampler().sample(host, node, read(host, node)).no_ports == sentence

@@ -21,7 +21,7 @@ from probes.snapshot.verdict import State
 from tests.probes.checks.doctor import place_of_check, place_of_fault
 from tests.probes.live.simulated_jobs import evenly_paced
 from tests.tui.pilot import SteppedClock
-from tui.runtime.live_reader import LiveReader
+from tui.runtime.node_monitor import NodeMonitor
 from tui.runtime.ras_questions import RasQuestions
 
 GREEN = (State.ACTIVE, State.READY)
@@ -40,33 +40,33 @@ class Watched:
 
     def __post_init__(self) -> None:
         self.host = SimulatedHost(self.name, clock=self.clock)
-        self.reader = LiveReader(self.host)
-        evenly_paced(self.reader._live)
+        self.monitor = NodeMonitor(self.host)
+        evenly_paced(self.monitor._live)
 
     def step(self, seconds: int = 1) -> Judgment:
         for _ in range(seconds):
-            sample = self.reader.read()
+            sample = self.monitor.read()
             self.events += sample.events
-            if self.reader.needs_check:
-                self.reader.check()
+            if self.monitor.needs_check:
+                self.monitor.check()
             self.clock.now += 1.0
-        return self.reader.judgment
+        return self.monitor.judgment
 
     @property
     def found(self) -> set[str]:
-        return {finding.id for finding in self.reader.judgment.found}
+        return {finding.id for finding in self.monitor.judgment.found}
 
     def ask_ras(self) -> None:
         """Ask the job's RAS service twice, as an admin would on the RAS screen."""
         questions = RasQuestions(self.host)
-        sample = self.reader.sample
+        sample = self.monitor.sample
         assert sample is not None
         for _ in range(2):
             (target,) = find_targets(self.host, sample)
             questions.confirm(target, VERBOSE_STATUS, questions.decide(target, RasUse.ONCE))
             answer = questions.ask(target, VERBOSE_STATUS, RasUse.ONCE, sample)
             jobs = [job for job in sample.jobs if job.role is Role.NCCL]
-            self.reader.note(target.name, conditions_of(answer.found, answer.taken_at, answer.address, jobs))
+            self.monitor.note(target.name, conditions_of(answer.found, answer.taken_at, answer.address, jobs))
             self.step(15)
 
 
@@ -84,16 +84,16 @@ def test_a_fault_that_comes_while_watching_is_found(name: str) -> None:
         expected = fault.shows
     missing = [place_of_check(id_) for id_ in sorted(expected - watched.found)]
     assert not missing, f"{place_of_fault(name)}: not found within the time: {missing}"
-    shown = [finding for finding in watched.reader.judgment.found if finding.id in fault.shows]
+    shown = [finding for finding in watched.monitor.judgment.found if finding.id in fault.shows]
     assert all(finding.since is not None and finding.cause and finding.evidence for finding in shown)
-    is_degraded = watched.reader.judgment.verdict.state not in GREEN
+    is_degraded = watched.monitor.judgment.verdict.state not in GREEN
     assert is_degraded == any(finding.data_path or finding.takes for finding in shown)
 
 
 def test_a_lost_gpu_is_in_the_verdict_within_three_samples() -> None:
     watched = Watched("hgx-h100+gpu-off-bus-live")
     watched.step(15)
-    assert watched.reader.judgment.verdict.state in GREEN
+    assert watched.monitor.judgment.verdict.state in GREEN
     verdict = watched.step(3).verdict
     assert (verdict.state, verdict.gpus_served, verdict.gpus) == (State.DEGRADED, 7, 8)
     assert verdict.reason.startswith("A GPU has fallen off the bus")
@@ -119,7 +119,7 @@ def test_a_finding_ends_with_its_condition_and_says_so() -> None:
     state = f"{watched.host.tree.real(path)}/ports/1/state"
     watched.host.tree.add(state, "1: DOWN\n")
     assert watched.step(3).verdict.state is State.DEGRADED
-    assert any("mlx5_3" in finding.devices for finding in watched.reader.judgment.listed)
+    assert any("mlx5_3" in finding.devices for finding in watched.monitor.judgment.listed)
     watched.host.tree.add(state, "4: ACTIVE\n")
     assert watched.step(40).verdict.state is State.ACTIVE
     ended = [event.text for event in watched.events if event.kind is EventKind.ENDED]
@@ -143,9 +143,9 @@ class SilentHost(SimulatedHost):
 
 def test_nothing_is_ok_whose_figures_are_unknown() -> None:
     watched = Watched("hgx-h100")
-    watched.reader = LiveReader(SilentHost("hgx-h100", clock=watched.clock))
+    watched.monitor = NodeMonitor(SilentHost("hgx-h100", clock=watched.clock))
     watched.step(20)
-    outcomes = {finding.id: finding for finding in watched.reader.check().findings}
+    outcomes = {finding.id: finding for finding in watched.monitor.check().findings}
     throttled = outcomes["gpu-throttled"]
     assert throttled.status is Status.UNKNOWN
     assert "timed out" in throttled.cause
@@ -155,9 +155,9 @@ def test_nothing_is_ok_whose_figures_are_unknown() -> None:
 def test_a_problem_that_can_no_longer_be_seen_has_not_ended() -> None:
     watched = Watched("hgx-h100+gpu-throttled-live")
     watched.step(60)
-    assert "gpu-throttled" in {finding.id for finding in watched.reader.judgment.found}
+    assert "gpu-throttled" in {finding.id for finding in watched.monitor.judgment.found}
     watched.events.clear()
-    watched.reader.host = SilentHost("hgx-h100+gpu-throttled-live", clock=watched.clock)
+    watched.monitor.host = SilentHost("hgx-h100+gpu-throttled-live", clock=watched.clock)
     watched.step(30)
-    assert "gpu-throttled" not in {finding.id for finding in watched.reader.judgment.found}
+    assert "gpu-throttled" not in {finding.id for finding in watched.monitor.judgment.found}
     assert [event.text for event in watched.events if event.kind is EventKind.ENDED] == []

@@ -6,19 +6,19 @@ from probes.recording.format import FORMAT_VERSION
 from probes.recording.recording_host import Moment, RecordingHost
 from probes.recording.replay_host import ReplayHost
 from tests.tui.pilot import SteppedClock
-from tui.runtime.live_reader import LiveReader
+from tui.runtime.node_monitor import NodeMonitor
 
 
 def moments_of(host: Host, clock: SteppedClock, count: int = 1) -> list[Moment]:
     """Record `count` moments, one second apart."""
     moments: list[Moment] = []
     recorder = RecordingHost(host, moments.append)
-    reader = LiveReader(recorder)
+    monitor = NodeMonitor(recorder)
     for number in range(count):
         if number:
             clock.now += 1.0
-        reader.read()
-        if reader.is_probed:
+        monitor.read()
+        if monitor.is_probed:
             recorder.note_probe()
         recorder.end_moment()
     return moments

@@ -18,10 +18,10 @@ from probes.recording.replay_host import ReplayHost
 from probes.simulation.host import SimulatedHost
 from probes.simulation.node.jobs.processes import FIRST_RANK
 from probes.simulation.node.model.description import simulated_names
+from probes.snapshot.node_reader import NodeReader
 from probes.snapshot.rates import Reading, port_rates
 from probes.snapshot.rates import read as take_reading
 from probes.snapshot.verdict import assess
-from probes.snapshot.watch import Watch
 from probes.topology.paths import build
 from tests.probes.recording.recordings import archive_of, moments_of, read, recorded
 from tests.trees import add_function, add_rdma_device, write
@@ -32,15 +32,17 @@ NIC = ("pci0000:00", "0000:00:01.0", "0000:01:00.0")
 
 def seen(host: Host, clock: SteppedClock, count: int) -> list[tuple[Node, Reading]]:
     """Return what the probes find, moment by moment."""
-    watch, node, found = Watch(host), None, []
+    reader, node, found = NodeReader(host), None, []
     for number in range(count):
         if number:
             clock.now += 1.0
             if isinstance(host, ReplayHost):
                 host.seek(number)
-        node = watch.probe() or node
+        node = reader.probe() or node
         assert node is not None
-        found.append((replace(node, origin=host.origin._replace(source=Source.LIVE, label="")), watch.read()))
+        found.append(
+            (replace(node, origin=host.origin._replace(source=Source.LIVE, label="")), reader.read())
+        )
     return found
 
 
@@ -85,11 +87,11 @@ def test_rates_use_the_recorded_clock() -> None:
     readings: list[Reading] = []
     moments = []
     recorder = RecordingHost(host, moments.append)
-    watch = Watch(recorder)
+    reader = NodeReader(recorder)
     for _ in range(3):
         clock.now += 1.0
-        watch.probe()
-        readings.append(watch.read())
+        reader.probe()
+        readings.append(reader.read())
         recorder.end_moment()
     replayed = ReplayHost(read(archive_of(moments)))
     node = probe_node(replayed)
@@ -205,9 +207,9 @@ def test_recording_adds_no_questions() -> None:
     clock = SteppedClock()
     plain, spied = Counted(clock), Counted(clock)
     for host in (plain, RecordingHost(spied, lambda moment: None)):
-        watch = Watch(host)
-        watch.probe()
-        watch.read()
+        reader = NodeReader(host)
+        reader.probe()
+        reader.read()
         if isinstance(host, RecordingHost):
             host.end_moment()
     assert sorted(spied.asked) == sorted(plain.asked)
@@ -217,11 +219,11 @@ def test_a_faster_dashboard_still_records_one_reading_per_second() -> None:
     clock = SteppedClock()
     moments = []
     recorder = RecordingHost(SimulatedHost("hgx-h100", clock=clock), moments.append)
-    watch = Watch(recorder)
+    reader = NodeReader(recorder)
     readings = []
     for _ in range(30):
-        watch.probe()
-        readings.append(watch.read())
+        reader.probe()
+        readings.append(reader.read())
         recorder.end_moment()
         clock.now += 0.1
     assert len(moments) <= 4

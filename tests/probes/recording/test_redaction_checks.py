@@ -14,8 +14,8 @@ from probes.recording.replay_host import ReplayHost
 from probes.simulation.host import SimulatedHost
 from probes.simulation.node.model.description import simulated_names
 from probes.snapshot.examination import examine
+from probes.snapshot.node_reader import NodeReader
 from probes.snapshot.verdict import State
-from probes.snapshot.watch import Watch
 from tests.probes.recording.recordings import archive_of, read
 from tests.tiers import usual
 from tests.tui.pilot import SteppedClock
@@ -54,9 +54,9 @@ def recorded(name: str) -> list[Moment]:
     """A moment of a node with all that gdrtop reads for its checks."""
     moments: list[Moment] = []
     recorder = RecordingHost(SimulatedHost(name, clock=SteppedClock()), moments.append)
-    watch = Watch(recorder)
-    examine(recorder, watch.probe())
-    watch.read()
+    reader = NodeReader(recorder)
+    examine(recorder, reader.probe())
+    reader.read()
     recorder.end_moment()
     return moments
 

@@ -142,7 +142,7 @@ def test_where_no_other_terminal_is_to_be_had_that_is_said(monkeypatch: pytest.M
     assert ended.why.endswith("could not be started: no pseudo-terminal (No space left on device)")
 
 
-def test_a_keeper_that_cannot_be_begun_leaves_no_descriptor(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_supervisor_that_cannot_be_begun_leaves_no_descriptor(monkeypatch: pytest.MonkeyPatch) -> None:
     before = descriptors()
     executable = sys.executable
     monkeypatch.setattr(sys, "executable", "/no/such/python")
@@ -152,7 +152,7 @@ def test_a_keeper_that_cannot_be_begun_leaves_no_descriptor(monkeypatch: pytest.
     assert descriptors() == before
 
 
-def test_a_keeper_that_ends_before_it_begins_is_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_supervisor_that_ends_before_it_begins_is_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
     executable = sys.executable
     monkeypatch.setattr(sys, "executable", "/bin/false")
     _, ended = to_the_end(LocalProcessStarter(lambda _: executable).start(["python"], LONG))

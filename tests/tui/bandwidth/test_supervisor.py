@@ -97,7 +97,7 @@ def test_time_is_limited_where_gdrtop_hangs() -> None:
 
 
 @pytest.mark.parametrize("family", ["", "deaf()", "child()"])
-def test_a_test_dies_where_gdrtop_and_its_keeper_were_killed(
+def test_a_test_dies_where_gdrtop_and_its_supervisor_were_killed(
     gdrtop: Callable[[str], Gdrtop], family: str
 ) -> None:
     killed = gdrtop(family)
@@ -108,7 +108,7 @@ def test_a_test_dies_where_gdrtop_and_its_keeper_were_killed(
 
 
 @pytest.mark.parametrize("family", ["deaf()", "child(deaf)", "child(group, deaf)"])
-def test_gdrtop_ends_what_a_killed_keeper_leaves(family: str) -> None:
+def test_gdrtop_ends_what_a_killed_supervisor_leaves(family: str) -> None:
     process, pids = start_family(family)
     os.kill(my_supervisor(), signal.SIGKILL)
     _, ended = to_the_end(process)
@@ -117,7 +117,7 @@ def test_gdrtop_ends_what_a_killed_keeper_leaves(family: str) -> None:
     assert ended.why == "killed with its supervisor (status -9)"
 
 
-def test_a_keeper_that_is_asked_to_end_ends_its_test() -> None:
+def test_a_supervisor_that_is_asked_to_end_ends_its_test() -> None:
     process, pids = start_family("child(group)")
     os.kill(my_supervisor(), signal.SIGTERM)
     _, ended = to_the_end(process)
@@ -125,7 +125,7 @@ def test_a_keeper_that_is_asked_to_end_ends_its_test() -> None:
     assert ended.why == "its supervisor was terminated"
 
 
-def test_a_keeper_that_hangs_does_not_hang_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_supervisor_that_hangs_does_not_hang_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(processes, "_OVERDUE_SECONDS", 0.2)
     process, pids = start_family("child(group)")
     os.kill(my_supervisor(), signal.SIGSTOP)
@@ -143,7 +143,7 @@ def test_what_cannot_be_ended_is_named() -> None:
     assert "hidden from this user" in supervisor.describe([])
 
 
-def test_the_keeper_needs_nothing_of_gdrtop() -> None:
+def test_the_supervisor_needs_nothing_of_gdrtop() -> None:
     code = f"import runpy, sys\nrunpy.run_path({supervisor.__file__!r})\nprint(sorted(sys.modules))"
     done = subprocess.run(
         [sys.executable, "-I", "-S", "-c", code], capture_output=True, text=True, check=True

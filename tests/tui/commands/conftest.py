@@ -21,7 +21,7 @@ def scripted(monkeypatch: pytest.MonkeyPatch) -> Scripted:
         sample_of: Callable[[int], LiveSample] = lambda _: sample_with(with_path(0)),
         events_of: Callable[[int], Sequence[Severity]] = lambda _: (),
     ) -> None:
-        watch = "tui.runtime.live_reader.LiveWatch"
+        watch = "tui.runtime.node_monitor.LiveSampler"
         monkeypatch.setattr(watch, lambda *_: ScriptedWatch(sample_of, events_of))
 
     return script

@@ -22,7 +22,7 @@ def port_down(at: float, severity: Severity) -> LiveEvent:
 
 
 class ScriptedWatch:
-    """Stand for LiveWatch: the sample and the events of each second come from functions."""
+    """Stand for LiveSampler: the sample and the events of each second come from functions."""
 
     def __init__(
         self, sample_of: Callable[[int], LiveSample], events_of: Callable[[int], Sequence[Severity]]

@@ -229,7 +229,7 @@ def test_ctrl_c_is_status_130(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Ca
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("tui.runtime.live_reader.LiveReader.read", interrupt)
+    monkeypatch.setattr("tui.runtime.node_monitor.NodeMonitor.read", interrupt)
     assert main(["live", "--demo"]) == 130
     assert capsys.readouterr().err == ""
 

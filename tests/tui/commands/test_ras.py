@@ -22,7 +22,7 @@ from tui.cli import main
 from tui.commands.live import follow_ras_events, write_live
 from tui.commands.ras import Ras, RasOptions
 from tui.runtime import lock
-from tui.runtime.live_reader import LiveReader
+from tui.runtime.node_monitor import NodeMonitor
 
 PORT = "[::1]:28028"
 
@@ -264,12 +264,12 @@ def lived(node: Node, said: str | None = None, yes: bool = False, seconds: int =
     out, answers, errors = io.StringIO(), io.StringIO(), io.StringIO()
     if said is not None:
         answers, errors = Terminal(said), Terminal()
-    reader = LiveReader(node)
-    follow_ras_events(node, reader, yes, answers, errors, node.wait)
+    monitor = NodeMonitor(node)
+    follow_ras_events(node, monitor, yes, answers, errors, node.wait)
     try:
-        write_live(node, out, seconds=seconds, clock=node.clock, wait=node.wait, reader=reader)
+        write_live(node, out, seconds=seconds, clock=node.clock, wait=node.wait, monitor=monitor)
     finally:
-        reader.ras.stop(node)
+        monitor.ras.stop(node)
     return out.getvalue(), errors.getvalue()
 
 

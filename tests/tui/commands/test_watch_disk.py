@@ -13,8 +13,8 @@ from tests.tui.commands.scripted_watch import Scripted
 from tests.tui.commands.test_schema import valid
 from tests.tui.commands.watched_node import Watched, recording, rings, saved
 from tui.cli import main
-from tui.runtime.black_box import Limits
 from tui.runtime.ring_directory import RingDirectory, RingError
+from tui.runtime.ring_recorder import Limits
 
 
 def test_a_disk_without_space_stops_the_ring_once_and_it_goes_on_when_there_is_room(

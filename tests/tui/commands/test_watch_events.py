@@ -19,10 +19,10 @@ from probes.snapshot.examination import Examination, examine
 from tests.tui.commands.scripted_watch import Scripted
 from tests.tui.commands.watched_node import Watched, recording, rings, saved
 from tui.commands.live import write_live
-from tui.runtime.black_box import Limits
 from tui.runtime.json_values import time_json
-from tui.runtime.live_reader import LiveReader
+from tui.runtime.node_monitor import NodeMonitor
 from tui.runtime.replay_source import ReplaySource
+from tui.runtime.ring_recorder import Limits
 
 
 def test_an_event_saves_what_was_before_and_after_and_the_replay_opens_at_it(
@@ -102,7 +102,7 @@ def test_a_saved_recording_knows_what_the_doctor_reads_and_invents_no_finding(tm
 def test_a_ring_without_an_examination_invents_no_finding(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(LiveReader, "needs_check", False)  # as an older gdrtop recorded
+    monkeypatch.setattr(NodeMonitor, "needs_check", False)  # as an older gdrtop recorded
     watched = Watched(tmp_path / "ring", name="hgx-h100")
     watched.seconds(5)
     watched.end()
@@ -120,13 +120,13 @@ def test_the_node_is_examined_at_first_at_events_and_at_the_end_of_what_is_saved
 ) -> None:
     scripted(events_of=lambda second: [Severity.WARNING] if second in range(30, 45) else [])
     examined: list[float] = []
-    check = LiveReader.check
+    check = NodeMonitor.check
 
-    def noted(reader: LiveReader, probe: bool = False) -> Judgment:
+    def noted(monitor: NodeMonitor, probe: bool = False) -> Judgment:
         examined.append(watched.clock.now - 1000.0)
-        return check(reader, probe)
+        return check(monitor, probe)
 
-    monkeypatch.setattr(LiveReader, "check", noted)
+    monkeypatch.setattr(NodeMonitor, "check", noted)
     watched = Watched(tmp_path / "ring", begin=1000.0)
     watched.seconds(110)
     watched.end()
@@ -168,7 +168,7 @@ def test_only_events_of_the_chosen_severity_are_saved(
 def test_events_that_follow_each_other_are_one_recording_of_limited_length(
     tmp_path: Path, scripted: Scripted, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tui.runtime.black_box.LONGEST_SAVED_SECONDS", 100.0)
+    monkeypatch.setattr("tui.runtime.ring_recorder.LONGEST_SAVED_SECONDS", 100.0)
     scripted(events_of=lambda second: [Severity.CRITICAL] if second >= 5 else [])
     watched = Watched(tmp_path / "ring", Limits(3600, 16 << 20, before_seconds=20, after_seconds=10))
     watched.seconds(120)

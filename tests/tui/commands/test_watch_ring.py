@@ -8,7 +8,7 @@ from probes.queries.finding import Severity
 from probes.simulation.host import SimulatedHost
 from tests.tui.commands.scripted_watch import Scripted
 from tests.tui.commands.watched_node import Watched, recording, rings, saved
-from tui.runtime.black_box import Limits
+from tui.runtime.ring_recorder import Limits
 
 
 def test_the_ring_is_recordings_of_a_minute_that_only_the_owner_can_read(
@@ -50,7 +50,7 @@ def test_ring_and_saved_recordings_never_exceed_the_size(
     tmp_path: Path, scripted: Scripted, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     limit = 300_000
-    monkeypatch.setattr("tui.runtime.black_box._SLACK_BYTES", 8_000)
+    monkeypatch.setattr("tui.runtime.ring_recorder._SLACK_BYTES", 8_000)
     scripted(events_of=lambda second: [Severity.CRITICAL] if second % 100 == 50 else [])
     watched = Watched(tmp_path / "ring", Limits(86400, limit, before_seconds=20, after_seconds=10))
     sizes = []
@@ -107,7 +107,7 @@ def test_processes_that_ended_do_not_fill_memory_and_disk(
     scripted()
     watched = Watched(tmp_path / "ring")
     for second in range(130):
-        watched.watcher._box.host.read(f"/proc/{100000 + second}/status")
+        watched.watcher._recorder.host.read(f"/proc/{100000 + second}/status")
         watched.seconds(1)
     watched.end()
     asked = [

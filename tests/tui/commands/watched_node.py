@@ -8,8 +8,8 @@ from probes.simulation.host import SimulatedHost
 from tests.tui.pilot import SteppedClock
 from tui.commands.watch import Output, Watcher
 from tui.files.new_file import chunks_of
-from tui.runtime.black_box import Limits
 from tui.runtime.ring_directory import RingDirectory
+from tui.runtime.ring_recorder import Limits
 
 SMALL = Limits(keep_seconds=600, max_bytes=16 << 20, before_seconds=20, after_seconds=10)
 

@@ -10,8 +10,8 @@ from tests.nccl_xml import pairs_below_switches
 from tests.probes.recording.recordings import archive_of, read
 from tests.tui.pilot import SteppedClock
 from tui.runtime.live_source import LiveSource
+from tui.runtime.reading_thread import Probed, Replayed, Report
 from tui.runtime.replay_source import ReplaySource
-from tui.runtime.sampler import Probed, Replayed, Report
 
 DEFAULT = "/var/run/nvidia-topologyd/virtualTopology.xml"
 

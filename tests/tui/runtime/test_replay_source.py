@@ -18,8 +18,8 @@ from tests.tiers import usual
 from tests.tui.pilot import SteppedClock, overview, readings, settled, shown, stepped_app, until
 from tui.app import GdrtopApp
 from tui.files.new_file import chunks_of
+from tui.runtime.reading_thread import Replayed, Sampled
 from tui.runtime.replay_source import ReplaySource
-from tui.runtime.sampler import Replayed, Sampled
 from tui.screens.live.state import LiveState
 from tui.screens.overview.screen import PANELS
 

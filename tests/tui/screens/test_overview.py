@@ -337,7 +337,7 @@ async def test_the_refcount_on_screen_follows_the_kernels(tmp_path: Path) -> Non
 async def test_a_device_that_appears_is_shown_without_asking(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("probes.snapshot.watch.FINGERPRINT_SECONDS", 0.0)  # no test waits five seconds
+    monkeypatch.setattr("probes.snapshot.node_reader.FINGERPRINT_SECONDS", 0.0)  # no test waits five seconds
     add_function(tmp_path, ("pci0000:00", "0000:00:01.0", "0000:01:00.0"), NVIDIA, 0x2330, 0x030200)
     clock = SteppedClock()
     app = stepped_app(LocalHost(str(tmp_path)))

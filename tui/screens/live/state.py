@@ -17,11 +17,11 @@ from probes.base.origin import Origin
 from probes.checks.judgment import Judgment
 from probes.live.model.sample import LiveEvent, LiveSample
 from probes.live.timeline import KEPT_SECONDS, Timeline
-from tui.runtime.live_reader import with_judgment
+from tui.runtime.node_monitor import with_judgment
 from widgets.base.columns import ColumnWidths
 from widgets.base.figures import local_time, minutes
 from widgets.base.lines import LazyLines, Line, Run, Tone, cut, plain, width_of, wrapped
-from widgets.live import changes, detail, gpus, jobs, nics, ranks
+from widgets.live import changes, detail, gpus, job_lines, nics, ranks
 from widgets.live.figures import memory_peers, rate_of
 from widgets.node import verdict as verdict_drawing
 from widgets.node.verdict import origin_run
@@ -213,7 +213,7 @@ class LiveState:
         """Draw the time and one verdict a job, in at most so many rows."""
         head = self.head(width, status)
         sample = self.sample
-        verdicts = [] if sample is None else jobs.draw_verdicts(sample, width, rows - 1)
+        verdicts = [] if sample is None else job_lines.draw_verdicts(sample, width, rows - 1)
         return [head, *verdicts]
 
     def lines(self, pane: str, width: int, visible: slice = slice(0)) -> Sequence[Line]:

@@ -20,7 +20,7 @@ from tui.screens.overview.readings import Readings
 from tui.screens.overview.selection import Selection
 from widgets.base.lines import Line, Run, Tone, wrapped
 from widgets.doctor import findings
-from widgets.live import jobs
+from widgets.live import job_lines
 from widgets.node import gpudirect, matrix, modules, nic_detail, traffic
 from widgets.node import path as path_drawing
 from widgets.node import topology as topology_drawing
@@ -123,7 +123,7 @@ class Panels:
         """Draw the jobs with their paths and rates, and what the last check found about them."""
         readings = self._readings
         facts, far = self.checked.processes, self._far(node)
-        return jobs.draw_overview(readings.live_sample, facts, readings.gpus_by_pid(), width, far)
+        return job_lines.draw_overview(readings.live_sample, facts, readings.gpus_by_pid(), width, far)
 
     def _far(self, node: Node) -> tuple[int, ...]:
         """Return the processes that are bound to CPUs far from their GPU."""
@@ -207,4 +207,4 @@ class Panels:
         readings = self._readings
         lines = modules.strip(node, readings.refcnts, width, self.checked.marks)
         lines += gpudirect.strip(node, readings.peermem, readings.histories["refcnt"], width)
-        return [*lines, jobs.strip(readings.live_sample, width)]
+        return [*lines, job_lines.strip(readings.live_sample, width)]

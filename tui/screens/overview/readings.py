@@ -15,7 +15,7 @@ from probes.live.model.sample import LiveSample
 from probes.snapshot.nic_roles import NicRole
 from probes.snapshot.rates import PortRate, Reading, netdev_rates, port_rates
 from probes.topology.paths import Topology
-from tui.runtime.sampler import Probed, Sampled
+from tui.runtime.reading_thread import Probed, Sampled
 from widgets.node import traffic
 from widgets.node.endpoint_lines import NO_FIGURES, LiveFigures
 

@@ -12,7 +12,7 @@ from textual.screen import Screen
 from textual.widgets import Input
 
 from probes.base.origin import Origin
-from tui.runtime.sampler import Failed, Probed, Replayed, Sampled
+from tui.runtime.reading_thread import Failed, Probed, Replayed, Sampled
 from tui.screens.key_footer import KeyFooter
 from tui.screens.keys import bind, move_keys
 from tui.screens.overview import head as head_drawing

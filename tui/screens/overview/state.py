@@ -12,7 +12,7 @@ from probes.checks.judgment import Judgment, listed
 from probes.queries.usable_here import usable_here
 from probes.snapshot.rates import Reading
 from probes.snapshot.verdict import Verdict
-from tui.runtime.sampler import Probed, Replayed, Sampled
+from tui.runtime.reading_thread import Probed, Replayed, Sampled
 from tui.screens.overview import layout as overview_layout
 from tui.screens.overview.layout import Arrangement
 from tui.screens.overview.panels import Panels

@@ -13,7 +13,7 @@ from probes.facts.pci.functions import PciFacts, PciKind
 from probes.facts.pci.names import search
 from probes.host.local import LocalHost
 from probes.host.protocol import READ_LIMIT_BYTES
-from probes.live.live_watch import LiveWatch
+from probes.live.live_sampler import LiveSampler
 from probes.simulation.host import SimulatedHost
 from probes.snapshot.examination import examine
 from probes.snapshot.rates import read
@@ -355,7 +355,7 @@ def test_neither_an_examination_nor_the_live_view_wakes_it(name: str, file: str,
     for bdf in host.tree.directories["/sys/bus/pci/devices"]:
         host.tree.add(f"{host.tree.real(f'/sys/bus/pci/devices/{bdf}')}/{file}", f"{state}\n")
     noting: Any = Noting(host)
-    node, live = examine(noting).node, LiveWatch()
+    node, live = examine(noting).node, LiveSampler()
     for _ in range(8):
         now[0] += 1.0
         live.sample(noting, node, read(noting, node))

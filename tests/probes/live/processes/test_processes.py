@@ -15,11 +15,11 @@ from probes.facts.gpudirect import GdrPath, GpuDirectFacts, PathState, PeermemRe
 from probes.facts.jobs.processes import program_of
 from probes.host.probe_thread import start_probe
 from probes.host.rdma_resources import RdmaResources
-from probes.live.live_watch import LiveWatch
+from probes.live.live_sampler import LiveSampler
 from probes.live.model.sample import LiveProcess, Role
 from probes.live.processes.processes import ProcessReader, ProcessSnapshot
 from probes.simulation.host import SimulatedHost
-from probes.snapshot.watch import Watch
+from probes.snapshot.node_reader import NodeReader
 from tests.probes.live.live_node import MIB, THREADS, LiveNode, Samples, joined, node_with, only, resources_of
 from tests.trees import write
 
@@ -456,10 +456,10 @@ def test_a_process_whose_files_hang_delays_only_itself(hanging: Hangs) -> None:
 def test_a_simulated_job() -> None:
     seconds = 0.0
     host = SimulatedHost("hgx-h100+job-rank-staged", clock=lambda: seconds)
-    watch = Watch(host)
-    node = watch.probe()
+    reader = NodeReader(host)
+    node = reader.probe()
     assert node is not None
-    sample = LiveWatch().sample(host, node, watch.read())
+    sample = LiveSampler().sample(host, node, reader.read())
     assert not isinstance(sample.processes, Unknown)
     words = [process.path.text for process in sample.processes if process.job == "slurm:4711"]
     assert words == ["likely GDR (DMA-BUF)"] * 5 + ["staged"] + ["likely GDR (DMA-BUF)"] * 2

@@ -18,7 +18,7 @@ from probes.topology.paths import build
 from tests.tiers import usual
 from tests.tui.pilot import SteppedClock
 from tests.tui.screens.test_overview import many_devices
-from tui.runtime.sampler import Probed, Sampled
+from tui.runtime.reading_thread import Probed, Sampled
 from tui.screens.overview.layout import left_cells
 from tui.screens.overview.state import OverviewState
 from widgets.base.lines import plain, rows_of

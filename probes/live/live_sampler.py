@@ -36,7 +36,7 @@ T = TypeVar("T")
 _FAILED = Unknown(Reason.IO_ERROR, "gdrtop", "an error in gdrtop")
 
 
-class LiveWatch:
+class LiveSampler:
     """The latest sample of a node; it asks its host only when it is called, from one thread.
 
     A part that fails leaves the others as they are, and one sentence in the sample's limits.

@@ -76,7 +76,7 @@ class Limits:
     redact: bool = False  # the saved recordings
 
 
-class BlackBox:
+class RingRecorder:
     """The ring and the recordings that are saved from it; read the node through `host`."""
 
     def __init__(

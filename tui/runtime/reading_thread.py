@@ -102,7 +102,7 @@ def _detours_of(examination: Examination | None) -> frozenset[tuple[str, str]]:
     return detours(examination)
 
 
-class Sampler:
+class ReadingThread:
     """Take readings on request, in its own thread.
 
     It is a daemon thread: quitting must not wait for a read that never returns.
@@ -121,7 +121,7 @@ class Sampler:
         self._rests = threading.Event()
         self._asked_at: float | None = None
         self._stopped = False
-        self._thread = threading.Thread(target=self._run, name="sampler", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="reading", daemon=True)
 
     def start(self) -> None:
         """Start the thread and ask for the first reading."""
@@ -154,7 +154,7 @@ class Sampler:
         self._wanted.set()
 
     def rest(self, seconds: float) -> bool:
-        """Stop reading and release the driver until `resume`; call it from any thread but the sampler's.
+        """Stop reading and release the driver until `resume`; call it from any other thread.
 
         Return whether that happened within `seconds`: the current read may never return.
         """

@@ -16,7 +16,7 @@ from probes.checks.judgment import Judge, Judgment
 from probes.checks.live.watched import NOT_LONG_ENOUGH
 from probes.facts.node import Node
 from probes.host.protocol import Host
-from probes.live.live_watch import LiveWatch
+from probes.live.live_sampler import LiveSampler
 from probes.live.model.sample import EventKind, LiveEvent, LiveSample
 from probes.live.ras.events import RasEvents
 from probes.live.verdict import examine_with_jobs, with_jobs
@@ -34,10 +34,10 @@ from probes.snapshot.condition import (
     Watched,
 )
 from probes.snapshot.examination import Examination
+from probes.snapshot.node_reader import NodeReader
 from probes.snapshot.path_verdict import ServedGpus
 from probes.snapshot.rates import Reading
 from probes.snapshot.verdict import assess
-from probes.snapshot.watch import Watch
 from probes.topology.nccl_words import FileTree
 from probes.topology.paths import Topology, build
 from tui.runtime.schedules import CheckSchedule
@@ -84,13 +84,13 @@ def recorded_events(host: Host) -> RasEvents:
     return RasEvents(question.of[0] for question in questions if question.kind == "ras_events")
 
 
-class LiveReader:
+class NodeMonitor:
     """The latest facts, sample and judgment of a node; it asks its host only when it is called."""
 
     def __init__(self, host: Host, settles: bool = True) -> None:
         """With `settles`, what is odd has to last for some samples; without, one sample decides."""
-        self._watch = Watch(host)
-        self._live = LiveWatch(recorded_events(host), settles)
+        self._node_reader = NodeReader(host)
+        self._live = LiveSampler(recorded_events(host), settles)
         self._judge = Judge()
         self._served: Latest[ServedGpus] = Latest()
         self._schedule = CheckSchedule()
@@ -109,11 +109,11 @@ class LiveReader:
     @property
     def host(self) -> Host:
         """The node, or what records it."""
-        return self._watch.host
+        return self._node_reader.host
 
     @host.setter
     def host(self, host: Host) -> None:
-        self._watch.host = host
+        self._node_reader.host = host
 
     @property
     def ras(self) -> RasEvents:
@@ -145,14 +145,14 @@ class LiveReader:
 
     def read(self, probe: bool = False) -> LiveSample:
         """Return a sample, after probing the node if it has changed or with `probe`."""
-        node = self._watch.probe(probe)
+        node = self._node_reader.probe(probe)
         self.is_probed = node is not None
         if node is not None:
             self._place(node)
             self._schedule.note_change("node")
         assert self.node is not None
         assert self.topology is not None
-        before, self.reading = self.reading, self._watch.read()
+        before, self.reading = self.reading, self._node_reader.read()
         sample = self._live.sample(self.host, self.node, self.reading)
         for event in sample.events:
             is_often = event.severity is Severity.NOTE and event.kind in _OFTEN_NOTES
@@ -173,7 +173,7 @@ class LiveReader:
         """Run all checks, after a probe if something has changed or with `probe`; return the judgment."""
         assert self.reading is not None, "read first"
         if probe or self._is_outdated or self._schedule.is_old(self.reading.at):
-            node = self._watch.probe(force=True)
+            node = self._node_reader.probe(force=True)
             assert node is not None
             self._place(node)
         self._is_outdated = False
@@ -223,15 +223,15 @@ class LiveReader:
         return [*_events(new, EventKind.FOUND, at), *_events(gone, EventKind.ENDED, at)]
 
 
-def read_judged(reader: LiveReader, probe: bool = False, check: bool = False) -> LiveSample:
+def read_judged(monitor: NodeMonitor, probe: bool = False, check: bool = False) -> LiveSample:
     """Return a sample, with what a check has found if something has happened or with `check`."""
-    sample = reader.read(probe)
-    if check or reader.needs_check:
-        reader.check()
-    return reader.sample or sample
+    sample = monitor.read(probe)
+    if check or monitor.needs_check:
+        monitor.check()
+    return monitor.sample or sample
 
 
-def read_up_to(reader: LiveReader, node: ReplayHost, last: int) -> Iterator[LiveSample]:
+def read_up_to(monitor: NodeMonitor, node: ReplayHost, last: int) -> Iterator[LiveSample]:
     """Yield the samples of a recording from the first moment; the last one is always checked.
 
     What lasts is judged by what was before, such as the rates of the first minute. So a moment is always read
@@ -240,7 +240,7 @@ def read_up_to(reader: LiveReader, node: ReplayHost, last: int) -> Iterator[Live
     last = min(last, len(node.recording.moments) - 1)
     for moment in range(last + 1):
         node.seek(moment)
-        yield read_judged(reader, node.recording.moments[moment].probed, moment == last)
+        yield read_judged(monitor, node.recording.moments[moment].probed, moment == last)
 
 
 def with_judgment(sample: LiveSample, judgment: Judgment) -> LiveSample:

@@ -21,7 +21,7 @@ FINGERPRINT_SECONDS = 5.0
 _TOLERANCE = 0.1  # seconds by which a reading may be early
 
 
-class Watch:
+class NodeReader:
     """The latest facts about a node; it asks its host only when it is called."""
 
     def __init__(self, host: Host) -> None:

@@ -10,8 +10,8 @@ import pytest
 from probes.base.unknown import Maybe, Unknown
 from probes.facts.node import Node, probe_node
 from probes.host.answers import KernelMessage
-from probes.live import live_watch
-from probes.live.live_watch import LiveWatch
+from probes.live import live_sampler
+from probes.live.live_sampler import LiveSampler
 from probes.live.model.sample import LiveSample
 from probes.simulation.host import SimulatedHost
 from probes.snapshot.rates import read
@@ -42,11 +42,11 @@ def node_of(name: str) -> Node:
 
 def samples(kind: type[SimulatedHost], seconds: int = 5, name: str = "hgx-h100") -> list[LiveSample]:
     clock = Clock()
-    host, watch, found = kind(name, clock=clock), LiveWatch(), []
+    host, sampler, found = kind(name, clock=clock), LiveSampler(), []
     for _ in range(seconds):
         clock.now += 1.0
-        found.append(watch.sample(host, node_of(name), read(host, node_of(name))))
-        assert watch.latest is found[-1]
+        found.append(sampler.sample(host, node_of(name), read(host, node_of(name))))
+        assert sampler.latest is found[-1]
     return found
 
 
@@ -79,7 +79,7 @@ def test_jobs_that_cannot_be_grouped_cost_only_the_jobs(monkeypatch: pytest.Monk
     def fail(*_: object) -> None:
         raise KeyError("job")
 
-    monkeypatch.setattr(live_watch, "jobs_of", fail)
+    monkeypatch.setattr(live_sampler, "jobs_of", fail)
     last = samples(SimulatedHost)[-1]
     assert last.jobs == ()
     assert "An error in gdrtop hides the jobs (KeyError)" in last.limits

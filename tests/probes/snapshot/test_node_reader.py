@@ -7,7 +7,7 @@ import pytest
 
 from probes.base.unknown import Maybe, Reason, Unknown
 from probes.simulation.host import SimulatedHost
-from probes.snapshot.watch import RETRY_SECONDS, Watch
+from probes.snapshot.node_reader import RETRY_SECONDS, NodeReader
 
 
 class BusyAtFirst(SimulatedHost):
@@ -23,16 +23,16 @@ class BusyAtFirst(SimulatedHost):
 
 def test_a_probe_that_timed_out_is_repeated_later(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 1000.0
-    monkeypatch.setattr("probes.snapshot.watch.time.monotonic", lambda: now)
+    monkeypatch.setattr("probes.snapshot.node_reader.time.monotonic", lambda: now)
     host = BusyAtFirst("hgx-h100")
-    watch = Watch(host)
-    assert watch.probe() is not None
-    assert watch.probe() is None
+    reader = NodeReader(host)
+    assert reader.probe() is not None
+    assert reader.probe() is None
     now += RETRY_SECONDS
-    assert watch.probe() is not None
+    assert reader.probe() is not None
     assert host.asked == 2
     now += RETRY_SECONDS
-    assert watch.probe() is None
+    assert reader.probe() is None
 
 
 class SteppedHost(SimulatedHost):
@@ -49,41 +49,41 @@ class SteppedHost(SimulatedHost):
         return super().names(path)
 
 
-def readings(host: SteppedHost, watch: Watch, seconds: int) -> list[bool]:
+def readings(host: SteppedHost, reader: NodeReader, seconds: int) -> list[bool]:
     """Return for each second whether the node was probed."""
     probed = []
     for _ in range(seconds):
         host.now += 1.0
-        probed.append(watch.probe() is not None)
-        watch.read()
+        probed.append(reader.probe() is not None)
+        reader.read()
     return probed
 
 
 def test_devices_are_listed_every_five_seconds() -> None:
     host = SteppedHost()
-    watch = Watch(host)
-    watch.probe()
-    watch.read()
+    reader = NodeReader(host)
+    reader.probe()
+    reader.read()
     host.listed = 0
-    assert readings(host, watch, 30) == [False] * 30
+    assert readings(host, reader, 30) == [False] * 30
     assert host.listed == 5
 
 
 def test_a_module_that_goes_or_comes_is_seen_with_the_next_reading() -> None:
     host = SteppedHost()
-    watch = Watch(host)
-    readings(host, watch, 3)
+    reader = NodeReader(host)
+    readings(host, reader, 3)
     removed = host.tree.remove("/sys/module/nvidia_peermem")
-    assert readings(host, watch, 3) == [False, True, False]
+    assert readings(host, reader, 3) == [False, True, False]
     host.tree.restore(removed)
-    assert readings(host, watch, 3) == [False, True, False]
+    assert readings(host, reader, 3) == [False, True, False]
 
 
 def test_two_rdma_devices_that_swap_their_names_are_probed_again() -> None:
     host = SteppedHost()
-    watch = Watch(host)
-    readings(host, watch, 3)
+    reader = NodeReader(host)
+    readings(host, reader, 3)
     links = host.tree.links
     one, other = "/sys/class/infiniband/mlx5_0", "/sys/class/infiniband/mlx5_1"
     links[one], links[other] = links[other], links[one]
-    assert any(readings(host, watch, 6))
+    assert any(readings(host, reader, 6))

@@ -1,10 +1,10 @@
-"""The sampler's thread: readings rest while the driver is unloaded; a look again begins with a probe."""
+"""The reading thread: readings rest while the driver is unloaded; a look again begins with a probe."""
 
 import threading
 from collections.abc import Iterator
 from typing import Any
 
-from tui.runtime.sampler import Examined, Failed, Report, Sampler
+from tui.runtime.reading_thread import Examined, Failed, ReadingThread, Report
 
 
 class NotedSource:
@@ -42,34 +42,34 @@ class Told:
             assert self._came.wait_for(lambda: len(self.reports) >= count, 30)
 
 
-def started() -> tuple[Sampler, NotedSource, Told]:
+def started() -> tuple[ReadingThread, NotedSource, Told]:
     source, told = NotedSource(), Told()
-    sampler = Sampler(lambda: source, told.take)
-    sampler.start()
+    thread = ReadingThread(lambda: source, told.take)
+    thread.start()
     told.wait_for(1)
-    return sampler, source, told
+    return thread, source, told
 
 
 def test_a_recheck_probes_first() -> None:
-    sampler, source, told = started()
-    sampler.recheck()
+    thread, source, told = started()
+    thread.recheck()
     told.wait_for(3)
-    sampler.stop()
+    thread.stop()
     assert source.asked == ["reading", "probe", "examination"]
     assert isinstance(told.reports[-1], Examined)
     assert told.reports[-1].is_recheck
 
 
 def test_at_rest_nothing_is_read_and_requests_are_answered_later() -> None:
-    sampler, source, told = started()
-    assert sampler.rest(30)
-    sampler.ask(probe=True)
-    sampler.ask_examination()
-    assert sampler.silent_for() == 0.0
+    thread, source, told = started()
+    assert thread.rest(30)
+    thread.ask(probe=True)
+    thread.ask_examination()
+    assert thread.silent_for() == 0.0
     assert source.asked == ["reading", "let go"]
-    sampler.resume()
+    thread.resume()
     told.wait_for(3)
     assert sorted(source.asked[2:]) == ["examination", "probe"]
-    assert sampler.rest(30)
-    sampler.stop()
+    assert thread.rest(30)
+    thread.stop()
     assert source.asked[-1] == "let go"

@@ -12,9 +12,9 @@ from probes.queries.jobs import far_from_gpu
 from probes.simulation.host import SimulatedHost
 from probes.simulation.node.jobs.processes import FIRST_RANK
 from tests.probes.live.live_samples import a_sample
-from tui.runtime.live_reader import LiveReader
+from tui.runtime.node_monitor import NodeMonitor
 from widgets.base.lines import plain
-from widgets.live import jobs
+from widgets.live import job_lines
 
 FAR_RANK = FIRST_RANK + 7  # its GPU is on the second NUMA node
 
@@ -32,9 +32,9 @@ def gpus_of(host: SimulatedHost) -> dict[str, NvmlLive]:
 
 
 def drawn(host: SimulatedHost, far: Collection[int] = ()) -> list[str]:
-    reader = LiveReader(host)
-    reader.read()
-    lines = jobs.draw_overview(reader.sample, facts_of(host), {}, 200, far)
+    monitor = NodeMonitor(host)
+    monitor.read()
+    lines = job_lines.draw_overview(monitor.sample, facts_of(host), {}, 200, far)
     return [plain(line) for line in lines]
 
 
@@ -54,10 +54,12 @@ def test_a_job_whose_paths_are_unknown_is_shown_with_the_reason() -> None:
 
 
 def test_without_a_sample_or_processes_the_panel_says_so() -> None:
-    assert [plain(line) for line in jobs.draw_overview(None, None, {}, 80)] == ["reading…"]
+    assert [plain(line) for line in job_lines.draw_overview(None, None, {}, 80)] == ["reading…"]
     sample = a_sample(processes=Unknown(Reason.NEEDS_ROOT, "/proc"))
-    assert plain(jobs.draw_overview(sample, None, {}, 80)[0]).startswith("Processes are unknown (needs root")
-    assert plain(jobs.strip(sample, 80)).startswith("Jobs unknown (needs root")
+    assert plain(job_lines.draw_overview(sample, None, {}, 80)[0]).startswith(
+        "Processes are unknown (needs root"
+    )
+    assert plain(job_lines.strip(sample, 80)).startswith("Jobs unknown (needs root")
 
 
 def test_a_job_bound_to_cpus_far_from_its_gpu_is_marked() -> None:
