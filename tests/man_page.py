@@ -42,7 +42,7 @@ def section(name: str, body: str) -> str:
 def own_sections(markdown: str) -> tuple[str, dict[str, str]]:
     """The page without the sections that every man page has, and these by name."""
     text, *sections = re.split(r"^## ", markdown, flags=re.M)
-    named = {one.partition("\n")[0]: one.partition("\n")[2] for one in sections}
+    named = {section.partition("\n")[0]: section.partition("\n")[2] for section in sections}
     # Of the exit statuses, those of all commands are in the page about JSON.
     names = [name for name in LAST if name != "Exit status" or text.startswith("# JSON")]
     rest = [f"## {name}\n{body}" for name, body in named.items() if name not in names]
@@ -67,7 +67,9 @@ def usage(parser: argparse.ArgumentParser, name: str) -> str:
     """The usage; lines break between options, not inside of one."""
     text = " ".join(parser.format_usage().split()).removeprefix(f"usage: {name} ")
     pieces = re.findall(r"\[(?:[^][]|\[[^][]*\])*\]|\S+", text)
-    return f".HP\n.B {plain(name)}\n" + "".join(f"\\%{plain(one)}\n".replace(" ", "\\ ") for one in pieces)
+    return f".HP\n.B {plain(name)}\n" + "".join(
+        f"\\%{plain(piece)}\n".replace(" ", "\\ ") for piece in pieces
+    )
 
 
 def options(parser: argparse.ArgumentParser, common: Collection[str] = ()) -> str:
@@ -75,7 +77,7 @@ def options(parser: argparse.ArgumentParser, common: Collection[str] = ()) -> st
     parts = []
     formatter = parser._get_formatter()
     for group in parser._action_groups:
-        actions = [one for one in group._group_actions if one.help and one.help not in common]
+        actions = [action for action in group._group_actions if action.help and action.help not in common]
         if actions and group.title not in ("options", "positional arguments"):
             parts.append(f".PP\n{plain(str(group.title).capitalize())}:\n")
         for action in actions:

@@ -42,19 +42,21 @@ class Vertex:
 
     def connect(self, other: Vertex, link: str, bandwidth: float) -> None:
         """Add one direction; links of one kind to one vertex add up, the fastest come first."""
-        same = [one for one in self.links if one[0] == link and one[1] is other]
-        for one in same:
-            self.links.remove(one)
-            bandwidth += one[2]
+        same = [edge for edge in self.links if edge[0] == link and edge[1] is other]
+        for edge in same:
+            self.links.remove(edge)
+            bandwidth += edge[2]
         self.links.append((link, other, bandwidth))
-        self.links.sort(key=lambda one: -one[2])
+        self.links.sort(key=lambda edge: -edge[2])
 
 
 def pci_elements(text: str) -> tuple[ElementTree.Element, list[ElementTree.Element]]:
     """Return the system, and its GPUs and NICs in the order of the file."""
     system = ElementTree.fromstring(text)
-    ends = [one for one in system.iter("pci") if one.get("class", "").startswith(("0x03", "0x02"))]
-    return system, [one for one in ends if one.find("pci") is None]
+    ends = [
+        element for element in system.iter("pci") if element.get("class", "").startswith(("0x03", "0x02"))
+    ]
+    return system, [end for end in ends if end.find("pci") is None]
 
 
 def number(element: ElementTree.Element, name: str) -> int:
@@ -100,10 +102,10 @@ def graph_of(text: str) -> dict[str, Vertex]:
             if is_switch:
                 other.connect(ends[name], "NVL", 20.0 * links)
     flatten(switches)
-    for one in cpus:
+    for host_cpu in cpus:
         for other in cpus:
-            if one is not other:
-                one.connect(other, "SYS", 10.0)
+            if host_cpu is not other:
+                host_cpu.connect(other, "SYS", 10.0)
     for cpu in cpus:
         up_links_last(cpu, None)
     return ends
@@ -133,7 +135,7 @@ def flatten(switches: list[Vertex]) -> None:
                 continue
             below = [one for _, one, _ in upper.links if one.kind == "PCI" and generation(one, 1) == kind]
             for sub in below:
-                upper.links = [one for one in upper.links if one[1] is not sub]
+                upper.links = [link for link in upper.links if link[1] is not sub]
                 for link, other, bandwidth in sub.links:
                     if other is not upper:
                         upper.links.append((link, other, bandwidth))
@@ -145,7 +147,7 @@ def flatten(switches: list[Vertex]) -> None:
 
 
 def up_links_last(vertex: Vertex, above: Vertex | None) -> None:
-    vertex.links.sort(key=lambda one: one[1] is above)
+    vertex.links.sort(key=lambda edge: edge[1] is above)
     for link, other, _ in list(vertex.links):
         if link == "PCI" and other is not above:
             up_links_last(other, vertex)

@@ -97,5 +97,7 @@ def live_stream(guest: Guest, name: str) -> Iterator[LiveStream]:
 
 def process_of(sample: Sample, pid: int) -> dict[str, Any] | None:
     """What a sample says of a process."""
-    found: dict[str, Any] | None = next((one for one in sample["processes"] or () if one["pid"] == pid), None)
+    found: dict[str, Any] | None = next(
+        (process for process in sample["processes"] or () if process["pid"] == pid), None
+    )
     return found

@@ -46,7 +46,10 @@ class Jobs:
 
         def is_whole(sample: Sample) -> bool:
             processes = [process_of(sample, pid) for pid in self.pids]
-            return all(one and one["pinned_bytes"] and one["nics"] and one["user"] for one in processes)
+            return all(
+                process and process["pinned_bytes"] and process["nics"] and process["user"]
+                for process in processes
+            )
 
         return stream.until(is_whole, seconds)
 
@@ -104,7 +107,7 @@ def test_each_end_has_what_rdma_and_proc_say(jobs: Jobs) -> None:
     pinned = dict(
         zip(sorted(jobs.pids), (int(word) for word in status.split() if word.isdigit()), strict=True)
     )
-    counts = Counter((one.get("pid"), one["ifname"], one["state"] == "RTS") for one in queue_pairs)
+    counts = Counter((pair.get("pid"), pair["ifname"], pair["state"] == "RTS") for pair in queue_pairs)
     for stream in jobs.streams:
         sample = jobs.sample_with_all(stream)
         for pair in jobs.pairs:
@@ -117,7 +120,7 @@ def test_each_end_has_what_rdma_and_proc_say(jobs: Jobs) -> None:
                 assert nic["device"] == pair.device
                 assert (nic["queue_pairs"], nic["ready"]) == (ready + counts[pid, pair.device, False], ready)
                 assert nic["regions"] == len(own)
-                assert nic["registered_bytes"] == sum(-(-one["mrlen"] // 4096) * 4096 for one in own)
+                assert nic["registered_bytes"] == sum(-(-region["mrlen"] // 4096) * 4096 for region in own)
                 assert process["pinned_bytes"] == pinned[pid] * 1024
                 assert process["user"] == pair.user
 

@@ -85,5 +85,5 @@ def test_the_real_mlx5_core_refuses_the_pretended_nics(node: Guest) -> None:
         assert f"mlx5_core: probe of {nic['bdf']} failed" in refused
         assert nic["driver"] is None
         assert "Kernel driver in use" not in node.run("lspci", "-k", "-s", nic["bdf"])
-    module = next(one for one in node.json("modules")["modules"] if one["name"] == "mlx5_core")
+    module = next(module for module in node.json("modules")["modules"] if module["name"] == "mlx5_core")
     assert (module["state"], module["refcnt"]) == ("live", 0)

@@ -140,8 +140,8 @@ def bench_recording() -> None:
             return watched(directory)
 
     plain, told = [watched(None) for _ in range(5)], [recorded() for _ in range(5)]
-    first, first_told = min(one[0] for one in plain), min(one[0] for one in told)
-    rest, rest_told = min(one[1] for one in plain), min(one[1] for one in told)
+    first, first_told = min(timing[0] for timing in plain), min(text[0] for text in told)
+    rest, rest_told = min(timing[1] for timing in plain), min(text[1] for text in told)
     more = 100 * (rest_told - rest)
     row(
         "recording, CPU of one core at 1 Hz",

@@ -159,9 +159,9 @@ async def met(
 
 async def measured(pilot: Pilot[None], clock: SteppedClock, client: ScriptedProcess, *gbps: float) -> None:
     """A row a second."""
-    for one in gbps:
+    for gbp in gbps:
         before = printed(pilot).count("23269")
-        client.say(row(one))
+        client.say(row(gbp))
         await until(pilot, lambda before=before: printed(pilot).count("23269") > before)
         clock.now += 1.0
 

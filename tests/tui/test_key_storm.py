@@ -40,7 +40,7 @@ async def storm(pilot: Pilot[None], seed: int, count: int) -> None:
             await pilot.resize_terminal(*chance.choice(SIZES))
         key = chance.choice(PRESSED)
         # A typed name or a plan would be confirmed.
-        if key == "enter" and any(one.has_focus for one in pilot.app.screen.query(Input)):
+        if key == "enter" and any(field.has_focus for field in pilot.app.screen.query(Input)):
             continue
         pilot.app.simulate_key(key)
         if chance.random() < 0.3:

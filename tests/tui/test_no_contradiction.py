@@ -155,7 +155,9 @@ def said_by_each(name: str) -> dict[str, tuple[object, ...]]:
         said[where] = (verdict["state"], reason, *counts, document["exit_status"], title)
 
     def first_title(findings: list[dict[str, str]]) -> str:
-        shown = [one for one in findings if one["severity"] != "note" and not one.get("part_of")]
+        shown = [
+            finding for finding in findings if finding["severity"] != "note" and not finding.get("part_of")
+        ]
         order = {"critical": 0, "warning": 1}
         return min(shown, key=lambda one: order[one["severity"]])["title"] if shown else ""
 

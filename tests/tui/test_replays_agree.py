@@ -51,16 +51,19 @@ def test_check_topo_live_and_the_screen_show_the_same_at_the_end_of_a_recording(
     for _ in source.read(probe=False):
         pass
     _, judgment = source.examine()
-    shown = [(one.id, one.severity.value, one.cause, list(one.devices)) for one in judgment.listed]
+    shown = [
+        (finding.id, finding.severity.value, finding.cause, list(finding.devices))
+        for finding in judgment.listed
+    ]
     assert [name for name, *_ in shown] == [problem]
 
     def listed(content: dict[str, object]) -> list[tuple[object, ...]]:
         findings = content["findings"]
         assert isinstance(findings, list)
         return [
-            (one["id"], one["severity"], one["cause"], one["devices"])
-            for one in findings
-            if one["severity"] != "note" and not one.get("part_of")
+            (finding["id"], finding["severity"], finding["cause"], finding["devices"])
+            for finding in findings
+            if finding["severity"] != "note" and not finding.get("part_of")
         ]
 
     checked, live, topo = last_printed("check"), last_printed("live"), last_printed("topo")

@@ -63,7 +63,7 @@ class Frames:
             self.ours, self.textual = Emulator(*size), Emulator(*size)
         minimized = self.app._output.minimized(self.app.screen, update)  # type: ignore[arg-type]
         assert isinstance(minimized, CompositorUpdate)
-        written, by_textual = (one.render_segments(self.app.console) for one in (minimized, update))
+        written, by_textual = (frame.render_segments(self.app.console) for frame in (minimized, update))
         self.ours.feed(written)
         self.textual.feed(by_textual)
         self.count += 1

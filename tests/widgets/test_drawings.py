@@ -151,7 +151,7 @@ def test_the_legend_explains_every_word_of_the_matrix_and_repeats_none(topology:
     for word in words:
         assert re.search(rf"(?:^|  ){word} [A-Za-z0-9]", "\n".join(legend))
     for text in legend:
-        names = [one for one in re.findall(r"\b[A-Z]{3,4}\b", text) if one not in ("NCCL", "NUMA", "NIC")]
+        names = [word for word in re.findall(r"\b[A-Z]{3,4}\b", text) if word not in ("NCCL", "NUMA", "NIC")]
         assert len(names) == len(set(names))
 
 

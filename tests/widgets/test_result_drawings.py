@@ -133,7 +133,7 @@ def test_gdrcopy_has_both_directions_and_its_suite_a_count() -> None:
     copies = result(tool="gdrcopy_copybw", memory="", samples=rows, figure=rows[0])
     assert words_of(copies) == "CPU writes GPU memory 80 Gb/s · CPU reads GPU memory 4.4 Gb/s"
     counts = ((About.TOTAL, "28"), (About.PASSED, "26"), (About.FAILED, "0"), (About.WAIVED, "2"))
-    facts = tuple(fact(*one) for one in (*counts, (About.WAIVED, "basic_v2")))
+    facts = tuple(fact(*count) for count in (*counts, (About.WAIVED, "basic_v2")))
     sanity = result(None, tool="gdrcopy_sanity", memory="", facts=facts)
     assert words_of(sanity) == "26 of 28 tests of CPU access to GPU memory passed, 2 waived"
     assert mark_of(sanity).text == "✓"

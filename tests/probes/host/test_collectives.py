@@ -52,7 +52,7 @@ def record(sequence: int = 1, bus: object = 48.5, rank: int = 3, **perf: Any) ->
 
 
 def log(*records: object, indent: int | None = None) -> bytes:
-    return "".join(f"{json.dumps(one, indent=indent)}\n" for one in records).encode()
+    return "".join(f"{json.dumps(record, indent=indent)}\n" for record in records).encode()
 
 
 @pytest.mark.parametrize("indent", [None, 2])
@@ -78,7 +78,7 @@ def test_event_traces_and_point_to_point_lines_do_not_matter() -> None:
     traced = record(1, event_trace_sn={"kernel_events": [{"channel_id": 0, "kernel_start_sn": 3}]})
     other = record(2)
     other["p2p_perf"] = other.pop("coll_perf")
-    assert [one.sequence for one in parse_log(log(traced, other))] == [1]
+    assert [collective.sequence for collective in parse_log(log(traced, other))] == [1]
 
 
 @pytest.mark.parametrize("indent", [None, 2])
@@ -86,21 +86,21 @@ def test_a_log_cut_anywhere_gives_its_complete_collectives(indent: int | None) -
     content = log(record(1), record(2), record(3), indent=indent)
     ends = [content.index(b'"coll_sn": %d' % sequence) for sequence in (1, 2, 3)]
     for cut in range(0, len(content), 7):
-        seen = [one.sequence for one in parse_log(content[:cut])]
+        seen = [collective.sequence for collective in parse_log(content[:cut])]
         assert seen == sorted(seen, reverse=True)
         assert len(seen) >= sum(end + 400 < cut for end in ends)
-        rest = [one.sequence for one in parse_log(content[cut:])]
+        rest = [collective.sequence for collective in parse_log(content[cut:])]
         assert rest == [3, 2, 1][: len(rest)]
 
 
 def test_only_the_newest_collectives_of_a_log_are_kept() -> None:
     found = parse_log(log(*(record(number) for number in range(500))))
-    assert [one.sequence for one in found] == list(range(499, 499 - MAX_COLLECTIVES, -1))
+    assert [collective.sequence for collective in found] == list(range(499, 499 - MAX_COLLECTIVES, -1))
 
 
 @pytest.mark.parametrize("bus", ["48", None, True, -1, [], "NaN", 10**400])
 def test_a_collective_without_a_bandwidth_is_left_out(bus: object) -> None:
-    assert [one.sequence for one in parse_log(log(record(1, bus), record(2)))] == [2]
+    assert [collective.sequence for collective in parse_log(log(record(1, bus), record(2)))] == [2]
 
 
 def test_not_a_number_and_deep_nesting_are_left_out() -> None:
@@ -115,7 +115,7 @@ def test_metrics_give_averages_the_longest_messages_first() -> None:
     )
     found = parse_metrics(content.encode())
     assert found is not None
-    assert [(one.message_size, one.bus_gbps) for one in found] == [
+    assert [(collective.message_size, collective.bus_gbps) for collective in found] == [
         ("4-5GB", 678.263),
         ("512-513MB", 300.0),
         ("1-2MB", 20.0),
@@ -149,10 +149,10 @@ def test_any_bytes_are_read(content: bytes) -> None:
         b"nccl_bus_bandwidth_gbs{" + content + b"} 5\n",
         b'nccl_bus_bandwidth_gbs{collective="' + content + b'"} 5\n',
     ):
-        for one in (*parse_log(text), *(parse_metrics(text) or ())):
-            assert one.communicator.isprintable()
-            assert one.collective.isprintable()
-            assert len(one.message_size) <= 64
+        for collective in (*parse_log(text), *(parse_metrics(text) or ())):
+            assert collective.communicator.isprintable()
+            assert collective.collective.isprintable()
+            assert len(collective.message_size) <= 64
 
 
 def test_of_a_long_log_only_the_end_is_read(tmp_path: Path) -> None:
@@ -181,7 +181,9 @@ def test_only_regular_files_are_opened(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(not REAL.is_dir(), reason="needs the examples of NVIDIA's documentation")
 def test_the_examples_of_nvidias_documentation() -> None:
-    assert [one.bus_gbps for one in parse_log((REAL / "readme-0.json").read_bytes())] == [485.119099]
+    assert [collective.bus_gbps for collective in parse_log((REAL / "readme-0.json").read_bytes())] == [
+        485.119099
+    ]
     (one,) = parse_log((REAL / "readme-1.json").read_bytes())
     assert (one.collective, one.rank, one.microseconds) == ("ReduceScatter", 4, 41057.0)
     (average,) = parse_metrics((REAL / "readme.prom").read_bytes()) or ()

@@ -38,7 +38,7 @@ class Following:
 
 def lasting(node: Following, check: str) -> list[str]:
     """Return the texts of a check's problems that last."""
-    return [one.text for one in node.sample.watched.conditions if one.check == check]
+    return [condition.text for condition in node.sample.watched.conditions if condition.check == check]
 
 
 def texts(events: list[LiveEvent]) -> list[str]:

@@ -71,7 +71,7 @@ def line(rank: int = 0, bus: float = 48.0, at: float = NOW, sequence: int = 7, *
 
 def ranks(count: int = 1, settings: dict[str, str] = SETTINGS) -> tuple[LiveProcess, ...]:
     found = [a_process(number) for number in range(count)]
-    return tuple(replace(one, process=replace(one.process, environment=settings)) for one in found)
+    return tuple(replace(rank, process=replace(rank.process, environment=settings)) for rank in found)
 
 
 def node_with_gpu() -> Node:
@@ -101,7 +101,7 @@ def why(process: LiveProcess) -> str:
 def test_each_rank_has_the_bandwidth_of_its_own_log(host: InspectedNode) -> None:
     host.add_rank(0, 48.0)
     host.add_rank(1, 41.5)
-    assert [one.bus_gbps for one in updated(host, ranks(2))] == [48.0, 41.5]
+    assert [rank.bus_gbps for rank in updated(host, ranks(2))] == [48.0, 41.5]
 
 
 def test_no_file_is_opened_of_a_job_without_the_inspector(host: InspectedNode) -> None:
@@ -160,7 +160,7 @@ def test_the_communicator_with_the_most_nodes_counts(host: InspectedNode) -> Non
     path.write_text(line() + line(bus=400.0, id="0x2", n_ranks=8, nnodes=1))
     (process,) = updated(host, ranks())
     assert process.bus_gbps == 48.0
-    assert [one.bus_gbps for one in process.collectives] == [48.0, 400.0]
+    assert [collective.bus_gbps for collective in process.collectives] == [48.0, 400.0]
 
 
 def test_files_are_read_every_five_seconds(host: InspectedNode) -> None:
@@ -168,7 +168,7 @@ def test_files_are_read_every_five_seconds(host: InspectedNode) -> None:
     bus, processes = BusBandwidth(), ranks()
     shown = [updated(host, processes, bus, now)[0] for now in (1.0, 2.0, 3.0, 4.0, 5.0)]
     assert len(host.opened) == 1
-    assert all(one is shown[0] for one in shown)
+    assert all(rank is shown[0] for rank in shown)
     updated(host, processes, bus, 6.0)
     assert len(host.opened) == 2
 

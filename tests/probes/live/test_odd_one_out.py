@@ -95,7 +95,7 @@ class Watching:
 
 
 def sentences(odd: tuple[OddOne, ...]) -> list[str]:
-    return [one.sentence for one in odd]
+    return [outlier.sentence for outlier in odd]
 
 
 SLOW = (370.0, 372.0, 368.0, 371.0, 370.0, 148.0, 369.0, 375.0)
@@ -137,7 +137,7 @@ def test_a_slow_nic_in_a_job_with_phases() -> None:
             for n in range(8)
         ]
 
-    assert [one.subject for one in Watching().see(60, rates)] == ["mlx5_6"]
+    assert [outlier.subject for outlier in Watching().see(60, rates)] == ["mlx5_6"]
 
 
 @pytest.mark.parametrize(

@@ -90,7 +90,7 @@ def local(**parts: object) -> LocalProcesses:
     processes = tuple(a_process(number) for number in range(8))
     whole = LocalProcesses(
         processes,
-        {one.pid: one.pid for one in processes},
+        {process.pid: process.pid for process in processes},
         frozenset({NODE, "127.0.0.1"}),
         {gpu_bdf(number): number for number in range(8)},
     )
@@ -176,13 +176,16 @@ def test_dead_and_silent_processes_are_named_with_their_devices() -> None:
         "  Process 99 on node 10.0.0.8 managing GPU 1",
         "",
     ]
-    stopped = tuple(replace(one, state="T") if one.pid == FIRST_PID + 3 else one for one in local().processes)
+    stopped = tuple(
+        replace(process, state="T") if process.pid == FIRST_PID + 3 else process
+        for process in local().processes
+    )
     found = findings(parse_report(a_report(errors=errors)), (), local(processes=stopped))
-    texts = [one.text for one in found]
+    texts = [report.text for report in found]
     assert "rank 3 (GPU3, mlx5_3) does not answer RAS; it is stopped" in texts
     assert any("a process (pid 99 on node 10.0.0.8, GPU1) is considered dead" in text for text in texts)
     assert "2 more processes are considered dead by RAS" in texts
-    assert {one.severity for one in found} == {Severity.CRITICAL}
+    assert {finding.severity for finding in found} == {Severity.CRITICAL}
 
 
 def test_the_same_pid_on_another_node_is_another_process() -> None:

@@ -50,9 +50,9 @@ def test_events_are_kept_for_an_hour_and_bounded_in_number() -> None:
     timeline = Timeline()
     timeline.add(a_sample(0.0, events=(event(0.0), event(0.0))))
     timeline.add(a_sample(1.0, events=(event(1.0),)))
-    assert [one.at - BEGAN for one in timeline.events] == [0.0, 0.0, 1.0]
+    assert [event.at - BEGAN for event in timeline.events] == [0.0, 0.0, 1.0]
     timeline.add(a_sample(KEPT_SECONDS + 1.0))
-    assert [one.at - BEGAN for one in timeline.events] == [1.0]
+    assert [event.at - BEGAN for event in timeline.events] == [1.0]
     timeline.add(a_sample(KEPT_SECONDS + 2.0, events=(event(2.0),) * (MAX_EVENTS + 5)))
     assert len(timeline.events) == MAX_EVENTS
 
@@ -93,7 +93,7 @@ def test_big_samples_are_kept_further_apart_so_that_an_hour_fits(monkeypatch: py
     assert timeline.size_bytes <= 100_000
     times = timeline.times
     assert 0.9 * KEPT_SECONDS <= times[-1] - times[0] <= KEPT_SECONDS + 200
-    assert {one.at for one in timeline.events[1:]} <= set(times)
+    assert {event.at for event in timeline.events[1:]} <= set(times)
 
 
 @pytest.mark.slow

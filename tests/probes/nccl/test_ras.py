@@ -61,7 +61,10 @@ def test_every_line_of_a_real_report_is_understood(path: object) -> None:
         4,
     )
     assert [(group.communicators, group.status) for group in report.groups] == [(2, "RUNNING")]
-    assert [one.hash for one in report.communicators] == ["9ffb2f11a2c40000", "9ffb2f11a2c41111"]
+    assert [communicator.hash for communicator in report.communicators] == [
+        "9ffb2f11a2c40000",
+        "9ffb2f11a2c41111",
+    ]
 
 
 def test_a_dead_and_a_missing_process_of_a_real_report() -> None:
@@ -83,7 +86,7 @@ def test_the_forms_of_the_first_versions() -> None:
     counts = parse_report("Warnings\n" + machine_file("live/ras-doc/block-03.txt").read_text())
     (all_types,) = counts.communicators[0].counts
     assert all_types.operation == "collective"
-    assert [(one.value, one.count, len(one.ranks)) for one in all_types.sets] == [
+    assert [(problem.value, problem.count, len(problem.ranks)) for problem in all_types.sets] == [
         ("6650", 26, 0),
         ("6649", 6, 6),
     ]
@@ -187,14 +190,14 @@ node01:15 NCCL DIAG NCCL diagnostics completed in 40.0 ms across 8 ranks
 
 def test_diagnostics_are_read_line_by_line() -> None:
     found = parse_diagnostics(_DIAGNOSTICS)
-    assert [(one.is_ok, one.process) for one in found.lines] == [(True, "node01:15"), (False, "")]
+    assert [(line.is_ok, line.process) for line in found.lines] == [(True, "node01:15"), (False, "")]
     assert found.lines[0].text == "p2p: all 56 directed GPU P2P edges verified"
-    assert [one.text for one in found.to_review] == ["transport detect returned 3"]
+    assert [report.text for report in found.to_review] == ["transport detect returned 3"]
     assert found.other == ("=== NCCL Diagnostics ===", "NCCL diagnostics completed in 40.0 ms across 8 ranks")
 
 
 @given(st.text())
 def test_any_diagnostics_can_be_read(what: str) -> None:
     found = parse_diagnostics(f"{what}\nh:1 NCCL DIAG [OK] {what}")
-    shown = [*(one.text for one in found.lines), *found.other]
+    shown = [*(line.text for line in found.lines), *found.other]
     assert all(line.isprintable() for line in shown)

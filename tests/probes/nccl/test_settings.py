@@ -28,7 +28,7 @@ def test_levels_by_number(value: str, word: str) -> None:
     assert level.word == word
 
 
-@pytest.mark.parametrize("word", ["LOC", *(one.value for one in Nccl)])
+@pytest.mark.parametrize("word", ["LOC", *(level.value for level in Nccl)])
 def test_levels_by_word(word: str) -> None:
     level = parse_level(word)
     assert level is not None

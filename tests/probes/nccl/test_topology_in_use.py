@@ -47,7 +47,7 @@ def near(examination: Examination) -> dict[str, tuple[str, ...]]:
 
 
 def finding(examination: Examination, name: str) -> Finding:
-    return next(one for one in findings(examination) if one.id == name)
+    return next(finding for finding in findings(examination) if finding.id == name)
 
 
 def test_a_virtual_machine_takes_its_paths_from_the_file_of_nccl_conf() -> None:
@@ -158,15 +158,17 @@ def test_the_mask_of_cpus_is_written_like_the_kernels_cpumap() -> None:
 def test_a_healthy_azure_node_has_no_finding_and_every_check_runs() -> None:
     found = findings_on("azure-nd-h100").values()
     wrong = (Severity.CRITICAL, Severity.WARNING)
-    assert not [one.id for one in found if one.status is Status.FOUND and one.severity in wrong]
+    assert not [
+        finding.id for finding in found if finding.status is Status.FOUND and finding.severity in wrong
+    ]
     moving = {check.id for check in CHECKS if check.is_moving}  # some need watching
-    assert {one.id for one in found if one.status is Status.UNKNOWN} <= moving
+    assert {finding.id for finding in found if finding.status is Status.UNKNOWN} <= moving
 
 
 def test_a_redacted_file_gives_the_same_paths() -> None:
     text = xml_text(system_of(build(probe_node(SimulatedHost("hgx-h100")))))
     kept = TOPOLOGY(Tokens(), text.encode()).decode()
-    systems = [parse_system(one, "t") for one in (text, kept)]
+    systems = [parse_system(content, "t") for content in (text, kept)]
     seats = [file_tree("t", system).seats for system in systems if isinstance(system, Element)]
     assert len(seats) == 2
     assert seats[0] == seats[1]

@@ -58,34 +58,34 @@ MARKERS: list[str] = [*NAMES, *SERIALS, *ADDRESSES, *HARDWARE, *IDS]
 _EVERYTHING = " ".join(MARKERS)
 _LINES = "\n".join(
     line
-    for one in MARKERS
+    for marker in MARKERS
     for line in (
-        f"- {one}-{one}",
-        f"name={one}",
-        f'acct="{one}" hostname={one} uid={USER_ID} auid={USER_ID} res=success',
-        f"Hostname set to <{one}>",
-        f"serial {one}",
-        f"sn={one} s/n:{one} Serial#:{one} SerialNumber: {one}",
-        f"<a b='{one}'>{one}</a>",
-        f"# comment by {one}",
-        f"//{one}//_{one[::-1]}",
+        f"- {marker}-{marker}",
+        f"name={marker}",
+        f'acct="{marker}" hostname={marker} uid={USER_ID} auid={USER_ID} res=success',
+        f"Hostname set to <{marker}>",
+        f"serial {marker}",
+        f"sn={marker} s/n:{marker} Serial#:{marker} SerialNumber: {marker}",
+        f"<a b='{marker}'>{marker}</a>",
+        f"# comment by {marker}",
+        f"//{marker}//_{marker[::-1]}",
     )
 )
 # What each rule looks for, with markers wherever there is room.
 _LOG = "\n".join(
     line
-    for one in MARKERS
+    for marker in MARKERS
     for line in (
-        f"<6>[    1.000000] usb 1-1: SerialNumber: {one}",
-        f'<5>[    2.000000] audit: acct="{one}" uid={USER_ID} auid={USER_ID} hostname={one} exe="/usr/bin/{one}"',
-        f"[    3.000000] {one.partition('/')[0] or 'x'} kernel: NVRM: Xid (PCI:0000:1b:00): 79, pid=4242, name={one}, GPU has"
-        f" fallen off the bus. {one}",
-        f"<4>[    4.000000] mlx5_core 0000:1b:00.0 {one[:30]}: Link down {one}",
-        f"<4>[    5.000000] INFO: task {one[:30]}:4242 blocked for more than 120 seconds, uid={USER_ID} serial {one}",
-        f"<4>[    6.000000] {one}: disagrees about version of symbol {one}",
-        f"<4>[    7.000000] nvidia-peermem {one} sn={one} s/n:{one} Serial#:{one} wwn-0x{one} comm={one}",
-        f"<4>[    8.000000] infiniband {one[:30]}: reg mr failed guid={one} node {one} by user {one}",
-        f"[Sun Dec  1 14:54:40 2024] {one[:60]} kernel: mlx5_core 0000:5c:00.0: high temperature {one}",
+        f"<6>[    1.000000] usb 1-1: SerialNumber: {marker}",
+        f'<5>[    2.000000] audit: acct="{marker}" uid={USER_ID} auid={USER_ID} hostname={marker} exe="/usr/bin/{marker}"',
+        f"[    3.000000] {marker.partition('/')[0] or 'x'} kernel: NVRM: Xid (PCI:0000:1b:00): 79, pid=4242, name={marker}, GPU has"
+        f" fallen off the bus. {marker}",
+        f"<4>[    4.000000] mlx5_core 0000:1b:00.0 {marker[:30]}: Link down {marker}",
+        f"<4>[    5.000000] INFO: task {marker[:30]}:4242 blocked for more than 120 seconds, uid={USER_ID} serial {marker}",
+        f"<4>[    6.000000] {marker}: disagrees about version of symbol {marker}",
+        f"<4>[    7.000000] nvidia-peermem {marker} sn={marker} s/n:{marker} Serial#:{marker} wwn-0x{marker} comm={marker}",
+        f"<4>[    8.000000] infiniband {marker[:30]}: reg mr failed guid={marker} node {marker} by user {marker}",
+        f"[Sun Dec  1 14:54:40 2024] {marker[:60]} kernel: mlx5_core 0000:5c:00.0: high temperature {marker}",
     )
 )
 _CGROUP = "".join(
@@ -95,17 +95,18 @@ _CGROUP = "".join(
     for number, one in enumerate(MARKERS)
 )
 _VARIABLES = [
-    *(f"NCCL_COMM_ID={one}" for one in MARKERS),
-    *(f"NCCL_HOSTID={one}" for one in MARKERS),
-    *(f"NCCL_DEBUG_FILE=/tmp/{one}/%h.%p.log" for one in MARKERS),
-    *(f"UCX_LOG_FILE={one}" for one in MARKERS),
-    *(f"NCCL_SOCKET_IFNAME=^{one},={one},lo" for one in MARKERS),
-    *(f"NCCL_{one.upper().replace('-', '_')}=1" for one in NAMES[:20] if one.isascii()),
-    *(f"API_TOKEN_{one}={one}" for one in MARKERS),
+    *(f"NCCL_COMM_ID={marker}" for marker in MARKERS),
+    *(f"NCCL_HOSTID={marker}" for marker in MARKERS),
+    *(f"NCCL_DEBUG_FILE=/tmp/{marker}/%h.%p.log" for marker in MARKERS),
+    *(f"UCX_LOG_FILE={marker}" for marker in MARKERS),
+    *(f"NCCL_SOCKET_IFNAME=^{marker},={marker},lo" for marker in MARKERS),
+    *(f"NCCL_{name.upper().replace('-', '_')}=1" for name in NAMES[:20] if name.isascii()),
+    *(f"API_TOKEN_{marker}={marker}" for marker in MARKERS),
 ]
 _STATUS = (
     "".join(
-        f"Name:\t{one}\nGroups:\t{USER_ID} {one}\nSeccomp:\t{one}\nState:\tS ({one})\n" for one in MARKERS
+        f"Name:\t{marker}\nGroups:\t{USER_ID} {marker}\nSeccomp:\t{marker}\nState:\tS ({marker})\n"
+        for marker in MARKERS
     )
     + f"Uid:\t{USER_ID}\t{USER_ID}\t{USER_ID}\t{USER_ID}\nGid:\t{USER_ID}\t{USER_ID}\t{USER_ID}\t{USER_ID}\n"
 )
@@ -120,20 +121,21 @@ _MAPS = "".join(
     )
 )
 _PASSWD = "".join(
-    f"{one.replace(':', '_')}:x:{USER_ID}:{USER_ID}:{one},Room {one}:/home/{one}:/bin/{one}\n"
-    for one in MARKERS
+    f"{marker.replace(':', '_')}:x:{USER_ID}:{USER_ID}:{marker},Room {marker}:/home/{marker}:/bin/{marker}\n"
+    for marker in MARKERS
 )
 _MOUNTS = "".join(
-    f"{one}:/export/{one} /mnt/{one} nfs4 rw,addr={one},uid={USER_ID},username={one} 0 0\n" for one in MARKERS
+    f"{marker}:/export/{marker} /mnt/{marker} nfs4 rw,addr={marker},uid={USER_ID},username={marker} 0 0\n"
+    for marker in MARKERS
 )
 _ROUTE = "Iface\tDestination\tGateway\tFlags\n" + "".join(
     f"{one[:15]}\t{address.packed[::-1].hex().upper()}\t{address.packed[::-1].hex().upper()}\t0003\n"
     for one, address in zip(NAMES, itertools.cycle(map(ipaddress.IPv4Address, ADDRESSES[:2])), strict=False)
 )
 _ROUTE6 = "".join(
-    f"{ipaddress.IPv6Address(one).packed.hex()} 40 {'0' * 32} 00 {ipaddress.IPv6Address(one).packed.hex()} 00000400 00000001"
+    f"{ipaddress.IPv6Address(address).packed.hex()} 40 {'0' * 32} 00 {ipaddress.IPv6Address(address).packed.hex()} 00000400 00000001"
     f" 00000000 00000003 {name[:15]}\n"
-    for one in ADDRESSES[2:4]
+    for address in ADDRESSES[2:4]
     for name in NAMES
 )
 _TCP = "".join(
@@ -142,24 +144,24 @@ _TCP = "".join(
     for number, one in enumerate(ADDRESSES[:2])
 )
 _CONFIGURATION = "".join(
-    f"# {one}\n@{one} soft memlock unlimited # {one}\n{one} - memlock 8192\ninstall {one} /bin/{one} # {one}\n"
-    f"options nvidia NVreg_RegistryDwords={one}\nblacklist {one}\nNCCL_SOCKET_IFNAME={one}\n  NCCL_DEBUG={one}\n"
-    f"NCCL_COMM_ID={one}\n{one}=NCCL_DEBUG\n[Service]\nLimitMEMLOCK={one}\nEnvironment={one}\nUser={one}\n"
-    f'PRETTY_NAME="{one}"\nBUILD_ID={one}\nCONFIG_{one}=y\nCONFIG_DEFAULT_HOSTNAME="{one}"\nexport NCCL_X={one}\n'
-    f"kernel/drivers/nvidia/{one}.ko: {one}/ib_core.ko.zst {one}\nextra/{one}/nvidia.ko: {one}\n"
-    f"0x12345678\tib_register_peer_memory_client\t{one}/ib_core\tEXPORT_SYMBOL\t{one}\n"
-    f"alias symbol:ib_register_peer_memory_client {one}\n"
-    for one in MARKERS
+    f"# {marker}\n@{marker} soft memlock unlimited # {marker}\n{marker} - memlock 8192\ninstall {marker} /bin/{marker} # {marker}\n"
+    f"options nvidia NVreg_RegistryDwords={marker}\nblacklist {marker}\nNCCL_SOCKET_IFNAME={marker}\n  NCCL_DEBUG={marker}\n"
+    f"NCCL_COMM_ID={marker}\n{marker}=NCCL_DEBUG\n[Service]\nLimitMEMLOCK={marker}\nEnvironment={marker}\nUser={marker}\n"
+    f'PRETTY_NAME="{marker}"\nBUILD_ID={marker}\nCONFIG_{marker}=y\nCONFIG_DEFAULT_HOSTNAME="{marker}"\nexport NCCL_X={marker}\n'
+    f"kernel/drivers/nvidia/{marker}.ko: {marker}/ib_core.ko.zst {marker}\nextra/{marker}/nvidia.ko: {marker}\n"
+    f"0x12345678\tib_register_peer_memory_client\t{marker}/ib_core\tEXPORT_SYMBOL\t{marker}\n"
+    f"alias symbol:ib_register_peer_memory_client {marker}\n"
+    for marker in MARKERS
 )
 _XML = '<system version="1">' + "".join(
-    f'<cpu host_hash="{one}" arch="{one}" numaid="{one}"><pci busid="{one}" class="0x020000" {one}="1"><net name="{one}"'
-    f' guid="{one}" dev="{one}"/></pci></cpu><{one}/>{one}'
-    for one in MARKERS
+    f'<cpu host_hash="{marker}" arch="{marker}" numaid="{marker}"><pci busid="{marker}" class="0x020000" {marker}="1"><net name="{marker}"'
+    f' guid="{marker}" dev="{marker}"/></pci></cpu><{marker}/>{marker}'
+    for marker in MARKERS
 )
 _MODINFO = "".join(
-    f"filename:       /lib/modules/{one}/nvidia.ko\nauthor: {one}\nsigner:         {one}\nsig_key: {one}\n"
-    f"version: {one}\ndepends: {one},ib_core\nparm: {one}\n"
-    for one in MARKERS
+    f"filename:       /lib/modules/{marker}/nvidia.ko\nauthor: {marker}\nsigner:         {marker}\nsig_key: {marker}\n"
+    f"version: {marker}\ndepends: {marker},ib_core\nparm: {marker}\n"
+    for marker in MARKERS
 )
 _TEXTS = {
     "cgroup": _CGROUP, "cpuset": _CGROUP, "status": _STATUS, "maps": _MAPS, "passwd": _PASSWD, "mounts": _MOUNTS,
@@ -192,27 +194,34 @@ def _contents(path: str) -> Iterator[bytes]:
     yield _CONFIGURATION.encode()
     yield _XML.encode()
     yield (_EVERYTHING + "\n").encode("utf-16")
-    yield b"\0".join(one.encode() for one in MARKERS)
-    yield b"\x7fELF\0libcuda.so\0" + b"\0".join(one.encode() for one in MARKERS)
-    yield b"\0".join(one.encode() for one in (*_VARIABLES, *MARKERS))
+    yield b"\0".join(marker.encode() for marker in MARKERS)
+    yield b"\x7fELF\0libcuda.so\0" + b"\0".join(marker.encode() for marker in MARKERS)
+    yield b"\0".join(text.encode() for text in (*_VARIABLES, *MARKERS))
     yield gzip.compress(_CONFIGURATION.encode())
     yield base64.b64encode(_EVERYTHING.encode())
     if name in _TEXTS:
         yield _TEXTS[name].encode()
     if name == "config":
         yield config_space()
-    for one in (
+    for marker in (
         MARKERS if name in ("cmdline", "stat", "comm", "hostname", "board_id", "srcversion", "config") else ()
     ):
-        if not one.isdecimal():  # a number alone is no more than a number
-            yield f"{one}\n".encode()
+        if not marker.isdecimal():  # a number alone is no more than a number
+            yield f"{marker}\n".encode()
         if name == "cmdline":  # a title, a program of somebody's, arguments
-            yield f"{one}: {one} [priv]".encode()
+            yield f"{marker}: {marker} [priv]".encode()
             yield b"\0".join(
-                f.encode() for f in (f"/home/{one}/{one}", f"--password={one}", f"NCCL_HOSTID={one}", one, "")
+                f.encode()
+                for f in (
+                    f"/home/{marker}/{marker}",
+                    f"--password={marker}",
+                    f"NCCL_HOSTID={marker}",
+                    marker,
+                    "",
+                )
             )
         if name == "stat":
-            yield f"4242 ({one}) S 1 {one} 0\n".encode()
+            yield f"4242 ({marker}) S 1 {marker} 0\n".encode()
 
 
 _SOME = itertools.cycle([MARKERS[at : at + 8] for at in range(0, len(MARKERS), 8)])
@@ -239,7 +248,7 @@ def questions() -> dict[Question, object]:
             full |= {row.rule} if "4242" in path else set()
             target = f"/{MARKERS[0]}/{path}"
             if "4242" in path:
-                answers[Question("names", (path,))] = tuple(one.replace("/", "_") for one in MARKERS)
+                answers[Question("names", (path,))] = tuple(marker.replace("/", "_") for marker in MARKERS)
             answers[Question("link", (path,))] = target
             answers[Question("resolve", (path,))] = target
             answers[Question("size", (path,))] = 4
@@ -275,7 +284,7 @@ def questions() -> dict[Question, object]:
     )
     lost = Unknown(Reason.DRIVER_ERROR, _EVERYTHING, _LINES)
     answers[Question("nvml_live")] = tuple(
-        NvmlLive(one, *[lost] * 13, throttle_reasons=(one,)) for one in MARKERS
+        NvmlLive(marker, *[lost] * 13, throttle_reasons=(marker,)) for marker in MARKERS
     )
     answers[Question("rdma_resources")] = RdmaResources(
         tuple(QueuePair(one, number, one, one, kernel_name=one) for number, one in enumerate(MARKERS)),
@@ -306,7 +315,7 @@ def moments() -> list[Moment]:
     answers = questions()
     later: dict[Question, object] = {
         Question("file", ("/proc/sys/kernel/hostname",)): f"{NAMES[0]}.{NAMES[1]}\n".encode(),
-        Question("file", ("/proc/4242/environ",)): b"\0".join(one.encode() for one in _VARIABLES),
+        Question("file", ("/proc/4242/environ",)): b"\0".join(variable.encode() for variable in _VARIABLES),
         Question("file", ("/sys/bus/pci/devices/0000:1b:00.0/config",)): config_space(),
         **{
             Question("file", (path,)): text.encode()
@@ -348,7 +357,7 @@ def notations(marker: str) -> set[bytes]:
         texts |= {bare, bare.lower(), bare.upper(), bare[::-1]}
     raw = marker.encode()
     texts |= {raw.hex(), raw.hex().upper(), marker.encode("unicode_escape").decode(), ascii(marker)[1:-1]}
-    found = {one.encode() for one in texts}
+    found = {text.encode() for text in texts}
     found |= {
         one.encode(code)
         for one in (marker, marker.lower())
@@ -371,4 +380,4 @@ def notations(marker: str) -> set[bytes]:
         found |= {
             ":".join(bare[at : at + size] for at in range(0, len(bare), size)).encode() for size in (2, 4)
         }
-    return {one for one in found if len(one) > 4}
+    return {text for text in found if len(text) > 4}

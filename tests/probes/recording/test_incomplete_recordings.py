@@ -86,5 +86,8 @@ _ACCESS = ("readable", "writable")
 @pytest.mark.parametrize("reason", [Reason.NEEDS_ROOT, Reason.TIMED_OUT])
 def test_a_node_that_does_not_answer_says_nothing_else(name: str, reason: Reason) -> None:
     moment = recorded_moment(name)
-    choices = (frozenset(one for one in group if one.kind not in _ACCESS) for group in groups(moment, FEW))
+    choices = (
+        frozenset(question for question in group if question.kind not in _ACCESS)
+        for group in groups(moment, FEW)
+    )
     assert refused(name, reason, choices) == {}

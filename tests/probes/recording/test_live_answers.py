@@ -190,7 +190,10 @@ def test_what_a_redacted_recording_keeps(recorded: Recorded) -> None:
     assert host.ethtool_counters(["ens1np0"]) == recorded.node.ethtool_counters(["ens1np0"])
     messages = host.kernel_messages()
     assert not isinstance(messages, Unknown)
-    assert [(one.sequence, one.at, one.priority) for one in messages] == [(7, 5140.9, 4), (10, 5143.0, 4)]
+    assert [(message.sequence, message.at, message.priority) for message in messages] == [
+        (7, 5140.9, 4),
+        (10, 5143.0, 4),
+    ]
     assert messages[0].text == XID.text
     assert "acme" not in messages[1].text
     assert messages[1].text.endswith("Link down")

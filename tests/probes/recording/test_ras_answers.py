@@ -81,7 +81,7 @@ def test_a_redacted_report_says_the_same_without_addresses() -> None:
         assert secret not in redacted
     before, after = parse_report(text), parse_report(redacted)
     assert (after.nccl, after.groups, after.dead_count) == (before.nccl, before.groups, before.dead_count)
-    assert [one.counts[0].counts for one in after.communicators] == [(9, 8)]
+    assert [communicator.counts[0].counts for communicator in after.communicators] == [(9, 8)]
     assert after.dead[0].pid == 4711
     assert after.dead[0].node == after.communicators[0].counts[0].sets[1].ranks[0].process.node  # type: ignore[union-attr]
     events = host.ras_events(ADDRESS)

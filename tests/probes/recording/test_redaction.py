@@ -102,7 +102,7 @@ def test_no_marker_is_anywhere_in_the_file_in_any_notation(every: int) -> None:
     left = []
     for marker in markers:
         assert marker.encode() in plain, f"{marker} was never recorded: the test proves nothing"
-        left += [(marker, one) for one in planted.notations(marker) if one in parts]
+        left += [(marker, notation) for notation in planted.notations(marker) if notation in parts]
     assert not left
 
 
@@ -137,7 +137,7 @@ def test_the_same_value_has_the_same_token_and_its_shape(tmp_path: Path) -> None
     assert host.read("/sys/class/infiniband/mlx5_0/ports/1/gids/1") == mapped
     mac = str(host.read("/sys/class/net/ib0/address"))
     assert re.fullmatch("02(:[0-9a-f]{2}){5}", mac)
-    (interface,) = [one for one in known_names(host, "/sys/class/net") if one != "ib0"]
+    (interface,) = [name for name in known_names(host, "/sys/class/net") if name != "ib0"]
     assert host.read(f"/sys/class/net/{interface}/address") == mac.replace(":", "-")
     name = str(host.read("/proc/sys/kernel/hostname")).partition(".")[0]
     assert host.read("/sys/class/infiniband/mlx5_0/node_desc").startswith(f"{name} ")  # type: ignore[union-attr]

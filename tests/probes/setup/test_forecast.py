@@ -249,9 +249,9 @@ def test_a_boot_image_older_than_its_settings_is_found() -> None:
     settings = write("/etc/modprobe.d/nvidia.conf", "options nvidia NVreg_OpenRmEnableUnsupportedGpus=1\n")
     sound = write("/etc/modprobe.d/sound.conf", "options snd_hda_intel power_save=1\n")
     stale = judged(node("hgx-h100", settings, sound, times(modprobe=5000)))
-    finding = next(one for one in stale.findings if one.id == "boot-image-older-than-settings")
+    finding = next(finding for finding in stale.findings if finding.id == "boot-image-older-than-settings")
     assert finding.status is Status.FOUND
-    assert [one.source for one in finding.evidence] == ["stat /etc/modprobe.d/nvidia.conf"]
+    assert [line.source for line in finding.evidence] == ["stat /etc/modprobe.d/nvidia.conf"]
     assert exit_status(stale) == 1
     fresh = judged(node("hgx-h100", settings, times(initrd=5000)))
     assert "boot-image-older-than-settings" not in found(fresh)

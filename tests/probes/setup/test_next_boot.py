@@ -85,7 +85,7 @@ def compare(name: str) -> None:
     said, real = outcome(kernel.verdict, kernel.findings), restarted(host)
     assert not contradictions(kernel.verdict, kernel.findings), name
     assert NO_PROBE_FAILS not in kernel.verdict.reason, name
-    assert "a bug in gdrtop" not in " ".join(one.cause for one in kernel.findings), name
+    assert "a bug in gdrtop" not in " ".join(finding.cause for finding in kernel.findings), name
     if said.state is State.UNKNOWN and said != real:
         assert fault in UNKNOWN_IS_RIGHT, (name, kernel.verdict.reason, real)
         assert "not known yet" in kernel.verdict.reason, (name, kernel.verdict.reason)

@@ -96,7 +96,7 @@ def fixes_of(name: str) -> dict[str, Plan]:
     """Return finding -> plan for a fault."""
     found = found_on(node(f"{FAULTS[name].on}+{name}"))
     # Findings from jobs' logs are not here: they need a look at the running jobs, and their fixes are manual.
-    named = (found[one] for one in sorted(FAULTS[name].finds) if one in found)
+    named = (found[find] for find in sorted(FAULTS[name].finds) if find in found)
     return {finding.id: finding.fix for finding in named if finding.fix is not None}
 
 

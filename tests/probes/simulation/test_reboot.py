@@ -58,7 +58,7 @@ def test_module_options_are_those_of_modprobe_d() -> None:
 
 def test_registers_are_as_the_firmware_sets_them_unless_a_kernel_option_clears_them() -> None:
     host = SimulatedHost("hgx-h100+acs-on")
-    fix = next(one.fix for one in findings(examine(host)) if one.id == "acs-redirect-enabled")
+    fix = next(finding.fix for finding in findings(examine(host)) if finding.id == "acs-redirect-enabled")
     assert fix is not None
     ports = [step.argv[2] for step in fix.steps if step.argv[:1] == ("setpci",)]
     for step in fix.steps:

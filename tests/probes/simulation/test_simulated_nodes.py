@@ -86,7 +86,7 @@ def test_shape(name: str, node: Node) -> None:
     assert isinstance(node.rdma, RdmaFacts)
     assert isinstance(node.numa, NumaFacts)
     assert isinstance(node.pci, PciFacts)
-    nvswitches = sum(one.kind is PciKind.NVSWITCH for one in node.pci.functions.values())
+    nvswitches = sum(function.kind is PciKind.NVSWITCH for function in node.pci.functions.values())
     shape = len(node.gpus.gpus), len(node.rdma.devices), len(node.numa.nodes), nvswitches
     assert shape == EXPECTED[name][:4]
 
@@ -134,7 +134,7 @@ def test_a_cloud_vm_is_a_virtual_machine_without_peermem() -> None:
     assert isinstance(node.modules, ModuleFacts)
     assert node.modules.modules["nvidia_peermem"].state is ModuleState.NOT_LOADED
     assert isinstance(node.pci, PciFacts)
-    gpus = [one for one in node.pci.functions.values() if one.kind is PciKind.GPU]
+    gpus = [function for function in node.pci.functions.values() if function.kind is PciKind.GPU]
     assert all(isinstance(gpu.numa_node, Unknown) for gpu in gpus)
 
 

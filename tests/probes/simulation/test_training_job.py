@@ -75,8 +75,8 @@ def node(request: pytest.FixtureRequest) -> SimulatedNode:
 def test_every_object_belongs_to_a_thread_of_a_process_or_to_the_kernel(node: SimulatedNode) -> None:
     for node.seconds in MOMENTS:
         found = node.resources()
-        contexts = {(one.device, one.number) for one in found.contexts}
-        domains = {(one.device, one.number) for one in found.domains}
+        contexts = {(context.device, context.number) for context in found.contexts}
+        domains = {(domain.device, domain.number) for domain in found.domains}
         owned = (*found.queue_pairs, *found.regions, *found.domains, *found.completion_queues)
         for one in owned:
             if one.kernel_name:
@@ -86,9 +86,15 @@ def test_every_object_belongs_to_a_thread_of_a_process_or_to_the_kernel(node: Si
                 pid = node.process_of(one.pid)
                 assert str(pid) in known(node.host.names("/proc"), ())
                 assert str(one.pid) in known(node.host.names(f"/proc/{pid}/task"), ())
-        assert all((one.device, one.pd) in domains for one in (*found.regions, *found.queue_pairs))
-        assert all((one.device, one.context) in contexts for one in found.domains if one.context is not None)
-        numbers = Counter((one.device, one.number) for one in found.regions)
+        assert all(
+            (resource.device, resource.pd) in domains for resource in (*found.regions, *found.queue_pairs)
+        )
+        assert all(
+            (domain.device, domain.context) in contexts
+            for domain in found.domains
+            if domain.context is not None
+        )
+        numbers = Counter((region.device, region.number) for region in found.regions)
         assert max(numbers.values(), default=1) == 1
 
 
@@ -104,7 +110,7 @@ def test_only_dmabuf_regions_are_not_charged(node: SimulatedNode) -> None:
     """The rings of the queues are charged, so that everything else is below zero."""
     for node.seconds in MOMENTS:
         for pid, missing in node.uncharged().items():
-            program = next(one for one in node.host.tree.programs if one.pid == pid)
+            program = next(program for program in node.host.tree.programs if program.pid == pid)
             assert (missing >= 4 << 20) == (program.via.name == "DMABUF")
             assert missing >= 4 << 20 or -(4 << 20) < missing < 0
 
@@ -224,7 +230,7 @@ def test_two_jobs_belong_to_two_users() -> None:
 @pytest.mark.parametrize("fault", ["nccl-net-socket", "job-tcp"])
 def test_a_job_over_tcp_has_no_queue_pairs(fault: str) -> None:
     node = SimulatedNode(f"hgx-h100+{fault}")
-    assert all(one.kernel_name for one in node.resources().queue_pairs)
+    assert all(pair.kernel_name for pair in node.resources().queue_pairs)
     names = known(node.host.thread_names([FIRST_RANK])[FIRST_RANK], ())
     assert any(name.startswith("NCCL Sock") for name in names)
     assert not any(name.startswith("NCCL IbAsync") for name in names)

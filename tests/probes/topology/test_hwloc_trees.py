@@ -64,11 +64,11 @@ def expected_functions(text: str) -> dict[str, tuple[int, int, int]]:
     """BDF -> class (16 bits), vendor, device, of the functions hwloc lists, bridges with upstream PCI too."""
     found: dict[str, tuple[int, int, int]] = {}
     if text.startswith("<?xml"):
-        for one in ElementTree.fromstring(text).iter("object"):
-            kind = re.match(r"([0-9a-f]{4}) \[([0-9a-f]{4}):([0-9a-f]{4})\]", one.get("pci_type", ""))
+        for element in ElementTree.fromstring(text).iter("object"):
+            kind = re.match(r"([0-9a-f]{4}) \[([0-9a-f]{4}):([0-9a-f]{4})\]", element.get("pci_type", ""))
             if kind:
                 code, vendor, device = (int(part, 16) for part in kind.groups())
-                found[one.get("pci_busid", "")] = code, vendor, device
+                found[element.get("pci_busid", "")] = code, vendor, device
         return found
     pattern = r"(?:busid|PCIBridge.*?busid)=([0-9a-f:.]+) id=([0-9a-f]{4}):([0-9a-f]{4}) class=([0-9a-f]{4})"
     for bdf, vendor, device, code in re.findall(pattern, text):
@@ -159,8 +159,8 @@ def test_cpus_of_numa_nodes(name: str, host: LocalHost) -> None:
         pytest.skip("the console output gives CPUs by core only")
     facts = numa.probe(host)
     assert isinstance(facts, NumaFacts)
-    for one in ElementTree.fromstring(text).iter("object"):
-        if one.get("type") == "NUMANode":
-            (node,) = (node for node in facts.nodes if node.number == int(one.get("os_index", "")))
+    for element in ElementTree.fromstring(text).iter("object"):
+        if element.get("type") == "NUMANode":
+            (node,) = (node for node in facts.nodes if node.number == int(element.get("os_index", "")))
             assert isinstance(node.cpulist, str)
-            assert set(parse_list(node.cpulist) or ()) == bits(one.get("complete_cpuset", ""))
+            assert set(parse_list(node.cpulist) or ()) == bits(element.get("complete_cpuset", ""))

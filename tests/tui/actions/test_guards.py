@@ -127,7 +127,7 @@ def test_unloading_the_driver_differs_from_unloading_its_users() -> None:
 def prepared_of(host: SimulatedHost, name: str, read_only: bool = False) -> tuple[Dispatcher, Prepared]:
     dispatcher = Dispatcher(host, read_only)
     seen = examine(host)
-    offer = next(one for one in dispatcher.offers(seen, findings(seen)) if one.id == name)
+    offer = next(offer for offer in dispatcher.offers(seen, findings(seen)) if offer.id == name)
     prepared = dispatcher.prepared(offer, seen)
     assert isinstance(prepared, Prepared), prepared
     return dispatcher, prepared
@@ -172,7 +172,7 @@ def test_the_dispatcher_refuses_with_read_only_too() -> None:
 
 def acs(dispatcher: Dispatcher, host: SimulatedHost, name: str) -> Offer:
     seen = examine(host)
-    return next(one for one in dispatcher.offers(seen, findings(seen)) if one.id == name)
+    return next(offer for offer in dispatcher.offers(seen, findings(seen)) if offer.id == name)
 
 
 def test_acs_redirects_are_cleared_and_restored() -> None:
@@ -189,7 +189,7 @@ def test_acs_redirects_are_cleared_and_restored() -> None:
 
 
 def found(host: SimulatedHost) -> set[str]:
-    return {one.id for one in findings(examine(host)) if one.status.value == "found"}
+    return {finding.id for finding in findings(examine(host)) if finding.status.value == "found"}
 
 
 def test_a_run_is_undone_only_once() -> None:

@@ -57,7 +57,7 @@ def test_a_detached_run_is_followed_to_its_end(tmp_path: Path) -> None:
     began = next(event for event in events if isinstance(event, RunBegan))
     assert "detached from this terminal (process " in began.as_root
     (run,) = past_runs(log_of(tmp_path))
-    assert [one.outcome for one in run.steps] == [RunOutcome.DONE, RunOutcome.FAILED]
+    assert [step.outcome for step in run.steps] == [RunOutcome.DONE, RunOutcome.FAILED]
     assert run.actor.user == HERE.user
     assert [path.name for path in (tmp_path / "run").iterdir()] == ["actions.lock"]
 
@@ -86,7 +86,7 @@ def test_quitting_ends_the_following_and_not_the_run(tmp_path: Path) -> None:
     assert not free(str(tmp_path / "run"))
     go.touch()
     until((tmp_path / "after").exists)
-    until(lambda: [one.outcome for one in past_runs(log_of(tmp_path))] == [RunOutcome.DONE])
+    until(lambda: [run.outcome for run in past_runs(log_of(tmp_path))] == [RunOutcome.DONE])
 
 
 def test_a_removed_order_runs_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -133,9 +133,9 @@ def test_a_run_continues_after_the_terminal_has_gone(tmp_path: Path) -> None:
     assert not (tmp_path / "loaded").exists()
     (tmp_path / "go").touch()
     until((tmp_path / "loaded").exists)
-    until(lambda: [one.outcome for one in past_runs(log_of(tmp_path))] == [RunOutcome.DONE])
+    until(lambda: [run.outcome for run in past_runs(log_of(tmp_path))] == [RunOutcome.DONE])
     (run,) = past_runs(log_of(tmp_path))
-    assert [one.outcome for one in run.steps] == [RunOutcome.DONE, RunOutcome.DONE]
+    assert [step.outcome for step in run.steps] == [RunOutcome.DONE, RunOutcome.DONE]
     until(lambda: free(str(tmp_path / "run")))
 
 

@@ -64,12 +64,12 @@ class Scene:
 
     def go_on(self, seconds: float) -> None:
         self.now += seconds
-        for one in self.running:
-            one.look()
+        for test in self.running:
+            test.look()
 
     @property
     def alive(self) -> list[int]:
-        return [one.number for one in self.running if not one.is_over]
+        return [test.number for test in self.running if not test.is_over]
 
     def listen(self, port: int) -> None:
         line = f"   0: 00000000:{port:04X} 00000000:0000 0A 00000000:00000000 00:00000000 00000000 0 0 1\n"

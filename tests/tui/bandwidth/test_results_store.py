@@ -30,7 +30,7 @@ def file_of(tmp_path: Path) -> Path:
 def test_results_come_back_the_oldest_first(kept: DiskResultsStore, tmp_path: Path) -> None:
     for seconds in range(3):
         kept.add(result(180.0 + seconds, taken_at=MORNING + seconds))
-    assert [one.gbps for one in DiskResultsStore().results()] == [180.0, 181.0, 182.0]
+    assert [result.gbps for result in DiskResultsStore().results()] == [180.0, 181.0, 182.0]
     assert file_of(tmp_path).stat().st_mode & 0o777 == 0o600
     assert kept.path == str(file_of(tmp_path))
 
@@ -45,7 +45,7 @@ def test_lines_that_are_no_results_are_passed_over(kept: DiskResultsStore, tmp_p
     with file_of(tmp_path).open("ab") as file:
         file.write(b'{"schema": 99}\n[]\nnot json\n\xff\xfe\n' + b"[" * 5000 + b"\n")
     kept.add(result(181.0))
-    assert [one.gbps for one in kept.results()] == [180.0, 181.0]
+    assert [result.gbps for result in kept.results()] == [180.0, 181.0]
 
 
 def test_a_large_file_is_begun_anew_and_the_newest_stay(
@@ -54,7 +54,7 @@ def test_a_large_file_is_begun_anew_and_the_newest_stay(
     monkeypatch.setattr("tui.files.append_file.FULL_BYTES", 4000)
     for seconds in range(12):
         kept.add(result(100.0 + seconds, taken_at=MORNING + seconds))
-    figures = [one.gbps for one in kept.results()]
+    figures = [result.gbps for result in kept.results()]
     assert figures[-1] == 111.0
     assert 2 < len(figures) < 12
     assert figures == sorted(figures)  # type: ignore[type-var]
@@ -96,7 +96,7 @@ def test_a_line_cut_off_by_a_full_disk_spoils_no_other(kept: DiskResultsStore, t
     file_of(tmp_path).write_bytes(whole + whole[: len(whole) // 2])
     kept.add(result(181.0))
     kept.add(result(182.0))
-    assert [one.gbps for one in kept.results()] == [180.0, 181.0, 182.0]
+    assert [result.gbps for result in kept.results()] == [180.0, 181.0, 182.0]
 
 
 def test_what_cannot_be_written_says_so(tmp_path: Path) -> None:
@@ -118,13 +118,13 @@ def test_a_baseline_is_a_plain_file_for_other_nodes_too(kept: DiskResultsStore, 
     there.mkdir(parents=True)
     os.link(path, there / Path(path).name)
     copied = DiskResultsStore(str(there.parent)).baseline(MACHINE)
-    assert [one.gbps for one in copied] == [195.0]
+    assert [sample.gbps for sample in copied] == [195.0]
 
 
 def test_a_later_baseline_replaces_the_same_tests_only(kept: DiskResultsStore) -> None:
     kept.save_baseline((result(195.0), result(190.0, "nvidia-peermem")))
     kept.save_baseline((result(197.0),))
-    assert {one.memory: one.gbps for one in kept.baseline(MACHINE)} == {
+    assert {sample.memory: sample.gbps for sample in kept.baseline(MACHINE)} == {
         "DMA-BUF": 197.0,
         "nvidia-peermem": 190.0,
     }

@@ -30,7 +30,9 @@ def run(scene: Scene, request: Request, at_row: str = "") -> tuple[tuple[Result,
 
     def hear(event: BandwidthEvent) -> None:
         heard.append(event)
-        measured = [one for one in heard if isinstance(one, SampleReceived)]
+        measured = [
+            sample_received for sample_received in heard if isinstance(sample_received, SampleReceived)
+        ]
         if isinstance(event, SampleReceived) and len(measured) == 2 and at_row:
             {"stop": series_run.stop, "skip": series_run.skip}[at_row]()
 
@@ -85,7 +87,7 @@ def test_findings_about_other_devices_or_jobs_explain_nothing(fault: str, expect
 
 def test_gpu_memory_is_judged_against_host_memory_of_the_same_series() -> None:
     results, _ = run(Scene([*ends(380.0), *ends(120.0), *ends(380.0)]), COMPARE)
-    assert [one.memory for one in results] == ["host memory", "nvidia-peermem", "DMA-BUF"]
+    assert [result.memory for result in results] == ["host memory", "nvidia-peermem", "DMA-BUF"]
     assert results[1].judgment.verdict is Rating.BELOW
     assert "limited by the path to the GPU" in results[1].judgment.why
     assert results[2].judgment.verdict is Rating.NEAR
@@ -99,7 +101,7 @@ def test_as_slow_as_host_memory_is_told() -> None:
 def test_a_failed_test_does_not_end_the_series() -> None:
     broken = Play(((0.1, "Couldn't allocate MR with error=14"),), ends_at=0.2, status=1)
     results, _ = run(Scene([*ends(380.0), broken, *ends(380.0)]), COMPARE)
-    assert [one.ending for one in results] == [Ending.DONE, Ending.FAILED, Ending.DONE]
+    assert [result.ending for result in results] == [Ending.DONE, Ending.FAILED, Ending.DONE]
     assert "nvidia_peermem" in results[1].failure
     assert results[1].failure_line == "Couldn't allocate MR with error=14"
 
@@ -107,7 +109,7 @@ def test_a_failed_test_does_not_end_the_series() -> None:
 def test_stopped_no_other_test_is_begun_and_what_came_is_told() -> None:
     scene = Scene([*ends(380.0), *ends(380.0)])
     results, heard = run(scene, COMPARE, "stop")
-    assert [one.ending for one in results] == [Ending.CANCELED]
+    assert [result.ending for result in results] == [Ending.CANCELED]
     assert results[0].gbps is not None
     assert len(scene.started) == 2
     ended = heard[-1]
@@ -117,7 +119,7 @@ def test_stopped_no_other_test_is_begun_and_what_came_is_told() -> None:
 
 def test_skipped_the_next_test_is_begun() -> None:
     results, heard = run(Scene([*ends(380.0), *ends(380.0), *ends(380.0)]), COMPARE, "skip")
-    assert [one.ending for one in results] == [Ending.CANCELED, Ending.DONE, Ending.DONE]
+    assert [result.ending for result in results] == [Ending.CANCELED, Ending.DONE, Ending.DONE]
     ended = heard[-1]
     assert isinstance(ended, SeriesEnded)
     assert not ended.was_canceled

@@ -29,7 +29,7 @@ def turn(on: BandwidthSettings, row: str, wanted: object) -> None:
 
 
 def shown(on: BandwidthSettings, row: str) -> str | None:
-    return next((one.value for one in on.rows() if one.name == row), None)
+    return next((setting.value for setting in on.rows() if setting.name == row), None)
 
 
 def test_one_end_alone_begins_no_matrix_and_no_comparison() -> None:

@@ -64,11 +64,11 @@ def gdrtop() -> Iterator[Callable[[str], Gdrtop]]:
         return begun[-1]
 
     yield begin
-    for one in begun:
-        one.kill()
-        assert one.process.stdout is not None
-        one.process.stdout.close()
-        for pid in [*one.pids, one.supervisor]:
+    for rank in begun:
+        rank.kill()
+        assert rank.process.stdout is not None
+        rank.process.stdout.close()
+        for pid in [*rank.pids, rank.supervisor]:
             if not gone(pid):
                 os.kill(pid, signal.SIGKILL)
 

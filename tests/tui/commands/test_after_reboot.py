@@ -34,7 +34,7 @@ def test_the_forecast_as_json_is_what_its_schema_says(name: str, status: int, ou
     assert write_forecast(SimulatedHost(name, clock=SteppedClock()), out, as_json=True) == status
     document = valid("forecast", out.getvalue())
     assert document["exit_status"] == status
-    kernel = next(one for one in document["kernels"] if one["release"] == document["kernel"])
+    kernel = next(kernel for kernel in document["kernels"] if kernel["release"] == document["kernel"])
     assert kernel["outlook"] == outlook
 
 

@@ -104,7 +104,7 @@ def test_one_check_with_all_details() -> None:
     assert "nvidia-not-loaded - ok or not applicable" in text
     _, text = check("pcie-l40s", ids=("nccl-gdr-level-off",), as_json=True)
     only = json.loads(text)["checks"]
-    assert [one["id"] for one in only] == ["nccl-gdr-level-off"]
+    assert [check["id"] for check in only] == ["nccl-gdr-level-off"]
     assert "evidence" in only[0]
 
 
@@ -122,7 +122,7 @@ def test_many_equal_pieces_of_evidence_are_folded() -> None:
 
 def test_what_passed_is_listed_where_that_is_wished() -> None:
     text = check(BROKEN, with_passed=True)[1]
-    assert all(one.id in text for one in CHECKS)
+    assert all(finding.id in text for finding in CHECKS)
 
 
 def test_json_has_only_findings_as_findings() -> None:
@@ -130,22 +130,22 @@ def test_json_has_only_findings_as_findings() -> None:
     _, text = check("slingshot", as_json=True)
     told = json.loads(text)
     assert told["verdict"]["state"] == "READY"
-    assert [one["id"] for one in told["findings"] if one["severity"] == "critical"] == []
-    assert {one["status"] for one in told["findings"]} <= {"found"}
+    assert [finding["id"] for finding in told["findings"] if finding["severity"] == "critical"] == []
+    assert {finding["status"] for finding in told["findings"]} <= {"found"}
 
 
 def test_json_has_a_short_row_for_every_check_and_all_of_it_on_request() -> None:
     _, text = check("hgx-h100+acs-on", as_json=True)
     told = json.loads(text)
-    assert {one["id"] for one in told["checks"]} == {one.id for one in CHECKS}
-    assert {tuple(one) for one in told["checks"]} == {("id", "status", "severity", "title", "cause")}
-    rows = {one["id"]: one for one in told["checks"]}
+    assert {check["id"] for check in told["checks"]} == {finding.id for finding in CHECKS}
+    assert {tuple(check) for check in told["checks"]} == {("id", "status", "severity", "title", "cause")}
+    rows = {check["id"]: check for check in told["checks"]}
     assert rows["acs-redirect-enabled"]["title"] == "ACS redirect is enabled between GPU and NIC"
     assert rows["nvidia-not-loaded"]["status"] == "passed"
     assert rows["nvidia-not-loaded"]["title"] == "nvidia driver is loaded"
     assert told["skipped"] == []
     _, whole = check("hgx-h100+acs-on", as_json=True, with_passed=True)
-    assert all("evidence" in one and "fix" in one for one in json.loads(whole)["checks"])
+    assert all("evidence" in load and "fix" in load for load in json.loads(whole)["checks"])
     assert len(text) < len(whole) / 3
 
 
@@ -167,11 +167,11 @@ def test_json_has_all_of_a_finding() -> None:
 def test_only_and_skip() -> None:
     _, text = check(BROKEN, as_json=True, only=("no-gdr-path",))
     told = json.loads(text)
-    assert [one["id"] for one in told["checks"]] == ["no-gdr-path"]
+    assert [check["id"] for check in told["checks"]] == ["no-gdr-path"]
     assert len(told["skipped"]) == len(CHECKS) - 1
     _, text = check(BROKEN, as_json=True, skip=("no-gdr-path",))
     told = json.loads(text)
-    assert "no-gdr-path" not in {one["id"] for one in [*told["checks"], *told["findings"]]}
+    assert "no-gdr-path" not in {row["id"] for row in [*told["checks"], *told["findings"]]}
     assert told["skipped"] == ["no-gdr-path"]
 
 

@@ -121,7 +121,7 @@ def test_equal_steps_are_folded_and_the_script_and_json_have_all(capsys: pytest.
     _, script, _ = run(capsys, "--demo", demo, "acs-redirect-off", "--script")
     assert script.count("\nsetpci ") == 16
     _, told, _ = run(capsys, "--demo", demo, "--json")
-    clear = next(one for one in json.loads(told)["actions"] if one["id"] == "acs-redirect-off")
+    clear = next(load for load in json.loads(told)["actions"] if load["id"] == "acs-redirect-off")
     assert sum(step["argv"][:1] == ["setpci"] for step in clear["steps"]) == 16
     assert not any("group" in step for step in clear["steps"])
 
@@ -179,7 +179,7 @@ def test_an_action_with_nothing_left_to_do_has_succeeded(
     assert "nothing is left to do" in out
     assert why in " ".join(out.split())
     listed = json.loads(run(capsys, "--demo", demo, "--json")[1])["actions"]
-    assert all(one["done"] for one in listed if one["id"] == action)
+    assert all(offer["done"] for offer in listed if offer["id"] == action)
     status, script, _ = run(capsys, "--demo", demo, action, "--script")
     assert status == 0
     assert subprocess.run(["sh"], input=script, text=True, capture_output=True).returncode == 0

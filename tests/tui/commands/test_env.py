@@ -98,7 +98,7 @@ def test_json_is_what_its_schema_says(capsys: pytest.CaptureFixture[str], tmp_pa
         document = valid("env", printed("shell", name, "", as_json=True))
         assert document["explanation"] is None
     document = valid("env", printed("shell", as_json=True))
-    assert {one["name"]: one["value"] for one in document["recommendation"]["settings"]} == WANTED
+    assert {setting["name"]: setting["value"] for setting in document["recommendation"]["settings"]} == WANTED
     assert run("--json", "--explain", "NCCL_NET_GDR_LEVEL=5") == 0
     assert valid("env", capsys.readouterr().out)["explanation"]["value"] == "5"
     file = tmp_path / "job.sh"
@@ -148,7 +148,7 @@ def test_lint_checks_several_files_and_ends_with_the_worst_status(
     capsys.readouterr()
     assert run("--json", "--lint", *names) == 2
     document = valid("env", capsys.readouterr().out)
-    assert [Path(one["file"]).name for one in document["more_files"]] == ["b.sh", "c.sh"]
+    assert [Path(file["file"]).name for file in document["more_files"]] == ["b.sh", "c.sh"]
 
 
 @pytest.mark.parametrize(

@@ -169,7 +169,7 @@ def test_with_changes_json_has_no_document_in_which_only_figures_changed(scripte
     assert len(whole.splitlines()) == 6
     first, then = (json.loads(line) for line in text.splitlines())
     assert first.keys() == then.keys()
-    assert [one["processes"][1]["path"]["word"] for one in (first, then)] == ["GDR (DMA-BUF)", "staged"]
+    assert [sample["processes"][1]["path"]["word"] for sample in (first, then)] == ["GDR (DMA-BUF)", "staged"]
     assert main(["live", "--demo", "--changes"]) == 3
 
 

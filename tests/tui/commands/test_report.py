@@ -62,7 +62,7 @@ def with_saved(report: Report) -> Report:
         1.8e9, "1-2-3", "Load nvidia_peermem", "root", "done", ("modprobe x",), ("rmmod x",), "", "keys"
     )
     results = (result(186.0), result(120.0, title="GPU1 → mlx5_1 · DMA-BUF"), failed())
-    measured = tuple(Measured(one, ("186 Gb/s: the same",)) for one in results)
+    measured = tuple(Measured(result, ("186 Gb/s: the same",)) for result in results)
     return replace(report, measured=measured, changes=(change, replace(change, undo=(), no_undo="too late")))
 
 
@@ -157,21 +157,23 @@ def test_results_and_changes_are_drawn_and_listed() -> None:
         assert "too late" in text
         assert "To measure" not in text
     document = valid("report", text_of(report, "json"))
-    assert [one["gbps"] for one in document["bench"]["results"]] == [186.0, 120.0, None]
+    assert [result["gbps"] for result in document["bench"]["results"]] == [186.0, 120.0, None]
     assert document["changes"][0]["undo"] == ["rmmod x"]
 
 
 def test_hostile_words_are_text_in_every_format() -> None:
     report = with_saved(report_on("hgx-h100+acs-on"))
     findings = tuple(
-        replace(one, title=HOSTILE, cause=HOSTILE, impact=HOSTILE, devices=(HOSTILE,), reference=HOSTILE)
-        for one in report.findings
+        replace(finding, title=HOSTILE, cause=HOSTILE, impact=HOSTILE, devices=(HOSTILE,), reference=HOSTILE)
+        for finding in report.findings
     )
     measured = tuple(
         replace(one, result=replace(one.result, title=HOSTILE, commands=(HOSTILE,), limit_by=HOSTILE))
         for one in report.measured
     )
-    changes = tuple(replace(one, title=HOSTILE, user=HOSTILE, commands=(HOSTILE,)) for one in report.changes)
+    changes = tuple(
+        replace(change, title=HOSTILE, user=HOSTILE, commands=(HOSTILE,)) for change in report.changes
+    )
     hostile = replace(
         report,
         judgment=Judgment(replace(report.verdict, reason=HOSTILE), findings),
@@ -199,7 +201,7 @@ def test_a_redacted_report_has_none_of_the_identifiers(name: str, form: str) -> 
     identifiers = {*guids, *uuids, *addresses, "alice", "train.py", "4711", "hgx-h100"}
     identifiers -= {"0000:0000:0000:0000", "fe80:0000:0000:0000"}  # prefixes
     assert len(identifiers) > 20
-    assert not [one for one in identifiers if one in redacted]
+    assert not [identifier for identifier in identifiers if identifier in redacted]
     assert "host-1" in redacted
     assert "user-1" in redacted
 

@@ -73,12 +73,12 @@ def test_check_topo_modules_and_do_print_what_their_schemas_say(name: str) -> No
     assert check["exit_status"] == status
     assert check["source"] == "simulated"
     assert check["label"] == name
-    found = {one["id"] for one in check["findings"]}
-    assert found == {one["id"] for one in check["checks"] if one["status"] == "found"}
-    assert {one["part_of"] for one in check["findings"]} - {None} <= found
-    counted = [one for one in check["findings"] if not one["part_of"]]
+    found = {finding["id"] for finding in check["findings"]}
+    assert found == {row["id"] for row in check["checks"] if row["status"] == "found"}
+    assert {finding["part_of"] for finding in check["findings"]} - {None} <= found
+    counted = [finding for finding in check["findings"] if not finding["part_of"]]
     for key, severity in (("critical", "critical"), ("warnings", "warning")):
-        assert check["verdict"][key] == sum(one["severity"] == severity for one in counted)
+        assert check["verdict"][key] == sum(finding["severity"] == severity for finding in counted)
     out = io.StringIO()
     write_check(host, out, CheckOptions(as_json=True, with_passed=True))
     assert len(valid("check", out.getvalue())["checks"]) == len(check["checks"])
@@ -117,7 +117,9 @@ def test_a_tree_without_facts_has_null_and_reasons(tmp_path: Path) -> None:
 def test_a_recording_names_the_node_by_its_name_or_its_token(redact: bool) -> None:
     clock = SteppedClock()
     identifiers = Identifiers(redact)
-    moments = [identifiers.apply(one) for one in moments_of(SimulatedHost("hgx-h100", clock=clock), clock)]
+    moments = [
+        identifiers.apply(moment) for moment in moments_of(SimulatedHost("hgx-h100", clock=clock), clock)
+    ]
     out = io.StringIO()
     write_topology(ReplayHost(read(archive_of(moments))), out, "json")
     document = valid("topo", out.getvalue())

@@ -52,7 +52,7 @@ def test_each_moment_of_a_saved_recording_answers_as_the_node_did(tmp_path: Path
     (file,) = saved(tmp_path / "ring")
     host = ReplayHost(recording(file))
     ring = [ReplayHost(recording(file)) for file in rings(tmp_path / "ring")]
-    by_time = {head.at: (one, number) for one in ring for number, head in enumerate(one.recording.moments)}
+    by_time = {head.at: (file, number) for file in ring for number, head in enumerate(file.recording.moments)}
     questions = set(host.recording.answers)
     assert Question("file", ("/proc/sys/kernel/hostname",)) in questions
     for number, head in enumerate(host.recording.moments):
@@ -76,9 +76,9 @@ def test_a_replay_shows_the_same_event_at_the_moment_at_which_it_opens(tmp_path:
     write_live(host, out, as_json=True)
     samples = [json.loads(line) for line in out.getvalue().splitlines()]
     opening = time_json(host.recording.moments[host.recording.opening].at)
-    shown = next(one for one in samples if one["time"] == opening)
+    shown = next(sample for sample in samples if sample["time"] == opening)
     assert "mlx5_3" in " ".join(event["text"] for event in shown["events"])
-    assert [len(one["jobs"]) for one in samples] == [1] * len(samples)
+    assert [len(sample["jobs"]) for sample in samples] == [1] * len(samples)
 
 
 def test_a_saved_recording_knows_what_the_doctor_reads_and_invents_no_finding(tmp_path: Path) -> None:

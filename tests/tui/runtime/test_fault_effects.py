@@ -59,7 +59,7 @@ def shows(node: str, name: str) -> bool:
     if fault.is_live or not fault.finds:  # some faults are healthy variants
         return seen_later(f"{node}+{name}") != seen_later(node)
     found, before = found_on(f"{node}+{name}"), found_without_fault(node)
-    return any(one in found and found[one] != before.get(one) for one in fault.finds)
+    return any(find in found and found[find] != before.get(find) for find in fault.finds)
 
 
 @pytest.mark.parametrize("name", usual(FAULTS, {"acs-on", "peermem-parameter-wrong"}))

@@ -240,7 +240,9 @@ async def test_an_unwritable_directory_is_reported_on_screen(
         monkeypatch.setattr("tui.files.new_file.os.open", refused)
         await pilot.press("R")
         notifications = pilot.app._notifications
-        await until(pilot, lambda: any("Permission denied" in one.message for one in notifications))
+        await until(
+            pilot, lambda: any("Permission denied" in notification.message for notification in notifications)
+        )
         assert "REC" not in shown(pilot, "verdict")
         monkeypatch.undo()
         await readings(pilot, clock, 2)

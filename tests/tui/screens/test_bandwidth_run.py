@@ -241,7 +241,7 @@ async def test_a_bad_result_and_another_baseline_are_asked_for(monkeypatch: pyte
 
 def notified(pilot: Pilot[None]) -> str:
     """All that was told, also what is not shown any more."""
-    return "\n".join(one.message for one in pilot.app._notifications)
+    return "\n".join(notification.message for notification in pilot.app._notifications)
 
 
 async def asked_again(pilot: Pilot[None], clock: SteppedClock) -> None:

@@ -106,7 +106,9 @@ async def test_a_fault_in_loading_earlier_results_is_told(monkeypatch: pytest.Mo
     async with stepped_app(SimulatedHost("hgx-h100", clock=clock)).run_test(size=SIZE) as pilot:
         await set_up(pilot, clock)
         told = "Earlier bandwidth results could not be read: OSError: no such disk"
-        await until(pilot, lambda: told in [one.message for one in pilot.app._notifications])
+        await until(
+            pilot, lambda: told in [notification.message for notification in pilot.app._notifications]
+        )
 
 
 @pytest.mark.slow
@@ -213,7 +215,7 @@ def command_shown(pilot: Pilot[None]) -> str:
     lines = seen(pilot, "planned").splitlines()
     lines = lines[next(at for at, one in enumerate(lines) if "ON THE PEER" in one) + 1 :]
     last = next(at for at, one in enumerate(lines) if not one.endswith("\\"))
-    return " ".join(one.removesuffix("\\") for one in lines[: last + 1])
+    return " ".join(line.removesuffix("\\") for line in lines[: last + 1])
 
 
 @pytest.mark.slow

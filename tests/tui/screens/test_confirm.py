@@ -20,7 +20,7 @@ from tui.screens.overview.screen import OverviewScreen
 
 def told(app: GdrtopApp) -> str:
     """What notifications say."""
-    return "\n".join(one.message for one in app._notifications)
+    return "\n".join(notification.message for notification in app._notifications)
 
 
 async def test_the_script_is_copied_and_written_and_overwrites_nothing(
@@ -79,7 +79,7 @@ async def test_a_recording_shows_plans_and_runs_nothing() -> None:
         await pilot.press("x")
         await on(pilot, ActionsScreen)
         await until(pilot, lambda: "this is a recording" in seen(pilot, "summary"))
-        await asked(pilot, next(one.id for one in app.actions.state.offers if one.plan is not None))
+        await asked(pilot, next(offer.id for offer in app.actions.state.offers if offer.plan is not None))
         await pilot.press("enter", "y")
         assert is_on(pilot, ConfirmScreen)
 

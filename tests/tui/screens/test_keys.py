@@ -40,8 +40,8 @@ def all_screens() -> list[type[Screen[object]]]:
 
 def own_bindings(kind: type) -> list[Binding]:
     """The keys that a class of ours and its parents of ours bind, one by one."""
-    ours = [one for one in kind.__mro__ if one.__module__.startswith("tui.")]
-    return [each for one in ours for each in Binding.make_bindings(one.__dict__.get("BINDINGS", ()))]
+    ours = [base for base in kind.__mro__ if base.__module__.startswith("tui.")]
+    return [each for our in ours for each in Binding.make_bindings(our.__dict__.get("BINDINGS", ()))]
 
 
 MEANING_OF = {key: name for name, one in KEYS.items() for key in one.keys.split(",")}
@@ -50,7 +50,7 @@ ALIASES = {"comma": "change", "full_stop": "change"}
 
 
 def test_no_key_is_in_the_table_twice() -> None:
-    keys = [key for one in KEYS.values() for key in one.keys.split(",")]
+    keys = [key for binding in KEYS.values() for key in binding.keys.split(",")]
     assert len(keys) == len(set(keys))
 
 
@@ -82,7 +82,7 @@ def footer(pilot: Pilot[None]) -> str:
 
 @pytest.mark.parametrize("width", [20, 40, 60, 80, 100, 120])
 def test_a_footer_shows_the_most_important_keys_uncut(width: int) -> None:
-    bindings = [(one, True) for one in own_bindings(GdrtopApp)]
+    bindings = [(binding, True) for binding in own_bindings(GdrtopApp)]
     items = items_that_fit(bindings, width)
     assert sum(item.cells for item in items) <= width
     assert [item.key for item in items][:2] == ["question_mark", "q"]
@@ -258,13 +258,13 @@ async def test_the_palette_lists_prefix_matches_first() -> None:
         commands = pilot.app.screen.query("CommandList").first()
 
         def texts() -> list[str]:
-            return [str(one.prompt).splitlines()[0] for one in commands.options]
+            return [str(option.prompt).splitlines()[0] for option in commands.options]
 
         await until(pilot, lambda: len(texts()) > 8)
         assert {"Doctor", "Bandwidth", "Actions", "History", "Help"} <= set(texts())
         assert not {"Theme", "Screenshot", "Keys"} & set(texts())
         await pilot.press(*"load")
-        await until(pilot, lambda: texts() and all("load" in one.lower() for one in texts()))
+        await until(pilot, lambda: texts() and all("load" in text.lower() for text in texts()))
         assert texts()[0].startswith("Load")
 
 

@@ -236,7 +236,7 @@ async def test_live_opens_from_other_screens_and_the_palette_names_it() -> None:
         await on(pilot, LiveScreen)
         await pilot.press("ctrl+p", *"live")
         commands = pilot.app.screen.query("CommandList").first()
-        await until(pilot, lambda: any("Live" in str(one.prompt) for one in commands.options))
+        await until(pilot, lambda: any("Live" in str(option.prompt) for option in commands.options))
 
 
 async def test_the_overview_shows_each_job_with_its_path_and_rates() -> None:

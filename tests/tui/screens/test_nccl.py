@@ -121,7 +121,10 @@ async def test_a_typed_file_is_followed(tmp_path: Path) -> None:
         await listed(pilot, clock)
         await typed(pilot, pipe)
         await until(
-            pilot, lambda: any("a pipe, not a file" in one.message for one in pilot.app._notifications)
+            pilot,
+            lambda: any(
+                "a pipe, not a file" in notification.message for notification in pilot.app._notifications
+            ),
         )
         await typed(pilot, log)
         await until(pilot, lambda: "2 of 2 channels" in seen(pilot, "log"))

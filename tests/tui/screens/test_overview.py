@@ -27,7 +27,7 @@ from widgets.base.lines_view import LinesView
 
 SIZES = [(80, 24), (120, 40), (200, 60)]
 # The size that the screens are designed for; the others in the slow tier.
-USUAL_SIZE = [pytest.param(one, marks=() if one == (120, 40) else pytest.mark.slow) for one in SIZES]
+USUAL_SIZE = [pytest.param(size, marks=() if size == (120, 40) else pytest.mark.slow) for size in SIZES]
 NODES_AT_SIZES = [(name, size) for name in simulated_names() for size in SIZES]
 USUAL_NODES_AT_SIZES = {("hgx-h100", (80, 24)), ("hgx-h100", (200, 60))} | {
     (name, (120, 40)) for name in simulated_names()

@@ -80,7 +80,7 @@ async def test_a_node_is_set_up_by_keys_to_the_end(name: str, monkeypatch: pytes
     played = await play_to_the_end(site_of(monkeypatch, name))
     # Where no tool measures the staged path, its step is skipped; perftest cannot measure Slingshot.
     what = ("a NIC with host memory", "one GPU and its NIC", "every GPU with its NIC")
-    expected = [] if name == "slingshot" else [f"Measure {one}" for one in what]
+    expected = [] if name == "slingshot" else [f"Measure {name}" for name in what]
     assert [title for title in played if title.startswith("Measure") and "staged" not in title] == expected
 
 

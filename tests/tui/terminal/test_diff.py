@@ -127,7 +127,11 @@ def test_any_text_is_split_into_as_many_cells_as_textual_counts(text: str) -> No
 @given(text=st.text(st.one_of(st.characters(), st.sampled_from("\x1b\x9b\x0e\x05\u202e\u200d😀é])"))))
 def test_no_text_acts_on_the_terminal(text: str) -> None:
     written = "".join(cells_of(text)[0])
-    assert not [one for one in written if unicodedata.category(one) == "Cc" or one in BIDIRECTIONAL]
+    assert not [
+        character
+        for character in written
+        if unicodedata.category(character) == "Cc" or character in BIDIRECTIONAL
+    ]
 
 
 def test_only_changed_cells_are_written() -> None:

@@ -22,7 +22,7 @@ def sample(gbps: float | None, size: int | None = 1 << 20, variant: str = "") ->
 
 
 def over_time(*gbps: float) -> Curve:
-    return curve_of("DMA-BUF", [sample(one) for one in gbps], XAxis.TIME)
+    return curve_of("DMA-BUF", [sample(gbp) for gbp in gbps], XAxis.TIME)
 
 
 def text(lines: object) -> str:

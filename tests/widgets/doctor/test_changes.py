@@ -14,7 +14,7 @@ _WORDS = ("fixed", "new", "unknown")
 
 
 def judged(examination: Examination, *changed: Finding) -> Judgment:
-    by_id = {one.id: one for one in (*findings(examination), *changed)}
+    by_id = {finding.id: finding for finding in (*findings(examination), *changed)}
     return Judgment(conclude(examination.usability, by_id.values()), tuple(by_id.values()))
 
 
@@ -37,7 +37,7 @@ def test_findings_that_disappear_are_fixed_and_others_are_new() -> None:
 def test_a_check_that_could_not_run_again_is_not_fixed() -> None:
     examination = examine(SimulatedHost("hgx-h100+peermem-not-loaded"))
     before = judged(examination)
-    found = next(one for one in before.findings if one.id == "peermem-not-loaded")
+    found = next(finding for finding in before.findings if finding.id == "peermem-not-loaded")
     unsure = replace(found, status=Status.UNKNOWN, cause="the modules could not be read: timed out")
     after = judged(examination, unsure)
     assert rows(before, after) == {"peermem-not-loaded": "unknown"}

@@ -188,7 +188,7 @@ def test_a_way_that_nothing_goes_is_told_from_one_that_is_slow() -> None:
 def of_file(name: str) -> Sample:
     output = PerftestOutput()
     lines = machine_file(f"perftest/{name}").read_text().splitlines()
-    best = best_of(one for line in lines for one in output.feed(line) if isinstance(one, Sample))
+    best = best_of(sample for line in lines for sample in output.feed(line) if isinstance(sample, Sample))
     assert best is not None
     return best
 
@@ -221,7 +221,7 @@ def test_both_ways_a_link_of_both_ends_carries_half_each_way() -> None:
     one_way, both_ways = (limit_of_two_ends(near, far, both) for both in (False, True))
 
     def nominal(limit: Limit, name: str) -> float:
-        found = next(one.nominal_gbps for one in limit.bounds if one.name == name)
+        found = next(bound.nominal_gbps for bound in limit.bounds if bound.name == name)
         assert isinstance(found, float)
         return found
 

@@ -62,14 +62,16 @@ def holding(examination: Examination, *held: tuple[int, str, tuple[int, ...]]) -
         files = tuple(f"/dev/infiniband/uverbs{number}" for number in numbers)
         return replace(facts.processes[0], pid=pid, comm=name, program=name, gpu_files=(), uverbs_files=files)
 
-    return replace(examination, processes=ProcessFacts(tuple(process(*one) for one in held), 0, 0, NO_CONF))
+    return replace(
+        examination, processes=ProcessFacts(tuple(process(*holder) for holder in held), 0, 0, NO_CONF)
+    )
 
 
 def on_functions(examination: Examination, **bdfs: Maybe[str]) -> Examination:
     """With RDMA devices on other PCI functions."""
     rdma = examination.node.rdma
     assert isinstance(rdma, RdmaFacts)
-    devices = tuple(replace(one, bdf=bdfs.get(one.name, one.bdf)) for one in rdma.devices)
+    devices = tuple(replace(device, bdf=bdfs.get(device.name, device.bdf)) for device in rdma.devices)
     return replace(examination, node=replace(examination.node, rdma=RdmaFacts(devices)))
 
 
@@ -198,7 +200,7 @@ def test_what_gdrtop_has_started_is_nobody() -> None:
     examination = holding(idle(), (4242, "ib_write_bw", (0,)))
     facts = examination.processes
     assert isinstance(facts, ProcessFacts)
-    ours = replace(facts, processes=tuple(replace(one, is_ours=True) for one in facts.processes))
+    ours = replace(facts, processes=tuple(replace(process, is_ours=True) for process in facts.processes))
     assert felt(replace(examination, processes=ours), Request(), quiet(examination)) == ""
 
 

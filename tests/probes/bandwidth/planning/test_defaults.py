@@ -60,7 +60,7 @@ def test_every_gpu_has_a_test(examination: Examination) -> None:
         assert settings.gpu is not None
         assert (settings.gpu.bdf, settings.gpu.index) == (gpu.bdf, gpu.index)
         assert settings.device == examination.topology.best_nics[gpu.bdf][0]
-        device = next(one for one in node.rdma.devices if one.name == settings.device)
+        device = next(device for device in node.rdma.devices if device.name == settings.device)
         assert settings.numa_node == device.numa_node
         taken = active_port(device)
         assert taken is not None

@@ -11,12 +11,12 @@ from tests.probes.bandwidth.planning.test_series import lacking, node
 
 
 def tool(examination: Examination, name: str) -> Available:
-    return next(one for one in inventory(examination) if one.tool == name)
+    return next(tool for tool in inventory(examination) if tool.tool == name)
 
 
 def test_every_tool_is_told_of_whether_it_is_here_or_not() -> None:
     for examination in (node(), lacking("hgx-h100", *TEST_TOOLS)):
-        assert [one.tool for one in inventory(examination)] == list(TEST_TOOLS)
+        assert [tool.tool for tool in inventory(examination)] == list(TEST_TOOLS)
 
 
 def test_perftest_tells_its_version_and_cuda() -> None:
@@ -31,7 +31,7 @@ def with_package(name: str, tool: str) -> Available:
     host = SimulatedHost(name, clock=lambda: 1000.0)
     examination = examine(host)
     found = inventory(examination, packages_of_tests(host, examination))
-    return next(one for one in found if one.tool == tool)
+    return next(entry for entry in found if entry.tool == tool)
 
 
 def test_others_are_known_by_their_package() -> None:
@@ -81,7 +81,7 @@ def test_what_is_missing_says_how_to_get_it() -> None:
 
 def test_what_is_not_known_is_not_told_as_missing() -> None:
     lost = Unknown(Reason.NOT_RECORDED, "/usr", "this tree has no /usr")
-    for one in inventory(replace(node(), tools=lost)):
-        assert not one.can_run
-        assert "not recorded" in one.missing
-        assert one.install_hint == ""
+    for tool in inventory(replace(node(), tools=lost)):
+        assert not tool.can_run
+        assert "not recorded" in tool.missing
+        assert tool.install_hint == ""

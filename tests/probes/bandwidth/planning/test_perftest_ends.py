@@ -19,12 +19,12 @@ def at_peer(test: PlannedTest) -> str:
     """The command of the peer's end."""
     if test.for_peer:
         return " ".join(test.for_peer)
-    (end,) = (one for one in test.processes if one.host)
+    (end,) = (process for process in test.processes if process.host)
     return end.command.argv[-1]
 
 
 def here(test: PlannedTest) -> str:
-    (end,) = (one for one in test.processes if not one.host)
+    (end,) = (process for process in test.processes if not process.host)
     return " ".join(end.command.argv)
 
 

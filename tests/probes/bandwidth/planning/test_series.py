@@ -56,13 +56,13 @@ def test_a_sweep_tells_which_nearest_nic_is_down() -> None:
     down = node("hgx-h100+port-down")
     sweep = planned(Request(scope=Scope.SWEEP), down)
     assert len(sweep.tests) == 8
-    (missed,) = [one for one in sweep.left_out if one.is_missed]
+    (missed,) = [test for test in sweep.left_out if test.is_missed]
     assert missed.title == "mlx5_1"
     assert "port 1 is DOWN" in missed.reason
     over_another = next(test for test in sweep.tests if test.pair.gpu_label == "GPU1")
     assert over_another.pair.nic != "mlx5_1"
     assert any("mlx5_1 is a better NIC for GPU1" in note for note in over_another.notes)
-    assert [one.title for one in planned(Request(scope=Scope.MATRIX), down).left_out] == ["mlx5_1"]
+    assert [test.title for test in planned(Request(scope=Scope.MATRIX), down).left_out] == ["mlx5_1"]
     assert planned(Request(scope=Scope.SWEEP)).left_out == ()
 
 

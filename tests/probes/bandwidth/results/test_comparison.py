@@ -218,7 +218,7 @@ def test_several_pairs_are_named() -> None:
     second = Pair("0000:19:00.0", "GPU1", "mlx5_1", 1)
     host = result(190.0, HOST_MEMORY, pair=Pair(nic="mlx5_1", port=1))
     told = conclusions([HOST, result(188.0), host, result(189.0, pair=second)])
-    assert [one.partition(":")[0] for one in told] == ["GPU0 → mlx5_0", "GPU1 → mlx5_1"]
+    assert [text.partition(":")[0] for text in told] == ["GPU0 → mlx5_0", "GPU1 → mlx5_1"]
 
 
 def test_latencies_tell_the_difference_and_no_more() -> None:

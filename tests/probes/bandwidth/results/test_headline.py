@@ -16,7 +16,8 @@ ALL_SIZES = PerftestSettings("ib_write_bw", "mlx5_0", all_sizes=True)
 
 def rows(figures: Sequence[float]) -> list[Sample]:
     return [
-        Sample("RDMA_Write", "", size_bytes=1 << 20, gbps=one, messages_per_second=one) for one in figures
+        Sample("RDMA_Write", "", size_bytes=1 << 20, gbps=figure, messages_per_second=figure)
+        for figure in figures
     ]
 
 

@@ -115,7 +115,7 @@ JSON = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
     max_leaves=8,
 )
-NAMES = st.sampled_from([one.name for one in fields(Result)])
+NAMES = st.sampled_from([field.name for field in fields(Result)])
 
 
 @given(RESULTS)

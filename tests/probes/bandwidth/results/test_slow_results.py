@@ -133,7 +133,7 @@ def test_a_slow_result_is_part_of_the_finding_that_explains_it() -> None:
     node = "hgx-h100+acs-on"
     judgment = judgment_with(node, measured(on=node))
     assert [finding.id for finding in judgment.listed] == ["acs-redirect-enabled"]
-    (finding,) = (one for one in judgment.found if one.id == BELOW_LIMIT)
+    (finding,) = (finding for finding in judgment.found if finding.id == BELOW_LIMIT)
     assert finding.part_of == "acs-redirect-enabled"
 
 
@@ -144,6 +144,6 @@ def test_an_earlier_slow_result_is_no_reason_for_the_next_one() -> None:
 
 
 def test_without_slow_results_the_check_is_ok_and_says_that_maybe_nothing_was_measured() -> None:
-    (finding,) = (one for one in judge(examination_of(NODE)).findings if one.id == BELOW_LIMIT)
+    (finding,) = (finding for finding in judge(examination_of(NODE)).findings if finding.id == BELOW_LIMIT)
     assert finding.status is Status.PASSED
     assert "nothing was measured" in finding.evidence[0].value

@@ -22,11 +22,11 @@ gdr_copy_to_mapping \t        4 \t      0.1014 \t      0.1011
 
 def read(text: str) -> list[Sample | Fact | Failure]:
     output = GdrcopyOutput()
-    return [one for line in text.splitlines() for one in output.feed(line)]
+    return [message for line in text.splitlines() for message in output.feed(line)]
 
 
 def samples(text: str) -> list[Sample]:
-    return [one for one in read(text) if isinstance(one, Sample)]
+    return [sample for sample in read(text) if isinstance(sample, Sample)]
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
@@ -34,20 +34,25 @@ def test_every_number_of_real_files(path: Path) -> None:
     text = path.read_text()
     found = samples(text)
     rates = re.findall(r"(?:write|read) BW: ([\d.]+)MB/s", text)
-    assert [one.gbps for one in found if one.gbps is not None] == [
+    assert [sample.gbps for sample in found if sample.gbps is not None] == [
         pytest.approx(float(rate) * 1024 * 1024 * 8 / 1e9) for rate in rates
     ]
     rows = re.findall(r"^(gdr_copy_\w+) +(\d+) +([\d.]+)$", text, re.M)
-    assert [(one.what, one.size_bytes, one.latencies) for one in found if one.what.startswith("gdr_")] == [
-        (what, int(size), (Latency("average", float(us)),)) for what, size, us in rows
-    ]
+    assert [
+        (sample.what, sample.size_bytes, sample.latencies)
+        for sample in found
+        if sample.what.startswith("gdr_")
+    ] == [(what, int(size), (Latency("average", float(us)),)) for what, size, us in rows]
 
 
 def test_the_size_of_old_versions_is_the_buffers() -> None:
     text = machine_file("bandwidth/gdrcopy-copybw-copylat-p100-2020.txt").read_text()
-    assert [one.size_bytes for one in samples(text)[:2]] == [4096, 4096]
+    assert [sample.size_bytes for sample in samples(text)[:2]] == [4096, 4096]
     text = machine_file("bandwidth/gdrcopy-copybw-k40-remote.txt").read_text()
-    assert [(one.size_bytes, one.iterations) for one in samples(text)] == [(65536, 10000), (65536, 100)]
+    assert [(sample.size_bytes, sample.iterations) for sample in samples(text)] == [
+        (65536, 10000),
+        (65536, 100),
+    ]
 
 
 def test_the_newest_columns() -> None:
@@ -65,7 +70,7 @@ def test_the_suite() -> None:
         "Total: 28, Passed: 25, Failed: 2, Waived: 1\n\nList of failed tests:\n    basic_vmmalloc\n    x\n\n"
     )
     told = read(text + "List of waived tests:\n    y\nGPU id:0; name: NVIDIA A40; Bus id: 0000:09:00\n    z")
-    facts = [(one.about, one.value) for one in told if isinstance(one, Fact)]
+    facts = [(fact.about, fact.value) for fact in told if isinstance(fact, Fact)]
     assert facts == [
         (About.TOTAL, "28"),
         (About.PASSED, "25"),
@@ -75,15 +80,15 @@ def test_the_suite() -> None:
         (About.FAILED, "x"),
         (About.WAIVED, "y"),
     ]
-    assert [one.text for one in told if isinstance(one, Failure)] == [
+    assert [failure.text for failure in told if isinstance(failure, Failure)] == [
         "2 of 28 tests of CPU access to GPU memory failed"
     ]
 
 
 def test_a_real_suite_that_passed() -> None:
     told = read(machine_file("bandwidth/gdrcopy-copybw-suite.txt").read_text())
-    assert [one.value for one in told if isinstance(one, Fact) and one.about is About.PASSED] == ["28"]
-    assert not [one for one in told if isinstance(one, Failure)]
+    assert [fact.value for fact in told if isinstance(fact, Fact) and fact.about is About.PASSED] == ["28"]
+    assert not [failure for failure in told if isinstance(failure, Failure)]
 
 
 def test_the_driver_is_missing() -> None:
@@ -97,5 +102,5 @@ _KNOWN = st.sampled_from([line for path in FILES for line in path.read_text().sp
 
 @given(st.lists(st.one_of(st.text(max_size=100), _KNOWN, st.sampled_from(NEWEST.splitlines())), max_size=40))
 def test_no_text_crashes_it(lines: list[str]) -> None:
-    for one in read("\n".join(lines)):
-        assert one.raw.isprintable()
+    for report in read("\n".join(lines)):
+        assert report.raw.isprintable()

@@ -19,11 +19,11 @@ ROW = "  1048576   262144   float   sum   -1  1e+05  12.50  20.00  {wrong}  9.9e
 
 def read(text: str, what: str = "") -> list[Sample | Fact | Failure]:
     output = NcclTestsOutput(what)
-    return [one for line in text.splitlines() for one in output.feed(line)]
+    return [message for line in text.splitlines() for message in output.feed(line)]
 
 
 def samples(text: str) -> list[Sample]:
-    return [one for one in read(text) if isinstance(one, Sample)]
+    return [sample for sample in read(text) if isinstance(sample, Sample)]
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
@@ -37,33 +37,33 @@ def test_every_row_of_real_files(path: Path) -> None:
             wanted.append((int(row[1]), *(float(row[n]) for n in (2, 3, 4))))
             if row[5]:
                 wanted.append((int(row[1]), *(float(row[n]) for n in (5, 6, 7))))
-    found = [one for one in samples(text) if one.variant != "average"]
+    found = [sample for sample in samples(text) if sample.variant != "average"]
     assert len(found) == len(wanted) > 0
     for one, (size, time, algorithm, bus) in zip(found, wanted, strict=True):
         assert (one.size_bytes, one.time_us) == (size, time)
         assert one.gbps == pytest.approx(algorithm * 8)
         assert one.bus_gbps == pytest.approx(bus * 8)
     averages = [float(number) * 8 for number in re.findall(r"Avg bus bandwidth +: ([\d.]+)", text)]
-    assert [one.bus_gbps for one in samples(text) if one.variant == "average"] == [
+    assert [sample.bus_gbps for sample in samples(text) if sample.variant == "average"] == [
         pytest.approx(number) for number in averages
     ]
 
 
 def test_the_average_is_that_of_the_rows() -> None:
     found = samples(machine_file("bandwidth/ncclt-oci-troubleshoot.txt").read_text())
-    rows = [one.bus_gbps or 0.0 for one in found if one.variant != "average"]
+    rows = [sample.bus_gbps or 0.0 for sample in found if sample.variant != "average"]
     assert found[-1].bus_gbps == pytest.approx(sum(rows) / len(rows), rel=0.001)
 
 
 def test_only_out_of_place() -> None:
     """That program printed one group of columns below a header of two."""
     found = samples(machine_file("bandwidth/ncclt-4hosts.txt").read_text())
-    assert {one.variant for one in found} == {"out-of-place", "average"}
+    assert {sample.variant for sample in found} == {"out-of-place", "average"}
 
 
 def test_a_run_that_broke_off_has_no_end() -> None:
     told = read(machine_file("bandwidth/ncclt-pair-002-008-failed.log").read_text())
-    facts = [(one.about, one.value) for one in told if isinstance(one, Fact)]
+    facts = [(fact.about, fact.value) for fact in told if isinstance(fact, Fact)]
     tests = [value for about, value in facts if about is About.TEST]
     ends = [value for about, value in facts if (about, value) == (About.PHASE, "done")]
     assert (tests, len(ends)) == (["alltoall", "sendrecv"], 1)
@@ -71,10 +71,10 @@ def test_a_run_that_broke_off_has_no_end() -> None:
 
 def test_exponents_and_wrong_elements() -> None:
     text = f"{HEADER}\n{ROW.format(wrong='0')}"
-    assert [(one.time_us, one.wrong) for one in samples(text)] == [(100_000.0, 0), (99_000.0, 0)]
-    assert [one.wrong for one in samples(text.replace(" 0 ", " N/A "))] == [None, 0]
+    assert [(sample.time_us, sample.wrong) for sample in samples(text)] == [(100_000.0, 0), (99_000.0, 0)]
+    assert [sample.wrong for sample in samples(text.replace(" 0 ", " N/A "))] == [None, 0]
     told = read(f"{HEADER}\n{ROW.format(wrong='1e+05')}")
-    assert [one.text for one in told if isinstance(one, Failure)] == [
+    assert [failure.text for failure in told if isinstance(failure, Failure)] == [
         "100000 elements of a message of 1048576 bytes came out wrong: data was corrupted"
     ]
 
@@ -83,7 +83,10 @@ def test_more_columns() -> None:
     """With -I each group has more columns; what is known keeps its place."""
     header = HEADER.replace("#wrong", "#wrong i_min i_max i_p99 i_cv%")
     found = samples(f"{header}\n{ROW.format(wrong='0 1.0 2.0 3.0 0.5')}")
-    assert [(one.variant, one.gbps) for one in found] == [("out-of-place", 100.0), ("in-place", 100.8)]
+    assert [(sample.variant, sample.gbps) for sample in found] == [
+        ("out-of-place", 100.0),
+        ("in-place", 100.8),
+    ]
 
 
 @pytest.mark.parametrize("time", ["time", "cputime"])
@@ -94,8 +97,11 @@ def test_cpu_times_and_timestamps(time: str, more: str) -> None:
     row = ROW.format(wrong="0 1.0 2.0 3.0 0.5" if more else "0")
     found = samples(f"{header}           timestamp\n{row}  2026-07-09 16:03:21")
     took = (100_000.0, 99_000.0) if time == "time" else (None, None)
-    assert [(one.variant, one.gbps) for one in found] == [("out-of-place", 100.0), ("in-place", 100.8)]
-    assert tuple(one.time_us for one in found) == took
+    assert [(sample.variant, sample.gbps) for sample in found] == [
+        ("out-of-place", 100.0),
+        ("in-place", 100.8),
+    ]
+    assert tuple(sample.time_us for sample in found) == took
 
 
 @pytest.mark.parametrize(
@@ -108,12 +114,12 @@ def test_what_is_no_row(text: str) -> None:
 def test_the_route_is_told_once() -> None:
     line = "node7:1:1 [0] NCCL INFO Channel 00/0 : 1[0] -> 0[0] [receive] via NET/IB/0/GDRDMA"
     told = read(f"{line}\n{line}/flush=None\n{line.replace('/GDRDMA', '')}")
-    assert [one.value for one in told if isinstance(one, Fact)] == ["NET/IB/0/GDRDMA", "NET/IB/0"]
+    assert [fact.value for fact in told if isinstance(fact, Fact)] == ["NET/IB/0/GDRDMA", "NET/IB/0"]
 
 
 def test_ranks() -> None:
     told = read(machine_file("bandwidth/ncclt-pair-001-002.log").read_text())
-    ranks = [one.value for one in told if isinstance(one, Fact) and one.about is About.RANK]
+    ranks = [fact.value for fact in told if isinstance(fact, Fact) and fact.about is About.RANK]
     assert ranks[0] == "0: cnode2-001 device 0 0000:1b:00 NVIDIA H100 80GB HBM3"
 
 
@@ -125,7 +131,7 @@ _FIELDS = st.lists(
 
 @given(st.lists(st.one_of(st.text(max_size=100), _KNOWN, _FIELDS, st.just(HEADER)), max_size=40))
 def test_no_text_crashes_it(lines: list[str]) -> None:
-    for one in read("\n".join(lines)):
-        assert one.raw.isprintable()
-        if isinstance(one, Sample) and one.size_bytes is not None:
-            assert str(one.size_bytes) in one.raw
+    for sample in read("\n".join(lines)):
+        assert sample.raw.isprintable()
+        if isinstance(sample, Sample) and sample.size_bytes is not None:
+            assert str(sample.size_bytes) in sample.raw

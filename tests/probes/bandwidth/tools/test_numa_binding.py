@@ -34,9 +34,9 @@ def commands(request: Request, examination: Examination | None = None) -> list[s
     "wanted", [Request(), Request(far_nic="mlx5_7"), TO_PEER, Request(tool="gdrcopy_copybw")]
 )
 def test_a_test_is_bound_unless_the_request_says_no(wanted: Request) -> None:
-    assert all("numactl" in one for one in commands(wanted))
+    assert all("numactl" in command for command in commands(wanted))
     unbound = replace(wanted, binds=False)
-    assert not [one for one in commands(unbound) if "numactl" in one]
+    assert not [command for command in commands(unbound) if "numactl" in command]
     assert only(unbound).notes == ()
 
 
@@ -58,7 +58,7 @@ def test_the_command_for_the_peer_is_not_bound_either() -> None:
 )
 def test_where_it_cannot_be_bound_it_is_not_and_says_why(examination: Examination, told: str) -> None:
     for request in (Request(), Request(tool="gdrcopy_copybw")):
-        assert not [one for one in commands(request, examination) if "numactl" in one]
+        assert not [command for command in commands(request, examination) if "numactl" in command]
         (note,) = only(request, examination).notes
         assert note.startswith("not bound to NUMA node 0 (")
         assert told in note
@@ -71,7 +71,7 @@ def test_each_end_here_has_its_own_node() -> None:
 
 
 def test_some_of_the_cpus_are_enough() -> None:
-    assert all("--cpunodebind=0" in one for one in commands(Request(), within("0-3", "0")))
+    assert all("--cpunodebind=0" in command for command in commands(Request(), within("0-3", "0")))
 
 
 def test_the_peer_has_a_cpuset_of_its_own() -> None:
@@ -88,4 +88,4 @@ def test_the_peer_has_a_cpuset_of_its_own() -> None:
     ],
 )
 def test_what_is_not_known_keeps_nobody_from_trying(examination: Examination) -> None:
-    assert all("--membind=0" in one for one in commands(Request(), examination))
+    assert all("--membind=0" in command for command in commands(Request(), examination))

@@ -33,11 +33,11 @@ CASE = {
 
 def read(text: str) -> list[Sample | Fact | Failure]:
     output = NvbandwidthOutput()
-    return [one for line in text.split("\n") for one in output.feed(line)]
+    return [message for line in text.split("\n") for message in output.feed(line)]
 
 
 def samples(text: str) -> list[Sample]:
-    return [one for one in read(text) if isinstance(one, Sample)]
+    return [sample for sample in read(text) if isinstance(sample, Sample)]
 
 
 def document(*cases: object, **more: object) -> str:
@@ -50,9 +50,13 @@ def test_every_sum_of_real_files_is_that_of_the_samples(path: Path) -> None:
     text = path.read_text()
     found = samples(text)
     for name, printed in re.findall(r"^SUM (\w+) ([\d.]+)$", text, re.M):
-        of = [one for one in found if one.what == name]
-        cells = [one.gbps or one.latencies[0].microseconds * 8000 for one in of if one.variant != "sum"]
-        total = [one.gbps or one.latencies[0].microseconds * 8000 for one in of if one.variant == "sum"]
+        of = [sample for sample in found if sample.what == name]
+        cells = [
+            sample.gbps or sample.latencies[0].microseconds * 8000 for sample in of if sample.variant != "sum"
+        ]
+        total = [
+            sample.gbps or sample.latencies[0].microseconds * 8000 for sample in of if sample.variant == "sum"
+        ]
         assert total == [pytest.approx(float(printed) * 8)]
         assert sum(cells) == pytest.approx(float(printed) * 8, abs=0.2)
 
@@ -65,12 +69,14 @@ memcpy local GPU(column) bandwidth (GB/s)
 
 SUM device_local_copy 2499.75
 """
-    found = [(one.variant, one.gbps) for one in samples(text)]
+    found = [(sample.variant, sample.gbps) for sample in samples(text)]
     assert found == [("GPU 0", 10004.0), ("GPU 1", 9994.0), ("sum", 19998.0)]
 
 
 def test_a_sum_in_json_has_all_digits_of_a_double() -> None:
-    (total,) = [one for one in samples(document({**CASE, "sum": 225.50828814500002})) if one.variant == "sum"]
+    (total,) = [
+        sample for sample in samples(document({**CASE, "sum": 225.50828814500002})) if sample.variant == "sum"
+    ]
     assert total.gbps == pytest.approx(225.50828814500002 * 8)
 
 
@@ -82,11 +88,11 @@ def test_every_number_that_json_can_write_is_read(number: float) -> None:
 def test_the_pairs_of_a_real_matrix() -> None:
     found = samples(machine_file("bandwidth/nvbandwidth-readme-now.txt").read_text())
     assert len(found) == 8 * 7
-    assert {one.variant: one.gbps for one in found}["GPU 6 ← GPU 0"] == pytest.approx(274.89 * 8)
+    assert {sample.variant: sample.gbps for sample in found}["GPU 6 ← GPU 0"] == pytest.approx(274.89 * 8)
 
 
 def test_a_pair_that_is_not_measured_is_no_sample() -> None:
-    assert [(one.variant, one.gbps) for one in samples(MATRIX)] == [
+    assert [(sample.variant, sample.gbps) for sample in samples(MATRIX)] == [
         ("GPU 0 → GPU 1", 172.0),
         ("GPU 1 → GPU 0", 170.0),
         ("sum", 342.0),
@@ -103,23 +109,32 @@ def test_a_brace_among_text_is_no_document() -> None:
 
 def test_latencies_are_no_bandwidth() -> None:
     text = machine_file("bandwidth/nvbandwidth-superbench.log").read_text()
-    latency = [one for one in samples(text) if one.what == "host_device_latency_sm" and one.variant != "sum"]
-    assert [one.gbps for one in latency] == [None]
-    assert [one.latencies[0].microseconds for one in latency] == [pytest.approx(0.77258)]
+    latency = [
+        sample
+        for sample in samples(text)
+        if sample.what == "host_device_latency_sm" and sample.variant != "sum"
+    ]
+    assert [sample.gbps for sample in latency] == [None]
+    assert [sample.latencies[0].microseconds for sample in latency] == [pytest.approx(0.77258)]
 
 
 @pytest.mark.parametrize("indent", [None, 3])
 def test_json(indent: int | None) -> None:
     text = json.dumps(json.loads(document(CASE)), indent=indent)
-    assert [(one.variant, one.gbps) for one in samples(text)] == [("CPU 0 → GPU 0", 442.0), ("sum", 442.0)]
+    assert [(sample.variant, sample.gbps) for sample in samples(text)] == [
+        ("CPU 0 → GPU 0", 442.0),
+        ("sum", 442.0),
+    ]
 
 
 def test_json_that_did_not_pass() -> None:
     waived, failed = {"name": "a", "status": "Waived"}, {"name": "b", "status": "Error", "error": "no peers"}
     told = read(document(waived, failed))
-    assert [one.value for one in told if isinstance(one, Fact) and one.about is About.WAIVED] == ["a"]
-    assert [one.text for one in told if isinstance(one, Failure)] == ["nvbandwidth: b: no peers"]
-    (trouble,) = (one for one in read(document(error="CUDA_ERROR_NO_DEVICE")) if isinstance(one, Failure))
+    assert [fact.value for fact in told if isinstance(fact, Fact) and fact.about is About.WAIVED] == ["a"]
+    assert [failure.text for failure in told if isinstance(failure, Failure)] == ["nvbandwidth: b: no peers"]
+    (trouble,) = (
+        failure for failure in read(document(error="CUDA_ERROR_NO_DEVICE")) if isinstance(failure, Failure)
+    )
     assert "CUDA_ERROR_NO_DEVICE" in trouble.text
 
 
@@ -135,7 +150,7 @@ def test_json_without_end_takes_bounded_memory_and_time() -> None:
     output.feed("{" * 100_000)
     for _ in range(100):
         output.feed("[" * 100_000)
-    assert [type(one) for one in output.feed("}")] == [Failure]
+    assert [type(message) for message in output.feed("}")] == [Failure]
 
 
 _JSON = st.recursive(
@@ -159,8 +174,8 @@ def test_no_document_crashes_it(value: object) -> None:
         json.dumps({"nvbandwidth": value}),
         document({**CASE, "bandwidth_matrix": value}),
     ):
-        for one in read(text):
-            assert one.raw.isprintable()
+        for report in read(text):
+            assert report.raw.isprintable()
 
 
 @given(
@@ -169,5 +184,5 @@ def test_no_document_crashes_it(value: object) -> None:
     )
 )
 def test_no_text_crashes_it(lines: list[str]) -> None:
-    for one in read("\n".join(lines)):
-        assert one.raw.isprintable()
+    for report in read("\n".join(lines)):
+        assert report.raw.isprintable()

@@ -42,15 +42,15 @@ TABLE = f"""{LINE}
 
 def read(text: str) -> list[Sample | Fact | Failure]:
     output = PerftestOutput()
-    return [one for line in text.splitlines() for one in output.feed(line)]
+    return [message for line in text.splitlines() for message in output.feed(line)]
 
 
 def samples(text: str) -> list[Sample]:
-    return [one for one in read(text) if isinstance(one, Sample)]
+    return [sample for sample in read(text) if isinstance(sample, Sample)]
 
 
 def facts(text: str) -> dict[About, str]:
-    return {one.about: one.value for one in read(text) if isinstance(one, Fact)}
+    return {fact.about: fact.value for fact in read(text) if isinstance(fact, Fact)}
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
@@ -61,17 +61,21 @@ def test_every_row_of_real_files(path: Path) -> None:
     if "_lat" in path.name:
         rows = re.findall(r"^ (\d+) +(\d+)\s+([\d.]+)\s+([\d.]+)\s+[\d.]+\s+([\d.]+)", text, re.M)
         read_rows = [
-            (one.size_bytes, one.iterations, *(latency.microseconds for latency in one.latencies))
-            for one in found
+            (sample.size_bytes, sample.iterations, *(latency.microseconds for latency in sample.latencies))
+            for sample in found
         ]
         wanted = [(int(size), int(count), float(a), float(b)) for size, count, a, b, _ in rows]
         assert [row[:4] for row in read_rows] == wanted
         assert [row[5] for row in read_rows] == [float(row[4]) for row in rows]
         return
     rows = re.findall(r"^ (\d+) +(\d+) +([\d.]+) +([\d.]+)\s+([\d.]+)\s*$", text, re.M)
-    assert [(one.size_bytes, one.iterations) for one in found] == [(int(a), int(b)) for a, b, *_ in rows]
-    assert [one.gbps for one in found] == [pytest.approx(float(row[3]) * unit) for row in rows]
-    assert [one.messages_per_second for one in found] == [pytest.approx(float(row[4]) * 1e6) for row in rows]
+    assert [(sample.size_bytes, sample.iterations) for sample in found] == [
+        (int(a), int(b)) for a, b, *_ in rows
+    ]
+    assert [sample.gbps for sample in found] == [pytest.approx(float(row[3]) * unit) for row in rows]
+    assert [sample.messages_per_second for sample in found] == [
+        pytest.approx(float(row[4]) * 1e6) for row in rows
+    ]
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
@@ -91,16 +95,18 @@ def test_the_header_of_real_files(path: Path) -> None:
 def test_the_bandwidth_agrees_with_the_message_rate() -> None:
     """Whatever the unit, size × messages a second is the bandwidth: two columns of one row."""
     for path in FILES:
-        for one in samples(path.read_text()):
-            if one.gbps and one.gbps > 10:
-                assert one.size_bytes is not None
-                assert one.messages_per_second is not None
-                assert one.gbps == pytest.approx(one.size_bytes * one.messages_per_second * 8 / 1e9, rel=0.01)
+        for sample in samples(path.read_text()):
+            if sample.gbps and sample.gbps > 10:
+                assert sample.size_bytes is not None
+                assert sample.messages_per_second is not None
+                assert sample.gbps == pytest.approx(
+                    sample.size_bytes * sample.messages_per_second * 8 / 1e9, rel=0.01
+                )
 
 
 def test_the_server_of_a_loopback_is_a_second_run() -> None:
     path = machine_file("perftest/superbench-ib_loopback-8M.log")
-    assert [one.gbps for one in samples(path.read_text())] == [pytest.approx(201.80, abs=0.01)] * 2
+    assert [sample.gbps for sample in samples(path.read_text())] == [pytest.approx(201.80, abs=0.01)] * 2
 
 
 @pytest.mark.parametrize(
@@ -197,8 +203,8 @@ _LINES = st.one_of(
 def test_no_text_crashes_it(lines: list[str]) -> None:
     output = PerftestOutput()
     for line in lines:
-        for one in output.feed(line):
-            assert one.raw.isprintable()
+        for report in output.feed(line):
+            assert report.raw.isprintable()
 
 
 @given(st.data())
@@ -209,11 +215,11 @@ def test_cut_and_interleaved_real_output(data: st.DataObject) -> None:
     a, b = (data.draw(st.sampled_from(FILES)).read_text() for _ in range(2))
     start = data.draw(st.integers(0, len(a)))
     mixed = a[start : start + 3000].splitlines() + b[: data.draw(st.integers(0, 3000))].splitlines()
-    for one in samples("\n".join(data.draw(st.permutations(mixed)))):
-        assert str(one.size_bytes) in one.raw
-        assert str(one.iterations) in one.raw
+    for sample in samples("\n".join(data.draw(st.permutations(mixed)))):
+        assert str(sample.size_bytes) in sample.raw
+        assert str(sample.iterations) in sample.raw
 
 
 def test_a_line_without_end() -> None:
     assert read("9" * 10_000_000) == []
-    assert all(len(one.raw) < 500 for one in read("Couldn't allocate MR" + "x" * 1_000_000))
+    assert all(len(report.raw) < 500 for report in read("Couldn't allocate MR" + "x" * 1_000_000))

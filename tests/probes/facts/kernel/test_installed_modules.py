@@ -78,5 +78,5 @@ def test_any_bytes_are_read(content: bytes, place: int, patch: bytes) -> None:
             return data[offset : offset + count]
 
         strings = modinfo_of(read)
-        assert strings is None or all(isinstance(one, bytes) for one in strings)
+        assert strings is None or all(isinstance(string, bytes) for string in strings)
         unpack(data)

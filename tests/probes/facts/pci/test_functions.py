@@ -360,7 +360,7 @@ def test_neither_an_examination_nor_the_live_view_wakes_it(name: str, file: str,
         now[0] += 1.0
         live.sample(noting, node, read(noting, node))
     assert isinstance(node.pci, PciFacts)
-    gpus = [one for one in node.pci.functions.values() if one.kind is PciKind.GPU]
+    gpus = [function for function in node.pci.functions.values() if function.kind is PciKind.GPU]
     assert gpus
     assert all("would wake it" in str(gpu.link.speed_gtps) for gpu in gpus)
     assert any(path.endswith("/numa_node") for path in noting.paths)

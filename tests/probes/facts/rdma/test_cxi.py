@@ -76,4 +76,4 @@ def test_any_bytes_are_an_answer(
     (nic,) = found(host).devices
     assert nic.name == "cxi0"
     assert isinstance(nic.ports[0].gids, Unknown | tuple)
-    assert not isinstance(nic.ports[0].gids, tuple) or all(isinstance(one, Gid) for one in nic.ports[0].gids)
+    assert not isinstance(nic.ports[0].gids, tuple) or all(isinstance(gid, Gid) for gid in nic.ports[0].gids)

@@ -94,5 +94,8 @@ def test_whatever_they_print_is_bounded_and_clean(text: str, more: str) -> None:
         assert owner.isascii()
     versions = parse_dpkg_versions(f"{text}\na-package {more}\n")
     rpm = parse_rpm(CommandOutput(("rpm",), 0, f"name {text}\n", more), (COPIES,))
-    found = [*versions.values(), *(one.version for one in rpm.values() if isinstance(one, Package))]
-    assert all(len(one) <= 80 and one.isprintable() for one in found)
+    found = [
+        *versions.values(),
+        *(package.version for package in rpm.values() if isinstance(package, Package)),
+    ]
+    assert all(len(version) <= 80 and version.isprintable() for version in found)

@@ -120,7 +120,7 @@ def test_this_machine_answers() -> None:
     names = os.listdir("/sys/class/net")
     found = LocalHost().ethtool_counters(names)
     assert set(found) == set(names)
-    assert all(isinstance(one, Unknown) or one for one in found.values())
+    assert all(isinstance(counters, Unknown) or counters for counters in found.values())
 
 
 def test_a_tree_has_no_counters(tmp_path: Path) -> None:

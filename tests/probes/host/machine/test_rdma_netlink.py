@@ -145,7 +145,7 @@ def test_each_round_shows_what_changed(kernel: FakeKernel) -> None:
     assert isinstance(before, RdmaResources)
     assert isinstance(after, RdmaResources)
     assert after.queue_pairs == before.queue_pairs
-    assert [one.length_bytes for one in after.regions] == [1 << 20]
+    assert [region.length_bytes for region in after.regions] == [1 << 20]
     kernel.devices = ()
     assert reader.read() == RdmaResources(shares_namespaces=True)
 
@@ -165,7 +165,11 @@ def test_a_device_that_gives_an_error_does_not_hide_the_others(kernel: FakeKerne
     kernel.replies[Command.RES_QP_GET] = lambda sequence: next(turns)(sequence)
     found = read()
     assert found.unread == ("mlx5_1",)
-    assert {one.device for one in found.queue_pairs} == {one.device for one in found.regions} == {"mlx5_0"}
+    assert (
+        {pair.device for pair in found.queue_pairs}
+        == {region.device for region in found.regions}
+        == {"mlx5_0"}
+    )
 
 
 def test_a_list_that_changed_meanwhile_is_read_once_more(kernel: FakeKernel) -> None:
@@ -189,7 +193,7 @@ def test_messages_of_others_are_ignored(kernel: FakeKernel) -> None:
         kernel.queue[:0] = [(forged, 0, 4242), (late, 0, 0)]
 
     kernel.sendto = send  # type: ignore[method-assign]
-    assert {one.number for one in read().queue_pairs} == {1, 300, 301}
+    assert {pair.number for pair in read().queue_pairs} == {1, 300, 301}
 
 
 @pytest.mark.parametrize(
@@ -269,7 +273,7 @@ def test_a_refused_socket_leaves_the_rdma_command(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(host, "run", run)
     found = host.rdma_resources()
     assert isinstance(found, RdmaResources)
-    assert [one.number for one in found.queue_pairs] == [5]
+    assert [pair.number for pair in found.queue_pairs] == [5]
     assert found.shares_namespaces is False
     monkeypatch.setattr(host, "run", lambda argv, seconds: Unknown(Reason.NOT_THERE, "rdma"))
     for is_root, reason in ((False, Reason.NEEDS_ROOT), (True, Reason.IO_ERROR)):
@@ -320,9 +324,9 @@ def test_any_bytes_give_an_answer(content: bytes) -> None:
     answers = {(command, "mlx5_0"): answer for command in commands}
     found = ResourceParser().parse(answers, shares_namespaces(answer), ())
     assert answer.errno < 4096
-    numbers = [one.number for one in found.queue_pairs] + [one.number for one in found.regions]
+    numbers = [pair.number for pair in found.queue_pairs] + [region.number for region in found.regions]
     assert all(0 <= number < 1 << 64 for number in numbers)
-    assert all(one.kernel_name.isprintable() for one in found.domains)
+    assert all(domain.kernel_name.isprintable() for domain in found.domains)
     assert all(name.isprintable() for _, name in devices_of(answer))
 
 
@@ -343,7 +347,7 @@ _JSON = st.recursive(
 )
 def test_any_output_of_the_command_gives_an_answer(texts: dict[str, str]) -> None:
     found = parse_resources(texts, "netns")
-    assert isinstance(found, Unknown) or all(one.device.isprintable() for one in found.domains)
+    assert isinstance(found, Unknown) or all(domain.device.isprintable() for domain in found.domains)
 
 
 def test_a_failing_command_has_a_reason() -> None:
@@ -363,16 +367,16 @@ def test_output_of_a_real_node() -> None:
     found = parse_resources(texts, (LIVE / "system-NOT-JSON.txt").read_text())
     assert isinstance(found, RdmaResources)
     assert found.queue_pairs == (QueuePair("mlx5_0", 1, "GSI", "RTS", 1, kernel_name="ib_core"),)
-    assert [(one.number, one.length_bytes, one.pd, one.pid) for one in found.regions] == [
+    assert [(region.number, region.length_bytes, region.pd, region.pid) for region in found.regions] == [
         (0, 33554432, 2, 182),
         (1, 33554432, 1, 180),
     ]
-    assert [(one.number, one.context, one.pid, one.kernel_name) for one in found.domains] == [
+    assert [(domain.number, domain.context, domain.pid, domain.kernel_name) for domain in found.domains] == [
         (0, None, None, "ib_core"),
         (1, 0, 180, ""),
         (2, 1, 182, ""),
     ]
-    assert [(one.number, one.pid) for one in found.contexts] == [(0, 180), (1, 182)]
+    assert [(context.number, context.pid) for context in found.contexts] == [(0, 180), (1, 182)]
     assert found.shares_namespaces is True
     as_root = parse_resources({"mr": (LIVE / "mr-root.json").read_text()})
     assert isinstance(as_root, RdmaResources)

@@ -19,7 +19,7 @@ STAGED = PathJudgment(PathWord.STAGED, is_likely=True)
 def with_rank(rank: int, **parts: Any) -> LiveSample:
     sample = a_sample()
     assert isinstance(sample.processes, tuple)
-    changed = (replace(one, **parts) if one.rank == rank else one for one in sample.processes)
+    changed = (replace(process, **parts) if process.rank == rank else process for process in sample.processes)
     return replace(sample, processes=tuple(changed))
 
 

@@ -36,7 +36,11 @@ def train(node: Following, *phases: tuple[float, int], seconds: int) -> list[Liv
 def fallen(node: Following) -> dict[str, int]:
     """Return what the traffic that fell is reported of, with the number of NICs."""
     conditions = node.sample.watched.conditions
-    return {one.subject: len(one.devices) for one in conditions if one.check == TRAFFIC_FELL}
+    return {
+        condition.subject: len(condition.devices)
+        for condition in conditions
+        if condition.check == TRAFFIC_FELL
+    }
 
 
 def test_on_a_slow_line_less_than_a_gigabit_counts() -> None:

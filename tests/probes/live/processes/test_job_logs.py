@@ -24,8 +24,8 @@ def sample_with(environment: Maybe[dict[str, str]], job: str = "Slurm job 4711")
     assert isinstance(sample.processes, tuple)
     none = Unknown(Reason.NOT_THERE)
     processes = tuple(
-        replace(one, process=replace(one.process, environment=environment, nccl_conf=none, job=job))
-        for one in sample.processes
+        replace(process, process=replace(process.process, environment=environment, nccl_conf=none, job=job))
+        for process in sample.processes
     )
     return replace(sample, processes=processes)
 

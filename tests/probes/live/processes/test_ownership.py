@@ -262,7 +262,7 @@ def test_a_round_after_another_one_finds_the_same_as_a_first_one(
     for thread in range(40, 45):  # 45 is hidden
         host.set_status(thread, 40 + thread % 2, 4 * MIB)
     if are_users_equal:
-        lists = [replace(one, contexts=lists[0].contexts, domains=lists[0].domains) for one in lists]
+        lists = [replace(listed, contexts=lists[0].contexts, domains=lists[0].domains) for listed in lists]
     answers = iter((*lists, *lists[2:]))
     host.resources = lambda: next(answers)
     last = round_of(host)

@@ -111,7 +111,9 @@ def test_the_other_lines_of_every_version_are_read(tag: str) -> None:
     assert [version.text for version in facts.versions] == [f"{tag}+cuda12.4"]
     assert [network.text for network in facts.networks] == ["IB"]
     assert [nic.text for nic in facts.nics] == ["[0] mlx5_0:1/IB", "[1] mlx5_1:1/IB"]
-    assert [(one.name, one.is_enabled) for one in facts.capabilities] == [("mlx5_0", True)]
+    assert [(capability.name, capability.is_enabled) for capability in facts.capabilities] == [
+        ("mlx5_0", True)
+    ]
     assert facts.dmabuf is not None
     assert {setting.name: setting.value for setting in facts.settings} == {
         "NCCL_NET_GDR_LEVEL": "PXB",
@@ -264,7 +266,7 @@ def test_what_nccl_gets_over_is_a_note(line: str) -> None:
 def test_pointers_of_nvls_are_not_listed() -> None:
     names = [f"NVLS comm 0x55aa{n}ff headRank {n} nHeads 8 buffSize 1 nvlsTotalSize 4" for n in range(8)]
     facts = read(info("NVLS multicast support is available on dev 0 (NVLS_NCHANNELS 16)", *names))
-    assert [one.text for one in facts.nvls] == [
+    assert [nvl.text for nvl in facts.nvls] == [
         "NVLS multicast support is available on dev 0 (NVLS_NCHANNELS 16)"
     ]
 

@@ -27,9 +27,11 @@ def check(parsed: ParsedFile) -> None:
     for group in parsed.groups:
         assert group.name.isprintable()
         assert len(group.assignments) <= MAX_ASSIGNMENTS
-        for one in group.assignments:
-            assert one.line > 0
-            assert one.value is None or (one.value.isprintable() and len(one.value) <= 256)
+        for assignment in group.assignments:
+            assert assignment.line > 0
+            assert assignment.value is None or (
+                assignment.value.isprintable() and len(assignment.value) <= 256
+            )
     for problem in parsed.problems:
         assert problem.line >= 0
         assert f"{problem.title}{problem.detail}{problem.fix}".isprintable()

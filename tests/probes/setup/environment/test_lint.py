@@ -31,11 +31,11 @@ def judged(
 
 
 def said(report: FileReport) -> list[tuple[int, Severity, str]]:
-    return [(one.line, one.severity, one.title) for one in report.problems]
+    return [(problem.line, problem.severity, problem.title) for problem in report.problems]
 
 
 def has(report: FileReport, line: int, severity: Severity, words: str) -> bool:
-    return any(one[:2] == (line, severity) and words in one[2] for one in said(report))
+    return any(row[:2] == (line, severity) and words in row[2] for row in said(report))
 
 
 GOOD = """\
@@ -253,7 +253,7 @@ def test_nothing_is_stacked_on_efa_and_gib() -> None:
     assert has(report, 1, WARNING, "RDMAV_FORK_SAFE can break jobs")
     report = judged(text, node="cloud-vm", cloud=Cloud(Provider.GOOGLE, ""))
     assert has(report, 1, WARNING, "NCCL_IB_HCA is set on top of Google's set_nccl_env.sh")
-    assert not any(one.variable == "NCCL_DEBUG" for one in report.problems)
+    assert not any(problem.variable == "NCCL_DEBUG" for problem in report.problems)
 
 
 def test_scripts_that_source_the_script_of_gib_are_right() -> None:
@@ -264,7 +264,7 @@ def test_scripts_that_source_the_script_of_gib_are_right() -> None:
     )
     google = Cloud(Provider.GOOGLE, "")
     assert not any(
-        one.severity is not NOTE for one in judged(script, node="cloud-vm", cloud=google).problems
+        problem.severity is not NOTE for problem in judged(script, node="cloud-vm", cloud=google).problems
     ), said(judged(script, node="cloud-vm", cloud=google))
     report = judged(f"{script}export NCCL_IB_TC=52\n", node="cloud-vm", cloud=google)
     assert has(report, 4, WARNING, "NCCL_IB_TC is set on top of")
@@ -276,7 +276,7 @@ def test_a_node_without_gpus_does_not_judge_names_of_nics() -> None:
         examination, node=replace(examination.node, gpus=Unknown(Reason.NOT_THERE, "nvml", "no driver"))
     )
     report = judged("export NCCL_IB_HCA=mthca NCCL_NET=Socket\n", node=login)
-    assert not any(one.variable == "NCCL_IB_HCA" for one in report.problems)
+    assert not any(problem.variable == "NCCL_IB_HCA" for problem in report.problems)
     assert has(report, 1, ERROR, "use TCP")
     assert "GPUs are unknown" in report.not_compared
 
@@ -467,7 +467,7 @@ def pod(**changes: str) -> str:
 
 def test_a_pod_with_gpus_needs_a_device_locked_memory_and_on_roce_a_network() -> None:
     report = judged(pod(), FileKind.POD, "bare-roce")
-    assert [one[1] for one in said(report)] == [WARNING] * 3
+    assert [row[1] for row in said(report)] == [WARNING] * 3
     assert has(report, 7, WARNING, "requests GPUs but no RDMA device")
     assert has(report, 7, WARNING, "has no capability IPC_LOCK")
     assert has(report, 7, WARNING, "neither the host's network nor a second one")
@@ -498,10 +498,10 @@ def test_infiniband_needs_no_network_in_the_pod() -> None:
 def test_a_pod_with_one_gpu_of_many_gets_notes() -> None:
     """It may run on this node alone."""
     report = judged(pod(gpus="1"), FileKind.POD)
-    assert {one[1] for one in said(report)} == {NOTE}
+    assert {row[1] for row in said(report)} == {NOTE}
     assert report.exit_status == 0
 
 
 def test_a_pod_on_efa_needs_efa() -> None:
     report = judged(pod(), FileKind.POD, "aws-p5")
-    assert ["vpc.amazonaws.com/efa" in one.fix for one in report.problems] == [True]
+    assert ["vpc.amazonaws.com/efa" in problem.fix for problem in report.problems] == [True]

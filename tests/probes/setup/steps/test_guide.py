@@ -121,7 +121,7 @@ def test_the_script_has_the_commands_of_every_open_step_once(name: str) -> None:
     for step in guide.steps:
         is_open = step.state in (StepState.TO_DO, StepState.BLOCKED) and step.id != "reboot"
         if is_open and step.plan is not None:
-            assert all(one.argv in argvs for one in step.plan.steps if one.argv)
+            assert all(command.argv in argvs for command in step.plan.steps if command.argv)
     assert all(step.plan is None or step.state is not StepState.DONE for step in guide.steps)
 
 
@@ -142,7 +142,10 @@ def commands_of(guide: Guide, name: str) -> list[str]:
     step = guide.step(name)
     assert step is not None
     assert step.plan is not None, step.reason
-    return [" ".join(one.argv) or (one.file.path if one.file else one.why) for one in step.plan.steps]
+    return [
+        " ".join(command.argv) or (command.file.path if command.file else command.why)
+        for command in step.plan.steps
+    ]
 
 
 def without_driver(name: str) -> SimulatedHost:
@@ -245,8 +248,8 @@ def test_acs_redirects_are_cleared_now_and_at_every_boot() -> None:
     step = guide_on(host).step("acs")
     assert step is not None
     assert step.plan is not None
-    assert {one.argv[0] for one in step.plan.steps if one.argv} == {"setpci", "update-grub"}
-    file = next(one.file for one in step.plan.steps if one.file)
+    assert {command.argv[0] for command in step.plan.steps if command.argv} == {"setpci", "update-grub"}
+    file = next(command.file for command in step.plan.steps if command.file)
     assert file.path == "/etc/default/grub.d/gdrtop-acs.cfg"
     host.tree.add(file.path, file.text or "")
     host.reboot()

@@ -87,13 +87,13 @@ class Run:
 
     def output(self) -> list[Sample | Fact | Failure]:
         output = PerftestOutput()
-        return [one for line in self.lines for one in output.feed(line)]
+        return [message for line in self.lines for message in output.feed(line)]
 
     def samples(self) -> list[Sample]:
-        return [one for one in self.output() if isinstance(one, Sample)]
+        return [sample for sample in self.output() if isinstance(sample, Sample)]
 
     def facts(self) -> dict[About, str]:
-        return {one.about: one.value for one in self.output() if isinstance(one, Fact)}
+        return {fact.about: fact.value for fact in self.output() if isinstance(fact, Fact)}
 
     def rows_seen(self) -> list[float]:
         """When each line that begins with a number was seen."""

@@ -26,15 +26,15 @@ def run(node: Node, command: Command | Refused) -> Run:
 
 
 def told(lines: Sequence[str], parser: GdrcopyOutput | NvbandwidthOutput | NcclTestsOutput) -> list[Told]:
-    return [one for line in lines for one in parser.feed(line)]
+    return [message for line in lines for message in parser.feed(line)]
 
 
 def samples(found: list[Told]) -> list[Sample]:
-    return [one for one in found if isinstance(one, Sample)]
+    return [sample for sample in found if isinstance(sample, Sample)]
 
 
 def values(found: list[Told], about: About) -> list[str]:
-    return [one.value for one in found if isinstance(one, Fact) and one.about is about]
+    return [fact.value for fact in found if isinstance(fact, Fact) and fact.about is about]
 
 
 def nccl(name: str, gpus: int, **changes: object) -> tuple[Run, list[Told]]:
@@ -45,7 +45,7 @@ def nccl(name: str, gpus: int, **changes: object) -> tuple[Run, list[Told]]:
 
 
 def best_bus(found: list[Told]) -> float:
-    return max(one.bus_gbps or 0 for one in samples(found)) / 8
+    return max(sample.bus_gbps or 0 for sample in samples(found)) / 8
 
 
 def test_copies_of_the_cpu() -> None:
@@ -56,8 +56,8 @@ def test_copies_of_the_cpu() -> None:
         )
         for numa in (1, 0)
     )
-    assert [one.what for one in near] == ["CPU writes GPU memory", "CPU reads GPU memory"]
-    write, reading = (one.gbps or 0 for one in near)
+    assert [sample.what for sample in near] == ["CPU writes GPU memory", "CPU reads GPU memory"]
+    write, reading = (sample.gbps or 0 for sample in near)
     assert reading < 0.1 * write
     limit = limit_of_gpu_copies(node.examination(), node.examination().topology.gpus[5].id).gbps
     assert isinstance(limit, float)

@@ -64,27 +64,31 @@ def test_every_tool_over_all_sizes(tool: str) -> None:
     )
     assert (pair.client.status, pair.server.status) == (0, 0)
     samples = pair.client.samples()
-    assert [one.size_bytes for one in samples] == [1 << power for power in range(1, 24)]
+    assert [sample.size_bytes for sample in samples] == [1 << power for power in range(1, 24)]
     seen = pair.client.rows_seen()
     assert all(0.1 < after - before < 0.4 for before, after in itertools.pairwise(seen))
     if tool in LATENCIES:
-        typical = [one.latencies[2].microseconds for one in samples]
+        typical = [sample.latencies[2].microseconds for sample in samples]
         assert all(after > 0.98 * before for before, after in itertools.pairwise(typical))
         assert 1.0 < typical[0] < 10.0
-        assert [one.of for one in samples[0].latencies][:2] == ["min", "max"]
+        assert [latency.of for latency in samples[0].latencies][:2] == ["min", "max"]
     else:
-        assert all(0 < (one.gbps or 0) <= (one.peak_gbps or 0) for one in samples)
-        gbps = [one.gbps or 0 for one in samples]
+        assert all(0 < (sample.gbps or 0) <= (sample.peak_gbps or 0) for sample in samples)
+        gbps = [sample.gbps or 0 for sample in samples]
         assert all(after > 0.97 * before for before, after in itertools.pairwise(gbps))
-        for one in samples[10:]:
-            assert one.size_bytes
-            assert one.messages_per_second
-            assert one.gbps == pytest.approx(one.size_bytes * one.messages_per_second * 8 / 1e9, rel=0.01)
+        for sample in samples[10:]:
+            assert sample.size_bytes
+            assert sample.messages_per_second
+            assert sample.gbps == pytest.approx(
+                sample.size_bytes * sample.messages_per_second * 8 / 1e9, rel=0.01
+            )
 
 
 def test_the_phases_come_in_order() -> None:
     pair = run_pair("hgx-h100")
-    phases = [one.value for one in pair.server.output() if isinstance(one, Fact) and one.about is About.PHASE]
+    phases = [
+        fact.value for fact in pair.server.output() if isinstance(fact, Fact) and fact.about is About.PHASE
+    ]
     assert phases == [WAITING, CONNECTED, MEASURING]
 
 
@@ -142,7 +146,7 @@ def test_without_end_a_row_comes_every_few_seconds_until_it_is_ended() -> None:
     seen = client.rows_seen()
     assert len(seen) == 14
     assert all(1.9 < after - before < 2.1 for before, after in itertools.pairwise(seen))
-    assert all(one.peak_gbps is None for one in client.samples())
+    assert all(sample.peak_gbps is None for sample in client.samples())
     node.clock.now += 0.01
     client.test.end(15)
     node.wait(1.0, server, client)

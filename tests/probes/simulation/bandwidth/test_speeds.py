@@ -94,7 +94,7 @@ def test_latency_grows_with_the_way() -> None:
             return settings_on(node, gpu, "mlx5_0", tool="ib_write_lat", size_bytes=8, duration_s=None)
 
         (sample,) = run_pair("hgx-h100", settings).client.samples()
-        return next(one.microseconds for one in sample.latencies if one.of == "average")
+        return next(latency.microseconds for latency in sample.latencies if latency.of == "average")
 
     assert average(None) < average(0) < average(2) < average(4) < 12
 
@@ -118,7 +118,7 @@ def test_jitter_stays_below_one_percent() -> None:
     node.wait(0.3, server)
     client = node.begin(asks.argv)
     node.wait(60, server, client, step=0.5)
-    figures = [one.gbps or 0 for one in client.samples()]
+    figures = [sample.gbps or 0 for sample in client.samples()]
     assert len(figures) > 50
     assert len(set(figures)) > 20
     assert max(figures) / min(figures) < 1.01

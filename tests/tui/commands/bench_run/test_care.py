@@ -118,7 +118,7 @@ def test_a_signal_ends_both_ends_and_tells_what_was_measured(number: int) -> Non
     status, out = scene.run("--sweep", "--seconds", "3")
     assert status == 130
     assert len(scene.starter.started) == 4
-    assert all(one.ended is not None for one in scene.starter.started)
+    assert all(process.ended is not None for process in scene.starter.started)
     assert "both ends stopped" in out
     assert "1 of 8 tests completed" in out
     assert "of 400 Gb/s" in out
@@ -149,7 +149,7 @@ def test_a_terminal_that_goes_away_ends_both_ends(capsys: pytest.CaptureFixture[
     scene.starter = Signals(scene.starter, signal.SIGTERM, 99)
     assert leave_at(scene, "1048576  ") == 130
     assert len(scene.starter.started) == 2
-    assert all(one.ended is not None for one in scene.starter.started)
+    assert all(process.ended is not None for process in scene.starter.started)
     assert scene.now < 1010.0
     assert "the output cannot be written: both ends stopped" in capsys.readouterr().err
 

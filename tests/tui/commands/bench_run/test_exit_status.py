@@ -77,7 +77,7 @@ def test_a_comparison_without_any_gpu_memory_has_not_passed() -> None:
 def test_a_collective_without_gpudirect_rdma_over_nics_has_not_passed(
     routes: tuple[str, ...], told: str
 ) -> None:
-    facts = tuple(Fact(About.ROUTE, one, "") for one in routes)
+    facts = tuple(Fact(About.ROUTE, route, "") for route in routes)
     one = result(
         190.0, "", tool="all_reduce_perf", title="8 GPUs · all_reduce_perf over the NICs", facts=facts
     )

@@ -29,7 +29,7 @@ def test_results_are_kept_listed_and_compared(tmp_path: Path) -> None:
     assert lines[0] > lines[1]
     assert "✓ GPU0 → mlx5_0 · DMA-BUF · ib_write_bw: " in lines[0]
     told = json.loads(scene.run("--results", "--json")[1])["results"]
-    assert [one["tool"] for one in told] == ["ib_write_bw"] * 2
+    assert [text["tool"] for text in told] == ["ib_write_bw"] * 2
 
 
 def test_no_results_yet() -> None:

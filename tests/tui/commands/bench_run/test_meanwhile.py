@@ -70,7 +70,7 @@ def test_somebody_who_comes_meanwhile_ends_the_series_and_is_named(
     assert "Not started: GPU1 → mlx5_1 · DMA-BUF, GPU2" in told
     assert "[1/8] GPU0 → mlx5_0" in out
     assert "of 400 Gb/s" in out
-    assert [one.pair.gpu_label for one in scene.store.results()] == ["GPU0"]
+    assert [result.pair.gpu_label for result in scene.store.results()] == ["GPU0"]
     assert "not measured" not in capsys.readouterr().err
 
 

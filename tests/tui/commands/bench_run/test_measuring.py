@@ -75,7 +75,7 @@ def test_the_list_has_every_tool(capsys: pytest.CaptureFixture[str]) -> None:
     assert all(tool in told for tool in TEST_TOOLS)
     assert main(["bench", "--demo", "--list", "--json"]) == 0
     tools = json.loads(capsys.readouterr().out)["tools"]
-    assert [one["tool"] for one in tools] == list(TEST_TOOLS)
+    assert [tool["tool"] for tool in tools] == list(TEST_TOOLS)
     assert tools[0]["version"] == "6.23"
     assert "unknown" in tools[-1]
 
@@ -191,10 +191,10 @@ def test_json_is_one_object_at_the_end() -> None:
     assert status == told["exit_status"] == 1
     assert "below the threshold" in told["exit_reason"]
     assert (told["source"], told["label"]) == ("simulated", "hgx-h100")
-    assert [one["memory"] for one in told["results"]] == ["host memory", "nvidia-peermem", "DMA-BUF"]
+    assert [result["memory"] for result in told["results"]] == ["host memory", "nvidia-peermem", "DMA-BUF"]
     assert told["results"][0]["gbps"] > 300
     assert told["results"][0]["judgment"]["verdict"] == "near line rate"
-    assert any("works" in one for one in told["meaning"])
+    assert any("works" in sentence for sentence in told["meaning"])
     assert "pid 41000" in told["affected"][0]
 
 
