@@ -84,14 +84,18 @@ def fault(
 ) -> Fault:
     """Return a fault; without `finds` the check of its name must find it, unless the live view shows it."""
     checks = frozenset((() if is_live else (name,)) if finds is None else finds)
-    return Fault(
-        name,
-        summary,
-        checks,
-        change_description,
-        change_tree,
-        on,
-        frozenset(excludes),
-        is_live,
-        frozenset(shows),
-    )
+    causes = (change_description, change_tree)
+    return Fault(name, summary, checks, *causes, on, frozenset(excludes), is_live, frozenset(shows))
+
+
+class Faults(list[Fault]):
+    """The faults of one file."""
+
+    def fault(self, name: str, summary: str, **options: Any) -> Callable[[ChangeTree], ChangeTree]:
+        """Add a fault whose change of the tree is the decorated function; options as of `fault`."""
+
+        def add(change_tree: ChangeTree) -> ChangeTree:
+            self.append(fault(name, summary, change_tree, **options))
+            return change_tree
+
+        return add
