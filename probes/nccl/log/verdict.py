@@ -9,16 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from probes.base.text import plural
-from probes.nccl.log.facts import (
-    Channels,
-    LogFacts,
-    LogVerdict,
-    Place,
-    Rank,
-    Reason,
-    Setting,
-    State,
-)
+from probes.nccl.log.facts import Channels, LogFacts, LogVerdict, Place, Rank, Reason, Setting, State
 from probes.nccl.log.grammar import version_numbers
 
 _LAZY = (2, 22, 0)  # connects at the first collective

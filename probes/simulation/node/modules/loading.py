@@ -266,10 +266,7 @@ def add_driver_proc(tree: Tree, version: str) -> None:
     if tree.is_there(_PARAMS):
         return
     mode = tree.description.gpu_memory_mode
-    tree.add(
-        _PARAMS,
-        f'RegistryDwords: ""\nGrdmaPciTopoCheckOverride: 0\nCoherentGPUMemoryMode: "{mode}"\n',
-    )
+    tree.add(_PARAMS, f'RegistryDwords: ""\nGrdmaPciTopoCheckOverride: 0\nCoherentGPUMemoryMode: "{mode}"\n')
     for number, gpu in enumerate(tree.gpus):
         tree.add(
             f"{_DRIVER_PROC}/gpus/{gpu.bdf}/information",
