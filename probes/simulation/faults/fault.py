@@ -41,6 +41,12 @@ def remove_path(path: str) -> ChangeTree:
     return lambda tree: tree.remove(path)
 
 
+def replace_content(tree: Tree, path: str, content: Content) -> None:
+    """Change a file, unless another fault has removed it."""
+    if path in tree.files:
+        tree.add(path, content)
+
+
 def change_fields(**fields: Any) -> ChangeDescription:
     """Return a change of fields; a dict has the fields of a part, as `driver={"flavor": "proprietary"}`."""
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from functools import partial
 
-from probes.simulation.faults.fault import Faults
+from probes.simulation.faults.fault import Faults, replace_content
 from probes.simulation.node.devices.ports import netdev_of, port_of
 from probes.simulation.node.jobs.processes import (
     FIRST_RANK,
@@ -190,12 +190,12 @@ def _nic_flapping(tree: Tree) -> None:
         (f"{port}/counters/link_downed", lambda seconds: f"{_downs(seconds)[0]}\n"),
         (f"{port}/hw_counters/local_ack_timeout_err", lambda seconds: f"{int(4 * _downs(seconds)[1])}\n"),
     ):
-        _replace(tree, path, content)
+        replace_content(tree, path, content)
     if f"{nic.path}/net" not in tree.directories:
         return
     netdev = netdev_of(tree, nic)
-    _replace(tree, f"{nic.path}/net/{netdev}/operstate", when_down("down", "up"))
-    _replace(
+    replace_content(tree, f"{nic.path}/net/{netdev}/operstate", when_down("down", "up"))
+    replace_content(
         tree,
         f"{nic.path}/net/{netdev}/carrier_changes",
         lambda seconds: f"{2 + 2 * _downs(seconds)[0] - _is_down(seconds)}\n",
@@ -234,7 +234,7 @@ def _nic_link_retrained(tree: Tree) -> None:
     path = f"{nic.path}/current_link_speed"
     before = tree.text(path)
     half = {"32.0": "16.0", "64.0": "32.0"}.get(before.partition(" ")[0], "8.0")
-    _replace(tree, path, lambda seconds: f"{half} GT/s PCIe\n" if seconds >= at else before)
+    replace_content(tree, path, lambda seconds: f"{half} GT/s PCIe\n" if seconds >= at else before)
     scale(tree, nic, changes((at, _RETRAINED_SHARE)))
 
 
@@ -294,12 +294,12 @@ def _congestion(tree: Tree) -> None:
     for nic in tree.nics:
         port = port_of(nic)
         if nic in used:
-            _replace(tree, f"{port}/counters/port_xmit_wait", _rising(200_000))
+            replace_content(tree, f"{port}/counters/port_xmit_wait", _rising(200_000))
         if nic.kind.layer != "Ethernet":
             continue
-        _replace(tree, f"{port}/hw_counters/np_ecn_marked_roce_packets", _rising(1200))
-        _replace(tree, f"{port}/hw_counters/np_cnp_sent", _rising(900))
-        _replace(tree, f"{port}/hw_counters/rp_cnp_handled", _rising(700))
+        replace_content(tree, f"{port}/hw_counters/np_ecn_marked_roce_packets", _rising(1200))
+        replace_content(tree, f"{port}/hw_counters/np_cnp_sent", _rising(900))
+        replace_content(tree, f"{port}/hw_counters/rp_cnp_handled", _rising(700))
         if f"{nic.path}/net" not in tree.directories:
             continue
         counters = tree.ethtool.get(netdev_of(tree, nic), {})
@@ -319,7 +319,7 @@ def _gpu_throttled(tree: Tree) -> None:
 def _packets_lost(tree: Tree) -> None:
     rank = rank_on(tree, 0)
     if rank is not None:
-        _replace(tree, f"{port_of(nic_of(tree, rank))}/hw_counters/packet_seq_err", _rising(50))
+        replace_content(tree, f"{port_of(nic_of(tree, rank))}/hw_counters/packet_seq_err", _rising(50))
 
 
 def _congested_for(seconds: float) -> float:
@@ -353,9 +353,3 @@ def _two_jobs(tree: Tree) -> None:
     add_job(tree, FIRST_RANK, range(gpus // 2), JOB)
     add_job(tree, OTHER_PIDS, range(gpus // 2, gpus), OTHER_JOB)
     _over_dmabuf(tree)  # without root, regions through nvidia_peermem cannot be told apart by job
-
-
-def _replace(tree: Tree, path: str, content: Callable[[float], str]) -> None:
-    """Change a file, unless another fault has removed it."""
-    if path in tree.files:
-        tree.add(path, content)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from probes.facts.jobs.nccl_conf import NCCL_CONF
-from probes.simulation.faults.fault import ChangeTree, Faults, fault
+from probes.simulation.faults.fault import ChangeTree, Faults, fault, replace_content
 from probes.simulation.node.devices.ports import netdev_of, port_of
 from probes.simulation.node.devices.roce import CONF, set_qos
 from probes.simulation.node.model.tree import Content, PlacedNic, Tree, log
@@ -34,19 +34,13 @@ def _compute_nic(tree: Tree, name: str) -> PlacedNic:
     return named or tree.compute_nics[int(name.rpartition("_")[2]) % len(tree.compute_nics)]
 
 
-def _write(tree: Tree, path: str, content: Content) -> None:
-    """Change a file, unless another fault has removed it."""
-    if path in tree.files:
-        tree.add(path, content)
-
-
 def _port(name: str, **files: str) -> ChangeTree:
     """Change files of a port."""
 
     def change(tree: Tree) -> None:
         nic = _compute_nic(tree, name)
         for file, value in files.items():
-            _write(tree, f"{port_of(nic)}/{file}", f"{value}\n")
+            replace_content(tree, f"{port_of(nic)}/{file}", f"{value}\n")
 
     return change
 
@@ -80,7 +74,7 @@ def _divided(counter: Callable[[float], str | bytes], divisor: int) -> Content:
 
 def _counter(name: str, counter: str, content: Content) -> ChangeTree:
     def change(tree: Tree) -> None:
-        _write(tree, f"{port_of(_nic(tree, name))}/{counter}", content)
+        replace_content(tree, f"{port_of(_nic(tree, name))}/{counter}", content)
 
     return change
 
@@ -96,7 +90,7 @@ def _netdev(file: str, value: str, *nics: str) -> ChangeTree:
         for name in nics:
             nic = _nic(tree, name)
             if f"{nic.path}/net" in tree.directories:
-                _write(tree, f"{nic.path}/net/{netdev_of(tree, nic)}/{file}", f"{value}\n")
+                replace_content(tree, f"{nic.path}/net/{netdev_of(tree, nic)}/{file}", f"{value}\n")
 
     return change
 
@@ -117,7 +111,7 @@ def _gids(name: str, keep: Callable[[int], bool], count: int = 16) -> ChangeTree
         port = port_of(_nic(tree, name))
         for index in range(count):
             if not keep(index):
-                _write(tree, f"{port}/gids/{index}", ("0000:" * 8)[:-1] + "\n")
+                replace_content(tree, f"{port}/gids/{index}", ("0000:" * 8)[:-1] + "\n")
                 tree.remove(f"{port}/gid_attrs/types/{index}")
                 tree.remove(f"{port}/gid_attrs/ndevs/{index}")
 
@@ -163,7 +157,7 @@ def _in_pods(tree: Tree) -> None:
 @FAULTS.fault("nic-firmware-mismatch", "A NIC (mlx5_2) has older firmware than the others")
 def _old_firmware(tree: Tree) -> None:
     nic = _nic(tree, "mlx5_2")
-    _write(tree, f"{nic.path}/infiniband/{nic.name}/fw_ver", "28.39.1002\n")
+    replace_content(tree, f"{nic.path}/infiniband/{nic.name}/fw_ver", "28.39.1002\n")
 
 
 @FAULTS.fault(
@@ -176,7 +170,7 @@ def _bond(tree: Tree) -> None:
     nic = _nic(tree, "mlx5_9")
     tree.link("/sys/class/net/bond0", f"{nic.path}/net/{netdev_of(tree, nic)}")
     for index in range(16):
-        _write(tree, f"{port_of(nic)}/gid_attrs/ndevs/{index}", "bond0\n")
+        replace_content(tree, f"{port_of(nic)}/gid_attrs/ndevs/{index}", "bond0\n")
 
 
 @FAULTS.fault("roce-bond-port-down", "A port of a bonded NIC (mlx5_bond_2) has no link", on="bare-roce")
@@ -185,7 +179,7 @@ def _bond_port_down(tree: Tree) -> None:
     nic = _nic(tree, "mlx5_bond_2")
     member = f"{nic.path}/net/{netdev_of(tree, nic)}"
     for file, value in (("operstate", "down"), ("speed", "-1"), ("bonding_slave/mii_status", "down")):
-        _write(tree, f"{member}/{file}", f"{value}\n")
+        replace_content(tree, f"{member}/{file}", f"{value}\n")
 
 
 def _rails(key: str, value: int) -> ChangeTree:

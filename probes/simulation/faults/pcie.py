@@ -169,8 +169,7 @@ def _desktop_host_bridges(tree: Tree) -> None:
         if path in tree.directories:
             continue
         tree.add(f"{path}/uevent", f"PCI_CLASS=60000\nPCI_ID=8086:A700\nPCI_SLOT_NAME={bdf}\n")
-        for name, value in (("vendor", "8086"), ("device", "a700"), ("class", "060000")):
-            tree.add(f"{path}/{name}", f"0x{value}\n")
+        tree.add_values(path, {"vendor": "0x8086", "device": "0xa700", "class": "0x060000"})
         tree.link(f"/sys/bus/pci/devices/{bdf}", f"../../../{path.removeprefix('/sys/')}")
 
 
