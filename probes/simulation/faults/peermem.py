@@ -9,7 +9,12 @@ from probes.simulation.faults.modules import NO_FILE, other_kernel, take_driver_
 from probes.simulation.node.jobs.processes import end_program
 from probes.simulation.node.model.tree import PEERMEM, Refusal, Tree, log, module_path
 from probes.simulation.node.modules.files import add_module_file, remove_module_file, set_modinfo
-from probes.simulation.node.modules.loading import INVALID, insert_module, refuse_module, remove_modules
+from probes.simulation.node.modules.loading import (
+    insert_module,
+    refuse_module,
+    remove_modules,
+    symbol_mismatch,
+)
 from probes.simulation.node.modules.modules import add_module, srcversion_of
 from probes.simulation.node.system.services import WANTS, stop
 
@@ -67,12 +72,7 @@ def _without_symbols(tree: Tree) -> None:
 
 @_UNLOADED.fault("peermem-symbol-version-mismatch", "nvidia_peermem was built against another OFED")
 def _symbol_of_other_ofed(tree: Tree) -> None:
-    symbol = "ib_register_peer_memory_client"
-    messages = (
-        (4, f"nvidia_peermem: disagrees about version of symbol {symbol}"),
-        (4, f"nvidia_peermem: Unknown symbol {symbol} (err -22)"),
-    )
-    refuse_module(tree, PEERMEM, Refusal(INVALID.error, messages), 15.1)
+    refuse_module(tree, PEERMEM, symbol_mismatch(PEERMEM, "ib_register_peer_memory_client"), 15.1)
 
 
 @_UNLOADED.fault(

@@ -6,11 +6,10 @@ from probes.simulation.faults.fault import Faults, change_fields, fault
 from probes.simulation.node.devices.vendor_nics import EFA_PEERMEM, GPU_PARAMETER
 from probes.simulation.node.model.tree import Refusal, Tree, log
 from probes.simulation.node.modules.files import remove_module_file
-from probes.simulation.node.modules.loading import INVALID, refuse_module, remove_modules
+from probes.simulation.node.modules.loading import INVALID, refuse_module, remove_modules, symbol_mismatch
 
 _EFA, _CXI = "aws-p5", "slingshot"
 _PROPRIETARY = change_fields(driver={"flavor": "proprietary"}, gpudirect={"dmabuf": False})
-_P2P = "nvidia_p2p_get_pages"
 
 FAULTS = Faults()
 
@@ -34,11 +33,7 @@ def _refuses_proprietary(tree: Tree) -> None:
     on=_EFA,
 )
 def _built_for_other_driver(tree: Tree) -> None:
-    messages = (
-        (4, f"efa_nv_peermem: disagrees about version of symbol {_P2P}"),
-        (4, f"efa_nv_peermem: Unknown symbol {_P2P} (err -22)"),
-    )
-    refuse_module(tree, EFA_PEERMEM, Refusal(INVALID.error, messages), 14.2)
+    refuse_module(tree, EFA_PEERMEM, symbol_mismatch(EFA_PEERMEM, "nvidia_p2p_get_pages"), 14.2)
 
 
 @FAULTS.fault(
