@@ -95,7 +95,7 @@ def fault(
 
 
 class Faults(list[Fault]):
-    """The faults of one file: functions below `@FAULTS.fault(…)`, and rows `fault(…)` in a table at its end."""
+    """The faults of one file: functions below `@FAULTS.fault(…)`, and rows of a table at its end."""
 
     def fault(self, name: str, summary: str, **options: Any) -> Callable[[ChangeTree], ChangeTree]:
         """Add a fault whose change of the tree is the decorated function; options as of `fault`."""
