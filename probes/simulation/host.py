@@ -134,21 +134,18 @@ class SimulatedHost(HostBase):
         return seconds
 
     def read_bytes(self, path: str, limit: int = READ_LIMIT_BYTES) -> Maybe[bytes]:
-        """Return a file's content."""
         content = self.tree.content(path, self._seconds())
         if not isinstance(content, Unknown) and len(content) > limit:
             return Unknown(Reason.IO_ERROR, path, f"more than {limit} bytes")
         return content
 
     def read_range(self, path: str, offset: int, limit: int) -> Maybe[FileRange]:
-        """Return up to `limit` bytes of a file from an offset on."""
         content = self.tree.content(path, self._seconds())
         if isinstance(content, Unknown):
             return content
         return FileRange(content[offset : offset + limit], len(content), str(self.tree.real(path)))
 
     def names(self, path: str) -> Maybe[tuple[str, ...]]:
-        """Return the sorted names in a directory."""
         self._seconds()
         real = self.tree.real(path)
         if isinstance(real, Unknown):
@@ -157,7 +154,6 @@ class SimulatedHost(HostBase):
         return Unknown(Reason.NOT_THERE, path) if listed is None else tuple(sorted(listed))
 
     def link(self, path: str) -> Maybe[str]:
-        """Return the target of a symbolic link."""
         self._seconds()
         parent, _, name = path.rpartition("/")
         real = self.tree.real(parent)
@@ -167,12 +163,10 @@ class SimulatedHost(HostBase):
         return Unknown(Reason.NOT_THERE, path) if target is None else target
 
     def resolve(self, path: str) -> Maybe[str]:
-        """Return the path with every link resolved."""
         self._seconds()
         return self.tree.real(path)
 
     def size(self, path: str) -> Maybe[int]:
-        """Return a file's size in bytes."""
         content = self.read_bytes(path)
         return content if isinstance(content, Unknown) else len(content)
 
@@ -220,11 +214,9 @@ class SimulatedHost(HostBase):
         return peer, peer.tree, peer._seconds
 
     def nvml(self) -> Maybe[NvmlFacts]:
-        """Return driver and GPUs as described."""
         return nvml_facts(self.tree)
 
     def nvml_live(self) -> Maybe[tuple[NvmlLive, ...]]:
-        """Return one reading of every GPU."""
         return nvml_live(self.tree, self._seconds())
 
     def dmabuf_errnos(self, devices: Sequence[str]) -> Mapping[str, Maybe[int]]:
@@ -282,7 +274,6 @@ class SimulatedHost(HostBase):
         }
 
     def interface_counters(self, names: Sequence[str]) -> Mapping[str, Maybe[InterfaceCounters]]:
-        """What the simulated /sys/class/net says."""
         return counters_from_files(self, names)
 
     def rdma_resources(self) -> Maybe[RdmaResources]:
@@ -293,11 +284,9 @@ class SimulatedHost(HostBase):
         return rdma_resources(self.tree, seconds)
 
     def thread_names(self, pids: Sequence[int]) -> Mapping[int, Maybe[tuple[str, ...]]]:
-        """Return the names of each process's threads."""
         return thread_names_from_files(self, pids)
 
     def ethtool_counters(self, names: Sequence[str]) -> Mapping[str, Maybe[dict[str, int]]]:
-        """Return counters of network interfaces."""
         seconds = self._seconds()
         return {
             name: {counter: int(value(seconds)) for counter, value in self.tree.ethtool[name].items()}
@@ -307,7 +296,6 @@ class SimulatedHost(HostBase):
         }
 
     def kernel_messages(self) -> Maybe[tuple[KernelMessage, ...]]:
-        """Return the kernel's new messages."""
         self._seconds()
         lines = list(self.tree.kernel_log)
         first = len(lines) if self._messages_read is None else self._messages_read
@@ -319,11 +307,8 @@ class SimulatedHost(HostBase):
         if command not in REPORTS and address == ADDRESS:
             return Unknown(Reason.DRIVER_ERROR, f"RAS at {address}", f"ERROR: Unknown command {command}")
         report = ras_report(self.tree, self._seconds()) if address == ADDRESS else None
-        return (
-            Unknown(Reason.NOT_THERE, f"RAS at {address}", "nothing listens there")
-            if report is None
-            else report
-        )
+        unanswered = Unknown(Reason.NOT_THERE, f"RAS at {address}", "nothing listens there")
+        return unanswered if report is None else report
 
     def ras_events(self, address: str, last: bool = False) -> Maybe[tuple[str, ...]]:
         """Return the RAS events of the first job since the last call."""
@@ -335,7 +320,6 @@ class SimulatedHost(HostBase):
         return ras_events(self.tree, now if after is None else after, now, clock)
 
     def collectives(self, path: str) -> Maybe[tuple[CollectiveSpeed, ...]]:
-        """Return the newest collectives in a file of NCCL's inspector."""
         content = self.read_bytes(path, METRICS_BYTES)
         return content if isinstance(content, Unknown) else parse(path, content)
 

@@ -77,8 +77,8 @@ class Collector:
             Kind.USING: self._using,
             Kind.NO_DEVICE: partial(self._mention, "no-device"),
             Kind.NO_VERBS: partial(self._mention, "no-verbs"),
-            Kind.PLUGIN: self._plugin,
-            Kind.NVLS: self._nvls,
+            Kind.PLUGIN: partial(self._numbered, "plugin"),
+            Kind.NVLS: partial(self._numbered, "nvls"),
             Kind.VERSION: self._version,
             Kind.WARNING: self._warning,
             Kind.TORCH: self._torch,
@@ -309,11 +309,11 @@ class Collector:
         for name in devices if is_whole else devices[:-1]:
             self._tally("nic", name, name, place)
 
-    def _plugin(self, match: re.Match[str], place: Place, header: Header | None, is_whole: bool) -> None:
-        self._tally("plugin", _DIGITS.sub("#", match[1]), match[1], place)
-
-    def _nvls(self, match: re.Match[str], place: Place, header: Header | None, is_whole: bool) -> None:
-        self._tally("nvls", _DIGITS.sub("#", match[1]), match[1], place)
+    def _numbered(
+        self, table: str, match: re.Match[str], place: Place, header: Header | None, is_whole: bool
+    ) -> None:
+        """Count a text with others that differ only in their numbers."""
+        self._tally(table, _DIGITS.sub("#", match[1]), match[1], place)
 
     def _version(self, match: re.Match[str], place: Place, header: Header | None, is_whole: bool) -> None:
         if is_whole or version_numbers(match[1]):

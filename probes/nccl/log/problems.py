@@ -16,35 +16,16 @@ import re
 from probes.base.frozen import frozen
 
 STATUSES = [
-    "SUCCESS",
-    "LOC_LEN_ERR",
-    "LOC_QP_OP_ERR",
-    "LOC_EEC_OP_ERR",
-    "LOC_PROT_ERR",
-    "WR_FLUSH_ERR",
-    "MW_BIND_ERR",
-    "BAD_RESP_ERR",
-    "LOC_ACCESS_ERR",
-    "REM_INV_REQ_ERR",
-    "REM_ACCESS_ERR",
-    "REM_OP_ERR",
-    "RETRY_EXC_ERR",
-    "RNR_RETRY_EXC_ERR",
-    "LOC_RDD_VIOL_ERR",
-    "REM_INV_RD_REQ_ERR",
-    "REM_ABORT_ERR",
-    "INV_EECN_ERR",
-    "INV_EEC_STATE_ERR",
-    "FATAL_ERR",
-    "RESP_TIMEOUT_ERR",
-    "GENERAL_ERR",
-    "TM_ERR",
+    "SUCCESS", "LOC_LEN_ERR", "LOC_QP_OP_ERR", "LOC_EEC_OP_ERR", "LOC_PROT_ERR", "WR_FLUSH_ERR",
+    "MW_BIND_ERR", "BAD_RESP_ERR", "LOC_ACCESS_ERR", "REM_INV_REQ_ERR", "REM_ACCESS_ERR", "REM_OP_ERR",
+    "RETRY_EXC_ERR", "RNR_RETRY_EXC_ERR", "LOC_RDD_VIOL_ERR", "REM_INV_RD_REQ_ERR", "REM_ABORT_ERR",
+    "INV_EECN_ERR", "INV_EEC_STATE_ERR", "FATAL_ERR", "RESP_TIMEOUT_ERR", "GENERAL_ERR", "TM_ERR",
     "TM_RNDV_INCOMPLETE",
-]
+]  # fmt: skip
 _ACS = "ACS redirection on the switches between GPU and NIC"
 _STATUS_CAUSES = {
     4: (
-        "The NIC could not access the local memory. With GPU memory this is mostly " + _ACS + ", or "
+        f"The NIC could not access the local memory. With GPU memory this is mostly {_ACS}, or "
         "nvidia_peermem was built for another OFED.",
         "Run gdrtop check on this node.",
     ),
@@ -54,14 +35,12 @@ _STATUS_CAUSES = {
     ),
     9: ("The peer refused the request: the two ends disagree.", "Run the same NCCL and plugin everywhere."),
     10: (
-        "The peer's memory was not accessible. With GPU memory this is mostly " + _ACS + " of the peer, or "
+        f"The peer's memory was not accessible. With GPU memory this is mostly {_ACS} of the peer, or "
         "the peer has ended.",
         "Run gdrtop check on the peer.",
     ),
     11: (
-        "The peer's NIC could not execute the request. With GPU memory this is mostly "
-        + _ACS
-        + " of the peer.",
+        f"The peer's NIC could not execute the request. With GPU memory this is mostly {_ACS} of the peer.",
         "Run gdrtop check on the peer.",
     ),
     12: (
@@ -123,194 +102,104 @@ _NVLS = (
 _NVLS_SOURCE = "transport/nvls.cc:"
 _NVLS_FAILURE = re.compile(r"(?:Cuda|CUDA) failure (?:1 )?'invalid argument'")
 _FORMS = (
-    _form(
-        r"Got non-fatal async event ?: ?(?P<a>[^(]{1,60})",
-        "async-event-minor",
-        "RDMA event: {a}",
-        "The NIC reports a change of a port or its addresses.",
-        "If the port went down, check its link (gdrtop check).",
-    ),
-    _form(
-        r"async fatal event on (?P<a>QP|CQ|SRQ|device)[^:]{0,250}: ?(?P<b>.{1,80})",
-        "async-event",
-        "Fatal RDMA event on a {a}: {b}",
-        "The NIC reports that a queue cannot continue.",
-        "Look in the kernel log of this node, and for the first failed rank.",
-    ),
-    _form(
-        r"async (?:fatal )?event ?: ?(?P<a>.{1,80})",
-        "async-event",
-        "RDMA event: {a}",
-        "The NIC reports an error of a port, a queue or itself.",
-        "Check the port's link and the kernel log of this node.",
-    ),
-    _form(
-        r"Call to (?P<a>ibv_reg_dmabuf_mr\w*|mlx5dv_reg_dmabuf_mr) failed with error (?P<b>.{1,60})",
-        "register-dmabuf",
-        "{a} failed: {b}",
-        "The RDMA driver or its library cannot register DMA-BUF memory: this needs kernel 5.12 or newer, and "
-        "an mlx5 driver and rdma-core that support it (in a container, the container's own rdma-core).",
-        "Run gdrtop check, or load nvidia_peermem.",
-    ),
-    _form(
-        r"Call to (?P<a>ibv_reg_mr\w*) failed with error (?P<b>Cannot allocate memory[^;]{0,40})",
-        "register-memory-limit",
-        "{a} failed: {b}",
-        "The locked memory limit is too low, or the GPU's BAR1 is full.",
-        "Set ulimit -l unlimited, also in the container and in the service that starts jobs.",
-    ),
-    _form(
-        r"Call to (?P<a>ibv_reg_mr\w*) failed with error (?P<b>.{1,60})",
-        "register-memory",
-        "{a} failed: {b}",
-        _GPU_MEMORY,
-        "Run gdrtop check on this node.",
-    ),
-    _form(
-        r"Call to (?P<a>ibv_create_qp|ibv_create_cq|ibv_alloc_pd)\w* failed with error (?P<b>.{1,60})",
-        "create-queue",
-        "{a} failed: {b}",
-        "The NIC has no resources left, or the locked memory limit is too low.",
-        "Check ulimit -l and how many queue pairs the node's jobs use (rdma resource).",
-    ),
-    _form(
-        rf"{_MODIFY_QP} (?P<b>Connection timed out{_ON_DEVICE})",
-        "connect-queue",
-        "{a} failed: {b}",
-        "The NIC did not reach the peer's NIC in time. By NCCL's own hint, NICs of different rails are often "
-        "not connected with each other.",
-        "Run once with NCCL_CROSS_NIC=0. If it works, connect the rails or keep the setting. If not, check "
-        "the routes and RoCE GIDs of both NICs (gdrtop check).",
-    ),
-    _form(
-        rf"{_MODIFY_QP} (?P<b>Invalid argument{_ON_DEVICE})",
-        "connect-queue",
-        "{a} failed: {b}",
-        "By NCCL's own hint, NCCL_IB_GID_INDEX often selects a wrong GID.",
-        "Remove NCCL_IB_GID_INDEX: NCCL 2.21 and newer then select the GID. Check the RoCE GIDs (gdrtop "
-        "check).",
-    ),
-    _form(
-        rf"{_MODIFY_QP} (?P<b>[^,]{{1,60}}{_ON_DEVICE})",
-        "connect-queue",
-        "{a} failed: {b}",
-        "A queue pair could not connect. With RoCE: a wrong GID index, no route, or a port that is down.",
-        "Check the RoCE GIDs and the routes between the ports (gdrtop check).",
-    ),
-    _form(
-        r"failed to (?:extend|create shared memory file) /dev/shm/|Could not map /dev/shm/"
-        r"|(?:creating|attaching to) shared memory segment|Call to posix_fallocate failed",
-        "shared-memory",
-        "NCCL could not use shared memory in /dev/shm",
-        "Most often /dev/shm is full, or too small: a container of Docker has 64 MiB by default.",
-        "Check df -h /dev/shm in the job's container. With Docker use --shm-size=1g, in Kubernetes mount an "
-        "emptyDir with medium: Memory at /dev/shm.",
-    ),
-    _form(
-        r"Duplicate GPU detected|Multiple Ranks are using the same GPU",
-        "duplicate-gpu",
-        "Two ranks use the same GPU",
-        "NCCL needs a GPU for each rank. The job starts more ranks than this node has GPUs, or the ranks do "
-        "not select their GPU by local rank.",
-        "Check the ranks per node, and CUDA_VISIBLE_DEVICES and the selected device of each rank.",
-    ),
-    _form(
-        r"(?:no socket interface|no interface|No IP interface|No usable listening interface) found",
-        "no-interface",
-        "NCCL found no network interface for TCP",
-        "Even with RDMA, ranks connect over TCP first. No interface of this node or container that has an "
-        "address matches NCCL_SOCKET_IFNAME.",
-        "Compare NCCL_SOCKET_IFNAME with ip addr, in the job's container.",
-    ),
-    _form(
-        r"Detected mixed local Net device counts across ranks \(min (?P<a>\d{1,9}), max (?P<b>\d{1,9})\)",
-        "mixed-nics",
-        "Ranks have different numbers of NICs: {a} to {b}",
-        "A node lost a NIC or a port, or NCCL_IB_HCA selects other NICs there.",
-        "The lines “Rank … has … local Net devices” before this one name the ranks with fewer NICs. Run "
-        "gdrtop check on their nodes.",
-    ),
-    _form(
-        r"MNNVL .{0,60}available but not working",
-        "mnnvl",
-        "NVLink between nodes (MNNVL) does not work",
-        "The GPUs are in one NVLink domain, but IMEX cannot share their memory: its service is not ready on "
-        "all nodes, or the job has no IMEX channel.",
-        "Check nvidia-imex-ctl -N and /dev/nvidia-caps-imex-channels, also in the job's container (gdrtop "
-        "check).",
-    ),
-    _form(
-        r"read failed in ncclIbRoceGetVersionNum: Invalid argument",
-        "gid-table",
-        "NCCL could not read the type of a RoCE GID",
-        "In a container, some indexes of the GID table cannot be read. NCCL before 2.26 stops there.",
-        "Use NCCL 2.26 or newer, or set NCCL_IB_GID_INDEX to the index of a RoCE v2 GID.",
-    ),
-    _form(
-        r"dlvsym failed on mlx5dv_(?:get_data_direct_sysfs_path|reg_dmabuf_mr)",
-        "data-direct-missing",
-        "libmlx5 has no Data Direct functions",
-        "It is older than this NCCL expects. Only NICs with Data Direct (ConnectX-8 and newer) need them; "
-        "others use GPUDirect RDMA without.",
-        "With ConnectX-7 or older, ignore it. With newer NICs, install a newer rdma-core in the job's image.",
-        is_note=True,
-    ),
-    _form(
-        r"cuMem host allocations do not appear to be working",
-        "cumem-host",
-        "NCCL uses /dev/shm instead of cuMem for host memory",
-        "The container runtime disables NUMA system calls; Docker does so by default.",
-        "Give the container CAP_SYS_NICE (docker run --cap-add SYS_NICE), or make its /dev/shm large enough.",
-        is_note=True,
-    ),
-    _form(
-        r"Failed to bind NVLink SHARP \(NVLS\) Multicast memory",
-        "nvls",
-        *_NVLS,
-    ),
-    _form(
-        r"(?:Call to (?P<a>[\w.]{1,60})|(?P<c>ibv_\w{1,40}\(\))) failed with error (?P<b>.{1,60})",
-        "call-failed",
-        "{a} failed: {b}",
-        "A system or RDMA call failed.",
-        "Find this rank's first error, and check the kernel log.",
-    ),
-    _form(
-        r"(?:Mismatched NCCL version|NCCL version mismatch)(?P<a>.{0,120})",
-        "version-mismatch",
-        "Ranks use different NCCL versions",
-        "All ranks of a communicator need the same NCCL version.",
-        "Use the same container or library everywhere.",
-    ),
-    _form(
-        r"\[Proxy Service[^\]]{0,20}\] Failed to execute operation (?P<a>\w{1,30})",
-        "proxy-failed",
-        "The proxy thread failed in operation {a}",
-        "A connection could not be set up.",
-        "Look for the error before this line.",
-    ),
-    _form(
-        r"(?:Cuda|CUDA) failure (?P<a>.{1,120})",
-        "cuda-failure",
-        "CUDA failure {a}",
-        "A CUDA call failed in NCCL; often an earlier error of the program.",
-        "Look for Xid errors in the kernel log, and for the first failed rank.",
-    ),
-    _form(
-        r"(?:[Ss]ocketPollConnect|[Cc]onnect to|Connection (?:refused|closed|reset)|recv failed|timed out)",
-        "socket",
-        "A TCP connection between ranks failed",
-        "Bootstrap or the socket transport could not reach a rank: it ended, or the interface is wrong.",
-        "Check NCCL_SOCKET_IFNAME, the firewall, and whether the rank still runs.",
-    ),
-    _form(
-        r"No (?:GID|valid GID|IP address)(?P<a>.{0,80})",
-        "address",
-        "No usable address or interface",
-        "NCCL found no address where its settings ask for one.",
-        "Check NCCL_SOCKET_IFNAME, NCCL_IB_GID_INDEX and the RoCE GIDs.",
-    ),
-)
+    _form(r"Got non-fatal async event ?: ?(?P<a>[^(]{1,60})", "async-event-minor", "RDMA event: {a}",
+          "The NIC reports a change of a port or its addresses.",
+          "If the port went down, check its link (gdrtop check)."),
+    _form(r"async fatal event on (?P<a>QP|CQ|SRQ|device)[^:]{0,250}: ?(?P<b>.{1,80})", "async-event",
+          "Fatal RDMA event on a {a}: {b}", "The NIC reports that a queue cannot continue.",
+          "Look in the kernel log of this node, and for the first failed rank."),
+    _form(r"async (?:fatal )?event ?: ?(?P<a>.{1,80})", "async-event", "RDMA event: {a}",
+          "The NIC reports an error of a port, a queue or itself.",
+          "Check the port's link and the kernel log of this node."),
+    _form(r"Call to (?P<a>ibv_reg_dmabuf_mr\w*|mlx5dv_reg_dmabuf_mr) failed with error (?P<b>.{1,60})",
+          "register-dmabuf", "{a} failed: {b}",
+          "The RDMA driver or its library cannot register DMA-BUF memory: this needs kernel 5.12 or newer, "
+          "and an mlx5 driver and rdma-core that support it (in a container, the container's own rdma-core).",
+          "Run gdrtop check, or load nvidia_peermem."),
+    _form(r"Call to (?P<a>ibv_reg_mr\w*) failed with error (?P<b>Cannot allocate memory[^;]{0,40})",
+          "register-memory-limit", "{a} failed: {b}",
+          "The locked memory limit is too low, or the GPU's BAR1 is full.",
+          "Set ulimit -l unlimited, also in the container and in the service that starts jobs."),
+    _form(r"Call to (?P<a>ibv_reg_mr\w*) failed with error (?P<b>.{1,60})", "register-memory",
+          "{a} failed: {b}", _GPU_MEMORY, "Run gdrtop check on this node."),
+    _form(r"Call to (?P<a>ibv_create_qp|ibv_create_cq|ibv_alloc_pd)\w* failed with error (?P<b>.{1,60})",
+          "create-queue", "{a} failed: {b}",
+          "The NIC has no resources left, or the locked memory limit is too low.",
+          "Check ulimit -l and how many queue pairs the node's jobs use (rdma resource)."),
+    _form(rf"{_MODIFY_QP} (?P<b>Connection timed out{_ON_DEVICE})", "connect-queue", "{a} failed: {b}",
+          "The NIC did not reach the peer's NIC in time. By NCCL's own hint, NICs of different rails are "
+          "often not connected with each other.",
+          "Run once with NCCL_CROSS_NIC=0. If it works, connect the rails or keep the setting. If not, check "
+          "the routes and RoCE GIDs of both NICs (gdrtop check)."),
+    _form(rf"{_MODIFY_QP} (?P<b>Invalid argument{_ON_DEVICE})", "connect-queue", "{a} failed: {b}",
+          "By NCCL's own hint, NCCL_IB_GID_INDEX often selects a wrong GID.",
+          "Remove NCCL_IB_GID_INDEX: NCCL 2.21 and newer then select the GID. Check the RoCE GIDs (gdrtop "
+          "check)."),
+    _form(rf"{_MODIFY_QP} (?P<b>[^,]{{1,60}}{_ON_DEVICE})", "connect-queue", "{a} failed: {b}",
+          "A queue pair could not connect. With RoCE: a wrong GID index, no route, or a port that is down.",
+          "Check the RoCE GIDs and the routes between the ports (gdrtop check)."),
+    _form(r"failed to (?:extend|create shared memory file) /dev/shm/|Could not map /dev/shm/"
+          r"|(?:creating|attaching to) shared memory segment|Call to posix_fallocate failed", "shared-memory",
+          "NCCL could not use shared memory in /dev/shm",
+          "Most often /dev/shm is full, or too small: a container of Docker has 64 MiB by default.",
+          "Check df -h /dev/shm in the job's container. With Docker use --shm-size=1g, in Kubernetes mount "
+          "an emptyDir with medium: Memory at /dev/shm."),
+    _form(r"Duplicate GPU detected|Multiple Ranks are using the same GPU", "duplicate-gpu",
+          "Two ranks use the same GPU",
+          "NCCL needs a GPU for each rank. The job starts more ranks than this node has GPUs, or the ranks "
+          "do not select their GPU by local rank.",
+          "Check the ranks per node, and CUDA_VISIBLE_DEVICES and the selected device of each rank."),
+    _form(r"(?:no socket interface|no interface|No IP interface|No usable listening interface) found",
+          "no-interface", "NCCL found no network interface for TCP",
+          "Even with RDMA, ranks connect over TCP first. No interface of this node or container that has an "
+          "address matches NCCL_SOCKET_IFNAME.",
+          "Compare NCCL_SOCKET_IFNAME with ip addr, in the job's container."),
+    _form(r"Detected mixed local Net device counts across ranks \(min (?P<a>\d{1,9}), max (?P<b>\d{1,9})\)",
+          "mixed-nics", "Ranks have different numbers of NICs: {a} to {b}",
+          "A node lost a NIC or a port, or NCCL_IB_HCA selects other NICs there.",
+          "The lines “Rank … has … local Net devices” before this one name the ranks with fewer NICs. Run "
+          "gdrtop check on their nodes."),
+    _form(r"MNNVL .{0,60}available but not working", "mnnvl", "NVLink between nodes (MNNVL) does not work",
+          "The GPUs are in one NVLink domain, but IMEX cannot share their memory: its service is not ready "
+          "on all nodes, or the job has no IMEX channel.",
+          "Check nvidia-imex-ctl -N and /dev/nvidia-caps-imex-channels, also in the job's container (gdrtop "
+          "check)."),
+    _form(r"read failed in ncclIbRoceGetVersionNum: Invalid argument", "gid-table",
+          "NCCL could not read the type of a RoCE GID",
+          "In a container, some indexes of the GID table cannot be read. NCCL before 2.26 stops there.",
+          "Use NCCL 2.26 or newer, or set NCCL_IB_GID_INDEX to the index of a RoCE v2 GID."),
+    _form(r"dlvsym failed on mlx5dv_(?:get_data_direct_sysfs_path|reg_dmabuf_mr)", "data-direct-missing",
+          "libmlx5 has no Data Direct functions",
+          "It is older than this NCCL expects. Only NICs with Data Direct (ConnectX-8 and newer) need them; "
+          "others use GPUDirect RDMA without.",
+          "With ConnectX-7 or older, ignore it. With newer NICs, install a newer rdma-core in the job's "
+          "image.", is_note=True),
+    _form(r"cuMem host allocations do not appear to be working", "cumem-host",
+          "NCCL uses /dev/shm instead of cuMem for host memory",
+          "The container runtime disables NUMA system calls; Docker does so by default.",
+          "Give the container CAP_SYS_NICE (docker run --cap-add SYS_NICE), or make its /dev/shm large "
+          "enough.", is_note=True),
+    _form(r"Failed to bind NVLink SHARP \(NVLS\) Multicast memory", "nvls", *_NVLS),
+    _form(r"(?:Call to (?P<a>[\w.]{1,60})|(?P<c>ibv_\w{1,40}\(\))) failed with error (?P<b>.{1,60})",
+          "call-failed", "{a} failed: {b}", "A system or RDMA call failed.",
+          "Find this rank's first error, and check the kernel log."),
+    _form(r"(?:Mismatched NCCL version|NCCL version mismatch)(?P<a>.{0,120})", "version-mismatch",
+          "Ranks use different NCCL versions", "All ranks of a communicator need the same NCCL version.",
+          "Use the same container or library everywhere."),
+    _form(r"\[Proxy Service[^\]]{0,20}\] Failed to execute operation (?P<a>\w{1,30})", "proxy-failed",
+          "The proxy thread failed in operation {a}", "A connection could not be set up.",
+          "Look for the error before this line."),
+    _form(r"(?:Cuda|CUDA) failure (?P<a>.{1,120})", "cuda-failure", "CUDA failure {a}",
+          "A CUDA call failed in NCCL; often an earlier error of the program.",
+          "Look for Xid errors in the kernel log, and for the first failed rank."),
+    _form(r"(?:[Ss]ocketPollConnect|[Cc]onnect to|Connection (?:refused|closed|reset)|recv failed|timed out)",
+          "socket", "A TCP connection between ranks failed",
+          "Bootstrap or the socket transport could not reach a rank: it ended, or the interface is wrong.",
+          "Check NCCL_SOCKET_IFNAME, the firewall, and whether the rank still runs."),
+    _form(r"No (?:GID|valid GID|IP address)(?P<a>.{0,80})", "address", "No usable address or interface",
+          "NCCL found no address where its settings ask for one.",
+          "Check NCCL_SOCKET_IFNAME, NCCL_IB_GID_INDEX and the RoCE GIDs."),
+)  # fmt: skip
 _TORCH_FORMS = (
     _form(r"\[Rank (?P<a>\d{1,9})\].{0,40}Watchdog caught collective operation timeout: "
           r"WorkNCCL\(SeqNum=(?P<s>\d{1,20}), OpType=(?P<b>\w{1,40})", "watchdog-timeout",

@@ -9,21 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from probes.base.text import plural
-from probes.nccl.log.facts import (
-    Channels,
-    LogFacts,
-    LogVerdict,
-    Place,
-    Rank,
-    Reason,
-    Setting,
-    State,
-)
+from probes.nccl.log.facts import Channels, LogFacts, LogVerdict, Place, Rank, Reason, Setting, State
 from probes.nccl.log.grammar import version_numbers
 
 _LAZY = (2, 22, 0)  # connects at the first collective
 _DMABUF = (2, 13, 4)  # reports DMA-BUF
 _MOST_PLACES = 3
+_OFF_WITH_ZERO = ("NCCL_NET_GDR_READ", "NCCL_NET_GDR_C2C", "NCCL_DMABUF_ENABLE", "NCCL_IB_CUDA_SUPPORT")
 TCP_NETWORKS = frozenset(("Socket", "FastSocket"))
 """FastSocket: Google's plugin, https://github.com/google/nccl-fastsocket."""
 NEXT_RUN = "NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,NET,GRAPH,ENV"
@@ -210,11 +202,7 @@ def _settings(facts: LogFacts) -> list[Reason]:
     reasons = []
     for setting in facts.settings:
         name, value = setting.name, setting.value
-        if (
-            (name == "NCCL_NET_GDR_LEVEL" and value != "SYS")
-            or (name in ("NCCL_NET_GDR_READ", "NCCL_DMABUF_ENABLE", "NCCL_IB_CUDA_SUPPORT") and value == "0")
-            or (name == "NCCL_NET_GDR_C2C" and value == "0")
-        ):
+        if (name == "NCCL_NET_GDR_LEVEL" and value != "SYS") or (name in _OFF_WITH_ZERO and value == "0"):
             reasons.append(_setting(setting))
     return reasons
 

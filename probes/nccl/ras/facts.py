@@ -149,6 +149,16 @@ class RasEvent:
         return MEANINGS.get(self.kind, self.details or self.kind)
 
 
+def process_of(match: re.Match[str]) -> RasProcess:
+    """Return the process of a line that names pid, node, gpus and perhaps nvml."""
+    gpus, nvml = _integers(match["gpus"]), _integers(match["nvml"] or "")
+    return RasProcess(int(match["pid"]), printable(match["node"], 64), gpus, nvml or gpus)
+
+
+def _integers(text: str) -> tuple[int, ...]:
+    return tuple(int(number) for number in text.split(",") if 0 < len(number) < 10)[:64]
+
+
 def parse_event(line: str) -> RasEvent | None:
     """Return the event of a line; None if it is none."""
     match = _EVENT.fullmatch(line[:1024].strip())
@@ -156,7 +166,5 @@ def parse_event(line: str) -> RasEvent | None:
         return None
     process: Maybe[RasProcess] = Unknown(Reason.NOT_THERE, "RAS event", "names no process")
     if match["pid"]:
-        gpus = tuple(int(number) for number in match["gpus"].split(",") if 0 < len(number) < 10)
-        nvml = tuple(int(number) for number in (match["nvml"] or "").split(",") if 0 < len(number) < 10)
-        process = RasProcess(int(match["pid"]), printable(match["node"], 64), gpus, nvml or gpus)
+        process = process_of(match)
     return RasEvent(match["at"], match["kind"], process, printable(match["details"].strip(), 200))

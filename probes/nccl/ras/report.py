@@ -25,6 +25,7 @@ from probes.nccl.ras.facts import (
     RasRank,
     RasReport,
     RasSet,
+    process_of,
 )
 
 MAX_ITEMS = 4096  # of each list
@@ -110,15 +111,13 @@ class _Parser:
 
     def _keep(self, line: str) -> None:
         if len(self._report.other) < MAX_ITEMS:
-            self._report = replace(
-                self._report, other=(*self._report.other, printable(line.strip(), _MAX_LINE))
-            )
+            other = (*self._report.other, printable(line.strip(), _MAX_LINE))
+            self._report = replace(self._report, other=other)
 
     def _head(self, line: str) -> bool:
         if match := _VERSION.match(line):
-            self._report = replace(
-                self._report, nccl=printable(match["nccl"], 40), cuda=printable(match["cuda"], 20)
-            )
+            nccl, cuda = printable(match["nccl"], 40), printable(match["cuda"], 20)
+            self._report = replace(self._report, nccl=nccl, cuda=cuda)
         elif line.startswith("CUDA runtime version"):
             pass
         elif line.strip() in ("Job summary", "Errors", "Warnings"):
@@ -138,9 +137,7 @@ class _Parser:
         """Read a line of the job summary or of the table of communicators."""
         if self._section == "Job summary":
             if not _NUMBERS.fullmatch(line):
-                is_header = (
-                    "(total)" in line or "Processes" in line or "per node" in line or "per process" in line
-                )
+                is_header = any(word in line for word in ("(total)", "Processes", "per node", "per process"))
                 if is_header:
                     self._table = line
                 return is_header
@@ -194,7 +191,7 @@ class _Parser:
         if self._part is not None:
             return self._of_communicator(self._part, line)
         if match := _PROCESS.fullmatch(line):
-            process = _process(match)
+            process = process_of(match)
             if self._heading == "DEAD" and len(self._report.dead) < MAX_ITEMS:
                 self._report = replace(self._report, dead=(*self._report.dead, process))
             elif self._heading == "INCOMPLETE" and len(self._report.missing) < MAX_ITEMS:
@@ -234,7 +231,7 @@ class _Parser:
         return True
 
     def _add_rank(self, part: _Part, match: re.Match[str]) -> None:
-        process: Maybe[RasProcess] = _process(match) if match["pid"] else NOT_PRINTED
+        process: Maybe[RasProcess] = process_of(match) if match["pid"] else NOT_PRINTED
         rank = RasRank(int(match["rank"]), process)
         value = _value(match["what"].strip())
         if value is not None:
@@ -268,20 +265,6 @@ def _value(what: str) -> str | None:
         return "0" if match["none"] else str(int(match["count"]))
     match = _STATUS.fullmatch(what) or _REPORTED.fullmatch(what)
     return printable(match[1], 60) if match else None
-
-
-def _process(match: re.Match[str]) -> RasProcess:
-    gpus = _integers(match["gpus"])
-    return RasProcess(
-        int(match["pid"]),
-        printable(match["node"], 64),
-        gpus,
-        _integers(match["nvml"]) if match["nvml"] else gpus,
-    )
-
-
-def _integers(text: str) -> tuple[int, ...]:
-    return tuple(int(number) for number in text.split(",") if 0 < len(number) < 10)[:64]
 
 
 MAX_LINES = 500
@@ -325,9 +308,6 @@ def parse_diagnostics(text: str) -> Diagnostics:
             other.append(printable(line if match is None else match["text"], 400))
             continue
         process = f"{match['host']}:{match['pid']}" if match["host"] else ""
-        lines.append(
-            DiagnosticLine(
-                match["tag"] == "OK", printable(match["text"].strip(), 400), printable(process, 280)
-            )
-        )
+        said = printable(match["text"].strip(), 400)
+        lines.append(DiagnosticLine(match["tag"] == "OK", said, printable(process, 280)))
     return Diagnostics(tuple(lines), tuple(other), max(0, len(given) - MAX_LINES))

@@ -11,10 +11,7 @@ from probes.simulation.bandwidth.node_pair import SimulatedNode
 from probes.simulation.bandwidth.playback import Line, Script, SimulatedTest, ended
 
 _STARTS, _SECONDS_PER_GPU = 1.2, 0.12
-_TESTS = {
-    "host_to_device_memcpy_ce": ("->", 1.0),
-    "device_to_host_memcpy_ce": ("<-", 0.985),
-}
+_TESTS = {"host_to_device_memcpy_ce": ("->", 1.0), "device_to_host_memcpy_ce": ("<-", 0.985)}
 """Name → direction in the line above the matrix, and the share of the bandwidth to the GPU."""
 _HEAD = """\
 nvbandwidth Version: v0.8

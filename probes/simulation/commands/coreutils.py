@@ -2,18 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 
 from probes.base.unknown import Unknown
-from probes.simulation.commands.command_result import (
-    CommandResult,
-    Handler,
-    Invocation,
-    done,
-    failed,
-    split_options,
-)
+from probes.simulation.commands.command_result import CommandResult, Invocation, done, failed, split_options
 from probes.simulation.node.model.tree import Content, Tree
 
 _NO_SUCH = "No such file or directory"
@@ -264,7 +256,7 @@ def _sync(call: Invocation) -> CommandResult:
     return failed(*(f"sync: error opening '{path}': {_NO_SUCH}" for path in gone)) if gone else done()
 
 
-COMMANDS: Mapping[str, Handler] = {
+COMMANDS = {
     "tee": _tee,
     "rm": _rm,
     "cp": _copy_or_move,

@@ -10,7 +10,6 @@ from probes.facts.kernel.release import read_cmdline
 from probes.host.protocol import Host
 from probes.simulation.commands.command_result import (
     CommandResult,
-    Handler,
     Invocation,
     failed,
     split_options,
@@ -238,4 +237,4 @@ def _parameters_in_config(host: Host) -> dict[str, dict[str, str]]:
     return found
 
 
-COMMANDS: Mapping[str, Handler] = {"modprobe": modprobe, "rmmod": rmmod}
+COMMANDS = {"modprobe": modprobe, "rmmod": rmmod}

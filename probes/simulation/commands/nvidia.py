@@ -2,17 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 
-from probes.simulation.commands.command_result import (
-    CommandResult,
-    Handler,
-    Invocation,
-    done,
-    failed,
-    unsupported,
-)
+from probes.simulation.commands.command_result import CommandResult, Invocation, done, failed, unsupported
 from probes.simulation.commands.modprobe import modprobe
 from probes.simulation.node.model.tree import Tree, uuid_of
 
@@ -157,4 +150,4 @@ def _malformed(call: Invocation) -> CommandResult:
     return failed("", f"ERROR: Invalid commandline, {usage}", "")
 
 
-COMMANDS: Mapping[str, Handler] = {"nvidia-smi": _nvidia_smi, "nvidia-modprobe": _nvidia_modprobe}
+COMMANDS = {"nvidia-smi": _nvidia_smi, "nvidia-modprobe": _nvidia_modprobe}

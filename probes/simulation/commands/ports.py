@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from probes.base.unknown import Unknown
 from probes.facts.rdma.counters import ERROR_COUNTER_BITS
 from probes.simulation.commands.command_result import (
     CommandResult,
-    Handler,
     Invocation,
     done,
     failed,
@@ -194,9 +191,4 @@ def _sminfo(call: Invocation) -> CommandResult:
     return done(f"sminfo: {manager} state 3 SMINFO_MASTER")
 
 
-COMMANDS: Mapping[str, Handler] = {
-    "ip": _ip,
-    "ibportstate": _ibportstate,
-    "perfquery": _perfquery,
-    "sminfo": _sminfo,
-}
+COMMANDS = {"ip": _ip, "ibportstate": _ibportstate, "perfquery": _perfquery, "sminfo": _sminfo}

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 
 from probes.base.frozen import frozen
-from probes.simulation.commands.command_result import CommandResult, Handler, Invocation, done, failed
+from probes.simulation.commands.command_result import CommandResult, Invocation, done, failed
 from probes.simulation.node.devices.config_space import DEVICES, real_path
 from probes.simulation.node.model.tree import Tree
 
@@ -189,4 +188,4 @@ def _find(content: bytes | bytearray, extended: bool, number: int) -> int | None
     return None
 
 
-COMMANDS: Mapping[str, Handler] = {"setpci": _setpci}
+COMMANDS = {"setpci": _setpci}

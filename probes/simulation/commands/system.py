@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 
 from probes.base.unknown import Unknown
 from probes.facts.system.tool_names import PERFTEST
@@ -11,7 +10,6 @@ from probes.host.answers import CommandOutput
 from probes.simulation.commands.command_result import (
     BRIEFLY,
     CommandResult,
-    Handler,
     Invocation,
     done,
     failed,
@@ -120,7 +118,7 @@ def query(call: Invocation) -> CommandResult | None:
     return done(*lines)
 
 
-COMMANDS: Mapping[str, Handler] = {
+COMMANDS = {
     "sysctl": _sysctl,
     "udevadm": _udevadm,
     "depmod": _depmod,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from dataclasses import replace
 
 from probes.base.unknown import Unknown
@@ -11,7 +10,6 @@ from probes.facts.kernel.modprobe_config import read_rules
 from probes.facts.kernel.release import read_cmdline
 from probes.simulation.commands.command_result import (
     CommandResult,
-    Handler,
     Invocation,
     combine,
     done,
@@ -314,4 +312,4 @@ _VERBS = {
     "is-enabled": _is_enabled,
     "reset-failed": _reset_failed,
 }
-COMMANDS: Mapping[str, Handler] = {"systemctl": _systemctl}
+COMMANDS = {"systemctl": _systemctl}

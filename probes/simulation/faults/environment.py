@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from probes.simulation.faults.fault import (
     ChangeDescription,
-    Fault,
+    Faults,
     add_file,
     change_fields,
     fault,
@@ -24,12 +24,16 @@ _SLURMD = "/etc/systemd/system/slurmd.service"
 _SLURMD_UNIT = "[Service]\nExecStart=/usr/sbin/slurmd -D\n"
 _LOGIN_LIMITS = "/etc/security/limits.d/zz-hardening.conf"
 
+FAULTS = Faults()
 
+
+@FAULTS.fault("memlock-or-ipc-lock", "A job can lock only 8 MiB of memory")
 def _memlock(tree: Tree) -> None:
     add_rank(tree, 44000)
     tree.add("/proc/44000/limits", limits(_SMALL, _SMALL))
 
 
+@FAULTS.fault("memlock-container-runtime", "containerd limits how much memory a job can lock")
 def _runtime(tree: Tree) -> None:
     tree.add("/etc/systemd/system/containerd.service", "[Service]\nLimitMEMLOCK=64M\n")
     add_rank(tree, 44003)
@@ -37,11 +41,13 @@ def _runtime(tree: Tree) -> None:
     tree.add("/proc/44003/limits", limits(str(64 << 20), str(64 << 20)))
 
 
+@FAULTS.fault("pid-namespace-hides-users", "A job that NVML lists is not in /proc")
 def _hide_last_rank(tree: Tree) -> None:
     # The others stay visible.
     tree.remove(f"/proc/{FIRST_RANK + len(tree.gpus) - 1}")
 
 
+@FAULTS.fault("rdma-cgroup-limit", "A job has all the RDMA objects that its cgroup allows")
 def _at_rdma_limit(tree: Tree) -> None:
     """Limit the objects of the job's service on each NIC; the first NIC has no more of them."""
     group = "/sys/fs/cgroup/system.slice/slurmd.service"
@@ -51,6 +57,7 @@ def _at_rdma_limit(tree: Tree) -> None:
     tree.add(f"{group}/rdma.current", used)
 
 
+@FAULTS.fault("task-hung-in-driver", "A rank hangs in the GPU driver")
 def _hung(tree: Tree) -> None:
     """Log a rank that waits in the GPU driver (kernel/hung_task.c, check_hung_task)."""
     log(tree, f"INFO: task python3:{FIRST_RANK} blocked for more than 120 seconds.", level=3)
@@ -59,6 +66,7 @@ def _hung(tree: Tree) -> None:
     log(tree, " os_acquire_rwlock_write+0x35/0x50 [nvidia]", level=6)
 
 
+@FAULTS.fault("dev-infiniband-not-in-container", "A job's container has no RDMA device files")
 def _bare_container(tree: Tree) -> None:
     add_rank(tree, 44001)
     tree.remove("/proc/44001/root/dev")
@@ -66,6 +74,7 @@ def _bare_container(tree: Tree) -> None:
     tree.link("/proc/44001/fd/3", "/dev/nvidia0")
 
 
+@FAULTS.fault("dev-infiniband-near-nic-missing", "A job's container has only the device file of a far NIC")
 def _far_nic(tree: Tree) -> None:
     add_rank(tree, 44002)
     for number in range(len(tree.nics) - 1):
@@ -109,6 +118,12 @@ def _driver_container(tree: Tree) -> None:
     tree.add(f"/run/nvidia/driver/lib/modules/{tree.description.kernel}/modules.dep", "")
 
 
+@FAULTS.fault(
+    "k8s-operators",
+    "The GPU Operator and the Network Operator have installed both drivers",
+    change_description=_cluster(_OPERATORS),
+    finds=(),
+)
 def _operators(tree: Tree) -> None:
     _driver_container(tree)
     tree.remove("/usr/bin/ofed_info")
@@ -120,93 +135,50 @@ def _mofed(tree: Tree) -> None:
     tree.directory("/run/mellanox/drivers")
 
 
+@FAULTS.fault(
+    "k8s-waiting-for-mofed",
+    "The MOFED container is not ready",
+    change_description=_cluster(_WAITING_FOR_MOFED),
+)
 def _waiting_for_mofed(tree: Tree) -> None:
     _mofed(tree)
     _driver_container(tree)
     tree.remove("/var/lib/dkms")
 
 
+@FAULTS.fault(
+    "k8s-mofed-storage-modules",
+    "Storage modules block the MOFED container",
+    change_description=_cluster(_OFED_LOOP),
+)
 def _storage_modules(tree: Tree) -> None:
     _mofed(tree)
     tree.live_modules.append("rpcrdma")
 
 
+@FAULTS.fault("ssh-over-nic", "The SSH session and the default route use an RDMA NIC", finds=())
 def _ssh_over_nic(tree: Tree) -> None:
     nic = next((nic for nic in tree.nics if nic.kind.layer == "Ethernet"), tree.nics[0])
     route_over(tree, netdev_of(tree, nic))
 
 
-FAULTS: tuple[Fault, ...] = (
-    fault("memlock-or-ipc-lock", "A job can lock only 8 MiB of memory", _memlock),
-    fault(
-        "memlock-scheduler", "slurmd limits how much memory jobs can lock", add_file(_SLURMD, _SLURMD_UNIT)
-    ),
-    fault("memlock-container-runtime", "containerd limits how much memory a job can lock", _runtime),
-    fault(
-        "memlock-login",
-        "Login sessions can lock only 64 MiB of memory",
-        add_file(_LOGIN_LIMITS, "* - memlock 65536\n"),
-    ),
-    fault(
-        "memlock-shell",
-        "This shell can lock only 8 MiB of memory",
-        add_file("/proc/40000/limits", limits(_SMALL, _SMALL)),
-    ),
-    fault("pid-namespace-hides-users", "A job that NVML lists is not in /proc", _hide_last_rank),
-    fault("rdma-cgroup-limit", "A job has all the RDMA objects that its cgroup allows", _at_rdma_limit),
-    fault("task-hung-in-driver", "A rank hangs in the GPU driver", _hung),
+# fmt: off
+FAULTS += (
+    fault("memlock-scheduler", "slurmd limits how much memory jobs can lock",
+          add_file(_SLURMD, _SLURMD_UNIT)),
+    fault("memlock-login", "Login sessions can lock only 64 MiB of memory",
+          add_file(_LOGIN_LIMITS, "* - memlock 65536\n")),
+    fault("memlock-shell", "This shell can lock only 8 MiB of memory",
+          add_file("/proc/40000/limits", limits(_SMALL, _SMALL))),
     fault("dev-infiniband-missing", "/dev/infiniband is missing", remove_path("/dev/infiniband")),
-    fault(
-        "dev-infiniband-incomplete",
-        "The device file of one NIC is missing",
-        remove_path("/dev/infiniband/uverbs9"),
-        excludes=("dev-infiniband-missing",),
-    ),
-    fault(
-        "dev-infiniband-denied",
-        "This user may not open the device file of one NIC",
-        lambda tree: tree.denied.add("/dev/infiniband/uverbs1"),
-        excludes=("dev-infiniband-missing",),
-    ),
-    fault("dev-infiniband-not-in-container", "A job's container has no RDMA device files", _bare_container),
-    fault(
-        "dev-infiniband-near-nic-missing",
-        "A job's container has only the device file of a far NIC",
-        _far_nic,
-    ),
+    fault("dev-infiniband-incomplete", "The device file of one NIC is missing",
+          remove_path("/dev/infiniband/uverbs9"), excludes=("dev-infiniband-missing",)),
+    fault("dev-infiniband-denied", "This user may not open the device file of one NIC",
+          lambda tree: tree.denied.add("/dev/infiniband/uverbs1"), excludes=("dev-infiniband-missing",)),
     fault("dev-nvidia-missing", "/dev/nvidia1 is missing", remove_path("/dev/nvidia1")),
-    fault(
-        "k8s-rdma-not-enabled",
-        "A driver container without nvidia_peermem and without DMA-BUF",
-        _driver_container,
-        change_description=_without_peermem,
-        on="pcie-l40s",
-    ),
-    fault(
-        "k8s-operators",
-        "The GPU Operator and the Network Operator have installed both drivers",
-        _operators,
-        change_description=_cluster(_OPERATORS),
-        finds=(),
-    ),
-    fault(
-        "k8s-waiting-for-mofed",
-        "The MOFED container is not ready",
-        _waiting_for_mofed,
-        change_description=_cluster(_WAITING_FOR_MOFED),
-    ),
-    fault(
-        "k8s-mofed-storage-modules",
-        "Storage modules block the MOFED container",
-        _storage_modules,
-        change_description=_cluster(_OFED_LOOP),
-    ),
-    fault(
-        "k8s-peermem-ctr-crashloop",
-        "The driver container has no module files",
-        lambda tree: tree.directory("/run/nvidia/driver/lib/modules"),
-        change_description=_cluster(_DRIVER_LOOP),
-        on="pcie-l40s",
-    ),
-    fault("ssh-over-nic", "The SSH session and the default route use an RDMA NIC", _ssh_over_nic, finds=()),
+    fault("k8s-rdma-not-enabled", "A driver container without nvidia_peermem and without DMA-BUF",
+          _driver_container, change_description=_without_peermem, on="pcie-l40s"),
+    fault("k8s-peermem-ctr-crashloop", "The driver container has no module files",
+          lambda tree: tree.directory("/run/nvidia/driver/lib/modules"),
+          change_description=_cluster(_DRIVER_LOOP), on="pcie-l40s"),
 )

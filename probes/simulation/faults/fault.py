@@ -41,6 +41,12 @@ def remove_path(path: str) -> ChangeTree:
     return lambda tree: tree.remove(path)
 
 
+def replace_content(tree: Tree, path: str, content: Content) -> None:
+    """Change a file, unless another fault has removed it."""
+    if path in tree.files:
+        tree.add(path, content)
+
+
 def change_fields(**fields: Any) -> ChangeDescription:
     """Return a change of fields; a dict has the fields of a part, as `driver={"flavor": "proprietary"}`."""
 
@@ -84,14 +90,18 @@ def fault(
 ) -> Fault:
     """Return a fault; without `finds` the check of its name must find it, unless the live view shows it."""
     checks = frozenset((() if is_live else (name,)) if finds is None else finds)
-    return Fault(
-        name,
-        summary,
-        checks,
-        change_description,
-        change_tree,
-        on,
-        frozenset(excludes),
-        is_live,
-        frozenset(shows),
-    )
+    causes = (change_description, change_tree)
+    return Fault(name, summary, checks, *causes, on, frozenset(excludes), is_live, frozenset(shows))
+
+
+class Faults(list[Fault]):
+    """The faults of one file: functions below `@FAULTS.fault(…)`, and rows of a table at its end."""
+
+    def fault(self, name: str, summary: str, **options: Any) -> Callable[[ChangeTree], ChangeTree]:
+        """Add a fault whose change of the tree is the decorated function; options as of `fault`."""
+
+        def add(change_tree: ChangeTree) -> ChangeTree:
+            self.append(fault(name, summary, change_tree, **options))
+            return change_tree
+
+        return add

@@ -7,7 +7,7 @@ from dataclasses import replace
 from probes.simulation.faults.fault import (
     ChangeDescription,
     ChangeTree,
-    Fault,
+    Faults,
     change_fields,
     fault,
     remove_path,
@@ -29,6 +29,8 @@ from probes.simulation.node.system.software import install_library, set_library_
 
 _LOST, _UNLISTED, _WITHOUT_DRIVER, _NOUVEAU, _FOR_GUESTS = 5, 6, 7, 4, 2
 _WITH_FEWER_NVLINKS, _IN_FABRIC = 3, 3
+
+FAULTS = Faults()
 
 
 def _unlisted(number: int) -> ChangeDescription:
@@ -59,21 +61,32 @@ def _xid(gpu: int, text: str) -> ChangeTree:
     return change
 
 
+@FAULTS.fault("sxid", "An NVSwitch reported a link fault (SXid 20034)")
 def _sxid(tree: Tree) -> None:
     text = "20034, Data {0x0, 0x0}, Link 31 LTSSM Fault Up"
     log(tree, f"nvidia-nvswitch0: SXid (PCI:{tree.nvswitches[0]}): {text}")
 
 
+@FAULTS.fault(
+    "gpu-driver-start-failed", "The driver could not start GPU6", change_description=_unlisted(_UNLISTED)
+)
 def _start_failed(tree: Tree) -> None:
     # On a GPU that NVML does not list: for a GPU that responds, the finding is a note.
     log(tree, f"NVRM: GPU {tree.gpus[_UNLISTED].bdf}: RmInitAdapter failed! (0x62:0x40:1860)")
 
 
+@FAULTS.fault(
+    "persistence-off-daemon-runs",
+    "nvidia-persistenced runs with --no-persistence-mode",
+    change_description=change_fields(nvml={"persistence": False}),
+    excludes=("persistence-off",),
+)
 def _daemon_without_mode(tree: Tree) -> None:
     command = "/usr/bin/nvidia-persistenced --user nvidia-persistenced --no-persistence-mode --verbose"
     tree.add(f"{UNITS}/nvidia-persistenced.service", f"[Service]\nExecStart={command}\n")
 
 
+@FAULTS.fault("fabric-manager-down-absent", "Fabric Manager is not installed")
 def _without_manager(tree: Tree) -> None:
     uninstall(tree, "nvidia-fabricmanager")
     tree.remove("/usr/bin/nv-fabricmanager")
@@ -100,21 +113,25 @@ def _numa_mode(node: NodeDescription) -> NodeDescription:
     return replace(node, gpu_memory_mode="", numa=(*cpus, memory, memory, memory, memory))
 
 
+@FAULTS.fault("driver-library-missing", "The driver's libraries are not installed")
 def _no_libraries(tree: Tree) -> None:
     for name in ("libcuda.so", "libcuda.so.1", "libnvidia-ml.so.1"):
         tree.remove(f"{library_directory(tree)}/{name}")
 
 
+@FAULTS.fault("gsp-firmware-missing", "The GPU driver's firmware is not installed")
 def _no_firmware(tree: Tree) -> None:
     version = tree.description.driver.version
     set_modinfo(tree, "nvidia", "firmware", f"nvidia/{version}/gsp_ga10x.bin\nnvidia/{version}/gsp_tu10x.bin")
 
 
+@FAULTS.fault("nvlsm-missing", "NVLSM is not installed", on="hgx-b200")
 def _without_nvlsm(tree: Tree) -> None:
     stop(tree, MANAGER, "failed")
     tree.remove(NVLSM)
 
 
+@FAULTS.fault("ib-umad-missing", "ib_umad is not loaded", on="hgx-b200", excludes=("nvlsm-missing",))
 def _without_umad(tree: Tree) -> None:
     if "ib_umad" not in tree.live_modules:
         raise LookupError("ib_umad")  # no Fabric Manager of this node needs it
@@ -125,200 +142,78 @@ def _without_umad(tree: Tree) -> None:
         tree.remove(f"/dev/infiniband/umad{number}")
 
 
-FAULTS: tuple[Fault, ...] = (
-    fault(
-        "gpu-without-driver",
-        "GPU7 has no driver",
-        _bound(_WITHOUT_DRIVER, ""),
-        change_description=_unlisted(_WITHOUT_DRIVER),
-        finds=("gpu-without-driver", "gpu-not-served"),
-    ),
-    fault(
-        "gpu-without-driver-nouveau",
-        "GPU4 uses nouveau",
-        _bound(_NOUVEAU, "nouveau"),
-        change_description=_unlisted(_NOUVEAU),
-    ),
-    fault(
-        "gpu-without-driver-passed-through",
-        "GPU2 is reserved for a virtual machine",
-        _bound(_FOR_GUESTS, "vfio-pci"),
-        change_description=_unlisted(_FOR_GUESTS),
-    ),
-    fault("driver-library-missing", "The driver's libraries are not installed", _no_libraries),
-    fault("gsp-firmware-missing", "The GPU driver's firmware is not installed", _no_firmware),
-    fault(
-        "driver-library-mismatch",
-        "The driver's libraries are older than the loaded driver",
-        lambda tree: set_library_version(tree, "535.216.01"),
-        change_description=change_fields(
-            nvml={"refusal": "driver/library version mismatch: reload the kernel modules or reboot"}
-        ),
-        on="dgx-a100",
-    ),
-    fault(
-        "xid-79-fell-off-bus",
-        "GPU5 has fallen off the bus (Xid 79)",
-        _xid(_LOST, "79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus."),
-        change_description=lambda node: replace(node, nvml=replace(node.nvml, lost=node.nvml.lost | {_LOST})),
-    ),
+# fmt: off
+FAULTS += (
+    fault("gpu-without-driver", "GPU7 has no driver",
+          _bound(_WITHOUT_DRIVER, ""), change_description=_unlisted(_WITHOUT_DRIVER),
+          finds=("gpu-without-driver", "gpu-not-served")),
+    fault("gpu-without-driver-nouveau", "GPU4 uses nouveau",
+          _bound(_NOUVEAU, "nouveau"), change_description=_unlisted(_NOUVEAU)),
+    fault("gpu-without-driver-passed-through", "GPU2 is reserved for a virtual machine",
+          _bound(_FOR_GUESTS, "vfio-pci"), change_description=_unlisted(_FOR_GUESTS)),
+    fault("driver-library-mismatch", "The driver's libraries are older than the loaded driver",
+          lambda tree: set_library_version(tree, "535.216.01"),
+          change_description=change_fields(nvml={
+              "refusal": "driver/library version mismatch: reload the kernel modules or reboot"}),
+          on="dgx-a100"),
+    fault("xid-79-fell-off-bus", "GPU5 has fallen off the bus (Xid 79)",
+          _xid(_LOST, "79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus."),
+          change_description=lambda node: replace(
+              node, nvml=replace(node.nvml, lost=node.nvml.lost | {_LOST}))),
     fault("gpu-missing-from-nvml", "GPU6 is missing from NVML", change_description=_unlisted(_UNLISTED)),
-    fault(
-        "gpu-driver-start-failed",
-        "The driver could not start GPU6",
-        _start_failed,
-        change_description=_unlisted(_UNLISTED),
-    ),
-    fault(
-        "persistence-off",
-        "Persistence mode is off, and its daemon does not run",
-        lambda tree: stop(tree, "nvidia-persistenced"),
-        change_description=change_fields(nvml={"persistence": False}),
-    ),
-    fault(
-        "persistence-off-daemon-runs",
-        "nvidia-persistenced runs with --no-persistence-mode",
-        _daemon_without_mode,
-        change_description=change_fields(nvml={"persistence": False}),
-        excludes=("persistence-off",),
-    ),
-    fault(
-        "gpu-without-near-nic",
-        "The NICs of the first switch are behind the host bridge instead",
-        change_description=_nics_elsewhere,
-        on="dgx-a100",
-    ),
+    fault("persistence-off", "Persistence mode is off, and its daemon does not run",
+          lambda tree: stop(tree, "nvidia-persistenced"),
+          change_description=change_fields(nvml={"persistence": False})),
+    fault("gpu-without-near-nic", "The NICs of the first switch are behind the host bridge instead",
+          change_description=_nics_elsewhere, on="dgx-a100"),
     fault("mig-with-gdr", "MIG is on", change_description=change_fields(nvml={"mig": True})),
-    fault(
-        "vgpu-without-gdr",
-        "The GPUs are vGPUs",
-        change_description=change_fields(nvml={"is_vgpu": True}),
-        on="cloud-vm",
-    ),
-    fault(
-        "geforce-no-gdr",
-        "GeForce GPUs",
-        change_description=change_fields(gpu={"name": "NVIDIA GeForce RTX 4090"}),
-        on="pcie-l40s",
-    ),
-    fault(
-        "gpu-too-old-for-gdr",
-        "GPUs older than Kepler",
-        change_description=change_fields(gpu={"capability": (2, 0)}),
-        on="pcie-l40s",
-    ),
-    fault(
-        "gdr-read-off-on-old-gpus",
-        "Volta GPUs without NVLink",
-        change_description=change_fields(gpu={"capability": (7, 0)}),
-        on="pcie-l40s",
-    ),
-    fault(
-        "confidential-computing-on",
-        "Confidential computing is on",
-        change_description=change_fields(nvml={"confidential_computing": True}),
-    ),
-    fault(
-        "c2c-grace-specifics",
-        "NCCL 2.26, which does not use GPUDirect RDMA over C2C",
-        lambda tree: install_library(tree, "libnccl.so.2", "libnccl.so.2.26.2"),
-        on="gb200",
-    ),
-    fault(
-        "c2c-grace-specifics-gb10",
-        "GB10 GPUs (DGX Spark)",
-        change_description=change_fields(gpu={"name": "NVIDIA GB10"}),
-        on="gb200",
-    ),
-    fault(
-        "gpu-memory-in-kubernetes",
-        "GPU memory is a NUMA node on a Kubernetes node with Grace",
-        lambda tree: tree.directory("/sys/fs/cgroup/kubepods.slice"),
-        change_description=_numa_mode,
-        on="gb300",
-    ),
-    fault(
-        "xid-119-gsp-timeout",
-        "The GSP of GPU0 timed out (Xid 119)",
-        _xid(0, "119, pid=4711, name=python3, Timeout after 6s of waiting for RPC response from GPU0 GSP!"),
-    ),
-    fault(
-        "xid-memory-error",
-        "GPU1 had a memory error (Xid 63)",
-        _xid(1, "63, pid=4711, name=python3, Row Remapper: New row marked for remapping"),
-    ),
-    fault(
-        "xid-nvlink-error",
-        "GPU0 had an NVLink error (Xid 74)",
-        _xid(0, "74, pid=4711, name=python3, NVLink: fatal error detected on link 6"),
-    ),
-    fault(
-        "xid-of-a-program",
-        "A program failed on GPU1 (Xid 31)",
-        _xid(1, "31, pid=4711, name=python3, MMU Fault: ENGINE GRAPHICS faulted"),
-    ),
-    fault(
-        "xid-other",
-        "A context switch of GPU0 timed out (Xid 109)",
-        _xid(0, "109, pid=4711, name=python3, Ch 00000008, errorString CTX SWITCH TIMEOUT, Info 0x4c00e"),
-    ),
-    fault(
-        "gpu-recovery-action",
-        "GPU0 needs a reset (Xid 154)",
-        _xid(0, "154, GPU recovery action changed from 0x0 (None) to 0x1 (GPU Reset Required)"),
-    ),
-    fault("sxid", "An NVSwitch reported a link fault (SXid 20034)", _sxid),
-    fault(
-        "fabric-manager-down",
-        "Fabric Manager is stopped",
-        lambda tree: stop(tree, "nvidia-fabricmanager"),
-        finds=("fabric-manager-down", "cuda-fails-to-start"),
-        excludes=("fabric-manager-down-absent",),
-    ),
-    fault("fabric-manager-down-absent", "Fabric Manager is not installed", _without_manager),
-    fault(
-        "fabric-manager-down-version",
-        "Fabric Manager is older than the driver",
-        lambda tree: set_fabric_manager_version(tree, "570.86.15"),
-        excludes=("fabric-manager-down-absent",),
-    ),
+    fault("vgpu-without-gdr", "The GPUs are vGPUs",
+          change_description=change_fields(nvml={"is_vgpu": True}), on="cloud-vm"),
+    fault("geforce-no-gdr", "GeForce GPUs",
+          change_description=change_fields(gpu={"name": "NVIDIA GeForce RTX 4090"}), on="pcie-l40s"),
+    fault("gpu-too-old-for-gdr", "GPUs older than Kepler",
+          change_description=change_fields(gpu={"capability": (2, 0)}), on="pcie-l40s"),
+    fault("gdr-read-off-on-old-gpus", "Volta GPUs without NVLink",
+          change_description=change_fields(gpu={"capability": (7, 0)}), on="pcie-l40s"),
+    fault("confidential-computing-on", "Confidential computing is on",
+          change_description=change_fields(nvml={"confidential_computing": True})),
+    fault("c2c-grace-specifics", "NCCL 2.26, which does not use GPUDirect RDMA over C2C",
+          lambda tree: install_library(tree, "libnccl.so.2", "libnccl.so.2.26.2"), on="gb200"),
+    fault("c2c-grace-specifics-gb10", "GB10 GPUs (DGX Spark)",
+          change_description=change_fields(gpu={"name": "NVIDIA GB10"}), on="gb200"),
+    fault("gpu-memory-in-kubernetes", "GPU memory is a NUMA node on a Kubernetes node with Grace",
+          lambda tree: tree.directory("/sys/fs/cgroup/kubepods.slice"), change_description=_numa_mode,
+          on="gb300"),
+    fault("xid-119-gsp-timeout", "The GSP of GPU0 timed out (Xid 119)",
+          _xid(0, "119, pid=4711, name=python3, "
+                  "Timeout after 6s of waiting for RPC response from GPU0 GSP!")),
+    fault("xid-memory-error", "GPU1 had a memory error (Xid 63)",
+          _xid(1, "63, pid=4711, name=python3, Row Remapper: New row marked for remapping")),
+    fault("xid-nvlink-error", "GPU0 had an NVLink error (Xid 74)",
+          _xid(0, "74, pid=4711, name=python3, NVLink: fatal error detected on link 6")),
+    fault("xid-of-a-program", "A program failed on GPU1 (Xid 31)",
+          _xid(1, "31, pid=4711, name=python3, MMU Fault: ENGINE GRAPHICS faulted")),
+    fault("xid-other", "A context switch of GPU0 timed out (Xid 109)",
+          _xid(0, "109, pid=4711, name=python3, Ch 00000008, errorString CTX SWITCH TIMEOUT, Info 0x4c00e")),
+    fault("gpu-recovery-action", "GPU0 needs a reset (Xid 154)",
+          _xid(0, "154, GPU recovery action changed from 0x0 (None) to 0x1 (GPU Reset Required)")),
+    fault("fabric-manager-down", "Fabric Manager is stopped",
+          lambda tree: stop(tree, "nvidia-fabricmanager"),
+          finds=("fabric-manager-down", "cuda-fails-to-start"), excludes=("fabric-manager-down-absent",)),
+    fault("fabric-manager-down-version", "Fabric Manager is older than the driver",
+          lambda tree: set_fabric_manager_version(tree, "570.86.15"),
+          excludes=("fabric-manager-down-absent",)),
     fault("imex-down", "IMEX is stopped", lambda tree: stop(tree, "nvidia-imex"), on="gb200"),
-    fault(
-        "nvlink-down",
-        "GPU3 has fewer NVLinks than the others",
-        change_description=change_fields(nvml={"with_fewer_nvlinks": frozenset({_WITH_FEWER_NVLINKS})}),
-    ),
-    fault(
-        "gpu-fabric-not-registered",
-        "GPU3 is not registered with the NVLink fabric",
-        change_description=change_fields(nvml={"outside_fabric": frozenset({_IN_FABRIC})}),
-        on="hgx-b200",
-    ),
-    fault(
-        "gpu-fabric-unhealthy",
-        "The NVLink fabric reports reduced bandwidth of GPU3",
-        change_description=change_fields(nvml={"with_reduced_nvlink": frozenset({_IN_FABRIC})}),
-        on="gb200",
-    ),
-    fault(
-        "gpu-fabric-differs",
-        "GPU3 is in another NVLink clique than the other GPUs",
-        change_description=change_fields(nvml={"in_other_clique": frozenset({_IN_FABRIC})}),
-        on="gb200",
-    ),
+    fault("nvlink-down", "GPU3 has fewer NVLinks than the others",
+          change_description=change_fields(nvml={"with_fewer_nvlinks": frozenset({_WITH_FEWER_NVLINKS})})),
+    fault("gpu-fabric-not-registered", "GPU3 is not registered with the NVLink fabric",
+          change_description=change_fields(nvml={"outside_fabric": frozenset({_IN_FABRIC})}), on="hgx-b200"),
+    fault("gpu-fabric-unhealthy", "The NVLink fabric reports reduced bandwidth of GPU3",
+          change_description=change_fields(nvml={"with_reduced_nvlink": frozenset({_IN_FABRIC})}),
+          on="gb200"),
+    fault("gpu-fabric-differs", "GPU3 is in another NVLink clique than the other GPUs",
+          change_description=change_fields(nvml={"in_other_clique": frozenset({_IN_FABRIC})}), on="gb200"),
     fault("nvlsm-down", "NVLSM has ended", stop_nvlsm, on="hgx-b200"),
-    fault("nvlsm-missing", "NVLSM is not installed", _without_nvlsm, on="hgx-b200"),
-    fault(
-        "ib-umad-missing",
-        "ib_umad is not loaded",
-        _without_umad,
-        on="hgx-b200",
-        excludes=("nvlsm-missing",),
-    ),
-    fault(
-        "imex-channels-missing",
-        "There is no IMEX channel",
-        remove_path("/dev/nvidia-caps-imex-channels"),
-        on="gb200",
-    ),
+    fault("imex-channels-missing", "There is no IMEX channel",
+          remove_path("/dev/nvidia-caps-imex-channels"), on="gb200"),
 )

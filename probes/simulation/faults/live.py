@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from functools import partial
 
-from probes.simulation.faults.fault import Fault, fault
+from probes.simulation.faults.fault import Faults, replace_content
 from probes.simulation.node.devices.ports import netdev_of, port_of
 from probes.simulation.node.jobs.processes import (
     FIRST_RANK,
@@ -46,6 +46,9 @@ _RETRAINED_SHARE = 0.6  # of the traffic, over half of the PCIe bandwidth
 _SLOW_SHARE = 0.33
 _SLOW_STALL_PERCENT = 45.0  # of the time it waits for PCIe reads
 
+FAULTS = Faults()
+_fault = partial(FAULTS.fault, is_live=True)
+
 
 def rank_on(tree: Tree, number: int) -> Program | None:
     """Return a rank of the training job, another one for each seed; None: there is no job."""
@@ -76,6 +79,11 @@ def _scale_all(tree: Tree, steps: Steps, besides: Iterable[PlacedNic] = ()) -> N
             scale(tree, nic, steps)
 
 
+@_fault(
+    "job-rank-staged",
+    "One rank of the job copies through host memory",
+    finds=("job-log-staged", "job-staged"),
+)
 def _rank_staged(tree: Tree) -> None:
     rank = rank_on(tree, STAGED_RANK)
     if rank is not None:
@@ -83,6 +91,11 @@ def _rank_staged(tree: Tree) -> None:
         rank.via = Via.HOST
 
 
+@_fault(
+    "job-restarted-staged",
+    "After 30 s the job restarts, and copies through host memory",
+    shows=("job-staged",),
+)
 def _restarted_staged(tree: Tree) -> None:
     _over_dmabuf(tree)
     if rank_on(tree, 0) is None:
@@ -90,18 +103,20 @@ def _restarted_staged(tree: Tree) -> None:
     pause = changes((OPENED + RESTART_BEGINS, 0.0), (OPENED + RESTART_ENDS, ALL_STAGED_SHARE))
     _scale_all(tree, pause)
 
+    gpus = range(len(tree.gpus))
+
     def end(tree: Tree) -> None:
-        for number in range(len(tree.gpus)):
+        for number in gpus:
             end_program(tree, FIRST_RANK + number)
 
     def start(tree: Tree) -> None:
-        gpus = range(len(tree.gpus))
         add_job(tree, RESTARTED_PIDS, gpus, JOB, Via.HOST, OPENED + RESTART_ENDS)
 
     tree.plan(OPENED + RESTART_BEGINS, end)
     tree.plan(OPENED + RESTART_ENDS, start)
 
 
+@_fault("job-tcp", "The job uses TCP, and no setting says why", finds=("job-log-tcp", "job-over-tcp"))
 def _tcp(tree: Tree) -> None:
     nics = _compute_nics(tree)
     if not nics:
@@ -118,6 +133,7 @@ def _tcp(tree: Tree) -> None:
         carry_over_tcp(tree, nic)
 
 
+@_fault("nic-slow", "One NIC carries less than half of what the others carry", shows=("nic-slow-in-job",))
 def _nic_slow(tree: Tree) -> None:
     rank = rank_on(tree, SLOW_RANK)
     if rank is None:
@@ -153,6 +169,7 @@ def _is_down(seconds: float) -> bool:
     return since >= 0 and since % FLAP_EACH < FLAP_DOWN
 
 
+@_fault("nic-flapping", "A port goes down for 5 s, every 20 s", shows=("port-flapping",))
 def _nic_flapping(tree: Tree) -> None:
     rank = rank_on(tree, FLAPPING_RANK)
     if rank is None:
@@ -173,12 +190,12 @@ def _nic_flapping(tree: Tree) -> None:
         (f"{port}/counters/link_downed", lambda seconds: f"{_downs(seconds)[0]}\n"),
         (f"{port}/hw_counters/local_ack_timeout_err", lambda seconds: f"{int(4 * _downs(seconds)[1])}\n"),
     ):
-        _replace(tree, path, content)
+        replace_content(tree, path, content)
     if f"{nic.path}/net" not in tree.directories:
         return
     netdev = netdev_of(tree, nic)
-    _replace(tree, f"{nic.path}/net/{netdev}/operstate", when_down("down", "up"))
-    _replace(
+    replace_content(tree, f"{nic.path}/net/{netdev}/operstate", when_down("down", "up"))
+    replace_content(
         tree,
         f"{nic.path}/net/{netdev}/carrier_changes",
         lambda seconds: f"{2 + 2 * _downs(seconds)[0] - _is_down(seconds)}\n",
@@ -204,6 +221,11 @@ def _log_flaps(tree: Tree, nic: PlacedNic, netdev: str, begin: float) -> None:
     tree.plan(begin, down)
 
 
+@_fault(
+    "nic-link-retrained",
+    "After 15 s the PCIe link of a NIC falls to half its speed",
+    shows=("pcie-link-degraded-speed",),
+)
 def _nic_link_retrained(tree: Tree) -> None:
     rank = rank_on(tree, RETRAINED_RANK)
     if rank is None:
@@ -212,10 +234,11 @@ def _nic_link_retrained(tree: Tree) -> None:
     path = f"{nic.path}/current_link_speed"
     before = tree.text(path)
     half = {"32.0": "16.0", "64.0": "32.0"}.get(before.partition(" ")[0], "8.0")
-    _replace(tree, path, lambda seconds: f"{half} GT/s PCIe\n" if seconds >= at else before)
+    replace_content(tree, path, lambda seconds: f"{half} GT/s PCIe\n" if seconds >= at else before)
     scale(tree, nic, changes((at, _RETRAINED_SHARE)))
 
 
+@_fault("rank-stopped", "After 35 s one rank is stopped, and the others wait", shows=("rank-stopped",))
 def _rank_stopped(tree: Tree) -> None:
     rank = rank_on(tree, STOPPED_RANK)
     if rank is not None:
@@ -223,6 +246,9 @@ def _rank_stopped(tree: Tree) -> None:
         _hold_all_up(tree, rank.stopped_at)
 
 
+@_fault(
+    "rank-behind", "After 20 s one rank launches no collectives", shows=("job-traffic-fell", "ras-problem")
+)
 def _rank_behind(tree: Tree) -> None:
     rank = rank_on(tree, BEHIND_RANK)
     if rank is not None:
@@ -238,6 +264,11 @@ def _hold_all_up(tree: Tree, at: float) -> None:
             map_libraries(tree, program.pid, default_libraries(tree, NCCL_WITH_MONITOR))
 
 
+@_fault(
+    "gpu-off-bus-live",
+    "After 15 s a GPU falls off the bus (Xid 79)",
+    shows=("xid-79-fell-off-bus", "rank-ended"),
+)
 def _gpu_lost(tree: Tree) -> None:
     rank = rank_on(tree, LOST_RANK)
     if rank is None or rank.gpu is None:
@@ -256,18 +287,19 @@ def _gpu_lost(tree: Tree) -> None:
     tree.plan(OPENED + ENDED_AFTER, lambda tree: end_program(tree, pid))
 
 
+@_fault("congestion", "After 10 s the network is congested", shows=("network-congested", "port-paused"))
 def _congestion(tree: Tree) -> None:
     _scale_all(tree, changes((OPENED + CONGESTED_AFTER, _CONGESTED)))
     used = _compute_nics(tree)
     for nic in tree.nics:
         port = port_of(nic)
         if nic in used:
-            _replace(tree, f"{port}/counters/port_xmit_wait", _rising(200_000))
+            replace_content(tree, f"{port}/counters/port_xmit_wait", _rising(200_000))
         if nic.kind.layer != "Ethernet":
             continue
-        _replace(tree, f"{port}/hw_counters/np_ecn_marked_roce_packets", _rising(1200))
-        _replace(tree, f"{port}/hw_counters/np_cnp_sent", _rising(900))
-        _replace(tree, f"{port}/hw_counters/rp_cnp_handled", _rising(700))
+        replace_content(tree, f"{port}/hw_counters/np_ecn_marked_roce_packets", _rising(1200))
+        replace_content(tree, f"{port}/hw_counters/np_cnp_sent", _rising(900))
+        replace_content(tree, f"{port}/hw_counters/rp_cnp_handled", _rising(700))
         if f"{nic.path}/net" not in tree.directories:
             continue
         counters = tree.ethtool.get(netdev_of(tree, nic), {})
@@ -275,6 +307,7 @@ def _congestion(tree: Tree) -> None:
         counters["rx_prio3_pause_duration"] = lambda seconds: 120_000 * _congested_for(seconds)  # 12 %
 
 
+@_fault("gpu-throttled-live", "After 10 s a GPU is throttled", shows=("gpu-throttled",))
 def _gpu_throttled(tree: Tree) -> None:
     rank = rank_on(tree, 0)
     if rank is not None and rank.gpu is not None:
@@ -282,10 +315,11 @@ def _gpu_throttled(tree: Tree) -> None:
         tree.plan(OPENED + CONGESTED_AFTER, lambda tree: tree.throttled.add(number))
 
 
+@_fault("packets-lost-live", "After 10 s a port loses packets", shows=("port-errors-rising",))
 def _packets_lost(tree: Tree) -> None:
     rank = rank_on(tree, 0)
     if rank is not None:
-        _replace(tree, f"{port_of(nic_of(tree, rank))}/hw_counters/packet_seq_err", _rising(50))
+        replace_content(tree, f"{port_of(nic_of(tree, rank))}/hw_counters/packet_seq_err", _rising(50))
 
 
 def _congested_for(seconds: float) -> float:
@@ -296,6 +330,7 @@ def _rising(each_second: int) -> Callable[[float], str]:
     return lambda seconds: f"{int(each_second * _congested_for(seconds))}\n"
 
 
+@_fault("storage-traffic", "A storage client uses a NIC of the job")
 def _storage_traffic(tree: Tree) -> None:
     rank = rank_on(tree, 0)
     if rank is None:
@@ -308,6 +343,7 @@ def _storage_traffic(tree: Tree) -> None:
     add_storage_client(tree, STORAGE_PID, (nic.name,))
 
 
+@_fault("two-jobs-two-users", "Two users each run a job on half of the GPUs")
 def _two_jobs(tree: Tree) -> None:
     if rank_on(tree, 0) is None:
         return
@@ -317,79 +353,3 @@ def _two_jobs(tree: Tree) -> None:
     add_job(tree, FIRST_RANK, range(gpus // 2), JOB)
     add_job(tree, OTHER_PIDS, range(gpus // 2, gpus), OTHER_JOB)
     _over_dmabuf(tree)  # without root, regions through nvidia_peermem cannot be told apart by job
-
-
-def _replace(tree: Tree, path: str, content: Callable[[float], str]) -> None:
-    """Change a file, unless another fault has removed it."""
-    if path in tree.files:
-        tree.add(path, content)
-
-
-_fault = partial(fault, is_live=True)
-
-FAULTS: tuple[Fault, ...] = (
-    _fault(
-        "job-rank-staged",
-        "One rank of the job copies through host memory",
-        _rank_staged,
-        finds=("job-log-staged", "job-staged"),
-    ),
-    _fault(
-        "job-restarted-staged",
-        "After 30 s the job restarts, and copies through host memory",
-        _restarted_staged,
-        shows=("job-staged",),
-    ),
-    _fault(
-        "job-tcp",
-        "The job uses TCP, and no setting says why",
-        _tcp,
-        finds=("job-log-tcp", "job-over-tcp"),
-    ),
-    _fault(
-        "nic-slow",
-        "One NIC carries less than half of what the others carry",
-        _nic_slow,
-        shows=("nic-slow-in-job",),
-    ),
-    _fault("nic-flapping", "A port goes down for 5 s, every 20 s", _nic_flapping, shows=("port-flapping",)),
-    _fault(
-        "nic-link-retrained",
-        "After 15 s the PCIe link of a NIC falls to half its speed",
-        _nic_link_retrained,
-        shows=("pcie-link-degraded-speed",),
-    ),
-    _fault(
-        "rank-stopped",
-        "After 35 s one rank is stopped, and the others wait",
-        _rank_stopped,
-        shows=("rank-stopped",),
-    ),
-    _fault(
-        "rank-behind",
-        "After 20 s one rank launches no collectives",
-        _rank_behind,
-        shows=("job-traffic-fell", "ras-problem"),
-    ),
-    _fault(
-        "gpu-off-bus-live",
-        "After 15 s a GPU falls off the bus (Xid 79)",
-        _gpu_lost,
-        shows=("xid-79-fell-off-bus", "rank-ended"),
-    ),
-    _fault("gpu-throttled-live", "After 10 s a GPU is throttled", _gpu_throttled, shows=("gpu-throttled",)),
-    _fault(
-        "congestion",
-        "After 10 s the network is congested",
-        _congestion,
-        shows=("network-congested", "port-paused"),
-    ),
-    _fault(
-        "packets-lost-live",
-        "After 10 s a port loses packets",
-        _packets_lost,
-        shows=("port-errors-rising",),
-    ),
-    _fault("storage-traffic", "A storage client uses a NIC of the job", _storage_traffic),
-    _fault("two-jobs-two-users", "Two users each run a job on half of the GPUs", _two_jobs),
-)

@@ -6,7 +6,7 @@ from dataclasses import replace
 from itertools import count
 
 from probes.facts.jobs.nccl_conf import NCCL_CONF
-from probes.simulation.faults.fault import Fault, add_file, fault
+from probes.simulation.faults.fault import Fault, Faults, add_file, fault
 from probes.simulation.node.jobs.processes import FIRST_RANK, NCCL_VERSION, add_rank, default_libraries
 from probes.simulation.node.model.description import NodeDescription
 from probes.simulation.node.model.tree import Program, Tree, Via
@@ -14,6 +14,8 @@ from probes.simulation.node.modules.modules import end_rdma_traffic
 
 _pids = count(43000)
 _PLUGIN = "/opt/hpcx/nccl_rdma_sharp_plugin/lib/libnccl-net.so.0.0.0"
+
+FAULTS = Faults()
 
 
 def _job(
@@ -23,14 +25,13 @@ def _job(
     on: str = "hgx-h100",
     libraries: tuple[str, ...] = (),
     nccl: tuple[str, ...] = (NCCL_VERSION,),
-    gpu: int = 0,
 ) -> Fault:
     """Return a fault that adds a job of one process. Each fault has its own pid, so that faults combine."""
     pid = next(_pids)
 
     def change(tree: Tree) -> None:
         mapped = [path for version in nccl for path in default_libraries(tree, version)]
-        add_rank(tree, pid, gpu, variables, (*dict.fromkeys(mapped), *libraries))
+        add_rank(tree, pid, 0, variables, (*dict.fromkeys(mapped), *libraries))
 
     return fault(name, summary, change, on=on)
 
@@ -103,6 +104,7 @@ def _ranks(tree: Tree) -> list[Program]:
     return [program for program in tree.programs if program.is_nccl and program.nics]
 
 
+@FAULTS.fault("job-log-differs", "A rank's log shows GPUDirect RDMA, but the rank copies through host memory")
 def _differs(tree: Tree) -> None:
     """Let the first rank copy through host memory, although its log shows GPUDirect RDMA."""
     for rank in _ranks(tree):
@@ -111,11 +113,15 @@ def _differs(tree: Tree) -> None:
         rank.via, rank.logged_via = Via.HOST, Via.DMABUF
 
 
+@FAULTS.fault(
+    "job-log-gdr-disabled", "The job's log says its NICs cannot use GPUDirect RDMA, although the node's can"
+)
 def _gdr_disabled(tree: Tree) -> None:
     for rank in _ranks(tree):
         rank.via = Via.HOST
 
 
+@FAULTS.fault("job-log-other-nics", "The job's log lists only NICs that are far from its GPUs")
 def _other_nics(tree: Tree) -> None:
     compute = {name for rank in _ranks(tree) for name in rank.nics}
     others = tuple(nic.name for nic in tree.nics if nic.name not in compute)
@@ -123,6 +129,7 @@ def _other_nics(tree: Tree) -> None:
         rank.logged_nics = others
 
 
+@FAULTS.fault("job-log-plugin-missing", "The job's log says its network plugin was not found")
 def _plugin_missing(tree: Tree) -> None:
     for rank in _ranks(tree):
         path = f"/proc/{rank.pid}/environ"
@@ -134,11 +141,13 @@ def _plugin_missing(tree: Tree) -> None:
         )
 
 
+@FAULTS.fault("job-log-other-setting", "The job's log shows a setting that its environment does not have")
 def _other_setting(tree: Tree) -> None:
     for rank in _ranks(tree):
         rank.logged_lines += ("NCCL_NET_GDR_LEVEL set by environment to SYS",)
 
 
+@FAULTS.fault("job-log-errors", "The job's log has a completion error")
 def _errors(tree: Tree) -> None:
     for rank in _ranks(tree)[:1]:
         rank.logged_warnings += (
@@ -147,173 +156,73 @@ def _errors(tree: Tree) -> None:
         )
 
 
-FAULTS: tuple[Fault, ...] = (
-    _job(
-        "nccl-gdr-level-ignored",
-        "A job sets NCCL_NET_GDR_LEVEL=NODE, which NCCL ignores",
-        {"NCCL_NET_GDR_LEVEL": "NODE"},
-    ),
-    _job(
-        "data-direct-off-in-job",
-        "A job sets NCCL_IB_DATA_DIRECT=0, so its GPU traffic goes through the CPU",
-        {"NCCL_IB_DATA_DIRECT": "0"},
-        on="gb300",
-    ),
-    _job(
-        "nccl-gdr-level-off",
-        "A job sets NCCL_NET_GDR_LEVEL=LOC, which disables GPUDirect RDMA",
-        {"NCCL_NET_GDR_LEVEL": "LOC"},
-    ),
-    _job(
-        "nccl-gdr-level-too-low",
-        "A job sets NCCL_NET_GDR_LEVEL=PIX with its NICs farther away",
-        {"NCCL_NET_GDR_LEVEL": "PIX"},
-        on="hgx-b200",
-    ),
+# fmt: off
+FAULTS += (
+    _job("nccl-gdr-level-ignored", "A job sets NCCL_NET_GDR_LEVEL=NODE, which NCCL ignores",
+         {"NCCL_NET_GDR_LEVEL": "NODE"}),
+    _job("data-direct-off-in-job",
+         "A job sets NCCL_IB_DATA_DIRECT=0, so its GPU traffic goes through the CPU",
+         {"NCCL_IB_DATA_DIRECT": "0"}, on="gb300"),
+    _job("nccl-gdr-level-off", "A job sets NCCL_NET_GDR_LEVEL=LOC, which disables GPUDirect RDMA",
+         {"NCCL_NET_GDR_LEVEL": "LOC"}),
+    _job("nccl-gdr-level-too-low", "A job sets NCCL_NET_GDR_LEVEL=PIX with its NICs farther away",
+         {"NCCL_NET_GDR_LEVEL": "PIX"}, on="hgx-b200"),
     _job("nccl-gdr-level-number", "A job sets NCCL_NET_GDR_LEVEL=3", {"NCCL_NET_GDR_LEVEL": "3"}),
     _job("nccl-gdr-read-off", "A job sets NCCL_NET_GDR_READ=0", {"NCCL_NET_GDR_READ": "0"}),
     _job("nccl-gdr-c2c-off", "A job sets NCCL_NET_GDR_C2C=0", {"NCCL_NET_GDR_C2C": "0"}, on="gb200"),
-    _over_tcp(
-        "nccl-ib-disabled",
-        "The training job sets NCCL_IB_DISABLE=1 and uses TCP",
-        "NCCL_IB_DISABLE=1",
-    ),
+    _over_tcp("nccl-ib-disabled", "The training job sets NCCL_IB_DISABLE=1 and uses TCP",
+              "NCCL_IB_DISABLE=1"),
     _over_tcp("nccl-net-socket", "The training job sets NCCL_NET=Socket and uses TCP", "NCCL_NET=Socket"),
     _job("nccl-ib-hca-mismatch", "A job's NCCL_IB_HCA matches no NIC", {"NCCL_IB_HCA": "mthca"}),
-    _job(
-        "nccl-ib-hca-entry-without-device",
-        "A job's NCCL_IB_HCA lists a NIC that is not there",
-        {"NCCL_IB_HCA": "=mlx5_0,mlx5_1,mlx5_77"},
-    ),
-    replace(
-        _job(
-            "nccl-ib-hca-prefix",
-            "NCCL_IB_HCA=mlx5_1 of a job also selects mlx5_10",
-            {"NCCL_IB_HCA": "mlx5_1"},
-            on="dgx-a100",
-        ),
-        change_description=_ten_nics,
-    ),
+    _job("nccl-ib-hca-entry-without-device", "A job's NCCL_IB_HCA lists a NIC that is not there",
+         {"NCCL_IB_HCA": "=mlx5_0,mlx5_1,mlx5_77"}),
+    replace(_job("nccl-ib-hca-prefix", "NCCL_IB_HCA=mlx5_1 of a job also selects mlx5_10",
+                 {"NCCL_IB_HCA": "mlx5_1"}, on="dgx-a100"), change_description=_ten_nics),
     _port_down(),
-    _job(
-        "nccl-ib-hca-mixed-layers",
-        "A job's NCCL_IB_HCA selects InfiniBand and Ethernet",
-        {"NCCL_IB_HCA": "mlx5"},
-    ),
-    _job(
-        "nccl-ib-hca-mixed-rates",
-        "A job's NCCL_IB_HCA selects ports of different rates",
-        {"NCCL_IB_HCA": "mlx5"},
-    ),
-    _job(
-        "nccl-ib-hca-leaves-out-nearest",
-        "A job's NCCL_IB_HCA selects only the storage NICs",
-        {"NCCL_IB_HCA": "=mlx5_4,mlx5_9"},
-    ),
-    _job(
-        "nccl-gid-index-missing",
-        "A job's NCCL_IB_GID_INDEX selects an empty GID",
-        {"NCCL_IB_HCA": "=mlx5_4,mlx5_9", "NCCL_IB_GID_INDEX": "7"},
-    ),
-    _job(
-        "nccl-gid-index-not-v2",
-        "A job's NCCL_IB_GID_INDEX selects a RoCE v1 GID",
-        {"NCCL_IB_HCA": "=mlx5_4,mlx5_9", "NCCL_IB_GID_INDEX": "2"},
-    ),
+    _job("nccl-ib-hca-mixed-layers", "A job's NCCL_IB_HCA selects InfiniBand and Ethernet",
+         {"NCCL_IB_HCA": "mlx5"}),
+    _job("nccl-ib-hca-mixed-rates", "A job's NCCL_IB_HCA selects ports of different rates",
+         {"NCCL_IB_HCA": "mlx5"}),
+    _job("nccl-ib-hca-leaves-out-nearest", "A job's NCCL_IB_HCA selects only the storage NICs",
+         {"NCCL_IB_HCA": "=mlx5_4,mlx5_9"}),
+    _job("nccl-gid-index-missing", "A job's NCCL_IB_GID_INDEX selects an empty GID",
+         {"NCCL_IB_HCA": "=mlx5_4,mlx5_9", "NCCL_IB_GID_INDEX": "7"}),
+    _job("nccl-gid-index-not-v2", "A job's NCCL_IB_GID_INDEX selects a RoCE v1 GID",
+         {"NCCL_IB_HCA": "=mlx5_4,mlx5_9", "NCCL_IB_GID_INDEX": "2"}),
     _job("nccl-dmabuf-disabled", "A job sets NCCL_DMABUF_ENABLE=0", {"NCCL_DMABUF_ENABLE": "0"}),
-    _job(
-        "nccl-too-old-for-dmabuf",
-        "A job has NCCL 2.11, too old for DMA-BUF",
-        {},
-        on="pcie-l40s",
-        nccl=("2.11.4",),
-    ),
+    _job("nccl-too-old-for-dmabuf", "A job has NCCL 2.11, too old for DMA-BUF",
+         {}, on="pcie-l40s", nccl=("2.11.4",)),
     _job("nccl-twice-in-process", "A process loads two versions of NCCL", {}, nccl=("2.26.2", "2.27.3")),
-    _job(
-        "nccl-versions-differ",
-        "A process has a different NCCL version than the user's other processes",
-        {},
-        nccl=("2.25.1",),
-    ),
+    _job("nccl-versions-differ", "A process has a different NCCL version than the user's other processes",
+         {}, nccl=("2.25.1",)),
     _job("nccl-net-plugin-trouble", "A job uses a network plugin", {}, libraries=(_PLUGIN,)),
     _job("nccl-net-plugin-mixed", "Only one rank of a job has the network plugin", {}, libraries=(_PLUGIN,)),
-    _job(
-        "nccl-net-plugin-not-found",
-        "A job's NCCL_NET_PLUGIN requests a plugin that is not there",
-        {"NCCL_NET_PLUGIN": "ofi"},
-    ),
-    _job(
-        "nccl-topo-file-missing",
-        "A job's NCCL_TOPO_FILE points to a missing file",
-        {"NCCL_TOPO_FILE": "/opt/topo/gone.xml"},
-    ),
+    _job("nccl-net-plugin-not-found", "A job's NCCL_NET_PLUGIN requests a plugin that is not there",
+         {"NCCL_NET_PLUGIN": "ofi"}),
+    _job("nccl-topo-file-missing", "A job's NCCL_TOPO_FILE points to a missing file",
+         {"NCCL_TOPO_FILE": "/opt/topo/gone.xml"}),
     _stale_topology(),
     _job("nccl-graph-file-left", "A job sets NCCL_GRAPH_FILE", {"NCCL_GRAPH_FILE": "/tmp/graph.xml"}),
-    fault(
-        "nccl-conf-ignored-lines",
-        "/etc/nccl.conf has a line with spaces around the “=”",
-        add_file(NCCL_CONF, "NCCL_DEBUG = WARN\n"),
-    ),
+    fault("nccl-conf-ignored-lines", "/etc/nccl.conf has a line with spaces around the “=”",
+          add_file(NCCL_CONF, "NCCL_DEBUG = WARN\n")),
     _job("nccl-p2p-off", "A job sets NCCL_P2P_DISABLE=1", {"NCCL_P2P_DISABLE": "1"}),
     _job("nccl-shm-off", "A job sets NCCL_SHM_DISABLE=1", {"NCCL_SHM_DISABLE": "1"}),
-    _job(
-        "nccl-relaxed-ordering-off",
-        "A job sets NCCL_IB_PCI_RELAXED_ORDERING=0",
-        {"NCCL_IB_PCI_RELAXED_ORDERING": "0"},
-    ),
+    _job("nccl-relaxed-ordering-off", "A job sets NCCL_IB_PCI_RELAXED_ORDERING=0",
+         {"NCCL_IB_PCI_RELAXED_ORDERING": "0"}),
     _job("ucx-tls-without-cuda", "A job sets UCX_TLS without cuda", {"UCX_TLS": "rc,sm,self"}),
-    _job(
-        "ucx-net-devices-mismatch",
-        "A job's UCX_NET_DEVICES lists a NIC that is not there",
-        {"UCX_NET_DEVICES": "mlx5_0:1,mlx5_77:1"},
-    ),
-    _job(
-        "nccl-nvls-forced",
-        "A job on A100 GPUs sets NCCL_NVLS_ENABLE=1",
-        {"NCCL_NVLS_ENABLE": "1"},
-        on="dgx-a100",
-    ),
-    _job(
-        "nccl-collnet-without-plugin",
-        "A job sets NCCL_COLLNET_ENABLE=1 without the SHARP plugin",
-        {"NCCL_COLLNET_ENABLE": "1"},
-    ),
-    _job(
-        "vmm-memory-with-peermem",
-        "A job that uses UCX sets expandable_segments:True, and nvidia-peermem is the only path",
-        {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"},
-        on="dgx-a100",
-        libraries=("/opt/hpcx/ucx/lib/libucp.so.0.0.0",),
-    ),
-    _job(
-        "nvshmem-needs-peermem",
-        "A job uses NVSHMEM without nvidia_peermem",
-        {},
-        on="pcie-l40s",
-        libraries=("/usr/lib64/libnvshmem_host.so.3.1.7",),
-    ),
-    _job(
-        "nvshmem-ibgda-driver-options",
-        "A job uses NVSHMEM's IBGDA without the driver options for it",
-        {"NVSHMEM_IB_ENABLE_IBGDA": "1"},
-        libraries=("/usr/lib64/libnvshmem_host.so.3.3.9", "/usr/lib64/nvshmem_transport_ibgda.so.3.0.0"),
-    ),
-    fault(
-        "job-log-gdr-disabled",
-        "The job's log says its NICs cannot use GPUDirect RDMA, although the node's can",
-        _gdr_disabled,
-    ),
-    fault(
-        "job-log-differs",
-        "A rank's log shows GPUDirect RDMA, but the rank copies through host memory",
-        _differs,
-    ),
-    fault("job-log-other-nics", "The job's log lists only NICs that are far from its GPUs", _other_nics),
-    fault("job-log-plugin-missing", "The job's log says its network plugin was not found", _plugin_missing),
-    fault(
-        "job-log-other-setting",
-        "The job's log shows a setting that its environment does not have",
-        _other_setting,
-    ),
-    fault("job-log-errors", "The job's log has a completion error", _errors),
+    _job("ucx-net-devices-mismatch", "A job's UCX_NET_DEVICES lists a NIC that is not there",
+         {"UCX_NET_DEVICES": "mlx5_0:1,mlx5_77:1"}),
+    _job("nccl-nvls-forced", "A job on A100 GPUs sets NCCL_NVLS_ENABLE=1",
+         {"NCCL_NVLS_ENABLE": "1"}, on="dgx-a100"),
+    _job("nccl-collnet-without-plugin", "A job sets NCCL_COLLNET_ENABLE=1 without the SHARP plugin",
+         {"NCCL_COLLNET_ENABLE": "1"}),
+    _job("vmm-memory-with-peermem",
+         "A job that uses UCX sets expandable_segments:True, and nvidia-peermem is the only path",
+         {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}, on="dgx-a100",
+         libraries=("/opt/hpcx/ucx/lib/libucp.so.0.0.0",)),
+    _job("nvshmem-needs-peermem", "A job uses NVSHMEM without nvidia_peermem",
+         {}, on="pcie-l40s", libraries=("/usr/lib64/libnvshmem_host.so.3.1.7",)),
+    _job("nvshmem-ibgda-driver-options", "A job uses NVSHMEM's IBGDA without the driver options for it",
+         {"NVSHMEM_IB_ENABLE_IBGDA": "1"},
+         libraries=("/usr/lib64/libnvshmem_host.so.3.3.9", "/usr/lib64/nvshmem_transport_ibgda.so.3.0.0")),
 )

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from probes.facts.jobs.nccl_conf import NCCL_CONF
-from probes.simulation.faults.fault import ChangeTree, Fault, fault
+from probes.simulation.faults.fault import ChangeTree, Faults, fault, replace_content
 from probes.simulation.node.devices.ports import netdev_of, port_of
 from probes.simulation.node.devices.roce import CONF, set_qos
 from probes.simulation.node.model.tree import Content, PlacedNic, Tree, log
@@ -21,6 +21,8 @@ _HALF_RATES = {
 }
 _JOB = "/proc/41900"
 
+FAULTS = Faults()
+
 
 def _nic(tree: Tree, name: str) -> PlacedNic:
     return next(nic for nic in tree.nics if nic.name == name)
@@ -32,23 +34,18 @@ def _compute_nic(tree: Tree, name: str) -> PlacedNic:
     return named or tree.compute_nics[int(name.rpartition("_")[2]) % len(tree.compute_nics)]
 
 
-def _write(tree: Tree, path: str, content: Content) -> None:
-    """Change a file, unless another fault has removed it."""
-    if path in tree.files:
-        tree.add(path, content)
-
-
 def _port(name: str, **files: str) -> ChangeTree:
     """Change files of a port."""
 
     def change(tree: Tree) -> None:
         nic = _compute_nic(tree, name)
         for file, value in files.items():
-            _write(tree, f"{port_of(nic)}/{file}", f"{value}\n")
+            replace_content(tree, f"{port_of(nic)}/{file}", f"{value}\n")
 
     return change
 
 
+@FAULTS.fault("half-rate", "A port (mlx5_2) runs at half its rate", finds=("single-rail-or-half-rate",))
 def _half_rate(tree: Tree) -> None:
     """Halve the rate of one port, and its traffic."""
     port = port_of(_compute_nic(tree, "mlx5_2"))
@@ -77,7 +74,7 @@ def _divided(counter: Callable[[float], str | bytes], divisor: int) -> Content:
 
 def _counter(name: str, counter: str, content: Content) -> ChangeTree:
     def change(tree: Tree) -> None:
-        _write(tree, f"{port_of(_nic(tree, name))}/{counter}", content)
+        replace_content(tree, f"{port_of(_nic(tree, name))}/{counter}", content)
 
     return change
 
@@ -93,11 +90,14 @@ def _netdev(file: str, value: str, *nics: str) -> ChangeTree:
         for name in nics:
             nic = _nic(tree, name)
             if f"{nic.path}/net" in tree.directories:
-                _write(tree, f"{nic.path}/net/{netdev_of(tree, nic)}/{file}", f"{value}\n")
+                replace_content(tree, f"{nic.path}/net/{netdev_of(tree, nic)}/{file}", f"{value}\n")
 
     return change
 
 
+@FAULTS.fault(
+    "netdev-down", "The netdev of a RoCE port (mlx5_4) is down", finds=("ib-port-not-active-netdev-down",)
+)
 def _set_down(tree: Tree) -> None:
     _port("mlx5_4", state="1: DOWN", phys_state="3: Disabled")(tree)
     _netdev("flags", "0x1002", "mlx5_4")(tree)
@@ -111,7 +111,7 @@ def _gids(name: str, keep: Callable[[int], bool], count: int = 16) -> ChangeTree
         port = port_of(_nic(tree, name))
         for index in range(count):
             if not keep(index):
-                _write(tree, f"{port}/gids/{index}", ("0000:" * 8)[:-1] + "\n")
+                replace_content(tree, f"{port}/gids/{index}", ("0000:" * 8)[:-1] + "\n")
                 tree.remove(f"{port}/gid_attrs/types/{index}")
                 tree.remove(f"{port}/gid_attrs/ndevs/{index}")
 
@@ -137,6 +137,12 @@ def _unbind(tree: Tree, name: str, driver: str = "") -> None:
     tree.add(f"{nic.path}/uevent", f"DRIVER={driver}\n{plain}" if driver else plain)
 
 
+@FAULTS.fault(
+    "rdma-devices-in-pods",
+    "Healthy: the RDMA devices are in network namespaces of pods",
+    finds=(),
+    on="pcie-l40s",
+)
 def _in_pods(tree: Tree) -> None:
     """Move all RDMA devices to network namespaces of pods, as rdma-cni does."""
     for number, nic in enumerate(tree.nics):
@@ -148,24 +154,32 @@ def _in_pods(tree: Tree) -> None:
     tree.commands["rdma"] = lambda argv, seconds: "netns exclusive copy-on-fork on\n"
 
 
+@FAULTS.fault("nic-firmware-mismatch", "A NIC (mlx5_2) has older firmware than the others")
 def _old_firmware(tree: Tree) -> None:
     nic = _nic(tree, "mlx5_2")
-    _write(tree, f"{nic.path}/infiniband/{nic.name}/fw_ver", "28.39.1002\n")
+    replace_content(tree, f"{nic.path}/infiniband/{nic.name}/fw_ver", "28.39.1002\n")
 
 
+@FAULTS.fault(
+    "bond",
+    "A NIC (mlx5_9) is part of a bond",
+    finds=("single-rail-or-half-rate-bond",),
+    excludes=("roce-gid-wrong-no-v2",),
+)
 def _bond(tree: Tree) -> None:
     nic = _nic(tree, "mlx5_9")
     tree.link("/sys/class/net/bond0", f"{nic.path}/net/{netdev_of(tree, nic)}")
     for index in range(16):
-        _write(tree, f"{port_of(nic)}/gid_attrs/ndevs/{index}", "bond0\n")
+        replace_content(tree, f"{port_of(nic)}/gid_attrs/ndevs/{index}", "bond0\n")
 
 
+@FAULTS.fault("roce-bond-port-down", "A port of a bonded NIC (mlx5_bond_2) has no link", on="bare-roce")
 def _bond_port_down(tree: Tree) -> None:
     """Take one port of a bond down: its RDMA device stays ACTIVE, and the bond's rate halves."""
     nic = _nic(tree, "mlx5_bond_2")
     member = f"{nic.path}/net/{netdev_of(tree, nic)}"
     for file, value in (("operstate", "down"), ("speed", "-1"), ("bonding_slave/mii_status", "down")):
-        _write(tree, f"{member}/{file}", f"{value}\n")
+        replace_content(tree, f"{member}/{file}", f"{value}\n")
 
 
 def _rails(key: str, value: int) -> ChangeTree:
@@ -178,6 +192,12 @@ def _rails(key: str, value: int) -> ChangeTree:
     return change
 
 
+@FAULTS.fault(
+    "roce-trust-pcp",
+    "RoCE ports trust PCP, so the DSCP of jobs does not count",
+    finds=("roce-class-not-lossless",),
+    on="oci-h100",
+)
 def _trust_pcp(tree: Tree) -> None:
     described = tree.description.nic["compute"].qos
     if described is not None:
@@ -188,16 +208,19 @@ def _unset_in_conf(line: str) -> ChangeTree:
     return lambda tree: tree.add(NCCL_CONF, tree.text(NCCL_CONF).replace(f"{line}\n", ""))
 
 
+@FAULTS.fault("roce-class-overridden", "The driver replaces the jobs' traffic class", on="bare-roce")
 def _class_of_driver(tree: Tree) -> None:
     for nic in tree.nics:
         tree.add(f"{nic.path}/infiniband/{nic.name}/tc/1/traffic_class", "Global tclass=104\n")
 
 
+@FAULTS.fault("roce-lossless-off", "ECN is off on the RoCE ports")
 def _no_ecn(tree: Tree) -> None:
     for priority in range(8):
         _netdev(f"ecn/roce_rp/enable/{priority}", "0", *_ROCE)(tree)
 
 
+@FAULTS.fault("roce-gid-wrong", "A job sets NCCL_IB_GID_INDEX to an empty GID")
 def _job_with_empty_gid(tree: Tree) -> None:
     """Add a job that uses an empty entry of the GID table."""
     tree.add(f"{_JOB}/comm", "python3\n")
@@ -215,246 +238,80 @@ def _logs(name: str, text: str) -> ChangeTree:
     return change
 
 
-FAULTS: tuple[Fault, ...] = (
-    fault(
-        "port-down",
-        "A port (mlx5_1) has no link",
-        _port("mlx5_1", state="1: DOWN", phys_state="2: Polling"),
-        finds=("ib-port-not-active",),
-    ),
-    fault(
-        "port-disabled",
-        "A port (mlx5_3) is disabled",
-        _port("mlx5_3", state="1: DOWN", phys_state="3: Disabled"),
-        finds=("ib-port-not-active-disabled",),
-    ),
-    fault(
-        "netdev-down",
-        "The netdev of a RoCE port (mlx5_4) is down",
-        _set_down,
-        finds=("ib-port-not-active-netdev-down",),
-    ),
-    fault(
-        "no-subnet-manager",
-        "A port (mlx5_5) has no subnet manager",
-        _port("mlx5_5", state="2: INIT", sm_lid="0x0", lid="0x0"),
-        finds=("ib-port-not-active-no-subnet-manager",),
-        excludes=("nic-without-rdma-device",),
-    ),
-    fault(
-        "subnet-manager-stalled",
-        "The subnet manager stopped halfway on a port (mlx5_6)",
-        _port("mlx5_6", state="3: ARMED"),
-        finds=("ib-port-not-active-subnet-manager-stalled",),
-        excludes=("nic-without-driver",),
-    ),
-    fault(
-        "link-layer-wrong",
-        "A port (mlx5_8) is set to Ethernet on an InfiniBand network",
-        # The RDMA core calls a RoCE port without a link Disabled (mlx5, main.c).
-        _port("mlx5_8", link_layer="Ethernet", state="1: DOWN", phys_state="3: Disabled", sm_lid="0x0"),
-    ),
-    fault(
-        "rate-shown-as-sdr",
-        "The kernel shows the rate of a port (mlx5_0) as SDR",
-        _port("mlx5_0", rate="10 Gb/sec (4X SDR)"),
-    ),
-    fault(
-        "half-rate",
-        "A port (mlx5_2) runs at half its rate",
-        _half_rate,
-        finds=("single-rail-or-half-rate",),
-    ),
-    fault(
-        "one-lane",
-        "A port (mlx5_7) runs on one lane of four",
-        _slow_port("mlx5_7", "100 Gb/sec (1X NDR)", 4),
-        finds=("single-rail-or-half-rate-one-lane",),
-        excludes=("nic-passed-through",),
-    ),
-    fault(
-        "bond",
-        "A NIC (mlx5_9) is part of a bond",
-        _bond,
-        finds=("single-rail-or-half-rate-bond",),
-        excludes=("roce-gid-wrong-no-v2",),
-    ),
-    fault(
-        "roce-bond-port-down",
-        "A port of a bonded NIC (mlx5_bond_2) has no link",
-        _bond_port_down,
-        on="bare-roce",
-    ),
-    fault(
-        "roce-class-not-lossless",
-        "Jobs set no traffic class, and only one class is lossless",
-        _unset_in_conf("NCCL_IB_TC=106"),
-        on="bare-roce",
-    ),
-    fault(
-        "roce-trust-pcp",
-        "RoCE ports trust PCP, so the DSCP of jobs does not count",
-        _trust_pcp,
-        finds=("roce-class-not-lossless",),
-        on="oci-h100",
-    ),
-    fault(
-        "roce-class-overridden",
-        "The driver replaces the jobs' traffic class",
-        _class_of_driver,
-        on="bare-roce",
-    ),
-    fault(
-        "roce-rails-one-subnet",
-        "RoCE NICs in one subnet answer each other's ARP requests",
-        _rails("arp_ignore", 0),
-        on="bare-roce",
-    ),
-    fault(
-        "roce-rp-filter-strict",
-        "Strict reverse path filtering on RoCE NICs in one subnet",
-        _rails("rp_filter", 1),
-        on="oci-h100",
-    ),
-    fault(
-        "bond-one-queue-pair",
-        "NCCL uses one queue pair per connection over bonded NICs",
-        _unset_in_conf("NCCL_IB_QPS_PER_CONNECTION=2"),
-        finds=("single-rail-or-half-rate-bond",),
-        on="bare-roce",
-    ),
-    fault("roce-gid-wrong", "A job sets NCCL_IB_GID_INDEX to an empty GID", _job_with_empty_gid),
-    fault(
-        "roce-gid-wrong-namespace",
-        "The GID table of a RoCE port is empty",
-        lambda tree: _gids(tree.nics[0].name, lambda _: False)(tree),
-        on="pcie-l40s",
-    ),
-    fault(
-        "roce-gid-wrong-no-v2",
-        "A RoCE port (mlx5_9) has only RoCE v1 GIDs",
-        _gids("mlx5_9", lambda index: index % 2 == 0),
-    ),
-    fault(
-        "roce-gid-wrong-link-local",
-        "A RoCE port (mlx5_4) has only link-local GIDs",
-        _gids("mlx5_4", lambda index: index < 2),
-        excludes=("netdev-down",),
-    ),
-    fault(
-        "mtu-mismatch",
-        "A RoCE port (mlx5_9) has a smaller MTU than the other",
-        _netdev("mtu", "2200", "mlx5_9"),
-        excludes=("mtu-small", "netdev-down"),
-    ),
-    fault(
-        "mtu-small",
-        "The RoCE ports have an MTU of 1500",
-        _netdev("mtu", "1500", *_ROCE),
-        finds=("mtu-mismatch-small",),
-    ),
-    fault("roce-lossless-off", "ECN is off on the RoCE ports", _no_ecn),
-    fault(
-        "symbol-errors-rising",
-        "Symbol errors on a port (mlx5_0) are rising",
-        _counter("mlx5_0", "counters/symbol_error", _rising(40, 2.0)),
-    ),
-    fault(
-        "link-flaps",
-        "The link of a port (mlx5_2) goes down every half hour",
-        _counter("mlx5_2", "counters/link_downed", _rising(1, 1800.0)),
-    ),
-    fault(
-        "link-flaps-carrier",
-        "The netdev of a NIC (mlx5_9) has lost its carrier many times",
-        _netdev("carrier_changes", "58", "mlx5_9"),
-    ),
-    fault(
-        "out-of-sequence-rising",
-        "Packets arrive out of order at a port (mlx5_9)",
-        _counter("mlx5_9", "hw_counters/out_of_sequence", _rising(900, 0.1)),
-    ),
-    fault(
-        "local-ack-timeout",
-        "ACK timeouts on a port (mlx5_9) are rising",
-        _counter("mlx5_9", "hw_counters/local_ack_timeout_err", _rising(3, 5.0)),
-    ),
-    fault(
-        "port-discards-rising",
-        "A port (mlx5_9) discards packets",
-        _counter("mlx5_9", "counters/port_xmit_discards", _rising(17, 1.0)),
-    ),
-    fault(
-        "receiver-not-ready-rising",
-        "Receivers on a port (mlx5_0) have no buffers ready",
-        _counter("mlx5_0", "hw_counters/rnr_nak_retry_err", _rising(5, 3.0)),
-    ),
-    fault(
-        "error-counter-full",
-        "The symbol error counter of a port (mlx5_3) is full",
-        _counter("mlx5_3", "counters/symbol_error", "65535\n"),
-    ),
-    fault(
-        "port-counters-missing",
-        "A port (mlx5_1) has no counters",
-        lambda tree: tree.remove(f"{port_of(_nic(tree, 'mlx5_1'))}/counters"),
-    ),
+# fmt: off
+FAULTS += (
+    fault("port-down", "A port (mlx5_1) has no link",
+          _port("mlx5_1", state="1: DOWN", phys_state="2: Polling"), finds=("ib-port-not-active",)),
+    fault("port-disabled", "A port (mlx5_3) is disabled",
+          _port("mlx5_3", state="1: DOWN", phys_state="3: Disabled"), finds=("ib-port-not-active-disabled",)),
+    fault("no-subnet-manager", "A port (mlx5_5) has no subnet manager",
+          _port("mlx5_5", state="2: INIT", sm_lid="0x0", lid="0x0"),
+          finds=("ib-port-not-active-no-subnet-manager",), excludes=("nic-without-rdma-device",)),
+    fault("subnet-manager-stalled", "The subnet manager stopped halfway on a port (mlx5_6)",
+          _port("mlx5_6", state="3: ARMED"), finds=("ib-port-not-active-subnet-manager-stalled",),
+          excludes=("nic-without-driver",)),
+    fault("link-layer-wrong", "A port (mlx5_8) is set to Ethernet on an InfiniBand network",
+          _port("mlx5_8", link_layer="Ethernet", state="1: DOWN", phys_state="3: Disabled", sm_lid="0x0")),
+    fault("rate-shown-as-sdr", "The kernel shows the rate of a port (mlx5_0) as SDR",
+          _port("mlx5_0", rate="10 Gb/sec (4X SDR)")),
+    fault("one-lane", "A port (mlx5_7) runs on one lane of four",
+          _slow_port("mlx5_7", "100 Gb/sec (1X NDR)", 4), finds=("single-rail-or-half-rate-one-lane",),
+          excludes=("nic-passed-through",)),
+    fault("roce-class-not-lossless", "Jobs set no traffic class, and only one class is lossless",
+          _unset_in_conf("NCCL_IB_TC=106"), on="bare-roce"),
+    fault("roce-rails-one-subnet", "RoCE NICs in one subnet answer each other's ARP requests",
+          _rails("arp_ignore", 0), on="bare-roce"),
+    fault("roce-rp-filter-strict", "Strict reverse path filtering on RoCE NICs in one subnet",
+          _rails("rp_filter", 1), on="oci-h100"),
+    fault("bond-one-queue-pair", "NCCL uses one queue pair per connection over bonded NICs",
+          _unset_in_conf("NCCL_IB_QPS_PER_CONNECTION=2"), finds=("single-rail-or-half-rate-bond",),
+          on="bare-roce"),
+    fault("roce-gid-wrong-namespace", "The GID table of a RoCE port is empty",
+          lambda tree: _gids(tree.nics[0].name, lambda _: False)(tree), on="pcie-l40s"),
+    fault("roce-gid-wrong-no-v2", "A RoCE port (mlx5_9) has only RoCE v1 GIDs",
+          _gids("mlx5_9", lambda index: index % 2 == 0)),
+    fault("roce-gid-wrong-link-local", "A RoCE port (mlx5_4) has only link-local GIDs",
+          _gids("mlx5_4", lambda index: index < 2), excludes=("netdev-down",)),
+    fault("mtu-mismatch", "A RoCE port (mlx5_9) has a smaller MTU than the other",
+          _netdev("mtu", "2200", "mlx5_9"), excludes=("mtu-small", "netdev-down")),
+    fault("mtu-small", "The RoCE ports have an MTU of 1500",
+          _netdev("mtu", "1500", *_ROCE), finds=("mtu-mismatch-small",)),
+    fault("symbol-errors-rising", "Symbol errors on a port (mlx5_0) are rising",
+          _counter("mlx5_0", "counters/symbol_error", _rising(40, 2.0))),
+    fault("link-flaps", "The link of a port (mlx5_2) goes down every half hour",
+          _counter("mlx5_2", "counters/link_downed", _rising(1, 1800.0))),
+    fault("link-flaps-carrier", "The netdev of a NIC (mlx5_9) has lost its carrier many times",
+          _netdev("carrier_changes", "58", "mlx5_9")),
+    fault("out-of-sequence-rising", "Packets arrive out of order at a port (mlx5_9)",
+          _counter("mlx5_9", "hw_counters/out_of_sequence", _rising(900, 0.1))),
+    fault("local-ack-timeout", "ACK timeouts on a port (mlx5_9) are rising",
+          _counter("mlx5_9", "hw_counters/local_ack_timeout_err", _rising(3, 5.0))),
+    fault("port-discards-rising", "A port (mlx5_9) discards packets",
+          _counter("mlx5_9", "counters/port_xmit_discards", _rising(17, 1.0))),
+    fault("receiver-not-ready-rising", "Receivers on a port (mlx5_0) have no buffers ready",
+          _counter("mlx5_0", "hw_counters/rnr_nak_retry_err", _rising(5, 3.0))),
+    fault("error-counter-full", "The symbol error counter of a port (mlx5_3) is full",
+          _counter("mlx5_3", "counters/symbol_error", "65535\n")),
+    fault("port-counters-missing", "A port (mlx5_1) has no counters",
+          lambda tree: tree.remove(f"{port_of(_nic(tree, 'mlx5_1'))}/counters")),
     fault("nic-without-driver", "A NIC (mlx5_6) has no driver", lambda tree: _unbind(tree, _WITHOUT_DRIVER)),
-    fault(
-        "nic-passed-through",
-        "A NIC (mlx5_7) is reserved for a virtual machine",
-        lambda tree: _unbind(tree, _FOR_GUESTS, "vfio-pci"),
-        finds=("nic-without-driver-passed-through",),
-    ),
-    fault(
-        "nic-without-rdma-device",
-        "A NIC (mlx5_5) has no RDMA device",
-        lambda tree: _without_rdma(tree, _WITHOUT_RDMA),
-    ),
-    fault(
-        "rdma-devices-in-pods",
-        "Healthy: the RDMA devices are in network namespaces of pods",
-        _in_pods,
-        finds=(),
-        on="pcie-l40s",
-    ),
-    fault("nic-firmware-mismatch", "A NIC (mlx5_2) has older firmware than the others", _old_firmware),
-    fault(
-        "nic-health-errors",
-        "A NIC (mlx5_2) reports a health error in the kernel log",
-        _logs("mlx5_2", "poll_health:825:(pid 0): device's health compromised - reached miss count"),
-    ),
-    fault(
-        "nic-power-or-heat",
-        "A NIC (mlx5_3) reports insufficient power in the kernel log",
-        _logs("mlx5_3", "mlx5_pcie_event:301:(pid 41): Detected insufficient power on the PCIe slot (25W)."),
-    ),
-    fault(
-        "link-flaps-log",
-        "The kernel log has a link down of a NIC (mlx5_9)",
-        _logs("mlx5_9", "ens9np0: Link down"),
-    ),
-    fault(
-        "monitor-causes-log-flood",
-        "A monitor reads counters that a NIC (mlx5_1) refuses",
-        _logs(
-            "mlx5_1",
-            "mlx5_cmd_out_err:838:(pid 5120): ACCESS_REG(0x805) op_mod(0x1) failed, status bad resource"
-            "(0x5), syndrome (0x305684), err(-22)",
-        ),
-    ),
-    fault(
-        "fw-resources-exhausted",
-        "A NIC (mlx5_0) failed to register memory",
-        _logs("mlx5_0", "reg_mr_callback:104:(pid 5200): async reg mr failed. status -12"),
-    ),
-    fault(
-        "nic-firmware-command-failed",
-        "A firmware command of a NIC (mlx5_8) timed out",
-        _logs(
-            "mlx5_8",
-            "wait_func:1146:(pid 811): QUERY_VPORT_STATE(0x750) timeout. "
-            "Will cause a leak of a command resource",
-        ),
-    ),
+    fault("nic-passed-through", "A NIC (mlx5_7) is reserved for a virtual machine",
+          lambda tree: _unbind(tree, _FOR_GUESTS, "vfio-pci"), finds=("nic-without-driver-passed-through",)),
+    fault("nic-without-rdma-device", "A NIC (mlx5_5) has no RDMA device",
+          lambda tree: _without_rdma(tree, _WITHOUT_RDMA)),
+    fault("nic-health-errors", "A NIC (mlx5_2) reports a health error in the kernel log",
+          _logs("mlx5_2", "poll_health:825:(pid 0): device's health compromised - reached miss count")),
+    fault("nic-power-or-heat", "A NIC (mlx5_3) reports insufficient power in the kernel log",
+          _logs("mlx5_3",
+                "mlx5_pcie_event:301:(pid 41): Detected insufficient power on the PCIe slot (25W).")),
+    fault("link-flaps-log", "The kernel log has a link down of a NIC (mlx5_9)",
+          _logs("mlx5_9", "ens9np0: Link down")),
+    fault("monitor-causes-log-flood", "A monitor reads counters that a NIC (mlx5_1) refuses",
+          _logs("mlx5_1", "mlx5_cmd_out_err:838:(pid 5120): ACCESS_REG(0x805) op_mod(0x1) failed, "
+                          "status bad resource(0x5), syndrome (0x305684), err(-22)")),
+    fault("fw-resources-exhausted", "A NIC (mlx5_0) failed to register memory",
+          _logs("mlx5_0", "reg_mr_callback:104:(pid 5200): async reg mr failed. status -12")),
+    fault("nic-firmware-command-failed", "A firmware command of a NIC (mlx5_8) timed out",
+          _logs("mlx5_8", "wait_func:1146:(pid 811): QUERY_VPORT_STATE(0x750) timeout. "
+                          "Will cause a leak of a command resource")),
 )

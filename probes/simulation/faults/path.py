@@ -5,11 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from probes.simulation.faults.fault import ChangeTree, Fault, change_fields, fault
+from probes.simulation.faults.fault import ChangeTree, Faults, change_fields, fault
 from probes.simulation.faults.peermem import GONE
 from probes.simulation.node.model.description import NodeDescription, RootDescription
 from probes.simulation.node.model.tree import PEERMEM, Tree, log
 from probes.simulation.node.modules.loading import remove_modules
+
+FAULTS = Faults()
 
 
 def _without_either(description: NodeDescription) -> NodeDescription:
@@ -28,6 +30,13 @@ _VOLTA = change_fields(gpu={"name": "Tesla V100-SXM2-32GB", "id": "10de:1db5", "
 _KERNEL_OF_RHEL_8 = change_fields(gpudirect={"dmabuf": False}, kernel="4.18.0-553.16.1.el8_10.x86_64")
 
 
+@FAULTS.fault(
+    "dmabuf-kernel-without-odp",
+    "A kernel built without on-demand paging, so no NIC supports DMA-BUF",
+    change_description=_WITHOUT_DMABUF,
+    finds=("dmabuf-nic-driver-lacks-support",),
+    on="pcie-l40s",
+)
 def _without_odp(tree: Tree) -> None:
     config = "CONFIG_DMA_SHARED_BUFFER=y\nCONFIG_INFINIBAND_USER_MEM=y\n# end\n"
     tree.add(f"/boot/config-{tree.description.kernel}", config)
@@ -67,16 +76,31 @@ def _last_ofed_for_connectx_3(tree: Tree) -> None:
     tree.add("/sys/module/nvidia_peermem/parameters/peerdirect_support", "1\n")
 
 
+@FAULTS.fault(
+    "mlx4-ib-not-loaded", "ConnectX-3 NICs without mlx4_ib", change_description=_connectx_3, on="dgx-a100"
+)
 def _without_mlx4_ib(tree: Tree) -> None:
     _last_ofed_for_connectx_3(tree)
     remove_modules(tree, "mlx4_ib")
 
 
+@FAULTS.fault(
+    "mlx4-core-not-loaded",
+    "ConnectX-3 NICs without mlx4_core and mlx4_ib",
+    change_description=_connectx_3,
+    on="dgx-a100",
+)
 def _without_mlx4(tree: Tree) -> None:
     _last_ofed_for_connectx_3(tree)
     remove_modules(tree, "mlx4_ib", "mlx4_core")
 
 
+@FAULTS.fault(
+    "p2p-topology-refused-override",
+    "The driver option GrdmaPciTopoCheckOverride=2 denies GPU memory to NICs",
+    change_description=_DRIVER_580,
+    on="pcie-l40s",
+)
 def _denied(tree: Tree) -> None:
     tree.add("/etc/modprobe.d/nvidia-options.conf", "options nvidia NVreg_GrdmaPciTopoCheckOverride=2\n")
     tree.add("/proc/driver/nvidia/params", 'RegistryDwords: ""\nGrdmaPciTopoCheckOverride: 2\n')
@@ -86,6 +110,12 @@ def _refused(text: str) -> ChangeTree:
     return lambda tree: log(tree, f"NVRM: dma-buf attach failed: {text}", 612.4, 3)
 
 
+@FAULTS.fault(
+    "memory-peers-missing-old-nccl",
+    "NCCL 2.21, which cannot see nvidia_peermem on this kernel",
+    change_description=_PROPRIETARY,
+    excludes=GONE,
+)
 def _old_nccl(tree: Tree) -> None:
     directory = "/usr/lib/x86_64-linux-gnu"
     tree.remove(f"{directory}/libnccl.so.2")
@@ -93,6 +123,11 @@ def _old_nccl(tree: Tree) -> None:
     tree.link(f"{directory}/libnccl.so.2", "libnccl.so.2.21.5")
 
 
+@FAULTS.fault(
+    "data-direct-unavailable",
+    "The kernel's mlx5_ib does not know the NICs' DMA functions (Data Direct)",
+    on="gb300",
+)
 def _dma_unbound(tree: Tree) -> None:
     for path in tree.dma_functions.values():
         tree.add(f"{path}/uevent", tree.text(f"{path}/uevent").replace("DRIVER=mlx5_ib\n", ""))
@@ -107,123 +142,33 @@ def _without_dma(description: NodeDescription) -> NodeDescription:
     return replace(description, root=tuple(map(kept, description.root)))
 
 
-FAULTS: tuple[Fault, ...] = (
-    fault(
-        "no-gdr-path",
-        "No GPUDirect RDMA: proprietary driver without nvidia_peermem",
-        change_description=_without_either,
-    ),
-    fault(
-        "dmabuf-needs-open-module",
-        "Proprietary kernel modules of the NVIDIA driver: no DMA-BUF",
-        change_description=_PROPRIETARY,
-    ),
+# fmt: off
+FAULTS += (
+    fault("no-gdr-path", "No GPUDirect RDMA: proprietary driver without nvidia_peermem",
+          change_description=_without_either),
+    fault("dmabuf-needs-open-module", "Proprietary kernel modules of the NVIDIA driver: no DMA-BUF",
+          change_description=_PROPRIETARY),
     fault("dmabuf-gpu-too-old", "V100 GPUs, too old for DMA-BUF", change_description=_VOLTA, on="dgx-a100"),
-    fault(
-        "dmabuf-driver-too-old",
-        "NVIDIA driver 510, too old for DMA-BUF",
-        change_description=_DRIVER_510,
-        on="dgx-a100",
-    ),
-    fault(
-        "dmabuf-kernel-too-old",
-        "The kernel of RHEL 8 without OFED, too old for DMA-BUF",
-        change_description=_KERNEL_OF_RHEL_8,
-        on="pcie-l40s",
-    ),
-    fault(
-        "dmabuf-kernel-config",
-        "A kernel built without DMA-BUF",
-        lambda tree: tree.add(f"/boot/config-{tree.description.kernel}", "CONFIG_MODULES=y\n# end\n"),
-        change_description=_WITHOUT_DMABUF,
-        on="pcie-l40s",
-    ),
-    fault(
-        "dmabuf-nic-driver-lacks-support",
-        "One NIC (mlx5_6) refuses DMA-BUF",
-        change_description=change_fields(gpudirect={"refusing": ("mlx5_6",)}),
-    ),
-    fault(
-        "dmabuf-kernel-without-odp",
-        "A kernel built without on-demand paging, so no NIC supports DMA-BUF",
-        _without_odp,
-        change_description=_WITHOUT_DMABUF,
-        finds=("dmabuf-nic-driver-lacks-support",),
-        on="pcie-l40s",
-    ),
-    fault(
-        "nic-connectx-3",
-        "ConnectX-3 NICs with the last OFED for them",
-        _last_ofed_for_connectx_3,
-        change_description=_connectx_3,
-        finds=("dmabuf-nic-driver-lacks-support",),
-        on="dgx-a100",
-    ),
-    fault(
-        "mlx4-core-not-loaded",
-        "ConnectX-3 NICs without mlx4_core and mlx4_ib",
-        _without_mlx4,
-        change_description=_connectx_3,
-        on="dgx-a100",
-    ),
-    fault(
-        "mlx4-ib-not-loaded",
-        "ConnectX-3 NICs without mlx4_ib",
-        _without_mlx4_ib,
-        change_description=_connectx_3,
-        on="dgx-a100",
-    ),
-    fault(
-        "p2p-topology-refused-override",
-        "The driver option GrdmaPciTopoCheckOverride=2 denies GPU memory to NICs",
-        _denied,
-        change_description=_DRIVER_580,
-        on="pcie-l40s",
-    ),
-    fault(
-        "p2p-topology-refused",
-        "The driver denies a NIC access to GPU memory because of the chipset",
-        _refused("PCI topology not supported for dma-buf"),
-        change_description=_DRIVER_580,
-        on="pcie-l40s",
-    ),
-    fault(
-        "p2p-topology-refused-force-pcie",
-        "The driver refuses the direct PCIe path between GPU and NIC",
-        _refused("topology not supported for mapping type FORCE_PCIE"),
-        on="gb200",
-    ),
-    fault(
-        "p2p-topology-refused-old-importer",
-        "The NIC driver is too old for peer-to-peer DMA-BUF",
-        _refused("importer unable to handle MMIO without struct page"),
-        on="gb200",
-    ),
-    fault(
-        "data-direct-unavailable",
-        "The kernel's mlx5_ib does not know the NICs' DMA functions (Data Direct)",
-        _dma_unbound,
-        on="gb300",
-    ),
-    fault(
-        "data-direct-old-rdma-core",
-        "rdma-core 50, whose libmlx5 cannot use Data Direct",
-        change_description=change_fields(rdma_core=50),
-        finds=("data-direct-unavailable",),
-        on="gb300",
-    ),
-    fault(
-        "data-direct-hidden",
-        "The NICs' DMA functions (Data Direct) are not on the PCI bus",
-        change_description=_without_dma,
-        finds=("data-direct-unavailable",),
-        on="gb300",
-    ),
-    fault(
-        "memory-peers-missing-old-nccl",
-        "NCCL 2.21, which cannot see nvidia_peermem on this kernel",
-        _old_nccl,
-        change_description=_PROPRIETARY,
-        excludes=GONE,
-    ),
+    fault("dmabuf-driver-too-old", "NVIDIA driver 510, too old for DMA-BUF",
+          change_description=_DRIVER_510, on="dgx-a100"),
+    fault("dmabuf-kernel-too-old", "The kernel of RHEL 8 without OFED, too old for DMA-BUF",
+          change_description=_KERNEL_OF_RHEL_8, on="pcie-l40s"),
+    fault("dmabuf-kernel-config", "A kernel built without DMA-BUF",
+          lambda tree: tree.add(f"/boot/config-{tree.description.kernel}", "CONFIG_MODULES=y\n# end\n"),
+          change_description=_WITHOUT_DMABUF, on="pcie-l40s"),
+    fault("dmabuf-nic-driver-lacks-support", "One NIC (mlx5_6) refuses DMA-BUF",
+          change_description=change_fields(gpudirect={"refusing": ("mlx5_6",)})),
+    fault("nic-connectx-3", "ConnectX-3 NICs with the last OFED for them",
+          _last_ofed_for_connectx_3, change_description=_connectx_3,
+          finds=("dmabuf-nic-driver-lacks-support",), on="dgx-a100"),
+    fault("p2p-topology-refused", "The driver denies a NIC access to GPU memory because of the chipset",
+          _refused("PCI topology not supported for dma-buf"), change_description=_DRIVER_580, on="pcie-l40s"),
+    fault("p2p-topology-refused-force-pcie", "The driver refuses the direct PCIe path between GPU and NIC",
+          _refused("topology not supported for mapping type FORCE_PCIE"), on="gb200"),
+    fault("p2p-topology-refused-old-importer", "The NIC driver is too old for peer-to-peer DMA-BUF",
+          _refused("importer unable to handle MMIO without struct page"), on="gb200"),
+    fault("data-direct-old-rdma-core", "rdma-core 50, whose libmlx5 cannot use Data Direct",
+          change_description=change_fields(rdma_core=50), finds=("data-direct-unavailable",), on="gb300"),
+    fault("data-direct-hidden", "The NICs' DMA functions (Data Direct) are not on the PCI bus",
+          change_description=_without_dma, finds=("data-direct-unavailable",), on="gb300"),
 )

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from dataclasses import replace
 
 from probes.simulation.faults.fault import (
     ChangeDescription,
     ChangeTree,
-    Fault,
+    Faults,
     append_to_cmdline,
     change_fields,
     fault,
@@ -18,15 +17,14 @@ from probes.simulation.node.devices import config_space as config
 from probes.simulation.node.model.description import NodeDescription, RootDescription
 from probes.simulation.node.model.tree import Tree, log
 
-
-def _nic(tree: Tree, name: str) -> str | None:
-    """Return a NIC's BDF, or None if another fault has removed the NIC."""
-    return next((nic.bdf for nic in tree.nics if nic.name == name and _is_there(tree, nic.bdf)), None)
+FAULTS = Faults()
 
 
-def _gpu(tree: Tree, number: int) -> str | None:
-    gpus = tree.gpus
-    return gpus[number].bdf if number < len(gpus) and _is_there(tree, gpus[number].bdf) else None
+def _function(tree: Tree, device: str) -> str | None:
+    """Return the BDF of a NIC or of "GPU4"; None if another fault has removed it."""
+    gpus = {f"GPU{number}": gpu.bdf for number, gpu in enumerate(tree.gpus)}
+    bdf = (gpus | {nic.name: nic.bdf for nic in tree.nics}).get(device)
+    return bdf if bdf and _is_there(tree, bdf) else None
 
 
 def _is_there(tree: Tree, bdf: str) -> bool:
@@ -38,22 +36,22 @@ def _above(tree: Tree, bdf: str) -> str:
     return config.real_path(tree, bdf).split("/")[-2]
 
 
-def _set_register(of: Callable[[Tree], str | None], offset: int, value: int, mask: int) -> ChangeTree:
+def _set_register(device: str, offset: int, value: int, mask: int) -> ChangeTree:
     """Change bits in the configuration space of a function."""
 
     def change(tree: Tree) -> None:
-        bdf = of(tree)
+        bdf = _function(tree, device)
         if bdf is not None:
             config.set_bits(tree, bdf, offset, value, mask)
 
     return change
 
 
-def _set_link(of: Callable[[Tree], str | None], both: bool = True, **files: str) -> ChangeTree:
+def _set_link(device: str, both: bool = True, **files: str) -> ChangeTree:
     """Change the link files of a function and of the port above it, or of the port alone."""
 
     def change(tree: Tree) -> None:
-        bdf = of(tree)
+        bdf = _function(tree, device)
         if bdf is None:
             return
         for end in (bdf, _above(tree, bdf)):
@@ -76,28 +74,30 @@ def _ports_below_switches(tree: Tree) -> list[str]:
     return list(ports)
 
 
+@FAULTS.fault(
+    "acs-on", "ACS redirects traffic between GPUs and NICs through the CPU", finds=("acs-redirect-enabled",)
+)
 def _acs_on(tree: Tree) -> None:
     for port in _ports_below_switches(tree):
         config.set_bits(tree, port, config.ACS_CONTROL, 0x1D, 0x1D)
 
 
+@FAULTS.fault(
+    "acs-direct-translated-without-ats", "A switch port relies on ATS, which is off on its NIC (mlx5_2)"
+)
 def _direct_translated(tree: Tree) -> None:
-    nic = _nic(tree, "mlx5_2")
+    nic = _function(tree, "mlx5_2")
     if nic is not None:
         config.set_bits(tree, _above(tree, nic), config.ACS_CONTROL, 0x5D, 0x5D)
 
 
+@FAULTS.fault("vm-without-p2p-ats", "ATS is off on the NICs of a virtual machine", on="cloud-vm")
 def _ats_off(tree: Tree) -> None:
     for nic in tree.nics:
         config.set_bits(tree, nic.bdf, config.ATS_CONTROL, 0, 0x8000)
 
 
-def _ats_on(tree: Tree) -> None:
-    nic = _nic(tree, "mlx5_0")
-    if nic is not None:
-        config.set_bits(tree, nic, config.ATS_CONTROL, 0x8000, 0x8000)
-
-
+@FAULTS.fault("acs-direct-nic", "ACS of a root port is not set the way ConnectX needs", on="gb200")
 def _wrong_direct_nic(tree: Tree) -> None:
     """Add a ConnectX DMA function below the first GPU's root port, which fails in rdma_topo."""
     port = config.real_path(tree, _above(tree, tree.gpus[0].bdf))
@@ -135,24 +135,6 @@ def _as_guest(description: NodeDescription) -> NodeDescription:
     )
 
 
-def _desktop_host_bridges(tree: Tree) -> None:
-    """Show the host bridge of Raptor Lake (8086:a700, pci.ids) at device 0 of every root bus."""
-    for root in tree.description.root:
-        bdf = f"{root.bus}:00.0"
-        path = f"/sys/devices/pci{root.bus}/{bdf}"
-        if path in tree.directories:
-            continue
-        tree.add(f"{path}/uevent", f"PCI_CLASS=60000\nPCI_ID=8086:A700\nPCI_SLOT_NAME={bdf}\n")
-        for name, value in (("vendor", "8086"), ("device", "a700"), ("class", "060000")):
-            tree.add(f"{path}/{name}", f"0x{value}\n")
-        tree.link(f"/sys/bus/pci/devices/{bdf}", f"../../../{path.removeprefix('/sys/')}")
-
-
-def _unmapped_peers(tree: Tree) -> None:
-    tree.add("/etc/modprobe.d/nvidia-options.conf", "options nvidia NVreg_DmaRemapPeerMmio=0\n")
-    tree.add("/proc/driver/nvidia/params", 'RegistryDwords: ""\nDmaRemapPeerMmio: 0\n')
-
-
 def _without_nics(*names: str) -> ChangeDescription:
     """Remove NICs."""
 
@@ -165,11 +147,7 @@ def _without_nics(*names: str) -> ChangeDescription:
 
     def describe(description: NodeDescription) -> NodeDescription:
         roots = tuple(
-            replace(
-                root,
-                switch=keep(root.switch),
-                ports=[str(device) for device in keep(list(root.ports))],
-            )
+            replace(root, switch=keep(root.switch), ports=[str(device) for device in keep(list(root.ports))])
             for root in description.root
         )
         return replace(description, root=tuple(root for root in roots if root.switch or root.ports))
@@ -177,49 +155,78 @@ def _without_nics(*names: str) -> ChangeDescription:
     return describe
 
 
+@FAULTS.fault(
+    "p2p-host-bridge-unlisted",
+    "Some GPUs reach their NIC only through the host bridge of a desktop CPU",
+    change_description=_without_nics("mlx5_8", "mlx5_9"),
+    on="dgx-a100",
+)
+def _desktop_host_bridges(tree: Tree) -> None:
+    """Show the host bridge of Raptor Lake (8086:a700, pci.ids) at device 0 of every root bus."""
+    for root in tree.description.root:
+        bdf = f"{root.bus}:00.0"
+        path = f"/sys/devices/pci{root.bus}/{bdf}"
+        if path in tree.directories:
+            continue
+        tree.add(f"{path}/uevent", f"PCI_CLASS=60000\nPCI_ID=8086:A700\nPCI_SLOT_NAME={bdf}\n")
+        tree.add_values(path, {"vendor": "0x8086", "device": "0xa700", "class": "0x060000"})
+        tree.link(f"/sys/bus/pci/devices/{bdf}", f"../../../{path.removeprefix('/sys/')}")
+
+
+@FAULTS.fault(
+    "peer-mmio-not-remapped",
+    "The IOMMU translates, and NVreg_DmaRemapPeerMmio=0 leaves GPU memory out of its tables",
+    change_description=_translated,
+)
+def _unmapped_peers(tree: Tree) -> None:
+    tree.add("/etc/modprobe.d/nvidia-options.conf", "options nvidia NVreg_DmaRemapPeerMmio=0\n")
+    tree.add("/proc/driver/nvidia/params", 'RegistryDwords: ""\nDmaRemapPeerMmio: 0\n')
+
+
 def _three_gpus_a_nic(description: NodeDescription) -> NodeDescription:
     first, *others = description.root
     return replace(description, root=(replace(first, switch=["gpu", *first.switch]), *others))
 
 
+@FAULTS.fault("numa-node-unknown", "The firmware does not report the NUMA node of a NIC (mlx5_4)")
 def _numa_node_unknown(tree: Tree) -> None:
-    nic = _nic(tree, "mlx5_4")
+    nic = _function(tree, "mlx5_4")
     if nic is not None:
         tree.add(f"{config.real_path(tree, nic)}/numa_node", "-1\n")
 
 
-def _count(severity: str, of: Callable[[Tree], str | None], **errors: int) -> ChangeTree:
+def _count(severity: str, device: str, **errors: int) -> ChangeTree:
     def change(tree: Tree) -> None:
-        bdf = of(tree)
+        bdf = _function(tree, device)
         if bdf is not None:
             tree.add(f"{config.real_path(tree, bdf)}/aer_dev_{severity}", config.counts(severity, **errors))
 
     return change
 
 
+@FAULTS.fault("pcie-aer-correctable", "GPU0 had corrected PCIe errors")
 def _corrected(tree: Tree) -> None:
     """Count corrected errors of GPU0 and log the last one (drivers/pci/pcie/aer.c, aer_print_error)."""
-    gpu = _gpu(tree, 0)
-    _count("correctable", lambda tree: gpu, BadTLP=1294)(tree)
+    gpu = _function(tree, "GPU0")
+    _count("correctable", "GPU0", BadTLP=1294)(tree)
     if gpu is not None:
         log(tree, f"pcieport {_above(tree, gpu)}: AER: Correctable error message received from {gpu}")
-        log(
-            tree,
-            f"nvidia {gpu}: PCIe Bus Error: severity=Correctable, type=Data Link Layer, (Receiver ID)",
-        )
+        log(tree, f"nvidia {gpu}: PCIe Bus Error: severity=Correctable, type=Data Link Layer, (Receiver ID)")
 
 
+@FAULTS.fault("iommu-fault", "The IOMMU refused DMA of a NIC (mlx5_1)")
 def _refused_dma(tree: Tree) -> None:
     """Log an access of a NIC that the IOMMU refused (drivers/iommu/intel/dmar.c, dmar_fault_do_one)."""
-    nic = _nic(tree, "mlx5_1")
+    nic = _function(tree, "mlx5_1")
     if nic is not None:
         log(tree, "DMAR: DRHD: handling fault status reg 2", level=3)
         text = "fault addr 0x2f000000000 [fault reason 0x05] PTE Write access is not set"
         log(tree, f"DMAR: [DMA Write NO_PASID] Request device [{nic[5:]}] {text}", level=3)
 
 
+@FAULTS.fault("pcie-config-unreachable", "Extended PCI configuration space of a NIC (mlx5_9) is not readable")
 def _without_extended_space(tree: Tree) -> None:
-    nic = _nic(tree, "mlx5_9")
+    nic = _function(tree, "mlx5_9")
     if nic is None:
         return
     for bdf in (nic, _above(tree, nic)):
@@ -229,165 +236,61 @@ def _without_extended_space(tree: Tree) -> None:
             tree.add(path, content[:256])
 
 
+@FAULTS.fault("pcie-devctl-extended-tags", "Extended tags are off on a NIC (mlx5_5)")
 def _without_tags(tree: Tree) -> None:
     for offset, mask in ((config.DEVICE_CONTROL, 0x100), (config.DEVICE_CONTROL_2, 0x1000)):
-        _set_register(lambda tree: _nic(tree, "mlx5_5"), offset, 0, mask)(tree)
+        _set_register("mlx5_5", offset, 0, mask)(tree)
 
 
+@FAULTS.fault("pcie-function-gone", "A NIC (mlx5_4) does not respond on the PCIe bus")
 def _gone(tree: Tree) -> None:
-    nic = _nic(tree, "mlx5_4")
+    nic = _function(tree, "mlx5_4")
     if nic is not None:
         tree.add(f"{config.real_path(tree, nic)}/config", b"\xff" * 4096)
 
 
-FAULTS: tuple[Fault, ...] = (
-    fault(
-        "acs-on",
-        "ACS redirects traffic between GPUs and NICs through the CPU",
-        _acs_on,
-        finds=("acs-redirect-enabled",),
-    ),
-    fault(
-        "acs-direct-nic",
-        "ACS of a root port is not set the way ConnectX needs",
-        _wrong_direct_nic,
-        on="gb200",
-    ),
-    fault(
-        "acs-direct-translated-without-ats",
-        "A switch port relies on ATS, which is off on its NIC (mlx5_2)",
-        _direct_translated,
-    ),
-    fault("nic-ats-on-bare-metal", "ATS is on for a NIC of a bare-metal node (mlx5_0)", _ats_on),
-    fault(
-        "acs-option-ignored",
-        "pci=noacs is on the kernel command line and has no effect",
-        change_description=append_to_cmdline("pci=noacs"),
-    ),
-    fault(
-        "iommu-translated",
-        "The IOMMU translates DMA addresses (intel_iommu=on without iommu=pt)",
-        change_description=_translated,
-    ),
-    fault("iommu-fault", "The IOMMU refused DMA of a NIC (mlx5_1)", _refused_dma),
-    fault(
-        "peer-mmio-not-remapped",
-        "The IOMMU translates, and NVreg_DmaRemapPeerMmio=0 leaves GPU memory out of its tables",
-        _unmapped_peers,
-        change_description=_translated,
-    ),
-    fault(
-        "vm-without-p2p",
-        "A virtual machine that shows no PCIe switches",
-        change_description=_as_guest,
-        on="pcie-l40s",
-    ),
-    fault("vm-without-p2p-ats", "ATS is off on the NICs of a virtual machine", _ats_off, on="cloud-vm"),
-    fault(
-        "gpu-nic-cross-socket",
-        "The GPUs of one socket have no NIC there",
-        change_description=_without_nics("mlx5_8", "mlx5_9", "mlx5_5"),
-        on="dgx-a100",
-    ),
-    fault(
-        "gpu-nic-through-cpu",
-        "Some GPUs have a NIC only behind the CPU's host bridge",
-        change_description=_without_nics("mlx5_8", "mlx5_9"),
-        on="dgx-a100",
-    ),
-    fault(
-        "p2p-host-bridge-unlisted",
-        "Some GPUs reach their NIC only through the host bridge of a desktop CPU",
-        _desktop_host_bridges,
-        change_description=_without_nics("mlx5_8", "mlx5_9"),
-        on="dgx-a100",
-    ),
+# fmt: off
+FAULTS += (
+    fault("nic-ats-on-bare-metal", "ATS is on for a NIC of a bare-metal node (mlx5_0)",
+          _set_register("mlx5_0", config.ATS_CONTROL, 0x8000, 0x8000)),
+    fault("acs-option-ignored", "pci=noacs is on the kernel command line and has no effect",
+          change_description=append_to_cmdline("pci=noacs")),
+    fault("iommu-translated", "The IOMMU translates DMA addresses (intel_iommu=on without iommu=pt)",
+          change_description=_translated),
+    fault("vm-without-p2p", "A virtual machine that shows no PCIe switches",
+          change_description=_as_guest, on="pcie-l40s"),
+    fault("gpu-nic-cross-socket", "The GPUs of one socket have no NIC there",
+          change_description=_without_nics("mlx5_8", "mlx5_9", "mlx5_5"), on="dgx-a100"),
+    fault("gpu-nic-through-cpu", "Some GPUs have a NIC only behind the CPU's host bridge",
+          change_description=_without_nics("mlx5_8", "mlx5_9"), on="dgx-a100"),
     fault("gpu-nic-shared", "Three GPUs share one NIC", change_description=_three_gpus_a_nic, on="pcie-l40s"),
-    fault(
-        "numa-node-unknown",
-        "The firmware does not report the NUMA node of a NIC (mlx5_4)",
-        _numa_node_unknown,
-    ),
-    fault(
-        "bar1-too-small", "BAR1 of the GPUs is 32 GiB", change_description=change_fields(gpu={"bar1_gib": 32})
-    ),
-    fault(
-        "pcie-link-degraded-width",
-        "The PCIe link of a NIC (mlx5_2) runs at x8",
-        _set_link(lambda tree: _nic(tree, "mlx5_2"), current_link_width="8"),
-        finds=("pcie-link-degraded-width", "rank-differs"),
-    ),
-    fault(
-        "pcie-link-degraded-speed",
-        "The PCIe link of a NIC (mlx5_3) runs at 16 GT/s",
-        _set_link(lambda tree: _nic(tree, "mlx5_3"), current_link_speed="16.0 GT/s PCIe"),
-    ),
-    fault(
-        "pcie-link-degraded-gpu-speed",
-        "The PCIe link of GPU4 stays at 2.5 GT/s",
-        _set_link(lambda tree: _gpu(tree, 4), current_link_speed="2.5 GT/s PCIe"),
-    ),
-    fault(
-        "pcie-link-limited-by-slot",
-        "The slot of GPU6 is limited to 16 GT/s",
-        _set_link(
-            lambda tree: _gpu(tree, 6),
-            both=False,
-            current_link_speed="16.0 GT/s PCIe",
-            max_link_speed="16.0 GT/s PCIe",
-        ),
-    ),
-    fault(
-        "pcie-link-below-port-rate",
-        "A NIC (mlx5_8) in an x8 slot that cannot carry its port rate",
-        _set_link(lambda tree: _nic(tree, "mlx5_8"), both=False, current_link_width="8", max_link_width="8"),
-    ),
-    fault(
-        "pcie-devctl-relaxed-ordering",
-        "Relaxed ordering is off on a NIC (mlx5_1)",
-        _set_register(lambda tree: _nic(tree, "mlx5_1"), config.DEVICE_CONTROL, 0, 0x10),
-    ),
-    fault(
-        "pcie-devctl-read-request",
-        "MaxReadReq of a NIC (mlx5_0) is 512 bytes",
-        _set_register(lambda tree: _nic(tree, "mlx5_0"), config.DEVICE_CONTROL, 0x2000, 0x7000),
-    ),
-    fault(
-        "pcie-devctl-read-request-differs",
-        "MaxReadReq of a NIC (mlx5_3) differs from the others",
-        _set_register(lambda tree: _nic(tree, "mlx5_3"), config.DEVICE_CONTROL, 0x3000, 0x7000),
-    ),
-    fault(
-        "pcie-devctl-ten-bit-tags-differ",
-        "10-bit tags are off on one NIC (mlx5_6)",
-        _set_register(lambda tree: _nic(tree, "mlx5_6"), config.DEVICE_CONTROL_2, 0, 0x1000),
-    ),
-    fault(
-        "pcie-devctl-payload-differs",
-        "MaxPayload of GPU1 differs from its NICs",
-        _set_register(lambda tree: _gpu(tree, 1), config.DEVICE_CONTROL, 0, 0xE0),
-    ),
-    fault("pcie-devctl-extended-tags", "Extended tags are off on a NIC (mlx5_5)", _without_tags),
-    fault(
-        "pcie-aspm-on",
-        "Power saving (ASPM) is on for a NIC (mlx5_7)",
-        _set_register(lambda tree: _nic(tree, "mlx5_7"), config.LINK_CONTROL, 2, 3),
-    ),
-    fault(
-        "pcie-aer-uncorrectable",
-        "A NIC (mlx5_0) had uncorrectable PCIe errors",
-        _count("fatal", lambda tree: _nic(tree, "mlx5_0"), MalfTLP=2),
-    ),
-    fault("pcie-aer-correctable", "GPU0 had corrected PCIe errors", _corrected),
-    fault(
-        "pcie-error-unreported",
-        "GPU7 recorded a fatal PCIe error that the kernel did not count",
-        _set_register(lambda tree: _gpu(tree, 7), config.DEVICE_STATUS, 4, 4),
-    ),
-    fault(
-        "pcie-config-unreachable",
-        "Extended PCI configuration space of a NIC (mlx5_9) is not readable",
-        _without_extended_space,
-    ),
-    fault("pcie-function-gone", "A NIC (mlx5_4) does not respond on the PCIe bus", _gone),
+    fault("bar1-too-small", "BAR1 of the GPUs is 32 GiB",
+          change_description=change_fields(gpu={"bar1_gib": 32})),
+    fault("pcie-link-degraded-width", "The PCIe link of a NIC (mlx5_2) runs at x8",
+          _set_link("mlx5_2", current_link_width="8"), finds=("pcie-link-degraded-width", "rank-differs")),
+    fault("pcie-link-degraded-speed", "The PCIe link of a NIC (mlx5_3) runs at 16 GT/s",
+          _set_link("mlx5_3", current_link_speed="16.0 GT/s PCIe")),
+    fault("pcie-link-degraded-gpu-speed", "The PCIe link of GPU4 stays at 2.5 GT/s",
+          _set_link("GPU4", current_link_speed="2.5 GT/s PCIe")),
+    fault("pcie-link-limited-by-slot", "The slot of GPU6 is limited to 16 GT/s",
+          _set_link("GPU6", both=False,
+                    current_link_speed="16.0 GT/s PCIe", max_link_speed="16.0 GT/s PCIe")),
+    fault("pcie-link-below-port-rate", "A NIC (mlx5_8) in an x8 slot that cannot carry its port rate",
+          _set_link("mlx5_8", both=False, current_link_width="8", max_link_width="8")),
+    fault("pcie-devctl-relaxed-ordering", "Relaxed ordering is off on a NIC (mlx5_1)",
+          _set_register("mlx5_1", config.DEVICE_CONTROL, 0, 0x10)),
+    fault("pcie-devctl-read-request", "MaxReadReq of a NIC (mlx5_0) is 512 bytes",
+          _set_register("mlx5_0", config.DEVICE_CONTROL, 0x2000, 0x7000)),
+    fault("pcie-devctl-read-request-differs", "MaxReadReq of a NIC (mlx5_3) differs from the others",
+          _set_register("mlx5_3", config.DEVICE_CONTROL, 0x3000, 0x7000)),
+    fault("pcie-devctl-ten-bit-tags-differ", "10-bit tags are off on one NIC (mlx5_6)",
+          _set_register("mlx5_6", config.DEVICE_CONTROL_2, 0, 0x1000)),
+    fault("pcie-devctl-payload-differs", "MaxPayload of GPU1 differs from its NICs",
+          _set_register("GPU1", config.DEVICE_CONTROL, 0, 0xE0)),
+    fault("pcie-aspm-on", "Power saving (ASPM) is on for a NIC (mlx5_7)",
+          _set_register("mlx5_7", config.LINK_CONTROL, 2, 3)),
+    fault("pcie-aer-uncorrectable", "A NIC (mlx5_0) had uncorrectable PCIe errors",
+          _count("fatal", "mlx5_0", MalfTLP=2)),
+    fault("pcie-error-unreported", "GPU7 recorded a fatal PCIe error that the kernel did not count",
+          _set_register("GPU7", config.DEVICE_STATUS, 4, 4)),
 )

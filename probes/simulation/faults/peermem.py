@@ -4,17 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from probes.simulation.faults.fault import ChangeTree, Fault, add_file, change_fields, fault
+from probes.simulation.faults.fault import ChangeTree, Faults, add_file, change_fields, fault
 from probes.simulation.faults.modules import NO_FILE, other_kernel, take_driver_from_disk
 from probes.simulation.node.jobs.processes import end_program
 from probes.simulation.node.model.tree import PEERMEM, Refusal, Tree, log, module_path
 from probes.simulation.node.modules.files import add_module_file, remove_module_file, set_modinfo
-from probes.simulation.node.modules.loading import INVALID, insert_module, refuse_module, remove_modules
+from probes.simulation.node.modules.loading import (
+    insert_module,
+    refuse_module,
+    remove_modules,
+    symbol_mismatch,
+)
 from probes.simulation.node.modules.modules import add_module, srcversion_of
 from probes.simulation.node.system.services import WANTS, stop
 
 _PARAMETERS = "/sys/module/nvidia_peermem/parameters"
 _SYMBOLS = "alias symbol:ib_register_peer_memory_client ib_core\nalias symbol:nvidia_p2p_get_pages nvidia\n"
+
+FAULTS, _UNLOADED = Faults(), Faults()
 
 
 def _unload(tree: Tree) -> None:
@@ -26,11 +33,17 @@ def _not_on_disk(tree: Tree) -> None:
     remove_module_file(tree, PEERMEM)
 
 
+@FAULTS.fault(
+    "peermem-not-on-disk-container",
+    "The NVIDIA driver runs from a container without nvidia_peermem",
+    on="dgx-a100",
+)
 def _driver_container(tree: Tree) -> None:
     remove_modules(tree, PEERMEM)
     take_driver_from_disk(tree)
 
 
+@_UNLOADED.fault("peermem-not-on-disk-other-kernel", "nvidia_peermem is installed for another kernel only")
 def _for_other_kernel(tree: Tree) -> None:
     _not_on_disk(tree)
     path = module_path(tree.description, PEERMEM)
@@ -44,6 +57,11 @@ def _edit_dependencies(tree: Tree, change: Callable[[str], str]) -> None:
     tree.add(path, "".join(change(line) for line in text.splitlines(True)))
 
 
+@_UNLOADED.fault(
+    "peermem-built-without-symbols",
+    "nvidia_peermem was built without the peer-memory symbols",
+    excludes=NO_FILE,
+)
 def _without_symbols(tree: Tree) -> None:
     remove_modules(tree, PEERMEM)
     node = tree.description
@@ -52,26 +70,33 @@ def _without_symbols(tree: Tree) -> None:
     set_modinfo(tree, PEERMEM, "depends", "nvidia")
 
 
+@_UNLOADED.fault("peermem-symbol-version-mismatch", "nvidia_peermem was built against another OFED")
 def _symbol_of_other_ofed(tree: Tree) -> None:
-    symbol = "ib_register_peer_memory_client"
-    messages = (
-        (4, f"nvidia_peermem: disagrees about version of symbol {symbol}"),
-        (4, f"nvidia_peermem: Unknown symbol {symbol} (err -22)"),
-    )
-    refuse_module(tree, PEERMEM, Refusal(INVALID.error, messages), 15.1)
+    refuse_module(tree, PEERMEM, symbol_mismatch(PEERMEM, "ib_register_peer_memory_client"), 15.1)
 
 
+@_UNLOADED.fault(
+    "peermem-symbol-version-mismatch-nvidia",
+    "nvidia_peermem on disk is from another driver version",
+    excludes=NO_FILE,
+)
 def _file_of_other_driver(tree: Tree) -> None:
     remove_modules(tree, PEERMEM)
     set_modinfo(tree, PEERMEM, "version", "565.57.01")
 
 
+@_UNLOADED.fault(
+    "peermem-unknown-symbol-inbox-core", "ib_core does not have the symbols that nvidia_peermem needs"
+)
 def _unknown_symbol(tree: Tree) -> None:
     messages = ((4, "nvidia_peermem: Unknown symbol ib_register_peer_memory_client (err -2)"),)
     error = "Unknown symbol in module, or unknown parameter (see dmesg)"
     refuse_module(tree, PEERMEM, Refusal(error, messages), 15.2)
 
 
+@FAULTS.fault(
+    "inbox-core-beside-ofed", "modprobe loads the distribution's ib_core although OFED is installed"
+)
 def _inbox_core(tree: Tree) -> None:
     ofed, inbox = module_path(tree.description, "ib_core"), "kernel/drivers/infiniband/core/ib_core.ko"
     _edit_dependencies(tree, lambda line: line.replace(ofed, inbox))
@@ -90,6 +115,7 @@ def _parameter(name: str, value: str) -> ChangeTree:
     return change
 
 
+@_UNLOADED.fault("peermem-parameter-invalid", "modprobe.d sets an invalid parameter for nvidia_peermem")
 def _parameter_refused(tree: Tree) -> None:
     remove_modules(tree, PEERMEM)
     _options(tree, "peerdirect_support=2")
@@ -103,6 +129,9 @@ def _ofed(release: str) -> ChangeTree:
     return change
 
 
+@FAULTS.fault(
+    "peermem-unneeded-at-boot", "A service loads nvidia_peermem on a node that uses DMA-BUF", on="pcie-l40s"
+)
 def _unneeded(tree: Tree) -> None:
     """Add an old configuration to a node with DMA-BUF: OFED's symbols, and a unit that runs modprobe."""
     tree.add(f"/lib/modules/{tree.description.kernel}/modules.symbols", _SYMBOLS)
@@ -115,6 +144,11 @@ def _unneeded(tree: Tree) -> None:
     add_module(tree, PEERMEM, version, srcversion_of(PEERMEM))
 
 
+@_UNLOADED.fault(
+    "boot-load-race",
+    "systemd-modules-load failed to load nvidia_peermem at boot",
+    excludes=(*NO_FILE, "no-gdr-path"),
+)
 def _boot_failed(tree: Tree) -> None:
     remove_modules(tree, PEERMEM)
     stop(tree, "systemd-modules-load", "failed")
@@ -135,6 +169,9 @@ def _old_package(tree: Tree) -> None:
     tree.add("/etc/init.d/nv_peer_mem", "#!/bin/bash\n")
 
 
+@FAULTS.fault(
+    "nv-peer-mem-conflict", "The old nv_peer_mem is loaded instead of nvidia_peermem", on="dgx-a100"
+)
 def _old_module_alone(tree: Tree) -> None:
     """Exchange the modules while no job runs: a job would hold either of them."""
     for program in list(tree.programs):
@@ -143,11 +180,13 @@ def _old_module_alone(tree: Tree) -> None:
     _old_module(tree)
 
 
+@FAULTS.fault("nv-peer-mem-conflict-service", "An init script loads the old nv_peer_mem at boot")
 def _old_service(tree: Tree) -> None:
     _old_package(tree)
     tree.link("/etc/rc3.d/S99nv_peer_mem", "../init.d/nv_peer_mem")
 
 
+@FAULTS.fault("peermem-reference-leak", "nvidia_peermem is in use without a process", on="dgx-a100")
 def _leak(tree: Tree) -> None:
     for name in [name for name in tree.directories.get("/proc", set()) if name.isdecimal()]:
         tree.remove(f"/proc/{name}")
@@ -157,6 +196,7 @@ def _leak(tree: Tree) -> None:
     tree.references[PEERMEM, "job"] = lambda seconds: 12
 
 
+@FAULTS.fault("peermem-invalid-context-flood", "nvidia_peermem floods the kernel log")
 def _flood(tree: Tree) -> None:
     for number in range(3):
         text = "ERROR detected invalid context, skipping further processing"
@@ -164,152 +204,39 @@ def _flood(tree: Tree) -> None:
         log(tree, text, 900.0 + number, 3)
 
 
-_UNLOADED: tuple[Fault, ...] = (
+# fmt: off
+_UNLOADED += (
     fault("peermem-not-loaded", "nvidia_peermem is installed, but not loaded", _unload, excludes=NO_FILE),
-    fault(
-        "peermem-not-on-disk",
-        "nvidia_peermem is not installed",
-        _not_on_disk,
-        excludes=("peermem-not-on-disk-other-kernel",),
-    ),
-    fault(
-        "peermem-not-on-disk-other-kernel",
-        "nvidia_peermem is installed for another kernel only",
-        _for_other_kernel,
-    ),
-    fault(
-        "peermem-built-without-symbols",
-        "nvidia_peermem was built without the peer-memory symbols",
-        _without_symbols,
-        excludes=NO_FILE,
-    ),
-    fault(
-        "peermem-symbol-version-mismatch",
-        "nvidia_peermem was built against another OFED",
-        _symbol_of_other_ofed,
-    ),
-    fault(
-        "peermem-symbol-version-mismatch-nvidia",
-        "nvidia_peermem on disk is from another driver version",
-        _file_of_other_driver,
-        excludes=NO_FILE,
-    ),
-    fault(
-        "peermem-unknown-symbol-inbox-core",
-        "ib_core does not have the symbols that nvidia_peermem needs",
-        _unknown_symbol,
-    ),
-    fault(
-        "peermem-parameter-invalid",
-        "modprobe.d sets an invalid parameter for nvidia_peermem",
-        _parameter_refused,
-    ),
-    fault(
-        "boot-load-race",
-        "systemd-modules-load failed to load nvidia_peermem at boot",
-        _boot_failed,
-        excludes=(*NO_FILE, "no-gdr-path"),
-    ),
-    fault(
-        "peermem-lost-after-driver-update",
-        "nvidia_peermem was loaded at boot and is unloaded now",
-        _unload,
-        excludes=(
-            *NO_FILE,
-            "no-gdr-path",
-            "boot-load-race",
-            "module-blacklisted",
-            "module-blacklisted-install",
-            "module-blacklisted-cmdline",
-            "kernel-forbids-modules-disabled",
-            "peermem-built-without-symbols",
-        ),
-    ),
+    fault("peermem-not-on-disk", "nvidia_peermem is not installed",
+          _not_on_disk, excludes=("peermem-not-on-disk-other-kernel",)),
+    fault("peermem-lost-after-driver-update", "nvidia_peermem was loaded at boot and is unloaded now",
+          _unload, excludes=(*NO_FILE, "no-gdr-path", "boot-load-race", "module-blacklisted",
+                             "module-blacklisted-install", "module-blacklisted-cmdline",
+                             "kernel-forbids-modules-disabled", "peermem-built-without-symbols")),
 )
 # Faults that unload nvidia_peermem hide faults of the loaded module.
-GONE = frozenset(
-    {fault.name for fault in _UNLOADED}
-    | {
-        "no-gdr-path",
-        "module-blacklisted-install",
-        "module-blacklisted-cmdline",
-        "kernel-forbids-modules-lockdown",
-        "secure-boot-unsigned",
-        "secure-boot-key-rejected",
-        "module-wrong-vermagic",
-    }
-)
+GONE = frozenset(fault.name for fault in _UNLOADED) | {
+    "no-gdr-path", "module-blacklisted-install", "module-blacklisted-cmdline",
+    "kernel-forbids-modules-lockdown", "secure-boot-unsigned", "secure-boot-key-rejected",
+    "module-wrong-vermagic",
+}
 
-FAULTS: tuple[Fault, ...] = (
-    *_UNLOADED,
-    fault(
-        "peermem-not-on-disk-old-driver",
-        "The NVIDIA driver, 460, has no nvidia_peermem",
-        _not_on_disk,
-        change_description=change_fields(driver={"version": "460.106.00", "cuda": "11.2"}),
-        on="dgx-a100",
-    ),
-    fault(
-        "peermem-not-on-disk-container",
-        "The NVIDIA driver runs from a container without nvidia_peermem",
-        _driver_container,
-        on="dgx-a100",
-    ),
-    fault(
-        "inbox-core-beside-ofed",
-        "modprobe loads the distribution's ib_core although OFED is installed",
-        _inbox_core,
-    ),
-    fault(
-        "peermem-parameter-wrong",
-        "nvidia_peermem runs with peerdirect_support=1",
-        _parameter("peerdirect_support", "1"),
-        excludes=GONE,
-    ),
-    fault(
-        "peermem-parameter-persistent-off",
-        "nvidia_peermem runs with persistent_api_support=0",
-        _parameter("persistent_api_support", "0"),
-        excludes=GONE,
-    ),
+FAULTS += _UNLOADED
+FAULTS += (
+    fault("peermem-not-on-disk-old-driver", "The NVIDIA driver, 460, has no nvidia_peermem",
+          _not_on_disk, change_description=change_fields(driver={"version": "460.106.00", "cuda": "11.2"}),
+          on="dgx-a100"),
+    fault("peermem-parameter-wrong", "nvidia_peermem runs with peerdirect_support=1",
+          _parameter("peerdirect_support", "1"), excludes=GONE),
+    fault("peermem-parameter-persistent-off", "nvidia_peermem runs with persistent_api_support=0",
+          _parameter("persistent_api_support", "0"), excludes=GONE),
     # With another OFED, with the old module, or with no word for the boot, others' faults look different.
-    fault(
-        "peermem-parameter-legacy-ofed",
-        "MLNX_OFED 4.9, which needs peerdirect_support=1",
-        _ofed("MLNX_OFED_LINUX-4.9-7.1.0.0"),
-        on="dgx-a100",
-    ),
-    fault(
-        "peermem-lock-inversion",
-        "MLNX_OFED 5.2, which can deadlock with nvidia_peermem",
-        _ofed("MLNX_OFED_LINUX-5.2-2.2.0.0"),
-        on="dgx-a100",
-    ),
-    fault(
-        "peermem-not-persistent",
-        "Nothing will load nvidia_peermem at the next boot",
-        add_file("/etc/modules-load.d/nvidia.conf", "# none\n"),
-        on="dgx-a100",
-    ),
-    fault(
-        "peermem-unneeded-at-boot",
-        "A service loads nvidia_peermem on a node that uses DMA-BUF",
-        _unneeded,
-        on="pcie-l40s",
-    ),
-    fault(
-        "nv-peer-mem-conflict",
-        "The old nv_peer_mem is loaded instead of nvidia_peermem",
-        _old_module_alone,
-        on="dgx-a100",
-    ),
-    fault(
-        "nv-peer-mem-conflict-twice",
-        "nv_peer_mem and nvidia_peermem are both loaded",
-        _old_module,
-        on="dgx-a100",
-    ),
-    fault("nv-peer-mem-conflict-service", "An init script loads the old nv_peer_mem at boot", _old_service),
-    fault("peermem-reference-leak", "nvidia_peermem is in use without a process", _leak, on="dgx-a100"),
-    fault("peermem-invalid-context-flood", "nvidia_peermem floods the kernel log", _flood),
+    fault("peermem-parameter-legacy-ofed", "MLNX_OFED 4.9, which needs peerdirect_support=1",
+          _ofed("MLNX_OFED_LINUX-4.9-7.1.0.0"), on="dgx-a100"),
+    fault("peermem-lock-inversion", "MLNX_OFED 5.2, which can deadlock with nvidia_peermem",
+          _ofed("MLNX_OFED_LINUX-5.2-2.2.0.0"), on="dgx-a100"),
+    fault("peermem-not-persistent", "Nothing will load nvidia_peermem at the next boot",
+          add_file("/etc/modules-load.d/nvidia.conf", "# none\n"), on="dgx-a100"),
+    fault("nv-peer-mem-conflict-twice", "nv_peer_mem and nvidia_peermem are both loaded",
+          _old_module, on="dgx-a100"),
 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from probes.facts.system.tool_names import PERFTEST
-from probes.simulation.faults.fault import ChangeTree, Fault, add_file, change_fields, fault, remove_path
+from probes.simulation.faults.fault import ChangeTree, Faults, add_file, change_fields, fault, remove_path
 from probes.simulation.node.devices.network import SOCKETS, listening
 from probes.simulation.node.jobs.processes import add_rank, default_libraries, library_directory
 from probes.simulation.node.model.description import NodeDescription
@@ -11,7 +11,14 @@ from probes.simulation.node.model.tree import Tree
 
 _OLD_VERBS = "libibverbs.so.1.11.32.0"
 
+FAULTS = Faults()
 
+
+@FAULTS.fault(
+    "perftest-missing",
+    "perftest is not installed",
+    excludes=("perftest-without-cuda", "perftest-without-dmabuf"),
+)
 def _no_perftest(tree: Tree) -> None:
     for name in PERFTEST:
         tree.remove(f"/usr/bin/{name}")
@@ -25,12 +32,14 @@ def _perftest(program: bytes) -> ChangeTree:
     return change
 
 
+@FAULTS.fault("rdma-core-without-dmabuf", "An old libibverbs is installed in /usr/local/lib")
 def _old_verbs(tree: Tree) -> None:
     place = "/usr/local/lib"
     tree.add(f"{place}/{_OLD_VERBS}", "")
     tree.link(f"{place}/libibverbs.so.1", _OLD_VERBS)
 
 
+@FAULTS.fault("old-userspace-abi", "A job's image has an old libibverbs")
 def _old_verbs_in_job(tree: Tree) -> None:
     mapped = [path for path in default_libraries(tree) if "libibverbs" not in path]
     add_rank(tree, 45000, libraries=[*mapped, f"/opt/image/lib/{_OLD_VERBS}"])
@@ -42,6 +51,9 @@ def _no_gdrdrv(description: NodeDescription) -> NodeDescription:
     return change_fields(modules={"live": live, "on_disk": (*modules.on_disk, "gdrdrv")})(description)
 
 
+@FAULTS.fault(
+    "gdrdrv-missing", "GDRCopy is installed without its driver gdrdrv", change_description=_no_gdrdrv
+)
 def _library_alone(tree: Tree) -> None:
     place = library_directory(tree)
     tree.add(f"{place}/libgdrapi.so.2.5", "")
@@ -51,49 +63,17 @@ def _library_alone(tree: Tree) -> None:
 _PORT_TAKEN = add_file("/proc/net/tcp", f"{SOCKETS}{listening(22)}{listening(18515)}")
 _OTHER_PROGRAMS = ("perftest-missing", "perftest-without-cuda", "perftest-without-dmabuf")
 
-FAULTS: tuple[Fault, ...] = (
-    fault(
-        "perftest-missing",
-        "perftest is not installed",
-        _no_perftest,
-        excludes=("perftest-without-cuda", "perftest-without-dmabuf"),
-    ),
-    fault(
-        "perftest-without-cuda",
-        "perftest is built without CUDA",
-        _perftest(b"\x7fELF\0ibv_reg_mr\0"),
-        excludes=_OTHER_PROGRAMS[::2],
-    ),
-    fault(
-        "perftest-without-dmabuf",
-        "perftest is built without DMA-BUF",
-        _perftest(b"\x7fELF\0libcuda.so.1\0ibv_reg_mr\0"),
-        excludes=_OTHER_PROGRAMS[:2],
-    ),
-    fault(
-        "libcuda-link-missing",
-        "The link libcuda.so is missing",
-        lambda tree: tree.remove(f"{library_directory(tree)}/libcuda.so"),
-        excludes=_OTHER_PROGRAMS,
-    ),
-    fault("rdma-core-without-dmabuf", "An old libibverbs is installed in /usr/local/lib", _old_verbs),
-    fault("old-userspace-abi", "A job's image has an old libibverbs", _old_verbs_in_job),
-    fault(
-        "libibverbs-missing",
-        "The libibverbs provider for ConnectX is not installed",
-        lambda tree: tree.remove(f"{library_directory(tree)}/libmlx5.so.1"),
-    ),
-    fault(
-        "gdrdrv-missing",
-        "GDRCopy is installed without its driver gdrdrv",
-        _library_alone,
-        change_description=_no_gdrdrv,
-    ),
-    fault(
-        "gdrdrv-device-missing",
-        "/dev/gdrdrv is missing",
-        remove_path("/dev/gdrdrv"),
-        excludes=("gdrdrv-missing",),
-    ),
+# fmt: off
+FAULTS += (
+    fault("perftest-without-cuda", "perftest is built without CUDA",
+          _perftest(b"\x7fELF\0ibv_reg_mr\0"), excludes=_OTHER_PROGRAMS[::2]),
+    fault("perftest-without-dmabuf", "perftest is built without DMA-BUF",
+          _perftest(b"\x7fELF\0libcuda.so.1\0ibv_reg_mr\0"), excludes=_OTHER_PROGRAMS[:2]),
+    fault("libcuda-link-missing", "The link libcuda.so is missing",
+          lambda tree: tree.remove(f"{library_directory(tree)}/libcuda.so"), excludes=_OTHER_PROGRAMS),
+    fault("libibverbs-missing", "The libibverbs provider for ConnectX is not installed",
+          lambda tree: tree.remove(f"{library_directory(tree)}/libmlx5.so.1")),
+    fault("gdrdrv-device-missing", "/dev/gdrdrv is missing",
+          remove_path("/dev/gdrdrv"), excludes=("gdrdrv-missing",)),
     fault("perftest-port-in-use", "A program listens on perftest's port 18515", _PORT_TAKEN),
 )

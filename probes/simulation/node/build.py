@@ -137,20 +137,20 @@ def _add_rdma(tree: Tree, nic: PlacedNic, number: int) -> None:
         add_efa(tree, nic, number)
         return
     guid = f"51a0:1a7e:0000:{number:04x}"
-    for name, value in (
-        ("node_type", "1: CA"),
-        ("fw_ver", nic.kind.firmware),
-        ("hca_type", nic.kind.hca),
-        ("board_id", nic.kind.board),
-        ("node_guid", guid),
-        ("sys_image_guid", guid),
-        ("ports/1/state", "4: ACTIVE"),
-        ("ports/1/phys_state", "5: LinkUp"),
-        ("ports/1/rate", nic.kind.rate),
-        ("ports/1/link_layer", nic.kind.layer),
-        ("ports/1/lid", f"0x{number + 1:x}" if nic.kind.layer == "InfiniBand" else "0x0"),
-    ):
-        tree.add(f"{base}/{name}", f"{value}\n")
+    values = {
+        "node_type": "1: CA",
+        "fw_ver": nic.kind.firmware,
+        "hca_type": nic.kind.hca,
+        "board_id": nic.kind.board,
+        "node_guid": guid,
+        "sys_image_guid": guid,
+        "ports/1/state": "4: ACTIVE",
+        "ports/1/phys_state": "5: LinkUp",
+        "ports/1/rate": nic.kind.rate,
+        "ports/1/link_layer": nic.kind.layer,
+        "ports/1/lid": f"0x{number + 1:x}" if nic.kind.layer == "InfiniBand" else "0x0",
+    }
+    tree.add_values(base, values)
     own = f"ib{number}" if nic.kind.layer == "InfiniBand" else f"ens{number}np0"
     own = f"ens{number}f0np0" if nic.kind.bonded_ports > 1 else port_netdev(nic) or own
     tree.add(f"{nic.path}/net/{own}/dev_port", "0\n")
@@ -160,8 +160,7 @@ def _add_rdma(tree: Tree, nic: PlacedNic, number: int) -> None:
         wave = Wave(nic.kind.gbps * share, angle_of(tree.seed, f"{nic.name} {name}"))
         steps = traffic_steps(tree.seed, nic.kind, is_storage)
         tree.add(f"{base}/ports/1/counters/{name}", _counter(SteppedTotal(wave.total, steps)))
-    for name in ("port_xmit_packets", "port_rcv_packets"):
-        tree.add(f"{base}/ports/1/counters/{name}", "0\n")
+    tree.add_values(f"{base}/ports/1/counters", {"port_xmit_packets": 0, "port_rcv_packets": 0})
 
 
 def _counter(total: SteppedTotal) -> Content:

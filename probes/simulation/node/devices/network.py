@@ -24,9 +24,7 @@ def add_network(tree: Tree) -> None:
     tree.link(f"/sys/class/net/{MANAGEMENT}", f"../../{base.removeprefix('/sys/')}")
     tree.link(f"{base}/device", "../../../0000:00:1f.6")
     tree.link(f"{device}/driver", "../../../bus/pci/drivers/igb")
-    facts = {"type": "1", "mtu": "1500", "operstate": "up", "flags": "0x1003", "ifindex": "2"}
-    for name, value in facts.items():
-        tree.add(f"{base}/{name}", f"{value}\n")
+    tree.add_values(base, {"type": 1, "mtu": 1500, "operstate": "up", "flags": "0x1003", "ifindex": 2})
     session = f"{_ADMIN} {_PORT} {NODE_ADDRESS} 22"
     tree.add(f"/proc/{_PARENT}/comm", "bash\n")
     tree.add(f"/proc/{_PARENT}/status", "Name:\tbash\nState:\tS (sleeping)\nPPid:\t1\nUid:\t0\t0\t0\t0\n")

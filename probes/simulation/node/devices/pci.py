@@ -174,16 +174,10 @@ def _function(
     if class_code[:4] == "0880":
         return
     vendor, _, device = ids.partition(":")
-    for name, value in (("vendor", vendor), ("device", device), ("class", class_code)):
-        tree.add(f"{path}/{name}", f"0x{value}\n")
-    speed = _SPEEDS.get(link[0], "5.0 GT/s PCIe")
-    for name, value in (
-        ("current_link_speed", speed),
-        ("max_link_speed", speed),
-        ("current_link_width", str(link[1])),
-        ("max_link_width", str(link[1])),
-    ):
-        tree.add(f"{path}/{name}", f"{value}\n")
+    tree.add_values(path, {"vendor": f"0x{vendor}", "device": f"0x{device}", "class": f"0x{class_code}"})
+    speed, width = _SPEEDS.get(link[0], "5.0 GT/s PCIe"), link[1]
+    for end in ("current", "max"):
+        tree.add_values(path, {f"{end}_link_speed": speed, f"{end}_link_width": width})
     if tree.description.iommu and class_code[:2] in ("02", "03", "08"):
         group = _iommu_group(tree, path)
         tree.link(f"{path}/iommu_group", f"../../../../kernel/iommu_groups/{group}")

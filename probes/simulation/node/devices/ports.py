@@ -20,15 +20,9 @@ _ETHTOOL_COUNTERS = (
     *(f"{direction}_prio{priority}_pause" for direction in ("rx", "tx") for priority in range(8)),
     *(f"{direction}_prio{priority}_pause_duration" for direction in ("rx", "tx") for priority in range(8)),
     *(f"rx_prio{priority}_discards" for priority in range(8)),
-    "rx_discards_phy",
-    "link_down_events_phy",
-    "outbound_pci_stalled_rd",
-    "outbound_pci_stalled_wr",
-    "outbound_pci_stalled_rd_events",
-    "outbound_pci_stalled_wr_events",
-    "outbound_pci_buffer_overflow",
-    "rx_pci_signal_integrity",
-    "tx_pci_signal_integrity",
+    *("rx_discards_phy", "link_down_events_phy", "rx_pci_signal_integrity", "tx_pci_signal_integrity"),
+    *("outbound_pci_stalled_rd", "outbound_pci_stalled_wr", "outbound_pci_buffer_overflow"),
+    *("outbound_pci_stalled_rd_events", "outbound_pci_stalled_wr_events"),
 )
 
 
@@ -41,30 +35,21 @@ def add_ports(tree: Tree) -> None:
         infiniband = nic.kind.layer == "InfiniBand"
         if nic.kind.driver != "cxi_ss1":
             tree.add(f"{port}/sm_lid", "0x1\n" if infiniband else "0x0\n")
-            for name in ERROR_COUNTER_BITS:
-                tree.add(f"{port}/counters/{name}", "0\n")
-            for name in HW_COUNTERS:
-                tree.add(f"{port}/hw_counters/{name}", "0\n")
+            tree.add_values(f"{port}/counters", dict.fromkeys(ERROR_COUNTER_BITS, 0))
+            tree.add_values(f"{port}/hw_counters", dict.fromkeys(HW_COUNTERS, 0))
         netdev = netdev_of(tree, nic)
         base = f"{nic.path}/net/{netdev}"
         tree.link(f"/sys/class/net/{netdev}", f"../../{base.removeprefix('/sys/')}")
         tree.link(f"{base}/device", f"../../../{nic.bdf}")
-        for name, value in (
-            ("mtu", str(nic.kind.mtu or (4092 if infiniband else 9000))),
-            ("operstate", "up"),
-            ("flags", "0x1003"),
-            ("carrier_changes", "2"),
-            ("ifindex", str(index)),
-            ("type", "32" if infiniband else "1"),
-        ):
-            tree.add(f"{base}/{name}", f"{value}\n")
+        mtu = nic.kind.mtu or (4092 if infiniband else 9000)
+        tree.add_values(base, {"mtu": mtu, "operstate": "up", "flags": "0x1003", "carrier_changes": 2})
+        tree.add_values(base, {"ifindex": index, "type": 32 if infiniband else 1})
         for direction in ("tx", "rx"):
             tree.add(f"{base}/statistics/{direction}_bytes", few_bytes)
         if not infiniband:
             tree.ethtool[netdev] = dict.fromkeys(_ETHTOOL_COUNTERS, lambda seconds: 0.0)
         if tree.description.modules.ofed and not infiniband:
-            for priority in range(8):
-                tree.add(f"{base}/ecn/roce_rp/enable/{priority}", "1\n")
+            tree.add_values(f"{base}/ecn/roce_rp/enable", {str(priority): 1 for priority in range(8)})
 
 
 def few_bytes(seconds: float) -> str:

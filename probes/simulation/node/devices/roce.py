@@ -56,10 +56,9 @@ def add_rails(tree: Tree) -> None:
             names.append(port_netdev(nic))
             _add_bond(tree, nic)
     for name in names:
-        for setting, value in _DEFAULTS.items():
-            tree.add(f"{CONF}/{name}/{setting}", f"{value}\n")
-    for key, value in tree.description.sysctl.items():
-        tree.add(f"/proc/sys/{key.replace('.', '/')}", f"{value}\n")
+        tree.add_values(f"{CONF}/{name}", _DEFAULTS)
+    sysctl = tree.description.sysctl
+    tree.add_values("/proc/sys", {key.replace(".", "/"): value for key, value in sysctl.items()})
     if rails(tree):
         set_policy_routing(tree, by_source=False)
 
@@ -88,27 +87,22 @@ def _add_bond(tree: Tree, nic: PlacedNic) -> None:
     tree.link(f"/sys/class/net/{second_name}", f"../../{second.removeprefix('/sys/')}")
     tree.link(f"{second}/device", "../..")
     index = _FIRST_BOND_INDEX + 2 * nic.number
-    mbps = str(round(float(nic.kind.rate.partition(" ")[0]) * 1000))
-    usual = {"mtu": str(nic.kind.mtu or 9000), "operstate": "up", "carrier_changes": "2", "type": "1"}
-    for path, flags, number, speed in (
-        (first, "0x1803", None, mbps),  # IFF_SLAVE
-        (second, "0x1803", index, mbps),
-        (master, "0x1403", index + 1, str(2 * int(mbps))),  # IFF_MASTER
+    mbps = round(float(nic.kind.rate.partition(" ")[0]) * 1000)
+    usual = {"mtu": nic.kind.mtu or 9000, "operstate": "up", "carrier_changes": 2, "type": 1}
+    for path, values in (
+        (first, {"flags": "0x1803", "speed": mbps}),  # IFF_SLAVE
+        (second, {"flags": "0x1803", "speed": mbps, "ifindex": index}),
+        (master, {"flags": "0x1403", "speed": 2 * mbps, "ifindex": index + 1}),  # IFF_MASTER
     ):
-        given = {**usual, "flags": flags, "speed": speed}
-        for name, value in given.items() if number is None else (*given.items(), ("ifindex", str(number))):
-            tree.add(f"{path}/{name}", f"{value}\n")
+        tree.add_values(path, usual | values)
     for member in (first, second):
         name = member.rpartition("/")[2]
         tree.link(f"{member}/master", f"../../../../../virtual/net/{bond}")
         tree.link(f"{master}/lower_{name}", member)
         tree.add(f"{member}/bonding_slave/mii_status", "up\n")
-    for name, value in (
-        ("slaves", f"{first.rpartition('/')[2]} {second_name}"),
-        ("mode", "802.3ad 4"),
-        ("xmit_hash_policy", "layer3+4 1"),
-    ):
-        tree.add(f"{master}/bonding/{name}", f"{value}\n")
+    slaves = f"{first.rpartition('/')[2]} {second_name}"
+    modes = {"mode": "802.3ad 4", "xmit_hash_policy": "layer3+4 1"}
+    tree.add_values(f"{master}/bonding", {"slaves": slaves, **modes})
     for direction in ("tx", "rx"):
         tree.add(f"{master}/statistics/{direction}_bytes", few_bytes)
 

@@ -28,27 +28,26 @@ def add_efa(tree: Tree, nic: PlacedNic, number: int) -> None:
     """Add one EFA with its port and its peer-memory provider."""
     base = f"{nic.path}/infiniband/{nic.name}"
     guid = f"51a0:1a7e:0000:{number:04x}"
-    for name, value in (
-        ("node_type", "7: unspecified"),
-        ("fw_ver", ""),
-        ("node_guid", guid),
-        ("sys_image_guid", "0000:0000:0000:0000"),
-        ("ports/1/state", "4: ACTIVE"),
-        ("ports/1/phys_state", "5: LinkUp"),
-        ("ports/1/rate", nic.kind.rate),
-        ("ports/1/link_layer", nic.kind.layer),
-        ("ports/1/lid", "0x0"),
-        ("ports/1/sm_lid", "0x0"),
-        ("ports/1/gids/0", f"fe80:0000:0000:0000:{guid}"),
-        ("ports/1/gid_attrs/types/0", "IB/RoCE v1"),
-    ):
-        tree.add(f"{base}/{name}", f"{value}\n")
+    values = {
+        "node_type": "7: unspecified",
+        "fw_ver": "",
+        "node_guid": guid,
+        "sys_image_guid": "0000:0000:0000:0000",
+        "ports/1/state": "4: ACTIVE",
+        "ports/1/phys_state": "5: LinkUp",
+        "ports/1/rate": nic.kind.rate,
+        "ports/1/link_layer": nic.kind.layer,
+        "ports/1/lid": "0x0",
+        "ports/1/sm_lid": "0x0",
+        "ports/1/gids/0": f"fe80:0000:0000:0000:{guid}",
+        "ports/1/gid_attrs/types/0": "IB/RoCE v1",
+    }
+    tree.add_values(base, values)
     for name, share in (("tx_bytes", 1.0), ("rx_bytes", 0.99)):
         wave = Wave(nic.kind.gbps * share, angle_of(tree.seed, f"{nic.name} {name}"))
         total = SteppedTotal(wave.total, traffic_steps(tree.seed, nic.kind, is_storage=False))
         tree.add(f"{base}/ports/1/hw_counters/{name}", _octets(total))
-    for name in _PORT_COUNTERS:
-        tree.add(f"{base}/ports/1/hw_counters/{name}", "0\n")
+    tree.add_values(f"{base}/ports/1/hw_counters", dict.fromkeys(_PORT_COUNTERS, 0))
     tree.add(f"{nic.path}/p2p", lambda seconds: f"{peer_provider(tree)}\n")
 
 
@@ -70,10 +69,8 @@ def add_cxi(tree: Tree, nic: PlacedNic, number: int) -> None:
     tree.link(f"/sys/class/cxi/{nic.name}", f"../../{base.removeprefix('/sys/')}")
     tree.link(f"{base}/device", "../..")
     tree.add(f"{base}/dev", f"510:{number}\n")
-    netdev = f"{nic.path}/net/hsn{number}"
     mbps = round(float(nic.kind.rate.partition(" ")[0]) * 1000)
-    for name, value in (("dev_port", "0"), ("speed", str(mbps))):
-        tree.add(f"{netdev}/{name}", f"{value}\n")
+    tree.add_values(f"{nic.path}/net/hsn{number}", {"dev_port": 0, "speed": mbps})
 
 
 def add_gpu_parameter(tree: Tree) -> None:

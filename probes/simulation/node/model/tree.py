@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -198,6 +198,11 @@ class Tree:
         """Add a file and its directories."""
         self.files[path] = content
         self._enter(path)
+
+    def add_values(self, directory: str, values: Mapping[str, object]) -> None:
+        """Add files of one value each, as in sysfs."""
+        for name, value in values.items():
+            self.add(f"{directory}/{name}", f"{value}\n")
 
     def remove(self, path: str) -> Removed:
         """Remove a file, a link, or a directory and everything below it."""

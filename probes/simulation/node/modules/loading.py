@@ -106,8 +106,7 @@ def _refusal(tree: Tree, name: str, parameters: Mapping[str, str]) -> Refusal | 
             return Refusal("Key was rejected by service", lines)
         if "[none]" not in (tree.text(_LOCKDOWN) or "[none]"):
             text = "Lockdown: modprobe: unsigned module loading is restricted; see man kernel_lockdown.7"
-            lines = ((_NOTICE, text),)
-            return Refusal(NOT_PERMITTED.error, lines)
+            return Refusal(NOT_PERMITTED.error, ((_NOTICE, text),))
     if name in parse_cmdline(tree.text("/proc/cmdline")).kernel:
         return Refusal(NOT_PERMITTED.error, ((_ERROR, f"Module {name} is blacklisted"),))
     if name in tree.refusals:
@@ -135,18 +134,17 @@ def _version_mismatch(tree: Tree, name: str, fields: Mapping[str, str]) -> Refus
     loaded = tree.text("/sys/module/nvidia/version").strip()
     version = fields.get("version", "")
     if name.startswith("nvidia_") and "nvidia" in fields.get("depends", "").split(",") and version != loaded:
-        symbol = {
-            PEERMEM: "nvidia_p2p_dma_map_pages",
-            "nvidia_uvm": "nvUvmInterfaceRegisterUvmCallbacks",
-        }.get(name, "nvidia_p2p_get_pages")
-        return Refusal(
-            INVALID.error,
-            (
-                (_WARNING, f"{name}: disagrees about version of symbol {symbol}"),
-                (_WARNING, f"{name}: Unknown symbol {symbol} (err -22)"),
-            ),
-        )
+        symbols = {PEERMEM: "nvidia_p2p_dma_map_pages", "nvidia_uvm": "nvUvmInterfaceRegisterUvmCallbacks"}
+        symbol = symbols.get(name, "nvidia_p2p_get_pages")
+        return symbol_mismatch(name, symbol)
     return None
+
+
+def symbol_mismatch(name: str, symbol: str) -> Refusal:
+    """Return the refusal of a module that was built against another version of a symbol."""
+    disagrees = f"{name}: disagrees about version of symbol {symbol}"
+    unknown = f"{name}: Unknown symbol {symbol} (err -22)"
+    return Refusal(INVALID.error, ((_WARNING, disagrees), (_WARNING, unknown)))
 
 
 def _init_failure(
@@ -266,10 +264,7 @@ def add_driver_proc(tree: Tree, version: str) -> None:
     if tree.is_there(_PARAMS):
         return
     mode = tree.description.gpu_memory_mode
-    tree.add(
-        _PARAMS,
-        f'RegistryDwords: ""\nGrdmaPciTopoCheckOverride: 0\nCoherentGPUMemoryMode: "{mode}"\n',
-    )
+    tree.add(_PARAMS, f'RegistryDwords: ""\nGrdmaPciTopoCheckOverride: 0\nCoherentGPUMemoryMode: "{mode}"\n')
     for number, gpu in enumerate(tree.gpus):
         tree.add(
             f"{_DRIVER_PROC}/gpus/{gpu.bdf}/information",

@@ -50,8 +50,7 @@ def add_module(
     if version:
         tree.add(f"{base}/version", f"{version}\n")
     defaults = PEERMEM_PARAMETERS if name == PEERMEM else {}
-    for parameter, value in {**defaults, **(parameters or {})}.items():
-        tree.add(f"{base}/parameters/{parameter}", f"{value}\n")
+    tree.add_values(f"{base}/parameters", {**defaults, **(parameters or {})})
 
 
 def add_module_references(tree: Tree) -> None:
