@@ -84,11 +84,8 @@ def conclude(usability: Usability, findings: Iterable[Finding] | None) -> Verdic
 
     `findings` None: the checks have not run yet.
     """
-    loud = [
-        finding
-        for finding in findings or ()
-        if finding.status is Status.FOUND and finding.severity is not Severity.NOTE
-    ]
+    found = (finding for finding in findings or () if finding.status is Status.FOUND)
+    loud = [finding for finding in found if finding.severity is not Severity.NOTE]
     taken = {end for finding in loud for end in finding.takes}
     served = [gpu for gpu in usability.gpus if gpu in usability.nics and gpu not in taken]
     nics = {nic for gpu in served for nic in usability.nics[gpu]} - taken

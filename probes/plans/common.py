@@ -36,6 +36,17 @@ def initramfs_steps() -> tuple[Step, ...]:
     )
 
 
+def start_at_boot_step(why: str, service: str) -> Step:
+    """Return the step that starts a service now and at each boot."""
+    enable, disable = ("systemctl", "enable", "--now", service), ("systemctl", "disable", "--now", service)
+    return Step(why, enable, undo=disable)
+
+
+def modprobe_step(why: str, module: str) -> Step:
+    """Return the step that loads a module which nothing else needs; `modprobe -r` undoes it."""
+    return Step(why, ("modprobe", module), undo=("modprobe", "-r", module))
+
+
 def reboot_step(why: str = "Reboot the node") -> Step:
     """Return the step that reboots the node; `why` says what it achieves."""
     return Step(why, ("systemctl", "reboot"))

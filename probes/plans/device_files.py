@@ -57,8 +57,9 @@ def verbs_files(examination: Examination, devices: Sequence[RdmaDevice], has_dir
         rules = ("udevadm", "trigger", "--subsystem-match=infiniband_verbs")
         steps.append(Step("Apply the udev rules for owner and mode", rules))
     if unknown:
+        devices_left = join_limited(unknown)
         steps.append(
-            instruction(f"Drain and reboot the node: sysfs has no device number for {join_limited(unknown)}.")
+            instruction(f"Drain and reboot the node: sysfs has no device number for {devices_left}.")
         )
     if not has_directory:
         steps.append(_OTHER_FILES)
@@ -90,14 +91,11 @@ def nvidia_files(gone: Collection[str], minors: Sequence[int]) -> Plan:
     wanted += [_CONTROL_MINOR] if CONTROL in gone else []
     steps: list[Step] = []
     if wanted:
-        words = [word for minor in wanted for word in ("-c", str(minor))]
-        steps.append(
-            Step("Create the files with these minors (255 is nvidiactl)", ("nvidia-modprobe", *words))
-        )
+        argv = ("nvidia-modprobe", *(word for minor in wanted for word in ("-c", str(minor))))
+        steps.append(Step("Create the files with these minors (255 is nvidiactl)", argv))
     if UNIFIED in gone:
-        steps.append(
-            Step("Load nvidia_uvm if needed, and create its two files", ("nvidia-modprobe", "-u", "-c", "0"))
-        )
+        argv = ("nvidia-modprobe", "-u", "-c", "0")
+        steps.append(Step("Load nvidia_uvm if needed, and create its two files", argv))
     return Plan(
         "Create the device files",
         tuple(steps),

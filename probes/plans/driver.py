@@ -17,13 +17,8 @@ _FIND_POD = "kubectl get pods -A -o wide -l app=nvidia-driver-daemonset"  # of t
 # In the order in which they are stopped. Fabric Manager is last: on GPUs before H100 this aborts CUDA jobs.
 _SERVICES = ("nvidia-dcgm", "nvidia-persistenced", _MANAGER)
 _UNLOAD_ORDER = (
-    "gdrdrv",
-    "nvidia_fs",
-    "nv_peer_mem",
-    "nvidia_peermem",
-    "nvidia_drm",
-    "nvidia_modeset",
-    "nvidia_uvm",
+    *("gdrdrv", "nvidia_fs", "nv_peer_mem", "nvidia_peermem"),
+    *("nvidia_drm", "nvidia_modeset", "nvidia_uvm"),
 )
 
 
@@ -41,11 +36,15 @@ def exchange_driver(examination: Examination, nvidia: KernelModule, on_disk: str
         # nvidia_drm uses nvidia_modeset, not nvidia; modprobe -r accepts a module that is not loaded.
         if name in nvidia.used_by or (name == "nvidia_drm" and "nvidia_modeset" in nvidia.used_by)
     ]
+    aborts = {_MANAGER: "; on GPUs before H100 this aborts running CUDA jobs"}
     return make_plan(
         "Swap the driver without a reboot",
         *matching_fabric_manager(examination, on_disk),
         "Drain the node and check with nvidia-smi that every job on its GPUs has ended.",
-        *(Step(_why_stop(name), ("systemctl", "stop", name)) for name in running),
+        *(
+            Step(f"Stop {name}, which uses the driver{aborts.get(name, '')}", ("systemctl", "stop", name))
+            for name in running
+        ),
         Step("Unload the driver and the modules that use it", ("modprobe", "-r", *order, "nvidia")),
         Step("Load the new driver", ("modprobe", "nvidia")),
         *(Step(f"Load {name} again", ("modprobe", name)) for name in reversed(order)),
@@ -53,11 +52,6 @@ def exchange_driver(examination: Examination, nvidia: KernelModule, on_disk: str
         reversible=False,
         disturbs=SWAP_ENDS_JOBS,
     )
-
-
-def _why_stop(name: str) -> str:
-    aborts = "; on GPUs before H100 this aborts running CUDA jobs" if name == _MANAGER else ""
-    return f"Stop {name}, which uses the driver{aborts}"
 
 
 def matching_fabric_manager(examination: Examination, on_disk: str) -> tuple[Step, ...]:
@@ -72,11 +66,8 @@ def matching_fabric_manager(examination: Examination, on_disk: str) -> tuple[Ste
         action = f"Check that nv-fabricmanager --version prints {on_disk}, and install that version if not."
     else:
         action = f"Install {_MANAGER} {on_disk} (now {version})."
-    return (
-        instruction(
-            f"{action} Fabric Manager starts only with a driver of its own version, and CUDA needs it."
-        ),
-    )
+    why = "Fabric Manager starts only with a driver of its own version, and CUDA needs it."
+    return (instruction(f"{action} {why}"),)
 
 
 _DEPMOD = "Update the module dependency list"
@@ -88,17 +79,14 @@ def rebuild_steps(examination: Examination) -> tuple[Step, ...]:
         return (
             instruction(f"Find this node's driver pod: {_FIND_POD}", needs_root=False),
             instruction("Delete it (kubectl delete pod). The new one rebuilds its modules", needs_root=False),
-            instruction(
-                "If it reuses the old ones, set FORCE_REINSTALL=true for k8s-driver-manager", needs_root=False
-            ),
+            instruction("If it reuses the old ones, set FORCE_REINSTALL=true for k8s-driver-manager", False),
         )
     dkms, release = examination.dkms, examination.node.kernel_release
     of_kernel = () if isinstance(release, Unknown) else ("-k", release)
     packages = () if isinstance(dkms, Unknown) else dkms.modules
     # By name and not by prefix: nvidia-fs is a separate package.
-    driver = next(
-        (package for package in packages if package.name in DRIVER_PACKAGES and package.installed), None
-    )
+    installed = (package for package in packages if package.installed)
+    driver = next((package for package in installed if package.name in DRIVER_PACKAGES), None)
     depmod = Step(_DEPMOD, ("depmod", "-a"))
     load = load_step(examination, PEERMEM)
     if driver is None:

@@ -15,6 +15,7 @@ from probes.base.unknown import Reason, Unknown
 from probes.facts.gpu.gpus import Gpu
 from probes.facts.pci.functions import is_for_guests
 from probes.facts.system.services import Service, ServiceState
+from probes.plans.common import start_at_boot_step
 from probes.queries.evidence_list import join_limited
 from probes.snapshot.examination import Examination
 
@@ -55,39 +56,24 @@ def persistence_on(examination: Examination) -> Plan | str:
 
 def _start(daemon: Service) -> Step:
     if daemon.enabled is True:
-        return Step(
-            "Start the daemon (already enabled at boot)",
-            ("systemctl", "start", _DAEMON),
-            undo=("systemctl", "stop", _DAEMON),
-        )
-    return Step(
-        "Start the daemon now and at boot",
-        ("systemctl", "enable", "--now", _DAEMON),
-        undo=("systemctl", "disable", "--now", _DAEMON),
-    )
+        why = "Start the daemon (already enabled at boot)"
+        return Step(why, ("systemctl", "start", _DAEMON), undo=("systemctl", "stop", _DAEMON))
+    return start_at_boot_step("Start the daemon now and at boot", _DAEMON)
 
 
 def _set_mode(off: Sequence[Gpu], daemon: Service, everywhere: bool) -> Plan:
     """Set persistence mode with nvidia-smi(1) -pm, for all GPUs or for those that have it off."""
     runs = daemon.state is ServiceState.ACTIVE
     subject = "Make the daemon" if runs else "Make the driver"
-    steps: tuple[Step, ...]
-    if everywhere:
-        step = Step(
-            f"{subject} keep all GPUs initialized",
-            ("nvidia-smi", "-pm", "1"),
-            undo=("nvidia-smi", "-pm", "0"),
+    chosen = [(f"GPU{gpu.index}", ("-i", gpu.bdf)) for gpu in off]
+    steps = tuple(
+        Step(
+            f"{subject} keep {name} initialized",
+            ("nvidia-smi", *option, "-pm", "1"),
+            undo=("nvidia-smi", *option, "-pm", "0"),
         )
-        steps = (step,)
-    else:
-        steps = tuple(
-            Step(
-                f"{subject} keep GPU{gpu.index} initialized",
-                ("nvidia-smi", "-i", gpu.bdf, "-pm", "1"),
-                undo=("nvidia-smi", "-i", gpu.bdf, "-pm", "0"),
-            )
-            for gpu in off
-        )
+        for name, option in ([("all GPUs", ())] if everywhere else chosen)
+    )
     lasting = (
         f"To make it permanent, remove --no-persistence-mode from the unit (systemctl edit {_DAEMON})."
         if runs

@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 from probes.base.plan import FileChange, NothingToDo, Plan, Step, instruction, make_plan, sentences
-from probes.base.unknown import Maybe, Reason, Unknown, known
+from probes.base.unknown import Maybe, Reason, Unknown, known, map_known
 from probes.facts.kernel import module_blockers
 from probes.facts.kernel.log import LogKind
 from probes.facts.kernel.modules import LADDER, KernelModule, ModuleFacts, ModuleState
@@ -41,7 +41,7 @@ def path_modules(examination: Examination) -> Maybe[tuple[str, ...]]:
     """Return the modules that the path from NIC to GPU memory needs, in load order."""
     names: list[str] = []
     rdma: tuple[str, ...] = _RDMA_MODULES
-    needs = _depends_of(examination, "mlx5_ib")
+    needs = known(map_known(module_of(examination, "mlx5_ib"), lambda module: module.depends), ())
     if needs and "ib_uverbs" not in needs:
         rdma = (*rdma, "ib_uverbs")  # programs need it, mlx5_ib of old kernels does not
     concerned = (
@@ -54,11 +54,6 @@ def path_modules(examination: Examination) -> Maybe[tuple[str, ...]]:
             return devices
         names += modules if devices else ()
     return (*names, PEERMEM) if wants_peermem(examination) is True else tuple(names)
-
-
-def _depends_of(examination: Examination, name: str) -> tuple[str, ...]:
-    module = module_of(examination, name)
-    return () if isinstance(module, Unknown) else known(module.depends, ())
 
 
 def wants_peermem(examination: Examination) -> Maybe[bool]:
@@ -100,12 +95,7 @@ def load_modules(examination: Examination) -> Plan | str:
         if not blocked and not open_question:
             return NothingToDo(loaded)
         return "; ".join(filter(None, (*(blocked or [loaded]), open_question)))
-    return make_plan(
-        "Load missing modules",
-        *steps,
-        *(instruction(reason) for reason in blocked),
-        note=sentences(RUNNING_JOBS, open_question),
-    )
+    return make_plan("Load missing modules", *steps, *blocked, note=sentences(RUNNING_JOBS, open_question))
 
 
 def _open_question(examination: Examination) -> str:
@@ -136,9 +126,8 @@ def load_peermem(examination: Examination) -> Plan | str:
     spare = need_of_peermem(examination) in (Need.NOT_NEEDED, Need.WANTED)
     # NCCL src/transport/net.cc: DMA-BUF wins where both can be used.
     unused = "NCCL keeps using DMA-BUF, which works here" if spare else ""
-    return make_plan(
-        "Load nvidia_peermem", load_step(examination, PEERMEM), note=sentences(RUNNING_JOBS, unused)
-    )
+    load = load_step(examination, PEERMEM)
+    return make_plan("Load nvidia_peermem", load, note=sentences(RUNNING_JOBS, unused))
 
 
 def load_plan(examination: Examination, name: str) -> Plan:
@@ -254,11 +243,8 @@ def absent_needs(examination: Examination, name: str) -> tuple[str, ...]:
         return ()
     facts = examination.node.modules
     ladder = {} if isinstance(facts, Unknown) else facts.modules  # in load order
-    return tuple(
-        need
-        for need, state in ladder.items()
-        if need in module.depends and state.state is ModuleState.NOT_LOADED
-    )
+    absent = (name for name, other in ladder.items() if other.state is ModuleState.NOT_LOADED)
+    return tuple(name for name in absent if name in module.depends)
 
 
 def persist_modules(examination: Examination) -> Plan | str:
@@ -319,11 +305,8 @@ def _persist(examination: Examination, names: Sequence[str], note: str) -> Plan 
     options = peermem_options(examination) if PEERMEM in added else ()
     if options:
         line = f"options nvidia_peermem {' '.join(options)}"
-        instructions.append(
-            instruction(
-                f"Write `{line}` to a file in /etc/modprobe.d. Files in modules-load.d take no options."
-            )
-        )
+        where = "to a file in /etc/modprobe.d. Files in modules-load.d take no options."
+        instructions.append(instruction(f"Write `{line}` {where}"))
     step = Step(f"Make systemd-modules-load load {', '.join(added)} at boot", file=FileChange(OWN_FILE, text))
     return make_plan("Load the modules at every boot", step, *instructions, note=sentences(note))
 
@@ -346,9 +329,8 @@ def unpersist_modules(examination: Examination) -> Plan | str:
             else NothingToDo(f"{OWN_FILE} does not exist or lists no module")
         )
     step = Step(f"Stop loading {', '.join(named)} at boot", file=FileChange(OWN_FILE, None))
-    return make_plan(
-        "Stop loading gdrtop's modules at boot", step, note="Loaded modules stay until the next boot."
-    )
+    note = "Loaded modules stay until the next boot."
+    return make_plan("Stop loading gdrtop's modules at boot", step, note=note)
 
 
 def own_modules(facts: ModuleFacts) -> tuple[str, ...]:
@@ -357,5 +339,4 @@ def own_modules(facts: ModuleFacts) -> tuple[str, ...]:
 
 
 def _unread(facts: ModuleFacts) -> str:
-    """Return the unreadable files that list modules."""
     return ", ".join(path[:200] for path in facts.rules_unread if "/modprobe.d" not in path)

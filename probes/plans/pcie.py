@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from probes.base.plan import NothingToDo, Plan, Step, instruction, make_plan
 from probes.base.text import plural
@@ -63,6 +63,19 @@ def fix_redirects(examination: Examination, ports: Mapping[str, Acs]) -> Plan:
     if not locked:
         return clear(ports)
     return reboot_plan(_TITLE, locked, *_lasting(ports))
+
+
+def ats_steps(nics: Sequence[str], enable: bool) -> list[Step]:
+    """Return the steps that switch ATS in the firmware of NICs."""
+    verb, value, before = ("Enable", "true", "false") if enable else ("Disable", "false", "true")
+    return [
+        Step(
+            f"{verb} ATS in the firmware of {nic}",
+            ("mlxconfig", "-d", nic, "set", f"ATS_ENABLED={value}"),
+            undo=("mlxconfig", "-d", nic, "set", f"ATS_ENABLED={before}"),
+        )
+        for nic in nics
+    ]
 
 
 def clear(ports: Mapping[str, Acs]) -> Plan:

@@ -49,14 +49,8 @@ def enable_steps(ports: Sequence[Port]) -> tuple[Step, ...]:
     for port in ports:
         number = str(port.facts.number)
         command = ("ibportstate", "-C", port.device.name, "-P", number, "-D", "0", number)
-        steps.append(
-            Step(
-                f"Enable {port.name}; its link then trains",
-                (*command, "enable"),
-                undo=(*command, "disable"),
-                group="InfiniBand ports",
-            )
-        )
+        why, disable = f"Enable {port.name}; its link then trains", (*command, "disable")
+        steps.append(Step(why, (*command, "enable"), undo=disable, group="InfiniBand ports"))
     return tuple(steps)
 
 
@@ -175,11 +169,8 @@ def _zero_step(port: Port) -> Step:
     number, lid = str(port.facts.number), known(port.facts.lid, 0)
     command = ("perfquery", "-C", port.device.name, "-P", number, "-R")
     if lid:
-        return Step(
-            f"Reset only the error counters of {port.name}",
-            (*command, str(lid), number, _ERRORS),
-            group="ports",
-        )
+        by_lid = (*command, str(lid), number, _ERRORS)
+        return Step(f"Reset only the error counters of {port.name}", by_lid, group="ports")
     return Step(f"Reset all counters of {port.name}, including the traffic counters", command)
 
 

@@ -9,6 +9,7 @@ from probes.base.unknown import Reason, Unknown
 from probes.facts.kernel.modules import ModuleState
 from probes.facts.system.driver_container import STORAGE
 from probes.facts.system.services import Service, ServiceState
+from probes.plans.common import start_at_boot_step
 from probes.plans.load_modules import blocker_of, load_step
 from probes.plans.peermem import unload_step
 from probes.queries.jobs import has_pods
@@ -66,14 +67,9 @@ def restart_openibd(examination: Examination) -> Plan | str:
         before.append(unload_step(examination))
         after.append(load_step(examination, PEERMEM))
     if older.state is ModuleState.LIVE:
-        before.append(
-            Step(
-                "Unload nv_peer_mem, which also uses ib_core",
-                ("rmmod", older.name),
-                undo=("modprobe", older.name),
-            )
-        )
-        after.append(Step("Load nv_peer_mem again", ("modprobe", older.name), undo=("rmmod", older.name)))
+        load, unload = ("modprobe", older.name), ("rmmod", older.name)
+        before.append(Step("Unload nv_peer_mem, which also uses ib_core", unload, undo=load))
+        after.append(Step("Load nv_peer_mem again", load, undo=unload))
     restart = Step(
         "Unload OFED's modules and load the ones on disk (fails while other modules use them)",
         ("systemctl", "restart", _OPENIBD),
@@ -125,24 +121,19 @@ def restart_persistence_daemon(examination: Examination) -> Plan | str:
 
 def lift_memlock(units: Sequence[str]) -> Plan:
     """Remove the locked-memory limit of these services, and restart each."""
-    drop_ins = (
-        instruction(
-            f"Write “[Service]” and “LimitMEMLOCK=infinity” to /etc/systemd/system/{unit}.d/memlock.conf."
-        )
-        for unit in units
-    )
+    text = "Write “[Service]” and “LimitMEMLOCK=infinity” to /etc/systemd/system/{}.d/memlock.conf."
+    drop_ins = (text.format(unit) for unit in units)
     reload = Step("Make systemd read the files", ("systemctl", "daemon-reload"))
     usual = [unit for unit in units if unit not in _RESTARTS]
-    restarts = [
-        Step("Apply the limit to new jobs (running jobs keep theirs)", ("systemctl", "restart", *usual))
-    ] * bool(usual)
-    restarts += [
-        Step(_RESTARTS[unit][0], ("systemctl", "restart", unit)) for unit in units if unit in _RESTARTS
-    ]
-    disturbs = "; ".join(_RESTARTS[unit][1] for unit in units if unit in _RESTARTS)
-    return make_plan(
-        "Remove the memlock limit of the services", *drop_ins, reload, *restarts, disturbs=disturbs
-    )
+    restarts = []
+    if usual:
+        why = "Apply the limit to new jobs (running jobs keep theirs)"
+        restarts.append(Step(why, ("systemctl", "restart", *usual)))
+    others = [unit for unit in units if unit in _RESTARTS]
+    restarts += [Step(_RESTARTS[unit][0], ("systemctl", "restart", unit)) for unit in others]
+    disturbs = "; ".join(_RESTARTS[unit][1] for unit in others)
+    title = "Remove the memlock limit of the services"
+    return make_plan(title, *drop_ins, reload, *restarts, disturbs=disturbs)
 
 
 def start_imex(examination: Examination) -> Plan:
@@ -152,23 +143,16 @@ def start_imex(examination: Examination) -> Plan:
     (NVIDIA/cloud-native-docs pull 453). NCCL fails with ncclSystemError if it finds MNNVL but no working
     IMEX, unless NCCL_MNNVL_ENABLE is 0 (NCCL src/mnnvl.cc, src/init.cc).
     """
-    around = instruction(
-        "To run multi-node jobs in the meantime, set NCCL_MNNVL_ENABLE=0. NCCL then uses the NICs.", False
-    )
+    meantime = "To run multi-node jobs in the meantime, set NCCL_MNNVL_ENABLE=0. NCCL then uses the NICs."
+    around = instruction(meantime, needs_root=False)
     if not may_enable_imex(examination):
-        elsewhere = instruction(
-            "Leave the service off. The DRA driver of Kubernetes starts IMEX for each job."
-        )
+        elsewhere = "Leave the service off. The DRA driver of Kubernetes starts IMEX for each job."
         return make_plan("Find out what starts IMEX for jobs", elsewhere, around)
     return make_plan(
         "Start IMEX on every node of the domain",
         "List the domain's nodes in /etc/nvidia-imex/nodes_config.cfg. Skip this plan if a Slurm "
         "prolog starts IMEX.",
-        Step(
-            "Start IMEX now and at boot",
-            ("systemctl", "enable", "--now", _IMEX),
-            undo=("systemctl", "disable", "--now", _IMEX),
-        ),
+        start_at_boot_step("Start IMEX now and at boot", _IMEX),
         around,
     )
 

@@ -105,20 +105,9 @@ def found(
     since: float | None = None,
 ) -> Outcome:
     """Return the outcome of a check that found its problem."""
+    affected = (takes, ranks, jobs, since)
     return Outcome(
-        Status.FOUND,
-        evidence,
-        cause,
-        fix,
-        severity,
-        devices,
-        impact,
-        data_path,
-        part_of,
-        takes,
-        ranks,
-        jobs,
-        since,
+        Status.FOUND, evidence, cause, fix, severity, devices, impact, data_path, part_of, *affected
     )
 
 

@@ -52,19 +52,9 @@ _OF_PROCESS = re.compile(r"/proc/([0-9]{1,10})/")
 _WATCHERS = frozenset(
     name[:15]
     for name in (
-        "nvidia-persistenced",
-        "nv-hostengine",
-        "nv-fabricmanager",
-        "nvlsm",
-        "nvidia-smi",
-        "dcgm-exporter",
-        "nvidia-cuda-mps-server",
-        "nvidia-cuda-mps-control",
-        "nvidia-device-plugin",
-        "nvtop",
-        "Xorg",
-        "ibacm",
-        "srp_daemon",
+        *("nvidia-persistenced", "nv-hostengine", "nv-fabricmanager", "nvlsm", "nvidia-smi"),
+        *("dcgm-exporter", "nvidia-cuda-mps-server", "nvidia-cuda-mps-control", "nvidia-device-plugin"),
+        *("nvtop", "Xorg", "ibacm", "srp_daemon"),
     )
 )
 

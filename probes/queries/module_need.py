@@ -43,30 +43,17 @@ EFA_MODULES, SLINGSHOT_MODULES = ("ib_core", "ib_uverbs", "efa"), ("cxi_ss1", "c
 
 # Findings that name why nvidia_peermem cannot be loaded; peermem-not-loaded is the symptom of each.
 PEERMEM_REASONS = (
-    "nv-peer-mem-conflict",
-    "peermem-symbol-version-mismatch-nvidia",
-    "peermem-symbol-version-mismatch",
-    "peermem-unknown-symbol-inbox-core",
-    "peermem-parameter-invalid",
-    "peermem-built-without-symbols",
+    *("nv-peer-mem-conflict", "peermem-symbol-version-mismatch-nvidia", "peermem-symbol-version-mismatch"),
+    *("peermem-unknown-symbol-inbox-core", "peermem-parameter-invalid", "peermem-built-without-symbols"),
 )
 PEERMEM_MISSING = (
     *PEERMEM_REASONS,
-    "peermem-not-on-disk-old-driver",
-    "peermem-not-on-disk-container",
-    "peermem-not-on-disk-other-kernel",
-    "peermem-not-on-disk",
-    "boot-load-race",
-    "peermem-lost-after-driver-update",
-    "peermem-not-loaded",
+    *("peermem-not-on-disk-old-driver", "peermem-not-on-disk-container", "peermem-not-on-disk-other-kernel"),
+    *("peermem-not-on-disk", "boot-load-race", "peermem-lost-after-driver-update", "peermem-not-loaded"),
 )
 DMABUF_MISSING = (
-    "p2p-topology-refused-override",
-    "dmabuf-driver-too-old",
-    "dmabuf-needs-open-module",
-    "dmabuf-kernel-too-old",
-    "dmabuf-kernel-config",
-    "dmabuf-nic-driver-lacks-support",
+    *("p2p-topology-refused-override", "dmabuf-driver-too-old", "dmabuf-needs-open-module"),
+    *("dmabuf-kernel-too-old", "dmabuf-kernel-config", "dmabuf-nic-driver-lacks-support"),
 )
 NOT_NEEDED_HERE = "None for jobs that use DMA-BUF. Programs without DMA-BUF support copy through host memory."
 # NVIDIA GPUDirect RDMA manual, Deprecation Notice, https://docs.nvidia.com/cuda/gpudirect-rdma/

@@ -51,11 +51,13 @@ def gpus_and_nics(examination: Examination) -> dict[str, PciFunction]:
     topology = examination.topology
     endpoints = (*topology.gpus, *topology.nics)
     bdfs = [endpoint.bdf for endpoint in endpoints if not isinstance(endpoint.bdf, Unknown)]
-    return {
-        bdf: functions[bdf]
-        for bdf in dict.fromkeys(bdfs)
-        if bdf in functions and not is_for_guests(functions[bdf].driver)
-    }
+    here = {bdf: functions[bdf] for bdf in bdfs if bdf in functions}
+    return {bdf: function for bdf, function in here.items() if not is_for_guests(function.driver)}
+
+
+def chains_of(examination: Examination) -> set[str]:
+    """Return the BDFs of the GPUs and RDMA NICs, and of the bridges above them."""
+    return {bdf for function in gpus_and_nics(examination).values() for bdf in function.chain}
 
 
 def passed_to_guests(examination: Examination) -> tuple[str, ...]:

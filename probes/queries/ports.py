@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable
 from enum import Enum
 
 from probes.base.frozen import frozen
-from probes.base.unknown import Maybe, Reason, Unknown, known, map_known
+from probes.base.unknown import Maybe, Reason, Unknown, is_there, known, map_known
 from probes.facts.rdma.devices import RdmaDevice, RdmaFacts, RdmaPort
 from probes.facts.rdma.port_health import PortHealth, PortHealthFacts
 from probes.queries.evidence_list import RDMA_DEVICES, join_limited
@@ -18,11 +18,8 @@ from probes.topology.hops import Smi
 NO_PORTS = Evidence("/sys/class/infiniband", "no RDMA device of a NIC here")
 ACTIVE = ("ACTIVE", "ACTIVE_DEFER")
 PORT_DOWN = (
-    "link-layer-wrong",
-    "ib-port-not-active",
-    "ib-port-not-active-disabled",
-    "ib-port-not-active-netdev-down",
-    "ib-port-not-active-no-subnet-manager",
+    *("link-layer-wrong", "ib-port-not-active", "ib-port-not-active-disabled"),
+    *("ib-port-not-active-netdev-down", "ib-port-not-active-no-subnet-manager"),
     "ib-port-not-active-subnet-manager-stalled",
 )
 """The checks that find ports that are down. At least one of them finds each such port."""
@@ -70,6 +67,12 @@ def ports_of(examination: Examination) -> Maybe[tuple[Port, ...]]:
         if not isinstance(device.bdf, Unknown)
         for port in device.ports
     )
+
+
+def need_devices(examination: Examination) -> tuple[RdmaDevice, ...]:
+    """Return the RDMA devices, none where there is no RDMA, or end the check as unknown."""
+    rdma = examination.node.rdma
+    return () if is_there(rdma) is False else need(rdma, RDMA_DEVICES).devices
 
 
 def need_ports(examination: Examination) -> tuple[Port, ...]:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from probes.base.unknown import Maybe, Reason, Unknown, known
-from probes.facts.gpu.gpus import DriverFacts, GpuFacts
+from probes.base.unknown import Maybe, Reason, Unknown, known, map_known
+from probes.facts.gpu.gpus import DriverFacts
 from probes.facts.jobs.processes import ProcessFacts
 from probes.facts.kernel.modules import ModuleFacts
 from probes.facts.rdma.devices import RdmaFacts
 from probes.facts.system.libraries import LibraryFacts
 from probes.facts.system.platform import PlatformFacts
 from probes.facts.system.tools import Perftest, ToolFacts
+from probes.queries.evidence_list import join_limited
 from probes.snapshot.examination import Examination
 
 OWN_DRIVERS = "the kernel's own drivers"
@@ -19,26 +20,21 @@ _MOST_NAMED = 3
 def versions_of(examination: Examination) -> dict[str, Maybe[str]]:
     """Return each version by the name of its component, in the order in which they are shown."""
     node, tools = examination.node, examination.tools
-    platform, driver = node.platform, _driver(examination)
+    platform, driver = node.platform, map_known(node.gpus, lambda gpus: gpus.driver)
     return {
         "machine": platform.product if isinstance(platform, PlatformFacts) else platform,
         "distribution": platform.distribution if isinstance(platform, PlatformFacts) else platform,
         "kernel": node.kernel_release,
         "NVIDIA driver": _nvidia(driver),
-        "CUDA version of the driver": driver if isinstance(driver, Unknown) else driver.cuda_version,
+        "CUDA version of the driver": map_known(driver, lambda driver: driver.cuda_version),
         "NIC driver": _nic_driver(examination),
         "OFED": _ofed(tools),
         "NIC firmware": _firmware(node.rdma),
         "NCCL": _nccl(examination),
         "GDRCopy": _library(examination.libraries, "libgdrapi.so.2"),
-        "Fabric Manager": tools if isinstance(tools, Unknown) else tools.fabric_manager,
+        "Fabric Manager": map_known(tools, lambda tools: tools.fabric_manager),
         "perftest": _perftest(tools),
     }
-
-
-def _driver(examination: Examination) -> Maybe[DriverFacts]:
-    gpus = examination.node.gpus
-    return gpus.driver if isinstance(gpus, GpuFacts) else gpus
 
 
 def _nvidia(driver: Maybe[DriverFacts]) -> Maybe[str]:
@@ -90,12 +86,7 @@ def _firmware(rdma: Maybe[RdmaFacts]) -> Maybe[str]:
 def _by_version(versions: dict[str, list[str]]) -> str:
     if len(versions) == 1:
         return next(iter(versions))
-    return ", ".join(f"{version} ({_named(names)})" for version, names in versions.items())
-
-
-def _named(names: list[str]) -> str:
-    more = len(names) - _MOST_NAMED
-    return ", ".join(names[:_MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
+    return ", ".join(f"{version} ({join_limited(names, _MOST_NAMED)})" for version, names in versions.items())
 
 
 def _nccl(examination: Examination) -> Maybe[str]:

@@ -7,7 +7,7 @@ from typing import TypeVar
 
 from probes.base.evidence import Evidence, Severity
 from probes.base.plan import Step, make_plan
-from probes.base.unknown import Maybe, Reason, Unknown, first_unread, known, map_known
+from probes.base.unknown import Maybe, Reason, Unknown, first_unread, is_there, known, map_known
 from probes.facts.gpu.gpus import NOT_LISTED, Gpu
 from probes.facts.kernel.log import KernelMessage, LogKind
 from probes.facts.pci.functions import is_for_guests
@@ -28,7 +28,6 @@ GPUS = "the GPUs"
 LOST_GPU, GSP_TIMEOUT = "xid-79-fell-off-bus", "xid-119-gsp-timeout"
 _XIDS = "NVIDIA Xid errors, https://docs.nvidia.com/deploy/xid-errors/index.html"
 _OFF_THE_BUS = "fallen off the bus"
-_ALL_ONES = "all ones"
 
 
 def gpus_of(examination: Examination) -> Maybe[tuple[Gpu, ...]]:
@@ -114,9 +113,7 @@ def _by_driver(examination: Examination, wanted: Callable[[Maybe[str]], bool]) -
 )
 def gpu_without_driver(examination: Examination) -> Outcome:
     """Find GPUs without a kernel driver."""
-    chosen = _by_driver(
-        examination, lambda driver: isinstance(driver, Unknown) and driver.reason is Reason.NOT_THERE
-    )
+    chosen = _by_driver(examination, lambda driver: is_there(driver) is False)
     return found(
         f"{names_of(chosen)}: nvidia is not loaded, does not support this GPU, or failed to start it.",
         *first_n(_driver(gpu) for gpu in chosen),
@@ -193,7 +190,7 @@ def xid_79_fell_off_bus(examination: Examination) -> Outcome:
             evidence.append(Evidence(f"NVML, GPU{gpu.index}", gpu.nvml.detail))
             lost.append(gpu.bdf)
         space = config_of(examination, gpu.bdf)
-        if isinstance(space, Unknown) and _ALL_ONES in space.detail:
+        if isinstance(space, Unknown) and "all ones" in space.detail:
             evidence.append(Evidence(f"/sys/bus/pci/devices/{gpu.bdf}/config", "ff ff ff ff"))
             lost.append(gpu.bdf)
     log = examination.kernel_log

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from probes.base.plan import make_plan, plan_or_none
-from probes.base.unknown import Maybe, Reason, Unknown, known, map_known
+from probes.base.unknown import Maybe, Unknown, is_there, known, map_known
 from probes.checks.gpu.devices import answer_now, bdfs_of, gpus_of, gpus_with, names_of, reported_in_log
 from probes.facts.gpu.gpus import Gpu
 from probes.facts.kernel.log import LogKind
@@ -167,24 +167,21 @@ def gpu_driver_start_failed(examination: Examination) -> Outcome:
         "Replace the GPU if it happens again",
         disturbs="every job on this node",
     )
-    rest = " once. The GPU responds now." if back else ". The numbers in the message show where."
-    outcome = found_in_log(
-        examination, messages, f"RmInitAdapter or probe failed{rest}", fix, Severity.NOTE if back else None
-    )
+    cause = "RmInitAdapter or probe failed"
     if back:
-        return replace(outcome, impact="None now.")
+        cause += " once. The GPU responds now."
+        return replace(found_in_log(examination, messages, cause, fix, Severity.NOTE), impact="None now.")
+    cause += ". The numbers in the message show where."
     gpus = known(gpus_of(examination), ())
     silent = {gpu.bdf for gpu in gpus if not answer_now(examination, {gpu.bdf})}
     causes = reported_in_log(examination, named) or ("gpu-missing-from-nvml",)
+    outcome = found_in_log(examination, messages, cause, fix)
     return replace(outcome, part_of=causes if named <= silent else ())
 
 
 def _daemon_runs(examination: Examination) -> bool:
-    services = need(examination.services, "the services")
-    state = services.services[_DAEMON].state
-    if isinstance(state, Unknown) and state.reason is Reason.NOT_THERE:
-        return False
-    return need(state, "the services") is ServiceState.ACTIVE
+    state = need(examination.services, "the services").services[_DAEMON].state
+    return is_there(state) is not False and need(state, "the services") is ServiceState.ACTIVE
 
 
 def _not_persistent(examination: Examination) -> list[Gpu]:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from probes.base.plan import FileChange, Plan, Step, instruction, make_plan
 from probes.base.text import plural
-from probes.base.unknown import Reason, Unknown, known
-from probes.checks.gpu.devices import bdfs_of, names_of, need_gpus
+from probes.base.unknown import Reason, Unknown, known, map_known
+from probes.checks.gpu.devices import bdfs_of, gpus_of, names_of, need_gpus
 from probes.checks.gpu.nvlink import FABRIC_GUIDE, NEEDS_HOST, NO_CUDA, need_switches
 from probes.facts.gpu.fabric import (
     COMPLETED,
@@ -15,8 +15,9 @@ from probes.facts.gpu.fabric import (
     UNFINISHED,
     FabricServiceFacts,
 )
-from probes.facts.gpu.gpus import Gpu, GpuFacts
+from probes.facts.gpu.gpus import Gpu
 from probes.facts.system.platform import in_container
+from probes.plans.common import modprobe_step
 from probes.queries.evidence_list import first_n
 from probes.queries.finding import Area, Evidence, Outcome, Severity, end_with, found, need, passed, unknown
 from probes.queries.nvlink_fabric import nvswitches_of
@@ -27,6 +28,9 @@ _API = "NVML API reference, nvmlDeviceGetGpuFabricInfoV, https://docs.nvidia.com
 _WORDS = {"not started": "has not started", "in progress": "is in progress", "failed": "failed"}
 _SERVICES = "NVLSM and ib_umad"
 _AT_BOOT = "/etc/modules-load.d/gdrtop-ib_umad.conf"
+_RESTART = Step(
+    "Start Fabric Manager, whose unit also starts NVLSM", ("systemctl", "restart", "nvidia-fabricmanager")
+)
 _RUNS_ON = (
     "Nothing fails yet, because the GPUs are registered. CUDA fails with error 802 after the next restart of"
     " Fabric Manager, the driver or the node."
@@ -157,21 +161,6 @@ def _nvlsm_facts(examination: Examination) -> FabricServiceFacts:
     return need(examination.fabric_services, _SERVICES)
 
 
-def _severity(examination: Examination) -> Severity | None:
-    """Return a warning while all GPUs are registered, although a part is missing."""
-    gpus = examination.node.gpus
-    if not isinstance(gpus, GpuFacts) or not gpus.gpus:
-        return None
-    registered = all(known(gpu.fabric.state, "") == COMPLETED for gpu in gpus.gpus)
-    return Severity.WARNING if registered else None
-
-
-def _restart() -> Step:
-    return Step(
-        "Start Fabric Manager, whose unit also starts NVLSM", ("systemctl", "restart", "nvidia-fabricmanager")
-    )
-
-
 @AREA.check(
     "nvlsm-down",
     Severity.CRITICAL,
@@ -193,7 +182,7 @@ def nvlsm_down(examination: Examination) -> Outcome:
         f"{need_switches(examination).text} NVLSM programs their routes. Fabric Manager's unit starts it.",
         (Evidence("/proc/*/comm", "no process nvlsm"),),
         "Start NVLSM",
-        _restart(),
+        _RESTART,
         instruction("If it fails, read /var/log/nvlsm.log and /var/log/fabricmanager.log"),
     )
 
@@ -202,14 +191,15 @@ def _missing(
     examination: Examination, cause: str, evidence: tuple[Evidence, ...], title: str, *steps: Step
 ) -> Outcome:
     """Return what is wrong with a part that Fabric Manager needs, with the steps that provide it."""
-    severity = _severity(examination)
+    states = {known(gpu.fabric.state, "") for gpu in known(gpus_of(examination), ())}
+    are_registered = states == {COMPLETED}
     return found(
         cause,
         *evidence,
         fix=Plan(title, steps, disturbs="CUDA programs that start before Fabric Manager is back"),
         devices=need_switches(examination).devices,
-        severity=severity,
-        impact=_RUNS_ON if severity else "",
+        severity=Severity.WARNING if are_registered else None,
+        impact=_RUNS_ON if are_registered else "",
     )
 
 
@@ -240,7 +230,7 @@ def nvlsm_missing(examination: Examination) -> Outcome:
         (Evidence(NVLSM, "not there"),),
         "Install NVLSM",
         instruction("Install the package nvlsm from NVIDIA's CUDA repository"),
-        _restart(),
+        _RESTART,
     )
 
 
@@ -257,13 +247,11 @@ def ib_umad_missing(examination: Examination) -> Outcome:
     """Check that ib_umad is loaded and has created its files: NVLSM reaches the NVSwitches through them."""
     facts = _nvlsm_facts(examination)
     loaded = need(facts.umad_loaded, "the loaded modules")
-    nodes = examination.device_nodes
-    files = nodes if isinstance(nodes, Unknown) else nodes.rdma
+    files = map_known(examination.device_nodes, lambda nodes: nodes.rdma)
     listed = [file for file in known(files, ()) if "/umad" in file.path]
     if loaded and (listed or isinstance(files, Unknown) or in_container(examination.node.platform)):
-        return passed(
-            Evidence(UMAD_MODULE, "loaded"), *first_n(Evidence(file.path, "there") for file in listed)
-        )
+        files_there = first_n(Evidence(file.path, "there") for file in listed)
+        return passed(Evidence(UMAD_MODULE, "loaded"), *files_there)
     return _missing(
         examination,
         "ib_umad is loaded, but /dev/infiniband has no umad file. NVLSM needs one to reach the NVSwitches."
@@ -274,7 +262,7 @@ def ib_umad_missing(examination: Examination) -> Outcome:
             Evidence("/dev/infiniband", f"{len(listed)} umad files"),
         ),
         "Load ib_umad",
-        Step("Load ib_umad", ("modprobe", "ib_umad"), undo=("modprobe", "-r", "ib_umad")),
+        modprobe_step("Load ib_umad", "ib_umad"),
         Step("Load ib_umad at boot", file=FileChange(_AT_BOOT, "ib_umad\n")),
-        _restart(),
+        _RESTART,
     )

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from probes.base.plan import make_plan
 from probes.base.text import plural
-from probes.base.unknown import Reason, Unknown, known
+from probes.base.unknown import Reason, Unknown, known, map_known
 from probes.checks.gpu.devices import bdfs_of, need_gpus, need_nvml
 from probes.checks.gpu.nvlink import NEEDS_HOST, SERVICES, service_of, state_of
 from probes.facts.gpu.fabric import CHANNELS, NODES_CONFIG, NOT_SUPPORTED
-from probes.facts.gpu.gpus import GpuFacts
 from probes.facts.system.platform import in_container
 from probes.facts.system.services import Service, ServiceState
 from probes.plans.services import start_imex
@@ -47,13 +46,6 @@ def _started_elsewhere(examination: Examination, service: Service) -> Evidence |
     return None
 
 
-def _domain(examination: Examination) -> list[Evidence]:
-    """Return how many nodes the IMEX domain is configured with."""
-    services = examination.fabric_services
-    nodes = services if isinstance(services, Unknown) else services.imex_nodes
-    return [] if isinstance(nodes, Unknown) else [Evidence(NODES_CONFIG, plural(nodes, "node"))]
-
-
 @AREA.check(
     "imex-down",
     Severity.WARNING,
@@ -77,11 +69,12 @@ def imex_down(examination: Examination) -> Outcome:
         state = "not installed"
     else:
         state = need(service.state, SERVICES).value
+    nodes = map_known(examination.fabric_services, lambda services: services.imex_nodes)
     return found(
         "The nvidia-imex service is not running. Single-node jobs are not affected, nor are jobs whose Slurm"
         " prolog starts IMEX.",
         state_of(_IMEX, state),
-        *_domain(examination),
+        *(() if isinstance(nodes, Unknown) else (Evidence(NODES_CONFIG, plural(nodes, "node")),)),
         fix=start_imex(examination),
     )
 
@@ -116,8 +109,7 @@ def imex_channels_missing(examination: Examination) -> Outcome:
     count = 0 if isinstance(channels, Unknown) and channels.reason is Reason.NOT_THERE else channels
     if need(count, "the IMEX channels"):
         return passed(Evidence(CHANNELS, f"{count} there"))
-    driver = examination.node.gpus.driver if isinstance(examination.node.gpus, GpuFacts) else None
-    parameters = {} if driver is None else known(driver.parameters, {})
+    parameters = known(map_known(examination.node.gpus, lambda gpus: gpus.driver.parameters), {})
     seen = [Evidence(CHANNELS, "no channel")]
     if "CreateImexChannel0" in parameters:
         value = f"CreateImexChannel0: {parameters['CreateImexChannel0']}"

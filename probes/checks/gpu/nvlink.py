@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from probes.base.plan import Step, make_plan
-from probes.base.unknown import Reason, Unknown, known
+from probes.base.unknown import Reason, Unknown, known, map_known
 from probes.checks.gpu.devices import bdfs_of, names_of, need_gpus, needs_nvml
 from probes.facts.gpu.gpus import Gpu
 from probes.facts.system.platform import in_container
 from probes.facts.system.services import Service, ServiceState
+from probes.plans.common import start_at_boot_step
 from probes.queries.evidence_list import PCI_FUNCTIONS, first_n
 from probes.queries.finding import Area, Evidence, Outcome, Severity, end_with, found, need, passed, unknown
 from probes.queries.nvlink_fabric import NvSwitches, nvswitches_of
@@ -19,7 +20,9 @@ FABRIC_GUIDE = (
     "https://docs.nvidia.com/datacenter/tesla/fabric-manager-user-guide/index.html"
 )
 _MANAGER = "nvidia-fabricmanager"
+_START_MANAGER = start_at_boot_step("Start Fabric Manager now and at boot", _MANAGER)
 NO_CUDA = "CUDA fails with error 802 (system not yet initialized), so no GPU job starts."
+_FAILS_LATER = "CUDA fails with error 802 after the next start of Fabric Manager or the driver."
 SERVICES = "the services"
 _TOOLS = "the installed tools"
 NEEDS_HOST = "needs the host (services are not visible in a container)"
@@ -37,11 +40,6 @@ def need_switches(examination: Examination) -> NvSwitches:
 def service_of(examination: Examination, name: str) -> Service:
     """Return a service, or end the check as unknown."""
     return need(examination.services, SERVICES).services[name]
-
-
-def _manager_runs(examination: Examination) -> bool:
-    services = examination.services
-    return not isinstance(services, Unknown) and services.services[_MANAGER].state is ServiceState.ACTIVE
 
 
 def state_of(name: str, value: str) -> Evidence:
@@ -71,19 +69,9 @@ def fabric_manager_down(examination: Examination) -> Outcome:
         f"{switches.text} Only Fabric Manager configures them."
         + (" Its service failed." if state is ServiceState.FAILED else ""),
         state_of(_MANAGER, state.value),
-        fix=make_plan(
-            "Start Fabric Manager", _start_manager(), "If it fails, read /var/log/fabricmanager.log"
-        ),
+        fix=make_plan("Start Fabric Manager", _START_MANAGER, "If it fails, read /var/log/fabricmanager.log"),
         devices=switches.devices,
         part_of=("fabric-manager-down-version", "ib-umad-missing", "nvlsm-missing"),
-    )
-
-
-def _start_manager() -> Step:
-    return Step(
-        "Start Fabric Manager now and at boot",
-        ("systemctl", "enable", "--now", _MANAGER),
-        undo=("systemctl", "disable", "--now", _MANAGER),
     )
 
 
@@ -111,7 +99,7 @@ def fabric_manager_down_absent(examination: Examination) -> Outcome:
         fix=make_plan(
             "Install Fabric Manager",
             f"Install the package {_MANAGER} with exactly the driver's version",
-            _start_manager(),
+            _START_MANAGER,
         ),
         devices=switches.devices,
     )
@@ -136,7 +124,8 @@ def fabric_manager_down_version(examination: Examination) -> Outcome:
     seen = (Evidence("nv-fabricmanager --version", manager), Evidence("/sys/module/nvidia/version", driver))
     if manager == driver:
         return passed(*seen)
-    runs = _manager_runs(examination)
+    state = map_known(examination.services, lambda services: services.services[_MANAGER].state)
+    runs = state is ServiceState.ACTIVE
     return found(
         "Fabric Manager refuses to start with a driver of another version.",
         *seen,
@@ -147,9 +136,7 @@ def fabric_manager_down_version(examination: Examination) -> Outcome:
             disturbs="jobs that use NVLink, while Fabric Manager restarts",
         ),
         severity=Severity.WARNING if runs else None,
-        impact="CUDA fails with error 802 after the next start of Fabric Manager or the driver."
-        if runs
-        else "",
+        impact=_FAILS_LATER if runs else "",
         devices=switches.devices,
         part_of=("driver-library-mismatch",),
     )

@@ -73,9 +73,8 @@ def xid_memory_error(examination: Examination) -> Outcome:
         "Replace the GPU if remapping failed (Xid 64)",
         disturbs=_DRAIN,
     )
-    return found_in_log(
-        examination, messages, "row remapping takes effect at the next reset of the GPU.", fix
-    )
+    cause = "row remapping takes effect at the next reset of the GPU."
+    return found_in_log(examination, messages, cause, fix)
 
 
 @AREA.check(
@@ -110,11 +109,8 @@ def xid_nvlink_error(examination: Examination) -> Outcome:
 def xid_of_a_program(examination: Examination) -> Outcome:
     """Find Xids that are mostly a bug of the program."""
     messages = log_messages(examination, LogKind.XID, _xids(*PROGRAM))
-    return found_in_log(
-        examination,
-        messages,
-        "usually a bug in the program, or its peers died. If it hits many programs, suspect the hardware.",
-    )
+    cause = "usually a bug in the program, or its peers died. If it hits many programs, suspect the hardware."
+    return found_in_log(examination, messages, cause)
 
 
 class _Action(IntEnum):

@@ -31,9 +31,8 @@ def port_flapping(examination: Examination) -> Outcome:
         instruction("Read the link's quality: mlxlink -d BDF -m -c -e"),
         instruction("Clean, reseat or replace cable and optic; try another switch port"),
     )
-    return report_conditions(
-        examination, FLAPPING, Plan("Repair the link", steps, disturbs="jobs on this port"), 30.0, False
-    )
+    fix = Plan("Repair the link", steps, disturbs="jobs on this port")
+    return report_conditions(examination, FLAPPING, fix, 30.0, False)
 
 
 @AREA.check(
@@ -60,9 +59,8 @@ def port_errors_rising(examination: Examination) -> Outcome:
         instruction("Losses: compare ECN, PFC and traffic class of hosts and switches, and switch drops"),
         instruction("Timeouts: check the job's peers first"),
     )
-    return report_conditions(
-        examination, ERRORS_RISING, Plan("Find out where packets are lost", steps), 10.0, False
-    )
+    fix = Plan("Find out where packets are lost", steps)
+    return report_conditions(examination, ERRORS_RISING, fix, 10.0, False)
 
 
 @AREA.check(
@@ -145,11 +143,7 @@ def bandwidth_below_limit(examination: Examination) -> Outcome:
     """Find tests of GPU memory whose newest result since boot is far below the limit of its path."""
     steps = (
         Step("Measure again while no job runs", ("gdrtop", "bench", "--sweep"), needs_root=False),
-        Step(
-            "Compare with host memory over the same NIC",
-            ("gdrtop", "bench", "--memory", "compare"),
-            needs_root=False,
-        ),
+        Step("Compare with host memory over the same NIC", ("gdrtop", "bench", "--memory", "compare"), False),
         instruction("If host memory is as slow, check the NIC, cable, network and peer", False),
     )
     none = Evidence("saved results", "no result of this boot is slow, or nothing was measured")

@@ -32,7 +32,6 @@ from probes.snapshot.examination import Examination
 
 AREA = Area("modules")
 _DEPMOD = "depmod(8), modules.dep(5)"
-_CPU = "the CPU's architecture"
 
 
 @AREA.check(
@@ -76,10 +75,9 @@ def _rebuild(examination: Examination, names: tuple[str, ...]) -> Plan | None:
 )
 def module_wrong_architecture(examination: Examination) -> Outcome:
     """Compare the architecture in each file's vermagic with the CPU's."""
-    platform = examination.node.platform
-    cpu = need(platform if isinstance(platform, Unknown) else platform.cpu_architecture, _CPU)
-    facts = need(examination.module_files, FILES)
-    files = need(facts.files, FILES)
+    architecture = map_known(examination.node.platform, lambda platform: platform.cpu_architecture)
+    cpu = need(architecture, "the CPU's architecture")
+    files = need(need(examination.module_files, FILES).files, FILES)
     other = {name: file for name, file in files.items() if architecture_differs(examination, file) is True}
     if not other:
         return passed(Evidence("modinfo -F vermagic", f"{cpu}, as the CPU"))
@@ -153,9 +151,8 @@ def dkms_not_built_for_kernel(examination: Examination) -> Outcome:
         for package in dkms.modules
         if package.built or package.installed
     }
-    late = sorted(
-        name for name in (ours - built) & elsewhere.keys() if not _has_other_source(examination, name)
-    )
+    stale = (ours - built) & elsewhere.keys()
+    late = sorted(name for name in stale if not _has_other_source(examination, name))
     if not late:
         names = ", ".join(sorted(ours)) or "no driver package"
         return passed(Evidence(_DKMS, f"{names}: built for {release}"))
@@ -317,15 +314,14 @@ def initramfs_stale(examination: Examination) -> Outcome:
     if not differing:
         return passed(Evidence("modinfo -F srcversion", "the loaded modules are those on disk"))
     names = tuple(name for name, _, _ in differing)
+    versions = [
+        Evidence(f"/sys/module/{name}/srcversion", f"{loaded}, and modinfo -F srcversion {name}: {on_disk}")
+        for name, loaded, on_disk in differing
+    ]
     return found(
         f"{', '.join(names)} came from an initramfs that is older than the files on disk, or the files "
         "were replaced since boot.",
-        *(
-            Evidence(
-                f"/sys/module/{name}/srcversion", f"{loaded}, and modinfo -F srcversion {name}: {on_disk}"
-            )
-            for name, loaded, on_disk in differing[:SHOWN]
-        ),
+        *versions[:SHOWN],
         fix=reboot_plan("Rebuild the initramfs", *initramfs_steps(), reboot_step(), reversible=False),
         devices=names,
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from typing import TypeAlias
 
 from probes.base.frozen import frozen
 from probes.base.plan import Plan, Step, instruction, make_plan
@@ -202,11 +203,8 @@ def _load_or_install(examination: Examination, module: KernelModule, package: st
         return load_plan(examination, module.name)
     if not isinstance(module.on_disk, Unknown) or module.on_disk.reason is not Reason.NOT_THERE:
         return None
-    return make_plan(
-        f"Install {module.name}",
-        f"Install {package} for the running kernel",
-        load_step(examination, module.name),
-    )
+    install = f"Install {package} for the running kernel"
+    return make_plan(f"Install {module.name}", install, load_step(examination, module.name))
 
 
 for _row in _MODULES:
@@ -218,6 +216,10 @@ for _row in _MODULES:
         ok=_row.ok.format(_row.name),
         impact=_row.impact,
     )(partial(_not_loaded, _row))
+
+
+# Modules with the line that blocks each.
+_Blocked: TypeAlias = "list[tuple[KernelModule, Evidence]]"
 
 
 def _watched(examination: Examination) -> list[KernelModule]:
@@ -242,13 +244,7 @@ def _severity(examination: Examination, modules: list[KernelModule], usual: Seve
     return usual if severity is Severity.CRITICAL else severity
 
 
-def _blocked(
-    examination: Examination,
-    modules: list[tuple[KernelModule, Evidence]],
-    cause: str,
-    fix: Plan,
-    usual: Severity,
-) -> Outcome:
+def _blocked(examination: Examination, modules: _Blocked, cause: str, fix: Plan, usual: Severity) -> Outcome:
     facts = examination.node.modules
     if modules:
         blocked = [module for module, _ in modules]
@@ -266,9 +262,7 @@ def _blocked(
     return passed(Evidence("modprobe --showconfig", "no GPUDirect RDMA module is blocked"))
 
 
-def _unblock_steps(
-    examination: Examination, what: str, modules: list[tuple[KernelModule, Evidence]]
-) -> tuple[Step, ...]:
+def _unblock_steps(examination: Examination, what: str, modules: _Blocked) -> tuple[Step, ...]:
     """Return the steps that delete lines of modprobe.d, rebuild the initramfs and load the modules."""
     files = sorted({evidence.source.rpartition(":")[0] for _, evidence in modules})
     return (

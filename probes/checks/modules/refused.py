@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from probes.base.plan import Plan, Step
-from probes.base.unknown import Reason, Unknown, known, map_known
+from probes.base.unknown import Unknown, is_there, known, map_known
 from probes.facts.kernel.log import LogKind
 from probes.facts.kernel.module_files import ModuleFile
 from probes.plans.common import reboot_plan, reboot_step
@@ -52,11 +52,7 @@ def kernel_forbids_modules_disabled(examination: Examination) -> Outcome:
 def _files(examination: Examination, names: tuple[str, ...], *evidence: Evidence) -> list[ModuleFile]:
     """Return the files of modules, without those that have none."""
     files = (file_of(examination, name) for name in names)
-    return [
-        need(file, FILES, *evidence)
-        for file in files
-        if not isinstance(file, Unknown) or file.reason is not Reason.NOT_THERE
-    ]
+    return [need(file, FILES, *evidence) for file in files if is_there(file) is not False]
 
 
 def _messages(
@@ -95,11 +91,8 @@ def _refused_unsigned(
 ) -> Outcome:
     """Check for missing, unsigned modules on a kernel that refuses those."""
     missing = need(missing_modules(examination), FILES, refuses)
-    files = [
-        file
-        for file in _files(examination, missing, refuses)
-        if isinstance(file.signer, Unknown) and file.signer.reason is Reason.NOT_THERE
-    ]
+    here = _files(examination, missing, refuses)
+    files = [file for file in here if is_there(file.signer) is False]
     if not files:
         return passed(refuses, Evidence("modinfo", "no missing module is unsigned"))
     names = tuple(file.name for file in files)
@@ -132,11 +125,8 @@ def kernel_forbids_modules_lockdown(examination: Examination) -> Outcome:
     mode = need(need(examination.node.kernel, path).lockdown, path, absent=absent)
     if mode == "none":
         return passed(Evidence(path, "none"))
-    return _refused_unsigned(
-        examination,
-        Evidence(path, f"[{mode}]"),
-        f"the kernel is locked down ({mode}), so it accepts only signed modules",
-    )
+    cause = f"the kernel is locked down ({mode}), so it accepts only signed modules"
+    return _refused_unsigned(examination, Evidence(path, f"[{mode}]"), cause)
 
 
 @AREA.check(
@@ -153,12 +143,9 @@ def secure_boot_unsigned(examination: Examination) -> Outcome:
     enforced = map_known(examination.node.kernel, lambda kernel: kernel.signatures_enforced)
     if not need(enforced, path, absent=Evidence(path, "not there: a kernel without module signatures")):
         return passed(Evidence(path, "N"))
-    return _refused_unsigned(
-        examination,
-        Evidence(path, "Y"),
-        "the kernel loads only modules with a trusted signature",
-        ("kernel-forbids-modules-lockdown",),
-    )
+    cause = "the kernel loads only modules with a trusted signature"
+    part_of = ("kernel-forbids-modules-lockdown",)
+    return _refused_unsigned(examination, Evidence(path, "Y"), cause, part_of)
 
 
 @AREA.check(
@@ -210,9 +197,8 @@ def module_wrong_vermagic(examination: Examination) -> Outcome:
         and "/weak-updates/" not in file.path
     ]
     if not others:
-        return passed(
-            Evidence("modinfo -F vermagic", f"no missing module was built for a kernel other than {release}")
-        )
+        none = f"no missing module was built for a kernel other than {release}"
+        return passed(Evidence("modinfo -F vermagic", none))
     names = tuple(file.name for file in others)
     return found(
         f"The file of {', '.join(names)} below /lib/modules/{release} was copied there, or comes from a "

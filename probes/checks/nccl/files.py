@@ -117,9 +117,8 @@ def nccl_conf_ignored_lines(examination: Examination) -> Outcome:
     for process in facts.processes:
         if process.nccl_conf != facts.nccl_conf:
             confs.append((f"/proc/{process.pid}/root{NCCL_CONF}", process.nccl_conf))
-    evidence = [
-        Evidence(path, line) for path, conf in confs if isinstance(conf, NcclConf) for line in conf.ignored
-    ]
+    read = [(path, conf) for path, conf in confs if isinstance(conf, NcclConf)]
+    evidence = [Evidence(path, line) for path, conf in read for line in conf.ignored]
     if evidence:
         return found(
             "NCCL treats spaces and the word “export” as part of the variable's name, so these lines set"

@@ -98,12 +98,8 @@ def wrong_gids(
 )
 def nccl_gid_index_missing(examination: Examination) -> Outcome:
     """Look for the index on every Ethernet port that the job may use."""
-    return _conclude(
-        examination,
-        is_empty,
-        Severity.CRITICAL,
-        "The GID tables of these ports have no entry with this index.",
-    )
+    cause = "The GID tables of these ports have no entry with this index."
+    return _conclude(examination, is_empty, Severity.CRITICAL, cause)
 
 
 @AREA.check(
@@ -116,9 +112,8 @@ def nccl_gid_index_missing(examination: Examination) -> Outcome:
 )
 def nccl_gid_index_not_v2(examination: Examination) -> Outcome:
     """Read the type of the GID on every Ethernet port that the job may use."""
-    return _conclude(
-        examination, is_v1, Severity.WARNING, "These are RoCE v1 GIDs, which routers do not forward."
-    )
+    cause = "These are RoCE v1 GIDs, which routers do not forward."
+    return _conclude(examination, is_v1, Severity.WARNING, cause)
 
 
 def _conclude(

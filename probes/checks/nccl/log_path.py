@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from probes.base.text import capitalized
-from probes.base.unknown import Unknown
+from probes.base.unknown import known, map_known
 from probes.queries.evidence_list import join_limited
 from probes.queries.finding import Area, Evidence, Outcome, Severity
 from probes.queries.job_logs import (
@@ -38,11 +38,8 @@ AREA = Area("nccl")
 _TO_TCP = ("NCCL_NET", "NCCL_IB_DISABLE", "NCCL_NET_PLUGIN")
 _OF_NETWORK = (*_TO_TCP, "NCCL_IB_HCA")
 _OF_GDR = (
-    "NCCL_NET_GDR_LEVEL",
-    "NCCL_NET_GDR_READ",
-    "NCCL_NET_GDR_C2C",
-    "NCCL_DMABUF_ENABLE",
-    "NCCL_IB_CUDA_SUPPORT",
+    *("NCCL_NET_GDR_LEVEL", "NCCL_NET_GDR_READ", "NCCL_NET_GDR_C2C"),
+    *("NCCL_DMABUF_ENABLE", "NCCL_IB_CUDA_SUPPORT"),
 )
 _CAUSES_OF_STAGING = (
     *("no-gdr-path", *STAGING_SETTINGS),
@@ -65,11 +62,6 @@ def _tcp_network(rank: Rank) -> str:
     return next((network for network in networks if network in TCP_NETWORKS), "")
 
 
-def _has_rdma(examination: Examination) -> bool:
-    rdma = examination.node.rdma
-    return not isinstance(rdma, Unknown) and bool(rdma.devices)
-
-
 def _is_by_design(examination: Examination) -> bool:
     """Say whether this hardware cannot use GPUDirect RDMA, which the verdict says."""
     return examination.usability.state is NodeState.NOT_APPLICABLE
@@ -78,11 +70,6 @@ def _is_by_design(examination: Examination) -> bool:
 def _reason_lines(reading: JobLogReading) -> Iterator[Evidence]:
     for reason in reading.verdict.reasons:
         yield Evidence(line_of(reason.places, reading), reason.text)
-
-
-def _first_reason(reading: JobLogReading) -> str:
-    reasons = reading.verdict.reasons
-    return f"{reasons[0].text}." if reasons else "The log does not say why."
 
 
 @AREA.check(
@@ -98,7 +85,8 @@ def _first_reason(reading: JobLogReading) -> str:
 def job_log_tcp(examination: Examination) -> Outcome:
     """Find logs with `via NET/Socket` on a node that has RDMA devices."""
     readings = readings_of(examination)
-    is_fault = _has_rdma(examination) and not _is_by_design(examination)
+    rdma = known(map_known(examination.node.rdma, lambda rdma: rdma.devices), ())
+    is_fault = bool(rdma) and not _is_by_design(examination)
     affected = [reading for reading in readings if is_fault and _staged(reading, over_tcp=True)]
     evidence: list[Evidence] = []
     cause = ""
@@ -153,7 +141,9 @@ def job_log_staged(examination: Examination) -> Outcome:
         evidence.extend(environment_evidence(examination, reading, _OF_GDR))
         environment = environment_sentence(examination, reading, _OF_GDR, "disables it")
         who = _ranks_sentence(examination, reading, ranks)
-        cause = cause or f"{who}{_first_reason(reading)} {environment}"
+        reasons = reading.verdict.reasons
+        why = f"{reasons[0].text}." if reasons else "The log does not say why."
+        cause = cause or f"{who}{why} {environment}"
         devices += [end for rank in ranks for end in (*rank.gpus, *rank.nics)] if who else []
     is_partly = all(reading.facts.channels.gdr for reading in affected)
     compare = (

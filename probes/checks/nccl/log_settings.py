@@ -79,16 +79,9 @@ def _is_same(setting: Setting, value: str) -> bool:
 # Kinds that stop a job or break a connection; others are only shown on the NCCL screen.
 _SERIOUS = frozenset(
     (
-        *(
-            "async-event",
-            "proxy-failed",
-            "cuda-failure",
-            "shared-memory",
-            "duplicate-gpu",
-            "version-mismatch",
-        ),
-        *("register-dmabuf", "register-memory-limit", "register-memory", "create-queue", "connect-queue"),
-        *("no-interface", "mixed-nics", "gid-table", "mnnvl", "nvls"),
+        *("async-event", "proxy-failed", "cuda-failure", "shared-memory", "duplicate-gpu"),
+        *("version-mismatch", "register-dmabuf", "register-memory-limit", "register-memory"),
+        *("create-queue", "connect-queue", "no-interface", "mixed-nics", "gid-table", "mnnvl", "nvls"),
         *("watchdog-timeout", "watchdog-failure", "watchdog-ended", "torch-error"),
     )
 )

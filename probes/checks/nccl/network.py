@@ -94,9 +94,8 @@ def _lists(examination: Examination) -> Iterator[tuple[JobSettings, HcaList]]:
 def selected_ports(examination: Examination, hcas: HcaList) -> list[tuple[RdmaDevice, RdmaPort]]:
     """Return the ports that a list selects."""
     ports = all_ports(examination)
-    return [
-        ports[place] for place in _selected(tuple((device.name, port.number) for device, port in ports), hcas)
-    ]
+    places = _selected(tuple((device.name, port.number) for device, port in ports), hcas)
+    return [ports[place] for place in places]
 
 
 @lru_cache(maxsize=64)  # hundreds of processes have the same list
@@ -164,12 +163,8 @@ def nccl_ib_hca_entry_without_device(examination: Examination) -> Outcome:
         ]
         if missing and selected_ports(examination, hcas):
             evidence.append(settings.evidence(HCA, f"no such port: {', '.join(missing[:SHOWN])}"))
-    return _conclude_lists(
-        examination,
-        evidence,
-        "NCCL silently ignores entries that match no port.",
-        f"or correct the names {_EXACT}",
-    )
+    cause = "NCCL silently ignores entries that match no port."
+    return _conclude_lists(examination, evidence, cause, f"or correct the names {_EXACT}")
 
 
 @AREA.check(
@@ -197,12 +192,8 @@ def nccl_ib_hca_prefix(examination: Examination) -> Outcome:
         ]
         if more:
             evidence.append(settings.evidence(HCA, ", ".join(sorted(more)[:SHOWN])))
-    return _conclude_lists(
-        examination,
-        evidence,
-        "Without a leading “=”, NCCL takes each name as a prefix, so mlx5_1 also selects mlx5_10.",
-        f"or use exact names {_EXACT}",
-    )
+    cause = "Without a leading “=”, NCCL takes each name as a prefix, so mlx5_1 also selects mlx5_10."
+    return _conclude_lists(examination, evidence, cause, f"or use exact names {_EXACT}")
 
 
 @AREA.check(
@@ -229,13 +220,9 @@ def nccl_ib_hca_port_down(examination: Examination) -> Outcome:
                 evidence.append(settings.evidence(HCA, f"{device.name}:{port.number} is {port.state}"))
     if not evidence:
         need(first_unread(states), "the state of the ports")
-    return _conclude_lists(
-        examination,
-        evidence,
-        "NCCL uses ACTIVE ports only and skips the others.",
-        "or bring the port up",
-        part_of=same_cause_as_down(examination, down),
-    )
+    cause = "NCCL uses ACTIVE ports only and skips the others."
+    part_of = same_cause_as_down(examination, down)
+    return _conclude_lists(examination, evidence, cause, "or bring the port up", part_of)
 
 
 @AREA.check(
@@ -257,12 +244,8 @@ def nccl_ib_hca_mixed_layers(examination: Examination) -> Outcome:
         if len(layers) > 1:
             shown = ", ".join(f"{name} is {layer}" for layer, name in layers.items())
             evidence.append(settings.evidence(HCA, shown))
-    return _conclude_lists(
-        examination,
-        evidence,
-        "NCCL may pair a port of one network with a port of the other.",
-        f"or name the NICs of one network only {_EXACT}",
-    )
+    cause = "NCCL may pair a port of one network with a port of the other."
+    return _conclude_lists(examination, evidence, cause, f"or name the NICs of one network only {_EXACT}")
 
 
 @AREA.check(
@@ -284,13 +267,9 @@ def nccl_ib_hca_mixed_rates(examination: Examination) -> Outcome:
         if len(rates) > 1:
             shown = ", ".join(f"{name} {rate:g} Gb/s" for rate, name in sorted(rates.items()))
             evidence.append(settings.evidence(HCA, shown))
-    return _conclude_lists(
-        examination,
-        evidence,
-        "The list may contain a storage or management NIC.",
-        f"or name the fast NICs only {_EXACT}",
-        part_of=("nccl-ib-hca-prefix", "nccl-ib-hca-mixed-layers", "roce-bond-port-down"),
-    )
+    cause, fix = "The list may contain a storage or management NIC.", f"or name the fast NICs only {_EXACT}"
+    part_of = ("nccl-ib-hca-prefix", "nccl-ib-hca-mixed-layers", "roce-bond-port-down")
+    return _conclude_lists(examination, evidence, cause, fix, part_of)
 
 
 def _rank(topology: Topology, gpu: str, nic: str) -> int | None:
@@ -347,9 +326,5 @@ def nccl_ib_hca_leaves_out_nearest(examination: Examination) -> Outcome:
         chosen = {device.name for device, _ in selected_ports(examination, hcas)}
         left_out = nearest_left_out(examination, chosen, gpus_of(examination, settings.process))
         evidence.extend(settings.evidence(HCA, f"{nic} is nearest to {gpu}") for gpu, nic in left_out.items())
-    return _conclude_lists(
-        examination,
-        evidence,
-        "For these GPUs the list selects only NICs that are farther away.",
-        "or add the NIC that is shown",
-    )
+    cause = "For these GPUs the list selects only NICs that are farther away."
+    return _conclude_lists(examination, evidence, cause, "or add the NIC that is shown")

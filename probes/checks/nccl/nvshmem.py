@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from probes.base.plan import Plan, Step, instruction, make_plan
+from probes.base.plan import Plan, instruction, make_plan
 from probes.base.unknown import Maybe, Unknown, map_known
-from probes.facts.jobs.processes import Process
 from probes.facts.kernel.modules import ModuleState
 from probes.nccl.settings import parse_number
-from probes.plans.common import driver_option_plan
+from probes.plans.common import driver_option_plan, modprobe_step
 from probes.queries.finding import Area, Evidence, Outcome, Severity, need, passed
-from probes.queries.jobs import Jobs, JobSettings, conclude, jobs_of, maps, no_fault, usable_paths
+from probes.queries.jobs import Jobs, conclude, jobs_of, maps, no_fault, usable_paths
 from probes.snapshot.examination import Examination
 
 AREA = Area("nccl")
@@ -48,13 +47,10 @@ def nvshmem_needs_peermem(examination: Examination) -> Outcome:
 
 def _without_peermem(has_dmabuf: bool) -> Plan:
     """Update NVSHMEM where DMA-BUF is usable, because NVIDIA deprecates nvidia_peermem; else load it."""
-    load = Step(
-        "Load the module; this fails if it was built without peer-memory symbols",
-        ("modprobe", "nvidia-peermem"),
-        undo=("modprobe", "-r", "nvidia-peermem"),
-    )
-    note = "A newer NVSHMEM does not need it. Restart the job in either case."
     if not has_dmabuf:
+        why = "Load the module; this fails if it was built without peer-memory symbols"
+        load = modprobe_step(why, "nvidia-peermem")
+        note = "A newer NVSHMEM does not need it. Restart the job in either case."
         return make_plan("Load nvidia_peermem", load, note=note)
     update = "Update NVSHMEM in the job's image, so that it uses DMA-BUF, which works on this node"
     otherwise = instruction("If that is not possible, load the older path: `modprobe nvidia-peermem`")
@@ -107,19 +103,12 @@ def _ibgda_users(jobs: Jobs) -> dict[int, Evidence]:
         process = settings.process
         if process is None or (settings.get(_HANDLER) or "").strip().lower() == "cpu":
             continue
-        evidence = _uses_ibgda(settings, process)
-        if evidence is not None:
-            users[process.pid] = evidence
+        # A variable alone may be left over in an image that runs something else.
+        if maps(process, _TRANSPORT):
+            users[process.pid] = Evidence(f"/proc/{process.pid}/maps", _TRANSPORT)
+        elif parse_number(settings.get(_IBGDA) or "") and maps(process, _HOST):
+            users[process.pid] = settings.evidence(_IBGDA)
     return users
-
-
-def _uses_ibgda(settings: JobSettings, process: Process) -> Evidence | None:
-    # A variable alone may be left over in an image that runs something else.
-    if maps(process, _TRANSPORT):
-        return Evidence(f"/proc/{process.pid}/maps", _TRANSPORT)
-    if parse_number(settings.get(_IBGDA) or "") and maps(process, _HOST):
-        return settings.evidence(_IBGDA)
-    return None
 
 
 def _missing_options(parameters: dict[str, str]) -> list[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from probes.base.unknown import Unknown
+from probes.base.unknown import Unknown, known
 from probes.facts.system.platform import Environment
 from probes.nccl.settings import LOC, parse_level, parse_number
 from probes.queries.evidence_list import RDMA_DEVICES, SHOWN
@@ -202,14 +202,9 @@ def nccl_collnet_without_plugin(examination: Examination) -> Outcome:
         if process is None or not parse_number(value) or isinstance(process.libraries, Unknown):
             return None
         names = {library.name for library in process.libraries}
-        has_rdma = not isinstance(process.uverbs_files, Unknown) and bool(process.uverbs_files)
-        if (
-            not has_rdma
-            or "libnccl" not in names
-            or any(library.startswith("libnccl-net") for library in names)
-        ):
-            return None
-        return "no libnccl-net is mapped"
+        has_plugin = any(library.startswith("libnccl-net") for library in names)
+        has_rdma = bool(known(process.uverbs_files, ()))
+        return "no libnccl-net is mapped" if has_rdma and "libnccl" in names and not has_plugin else None
 
     return conclude(
         jobs_of(examination),

@@ -51,9 +51,8 @@ def error_counter_full(examination: Examination) -> Outcome:
             fix=zero_counters(chosen),
             devices=devices_of(chosen),
         )
-    return missing or passed(
-        *first_n(Evidence(f"{port.path}/counters", "none is full") for port in ports) or (NO_PORTS,)
-    )
+    none = first_n(Evidence(f"{port.path}/counters", "none is full") for port in ports)
+    return missing or passed(*none or (NO_PORTS,))
 
 
 @AREA.check(
@@ -69,9 +68,8 @@ def port_counters_missing(examination: Examination) -> Outcome:
 
     EFA has its own in hw_counters (hw/efa/efa_verbs.c), and Slingshot NICs have no port in sysfs.
     """
-    ports = [
-        port for port in need_ports(examination) if port.device.driver != "efa" and has_verbs(port.device)
-    ]
+    ports = [port for port in need_ports(examination) if has_verbs(port.device)]
+    ports = [port for port in ports if port.device.driver != "efa"]
     without: list[tuple[Port, Unknown]] = []
     other: Outcome | None = None
     for port in ports:
@@ -97,7 +95,6 @@ def port_counters_missing(examination: Examination) -> Outcome:
             *first_n(Evidence(f"{port.path}/counters", str(why)) for port, why in without),
             devices=devices_of(port for port, _ in without),
         )
-    counts = [
-        Evidence(f"{port.path}/counters", f"{len(known(_errors(port), {}))} error counters") for port in ports
-    ]
-    return other or passed(*first_n(counts) or (NO_PORTS,))
+    counts = [(f"{port.path}/counters", len(known(_errors(port), {}))) for port in ports]
+    shown = first_n(Evidence(path, f"{count} error counters") for path, count in counts)
+    return other or passed(*shown or (NO_PORTS,))

@@ -7,13 +7,7 @@ from collections.abc import Mapping
 from probes.base.frozen import frozen
 from probes.base.plan import Plan, instruction, make_plan
 from probes.base.unknown import Reason, Unknown, known, map_known
-from probes.checks.nic.counter_readings import (
-    CounterReading,
-    all_fine,
-    health_before,
-    read_counters,
-    rise_of,
-)
+from probes.checks.nic.counter_readings import CounterReading, all_fine, health_before, read_counters, rise_of
 from probes.facts.rdma.counters import PORT_COUNTERS, Harm, Place
 from probes.queries.evidence_list import first_n
 from probes.queries.finding import Area, Outcome, Severity, found, unknown_without

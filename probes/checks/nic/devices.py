@@ -3,19 +3,13 @@
 from __future__ import annotations
 
 from probes.base.plan import Step, make_plan
-from probes.base.unknown import Reason, Unknown, known
+from probes.base.unknown import Reason, Unknown, is_there, known
 from probes.checks.nic.port_rates import is_bond
 from probes.facts.pci.functions import PciFunction, PciKind, is_for_guests
 from probes.facts.rdma.devices import NAMESPACE_ARGV, RdmaDevice
-from probes.queries.evidence_list import (
-    NAMESPACE_OF_DEVICES,
-    PCI_FUNCTIONS,
-    RDMA_DEVICES,
-    first_n,
-    join_limited,
-)
+from probes.queries.evidence_list import NAMESPACE_OF_DEVICES, PCI_FUNCTIONS, first_n, join_limited
 from probes.queries.finding import Area, Evidence, Outcome, Severity, found, need, passed, unknown
-from probes.queries.ports import NO_PORTS, gpus_without_nic
+from probes.queries.ports import NO_PORTS, gpus_without_nic, need_devices
 from probes.snapshot.examination import Examination
 
 AREA = Area("nic")
@@ -38,11 +32,7 @@ def _functions(examination: Examination) -> list[PciFunction]:
 
 
 def _devices(examination: Examination) -> tuple[RdmaDevice, ...]:
-    rdma = examination.node.rdma
-    if isinstance(rdma, Unknown) and rdma.reason is Reason.NOT_THERE:
-        return ()
-    devices = need(rdma, RDMA_DEVICES).devices
-    return tuple(device for device in devices if not isinstance(device.bdf, Unknown))
+    return tuple(device for device in need_devices(examination) if not isinstance(device.bdf, Unknown))
 
 
 def _lost(examination: Examination, bdfs: list[str]) -> Severity:
@@ -66,9 +56,7 @@ def _driver_evidence(function: PciFunction) -> Evidence:
 def nic_without_driver(examination: Examination) -> Outcome:
     """Find NICs without a bound kernel driver."""
     functions = _functions(examination)
-    bare = [
-        nic for nic in functions if isinstance(nic.driver, Unknown) and nic.driver.reason is Reason.NOT_THERE
-    ]
+    bare = [nic for nic in functions if is_there(nic.driver) is False]
     if bare:
         bdfs = [nic.bdf for nic in bare]
         return found(

@@ -10,7 +10,7 @@ from probes.checks.nic.counters import FEW_CARRIER_CHANGES
 from probes.facts.kernel.log import KernelMessage, LogKind
 from probes.facts.rdma.port_health import ErrorCounter
 from probes.queries.finding import Area, Outcome, Severity
-from probes.queries.kernel_log import bdfs_in, found_in_log, log_messages
+from probes.queries.kernel_log import Filter, bdfs_in, found_in_log, log_messages
 from probes.queries.ports import ports_of
 from probes.snapshot.examination import Examination
 
@@ -60,9 +60,8 @@ def nic_power_or_heat(examination: Examination) -> Outcome:
         "Check power and cooling",
         "Check the slot's power limit (BIOS), auxiliary power, fans and the temperature of the optics",
     )
-    return found_in_log(
-        examination, messages, "the NIC reported insufficient power or high temperature.", fix
-    )
+    cause = "the NIC reported insufficient power or high temperature."
+    return found_in_log(examination, messages, cause, fix)
 
 
 @AREA.check(
@@ -106,6 +105,10 @@ def _counter_checks(examination: Examination, bdfs: set[str]) -> tuple[str, ...]
     return tuple(name for name, nics in flapped.items() if bdfs <= nics)
 
 
+def _is_about(*phrases: str) -> Filter:
+    return lambda message: any(words in message.text for words in phrases)
+
+
 @AREA.check(
     "monitor-causes-log-flood",
     Severity.NOTE,
@@ -116,20 +119,14 @@ def _counter_checks(examination: Examination, bdfs: set[str]) -> tuple[str, ...]
 )
 def monitor_causes_log_flood(examination: Examination) -> Outcome:
     """Find registers that the firmware denies, as a reader of counters asks for them."""
-    messages = log_messages(
-        examination, LogKind.NIC_COMMAND, lambda message: _REFUSED_REGISTER in message.text
-    )
+    messages = log_messages(examination, LogKind.NIC_COMMAND, _is_about(_REFUSED_REGISTER))
     fix = make_plan(
         "Exclude this NIC from monitoring",
         "Exclude the device in the exporter that reads its counters (its pid is in the line)",
         needs_root=False,
     )
-    return found_in_log(
-        examination,
-        messages,
-        "the firmware denies this host access to some registers. Nothing else is wrong.",
-        fix,
-    )
+    cause = "the firmware denies this host access to some registers. Nothing else is wrong."
+    return found_in_log(examination, messages, cause, fix)
 
 
 @AREA.check(
@@ -142,11 +139,7 @@ def monitor_causes_log_flood(examination: Examination) -> Outcome:
 )
 def fw_resources_exhausted(examination: Examination) -> Outcome:
     """Find registrations of memory that the firmware refused."""
-    messages = log_messages(
-        examination,
-        LogKind.NIC_COMMAND,
-        lambda message: any(words in message.text for words in _REFUSED_REGION),
-    )
+    messages = log_messages(examination, LogKind.NIC_COMMAND, _is_about(*_REFUSED_REGION))
     fix = make_plan(
         "Find the process with too many memory regions",
         Step("Count memory regions and queues of each NIC", ("rdma", "resource", "show"), False),
@@ -166,11 +159,8 @@ def fw_resources_exhausted(examination: Examination) -> Outcome:
 )
 def nic_firmware_command_failed(examination: Examination) -> Outcome:
     """Find all other commands that the firmware failed."""
-    messages = log_messages(
-        examination,
-        LogKind.NIC_COMMAND,
-        lambda message: not any(words in message.text for words in (_REFUSED_REGISTER, *_REFUSED_REGION)),
-    )
+    reported = _is_about(_REFUSED_REGISTER, *_REFUSED_REGION)
+    messages = log_messages(examination, LogKind.NIC_COMMAND, lambda message: not reported(message))
     fix = make_plan(
         "Update the firmware",
         Step("Show the firmware of all NICs", ("mlxfwmanager", "--query")),
@@ -178,6 +168,5 @@ def nic_firmware_command_failed(examination: Examination) -> Outcome:
         reversible=False,
         disturbs="every job that uses the NIC",
     )
-    return found_in_log(
-        examination, messages, "driver and firmware do not match, or the firmware hangs.", fix
-    )
+    cause = "driver and firmware do not match, or the firmware hangs."
+    return found_in_log(examination, messages, cause, fix)

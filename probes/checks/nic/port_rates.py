@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from probes.base.plan import Step, make_plan
-from probes.base.unknown import Reason, Unknown, known
+from probes.base.unknown import Unknown, known
 from probes.checks.nccl.network import used_devices
 from probes.facts.rdma.bonds import Bond, BondMember
 from probes.facts.rdma.devices import RdmaDevice
 from probes.nccl.settings import parse_number
 from probes.plans.common import reboot_plan
-from probes.queries.evidence_list import RDMA_DEVICES, first_n, join_limited
+from probes.queries.evidence_list import first_n, join_limited
 from probes.queries.finding import Area, Evidence, Outcome, Severity, found, need, passed
 from probes.queries.jobs import RESTARTS, jobs_of
-from probes.queries.ports import NO_PORTS, Port, by_board, devices_of, need_ports, port_names
+from probes.queries.ports import NO_PORTS, Port, by_board, devices_of, need_devices, need_ports, port_names
 from probes.snapshot.examination import Examination
 
 AREA = Area("nic")
@@ -80,7 +80,7 @@ def _rate(port: Port) -> Evidence:
     bond = port.facts.bond
     if bond is not None and not isinstance(rate, Unknown):
         text = f"{rate:g} Gb/sec, over {len(bond.up)} of {len(bond.members)} ports"
-        return Evidence(f"/sys/class/net/{bond.netdev}/bonding/slaves", text)
+        return Evidence(_members_file(bond), text)
     shown = "unknown" if isinstance(rate, Unknown) else f"{rate:g} Gb/sec ({known(port.facts.rate_text, '')})"
     return Evidence(f"{port.path}/rate", shown)
 
@@ -177,13 +177,6 @@ def is_bond(device: RdmaDevice) -> bool:
     return is_named or any(port.bond is not None for port in device.ports)
 
 
-def _devices(examination: Examination) -> tuple[RdmaDevice, ...]:
-    rdma = examination.node.rdma
-    if isinstance(rdma, Unknown) and rdma.reason is Reason.NOT_THERE:
-        return ()
-    return need(rdma, RDMA_DEVICES).devices
-
-
 def _members_file(bond: Bond) -> str:
     return f"/sys/class/net/{bond.netdev}/bonding/slaves"
 
@@ -205,13 +198,12 @@ def lost_members(device: RdmaDevice) -> list[BondMember]:
 )
 def roce_bond_port_down(examination: Examination) -> Outcome:
     """Find bonds with a port whose netdev is not up; the RDMA port does not show it."""
-    devices = _devices(examination)
+    devices = need_devices(examination)
     broken = {device.name: lost for device in devices if (lost := lost_members(device))}
     if broken:
         members = [member for lost in broken.values() for member in lost]
-        names = ", ".join(
-            f"{join_limited(member.netdev for member in lost)} of {name}" for name, lost in broken.items()
-        )
+        netdevs = {name: join_limited(member.netdev for member in lost) for name, lost in broken.items()}
+        names = ", ".join(f"{shown} of {name}" for name, shown in netdevs.items())
         return found(
             f"{names}: the port has no link. The bond carries everything over its other port.",
             *first_n(
@@ -231,10 +223,8 @@ def roce_bond_port_down(examination: Examination) -> Outcome:
             devices=tuple(broken),
         )
     bonds = [port.bond for device in devices for port in device.ports if port.bond is not None]
-    return passed(
-        *first_n(Evidence(_members_file(bond), f"{len(bond.up)} of {len(bond.members)} up") for bond in bonds)
-        or (_NO_BOND,)
-    )
+    up = first_n(Evidence(_members_file(bond), f"{len(bond.up)} of {len(bond.members)} up") for bond in bonds)
+    return passed(*up or (_NO_BOND,))
 
 
 @AREA.check(
@@ -248,7 +238,7 @@ def roce_bond_port_down(examination: Examination) -> Outcome:
 )
 def single_rail_or_half_rate_bond(examination: Examination) -> Outcome:
     """Find bonds, unless every job, or /etc/nccl.conf, sets two or more queue pairs per connection."""
-    devices = _devices(examination)
+    devices = need_devices(examination)
     bonds = [device for device in devices if is_bond(device)]
     if not bonds:
         each_one = (Evidence("/sys/class/infiniband", device.name) for device in devices)

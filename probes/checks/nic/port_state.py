@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from probes.base.plan import Plan, Step, instruction, make_plan, sentences
+from probes.base.plan import Plan, Step, make_plan, sentences
 from probes.base.unknown import Unknown, known
 from probes.plans.ports import KEEP, enable_steps, link_type_plan, netdev_steps
 from probes.queries.evidence_list import SHOWN, first_n
@@ -36,6 +36,10 @@ def _physical_state(port: Port) -> Evidence:
 
 def _netdev_flags(port: Port) -> Evidence:
     return Evidence(f"/sys/class/net/{known(port.facts.netdev, '?')}/flags", "IFF_UP is not set")
+
+
+def _link_layer(port: Port) -> Evidence:
+    return Evidence(f"{port.path}/link_layer", str(port.facts.link_layer))
 
 
 # Impact of every port that is down; how much it is depends on the GPUs near it.
@@ -110,13 +114,10 @@ def _check_cable(ports: list[Port]) -> Plan:
 
 def _check_subnet_manager(ports: list[Port]) -> Plan:
     port = ports[0]
-    ask = Step(
-        "Query the fabric's subnet manager", ("sminfo", "-C", port.device.name, "-P", str(port.facts.number))
-    )
-    start = instruction(
-        "Start or repair the subnet manager: on the switch, in UFM, or opensm on one node", False
-    )
-    return make_plan("Have the subnet manager configure the port", ask, start)
+    query = ("sminfo", "-C", port.device.name, "-P", str(port.facts.number))
+    ask = Step("Query the fabric's subnet manager", query)
+    start = "Start or repair the subnet manager: on the switch, in UFM, or opensm on one node"
+    return make_plan("Have the subnet manager configure the port", ask, start, needs_root=False)
 
 
 _add_check(
@@ -191,17 +192,14 @@ def link_layer_wrong(examination: Examination) -> Outcome:
         return found(
             f"{port_names(odd)}: {layer} without a link, unlike most ports of this NIC model. The link type "
             "of the card is wrong, or the cable is in the wrong switch.",
-            *first_n(Evidence(f"{port.path}/link_layer", str(port.facts.link_layer)) for port in odd),
+            *first_n(_link_layer(port) for port in odd),
             fix=link_type_plan(examination, odd[:SHOWN], "2" if layer == "InfiniBand" else "1"),
             severity=cost_of_loss(examination, odd),
             devices=devices_of(odd),
         )
     for port in ports:
         need(port.facts.link_layer, "the link layers of the ports")
-    return passed(
-        *first_n(Evidence(f"{port.path}/link_layer", str(port.facts.link_layer)) for port in ports)
-        or (NO_PORTS,)
-    )
+    return passed(*first_n(_link_layer(port) for port in ports) or (NO_PORTS,))
 
 
 def _ports_of_wrong_layer(ports: tuple[Port, ...]) -> list[Port]:

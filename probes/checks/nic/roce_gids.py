@@ -46,12 +46,9 @@ def _all_have_gids(ports: tuple[Port, ...]) -> Outcome:
         for gid in need(port.facts.gids, f"the GIDs of {port.device.name}"):
             # A GID of an unknown type may be the right one.
             need(gid.type, f"the GIDs of {port.device.name}")
-    return passed(
-        *first_n(
-            Evidence(f"{port.path}/gids", f"{len(known(port.facts.gids, ()))} entries") for port in ports
-        )
-        or (NO_ROCE,)
-    )
+    counts = [(port.path, len(known(port.facts.gids, ()))) for port in ports]
+    shown = first_n(Evidence(f"{path}/gids", f"{count} entries") for path, count in counts)
+    return passed(*shown or (NO_ROCE,))
 
 
 def _address(port: Port) -> Plan:

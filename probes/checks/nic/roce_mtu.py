@@ -63,14 +63,10 @@ def _raise_mtu(examination: Examination, low: Sequence[Port], ports: Sequence[Po
         mtu = _netdev_mtu(port)
         if isinstance(port.facts.netdev, Unknown) or isinstance(mtu, Unknown):
             continue
+        why = f"Make room for 4096 bytes and headers on {port.facts.netdev}"
         command = ("ip", "link", "set", "dev", port.facts.netdev, "mtu")
-        steps.append(
-            Step(
-                f"Make room for 4096 bytes and headers on {port.facts.netdev}",
-                (*command, str(_wanted_mtu(examination, port, ports))),
-                undo=(*command, str(mtu)),
-            )
-        )
+        wanted = _wanted_mtu(examination, port, ports)
+        steps.append(Step(why, (*command, str(wanted)), undo=(*command, str(mtu))))
     return Plan(
         "Raise the MTU",
         tuple(steps),

@@ -29,7 +29,6 @@ def _facts(examination: Examination) -> RailNetworkFacts:
 
 
 def _devices(examination: Examination, netdevs: Iterable[RailNetdev]) -> tuple[str, ...]:
-    """Return the RDMA devices of netdevs."""
     names = {netdev.name for netdev in netdevs}
     return tuple(
         dict.fromkeys(

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from probes.base.plan import instruction, make_plan
-from probes.base.unknown import Reason, Unknown, known
+from probes.base.unknown import Reason, Unknown, is_there, known, map_known
 from probes.checks.nccl.library import versions_of
 from probes.facts.pci.functions import PciFunction, PciKind, is_for_guests
-from probes.facts.rdma.devices import RdmaFacts
 from probes.nccl.settings import parse_number
 from probes.plans.common import reboot_plan
 from probes.queries.evidence_list import PCI_FUNCTIONS, first_distinct, join_limited
@@ -46,11 +45,7 @@ def data_direct_unavailable(examination: Examination) -> Outcome:
     if not facts.functions:
         return _none_here(examination)
     here = [functions[bdf] for bdf in facts.functions if not is_for_guests(functions[bdf].driver)]
-    unbound = [
-        function
-        for function in here
-        if isinstance(function.driver, Unknown) and function.driver.reason is Reason.NOT_THERE
-    ]
+    unbound = [function for function in here if is_there(function.driver) is False]
     if unbound:
         return _without_driver(examination, unbound)
     answers = list(facts.of_devices.items())
@@ -80,11 +75,7 @@ def _none_here(examination: Examination) -> Outcome:
     """Judge a bus without DMA functions: a ConnectX-8 on Grace, with its switch above a GPU, has one."""
     functions = functions_of(examination)
     mellanox = [function for function in functions.values() if function.vendor_id == _MELLANOX]
-    nics = [
-        function
-        for function in mellanox
-        if function.kind is PciKind.NIC and function.device_id == _CONNECTX_8
-    ]
+    nics = [nic for nic in mellanox if nic.kind is PciKind.NIC and nic.device_id == _CONNECTX_8]
     gpus = [function for function in functions.values() if function.kind is PciKind.GPU]
     switches = {function.bdf for function in mellanox if function.kind is PciKind.BRIDGE}
     if not nics or not is_grace(examination) or not any(switches.intersection(gpu.chain) for gpu in gpus):
@@ -118,10 +109,8 @@ def _without_driver(examination: Examination, unbound: list[PciFunction]) -> Out
 
 def _not_asked(examination: Examination, why: Unknown, nics: list[str]) -> Outcome:
     """Return what keeps libmlx5 from finding the functions: its own age, or the driver's."""
-    rdma = examination.node.rdma
-    bdfs = (
-        [device.bdf for device in rdma.devices if device.name in nics] if isinstance(rdma, RdmaFacts) else []
-    )
+    devices = known(map_known(examination.node.rdma, lambda rdma: rdma.devices), ())
+    bdfs = [device.bdf for device in devices if device.name in nics]
     return found(
         f"{join_limited(nics)}: {why.detail}.",
         Evidence(_ASK, why.detail),
@@ -150,9 +139,8 @@ def data_direct_off_in_job(examination: Examination) -> Outcome:
     if not facts.functions:
         return passed(Evidence(DEVICES, "no ConnectX DMA function (15b3:2100) here"))
     jobs = jobs_of(examination)
-    off = values_of(
-        examination, _VARIABLE, lambda _, value: "disables Data Direct" if parse_number(value) == 0 else None
-    )
+    remark = "disables Data Direct"
+    off = values_of(examination, _VARIABLE, lambda _, value: remark if parse_number(value) == 0 else None)
     old = [
         Evidence(f"/proc/{process.pid}/maps", library.path)
         for process in jobs.processes

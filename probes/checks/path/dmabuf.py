@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from probes.base.plan import Plan, Step, instruction
+from probes.base.plan import Plan, Step, instruction, make_plan
 from probes.base.unknown import Maybe, Unknown, map_known
 from probes.facts.gpu.gpus import Flavor
 from probes.facts.gpudirect import GpuDirectFacts
@@ -48,14 +48,9 @@ _EVERY_PROGRAM = "every RDMA program"
 _CONFIG, _GPUS = "the kernel config", "the compute capability of the GPUs"
 
 
-def _serves_peermem(examination: Examination) -> bool:
-    """Return whether this node has a NIC that nvidia_peermem can serve."""
-    return peer_nics(examination) != ()
-
-
 def _severity(examination: Examination) -> Severity:
     """Return how severe it is to have no DMA-BUF: a note where nvidia_peermem works, else critical."""
-    if not _serves_peermem(examination):
+    if peer_nics(examination) == ():
         return Severity.CRITICAL
     usable = map_known(examination.node.gpudirect, lambda direct: direct.peermem.usable)
     if isinstance(usable, Unknown):
@@ -65,7 +60,7 @@ def _severity(examination: Examination) -> Severity:
 
 def _peermem_note(examination: Examination) -> str:
     """Return the end of a cause: whether nvidia_peermem replaces DMA-BUF here."""
-    if not _serves_peermem(examination):
+    if peer_nics(examination) == ():
         return " nvidia_peermem does not serve the NICs of this node."
     return {
         Severity.NOTE: " GPUDirect RDMA still works with nvidia_peermem.",
@@ -102,16 +97,16 @@ def dmabuf_needs_open_module(examination: Examination) -> Outcome:
     if not isinstance(old, Unknown) and old and len(old) == len(gpus.gpus):
         too_old = Evidence("nvidia-smi --query-gpu=compute_cap", "too old for the open modules")
         return passed(evidence, too_old)
-    steps = (
-        instruction(
-            "Install the open kernel modules (nvidia-open; GPU Operator: driver.kernelModuleType=open)"
-        ),
-        instruction("Reboot, or reload the modules when no process uses a GPU"),
-    )
     return found(
         f"Only the open kernel modules can export CUDA memory as DMA-BUF.{_peermem_note(examination)}",
         evidence,
-        fix=Plan("Install the open kernel modules", steps, needs_reboot=True, disturbs=SWAP_ENDS_JOBS),
+        fix=make_plan(
+            "Install the open kernel modules",
+            "Install the open kernel modules (nvidia-open; GPU Operator: driver.kernelModuleType=open)",
+            "Reboot, or reload the modules when no process uses a GPU",
+            needs_reboot=True,
+            disturbs=SWAP_ENDS_JOBS,
+        ),
         severity=_severity(examination),
         impact=_impact(examination),
         part_of=_causes(examination, "dmabuf-driver-too-old"),
@@ -147,14 +142,12 @@ def dmabuf_gpu_too_old(examination: Examination) -> Outcome:
     source = "nvidia-smi --query-gpu=compute_cap --format=csv"
     if not old:
         return passed(Evidence(source, "7.5 or newer"))
-    steps = (
-        instruction("Use the proprietary driver, OFED and nvidia_peermem, the only path for these GPUs"),
-    )
+    only = "Use the proprietary driver, OFED and nvidia_peermem, the only path for these GPUs"
     return found(
         "DMA-BUF needs the open kernel modules, which support Turing (7.5) and newer GPUs."
         f"{_peermem_note(examination)}",
         *(Evidence(source, text) for _, text in old[:SHOWN]),
-        fix=Plan("Use nvidia-peermem", steps, disturbs=SWAP_ENDS_JOBS),
+        fix=make_plan("Use nvidia-peermem", only, disturbs=SWAP_ENDS_JOBS),
         severity=_severity(examination),
         devices=tuple(bdf for bdf, _ in old[:SHOWN]),
         impact=_impact(examination),
@@ -268,7 +261,7 @@ def dmabuf_kernel_config(examination: Examination) -> Outcome:
 
 def _until_then(examination: Examination) -> tuple[Step, ...]:
     """Return the interim step that uses nvidia_peermem, where the node has a NIC that it can serve."""
-    return (instruction("Until then use nvidia_peermem, with OFED"),) if _serves_peermem(examination) else ()
+    return () if peer_nics(examination) == () else (instruction("Until then use nvidia_peermem, with OFED"),)
 
 
 @AREA.check(
@@ -297,19 +290,16 @@ def dmabuf_nic_driver_lacks_support(examination: Examination) -> Outcome:
         version = kernel.version
         old = not isinstance(version, Unknown) and version < _FIRST_KERNEL
         if old or kernel.dma_shared_buffer is False:
-            return passed(
-                _probe_evidence(refusing, "not supported"), Evidence("kernel", "no DMA-BUF for any NIC")
-            )
+            none = Evidence("kernel", "no DMA-BUF for any NIC")
+            return passed(_probe_evidence(refusing, "not supported"), none)
     cause, plan, evidence = _why_refused(examination, refusing)
     severity = _severity(examination)
+    names = {nic: _driver(examination, nic) for nic in refusing[:SHOWN]}
+    path = "/sys/class/infiniband/{}/device/driver"
+    drivers = [Evidence(path.format(nic), f"{driver}: not supported") for nic, driver in names.items()]
     return found(
         f"{cause}{_peermem_note(examination)}",
-        *(
-            Evidence(
-                f"/sys/class/infiniband/{nic}/device/driver", f"{_driver(examination, nic)}: not supported"
-            )
-            for nic in refusing[:SHOWN]
-        ),
+        *drivers,
         *evidence,
         fix=plan,
         # While other NICs support it, this costs bandwidth, but GPUDirect RDMA works.
@@ -338,14 +328,10 @@ def _why_refused(
     inbox = not isinstance(module, Unknown) and module.origin == "kernel"
     if drivers == {"mlx5_core"} and inbox and not isinstance(kernel, Unknown) and kernel.mlx5_dmabuf is False:
         options = "CONFIG_INFINIBAND_USER_MEM and CONFIG_INFINIBAND_ON_DEMAND_PAGING"
-        steps = (
-            instruction(f"Boot a kernel that has {options}, or install OFED with its own mlx5_ib"),
-            *_until_then(examination),
-        )
+        step = f"Boot a kernel that has {options}, or install OFED with its own mlx5_ib"
         evidence = Evidence(f"/boot/config-{release_of(examination)}", f"{options} are not both set")
         cause = f"The kernel was built without {options}, and mlx5_ib needs both for DMA-BUF."
-        plan = reboot_plan("Boot another kernel", *steps)
-        return cause, plan, (evidence,)
+        return cause, reboot_plan("Boot another kernel", step, *_until_then(examination)), (evidence,)
     steps = (
         instruction("Update the driver of this NIC, and rdma-core here and in the jobs' images"),
         instruction("Until then keep it out of NCCL_IB_HCA"),

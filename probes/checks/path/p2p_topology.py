@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from probes.base.plan import Plan, Step, instruction
+from probes.base.plan import Plan, Step, instruction, make_plan
 from probes.base.unknown import Maybe, Reason, Unknown, known, map_known
 from probes.facts.kernel.log import LogKind
 from probes.plans.common import driver_option_plan, reboot_plan
@@ -108,19 +108,17 @@ def _refused(examination: Examination, words: str, cause: str, fix: Plan) -> Out
 )
 def p2p_topology_refused(examination: Examination) -> Outcome:
     """Check the log for `PCI topology not supported`; pairs below one switch are never refused."""
-    steps = (
-        instruction(
-            "Use the NIC below the same PCIe switch as the GPU (NCCL_IB_HCA; see the matrix of gdrtop)"
-        ),
-        *_allow_steps(examination),
-    )
-    return _refused(
-        examination,
-        "PCI topology not supported",
+    cause = (
         "GPU and NIC have no common PCIe switch, and the driver lists this chipset as unable to carry "
-        "peer-to-peer traffic (errno 524).",
-        Plan("Pair GPUs and NICs below one switch", steps, disturbs="jobs, which must be restarted"),
+        "peer-to-peer traffic (errno 524)."
     )
+    plan = make_plan(
+        "Pair GPUs and NICs below one switch",
+        "Use the NIC below the same PCIe switch as the GPU (NCCL_IB_HCA; see the matrix of gdrtop)",
+        *_allow_steps(examination),
+        disturbs="jobs, which must be restarted",
+    )
+    return _refused(examination, "PCI topology not supported", cause, plan)
 
 
 @AREA.check(
@@ -135,20 +133,18 @@ def p2p_topology_refused(examination: Examination) -> Outcome:
 def p2p_topology_refused_force_pcie(examination: Examination) -> Outcome:
     """Check the log for `mapping type FORCE_PCIE`: Grace with NICs at the GPU's own switch."""
     cause = "The direct PCIe path of Grace needs GPU and NIC in one IOMMU group."
-    name, steps = "Allow the direct PCIe path", _allow_steps(examination)
+    allow = _allow_steps(examination)
     if known(is_guest(examination), False):
         cause += " In a virtual machine the hypervisor decides the groups."
+        plan = reboot_plan("Allow the direct PCIe path", *allow)
     else:
         cause += " ACS settings decide the groups."
-        name = "Set ACS as rdma_topo requires"
-        steps = (
+        plan = reboot_plan(
+            "Set ACS as rdma_topo requires",
             Step("Show which ACS settings the paths need", ("rdma_topo", "check")),
-            instruction(
-                "Set ACS as rdma_topo prints it (in firmware, or with pci=config_acs= at boot), then reboot"
-            ),
-            *steps,
+            "Set ACS as rdma_topo prints it (in firmware, or with pci=config_acs= at boot), then reboot",
+            *allow,
         )
-    plan = reboot_plan(name, *steps)
     return _refused(examination, "FORCE_PCIE", cause, plan)
 
 
@@ -163,13 +159,10 @@ def p2p_topology_refused_force_pcie(examination: Examination) -> Outcome:
 )
 def p2p_topology_refused_old_importer(examination: Examination) -> Outcome:
     """Check the log for `importer unable to handle MMIO`."""
-    steps = (instruction("Update the NIC's driver: a newer kernel, or a current OFED"),)
-    return _refused(
-        examination,
-        "importer unable to handle MMIO",
-        "The NIC driver attached to the DMA-BUF without peer-to-peer support.",
-        Plan("Update the NIC driver", steps, disturbs="every RDMA program"),
-    )
+    cause = "The NIC driver attached to the DMA-BUF without peer-to-peer support."
+    update = "Update the NIC's driver: a newer kernel, or a current OFED"
+    plan = make_plan("Update the NIC driver", update, disturbs="every RDMA program")
+    return _refused(examination, "importer unable to handle MMIO", cause, plan)
 
 
 def _numbers(version: Maybe[str]) -> tuple[int, ...] | None:
@@ -200,18 +193,17 @@ def memory_peers_missing_old_nccl(examination: Examination) -> Outcome:
         return passed(absent, Evidence("DMA-BUF", "usable: NCCL does not need nvidia_peermem"))
     old, hidden = _old_nccl(examination)
     if old:
-        steps = (
-            instruction(
-                "Put NCCL 2.23.4 or newer into the jobs' image (or LD_LIBRARY_PATH), and restart them"
-            ),
-            instruction("Or install the open kernel modules: NCCL then uses DMA-BUF"),
-        )
         return found(
             "NCCL before 2.23.4 looks for memory_peers, which this kernel does not have. It prints "
             "`GPU Direct RDMA Disabled`.",
             absent,
             *old[:SHOWN],
-            fix=Plan("Update NCCL", steps, disturbs="jobs, which must be restarted"),
+            fix=make_plan(
+                "Update NCCL",
+                "Put NCCL 2.23.4 or newer into the jobs' image (or LD_LIBRARY_PATH), and restart them",
+                "Or install the open kernel modules: NCCL then uses DMA-BUF",
+                disturbs="jobs, which must be restarted",
+            ),
             devices=(PEERMEM,),
         )
     if hidden:

@@ -5,14 +5,14 @@ from __future__ import annotations
 import re
 from enum import Enum
 
-from probes.base.plan import Plan, Step, instruction, make_plan
+from probes.base.plan import Plan, instruction, make_plan
 from probes.base.text import plural
 from probes.base.unknown import Reason, Unknown, known, map_known
 from probes.facts.kernel.log import LogKind
 from probes.facts.pci.functions import PciFunction, PciKind
 from probes.facts.pci.rdma_topo import ARGV, is_dma_function
 from probes.plans.common import REBOOT_ENDS_JOBS, reboot_plan
-from probes.plans.pcie import CHECK_CMDLINE, boot_option, fix_redirects, pass_through
+from probes.plans.pcie import CHECK_CMDLINE, ats_steps, boot_option, fix_redirects, pass_through
 from probes.queries.acs_redirects import (
     acs_exemption,
     detour_marks,
@@ -43,7 +43,7 @@ from probes.snapshot.examination import Examination
 
 AREA = Area("pcie", requires=(unknown_devices,))
 
-_WITHOUT_ATS = ("acs-direct-translated-without-ats",)
+_WITHOUT_ATS = "acs-direct-translated-without-ats"
 _MANUAL = (
     "NCCL user guide, troubleshooting, PCI Access Control Services (ACS), "
     "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting.html"
@@ -80,10 +80,8 @@ def acs_redirect_enabled(examination: Examination) -> Outcome:
     need_guest(examination, *evidence)
     devices = (*detour_marks(examination), *bad)
     nics = {nic.id: known(nic.bdf, "") for nic in examination.topology.nics}
-    refused = messages_about(
-        examination, (LogKind.IOMMU_FAULT,), {nics.get(device, device) for device in devices}
-    )
-    evidence = (*evidence, *refused)
+    bdfs = {nics.get(device, device) for device in devices}
+    evidence = (*evidence, *messages_about(examination, (LogKind.IOMMU_FAULT,), bdfs))
     guests = passed_to_guests(examination)
     if guests:
         return found(
@@ -113,7 +111,7 @@ def acs_redirect_enabled(examination: Examination) -> Outcome:
         fix=fix_redirects(examination, bad),
         severity=Severity.WARNING,
         devices=devices,
-        part_of=_WITHOUT_ATS if all(acs.on.direct_translated for acs in bad.values()) else (),
+        part_of=(_WITHOUT_ATS,) if all(acs.on.direct_translated for acs in bad.values()) else (),
     )
 
 
@@ -156,17 +154,9 @@ def acs_direct_translated_without_ats(examination: Examination) -> Outcome:
 
 
 def _enable_ats(nics: list[str]) -> Plan:
-    steps = [
-        Step(
-            f"Enable ATS in the firmware of {nic}",
-            ("mlxconfig", "-d", nic, "set", "ATS_ENABLED=true"),
-            undo=("mlxconfig", "-d", nic, "set", "ATS_ENABLED=false"),
-        )
-        for nic in nics
-    ]
     return make_plan(
         "Enable ATS on the NICs",
-        *steps,
+        *ats_steps(nics, enable=True),
         "Reboot the host: the firmware applies the setting at power-on.",
         needs_reboot=True,
         disturbs="every job and virtual machine on this node",
@@ -243,9 +233,8 @@ def acs_direct_nic(examination: Examination) -> Outcome:
         return _wrong(_WANTED[_Shape.DMA], list(bad.values()), list(bad))
     tally.end_if_unknown()
     if not wanted:
-        return unknown(
-            "needs rdma_topo (rdma-core of 2025-10 or later): the GPU beside the DMA function was not found"
-        )
+        tool = "rdma_topo (rdma-core of 2025-10 or later)"
+        return unknown(f"needs {tool}: the GPU beside the DMA function was not found")
     return passed(Evidence("lspci -vvv", f"{plural(len(wanted), 'port')} set as rdma_topo requires"))
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from probes.base.plan import Plan, Step, instruction, make_plan
+from probes.base.plan import Plan, Step, make_plan
 from probes.base.text import plural
 from probes.base.unknown import Maybe, Reason, Unknown, known, map_known
 from probes.facts.pci.config_space import PciExpress
@@ -129,9 +129,8 @@ def pcie_devctl_payload_differs(examination: Examination) -> Outcome:
         for bdf, size in sizes.items():
             if size < sent:
                 named = labels(examination).get(bdf, bdf)
-                bad[bdf] = Evidence(
-                    f"lspci -vvv -s {bdf}", f"{named}: DevCtl: MaxPayload {size} bytes, its peer sends {sent}"
-                )
+                text = f"{named}: DevCtl: MaxPayload {size} bytes, its peer sends {sent}"
+                bad[bdf] = Evidence(f"lspci -vvv -s {bdf}", text)
     return Tally(list(bad.values()), list(bad), list(unknowns.values())).outcome(
         "The firmware set a smaller MaxPayload on part of the path, and switches split no packets between "
         "peers.",
@@ -193,31 +192,22 @@ def pcie_aspm_on(examination: Examination) -> Outcome:
         return "" if express.aspm == "off" else f"LnkCtl: ASPM {express.aspm} Enabled"
 
     def fix(bad: dict[str, PciExpress]) -> Plan:
+        before = {bdf: _ASPM.index(known(express.aspm, "off")) for bdf, express in bad.items()}
         steps = [
             Step(
                 f"Disable ASPM on the link of {bdf}",
                 ("setpci", "-s", bdf, "CAP_EXP+10.w=0000:0003"),
-                undo=(
-                    "setpci",
-                    "-s",
-                    bdf,
-                    f"CAP_EXP+10.w={_ASPM.index(known(express.aspm, 'off')):04x}:0003",
-                ),
+                undo=("setpci", "-s", bdf, f"CAP_EXP+10.w={bits:04x}:0003"),
             )
-            for bdf, express in bad.items()
+            for bdf, bits in before.items()
         ]
-        lasting = instruction(
+        lasting = (
             "To make this permanent, disable ASPM in the BIOS or boot with pcie_aspm.policy=performance."
         )
         return make_plan("Disable ASPM on the links of NICs", *steps, lasting)
 
-    return each_nic(
-        examination,
-        wrong,
-        "The BIOS or the kernel's policy lets idle links sleep.",
-        "ASPM Disabled on all NICs",
-        fix,
-    )
+    cause = "The BIOS or the kernel's policy lets idle links sleep."
+    return each_nic(examination, wrong, cause, "ASPM Disabled on all NICs", fix)
 
 
 @AREA.check(
@@ -238,15 +228,12 @@ def pcie_devctl_read_request(examination: Examination) -> Outcome:
             return size
         return "" if size >= USUAL_READ_BYTES else f"DevCtl: MaxReadReq {size} bytes"
 
-    return each_nic(
-        examination,
-        wrong,
-        "The NIC reads outgoing data in small pieces.",
-        "MaxReadReq 4096 bytes on all NICs",
-        lambda bad: raising(
-            examination, {bdf: known(nic.max_read_request_bytes, 0) for bdf, nic in bad.items()}
-        ),
-    )
+    def fix(bad: dict[str, PciExpress]) -> Plan:
+        sizes = {bdf: known(nic.max_read_request_bytes, 0) for bdf, nic in bad.items()}
+        return raising(examination, sizes)
+
+    cause = "The NIC reads outgoing data in small pieces."
+    return each_nic(examination, wrong, cause, "MaxReadReq 4096 bytes on all NICs", fix)
 
 
 @AREA.check(

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from probes.base.plan import make_plan
 from probes.base.text import plural
-from probes.base.unknown import Maybe, Reason, Unknown
+from probes.base.unknown import Reason, Unknown
 from probes.facts.kernel.log import LogKind, is_corrected
 from probes.facts.pci.aer import ErrorCounts, PcieErrorFacts
 from probes.queries.finding import Area, Evidence, Outcome, Severity, Status, end_with, passed, unknown
@@ -15,6 +15,7 @@ from probes.queries.pcie_paths import (
     DEVICES,
     OUT_OF_SERVICE,
     Tally,
+    chains_of,
     functions_of,
     gpus_and_nics,
     labels,
@@ -81,11 +82,10 @@ def pcie_aer_uncorrectable(examination: Examination) -> Outcome:
         _add_messages(examination, tally, corrected=False)
         if not tally.faults:
             return unknown(_NO_AER)
+    here = plural(len(facts.functions), "function")
     outcome = tally.outcome(
         "Packets were lost or damaged since boot.",
-        Evidence(
-            f"{DEVICES}/*/aer_dev_fatal", f"no such error in {plural(len(facts.functions), 'function')}"
-        ),
+        Evidence(f"{DEVICES}/*/aer_dev_fatal", f"no such error in {here}"),
         _FIND_LINK,
     )
     return with_messages(examination, outcome, LogKind.AER) if counted else outcome
@@ -94,7 +94,7 @@ def pcie_aer_uncorrectable(examination: Examination) -> Outcome:
 def _add_messages(examination: Examination, tally: Tally, corrected: bool) -> None:
     """Add the PCIe errors in the kernel log, for a kernel that does not count them."""
     log = examination.kernel_log
-    chains = {bdf for function in gpus_and_nics(examination).values() for bdf in function.chain}
+    chains = chains_of(examination)
     for message in () if isinstance(log, Unknown) else reversed(log.messages):
         if message.kind is LogKind.AER and message.bdf in chains and is_corrected(message) is corrected:
             tally.fault(Evidence(log.source, message.text), message.bdf)
@@ -112,6 +112,7 @@ def pcie_aer_correctable(examination: Examination) -> Outcome:
     """Check corrected errors since boot; warn where they rose since the previous check."""
     facts = _error_counts(examination)
     earlier = examination.earlier_pcie_errors
+    errors_before = earlier.functions if isinstance(earlier, PcieErrorFacts) else {}
     tally = Tally()
     risen = counted = 0
     for bdf, errors in facts.functions.items():
@@ -124,11 +125,11 @@ def pcie_aer_correctable(examination: Examination) -> Outcome:
         counted += 1
         if not counts.total:
             continue
-        before = _before(earlier, bdf)
+        before = errors_before[bdf].correctable if bdf in errors_before else None
         shown = f"{_count_text(counts)}: {_name(examination, bdf)}"
-        if before is not None and counts.total > before:
+        if isinstance(before, ErrorCounts) and counts.total > before.total:
             risen += 1
-            shown = f"+{counts.total - before} since the last check, {shown}"
+            shown = f"+{counts.total - before.total} since the last check, {shown}"
         tally.fault(Evidence(path, shown), bdf)
     if not counted and not tally.unknowns and facts.functions:
         _add_messages(examination, tally, corrected=True)
@@ -146,13 +147,6 @@ def pcie_aer_correctable(examination: Examination) -> Outcome:
         return with_messages(examination, outcome, LogKind.AER) if counted else outcome
     tally.end_if_unknown()
     return passed(Evidence(f"{DEVICES}/*/aer_dev_correctable", f"0 in {plural(counted, 'function')}"))
-
-
-def _before(earlier: Maybe[PcieErrorFacts] | None, bdf: str) -> int | None:
-    if earlier is None or isinstance(earlier, Unknown) or bdf not in earlier.functions:
-        return None
-    counts = earlier.functions[bdf].correctable
-    return None if isinstance(counts, Unknown) else counts.total
 
 
 @AREA.check(
@@ -245,11 +239,10 @@ def pcie_function_gone(examination: Examination) -> Outcome:
             tally.unknowns.append(space)  # else the first 64 bytes were read, and they are not all ones
         if space.reason is Reason.DRIVER_ERROR:
             tally.fault(Evidence(f"setpci -s {bdf} VENDOR_ID", f"ffff: {_name(examination, bdf)}"), bdf)
+    read = plural(len(spaces.functions), "function")
     outcome = tally.outcome(
         "The device lost its link or power, or it hangs.",
-        Evidence(
-            f"{DEVICES}/*/config", f"{plural(len(spaces.functions), 'function')} read, none returns all ones"
-        ),
+        Evidence(f"{DEVICES}/*/config", f"{read} read, none returns all ones"),
         make_plan(
             "Bring the device back",
             "Look in the kernel log for Xid 79, 'link down' and AER lines of this device.",

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from probes.base.plan import Plan, Step, instruction, make_plan
+from probes.base.plan import Plan, instruction, make_plan
 from probes.base.text import plural
 from probes.base.unknown import Maybe, Reason, Unknown, known, map_known
 from probes.facts.gpudirect import GdrPath
 from probes.facts.kernel.log import LogKind
+from probes.facts.pci.config_space import Acs
 from probes.facts.pci.functions import PciFunction, PciKind
 from probes.plans.common import driver_option_plan, reboot_plan
-from probes.plans.pcie import is_arm64, pass_through
+from probes.plans.pcie import ats_steps, is_arm64, pass_through
 from probes.queries.acs_redirects import redirects_of
 from probes.queries.evidence_list import KERNEL_LOG, LIKE_THESE, first_distinct, join_limited
 from probes.queries.finding import Area, Evidence, Outcome, Severity, found, need, passed
@@ -19,6 +20,7 @@ from probes.queries.pcie_paths import (
     NO_GPU_OR_NIC,
     Tally,
     acs_of,
+    chains_of,
     config_of,
     gpus_and_nics,
     is_grace,
@@ -82,7 +84,7 @@ def iommu_translated(examination: Examination) -> Outcome:
 
 def _translated(examination: Examination, bad: dict[str, Evidence]) -> Outcome:
     """Report the translation: critical if DMA was refused, the path is DMA-BUF, or ACS redirects too."""
-    refused = _refused(examination)
+    refused = messages_about(examination, (LogKind.IOMMU_FAULT,), chains_of(examination))
     impact = ""
     if refused:
         impact = "The IOMMU has refused DMA of these devices: such transfers fail, or their data is lost."
@@ -105,12 +107,6 @@ def _translated(examination: Examination, bad: dict[str, Evidence]) -> Outcome:
     )
 
 
-def _refused(examination: Examination) -> tuple[Evidence, ...]:
-    """Return the IOMMU faults of GPUs, NICs and the bridges above them from the kernel log."""
-    chains = {bdf for function in gpus_and_nics(examination).values() for bdf in function.chain}
-    return messages_about(examination, (LogKind.IOMMU_FAULT,), chains)
-
-
 @AREA.check(
     "iommu-fault",
     Severity.WARNING,
@@ -124,14 +120,12 @@ def _refused(examination: Examination) -> tuple[Evidence, ...]:
 )
 def iommu_fault(examination: Examination) -> Outcome:
     """Find IOMMU faults in the kernel log that name a GPU, a NIC or a bridge above one."""
-    here = gpus_and_nics(examination)
-    if not here:
+    if not gpus_and_nics(examination):
         return passed(Evidence(DEVICES, "no GPU and no RDMA NIC here"))
     log = need(examination.kernel_log, KERNEL_LOG)
-    chains = {bdf for function in here.values() for bdf in function.chain}
-    faults = [
-        message for message in log.messages if message.kind is LogKind.IOMMU_FAULT and message.bdf in chains
-    ]
+    chains = chains_of(examination)
+    faults = [message for message in log.messages if message.kind is LogKind.IOMMU_FAULT]
+    faults = [message for message in faults if message.bdf in chains]
     if not faults:
         return passed(Evidence(log.source, f"no such message{coverage(log)}"))
     named = labels(examination)
@@ -160,9 +154,8 @@ def _type_of(examination: Examination, group: Maybe[int], kind: Maybe[str]) -> M
     cmdline = known(map_known(kernel, lambda kernel: kernel.cmdline), "")
     if any(_is_direct(word, is_arm64(examination)) for word in cmdline.split()):
         return "identity"
-    return Unknown(
-        Reason.NOT_THERE, f"{_GROUPS}/{group}/type", "needs Linux 5.11, which shows a group's type"
-    )
+    detail = "needs Linux 5.11, which shows a group's type"
+    return Unknown(Reason.NOT_THERE, f"{_GROUPS}/{group}/type", detail)
 
 
 def _is_direct(word: str, arm: bool) -> bool:
@@ -236,15 +229,10 @@ def vm_without_p2p(examination: Examination) -> Outcome:
     if file is not None:
         return passed(Evidence(file.path, "NCCL reads the host's PCI tree from this file"))
     named = labels(examination)
+    both = [(end.bdf, f"{named.get(end.bdf, '')}: {end.sysfs_path[:160]}") for end in (gpus[0], nics[0])]
     return found(
         "The hypervisor hides the host's PCIe switches, so NCCL assumes that the path goes through the CPU.",
-        *(
-            Evidence(
-                f"readlink -f {DEVICES}/{function.bdf}",
-                f"{named.get(function.bdf, '')}: {function.sysfs_path[:160]}",
-            )
-            for function in (gpus[0], nics[0])
-        ),
+        *(Evidence(f"readlink -f {DEVICES}/{bdf}", text) for bdf, text in both),
         fix=make_plan(
             "Give NCCL the host's PCI tree",
             instruction(
@@ -360,25 +348,15 @@ def nic_ats_on_bare_metal(examination: Examination) -> Outcome:
 def _is_relied_on(examination: Examination, nic: PciFunction) -> bool:
     """Return whether a port above the NIC passes translated requests past its redirects."""
     ports = [acs_of(examination, bdf) for bdf in nic.chain[:-1]]
-    return any(
-        port is not None and not isinstance(port, Unknown) and port.on.direct_translated for port in ports
-    )
+    return any(isinstance(port, Acs) and port.on.direct_translated for port in ports)
 
 
 def _disable(nics: list[str]) -> Plan:
     look = f"Look at the firmware setting first: `mlxconfig -d {nics[0]} q ATS_ENABLED`"
-    steps = [
-        Step(
-            f"Disable ATS in the firmware of {nic}",
-            ("mlxconfig", "-d", nic, "set", "ATS_ENABLED=false"),
-            undo=("mlxconfig", "-d", nic, "set", "ATS_ENABLED=true"),
-        )
-        for nic in nics
-    ]
     return make_plan(
         "Disable ATS on the NICs",
         f"{look}. False(0) is the default.",
-        *steps,
+        *ats_steps(nics, enable=False),
         "Reboot the host: the firmware applies the setting at power-on.",
         needs_reboot=True,
         disturbs="every job on this node",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from probes.base.frozen import frozen
-from probes.base.plan import make_plan
+from probes.base.plan import Plan, make_plan
 from probes.base.text import plural
 from probes.base.unknown import Maybe, Reason, Unknown, known
 from probes.facts.kernel.log import LogKind
@@ -43,6 +43,10 @@ _RESEAT = make_plan(
     needs_reboot=True,
     disturbs=OUT_OF_SERVICE,
 )
+
+
+def _better_slot(step: str) -> Plan:
+    return make_plan("Use a better slot", step, needs_reboot=True, disturbs=OUT_OF_SERVICE)
 
 
 @frozen
@@ -220,13 +224,9 @@ def pcie_link_degraded_gpu_speed(examination: Examination) -> Outcome:
             elif load < LOAD_PERCENT:
                 idle += 1
             else:
-                tally.fault(
-                    Evidence(
-                        f"nvidia-smi -q -i {link.lower.bdf} -d UTILIZATION",
-                        f"{_name(examination, link.lower)}: Gen{running} of Gen{number} at {load} % load",
-                    ),
-                    link.lower.bdf,
-                )
+                source = f"nvidia-smi -q -i {link.lower.bdf} -d UTILIZATION"
+                text = f"{_name(examination, link.lower)}: Gen{running} of Gen{number} at {load} % load"
+                tally.fault(Evidence(source, text), link.lower.bdf)
     good = f"{plural(judged - idle, 'GPU')} at full speed"
     if idle:
         good += f", {idle} idle at a lower speed to save power (judged under load only)"
@@ -273,25 +273,13 @@ def pcie_link_limited_by_slot(examination: Examination) -> Outcome:
             continue
         if own != both:
             assert link.upper is not None
-            tally.fault(
-                Evidence(
-                    f"{DEVICES}/{link.upper.bdf}/max_link_speed",
-                    f"{_name(examination, link.lower)} supports {words(*own)}, its slot {words(*both)}",
-                ),
-                link.lower.bdf,
-            )
+            text = f"{_name(examination, link.lower)} supports {words(*own)}, its slot {words(*both)}"
+            tally.fault(Evidence(f"{DEVICES}/{link.upper.bdf}/max_link_speed", text), link.lower.bdf)
+    good = f"{plural(len(links), 'card')} in slots of their own speed and width"
     outcome = tally.outcome(
         "The slot, riser or switch port above the card has fewer lanes or a lower speed.",
-        Evidence(
-            f"{DEVICES}/*/max_link_speed",
-            f"{plural(len(links), 'card')} in slots of their own speed and width",
-        ),
-        make_plan(
-            "Use a better slot",
-            "Move the card to a slot that supports as much, or raise a limit in the BIOS.",
-            needs_reboot=True,
-            disturbs=OUT_OF_SERVICE,
-        ),
+        Evidence(f"{DEVICES}/*/max_link_speed", good),
+        _better_slot("Move the card to a slot that supports as much, or raise a limit in the BIOS."),
     )
     return with_messages(examination, outcome, LogKind.PCIE_BANDWIDTH)
 
@@ -322,14 +310,8 @@ def pcie_link_below_port_rate(examination: Examination) -> Outcome:
         upper = None if link.upper is None else link.upper.link
         carries, rate = capacity(link.lower.link, upper), port_gbps(device)
         if not isinstance(carries, Unknown) and 0 < carries < rate:
-            tally.fault(
-                Evidence(
-                    f"{link.source}/max_link_width",
-                    f"{device.name}: {words(*link.best)} carries {carries:.0f} Gb/s, the port {rate:g}",
-                ),
-                device.name,
-                link.lower.bdf,
-            )
+            text = f"{device.name}: {words(*link.best)} carries {carries:.0f} Gb/s, the port {rate:g}"
+            tally.fault(Evidence(f"{link.source}/max_link_width", text), device.name, link.lower.bdf)
     direct = examination.node.gpudirect
     if tally.faults and not isinstance(direct, Unknown) and "GB10" in direct.by_design:
         return found(
@@ -342,10 +324,5 @@ def pcie_link_below_port_rate(examination: Examination) -> Outcome:
     return tally.outcome(
         "Even at full speed, the NIC's slot carries less than the port.",
         Evidence("/sys/class/infiniband/*/ports/*/rate", "no port is faster than its NIC's PCIe link"),
-        make_plan(
-            "Use a better slot",
-            "Move the NIC to a slot with more lanes or a higher speed.",
-            needs_reboot=True,
-            disturbs=OUT_OF_SERVICE,
-        ),
+        _better_slot("Move the NIC to a slot with more lanes or a higher speed."),
     )

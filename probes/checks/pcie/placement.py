@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from probes.base.plan import Plan, instruction, make_plan
 from probes.base.text import plural
-from probes.base.unknown import Reason, Unknown, first_unread, known
+from probes.base.unknown import Reason, Unknown, first_unread, known, map_known
 from probes.facts.rdma.devices import RdmaFacts
 from probes.plans.common import reboot_plan
 from probes.queries.evidence_list import LIKE_THESE, first_distinct, join_limited
@@ -83,6 +83,7 @@ def _far(examination: Examination, word: Nccl, good: str) -> Outcome:
     numa = {endpoint.id: endpoint.numa_node for endpoint in (*topology.gpus, *topology.nics)}
     named = {gpu.id: gpu.label for gpu in topology.gpus}
     nearest = _nearest(examination)
+    nodes = known(map_known(examination.node.numa, lambda facts: facts.nodes), ())
     source = "nvidia-smi topo -m" if topology.file is None else topology.file.path
     tally = Tally()
     for gpu, path in nearest.items():
@@ -91,7 +92,7 @@ def _far(examination: Examination, word: Nccl, good: str) -> Outcome:
         # Beyond the switches NCCL distinguishes PHB and SYS by NUMA nodes; without them neither is certain.
         # A topology file has its own.
         sides = [node for node in (numa[gpu], numa[path.b]) if isinstance(node, Unknown)]
-        if sides and topology.file is None and not _one_numa_node(examination):
+        if sides and topology.file is None and len(nodes) != 1:
             tally.unknowns.extend(sides[:1])
         elif path.nccl_pcie is word:
             smi = "" if isinstance(path.smi, Unknown) else f", nvidia-smi says {path.smi.value}"
@@ -143,11 +144,6 @@ def _nearer(word: Nccl) -> Plan:
         needs_reboot=True,
         disturbs="every job on this node while a card is moved",
     )
-
-
-def _one_numa_node(examination: Examination) -> bool:
-    numa = examination.node.numa
-    return not isinstance(numa, Unknown) and len(numa.nodes) == 1
 
 
 # Not data_path: a lost near NIC degrades the verdict by itself; otherwise the machine is built like this.
@@ -202,14 +198,9 @@ def gpu_nic_shared(examination: Examination) -> Outcome:
     for nics, gpus in groups.items():
         if len(gpus) > _GPUS_A_NIC * len(nics):
             gpu_names, nic_names = join_limited(gpu.label for gpu in gpus), join_limited(sorted(nics), 4)
-            tally.fault(
-                Evidence(
-                    "nvidia-smi topo -m",
-                    f"{len(gpus)} GPUs, {plural(len(nics), 'NIC')}: {gpu_names} share {nic_names}",
-                ),
-                *(gpu.id for gpu in gpus),
-                *sorted(nics),
-            )
+            text = f"{len(gpus)} GPUs, {plural(len(nics), 'NIC')}: {gpu_names} share {nic_names}"
+            devices = (*(gpu.id for gpu in gpus), *sorted(nics))
+            tally.fault(Evidence("nvidia-smi topo -m", text), *devices)
     return tally.outcome(
         "This switch has fewer than one NIC for every two GPUs.",
         Evidence("nvidia-smi topo -m", "at most two GPUs per NIC below the same switch"),
@@ -297,10 +288,8 @@ def bar1_too_small(examination: Examination) -> Outcome:
             if bar >= memory:
                 continue
         share = "" if isinstance(memory, Unknown) else f" of {memory >> 20} MiB memory"
-        tally.fault(
-            Evidence(f"nvidia-smi -q -i {gpu.bdf} -d MEMORY", f"BAR1 {bar >> 20} MiB{share}: GPU{gpu.index}"),
-            gpu.bdf,
-        )
+        shown = f"BAR1 {bar >> 20} MiB{share}: GPU{gpu.index}"
+        tally.fault(Evidence(f"nvidia-smi -q -i {gpu.bdf} -d MEMORY", shown), gpu.bdf)
         resizable = resizable or _offers_more(examination, gpu.bdf, bar)
     cause = (
         "The BIOS assigned a small BAR1; the GPU supports a larger one (Resizable BAR)."

@@ -67,9 +67,8 @@ def peermem_not_persistent(examination: Examination) -> Outcome:
     if loaders:
         return passed(*loaders)
     if isinstance(module.on_disk, Unknown) and module.on_disk.reason is Reason.NOT_THERE:
-        return passed(
-            state_evidence(module), Evidence("modinfo nvidia_peermem", "no file: a container loaded it")
-        )
+        no_file = Evidence("modinfo nvidia_peermem", "no file: a container loaded it")
+        return passed(state_evidence(module), no_file)
     unread = _unread(examination)
     if unread:
         return unknown(f"needs root: {unread}")
@@ -112,21 +111,19 @@ def peermem_unneeded_at_boot(examination: Examination) -> Outcome:
     loaders = boot_loaders(examination, module)
     if not loaders:
         return passed(uses, Evidence("/etc/modules-load.d", "nothing loads nvidia_peermem at boot"))
-    steps = (
-        instruction("Make sure that every job uses DMA-BUF (NCCL 2.13.4 or newer, and other libraries)"),
-        *(
-            instruction(f"Delete nvidia-peermem from {loader.source}")
-            if loader.value == PEERMEM
-            else instruction(f"Delete this line from {loader.source}: {loader.value}")
-            for loader in loaders
-        ),
+    use_dmabuf = "Make sure that every job uses DMA-BUF (NCCL 2.13.4 or newer, and other libraries)"
+    deletions = (
+        f"Delete nvidia-peermem from {loader.source}"
+        if loader.value == PEERMEM
+        else f"Delete this line from {loader.source}: {loader.value}"
+        for loader in loaders
     )
     return found(
         "DMA-BUF is usable, no memory region is registered through nvidia_peermem, and an old configuration "
         "still loads it. NVIDIA deprecates it in favor of DMA-BUF.",
         *loaders,
         uses,
-        fix=Plan("Stop loading nvidia_peermem at boot", steps),
+        fix=make_plan("Stop loading nvidia_peermem at boot", use_dmabuf, *deletions),
     )
 
 
@@ -229,9 +226,8 @@ def nv_peer_mem_conflict(examination: Examination) -> Outcome:
     """Check for the predecessor, which owns the client name nv_mem; recent NCCL does not look for it."""
     older, newer = _both(examination)
     if not older or newer:
-        return passed(
-            Evidence("/proc/modules", "nv_peer_mem is not loaded" if not older else "both are loaded")
-        )
+        state = "both are loaded" if older else "nv_peer_mem is not loaded"
+        return passed(Evidence("/proc/modules", state))
     required, peers = need_of_peermem(examination), examination.reading.peermem.peers
     severity = Severity.NOTE if required in (Need.WANTED, Need.NOT_NEEDED) else Severity.WARNING
     # NCCL looks for memory_peers or for nvidia_peermem, never for /sys/module/nv_peer_mem.

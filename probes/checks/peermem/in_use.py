@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from probes.base.plan import Plan, Step, instruction
+from probes.base.plan import Plan, Step, instruction, make_plan
 from probes.base.unknown import Unknown
 from probes.facts.kernel.log import LogKind
 from probes.plans.common import REBOOT_ENDS_JOBS, SWAP_ENDS_JOBS, reboot_plan
@@ -123,13 +123,11 @@ def peermem_invalid_context_flood(examination: Examination) -> Outcome:
     messages = need(log, KERNEL_LOG)
     if not messages:
         return passed(*message_evidence(examination, messages))
-    steps = (
-        instruction("Update the NVIDIA driver to 560 or newer at the next opportunity"),
-        load_step(examination, PEERMEM),
-    )
+    update = "Update the NVIDIA driver to 560 or newer at the next opportunity"
+    steps = (update, load_step(examination, PEERMEM))
     return found(
         "The module logs every memory region that a program did not free before it ended. This is harmless.",
         *message_evidence(examination, messages)[:3],
-        fix=Plan("Update the driver", steps, reversible=False, disturbs=SWAP_ENDS_JOBS),
+        fix=make_plan("Update the driver", *steps, reversible=False, disturbs=SWAP_ENDS_JOBS),
         devices=(PEERMEM,),
     )

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from probes.base.plan import Plan, instruction
+from probes.base.plan import Plan, instruction, make_plan
 from probes.base.unknown import Maybe, Reason, Unknown, map_known
 from probes.facts.gpudirect import parse_driver_version
 from probes.facts.kernel.dkms import DRIVER_PACKAGES
-from probes.plans.common import SWAP_ENDS_JOBS
+from probes.plans.common import POD_ENDS_JOBS, SWAP_ENDS_JOBS
 from probes.plans.driver import rebuild_plan
 from probes.plans.load_modules import blocker_of, load_plan, load_step
 from probes.queries.evidence_list import SHOWN, STAGED
@@ -141,21 +141,16 @@ def peermem_not_on_disk_container(examination: Examination) -> Outcome:
     evidence = Evidence("modinfo nvidia", "no file for the running kernel")
     if not _from_container(examination):
         return passed(Evidence("modinfo nvidia", "the driver is installed on the node, or does not run"))
-    steps = (
-        instruction(
-            "GPU Operator: set driver.rdma.enabled=true, and useHostMofed=true if OFED is on the node"
-        ),
-        instruction("Or set driver.kernelModuleType=open and use DMA-BUF instead"),
-    )
     return peermem_fault(
         examination,
         "A driver container loaded nvidia (it has no file on this node), but not nvidia_peermem.",
         evidence,
         Evidence("/proc/modules", "nvidia: live"),
-        fix=Plan(
+        fix=make_plan(
             "Let the driver container load nvidia-peermem",
-            steps,
-            disturbs="every job on the GPUs: the driver pod restarts",
+            "GPU Operator: set driver.rdma.enabled=true, and useHostMofed=true if OFED is on the node",
+            "Or set driver.kernelModuleType=open and use DMA-BUF instead",
+            disturbs=POD_ENDS_JOBS,
         ),
     )
 
@@ -200,13 +195,11 @@ def peermem_not_on_disk_old_driver(examination: Examination) -> Outcome:
     evidence = Evidence(DRIVER_VERSION, ".".join(map(str, numbers)))
     if numbers >= _FIRST_WITH_PEERMEM:
         return passed(evidence)
-    steps = (
-        instruction("Install driver 470 or newer (DMA-BUF: the open kernel modules of 515.43.04 or newer)"),
-    )
+    newer = "Install driver 470 or newer (DMA-BUF: the open kernel modules of 515.43.04 or newer)"
     return peermem_fault(
         examination,
         "nvidia_peermem has been part of the driver since 470.",
         evidence,
         Evidence(modules_dep(examination), "no nvidia-peermem.ko"),
-        fix=Plan("Install a newer driver", steps, reversible=False, disturbs=SWAP_ENDS_JOBS),
+        fix=make_plan("Install a newer driver", newer, reversible=False, disturbs=SWAP_ENDS_JOBS),
     )

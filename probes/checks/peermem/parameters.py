@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from probes.base.plan import Plan, instruction
+from probes.base.plan import Plan, make_plan
 from probes.base.unknown import Reason, Unknown
 from probes.facts.kernel.log import LogKind
 from probes.plans.common import initramfs_instruction
@@ -48,13 +48,9 @@ def _parameter(examination: Examination, name: str) -> tuple[str, Evidence]:
 
 
 def _reload(examination: Examination, title: str, first: str) -> Plan | None:
-    steps = (
-        instruction(first),
-        initramfs_instruction("may contain modprobe.d"),
-        unload_step(examination),
-        load_step(examination, PEERMEM),
-    )
-    plan = Plan(title, steps, disturbs="jobs that use nvidia_peermem, which must end first")
+    initramfs = initramfs_instruction("may contain modprobe.d")
+    steps = (first, initramfs, unload_step(examination), load_step(examination, PEERMEM))
+    plan = make_plan(title, *steps, disturbs="jobs that use nvidia_peermem, which must end first")
     return spare_fix(examination, plan)
 
 
@@ -77,16 +73,13 @@ def peermem_parameter_wrong(examination: Examination) -> Outcome:
     numbers = ofed_numbers(release)
     if numbers is not None and numbers < _FIRST_MODERN_OFED:
         return passed(evidence, Evidence("ofed_info -s", release))
+    first = "Delete peerdirect_support=1 from `options nvidia-peermem` in modprobe.d"
     return found(
         "The option is left over from an old MLNX_OFED. With 5.1 and newer it disables the protection "
         "against a deadlock.",
         evidence,
         Evidence("ofed_info -s", release),
-        fix=_reload(
-            examination,
-            "Remove the option",
-            "Delete peerdirect_support=1 from `options nvidia-peermem` in modprobe.d",
-        ),
+        fix=_reload(examination, "Remove the option", first),
         devices=(PEERMEM,),
         severity=spare_severity(examination),
     )
@@ -131,14 +124,11 @@ def peermem_parameter_persistent_off(examination: Examination) -> Outcome:
     value, evidence = _parameter(examination, "persistent_api_support")
     if value != "0":
         return passed(evidence)
+    first = "Delete persistent_api_support=0 from `options nvidia-peermem` in modprobe.d"
     return found(
         "With the older interface the driver can revoke GPU memory that is still registered.",
         evidence,
-        fix=_reload(
-            examination,
-            "Use the default value",
-            "Delete persistent_api_support=0 from `options nvidia-peermem` in modprobe.d",
-        ),
+        fix=_reload(examination, "Use the default value", first),
         devices=(PEERMEM,),
     )
 
@@ -161,15 +151,10 @@ def peermem_parameter_invalid(examination: Examination) -> Outcome:
     evidence = message_evidence(examination, messages)
     if not messages:
         return passed(*evidence)
-    steps = (
-        instruction(
-            "Correct or delete the line `options nvidia-peermem …` in /etc/modprobe.d (values: 0 or 1)"
-        ),
-        load_step(examination, PEERMEM),
-    )
+    correct = "Correct or delete the line `options nvidia-peermem …` in /etc/modprobe.d (values: 0 or 1)"
     return peermem_fault(
         examination,
         "An `options` line in modprobe.d sets an invalid value, so modprobe fails with `Invalid argument`.",
         *evidence,
-        fix=Plan("Correct the option", steps),
+        fix=make_plan("Correct the option", correct, load_step(examination, PEERMEM)),
     )

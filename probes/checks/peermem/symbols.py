@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-from probes.base.plan import Plan, instruction
+from probes.base.plan import Plan, make_plan
 from probes.base.unknown import Unknown, map_known
 from probes.facts.kernel.log import LogKind
 from probes.facts.kernel.module_files import PEER_MEMORY_SYMBOL
-from probes.plans.common import (
-    POD_ENDS_JOBS,
-    initramfs_instruction,
-    reboot_plan,
-    reboot_step,
-)
+from probes.plans.common import POD_ENDS_JOBS, initramfs_instruction, reboot_plan, reboot_step
 from probes.plans.driver import in_driver_container, rebuild_steps
 from probes.plans.load_modules import load_step
 from probes.plans.services import restart_openibd
@@ -84,12 +79,12 @@ def peermem_built_without_symbols(examination: Examination) -> Outcome:
             "This RDMA stack has no peer-memory interface, so modprobe fails with `Invalid argument`. OFED "
             "and the kernels of some distributions have it."
         )
-        steps = (
-            instruction("Install DOCA-OFED, or use the open kernel modules and DMA-BUF instead"),
+        plan = make_plan(
+            "Install OFED, then build nvidia-peermem",
+            "Install DOCA-OFED, or use the open kernel modules and DMA-BUF instead",
             *rebuild,
-        )
-        plan = Plan(
-            "Install OFED, then build nvidia-peermem", steps, reversible=False, disturbs="every RDMA program"
+            reversible=False,
+            disturbs="every RDMA program",
         )
     return peermem_fault(examination, cause, depends, exporter, fix=plan)
 
@@ -104,12 +99,9 @@ def peermem_built_without_symbols(examination: Examination) -> Outcome:
 )
 def peermem_symbol_version_mismatch(examination: Examination) -> Outcome:
     """Check the log for `disagrees about version of symbol ib_register_peer_memory_client`."""
-    return _symbols(
-        examination,
-        LogKind.SYMBOL_VERSION,
-        "OFED was installed or updated after the driver was built, so the symbol versions differ.",
-        "Build the driver's modules against the running OFED",
-    )
+    cause = "OFED was installed or updated after the driver was built, so the symbol versions differ."
+    title = "Build the driver's modules against the running OFED"
+    return _symbols(examination, LogKind.SYMBOL_VERSION, cause, title)
 
 
 def _symbols(
@@ -151,11 +143,9 @@ def peermem_symbol_version_mismatch_nvidia(examination: Examination) -> Outcome:
     no_version = Evidence("modinfo nvidia_peermem", "no file, or no version in it")
     version = map_known(file_of(examination, PEERMEM), lambda file: file.version)
     on_disk = need(version, FILES, absent=no_version)
-    loaded = need(nvidia.version, "/sys/module/nvidia/version")
-    evidence = (
-        Evidence("modinfo -F version nvidia_peermem", on_disk),
-        Evidence("/sys/module/nvidia/version", loaded),
-    )
+    path = "/sys/module/nvidia/version"
+    loaded = need(nvidia.version, path)
+    evidence = (Evidence("modinfo -F version nvidia_peermem", on_disk), Evidence(path, loaded))
     if on_disk == loaded:
         return passed(*evidence)
     return peermem_fault(
@@ -215,11 +205,9 @@ def inbox_core_beside_ofed(examination: Examination) -> Outcome:
         return passed(Evidence("ofed_info -s", ofed), path)
     load = restart_openibd(examination)
     steps = (
-        instruction(
-            "Install OFED for this kernel (DOCA-OFED with DKMS, or mlnxofedinstall --add-kernel-support)"
-        ),
+        "Install OFED for this kernel (DOCA-OFED with DKMS, or mlnxofedinstall --add-kernel-support)",
         initramfs_instruction(),
-        *(load.steps if isinstance(load, Plan) else (instruction(f"Load OFED's modules; {load}"),)),
+        *(load.steps if isinstance(load, Plan) else (f"Load OFED's modules; {load}",)),
     )
     spare = is_spare(examination)
     return found(
@@ -227,7 +215,7 @@ def inbox_core_beside_ofed(examination: Examination) -> Outcome:
         + (" That is correct if you want only the libraries and tools of OFED." if spare else ""),
         Evidence("ofed_info -s", ofed),
         path,
-        fix=Plan("Build OFED for this kernel", steps, reversible=False, disturbs="every RDMA program"),
+        fix=make_plan("Build OFED for this kernel", *steps, reversible=False, disturbs="every RDMA program"),
         devices=("ib_core",),
         severity=Severity.NOTE if spare else None,
         impact="None for jobs that use DMA-BUF. Features of OFED's modules are missing." if spare else "",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from probes.base.plan import Plan, Step, instruction, make_plan
-from probes.base.unknown import Reason, Unknown, map_known
+from probes.base.unknown import Reason, Unknown, is_there, map_known
 from probes.facts.jobs.processes import Process
 from probes.facts.rdma.cxi import has_verbs
 from probes.facts.rdma.devices import RdmaFacts
@@ -22,6 +22,7 @@ from probes.queries.jobs import (
     maps,
     needs_environment,
 )
+from probes.queries.ports import need_devices
 from probes.snapshot.examination import Examination
 from probes.topology.nccl_words import ORDER
 
@@ -38,19 +39,14 @@ _NOT_USABLE = "not readable and writable by this user"
 
 def _expected(examination: Examination) -> tuple[str, ...]:
     """Return the uverbs files that the kernel has created, according to /sys/class/infiniband_verbs."""
-    rdma = examination.node.rdma
-    if isinstance(rdma, Unknown) and rdma.reason is Reason.NOT_THERE:
-        return ()
-    devices = need(rdma, RDMA_DEVICES).devices
+    devices = need_devices(examination)
     return tuple(device.uverbs for device in devices if not isinstance(device.uverbs, Unknown))
 
 
 def _rdma_files(examination: Examination) -> tuple[DeviceNode, ...] | None:
     """Return the files in /dev/infiniband, None without that directory, or end the check as unknown."""
     files = map_known(examination.device_nodes, lambda nodes: nodes.rdma)
-    if isinstance(files, Unknown) and files.reason is Reason.NOT_THERE:
-        return None
-    return need(files, "/dev")
+    return None if is_there(files) is False else need(files, "/dev")
 
 
 def _need_rdma(examination: Examination) -> RdmaFacts:
@@ -145,15 +141,14 @@ def dev_infiniband_denied(examination: Examination) -> Outcome:
     denied = [file for file in verbs if not isinstance(file.usable, Unknown) and not file.usable]
     if denied:
         path = "/etc/udev/rules.d/90-rdma-mode.rules"
+        paths = [file.path for file in denied]
         rule = 'SUBSYSTEM=="infiniband_verbs", MODE="0666"'
         return found(
             "The file mode denies this user access. rdma-core's udev rules set 0666.",
             *first_distinct(Evidence(file.path, _NOT_USABLE) for file in denied),
             fix=make_plan(
                 "Let all users open the files",
-                Step(
-                    "Change the mode until the next boot", ("chmod", "0666", *(file.path for file in denied))
-                ),
+                Step("Change the mode until the next boot", ("chmod", "0666", *paths)),
                 f"To make this permanent, write {rule} to {path}",
                 note="If only a group should use them, add the user to that group instead.",
             ),

@@ -53,7 +53,6 @@ def task_hung_in_driver(examination: Examination) -> Outcome:
 
 
 def _device_users(examination: Examination) -> frozenset[int]:
-    """Return the processes that have a GPU or an RDMA device open."""
     facts = examination.processes
     if not isinstance(facts, ProcessFacts):
         return frozenset()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from probes.base.plan import Step, instruction, make_plan
-from probes.base.unknown import Reason, Unknown
+from probes.base.unknown import is_there
 from probes.facts.kernel.modules import ModuleState
 from probes.facts.system.driver_container import (
     DRIVER,
@@ -73,17 +73,14 @@ def k8s_waiting_for_mofed(examination: Examination) -> Outcome:
     if is_ready:
         return passed(Evidence(MOFED_READY, "there"))
     dmabuf, _ = usable_paths(examination)
+    show = ("kubectl", "get", "pods", "--all-namespaces", "--selector=nvidia.com/ofed-driver")
     return found(
         "The MOFED pod is failing or still loading. Driver pods print “waiting for mellanox ofed and nvidia"
         " drivers to be installed”.",
         Evidence(MOFED_READY, "not there"),
         fix=make_plan(
             "Check the MOFED pod",
-            Step(
-                "Show the pod and its state",
-                ("kubectl", "get", "pods", "--all-namespaces", "--selector=nvidia.com/ofed-driver"),
-                needs_root=False,
-            ),
+            Step("Show the pod and its state", show, needs_root=False),
             "If the host has its own OFED, set driver.rdma.useHostMofed=true in the ClusterPolicy",
             needs_root=False,
             disturbs="driver pods, which restart",
@@ -144,10 +141,7 @@ def k8s_peermem_ctr_crashloop(examination: Examination) -> Outcome:
         return passed(Evidence("/proc/modules", "nvidia is not loaded"))
     if states["nvidia_peermem"] is ModuleState.LIVE:
         return passed(Evidence("/proc/modules", "nvidia_peermem is loaded"))
-    if isinstance(facts.releases, Unknown) and facts.releases.reason is Reason.NOT_THERE:
-        releases: tuple[str, ...] = ()
-    else:
-        releases = need(facts.releases, DRIVER_MODULES)
+    releases = () if is_there(facts.releases) is False else need(facts.releases, DRIVER_MODULES)
     if releases:
         return passed(Evidence(DRIVER_MODULES, ", ".join(releases[:4])))
     dmabuf, _ = usable_paths(examination)

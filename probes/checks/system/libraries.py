@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 
-from probes.base.plan import Step, instruction, make_plan
+from probes.base.plan import instruction, make_plan
 from probes.base.unknown import Unknown, known
 from probes.checks.nccl.library import needs_version
 from probes.checks.system.perftest import LIBRARIES
 from probes.facts.kernel.modules import ModuleState
 from probes.facts.system.libraries import DIRECTORIES, InstalledLibrary
 from probes.facts.system.platform import in_container
+from probes.plans.common import modprobe_step
 from probes.queries.evidence_list import RDMA_DEVICES, first_distinct
 from probes.queries.finding import Area, Evidence, Outcome, Severity, found, need, passed, unknown
 from probes.queries.jobs import OVER_TCP, conclude, job_plan, jobs_of, usable_paths
@@ -161,18 +162,12 @@ def gdrdrv_missing(examination: Examination) -> Outcome:
     state = need(modules["gdrdrv"].state, MODULES)
     if state is ModuleState.LIVE:
         return passed(Evidence("/sys/module/gdrdrv/initstate", "live"))
+    load = modprobe_step("Load the module; its package's udev rule creates /dev/gdrdrv", "gdrdrv")
     return found(
         "Programs print “gdr_open error: Is gdrdrv driver installed and loaded?”.",
         Evidence("/sys/module/gdrdrv/initstate", state.value),
         Evidence(here[0].path, "installed"),
-        fix=make_plan(
-            "Load gdrdrv",
-            Step(
-                "Load the module; its package's udev rule creates /dev/gdrdrv",
-                ("modprobe", "gdrdrv"),
-                undo=("modprobe", "-r", "gdrdrv"),
-            ),
-        ),
+        fix=make_plan("Load gdrdrv", load),
         devices=("gdrdrv",),
     )
 

@@ -63,11 +63,9 @@ def memlock_or_ipc_lock(examination: Examination) -> Outcome:
     jobs = jobs_of(examination)
     limited = _limited(jobs.processes)
     if limited:
+        shown = "Max locked memory {}, without CAP_IPC_LOCK"
         evidence = [
-            Evidence(
-                f"/proc/{process.pid}/limits",
-                f"Max locked memory {_amount(soft_bytes)}, without CAP_IPC_LOCK",
-            )
+            Evidence(f"/proc/{process.pid}/limits", shown.format(_amount(soft_bytes)))
             for process, soft_bytes in limited
         ]
         return found(
@@ -156,11 +154,8 @@ def _services(
 )
 def memlock_scheduler(examination: Examination) -> Outcome:
     """Read LimitMEMLOCK of slurmd and pbs_mom, which jobs inherit."""
-    limited = [
-        (process, limit)
-        for process, limit in _limited(jobs_of(examination).processes)
-        if process.job.startswith("Slurm")
-    ]
+    processes = jobs_of(examination).processes
+    limited = _limited([process for process in processes if process.job.startswith("Slurm")])
     return _services(
         examination,
         _SCHEDULERS,
@@ -183,12 +178,8 @@ def memlock_container_runtime(examination: Examination) -> Outcome:
     jobs = jobs_of(examination)
     if not any(process.job.startswith(("pod", "container")) for process, _ in _limited(jobs.processes)):
         return unknown(jobs.unseen) if jobs.unseen else no_fault(jobs)
-    return _services(
-        examination,
-        _RUNTIMES,
-        "A container inherits this limit unless it asks for more.",
-        part_of=(_JOB_LIMIT,),
-    )
+    cause = "A container inherits this limit unless it asks for more."
+    return _services(examination, _RUNTIMES, cause, part_of=(_JOB_LIMIT,))
 
 
 @AREA.check(
@@ -263,8 +254,7 @@ def _written(line: LimitsLine) -> str:
 )
 def memlock_shell(examination: Examination) -> Outcome:
     """Read RLIMIT_MEMLOCK of this program, which its tests inherit."""
-    facts = examination.memlock
-    own = map_known(facts, lambda memlock: memlock.own)
+    own = map_known(examination.memlock, lambda memlock: memlock.own)
     if examination.is_root:
         return passed(Evidence("id -u", "0, so no limit applies"))
     soft_bytes = need(own, "the limits of this shell").soft_bytes
@@ -304,12 +294,10 @@ def pid_namespace_hides_users(examination: Examination) -> Outcome:
     if not hidden:
         shown = f"{len(named)} processes, all in /proc" if named else "no process"
         return passed(Evidence("nvidia-smi --query-compute-apps=pid --format=csv", shown))
+    where = "Run gdrtop on the host, or in a container with --pid=host (pod: hostPID: true)"
     return found(
         "NVML shows the host's process IDs. gdrtop runs in another PID namespace, or /proc is mounted"
         " with hidepid.",
         *first_distinct(Evidence(f"/proc/{pid}", "listed by NVML, not there") for pid in hidden),
-        fix=make_plan(
-            "Run gdrtop on the host",
-            "Run gdrtop on the host, or in a container with --pid=host (pod: hostPID: true)",
-        ),
+        fix=make_plan("Run gdrtop on the host", where),
     )

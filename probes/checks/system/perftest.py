@@ -92,14 +92,13 @@ def perftest_without_dmabuf(examination: Examination) -> Outcome:
         return passed(Evidence(perftest.evidence, build))
     dmabuf, peermem = usable_paths(examination)
     only = dmabuf is True and peermem is False
+    fails = "A test with --use_cuda fails with error 14, as nvidia-peermem is not usable here."
     return found(
         "This perftest has no --use_cuda_dmabuf.",
         Evidence(perftest.evidence, "does not contain cuMemGetHandleForAddressRange"),
         fix=_BUILD,
         severity=Severity.WARNING if only else None,
-        impact="A test with --use_cuda fails with error 14, as nvidia-peermem is not usable here."
-        if only
-        else "",
+        impact=fails if only else "",
     )
 
 
