@@ -85,6 +85,11 @@ def is_there(fact: Maybe[object]) -> Maybe[bool]:
     return True
 
 
+def false_if_absent(switch: Maybe[bool]) -> Maybe[bool]:
+    """Return a switch that is false where it is not there."""
+    return False if isinstance(switch, Unknown) and switch.reason is Reason.NOT_THERE else switch
+
+
 def first_unread(answers: Iterable[object]) -> Unknown | None:
     """Return the first unknown answer for another reason than NOT_THERE; None: each place was read."""
     unknown = (answer for answer in answers if isinstance(answer, Unknown))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from probes.base.frozen import frozen
 from probes.base.origin import Origin
-from probes.base.unknown import Maybe, Reason, Unknown
+from probes.base.unknown import Maybe, Reason, Unknown, map_known
 from probes.facts import gpudirect_probe
 from probes.facts.gpu import gpus
 from probes.facts.gpu.gpus import GpuFacts
@@ -37,8 +37,7 @@ _probed: ProbedFields[Probing] = ProbedFields()
 
 
 def _pci(run: Probing) -> Maybe[PciFacts]:
-    functions = pci.probe(run.host)
-    return functions if isinstance(functions, Unknown) else with_management(run.host, functions)
+    return map_known(pci.probe(run.host), lambda functions: with_management(run.host, functions))
 
 
 def _gpus(run: Probing) -> Maybe[GpuFacts]:

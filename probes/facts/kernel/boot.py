@@ -109,12 +109,11 @@ def _kernels(host: Host, running: Maybe[str]) -> Maybe[tuple[InstalledKernel, ..
 
 
 def _kernel(host: Host, release: str) -> InstalledKernel:
-    build = host.resolve(f"{_MODULES}/{release}/build")
     return InstalledKernel(
         release=printable(release, 128),
         image=_first(host, _IMAGES, release),
         initramfs=_first(host, _RAM_DISKS, release),
-        has_headers=is_there(build),
+        has_headers=is_there(host.resolve(f"{_MODULES}/{release}/build")),
     )
 
 

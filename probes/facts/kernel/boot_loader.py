@@ -11,7 +11,6 @@ loader.conf(5).
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
 from enum import Enum
 from fnmatch import fnmatchcase
 
@@ -226,10 +225,6 @@ def _by_pattern(host: Host, pattern: str, releases: tuple[str, ...], source: str
     names = host.names(ENTRIES)
     if isinstance(names, Unknown):
         return names
-    return _newest_match(pattern, names, releases, source)
-
-
-def _newest_match(pattern: str, names: Iterable[str], releases: tuple[str, ...], source: str) -> Maybe[str]:
     entries = [name for name in names if fnmatchcase(name, pattern)]
     for release in releases:
         if any(release in entry for entry in entries):

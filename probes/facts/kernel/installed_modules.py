@@ -29,18 +29,19 @@ from probes.facts.kernel.depmod import (
 )
 from probes.facts.kernel.modprobe_config import read_rules
 from probes.facts.kernel.module_files import PEER_MEMORY_SYMBOL, ModuleFile, parse_modinfo
-from probes.facts.kernel.release import CONFIG_LIMIT_BYTES, is_release, parse_config
+from probes.facts.kernel.release import (
+    CONFIG_LIMIT_BYTES,
+    DMABUF_OPTION,
+    MLX5_DMABUF_OPTIONS,
+    all_set,
+    is_release,
+)
 from probes.host.protocol import Host
 
 MODULES_DIRECTORY = "/lib/modules"
 MAX_KERNELS = 16
 DAMAGED = "damaged"
 _SECONDS = 3.0
-_DMABUF_OPTIONS = (
-    "CONFIG_DMA_SHARED_BUFFER",
-    "CONFIG_INFINIBAND_USER_MEM",
-    "CONFIG_INFINIBAND_ON_DEMAND_PAGING",
-)
 _SIGNED = b"~Module signature appended~\n"
 _PACKED_LIMIT_BYTES = 48 << 20
 _LIMIT_BYTES = 160 << 20  # nvidia.ko has up to about 100 MB
@@ -108,15 +109,13 @@ def read_installed(host: Host, release: str, names: Iterable[str]) -> InstalledM
     """Read what depmod and modinfo say about the modules `names` on a kernel."""
     if not is_release(release):
         nothing = Unknown(Reason.MALFORMED, MODULES_DIRECTORY, "not a kernel release")
-        unread: dict[str, Unknown] = {}
         return InstalledModules(
-            release[:64], {}, frozenset(), nothing, nothing, unread, nothing, nothing, False, nothing
+            release[:64], {}, frozenset(), nothing, nothing, {}, nothing, nothing, False, nothing
         )
     wanted = tuple(names)
     tree = read_tree(host, release, read_rules(host, "").file_names(wanted))
     config = _config(host, release)
     index = host.size(f"{MODULES_DIRECTORY}/{release}/modules.dep")
-    has_headers = is_there(host.names(f"{MODULES_DIRECTORY}/{release}/build"))
     entries = {name: find_module(tree, name) for name in wanted}
     return InstalledModules(
         release,
@@ -124,10 +123,10 @@ def read_installed(host: Host, release: str, names: Iterable[str]) -> InstalledM
         frozenset(name for name in wanted if known(is_builtin(tree, name), False)),
         find_provider(tree, PEER_MEMORY_SYMBOL),
         *_files(host, tree, release, entries),
-        _dmabuf_config(config),
+        all_set(config, DMABUF_OPTION, *MLX5_DMABUF_OPTIONS),
         _architecture(config),
         isinstance(index, Unknown) and index.reason is Reason.NOT_THERE,
-        has_headers,
+        is_there(host.names(f"{MODULES_DIRECTORY}/{release}/build")),
     )
 
 
@@ -157,27 +156,17 @@ def _files(
 
 
 def _config(host: Host, release: str) -> Maybe[bytes]:
-    config: Maybe[bytes] = Unknown(Reason.NOT_THERE, f"/boot/config-{release}")
-    for path in (f"/boot/config-{release}", f"{MODULES_DIRECTORY}/{release}/config"):
-        config = host.read_bytes(path, CONFIG_LIMIT_BYTES)
-        if not isinstance(config, Unknown):
-            break
+    config = host.read_bytes(f"/boot/config-{release}", CONFIG_LIMIT_BYTES)
+    if isinstance(config, Unknown):
+        config = host.read_bytes(f"{MODULES_DIRECTORY}/{release}/config", CONFIG_LIMIT_BYTES)
     return config
 
 
 def _architecture(config: Maybe[bytes]) -> Maybe[str]:
-    options = (("CONFIG_X86_64", "x86_64"), ("CONFIG_ARM64", "aarch64"))
-    names = [name for option, name in options if not isinstance(config, Unknown)
-             and parse_config(config, option) is True]  # fmt: skip
-    return names[0] if names else Unknown(Reason.NOT_RECORDED, "kernel config")
-
-
-def _dmabuf_config(config: Maybe[bytes]) -> Maybe[bool]:
-    """Return whether the kernel's config has dma-buf and what mlx5 needs for it (mlx5/mr.c)."""
-    if isinstance(config, Unknown):
-        return config
-    answers = [parse_config(config, option) for option in _DMABUF_OPTIONS]
-    return next((answer for answer in answers if isinstance(answer, Unknown) or not answer), True)
+    for option, name in (("CONFIG_X86_64", "x86_64"), ("CONFIG_ARM64", "aarch64")):
+        if all_set(config, option) is True:
+            return name
+    return Unknown(Reason.NOT_RECORDED, "kernel config")
 
 
 def read_module_file(host: Host, path: str) -> Maybe[ModuleFile]:
@@ -244,11 +233,9 @@ def _module_file(path: str, read: _Read, size: int) -> Maybe[ModuleFile]:
     file = next(iter(files.values()), None)
     if file is None:
         return Unknown(Reason.MALFORMED, printable(path, 256), "not a kernel module")
-    if read(size - len(_SIGNED), len(_SIGNED)) == _SIGNED:
-        return replace(
-            file, signer=Unknown(Reason.NOT_RECORDED, file.path, "signed; the signer is not decoded")
-        )
-    return file
+    if read(size - len(_SIGNED), len(_SIGNED)) != _SIGNED:
+        return file
+    return replace(file, signer=Unknown(Reason.NOT_RECORDED, file.path, "signed; the signer is not decoded"))
 
 
 def modinfo_of(read: _Read) -> tuple[bytes, ...] | None:

@@ -44,10 +44,8 @@ def with_lower(host: Host, name: str) -> tuple[str, ...]:
     found: dict[str, None] = {name: None}
     layer = [name]
     for _ in range(_MOST_LAYERS):
-        entries = [entry for upper in layer for entry in known(host.names(f"{NET}/{upper}"), ())]
-        layer = [
-            entry.removeprefix("lower_") for entry in dict.fromkeys(entries) if entry.startswith("lower_")
-        ]
+        entries = dict.fromkeys(entry for upper in layer for entry in known(host.names(f"{NET}/{upper}"), ()))
+        layer = [entry.removeprefix("lower_") for entry in entries if entry.startswith("lower_")]
         found.update(dict.fromkeys(layer))
     return tuple(printable(netdev, 32) for netdev in found)
 

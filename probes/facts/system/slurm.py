@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator
 
 from probes.base.frozen import frozen
 from probes.base.text import printable
@@ -98,15 +97,9 @@ def included_files(text: str) -> tuple[str, ...]:
 
 def parse_setting(text: str, name: str) -> Maybe[str]:
     """Parse a setting of slurm.conf(5), the last one if it has several lines; NOT_THERE: not set."""
-    values = [value for key, value in _settings(text) if key == name.lower()]
+    matches = (_SETTING.match(line) for line in text.split("\n"))
+    values = [match[2] for match in matches if match and match[1].lower() == name.lower()]
     return printable(values[-1], 256) if values else Unknown(Reason.NOT_THERE, "slurm.conf", f"no {name}")
-
-
-def _settings(text: str) -> Iterator[tuple[str, str]]:
-    for line in text.split("\n"):
-        match = _SETTING.match(line)
-        if match:
-            yield match[1].lower(), match[2]
 
 
 def _unlimited(host: Host) -> Maybe[bool]:
