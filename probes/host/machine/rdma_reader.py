@@ -43,21 +43,12 @@ _MAX_DATAGRAMS = 1024  # of one answer
 COMMAND_KINDS = ("qp", "mr", "pd", "ctx", "cq")
 _COMMAND_SECONDS = 2.0
 _GREATEST = (1 << 64) - 1
-_KINDS = (
-    Command.RES_QP_GET,
-    Command.RES_MR_GET,
-    Command.RES_PD_GET,
-    Command.RES_CTX_GET,
-    Command.RES_CQ_GET,
-)
+_KINDS = (Command.RES_QP_GET, Command.RES_MR_GET, Command.RES_PD_GET, Command.RES_CTX_GET, Command.RES_CQ_GET)
 # The others only name owners, and old kernels do not have all of them.
 _NEEDED = (Command.RES_QP_GET, Command.RES_MR_GET)
 _REASONS = {
-    errno.EPERM: Reason.NEEDS_ROOT,
-    errno.EACCES: Reason.NEEDS_ROOT,
-    errno.EPROTONOSUPPORT: Reason.NOT_THERE,
-    errno.EAFNOSUPPORT: Reason.NOT_THERE,
-    errno.ENOENT: Reason.NOT_THERE,
+    **dict.fromkeys((errno.EPERM, errno.EACCES), Reason.NEEDS_ROOT),
+    **dict.fromkeys((errno.EPROTONOSUPPORT, errno.EAFNOSUPPORT, errno.ENOENT), Reason.NOT_THERE),
     errno.ETIMEDOUT: Reason.TIMED_OUT,
 }
 
