@@ -193,7 +193,7 @@ def decode_answer(question: Question, value: Any) -> Maybe[Any]:
         answer = codec.decode(_ANSWERS[kind], value)
     except CodecError as error:
         raise RecordingError(f"answer to {kind!r}: {error}") from None
-    if kind == "names" and not all(_is_name(name) for name in answer):
+    if kind == "names" and any(name in ("", ".", "..") or "/" in name for name in answer):
         raise RecordingError(f"invalid file name in the listing of {printable(question.of[0], 80)}")
     return answer
 
@@ -215,10 +215,6 @@ def packed(question: Question, answer: Maybe[Any], content: Callable[[], bytes])
     if isinstance(answer, bytes | int | Unknown) or (isinstance(answer, str) and answer.isascii()):
         return answer
     return PackedAnswer(question.kind, content())
-
-
-def _is_name(text: str) -> bool:
-    return text not in ("", ".", "..") and "/" not in text
 
 
 def decode_blob(question: Question, content: bytes) -> Maybe[Any]:
@@ -300,10 +296,7 @@ def decode_resources(value: object) -> RdmaResources:
     tables = {name: _decode_table(name, value.get(name, [])) for name in _TABLES}
     plain: RdmaResources = _TABLE_CODEC.decode(RdmaResources, rest)
     return RdmaResources(
-        **tables,
-        shares_namespaces=plain.shares_namespaces,
-        left_out=plain.left_out,
-        unread=plain.unread,
+        **tables, shares_namespaces=plain.shares_namespaces, left_out=plain.left_out, unread=plain.unread
     )
 
 

@@ -120,7 +120,8 @@ class Identifiers(Tokens):
                 continue
             match = _PROCESS_FILE.fullmatch(question.of[0])
             if _ENVIRONMENT.fullmatch(question.of[0]):
-                kept[question] = _kept_variables(answer)
+                variables = filter(is_variable, answer.split(b"\0"))
+                kept[question] = b"".join(variable + b"\0" for variable in variables)
             elif match and match[2] == "cmdline" and match[1] not in self._jobs and answer:
                 kept[question] = NO_COMMAND_LINE
             elif match and match[2] == "cmdline" and answer and not self.redact:
@@ -213,8 +214,3 @@ def _is_other_file(question: Question, answer: Maybe[Any]) -> bool:
     if question.kind != "link" or not isinstance(answer, str) or not _OPEN_FILE.fullmatch(question.of[0]):
         return False
     return _DEVICE_FILE.fullmatch(answer) is None
-
-
-def _kept_variables(content: bytes) -> bytes:
-    pieces = (piece for piece in content.split(b"\0") if is_variable(piece))
-    return b"".join(piece + b"\0" for piece in pieces)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from probes.facts.system.cloud import AZURE_TAG, ORACLE_TAG
+from probes.facts.system.tools import DIRECTORIES as PROGRAM_DIRECTORIES
 from probes.recording.redaction.answers import cluster_objects, kernel_log, modinfo, program_strings
 from probes.recording.redaction.basic_rules import Rule, figures, kept_where, of_lines, of_text, words
 from probes.recording.redaction.config_files import (
@@ -55,13 +56,8 @@ class Row(NamedTuple):
 _WORDS, _FIGURES = of_text(words), of_text(figures)
 _CPU_MASK = r"[0-9a-f]{1,8}(?:,[0-9a-f]{8}){0,255}\s*"
 _COUNTERS = (
-    "**/counters/*",
-    "**/hw_counters/*",
-    "**/statistics/*",
-    "**/aer_dev_*",
-    "**/meminfo",
-    "**/cgroup.procs",
-    "kernel/mm/memory_peers/**",
+    *("**/counters/*", "**/hw_counters/*", "**/statistics/*", "**/aer_dev_*", "**/meminfo"),
+    *("**/cgroup.procs", "kernel/mm/memory_peers/**"),
 )
 _SLURM = of_lines(r"(?i)\s*(?:prolog|healthcheckprogram|propagateresourcelimitsexcept)\s*=")
 FILES: Sequence[Row] = (
@@ -118,10 +114,7 @@ FILES: Sequence[Row] = (
     Row("/sys/**/resource", kept_where(r"(?:0x[0-9a-f]{16} 0x[0-9a-f]{16} 0x[0-9a-f]{16}\n?){1,32}")),
     Row("/sys/**/local_cpus", kept_where(_CPU_MASK)),
     Row("/sys/**/cpumap", kept_where(_CPU_MASK)),
-    Row(
-        "/sys/class/dmi/id/chassis_asset_tag",
-        kept_where(rf"{AZURE_TAG}\s*|{re.escape(ORACLE_TAG)}\s*"),
-    ),
+    Row("/sys/class/dmi/id/chassis_asset_tag", kept_where(rf"{AZURE_TAG}\s*|{re.escape(ORACLE_TAG)}\s*")),
     Row("/sys/firmware/efi/efivars/Loader*", boot_variable),
     Row("/sys/firmware/efi/efivars/*", kept_where(r"[\0-\x1f]\0\0\0[\0\1]")),
     *(Row(f"/sys/{path}", _FIGURES) for path in _COUNTERS),
@@ -157,12 +150,7 @@ FILES: Sequence[Row] = (
     Row("**/Module.symvers", symbol_lines),
     Row("/var/run/nvidia-topologyd/**", TOPOLOGY),
     Row("/opt/microsoft/*/topo.xml", TOPOLOGY),
-    Row("/usr/bin/*", program_strings),
-    Row("/usr/sbin/*", program_strings),
-    Row("/usr/local/bin/*", program_strings),
-    Row("/usr/local/sbin/*", program_strings),
-    Row("/bin/*", program_strings),
-    Row("/sbin/*", program_strings),
+    *(Row(f"{directory}/*", program_strings) for directory in PROGRAM_DIRECTORIES),
     Row("/dev", None),
     Row("/dev/**", None),
     *(Row(f"/{top}/**", None) for top in ("boot", "lib", "lib64", "usr", "var", "run")),

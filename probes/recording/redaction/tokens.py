@@ -166,7 +166,8 @@ class Tokens:
         key = word.lower()
         token = self._words.get(key)
         if token is None:
-            token = self._of_known_host(word) or self._unknown_version(word) or self._with_suffix(word)
+            token = self._of_known_host(word) or self._unknown_version(word)
+            token = token or self.token(OTHER, key) + known_suffix(word)
             if len(self._words) < _CACHED_WORDS:
                 self._words[key] = token
         return token
@@ -181,11 +182,6 @@ class Tokens:
         """Keep the number of a version with an unknown suffix, "5.15.0-acme"."""
         match = None if IPV4.match(word) else VERSION.match(word)
         return f"{match[0]}-{self.token(OTHER, word.lower())}" if match else ""
-
-    def _with_suffix(self, word: str) -> str:
-        """Keep a known suffix: ".conf", ".service"."""
-        suffix = known_suffix(word)
-        return self.token(OTHER, word.lower()) + suffix
 
     def _short_number(self, text: str) -> str:
         digits = text.strip("+-%").partition(".")[0]
@@ -251,7 +247,7 @@ class Tokens:
         key = text.lower().replace(separator, "")
         if not key.strip("0") or not key.strip("f"):
             return text
-        return separator.join(_pairs(f"02{self.number(MAC, key):0{len(key) - 2}x}"))
+        return _grouped(f"02{self.number(MAC, key):0{len(key) - 2}x}", 2, separator)
 
     def _dotted(self, text: str) -> str:
         return _grouped(f"02{self.number(MAC, text.lower().replace('.', '')):010x}", 4, ".")
@@ -304,10 +300,6 @@ NOBODY = frozenset(
 
 def _same(text: str) -> str:
     return text
-
-
-def _pairs(digits: str) -> list[str]:
-    return [digits[at : at + 2] for at in range(0, len(digits), 2)]
 
 
 def _grouped(digits: str, size: int, separator: str = ":") -> str:
