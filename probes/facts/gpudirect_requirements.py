@@ -212,7 +212,7 @@ def nic_requirement(rdma: Maybe[RdmaFacts], answers: dict[str, Maybe[bool]]) -> 
             return Requirement(name, False, f"{rdma.devices[0].sysfs_path}: no verbs", lack)
     if not answers and not elsewhere:
         return Requirement(name, False, "/sys/class/infiniband: no RDMA device", "there is no RDMA device")
-    able = [nic for nic, answer in answers.items() if not isinstance(answer, Unknown) and answer]
+    able = [nic for nic, answer in answers.items() if answer is True]
     unknown = [answer for answer in answers.values() if isinstance(answer, Unknown)]
     if able:
         return Requirement(name, True, f"{probe_name}: yes on {', '.join(able)}")

@@ -181,12 +181,9 @@ def usable_gpus(node: Node) -> tuple[Gpu, ...]:
     return tuple(
         gpu
         for gpu in node.gpus.gpus
-        if not is_for_guests(gpu.driver) and not (contained and _is_not_listed(gpu))
+        if not is_for_guests(gpu.driver)
+        and not (contained and isinstance(gpu.nvml, Unknown) and gpu.nvml.detail == NOT_LISTED)
     )
-
-
-def _is_not_listed(gpu: Gpu) -> bool:
-    return isinstance(gpu.nvml, Unknown) and gpu.nvml.detail == NOT_LISTED
 
 
 def short_list(names: list[str]) -> str:

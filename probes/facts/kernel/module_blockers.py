@@ -66,7 +66,6 @@ def blocker_of(facts: ModuleFacts, module: KernelModule) -> str | None:
 
 
 def _why_not_loaded(facts: ModuleFacts, module: KernelModule) -> str:
-    """Return the strongest reason why a module is not loaded."""
     blocker = blocker_of(facts, module)
     if blocker is not None:
         return blocker

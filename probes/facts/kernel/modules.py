@@ -373,7 +373,6 @@ def _attribute(host: Host, path: str) -> Maybe[str]:
 
 
 def _parameters(host: Host, directory: str) -> dict[str, Maybe[str]]:
-    """Read the readable parameters, at most MAX_PARAMETERS."""
     values: dict[str, Maybe[str]] = {}
     for name in known(host.names(directory), ())[:MAX_PARAMETERS]:
         value = _attribute(host, f"{directory}/{name}")

@@ -182,7 +182,6 @@ def all_set(config: Maybe[bytes], *options: str) -> Maybe[bool]:
 
 
 def _config(host: Host, release: Maybe[str]) -> Maybe[bytes]:
-    """Read the kernel's config file, unpacked."""
     refused: Unknown | None = None
     if not isinstance(release, Unknown):
         for path in (f"/boot/config-{release}", f"/lib/modules/{release}/config"):

@@ -100,7 +100,7 @@ def _unit(host: Host, name: str, wanted: WantedUnits) -> UnitFile:
 
 def unit_setting(host: Host, unit: str, section: str, key: str) -> Maybe[UnitSetting]:
     """Return a setting of a unit, including drop-ins; NOT_THERE: none of its files sets it."""
-    sizes = {f"{directory}/{unit}": host.size(f"{directory}/{unit}") for directory in UNIT_DIRECTORIES}
+    sizes = {path: host.size(path) for path in (f"{directory}/{unit}" for directory in UNIT_DIRECTORIES)}
     if all(isinstance(size, Unknown) for size in sizes.values()):
         return not_found(sizes.values(), f"{UNIT_DIRECTORIES[0]}/{unit}", "no such unit")
     return _setting(host, sizes, UNIT_DIRECTORIES, unit, section, key)
