@@ -107,9 +107,8 @@ def parse_passwd(text: Maybe[str]) -> Maybe[dict[int, str]]:
 
 def user_name(uid: int, users: Maybe[dict[int, str]]) -> Maybe[str]:
     """Return the name of a user ID."""
-    if isinstance(users, Unknown):
-        return users
-    return users.get(uid) or Unknown(Reason.NOT_THERE, PASSWD, f"no user {uid}")
+    absent = Unknown(Reason.NOT_THERE, PASSWD, f"no user {uid}")
+    return map_known(users, lambda names: names.get(uid) or absent)
 
 
 def counters_from_files(host: Files, names: Sequence[str]) -> Mapping[str, Maybe[InterfaceCounters]]:

@@ -256,9 +256,7 @@ _TABLES: dict[str, Any] = {
     "completion_queues": CompletionQueue,
 }
 _COLUMNS = {name: tuple(field.name for field in fields(kind))[1:] for name, kind in _TABLES.items()}
-_REQUIRED = {
-    name: sum(field.default is MISSING for field in fields(kind)) - 1 for name, kind in _TABLES.items()
-}
+_REQUIRED = {name: sum(row.default is MISSING for row in fields(kind)) - 1 for name, kind in _TABLES.items()}
 _MAX_TABLE_TEXT = 64
 _TABLE_CODEC = Codec(clean=lambda text: printable(text, _MAX_TABLE_TEXT))
 

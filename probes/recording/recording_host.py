@@ -93,9 +93,7 @@ class RecordingHost:
     def answers(self, keep: Callable[[Question], bool]) -> dict[Question, Maybe[Any]]:
         """Return the newest answer to every question; forget those that `keep` refuses."""
         with self._lock:
-            self._recorded = {
-                question: answer for question, answer in self._recorded.items() if keep(question)
-            }
+            self._recorded = {key: answer for key, answer in self._recorded.items() if keep(key)}
             return dict(self._recorded)
 
     def _ask(self, kind: str, of: tuple[str, ...], ask: Callable[[], Maybe[T]]) -> Maybe[T]:

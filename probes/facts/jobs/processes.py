@@ -298,10 +298,7 @@ def _is_below(host: Host, parent: Maybe[int], own: str) -> bool:
 
 def _nccl_conf_inside(host: Host, path: str) -> Maybe[NcclConf]:
     # A container may have a device with this name, and opening some devices has an effect. They have no size.
-    size = host.size(path)
-    if isinstance(size, Unknown):
-        return size
-    return read_nccl_conf(host, path) if size else NcclConf({}, ())
+    return map_known(host.size(path), lambda size: read_nccl_conf(host, path) if size else NcclConf({}, ()))
 
 
 def user_conf_path(pid: int, environ: bytes, environment: Mapping[str, str]) -> str:

@@ -97,11 +97,8 @@ def installed_releases(host: Host) -> Maybe[tuple[str, ...]]:
     if isinstance(names, Unknown):
         return names
     releases = sorted(filter(is_release, names), key=version_key, reverse=True)[: 4 * MAX_KERNELS]
-    with_index = (
-        release
-        for release in releases
-        if not isinstance(host.size(f"{MODULES_DIRECTORY}/{release}/modules.dep"), Unknown)
-    )
+    paths = {release: f"{MODULES_DIRECTORY}/{release}/modules.dep" for release in releases}
+    with_index = (release for release, path in paths.items() if not isinstance(host.size(path), Unknown))
     return tuple(with_index)[:MAX_KERNELS]
 
 

@@ -291,9 +291,8 @@ def parse_log(text: str, source: str = "", only_warnings: bool = False) -> Kerne
 
 
 def _lines(text: str) -> Iterator[tuple[Maybe[float], str]]:
-    lines: Iterable[str] = text.split("\n")[-_MAX_LINES:]
     unknown = Unknown(Reason.NOT_THERE, "", "the line has no time since boot")
-    for line in lines:
+    for line in text.split("\n")[-_MAX_LINES:]:
         match = _LINE.fullmatch(line[:_LINE_LIMIT])
         if match is None:
             yield unknown, line[:_LINE_LIMIT]

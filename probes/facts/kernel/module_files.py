@@ -99,15 +99,12 @@ def probe(
 def _missing_firmware(host: Host, release: str, names: tuple[str, ...]) -> tuple[str, ...]:
     """Return the files that the kernel does not find (firmware_loader/main.c, fw_path), also compressed."""
     places = [f"/lib/firmware/{place}" for place in (f"updates/{release}/", "updates/", f"{release}/", "")]
-    return tuple(
-        name
-        for name in names
-        if all(
-            is_there(host.size(f"{place}{name}{packed}")) is False
-            for place in places
-            for packed in ("", ".xz", ".zst")
-        )
-    )
+
+    def is_missing(name: str) -> bool:
+        paths = (f"{place}{name}{packed}" for place in places for packed in ("", ".xz", ".zst"))
+        return all(is_there(host.size(path)) is False for path in paths)
+
+    return tuple(filter(is_missing, names))
 
 
 def _elsewhere(host: Host, release: Maybe[str]) -> tuple[str, ...]:
@@ -149,9 +146,8 @@ def _files(host: Host, names: tuple[str, ...]) -> Maybe[dict[str, ModuleFile]]:
 
 def file_of(files: Maybe[Mapping[str, ModuleFile]], name: str) -> Maybe[ModuleFile]:
     """Return modinfo's fields of a module; NOT_THERE: it has no file for the running kernel."""
-    if isinstance(files, Unknown):
-        return files
-    return files.get(name) or Unknown(Reason.NOT_THERE, f"modinfo {name}", "no such module")
+    absent = Unknown(Reason.NOT_THERE, f"modinfo {name}", "no such module")
+    return map_known(files, lambda found: found.get(name) or absent)
 
 
 def parse_modinfo(text: str) -> dict[str, ModuleFile]:

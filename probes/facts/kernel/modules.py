@@ -102,9 +102,7 @@ class ModuleFacts:
     @property
     def file_names(self) -> dict[str, str]:
         """The modules whose files have other names, as modinfo takes them; Debian's driver has such files."""
-        files = {
-            name: module_name(known(module.on_disk, name).encode()) for name, module in self.modules.items()
-        }
+        files = {name: module_name(known(row.on_disk, name).encode()) for name, row in self.modules.items()}
         return {name: file for name, file in files.items() if file != name}
 
 
@@ -198,9 +196,7 @@ def probe(host: Host) -> ModuleFacts:
         kernel_release=release,
         modules=modules,
         ladder=tuple(_rung(modules[name]) for name in LADDER),
-        symbols=tuple(
-            SymbolProvider(symbol, needed_by, find_provider(tree, symbol)) for symbol, needed_by in _SYMBOLS
-        ),
+        symbols=tuple(SymbolProvider(symbol, user, find_provider(tree, symbol)) for symbol, user in _SYMBOLS),
         memory_peers=peers if isinstance(peers, Unknown) else tuple(printable(name, 64) for name in peers),
         rules_unread=rules.unread,
         loading_disabled=known(read_modules_disabled(host), False),

@@ -114,11 +114,8 @@ def is_software(device: RdmaDevice) -> bool:
 
 def natural(name: str) -> tuple[tuple[int, int, str], ...]:
     """Return a sort key that puts mlx5_2 before mlx5_10."""
-    return tuple(
-        (0, int(part), "") if part.isdecimal() else (1, 0, part)
-        for part in re.split(r"(\d{1,9})", name)
-        if part
-    )
+    parts = filter(None, re.split(r"(\d{1,9})", name))
+    return tuple((0, int(part), "") if part.isdecimal() else (1, 0, part) for part in parts)
 
 
 def parse_numbered(text: str) -> str | None:

@@ -35,9 +35,8 @@ ORACLE_TAG = "OracleCloud.com"  # cloud-init, DataSourceOracle
 
 def probe(host: Host) -> Maybe[Cloud]:
     """Read three DMI attributes, which everybody can read; NOT_THERE: no known cloud."""
-    vendor, product, tag = (
-        host.read(f"{DMI}/{name}") for name in ("sys_vendor", "product_name", "chassis_asset_tag")
-    )
+    names = ("sys_vendor", "product_name", "chassis_asset_tag")
+    vendor, product, tag = (host.read(f"{DMI}/{name}") for name in names)
     found = cloud_of(known(vendor, ""), known(product, ""), known(tag, ""))
     # A container or a tree can hide DMI: then another reason than "not there" is more honest.
     return found or not_found((vendor, product, tag), DMI, "the DMI data shows no known cloud")

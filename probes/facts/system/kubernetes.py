@@ -179,9 +179,8 @@ def _node(kubectl: Kubectl, hostname: Maybe[str]) -> Maybe[Object]:
 
 
 def _first(found: Maybe[tuple[Object, ...]]) -> Maybe[Object]:
-    if isinstance(found, Unknown):
-        return found
-    return found[0] if found else Unknown(Reason.NOT_THERE, "kubectl", "no such object in the cluster")
+    absent = Unknown(Reason.NOT_THERE, "kubectl", "no such object in the cluster")
+    return map_known(found, lambda listed: listed[0] if listed else absent)
 
 
 def _gpu_operator(kubectl: Kubectl, policy: Object) -> GpuOperator:

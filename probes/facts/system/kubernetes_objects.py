@@ -219,11 +219,8 @@ def network_operator(policy: Object) -> NetworkOperator:
 
 def containers(pod: Object) -> tuple[ContainerState, ...]:
     """Read the containers of a pod, those that initialize it first, without their logs."""
-    listed = [
-        status
-        for key in ("initContainerStatuses", "containerStatuses")
-        for status in _at(pod, ("status", key)) or ()
-    ]
+    keys = ("initContainerStatuses", "containerStatuses")
+    listed = [status for key in keys for status in _at(pod, ("status", key)) or ()]
     namespace = text_at(pod, "metadata", "namespace")
     return tuple(
         ContainerState(

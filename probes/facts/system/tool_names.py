@@ -22,7 +22,7 @@ class BenchProgram(NamedTuple):
 _PERFTEST = "measures RDMA bandwidth and latency, of GPU memory if built with CUDA"
 _COPIES = "measures CPU copies to GPU memory; not the NIC's path"
 _SANITY = "tests CPU copies to GPU memory; not the NIC's path"
-_CUDA_COPIES = "measures copies between GPUs and host; no NIC involved"
+_CUDA = "measures copies between GPUs and host; no NIC involved"
 _NCCL = "nccl-tests: measures the collectives of a training job"
 
 PROGRAMS = (
@@ -36,9 +36,7 @@ PROGRAMS = (
     BenchProgram(
         "gdrcopy_sanity", "gdrcopy", "gdrcopy-sanity", "CPU access to GPU memory, correctness", _SANITY
     ),
-    BenchProgram(
-        "nvbandwidth", "nvbandwidth", "nvbandwidth", "CUDA copies between host and GPU", _CUDA_COPIES
-    ),
+    BenchProgram("nvbandwidth", "nvbandwidth", "nvbandwidth", "CUDA copies between host and GPU", _CUDA),
     BenchProgram("all_reduce_perf", "nccl-tests", "all-reduce", "NCCL all-reduce", _NCCL),
     BenchProgram("all_gather_perf", "nccl-tests", "all-gather", "NCCL all-gather", _NCCL),
     BenchProgram("reduce_scatter_perf", "nccl-tests", "reduce-scatter", "NCCL reduce-scatter", _NCCL),

@@ -76,9 +76,7 @@ class ToolFacts:
     perftest: Maybe[Perftest]  # NOT_THERE: not installed
     ofed: Maybe[str]  # "MLNX_OFED_LINUX-24.10-0.7.0.0"; NOT_THERE: no OFED, the kernel's own drivers
     fabric_manager: Maybe[str]  # "570.124.06"; must be the driver's version
-    perftest_listens: Maybe[str | None] = (
-        None  # the file that shows a listener on perftest's port; None: none
-    )
+    perftest_listens: Maybe[str | None] = None  # the file that shows a listener on perftest's port, if any
 
 
 def probe(host: Host) -> ToolFacts:

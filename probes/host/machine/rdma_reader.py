@@ -40,7 +40,9 @@ SECONDS = 3.0  # for everything
 _NETLINK_RDMA = 20
 _DATAGRAM_BYTES = 1 << 16  # the kernel sends at most 32 KiB in one
 _MAX_DATAGRAMS = 1024  # of one answer
-COMMAND_KINDS = ("qp", "mr", "pd", "ctx", "cq")
+# Kinds of objects, and the key without which one is left out; old kernels report no numbers of regions.
+_NUMBERS = {"qp": "lqpn", "mr": "ifname", "pd": "pdn", "ctx": "ctxn", "cq": "cqn"}
+COMMAND_KINDS = tuple(_NUMBERS)
 _COMMAND_SECONDS = 2.0
 _GREATEST = (1 << 64) - 1
 _KINDS = (Command.RES_QP_GET, Command.RES_MR_GET, Command.RES_PD_GET, Command.RES_CTX_GET, Command.RES_CQ_GET)
@@ -163,26 +165,20 @@ def parse_resources(texts: dict[str, str], system: str = "") -> Maybe[RdmaResour
         found = _objects(texts.get(kind, "[]"))
         if found is None:
             return Unknown(Reason.MALFORMED, f"rdma -j resource show {kind}", "not the expected JSON")
-        lists[kind] = found[:MAX_OBJECTS]
+        lists[kind] = [row for row in found[:MAX_OBJECTS] if _NUMBERS[kind] in row]
         left_out += max(0, len(found) - MAX_OBJECTS)
     mode = re.search(r"\bnetns (shared|exclusive)\b", system)
     return RdmaResources(
-        tuple(_queue_pair(row) for row in lists["qp"] if "lqpn" in row),
+        tuple(map(_queue_pair, lists["qp"])),
         tuple(_region(row, at) for at, row in enumerate(lists["mr"])),
         tuple(
             ProtectionDomain(_device(row), _number(row, "pdn") or 0, _number(row, "ctxn"), *_owner(row))
             for row in lists["pd"]
-            if "pdn" in row
         ),
-        tuple(
-            RdmaContext(_device(row), _number(row, "ctxn") or 0, *_owner(row))
-            for row in lists["ctx"]
-            if "ctxn" in row
-        ),
+        tuple(RdmaContext(_device(row), _number(row, "ctxn") or 0, *_owner(row)) for row in lists["ctx"]),
         tuple(
             CompletionQueue(_device(row), _number(row, "cqn") or 0, _number(row, "ctxn"), *_owner(row))
             for row in lists["cq"]
-            if "cqn" in row
         ),
         None if mode is None else mode[1] == "shared",
         left_out,

@@ -12,13 +12,13 @@ from __future__ import annotations
 
 import dataclasses
 import re
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 from probes.base.unknown import Maybe, Reason, Unknown, known
 from probes.facts.jobs.process_files import parse_program
 from probes.facts.system.rdma_cgroup import CGROUPS
 from probes.host.answers import CommandOutput
-from probes.host.rdma_resources import RdmaResources
 from probes.host.usage import ProcessUsage
 from probes.recording.format import Question
 from probes.recording.recording_host import Moment
@@ -49,6 +49,18 @@ _HOST_FILES = ("/proc/sys/kernel/hostname", "/etc/hostname")
 _USER_VARIABLES = ("USER", "LOGNAME", "SUDO_USER")
 # Stands for the command line of a process without GPU or RDMA device: a program, not a kernel thread.
 NO_COMMAND_LINE = b"(not recorded)\0"
+
+# Rules for answers by kind of question; of the others, every text is redacted.
+_RULES: dict[str, Callable[[Tokens, Any], Any]] = {
+    "rdma_resources": resources,
+    "thread_names": threads,
+    "collectives": collectives,
+    "ethtool_counters": lambda tokens, answer: counters(answer),
+    "kernel_messages": messages,
+    "ras_answer": ras_text,
+    "ras_events": lambda tokens, events: tuple(ras_text(tokens, event) for event in events),
+    "names": lambda tokens, names: tuple(sorted({tokens.text(name) for name in names})),
+}
 
 
 class Identifiers(Tokens):
@@ -112,9 +124,7 @@ class Identifiers(Tokens):
 
     def _without_secrets(self, answers: dict[Question, Maybe[Any]]) -> dict[Question, Maybe[Any]]:
         """Reduce open files, environments and command lines to what probes keep of them."""
-        kept = {
-            question: answer for question, answer in answers.items() if not _is_other_file(question, answer)
-        }
+        kept = {key: answer for key, answer in answers.items() if not _is_other_file(key, answer)}
         for question, answer in answers.items():
             if question.kind != "file" or not isinstance(answer, bytes):
                 continue
@@ -159,23 +169,8 @@ class Identifiers(Tokens):
             return dataclasses.replace(self._value(answer), user=self.name(USER, answer.user))
         if question.kind == "link" and isinstance(answer, str) and _OPEN_FILE.fullmatch(question.of[0]):
             return answer  # a device: other open files are not recorded
-        if isinstance(answer, RdmaResources):
-            return resources(self, answer)
-        if question.kind == "thread_names" and isinstance(answer, tuple):
-            return threads(self, answer)
-        if question.kind == "collectives" and isinstance(answer, tuple):
-            return collectives(self, answer)
-        if question.kind == "ethtool_counters" and isinstance(answer, dict):
-            return counters(answer)
-        if question.kind == "kernel_messages" and isinstance(answer, tuple):
-            return messages(self, answer)
-        if question.kind == "ras_answer" and isinstance(answer, str):
-            return ras_text(self, answer)
-        if question.kind == "ras_events" and isinstance(answer, tuple):
-            return tuple(ras_text(self, event) for event in answer)
-        if question.kind == "names" and isinstance(answer, tuple):
-            return tuple(sorted({self.text(name) for name in answer}))
-        return self._value(answer)
+        rule = None if isinstance(answer, Unknown) else _RULES.get(question.kind)
+        return self._value(answer) if rule is None else rule(self, answer)
 
     def _content(self, path: str, content: bytes) -> Maybe[bytes]:
         row = row_of(path)

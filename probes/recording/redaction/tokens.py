@@ -78,13 +78,12 @@ class Tokens:
             "gid": self._gid,
             "guid": self._guid,
             "hexguid": self._hex_guid,
-            "ipoib": self._ipoib,
+            # Four bytes of flags and queue pair, then a GID.
+            "ipoib": lambda text: _grouped(f"{self.number(MAC, text.lower()):040x}", 2),
             "mac": self._mac,
             "dotted": self._dotted,
             "bare": self._bare,
-            "bus": _same,
-            "pair": _same,
-            "bdf": _same,
+            **dict.fromkeys(("bus", "pair", "bdf"), str),  # kept as they are
             "ipv4": self._ipv4,
             "ipv6": self._ipv6,
             "groups": self._word,
@@ -238,10 +237,6 @@ class Tokens:
             return f"{text[:30]}{token >> 16:04x}:{token & 0xFFFF:04x}"
         return ipaddress.IPv6Address(self._ipv6(text)).exploded
 
-    def _ipoib(self, text: str) -> str:
-        """Replace four bytes of flags and queue pair, then a GID."""
-        return _grouped(f"{self.number(MAC, text.lower()):040x}", 2)
-
     def _mac(self, text: str) -> str:
         separator = text[2]
         key = text.lower().replace(separator, "")
@@ -296,10 +291,6 @@ NOBODY = frozenset(
         "*",
     )
 )
-
-
-def _same(text: str) -> str:
-    return text
 
 
 def _grouped(digits: str, size: int, separator: str = ":") -> str:
