@@ -266,10 +266,8 @@ def encode_resources(resources: RdmaResources) -> dict[str, Any]:
     encoded: dict[str, Any] = {
         name: _encode_table(getattr(resources, name), _COLUMNS[name], _REQUIRED[name]) for name in _TABLES
     }
-    for field in fields(RdmaResources):
-        if field.name not in _TABLES:
-            encoded[field.name] = _TABLE_CODEC.encode(getattr(resources, field.name))
-    return encoded
+    others = (row.name for row in fields(RdmaResources) if row.name not in _TABLES)
+    return encoded | {name: _TABLE_CODEC.encode(getattr(resources, name)) for name in others}
 
 
 def _encode_table(

@@ -120,11 +120,9 @@ def read(host: Host, node: Node, with_interfaces: bool = False) -> Reading:
     interfaces = host.interface_counters(netdevs) if netdevs else {}
     ports.update(_of_software(host, node, ports, interfaces))
     live = host.nvml_live()
-    refcnts: dict[str, Maybe[int]] = {}
-    if isinstance(node.modules, ModuleFacts):
-        for name, module in node.modules.modules.items():
-            if module.state is ModuleState.LIVE:
-                refcnts[name] = read_integer(host, f"/sys/module/{name}/refcnt", signed=True)
+    modules = node.modules.modules.values() if isinstance(node.modules, ModuleFacts) else ()
+    loaded = [module.name for module in modules if module.state is ModuleState.LIVE]
+    refcnts = {name: read_integer(host, f"/sys/module/{name}/refcnt", signed=True) for name in loaded}
     return Reading(
         at=host.monotonic(),
         ports=ports,

@@ -91,7 +91,6 @@ def _without_path(topology: Topology, state: State, reason: str) -> Usability:
 
 
 def _missing_devices(node: Node, topology: Topology) -> Usability | None:
-    """Return the answer if GPUs or NICs are missing or unknown."""
     verdict = partial(_without_path, topology)
     rdma = node.rdma
     unread = rdma if isinstance(rdma, Unknown) and rdma.reason is not Reason.NOT_THERE else None
@@ -144,7 +143,6 @@ def _nics_without_verbs(pci: PciFacts) -> str:
 
 
 def _no_rdma_devices(node: Node, topology: Topology) -> Usability:
-    """Return the answer for NICs on the bus without an RDMA device."""
     verdict = partial(_without_path, topology)
     functions = node.pci.functions if isinstance(node.pci, PciFacts) else {}
     drivers = [functions[nic.id].driver for nic in topology.nics if nic.id in functions]

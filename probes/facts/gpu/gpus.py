@@ -97,12 +97,8 @@ def parse_version(text: str) -> tuple[str, Flavor] | None:
 
 def parse_fields(text: str) -> dict[str, str]:
     """Parse the "Name: value" lines of the driver's /proc files."""
-    fields = {}
-    for line in text.splitlines()[:400]:
-        name, colon, value = line.partition(":")
-        if colon:
-            fields[printable(name.strip(), 64)] = printable(value.strip(), 200)
-    return fields
+    rows = (line.partition(":") for line in text.splitlines()[:400])
+    return {printable(key.strip(), 64): printable(value.strip(), 200) for key, colon, value in rows if colon}
 
 
 def _driver(host: Host, nvml: Maybe[NvmlFacts]) -> DriverFacts:

@@ -194,11 +194,8 @@ def _is_image_of(path: str, release: str) -> bool:
 
 def words_that_matter(line: str) -> tuple[str, ...]:
     """Return the words of a command line that concern GPUDirect RDMA, sorted."""
-    found = set()
-    for word in line.replace('"', "").split()[:_MAX_WORDS]:
-        key = word.partition("=")[0]
-        if key in _THAT_MATTER or key.startswith(_PREFIXES):
-            found.add(word[:256])
+    keys = {word: word.partition("=")[0] for word in line.replace('"', "").split()[:_MAX_WORDS]}
+    found = {word[:256] for word, key in keys.items() if key in _THAT_MATTER or key.startswith(_PREFIXES)}
     return tuple(sorted(found))
 
 

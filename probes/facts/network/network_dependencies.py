@@ -187,9 +187,8 @@ def _own_connections(host: Host) -> set[tuple[Address, int, int]]:
             break
         pid = parent[1]
         environ = known(host.read_bytes(f"/proc/{pid}/environ", _ENVIRONMENT_BYTES), b"")
-        for piece in environ.split(b"\0"):
-            if piece.startswith(b"SSH_CONNECTION="):
-                values.append(piece.partition(b"=")[2].decode("ascii", "replace"))
+        own = (piece for piece in environ.split(b"\0") if piece.startswith(b"SSH_CONNECTION="))
+        values.extend(piece.partition(b"=")[2].decode("ascii", "replace") for piece in own)
     found = set()
     for value in values:
         words = value.split()

@@ -130,12 +130,9 @@ def parse_routes_v6(text: str) -> Iterator[Route]:
 
 def parse_addresses_v6(text: str) -> dict[Address, str]:
     """Parse /proc/net/if_inet6: address -> netdev."""
-    found: dict[Address, str] = {}
-    for line in text.split("\n"):
-        words = line.split()
-        if len(words) == 6 and re.fullmatch(r"[0-9a-f]{32}", words[0]):
-            found[IPv6Address(int(words[0], 16))] = words[5]
-    return found
+    rows = (line.split() for line in text.split("\n"))
+    valid = (row for row in rows if len(row) == 6 and re.fullmatch(r"[0-9a-f]{32}", row[0]))
+    return {IPv6Address(int(row[0], 16)): row[5] for row in valid}
 
 
 def _v4(word: str) -> IPv4Address:

@@ -115,12 +115,9 @@ def roce_mtu(netdev_mtu_bytes: int) -> int | None:
 
 def routable_gids(gids: tuple[Gid, ...]) -> tuple[tuple[int, str], ...]:
     """Return (index, IPv4 address) of the GIDs that RoCE v2 can route: values for NCCL_IB_GID_INDEX."""
-    found = []
-    for gid in gids:
-        match = _IPV4_GID.fullmatch(gid.gid)
-        if match and gid.type == "RoCE v2":
-            found.append((gid.index, ".".join(str(int(part, 16)) for part in match.groups())))
-    return tuple(found)
+    routable = ((gid.index, _IPV4_GID.fullmatch(gid.gid)) for gid in gids if gid.type == "RoCE v2")
+    parts = ((index, match.groups()) for index, match in routable if match)
+    return tuple((index, ".".join(str(int(part, 16)) for part in groups)) for index, groups in parts)
 
 
 def _port(host: Host, device: RdmaDevice, port: RdmaPort) -> PortHealth:

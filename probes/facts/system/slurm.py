@@ -7,7 +7,7 @@ import re
 
 from probes.base.frozen import frozen
 from probes.base.text import printable
-from probes.base.unknown import Maybe, Reason, Unknown, map_known
+from probes.base.unknown import Maybe, Reason, Unknown, first_known, map_known
 from probes.facts.system.memlock import parse_unit_limit
 from probes.facts.system.packages import packages_of
 from probes.facts.system.systemd_units import manager_setting, unit_setting
@@ -66,14 +66,9 @@ def _config(host: Host) -> Maybe[str]:
     """Return the path of slurm.conf: slurmd's option -f, a usual place, or what slurmctld sent."""
     start = unit_setting(host, UNIT, "Service", "ExecStart")
     option = None if isinstance(start, Unknown) else _OPTION.search(start.value)
-    refused: Unknown | None = None
-    for path in (*((option[1],) if option else ()), *_CONFIGS):
-        size = host.size(path)
-        if not isinstance(size, Unknown):
-            return printable(path, 256)
-        if size.reason is not Reason.NOT_THERE:
-            refused = size
-    return Unknown(Reason.NOT_THERE, _CONFIGS[0]) if refused is None else refused
+    paths = (*((option[1],) if option else ()), *_CONFIGS)
+    sizes = ((printable(path, 256), host.size(path)) for path in paths)
+    return first_known((size if isinstance(size, Unknown) else path for path, size in sizes), _CONFIGS[0])
 
 
 def _with_includes(host: Host, path: str) -> Maybe[str]:

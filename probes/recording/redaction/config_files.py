@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import re
+from itertools import takewhile
 
 from probes.facts.kernel.boot_loader import parse_efi_text
 from probes.facts.kernel.release import unpack
@@ -166,9 +167,4 @@ def _entry(tokens: Tokens, text: str) -> str:
     start = next((at for at, part in enumerate(parts) if _RELEASE_START.match(f"{part}-")), None)
     if start is None:
         return tokens.text(text)
-    kept = []
-    for part in parts[start:]:
-        if not tokens.keeps(part):
-            break
-        kept.append(part)
-    return "-".join(kept)
+    return "-".join(takewhile(tokens.keeps, parts[start:]))

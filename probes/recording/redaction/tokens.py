@@ -81,7 +81,9 @@ class Tokens:
             # Four bytes of flags and queue pair, then a GID.
             "ipoib": lambda text: _grouped(f"{self.number(MAC, text.lower()):040x}", 2),
             "mac": self._mac,
-            "dotted": self._dotted,
+            "dotted": lambda text: _grouped(
+                f"02{self.number(MAC, text.lower().replace('.', '')):010x}", 4, "."
+            ),
             "bare": self._bare,
             **dict.fromkeys(("bus", "pair", "bdf"), str),  # kept as they are
             "ipv4": self._ipv4,
@@ -243,9 +245,6 @@ class Tokens:
         if not key.strip("0") or not key.strip("f"):
             return text
         return _grouped(f"02{self.number(MAC, key):0{len(key) - 2}x}", 2, separator)
-
-    def _dotted(self, text: str) -> str:
-        return _grouped(f"02{self.number(MAC, text.lower().replace('.', '')):010x}", 4, ".")
 
     def _ipv4(self, text: str) -> str:
         parts = [int(part) for part in text.split(".")]
