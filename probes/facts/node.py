@@ -36,10 +36,6 @@ _NOT_NEEDED = Unknown(Reason.NOT_THERE, "libcuda", "not queried, because there i
 _probed: ProbedFields[Probing] = ProbedFields()
 
 
-def _pci(run: Probing) -> Maybe[PciFacts]:
-    return map_known(pci.probe(run.host), lambda functions: with_management(run.host, functions))
-
-
 def _gpus(run: Probing) -> Maybe[GpuFacts]:
     functions = run.answer("pci", PciFacts)
     if isinstance(functions, Unknown):
@@ -85,7 +81,9 @@ class Node:
     platform: Maybe[PlatformFacts] = _probed("platform", lambda run: platform.probe(run.host))
     kernel: Maybe[KernelFacts] = _probed("kernel", lambda run: kernel.probe(run.host))
     numa: Maybe[NumaFacts] = _probed("numa", lambda run: numa.probe(run.host))
-    pci: Maybe[PciFacts] = _probed("pci", _pci)
+    pci: Maybe[PciFacts] = _probed(
+        "pci", lambda run: map_known(pci.probe(run.host), lambda found: with_management(run.host, found))
+    )
     gpus: Maybe[GpuFacts] = _probed("gpus", _gpus, needs=("pci", "nvml"))
     rdma: Maybe[RdmaFacts] = _probed("rdma", _rdma, needs=("pci",))
     modules: Maybe[ModuleFacts] = _probed(

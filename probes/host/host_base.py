@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 from probes.base.origin import Origin
 from probes.base.text import printable, printable_lines
-from probes.base.unknown import Maybe, Reason, Unknown
+from probes.base.unknown import Maybe, Reason, Unknown, map_known
 from probes.host.answers import CommandOutput, CudaGpu, FileRange, KernelMessage
 from probes.host.collectives import CollectiveSpeed
 from probes.host.nvml import NvmlFacts, NvmlLive
@@ -61,8 +61,7 @@ class HostBase(ABC):
         return content
 
     def read(self, path: str, limit: int = READ_LIMIT_BYTES) -> Maybe[str]:
-        content = self.read_bytes(path, limit)
-        return content if isinstance(content, Unknown) else text_of(content)
+        return map_known(self.read_bytes(path, limit), text_of)
 
     def read_range(self, path: str, offset: int, limit: int) -> Maybe[FileRange]:
         return self._answer("file_range", path)

@@ -224,8 +224,6 @@ class LocalHost(LocalFiles):
         text = os.environ.get(name)
         return Unknown(Reason.NOT_THERE, name) if text is None else printable(text)
 
-    # User and time
-
     def is_root(self) -> bool:
         return self._is_root
 

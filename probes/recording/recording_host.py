@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from probes.base.frozen import frozen
 from probes.base.text import printable
-from probes.base.unknown import Maybe, Reason, Unknown
+from probes.base.unknown import Maybe, Reason, Unknown, map_known
 from probes.facts.system.kubectl import without_variables
 from probes.host.answers import MAX_MESSAGES, CommandOutput, CudaGpu, FileRange, KernelMessage
 from probes.host.collectives import CollectiveSpeed
@@ -131,8 +131,7 @@ class RecordingHost:
 
     def read(self, path: str, limit: int = READ_LIMIT_BYTES) -> Maybe[str]:
         """Return a file's text, and record its bytes."""
-        content = self.read_bytes(path, limit)
-        return content if isinstance(content, Unknown) else text_of(content)
+        return map_known(self.read_bytes(path, limit), text_of)
 
     def read_range(self, path: str, offset: int, limit: int) -> Maybe[FileRange]:
         """Return a part of a file, unrecorded: recordings do not contain logs of jobs."""

@@ -35,9 +35,8 @@ class NcclPaths:
     ) -> None:
         self._parts, self._gpus, self._nics, self._devices = parts, gpus, nics, devices
         self._unread_c2c = unread_c2c  # GPU -> why its chip-to-chip links are unknown
-        self._seats = {
-            end.id: _seat(parts, end, functions.get(known(end.to_gpus, "")), file) for end in (*gpus, *nics)
-        }
+        ends = ((end, functions.get(known(end.to_gpus, ""))) for end in (*gpus, *nics))
+        self._seats = {end.id: _seat(parts, end, function, file) for end, function in ends}
         self._places = self._numbered_places()
         self._over_pcie: dict[tuple[int, int], Nccl] = {}  # by place
         self._by_cpu_link: dict[str, frozenset[str]] = {}  # GPU -> NICs
@@ -140,9 +139,8 @@ class NcclPaths:
         if ranks and min(ranks) < ORDER[Nccl.PHB]:
             return frozenset()
         # The rate of a NIC that is down means nothing: it is shown as it will be.
-        return frozenset(
-            nic for nic, word in words.items() if word is Nccl.PHB and (nic in fastest or nic not in rates)
-        )
+        same_cpu = (nic for nic, word in words.items() if word is Nccl.PHB)
+        return frozenset(nic for nic in same_cpu if nic in fastest or nic not in rates)
 
 
 def _seat(parts: Parts, end: Endpoint, function: PciFunction | None, file: FileTree | None) -> Maybe[Seat]:

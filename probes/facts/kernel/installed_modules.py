@@ -18,15 +18,8 @@ from probes.base.frozen import frozen
 from probes.base.origin import Source
 from probes.base.text import printable
 from probes.base.unknown import Maybe, Reason, Unknown, is_there, known
+from probes.facts.kernel import depmod
 from probes.facts.kernel.boot import version_key
-from probes.facts.kernel.depmod import (
-    DepmodEntry,
-    ModuleTree,
-    find_module,
-    find_provider,
-    is_builtin,
-    read_tree,
-)
 from probes.facts.kernel.modprobe_config import read_rules
 from probes.facts.kernel.module_files import PEER_MEMORY_SYMBOL, ModuleFile, parse_modinfo
 from probes.facts.kernel.release import (
@@ -58,7 +51,7 @@ class InstalledModules:
     """The modules of one kernel."""
 
     release: str
-    entries: dict[str, Maybe[DepmodEntry]]  # NOT_THERE: no file; FILE_MISSING: there is no modules.dep
+    entries: dict[str, Maybe[depmod.DepmodEntry]]  # NOT_THERE: no file; FILE_MISSING: there is no modules.dep
     builtin: frozenset[str]
     peer_memory: Maybe[str]  # the module that exports the peer-memory symbols; NOT_THERE: none
     files: Maybe[dict[str, ModuleFile]]  # without modules that have no file
@@ -79,7 +72,7 @@ class InstalledModules:
             return True
         return is_there(self.entries.get(name, Unknown(Reason.NOT_THERE, self.index)))
 
-    def entry(self, name: str) -> DepmodEntry | None:
+    def entry(self, name: str) -> depmod.DepmodEntry | None:
         """Return a module's line of modules.dep, if it has one."""
         entry = self.entries.get(name)
         return None if entry is None or isinstance(entry, Unknown) else entry
@@ -110,15 +103,15 @@ def read_installed(host: Host, release: str, names: Iterable[str]) -> InstalledM
             release[:64], {}, frozenset(), nothing, nothing, {}, nothing, nothing, False, nothing
         )
     wanted = tuple(names)
-    tree = read_tree(host, release, read_rules(host, "").file_names(wanted))
+    tree = depmod.read_tree(host, release, read_rules(host, "").file_names(wanted))
     config = _config(host, release)
     index = host.size(f"{MODULES_DIRECTORY}/{release}/modules.dep")
-    entries = {name: find_module(tree, name) for name in wanted}
+    entries = {name: depmod.find_module(tree, name) for name in wanted}
     return InstalledModules(
         release,
         entries,
-        frozenset(name for name in wanted if known(is_builtin(tree, name), False)),
-        find_provider(tree, PEER_MEMORY_SYMBOL),
+        frozenset(name for name in wanted if known(depmod.is_builtin(tree, name), False)),
+        depmod.find_provider(tree, PEER_MEMORY_SYMBOL),
         *_files(host, tree, release, entries),
         all_set(config, DMABUF_OPTION, *MLX5_DMABUF_OPTIONS),
         _architecture(config),
@@ -128,7 +121,7 @@ def read_installed(host: Host, release: str, names: Iterable[str]) -> InstalledM
 
 
 def _files(
-    host: Host, tree: ModuleTree, release: str, entries: dict[str, Maybe[DepmodEntry]]
+    host: Host, tree: depmod.ModuleTree, release: str, entries: dict[str, Maybe[depmod.DepmodEntry]]
 ) -> tuple[Maybe[dict[str, ModuleFile]], dict[str, Unknown]]:
     """Run modinfo; in a directory tree, where nothing runs, read the files. Also say what is unreadable."""
     listed = {name: entry for name, entry in entries.items() if not isinstance(entry, Unknown)}

@@ -77,11 +77,8 @@ def read_bond(host: Host, device: str, netdev: Maybe[str]) -> Bond | None:
     if not names or owners - {device}:
         return None
     mode = host.read(f"{_NET}/{netdev}/bonding/mode", 4096)
-    return Bond(
-        netdev,
-        mode if isinstance(mode, Unknown) else printable(mode.partition(" ")[0], 32),
-        tuple(_member(host, name) for name in names),
-    )
+    word = map_known(mode, lambda text: printable(text.partition(" ")[0], 32))
+    return Bond(netdev, word, tuple(_member(host, name) for name in names))
 
 
 def parse_members(text: str) -> tuple[str, ...]:

@@ -58,13 +58,12 @@ def _device(host: Host, name: str) -> RdmaDevice:
     function = None if isinstance(resolved, Unknown) else pci_function(resolved)
     no_function = not_found((resolved,), f"{path}/device", "on no PCI function")
     below = function or f"{path}/device"
-    driver = host.link(f"{below}/driver")
     no_verbs = Unknown(Reason.NOT_THERE, path, "Slingshot NICs have no verbs")
     return RdmaDevice(
         name=printable(name, 64),
         sysfs_path=path,
         bdf=no_function if function is None else function.rpartition("/")[2],
-        driver=driver if isinstance(driver, Unknown) else printable(driver.rpartition("/")[2], 64),
+        driver=map_known(host.link(f"{below}/driver"), lambda link: printable(link.rpartition("/")[2], 64)),
         node_type=no_verbs,
         firmware=no_verbs,
         hca_type=no_verbs,

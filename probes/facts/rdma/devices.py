@@ -277,7 +277,6 @@ def _device(host: Host, name: str, uverbs: dict[str, str], no_verbs: Unknown) ->
     else:
         bdf = Unknown(Reason.NOT_THERE, f"{path}/device", "on no PCI function")
     below = function or parent
-    driver = host.link(f"{below}/driver")
     listed = host.names(f"{path}/ports")
     # Every device has a port 1, so that an unread directory does not look like a device without ports.
     unlisted = () if is_there(listed) is False else ("1",)
@@ -286,7 +285,7 @@ def _device(host: Host, name: str, uverbs: dict[str, str], no_verbs: Unknown) ->
         name=printable(name, 64),
         sysfs_path=path,
         bdf=bdf,
-        driver=driver if isinstance(driver, Unknown) else printable(driver.rpartition("/")[2], 64),
+        driver=map_known(host.link(f"{below}/driver"), lambda link: printable(link.rpartition("/")[2], 64)),
         node_type=read_numbered(host, f"{path}/node_type"),
         firmware=_word(host, f"{path}/fw_ver"),
         hca_type=_word(host, f"{path}/hca_type"),

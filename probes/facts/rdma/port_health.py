@@ -128,6 +128,7 @@ def _port(host: Host, device: RdmaDevice, port: RdmaPort) -> PortHealth:
         return map_known(below, lambda directory: read_integer(host, f"{directory}/{name}"))
 
     mtu = number("mtu")
+    directories = f"{base}/hw_counters", f"{device.sysfs_path}/hw_counters"
     state = map_known(below, lambda directory: host.read(f"{directory}/operstate", 4096))
     # A bond has no files of ECN, but its ports do.
     queues = below if port.bond is None else f"/sys/class/net/{port.bond.members[0].netdev}"
@@ -135,9 +136,7 @@ def _port(host: Host, device: RdmaDevice, port: RdmaPort) -> PortHealth:
         device=device.name,
         port=port.number,
         errors=_errors(host, f"{base}/counters", port.counters),
-        hw_errors=_hw_errors(
-            host, (f"{base}/hw_counters", f"{device.sysfs_path}/hw_counters"), port.hw_counters
-        ),
+        hw_errors=_hw_errors(host, directories, port.hw_counters),
         sm_lid=read_integer(host, f"{base}/sm_lid"),
         netdev=port.netdev,
         netdev_mtu_bytes=mtu,

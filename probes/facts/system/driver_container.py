@@ -41,12 +41,11 @@ class DriverContainerFacts:
 def probe(host: Host) -> DriverContainerFacts:
     """List the directories and read /proc/modules."""
     loaded = host.read("/proc/modules", _MODULES_LIMIT_BYTES)
+    releases = host.names(DRIVER_MODULES)
     storage = map_known(loaded, lambda text: tuple(name for name in STORAGE if f"\n{name} " in f"\n{text}"))
     return DriverContainerFacts(
         driver=_filled(host.names(DRIVER)),
-        releases=map_known(
-            host.names(DRIVER_MODULES), lambda names: tuple(printable(name, 80) for name in names[:16])
-        ),
+        releases=map_known(releases, lambda names: tuple(printable(name, 80) for name in names[:16])),
         mofed=is_there(host.names(MOFED)),
         mofed_ready=is_there(host.size(MOFED_READY)),
         storage_modules=storage,

@@ -22,15 +22,7 @@ from probes.host.answers import CommandOutput
 from probes.host.usage import ProcessUsage
 from probes.recording.format import Question
 from probes.recording.recording_host import Moment
-from probes.recording.redaction.answers import (
-    collectives,
-    counters,
-    help_text,
-    messages,
-    ras_text,
-    resources,
-    threads,
-)
+from probes.recording.redaction import answers as rules
 from probes.recording.redaction.kernel_files import host_name
 from probes.recording.redaction.processes import cgroup_path, is_variable
 from probes.recording.redaction.table import COMMANDS, ENVIRONMENT, read_by_nccl, row_of
@@ -52,13 +44,13 @@ NO_COMMAND_LINE = b"(not recorded)\0"
 
 # Rules for answers by kind of question; of the others, every text is redacted.
 _RULES: dict[str, Callable[[Tokens, Any], Any]] = {
-    "rdma_resources": resources,
-    "thread_names": threads,
-    "collectives": collectives,
-    "ethtool_counters": lambda tokens, answer: counters(answer),
-    "kernel_messages": messages,
-    "ras_answer": ras_text,
-    "ras_events": lambda tokens, events: tuple(ras_text(tokens, event) for event in events),
+    "rdma_resources": rules.resources,
+    "thread_names": rules.threads,
+    "collectives": rules.collectives,
+    "ethtool_counters": lambda tokens, answer: rules.counters(answer),
+    "kernel_messages": rules.messages,
+    "ras_answer": rules.ras_text,
+    "ras_events": lambda tokens, events: tuple(rules.ras_text(tokens, event) for event in events),
     "names": lambda tokens, names: tuple(sorted({tokens.text(name) for name in names})),
 }
 
@@ -181,7 +173,7 @@ class Identifiers(Tokens):
         return row.rule(self, content)
 
     def _output(self, argv: tuple[str, ...], output: CommandOutput) -> CommandOutput:
-        rule = help_text if "--help" in argv else COMMANDS.get(argv[0], Tokens.text)
+        rule = rules.help_text if "--help" in argv else COMMANDS.get(argv[0], Tokens.text)
         redacted = self._question(Question("run", argv))
         return CommandOutput(
             redacted.of if redacted else (),
