@@ -84,7 +84,8 @@ class Codec:
         if is_dataclass(value) and not isinstance(value, type):
             return self._encode_items({name: getattr(value, name) for name in self._written(value)})
         if isinstance(value, Mapping):
-            return self._encode_items({_key_text(key): item for key, item in value.items()})
+            named = {str(key.value if isinstance(key, Enum) else key): item for key, item in value.items()}
+            return self._encode_items(named)
         if isinstance(value, tuple | list | frozenset):
             return [self.encode(item) for item in value]
         if isinstance(value, float) and not math.isfinite(value):
@@ -232,10 +233,6 @@ def decode_unknown(value: dict[str, Any]) -> Unknown:
 def _unknown_object(value: Unknown) -> dict[str, str]:
     texts = {"unknown": value.reason.value, "source": value.source, "detail": value.detail}
     return {name: text for name, text in texts.items() if text}
-
-
-def _key_text(key: object) -> str:
-    return str(key.value if isinstance(key, Enum) else key)
 
 
 def _member(kind: Any, value: object) -> Any:

@@ -85,6 +85,21 @@ def is_there(fact: Maybe[object]) -> Maybe[bool]:
     return True
 
 
+def false_if_absent(switch: Maybe[bool]) -> Maybe[bool]:
+    """Return a switch that is false where it is not there."""
+    return False if isinstance(switch, Unknown) and switch.reason is Reason.NOT_THERE else switch
+
+
+def first_known(answers: Iterable[Maybe[T]], source: str) -> Maybe[T]:
+    """Return the first known answer; if none is, the last reason other than NOT_THERE, else NOT_THERE."""
+    unread = Unknown(Reason.NOT_THERE, source)
+    for answer in answers:
+        if not isinstance(answer, Unknown):
+            return answer
+        unread = unread if answer.reason is Reason.NOT_THERE else answer
+    return unread
+
+
 def first_unread(answers: Iterable[object]) -> Unknown | None:
     """Return the first unknown answer for another reason than NOT_THERE; None: each place was read."""
     unknown = (answer for answer in answers if isinstance(answer, Unknown))

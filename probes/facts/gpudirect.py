@@ -114,8 +114,8 @@ def hardware_of(rdma: Maybe[RdmaFacts]) -> list[RdmaDevice]:
 
 
 def _difference(host: Host, client: str, added: str, removed: str) -> Maybe[int]:
-    total = read_integer(host, f"{client}/{added}", signed=True)
-    gone = read_integer(host, f"{client}/{removed}", signed=True)
+    total = read_integer(host, f"{MEMORY_PEERS}/{client}/{added}", signed=True)
+    gone = read_integer(host, f"{MEMORY_PEERS}/{client}/{removed}", signed=True)
     if isinstance(total, Unknown):
         return total
     return gone if isinstance(gone, Unknown) else total - gone
@@ -138,14 +138,12 @@ def read_peermem(host: Host, refcnts: Mapping[str, Maybe[int]] = MappingProxyTyp
     clients = host.names(MEMORY_PEERS)
     if isinstance(clients, Unknown):
         return PeermemReading(refcnt, clients)
-    peers = []
-    for client in clients[:16]:
-        path = f"{MEMORY_PEERS}/{client}"
-        peers.append(
-            MemoryPeer(
-                printable(client, 32),
-                _difference(host, path, "num_alloc_mrs", "num_dealloc_mrs"),
-                _difference(host, path, "num_reg_bytes", "num_dereg_bytes"),
-            )
+    peers = (
+        MemoryPeer(
+            printable(client, 32),
+            _difference(host, client, "num_alloc_mrs", "num_dealloc_mrs"),
+            _difference(host, client, "num_reg_bytes", "num_dereg_bytes"),
         )
+        for client in clients[:16]
+    )
     return PeermemReading(refcnt, tuple(peers))

@@ -6,7 +6,7 @@ import errno
 import re
 from collections.abc import Callable
 
-from probes.base.unknown import Maybe, Reason, Unknown, known
+from probes.base.unknown import Maybe, Reason, Unknown, known, map_known
 from probes.facts.gpu.gpus import GpuFacts
 from probes.facts.gpudirect import GdrPath, GpuDirectFacts, PathState, Requirement, hardware_of
 from probes.facts.gpudirect_requirements import (
@@ -64,9 +64,7 @@ def parse_bufinfo(text: str) -> frozenset[str]:
 
 def dmabuf_verdict(number: Maybe[int]) -> Maybe[bool]:
     """Return whether an errno of the probe means support (NCCL src/transport/net_ib/gdr.cc)."""
-    if isinstance(number, Unknown):
-        return number
-    return number not in (errno.EOPNOTSUPP, errno.EPROTONOSUPPORT)
+    return map_known(number, lambda found: found not in (errno.EOPNOTSUPP, errno.EPROTONOSUPPORT))
 
 
 _NOT_ASKED = (Reason.NEEDS_ROOT, Reason.TIMED_OUT, Reason.NOT_RECORDED, Reason.NOT_YET)
@@ -157,14 +155,10 @@ def probe(
         unread = Requirement("NICs whose kind is known", rdma, f"/sys/class/infiniband: {rdma}")
         dmabuf = path_state(GdrPath.DMABUF, (*driver_requirements(modules, gpus), unread))
         peermem = path_state(GdrPath.PEERMEM, (unread, *of_gpus))
-    preferred = None
-    for state in (dmabuf, peermem):
-        if preferred is None and not isinstance(state.usable, Unknown) and state.usable:
-            preferred = state.path
     return GpuDirectFacts(
         dmabuf=dmabuf,
         peermem=peermem,
-        preferred=preferred,
+        preferred=next((state.path for state in (dmabuf, peermem) if state.usable is True), None),
         nic_dmabuf=answers,
         dmabuf_in_use=_attached(host, host.read(_BUFINFO, _BUFINFO_LIMIT), hardware),
         nic_peermem=_nics_by_peer_memory(host, hardware, peermem),

@@ -66,15 +66,13 @@ def _word(state: Maybe[ModuleState]) -> str:
 def driver_requirements(modules: Maybe[ModuleFacts], gpus: Maybe[GpuFacts]) -> list[Requirement]:
     """Return what DMA-BUF requires of the NVIDIA driver."""
     source = "/proc/driver/nvidia/version"
-    version = gpus if isinstance(gpus, Unknown) else gpus.driver.version
-    flavor = gpus if isinstance(gpus, Unknown) else gpus.driver.flavor
+    version = map_known(gpus, lambda facts: facts.driver.version)
+    flavor = map_known(gpus, lambda facts: facts.driver.flavor)
     state = _state(modules, "nvidia")
     requirements = []
     if not isinstance(state, Unknown) and state not in _PRESENT and isinstance(flavor, Unknown):
-        lack = "the NVIDIA driver is not loaded"
-        requirements.append(
-            Requirement("the NVIDIA driver loaded", False, f"/proc/modules: nvidia is {state.value}", lack)
-        )
+        evidence, lack = f"/proc/modules: nvidia is {state.value}", "the NVIDIA driver is not loaded"
+        requirements.append(Requirement("the NVIDIA driver loaded", False, evidence, lack))
     is_open = flavor if isinstance(flavor, Unknown) else flavor is Flavor.OPEN
     word = str(flavor) if isinstance(flavor, Unknown) else f"{flavor.value} kernel modules"
     evidence = f"{source}: {word}" if isinstance(version, Unknown) else f"{source}: {word}, {version}"
@@ -175,13 +173,10 @@ def kernel_requirements(kernel: Maybe[KernelFacts], answers: dict[str, Maybe[boo
     Config and release are only hints, because OFED brings DMA-BUF to older kernels. The NIC probe decides.
     """
     source = "/proc/sys/kernel/osrelease"
-    if isinstance(kernel, Unknown):
-        release: Maybe[str] = kernel
-        new: Maybe[bool] = kernel
-        configured: Maybe[bool] = kernel
-    else:
-        release, configured = kernel.release, kernel.dma_shared_buffer
-        new = kernel.version if isinstance(kernel.version, Unknown) else kernel.version >= _FIRST_KERNEL
+    release = map_known(kernel, lambda facts: facts.release)
+    configured = map_known(kernel, lambda facts: facts.dma_shared_buffer)
+    version = map_known(kernel, lambda facts: facts.version)
+    new = map_known(version, lambda numbers: numbers >= _FIRST_KERNEL)
     probed = [answer for answer in answers.values() if not isinstance(answer, Unknown)]
     evidence = f"{source}: {release}"
     if any(probed):
@@ -217,7 +212,7 @@ def nic_requirement(rdma: Maybe[RdmaFacts], answers: dict[str, Maybe[bool]]) -> 
             return Requirement(name, False, f"{rdma.devices[0].sysfs_path}: no verbs", lack)
     if not answers and not elsewhere:
         return Requirement(name, False, "/sys/class/infiniband: no RDMA device", "there is no RDMA device")
-    able = [nic for nic, answer in answers.items() if not isinstance(answer, Unknown) and answer]
+    able = [nic for nic, answer in answers.items() if answer is True]
     unknown = [answer for answer in answers.values() if isinstance(answer, Unknown)]
     if able:
         return Requirement(name, True, f"{probe_name}: yes on {', '.join(able)}")

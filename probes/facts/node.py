@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from probes.base.frozen import frozen
 from probes.base.origin import Origin
-from probes.base.unknown import Maybe, Reason, Unknown
+from probes.base.unknown import Maybe, Reason, Unknown, map_known
 from probes.facts import gpudirect_probe
 from probes.facts.gpu import gpus
 from probes.facts.gpu.gpus import GpuFacts
@@ -34,11 +34,6 @@ from probes.host.protocol import Host
 PROBE_SECONDS = 5.0
 _NOT_NEEDED = Unknown(Reason.NOT_THERE, "libcuda", "not queried, because there is no RDMA NIC")
 _probed: ProbedFields[Probing] = ProbedFields()
-
-
-def _pci(run: Probing) -> Maybe[PciFacts]:
-    functions = pci.probe(run.host)
-    return functions if isinstance(functions, Unknown) else with_management(run.host, functions)
 
 
 def _gpus(run: Probing) -> Maybe[GpuFacts]:
@@ -86,7 +81,9 @@ class Node:
     platform: Maybe[PlatformFacts] = _probed("platform", lambda run: platform.probe(run.host))
     kernel: Maybe[KernelFacts] = _probed("kernel", lambda run: kernel.probe(run.host))
     numa: Maybe[NumaFacts] = _probed("numa", lambda run: numa.probe(run.host))
-    pci: Maybe[PciFacts] = _probed("pci", _pci)
+    pci: Maybe[PciFacts] = _probed(
+        "pci", lambda run: map_known(pci.probe(run.host), lambda found: with_management(run.host, found))
+    )
     gpus: Maybe[GpuFacts] = _probed("gpus", _gpus, needs=("pci", "nvml"))
     rdma: Maybe[RdmaFacts] = _probed("rdma", _rdma, needs=("pci",))
     modules: Maybe[ModuleFacts] = _probed(

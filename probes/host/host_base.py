@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 from probes.base.origin import Origin
 from probes.base.text import printable, printable_lines
-from probes.base.unknown import Maybe, Reason, Unknown
+from probes.base.unknown import Maybe, Reason, Unknown, map_known
 from probes.host.answers import CommandOutput, CudaGpu, FileRange, KernelMessage
 from probes.host.collectives import CollectiveSpeed
 from probes.host.nvml import NvmlFacts, NvmlLive
@@ -55,103 +55,78 @@ class HostBase(ABC):
         return Unknown(reason, printable(_SOURCES.get(kind) or (keys[0] if keys else kind)), detail)
 
     def read_bytes(self, path: str, limit: int = READ_LIMIT_BYTES) -> Maybe[bytes]:
-        """Return a file's content; a file longer than `limit` is malformed, not truncated."""
         content: Maybe[bytes] = self._answer("file", path)
         if not isinstance(content, Unknown) and len(content) > limit:
             return Unknown(Reason.MALFORMED, printable(path), f"more than {limit} bytes")
         return content
 
     def read(self, path: str, limit: int = READ_LIMIT_BYTES) -> Maybe[str]:
-        """Return a file's text, stripped, with control characters replaced."""
-        content = self.read_bytes(path, limit)
-        return content if isinstance(content, Unknown) else text_of(content)
+        return map_known(self.read_bytes(path, limit), text_of)
 
     def read_range(self, path: str, offset: int, limit: int) -> Maybe[FileRange]:
-        """Return a part of a file."""
         return self._answer("file_range", path)
 
     def names(self, path: str) -> Maybe[tuple[str, ...]]:
-        """Return the sorted names in a directory."""
         return self._answer("names", path)
 
     def link(self, path: str) -> Maybe[str]:
-        """Return the target of a symbolic link."""
         return self._answer("link", path)
 
     def resolve(self, path: str) -> Maybe[str]:
-        """Return the path with every link resolved."""
         return self._answer("resolve", path)
 
     def size(self, path: str) -> Maybe[int]:
-        """Return a file's size in bytes."""
         return self._answer("size", path)
 
     def access(self, path: str, write: bool = False) -> Maybe[bool]:
-        """Return whether the file can be read (and written)."""
         return self._answer("writable" if write else "readable", path)
 
     def run(self, argv: Sequence[str], seconds: float = 2.0) -> Maybe[CommandOutput]:
-        """Return the output of a read-only command."""
         return self._answer("run", *argv)
 
     def nvml(self) -> Maybe[NvmlFacts]:
-        """Return what NVML reports about driver and GPUs."""
         return self._answer("nvml")
 
     def nvml_live(self) -> Maybe[tuple[NvmlLive, ...]]:
-        """Return one reading of NVML's live figures."""
         return self._answer("nvml_live")
 
     def dmabuf_errnos(self, devices: Sequence[str]) -> Mapping[str, Maybe[int]]:
-        """Return the errno of the DMA-BUF probe for each RDMA device."""
         return {device: self._answer("dmabuf_errno", device) for device in devices}
 
     def data_direct_paths(self, devices: Sequence[str]) -> Mapping[str, Maybe[str]]:
-        """Return the path of each RDMA device's Data Direct function."""
         return {device: self._answer("data_direct_path", device) for device in devices}
 
     def cuda_gpus(self) -> Maybe[tuple[CudaGpu, ...]]:
-        """Return what libcuda reports about each GPU."""
         return self._answer("cuda_gpus")
 
     def process_usage(self, pids: Sequence[int]) -> Mapping[int, Maybe[ProcessUsage]]:
-        """Return user, CPU, memory and CPU affinity of each process."""
         return {pid: self._answer("process_usage", str(pid)) for pid in pids}
 
     def interface_counters(self, names: Sequence[str]) -> Mapping[str, Maybe[InterfaceCounters]]:
-        """Return the bytes through each network interface, without RDMA."""
         return {name: self._answer("interface_counters", name) for name in names}
 
     def rdma_resources(self) -> Maybe[RdmaResources]:
-        """Return the RDMA resources of all processes."""
         return self._answer("rdma_resources")
 
     def thread_names(self, pids: Sequence[int]) -> Mapping[int, Maybe[tuple[str, ...]]]:
-        """Return the names of each process's threads."""
         return {pid: self._answer("thread_names", str(pid)) for pid in pids}
 
     def ethtool_counters(self, names: Sequence[str]) -> Mapping[str, Maybe[dict[str, int]]]:
-        """Return counters of network interfaces."""
         return {name: self._answer("ethtool_counters", name) for name in names}
 
     def kernel_messages(self) -> Maybe[tuple[KernelMessage, ...]]:
-        """Return the kernel's messages since the last call."""
         return self._answer("kernel_messages")
 
     def ras_answer(self, address: str, command: str, seconds: float = ANSWER_SECONDS) -> Maybe[str]:
-        """Return the answer of NCCL's RAS service."""
         return self._answer("ras_answer", f"{address} {command}")
 
     def ras_events(self, address: str, last: bool = False) -> Maybe[tuple[str, ...]]:
-        """Return the RAS events of a job since the last call."""
         return self._answer("ras_events", address)
 
     def collectives(self, path: str) -> Maybe[tuple[CollectiveSpeed, ...]]:
-        """Return the newest collectives in a file of NCCL's inspector."""
         return self._answer("collectives", path)
 
     def environment(self, name: str) -> Maybe[str]:
-        """Return an environment variable."""
         return self._answer("environment", name)
 
     @abstractmethod

@@ -76,12 +76,10 @@ class LocalHost(LocalFiles):
         return answer
 
     def run(self, argv: Sequence[str], seconds: float = 2.0) -> Maybe[CommandOutput]:
-        """Return the output of a read-only command, which is searched on the trusted path."""
         note(" ".join(argv), seconds)
         return super().run(argv) if self._root else run_command(argv, seconds)
 
     def nvml(self) -> Maybe[NvmlFacts]:
-        """Return what NVML reports about driver and GPUs."""
         if self._root:
             return super().nvml()
         note("NVML")
@@ -89,7 +87,6 @@ class LocalHost(LocalFiles):
         return self._library.facts() if reason is None else reason
 
     def nvml_live(self) -> Maybe[tuple[NvmlLive, ...]]:
-        """Return one reading of NVML's live figures."""
         if self._root:
             return super().nvml_live()
         note("NVML")
@@ -107,14 +104,12 @@ class LocalHost(LocalFiles):
         return self._sleeping_gpus.why_not_asked("NVML")
 
     def dmabuf_errnos(self, devices: Sequence[str]) -> Mapping[str, Maybe[int]]:
-        """Return the errno of the `ibv_reg_dmabuf_mr` probe for each RDMA device."""
         if self._root:
             return super().dmabuf_errnos(devices)
         note(DMABUF, CHILD_SECONDS)
         return probe_dmabuf(devices)
 
     def data_direct_paths(self, devices: Sequence[str]) -> Mapping[str, Maybe[str]]:
-        """Return the path of each RDMA device's Data Direct function; "": it has none."""
         if self._root:
             return super().data_direct_paths(devices)
         note(DATA_DIRECT, CHILD_SECONDS)
@@ -131,7 +126,6 @@ class LocalHost(LocalFiles):
         return probe_cuda() if why is None else why
 
     def process_usage(self, pids: Sequence[int]) -> Mapping[int, Maybe[ProcessUsage]]:
-        """Return user, CPU, memory and CPU affinity of each process."""
         if self._root:
             return usage_from_files(self, pids)
         from probes.host.machine.live_usage import process_usage  # psutil takes 20 ms to import
@@ -140,7 +134,6 @@ class LocalHost(LocalFiles):
         return process_usage(pids)
 
     def interface_counters(self, names: Sequence[str]) -> Mapping[str, Maybe[InterfaceCounters]]:
-        """Return the bytes through each network interface, without RDMA."""
         if self._root:
             return counters_from_files(self, names)
         from probes.host.machine.live_usage import interface_counters
@@ -164,13 +157,10 @@ class LocalHost(LocalFiles):
         answer = reading.answer(rdma_reader.SECONDS)
         if not isinstance(answer, Unknown) or answer.reason in (Reason.TIMED_OUT, Reason.NOT_THERE):
             return answer
-        from probes.host.machine.rdma_reader import resources_from_command
-
-        by_command = resources_from_command(self.run)
+        by_command = rdma_reader.resources_from_command(self.run)
         return self._even_for_root(answer) if isinstance(by_command, Unknown) else by_command
 
     def thread_names(self, pids: Sequence[int]) -> Mapping[int, Maybe[tuple[str, ...]]]:
-        """Return the distinct names of each process's threads, sorted."""
         return thread_names_from_files(self, pids)
 
     def ethtool_counters(self, names: Sequence[str]) -> Mapping[str, Maybe[dict[str, int]]]:
@@ -190,7 +180,6 @@ class LocalHost(LocalFiles):
         return {name: self._even_for_root(answers.get(name, late)) for name in names}
 
     def kernel_messages(self) -> Maybe[tuple[KernelMessage, ...]]:
-        """Return the kernel's messages since the last call; the first call only sets the start."""
         if self._root:
             return Unknown(Reason.NOT_RECORDED, KERNEL_LOG, TREE_ONLY)
         note(KERNEL_LOG)
@@ -209,7 +198,6 @@ class LocalHost(LocalFiles):
         return ras_client.ask(address, command, seconds)
 
     def ras_events(self, address: str, last: bool = False) -> Maybe[tuple[str, ...]]:
-        """Return the RAS events of a job since the last call; `last` closes the connection."""
         if self._root:
             return super().ras_events(address)
         from probes.host.machine.ras_client import RasMonitor
@@ -222,7 +210,6 @@ class LocalHost(LocalFiles):
         return events
 
     def collectives(self, path: str) -> Maybe[tuple[CollectiveSpeed, ...]]:
-        """Return the newest collectives in a file of NCCL's inspector."""
         note(path)
         try:
             content = self.read_end(path, METRICS_BYTES if path.endswith(METRICS_SUFFIX) else TAIL_BYTES)
@@ -237,18 +224,13 @@ class LocalHost(LocalFiles):
         text = os.environ.get(name)
         return Unknown(Reason.NOT_THERE, name) if text is None else printable(text)
 
-    # User and time
-
     def is_root(self) -> bool:
-        """Return whether this process runs as root."""
         return self._is_root
 
     def monotonic(self) -> float:
-        """Return the seconds of a clock that never goes back."""
         return time.monotonic()
 
     def wall_clock(self) -> float:
-        """Return the seconds since 1970."""
         return time.time()
 
 

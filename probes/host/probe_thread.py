@@ -122,9 +122,8 @@ class RunningProbe(Generic[T]):
     def answer(self, seconds: float) -> Maybe[T]:
         """Return the answer; give up when a single question has been open for `seconds`."""
         while True:
-            left = min(
-                seconds - self._progress.quiet_seconds(), self._began + LONGEST_SECONDS - time.monotonic()
-            )
+            until_end = self._began + LONGEST_SECONDS - time.monotonic()
+            left = min(seconds - self._progress.quiet_seconds(), until_end)
             if self.wait(max(0.0, left)):
                 return self._answer
             if left <= 0:

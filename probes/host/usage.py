@@ -11,10 +11,11 @@ from typing import Protocol
 
 from probes.base.frozen import frozen
 from probes.base.text import printable
-from probes.base.unknown import Maybe, Reason, Unknown
+from probes.base.unknown import Maybe, Reason, Unknown, map_known
 from probes.host.values import Files, read_integer
 
 PASSWD = "/etc/passwd"
+_NUMBER = re.compile(r"[0-9]{1,20}")
 _NAME_LIMIT = 48  # of a user's name
 _TICKS_PER_SECOND = 100  # USER_HZ, the unit of /proc/PID/stat on x86 and Arm
 MAX_THREADS = 1024  # of a process; a rank with data loaders has a few hundred
@@ -79,23 +80,16 @@ def _usage(host: Files, pid: int, users: Maybe[dict[int, str]], booted: Maybe[st
     cpus = _match(status, path, r"^Cpus_allowed_list:\s+([0-9,-]{1,4096})$")
     # utime and stime are fields 14 and 15, starttime is field 22. The name, field 2, may contain anything.
     path = f"/proc/{pid}/stat"
-    stat = host.read(path)
-    times = stat if isinstance(stat, Unknown) else tuple(stat.rpartition(") ")[2].split()[11:20])
-    if not isinstance(times, Unknown) and (len(times) < 9 or not all(map(_is_number, times))):
+    times = map_known(host.read(path), lambda stat: tuple(stat.rpartition(") ")[2].split()[11:20]))
+    if not isinstance(times, Unknown) and (len(times) < 9 or not all(map(_NUMBER.fullmatch, times))):
         times = Unknown(Reason.MALFORMED, path)
-    cpu_seconds: Maybe[float]
-    started: Maybe[float]
-    if isinstance(times, Unknown):
-        cpu_seconds = started = times
-    else:
-        cpu_seconds = (int(times[0]) + int(times[1])) / _TICKS_PER_SECOND
-        started = booted if isinstance(booted, Unknown) else int(booted) + int(times[8]) / _TICKS_PER_SECOND
+    started = map_known(times, lambda found: int(found[8]) / _TICKS_PER_SECOND)
     return ProcessUsage(
-        user=uid if isinstance(uid, Unknown) else user_name(int(uid), users),
-        cpu_seconds=cpu_seconds,
-        memory_bytes=memory if isinstance(memory, Unknown) else int(memory) * 1024,
+        user=map_known(uid, lambda number: user_name(int(number), users)),
+        cpu_seconds=map_known(times, lambda found: (int(found[0]) + int(found[1])) / _TICKS_PER_SECOND),
+        memory_bytes=map_known(memory, lambda kibibytes: int(kibibytes) * 1024),
         cpus=cpus,
-        started_at=started,
+        started_at=map_known(started, lambda after: map_known(booted, lambda at: int(at) + after)),
     )
 
 
@@ -113,9 +107,8 @@ def parse_passwd(text: Maybe[str]) -> Maybe[dict[int, str]]:
 
 def user_name(uid: int, users: Maybe[dict[int, str]]) -> Maybe[str]:
     """Return the name of a user ID."""
-    if isinstance(users, Unknown):
-        return users
-    return users.get(uid) or Unknown(Reason.NOT_THERE, PASSWD, f"no user {uid}")
+    absent = Unknown(Reason.NOT_THERE, PASSWD, f"no user {uid}")
+    return map_known(users, lambda names: names.get(uid) or absent)
 
 
 def counters_from_files(host: Files, names: Sequence[str]) -> Mapping[str, Maybe[InterfaceCounters]]:
@@ -152,10 +145,6 @@ def _thread_names(host: ProcessFiles, path: str) -> Maybe[tuple[str, ...]]:
     if failed is not None and not found:
         return failed
     return tuple(sorted({printable(name.decode("utf-8", "replace")) for name in found})[:_MAX_THREAD_NAMES])
-
-
-def _is_number(text: str) -> bool:
-    return re.fullmatch(r"[0-9]{1,20}", text) is not None
 
 
 def _match(text: Maybe[str], source: str, pattern: str) -> Maybe[str]:

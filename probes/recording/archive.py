@@ -101,9 +101,7 @@ class Recording:
     def opening(self) -> int:
         """Return the moment to show first: that of the event, or 0."""
         at = self.manifest.open_at
-        if at is None:
-            return 0
-        return self.moment_at(at)
+        return 0 if at is None else self.moment_at(at)
 
     def moment_at(self, at: float) -> int:
         """Return the first moment at or after a time in seconds since 1970; else the last one."""
@@ -206,10 +204,6 @@ def _lines(content: bytes) -> Iterator[bytes]:
         end = len(content) if end < 0 else end
         yield content[begin:end]
         begin = end + 1
-
-
-def _compact(value: object) -> bytes:
-    return json.dumps(value, separators=(",", ":")).encode()
 
 
 class _Damage(Exception):
@@ -422,8 +416,12 @@ class _Loader:
 
     def _answer(self, fields: dict[str, Any]) -> tuple[Question, Maybe[Any]]:
         line = decode(fields)
+
+        def content() -> bytes:
+            return json.dumps(fields["answer"], separators=(",", ":")).encode()
+
         if not line.blob:
-            return line.question, packed(line.question, line.answer, lambda: _compact(fields["answer"]))
+            return line.question, packed(line.question, line.answer, content)
         key = line.question.kind, line.blob
         if key not in self._decoded:
             blob = self._blobs.get(line.blob)

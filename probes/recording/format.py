@@ -31,18 +31,10 @@ from probes.base.codec import Codec, CodecError, decode_unknown
 from probes.base.frozen import frozen
 from probes.base.text import printable
 from probes.base.unknown import Maybe, Reason, Unknown
+from probes.host import rdma_resources as rdma
 from probes.host.answers import MESSAGE_CHARACTERS, CommandOutput, CudaGpu, KernelMessage
 from probes.host.collectives import CollectiveSpeed
 from probes.host.nvml import NvmlFacts, NvmlLive
-from probes.host.rdma_resources import (
-    MAX_OBJECTS,
-    CompletionQueue,
-    MemoryRegion,
-    ProtectionDomain,
-    QueuePair,
-    RdmaContext,
-    RdmaResources,
-)
 from probes.host.usage import InterfaceCounters, ProcessUsage
 
 FORMAT_VERSION = 1
@@ -81,7 +73,7 @@ _ANSWERS: dict[str, Any] = {
     "cuda_gpus": tuple[CudaGpu, ...],
     "process_usage": ProcessUsage,
     "interface_counters": InterfaceCounters,
-    "rdma_resources": RdmaResources,
+    "rdma_resources": rdma.RdmaResources,
     "thread_names": tuple[str, ...],
     "ethtool_counters": dict[str, int],
     "kernel_messages": tuple[KernelMessage, ...],
@@ -130,7 +122,7 @@ def encode(question: Question, answer: Maybe[Any]) -> EncodedLine:
                 pass
     else:
         separators = None
-        if isinstance(answer, RdmaResources):
+        if isinstance(answer, rdma.RdmaResources):
             encoded: Any = encode_resources(answer)
             separators = _COMPACT
         else:
@@ -193,7 +185,7 @@ def decode_answer(question: Question, value: Any) -> Maybe[Any]:
         answer = codec.decode(_ANSWERS[kind], value)
     except CodecError as error:
         raise RecordingError(f"answer to {kind!r}: {error}") from None
-    if kind == "names" and not all(_is_name(name) for name in answer):
+    if kind == "names" and any(name in ("", ".", "..") or "/" in name for name in answer):
         raise RecordingError(f"invalid file name in the listing of {printable(question.of[0], 80)}")
     return answer
 
@@ -215,10 +207,6 @@ def packed(question: Question, answer: Maybe[Any], content: Callable[[], bytes])
     if isinstance(answer, bytes | int | Unknown) or (isinstance(answer, str) and answer.isascii()):
         return answer
     return PackedAnswer(question.kind, content())
-
-
-def _is_name(text: str) -> bool:
-    return text not in ("", ".", "..") and "/" not in text
 
 
 def decode_blob(question: Question, content: bytes) -> Maybe[Any]:
@@ -253,29 +241,25 @@ def _string(value: Any) -> str:
 # RDMA resources
 
 _TABLES: dict[str, Any] = {
-    "queue_pairs": QueuePair,
-    "regions": MemoryRegion,
-    "domains": ProtectionDomain,
-    "contexts": RdmaContext,
-    "completion_queues": CompletionQueue,
+    "queue_pairs": rdma.QueuePair,
+    "regions": rdma.MemoryRegion,
+    "domains": rdma.ProtectionDomain,
+    "contexts": rdma.RdmaContext,
+    "completion_queues": rdma.CompletionQueue,
 }
 _COLUMNS = {name: tuple(field.name for field in fields(kind))[1:] for name, kind in _TABLES.items()}
-_REQUIRED = {
-    name: sum(field.default is MISSING for field in fields(kind)) - 1 for name, kind in _TABLES.items()
-}
+_REQUIRED = {name: sum(row.default is MISSING for row in fields(kind)) - 1 for name, kind in _TABLES.items()}
 _MAX_TABLE_TEXT = 64
 _TABLE_CODEC = Codec(clean=lambda text: printable(text, _MAX_TABLE_TEXT))
 
 
-def encode_resources(resources: RdmaResources) -> dict[str, Any]:
+def encode_resources(resources: rdma.RdmaResources) -> dict[str, Any]:
     """Return the resources as JSON values."""
     encoded: dict[str, Any] = {
         name: _encode_table(getattr(resources, name), _COLUMNS[name], _REQUIRED[name]) for name in _TABLES
     }
-    for field in fields(RdmaResources):
-        if field.name not in _TABLES:
-            encoded[field.name] = _TABLE_CODEC.encode(getattr(resources, field.name))
-    return encoded
+    others = (row.name for row in fields(rdma.RdmaResources) if row.name not in _TABLES)
+    return encoded | {name: _TABLE_CODEC.encode(getattr(resources, name)) for name in others}
 
 
 def _encode_table(
@@ -292,27 +276,24 @@ def _encode_table(
     return table
 
 
-def decode_resources(value: object) -> RdmaResources:
+def decode_resources(value: object) -> rdma.RdmaResources:
     """Return the resources in JSON values; CodecError if they are malformed."""
     if not isinstance(value, dict):
         raise CodecError("expected an object")
     rest = {name: item for name, item in value.items() if name not in _TABLES}
     tables = {name: _decode_table(name, value.get(name, [])) for name in _TABLES}
-    plain: RdmaResources = _TABLE_CODEC.decode(RdmaResources, rest)
-    return RdmaResources(
-        **tables,
-        shares_namespaces=plain.shares_namespaces,
-        left_out=plain.left_out,
-        unread=plain.unread,
+    plain: rdma.RdmaResources = _TABLE_CODEC.decode(rdma.RdmaResources, rest)
+    return rdma.RdmaResources(
+        **tables, shares_namespaces=plain.shares_namespaces, left_out=plain.left_out, unread=plain.unread
     )
 
 
 def _decode_table(name: str, value: object) -> tuple[Any, ...]:
     columns = _COLUMNS[name]
     objects: list[Any] = []
-    for part in _list(name, value, MAX_OBJECTS):
+    for part in _list(name, value, rdma.MAX_OBJECTS):
         device, rows = (*_list(name, part, 2), None, None)[:2]
-        for row in _list(name, rows, MAX_OBJECTS - len(objects)):
+        for row in _list(name, rows, rdma.MAX_OBJECTS - len(objects)):
             cells = _list(name, row, len(columns))
             encoded = {"device": device, **dict(zip(columns, cells, strict=False))}
             objects.append(_TABLE_CODEC.decode(_TABLES[name], encoded))

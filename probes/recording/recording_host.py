@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from probes.base.frozen import frozen
 from probes.base.text import printable
-from probes.base.unknown import Maybe, Reason, Unknown
+from probes.base.unknown import Maybe, Reason, Unknown, map_known
 from probes.facts.system.kubectl import without_variables
 from probes.host.answers import MAX_MESSAGES, CommandOutput, CudaGpu, FileRange, KernelMessage
 from probes.host.collectives import CollectiveSpeed
@@ -72,7 +72,8 @@ class RecordingHost:
                 return False
             for question in list(self._unanswered.values()):
                 detail = "no answer when this moment was recorded"
-                self._new[question] = Unknown(Reason.TIMED_OUT, _source(question), detail)
+                source = printable(" ".join(question.of) or question.kind)
+                self._new[question] = Unknown(Reason.TIMED_OUT, source, detail)
             answers = {
                 question: answer
                 for question, answer in self._new.items()
@@ -92,9 +93,7 @@ class RecordingHost:
     def answers(self, keep: Callable[[Question], bool]) -> dict[Question, Maybe[Any]]:
         """Return the newest answer to every question; forget those that `keep` refuses."""
         with self._lock:
-            self._recorded = {
-                question: answer for question, answer in self._recorded.items() if keep(question)
-            }
+            self._recorded = {key: answer for key, answer in self._recorded.items() if keep(key)}
             return dict(self._recorded)
 
     def _ask(self, kind: str, of: tuple[str, ...], ask: Callable[[], Maybe[T]]) -> Maybe[T]:
@@ -128,36 +127,29 @@ class RecordingHost:
         return answers
 
     def read_bytes(self, path: str, limit: int = READ_LIMIT_BYTES) -> Maybe[bytes]:
-        """Return a file's content."""
         return self._ask("file", (path,), lambda: self._host.read_bytes(path, limit))
 
     def read(self, path: str, limit: int = READ_LIMIT_BYTES) -> Maybe[str]:
         """Return a file's text, and record its bytes."""
-        content = self.read_bytes(path, limit)
-        return content if isinstance(content, Unknown) else text_of(content)
+        return map_known(self.read_bytes(path, limit), text_of)
 
     def read_range(self, path: str, offset: int, limit: int) -> Maybe[FileRange]:
         """Return a part of a file, unrecorded: recordings do not contain logs of jobs."""
         return self._host.read_range(path, offset, limit)
 
     def names(self, path: str) -> Maybe[tuple[str, ...]]:
-        """Return the sorted names in a directory."""
         return self._ask("names", (path,), lambda: self._host.names(path))
 
     def link(self, path: str) -> Maybe[str]:
-        """Return the target of a symbolic link."""
         return self._ask("link", (path,), lambda: self._host.link(path))
 
     def resolve(self, path: str) -> Maybe[str]:
-        """Return the path with every link resolved."""
         return self._ask("resolve", (path,), lambda: self._host.resolve(path))
 
     def size(self, path: str) -> Maybe[int]:
-        """Return a file's size in bytes."""
         return self._ask("size", (path,), lambda: self._host.size(path))
 
     def access(self, path: str, write: bool = False) -> Maybe[bool]:
-        """Return whether the file can be read (and written)."""
         kind = "writable" if write else "readable"
         return self._ask(kind, (path,), lambda: self._host.access(path, write))
 
@@ -166,43 +158,33 @@ class RecordingHost:
         return self._ask("run", tuple(argv), lambda: without_variables(self._host.run(argv, seconds)))
 
     def nvml(self) -> Maybe[NvmlFacts]:
-        """Return what NVML reports about driver and GPUs."""
         return self._ask("nvml", (), self._host.nvml)
 
     def nvml_live(self) -> Maybe[tuple[NvmlLive, ...]]:
-        """Return NVML's live figures."""
         return self._ask("nvml_live", (), self._host.nvml_live)
 
     def dmabuf_errnos(self, devices: Sequence[str]) -> Mapping[str, Maybe[int]]:
-        """Return the errnos of the DMA-BUF probe."""
         return self._ask_each("dmabuf_errno", devices, self._host.dmabuf_errnos)
 
     def data_direct_paths(self, devices: Sequence[str]) -> Mapping[str, Maybe[str]]:
-        """Return the paths of Data Direct functions."""
         return self._ask_each("data_direct_path", devices, self._host.data_direct_paths)
 
     def cuda_gpus(self) -> Maybe[tuple[CudaGpu, ...]]:
-        """Return what libcuda reports about each GPU."""
         return self._ask("cuda_gpus", (), self._host.cuda_gpus)
 
     def process_usage(self, pids: Sequence[int]) -> Mapping[int, Maybe[ProcessUsage]]:
-        """Return user, CPU, memory and CPU affinity of each process."""
         return self._ask_each("process_usage", pids, self._host.process_usage)
 
     def interface_counters(self, names: Sequence[str]) -> Mapping[str, Maybe[InterfaceCounters]]:
-        """Return the bytes through each network interface, without RDMA."""
         return self._ask_each("interface_counters", names, self._host.interface_counters)
 
     def rdma_resources(self) -> Maybe[RdmaResources]:
-        """Return the RDMA resources of all processes."""
         return self._ask("rdma_resources", (), self._host.rdma_resources)
 
     def thread_names(self, pids: Sequence[int]) -> Mapping[int, Maybe[tuple[str, ...]]]:
-        """Return the names of each process's threads."""
         return self._ask_each("thread_names", pids, self._host.thread_names)
 
     def ethtool_counters(self, names: Sequence[str]) -> Mapping[str, Maybe[dict[str, int]]]:
-        """Return counters of network interfaces."""
         return self._ask_each("ethtool_counters", names, self._host.ethtool_counters)
 
     def kernel_messages(self) -> Maybe[tuple[KernelMessage, ...]]:
@@ -216,24 +198,19 @@ class RecordingHost:
         return answer
 
     def ras_answer(self, address: str, command: str, seconds: float = ANSWER_SECONDS) -> Maybe[str]:
-        """Return the answer of NCCL's RAS service."""
         of = (f"{address} {command}",)
         return self._ask("ras_answer", of, lambda: self._host.ras_answer(address, command, seconds))
 
     def ras_events(self, address: str, last: bool = False) -> Maybe[tuple[str, ...]]:
-        """Return the RAS events of a job."""
         return self._ask("ras_events", (address,), lambda: self._host.ras_events(address, last))
 
     def collectives(self, path: str) -> Maybe[tuple[CollectiveSpeed, ...]]:
-        """Return the newest collectives in a file of NCCL's inspector."""
         return self._ask("collectives", (path,), lambda: self._host.collectives(path))
 
     def environment(self, name: str) -> Maybe[str]:
-        """Return an environment variable."""
         return self._ask("environment", (name,), lambda: self._host.environment(name))
 
     def is_root(self) -> bool:
-        """Return whether root asks."""
         is_root = self._host.is_root()
         with self._lock:
             self._new[Question("is_root")] = is_root
@@ -247,12 +224,7 @@ class RecordingHost:
         return now
 
     def wall_clock(self) -> float:
-        """Return the host's time of day."""
         return self._host.wall_clock()
-
-
-def _source(question: Question) -> str:
-    return printable(" ".join(question.of) or question.kind)
 
 
 def _same(before: Maybe[Any], after: Maybe[Any]) -> bool:

@@ -54,7 +54,6 @@ class ReplayHost(HostBase):
             self._clock_at = 0
 
     def _answer(self, kind: str, *keys: str) -> Maybe[Any]:
-        """Return the newest answer up to the moment."""
         return self._dated_answer(kind, *keys)[1]
 
     def _dated_answer(self, kind: str, *keys: str) -> tuple[int, Maybe[Any]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from probes.base.frozen import frozen
-from probes.base.unknown import Maybe, Reason, Unknown
+from probes.base.unknown import Maybe, Reason, Unknown, map_known
 from probes.facts.gpu import fabric
 from probes.facts.gpu.fabric import FabricServiceFacts
 from probes.facts.jobs import processes
@@ -69,26 +69,9 @@ class _Examining(Probing):
         self.functions = _path_functions(node)
 
 
-def _port_health(run: _Examining) -> Maybe[PortHealthFacts]:
-    rdma = run.node.rdma
-    return rdma if isinstance(rdma, Unknown) else port_health.probe(run.host, rdma)
-
-
-def _qos(run: _Examining) -> Maybe[QosFacts]:
-    rdma = run.node.rdma
-    return rdma if isinstance(rdma, Unknown) else qos.probe(run.host, rdma)
-
-
 def _rail_networks(run: _Examining) -> Maybe[RailNetworkFacts]:
-    rdma = run.node.rdma
-    if isinstance(rdma, Unknown):
-        return rdma
-    return rail_networks.probe(run.host, rdma, run.answer("interfaces", InterfaceFacts))
-
-
-def _rdma_topo(run: _Examining) -> Maybe[RdmaTopoFacts]:
-    pci = run.node.pci
-    return pci if isinstance(pci, Unknown) else rdma_topo.probe(run.host, pci)
+    interfaces = run.answer("interfaces", InterfaceFacts)
+    return map_known(run.node.rdma, lambda rdma: rail_networks.probe(run.host, rdma, interfaces))
 
 
 def _rdma_cgroup(run: _Examining) -> Maybe[RdmaCgroupFacts]:
@@ -141,21 +124,25 @@ class Examination:
             {} if isinstance(run.node.modules, Unknown) else run.node.modules.file_names,
         ),
     )
-    port_health: Maybe[PortHealthFacts] = _probed("port health", _port_health)
+    port_health: Maybe[PortHealthFacts] = _probed(
+        "port health", lambda run: map_known(run.node.rdma, lambda rdma: port_health.probe(run.host, rdma))
+    )
     device_nodes: Maybe[DeviceNodeFacts] = _probed(
         "device nodes", lambda run: device_nodes.probe(run.host), directories=("/dev",)
     )
     fabric_services: Maybe[FabricServiceFacts] = _probed(
-        "fabric services",
-        lambda run: fabric.probe(run.host, run.node.pci),
-        directories=("/dev", "/proc"),
+        "fabric services", lambda run: fabric.probe(run.host, run.node.pci), directories=("/dev", "/proc")
     )
-    rdma_topo: Maybe[RdmaTopoFacts] = _probed("rdma_topo", _rdma_topo)
+    rdma_topo: Maybe[RdmaTopoFacts] = _probed(
+        "rdma_topo", lambda run: map_known(run.node.pci, lambda pci: rdma_topo.probe(run.host, pci))
+    )
     driver_container: Maybe[DriverContainerFacts] = _probed(
         "driver container", lambda run: driver_container.probe(run.host)
     )
     interfaces: Maybe[InterfaceFacts] = _probed("interfaces", lambda run: routes.probe(run.host))
-    qos: Maybe[QosFacts] = _probed("RoCE QoS", _qos)
+    qos: Maybe[QosFacts] = _probed(
+        "RoCE QoS", lambda run: map_known(run.node.rdma, lambda rdma: qos.probe(run.host, rdma))
+    )
     rail_networks: Maybe[RailNetworkFacts] = _probed("RoCE networks", _rail_networks, needs=("interfaces",))
     topology_files: Maybe[TopologyFileFacts] = _probed(
         "topology files",

@@ -102,11 +102,8 @@ def signs_of_use(node: Node, reading: Reading | None, before: Reading | None) ->
         signs.append(f"{contexts} RDMA context{'s' if contexts > 1 else ''}")
     if reading is not None and before is not None:
         rates = port_rates(before, reading).values()
-        gbps = sum(
-            max(known(rate.sent_gbps, 0.0), known(rate.received_gbps, 0.0))
-            for rate in rates
-            if not rate.interface
-        )
+        own = [rate for rate in rates if not rate.interface]
+        gbps = sum(max(known(rate.sent_gbps, 0.0), known(rate.received_gbps, 0.0)) for rate in own)
         if gbps >= 1:
             # Rounded, so that the line does not change with every reading.
             signs.append(f"{f'{gbps / 1000:.1f} T' if gbps >= 1000 else f'{gbps:.0f} G'}b/s on the NICs")

@@ -41,7 +41,8 @@ def roles_of(node: Node, topology: Topology) -> dict[str, NicRole]:
     near = {nic.id: _gpus_near(topology, nic) for nic in nics}
     chosen = [nic for nic in nics if near[nic.id]] or nics
     fastest = max((port_gbps(devices[nic.id]) for nic in chosen), default=0.0)
-    layers = {layer for nic in chosen if (layer := _layer(devices[nic.id])) and _is(devices[nic.id], fastest)}
+    fast = (devices[nic.id] for nic in chosen if port_gbps(devices[nic.id]) == fastest)
+    layers = {layer for device in fast if (layer := _layer(device))}
     use = NOT_ASKED if isinstance(node.network, Unknown) else node.network
     return {nic.id: _role(devices[nic.id], near[nic.id], fastest, layers, use) for nic in nics}
 
@@ -50,17 +51,16 @@ def _role(device: RdmaDevice, near: list[str], fastest: float, layers: set[str],
     netdevs = {port.netdev for port in device.ports if not isinstance(port.netdev, Unknown)}
     has_default = any(netdev in known(use.default_routes, frozenset()) for netdev in netdevs)
     mounts = [mount for netdev in netdevs for mount in known(use.mounts, {}).get(netdev, ())]
-    like_compute = _is(device, fastest) and _layer(device) in layers
+    rate = port_gbps(device)
+    like_compute = rate == fastest and _layer(device) in layers
     reasons: list[str] = []
     if near:
         reasons.append(f"near {', '.join(near)}")
     if mounts:
-        reasons.append(
-            f"mounts {', '.join(mounts[:3])}{f' and {len(mounts) - 3} more' if mounts[3:] else ''}"
-        )
+        more = f" and {len(mounts) - 3} more" if mounts[3:] else ""
+        reasons.append(f"mounts {', '.join(mounts[:3])}{more}")
     if has_default:
         reasons.append("default route")
-    rate = port_gbps(device)
     down = " (port down)" if is_down(device) else ""
     reasons.append(f"{f'{rate:g}' if rate else '?'} Gb/s {_layer(device)}".rstrip() + down)
     if like_compute and (near or not (mounts or has_default)):
@@ -79,10 +79,6 @@ def _gpus_near(topology: Topology, nic: Endpoint) -> list[str]:
         elif nic.id in topology.paths.nccl.by_cpu_link(gpu.id):
             near.append(f"{gpu.label} (NCCL P2C)")
     return near
-
-
-def _is(device: RdmaDevice, fastest: float) -> bool:
-    return port_gbps(device) == fastest
 
 
 def _layer(device: RdmaDevice) -> str:

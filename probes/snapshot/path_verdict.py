@@ -102,9 +102,7 @@ def _served_gpus(
     # A GPU that can never use it does not count next to others that can.
     gpus = [gpu for gpu in gpus if not direct.never_supports(gpu.id)]
     names = tuple(gpu.id for gpu in gpus)
-    unserved = {
-        gpu.id: fault for gpu in gpus if gpu.id in facts and (fault := _gpu_fault(node, facts[gpu.id]))
-    }
+    unserved = {gpu.id: why for gpu in gpus if gpu.id in facts and (why := _gpu_fault(node, facts[gpu.id]))}
     answers = {gpu.id: serving_nics(node, topology, gpu.id, devices, reach, reading) for gpu in gpus}
     served = [gpu for gpu in gpus if gpu.id not in unserved and answers[gpu.id].nics]
     # A file that gdrtop has read shows NCCL's own paths, on a virtual machine too.
@@ -181,12 +179,9 @@ def usable_gpus(node: Node) -> tuple[Gpu, ...]:
     return tuple(
         gpu
         for gpu in node.gpus.gpus
-        if not is_for_guests(gpu.driver) and not (contained and _is_not_listed(gpu))
+        if not is_for_guests(gpu.driver)
+        and not (contained and isinstance(gpu.nvml, Unknown) and gpu.nvml.detail == NOT_LISTED)
     )
-
-
-def _is_not_listed(gpu: Gpu) -> bool:
-    return isinstance(gpu.nvml, Unknown) and gpu.nvml.detail == NOT_LISTED
 
 
 def short_list(names: list[str]) -> str:

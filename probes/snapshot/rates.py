@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import field
+from typing import TypeVar
 
 from probes.base.frozen import frozen
-from probes.base.text import printable
-from probes.base.unknown import Maybe, Reason, Unknown, known
+from probes.base.unknown import Maybe, Reason, Unknown, known, map_known
 from probes.facts.gpudirect import PeermemReading, read_peermem
 from probes.facts.kernel.modules import ModuleFacts, ModuleState
 from probes.facts.node import Node
 from probes.facts.rdma.cxi import has_verbs, link_state
-from probes.facts.rdma.devices import RdmaFacts, RdmaPort, is_software, parse_numbered
+from probes.facts.rdma.devices import RdmaFacts, RdmaPort, is_software, read_numbered
 from probes.host.nvml import NvmlLive
 from probes.host.protocol import Host
 from probes.host.usage import InterfaceCounters
@@ -110,33 +110,23 @@ def read(host: Host, node: Node, with_interfaces: bool = False) -> Reading:
     states: dict[tuple[str, int], Maybe[str]] = {}
     for device in node.rdma.devices if isinstance(node.rdma, RdmaFacts) else ():
         for port in device.ports:
-            if not has_verbs(device):  # its octets are in no file that gdrtop knows
+            if has_verbs(device):
+                path = f"{device.sysfs_path}/ports/{port.number}/state"
+                states[device.name, port.number] = read_numbered(host, path)
+            else:
                 states[device.name, port.number] = link_state(host, port.netdev)
-                ports[device.name, port.number] = _counters(host, device.sysfs_path, port)
-                continue
-            path = f"{device.sysfs_path}/ports/{port.number}"
-            state = host.read(f"{path}/state", 4096)
-            if not isinstance(state, Unknown):
-                word = parse_numbered(state)
-                if word is None:
-                    state = Unknown(Reason.MALFORMED, f"{path}/state", printable(state, 40))
-                else:
-                    state = printable(word)
-            states[device.name, port.number] = state
             ports[device.name, port.number] = _counters(host, device.sysfs_path, port)
     netdevs = _netdevs(node) if with_interfaces else ()
     interfaces = host.interface_counters(netdevs) if netdevs else {}
     ports.update(_of_software(host, node, ports, interfaces))
     live = host.nvml_live()
-    refcnts: dict[str, Maybe[int]] = {}
-    if isinstance(node.modules, ModuleFacts):
-        for name, module in node.modules.modules.items():
-            if module.state is ModuleState.LIVE:
-                refcnts[name] = read_integer(host, f"/sys/module/{name}/refcnt", signed=True)
+    modules = node.modules.modules.values() if isinstance(node.modules, ModuleFacts) else ()
+    loaded = [module.name for module in modules if module.state is ModuleState.LIVE]
+    refcnts = {name: read_integer(host, f"/sys/module/{name}/refcnt", signed=True) for name in loaded}
     return Reading(
         at=host.monotonic(),
         ports=ports,
-        gpus=live if isinstance(live, Unknown) else {gpu.bdf: gpu for gpu in live},
+        gpus=map_known(live, lambda gpus: {gpu.bdf: gpu for gpu in gpus}),
         peermem=read_peermem(host, refcnts),
         module_refcnts=refcnts,
         port_states=states,
@@ -166,9 +156,8 @@ def _of_software(
             counters = interfaces.get(netdev)
             if counters is None or isinstance(counters, Unknown):
                 continue
-            found[device.name, port.number] = PortCounters(
-                at, counters.sent_bytes, counters.received_bytes, netdev
-            )
+            sent, received = counters.sent_bytes, counters.received_bytes
+            found[device.name, port.number] = PortCounters(at, sent, received, netdev)
     return found
 
 
@@ -190,18 +179,21 @@ def _rate(before: Maybe[int], after: Maybe[int], seconds: float) -> Maybe[float]
     return (after - before) * 8 / seconds / 1e9
 
 
+Bytes = TypeVar("Bytes", PortCounters, InterfaceCounters)
+
+
+def _port_rate(before: Bytes, after: Bytes, seconds: float, interface: str = "") -> PortRate:
+    sent = _rate(before.sent_bytes, after.sent_bytes, seconds)
+    return PortRate(sent, _rate(before.received_bytes, after.received_bytes, seconds), interface)
+
+
 def port_rates(before: Reading, after: Reading) -> dict[tuple[str, int], PortRate]:
     """Return the rates between two readings; a counter that went backward or was not read is unknown."""
     rates: dict[tuple[str, int], PortRate] = {}
     for port, new in after.ports.items():
         old = before.ports.get(port)
         if old is not None and old.interface == new.interface:
-            seconds = new.at - old.at
-            rates[port] = PortRate(
-                _rate(old.sent_bytes, new.sent_bytes, seconds),
-                _rate(old.received_bytes, new.received_bytes, seconds),
-                new.interface,
-            )
+            rates[port] = _port_rate(old, new, new.at - old.at, new.interface)
     return rates
 
 
@@ -214,8 +206,5 @@ def netdev_rates(before: Reading, after: Reading) -> dict[str, PortRate]:
         if isinstance(new, Unknown):
             rates[name] = PortRate(new, new)
         elif old is not None and not isinstance(old, Unknown):
-            rates[name] = PortRate(
-                _rate(old.sent_bytes, new.sent_bytes, seconds),
-                _rate(old.received_bytes, new.received_bytes, seconds),
-            )
+            rates[name] = _port_rate(old, new, seconds)
     return rates

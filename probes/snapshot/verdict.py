@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 from probes.base.frozen import frozen
 from probes.base.latest import Latest
@@ -85,12 +86,12 @@ def assess(
 # GPUs or NICs are missing
 
 
+def _without_path(topology: Topology, state: State, reason: str) -> Usability:
+    return Usability(state, None, reason, tuple(gpu.id for gpu in topology.gpus))
+
+
 def _missing_devices(node: Node, topology: Topology) -> Usability | None:
-    """Return the answer if GPUs or NICs are missing or unknown."""
-
-    def verdict(state: State, reason: str) -> Usability:
-        return Usability(state, None, reason, tuple(gpu.id for gpu in topology.gpus))
-
+    verdict = partial(_without_path, topology)
     rdma = node.rdma
     unread = rdma if isinstance(rdma, Unknown) and rdma.reason is not Reason.NOT_THERE else None
     if not topology.gpus:
@@ -142,11 +143,7 @@ def _nics_without_verbs(pci: PciFacts) -> str:
 
 
 def _no_rdma_devices(node: Node, topology: Topology) -> Usability:
-    """Return the answer for NICs on the bus without an RDMA device."""
-
-    def verdict(state: State, reason: str) -> Usability:
-        return Usability(state, None, reason, tuple(gpu.id for gpu in topology.gpus))
-
+    verdict = partial(_without_path, topology)
     functions = node.pci.functions if isinstance(node.pci, PciFacts) else {}
     drivers = [functions[nic.id].driver for nic in topology.nics if nic.id in functions]
     count = len(topology.nics) - sum(is_for_guests(driver) for driver in drivers)
@@ -175,9 +172,7 @@ def _no_path(node: Node, direct: GpuDirectFacts, use: GdrUse, gpus: tuple[str, .
     reasons = [first_unmet(direct.dmabuf), first_unmet(direct.peermem)]
     if direct.peermem.path is GdrPath.CXI:  # libfabric hands DMA-BUFs to the driver itself
         reasons = reasons[1:]
-    driver = None
-    if isinstance(node.modules, ModuleFacts):
-        driver = node.modules.modules.get("nvidia")
+    driver = None if isinstance(node.modules, Unknown) else node.modules.modules.get("nvidia")
     if not unknown and driver is not None and driver.state is ModuleState.NOT_LOADED:
         reasons = reasons[:1]  # nothing else matters before that
     state = State.UNKNOWN if unknown else State.BROKEN

@@ -43,10 +43,8 @@ def endpoints(node: Node) -> tuple[tuple[Endpoint, ...], tuple[Endpoint, ...]]:
         gpus = [Endpoint(gpu.bdf, f"GPU{gpu.index}", gpu.bdf, gpu.numa_node, True) for gpu in node.gpus.gpus]
     else:
         cards = (function for function in functions.values() if function.kind is PciKind.GPU)
-        gpus = [
-            Endpoint(card.bdf, f"GPU{number}", card.bdf, card.numa_node, True)
-            for number, card in enumerate(cards)
-        ]
+        named = enumerate(cards)
+        gpus = [Endpoint(card.bdf, f"GPU{place}", card.bdf, card.numa_node, True) for place, card in named]
     direct = node.data_direct.of_devices if isinstance(node.data_direct, DataDirectFacts) else {}
     nics: list[Endpoint] = []
     for device in node.rdma.devices if isinstance(node.rdma, RdmaFacts) else ():

@@ -153,7 +153,7 @@ def smi_path(parts: Parts, up: Branch, down: Branch) -> Maybe[Smi]:
     Unknown if the route crosses from one host bridge to another and a NUMA node is missing.
     """
     a, b = up.parts[-1], down.parts[-1]
-    if _device(a) == _device(b):
+    if a.rpartition(".")[0] == b.rpartition(".")[0]:  # functions of one device
         return Smi.PIX
     common = up.common(down)
     if common > 1:
@@ -162,16 +162,8 @@ def smi_path(parts: Parts, up: Branch, down: Branch) -> Maybe[Smi]:
         return Smi.PIX if longest <= 2 else Smi.PXB
     if common:
         return Smi.PHB
-    numa = []
     for bdf in (a, b):
-        facts = parts.nodes[bdf]
-        if isinstance(facts["numa_node"], Unknown):
+        if isinstance(parts.nodes[bdf]["numa_node"], Unknown):
             detail = f"NODE or SYS: the NUMA node of {bdf} is unknown"
-            return Unknown(Reason.NOT_THERE, f"{facts['sysfs_path']}/numa_node", detail)
-        numa.append(facts["numa_node"])
-    return Smi.NODE if numa[0] == numa[1] else Smi.SYS
-
-
-def _device(bdf: str) -> str:
-    """Return the BDF without its function: the functions of one device have it in common."""
-    return bdf.rpartition(".")[0]
+            return Unknown(Reason.NOT_THERE, f"{parts.nodes[bdf]['sysfs_path']}/numa_node", detail)
+    return Smi.NODE if parts.nodes[a]["numa_node"] == parts.nodes[b]["numa_node"] else Smi.SYS

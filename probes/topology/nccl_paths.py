@@ -35,9 +35,8 @@ class NcclPaths:
     ) -> None:
         self._parts, self._gpus, self._nics, self._devices = parts, gpus, nics, devices
         self._unread_c2c = unread_c2c  # GPU -> why its chip-to-chip links are unknown
-        self._seats = {
-            end.id: _seat(parts, end, functions.get(known(end.to_gpus, "")), file) for end in (*gpus, *nics)
-        }
+        ends = ((end, functions.get(known(end.to_gpus, ""))) for end in (*gpus, *nics))
+        self._seats = {end.id: _seat(parts, end, function, file) for end, function in ends}
         self._places = self._numbered_places()
         self._over_pcie: dict[tuple[int, int], Nccl] = {}  # by place
         self._by_cpu_link: dict[str, frozenset[str]] = {}  # GPU -> NICs
@@ -101,18 +100,16 @@ class NcclPaths:
 
     def peers(self, gpu: str) -> frozenset[str]:
         """Return the GPUs to which a GPU has NVLinks."""
-        peers = self._peers.get(gpu)
-        if peers is None:
-            peers = self._peers[gpu] = nvlink_peers(self._parts, gpu)
-        return peers
+        if gpu not in self._peers:
+            self._peers[gpu] = nvlink_peers(self._parts, gpu)
+        return self._peers[gpu]
 
     def gpus_near(self, nic: str) -> frozenset[str]:
         """Return the GPUs that a NIC is near."""
-        near = self._near.get(nic)
-        if near is None:
-            near = frozenset(gpu.id for gpu in self._gpus if self.without_peers(gpu.id, nic) in NEAR)
-            self._near[nic] = near
-        return near
+        if nic not in self._near:
+            near = (gpu.id for gpu in self._gpus if self.without_peers(gpu.id, nic) in NEAR)
+            self._near[nic] = frozenset(near)
+        return self._near[nic]
 
     def without_peers(self, gpu: str, nic: str) -> Maybe[Nccl]:
         """Return the word over PCIe and the GPU's own chip-to-chip links."""
@@ -123,10 +120,9 @@ class NcclPaths:
 
     def by_cpu_link(self, gpu: str) -> frozenset[str]:
         """Return the NICs with P2C."""
-        found = self._by_cpu_link.get(gpu)
-        if found is None:
-            found = self._by_cpu_link[gpu] = self._nics_by_cpu_link(gpu)
-        return found
+        if gpu not in self._by_cpu_link:
+            self._by_cpu_link[gpu] = self._nics_by_cpu_link(gpu)
+        return self._by_cpu_link[gpu]
 
     def _nics_by_cpu_link(self, gpu: str) -> frozenset[str]:
         """Return the NICs with P2C: the nearest ones of a CPU to which the GPU has chip-to-chip links.
@@ -135,24 +131,19 @@ class NcclPaths:
         """
         if not has_c2c(self._parts, gpu):
             return frozenset()
-        rates = {
-            nic.id: port_gbps(self._devices.get(nic.id))
-            for nic in self._nics
-            if not is_down(self._devices.get(nic.id))
-        }
+        devices = {nic.id: self._devices.get(nic.id) for nic in self._nics}
+        rates = {nic: port_gbps(device) for nic, device in devices.items() if not is_down(device)}
         fastest = {nic for nic, rate in rates.items() if rate == max(rates.values())}
         words = {nic.id: self.over_pcie(gpu, nic.id) for nic in self._nics}
         ranks = [ORDER[word] for nic in fastest if not isinstance(word := words[nic], Unknown)]
         if ranks and min(ranks) < ORDER[Nccl.PHB]:
             return frozenset()
         # The rate of a NIC that is down means nothing: it is shown as it will be.
-        return frozenset(
-            nic for nic, word in words.items() if word is Nccl.PHB and (nic in fastest or nic not in rates)
-        )
+        same_cpu = (nic for nic, word in words.items() if word is Nccl.PHB)
+        return frozenset(nic for nic in same_cpu if nic in fastest or nic not in rates)
 
 
 def _seat(parts: Parts, end: Endpoint, function: PciFunction | None, file: FileTree | None) -> Maybe[Seat]:
-    """Return an endpoint's seat in NCCL's tree."""
     if function is None:
         return Unknown(Reason.NOT_THERE, "/sys/bus/pci/devices", f"no PCI function for {end.label}")
     if not function.root:

@@ -254,12 +254,7 @@ class Paths(Mapping[tuple[str, str], Path]):
         gbps, hops = self.routes.distance(*self._functions(a, b))
         if gbps == inf:
             gbps = known(self[a, b].gbps, rate)
-        return (
-            ORDER[over_pcie],
-            99 if isinstance(smi, Unknown) else _SMI_RANK[smi],
-            -min(rate, gbps),
-            hops,
-        )
+        return (ORDER[over_pcie], 99 if isinstance(smi, Unknown) else _SMI_RANK[smi], -min(rate, gbps), hops)
 
     def _functions(self, a: str, b: str) -> tuple[str, str]:
         """Return the BDFs at both ends of the path: a NIC may reach a GPU by a function of its own."""
@@ -271,9 +266,7 @@ class Paths(Mapping[tuple[str, str], Path]):
     def _find(self, a: str, b: str) -> None:
         """Find the path from a to b and back; a GPU comes before a NIC."""
         over_pcie, smi = self.nccl.over_pcie(a, b), self.smi(a, b)
-        ends = None
-        if not isinstance(over_pcie, Unknown):
-            ends = self._functions(a, b)
+        ends = None if isinstance(over_pcie, Unknown) else self._functions(a, b)
         nccl, links = over_pcie, 0
         if self._ends[b].is_gpu:
             nccl, links = self.nccl.between_gpus(a, b)

@@ -58,7 +58,8 @@ def probe(host: Host, traces: DriverTraces) -> Maybe[DriverPackage]:
     NOT_THERE: no driver is loaded, and neither its module nor nvidia-smi is on disk.
     """
     file = file_of(traces.files, "nvidia")
-    version = _version(traces.loaded, file)
+    running = map_known(traces.loaded, lambda driver: driver.version)
+    version = map_known(file, lambda found: found.version) if isinstance(running, Unknown) else running
     has_program = not isinstance(host.size(_PROGRAM), Unknown)
     in_container = map_known(traces.container, lambda container: container.driver)
     if isinstance(version, Unknown) and not has_program and in_container is not True:
@@ -76,11 +77,6 @@ def probe(host: Host, traces: DriverTraces) -> Maybe[DriverPackage]:
         by_dkms=by_dkms,
         prebuilt=_prebuilt(host, origin, by_dkms, file),
     )
-
-
-def _version(loaded: Maybe[DriverFacts], file: Maybe[ModuleFile]) -> Maybe[str]:
-    running = map_known(loaded, lambda driver: driver.version)
-    return map_known(file, lambda found: found.version) if isinstance(running, Unknown) else running
 
 
 def _is_open(loaded: Maybe[DriverFacts], file: Maybe[ModuleFile]) -> Maybe[bool]:
@@ -120,9 +116,7 @@ def _prebuilt(
         return origin
     if origin is not DriverOrigin.PACKAGE or not isinstance(host.size(_AKMODS), Unknown):
         return False
-    if isinstance(file, Unknown):
-        return file
-    return by_dkms if isinstance(by_dkms, Unknown) else not by_dkms
+    return file if isinstance(file, Unknown) else map_known(by_dkms, lambda is_built: not is_built)
 
 
 def module_flavor(is_open: Maybe[bool]) -> str:

@@ -97,17 +97,8 @@ def parse_version(text: str) -> tuple[str, Flavor] | None:
 
 def parse_fields(text: str) -> dict[str, str]:
     """Parse the "Name: value" lines of the driver's /proc files."""
-    fields = {}
-    for line in text.splitlines()[:400]:
-        name, colon, value = line.partition(":")
-        if colon:
-            fields[printable(name.strip(), 64)] = printable(value.strip(), 200)
-    return fields
-
-
-def _why_not(nvml: Unknown) -> str:
-    """Return why NVML does not answer."""
-    return nvml.detail or f"{nvml.source or 'NVML'}: {nvml.reason.value}"
+    rows = (line.partition(":") for line in text.splitlines()[:400])
+    return {printable(key.strip(), 64): printable(value.strip(), 200) for key, colon, value in rows if colon}
 
 
 def _driver(host: Host, nvml: Maybe[NvmlFacts]) -> DriverFacts:
@@ -117,21 +108,21 @@ def _driver(host: Host, nvml: Maybe[NvmlFacts]) -> DriverFacts:
     if isinstance(text, Unknown):
         flavor = text
         # A container may hide /proc/driver. The module still shows its version, but not its flavor.
-        version = host.read("/sys/module/nvidia/version")
-        if not isinstance(version, Unknown):
-            version = printable(version, 64)
+        version = map_known(host.read("/sys/module/nvidia/version"), lambda shown: printable(shown, 64))
     elif (parsed := parse_version(text)) is None:
         version = flavor = Unknown(Reason.MALFORMED, f"{_PROC}/version", printable(text, 80))
     else:
         version, flavor = parsed
-    parameters = host.read(f"{_PROC}/params")
+    failure = None
+    if isinstance(nvml, Unknown):
+        failure = nvml.detail or f"{nvml.source or 'NVML'}: {nvml.reason.value}"
     return DriverFacts(
         version=version,
         flavor=flavor,
-        parameters=map_known(parameters, parse_fields),
-        cuda_version=nvml if isinstance(nvml, Unknown) else nvml.cuda_version,
-        nvml=_why_not(nvml) if isinstance(nvml, Unknown) else None,
-        confidential_computing=nvml if isinstance(nvml, Unknown) else nvml.confidential_computing,
+        parameters=map_known(host.read(f"{_PROC}/params"), parse_fields),
+        cuda_version=map_known(nvml, lambda facts: facts.cuda_version),
+        nvml=failure,
+        confidential_computing=map_known(nvml, lambda facts: facts.confidential_computing),
     )
 
 
@@ -151,31 +142,29 @@ def _gpu(host: Host, function: PciFunction, index: int, name: str, nvml: Maybe[N
 
     bars = () if isinstance(function.bars, Unknown) else function.bars
     apertures = [bar.size_bytes for bar in bars if bar.prefetchable]
-    bar1: Maybe[int] = (
-        max(apertures) if apertures else Unknown(Reason.NOT_THERE, f"{function.sysfs_path}/resource")
-    )
-    answered = None if isinstance(nvml, Unknown) else nvml
-    unanswered = nvml if isinstance(nvml, Unknown) else Unknown(Reason.NOT_THERE, "NVML")
+    no_aperture = Unknown(Reason.NOT_THERE, f"{function.sysfs_path}/resource")
+    bar1: Maybe[int] = max(apertures) if apertures else no_aperture
     uuid = field("GPU UUID")
     shown = known(field("Model"), name)
-    if answered is not None:
-        uuid = uuid if isinstance(answered.uuid, Unknown) else answered.uuid
-        shown = known(answered.name, shown)
-        bar1 = bar1 if isinstance(answered.bar1_total_bytes, Unknown) else answered.bar1_total_bytes
+    if not isinstance(nvml, Unknown):
+        index = nvml.index
+        uuid = uuid if isinstance(nvml.uuid, Unknown) else nvml.uuid
+        shown = known(nvml.name, shown)
+        bar1 = bar1 if isinstance(nvml.bar1_total_bytes, Unknown) else nvml.bar1_total_bytes
     return Gpu(
-        index=answered.index if answered else index,
+        index=index,
         bdf=function.bdf,
         name=printable(shown, 96),
         numa_node=function.numa_node,
         driver=function.driver,
         uuid=uuid,
         minor=_decimal(field("Device Minor"), path),
-        compute_capability=answered.compute_capability if answered else unanswered,
-        memory_total_bytes=answered.memory_total_bytes if answered else unanswered,
+        compute_capability=map_known(nvml, lambda answer: answer.compute_capability),
+        memory_total_bytes=map_known(nvml, lambda answer: answer.memory_total_bytes),
         bar1_total_bytes=bar1,
-        c2c_links=answered.c2c_links if answered else unanswered,
-        nvlinks=answered.nvlinks if answered else unanswered,
-        nvlink_peers=answered.nvlink_peers if answered else unanswered,
+        c2c_links=map_known(nvml, lambda answer: answer.c2c_links),
+        nvlinks=map_known(nvml, lambda answer: answer.nvlinks),
+        nvlink_peers=map_known(nvml, lambda answer: answer.nvlink_peers),
         fabric=fabric_of(nvml),
         nvml=nvml,
     )

@@ -11,7 +11,7 @@ import re
 
 from probes.base.frozen import frozen
 from probes.base.text import printable, printable_lines
-from probes.base.unknown import Maybe, Unknown
+from probes.base.unknown import Maybe, map_known
 from probes.host.protocol import Host
 
 NCCL_CONF = "/etc/nccl.conf"
@@ -30,9 +30,8 @@ class NcclConf:
 def read_nccl_conf(host: Host, path: str = NCCL_CONF) -> Maybe[NcclConf]:
     """Read the file's variables; NOT_THERE: there is no such file."""
     content = host.read_bytes(path)
-    if isinstance(content, Unknown):
-        return content
-    return parse_nccl_conf(printable_lines(content.decode("utf-8", "replace")))
+    text = map_known(content, lambda found: printable_lines(found.decode("utf-8", "replace")))
+    return map_known(text, parse_nccl_conf)
 
 
 def parse_nccl_conf(text: str) -> NcclConf:

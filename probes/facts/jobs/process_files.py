@@ -30,13 +30,8 @@ RANKS = ("RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "MV2_COMM_WORL
 """Variables with the rank of a process among those of all nodes, the most specific ones first."""
 WORLD_SIZES = ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MV2_COMM_WORLD_SIZE", "SLURM_NTASKS")
 SINGLES = (
-    "CUDA_VISIBLE_DEVICES",
-    "NVIDIA_VISIBLE_DEVICES",
-    "CUDA_DEVICE_ORDER",
-    "SLURM_JOB_ID",
-    "LOCAL_RANK",
-    "PYTORCH_ALLOC_CONF",
-    "PYTORCH_CUDA_ALLOC_CONF",
+    *("CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "SLURM_JOB_ID", "LOCAL_RANK"),
+    *("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"),
     *RANKS,
     *WORLD_SIZES,
 )
@@ -163,15 +158,11 @@ class Stat:
     started: int  # clock ticks after boot: with the pid, it identifies a process
 
 
-def _is_figure(text: str) -> bool:
-    return len(text) <= 20 and text.isascii() and text.isdigit()
-
-
 def parse_stat(text: str) -> Maybe[Stat]:
     """Parse fields 3, 4, 14, 15 and 22. The name, field 2, may contain anything."""
     fields = text.rpartition(") ")[2].split()
     figures = (*fields[1:2], *fields[11:13], *fields[19:20])
-    if len(figures) < 4 or not all(map(_is_figure, figures)):
+    if len(figures) < 4 or not all(len(part) <= 20 and part.isascii() and part.isdigit() for part in figures):
         return Unknown(Reason.MALFORMED, "/proc/PID/stat")
     parent, user, system, started = (int(figure) for figure in figures)
     return Stat(printable(fields[0], 1), parent, (user + system) / _TICKS_PER_SECOND, started)
@@ -182,14 +173,12 @@ def parse_environment(content: bytes) -> dict[str, str]:
     found: dict[str, str] = {}
     for piece in content.split(b"\0"):
         name, equals, value = piece.partition(b"=")
-        if equals and len(name) <= 64 and len(found) < _MAX_VARIABLES:
-            _keep(found, name.decode("utf-8", "replace"), value.decode("utf-8", "replace"))
+        if not equals or len(name) > 64 or len(found) >= _MAX_VARIABLES:
+            continue
+        key = name.decode("utf-8", "replace")
+        if (key.startswith(FAMILIES) or key in SINGLES) and re.fullmatch(r"[A-Z][A-Za-z0-9_]{1,63}", key):
+            found[key] = printable(value.decode("utf-8", "replace"), _VALUE_LIMIT)
     return found
-
-
-def _keep(found: dict[str, str], name: str, value: str) -> None:
-    if (name.startswith(FAMILIES) or name in SINGLES) and re.fullmatch(r"[A-Z][A-Za-z0-9_]{1,63}", name):
-        found[name] = printable(value, _VALUE_LIMIT)
 
 
 def parse_maps(content: bytes) -> tuple[MappedLibrary, ...]:
@@ -211,8 +200,5 @@ def parse_maps(content: bytes) -> tuple[MappedLibrary, ...]:
         known_version: Maybe[str] = version
         if "." not in version:
             known_version = Unknown(Reason.NOT_THERE, printable(path, 256), "its name shows no version")
-        found[path] = MappedLibrary(match["name"], path, known_version)
-    return tuple(
-        MappedLibrary(library.name, printable(library.path, 256), library.version)
-        for library in found.values()
-    )
+        found[path] = MappedLibrary(match["name"], printable(path, 256), known_version)
+    return tuple(found.values())

@@ -97,7 +97,7 @@ def probe(host: Host, also: Iterable[int] = ()) -> Maybe[ProcessFacts]:
     names = host.names("/proc")
     if isinstance(names, Unknown):
         return names
-    pids = sorted(int(name) for name in names if _is_pid(name))
+    pids = sorted(int(name) for name in names if re.fullmatch(r"[1-9][0-9]{0,9}", name))
     # gdrtop itself has the same files open for NVML and the verbs probe, but it is no job.
     own = known(host.link("/proc/self"), "")
     wanted = set(also)
@@ -198,10 +198,6 @@ def _without_first(host: Host) -> Unknown:
     return Unknown(Reason.NOT_RECORDED, "/proc", "process 1 is missing, so others may be missing too")
 
 
-def _is_pid(name: str) -> bool:
-    return re.fullmatch(r"[1-9][0-9]{0,9}", name) is not None
-
-
 def _is_program(host: Host, pid: int) -> bool:
     """Return whether this is a program: kernel threads have no command line."""
     cmdline = host.read_bytes(f"/proc/{pid}/cmdline", 4096)
@@ -257,42 +253,32 @@ def _process(
     host: Host, pid: int, files: Maybe[tuple[str, ...]], own: str, usage: Maybe[ProcessUsage]
 ) -> Process:
     base = f"/proc/{pid}"
-    status = host.read(f"{base}/status")
-    fields = map_known(status, parse_status)
-    limits = host.read(f"{base}/limits")
+    fields = map_known(host.read(f"{base}/status"), parse_status)
     environ = host.read_bytes(f"{base}/environ", _ENVIRONMENT_LIMIT_BYTES)
     environment = map_known(environ, parse_environment)
-    command = host.read_bytes(f"{base}/cmdline", _COMMAND_LIMIT_BYTES)
-    uid = fields if isinstance(fields, Unknown) else fields.uid
     cgroup = known(host.read(f"{base}/cgroup"), "")
     nodes = host.names(f"{base}/root/dev/infiniband")
-    comm = host.read(f"{base}/comm", 4096)
-    gpus: Maybe[tuple[str, ...]] = files
-    uverbs: Maybe[tuple[str, ...]] = files
-    if not isinstance(files, Unknown):
-        gpus = tuple(filter(_is_gpu_file, files))
-        uverbs = tuple(filter(_is_uverbs_file, files))
     conf_path = "" if isinstance(environ, Unknown) else user_conf_path(pid, environ, known(environment, {}))
     return Process(
         pid=pid,
-        comm=comm if isinstance(comm, Unknown) else printable(comm, 32),
-        uid=uid,
-        state=fields if isinstance(fields, Unknown) else fields.state,
-        gpu_files=gpus,
-        uverbs_files=uverbs,
-        memlock=map_known(limits, parse_limits),
-        ipc_lock=fields if isinstance(fields, Unknown) else fields.ipc_lock,
+        comm=map_known(host.read(f"{base}/comm", 4096), lambda comm: printable(comm, 32)),
+        uid=map_known(fields, lambda found: found.uid),
+        state=map_known(fields, lambda found: found.state),
+        gpu_files=map_known(files, lambda found: tuple(filter(_is_gpu_file, found))),
+        uverbs_files=map_known(files, lambda found: tuple(filter(_is_uverbs_file, found))),
+        memlock=map_known(host.read(f"{base}/limits"), parse_limits),
+        ipc_lock=map_known(fields, lambda found: found.ipc_lock),
         environment=environment,
         libraries=_libraries(host, pid),
-        rdma_nodes=nodes
-        if isinstance(nodes, Unknown)
-        else tuple(sys.intern(printable(name, 64)) for name in nodes[:256]),
+        rdma_nodes=map_known(
+            nodes, lambda names: tuple(sys.intern(printable(name, 64)) for name in names[:256])
+        ),
         nccl_conf=_nccl_conf_inside(host, f"{base}/root{NCCL_CONF}"),
         user_conf=environ if isinstance(environ, Unknown) else _user_conf(host, conf_path),
         user_conf_path=printable(conf_path, 256),
         is_ours=not isinstance(fields, Unknown) and _is_below(host, fields.parent, own),
-        program=map_known(command, parse_program),
-        user=usage if isinstance(usage, Unknown) else usage.user,
+        program=map_known(host.read_bytes(f"{base}/cmdline", _COMMAND_LIMIT_BYTES), parse_program),
+        user=map_known(usage, lambda found: found.user),
         usage=usage,
         job=parse_job(cgroup, known(environment, {}).get("SLURM_JOB_ID", "")),
     )
@@ -312,10 +298,7 @@ def _is_below(host: Host, parent: Maybe[int], own: str) -> bool:
 
 def _nccl_conf_inside(host: Host, path: str) -> Maybe[NcclConf]:
     # A container may have a device with this name, and opening some devices has an effect. They have no size.
-    size = host.size(path)
-    if isinstance(size, Unknown):
-        return size
-    return read_nccl_conf(host, path) if size else NcclConf({}, ())
+    return map_known(host.size(path), lambda size: read_nccl_conf(host, path) if size else NcclConf({}, ()))
 
 
 def user_conf_path(pid: int, environ: bytes, environment: Mapping[str, str]) -> str:

@@ -7,7 +7,7 @@ from enum import Enum
 
 from probes.base.frozen import frozen
 from probes.base.text import printable
-from probes.base.unknown import Maybe, Reason, Unknown, is_there, known, map_known
+from probes.base.unknown import Maybe, Reason, Unknown, first_known, is_there, known, map_known
 from probes.facts.kernel.boot_loader import BootLoader, loader_of, next_kernel
 from probes.facts.kernel.release import is_release
 from probes.facts.system.distribution import Distribution
@@ -109,26 +109,19 @@ def _kernels(host: Host, running: Maybe[str]) -> Maybe[tuple[InstalledKernel, ..
 
 
 def _kernel(host: Host, release: str) -> InstalledKernel:
-    build = host.resolve(f"{_MODULES}/{release}/build")
     return InstalledKernel(
         release=printable(release, 128),
         image=_first(host, _IMAGES, release),
         initramfs=_first(host, _RAM_DISKS, release),
-        has_headers=is_there(build),
+        has_headers=is_there(host.resolve(f"{_MODULES}/{release}/build")),
     )
 
 
 def _first(host: Host, patterns: tuple[str, ...], release: str) -> Maybe[str]:
     """Return the first of these files that exists; else why it could not be seen."""
-    refused: Unknown | None = None
-    for pattern in patterns:
-        path = pattern.format(release)
-        size = host.size(path)
-        if not isinstance(size, Unknown):
-            return path
-        if size.reason is not Reason.NOT_THERE:
-            refused = size
-    return Unknown(Reason.NOT_THERE, patterns[0].format(release)) if refused is None else refused
+    paths = [pattern.format(release) for pattern in patterns]
+    sizes = ((path, host.size(path)) for path in paths)
+    return first_known((size if isinstance(size, Unknown) else path for path, size in sizes), paths[0])
 
 
 def _initramfs_tool(host: Host) -> Maybe[InitramfsTool]:

@@ -11,12 +11,11 @@ loader.conf(5).
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
 from enum import Enum
 from fnmatch import fnmatchcase
 
 from probes.base.text import printable
-from probes.base.unknown import Maybe, Reason, Unknown, known
+from probes.base.unknown import Maybe, Reason, Unknown, first_known, known, map_known
 from probes.facts.system.distribution import Distribution, Family
 from probes.host.protocol import Host
 
@@ -175,14 +174,9 @@ def in_menu_order(releases: tuple[str, ...], settings: dict[str, str]) -> tuple[
 
 
 def _grubenv(host: Host) -> Maybe[dict[str, str]]:
-    refused: Unknown | None = None
-    for directory in GRUB_DIRECTORIES:
-        content = host.read_bytes(f"{directory}/grubenv", _GRUBENV_BYTES)
-        if not isinstance(content, Unknown):
-            return parse_grubenv(content)
-        if content.reason is not Reason.NOT_THERE:
-            refused = content
-    return Unknown(Reason.NOT_THERE, f"{GRUB_DIRECTORIES[0]}/grubenv") if refused is None else refused
+    paths = [f"{directory}/grubenv" for directory in GRUB_DIRECTORIES]
+    content = first_known((host.read_bytes(path, _GRUBENV_BYTES) for path in paths), paths[0])
+    return map_known(content, parse_grubenv)
 
 
 def parse_grubenv(content: bytes) -> dict[str, str]:
@@ -226,10 +220,6 @@ def _by_pattern(host: Host, pattern: str, releases: tuple[str, ...], source: str
     names = host.names(ENTRIES)
     if isinstance(names, Unknown):
         return names
-    return _newest_match(pattern, names, releases, source)
-
-
-def _newest_match(pattern: str, names: Iterable[str], releases: tuple[str, ...], source: str) -> Maybe[str]:
     entries = [name for name in names if fnmatchcase(name, pattern)]
     for release in releases:
         if any(release in entry for entry in entries):

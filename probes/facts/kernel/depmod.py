@@ -10,7 +10,7 @@ from dataclasses import field
 
 from probes.base.frozen import frozen
 from probes.base.text import printable
-from probes.base.unknown import Maybe, Reason, Unknown
+from probes.base.unknown import Maybe, Reason, Unknown, map_known
 from probes.host.protocol import Host
 
 FILE_LIMIT_BYTES = 32 * 1024 * 1024
@@ -51,9 +51,7 @@ def read_tree(host: Host, release: Maybe[str], file_names: Mapping[str, str] | N
     directory = f"/lib/modules/{release}"
     dependencies = _read(host, f"{directory}/modules.dep")
     folded = b"" if isinstance(dependencies, Unknown) else _folded(dependencies)
-    builtin = _read(host, f"{directory}/modules.builtin")
-    if not isinstance(builtin, Unknown):
-        builtin = _folded(builtin)
+    builtin = map_known(_read(host, f"{directory}/modules.builtin"), _folded)
     symbols = _read(host, f"{directory}/modules.symbols")
     return ModuleTree(directory, dependencies, folded, symbols, builtin, file_names or {})
 

@@ -92,7 +92,5 @@ def _version(host: Host, name: str, version: str, installed: dict[str, list[str]
 
 
 def _is_built(host: Host, directory: str) -> bool:
-    return any(
-        any(".ko" in file for file in known(host.names(f"{directory}/{architecture}/module"), ()))
-        for architecture in known(host.names(directory), ())
-    )
+    paths = [f"{directory}/{architecture}/module" for architecture in known(host.names(directory), ())]
+    return any(".ko" in file for path in paths for file in known(host.names(path), ()))

@@ -18,29 +18,23 @@ from probes.base.frozen import frozen
 from probes.base.origin import Source
 from probes.base.text import printable
 from probes.base.unknown import Maybe, Reason, Unknown, is_there, known
+from probes.facts.kernel import depmod
 from probes.facts.kernel.boot import version_key
-from probes.facts.kernel.depmod import (
-    DepmodEntry,
-    ModuleTree,
-    find_module,
-    find_provider,
-    is_builtin,
-    read_tree,
-)
 from probes.facts.kernel.modprobe_config import read_rules
 from probes.facts.kernel.module_files import PEER_MEMORY_SYMBOL, ModuleFile, parse_modinfo
-from probes.facts.kernel.release import CONFIG_LIMIT_BYTES, is_release, parse_config
+from probes.facts.kernel.release import (
+    CONFIG_LIMIT_BYTES,
+    DMABUF_OPTION,
+    MLX5_DMABUF_OPTIONS,
+    all_set,
+    is_release,
+)
 from probes.host.protocol import Host
 
 MODULES_DIRECTORY = "/lib/modules"
 MAX_KERNELS = 16
 DAMAGED = "damaged"
 _SECONDS = 3.0
-_DMABUF_OPTIONS = (
-    "CONFIG_DMA_SHARED_BUFFER",
-    "CONFIG_INFINIBAND_USER_MEM",
-    "CONFIG_INFINIBAND_ON_DEMAND_PAGING",
-)
 _SIGNED = b"~Module signature appended~\n"
 _PACKED_LIMIT_BYTES = 48 << 20
 _LIMIT_BYTES = 160 << 20  # nvidia.ko has up to about 100 MB
@@ -57,7 +51,7 @@ class InstalledModules:
     """The modules of one kernel."""
 
     release: str
-    entries: dict[str, Maybe[DepmodEntry]]  # NOT_THERE: no file; FILE_MISSING: there is no modules.dep
+    entries: dict[str, Maybe[depmod.DepmodEntry]]  # NOT_THERE: no file; FILE_MISSING: there is no modules.dep
     builtin: frozenset[str]
     peer_memory: Maybe[str]  # the module that exports the peer-memory symbols; NOT_THERE: none
     files: Maybe[dict[str, ModuleFile]]  # without modules that have no file
@@ -78,7 +72,7 @@ class InstalledModules:
             return True
         return is_there(self.entries.get(name, Unknown(Reason.NOT_THERE, self.index)))
 
-    def entry(self, name: str) -> DepmodEntry | None:
+    def entry(self, name: str) -> depmod.DepmodEntry | None:
         """Return a module's line of modules.dep, if it has one."""
         entry = self.entries.get(name)
         return None if entry is None or isinstance(entry, Unknown) else entry
@@ -96,11 +90,8 @@ def installed_releases(host: Host) -> Maybe[tuple[str, ...]]:
     if isinstance(names, Unknown):
         return names
     releases = sorted(filter(is_release, names), key=version_key, reverse=True)[: 4 * MAX_KERNELS]
-    with_index = (
-        release
-        for release in releases
-        if not isinstance(host.size(f"{MODULES_DIRECTORY}/{release}/modules.dep"), Unknown)
-    )
+    paths = {release: f"{MODULES_DIRECTORY}/{release}/modules.dep" for release in releases}
+    with_index = (release for release, path in paths.items() if not isinstance(host.size(path), Unknown))
     return tuple(with_index)[:MAX_KERNELS]
 
 
@@ -108,31 +99,29 @@ def read_installed(host: Host, release: str, names: Iterable[str]) -> InstalledM
     """Read what depmod and modinfo say about the modules `names` on a kernel."""
     if not is_release(release):
         nothing = Unknown(Reason.MALFORMED, MODULES_DIRECTORY, "not a kernel release")
-        unread: dict[str, Unknown] = {}
         return InstalledModules(
-            release[:64], {}, frozenset(), nothing, nothing, unread, nothing, nothing, False, nothing
+            release[:64], {}, frozenset(), nothing, nothing, {}, nothing, nothing, False, nothing
         )
     wanted = tuple(names)
-    tree = read_tree(host, release, read_rules(host, "").file_names(wanted))
+    tree = depmod.read_tree(host, release, read_rules(host, "").file_names(wanted))
     config = _config(host, release)
     index = host.size(f"{MODULES_DIRECTORY}/{release}/modules.dep")
-    has_headers = is_there(host.names(f"{MODULES_DIRECTORY}/{release}/build"))
-    entries = {name: find_module(tree, name) for name in wanted}
+    entries = {name: depmod.find_module(tree, name) for name in wanted}
     return InstalledModules(
         release,
         entries,
-        frozenset(name for name in wanted if known(is_builtin(tree, name), False)),
-        find_provider(tree, PEER_MEMORY_SYMBOL),
+        frozenset(name for name in wanted if known(depmod.is_builtin(tree, name), False)),
+        depmod.find_provider(tree, PEER_MEMORY_SYMBOL),
         *_files(host, tree, release, entries),
-        _dmabuf_config(config),
+        all_set(config, DMABUF_OPTION, *MLX5_DMABUF_OPTIONS),
         _architecture(config),
         isinstance(index, Unknown) and index.reason is Reason.NOT_THERE,
-        has_headers,
+        is_there(host.names(f"{MODULES_DIRECTORY}/{release}/build")),
     )
 
 
 def _files(
-    host: Host, tree: ModuleTree, release: str, entries: dict[str, Maybe[DepmodEntry]]
+    host: Host, tree: depmod.ModuleTree, release: str, entries: dict[str, Maybe[depmod.DepmodEntry]]
 ) -> tuple[Maybe[dict[str, ModuleFile]], dict[str, Unknown]]:
     """Run modinfo; in a directory tree, where nothing runs, read the files. Also say what is unreadable."""
     listed = {name: entry for name, entry in entries.items() if not isinstance(entry, Unknown)}
@@ -157,27 +146,17 @@ def _files(
 
 
 def _config(host: Host, release: str) -> Maybe[bytes]:
-    config: Maybe[bytes] = Unknown(Reason.NOT_THERE, f"/boot/config-{release}")
-    for path in (f"/boot/config-{release}", f"{MODULES_DIRECTORY}/{release}/config"):
-        config = host.read_bytes(path, CONFIG_LIMIT_BYTES)
-        if not isinstance(config, Unknown):
-            break
+    config = host.read_bytes(f"/boot/config-{release}", CONFIG_LIMIT_BYTES)
+    if isinstance(config, Unknown):
+        config = host.read_bytes(f"{MODULES_DIRECTORY}/{release}/config", CONFIG_LIMIT_BYTES)
     return config
 
 
 def _architecture(config: Maybe[bytes]) -> Maybe[str]:
-    options = (("CONFIG_X86_64", "x86_64"), ("CONFIG_ARM64", "aarch64"))
-    names = [name for option, name in options if not isinstance(config, Unknown)
-             and parse_config(config, option) is True]  # fmt: skip
-    return names[0] if names else Unknown(Reason.NOT_RECORDED, "kernel config")
-
-
-def _dmabuf_config(config: Maybe[bytes]) -> Maybe[bool]:
-    """Return whether the kernel's config has dma-buf and what mlx5 needs for it (mlx5/mr.c)."""
-    if isinstance(config, Unknown):
-        return config
-    answers = [parse_config(config, option) for option in _DMABUF_OPTIONS]
-    return next((answer for answer in answers if isinstance(answer, Unknown) or not answer), True)
+    for option, name in (("CONFIG_X86_64", "x86_64"), ("CONFIG_ARM64", "aarch64")):
+        if all_set(config, option) is True:
+            return name
+    return Unknown(Reason.NOT_RECORDED, "kernel config")
 
 
 def read_module_file(host: Host, path: str) -> Maybe[ModuleFile]:
@@ -244,11 +223,9 @@ def _module_file(path: str, read: _Read, size: int) -> Maybe[ModuleFile]:
     file = next(iter(files.values()), None)
     if file is None:
         return Unknown(Reason.MALFORMED, printable(path, 256), "not a kernel module")
-    if read(size - len(_SIGNED), len(_SIGNED)) == _SIGNED:
-        return replace(
-            file, signer=Unknown(Reason.NOT_RECORDED, file.path, "signed; the signer is not decoded")
-        )
-    return file
+    if read(size - len(_SIGNED), len(_SIGNED)) != _SIGNED:
+        return file
+    return replace(file, signer=Unknown(Reason.NOT_RECORDED, file.path, "signed; the signer is not decoded"))
 
 
 def modinfo_of(read: _Read) -> tuple[bytes, ...] | None:

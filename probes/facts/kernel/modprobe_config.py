@@ -17,20 +17,9 @@ from probes.base.text import printable, printable_lines
 from probes.base.unknown import Maybe, Reason, Unknown
 from probes.host.protocol import Host
 
-MODPROBE_DIRECTORIES = (
-    "/etc/modprobe.d",
-    "/run/modprobe.d",
-    "/usr/local/lib/modprobe.d",
-    "/usr/lib/modprobe.d",
-    "/lib/modprobe.d",
-)
-LOAD_DIRECTORIES = (
-    "/etc/modules-load.d",
-    "/run/modules-load.d",
-    "/usr/local/lib/modules-load.d",
-    "/usr/lib/modules-load.d",
-    "/lib/modules-load.d",
-)
+_ROOTS = ("/etc", "/run", "/usr/local/lib", "/usr/lib", "/lib")
+MODPROBE_DIRECTORIES = tuple(f"{root}/modprobe.d" for root in _ROOTS)
+LOAD_DIRECTORIES = tuple(f"{root}/modules-load.d" for root in _ROOTS)
 MAX_FILES = 512
 _MAX_SOFTDEPS = 64
 _DIRECTIVES = ("blacklist", "install", "alias", "softdep")
@@ -191,9 +180,8 @@ def parse_modprobe(text: str, path: str) -> ModprobeConfig:
         elif words[0] == "alias" and len(words) == 3 and len(module) <= 256 and ":" not in module:
             aliases.append((module, _underscored(words[2].split()[0])[:256]))
         elif words[0] == "softdep" and len(words) == 3 and len(module) <= 256:
-            pulled_in = [word for word in words[2].split()[:_MAX_SOFTDEPS] if not word.endswith(":")]
-            for name in pulled_in:
-                where = printable(f"{path}:{number}: softdep {module} {words[2].strip()}", 256)
+            where = printable(f"{path}:{number}: softdep {module} {words[2].strip()}", 256)
+            for name in [word for word in words[2].split()[:_MAX_SOFTDEPS] if not word.endswith(":")]:
                 softdeps.setdefault(_underscored(name)[:256], where)
     return ModprobeConfig(blacklist, tuple(install), tuple(aliases), softdeps)
 
@@ -218,12 +206,8 @@ def parse_cmdline(cmdline: str) -> BootBlacklist:
 
 def parse_load_list(text: str) -> tuple[str, ...]:
     """Parse a file of modules-load.d or /etc/modules: one module per line, followed by options."""
-    modules = []
-    for line in text.split("\n"):
-        line = line.strip()
-        if line and line[0] not in "#;":
-            modules.append(_underscored(line.split(maxsplit=1)[0]))
-    return tuple(modules)
+    lines = (line.strip() for line in text.split("\n"))
+    return tuple(_underscored(line.split(maxsplit=1)[0]) for line in lines if line and line[0] not in "#;")
 
 
 def _underscored(name: str) -> str:

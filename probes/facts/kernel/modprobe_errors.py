@@ -53,10 +53,7 @@ _SILENT = (
 # Patterns of kmod's own output: strerror of the kernel's answer.
 _ERRNO_TEXTS: tuple[tuple[str, str], ...] = (
     (r"Key was rejected by service|Required key not available", "the kernel does not trust its signature"),
-    (
-        r"Operation not permitted",
-        "loading needs root, or is forbidden (modules_disabled, lockdown)",
-    ),
+    (r"Operation not permitted", "loading needs root, or is forbidden (modules_disabled, lockdown)"),
     (r"Exec format error|Invalid module format", "the module file was built for another kernel"),
     (r"Unknown symbol", "it needs a symbol that no loaded module exports, or has an unknown option"),
     (r"No such device", "{module} found no device that it can drive: see the kernel log"),

@@ -66,7 +66,6 @@ def blocker_of(facts: ModuleFacts, module: KernelModule) -> str | None:
 
 
 def _why_not_loaded(facts: ModuleFacts, module: KernelModule) -> str:
-    """Return the strongest reason why a module is not loaded."""
     blocker = blocker_of(facts, module)
     if blocker is not None:
         return blocker
@@ -103,8 +102,5 @@ def _lacks_peer_memory(facts: ModuleFacts, module: KernelModule) -> str | None:
 
 def _first_missing(facts: ModuleFacts, name: str) -> str | None:
     needs = next((rung.needs for rung in facts.ladder if rung.module == name), ())
-    for need in needs:
-        module = facts.modules.get(need)
-        if module is not None and module.state is ModuleState.NOT_LOADED:
-            return need
-    return None
+    modules = (facts.modules[need] for need in needs if need in facts.modules)
+    return next((module.name for module in modules if module.state is ModuleState.NOT_LOADED), None)

@@ -14,6 +14,7 @@ from probes.base.frozen import frozen
 from probes.base.text import printable
 from probes.base.unknown import Maybe, Reason, Unknown, is_there, known, map_known
 from probes.facts.kernel.depmod import FILE_LIMIT_BYTES
+from probes.facts.kernel.release import is_release
 from probes.host.protocol import Host
 
 _SECONDS = 3.0
@@ -22,7 +23,6 @@ _MAX_FIELDS = 4096
 _MAX_KERNELS = 8
 # Debian's names have the alternative that provides them.
 _PEERMEM = re.compile(rb"nvidia[-_](?:current[-_](?:open[-_])?)?peermem\.ko[.a-z0-9]{0,4}:")
-
 
 _NO_VERMAGIC = Unknown(Reason.NOT_RECORDED, "modinfo -F vermagic")
 
@@ -65,7 +65,6 @@ class ModuleFileFacts:
 
 PEER_MEMORY_SYMBOL = "ib_register_peer_memory_client"
 MODULES = ("ib_core", "ib_uverbs", "mlx5_core", "mlx5_ib", "nvidia", "nvidia_uvm", "nvidia_peermem", "gdrdrv")
-_RELEASE = re.compile(r"[0-9][A-Za-z0-9._+~:@-]{0,200}")
 _FIELD = re.compile(r"([a-z_]{1,20}):\s+(\S.*)")
 
 
@@ -81,7 +80,7 @@ def probe(
     """
     symbols: list[ExportedSymbol] = []
     unread: list[str] = []
-    if not isinstance(release, Unknown) and _RELEASE.fullmatch(release):
+    if not isinstance(release, Unknown) and is_release(release):
         for path in _symvers(host, release):
             content = host.read_bytes(path, _SYMVERS_LIMIT_BYTES)
             if isinstance(content, Unknown):
@@ -100,21 +99,18 @@ def probe(
 def _missing_firmware(host: Host, release: str, names: tuple[str, ...]) -> tuple[str, ...]:
     """Return the files that the kernel does not find (firmware_loader/main.c, fw_path), also compressed."""
     places = [f"/lib/firmware/{place}" for place in (f"updates/{release}/", "updates/", f"{release}/", "")]
-    return tuple(
-        name
-        for name in names
-        if all(
-            is_there(host.size(f"{place}{name}{packed}")) is False
-            for place in places
-            for packed in ("", ".xz", ".zst")
-        )
-    )
+
+    def is_missing(name: str) -> bool:
+        paths = (f"{place}{name}{packed}" for place in places for packed in ("", ".xz", ".zst"))
+        return all(is_there(host.size(path)) is False for path in paths)
+
+    return tuple(filter(is_missing, names))
 
 
 def _elsewhere(host: Host, release: Maybe[str]) -> tuple[str, ...]:
     """Return the other kernels below /lib/modules whose modules.dep has nvidia_peermem."""
-    names = host.names("/lib/modules")
-    kernels = [name for name in known(names, ()) if name != release and _RELEASE.fullmatch(name)]
+    names = known(host.names("/lib/modules"), ())
+    kernels = [name for name in names if name != release and is_release(name)]
     found = []
     for kernel in kernels[-_MAX_KERNELS:]:
         listed = host.read_bytes(f"/lib/modules/{kernel}/modules.dep", FILE_LIMIT_BYTES)
@@ -125,16 +121,15 @@ def _elsewhere(host: Host, release: Maybe[str]) -> tuple[str, ...]:
 
 def _symvers(host: Host, release: str) -> list[str]:
     """Return the files that the driver's build searches, in order (kernel-open/conftest.sh)."""
-    architectures = ["x86_64", "aarch64"]
     directories = [
         f"/lib/modules/{release}/build",
-        *(f"/usr/src/ofa_kernel/{architecture}/{release}" for architecture in architectures),
+        f"/usr/src/ofa_kernel/x86_64/{release}",
+        f"/usr/src/ofa_kernel/aarch64/{release}",
         f"/usr/src/ofa_kernel/{release}",
         "/usr/src/ofa_kernel/default",
     ]
-    versions = host.names("/var/lib/dkms/mlnx-ofed-kernel")
-    if not isinstance(versions, Unknown):
-        directories += [f"/var/lib/dkms/mlnx-ofed-kernel/{version}/build" for version in versions[:16]]
+    versions = known(host.names("/var/lib/dkms/mlnx-ofed-kernel"), ())
+    directories += [f"/var/lib/dkms/mlnx-ofed-kernel/{version}/build" for version in versions[:16]]
     return [f"{directory}/Module.symvers" for directory in directories]
 
 
@@ -151,9 +146,8 @@ def _files(host: Host, names: tuple[str, ...]) -> Maybe[dict[str, ModuleFile]]:
 
 def file_of(files: Maybe[Mapping[str, ModuleFile]], name: str) -> Maybe[ModuleFile]:
     """Return modinfo's fields of a module; NOT_THERE: it has no file for the running kernel."""
-    if isinstance(files, Unknown):
-        return files
-    return files.get(name) or Unknown(Reason.NOT_THERE, f"modinfo {name}", "no such module")
+    absent = Unknown(Reason.NOT_THERE, f"modinfo {name}", "no such module")
+    return map_known(files, lambda found: found.get(name) or absent)
 
 
 def parse_modinfo(text: str) -> dict[str, ModuleFile]:

@@ -7,7 +7,7 @@ from enum import Enum
 
 from probes.base.frozen import frozen
 from probes.base.text import printable
-from probes.base.unknown import Maybe, Reason, Unknown, known
+from probes.base.unknown import Maybe, Reason, Unknown, known, map_known
 from probes.facts.kernel.depmod import (
     ModuleTree,
     find_module,
@@ -102,44 +102,15 @@ class ModuleFacts:
     @property
     def file_names(self) -> dict[str, str]:
         """The modules whose files have other names, as modinfo takes them; Debian's driver has such files."""
-        files = {
-            name: module_name(known(module.on_disk, name).encode()) for name, module in self.modules.items()
-        }
+        files = {name: module_name(known(row.on_disk, name).encode()) for name, row in self.modules.items()}
         return {name: file for name, file in files.items() if file != name}
 
 
 CORE_LADDER = ("ib_core", "mlx5_core", "mlx5_ib", "nvidia", "nvidia_uvm", "nvidia_peermem")
-COMPANIONS = (
-    *("ib_uverbs", "rdma_cm", "mlx4_core", "mlx4_ib", "nv_peer_mem", "gdrdrv", "nvidia_fs"),
-    *("efa", "efa_nv_peermem", "cxi_ss1", "cxi_user"),
-)
-
-
-LADDER = (
-    "ib_core",
-    "ib_uverbs",
-    "rdma_cm",
-    "mlx4_core",
-    "mlx4_ib",
-    "mlx5_core",
-    "mlx5_ib",
-    "efa",
-    "cxi_ss1",
-    "cxi_user",
-    "nvidia",
-    "nvidia_uvm",
-    "nv_peer_mem",
-    "nvidia_peermem",
-    "efa_nv_peermem",
-    "gdrdrv",
-    "nvidia_fs",
-)
-"""All modules in load order: a module comes after those it needs."""
-
 PEER_MEMORY_SYMBOL = "ib_register_peer_memory_client"
 
-# Dependencies for a node without modules.dep.
-_USUAL_NEEDS = {
+# Dependencies for a node without modules.dep, in load order.
+_USUAL_NEEDS: dict[str, tuple[str, ...]] = {
     "ib_core": (),
     "ib_uverbs": ("ib_core",),
     "rdma_cm": ("ib_core",),
@@ -158,6 +129,9 @@ _USUAL_NEEDS = {
     "gdrdrv": ("nvidia",),
     "nvidia_fs": ("nvidia",),
 }
+LADDER = tuple(_USUAL_NEEDS)
+"""All modules in load order: a module comes after those it needs."""
+COMPANIONS = tuple(name for name in LADDER if name not in CORE_LADDER)
 
 _WHY = {
     "ib_core": "The RDMA stack itself. Without it there are no RDMA devices and no ports.",
@@ -222,9 +196,7 @@ def probe(host: Host) -> ModuleFacts:
         kernel_release=release,
         modules=modules,
         ladder=tuple(_rung(modules[name]) for name in LADDER),
-        symbols=tuple(
-            SymbolProvider(symbol, needed_by, find_provider(tree, symbol)) for symbol, needed_by in _SYMBOLS
-        ),
+        symbols=tuple(SymbolProvider(symbol, user, find_provider(tree, symbol)) for symbol, user in _SYMBOLS),
         memory_peers=peers if isinstance(peers, Unknown) else tuple(printable(name, 64) for name in peers),
         rules_unread=rules.unread,
         loading_disabled=known(read_modules_disabled(host), False),
@@ -298,12 +270,8 @@ def parse_proc_modules(text: str, names: tuple[str, ...] = LADDER) -> dict[str, 
     The fourth column lists the users of the module (not its dependencies), each followed by a comma, and
     `[permanent]` if it cannot be unloaded (kernel/module/procfs.c, m_show).
     """
-    found = {}
-    for line in text.split("\n"):
-        words = line.split()
-        if words and words[0] in names:
-            found[words[0]] = _loaded_module(words)
-    return found
+    rows = (line.split() for line in text.split("\n"))
+    return {words[0]: _loaded_module(words) for words in rows if words and words[0] in names}
 
 
 def _loaded(host: Host) -> Maybe[dict[str, LoadedModule]]:
@@ -324,12 +292,10 @@ def _loaded_module(words: list[str]) -> LoadedModule:
         refcnt = Unknown(Reason.NOT_THERE, PROC_MODULES, "a kernel that cannot unload modules")
     elif words[2].isascii() and words[2].isdecimal() and len(words[2]) < 12:
         refcnt = int(words[2])
-    users = (user for user in words[3].split(",") if user not in ("", "-", "[permanent]"))
+    users = tuple(printable(user, 64) for user in words[3].split(",") if user not in ("", "-", "[permanent]"))
     # "(OE+)": a plus while it loads, a minus while it is unloaded.
     taint = printable(words[-1].strip("()+-"), 32) if words[-1].startswith("(") else ""
-    return LoadedModule(
-        _STATES.get(words[4], malformed), refcnt, tuple(printable(user, 64) for user in users), taint
-    )
+    return LoadedModule(_STATES.get(words[4], malformed), refcnt, users, taint)
 
 
 def _module(
@@ -391,24 +357,20 @@ def _state_without_line(
     # A built-in module has a directory only if it has parameters or a version, and never an initstate.
     initstate = host.read(f"/sys/module/{name}/initstate")
     if not isinstance(initstate, Unknown):
-        return _INIT_STATES.get(
-            initstate, Unknown(Reason.MALFORMED, f"/sys/module/{name}/initstate", printable(initstate, 40))
-        )
+        malformed = Unknown(Reason.MALFORMED, f"/sys/module/{name}/initstate", printable(initstate, 40))
+        return _INIT_STATES.get(initstate, malformed)
     if not isinstance(host.names(f"/sys/module/{name}"), Unknown):
         return ModuleState.BUILTIN
     return loaded if isinstance(loaded, Unknown) else ModuleState.NOT_LOADED
 
 
 def _attribute(host: Host, path: str) -> Maybe[str]:
-    text = host.read(path)
-    return text if isinstance(text, Unknown) else printable(text, 128)
+    return map_known(host.read(path), lambda text: printable(text, 128))
 
 
 def _parameters(host: Host, directory: str) -> dict[str, Maybe[str]]:
-    """Read the readable parameters, at most MAX_PARAMETERS."""
-    names = host.names(directory)
     values: dict[str, Maybe[str]] = {}
-    for name in known(names, ())[:MAX_PARAMETERS]:
+    for name in known(host.names(directory), ())[:MAX_PARAMETERS]:
         value = _attribute(host, f"{directory}/{name}")
         if not isinstance(value, Unknown) or value.reason is not Reason.NEEDS_ROOT:
             values[printable(name, 64)] = value

@@ -12,7 +12,7 @@ from itertools import islice
 
 from probes.base.frozen import frozen
 from probes.base.text import printable, printable_lines
-from probes.base.unknown import Maybe, Reason, Unknown, known
+from probes.base.unknown import Maybe, Reason, Unknown, known, map_known
 from probes.facts.kernel.boot import BootFacts
 from probes.facts.kernel.boot_loader import (
     ENTRIES,
@@ -41,7 +41,6 @@ _THAT_MATTER = (
     *("modprobe.blacklist", "module.sig_enforce", "lockdown", "pcie_aspm", "pcie_acs_override"),
 )
 _PREFIXES = ("nvidia.", "nvidia_peermem.", "mlx5_core.", "ib_core.", "rd.driver.blacklist")
-
 
 _MODULE_WORDS = ("nvidia", "nouveau", "mlx", "ib_", "nv_peer")
 _MAX_SETTINGS = 64
@@ -195,11 +194,8 @@ def _is_image_of(path: str, release: str) -> bool:
 
 def words_that_matter(line: str) -> tuple[str, ...]:
     """Return the words of a command line that concern GPUDirect RDMA, sorted."""
-    found = set()
-    for word in line.replace('"', "").split()[:_MAX_WORDS]:
-        key = word.partition("=")[0]
-        if key in _THAT_MATTER or key.startswith(_PREFIXES):
-            found.add(word[:256])
+    keys = {word: word.partition("=")[0] for word in line.replace('"', "").split()[:_MAX_WORDS]}
+    found = {word[:256] for word, key in keys.items() if key in _THAT_MATTER or key.startswith(_PREFIXES)}
     return tuple(sorted(found))
 
 
@@ -220,6 +216,4 @@ def parse_times(text: str) -> dict[str, int]:
 
 def _text(host: Host, path: str) -> Maybe[str]:
     content = host.read_bytes(path, _CONFIG_LIMIT_BYTES)
-    if isinstance(content, Unknown):
-        return content
-    return printable_lines(content.decode("utf-8", errors="replace"))
+    return map_known(content, lambda found: printable_lines(found.decode("utf-8", errors="replace")))

@@ -18,6 +18,9 @@ _RELEASE = re.compile(r"[0-9][A-Za-z0-9._+~:@-]{0,200}")
 _VERSION = re.compile(r"([0-9]{1,4})\.([0-9]{1,4})(?![0-9])")
 _CHOSEN = re.compile(r"\[([a-z_]{1,40})\]")
 _NOT_READ = Unknown(Reason.NOT_RECORDED, "kernel config")
+DMABUF_OPTION = "CONFIG_DMA_SHARED_BUFFER"
+# mlx5 needs both for DMA-BUF (mlx5/mr.c).
+MLX5_DMABUF_OPTIONS = ("CONFIG_INFINIBAND_USER_MEM", "CONFIG_INFINIBAND_ON_DEMAND_PAGING")
 
 
 @frozen
@@ -34,24 +37,25 @@ class KernelFacts:
     modules_disabled: Maybe[bool]  # kernel.modules_disabled sysctl
     dma_shared_buffer: Maybe[bool]  # CONFIG_DMA_SHARED_BUFFER
     mlx5_dmabuf: Maybe[bool] = _NOT_READ
-    """CONFIG_INFINIBAND_USER_MEM and _ON_DEMAND_PAGING; mlx5 needs both for DMA-BUF (mlx5/mr.c)."""
+    """Of MLX5_DMABUF_OPTIONS."""
 
 
 def probe(host: Host) -> KernelFacts:
     """Read /proc and /sys, and the kernel's config file if there is one."""
     release = read_release(host)
     config = _config(host, release)
+    iommus = host.names("/sys/class/iommu")
     return KernelFacts(
         release=release,
         version=parse_version(release),
         cmdline=read_cmdline(host),
-        iommus=_iommus(host),
+        iommus=map_known(iommus, lambda names: tuple(printable(name, 64) for name in names)),
         secure_boot=_secure_boot(host),
-        lockdown=_lockdown(host),
+        lockdown=map_known(host.read("/sys/kernel/security/lockdown"), parse_lockdown),
         signatures_enforced=read_signatures_enforced(host),
         modules_disabled=read_modules_disabled(host),
-        dma_shared_buffer=_all_set(config, "CONFIG_DMA_SHARED_BUFFER"),
-        mlx5_dmabuf=_all_set(config, "CONFIG_INFINIBAND_USER_MEM", "CONFIG_INFINIBAND_ON_DEMAND_PAGING"),
+        dma_shared_buffer=all_set(config, DMABUF_OPTION),
+        mlx5_dmabuf=all_set(config, *MLX5_DMABUF_OPTIONS),
     )
 
 
@@ -105,8 +109,7 @@ def parse_version(release: Maybe[str]) -> Maybe[tuple[int, int]]:
 
 def read_cmdline(host: Host) -> Maybe[str]:
     """Read the kernel's command line, as one line."""
-    text = host.read("/proc/cmdline")
-    return map_known(text, printable)
+    return map_known(host.read("/proc/cmdline"), printable)
 
 
 def parse_lockdown(text: str) -> Maybe[str]:
@@ -153,11 +156,6 @@ def unpack(packed: bytes, limit: int = CONFIG_LIMIT_BYTES) -> bytes:
     return content if stream.eof else b""
 
 
-def _iommus(host: Host) -> Maybe[tuple[str, ...]]:
-    names = host.names("/sys/class/iommu")
-    return names if isinstance(names, Unknown) else tuple(printable(name, 64) for name in names)
-
-
 def _secure_boot(host: Host) -> Maybe[bool]:
     variable = host.read_bytes(SECURE_BOOT)
     if not isinstance(variable, Unknown):
@@ -165,11 +163,6 @@ def _secure_boot(host: Host) -> Maybe[bool]:
     if variable.reason is Reason.NOT_THERE:
         return Unknown(Reason.NOT_THERE, SECURE_BOOT, "booted without UEFI, or /sys/firmware is hidden")
     return variable
-
-
-def _lockdown(host: Host) -> Maybe[str]:
-    text = host.read("/sys/kernel/security/lockdown")
-    return map_known(text, parse_lockdown)
 
 
 def _switch(host: Host, path: str) -> Maybe[bool]:
@@ -180,7 +173,7 @@ def _switch(host: Host, path: str) -> Maybe[bool]:
     return Unknown(value.reason, path, value.detail) if isinstance(value, Unknown) else value
 
 
-def _all_set(config: Maybe[bytes], *options: str) -> Maybe[bool]:
+def all_set(config: Maybe[bytes], *options: str) -> Maybe[bool]:
     """Return whether all these options are set; the first that is not decides."""
     if isinstance(config, Unknown):
         return config
@@ -189,7 +182,6 @@ def _all_set(config: Maybe[bytes], *options: str) -> Maybe[bool]:
 
 
 def _config(host: Host, release: Maybe[str]) -> Maybe[bytes]:
-    """Read the kernel's config file, unpacked."""
     refused: Unknown | None = None
     if not isinstance(release, Unknown):
         for path in (f"/boot/config-{release}", f"/lib/modules/{release}/config"):

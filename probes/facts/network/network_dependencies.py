@@ -100,38 +100,25 @@ class _Reader:
 def probe(host: Host) -> NetworkDependencyFacts:
     """Read /proc/net, /proc/self, /sys/class/net and the root's mount."""
     reader = _Reader(host)
-    routes = [
-        *parse_routes(reader.text("/proc/net/route")),
-        *parse_routes_v6(reader.text("/proc/net/ipv6_route")),
-    ]
+    routes = list(parse_routes(reader.text("/proc/net/route")))
+    routes.extend(parse_routes_v6(reader.text("/proc/net/ipv6_route")))
     addresses = parse_addresses_v6(reader.text("/proc/net/if_inet6"))
     found: list[NetworkDependency] = []
 
     def add(what: str, netdevs: Iterable[str]) -> None:
-        names = tuple(dict.fromkeys(netdevs))
-        for name in names:
-            found.append(NetworkDependency(what, with_lower(host, name)))
-        if not names:
-            found.append(NetworkDependency(what, ()))
+        stacks = [with_lower(host, name) for name in dict.fromkeys(netdevs)]
+        found.extend(NetworkDependency(what, names) for names in stacks or [()])
 
     for what, connections in _ssh_sessions(reader):
-        add(
-            what,
-            (
-                name
-                for connection in connections
-                for name in carriers(connection.local, connection.peer, routes, addresses)
-            ),
-        )
+        pairs = ((connection.local, connection.peer) for connection in connections)
+        add(what, (name for local, peer in pairs for name in carriers(local, peer, routes, addresses)))
     for what, names in default_routes(routes):
         add(what, names)
     for what, peer in _root(reader):
         add(what, carriers(None, peer, routes, addresses) if peer else ())
     netdevs = {name: netdev for name in _names(host, NET) if (netdev := _netdev(host, name)) is not None}
-    rdma = {
-        name: _bdf(host, f"/sys/class/infiniband/{name}/device")
-        for name in _names(host, "/sys/class/infiniband")
-    }
+    devices = _names(host, "/sys/class/infiniband")
+    rdma = {name: _bdf(host, f"/sys/class/infiniband/{name}/device") for name in devices}
     return NetworkDependencyFacts(tuple(dict.fromkeys(found)), netdevs, rdma, tuple(reader.unread))
 
 
@@ -155,9 +142,6 @@ def _netdev(host: Host, name: str) -> Netdev | None:
     driver = known(host.link(f"{base}/device/driver"), "").rpartition("/")[2]
     is_infiniband = known(host.read(f"{base}/type", 64), "") == _INFINIBAND
     return Netdev(printable(name, 32), _bdf(host, f"{base}/device"), printable(driver, 64), is_infiniband)
-
-
-# Addresses and routes
 
 
 # SSH
@@ -203,9 +187,8 @@ def _own_connections(host: Host) -> set[tuple[Address, int, int]]:
             break
         pid = parent[1]
         environ = known(host.read_bytes(f"/proc/{pid}/environ", _ENVIRONMENT_BYTES), b"")
-        for piece in environ.split(b"\0"):
-            if piece.startswith(b"SSH_CONNECTION="):
-                values.append(piece.partition(b"=")[2].decode("ascii", "replace"))
+        own = (piece for piece in environ.split(b"\0") if piece.startswith(b"SSH_CONNECTION="))
+        values.extend(piece.partition(b"=")[2].decode("ascii", "replace") for piece in own)
     found = set()
     for value in values:
         words = value.split()
@@ -225,9 +208,8 @@ def parse_connections(text: str) -> Iterator[_Connection]:
         try:
             local, local_port = words[1].split(":")
             peer, peer_port = words[2].split(":")
-            yield _Connection(
-                _socket_address(local), int(local_port, 16), _socket_address(peer), int(peer_port, 16)
-            )
+            addresses = _socket_address(local), _socket_address(peer)
+            yield _Connection(addresses[0], int(local_port, 16), addresses[1], int(peer_port, 16))
         except ValueError:
             continue
 
@@ -258,12 +240,8 @@ def _root(reader: _Reader) -> Iterator[tuple[str, Address | None]]:
         server = server_of(source, options)
         yield _with_server(f"the root file system ({printable(kind, 16)}", server), server
         return
-    number = mount[2]
-    name = (
-        f"/sys/class/block/{source.rpartition('/')[2]}"
-        if number.startswith("0:")
-        else f"/sys/dev/block/{number}"
-    )
+    number, disk = mount[2], source.rpartition("/")[2]
+    name = f"/sys/class/block/{disk}" if number.startswith("0:") else f"/sys/dev/block/{number}"
     for kind, server in _block_servers(reader.host, name, _MOST_LAYERS):
         yield _with_server(f"the root file system ({kind}", server), server
 
@@ -298,10 +276,8 @@ def _block_servers(host: Host, device: str, layers: int) -> Iterator[tuple[str, 
     session = re.search(r"/session(\d{1,6})/", path)
     if session:
         base = f"/sys/class/iscsi_connection/connection{session[1]}:0"
-        address = known(host.read(f"{base}/address"), "") or known(
-            host.read(f"{base}/persistent_address"), ""
-        )
-        yield "iSCSI", _first_address(address)
+        address = known(host.read(f"{base}/address"), "")
+        yield "iSCSI", _first_address(address or known(host.read(f"{base}/persistent_address"), ""))
         return
     if re.search(r"/(?:nbd|rbd)\d{1,4}(?:/|$)", path):
         yield "a network block device", None

@@ -44,10 +44,8 @@ def with_lower(host: Host, name: str) -> tuple[str, ...]:
     found: dict[str, None] = {name: None}
     layer = [name]
     for _ in range(_MOST_LAYERS):
-        entries = [entry for upper in layer for entry in known(host.names(f"{NET}/{upper}"), ())]
-        layer = [
-            entry.removeprefix("lower_") for entry in dict.fromkeys(entries) if entry.startswith("lower_")
-        ]
+        entries = dict.fromkeys(entry for upper in layer for entry in known(host.names(f"{NET}/{upper}"), ()))
+        layer = [entry.removeprefix("lower_") for entry in entries if entry.startswith("lower_")]
         found.update(dict.fromkeys(layer))
     return tuple(printable(netdev, 32) for netdev in found)
 
@@ -132,12 +130,9 @@ def parse_routes_v6(text: str) -> Iterator[Route]:
 
 def parse_addresses_v6(text: str) -> dict[Address, str]:
     """Parse /proc/net/if_inet6: address -> netdev."""
-    found: dict[Address, str] = {}
-    for line in text.split("\n"):
-        words = line.split()
-        if len(words) == 6 and re.fullmatch(r"[0-9a-f]{32}", words[0]):
-            found[IPv6Address(int(words[0], 16))] = words[5]
-    return found
+    rows = (line.split() for line in text.split("\n"))
+    valid = (row for row in rows if len(row) == 6 and re.fullmatch(r"[0-9a-f]{32}", row[0]))
+    return {IPv6Address(int(row[0], 16)): row[5] for row in valid}
 
 
 def _v4(word: str) -> IPv4Address:

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 
 from probes.base.frozen import frozen
 from probes.base.text import printable
-from probes.base.unknown import Maybe, Reason, Unknown
+from probes.base.unknown import Maybe, Reason, Unknown, map_known
 from probes.host.protocol import Host
 
 DEVICES = "/sys/bus/pci/devices"
@@ -53,16 +53,11 @@ def probe(host: Host, bdfs: Iterable[str]) -> PcieErrorFacts:
 
 
 def _function(host: Host, bdf: str) -> PcieErrors:
-    correctable, nonfatal, fatal = (
-        _counts(host, f"{DEVICES}/{bdf}/aer_dev_{severity}")
-        for severity in ("correctable", "nonfatal", "fatal")
-    )
-    return PcieErrors(bdf, correctable, nonfatal, fatal)
+    def counts(severity: str) -> Maybe[ErrorCounts]:
+        path = f"{DEVICES}/{bdf}/aer_dev_{severity}"
+        return map_known(host.read(path), lambda text: parse_counts(text, path))
 
-
-def _counts(host: Host, path: str) -> Maybe[ErrorCounts]:
-    text = host.read(path)
-    return text if isinstance(text, Unknown) else parse_counts(text, path)
+    return PcieErrors(bdf, counts("correctable"), counts("nonfatal"), counts("fatal"))
 
 
 def parse_counts(text: str, path: str = "") -> Maybe[ErrorCounts]:

@@ -122,7 +122,7 @@ _ATS_ENABLE = 0x8000
 _MOST_CAPABILITIES = 48  # PCI_FIND_CAP_TTL
 _MOST_EXTENDED = (WHOLE_BYTES - CONVENTIONAL_BYTES) // 8  # pci_find_next_ext_capability
 
-_PORT_TYPES = {
+_PORT_TYPES: dict[int, Maybe[PortType]] = {
     0x0: PortType.ENDPOINT,
     0x1: PortType.LEGACY_ENDPOINT,
     0x4: PortType.ROOT_PORT,
@@ -225,7 +225,8 @@ def _express(content: bytes, offset: int, source: str) -> Maybe[PciExpress]:
     if offset + 0x14 > len(content):
         return _cut(source, offset)
     flags, control, status = (_word(content, offset + at) for at in (2, 8, 0xA))
-    kind = _PORT_TYPES.get(flags >> 4 & 0xF)
+    number = flags >> 4 & 0xF
+    kind = _PORT_TYPES.get(number, Unknown(Reason.MALFORMED, source, f"port type {number:#x}"))
     ten_bit_tags: Maybe[bool] = Unknown(Reason.NOT_THERE, source, "PCIe capability of version 1")
     if flags & 0xF >= 2:
         whole = offset + 0x2A <= len(content)
@@ -235,9 +236,7 @@ def _express(content: bytes, offset: int, source: str) -> Maybe[PciExpress]:
         aspm = Unknown(Reason.NOT_THERE, source, "no link")
     return PciExpress(
         offset=offset,
-        port_type=kind
-        if kind is not None
-        else Unknown(Reason.MALFORMED, source, f"port type {flags >> 4 & 0xF:#x}"),
+        port_type=kind,
         max_payload_supported_bytes=_bytes_of(_long(content, offset + 4) & 7, source),
         max_payload_bytes=_bytes_of(control >> 5 & 7, source),
         max_read_request_bytes=_bytes_of(control >> 12 & 7, source),
@@ -319,8 +318,7 @@ def path_functions(pci: PciFacts) -> tuple[str, ...]:
 def _function(host: Host, bdf: str) -> Maybe[ConfigSpace]:
     if not _BDF.fullmatch(bdf):
         return Unknown(Reason.MALFORMED, printable(bdf, 40), "not a BDF")
-    sleeps = asleep(host, bdf)
-    if sleeps is not None:
+    if (sleeps := asleep(host, bdf)) is not None:
         return sleeps
     path = f"{DEVICES}/{bdf}/config"
     content = host.read_bytes(path, WHOLE_BYTES)

@@ -356,12 +356,11 @@ def probe(host: Host) -> Maybe[PciFacts]:
         return unread
     functions = {bdf: function for bdf, function in read.items() if not isinstance(function, Unknown)}
     functions = _without_recorded_drivers(host, _with_nodes_of_cpus(host, functions))
+    shown = [function for function in functions.values() if function.kind is not PciKind.OTHER]
     ids = {
-        bdf: (function.vendor_id, function.device_id)
-        for bdf, function in functions.items()
-        if function.kind is not PciKind.OTHER
-        and not isinstance(function.vendor_id, Unknown)
-        and not isinstance(function.device_id, Unknown)
+        function.bdf: (function.vendor_id, function.device_id)
+        for function in shown
+        if not isinstance(function.vendor_id, Unknown) and not isinstance(function.device_id, Unknown)
     }
     found = names_of(host, set(ids.values()))
     return PciFacts(functions, {bdf: found[pair] for bdf, pair in ids.items()})

@@ -24,11 +24,8 @@ _MOST_READ = 16
 def with_management(host: Host, pci: PciFacts) -> PciFacts:
     """Return the same functions with the kind of those that manage NVSwitches."""
     candidates = [function for function in pci.nics if _may_be(function)] if pci.gpus else []
-    found: dict[str, str] = {}
-    for function in candidates[:_MOST_READ]:
-        evidence = _evidence(host, function)
-        if evidence:
-            found[function.bdf] = evidence
+    evidence = {function.bdf: _evidence(host, function) for function in candidates[:_MOST_READ]}
+    found = {bdf: text for bdf, text in evidence.items() if text}
     if not found:
         return pci
     functions = {

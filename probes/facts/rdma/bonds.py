@@ -10,7 +10,7 @@ import re
 
 from probes.base.frozen import frozen
 from probes.base.text import printable
-from probes.base.unknown import Maybe, Reason, Unknown, known
+from probes.base.unknown import Maybe, Reason, Unknown, known, map_known
 from probes.host.protocol import Host
 from probes.host.values import read_integer
 
@@ -77,11 +77,8 @@ def read_bond(host: Host, device: str, netdev: Maybe[str]) -> Bond | None:
     if not names or owners - {device}:
         return None
     mode = host.read(f"{_NET}/{netdev}/bonding/mode", 4096)
-    return Bond(
-        netdev,
-        mode if isinstance(mode, Unknown) else printable(mode.partition(" ")[0], 32),
-        tuple(_member(host, name) for name in names),
-    )
+    word = map_known(mode, lambda text: printable(text.partition(" ")[0], 32))
+    return Bond(netdev, word, tuple(_member(host, name) for name in names))
 
 
 def parse_members(text: str) -> tuple[str, ...]:
@@ -93,15 +90,10 @@ def parse_members(text: str) -> tuple[str, ...]:
 def _member(host: Host, name: str) -> BondMember:
     state = host.read(f"{_NET}/{name}/operstate", 64)
     path = host.resolve(f"{_NET}/{name}/device")
-    bdf = path if isinstance(path, Unknown) else path.rpartition("/")[2]
+    bdf = map_known(path, lambda found: found.rpartition("/")[2])
     if not isinstance(bdf, Unknown) and not _BDF.fullmatch(bdf):
         bdf = Unknown(Reason.NOT_THERE, f"{_NET}/{name}/device", "on no PCI function")
     speed = read_integer(host, f"{_NET}/{name}/speed", signed=True)  # Mb/s; -1 or EINVAL: no link
-    gbps: Maybe[float]
-    if isinstance(speed, Unknown):
-        gbps = speed
-    elif speed <= 0:
-        gbps = Unknown(Reason.NOT_THERE, f"{_NET}/{name}/speed", "no link")
-    else:
-        gbps = speed / 1000
+    no_link = Unknown(Reason.NOT_THERE, f"{_NET}/{name}/speed", "no link")
+    gbps = map_known(speed, lambda mbps: mbps / 1000 if mbps > 0 else no_link)
     return BondMember(name, bdf, state if isinstance(state, Unknown) else printable(state, 32), gbps)

@@ -92,7 +92,6 @@ def _mlx5(
 
 
 def _other(name: str, rise: Rise | None = None, column: CounterColumn | None = None) -> PortCounter:
-    """Return a counter of another driver."""
     return PortCounter(name, Place.HARDWARE, column, rise)
 
 

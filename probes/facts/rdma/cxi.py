@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 
 from probes.base.text import printable
-from probes.base.unknown import Maybe, Reason, Unknown, first_unread, not_found
+from probes.base.unknown import Maybe, Reason, Unknown, first_unread, map_known, not_found
 from probes.facts.kernel.modules import vendor_cards
 from probes.facts.pci.functions import PciFacts
 from probes.facts.rdma.devices import RdmaDevice, RdmaFacts, RdmaPort, natural, pci_function
@@ -48,12 +48,8 @@ def add_slingshot(host: Host, facts: Maybe[RdmaFacts], pci: Maybe[PciFacts]) -> 
 
 def link_state(host: Host, netdev: Maybe[str]) -> Maybe[str]:
     """Return the state of a NIC's link in the words of an RDMA port: "ACTIVE", "DOWN"."""
-    if isinstance(netdev, Unknown):
-        return netdev
-    state = host.read(f"{_NET}/{netdev}/operstate", 64)
-    if isinstance(state, Unknown):
-        return state
-    return {"up": "ACTIVE", "down": "DOWN"}.get(state, printable(state, 40))
+    state = map_known(netdev, lambda name: host.read(f"{_NET}/{name}/operstate", 64))
+    return map_known(state, lambda word: {"up": "ACTIVE", "down": "DOWN"}.get(word, printable(word, 40)))
 
 
 def _device(host: Host, name: str) -> RdmaDevice:
@@ -62,13 +58,12 @@ def _device(host: Host, name: str) -> RdmaDevice:
     function = None if isinstance(resolved, Unknown) else pci_function(resolved)
     no_function = not_found((resolved,), f"{path}/device", "on no PCI function")
     below = function or f"{path}/device"
-    driver = host.link(f"{below}/driver")
     no_verbs = Unknown(Reason.NOT_THERE, path, "Slingshot NICs have no verbs")
     return RdmaDevice(
         name=printable(name, 64),
         sysfs_path=path,
         bdf=no_function if function is None else function.rpartition("/")[2],
-        driver=driver if isinstance(driver, Unknown) else printable(driver.rpartition("/")[2], 64),
+        driver=map_known(host.link(f"{below}/driver"), lambda link: printable(link.rpartition("/")[2], 64)),
         node_type=no_verbs,
         firmware=no_verbs,
         hca_type=no_verbs,
@@ -84,15 +79,10 @@ def _device(host: Host, name: str) -> RdmaDevice:
 
 
 def _port(host: Host, below: str, no_verbs: Unknown) -> RdmaPort:
+    no_netdev = Unknown(Reason.NOT_THERE, f"{below}/net", "no netdev")
     names = host.names(f"{below}/net")
-    netdev: Maybe[str]
-    if isinstance(names, Unknown):
-        netdev = names
-    elif names:
-        netdev = printable(names[0], 64)
-    else:
-        netdev = Unknown(Reason.NOT_THERE, f"{below}/net", "no netdev")
-    rate = netdev if isinstance(netdev, Unknown) else _rate(host, f"{_NET}/{netdev}/speed")
+    netdev = map_known(names, lambda found: printable(found[0], 64) if found else no_netdev)
+    rate = map_known(netdev, lambda name: _rate(host, f"{_NET}/{name}/speed"))
     return RdmaPort(
         number=1,
         state=link_state(host, netdev),

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from probes.base.frozen import frozen
 from probes.base.text import printable
-from probes.base.unknown import Maybe, Reason, Unknown, first_unread, is_there, known
+from probes.base.unknown import Maybe, Reason, Unknown, first_unread, is_there, known, map_known
 from probes.facts.pci.functions import PciFacts
 from probes.facts.rdma.bonds import Bond, read_bond
 from probes.host.protocol import Host
@@ -114,11 +114,8 @@ def is_software(device: RdmaDevice) -> bool:
 
 def natural(name: str) -> tuple[tuple[int, int, str], ...]:
     """Return a sort key that puts mlx5_2 before mlx5_10."""
-    return tuple(
-        (0, int(part), "") if part.isdecimal() else (1, 0, part)
-        for part in re.split(r"(\d{1,9})", name)
-        if part
-    )
+    parts = filter(None, re.split(r"(\d{1,9})", name))
+    return tuple((0, int(part), "") if part.isdecimal() else (1, 0, part) for part in parts)
 
 
 def parse_numbered(text: str) -> str | None:
@@ -144,7 +141,8 @@ def _word(host: Host, path: str) -> Maybe[str]:
     return printable(text, 80) if text else Unknown(Reason.NOT_THERE, path, "empty")
 
 
-def _numbered(host: Host, path: str) -> Maybe[str]:
+def read_numbered(host: Host, path: str) -> Maybe[str]:
+    """Read a file with a number and a word, "4: ACTIVE"; return the word."""
     text = host.read(path, 4096)
     if isinstance(text, Unknown):
         return text
@@ -216,22 +214,14 @@ def _names(host: Host, *paths: str) -> Maybe[tuple[str, ...]]:
 
 def _port(host: Host, device: str, parent: str, number: int) -> RdmaPort:
     port = f"{device}/ports/{number}"
-    rate_text = host.read(f"{port}/rate", 4096)
-    rate: Maybe[float]
-    words: Maybe[str]
-    if isinstance(rate_text, Unknown):
-        rate = words = rate_text
-    elif (parsed := parse_rate(rate_text)) is None:
-        rate = words = Unknown(Reason.MALFORMED, f"{port}/rate", printable(rate_text, 40))
-    else:
-        rate, words = parsed[0], printable(parsed[1])
-    lid_text = _word(host, f"{port}/lid")
-    lid: Maybe[int]
-    if isinstance(lid_text, Unknown):
-        lid = lid_text
-    else:
-        good = re.fullmatch(r"0x[0-9a-fA-F]{1,8}", lid_text)
-        lid = int(lid_text, 16) if good else Unknown(Reason.MALFORMED, f"{port}/lid", lid_text)
+
+    def malformed(file: str, text: str) -> Unknown:
+        return Unknown(Reason.MALFORMED, f"{port}/{file}", printable(text, 40))
+
+    rate_text, lid_text = host.read(f"{port}/rate", 4096), _word(host, f"{port}/lid")
+    parsed = map_known(rate_text, lambda text: parse_rate(text) or malformed("rate", text))
+    rate = map_known(parsed, lambda found: found[0])
+    is_lid = re.compile(r"0x[0-9a-fA-F]{1,8}").fullmatch
     gids = _gids(host, port)
     layer, netdev = _word(host, f"{port}/link_layer"), _netdev(host, parent, number, gids)
     bond = read_bond(host, device.rpartition("/")[2], netdev) if layer == "Ethernet" else None
@@ -239,12 +229,12 @@ def _port(host: Host, device: str, parent: str, number: int) -> RdmaPort:
         rate = bond.rate_gbps
     return RdmaPort(
         number=number,
-        state=_numbered(host, f"{port}/state"),
-        physical_state=_numbered(host, f"{port}/phys_state"),
+        state=read_numbered(host, f"{port}/state"),
+        physical_state=read_numbered(host, f"{port}/phys_state"),
         rate_gbps=rate,
-        rate_text=words,
+        rate_text=map_known(parsed, lambda found: printable(found[1])),
         link_layer=layer,
-        lid=lid,
+        lid=map_known(lid_text, lambda text: int(text, 16) if is_lid(text) else malformed("lid", text)),
         netdev=netdev,
         gids=gids,
         counters=_names(host, f"{port}/counters"),
@@ -287,7 +277,6 @@ def _device(host: Host, name: str, uverbs: dict[str, str], no_verbs: Unknown) ->
     else:
         bdf = Unknown(Reason.NOT_THERE, f"{path}/device", "on no PCI function")
     below = function or parent
-    driver = host.link(f"{below}/driver")
     listed = host.names(f"{path}/ports")
     # Every device has a port 1, so that an unread directory does not look like a device without ports.
     unlisted = () if is_there(listed) is False else ("1",)
@@ -296,8 +285,8 @@ def _device(host: Host, name: str, uverbs: dict[str, str], no_verbs: Unknown) ->
         name=printable(name, 64),
         sysfs_path=path,
         bdf=bdf,
-        driver=driver if isinstance(driver, Unknown) else printable(driver.rpartition("/")[2], 64),
-        node_type=_numbered(host, f"{path}/node_type"),
+        driver=map_known(host.link(f"{below}/driver"), lambda link: printable(link.rpartition("/")[2], 64)),
+        node_type=read_numbered(host, f"{path}/node_type"),
         firmware=_word(host, f"{path}/fw_ver"),
         hca_type=_word(host, f"{path}/hca_type"),
         board_id=_word(host, f"{path}/board_id"),

@@ -11,7 +11,7 @@ import re
 
 from probes.base.frozen import frozen
 from probes.base.text import printable
-from probes.base.unknown import Maybe, Reason, Unknown, first_unread, known
+from probes.base.unknown import Maybe, Reason, Unknown, first_unread, known, map_known
 from probes.facts.rdma.counters import ERROR_COUNTER_BITS
 from probes.facts.rdma.devices import Gid, RdmaDevice, RdmaFacts, RdmaPort
 from probes.host.protocol import Host
@@ -66,13 +66,8 @@ class PortHealthFacts:
 
 def probe(host: Host, rdma: RdmaFacts) -> PortHealthFacts:
     """Read the counters of every port. Each read queries the device's firmware, so not every second."""
-    return PortHealthFacts(
-        {
-            (device.name, port.number): _port(host, device, port)
-            for device in rdma.devices
-            for port in device.ports
-        }
-    )
+    pairs = ((device, port) for device in rdma.devices for port in device.ports)
+    return PortHealthFacts({(device.name, port.number): _port(host, device, port) for device, port in pairs})
 
 
 @frozen
@@ -120,48 +115,36 @@ def roce_mtu(netdev_mtu_bytes: int) -> int | None:
 
 def routable_gids(gids: tuple[Gid, ...]) -> tuple[tuple[int, str], ...]:
     """Return (index, IPv4 address) of the GIDs that RoCE v2 can route: values for NCCL_IB_GID_INDEX."""
-    found = []
-    for gid in gids:
-        match = _IPV4_GID.fullmatch(gid.gid)
-        if match and gid.type == "RoCE v2":
-            found.append((gid.index, ".".join(str(int(part, 16)) for part in match.groups())))
-    return tuple(found)
+    routable = ((gid.index, _IPV4_GID.fullmatch(gid.gid)) for gid in gids if gid.type == "RoCE v2")
+    parts = ((index, match.groups()) for index, match in routable if match)
+    return tuple((index, ".".join(str(int(part, 16)) for part in groups)) for index, groups in parts)
 
 
 def _port(host: Host, device: RdmaDevice, port: RdmaPort) -> PortHealth:
     base = f"{device.sysfs_path}/ports/{port.number}"
-    netdev = port.netdev
-    mtu: Maybe[int]
-    state: Maybe[str]
-    changes: Maybe[int]
-    ecn: Maybe[tuple[int, ...]]
-    flags: Maybe[int]
-    if isinstance(netdev, Unknown):
-        mtu = state = changes = ecn = flags = netdev
-    else:
-        below = f"/sys/class/net/{netdev}"
-        mtu, changes = read_integer(host, f"{below}/mtu"), read_integer(host, f"{below}/carrier_changes")
-        text = host.read(f"{below}/operstate", 4096)
-        state = text if isinstance(text, Unknown) else printable(text, 32)
-        flags = read_integer(host, f"{below}/flags")
-        # A bond has no such files, but its ports do.
-        queues = netdev if port.bond is None else port.bond.members[0].netdev
-        ecn = _ecn(host, f"/sys/class/net/{queues}/ecn/roce_rp/enable")
+    below = map_known(port.netdev, lambda netdev: f"/sys/class/net/{netdev}")
+
+    def number(name: str) -> Maybe[int]:
+        return map_known(below, lambda directory: read_integer(host, f"{directory}/{name}"))
+
+    mtu = number("mtu")
+    directories = f"{base}/hw_counters", f"{device.sysfs_path}/hw_counters"
+    state = map_known(below, lambda directory: host.read(f"{directory}/operstate", 4096))
+    # A bond has no files of ECN, but its ports do.
+    queues = below if port.bond is None else f"/sys/class/net/{port.bond.members[0].netdev}"
     return PortHealth(
         device=device.name,
         port=port.number,
         errors=_errors(host, f"{base}/counters", port.counters),
-        hw_errors=_hw_errors(
-            host, (f"{base}/hw_counters", f"{device.sysfs_path}/hw_counters"), port.hw_counters
-        ),
+        hw_errors=_hw_errors(host, directories, port.hw_counters),
         sm_lid=read_integer(host, f"{base}/sm_lid"),
-        netdev=netdev,
+        netdev=port.netdev,
         netdev_mtu_bytes=mtu,
         roce_mtu_bytes=_roce_mtu(port, mtu),
-        netdev_state=state,
-        netdev_is_up=flags if isinstance(flags, Unknown) else bool(flags & _IFF_UP),
-        carrier_changes=changes,
-        ecn_priorities=ecn,
+        netdev_state=map_known(state, lambda text: printable(text, 32)),
+        netdev_is_up=map_known(number("flags"), lambda flags: bool(flags & _IFF_UP)),
+        carrier_changes=number("carrier_changes"),
+        ecn_priorities=map_known(queues, lambda directory: _ecn(host, f"{directory}/ecn/roce_rp/enable")),
         traffic_class=_traffic_class(host, f"{device.sysfs_path}/tc/{port.number}/traffic_class"),
     )
 
@@ -173,10 +156,8 @@ def _roce_mtu(port: RdmaPort, netdev_mtu: Maybe[int]) -> Maybe[int]:
         return Unknown(Reason.NOT_THERE, "link_layer", "not a RoCE port")
     if isinstance(netdev_mtu, Unknown):
         return netdev_mtu
-    mtu = roce_mtu(netdev_mtu)
-    return (
-        Unknown(Reason.MALFORMED, "mtu", f"{netdev_mtu} bytes are too few for RoCE") if mtu is None else mtu
-    )
+    too_small = Unknown(Reason.MALFORMED, "mtu", f"{netdev_mtu} bytes are too few for RoCE")
+    return roce_mtu(netdev_mtu) or too_small
 
 
 def parse_counter(text: str, bits: int = 64) -> ErrorCounter | None:

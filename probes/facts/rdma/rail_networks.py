@@ -77,8 +77,7 @@ def _roce_netdevs(rdma: RdmaFacts) -> Iterator[str]:
 
 def _netdev(host: Host, name: str, networks: tuple[str, ...]) -> RailNetdev:
     keys = ("rp_filter", "arp_ignore", "arp_announce", "arp_filter")
-    settings = [_in_effect(host, name, key) for key in keys]
-    return RailNetdev(name, networks, *settings)
+    return RailNetdev(name, networks, *(_in_effect(host, name, key) for key in keys))
 
 
 def _in_effect(host: Host, name: str, key: str) -> Maybe[int]:

@@ -6,7 +6,7 @@ from enum import Enum
 
 from probes.base.frozen import frozen
 from probes.base.text import printable
-from probes.base.unknown import Maybe, Reason, Unknown, known
+from probes.base.unknown import Maybe, known, not_found
 from probes.facts.system.platform import DMI
 from probes.host.protocol import Host
 
@@ -35,25 +35,11 @@ ORACLE_TAG = "OracleCloud.com"  # cloud-init, DataSourceOracle
 
 def probe(host: Host) -> Maybe[Cloud]:
     """Read three DMI attributes, which everybody can read; NOT_THERE: no known cloud."""
-    vendor, product, tag = (
-        host.read(f"{DMI}/{name}") for name in ("sys_vendor", "product_name", "chassis_asset_tag")
-    )
+    names = ("sys_vendor", "product_name", "chassis_asset_tag")
+    vendor, product, tag = (host.read(f"{DMI}/{name}") for name in names)
     found = cloud_of(known(vendor, ""), known(product, ""), known(tag, ""))
-    if found is not None:
-        return found
     # A container or a tree can hide DMI: then another reason than "not there" is more honest.
-    unread = next(
-        (
-            answer
-            for answer in (vendor, product, tag)
-            if isinstance(answer, Unknown) and answer.reason is not Reason.NOT_THERE
-        ),
-        None,
-    )
-    return _NO_CLOUD if unread is None else unread
-
-
-_NO_CLOUD = Unknown(Reason.NOT_THERE, DMI, "the DMI data shows no known cloud")
+    return found or not_found((vendor, product, tag), DMI, "the DMI data shows no known cloud")
 
 
 def cloud_of(vendor: str, product: str, tag: str) -> Cloud | None:

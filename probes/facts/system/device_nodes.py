@@ -54,14 +54,10 @@ def _nodes(host: Host, directory: str, pattern: re.Pattern[str]) -> Maybe[tuple[
     names = host.names(directory)
     if isinstance(names, Unknown):
         return names
-    chosen = [name for name in names if pattern.fullmatch(name)][:_MAX_NODES]
-    return tuple(
-        DeviceNode(printable(f"{directory}/{name}"), _usable(host, f"{directory}/{name}")) for name in chosen
-    )
+    paths = [f"{directory}/{name}" for name in names if pattern.fullmatch(name)][:_MAX_NODES]
+    return tuple(DeviceNode(printable(path), _usable(host, path)) for path in paths)
 
 
 def _usable(host: Host, path: str) -> Maybe[bool]:
     usable = host.access(path, write=True)
-    if isinstance(usable, Unknown) and usable.reason is Reason.NEEDS_ROOT:
-        return False
-    return usable
+    return False if isinstance(usable, Unknown) and usable.reason is Reason.NEEDS_ROOT else usable

@@ -36,26 +36,13 @@ class Distribution:
 
 # os-release ID, or a word of ID_LIKE, -> family.
 _FAMILIES = {
-    "debian": Family.DEBIAN,
-    "ubuntu": Family.DEBIAN,
-    "rhel": Family.RED_HAT,
-    "rocky": Family.RED_HAT,
-    "almalinux": Family.RED_HAT,
-    "centos": Family.RED_HAT,
-    "ol": Family.RED_HAT,
-    "fedora": Family.RED_HAT,
-    "amzn": Family.RED_HAT,
-    "sles": Family.SUSE,
-    "suse": Family.SUSE,
-    "opensuse": Family.SUSE,
-    "rhcos": Family.COREOS,
-    "scos": Family.COREOS,
+    **dict.fromkeys(("debian", "ubuntu"), Family.DEBIAN),
+    **dict.fromkeys(("rhel", "rocky", "almalinux", "centos", "ol", "fedora", "amzn"), Family.RED_HAT),
+    **dict.fromkeys(("sles", "suse", "opensuse"), Family.SUSE),
+    **dict.fromkeys(("rhcos", "scos"), Family.COREOS),
     "talos": Family.TALOS,
-    "cos": Family.CONTAINER_OS,
-    "bottlerocket": Family.CONTAINER_OS,
-    "flatcar": Family.CONTAINER_OS,
-    "azurelinux": Family.AZURE_LINUX,
-    "mariner": Family.AZURE_LINUX,
+    **dict.fromkeys(("cos", "bottlerocket", "flatcar"), Family.CONTAINER_OS),
+    **dict.fromkeys(("azurelinux", "mariner"), Family.AZURE_LINUX),
 }
 
 

@@ -6,11 +6,9 @@ The GPU driver's container mounts its file system at /run/nvidia/driver. The MOF
 
 from __future__ import annotations
 
-import re
-
 from probes.base.frozen import frozen
 from probes.base.text import printable
-from probes.base.unknown import Maybe, Unknown, is_there
+from probes.base.unknown import Maybe, Unknown, is_there, map_known
 from probes.host.protocol import Host
 
 DRIVER = "/run/nvidia/driver"
@@ -44,16 +42,13 @@ def probe(host: Host) -> DriverContainerFacts:
     """List the directories and read /proc/modules."""
     loaded = host.read("/proc/modules", _MODULES_LIMIT_BYTES)
     releases = host.names(DRIVER_MODULES)
+    storage = map_known(loaded, lambda text: tuple(name for name in STORAGE if f"\n{name} " in f"\n{text}"))
     return DriverContainerFacts(
         driver=_filled(host.names(DRIVER)),
-        releases=releases
-        if isinstance(releases, Unknown)
-        else tuple(printable(name, 80) for name in releases[:16]),
+        releases=map_known(releases, lambda names: tuple(printable(name, 80) for name in names[:16])),
         mofed=is_there(host.names(MOFED)),
         mofed_ready=is_there(host.size(MOFED_READY)),
-        storage_modules=loaded
-        if isinstance(loaded, Unknown)
-        else tuple(name for name in STORAGE if re.search(rf"^{name} ", loaded, re.M)),
+        storage_modules=storage,
         # Not listed, because the names in these directories are pod IDs.
         kubelet=any(not isinstance(host.access(path), Unknown) for path in _PODS),
     )

@@ -39,10 +39,8 @@ class Kubectl:
         """Return one object; NOT_THERE: the cluster has none of this name."""
         if _NAME.fullmatch(name) is None:
             return Unknown(Reason.MALFORMED, kind, f"“{printable(name, 80)}” is not an object name")
-        found = self._objects("get", kind, name)
-        if isinstance(found, Unknown):
-            return found
-        return found[0] if found else Unknown(Reason.NOT_THERE, kind, "no such object")
+        absent = Unknown(Reason.NOT_THERE, kind, "no such object")
+        return map_known(self._objects("get", kind, name), lambda found: found[0] if found else absent)
 
     def list(self, kind: str, *options: str) -> Maybe[tuple[Object, ...]]:
         """Return the objects of a kind; NOT_THERE: the cluster does not know the kind."""

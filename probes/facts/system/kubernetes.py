@@ -86,16 +86,8 @@ _VALIDATIONS = "/run/nvidia/validations"
 _MOFED = "/run/mellanox/drivers"
 # NVIDIA gpu-operator v26.7.0, cmd/nvidia-validator/main.go, and doca-driver-build, config.go.
 MARKERS = (
-    ".driver-ctr-ready",
-    "driver-ready",
-    "nvidia-peermem-ready",
-    "nvidia-fs-ready",
-    "gdrcopy-ready",
-    "mofed-ready",
-    "toolkit-ready",
-    "plugin-ready",
-    "cuda-ready",
-    ".driver-ready",
+    *(".driver-ctr-ready", "driver-ready", "nvidia-peermem-ready", "nvidia-fs-ready", "gdrcopy-ready"),
+    *("mofed-ready", "toolkit-ready", "plugin-ready", "cuda-ready", ".driver-ready"),
 )
 _KUBELET = ("/var/lib/kubelet", "/etc/kubernetes", "/var/lib/rancher", "/var/snap/microk8s", "/var/lib/k0s")
 # The first path that exists names the distribution.
@@ -149,15 +141,10 @@ def message_of(container: ContainerState) -> ContainerMessage | None:
 def waits_for_nic_driver(facts: Maybe[KubernetesFacts]) -> Maybe[bool]:
     """Return whether the operator's peermem container waits for the NIC driver or the GPU driver."""
     found = map_known(facts, lambda known_facts: known_facts.containers)
-    return map_known(
-        found,
-        lambda listed: any(
-            container.name == PEERMEM_CONTAINER
-            and not container.ready
-            and message_of(container) is ContainerMessage.WAITING_FOR_DRIVERS
-            for container in listed
-        ),
-    )
+    if isinstance(found, Unknown):
+        return found
+    waiting = [row for row in found if row.name == PEERMEM_CONTAINER and not row.ready]
+    return any(message_of(container) is ContainerMessage.WAITING_FOR_DRIVERS for container in waiting)
 
 
 def known_phrases(text: str) -> tuple[str, ...]:
@@ -174,14 +161,10 @@ def _distribution(host: Host) -> Maybe[str]:
 
 def _markers(host: Host) -> Maybe[tuple[str, ...]]:
     """Return the operators' marker files; unknown if neither directory could be listed."""
-    found: list[str] = []
-    answers = [host.names(directory) for directory in (_VALIDATIONS, _MOFED)]
-    for names in answers:
-        found += [name for name in known(names, ()) if name in MARKERS]
-    if all(isinstance(names, Unknown) for names in answers):
-        first = answers[0]
-        return first if isinstance(first, Unknown) else ()
-    return tuple(found)
+    validations, mofed = host.names(_VALIDATIONS), host.names(_MOFED)
+    if isinstance(validations, Unknown) and isinstance(mofed, Unknown):
+        return validations
+    return tuple(name for name in (*known(validations, ()), *known(mofed, ())) if name in MARKERS)
 
 
 def _node(kubectl: Kubectl, hostname: Maybe[str]) -> Maybe[Object]:
@@ -196,9 +179,8 @@ def _node(kubectl: Kubectl, hostname: Maybe[str]) -> Maybe[Object]:
 
 
 def _first(found: Maybe[tuple[Object, ...]]) -> Maybe[Object]:
-    if isinstance(found, Unknown):
-        return found
-    return found[0] if found else Unknown(Reason.NOT_THERE, "kubectl", "no such object in the cluster")
+    absent = Unknown(Reason.NOT_THERE, "kubectl", "no such object in the cluster")
+    return map_known(found, lambda listed: listed[0] if listed else absent)
 
 
 def _gpu_operator(kubectl: Kubectl, policy: Object) -> GpuOperator:

@@ -7,12 +7,12 @@ network-operator v26.7.0, api/v1alpha1/nicclusterpolicy_types.go; Kubernetes API
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from probes.base.frozen import frozen
 from probes.base.text import printable
-from probes.base.unknown import Maybe, Reason, Unknown
+from probes.base.unknown import Maybe, Reason, Unknown, false_if_absent, known, map_known
 
 _MAX_ITEMS = 16
 _MAX_KEYS = 128
@@ -114,33 +114,21 @@ def objects(text: str) -> Maybe[tuple[Object, ...]]:
         return Unknown(Reason.MALFORMED, "kubectl", "the answer is not an object")
     items = whole.get("items", [whole])
     found = items[:_MAX_ITEMS] if isinstance(items, list) else []
-    return tuple(_kept(item) for item in found if isinstance(item, dict))
-
-
-def _kept(item: Object) -> Object:
-    kept = _filtered(item, _FIELDS)
-    assert isinstance(kept, dict)
-    return kept
+    return tuple(_filtered(item, _FIELDS) for item in found if isinstance(item, dict))
 
 
 def _filtered(value: Any, fields: Any) -> Any:
     """Return the part of a JSON value that `fields` names, with bounded texts and lists."""
     if isinstance(fields, dict):
-        known = value if isinstance(value, dict) else {}
-        return {key: _filtered(known[key], fields[key]) for key in fields if key in known}
+        items = value if isinstance(value, dict) else {}
+        return {key: _filtered(items[key], fields[key]) for key in fields if key in items}
     if isinstance(fields, list):
         listed = value if isinstance(value, list) else []
         return [_filtered(item, fields[0]) for item in listed[:_MAX_ITEMS]]
     if isinstance(fields, tuple):  # prefixes of keys that the cluster chooses
-        pairs = value.items() if isinstance(value, dict) else ()
-        return {
-            printable(key, _MAX_TEXT): _text(text) for key, text in _bounded(pairs) if key.startswith(fields)
-        }
+        pairs = list(value.items())[:_MAX_KEYS] if isinstance(value, dict) else []
+        return {printable(key, _MAX_TEXT): _text(text) for key, text in pairs if key.startswith(fields)}
     return value if isinstance(value, bool | int) else _text(value)
-
-
-def _bounded(pairs: Any) -> Iterator[tuple[str, Any]]:
-    yield from list(pairs)[:_MAX_KEYS]
 
 
 def _text(value: Any) -> str | None:
@@ -181,7 +169,9 @@ def gpu_operator(policy: Object, drivers: Maybe[tuple[Object, ...]]) -> GpuOpera
     Several NVIDIADriver objects share the nodes by label: then those fields are unknown.
     """
     uses_crd = flag_at(policy, "spec", "driver", "useNvidiaDriverCRD")
-    driver: Maybe[Object] = {"spec": {**(_at(policy, ("spec", "driver")) or {}), **_gdrcopy(policy)}}
+    # In a ClusterPolicy gdrcopy is beside the driver, in an NVIDIADriver inside.
+    gdrcopy = {"gdrcopy": _at(policy, ("spec", "gdrcopy"))}
+    driver: Maybe[Object] = {"spec": {**(_at(policy, ("spec", "driver")) or {}), **gdrcopy}}
     if uses_crd is True:
         driver = _single(drivers)
     chart = text_at(policy, "metadata", "labels", "helm.sh/chart")
@@ -193,19 +183,13 @@ def gpu_operator(policy: Object, drivers: Maybe[tuple[Object, ...]]) -> GpuOpera
         state=text_at(policy, "status", "state"),
         version=version,
         driver_enabled=flag_at(policy, "spec", "driver", "enabled"),
-        driver_version=driver if isinstance(driver, Unknown) else text_at(driver, "spec", "version"),
-        module_type=driver if isinstance(driver, Unknown) else text_at(driver, "spec", "kernelModuleType"),
+        driver_version=map_known(driver, lambda item: text_at(item, "spec", "version")),
+        module_type=map_known(driver, lambda item: text_at(item, "spec", "kernelModuleType")),
         rdma_enabled=_switch(driver, "rdma", "enabled"),
         use_host_mofed=_switch(driver, "rdma", "useHostMofed"),
-        uses_driver_crd=_or_false(uses_crd),
+        uses_driver_crd=false_if_absent(uses_crd),
         gdrcopy_enabled=_switch(driver, "gdrcopy", "enabled"),
     )
-
-
-def _gdrcopy(policy: Object) -> dict[str, Any]:
-    """Return gdrcopy: in a ClusterPolicy it is beside the driver, in an NVIDIADriver inside."""
-    value = _at(policy, ("spec", "gdrcopy"))
-    return {} if value is None else {"gdrcopy": value}
 
 
 def _single(drivers: Maybe[tuple[Object, ...]]) -> Maybe[Object]:
@@ -220,11 +204,7 @@ def _single(drivers: Maybe[tuple[Object, ...]]) -> Maybe[Object]:
 
 def _switch(driver: Maybe[Object], *keys: str) -> Maybe[bool]:
     """Return a switch of the driver, which is false by default."""
-    return driver if isinstance(driver, Unknown) else _or_false(flag_at(driver, "spec", *keys))
-
-
-def _or_false(switch: Maybe[bool]) -> Maybe[bool]:
-    return False if isinstance(switch, Unknown) and switch.reason is Reason.NOT_THERE else switch
+    return map_known(driver, lambda item: false_if_absent(flag_at(item, "spec", *keys)))
 
 
 def network_operator(policy: Object) -> NetworkOperator:
@@ -239,11 +219,8 @@ def network_operator(policy: Object) -> NetworkOperator:
 
 def containers(pod: Object) -> tuple[ContainerState, ...]:
     """Read the containers of a pod, those that initialize it first, without their logs."""
-    listed = [
-        status
-        for key in ("initContainerStatuses", "containerStatuses")
-        for status in _at(pod, ("status", key)) or ()
-    ]
+    keys = ("initContainerStatuses", "containerStatuses")
+    listed = [status for key in keys for status in _at(pod, ("status", key)) or ()]
     namespace = text_at(pod, "metadata", "namespace")
     return tuple(
         ContainerState(
@@ -253,7 +230,7 @@ def containers(pod: Object) -> tuple[ContainerState, ...]:
             restarts=_count(status.get("restartCount")),
             reason=_reason(status),
             log=(),
-            namespace="" if isinstance(namespace, Unknown) else namespace,
+            namespace=known(namespace, ""),
         )
         for status in listed
     )

@@ -15,14 +15,8 @@ from probes.base.unknown import Maybe, Reason, Unknown, first_unread
 from probes.host.protocol import Host
 
 DIRECTORIES = (
-    "/usr/lib/x86_64-linux-gnu",
-    "/usr/lib/aarch64-linux-gnu",
-    "/lib/x86_64-linux-gnu",
-    "/lib/aarch64-linux-gnu",
-    "/usr/lib64",
-    "/lib64",
-    "/usr/lib",
-    "/usr/local/lib",
+    *("/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/lib/x86_64-linux-gnu"),
+    *("/lib/aarch64-linux-gnu", "/usr/lib64", "/lib64", "/usr/lib", "/usr/local/lib"),
 )
 LIBRARIES = {
     "libnvidia-ml.so.1": "NVML",

@@ -19,14 +19,8 @@ LIMITS = "/etc/security/limits.conf"
 LIMITS_DIRECTORY = "/etc/security/limits.d"
 # Services that start jobs and containers; each has its own memlock limit.
 STARTERS = (
-    "slurmd.service",
-    "containerd.service",
-    "docker.service",
-    "crio.service",
-    "kubelet.service",
-    "ssh.service",
-    "sshd.service",
-    "pbs_mom.service",
+    *("slurmd.service", "containerd.service", "docker.service", "crio.service", "kubelet.service"),
+    *("ssh.service", "sshd.service", "pbs_mom.service"),
 )
 _OS_RELEASE = "/etc/os-release"
 _INIT_LIMITS = "/proc/1/limits"
@@ -72,10 +66,9 @@ class MemlockFacts:
 def probe(host: Host) -> MemlockFacts:
     """Read /proc/self/limits, /etc/security, systemd's unit files and, on Debian, /proc/1/limits."""
     lines, unread = _lines(host)
-    own = host.read("/proc/self/limits")
     services = {name: unit_setting(host, name, "Service", "LimitMEMLOCK") for name in STARTERS}
     return MemlockFacts(
-        own=map_known(own, parse_limits),
+        own=map_known(host.read("/proc/self/limits"), parse_limits),
         lines=lines,
         unread=unread,
         manager_default=manager_setting(host, "DefaultLimitMEMLOCK"),
@@ -92,8 +85,7 @@ def _login_default(host: Host) -> Maybe[MemlockLimit]:
     release = known(host.read(_OS_RELEASE), "")
     if not re.search(r"^ID(?:_LIKE)?=.*\bdebian\b", release, re.M):
         return _SSHD_COUNTS
-    limits = host.read(_INIT_LIMITS)
-    return map_known(limits, parse_limits)
+    return map_known(host.read(_INIT_LIMITS), parse_limits)
 
 
 def parse_limits(text: str) -> Maybe[MemlockLimit]:

@@ -128,8 +128,7 @@ class CpusetFacts:
 
 def probe_cpuset(host: Host) -> Maybe[CpusetFacts]:
     """Read /proc/self/status (proc_pid_status(5))."""
-    text = host.read(STATUS)
-    return map_known(text, parse_status)
+    return map_known(host.read(STATUS), parse_status)
 
 
 def parse_status(text: str) -> CpusetFacts:

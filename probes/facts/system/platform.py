@@ -86,7 +86,6 @@ _PLACEHOLDER = re.compile(
     r"(?i)to be filled by o\.?e\.?m\.?|system (product name|manufacturer)|default string|"
     r"not (specified|applicable|available)|none|unknown|o\.e\.m\.|n/?a|"
 )
-_CGROUP_POD = re.compile(r"kubepods")
 _CGROUP_CONTAINER = re.compile(
     r"[:/](?:(?:docker|lxc|libpod|crio|cri-containerd|containerd|machine\.slice)[-/]|lxc\.payload\.)"
 )
@@ -185,7 +184,7 @@ def parse_os_release(text: str) -> Maybe[str]:
 
 def parse_cgroup(text: str) -> Environment | None:
     """Return the environment that the cgroup paths of process 1 show; with cgroup v2 often None."""
-    if _CGROUP_POD.search(text):
+    if "kubepods" in text:
         return Environment.KUBERNETES_POD
     return Environment.CONTAINER if _CGROUP_CONTAINER.search(text) else None
 
@@ -262,10 +261,8 @@ def _environment(host: Host, is_guest: Maybe[bool]) -> Maybe[Environment]:
         return by_cgroup
     if known(host.environment("container"), ""):
         return Environment.CONTAINER
-    if any(
-        not isinstance(host.size(path), Unknown)
-        for path in ("/.dockerenv", "/run/.containerenv", "/run/systemd/container")
-    ):
+    traces = ("/.dockerenv", "/run/.containerenv", "/run/systemd/container")
+    if any(not isinstance(host.size(path), Unknown) for path in traces):
         return Environment.CONTAINER
     if isinstance(is_guest, Unknown):
         return is_guest

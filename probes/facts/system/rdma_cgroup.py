@@ -13,7 +13,7 @@ from dataclasses import field
 
 from probes.base.frozen import frozen
 from probes.base.text import printable
-from probes.base.unknown import Maybe, Reason, Unknown
+from probes.base.unknown import Maybe, Reason, Unknown, known
 from probes.host.protocol import Host
 
 CGROUPS = "/sys/fs/cgroup"
@@ -115,14 +115,11 @@ def _with_parents(path: str) -> list[str]:
 
 
 def _of_group(host: Host, group: str) -> tuple[RdmaLimit, ...]:
-    most = host.read(f"{group}/rdma.max")
-    if isinstance(most, Unknown):
-        return ()
-    limits = parse_resources(most)
+    limits = parse_resources(known(host.read(f"{group}/rdma.max"), ""))
     if not limits:
         return ()
     current = host.read(f"{group}/rdma.current")
-    used = {} if isinstance(current, Unknown) else parse_resources(current)
+    used = parse_resources(known(current, ""))
     missing = current if isinstance(current, Unknown) else Unknown(Reason.NOT_THERE, f"{group}/rdma.current")
     shown = printable(group, 256)
     return tuple(

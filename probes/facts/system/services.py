@@ -7,7 +7,7 @@ a oneshot service (openibd) is active without one, and only systemd knows about 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import field
+from dataclasses import field, replace
 from enum import Enum
 
 from probes.base.frozen import frozen
@@ -116,7 +116,7 @@ def _with_state(service: Service, state: Maybe[ServiceState]) -> Service:
         # A daemon without a process is not running, even if systemd does not know why.
         is_daemon = service.name in _COMMS and service.state == _NO_PROCESS
         state = ServiceState.INACTIVE if is_daemon else service.state
-    return Service(service.name, service.why, service.path, service.masked, service.enabled, state)
+    return replace(service, state=state)
 
 
 def _enabled_script(host: Host, name: str) -> Maybe[bool]:
@@ -149,11 +149,9 @@ def _running(host: Host) -> tuple[frozenset[str], Unknown]:
 def _in_groups(host: Host) -> frozenset[str] | None:
     """Return the services with a non-empty control group; None: services have no control groups here."""
     for directory in _CGROUPS:
-        if isinstance(host.names(directory), Unknown):
-            continue
-        return frozenset(
-            name for name in SERVICES if known(host.read(f"{directory}/{name}.service/cgroup.procs"), "")
-        )
+        if not isinstance(host.names(directory), Unknown):
+            paths = {name: f"{directory}/{name}.service/cgroup.procs" for name in SERVICES}
+            return frozenset(name for name, path in paths.items() if known(host.read(path), ""))
     return None
 
 

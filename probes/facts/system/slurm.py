@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator
 
 from probes.base.frozen import frozen
 from probes.base.text import printable
-from probes.base.unknown import Maybe, Reason, Unknown, map_known
+from probes.base.unknown import Maybe, Reason, Unknown, first_known, map_known
 from probes.facts.system.memlock import parse_unit_limit
 from probes.facts.system.packages import packages_of
 from probes.facts.system.systemd_units import manager_setting, unit_setting
@@ -67,14 +66,9 @@ def _config(host: Host) -> Maybe[str]:
     """Return the path of slurm.conf: slurmd's option -f, a usual place, or what slurmctld sent."""
     start = unit_setting(host, UNIT, "Service", "ExecStart")
     option = None if isinstance(start, Unknown) else _OPTION.search(start.value)
-    refused: Unknown | None = None
-    for path in (*((option[1],) if option else ()), *_CONFIGS):
-        size = host.size(path)
-        if not isinstance(size, Unknown):
-            return printable(path, 256)
-        if size.reason is not Reason.NOT_THERE:
-            refused = size
-    return Unknown(Reason.NOT_THERE, _CONFIGS[0]) if refused is None else refused
+    paths = (*((option[1],) if option else ()), *_CONFIGS)
+    sizes = ((printable(path, 256), host.size(path)) for path in paths)
+    return first_known((size if isinstance(size, Unknown) else path for path, size in sizes), _CONFIGS[0])
 
 
 def _with_includes(host: Host, path: str) -> Maybe[str]:
@@ -98,15 +92,9 @@ def included_files(text: str) -> tuple[str, ...]:
 
 def parse_setting(text: str, name: str) -> Maybe[str]:
     """Parse a setting of slurm.conf(5), the last one if it has several lines; NOT_THERE: not set."""
-    values = [value for key, value in _settings(text) if key == name.lower()]
+    matches = (_SETTING.match(line) for line in text.split("\n"))
+    values = [match[2] for match in matches if match and match[1].lower() == name.lower()]
     return printable(values[-1], 256) if values else Unknown(Reason.NOT_THERE, "slurm.conf", f"no {name}")
-
-
-def _settings(text: str) -> Iterator[tuple[str, str]]:
-    for line in text.split("\n"):
-        match = _SETTING.match(line)
-        if match:
-            yield match[1].lower(), match[2]
 
 
 def _unlimited(host: Host) -> Maybe[bool]:

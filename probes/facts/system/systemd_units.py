@@ -14,20 +14,9 @@ from probes.base.text import printable
 from probes.base.unknown import Maybe, Reason, Unknown, first_unread, known, not_found
 from probes.host.protocol import Host
 
-UNIT_DIRECTORIES = (
-    "/etc/systemd/system",
-    "/run/systemd/system",
-    "/usr/local/lib/systemd/system",
-    "/usr/lib/systemd/system",
-    "/lib/systemd/system",
-)
-CONFIG_DIRECTORIES = (
-    "/etc/systemd",
-    "/run/systemd",
-    "/usr/local/lib/systemd",
-    "/usr/lib/systemd",
-    "/lib/systemd",
-)
+_ROOTS = ("/etc", "/run", "/usr/local/lib", "/usr/lib", "/lib")
+UNIT_DIRECTORIES = tuple(f"{root}/systemd/system" for root in _ROOTS)
+CONFIG_DIRECTORIES = tuple(f"{root}/systemd" for root in _ROOTS)
 _VENDORS = ("/usr/lib/systemd/system", "/lib/systemd/system")
 _RELATED = ("nvidia", "peermem", "peer_mem", "openibd", "mlnx", "mlx", "doca", "rdma", "gpu", "cuda")
 MAX_FILES = 256
@@ -111,7 +100,7 @@ def _unit(host: Host, name: str, wanted: WantedUnits) -> UnitFile:
 
 def unit_setting(host: Host, unit: str, section: str, key: str) -> Maybe[UnitSetting]:
     """Return a setting of a unit, including drop-ins; NOT_THERE: none of its files sets it."""
-    sizes = {f"{directory}/{unit}": host.size(f"{directory}/{unit}") for directory in UNIT_DIRECTORIES}
+    sizes = {path: host.size(path) for path in (f"{directory}/{unit}" for directory in UNIT_DIRECTORIES)}
     if all(isinstance(size, Unknown) for size in sizes.values()):
         return not_found(sizes.values(), f"{UNIT_DIRECTORIES[0]}/{unit}", "no such unit")
     return _setting(host, sizes, UNIT_DIRECTORIES, unit, section, key)
@@ -125,12 +114,7 @@ def manager_setting(host: Host, key: str) -> Maybe[UnitSetting]:
 
 
 def _setting(
-    host: Host,
-    sizes: dict[str, Maybe[int]],
-    directories: tuple[str, ...],
-    name: str,
-    section: str,
-    key: str,
+    host: Host, sizes: dict[str, Maybe[int]], directories: tuple[str, ...], name: str, section: str, key: str
 ) -> Maybe[UnitSetting]:
     """Return a setting of the first of the files with these sizes and of its drop-ins."""
     files = [path for path, size in sizes.items() if not isinstance(size, Unknown)][:1]
@@ -192,11 +176,8 @@ def _modprobed(command: str) -> tuple[str, ...]:
     words = re.split(r"[;&|]", arguments)[0].replace("'", " ").replace('"', " ").split() if modprobe else []
     if any(word in ("-r", "--remove") for word in words):
         return ()
-    return tuple(
-        word.replace("-", "_")
-        for word in words[:_MAX_MODULES]
-        if re.fullmatch(r"[A-Za-z0-9][\w-]{0,63}", word)
-    )
+    names = filter(re.compile(r"[A-Za-z0-9][\w-]{0,63}").fullmatch, words[:_MAX_MODULES])
+    return tuple(name.replace("-", "_") for name in names)
 
 
 def _names(host: Host, directory: str, unread: list[str]) -> tuple[str, ...]:

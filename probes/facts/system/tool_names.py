@@ -20,6 +20,9 @@ class BenchProgram(NamedTuple):
 
 
 _PERFTEST = "measures RDMA bandwidth and latency, of GPU memory if built with CUDA"
+_COPIES = "measures CPU copies to GPU memory; not the NIC's path"
+_SANITY = "tests CPU copies to GPU memory; not the NIC's path"
+_CUDA = "measures copies between GPUs and host; no NIC involved"
 _NCCL = "nccl-tests: measures the collectives of a training job"
 
 PROGRAMS = (
@@ -29,27 +32,11 @@ PROGRAMS = (
     BenchProgram("ib_write_lat", "perftest", "write-lat", "RDMA write, latency", _PERFTEST),
     BenchProgram("ib_read_lat", "perftest", "read-lat", "RDMA read, latency", _PERFTEST),
     BenchProgram("ib_send_lat", "perftest", "send-lat", "RDMA send, latency", _PERFTEST),
+    BenchProgram("gdrcopy_copybw", "gdrcopy", "gdrcopy", "CPU copies to and from GPU memory", _COPIES),
     BenchProgram(
-        "gdrcopy_copybw",
-        "gdrcopy",
-        "gdrcopy",
-        "CPU copies to and from GPU memory",
-        "measures CPU copies to GPU memory; not the NIC's path",
+        "gdrcopy_sanity", "gdrcopy", "gdrcopy-sanity", "CPU access to GPU memory, correctness", _SANITY
     ),
-    BenchProgram(
-        "gdrcopy_sanity",
-        "gdrcopy",
-        "gdrcopy-sanity",
-        "CPU access to GPU memory, correctness",
-        "tests CPU copies to GPU memory; not the NIC's path",
-    ),
-    BenchProgram(
-        "nvbandwidth",
-        "nvbandwidth",
-        "nvbandwidth",
-        "CUDA copies between host and GPU",
-        "measures copies between GPUs and host; no NIC involved",
-    ),
+    BenchProgram("nvbandwidth", "nvbandwidth", "nvbandwidth", "CUDA copies between host and GPU", _CUDA),
     BenchProgram("all_reduce_perf", "nccl-tests", "all-reduce", "NCCL all-reduce", _NCCL),
     BenchProgram("all_gather_perf", "nccl-tests", "all-gather", "NCCL all-gather", _NCCL),
     BenchProgram("reduce_scatter_perf", "nccl-tests", "reduce-scatter", "NCCL reduce-scatter", _NCCL),

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 
 from probes.base.frozen import frozen
 from probes.base.text import printable
-from probes.base.unknown import Maybe, Reason, Unknown, not_found
+from probes.base.unknown import Maybe, Reason, Unknown, map_known, not_found
 from probes.facts.network.tcp_ports import listening
 from probes.facts.system.tool_names import PERFTEST, PROGRAMS
 from probes.host.protocol import Host
@@ -49,7 +49,6 @@ TOOLS = {
 }
 """Name → what it is for, one line for the admin."""
 
-
 _NO_PROGRAM = Unknown(Reason.NOT_THERE, PERFTEST[0], "its program cannot be read")
 
 
@@ -77,7 +76,7 @@ class ToolFacts:
     perftest: Maybe[Perftest]  # NOT_THERE: not installed
     ofed: Maybe[str]  # "MLNX_OFED_LINUX-24.10-0.7.0.0"; NOT_THERE: no OFED, the kernel's own drivers
     fabric_manager: Maybe[str]  # "570.124.06"; must be the driver's version
-    perftest_listens: Maybe[str | None] = None  # the file that shows a listener on perftest's port
+    perftest_listens: Maybe[str | None] = None  # the file that shows a listener on perftest's port, if any
 
 
 def probe(host: Host) -> ToolFacts:
@@ -88,7 +87,7 @@ def probe(host: Host) -> ToolFacts:
         perftest=_perftest(host, paths),
         ofed=_version(host, paths, ("ofed_info", "-s"), parse_ofed),
         fabric_manager=_version(host, paths, ("nv-fabricmanager", "--version"), parse_fabric_manager),
-        perftest_listens=_listener(host),
+        perftest_listens=map_known(listening(host), lambda ports: ports.get(PERFTEST_PORT)),
     )
 
 
@@ -133,12 +132,6 @@ def _perftest(host: Host, paths: dict[str, Maybe[str]]) -> Maybe[Perftest]:
         direct = b"use_data_direct\0" in program
     version = _version(host, paths, (name, "--version"), parse_version)
     return Perftest(installed, version, cuda, dmabuf, evidence, opens, bus_id, ipv6, direct)
-
-
-def _listener(host: Host) -> Maybe[str | None]:
-    """Return the file of /proc/net that shows a listener on perftest's port; None: there is none."""
-    ports = listening(host)
-    return ports if isinstance(ports, Unknown) else ports.get(PERFTEST_PORT)
 
 
 def cuda_in_program(program: bytes) -> tuple[bool, bool]:

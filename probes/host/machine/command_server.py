@@ -144,7 +144,6 @@ def process_stats() -> Iterator[tuple[int, list[bytes]]]:
 
 
 def _children() -> list[int]:
-    """Return the direct children of this process."""
     here = os.getpid()
     return [pid for pid, fields in process_stats() if int(fields[1]) == here]
 

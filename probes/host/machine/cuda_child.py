@@ -38,12 +38,8 @@ def _ask(name: str, attributes: Sequence[int]) -> dict[str, object]:
             continue
         if library.cuDeviceGetPCIBusId(bus_id, len(bus_id), device):
             continue
-        gpus.append(
-            {
-                "bdf": bus_id.value.decode("ascii", "replace"),
-                "attributes": [_attribute(library, attribute, device) for attribute in attributes],
-            }
-        )
+        values = [_attribute(library, attribute, device) for attribute in attributes]
+        gpus.append({"bdf": bus_id.value.decode("ascii", "replace"), "attributes": values})
     return {"gpus": gpus}
 
 

@@ -37,17 +37,10 @@ _KINDS = (
     (stat.S_ISLNK, "a link"),
 )
 _REASONS: Mapping[int, Reason] = {
-    errno.ENOENT: Reason.NOT_THERE,
-    errno.ENOTDIR: Reason.NOT_THERE,
-    errno.ENODEV: Reason.NOT_THERE,
-    errno.ENXIO: Reason.NOT_THERE,
+    **dict.fromkeys((errno.ENOENT, errno.ENOTDIR, errno.ENODEV, errno.ENXIO), Reason.NOT_THERE),
     errno.ESRCH: Reason.NOT_THERE,  # the process ended while its files were read
-    errno.EACCES: Reason.NEEDS_ROOT,
-    errno.EPERM: Reason.NEEDS_ROOT,
-    errno.ELOOP: Reason.MALFORMED,
-    errno.EISDIR: Reason.MALFORMED,
-    errno.EFBIG: Reason.MALFORMED,
-    errno.ENAMETOOLONG: Reason.MALFORMED,
+    **dict.fromkeys((errno.EACCES, errno.EPERM), Reason.NEEDS_ROOT),
+    **dict.fromkeys((errno.ELOOP, errno.EISDIR, errno.EFBIG, errno.ENAMETOOLONG), Reason.MALFORMED),
     errno.ETIMEDOUT: Reason.TIMED_OUT,
 }
 
@@ -78,7 +71,6 @@ class LocalFiles(HostBase):
         self._counter_files = CounterFiles()
 
     def read_bytes(self, path: str, limit: int = READ_LIMIT_BYTES) -> Maybe[bytes]:
-        """Return a file's content; a file longer than `limit` is malformed, not truncated."""
         note(path)
         try:
             return self._read(path, limit)
@@ -86,7 +78,6 @@ class LocalFiles(HostBase):
             return unknown_from(error, path, self._is_root)
 
     def read_range(self, path: str, offset: int, limit: int) -> Maybe[FileRange]:
-        """Return up to `limit` bytes of a regular file from an offset on; with 0 only its state."""
         note(path)
         try:
             if not self._root:
@@ -97,7 +88,6 @@ class LocalFiles(HostBase):
             return unknown_from(error, path, self._is_root)
 
     def names(self, path: str) -> Maybe[tuple[str, ...]]:
-        """Return the sorted names in a directory."""
         note(path)
         try:
             if not self._root:
@@ -116,7 +106,6 @@ class LocalFiles(HostBase):
         return tuple(names)
 
     def link(self, path: str) -> Maybe[str]:
-        """Return the target of a symbolic link, unresolved."""
         note(path)
         try:
             if not self._root:
@@ -124,15 +113,12 @@ class LocalFiles(HostBase):
             parent, name = split(path)
             tree = self._current_tree()
             return os.readlink(name or ".", dir_fd=tree.directory(parent).descriptor)
-        except OSError as error:
-            if error.errno == errno.EINVAL:
+        except (OSError, ValueError) as error:
+            if isinstance(error, OSError) and error.errno == errno.EINVAL:
                 return Unknown(Reason.MALFORMED, printable(path), "not a link")
-            return unknown_from(error, path, self._is_root)
-        except ValueError as error:
             return unknown_from(error, path, self._is_root)
 
     def resolve(self, path: str) -> Maybe[str]:
-        """Return the path with every link resolved, inside the host's root."""
         note(path)
         try:
             if not self._root:
@@ -144,7 +130,6 @@ class LocalFiles(HostBase):
         return (real or "/") if found.name == "." else f"{real}/{found.name}"
 
     def size(self, path: str) -> Maybe[int]:
-        """Return a file's size in bytes."""
         note(path)
         try:
             return self._find(path).status.st_size if self._root else os.stat(path).st_size
@@ -152,7 +137,6 @@ class LocalFiles(HostBase):
             return unknown_from(error, path, self._is_root)
 
     def access(self, path: str, write: bool = False) -> Maybe[bool]:
-        """Return whether this process can read (and write) the file."""
         wanted = os.R_OK | (os.W_OK if write else 0)
         try:
             if self._root:

@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
 from probes.base.text import printable
-from probes.base.unknown import Maybe, Reason, Unknown
+from probes.base.unknown import Maybe, Reason, Unknown, false_if_absent, map_known
 from probes.host.nvml import (
     FABRIC_STATES,
     LOST,
@@ -70,8 +70,7 @@ class _Session:
         for index in range(pynvml.nvmlDeviceGetCount()):
             try:
                 handle = pynvml.nvmlDeviceGetHandleByIndex(index)
-                bus_id = pynvml.nvmlDeviceGetPciInfo(handle).busId
-                self.bdfs.append(bdf_of(bus_id.decode() if isinstance(bus_id, bytes) else bus_id))
+                self.bdfs.append(bdf_of(_string(pynvml.nvmlDeviceGetPciInfo(handle).busId)))
                 self.handles.append(handle)
             except pynvml.NVMLError as error:
                 self.lost[index] = reason_of(pynvml, error, f"GPU {index}")
@@ -80,8 +79,7 @@ class _Session:
 def reason_of(pynvml: Any, error: Exception, source: str) -> Unknown:
     """Return the reason for an NVML error."""
     code = getattr(error, "value", None)
-    text = printable(str(error), 200)
-    if code in (pynvml.NVML_ERROR_LIBRARY_NOT_FOUND,):
+    if code == pynvml.NVML_ERROR_LIBRARY_NOT_FOUND:
         return Unknown(Reason.NOT_THERE, source, "libnvidia-ml.so.1 is not installed")
     if code == pynvml.NVML_ERROR_DRIVER_NOT_LOADED:
         return Unknown(Reason.NOT_THERE, source, "the NVIDIA driver is not loaded")
@@ -94,7 +92,7 @@ def reason_of(pynvml: Any, error: Exception, source: str) -> Unknown:
         return Unknown(Reason.NEEDS_ROOT, source)
     if code in (pynvml.NVML_ERROR_NOT_SUPPORTED, pynvml.NVML_ERROR_FUNCTION_NOT_FOUND):
         return Unknown(Reason.NOT_THERE, source, "not supported by this GPU or driver")
-    return Unknown(Reason.DRIVER_ERROR, source, text)
+    return Unknown(Reason.DRIVER_ERROR, source, printable(str(error), 200))
 
 
 class NvmlLibrary:
@@ -152,10 +150,7 @@ class NvmlLibrary:
             return Unknown(Reason.DRIVER_ERROR, source, printable(f"{type(error).__name__}: {error}", 200))
 
     def _text(self, source: str, call: Callable[[], Any]) -> Maybe[str]:
-        answer = self._ask(source, call)
-        if isinstance(answer, Unknown):
-            return answer
-        return printable(answer.decode("utf-8", "replace") if isinstance(answer, bytes) else str(answer), 200)
+        return map_known(self._ask(source, call), lambda answer: printable(_string(answer), 200))
 
     def facts(self) -> Maybe[NvmlFacts]:
         """Return driver and GPUs; the reason says: no library, no driver, version mismatch, GPU lost."""
@@ -167,29 +162,22 @@ class NvmlLibrary:
                 return session
             nv = session.pynvml
             cuda = self._ask("NVML CUDA version", nv.nvmlSystemGetCudaDriverVersion_v2)
-            gpus: list[Maybe[NvmlGpu]] = [
-                self._gpu(session, number) for number in range(len(session.handles))
-            ]
+            # Not supported before Hopper and driver 535.
+            confidential = self._ask("NVML", lambda: bool(nv.nvmlSystemGetConfComputeState().ccFeature))
+            gpus = [self._gpu(session, number) for number in range(len(session.handles))]
             return NvmlFacts(
                 driver_version=self._text("NVML driver version", nv.nvmlSystemGetDriverVersion),
                 nvml_version=self._text("NVML version", nv.nvmlSystemGetNVMLVersion),
-                cuda_version=cuda if isinstance(cuda, Unknown) else cuda_text(cuda),
+                cuda_version=map_known(cuda, cuda_text),
                 gpus=(*gpus, *session.lost.values()),
-                confidential_computing=self._confidential_computing(nv),
+                confidential_computing=false_if_absent(confidential),
             )
-
-    def _confidential_computing(self, nv: Any) -> Maybe[bool]:
-        state = self._ask("NVML", lambda: bool(nv.nvmlSystemGetConfComputeState().ccFeature))
-        # Not supported before Hopper and driver 535.
-        return False if isinstance(state, Unknown) and state.reason is Reason.NOT_THERE else state
 
     def _gpu(self, session: _Session, number: int) -> Maybe[NvmlGpu]:
         nv, handle, bdf = session.pynvml, session.handles[number], session.bdfs[number]
         name = self._text(bdf, lambda: nv.nvmlDeviceGetName(handle))
         if isinstance(name, Unknown) and name.reason is Reason.DRIVER_ERROR:
             return Unknown(name.reason, bdf, name.detail)
-        memory = self._ask(bdf, lambda: int(nv.nvmlDeviceGetMemoryInfo(handle).total))
-        bar1 = self._ask(bdf, lambda: int(nv.nvmlDeviceGetBAR1MemoryInfo(handle).bar1Total))
         peers = self._nvlink_peers(session, handle, bdf)
         fabric = self._fabric(nv, handle, bdf)
         indexes = [i for i in range(len(session.handles) + len(session.lost)) if i not in session.lost]
@@ -199,15 +187,16 @@ class NvmlLibrary:
             name=name,
             uuid=self._text(bdf, lambda: nv.nvmlDeviceGetUUID(handle)),
             compute_capability=self._ask(bdf, lambda: _pair(nv.nvmlDeviceGetCudaComputeCapability(handle))),
-            memory_total_bytes=memory,
-            bar1_total_bytes=bar1,
+            memory_total_bytes=self._ask(bdf, lambda: int(nv.nvmlDeviceGetMemoryInfo(handle).total)),
+            bar1_total_bytes=self._ask(bdf, lambda: int(nv.nvmlDeviceGetBAR1MemoryInfo(handle).bar1Total)),
             link_generation_max=self._ask(bdf, lambda: int(nv.nvmlDeviceGetMaxPcieLinkGeneration(handle))),
             link_width_max=self._ask(bdf, lambda: int(nv.nvmlDeviceGetMaxPcieLinkWidth(handle))),
             nvlinks=peers if isinstance(peers, Unknown) else sum(links for _, links in peers),
             nvlink_peers=peers,
             c2c_links=self._c2c(session, handle, bdf),
             persistence=self._ask(bdf, lambda: bool(nv.nvmlDeviceGetPersistenceMode(handle))),
-            mig=self._mig(nv, handle, bdf),
+            # A GPU that does not support MIG is not partitioned.
+            mig=false_if_absent(self._ask(bdf, lambda: bool(nv.nvmlDeviceGetMigMode(handle)[0]))),
             is_vgpu=self._ask(bdf, lambda: nv.nvmlDeviceGetVirtualizationMode(handle) == _VGPU),
             fabric=fabric.state,
             fabric_clique=fabric.clique,
@@ -254,11 +243,6 @@ class NvmlLibrary:
             self._ask(bdf, lambda: int(info.healthMask)) if hasattr(info, "healthMask") else _NO_HEALTH,
         )
 
-    def _mig(self, nv: Any, handle: Any, bdf: str) -> Maybe[bool]:
-        mode = self._ask(bdf, lambda: bool(nv.nvmlDeviceGetMigMode(handle)[0]))
-        # A GPU that does not support MIG is not partitioned.
-        return False if isinstance(mode, Unknown) and mode.reason is Reason.NOT_THERE else mode
-
     def _field(self, session: _Session, handle: Any, field: int, scope: int = 0) -> Maybe[int]:
         return self._fields(session, handle, ((field, scope),))[0]
 
@@ -268,8 +252,7 @@ class NvmlLibrary:
         def decode(value: Any) -> int:
             if value.nvmlReturn != 0:
                 raise session.pynvml.NVMLError(value.nvmlReturn)
-            member = _MEMBERS[int(value.valueType)]
-            return int(getattr(value.value, member))
+            return int(getattr(value.value, _MEMBERS[int(value.valueType)]))
 
         answer = self._ask(
             "NVML fields", lambda: list(session.pynvml.nvmlDeviceGetFieldValues(handle, list(fields)))
@@ -297,7 +280,7 @@ class NvmlLibrary:
         nv = session.pynvml
         peers: dict[str, int] = {}
         for link in range(_MOST_NVLINKS):
-            state = self._ask(bdf, partial(_link_state, nv, handle, link))
+            state = self._ask(bdf, partial(nv.nvmlDeviceGetNvLinkState, handle, link))
             if isinstance(state, Unknown):
                 state = self._field(session, handle, _FIELD_NVLINK_STATE, link)
             if isinstance(state, Unknown):
@@ -419,17 +402,13 @@ class NvmlLibrary:
 _MEMBERS = ("dVal", "uiVal", "ulVal", "ullVal", "sllVal", "siVal", "usVal")
 
 
-def _link_state(nv: Any, handle: Any, link: int) -> int:
-    return int(nv.nvmlDeviceGetNvLinkState(handle, link))
-
-
 def _pair(values: Any) -> tuple[int, int]:
     major, minor = values
     return int(major), int(minor)
 
 
 def _string(text: Any) -> str:
-    return text.decode("ascii", "replace") if isinstance(text, bytes) else str(text)
+    return text.decode("utf-8", "replace") if isinstance(text, bytes) else str(text)
 
 
 def _uuid_text(content: bytes) -> str:

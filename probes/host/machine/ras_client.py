@@ -88,11 +88,7 @@ class _Connection:
 
 
 def ask(
-    address: str,
-    command: str,
-    seconds: float,
-    greeting_seconds: float = GREETING_SECONDS,
-    tries: int = TRIES,
+    address: str, command: str, seconds: float, greeting_seconds: float = GREETING_SECONDS, tries: int = TRIES
 ) -> Maybe[str]:
     """Return the answer to one of QUESTIONS, within `seconds` after the greeting.
 

@@ -130,12 +130,9 @@ class Answer:
 
 def devices_of(answer: Answer) -> list[tuple[int, str]]:
     """Return the index and name of each device."""
-    found = []
-    for payload in answer.payloads[:MAX_DEVICES]:
-        attributes = _attributes(payload)
-        if _DEV_INDEX in attributes and _DEV_NAME in attributes:
-            found.append((_integer(attributes[_DEV_INDEX]), _text(attributes[_DEV_NAME])))
-    return found
+    rows = (_attributes(payload) for payload in answer.payloads[:MAX_DEVICES])
+    named = (row for row in rows if _DEV_INDEX in row and _DEV_NAME in row)
+    return [(_integer(row[_DEV_INDEX]), _text(row[_DEV_NAME])) for row in named]
 
 
 def shares_namespaces(answer: Answer) -> bool | None:

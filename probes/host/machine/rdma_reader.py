@@ -16,6 +16,7 @@ from typing import Any
 
 from probes.base.text import printable
 from probes.base.unknown import Maybe, Reason, Unknown
+from probes.host import rdma_resources as rdma
 from probes.host.answers import CommandOutput
 from probes.host.machine.rdma_netlink import (
     Answer,
@@ -25,39 +26,23 @@ from probes.host.machine.rdma_netlink import (
     request,
     shares_namespaces,
 )
-from probes.host.rdma_resources import (
-    MAX_OBJECTS,
-    CompletionQueue,
-    MemoryRegion,
-    ProtectionDomain,
-    QueuePair,
-    RdmaContext,
-    RdmaResources,
-)
 
 SOURCE = "RDMA netlink"
 SECONDS = 3.0  # for everything
 _NETLINK_RDMA = 20
 _DATAGRAM_BYTES = 1 << 16  # the kernel sends at most 32 KiB in one
 _MAX_DATAGRAMS = 1024  # of one answer
-COMMAND_KINDS = ("qp", "mr", "pd", "ctx", "cq")
+# Kinds of objects, and the key without which one is left out; old kernels report no numbers of regions.
+_NUMBERS = {"qp": "lqpn", "mr": "ifname", "pd": "pdn", "ctx": "ctxn", "cq": "cqn"}
+COMMAND_KINDS = tuple(_NUMBERS)
 _COMMAND_SECONDS = 2.0
 _GREATEST = (1 << 64) - 1
-_KINDS = (
-    Command.RES_QP_GET,
-    Command.RES_MR_GET,
-    Command.RES_PD_GET,
-    Command.RES_CTX_GET,
-    Command.RES_CQ_GET,
-)
+_KINDS = (Command.RES_QP_GET, Command.RES_MR_GET, Command.RES_PD_GET, Command.RES_CTX_GET, Command.RES_CQ_GET)
 # The others only name owners, and old kernels do not have all of them.
 _NEEDED = (Command.RES_QP_GET, Command.RES_MR_GET)
 _REASONS = {
-    errno.EPERM: Reason.NEEDS_ROOT,
-    errno.EACCES: Reason.NEEDS_ROOT,
-    errno.EPROTONOSUPPORT: Reason.NOT_THERE,
-    errno.EAFNOSUPPORT: Reason.NOT_THERE,
-    errno.ENOENT: Reason.NOT_THERE,
+    **dict.fromkeys((errno.EPERM, errno.EACCES), Reason.NEEDS_ROOT),
+    **dict.fromkeys((errno.EPROTONOSUPPORT, errno.EAFNOSUPPORT, errno.ENOENT), Reason.NOT_THERE),
     errno.ETIMEDOUT: Reason.TIMED_OUT,
 }
 
@@ -106,7 +91,7 @@ class ResourceReader:
     def __init__(self) -> None:
         self._parser = ResourceParser()
 
-    def read(self, seconds: float = SECONDS) -> Maybe[RdmaResources]:
+    def read(self, seconds: float = SECONDS) -> Maybe[rdma.RdmaResources]:
         """Return the resources; late where a NIC's firmware does not answer, for which the kernel waits."""
         try:
             connection = _Connection(seconds)
@@ -121,7 +106,7 @@ class ResourceReader:
         finally:
             connection.close()
 
-    def _read(self, connection: _Connection) -> Maybe[RdmaResources]:
+    def _read(self, connection: _Connection) -> Maybe[rdma.RdmaResources]:
         listed = connection.ask(Command.GET)
         if listed.errno:
             return _unknown(listed.errno)
@@ -149,7 +134,7 @@ def _unknown(number: int) -> Unknown:
 
 def resources_from_command(
     run: Callable[[Sequence[str], float], Maybe[CommandOutput]],
-) -> Maybe[RdmaResources]:
+) -> Maybe[rdma.RdmaResources]:
     """Return the resources that the `rdma` command lists."""
     texts = {}
     for kind in COMMAND_KINDS:
@@ -164,7 +149,7 @@ def resources_from_command(
     return parse_resources(texts, "" if isinstance(system, Unknown) else system.stdout)
 
 
-def parse_resources(texts: dict[str, str], system: str = "") -> Maybe[RdmaResources]:
+def parse_resources(texts: dict[str, str], system: str = "") -> Maybe[rdma.RdmaResources]:
     """Parse the JSON by kind of object, and the text of `rdma system show`."""
     lists: dict[str, list[dict[str, Any]]] = {}
     left_out = 0
@@ -172,26 +157,22 @@ def parse_resources(texts: dict[str, str], system: str = "") -> Maybe[RdmaResour
         found = _objects(texts.get(kind, "[]"))
         if found is None:
             return Unknown(Reason.MALFORMED, f"rdma -j resource show {kind}", "not the expected JSON")
-        lists[kind] = found[:MAX_OBJECTS]
-        left_out += max(0, len(found) - MAX_OBJECTS)
+        lists[kind] = [row for row in found[: rdma.MAX_OBJECTS] if _NUMBERS[kind] in row]
+        left_out += max(0, len(found) - rdma.MAX_OBJECTS)
     mode = re.search(r"\bnetns (shared|exclusive)\b", system)
-    return RdmaResources(
-        tuple(_queue_pair(row) for row in lists["qp"] if "lqpn" in row),
+    return rdma.RdmaResources(
+        tuple(map(_queue_pair, lists["qp"])),
         tuple(_region(row, at) for at, row in enumerate(lists["mr"])),
         tuple(
-            ProtectionDomain(_device(row), _number(row, "pdn") or 0, _number(row, "ctxn"), *_owner(row))
+            rdma.ProtectionDomain(_device(row), _number(row, "pdn") or 0, _number(row, "ctxn"), *_owner(row))
             for row in lists["pd"]
-            if "pdn" in row
         ),
         tuple(
-            RdmaContext(_device(row), _number(row, "ctxn") or 0, *_owner(row))
-            for row in lists["ctx"]
-            if "ctxn" in row
+            rdma.RdmaContext(_device(row), _number(row, "ctxn") or 0, *_owner(row)) for row in lists["ctx"]
         ),
         tuple(
-            CompletionQueue(_device(row), _number(row, "cqn") or 0, _number(row, "ctxn"), *_owner(row))
+            rdma.CompletionQueue(_device(row), _number(row, "cqn") or 0, _number(row, "ctxn"), *_owner(row))
             for row in lists["cq"]
-            if "cqn" in row
         ),
         None if mode is None else mode[1] == "shared",
         left_out,
@@ -228,9 +209,9 @@ def _owner(row: dict[str, Any]) -> tuple[int | None, str]:
     return pid, "" if pid is not None else _text(row, "comm").strip("[]")
 
 
-def _queue_pair(row: dict[str, Any]) -> QueuePair:
+def _queue_pair(row: dict[str, Any]) -> rdma.QueuePair:
     pid, kernel_name = _owner(row)
-    return QueuePair(
+    return rdma.QueuePair(
         device=_device(row),
         number=_number(row, "lqpn") or 0,
         kind=_text(row, "type") or "UNKNOWN",
@@ -243,10 +224,10 @@ def _queue_pair(row: dict[str, Any]) -> QueuePair:
     )
 
 
-def _region(row: dict[str, Any], position: int) -> MemoryRegion:
+def _region(row: dict[str, Any], position: int) -> rdma.MemoryRegion:
     pid, kernel_name = _owner(row)
     number = _number(row, "mrn")
-    return MemoryRegion(
+    return rdma.MemoryRegion(
         device=_device(row),
         number=position if number is None else number,
         length_bytes=_number(row, "mrlen") or 0,

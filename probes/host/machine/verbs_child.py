@@ -46,10 +46,7 @@ _VERBS: _Signatures = {
     "ibv_dealloc_pd": (_INTEGER, [_POINTER]),
 }
 _OF_DMABUF: _Signatures = {
-    DMABUF: (
-        _POINTER,
-        [_POINTER, ctypes.c_uint64, ctypes.c_size_t, ctypes.c_uint64, _INTEGER, _INTEGER],
-    )
+    DMABUF: (_POINTER, [_POINTER, ctypes.c_uint64, ctypes.c_size_t, ctypes.c_uint64, _INTEGER, _INTEGER])
 }
 _OF_DATA_DIRECT: _Signatures = {
     "mlx5dv_is_supported": (ctypes.c_bool, [_POINTER]),
@@ -74,7 +71,6 @@ def _library(name: str, signatures: _Signatures, too_old: str) -> ctypes.CDLL:
 
 
 def _open(library: ctypes.CDLL, device: str) -> int:
-    """Return a context of the device."""
     count = ctypes.c_int(0)
     devices = library.ibv_get_device_list(ctypes.byref(count))
     if not devices:

@@ -70,10 +70,8 @@ def _message(tokens: Tokens, message: str) -> str:
         return f"{found[1]}{found[2]}{tokens.token(kind, value) if value.strip('-0x') else value}"
 
     # A value after its name is private even if it is a known word or a short number.
-    pieces = re.split(
-        r"(\x00[^\x00]*\x00)",
-        _NAMED_VALUE.sub(lambda found: f"\0{named(found)}\0", message.replace("\0", " ")),
-    )
+    marked = _NAMED_VALUE.sub(lambda found: f"\0{named(found)}\0", message.replace("\0", " "))
+    pieces = re.split(r"(\x00[^\x00]*\x00)", marked)
     return "".join(piece.strip("\0") if piece.startswith("\0") else tokens.text(piece) for piece in pieces)
 
 
@@ -132,16 +130,7 @@ _RAS_TEXT = """
     peer_keepalive_timeout peer_recovered peer_timeout_dead ranks/node ranks/comm
     """
 _RAS_WORDS = frozenset(_RAS_TEXT.split())
-_COLLECTIVES = (
-    "AllReduce",
-    "AllGather",
-    "ReduceScatter",
-    "Broadcast",
-    "Reduce",
-    "AlltoAll",
-    "Gather",
-    "Scatter",
-)
+_COLLECTIVE = re.compile("AllReduce|AllGather|ReduceScatter|Broadcast|Reduce|AlltoAll|Gather|Scatter")
 _SIZE = re.compile(r"[0-9]{1,6}(?:-[0-9]{1,6})?[KMGT]?B")
 _TEXTS = ("device", "kind", "state", "kernel_name")
 
@@ -185,7 +174,9 @@ def collectives(tokens: Tokens, answer: tuple[CollectiveSpeed, ...]) -> tuple[Co
         dataclasses.replace(
             one,
             communicator=tokens.token(COMMUNICATOR, one.communicator),
-            collective=one.collective if one.collective in _COLLECTIVES else tokens.text(one.collective),
+            collective=one.collective
+            if _COLLECTIVE.fullmatch(one.collective)
+            else tokens.text(one.collective),
             message_size=one.message_size if _SIZE.fullmatch(one.message_size) else "",
         )
         for one in answer

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import re
+from itertools import takewhile
 
 from probes.facts.kernel.boot_loader import parse_efi_text
 from probes.facts.kernel.release import unpack
@@ -30,11 +31,7 @@ def kernel_parameters(tokens: Tokens, text: str) -> str:
     return " ".join(kept) + "\n"
 
 
-def _nccl_conf(tokens: Tokens, text: str) -> str:
-    return "\n".join(_nccl_line(tokens, line) for line in text.split("\n"))
-
-
-NCCL_CONF = of_text(_nccl_conf)
+NCCL_CONF = of_text(lambda tokens, text: "\n".join(_nccl_line(tokens, line) for line in text.split("\n")))
 
 
 def _nccl_line(tokens: Tokens, line: str) -> str:
@@ -118,6 +115,7 @@ def symbol_lines(tokens: Tokens, content: bytes) -> bytes:
     return b"\n".join(tokens.text(decoded(line)).encode() for line in _SYMBOL_LINE.findall(content)) + b"\n"
 
 
+_TOPOLOGY_TAG = re.compile(r"<(/?)(system|cpu|pci|gpu|nic|net|nvlink|c2c|pcilink|grid)\b([^<>]*?)(/?)>")
 _TOPOLOGY_ATTRIBUTE = re.compile(
     r'\b(busid|class|vendor|device|subsystem_vendor|subsystem_device|link_speed|link_width|numaid|affinity|arch|dev|sm|rank|gdr|speed|port|maxconn|keep|coll|version|target|tclass|count|familyid|modelid)="([^"<>]{0,64})"'
 )
@@ -128,18 +126,14 @@ def _topology(tokens: Tokens, text: str) -> str:
     if "<system" not in text:
         return "redacted\n" if text else ""
     kept = []
-    for match in re.finditer(
-        r"<(/?)(system|cpu|pci|gpu|nic|net|nvlink|c2c|pcilink|grid)\b([^<>]*?)(/?)>", text
-    ):
-        attributes = "".join(
-            f' {pair[1]}="{tokens.text(pair[2])}"' for pair in _TOPOLOGY_ATTRIBUTE.finditer(match[3])
-        )
+    for match in _TOPOLOGY_TAG.finditer(text):
+        pairs = _TOPOLOGY_ATTRIBUTE.finditer(match[3])
+        attributes = "".join(f' {pair[1]}="{tokens.text(pair[2])}"' for pair in pairs)
         kept.append(f"<{match[1]}{match[2]}{attributes}{match[4]}>\n")
     return "".join(kept)
 
 
 TOPOLOGY = of_text(_topology)
-
 
 _GRUB = re.compile(
     r"\s*((?:export\s+)?(?:GRUB_DEFAULT|GRUB_ENABLE_BLSCFG|GRUB_FLAVOUR_ORDER|GRUB_TOP_LEVEL|saved_entry"
@@ -173,9 +167,4 @@ def _entry(tokens: Tokens, text: str) -> str:
     start = next((at for at, part in enumerate(parts) if _RELEASE_START.match(f"{part}-")), None)
     if start is None:
         return tokens.text(text)
-    kept = []
-    for part in parts[start:]:
-        if not tokens.keeps(part):
-            break
-        kept.append(part)
-    return "-".join(kept)
+    return "-".join(takewhile(tokens.keeps, parts[start:]))

@@ -12,25 +12,17 @@ from __future__ import annotations
 
 import dataclasses
 import re
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 from probes.base.unknown import Maybe, Reason, Unknown, known
 from probes.facts.jobs.process_files import parse_program
 from probes.facts.system.rdma_cgroup import CGROUPS
 from probes.host.answers import CommandOutput
-from probes.host.rdma_resources import RdmaResources
 from probes.host.usage import ProcessUsage
 from probes.recording.format import Question
 from probes.recording.recording_host import Moment
-from probes.recording.redaction.answers import (
-    collectives,
-    counters,
-    help_text,
-    messages,
-    ras_text,
-    resources,
-    threads,
-)
+from probes.recording.redaction import answers as rules
 from probes.recording.redaction.kernel_files import host_name
 from probes.recording.redaction.processes import cgroup_path, is_variable
 from probes.recording.redaction.table import COMMANDS, ENVIRONMENT, read_by_nccl, row_of
@@ -49,6 +41,18 @@ _HOST_FILES = ("/proc/sys/kernel/hostname", "/etc/hostname")
 _USER_VARIABLES = ("USER", "LOGNAME", "SUDO_USER")
 # Stands for the command line of a process without GPU or RDMA device: a program, not a kernel thread.
 NO_COMMAND_LINE = b"(not recorded)\0"
+
+# Rules for answers by kind of question; of the others, every text is redacted.
+_RULES: dict[str, Callable[[Tokens, Any], Any]] = {
+    "rdma_resources": rules.resources,
+    "thread_names": rules.threads,
+    "collectives": rules.collectives,
+    "ethtool_counters": lambda tokens, answer: rules.counters(answer),
+    "kernel_messages": rules.messages,
+    "ras_answer": rules.ras_text,
+    "ras_events": lambda tokens, events: tuple(rules.ras_text(tokens, event) for event in events),
+    "names": lambda tokens, names: tuple(sorted({tokens.text(name) for name in names})),
+}
 
 
 class Identifiers(Tokens):
@@ -112,15 +116,14 @@ class Identifiers(Tokens):
 
     def _without_secrets(self, answers: dict[Question, Maybe[Any]]) -> dict[Question, Maybe[Any]]:
         """Reduce open files, environments and command lines to what probes keep of them."""
-        kept = {
-            question: answer for question, answer in answers.items() if not _is_other_file(question, answer)
-        }
+        kept = {key: answer for key, answer in answers.items() if not _is_other_file(key, answer)}
         for question, answer in answers.items():
             if question.kind != "file" or not isinstance(answer, bytes):
                 continue
             match = _PROCESS_FILE.fullmatch(question.of[0])
             if _ENVIRONMENT.fullmatch(question.of[0]):
-                kept[question] = _kept_variables(answer)
+                variables = filter(is_variable, answer.split(b"\0"))
+                kept[question] = b"".join(variable + b"\0" for variable in variables)
             elif match and match[2] == "cmdline" and match[1] not in self._jobs and answer:
                 kept[question] = NO_COMMAND_LINE
             elif match and match[2] == "cmdline" and answer and not self.redact:
@@ -158,23 +161,8 @@ class Identifiers(Tokens):
             return dataclasses.replace(self._value(answer), user=self.name(USER, answer.user))
         if question.kind == "link" and isinstance(answer, str) and _OPEN_FILE.fullmatch(question.of[0]):
             return answer  # a device: other open files are not recorded
-        if isinstance(answer, RdmaResources):
-            return resources(self, answer)
-        if question.kind == "thread_names" and isinstance(answer, tuple):
-            return threads(self, answer)
-        if question.kind == "collectives" and isinstance(answer, tuple):
-            return collectives(self, answer)
-        if question.kind == "ethtool_counters" and isinstance(answer, dict):
-            return counters(answer)
-        if question.kind == "kernel_messages" and isinstance(answer, tuple):
-            return messages(self, answer)
-        if question.kind == "ras_answer" and isinstance(answer, str):
-            return ras_text(self, answer)
-        if question.kind == "ras_events" and isinstance(answer, tuple):
-            return tuple(ras_text(self, event) for event in answer)
-        if question.kind == "names" and isinstance(answer, tuple):
-            return tuple(sorted({self.text(name) for name in answer}))
-        return self._value(answer)
+        rule = None if isinstance(answer, Unknown) else _RULES.get(question.kind)
+        return self._value(answer) if rule is None else rule(self, answer)
 
     def _content(self, path: str, content: bytes) -> Maybe[bytes]:
         row = row_of(path)
@@ -185,7 +173,7 @@ class Identifiers(Tokens):
         return row.rule(self, content)
 
     def _output(self, argv: tuple[str, ...], output: CommandOutput) -> CommandOutput:
-        rule = help_text if "--help" in argv else COMMANDS.get(argv[0], Tokens.text)
+        rule = rules.help_text if "--help" in argv else COMMANDS.get(argv[0], Tokens.text)
         redacted = self._question(Question("run", argv))
         return CommandOutput(
             redacted.of if redacted else (),
@@ -213,8 +201,3 @@ def _is_other_file(question: Question, answer: Maybe[Any]) -> bool:
     if question.kind != "link" or not isinstance(answer, str) or not _OPEN_FILE.fullmatch(question.of[0]):
         return False
     return _DEVICE_FILE.fullmatch(answer) is None
-
-
-def _kept_variables(content: bytes) -> bytes:
-    pieces = (piece for piece in content.split(b"\0") if is_variable(piece))
-    return b"".join(piece + b"\0" for piece in pieces)

@@ -88,13 +88,10 @@ def host_name(tokens: Tokens, name: str) -> str:
 def listening_sockets(tokens: Tokens, text: str) -> str:
     """Keep only listening sockets, without addresses, users and inodes."""
     kept = ["  sl  local_address rem_address   st"]
-    for number, match in enumerate(
-        re.finditer(r"^ *\d+: ([0-9A-F]{8,32}):([0-9A-F]{4}) \S+:0000 0A ", text, re.M)
-    ):
-        zero = "0" * len(match[1])
-        kept.append(
-            f"{number:4}: {zero}:{match[2]} {zero}:0000 0A 00000000:00000000 00:00000000 00000000     0"
-        )
+    sockets = re.finditer(r"^ *\d+: ([0-9A-F]{8,32}):([0-9A-F]{4}) \S+:0000 0A ", text, re.M)
+    for number, match in enumerate(sockets):
+        zero, rest = "0" * len(match[1]), "00000000:00000000 00:00000000 00000000     0"
+        kept.append(f"{number:4}: {zero}:{match[2]} {zero}:0000 0A {rest}")
     return "\n".join([*kept, ""])
 
 

@@ -131,11 +131,8 @@ _CGROUP_PARTS = tuple(
 
 def cgroup(tokens: Tokens, text: str) -> str:
     """Keep the structure; replace jobs, pods, containers, sessions and users by tokens."""
-    kept = []
-    for line in text.splitlines():
-        numbers, colon, path = line.rpartition(":")
-        kept.append(f"{tokens.text(numbers)}{colon}{cgroup_path(tokens, path)}\n")
-    return "".join(kept)
+    rows = (line.rpartition(":") for line in text.splitlines())
+    return "".join(f"{tokens.text(ids)}{colon}{cgroup_path(tokens, path)}\n" for ids, colon, path in rows)
 
 
 def cgroup_path(tokens: Tokens, path: str) -> str:

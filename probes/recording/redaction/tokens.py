@@ -78,13 +78,14 @@ class Tokens:
             "gid": self._gid,
             "guid": self._guid,
             "hexguid": self._hex_guid,
-            "ipoib": self._ipoib,
+            # Four bytes of flags and queue pair, then a GID.
+            "ipoib": lambda text: _grouped(f"{self.number(MAC, text.lower()):040x}", 2),
             "mac": self._mac,
-            "dotted": self._dotted,
+            "dotted": lambda text: _grouped(
+                f"02{self.number(MAC, text.lower().replace('.', '')):010x}", 4, "."
+            ),
             "bare": self._bare,
-            "bus": _same,
-            "pair": _same,
-            "bdf": _same,
+            **dict.fromkeys(("bus", "pair", "bdf"), str),  # kept as they are
             "ipv4": self._ipv4,
             "ipv6": self._ipv6,
             "groups": self._word,
@@ -166,7 +167,8 @@ class Tokens:
         key = word.lower()
         token = self._words.get(key)
         if token is None:
-            token = self._of_known_host(word) or self._unknown_version(word) or self._with_suffix(word)
+            token = self._of_known_host(word) or self._unknown_version(word)
+            token = token or self.token(OTHER, key) + known_suffix(word)
             if len(self._words) < _CACHED_WORDS:
                 self._words[key] = token
         return token
@@ -181,11 +183,6 @@ class Tokens:
         """Keep the number of a version with an unknown suffix, "5.15.0-acme"."""
         match = None if IPV4.match(word) else VERSION.match(word)
         return f"{match[0]}-{self.token(OTHER, word.lower())}" if match else ""
-
-    def _with_suffix(self, word: str) -> str:
-        """Keep a known suffix: ".conf", ".service"."""
-        suffix = known_suffix(word)
-        return self.token(OTHER, word.lower()) + suffix
 
     def _short_number(self, text: str) -> str:
         digits = text.strip("+-%").partition(".")[0]
@@ -242,19 +239,12 @@ class Tokens:
             return f"{text[:30]}{token >> 16:04x}:{token & 0xFFFF:04x}"
         return ipaddress.IPv6Address(self._ipv6(text)).exploded
 
-    def _ipoib(self, text: str) -> str:
-        """Replace four bytes of flags and queue pair, then a GID."""
-        return _grouped(f"{self.number(MAC, text.lower()):040x}", 2)
-
     def _mac(self, text: str) -> str:
         separator = text[2]
         key = text.lower().replace(separator, "")
         if not key.strip("0") or not key.strip("f"):
             return text
-        return separator.join(_pairs(f"02{self.number(MAC, key):0{len(key) - 2}x}"))
-
-    def _dotted(self, text: str) -> str:
-        return _grouped(f"02{self.number(MAC, text.lower().replace('.', '')):010x}", 4, ".")
+        return _grouped(f"02{self.number(MAC, key):0{len(key) - 2}x}", 2, separator)
 
     def _ipv4(self, text: str) -> str:
         parts = [int(part) for part in text.split(".")]
@@ -300,14 +290,6 @@ NOBODY = frozenset(
         "*",
     )
 )
-
-
-def _same(text: str) -> str:
-    return text
-
-
-def _pairs(digits: str) -> list[str]:
-    return [digits[at : at + 2] for at in range(0, len(digits), 2)]
 
 
 def _grouped(digits: str, size: int, separator: str = ":") -> str:

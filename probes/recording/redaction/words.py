@@ -17,7 +17,6 @@ from probes.facts.system.tools import TOOLS
 
 
 def _read_sections() -> dict[str, frozenset[str]]:
-    """Return the words of each section of words.txt."""
     words: set[str] = set()
     sections: dict[str, set[str]] = {}
     for line in files(__package__).joinpath("words.txt").read_text(encoding="utf-8").splitlines():
@@ -106,25 +105,19 @@ VERSION = re.compile(r"v?\d{1,8}(?:\.\d{1,8})+")
 _OCTET = r"(?:25[0-5]|2[0-4]\d|[01]?\d?\d)"
 IPV4 = re.compile(rf"(?:{_OCTET}\.){{3}}{_OCTET}(?!\.?\d)")
 _SUFFIXES = (
-    ".conf",
-    ".service",
-    ".target",
-    ".socket",
-    ".timer",
-    ".mount",
-    ".slice",
-    ".scope",
-    ".wants",
-    ".requires",
-    ".d",
-    ".rules",
-    ".ko",
-    ".ko.gz",
-    ".ko.xz",
-    ".ko.zst",
-    ".so",
-    ".xml",
-    ".log",
+    *(
+        ".conf",
+        ".service",
+        ".target",
+        ".socket",
+        ".timer",
+        ".mount",
+        ".slice",
+        ".scope",
+        ".wants",
+        ".requires",
+    ),
+    *(".d", ".rules", ".ko", ".ko.gz", ".ko.xz", ".ko.zst", ".so", ".xml", ".log"),
 )
 
 
@@ -139,16 +132,12 @@ def _is_version(word: str) -> bool:
     if match is None or IPV4.match(word):
         return False
     rest = word[match.end() :]
-    return not rest or (
-        rest[0] in "-_.+~"
-        and all(
-            not part
-            or (part.isdecimal() and len(part) < 9)
-            or part.lower() in VOCABULARY
-            or _FORMS.fullmatch(part) is not None
-            for part in _PART.split(rest)
-        )
-    )
+    return not rest or (rest[0] in "-_.+~" and all(map(_is_version_part, _PART.split(rest))))
+
+
+def _is_version_part(part: str) -> bool:
+    is_short = part.isdecimal() and len(part) < 9
+    return not part or is_short or part.lower() in VOCABULARY or _FORMS.fullmatch(part) is not None
 
 
 def known_suffix(word: str) -> str:
